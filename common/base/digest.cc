@@ -1,0 +1,120 @@
+#include "common/base/digest.h"
+
+#include <openssl/evp.h>
+
+#include <array>
+#include <cstring>
+
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+constexpr uint32_t kPolynomial = 0x82F63B78;  // Reflected Castagnoli polynomial.
+
+// Slicing by 8: table[k][b] advances byte b by k further zero bytes.
+struct Tables {
+  std::array<std::array<uint32_t, 256>, 8> t;
+  Tables() {
+    for (uint32_t i = 0; i < 256; ++i) {
+      uint32_t crc = i;
+      for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) ? kPolynomial : 0);
+      t[0][i] = crc;
+    }
+    for (int k = 1; k < 8; ++k) {
+      for (uint32_t i = 0; i < 256; ++i) t[k][i] = (t[k - 1][i] >> 8) ^ t[0][t[k - 1][i] & 0xff];
+    }
+  }
+};
+
+uint32_t Portable(const uint8_t* p, size_t n, uint32_t crc) {
+  static const Tables tables;
+  const auto& t = tables.t;
+  for (; n >= 8; p += 8, n -= 8) {
+    uint32_t low, high;
+    std::memcpy(&low, p, 4);
+    std::memcpy(&high, p + 4, 4);
+    low ^= crc;
+    crc = t[7][low & 0xff] ^ t[6][(low >> 8) & 0xff] ^ t[5][(low >> 16) & 0xff] ^ t[4][low >> 24] ^ t[3][high & 0xff] ^
+          t[2][(high >> 8) & 0xff] ^ t[1][(high >> 16) & 0xff] ^ t[0][high >> 24];
+  }
+  for (; n > 0; ++p, --n) crc = (crc >> 8) ^ t[0][(crc ^ *p) & 0xff];
+  return crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) uint32_t Hardware(const uint8_t* p, size_t n, uint32_t crc) {
+  uint64_t wide = crc;
+  for (; n >= 8; p += 8, n -= 8) {
+    uint64_t word;
+    std::memcpy(&word, p, 8);
+    wide = __builtin_ia32_crc32di(wide, word);
+  }
+  crc = static_cast<uint32_t>(wide);
+  for (; n > 0; ++p, --n) crc = __builtin_ia32_crc32qi(crc, *p);
+  return crc;
+}
+#endif
+
+uint32_t Raw(const uint8_t* p, size_t n, uint32_t crc) {
+#if defined(__x86_64__)
+  static const bool hardware = __builtin_cpu_supports("sse4.2");
+  if (hardware) return Hardware(p, n, crc);
+#endif
+  return Portable(p, n, crc);
+}
+
+// Multiplies two polynomials modulo the CRC's, bit-reflected.
+uint32_t Multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = 0x80000000u; bit != 0; bit >>= 1) {
+    if (a & bit) product ^= b;
+    b = (b >> 1) ^ ((b & 1) ? kPolynomial : 0);
+  }
+  return product;
+}
+}  // namespace
+
+uint32_t Crc32c(absl::string_view bytes, uint32_t crc) {
+  return ~Raw(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), ~crc);
+}
+
+uint32_t Crc32cCopy(absl::string_view bytes, char* to, uint32_t crc) {
+  constexpr size_t kBlock = 16384;  // Stays in the L1 cache between the copy and the CRC.
+  for (size_t at = 0; at < bytes.size(); at += kBlock) {
+    const absl::string_view block = bytes.substr(at, kBlock);
+    std::memcpy(to + at, block.data(), block.size());
+    crc = Crc32c(block, crc);
+  }
+  return crc;
+}
+
+uint32_t Crc32cConcat(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
+  uint32_t shift = 0x80000000u;               // x^0
+  uint32_t power = Multiply(0x00800000u, 0x80000000u);  // x^8: one byte
+  for (; length_b != 0; length_b >>= 1) {
+    if (length_b & 1) shift = Multiply(shift, power);
+    power = Multiply(power, power);
+  }
+  return Multiply(crc_a, shift) ^ crc_b;
+}
+
+std::string Sha256(absl::string_view bytes) {
+  Sha256Stream stream;
+  stream.Update(bytes);
+  return stream.Finish();
+}
+
+Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {
+  SLUICE_CHECK(EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_), EVP_sha256(), nullptr) == 1);
+}
+Sha256Stream::~Sha256Stream() { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context_)); }
+void Sha256Stream::Update(absl::string_view bytes) {
+  SLUICE_CHECK(EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), bytes.data(), bytes.size()) == 1);
+}
+std::string Sha256Stream::Finish() {
+  std::string digest(32, '\0');
+  SLUICE_CHECK(EVP_DigestFinal_ex(static_cast<EVP_MD_CTX*>(context_), reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1);
+  return digest;
+}
+
+}  // namespace sluice

@@ -1,0 +1,62 @@
+#include "common/base/failpoint.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+struct Armed {
+  std::string action;
+  int hits_left = 1;
+};
+
+Mutex mu;
+std::map<std::string, Armed, std::less<>>& Table() {
+  static auto* const table = [] {
+    auto* const fresh = new std::map<std::string, Armed, std::less<>>;
+    const char* const spec = std::getenv("SLUICE_FAILPOINTS");
+    for (absl::string_view item : absl::StrSplit(spec == nullptr ? "" : spec, ';', absl::SkipEmpty())) {
+      const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(item, absl::MaxSplits('=', 1));
+      const std::pair<absl::string_view, absl::string_view> action = absl::StrSplit(pair.second, absl::MaxSplits('@', 1));
+      Armed armed{.action = std::string(action.first)};
+      if (!action.second.empty()) SLUICE_CHECK_MSG(absl::SimpleAtoi(action.second, &armed.hits_left), std::string(item));
+      (*fresh)[std::string(pair.first)] = armed;
+    }
+    return fresh;
+  }();
+  return *table;
+}
+}  // namespace
+
+absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int nth) {
+  if (action != "kill" && action != "stop" && action != "error") {
+    return absl::InvalidArgumentError(absl::StrCat("failpoint action \"", action, "\" is none of kill, stop, error"));
+  }
+  MutexLock lock(&mu);
+  Table()[std::string(name)] = {.action = std::string(action), .hits_left = nth < 1 ? 1 : nth};
+  return absl::OkStatus();
+}
+
+absl::Status HitFailpoint(absl::string_view name) {
+  std::string action;
+  {
+    MutexLock lock(&mu);
+    const auto it = Table().find(name);
+    if (it == Table().end() || --it->second.hits_left > 0) return absl::OkStatus();
+    action = it->second.action;
+    Table().erase(it);
+  }
+  if (action == "kill") kill(getpid(), SIGKILL);
+  if (action == "stop") kill(getpid(), SIGSTOP);
+  return Error(absl::StatusCode::kUnavailable, "FAILPOINT", absl::StrCat("failpoint ", name));
+}
+}  // namespace sluice

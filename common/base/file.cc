@@ -1,0 +1,168 @@
+#include "common/base/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/id.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+namespace fs = std::filesystem;
+
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("write ", path));
+    bytes.remove_prefix(n);
+  }
+  return absl::OkStatus();
+}
+}  // namespace
+
+absl::Status ErrnoStatus(int error, absl::string_view what) {
+  const std::string message = absl::StrCat(what, ": ", std::strerror(error));
+  switch (error) {
+    case ENOENT: return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM: return absl::PermissionDeniedError(message);
+    case ENOSPC:
+    case EDQUOT: return absl::ResourceExhaustedError(message);
+    case ENOTDIR:
+    case EISDIR: return absl::FailedPreconditionError(message);
+    default: return absl::UnknownError(message);
+  }
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+  if (S_ISDIR(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, " is a directory, a file is needed"));
+  if (static_cast<uint64_t>(info.st_size) > limit) {
+    return absl::ResourceExhaustedError(absl::StrCat(path, " has ", info.st_size, " bytes, the limit is ", limit));
+  }
+  std::string bytes(info.st_size, '\0');
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = read(fd.get(), bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
+    if (n == 0) break;
+    done += n;
+  }
+  bytes.resize(done);
+  return bytes;
+}
+
+absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes) {
+  const std::string temporary = absl::StrCat(path, ".tmp-", ToHex(RandomId16()).substr(0, 8));
+  absl::Status status;
+  {
+    const Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    if (fd.get() < 0) return ErrnoStatus(errno, absl::StrCat("create ", temporary));
+    status = WriteAll(fd.get(), bytes, temporary);
+    if (status.ok() && fsync(fd.get()) != 0) status = ErrnoStatus(errno, absl::StrCat("fsync ", temporary));
+  }
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
+    status = ErrnoStatus(errno, absl::StrCat("rename ", temporary, " to ", path));
+  }
+  if (!status.ok()) {
+    unlink(temporary.c_str());
+    return status;
+  }
+  const std::string parent = fs::path(path).parent_path().string();
+  return SyncDir(parent.empty() ? "." : parent);
+}
+
+absl::Status SyncDir(const std::string& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  if (fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", path));
+  return absl::OkStatus();
+}
+
+absl::Status MakeDirs(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  return error ? ErrnoStatus(error.value(), absl::StrCat("mkdir ", path)) : absl::OkStatus();
+}
+
+absl::Status RemoveTree(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  return error ? ErrnoStatus(error.value(), absl::StrCat("remove ", path)) : absl::OkStatus();
+}
+
+bool PathExists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path) {
+  std::error_code error;
+  fs::directory_iterator it(path, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("list ", path));
+  std::vector<std::string> names;
+  for (const auto& entry : it) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string ResolvePath(absl::string_view base, absl::string_view path) {
+  if (absl::StartsWith(path, "/") || base.empty()) return std::string(path);
+  return (fs::path(std::string(base)) / std::string(path)).lexically_normal().string();
+}
+
+absl::StatusOr<DirLock> DirLock::Take(const std::string& dir) {
+  SLUICE_RETURN_IF_ERROR(MakeDirs(dir));
+  const std::string path = absl::StrCat(dir, "/lock");
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    char owner[32] = {};
+    const ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
+    close(fd);
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.reason = "DATA_DIR_IN_USE", .hint = "stop that process, or give this one another --data-dir"},
+                     absl::StrCat("data directory ", dir, " is in use by the process with pid ",
+                                  n > 0 ? std::string(owner, n) : "unknown"));
+  }
+  const std::string pid = absl::StrCat(getpid());
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) {
+    const int error = errno;
+    close(fd);
+    return ErrnoStatus(error, absl::StrCat("write ", path));
+  }
+  return DirLock(fd);
+}
+
+DirLock::~DirLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
+}  // namespace sluice

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// Whole files and folders. Errors name the path and the system's reason: NOT_FOUND, PERMISSION_DENIED,
+// RESOURCE_EXHAUSTED (disk full), FAILED_PRECONDITION (not a file or folder), else UNKNOWN.
+
+// RESOURCE_EXHAUSTED also if the file is larger than `limit` bytes; nothing is allocated then.
+absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit = 1ull << 32);
+
+// Writes a temporary file beside `path`, syncs it, renames it over `path`, syncs the folder: after a crash there is
+// the old file or the new one, whole.
+absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes);
+
+absl::Status MakeDirs(const std::string& path);
+absl::Status RemoveTree(const std::string& path);
+absl::Status SyncDir(const std::string& path);
+bool PathExists(const std::string& path);
+// Names in `path`, sorted, without . and ..
+absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path);
+
+// `path` if absolute, else `base`/`path`.
+std::string ResolvePath(absl::string_view base, absl::string_view path);
+
+absl::Status ErrnoStatus(int error, absl::string_view what);
+
+// An exclusive lock on a folder (its file `lock`), held until destruction or the process's end.
+class DirLock {
+ public:
+  // FAILED_PRECONDITION: another process holds it; the message names its pid.
+  static absl::StatusOr<DirLock> Take(const std::string& dir);
+  ~DirLock();
+  DirLock(DirLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  DirLock& operator=(DirLock&&) = delete;
+
+ private:
+  explicit DirLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,84 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/digest.h"
+#include "common/base/failpoint.h"
+#include "common/base/file.h"
+#include "common/base/id.h"
+#include "common/base/splitmix.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+TEST(DigestTest, Crc32cMatchesThePublishedCheckValue) { EXPECT_EQ(Crc32c("123456789"), 0xE3069283u); }
+
+TEST(DigestTest, Crc32cGoesOnOverPieces) { EXPECT_EQ(Crc32c("456789", Crc32c("123")), Crc32c("123456789")); }
+
+TEST(DigestTest, Crc32cOfAConcatenationComesFromTheCrcsOfItsParts) {
+  SplitMix64 random(7);
+  for (int i = 0; i < 200; ++i) {
+    std::string a(random.Below(100), 'x'), b(random.Below(5000), 'y');
+    for (char& c : a) c = static_cast<char>(random.Next());
+    for (char& c : b) c = static_cast<char>(random.Next());
+    EXPECT_EQ(Crc32cConcat(Crc32c(a), Crc32c(b), b.size()), Crc32c(a + b)) << "case " << i;
+  }
+}
+
+TEST(DigestTest, Crc32cCopyCopiesAndSums) {
+  const std::string from(100'000, 'q');
+  std::string to(from.size(), '\0');
+  EXPECT_EQ(Crc32cCopy(from, to.data()), Crc32c(from));
+  EXPECT_EQ(to, from);
+}
+
+TEST(DigestTest, Sha256MatchesThePublishedVector) {
+  EXPECT_EQ(ToHex(Sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(StatusTest, AnErrorKeepsItsDetailWhenAnnotated) {
+  const absl::Status error = ErrorWith(absl::StatusCode::kAborted,
+                                       {.reason = "FENCED", .hint = "stop", .retry_after = absl::Seconds(2)}, "old");
+  const absl::Status annotated = Annotate(error, "Apply");
+  EXPECT_EQ(annotated.message(), "Apply: old");
+  EXPECT_EQ(ReasonOf(annotated), "FENCED");
+  EXPECT_EQ(DetailOf(annotated).hint, "stop");
+  EXPECT_EQ(DetailOf(annotated).retry_after, absl::Seconds(2));
+}
+
+TEST(IdTest, HexRoundTripsAndRefusesRubbish) {
+  EXPECT_EQ(*FromHex("00ff10"), std::string("\0\xff\x10", 3));
+  EXPECT_FALSE(FromHex("0").ok());
+  EXPECT_FALSE(FromHex("zz").ok());
+}
+
+TEST(FileTest, AnAtomicWriteReplacesAndLeavesNoTemporary) {
+  const std::string dir = testing::TempDir() + "/file_test_" + ToHex(RandomId16());
+  ASSERT_TRUE(MakeDirs(dir).ok());
+  ASSERT_TRUE(WriteFileAtomic(dir + "/a", "one").ok());
+  ASSERT_TRUE(WriteFileAtomic(dir + "/a", "two").ok());
+  EXPECT_EQ(*ReadFile(dir + "/a"), "two");
+  EXPECT_THAT(*ListDir(dir), testing::ElementsAre("a"));
+  EXPECT_EQ(ReadFile(dir + "/a", 2).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReadFile(dir + "/b").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(RemoveTree(dir).ok());
+}
+
+TEST(FileTest, ASecondOwnerOfADirectoryIsRefusedWithThePidOfTheFirst) {
+  const std::string dir = testing::TempDir() + "/lock_test_" + ToHex(RandomId16());
+  auto first = DirLock::Take(dir);
+  ASSERT_TRUE(first.ok());
+  const auto second = DirLock::Take(dir);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr(std::to_string(getpid())));
+}
+
+TEST(FailpointTest, FiresAtTheNthHitAndOnce) {
+  ASSERT_TRUE(ArmFailpoint("test.point", "error", 2).ok());
+  EXPECT_TRUE(HitFailpoint("test.point").ok());
+  EXPECT_FALSE(HitFailpoint("test.point").ok());
+  EXPECT_TRUE(HitFailpoint("test.point").ok());
+}
+
+}  // namespace
+}  // namespace sluice
