@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+class TensorSet;
+
+// One exact set of weight bits, as a sum (kernels/fingerprint/op.h has the formula): equal on trainer and engine, or the
+// weights differ.
+struct Fingerprint {
+  uint64_t f[2] = {0, 0};
+
+  bool operator==(const Fingerprint&) const = default;
+  Fingerprint& operator+=(const Fingerprint& other);
+  std::string bytes() const;  // 16 bytes: F_0, F_1, little-endian.
+  std::string hex() const;    // For people: 16 + 16 hex digits.
+  static absl::StatusOr<Fingerprint> FromBytes(absl::string_view bytes);  // INVALID_ARGUMENT: not 16 bytes.
+};
+
+// The key of a tensor, from its Hugging Face name.
+uint64_t TensorKey(absl::string_view name);
+
+// Of one tensor of a set, and of all; index as in the set.
+Fingerprint FingerprintOfTensor(const TensorSet& weights, size_t tensor);
+Fingerprint FingerprintOf(const TensorSet& weights);
+// One per tensor, in order; their sum is FingerprintOf().
+std::vector<Fingerprint> TensorFingerprints(const TensorSet& weights);
+
+}  // namespace sluice

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/checkpoint/tensor_set.h"
+#include "common/rl/version.h"
+#include "common/weights/fingerprint.h"
+
+namespace sluice {
+
+// A version that is ready to be activated: every byte checked on the way (CRC per chunk, SHA-256 per object), its
+// fingerprint not yet recomputed over the engine's own tensors.
+struct StagedWeights {
+  PolicyVersion version;
+  Fingerprint state;                         // What the engine must find after the copy.
+  std::shared_ptr<const TensorSet> tensors;  // Null: `state` is what the engine holds already, only the version changes.
+  std::string manifest;                      // Id, 32 bytes.
+};
+
+}  // namespace sluice

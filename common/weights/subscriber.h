@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/time/time.h"
+#include "common/checkpoint/tensor_set.h"
+#include "common/rl/version.h"
+#include "common/weights/fingerprint.h"
+#include "common/weights/staged.h"
+
+namespace sluice {
+
+// Follows the trainer's `latest` for one engine: watches, fetches what is missing, checks every object, and hands over
+// versions ready for activation. The newest wins: a version that is overtaken while it is fetched is left. A broken
+// connection is taken up again with back-off; a new address (trainer restarted elsewhere) by SetSource().
+//
+// Owns one thread, `weights`, on which `on_staged` and the fetches run. Thread-safe.
+class WeightSubscriber {
+ public:
+  struct Options {
+    std::string job;      // 32 hex digits.
+    std::string worker;   // This daemon's id.
+    int64_t incarnation = 0;
+    std::string policy = "policy";
+  };
+  // Called with each version that is ready. Must not block for long: hands it to the step thread. The subscriber offers no
+  // further version until Activated() or Refused() answered this one.
+  using OnStaged = std::function<void(StagedWeights staged)>;
+
+  // `layout`: names, types and shapes that every version must have. `held`: what the engine starts with (number 0 of the
+  // initial checkpoint, version unset until the trainer's `latest` names the same state).
+  WeightSubscriber(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged);
+  ~WeightSubscriber();  // Stops and joins.
+
+  // HOST:PORT of the trainer; empty: none for now.
+  void SetSource(const std::string& address);
+
+  // The engine serves `version` from its next token; `pause` is how long no token was sampled.
+  void Activated(PolicyVersion version, Fingerprint state, absl::Duration pause);
+  // The engine found other bits after the copy and keeps what it had: fetched again, every object anew.
+  void Refused(PolicyVersion version, const std::string& cause, const std::string& tensor);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+// The keys of the fingerprint, for host and device alike.
+#ifdef __CUDACC__
+#define SLUICE_HOST_DEVICE __host__ __device__
+#else
+#define SLUICE_HOST_DEVICE
+#endif
+
+namespace sluice::kernels {
+
+SLUICE_HOST_DEVICE constexpr uint64_t FingerprintMix(uint64_t x) {
+  x ^= x >> 30;
+  x *= 0xBF58476D1CE4E5B9;
+  x ^= x >> 27;
+  x *= 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+inline constexpr uint64_t kFingerprintG = 0x9E3779B97F4A7C15;
+
+// R_lane[j]
+SLUICE_HOST_DEVICE constexpr uint64_t ElementKey(int lane, uint64_t j) {
+  return FingerprintMix(kFingerprintG * (1024 * static_cast<uint64_t>(lane) + j + 1)) | 1;
+}
+// T_lane(block)
+SLUICE_HOST_DEVICE constexpr uint64_t BlockKey(uint64_t tid, int lane, uint64_t block) {
+  return FingerprintMix(tid + kFingerprintG * (2 * block + static_cast<uint64_t>(lane) + 1)) | 1;
+}
+
+}  // namespace sluice::kernels
