@@ -20,7 +20,7 @@ struct KeyTable {
 // Sum of R_l[j] bits(j) over `count` elements of one block that begin at place j0 in it.
 template <typename Word>
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-__attribute__((target_clones("avx512dq", "avx2", "default")))
+__attribute__((target_clones("arch=skylake-avx512", "avx2", "default")))
 #endif
 void BlockSums(const KeyTable& keys, const char* elements, uint64_t j0, uint64_t count, uint64_t sums[2]) {
   uint64_t s0 = 0, s1 = 0;
