@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+// The arithmetic that op_cpu.cc and op.cu share, written so that both give the same bits: plain fp32 operations, each rounded
+// once (no contraction: -ffp-contract=off, -fmad=false), no libm, no branches that a vectorizer would mind.
+
+#ifdef __CUDACC__
+#define SLUICE_SAMPLE_INLINE __host__ __device__ inline __attribute__((always_inline))
+#else
+#define SLUICE_SAMPLE_INLINE inline __attribute__((always_inline))
+#endif
+
+namespace sluice::sample {
+
+inline constexpr int kLanes = 16;    // Strided partials of a sum.
+inline constexpr int kChunk = 1024;  // Vocabulary entries per partial sum; chunks are added left to right.
+// g_v stays below -log(2^-33) = 22.874: a logit that much below the best cannot win.
+inline constexpr float kMaxNoise = 22.9f;
+
+SLUICE_SAMPLE_INLINE uint32_t Bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+SLUICE_SAMPLE_INLINE float FromBits(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+// e^x for x <= 0 within 2 ulp; 0 below -87. x = n ln 2 + r, |r| <= ln 2 / 2, Taylor to r^7 (remainder 1e-9).
+SLUICE_SAMPLE_INLINE float Exp(float x) {
+  const float shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer in the low bits.
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const float scale = FromBits((Bits(shifted) + 127) << 23);
+  return x < -87.0f ? 0.0f : p * scale;
+}
+
+// ln x for normal x > 0 within 2 ulp. x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); polynomial of the Cephes library.
+SLUICE_SAMPLE_INLINE float Log(float x) {
+  const uint32_t offset = Bits(x) - 0x3f3504f3;  // sqrt(1/2)
+  const float e = static_cast<float>(static_cast<int32_t>(offset) >> 23);
+  const float f = FromBits((offset & 0x007fffff) + 0x3f3504f3) - 1.0f;
+  const float z = f * f;
+  float p = 7.0376836292e-2f;
+  p = p * f + -1.1514610310e-1f;
+  p = p * f + 1.1676998740e-1f;
+  p = p * f + -1.2420140846e-1f;
+  p = p * f + 1.4249322787e-1f;
+  p = p * f + -1.6668057665e-1f;
+  p = p * f + 2.0000714765e-1f;
+  p = p * f + -2.4999993993e-1f;
+  p = p * f + 3.3333331174e-1f;
+  p = p * f * z;
+  p = p + e * -2.12194440e-4f;
+  p = p - 0.5f * z;
+  return (f + p) + e * 0.693359375f;
+}
+
+// -log(-log1p(-w)), w = (x + 1/2) / 2^32, at most 1 - 2^-24 so that it stays finite.
+SLUICE_SAMPLE_INLINE float Gumbel(uint32_t x) {
+  // Halves are converted apart: a signed conversion is one instruction everywhere.
+  const float high = static_cast<float>(static_cast<int32_t>(x >> 16));
+  const float low = static_cast<float>(static_cast<int32_t>(x & 0xffff)) + 0.5f;
+  const float sum = (high * 65536.0f + low) * 0x1p-32f;
+  const float w = sum < 0x1.fffffep-1f ? sum : 0x1.fffffep-1f;
+  const float u = 1.0f - w;
+  // log1p(-w) = log(u) * -w / (u - 1): the rounding of u cancels. u = 1: it is -w.
+  const float ratio = w / (1.0f - u);
+  const float exponential = u == 1.0f ? w : -Log(u) * ratio;
+  return -Log(exponential);
+}
+
+struct Words {
+  uint32_t c[4];
+};
+
+// Philox4x32-10.
+SLUICE_SAMPLE_INLINE Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c0;
+    const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// Sum of 16 partials in a fixed tree.
+SLUICE_SAMPLE_INLINE float Fold(const float* lanes) {
+  float tree[kLanes / 2];
+  for (int i = 0; i < kLanes / 2; ++i) tree[i] = lanes[i] + lanes[i + kLanes / 2];
+  for (int width = kLanes / 4; width >= 1; width /= 2) {
+    for (int i = 0; i < width; ++i) tree[i] = tree[i] + tree[i + width];
+  }
+  return tree[0];
+}
+
+}  // namespace sluice::sample

@@ -1,0 +1,141 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/rl/version.h"
+
+namespace sluice {
+struct StagedWeights;  // common/weights: one verified version, ready to be copied in.
+
+// What an engine can promise. A job whose needs exceed it fails at start, by name.
+struct EngineCaps {
+  bool exact_stamps = false;      // Each token carries the version that sampled it; else the older one.
+  bool verifies = false;          // Checks the fingerprint of the weights it holds.
+  bool in_flight_switch = false;  // Switches weights without ending running requests.
+  bool position_seeds = false;    // Draws depend on seed, position and member alone.
+  bool kept_sets = false;         // Reports the sets of top-p, top-k, min-p.
+  bool routing = false;           // Reports the experts of each token.
+  bool deterministic = false;     // Same numbers whatever the batch.
+};
+
+// How a token is chosen. Checked by CheckSampling().
+struct SamplingParams {
+  float temperature = 1;          // 0: the most likely token.
+  double top_p = 1;
+  uint32_t top_k = 0;
+  double min_p = 0;
+  uint32_t max_tokens = 0;        // Of the answer, those of a resumed prefix included.
+  uint32_t min_tokens = 0;
+  std::vector<std::string> stop;  // Texts.
+  std::vector<int32_t> stop_ids;  // Beside the model's own end tokens.
+  bool ignore_eos = false;        // The model's own end tokens do not stop.
+};
+
+// INVALID_ARGUMENT, by name: out of range; not built (top_p, top_k, min_p, stop texts); or, if `trainable`, a rule that the
+// trainer could not replay (temperature 0, min_tokens).
+absl::Status CheckSampling(const SamplingParams& sampling, bool trainable);
+
+// Earlier classes go first.
+enum class RequestClass : uint8_t { kResumed = 0, kTrain = 1, kEval = 2, kApi = 3 };
+
+struct Request {
+  uint64_t id = 0;                // The caller's; unique among live requests.
+  uint64_t group = 0;             // Requests of one group share `prompt`, computed once and forked. 0: alone.
+  std::shared_ptr<const std::vector<int32_t>> prompt;  // At least one token.
+  std::vector<int32_t> sampled;   // Tokens already known (a resumed prefix); their stamps stay with the caller.
+  uint64_t seed = 0;              // The group's.
+  uint32_t member = 0;
+  SamplingParams sampling;
+  RequestClass order = RequestClass::kTrain;
+  int64_t target_step = 0;        // Earlier steps go first within a class.
+  bool trainable = true;
+};
+
+enum class FinishReason : uint8_t { kNone = 0, kStop, kLength };
+
+struct TokenEvent {
+  uint64_t request = 0;
+  uint32_t position = 0;          // From the prompt's first token.
+  int32_t token = 0;
+  float logprob = 0;              // Behaviour log-prob, natural log, of the distribution drawn from.
+  PolicyVersion version;          // Whose logits it was drawn from.
+  FinishReason finish = FinishReason::kNone;  // Not none: the request's last token.
+};
+
+enum class AbortReason : uint8_t { kCancelled, kLeaseLost, kDrain, kStop };
+
+struct RequestFailure {
+  uint64_t request = 0;
+  absl::Status status;            // DATA_LOSS NONFINITE: the logits were not finite.
+};
+
+struct StepEvents {
+  std::vector<TokenEvent> tokens;       // Each request's positions in order, once.
+  std::vector<RequestFailure> failures; // These requests have ended; tokens already reported stand.
+  uint32_t rows = 0;                    // Tokens computed.
+  uint32_t prefill_rows = 0;            // Of these, known before the step.
+};
+
+enum class KvPolicy : uint8_t {
+  kKeep,       // Running requests go on over keys and values of older versions.
+  kRecompute,  // Running requests prefill again under the new version.
+};
+
+struct Activation {
+  bool accepted = false;          // False: the old version serves on; `cause` says why.
+  PolicyVersion version;          // Held after the call.
+  std::string cause;
+  std::vector<std::string> blame; // Tensors whose digest differed.
+  double seconds = 0;             // No token was drawn for so long.
+};
+
+struct EngineStats {
+  uint32_t slots = 0;             // Requests that can hold keys and values at once.
+  uint32_t running = 0;           // Hold a slot.
+  uint32_t waiting = 0;
+  uint64_t steps = 0;
+  uint64_t tokens_generated = 0;
+  uint64_t prompt_tokens_computed = 0;
+  uint64_t prompt_tokens_forked = 0;
+  uint64_t nonfinite_rows = 0;
+  uint64_t kv_tokens = 0;         // Held now.
+  uint64_t kv_capacity = 0;       // slots x context.
+  PolicyVersion version;
+};
+
+// Samples answers by continuous batching. Called by the step thread alone; no call blocks on I/O.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual const EngineCaps& caps() const = 0;
+  virtual uint32_t slots() const = 0;
+  virtual uint32_t max_context() const = 0;  // Tokens, prompt and answer.
+
+  // INVALID_ARGUMENT: prompt and max_tokens can never fit, an id outside the vocabulary, or a sampling rule that the trainer
+  // could not replay. ALREADY_EXISTS: the id is in use.
+  virtual absl::Status AddRequest(Request request) = 0;
+
+  // One plan, one forward, one draw per sampling row. Without requests: no events, at once.
+  // An error means that the engine is broken; each request it touched is lost.
+  virtual absl::StatusOr<StepEvents> Step() = 0;
+
+  // Takes effect before the next step. Tokens already reported stand. Unknown or ended: nothing happens.
+  virtual void Abort(uint64_t request, AbortReason reason) = 0;
+
+  // Between steps. Copies the staged bytes into the live weights, recomputes the fingerprint over what is now held, and only
+  // if it equals the staged one moves the version. Else the old bytes are put back and the answer is not accepted.
+  // INVALID_ARGUMENT: another layout. INTERNAL: the old bytes could not be restored; the engine must not step again.
+  virtual absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) = 0;
+
+  virtual PolicyVersion version() const = 0;
+  virtual bool idle() const = 0;  // No request runs or waits.
+  virtual EngineStats Stats() const = 0;
+};
+
+}  // namespace sluice
