@@ -1,0 +1,124 @@
+#include "services/trainer/core/lineage.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice::trainer {
+namespace {
+
+template <typename T>
+void AppendLittleEndian(T value, std::string& out) {
+  for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
+}
+
+absl::StatusOr<LineageEntry> FromJson(const nlohmann::json& json) {
+  LineageEntry entry;
+  entry.k = json.at("k").get<int64_t>();
+  SLUICE_ASSIGN_OR_RETURN(const std::string group, FromHex(json.at("group").get<std::string>()));
+  SLUICE_ASSIGN_OR_RETURN(entry.group, Id16::FromBytes(group));
+  entry.member = json.at("member").get<uint32_t>();
+  entry.attempt = json.at("attempt").get<uint32_t>();
+  entry.crc32c = json.at("crc").get<uint32_t>();
+  if (json.contains("masked")) {
+    for (const nlohmann::json& run : json.at("masked")) {
+      entry.masked.push_back({run.at(0).get<uint64_t>(), run.at(1).get<uint64_t>()});
+    }
+  }
+  if (json.contains("skipped")) entry.skipped = json.at("skipped").get<std::string>();
+  return entry;
+}
+
+}  // namespace
+
+LineageEntry MakeLineageEntry(int64_t k, const Id16& group, const Trajectory& trajectory, absl::string_view skipped) {
+  return {k, group, trajectory.member, trajectory.attempt, trajectory.crc32c, trajectory.masked, std::string(skipped)};
+}
+
+std::string LineageLine(const LineageEntry& entry) {
+  std::string line = absl::StrCat("{\"k\":", entry.k, ",\"group\":\"", entry.group.hex(), "\",\"member\":", entry.member,
+                                  ",\"attempt\":", entry.attempt, ",\"crc\":", entry.crc32c);
+  if (!entry.masked.empty()) {
+    const char* separator = ",\"masked\":[";
+    for (const TokenRun& run : entry.masked) {
+      absl::StrAppend(&line, separator, "[", run.first, ",", run.count, "]");
+      separator = ",";
+    }
+    line += "]";
+  }
+  if (!entry.skipped.empty()) absl::StrAppend(&line, ",\"skipped\":", nlohmann::json(entry.skipped).dump());
+  line += "}\n";
+  return line;
+}
+
+absl::StatusOr<LineageEntry> ParseLineageLine(absl::string_view line) {
+  try {
+    return FromJson(nlohmann::json::parse(line));
+  } catch (const nlohmann::json::exception& e) {
+    return absl::InvalidArgumentError(absl::StrCat("not a line of a lineage: ", e.what()));
+  }
+}
+
+std::string CanonicalBytes(absl::Span<const LineageEntry> batch) {
+  std::string bytes;
+  bytes.reserve(batch.size() * 32);
+  for (const LineageEntry& entry : batch) {
+    absl::StrAppend(&bytes, entry.group.view());
+    AppendLittleEndian(entry.member, bytes);
+    AppendLittleEndian(entry.attempt, bytes);
+    AppendLittleEndian(entry.crc32c, bytes);
+    AppendLittleEndian(static_cast<uint32_t>(entry.masked.size()), bytes);
+    for (const TokenRun& run : entry.masked) {
+      AppendLittleEndian(run.first, bytes);
+      AppendLittleEndian(run.count, bytes);
+    }
+  }
+  return bytes;
+}
+
+std::string FirstLedgerHash() { return std::string(32, '\0'); }
+
+std::string NextLedgerHash(absl::string_view hash, int64_t k, absl::string_view canonical) {
+  std::string bytes(hash);
+  AppendLittleEndian(k, bytes);
+  absl::StrAppend(&bytes, canonical);
+  return Sha256(bytes);
+}
+
+absl::StatusOr<LineageSummary> CheckLineage(absl::string_view text, int64_t version) {
+  LineageSummary summary{version, 0, FirstLedgerHash()};
+  absl::flat_hash_set<std::pair<Id16, uint32_t>> seen;
+  std::vector<LineageEntry> batch;
+  int64_t k = 0;  // Step that `batch` belongs to.
+  const auto close_until = [&](int64_t next) {
+    for (; k < next; ++k, batch.clear()) summary.hash = NextLedgerHash(summary.hash, k, CanonicalBytes(batch));
+  };
+
+  int64_t number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    if (line.empty()) continue;
+    absl::StatusOr<LineageEntry> entry = ParseLineageLine(line);
+    if (!entry.ok()) return absl::DataLossError(absl::StrCat("line ", number, ": ", entry.status().message()));
+    if (entry->k < k || entry->k >= version) {
+      return absl::DataLossError(absl::StrCat("line ", number, ": step ", entry->k, ", wanted one in ", k, "..", version - 1));
+    }
+    if (!seen.emplace(entry->group, entry->member).second) {
+      return absl::DataLossError(absl::StrCat("line ", number, ": group ", entry->group.hex(), " member ", entry->member,
+                                              " was trained on before"));
+    }
+    close_until(entry->k);
+    batch.push_back(*std::move(entry));
+    ++summary.trajectories;
+  }
+  close_until(version);
+  return summary;
+}
+
+}  // namespace sluice::trainer
