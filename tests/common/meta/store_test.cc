@@ -1,0 +1,215 @@
+// What every job store must do, run against each kind of the registry; then what is SQLite's alone.
+
+#include "common/meta/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/meta/sqlite.h"
+
+namespace sluice::meta {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::string> Keys(const std::vector<Entry>& entries) {
+  std::vector<std::string> keys;
+  for (const Entry& entry : entries) keys.push_back(entry.key);
+  return keys;
+}
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "sluice_meta_XXXXXX").string();
+    SLUICE_CHECK(mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~TempDir() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+class StoreTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { Reopen(); }
+  void Reopen() {
+    store_.reset();
+    absl::StatusOr<std::unique_ptr<Store>> store = Open(absl::StrCat(GetParam(), ":", dir_.path, "/store"));
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+  }
+
+  TempDir dir_;
+  std::unique_ptr<Store> store_;
+};
+
+TEST_P(StoreTest, GetAnswersWhatPutWroteWithItsRevision) {
+  const absl::StatusOr<int64_t> revision = store_->Put("names/a", std::string("\0\xff", 2));
+  ASSERT_TRUE(revision.ok());
+
+  const absl::StatusOr<Entry> entry = store_->Get("names/a");
+
+  ASSERT_TRUE(entry.ok());
+  EXPECT_EQ(entry->value, std::string("\0\xff", 2));
+  EXPECT_EQ(entry->revision, *revision);
+}
+
+TEST_P(StoreTest, AnEmptyValueIsNotAnAbsentOne) {
+  ASSERT_TRUE(store_->Put("a", "").ok());
+  EXPECT_EQ(store_->Get("a").value().value, "");
+  EXPECT_EQ(store_->Get("b").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_P(StoreTest, PutWithAStaleRevisionLosesAndTellsTheCurrentOne) {
+  const int64_t first = *store_->Put("daemons/r0", "1", 0);
+  const int64_t second = *store_->Put("daemons/r0", "2", first);
+
+  const absl::Status lost = store_->Put("daemons/r0", "3", first).status();
+
+  EXPECT_EQ(lost.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ReasonOf(lost), "LOST_RACE");
+  EXPECT_EQ(DetailOf(lost).current, absl::StrCat(second));
+  EXPECT_EQ(store_->Get("daemons/r0").value().value, "2");
+}
+
+TEST_P(StoreTest, PutOfANewKeyLosesWhereOneIsThere) {
+  ASSERT_TRUE(store_->Put("names/a", "1", 0).ok());
+  EXPECT_EQ(ReasonOf(store_->Put("names/a", "2", 0).status()), "LOST_RACE");
+}
+
+TEST_P(StoreTest, ATransactionWhoseCompareFailsDoesNothing) {
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+
+  const absl::Status lost = store_->Txn({{"absent", 0}, {"a", 0}}, {{"b", "x"}, {"a", std::nullopt}}).status();
+
+  EXPECT_EQ(ReasonOf(lost), "LOST_RACE");
+  EXPECT_THAT(Keys(*store_->List("")), ElementsAre("a"));
+}
+
+TEST_P(StoreTest, ATransactionsOpsHappenInOrderAtOneRevision) {
+  const absl::StatusOr<int64_t> revision =
+      store_->Txn({{"a", 0}}, {{"a", "1"}, {"b", "1"}, {"a", std::nullopt}, {"c", "1"}, {"c", "2"}});
+
+  ASSERT_TRUE(revision.ok());
+  const std::vector<Entry> all = *store_->List("");
+  EXPECT_THAT(Keys(all), ElementsAre("b", "c"));
+  EXPECT_EQ(all[0].revision, *revision);
+  EXPECT_EQ(all[1].revision, *revision);
+  EXPECT_EQ(all[1].value, "2");
+}
+
+TEST_P(StoreTest, RevisionsRiseAndAreNotUsedAgainAfterADeleteAndAReopen) {
+  const int64_t first = *store_->Put("a", "1");
+  const int64_t deleted = *store_->Txn({}, {{"a", std::nullopt}});
+  Reopen();
+  const int64_t again = *store_->Put("a", "1", 0);
+  EXPECT_LT(first, deleted);
+  EXPECT_LT(deleted, again);
+}
+
+TEST_P(StoreTest, ListGivesAPrefixInByteOrderAndPages) {
+  for (const char* key : {"jobs/1/events/01", "jobs/1/events/02", "jobs/1/events/10", "jobs/10/spec", "jobs/1/spec",
+                          "jobs/1/event", "jobs0"}) {
+    ASSERT_TRUE(store_->Put(key, key).ok());
+  }
+  EXPECT_THAT(Keys(*store_->List("jobs/1/events/")),
+              ElementsAre("jobs/1/events/01", "jobs/1/events/02", "jobs/1/events/10"));
+  EXPECT_THAT(Keys(*store_->List("jobs/1/events/", "jobs/1/events/01", 1)), ElementsAre("jobs/1/events/02"));
+  EXPECT_THAT(Keys(*store_->List("jobs/1/events/", "jobs/1/events/10")), ElementsAre());
+  EXPECT_EQ(store_->List("jobs/")->size(), 6u);
+  EXPECT_EQ(store_->List("")->size(), 7u);
+}
+
+TEST_P(StoreTest, APrefixThatEndsInTheHighestByteStillEnds) {
+  ASSERT_TRUE(store_->Put("a\xff", "1").ok());
+  ASSERT_TRUE(store_->Put("a\xff" "b", "1").ok());
+  ASSERT_TRUE(store_->Put("b", "1").ok());
+  EXPECT_EQ(store_->List("a\xff")->size(), 2u);
+  EXPECT_EQ(store_->List("\xff")->size(), 0u);
+}
+
+TEST_P(StoreTest, WhatWasAnsweredIsThereAfterAReopen) {
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+  ASSERT_TRUE(store_->Put("b", "2").ok());
+  Reopen();
+  EXPECT_THAT(Keys(*store_->List("")), ElementsAre("a", "b"));
+}
+
+TEST_P(StoreTest, RefusesAKeyOrValueOverTheLimit) {
+  EXPECT_EQ(store_->Put("", "1").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store_->Put(std::string(513, 'k'), "1").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store_->Put("a", std::string((16u << 20) + 1, 'v')).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store_->List("")->size(), 0u);
+}
+
+TEST_P(StoreTest, OfManyWhoCountByCompareAndSetEachCountsOnce) {
+  constexpr int kThreads = 4, kEach = 20;
+  std::vector<std::thread> threads;
+  std::atomic<int> races = 0;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int done = 0; done < kEach;) {
+        const absl::StatusOr<Entry> old = store_->Get("count");
+        const int value = old.ok() ? std::stoi(old->value) : 0;
+        const absl::StatusOr<int64_t> put = store_->Put("count", absl::StrCat(value + 1), old.ok() ? old->revision : 0);
+        if (put.ok()) ++done;
+        else if (ReasonOf(put.status()) == "LOST_RACE") ++races;
+        else FAIL() << put.status();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store_->Get("count").value().value, absl::StrCat(kThreads * kEach)) << races << " lost races";
+}
+
+std::vector<std::string> KindNames() {
+  std::vector<std::string> names;
+  for (const Kind& kind : Kinds()) names.push_back(kind.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(EveryKind, StoreTest, testing::ValuesIn(KindNames()), [](const auto& info) { return info.param; });
+
+TEST(OpenTest, AnUnknownKindIsRefusedWithTheKnownOnes) {
+  const absl::Status status = Open("etcd:here").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("sqlite"));
+}
+
+TEST(SqliteTest, AFileThatIsNoDatabaseIsDataLoss) {
+  TempDir dir;
+  std::ofstream(dir.path + "/store") << std::string(8192, 'x');
+  EXPECT_EQ(OpenSqlite(dir.path + "/store").status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(SqliteTest, AnotherProgramsDatabaseAndANewerFormatAreRefused) {
+  TempDir dir;
+  const std::string path = dir.path + "/store";
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "CREATE TABLE t (x)", nullptr, nullptr, nullptr), SQLITE_OK);
+  EXPECT_EQ(OpenSqlite(path).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(sqlite3_exec(db, "PRAGMA application_id=1397508419; PRAGMA user_version=2", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  EXPECT_EQ(OpenSqlite(path).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(SqliteTest, AMissingFolderIsNamed) {
+  const absl::Status status = OpenSqlite("/nonexistent/folder/meta.db").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("/nonexistent/folder/meta.db"));
+}
+
+}  // namespace
+}  // namespace sluice::meta
