@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/checkpoint/model_config.h"
+#include "common/checkpoint/tensor_set.h"
+
+namespace sluice {
+
+// A Hugging Face model directory, without its weights: those are read apart, and need not be there (a random start).
+struct ModelDir {
+  std::string path;
+  ModelConfig config;
+  std::vector<int32_t> stop_ids;      // generation_config.json's eos_token_id (a number or a list), else config.json's.
+  std::string tokenizer_path;         // tokenizer.json; empty if the directory has none.
+  std::string tokenizer_config_path;  // tokenizer_config.json; empty if the directory has none.
+  std::string chat_template;          // Of chat_template.jinja, else of tokenizer_config.json; empty if there is none.
+};
+
+// NOT_FOUND: no such directory, or no config.json in it. Else as ParseModelConfig; messages name the file.
+absl::StatusOr<ModelDir> ReadModelDir(const std::string& path);
+
+// The weights, converted to `dtype`: model.safetensors, or the shards that model.safetensors.index.json lists. Each parameter
+// of the config occurs once with its shape; nothing else does, but for tied lm_head.weight and rotary_emb.inv_freq, which are
+// skipped. NOT_FOUND: neither file. INVALID_ARGUMENT: a missing, extra, misshapen or doubled tensor, or a malformed file.
+absl::StatusOr<TensorSet> ReadWeights(const ModelDir& dir, DType dtype);
+
+// Writes a directory that transformers loads: `source`'s configuration and tokenizer files, config.json with the weights'
+// dtype, and the weights in files of at most 5 GB. Equal weights make equal bytes.
+//
+// WriteModelDir builds a temporary directory beside `path`, syncs it and renames it to `path`, which must not exist
+// (ALREADY_EXISTS). WriteModelFiles writes into a directory that exists, for a caller who adds files of its own before it
+// renames.
+absl::Status WriteModelDir(const std::string& path, const ModelDir& source, const TensorSet& weights);
+absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source, const TensorSet& weights);
+
+}  // namespace sluice

@@ -1,0 +1,220 @@
+#include "common/checkpoint/tensor_set.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kAlign = 64;
+constexpr int64_t kMaxBytes = int64_t{1} << 62;
+
+struct DTypeRow {
+  absl::string_view name;
+  size_t bytes;
+};
+// In the order of DType.
+constexpr std::array<DTypeRow, 15> kDTypes = {{{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8}, {"F8_E4M3", 1},
+                                               {"F8_E5M2", 1}, {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},
+                                               {"U64", 8}, {"U32", 4}, {"U16", 2}, {"U8", 1}, {"BOOL", 1}}};
+
+absl::Status CheckName(absl::string_view name) {
+  if (name.empty()) return absl::InvalidArgumentError("a tensor has an empty name");
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte <= ' ' || byte == 0x7f) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor name of ", name.size(), " bytes holds a space or control character (byte ", int{byte}, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string LayoutId(absl::Span<const TensorSpec> specs) {
+  Sha256Stream hash;
+  for (const TensorSpec& spec : specs) {
+    hash.Update(absl::StrCat(spec.name, " ", DTypeName(spec.dtype), " ", absl::StrJoin(spec.shape, "x"), "\n"));
+  }
+  return hash.Finish();
+}
+
+std::byte* AllocateZeroed(size_t bytes) {
+  void* p = ::operator new[](bytes, std::align_val_t{kAlign}, std::nothrow);
+  if (p != nullptr) std::memset(p, 0, bytes);
+  return static_cast<std::byte*>(p);
+}
+
+float HalfToFloat(uint16_t h) {
+  const uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ffu;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float tiny = static_cast<float>(mantissa) * 0x1.0p-24f;  // Subnormal or zero: exact in fp32.
+  return sign != 0 ? -tiny : tiny;
+}
+
+uint16_t FloatToHalf(float f) {
+  const uint32_t bits = std::bit_cast<uint32_t>(f), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN.
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and beyond round to infinity.
+  if (magnitude < 0x38800000u) {  // Below 2^-14: the sum's last bits are the subnormal, rounded by the FPU.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+float Bf16ToFloat(uint16_t b) { return std::bit_cast<float>(uint32_t{b} << 16); }
+
+uint16_t FloatToBf16(float f) {
+  const uint32_t bits = std::bit_cast<uint32_t>(f);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+void Widen(DType dtype, const void* from, float* to, int64_t n) {
+  const auto* narrow = static_cast<const uint16_t*>(from);
+  if (dtype == DType::kF32) std::memcpy(to, from, n * sizeof(float));
+  if (dtype == DType::kF16) std::transform(narrow, narrow + n, to, HalfToFloat);
+  if (dtype == DType::kBF16) std::transform(narrow, narrow + n, to, Bf16ToFloat);
+}
+
+void Narrow(const float* from, DType dtype, void* to, int64_t n) {
+  auto* narrow = static_cast<uint16_t*>(to);
+  if (dtype == DType::kF32) std::memcpy(to, from, n * sizeof(float));
+  if (dtype == DType::kF16) std::transform(from, from + n, narrow, FloatToHalf);
+  if (dtype == DType::kBF16) std::transform(from, from + n, narrow, FloatToBf16);
+}
+
+bool IsWeightType(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
+
+}  // namespace
+
+size_t DTypeBytes(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].bytes; }
+absl::string_view DTypeName(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].name; }
+
+absl::StatusOr<DType> DTypeFromName(absl::string_view name) {
+  for (size_t i = 0; i < kDTypes.size(); ++i) {
+    if (kDTypes[i].name == name) return static_cast<DType>(i);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("unknown dtype \"", name, "\""));
+}
+
+std::string ShapeText(DType dtype, absl::Span<const int64_t> shape) {
+  return absl::StrCat(DTypeName(dtype), " [", absl::StrJoin(shape, ", "), "]");
+}
+
+absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> shape) {
+  int64_t n = 1;
+  bool empty = false;  // A zero does not excuse an overflow beside it.
+  for (const int64_t d : shape) {
+    if (d < 0) return absl::InvalidArgumentError(absl::StrCat("negative dimension ", d));
+    if (d == 0) empty = true;
+    if (d > 0 && (__builtin_mul_overflow(n, d, &n) || n > kMaxBytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("[", absl::StrJoin(shape, ", "), "] has more than 2^62 elements"));
+    }
+  }
+  return empty ? 0 : n;
+}
+
+absl::StatusOr<int64_t> NumBytes(const TensorSpec& spec) {
+  SLUICE_ASSIGN_OR_RETURN(int64_t n, NumElements(spec.shape));
+  if (__builtin_mul_overflow(n, static_cast<int64_t>(DTypeBytes(spec.dtype)), &n) || n > kMaxBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(ShapeText(spec.dtype, spec.shape), " has more than 2^62 bytes"));
+  }
+  return n;
+}
+
+void TensorSet::Free::operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kAlign}); }
+
+absl::StatusOr<TensorSet> TensorSet::Create(std::vector<TensorSpec> specs) {
+  std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
+  TensorSet set;
+  int64_t total = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    SLUICE_RETURN_IF_ERROR(CheckName(specs[i].name));
+    if (i > 0 && specs[i].name == specs[i - 1].name) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", specs[i].name, " occurs twice"));
+    }
+    auto bytes = NumBytes(specs[i]);
+    if (!bytes.ok()) return Annotate(bytes.status(), absl::StrCat("tensor ", specs[i].name));
+    set.offsets_.push_back(total);
+    set.bytes_.push_back(*bytes);
+    total += static_cast<int64_t>((*bytes + kAlign - 1) / kAlign * kAlign);
+    if (total > kMaxBytes) return absl::InvalidArgumentError("the tensors have more than 2^62 bytes together");
+  }
+  set.buffer_bytes_ = total;
+  set.buffer_.reset(AllocateZeroed(total));
+  if (set.buffer_ == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for ", total, " bytes of tensors"));
+  set.layout_id_ = LayoutId(specs);
+  set.specs_ = std::move(specs);
+  return set;
+}
+
+TensorSet::TensorSet(const TensorSet& other)
+    : specs_(other.specs_),
+      offsets_(other.offsets_),
+      bytes_(other.bytes_),
+      buffer_bytes_(other.buffer_bytes_),
+      layout_id_(other.layout_id_) {
+  if (other.buffer_ == nullptr) return;
+  buffer_.reset(AllocateZeroed(buffer_bytes_));
+  SLUICE_CHECK_MSG(buffer_ != nullptr, "no memory to copy a TensorSet");
+  std::memcpy(buffer_.get(), other.buffer_.get(), buffer_bytes_);
+}
+
+TensorSet& TensorSet::operator=(const TensorSet& other) {
+  if (this != &other) *this = TensorSet(other);
+  return *this;
+}
+
+int64_t TensorSet::Find(absl::string_view name) const {
+  const auto it = std::lower_bound(specs_.begin(), specs_.end(), name,
+                                   [](const TensorSpec& spec, absl::string_view n) { return spec.name < n; });
+  return it != specs_.end() && it->name == name ? it - specs_.begin() : -1;
+}
+
+absl::Status ConvertElements(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t n) {
+  if (from_dtype == to_dtype) {
+    std::memcpy(to, from, n * DTypeBytes(to_dtype));
+    return absl::OkStatus();
+  }
+  if (!IsWeightType(from_dtype) || !IsWeightType(to_dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot convert ", DTypeName(from_dtype), " to ", DTypeName(to_dtype)));
+  }
+  constexpr int64_t kPiece = 4096;
+  float piece[kPiece];
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t m = std::min(kPiece, n - i);
+    Widen(from_dtype, static_cast<const std::byte*>(from) + i * DTypeBytes(from_dtype), piece, m);
+    Narrow(piece, to_dtype, static_cast<std::byte*>(to) + i * DTypeBytes(to_dtype), m);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConvertTensors(const TensorSet& from, TensorSet* to) {
+  if (from.size() != to->size()) {
+    return absl::InvalidArgumentError(absl::StrCat("there are ", from.size(), " tensors, ", to->size(), " are needed"));
+  }
+  for (size_t i = 0; i < from.size(); ++i) {
+    const TensorSpec &a = from.spec(i), &b = to->spec(i);
+    if (a.name != b.name) return absl::InvalidArgumentError(absl::StrCat("tensor ", a.name, " where ", b.name, " is needed"));
+    if (a.shape != b.shape) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", a.name, " is ", ShapeText(a.dtype, a.shape), ", needed is ",
+                                                     ShapeText(b.dtype, b.shape)));
+    }
+    const absl::Status converted = ConvertElements(a.dtype, from.data(i), b.dtype, to->data(i), from.elements(i));
+    if (!converted.ok()) return Annotate(converted, absl::StrCat("tensor ", a.name));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice
