@@ -1,0 +1,354 @@
+#include "common/tokenizer/tokenizer.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/byte_level.h"
+#include "common/tokenizer/regex_split.h"
+#include "common/tokenizer/utf8.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr uint64_t kMaxFile = 64 << 20;
+
+absl::Status Unsupported(absl::string_view where, absl::string_view what) {
+  return absl::UnimplementedError(absl::StrCat("tokenizer.json: ", where, ": ", what, " is not supported by this build"));
+}
+std::string TypeOf(const Json& component) { return component.is_object() ? component.value("type", "") : ""; }
+bool Absent(const Json& root, const char* key) { return !root.contains(key) || root[key].is_null(); }
+
+// {"String": "x"} of a Replace or Split.
+absl::StatusOr<std::string> StringPattern(const Json& component, absl::string_view where) {
+  if (!component.contains("pattern") || !component["pattern"].is_object()) return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: ", where, ".pattern is missing"));
+  if (!component["pattern"].contains("String")) return Unsupported(where, "a pattern that is a regular expression");
+  return component["pattern"]["String"].get<std::string>();
+}
+
+struct Normalize {
+  enum Kind { kPrepend, kReplace } kind;
+  std::string from, to;  // kPrepend: `to` goes in front of a text that is not empty.
+};
+
+struct DecodeStep {
+  enum Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip } kind;
+  std::string from, to;        // kReplace; kStrip: the character is `from`.
+  int start = 0, stop = 0;     // kStrip: how many at either end.
+};
+
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool special = false;
+};
+
+// Strings to strings, as the reference library's decoders chain them.
+std::vector<std::string> RunDecodeStep(const DecodeStep& step, std::vector<std::string> tokens) {
+  switch (step.kind) {
+    case DecodeStep::kByteLevel: {
+      std::string bytes;
+      for (const std::string& token : tokens) {
+        std::string piece;
+        bytes += ByteLevelAlphabet::Get().Unspell(token, &piece) ? piece : token;
+      }
+      return {Utf8Lossy(bytes)};
+    }
+    case DecodeStep::kReplace:
+      for (std::string& token : tokens) token = absl::StrReplaceAll(token, {{step.from, step.to}});
+      return tokens;
+    case DecodeStep::kByteFallback: {
+      std::vector<std::string> out;
+      std::string bytes;
+      const auto flush = [&] {
+        if (bytes.empty()) return;
+        if (IsUtf8(bytes)) {
+          out.push_back(bytes);
+        } else {
+          for (size_t i = 0; i < bytes.size(); ++i) out.push_back("\xEF\xBF\xBD");
+        }
+        bytes.clear();
+      };
+      for (std::string& token : tokens) {
+        uint32_t value = 0;
+        if (token.size() == 6 && absl::StartsWith(token, "<0x") && token[5] == '>' && absl::SimpleHexAtoi(token.substr(3, 2), &value)) {
+          bytes.push_back(static_cast<char>(value));
+          continue;
+        }
+        flush();
+        out.push_back(std::move(token));
+      }
+      flush();
+      return out;
+    }
+    case DecodeStep::kFuse: {
+      std::string all;
+      for (const std::string& token : tokens) all += token;
+      return {all};
+    }
+    case DecodeStep::kStrip:
+      for (std::string& token : tokens) {
+        absl::string_view view = token;
+        for (int i = 0; i < step.start && absl::StartsWith(view, step.from); ++i) view.remove_prefix(step.from.size());
+        for (int i = 0; i < step.stop && absl::EndsWith(view, step.from); ++i) view.remove_suffix(step.from.size());
+        token = std::string(view);
+      }
+      return tokens;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+class Tokenizer::Impl {
+ public:
+  absl::Status Read(const Json& root);
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options) const;
+  std::string Decode(absl::Span<const int32_t> ids, bool skip_special) const;
+
+  absl::optional<Bpe> bpe;
+  std::vector<AddedToken> added;                         // Longest content first.
+  absl::flat_hash_map<int32_t, const AddedToken*> added_by_id;
+  int32_t vocab_size = 0;
+
+ private:
+  absl::Status ReadNormalizer(const Json& component, const std::string& where);
+  absl::Status ReadPreTokenizer(const Json& component, const std::string& where);
+  absl::Status ReadPostProcessor(const Json& component);
+  absl::Status ReadDecoder(const Json& component, const std::string& where);
+  absl::Status ReadAdded(const Json& list);
+  absl::Status EncodePlain(absl::string_view text, std::vector<int32_t>* ids) const;
+
+  std::vector<Normalize> normalizers_;
+  std::vector<RegexSplit> splits_;
+  bool byte_level_ = false;
+  std::vector<DecodeStep> decoders_;
+  std::vector<int32_t> before_, after_;  // Around every text, with add_special.
+};
+
+absl::Status Tokenizer::Impl::Read(const Json& root) {
+  if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) return absl::InvalidArgumentError("tokenizer.json has no object `model`");
+  auto parsed = Bpe::Parse(root["model"]);
+  if (!parsed.ok()) return Annotate(parsed.status(), "tokenizer.json");
+  bpe = *std::move(parsed);
+  vocab_size = static_cast<int32_t>(bpe->tokens().size());
+  if (!Absent(root, "added_tokens")) SLUICE_RETURN_IF_ERROR(ReadAdded(root["added_tokens"]));
+  if (!Absent(root, "normalizer")) SLUICE_RETURN_IF_ERROR(ReadNormalizer(root["normalizer"], "normalizer"));
+  if (!Absent(root, "pre_tokenizer")) SLUICE_RETURN_IF_ERROR(ReadPreTokenizer(root["pre_tokenizer"], "pre_tokenizer"));
+  if (!Absent(root, "post_processor")) SLUICE_RETURN_IF_ERROR(ReadPostProcessor(root["post_processor"]));
+  if (!Absent(root, "decoder")) SLUICE_RETURN_IF_ERROR(ReadDecoder(root["decoder"], "decoder"));
+  for (const char* const key : {"truncation", "padding"}) {
+    if (!Absent(root, key)) return Unsupported(key, "a value other than null");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::Impl::ReadAdded(const Json& list) {
+  for (const Json& entry : list) {
+    AddedToken token{.content = entry.value("content", ""), .id = entry.value("id", -1), .special = entry.value("special", false)};
+    const std::string where = absl::StrCat("added token \"", token.content, "\"");
+    if (token.content.empty() || token.id < 0) return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: ", where, " lacks content or id"));
+    for (const char* const flag : {"single_word", "lstrip", "rstrip", "normalized"}) {
+      if (entry.value(flag, false)) return Unsupported(where, absl::StrCat(flag, ": true"));
+    }
+    vocab_size = std::max(vocab_size, token.id + 1);
+    added.push_back(std::move(token));
+  }
+  std::stable_sort(added.begin(), added.end(), [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
+  for (const AddedToken& token : added) added_by_id[token.id] = &token;
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::Impl::ReadNormalizer(const Json& component, const std::string& where) {
+  const std::string type = TypeOf(component);
+  if (type == "Sequence") {
+    int i = 0;
+    for (const Json& part : component["normalizers"]) SLUICE_RETURN_IF_ERROR(ReadNormalizer(part, absl::StrCat(where, "[", i++, "]")));
+    return absl::OkStatus();
+  }
+  if (type == "Prepend") {
+    normalizers_.push_back({Normalize::kPrepend, "", component.value("prepend", "")});
+    return absl::OkStatus();
+  }
+  if (type == "Replace") {
+    SLUICE_ASSIGN_OR_RETURN(std::string from, StringPattern(component, where));
+    if (from.empty()) return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: ", where, ": an empty pattern"));
+    normalizers_.push_back({Normalize::kReplace, std::move(from), component.value("content", "")});
+    return absl::OkStatus();
+  }
+  return Unsupported(where, absl::StrCat("type \"", type, "\""));
+}
+
+absl::Status Tokenizer::Impl::ReadPreTokenizer(const Json& component, const std::string& where) {
+  const std::string type = TypeOf(component);
+  if (type == "Sequence") {
+    int i = 0;
+    for (const Json& part : component["pretokenizers"]) SLUICE_RETURN_IF_ERROR(ReadPreTokenizer(part, absl::StrCat(where, "[", i++, "]")));
+    return absl::OkStatus();
+  }
+  if (byte_level_) return Unsupported(where, "a component behind ByteLevel");
+  if (type == "ByteLevel") {
+    if (component.value("add_prefix_space", true)) return Unsupported(where, "add_prefix_space: true");
+    if (component.value("use_regex", true)) return Unsupported(where, "use_regex: true");
+    byte_level_ = true;
+    return absl::OkStatus();
+  }
+  if (type == "Split") {
+    if (component.value("behavior", "") != "Isolated") return Unsupported(where, absl::StrCat("behavior \"", component.value("behavior", ""), "\""));
+    if (component.value("invert", false)) return Unsupported(where, "invert: true");
+    const Json pattern = component.value("pattern", Json::object());
+    if (!pattern.contains("Regex")) return Unsupported(where, "a pattern that is no regular expression");
+    auto split = RegexSplit::Compile(pattern["Regex"].get<std::string>());
+    if (!split.ok()) return Annotate(split.status(), absl::StrCat("tokenizer.json: ", where));
+    splits_.push_back(*std::move(split));
+    return absl::OkStatus();
+  }
+  return Unsupported(where, absl::StrCat("type \"", type, "\""));
+}
+
+absl::Status Tokenizer::Impl::ReadPostProcessor(const Json& component) {
+  const std::string type = TypeOf(component);
+  if (type == "ByteLevel") return absl::OkStatus();  // It only trims offsets.
+  if (type != "TemplateProcessing") return Unsupported("post_processor", absl::StrCat("type \"", type, "\""));
+  bool seen = false;
+  for (const Json& item : component["single"]) {
+    if (item.contains("Sequence")) {
+      if (seen) return Unsupported("post_processor.single", "a text that appears twice");
+      seen = true;
+      continue;
+    }
+    const std::string name = item["SpecialToken"]["id"].get<std::string>();
+    for (const Json& id : component["special_tokens"][name]["ids"]) (seen ? after_ : before_).push_back(id.get<int32_t>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::Impl::ReadDecoder(const Json& component, const std::string& where) {
+  const std::string type = TypeOf(component);
+  if (type == "Sequence") {
+    int i = 0;
+    for (const Json& part : component["decoders"]) SLUICE_RETURN_IF_ERROR(ReadDecoder(part, absl::StrCat(where, "[", i++, "]")));
+    return absl::OkStatus();
+  }
+  if (type == "ByteLevel") {
+    decoders_.push_back({.kind = DecodeStep::kByteLevel});
+  } else if (type == "ByteFallback") {
+    decoders_.push_back({.kind = DecodeStep::kByteFallback});
+  } else if (type == "Fuse") {
+    decoders_.push_back({.kind = DecodeStep::kFuse});
+  } else if (type == "Strip") {
+    decoders_.push_back({.kind = DecodeStep::kStrip, .from = component.value("content", " "), .start = component.value("start", 0), .stop = component.value("stop", 0)});
+  } else if (type == "Replace") {
+    SLUICE_ASSIGN_OR_RETURN(std::string from, StringPattern(component, where));
+    decoders_.push_back({.kind = DecodeStep::kReplace, .from = std::move(from), .to = component.value("content", "")});
+  } else {
+    return Unsupported(where, absl::StrCat("type \"", type, "\""));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::Impl::EncodePlain(absl::string_view text, std::vector<int32_t>* ids) const {
+  if (text.empty()) return absl::OkStatus();
+  std::string normalized(text);
+  for (const Normalize& step : normalizers_) {
+    if (step.kind == Normalize::kPrepend) {
+      normalized = step.to + normalized;
+    } else {
+      normalized = absl::StrReplaceAll(normalized, {{step.from, step.to}});
+    }
+  }
+  std::vector<absl::string_view> words = {normalized};
+  for (const RegexSplit& split : splits_) {
+    std::vector<absl::string_view> pieces;
+    for (const absl::string_view word : words) SLUICE_RETURN_IF_ERROR(split.Split(word, &pieces));
+    words = std::move(pieces);
+  }
+  for (const absl::string_view word : words) {
+    if (byte_level_) {
+      SLUICE_RETURN_IF_ERROR(bpe->EncodeWord(ByteLevelAlphabet::Get().Spell(word), ids));
+    } else {
+      SLUICE_RETURN_IF_ERROR(bpe->EncodeWord(word, ids));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view text, const EncodeOptions& options) const {
+  if (!IsUtf8(text)) return absl::InvalidArgumentError("the text is not UTF-8");
+  std::vector<int32_t> ids;
+  if (options.add_special) ids = before_;
+  size_t plain = 0;  // Where the text since the last added token begins.
+  for (size_t i = 0; options.parse_special && i < text.size();) {
+    const auto it = std::find_if(added.begin(), added.end(), [&](const AddedToken& token) { return absl::StartsWith(text.substr(i), token.content); });
+    if (it == added.end()) {
+      ++i;
+      continue;
+    }
+    SLUICE_RETURN_IF_ERROR(EncodePlain(text.substr(plain, i - plain), &ids));
+    ids.push_back(it->id);
+    i += it->content.size();
+    plain = i;
+  }
+  SLUICE_RETURN_IF_ERROR(EncodePlain(text.substr(plain), &ids));
+  if (options.add_special) ids.insert(ids.end(), after_.begin(), after_.end());
+  return ids;
+}
+
+std::string Tokenizer::Impl::Decode(absl::Span<const int32_t> ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  for (const int32_t id : ids) {
+    if (const auto it = added_by_id.find(id); it != added_by_id.end()) {
+      if (!(skip_special && it->second->special)) tokens.push_back(it->second->content);
+    } else if (id >= 0 && static_cast<size_t>(id) < bpe->tokens().size()) {
+      tokens.push_back(bpe->tokens()[id]);
+    }
+  }
+  if (decoders_.empty()) {  // As the reference library does it: tokens are words.
+    std::string text;
+    for (const std::string& token : tokens) absl::StrAppend(&text, text.empty() ? "" : " ", token);
+    return text;
+  }
+  for (const DecodeStep& step : decoders_) tokens = RunDecodeStep(step, std::move(tokens));
+  std::string text;
+  for (const std::string& token : tokens) text += token;
+  return text;
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::~Tokenizer() = default;
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(absl::string_view json) {
+  auto impl = std::make_unique<Impl>();
+  try {  // nlohmann throws for bad syntax and for values of the wrong type.
+    SLUICE_RETURN_IF_ERROR(impl->Read(Json::parse(json.begin(), json.end())));
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: ", error.what()));
+  }
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxFile));
+  auto tokenizer = Parse(json);
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), path);
+  return tokenizer;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, const EncodeOptions& options) const { return impl_->Encode(text, options); }
+std::string Tokenizer::Decode(absl::Span<const int32_t> ids, bool skip_special) const { return impl_->Decode(ids, skip_special); }
+std::optional<int32_t> Tokenizer::TokenId(absl::string_view token) const {
+  for (const AddedToken& added : impl_->added) {
+    if (added.content == token) return added.id;
+  }
+  return impl_->bpe->Id(token);
+}
+int32_t Tokenizer::vocab_size() const { return impl_->vocab_size; }
+
+}  // namespace sluice

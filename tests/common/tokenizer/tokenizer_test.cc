@@ -1,0 +1,146 @@
+#include "common/tokenizer/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_split.h"
+#include "common/base/file.h"
+#include "common/base/splitmix.h"
+#include "common/testing/data.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/utf8.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::HasSubstr;
+
+std::unique_ptr<Tokenizer> LoadModel(const std::string& name) {
+  auto tokenizer = Tokenizer::Load(testing_data::Path("models/" + name + "/tokenizer.json"));
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+std::vector<std::string> Lines(const std::string& path) {
+  return absl::StrSplit(*ReadFile(path), '\n', absl::SkipEmpty());
+}
+
+TEST(TokenizerTest, EncodesAndDecodesEverySharedStoriesCase) {
+  SLUICE_NEEDS_TEST_DATA("models/stories260k");
+  const auto tokenizer = LoadModel("stories260k");
+  int cases = 0;
+  for (const std::string& line : Lines(testing_data::Path("models/stories260k/tokenizer_cases.jsonl"))) {
+    const Json row = Json::parse(line);
+    const std::string text = row["text"];
+    const auto expected = row.contains("ids") ? row["ids"].get<std::vector<int32_t>>() : row["input_ids"].get<std::vector<int32_t>>();
+    const auto ids = tokenizer->Encode(text, {});
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    EXPECT_EQ(*ids, expected) << text;
+    EXPECT_EQ(tokenizer->Decode(*ids, /*skip_special=*/true), text);
+    ++cases;
+  }
+  EXPECT_EQ(cases, 200);
+}
+
+TEST(TokenizerTest, EncodesEveryStoryPrompt) {
+  SLUICE_NEEDS_TEST_DATA("models/stories260k");
+  const auto tokenizer = LoadModel("stories260k");
+  for (const std::string& line : Lines(testing_data::Path("models/stories260k/prompts.jsonl"))) {
+    const Json row = Json::parse(line);
+    EXPECT_EQ(*tokenizer->Encode(row["prompt"].get<std::string>(), {}), row["input_ids"].get<std::vector<int32_t>>());
+  }
+}
+
+TEST(TokenizerTest, ByteLevelTextRoundTrips) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny");
+  const auto tokenizer = LoadModel("qwen3-tiny");
+  for (const std::string& line : Lines(testing_data::Path("gsm8k/test.jsonl"))) {
+    const std::string text = Json::parse(line)["question"];
+    EXPECT_EQ(tokenizer->Decode(*tokenizer->Encode(text, {}), false), text);
+  }
+  const std::string odd = "\tcafé \xF0\x9F\x98\x80\r\n  's 1234 日本\xC2\x85";
+  EXPECT_EQ(tokenizer->Decode(*tokenizer->Encode(odd, {}), false), odd);
+}
+
+TEST(TokenizerTest, SpecialTokensInTheTextBecomeTheirIdsOnlyWhenAsked) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny");
+  const auto tokenizer = LoadModel("qwen3-tiny");
+  const std::string text = "<|im_start|>user\nhi<|im_end|>";
+  const auto parsed = *tokenizer->Encode(text, {});
+  EXPECT_EQ(parsed.front(), 382);
+  EXPECT_EQ(parsed.back(), 383);
+  const auto plain = *tokenizer->Encode(text, {.parse_special = false});
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), 382), 0);
+  EXPECT_EQ(tokenizer->Decode(plain, true), text);
+  EXPECT_EQ(tokenizer->Decode(parsed, true), "user\nhi");
+}
+
+TEST(TokenizerTest, AComponentItDoesNotHaveIsRefusedByName) {
+  const auto refused = [](const std::string& extra) {
+    return Tokenizer::Parse(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, )" + extra + "}").status();
+  };
+  EXPECT_THAT(std::string(refused(R"("normalizer": {"type": "NFC"})").message()), HasSubstr("NFC"));
+  EXPECT_THAT(std::string(refused(R"("pre_tokenizer": {"type": "Metaspace"})").message()), HasSubstr("Metaspace"));
+  EXPECT_THAT(std::string(refused(R"("decoder": {"type": "WordPiece"})").message()), HasSubstr("WordPiece"));
+  EXPECT_EQ(Tokenizer::Parse(R"({"model": {"type": "Unigram"}})").status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(TokenizerTest, MalformedFilesAreRefused) {
+  for (const char* const json : {"", "[]", "{", R"({"model": 3})", R"({"model": {"vocab": {"a": -1}, "merges": []}})", R"({"model": {"vocab": {"a": 0}, "merges": ["a b"]}})",
+                                 R"({"model": {"vocab": {"a": "x"}, "merges": []}})"}) {
+    EXPECT_EQ(Tokenizer::Parse(json).status().code(), absl::StatusCode::kInvalidArgument) << json;
+  }
+}
+
+// What EncodeWord computes, the slow obvious way: merge the best adjacent pair of the whole list, again and again.
+TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
+  const Json model = Json::parse(R"({"type": "BPE", "vocab": {"a":0,"b":1,"c":2,"ab":3,"bc":4,"abc":5,"aa":6,"aab":7,"cab":8,"abab":9},
+    "merges": [["a","b"],["b","c"],["ab","c"],["a","a"],["aa","b"],["c","ab"],["ab","ab"]]})");
+  const Bpe bpe = *Bpe::Parse(model);
+  const auto slow = [&](const std::string& word) {
+    std::vector<std::string> symbols;
+    for (const char c : word) symbols.push_back(std::string(1, c));
+    while (true) {
+      size_t best_rank = 1000, best = 0;
+      for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+        for (size_t rank = 0; rank < model["merges"].size(); ++rank) {
+          if (model["merges"][rank][0] == symbols[i] && model["merges"][rank][1] == symbols[i + 1] && rank < best_rank) best_rank = rank, best = i;
+        }
+      }
+      if (best_rank == 1000) break;
+      symbols[best] += symbols[best + 1];
+      symbols.erase(symbols.begin() + best + 1);
+    }
+    std::vector<int32_t> ids;
+    for (const std::string& s : symbols) ids.push_back(*bpe.Id(s));
+    return ids;
+  };
+  SplitMix64 random(3);
+  for (int i = 0; i < 3000; ++i) {
+    std::string word;
+    for (uint64_t n = random.Below(14); n > 0; --n) word.push_back("abc"[random.Below(3)]);
+    std::vector<int32_t> ids;
+    ASSERT_TRUE(bpe.EncodeWord(word, &ids).ok());
+    EXPECT_EQ(ids, slow(word)) << word;
+  }
+}
+
+TEST(BpeTest, ALongWordOfOneCharacterEndsSoon) {
+  const Json model = Json::parse(R"({"type": "BPE", "vocab": {"a":0,"aa":1,"aaaa":2}, "merges": [["a","a"],["aa","aa"]]})");
+  std::vector<int32_t> ids;
+  ASSERT_TRUE(Bpe::Parse(model)->EncodeWord(std::string(1 << 20, 'a'), &ids).ok());
+  EXPECT_EQ(ids.size(), (1u << 20) / 4);
+}
+
+TEST(Utf8Test, BrokenPartsBecomeOneReplacementEach) {
+  EXPECT_EQ(Utf8Lossy("a\xE2\x82z\xFF"), "a\xEF\xBF\xBDz\xEF\xBF\xBD");
+  EXPECT_EQ(Utf8Lossy("\xF0\x9F\x98"), "\xEF\xBF\xBD");
+  EXPECT_EQ(Utf8Lossy("\xED\xA0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+}
+
+}  // namespace
+}  // namespace sluice
