@@ -1,0 +1,105 @@
+#include "common/algorithms/advantage.h"
+
+#include <cmath>
+#include <map>
+
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kFlat = 1e-6;  // A std up to this carries no signal.
+constexpr double kEps = 1e-6;
+
+struct GroupMoments {
+  int64_t count = 0;
+  double sum = 0;
+  double squares = 0;  // sum (R_i - mean)^2
+  double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0; }
+  double std() const { return count > 1 ? std::sqrt(squares / static_cast<double>(count - 1)) : 0; }
+};
+
+GroupMoments MomentsOf(absl::Span<const double> rewards) {
+  GroupMoments g;
+  for (double r : rewards) {
+    if (std::isfinite(r)) g.sum += r, ++g.count;
+  }
+  for (double r : rewards) {
+    if (std::isfinite(r)) g.squares += (r - g.mean()) * (r - g.mean());
+  }
+  return g;
+}
+
+double Centred(Centre centre, double reward, const GroupMoments& g, double batch_mean) {
+  switch (centre) {
+    case Centre::kNone: return reward;
+    case Centre::kBatch: return reward - batch_mean;
+    case Centre::kGroup: return reward - g.mean();
+    case Centre::kGroupLoo: return reward - (g.sum - reward) / static_cast<double>(g.count - 1);
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) {
+  std::vector<double> advantage(rewards.size(), 0.0);
+  const GroupMoments g = MomentsOf(rewards);
+  const bool single = g.count == 1, flat = g.count > 1 && g.std() <= kFlat;
+  bad_rewards_ += static_cast<int64_t>(rewards.size()) - g.count;
+  singleton_groups_ += single;
+  flat_groups_ += flat;
+
+  const bool group_centre = rule_.centre == Centre::kGroup || rule_.centre == Centre::kGroupLoo;
+  const bool needs_group = group_centre || rule_.scale == Scale::kGroup;
+  const bool zero = g.count == 0 || (needs_group && (single || flat));
+  if (rule_.scale == Scale::kPooled && g.count > 1) count_ += g.count - 1, squares_ += g.squares;
+
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    if (!std::isfinite(rewards[i])) continue;
+    const double c = zero ? 0 : Centred(rule_.centre, rewards[i], g, batch_mean_);
+    advantage[i] = rule_.scale == Scale::kGroup && !zero ? c / (g.std() + kEps) : c;
+    if (rule_.scale == Scale::kBatch && !(single && group_centre)) {
+      const double delta = c - mean_;
+      mean_ += delta / static_cast<double>(++count_);
+      squares_ += delta * (c - mean_);
+    }
+  }
+  return advantage;
+}
+
+double AdvantageStream::Factor() const {
+  if (!StepWide(rule_)) return 1;
+  const int64_t degrees = rule_.scale == Scale::kPooled ? count_ : count_ - 1;
+  if (degrees < 1) return 0;
+  const double sigma = std::sqrt(squares_ / static_cast<double>(degrees));
+  return sigma <= kFlat ? 0 : 1 / (sigma + kEps);
+}
+
+AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> rewards, absl::Span<const int64_t> groups) {
+  SLUICE_CHECK(rewards.size() == groups.size());
+  double batch_sum = 0;
+  int64_t batch_count = 0;
+  std::map<int64_t, std::vector<size_t>> members;  // Ordered by id: sums do not depend on the order of arrival.
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    members[groups[i]].push_back(i);
+    if (std::isfinite(rewards[i])) batch_sum += rewards[i], ++batch_count;
+  }
+  AdvantageStream stream(rule, batch_count > 0 ? batch_sum / static_cast<double>(batch_count) : 0);
+  AdvantageResult result;
+  result.advantage.resize(rewards.size());
+  for (const auto& [group, indices] : members) {
+    std::vector<double> group_rewards;
+    for (size_t i : indices) group_rewards.push_back(rewards[i]);
+    const std::vector<double> values = stream.AddGroup(group_rewards);
+    for (size_t j = 0; j < indices.size(); ++j) result.advantage[indices[j]] = values[j];
+  }
+  const double factor = stream.Factor();
+  for (double& a : result.advantage) a *= factor;
+  result.singleton_groups = stream.singleton_groups();
+  result.flat_groups = stream.flat_groups();
+  result.bad_rewards = stream.bad_rewards();
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+// The denominators of one optimizer step, over all ranks and micro-batches. They count trainable tokens before any rejection
+// (veto, bad log-probs), so that leaving tokens out never re-inflates the others.
+struct StepCounts {
+  int64_t tokens = 0;     // N
+  int64_t sequences = 0;  // B_v: sequences with at least one trainable token.
+  int64_t prompts = 0;    // Groups with at least one trainable token.
+};
+
+// A step's loss is  StepScale * sum_i SequenceWeight_i * sum_t l[i,t].  The weight is known when a sequence's group is
+// complete, the scale when the step is: a streaming trainer accumulates with the weights and multiplies the gradients by the
+// scale once, before clipping. The modes are rows of AggregationRows() (registry.h).
+struct Aggregation {
+  // `tokens`: T_i > 0 of the sequence. `group_tokens`: N_g, the sum over its group.
+  double (*sequence_weight)(int64_t tokens, int64_t group_tokens);
+  // `max_response`: the configured response cap, constant for the run. All counts > 0.
+  double (*step_scale)(const StepCounts& counts, int64_t max_response);
+};
+
+// token_mean            1/N sum_i sum_t l
+extern const Aggregation kTokenMean;
+// seq_mean_token_mean   1/B_v sum_i 1/T_i sum_t l
+extern const Aggregation kSeqMeanTokenMean;
+// seq_mean_token_sum    1/B_v sum_i sum_t l
+extern const Aggregation kSeqMeanTokenSum;
+// fixed_length          1/(B_v L_max) sum_i sum_t l
+extern const Aggregation kFixedLength;
+// prompt_mean           1/n_prompts sum_g 1/N_g sum_{i in g} sum_t l
+extern const Aggregation kPromptMean;
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace sluice {
+
+// Factor of the learning rate at step s = optimizer steps completed (from 0).
+//   s < warmup: (s + 1) / warmup, so the first step is not zero; after that the schedule's own shape.
+struct Schedule {
+  int64_t warmup = 0;  // W, steps
+  int64_t total = 0;   // S, steps; cosine reaches its floor there
+  double floor = 0;    // f_min
+  double (*shape)(double progress, double floor) = nullptr;  // progress = clip((s - W) / max(1, S - W), 0, 1)
+
+  double Factor(int64_t step) const;
+};
+
+struct ScheduleRow {
+  absl::string_view name;
+  absl::string_view doc;
+  double (*shape)(double progress, double floor);
+};
+absl::Span<const ScheduleRow> ScheduleRows();            // constant, cosine
+const ScheduleRow* FindSchedule(absl::string_view name);  // Null: unknown.
+
+// The optimizers a job may name: adamw.
+absl::Span<const absl::string_view> OptimizerNames();
+
+}  // namespace sluice
