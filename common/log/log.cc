@@ -1,0 +1,99 @@
+#include "common/log/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace sluice::log {
+namespace {
+
+constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+
+struct State {
+  std::shared_ptr<spdlog::logger> logger;
+  std::string daemon;  // Written by Init alone, before there are threads.
+  std::atomic<Level> lowest{Level::kInfo};
+
+  State() : logger(std::make_shared<spdlog::logger>("sluice", std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
+    logger->set_pattern("%v");
+    logger->set_level(spdlog::level::trace);
+    logger->flush_on(spdlog::level::trace);
+  }
+};
+
+// Never destroyed: threads may log while the process ends.
+State& GetState() {
+  static State* const state = new State;
+  return *state;
+}
+
+std::string Quoted(absl::string_view text) {
+  return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string Text(const Value& value) {
+  return std::visit(
+      [](const auto& held) -> std::string {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<Held, std::string>) {
+          return Quoted(held);
+        } else {
+          return nlohmann::json(held).dump();  // JSON has no NaN or infinity: they come out as null.
+        }
+      },
+      value.variant());
+}
+
+void Append(std::string* line, absl::string_view key, absl::string_view json) {
+  absl::StrAppend(line, line->size() > 1 ? "," : "", Quoted(key), ":", json);
+}
+
+}  // namespace
+
+void Init(absl::string_view daemon, Level lowest) {
+  GetState().daemon = std::string(daemon);
+  GetState().lowest = lowest;
+}
+
+bool ParseLevel(absl::string_view text, Level* level) {
+  for (int i = 0; i < 4; ++i) {
+    if (text == kNames[i]) {
+      *level = static_cast<Level>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Enabled(Level level) { return level >= GetState().lowest.load(std::memory_order_relaxed); }
+
+std::string FormatLine(absl::string_view ts, Level level, absl::string_view daemon, absl::string_view event,
+                       std::initializer_list<Field> fields) {
+  std::string line = "{";
+  Append(&line, "ts", Quoted(ts));
+  Append(&line, "level", Quoted(kNames[static_cast<int>(level)]));
+  Append(&line, "daemon", Quoted(daemon));
+  for (const Field& field : fields) {
+    if (field.key == "job_id") Append(&line, field.key, Text(field.value));
+  }
+  Append(&line, "event", Quoted(event));
+  for (const Field& field : fields) {
+    if (field.key != "job_id") Append(&line, field.key, Text(field.value));
+  }
+  return line + "}";
+}
+
+void Write(Level level, absl::string_view event, std::initializer_list<Field> fields) {
+  if (!Enabled(level)) return;
+  const std::string ts = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  GetState().logger->log(spdlog::level::info, "{}", FormatLine(ts, level, GetState().daemon, event, fields));
+}
+
+}  // namespace sluice::log

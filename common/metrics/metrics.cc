@@ -1,0 +1,94 @@
+#include "common/metrics/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <utility>
+
+#include "common/base/mutex.h"
+
+namespace sluice::metrics {
+
+void Counter::Add(double by) const {
+  if (counter_ != nullptr) counter_->Increment(by);
+}
+double Counter::value() const { return counter_ == nullptr ? 0 : counter_->Value(); }
+
+void Gauge::Set(double value) const {
+  if (gauge_ != nullptr) gauge_->Set(value);
+}
+void Gauge::Add(double by) const {
+  if (gauge_ != nullptr) gauge_->Increment(by);
+}
+double Gauge::value() const { return gauge_ == nullptr ? 0 : gauge_->Value(); }
+
+void Histogram::Observe(double value) const {
+  if (histogram_ != nullptr) histogram_->Observe(value);
+}
+
+absl::Span<const double> RpcSeconds() {
+  static constexpr double kBounds[] = {.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
+  return kBounds;
+}
+absl::Span<const double> FsyncSeconds() {
+  static constexpr double kBounds[] = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1};
+  return kBounds;
+}
+absl::Span<const double> LongSeconds() {
+  static constexpr double kBounds[] = {.001, .005, .01, .05, .1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600};
+  return kBounds;
+}
+absl::Span<const double> Versions() {
+  static constexpr double kBounds[] = {0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64};
+  return kBounds;
+}
+absl::Span<const double> Tokens() {
+  static constexpr double kBounds[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
+  return kBounds;
+}
+
+struct Registry::Impl {
+  prometheus::Registry registry;
+  Mutex mu;
+  std::vector<std::function<void()>> updates ABSL_GUARDED_BY(mu);
+};
+
+Registry::Registry() : impl_(std::make_unique<Impl>()) {}
+Registry::~Registry() = default;
+
+Counter Registry::AddCounter(absl::string_view name, absl::string_view help, const Labels& labels) {
+  return Counter(&prometheus::BuildCounter().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry).Add(labels));
+}
+
+Gauge Registry::AddGauge(absl::string_view name, absl::string_view help, const Labels& labels) {
+  return Gauge(&prometheus::BuildGauge().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry).Add(labels));
+}
+
+Histogram Registry::AddHistogram(absl::string_view name, absl::string_view help, absl::Span<const double> buckets,
+                                 const Labels& labels) {
+  return Histogram(&prometheus::BuildHistogram()
+                        .Name(std::string(name))
+                        .Help(std::string(help))
+                        .Register(impl_->registry)
+                        .Add(labels, prometheus::Histogram::BucketBoundaries(buckets.begin(), buckets.end())));
+}
+
+void Registry::BeforeCollect(std::function<void()> update) {
+  MutexLock lock(&impl_->mu);
+  impl_->updates.push_back(std::move(update));
+}
+
+std::string Registry::Text() {
+  std::vector<std::function<void()>> updates;
+  {
+    MutexLock lock(&impl_->mu);
+    updates = impl_->updates;
+  }
+  for (const auto& update : updates) update();
+  return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
+}
+
+}  // namespace sluice::metrics

@@ -1,0 +1,54 @@
+#include <dirent.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+
+#include "common/metrics/metrics.h"
+
+namespace sluice::metrics {
+namespace {
+
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+double ResidentBytes() {
+  long long size = 0, resident = 0;
+  if (FILE* file = std::fopen("/proc/self/statm", "r")) {
+    if (std::fscanf(file, "%lld %lld", &size, &resident) != 2) resident = 0;
+    std::fclose(file);
+  }
+  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+double OpenFiles() {
+  DIR* directory = opendir("/proc/self/fd");
+  if (directory == nullptr) return 0;
+  int count = -3;  // ., .. and the directory itself.
+  while (readdir(directory) != nullptr) ++count;
+  closedir(directory);
+  return count;
+}
+
+}  // namespace
+
+void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_view version) {
+  registry->AddGauge("sluice_build_info", "1, labelled with what runs.", {{"role", std::string(role)}, {"version", std::string(version)}})
+      .Set(1);
+  registry->AddGauge("sluice_start_timestamp_seconds", "When the process started.").Set(static_cast<double>(std::time(nullptr)));
+  const Counter cpu = registry->AddCounter("process_cpu_seconds_total", "User and system time.");
+  const Gauge resident = registry->AddGauge("process_resident_memory_bytes", "Memory in RAM.");
+  const Gauge files = registry->AddGauge("process_open_fds", "Open file descriptors.");
+  registry->BeforeCollect([=] {
+    if (const double more = CpuSeconds() - cpu.value(); more > 0) cpu.Add(more);
+    resident.Set(ResidentBytes());
+    files.Set(OpenFiles());
+  });
+}
+
+}  // namespace sluice::metrics

@@ -1,0 +1,196 @@
+#include "common/rpc/payload.h"
+
+#include <google/protobuf/message_lite.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+
+namespace sluice::rpc {
+namespace {
+
+constexpr uint32_t kHeaderField = 1;
+constexpr uint32_t kPayloadField = 15;
+constexpr uint32_t kBytesWire = 2;
+
+absl::Status TooLarge(absl::string_view what, size_t bytes, size_t limit) {
+  return Error(absl::StatusCode::kResourceExhausted, "TOO_LARGE",
+               absl::StrCat(what, " of a stream message has ", bytes, " bytes; the limit is ", limit));
+}
+
+absl::Status Malformed(absl::string_view what) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_FRAME", absl::StrCat("stream message: ", what));
+}
+
+void AppendVarint(uint64_t value, std::string* to) {
+  while (value >= 0x80) {
+    to->push_back(static_cast<char>(value | 0x80));
+    value >>= 7;
+  }
+  to->push_back(static_cast<char>(value));
+}
+
+void AppendPrefix(uint32_t field, size_t length, std::string* to) {
+  AppendVarint(field << 3 | kBytesWire, to);
+  AppendVarint(length, to);
+}
+
+// Bytes below this are copied even if they have an owner: a slice of its own costs more.
+constexpr size_t kCopyBelow = 4096;
+
+grpc::Slice Borrow(const PayloadSlice& slice) {
+  auto* owner = new std::shared_ptr<const void>(slice.owner);
+  return grpc::Slice(const_cast<char*>(slice.bytes.data()), slice.bytes.size(),
+                     [](void* held) { delete static_cast<std::shared_ptr<const void>*>(held); }, owner);
+}
+
+// Reads bytes that lie in several slices, in order.
+class Input {
+ public:
+  explicit Input(absl::Span<const absl::string_view> slices) : slices_(slices) {
+    for (absl::string_view slice : slices) left_ += slice.size();
+  }
+  size_t left() const { return left_; }
+
+  // False: cut short, or longer than 10 bytes.
+  bool Varint(uint64_t* value) {
+    *value = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+      char byte = 0;
+      if (!Take(1, [&](absl::string_view piece) { byte = piece[0]; })) return false;
+      *value |= static_cast<uint64_t>(byte & 0x7f) << std::min(shift, 63);
+      if ((byte & 0x80) == 0) return true;
+    }
+    return false;
+  }
+
+  // Hands the next `bytes` to `use`, piece by piece. False, and nothing used: fewer are left.
+  template <typename Use>
+  bool Take(uint64_t bytes, Use use) {
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    while (bytes > 0) {
+      const absl::string_view piece = slices_.front().substr(offset_, bytes);
+      if (!piece.empty()) use(piece);
+      bytes -= piece.size();
+      offset_ += piece.size();
+      if (offset_ == slices_.front().size()) {
+        slices_.remove_prefix(1);
+        offset_ = 0;
+      }
+    }
+    return true;
+  }
+
+ private:
+  absl::Span<const absl::string_view> slices_;
+  size_t offset_ = 0;  // In the first slice.
+  size_t left_ = 0;
+};
+
+// Skips the value of an unknown field. Groups, long out of use, are refused.
+bool Skip(uint64_t wire, Input* input) {
+  const auto ignore = [](absl::string_view) {};
+  uint64_t value = 0;
+  switch (wire) {
+    case 0: return input->Varint(&value);
+    case 1: return input->Take(8, ignore);
+    case 2: return input->Varint(&value) && input->Take(value, ignore);
+    case 5: return input->Take(4, ignore);
+    default: return false;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite& header,
+                                             absl::Span<const PayloadSlice> payload) {
+  const size_t header_bytes = header.ByteSizeLong();
+  size_t payload_bytes = 0;
+  for (const PayloadSlice& slice : payload) payload_bytes += slice.bytes.size();
+  if (header_bytes > kMaxHeaderBytes) return TooLarge("the header", header_bytes, kMaxHeaderBytes);
+  if (payload_bytes > kMaxPayloadBytes) return TooLarge("the payload", payload_bytes, kMaxPayloadBytes);
+
+  std::string own;  // What is ours, up to the next borrowed slice.
+  AppendPrefix(kHeaderField, header_bytes, &own);
+  header.AppendToString(&own);
+  if (payload_bytes > 0) AppendPrefix(kPayloadField, payload_bytes, &own);
+  std::vector<grpc::Slice> slices;
+  for (const PayloadSlice& slice : payload) {
+    if (slice.owner == nullptr || slice.bytes.size() < kCopyBelow) {
+      own.append(slice.bytes.data(), slice.bytes.size());
+      continue;
+    }
+    if (!own.empty()) slices.emplace_back(own);
+    own.clear();
+    slices.push_back(Borrow(slice));
+  }
+  if (!own.empty()) slices.emplace_back(own);
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
+  auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  if (message.Valid() && !message.Dump(slices.get()).ok()) return Malformed("its bytes cannot be read");
+  std::vector<absl::string_view> views;
+  for (const grpc::Slice& slice : *slices) {
+    if (slice.size() > 0) views.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  *frame = Frame();
+  frame->memory_ = slices;
+
+  Input input(views);
+  while (input.left() > 0) {
+    uint64_t tag = 0, length = 0;
+    if (!input.Varint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX) return Malformed("a tag cannot be read");
+    const uint64_t field = tag >> 3, wire = tag & 7;
+    if (field != kHeaderField && field != kPayloadField) {
+      if (!Skip(wire, &input)) return Malformed(absl::StrCat("field ", field, " cannot be skipped"));
+      continue;
+    }
+    if (wire != kBytesWire) return Malformed(absl::StrCat("field ", field, " has wire type ", wire, ", not 2"));
+    if (!input.Varint(&length) || length > input.left()) return Malformed(absl::StrCat("field ", field, " is cut short"));
+    if (field == kHeaderField) {
+      if (length > kMaxHeaderBytes) return TooLarge("the header", length, kMaxHeaderBytes);
+      frame->header_.clear();
+      input.Take(length, [&](absl::string_view piece) { frame->header_.append(piece.data(), piece.size()); });
+    } else {
+      frame->payload_bytes_ += length;
+      if (frame->payload_bytes_ > kMaxPayloadBytes) return TooLarge("the payload", frame->payload_bytes_, kMaxPayloadBytes);
+      input.Take(length, [&](absl::string_view piece) { frame->payload_.push_back(piece); });
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Frame::ParseHeader(google::protobuf::MessageLite* header) const {
+  if (header->ParseFromString(header_)) return absl::OkStatus();
+  return Malformed(absl::StrCat("its header is no ", header->GetTypeName()));
+}
+
+absl::StatusOr<uint32_t> PayloadReader::Copy(size_t bytes, char* to) {
+  if (bytes > left_) {
+    return Malformed(absl::StrCat("its fields need ", bytes, " more bytes of payload; ", left_, " are left"));
+  }
+  left_ -= bytes;
+  uint32_t crc = 0;
+  while (bytes > 0) {
+    const absl::string_view piece = slices_.front().substr(offset_, bytes);
+    crc = Crc32cCopy(piece, to, crc);
+    to += piece.size();
+    bytes -= piece.size();
+    offset_ += piece.size();
+    if (offset_ == slices_.front().size()) {
+      slices_.remove_prefix(1);
+      offset_ = 0;
+    }
+  }
+  return crc;
+}
+
+}  // namespace sluice::rpc

@@ -1,0 +1,86 @@
+#include "common/rpc/server.h"
+
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/server_metrics.h"
+
+namespace sluice::rpc {
+namespace {
+
+void SetLimits(const Server::Options& options, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options.receive_limit));
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // Else two daemons share a port in silence.
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 20'000);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, static_cast<int>(absl::ToInt64Milliseconds(options.connection_age)));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(options.connection_grace)));
+}
+
+absl::Status PortInUse(const std::string& address) {
+  return ErrorWith(absl::StatusCode::kAlreadyExists,
+                   {.reason = "PORT_IN_USE",
+                    .catalogue = "SLUICE-RPC-0001",
+                    .hint = "stop what listens there, or give another port with --listen (port 0: any free one)"},
+                   absl::StrCat("cannot listen on ", address, ": the port is in use"));
+}
+
+}  // namespace
+
+struct Server::Impl {
+  std::unique_ptr<grpc::Server> server;
+  std::atomic<bool> drained{false};
+};
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, absl::Span<grpc::Service* const> services) {
+  SLUICE_RETURN_IF_ERROR(CheckLoopback(options.address));
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  SetLimits(options, &builder);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  if (options.metrics != nullptr) {
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+    interceptors.push_back(ServerMetrics(options.metrics));
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
+  }
+  int port = 0;
+  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
+  auto impl = std::make_unique<Impl>();
+  impl->server = builder.BuildAndStart();
+  if (impl->server == nullptr || port == 0) return PortInUse(options.address);
+  const std::string host = options.address.substr(0, options.address.rfind(':'));
+  return std::unique_ptr<Server>(new Server(std::move(impl), absl::StrCat(host, ":", port)));
+}
+
+Server::Server(std::unique_ptr<Impl> impl, std::string address) : impl_(std::move(impl)), address_(std::move(address)) {}
+
+Server::~Server() { Drain(absl::ZeroDuration()); }
+
+void Server::SetServing(bool serving) {
+  if (auto* health = impl_->server->GetHealthCheckService()) health->SetServingStatus(serving);
+}
+
+void Server::Drain(absl::Duration deadline) {
+  if (impl_->drained.exchange(true)) return;
+  SetServing(false);
+  impl_->server->Shutdown(absl::ToChronoTime(absl::Now() + deadline));
+  impl_->server->Wait();
+}
+
+std::shared_ptr<Channel> Server::InProcessChannel() {
+  return std::make_shared<Channel>(impl_->server->InProcessChannel({}), address_, nullptr);
+}
+
+}  // namespace sluice::rpc

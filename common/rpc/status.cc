@@ -1,0 +1,69 @@
+#include "common/rpc/status.h"
+
+#include <grpcpp/support/status.h>
+
+#include "common/base/status.h"
+#include "common/rpc/convert.h"
+#include "sluice/rpc/v1/error_details.pb.h"
+
+namespace sluice::rpc {
+namespace {
+constexpr char kDomain[] = "sluice";
+constexpr size_t kMaxMessage = 4096;  // Bytes; metadata in all is limited to 16 KiB.
+}  // namespace
+
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  const std::string message(status.message().substr(0, kMaxMessage));
+  const ErrorDetail detail = DetailOf(status);
+  if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration()) return grpc::Status(code, message);
+
+  google::rpc::Status details;
+  details.set_code(static_cast<int>(status.code()));
+  google::rpc::ErrorInfo info;
+  info.set_reason(detail.reason);
+  info.set_domain(kDomain);
+  const auto add = [&](const char* key, const std::string& value) {
+    if (!value.empty()) (*info.mutable_metadata())[key] = value.substr(0, kMaxMessage / 2);
+  };
+  add("catalogue", detail.catalogue);
+  add("hint", detail.hint);
+  add("current", detail.current);
+  details.add_details()->PackFrom(info);
+  if (detail.retry_after > absl::ZeroDuration()) {
+    google::rpc::RetryInfo retry;
+    *retry.mutable_retry_delay() = ToProto(detail.retry_after);
+    details.add_details()->PackFrom(retry);
+  }
+  return grpc::Status(code, message, details.SerializeAsString());
+}
+
+absl::Status FromGrpcStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  ErrorDetail detail;
+  google::rpc::Status details;
+  if (!status.error_details().empty() && details.ParseFromString(status.error_details())) {
+    for (const google::protobuf::Any& any : details.details()) {
+      google::rpc::ErrorInfo info;
+      google::rpc::RetryInfo retry;
+      if (any.UnpackTo(&info) && info.domain() == kDomain) {
+        const auto get = [&](const char* key) {
+          const auto found = info.metadata().find(key);
+          return found == info.metadata().end() ? std::string() : found->second;
+        };
+        detail.reason = info.reason();
+        detail.catalogue = get("catalogue");
+        detail.hint = get("hint");
+        detail.current = get("current");
+      } else if (any.UnpackTo(&retry)) {
+        detail.retry_after = FromProto(retry.retry_delay());
+      }
+    }
+  }
+  if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration()) return absl::Status(code, status.error_message());
+  return ErrorWith(code, detail, status.error_message());
+}
+
+}  // namespace sluice::rpc

@@ -1,0 +1,100 @@
+#include "common/rpc/stream.h"
+
+#include <google/protobuf/message.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/sync_stream.h>
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "common/rpc/method.h"
+#include "common/rpc/status.h"
+
+namespace sluice::rpc {
+namespace {
+using RawStream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+}  // namespace
+
+struct ClientStream::Impl {
+  const Method& method;
+  const std::string address;
+  rpc::Cancel* const cancel;
+  grpc::ClientContext context;
+  std::unique_ptr<RawStream> stream;
+  int64_t cancel_id = 0;
+  absl::Status unreadable;  // Set by the reading thread.
+  bool finished = false;
+};
+
+ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descriptor& request, rpc::Cancel* cancel,
+                           absl::Duration deadline)
+    : impl_(new Impl{MethodOf(&request), channel.address(), cancel}) {
+  if (deadline != absl::InfiniteDuration()) impl_->context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
+  // On the wire a stream in one direction is one in both, with one message and the end behind it.
+  const grpc::internal::RpcMethod method(impl_->method.path.c_str(), nullptr, grpc::internal::RpcMethod::BIDI_STREAMING);
+  impl_->stream.reset(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+      channel.grpc_channel(), method, &impl_->context));
+  if (cancel != nullptr) impl_->cancel_id = cancel->Add([impl = impl_.get()] { impl->context.TryCancel(); });
+}
+
+ClientStream::~ClientStream() {
+  if (impl_->cancel != nullptr) impl_->cancel->Remove(impl_->cancel_id);
+  if (impl_->finished) return;
+  impl_->context.TryCancel();
+  (void)Finish();
+}
+
+bool ClientStream::Write(const google::protobuf::Message& message) {
+  grpc::ByteBuffer buffer;
+  bool own = false;
+  const grpc::Status status = grpc::SerializationTraits<google::protobuf::Message>::Serialize(message, &buffer, &own);
+  SLUICE_CHECK_MSG(status.ok(), status.error_message());
+  return impl_->stream->Write(buffer);
+}
+
+absl::Status ClientStream::WriteFrame(const google::protobuf::MessageLite& header, absl::Span<const PayloadSlice> payload) {
+  SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeFrame(header, payload));
+  if (impl_->stream->Write(buffer)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(impl_->method.name, " at ", impl_->address, ": the stream is broken"));
+}
+
+void ClientStream::WritesDone() { impl_->stream->WritesDone(); }
+
+bool ClientStream::Read(google::protobuf::Message* message) {
+  grpc::ByteBuffer buffer;
+  if (!impl_->stream->Read(&buffer)) return false;
+  const grpc::Status status = grpc::SerializationTraits<google::protobuf::Message>::Deserialize(&buffer, message);
+  if (status.ok()) return true;
+  impl_->unreadable = FromGrpcStatus(status);
+  impl_->context.TryCancel();
+  return false;
+}
+
+bool ClientStream::ReadFrame(Frame* frame) {
+  grpc::ByteBuffer buffer;
+  if (!impl_->stream->Read(&buffer)) return false;
+  impl_->unreadable = DecodeFrame(buffer, frame);
+  if (impl_->unreadable.ok()) return true;
+  impl_->context.TryCancel();
+  return false;
+}
+
+void ClientStream::TryCancel() { impl_->context.TryCancel(); }
+
+absl::Status ClientStream::Finish() {
+  SLUICE_CHECK(!impl_->finished);
+  impl_->finished = true;
+  // The sync stream aborts if Finish comes before all messages are read.
+  for (grpc::ByteBuffer rest; impl_->stream->Read(&rest);) {
+  }
+  const absl::Status status = FromGrpcStatus(impl_->stream->Finish());
+  return Annotate(impl_->unreadable.ok() ? status : impl_->unreadable,
+                  absl::StrCat(impl_->method.name, " at ", impl_->address));
+}
+
+}  // namespace sluice::rpc
