@@ -13,9 +13,9 @@ namespace sluice {
 // A chat template: the bounded part of Jinja that this build needs, set as Hugging Face sets it (trim_blocks, lstrip_blocks,
 // one trailing newline dropped, undefined prints nothing).
 //
-// Statements: for (with else), if/elif/else, set of a name, comments, raw. Expressions: literals, names, .attribute,
+// Statements: for (with else), if/elif/else, set of a name, comments. Expressions: literals, names, .attribute,
 // [subscript], + - * / // % ~, comparisons, in, and or not, inline if, the tests `defined`, `none`, `string`, `mapping`,
-// `iterable`, the filters `trim`, `tojson`, `length`, `upper`, `lower`, `default`, the function raise_exception, and
+// `iterable`, the filters `trim`, `tojson`, `length`, `default`, the function raise_exception, and
 // loop.index, index0, first, last, length. Anything else is refused at Compile by name, with line and column.
 //
 // The template comes from an untrusted directory: rendering ends after 1e6 steps, 4 MB of output, or 64 levels.
