@@ -1,0 +1,366 @@
+#include "common/daemon/controller_link.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/digest.h"
+#include "common/base/id.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/log/log.h"
+#include "common/rpc/client.h"
+#include "common/rpc/convert.h"
+#include "common/rpc/stream.h"
+#include "sluice/registry/v1/registry.pb.h"
+
+namespace sluice::daemon {
+namespace {
+
+constexpr size_t kMaxSteps = 10'000;
+constexpr size_t kMaxEvents = 1'000;
+constexpr size_t kPerBeat = 256;  // Steps, and events, in one message.
+constexpr absl::Duration kDefaultBeat = absl::Seconds(2);
+
+// Errors of Register and Heartbeat that no later try heals.
+bool IsFinal(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kFailedPrecondition: return ReasonOf(status) != "NOT_YET";
+    case absl::StatusCode::kAborted: return ReasonOf(status) == "FENCED";
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kUnimplemented: return true;
+    default: return false;
+  }
+}
+
+// SHA-256 of the message's bytes with its maps in order.
+std::string HashOf(const google::protobuf::Message& message) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    message.SerializeToCodedStream(&coded);
+  }
+  return Sha256(bytes);
+}
+
+}  // namespace
+
+struct ControllerLink::Impl {
+  Impl(Options options_in, Handlers handlers_in)
+      : options(std::move(options_in)), handlers(std::move(handlers_in)), boot(RandomId16()) {}
+
+  const Options options;
+  const Handlers handlers;
+  const std::string boot;
+  rpc::Cancel cancel;
+  std::thread link_thread;
+  std::thread deliver_thread;
+
+  mutable Mutex mu;
+  CondVar changed;  // To send, to deliver, stored, broken or stopped.
+  bool stopped ABSL_GUARDED_BY(mu) = false;
+  bool broken ABSL_GUARDED_BY(mu) = false;  // The stream in use.
+  bool dirty ABSL_GUARDED_BY(mu) = false;   // Something to send at once.
+  int64_t incarnation ABSL_GUARDED_BY(mu) = 0;
+  absl::Duration beat ABSL_GUARDED_BY(mu) = kDefaultBeat;
+
+  // Up.
+  std::map<std::string, registry::v1::Progress, std::less<>> progress ABSL_GUARDED_BY(mu);
+  std::deque<job::v1::StepReport> steps ABSL_GUARDED_BY(mu);    // Not stored yet.
+  std::deque<common::v1::Event> events ABSL_GUARDED_BY(mu);     // Not stored yet.
+  uint64_t last_event ABSL_GUARDED_BY(mu) = 0;
+  std::map<std::string, double> load ABSL_GUARDED_BY(mu);
+  bool draining ABSL_GUARDED_BY(mu) = false;
+  uint64_t applied ABSL_GUARDED_BY(mu) = 0;  // Generation.
+
+  // Down, for the deliver thread.
+  std::optional<int64_t> tell_incarnation ABSL_GUARDED_BY(mu);
+  std::optional<registry::v1::HeartbeatResponse> level ABSL_GUARDED_BY(mu);  // The newest not delivered.
+  uint64_t received ABSL_GUARDED_BY(mu) = 0;                                 // Its generation, or that delivered last.
+  bool tell_drain ABSL_GUARDED_BY(mu) = false;
+  bool told_drain ABSL_GUARDED_BY(mu) = false;
+  std::optional<absl::Status> tell_refused ABSL_GUARDED_BY(mu);
+  std::vector<registry::v1::Running> running ABSL_GUARDED_BY(mu);  // By the level delivered last.
+
+  // The link thread.
+  void Link();
+  absl::Status Register(const rpc::Channel& channel);
+  absl::Status Beat(const rpc::Channel& channel);
+  registry::v1::HeartbeatRequest Compose() ABSL_LOCKS_EXCLUDED(mu);
+  bool AwaitNextBeat() ABSL_LOCKS_EXCLUDED(mu);
+  void Refuse(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
+
+  // A stream's reader.
+  void Take(registry::v1::HeartbeatResponse response, uint64_t* newest) ABSL_LOCKS_EXCLUDED(mu);
+
+  // The deliver thread.
+  void Deliver();
+  void DeliverLevel(const registry::v1::HeartbeatResponse& delivered);
+  void Touch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    dirty = true;
+    changed.NotifyAll();
+  }
+};
+
+void ControllerLink::Impl::Link() {
+  const auto channel = rpc::Connect(options.controller);
+  if (!channel.ok()) return Refuse(channel.status());
+  rpc::Backoff backoff(options.backoff);
+  while (!cancel.triggered()) {
+    absl::Status status = Register(**channel);
+    if (status.ok()) {
+      backoff.Reset();
+      status = Beat(**channel);
+    }
+    if (cancel.triggered()) return;
+    if (IsFinal(status)) return Refuse(status);
+    log::Warning("controller_lost", {{"controller", options.controller}, {"cause", status}});
+    if (cancel.WaitFor(backoff.Next(DetailOf(status).retry_after))) return;
+  }
+}
+
+absl::Status ControllerLink::Impl::Register(const rpc::Channel& channel) {
+  registry::v1::RegisterRequest request;
+  request.set_daemon(options.id);
+  request.set_role(static_cast<rpc::v1::Role>(options.role));
+  request.set_boot(boot);
+  request.set_build(kBuild);
+  request.set_protocol_min(options.protocol_min);
+  request.set_protocol_max(options.protocol_max);
+  request.mutable_addresses()->insert(options.addresses.begin(), options.addresses.end());
+  request.mutable_labels()->insert(options.labels.begin(), options.labels.end());
+  if (options.capacity) options.capacity(request.mutable_capacity());
+  {
+    MutexLock lock(&mu);
+    request.set_incarnation(incarnation);
+    request.mutable_running()->Add(running.begin(), running.end());
+  }
+  registry::v1::RegisterResponse response;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response,
+                                   {.give_up = absl::InfiniteDuration(), .cancel = &cancel, .backoff = options.backoff}));
+  log::Info("registered", {{"controller", options.controller}, {"incarnation", response.incarnation()}});
+  MutexLock lock(&mu);
+  if (response.has_beat()) beat = rpc::FromProto(response.beat());
+  if (incarnation != response.incarnation()) {
+    incarnation = response.incarnation();
+    tell_incarnation = incarnation;
+    for (common::v1::Event& event : events) event.set_incarnation(incarnation);
+    changed.NotifyAll();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ControllerLink::Impl::Beat(const rpc::Channel& channel) {
+  {
+    MutexLock lock(&mu);
+    broken = false;
+  }
+  rpc::ClientStream stream(channel, *registry::v1::HeartbeatRequest::descriptor(), &cancel);
+  std::thread reader([&] {
+    uint64_t newest = 0;
+    for (registry::v1::HeartbeatResponse response; stream.Read(&response);) Take(std::move(response), &newest);
+    MutexLock lock(&mu);
+    broken = true;
+    changed.NotifyAll();
+  });
+  while (stream.Write(Compose()) && AwaitNextBeat()) {
+  }
+  stream.TryCancel();  // Ends the reader where it was the writer that failed; a status from the server stays.
+  reader.join();
+  return stream.Finish();
+}
+
+registry::v1::HeartbeatRequest ControllerLink::Impl::Compose() {
+  registry::v1::HeartbeatRequest request;
+  MutexLock lock(&mu);
+  dirty = false;
+  request.set_daemon(options.id);
+  request.set_incarnation(incarnation);
+  request.set_generation(applied);
+  request.mutable_load()->insert(load.begin(), load.end());
+  for (const auto& [job, said] : progress) *request.add_progress() = said;
+  for (size_t i = 0; i < std::min(steps.size(), kPerBeat); ++i) *request.add_steps() = steps[i];
+  for (size_t i = 0; i < std::min(events.size(), kPerBeat); ++i) *request.add_events() = events[i];
+  request.set_draining(draining);
+  return request;
+}
+
+// Returns when there is something to send; false: the stream is broken, or the link stopped.
+bool ControllerLink::Impl::AwaitNextBeat() {
+  MutexLock lock(&mu);
+  const absl::Time due = absl::Now() + beat;
+  while (!dirty && !broken && !stopped) {
+    const absl::Duration left = due - absl::Now();
+    if (left <= absl::ZeroDuration()) return true;
+    changed.WaitFor(&mu, left);
+  }
+  return !broken && !stopped;
+}
+
+void ControllerLink::Impl::Refuse(const absl::Status& why) {
+  log::Error("controller_refuses", {{"controller", options.controller}, {"cause", why}});
+  MutexLock lock(&mu);
+  tell_refused = why;
+  changed.NotifyAll();
+}
+
+void ControllerLink::Impl::Take(registry::v1::HeartbeatResponse response, uint64_t* newest) {
+  MutexLock lock(&mu);
+  const size_t before = steps.size() + events.size();
+  for (const registry::v1::StepStored& stored : response.steps_stored()) {
+    std::erase_if(steps, [&](const job::v1::StepReport& step) { return step.job() == stored.job() && step.k() <= stored.k(); });
+  }
+  while (!events.empty() && events.front().seq() <= response.events_stored()) events.pop_front();
+  if (steps.size() + events.size() < before && steps.size() + events.size() > 0) dirty = true;
+  if (response.drain() && !told_drain) tell_drain = told_drain = true;
+  // On one stream generations rise; a new controller may count from another number, so any other one is news.
+  if (response.generation() > *newest) {
+    *newest = response.generation();
+    if (response.generation() != received) {
+      received = response.generation();
+      level = std::move(response);
+    }
+  }
+  changed.NotifyAll();
+}
+
+void ControllerLink::Impl::Deliver() {
+  while (true) {
+    std::optional<int64_t> now_incarnation;
+    std::optional<registry::v1::HeartbeatResponse> now_level;
+    std::optional<absl::Status> now_refused;
+    bool now_drain = false;
+    {
+      MutexLock lock(&mu);
+      while (!stopped && !tell_incarnation && !level && !tell_drain && !tell_refused) changed.Wait(&mu);
+      if (stopped) return;
+      std::swap(now_incarnation, tell_incarnation);
+      std::swap(now_level, level);
+      std::swap(now_refused, tell_refused);
+      std::swap(now_drain, tell_drain);
+    }
+    if (now_incarnation && handlers.registered) handlers.registered(*now_incarnation);
+    if (now_level) DeliverLevel(*now_level);
+    if (now_drain && handlers.drain) handlers.drain();
+    if (now_refused && handlers.refused) handlers.refused(*now_refused);
+  }
+}
+
+void ControllerLink::Impl::DeliverLevel(const registry::v1::HeartbeatResponse& delivered) {
+  if (handlers.assigned) handlers.assigned(delivered);
+  std::vector<registry::v1::Running> now;
+  for (const registry::v1::Assignment& assignment : delivered.jobs()) {
+    if (assignment.phase() == registry::v1::ASSIGNMENT_PHASE_STOP) continue;
+    registry::v1::Running& run = now.emplace_back();
+    run.set_job(assignment.job());
+    run.set_incarnation(assignment.incarnation());
+    run.set_spec_hash(HashOf(assignment.spec()));
+    run.set_generation(delivered.generation());
+  }
+  MutexLock lock(&mu);
+  running = std::move(now);
+  applied = delivered.generation();
+  Touch();
+}
+
+ControllerLink::ControllerLink(Options options, Handlers handlers)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(handlers))) {}
+
+ControllerLink::~ControllerLink() { Stop(); }
+
+void ControllerLink::Start() {
+  impl_->link_thread = std::thread([this] { impl_->Link(); });
+  impl_->deliver_thread = std::thread([this] { impl_->Deliver(); });
+}
+
+void ControllerLink::Stop() {
+  {
+    MutexLock lock(&impl_->mu);
+    impl_->stopped = true;
+    impl_->changed.NotifyAll();
+  }
+  impl_->cancel.Trigger();
+  if (impl_->link_thread.joinable()) impl_->link_thread.join();
+  if (impl_->deliver_thread.joinable()) impl_->deliver_thread.join();
+}
+
+bool ControllerLink::Flush(absl::Duration timeout) {
+  const absl::Time until = absl::Now() + timeout;
+  MutexLock lock(&impl_->mu);
+  while (!impl_->steps.empty() || !impl_->events.empty()) {
+    const absl::Duration left = until - absl::Now();
+    if (left <= absl::ZeroDuration() || impl_->stopped) return false;
+    impl_->changed.WaitFor(&impl_->mu, left);
+  }
+  return true;
+}
+
+int64_t ControllerLink::incarnation() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->incarnation;
+}
+
+void ControllerLink::SetProgress(const registry::v1::Progress& progress) {
+  MutexLock lock(&impl_->mu);
+  impl_->progress[progress.job()] = progress;
+  impl_->Touch();
+}
+
+void ControllerLink::RemoveProgress(absl::string_view job) {
+  MutexLock lock(&impl_->mu);
+  impl_->progress.erase(std::string(job));
+  impl_->Touch();
+}
+
+void ControllerLink::Report(const job::v1::StepReport& step) {
+  bool full = false;
+  {
+    MutexLock lock(&impl_->mu);
+    full = impl_->steps.size() >= kMaxSteps;
+    if (full) impl_->steps.pop_front();
+    impl_->steps.push_back(step);
+    impl_->Touch();
+  }
+  if (full) log::Warning("step_report_given_up", {{"limit", kMaxSteps}});
+}
+
+void ControllerLink::Raise(common::v1::Event event) {
+  bool full = false;
+  {
+    MutexLock lock(&impl_->mu);
+    event.set_seq(++impl_->last_event);
+    event.set_incarnation(impl_->incarnation);
+    event.set_role(static_cast<rpc::v1::Role>(impl_->options.role));
+    event.set_daemon(impl_->options.id);
+    if (!event.has_at()) *event.mutable_at() = rpc::ToProto(absl::Now());
+    full = impl_->events.size() >= kMaxEvents;
+    if (full) impl_->events.pop_front();
+    impl_->events.push_back(std::move(event));
+    impl_->Touch();
+  }
+  if (full) log::Warning("event_given_up", {{"limit", kMaxEvents}});
+}
+
+void ControllerLink::SetDraining() {
+  MutexLock lock(&impl_->mu);
+  impl_->draining = true;
+  impl_->Touch();
+}
+
+void ControllerLink::SetLoad(const std::map<std::string, double>& load) {
+  MutexLock lock(&impl_->mu);
+  impl_->load = load;
+}
+
+}  // namespace sluice::daemon

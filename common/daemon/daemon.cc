@@ -1,0 +1,135 @@
+#include "common/daemon/daemon.h"
+
+#include <malloc.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/daemon/ops_server.h"
+#include "common/log/log.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/server.h"
+
+namespace sluice::daemon {
+namespace {
+
+constexpr absl::Duration kLastCalls = absl::Seconds(2);  // For calls still open after Drain().
+
+// SIGTERM and SIGINT, blocked in every thread and waited for by the main one.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+  }
+
+  // From any thread: wakes Wait(), which then returns `why`; the first call counts.
+  void Stop(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    if (stopped_) return;
+    stopped_ = true;
+    why_ = std::move(why);
+    kill(getpid(), SIGTERM);
+  }
+
+  absl::Status Wait() ABSL_LOCKS_EXCLUDED(mu_) {
+    int signal = 0;
+    sigwait(&set_, &signal);
+    MutexLock lock(&mu_);
+    stopped_ = true;  // A Stop() from now on, or its signal sent meanwhile, must not kill a process that drains.
+    const timespec now{};
+    while (sigtimedwait(&set_, nullptr, &now) > 0) {
+    }
+    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);  // The next one kills.
+    return why_;
+  }
+
+ private:
+  sigset_t set_;
+  Mutex mu_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status why_ ABSL_GUARDED_BY(mu_);
+};
+
+// -1: run. Else: the exit code, after --help, --version or a misuse.
+int Parse(int argc, char** argv, const About& about, Flags* flags) {
+  CLI::App app{about.summary, about.name};
+  app.footer(absl::StrCat("Example: ", about.example));
+  app.set_version_flag("--version", kBuild);
+  flags->id = absl::StrCat(rpc::RoleName(about.role), "-0");
+  app.add_option("--listen", flags->listen, "HOST:PORT for gRPC, on loopback; port 0: any free one")->capture_default_str();
+  app.add_option("--ops", flags->ops, "HOST:PORT for /metrics, /livez and /readyz")->capture_default_str();
+  if (about.role != rpc::Role::kController) app.add_option("--controller", flags->controller, "HOST:PORT of the controller");
+  app.add_option("--id", flags->id, "name of this daemon in the fleet")->capture_default_str();
+  app.add_option("--data-dir", flags->data_dir, "directory that this daemon alone writes");
+  app.add_option("--threads", flags->threads, "threads for computing; 0: one per core")->check(CLI::Range(0, 4096))->capture_default_str();
+  app.add_option("--log-level", flags->log_level, "lowest level logged")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return -1;
+}
+
+int Fail(const About& about, const absl::Status& status) {
+  const ErrorDetail detail = DetailOf(status);
+  std::fprintf(stderr, "%s: error%s: %s\n", about.name.c_str(),
+               detail.catalogue.empty() ? "" : absl::StrCat(" ", detail.catalogue).c_str(), std::string(status.message()).c_str());
+  if (!detail.hint.empty()) std::fprintf(stderr, "hint: %s\n", detail.hint.c_str());
+  return 1;
+}
+
+absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make, Signals* signals) {
+  metrics::Registry metrics;
+  metrics::AddProcessMetrics(&metrics, rpc::RoleName(about.role), kBuild);
+  const Host host{&flags, &metrics, [signals](absl::Status why) { signals->Stop(std::move(why)); }};
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Program> program, make(host));
+
+  const std::vector<grpc::Service*> services = program->services();
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> server,
+                          rpc::Server::Start({.address = flags.listen, .metrics = &metrics}, services));
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<OpsServer> ops,
+                          OpsServer::Start(flags.ops, &metrics, [&] { return program->Ready(); }));
+  SLUICE_RETURN_IF_ERROR(program->Start(server->address(), ops->address()));
+  std::printf("{\"listening\": \"%s\", \"ops\": \"%s\"}\n", server->address().c_str(), ops->address().c_str());
+  std::fflush(stdout);
+  log::Info("started", {{"version", kBuild}, {"listening", server->address()}, {"ops", ops->address()}});
+
+  const absl::Status why = signals->Wait();
+  log::Info("draining", {{"why", why.ok() ? absl::string_view("asked to") : why.message()}});
+  server->SetServing(false);
+  program->Drain();
+  server->Drain(kLastCalls);
+  log::Info("ended");
+  return why;
+}
+
+}  // namespace
+
+int Main(int argc, char** argv, const About& about, const MakeProgram& make) {
+  // Memory touched for the first time costs many times a warm copy: large buffers are kept, not given back.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  Flags flags;
+  if (const int code = Parse(argc, argv, about, &flags); code >= 0) return code;
+  log::Level level = log::Level::kInfo;
+  (void)log::ParseLevel(flags.log_level, &level);  // Parse() has checked it.
+  log::Init(flags.id, level);
+  Signals signals;
+  const absl::Status status = Run(about, flags, make, &signals);
+  return status.ok() ? 0 : Fail(about, status);
+}
+
+}  // namespace sluice::daemon

@@ -1,0 +1,89 @@
+#include "common/daemon/ops_server.h"
+
+#include <civetweb.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/channel.h"
+
+namespace sluice::daemon {
+namespace {
+
+int Answer(mg_connection* connection, int code, const char* type, absl::string_view body) {
+  const std::string head =
+      absl::StrCat("HTTP/1.1 ", code, code == 200 ? " OK" : " Service Unavailable", "\r\nContent-Type: ", type,
+                   "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n");
+  mg_write(connection, head.data(), head.size());
+  mg_write(connection, body.data(), body.size());
+  return code;
+}
+
+}  // namespace
+
+struct OpsServer::Impl {
+  metrics::Registry* metrics = nullptr;
+  std::function<absl::Status()> ready;
+  mg_context* context = nullptr;
+  std::string address;
+
+  ~Impl() {
+    if (context != nullptr) mg_stop(context);
+  }
+};
+
+OpsServer::OpsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+OpsServer::~OpsServer() = default;
+const std::string& OpsServer::address() const { return impl_->address; }
+
+absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view address, metrics::Registry* metrics,
+                                                            std::function<absl::Status()> ready) {
+  SLUICE_RETURN_IF_ERROR(rpc::CheckLoopback(address));
+  static const bool initialized = mg_init_library(MG_FEATURES_DEFAULT) != 0;
+  SLUICE_CHECK(initialized || MG_FEATURES_DEFAULT == 0);
+  auto impl = std::make_unique<Impl>();
+  impl->metrics = metrics;
+  impl->ready = std::move(ready);
+
+  const std::string host(address.substr(0, address.rfind(':')));
+  const std::string ports =
+      absl::StartsWith(address, "localhost:") ? absl::StrCat("127.0.0.1", address.substr(host.size())) : std::string(address);
+  const char* options[] = {"listening_ports", ports.c_str(), "num_threads", "2", "request_timeout_ms", "5000", nullptr};
+  mg_callbacks callbacks{};
+  callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // Errors come back as a status.
+  impl->context = mg_start(&callbacks, nullptr, options);
+  if (impl->context == nullptr) {
+    return ErrorWith(absl::StatusCode::kAlreadyExists,
+                     {.reason = "PORT_IN_USE",
+                      .catalogue = "SLUICE-RPC-0002",
+                      .hint = "stop what listens there, or give another port with --ops (port 0: any free one)"},
+                     absl::StrCat("cannot serve metrics on ", address, ": the port is in use"));
+  }
+  mg_server_port bound{};
+  SLUICE_CHECK(mg_get_server_ports(impl->context, 1, &bound) == 1);
+  impl->address = absl::StrCat(host, ":", bound.port);
+
+  mg_set_request_handler(
+      impl->context, "/metrics$",
+      [](mg_connection* connection, void* self) {
+        return Answer(connection, 200, "text/plain; version=0.0.4; charset=utf-8", static_cast<Impl*>(self)->metrics->Text());
+      },
+      impl.get());
+  mg_set_request_handler(
+      impl->context, "/livez$",
+      [](mg_connection* connection, void*) { return Answer(connection, 200, "text/plain", "ok\n"); }, nullptr);
+  mg_set_request_handler(
+      impl->context, "/readyz$",
+      [](mg_connection* connection, void* self) {
+        const absl::Status ready = static_cast<Impl*>(self)->ready();
+        if (ready.ok()) return Answer(connection, 200, "text/plain", "ok\n");
+        return Answer(connection, 503, "text/plain", absl::StrCat(ready.message(), "\n"));
+      },
+      impl.get());
+  return std::unique_ptr<OpsServer>(new OpsServer(std::move(impl)));
+}
+
+}  // namespace sluice::daemon

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice::metrics {
+class Registry;
+}  // namespace sluice::metrics
+
+namespace sluice::daemon {
+
+// Plain HTTP for people and monitors: /metrics (Prometheus text), /livez (200 while the process answers) and /readyz (200,
+// or 503 with the reason). Owns its threads; they end in the destructor.
+class OpsServer {
+ public:
+  // Listens on `address`, HOST:PORT on loopback, port 0: any free one. `metrics` outlives the server; `ready` is called
+  // from its threads.
+  // INVALID_ARGUMENT: no such address. ALREADY_EXISTS (PORT_IN_USE).
+  static absl::StatusOr<std::unique_ptr<OpsServer>> Start(absl::string_view address, metrics::Registry* metrics,
+                                                          std::function<absl::Status()> ready);
+  ~OpsServer();
+  OpsServer(const OpsServer&) = delete;
+  OpsServer& operator=(const OpsServer&) = delete;
+
+  // HOST:PORT with the port that was bound.
+  const std::string& address() const;
+
+ private:
+  struct Impl;
+  explicit OpsServer(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::daemon
