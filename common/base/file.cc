@@ -80,12 +80,16 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
 }
 
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes) {
+  return WriteFileAtomic(path, absl::MakeConstSpan(&bytes, 1));
+}
+
+absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces) {
   const std::string temporary = absl::StrCat(path, ".tmp-", ToHex(RandomId16()).substr(0, 8));
   absl::Status status;
   {
     const Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (fd.get() < 0) return ErrnoStatus(errno, absl::StrCat("create ", temporary));
-    status = WriteAll(fd.get(), bytes, temporary);
+    for (size_t i = 0; i < pieces.size() && status.ok(); ++i) status = WriteAll(fd.get(), pieces[i], temporary);
     if (status.ok() && fsync(fd.get()) != 0) status = ErrnoStatus(errno, absl::StrCat("fsync ", temporary));
   }
   if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {

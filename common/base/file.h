@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace sluice {
 
@@ -19,6 +20,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit = 1
 // Writes a temporary file beside `path`, syncs it, renames it over `path`, syncs the folder: after a crash there is
 // the old file or the new one, whole.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes);
+// The same for a file whose bytes lie in several pieces.
+absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces);
 
 absl::Status MakeDirs(const std::string& path);
 absl::Status RemoveTree(const std::string& path);

@@ -39,7 +39,7 @@ struct ModelConfig {
   double initializer_range = 0.02;  // Standard deviation of a random start.
   DType dtype = DType::kF32;        // `dtype` or `torch_dtype`: what the stored weights are said to be.
 
-  std::vector<int64_t> eos_ids;     // config.json's own; generation_config.json overrides it (ModelDir::stop_ids).
+  std::vector<int32_t> eos_ids;      // config.json's own; generation_config.json overrides it (ModelDir::stop_ids).
   std::vector<std::string> ignored;  // Keys left unread that a person should know of: auto_map.
 
   // Every parameter, by its Hugging Face name, sorted by it.

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice {
+
+// Parses JSON from an untrusted file. INVALID_ARGUMENT: not JSON (with line and column), nested deeper than `max_depth`, or
+// an object with a key twice; the message starts with `source`. For .cc files only: the header is heavy.
+absl::StatusOr<nlohmann::ordered_json> ParseJson(absl::string_view text, absl::string_view source, int max_depth);
+
+// A token id or a list of them, each in [0, 2^31). INVALID_ARGUMENT otherwise, with the value.
+absl::StatusOr<std::vector<int32_t>> TokenIds(const nlohmann::ordered_json& value);
+
+// A value as text for a message, cut after 80 bytes.
+std::string JsonExcerpt(const nlohmann::ordered_json& value);
+
+// A name from an untrusted file as text for a message: escaped, cut after 80 bytes.
+std::string Printable(absl::string_view text);
+
+}  // namespace sluice

@@ -1,0 +1,290 @@
+#include "common/checkpoint/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/nearest.h"
+#include "common/base/status.h"
+#include "common/checkpoint/json.h"
+#include "common/checkpoint/registry.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxConfigDepth = 32;
+constexpr int64_t kMaxDimension = int64_t{1} << 24;  // Keeps every product of two dimensions, in bytes, far below 2^62.
+
+// Takes keys out of a JSON object one by one; what is left at the end nobody knows. Null counts as absent.
+class Fields {
+ public:
+  Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
+
+  // The value of `key`, or null: absent. Marks the key as known either way.
+  const Json* Take(absl::string_view key) {
+    known_.push_back(key);
+    const auto it = object_.find(std::string(key));
+    return it == object_.end() || it->is_null() ? nullptr : &*it;
+  }
+
+  absl::Status Integer(absl::string_view key, int64_t low, int64_t high, int64_t* out) {
+    const Json* value = Take(key);
+    if (value == nullptr) return absl::OkStatus();
+    if (!value->is_number_integer() || (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))) {
+      return Bad(key, *value, "an integer");
+    }
+    if (value->get<int64_t>() < low || value->get<int64_t>() > high) {
+      return Bad(key, *value, absl::StrCat("an integer in [", low, ", ", high, "]"));
+    }
+    *out = value->get<int64_t>();
+    return absl::OkStatus();
+  }
+
+  absl::Status Required(absl::string_view key, int64_t high, int64_t* out) {
+    const auto it = object_.find(std::string(key));
+    if (it == object_.end() || it->is_null()) return absl::InvalidArgumentError(absl::StrCat(path_, ": has no ", key));
+    return Integer(key, 1, high, out);
+  }
+
+  absl::Status Number(absl::string_view key, double low, double high, double* out) {
+    const Json* value = Take(key);
+    if (value == nullptr) return absl::OkStatus();
+    if (!value->is_number() || !(value->get<double>() >= low && value->get<double>() <= high)) {
+      return Bad(key, *value, absl::StrCat("a number in [", low, ", ", high, "]"));
+    }
+    *out = value->get<double>();
+    return absl::OkStatus();
+  }
+
+  absl::Status Boolean(absl::string_view key, bool* out) {
+    const Json* value = Take(key);
+    if (value == nullptr) return absl::OkStatus();
+    if (!value->is_boolean()) return Bad(key, *value, "true or false");
+    *out = value->get<bool>();
+    return absl::OkStatus();
+  }
+
+  // `key` may be absent or have one of `allowed`; anything else is a feature that Sluice does not have.
+  absl::Status Only(absl::string_view key, std::initializer_list<Json> allowed) {
+    const Json* value = Take(key);
+    if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(path_, ": ", key, " ", JsonExcerpt(*value), " is not supported, only ", JsonExcerpt(*allowed.begin())));
+  }
+
+  absl::Status Bad(absl::string_view key, const Json& value, absl::string_view wanted) const {
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": ", key, " is ", JsonExcerpt(value), ", needed is ", wanted));
+  }
+
+  // An error for the first key that nobody took, unless it is null or false, which turns a feature off.
+  absl::Status NoneUnknown() const {
+    for (const auto& [key, value] : object_.items()) {
+      if (value.is_null() || value == Json(false) || std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+      const absl::string_view near = NearestMatch(key, known_);
+      return absl::InvalidArgumentError(absl::StrCat(path_, ": unknown key ", Printable(key), " (its value: ", JsonExcerpt(value), ")",
+                                                     near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const Json& object_;
+  const std::string path_;
+  std::vector<absl::string_view> known_;
+};
+
+absl::StatusOr<const Architecture*> TakeArchitecture(Fields& fields, const std::string& path) {
+  const Json* names = fields.Take("architectures");
+  if (names == nullptr || !names->is_array() || names->size() != 1 || !names->front().is_string()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": architectures is ", names == nullptr ? "absent" : JsonExcerpt(*names),
+                                                   ", needed is a list of one name"));
+  }
+  const Architecture* row = FindArchitecture(names->front().get<std::string>());
+  if (row == nullptr) {
+    return absl::UnimplementedError(absl::StrCat(path, ": architecture ", JsonExcerpt(names->front()), " is not supported; supported are ", ArchitectureNames()));
+  }
+  SLUICE_RETURN_IF_ERROR(fields.Only("model_type", {std::string(row->model_type)}));
+  return row;
+}
+
+// The newer `rope_parameters` holds theta as well; the older form is `rope_theta` beside `rope_scaling`.
+absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope) {
+  SLUICE_RETURN_IF_ERROR(fields.Number("rope_theta", 1, 1e12, &rope->theta));
+  const Json* scaling = fields.Take("rope_scaling");
+  const Json* parameters = fields.Take("rope_parameters");
+  if (scaling != nullptr && parameters != nullptr && *scaling != *parameters) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": rope_scaling and rope_parameters are both set, and differ"));
+  }
+  const absl::string_view name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
+  const Json* section = parameters != nullptr ? parameters : scaling;
+  if (section == nullptr) return absl::OkStatus();
+  if (!section->is_object()) return fields.Bad(name, *section, "an object");
+
+  Fields inner(*section, absl::StrCat(path, ": ", name));
+  SLUICE_RETURN_IF_ERROR(inner.Number("rope_theta", 1, 1e12, &rope->theta));
+  const Json* type = inner.Take("rope_type");
+  if (const Json* old = inner.Take("type"); type == nullptr) type = old;
+  if (type != nullptr && !type->is_string()) return inner.Bad("rope_type", *type, "a string");
+  const std::string kind = type == nullptr ? "default" : type->get<std::string>();
+  if (kind == "llama3") {
+    rope->type = RopeConfig::Type::kLlama3;
+    SLUICE_RETURN_IF_ERROR(inner.Number("factor", 1, 1e6, &rope->factor));
+    SLUICE_RETURN_IF_ERROR(inner.Number("low_freq_factor", 1e-6, 1e6, &rope->low_freq_factor));
+    SLUICE_RETURN_IF_ERROR(inner.Number("high_freq_factor", 1e-6, 1e6, &rope->high_freq_factor));
+    SLUICE_RETURN_IF_ERROR(inner.Required("original_max_position_embeddings", kMaxDimension, &rope->original_context));
+    if (rope->high_freq_factor <= rope->low_freq_factor) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": high_freq_factor ", rope->high_freq_factor, " is not above low_freq_factor ", rope->low_freq_factor));
+    }
+  } else if (kind != "default") {
+    return absl::UnimplementedError(absl::StrCat(path, ": rope type \"", Printable(kind), "\" is not supported; supported are default, llama3"));
+  }
+  return inner.NoneUnknown();
+}
+
+absl::Status TakeShape(Fields& fields, const Architecture& arch, const std::string& path, ModelConfig* config) {
+  SLUICE_RETURN_IF_ERROR(fields.Required("vocab_size", kMaxDimension, &config->vocab_size));
+  SLUICE_RETURN_IF_ERROR(fields.Required("hidden_size", kMaxDimension, &config->hidden_size));
+  SLUICE_RETURN_IF_ERROR(fields.Required("intermediate_size", kMaxDimension, &config->intermediate_size));
+  SLUICE_RETURN_IF_ERROR(fields.Required("num_hidden_layers", 4096, &config->num_layers));
+  SLUICE_RETURN_IF_ERROR(fields.Required("num_attention_heads", 65536, &config->num_heads));
+  SLUICE_RETURN_IF_ERROR(fields.Required("max_position_embeddings", kMaxDimension, &config->max_context));
+  config->num_kv_heads = arch.default_kv_heads != 0 ? arch.default_kv_heads : config->num_heads;
+  SLUICE_RETURN_IF_ERROR(fields.Integer("num_key_value_heads", 1, 65536, &config->num_kv_heads));
+  config->head_dim = arch.default_head_dim != 0 ? arch.default_head_dim : config->hidden_size / config->num_heads;
+  SLUICE_RETURN_IF_ERROR(fields.Integer("head_dim", 1, 4096, &config->head_dim));
+  if (config->num_heads % config->num_kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": num_attention_heads ", config->num_heads, " is no multiple of num_key_value_heads ", config->num_kv_heads));
+  }
+  if (config->head_dim < 2 || config->head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": head_dim ", config->head_dim, " is odd; rotary positions turn pairs"));
+  }
+  return absl::OkStatus();
+}
+
+// What must have one value, because Sluice computes nothing else, and what changes nothing.
+absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* config) {
+  SLUICE_RETURN_IF_ERROR(fields.Only("hidden_act", {"silu", "swish"}));
+  SLUICE_RETURN_IF_ERROR(fields.Only("attention_bias", {false}));
+  SLUICE_RETURN_IF_ERROR(fields.Only("attention_dropout", {0}));
+  SLUICE_RETURN_IF_ERROR(fields.Only("use_sliding_window", {false}));
+  SLUICE_RETURN_IF_ERROR(fields.Only("pretraining_tp", {1}));
+  SLUICE_RETURN_IF_ERROR(fields.Only("quantization_config", {nullptr}));
+  if (arch.mlp_bias_key) SLUICE_RETURN_IF_ERROR(fields.Only("mlp_bias", {false}));
+  if (const Json* types = fields.Take("layer_types"); types != nullptr) {
+    const auto full = [](const Json& type) { return type == "full_attention"; };
+    if (!types->is_array() || !std::all_of(types->begin(), types->end(), full)) {
+      return absl::UnimplementedError(absl::StrCat("layer_types ", JsonExcerpt(*types), " is not supported, only full_attention"));
+    }
+  }
+  for (const char* key : {"transformers_version", "use_cache", "_name_or_path", "bos_token_id", "pad_token_id", "attn_implementation", "_attn_implementation"}) {
+    fields.Take(key);
+  }
+  if (arch.model_type == "qwen3") {  // Without use_sliding_window these say nothing.
+    fields.Take("sliding_window");
+    fields.Take("max_window_layers");
+  }
+  if (fields.Take("auto_map") != nullptr) config->ignored.push_back("auto_map");
+  return absl::OkStatus();
+}
+
+absl::Status TakeDType(Fields& fields, DType* out) {
+  const Json* value = fields.Take("dtype");
+  if (const Json* old = fields.Take("torch_dtype"); value == nullptr) value = old;
+  if (value == nullptr) return absl::OkStatus();
+  if (*value == "float32") return *out = DType::kF32, absl::OkStatus();
+  if (*value == "float16") return *out = DType::kF16, absl::OkStatus();
+  if (*value == "bfloat16") return *out = DType::kBF16, absl::OkStatus();
+  return fields.Bad("dtype", *value, "float32, float16 or bfloat16");
+}
+
+absl::Status TakeEos(Fields& fields, std::vector<int32_t>* out) {
+  const Json* value = fields.Take("eos_token_id");
+  if (value == nullptr) return absl::OkStatus();
+  auto ids = TokenIds(*value);
+  if (!ids.ok()) return fields.Bad("eos_token_id", *value, "a token id or a list of them");
+  *out = *std::move(ids);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view path_view) {
+  const std::string path(path_view);
+  if (static_cast<int64_t>(text.size()) > kMaxConfigBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": has ", text.size(), " bytes, the limit is ", kMaxConfigBytes));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path, kMaxConfigDepth));
+  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
+
+  ModelConfig config;
+  Fields fields(json, path);
+  SLUICE_ASSIGN_OR_RETURN(const Architecture* arch, TakeArchitecture(fields, path));
+  config.architecture = std::string(arch->name);
+  config.qk_norm = arch->qk_norm;
+  SLUICE_RETURN_IF_ERROR(TakeShape(fields, *arch, path, &config));
+  SLUICE_RETURN_IF_ERROR(TakeRope(fields, path, &config.rope));
+  SLUICE_RETURN_IF_ERROR(fields.Number("rms_norm_eps", 0, 1, &config.rms_norm_eps));
+  SLUICE_RETURN_IF_ERROR(fields.Number("initializer_range", 0, 10, &config.initializer_range));
+  SLUICE_RETURN_IF_ERROR(fields.Boolean("tie_word_embeddings", &config.tie_word_embeddings));
+  SLUICE_RETURN_IF_ERROR(TakeDType(fields, &config.dtype));
+  SLUICE_RETURN_IF_ERROR(TakeEos(fields, &config.eos_ids));
+  SLUICE_RETURN_IF_ERROR(TakeFixed(fields, *arch, &config));
+  SLUICE_RETURN_IF_ERROR(fields.NoneUnknown());
+  return config;
+}
+
+std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
+  std::vector<TensorSpec> out;
+  const auto add = [&](std::string name, std::vector<int64_t> shape) { out.push_back({std::move(name), dtype, std::move(shape)}); };
+  const int64_t q = num_heads * head_dim, kv = num_kv_heads * head_dim;
+  add("model.embed_tokens.weight", {vocab_size, hidden_size});
+  add("model.norm.weight", {hidden_size});
+  if (!tie_word_embeddings) add("lm_head.weight", {vocab_size, hidden_size});
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    const std::string p = absl::StrCat("model.layers.", layer, ".");
+    add(p + "input_layernorm.weight", {hidden_size});
+    add(p + "post_attention_layernorm.weight", {hidden_size});
+    add(p + "self_attn.q_proj.weight", {q, hidden_size});
+    add(p + "self_attn.k_proj.weight", {kv, hidden_size});
+    add(p + "self_attn.v_proj.weight", {kv, hidden_size});
+    add(p + "self_attn.o_proj.weight", {hidden_size, q});
+    if (qk_norm) add(p + "self_attn.q_norm.weight", {head_dim});
+    if (qk_norm) add(p + "self_attn.k_norm.weight", {head_dim});
+    add(p + "mlp.gate_proj.weight", {intermediate_size, hidden_size});
+    add(p + "mlp.up_proj.weight", {intermediate_size, hidden_size});
+    add(p + "mlp.down_proj.weight", {hidden_size, intermediate_size});
+  }
+  std::sort(out.begin(), out.end(), [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
+  return out;
+}
+
+int64_t ModelConfig::NumParameters() const {
+  int64_t n = 0;
+  for (const TensorSpec& spec : Parameters(DType::kF32)) n += NumElements(spec.shape).value_or(0);
+  return n;
+}
+
+std::vector<float> RopeConfig::Frequencies(int64_t head_dim) const {
+  constexpr float kTwoPi = 6.283185307179586f;
+  std::vector<float> frequencies(head_dim / 2);
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    float f = 1.0f / std::pow(static_cast<float>(theta), static_cast<float>(2 * i) / static_cast<float>(head_dim));
+    if (type == Type::kLlama3) {
+      const float context = static_cast<float>(original_context), wavelength = kTwoPi / f;
+      const float low = static_cast<float>(low_freq_factor), high = static_cast<float>(high_freq_factor);
+      const float slowed = f / static_cast<float>(factor);
+      if (wavelength > context / low) {
+        f = slowed;
+      } else if (wavelength >= context / high) {
+        const float mix = (context / wavelength - low) / (high - low);
+        f = (1 - mix) * slowed + mix * f;
+      }
+    }
+    frequencies[i] = f;
+  }
+  return frequencies;
+}
+
+}  // namespace sluice

@@ -1,0 +1,29 @@
+#include "common/checkpoint/registry.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace sluice {
+namespace {
+
+constexpr Architecture kArchitectures[] = {
+    {.name = "LlamaForCausalLM", .model_type = "llama", .qk_norm = false, .default_head_dim = 0, .default_kv_heads = 0, .mlp_bias_key = true},
+    {.name = "Qwen3ForCausalLM", .model_type = "qwen3", .qk_norm = true, .default_head_dim = 128, .default_kv_heads = 32, .mlp_bias_key = false},
+};
+
+}  // namespace
+
+absl::Span<const Architecture> Architectures() { return kArchitectures; }
+
+const Architecture* FindArchitecture(absl::string_view name) {
+  for (const Architecture& row : kArchitectures) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+std::string ArchitectureNames() {
+  return absl::StrJoin(kArchitectures, ", ", [](std::string* out, const Architecture& row) { absl::StrAppend(out, row.name); });
+}
+
+}  // namespace sluice
