@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/rl/version.h"
 #include "common/weights/fingerprint.h"
@@ -16,6 +17,8 @@ struct StagedWeights {
   Fingerprint state;                         // What the engine must find after the copy.
   std::shared_ptr<const TensorSet> tensors;  // Null: `state` is what the engine holds already, only the version changes.
   std::string manifest;                      // Id, 32 bytes.
+  absl::Duration fetch;                      // From the announcement to here.
+  uint64_t bytes = 0;                        // Fetched for it.
 };
 
 }  // namespace sluice

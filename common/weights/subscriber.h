@@ -3,10 +3,8 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/time/time.h"
-#include "common/checkpoint/tensor_set.h"
 #include "common/rl/version.h"
 #include "common/weights/fingerprint.h"
 #include "common/weights/staged.h"
@@ -17,7 +15,7 @@ namespace sluice {
 // versions ready for activation. The newest wins: a version that is overtaken while it is fetched is left. A broken
 // connection is taken up again with back-off; a new address (trainer restarted elsewhere) by SetSource().
 //
-// Owns one thread, `weights`, on which `on_staged` and the fetches run. Thread-safe.
+// Owns two threads: one follows `latest`, the other fetches and calls `on_staged`. Thread-safe.
 class WeightSubscriber {
  public:
   struct Options {

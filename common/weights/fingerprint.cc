@@ -1,0 +1,59 @@
+#include "common/weights/fingerprint.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/splitmix.h"
+#include "common/checkpoint/tensor_set.h"
+#include "kernels/fingerprint/op.h"
+
+namespace sluice {
+
+Fingerprint& Fingerprint::operator+=(const Fingerprint& other) {
+  f[0] += other.f[0];
+  f[1] += other.f[1];
+  return *this;
+}
+
+std::string Fingerprint::bytes() const {
+  std::string out(16, '\0');
+  std::memcpy(out.data(), f, 16);  // Little-endian hosts only, as all that LibTorch runs on.
+  return out;
+}
+
+std::string Fingerprint::hex() const { return absl::StrFormat("%016x%016x", f[0], f[1]); }
+
+absl::StatusOr<Fingerprint> Fingerprint::FromBytes(absl::string_view bytes) {
+  if (bytes.size() != 16) return absl::InvalidArgumentError(absl::StrCat("a fingerprint has 16 bytes, not ", bytes.size()));
+  Fingerprint out;
+  std::memcpy(out.f, bytes.data(), 16);
+  return out;
+}
+
+uint64_t TensorKey(absl::string_view name) {
+  uint64_t hash = 0xCBF29CE484222325;  // FNV-1a, 64 bit.
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3;
+  return Mix64(hash);
+}
+
+Fingerprint FingerprintOfTensor(const TensorSet& weights, size_t tensor) {
+  Fingerprint sum;
+  kernels::AddFingerprint(TensorKey(weights.spec(tensor).name), weights.data(tensor), static_cast<int>(DTypeBytes(weights.spec(tensor).dtype)), 0,
+                          static_cast<uint64_t>(weights.elements(tensor)), sum.f);
+  return sum;
+}
+
+Fingerprint FingerprintOf(const TensorSet& weights) {
+  Fingerprint sum;
+  for (size_t i = 0; i < weights.size(); ++i) sum += FingerprintOfTensor(weights, i);
+  return sum;
+}
+
+std::vector<Fingerprint> TensorFingerprints(const TensorSet& weights) {
+  std::vector<Fingerprint> out;
+  for (size_t i = 0; i < weights.size(); ++i) out.push_back(FingerprintOfTensor(weights, i));
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,154 @@
+#include "common/weights/publisher.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+#include "common/checkpoint/tensor_set.h"
+#include "common/rpc/convert.h"
+#include "common/weights/chunk.h"
+#include "sluice/weights/v1/weights.pb.h"
+
+namespace sluice {
+
+WeightPublisher::WeightPublisher(Options options, Clock* clock) : options_(std::move(options)), clock_(clock) {}
+
+absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights, PolicyVersion version, const std::string& source,
+                                                       std::optional<int64_t> hold_until) {
+  const std::optional<LatestVersion> before = latest();
+  if (before && version <= before->version) {
+    return ErrorWith(absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = before->version.str()},
+                     absl::StrCat("version ", version.str(), " is not above the published ", before->version.str()));
+  }
+  weights::v1::Manifest manifest;
+  manifest.set_job(options_.job);
+  manifest.set_incarnation(version.incarnation);
+  manifest.set_version(version.number);
+  manifest.set_kind(weights::v1::Manifest::KIND_FULL);
+  manifest.set_layout_id(weights.layout_id());
+  Fingerprint state;
+  for (const Fingerprint& tensor : TensorFingerprints(weights)) {
+    manifest.mutable_tensor_states()->append(tensor.bytes());
+    state += tensor;
+  }
+  manifest.set_state(state.bytes());
+  manifest.set_source(source);
+  manifest.set_chunk_target_bytes(static_cast<uint32_t>(options_.chunk_target_bytes));
+  *manifest.mutable_created() = rpc::ToProto(clock_->Now());
+  manifest.set_policy(options_.policy);
+
+  Version made;
+  std::map<std::string, std::shared_ptr<const std::string>> objects;
+  EncodeFullChunks(weights, options_.chunk_target_bytes, [&](std::string chunk) {
+    weights::v1::Chunk* const entry = manifest.add_chunks();
+    const std::string id = Sha256(chunk);
+    entry->set_sha256(id);
+    entry->set_crc32c(Crc32c(chunk));
+    entry->set_wire_bytes(static_cast<uint32_t>(chunk.size()));
+    entry->set_raw_bytes(static_cast<uint32_t>(chunk.size()));
+    made.node.bytes += chunk.size();
+    made.objects.push_back(id);
+    objects[id] = std::make_shared<const std::string>(std::move(chunk));
+  });
+  std::string bytes = manifest.SerializeAsString();
+  const std::string id = Sha256(bytes);
+  made.objects.insert(made.objects.begin(), id);
+  objects[id] = std::make_shared<const std::string>(std::move(bytes));
+  made.node.version = {.version = version, .manifest = id, .state = state, .hold_until = hold_until};
+  made.node.created = clock_->Now();
+
+  std::vector<std::function<void(const LatestVersion&)>> listeners;
+  {
+    MutexLock lock(&mu_);
+    objects_.merge(objects);
+    versions_.push_back(made);
+    Collect();
+    for (const auto& [unused, listener] : listeners_) listeners.push_back(listener);
+  }
+  for (const auto& listener : listeners) listener(made.node.version);
+  return made.node.version;
+}
+
+std::optional<LatestVersion> WeightPublisher::latest() const {
+  MutexLock lock(&mu_);
+  if (versions_.empty()) return std::nullopt;
+  return versions_.back().node.version;
+}
+
+uint64_t WeightPublisher::AddListener(std::function<void(const LatestVersion&)> on_latest) {
+  std::optional<LatestVersion> now;
+  uint64_t id = 0;
+  {
+    MutexLock lock(&mu_);
+    id = next_listener_++;
+    listeners_[id] = on_latest;
+    if (!versions_.empty()) now = versions_.back().node.version;
+  }
+  if (now) on_latest(*now);
+  return id;
+}
+
+void WeightPublisher::RemoveListener(uint64_t listener) {
+  MutexLock lock(&mu_);
+  listeners_.erase(listener);
+}
+
+std::shared_ptr<const std::string> WeightPublisher::Object(const std::string& id) const {
+  MutexLock lock(&mu_);
+  const auto it = objects_.find(id);
+  return it == objects_.end() ? nullptr : it->second;
+}
+
+void WeightPublisher::Lease(const std::string& holder, std::vector<std::string> manifests, absl::Duration ttl) {
+  MutexLock lock(&mu_);
+  leases_[holder] = {std::move(manifests), clock_->Monotonic() + ttl};
+  Collect();
+}
+
+void WeightPublisher::Report(ReplicaState state) {
+  MutexLock lock(&mu_);
+  state.reported_at = clock_->Monotonic();
+  std::string worker = state.worker;
+  replicas_[std::move(worker)] = std::move(state);
+}
+
+std::vector<ReplicaState> WeightPublisher::replicas() const {
+  MutexLock lock(&mu_);
+  std::vector<ReplicaState> out;
+  for (const auto& [unused, replica] : replicas_) out.push_back(replica);
+  return out;
+}
+
+std::vector<WeightPublisher::Node> WeightPublisher::nodes() const {
+  MutexLock lock(&mu_);
+  std::vector<Node> out;
+  for (const Version& version : versions_) out.push_back(version.node);
+  return out;
+}
+
+void WeightPublisher::Collect() {
+  std::set<std::string> leased;
+  for (auto it = leases_.begin(); it != leases_.end();) {
+    if (it->second.expires <= clock_->Monotonic()) {
+      it = leases_.erase(it);
+      continue;
+    }
+    leased.insert(it->second.manifests.begin(), it->second.manifests.end());
+    ++it;
+  }
+  const size_t newest = static_cast<size_t>(std::max(1, options_.retain_versions));
+  const size_t old = versions_.size() > newest ? versions_.size() - newest : 0;
+  std::vector<Version> kept;
+  for (size_t i = 0; i < versions_.size(); ++i) {
+    if (i >= old || leased.contains(versions_[i].node.version.manifest)) kept.push_back(std::move(versions_[i]));
+  }
+  versions_ = std::move(kept);
+  std::set<std::string> needed;
+  for (const Version& version : versions_) needed.insert(version.objects.begin(), version.objects.end());
+  std::erase_if(objects_, [&](const auto& object) { return !needed.contains(object.first); });
+}
+
+}  // namespace sluice

@@ -1,0 +1,166 @@
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/splitmix.h"
+#include "common/base/status.h"
+#include "common/checkpoint/tensor_set.h"
+#include "common/rpc/caller.h"
+#include "common/rpc/server.h"
+#include "common/weights/publisher.h"
+#include "common/weights/service.h"
+#include "common/weights/subscriber.h"
+
+namespace sluice {
+namespace {
+
+constexpr char kJob[] = "00112233445566778899aabbccddeeff";
+
+TensorSet RandomSet(uint64_t seed, int64_t n = 700'000) {
+  TensorSet set = *TensorSet::Create({{"a", DType::kF32, {n}}, {"b", DType::kF32, {13}}});
+  SplitMix64 random(seed);
+  for (size_t i = 0; i < set.size(); ++i) {
+    for (float& x : set.as<float>(i)) x = static_cast<float>(random.Uniform());
+  }
+  return set;
+}
+
+// A trainer's side and an engine's, over a real server on loopback.
+class PublicationTest : public testing::Test {
+ protected:
+  PublicationTest() : weights_(&callers_) {
+    callers_.SetJob(kJob, {{.id = "rollout-0", .role = rpc::Role::kRollout, .incarnation = 3}});
+    grpc::Service* const services[] = {weights_.service()};
+    server_ = *rpc::Server::Start({}, services);
+    publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob, .retain_versions = 2}, Clock::Real());
+    weights_.SetPublisher(publisher_);
+  }
+  ~PublicationTest() override {
+    subscriber_.reset();
+    weights_.Shutdown();
+    server_->Drain(absl::Seconds(5));
+  }
+  void Subscribe(const TensorSet& held) {
+    subscriber_ = std::make_unique<WeightSubscriber>(WeightSubscriber::Options{.job = kJob, .worker = "rollout-0", .incarnation = 3}, held, FingerprintOf(held), [this](StagedWeights staged) {
+      MutexLock lock(&mu_);
+      staged_.push_back(std::move(staged));
+      arrived_.NotifyAll();
+    });
+    subscriber_->SetSource(server_->address());
+  }
+  StagedWeights Next() {
+    MutexLock lock(&mu_);
+    while (staged_.empty()) {
+      if (!arrived_.WaitFor(&mu_, absl::Seconds(30))) {
+        ADD_FAILURE() << "no version was staged";
+        return {};
+      }
+    }
+    StagedWeights staged = std::move(staged_.front());
+    staged_.erase(staged_.begin());
+    return staged;
+  }
+
+  rpc::CallerTable callers_;
+  WeightsServer weights_;
+  std::unique_ptr<rpc::Server> server_;
+  std::shared_ptr<WeightPublisher> publisher_;
+  Mutex mu_;
+  CondVar arrived_;
+  std::vector<StagedWeights> staged_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<WeightSubscriber> subscriber_;
+};
+
+TEST_F(PublicationTest, AnEngineThatHoldsTheStateIsOnlyRelabelled) {
+  const TensorSet initial = RandomSet(1);
+  ASSERT_TRUE(publisher_->Publish(initial, {1, 0}, "").ok());
+  Subscribe(initial);
+  const StagedWeights staged = Next();
+  EXPECT_EQ(staged.version, (PolicyVersion{1, 0}));
+  EXPECT_EQ(staged.tensors, nullptr);
+}
+
+TEST_F(PublicationTest, ANewVersionArrivesWholeAndInManyMessages) {
+  const TensorSet initial = RandomSet(1), next = RandomSet(2);
+  Subscribe(initial);
+  ASSERT_TRUE(publisher_->Publish(next, {1, 1}, "").ok());
+  const StagedWeights staged = Next();
+  ASSERT_NE(staged.tensors, nullptr);
+  EXPECT_EQ(FingerprintOf(*staged.tensors), FingerprintOf(next));
+  EXPECT_EQ(staged.state, FingerprintOf(next));
+  EXPECT_GT(staged.bytes, 2'800'000u);
+}
+
+TEST_F(PublicationTest, TheNewestVersionWinsOverThoseTheEngineWasTooSlowFor) {
+  Subscribe(RandomSet(1));
+  ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
+  const StagedWeights first = Next();  // Not answered yet: nothing else is offered.
+  for (int64_t v = 2; v <= 6; ++v) ASSERT_TRUE(publisher_->Publish(RandomSet(1 + v), {1, v}, "").ok());
+  subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
+  StagedWeights staged = Next();
+  while (staged.version.number < 6) {  // A version that was being fetched when it was overtaken may still come.
+    subscriber_->Activated(staged.version, staged.state, absl::ZeroDuration());
+    staged = Next();
+  }
+  EXPECT_EQ(staged.version, (PolicyVersion{1, 6}));
+}
+
+TEST_F(PublicationTest, ARefusedVersionIsFetchedAndOfferedAgain) {
+  Subscribe(RandomSet(1));
+  ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
+  const StagedWeights first = Next();
+  subscriber_->Refused(first.version, "fingerprint differs", "a");
+  const StagedWeights again = Next();
+  EXPECT_EQ(again.version, first.version);
+  EXPECT_EQ(FingerprintOf(*again.tensors), again.state);
+}
+
+TEST_F(PublicationTest, DuringAReplayAnEngineKeepsWhatItHoldsUntilLatestCatchesUp) {
+  const TensorSet v2 = RandomSet(2), v4 = RandomSet(4);
+  Subscribe(RandomSet(1));
+  ASSERT_TRUE(publisher_->Publish(v4, {1, 4}, "").ok());
+  const StagedWeights ahead = Next();
+  subscriber_->Activated(ahead.version, ahead.state, absl::ZeroDuration());
+  ASSERT_TRUE(publisher_->Publish(v2, {2, 2}, "", /*hold_until=*/5).ok());
+  ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 3}, "", 5).ok());
+  ASSERT_TRUE(publisher_->Publish(v4, {2, 4}, "", 5).ok());
+  const StagedWeights caught_up = Next();
+  EXPECT_EQ(caught_up.version, (PolicyVersion{2, 4}));
+  EXPECT_EQ(caught_up.tensors, nullptr) << "the same bits came again: a relabel";
+}
+
+TEST_F(PublicationTest, AVersionThatIsNotAboveTheLastIsRefused) {
+  ASSERT_TRUE(publisher_->Publish(RandomSet(1), {2, 3}, "").ok());
+  const auto again = publisher_->Publish(RandomSet(2), {2, 3}, "");
+  EXPECT_EQ(again.status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ReasonOf(again.status()), "LOST_RACE");
+  EXPECT_EQ(publisher_->Publish(RandomSet(2), {1, 9}, "").status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(PublicationTest, OldVersionsAreCollectedUnlessLeased) {
+  const auto v1 = *publisher_->Publish(RandomSet(1), {1, 1}, "");
+  publisher_->Lease("rollout-0", {v1.manifest}, absl::Minutes(1));
+  const auto v2 = *publisher_->Publish(RandomSet(2), {1, 2}, "");
+  for (int64_t v = 3; v <= 5; ++v) ASSERT_TRUE(publisher_->Publish(RandomSet(v), {1, v}, "").ok());
+  EXPECT_NE(publisher_->Object(v1.manifest), nullptr);
+  EXPECT_EQ(publisher_->Object(v2.manifest), nullptr);
+  EXPECT_EQ(publisher_->nodes().size(), 3u);
+}
+
+TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
+  Subscribe(RandomSet(1));
+  ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
+  const StagedWeights first = Next();
+  subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
+  publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
+  weights_.SetPublisher(publisher_);
+  ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 1}, "").ok());
+  EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));
+}
+
+}  // namespace
+}  // namespace sluice
