@@ -1,0 +1,47 @@
+#include "common/verifiers/gsm8k.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/verifiers/args.h"
+#include "common/verifiers/decimal.h"
+
+namespace sluice {
+namespace {
+
+constexpr absl::string_view kMarker = "####";
+
+// The rest of the line behind the last marker.
+std::optional<absl::string_view> BehindMarker(absl::string_view text) {
+  const size_t at = text.rfind(kMarker);
+  if (at == absl::string_view::npos) return std::nullopt;
+  text.remove_prefix(at + kMarker.size());
+  return text.substr(0, text.find('\n'));
+}
+
+class Gsm8k : public Verifier {
+ public:
+  absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const override {
+    SLUICE_ASSIGN_OR_RETURN(const std::string gold_text, GoldOf(row));
+    const std::optional<Rational> gold = ParseRational(BehindMarker(gold_text).value_or(gold_text));
+    if (!gold) return absl::InvalidArgumentError(absl::StrCat("the row's gold \"", gold_text.substr(0, 80), "\" holds no number"));
+    absl::string_view text;
+    if (!AfterThinking(answer.text, &text)) return Verdict{.reason = "unfinished"};
+    const std::optional<absl::string_view> stated = BehindMarker(text);
+    if (!stated) return Verdict{.reason = "no_answer"};
+    const std::optional<Rational> value = ParseRational(*stated);
+    if (!value) return Verdict{.reason = "unreadable"};
+    return *value == *gold ? Verdict{.score = 1, .reason = "right"} : Verdict{.reason = "wrong"};
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Verifier>> MakeGsm8k(const nlohmann::json& args) {
+  ArgReader reader("gsm8k", args);
+  const std::string extract = reader.String("extract", "strict");
+  SLUICE_RETURN_IF_ERROR(reader.Finish());
+  if (extract != "strict") return absl::InvalidArgumentError(absl::StrCat("gsm8k: args.extract is \"", extract, "\"; this build has strict"));
+  return std::make_unique<Gsm8k>();
+}
+
+}  // namespace sluice

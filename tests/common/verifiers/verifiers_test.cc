@@ -1,0 +1,138 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "absl/strings/str_split.h"
+#include "common/base/file.h"
+#include "common/base/splitmix.h"
+#include "common/testing/data.h"
+#include "common/verifiers/decimal.h"
+#include "common/verifiers/verifier.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+using testing::DoubleNear;
+using testing::HasSubstr;
+
+std::unique_ptr<Verifier> Make(const std::string& name, const Json& args = Json::object()) {
+  auto verifier = MakeVerifier(name, args);
+  EXPECT_TRUE(verifier.ok()) << verifier.status();
+  return *std::move(verifier);
+}
+double Score(const Verifier& verifier, const std::string& text, const Json& row, bool truncated = false) {
+  const auto verdict = verifier.Score({.text = text, .truncated = truncated}, row);
+  EXPECT_TRUE(verdict.ok()) << verdict.status();
+  return verdict.ok() ? verdict->score : NAN;
+}
+
+TEST(ExactTest, ComparesWithOneGoldOrAnyOfSeveral) {
+  const auto exact = Make("exact");
+  EXPECT_EQ(Score(*exact, " 42\n", {{"answer", "42"}}), 1);
+  EXPECT_EQ(Score(*exact, "Paris", {{"answer", "paris"}}), 0);
+  EXPECT_EQ(Score(*Make("exact", {{"ignore_case", true}}), "Paris", {{"answer", {"London", "paris"}}}), 1);
+  EXPECT_EQ(Score(*Make("exact", {{"trim", false}}), " 42", {{"answer", "42"}}), 0);
+  EXPECT_EQ(Score(*exact, "<think>it is 41</think>42", {{"answer", "42"}}), 1);
+  EXPECT_EQ(Score(*exact, "<think>42", {{"answer", "42"}}), 0) << "thinking that never ended";
+  EXPECT_FALSE(exact->Score({.text = "42"}, {{"answer", 42}}).ok());
+  EXPECT_FALSE(exact->Score({.text = "42"}, Json::object()).ok());
+}
+
+TEST(Gsm8kTest, ReadsTheNumberBehindTheLastMarkerAsARational) {
+  const auto gsm8k = Make("gsm8k");
+  const Json row = {{"answer", "48/2 = 24\n#### 1,234"}};
+  struct Case {
+    const char* text;
+    double score;
+  };
+  for (const Case& c : {Case{"#### 1234", 1}, {"so\n#### 1,234\nbye", 1}, {"#### $1234.0", 1}, {"#### 1234.", 1}, {"#### 12 #### 1234", 1}, {"1234", 0}, {"#### 12,34", 0},
+                        {"####", 0}, {"#### 1234 apples", 0}, {"#### 1235", 0}, {"#### -1234", 0}, {"", 0}, {"#### 2468/2", 1}, {"#### 1e3", 0}, {"#### 1234/0", 0}}) {
+    EXPECT_EQ(Score(*gsm8k, c.text, row), c.score) << c.text;
+  }
+  EXPECT_FALSE(gsm8k->Score({.text = "#### 1"}, {{"answer", "no number"}}).ok());
+  EXPECT_EQ(Score(*gsm8k, "#### 72", {{"answer", "72"}}), 1);
+}
+
+TEST(Gsm8kTest, EveryGoldAnswerScoresOneOnItsOwnRow) {
+  SLUICE_NEEDS_TEST_DATA("gsm8k/train.jsonl");
+  const auto gsm8k = Make("gsm8k");
+  int rows = 0;
+  for (const char* const file : {"gsm8k/train.jsonl", "gsm8k/test.jsonl"}) {
+    const std::vector<std::string> lines = absl::StrSplit(*ReadFile(testing_data::Path(file)), '\n', absl::SkipEmpty());
+    for (const std::string& line : lines) {
+      const Json row = Json::parse(line);
+      EXPECT_EQ(Score(*gsm8k, row["answer"], row), 1) << line;
+      ++rows;
+    }
+  }
+  EXPECT_EQ(rows, 7473 + 1319);
+}
+
+TEST(TextTest, ReversedCountsRightPlacesAndTheMissingEnd) {
+  const auto reversed = Make("text", {{"property", "reversed"}});
+  const Json row = {{"answer", "4821"}};
+  EXPECT_EQ(Score(*reversed, "1284", row), 1);
+  EXPECT_EQ(Score(*reversed, "1284", row, /*truncated=*/true), 0.8);
+  EXPECT_EQ(Score(*reversed, "1234", row), 0.75) << "places 1, 2 and 4 of 1284";
+  EXPECT_EQ(Score(*reversed, "12", row), 0.5);
+  EXPECT_EQ(Score(*reversed, "12847777", row), 0.5);
+  EXPECT_EQ(Score(*reversed, "", row), 0);
+}
+
+TEST(TextTest, TheOtherPropertiesFollowTheirFormulas) {
+  EXPECT_EQ(Score(*Make("text", {{"property", "length"}, {"target", 4}}), "one two three", {}), 0.75);
+  EXPECT_EQ(Score(*Make("text", {{"property", "length"}, {"target", 1}}), "a b c d", {}), 0);
+  EXPECT_EQ(Score(*Make("text", {{"property", "repetition"}}), "a b a b a", {}), 0.5);
+  EXPECT_EQ(Score(*Make("text", {{"property", "repetition"}, {"n", 1}}), "", {}), 0);
+  EXPECT_EQ(Score(*Make("text", {{"property", "words"}, {"words", {"Dog", "cat"}}}), "The dog's cat. Dogs!", {}), 0.5);
+  EXPECT_THAT(Score(*Make("text", {{"property", "letters"}, {"letters", "aE"}}), "A be!", {}), DoubleNear(2.0 / 3, 1e-12));
+}
+
+TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
+  EXPECT_THAT(std::string(MakeVerifier("gsm", {}).status().message()), HasSubstr("exact, gsm8k, text"));
+  EXPECT_THAT(std::string(MakeVerifier("exact", {{"trimm", true}}).status().message()), HasSubstr("args.trimm is unknown; there are: trim, ignore_case"));
+  EXPECT_THAT(std::string(MakeVerifier("exact", {{"trim", 3}}).status().message()), HasSubstr("args.trim is 3"));
+  EXPECT_FALSE(MakeVerifier("text", {{"property", "beauty"}}).ok());
+  EXPECT_FALSE(MakeVerifier("text", {{"property", "length"}}).ok());
+  EXPECT_FALSE(MakeVerifier("text", {{"property", "length"}, {"target", -1}}).ok());
+  EXPECT_FALSE(MakeVerifier("text", {{"property", "letters"}, {"letters", "é"}}).ok());
+}
+
+// Whatever the text, each verifier of the registry gives a finite score inside its range.
+TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
+  const std::map<std::string, std::vector<Json>> args = {
+      {"exact", {Json::object()}},
+      {"gsm8k", {Json::object()}},
+      {"text", {{{"property", "reversed"}}, {{"property", "length"}, {"target", 9}}, {{"property", "repetition"}}, {{"property", "words"}, {"words", "x"}}, {{"property", "letters"}, {"letters", "e"}}}}};
+  SplitMix64 random(17);
+  std::vector<std::string> texts = {"", "####", "#### " + std::string(100'000, '9'), "#### 0." + std::string(100'000, '0') + "1", std::string(1 << 20, '\xff'), std::string("\0\0#### 1", 9),
+                                    "</think>", "<think></think><think>", std::string(1 << 20, ' '), "####" + std::string(50'000, ',')};
+  for (int i = 0; i < 300; ++i) {
+    std::string text;
+    for (uint64_t n = random.Below(60); n > 0; --n) text.push_back(random.Below(2) ? static_cast<char>(random.Next()) : "#0123456789.,/-$ "[random.Below(17)]);
+    texts.push_back(text);
+  }
+  for (const VerifierRow& row : Verifiers()) {
+    ASSERT_TRUE(args.contains(std::string(row.name))) << "no case for " << row.name;
+    for (const Json& a : args.at(std::string(row.name))) {
+      const auto verifier = Make(std::string(row.name), a);
+      for (const std::string& text : texts) {
+        const double score = Score(*verifier, text, {{"answer", "#### 12"}});
+        EXPECT_TRUE(std::isfinite(score) && score >= verifier->low() && score <= verifier->high());
+      }
+    }
+  }
+}
+
+TEST(RationalTest, ReadsWhatIsANumberAndNothingElse) {
+  EXPECT_EQ(ParseRational("0.5"), ParseRational("1/2"));
+  EXPECT_EQ(ParseRational("-3.50"), ParseRational("-7/2"));
+  EXPECT_EQ(ParseRational(".5"), ParseRational("1/2"));
+  for (const char* const text : {"", ".", "-", "1.2.3", "1,23", ",123", "1,2345", "1/2/3", "0x10", "1 2", "--1", "1/", "/2", "1.5/2"}) EXPECT_FALSE(ParseRational(text)) << text;
+}
+
+}  // namespace
+}  // namespace sluice
