@@ -16,7 +16,8 @@ struct TokenRun {
   auto operator<=>(const TokenRun&) const = default;
 };
 
-// One sampled completion with its prompt, as the queue delivered it. All columns have length T, prompt included.
+// One sampled completion with its prompt, as the queue delivered it. All columns have length T, prompt included. A row of
+// supervised data is one too: its mask is 1 on the answer, and it has neither log-probs, versions nor reward.
 struct Trajectory {
   uint32_t member = 0;
   uint32_t attempt = 0;
@@ -41,12 +42,6 @@ struct Group {
 struct Experience {
   int64_t k = 0;
   std::vector<Group> groups;
-};
-
-// One row of supervised data, already encoded: mask is 1 on the answer.
-struct Demonstration {
-  std::vector<int32_t> tokens;
-  std::vector<uint8_t> mask;
 };
 
 }  // namespace sluice::trainer

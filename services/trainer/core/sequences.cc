@@ -1,0 +1,144 @@
+#include "services/trainer/core/sequences.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/algorithms/registry.h"
+#include "common/algorithms/shaping.h"
+#include "common/base/status.h"
+
+namespace sluice::trainer {
+namespace {
+
+int64_t CountTrained(const Trajectory& trajectory) {
+  return std::count_if(trajectory.mask.begin(), trajectory.mask.end(), [](uint8_t m) { return m != 0; });
+}
+
+// Whether the trajectory's tokens train: not where its reward is no number, nor where the cap cut it and the job filters.
+bool Trains(const Settings& settings, const Trajectory& trajectory) {
+  if (settings.kind == Settings::Kind::kSft) return true;
+  return std::isfinite(trajectory.reward) && !(trajectory.truncated && settings.algorithm.advantage.truncated == "filter");
+}
+
+Sequence MakeSequence(const Trajectory& trajectory, uint32_t group) {
+  Sequence sequence;
+  sequence.group = group;
+  for (size_t t = 0; t < trajectory.tokens.size(); ++t) {
+    if (!trajectory.mask[t]) continue;
+    sequence.rows.push_back(static_cast<int32_t>(t) - 1);
+    sequence.targets.push_back(trajectory.tokens[t]);
+    if (!trajectory.logprobs.empty()) sequence.behavior.push_back(trajectory.logprobs[t]);
+  }
+  sequence.tokens.assign(trajectory.tokens.begin(), trajectory.tokens.begin() + sequence.rows.back() + 1);
+  return sequence;
+}
+
+AdvantageRule RuleOf(const Settings& settings) {
+  const auto* row = FindRow(AdvantageRows(), settings.algorithm.advantage.kind);
+  return row == nullptr ? AdvantageRule{} : row->value;
+}
+
+Aggregation AggregationOf(const Settings& settings) {
+  if (settings.kind == Settings::Kind::kSft) return kTokenMean;
+  const auto* row = FindRow(AggregationRows(), settings.algorithm.loss.aggregation);
+  return row == nullptr ? kTokenMean : row->value;
+}
+
+}  // namespace
+
+double ShapedReward(const Settings& settings, const Trajectory& trajectory) {
+  if (settings.algorithm.advantage.truncated != "penalty") return trajectory.reward;
+  return trajectory.reward +
+         SoftOverlong(CountTrained(trajectory), settings.max_response, DefaultOverlongBuffer(settings.max_response));
+}
+
+double MeanReward(const Settings& settings, absl::Span<const Group> groups) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const Group& group : groups) {
+    for (const Trajectory& trajectory : group.members) {
+      const double reward = ShapedReward(settings, trajectory);
+      if (!std::isfinite(reward)) continue;
+      sum += reward;
+      ++count;
+    }
+  }
+  return count == 0 ? 0 : sum / static_cast<double>(count);
+}
+
+SequenceBuilder::SequenceBuilder(const Settings& settings, int64_t k, double batch_mean)
+    : settings_(settings),
+      k_(k),
+      pooled_(RuleOf(settings).scale == Scale::kPooled),
+      aggregation_(AggregationOf(settings)),
+      advantages_(RuleOf(settings), batch_mean) {}
+
+absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajectory) const {
+  const auto name = [&] { return absl::StrCat("step ", k_, ", group ", group.id.hex(), " member ", trajectory.member, ": "); };
+  const size_t length = trajectory.tokens.size();
+  const bool rl = settings_.kind == Settings::Kind::kRl;
+  if (trajectory.mask.size() != length || (rl && (trajectory.logprobs.size() != length || trajectory.versions.size() != length))) {
+    return absl::InvalidArgumentError(absl::StrCat(name(), length, " tokens, ", trajectory.mask.size(), " mask entries, ",
+                                                   trajectory.logprobs.size(), " log-probs, ", trajectory.versions.size(),
+                                                   " versions"));
+  }
+  if (length > 0 && trajectory.mask[0]) {
+    return absl::InvalidArgumentError(absl::StrCat(name(), "its first token is trainable; a prompt of at least one token is needed"));
+  }
+  if (!rl) return absl::OkStatus();
+  for (size_t t = 0; t < length; ++t) {
+    const int64_t staleness = k_ - trajectory.versions[t];
+    if (!trajectory.mask[t] || (staleness >= 0 && staleness <= settings_.max_staleness)) continue;
+    return Error(absl::StatusCode::kFailedPrecondition, "STALE",
+                 absl::StrCat(name(), "token ", t, " is of version ", trajectory.versions[t], ", staleness ", staleness,
+                              " is not in 0..", settings_.max_staleness, " (max_staleness)"));
+  }
+  return absl::OkStatus();
+}
+
+void SequenceBuilder::CountVersions(const Trajectory& trajectory) {
+  std::vector<VersionRun> runs;
+  for (size_t t = 0; t < trajectory.tokens.size(); ++t) {
+    if (!trajectory.mask[t]) continue;
+    if (runs.empty() || runs.back().version.number != trajectory.versions[t]) runs.push_back({{0, trajectory.versions[t]}, 0, 0});
+    ++runs.back().count;
+  }
+  staleness_.Add(runs, k_);
+}
+
+absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Sequence>* out) {
+  for (const Group& group : groups) {
+    const uint32_t index = groups_++;
+    std::vector<double> rewards;
+    int64_t group_tokens = 0;
+    for (const Trajectory& trajectory : group.members) {
+      SLUICE_RETURN_IF_ERROR(Check(group, trajectory));
+      rewards.push_back(ShapedReward(settings_, trajectory));
+      if (Trains(settings_, trajectory)) group_tokens += CountTrained(trajectory);
+      if (settings_.kind == Settings::Kind::kRl && std::isfinite(trajectory.reward)) {
+        reward_sum_ += trajectory.reward;
+        ++reward_count_;
+      }
+    }
+    if (pooled_) rewards.insert(rewards.end(), group.pool.begin(), group.pool.end());
+    std::vector<double> advantages(group.members.size());
+    if (settings_.kind == Settings::Kind::kRl) advantages = advantages_.AddGroup(rewards);
+
+    for (size_t i = 0; i < group.members.size(); ++i) {
+      const Trajectory& trajectory = group.members[i];
+      const int64_t tokens = Trains(settings_, trajectory) ? CountTrained(trajectory) : 0;
+      if (tokens == 0) continue;
+      Sequence& sequence = out->emplace_back(MakeSequence(trajectory, index));
+      sequence.advantage = static_cast<float>(advantages[i]);
+      sequence.weight = aggregation_.sequence_weight(tokens, group_tokens);
+      counts_.tokens += tokens;
+      ++counts_.sequences;
+      if (settings_.kind == Settings::Kind::kRl) CountVersions(trajectory);
+    }
+    if (group_tokens > 0) ++counts_.prompts;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice::trainer

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/algorithms/advantage.h"
+#include "common/algorithms/aggregation.h"
+#include "common/algorithms/diagnostics.h"
+#include "services/trainer/core/experience.h"
+#include "services/trainer/core/settings.h"
+
+namespace sluice::trainer {
+
+// One trajectory with trained tokens, as the loss sees it. T_i trained tokens.
+struct Sequence {
+  uint32_t group = 0;                // In the order of the groups of the step.
+  std::vector<int32_t> tokens;       // Up to the last one that predicts a trained token; what follows has no gradient.
+  std::vector<int32_t> rows;         // [T_i] ascending: tokens[rows[j]] predicts targets[j].
+  std::vector<int32_t> targets;      // [T_i]
+  std::vector<float> behavior;       // [T_i] behaviour log-probs; empty in supervised data.
+  float advantage = 0;               // Up to SequenceBuilder::factor().
+  double weight = 1;                 // Of the aggregation, without the step's scale.
+};
+
+// Turns the groups of one step into sequences: shapes rewards, computes advantages, counts what the step's denominators
+// need, and refuses tokens that break the staleness bound, whatever the queue let through.
+class SequenceBuilder {
+ public:
+  // `batch_mean`: mean shaped reward of the whole step, for advantages centred on it. `settings` outlives the builder.
+  SequenceBuilder(const Settings& settings, int64_t k, double batch_mean = 0);
+
+  // Appends the groups' sequences to *out, those without a trained token left out.
+  // INVALID_ARGUMENT: columns of unequal length, a trained first token. FAILED_PRECONDITION STALE: a trained token's
+  // staleness is negative or above max_staleness. Both name the trajectory.
+  absl::Status Add(absl::Span<const Group> groups, std::vector<Sequence>* out);
+
+  // What all advantages are multiplied by once the step is complete.
+  double factor() const { return advantages_.Factor(); }
+  const StepCounts& counts() const { return counts_; }
+  const StalenessStats& staleness() const { return staleness_; }
+  const AdvantageStream& advantages() const { return advantages_; }
+  double reward_sum() const { return reward_sum_; }        // Unshaped.
+  int64_t reward_count() const { return reward_count_; }   // Members with a finite reward.
+
+ private:
+  absl::Status Check(const Group& group, const Trajectory& trajectory) const;
+  void CountVersions(const Trajectory& trajectory);
+
+  const Settings& settings_;
+  const int64_t k_;
+  const bool pooled_;  // The pool that rides with a group enters its statistics.
+  Aggregation aggregation_;
+  AdvantageStream advantages_;
+  StepCounts counts_;
+  StalenessStats staleness_;
+  uint32_t groups_ = 0;
+  double reward_sum_ = 0;
+  int64_t reward_count_ = 0;
+};
+
+// The reward that advantages are made of: the task reward, less the soft overlong penalty where the job asks for it.
+double ShapedReward(const Settings& settings, const Trajectory& trajectory);
+
+// Mean shaped reward over all members with a finite one; 0 if there are none.
+double MeanReward(const Settings& settings, absl::Span<const Group> groups);
+
+}  // namespace sluice::trainer

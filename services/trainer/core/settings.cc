@@ -1,0 +1,69 @@
+#include "services/trainer/core/settings.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/algorithms/registry.h"
+#include "common/algorithms/validate.h"
+#include "common/optim/schedule.h"
+
+namespace sluice::trainer {
+namespace {
+
+absl::Status Invalid(absl::string_view key, absl::string_view value, absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat(key, ": ", value, "; wanted ", wanted));
+}
+
+absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
+  bool known = false;
+  for (absl::string_view name : OptimizerNames()) known |= name == optimizer.name;
+  if (!known) return Invalid("trainer.optimizer.name", optimizer.name, absl::StrJoin(OptimizerNames(), " | "));
+  if (FindSchedule(optimizer.schedule) == nullptr) {
+    std::string names;
+    for (const ScheduleRow& row : ScheduleRows()) absl::StrAppend(&names, names.empty() ? "" : " | ", row.name);
+    return Invalid("trainer.optimizer.schedule", optimizer.schedule, names);
+  }
+  if (!(optimizer.lr >= 0)) return Invalid("trainer.optimizer.lr", absl::StrCat(optimizer.lr), "a number from 0");
+  for (double beta : {optimizer.beta1, optimizer.beta2}) {
+    if (!(beta >= 0 && beta < 1)) return Invalid("trainer.optimizer.betas", absl::StrCat(beta), "numbers in [0, 1)");
+  }
+  if (!(optimizer.eps >= 0)) return Invalid("trainer.optimizer.eps", absl::StrCat(optimizer.eps), "a number from 0");
+  if (!(optimizer.weight_decay >= 0)) {
+    return Invalid("trainer.optimizer.weight_decay", absl::StrCat(optimizer.weight_decay), "a number from 0");
+  }
+  if (!(optimizer.max_grad_norm >= 0)) {
+    return Invalid("trainer.optimizer.max_grad_norm", absl::StrCat(optimizer.max_grad_norm), "a number from 0 (off)");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Validate(const Settings& settings) {
+  if (absl::Status status = ValidateOptimizer(settings.optimizer); !status.ok()) return status;
+  if (settings.minibatches < 1) return Invalid("trainer.batching.minibatches", "0", "at least 1");
+  if (settings.micro_batch_tokens < 1) return Invalid("trainer.batching.micro_batch_tokens", "0", "at least 1");
+  if (!(settings.temperature > 0)) {
+    return Invalid("rollout.sampling.temperature", absl::StrCat(settings.temperature), "above 0, where tokens are trained on");
+  }
+  if (settings.kind == Settings::Kind::kSft) return absl::OkStatus();
+
+  const AlgorithmContext context{.group_size = settings.group_size,
+                                 .minibatches = settings.minibatches,
+                                 .max_response = settings.max_response,
+                                 .max_staleness = settings.max_staleness,
+                                 .has_reference = settings.reference};
+  std::string problems;
+  for (const AlgorithmProblem& problem : ValidateAlgorithm(settings.algorithm, context)) {
+    absl::StrAppend(&problems, problems.empty() ? "" : "; ", "algorithm.", problem.field, ": ", problem.message);
+  }
+  return problems.empty() ? absl::OkStatus() : absl::InvalidArgumentError(problems);
+}
+
+bool Streams(const Settings& settings) {
+  if (settings.kind != Settings::Kind::kRl || !settings.stream) return false;
+  if (settings.max_staleness != 0 || settings.minibatches != 1) return false;
+  const auto* row = FindRow(AdvantageRows(), settings.algorithm.advantage.kind);
+  return row != nullptr && row->value.centre != Centre::kBatch;
+}
+
+}  // namespace sluice::trainer
