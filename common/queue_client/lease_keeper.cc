@@ -1,0 +1,168 @@
+#include "common/queue_client/lease_keeper.h"
+
+#include <algorithm>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/queue_client/queue_client.h"
+#include "common/rpc/client.h"
+#include "common/rpc/convert.h"
+
+namespace sluice {
+namespace {
+constexpr size_t kPerCall = 1000;  // Leases in one Renew.
+}  // namespace
+
+struct LeaseKeeper::Impl {
+  QueueClient* const client;
+  const Options options;
+  rpc::Cancel cancel;
+  std::thread thread;
+
+  Mutex mu;
+  CondVar changed;
+  std::set<std::string> held ABSL_GUARDED_BY(mu);
+  std::vector<common::v1::Loaded> loaded ABSL_GUARDED_BY(mu);
+  int64_t wanted ABSL_GUARDED_BY(mu) = 0;  // Counts what must be told at once; ..
+  int64_t told ABSL_GUARDED_BY(mu) = 0;    // .. up to here it is.
+  bool active ABSL_GUARDED_BY(mu) = false;
+  bool stopped ABSL_GUARDED_BY(mu) = false;
+  absl::Duration period ABSL_GUARDED_BY(mu);
+  absl::Status failure ABSL_GUARDED_BY(mu);
+
+  void Run() ABSL_LOCKS_EXCLUDED(mu) {
+    rpc::Backoff backoff(client->options().backoff);
+    while (AwaitDue()) {
+      const absl::Status status = RenewAll();
+      if (cancel.triggered()) return;
+      if (status.ok()) {
+        backoff.Reset();
+        continue;
+      }
+      if (absl::IsFailedPrecondition(status)) {  // NOT_YET, RESTORE_FIRST: the job is being set up.
+        if (cancel.WaitFor(backoff.Next())) return;
+        continue;
+      }
+      {
+        MutexLock lock(&mu);
+        failure = status;
+        changed.NotifyAll();
+      }
+      if (options.failed) options.failed(status);
+      return;
+    }
+  }
+
+  // Waits for the next period, or something to tell. False: stopped.
+  bool AwaitDue() ABSL_LOCKS_EXCLUDED(mu) {
+    MutexLock lock(&mu);
+    while (!active && !stopped) changed.Wait(&mu);
+    const absl::Time due = absl::Now() + period;
+    while (!stopped && wanted == told) {
+      const absl::Duration left = due - absl::Now();
+      if (left <= absl::ZeroDuration()) return true;
+      changed.WaitFor(&mu, left);
+    }
+    return !stopped;
+  }
+
+  absl::Status RenewAll() ABSL_LOCKS_EXCLUDED(mu) {
+    std::vector<std::string> leases;
+    std::vector<common::v1::Loaded> versions;
+    int64_t telling = 0;
+    {
+      MutexLock lock(&mu);
+      leases.assign(held.begin(), held.end());
+      versions = loaded;
+      telling = wanted;
+    }
+    size_t from = 0;
+    do {
+      const size_t to = std::min(leases.size(), from + kPerCall);
+      queue::v1::RenewRequest request;
+      request.mutable_leases()->Add(leases.begin() + static_cast<ptrdiff_t>(from), leases.begin() + static_cast<ptrdiff_t>(to));
+      request.mutable_loaded()->Add(versions.begin(), versions.end());
+      SLUICE_RETURN_IF_ERROR(Renew(std::move(request)));
+      from = to;
+    } while (from < leases.size());
+    MutexLock lock(&mu);
+    told = telling;
+    changed.NotifyAll();
+    return absl::OkStatus();
+  }
+
+  absl::Status Renew(queue::v1::RenewRequest request) ABSL_LOCKS_EXCLUDED(mu) {
+    *request.mutable_call() = client->MakeCall();
+    queue::v1::RenewResponse response;
+    SLUICE_RETURN_IF_ERROR(
+        rpc::Call(client->channel(), request, &response,
+                  {.give_up = absl::InfiniteDuration(), .cancel = &cancel, .backoff = client->options().backoff}));
+    std::vector<std::string> lost;
+    {
+      MutexLock lock(&mu);
+      if (const absl::Duration ttl = rpc::FromProto(response.ttl()); ttl > absl::ZeroDuration()) period = ttl / 3;
+      for (const std::string& lease : response.lost()) {
+        if (held.erase(lease) > 0) lost.push_back(lease);  // Else it was given up meanwhile.
+      }
+    }
+    if (!lost.empty() && options.lost) options.lost(lost);
+    return absl::OkStatus();
+  }
+};
+
+LeaseKeeper::LeaseKeeper(QueueClient* client, Options options) : impl_(new Impl{client, std::move(options)}) {
+  {
+    MutexLock lock(&impl_->mu);
+    impl_->period = impl_->options.first_period;
+  }
+  impl_->thread = std::thread([this] { impl_->Run(); });
+}
+
+LeaseKeeper::~LeaseKeeper() { Stop(); }
+
+void LeaseKeeper::Hold(absl::string_view lease) {
+  MutexLock lock(&impl_->mu);
+  impl_->held.insert(std::string(lease));
+  if (impl_->active) return;
+  impl_->active = true;
+  impl_->changed.NotifyAll();
+}
+
+void LeaseKeeper::Forget(absl::string_view lease) {
+  MutexLock lock(&impl_->mu);
+  impl_->held.erase(std::string(lease));
+}
+
+void LeaseKeeper::SetLoaded(std::vector<common::v1::Loaded> loaded) {
+  MutexLock lock(&impl_->mu);
+  impl_->loaded = std::move(loaded);
+  impl_->active = true;
+  ++impl_->wanted;
+  impl_->changed.NotifyAll();
+}
+
+absl::Status LeaseKeeper::Sync() {
+  MutexLock lock(&impl_->mu);
+  impl_->active = true;
+  const int64_t mine = ++impl_->wanted;
+  impl_->changed.NotifyAll();
+  while (impl_->told < mine && !impl_->stopped && impl_->failure.ok()) impl_->changed.Wait(&impl_->mu);
+  if (impl_->told >= mine) return absl::OkStatus();
+  return impl_->failure.ok() ? absl::CancelledError("the lease keeper has stopped") : impl_->failure;
+}
+
+void LeaseKeeper::Stop() {
+  {
+    MutexLock lock(&impl_->mu);
+    impl_->stopped = true;
+    impl_->changed.NotifyAll();
+  }
+  impl_->cancel.Trigger();
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+
+}  // namespace sluice

@@ -1,0 +1,210 @@
+#include "common/queue_client/queue_client.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/digest.h"
+#include "common/base/id.h"
+#include "common/base/status.h"
+#include "common/rpc/client.h"
+#include "common/rpc/payload.h"
+#include "common/rpc/stream.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMaxInline = 64;
+
+// Copies field `f` of `record` to its place and checks its CRC.
+absl::Status CopyField(const common::v1::Record& record, int f, rpc::PayloadReader* payload, const QueueClient::Place& place,
+                       std::string* scratch) {
+  const common::v1::Field& field = record.fields(f);
+  const bool is_inline = !field.inline_().empty();
+  if (is_inline && field.inline_().size() != field.bytes()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_FRAME",
+                 absl::StrCat("field ", field.name(), " says ", field.bytes(), " bytes and carries ", field.inline_().size()));
+  }
+  if (!is_inline && field.bytes() > payload->left()) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_FRAME",
+                 absl::StrCat("field ", field.name(), " says ", field.bytes(), " bytes; ", payload->left(), " are left"));
+  }
+  char* to = place(record, f);
+  if (to == nullptr) {
+    scratch->resize(field.bytes());
+    to = scratch->data();
+  }
+  uint32_t crc = 0;
+  if (is_inline) {
+    crc = Crc32cCopy(field.inline_(), to);
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(crc, payload->Copy(field.bytes(), to));
+  }
+  if (crc == field.crc32c()) return absl::OkStatus();
+  return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+               absl::StrCat("field ", field.name(), " of group ", ToHex(record.owner().group()), " member ",
+                            record.owner().member(), ": CRC32C ", crc, ", wanted ", field.crc32c()));
+}
+
+}  // namespace
+
+QueueClient::QueueClient(std::shared_ptr<rpc::Channel> channel, Options options)
+    : channel_(std::move(channel)), options_(std::move(options)) {}
+
+common::v1::Call QueueClient::MakeCall(bool with_request) const {
+  common::v1::Call call;
+  call.mutable_job()->set_job(options_.job);
+  call.mutable_job()->set_incarnation(options_.incarnation);
+  call.mutable_job()->set_worker(options_.worker);
+  if (with_request) call.set_request(RandomId16());
+  return call;
+}
+
+absl::Status QueueClient::CallUntil(const google::protobuf::Message& request, google::protobuf::Message* response,
+                                    rpc::Cancel* cancel) {
+  return rpc::Call(*channel_, request, response, {.give_up = options_.give_up, .cancel = cancel, .backoff = options_.backoff});
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> QueueClient::Call(Request* request) {
+  *request->mutable_call() = MakeCall();
+  Response response;
+  SLUICE_RETURN_IF_ERROR(CallUntil(*request, &response, options_.cancel));
+  return response;
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> QueueClient::CallParked(Request* request, bool with_request) {
+  *request->mutable_call() = MakeCall(with_request);
+  Response response;
+  SLUICE_RETURN_IF_ERROR(CallUntil(*request, &response, options_.drain == nullptr ? options_.cancel : options_.drain));
+  return response;
+}
+
+absl::StatusOr<queue::v1::AdmitResponse> QueueClient::Admit(queue::v1::AdmitRequest request) {
+  return CallParked<queue::v1::AdmitRequest, queue::v1::AdmitResponse>(&request, /*with_request=*/true);
+}
+absl::StatusOr<queue::v1::LeaseTasksResponse> QueueClient::LeaseTasks(queue::v1::LeaseTasksRequest request) {
+  return CallParked<queue::v1::LeaseTasksRequest, queue::v1::LeaseTasksResponse>(&request, /*with_request=*/true);
+}
+absl::StatusOr<queue::v1::AcquireBatchResponse> QueueClient::AcquireBatch(queue::v1::AcquireBatchRequest request) {
+  return CallParked<queue::v1::AcquireBatchRequest, queue::v1::AcquireBatchResponse>(&request, /*with_request=*/false);
+}
+absl::StatusOr<queue::v1::SealResponse> QueueClient::Seal(queue::v1::SealRequest request) {
+  return Call<queue::v1::SealRequest, queue::v1::SealResponse>(&request);
+}
+absl::StatusOr<queue::v1::DropResponse> QueueClient::Drop(queue::v1::DropRequest request) {
+  return Call<queue::v1::DropRequest, queue::v1::DropResponse>(&request);
+}
+absl::StatusOr<queue::v1::RenewResponse> QueueClient::Renew(queue::v1::RenewRequest request) {
+  return Call<queue::v1::RenewRequest, queue::v1::RenewResponse>(&request);
+}
+absl::StatusOr<queue::v1::ReleaseResponse> QueueClient::Release(queue::v1::ReleaseRequest request) {
+  return Call<queue::v1::ReleaseRequest, queue::v1::ReleaseResponse>(&request);
+}
+absl::StatusOr<queue::v1::ApplyResponse> QueueClient::Apply(queue::v1::ApplyRequest request) {
+  return Call<queue::v1::ApplyRequest, queue::v1::ApplyResponse>(&request);
+}
+absl::StatusOr<queue::v1::DurableResponse> QueueClient::Durable(queue::v1::DurableRequest request) {
+  return Call<queue::v1::DurableRequest, queue::v1::DurableResponse>(&request);
+}
+absl::StatusOr<queue::v1::RestoreResponse> QueueClient::Restore(queue::v1::RestoreRequest request) {
+  return Call<queue::v1::RestoreRequest, queue::v1::RestoreResponse>(&request);
+}
+absl::StatusOr<queue::v1::AdvanceVersionResponse> QueueClient::AdvanceVersion(queue::v1::AdvanceVersionRequest request) {
+  return Call<queue::v1::AdvanceVersionRequest, queue::v1::AdvanceVersionResponse>(&request);
+}
+
+absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, const Place& place,
+                                  std::vector<common::v1::Want>* missing) {
+  rpc::ClientStream stream(*channel_, *queue::v1::GetRequest::descriptor(), options_.cancel);
+  if (stream.Write(request)) stream.WritesDone();
+  std::string scratch;
+  bool ended = false;
+  for (rpc::Frame frame; stream.ReadFrame(&frame);) {
+    queue::v1::GetHeader header;
+    SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
+    rpc::PayloadReader payload(frame);
+    for (const common::v1::Record& record : header.records()) {
+      for (int f = 0; f < record.fields_size(); ++f) {
+        SLUICE_RETURN_IF_ERROR(CopyField(record, f, &payload, place, &scratch));
+      }
+    }
+    missing->insert(missing->end(), header.missing().begin(), header.missing().end());
+    ended = ended || header.end();
+  }
+  SLUICE_RETURN_IF_ERROR(stream.Finish());
+  if (!ended) return absl::UnavailableError("QueueService.Get: the answer ended before its end");
+  return absl::OkStatus();
+}
+
+absl::Status QueueClient::Get(absl::string_view lease, absl::Span<const common::v1::Want> wants, const Place& place,
+                              std::vector<common::v1::Want>* missing) {
+  queue::v1::GetRequest request;
+  *request.mutable_call() = MakeCall();
+  request.set_lease(std::string(lease));
+  request.mutable_wants()->Add(wants.begin(), wants.end());
+  const absl::Time end = absl::Now() + options_.give_up;
+  rpc::Backoff backoff(options_.backoff);
+  std::vector<common::v1::Want> gone;
+  while (true) {
+    gone.clear();
+    const absl::Status status = GetOnce(request, place, &gone);
+    if (status.ok()) break;
+    if (options_.cancel != nullptr && options_.cancel->triggered()) return absl::CancelledError("QueueService.Get: ended");
+    if (!absl::IsUnavailable(status)) return status;
+    const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
+    if (absl::Now() + wait >= end) return status;
+    if (options_.cancel == nullptr) {
+      absl::SleepFor(wait);
+    } else if (options_.cancel->WaitFor(wait)) {
+      return absl::CancelledError("QueueService.Get: ended");
+    }
+  }
+  if (missing != nullptr) {
+    missing->insert(missing->end(), gone.begin(), gone.end());
+  } else if (!gone.empty()) {
+    return Error(absl::StatusCode::kNotFound, "GONE",
+                 absl::StrCat("the queue has dropped or freed ", gone.size(), " of ", wants.size(), " items; the first: group ",
+                              ToHex(gone[0].owner().group()), " member ", gone[0].owner().member()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(absl::string_view lease,
+                                                                      absl::Span<const common::v1::Want> wants,
+                                                                      std::vector<common::v1::Want>* missing) {
+  std::vector<Fetched> fetched;
+  // Fields are asked for in order: the first of a record opens it. Records without fields carry nothing to fetch.
+  const auto place = [&](const common::v1::Record& record, int field) {
+    if (field == 0) fetched.push_back({record, std::vector<std::string>(record.fields_size())});
+    std::string& bytes = fetched.back().fields[field];
+    bytes.resize(record.fields(field).bytes());
+    return bytes.data();
+  };
+  SLUICE_RETURN_IF_ERROR(Get(lease, wants, place, missing));
+  return fetched;
+}
+
+void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape, absl::string_view bytes,
+              common::v1::Record* record, std::string* payload) {
+  common::v1::Field* field = record->add_fields();
+  field->set_name(std::string(name));
+  field->set_dtype(dtype);
+  field->mutable_shape()->Add(shape.begin(), shape.end());
+  field->set_bytes(bytes.size());
+  field->set_crc32c(Crc32c(bytes));
+  payload->append(bytes.data(), bytes.size());
+}
+
+void AddInlineField(absl::string_view name, common::v1::Dtype dtype, absl::string_view bytes, common::v1::Record* record) {
+  SLUICE_CHECK(bytes.size() <= kMaxInline);
+  common::v1::Field* field = record->add_fields();
+  field->set_name(std::string(name));
+  field->set_dtype(dtype);
+  field->set_bytes(bytes.size());
+  field->set_crc32c(Crc32c(bytes));
+  field->set_inline_(std::string(bytes));
+}
+
+}  // namespace sluice

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/rpc/backoff.h"
+#include "common/rpc/cancel.h"
+#include "common/rpc/channel.h"
+#include "sluice/queue/v1/queue.pb.h"
+
+// The queue as rollouts, rewards and trainers use it: channels, retries and the caller's name are hidden, messages are the
+// contracts' own. Leases are kept by lease_keeper.h, pieces go through put_stream.h, changes come by queue_watch.h.
+namespace sluice {
+
+// One worker's calls for one job, to one queue.
+//
+// Thread-safe; each call blocks its caller. A call goes on through UNAVAILABLE and DEADLINE_EXCEEDED for `give_up`: a queue
+// that is away, or has not heard of this worker yet, is waited for. Other errors go up at once, with their reason:
+// ABORTED FENCED (another incarnation has taken over: stop), ABORTED LEASE_LOST, FAILED_PRECONDITION NOT_YET or
+// RESTORE_FIRST. CANCELLED: `cancel` or `drain` was triggered.
+class QueueClient {
+ public:
+  struct Options {
+    std::string job;          // 32 hex digits.
+    std::string worker;       // Daemon id.
+    int64_t incarnation = 0;  // Of trainers the gang's, else the daemon's own.
+    rpc::Cancel* cancel = nullptr;  // Ends all calls; outlives the client, as does the next.
+    rpc::Cancel* drain = nullptr;   // Ends Admit, LeaseTasks and AcquireBatch alone. Null: they end by `cancel`.
+    absl::Duration give_up = absl::InfiniteDuration();
+    rpc::BackoffOptions backoff;
+  };
+
+  QueueClient(std::shared_ptr<rpc::Channel> channel, Options options);
+
+  const Options& options() const { return options_; }
+  const rpc::Channel& channel() const { return *channel_; }
+
+  // Fills in request.call. A parked call's `wait` unset: 30 s; its empty answer means: ask again.
+  absl::StatusOr<queue::v1::AdmitResponse> Admit(queue::v1::AdmitRequest request);
+  absl::StatusOr<queue::v1::LeaseTasksResponse> LeaseTasks(queue::v1::LeaseTasksRequest request);
+  absl::StatusOr<queue::v1::AcquireBatchResponse> AcquireBatch(queue::v1::AcquireBatchRequest request);
+  absl::StatusOr<queue::v1::SealResponse> Seal(queue::v1::SealRequest request);
+  absl::StatusOr<queue::v1::DropResponse> Drop(queue::v1::DropRequest request);
+  absl::StatusOr<queue::v1::RenewResponse> Renew(queue::v1::RenewRequest request);
+  absl::StatusOr<queue::v1::ReleaseResponse> Release(queue::v1::ReleaseRequest request);
+  absl::StatusOr<queue::v1::ApplyResponse> Apply(queue::v1::ApplyRequest request);
+  absl::StatusOr<queue::v1::DurableResponse> Durable(queue::v1::DurableRequest request);
+  absl::StatusOr<queue::v1::RestoreResponse> Restore(queue::v1::RestoreRequest request);
+  absl::StatusOr<queue::v1::AdvanceVersionResponse> AdvanceVersion(queue::v1::AdvanceVersionRequest request);
+
+  // Where the bytes of record.fields(field) go: memory for its `bytes` bytes, which begin at its `from`; null: nowhere.
+  using Place = std::function<char*(const common::v1::Record& record, int field)>;
+  // Reads fields under a lease, each straight into its place, inline ones too, CRC checked. Records come in the order of
+  // `wants`. A broken stream is read again from its start, so a place may be asked for twice. What the queue no longer has
+  // is appended to `missing`, or, where that is null, is NOT_FOUND GONE.
+  // DATA_LOSS BAD_CRC: bytes changed on the way. INVALID_ARGUMENT: the queue's message is malformed.
+  absl::Status Get(absl::string_view lease, absl::Span<const common::v1::Want> wants, const Place& place,
+                   std::vector<common::v1::Want>* missing = nullptr);
+
+  // A record with the bytes of each of its fields.
+  struct Fetched {
+    common::v1::Record record;
+    std::vector<std::string> fields;
+  };
+  // The same into strings; right where little is read.
+  absl::StatusOr<std::vector<Fetched>> GetAll(absl::string_view lease, absl::Span<const common::v1::Want> wants,
+                                              std::vector<common::v1::Want>* missing = nullptr);
+
+  // JobRef of this worker; with a new request id where asked for.
+  common::v1::Call MakeCall(bool with_request = false) const;
+
+ private:
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(Request* request);
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> CallParked(Request* request, bool with_request);
+  absl::Status CallUntil(const google::protobuf::Message& request, google::protobuf::Message* response, rpc::Cancel* cancel);
+  absl::Status GetOnce(const queue::v1::GetRequest& request, const Place& place, std::vector<common::v1::Want>* missing);
+
+  const std::shared_ptr<rpc::Channel> channel_;
+  const Options options_;
+};
+
+// Adds a field to a record whose bytes ride in `payload`, or in the field itself (at most 64 bytes), with their CRC.
+void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape, absl::string_view bytes,
+              common::v1::Record* record, std::string* payload);
+void AddInlineField(absl::string_view name, common::v1::Dtype dtype, absl::string_view bytes, common::v1::Record* record);
+
+}  // namespace sluice
