@@ -23,7 +23,7 @@ struct LossSpec {
   std::string prox = "recompute";  // A row of ProxRows().
   double clip_low = 0.2;           // The ratio is clipped to [1 - clip_low, 1 + clip_high].
   double clip_high = 0.28;
-  std::optional<double> dual;         // Dual clip c > 1; unset: off.
+  std::optional<double> dual = 3.0;   // Dual clip c > 1; unset: off.
   std::optional<double> tis = 2.0;    // Cap of the importance weight; unset: weights are 1.
   std::string tis_level = "token";    // A row of WeightRows(): one weight per token, or one per sequence.
   std::optional<double> veto = 1e-4;  // A sequence with a token weight below this is left out; unset: none is.

@@ -1,0 +1,183 @@
+#include "common/algorithms/advantage.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "common/algorithms/shaping.h"
+#include "common/base/splitmix.h"
+#include "tests/common/algorithms/oracle.h"
+
+namespace sluice {
+namespace {
+
+using testing::Each;
+
+// Groups P = (1, 0, 0.5, 1) and Q = (0, 1).
+const std::vector<double> kRewards = {1, 0, 0.5, 1, 0, 1};
+const std::vector<int64_t> kGroups = {7, 7, 7, 7, 3, 3};
+
+struct AdvantageOracle {
+  std::string kind;
+  std::vector<double> wanted;  // On P + Q.
+};
+const std::vector<AdvantageOracle> kOracles = {
+    {"grpo", {0.783348, -1.305580, -0.261116, 0.783348, -0.707106, 0.707106}},
+    {"dr_grpo", {0.375, -0.625, -0.125, 0.375, -0.5, 0.5}},
+    {"rloo", {0.5, -0.833333, -0.166667, 0.5, -1, 1}},
+    {"pool_loo", {0.917661, -1.529435, -0.305887, 0.917661, -1.835323, 1.835323}},
+    {"lite_ppo", {0.769482, -1.282470, -0.256494, 0.769482, -1.025976, 1.025976}},
+};
+
+std::vector<double> Of(AdvantageRule rule, std::vector<double> rewards, std::vector<int64_t> groups) {
+  return Advantages(rule, rewards, groups).advantage;
+}
+
+TEST(AdvantageTest, EveryRowHasAnOracle) {
+  std::vector<std::string> tested;
+  for (const AdvantageOracle& oracle : kOracles) tested.push_back(oracle.kind);
+  ExpectOracleForEveryRow(AdvantageRows(), tested);
+}
+
+TEST(AdvantageTest, RowsGiveTheWorkedNumbers) {
+  for (const AdvantageOracle& oracle : kOracles) {
+    ExpectAllClose(Of(FindRow(AdvantageRows(), oracle.kind)->value, kRewards, kGroups), oracle.wanted, oracle.kind);
+  }
+}
+
+TEST(AdvantageTest, CentreAndScaleCombineFreely) {
+  ExpectAllClose(Of({Centre::kNone, Scale::kNone}, kRewards, kGroups), kRewards, "raw");
+  const double mean = 3.5 / 6;
+  std::vector<double> centred;
+  for (double r : kRewards) centred.push_back(r - mean);
+  ExpectAllClose(Of({Centre::kBatch, Scale::kNone}, kRewards, kGroups), centred, "batch centre");
+  double squares = 0;
+  for (double c : centred) squares += c * c;
+  for (double& c : centred) c /= std::sqrt(squares / 5) + 1e-6;
+  ExpectAllClose(Of({Centre::kBatch, Scale::kBatch}, kRewards, kGroups), centred, "batch centre, batch scale");
+}
+
+TEST(AdvantageTest, SumIsZeroOverAGroupAndAShiftOfRewardsChangesNothing) {
+  for (const Row<AdvantageRule>& row : AdvantageRows()) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      SCOPED_TRACE(testing::Message() << row.name << " seed " << seed);
+      SplitMix64 random(seed);
+      std::vector<double> rewards, shifted;
+      std::vector<int64_t> groups;
+      for (int i = 0; i < 24; ++i) {
+        groups.push_back(static_cast<int64_t>(random.Below(4)));
+        rewards.push_back(random.Uniform());
+        shifted.push_back(rewards.back() + 5);
+      }
+      const std::vector<double> a = Of(row.value, rewards, groups), b = Of(row.value, shifted, groups);
+      std::vector<double> sums(4, 0.0);
+      for (int i = 0; i < 24; ++i) {
+        sums[groups[i]] += a[i];
+        EXPECT_NEAR(a[i], b[i], 1e-10);
+      }
+      for (double sum : sums) EXPECT_NEAR(sum, 0, 1e-10);
+    }
+  }
+}
+
+TEST(AdvantageTest, RlooIsDrGrpoTimesNOverNMinusOne) {
+  const std::vector<double> rloo = Of({Centre::kGroupLoo, Scale::kNone}, {0.3, 0.9, 0.1}, {0, 0, 0});
+  const std::vector<double> dr = Of({Centre::kGroup, Scale::kNone}, {0.3, 0.9, 0.1}, {0, 0, 0});
+  for (int i = 0; i < 3; ++i) EXPECT_NEAR(rloo[i], 1.5 * dr[i], 1e-12);
+}
+
+TEST(AdvantageTest, GrpoDoesNotDependOnTheUnitOfRewards) {
+  const std::vector<double> a = Of({Centre::kGroup, Scale::kGroup}, {1, 2, 4}, {0, 0, 0});
+  const std::vector<double> b = Of({Centre::kGroup, Scale::kGroup}, {100, 200, 400}, {0, 0, 0});
+  for (int i = 0; i < 3; ++i) EXPECT_NEAR(a[i], b[i], 2e-6);
+}
+
+TEST(AdvantageTest, EqualRewardsGiveExactlyZero) {
+  for (const Row<AdvantageRule>& row : AdvantageRows()) {
+    const AdvantageResult r = Advantages(row.value, {0.1, 0.1, 0.1}, {0, 0, 0});
+    EXPECT_THAT(r.advantage, Each(0.0)) << row.name;
+    EXPECT_EQ(r.flat_groups, 1) << row.name;
+  }
+}
+
+TEST(AdvantageTest, AGroupOfOneGetsZeroAndEntersNoStatistic) {
+  for (const Row<AdvantageRule>& row : AdvantageRows()) {
+    std::vector<double> rewards = kRewards;
+    std::vector<int64_t> groups = kGroups;
+    rewards.push_back(9);
+    groups.push_back(5);
+    const AdvantageResult r = Advantages(row.value, rewards, groups);
+    EXPECT_EQ(r.advantage.back(), 0) << row.name;
+    EXPECT_EQ(r.singleton_groups, 1) << row.name;
+    const std::vector<double> without = Of(row.value, kRewards, kGroups);
+    for (size_t i = 0; i < without.size(); ++i) EXPECT_EQ(r.advantage[i], without[i]) << row.name;
+  }
+}
+
+TEST(AdvantageTest, ARewardThatIsNotFiniteIsLeftOutAndCounted) {
+  for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    for (const Row<AdvantageRule>& row : AdvantageRows()) {
+      std::vector<double> rewards = kRewards;
+      std::vector<int64_t> groups = kGroups;
+      rewards.insert(rewards.begin(), bad);
+      groups.insert(groups.begin(), 7);
+      const AdvantageResult r = Advantages(row.value, rewards, groups);
+      const std::vector<double> without = Of(row.value, kRewards, kGroups);
+      EXPECT_EQ(r.advantage[0], 0) << row.name;
+      EXPECT_EQ(r.bad_rewards, 1) << row.name;
+      for (size_t i = 0; i < without.size(); ++i) EXPECT_EQ(r.advantage[i + 1], without[i]) << row.name;
+    }
+  }
+}
+
+TEST(AdvantageTest, NothingGivesNothing) {
+  for (const Row<AdvantageRule>& row : AdvantageRows()) EXPECT_TRUE(Of(row.value, {}, {}).empty());
+}
+
+TEST(AdvantageTest, GroupsInAnyOrderGiveTheSameStep) {
+  for (const Row<AdvantageRule>& row : AdvantageRows()) {
+    const std::vector<double> a = Of(row.value, kRewards, kGroups);
+    const std::vector<double> b = Of(row.value, {0, 1, 1, 0, 0.5, 1}, {3, 3, 7, 7, 7, 7});
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(a[i], b[i + 2]) << row.name;
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(a[i + 4], b[i]) << row.name;
+  }
+}
+
+TEST(AdvantageTest, AStreamOfGroupsTimesItsFactorIsTheWholeStep) {
+  for (const Row<AdvantageRule>& row : AdvantageRows()) {
+    AdvantageStream stream(row.value);
+    std::vector<double> streamed = stream.AddGroup({1, 0, 0.5, 1});
+    const std::vector<double> second = stream.AddGroup({0, 1});
+    streamed.insert(streamed.end(), second.begin(), second.end());
+    for (double& a : streamed) a *= stream.Factor();
+    ExpectAllClose(streamed, Of(row.value, kRewards, kGroups), std::string(row.name));
+    EXPECT_EQ(stream.Factor() == 1, !StepWide(row.value)) << row.name;
+  }
+}
+
+TEST(ShapingTest, EveryTruncationRowIsKnownHere) {
+  ExpectOracleForEveryRow(TruncationRows(), {"keep", "filter", "penalty"});
+}
+
+TEST(ShapingTest, SoftOverlongFallsLinearlyThroughTheBuffer) {
+  EXPECT_EQ(SoftOverlong(16000, 20480, 4096), 0);
+  EXPECT_EQ(SoftOverlong(16384, 20480, 4096), 0);
+  EXPECT_EQ(SoftOverlong(18432, 20480, 4096), -0.5);
+  EXPECT_EQ(SoftOverlong(20480, 20480, 4096), -1);
+  EXPECT_EQ(SoftOverlong(30000, 20480, 4096), -1);
+  EXPECT_EQ(SoftOverlong(18432, 20480, 4096, 0.5), -0.25);
+  EXPECT_EQ(SoftOverlong(20480, 20480, 0), 0);
+  EXPECT_EQ(DefaultOverlongBuffer(20480), 4096);
+}
+
+TEST(ShapingTest, OnlyGroupsWithASpreadCarryASignal) {
+  EXPECT_EQ(SignalOf({1, 0, 0.5, 1}), GroupSignal::kSignal);
+  EXPECT_EQ(SignalOf({1, 1, 1, 1}), GroupSignal::kAllOne);
+  EXPECT_EQ(SignalOf({0, 0}), GroupSignal::kAllZero);
+  EXPECT_EQ(SignalOf({0.3, 0.3, 0.3}), GroupSignal::kAllEqual);
+  EXPECT_EQ(SignalOf({1}), GroupSignal::kSingle);
+  EXPECT_EQ(SignalOf({}), GroupSignal::kSingle);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,165 @@
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/splitmix.h"
+#include "common/optim/adamw.h"
+#include "common/optim/bf16.h"
+#include "common/optim/grad_norm.h"
+#include "common/optim/schedule.h"
+
+namespace sluice {
+namespace {
+
+constexpr AdamWOptions kOptions = {.weight_decay = 0.01};
+
+TEST(AdamWTest, GivesTheWorkedNumbers) {
+  float p = 1, m = 0, v = 0;
+  const float grads[] = {0.5f, -0.2f, 0.1f};
+  const double wanted_p[] = {0.899, 0.863540, 0.824738}, wanted_m[] = {0.05, 0.025, 0.0325},
+               wanted_v[] = {0.00025, 0.00028975, 0.00029946};
+  for (int t = 1; t <= 3; ++t) {
+    AdamWStep(kOptions, t, 0.1, true, 1, 1, &grads[t - 1], &p, &m, &v);
+    EXPECT_NEAR(p, wanted_p[t - 1], 2e-6);
+    EXPECT_NEAR(m, wanted_m[t - 1], 2e-6);
+    EXPECT_NEAR(v, wanted_v[t - 1], 1e-8);
+  }
+}
+
+TEST(AdamWTest, GainsAndBiasesDoNotDecay) {
+  float p = 1, m = 0, v = 0;
+  const float grad = 0;
+  AdamWStep(kOptions, 1, 0.1, false, 1, 1, &grad, &p, &m, &v);
+  EXPECT_EQ(p, 1);
+  AdamWStep(kOptions, 2, 0.1, true, 1, 1, &grad, &p, &m, &v);
+  EXPECT_FLOAT_EQ(p, 0.999f);
+}
+
+TEST(AdamWTest, TheGradientScaleIsAppliedBeforeTheMoments) {
+  float p1 = 1, m1 = 0, v1 = 0, p2 = 1, m2 = 0, v2 = 0;
+  const float g1 = 2, g2 = 0.5f;
+  AdamWStep(kOptions, 1, 0.1, true, 0.25, 1, &g1, &p1, &m1, &v1);
+  AdamWStep(kOptions, 1, 0.1, true, 1, 1, &g2, &p2, &m2, &v2);
+  EXPECT_EQ(p1, p2);
+  EXPECT_EQ(m1, m2);
+  EXPECT_EQ(v1, v2);
+}
+
+TEST(AdamWTest, SplittingATensorChangesNoBit) {
+  constexpr int kN = 101;
+  std::vector<float> g(kN), p(kN), m(kN, 0.0f), v(kN, 0.0f);
+  SplitMix64 random(1);
+  for (int i = 0; i < kN; ++i) g[i] = static_cast<float>(random.Uniform() - 0.5), p[i] = static_cast<float>(random.Uniform());
+  std::vector<float> p2 = p, m2 = m, v2 = v;
+  for (int t = 1; t <= 3; ++t) {
+    AdamWStep(kOptions, t, 0.1, true, 1, kN, g.data(), p.data(), m.data(), v.data());
+    AdamWStep(kOptions, t, 0.1, true, 1, 37, g.data(), p2.data(), m2.data(), v2.data());
+    AdamWStep(kOptions, t, 0.1, true, 1, kN - 37, g.data() + 37, p2.data() + 37, m2.data() + 37, v2.data() + 37);
+  }
+  EXPECT_EQ(p, p2);
+  EXPECT_EQ(m, m2);
+  EXPECT_EQ(v, v2);
+}
+
+TEST(GradNormTest, ClipsByTheGlobalNorm) {
+  const float g[] = {3, 4, 12};
+  const double norm = std::sqrt(SumOfSquares(g, 3));
+  EXPECT_DOUBLE_EQ(norm, 13);
+  const double factor = ClipFactor(norm, 1.0);
+  EXPECT_NEAR(factor, 0.0769231, 1e-7);
+  EXPECT_NEAR(3 * factor, 0.230769, 1e-6);
+  EXPECT_NEAR(12 * factor, 0.923077, 1e-6);
+  EXPECT_EQ(ClipFactor(0.5, 1.0), 1);
+  EXPECT_EQ(ClipFactor(1e9, 0), 1);
+  EXPECT_EQ(ClipFactor(0, 1.0), 1);
+}
+
+TEST(GradNormTest, TheSumIsThatOfEveryElementAtEveryLength) {
+  for (int n = 0; n < 40; ++n) {
+    std::vector<float> ones(n, 2.0f);
+    EXPECT_EQ(SumOfSquares(ones.data(), n), 4.0 * n);
+  }
+  const float bad[] = {1, std::nanf(""), 2};
+  EXPECT_TRUE(std::isnan(SumOfSquares(bad, 3)));
+  const float large[] = {1e30f, 1e30f};
+  EXPECT_TRUE(std::isfinite(SumOfSquares(large, 2)));  // fp64: no overflow where fp32 has one.
+}
+
+TEST(ScheduleTest, EveryRowGivesTheWorkedNumbers) {
+  for (const ScheduleRow& row : ScheduleRows()) {
+    const Schedule s{.warmup = 4, .total = 12, .floor = 0.1, .shape = row.shape};
+    EXPECT_DOUBLE_EQ(s.Factor(0), 0.25) << row.name;
+    EXPECT_DOUBLE_EQ(s.Factor(3), 1) << row.name;
+    EXPECT_DOUBLE_EQ(s.Factor(4), 1) << row.name;
+    if (row.name == "cosine") {
+      EXPECT_NEAR(s.Factor(6), 0.868198, 1e-6);
+      EXPECT_NEAR(s.Factor(8), 0.55, 1e-12);
+      EXPECT_NEAR(s.Factor(12), 0.1, 1e-12);
+      EXPECT_NEAR(s.Factor(20), 0.1, 1e-12);
+    } else if (row.name == "constant") {
+      for (int step : {6, 8, 12, 20}) EXPECT_EQ(s.Factor(step), 1);
+    } else {
+      ADD_FAILURE() << "no oracle for " << row.name;
+    }
+  }
+  EXPECT_EQ(FindSchedule("cosinus"), nullptr);
+  EXPECT_EQ(Schedule{}.Factor(0), 1);
+  EXPECT_THAT(OptimizerNames(), testing::ElementsAre("adamw"));
+}
+
+TEST(Bf16Test, MasterWeightsMoveWhereBf16WouldStandStill) {
+  float master = 1;
+  const float wanted[] = {1.0f, 0.99609375f, 0.99609375f, 0.99609375f, 0.99609375f};
+  float pure = 1;
+  for (float cast : wanted) {
+    master -= 0.001f;
+    EXPECT_EQ(FloatFromBf16(Bf16FromFloat(master)), cast);
+    pure = FloatFromBf16(Bf16FromFloat(pure - 0.001f));
+    EXPECT_EQ(pure, 1);
+  }
+}
+
+// The nearest of the two neighbours by exact arithmetic; on a tie the one whose last bit is 0.
+uint16_t SlowBf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint16_t toward_zero = static_cast<uint16_t>(bits >> 16);
+  const double low = FloatFromBf16(toward_zero), value = x;
+  const uint16_t next = static_cast<uint16_t>(toward_zero + 1);
+  // The step beyond the largest finite number is infinity, at the distance the format would have continued with.
+  const double high = (next & 0x7fff) == 0x7f80 ? std::copysign(std::ldexp(1.0, 128), value) : FloatFromBf16(next);
+  const double down = std::abs(value - low), up = std::abs(high - value);
+  if (down != up) return down < up ? toward_zero : next;
+  return toward_zero & 1 ? next : toward_zero;
+}
+
+TEST(Bf16Test, RoundsToNearestEven) {
+  SplitMix64 random(5);
+  std::vector<float> master;
+  for (int i = 0; i < 100000; ++i) {
+    uint32_t bits = static_cast<uint32_t>(random.Next());
+    if (i % 4 == 1) bits = (bits & 0xffff0000u) | 0x8000u;  // A tie.
+    if (i % 4 == 2) bits &= 0x807fffffu;                    // A subnormal.
+    if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0xbfffffffu;
+    master.push_back(std::bit_cast<float>(bits));
+  }
+  master.push_back(std::numeric_limits<float>::max());
+  master.push_back(0.0f);
+  master.push_back(-0.0f);
+  std::vector<uint16_t> working(master.size());
+  CastToBf16(master.data(), static_cast<int64_t>(master.size()), working.data());
+  for (size_t i = 0; i < master.size(); ++i) ASSERT_EQ(working[i], SlowBf16(master[i])) << std::hexfloat << master[i];
+}
+
+TEST(Bf16Test, NotFiniteStaysNotFinite) {
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(FloatFromBf16(Bf16FromFloat(inf)), inf);
+  EXPECT_EQ(FloatFromBf16(Bf16FromFloat(-inf)), -inf);
+  EXPECT_TRUE(std::isnan(FloatFromBf16(Bf16FromFloat(std::bit_cast<float>(0x7f800001u)))));
+}
+
+}  // namespace
+}  // namespace sluice
