@@ -1,0 +1,21 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+namespace sluice::common::v1 {
+class WaitEdge;
+}  // namespace sluice::common::v1
+
+namespace sluice::daemon {
+
+// AdminService as every daemon has it: Explain asks `explain` for the waits of one job (its id), and Failpoint arms one in
+// builds that have them (UNIMPLEMENTED elsewhere). `explain` runs on gRPC's threads and must not block.
+std::unique_ptr<grpc::Service> MakeAdminService(std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain);
+
+}  // namespace sluice::daemon

@@ -1,0 +1,164 @@
+#include "services/reward/program.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+#include "common/daemon/admin_service.h"
+#include "common/log/log.h"
+#include "common/rpc/convert.h"
+#include "google/protobuf/util/json_util.h"
+#include "sluice/registry/v1/registry.pb.h"
+
+namespace sluice::reward {
+namespace {
+
+absl::StatusOr<nlohmann::json> ArgsOf(const google::protobuf::Struct& args) {
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(args, &text).ok()) return absl::InvalidArgumentError("args cannot be read");
+  return nlohmann::json::parse(text);
+}
+
+absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward) {
+  std::vector<RewardRule> rules;
+  for (const job::v1::RewardEntry& entry : reward.rewards()) {
+    if (entry.granularity() == "group") return absl::UnimplementedError(absl::StrCat("reward ", entry.name(), ": granularity group is not in this build"));
+    RewardRule rule{.name = entry.name(), .verifier = entry.verifier(), .weight = entry.weight(), .gate = entry.gate(), .gate_fail = entry.gate_fail()};
+    rule.data_sources.assign(entry.when().data_source().begin(), entry.when().data_source().end());
+    SLUICE_ASSIGN_OR_RETURN(rule.args, ArgsOf(entry.args()));
+    rules.push_back(std::move(rule));
+  }
+  const Combine combine = reward.combine() == "product" ? Combine::kProduct : reward.combine() == "min" ? Combine::kMin : Combine::kSum;
+  return Scorer::Make(std::move(rules), combine);
+}
+
+}  // namespace
+
+RewardProgram::RewardProgram(const daemon::Host& host)
+    : host_(host), admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
+RewardProgram::~RewardProgram() = default;
+
+std::vector<grpc::Service*> RewardProgram::services() { return {admin_.get()}; }
+
+absl::Status RewardProgram::Start(const std::string& address, const std::string& ops) {
+  if (host_.flags->controller.empty()) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"}, "sluice-reward needs a controller");
+  }
+  daemon::ControllerLink::Options options{.controller = host_.flags->controller, .id = host_.flags->id, .role = rpc::Role::kReward, .addresses = {{"grpc", address}, {"ops", ops}}};
+  daemon::ControllerLink::Handlers handlers;
+  handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
+  handlers.drain = [this] { host_.stop(absl::OkStatus()); };
+  handlers.refused = [this](absl::Status why) { host_.stop(std::move(why)); };
+  link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
+  link_->Start();
+  return absl::OkStatus();
+}
+
+absl::Status RewardProgram::Ready() {
+  MutexLock lock(&mu_);
+  if (draining_) return absl::UnavailableError("draining");
+  return link_ != nullptr && link_->incarnation() > 0 ? absl::OkStatus() : absl::UnavailableError("not registered with the controller yet");
+}
+
+// The newest list of assignments: starts what is new, ends what is gone or stopped, starts anew what changed.
+void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
+  std::vector<std::unique_ptr<Worker>> ended;  // Joined without the lock.
+  std::vector<const registry::v1::Assignment*> fresh;
+  {
+    MutexLock lock(&mu_);
+    if (draining_) return;
+    std::set<std::string> kept;
+    for (const registry::v1::Assignment& assignment : level.jobs()) {
+      if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0) continue;
+      kept.insert(assignment.job());
+      const auto it = jobs_.find(assignment.job());
+      if (it != jobs_.end() && it->second.queue == assignment.queues(0)) continue;
+      if (it != jobs_.end()) {
+        ended.push_back(std::move(it->second.worker));
+        jobs_.erase(it);
+      }
+      fresh.push_back(&assignment);
+    }
+    for (auto it = jobs_.begin(); it != jobs_.end();) {
+      if (kept.contains(it->first)) {
+        ++it;
+        continue;
+      }
+      ended.push_back(std::move(it->second.worker));
+      link_->RemoveProgress(it->first);
+      it = jobs_.erase(it);
+    }
+  }
+  for (auto& worker : ended) {
+    if (worker != nullptr) worker->Stop();
+  }
+  for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
+}
+
+void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
+  Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .worker = nullptr};
+  const std::string id = assignment.job();
+  auto scorer = MakeScorer(assignment.spec().reward());
+  if (!scorer.ok()) {
+    log::Error("job_refused", {{"job_id", job.name}, {"error", scorer.status()}});
+    Tell(id, false, "failed", std::string(scorer.status().message()));
+  } else {
+    log::Info("job_started", {{"job_id", job.name}, {"generation", scorer->generation()}});
+    job.worker = std::make_unique<Worker>(
+        Worker::Options{.job = id, .job_name = job.name, .worker = host_.flags->id, .incarnation = link_->incarnation(), .queue = job.queue}, *std::move(scorer), Metrics(host_.metrics, job.name),
+        [this, id](absl::Status why) {
+          // Fenced or unlisted: another process works under this id, or the job is over. The controller decides.
+          Tell(id, false, absl::IsAborted(why) ? "fenced" : "failed", std::string(why.message()));
+        });
+    Tell(id, true, "scoring", "");
+  }
+  MutexLock lock(&mu_);
+  jobs_[id] = std::move(job);
+}
+
+void RewardProgram::Tell(const std::string& job, bool ready, const std::string& phase, const std::string& cause) {
+  registry::v1::Progress progress;
+  progress.set_job(job);
+  progress.set_incarnation(link_->incarnation());
+  progress.set_ready(ready);
+  progress.set_phase(phase);
+  progress.set_cause(cause);
+  link_->SetProgress(progress);
+}
+
+void RewardProgram::Drain() {
+  std::map<std::string, Job> jobs;
+  {
+    MutexLock lock(&mu_);
+    draining_ = true;
+    jobs.swap(jobs_);
+  }
+  if (link_ != nullptr) link_->SetDraining();
+  for (auto& [unused, job] : jobs) {
+    if (job.worker != nullptr) job.worker->Stop();
+  }
+  if (link_ != nullptr) link_->Stop();
+}
+
+std::vector<common::v1::WaitEdge> RewardProgram::Explain(const std::string& job) const {
+  MutexLock lock(&mu_);
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end() || it->second.worker == nullptr) return {};
+  const std::optional<absl::Duration> since = it->second.worker->waiting_since();
+  if (!since) return {};
+  common::v1::WaitEdge edge;
+  edge.mutable_waiter()->set_kind(common::v1::NODE_KIND_DAEMON);
+  edge.mutable_waiter()->set_id(host_.flags->id);
+  edge.mutable_waiter()->set_daemon(host_.flags->id);
+  edge.mutable_on()->set_kind(common::v1::NODE_KIND_TASK);
+  edge.mutable_on()->set_id(job);
+  edge.mutable_on()->set_daemon("queue");
+  *edge.mutable_since() = rpc::ToProto(Clock::Real()->Monotonic() - *since);
+  edge.set_cause("no answer is ready to be scored");
+  edge.set_next("scores the next answer that is sealed");
+  return {edge};
+}
+
+}  // namespace sluice::reward

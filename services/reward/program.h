@@ -1,0 +1,49 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/daemon/controller_link.h"
+#include "common/daemon/daemon.h"
+#include "services/reward/worker.h"
+#include "sluice/admin/v1/admin.grpc.pb.h"
+
+namespace sluice::reward {
+
+// sluice-reward: a worker for each job that the controller assigns.
+class RewardProgram : public daemon::Program {
+ public:
+  explicit RewardProgram(const daemon::Host& host);
+  ~RewardProgram() override;
+
+  std::vector<grpc::Service*> services() override;
+  absl::Status Start(const std::string& address, const std::string& ops) override;
+  absl::Status Ready() override;
+  void Drain() override;
+
+  // The wait of each worker that has nothing to score, for `sluice why`.
+  std::vector<common::v1::WaitEdge> Explain(const std::string& job) const;
+
+ private:
+  struct Job {
+    std::string queue;
+    std::string name;
+    std::unique_ptr<Worker> worker;
+  };
+  void Assigned(const registry::v1::HeartbeatResponse& level);
+  void StartJob(const registry::v1::Assignment& assignment);
+  void Tell(const std::string& job, bool ready, const std::string& phase, const std::string& cause);
+
+  const daemon::Host host_;
+  const std::unique_ptr<grpc::Service> admin_;
+  std::unique_ptr<daemon::ControllerLink> link_;
+
+  mutable Mutex mu_;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);  // By id.
+};
+
+}  // namespace sluice::reward

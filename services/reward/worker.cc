@@ -1,0 +1,163 @@
+#include "services/reward/worker.h"
+
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/log/log.h"
+#include "sluice/queue/v1/queue.pb.h"
+
+namespace sluice::reward {
+namespace {
+
+constexpr char kPool[] = "cpu";
+constexpr size_t kMaxInfo = 4096;
+
+template <typename T>
+absl::string_view BytesOf(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+}  // namespace
+
+Worker::Worker(Options options, Scorer scorer, const Metrics& metrics, std::function<void(absl::Status why)> failed)
+    : options_(std::move(options)),
+      scorer_(std::move(scorer)),
+      metrics_(metrics),
+      failed_(std::move(failed)),
+      client_(*rpc::Connect(options_.queue), {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation, .cancel = &stop_}),
+      leases_(&client_, {}),
+      puts_(&client_),
+      thread_([this] { Run(); }) {}
+
+Worker::~Worker() { Stop(); }
+
+void Worker::Stop() {
+  if (!thread_.joinable()) return;
+  stop_.Trigger();
+  thread_.join();
+  leases_.Stop();
+  puts_.Stop();
+  // The calls above were cancelled, so the leases go back under a token of their own.
+  rpc::Cancel none;
+  QueueClient goodbye(*rpc::Connect(options_.queue), {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation, .cancel = &none, .give_up = absl::Seconds(2)});
+  queue::v1::ReleaseRequest release;
+  release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
+  const auto released = goodbye.Release(release);
+  if (!released.ok()) log::Info("release_failed", {{"job_id", options_.job_name}, {"error", released.status()}});
+}
+
+std::optional<absl::Duration> Worker::waiting_since() const {
+  MutexLock lock(&mu_);
+  return waiting_since_;
+}
+
+void Worker::Run() {
+  while (!stop_.triggered()) {
+    {
+      MutexLock lock(&mu_);
+      waiting_since_ = Clock::Real()->Monotonic();
+    }
+    queue::v1::LeaseTasksRequest request;
+    queue::v1::Room* const room = request.add_rooms();
+    room->set_pool(kPool);
+    room->set_count(options_.room);
+    request.set_generation(scorer_.generation());
+    const auto leased = client_.LeaseTasks(std::move(request));
+    {
+      MutexLock lock(&mu_);
+      waiting_since_.reset();
+    }
+    absl::Status status = leased.status();
+    if (status.ok() && leased->tasks_size() > 0) status = ScoreTasks({leased->tasks().begin(), leased->tasks().end()});
+    if (status.ok() || stop_.triggered()) continue;
+    if (ReasonOf(status) == "NOT_YET" || ReasonOf(status) == "RESTORE_FIRST") {
+      if (stop_.WaitFor(absl::Milliseconds(200))) return;
+      continue;
+    }
+    log::Error("scoring_ended", {{"job_id", options_.job_name}, {"error", status}});
+    if (failed_) failed_(status);
+    return;
+  }
+}
+
+absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
+  for (const queue::v1::Task& task : tasks) leases_.Hold(task.lease().id());
+  metrics_.leased.Set(static_cast<double>(tasks.size()));
+  SLUICE_FAILPOINT("reward.leased");
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> messages, ReadMessages(tasks));
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (messages[i].empty()) continue;  // Dropped meanwhile.
+    const absl::Duration begin = Clock::Real()->Monotonic();
+    const absl::StatusOr<std::string> text = LastAnswer(messages[i]);
+    const nlohmann::json row = nlohmann::json::parse(tasks[i].row().json(), nullptr, /*allow_exceptions=*/false);
+    Score score;
+    if (!text.ok() || row.is_discarded()) {
+      score = {.status = "bad_row", .parts = {}, .info = nlohmann::json{{"input", text.ok() ? "the row is no JSON" : std::string(text.status().message())}}.dump()};
+    } else {
+      score = scorer_.Run({.text = *text, .truncated = tasks[i].finish() != common::v1::FINISH_STOP}, row, tasks[i].row().source());
+    }
+    metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
+    (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
+    SLUICE_FAILPOINT("reward.scored");
+    PutScore(tasks[i], score);
+  }
+  metrics_.leased.Set(0);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(const std::vector<queue::v1::Task>& tasks) {
+  std::vector<std::string> messages(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    for (const common::v1::Field& field : tasks[i].fields()) {
+      if (field.name() == "messages") messages[i] = field.inline_();
+    }
+    if (!messages[i].empty()) continue;
+    std::vector<common::v1::Want> missing;
+    const std::vector<common::v1::Want> wants(tasks[i].wants().begin(), tasks[i].wants().end());
+    const auto fetched = client_.GetAll(tasks[i].lease().id(), wants, &missing);
+    if (!fetched.ok()) {
+      if (ReasonOf(fetched.status()) == "LEASE_LOST" || ReasonOf(fetched.status()) == "GONE") continue;
+      return fetched.status();
+    }
+    for (const QueueClient::Fetched& record : *fetched) {
+      for (int f = 0; f < record.record.fields_size(); ++f) {
+        if (record.record.fields(f).name() == "messages") messages[i] = record.fields[f];
+      }
+    }
+  }
+  return messages;
+}
+
+void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
+  common::v1::Record record;
+  std::string payload;
+  *record.mutable_owner() = task.owner();
+  record.set_task(task.id());
+  record.set_lease(task.lease().id());
+  record.set_last(true);
+  const uint32_t generation = scorer_.generation();
+  AddInlineField("reward_status", common::v1::DTYPE_U8, score.status, &record);
+  AddInlineField("reward_gen", common::v1::DTYPE_U32, BytesOf(generation), &record);
+  if (score.status == "ok") {
+    AddInlineField("task_reward", common::v1::DTYPE_F64, BytesOf(score.task_reward), &record);
+    const std::vector<int64_t> shape = {static_cast<int64_t>(score.parts.size())};
+    AddField("reward_parts", common::v1::DTYPE_F64, shape, {reinterpret_cast<const char*>(score.parts.data()), score.parts.size() * sizeof(double)}, &record, &payload);
+  }
+  const absl::string_view info = absl::string_view(score.info).substr(0, kMaxInfo);
+  const std::vector<int64_t> info_shape = {static_cast<int64_t>(info.size())};
+  AddField("reward_info", common::v1::DTYPE_U8, info_shape, info, &record, &payload);
+  const std::string lease = task.lease().id();
+  const absl::Status put = puts_.Put(std::move(record), std::move(payload), [this, lease](const PutOutcome& outcome) {
+    leases_.Forget(lease);
+    if (outcome.status.ok()) return;
+    metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
+    log::Info("score_refused", {{"job_id", options_.job_name}, {"error", outcome.status}});
+  });
+  if (!put.ok()) log::Warning("score_not_put", {{"job_id", options_.job_name}, {"error", put}});
+}
+
+}  // namespace sluice::reward

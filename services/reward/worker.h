@@ -1,0 +1,64 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/mutex.h"
+#include "common/queue_client/lease_keeper.h"
+#include "common/queue_client/put_stream.h"
+#include "common/queue_client/queue_client.h"
+#include "services/reward/core/scorer.h"
+#include "services/reward/metrics.h"
+
+namespace sluice::reward {
+
+// Scores one job's tasks: leases what is ready, reads the answers, puts the verdicts. One call leases many tasks, one Get reads
+// all their answers and one message carries all their fields.
+//
+// Owns one thread, `score`, and those of its queue clients. Thread-safe.
+class Worker {
+ public:
+  struct Options {
+    std::string job;         // 32 hex digits.
+    std::string job_name;    // For people.
+    std::string worker;      // This daemon's id.
+    int64_t incarnation = 0;
+    std::string queue;       // HOST:PORT.
+    uint32_t room = 256;     // Tasks leased at once.
+  };
+  // `failed`: the work has ended for good, why; from the worker's thread.
+  Worker(Options options, Scorer scorer, const Metrics& metrics, std::function<void(absl::Status why)> failed);
+  ~Worker();  // Stop().
+
+  // Gives back what it holds, so that another worker has it at once, and joins. Idempotent.
+  void Stop();
+  // Since when the worker waits for tasks, monotonic; nothing: it scores.
+  std::optional<absl::Duration> waiting_since() const;
+
+ private:
+  void Run();
+  absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
+  // The text of each task's answer; a task whose answer is gone is left out.
+  absl::StatusOr<std::vector<std::string>> ReadMessages(const std::vector<queue::v1::Task>& tasks);
+  void PutScore(const queue::v1::Task& task, const Score& score);
+
+  const Options options_;
+  const Scorer scorer_;
+  const Metrics metrics_;
+  const std::function<void(absl::Status why)> failed_;
+  rpc::Cancel stop_;
+  QueueClient client_;
+  LeaseKeeper leases_;
+  PutStream puts_;
+
+  mutable Mutex mu_;
+  std::optional<absl::Duration> waiting_since_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace sluice::reward
