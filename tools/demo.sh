@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and trains the example: a 103 k parameter language model that starts from random weights and
+# learns to reverse four digits by reinforcement learning, with all five daemons, on this machine.
+#   tools/demo.sh [--torch DIR] [--set KEY=VALUE ..]
+source "$(dirname "$0")/setup.sh"
+
+sets=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --torch) torch_dir=${2:?--torch needs a directory}; shift 2 ;;
+    --set) sets+=(--set "${2:?--set needs KEY=VALUE}"); shift 2 ;;
+    -h | --help) sed -n '2,4s/^# \?//p' "$0"; exit 0 ;;
+    *) fail "unknown argument $1" "tools/demo.sh --help" ;;
+  esac
+done
+
+setup release sluice sluice-controller sluice-queue sluice-rollout sluice-reward sluice-trainer
+bin=$root/build/release/bin
+example=$root/configs/examples
+out=$root/build/demo
+rm -rf "$out" && mkdir -p "$out"
+
+"$bin/sluice" ckpt init "$example/digits" --seed 1 -o "$out/initial"
+evaluate() { "$bin/sluice" eval "$1" --data "$example/digits/heldout.jsonl" --prompt digits --answer digits --format '{digits}=' --verifier text --arg property=reversed --max-tokens 7; }
+say "greedy on 1,000 held-out prompts, before"
+evaluate "$out/initial"
+say "training: configs/examples/digits.yaml"
+"$bin/sluice" run "$example/digits.yaml" --set checkpoint.dir="$out/checkpoints" ${sets[@]+"${sets[@]}"}
+say "greedy on the same prompts, after"
+newest=$(ls -d "$out"/checkpoints/step-* | sort -t- -k2 -n | tail -n 1)
+evaluate "$newest"
