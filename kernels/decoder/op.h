@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace sluice {
+
+// The pieces of one decoder step on the CPU: raw pointers, fp32, no allocation. M rows (tokens), N outputs, K inputs, D head size.
+//
+// A result depends on its own row alone: every sum runs in an order fixed by the output element (one chain over k in a product,
+// 16 strided partials in a norm, positions in rising order in attention), whatever the number of rows. Kinds with fused
+// multiply-add (avx2, avx512) agree in bits, but for exp's last place nothing else differs from `base`.
+inline constexpr int64_t kDecoderLanes = 16;  // Outputs per weight panel; positions per block of keys and values.
+
+inline constexpr int64_t RoundUpToLanes(int64_t n) { return (n + kDecoderLanes - 1) / kDecoderLanes * kDecoderLanes; }
+
+// A weight w [N, K] as panels [ceil(N / 16)][K][16], the last padded with zeros.
+inline constexpr int64_t PackedFloats(int64_t n, int64_t k) { return RoundUpToLanes(n) * k; }
+// Puts `rows` rows of w [rows, K] at outputs first .. first + rows - 1 of the packed weight. The padding must be zero already.
+void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed);
+
+// Keys and values of one kv head of one request, in blocks of 16 positions: keys [ceil(P / 16)][D][16], so that scores run along
+// positions, values [ceil(P / 16)][16][RoundUpToLanes(D)], so that outputs run along D.
+struct HeadCache {
+  float* keys;
+  float* values;
+
+  static constexpr int64_t KeyFloats(int64_t positions, int64_t d) { return RoundUpToLanes(positions) * d; }
+  static constexpr int64_t ValueFloats(int64_t positions, int64_t d) { return RoundUpToLanes(positions) * RoundUpToLanes(d); }
+};
+// Writes key and value [D] of `position`.
+void StoreKeyValue(const HeadCache& cache, int64_t position, int64_t d, const float* key, const float* value);
+
+struct DecoderOps {
+  const char* name;
+
+  // y [M, N] (row stride ldy) = x [M, K] (row stride ldx) times w^T, plus y if `add`.
+  void (*gemm)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k, float* y, int64_t ldy, bool add);
+
+  // y = x / sqrt(mean(x^2) + eps) * weight, over n numbers (RMSNorm, arXiv:1910.07467). y may be x.
+  void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* y);
+
+  // y = silu(gate) * up, over n numbers (SwiGLU, arXiv:2002.05202). y may be gate.
+  void (*swiglu)(const float* gate, const float* up, int64_t n, float* y);
+
+  // Causal attention of one position over `positions` keys, for the `group` query heads that share a kv head:
+  // out [group, D] = softmax(q [group, D] . keys / sqrt(D)) values. `scratch` has group * RoundUpToLanes(positions) floats.
+  void (*attend)(const float* q, const HeadCache& cache, int64_t positions, int64_t group, int64_t d, float* scratch, float* out);
+};
+
+// The kinds this CPU can run, the fastest first; the last is always `base`.
+absl::Span<const DecoderOps* const> DecoderOpsKinds();
+inline const DecoderOps& BestDecoderOps() { return *DecoderOpsKinds().front(); }
+
+}  // namespace sluice

@@ -1,0 +1,233 @@
+#include "common/models/decode_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "common/base/splitmix.h"
+#include "common/checkpoint/init.h"
+#include "tests/common/models/reference.h"
+
+namespace sluice {
+namespace {
+
+using Row = DecodeModel::Row;
+
+std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* weights, int slots, int threads = 1) {
+  auto model = DecodeModel::Create(config, weights, {.slots = slots, .max_context = static_cast<int>(config.max_context), .threads = threads});
+  SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
+  return *std::move(model);
+}
+
+// Runs sequences through a model, in steps that a plan gives, and collects their logits.
+class Collector {
+ public:
+  Collector(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens) : model_(*model), tokens_(tokens), done_(tokens.size()) {
+    for (const auto& sequence : tokens) logits_.emplace_back(sequence.size() * model->config().vocab_size);
+  }
+
+  // One step with the next `counts[b]` tokens of each sequence b, mixed in a round.
+  void Step(const std::vector<int64_t>& counts) {
+    const int64_t vocab = model_.config().vocab_size;
+    std::vector<Row> rows;
+    for (int64_t t = 0; t < *std::max_element(counts.begin(), counts.end()); ++t) {
+      for (size_t b = 0; b < tokens_.size(); ++b) {
+        const int64_t p = done_[b] + t;
+        if (t < counts[b] && p < Length(b)) rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(p), tokens_[b][p], true});
+      }
+    }
+    std::vector<float> out(rows.size() * vocab);
+    model_.Step(rows, out.data());
+    for (size_t r = 0; r < rows.size(); ++r) {
+      std::copy_n(&out[r * vocab], vocab, &logits_[rows[r].slot][rows[r].position * vocab]);
+      done_[rows[r].slot] = std::max<int64_t>(done_[rows[r].slot], rows[r].position + 1);
+    }
+  }
+
+  bool Done() const {
+    for (size_t b = 0; b < tokens_.size(); ++b) {
+      if (done_[b] < Length(b)) return false;
+    }
+    return true;
+  }
+  int64_t Length(size_t b) const { return static_cast<int64_t>(tokens_[b].size()); }
+  const std::vector<std::vector<float>>& logits() const { return logits_; }
+
+ private:
+  DecodeModel& model_;
+  const std::vector<std::vector<int32_t>>& tokens_;
+  std::vector<int64_t> done_;
+  std::vector<std::vector<float>> logits_;  // By sequence: [length, V].
+};
+
+std::vector<std::vector<float>> Prefill(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens) {
+  Collector c(model, tokens);
+  c.Step(std::vector<int64_t>(tokens.size(), 1 << 20));
+  return c.logits();
+}
+
+std::vector<std::vector<float>> TokenByToken(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens) {
+  Collector c(model, tokens);
+  while (!c.Done()) c.Step(std::vector<int64_t>(tokens.size(), 1));
+  return c.logits();
+}
+
+// Random pieces: decode rows and pieces of prompts in one step, some sequences resting.
+std::vector<std::vector<float>> Ragged(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens, uint64_t seed) {
+  Collector c(model, tokens);
+  SplitMix64 random(seed);
+  while (!c.Done()) {
+    std::vector<int64_t> counts;
+    for (size_t b = 0; b < tokens.size(); ++b) counts.push_back(random.Below(3) == 0 ? random.Below(20) : random.Below(2));
+    c.Step(counts);
+  }
+  return c.logits();
+}
+
+double LogProb(const float* logits, int64_t vocab, int32_t token) {
+  const double max = *std::max_element(logits, logits + vocab);
+  double sum = 0;
+  for (int64_t v = 0; v < vocab; ++v) sum += std::exp(logits[v] - max);
+  return logits[token] - max - std::log(sum);
+}
+
+class DecodeReferenceTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!HaveTestData()) GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
+  }
+};
+
+TEST_P(DecodeReferenceTest, PrefillGivesTheReferenceLogitsAndLogProbs) {
+  const ReferenceModel m(GetParam());
+  const ReferenceSequences want = m.Sequences();
+  const auto model = Make(m.dir.config, &m.weights, static_cast<int>(want.tokens.size()));
+  const auto got = Prefill(model.get(), want.tokens);
+  const int64_t vocab = m.dir.config.vocab_size;
+  double worst_logit = 0, worst_logprob = 0;
+  for (size_t b = 0; b < got.size(); ++b) {
+    const int64_t length = static_cast<int64_t>(want.tokens[b].size());
+    for (int64_t i = 0; i < length * vocab; ++i) {
+      worst_logit = std::max<double>(worst_logit, std::abs(got[b][i] - want.logits[b * want.longest * vocab + i]));
+    }
+    for (int64_t t = 0; t + 1 < length; ++t) {
+      const double lp = LogProb(&got[b][t * vocab], vocab, want.tokens[b][t + 1]);
+      worst_logprob = std::max(worst_logprob, std::abs(lp - want.logprobs[b * (want.longest - 1) + t]));
+    }
+  }
+  EXPECT_LT(worst_logit, 1e-4);
+  EXPECT_LT(worst_logprob, 1e-4);
+}
+
+TEST_P(DecodeReferenceTest, CuttingIntoStepsAndThreadsChangesNoBit) {
+  const ReferenceModel m(GetParam());
+  const ReferenceSequences want = m.Sequences();
+  const int slots = static_cast<int>(want.tokens.size());
+  const auto whole = Prefill(Make(m.dir.config, &m.weights, slots).get(), want.tokens);
+  EXPECT_EQ(TokenByToken(Make(m.dir.config, &m.weights, slots).get(), want.tokens), whole);
+  EXPECT_EQ(Prefill(Make(m.dir.config, &m.weights, slots, 3).get(), want.tokens), whole);
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    EXPECT_EQ(Ragged(Make(m.dir.config, &m.weights, slots, 1 + seed % 3).get(), want.tokens, seed), whole) << "seed " << seed;
+  }
+}
+
+TEST_P(DecodeReferenceTest, GreedyContinuationsAreTheReference) {
+  const ReferenceModel m(GetParam());
+  const ReferenceGreedy want = m.Greedy();
+  const auto model = Make(m.dir.config, &m.weights, static_cast<int>(want.prompts.size()));
+  const int64_t vocab = m.dir.config.vocab_size;
+  std::vector<std::vector<int32_t>> got(want.prompts.size());
+  std::vector<Row> rows;
+  for (size_t b = 0; b < want.prompts.size(); ++b) {
+    for (size_t t = 0; t < want.prompts[b].size(); ++t) {
+      rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(t), want.prompts[b][t], t + 1 == want.prompts[b].size()});
+    }
+  }
+  std::vector<float> logits(want.prompts.size() * vocab);
+  while (got[0].size() < want.continuations[0].size()) {
+    model->Step(rows, logits.data());
+    rows.clear();
+    for (size_t b = 0; b < got.size(); ++b) {
+      const float* row = &logits[b * vocab];
+      got[b].push_back(static_cast<int32_t>(std::max_element(row, row + vocab) - row));
+      rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(want.prompts[b].size() + got[b].size() - 1), got[b].back(), true});
+    }
+  }
+  EXPECT_EQ(got, want.continuations);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DecodeReferenceTest, testing::ValuesIn(ReferenceModelNames()),
+                         [](const auto& info) { return TestName(info.param); });
+
+// Of the shape of the example job.
+ModelConfig SmallConfig() {
+  return *ParseModelConfig(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 64, "hidden_size": 64, "intermediate_size": 192,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64,
+      "tie_word_embeddings": true})",
+                           "small");
+}
+
+std::vector<int32_t> RandomTokens(uint64_t seed, size_t n) {
+  SplitMix64 random(seed);
+  std::vector<int32_t> out(n);
+  for (int32_t& token : out) token = static_cast<int32_t>(random.Below(64));
+  return out;
+}
+
+TEST(DecodeModelTest, AForkedSlotGoesOnAsIfItHadComputedThePromptItself) {
+  const TensorSet weights = *InitWeights(SmallConfig(), 7);
+  const auto model = Make(SmallConfig(), &weights, 4);
+  for (const size_t prompt : {1, 15, 16, 17, 33}) {
+    const std::vector<int32_t> tokens = RandomTokens(prompt, prompt + 1);
+    std::vector<float> own(tokens.size() * 64), forked(64);
+    std::vector<Row> rows;
+    for (size_t t = 0; t < tokens.size(); ++t) rows.push_back({0, static_cast<int32_t>(t), tokens[t], true});
+    model->Step(rows, own.data());
+    model->CopySlot(0, 3, static_cast<int>(prompt));
+    model->Step({{3, static_cast<int32_t>(prompt), tokens.back(), true}}, forked.data());
+    EXPECT_EQ(std::memcmp(forked.data(), &own[prompt * 64], 64 * sizeof(float)), 0) << prompt;
+  }
+}
+
+TEST(DecodeModelTest, ASlotServesTheNextRequestWithoutATraceOfTheLast) {
+  const TensorSet weights = *InitWeights(SmallConfig(), 7);
+  const auto fresh = Make(SmallConfig(), &weights, 1), used = Make(SmallConfig(), &weights, 1);
+  Prefill(used.get(), {RandomTokens(1, 60)});
+  EXPECT_EQ(Prefill(used.get(), {RandomTokens(2, 20)}), Prefill(fresh.get(), {RandomTokens(2, 20)}));
+}
+
+TEST(DecodeModelTest, ChangedWeightsAreUsedFromTheNextStep) {
+  const TensorSet first = *InitWeights(SmallConfig(), 1), second = *InitWeights(SmallConfig(), 2);
+  TensorSet live = first;
+  const auto model = Make(SmallConfig(), &live, 1);
+  const std::vector<std::vector<int32_t>> tokens = {RandomTokens(3, 9)};
+  EXPECT_EQ(Prefill(model.get(), tokens), Prefill(Make(SmallConfig(), &first, 1).get(), tokens));
+  std::memcpy(live.buffer().data(), second.buffer().data(), live.buffer().size());
+  model->OnWeightsChanged();
+  EXPECT_EQ(Prefill(model.get(), tokens), Prefill(Make(SmallConfig(), &second, 1).get(), tokens));
+}
+
+TEST(DecodeModelTest, NarrowWeightsAreWidenedExactly) {
+  const TensorSet narrow = *InitWeights(SmallConfig(), 5, DType::kBF16);
+  TensorSet wide = *TensorSet::Create(SmallConfig().Parameters(DType::kF32));
+  ASSERT_TRUE(ConvertTensors(narrow, &wide).ok());
+  const std::vector<std::vector<int32_t>> tokens = {RandomTokens(3, 9)};
+  EXPECT_EQ(Prefill(Make(SmallConfig(), &narrow, 1).get(), tokens), Prefill(Make(SmallConfig(), &wide, 1).get(), tokens));
+}
+
+TEST(DecodeModelTest, CreateRefusesWeightsOfAnotherShapeAndOptionsOutOfRange) {
+  ModelConfig other = SmallConfig();
+  other.intermediate_size = 128;
+  const TensorSet weights = *InitWeights(SmallConfig(), 1);
+  const absl::Status shape = DecodeModel::Create(other, &weights, {.slots = 1, .max_context = 8}).status();
+  EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(shape.message()), testing::HasSubstr("mlp.down_proj.weight is F32 [64, 192], needed is F32 [64, 128]"));
+  EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.slots = 0, .max_context = 8}).ok());
+  EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.slots = 1, .max_context = 65}).ok());
+}
+
+}  // namespace
+}  // namespace sluice
