@@ -1,0 +1,127 @@
+#include "common/config/job_file.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/algorithms/presets.h"
+#include "common/base/digest.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/config/algorithm_spec.h"
+#include "common/config/bind.h"
+#include "common/config/rules.h"
+#include "common/config/yaml_tree.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice {
+namespace {
+
+using config::Binder;
+using config::Problems;
+using config::YamlNode;
+
+constexpr char kDefaultPreset[] = "async_decoupled";
+
+// The name under algorithm.preset, or the default.
+std::string PresetOf(const YamlNode& root) {
+  const YamlNode* algorithm = root.Find("algorithm");
+  const YamlNode* preset = algorithm == nullptr ? nullptr : algorithm->Find("preset");
+  return preset == nullptr ? kDefaultPreset : preset->text;
+}
+
+void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec) {
+  const Row<AlgorithmSpec>* preset = FindRow(PresetRows(), name);
+  if (preset == nullptr) return;  // CheckRules says so.
+  ApplyPreset(preset->value, spec->mutable_algorithm());
+  for (const char* path : {"advantage.kind", "advantage.group_filter", "advantage.truncated", "loss.kind", "loss.prox", "loss.clip_low",
+                           "loss.clip_high", "loss.dual", "loss.tis", "loss.tis_level", "loss.veto", "loss.aggregation", "loss.kl"}) {
+    binder->MarkPreset(absl::StrCat("algorithm.", path));
+  }
+}
+
+// Values that follow from others where nobody gave them.
+void Derive(Binder* binder, job::v1::JobSpec* spec) {
+  const auto open = [&](const char* path) {
+    const auto at = binder->origins().find(path);
+    return at == binder->origins().end() || at->second.place.line == 0;
+  };
+  if (open("rollout.group.min")) spec->mutable_rollout()->mutable_group()->set_min(spec->rollout().group().size());
+  // A preset's `self` holds for one optimizer step per batch.
+  if (open("algorithm.loss.prox") && spec->algorithm().loss().prox() == "self" && spec->trainer().batching().minibatches() > 1) {
+    spec->mutable_algorithm()->mutable_loss()->set_prox("recompute");
+  }
+}
+
+JobFile Failed(const std::string& path, int number, std::string text) {
+  JobFile file;
+  file.problems.push_back({path, 0, 0, number, std::move(text)});
+  return file;
+}
+
+}  // namespace
+
+JobFile::JobFile() : spec(std::make_unique<job::v1::JobSpec>()) {}
+JobFile::~JobFile() = default;
+JobFile::JobFile(JobFile&&) noexcept = default;
+JobFile& JobFile::operator=(JobFile&&) noexcept = default;
+
+std::string ConfigProblem::ToString() const {
+  const std::string place = line > 0 ? absl::StrCat(file, ":", line, ":", column) : file;
+  return absl::StrFormat("%s SLUICE-CONFIG-%04d %s", place, number, text);
+}
+
+absl::Status ProblemStatus(const std::vector<ConfigProblem>& problems) {
+  if (problems.empty()) return absl::OkStatus();
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {.reason = "BAD_CONFIG", .catalogue = absl::StrFormat("SLUICE-CONFIG-%04d", problems[0].number)},
+                   absl::StrJoin(problems, "\n", [](std::string* out, const ConfigProblem& problem) { out->append(problem.ToString()); }));
+}
+
+JobFile ParseJobFile(absl::string_view text, const std::string& path, const JobFileOptions& options) {
+  if (text.size() > kMaxJobFileBytes) {
+    return Failed(path, 2, absl::StrCat("is ", text.size(), " bytes, most is ", kMaxJobFileBytes, " (1 MiB)"));
+  }
+  std::vector<std::string> sources{path};
+  for (const std::string& set : options.sets) sources.push_back(absl::StrCat("--set ", set));
+  Problems problems(sources);
+  YamlNode root = config::ParseYaml(text, 0, &problems);
+  for (size_t i = 0; i < options.sets.size() && problems.empty(); ++i) {
+    config::ApplySet(options.sets[i], static_cast<int>(i) + 1, &root, &problems);
+  }
+
+  JobFile file;
+  const std::filesystem::path absolute = std::filesystem::absolute(path).lexically_normal();
+  if (problems.empty()) {
+    Binder binder(absolute.parent_path().string(), std::filesystem::current_path().string(), &problems);
+    binder.FillDefaults(file.spec.get(), "");
+    BindPreset(PresetOf(root), &binder, file.spec.get());
+    binder.Bind(root, file.spec.get(), "");
+    Derive(&binder, file.spec.get());
+    CheckRequired(*file.spec, binder, &problems);
+    CheckBuilt(*file.spec, binder, &problems);
+    // Rules across values would repeat what is wrong with single ones.
+    if (problems.empty()) CheckRules(*file.spec, binder, &problems);
+    if (problems.empty() && options.check_paths) CheckPaths(*file.spec, binder, &problems);
+    for (const auto& [key, origin] : binder.origins()) file.origins[key] = origin.word;
+  }
+  file.problems = problems.Take();
+  file.hash = Sha256(absl::StrCat(absolute.parent_path().string(), absl::string_view("\0", 1), text, absl::string_view("\0", 1),
+                                  absl::StrJoin(options.sets, absl::string_view("\0", 1))));
+  return file;
+}
+
+JobFile ReadJobFile(const std::string& path, const JobFileOptions& options) {
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxJobFileBytes + 1);
+  if (!text.ok()) return Failed(path, 1, std::string(text.status().message()));
+  return ParseJobFile(*text, path, options);
+}
+
+absl::StatusOr<job::v1::JobSpec> LoadJobFile(const std::string& path, const std::vector<std::string>& sets) {
+  JobFile file = ReadJobFile(path, {.sets = sets});
+  SLUICE_RETURN_IF_ERROR(ProblemStatus(file.problems));
+  return std::move(*file.spec);
+}
+
+}  // namespace sluice

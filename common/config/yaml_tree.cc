@@ -1,0 +1,197 @@
+#include "common/config/yaml_tree.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <sstream>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace sluice::config {
+namespace {
+
+using Kind = YamlNode::Kind;
+
+struct TooDeep {};
+
+// Builds the tree from the parser's events, which alone tell anchors, tags and quotes.
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  TreeBuilder(int source, Problems* problems) : source_(source), problems_(problems) {}
+
+  YamlNode Take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
+    problems_->Add(At(mark), 2, absl::StrCat("anchor \"&", name, "\": job files have no anchors; write the value out"));
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    problems_->Add(At(mark), 2, "alias: job files have no anchors and aliases; write the value out");
+    Attach(Make(mark, Kind::kNull));
+  }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { Attach(Make(mark, Kind::kNull)); }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, const std::string& value) override {
+    YamlNode node = Make(mark, Kind::kScalar);
+    node.text = value;
+    node.quoted = tag == "!";
+    if (tag != "!" && tag != "?" && !tag.empty()) CheckTag(mark, tag);
+    if (!node.quoted && IsYesNo(value)) {
+      problems_->Add(At(mark), 2, absl::StrCat("\"", value, "\" means different things to YAML readers; write true or false, or put it in quotes"));
+    }
+    if (absl::StrContains(value, "${")) {
+      problems_->Add(At(mark), 2, "\"${\": job files have no substitution; use --set KEY=VALUE");
+    }
+    Attach(std::move(node));
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    CheckTag(mark, tag);
+    Open(Make(mark, Kind::kList));
+  }
+  void OnSequenceEnd() override { Close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    CheckTag(mark, tag);
+    Open(Make(mark, Kind::kMap));
+  }
+  void OnMapEnd() override { Close(); }
+
+ private:
+  struct Frame {
+    YamlNode node;
+    YamlNode::Key key;     // Of the value that comes next, in a map.
+    bool has_key = false;
+  };
+
+  Place At(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
+  YamlNode Make(const YAML::Mark& mark, Kind kind) const {
+    YamlNode node;
+    node.kind = kind;
+    node.place = At(mark);
+    return node;
+  }
+  static bool IsYesNo(const std::string& value) {
+    const std::string lower = absl::AsciiStrToLower(value);
+    return lower == "yes" || lower == "no" || lower == "on" || lower == "off";
+  }
+  void CheckTag(const YAML::Mark& mark, const std::string& tag) {
+    if (tag.empty() || tag == "?" || tag == "!") return;
+    problems_->Add(At(mark), 2, absl::StrCat("tag ", tag, ": job files have no tags"));
+  }
+
+  void Open(YamlNode node) {
+    if (stack_.size() >= kMaxJobFileDepth) {
+      problems_->Add(node.place, 2, absl::StrCat("nested deeper than ", kMaxJobFileDepth, " levels"));
+      throw TooDeep();
+    }
+    stack_.push_back({std::move(node), {}, false});
+  }
+  void Close() {
+    YamlNode node = std::move(stack_.back().node);
+    stack_.pop_back();
+    Attach(std::move(node));
+  }
+  void Attach(YamlNode node) {
+    if (stack_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Frame& top = stack_.back();
+    if (top.node.kind == Kind::kList) {
+      top.node.list.push_back(std::move(node));
+    } else if (!top.has_key) {
+      if (node.kind != Kind::kScalar) problems_->Add(node.place, 2, "a key is a word; this is no scalar");
+      top.key = {node.text, node.place};
+      top.has_key = true;
+    } else {
+      top.has_key = false;
+      if (const YamlNode* first = top.node.Find(top.key.text)) {
+        problems_->Add(top.key.place, 4,
+                       absl::StrCat("duplicate key \"", top.key.text, "\"; its first value is in line ", first->place.line));
+        return;
+      }
+      top.node.map.emplace_back(std::move(top.key), std::move(node));
+    }
+  }
+
+  const int source_;
+  Problems* const problems_;
+  std::vector<Frame> stack_;
+  YamlNode root_;
+};
+
+// The node at `part` inside `at`, made if it may be; null with a problem told.
+YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Problems* problems) {
+  int64_t index = 0;
+  if (at->kind == Kind::kList) {
+    if (!absl::SimpleAtoi(part, &index) || index < 0 || index > static_cast<int64_t>(at->list.size())) {
+      problems->Add(place, 14, absl::StrCat("\"", part, "\" is no place of a list of ", at->list.size(), "; places count from 0"));
+      return nullptr;
+    }
+    if (index == static_cast<int64_t>(at->list.size())) at->list.emplace_back();
+    return &at->list[index];
+  }
+  if (at->kind != Kind::kMap) {  // A word or nothing gives way to a block; a number opens a list.
+    const bool list = part == "0";
+    *at = YamlNode();
+    at->kind = list ? Kind::kList : Kind::kMap;
+    at->place = place;
+    if (list) return Descend(at, part, place, problems);
+  }
+  if (YamlNode* found = at->Find(part)) return found;
+  at->map.push_back({{part, place}, YamlNode()});
+  return &at->map.back().second;
+}
+
+}  // namespace
+
+YamlNode* YamlNode::Find(absl::string_view key) {
+  for (auto& [name, value] : map) {
+    if (name.text == key) return &value;
+  }
+  return nullptr;
+}
+
+YamlNode ParseYaml(absl::string_view text, int source, Problems* problems) {
+  std::istringstream stream{std::string(text)};
+  TreeBuilder builder(source, problems);
+  try {
+    YAML::Parser parser(stream);
+    parser.HandleNextDocument(builder);
+    YamlNode root = builder.Take();
+    TreeBuilder second(source, problems);
+    if (parser.HandleNextDocument(second)) problems->Add(second.Take().place, 2, "a second document; a job file is one");
+    return root;
+  } catch (const YAML::Exception& error) {
+    problems->Add({source, error.mark.line + 1, error.mark.column + 1}, 1, absl::StrCat("not YAML: ", error.msg));
+  } catch (const TooDeep&) {
+  }
+  return YamlNode();
+}
+
+void ApplySet(absl::string_view set, int source, YamlNode* root, Problems* problems) {
+  const Place place{source, 1, 1};
+  const std::vector<std::string> halves = absl::StrSplit(set, absl::MaxSplits('=', 1));
+  const std::vector<std::string> parts = absl::StrSplit(halves[0], '.');
+  if (halves.size() != 2 || halves[0].empty() || absl::c_linear_search(parts, "")) {
+    problems->Add(place, 14, "want KEY=VALUE, as in trainer.optimizer.lr=1e-3 or data.train.0.path=FILE");
+    return;
+  }
+  YamlNode value = ParseYaml(halves[1], source, problems);
+  YamlNode* at = root;
+  for (const std::string& part : parts) {
+    at = Descend(at, part, place, problems);
+    if (at == nullptr) return;
+  }
+  *at = std::move(value);
+  at->place = place;
+}
+
+}  // namespace sluice::config

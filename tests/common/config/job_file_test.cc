@@ -1,0 +1,276 @@
+#include "common/config/job_file.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "common/algorithms/presets.h"
+#include "common/config/algorithm_spec.h"
+#include "common/config/bind.h"
+#include "sluice/job/v1/job.pb.h"
+#include "sluice/rpc/v1/options.pb.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kMinimal[] =
+    "name: demo\n"                                               // 1
+    "model: {path: m}\n"                                         // 2
+    "data:\n"                                                    // 3
+    "  train: [{name: a, path: rows.jsonl}]\n"                   // 4
+    "reward: {rewards: [{name: r, verifier: exact}]}\n"          // 5
+    "checkpoint: {dir: out}\n"                                   // 6
+    "trainer:\n"                                                 // 7
+    "  optimizer: {lr: 1e-3, betas: [0.9, 0.95]}\n"              // 8
+    "rollout: {max_response: 512}\n";                            // 9
+
+JobFile Parse(absl::string_view text, std::vector<std::string> sets = {}) {
+  return ParseJobFile(text, "/jobs/job.yaml", {.sets = std::move(sets), .check_paths = false});
+}
+
+std::vector<std::string> Lines(const JobFile& file) {
+  std::vector<std::string> lines;
+  for (const ConfigProblem& problem : file.problems) lines.push_back(absl::StrReplaceAll(problem.ToString(), {{"/jobs/", ""}}));
+  return lines;
+}
+
+// The problems of the minimal file with `from` replaced by `to`.
+std::vector<std::string> Wrong(absl::string_view from, absl::string_view to) {
+  const std::string text = absl::StrReplaceAll(kMinimal, {{from, to}});
+  EXPECT_NE(text, kMinimal);
+  return Lines(Parse(text));
+}
+
+TEST(JobFile, AMinimalFileIsCompletedWithDefaultsAndAbsolutePaths) {
+  const JobFile file = Parse(kMinimal);
+  ASSERT_THAT(Lines(file), ElementsAre());
+  EXPECT_EQ(file.spec->model().path(), "/jobs/m");
+  EXPECT_EQ(file.spec->data().train(0).path(), "/jobs/rows.jsonl");
+  EXPECT_EQ(file.spec->checkpoint().dir(), "/jobs/out");
+  EXPECT_EQ(file.spec->trainer().optimizer().lr(), 1e-3);
+  EXPECT_EQ(file.spec->queue().groups_per_step(), 64u);
+  EXPECT_EQ(file.spec->queue().keep().quota(), 8ull << 30);
+  EXPECT_FALSE(file.spec->limits().has_wall());
+  EXPECT_FALSE(file.spec->model().has_init());
+  EXPECT_EQ(file.hash.size(), 32u);
+}
+
+TEST(JobFile, EachValueTellsItsOrigin) {
+  const JobFile file = Parse(kMinimal, {"limits.max_steps=3"});
+  EXPECT_EQ(file.origins.at("trainer.optimizer.lr"), "file:8");
+  EXPECT_EQ(file.origins.at("limits.max_steps"), "set");
+  EXPECT_EQ(file.origins.at("algorithm.loss.dual"), "preset");
+  EXPECT_EQ(file.origins.at("queue.max_staleness"), "default");
+}
+
+TEST(JobFile, SetGoesOverFileOverPresetOverDefault) {
+  const std::string text = absl::StrCat(kMinimal, "algorithm: {preset: sync_grpo, loss: {clip_high: 0.3, tis: none}}\n");
+  const JobFile file = Parse(text, {"algorithm.loss.clip_high=0.4"});
+  ASSERT_THAT(Lines(file), ElementsAre());
+  EXPECT_EQ(file.spec->algorithm().advantage().kind(), "grpo");  // The preset's.
+  EXPECT_EQ(file.spec->algorithm().loss().clip_low(), 0.2);
+  EXPECT_FALSE(file.spec->algorithm().loss().has_tis());         // The file's.
+  EXPECT_EQ(file.spec->algorithm().loss().clip_high(), 0.4);     // The command line's.
+}
+
+TEST(JobFile, PresetsGiveWhatTheAlgorithmLibrarySays) {
+  for (const Row<AlgorithmSpec>& preset : PresetRows()) {
+    const JobFile file = Parse(kMinimal, {absl::StrCat("algorithm.preset=", preset.name)});
+    ASSERT_THAT(Lines(file), ElementsAre()) << preset.name;
+    EXPECT_TRUE(AlgorithmSpecOf(*file.spec) == preset.value) << preset.name;
+  }
+}
+
+TEST(JobFile, APresetsSelfAnchorGivesWayToSeveralUpdatesABatch) {
+  const JobFile file = Parse(kMinimal, {"algorithm.preset=sync_grpo", "trainer.batching.minibatches=2"});
+  ASSERT_THAT(Lines(file), ElementsAre());
+  EXPECT_EQ(file.spec->algorithm().loss().prox(), "recompute");
+}
+
+TEST(JobFile, SetReachesListsByPlaceAndItsPathsAreTheShells) {
+  const JobFile file = Parse(kMinimal, {"data.train.0.path=here.jsonl", "data.train.1.name=b", "data.train.1.path=/x/b.jsonl",
+                                        "data.train.1.fields={a: b}"});
+  ASSERT_THAT(Lines(file), ElementsAre());
+  EXPECT_EQ(file.spec->data().train(0).path(), (std::filesystem::current_path() / "here.jsonl").string());
+  EXPECT_EQ(file.spec->data().train(1).name(), "b");
+  EXPECT_EQ(file.spec->data().train(1).weight(), 1);  // New entries get their defaults.
+  EXPECT_EQ(file.spec->data().train(1).fields().at("a"), "b");
+}
+
+TEST(JobFile, TheMinimumOfAGroupFollowsItsSize) {
+  EXPECT_EQ(Parse(kMinimal, {"rollout.group.size=4"}).spec->rollout().group().min(), 4u);
+}
+
+TEST(JobFile, PrintedDefaultsLoadToTheDefaults) {
+  const JobFile printed = Parse(JobFileDefaults());
+  ASSERT_THAT(Lines(printed), ElementsAre());
+  const JobFile sparse = Parse(
+      "name: my-job\nmodel: {path: /models/my-model}\ndata: {train: [{name: train, path: /data/train.jsonl}]}\n"
+      "reward: {rewards: [{name: correct, verifier: exact}]}\ncheckpoint: {dir: /checkpoints/my-job}\n");
+  ASSERT_THAT(Lines(sparse), ElementsAre());
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*printed.spec, *sparse.spec));
+}
+
+TEST(JobFile, APrintedSpecLoadsToItself) {
+  const JobFile file = Parse(absl::StrCat(kMinimal, "limits: {wall: 5m}\n"),
+                             {"model.path=/m", "data.train.0.format=\"{question}\\n\"", "reward.rewards.0.verifier=text", "reward.rewards.0.args={property: reversed}",
+                              "data.train.0.fields={question: q}", "algorithm.loss.dual=none"});
+  ASSERT_THAT(Lines(file), ElementsAre());
+  const JobFile again = Parse(JobFileText(*file.spec));
+  ASSERT_THAT(Lines(again), ElementsAre());
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*file.spec, *again.spec));
+}
+
+TEST(JobFile, AnUnknownKeyNamesTheNearest) {
+  EXPECT_THAT(Wrong("lr: 1e-3", "learnig_rate: 1e-3"),
+              ElementsAre("job.yaml:8:15 SLUICE-CONFIG-0003 unknown key \"learnig_rate\" in trainer.optimizer. Did you mean \"lr\"?"));
+  EXPECT_THAT(Wrong("checkpoint:", "checkpiont:"),
+              ElementsAre("job.yaml:1:1 SLUICE-CONFIG-0009 checkpoint.dir is missing: Directory of the checkpoints; one is written at what comes "
+                          "first, also at pause, SIGTERM and end.",
+                          "job.yaml:6:1 SLUICE-CONFIG-0003 unknown key \"checkpiont\" in the job file. Did you mean \"checkpoint\"?"));
+  EXPECT_THAT(Wrong("max_response: 512", "max_staleness: 1"),
+              ElementsAre("job.yaml:9:11 SLUICE-CONFIG-0003 unknown key \"max_staleness\" in rollout. Did you mean \"queue.max_staleness\"?"));
+}
+
+TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
+  EXPECT_THAT(Wrong("lr: 1e-3", "lr: fast"), ElementsAre("job.yaml:8:19 SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number, has \"fast\""));
+  EXPECT_THAT(Wrong("lr: 1e-3", "lr: \"1e-3\""),
+              ElementsAre("job.yaml:8:19 SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number, has \"1e-3\" in quotes"));
+  EXPECT_THAT(Wrong("lr: 1e-3", "lr: -1"), ElementsAre("job.yaml:8:19 SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, least is 0"));
+  EXPECT_THAT(Wrong("lr: 1e-3", "lr: .nan"), ElementsAre(HasSubstr("SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number")));
+  EXPECT_THAT(Wrong("512}", "512, timeout: 30}"),
+              ElementsAre("job.yaml:9:39 SLUICE-CONFIG-0006 rollout.timeout: \"30\" needs a unit: ms, s, m, h or d"));
+  EXPECT_THAT(Wrong("512}", "5.5}"), ElementsAre("job.yaml:9:25 SLUICE-CONFIG-0005 rollout.max_response wants a whole number from 0 on, has \"5.5\""));
+  EXPECT_THAT(Wrong("rollout:", "queue: {keep: {quota: 8GB}}\nrollout:"),
+              ElementsAre("job.yaml:9:23 SLUICE-CONFIG-0006 queue.keep.quota: \"8GB\" has an unknown unit; known are B, KiB, MiB, GiB and TiB"));
+  EXPECT_THAT(Wrong("name: demo", "name: demo\nkind: rll"),
+              ElementsAre("job.yaml:2:7 SLUICE-CONFIG-0008 kind is \"rll\", wants rl, sft, dpo. Did you mean \"rl\"?"));
+  EXPECT_THAT(Wrong("{path: m}", "m"), ElementsAre("job.yaml:2:8 SLUICE-CONFIG-0005 model wants a block of keys, has \"m\""));
+  EXPECT_THAT(Wrong("[{name: a, path: rows.jsonl}]", "{name: a}"), ElementsAre("job.yaml:4:10 SLUICE-CONFIG-0005 data.train wants a list, has a block"));
+}
+
+TEST(JobFile, MissingValuesPointAtTheirBlock) {
+  EXPECT_THAT(Wrong("{name: r, verifier: exact}", "{name: r}"),
+              ElementsAre("job.yaml:5:20 SLUICE-CONFIG-0009 reward.rewards.0.verifier is missing: Which verifier scores it."));
+  EXPECT_THAT(Wrong("model: {path: m}\n", ""),
+              ElementsAre("job.yaml:1:1 SLUICE-CONFIG-0010 model wants one of path (a Hugging Face directory) and init (random weights from a config)"));
+}
+
+TEST(JobFile, YamlThatJobFilesMayNotUseIsRefusedWithItsPlace) {
+  EXPECT_THAT(Wrong("name: demo", "name: &x demo"), ElementsAre(HasSubstr("job.yaml:1:7 SLUICE-CONFIG-0002 anchor \"&x\"")));
+  EXPECT_THAT(Wrong("name: demo", "name: demo\nname: two"), ElementsAre("job.yaml:2:1 SLUICE-CONFIG-0004 duplicate key \"name\"; its first value is in line 1"));
+  EXPECT_THAT(Wrong("name: demo", "name: demo\nrun: {deterministic: no}"), ElementsAre(HasSubstr("job.yaml:2:22 SLUICE-CONFIG-0002 \"no\"")));
+  EXPECT_THAT(Wrong("name: demo", "name: ${USER}"), ElementsAre(HasSubstr("job.yaml:1:7 SLUICE-CONFIG-0002")));
+  EXPECT_THAT(Wrong("name: demo", "name: !!str demo"), ElementsAre(HasSubstr("SLUICE-CONFIG-0002 tag")));
+  EXPECT_THAT(Wrong("name: demo", "name: [demo"), ElementsAre(HasSubstr("SLUICE-CONFIG-0001 not YAML")));
+  EXPECT_THAT(Lines(Parse(absl::StrCat(std::string(40, '['), std::string(40, ']')))), ElementsAre(HasSubstr("SLUICE-CONFIG-0002 nested deeper than 32")));
+  EXPECT_THAT(Lines(Parse(std::string(kMaxJobFileBytes + 1, '#'))), ElementsAre(HasSubstr("SLUICE-CONFIG-0002 is 1048577 bytes")));
+  EXPECT_THAT(Lines(Parse(absl::StrCat(kMinimal, "---\nname: two\n"))), ElementsAre(HasSubstr("a second document")));
+}
+
+TEST(JobFile, SetsThatNameNothingAreTold) {
+  EXPECT_THAT(Lines(Parse(kMinimal, {"nonsense"})), ElementsAre(HasSubstr("--set nonsense SLUICE-CONFIG-0014 want KEY=VALUE")));
+  EXPECT_THAT(Lines(Parse(kMinimal, {"data.train.7.path=x"})), ElementsAre(HasSubstr("SLUICE-CONFIG-0014 \"7\" is no place of a list of 1")));
+  EXPECT_THAT(Lines(Parse(kMinimal, {"trainer.optimizer.lrr=1"})),
+              ElementsAre("--set trainer.optimizer.lrr=1 SLUICE-CONFIG-0003 unknown key \"lrr\" in trainer.optimizer. Did you mean \"lr\"?"));
+}
+
+TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"rollout.group.size=1", "algorithm.advantage.kind"},
+      {"rollout.group.min=9", "rollout.group.min is 9, most is rollout.group.size = 8"},
+      {"weights.every_steps=6", "weights.every_steps is 6, most is queue.max_staleness + 1 = 5"},
+      {"queue.admission.staleness=5", "queue.admission.staleness is 5, most is queue.max_staleness = 4"},
+      {"queue.admission.statistic=strict", "mask needs queue.admission.statistic: masked"},
+      {"algorithm.loss.dual=1", "above 1"},
+      {"algorithm.loss.prox=none", "count it twice"},
+      {"algorithm.loss.kl=0.1", "needs a reference model"},
+      {"algorithm.loss={prox: self}", ""},
+      {"rollout.sampling.temperature=0", "rollout.sampling.temperature is 0"},
+      {"rollout.max_response=16384", "must be below model.max_context"},
+      {"trainer.optimizer.betas=[0.9]", "two values"},
+      {"trainer.optimizer.betas=[0.9, 1.0]", "two values"},
+      {"trainer.optimizer.schedule=step", "wants constant or cosine"},
+      {"trainer.batching.minibatches=65", "most is queue.groups_per_step"},
+      {"resources.rollout.min=9", "wants 1 <= min <= max"},
+      {"model.init.config=c", "contradicts model.path"},
+      {"name=Demo", "lower-case letters"},
+      {"queue.keep.quota=1MiB", "queue.keep.quota 1MiB < worst case"},
+      {"data.train=[]", "at least one entry"},
+      {"algorithm.preset=sync_grp", "Did you mean \"sync_grpo\"?"},
+      {"reward.rewards.0.verifier=exakt", "\"exakt\" is unknown; there are exact, gsm8k, text. Did you mean \"exact\"?"},
+      {"reward.rewards.0.args={nonsense: 1}", "reward.rewards.0.args: "},
+      {"algorithm.loss.kind=pppo", "unknown name \"pppo\""},
+  };
+  for (const auto& [set, text] : cases) {
+    if (text[0] == '\0') EXPECT_THAT(Lines(Parse(kMinimal, {set})), ElementsAre()) << set;
+    else EXPECT_THAT(Lines(Parse(kMinimal, {set})), ElementsAre(HasSubstr(text))) << set;
+  }
+}
+
+TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
+  for (const char* set :
+       {"kind=dpo", "profile=laptop", "run.deterministic=true", "run.priority=1", "model.digest=ab", "model.dtype=bfloat16", "model.chat_template=t.j2",
+        "model.reference=/ref", "data.order.sampler=levels", "rollout.engine.kind=vllm", "rollout.sampling.top_p=0.9", "rollout.sampling.top_k=5",
+        "rollout.environment.name=gym", "rollout.environment.max_turns=2", "reward.rewards.0.granularity=group", "reward.sandbox.cpu=2",
+        "trainer.batching.recompute_activations=true", "trainer.parallel.tensor=2", "trainer.parallel.data=2", "queue.keep.durability=full",
+        "queue.straggler.policy=shrink", "queue.straggler.policy=wait", "weights.encoding=delta", "weights.publish_dtype=bfloat16",
+        "weights.kv_cache=recompute", "weights.verify=full", "weights.allow_unverified=true", "eval.every_steps=5", "resources.device=cuda",
+        "resources.trainer=2", "resources.queue=2", "resources.pool=big", "reward.rewards.0.verifier=math", "algorithm.preset=async_cispo", "algorithm.loss.kind=gspo"}) {
+    const JobFile file = Parse(kMinimal, {set});
+    ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(Lines(file), " | ");
+    EXPECT_EQ(file.problems[0].number, 13) << file.problems[0].ToString();
+    EXPECT_THAT(file.problems[0].text, HasSubstr("not in this build"));
+  }
+}
+
+TEST(JobFile, SupervisedTrainingTakesNeitherRolloutNorReward) {
+  const std::string text = "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: {dir: out}\n";
+  EXPECT_THAT(Lines(Parse(text)), ElementsAre());
+  EXPECT_THAT(Lines(Parse(text + "reward: {rewards: [{name: r, verifier: exact}]}\n")), ElementsAre(HasSubstr("reward is not used by kind: sft")));
+}
+
+TEST(JobFile, MissingFilesAreToldAtTheirValue) {
+  const JobFile file = ParseJobFile(kMinimal, "/jobs/job.yaml");
+  EXPECT_THAT(Lines(file), ElementsAre("job.yaml:2:15 SLUICE-CONFIG-0012 model.path: no directory m",
+                                       "job.yaml:4:27 SLUICE-CONFIG-0012 data.train.0.path: no file rows.jsonl"));
+  EXPECT_THAT(ReadJobFile("/nowhere/job.yaml").problems, ElementsAre(::testing::Field(&ConfigProblem::number, 1)));
+}
+
+TEST(JobFile, AllProblemsComeAtOnceInOrderAndAtMostTwenty) {
+  std::string text = "name: demo\nrun:\n";
+  for (int i = 0; i < 30; ++i) absl::StrAppend(&text, "  key", i, ": 1\n");
+  const JobFile file = Parse(text);
+  ASSERT_EQ(file.problems.size(), 20u);
+  for (size_t i = 1; i < file.problems.size(); ++i) EXPECT_LE(file.problems[i - 1].line, file.problems[i].line);
+  EXPECT_EQ(ProblemStatus(file.problems).code(), absl::StatusCode::kInvalidArgument);
+}
+
+void CheckRules(const google::protobuf::Descriptor& type, const std::string& path) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *type.field(i);
+    const std::string here = config::JoinPath(path, field.name());
+    const rpc::v1::FieldRule& rule = config::RuleOf(field);
+    if (!config::IsLeaf(field)) {
+      CheckRules(*field.message_type(), here);
+      continue;
+    }
+    EXPECT_FALSE(rule.doc().empty()) << here;
+    EXPECT_TRUE(rule.has_default_() || rule.required() || !rule.example().empty()) << here;
+    EXPECT_FALSE(rule.required() && rule.example().empty()) << here;
+  }
+}
+
+TEST(JobFile, EveryKeyHasItsDocumentationAndADefaultOrAnExample) { CheckRules(*job::v1::JobSpec::descriptor(), ""); }
+
+}  // namespace
+}  // namespace sluice
