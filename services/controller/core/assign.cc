@@ -1,0 +1,138 @@
+#include "services/controller/core/assign.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+
+namespace sluice::controller {
+namespace {
+
+bool Exclusive(Role role) { return role == Role::kRollout || role == Role::kTrainer; }
+
+class Planner {
+ public:
+  explicit Planner(const std::vector<DaemonView>& daemons) {
+    for (const DaemonView& daemon : daemons) daemons_.emplace(daemon.id, daemon);
+  }
+
+  // What the job has already and keeps.
+  void Keep(const JobView& job, Parts* parts) {
+    if (!job.queue.empty()) {
+      parts->queue = job.queue;
+      ++load_[job.queue];
+    }
+    for (const std::string& id : job.held) {
+      const auto it = daemons_.find(id);
+      if (it == daemons_.end() || !it->second.present || it->second.role == Role::kQueue) continue;
+      parts->of(it->second.role).push_back(id);
+      ++load_[id];
+    }
+  }
+
+  // Takes daemons of `role` until the job has `want`; with `whole` all that are missing or none.
+  void Fill(Role role, int want, bool whole, Parts* parts) {
+    std::vector<std::string>& have = parts->of(role);
+    const int missing = want - static_cast<int>(have.size());
+    if (missing <= 0) return;
+    const std::vector<std::string> candidates = Candidates(role, have);
+    if (whole && static_cast<int>(candidates.size()) < missing) return;
+    for (const std::string& id : candidates) {
+      if (static_cast<int>(have.size()) >= want) break;
+      have.push_back(id);
+      ++load_[id];
+    }
+    std::sort(have.begin(), have.end());
+  }
+
+  void FillMinimum(const Needs& needs, Parts* parts) {
+    if (parts->queue.empty()) {
+      const std::vector<std::string> queues = Candidates(Role::kQueue, {});
+      if (!queues.empty()) {
+        parts->queue = queues.front();
+        ++load_[parts->queue];
+      }
+    }
+    Fill(Role::kTrainer, needs.trainers.min, true, parts);
+    Fill(Role::kRollout, needs.rollouts.min, false, parts);
+    Fill(Role::kReward, needs.rewards.min, false, parts);
+    parts->lacks = Lacks(needs, parts);
+  }
+
+  void GiveBack(Parts* parts) {
+    if (!parts->queue.empty()) --load_[parts->queue];
+    for (const Role role : kRoles) {
+      if (role == Role::kQueue) continue;
+      for (const std::string& id : parts->of(role)) --load_[id];
+      parts->of(role).clear();
+    }
+    parts->queue.clear();
+  }
+
+ private:
+  // Usable daemons that may take one more job, the least loaded first.
+  std::vector<std::string> Candidates(Role role, const std::vector<std::string>& have) {
+    std::vector<std::string> ids;
+    for (const auto& [id, daemon] : daemons_) {
+      if (daemon.role != role || !daemon.usable || !daemon.present) continue;
+      if (Exclusive(role) && load_[id] > 0) continue;
+      if (std::find(have.begin(), have.end(), id) == have.end()) ids.push_back(id);
+    }
+    std::stable_sort(ids.begin(), ids.end(), [&](const auto& a, const auto& b) { return load_[a] < load_[b]; });
+    return ids;
+  }
+
+  static std::string Lacks(const Needs& needs, Parts* parts) {
+    std::vector<std::string> lacks;
+    if (parts->queue.empty()) lacks.push_back("a queue");
+    for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
+      const int have = static_cast<int>(parts->of(role).size());
+      if (const int min = needs.of(role).min; have < min) {
+        lacks.push_back(absl::StrCat(min - have, " of ", min, " ", RoleName(role), min == 1 ? "" : "s"));
+      }
+    }
+    return absl::StrJoin(lacks, ", ");
+  }
+
+  std::map<std::string, DaemonView> daemons_;  // By id.
+  std::map<std::string, int> load_;            // Jobs that a daemon has, by its id.
+};
+
+}  // namespace
+
+std::vector<std::string>& Parts::of(Role role) {
+  SLUICE_CHECK(role != Role::kQueue);
+  return role == Role::kTrainer ? trainers : role == Role::kRollout ? rollouts : rewards;
+}
+
+std::map<std::string, Parts> Assign(std::vector<JobView> jobs, const std::vector<DaemonView>& daemons) {
+  std::sort(jobs.begin(), jobs.end(), [](const JobView& a, const JobView& b) {
+    return std::make_tuple(!a.started, -a.needs.priority, a.order, a.id) <
+           std::make_tuple(!b.started, -b.needs.priority, b.order, b.id);
+  });
+  Planner planner(daemons);
+  std::map<std::string, Parts> plan;
+  for (const JobView& job : jobs) planner.Keep(job, &plan[job.id]);
+  for (const JobView& job : jobs) {
+    if (job.ending) continue;
+    Parts& parts = plan[job.id];
+    planner.FillMinimum(job.needs, &parts);
+    if (!job.started && !parts.lacks.empty()) planner.GiveBack(&parts);
+  }
+  for (const JobView& job : jobs) {
+    Parts& parts = plan[job.id];
+    if (job.ending || (!job.started && !parts.lacks.empty())) continue;
+    planner.Fill(Role::kRollout, job.needs.rollouts.max, false, &parts);
+    planner.Fill(Role::kReward, job.needs.rewards.max, false, &parts);
+  }
+  for (auto& [id, parts] : plan) {
+    for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
+      std::sort(parts.of(role).begin(), parts.of(role).end());
+    }
+  }
+  return plan;
+}
+
+}  // namespace sluice::controller

@@ -1,0 +1,106 @@
+#include "services/controller/core/codec.h"
+
+#include <cmath>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+
+namespace nlohmann {
+template <>
+struct adl_serializer<absl::Time> {
+  static void to_json(json& j, const absl::Time& time) {
+    j = time == absl::InfiniteFuture() ? int64_t{-1} : absl::ToUnixMicros(time);
+  }
+  static void from_json(const json& j, absl::Time& time) {
+    const auto micros = j.get<int64_t>();
+    time = micros == -1 ? absl::InfiniteFuture() : absl::FromUnixMicros(micros);
+  }
+};
+template <>
+struct adl_serializer<absl::Duration> {
+  static void to_json(json& j, const absl::Duration& duration) {
+    j = duration == absl::InfiniteDuration() ? int64_t{-1} : absl::ToInt64Microseconds(duration);
+  }
+  static void from_json(const json& j, absl::Duration& duration) {
+    const auto micros = j.get<int64_t>();
+    duration = micros == -1 ? absl::InfiniteDuration() : absl::Microseconds(micros);
+  }
+};
+}  // namespace nlohmann
+
+namespace sluice {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PolicyVersion, incarnation, number)
+}  // namespace sluice
+
+namespace sluice::controller {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Event, seq, at, incarnation, severity, role, daemon, code, message, count)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StepReport, k, version, at, values, staleness)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ledger, accepted, durable, applied, live, dropped, tokens_generated,
+                                                tokens_trained, tokens_masked, durable_version, hash, event)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Result, job, state, steps, seconds, reward_first, reward_last,
+                                                tokens_generated, tokens_trained, staleness_max, staleness_histogram, ledger,
+                                                restarts, checkpoint)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Count, min, max)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Needs, priority, trainers, rollouts, rewards, queue_in_memory, wall, start,
+                                                stall_warn, stall_fail, restarts_per_hour)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Worker, id, role, incarnation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobRecord, id, name, hash, order, created, needs, state, code, message,
+                                                conditions, running_since, ended, target, stage, stop_checkpoint, step, version,
+                                                reported_incarnation, reported_k, last_event, restarts, restarted, ledger,
+                                                ledger_final, checkpoint)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AssignRecord, gang, gang_whole, revision, phase, opened, queue,
+                                                queue_incarnation, workers)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build, protocol_min, protocol_max,
+                                                addresses, labels, capacity, events_stored)
+
+namespace {
+// Text from daemons need not be UTF-8; what is not is replaced.
+template <typename T>
+std::string Dump(const T& value) {
+  return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+}  // namespace
+
+std::string Encode(const JobRecord& record) { return Dump(record); }
+std::string Encode(const AssignRecord& record) { return Dump(record); }
+std::string Encode(const DaemonRecord& record) { return Dump(record); }
+std::string Encode(const Event& event) { return Dump(event); }
+std::string Encode(const Result& result) { return Dump(result); }
+std::string Encode(const StepReport& step) {
+  StepReport finite = step;
+  for (auto it = finite.values.begin(); it != finite.values.end();) {
+    it = std::isfinite(it->second) ? std::next(it) : finite.values.erase(it);
+  }
+  return Dump(finite);
+}
+
+template <typename T>
+absl::StatusOr<T> Decode(absl::string_view key, absl::string_view text) {
+  try {
+    return nlohmann::json::parse(text).get<T>();
+  } catch (const nlohmann::json::exception& error) {
+    return ErrorWith(absl::StatusCode::kDataLoss,
+                     {"STORE_DAMAGED", "SLUICE-META-0003", "put the store back from a copy, or move it away to start empty"},
+                     absl::StrCat("the job store's ", key, ": ", error.what()));
+  }
+}
+template absl::StatusOr<JobRecord> Decode(absl::string_view, absl::string_view);
+template absl::StatusOr<AssignRecord> Decode(absl::string_view, absl::string_view);
+template absl::StatusOr<DaemonRecord> Decode(absl::string_view, absl::string_view);
+template absl::StatusOr<Event> Decode(absl::string_view, absl::string_view);
+template absl::StatusOr<StepReport> Decode(absl::string_view, absl::string_view);
+template absl::StatusOr<Result> Decode(absl::string_view, absl::string_view);
+
+std::string NameKey(absl::string_view name) { return absl::StrCat("names/", name); }
+std::string JobKey(absl::string_view job, absl::string_view part) { return absl::StrCat("jobs/", job, "/", part); }
+std::string EventKey(absl::string_view job, uint64_t seq) { return absl::StrFormat("jobs/%s/events/%012d", job, seq); }
+std::string StepKey(absl::string_view job, int64_t k) { return absl::StrFormat("jobs/%s/steps/%012d", job, k); }
+std::string AssignKey(absl::string_view job) { return absl::StrCat("assign/", job); }
+std::string DaemonKey(absl::string_view daemon) { return absl::StrCat("daemons/", daemon); }
+
+}  // namespace sluice::controller

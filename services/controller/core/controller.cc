@@ -1,0 +1,293 @@
+#include "services/controller/core/controller.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "services/controller/core/codec.h"
+#include "services/controller/core/names.h"
+
+namespace sluice::controller {
+
+Controller::Controller()
+    : fleet_({[this](Instant now, const Daemon& daemon, int64_t incarnation, const std::string& cause) {
+                Gone(now, daemon, incarnation, cause);
+              },
+              [this](Instant now, const Daemon& daemon) { Back(now, daemon); }}) {}
+
+absl::StatusOr<std::unique_ptr<Controller>> Controller::Load(meta::Store* store, Instant now) {
+  std::unique_ptr<Controller> controller(new Controller());
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> names, store->List("names/"));
+  for (const meta::Entry& name : names) {
+    controller->revisions_[name.key] = name.revision;
+    SLUICE_RETURN_IF_ERROR(controller->LoadJob(store, now, name.value));
+  }
+  std::set<std::string> working;
+  for (const std::string& id : controller->active_) {
+    const AssignRecord& assign = controller->jobs_.at(id).assign;
+    working.insert(assign.queue);
+    for (const Worker& worker : assign.workers) working.insert(worker.id);
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> daemons, store->List("daemons/"));
+  for (const meta::Entry& entry : daemons) {
+    SLUICE_ASSIGN_OR_RETURN(DaemonRecord record, Decode<DaemonRecord>(entry.key, entry.value));
+    controller->revisions_[entry.key] = entry.revision;
+    const bool works = working.count(record.id) > 0;
+    controller->fleet_.Restore(now, std::move(record), works);
+  }
+  return controller;
+}
+
+absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::string& id) {
+  SLUICE_ASSIGN_OR_RETURN(const meta::Entry status, store->Get(JobKey(id, "status")));
+  Job job;
+  SLUICE_ASSIGN_OR_RETURN(job.record, Decode<JobRecord>(status.key, status.value));
+  names_[job.record.name] = id;
+  job.state_since = job.stage_since = job.moved = now.mono;
+  if (job.record.running_since != absl::InfiniteFuture()) {
+    job.running_since = now.mono - std::max(now.wall - job.record.running_since, absl::ZeroDuration());
+  }
+  SLUICE_ASSIGN_OR_RETURN(const meta::Entry assign, store->Get(AssignKey(id)));
+  SLUICE_ASSIGN_OR_RETURN(job.assign, Decode<AssignRecord>(assign.key, assign.value));
+  revisions_[assign.key] = assign.revision;
+  if (job.record.stage != Stage::kOver) {
+    SLUICE_ASSIGN_OR_RETURN(meta::Entry spec, store->Get(JobKey(id, "spec")));
+    job.spec = std::move(spec.value);
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> steps, store->List(JobKey(id, "steps/")));
+    for (const meta::Entry& entry : steps) {
+      SLUICE_ASSIGN_OR_RETURN(StepReport step, Decode<StepReport>(entry.key, entry.value));
+      job.steps[step.k] = {step.values["reward_mean"], step.values["reward_count"], step.staleness};
+    }
+    active_.insert(id);
+  }
+  Job& loaded = jobs_.emplace(id, std::move(job)).first->second;
+  if (loaded.live() && loaded.started()) {
+    ++loaded.record.restarts["controller"];
+    Emit(now, loaded, Severity::kWarning, "controller", "", "controller_back", "the controller was started anew");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& input) {
+  SLUICE_RETURN_IF_ERROR(CheckJobName(input.name));
+  if (const auto known = names_.find(input.name); known != names_.end()) {
+    if (jobs_.at(known->second).record.hash == input.hash) return SubmitOutput{true, known->second};
+    return ErrorWith(absl::StatusCode::kAlreadyExists,
+                     {.reason = "CONFLICT", .catalogue = "SLUICE-CTL-0005", .hint = "choose another name", .current = known->second},
+                     absl::StrCat("there is a job ", input.name, " that was submitted from another file or with other settings"));
+  }
+  Job job;
+  job.record.id = input.id;
+  job.record.name = input.name;
+  job.record.hash = input.hash;
+  job.record.order = static_cast<int64_t>(jobs_.size());
+  job.record.created = now.wall;
+  job.record.needs = input.needs;
+  job.spec = input.spec;
+  job.state_since = job.stage_since = job.moved = now.mono;
+  PutGuarded(NameKey(input.name), input.id);
+  out_.ops.push_back({JobKey(input.id, "spec"), input.spec});
+  out_.ops.push_back({JobKey(input.id, "hash"), input.hash});
+  names_[input.name] = input.id;
+  active_.insert(input.id);
+  Job& stored = jobs_.emplace(input.id, std::move(job)).first->second;
+  Emit(now, stored, Severity::kInfo, "controller", "", "submitted", absl::StrCat("job ", input.name, " was submitted"));
+  staff_due_ = true;
+  return SubmitOutput{false, input.id};
+}
+
+absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_name, bool hard) {
+  SLUICE_ASSIGN_OR_RETURN(const Job* found, Find(id_or_name));
+  Job& job = jobs_.at(found->record.id);
+  const JobState state = job.record.state;
+  if (state == JobState::kCancelled) return true;
+  if (state == JobState::kCancelling) {
+    if (hard && job.record.stage == Stage::kStopTrainers) {
+      job.record.stop_checkpoint = false;
+      Enter(now, job, Stage::kStopAll);
+    }
+    return true;
+  }
+  if (IsFinal(state) || job.record.stage != Stage::kNone) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
+                 absl::StrCat("job ", job.record.name, " is ", StateName(state), "; it cannot be cancelled any more"));
+  }
+  End(now, job, JobState::kCancelled, !hard, "", hard ? "cancelled at once" : "cancelled");
+  return false;
+}
+
+absl::StatusOr<RegisterOutput> Controller::Register(Instant now, const RegisterInput& input) {
+  SLUICE_ASSIGN_OR_RETURN(const RegisterOutput output, fleet_.Register(now, input));
+  Daemon& daemon = *fleet_.Find(input.daemon.id);
+  Save(daemon);
+  if (!output.repeat && daemon.record.role == Role::kQueue) {
+    // A new process: it must be told of its jobs, and says what it still knows of them.
+    for (const std::string& id : active_) {
+      if (jobs_.at(id).assign.queue == daemon.record.id) jobs_.at(id).acked_revision = 0;
+    }
+  }
+  staff_due_ = true;
+  return output;
+}
+
+absl::Status Controller::Heartbeat(Instant now, const HeartbeatInput& input) {
+  Daemon* known = fleet_.Find(input.daemon);
+  const bool was_usable = known != nullptr && known->usable();
+  SLUICE_ASSIGN_OR_RETURN(Daemon* daemon, fleet_.Beat(now, input.daemon, input.incarnation, input.stream));
+  daemon->draining = input.draining;
+  if (daemon->usable() != was_usable) staff_due_ = true;
+  Heard(now, *daemon, input);
+  return absl::OkStatus();
+}
+
+void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input) {
+  daemon.generation_up = input.generation;
+  daemon.load = input.load;
+  daemon.progress.clear();
+  for (const Progress& progress : input.progress) daemon.progress[progress.job] = progress;
+  for (const auto& [id, step] : input.steps) {
+    const auto it = jobs_.find(id);
+    if (it == jobs_.end() || active_.count(id) == 0) continue;
+    const Worker* worker = it->second.assign.Find(daemon.record.id);
+    if (worker != nullptr && worker->role == Role::kTrainer) HeardStep(now, it->second, step);
+  }
+  const uint64_t stored = daemon.record.events_stored;
+  for (const Event& event : input.events) {
+    if (event.seq <= daemon.record.events_stored) continue;
+    daemon.record.events_stored = event.seq;
+    for (const std::string& id : active_) {
+      Job& job = jobs_.at(id);
+      const bool works = job.assign.queue == daemon.record.id || job.assign.Find(daemon.record.id) != nullptr;
+      if (!works) continue;
+      if (event.code == "checkpoint" && daemon.record.role == Role::kTrainer) job.record.checkpoint = event.message;
+      Emit(now, job, event.severity, RoleName(daemon.record.role), daemon.record.id, event.code, event.message);
+    }
+  }
+  if (daemon.record.events_stored != stored) Save(daemon);
+  for (const auto& [id, progress] : daemon.progress) {
+    const auto it = jobs_.find(id);
+    if (it == jobs_.end()) continue;
+    const Worker* worker = it->second.assign.Find(daemon.record.id);
+    if (worker != nullptr) HeardProgress(now, it->second, *worker, progress);
+  }
+}
+
+void Controller::HeardProgress(Instant now, Job& job, const Worker& worker, const Progress& progress) {
+  const bool trainer = worker.role == Role::kTrainer;
+  if (progress.incarnation != (trainer ? job.assign.gang : worker.incarnation)) return;
+  const bool other_gang = progress.version.incarnation > job.record.version.incarnation;
+  if (trainer && progress.ready && (other_gang || progress.step > job.record.step)) {
+    job.record.version = progress.version;
+    job.record.step = progress.step;
+    Touch(job);
+  }
+  if (!job.live()) return;
+  if (trainer && progress.phase == "done") {
+    End(now, job, JobState::kSucceeded, false, "", "");
+  } else if (progress.phase == "failed") {
+    Fail(now, job, "SLUICE-CTL-0010", absl::StrCat(RoleName(worker.role), " ", worker.id, " failed: ", progress.cause));
+  } else if (trainer && progress.phase == "restore" && job.assign.gang_whole) {
+    job.assign.gang_whole = false;
+    staff_due_ = true;
+    Restarted(now, job, Role::kTrainer, worker.id, absl::StrCat("it asked to restore: ", progress.cause));
+  }
+}
+
+void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
+  const auto newest = std::make_pair(job.record.reported_incarnation, job.record.reported_k);
+  if (step.version.incarnation != job.assign.gang || std::make_pair(step.version.incarnation, step.k) <= newest) return;
+  if (step.version.incarnation != job.record.reported_incarnation) {
+    // A new gang trains from an earlier version: what the old one reported beyond is off the lineage.
+    const auto beyond = job.steps.upper_bound(step.k);
+    for (auto it = beyond; it != job.steps.end(); ++it) out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
+    job.steps.erase(beyond, job.steps.end());
+  } else if (job.last_step_at != absl::InfinitePast()) {
+    job.step_seconds.push_back(absl::ToDoubleSeconds(step.at - job.last_step_at));
+    if (job.step_seconds.size() > 20) job.step_seconds.erase(job.step_seconds.begin());
+  }
+  const auto value = [&](const char* name) {
+    const auto it = step.values.find(name);
+    return it == step.values.end() ? 0.0 : it->second;
+  };
+  job.steps[step.k] = {value("reward_mean"), value("reward_count"), step.staleness};
+  job.record.reported_incarnation = step.version.incarnation;
+  job.record.reported_k = step.k;
+  job.record.step = step.k + 1;
+  job.record.version = step.version;
+  job.last_step_at = step.at;
+  job.moved = now.mono;
+  out_.ops.push_back({StepKey(job.record.id, step.k), Encode(step)});
+  Touch(job);
+}
+
+void Controller::StreamClosed(Instant now, const std::string& daemon, uint64_t stream) {
+  fleet_.StreamClosed(now, daemon, stream);
+  staff_due_ = true;
+}
+
+void Controller::Tick(Instant now) { fleet_.Tick(now); }
+
+Outbox Controller::Take(Instant now) {
+  for (const std::string& id : std::set<std::string>(active_)) Advance(now, jobs_.at(id));
+  if (staff_due_) Staff(now);
+  RefreshDowns();
+  DueCalls(now);
+  for (const std::string& id : unsaved_) {
+    const Job& job = jobs_.at(id);
+    out_.ops.push_back({JobKey(id, "status"), Encode(job.record)});
+    PutGuarded(AssignKey(id), Encode(job.assign));
+    out_.jobs.insert(id);
+  }
+  unsaved_.clear();
+  return std::exchange(out_, {});
+}
+
+void Controller::Committed(int64_t revision) {
+  for (const std::string& key : guarded_) revisions_[key] = revision;
+  guarded_.clear();
+}
+
+absl::StatusOr<const Job*> Controller::Find(const std::string& id_or_name) const {
+  const auto name = names_.find(id_or_name);
+  const auto job = jobs_.find(name == names_.end() ? id_or_name : name->second);
+  if (job != jobs_.end()) return &job->second;
+  return ErrorWith(absl::StatusCode::kNotFound, {.reason = "JOB", .catalogue = "SLUICE-CTL-0006", .hint = "see `sluice job list`"},
+                   absl::StrCat("no job \"", id_or_name.substr(0, 80), "\""));
+}
+
+double Controller::Seconds(const Job& job, absl::Time now) {
+  if (job.record.running_since == absl::InfiniteFuture()) return 0;
+  return absl::ToDoubleSeconds(std::max(std::min(job.record.ended, now) - job.record.running_since, absl::ZeroDuration()));
+}
+
+void Controller::Emit(Instant now, Job& job, Severity severity, absl::string_view role, const std::string& daemon,
+                      absl::string_view code, std::string message) {
+  Event event{++job.record.last_event, now.wall, job.assign.gang, severity, std::string(role), daemon, std::string(code),
+              std::move(message), 1};
+  out_.ops.push_back({EventKey(job.record.id, event.seq), Encode(event)});
+  Touch(job);
+}
+
+void Controller::Touch(Job& job) {
+  ++job.changes;
+  unsaved_.insert(job.record.id);
+}
+
+void Controller::Save(const Daemon& daemon) { PutGuarded(DaemonKey(daemon.record.id), Encode(daemon.record)); }
+
+// One put and one compare for a key in each transaction: the last value counts.
+void Controller::PutGuarded(std::string key, std::string value) {
+  for (meta::Op& op : out_.ops) {
+    if (op.key == key) {
+      op.value = std::move(value);
+      return;
+    }
+  }
+  const auto revision = revisions_.find(key);
+  out_.compares.push_back({key, revision == revisions_.end() ? 0 : revision->second});
+  guarded_.push_back(key);
+  out_.ops.push_back({std::move(key), std::move(value)});
+}
+
+}  // namespace sluice::controller

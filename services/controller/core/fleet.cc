@@ -1,0 +1,128 @@
+#include "services/controller/core/fleet.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "services/controller/core/names.h"
+
+namespace sluice::controller {
+
+absl::string_view LivenessName(Liveness liveness) {
+  switch (liveness) {
+    case Liveness::kLive: return "up";
+    case Liveness::kSuspect: return "suspect";
+    case Liveness::kLost: return "lost";
+  }
+  return "";
+}
+
+void Fleet::Restore(Instant now, DaemonRecord record, bool working) {
+  started_ = now.mono;
+  Daemon daemon;
+  daemon.liveness = working ? Liveness::kSuspect : Liveness::kLost;
+  daemon.heard = daemon.broken = now.mono;
+  daemon.record = std::move(record);
+  const std::string id = daemon.record.id;
+  daemons_.emplace(id, std::move(daemon));
+}
+
+absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput& input) {
+  const DaemonRecord& said = input.daemon;
+  SLUICE_RETURN_IF_ERROR(CheckName("daemon id", said.id));
+  if (said.protocol_min > kProtocol || said.protocol_max < kProtocol) {
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {"PROTOCOL", "SLUICE-CTL-0001", "run builds whose protocols overlap; upgrade the controller first"},
+                     absl::StrCat(said.id, " speaks protocols ", said.protocol_min, " to ", said.protocol_max,
+                                  ", this controller ", kProtocol, " to ", kProtocol));
+  }
+  const auto [it, created] = daemons_.try_emplace(said.id);
+  Daemon& daemon = it->second;
+  RegisterOutput output;
+  if (created) {
+    output.incarnation = std::max<int64_t>(said.incarnation, 1);
+  } else if (daemon.record.role != said.role) {
+    return ErrorWith(absl::StatusCode::kAlreadyExists, {"CONFLICT", "SLUICE-CTL-0002", "give each daemon its own --id"},
+                     absl::StrCat("daemon ", said.id, " is a ", RoleName(daemon.record.role), ", not a ", RoleName(said.role)));
+  } else if (daemon.record.boot == said.boot) {
+    output.repeat = true;
+    output.incarnation = daemon.record.incarnation;
+  } else {
+    if (daemon.stream != 0 && now.mono - daemon.heard < kSuspectAfter) {
+      return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                       {"NOT_YET", "SLUICE-CTL-0003", "stop the other process, or give this one another --id", absl::Seconds(1)},
+                       absl::StrCat("another process that calls itself ", said.id, " still beats"));
+    }
+    if (daemon.present()) Lose(now, daemon, "it was started anew");
+    output.incarnation = std::max(said.incarnation, daemon.record.incarnation) + 1;
+  }
+  const uint64_t events = output.repeat ? daemon.record.events_stored : 0;
+  if (!output.repeat) daemon = Daemon{};
+  daemon.record = said;
+  daemon.record.incarnation = output.incarnation;
+  daemon.record.events_stored = events;
+  daemon.generation_up = input.generation;
+  // Until its first heartbeat it is suspect: it keeps work, and gets none.
+  if (daemon.stream == 0) {
+    daemon.liveness = Liveness::kSuspect;
+    daemon.heard = daemon.broken = now.mono;
+  }
+  return output;
+}
+
+absl::StatusOr<Daemon*> Fleet::Beat(Instant now, const std::string& id, int64_t incarnation, uint64_t stream) {
+  Daemon* daemon = Find(id);
+  if (daemon == nullptr) {
+    return Error(absl::StatusCode::kNotFound, "GONE", absl::StrCat("daemon ", id, " is not registered"));
+  }
+  if (incarnation != daemon->record.incarnation) {
+    return Error(absl::StatusCode::kAborted, "FENCED",
+                 absl::StrCat("incarnation ", incarnation, " of ", id, "; it is now ", daemon->record.incarnation));
+  }
+  const bool was_lost = !daemon->present();
+  daemon->stream = stream;
+  daemon->heard = now.mono;
+  daemon->liveness = Liveness::kLive;
+  daemon->ever_heard = true;
+  if (was_lost) listener_.back(now, *daemon);
+  return daemon;
+}
+
+void Fleet::StreamClosed(Instant now, const std::string& id, uint64_t stream) {
+  Daemon* daemon = Find(id);
+  if (daemon == nullptr || daemon->stream != stream) return;
+  daemon->stream = 0;
+  daemon->broken = now.mono;
+  if (!daemon->present()) return;
+  daemon->liveness = Liveness::kSuspect;
+  if (daemon->draining) Lose(now, *daemon, "it drained and left");
+}
+
+void Fleet::Tick(Instant now) {
+  const bool grace = now.mono - started_ < kGrace;
+  for (auto& [id, daemon] : daemons_) {
+    if (!daemon.present()) continue;
+    const absl::Duration silence = now.mono - daemon.heard;
+    const bool broken = daemon.stream == 0;
+    if (broken || silence >= kSuspectAfter) daemon.liveness = Liveness::kSuspect;
+    if (grace) continue;
+    if (silence >= kLostAfter) {
+      Lose(now, daemon, absl::StrCat("silent for ", absl::FormatDuration(silence)));
+    } else if (broken && daemon.ever_heard && now.mono - daemon.broken >= kLostAfterBreak) {
+      Lose(now, daemon, "its connection broke and it did not come back");
+    }
+  }
+}
+
+Daemon* Fleet::Find(const std::string& id) {
+  const auto it = daemons_.find(id);
+  return it == daemons_.end() ? nullptr : &it->second;
+}
+
+void Fleet::Lose(Instant now, Daemon& daemon, const std::string& cause) {
+  daemon.liveness = Liveness::kLost;
+  daemon.progress.clear();
+  listener_.gone(now, daemon, daemon.record.incarnation, cause);
+}
+
+}  // namespace sluice::controller

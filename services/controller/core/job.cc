@@ -1,0 +1,54 @@
+#include "services/controller/core/job.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+
+namespace sluice::controller {
+namespace {
+
+constexpr int kRewardSteps = 10;  // Enough to smooth one batch's luck, few beside a run.
+
+template <typename Iterator>
+double MeanReward(Iterator begin, Iterator end) {
+  double sum = 0, count = 0;
+  for (int taken = 0; begin != end && taken < kRewardSteps; ++begin, ++taken) {
+    sum += begin->second.reward_mean * begin->second.reward_count;
+    count += begin->second.reward_count;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+}  // namespace
+
+const Worker* AssignRecord::Find(const std::string& id) const {
+  for (const Worker& worker : workers) {
+    if (worker.id == id) return &worker;
+  }
+  return nullptr;
+}
+
+Result ResultOf(const Job& job, JobState state, double seconds) {
+  Result result;
+  result.job = job.record.id;
+  result.state = std::string(StateName(state));
+  result.steps = job.record.step;
+  result.seconds = seconds;
+  result.reward_first = MeanReward(job.steps.begin(), job.steps.end());
+  result.reward_last = MeanReward(job.steps.rbegin(), job.steps.rend());
+  result.tokens_generated = job.record.ledger.tokens_generated;
+  result.tokens_trained = job.record.ledger.tokens_trained;
+  for (const auto& [k, step] : job.steps) {
+    for (const auto& [staleness, tokens] : step.staleness) result.staleness_histogram[staleness] += tokens;
+  }
+  for (const auto& [staleness, tokens] : result.staleness_histogram) {
+    int64_t value = 0;
+    if (tokens > 0 && absl::SimpleAtoi(staleness, &value)) result.staleness_max = std::max(result.staleness_max, value);
+  }
+  result.ledger = job.record.ledger;
+  result.restarts = job.record.restarts;
+  result.checkpoint = job.record.checkpoint;
+  return result;
+}
+
+}  // namespace sluice::controller

@@ -1,0 +1,305 @@
+// States, limits and ends of a job.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/controller/core/codec.h"
+#include "services/controller/core/controller.h"
+
+namespace sluice::controller {
+namespace {
+constexpr absl::Duration kLeaveTime = absl::Seconds(10);  // For rollouts and rewards to end what they do.
+constexpr absl::Duration kCloseTime = absl::Seconds(15);  // For the queue to tell the final ledger.
+constexpr absl::Duration kFreeTime = absl::Seconds(60);   // For it to free the data; later it is left to the operator.
+
+std::string Short(absl::Duration duration) { return absl::FormatDuration(absl::Trunc(duration, absl::Seconds(1))); }
+}  // namespace
+
+void Controller::Advance(Instant now, Job& job) {
+  if (job.live()) AdvanceLive(now, job);
+  if (!job.live()) AdvanceEnding(now, job);
+}
+
+int Controller::Ready(const Job& job, Role role) const {
+  int ready = 0;
+  for (const Worker& worker : job.assign.workers) {
+    if (worker.role != role) continue;
+    const auto daemon = fleet_.daemons().find(worker.id);
+    if (daemon == fleet_.daemons().end()) continue;
+    const auto progress = daemon->second.progress.find(job.record.id);
+    const int64_t incarnation = role == Role::kTrainer ? job.assign.gang : worker.incarnation;
+    if (progress == daemon->second.progress.end() || progress->second.incarnation != incarnation) continue;
+    if (progress->second.ready) ++ready;
+  }
+  return ready;
+}
+
+bool Controller::TrainersReady(const Job& job) const {
+  return job.assign.gang_whole && Ready(job, Role::kTrainer) >= job.record.needs.trainers.min;
+}
+
+std::vector<std::string> Controller::NotReady(const Job& job) const {
+  std::vector<std::string> missing;
+  const auto queue = fleet_.daemons().find(job.assign.queue);
+  if (!job.assign.queue.empty() && (queue == fleet_.daemons().end() || !queue->second.present())) {
+    missing.push_back(absl::StrCat("queue ", job.assign.queue, " is lost"));
+  } else if (!job.assign.opened) {
+    missing.push_back(absl::StrCat("queue ", job.assign.queue, " has not taken the job yet"));
+  }
+  for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
+    const int ready = Ready(job, role), min = job.record.needs.of(role).min;
+    if (ready < min) missing.push_back(absl::StrCat(ready, " of ", min, " ", RoleName(role), min == 1 ? "" : "s", " ready"));
+  }
+  return missing;
+}
+
+void Controller::AdvanceLive(Instant now, Job& job) {
+  const auto queue = fleet_.daemons().find(job.assign.queue);
+  const bool queue_there = queue != fleet_.daemons().end() && queue->second.present() && job.assign.opened;
+  switch (job.record.state) {
+    case JobState::kWaiting:
+      return;  // Staff() starts it.
+    case JobState::kStarting:
+    case JobState::kRecovering: {
+      // A recovered job may go on with fewer rollouts than it started with: that is Degraded.
+      const bool can = queue_there && TrainersReady(job);
+      if (job.record.state == JobState::kRecovering ? can : can && NotReady(job).empty()) {
+        if (job.record.running_since == absl::InfiniteFuture()) {
+          job.record.running_since = now.wall;
+          job.running_since = now.mono;
+        }
+        SetState(now, job, JobState::kRunning, "", "");
+      }
+      break;
+    }
+    case JobState::kRunning:
+      // The first beats after the controller's own start tell who is ready; until then nothing has changed.
+      if (!queue_there) {
+        SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0011", absl::StrCat("queue ", job.assign.queue, " is lost"));
+      } else if (!job.assign.gang_whole) {
+        SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0012", "a trainer is missing; a new gang is due");
+      }
+      break;
+    default:
+      return;
+  }
+  job.queue_lost_since = queue_there || !job.assign.opened ? absl::InfiniteDuration() : std::min(job.queue_lost_since, now.mono);
+  Judge(now, job);
+}
+
+void Controller::Judge(Instant now, Job& job) {
+  const Needs& needs = job.record.needs;
+  if (job.running_since != absl::InfiniteDuration() && now.mono - job.running_since >= needs.wall) {
+    Emit(now, job, Severity::kInfo, "controller", "", "limit", absl::StrCat("limits.wall, ", Short(needs.wall), ", has passed"));
+    return End(now, job, JobState::kSucceeded, true, "", absl::StrCat("ended by limits.wall ", Short(needs.wall)));
+  }
+  if (job.record.state == JobState::kStarting && now.mono - job.state_since >= needs.start) {
+    return Fail(now, job, "SLUICE-CTL-0013",
+                absl::StrCat("not running ", Short(needs.start), " (limits.start) after its start: ", absl::StrJoin(NotReady(job), ", "),
+                             "; see the logs of those daemons, or raise limits.start"));
+  }
+  if (needs.queue_in_memory && job.queue_lost_since != absl::InfiniteDuration() && now.mono - job.queue_lost_since >= needs.start) {
+    return Fail(now, job, "SLUICE-CTL-0014",
+                absl::StrCat("queue ", job.assign.queue, " has been lost for ", Short(needs.start),
+                             " and kept the job in memory alone (queue.keep.durability: memory); start a queue and submit the job again"));
+  }
+  std::vector<std::string> conditions;
+  if (job.record.state != JobState::kStarting) {
+    const absl::Duration still = now.mono - job.moved;
+    if (still >= needs.stall_fail) {
+      return Fail(now, job, "SLUICE-CTL-0015",
+                  absl::StrCat("no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail), "): ",
+                               absl::StrJoin(NotReady(job), ", "), "; `sluice why ", job.record.name, "` names what is waited for"));
+    }
+    if (still >= needs.stall_warn) conditions.push_back("Stalled");
+    if (Ready(job, Role::kRollout) < needs.rollouts.min || Ready(job, Role::kReward) < needs.rewards.min) {
+      conditions.push_back("Degraded");
+    }
+  }
+  if (conditions == job.record.conditions) return;
+  const auto has = [](const std::vector<std::string>& in, const char* what) { return std::count(in.begin(), in.end(), what) > 0; };
+  const bool stalls = has(conditions, "Stalled"), stalled = has(job.record.conditions, "Stalled");
+  job.record.conditions = std::move(conditions);
+  if (stalls && !stalled) {
+    Emit(now, job, Severity::kWarning, "controller", "", "stalled", absl::StrCat("no step for ", Short(now.mono - job.moved)));
+  } else if (stalled && !stalls) {
+    Emit(now, job, Severity::kInfo, "controller", "", "moving", "steps advance again");
+  }
+  Touch(job);
+}
+
+void Controller::SetState(Instant now, Job& job, JobState state, std::string code, std::string message) {
+  const JobState before = job.record.state;
+  job.record.state = state;
+  job.record.code = std::move(code);
+  job.record.message = std::move(message);
+  if (before == state) return Touch(job);
+  job.state_since = now.mono;
+  job.moved = now.mono;
+  const Severity severity = state == JobState::kFailed       ? Severity::kError
+                            : state == JobState::kRecovering ? Severity::kWarning
+                                                             : Severity::kInfo;
+  Emit(now, job, severity, "controller", "", "state",
+       absl::StrCat(StateName(before), " -> ", StateName(state), job.record.message.empty() ? "" : ": ", job.record.message));
+}
+
+void Controller::Fail(Instant now, Job& job, std::string code, std::string message) {
+  End(now, job, JobState::kFailed, false, std::move(code), std::move(message));
+}
+
+// CANCELLING is stored before anything is undone. A failure shows its cause while it finishes.
+void Controller::End(Instant now, Job& job, JobState target, bool checkpoint, std::string code, std::string message) {
+  job.record.target = target;
+  job.record.stop_checkpoint = checkpoint;
+  job.record.conditions.clear();
+  const JobState passing = target == JobState::kCancelled ? JobState::kCancelling : JobState::kFinishing;
+  SetState(now, job, passing, std::move(code), std::move(message));
+  Enter(now, job, checkpoint && job.started() && job.assign.gang_whole ? Stage::kStopTrainers : Stage::kStopAll);
+}
+
+void Controller::Enter(Instant now, Job& job, Stage stage) {
+  job.record.stage = stage;
+  job.stage_since = now.mono;
+  const QueuePhase phase = stage <= Stage::kStopAll    ? QueuePhase::kHold
+                           : stage == Stage::kClosing ? QueuePhase::kClosed
+                                                      : QueuePhase::kFreed;
+  if (job.assign.revision > 0 && job.assign.phase != phase && stage != Stage::kOver) {
+    job.assign.phase = phase;
+    ++job.assign.revision;
+    job.call_not_before = now.mono;
+  }
+  if (stage == Stage::kOver) {
+    active_.erase(job.record.id);
+    job.spec.clear();
+    job.steps.clear();
+  }
+  staff_due_ = true;
+  Touch(job);
+}
+
+// A worker has left a job when it has applied the assignments that say STOP and tells no progress of the job, or that it is
+// done.
+bool Controller::Left(const Job& job, const Worker& worker) const {
+  const auto daemon = fleet_.daemons().find(worker.id);
+  const auto down = downs_.find(worker.id);
+  if (daemon == fleet_.daemons().end() || !daemon->second.present()) return true;
+  if (down == downs_.end() || daemon->second.generation_up < down->second.generation) return false;
+  const auto& parts = down->second.parts;
+  const auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.job == job.record.id; });
+  if (part == parts.end()) return !job.assign.opened;
+  if (part->phase != PartPhase::kStop) return false;
+  const auto progress = daemon->second.progress.find(job.record.id);
+  return progress == daemon->second.progress.end() || progress->second.phase == "done" || progress->second.phase == "failed";
+}
+
+void Controller::AdvanceEnding(Instant now, Job& job) {
+  const absl::Duration spent = now.mono - job.stage_since;
+  const auto all_left = [&](bool trainers_only) {
+    return std::all_of(job.assign.workers.begin(), job.assign.workers.end(), [&](const Worker& worker) {
+      return (trainers_only && worker.role != Role::kTrainer) || Left(job, worker);
+    });
+  };
+  const auto queue = fleet_.daemons().find(job.assign.queue);
+  const bool queue_there = queue != fleet_.daemons().end() && queue->second.present() && job.assign.revision > 0;
+  if (job.record.stage == Stage::kStopTrainers) {
+    const bool late = spent >= job.record.needs.start;
+    if (late) {
+      Emit(now, job, Severity::kError, "controller", "", "late",
+           absl::StrCat("the trainer did not leave within ", Short(spent), "; it goes without a last checkpoint"));
+    }
+    if (late || all_left(true)) Enter(now, job, Stage::kStopAll);
+  }
+  if (job.record.stage == Stage::kStopAll && (spent >= kLeaveTime || all_left(false))) Enter(now, job, Stage::kClosing);
+  if (job.record.stage == Stage::kClosing && (!queue_there || now.mono - job.stage_since >= kCloseTime)) {
+    if (job.assign.revision > 0) {
+      Emit(now, job, Severity::kWarning, "controller", "", "ledger",
+           absl::StrCat("queue ", job.assign.queue, " did not close the books; the ledger is the last that it told"));
+    }
+    Finalize(now, job);
+  }
+  if (job.record.stage == Stage::kFreeing && (!queue_there || now.mono - job.stage_since >= kFreeTime)) {
+    Enter(now, job, Stage::kOver);
+  }
+}
+
+// Final state and result are stored in one transaction, before the queue is told to free the data.
+void Controller::Finalize(Instant now, Job& job) {
+  job.record.ended = now.wall;
+  const double seconds =
+      job.running_since == absl::InfiniteDuration() ? 0 : absl::ToDoubleSeconds(now.mono - job.running_since);
+  out_.ops.push_back({JobKey(job.record.id, "result"), Encode(ResultOf(job, job.record.target, seconds))});
+  SetState(now, job, job.record.target, job.record.code, job.record.message);
+  job.assign.workers.clear();
+  Enter(now, job, Stage::kFreeing);
+}
+
+void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl::StatusOr<SetJobAnswer>& answer) {
+  const auto it = jobs_.find(call.job);
+  if (it == jobs_.end() || active_.count(call.job) == 0) return;
+  Job& job = it->second;
+  job.call_in_flight = false;
+  const bool closing = call.phase == QueuePhase::kClosed && job.record.stage == Stage::kClosing;
+  if (!answer.ok()) {
+    job.call_not_before = now.mono + absl::Milliseconds(500);
+    const absl::Status& status = answer.status();
+    if (status.code() == absl::StatusCode::kAborted) {  // A queue that has seen a later list: the store was set back.
+      job.assign.revision += 1000;
+      return Touch(job);
+    }
+    const bool passing = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
+    if (passing) return;
+    if (job.live()) {
+      Fail(now, job, "SLUICE-CTL-0016", absl::StrCat("queue ", call.queue, " refuses the job: ", status.message()));
+    } else if (closing) {
+      Finalize(now, job);
+    } else if (call.phase == QueuePhase::kFreed) {
+      Enter(now, job, Stage::kOver);
+    } else {
+      job.acked_revision = std::max(job.acked_revision, call.revision);
+    }
+    return;
+  }
+  const bool other = job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != answer->incarnation;
+  const bool forgotten = other && !answer->restored;
+  job.acked_revision = std::max(job.acked_revision, call.revision);
+  job.assign.opened = true;
+  job.assign.queue_incarnation = answer->incarnation;
+  if (!forgotten) job.record.ledger = answer->ledger;
+  Touch(job);
+  if (other && job.live()) {
+    Restarted(now, job, Role::kQueue, call.queue, answer->restored ? "it goes on from its log" : "it has lost the job");
+    if (forgotten && job.live() && job.record.needs.queue_in_memory && job.record.running_since != absl::InfiniteFuture()) {
+      Fail(now, job, "SLUICE-CTL-0014",
+           absl::StrCat("queue ", call.queue, " was started anew and kept the job in memory alone (queue.keep.durability: memory): "
+                        "its prompts, groups and ledger are gone. Submit the job again under another name; its checkpoints are in "
+                        "checkpoint.dir, the last one: ", job.record.checkpoint.empty() ? "none" : job.record.checkpoint));
+    }
+  }
+  if (closing) {
+    job.record.ledger_final = !forgotten;
+    Finalize(now, job);
+  } else if (call.phase == QueuePhase::kFreed && job.record.stage == Stage::kFreeing) {
+    Enter(now, job, Stage::kOver);
+  }
+}
+
+void Controller::Restarted(Instant now, Job& job, Role role, const std::string& daemon, const std::string& cause) {
+  const std::string name(RoleName(role));
+  ++job.record.restarts[name];
+  std::vector<int64_t>& recent = job.record.restarted[name];
+  const int64_t seconds = absl::ToUnixSeconds(now.wall);
+  recent.erase(std::remove_if(recent.begin(), recent.end(), [&](int64_t at) { return at <= seconds - 3600; }), recent.end());
+  recent.push_back(seconds);
+  Emit(now, job, Severity::kWarning, name, daemon, "restart", absl::StrCat(name, " ", daemon, ": ", cause));
+  const int daemons = role == Role::kQueue ? 1 : std::max(1, job.record.needs.of(role).max);
+  const int limit = job.record.needs.restarts_per_hour * daemons;
+  if (job.live() && static_cast<int>(recent.size()) > limit) {
+    Fail(now, job, "SLUICE-CTL-0017",
+         absl::StrCat(recent.size(), " restarts of the ", name, " within an hour (limits.restarts_per_hour ",
+                      job.record.needs.restarts_per_hour, "), the last one: ", cause, "; see that daemon's log"));
+  }
+}
+
+}  // namespace sluice::controller

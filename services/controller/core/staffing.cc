@@ -1,0 +1,198 @@
+// Who works for which job, and what is told the daemons and the queue of it.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/controller/core/codec.h"
+#include "services/controller/core/controller.h"
+
+namespace sluice::controller {
+
+void Controller::Staff(Instant now) {
+  staff_due_ = false;
+  std::vector<DaemonView> daemons;
+  for (const auto& [id, daemon] : fleet_.daemons()) {
+    daemons.push_back({id, daemon.record.role, daemon.present(), daemon.usable()});
+  }
+  std::vector<JobView> jobs;
+  for (const std::string& id : active_) {
+    const Job& job = jobs_.at(id);
+    if (job.record.stage >= Stage::kFreeing) continue;
+    JobView view{id, job.record.order, job.record.needs, job.started(), !job.live(), job.assign.queue, {}};
+    for (const Worker& worker : job.assign.workers) view.held.push_back(worker.id);
+    jobs.push_back(std::move(view));
+  }
+  const std::map<std::string, Parts> plan = Assign(std::move(jobs), daemons);
+  for (const auto& [id, parts] : plan) {
+    if (jobs_.at(id).live()) StaffJob(now, jobs_.at(id), parts);
+  }
+}
+
+void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
+  if (!job.started() && !parts.lacks.empty()) {
+    const std::string message = absl::StrCat("waits for ", parts.lacks);
+    if (message != job.record.message) SetState(now, job, JobState::kWaiting, "", message);
+    return;
+  }
+  std::vector<Worker> workers;
+  const auto add = [&](Role role, const std::vector<std::string>& ids) {
+    for (const std::string& id : ids) workers.push_back({id, role, fleet_.Find(id)->record.incarnation});
+  };
+  add(Role::kTrainer, parts.trainers);
+  add(Role::kRollout, parts.rollouts);
+  add(Role::kReward, parts.rewards);
+  std::sort(workers.begin(), workers.end(), [](const Worker& a, const Worker& b) { return a.id < b.id; });
+  const bool draws = !job.assign.gang_whole && static_cast<int>(parts.trainers.size()) == job.record.needs.trainers.min;
+  if (workers == job.assign.workers && !draws && job.started()) return;
+
+  for (const Worker& worker : workers) {
+    const Worker* before = job.assign.Find(worker.id);
+    if (before != nullptr && *before == worker) continue;
+    Emit(now, job, Severity::kInfo, RoleName(worker.role), worker.id, "assigned",
+         absl::StrCat(RoleName(worker.role), " ", worker.id, " works for the job"));
+  }
+  job.assign.workers = std::move(workers);
+  job.assign.queue = parts.queue;
+  ++job.assign.revision;
+  job.call_not_before = now.mono;
+  if (draws) {
+    job.assign.gang_whole = true;
+    ++job.assign.gang;
+    if (job.assign.gang > 1) {
+      Emit(now, job, Severity::kInfo, "controller", "", "gang", absl::StrCat("gang ", job.assign.gang, " takes over"));
+    }
+  }
+  if (job.record.state == JobState::kWaiting) SetState(now, job, JobState::kStarting, "", "");
+  Touch(job);
+}
+
+void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation, const std::string& cause) {
+  staff_due_ = true;
+  for (const std::string& id : active_) {
+    Job& job = jobs_.at(id);
+    const Worker* worker = job.assign.Find(daemon.record.id);
+    if (worker == nullptr || worker->incarnation != incarnation) continue;
+    const bool trainer = worker->role == Role::kTrainer;
+    if (job.assign.opened) {
+      out_.releases.push_back({id, job.assign.queue, Address(job.assign.queue), worker->id, trainer ? job.assign.gang : incarnation});
+    }
+    if (!job.live()) {
+      Touch(job);  // It counts as having left.
+      continue;
+    }
+    const Role role = worker->role;
+    job.assign.workers.erase(job.assign.workers.begin() + (worker - job.assign.workers.data()));
+    if (trainer) job.assign.gang_whole = false;
+    ++job.assign.revision;
+    job.call_not_before = now.mono;
+    Touch(job);
+    if (daemon.draining) {
+      Emit(now, job, Severity::kInfo, RoleName(role), daemon.record.id, "daemon_left", absl::StrCat(daemon.record.id, ": ", cause));
+    } else {
+      Emit(now, job, Severity::kWarning, RoleName(role), daemon.record.id, "daemon_lost", absl::StrCat(daemon.record.id, ": ", cause));
+      Restarted(now, job, role, daemon.record.id, cause);
+    }
+  }
+}
+
+void Controller::Back(Instant now, const Daemon& daemon) {
+  staff_due_ = true;
+  for (const std::string& id : active_) {
+    if (jobs_.at(id).assign.queue != daemon.record.id) continue;
+    Emit(now, jobs_.at(id), Severity::kInfo, "queue", daemon.record.id, "daemon_back", absl::StrCat("queue ", daemon.record.id, " beats again"));
+  }
+}
+
+std::string Controller::Address(const std::string& daemon) const {
+  const auto it = fleet_.daemons().find(daemon);
+  if (it == fleet_.daemons().end()) return "";
+  const auto address = it->second.record.addresses.find("grpc");
+  return address == it->second.record.addresses.end() ? "" : address->second;
+}
+
+std::vector<Worker> Controller::Callers(const Job& job) const {
+  std::vector<Worker> callers = job.assign.workers;
+  for (Worker& worker : callers) {
+    if (worker.role == Role::kTrainer) worker.incarnation = job.assign.gang;
+  }
+  return callers;
+}
+
+Part Controller::PartOf(const Job& job, const Worker& worker) const {
+  Part part;
+  part.job = job.record.id;
+  const bool trainer = worker.role == Role::kTrainer;
+  part.incarnation = trainer ? job.assign.gang : worker.incarnation;
+  part.peers = Callers(job);
+  const bool stops = job.record.stage >= Stage::kStopAll || (job.record.stage == Stage::kStopTrainers && trainer);
+  part.phase = stops ? PartPhase::kStop : PartPhase::kRun;
+  part.checkpoint = stops && trainer && job.record.stop_checkpoint;
+  part.queues = {Address(job.assign.queue)};
+  std::vector<std::string> trainers, rollouts;
+  for (const Worker& peer : job.assign.workers) {
+    if (peer.role == Role::kTrainer) {
+      if (peer.id == worker.id) part.rank = static_cast<uint32_t>(trainers.size());
+      trainers.push_back(Address(peer.id));
+    } else if (peer.role == Role::kRollout) {
+      rollouts.push_back(Address(peer.id));
+    }
+  }
+  if (trainer) {
+    part.world = static_cast<uint32_t>(trainers.size());
+    part.rendezvous = trainers.front();
+  }
+  part.weights = std::move(trainers);
+  part.weights.insert(part.weights.end(), rollouts.begin(), rollouts.end());
+  return part;
+}
+
+// A generation rises with each change, and above what a daemon has from the controller before.
+void Controller::RefreshDowns() {
+  std::map<std::string, std::vector<Part>> parts;
+  for (const std::string& id : active_) {
+    const Job& job = jobs_.at(id);
+    if (!job.assign.opened) continue;  // First the queue knows its workers.
+    for (const Worker& worker : job.assign.workers) {
+      const bool gang_missing = worker.role == Role::kTrainer && !job.assign.gang_whole;
+      if (!gang_missing || !job.live()) parts[worker.id].push_back(PartOf(job, worker));
+    }
+  }
+  for (const auto& [id, daemon] : fleet_.daemons()) {
+    Down& down = downs_[id];
+    const bool behind = daemon.generation_up > down.generation;
+    std::vector<Part>& wanted = parts[id];
+    if (wanted == down.parts && !behind) continue;
+    down.parts = std::move(wanted);
+    down.generation = std::max(down.generation, daemon.generation_up) + 1;
+    out_.daemons.insert(id);
+  }
+}
+
+Down Controller::DownFor(const std::string& daemon) const {
+  const auto it = downs_.find(daemon);
+  Down down = it == downs_.end() ? Down{} : it->second;
+  const auto known = fleet_.daemons().find(daemon);
+  if (known != fleet_.daemons().end()) down.events_stored = known->second.record.events_stored;
+  for (const Part& part : down.parts) {
+    const Job& job = jobs_.at(part.job);
+    if (job.record.reported_incarnation == job.assign.gang && job.record.reported_k >= 0) {
+      down.steps_stored[part.job] = job.record.reported_k;
+    }
+  }
+  return down;
+}
+
+void Controller::DueCalls(Instant now) {
+  for (const std::string& id : active_) {
+    Job& job = jobs_.at(id);
+    if (job.assign.revision <= job.acked_revision || job.call_in_flight || now.mono < job.call_not_before) continue;
+    const std::string address = Address(job.assign.queue);
+    const auto queue = fleet_.daemons().find(job.assign.queue);
+    if (address.empty() || queue == fleet_.daemons().end() || !queue->second.present()) continue;
+    job.call_in_flight = true;
+    out_.set_jobs.push_back({id, job.assign.queue, address, job.assign.revision, job.assign.phase, Callers(job)});
+  }
+}
+
+}  // namespace sluice::controller
