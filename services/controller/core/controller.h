@@ -15,6 +15,7 @@
 #include "services/controller/core/fleet.h"
 #include "services/controller/core/job.h"
 #include "services/controller/core/types.h"
+#include "services/controller/core/why.h"
 
 namespace sluice::controller {
 
@@ -129,8 +130,10 @@ class Controller {
   std::string Address(const std::string& daemon) const;  // Of its gRPC listener; empty: unknown.
   // Seconds from the first RUNNING to the end, or to now.
   static double Seconds(const Job& job, absl::Time now);
-  // What the job waits for, as far as the controller knows: who is not ready or silent. Empty: nothing.
+  // Who is not ready, for people. Empty: all are.
   std::vector<std::string> NotReady(const Job& job) const;
+  // What the job waits for, as far as the controller knows.
+  std::vector<Edge> Waits(Instant now, const Job& job) const;
 
  private:
   Controller();

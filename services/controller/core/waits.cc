@@ -1,0 +1,52 @@
+// What a job waits for, seen from the controller: the ends of `why` that no daemon can tell, as it is missing or silent.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "services/controller/core/controller.h"
+
+namespace sluice::controller {
+
+std::vector<Edge> Controller::Waits(Instant now, const Job& job) const {
+  std::vector<Edge> edges;
+  const Node root{"JOB", job.record.id, ""};
+  const auto add = [&](const std::string& daemon, std::string cause, std::string next, std::string hint, absl::Duration next_in) {
+    edges.push_back({root, {"DAEMON", daemon, daemon}, now.mono - job.state_since, std::move(cause), std::move(next), next_in,
+                     std::move(hint)});
+  };
+  const absl::Duration never = -absl::Seconds(1);
+  if (IsFinal(job.record.state)) return edges;
+  if (job.record.state == JobState::kWaiting) {
+    add("", job.record.message, "it starts when they have registered", "start daemons, or end another job: `sluice daemon list`", never);
+    return edges;
+  }
+  for (const Worker& worker : job.assign.workers) {
+    const auto it = fleet_.daemons().find(worker.id);
+    if (it == fleet_.daemons().end()) continue;
+    const Daemon& daemon = it->second;
+    if (daemon.liveness != Liveness::kLive) {
+      const absl::Duration left = std::max(kLostAfter - (now.mono - daemon.heard), absl::ZeroDuration());
+      add(worker.id, absl::StrCat(RoleName(worker.role), " is ", LivenessName(daemon.liveness), ", silent for ", absl::FormatDuration(now.mono - daemon.heard)),
+          "it is given up, and its work goes on elsewhere", "see its log; start it again", left);
+    } else if (job.live()) {
+      const auto progress = daemon.progress.find(job.record.id);
+      if (progress != daemon.progress.end() && progress->second.ready) continue;
+      const std::string phase = progress == daemon.progress.end() ? "has not taken up the job" : absl::StrCat("is not ready: ", progress->second.phase);
+      add(worker.id, absl::StrCat(RoleName(worker.role), " ", phase), "it says `ready`", "see its log",
+          job.record.state == JobState::kStarting ? std::max(job.record.needs.start - (now.mono - job.state_since), absl::ZeroDuration()) : never);
+    } else if (job.record.stage <= Stage::kStopAll && !Left(job, worker)) {
+      add(worker.id, absl::StrCat(RoleName(worker.role), " has not left the job yet"), "the job goes on without it",
+          "see its log", never);
+    }
+  }
+  const auto queue = fleet_.daemons().find(job.assign.queue);
+  if (queue == fleet_.daemons().end() || !queue->second.present()) {
+    add(job.assign.queue, "the queue is lost", "it is started again, or the job fails after limits.start", "start it again", never);
+  }
+  if (job.live() && !job.assign.gang_whole) {
+    add("", "no idle trainer for the next gang", "it starts when one has registered", "start a trainer", never);
+  }
+  return edges;
+}
+
+}  // namespace sluice::controller

@@ -1,0 +1,265 @@
+#include "services/controller/job_service.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/base/failpoint.h"
+#include "common/base/id.h"
+#include "common/base/status.h"
+#include "common/log/log.h"
+#include "common/rpc/status.h"
+#include "services/controller/core/codec.h"
+#include "services/controller/spec.h"
+#include "services/controller/translate.h"
+#include "services/controller/watcher.h"
+
+namespace sluice::controller {
+namespace {
+
+absl::Status NotBuilt(absl::string_view what) {
+  return Error(absl::StatusCode::kUnimplemented, "NOT_BUILT", absl::StrCat(what, " is not built yet"));
+}
+
+grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpcStatus(status));
+  return reactor;
+}
+
+absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
+  if (request.hash().size() != 32) {
+    return Error(absl::StatusCode::kInvalidArgument, "HASH", absl::StrCat("hash has ", request.hash().size(), " bytes, not 32"));
+  }
+  if (request.spec().name() != request.name()) {
+    return Error(absl::StatusCode::kInvalidArgument, "NAME",
+                 absl::StrCat("the job is \"", request.name(), "\", its spec \"", request.spec().name(), "\""));
+  }
+  SLUICE_RETURN_IF_ERROR(CheckSpec(request.spec()));
+  return SubmitInput{ToHex(RandomId16()), request.name(), ToHex(request.hash()), request.spec().SerializeAsString(),
+                     NeedsOf(request.spec())};
+}
+
+// The conflict with what differs, if the job's spec can still be read.
+absl::Status WithDifference(const absl::Status& conflict, const std::string& stored, const job::v1::JobSpec& submitted) {
+  job::v1::JobSpec before;
+  if (!before.ParseFromString(stored)) return conflict;
+  return ErrorWith(conflict.code(), DetailOf(conflict), absl::StrCat(conflict.message(), ". ", Difference(before, submitted)));
+}
+
+}  // namespace
+
+void JobService::Describe(const Job& job, job::v1::JobStatus* out) const {
+  ToProto(job, out);
+  if (!job.spec.empty()) {
+    out->mutable_spec()->ParseFromString(job.spec);
+  } else if (const auto spec = store_->Get(JobKey(job.record.id, "spec")); spec.ok()) {
+    out->mutable_spec()->ParseFromString(spec->value);
+  }
+  if (!IsFinal(job.record.state)) return;
+  const std::string key = JobKey(job.record.id, "result");
+  const auto entry = store_->Get(key);
+  if (!entry.ok()) return;
+  if (const auto result = Decode<Result>(key, entry->value); result.ok()) ToProto(*result, out->mutable_result());
+}
+
+grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* context, const job::v1::SubmitRequest* request,
+                                             job::v1::SubmitResponse* response) {
+  absl::StatusOr<SubmitInput> input = InputOf(*request);
+  if (!input.ok()) return Refuse(context, input.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto output = std::make_shared<absl::StatusOr<SubmitOutput>>(absl::UnknownError("not done"));
+  loop_->Post([input = *std::move(input), output](Controller& core, Instant now) { *output = core.Submit(now, input); },
+              [this, reactor, request, response, output](Controller& core) {
+                SLUICE_FAILPOINT("controller.submit.after_store");
+                absl::Status status = output->status();
+                if (status.ok()) {
+                  response->set_repeat((*output)->repeat);
+                  response->set_created(!(*output)->repeat);
+                  response->set_job((*output)->job);
+                  Describe(core.jobs().at((*output)->job), response->mutable_status());
+                } else if (absl::IsAlreadyExists(status)) {
+                  const auto stored = store_->Get(JobKey(DetailOf(status).current, "spec"));
+                  if (stored.ok()) status = WithDifference(status, stored->value, request->spec());
+                }
+                reactor->Finish(rpc::ToGrpcStatus(status));
+              });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* context, const job::v1::ControlRequest* request,
+                                              job::v1::ControlResponse* response) {
+  if (request->verb() != job::v1::VERB_CANCEL) {
+    if (!job::v1::Verb_IsValid(request->verb()) || request->verb() == job::v1::VERB_UNSPECIFIED) {
+      return Refuse(context, absl::InvalidArgumentError(absl::StrCat("verb ", static_cast<int>(request->verb()), " is none")));
+    }
+    return Refuse(context, NotBuilt(absl::StrCat(absl::StripPrefix(job::v1::Verb_Name(request->verb()), "VERB_"), " of a job")));
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto repeat = std::make_shared<absl::StatusOr<bool>>(absl::UnknownError("not done"));
+  loop_->Post(
+      [request, repeat](Controller& core, Instant now) { *repeat = core.Cancel(now, request->job(), request->now()); },
+      [this, reactor, request, response, repeat](Controller& core) {
+        if (repeat->ok()) {
+          response->set_repeat(**repeat);
+          Describe(**core.Find(request->job()), response->mutable_status());
+        }
+        reactor->Finish(rpc::ToGrpcStatus(repeat->status()));
+      });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::Get(grpc::CallbackServerContext* context, const job::v1::GetRequest* request,
+                                          job::v1::JobStatus* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([](Controller&, Instant) {}, [this, reactor, request, response](Controller& core) {
+    const absl::StatusOr<const Job*> job = core.Find(request->job());
+    if (job.ok()) Describe(**job, response);
+    reactor->Finish(rpc::ToGrpcStatus(job.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::List(grpc::CallbackServerContext* context, const job::v1::ListRequest*,
+                                           job::v1::ListResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([](Controller&, Instant) {}, [reactor, response](Controller& core) {
+    std::vector<const Job*> jobs;
+    for (const auto& [id, job] : core.jobs()) jobs.push_back(&job);
+    std::sort(jobs.begin(), jobs.end(), [](const Job* a, const Job* b) { return a->record.order > b->record.order; });
+    for (const Job* job : jobs) ToProto(*job, response->add_jobs());
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::Why(grpc::CallbackServerContext* context, const job::v1::WhyRequest* request,
+                                          job::v1::WhyResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([this, reactor, request, response](Controller& core, Instant now) {
+    const absl::StatusOr<const Job*> found = core.Find(request->job());
+    if (!found.ok()) return reactor->Finish(rpc::ToGrpcStatus(found.status()));
+    const Job& job = **found;
+    const Node root{"JOB", job.record.id, ""};
+    std::vector<Peers::Target> targets;
+    std::vector<std::string> trainers, lost;
+    std::vector<std::string> daemons;
+    if (job.record.stage < Stage::kFreeing && !job.assign.queue.empty()) daemons.push_back(job.assign.queue);
+    for (const Worker& worker : job.assign.workers) {
+      daemons.push_back(worker.id);
+      if (worker.role == Role::kTrainer) trainers.push_back(worker.id);
+    }
+    for (const std::string& daemon : daemons) {
+      const auto it = core.fleet().daemons().find(daemon);
+      if (it != core.fleet().daemons().end() && it->second.present()) {
+        targets.push_back({daemon, core.Address(daemon)});
+      } else {
+        lost.push_back(daemon);
+      }
+    }
+    peers_->Explain(job.record.id, std::move(targets),
+                    [reactor, response, root, trainers, lost, own = core.Waits(now, job)](std::vector<Edge> edges,
+                                                                                         std::vector<std::string> silent) {
+                      edges.insert(edges.end(), own.begin(), own.end());
+                      for (const Edge& edge : Chain(root, trainers, std::move(edges))) ToProto(edge, response->add_chain());
+                      response->mutable_silent()->Add(lost.begin(), lost.end());
+                      response->mutable_silent()->Add(silent.begin(), silent.end());
+                      reactor->Finish(grpc::Status::OK);
+                    });
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* context, const job::v1::InspectRequest* request,
+                                              job::v1::InspectResponse* response) {
+  using Request = job::v1::InspectRequest;
+  const auto question = request->question_case();
+  if (question == Request::kWeightsList) return Refuse(context, NotBuilt("weights list"));
+  if (question == Request::kWeightsVerify) return Refuse(context, NotBuilt("weights verify"));
+  if (question == Request::QUESTION_NOT_SET) return Refuse(context, absl::InvalidArgumentError("a question is missing"));
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([](Controller&, Instant) {}, [this, reactor, request, response, question](Controller& core) {
+    const absl::StatusOr<const Job*> job = core.Find(request->job());
+    if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+    if ((*job)->record.stage >= Stage::kFreeing) {
+      return reactor->Finish(rpc::ToGrpcStatus(Error(
+          absl::StatusCode::kNotFound, "GONE", absl::StrCat("job ", request->job(), " has ended and its queue data is freed; its result has the final ledger"))));
+    }
+    if (!(*job)->assign.opened) {
+      return reactor->Finish(rpc::ToGrpcStatus(
+          Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", absl::StrCat("no queue has the job yet; it is ", StateName((*job)->record.state)))));
+    }
+    const std::string address = core.Address((*job)->assign.queue), id = (*job)->record.id;
+    if (question == Request::kQueueStats) {
+      auto asked = std::make_shared<queue::v1::StatsRequest>(request->queue_stats());
+      auto answer = std::make_shared<queue::v1::StatsResponse>();
+      peers_->FillCall(id, asked->mutable_call());
+      return peers_->Ask(address, asked, answer, [reactor, response, answer](absl::Status status) {
+        response->mutable_queue_stats()->Swap(answer.get());
+        reactor->Finish(rpc::ToGrpcStatus(status));
+      });
+    }
+    auto asked = std::make_shared<queue::v1::PeekRequest>(request->queue_peek());
+    auto answer = std::make_shared<queue::v1::PeekResponse>();
+    peers_->FillCall(id, asked->mutable_call());
+    peers_->Ask(address, asked, answer, [reactor, response, answer](absl::Status status) {
+      response->mutable_queue_peek()->Swap(answer.get());
+      reactor->Finish(rpc::ToGrpcStatus(status));
+    });
+  });
+  return reactor;
+}
+
+grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(grpc::CallbackServerContext*,
+                                                                    const job::v1::WatchRequest* request) {
+  auto watcher = std::make_shared<Watcher>(this, *request);
+  bool shut = false;
+  {
+    MutexLock lock(&mu_);
+    watchers_[watcher.get()] = watcher;
+    shut = shut_;
+  }
+  if (request->logs()) {
+    watcher->End(NotBuilt("watching logs"));
+  } else if (shut) {
+    watcher->End(absl::UnavailableError("the controller is shutting down"));
+  } else {
+    loop_->Post([](Controller&, Instant) {}, [watcher](Controller& core) { watcher->Begin(core); });
+  }
+  return watcher.get();
+}
+
+void JobService::Changed(Controller& core, const std::string& job) {
+  std::vector<std::shared_ptr<Watcher>> watchers;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
+  }
+  for (const std::shared_ptr<Watcher>& watcher : watchers) {
+    if (watcher->job() == job) watcher->Pump(core);
+  }
+}
+
+void JobService::Beat(absl::Duration now) {
+  std::vector<std::shared_ptr<Watcher>> watchers;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
+  }
+  for (const std::shared_ptr<Watcher>& watcher : watchers) watcher->Beat(now);
+}
+
+void JobService::Shutdown() {
+  std::vector<std::shared_ptr<Watcher>> watchers;
+  {
+    MutexLock lock(&mu_);
+    shut_ = true;
+    for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
+  }
+  for (const std::shared_ptr<Watcher>& watcher : watchers) watcher->End(absl::UnavailableError("the controller is shutting down"));
+}
+
+}  // namespace sluice::controller

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/base/mutex.h"
+#include "common/meta/store.h"
+#include "services/controller/loop.h"
+#include "services/controller/peers.h"
+#include "sluice/job/v1/job.grpc.pb.h"
+
+namespace sluice::controller {
+
+// People and the CLI: jobs are submitted, cancelled, described, watched and explained.
+class JobService : public job::v1::JobService::CallbackService {
+ public:
+  // All outlive the service. `store` is read on the loop's thread, and never written.
+  JobService(Loop* loop, Peers* peers, meta::Store* store) : loop_(loop), peers_(peers), store_(store) {}
+
+  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context, const job::v1::SubmitRequest* request,
+                                   job::v1::SubmitResponse* response) override;
+  // CANCEL; UNIMPLEMENTED, by name, for the other verbs.
+  grpc::ServerUnaryReactor* Control(grpc::CallbackServerContext* context, const job::v1::ControlRequest* request,
+                                    job::v1::ControlResponse* response) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const job::v1::GetRequest* request,
+                                job::v1::JobStatus* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const job::v1::ListRequest* request,
+                                 job::v1::ListResponse* response) override;
+  grpc::ServerUnaryReactor* Why(grpc::CallbackServerContext* context, const job::v1::WhyRequest* request,
+                                job::v1::WhyResponse* response) override;
+  grpc::ServerUnaryReactor* Inspect(grpc::CallbackServerContext* context, const job::v1::InspectRequest* request,
+                                    job::v1::InspectResponse* response) override;
+  grpc::ServerWriteReactor<job::v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
+                                                          const job::v1::WatchRequest* request) override;
+
+  // On the loop's thread: something of the job is new to watchers.
+  void Changed(Controller& core, const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  // On the loop's thread: sends the beats that are due.
+  void Beat(absl::Duration now) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends all watches: UNAVAILABLE. Idempotent.
+  void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  class Watcher;
+  // The whole status, with spec and, at the end, result. On the loop's thread.
+  void Describe(const Job& job, job::v1::JobStatus* out) const;
+
+  Loop* const loop_;
+  Peers* const peers_;
+  meta::Store* const store_;
+
+  Mutex mu_;
+  std::map<Watcher*, std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mu_);
+  bool shut_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace sluice::controller

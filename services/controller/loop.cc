@@ -1,0 +1,107 @@
+#include "services/controller/loop.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/log/log.h"
+
+namespace sluice::controller {
+namespace {
+constexpr absl::Duration kTick = absl::Milliseconds(250);
+constexpr absl::Duration kStoreRetry = absl::Milliseconds(200);
+}  // namespace
+
+Loop::~Loop() { Stop(); }
+
+void Loop::Start(Sinks sinks) {
+  sinks_ = std::move(sinks);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Loop::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    posted_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Loop::Post(Work work, Then then) {
+  MutexLock lock(&mu_);
+  if (stopping_) return;
+  items_.push_back({std::move(work), std::move(then)});
+  posted_.NotifyAll();
+}
+
+bool Loop::Stopping() {
+  MutexLock lock(&mu_);
+  return stopping_;
+}
+
+void Loop::Run() {
+  absl::Duration next_tick = clock_->Monotonic();
+  while (true) {
+    std::deque<Item> items;
+    {
+      MutexLock lock(&mu_);
+      while (items_.empty() && !stopping_) {
+        const absl::Duration left = next_tick - clock_->Monotonic();
+        if (left <= absl::ZeroDuration()) break;
+        posted_.WaitFor(&mu_, left);
+      }
+      if (stopping_ && items_.empty()) return;
+      items.swap(items_);
+    }
+    const Instant now{clock_->Now(), clock_->Monotonic()};
+    const bool tick = now.mono >= next_tick;
+    for (const Item& item : items) item.work(*core_, now);
+    if (tick) {
+      next_tick = now.mono + kTick;
+      core_->Tick(now);
+    }
+    const Outbox out = core_->Take(now);
+    if (!Commit(out)) return;
+    for (const ReleaseCall& call : out.releases) sinks_.release(call);
+    for (const SetJobCall& call : out.set_jobs) sinks_.set_job(*core_, call);
+    for (const std::string& daemon : out.daemons) sinks_.daemon(*core_, daemon);
+    for (const std::string& job : out.jobs) sinks_.job(*core_, job);
+    for (const Item& item : items) {
+      if (item.then) item.then(*core_);
+    }
+    if (tick) sinks_.tick(*core_);
+  }
+}
+
+bool Loop::Commit(const Outbox& out) {
+  if (out.ops.empty()) {
+    core_->Committed(0);
+    return true;
+  }
+  SLUICE_FAILPOINT("controller.store.before_commit");
+  bool away = false;
+  while (true) {
+    const absl::Duration began = clock_->Monotonic();
+    const absl::StatusOr<int64_t> revision = store_->Txn(out.compares, out.ops);
+    sinks_.stored(revision.ok() ? "ok" : "error", clock_->Monotonic() - began);
+    if (revision.ok()) {
+      if (away) log::Info("store_back");
+      core_->Committed(*revision);
+      SLUICE_FAILPOINT("controller.store.after_commit");
+      return true;
+    }
+    if (absl::IsAborted(revision.status()) || absl::IsInvalidArgument(revision.status())) {
+      log::Error("store_lost", {{"cause", revision.status()}, {"next", "see that one controller alone uses this store; start it again"}});
+      SLUICE_CHECK_MSG(false, "the job store was changed by someone else, or refuses a record");
+    }
+    if (!away) log::Error("store_away", {{"cause", revision.status()}, {"next", "tried again until it works"}});
+    away = true;
+    if (Stopping()) return false;
+    absl::SleepFor(kStoreRetry);
+  }
+}
+
+}  // namespace sluice::controller

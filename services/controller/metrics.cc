@@ -1,0 +1,101 @@
+#include "services/controller/metrics.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
+
+namespace sluice::controller {
+namespace {
+
+constexpr JobState kStates[] = {JobState::kWaiting,   JobState::kStarting,   JobState::kRunning,   JobState::kRecovering, JobState::kFinishing,
+                                JobState::kSucceeded, JobState::kCancelling, JobState::kCancelled, JobState::kFailed};
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+double MaxStaleness(const Job& job) {
+  int64_t max = 0;
+  if (job.steps.empty()) return 0;
+  for (const auto& [staleness, tokens] : job.steps.rbegin()->second.staleness) {
+    int64_t value = 0;
+    if (tokens > 0 && absl::SimpleAtoi(staleness, &value)) max = std::max(max, value);
+  }
+  return static_cast<double>(max);
+}
+
+}  // namespace
+
+Metrics::Metrics(metrics::Registry* registry) : registry_(registry) {
+  registry_->AddGauge("sluice_controller_leader", "1: this controller leads").Set(1);
+}
+
+void Metrics::Stored(const char* outcome, absl::Duration took) {
+  registry_->AddHistogram("sluice_controller_store_op_duration_seconds", "Calls of the job store", metrics::RpcSeconds(),
+                          {{"op", "txn"}, {"outcome", outcome}})
+      .Observe(absl::ToDoubleSeconds(took));
+}
+
+Metrics::JobGauges& Metrics::Of(const Job& job) {
+  const auto [it, created] = jobs_.try_emplace(job.record.id);
+  if (!created) return it->second;
+  JobGauges& gauges = it->second;
+  const metrics::Labels labels = {{"job_id", job.record.name}};
+  for (const JobState state : kStates) {
+    metrics::Labels with_state = labels;
+    with_state["state"] = absl::AsciiStrToLower(StateName(state));
+    gauges.state[state] = registry_->AddGauge("sluice_job_state", "1: the state that the job is in", with_state);
+  }
+  gauges.max_staleness = registry_->AddGauge("sluice_job_max_staleness_versions", "Highest staleness of a token of the last step", labels);
+  gauges.stalled_since = registry_->AddGauge("sluice_job_stalled_since_timestamp_seconds", "Since when no step advances; 0: moving", labels);
+  gauges.last_step = registry_->AddGauge("sluice_job_last_step_timestamp_seconds", "When the last step ended", labels);
+  gauges.step_duration = registry_->AddGauge("sluice_job_step_duration_seconds", "Median of the last 20 steps", labels);
+  return gauges;
+}
+
+void Metrics::UpdateJob(const Job& job, absl::Duration now) {
+  JobGauges& gauges = Of(job);
+  if (gauges.over) return;
+  gauges.over = job.record.stage == Stage::kOver;
+  for (const JobState state : kStates) gauges.state[state].Set(state == job.record.state ? 1 : 0);
+  gauges.max_staleness.Set(MaxStaleness(job));
+  const bool stalled = std::count(job.record.conditions.begin(), job.record.conditions.end(), "Stalled") > 0;
+  const double ago = absl::ToDoubleSeconds(now - job.moved);
+  gauges.stalled_since.Set(stalled ? absl::ToUnixSeconds(absl::Now()) - ago : 0);
+  if (job.last_step_at != absl::InfinitePast()) gauges.last_step.Set(absl::ToDoubleSeconds(job.last_step_at - absl::UnixEpoch()));
+  gauges.step_duration.Set(Median(job.step_seconds));
+
+  if (job.record.state == JobState::kRecovering && gauges.recovering_since == absl::InfiniteDuration()) {
+    gauges.recovering_since = now;
+    gauges.recovering_role = job.record.code == "SLUICE-CTL-0011" ? "queue" : "trainer";
+  } else if (job.record.state == JobState::kRunning && gauges.recovering_since != absl::InfiniteDuration()) {
+    registry_->AddHistogram("sluice_controller_recovery_duration_seconds", "From RECOVERING to RUNNING", metrics::LongSeconds(),
+                            {{"role", gauges.recovering_role}})
+        .Observe(absl::ToDoubleSeconds(now - gauges.recovering_since));
+    gauges.recovering_since = absl::InfiniteDuration();
+  }
+}
+
+void Metrics::Update(const Controller& core, absl::Duration now) {
+  std::map<std::pair<Role, Liveness>, int> daemons;
+  for (const Role role : kRoles) {
+    for (const Liveness liveness : {Liveness::kLive, Liveness::kSuspect, Liveness::kLost}) daemons[{role, liveness}] = 0;
+  }
+  for (const auto& [id, daemon] : core.fleet().daemons()) ++daemons[{daemon.record.role, daemon.liveness}];
+  for (const auto& [key, count] : daemons) {
+    registry_->AddGauge("sluice_controller_daemons", "Daemons of the registry",
+                        {{"role", std::string(RoleName(key.first))}, {"state", std::string(LivenessName(key.second))}})
+        .Set(count);
+  }
+  for (const auto& [id, job] : core.jobs()) {
+    // Jobs that were over when this controller started have no series.
+    if (job.record.stage != Stage::kOver || jobs_.count(id) > 0) UpdateJob(job, now);
+  }
+}
+
+}  // namespace sluice::controller

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "common/rpc/cancel.h"
+#include "services/controller/core/controller.h"
+#include "services/controller/core/why.h"
+#include "services/controller/pool.h"
+
+namespace google::protobuf {
+class Message;
+}  // namespace google::protobuf
+namespace sluice::common::v1 {
+class Call;
+}  // namespace sluice::common::v1
+namespace sluice::metrics {
+class Registry;
+}  // namespace sluice::metrics
+namespace sluice::rpc {
+class Channel;
+}  // namespace sluice::rpc
+
+namespace sluice::controller {
+
+// The controller's calls to queues and other daemons. They run on threads of their own; what they answer is handed to a
+// callback there.
+//
+// Thread-safe.
+class Peers {
+ public:
+  // `id`: this controller's, in each call. `metrics` outlives the peers.
+  Peers(std::string id, metrics::Registry* metrics);
+  // Stop().
+  ~Peers();
+
+  // `spec`: the job's, as submitted.
+  void SetJob(const SetJobCall& call, std::string spec, std::function<void(absl::StatusOr<SetJobAnswer>)> done);
+  // Tried for a little while; if it never arrives, the leases run out.
+  void Release(const ReleaseCall& call);
+  // Any unary call of the contracts whose `call` field has been filled in by FillCall().
+  void Ask(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
+           std::shared_ptr<google::protobuf::Message> response, std::function<void(absl::Status)> done);
+  void FillCall(const std::string& job, common::v1::Call* call) const;
+
+  struct Target {
+    std::string daemon, address;
+  };
+  // Asks all at once, each for at most 2 s. `silent`: who did not answer.
+  using Explained = std::function<void(std::vector<Edge> edges, std::vector<std::string> silent)>;
+  void Explain(const std::string& job, std::vector<Target> targets, Explained done);
+
+  // Ends all calls; their callbacks come with CANCELLED or not at all. Idempotent.
+  void Stop();
+
+ private:
+  absl::StatusOr<std::shared_ptr<rpc::Channel>> ChannelTo(const std::string& address) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::string id_;
+  metrics::Registry* const metrics_;
+  rpc::Cancel cancel_;
+  Mutex mu_;
+  std::map<std::string, std::shared_ptr<rpc::Channel>> channels_ ABSL_GUARDED_BY(mu_);  // By address.
+  Pool pool_;
+};
+
+}  // namespace sluice::controller

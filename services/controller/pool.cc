@@ -1,0 +1,50 @@
+#include "services/controller/pool.h"
+
+#include <utility>
+
+namespace sluice::controller {
+
+Pool::Pool(int threads) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
+}
+
+Pool::~Pool() { Stop(); }
+
+void Pool::Run(std::function<void()> task) {
+  {
+    MutexLock lock(&mu_);
+    if (!stopping_) {
+      tasks_.push_back(std::move(task));
+      changed_.NotifyOne();
+      return;
+    }
+  }
+  task();
+}
+
+void Pool::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
+void Pool::Work() {
+  while (true) {
+    std::function<void()> task;
+    {
+      MutexLock lock(&mu_);
+      while (tasks_.empty() && !stopping_) changed_.Wait(&mu_);
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+}  // namespace sluice::controller

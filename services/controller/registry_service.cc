@@ -1,0 +1,177 @@
+#include "services/controller/registry_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/log/log.h"
+#include "common/rpc/convert.h"
+#include "common/rpc/status.h"
+#include "services/controller/translate.h"
+
+namespace sluice::controller {
+
+using registry::v1::HeartbeatRequest;
+using registry::v1::HeartbeatResponse;
+
+grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext* context,
+                                                    const registry::v1::RegisterRequest* request,
+                                                    registry::v1::RegisterResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::StatusOr<RegisterInput> input = FromProto(*request);
+  if (!input.ok()) {
+    reactor->Finish(rpc::ToGrpcStatus(input.status()));
+    return reactor;
+  }
+  auto output = std::make_shared<absl::StatusOr<RegisterOutput>>(absl::UnknownError("not done"));
+  loop_->Post([input = *std::move(input), output](Controller& core, Instant now) { *output = core.Register(now, input); },
+              [reactor, response, output](Controller&) {
+                if (output->ok()) {
+                  response->set_repeat((*output)->repeat);
+                  response->set_incarnation((*output)->incarnation);
+                  response->set_protocol((*output)->protocol);
+                  *response->mutable_beat() = rpc::ToProto(kBeat);
+                }
+                reactor->Finish(rpc::ToGrpcStatus(output->status()));
+              });
+  return reactor;
+}
+
+// One stream. gRPC's threads and the loop's meet in `mu_`; at most one read and one write are open. It is kept by its
+// service, and by what was posted, until OnDone.
+class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>,
+                               public std::enable_shared_from_this<Beats> {
+ public:
+  Beats(RegistryService* service, uint64_t stream) : service_(service), stream_(stream) {}
+
+  void Begin() { StartRead(&request_); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(grpc::Status::OK);
+    auto status = std::make_shared<absl::Status>();
+    HeartbeatInput input = FromProto(request_, stream_);
+    {
+      MutexLock lock(&mu_);
+      if (daemon_.empty()) daemon_ = input.daemon;
+      if (daemon_ != input.daemon) *status = absl::InvalidArgumentError("a heartbeat stream is of one daemon");
+    }
+    auto self = shared_from_this();
+    service_->loop_->Post(
+        [status, input = std::move(input)](Controller& core, Instant now) {
+          if (status->ok()) *status = core.Heartbeat(now, input);
+        },
+        [self, status](Controller& core) {
+          if (!status->ok()) return self->End(rpc::ToGrpcStatus(*status));
+          self->Send(core);
+          MutexLock lock(&self->mu_);
+          if (!self->ended_) self->StartRead(&self->request_);
+        });
+  }
+
+  // On the loop's thread: the daemon's level as of now goes down, behind the write that is open.
+  void Send(Controller& core) {
+    MutexLock lock(&mu_);
+    if (ended_ || daemon_.empty()) return;
+    next_.Clear();
+    ToProto(core.DownFor(daemon_), core, &next_);
+    waiting_ = true;
+    if (!writing_) WriteNext();
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mu_);
+    writing_ = false;
+    if (ok && waiting_ && !ended_) WriteNext();
+  }
+
+  void End(const grpc::Status& status) {
+    {
+      MutexLock lock(&mu_);
+      if (ended_) return;
+      ended_ = true;
+    }
+    Finish(status);
+  }
+
+  void OnDone() override {
+    const auto self = shared_from_this();
+    {
+      MutexLock lock(&service_->mu_);
+      service_->streams_.erase(stream_);
+    }
+    MutexLock lock(&mu_);
+    if (daemon_.empty()) return;
+    service_->loop_->Post([daemon = daemon_, stream = stream_](Controller& core, Instant now) {
+      core.StreamClosed(now, daemon, stream);
+    });
+  }
+
+  bool Of(const std::string& daemon) {
+    MutexLock lock(&mu_);
+    return daemon_ == daemon;
+  }
+
+ private:
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    waiting_ = false;
+    writing_ = true;
+    open_.Swap(&next_);
+    StartWrite(&open_);
+  }
+
+  RegistryService* const service_;
+  const uint64_t stream_;
+  HeartbeatRequest request_;  // Of the read that is open.
+
+  Mutex mu_;
+  std::string daemon_ ABSL_GUARDED_BY(mu_);
+  HeartbeatResponse open_ ABSL_GUARDED_BY(mu_);  // Of the write that is open: gRPC reads it.
+  HeartbeatResponse next_ ABSL_GUARDED_BY(mu_);
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // next_ is to be sent.
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* RegistryService::Heartbeat(grpc::CallbackServerContext*) {
+  const uint64_t stream = next_stream_++;
+  auto beats = std::make_shared<Beats>(this, stream);
+  bool shut = false;
+  {
+    MutexLock lock(&mu_);
+    streams_[stream] = beats;
+    shut = shut_;
+  }
+  if (shut) {
+    beats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
+  } else {
+    beats->Begin();
+  }
+  return beats.get();
+}
+
+void RegistryService::Changed(Controller& core, const std::string& daemon) {
+  SLUICE_FAILPOINT("controller.assign.before_down");
+  std::vector<std::shared_ptr<Beats>> streams;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, beats] : streams_) streams.push_back(beats);
+  }
+  for (const std::shared_ptr<Beats>& beats : streams) {
+    if (beats->Of(daemon)) beats->Send(core);
+  }
+}
+
+void RegistryService::Shutdown() {
+  std::vector<std::shared_ptr<Beats>> streams;
+  {
+    MutexLock lock(&mu_);
+    shut_ = true;
+    for (const auto& [id, beats] : streams_) streams.push_back(beats);
+  }
+  for (const std::shared_ptr<Beats>& beats : streams) {
+    beats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
+  }
+}
+
+}  // namespace sluice::controller

@@ -1,0 +1,241 @@
+#include "services/controller/spec.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "common/base/status.h"
+#include "common/rpc/convert.h"
+#include "services/controller/core/names.h"
+#include "sluice/job/v1/job.pb.h"
+#include "sluice/queue/v1/queue.pb.h"
+
+namespace sluice::controller {
+namespace {
+
+using job::v1::JobSpec;
+
+constexpr uint32_t kTokenBytes = 20;  // Token id, log-prob, its share of runs, messages and task fields.
+constexpr size_t kMaxProblems = 20;
+
+bool Supervised(const JobSpec& spec) { return spec.kind() == "sft"; }
+
+class Problems {
+ public:
+  // The value is one of `have`, the only ones that this build has.
+  void OneOf(absl::string_view field, const std::string& value, std::initializer_list<absl::string_view> have) {
+    if (std::find(have.begin(), have.end(), value) != have.end()) return;
+    Add(field, value, absl::StrJoin(have, " or "));
+  }
+  // True where the job does not ask for it.
+  void Not(absl::string_view field, bool asked, absl::string_view value, absl::string_view instead) {
+    if (asked) Add(field, value, instead);
+  }
+  void Wants(absl::string_view field, bool given) {
+    if (!given) problems_.push_back(absl::StrCat(field, " is missing"));
+  }
+  absl::Status status() const {
+    if (problems_.empty()) return absl::OkStatus();
+    const size_t shown = std::min(problems_.size(), kMaxProblems);
+    std::string message = absl::StrJoin(problems_.begin(), problems_.begin() + static_cast<long>(shown), "; ");
+    if (shown < problems_.size()) absl::StrAppend(&message, "; and ", problems_.size() - shown, " more");
+    return ErrorWith(absl::StatusCode::kInvalidArgument,
+                     {.reason = "SPEC", .catalogue = "SLUICE-CTL-0007", .hint = "see `sluice config validate FILE`"}, message);
+  }
+
+ private:
+  void Add(absl::string_view field, absl::string_view value, absl::string_view instead) {
+    problems_.push_back(absl::StrCat(field, ": ", value.empty() ? "\"\"" : value, " is not built yet; use ", instead));
+  }
+  std::vector<std::string> problems_;
+};
+
+void CheckData(const JobSpec& spec, Problems* problems) {
+  problems->Wants("data.train", spec.data().train_size() > 0);
+  for (int i = 0; i < spec.data().train_size(); ++i) {
+    problems->Wants(absl::StrCat("data.train.", i, ".name"), !spec.data().train(i).name().empty());
+    problems->Wants(absl::StrCat("data.train.", i, ".path"), !spec.data().train(i).path().empty());
+  }
+  problems->OneOf("data.order.sampler", spec.data().order().sampler(), {"uniform"});
+  problems->OneOf("data.order.on_bad_row", spec.data().order().on_bad_row(), {"fail"});
+}
+
+void CheckRollout(const JobSpec& spec, Problems* problems) {
+  const job::v1::Rollout& rollout = spec.rollout();
+  problems->Wants("rollout.group.size", rollout.group().size() > 0);
+  problems->Wants("rollout.max_response", rollout.max_response() > 0);
+  problems->OneOf("rollout.engine.kind", rollout.engine().kind(), {"native"});
+  const double top_p = rollout.sampling().top_p();
+  problems->Not("rollout.sampling.temperature", rollout.sampling().temperature() <= 0,
+                absl::StrCat(rollout.sampling().temperature()), "a value above 0");
+  problems->Not("rollout.sampling.top_p", top_p != 0 && top_p != 1, absl::StrCat(top_p), "1.0");
+  problems->Not("rollout.sampling.top_k", rollout.sampling().top_k() != 0, absl::StrCat(rollout.sampling().top_k()), "0");
+  problems->Not("rollout.environment.name", rollout.environment().has_name(), rollout.environment().name(), "none");
+  problems->Wants("reward.rewards", spec.reward().rewards_size() > 0);
+  problems->OneOf("reward.combine", spec.reward().combine(), {"sum", "product", "min"});
+  for (int i = 0; i < spec.reward().rewards_size(); ++i) {
+    problems->OneOf(absl::StrCat("reward.rewards.", i, ".granularity"), spec.reward().rewards(i).granularity(), {"trajectory"});
+  }
+}
+
+void CheckTraining(const JobSpec& spec, Problems* problems) {
+  const job::v1::Parallel& parallel = spec.trainer().parallel();
+  problems->Not("trainer.parallel.data", parallel.data() > 1, absl::StrCat(parallel.data()), "1");
+  problems->Not("trainer.parallel.tensor", parallel.tensor() > 1, absl::StrCat(parallel.tensor()), "1");
+  problems->Not("trainer.parallel.context", parallel.context() > 1, absl::StrCat(parallel.context()), "1");
+  problems->Not("resources.trainer", spec.resources().trainer() > 1, absl::StrCat(spec.resources().trainer()), "1");
+  problems->Not("resources.queue", spec.resources().queue() > 1, absl::StrCat(spec.resources().queue()), "1");
+  problems->Not("trainer.batching.recompute_activations", spec.trainer().batching().recompute_activations(), "true", "false");
+  problems->Not("weights.encoding", spec.weights().encoding() == "delta", "delta", "full");
+  problems->OneOf("weights.kv_cache", spec.weights().kv_cache(), {"keep"});
+  problems->Not("weights.allow_unverified", spec.weights().allow_unverified(), "true", "false");
+  problems->Wants("checkpoint.dir", !spec.checkpoint().dir().empty());
+  problems->Not("eval.every_steps", spec.eval().every_steps() > 0, absl::StrCat(spec.eval().every_steps()), "0");
+  problems->Not("run.deterministic", spec.run().deterministic(), "true", "false");
+  problems->Not("limits.tokens", spec.limits().has_tokens(), absl::StrCat(spec.limits().tokens()), "none, or limits.max_steps");
+}
+
+void CheckQueue(const JobSpec& spec, Problems* problems) {
+  problems->Wants("queue.groups_per_step", spec.queue().groups_per_step() > 0);
+  problems->OneOf("queue.keep.durability", spec.queue().keep().durability(), {"memory"});
+  problems->OneOf("queue.keep.restore", spec.queue().keep().restore(), {"replay"});
+  problems->OneOf("queue.admission.statistic", spec.queue().admission().statistic(), {"masked"});
+  problems->OneOf("queue.straggler.policy", spec.queue().straggler().policy(), {"mask", "drop"});
+}
+
+uint32_t MemberTokens(const JobSpec& spec) {
+  const uint64_t wanted = uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
+  const uint32_t context = spec.model().max_context();
+  if (Supervised(spec) || wanted == 0) return context;
+  return context == 0 ? static_cast<uint32_t>(wanted) : static_cast<uint32_t>(std::min<uint64_t>(wanted, context));
+}
+
+void AddSources(const JobSpec& spec, queue::v1::QueueSpec* queue) {
+  for (const job::v1::DataSource& train : spec.data().train()) {
+    queue::v1::Source& source = *queue->add_sources();
+    source.set_name(train.name());
+    source.set_path(train.path());
+    source.set_weight(train.weight());
+    auto& fields = *source.mutable_fields();
+    fields.insert(train.fields().begin(), train.fields().end());
+    if (!train.prompt().empty()) fields["prompt"] = train.prompt();
+    if (!train.answer().empty()) fields["answer"] = train.answer();
+  }
+}
+
+// The whole reward block is one task: a try runs its entries one after the other.
+void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
+  queue::v1::TaskSpec& task = *queue->add_tasks();
+  task.set_name("reward");
+  task.add_needs("messages");
+  for (const char* field : {"reward_status", "task_reward", "reward_parts", "reward_gen", "reward_info"}) task.add_produces(field);
+  task.set_granularity(common::v1::GRANULARITY_TRAJECTORY);
+  task.set_pool("cpu");
+  absl::Duration deadline;
+  uint32_t tries = 1;
+  for (const job::v1::RewardEntry& entry : spec.reward().rewards()) {
+    deadline += rpc::FromProto(entry.timeout());
+    tries = std::max(tries, entry.tries());
+  }
+  *task.mutable_deadline() = rpc::ToProto(deadline);
+  task.set_tries(tries);
+}
+
+Count CountOf(const job::v1::ReplicaRange& range) {
+  Count count;
+  count.min = static_cast<int>(range.min());
+  count.max = std::max(count.min, static_cast<int>(range.max()));
+  return count;
+}
+
+}  // namespace
+
+absl::Status CheckSpec(const JobSpec& spec) {
+  Problems problems;
+  problems.OneOf("kind", spec.kind(), {"rl", "sft"});
+  problems.Wants("model.path or model.init", !spec.model().path().empty() || spec.model().has_init());
+  CheckData(spec, &problems);
+  if (!Supervised(spec)) CheckRollout(spec, &problems);
+  CheckTraining(spec, &problems);
+  CheckQueue(spec, &problems);
+  return problems.status();
+}
+
+Needs NeedsOf(const JobSpec& spec) {
+  Needs needs;
+  const auto duration = [](const google::protobuf::Duration& value, absl::Duration unset) {
+    const absl::Duration given = rpc::FromProto(value);
+    return given > absl::ZeroDuration() ? given : unset;
+  };
+  needs.priority = spec.run().priority();
+  needs.trainers.min = needs.trainers.max = std::max(1, static_cast<int>(spec.resources().trainer()));
+  needs.rollouts = Supervised(spec) ? Count{0, 0} : CountOf(spec.resources().rollout());
+  needs.rewards = Supervised(spec) ? Count{0, 0} : CountOf(spec.resources().reward());
+  needs.queue_in_memory = spec.queue().keep().durability() == "memory";
+  if (spec.limits().has_wall()) needs.wall = duration(spec.limits().wall(), absl::InfiniteDuration());
+  needs.start = duration(spec.limits().start(), needs.start);
+  needs.stall_warn = duration(spec.limits().stall_warn(), needs.stall_warn);
+  needs.stall_fail = duration(spec.limits().stall_fail(), needs.stall_fail);
+  needs.restarts_per_hour = static_cast<int>(spec.limits().restarts_per_hour());
+  return needs;
+}
+
+queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
+  queue::v1::QueueSpec queue;
+  const job::v1::Queue& block = spec.queue();
+  queue.set_seed(spec.run().seed());
+  queue.add_policies("policy");
+  queue.set_groups_per_step(block.groups_per_step());
+  queue.set_max_staleness(block.max_staleness());
+  if (block.admission().has_staleness()) queue.set_admission_staleness(block.admission().staleness());
+  queue.set_oversample(block.admission().oversample());
+  queue.set_statistic(queue::v1::STATISTIC_MASKED);
+  queue.set_straggler(block.straggler().policy() == "drop" ? queue::v1::STRAGGLER_DROP : queue::v1::STRAGGLER_MASK);
+  *queue.mutable_wait() = block.straggler().wait();
+  queue.set_reissues(block.straggler().reissues());
+  queue.set_min_trainable(block.straggler().min_trainable());
+  queue.set_max_version_span(spec.weights().has_max_version_span() ? spec.weights().max_version_span() : block.max_staleness());
+  queue.set_max_steps(spec.limits().max_steps());
+  queue.set_durability(queue::v1::DURABILITY_MEMORY);
+  queue.set_quota_bytes(block.keep().quota());
+  *queue.mutable_lease() = block.keep().lease();
+  queue.set_member_tokens(MemberTokens(spec));
+  queue.set_token_bytes(kTokenBytes);
+  AddSources(spec, &queue);
+  queue.set_sampler(queue::v1::SAMPLER_UNIFORM);
+  queue.set_epochs(spec.data().order().epochs());
+  queue.set_max_rejected_steps(spec.algorithm().advantage().max_rejected_steps());
+  queue.set_filter(queue::v1::GROUP_FILTER_NONE);
+  if (Supervised(spec)) {
+    queue.set_rows_only(true);
+    queue.set_group_size(1);
+    queue.set_group_min(1);
+    return queue;
+  }
+  queue.set_group_size(spec.rollout().group().size());
+  queue.set_group_min(spec.rollout().group().min());
+  if (spec.algorithm().advantage().group_filter() == "signal") queue.set_filter(queue::v1::GROUP_FILTER_SIGNAL);
+  AddRewardTask(spec, &queue);
+  common::v1::Sampling& sampling = *queue.mutable_sampling();
+  sampling.set_temperature(spec.rollout().sampling().temperature());
+  sampling.set_top_p(spec.rollout().sampling().top_p());
+  sampling.set_max_tokens(spec.rollout().max_response());
+  return queue;
+}
+
+std::string Difference(const JobSpec& before, const JobSpec& after) {
+  std::string report;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&report);
+  if (differencer.Compare(before, after)) return "no value differs: the files do, or the settings that were given";
+  std::vector<std::string> lines = absl::StrSplit(report, '\n', absl::SkipEmpty());
+  const size_t all = lines.size();
+  if (all > kMaxProblems) lines.resize(kMaxProblems);
+  return absl::StrCat(absl::StrJoin(lines, "; "), all > kMaxProblems ? absl::StrCat("; and ", all - kMaxProblems, " more") : "");
+}
+
+}  // namespace sluice::controller

@@ -1,0 +1,113 @@
+#include "services/controller/watcher.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/rpc/status.h"
+#include "services/controller/core/codec.h"
+#include "services/controller/translate.h"
+
+namespace sluice::controller {
+namespace {
+constexpr int kPage = 100;
+constexpr absl::Duration kBeatEach = absl::Seconds(10);
+}  // namespace
+
+void JobService::Watcher::Begin(Controller& core) {
+  const absl::StatusOr<const Job*> job = core.Find(wanted_);
+  if (!job.ok()) return End(job.status());
+  job_ = (*job)->record.id;
+  {
+    MutexLock lock(&mu_);
+    service_->Describe(**job, page_.emplace_back().mutable_status());
+    changes_ = (*job)->changes;
+  }
+  Pump(core);
+}
+
+void JobService::Watcher::Pump(Controller& core) {
+  bool over = false;
+  {
+    MutexLock lock(&mu_);
+    if (ended_ || writing_) return;
+    if (page_.empty() && !Fill(core.jobs().at(job_))) {
+      over = !follow_;
+    } else {
+      open_ = std::move(page_.front());
+      page_.pop_front();
+      writing_ = true;
+      quiet_since_ = absl::InfiniteDuration();
+      StartWrite(&open_);
+    }
+  }
+  if (over) End(absl::OkStatus());
+}
+
+bool JobService::Watcher::Fill(const Job& job) {
+  const auto events = service_->store_->List(JobKey(job_, "events/"), EventKey(job_, event_), kPage);
+  if (events.ok()) {
+    for (const meta::Entry& entry : *events) {
+      const auto event = Decode<Event>(entry.key, entry.value);
+      if (!event.ok()) continue;
+      event_ = event->seq;
+      ToProto(*event, page_.emplace_back().mutable_event());
+    }
+  }
+  const auto steps = service_->store_->List(JobKey(job_, "steps/"), step_ < 0 ? "" : StepKey(job_, step_), kPage);
+  if (steps.ok()) {
+    for (const meta::Entry& entry : *steps) {
+      const auto step = Decode<StepReport>(entry.key, entry.value);
+      if (!step.ok()) continue;
+      step_ = step->k;
+      ToProto(*step, job_, page_.emplace_back().mutable_step());
+    }
+  }
+  if (page_.empty() && job.changes != changes_) {
+    changes_ = job.changes;
+    job::v1::JobStatus* status = page_.emplace_back().mutable_status();
+    if (IsFinal(job.record.state)) {
+      service_->Describe(job, status);
+    } else {
+      ToProto(job, status);
+    }
+  }
+  return !page_.empty();
+}
+
+void JobService::Watcher::Beat(absl::Duration now) {
+  MutexLock lock(&mu_);
+  if (ended_ || writing_) return;
+  if (quiet_since_ == absl::InfiniteDuration()) quiet_since_ = now;
+  if (now - quiet_since_ < kBeatEach) return;
+  open_.Clear();
+  writing_ = true;
+  quiet_since_ = absl::InfiniteDuration();
+  StartWrite(&open_);
+}
+
+void JobService::Watcher::OnWriteDone(bool ok) {
+  {
+    MutexLock lock(&mu_);
+    writing_ = false;
+  }
+  if (!ok) return End(absl::CancelledError("the client left"));
+  service_->loop_->Post([](Controller&, Instant) {}, [self = shared_from_this()](Controller& core) { self->Pump(core); });
+}
+
+void JobService::Watcher::End(const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    if (ended_) return;
+    ended_ = true;
+  }
+  Finish(rpc::ToGrpcStatus(status));
+}
+
+void JobService::Watcher::OnDone() {
+  const auto self = shared_from_this();
+  MutexLock lock(&service_->mu_);
+  service_->watchers_.erase(this);
+}
+
+}  // namespace sluice::controller
