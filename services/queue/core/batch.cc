@@ -1,0 +1,117 @@
+#include "services/queue/core/batch.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+
+namespace sluice::queue {
+namespace {
+template <typename T>
+void AppendLittleEndian(T value, std::string& out) {
+  for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
+}
+
+constexpr int kFormat = 1;
+
+nlohmann::json ToJson(const std::vector<RowRef>& rows) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const RowRef& row : rows) out.push_back({row.source, row.epoch, row.index, row.occurrence});
+  return out;
+}
+
+std::vector<RowRef> RowsFrom(const nlohmann::json& json) {
+  std::vector<RowRef> rows;
+  for (const auto& row : json) {
+    rows.push_back({.source = row.at(0), .epoch = row.at(1), .index = row.at(2), .occurrence = row.at(3)});
+  }
+  return rows;
+}
+}  // namespace
+
+std::string CanonicalBytes(const std::vector<FrozenGroup>& groups) {
+  std::string out;
+  for (const FrozenGroup& group : groups) {
+    const Id16 id = group.id.id();
+    for (const FrozenMember& member : group.members) {
+      out.append(id.str());
+      AppendLittleEndian<uint32_t>(member.member, out);
+      AppendLittleEndian<uint32_t>(member.attempt, out);
+      AppendLittleEndian<uint32_t>(member.crc32c, out);
+      AppendLittleEndian<uint32_t>(static_cast<uint32_t>(member.masked.size()), out);
+      for (const TokenRun& run : member.masked) {
+        AppendLittleEndian<uint64_t>(run.first, out);
+        AppendLittleEndian<uint64_t>(run.count, out);
+      }
+    }
+  }
+  return out;
+}
+
+std::string NextHash(const std::string& hash, int64_t k, const std::string& canonical) {
+  std::string bytes = hash;
+  AppendLittleEndian<int64_t>(k, bytes);
+  return Sha256(bytes + canonical);
+}
+
+std::string EncodeCursor(const Cursor& cursor) {
+  const Ledger& ledger = cursor.ledger;
+  return nlohmann::json{
+      {"format", kFormat},
+      {"job", cursor.job},
+      {"version", cursor.version},
+      {"incarnation", cursor.incarnation},
+      {"next_group", cursor.next_group},
+      {"ledger",
+       {{"accepted", ledger.accepted},
+        {"durable", ledger.durable},
+        {"applied", ledger.applied},
+        {"live", ledger.live},
+        {"dropped", ledger.dropped},
+        {"tokens_generated", ledger.tokens_generated},
+        {"tokens_trained", ledger.tokens_trained},
+        {"tokens_masked", ledger.tokens_masked},
+        {"hash", ToHex(ledger.hash)}}},
+      {"drawn", cursor.prompts.drawn},
+      {"again", ToJson(cursor.prompts.again)},
+      {"quarantined", ToJson(cursor.prompts.quarantined)},
+      {"live", ToJson(cursor.live)},
+  }.dump();
+}
+
+absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
+  const auto bad = [](absl::string_view why) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CURSOR", absl::StrCat("the cursor cannot be read: ", why));
+  };
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return bad("no JSON object");
+  try {
+    if (json.at("format") != kFormat) return bad(absl::StrCat("format ", json.at("format").dump(), ", this build reads ", kFormat));
+    Cursor cursor;
+    cursor.job = json.at("job");
+    cursor.version = json.at("version");
+    cursor.incarnation = json.at("incarnation");
+    cursor.next_group = json.at("next_group");
+    const nlohmann::json& ledger = json.at("ledger");
+    cursor.ledger.accepted = ledger.at("accepted");
+    cursor.ledger.durable = ledger.at("durable");
+    cursor.ledger.applied = ledger.at("applied");
+    cursor.ledger.live = ledger.at("live");
+    cursor.ledger.dropped = ledger.at("dropped").get<std::map<std::string, int64_t>>();
+    cursor.ledger.tokens_generated = ledger.at("tokens_generated");
+    cursor.ledger.tokens_trained = ledger.at("tokens_trained");
+    cursor.ledger.tokens_masked = ledger.at("tokens_masked");
+    SLUICE_ASSIGN_OR_RETURN(cursor.ledger.hash, FromHex(ledger.at("hash").get<std::string>()));
+    cursor.prompts.drawn = json.at("drawn").get<std::vector<uint64_t>>();
+    cursor.prompts.again = RowsFrom(json.at("again"));
+    cursor.prompts.quarantined = RowsFrom(json.at("quarantined"));
+    cursor.live = RowsFrom(json.at("live"));
+    if (cursor.version < 0 || cursor.ledger.hash.size() != 32) return bad("version or hash");
+    return cursor;
+  } catch (const nlohmann::json::exception& error) {
+    return bad(error.what());
+  }
+}
+
+}  // namespace sluice::queue

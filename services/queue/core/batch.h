@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/queue/core/prompts.h"
+#include "services/queue/core/types.h"
+
+namespace sluice::queue {
+
+// A member as it was frozen by the cut.
+struct FrozenMember {
+  uint32_t member = 0, attempt = 0;
+  uint64_t tokens = 0, trained = 0, masked_count = 0;
+  uint32_t crc32c = 0;
+  std::vector<TokenRun> masked;
+  PolicyVersion oldest, newest;
+  std::map<int64_t, int64_t> histogram;  // Trained tokens by staleness.
+};
+
+struct FrozenGroup {
+  GroupId id;
+  RowRef row;
+  uint32_t size = 0;  // Members it was opened with.
+  std::vector<double> pool;
+  std::vector<FrozenMember> members;
+};
+
+// Batch k. Its list grows only at its end; closed, it never changes again.
+struct Batch {
+  int64_t k = 0;
+  std::vector<FrozenGroup> groups;
+  bool closed = false;
+  bool applied = false;
+  bool skipped = false;
+  uint32_t crc32c = 0;       // Of the canonical bytes, once closed.
+  std::string hash;          // H(k + 1), once closed.
+  std::optional<Id16> lease;
+  uint32_t handed = 0;       // Groups handed out so far.
+};
+
+// Canonical bytes of a batch: per member, packed little-endian, group id (16), u32 member, u32 attempt, u32 CRC32C of its
+// own tokens followed by its log-probs, u32 n, n x (u64 first, u64 count) masked runs.
+std::string CanonicalBytes(const std::vector<FrozenGroup>& groups);
+// H(k+1) = SHA-256(H(k), i64 k little-endian, canonical bytes of batch k).
+std::string NextHash(const std::string& hash, int64_t k, const std::string& canonical);
+
+// All that a checkpoint of version K must know of the queue, to go on from it even if the queue lost the job.
+struct Cursor {
+  std::string job;
+  int64_t version = 0;  // K
+  Ledger ledger;        // As of K: `hash` is H(K).
+  uint64_t next_group = 0;
+  int64_t incarnation = 0;  // Of the trainers' gang that wrote it.
+  Prompts::Progress prompts;
+  std::vector<RowRef> live;  // Prompts drawn whose groups are neither trained below K nor dropped.
+};
+
+std::string EncodeCursor(const Cursor& cursor);
+// INVALID_ARGUMENT: not a cursor of this format.
+absl::StatusOr<Cursor> DecodeCursor(const std::string& text);
+
+}  // namespace sluice::queue

@@ -1,0 +1,276 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/queue/core/types.h"
+
+// What goes into the state machine (events) and what comes out (effects). The sequence of events, with their times, is all
+// that a log must keep: applied again they lead to the same state and the same answers.
+namespace sluice::queue {
+
+// Who calls. The job is known by then.
+struct Caller {
+  std::string worker;
+  int64_t incarnation = 0;
+};
+
+struct SetJob {
+  uint64_t revision = 0;
+  Spec spec;
+  Phase phase = Phase::kOpen;
+  std::vector<Worker> workers;
+};
+struct SetJobAnswer {
+  bool repeat = false;
+  int64_t incarnation = 0;  // Of the queue.
+  int64_t version = 0;
+  bool restored = false;
+  Ledger ledger;
+};
+
+struct Admit {
+  Id16 request;
+  uint32_t room = 0;
+  bool own = false;  // A prompt from outside: refused.
+  absl::Duration wait = absl::Seconds(30);
+};
+struct Member {
+  uint32_t member = 0;
+  uint32_t attempt = 0;
+  Lease lease;
+  uint64_t prefix = 0;
+};
+struct Grant {
+  GroupId group;
+  int64_t step = 0;
+  Row row;
+  uint64_t seed = 0;
+  uint32_t size = 0;
+  std::vector<Member> members;
+  absl::Duration overdue;
+};
+struct AdmitAnswer {
+  bool repeat = false;
+  std::vector<Grant> grants;
+  Phase phase = Phase::kOpen;
+  std::optional<WaitEdge> edge;
+};
+
+struct Put {
+  std::vector<Record> records;
+};
+struct Failed {
+  uint32_t record = 0;
+  absl::Status status;
+  uint64_t watermark = 0;
+};
+struct PutAnswer {
+  std::vector<Failed> failed;
+  uint32_t repeats = 0;
+};
+
+// Outcome of one item of Seal or Drop.
+struct Item {
+  absl::Status status;
+  uint64_t watermark = 0;
+  bool repeat = false;
+};
+struct SealItem {
+  TrajectoryRef ref;
+  Id16 lease;
+  uint64_t tokens = 0;
+  uint32_t crc32c = 0;
+  Finish finish = Finish::kNone;
+  uint32_t turns = 0;
+};
+struct Seal {
+  std::vector<SealItem> items;
+};
+struct DropItem {
+  TrajectoryRef ref;
+  Id16 lease;
+  std::string reason;
+};
+struct Drop {
+  std::vector<DropItem> items;
+};
+struct ItemsAnswer {  // Of Seal and of Drop; which one is known by the call.
+  bool repeat = false;
+  std::vector<Item> items;
+};
+
+struct Room {
+  std::string pool;
+  uint32_t count = 0;
+};
+struct LeaseTasks {
+  Id16 request;
+  std::vector<Room> rooms;
+  uint32_t generation = 0;
+  absl::Duration wait = absl::Seconds(30);
+};
+struct TaskGrant {
+  Id16 id;
+  std::string name;
+  TrajectoryRef owner;
+  Row row;
+  Lease lease;
+  std::vector<std::string> wants;  // Fields to Get.
+  std::vector<Field> fields;       // Small inputs, in place.
+  Finish finish = Finish::kNone;
+  uint32_t round = 0;
+  uint32_t tries = 0;  // Left, this one included.
+  absl::Duration deadline;
+};
+struct LeaseTasksAnswer {
+  bool repeat = false;
+  std::vector<TaskGrant> tasks;
+  std::optional<WaitEdge> edge;
+};
+
+struct Renew {
+  std::vector<Id16> leases;  // Empty: all the caller holds.
+  std::vector<Loaded> loaded;
+};
+struct RenewAnswer {
+  std::vector<Id16> lost;
+  absl::Duration ttl;
+};
+
+struct Release {
+  std::vector<Id16> leases;
+  std::string worker;  // Controller: all this worker holds, up to `incarnation`.
+  int64_t incarnation = 0;
+  ReleaseReason reason = ReleaseReason::kDrain;
+  absl::Duration not_before;
+};
+struct ReleaseAnswer {
+  bool repeat = false;
+  uint32_t released = 0;
+};
+
+struct AcquireBatch {
+  int64_t k = 0;
+  uint32_t from = 0;
+  bool stream = false;
+  absl::Duration wait = absl::Seconds(30);
+};
+struct BatchMember {
+  uint32_t member = 0, attempt = 0;
+  uint64_t tokens = 0, trained = 0;
+  uint32_t crc32c = 0;
+  std::vector<TokenRun> masked;
+  PolicyVersion oldest, newest;
+  Finish finish = Finish::kNone;
+  std::vector<Field> fields;  // Small ones.
+};
+struct BatchGroup {
+  GroupId group;
+  Row row;  // json only with rows_only.
+  uint32_t size = 0;
+  std::vector<double> pool;
+  std::vector<BatchMember> members;
+};
+struct AcquireBatchAnswer {
+  bool repeat = false;
+  bool filled = false;  // False: `wait` ran out, see edge; the fields up to it are unset.
+  int64_t k = 0;
+  Lease lease;
+  uint32_t from = 0;
+  std::vector<BatchGroup> groups;
+  bool closed = false;
+  uint32_t size = 0;
+  uint32_t crc32c = 0;
+  std::optional<WaitEdge> edge;
+};
+
+struct Apply {
+  int64_t k = 0;
+  Id16 lease;
+  uint32_t crc32c = 0;
+  std::string skipped;
+  bool want_cursor = false;
+};
+struct ApplyAnswer {
+  bool repeat = false;
+  int64_t version = 0;
+  Ledger ledger;
+  std::string cursor;
+};
+
+struct AdvanceVersion {
+  uint32_t policy = 0;
+  std::optional<PolicyVersion> expected;
+  PolicyVersion next;
+};
+struct AdvanceVersionAnswer {
+  bool repeat = false;
+  PolicyVersion current;
+};
+
+struct Durable {
+  int64_t version = 0;
+  std::string checkpoint;
+  std::string hash;
+};
+struct DurableAnswer {
+  bool repeat = false;
+};
+
+struct Restore {
+  std::string cursor;
+  std::string checkpoint;
+  RestoreMode mode = RestoreMode::kReplay;
+};
+struct RestoreAnswer {
+  bool repeat = false;
+  RestoreMode mode = RestoreMode::kReplay;
+  int64_t version = 0, end = 0, fork = 0;
+  std::vector<Loaded> published;
+  Ledger ledger;
+};
+
+// Time passed: deadlines, leases, stragglers.
+struct Tick {};
+// The client of a parked call is gone.
+struct Forget {};
+
+using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Release, AcquireBatch, Apply, AdvanceVersion, Durable,
+                           Restore, Tick, Forget>;
+
+struct Event {
+  Instant now;
+  uint64_t call = 0;  // Names the call for its answer; unique among those open.
+  Caller caller;
+  Input input;
+};
+
+using Reply = std::variant<absl::Status, SetJobAnswer, AdmitAnswer, PutAnswer, ItemsAnswer, LeaseTasksAnswer, RenewAnswer, ReleaseAnswer,
+                           AcquireBatchAnswer, ApplyAnswer, AdvanceVersionAnswer, DurableAnswer, RestoreAnswer>;
+
+// A hint that work on a member, or group, is in vain.
+struct CancelHint {
+  TrajectoryRef ref;
+  std::string reason;
+  std::string worker;  // Who holds it.
+};
+
+struct Alarm {
+  std::string code;
+  std::string message;
+};
+
+struct Effects {
+  std::vector<std::pair<uint64_t, Reply>> answers;  // By call; parked ones come in a later event's effects.
+  std::vector<CancelHint> cancel;
+  std::vector<Alarm> alarms;
+  bool watch = false;  // What Watch tells (WatchState) changed.
+};
+
+}  // namespace sluice::queue

@@ -1,0 +1,226 @@
+#include "services/queue/core/group.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+
+namespace sluice::queue {
+
+const char* Name(GroupState state) {
+  switch (state) {
+    case GroupState::kOpen: return "open";
+    case GroupState::kAccepted: return "accepted";
+    case GroupState::kInBatch: return "in_batch";
+  }
+  return "";
+}
+
+const char* Name(MemberState state) {
+  switch (state) {
+    case MemberState::kReserved: return "reserved";
+    case MemberState::kRunning: return "running";
+    case MemberState::kSealed: return "sealed";
+    case MemberState::kDropped: return "dropped";
+  }
+  return "";
+}
+
+const char* Name(TaskState state) {
+  switch (state) {
+    case TaskState::kWaiting: return "waiting";
+    case TaskState::kReady: return "ready";
+    case TaskState::kLeased: return "leased";
+    case TaskState::kDone: return "done";
+    case TaskState::kDead: return "dead";
+  }
+  return "";
+}
+
+const Field* StoredPiece::Find(absl::string_view name) const {
+  for (const Field& field : fields) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+uint32_t TokenLog::crc32c() const { return Crc32cConcat(crc_tokens_, crc_logprobs_, logprob_bytes_); }
+
+void TokenLog::Append(StoredPiece piece) {
+  tokens_ += piece.piece.count;
+  for (const Field& field : piece.fields) bytes_ += field.bytes.size;
+  const Bytes& tokens = piece.Find("tokens")->bytes;
+  crc_tokens_ = Crc32cConcat(crc_tokens_, tokens.crc32c, tokens.size);
+  if (const Field* logprobs = piece.Find("logprobs")) {
+    crc_logprobs_ = Crc32cConcat(crc_logprobs_, logprobs->bytes.crc32c, logprobs->bytes.size);
+    logprob_bytes_ += logprobs->bytes.size;
+  }
+  pieces_.push_back(std::move(piece));
+}
+
+namespace {
+// What a token is, in bytes that compare equal exactly if the tokens do.
+struct TokenImage {
+  int32_t token = 0;
+  float logprob = 0;
+  SegmentRole role = SegmentRole::kPrompt;
+  bool trainable = false;
+  VersionRun run;
+  bool operator==(const TokenImage& other) const {
+    return token == other.token && std::memcmp(&logprob, &other.logprob, sizeof(float)) == 0 && role == other.role &&
+           trainable == other.trainable && run.version == other.run.version && run.policy == other.run.policy;
+  }
+};
+
+void AppendImages(const StoredPiece& stored, uint64_t from, uint64_t to, std::vector<TokenImage>& out) {
+  const Piece& piece = stored.piece;
+  const Field* tokens = stored.Find("tokens");
+  const Field* logprobs = stored.Find("logprobs");
+  size_t run = 0;
+  uint64_t run_end = piece.runs.empty() ? piece.count : piece.runs[0].count;
+  for (uint64_t i = 0; i < piece.count; ++i) {
+    while (i >= run_end) run_end += piece.runs[++run].count;
+    const uint64_t place = piece.at + i;
+    if (place < from || place >= to) continue;
+    TokenImage image;
+    image.role = piece.role;
+    image.trainable = piece.trainable;
+    std::memcpy(&image.token, tokens->bytes.data.get() + 4 * i, 4);
+    if (logprobs != nullptr) std::memcpy(&image.logprob, logprobs->bytes.data.get() + 4 * i, 4);
+    if (!piece.runs.empty()) image.run = piece.runs[run];
+    out.push_back(image);
+  }
+}
+}  // namespace
+
+bool TokenLog::Holds(const StoredPiece& piece, uint64_t base) const {
+  const uint64_t from = piece.piece.at, to = from + piece.piece.count;
+  if (from < base || to > base + tokens_) return false;
+  std::vector<TokenImage> stored, given;
+  for (const StoredPiece& mine : pieces_) {
+    if (mine.piece.at + mine.piece.count <= from || mine.piece.at >= to) continue;
+    if (mine.piece.at == from && mine.piece.count == piece.piece.count) {
+      for (const Field& field : piece.fields) {
+        const Field* other = mine.Find(field.name);
+        if (other == nullptr || other->bytes.view() != field.bytes.view()) return false;
+      }
+    }
+    AppendImages(mine, from, to, stored);
+  }
+  AppendImages(piece, from, to, given);
+  return stored == given;
+}
+
+bool GroupMember::scored() const {
+  return state == MemberState::kSealed &&
+         std::all_of(tasks.begin(), tasks.end(), [](const MemberTask& task) { return task.state == TaskState::kDone; });
+}
+
+uint32_t Group::standing() const {
+  return static_cast<uint32_t>(
+      std::count_if(members.begin(), members.end(), [](const GroupMember& m) { return m.state != MemberState::kDropped; }));
+}
+
+bool Group::complete() const {
+  return std::all_of(members.begin(), members.end(),
+                     [](const GroupMember& m) { return m.state == MemberState::kDropped || m.scored(); });
+}
+
+bool Group::has_unheld() const {
+  return std::any_of(members.begin(), members.end(), [](const GroupMember& m) {
+    return (m.state == MemberState::kReserved || m.state == MemberState::kRunning) && !m.lease;
+  });
+}
+
+uint64_t Group::stored() const {
+  uint64_t total = prompt.bytes();
+  for (const GroupMember& member : members) total += member.stored();
+  return total;
+}
+
+int64_t Group::oldest() const {
+  int64_t oldest = std::numeric_limits<int64_t>::max();
+  for (const GroupMember& member : members) {
+    if (member.state == MemberState::kDropped) continue;
+    ForEachTrainable(member, [&](uint64_t, uint64_t, const PolicyVersion& v) { oldest = std::min(oldest, v.number); });
+  }
+  return oldest;
+}
+
+void ForEachTrainable(const GroupMember& member,
+                      const std::function<void(uint64_t, uint64_t, const PolicyVersion&)>& f) {
+  for (const StoredPiece& stored : member.log.pieces()) {
+    if (!stored.piece.trainable) continue;
+    uint64_t first = stored.piece.at;
+    for (const VersionRun& run : stored.piece.runs) {
+      f(first, run.count, run.version);
+      first += run.count;
+    }
+  }
+}
+
+namespace {
+absl::Status Bad(absl::string_view message) { return Error(absl::StatusCode::kInvalidArgument, "BAD_PIECE", message); }
+
+template <typename T>
+bool AllFinite(const Bytes& bytes) {
+  for (uint64_t i = 0; i + sizeof(T) <= bytes.size; i += sizeof(T)) {
+    T value;
+    std::memcpy(&value, bytes.data.get() + i, sizeof(T));
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+}  // namespace
+
+absl::Status CheckFinite(const Field& field) {
+  const bool finite = field.dtype == static_cast<int>(Dtype::kF32)   ? AllFinite<float>(field.bytes)
+                      : field.dtype == static_cast<int>(Dtype::kF64) ? AllFinite<double>(field.bytes)
+                                                                     : true;
+  if (finite) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "NOT_FINITE",
+               absl::StrCat("field ", field.name, " holds NaN or infinity; drop the member as nonfinite"));
+}
+
+absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t policies) {
+  const Piece& piece = stored.piece;
+  if (piece.count == 0) return Bad("a piece has at least one token");
+  const bool sampled = piece.role == SegmentRole::kSampled;
+  if (group_owned && piece.role != SegmentRole::kPrompt) return Bad("only a PROMPT piece may belong to the whole group");
+  if (piece.trainable && !sampled) return Bad("only SAMPLED tokens may be trainable");
+  const Field* tokens = stored.Find("tokens");
+  if (tokens == nullptr || tokens->dtype != static_cast<int>(Dtype::kI32) || tokens->bytes.size != 4ull * piece.count) {
+    return Bad(absl::StrCat("column tokens must be I32 [", piece.count, "]"));
+  }
+  const Field* logprobs = stored.Find("logprobs");
+  if (!sampled && (logprobs != nullptr || !piece.runs.empty())) return Bad("only SAMPLED tokens have logprobs and runs");
+  if (sampled) {
+    if (logprobs == nullptr || logprobs->dtype != static_cast<int>(Dtype::kF32) || logprobs->bytes.size != 4ull * piece.count) {
+      return Bad(absl::StrCat("column logprobs must be F32 [", piece.count, "]"));
+    }
+    uint64_t stamped = 0;
+    for (const VersionRun& run : piece.runs) {
+      if (run.count == 0 || run.policy >= policies || run.version.number < 0) return Bad("a run needs a count, a known policy and a version");
+      stamped += run.count;
+    }
+    if (stamped != piece.count) return Bad(absl::StrCat("runs stamp ", stamped, " of ", piece.count, " tokens; every sampled token needs a version"));
+  }
+  for (const Field& field : stored.fields) SLUICE_RETURN_IF_ERROR(CheckFinite(field));
+  return absl::OkStatus();
+}
+
+absl::Status CheckFollows(const Piece& piece, const TokenLog& log) {
+  if (log.pieces().empty()) return absl::OkStatus();
+  const Piece& last = log.pieces().back().piece;
+  if (piece.segment < last.segment) return Bad(absl::StrCat("segment ", piece.segment, " after ", last.segment));
+  if (piece.segment == last.segment && (piece.role != last.role || piece.turn != last.turn || piece.trainable != last.trainable)) {
+    return Bad(absl::StrCat("segment ", piece.segment, " is uniform in role, turn and trainable"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice::queue

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/queue/core/types.h"
+
+namespace sluice::queue {
+
+enum class GroupState { kOpen, kAccepted, kInBatch };
+enum class MemberState { kReserved, kRunning, kSealed, kDropped };
+enum class TaskState { kWaiting, kReady, kLeased, kDone, kDead };
+const char* Name(GroupState state);
+const char* Name(MemberState state);
+const char* Name(TaskState state);
+
+// A piece as stored, with its columns.
+struct StoredPiece {
+  Piece piece;
+  std::vector<Field> fields;
+
+  const Field* Find(absl::string_view name) const;
+};
+
+// One of a member's tasks, in the order of Spec::tasks.
+struct MemberTask {
+  TaskState state = TaskState::kWaiting;
+  Id16 id;
+  uint32_t tries = 0;         // Left.
+  std::optional<Id16> lease;  // While leased.
+  std::string worker;         // Who holds it, or held it last.
+  Instant since;              // In this state.
+  Instant not_before;         // Ready, but not to be leased earlier.
+  std::string cause;          // Of the last failure.
+  std::vector<Field> staged;  // Written, not yet visible.
+};
+
+// The pieces of a member or of a group's prompt, in order, with the checksums of what they hold.
+class TokenLog {
+ public:
+  // `at`: tokens that lie before this log (the group's prompt, for a member's).
+  uint64_t tokens() const { return tokens_; }
+  uint64_t bytes() const { return bytes_; }
+  const std::vector<StoredPiece>& pieces() const { return pieces_; }
+  // CRC32C of all tokens followed by all log-probs, as in the canonical bytes.
+  uint32_t crc32c() const;
+
+  void Append(StoredPiece piece);
+  // Whether tokens [at, at + count) as stored equal the piece: roles, versions, tokens, log-probs; where the boundaries
+  // are the same, all other columns too. `base`: tokens before this log.
+  bool Holds(const StoredPiece& piece, uint64_t base) const;
+
+ private:
+  std::vector<StoredPiece> pieces_;
+  uint64_t tokens_ = 0, bytes_ = 0, logprob_bytes_ = 0;
+  uint32_t crc_tokens_ = 0, crc_logprobs_ = 0;
+};
+
+struct GroupMember {
+  MemberState state = MemberState::kReserved;
+  bool granted = false;  // At least once: it counts as accepted.
+  uint32_t attempt = 1;
+  std::optional<Id16> lease;
+  std::string worker;           // Who holds it, or held it last.
+  Instant since;                // In this state.
+  TokenLog log;                 // Without the group's prompt.
+  uint64_t generated = 0;       // SAMPLED tokens.
+  std::map<std::string, Field> fields;  // Whole fields, of the rollout and of tasks.
+  uint64_t field_bytes = 0;
+  Finish finish = Finish::kNone;
+  std::optional<Id16> sealed_by;
+  int64_t sealed_at = 0;  // K then.
+  std::optional<double> task_reward;
+  std::vector<MemberTask> tasks;
+  std::string drop_reason;
+
+  bool scored() const;  // Sealed, and all its tasks are done.
+  uint64_t stored() const { return log.bytes() + field_bytes; }
+};
+
+struct Group {
+  GroupId id;
+  GroupState state = GroupState::kOpen;
+  RowRef row;
+  int64_t slot = -1;     // Step whose slot it holds; -1: none (spent by its batch).
+  int64_t cut_key = 0;   // Oldest version, once accepted.
+  Instant opened;
+  Instant since;  // In this state.
+  TokenLog prompt;
+  std::vector<GroupMember> members;
+  int64_t batch = -1;  // k, in a batch.
+
+  uint32_t standing() const;  // Members not dropped.
+  bool complete() const;      // Each standing member is scored.
+  bool has_unheld() const;    // A member that nobody holds and that is not sealed or dropped.
+  uint64_t stored() const;
+  // Oldest version number among trainable tokens; the largest int64 if there are none.
+  int64_t oldest() const;
+};
+
+// Calls f(first place, count, version) for each run of trainable tokens of a member, in order; places count the prompt.
+void ForEachTrainable(const GroupMember& member,
+                      const std::function<void(uint64_t, uint64_t, const PolicyVersion&)>& f);
+
+// Checks a piece on its own: shapes of its columns, roles, runs, finite numbers. INVALID_ARGUMENT says which and why.
+absl::Status CheckPiece(const StoredPiece& piece, bool group_owned, size_t policies);
+// Checks that a piece may follow what `log` holds: segments never fall and are uniform. INVALID_ARGUMENT.
+absl::Status CheckFollows(const Piece& piece, const TokenLog& log);
+// INVALID_ARGUMENT: an F32 or F64 field holds a number that is not finite.
+absl::Status CheckFinite(const Field& field);
+
+}  // namespace sluice::queue

@@ -1,0 +1,314 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/queue/core/batch.h"
+#include "services/queue/core/event.h"
+#include "services/queue/core/group.h"
+#include "services/queue/core/leases.h"
+#include "services/queue/core/prompts.h"
+#include "services/queue/core/slots.h"
+#include "services/queue/core/staleness.h"
+#include "services/queue/core/types.h"
+
+namespace sluice::queue {
+
+// What Get reads of one owner. Without member: the group's prompt. No names: all; to 0: to the end.
+struct Want {
+  TrajectoryRef owner;
+  std::vector<std::string> names;
+  uint64_t from = 0, to = 0;
+};
+struct ReadAnswer {
+  std::vector<Record> records;  // In the order of wants; one per stored piece, one for whole fields.
+  std::vector<Want> missing;
+};
+
+// What Watch tells first, and again when it changed.
+struct WatchState {
+  int64_t trainer = 0, version = 0, end = 0;
+  Phase phase = Phase::kOpen;
+  std::vector<Loaded> published;
+};
+
+struct StatsAnswer {
+  Ledger ledger;
+  std::map<std::string, uint64_t> groups, slots, bytes;
+  int64_t version = 0, lowest = -1;  // lowest -1: no live engine.
+  double admission_staleness = 0;
+  std::map<std::string, uint32_t> waiting;
+  std::map<std::string, int64_t> staleness;
+  std::map<std::string, double> length_ratio;
+};
+
+enum class PeekWhat { kGroups = 1, kTasks, kBatches, kPrompts, kViolations };
+struct PeekRow {
+  Node node;
+  std::string state, worker;
+  absl::Duration age;
+  std::string json;
+};
+
+// Counts for people and metrics; no decision reads them.
+struct Counters {
+  std::map<std::string, int64_t> fenced;           // Calls, by role.
+  std::map<std::string, int64_t> denied;           // Calls of workers not listed, by role.
+  std::map<std::string, int64_t> repeats;          // Calls, by name.
+  std::map<std::string, int64_t> leases_expired;   // By kind.
+  std::map<std::string, int64_t> violations;       // By rule.
+  std::map<std::string, int64_t> filtered;         // Groups: all_zero, all_one, other.
+  std::map<std::string, int64_t> tokens_dropped;   // Trainable tokens that no batch got, by reason; masked ones too.
+  std::map<int64_t, int64_t> in_flight, in_queue, at_cut;  // Trajectories by staleness: gained until sealed, since, in all.
+  std::map<std::string, std::pair<int64_t, int64_t>> generated, trained;  // By source: members, tokens.
+  int64_t quarantined = 0, reissued = 0;
+};
+
+// The state machine of one job: events in, effects out. It holds all that the queue knows of the job; payload bytes are
+// shared with whoever reads them. Single-threaded: the owner calls one method at a time. No clock, no I/O, no thread; random
+// numbers (lease ids) come from a seed, so the same events give the same effects.
+class Job {
+ public:
+  struct Options {
+    std::string id;                // 32 hex digits.
+    uint32_t queue_incarnation = 1;
+    uint64_t seed = 0;             // Of lease ids.
+  };
+
+  // Whether this build can keep what the spec asks for. INVALID_ARGUMENT names the field, value and what to do.
+  static absl::Status Check(const Spec& spec);
+
+  // `spec` passed Check; `rows` holds its sources. The first event is SetJob with the same spec.
+  Job(Options options, Spec spec, std::shared_ptr<const RowSource> rows);
+
+  // The one way state changes. Answers to calls, this one's or parked ones', are appended to `effects`.
+  void Step(const Event& event, Effects* effects);
+  // When a Tick is due at the latest; infinite: none.
+  Instant NextWake();
+
+  // Reads. LEASE_LOST: `lease` does not cover a want's owner. `controller`: needs no lease.
+  absl::StatusOr<ReadAnswer> Read(const Caller& caller, bool controller, const Id16& lease, const std::vector<Want>& wants) const;
+  WatchState watch() const;
+  StatsAnswer Stats() const;
+  std::vector<PeekRow> Peek(PeekWhat what, const std::string& state, Instant now) const;
+  // One edge per parked call: what it waits on.
+  std::vector<WaitEdge> Explain(Instant now) const;
+  // The live fsck: every broken rule, recomputed from the parts. Empty: all is well. Looks at everything.
+  std::vector<std::string> Violations() const;
+  // What Watch asks before it tells anything. ABORTED FENCED; UNAVAILABLE: not listed.
+  absl::Status Known(const Caller& caller) const;
+
+  const Spec& spec() const { return spec_; }
+  const Ledger& ledger() const { return ledger_; }
+  const Counters& counters() const { return counters_; }
+  Phase phase() const { return phase_; }
+  int64_t version() const { return version_; }
+  const std::map<int64_t, Batch>& batches() const { return batches_; }
+  // Null: not resident.
+  const Group* group(uint64_t ordinal) const;
+
+ private:
+  struct Engine {
+    int64_t incarnation = 0;
+    Loaded loaded;
+    Instant renewed;
+  };
+  struct Parked {
+    uint64_t call = 0;
+    Caller caller;
+    Instant since, deadline;
+    std::variant<Admit, LeaseTasks, AcquireBatch> input;
+  };
+  struct DeadLetter {
+    TrajectoryRef ref;
+    RowRef row;
+    std::string task, worker, cause;
+    Instant at;
+  };
+  struct TaskKey {  // Ready tasks are served oldest group first.
+    uint64_t group = 0;
+    uint32_t member = 0, task = 0;
+    auto operator<=>(const TaskKey&) const = default;
+  };
+
+  // job.cc: callers, jobs, time.
+  void Dispatch(const Event& event);
+  template <typename T>
+  void Finish(uint64_t call, absl::StatusOr<T> answer);
+  void Answer(uint64_t call, Reply reply) { effects_->answers.emplace_back(call, std::move(reply)); }
+  absl::Status Fence(const Caller& caller, WorkerRole role);
+  absl::Status Listed(const Caller& caller, WorkerRole role);
+  absl::Status Admitted(const Caller& caller, WorkerRole role);  // Both.
+  absl::Status NeedRestored() const;
+  const Reply* Kept(const Caller& caller, const Id16& request) const;
+  void Keep(const Caller& caller, const Id16& request, Reply reply);
+  absl::StatusOr<SetJobAnswer> OnSetJob(const SetJob& input);
+  void SetWorkers(const std::vector<Worker>& workers);
+  void Close();
+  absl::StatusOr<RenewAnswer> OnRenew(const Caller& caller, const Renew& input);
+  absl::StatusOr<ReleaseAnswer> OnRelease(const Caller& caller, const Release& input);
+  void EndLease(const Id16& id, LeaseEnd how, ReleaseReason reason, absl::Duration not_before);
+  void OnTick();
+  void Pump();
+  void Park(const Event& event, absl::Duration wait, std::variant<Admit, LeaseTasks, AcquireBatch> input);
+  void EndParked(const Parked& parked);
+
+  // job_admit.cc: engines, slots, grants.
+  void OnAdmit(const Event& event, const Admit& input);
+  std::optional<Reply> TryAdmit(const Caller& caller, const Admit& input);
+  void GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room, std::vector<queue::Grant>& grants);
+  void GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant>& grants);
+  void GrantMember(Group& group, uint32_t member, const Caller& caller, std::vector<queue::Grant>& grants);
+  std::optional<int64_t> Lowest() const;  // L
+  std::optional<int64_t> NewestLoaded() const;
+  const Engine* Serving(const Caller& caller) const;  // The caller's engine if it may be admitted, else null.
+  bool CountsForL(const Engine& engine) const;
+  std::optional<int64_t> FreeStep() const;
+  std::optional<int64_t> WindowEnd() const;  // Last step that may be admitted to.
+  Group& OpenGroup(const RowRef& row, int64_t step, uint32_t size);
+  void Reslot();
+  void MoveSlot(Group& group, int64_t step);
+  void AddIndexes(const Group& group);
+  void RemoveIndexes(const Group& group);
+  WaitEdge AdmitEdge(const Caller& caller, Instant since) const;
+
+  // job_put.cc: what rollouts write.
+  PutAnswer OnPut(const Caller& caller, const Put& input);
+  absl::Status PutRecord(const Caller& caller, const Record& record, uint64_t* watermark, bool* repeat);
+  absl::Status PutPiece(const Caller& caller, const Record& record, Group& group, uint64_t* watermark, bool* repeat);
+  absl::Status PutFields(const Caller& caller, const Record& record, Group& group, bool* repeat);
+  absl::Status CheckStamps(const Piece& piece) const;
+  absl::Status CheckLease(const Caller& caller, const Id16& lease, const TrajectoryRef& ref, const Group& group);
+  absl::Status Absent(const Id16& lease, const TrajectoryRef& ref) const;
+  absl::Status Conflict(const TrajectoryRef& ref, const std::string& what);
+  Item SealOne(const Caller& caller, const SealItem& item);
+  Item DropOne(const Caller& caller, const DropItem& item);
+  void DropMember(Group& group, uint32_t member, const std::string& reason);
+  void DropGroup(Group& group, const std::string& reason);
+  void CountDropped(Group& group, uint32_t member, const std::string& reason);
+  void EndMember(Group& group, uint32_t member, const std::string& reason);
+  void Settle(Group& group, const std::string& reason);  // After a member left: too few, or complete now.
+  void Complete(Group& group);
+  void Erase(Group& group);
+
+  // job_tasks.cc: tasks of members.
+  void OnLeaseTasks(const Event& event, const LeaseTasks& input);
+  std::optional<Reply> TryLeaseTasks(const Caller& caller, const LeaseTasks& input);
+  std::string MissingField(const GroupMember& member) const;  // That a task needs and nothing will write; empty: none.
+  void StartTasks(Group& group, uint32_t member);
+  void QueueTask(Group& group, uint32_t member, uint32_t task, absl::Duration not_before);
+  TaskGrant GrantTask(const Caller& caller, const TaskKey& key);
+  void ReadyTasks(Group& group, uint32_t member);
+  void EndTasks(Group& group, uint32_t member);
+  absl::Status PutTask(const Caller& caller, const Record& record, Group& group, bool* repeat);
+  void FinishTask(Group& group, uint32_t member, uint32_t task);
+  void FailTask(Group& group, uint32_t member, uint32_t task, bool use_try, absl::Duration not_before, const std::string& cause);
+  WaitEdge TaskEdge(const Caller& caller, Instant since) const;
+
+  // job_batch.cc: the cut, training, versions.
+  void OnAcquire(const Event& event, const AcquireBatch& input);
+  std::optional<Reply> TryAcquire(const Caller& caller, const AcquireBatch& input);
+  void Fill(int64_t k, bool stream);
+  void FillRows(Batch& batch);
+  // What the cut makes of each member. Members that no batch from k on can train are dropped; none: the whole group was.
+  std::optional<std::vector<Verdict>> JudgeGroup(Group& group, int64_t k);
+  void Freeze(Batch& batch, Group& group, std::vector<Verdict> verdicts);
+  std::vector<double> Pool(const Group& group) const;
+  void TakeSlot(Group& group, int64_t k);
+  void CloseBatch(Batch& batch);
+  void Evict();
+  bool SourcesEnded() const;
+  AcquireBatchAnswer Slice(const Caller& caller, Batch& batch, uint32_t from);
+  absl::StatusOr<ApplyAnswer> OnApply(const Caller& caller, const queue::Apply& input);
+  absl::StatusOr<AdvanceVersionAnswer> OnAdvance(const Caller& caller, const AdvanceVersion& input);
+  absl::StatusOr<DurableAnswer> OnDurable(const Caller& caller, const Durable& input);
+  void MakeDurable(int64_t version);
+  std::string HashAt(int64_t version) const;
+  void CountApplied(const Batch& batch, int sign);
+  WaitEdge BatchEdge(const Caller& caller, int64_t k, Instant since) const;
+  WaitEdge GroupEdge(const Node& waiter, const Group& group, Instant since) const;
+
+  // job_restore.cc: cursors and what a new gang does first.
+  absl::StatusOr<RestoreAnswer> OnRestore(const Caller& caller, const Restore& input);
+  absl::Status RestoreLost(const Cursor& cursor);  // The queue knows nothing of the job but this.
+  void RestoreReplay(int64_t version);
+  void RestoreRequeue(int64_t version, const std::string& hash);
+  void Unapply(Batch& batch);
+  void GiveBack(const Batch& batch);  // Its groups compete anew.
+  std::string MakeCursor() const;
+
+  Group* Find(const GroupId& id);
+  const Group* Find(const GroupId& id) const;
+
+  // Constant.
+  const Options options_;
+  Spec spec_;  // max_steps alone may change.
+
+  // Who.
+  bool set_ = false;
+  uint64_t revision_ = 0;
+  Phase phase_ = Phase::kOpen;
+  std::map<std::string, Worker> workers_;        // As listed last.
+  std::map<std::string, int64_t> fence_;         // Highest incarnation ever listed, by worker.
+  int64_t gang_ = 0;                             // The same of the trainers.
+  std::map<std::string, Engine> engines_;
+  std::map<std::string, std::deque<std::pair<Id16, Reply>>> kept_;  // Answers by request id, newest last.
+  std::optional<uint32_t> reward_generation_;
+
+  // Versions.
+  int64_t version_ = 0;        // K
+  int64_t next_cut_ = 0;       // The lowest step whose batch is not closed.
+  int64_t restored_ = -1;      // Incarnation that called Restore last.
+  RestoreAnswer restore_answer_;
+  std::optional<PolicyVersion> published_;
+  std::map<int64_t, int64_t> reached_;  // Highest K by incarnation.
+  Branch branch_;
+  int64_t replay_end_ = 0;
+  int64_t durable_ = 0;
+  std::string durable_hash_ = std::string(32, '\0');  // H(durable_)
+
+  // What is where.
+  Prompts prompts_;
+  SlotTable slots_;
+  LeaseTable leases_;
+  uint64_t next_group_ = 0;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Group>> groups_;
+  std::set<std::pair<int64_t, uint64_t>> open_;      // Open groups by (slot, ordinal).
+  std::set<std::pair<int64_t, uint64_t>> unheld_;    // Those of them with a member nobody holds.
+  std::set<std::pair<int64_t, uint64_t>> accepted_;  // By (oldest version, ordinal): the order of the cut.
+  std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>> by_prompt_;  // Resident groups by (source, index).
+  std::map<std::string, std::set<TaskKey>> ready_;   // By pool.
+  std::set<std::pair<Instant, TaskKey>> delayed_;    // Ready later.
+  std::deque<DeadLetter> dead_letters_;              // The last 1000.
+  std::deque<std::pair<Instant, uint64_t>> overdue_;  // Straggler policy drop: when, which group.
+  std::map<int64_t, Batch> batches_;                 // Cut or being filled, until durable.
+  std::map<int64_t, std::vector<RowRef>> freed_rows_;  // Prompts of the last freed batches, should an older checkpoint come back.
+  uint64_t reserved_bytes_ = 0, stored_bytes_ = 0;
+
+  // Books.
+  Ledger ledger_;
+  Counters counters_;
+  std::map<int64_t, int64_t> staleness_;  // Trained tokens by staleness, along the lineage.
+  uint64_t rejected_in_a_row_ = 0;
+  absl::Status failure_;                  // Why the job cannot go on; OK while it can.
+
+  // Waiting calls, oldest first.
+  std::list<Parked> parked_;
+
+  // Of the event at hand.
+  Instant now_;
+  Effects* effects_ = nullptr;
+};
+
+}  // namespace sluice::queue

@@ -1,0 +1,258 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/splitmix.h"
+#include "common/base/status.h"
+#include "services/queue/core/job.h"
+
+namespace sluice::queue {
+
+void Job::OnAdmit(const Event& event, const Admit& input) {
+  const Caller& caller = event.caller;
+  if (absl::Status fenced = Fence(caller, WorkerRole::kRollout); !fenced.ok()) return Answer(event.call, fenced);
+  if (const Reply* kept = Kept(caller, input.request)) {
+    ++counters_.repeats["Admit"];
+    AdmitAnswer again = std::get<AdmitAnswer>(*kept);
+    again.repeat = true;
+    return Answer(event.call, std::move(again));
+  }
+  if (absl::Status listed = Listed(caller, WorkerRole::kRollout); !listed.ok()) return Answer(event.call, listed);
+  if (input.own) {
+    return Answer(event.call, ErrorWith(absl::StatusCode::kInvalidArgument,
+                                        {.reason = "UNSUPPORTED", .catalogue = "SLUICE-QUEUE-0001", .hint = "let the queue draw the prompts"},
+                                        "Admit.own: prompts from outside are not supported by this build's queue"));
+  }
+  if (input.room == 0) return Answer(event.call, Error(absl::StatusCode::kInvalidArgument, "BAD_ROOM", "room is 0, wanted at least 1"));
+  if (!engines_.contains(caller.worker)) {
+    return Answer(event.call, ErrorWith(absl::StatusCode::kFailedPrecondition, {.reason = "NOT_YET", .hint = "Renew with the loaded version first"},
+                                        absl::StrCat(caller.worker, " has not told which version it holds")));
+  }
+  Park(event, input.wait, input);
+}
+
+std::optional<Reply> Job::TryAdmit(const Caller& caller, const Admit& input) {
+  if (phase_ >= Phase::kClosed) return Error(absl::StatusCode::kFailedPrecondition, "CLOSED", "the job is closed");
+  if (!failure_.ok()) return failure_;
+  if (phase_ != Phase::kOpen || restored_ < 0 || spec_.rows_only) return std::nullopt;
+  const Engine* engine = Serving(caller);
+  if (engine == nullptr) return std::nullopt;
+  std::vector<queue::Grant> grants;
+  GrantUnheld(caller, *engine, input.room, grants);
+  uint32_t granted = 0;
+  for (const queue::Grant& grant : grants) granted += grant.members.size();
+  if (granted < input.room) GrantNew(caller, input.room - granted, grants);
+  if (grants.empty()) return std::nullopt;
+  AdmitAnswer answer{.grants = std::move(grants), .phase = phase_};
+  Keep(caller, input.request, answer);
+  return answer;
+}
+
+// Engines. ------------------------------------------------------------------------------------------------------------
+
+std::optional<int64_t> Job::NewestLoaded() const {
+  std::optional<int64_t> newest;
+  for (const auto& [worker, engine] : engines_) {
+    if (engine.renewed + leases_.ttl() <= now_ || !engine.loaded.verified || !branch_.Holds(engine.loaded.version)) continue;
+    newest = std::max(newest.value_or(engine.loaded.version.number), engine.loaded.version.number);
+  }
+  return newest;
+}
+
+bool Job::CountsForL(const Engine& engine) const {
+  if (engine.renewed + leases_.ttl() <= now_ || !engine.loaded.verified || !branch_.Holds(engine.loaded.version)) return false;
+  const uint32_t span = spec_.max_version_span == 0 ? spec_.max_staleness : spec_.max_version_span;
+  return *NewestLoaded() - engine.loaded.version.number <= span;
+}
+
+std::optional<int64_t> Job::Lowest() const {
+  std::optional<int64_t> lowest;
+  for (const auto& [worker, engine] : engines_) {
+    if (!CountsForL(engine)) continue;
+    lowest = std::min(lowest.value_or(engine.loaded.version.number), engine.loaded.version.number);
+  }
+  return lowest;
+}
+
+const Job::Engine* Job::Serving(const Caller& caller) const {
+  const auto it = engines_.find(caller.worker);
+  if (it == engines_.end() || it->second.incarnation != caller.incarnation || !CountsForL(it->second)) return nullptr;
+  return &it->second;
+}
+
+// Slots. --------------------------------------------------------------------------------------------------------------
+
+std::optional<int64_t> Job::WindowEnd() const {
+  const std::optional<int64_t> lowest = Lowest();
+  if (!lowest) return std::nullopt;
+  int64_t last = *lowest + spec_.eta_adm();
+  if (spec_.max_steps > 0) last = std::min(last, spec_.max_steps - 1);
+  return last;
+}
+
+std::optional<int64_t> Job::FreeStep() const {
+  const std::optional<int64_t> last = WindowEnd();
+  return last ? slots_.LowestFree(next_cut_, *last) : std::nullopt;
+}
+
+void Job::MoveSlot(Group& group, int64_t step) {
+  RemoveIndexes(group);
+  slots_.Free(group.slot, group.id.ordinal);
+  slots_.Take(step, group.id.ordinal);
+  group.slot = step;
+  AddIndexes(group);
+}
+
+// Groups that a cut left behind hold slots of steps gone by; they move to the first free ones ahead, before any new group.
+void Job::Reslot() {
+  while (!slots_.steps().empty() && slots_.steps().begin()->first < next_cut_) {
+    const std::optional<int64_t> step = FreeStep();
+    if (!step) return;
+    MoveSlot(*groups_.at(*slots_.steps().begin()->second.begin()), *step);
+  }
+}
+
+void Job::AddIndexes(const Group& group) {
+  if (group.state != GroupState::kOpen) return;
+  open_.insert({group.slot, group.id.ordinal});
+  if (group.has_unheld()) unheld_.insert({group.slot, group.id.ordinal});
+}
+
+void Job::RemoveIndexes(const Group& group) {
+  open_.erase({group.slot, group.id.ordinal});
+  unheld_.erase({group.slot, group.id.ordinal});
+}
+
+// Grants. -------------------------------------------------------------------------------------------------------------
+
+Group& Job::OpenGroup(const RowRef& row, int64_t step, uint32_t size) {
+  auto group = std::make_unique<Group>();
+  group->id = {options_.queue_incarnation, next_group_++};
+  group->row = row;
+  group->slot = step;
+  group->opened = group->since = now_;
+  group->members.resize(size);
+  for (GroupMember& member : group->members) member.since = now_;
+  by_prompt_[{row.source, row.index}].insert(group->id.ordinal);
+  Group& opened = *group;
+  groups_.emplace(opened.id.ordinal, std::move(group));
+  return opened;
+}
+
+void Job::GrantMember(Group& group, uint32_t index, const Caller& caller, std::vector<queue::Grant>& grants) {
+  GroupMember& member = group.members[index];
+  RemoveIndexes(group);
+  const Lease lease = leases_.Grant({.kind = LeaseKind::kTrajectory,
+                                     .group = group.id.ordinal,
+                                     .member = index,
+                                     .worker = caller.worker,
+                                     .incarnation = caller.incarnation},
+                                    now_);
+  member.lease = lease.id;
+  member.worker = caller.worker;
+  member.since = now_;
+  if (!member.granted) {
+    member.granted = true;
+    ++ledger_.accepted;
+    ++ledger_.live;
+  }
+  AddIndexes(group);
+  if (grants.empty() || grants.back().group != group.id) {
+    grants.push_back({.group = group.id,
+                      .step = group.slot,
+                      .row = prompts_.Read(group.row),
+                      .seed = GroupSeed(spec_.seed, group.id.ordinal),
+                      .size = static_cast<uint32_t>(group.members.size()),
+                      .overdue = std::max(absl::ZeroDuration(), group.opened + spec_.wait - now_)});
+  }
+  const uint64_t prefix = member.log.tokens() == 0 ? 0 : group.prompt.tokens() + member.log.tokens();
+  grants.back().members.push_back({.member = index, .attempt = member.attempt, .lease = lease, .prefix = prefix});
+}
+
+void Job::GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room, std::vector<queue::Grant>& grants) {
+  const int64_t last = engine.loaded.version.number + spec_.max_staleness;
+  const auto grant_from = [&](bool siblings_only) {
+    const std::vector<std::pair<int64_t, uint64_t>> candidates(unheld_.begin(), unheld_.end());
+    for (const auto& [slot, ordinal] : candidates) {
+      if (room == 0 || slot > last) return;
+      Group& group = *groups_.at(ordinal);
+      const bool sibling = std::any_of(group.members.begin(), group.members.end(),
+                                       [&](const GroupMember& m) { return m.lease && m.worker == caller.worker; });
+      if (siblings_only && !sibling) continue;
+      for (uint32_t m = 0; m < group.members.size() && room > 0; ++m) {
+        const GroupMember& member = group.members[m];
+        if (member.lease || member.state == MemberState::kSealed || member.state == MemberState::kDropped) continue;
+        GrantMember(group, m, caller, grants);
+        --room;
+      }
+    }
+  };
+  grant_from(/*siblings_only=*/true);
+  grant_from(/*siblings_only=*/false);
+}
+
+void Job::GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant>& grants) {
+  const uint64_t bytes = spec_.group_size * spec_.member_bytes();
+  Reslot();
+  while (room > 0 && reserved_bytes_ + bytes <= spec_.quota_bytes) {
+    const std::optional<int64_t> step = FreeStep();
+    if (!step) return;
+    const std::optional<RowRef> row = prompts_.Next();
+    if (!row) return;
+    Group& group = OpenGroup(*row, *step, spec_.group_size);
+    slots_.Take(*step, group.id.ordinal);
+    reserved_bytes_ += bytes;
+    if (spec_.straggler == Straggler::kDrop) overdue_.push_back({now_ + spec_.wait, group.id.ordinal});
+    for (uint32_t m = 0; m < group.members.size() && room > 0; ++m, --room) GrantMember(group, m, caller, grants);
+  }
+}
+
+WaitEdge Job::AdmitEdge(const Caller& caller, Instant since) const {
+  WaitEdge edge{.waiter = {NodeKind::kCall, "Admit", caller.worker}, .since = now_ - since};
+  if (!failure_.ok()) {
+    edge.on = {NodeKind::kJob, options_.id, ""};
+    edge.cause = std::string(failure_.message());
+    return edge;
+  }
+  if (phase_ == Phase::kHold) {
+    edge.on = {NodeKind::kJob, options_.id, ""};
+    edge.cause = "the job is on hold";
+    edge.hint = "resume the job";
+    return edge;
+  }
+  if (restored_ < 0) {
+    edge.on = {NodeKind::kDaemon, "trainer", ""};
+    edge.cause = "the trainer has not called Restore";
+    edge.next = "the trainer starts";
+    return edge;
+  }
+  if (Serving(caller) == nullptr) {
+    const auto it = engines_.find(caller.worker);
+    edge.on = {NodeKind::kVersion, published_ ? published_->str() : "none", ""};
+    edge.cause = it == engines_.end() ? "the engine has not told its version"
+                                      : absl::StrCat("the engine holds ", it->second.loaded.version.str(), it->second.loaded.verified ? "" : " unverified",
+                                                     ", which is off the branch, too far behind, or not renewed");
+    edge.next = "the engine loads the published version";
+    return edge;
+  }
+  const std::optional<int64_t> last = WindowEnd();
+  if (spec_.max_steps > 0 && next_cut_ >= spec_.max_steps) {
+    edge.on = {NodeKind::kStep, absl::StrCat(spec_.max_steps), ""};
+    edge.cause = absl::StrCat("the job ends with step ", spec_.max_steps - 1);
+  } else if (!FreeStep()) {
+    edge.on = {NodeKind::kSlot, absl::StrCat(next_cut_, "..", *last), ""};
+    edge.cause = absl::StrCat("each of the ", slots_.limit(), " slots of steps ", next_cut_, " to ", *last, " is taken; K is ", version_,
+                              ", the lowest engine holds version ", *Lowest());
+    edge.next = "a group ends, or all engines load a newer version";
+  } else if (reserved_bytes_ + spec_.group_size * spec_.member_bytes() > spec_.quota_bytes) {
+    edge.on = {NodeKind::kBytes, absl::StrCat(reserved_bytes_, "/", spec_.quota_bytes), ""};
+    edge.cause = absl::StrCat("the quota is reserved: ", reserved_bytes_, " of ", spec_.quota_bytes, " B; trained batches stay until a checkpoint is durable");
+    edge.next = "the next checkpoint";
+    edge.hint = "raise queue.keep.quota or write checkpoints more often";
+  } else {
+    edge.on = {NodeKind::kJob, options_.id, ""};
+    edge.cause = absl::StrCat("all ", spec_.epochs, " epochs are drawn");
+  }
+  return edge;
+}
+
+}  // namespace sluice::queue

@@ -1,0 +1,199 @@
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+#include "services/queue/core/job.h"
+
+namespace sluice::queue {
+namespace {
+bool Wanted(const std::vector<std::string>& names, const std::string& name) {
+  return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Columns whose rows all have one length can be cut; others come whole or not at all.
+Field CutRows(const Field& field, const Piece& piece, uint64_t first, uint64_t count) {
+  if (count == piece.count) return field;
+  const uint64_t row = field.bytes.size / piece.count;
+  Field cut = field;
+  cut.bytes.data = std::shared_ptr<const char>(field.bytes.data, field.bytes.data.get() + first * row);
+  cut.bytes.size = count * row;
+  cut.bytes.crc32c = Crc32c(cut.bytes.view());
+  if (!cut.shape.empty()) cut.shape[0] = static_cast<int64_t>(count);
+  return cut;
+}
+
+void ReadPieces(const TokenLog& log, const TrajectoryRef& owner, const Want& want, std::vector<Record>& out) {
+  const uint64_t to = want.to == 0 ? ~uint64_t{0} : want.to;
+  for (const StoredPiece& stored : log.pieces()) {
+    const uint64_t first = std::max(stored.piece.at, want.from), last = std::min(stored.piece.at + stored.piece.count, to);
+    if (first >= last) continue;
+    Record record{.owner = owner, .piece = stored.piece};
+    Piece& piece = *record.piece;
+    piece.at = first;
+    piece.count = static_cast<uint32_t>(last - first);
+    if (piece.count != stored.piece.count) {
+      piece.runs.clear();
+      uint64_t place = stored.piece.at;
+      for (VersionRun run : stored.piece.runs) {
+        const uint64_t begin = std::max(place, first), end = std::min(place + run.count, last);
+        place += run.count;
+        run.count = static_cast<uint32_t>(begin < end ? end - begin : 0);
+        if (run.count > 0) piece.runs.push_back(run);
+      }
+    }
+    for (const Field& field : stored.fields) {
+      const bool cuttable = field.rows.empty() && field.bytes.size % stored.piece.count == 0;
+      if (Wanted(want.names, field.name) && (cuttable || piece.count == stored.piece.count)) {
+        record.fields.push_back(CutRows(field, stored.piece, first - stored.piece.at, piece.count));
+      }
+    }
+    if (!record.fields.empty()) out.push_back(std::move(record));
+  }
+}
+}  // namespace
+
+absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, const Id16& lease, const std::vector<Want>& wants) const {
+  const LeaseEntry* entry = leases_.Find(lease);
+  if (!controller) {
+    if (const auto fence = fence_.find(caller.worker); fence != fence_.end() && caller.incarnation < fence->second) return Known(caller);
+    // The ranks of a gang share the lease of a batch; others are their holder's alone.
+    const bool holds = entry != nullptr && entry->incarnation == caller.incarnation && (entry->worker == caller.worker || entry->kind == LeaseKind::kBatch);
+    if (!holds) return Error(absl::StatusCode::kAborted, "LEASE_LOST", "Get: the lease is not the current one");
+    SLUICE_RETURN_IF_ERROR(Known(caller));
+  }
+  ReadAnswer answer;
+  for (const Want& want : wants) {
+    const Group* group = Find(want.owner.group);
+    const bool absent = group == nullptr || (want.owner.member && *want.owner.member >= group->members.size());
+    const GroupMember* member = absent || !want.owner.member ? nullptr : &group->members[*want.owner.member];
+    const bool other = member != nullptr && (member->state == MemberState::kDropped || (want.owner.attempt != 0 && want.owner.attempt != member->attempt));
+    if (absent || other) {
+      answer.missing.push_back(want);
+      continue;
+    }
+    if (!controller) {
+      const bool covered = entry->kind == LeaseKind::kBatch ? group->batch == entry->batch : group->id.ordinal == entry->group;
+      if (!covered) return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat("Get: the lease does not cover ", want.owner.str()));
+    }
+    if (member == nullptr) {
+      ReadPieces(group->prompt, {.group = group->id}, want, answer.records);
+      continue;
+    }
+    const TrajectoryRef owner{group->id, want.owner.member, member->attempt};
+    ReadPieces(member->log, owner, want, answer.records);
+    Record whole{.owner = owner};
+    for (const auto& [name, field] : member->fields) {
+      if (Wanted(want.names, name)) whole.fields.push_back(field);
+    }
+    if (!whole.fields.empty()) answer.records.push_back(std::move(whole));
+  }
+  return answer;
+}
+
+WatchState Job::watch() const {
+  WatchState state{.trainer = gang_, .version = version_, .end = replay_end_, .phase = phase_};
+  if (published_) state.published.push_back({.policy = 0, .version = *published_, .verified = true});
+  return state;
+}
+
+StatsAnswer Job::Stats() const {
+  StatsAnswer stats{.ledger = ledger_, .version = version_, .lowest = Lowest().value_or(-1), .admission_staleness = static_cast<double>(spec_.eta_adm())};
+  stats.groups = {{"open", open_.size()}, {"accepted", accepted_.size()}, {"in_batch", 0}, {"applied", 0}, {"quarantined", prompts_.progress().quarantined.size()}};
+  for (const auto& [k, batch] : batches_) stats.groups[batch.applied ? "applied" : "in_batch"] += batch.groups.size();
+  for (const auto& [why, count] : counters_.filtered) stats.groups["filtered_" + why] = count;
+  uint64_t overdue = 0, used = 0;
+  for (const auto& [step, holders] : slots_.steps()) (step < next_cut_ ? overdue : used) += holders.size();
+  const int64_t window = std::max<int64_t>(0, WindowEnd().value_or(next_cut_ - 1) - next_cut_ + 1);
+  stats.slots = {{"used", used}, {"overdue", overdue}, {"limit_per_step", slots_.limit()}, {"window_steps", static_cast<uint64_t>(window)}};
+  stats.bytes = {{"reserved", reserved_bytes_}, {"stored", stored_bytes_}, {"quota", spec_.quota_bytes}};
+  stats.waiting = {{"Admit", 0}, {"LeaseTasks", 0}, {"AcquireBatch", 0}};
+  static constexpr const char* kCalls[] = {"Admit", "LeaseTasks", "AcquireBatch"};
+  for (const Parked& parked : parked_) ++stats.waiting[kCalls[parked.input.index()]];
+  for (const auto& [age, count] : staleness_) {
+    if (count != 0) stats.staleness[absl::StrCat(age)] = count;
+  }
+  for (const auto& [source, generated] : counters_.generated) {
+    const auto trained = counters_.trained.find(source);
+    if (trained == counters_.trained.end() || generated.second == 0) continue;
+    stats.length_ratio[source] = (static_cast<double>(trained->second.second) / trained->second.first) / (static_cast<double>(generated.second) / generated.first);
+  }
+  return stats;
+}
+
+std::vector<WaitEdge> Job::Explain(Instant now) const {
+  std::vector<WaitEdge> edges;
+  for (const Parked& parked : parked_) {
+    WaitEdge edge = std::holds_alternative<Admit>(parked.input)        ? AdmitEdge(parked.caller, parked.since)
+                    : std::holds_alternative<LeaseTasks>(parked.input) ? TaskEdge(parked.caller, parked.since)
+                                                                       : BatchEdge(parked.caller, std::get<AcquireBatch>(parked.input).k, parked.since);
+    edge.since = now - parked.since;
+    edges.push_back(std::move(edge));
+  }
+  return edges;
+}
+
+std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant now) const {
+  std::vector<PeekRow> rows;
+  const auto add = [&](PeekRow row) {
+    if (state.empty() || row.state == state) rows.push_back(std::move(row));
+  };
+  std::vector<const Group*> groups;
+  for (const auto& [ordinal, group] : groups_) groups.push_back(group.get());
+  std::sort(groups.begin(), groups.end(), [](const Group* a, const Group* b) { return a->id < b->id; });
+  const auto row_json = [&](const RowRef& row) {
+    return nlohmann::json{{"source", spec_.sources[row.source].name}, {"epoch", row.epoch}, {"index", row.index}, {"occurrence", row.occurrence}};
+  };
+  switch (what) {
+    case PeekWhat::kGroups:
+      for (const Group* group : groups) {
+        nlohmann::json members = nlohmann::json::array();
+        for (const GroupMember& m : group->members) {
+          members.push_back({{"state", Name(m.state)}, {"attempt", m.attempt}, {"tokens", group->prompt.tokens() + m.log.tokens()}, {"worker", m.worker}});
+          if (m.task_reward) members.back()["task_reward"] = *m.task_reward;
+        }
+        const nlohmann::json json = {{"row", row_json(group->row)}, {"slot", group->slot}, {"batch", group->batch}, {"members", members}};
+        add({.node = {NodeKind::kGroup, group->id.hex(), ""}, .state = Name(group->state), .age = now - group->since, .json = json.dump()});
+      }
+      break;
+    case PeekWhat::kTasks:
+      for (const Group* group : groups) {
+        for (uint32_t m = 0; m < group->members.size(); ++m) {
+          for (size_t t = 0; t < group->members[m].tasks.size(); ++t) {
+            const MemberTask& task = group->members[m].tasks[t];
+            const std::string id = absl::StrCat(TrajectoryRef{group->id, m, group->members[m].attempt}.str(), "/", spec_.tasks[t].name);
+            const nlohmann::json json = {{"tries_left", task.tries}, {"cause", task.cause}};
+            add({.node = {NodeKind::kTask, id, ""}, .state = Name(task.state), .worker = task.lease ? task.worker : "", .age = now - task.since, .json = json.dump()});
+          }
+        }
+      }
+      for (const DeadLetter& letter : dead_letters_) {
+        const nlohmann::json json = {{"row", row_json(letter.row)}, {"cause", letter.cause}};
+        add({.node = {NodeKind::kTask, absl::StrCat(letter.ref.str(), "/", letter.task), ""}, .state = "dead_letter", .worker = letter.worker, .age = now - letter.at, .json = json.dump()});
+      }
+      break;
+    case PeekWhat::kBatches:
+      for (const auto& [k, batch] : batches_) {
+        const LeaseEntry* lease = batch.lease ? leases_.Find(*batch.lease) : nullptr;
+        const nlohmann::json json = {{"groups", batch.groups.size()}, {"crc32c", batch.crc32c}, {"hash", ToHex(batch.hash)}};
+        add({.node = {NodeKind::kBatch, absl::StrCat(k), ""},
+             .state = batch.applied ? "applied" : batch.lease ? "leased" : batch.closed ? "frozen" : "filling",
+             .worker = lease ? lease->worker : "",
+             .age = lease ? now - lease->granted : absl::ZeroDuration(),
+             .json = json.dump()});
+      }
+      break;
+    case PeekWhat::kPrompts:
+      for (const RowRef& row : prompts_.progress().again) add({.node = {NodeKind::kGroup, "", ""}, .state = "again", .json = row_json(row).dump()});
+      for (const RowRef& row : prompts_.progress().quarantined) add({.node = {NodeKind::kGroup, "", ""}, .state = "quarantined", .json = row_json(row).dump()});
+      break;
+    case PeekWhat::kViolations:
+      for (const std::string& broken : Violations()) add({.node = {NodeKind::kJob, options_.id, ""}, .state = "broken", .json = nlohmann::json{{"rule", broken}}.dump()});
+      break;
+  }
+  return rows;
+}
+
+}  // namespace sluice::queue

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <queue>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/splitmix.h"
+#include "services/queue/core/types.h"
+
+namespace sluice::queue {
+
+enum class LeaseKind { kTrajectory, kTask, kBatch };
+const char* LeaseKindName(LeaseKind kind);
+
+// How a lease ended.
+enum class LeaseEnd { kSealed, kDropped, kDone, kReleased, kExpired, kFenced };
+
+struct LeaseEntry {
+  LeaseKind kind = LeaseKind::kTrajectory;
+  uint64_t group = 0;   // Ordinal: of trajectory and task leases.
+  uint32_t member = 0;
+  uint32_t task = 0;    // Index in Spec::tasks.
+  int64_t batch = 0;    // k: of batch leases.
+  std::string worker;
+  int64_t incarnation = 0;
+  Instant granted;
+  Instant expires;
+  Instant limit = absl::InfiniteDuration();  // Not renewed beyond.
+};
+
+// All leases of a job. Each grant has a new id; what ended is remembered (the last 64 Ki) so that repeats are known.
+class LeaseTable {
+ public:
+  LeaseTable(absl::Duration ttl, uint64_t seed) : ttl_(ttl), random_(seed) {}
+
+  absl::Duration ttl() const { return ttl_; }
+  Lease Grant(LeaseEntry entry, Instant now);
+  const LeaseEntry* Find(const Id16& id) const;
+  std::optional<LeaseEnd> Ended(const Id16& id) const;
+  void End(const Id16& id, LeaseEnd how);
+  void Renew(const Id16& id, Instant now);
+
+  // Held by `worker` with an incarnation up to this one, in id order.
+  std::vector<Id16> HeldBy(const std::string& worker, int64_t incarnation) const;
+  // Leases of `kind` up to `incarnation`, whoever holds them.
+  std::vector<Id16> Of(LeaseKind kind, int64_t incarnation) const;
+  // Those that have run out, in order of expiry; they are still to be ended.
+  std::vector<Id16> Expired(Instant now);
+  Instant NextExpiry();
+
+  Id16 NewId();
+  size_t size() const { return live_.size(); }
+  const absl::flat_hash_map<Id16, LeaseEntry>& live() const { return live_; }
+
+ private:
+  using Due = std::pair<Instant, Id16>;
+
+  const absl::Duration ttl_;
+  SplitMix64 random_;
+  absl::flat_hash_map<Id16, LeaseEntry> live_;
+  std::map<std::string, std::set<Id16>> by_worker_;
+  // May lag behind renewals: an entry that comes up early is put back at its true time.
+  std::priority_queue<Due, std::vector<Due>, std::greater<Due>> due_;
+  absl::flat_hash_map<Id16, LeaseEnd> ended_;
+  std::deque<Id16> ended_order_;
+};
+
+}  // namespace sluice::queue

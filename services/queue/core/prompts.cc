@@ -1,0 +1,84 @@
+#include "services/queue/core/prompts.h"
+
+#include <numeric>
+
+#include "common/base/splitmix.h"
+#include "common/base/status.h"
+
+namespace sluice::queue {
+
+Prompts::Prompts(const Spec& spec, std::shared_ptr<const RowSource> rows)
+    : seed_(spec.seed), epochs_(spec.epochs), reissues_(spec.reissues), sources_(spec.sources), rows_(std::move(rows)),
+      shuffles_(sources_.size()) {
+  progress_.drawn.assign(sources_.size(), 0);
+}
+
+bool Prompts::Spent(uint32_t source) const {
+  const uint64_t rows = rows_->rows(source);
+  return rows == 0 || (epochs_ > 0 && progress_.drawn[source] >= rows * epochs_);
+}
+
+bool Prompts::exhausted() const {
+  if (!progress_.again.empty()) return false;
+  for (uint32_t s = 0; s < sources_.size(); ++s) {
+    if (!Spent(s)) return false;
+  }
+  return true;
+}
+
+uint64_t Prompts::Permuted(uint32_t source, uint64_t epoch, uint64_t place) {
+  Shuffle& shuffle = shuffles_[source];
+  if (shuffle.epoch != epoch) {
+    shuffle.epoch = epoch;
+    shuffle.order.resize(rows_->rows(source));
+    std::iota(shuffle.order.begin(), shuffle.order.end(), 0);
+    SplitMix64 random(Mix64(Mix64(seed_ + kGolden * (source + 1)) + kGolden * (epoch + 1)));
+    for (uint64_t i = shuffle.order.size(); i > 1; --i) std::swap(shuffle.order[i - 1], shuffle.order[random.Below(i)]);
+  }
+  return shuffle.order[place];
+}
+
+std::optional<RowRef> Prompts::Next() {
+  if (!progress_.again.empty()) {
+    const RowRef row = progress_.again.front();
+    progress_.again.erase(progress_.again.begin());
+    return row;
+  }
+  // The source that is furthest behind its share of the draws; of equals the first.
+  std::optional<uint32_t> next;
+  double behind = 0;
+  for (uint32_t s = 0; s < sources_.size(); ++s) {
+    if (Spent(s)) continue;
+    const double share = static_cast<double>(progress_.drawn[s] + 1) / sources_[s].weight;
+    if (!next || share < behind) next = s, behind = share;
+  }
+  if (!next) return std::nullopt;
+  const uint64_t rows = rows_->rows(*next), draw = progress_.drawn[*next]++;
+  return RowRef{.source = *next, .epoch = static_cast<uint32_t>(draw / rows), .index = Permuted(*next, draw / rows, draw % rows)};
+}
+
+bool Prompts::Reissue(const RowRef& row) {
+  if (row.occurrence >= reissues_) {
+    progress_.quarantined.push_back(row);
+    return false;
+  }
+  Return(row);
+  return true;
+}
+
+void Prompts::Return(const RowRef& row) {
+  RowRef next = row;
+  ++next.occurrence;
+  progress_.again.push_back(next);
+}
+
+Row Prompts::Read(const RowRef& ref) const {
+  return {.ref = ref, .source = sources_[ref.source].name, .json = rows_->json(ref.source, ref.index)};
+}
+
+void Prompts::Reset(Progress progress) {
+  SLUICE_CHECK(progress.drawn.size() == sources_.size());
+  progress_ = std::move(progress);
+}
+
+}  // namespace sluice::queue

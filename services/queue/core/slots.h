@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+
+namespace sluice::queue {
+
+// Slots: the right to have one group trained in a step. At most `limit` groups hold a slot of one step; a slot comes back
+// when its group is dropped, filtered or applied. Groups are named by ordinal; who holds which is kept by the groups too.
+class SlotTable {
+ public:
+  explicit SlotTable(uint32_t limit) : limit_(limit) {}
+
+  uint32_t limit() const { return limit_; }
+  uint32_t used(int64_t step) const {
+    const auto it = steps_.find(step);
+    return it == steps_.end() ? 0 : static_cast<uint32_t>(it->second.size());
+  }
+  bool full(int64_t step) const { return used(step) >= limit_; }
+
+  // The lowest step in [first, last] with a free slot.
+  std::optional<int64_t> LowestFree(int64_t first, int64_t last) const;
+
+  void Take(int64_t step, uint64_t group);
+  void Free(int64_t step, uint64_t group);
+
+  // Groups that hold a slot of `step`, oldest first.
+  const std::set<uint64_t>& holders(int64_t step) const;
+  const std::map<int64_t, std::set<uint64_t>>& steps() const { return steps_; }
+
+ private:
+  const uint32_t limit_;
+  std::map<int64_t, std::set<uint64_t>> steps_;  // No empty sets.
+};
+
+}  // namespace sluice::queue

@@ -1,0 +1,251 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/id.h"
+#include "common/rl/version.h"
+
+// The queue's nouns, as plain structs. They mirror the wire contracts but share nothing with generated code.
+namespace sluice::queue {
+
+// Monotonic time since some fixed moment. The core never reads a clock: time comes with each event.
+using Instant = absl::Duration;
+
+// A group's name: the queue's incarnation in the high bits, an ordinal (0, 1, .. per job) in the low 64.
+struct GroupId {
+  uint32_t incarnation = 0;
+  uint64_t ordinal = 0;
+
+  auto operator<=>(const GroupId&) const = default;
+  Id16 id() const;                     // Big-endian: u32 incarnation, u16 shard (0), u16 zero, u64 ordinal.
+  static GroupId From(const Id16& id);
+  std::string hex() const { return id().hex(); }
+};
+
+// A member of a group, or (without member) the whole group. Attempts count from 1.
+struct TrajectoryRef {
+  GroupId group;
+  std::optional<uint32_t> member;
+  uint32_t attempt = 0;
+
+  std::string str() const;  // group/member/attempt, for people.
+};
+
+// Immutable bytes that several holders share; they are given back when the last one lets go.
+struct Bytes {
+  std::shared_ptr<const char> data;
+  uint64_t size = 0;
+  uint32_t crc32c = 0;
+
+  absl::string_view view() const { return {data.get(), size}; }
+  static Bytes Copy(absl::string_view text);
+};
+
+// Place of a prompt in the job's data; occurrence counts its re-issues.
+struct RowRef {
+  uint32_t source = 0;  // Index in Spec::sources.
+  uint32_t epoch = 0;
+  uint64_t index = 0;
+  uint32_t occurrence = 0;
+
+  auto operator<=>(const RowRef&) const = default;
+};
+
+struct Row {
+  RowRef ref;
+  std::string source;  // Name.
+  std::string json;    // Mapped fields, sorted keys.
+};
+
+struct Sampling {
+  double temperature = 1, top_p = 0, min_p = 0;
+  uint32_t top_k = 0, max_tokens = 0, min_tokens = 0;
+  std::vector<std::string> stop;
+  std::vector<uint32_t> stop_ids;
+  bool ignore_eos = false;
+
+  bool operator==(const Sampling&) const = default;
+};
+
+// Values of the enums below are those of the wire.
+enum class Phase { kOpen = 1, kHold = 2, kClosed = 3, kFreed = 4 };
+enum class Statistic { kMasked = 1, kStrict = 2 };
+enum class Straggler { kWait = 1, kDrop = 2, kMask = 3, kShrink = 4 };
+enum class Durability { kMemory = 1, kMetadata = 2, kFull = 3 };
+enum class Sampler { kUniform = 1, kLevels = 2, kAdaptive = 3 };
+enum class Filter { kNone = 1, kSignal = 2 };
+enum class Granularity { kTrajectory = 1, kGroup = 2 };
+enum class SegmentRole { kPrompt = 1, kSampled = 2, kForced = 3, kObservation = 4, kBridge = 5 };
+enum class Finish { kNone = 0, kStop = 1, kLength = 2, kEnvEnd = 3, kTruncated = 4 };
+enum class Dtype { kNone = 0, kI32 = 10, kF32 = 12, kF64 = 13 };  // Others pass through unread.
+enum class ReleaseReason { kDrain = 1, kMigrate = 2, kFault = 3, kLost = 4 };
+enum class RestoreMode { kReplay = 1, kRequeue = 2 };
+enum class WorkerRole { kNone = 0, kController, kRollout, kReward, kTrainer };
+
+struct SourceSpec {
+  std::string name;
+  std::string path;
+  double weight = 1;
+  std::map<std::string, std::string> fields;  // Name in the row -> name in the file.
+
+  bool operator==(const SourceSpec&) const = default;
+};
+
+struct TaskSpec {
+  std::string name;
+  std::vector<std::string> needs;     // Fields that must be there before it is ready.
+  std::vector<std::string> produces;  // Fields it writes, all at once.
+  Granularity granularity = Granularity::kTrajectory;
+  std::string pool;
+  absl::Duration deadline = absl::Seconds(10);  // Of one try.
+  uint32_t tries = 3;
+
+  bool operator==(const TaskSpec&) const = default;
+};
+
+// What the queue needs to know of a job; names as in the job file.
+struct Spec {
+  uint64_t seed = 0;
+  bool deterministic = false;
+  std::vector<std::string> policies = {"policy"};
+  uint32_t groups_per_step = 1;                 // B
+  uint32_t group_size = 1;                      // G
+  uint32_t group_min = 1;                       // G_min
+  uint32_t max_staleness = 0;                   // eta, versions
+  std::optional<uint32_t> admission_staleness;  // eta_adm; unset: eta.
+  double oversample = 0;
+  Statistic statistic = Statistic::kMasked;
+  Straggler straggler = Straggler::kMask;
+  absl::Duration wait = absl::Seconds(60);
+  uint32_t reissues = 2;
+  uint32_t min_trainable = 1;
+  uint32_t max_version_span = 0;  // 0: eta.
+  int64_t max_steps = 0;          // 0: none.
+  Durability durability = Durability::kMemory;
+  uint64_t quota_bytes = 8ull << 30;
+  absl::Duration lease = absl::Seconds(60);
+  uint32_t member_tokens = 0;  // Prompt included; with token_bytes what a member reserves.
+  uint32_t token_bytes = 0;
+  std::vector<SourceSpec> sources;
+  Sampler sampler = Sampler::kUniform;
+  uint32_t epochs = 0;  // 0: until limits end it.
+  Filter filter = Filter::kNone;
+  uint32_t max_rejected_steps = 10;
+  std::vector<TaskSpec> tasks;
+  Sampling sampling;
+  bool rows_only = false;
+  bool skip_bad_rows = false;
+
+  uint32_t slots_per_step() const;  // ceil(B (1 + oversample))
+  uint32_t eta_adm() const { return admission_staleness.value_or(max_staleness); }
+  // What a member reserves: its tokens' columns, and room for whole fields and task results beside them.
+  uint64_t member_bytes() const { return uint64_t{member_tokens} * token_bytes + kFieldBytes; }
+  static constexpr uint64_t kFieldBytes = 8192;
+
+  bool operator==(const Spec&) const = default;
+};
+
+struct Worker {
+  std::string id;
+  WorkerRole role = WorkerRole::kNone;
+  int64_t incarnation = 0;
+};
+
+struct Loaded {
+  uint32_t policy = 0;
+  PolicyVersion version;
+  bool verified = false;
+};
+
+struct Lease {
+  Id16 id;
+  absl::Duration ttl;
+};
+
+// A named column or value. In pieces: `tokens` I32 [count], `logprobs` F32 [count], others carried unread.
+struct Field {
+  std::string name;
+  int dtype = 0;  // Dtype of the wire.
+  std::vector<int64_t> shape;
+  std::vector<uint32_t> rows;
+  uint32_t round = 0;
+  Bytes bytes;
+};
+
+// What one Put appends to a member, or (role PROMPT, no member) to its group.
+struct Piece {
+  uint64_t at = 0;
+  uint32_t segment = 0;
+  std::optional<uint32_t> parent;
+  SegmentRole role = SegmentRole::kPrompt;
+  uint32_t turn = 0;
+  uint32_t count = 0;
+  bool trainable = false;
+  std::vector<VersionRun> runs;
+  std::optional<absl::Duration> duration;
+};
+
+struct Record {
+  TrajectoryRef owner;
+  std::optional<Id16> task;
+  Id16 lease;
+  std::optional<Piece> piece;
+  std::vector<Field> fields;
+  bool last = false;
+};
+
+// A run of a member's tokens, places counted over all its tokens, the prompt included.
+struct TokenRun {
+  uint64_t first = 0;
+  uint64_t count = 0;
+  auto operator<=>(const TokenRun&) const = default;
+};
+
+enum class NodeKind { kJob = 1, kStep, kBatch, kGroup, kTrajectory, kTask, kCall, kLease, kSlot, kBytes, kVersion, kChunk, kDaemon, kStore };
+
+struct Node {
+  NodeKind kind = NodeKind::kJob;
+  std::string id;
+  std::string daemon;
+};
+
+// One wait: who waits, on what, since when and why; what comes by itself (next, next_in) and what a person can do (hint).
+struct WaitEdge {
+  Node waiter, on;
+  absl::Duration since;
+  std::string cause, next;
+  absl::Duration next_in;
+  std::string hint;
+};
+
+// A job's books, in trajectories unless said, all read at one event.
+struct Ledger {
+  int64_t accepted = 0, durable = 0, applied = 0, live = 0;
+  std::map<std::string, int64_t> dropped;  // By reason, zeros included.
+  int64_t tokens_generated = 0, tokens_trained = 0, tokens_masked = 0;
+  int64_t durable_version = 0;
+  std::string hash = std::string(32, '\0');  // H(K)
+  uint64_t event = 0;
+
+  int64_t dropped_total() const;
+  // accepted - (durable + applied + live + dropped): 0, always.
+  int64_t gap() const { return accepted - durable - applied - live - dropped_total(); }
+};
+
+// The drop reasons of the contracts; no other is counted.
+inline constexpr std::array<const char*, 14> kDropReasons = {
+    "stale", "off_branch", "filtered", "shrunk", "straggler", "unscorable", "lost", "nonfinite",
+    "env_lost", "reward_timeout", "prompt_too_long", "bad_row", "client_gone", "closed"};
+bool IsDropReason(absl::string_view reason);
+// Reasons after which the prompt is drawn again, `reissues` times, then quarantined.
+bool IsReissued(absl::string_view reason);
+
+}  // namespace sluice::queue
