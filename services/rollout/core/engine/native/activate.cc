@@ -1,0 +1,78 @@
+#include <chrono>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/weights/staged.h"
+#include "services/rollout/core/engine/native/native_engine.h"
+
+namespace sluice {
+namespace {
+
+Fingerprint Sum(const std::vector<Fingerprint>& parts) {
+  Fingerprint sum;
+  for (const Fingerprint& part : parts) sum += part;
+  return sum;
+}
+
+void CopyBytes(const TensorSet& from, TensorSet* to) {
+  std::memcpy(to->buffer().data(), from.buffer().data(), from.buffer().size());
+}
+
+}  // namespace
+
+// Why the weights found after a copy are not the published ones: tensors that differ from what was staged (memory), else the
+// staged bytes themselves are others than `state` says.
+Activation NativeEngine::Refuse(const StagedWeights& staged, const std::vector<Fingerprint>& found, Fingerprint sum) const {
+  Activation refused{.version = version_};
+  const std::vector<Fingerprint> wanted = TensorFingerprints(*staged.tensors);
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (!(found[i] == wanted[i])) refused.blame.push_back(weights_->spec(i).name);
+  }
+  refused.cause = absl::StrCat("version ", staged.version.str(), ": fingerprint after the copy is ", sum.hex(), ", published is ",
+                               staged.state.hex(), "; ",
+                               refused.blame.empty() ? "the staged bytes differ from the manifest"
+                                                     : absl::StrCat("first tensor that differs: ", refused.blame.front()));
+  return refused;
+}
+
+absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& staged, KvPolicy kv) {
+  const auto start = std::chrono::steady_clock::now();
+  SLUICE_FAILPOINT("rollout.activate.before");
+  if (staged.tensors == nullptr) {
+    if (!(staged.state == held_)) {
+      return Activation{.version = version_,
+                        .cause = absl::StrCat("version ", staged.version.str(), " is said to equal the weights held, but is ",
+                                              staged.state.hex(), ", not ", held_.hex())};
+    }
+  } else {
+    if (staged.tensors->layout_id() != weights_->layout_id()) {
+      return absl::InvalidArgumentError(absl::StrCat("version ", staged.version.str(), " has another layout than this model"));
+    }
+    if (previous_.layout_id() != weights_->layout_id()) previous_ = *weights_;
+    CopyBytes(*weights_, &previous_);
+    CopyBytes(*staged.tensors, weights_.get());
+#ifdef SLUICE_FAILPOINTS
+    if (!HitFailpoint("rollout.activate.bitflip").ok()) weights_->data(0)[0] ^= std::byte{1};
+#endif
+    const std::vector<Fingerprint> found = TensorFingerprints(*weights_);
+    if (const Fingerprint sum = Sum(found); !(sum == staged.state)) {
+      Activation refused = Refuse(staged, found, sum);
+      CopyBytes(previous_, weights_.get());
+      if (!(FingerprintOf(*weights_) == held_)) {
+        return absl::InternalError(absl::StrCat(refused.cause, "; and the weights held before could not be put back: test the memory"));
+      }
+      return refused;
+    }
+    model_->OnWeightsChanged();
+    held_ = staged.state;
+    scheduler_.Switched(kv == KvPolicy::kRecompute);
+  }
+  version_ = staged.version;
+  SLUICE_FAILPOINT("rollout.activate.after");
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return Activation{.accepted = true, .version = version_, .seconds = seconds.count()};
+}
+
+}  // namespace sluice

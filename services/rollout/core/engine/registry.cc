@@ -1,0 +1,52 @@
+#include "services/rollout/core/engine/registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/checkpoint/init.h"
+#include "services/rollout/core/engine/native/native_engine.h"
+
+namespace sluice {
+namespace {
+
+absl::StatusOr<MadeEngine> MakeNative(const EngineSpec& spec, ModelDir model) {
+  const ModelConfig& config = model.config;
+  absl::StatusOr<TensorSet> weights = spec.random_init ? InitWeights(config, spec.init_seed) : ReadWeights(model, DType::kF32);
+  if (!weights.ok()) return weights.status();
+  NativeEngine::Options options{.slots = spec.slots, .max_batch_tokens = spec.max_batch_tokens, .threads = spec.threads};
+  options.max_context = static_cast<uint32_t>(config.max_context);
+  if (spec.max_context > 0) options.max_context = std::min(options.max_context, spec.max_context);
+  if (options.slots == 0) {
+    const uint64_t token_bytes = 2 * sizeof(float) * config.num_layers * config.num_kv_heads * config.head_dim;
+    options.slots = static_cast<uint32_t>(std::clamp<uint64_t>(kMaxKvBytes / (token_bytes * options.max_context), 1, 256));
+  }
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<NativeEngine> engine,
+                          NativeEngine::Create(config, *std::move(weights), PolicyVersion{}, model.stop_ids, options));
+  MadeEngine made;
+  made.fingerprint = engine->fingerprint();
+  made.layout = &engine->weights();
+  made.engine = std::move(engine);
+  made.model = std::move(model);
+  return made;
+}
+
+struct Row {
+  const char* kind;
+  absl::StatusOr<MadeEngine> (*make)(const EngineSpec&, ModelDir);
+};
+constexpr Row kRows[] = {{"native", MakeNative}};
+
+}  // namespace
+
+absl::StatusOr<MadeEngine> MakeEngine(const EngineSpec& spec) {
+  for (const Row& row : kRows) {
+    if (spec.kind != row.kind) continue;
+    SLUICE_ASSIGN_OR_RETURN(ModelDir model, ReadModelDir(spec.model_path));
+    return row.make(spec, std::move(model));
+  }
+  return absl::UnimplementedError(absl::StrCat("rollout.engine.kind ", spec.kind, " is not in this build; it has native"));
+}
+
+}  // namespace sluice

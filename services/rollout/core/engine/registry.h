@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/checkpoint/model_dir.h"
+#include "common/checkpoint/tensor_set.h"
+#include "common/weights/fingerprint.h"
+#include "services/rollout/core/engine/engine.h"
+
+namespace sluice {
+
+// What an engine is made of: a model directory with its weights, or a random start from a directory's configuration.
+struct EngineSpec {
+  std::string kind = "native";
+  std::string model_path;         // Hugging Face directory.
+  bool random_init = false;       // The weights are drawn from `init_seed`; `model_path` need not hold any.
+  uint64_t init_seed = 0;
+  uint32_t slots = 0;             // 0: as many as kMaxKvBytes hold, at most 256.
+  uint32_t max_context = 0;       // Tokens; 0, or above the model's own limit: that.
+  uint32_t max_batch_tokens = 2048;
+  int threads = 1;
+};
+
+inline constexpr uint64_t kMaxKvBytes = 2ull << 30;  // Of keys and values, where the number of slots is left open.
+
+struct MadeEngine {
+  ModelDir model;
+  std::unique_ptr<Engine> engine;
+  Fingerprint fingerprint;        // Of the weights it starts with.
+  const TensorSet* layout = nullptr;  // Names, types and shapes of its weights; the engine's.
+};
+
+// Loads the model and makes the engine; weights are held as F32. UNIMPLEMENTED: a kind that this build lacks, with those it has.
+// Else as ReadModelDir, ReadWeights and InitWeights.
+absl::StatusOr<MadeEngine> MakeEngine(const EngineSpec& spec);
+
+}  // namespace sluice

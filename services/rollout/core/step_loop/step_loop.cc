@@ -1,0 +1,119 @@
+#include "services/rollout/core/step_loop/step_loop.h"
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+
+namespace sluice {
+
+StepLoop::StepLoop(Engine* engine, KvPolicy kv, Sink* sink) : engine_(engine), kv_(kv), sink_(sink), stats_(engine->Stats()) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+StepLoop::~StepLoop() { Stop(); }
+
+void StepLoop::Add(std::vector<Request> requests) {
+  MutexLock lock(&mu_);
+  for (Request& request : requests) inbox_.requests.push_back(std::move(request));
+  changed_.NotifyAll();
+}
+
+void StepLoop::Abort(uint64_t request, AbortReason reason) {
+  MutexLock lock(&mu_);
+  inbox_.aborts.emplace_back(request, reason);
+  changed_.NotifyAll();
+}
+
+void StepLoop::Activate(StagedWeights staged) {
+  MutexLock lock(&mu_);
+  inbox_.staged = std::move(staged);
+  changed_.NotifyAll();
+}
+
+void StepLoop::Stop() {
+  {
+    MutexLock lock(&mu_);
+    inbox_.stop = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+EngineStats StepLoop::stats() const {
+  MutexLock lock(&mu_);
+  return stats_;
+}
+
+StepLoop::Times StepLoop::times() const {
+  MutexLock lock(&mu_);
+  return times_;
+}
+
+StepLoop::Inbox StepLoop::Take(bool idle) {
+  MutexLock lock(&mu_);
+  const auto empty = [&] {
+    return inbox_.requests.empty() && inbox_.aborts.empty() && !inbox_.staged && !inbox_.stop;
+  };
+  if (idle && empty()) {
+    const absl::Duration start = Clock::Real()->Monotonic();
+    while (empty()) changed_.Wait(&mu_);
+    times_.idle += Clock::Real()->Monotonic() - start;
+  }
+  const bool stop = inbox_.stop;
+  Inbox taken = std::exchange(inbox_, Inbox());
+  inbox_.stop = stop;
+  return taken;
+}
+
+// Gives the inbox's requests and aborts to the engine; refusals come back as failures.
+StepEvents StepLoop::Accept(Inbox* inbox) {
+  StepEvents refused;
+  for (Request& request : inbox->requests) {
+    const uint64_t id = request.id;
+    if (absl::Status status = engine_->AddRequest(std::move(request)); !status.ok()) {
+      refused.failures.push_back({id, std::move(status)});
+    }
+  }
+  for (const auto& [id, reason] : inbox->aborts) engine_->Abort(id, reason);
+  return refused;
+}
+
+absl::Status StepLoop::Switch(const StagedWeights& staged) {
+  const absl::Duration start = Clock::Real()->Monotonic();
+  SLUICE_ASSIGN_OR_RETURN(const Activation activation, engine_->ActivateWeights(staged, kv_));
+  {
+    MutexLock lock(&mu_);
+    times_.activate += Clock::Real()->Monotonic() - start;
+    stats_ = engine_->Stats();
+  }
+  sink_->OnActivation(staged, activation);
+  return absl::OkStatus();
+}
+
+void StepLoop::Run() {
+  while (true) {
+    Inbox inbox = Take(engine_->idle());
+    if (inbox.stop) return;
+    if (inbox.staged) {
+      if (absl::Status status = Switch(*inbox.staged); !status.ok()) return sink_->OnBroken(std::move(status));
+    }
+    if (StepEvents refused = Accept(&inbox); !refused.failures.empty()) sink_->OnStep(std::move(refused));
+    if (engine_->idle()) continue;
+    const absl::Duration start = Clock::Real()->Monotonic();
+    absl::StatusOr<StepEvents> events = engine_->Step();
+    if (!events.ok()) return sink_->OnBroken(events.status());
+    {
+      const absl::Duration took = Clock::Real()->Monotonic() - start;
+      MutexLock lock(&mu_);
+      stats_ = engine_->Stats();
+      // A mixed step counts by its rows.
+      const double prefill = events->rows == 0 ? 0 : static_cast<double>(events->prefill_rows) / events->rows;
+      times_.prefill += took * prefill;
+      times_.decode += took * (1 - prefill);
+      times_.last_step = took;
+      ++times_.steps;
+    }
+    if (!events->tokens.empty() || !events->failures.empty()) sink_->OnStep(*std::move(events));
+  }
+}
+
+}  // namespace sluice

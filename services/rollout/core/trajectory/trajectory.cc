@@ -1,0 +1,65 @@
+#include "services/rollout/core/trajectory/trajectory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+template <typename T>
+absl::string_view Bytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+}  // namespace
+
+Trajectory::Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens, std::vector<float> prefix_logprobs)
+    : prompt_(prompt),
+      prefix_(prefix_tokens.size()),
+      tokens_(std::move(prefix_tokens)),
+      logprobs_(std::move(prefix_logprobs)),
+      sent_(tokens_.size()),
+      acked_(tokens_.size()) {
+  SLUICE_CHECK(tokens_.size() == logprobs_.size());
+}
+
+void Trajectory::Append(const TokenEvent& event) {
+  SLUICE_CHECK_MSG(event.position == position(), absl::StrCat("token at ", event.position, ", expected ", position()));
+  tokens_.push_back(event.token);
+  logprobs_.push_back(event.logprob);
+  versions_.push_back(event.version);
+}
+
+Trajectory::Piece Trajectory::TakePiece(size_t limit) {
+  const size_t count = std::min(limit, unsent());
+  Piece piece{.at = prompt_ + sent_,
+              .tokens = absl::MakeConstSpan(tokens_).subspan(sent_, count),
+              .logprobs = absl::MakeConstSpan(logprobs_).subspan(sent_, count)};
+  for (size_t i = sent_; i < sent_ + count; ++i) {
+    const PolicyVersion version = versions_[i - prefix_];
+    if (piece.runs.empty() || piece.runs.back().version != version) piece.runs.push_back({.version = version});
+    ++piece.runs.back().count;
+  }
+  sent_ += count;
+  return piece;
+}
+
+void Trajectory::Acked(uint64_t position) {
+  if (position > prompt_) acked_ = std::clamp<size_t>(position - prompt_, acked_, tokens_.size());
+}
+
+bool Trajectory::Rewind(uint64_t position) {
+  const size_t held = position > prompt_ ? position - prompt_ : 0;
+  if (held < prefix_) return false;
+  sent_ = std::min(sent_, held);
+  acked_ = std::min(acked_, held);
+  return true;
+}
+
+uint32_t Trajectory::Crc32c() const { return sluice::Crc32c(Bytes(logprobs_), sluice::Crc32c(Bytes(tokens_))); }
+
+}  // namespace sluice

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/rl/version.h"
+#include "services/rollout/core/engine/engine.h"
+
+namespace sluice {
+
+// One member's answer while this worker samples it: the tokens, their log-probs and stamps, and how far the queue has them.
+// Positions count from the prompt's first token. Not thread-safe.
+class Trajectory {
+ public:
+  // A run of tokens for one Put.
+  struct Piece {
+    uint64_t at = 0;  // Position of its first token.
+    absl::Span<const int32_t> tokens;
+    absl::Span<const float> logprobs;
+    std::vector<VersionRun> runs;
+  };
+
+  // `prompt`: its length. The prefix: what the queue holds of earlier attempts.
+  Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens, std::vector<float> prefix_logprobs);
+
+  // The next token, in order of positions.
+  void Append(const TokenEvent& event);
+  // No token follows.
+  void Finish(FinishReason reason) { finish_ = reason; }
+
+  // Tokens not yet taken for a Put.
+  size_t unsent() const { return tokens_.size() - sent_; }
+  // All unsent tokens, at most `limit`. The spans hold until the next Append.
+  Piece TakePiece(size_t limit);
+  // The queue has everything before `position` (a Put's acknowledgement).
+  void Acked(uint64_t position);
+  // The queue has only what lies before `position`: the rest is unsent again. False: it lacks tokens that this worker never
+  // had stamps of, those of the prefix.
+  bool Rewind(uint64_t position);
+
+  bool all_acked() const { return acked_ == tokens_.size(); }
+  FinishReason finish() const { return finish_; }
+  uint32_t prompt() const { return prompt_; }
+  uint64_t position() const { return prompt_ + tokens_.size(); }  // Of the next token; all tokens of the member.
+  const std::vector<int32_t>& tokens() const { return tokens_; }  // The answer, prefix included.
+  // CRC32C of the answer's tokens (i32) followed by its log-probs (f32), little-endian.
+  uint32_t Crc32c() const;
+
+ private:
+  const uint32_t prompt_;
+  const size_t prefix_;
+  std::vector<int32_t> tokens_;
+  std::vector<float> logprobs_;
+  std::vector<PolicyVersion> versions_;  // Of the tokens behind the prefix.
+  size_t sent_;
+  size_t acked_;
+  FinishReason finish_ = FinishReason::kNone;
+};
+
+}  // namespace sluice
