@@ -1,5 +1,6 @@
 #include "common/daemon/daemon.h"
 
+#include <grpc/support/log.h>
 #include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
@@ -59,6 +60,12 @@ class Signals {
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status why_ ABSL_GUARDED_BY(mu_);
 };
+
+// gRPC's own words become lines of ours.
+void LogGrpc(gpr_log_func_args* args) {
+  if (args->severity < GPR_LOG_SEVERITY_ERROR) return;
+  log::Warning("grpc", {{"message", args->message}, {"file", args->file}, {"line", args->line}});
+}
 
 // -1: run. Else: the exit code, after --help, --version or a misuse.
 int Parse(int argc, char** argv, const About& about, Flags* flags) {
@@ -127,6 +134,7 @@ int Main(int argc, char** argv, const About& about, const MakeProgram& make) {
   log::Level level = log::Level::kInfo;
   (void)log::ParseLevel(flags.log_level, &level);  // Parse() has checked it.
   log::Init(flags.id, level);
+  gpr_set_log_function(&LogGrpc);
   Signals signals;
   const absl::Status status = Run(about, flags, make, &signals);
   return status.ok() ? 0 : Fail(about, status);

@@ -59,7 +59,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, ab
   builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
   auto impl = std::make_unique<Impl>();
   impl->server = builder.BuildAndStart();
-  if (impl->server == nullptr || port == 0) return PortInUse(options.address);
+  if (port == 0) return PortInUse(options.address);
+  SLUICE_CHECK_MSG(impl->server != nullptr, "gRPC refuses to start the server; its log says why");
   const std::string host = options.address.substr(0, options.address.rfind(':'));
   return std::unique_ptr<Server>(new Server(std::move(impl), absl::StrCat(host, ":", port)));
 }

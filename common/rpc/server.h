@@ -30,7 +30,7 @@ class Server {
     metrics::Registry* metrics = nullptr;  // sluice_rpc_server_*; outlives the server.
   };
 
-  // `services` outlive the server.
+  // `services`, at least one, outlive the server.
   // INVALID_ARGUMENT: no such address, or not on loopback. ALREADY_EXISTS (PORT_IN_USE): something else listens there.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options, absl::Span<grpc::Service* const> services);
   // Drains for no time.

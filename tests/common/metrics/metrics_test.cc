@@ -1,0 +1,60 @@
+#include "common/metrics/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice::metrics {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(MetricsTest, TheSameNameAndLabelsAreTheSameMetric) {
+  Registry registry;
+  registry.AddCounter("sluice_queue_dropped_total", "Dropped.", {{"reason", "stale"}}).Add(2);
+  registry.AddCounter("sluice_queue_dropped_total", "Dropped.", {{"reason", "stale"}}).Add();
+  registry.AddCounter("sluice_queue_dropped_total", "Dropped.", {{"reason", "lost"}}).Add();
+
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_dropped_total{reason=\"stale\"} 3"));
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_dropped_total{reason=\"lost\"} 1"));
+}
+
+TEST(MetricsTest, HistogramsCountIntoTheirBuckets) {
+  Registry registry;
+  const Histogram histogram = registry.AddHistogram("sluice_queue_staleness_versions", "Staleness.", Versions());
+  histogram.Observe(0);
+  histogram.Observe(3);
+
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_staleness_versions_bucket{le=\"2\"} 1"));
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_staleness_versions_bucket{le=\"3\"} 2"));
+}
+
+TEST(MetricsTest, GaugesOfACoreAreReadBeforeEachExposition) {
+  Registry registry;
+  const Gauge gauge = registry.AddGauge("sluice_queue_live_trajectories", "Live.");
+  int live = 0;
+  registry.BeforeCollect([&] { gauge.Set(live); });
+  live = 7;
+
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_live_trajectories 7"));
+}
+
+TEST(MetricsTest, AHandleWithoutRegistryCountsNowhere) {
+  Counter().Add();
+  Gauge().Set(3);
+  Histogram().Observe(1);
+  EXPECT_EQ(Counter().value(), 0);
+}
+
+TEST(MetricsTest, ProcessMetricsAreThere) {
+  Registry registry;
+  AddProcessMetrics(&registry, "queue", "1.2.3");
+  const std::string text = registry.Text();
+  EXPECT_THAT(text, HasSubstr("sluice_build_info{role=\"queue\",version=\"1.2.3\"} 1"));
+  EXPECT_THAT(text, HasSubstr("process_cpu_seconds_total"));
+  EXPECT_THAT(text, Not(HasSubstr("process_resident_memory_bytes 0\n")));
+  EXPECT_THAT(text, Not(HasSubstr("process_open_fds 0\n")));
+}
+
+}  // namespace
+}  // namespace sluice::metrics

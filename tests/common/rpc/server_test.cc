@@ -1,0 +1,82 @@
+#include "common/rpc/server.h"
+
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "common/base/status.h"
+#include "common/rpc/client.h"
+#include "common/rpc/status.h"
+#include "sluice/queue/v1/queue.grpc.pb.h"
+
+namespace sluice::rpc {
+namespace {
+
+// Holds a Stats call until told.
+class HeldQueue : public queue::v1::QueueService::CallbackService {
+ public:
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const queue::v1::StatsRequest*,
+                                  queue::v1::StatsResponse*) override {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    held_.set_value(reactor);
+    return reactor;
+  }
+  grpc::ServerUnaryReactor* Take() { return held_.get_future().get(); }
+
+ private:
+  std::promise<grpc::ServerUnaryReactor*> held_;
+};
+
+TEST(ServerTest, APortInUseIsNamed) {
+  HeldQueue queue;
+  grpc::Service* const services[] = {&queue};
+  auto first = Server::Start({}, services);
+  ASSERT_TRUE(first.ok());
+  const auto second = Server::Start({.address = (*first)->address()}, services);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReasonOf(second.status()), "PORT_IN_USE");
+  EXPECT_NE(std::string(second.status().message()).find((*first)->address()), std::string::npos);
+  EXPECT_NE(DetailOf(second.status()).hint, "");
+}
+
+TEST(ServerTest, AnAddressOffLoopbackIsRefused) {
+  EXPECT_EQ(ReasonOf(Server::Start({.address = "0.0.0.0:0"}, {}).status()), "NOT_LOOPBACK");
+}
+
+TEST(ServerTest, DrainWaitsForCallsThatRun) {
+  HeldQueue queue;
+  grpc::Service* const services[] = {&queue};
+  auto server = Server::Start({}, services);
+  ASSERT_TRUE(server.ok());
+  const auto channel = *Connect((*server)->address());
+  auto called = std::async(std::launch::async, [&] {
+    queue::v1::StatsResponse response;
+    return Call(*channel, queue::v1::StatsRequest(), &response);
+  });
+  grpc::ServerUnaryReactor* const reactor = queue.Take();
+  auto drained = std::async(std::launch::async, [&] { (*server)->Drain(absl::InfiniteDuration()); });
+  reactor->Finish(grpc::Status::OK);
+  EXPECT_TRUE(called.get().ok());
+  drained.get();
+
+  queue::v1::StatsResponse response;
+  EXPECT_EQ(Call(*channel, queue::v1::StatsRequest(), &response, {.deadline = absl::Milliseconds(20)}).ok(), false);
+}
+
+TEST(ServerTest, AnInProcessChannelNeedsNoSocket) {
+  HeldQueue queue;
+  grpc::Service* const services[] = {&queue};
+  auto server = Server::Start({}, services);
+  ASSERT_TRUE(server.ok());
+  const auto channel = (*server)->InProcessChannel();
+  auto called = std::async(std::launch::async, [&] {
+    queue::v1::StatsResponse response;
+    return Call(*channel, queue::v1::StatsRequest(), &response);
+  });
+  queue.Take()->Finish(grpc::Status::OK);
+  EXPECT_TRUE(called.get().ok());
+}
+
+}  // namespace
+}  // namespace sluice::rpc
