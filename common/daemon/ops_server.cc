@@ -1,11 +1,17 @@
 #include "common/daemon/ops_server.h"
 
+#include <arpa/inet.h>
 #include <civetweb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/channel.h"
@@ -22,6 +28,20 @@ int Answer(mg_connection* connection, int code, const char* type, absl::string_v
   return code;
 }
 
+// Opens a connection to a local port and drops it.
+void Knock(int port, bool ipv6) {
+  const int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  if (ipv6) {
+    sockaddr_in6 peer{.sin6_family = AF_INET6, .sin6_port = htons(static_cast<uint16_t>(port)), .sin6_addr = in6addr_loopback};
+    (void)connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof(peer));
+  } else {
+    sockaddr_in peer{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    (void)connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof(peer));
+  }
+  close(fd);
+}
+
 }  // namespace
 
 struct OpsServer::Impl {
@@ -29,9 +49,31 @@ struct OpsServer::Impl {
   std::function<absl::Status()> ready;
   mg_context* context = nullptr;
   std::string address;
+  int port = 0;
 
   ~Impl() {
-    if (context != nullptr) mg_stop(context);
+    if (context != nullptr) Stop();
+  }
+
+  // The library looks only every two seconds whether it should end, unless a connection comes: so one is made.
+  void Stop() {
+    Mutex mu;
+    CondVar changed;
+    bool ended = false;
+    std::thread stopper([&] {
+      mg_stop(context);
+      MutexLock lock(&mu);
+      ended = true;
+      changed.NotifyAll();
+    });
+    {
+      MutexLock lock(&mu);
+      while (!ended) {
+        Knock(port, address.front() == '[');
+        changed.WaitFor(&mu, absl::Milliseconds(5));
+      }
+    }
+    stopper.join();
   }
 };
 
@@ -64,6 +106,7 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
   }
   mg_server_port bound{};
   SLUICE_CHECK(mg_get_server_ports(impl->context, 1, &bound) == 1);
+  impl->port = bound.port;
   impl->address = absl::StrCat(host, ":", bound.port);
 
   mg_set_request_handler(

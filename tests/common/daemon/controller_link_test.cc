@@ -1,0 +1,299 @@
+#include "common/daemon/controller_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <map>
+#include <mutex>
+
+#include "common/base/status.h"
+#include "common/rpc/server.h"
+#include "common/rpc/server_stream.h"
+#include "sluice/registry/v1/registry.grpc.pb.h"
+
+namespace sluice::daemon {
+namespace {
+
+using registry::v1::HeartbeatRequest;
+using registry::v1::HeartbeatResponse;
+using registry::v1::RegisterRequest;
+using registry::v1::RegisterResponse;
+
+// Values handed from one thread to another.
+template <typename T>
+class Channel {
+ public:
+  void Push(T value) {
+    std::lock_guard lock(mu_);
+    values_.push_back(std::move(value));
+    changed_.notify_all();
+  }
+  T Pop() {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [&] { return !values_.empty(); });
+    T value = std::move(values_.front());
+    values_.pop_front();
+    return value;
+  }
+  // Pops until one is as wanted.
+  template <typename Wanted>
+  T PopUntil(Wanted wanted) {
+    while (true) {
+      if (T value = Pop(); wanted(value)) return value;
+    }
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<T> values_;
+};
+
+// A controller that keeps incarnations by boot and answers beats as told.
+class FakeRegistry : public registry::v1::RegistryService::CallbackService {
+ public:
+  struct Stream : rpc::BidiStream<HeartbeatRequest, HeartbeatResponse> {
+    explicit Stream(FakeRegistry* owner) : owner(owner) {}
+    void Received(HeartbeatRequest& request) override {
+      if (owner->answer) {
+        HeartbeatResponse response = owner->answer(request);
+        if (response.ByteSizeLong() > 0) Send(response);
+      }
+      owner->beats.Push(request);
+    }
+    FakeRegistry* const owner;
+  };
+
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context, const RegisterRequest* request,
+                                     RegisterResponse* response) override {
+    auto* reactor = context->DefaultReactor();
+    response->set_incarnation(incarnation);
+    response->mutable_beat()->set_seconds(3600);  // Whatever comes is sent because something changed.
+    reactor->Finish(rpc::ToGrpcStatus(refusal));
+    registered.Push(*request);
+    return reactor;
+  }
+
+  grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* Heartbeat(grpc::CallbackServerContext*) override {
+    auto stream = rpc::MakeStream<Stream>(this);
+    streams.Push(stream);
+    stream->StartReading();
+    return stream.get();
+  }
+
+  int64_t incarnation = 5;
+  absl::Status refusal;
+  std::function<HeartbeatResponse(const HeartbeatRequest&)> answer;
+  Channel<RegisterRequest> registered;
+  Channel<HeartbeatRequest> beats;
+  Channel<std::shared_ptr<Stream>> streams;
+};
+
+class ControllerLinkTest : public testing::Test {
+ protected:
+  void Serve(FakeRegistry* registry) {
+    grpc::Service* const services[] = {registry};
+    rpc::Server::Options options;
+    if (!address_.empty()) options.address = address_;
+    auto server = rpc::Server::Start(options, services);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    address_ = server_->address();
+  }
+  std::unique_ptr<ControllerLink> Link() {
+    return std::make_unique<ControllerLink>(
+        ControllerLink::Options{.controller = address_,
+                                .id = "rollout-0",
+                                .role = rpc::Role::kRollout,
+                                .addresses = {{"grpc", "127.0.0.1:1"}},
+                                .backoff = {.first = absl::Milliseconds(1), .most = absl::Milliseconds(5)}},
+        ControllerLink::Handlers{.registered = [this](int64_t incarnation) { incarnations_.Push(incarnation); },
+                                 .assigned = [this](const HeartbeatResponse& level) { levels_.Push(level); },
+                                 .drain = [this] { drains_.Push(true); },
+                                 .refused = [this](absl::Status why) { refusals_.Push(why); }});
+  }
+  static job::v1::StepReport Step(int64_t k) {
+    job::v1::StepReport step;
+    step.set_job("job");
+    step.set_k(k);
+    return step;
+  }
+  static HeartbeatResponse Level(uint64_t generation) {
+    HeartbeatResponse level;
+    level.set_generation(generation);
+    level.add_jobs()->set_job("job");
+    level.mutable_jobs(0)->set_phase(registry::v1::ASSIGNMENT_PHASE_RUN);
+    return level;
+  }
+
+  std::string address_;
+  std::unique_ptr<rpc::Server> server_;
+  Channel<int64_t> incarnations_;
+  Channel<HeartbeatResponse> levels_;
+  Channel<bool> drains_;
+  Channel<absl::Status> refusals_;
+};
+
+TEST_F(ControllerLinkTest, ADaemonRegistersThenBeatsUnderItsIncarnation) {
+  FakeRegistry registry;
+  Serve(&registry);
+  const auto link = Link();
+  link->Start();
+  const RegisterRequest request = registry.registered.Pop();
+  EXPECT_EQ(request.daemon(), "rollout-0");
+  EXPECT_EQ(request.role(), rpc::v1::ROLE_ROLLOUT);
+  EXPECT_EQ(request.boot().size(), 16u);
+  EXPECT_EQ(request.addresses().at("grpc"), "127.0.0.1:1");
+  EXPECT_EQ(registry.beats.Pop().incarnation(), 5);
+  EXPECT_EQ(incarnations_.Pop(), 5);
+  EXPECT_EQ(link->incarnation(), 5);
+}
+
+TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndStaysALevel) {
+  FakeRegistry registry;
+  Serve(&registry);
+  const auto link = Link();
+  link->Start();
+  registry.beats.Pop();
+  registry::v1::Progress progress;
+  progress.set_job("job");
+  progress.set_step(3);
+  link->SetProgress(progress);
+  EXPECT_EQ(registry.beats.PopUntil([](const auto& beat) { return beat.progress_size() > 0; }).progress(0).step(), 3);
+  link->SetDraining();
+  const HeartbeatRequest beat = registry.beats.PopUntil([](const auto& said) { return said.draining(); });
+  EXPECT_EQ(beat.progress_size(), 1);
+  link->RemoveProgress("job");
+  registry.beats.PopUntil([](const auto& said) { return said.progress_size() == 0; });
+}
+
+TEST_F(ControllerLinkTest, ANewGenerationIsDeliveredOnceAndToldAsApplied) {
+  FakeRegistry registry;
+  registry.answer = [](const HeartbeatRequest&) { return Level(8); };
+  Serve(&registry);
+  const auto link = Link();
+  link->Start();
+  EXPECT_EQ(levels_.Pop().generation(), 8u);
+  registry.beats.PopUntil([](const auto& beat) { return beat.generation() == 8; });
+  const auto stream = registry.streams.Pop();
+  stream->Send(Level(7));  // Old: of no interest.
+  stream->Send(Level(9));
+  EXPECT_EQ(levels_.Pop().generation(), 9u);
+}
+
+TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
+  FakeRegistry registry;
+  Serve(&registry);
+  const auto link = Link();
+  link->Start();
+  link->Report(Step(1));
+  link->Report(Step(2));
+  common::v1::Event event;
+  event.set_code("paused");
+  link->Raise(event);
+  const HeartbeatRequest all = registry.beats.PopUntil([](const auto& beat) { return beat.events_size() == 1 && beat.steps_size() == 2; });
+  EXPECT_EQ(all.events(0).seq(), 1u);
+  EXPECT_EQ(all.events(0).daemon(), "rollout-0");
+  EXPECT_TRUE(all.events(0).has_at());
+  EXPECT_FALSE(link->Flush(absl::ZeroDuration()));
+
+  HeartbeatResponse stored;
+  auto* step = stored.add_steps_stored();
+  step->set_job("job");
+  step->set_k(1);
+  stored.set_events_stored(1);
+  const auto stream = registry.streams.Pop();
+  stream->Send(stored);
+  const HeartbeatRequest rest = registry.beats.PopUntil([](const auto& beat) { return beat.steps_size() == 1; });
+  EXPECT_EQ(rest.steps(0).k(), 2);
+  EXPECT_EQ(rest.events_size(), 0);
+  stored.mutable_steps_stored(0)->set_k(2);
+  stream->Send(stored);
+  EXPECT_TRUE(link->Flush(absl::Seconds(30)));
+}
+
+TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNotStored) {
+  auto first = std::make_unique<FakeRegistry>();
+  first->answer = [](const HeartbeatRequest&) { return Level(8); };
+  Serve(first.get());
+  const auto link = Link();
+  link->Start();
+  link->Report(Step(4));
+  const std::string boot = first->registered.Pop().boot();
+  levels_.Pop();
+  first->beats.PopUntil([](const auto& beat) { return beat.steps_size() == 1 && beat.generation() == 8; });
+  server_.reset();
+  first.reset();
+  link->Report(Step(5));  // While nobody listens.
+
+  FakeRegistry second;
+  second.incarnation = 6;
+  second.answer = [](const HeartbeatRequest&) { return Level(3); };  // It counts anew.
+  Serve(&second);
+  const RegisterRequest again = second.registered.Pop();
+  EXPECT_EQ(again.boot(), boot);
+  EXPECT_EQ(again.incarnation(), 5);
+  ASSERT_EQ(again.running_size(), 1);
+  EXPECT_EQ(again.running(0).job(), "job");
+  EXPECT_EQ(again.running(0).generation(), 8u);
+  const HeartbeatRequest beat = second.beats.PopUntil([](const auto& said) { return said.steps_size() == 2; });
+  EXPECT_EQ(beat.incarnation(), 6);
+  EXPECT_EQ(beat.steps(0).k(), 4);
+  EXPECT_EQ(incarnations_.Pop(), 5);
+  EXPECT_EQ(incarnations_.Pop(), 6);
+  EXPECT_EQ(levels_.Pop().generation(), 3u);
+  server_.reset();
+}
+
+TEST_F(ControllerLinkTest, ADaemonMayStartBeforeItsController) {
+  FakeRegistry registry;
+  Serve(&registry);
+  server_.reset();  // The address is known and free.
+  const auto link = Link();
+  link->Start();
+  Serve(&registry);
+  EXPECT_EQ(registry.registered.Pop().daemon(), "rollout-0");
+  server_.reset();
+}
+
+TEST_F(ControllerLinkTest, ANotYetIsTriedAgainANoIsNot) {
+  FakeRegistry registry;
+  registry.refusal = Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", "the old boot still beats");
+  Serve(&registry);
+  const auto link = Link();
+  link->Start();
+  registry.registered.Pop();
+  registry.registered.Pop();
+  server_.reset();
+
+  FakeRegistry other;
+  other.refusal = Error(absl::StatusCode::kFailedPrecondition, "PROTOCOL", "this controller speaks protocols 2 to 3");
+  Serve(&other);
+  const absl::Status why = refusals_.Pop();
+  EXPECT_EQ(ReasonOf(why), "PROTOCOL");
+  EXPECT_THAT(std::string(why.message()), testing::HasSubstr("protocols 2 to 3"));
+  server_.reset();
+}
+
+TEST_F(ControllerLinkTest, ADrainIsToldOnce) {
+  FakeRegistry registry;
+  registry.answer = [](const HeartbeatRequest&) {
+    HeartbeatResponse response;
+    response.set_drain(true);
+    return response;
+  };
+  Serve(&registry);
+  const auto link = Link();
+  link->Start();
+  EXPECT_TRUE(drains_.Pop());
+  link->SetDraining();
+  registry.beats.PopUntil([](const auto& beat) { return beat.draining(); });
+  link->Stop();
+  server_.reset();
+}
+
+}  // namespace
+}  // namespace sluice::daemon

@@ -1,0 +1,56 @@
+#include "common/daemon/ops_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "common/base/status.h"
+#include "common/metrics/metrics.h"
+#include "tests/common/daemon/http.h"
+
+namespace sluice::daemon {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(OpsServerTest, ItServesMetricsAndLife) {
+  metrics::Registry metrics;
+  metrics.AddCounter("sluice_test_total", "Test.").Add(3);
+  const auto server = OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); });
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string& address = (*server)->address();
+
+  EXPECT_THAT(HttpGet(address, "/metrics"), HasSubstr("sluice_test_total 3"));
+  EXPECT_THAT(HttpGet(address, "/metrics"), HasSubstr("text/plain; version=0.0.4"));
+  EXPECT_THAT(HttpGet(address, "/livez"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(HttpGet(address, "/readyz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(HttpGet(address, "/etc/passwd"), StartsWith("HTTP/1.1 404"));
+}
+
+TEST(OpsServerTest, ReadinessNamesItsReason) {
+  metrics::Registry metrics;
+  std::atomic<bool> ready{false};
+  const auto server = OpsServer::Start("127.0.0.1:0", &metrics, [&] {
+    return ready ? absl::OkStatus() : absl::UnavailableError("no weights yet");
+  });
+  ASSERT_TRUE(server.ok());
+  const std::string answer = HttpGet((*server)->address(), "/readyz");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(answer, HasSubstr("no weights yet"));
+  ready = true;
+  EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(OpsServerTest, APortInUseIsNamed) {
+  metrics::Registry metrics;
+  const auto first = OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); });
+  ASSERT_TRUE(first.ok());
+  const auto second = OpsServer::Start((*first)->address(), &metrics, [] { return absl::OkStatus(); });
+  EXPECT_EQ(ReasonOf(second.status()), "PORT_IN_USE");
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));
+}
+
+}  // namespace
+}  // namespace sluice::daemon
