@@ -46,7 +46,7 @@ class TrainModel {
   virtual const std::vector<Parameter>& parameters() const = 0;
   virtual void ZeroGrad() = 0;  // Drops the gradients.
 
-  // Logits [N, V], fp32, of batch.score_rows. Differentiable unless at::NoGradGuard is in force.
+  // Logits [N, V], fp32, of batch.score_rows. Differentiable unless c10::NoGradGuard is in force.
   // INVALID_ARGUMENT: a token, position or row out of range, or sequence ends that do not rise to T.
   virtual absl::StatusOr<at::Tensor> Forward(const PackedBatch& batch) = 0;
 

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace sluice {
+
+// The gradients of kernels/decoder on the CPU, and the scores of tokens with theirs: raw pointers, fp32. Gradients that end in
+// `_sum` are added to what is there, the others overwrite. D head size, V vocabulary.
+struct DecoderGradOps {
+  const char* name;
+
+  // Of y = x r weight with r = 1 / sqrt(mean(x^2) + eps), over n numbers, from dy:
+  //   dx = r (dy weight - x r mean(dy weight x r)),  dweight_sum += dy x r.
+  void (*rms_norm)(const float* x, const float* weight, const float* dy, int64_t n, float eps, float* dx, float* dweight_sum);
+
+  // Of y = silu(gate) * up, over n numbers.
+  void (*swiglu)(const float* gate, const float* up, const float* dy, int64_t n, float* dgate, float* dup);
+
+  // Of causal attention of one query head over one sequence: out_i = sum_{j <= i} p_ij v_j, p_i = softmax_j(q_i . k_j / sqrt(D)).
+  // Rows i of q, dout and dq lie q_stride floats apart, those of k, v, dk and dv kv_stride. The probabilities are computed
+  // again; `scratch` has 2 * length floats.
+  //   ds_ij = p_ij (dout_i . v_j - sum_j p_ij dout_i . v_j) / sqrt(D);  dq_i = sum_j ds_ij k_j,  dk_j += ds_ij q_i,  dv_j += p_ij dout_i.
+  void (*attention)(const float* q, const float* k, const float* v, const float* dout, int64_t length, int64_t d, int64_t q_stride,
+                    int64_t kv_stride, float* scratch, float* dq, float* dk_sum, float* dv_sum);
+
+  // Of one row of logits z [V] at inverse temperature b: lp = b z_target - lse, entropy = lse - sum p b z, with
+  // lse = log sum exp(b z), p = exp(b z - lse).
+  void (*score)(const float* logits, int64_t vocab, float inverse_temperature, int64_t target, float* lp, float* entropy, float* lse);
+
+  // Their gradient: dz_v = b (dlp (1{v = target} - p_v) - dentropy p_v (log p_v + entropy)).
+  void (*score_grad)(const float* logits, int64_t vocab, float inverse_temperature, int64_t target, float entropy, float lse, float dlp,
+                     float dentropy, float* dlogits);
+};
+
+// The fastest kind this CPU runs, and all of them, the fastest first; the last is always `base`.
+absl::Span<const DecoderGradOps* const> DecoderGradOpsKinds();
+inline const DecoderGradOps& BestDecoderGradOps() { return *DecoderGradOpsKinds().front(); }
+
+}  // namespace sluice

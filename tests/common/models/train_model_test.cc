@@ -1,0 +1,303 @@
+#include "common/models/train_model.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/splitmix.h"
+#include "common/checkpoint/init.h"
+#include "common/models/decode_model.h"
+#include "tests/common/models/reference.h"
+
+namespace sluice {
+namespace {
+
+// Sequences packed end to end, every row scored.
+PackedBatch Pack(const std::vector<std::vector<int32_t>>& sequences) {
+  PackedBatch batch{.cu_seqlens = {0}};
+  for (const auto& tokens : sequences) {
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      batch.score_rows.push_back(static_cast<int64_t>(batch.tokens.size()));
+      batch.tokens.push_back(tokens[t]);
+      batch.positions.push_back(static_cast<int64_t>(t));
+    }
+    batch.cu_seqlens.push_back(static_cast<int64_t>(batch.tokens.size()));
+  }
+  return batch;
+}
+
+std::unique_ptr<TrainModel> Make(const ModelConfig& config, const TensorSet& weights) {
+  auto model = TrainModel::Create(config);
+  SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
+  SLUICE_CHECK((*model)->Load(weights).ok());
+  return *std::move(model);
+}
+
+at::Tensor Logits(TrainModel* model, const PackedBatch& batch) {
+  auto logits = model->Forward(batch);
+  SLUICE_CHECK_MSG(logits.ok(), logits.status().ToString());
+  return *logits;
+}
+
+// A reference tensor of the packed sequences' rows: [B, width, ...] without the padding, `skip` rows less per sequence.
+at::Tensor Unpadded(const ReferenceModel& m, const std::string& name, const ReferenceSequences& sequences, int64_t skip) {
+  const at::Tensor whole = at::from_blob(const_cast<float*>(m.floats(name)), m.shape(name), at::kFloat);
+  std::vector<at::Tensor> rows;
+  for (size_t b = 0; b < sequences.tokens.size(); ++b) {
+    rows.push_back(whole[b].narrow(0, 0, static_cast<int64_t>(sequences.tokens[b].size()) - skip));
+  }
+  return at::cat(rows);
+}
+
+double Worst(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+// Rows t whose next token is known, with that token.
+struct Predictions {
+  PackedBatch batch;
+  std::vector<int64_t> targets;
+};
+Predictions NextTokens(const std::vector<std::vector<int32_t>>& sequences) {
+  Predictions out{Pack(sequences), {}};
+  out.batch.score_rows.clear();
+  for (size_t b = 0; b < sequences.size(); ++b) {
+    for (size_t t = 0; t + 1 < sequences[b].size(); ++t) {
+      out.batch.score_rows.push_back(out.batch.cu_seqlens[b] + static_cast<int64_t>(t));
+      out.targets.push_back(sequences[b][t + 1]);
+    }
+  }
+  return out;
+}
+
+class TrainReferenceTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!HaveTestData()) GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
+  }
+};
+
+TEST_P(TrainReferenceTest, LogitsLogProbsAndEntropyAreTheReference) {
+  const ReferenceModel m(GetParam());
+  const ReferenceSequences want = m.Sequences();
+  const auto model = Make(m.dir.config, m.weights);
+  const at::Tensor logits = Logits(model.get(), Pack(want.tokens)).detach();
+  EXPECT_LT(Worst(logits, Unpadded(m, "logits", want, 0)), 1e-4);
+
+  const Predictions next = NextTokens(want.tokens);
+  const at::Tensor scored = Logits(model.get(), next.batch).detach();
+  const TokenScores scores = *ScoreTokens(scored, next.targets, 1.0);
+  EXPECT_LT(Worst(scores.logprobs, Unpadded(m, "logprobs", want, 1)), 1e-4);
+  if (m.has("entropy")) {
+    EXPECT_LT(Worst(scores.entropy, Unpadded(m, "entropy", want, 1)), 1e-4);
+  }
+  if (m.has("logprobs_t0_7")) {
+    EXPECT_LT(Worst(ScoreTokens(scored, next.targets, 0.7)->logprobs, Unpadded(m, "logprobs_t0_7", want, 1)), 1e-4);
+  }
+}
+
+class Bf16ReferenceTest : public TrainReferenceTest {};
+
+// fp32 arithmetic on the bf16 weights, held against transformers' own bf16 arithmetic: ours must not be worse than it.
+TEST_P(Bf16ReferenceTest, Bf16WeightsStayWithinTheBoundsOfBf16Arithmetic) {
+  const ReferenceModel m(GetParam());
+  const ReferenceSequences want = m.Sequences();
+  const auto model = Make(m.dir.config, *ReadWeights(m.dir, DType::kBF16));
+  const Predictions next = NextTokens(want.tokens);
+  const at::Tensor ours = ScoreTokens(Logits(model.get(), next.batch).detach(), next.targets, 1.0)->logprobs;
+  const at::Tensor exact = Unpadded(m, "logprobs", want, 1), theirs = Unpadded(m, "bf16.logprobs", want, 1);
+  const double mean = (ours - exact).abs().mean().item<double>();
+  EXPECT_LE(mean, 0.01);
+  EXPECT_LE(Worst(ours, exact), 0.15);
+  EXPECT_LE(mean, 1.25 * (theirs - exact).abs().mean().item<double>());
+}
+
+TEST_P(TrainReferenceTest, GreedyContinuationsAreTheReference) {
+  const ReferenceModel m(GetParam());
+  const ReferenceGreedy want = m.Greedy();
+  const auto model = Make(m.dir.config, m.weights);
+  const c10::NoGradGuard no_grad;
+  std::vector<std::vector<int32_t>> sequences = want.prompts, got(want.prompts.size());
+  while (got[0].size() < want.continuations[0].size()) {
+    PackedBatch batch = Pack(sequences);
+    batch.score_rows.clear();
+    for (size_t b = 0; b < sequences.size(); ++b) batch.score_rows.push_back(batch.cu_seqlens[b + 1] - 1);
+    const at::Tensor best = Logits(model.get(), batch).argmax(1);
+    for (size_t b = 0; b < sequences.size(); ++b) {
+      got[b].push_back(static_cast<int32_t>(best[b].item<int64_t>()));
+      sequences[b].push_back(got[b].back());
+    }
+  }
+  EXPECT_EQ(got, want.continuations);
+}
+
+// What makes the ratio of an on-policy token exactly 1.
+TEST_P(TrainReferenceTest, TheDecodeExecutionGivesTheSameBits) {
+  const ReferenceModel m(GetParam());
+  const ReferenceSequences want = m.Sequences();
+  const PackedBatch batch = Pack(want.tokens);
+  const at::Tensor logits = Logits(Make(m.dir.config, m.weights).get(), batch).detach();
+  const auto decode = DecodeModel::Create(m.dir.config, &m.weights, {.slots = static_cast<int>(want.tokens.size()), .max_context = 256});
+  ASSERT_TRUE(decode.ok());
+  std::vector<DecodeModel::Row> rows;
+  for (size_t b = 0; b < want.tokens.size(); ++b) {
+    for (size_t t = 0; t < want.tokens[b].size(); ++t) {
+      rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(t), want.tokens[b][t], true});
+    }
+  }
+  at::Tensor decoded = at::empty_like(logits);
+  (*decode)->Step(rows, decoded.mutable_data_ptr<float>());
+  EXPECT_TRUE(at::equal(decoded, logits)) << "worst difference " << Worst(decoded, logits);
+}
+
+// The losses of the reference file's README, over its response tokens.
+at::Tensor ReferenceLoss(const ReferenceModel& m, const std::string& kind, const ReferenceSequences& sequences, const at::Tensor& lp) {
+  std::vector<float> mask, advantage;
+  for (size_t b = 0; b < sequences.tokens.size(); ++b) {
+    for (size_t t = 1; t < sequences.tokens[b].size(); ++t) {
+      mask.push_back(static_cast<float>(m.integer("response_mask", b * sequences.longest + t)));
+      advantage.push_back(kind == "ppo" ? m.floats("advantages")[b] : 0);
+    }
+  }
+  const at::Tensor w = at::tensor(mask);
+  if (kind == "sft") return -(lp * w).sum() / w.sum();
+  const at::Tensor a = at::tensor(advantage), ratio = (lp - Unpadded(m, "old_logprobs", sequences, 1)).exp();
+  const at::Tensor policy = -at::min(ratio * a, ratio.clamp(0.8, 1.28) * a), d = Unpadded(m, "ref_logprobs", sequences, 1) - lp;
+  return ((policy + 0.05 * (d.exp() - d - 1)) * w).sum() / w.sum();
+}
+
+class GradientReferenceTest : public TrainReferenceTest {};
+
+TEST_P(GradientReferenceTest, GradientsOfBothLossesAreTheReference) {
+  const ReferenceModel m(GetParam());
+  const ReferenceSequences sequences = m.Sequences();
+  const auto model = Make(m.dir.config, m.weights);
+  const Predictions next = NextTokens(sequences.tokens);
+  for (const std::string kind : {"sft", "ppo"}) {
+    model->ZeroGrad();
+    const at::Tensor lp = ScoreTokens(Logits(model.get(), next.batch), next.targets, 1.0)->logprobs;
+    const at::Tensor loss = ReferenceLoss(m, kind, sequences, lp);
+    ASSERT_TRUE(Backward(loss).ok());
+    EXPECT_NEAR(loss.item<double>(), m.floats(kind + ".loss")[0], 1e-5);
+    double squares = 0;
+    int compared = 0;
+    for (const TrainModel::Parameter& p : model->parameters()) {
+      const at::Tensor grad = p.tensor.grad();
+      squares += grad.square().sum().item<double>();
+      if (!m.has(kind + ".grad." + p.name)) continue;
+      const at::Tensor want = at::from_blob(const_cast<float*>(m.floats(kind + ".grad." + p.name)), grad.sizes(), at::kFloat);
+      EXPECT_LT((grad - want).norm().item<double>(), 1e-4 * want.norm().item<double>()) << kind << " " << p.name;
+      ++compared;
+    }
+    EXPECT_GE(compared, 6);
+    EXPECT_NEAR(std::sqrt(squares) / m.floats(kind + ".grad_norm")[0], 1, 1e-4);
+  }
+}
+
+std::string NameOf(const testing::TestParamInfo<std::string>& info) { return TestName(info.param); }
+INSTANTIATE_TEST_SUITE_P(Models, TrainReferenceTest, testing::ValuesIn(ReferenceModelNames()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, Bf16ReferenceTest, testing::Values("qwen3-tiny-bf16-sharded"), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, GradientReferenceTest, testing::Values("qwen3-tiny", "qwen3-tiny-tied", "llama3-tiny"), NameOf);
+
+ModelConfig SmallConfig() {
+  return *ParseModelConfig(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 19, "hidden_size": 20, "intermediate_size": 27,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 64,
+      "initializer_range": 0.3})",
+                           "small");
+}
+
+std::vector<std::vector<int32_t>> SmallSequences() {
+  SplitMix64 random(3);
+  std::vector<std::vector<int32_t>> out;
+  for (const size_t length : {5, 1, 18}) {
+    out.emplace_back(length);
+    for (int32_t& token : out.back()) token = static_cast<int32_t>(random.Below(19));
+  }
+  return out;
+}
+
+// Log-probs with weights of both signs, plus the entropy: every output of the scores takes part.
+at::Tensor SmallLoss(TrainModel* model, const PackedBatch& batch) {
+  std::vector<int64_t> targets;
+  for (size_t i = 0; i < batch.score_rows.size(); ++i) targets.push_back(static_cast<int64_t>(i * 7 % 19));
+  const TokenScores scores = *ScoreTokens(Logits(model, batch), targets, 0.8);
+  const at::Tensor weights = at::arange(scores.logprobs.size(0), at::kFloat).sin();
+  return (scores.logprobs * weights).sum() + 0.5 * scores.entropy.sum();
+}
+
+// Sizes that no vector width divides.
+TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
+  const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
+  const PackedBatch batch = Pack(SmallSequences());
+  ASSERT_TRUE(Backward(SmallLoss(model.get(), batch)).ok());
+  const c10::NoGradGuard no_grad;
+  SplitMix64 random(5);
+  for (const TrainModel::Parameter& p : model->parameters()) {
+    // Along one random direction per parameter.
+    at::Tensor direction = at::empty_like(p.tensor);
+    float* to = direction.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < direction.numel(); ++i) to[i] = static_cast<float>(random.Uniform() - 0.5);
+    const double step = 2e-3 / direction.norm().item<double>() * std::sqrt(static_cast<double>(direction.numel())) / 5;
+    at::Tensor tensor = p.tensor;
+    tensor.add_(direction, step);
+    const double above = SmallLoss(model.get(), batch).item<double>();
+    tensor.add_(direction, -2 * step);
+    const double below = SmallLoss(model.get(), batch).item<double>();
+    tensor.add_(direction, step);
+    const double want = (p.tensor.grad() * direction).sum().item<double>(), got = (above - below) / (2 * step);
+    EXPECT_NEAR(got, want, 0.02 * std::max(1.0, std::abs(want))) << p.name;
+  }
+}
+
+TEST(TrainModelTest, ASequenceDoesNotSeeItsNeighbours) {
+  const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
+  const auto sequences = SmallSequences();
+  std::vector<at::Tensor> alone;
+  for (const auto& sequence : sequences) alone.push_back(Logits(model.get(), Pack({sequence})).detach());
+  EXPECT_TRUE(at::equal(Logits(model.get(), Pack(sequences)).detach(), at::cat(alone)));
+}
+
+TEST(TrainModelTest, StoreGivesBackWhatLoadTook) {
+  const TensorSet weights = *InitWeights(SmallConfig(), 4, DType::kBF16);
+  const auto model = Make(SmallConfig(), weights);
+  TensorSet stored = *TensorSet::Create(SmallConfig().Parameters(DType::kBF16));
+  ASSERT_TRUE(model->Store(&stored).ok());
+  EXPECT_EQ(stored.buffer(), weights.buffer());
+
+  ModelConfig other = SmallConfig();
+  other.intermediate_size = 28;
+  const absl::Status refused = model->Load(*InitWeights(other, 4));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("model.layers.0.mlp.down_proj.weight"));
+}
+
+TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
+  const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
+  const PackedBatch good = Pack({{1, 2, 3}});
+  const auto refusal = [&](auto change) {
+    PackedBatch batch = good;
+    change(&batch);
+    const absl::Status status = model->Forward(batch).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal([](PackedBatch* b) { b->tokens[1] = 19; }), "token 1 is 19, not in [0, 19)");
+  EXPECT_EQ(refusal([](PackedBatch* b) { b->positions[2] = 64; }), "position 2 is 64, not in [0, 64)");
+  EXPECT_EQ(refusal([](PackedBatch* b) { b->score_rows[0] = 3; }), "row to score 0 is 3, not in [0, 3)");
+  EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 2}; }), testing::HasSubstr("cu_seqlens"));
+  EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 4, 3}; }), testing::HasSubstr("cu_seqlens"));
+  const at::Tensor logits = at::zeros({2, 19});
+  EXPECT_FALSE(ScoreTokens(logits, {1}, 1.0).ok());
+  EXPECT_FALSE(ScoreTokens(logits, {1, 19}, 1.0).ok());
+  EXPECT_FALSE(ScoreTokens(logits, {1, 2}, 0.0).ok());
+}
+
+TEST(TrainModelTest, WhatTorchThrowsComesBackAsAStatus) {
+  const absl::Status status = Backward(at::zeros({2}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace sluice
