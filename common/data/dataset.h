@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// The rows of one file, each as JSON of its mapped fields with sorted keys: {"answer":"..","prompt":".."}.
+//
+// Immutable once read, so safe from any thread.
+class Dataset {
+ public:
+  static constexpr uint64_t kMaxRowBytes = 1 << 20;  // Of a row's mapped JSON.
+
+  struct Options {
+    std::string name;  // Of the source, for messages.
+    std::string path;
+    // Name in the row -> column of the file; a column inside an object is written a.b. `prompt` must be among the names.
+    // A field mapped to the column of its own name may be absent, but then from all rows (a prompt never may).
+    std::map<std::string, std::string> fields;
+    bool skip_bad_rows = false;  // Skipped and counted; else the first one is the error.
+  };
+
+  uint64_t rows() const { return ends_.size(); }
+  absl::string_view json(uint64_t row) const;
+  // Rows that could not be read, and what was wrong with the first of them.
+  uint64_t skipped() const { return skipped_; }
+  const std::string& first_skipped() const { return first_skipped_; }
+
+ private:
+  friend absl::StatusOr<Dataset> ReadJsonl(const Options& options);
+  std::string text_;            // All rows, one after the other.
+  std::vector<uint64_t> ends_;  // Where each ends in it.
+  uint64_t skipped_ = 0;
+  std::string first_skipped_;
+};
+
+// Reads JSON lines: one object a line, blank lines skipped (the layout of GSM8K and most prompt files).
+// INVALID_ARGUMENT (BAD_ROW, SLUICE-DATA-0001) names file, line and column, what was found and wanted. Also
+// INVALID_ARGUMENT: no rows, or no mapping for `prompt`. NOT_FOUND, PERMISSION_DENIED: of the file.
+absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options);
+
+// Reads `options.path` by its suffix. INVALID_ARGUMENT: a format that this build does not read (says which it does).
+absl::StatusOr<Dataset> ReadDataset(const Dataset::Options& options);
+
+}  // namespace sluice

@@ -1,0 +1,131 @@
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/data/dataset.h"
+
+namespace sluice {
+namespace {
+using nlohmann::json;
+
+// The column itself, or, for a.b, member b of object a. Null: there is none.
+const json* Column(const json& row, const std::string& column) {
+  if (const auto it = row.find(column); it != row.end()) return &*it;
+  const json* at = &row;
+  for (const absl::string_view part : absl::StrSplit(column, '.')) {
+    if (!at->is_object()) return nullptr;
+    const auto it = at->find(std::string(part));
+    if (it == at->end()) return nullptr;
+    at = &*it;
+  }
+  return at;
+}
+
+std::string Columns(const json& row) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : row.items()) {
+    names.push_back(name);
+    if (names.size() == 10) break;
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+// What is wrong with a line, with its column where the parser knows it; empty: nothing, and `out` is the mapped row.
+class RowMapper {
+ public:
+  explicit RowMapper(const std::map<std::string, std::string>& fields) : fields_(fields) {}
+
+  std::string Map(absl::string_view line, std::string* out) {
+    json row;
+    try {
+      row = json::parse(line.begin(), line.end());
+    } catch (const json::parse_error& error) {
+      const std::string what = error.what();  // "[json.exception..] parse error at ..: why"
+      const size_t why = what.find("syntax error");
+      return absl::StrCat(error.byte, ": broken JSON: ", why == std::string::npos ? what : what.substr(why));
+    }
+    if (!row.is_object()) return absl::StrCat("1: wanted one JSON object a line, found ", row.type_name());
+    json mapped = json::object();
+    for (const auto& [name, column] : fields_) {
+      const json* value = Column(row, column);
+      if (value == nullptr) {
+        const bool optional = name == column && name != "prompt" && !seen_.contains(name);
+        if (optional) continue;
+        return absl::StrCat("1: no column \"", column, "\" for field ", name, "; the row has ", Columns(row));
+      }
+      if (first_done_ && !seen_.contains(name)) return absl::StrCat("1: column \"", column, "\" is here, but not in the rows before");
+      mapped[name] = *value;
+    }
+    *out = mapped.dump();
+    if (out->size() > Dataset::kMaxRowBytes) {
+      return absl::StrCat("1: the row's fields take ", out->size(), " bytes; the limit is ", Dataset::kMaxRowBytes);
+    }
+    for (const auto& [name, value] : mapped.items()) seen_.insert(name);
+    first_done_ = true;
+    return "";
+  }
+
+ private:
+  const std::map<std::string, std::string>& fields_;
+  std::set<std::string> seen_;  // Fields that the first good row had.
+  bool first_done_ = false;
+};
+}  // namespace
+
+absl::string_view Dataset::json(uint64_t row) const {
+  const uint64_t begin = row == 0 ? 0 : ends_[row - 1];
+  return absl::string_view(text_).substr(begin, ends_[row] - begin);
+}
+
+absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
+  if (!options.fields.contains("prompt")) {
+    return Error(absl::StatusCode::kInvalidArgument, "NO_PROMPT", absl::StrCat("data source ", options.name, " maps no column to prompt"));
+  }
+  absl::StatusOr<std::string> text = ReadFile(options.path);
+  if (!text.ok()) return Annotate(text.status(), absl::StrCat("data source ", options.name));
+  Dataset dataset;
+  RowMapper mapper(options.fields);
+  uint64_t line_number = 0;
+  std::string row;
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+    ++line_number;
+    if (absl::StripAsciiWhitespace(line).empty()) continue;
+    const std::string wrong = mapper.Map(line, &row);
+    if (wrong.empty()) {
+      dataset.text_ += row;
+      dataset.ends_.push_back(dataset.text_.size());
+      continue;
+    }
+    const std::string where = absl::StrCat(options.path, ":", line_number, ":", wrong);
+    if (!options.skip_bad_rows) {
+      return ErrorWith(absl::StatusCode::kInvalidArgument,
+                       {.reason = "BAD_ROW", .catalogue = "SLUICE-DATA-0001", .hint = "mend the line, or set data.order.on_bad_row: skip"}, where);
+    }
+    if (dataset.skipped_++ == 0) dataset.first_skipped_ = where;
+  }
+  if (dataset.rows() == 0) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.reason = "NO_ROWS", .catalogue = "SLUICE-DATA-0002", .hint = "check the file"},
+                     absl::StrCat(options.path, " has no rows",
+                                  dataset.skipped_ == 0 ? "" : absl::StrCat("; ", dataset.skipped_, " were skipped, the first: ", dataset.first_skipped_)));
+  }
+  return dataset;
+}
+
+absl::StatusOr<Dataset> ReadDataset(const Dataset::Options& options) {
+  for (const char* suffix : {".parquet", ".csv", ".arrow"}) {
+    if (!absl::EndsWith(options.path, suffix)) continue;
+    return ErrorWith(absl::StatusCode::kInvalidArgument,
+                     {.reason = "UNSUPPORTED", .catalogue = "SLUICE-DATA-0003", .hint = "convert it to JSON lines"},
+                     absl::StrCat("data source ", options.name, ": ", options.path, ": this build reads JSON lines, not ", suffix + 1));
+  }
+  return ReadJsonl(options);
+}
+
+}  // namespace sluice
