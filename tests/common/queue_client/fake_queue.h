@@ -1,0 +1,160 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/queue_client/queue_client.h"
+#include "common/rpc/buffer.h"
+#include "common/rpc/payload.h"
+#include "common/rpc/server.h"
+#include "common/rpc/server_stream.h"
+#include "sluice/queue/v1/queue.grpc.pb.h"
+
+namespace sluice {
+
+// Values handed from one thread to another.
+template <typename T>
+class Handed {
+ public:
+  void Push(T value) {
+    std::lock_guard lock(mu_);
+    values_.push_back(std::move(value));
+    changed_.notify_all();
+  }
+  T Pop() {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [&] { return !values_.empty(); });
+    T value = std::move(values_.front());
+    values_.pop_front();
+    return value;
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<T> values_;
+};
+
+// A queue's calls as seen from the wire: a test says what each answers. Set the functions before the first call.
+class FakeQueue
+    : public queue::v1::QueueService::WithRawCallbackMethod_Put<queue::v1::QueueService::WithRawCallbackMethod_Get<
+          queue::v1::QueueService::WithCallbackMethod_Watch<queue::v1::QueueService::WithCallbackMethod_Renew<
+              queue::v1::QueueService::WithCallbackMethod_Admit<
+                  queue::v1::QueueService::WithCallbackMethod_Apply<queue::v1::QueueService::Service>>>>>> {
+ public:
+  using Buffer = grpc::ByteBuffer;
+  using GetStream = rpc::WriteStream<Buffer>;
+  using WatchStream = rpc::WriteStream<queue::v1::WatchResponse>;
+
+  // One message of a Put stream, with what to answer through.
+  struct PutStreamEnd : rpc::BidiStream<Buffer, Buffer> {
+    explicit PutStreamEnd(FakeQueue* owner, int number) : owner(owner), number(number) {}
+    void Received(Buffer& buffer) override {
+      rpc::Frame frame;
+      queue::v1::PutHeader header;
+      absl::Status status = rpc::DecodeFrame(buffer, &frame);
+      if (status.ok()) status = frame.ParseHeader(&header);
+      if (!status.ok()) return End(status);
+      std::string payload;
+      for (absl::string_view piece : frame.payload()) payload.append(piece.data(), piece.size());
+      owner->on_put(*this, header, payload);
+    }
+    void Ack(uint64_t seq, std::vector<queue::v1::Failed> failed = {}) {
+      queue::v1::PutAck ack;
+      ack.set_seq(seq);
+      for (const auto& one : failed) *ack.add_failed() = one;
+      Send(rpc::ToBuffer(ack));
+    }
+    FakeQueue* const owner;
+    const int number;  // Of the stream, from 0.
+  };
+
+  std::function<void(PutStreamEnd&, const queue::v1::PutHeader&, const std::string&)> on_put;
+  std::function<void(GetStream&, const queue::v1::GetRequest&)> on_get;
+  std::function<void(WatchStream&, int)> on_watch;  // With the number of the stream.
+  std::function<absl::Status(const queue::v1::RenewRequest&, queue::v1::RenewResponse*)> on_renew;
+  std::function<absl::Status(const queue::v1::ApplyRequest&, queue::v1::ApplyResponse*)> on_apply;
+  Handed<queue::v1::AdmitRequest> admits;  // Each is parked until its client leaves.
+
+  grpc::ServerBidiReactor<Buffer, Buffer>* Put(grpc::CallbackServerContext*) override {
+    auto stream = rpc::MakeStream<PutStreamEnd>(this, puts_++);
+    stream->StartReading();
+    return stream.get();
+  }
+  grpc::ServerWriteReactor<Buffer>* Get(grpc::CallbackServerContext*, const Buffer* bytes) override {
+    auto stream = rpc::MakeStream<GetStream>();
+    Buffer copy = *bytes;
+    queue::v1::GetRequest request;
+    if (absl::Status status = rpc::FromBuffer(&copy, &request); status.ok()) on_get(*stream, request);
+    return stream.get();
+  }
+  grpc::ServerWriteReactor<queue::v1::WatchResponse>* Watch(grpc::CallbackServerContext*, const queue::v1::WatchRequest*) override {
+    auto stream = rpc::MakeStream<WatchStream>();
+    on_watch(*stream, watches_++);
+    return stream.get();
+  }
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext* context, const queue::v1::RenewRequest* request,
+                                  queue::v1::RenewResponse* response) override {
+    return Answer(context, on_renew(*request, response));
+  }
+  grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext* context, const queue::v1::ApplyRequest* request,
+                                  queue::v1::ApplyResponse* response) override {
+    return Answer(context, on_apply(*request, response));
+  }
+  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*, const queue::v1::AdmitRequest* request,
+                                  queue::v1::AdmitResponse*) override {
+    class Parked : public grpc::ServerUnaryReactor {
+      void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+      void OnDone() override { delete this; }
+    };
+    auto* parked = new Parked;
+    admits.Push(*request);
+    return parked;
+  }
+
+ private:
+  static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
+    auto* reactor = context->DefaultReactor();
+    reactor->Finish(rpc::ToGrpcStatus(status));
+    return reactor;
+  }
+  std::atomic<int> puts_{0};
+  std::atomic<int> watches_{0};
+};
+
+// A queue, and a client of it whose waits are short.
+struct Served {
+  FakeQueue queue;
+  std::unique_ptr<rpc::Server> server;
+  rpc::Cancel cancel;
+  rpc::Cancel drain;
+  std::unique_ptr<QueueClient> client;
+
+  // Once the fake's functions are set.
+  void Start() {
+    grpc::Service* const services[] = {&queue};
+    server = *rpc::Server::Start({}, services);
+    client = std::make_unique<QueueClient>(*rpc::Connect(server->address()),
+                                           QueueClient::Options{.job = "job",
+                                                                .worker = "rollout-0",
+                                                                .incarnation = 3,
+                                                                .cancel = &cancel,
+                                                                .drain = &drain,
+                                                                .backoff = {.first = absl::Microseconds(100), .most = absl::Milliseconds(1)}});
+  }
+};
+
+inline common::v1::Record RecordOf(uint32_t member) {
+  common::v1::Record record;
+  record.mutable_owner()->set_group(std::string(16, 'g'));
+  record.mutable_owner()->set_member(member);
+  return record;
+}
+
+}  // namespace sluice
