@@ -159,6 +159,7 @@ void Controller::RefreshDowns() {
     }
   }
   for (const auto& [id, daemon] : fleet_.daemons()) {
+    if (!daemon.ever_heard) continue;  // It will say what it has applied.
     Down& down = downs_[id];
     const bool behind = daemon.generation_up > down.generation;
     std::vector<Part>& wanted = parts[id];

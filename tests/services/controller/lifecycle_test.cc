@@ -1,0 +1,388 @@
+// A job's life, against daemons that do what the test says.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/services/controller/world.h"
+
+namespace sluice::controller {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+class LifecycleTest : public testing::Test {
+ protected:
+  // Ends the job as its trainer does at limits.max_steps.
+  void Finish(const std::string& job) {
+    world_.Say("trainer-0", job, "done");
+    world_.Leave();
+  }
+  World world_;
+};
+
+TEST_F(LifecycleTest, AJobWaitsForDaemonsStartsRunsAndSucceeds) {
+  const std::string job = world_.Submit("digits");
+  EXPECT_EQ(world_.State(job), JobState::kWaiting);
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("trainer"));
+
+  world_.StartFleet();
+  world_.Settle();
+  EXPECT_EQ(world_.State(job), JobState::kStarting);
+  const World::Actor& trainer = world_.actors["trainer-0"];
+  ASSERT_EQ(trainer.down.parts.size(), 1u);
+  EXPECT_EQ(trainer.down.parts[0].incarnation, 1);
+  EXPECT_EQ(trainer.down.parts[0].world, 1u);
+  EXPECT_THAT(trainer.down.parts[0].queues, ElementsAre("queue-0:1"));
+  EXPECT_THAT(trainer.down.parts[0].weights, ElementsAre("trainer-0:1", "rollout-0:1"));
+
+  world_.AllReady(job);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  world_.clock.Advance(absl::Seconds(10));
+  for (int k = 0; k < 12; ++k) world_.Step(job, k, k / 20.0);
+  world_.queues["queue-0"].ledger = {.accepted = 96, .durable = 90, .dropped = {{"closed", 6}}, .tokens_generated = 700};
+  Finish(job);
+
+  EXPECT_EQ(world_.State(job), JobState::kSucceeded);
+  const Result result = world_.ResultOfJob(job);
+  EXPECT_EQ(result.state, "SUCCEEDED");
+  EXPECT_EQ(result.steps, 12);
+  EXPECT_NEAR(result.seconds, 10, 1e-6);
+  EXPECT_NEAR(result.reward_first, 4.5 / 20, 1e-12);  // Steps 0 to 9.
+  EXPECT_NEAR(result.reward_last, 6.5 / 20, 1e-12);   // Steps 2 to 11.
+  EXPECT_THAT(result.staleness_histogram, ElementsAre(Pair("0", 120), Pair("1", 6)));
+  EXPECT_EQ(result.staleness_max, 1);
+  EXPECT_EQ(result.ledger.durable, 90);
+  EXPECT_EQ(result.tokens_generated, 700);
+  EXPECT_EQ(world_.job(job).record.stage, Stage::kOver);
+}
+
+TEST_F(LifecycleTest, TheQueueHearsOpenThenHoldThenClosedThenFreed) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  Finish(job);
+  std::vector<QueuePhase> phases;
+  for (const SetJobCall& call : world_.history) {
+    if (phases.empty() || phases.back() != call.phase) phases.push_back(call.phase);
+  }
+  EXPECT_THAT(phases, ElementsAre(QueuePhase::kOpen, QueuePhase::kHold, QueuePhase::kClosed, QueuePhase::kFreed));
+  EXPECT_TRUE(std::is_sorted(world_.history.begin(), world_.history.end(),
+                             [](const auto& a, const auto& b) { return a.revision < b.revision; }));
+}
+
+TEST_F(LifecycleTest, DaemonsHearOfAJobOnlyAfterItsQueue) {
+  world_.StartFleet();
+  world_.queues["queue-0"].answers = false;
+  const std::string job = world_.Submit("digits");
+  EXPECT_TRUE(world_.actors["trainer-0"].down.parts.empty());
+  world_.queues["queue-0"].answers = true;
+  world_.Pass(absl::Seconds(1));
+  EXPECT_EQ(world_.actors["trainer-0"].down.parts.size(), 1u);
+}
+
+TEST_F(LifecycleTest, RewardsAreWeighedByHowManyWereScored) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Step(job, 0, 1.0, 1);
+  world_.Step(job, 1, 0.0, 3);
+  Finish(job);
+  EXPECT_NEAR(world_.ResultOfJob(job).reward_first, 0.25, 1e-12);
+}
+
+TEST_F(LifecycleTest, SubmitIsIdempotentByNameAndHash) {
+  const std::string job = world_.Submit("digits");
+  const auto again = world_.core->Submit(world_.now(), {"ff", "digits", "aa", "spec", {}});
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->repeat);
+  EXPECT_EQ(again->job, job);
+  const absl::Status other = world_.core->Submit(world_.now(), {"ff", "digits", "bb", "spec", {}}).status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(DetailOf(other).current, job);
+  EXPECT_EQ(world_.core->jobs().size(), 1u);
+}
+
+TEST_F(LifecycleTest, ALostRolloutIsReleasedReplacedAndTheJobRunsOnDegraded) {
+  world_.StartFleet(1);
+  const std::string job = world_.Run("digits");
+  world_.Kill("rollout-0");
+  world_.Pass(absl::Seconds(4));
+
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("Degraded"));
+  ASSERT_EQ(world_.releases.size(), 1u);
+  EXPECT_EQ(world_.releases[0].worker, "rollout-0");
+  EXPECT_EQ(world_.releases[0].incarnation, 1);
+  EXPECT_EQ(world_.job(job).assign.Find("rollout-0"), nullptr);
+
+  world_.Start("rollout-0", Role::kRollout);
+  world_.AllReady(job);
+  ASSERT_NE(world_.job(job).assign.Find("rollout-0"), nullptr);
+  EXPECT_EQ(world_.job(job).assign.Find("rollout-0")->incarnation, 2);
+  EXPECT_TRUE(world_.job(job).record.conditions.empty());
+  EXPECT_EQ(world_.job(job).record.restarts.at("rollout"), 1);
+  EXPECT_EQ(world_.job(job).assign.gang, 1);
+}
+
+TEST_F(LifecycleTest, ARewardThatRestartsAtOnceIsListedUnderItsNewIncarnation) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Kill("reward-0");
+  world_.Start("reward-0", Role::kReward);
+  world_.AllReady(job);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_EQ(world_.job(job).record.restarts.at("reward"), 1);
+  const SetJobCall& last = world_.history.back();
+  const auto reward = std::find_if(last.workers.begin(), last.workers.end(), [](const Worker& w) { return w.id == "reward-0"; });
+  ASSERT_NE(reward, last.workers.end());
+  EXPECT_EQ(reward->incarnation, 2);
+}
+
+TEST_F(LifecycleTest, ALostTrainerMakesANewGangAndTheJobRecovers) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  for (int k = 0; k < 5; ++k) world_.Step(job, k);
+  world_.Kill("trainer-0");
+  world_.Pass(absl::Seconds(4));
+  EXPECT_EQ(world_.State(job), JobState::kRecovering);
+
+  world_.Start("trainer-0", Role::kTrainer);
+  world_.Settle();
+  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  const SetJobCall& listed = world_.history.back();
+  const auto trainer = std::find_if(listed.workers.begin(), listed.workers.end(), [](const Worker& w) { return w.role == Role::kTrainer; });
+  ASSERT_NE(trainer, listed.workers.end());
+  EXPECT_EQ(trainer->incarnation, 2);  // As it calls: the gang's.
+  world_.AllReady(job);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_EQ(world_.job(job).record.restarts.at("trainer"), 1);
+
+  // It goes on from checkpoint 3: steps 3 and 4 come again, and count once.
+  for (int k = 3; k < 6; ++k) world_.Step(job, k, 0.9);
+  Finish(job);
+  const Result result = world_.ResultOfJob(job);
+  EXPECT_EQ(result.steps, 6);
+  EXPECT_EQ(result.staleness_histogram.at("0"), 60);
+}
+
+TEST_F(LifecycleTest, ATrainerThatAsksToRestoreGetsANewIncarnationOnce) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Say("trainer-0", job, "restore", "the queue lost the batch");
+  world_.Settle();
+  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.actors["trainer-0"].down.parts[0].incarnation, 2);
+  EXPECT_EQ(world_.job(job).record.restarts.at("trainer"), 1);
+}
+
+TEST_F(LifecycleTest, StepsOfAnOldGangAreNotStored) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Say("trainer-0", job, "restore");
+  StepReport stale;
+  stale.k = 0;
+  stale.version = {1, 1};
+  world_.actors["trainer-0"].steps.emplace_back(job, stale);
+  world_.Settle();
+  EXPECT_EQ(world_.job(job).record.step, 0);
+}
+
+TEST_F(LifecycleTest, TooManyRestartsFailTheJobWithCodeAndCause) {
+  world_.StartFleet();
+  Needs needs = World::DefaultNeeds();
+  needs.restarts_per_hour = 2;
+  const std::string job = world_.Run("digits", needs);
+  for (int i = 0; i < 3; ++i) {
+    world_.Kill("trainer-0");
+    world_.Start("trainer-0", Role::kTrainer);
+    if (i < 2) world_.AllReady(job);
+  }
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0017");
+  EXPECT_EQ(world_.ResultOfJob(job).state, "FAILED");
+}
+
+TEST_F(LifecycleTest, AQueueThatKeptTheJobInMemoryAndRestartsFailsItAloud) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.queues["queue-0"].ledger.accepted = 7;
+  world_.Kill("queue-0");
+  world_.Start("queue-0", Role::kQueue);
+  world_.queues["queue-0"].ledger = {};
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0014");
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("Submit the job again"));
+}
+
+TEST_F(LifecycleTest, AQueueThatComesBackWithItsStateOnlyPausesTheJob) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.actors["queue-0"].silent = true;
+  world_.Pass(absl::Seconds(11));
+  EXPECT_EQ(world_.State(job), JobState::kRecovering);
+  world_.actors["queue-0"].silent = false;
+  world_.Pass(absl::Seconds(1));
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+}
+
+TEST_F(LifecycleTest, TheEndOfLimitsWallIsASuccessWithACheckpoint) {
+  world_.StartFleet();
+  Needs needs = World::DefaultNeeds();
+  needs.wall = absl::Seconds(30);
+  const std::string job = world_.Run("digits", needs);
+  world_.Pass(absl::Seconds(30));
+  EXPECT_EQ(world_.State(job), JobState::kFinishing);
+  const Part& part = world_.actors["trainer-0"].down.parts.at(0);
+  EXPECT_EQ(part.phase, PartPhase::kStop);
+  EXPECT_TRUE(part.checkpoint);
+  EXPECT_EQ(world_.actors["rollout-0"].down.parts.at(0).phase, PartPhase::kRun);  // Until the trainer has left.
+  world_.Leave();
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kSucceeded);
+}
+
+TEST_F(LifecycleTest, CancelStopsTheTrainerWithACheckpointAndIsIdempotent) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  EXPECT_FALSE(*world_.core->Cancel(world_.now(), "digits", false));
+  EXPECT_TRUE(*world_.core->Cancel(world_.now(), "digits", false));
+  world_.Settle();
+  EXPECT_EQ(world_.State(job), JobState::kCancelling);
+  EXPECT_TRUE(world_.actors["trainer-0"].down.parts.at(0).checkpoint);
+  world_.Leave();
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kCancelled);
+  EXPECT_TRUE(*world_.core->Cancel(world_.now(), "digits", false));
+}
+
+TEST_F(LifecycleTest, AHardCancelStopsAllAtOnce) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  ASSERT_TRUE(world_.core->Cancel(world_.now(), job, true).ok());
+  world_.Settle();
+  EXPECT_FALSE(world_.actors["trainer-0"].down.parts.at(0).checkpoint);
+  EXPECT_EQ(world_.actors["rollout-0"].down.parts.at(0).phase, PartPhase::kStop);
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kCancelled);
+}
+
+TEST_F(LifecycleTest, AWaitingJobIsCancelledAtOnceAndAnEndedOneNotAtAll) {
+  const std::string job = world_.Submit("digits");
+  ASSERT_TRUE(world_.core->Cancel(world_.now(), job, false).ok());
+  world_.Settle();
+  EXPECT_EQ(world_.State(job), JobState::kCancelled);
+  world_.StartFleet();
+  const std::string second = world_.Run("other");
+  Finish(second);
+  EXPECT_EQ(ReasonOf(world_.core->Cancel(world_.now(), second, false).status()), "NOT_YET");
+  EXPECT_EQ(ReasonOf(world_.core->Cancel(world_.now(), "nobody", false).status()), "JOB");
+}
+
+TEST_F(LifecycleTest, AJobThatDoesNotStartInTimeFailsAndNamesWhoIsNotReady) {
+  world_.StartFleet();
+  const std::string job = world_.Submit("digits");
+  world_.Pass(absl::Seconds(241), absl::Seconds(1));
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("0 of 1 trainer ready"));
+}
+
+TEST_F(LifecycleTest, AJobWithoutStepsIsStalledThenFails) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Pass(absl::Seconds(61), absl::Seconds(1));
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("Stalled"));
+  world_.Step(job, 0);
+  EXPECT_TRUE(world_.job(job).record.conditions.empty());
+  world_.Pass(absl::Minutes(31), absl::Seconds(2));
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0015");
+}
+
+TEST_F(LifecycleTest, ADaemonThatFailsFailsTheJobWithItsCause) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Say("rollout-0", job, "failed", "model.path /m has no config.json");
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("no config.json"));
+}
+
+TEST_F(LifecycleTest, AQueueThatRefusesTheSpecFailsTheJobWithItsWords) {
+  world_.StartFleet();
+  world_.queues["queue-0"].answers = false;
+  const std::string job = world_.Submit("digits");
+  const auto call = world_.history.back();
+  world_.core->SetJobAnswered(world_.now(), call, absl::InvalidArgumentError("train.jsonl line 3: no field \"question\""));
+  world_.queues["queue-0"].answers = true;
+  world_.Pass(absl::Seconds(12));
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("line 3"));
+}
+
+TEST_F(LifecycleTest, AQueueThatDoesNotCloseItsBooksDoesNotHoldTheEnd) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.queues["queue-0"].answers = false;
+  Finish(job);
+  world_.Pass(absl::Seconds(16));
+  EXPECT_EQ(world_.State(job), JobState::kSucceeded);
+  EXPECT_FALSE(world_.job(job).record.ledger_final);
+}
+
+TEST_F(LifecycleTest, EventsAreNumberedWithoutGapsAndStoredOnce) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  Event event;
+  event.seq = 1;
+  event.code = "checkpoint";
+  event.message = "/ckpt/step-20";
+  world_.actors["trainer-0"].events.push_back(event);
+  world_.Settle();
+  EXPECT_TRUE(world_.actors["trainer-0"].events.empty());
+  EXPECT_EQ(world_.job(job).record.checkpoint, "/ckpt/step-20");
+  const std::vector<Event> events = world_.Events(job);
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].seq, i + 1);
+  EXPECT_EQ(std::count_if(events.begin(), events.end(), [](const Event& e) { return e.code == "checkpoint"; }), 1);
+}
+
+TEST_F(LifecycleTest, AFreedFleetTakesTheNextJob) {
+  world_.StartFleet();
+  const std::string first = world_.Run("first");
+  const std::string second = world_.Submit("second");
+  EXPECT_EQ(world_.State(second), JobState::kWaiting);
+  Finish(first);
+  world_.Leave();
+  world_.AllReady(second);
+  EXPECT_EQ(world_.State(second), JobState::kRunning);
+}
+
+TEST_F(LifecycleTest, ADrainedRolloutLeavesWithoutCountingAsARestart) {
+  world_.StartFleet(2);
+  const std::string job = world_.Run("digits");
+  world_.actors["rollout-1"].draining = true;
+  world_.Settle();
+  EXPECT_NE(world_.job(job).assign.Find("rollout-1"), nullptr);
+  world_.Kill("rollout-1");
+  world_.Settle();
+  EXPECT_EQ(world_.job(job).assign.Find("rollout-1"), nullptr);
+  EXPECT_EQ(world_.job(job).record.restarts.count("rollout"), 0u);
+}
+
+TEST_F(LifecycleTest, ARolloutThatJoinsARunningJobIsListedToTheQueueAndItsPeers) {
+  world_.StartFleet(1);
+  const std::string job = world_.Run("digits");
+  world_.Start("rollout-1", Role::kRollout);
+  world_.Settle();
+  EXPECT_EQ(world_.history.back().workers.size(), 4u);
+  EXPECT_EQ(world_.actors["trainer-0"].down.parts[0].peers.size(), 4u);
+  EXPECT_EQ(world_.job(job).assign.gang, 1);
+}
+
+}  // namespace
+}  // namespace sluice::controller

@@ -1,0 +1,185 @@
+// The controller is started anew, from its store alone, in every state of a job.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/services/controller/world.h"
+
+namespace sluice::controller {
+namespace {
+
+class RestartTest : public testing::Test {
+ protected:
+  // Daemons register again with the same boot.
+  void Restart() {
+    world_.Restart();
+    for (auto& [id, actor] : world_.actors) {
+      if (actor.stream == 0) continue;
+      const int64_t before = actor.incarnation;
+      const auto output = world_.Reregister(id);
+      ASSERT_TRUE(output.ok()) << output.status();
+      EXPECT_TRUE(output->repeat);
+      EXPECT_EQ(output->incarnation, before);
+    }
+    world_.Settle();
+  }
+  World world_;
+};
+
+TEST_F(RestartTest, AWaitingJobIsStillThere) {
+  const std::string job = world_.Submit("digits");
+  Restart();
+  EXPECT_EQ(world_.State(job), JobState::kWaiting);
+  world_.StartFleet();
+  world_.AllReady(job);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+}
+
+TEST_F(RestartTest, AStartingJobGoesOnStarting) {
+  world_.StartFleet();
+  const std::string job = world_.Submit("digits");
+  Restart();
+  EXPECT_EQ(world_.State(job), JobState::kStarting);
+  world_.AllReady(job);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_EQ(world_.job(job).assign.gang, 1);
+}
+
+TEST_F(RestartTest, ARunningJobIsNotDisturbed) {
+  world_.StartFleet(2);
+  const std::string job = world_.Run("digits");
+  for (int k = 0; k < 3; ++k) world_.Step(job, k, 0.25);
+  const Part before = world_.actors["trainer-0"].down.parts.at(0);
+  const uint64_t revision = world_.job(job).assign.revision;
+  const int repeats = world_.repeats;
+
+  Restart();
+
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_EQ(world_.actors["trainer-0"].down.parts.at(0), before);
+  EXPECT_EQ(world_.job(job).assign.revision, revision);
+  EXPECT_EQ(world_.repeats, repeats + 1);  // SetJob with the stored revision.
+  EXPECT_EQ(world_.job(job).record.restarts.at("controller"), 1);
+  EXPECT_EQ(world_.job(job).record.restarts.size(), 1u);
+  for (int k = 3; k < 6; ++k) world_.Step(job, k, 0.75);
+  world_.Say("trainer-0", job, "done");
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kSucceeded);
+  EXPECT_NEAR(world_.ResultOfJob(job).reward_first, 0.5, 1e-12);
+}
+
+TEST_F(RestartTest, StepsAndEventsThatWereNotStoredComeAgainAndNoneTwice) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Step(job, 0);
+  StepReport lost;  // Told to a controller that dies before it stores.
+  lost.k = 1;
+  lost.version = {1, 2};
+  world_.actors["trainer-0"].steps.emplace_back(job, lost);
+  HeartbeatInput input;
+  input.daemon = "trainer-0";
+  input.incarnation = 1;
+  input.stream = 99;
+  input.steps = world_.actors["trainer-0"].steps;
+  ASSERT_TRUE(world_.core->Heartbeat(world_.now(), input).ok());
+  Restart();
+  EXPECT_EQ(world_.store()->List(JobKey(job, "steps/"))->size(), 2u);
+  const std::vector<Event> events = world_.Events(job);
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].seq, i + 1);
+}
+
+TEST_F(RestartTest, ADaemonThatDiesMeanwhileIsLostAfterTheGraceAndNotBefore) {
+  world_.StartFleet(2);
+  const std::string job = world_.Run("digits");
+  world_.actors["rollout-1"].stream = 0;
+  Restart();
+  world_.Pass(absl::Seconds(9));
+  EXPECT_NE(world_.job(job).assign.Find("rollout-1"), nullptr);
+  world_.Pass(absl::Seconds(2));
+  EXPECT_EQ(world_.job(job).assign.Find("rollout-1"), nullptr);
+  EXPECT_EQ(world_.releases.size(), 1u);
+}
+
+TEST_F(RestartTest, ARecoveringJobDrawsItsNextGangOnce) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Kill("trainer-0");
+  world_.Pass(absl::Seconds(4));
+  ASSERT_EQ(world_.State(job), JobState::kRecovering);
+  Restart();
+  EXPECT_EQ(world_.State(job), JobState::kRecovering);
+  world_.Start("trainer-0", Role::kTrainer);
+  world_.AllReady(job);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  Restart();
+  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+}
+
+TEST_F(RestartTest, ACancelUnderWayGoesOnToItsEnd) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  ASSERT_TRUE(world_.core->Cancel(world_.now(), job, false).ok());
+  world_.Settle();
+  ASSERT_EQ(world_.State(job), JobState::kCancelling);
+  Restart();
+  EXPECT_EQ(world_.State(job), JobState::kCancelling);
+  EXPECT_TRUE(world_.actors["trainer-0"].down.parts.at(0).checkpoint);
+  world_.Leave();
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kCancelled);
+}
+
+TEST_F(RestartTest, AFinishingJobClosesItsBooksAndStaysFinished) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Step(job, 0);
+  world_.queues["queue-0"].answers = false;
+  world_.Say("trainer-0", job, "done");
+  world_.Leave();
+  ASSERT_EQ(world_.State(job), JobState::kFinishing);
+  Restart();
+  world_.queues["queue-0"].answers = true;
+  world_.queues["queue-0"].ledger.accepted = 3;
+  world_.Pass(absl::Seconds(1));
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kSucceeded);
+  EXPECT_EQ(world_.ResultOfJob(job).ledger.accepted, 3);
+  Restart();
+  EXPECT_EQ(world_.State(job), JobState::kSucceeded);
+  EXPECT_EQ(world_.ResultOfJob(job).steps, 1);
+  EXPECT_EQ(world_.job(job).record.stage, Stage::kOver);
+}
+
+TEST_F(RestartTest, TheWallLimitCountsFromTheFirstRunning) {
+  world_.StartFleet();
+  Needs needs = World::DefaultNeeds();
+  needs.wall = absl::Seconds(30);
+  const std::string job = world_.Run("digits", needs);
+  world_.Pass(absl::Seconds(20));
+  Restart();
+  world_.Pass(absl::Seconds(9));
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  world_.Pass(absl::Seconds(1));
+  EXPECT_EQ(world_.State(job), JobState::kFinishing);
+}
+
+TEST_F(RestartTest, GenerationsRiseAboveThoseOfTheControllerBefore) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  const uint64_t before = world_.actors["trainer-0"].down.generation;
+  Restart();
+  EXPECT_GT(world_.actors["trainer-0"].down.generation, before);
+}
+
+TEST_F(RestartTest, ADamagedRecordIsNamed) {
+  const std::string job = world_.Submit("digits");
+  ASSERT_TRUE(world_.store()->Put(JobKey(job, "status"), "{").ok());
+  const absl::Status status = Controller::Load(world_.store(), world_.now()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(JobKey(job, "status")));
+}
+
+}  // namespace
+}  // namespace sluice::controller

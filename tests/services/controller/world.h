@@ -1,0 +1,270 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/meta/store.h"
+#include "services/controller/core/codec.h"
+#include "services/controller/core/controller.h"
+
+namespace sluice::controller {
+
+// A controller's core over a real store, a clock that is moved by hand, and daemons that do what the test says. Daemons beat
+// at each Settle() and so say the newest generation as applied; the queue answers SetJob at once.
+class World {
+ public:
+  struct Actor {
+    Role role;
+    std::string boot;
+    int64_t incarnation = 0;
+    uint64_t stream = 0;  // 0: it is dead.
+    bool silent = false;
+    bool draining = false;
+    std::map<std::string, Progress> progress;
+    std::vector<std::pair<std::string, StepReport>> steps;  // Not stored yet.
+    std::vector<Event> events;
+    Down down;
+  };
+  struct QueueState {
+    int64_t incarnation = 1;
+    std::map<std::string, uint64_t> revisions;  // By job; a new process has none.
+    Ledger ledger;
+    bool answers = true;
+  };
+
+  World() {
+    std::string name = (std::filesystem::temp_directory_path() / "sluice_ctl_XXXXXX").string();
+    SLUICE_CHECK(mkdtemp(name.data()) != nullptr);
+    dir_ = name;
+    store_ = *meta::Open(absl::StrCat("sqlite:", dir_, "/meta.db"));
+    Restart();
+  }
+  ~World() { std::filesystem::remove_all(dir_); }
+
+  Instant now() { return {clock.Now(), clock.Monotonic()}; }
+
+  // A new controller process: what was not stored is gone, streams are broken.
+  void Restart() {
+    absl::StatusOr<std::unique_ptr<Controller>> loaded = Controller::Load(store_.get(), now());
+    SLUICE_CHECK_MSG(loaded.ok(), loaded.status().ToString());
+    core = *std::move(loaded);
+  }
+
+  void Start(const std::string& id, Role role) {
+    Actor& actor = actors[id];
+    actor = Actor{role, absl::StrCat(id, "-boot-", ++boots_)};
+    SLUICE_CHECK(Reregister(id).ok());
+    actor.stream = ++streams_;
+    if (role == Role::kQueue) {
+      queues[id].revisions.clear();
+      queues[id].incarnation = actor.incarnation;
+    }
+  }
+  absl::StatusOr<RegisterOutput> Reregister(const std::string& id) {
+    Actor& actor = actors[id];
+    RegisterInput input;
+    input.daemon.id = id;
+    input.daemon.role = actor.role;
+    input.daemon.boot = actor.boot;
+    input.daemon.incarnation = actor.incarnation;
+    input.daemon.protocol_min = input.daemon.protocol_max = kProtocol;
+    input.daemon.addresses = {{"grpc", absl::StrCat(id, ":1")}};
+    input.generation = actor.down.generation;
+    absl::StatusOr<RegisterOutput> output = core->Register(now(), input);
+    if (output.ok()) actor.incarnation = output->incarnation;
+    Commit();
+    return output;
+  }
+  void Kill(const std::string& id) {
+    const uint64_t stream = std::exchange(actors[id].stream, 0);
+    core->StreamClosed(now(), id, stream);
+    Commit();
+  }
+  // queue-0, trainer-0, rollout-0.., reward-0.
+  void StartFleet(int rollouts = 1) {
+    Start("queue-0", Role::kQueue);
+    Start("trainer-0", Role::kTrainer);
+    for (int i = 0; i < rollouts; ++i) Start(absl::StrCat("rollout-", i), Role::kRollout);
+    Start("reward-0", Role::kReward);
+  }
+
+  std::string Submit(const std::string& name, Needs needs = DefaultNeeds(), const std::string& hash = "aa") {
+    const auto output = core->Submit(now(), {absl::StrCat(std::string(31, '0'), ++ids_), name, hash, "spec", needs});
+    SLUICE_CHECK_MSG(output.ok(), output.status().ToString());
+    Settle();
+    return output->job;
+  }
+  static Needs DefaultNeeds() {
+    Needs needs;
+    needs.trainers = {1, 1};
+    needs.rollouts = {1, 4};
+    needs.rewards = {1, 4};
+    return needs;
+  }
+
+  // Stores what is due and hands it out, daemons beat, the queue answers; until nothing changes.
+  void Settle() {
+    for (int round = 0; round < 6; ++round) {
+      Commit();
+      for (auto& [id, actor] : actors) {
+        if (actor.stream == 0 || actor.silent) continue;
+        const absl::Status status = Beat(id);
+        EXPECT_TRUE(status.ok()) << status;
+      }
+      AnswerCalls();
+    }
+    Commit();
+  }
+  absl::Status Beat(const std::string& id) {
+    Actor& actor = actors[id];
+    HeartbeatInput input;
+    input.daemon = id;
+    input.incarnation = actor.incarnation;
+    input.stream = actor.stream;
+    input.generation = actor.down.generation;
+    input.draining = actor.draining;
+    for (const auto& [job, progress] : actor.progress) input.progress.push_back(progress);
+    input.steps = actor.steps;
+    input.events = actor.events;
+    const absl::Status status = core->Heartbeat(now(), input);
+    Commit();
+    if (!status.ok()) return status;
+    actor.down = core->DownFor(id);
+    std::erase_if(actor.steps, [&](const auto& step) {
+      const auto stored = actor.down.steps_stored.find(step.first);
+      return stored != actor.down.steps_stored.end() && step.second.k <= stored->second;
+    });
+    std::erase_if(actor.events, [&](const Event& event) { return event.seq <= actor.down.events_stored; });
+    return status;
+  }
+  void Commit() {
+    Outbox out = core->Take(now());
+    int64_t revision = 0;
+    if (!out.ops.empty()) {
+      const absl::StatusOr<int64_t> done = store_->Txn(out.compares, out.ops);
+      SLUICE_CHECK_MSG(done.ok(), done.status().ToString());
+      revision = *done;
+    }
+    core->Committed(revision);
+    for (const ReleaseCall& call : out.releases) releases.push_back(call);
+    for (const SetJobCall& call : out.set_jobs) calls.push_back(call);
+  }
+  void AnswerCalls() {
+    std::deque<SetJobCall> open;
+    open.swap(calls);
+    for (const SetJobCall& call : open) {
+      QueueState& queue = queues[call.queue];
+      history.push_back(call);
+      if (!queue.answers || actors[call.queue].stream == 0) {
+        core->SetJobAnswered(now(), call, absl::UnavailableError("no answer"));
+        continue;
+      }
+      const bool knows = queue.revisions.count(call.job) > 0;
+      repeats += knows && queue.revisions[call.job] == call.revision;
+      queue.revisions[call.job] = call.revision;
+      core->SetJobAnswered(now(), call, SetJobAnswer{queue.incarnation, 0, knows, queue.ledger});
+    }
+    Commit();
+  }
+  // Lets `time` pass as daemons beat.
+  void Pass(absl::Duration time, absl::Duration step = absl::Milliseconds(500)) {
+    for (absl::Duration passed; passed < time; passed += step) {
+      clock.Advance(step);
+      core->Tick(now());
+      Settle();
+    }
+  }
+
+  // All workers of the job say `ready`, for the incarnations they were assigned.
+  void AllReady(const std::string& job) {
+    Settle();
+    for (auto& [id, actor] : actors) {
+      for (const Part& part : actor.down.parts) {
+        if (part.job != job || part.phase != PartPhase::kRun) continue;
+        Progress& progress = actor.progress[job];
+        progress.job = job;
+        progress.incarnation = part.incarnation;
+        progress.ready = true;
+        progress.phase = "running";
+        if (actor.role == Role::kTrainer) progress.version = {part.incarnation, progress.step};
+      }
+    }
+    Settle();
+  }
+  // Whoever is told to stop leaves.
+  void Leave() {
+    Settle();
+    for (auto& [id, actor] : actors) {
+      for (const Part& part : actor.down.parts) {
+        if (part.phase == PartPhase::kStop) actor.progress.erase(part.job);
+      }
+      std::erase_if(actor.progress, [&](const auto& entry) {
+        return std::none_of(actor.down.parts.begin(), actor.down.parts.end(), [&](const Part& p) { return p.job == entry.first; });
+      });
+    }
+    Settle();
+  }
+  std::string Run(const std::string& name, Needs needs = DefaultNeeds()) {
+    const std::string job = Submit(name, needs);
+    AllReady(job);
+    EXPECT_EQ(State(job), JobState::kRunning);
+    return job;
+  }
+  void Step(const std::string& job, int64_t k, double reward = 0.5, double count = 8) {
+    Actor& trainer = actors["trainer-0"];
+    StepReport step;
+    step.k = k;
+    step.version = {core->jobs().at(job).assign.gang, k + 1};
+    step.at = clock.Now();
+    step.values = {{"reward_mean", reward}, {"reward_count", count}};
+    step.staleness = {{"0", 10}, {"1", k % 2}};
+    trainer.steps.emplace_back(job, step);
+    Settle();
+  }
+  void Say(const std::string& id, const std::string& job, const std::string& phase, const std::string& cause = "") {
+    Progress& progress = actors[id].progress[job];
+    progress.phase = phase;
+    progress.cause = cause;
+    Settle();
+  }
+
+  const Job& job(const std::string& id) { return core->jobs().at(id); }
+  JobState State(const std::string& id) { return job(id).record.state; }
+  Result ResultOfJob(const std::string& id) {
+    const std::string key = JobKey(id, "result");
+    return *Decode<Result>(key, store_->Get(key).value().value);
+  }
+  std::vector<Event> Events(const std::string& id) {
+    std::vector<Event> events;
+    const std::vector<meta::Entry> entries = store_->List(JobKey(id, "events/")).value();
+    for (const meta::Entry& entry : entries) events.push_back(*Decode<Event>(entry.key, entry.value));
+    return events;
+  }
+  meta::Store* store() { return store_.get(); }
+
+  ManualClock clock;
+  std::unique_ptr<Controller> core;
+  std::map<std::string, Actor> actors;
+  std::map<std::string, QueueState> queues;
+  std::deque<SetJobCall> calls;        // Not answered yet.
+  std::vector<SetJobCall> history;     // All that were made.
+  std::vector<ReleaseCall> releases;
+  int repeats = 0;                     // SetJobs that the queue knew already.
+
+ private:
+  std::string dir_;
+  std::unique_ptr<meta::Store> store_;
+  int boots_ = 0, ids_ = 0;
+  uint64_t streams_ = 0;
+};
+
+}  // namespace sluice::controller
