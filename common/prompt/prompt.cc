@@ -1,4 +1,4 @@
-#include "services/rollout/core/prompt/prompt.h"
+#include "common/prompt/prompt.h"
 
 #include <utility>
 
