@@ -280,6 +280,7 @@ TEST_F(ServiceTest, AJobRunsFromSubmitToItsResult) {
   const queue::v1::SetJobRequest told = queue_.last();
   EXPECT_EQ(told.call().job().job(), job);
   EXPECT_EQ(told.workers_size(), 3);
+  EXPECT_EQ(told.spec().job_name(), "digits");
   EXPECT_EQ(told.spec().member_tokens(), 39u);
   EXPECT_EQ(told.spec().sources(0).fields().at("prompt"), "question");
   ASSERT_EQ(told.spec().tasks_size(), 1);
