@@ -79,6 +79,7 @@ struct StepEvents {
   std::vector<RequestFailure> failures; // These requests have ended; tokens already reported stand.
   uint32_t rows = 0;                    // Tokens computed.
   uint32_t prefill_rows = 0;            // Of these, known before the step.
+  double seconds = 0;                   // Filled in by who measures: the step loop.
 };
 
 enum class KvPolicy : uint8_t {

@@ -109,8 +109,7 @@ void StepLoop::Run() {
       const double prefill = events->rows == 0 ? 0 : static_cast<double>(events->prefill_rows) / events->rows;
       times_.prefill += took * prefill;
       times_.decode += took * (1 - prefill);
-      times_.last_step = took;
-      ++times_.steps;
+      events->seconds = absl::ToDoubleSeconds(took);
     }
     if (!events->tokens.empty() || !events->failures.empty()) sink_->OnStep(*std::move(events));
   }

@@ -33,8 +33,6 @@ class StepLoop {
   // Time of the step thread, by what it did.
   struct Times {
     absl::Duration decode, prefill, activate, idle;
-    uint64_t steps = 0;
-    absl::Duration last_step;
   };
 
   // `engine` and `sink` outlive the loop.

@@ -60,6 +60,16 @@ bool Trajectory::Rewind(uint64_t position) {
   return true;
 }
 
+void Trajectory::Truncate(uint64_t position) {
+  const size_t count = std::clamp<size_t>(position > prompt_ ? position - prompt_ : 0, prefix_, tokens_.size());
+  tokens_.resize(count);
+  logprobs_.resize(count);
+  versions_.resize(count - prefix_);
+  sent_ = std::min(sent_, count);
+  acked_ = std::min(acked_, count);
+  finish_ = FinishReason::kLength;
+}
+
 uint32_t Trajectory::Crc32c() const { return sluice::Crc32c(Bytes(logprobs_), sluice::Crc32c(Bytes(tokens_))); }
 
 }  // namespace sluice

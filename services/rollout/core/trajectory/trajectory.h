@@ -36,11 +36,14 @@ class Trajectory {
   Piece TakePiece(size_t limit);
   // The queue has everything before `position` (a Put's acknowledgement).
   void Acked(uint64_t position);
+  // Ends the answer behind the last token before `position`: the queue has no room for more.
+  void Truncate(uint64_t position);
   // The queue has only what lies before `position`: the rest is unsent again. False: it lacks tokens that this worker never
   // had stamps of, those of the prefix.
   bool Rewind(uint64_t position);
 
-  bool all_acked() const { return acked_ == tokens_.size(); }
+  size_t unacked() const { return tokens_.size() - acked_; }
+  bool all_acked() const { return unacked() == 0; }
   FinishReason finish() const { return finish_; }
   uint32_t prompt() const { return prompt_; }
   uint64_t position() const { return prompt_ + tokens_.size(); }  // Of the next token; all tokens of the member.

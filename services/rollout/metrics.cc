@@ -1,0 +1,45 @@
+#include "services/rollout/metrics.h"
+
+namespace sluice::rollout {
+
+Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
+  const metrics::Labels job = {{"job_id", job_name}};
+  const auto labelled = [&](const char* label, const char* value) { return metrics::Labels{{"job_id", job_name}, {label, value}}; };
+  const auto requests = [&](const char* state) {
+    return registry->AddGauge("sluice_rollout_requests", "Answers in this engine's hands, by state.", labelled("state", state));
+  };
+  running = requests("running");
+  waiting = requests("waiting");
+  unsealed = requests("unsealed");
+  policy_version = registry->AddGauge("sluice_rollout_policy_version", "Version that samples.", labelled("policy", "policy"));
+  kv_usage = registry->AddGauge("sluice_rollout_kv_cache_usage_ratio", "Share of the KV slots' tokens that is held.");
+  const auto phase = [&](const char* name) {
+    return registry->AddCounter("sluice_rollout_phase_seconds_total", "Time of the step thread, by what it did.", {{"phase", name}});
+  };
+  decode_seconds = phase("decode");
+  prefill_seconds = phase("prefill");
+  activate_seconds = phase("activate");
+  idle_seconds = phase("idle");
+  unacked_tokens = registry->AddGauge("sluice_rollout_unacked_tokens", "Sampled tokens that the queue has not acknowledged.", job);
+  const auto prompt = [&](const char* source) {
+    return registry->AddCounter("sluice_rollout_prompt_tokens_total", "Prompt tokens, computed or taken from a sibling.", labelled("source", source));
+  };
+  prompt_computed = prompt("computed");
+  prompt_forked = prompt("cached");
+  tokens_generated = registry->AddCounter("sluice_rollout_tokens_generated_total", "Tokens sampled.", job);
+  tokens_resumed = registry->AddCounter("sluice_rollout_tokens_resumed_total", "Tokens of prefixes taken over from other workers.", job);
+  const auto finished = [&](const char* reason) {
+    return registry->AddCounter("sluice_rollout_finished_total", "Answers ended, by reason.", labelled("reason", reason));
+  };
+  finished_stop = finished("stop");
+  finished_length = finished("length");
+  dropped = finished("dropped");
+  abandoned = finished("abandoned");
+  resumed = registry->AddCounter("sluice_rollout_resumed_total", "Answers taken over with a prefix.", job);
+  nonfinite = registry->AddCounter("sluice_rollout_nonfinite_rows_total", "Rows of logits that were not finite.", job);
+  decode_step = registry->AddHistogram("sluice_rollout_decode_step_duration_seconds", "Time of one engine step.", metrics::RpcSeconds());
+  response_tokens = registry->AddHistogram("sluice_rollout_response_tokens", "Tokens of an answer.", metrics::Tokens(), job);
+  pause = registry->AddHistogram("sluice_weights_update_duration_seconds", "A weight update, by phase.", metrics::RpcSeconds(), labelled("phase", "pause"));
+}
+
+}  // namespace sluice::rollout

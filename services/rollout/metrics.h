@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "common/metrics/metrics.h"
+
+namespace sluice::rollout {
+
+// Of one job. A default one counts nowhere.
+struct Metrics {
+  metrics::Gauge running, waiting, unsealed;     // sluice_rollout_requests{state}
+  metrics::Gauge policy_version;                 // Number of the version that samples.
+  metrics::Gauge kv_usage;                       // Share of the slots' tokens that is held.
+  metrics::Counter decode_seconds, prefill_seconds, activate_seconds, idle_seconds;  // Of the step thread.
+  metrics::Gauge unacked_tokens;                 // Sampled, and not acknowledged by the queue.
+  metrics::Counter prompt_computed, prompt_forked;  // Tokens.
+  metrics::Counter tokens_generated, tokens_resumed;
+  metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Answers.
+  metrics::Counter resumed, nonfinite;
+  metrics::Histogram decode_step, response_tokens, pause;
+
+  Metrics() = default;
+  Metrics(metrics::Registry* registry, const std::string& job_name);
+};
+
+}  // namespace sluice::rollout

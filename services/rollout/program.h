@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/mutex.h"
+#include "common/daemon/controller_link.h"
+#include "common/daemon/daemon.h"
+#include "services/rollout/service.h"
+#include "services/rollout/session.h"
+#include "sluice/common/v1/common.pb.h"
+
+namespace sluice::registry::v1 {
+class Assignment;
+}  // namespace sluice::registry::v1
+
+namespace sluice::rollout {
+
+// The rollout daemon: a session for each job that the controller assigns.
+class RolloutProgram : public daemon::Program {
+ public:
+  explicit RolloutProgram(const daemon::Host& host);
+  ~RolloutProgram() override;
+
+  std::vector<grpc::Service*> services() override;
+  absl::Status Start(const std::string& address, const std::string& ops) override;
+  absl::Status Ready() override ABSL_LOCKS_EXCLUDED(mu_);
+  void Drain() override ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Job {
+    std::string queue;
+    std::string name;
+    std::shared_ptr<Session> session;  // Null: it could not be started, or has failed.
+  };
+
+  // The link's `deliver` thread.
+  void Assigned(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);
+  void StartJob(const registry::v1::Assignment& assignment) ABSL_LOCKS_EXCLUDED(mu_);
+
+  void Tell(const std::string& job, bool ready, PolicyVersion version, const std::string& phase, const std::string& cause);
+  std::vector<common::v1::WaitEdge> Explain(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<Session> AnySession() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  const daemon::Host host_;
+  const std::unique_ptr<grpc::Service> admin_;
+  const std::unique_ptr<grpc::Service> engine_;
+  std::unique_ptr<daemon::ControllerLink> link_;
+
+  mutable Mutex mu_;
+  std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace sluice::rollout

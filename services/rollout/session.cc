@@ -1,0 +1,346 @@
+#include "services/rollout/session.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/log/log.h"
+#include "common/rpc/convert.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::rollout {
+namespace {
+
+constexpr uint32_t kAdmitAtOnce = 64;                        // Members of one Admit, so that several workers share a step.
+constexpr absl::Duration kFlush = absl::Seconds(5);          // Longest wait for the last acknowledgements.
+constexpr absl::Duration kNotYet = absl::Milliseconds(100);  // Between tries while a job is being set up.
+
+common::v1::TrajectoryRef RefOf(const queue::v1::Grant& grant, const queue::v1::Member& member) {
+  common::v1::TrajectoryRef ref;
+  ref.set_group(grant.group());
+  ref.set_member(member.member());
+  ref.set_attempt(member.attempt());
+  return ref;
+}
+
+queue::v1::DropItem DropGroup(const queue::v1::Grant& grant, const char* reason) {
+  queue::v1::DropItem item;
+  item.mutable_ref()->set_group(grant.group());
+  item.set_lease(grant.members(0).lease().id());
+  item.set_reason(reason);
+  return item;
+}
+
+SamplingParams FromProto(const common::v1::Sampling& sampling) {
+  SamplingParams params{.temperature = static_cast<float>(sampling.temperature()),
+                        .top_p = sampling.top_p(),
+                        .top_k = sampling.top_k(),
+                        .min_p = sampling.min_p(),
+                        .max_tokens = sampling.max_tokens(),
+                        .min_tokens = sampling.min_tokens(),
+                        .ignore_eos = sampling.ignore_eos()};
+  params.stop.assign(sampling.stop().begin(), sampling.stop().end());
+  params.stop_ids.assign(sampling.stop_ids().begin(), sampling.stop_ids().end());
+  return params;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options, const job::v1::JobSpec& job_spec, const Metrics& metrics,
+                                                        Handlers handlers) {
+  SLUICE_ASSIGN_OR_RETURN(SessionSpec spec, ReadSpec(job_spec, options.threads));
+  SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(spec.engine));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer, PromptRenderer::Load(made.model, spec.chat_template, spec.sources));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, rpc::Connect(options.queue));
+  log::Info("model_loaded", {{"job_id", options.job_name},
+                             {"model", made.model.path},
+                             {"parameters", made.model.config.NumParameters()},
+                             {"slots", made.engine->slots()},
+                             {"context", made.engine->max_context()},
+                             {"fingerprint", made.fingerprint.hex()}});
+  std::unique_ptr<Session> session(
+      new Session(options, std::move(spec), std::move(made), std::move(renderer), metrics, std::move(handlers)));
+  session->client_ = std::make_unique<QueueClient>(std::move(channel), QueueClient::Options{.job = options.job,
+                                                                                            .worker = options.worker,
+                                                                                            .incarnation = options.incarnation,
+                                                                                            .cancel = &session->cancel_,
+                                                                                            .drain = &session->drain_});
+  session->Begin();
+  return session;
+}
+
+Session::Session(const Options& options, SessionSpec spec, MadeEngine made, std::unique_ptr<PromptRenderer> renderer,
+                 const Metrics& metrics, Handlers handlers)
+    : options_(options),
+      spec_(std::move(spec)),
+      metrics_(metrics),
+      handlers_(std::move(handlers)),
+      made_(std::move(made)),
+      renderer_(std::move(renderer)) {}
+
+// Starts the parts, each before those that call it.
+void Session::Begin() {
+  LeaseKeeper::Options leases;
+  leases.lost = [this](const std::vector<std::string>& lost) { streamer_->Lost(lost); };
+  leases.failed = [this](absl::Status why) { Fail(std::move(why)); };
+  leases_ = std::make_unique<LeaseKeeper>(client_.get(), std::move(leases));
+  puts_ = std::make_unique<PutStream>(client_.get());
+  streamer_ = std::make_unique<Streamer>(Streamer::Options{.job_name = options_.job_name, .piece = spec_.piece}, client_.get(),
+                                         leases_.get(), puts_.get(), renderer_.get(), metrics_,
+                                         [this](absl::Status why) { Fail(std::move(why)); });
+  loop_ = std::make_unique<StepLoop>(made_.engine.get(), spec_.kv, static_cast<StepLoop::Sink*>(this));
+  streamer_->SetStepLoop(loop_.get());
+  weights_ = std::make_unique<WeightSubscriber>(
+      WeightSubscriber::Options{.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation}, *made_.layout,
+      made_.fingerprint, [this](StagedWeights staged) { loop_->Activate(std::move(staged)); });
+  weights_->SetSource(options_.weights);
+  QueueWatch::Handlers watch;
+  watch.changed = [this](const queue::v1::WatchResponse& change) {
+    if (change.cancel_size() > 0) streamer_->Cancelled({change.cancel().begin(), change.cancel().end()});
+  };
+  watch_ = std::make_unique<QueueWatch>(client_.get(), std::move(watch));
+  thread_ = std::thread([this] { AdmitLoop(); });
+}
+
+Session::~Session() { Stop(absl::ZeroDuration()); }
+
+void Session::SetWeightsSource(const std::string& address) { weights_->SetSource(address); }
+
+void Session::Stop(absl::Duration grace) {
+  if (!thread_.joinable()) return;
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  drain_.Trigger();
+  streamer_->CloseRoom();
+  thread_.join();
+  if (grace > absl::ZeroDuration()) streamer_->AwaitEmpty(grace);
+  loop_->Stop();
+  weights_.reset();
+  if (grace > absl::ZeroDuration()) {
+    streamer_->FlushPieces();
+    if (absl::Status flushed = puts_->Flush(kFlush); !flushed.ok()) {
+      log::Warning("flush_failed", {{"job_id", options_.job_name}, {"error", flushed}});
+    }
+  }
+  cancel_.Trigger();
+  watch_.reset();
+  leases_->Stop();
+  streamer_->Stop();
+  puts_->Stop();
+  const std::vector<std::string> left = streamer_->leases();
+  if (left.empty()) return;
+  // The calls above were cancelled, so the leases go back through a client of their own.
+  QueueClient goodbye(*rpc::Connect(options_.queue), {.job = options_.job,
+                                                      .worker = options_.worker,
+                                                      .incarnation = options_.incarnation,
+                                                      .give_up = absl::Seconds(2)});
+  queue::v1::ReleaseRequest release;
+  release.mutable_leases()->Add(left.begin(), left.end());
+  release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
+  const auto released = goodbye.Release(std::move(release));
+  log::Info("leases_released", {{"job_id", options_.job_name}, {"leases", left.size()}, {"result", released.status()}});
+}
+
+void Session::Fail(absl::Status why) {
+  if (absl::IsCancelled(why)) return;  // Stop() is at work.
+  log::Error("session_ended", {{"job_id", options_.job_name}, {"error", why}});
+  handlers_.failed(std::move(why));
+}
+
+void Session::SetWaiting(std::optional<Waiting> waiting) {
+  MutexLock lock(&mu_);
+  waiting_ = std::move(waiting);
+}
+
+std::optional<Session::Waiting> Session::waiting() const {
+  MutexLock lock(&mu_);
+  return waiting_;
+}
+
+// The step thread. --------------------------------------------------------------------------------------------------------
+
+void Session::OnStep(StepEvents events) { streamer_->Stepped(std::move(events)); }
+
+void Session::OnActivation(const StagedWeights& staged, const Activation& activation) {
+  if (!activation.accepted) {
+    weights_->Refused(staged.version, activation.cause, activation.blame.empty() ? "" : activation.blame.front());
+    return;
+  }
+  common::v1::Loaded loaded;
+  *loaded.mutable_version() = rpc::ToProto(activation.version);
+  loaded.set_verified(true);
+  leases_->SetLoaded({loaded});
+  weights_->Activated(activation.version, staged.state, absl::Seconds(activation.seconds));
+  metrics_.pause.Observe(activation.seconds);
+  handlers_.serving(activation.version);
+  MutexLock lock(&mu_);
+  loaded_ = true;
+  changed_.NotifyAll();
+}
+
+void Session::OnBroken(absl::Status why) {
+  log::Error("engine_broken", {{"job_id", options_.job_name}, {"error", why}});
+  handlers_.broken(std::move(why));
+}
+
+// The admit thread. -------------------------------------------------------------------------------------------------------
+
+bool Session::AwaitWeights() {
+  MutexLock lock(&mu_);
+  if (!loaded_) waiting_ = {Waiting::On::kVersion, "the trainer has not published weights yet", Clock::Real()->Monotonic()};
+  while (!loaded_ && !stopping_) changed_.Wait(&mu_);
+  waiting_.reset();
+  return !stopping_;
+}
+
+void Session::AdmitLoop() {
+  if (!AwaitWeights()) return;
+  absl::Status status = leases_->Sync();
+  while (status.ok()) {
+    status = AdmitOnce();
+    if (absl::IsFailedPrecondition(status)) {  // Not yet set up, or closed: the controller will say.
+      SetWaiting(Waiting{Waiting::On::kSlot, std::string(status.message()), Clock::Real()->Monotonic()});
+      if (drain_.WaitFor(kNotYet)) return;
+      status = leases_->Sync();
+    }
+  }
+  if (!drain_.triggered()) Fail(std::move(status));
+}
+
+// CANCELLED: stopping.
+absl::Status Session::AdmitOnce() {
+  const size_t limit = std::max<size_t>(made_.engine->slots(), spec_.group_size);
+  const size_t wanted = std::min<size_t>(spec_.group_size, limit);
+  const size_t room = streamer_->AwaitRoom(limit + 1 - wanted);
+  if (room == 0) return absl::CancelledError("stopping");
+  queue::v1::AdmitRequest request;
+  // Whole groups, as many as there is room for.
+  const size_t groups = std::max<size_t>(1, std::min<size_t>(room + wanted - 1, kAdmitAtOnce) / spec_.group_size);
+  request.set_room(static_cast<uint32_t>(groups * spec_.group_size));
+  const absl::Duration asked = Clock::Real()->Monotonic();
+  SetWaiting(Waiting{Waiting::On::kSlot, "no slot of a coming step is free", asked});
+  SLUICE_ASSIGN_OR_RETURN(const queue::v1::AdmitResponse response, client_->Admit(std::move(request)));
+  SetWaiting(response.grants_size() > 0 || response.edge().cause().empty()
+                 ? std::nullopt
+                 : std::optional(Waiting{Waiting::On::kSlot, response.edge().cause(), asked}));
+  std::vector<Member> members;
+  std::vector<Request> requests;
+  std::vector<queue::v1::DropItem> drops;
+  for (const queue::v1::Grant& grant : response.grants()) {
+    for (const queue::v1::Member& member : grant.members()) leases_->Hold(member.lease().id());
+    SLUICE_RETURN_IF_ERROR(TakeGrant(grant, &members, &requests, &drops));
+  }
+  if (!drops.empty()) streamer_->Dropped(std::move(drops));
+  if (!members.empty()) streamer_->Granted(std::move(members));
+  if (!requests.empty()) loop_->Add(std::move(requests));
+  return absl::OkStatus();
+}
+
+// An error is the job's; what is wrong with a row or a lease ends that group or member alone.
+absl::Status Session::TakeGrant(const queue::v1::Grant& grant, std::vector<Member>* members, std::vector<Request>* requests,
+                                std::vector<queue::v1::DropItem>* drops) {
+  if (grant.members_size() == 0) return absl::OkStatus();
+  SamplingParams sampling = FromProto(grant.sampling());
+  SLUICE_RETURN_IF_ERROR(CheckSampling(sampling, /*trainable=*/true));
+  const auto drop = [&](const char* reason, const std::string& why) {
+    log::Warning("prompt_dropped", {{"job_id", options_.job_name}, {"reason", reason}, {"row", grant.row().index()}, {"why", why}});
+    for (const queue::v1::Member& member : grant.members()) leases_->Forget(member.lease().id());
+    drops->push_back(DropGroup(grant, reason));
+    return absl::OkStatus();
+  };
+  absl::StatusOr<RenderedPrompt> rendered = renderer_->Render(grant.row().source(), grant.row().json());
+  if (!rendered.ok()) return drop("bad_row", std::string(rendered.status().message()));
+  const auto prompt = std::make_shared<const RenderedPrompt>(*std::move(rendered));
+  const size_t tokens = prompt->tokens.size();
+  if (const size_t limit = std::min<size_t>(spec_.max_prompt, made_.engine->max_context() - 1); tokens > limit) {
+    return drop("prompt_too_long", absl::StrCat(tokens, " tokens; the limit is ", limit));
+  }
+  sampling.max_tokens = std::min<uint32_t>(sampling.max_tokens, made_.engine->max_context() - static_cast<uint32_t>(tokens));
+  const uint64_t engine_group = next_id_++;
+  const auto shared = std::shared_ptr<const std::vector<int32_t>>(prompt, &prompt->tokens);
+  bool first = true;
+  for (const queue::v1::Member& granted : grant.members()) {
+    absl::StatusOr<Member> member = TakeMember(grant, granted, prompt);
+    if (!member.ok()) {
+      if (ReasonOf(member.status()) != "LEASE_LOST" && ReasonOf(member.status()) != "GONE") return member.status();
+      leases_->Forget(granted.lease().id());
+      continue;
+    }
+    member->put_prompt = first && granted.prefix() == 0;
+    first = first && granted.prefix() != 0;
+    Request request = MakeRequest(grant, *member, sampling);
+    request.group = engine_group;
+    request.prompt = shared;
+    const std::vector<int32_t>& answer = member->trajectory.tokens();
+    const auto stops = [&](int32_t token) {
+      const auto has = [token](const std::vector<int32_t>& ids) { return std::find(ids.begin(), ids.end(), token) != ids.end(); };
+      return has(sampling.stop_ids) || (!sampling.ignore_eos && has(made_.model.stop_ids));
+    };
+    if (!answer.empty() && stops(answer.back())) {
+      member->trajectory.Finish(FinishReason::kStop);
+    } else if (answer.size() >= sampling.max_tokens) {
+      member->trajectory.Finish(FinishReason::kLength);
+    }
+    member->generating = member->trajectory.finish() == FinishReason::kNone;
+    if (member->generating) requests->push_back(std::move(request));
+    members->push_back(*std::move(member));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Member> Session::TakeMember(const queue::v1::Grant& grant, const queue::v1::Member& granted,
+                                           std::shared_ptr<const RenderedPrompt> prompt) {
+  const uint32_t base = static_cast<uint32_t>(prompt->tokens.size());
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  if (granted.prefix() > base) {
+    const size_t count = granted.prefix() - base;
+    tokens.resize(count);
+    logprobs.resize(count);
+    common::v1::Want want;
+    *want.mutable_owner() = RefOf(grant, granted);
+    want.add_names("tokens");
+    want.add_names("logprobs");
+    want.set_from(base);
+    want.set_to(granted.prefix());
+    size_t placed = 0;
+    const auto place = [&](const common::v1::Record& record, int field) -> char* {
+      const common::v1::Field& f = record.fields(field);
+      const uint64_t at = record.piece().at();
+      if (!record.has_piece() || at < base || at + record.piece().count() > granted.prefix() || f.bytes() != record.piece().count() * 4ull) {
+        return nullptr;
+      }
+      placed += f.bytes();
+      if (f.name() == "tokens") return reinterpret_cast<char*>(tokens.data() + (at - base));
+      return f.name() == "logprobs" ? reinterpret_cast<char*>(logprobs.data() + (at - base)) : nullptr;
+    };
+    SLUICE_RETURN_IF_ERROR(client_->Get(granted.lease().id(), {want}, place));
+    if (placed < count * 8) {
+      return Error(absl::StatusCode::kNotFound, "GONE", absl::StrCat("the queue gave ", placed, " bytes of a prefix of ", count, " tokens"));
+    }
+    metrics_.resumed.Add();
+    metrics_.tokens_resumed.Add(static_cast<double>(count));
+  }
+  return Member{.request = next_id_++,
+                .ref = RefOf(grant, granted),
+                .lease = granted.lease().id(),
+                .prompt = std::move(prompt),
+                .trajectory = Trajectory(base, std::move(tokens), std::move(logprobs))};
+}
+
+Request Session::MakeRequest(const queue::v1::Grant& grant, const Member& member, const SamplingParams& sampling) const {
+  return Request{.id = member.request,
+                 .sampled = member.trajectory.tokens(),
+                 .seed = grant.seed(),
+                 .member = member.ref.member(),
+                 .sampling = sampling,
+                 .order = member.trajectory.tokens().empty() ? RequestClass::kTrain : RequestClass::kResumed,
+                 .target_step = grant.step()};
+}
+
+}  // namespace sluice::rollout

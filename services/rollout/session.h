@@ -1,0 +1,142 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/queue_client/lease_keeper.h"
+#include "common/queue_client/put_stream.h"
+#include "common/queue_client/queue_client.h"
+#include "common/queue_client/queue_watch.h"
+#include "common/rpc/cancel.h"
+#include "common/weights/subscriber.h"
+#include "services/rollout/core/engine/registry.h"
+#include "common/prompt/prompt.h"
+#include "services/rollout/core/step_loop/step_loop.h"
+#include "services/rollout/metrics.h"
+#include "services/rollout/streamer.h"
+
+namespace sluice::job::v1 {
+class JobSpec;
+}  // namespace sluice::job::v1
+
+namespace sluice::rollout {
+
+// What a job asks of this daemon, read from its spec.
+struct SessionSpec {
+  EngineSpec engine;
+  SamplingParams sampling;       // Checked at the start; each grant brings its own.
+  std::string chat_template;
+  std::vector<PromptRenderer::Source> sources;
+  KvPolicy kv = KvPolicy::kKeep;
+  uint32_t max_prompt = 0;       // Tokens; longer prompts are dropped.
+  uint32_t group_size = 1;
+  uint32_t piece = 64;           // Tokens.
+};
+
+// INVALID_ARGUMENT or UNIMPLEMENTED: what the job asks for and this build lacks, by its name in the job file.
+absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads);
+
+// This daemon's work for one job: engine, weights and the line to the queue. Members are granted as slots come free, sampled,
+// streamed and sealed; new weights are switched in between two steps.
+//
+// Thread-safe. Owns one thread, `admit`, and those of its parts: `step`, `stream`, the queue clients' and the weights'.
+class Session : private StepLoop::Sink {
+ public:
+  struct Options {
+    std::string job;       // 32 hex digits.
+    std::string job_name;  // For people.
+    std::string worker;    // This daemon's id.
+    int64_t incarnation = 0;
+    std::string queue;     // HOST:PORT.
+    std::string weights;   // HOST:PORT of the trainer; may be empty for now.
+    int threads = 1;
+  };
+  // All from the session's threads; must not block.
+  struct Handlers {
+    std::function<void(PolicyVersion version)> serving;  // The queue knows that this version samples.
+    std::function<void(absl::Status why)> failed;        // The work has ended for good.
+    std::function<void(absl::Status why)> broken;        // The engine cannot be trusted: the process should end.
+  };
+
+  // Loads the model, which may take long. Errors are the job's or the model's.
+  static absl::StatusOr<std::unique_ptr<Session>> Start(const Options& options, const job::v1::JobSpec& spec, const Metrics& metrics,
+                                                        Handlers handlers);
+  ~Session();  // Stop(0).
+
+  void SetWeightsSource(const std::string& address);
+  // Ends the session: admits no more, waits up to `grace` for what runs, flushes what was sampled and gives back the leases of
+  // the rest. Idempotent.
+  void Stop(absl::Duration grace);
+
+  // What the session waits for, if it waits: an edge's `on` kind, cause and since when.
+  struct Waiting {
+    enum class On { kVersion, kSlot } on = On::kSlot;
+    std::string cause;
+    absl::Duration since;  // Monotonic.
+  };
+  std::optional<Waiting> waiting() const ABSL_LOCKS_EXCLUDED(mu_);
+  EngineStats stats() const { return loop_->stats(); }
+  const Engine& engine() const { return *made_.engine; }
+  const std::string& layout() const { return made_.layout->layout_id(); }
+
+ private:
+  Session(const Options& options, SessionSpec spec, MadeEngine made, std::unique_ptr<PromptRenderer> renderer, const Metrics& metrics,
+          Handlers handlers);
+  void Begin();
+
+  // The step thread.
+  void OnStep(StepEvents events) override;
+  void OnActivation(const StagedWeights& staged, const Activation& activation) override;
+  void OnBroken(absl::Status why) override;
+
+  // The admit thread.
+  void AdmitLoop();
+  bool AwaitWeights() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AdmitOnce();
+  absl::Status TakeGrant(const queue::v1::Grant& grant, std::vector<Member>* members, std::vector<Request>* requests,
+                         std::vector<queue::v1::DropItem>* drops);
+  absl::StatusOr<Member> TakeMember(const queue::v1::Grant& grant, const queue::v1::Member& granted,
+                                    std::shared_ptr<const RenderedPrompt> prompt);
+  Request MakeRequest(const queue::v1::Grant& grant, const Member& member, const SamplingParams& sampling) const;
+  void SetWaiting(std::optional<Waiting> waiting) ABSL_LOCKS_EXCLUDED(mu_);
+  void Fail(absl::Status why);
+
+  const Options options_;
+  const SessionSpec spec_;
+  const Metrics metrics_;
+  const Handlers handlers_;
+  MadeEngine made_;
+  const std::unique_ptr<PromptRenderer> renderer_;
+
+  rpc::Cancel cancel_;  // Ends all calls.
+  rpc::Cancel drain_;   // Ends Admit.
+  std::unique_ptr<QueueClient> client_;
+  std::unique_ptr<LeaseKeeper> leases_;
+  std::unique_ptr<PutStream> puts_;
+  std::unique_ptr<Streamer> streamer_;
+  std::unique_ptr<StepLoop> loop_;
+  std::unique_ptr<WeightSubscriber> weights_;
+  std::unique_ptr<QueueWatch> watch_;
+
+  uint64_t next_id_ = 1;  // Of the admit thread: requests, and groups within the engine.
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  bool loaded_ ABSL_GUARDED_BY(mu_) = false;  // Some published version serves.
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+
+  std::thread thread_;
+};
+
+}  // namespace sluice::rollout

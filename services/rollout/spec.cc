@@ -1,0 +1,58 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "services/rollout/session.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::rollout {
+namespace {
+
+absl::Status NotBuilt(absl::string_view field, absl::string_view value) {
+  return absl::UnimplementedError(absl::StrCat(field, ": ", value, " is not in this build"));
+}
+
+absl::Status CheckBuilt(const job::v1::JobSpec& spec) {
+  const job::v1::RolloutEnvironment& environment = spec.rollout().environment();
+  if (environment.has_name() && environment.name() != "none") return NotBuilt("rollout.environment.name", environment.name());
+  if (spec.model().has_dtype() && spec.model().dtype() != "float32" && spec.model().dtype() != "auto") {
+    return NotBuilt("model.dtype", absl::StrCat(spec.model().dtype(), " (the engine computes in float32)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) {
+  SLUICE_RETURN_IF_ERROR(CheckBuilt(spec));
+  SessionSpec read;
+  const job::v1::Rollout& rollout = spec.rollout();
+  read.engine.kind = rollout.engine().kind().empty() ? "native" : rollout.engine().kind();
+  read.engine.random_init = spec.model().has_init();
+  read.engine.model_path = read.engine.random_init ? spec.model().init().config() : spec.model().path();
+  read.engine.init_seed = spec.model().init().seed();
+  read.engine.slots = rollout.engine().has_max_running() ? rollout.engine().max_running() : 0;
+  read.engine.threads = threads;
+  read.max_prompt = spec.data().order().max_prompt();
+  read.engine.max_context = std::min(spec.model().max_context(), read.max_prompt + rollout.max_response());
+  read.sampling = {.temperature = static_cast<float>(rollout.sampling().temperature()),
+                   .top_p = rollout.sampling().top_p(),
+                   .top_k = rollout.sampling().top_k(),
+                   .max_tokens = rollout.max_response()};
+  SLUICE_RETURN_IF_ERROR(Annotate(CheckSampling(read.sampling, /*trainable=*/true), "rollout"));
+  read.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "model";
+  for (const job::v1::DataSource& source : spec.data().train()) {
+    PromptRenderer::Source& made = read.sources.emplace_back();
+    made.name = source.name();
+    if (source.has_format() && source.format() != "none") made.format = source.format();
+    for (const auto& [field, column] : source.fields()) made.columns[field] = column;
+    made.columns["prompt"] = source.prompt();
+    made.columns["answer"] = source.answer();
+  }
+  read.kv = spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute : KvPolicy::kKeep;
+  read.group_size = std::max(1u, rollout.group().size());
+  read.piece = std::max(1u, rollout.piece());
+  return read;
+}
+
+}  // namespace sluice::rollout

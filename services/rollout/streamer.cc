@@ -1,0 +1,478 @@
+#include "services/rollout/streamer.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/log/log.h"
+#include "common/queue_client/lease_keeper.h"
+#include "common/queue_client/put_stream.h"
+#include "common/queue_client/queue_client.h"
+#include "common/rpc/convert.h"
+
+namespace sluice::rollout {
+namespace {
+
+constexpr absl::Duration kScan = absl::Milliseconds(500);
+constexpr size_t kMaxPiece = 64 << 10;   // Tokens of one record.
+constexpr size_t kMaxInline = 64;        // Bytes.
+constexpr int kMaxItems = 1000;          // Of one Seal or Drop.
+constexpr uint32_t kPromptSegment = 0, kAnswerSegment = 1;
+
+template <typename T>
+absl::string_view Bytes(absl::Span<const T> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+common::v1::Finish ToProto(FinishReason reason) {
+  return reason == FinishReason::kStop ? common::v1::FINISH_STOP : common::v1::FINISH_LENGTH;
+}
+
+}  // namespace
+
+Streamer::Streamer(Options options, QueueClient* client, LeaseKeeper* leases, PutStream* puts, const PromptRenderer* renderer,
+                   const Metrics& metrics, std::function<void(absl::Status why)> failed)
+    : options_(std::move(options)),
+      client_(client),
+      leases_(leases),
+      puts_(puts),
+      renderer_(renderer),
+      metrics_(metrics),
+      failed_(std::move(failed)),
+      thread_([this] { Run(); }) {}
+
+Streamer::~Streamer() { Stop(); }
+
+// Notes of other threads. -----------------------------------------------------------------------------------------------
+
+void Streamer::Granted(std::vector<Member> members) {
+  MutexLock lock(&mu_);
+  granted_ += members.size();
+  for (Member& member : members) inbox_.granted.push_back(std::move(member));
+  changed_.NotifyOne();
+}
+
+void Streamer::Dropped(std::vector<queue::v1::DropItem> items) {
+  MutexLock lock(&mu_);
+  for (queue::v1::DropItem& item : items) inbox_.drops.push_back(std::move(item));
+  changed_.NotifyOne();
+}
+
+void Streamer::Stepped(StepEvents events) {
+  MutexLock lock(&mu_);
+  inbox_.steps.push_back(std::move(events));
+  changed_.NotifyOne();
+}
+
+void Streamer::Lost(const std::vector<std::string>& leases) {
+  MutexLock lock(&mu_);
+  inbox_.lost.insert(inbox_.lost.end(), leases.begin(), leases.end());
+  changed_.NotifyOne();
+}
+
+void Streamer::Cancelled(std::vector<queue::v1::CancelHint> hints) {
+  MutexLock lock(&mu_);
+  for (queue::v1::CancelHint& hint : hints) inbox_.cancelled.push_back(std::move(hint));
+  changed_.NotifyOne();
+}
+
+size_t Streamer::AwaitRoom(size_t limit) {
+  MutexLock lock(&mu_);
+  while (true) {
+    if (closed_ || stopped_) return 0;
+    const size_t sampling = sampling_count_ + granted_, unsealed = live_count_ + granted_;
+    if (sampling < limit && unsealed < 4 * limit) return limit - sampling;
+    counted_.Wait(&mu_);
+  }
+}
+
+void Streamer::CloseRoom() {
+  MutexLock lock(&mu_);
+  closed_ = true;
+  counted_.NotifyAll();
+}
+
+bool Streamer::AwaitEmpty(absl::Duration timeout) {
+  const absl::Duration until = Clock::Real()->Monotonic() + timeout;
+  MutexLock lock(&mu_);
+  while (live_count_ + granted_ > 0 && !stopped_) {
+    const absl::Duration left = until - Clock::Real()->Monotonic();
+    if (left <= absl::ZeroDuration()) return false;
+    counted_.WaitFor(&mu_, left);
+  }
+  return live_count_ + granted_ == 0;
+}
+
+void Streamer::FlushPieces() {
+  MutexLock lock(&mu_);
+  inbox_.flush = true;
+  flushed_ = false;
+  changed_.NotifyOne();
+  while (!flushed_ && !stopped_) counted_.Wait(&mu_);
+}
+
+void Streamer::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stopped_ = true;
+    changed_.NotifyAll();
+    counted_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+std::vector<std::string> Streamer::leases() const {
+  std::vector<std::string> leases;
+  for (const auto& [request, live] : live_) leases.push_back(live.member.lease);
+  return leases;
+}
+
+// The stream thread. ----------------------------------------------------------------------------------------------------
+
+void Streamer::Run() {
+  while (true) {
+    Inbox inbox = Take();
+    {
+      MutexLock lock(&mu_);
+      if (stopped_) return;
+    }
+    TakeGranted(std::move(inbox.granted));
+    for (const StepEvents& step : inbox.steps) TakeStep(step);
+    for (const Ack& ack : inbox.acks) TakeAck(ack);
+    for (const std::string& lease : inbox.lost) {
+      if (const auto it = by_lease_.find(lease); it != by_lease_.end()) Abandon(it->second, AbortReason::kLeaseLost, "lease lost");
+    }
+    for (const queue::v1::CancelHint& hint : inbox.cancelled) TakeCancelled(hint);
+    for (queue::v1::DropItem& item : inbox.drops) drops_.push_back(std::move(item));
+
+    const absl::Duration now = Clock::Real()->Monotonic();
+    const bool scan = now - last_scan_ >= kScan;
+    if (scan || inbox.flush) {
+      last_scan_ = now;
+      for (auto& [request, live] : live_) {
+        const Trajectory& trajectory = live.member.trajectory;
+        const bool old = trajectory.unsent() > 0 && now - live.oldest_unsent >= options_.piece_age;
+        const bool ended = trajectory.finish() != FinishReason::kNone && live.messages == Live::Messages::kNone;
+        if (old || ended || inbox.flush) SendPieces(request, live, /*all=*/true);
+      }
+      UpdateMetrics();
+    }
+    for (uint64_t request : std::exchange(unsent_, {})) {
+      const auto it = live_.find(request);
+      if (it != live_.end()) SendPieces(request, it->second, it->second.member.trajectory.finish() != FinishReason::kNone);
+    }
+    SetCounts();
+    absl::Status status = SealFinished();
+    if (status.ok()) status = TellDrops(std::exchange(drops_, {}));
+    SetCounts();
+    if (inbox.flush) {
+      MutexLock lock(&mu_);
+      flushed_ = true;
+      counted_.NotifyAll();
+    }
+    if (!status.ok() && !absl::IsCancelled(status)) {
+      log::Error("stream_ended", {{"job_id", options_.job_name}, {"error", status}});
+      return failed_(status);
+    }
+  }
+}
+
+Streamer::Inbox Streamer::Take() {
+  MutexLock lock(&mu_);
+  const absl::Duration until = last_scan_ + kScan;
+  while (inbox_.empty() && !stopped_) {
+    const absl::Duration left = until - Clock::Real()->Monotonic();
+    if (left <= absl::ZeroDuration()) break;
+    changed_.WaitFor(&mu_, left);
+  }
+  return std::exchange(inbox_, Inbox());
+}
+
+void Streamer::SetCounts() {
+  MutexLock lock(&mu_);
+  sampling_count_ = generating_;
+  live_count_ = live_.size();
+  counted_.NotifyAll();
+}
+
+void Streamer::TakeGranted(std::vector<Member> members) {
+  if (members.empty()) return;
+  for (Member& member : members) {
+    const uint64_t request = member.request;
+    by_lease_[member.lease] = request;
+    Live& live = live_.emplace(request, Live{.member = std::move(member)}).first->second;
+    generating_ += live.member.generating;
+    if (live.member.put_prompt) SendPrompt(request, live);
+    if (!live.member.generating) unsent_.push_back(request);
+  }
+  MutexLock lock(&mu_);
+  granted_ -= members.size();
+  sampling_count_ = generating_;
+  live_count_ = live_.size();
+}
+
+void Streamer::TakeStep(const StepEvents& step) {
+  if (step.seconds > 0) metrics_.decode_step.Observe(step.seconds);
+  metrics_.tokens_generated.Add(static_cast<double>(step.tokens.size()));
+  const absl::Duration now = Clock::Real()->Monotonic();
+  for (const TokenEvent& event : step.tokens) {
+    const auto it = live_.find(event.request);
+    if (it == live_.end()) continue;  // Abandoned meanwhile.
+    Live& live = it->second;
+    Trajectory& trajectory = live.member.trajectory;
+    if (trajectory.finish() != FinishReason::kNone) continue;  // Cut short by the queue.
+    if (trajectory.unsent() == 0) live.oldest_unsent = now;
+    trajectory.Append(event);
+    if (event.finish != FinishReason::kNone) {
+      trajectory.Finish(event.finish);
+      EndGenerating(live);
+      (event.finish == FinishReason::kStop ? metrics_.finished_stop : metrics_.finished_length).Add();
+      metrics_.response_tokens.Observe(static_cast<double>(trajectory.tokens().size()));
+    }
+    if (event.finish != FinishReason::kNone || trajectory.unsent() >= options_.piece) unsent_.push_back(event.request);
+  }
+  for (const RequestFailure& failure : step.failures) {
+    const bool nonfinite = ReasonOf(failure.status) == "NONFINITE";
+    log::Warning("request_failed", {{"job_id", options_.job_name}, {"error", failure.status}});
+    if (nonfinite) metrics_.nonfinite.Add();
+    Drop(failure.request, nonfinite ? "nonfinite" : "bad_row");
+  }
+}
+
+void Streamer::EndGenerating(Live& live) {
+  generating_ -= live.member.generating;
+  live.member.generating = false;
+}
+
+void Streamer::Abandon(uint64_t request, AbortReason reason, absl::string_view why) {
+  const auto it = live_.find(request);
+  if (it == live_.end()) return;
+  log::Debug("answer_abandoned", {{"job_id", options_.job_name}, {"why", why}});
+  if (it->second.member.generating) loop_->Abort(request, reason);
+  EndGenerating(it->second);
+  leases_->Forget(it->second.member.lease);
+  by_lease_.erase(it->second.member.lease);
+  live_.erase(it);
+  metrics_.abandoned.Add();
+}
+
+void Streamer::Drop(uint64_t request, absl::string_view reason) {
+  const auto it = live_.find(request);
+  if (it == live_.end()) return;
+  queue::v1::DropItem& item = drops_.emplace_back();
+  *item.mutable_ref() = it->second.member.ref;
+  item.set_lease(it->second.member.lease);
+  item.set_reason(std::string(reason));
+  Abandon(request, AbortReason::kCancelled, reason);
+}
+
+void Streamer::TakeCancelled(const queue::v1::CancelHint& hint) {
+  std::vector<uint64_t> requests;
+  for (const auto& [request, live] : live_) {
+    const common::v1::TrajectoryRef& ref = live.member.ref;
+    const bool same = ref.group() == hint.ref().group() && (!hint.ref().has_member() || hint.ref().member() == ref.member()) &&
+                      (hint.ref().attempt() == 0 || hint.ref().attempt() == ref.attempt());
+    if (same) requests.push_back(request);
+  }
+  for (uint64_t request : requests) Abandon(request, AbortReason::kCancelled, hint.reason());
+}
+
+void Streamer::TakeAck(const Ack& ack) {
+  const auto it = live_.find(ack.request);
+  if (it == live_.end()) return;
+  Live& live = it->second;
+  Trajectory& trajectory = live.member.trajectory;
+  if (ack.status.ok()) {
+    SLUICE_FAILPOINT("rollout.put.after_ack");
+    if (ack.what == Ack::What::kPiece) trajectory.Acked(ack.end);
+    if (ack.what == Ack::What::kMessages) live.messages = Live::Messages::kStored;
+    if (trajectory.finish() != FinishReason::kNone) finished_.push_back(ack.request);
+    return;
+  }
+  const std::string reason = ReasonOf(ack.status);
+  if (absl::IsCancelled(ack.status)) return;  // Shutting down.
+  if (reason == "NOT_YET" && ack.what == Ack::What::kPiece) {
+    if (ack.watermark < trajectory.prompt()) {  // The sibling that was to bring the prompt is gone.
+      live.member.put_prompt = true;
+      live.prompt_put = false;
+    }
+    if (trajectory.Rewind(std::max<uint64_t>(ack.watermark, trajectory.prompt()))) {
+      unsent_.push_back(ack.request);
+    } else {
+      Abandon(ack.request, AbortReason::kLeaseLost, "the queue lost the prefix");
+    }
+  } else if (absl::IsResourceExhausted(ack.status) && ack.what == Ack::What::kPiece) {
+    // Over what the member reserved: what is stored is the answer.
+    if (live.member.generating) loop_->Abort(ack.request, AbortReason::kCancelled);
+    EndGenerating(live);
+    trajectory.Truncate(ack.watermark);
+    unsent_.push_back(ack.request);
+  } else if (reason == "LEASE_LOST" || reason == "GONE") {
+    Abandon(ack.request, AbortReason::kLeaseLost, reason);
+  } else {
+    log::Error("put_refused", {{"job_id", options_.job_name}, {"error", ack.status}});
+    Drop(ack.request, "lost");
+  }
+}
+
+// Sending. False: the PutStream is full; the rest is sent with the next scan.
+
+bool Streamer::Send(uint64_t request, common::v1::Record record, std::string payload, Ack::What what, uint64_t end) {
+  const absl::Status put = puts_->Put(std::move(record), std::move(payload), [this, request, what, end](const PutOutcome& outcome) {
+    MutexLock lock(&mu_);
+    inbox_.acks.push_back({.request = request, .what = what, .end = end, .status = outcome.status, .watermark = outcome.watermark});
+    changed_.NotifyOne();
+  });
+  if (!put.ok() && !absl::IsResourceExhausted(put) && !absl::IsCancelled(put)) {
+    log::Error("put_failed", {{"job_id", options_.job_name}, {"error", put}});
+  }
+  return put.ok();
+}
+
+bool Streamer::SendPrompt(uint64_t request, Live& live) {
+  const std::vector<int32_t>& tokens = live.member.prompt->tokens;
+  common::v1::Record record;
+  std::string payload;
+  record.mutable_owner()->set_group(live.member.ref.group());
+  record.set_lease(live.member.lease);
+  common::v1::Piece& piece = *record.mutable_piece();
+  piece.set_segment(kPromptSegment);
+  piece.set_role(common::v1::SEGMENT_ROLE_PROMPT);
+  piece.set_count(static_cast<uint32_t>(tokens.size()));
+  AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(tokens.size())}, Bytes<int32_t>(tokens), &record, &payload);
+  live.prompt_put = Send(request, std::move(record), std::move(payload), Ack::What::kPrompt, tokens.size());
+  return live.prompt_put;
+}
+
+bool Streamer::SendPieces(uint64_t request, Live& live, bool all) {
+  Trajectory& trajectory = live.member.trajectory;
+  while (trajectory.unsent() > 0 && (all || trajectory.unsent() >= options_.piece)) {
+    if (live.member.put_prompt && !live.prompt_put && !SendPrompt(request, live)) return false;
+    const Trajectory::Piece taken = trajectory.TakePiece(kMaxPiece);
+    const int64_t count = static_cast<int64_t>(taken.tokens.size());
+    common::v1::Record record;
+    std::string payload;
+    *record.mutable_owner() = live.member.ref;
+    record.set_lease(live.member.lease);
+    common::v1::Piece& piece = *record.mutable_piece();
+    piece.set_at(taken.at);
+    piece.set_segment(kAnswerSegment);
+    piece.set_role(common::v1::SEGMENT_ROLE_SAMPLED);
+    piece.set_count(static_cast<uint32_t>(count));
+    piece.set_trainable(true);
+    for (const VersionRun& run : taken.runs) *piece.add_runs() = rpc::ToProto(run);
+    AddField("tokens", common::v1::DTYPE_I32, {count}, Bytes(taken.tokens), &record, &payload);
+    AddField("logprobs", common::v1::DTYPE_F32, {count}, Bytes(taken.logprobs), &record, &payload);
+    if (!Send(request, std::move(record), std::move(payload), Ack::What::kPiece, taken.at + taken.tokens.size())) {
+      trajectory.Rewind(taken.at);
+      return false;
+    }
+  }
+  return trajectory.finish() == FinishReason::kNone || live.messages != Live::Messages::kNone || SendMessages(request, live);
+}
+
+bool Streamer::SendMessages(uint64_t request, Live& live) {
+  const std::string text =
+      PromptRenderer::WithAnswer(live.member.prompt->messages, renderer_->AnswerText(live.member.trajectory.tokens()));
+  common::v1::Record record;
+  std::string payload;
+  *record.mutable_owner() = live.member.ref;
+  record.set_lease(live.member.lease);
+  if (text.size() <= kMaxInline) {
+    AddInlineField("messages", common::v1::DTYPE_UNSPECIFIED, text, &record);
+  } else {
+    AddField("messages", common::v1::DTYPE_UNSPECIFIED, {static_cast<int64_t>(text.size())}, text, &record, &payload);
+  }
+  if (!Send(request, std::move(record), std::move(payload), Ack::What::kMessages, 0)) return false;
+  live.messages = Live::Messages::kSent;
+  return true;
+}
+
+// Ends. -----------------------------------------------------------------------------------------------------------------
+
+absl::Status Streamer::SealFinished() {
+  queue::v1::SealRequest request;
+  std::vector<uint64_t> sealing;
+  for (uint64_t id : finished_) {
+    const auto it = live_.find(id);
+    if (it == live_.end() || request.items_size() == kMaxItems) continue;
+    const Live& live = it->second;
+    const Trajectory& trajectory = live.member.trajectory;
+    const bool ready = trajectory.finish() != FinishReason::kNone && trajectory.all_acked() && live.messages == Live::Messages::kStored;
+    if (!ready || std::find(sealing.begin(), sealing.end(), id) != sealing.end()) continue;
+    queue::v1::SealItem& item = *request.add_items();
+    *item.mutable_ref() = live.member.ref;
+    item.set_lease(live.member.lease);
+    item.set_tokens(trajectory.position());
+    item.set_crc32c(trajectory.Crc32c());
+    item.set_finish(ToProto(trajectory.finish()));
+    item.set_turns(1);
+    sealing.push_back(id);
+    leases_->Forget(live.member.lease);
+  }
+  std::erase_if(finished_, [&](uint64_t id) { return !live_.contains(id) || std::find(sealing.begin(), sealing.end(), id) != sealing.end(); });
+  if (sealing.empty()) return absl::OkStatus();
+  SLUICE_FAILPOINT("rollout.seal.before");
+  SLUICE_ASSIGN_OR_RETURN(const queue::v1::SealResponse response, client_->Seal(std::move(request)));
+  for (int i = 0; i < response.items_size() && i < static_cast<int>(sealing.size()); ++i) Sealed(sealing[i], response.items(i));
+  return absl::OkStatus();
+}
+
+void Streamer::Sealed(uint64_t request, const common::v1::Item& item) {
+  const auto it = live_.find(request);
+  if (it == live_.end()) return;
+  Live& live = it->second;
+  if (item.code() == 0 || item.reason() == "LEASE_LOST" || item.reason() == "GONE") {
+    if (item.code() != 0) metrics_.abandoned.Add();
+    by_lease_.erase(live.member.lease);
+    live_.erase(it);
+  } else if (item.reason() == "NOT_YET" && live.member.trajectory.Rewind(std::max<uint64_t>(item.watermark(), live.member.trajectory.prompt()))) {
+    leases_->Hold(live.member.lease);
+    live.messages = Live::Messages::kNone;
+    unsent_.push_back(request);
+  } else {
+    log::Error("seal_refused", {{"job_id", options_.job_name}, {"code", item.code()}, {"reason", item.reason()}});
+    Drop(request, "lost");
+  }
+}
+
+absl::Status Streamer::TellDrops(std::vector<queue::v1::DropItem> items) {
+  for (size_t from = 0; from < items.size(); from += kMaxItems) {
+    queue::v1::DropRequest request;
+    for (size_t i = from; i < std::min(items.size(), from + kMaxItems); ++i) *request.add_items() = std::move(items[i]);
+    metrics_.dropped.Add(request.items_size());
+    SLUICE_ASSIGN_OR_RETURN(const queue::v1::DropResponse response, client_->Drop(std::move(request)));
+    for (const common::v1::Item& item : response.items()) {
+      if (item.code() != 0 && item.reason() != "LEASE_LOST" && item.reason() != "GONE") {
+        log::Warning("drop_refused", {{"job_id", options_.job_name}, {"code", item.code()}, {"reason", item.reason()}});
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Streamer::UpdateMetrics() {
+  if (loop_ == nullptr) return;
+  const StepLoop::Times times = loop_->times();
+  const EngineStats stats = loop_->stats();
+  metrics_.running.Set(stats.running);
+  metrics_.waiting.Set(stats.waiting);
+  metrics_.unsealed.Set(static_cast<double>(live_.size() - generating_));
+  metrics_.policy_version.Set(static_cast<double>(stats.version.number));
+  metrics_.kv_usage.Set(stats.kv_capacity == 0 ? 0 : static_cast<double>(stats.kv_tokens) / static_cast<double>(stats.kv_capacity));
+  metrics_.decode_seconds.Add(absl::ToDoubleSeconds(times.decode - seen_times_.decode));
+  metrics_.prefill_seconds.Add(absl::ToDoubleSeconds(times.prefill - seen_times_.prefill));
+  metrics_.activate_seconds.Add(absl::ToDoubleSeconds(times.activate - seen_times_.activate));
+  metrics_.idle_seconds.Add(absl::ToDoubleSeconds(times.idle - seen_times_.idle));
+  metrics_.prompt_computed.Add(static_cast<double>(stats.prompt_tokens_computed - seen_stats_.prompt_tokens_computed));
+  metrics_.prompt_forked.Add(static_cast<double>(stats.prompt_tokens_forked - seen_stats_.prompt_tokens_forked));
+  uint64_t unacked = 0;
+  for (const auto& [request, live] : live_) unacked += live.member.trajectory.unacked();
+  metrics_.unacked_tokens.Set(static_cast<double>(unacked));
+  seen_times_ = times;
+  seen_stats_ = stats;
+}
+
+}  // namespace sluice::rollout
