@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -27,27 +26,59 @@ float* Out(at::Tensor& t) { return t.mutable_data_ptr<float>(); }
 // Rows per piece of work that a thread takes: about 64k numbers.
 int64_t Grain(int64_t row_numbers) { return std::max<int64_t>(1, 65536 / std::max<int64_t>(1, row_numbers)); }
 
+// y [M, N] = x [M, K] times a packed weight [N, K]^T.
+at::Tensor Product(const at::Tensor& x, const std::vector<float>& packed, int64_t n) {
+  constexpr int64_t kTile = 48;  // Rows whose inputs stay in L1 while the weight's panels pass.
+  const int64_t m = x.size(0), k = x.size(1);
+  at::Tensor y = at::empty({m, n}, x.options());
+  const float* from = In(x);
+  float* to = Out(y);
+  at::parallel_for(0, m, Grain(n + k), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; r += kTile) {
+      BestDecoderOps().gemm(from + r * k, k, packed.data(), std::min(kTile, end - r), n, k, to + r * n, n, false);
+    }
+  });
+  return y;
+}
+
+// dw [N, K] = g [M, N]^T times x [M, K], the rows of both in pieces, x packed so that the sums run over the piece.
+at::Tensor OuterProduct(const at::Tensor& g, const at::Tensor& x) {
+  constexpr int64_t kPiece = 256;
+  const int64_t m = g.size(0), n = g.size(1), k = x.size(1);
+  at::Tensor dw = at::zeros({n, k}, g.options());
+  const float *grads = In(g), *inputs = In(x);
+  float* to = Out(dw);
+  at::parallel_for(0, n, Grain(m), [&](int64_t begin, int64_t end) {
+    std::vector<float> packed(PackedFloats(k, kPiece));
+    for (int64_t r = 0; r < m; r += kPiece) {
+      const int64_t rows = std::min(kPiece, m - r);
+      PackColumns(inputs + r * k, rows, k, packed.data());
+      BestDecoderOps().gemm_turned(grads + r * n + begin, n, packed.data(), end - begin, k, rows, to + begin * k, k, true);
+    }
+  });
+  return dw;
+}
+
 struct LinearFn : Function<LinearFn> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w) {
     ctx->save_for_backward({x, w});
-    const int64_t m = x.size(0), k = x.size(1), n = w.size(0);
+    const int64_t n = w.size(0), k = w.size(1);
     std::vector<float> packed(PackedFloats(n, k));
     PackRows(In(w), n, k, 0, packed.data());
-    at::Tensor y = at::empty({m, n}, x.options());
-    const float* from = In(x);
-    float* to = Out(y);
-    at::parallel_for(0, m, Grain(n + k), [&](int64_t begin, int64_t end) {
-      constexpr int64_t kTile = 48;  // Their inputs stay in L1 while the weight's panels pass.
-      for (int64_t r = begin; r < end; r += kTile) {
-        BestDecoderOps().gemm(from + r * k, k, packed.data(), std::min(kTile, end - r), n, k, to + r * n, n, false);
-      }
-    });
-    return y;
+    return Product(x, packed, n);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor& g = grads[0];
-    return {ctx->needs_input_grad(0) ? at::mm(g, saved[1]) : at::Tensor(), ctx->needs_input_grad(1) ? at::mm(g.t(), saved[0]) : at::Tensor()};
+    const at::Tensor &x = saved[0], &w = saved[1], g = grads[0].contiguous();
+    const int64_t n = w.size(0), k = w.size(1);
+    at::Tensor dx, dw;
+    if (ctx->needs_input_grad(0)) {
+      std::vector<float> packed(PackedFloats(k, n));
+      PackColumns(In(w), n, k, packed.data());
+      dx = Product(g, packed, k);
+    }
+    if (ctx->needs_input_grad(1)) dw = OuterProduct(g, x);
+    return {dx, dw};
   }
 };
 

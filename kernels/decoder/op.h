@@ -19,6 +19,8 @@ inline constexpr int64_t RoundUpToLanes(int64_t n) { return (n + kDecoderLanes -
 inline constexpr int64_t PackedFloats(int64_t n, int64_t k) { return RoundUpToLanes(n) * k; }
 // Puts `rows` rows of w [rows, K] at outputs first .. first + rows - 1 of the packed weight. The padding must be zero already.
 void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed);
+// The same of w^T, for w [K, N] that lies by rows: for gradients, whose products run over the other index.
+void PackColumns(const float* w, int64_t k, int64_t n, float* packed);
 
 // Keys and values of one kv head of one request, in blocks of 16 positions: keys [ceil(P / 16)][D][16], so that scores run along
 // positions, values [ceil(P / 16)][16][RoundUpToLanes(D)], so that outputs run along D.
@@ -37,6 +39,8 @@ struct DecoderOps {
 
   // y [M, N] (row stride ldy) = x [M, K] (row stride ldx) times w^T, plus y if `add`.
   void (*gemm)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k, float* y, int64_t ldy, bool add);
+  // The same for an x that lies turned, as [K, M] (row stride ldx).
+  void (*gemm_turned)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k, float* y, int64_t ldy, bool add);
 
   // y = x / sqrt(mean(x^2) + eps) * weight, over n numbers (RMSNorm, arXiv:1910.07467). y may be x.
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* y);

@@ -1,5 +1,6 @@
 #include "kernels/decoder/op.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace sluice {
@@ -71,6 +72,13 @@ void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* pac
   for (int64_t r = 0; r < rows; ++r) {
     float* to = packed + (first + r) / kDecoderLanes * k * kDecoderLanes + (first + r) % kDecoderLanes;
     for (int64_t i = 0; i < k; ++i) to[i * kDecoderLanes] = w[r * k + i];
+  }
+}
+
+void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
+  for (int64_t c = 0; c < n; c += kDecoderLanes) {
+    const int64_t width = std::min(kDecoderLanes, n - c);
+    for (int64_t i = 0; i < k; ++i) std::copy_n(w + i * n + c, width, packed + c * k + i * kDecoderLanes);
   }
 }
 
