@@ -79,7 +79,7 @@ void Peers::SetJob(const SetJobCall& call, std::string spec, std::function<void(
       log::Warning("set_job_failed", {{"job_id", job.name()}, {"queue", call.queue}, {"revision", call.revision}, {"cause", status}});
       return done(status);
     }
-    done(SetJobAnswer{response.incarnation(), response.version(), response.restored(), FromProto(response.ledger())});
+    done(SetJobAnswer{response.restored(), FromProto(response.ledger())});
   });
 }
 

@@ -103,7 +103,7 @@ void CheckQueue(const JobSpec& spec, Problems* problems) {
   problems->Wants("queue.groups_per_step", spec.queue().groups_per_step() > 0);
   problems->OneOf("queue.keep.durability", spec.queue().keep().durability(), {"memory"});
   problems->OneOf("queue.keep.restore", spec.queue().keep().restore(), {"replay"});
-  problems->OneOf("queue.admission.statistic", spec.queue().admission().statistic(), {"masked"});
+  problems->OneOf("queue.admission.statistic", spec.queue().admission().statistic(), {"masked", "strict"});
   problems->OneOf("queue.straggler.policy", spec.queue().straggler().policy(), {"mask", "drop"});
 }
 
@@ -187,13 +187,14 @@ Needs NeedsOf(const JobSpec& spec) {
 queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue::v1::QueueSpec queue;
   const job::v1::Queue& block = spec.queue();
+  queue.set_job_name(spec.name());
   queue.set_seed(spec.run().seed());
   queue.add_policies("policy");
   queue.set_groups_per_step(block.groups_per_step());
   queue.set_max_staleness(block.max_staleness());
   if (block.admission().has_staleness()) queue.set_admission_staleness(block.admission().staleness());
   queue.set_oversample(block.admission().oversample());
-  queue.set_statistic(queue::v1::STATISTIC_MASKED);
+  queue.set_statistic(block.admission().statistic() == "strict" ? queue::v1::STATISTIC_STRICT : queue::v1::STATISTIC_MASKED);
   queue.set_straggler(block.straggler().policy() == "drop" ? queue::v1::STRAGGLER_DROP : queue::v1::STRAGGLER_MASK);
   *queue.mutable_wait() = block.straggler().wait();
   queue.set_reissues(block.straggler().reissues());

@@ -66,13 +66,12 @@ struct Down {
 // A SetJob that is due, and what the queue answers.
 struct SetJobCall {
   std::string job, queue, address;
+  int64_t queue_incarnation = 0;  // As registered when the call was made.
   uint64_t revision = 0;
   QueuePhase phase = QueuePhase::kOpen;
   std::vector<Worker> workers;  // With incarnations as they call.
 };
 struct SetJobAnswer {
-  int64_t incarnation = 0;  // Of the queue.
-  int64_t version = 0;
   bool restored = false;
   Ledger ledger;
 };

@@ -62,7 +62,7 @@ struct AssignRecord {
   QueuePhase phase = QueuePhase::kOpen;
   bool opened = false;       // The queue has answered SetJob.
   std::string queue;         // Daemon id.
-  int64_t queue_incarnation = 0;  // As the queue answered.
+  int64_t queue_incarnation = 0;  // Of the process that answered SetJob last.
   std::vector<Worker> workers;    // By id.
 
   const Worker* Find(const std::string& id) const;

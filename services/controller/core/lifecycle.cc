@@ -240,6 +240,8 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
   if (it == jobs_.end() || active_.count(call.job) == 0) return;
   Job& job = it->second;
   job.call_in_flight = false;
+  const Daemon* queue = fleet_.Find(call.queue);
+  if (queue == nullptr || queue->record.incarnation != call.queue_incarnation) return;  // The next process is asked again.
   const bool closing = call.phase == QueuePhase::kClosed && job.record.stage == Stage::kClosing;
   if (!answer.ok()) {
     job.call_not_before = now.mono + absl::Milliseconds(500);
@@ -261,11 +263,11 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
     }
     return;
   }
-  const bool other = job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != answer->incarnation;
+  const bool other = job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != call.queue_incarnation;
   const bool forgotten = other && !answer->restored;
   job.acked_revision = std::max(job.acked_revision, call.revision);
   job.assign.opened = true;
-  job.assign.queue_incarnation = answer->incarnation;
+  job.assign.queue_incarnation = call.queue_incarnation;
   if (!forgotten) job.record.ledger = answer->ledger;
   Touch(job);
   if (other && job.live()) {

@@ -192,7 +192,7 @@ void Controller::DueCalls(Instant now) {
     const auto queue = fleet_.daemons().find(job.assign.queue);
     if (address.empty() || queue == fleet_.daemons().end() || !queue->second.present()) continue;
     job.call_in_flight = true;
-    out_.set_jobs.push_back({id, job.assign.queue, address, job.assign.revision, job.assign.phase, Callers(job)});
+    out_.set_jobs.push_back({id, job.assign.queue, address, queue->second.record.incarnation, job.assign.revision, job.assign.phase, Callers(job)});
   }
 }
 

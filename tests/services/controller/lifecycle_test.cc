@@ -218,6 +218,22 @@ TEST_F(LifecycleTest, AQueueThatKeptTheJobInMemoryAndRestartsFailsItAloud) {
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("Submit the job again"));
 }
 
+TEST_F(LifecycleTest, TheLateAnswerOfADeadQueueDoesNotHideThatItsSuccessorForgot) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Start("rollout-1", Role::kRollout);  // A new list is due..
+  world_.Beat("rollout-1").IgnoreError();
+  ASSERT_EQ(world_.calls.size(), 1u);
+  const SetJobCall late = world_.calls.front();
+  world_.calls.clear();
+  world_.Kill("queue-0");
+  world_.Start("queue-0", Role::kQueue);
+  world_.core->SetJobAnswered(world_.now(), late, SetJobAnswer{true, {}});  // ..and the old process had taken it.
+  world_.Settle();
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+}
+
 TEST_F(LifecycleTest, AQueueThatComesBackWithItsStateOnlyPausesTheJob) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");

@@ -35,7 +35,6 @@ class World {
     Down down;
   };
   struct QueueState {
-    int64_t incarnation = 1;
     std::map<std::string, uint64_t> revisions;  // By job; a new process has none.
     Ledger ledger;
     bool answers = true;
@@ -64,10 +63,7 @@ class World {
     actor = Actor{role, absl::StrCat(id, "-boot-", ++boots_)};
     SLUICE_CHECK(Reregister(id).ok());
     actor.stream = ++streams_;
-    if (role == Role::kQueue) {
-      queues[id].revisions.clear();
-      queues[id].incarnation = actor.incarnation;
-    }
+    if (role == Role::kQueue) queues[id].revisions.clear();
   }
   absl::StatusOr<RegisterOutput> Reregister(const std::string& id) {
     Actor& actor = actors[id];
@@ -171,7 +167,7 @@ class World {
       const bool knows = queue.revisions.count(call.job) > 0;
       repeats += knows && queue.revisions[call.job] == call.revision;
       queue.revisions[call.job] = call.revision;
-      core->SetJobAnswered(now(), call, SetJobAnswer{queue.incarnation, 0, knows, queue.ledger});
+      core->SetJobAnswered(now(), call, SetJobAnswer{knows, queue.ledger});
     }
     Commit();
   }

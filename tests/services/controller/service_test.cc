@@ -1,0 +1,462 @@
+// The daemon over gRPC, from outside: real clients, real daemon links, a queue that answers SetJob and Stats.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/id.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/daemon/controller_link.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/client.h"
+#include "common/rpc/convert.h"
+#include "common/rpc/server.h"
+#include "common/rpc/stream.h"
+#include "services/controller/server.h"
+#include "services/controller/spec.h"
+#include "sluice/admin/v1/admin.pb.h"
+#include "sluice/job/v1/job.pb.h"
+#include "sluice/queue/v1/queue.grpc.pb.h"
+#include "sluice/registry/v1/registry.pb.h"
+
+namespace sluice::controller {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+job::v1::JobSpec Spec(const std::string& name) {
+  job::v1::JobSpec spec;
+  spec.set_name(name);
+  spec.set_kind("rl");
+  spec.mutable_run()->set_seed(7);
+  spec.mutable_model()->set_path("/models/tiny");
+  spec.mutable_model()->set_max_context(64);
+  auto& train = *spec.mutable_data()->add_train();
+  train.set_name("digits");
+  train.set_path("/data/digits.jsonl");
+  train.set_prompt("question");
+  train.set_answer("answer");
+  spec.mutable_data()->mutable_order()->set_sampler("uniform");
+  spec.mutable_data()->mutable_order()->set_on_bad_row("fail");
+  spec.mutable_data()->mutable_order()->set_max_prompt(32);
+  spec.mutable_rollout()->mutable_engine()->set_kind("native");
+  spec.mutable_rollout()->mutable_group()->set_size(8);
+  spec.mutable_rollout()->mutable_group()->set_min(8);
+  spec.mutable_rollout()->set_max_response(7);
+  spec.mutable_rollout()->mutable_sampling()->set_temperature(1);
+  auto& reward = *spec.mutable_reward()->add_rewards();
+  reward.set_name("right");
+  reward.set_verifier("text");
+  reward.set_granularity("trajectory");
+  reward.mutable_timeout()->set_seconds(10);
+  reward.set_tries(3);
+  spec.mutable_reward()->set_combine("sum");
+  spec.mutable_queue()->set_groups_per_step(32);
+  spec.mutable_queue()->mutable_admission()->set_statistic("masked");
+  spec.mutable_queue()->mutable_straggler()->set_policy("mask");
+  spec.mutable_queue()->mutable_keep()->set_durability("memory");
+  spec.mutable_queue()->mutable_keep()->set_restore("replay");
+  spec.mutable_weights()->set_kv_cache("keep");
+  spec.mutable_checkpoint()->set_dir("/ckpt");
+  spec.mutable_resources()->set_trainer(1);
+  spec.mutable_resources()->mutable_rollout()->set_min(1);
+  spec.mutable_resources()->mutable_rollout()->set_max(4);
+  spec.mutable_resources()->mutable_reward()->set_min(1);
+  spec.mutable_limits()->set_max_steps(100);
+  spec.mutable_limits()->set_restarts_per_hour(5);
+  return spec;
+}
+
+// Answers SetJob, Stats and Release; keeps what it was told.
+class FakeQueue : public queue::v1::QueueService::CallbackService {
+ public:
+  grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext* context, const queue::v1::SetJobRequest* request,
+                                   queue::v1::SetJobResponse* response) override {
+    MutexLock lock(&mu_);
+    response->set_repeat(last_.revision() == request->revision());
+    response->set_restored(last_.revision() > 0);
+    response->set_incarnation(1);
+    response->mutable_ledger()->set_accepted(64);
+    response->mutable_ledger()->set_durable(64);
+    last_ = *request;
+    phases_.push_back(request->phase());
+    return Finish(context);
+  }
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const queue::v1::StatsRequest* request,
+                                  queue::v1::StatsResponse* response) override {
+    response->set_version(41);
+    return Finish(context);
+  }
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context, const queue::v1::ReleaseRequest* request,
+                                    queue::v1::ReleaseResponse*) override {
+    MutexLock lock(&mu_);
+    released_.push_back(request->worker());
+    return Finish(context);
+  }
+  queue::v1::SetJobRequest last() {
+    MutexLock lock(&mu_);
+    return last_;
+  }
+  std::vector<queue::v1::Phase> phases() {
+    MutexLock lock(&mu_);
+    return phases_;
+  }
+  std::vector<std::string> released() {
+    MutexLock lock(&mu_);
+    return released_;
+  }
+
+ private:
+  static grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  Mutex mu_;
+  queue::v1::SetJobRequest last_ ABSL_GUARDED_BY(mu_);
+  std::vector<queue::v1::Phase> phases_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> released_ ABSL_GUARDED_BY(mu_);
+};
+
+// A daemon that says `ready` for what it is assigned, and leaves when told to.
+class FakeDaemon {
+ public:
+  FakeDaemon(const std::string& controller, const std::string& id, rpc::Role role, const std::string& address)
+      : link_({.controller = controller, .id = id, .role = role, .addresses = {{"grpc", address}},
+               .backoff = {.first = absl::Milliseconds(10), .most = absl::Milliseconds(50)}},
+              {.registered = {}, .assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); },
+               .drain = {}, .refused = {}}) {
+    link_.Start();
+  }
+  ~FakeDaemon() { link_.Stop(); }
+  daemon::ControllerLink& link() { return link_; }
+
+  void Done(const std::string& job) {
+    registry::v1::Progress progress;
+    {
+      MutexLock lock(&mu_);
+      progress = said_;
+    }
+    progress.set_job(job);
+    progress.set_phase("done");
+    link_.SetProgress(progress);
+  }
+
+ private:
+  void Assigned(const registry::v1::HeartbeatResponse& level) {
+    for (const registry::v1::Assignment& job : level.jobs()) {
+      if (job.phase() == registry::v1::ASSIGNMENT_PHASE_STOP) {
+        link_.RemoveProgress(job.job());
+        continue;
+      }
+      registry::v1::Progress progress;
+      progress.set_job(job.job());
+      progress.set_incarnation(job.incarnation());
+      progress.set_ready(true);
+      {
+        MutexLock lock(&mu_);
+        said_ = progress;
+      }
+      link_.SetProgress(progress);
+    }
+  }
+
+  Mutex mu_;
+  registry::v1::Progress said_ ABSL_GUARDED_BY(mu_);
+  daemon::ControllerLink link_;
+};
+
+class ServiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "sluice_ctls_XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    dir_ = name;
+    StartController("127.0.0.1:0");
+    grpc::Service* services[] = {&queue_};
+    queue_server_ = *rpc::Server::Start({}, services);
+  }
+  void TearDown() override {
+    daemons_.clear();
+    StopController();
+    std::filesystem::remove_all(dir_);
+  }
+
+  void StartController(const std::string& address) {
+    host_ = {nullptr, &metrics_, [](absl::Status) {}};
+    auto program = MakeController({.id = "controller-0", .data_dir = dir_}, host_);
+    ASSERT_TRUE(program.ok()) << program.status();
+    program_ = *std::move(program);
+    const std::vector<grpc::Service*> services = program_->services();
+    auto server = rpc::Server::Start({.address = address}, services);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = *rpc::Connect(server_->address());
+  }
+  void StopController() {
+    program_->Drain();
+    server_->Drain(absl::Seconds(1));
+    server_.reset();
+    program_.reset();
+  }
+  void StartFleet() {
+    const std::string at = server_->address(), queue = queue_server_->address();
+    daemons_["queue-0"] = std::make_unique<FakeDaemon>(at, "queue-0", rpc::Role::kQueue, queue);
+    daemons_["trainer-0"] = std::make_unique<FakeDaemon>(at, "trainer-0", rpc::Role::kTrainer, "127.0.0.1:1");
+    daemons_["rollout-0"] = std::make_unique<FakeDaemon>(at, "rollout-0", rpc::Role::kRollout, "127.0.0.1:2");
+    daemons_["reward-0"] = std::make_unique<FakeDaemon>(at, "reward-0", rpc::Role::kReward, "127.0.0.1:3");
+  }
+
+  absl::StatusOr<job::v1::SubmitResponse> Submit(const job::v1::JobSpec& spec, char hash = 'h') {
+    job::v1::SubmitRequest request;
+    request.set_name(spec.name());
+    request.set_hash(std::string(32, hash));
+    *request.mutable_spec() = spec;
+    job::v1::SubmitResponse response;
+    SLUICE_RETURN_IF_ERROR(rpc::Call(*channel_, request, &response));
+    return response;
+  }
+  job::v1::JobStatus Get(const std::string& job) {
+    job::v1::GetRequest request;
+    request.set_job(job);
+    job::v1::JobStatus status;
+    EXPECT_TRUE(rpc::Call(*channel_, request, &status, {.give_up = absl::Seconds(20)}).ok());
+    return status;
+  }
+  // Follows the job until its status fits; what was seen on the way is added to `seen`.
+  void WatchUntil(job::v1::WatchRequest request, std::vector<job::v1::WatchResponse>* seen,
+                  const std::function<bool(const job::v1::WatchResponse&)>& enough) {
+    request.set_follow(true);
+    rpc::ClientStream stream(*channel_, *job::v1::WatchRequest::descriptor(), nullptr, absl::Seconds(30));
+    ASSERT_TRUE(stream.Write(request));
+    stream.WritesDone();
+    job::v1::WatchResponse response;
+    while (stream.Read(&response)) {
+      if (response.item_case() != job::v1::WatchResponse::ITEM_NOT_SET) seen->push_back(response);
+      if (enough(response)) return;
+    }
+    FAIL() << "the watch ended: " << stream.Finish();
+  }
+  void WaitFor(const std::string& job, job::v1::JobState state) {
+    std::vector<job::v1::WatchResponse> seen;
+    job::v1::WatchRequest request;
+    request.set_job(job);
+    WatchUntil(request, &seen, [&](const job::v1::WatchResponse& r) { return r.has_status() && r.status().state() == state; });
+  }
+  void Report(const std::string& job, int64_t k) {
+    job::v1::StepReport step;
+    step.set_job(job);
+    step.set_k(k);
+    step.mutable_version()->set_incarnation(1);
+    step.mutable_version()->set_number(k + 1);
+    (*step.mutable_values())["reward_mean"] = 0.5;
+    (*step.mutable_values())["reward_count"] = 8;
+    daemons_["trainer-0"]->link().Report(step);
+  }
+
+  metrics::Registry metrics_;
+  daemon::Host host_;
+  std::string dir_;
+  std::unique_ptr<daemon::Program> program_;
+  std::unique_ptr<rpc::Server> server_;
+  std::shared_ptr<rpc::Channel> channel_;
+  FakeQueue queue_;
+  std::unique_ptr<rpc::Server> queue_server_;
+  std::map<std::string, std::unique_ptr<FakeDaemon>> daemons_;
+};
+
+TEST_F(ServiceTest, AJobRunsFromSubmitToItsResult) {
+  StartFleet();
+  const std::string job = Submit(Spec("digits"))->job();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+
+  const queue::v1::SetJobRequest told = queue_.last();
+  EXPECT_EQ(told.call().job().job(), job);
+  EXPECT_EQ(told.workers_size(), 3);
+  EXPECT_EQ(told.spec().job_name(), "digits");
+  EXPECT_EQ(told.spec().member_tokens(), 39u);
+  EXPECT_EQ(told.spec().sources(0).fields().at("prompt"), "question");
+  ASSERT_EQ(told.spec().tasks_size(), 1);
+  EXPECT_THAT(told.spec().tasks(0).needs(), ElementsAre("messages"));
+
+  for (int k = 0; k < 3; ++k) Report(job, k);
+  ASSERT_TRUE(daemons_["trainer-0"]->link().Flush(absl::Seconds(10)));
+  daemons_["trainer-0"]->Done(job);
+  WaitFor(job, job::v1::JOB_STATE_SUCCEEDED);
+  const job::v1::JobStatus status = Get("digits");
+  EXPECT_EQ(status.result().steps(), 3);
+  EXPECT_DOUBLE_EQ(status.result().reward_last(), 0.5);
+  EXPECT_EQ(status.result().ledger().durable(), 64);
+  EXPECT_EQ(status.spec().name(), "digits");
+}
+
+TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheController) {
+  StartFleet();
+  const std::string job = Submit(Spec("digits"))->job();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  for (int k = 0; k < 5; ++k) Report(job, k);
+  std::vector<job::v1::WatchResponse> seen;
+  job::v1::WatchRequest request;
+  request.set_job(job);
+  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) { return r.has_step() && r.step().k() == 2; });
+
+  const std::string address = server_->address();
+  StopController();
+  Report(job, 5);  // Said to nobody.
+  StartController(address);
+  for (int k = 6; k < 9; ++k) Report(job, k);
+  for (const job::v1::WatchResponse& r : seen) {
+    if (r.has_event()) request.set_after_event(r.event().seq());
+    if (r.has_step()) request.set_after_step(r.step().k());
+  }
+  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) { return r.has_step() && r.step().k() == 8; });
+
+  std::vector<uint64_t> events;
+  std::vector<int64_t> steps;
+  for (const job::v1::WatchResponse& r : seen) {
+    if (r.has_event()) events.push_back(r.event().seq());
+    if (r.has_step()) steps.push_back(r.step().k());
+  }
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i], i + 1);
+  EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_EQ(Get(job).state(), job::v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Get(job).incarnation(), 1);
+}
+
+TEST_F(ServiceTest, SubmitIsIdempotentAndAnotherFileIsAConflictWithTheDifference) {
+  const auto first = Submit(Spec("digits"));
+  const auto again = Submit(Spec("digits"));
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(first->created());
+  EXPECT_FALSE(again->created());
+  EXPECT_EQ(first->job(), again->job());
+  job::v1::JobSpec other = Spec("digits");
+  other.mutable_run()->set_seed(8);
+  const absl::Status conflict = Submit(other, 'x').status();
+  EXPECT_EQ(conflict.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(conflict.message()), HasSubstr("seed"));
+}
+
+TEST_F(ServiceTest, WhatIsNotBuiltIsRefusedByNameAllAtOnce) {
+  job::v1::JobSpec spec = Spec("digits");
+  spec.mutable_queue()->mutable_keep()->set_durability("full");
+  spec.mutable_rollout()->mutable_sampling()->set_top_k(5);
+  const absl::Status status = Submit(spec).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("queue.keep.durability: full"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rollout.sampling.top_k: 5"));
+  spec = Spec("digits");
+  spec.set_kind("dpo");
+  EXPECT_THAT(std::string(Submit(spec).status().message()), HasSubstr("dpo"));
+
+  (void)Submit(Spec("digits"));
+  job::v1::ControlRequest pause;
+  pause.set_job("digits");
+  pause.set_verb(job::v1::VERB_PAUSE);
+  job::v1::ControlResponse response;
+  const absl::Status refused = rpc::Call(*channel_, pause, &response);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("PAUSE"));
+}
+
+TEST_F(ServiceTest, ALostRolloutIsReleasedAtTheQueue) {
+  StartFleet();
+  const std::string job = Submit(Spec("digits"))->job();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  daemons_.erase("rollout-0");
+  std::vector<job::v1::WatchResponse> seen;
+  job::v1::WatchRequest request;
+  request.set_job(job);
+  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) { return r.has_event() && r.event().code() == "daemon_lost"; });
+  daemons_["rollout-0"] = std::make_unique<FakeDaemon>(server_->address(), "rollout-0", rpc::Role::kRollout, "127.0.0.1:2");
+  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) {
+    return r.has_status() && r.status().conditions_size() == 0 && r.status().daemons_size() == 4;
+  });
+  EXPECT_THAT(queue_.released(), ElementsAre("rollout-0"));
+}
+
+TEST_F(ServiceTest, InspectAsksTheQueueAndWhyNamesWhoIsMissing) {
+  const std::string job = Submit(Spec("digits"))->job();
+  job::v1::WhyRequest why;
+  why.set_job(job);
+  job::v1::WhyResponse because;
+  ASSERT_TRUE(rpc::Call(*channel_, why, &because).ok());
+  ASSERT_EQ(because.chain_size(), 1);
+  EXPECT_THAT(because.chain(0).cause(), HasSubstr("trainer"));
+
+  StartFleet();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  job::v1::InspectRequest inspect;
+  inspect.set_job("digits");
+  inspect.mutable_queue_stats();
+  job::v1::InspectResponse answer;
+  ASSERT_TRUE(rpc::Call(*channel_, inspect, &answer).ok());
+  EXPECT_EQ(answer.queue_stats().version(), 41);
+}
+
+TEST_F(ServiceTest, ACancelledJobEndsCleanlyAndTheFleetIsListed) {
+  StartFleet();
+  const std::string job = Submit(Spec("digits"))->job();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  job::v1::ControlRequest cancel;
+  cancel.set_job(job);
+  cancel.set_verb(job::v1::VERB_CANCEL);
+  job::v1::ControlResponse response;
+  ASSERT_TRUE(rpc::Call(*channel_, cancel, &response).ok());
+  WaitFor(job, job::v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(queue_.phases().front(), queue::v1::PHASE_OPEN);
+
+  admin::v1::DaemonsResponse daemons;
+  ASSERT_TRUE(rpc::Call(*channel_, admin::v1::DaemonsRequest(), &daemons).ok());
+  EXPECT_EQ(daemons.daemons_size(), 4);
+}
+
+TEST_F(ServiceTest, UnknownJobsAreNotFoundEverywhere) {
+  job::v1::GetRequest get;
+  get.set_job("nobody");
+  job::v1::JobStatus status;
+  EXPECT_EQ(ReasonOf(rpc::Call(*channel_, get, &status)), "JOB");
+  job::v1::WatchRequest watch;
+  watch.set_job("nobody");
+  rpc::ClientStream stream(*channel_, *job::v1::WatchRequest::descriptor());
+  ASSERT_TRUE(stream.Write(watch));
+  stream.WritesDone();
+  job::v1::WatchResponse response;
+  EXPECT_FALSE(stream.Read(&response));
+  EXPECT_EQ(ReasonOf(stream.Finish()), "JOB");
+}
+
+TEST_F(ServiceTest, ASecondControllerOnTheSameDirectoryIsRefused) {
+  const auto second = MakeController({.id = "controller-1", .data_dir = dir_}, host_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(SpecTest, ASupervisedJobHasRowsOnlyAndNoRolloutsAndRewards) {
+  job::v1::JobSpec spec = Spec("sft");
+  spec.set_kind("sft");
+  spec.clear_rollout();
+  spec.clear_reward();
+  ASSERT_TRUE(CheckSpec(spec).ok()) << CheckSpec(spec);
+  EXPECT_EQ(NeedsOf(spec).rollouts.max, 0);
+  EXPECT_EQ(NeedsOf(spec).rewards.max, 0);
+  const queue::v1::QueueSpec queue = QueueSpecOf(spec);
+  EXPECT_TRUE(queue.rows_only());
+  EXPECT_EQ(queue.group_size(), 1u);
+  EXPECT_EQ(queue.tasks_size(), 0);
+}
+
+TEST(SpecTest, AMemberIsBoundedByTheContext) {
+  job::v1::JobSpec spec = Spec("digits");
+  spec.mutable_data()->mutable_order()->set_max_prompt(2048);
+  EXPECT_EQ(QueueSpecOf(spec).member_tokens(), 64u);
+}
+
+}  // namespace
+}  // namespace sluice::controller
