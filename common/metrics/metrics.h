@@ -83,8 +83,8 @@ class Registry {
   Histogram AddHistogram(absl::string_view name, absl::string_view help, absl::Span<const double> buckets,
                          const Labels& labels = {});
 
-  // `update` runs before each exposition, on the scraper's thread: for gauges that are read off a core. It must not call
-  // into the registry, and must stay callable as long as the registry.
+  // `update` runs before each exposition, on the scraper's thread and under no lock: for gauges that are read off a core. It
+  // may add metrics, and must stay callable as long as the registry.
   void BeforeCollect(std::function<void()> update);
 
   // The Prometheus text exposition.

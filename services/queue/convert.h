@@ -1,0 +1,71 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/rpc/payload.h"
+#include "services/queue/arena.h"
+#include "services/queue/core/event.h"
+#include "services/queue/core/job.h"
+#include "sluice/queue/v1/queue.pb.h"
+
+// Messages to and from the core's structs; nothing else is decided here than whether a message is well formed.
+// INVALID_ARGUMENT names the field.
+namespace sluice::queue {
+
+struct From {
+  std::string job;
+  Caller caller;
+};
+absl::StatusOr<From> FromProto(const common::v1::Call& call);
+// The request id of a call that owns no other key.
+absl::StatusOr<Id16> RequestOf(const common::v1::Call& call);
+
+absl::StatusOr<SetJob> FromProto(const v1::SetJobRequest& request);
+absl::StatusOr<Admit> FromProto(const v1::AdmitRequest& request);
+absl::StatusOr<Seal> FromProto(const v1::SealRequest& request);
+absl::StatusOr<Drop> FromProto(const v1::DropRequest& request);
+absl::StatusOr<LeaseTasks> FromProto(const v1::LeaseTasksRequest& request);
+absl::StatusOr<Renew> FromProto(const v1::RenewRequest& request);
+absl::StatusOr<Release> FromProto(const v1::ReleaseRequest& request);
+absl::StatusOr<AcquireBatch> FromProto(const v1::AcquireBatchRequest& request);
+absl::StatusOr<queue::Apply> FromProto(const v1::ApplyRequest& request);
+absl::StatusOr<AdvanceVersion> FromProto(const v1::AdvanceVersionRequest& request);
+absl::StatusOr<Durable> FromProto(const v1::DurableRequest& request);
+absl::StatusOr<Restore> FromProto(const v1::RestoreRequest& request);
+absl::StatusOr<Want> FromProto(const common::v1::Want& want);
+
+void ToProto(const SetJobAnswer& answer, v1::SetJobResponse* out);
+void ToProto(const AdmitAnswer& answer, const Sampling& sampling, v1::AdmitResponse* out);
+void ToProto(const ItemsAnswer& answer, v1::SealResponse* out);
+void ToProto(const ItemsAnswer& answer, v1::DropResponse* out);
+void ToProto(const LeaseTasksAnswer& answer, v1::LeaseTasksResponse* out);
+void ToProto(const RenewAnswer& answer, v1::RenewResponse* out);
+void ToProto(const ReleaseAnswer& answer, v1::ReleaseResponse* out);
+void ToProto(const AcquireBatchAnswer& answer, v1::AcquireBatchResponse* out);
+void ToProto(const ApplyAnswer& answer, v1::ApplyResponse* out);
+void ToProto(const AdvanceVersionAnswer& answer, v1::AdvanceVersionResponse* out);
+void ToProto(const DurableAnswer& answer, v1::DurableResponse* out);
+void ToProto(const RestoreAnswer& answer, v1::RestoreResponse* out);
+void ToProto(const StatsAnswer& answer, v1::StatsResponse* out);
+void ToProto(const PeekRow& row, v1::PeekRow* out);
+void ToProto(const WaitEdge& edge, common::v1::WaitEdge* out);
+void ToProto(const Ledger& ledger, common::v1::Ledger* out);
+void ToProto(const Loaded& loaded, common::v1::Loaded* out);
+void ToProto(const TrajectoryRef& ref, common::v1::TrajectoryRef* out);
+void ToProto(const Want& want, common::v1::Want* out);
+
+// What a Put message carries: the records that are well formed, and those that are not.
+struct PutBatch {
+  std::vector<Record> records;
+  std::vector<uint32_t> places;  // Of records: their index in the message.
+  std::vector<Failed> failed;
+};
+// Copies the payload into the arena, checking each field's CRC. INVALID_ARGUMENT: the message as a whole is malformed.
+absl::StatusOr<PutBatch> ReadRecords(const v1::PutHeader& header, const rpc::Frame& frame, Arena* arena);
+
+// A record for Get: small fields inline, the rest as slices for the payload, which share the record's memory.
+void ToProto(const Record& record, common::v1::Record* out, std::vector<rpc::PayloadSlice>* payload);
+
+}  // namespace sluice::queue

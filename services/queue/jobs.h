@@ -1,0 +1,67 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "services/queue/arena.h"
+#include "services/queue/runner.h"
+
+namespace sluice::queue {
+
+// The jobs of one queue daemon. A job begins with its first SetJob, whose data files are read on a thread of their own, and
+// goes with phase FREED.
+//
+// Thread-safe. Owns two threads: `timer` ticks the jobs, `load` reads data files.
+class JobTable {
+ public:
+  struct Options {
+    Clock* clock = Clock::Real();
+    std::function<void(const std::shared_ptr<JobRunner>&)> added;  // A job began: metrics. May be empty.
+    std::function<void(const std::shared_ptr<JobRunner>&)> removed;
+  };
+  explicit JobTable(Options options);
+  ~JobTable();  // Shut().
+
+  // Of the daemon, as the controller gave it; part of group ids. Before the first job.
+  void SetIncarnation(int64_t incarnation) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // UNAVAILABLE NOT_LISTED: the job has not been heard of (yet).
+  absl::StatusOr<std::shared_ptr<JobRunner>> Find(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::shared_ptr<JobRunner>> All() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // `name`: of the job, for people. `done` may run on any thread.
+  void SetJob(const std::string& job, const std::string& name, const Caller& caller, queue::SetJob input, JobRunner::Done done) ABSL_LOCKS_EXCLUDED(mu_);
+
+  Arena* arena() { return &arena_; }
+
+  // Ends all parked calls with UNAVAILABLE and joins the threads. Idempotent.
+  void Shut() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Load(const std::string& job, const std::string& name, const Caller& caller, queue::SetJob input, JobRunner::Done done);
+  void Forward(const std::shared_ptr<JobRunner>& runner, const std::string& job, const Caller& caller, queue::SetJob input, JobRunner::Done done);
+  void Remove(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  void LoadLoop() ABSL_LOCKS_EXCLUDED(mu_);
+  void TimerLoop() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  Arena arena_;
+  Mutex mu_;
+  CondVar load_, timer_;
+  bool shut_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t incarnation_ ABSL_GUARDED_BY(mu_) = 1;
+  std::map<std::string, std::shared_ptr<JobRunner>> jobs_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::function<void()>> loads_ ABSL_GUARDED_BY(mu_);
+  Instant wake_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
+  std::thread load_thread_, timer_thread_;
+};
+
+}  // namespace sluice::queue

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/file.h"
+#include "common/daemon/controller_link.h"
+#include "common/daemon/daemon.h"
+#include "services/queue/jobs.h"
+#include "services/queue/metrics.h"
+#include "services/queue/service.h"
+
+namespace sluice::queue {
+
+// sluice-queue: the jobs that the controller sets, served from memory.
+class QueueProgram : public daemon::Program {
+ public:
+  // FAILED_PRECONDITION: another process owns the data directory.
+  static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
+  ~QueueProgram() override;
+
+  std::vector<grpc::Service*> services() override;
+  absl::Status Start(const std::string& address, const std::string& ops) override;
+  absl::Status Ready() override;
+  void Drain() override;
+
+ private:
+  QueueProgram(const daemon::Host& host, std::optional<DirLock> lock);
+
+  const daemon::Host host_;
+  const std::optional<DirLock> lock_;       // Of the data directory.
+  const std::shared_ptr<Metrics> metrics_;  // The registry keeps a share.
+  JobTable jobs_;
+  QueueServer server_;
+  const std::unique_ptr<grpc::Service> admin_;
+  std::unique_ptr<daemon::ControllerLink> link_;
+};
+
+}  // namespace sluice::queue

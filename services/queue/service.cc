@@ -1,0 +1,277 @@
+#include "services/queue/service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/rpc/status.h"
+#include "services/queue/convert.h"
+#include "services/queue/jobs.h"
+#include "services/queue/metrics.h"
+#include "services/queue/streams.h"
+#include "sluice/queue/v1/queue.grpc.pb.h"
+
+namespace sluice::queue {
+namespace {
+constexpr absl::Duration kBeat = absl::Seconds(10);
+constexpr size_t kPeekRows = 500;  // A page.
+
+using Base = v1::QueueService::WithRawCallbackMethod_Put<v1::QueueService::WithRawCallbackMethod_Get<v1::QueueService::CallbackService>>;
+
+// One unary call under way: finished once, by its answer or because its client went away. Whoever claims it finishes it;
+// request and response are gone soon after.
+class CallReactor : public grpc::ServerUnaryReactor {
+ public:
+  static std::shared_ptr<CallReactor> Make() {
+    auto reactor = std::make_shared<CallReactor>();
+    reactor->self_ = reactor;
+    return reactor;
+  }
+  bool Claim() { return !claimed_.exchange(true); }
+  void End(const absl::Status& status) {
+    if (Claim()) Finish(rpc::ToGrpcStatus(status));
+  }
+  // `forget` runs should the client go away before the answer.
+  void SetForget(std::function<void()> forget) {
+    bool now = false;
+    {
+      MutexLock lock(&mu_);
+      now = cancelled_;
+      if (!now) forget_ = std::move(forget);
+    }
+    if (now) forget();
+  }
+  void OnCancel() override {
+    std::function<void()> forget;
+    {
+      MutexLock lock(&mu_);
+      cancelled_ = true;
+      forget = std::move(forget_);
+    }
+    if (forget) forget();
+    End(absl::CancelledError("the caller is gone"));
+  }
+  void OnDone() override { self_.reset(); }
+
+ private:
+  std::shared_ptr<CallReactor> self_;  // Until OnDone.
+  std::atomic<bool> claimed_ = false;
+  Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<void()> forget_ ABSL_GUARDED_BY(mu_);
+};
+}  // namespace
+
+class QueueServer::Impl final : public Base {
+ public:
+  Impl(JobTable* jobs, Metrics* metrics) : jobs_(jobs), metrics_(metrics), beats_([this] { BeatLoop(); }) {}
+  ~Impl() override { Shut(); }
+
+  grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext*, const v1::SetJobRequest* request, v1::SetJobResponse* response) override {
+    const std::shared_ptr<CallReactor> reactor = CallReactor::Make();
+    const absl::StatusOr<From> from = FromProto(request->call());
+    absl::StatusOr<queue::SetJob> input = FromProto(*request);
+    if (!from.ok() || !input.ok()) {
+      reactor->End(from.ok() ? input.status() : from.status());
+    } else {
+      jobs_->SetJob(from->job, request->spec().job_name(), from->caller, *std::move(input),
+                    [reactor, response](Reply reply) {
+                      Answer<SetJobAnswer>(*reactor, reply, [&](const SetJobAnswer& answer) { ToProto(answer, response); });
+                    });
+    }
+    return reactor.get();
+  }
+  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*, const v1::AdmitRequest* request, v1::AdmitResponse* response) override {
+    return Serve<AdmitAnswer>(request, response, "Admit");
+  }
+  grpc::ServerUnaryReactor* Seal(grpc::CallbackServerContext*, const v1::SealRequest* request, v1::SealResponse* response) override {
+    return Serve<ItemsAnswer>(request, response);
+  }
+  grpc::ServerUnaryReactor* Drop(grpc::CallbackServerContext*, const v1::DropRequest* request, v1::DropResponse* response) override {
+    return Serve<ItemsAnswer>(request, response);
+  }
+  grpc::ServerUnaryReactor* LeaseTasks(grpc::CallbackServerContext*, const v1::LeaseTasksRequest* request, v1::LeaseTasksResponse* response) override {
+    return Serve<LeaseTasksAnswer>(request, response, "LeaseTasks");
+  }
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext*, const v1::RenewRequest* request, v1::RenewResponse* response) override {
+    return Serve<RenewAnswer>(request, response);
+  }
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext*, const v1::ReleaseRequest* request, v1::ReleaseResponse* response) override {
+    return Serve<ReleaseAnswer>(request, response);
+  }
+  grpc::ServerUnaryReactor* AcquireBatch(grpc::CallbackServerContext*, const v1::AcquireBatchRequest* request, v1::AcquireBatchResponse* response) override {
+    return Serve<AcquireBatchAnswer>(request, response, "AcquireBatch");
+  }
+  grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext*, const v1::ApplyRequest* request, v1::ApplyResponse* response) override {
+    return Serve<ApplyAnswer>(request, response);
+  }
+  grpc::ServerUnaryReactor* AdvanceVersion(grpc::CallbackServerContext*, const v1::AdvanceVersionRequest* request, v1::AdvanceVersionResponse* response) override {
+    return Serve<AdvanceVersionAnswer>(request, response);
+  }
+  grpc::ServerUnaryReactor* Durable(grpc::CallbackServerContext*, const v1::DurableRequest* request, v1::DurableResponse* response) override {
+    return Serve<DurableAnswer>(request, response);
+  }
+  grpc::ServerUnaryReactor* Restore(grpc::CallbackServerContext*, const v1::RestoreRequest* request, v1::RestoreResponse* response) override {
+    return Serve<RestoreAnswer>(request, response);
+  }
+
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const v1::StatsRequest* request, v1::StatsResponse* response) override {
+    return Read(context, request->call(), [&](const Job& job, Instant) {
+      ToProto(job.Stats(), response);
+      return absl::OkStatus();
+    });
+  }
+  grpc::ServerUnaryReactor* Peek(grpc::CallbackServerContext* context, const v1::PeekRequest* request, v1::PeekResponse* response) override {
+    return Read(context, request->call(), [&](const Job& job, Instant now) -> absl::Status {
+      if (request->what() < v1::PEEK_WHAT_GROUPS || request->what() > v1::PEEK_WHAT_VIOLATIONS) return absl::InvalidArgumentError("what is unset");
+      uint64_t first = 0;
+      if (!request->page().empty() && !absl::SimpleAtoi(request->page(), &first)) return absl::InvalidArgumentError("page is not from an answer");
+      std::set<std::string> ids;
+      for (const std::string& id : request->ids()) ids.insert(ToHex(id));
+      uint64_t place = 0;
+      for (const PeekRow& row : job.Peek(static_cast<PeekWhat>(request->what()), request->state(), now)) {
+        if (!ids.empty() && !ids.contains(row.node.id)) continue;
+        if (place++ < first) continue;
+        if (response->rows_size() == kPeekRows) {
+          response->set_page(absl::StrCat(place - 1));
+          break;
+        }
+        ToProto(row, response->add_rows());
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(grpc::CallbackServerContext*) override { return new PutReactor(jobs_); }
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext*, const grpc::ByteBuffer* request) override {
+    return new GetReactor(jobs_, *request);
+  }
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*, const v1::WatchRequest* request) override {
+    const std::shared_ptr<WatchReactor> reactor = WatchReactor::Make();
+    if (absl::Status status = StartWatch(request->call(), reactor); !status.ok()) reactor->End(rpc::ToGrpcStatus(status));
+    return reactor.get();
+  }
+
+  std::vector<common::v1::WaitEdge> Explain(const std::string& job) {
+    std::vector<common::v1::WaitEdge> edges;
+    const auto runner = jobs_->Find(job);
+    if (!runner.ok()) return edges;
+    for (const WaitEdge& edge : (*runner)->Look([](const Job& core, Instant now) { return core.Explain(now); })) ToProto(edge, &edges.emplace_back());
+    return edges;
+  }
+
+  void Shut() {
+    std::set<std::shared_ptr<WatchReactor>> open;
+    {
+      MutexLock lock(&mu_);
+      if (shut_) return;
+      shut_ = true;
+      stop_.NotifyAll();
+      open = watches_;
+    }
+    beats_.join();
+    for (const auto& watch : open) watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the queue is shutting down"));
+  }
+
+ private:
+  // `write` puts the result into the response.
+  template <typename Result, typename Write>
+  static void Answer(CallReactor& reactor, const Reply& reply, Write write) {
+    if (!reactor.Claim()) return;
+    const auto* status = std::get_if<absl::Status>(&reply);
+    if (status == nullptr) write(std::get<Result>(reply));
+    reactor.Finish(status == nullptr ? grpc::Status::OK : rpc::ToGrpcStatus(*status));
+  }
+
+  template <typename Result, typename Request, typename Response>
+  grpc::ServerUnaryReactor* Serve(const Request* request, Response* response, const char* parked = nullptr) {
+    const std::shared_ptr<CallReactor> reactor = CallReactor::Make();
+    const absl::StatusOr<From> from = FromProto(request->call());
+    auto input = FromProto(*request);
+    absl::StatusOr<std::shared_ptr<JobRunner>> runner = !from.ok() ? from.status() : !input.ok() ? input.status() : jobs_->Find(from->job);
+    if (!runner.ok()) {
+      reactor->End(runner.status());
+      return reactor.get();
+    }
+    const absl::Time start = absl::Now();
+    JobRunner* const job = runner->get();
+    const uint64_t call = job->Run(from->caller, *std::move(input), [this, reactor, response, start, parked, job](Reply reply) {
+      if (parked != nullptr) metrics_->ObserveWait(job->name(), parked, absl::Now() - start);
+      Answer<Result>(*reactor, reply, [&](const Result& result) {
+        if constexpr (std::is_same_v<Result, AdmitAnswer>) {
+          ToProto(result, job->sampling(), response);
+        } else {
+          ToProto(result, response);
+        }
+      });
+    });
+    if (parked != nullptr) reactor->SetForget([runner = *runner, call] { runner->Forget(call); });
+    return reactor.get();
+  }
+
+  template <typename F>
+  grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context, const common::v1::Call& call, F f) {
+    const absl::StatusOr<From> from = FromProto(call);
+    absl::Status status = from.status();
+    if (status.ok()) {
+      const auto runner = jobs_->Find(from->job);
+      status = runner.ok() ? (*runner)->Look(f) : runner.status();
+    }
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(rpc::ToGrpcStatus(status));
+    return reactor;
+  }
+
+  absl::Status StartWatch(const common::v1::Call& call, const std::shared_ptr<WatchReactor>& reactor) {
+    SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(call));
+    SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
+    SLUICE_RETURN_IF_ERROR(runner->Look([&](const Job& job, Instant) { return job.Known(from.caller); }));
+    {
+      MutexLock lock(&mu_);
+      if (shut_) return absl::UnavailableError("the queue is shutting down");
+      watches_.insert(reactor);
+    }
+    const std::weak_ptr<WatchReactor> weak = reactor;
+    reactor->Follow(runner, from.caller, [this, weak] {
+      MutexLock lock(&mu_);
+      watches_.erase(weak.lock());
+    });
+    return absl::OkStatus();
+  }
+
+  void BeatLoop() {
+    while (true) {
+      std::set<std::shared_ptr<WatchReactor>> open;
+      {
+        MutexLock lock(&mu_);
+        if (!shut_) stop_.WaitFor(&mu_, kBeat);
+        if (shut_) return;
+        open = watches_;
+      }
+      for (const auto& watch : open) watch->Beat();
+    }
+  }
+
+  JobTable* const jobs_;
+  Metrics* const metrics_;
+  Mutex mu_;
+  CondVar stop_;
+  bool shut_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<std::shared_ptr<WatchReactor>> watches_ ABSL_GUARDED_BY(mu_);
+  std::thread beats_;
+};
+
+QueueServer::QueueServer(JobTable* jobs, Metrics* metrics) : impl_(std::make_unique<Impl>(jobs, metrics)) {}
+QueueServer::~QueueServer() = default;
+grpc::Service* QueueServer::service() { return impl_.get(); }
+std::vector<common::v1::WaitEdge> QueueServer::Explain(const std::string& job) { return impl_->Explain(job); }
+void QueueServer::Shut() { impl_->Shut(); }
+
+}  // namespace sluice::queue
