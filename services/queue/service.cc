@@ -23,7 +23,14 @@ namespace {
 constexpr absl::Duration kBeat = absl::Seconds(10);
 constexpr size_t kPeekRows = 500;  // A page.
 
-using Base = v1::QueueService::WithRawCallbackMethod_Put<v1::QueueService::WithRawCallbackMethod_Get<v1::QueueService::CallbackService>>;
+// All methods by callback; Put and Get as raw bytes. Spelled out, for CallbackService has a typed Put that a raw one cannot
+// override. Retask is served by nothing yet: UNIMPLEMENTED.
+using Q = v1::QueueService;
+using Jobs = Q::WithCallbackMethod_SetJob<Q::WithCallbackMethod_Stats<Q::WithCallbackMethod_Peek<Q::WithCallbackMethod_Retask<Q::Service>>>>;
+using Shared = Q::WithCallbackMethod_Renew<Q::WithCallbackMethod_Release<Q::WithCallbackMethod_Watch<Q::WithRawCallbackMethod_Get<Jobs>>>>;
+using Writers = Q::WithCallbackMethod_Admit<Q::WithRawCallbackMethod_Put<Q::WithCallbackMethod_Seal<Q::WithCallbackMethod_Drop<Q::WithCallbackMethod_LeaseTasks<Shared>>>>>;
+using Base = Q::WithCallbackMethod_AcquireBatch<Q::WithCallbackMethod_Apply<
+    Q::WithCallbackMethod_AdvanceVersion<Q::WithCallbackMethod_Durable<Q::WithCallbackMethod_Restore<Writers>>>>>;
 
 // One unary call under way: finished once, by its answer or because its client went away. Whoever claims it finishes it;
 // request and response are gone soon after.

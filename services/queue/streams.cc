@@ -1,5 +1,7 @@
 #include "services/queue/streams.h"
 
+#include <grpcpp/impl/codegen/proto_utils.h>
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -97,7 +97,7 @@ class Job {
   // When a Tick is due at the latest; infinite: none.
   Instant NextWake();
 
-  // Reads. LEASE_LOST: `lease` does not cover a want's owner. `controller`: needs no lease.
+  // Reads. LEASE_LOST: neither `lease` nor another lease of the caller covers a want's owner. `controller`: needs no lease.
   absl::StatusOr<ReadAnswer> Read(const Caller& caller, bool controller, const Id16& lease, const std::vector<Want>& wants) const;
   WatchState watch() const;
   StatsAnswer Stats() const;
@@ -248,6 +248,7 @@ class Job {
   void GiveBack(const Batch& batch);  // Its groups compete anew.
   std::string MakeCursor() const;
 
+  bool Holds(const Caller& caller, const Group& group) const;
   Group* Find(const GroupId& id);
   const Group* Find(const GroupId& id) const;
 

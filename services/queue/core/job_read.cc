@@ -76,7 +76,7 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
     }
     if (!controller) {
       const bool covered = entry->kind == LeaseKind::kBatch ? group->batch == entry->batch : group->id.ordinal == entry->group;
-      if (!covered) return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat("Get: the lease does not cover ", want.owner.str()));
+      if (!covered && !Holds(caller, *group)) return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat("Get: the lease does not cover ", want.owner.str()));
     }
     if (member == nullptr) {
       ReadPieces(group->prompt, {.group = group->id}, want, answer.records);
@@ -91,6 +91,17 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
     if (!whole.fields.empty()) answer.records.push_back(std::move(whole));
   }
   return answer;
+}
+
+// Whether the caller holds a lease on a member of the group or on a task of one: then one Get may read many groups.
+bool Job::Holds(const Caller& caller, const Group& group) const {
+  const auto mine = [&](const std::optional<Id16>& lease) {
+    const LeaseEntry* entry = lease ? leases_.Find(*lease) : nullptr;
+    return entry != nullptr && entry->worker == caller.worker && entry->incarnation == caller.incarnation;
+  };
+  return std::any_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) {
+    return mine(member.lease) || std::any_of(member.tasks.begin(), member.tasks.end(), [&](const MemberTask& task) { return mine(task.lease); });
+  });
 }
 
 WatchState Job::watch() const {
