@@ -1,5 +1,6 @@
 #include "services/trainer/core/trainer.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
@@ -401,5 +402,9 @@ absl::StatusOr<TensorSet> Trainer::Weights() const {
 absl::StatusOr<TensorSet> Trainer::Moments() const { return impl_->optimizer_.Moments(); }
 int64_t Trainer::updates() const { return impl_->optimizer_.updates(); }
 int64_t Trainer::skips_in_a_row() const { return impl_->skips_in_a_row_; }
+
+void SetComputeThreads(int threads) {
+  if (threads > 0) at::set_num_threads(threads);
+}
 
 }  // namespace sluice::trainer

@@ -63,4 +63,7 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
 };
 
+// Threads that one operation may use; 0: as many as the machine has. Of the process; before the first Trainer.
+void SetComputeThreads(int threads);
+
 }  // namespace sluice::trainer

@@ -1,0 +1,220 @@
+#include "services/trainer/batch_payload.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
+#include "common/base/status.h"
+#include "common/queue_client/queue_client.h"
+#include "sluice/queue/v1/queue.pb.h"
+
+namespace sluice::trainer {
+namespace {
+
+using common::v1::Field;
+using common::v1::Record;
+
+constexpr uint64_t kMaxTokens = 1 << 26;  // Of one trajectory.
+
+// Where the columns of one owner go while they are read.
+struct Slot {
+  Trajectory* trajectory = nullptr;  // Null: the group's prompt.
+  std::vector<int32_t> prompt;       // The group's, as it comes.
+  std::vector<uint8_t> sampled;      // [T] 1 where a token has a log-prob.
+};
+
+// A group id and a member; a prompt's key ends after the group.
+std::string KeyOf(const common::v1::TrajectoryRef& owner) {
+  return owner.has_member() ? absl::StrCat(owner.group(), "/", owner.member()) : owner.group();
+}
+
+class Assembly {
+ public:
+  explicit Assembly(const queue::v1::Batch& batch) : batch_(batch) {
+    groups_.resize(batch.groups_size());
+    for (int g = 0; g < batch.groups_size(); ++g) groups_[g].members.resize(batch.groups(g).members_size());
+  }
+
+  absl::StatusOr<std::vector<Group>> Run(QueueClient& queue) {
+    std::vector<common::v1::Want> wants;
+    for (int g = 0; g < batch_.groups_size(); ++g) SLUICE_RETURN_IF_ERROR(Open(batch_.groups(g), groups_[g], wants));
+    SLUICE_RETURN_IF_ERROR(
+        queue.Get(batch_.lease().id(), wants, [this](const Record& record, int field) { return Place(record, field); }));
+    SLUICE_RETURN_IF_ERROR(failure_);
+    for (int g = 0; g < batch_.groups_size(); ++g) SLUICE_RETURN_IF_ERROR(Close(batch_.groups(g), groups_[g]));
+    return std::move(groups_);
+  }
+
+ private:
+  absl::Status Open(const queue::v1::BatchGroup& from, Group& to, std::vector<common::v1::Want>& wants);
+  char* Place(const Record& record, int index);
+  char* PlaceInPrompt(const Field& field, uint64_t at, uint64_t count, Slot& slot);
+  char* PlaceInMember(const Record& record, const Field& field, Slot& slot);
+  absl::Status Close(const queue::v1::BatchGroup& from, Group& to);
+  char* Fail(const Record& record, absl::string_view what) {
+    failure_ = absl::DataLossError(absl::StrCat("group ", ToHex(record.owner().group()), " member ", record.owner().member(), ": ", what));
+    return nullptr;
+  }
+
+  const queue::v1::Batch& batch_;
+  std::vector<Group> groups_;
+  absl::flat_hash_map<std::string, Slot> slots_;  // By KeyOf.
+  absl::Status failure_;
+};
+
+absl::Status Assembly::Open(const queue::v1::BatchGroup& from, Group& to, std::vector<common::v1::Want>& wants) {
+  SLUICE_ASSIGN_OR_RETURN(to.id, Id16::FromBytes(from.group()));
+  to.pool.assign(from.pool().begin(), from.pool().end());
+  common::v1::Want& prompt = wants.emplace_back();
+  prompt.mutable_owner()->set_group(from.group());
+  prompt.add_names("tokens");
+  slots_[KeyOf(prompt.owner())] = {};
+  for (int m = 0; m < from.members_size(); ++m) {
+    const queue::v1::BatchMember& member = from.members(m);
+    Trajectory& trajectory = to.members[m];
+    trajectory.member = member.member();
+    trajectory.attempt = member.attempt();
+    trajectory.crc32c = member.crc32c();
+    for (const queue::v1::TokenRun& run : member.masked()) trajectory.masked.push_back({run.first(), run.count()});
+    trajectory.truncated = member.finish() == common::v1::FINISH_LENGTH || member.finish() == common::v1::FINISH_TRUNCATED;
+    trajectory.tokens.resize(member.tokens());
+    trajectory.mask.resize(member.tokens());
+    trajectory.logprobs.resize(member.tokens());
+    trajectory.versions.assign(member.tokens(), -1);
+
+    common::v1::Want& want = wants.emplace_back();
+    want.mutable_owner()->set_group(from.group());
+    want.mutable_owner()->set_member(member.member());
+    want.mutable_owner()->set_attempt(member.attempt());
+    want.add_names("tokens");
+    want.add_names("logprobs");
+    slots_[KeyOf(want.owner())] = {&trajectory, {}, std::vector<uint8_t>(member.tokens())};
+  }
+  return absl::OkStatus();
+}
+
+char* Assembly::Place(const Record& record, int index) {
+  const Field& field = record.fields(index);
+  const auto slot = slots_.find(KeyOf(record.owner()));
+  if (slot == slots_.end() || !record.has_piece() || (field.name() != "tokens" && field.name() != "logprobs")) return nullptr;
+  const uint64_t count = record.piece().count();
+  if (count > kMaxTokens || record.piece().at() > kMaxTokens || field.from() % 4 != 0 || field.bytes() % 4 != 0 ||
+      field.from() + field.bytes() > count * 4) {
+    return Fail(record, absl::StrCat("field ", field.name(), " does not fit its piece of ", count, " tokens"));
+  }
+  if (slot->second.trajectory == nullptr) return PlaceInPrompt(field, record.piece().at(), count, slot->second);
+  return PlaceInMember(record, field, slot->second);
+}
+
+char* Assembly::PlaceInPrompt(const Field& field, uint64_t at, uint64_t count, Slot& slot) {
+  if (field.name() != "tokens") return nullptr;
+  if (slot.prompt.size() < at + count) slot.prompt.resize(at + count);
+  return reinterpret_cast<char*>(slot.prompt.data() + at) + field.from();
+}
+
+char* Assembly::PlaceInMember(const Record& record, const Field& field, Slot& slot) {
+  const common::v1::Piece& piece = record.piece();
+  Trajectory& trajectory = *slot.trajectory;
+  if (piece.at() + piece.count() > trajectory.tokens.size()) {
+    return Fail(record, absl::StrCat("a piece ends at ", piece.at() + piece.count(), " of ", trajectory.tokens.size(), " tokens"));
+  }
+  if (field.name() == "logprobs") {
+    std::fill_n(slot.sampled.begin() + piece.at(), piece.count(), 1);
+    return reinterpret_cast<char*>(trajectory.logprobs.data() + piece.at()) + field.from();
+  }
+  if (piece.role() == common::v1::SEGMENT_ROLE_SAMPLED && piece.trainable()) {
+    uint64_t t = piece.at();
+    for (const common::v1::VersionRun& run : piece.runs()) {
+      for (uint32_t i = 0; i < run.count() && t < piece.at() + piece.count(); ++i, ++t) {
+        trajectory.mask[t] = 1;
+        trajectory.versions[t] = run.version().number();
+      }
+    }
+  }
+  return reinterpret_cast<char*>(trajectory.tokens.data() + piece.at()) + field.from();
+}
+
+absl::Status CheckMember(const queue::v1::BatchMember& member, const Trajectory& trajectory, size_t prompt,
+                         const std::vector<uint8_t>& sampled) {
+  const auto bytes = [](const auto* data, size_t count) { return absl::string_view(reinterpret_cast<const char*>(data), count * 4); };
+  uint32_t crc = Crc32c(bytes(trajectory.tokens.data() + prompt, trajectory.tokens.size() - prompt));
+  for (size_t t = prompt; t < sampled.size();) {
+    size_t end = t;
+    while (end < sampled.size() && sampled[end]) ++end;
+    crc = Crc32c(bytes(trajectory.logprobs.data() + t, end - t), crc);
+    t = end + 1;
+  }
+  if (crc != member.crc32c()) {
+    return absl::DataLossError(absl::StrCat("CRC32C of its tokens and log-probs is ", crc, ", the batch says ", member.crc32c()));
+  }
+  const uint64_t trained = static_cast<uint64_t>(std::count(trajectory.mask.begin(), trajectory.mask.end(), 1));
+  if (trained != member.trained()) {
+    return absl::DataLossError(absl::StrCat(trained, " tokens train, the batch says ", member.trained()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeReward(const queue::v1::BatchMember& member, Trajectory& trajectory) {
+  for (const Field& field : member.fields()) {
+    if (field.name() != "task_reward" || field.inline_().size() != sizeof(double)) continue;
+    std::memcpy(&trajectory.reward, field.inline_().data(), sizeof(double));
+    return absl::OkStatus();
+  }
+  return absl::DataLossError("it has no task_reward");
+}
+
+absl::Status Assembly::Close(const queue::v1::BatchGroup& from, Group& to) {
+  const std::vector<int32_t>& prompt = slots_[from.group()].prompt;
+  for (int m = 0; m < from.members_size(); ++m) {
+    Trajectory& trajectory = to.members[m];
+    const auto close = [&]() -> absl::Status {
+      if (prompt.size() > trajectory.tokens.size()) return absl::DataLossError("its prompt is longer than it is");
+      std::copy(prompt.begin(), prompt.end(), trajectory.tokens.begin());
+      for (const TokenRun& run : trajectory.masked) {
+        if (run.first + run.count > trajectory.mask.size()) return absl::DataLossError("a masked run lies outside of it");
+        std::fill_n(trajectory.mask.begin() + run.first, run.count, 0);
+        std::fill_n(trajectory.versions.begin() + run.first, run.count, -1);
+      }
+      common::v1::TrajectoryRef owner;
+      owner.set_group(from.group());
+      owner.set_member(trajectory.member);
+      SLUICE_RETURN_IF_ERROR(CheckMember(from.members(m), trajectory, prompt.size(), slots_[KeyOf(owner)].sampled));
+      return TakeReward(from.members(m), trajectory);
+    };
+    if (absl::Status status = close(); !status.ok()) {
+      return Annotate(status, absl::StrCat("group ", to.id.hex(), " member ", trajectory.member));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::v1::Batch& batch) {
+  if (batch.groups_size() == 0) return std::vector<Group>();
+  return Assembly(batch).Run(queue);
+}
+
+absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode, const queue::v1::Batch& batch) {
+  std::vector<Group> groups;
+  for (const queue::v1::BatchGroup& from : batch.groups()) {
+    Group& to = groups.emplace_back();
+    SLUICE_ASSIGN_OR_RETURN(to.id, Id16::FromBytes(from.group()));
+    absl::StatusOr<EncodedRow> row = encode(from.row().source(), from.row().json());
+    if (!row.ok()) return Annotate(row.status(), absl::StrCat("row ", from.row().index(), " of ", from.row().source()));
+    for (const queue::v1::BatchMember& member : from.members()) {
+      Trajectory& trajectory = to.members.emplace_back();
+      trajectory.member = member.member();
+      trajectory.attempt = member.attempt();
+      trajectory.crc32c = member.crc32c();
+      trajectory.tokens = row->tokens;
+      trajectory.mask = row->mask;
+    }
+  }
+  return groups;
+}
+
+}  // namespace sluice::trainer

@@ -1,0 +1,124 @@
+#include "services/trainer/batch_reader.h"
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/queue_client/lease_keeper.h"
+#include "common/queue_client/queue_client.h"
+#include "sluice/queue/v1/queue.pb.h"
+
+namespace sluice::trainer {
+
+struct BatchReader::Impl {
+  QueueClient* const queue;
+  LeaseKeeper* const leases;
+  const Options options;
+  std::thread thread;
+
+  mutable Mutex mu;
+  CondVar changed;
+  std::deque<Slice> slices ABSL_GUARDED_BY(mu);  // At most those of two batches.
+  int64_t version ABSL_GUARDED_BY(mu) = 0;       // K.
+  std::map<int64_t, std::string> held ABSL_GUARDED_BY(mu);  // Leases of batches read and not applied, by k.
+  bool stopped ABSL_GUARDED_BY(mu) = false;
+  absl::Status failure ABSL_GUARDED_BY(mu);
+  std::optional<common::v1::WaitEdge> edge ABSL_GUARDED_BY(mu);
+
+  void Run() {
+    absl::Status status;
+    for (int64_t k = options.first; status.ok() && AwaitTurn(k); ++k) status = ReadBatch(k);
+    MutexLock lock(&mu);
+    failure = status.ok() ? absl::CancelledError("the reader was stopped") : status;
+    changed.NotifyAll();
+  }
+
+  // Batch K + 1 is as far as the queue lets a trainer look ahead.
+  bool AwaitTurn(int64_t k) {
+    MutexLock lock(&mu);
+    while (!stopped && (k > version + 1 || k == options.end)) changed.Wait(&mu);
+    return !stopped;
+  }
+
+  absl::Status ReadBatch(int64_t k) {
+    uint32_t from = 0;
+    while (true) {
+      queue::v1::AcquireBatchRequest request;
+      request.set_k(k);
+      request.set_from(from);
+      request.set_stream(options.stream);
+      SLUICE_ASSIGN_OR_RETURN(const queue::v1::AcquireBatchResponse response, queue->AcquireBatch(std::move(request)));
+      if (!response.has_batch()) {
+        MutexLock lock(&mu);
+        if (stopped) return absl::CancelledError("the reader was stopped");
+        edge = response.edge();
+        continue;
+      }
+      const queue::v1::Batch& batch = response.batch();
+      leases->Hold(batch.lease().id());
+      {
+        MutexLock lock(&mu);
+        held[k] = batch.lease().id();
+      }
+      from = batch.from() + static_cast<uint32_t>(batch.groups_size());
+      Slice slice{k, {}, batch.closed() && from >= batch.size(), batch.crc32c(), batch.lease().id()};
+      SLUICE_ASSIGN_OR_RETURN(slice.groups, options.encode_row ? EncodeGroups(options.encode_row, batch) : FetchGroups(*queue, batch));
+      const bool closed = slice.closed;
+      MutexLock lock(&mu);
+      edge.reset();
+      slices.push_back(std::move(slice));
+      changed.NotifyAll();
+      if (closed) return absl::OkStatus();
+    }
+  }
+};
+
+BatchReader::BatchReader(QueueClient* queue, LeaseKeeper* leases, Options options)
+    : impl_(new Impl{.queue = queue, .leases = leases, .options = std::move(options)}) {
+  impl_->version = impl_->options.first;
+  impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
+}
+
+BatchReader::~BatchReader() { Stop(); }
+
+std::vector<std::string> BatchReader::Stop() {
+  {
+    MutexLock lock(&impl_->mu);
+    impl_->stopped = true;
+    impl_->changed.NotifyAll();
+  }
+  if (impl_->thread.joinable()) impl_->thread.join();
+  MutexLock lock(&impl_->mu);
+  std::vector<std::string> leases;
+  for (const auto& [k, lease] : impl_->held) leases.push_back(lease);
+  return leases;
+}
+
+absl::StatusOr<BatchReader::Slice> BatchReader::Next() {
+  MutexLock lock(&impl_->mu);
+  while (impl_->slices.empty() && impl_->failure.ok()) impl_->changed.Wait(&impl_->mu);
+  if (impl_->slices.empty()) return impl_->failure;
+  Slice slice = std::move(impl_->slices.front());
+  impl_->slices.pop_front();
+  return slice;
+}
+
+void BatchReader::Applied(int64_t k) {
+  MutexLock lock(&impl_->mu);
+  impl_->version = k + 1;
+  impl_->held.erase(k);
+  impl_->changed.NotifyAll();
+}
+
+bool BatchReader::waiting(common::v1::WaitEdge* edge) const {
+  MutexLock lock(&impl_->mu);
+  if (!impl_->edge.has_value() || !impl_->slices.empty()) return false;
+  *edge = *impl_->edge;
+  return true;
+}
+
+}  // namespace sluice::trainer

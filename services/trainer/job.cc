@@ -1,0 +1,481 @@
+#include "services/trainer/job.h"
+
+#include <atomic>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/digest.h"
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/checkpoint/init.h"
+#include "common/checkpoint/model_dir.h"
+#include "common/log/log.h"
+#include "common/queue_client/lease_keeper.h"
+#include "common/queue_client/queue_client.h"
+#include "common/rpc/convert.h"
+#include "common/weights/publisher.h"
+#include "common/weights/service.h"
+#include "services/trainer/batch_reader.h"
+#include "services/trainer/checkpoint_writer.h"
+#include "services/trainer/core/lineage.h"
+#include "services/trainer/core/trainer.h"
+#include "services/trainer/demonstrations.h"
+#include "services/trainer/metrics.h"
+#include "services/trainer/publication.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::trainer {
+
+class TrainingJob::Impl {
+ public:
+  Impl(JobConfig config, std::string worker, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
+      : config(std::move(config)), worker_(std::move(worker)), weights_(weights), hooks_(std::move(hooks)),
+        metrics_(registry == nullptr ? Metrics() : Metrics(registry, this->config.name)) {}
+
+  void Run();
+  void Leave(bool checkpoint);
+  std::vector<common::v1::WaitEdge> Explain() const;
+  void HideWeights() { weights_->SetPublisher(nullptr); }
+
+  const JobConfig config;
+  std::thread thread;
+
+ private:
+  absl::Status Load();         // The newest checkpoint that verifies, else the model.
+  absl::Status LoadModel(const ModelDir& model, TensorSet* initial);
+  absl::Status Connect();      // To the queue: Restore, and what runs beside the steps.
+  absl::Status Train();        // Steps until the end.
+  absl::Status Step();
+  absl::Status Close(const StepResult& result, const std::vector<LineageEntry>& lineage, const BatchReader::Slice& last,
+                     PhaseSeconds* seconds);
+  absl::Status WriteCheckpoint(std::string cursor, std::shared_ptr<const TensorSet> weights);
+  absl::Status LastCheckpoint();
+  bool CheckpointDue(int64_t version) const;
+  void Report(const StepResult& result, const PhaseSeconds& seconds);
+  void Happened(common::v1::Severity severity, absl::string_view code, absl::string_view message);
+  void Tell(bool ready, absl::string_view phase, absl::string_view cause = "") {
+    if (hooks_.told) hooks_.told({ready, {config.incarnation, version_}, std::string(phase), std::string(cause)});
+  }
+  void End(const absl::Status& status);
+  absl::StatusOr<std::shared_ptr<const TensorSet>> Snapshot() const;
+  double Since(absl::Duration start) const { return absl::ToDoubleSeconds(clock_->Monotonic() - start); }
+
+  const std::string worker_;
+  WeightsServer* const weights_;
+  const Hooks hooks_;
+  Metrics metrics_;
+  Clock* const clock_ = Clock::Real();
+
+  // Leave() from any thread.
+  std::atomic<bool> leave_{false};
+  std::atomic<bool> leave_checkpoint_{false};
+  std::atomic<bool> waiting_{false};
+  std::atomic<int64_t> version_{0};  // K: steps done.
+  rpc::Cancel cancel_reading_;       // Ends waits for data.
+  rpc::Cancel cancel_all_;           // Ends every call.
+
+  // The `job` thread's, made in this order and destroyed in reverse.
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<CheckpointStore> store_;
+  RowEncoder encode_row_;
+  TrainState state_;                 // As of version_.
+  std::string cursor_;               // Of the checkpoint the run goes on from.
+  std::string previous_checkpoint_;  // Empty: the run starts from the model.
+  std::string lineage_tail_;         // Lines since the last checkpoint.
+  int64_t checkpointed_ = -1;        // Version of the last checkpoint.
+  absl::Duration checkpointed_at_;   // Monotonic.
+  absl::Duration step_started_;      // Monotonic.
+  std::optional<queue::v1::ApplyRequest> last_apply_;
+  int64_t hold_until_ = -1;          // During a replay: its end.
+  std::unique_ptr<QueueClient> queue_, reading_queue_;
+  std::shared_ptr<WeightPublisher> publisher_;
+  std::unique_ptr<LeaseKeeper> leases_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<Publication> publication_;
+  mutable Mutex reader_mu_;  // Guards the pointer, for Explain().
+  std::unique_ptr<BatchReader> reader_ ABSL_GUARDED_BY(reader_mu_);
+};
+
+void TrainingJob::Impl::Run() {
+  Tell(false, "loading");
+  absl::Status status = Load();
+  if (status.ok()) status = Connect();
+  if (status.ok()) status = Train();
+  End(status);
+}
+
+absl::Status TrainingJob::Impl::LoadModel(const ModelDir& model, TensorSet* initial) {
+  if (config.init_seed.has_value()) {
+    SLUICE_ASSIGN_OR_RETURN(*initial, InitWeights(model.config, *config.init_seed));
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(*initial, ReadWeights(model, DType::kF32));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingJob::Impl::Load() {
+  SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
+  SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, clock_));
+  if (config.settings.kind == Settings::Kind::kSft) {
+    SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config));
+  }
+  store_ = std::make_unique<CheckpointStore>(CheckpointStore::Options{.dir = config.checkpoint_dir,
+                                                                      .source = model,
+                                                                      .keep_last = config.keep_last,
+                                                                      .keep_every_steps = config.keep_every_steps});
+  std::optional<Checkpoint> found;
+  if (config.from_version.has_value() && *config.from_version > 0) {
+    SLUICE_ASSIGN_OR_RETURN(found, store_->At(*config.from_version));
+  } else if (!config.from_version.has_value()) {
+    std::vector<std::string> damaged;
+    SLUICE_ASSIGN_OR_RETURN(found, store_->Newest(&damaged));
+    for (const std::string& what : damaged) {
+      Happened(common::v1::SEVERITY_ERROR, "checkpoint_damaged", absl::StrCat(what, "; an older checkpoint is taken instead"));
+    }
+  }
+
+  TensorSet initial;
+  if (!found.has_value() || config.settings.reference) SLUICE_RETURN_IF_ERROR(LoadModel(model, &initial));
+  if (config.settings.reference) SLUICE_RETURN_IF_ERROR(trainer_->SetReference(initial));
+  state_ = {.job = config.id, .seed = config.seed, .ledger_hash = FirstLedgerHash()};
+  if (found.has_value()) {
+    state_ = found->state;
+    cursor_ = std::move(found->cursor);
+    previous_checkpoint_ = found->path;
+    checkpointed_ = state_.version.number;
+    SLUICE_RETURN_IF_ERROR(trainer_->Restore(found->model, found->optimizer, state_.updates, state_.skips_in_a_row));
+  } else {
+    SLUICE_RETURN_IF_ERROR(trainer_->Load(initial));
+  }
+  version_ = state_.version.number;
+  checkpointed_at_ = clock_->Monotonic();
+  log::Info("model_loaded", {{"job_id", config.name}, {"version", version_.load()}, {"checkpoint", previous_checkpoint_}});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const TensorSet>> TrainingJob::Impl::Snapshot() const {
+  SLUICE_ASSIGN_OR_RETURN(TensorSet weights, trainer_->Weights());
+  return std::make_shared<const TensorSet>(std::move(weights));
+}
+
+absl::Status TrainingJob::Impl::Connect() {
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(config.queue));
+  QueueClient::Options options{.job = config.id, .worker = worker_, .incarnation = config.incarnation, .cancel = &cancel_all_};
+  queue_ = std::make_unique<QueueClient>(channel, options);
+  options.cancel = &cancel_reading_;
+  reading_queue_ = std::make_unique<QueueClient>(channel, options);
+
+  queue::v1::RestoreRequest restore;
+  restore.set_cursor(cursor_);
+  restore.set_checkpoint(previous_checkpoint_);
+  restore.set_mode(config.from_version.has_value() ? queue::v1::RESTORE_MODE_REQUEUE : queue::v1::RESTORE_MODE_REPLAY);
+  SLUICE_ASSIGN_OR_RETURN(const queue::v1::RestoreResponse restored, queue_->Restore(std::move(restore)));
+  if (restored.version() != version_ || restored.ledger().hash() != state_.ledger_hash) {
+    return absl::DataLossError(absl::StrCat("the queue restored version ", restored.version(), " with ledger hash ",
+                                            ToHex(restored.ledger().hash()), "; the checkpoint holds version ", version_.load(),
+                                            " with ", ToHex(state_.ledger_hash)));
+  }
+  std::optional<PolicyVersion> published;
+  if (restored.published_size() > 0) published = rpc::FromProto(restored.published(0).version());
+  if (restored.end() > version_) hold_until_ = restored.end();
+
+  publisher_ = std::make_shared<WeightPublisher>(
+      WeightPublisher::Options{.job = config.id, .retain_versions = config.retain_versions}, clock_);
+  weights_->SetPublisher(publisher_);
+  leases_ = std::make_unique<LeaseKeeper>(queue_.get(), LeaseKeeper::Options{.lost = [](const auto&) {}, .failed = [](auto) {}});
+  writer_ = std::make_unique<CheckpointWriter>(
+      store_.get(), queue_.get(), clock_, previous_checkpoint_,
+      [this](const std::string& path, const TrainState& state, double seconds) {
+        metrics_.Checkpoint(seconds);
+        Happened(common::v1::SEVERITY_INFO, "checkpoint", path);
+        log::Info("checkpoint", {{"job_id", config.name}, {"version", state.version.number}, {"path", path}, {"seconds", seconds}});
+      });
+  publication_ = std::make_unique<Publication>(publisher_.get(), queue_.get(), clock_, published);
+
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot());
+  publication_->Offer(std::move(weights), {config.incarnation, version_},
+                      hold_until_ >= 0 ? std::optional<int64_t>(hold_until_) : std::nullopt);
+  SLUICE_RETURN_IF_ERROR(publication_->Flush());
+  MutexLock lock(&reader_mu_);
+  reader_ = std::make_unique<BatchReader>(reading_queue_.get(), leases_.get(),
+                                          BatchReader::Options{.first = version_,
+                                                               .end = config.max_steps,
+                                                               .stream = Streams(config.settings),
+                                                               .encode_row = encode_row_});
+  return absl::OkStatus();
+}
+
+absl::Status TrainingJob::Impl::Train() {
+  Tell(true, "training");
+  step_started_ = clock_->Monotonic();
+  absl::Status status;
+  while (status.ok() && !leave_ && (config.max_steps < 0 || version_ < config.max_steps)) status = Step();
+  if (ReasonOf(status) == "END") {  // The data is used up, or the queue has lower limits.
+    log::Info("data_ended", {{"job_id", config.name}, {"version", version_.load()}, {"why", status}});
+    status = absl::OkStatus();
+  }
+  if (leave_ && (status.ok() || absl::IsCancelled(status))) {
+    trainer_->Abandon();
+    if (!leave_checkpoint_) return absl::CancelledError("told to leave");
+    status = absl::OkStatus();
+  }
+  if (status.ok()) status = LastCheckpoint();
+  if (status.ok()) status = publication_->Flush();
+  if (status.ok()) status = writer_->Flush();
+  return status;
+}
+
+absl::Status TrainingJob::Impl::Step() {
+  const int64_t k = version_;
+  PhaseSeconds seconds;
+  std::vector<LineageEntry> lineage;
+  BatchReader::Slice slice;
+  BatchReader* reader;
+  {
+    MutexLock lock(&reader_mu_);
+    reader = reader_.get();
+  }
+  do {
+    const absl::Duration start = clock_->Monotonic();
+    waiting_ = true;
+    absl::StatusOr<BatchReader::Slice> next = reader->Next();
+    waiting_ = false;
+    seconds.wait_data += Since(start);
+    if (!next.ok()) return next.status();
+    slice = *std::move(next);
+    if (slice.k != k) return absl::InternalError(absl::StrCat("a slice of batch ", slice.k, " came for batch ", k));
+    for (const Group& group : slice.groups) {
+      for (const Trajectory& trajectory : group.members) lineage.push_back(MakeLineageEntry(k, group.id, trajectory, ""));
+    }
+    SLUICE_RETURN_IF_ERROR(trainer_->Add(k, std::move(slice.groups)));
+  } while (!slice.closed);
+
+  SLUICE_ASSIGN_OR_RETURN(const StepResult result, trainer_->Finish(k));
+  for (LineageEntry& entry : lineage) entry.skipped = result.skipped;
+  seconds.forward_backward = result.seconds_forward_backward;
+  seconds.optim = result.seconds_optim;
+  SLUICE_RETURN_IF_ERROR(Close(result, lineage, slice, &seconds));
+  Report(result, seconds);
+  if (config.settings.skip_limit > 0 && result.skips_in_a_row >= config.settings.skip_limit) {
+    return Error(absl::StatusCode::kFailedPrecondition, "SKIPPED",
+                 absl::StrCat(result.skips_in_a_row, " steps in a row changed nothing (", result.skipped,
+                              "), the last one step ", k, "; limits.skipped_steps is ", config.settings.skip_limit));
+  }
+  SLUICE_RETURN_IF_ERROR(publication_->status());
+  return writer_->status();
+}
+
+// Tells the queue that step k is done, then hands the new version to those that publish and store it.
+absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vector<LineageEntry>& lineage,
+                                      const BatchReader::Slice& last, PhaseSeconds* seconds) {
+  const int64_t k = result.k;
+  const std::string canonical = CanonicalBytes(lineage);
+  const std::string hash = NextLedgerHash(state_.ledger_hash, k, canonical);
+  if (Crc32c(canonical) != last.crc32c) {
+    return absl::DataLossError(absl::StrCat("batch ", k, ": CRC32C of what was trained on is ", Crc32c(canonical), ", the queue says ",
+                                            last.crc32c));
+  }
+  const bool due = CheckpointDue(k + 1);
+  SLUICE_FAILPOINT_STATUS("trainer.step.before_apply");
+  absl::Duration start = clock_->Monotonic();
+  leases_->Forget(last.lease);
+  queue::v1::ApplyRequest apply;
+  apply.set_k(k);
+  apply.set_lease(last.lease);
+  apply.set_crc32c(last.crc32c);
+  apply.set_skipped(result.skipped);
+  apply.set_want_cursor(due);
+  last_apply_ = apply;
+  SLUICE_ASSIGN_OR_RETURN(const queue::v1::ApplyResponse applied, queue_->Apply(std::move(apply)));
+  seconds->apply = Since(start);
+  SLUICE_FAILPOINT_STATUS("trainer.step.after_apply");
+  if (applied.ledger().hash() != hash) {
+    return absl::DataLossError(absl::StrCat("batch ", k, ": the ledger's hash is ", ToHex(applied.ledger().hash()),
+                                            ", what was trained on gives ", ToHex(hash)));
+  }
+  state_.ledger_hash = hash;
+  state_.version = {config.incarnation, k + 1};
+  state_.updates = trainer_->updates();
+  state_.skips_in_a_row = trainer_->skips_in_a_row();
+  version_ = k + 1;
+  for (const LineageEntry& entry : lineage) lineage_tail_ += LineageLine(entry);
+  {
+    MutexLock lock(&reader_mu_);
+    reader_->Applied(k);
+  }
+
+  start = clock_->Monotonic();
+  std::shared_ptr<const TensorSet> weights;
+  const bool last_step = config.max_steps >= 0 && version_ >= config.max_steps;
+  const bool publish = version_ % config.publish_every_steps == 0 || last_step;
+  if (publish || due) {
+    SLUICE_ASSIGN_OR_RETURN(weights, Snapshot());
+  }
+  if (publish) {
+    const bool replaying = hold_until_ > version_;
+    publication_->Offer(weights, state_.version, replaying ? std::optional<int64_t>(hold_until_) : std::nullopt);
+  }
+  seconds->publish = Since(start);
+  if (!due) return absl::OkStatus();
+  start = clock_->Monotonic();
+  const absl::Status status = WriteCheckpoint(applied.cursor(), std::move(weights));
+  seconds->checkpoint = Since(start);
+  return status;
+}
+
+bool TrainingJob::Impl::CheckpointDue(int64_t version) const {
+  if (config.max_steps >= 0 && version >= config.max_steps) return true;
+  if (config.checkpoint_every_steps > 0 && version % config.checkpoint_every_steps == 0) return true;
+  return clock_->Monotonic() - checkpointed_at_ >= config.checkpoint_every;
+}
+
+absl::Status TrainingJob::Impl::WriteCheckpoint(std::string cursor, std::shared_ptr<const TensorSet> weights) {
+  SLUICE_ASSIGN_OR_RETURN(TensorSet moments, trainer_->Moments());
+  checkpointed_ = version_;
+  checkpointed_at_ = clock_->Monotonic();
+  return writer_->Write({.model = std::move(weights),
+                         .optimizer = std::move(moments),
+                         .state = state_,
+                         .cursor = std::move(cursor),
+                         .lineage_tail = std::exchange(lineage_tail_, "")});
+}
+
+// At the end of the run, unless the version has one: the last Apply is repeated, now for its cursor.
+absl::Status TrainingJob::Impl::LastCheckpoint() {
+  if (checkpointed_ == version_ || !last_apply_.has_value()) return absl::OkStatus();
+  last_apply_->set_want_cursor(true);
+  SLUICE_ASSIGN_OR_RETURN(const queue::v1::ApplyResponse applied, queue_->Apply(*last_apply_));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot());
+  return WriteCheckpoint(applied.cursor(), std::move(weights));
+}
+
+void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& seconds) {
+  metrics_.Step(result, seconds, version_);
+  job::v1::StepReport report;
+  report.set_job(config.id);
+  report.set_k(result.k);
+  *report.mutable_version() = rpc::ToProto(state_.version);
+  *report.mutable_at() = rpc::ToProto(clock_->Now());
+  auto& values = *report.mutable_values();
+  for (const auto& [name, value] : result.metrics) values[name] = value;
+  values["reward_count"] = static_cast<double>(result.reward_count);
+  if (result.reward_count > 0) values["reward_mean"] = result.reward_mean;
+  values["tokens"] = static_cast<double>(result.tokens);
+  values["sequences"] = static_cast<double>(result.sequences);
+  values["loss"] = result.loss;
+  values["grad_norm"] = result.grad_norm;
+  values["lr"] = result.lr;
+  values["skipped"] = result.skipped.empty() ? 0 : 1;
+  values["seconds_wait_data"] = seconds.wait_data;
+  values["seconds_forward_backward"] = seconds.forward_backward;
+  values["seconds_optim"] = seconds.optim;
+  values["seconds_apply"] = seconds.apply;
+  values["seconds_publish"] = seconds.publish;
+  values["seconds_checkpoint"] = seconds.checkpoint;
+  const absl::Duration now = clock_->Monotonic();
+  values["seconds_step"] = absl::ToDoubleSeconds(now - std::exchange(step_started_, now));
+  for (const auto& [staleness, tokens] : result.staleness) (*report.mutable_staleness())[absl::StrCat(staleness)] = tokens;
+  if (!result.skipped.empty()) {
+    log::Warning("step_skipped", {{"job_id", config.name}, {"k", result.k}, {"reason", result.skipped}});
+    Happened(common::v1::SEVERITY_WARNING, "step_skipped", absl::StrCat("step ", result.k, ": ", result.skipped));
+  }
+  if (hooks_.stepped) hooks_.stepped(report);
+  Tell(true, "training");
+}
+
+void TrainingJob::Impl::Happened(common::v1::Severity severity, absl::string_view code, absl::string_view message) {
+  if (!hooks_.happened) return;
+  common::v1::Event event;
+  event.set_severity(severity);
+  event.set_code(std::string(code));
+  event.set_message(std::string(message));
+  hooks_.happened(std::move(event));
+}
+
+// Gives back what is held and says how it ended.
+void TrainingJob::Impl::End(const absl::Status& status) {
+  cancel_reading_.Trigger();
+  std::unique_ptr<BatchReader> reader;
+  {
+    MutexLock lock(&reader_mu_);
+    reader = std::move(reader_);
+  }
+  const std::vector<std::string> held = reader == nullptr ? std::vector<std::string>() : reader->Stop();
+  if (status.ok() && !held.empty()) {  // A batch that was read ahead is for whoever goes on.
+    queue::v1::ReleaseRequest release;
+    release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
+    for (const std::string& lease : held) {
+      leases_->Forget(lease);
+      release.add_leases(lease);
+    }
+    if (absl::Status released = queue_->Release(std::move(release)).status(); !released.ok()) {
+      log::Warning("release_failed", {{"job_id", config.name}, {"error", released}});
+    }
+  }
+  cancel_all_.Trigger();
+  publication_.reset();
+  writer_.reset();
+  leases_.reset();
+
+  const std::string reason = ReasonOf(status);
+  if (status.ok() && !leave_) {
+    log::Info("job_done", {{"job_id", config.name}, {"version", version_.load()}});
+    return Tell(true, "done");
+  }
+  if (status.ok() || (leave_ && absl::IsCancelled(status))) return Tell(false, "left");
+  log::Error("job_ended", {{"job_id", config.name}, {"version", version_.load()}, {"error", status}});
+  if (reason == "FENCED") return Tell(false, "fenced", status.message());
+  if (reason == "RESTORE_FIRST" || reason == "GONE" || reason == "LEASE_LOST") return Tell(false, "restore", status.message());
+  Tell(false, "failed", status.message());
+}
+
+void TrainingJob::Impl::Leave(bool checkpoint) {
+  leave_checkpoint_ = checkpoint;
+  leave_ = true;
+  cancel_reading_.Trigger();
+  if (!checkpoint) cancel_all_.Trigger();
+}
+
+std::vector<common::v1::WaitEdge> TrainingJob::Impl::Explain() const {
+  if (!waiting_) return {};
+  common::v1::WaitEdge edge;
+  bool known = false;
+  {
+    MutexLock lock(&reader_mu_);
+    known = reader_ != nullptr && reader_->waiting(&edge);
+  }
+  common::v1::WaitEdge own;
+  own.mutable_waiter()->set_kind(common::v1::NODE_KIND_STEP);
+  own.mutable_waiter()->set_id(absl::StrCat(version_.load()));
+  own.mutable_waiter()->set_daemon(worker_);
+  own.mutable_on()->set_kind(common::v1::NODE_KIND_BATCH);
+  own.mutable_on()->set_id(absl::StrCat(version_.load()));
+  own.mutable_on()->set_daemon("queue");
+  own.set_cause("the trainer waits for its next batch");
+  own.set_next("trains it as soon as the queue has cut it");
+  if (known) return {own, edge};
+  return {own};
+}
+
+TrainingJob::TrainingJob(JobConfig config, std::string worker, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
+    : impl_(new Impl(std::move(config), std::move(worker), weights, registry, std::move(hooks))) {
+  impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
+}
+
+TrainingJob::~TrainingJob() {
+  Leave(false);
+  Wait();
+  impl_->HideWeights();
+}
+
+const JobConfig& TrainingJob::config() const { return impl_->config; }
+void TrainingJob::Leave(bool checkpoint) { impl_->Leave(checkpoint); }
+void TrainingJob::Wait() {
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+std::vector<common::v1::WaitEdge> TrainingJob::Explain() const { return impl_->Explain(); }
+
+}  // namespace sluice::trainer

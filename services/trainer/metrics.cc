@@ -1,0 +1,84 @@
+#include "services/trainer/metrics.h"
+
+namespace sluice::trainer {
+
+Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) : registry_(registry), labels_({{"job_id", job_name}}) {
+  const auto with = [&](const char* key, const char* value) {
+    metrics::Labels labels = labels_;
+    labels[key] = value;
+    return labels;
+  };
+  const auto phase = [&](const char* name) {
+    return registry->AddCounter("sluice_trainer_phase_seconds_total", "Time of the trainer, by what it went into.", with("phase", name));
+  };
+  steps_ = registry->AddCounter("sluice_trainer_steps_total", "Steps applied, skipped ones too.", labels_);
+  tokens_ = registry->AddCounter("sluice_trainer_tokens_total", "Tokens trained on.", labels_);
+  wait_data_ = phase("wait_data");
+  forward_backward_ = phase("forward_backward");
+  optim_ = phase("optim");
+  apply_ = phase("apply");
+  publish_ = phase("publish");
+  checkpoint_ = phase("checkpoint");
+  checkpoint_seconds_ = registry->AddHistogram("sluice_trainer_checkpoint_duration_seconds", "From its start until the queue knows it.",
+                                               metrics::LongSeconds(), labels_);
+  version_ = registry->AddGauge("sluice_trainer_policy_version", "Steps contained in the weights.", with("policy", "policy"));
+  reward_mean_ = registry->AddGauge("sluice_trainer_reward_mean", "Unshaped task reward of the last step.", labels_);
+  grad_norm_ = registry->AddGauge("sluice_trainer_grad_norm", "Of the last step, before clipping.", labels_);
+  entropy_ = registry->AddGauge("sluice_trainer_entropy_nats", "Of the last step's tokens.", labels_);
+  const auto kl = [&](const char* kind) {
+    return registry->AddGauge("sluice_trainer_kl_nats", "KL of the last step, by kind.", with("kind", kind));
+  };
+  kl_ref_ = kl("reference");
+  kl_behav_theta_ = kl("behav_theta");
+  const auto gap = [&](const char* stat) {
+    return registry->AddGauge("sluice_trainer_logprob_gap_nats", "Distance of log-probs to the engine's.", with("stat", stat));
+  };
+  gap_mean_ = gap("mean");
+  gap_max_ = gap("max");
+  const auto clip = [&](const char* side) {
+    return registry->AddGauge("sluice_trainer_clip_ratio", "Share of tokens whose ratio was clipped.", with("side", side));
+  };
+  clip_high_ = clip("high");
+  clip_low_ = clip("low");
+  clip_dual_ = clip("dual");
+  ess_ = registry->AddGauge("sluice_trainer_ess_ratio", "Effective sample size of the sequences' weights.", labels_);
+}
+
+void Metrics::SetIfPresent(const StepResult& result, const char* name, const metrics::Gauge& gauge) {
+  if (const auto it = result.metrics.find(name); it != result.metrics.end()) gauge.Set(it->second);
+}
+
+void Metrics::Step(const StepResult& result, const PhaseSeconds& seconds, int64_t version) {
+  steps_.Add();
+  tokens_.Add(static_cast<double>(result.tokens));
+  wait_data_.Add(seconds.wait_data);
+  forward_backward_.Add(seconds.forward_backward);
+  optim_.Add(seconds.optim);
+  apply_.Add(seconds.apply);
+  publish_.Add(seconds.publish);
+  checkpoint_.Add(seconds.checkpoint);
+  version_.Set(static_cast<double>(version));
+  if (!result.skipped.empty() && registry_ != nullptr) {
+    metrics::Labels labels = labels_;
+    labels["reason"] = result.skipped;
+    registry_->AddCounter("sluice_trainer_skipped_steps_total", "Steps that changed nothing, by reason.", labels).Add();
+    if (result.skipped == "nonfinite_logprob" || result.skipped == "nonfinite_gradient") {
+      labels = labels_;
+      labels["what"] = result.skipped == "nonfinite_logprob" ? "logprob" : "gradient";
+      registry_->AddCounter("sluice_trainer_nonfinite_total", "Numbers that were not finite.", labels).Add();
+    }
+  }
+  if (result.reward_count > 0) reward_mean_.Set(result.reward_mean);
+  grad_norm_.Set(result.grad_norm);
+  SetIfPresent(result, "entropy", entropy_);
+  SetIfPresent(result, "kl", kl_ref_);
+  SetIfPresent(result, "kl_behav_theta_k3", kl_behav_theta_);
+  SetIfPresent(result, "absdiff_mean", gap_mean_);
+  SetIfPresent(result, "absdiff_max", gap_max_);
+  SetIfPresent(result, "clip_high", clip_high_);
+  SetIfPresent(result, "clip_low", clip_low_);
+  SetIfPresent(result, "clip_dual", clip_dual_);
+  SetIfPresent(result, "ess_seq", ess_);
+}
+
+}  // namespace sluice::trainer

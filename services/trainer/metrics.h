@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include "common/metrics/metrics.h"
+#include "services/trainer/core/step.h"
+
+namespace sluice::trainer {
+
+// Seconds of one step, by what they went into.
+struct PhaseSeconds {
+  double wait_data = 0, forward_backward = 0, optim = 0, apply = 0, publish = 0, checkpoint = 0;
+};
+
+// Of one job. A default one counts nowhere.
+class Metrics {
+ public:
+  Metrics() = default;
+  Metrics(metrics::Registry* registry, const std::string& job_name);
+
+  void Step(const StepResult& result, const PhaseSeconds& seconds, int64_t version);
+  void Checkpoint(double seconds) const { checkpoint_seconds_.Observe(seconds); }
+
+ private:
+  void SetIfPresent(const StepResult& result, const char* name, const metrics::Gauge& gauge);
+
+  metrics::Registry* registry_ = nullptr;
+  metrics::Labels labels_;
+  metrics::Counter steps_, tokens_;
+  metrics::Counter wait_data_, forward_backward_, optim_, apply_, publish_, checkpoint_;
+  metrics::Histogram checkpoint_seconds_;
+  metrics::Gauge version_, reward_mean_, grad_norm_, entropy_, kl_ref_, kl_behav_theta_, gap_mean_, gap_max_;
+  metrics::Gauge clip_high_, clip_low_, clip_dual_, ess_;
+};
+
+}  // namespace sluice::trainer

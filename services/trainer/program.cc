@@ -1,0 +1,161 @@
+#include "services/trainer/program.h"
+
+#include <grpcpp/impl/codegen/service_type.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/daemon/admin_service.h"
+#include "common/daemon/controller_link.h"
+#include "common/log/log.h"
+#include "common/rpc/convert.h"
+#include "common/weights/service.h"
+#include "services/trainer/core/trainer.h"
+#include "sluice/registry/v1/registry.pb.h"
+
+namespace sluice::trainer {
+
+TrainerProgram::TrainerProgram(const daemon::Host& host)
+    : host_(host),
+      weights_(std::make_unique<WeightsServer>(&callers_)),
+      admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {
+  SetComputeThreads(host.flags->threads);
+}
+
+TrainerProgram::~TrainerProgram() = default;
+
+std::vector<grpc::Service*> TrainerProgram::services() { return {weights_->service(), admin_.get()}; }
+
+absl::Status TrainerProgram::Start(const std::string& address, const std::string& ops) {
+  if (host_.flags->controller.empty()) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"}, "sluice-trainer needs a controller");
+  }
+  daemon::ControllerLink::Options options{.controller = host_.flags->controller,
+                                          .id = host_.flags->id,
+                                          .role = rpc::Role::kTrainer,
+                                          .addresses = {{"grpc", address}, {"ops", ops}}};
+  daemon::ControllerLink::Handlers handlers;
+  handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
+  handlers.drain = [this] { host_.stop(absl::OkStatus()); };
+  handlers.refused = [this](absl::Status why) { host_.stop(std::move(why)); };
+  link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
+  link_->Start();
+  return absl::OkStatus();
+}
+
+absl::Status TrainerProgram::Ready() {
+  MutexLock lock(&mu_);
+  if (draining_) return absl::UnavailableError("draining");
+  return link_ != nullptr && link_->incarnation() > 0 ? absl::OkStatus() : absl::UnavailableError("not registered with the controller yet");
+}
+
+// A trainer works for one job: the first of the list.
+void TrainerProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
+  for (const registry::v1::Assignment& assignment : level.jobs()) {
+    std::vector<rpc::CallerTable::Worker> workers;
+    for (const common::v1::Worker& peer : assignment.peers()) {
+      workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
+    }
+    callers_.SetJob(assignment.job(), workers);
+  }
+  Follow(level.jobs_size() == 0 ? nullptr : &level.jobs(0));
+}
+
+void TrainerProgram::Follow(const registry::v1::Assignment* assignment) {
+  std::shared_ptr<TrainingJob> current;
+  {
+    MutexLock lock(&mu_);
+    if (draining_) return;
+    current = job_;
+  }
+  const bool same = current != nullptr && assignment != nullptr && current->config().id == assignment->job() &&
+                    current->config().incarnation == assignment->incarnation();
+  const bool runs = assignment != nullptr && assignment->phase() == registry::v1::ASSIGNMENT_PHASE_RUN;
+  if (same && runs) return;
+  if (same) {  // STOP, or HOLD: the step ends, and the job leaves. `left` takes its progress away.
+    current->Leave(assignment->checkpoint() || assignment->phase() == registry::v1::ASSIGNMENT_PHASE_HOLD);
+    return;
+  }
+  if (current != nullptr) {
+    const std::string id = current->config().id;
+    current->Leave(false);
+    {
+      MutexLock lock(&mu_);
+      job_.reset();
+    }
+    current.reset();  // Waits for its threads.
+    if (assignment == nullptr || assignment->job() != id) {
+      link_->RemoveProgress(id);
+      callers_.RemoveJob(id);
+    }
+  }
+  if (runs) StartJob(*assignment);
+}
+
+void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
+  absl::StatusOr<JobConfig> config = ConfigOf(assignment);
+  const std::string id = assignment.job();
+  const int64_t incarnation = assignment.incarnation();
+  if (!config.ok()) {
+    log::Error("job_refused", {{"job_id", assignment.spec().name()}, {"error", config.status()}});
+    return Tell(id, incarnation, {false, {incarnation, 0}, "failed", std::string(config.status().message())});
+  }
+  log::Info("job_started", {{"job_id", config->name}, {"incarnation", incarnation}});
+  TrainingJob::Hooks hooks;
+  hooks.told = [this, id, incarnation](const TrainingJob::Standing& standing) { Tell(id, incarnation, standing); };
+  hooks.stepped = [this](const job::v1::StepReport& report) { link_->Report(report); };
+  hooks.happened = [this](common::v1::Event event) { link_->Raise(std::move(event)); };
+  auto job = std::make_shared<TrainingJob>(*std::move(config), host_.flags->id, weights_.get(), host_.metrics, std::move(hooks));
+  MutexLock lock(&mu_);
+  job_ = std::move(job);
+}
+
+void TrainerProgram::Tell(const std::string& job, int64_t incarnation, const TrainingJob::Standing& standing) {
+  if (standing.phase == "left" || standing.phase == "fenced") return link_->RemoveProgress(job);
+  registry::v1::Progress progress;
+  progress.set_job(job);
+  progress.set_incarnation(incarnation);
+  progress.set_ready(standing.ready);
+  *progress.mutable_version() = rpc::ToProto(standing.version);
+  progress.set_step(standing.version.number);
+  progress.set_phase(standing.phase);
+  progress.set_cause(standing.cause);
+  link_->SetProgress(progress);
+}
+
+void TrainerProgram::Drain() {
+  std::shared_ptr<TrainingJob> job;
+  {
+    MutexLock lock(&mu_);
+    draining_ = true;
+    job = job_;
+  }
+  if (link_ != nullptr) link_->SetDraining();
+  if (job != nullptr) {
+    job->Leave(/*checkpoint=*/true);
+    job->Wait();
+  }
+  if (link_ != nullptr) {
+    link_->Flush(absl::Seconds(2));
+    link_->Stop();
+  }
+  {
+    MutexLock lock(&mu_);
+    job_.reset();
+  }
+  job.reset();
+  weights_->Shutdown();
+}
+
+std::vector<common::v1::WaitEdge> TrainerProgram::Explain(const std::string& job) const {
+  std::shared_ptr<TrainingJob> current;
+  {
+    MutexLock lock(&mu_);
+    current = job_;
+  }
+  if (current == nullptr || current->config().id != job) return {};
+  return current->Explain();
+}
+
+}  // namespace sluice::trainer

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/daemon/daemon.h"
+#include "common/rpc/caller.h"
+#include "services/trainer/job.h"
+
+namespace sluice {
+class WeightsServer;
+namespace daemon {
+class ControllerLink;
+}  // namespace daemon
+namespace registry::v1 {
+class Assignment;
+class HeartbeatResponse;
+}  // namespace registry::v1
+}  // namespace sluice
+
+namespace sluice::trainer {
+
+// sluice-trainer: trains the job that the controller assigns, and serves its weights.
+class TrainerProgram : public daemon::Program {
+ public:
+  explicit TrainerProgram(const daemon::Host& host);
+  ~TrainerProgram() override;
+
+  std::vector<grpc::Service*> services() override;
+  absl::Status Start(const std::string& address, const std::string& ops) override;
+  absl::Status Ready() override;
+  void Drain() override;
+
+ private:
+  void Assigned(const registry::v1::HeartbeatResponse& level);
+  // Makes the job what `assignment` says; null: no job.
+  void Follow(const registry::v1::Assignment* assignment);
+  void StartJob(const registry::v1::Assignment& assignment);
+  void Tell(const std::string& job, int64_t incarnation, const TrainingJob::Standing& standing);
+  std::vector<common::v1::WaitEdge> Explain(const std::string& job) const;
+
+  const daemon::Host host_;
+  rpc::CallerTable callers_;  // Who may read the weights.
+  const std::unique_ptr<WeightsServer> weights_;
+  const std::unique_ptr<grpc::Service> admin_;
+  std::unique_ptr<daemon::ControllerLink> link_;
+
+  mutable Mutex mu_;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<TrainingJob> job_ ABSL_GUARDED_BY(mu_);  // Replaced on the link's thread alone, and in Drain().
+};
+
+}  // namespace sluice::trainer
