@@ -1,0 +1,138 @@
+#include "services/rollout/core/eval/eval.h"
+
+#include <algorithm>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/splitmix.h"
+#include "common/base/status.h"
+#include "common/data/dataset.h"
+#include "common/prompt/prompt.h"
+
+namespace sluice {
+namespace {
+
+constexpr char kSource[] = "eval";
+
+// One evaluation under way.
+class Evaluation {
+ public:
+  Evaluation(const EvalOptions& options, const EvalScorer& score, MadeEngine made, std::unique_ptr<PromptRenderer> renderer, Dataset data)
+      : options_(options), score_(score), made_(std::move(made)), renderer_(std::move(renderer)), data_(std::move(data)) {}
+
+  absl::StatusOr<EvalResult> Run() {
+    const uint64_t end = options_.rows == 0 ? data_.rows() : std::min(data_.rows(), options_.first_row + options_.rows);
+    const absl::Duration start = Clock::Real()->Monotonic();
+    uint64_t row = options_.first_row;
+    while (row < end || !made_.engine->idle()) {
+      while (row < end && open_.size() < 2ull * made_.engine->slots()) SLUICE_RETURN_IF_ERROR(AddRow(row++));
+      SLUICE_ASSIGN_OR_RETURN(const StepEvents events, made_.engine->Step());
+      if (!events.failures.empty()) return events.failures.front().status;
+      for (const TokenEvent& event : events.tokens) TakeToken(event);
+    }
+    result_.seconds = absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
+    if (result_.rows == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(options_.data_path, ": none of its ", data_.rows(), " rows could be used; ",
+                                                     result_.too_long, " are too long"));
+    }
+    if (result_.answers > 0) {
+      result_.score_mean = score_sum_ / static_cast<double>(result_.answers);
+      result_.exact = static_cast<double>(exact_) / static_cast<double>(result_.answers);
+    }
+    std::sort(result_.kept.begin(), result_.kept.end(),
+              [](const EvalAnswer& a, const EvalAnswer& b) { return std::tie(a.row, a.sample) < std::tie(b.row, b.sample); });
+    return std::move(result_);
+  }
+
+ private:
+  struct Open {
+    uint64_t row = 0;
+    uint32_t sample = 0;
+    std::shared_ptr<const RenderedPrompt> prompt;
+    std::vector<int32_t> answer;
+  };
+
+  absl::Status AddRow(uint64_t row) {
+    absl::StatusOr<RenderedPrompt> rendered = renderer_->Render(kSource, data_.json(row));
+    if (!rendered.ok()) return Annotate(rendered.status(), absl::StrCat(options_.data_path, ", row ", row));
+    const auto prompt = std::make_shared<const RenderedPrompt>(*std::move(rendered));
+    const uint32_t tokens = static_cast<uint32_t>(prompt->tokens.size());
+    const uint32_t context = made_.engine->max_context();
+    if (tokens >= context || (options_.max_prompt > 0 && tokens > options_.max_prompt)) {
+      ++result_.too_long;
+      return absl::OkStatus();
+    }
+    ++result_.rows;
+    for (uint32_t sample = 0; sample < options_.samples; ++sample) {
+      Request request{.id = ++last_id_,
+                      .group = row + 1,
+                      .prompt = {prompt, &prompt->tokens},
+                      .seed = GroupSeed(options_.seed, row),
+                      .member = sample,
+                      .sampling = options_.sampling,
+                      .order = RequestClass::kEval,
+                      .trainable = false};
+      request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - tokens);
+      open_[last_id_] = {.row = row, .sample = sample, .prompt = prompt};
+      SLUICE_RETURN_IF_ERROR(made_.engine->AddRequest(std::move(request)));
+    }
+    return absl::OkStatus();
+  }
+
+  void TakeToken(const TokenEvent& event) {
+    const auto it = open_.find(event.request);
+    ++result_.tokens;
+    it->second.answer.push_back(event.token);
+    if (event.finish == FinishReason::kNone) return;
+    Score(it->second, event.finish == FinishReason::kLength);
+    open_.erase(it);
+  }
+
+  void Score(const Open& open, bool truncated) {
+    EvalAnswer answer{.row = open.row,
+                      .sample = open.sample,
+                      .messages = open.prompt->messages,
+                      .text = renderer_->AnswerText(open.answer),
+                      .truncated = truncated};
+    result_.truncated += truncated;
+    const absl::StatusOr<double> score = score_(answer.text, truncated, data_.json(open.row));
+    if (score.ok()) {
+      answer.score = *score;
+      score_sum_ += *score;
+      exact_ += *score >= 1;
+      ++result_.answers;
+    } else if (result_.unscorable++ == 0) {
+      result_.first_unscorable = std::string(score.status().message());
+    }
+    if (open.row < options_.first_row + options_.keep) result_.kept.push_back(std::move(answer));
+  }
+
+  const EvalOptions& options_;
+  const EvalScorer& score_;
+  const MadeEngine made_;
+  const std::unique_ptr<PromptRenderer> renderer_;
+  const Dataset data_;
+  absl::flat_hash_map<uint64_t, Open> open_;
+  uint64_t last_id_ = 0;
+  EvalResult result_;
+  double score_sum_ = 0;
+  uint64_t exact_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer& score) {
+  SLUICE_RETURN_IF_ERROR(CheckSampling(options.sampling, /*trainable=*/false));
+  if (options.samples == 0) return absl::InvalidArgumentError("samples is 0; wanted: at least 1");
+  SLUICE_ASSIGN_OR_RETURN(Dataset data, ReadDataset({.name = kSource, .path = options.data_path, .fields = options.fields}));
+  SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(options.engine));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer,
+                          PromptRenderer::Load(made.model, options.chat_template, {{kSource, options.format, options.fields}}));
+  return Evaluation(options, score, std::move(made), std::move(renderer), std::move(data)).Run();
+}
+
+}  // namespace sluice

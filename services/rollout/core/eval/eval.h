@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/rollout/core/engine/registry.h"
+
+namespace sluice {
+
+struct EvalOptions {
+  EngineSpec engine;                          // The model.
+  std::string chat_template = "model";        // "model", "none" or a file.
+  std::string format;                         // Of prompts where there is no template; empty: the prompt as it is.
+  std::string data_path;                      // JSON lines.
+  std::map<std::string, std::string> fields;  // Name in the row -> column; `prompt` must be among them.
+  uint64_t first_row = 0;
+  uint64_t rows = 0;                          // 0: all from first_row on.
+  uint32_t samples = 1;                       // Answers per row.
+  SamplingParams sampling{.temperature = 0, .max_tokens = 256};
+  uint32_t max_prompt = 0;                    // Tokens; longer prompts are left out. 0: what the context has room for.
+  uint64_t seed = 1;                          // Row r draws with GroupSeed(seed, r), sample m as its member m.
+  uint32_t keep = 10;                         // Answers returned, from the first rows.
+};
+
+// The verdict on one answer: `score`, or, as an error, why it has none (the row's fault).
+using EvalScorer = std::function<absl::StatusOr<double>(absl::string_view text, bool truncated, absl::string_view row_json)>;
+
+struct EvalAnswer {
+  uint64_t row = 0;
+  uint32_t sample = 0;
+  std::string messages;   // The prompt, as JSON.
+  std::string text;
+  double score = 0;
+  bool truncated = false; // Ended by max_tokens.
+};
+
+struct EvalResult {
+  uint64_t rows = 0;          // Sampled.
+  uint64_t too_long = 0;      // Rows left out.
+  uint64_t answers = 0;       // Scored.
+  uint64_t unscorable = 0;
+  uint64_t truncated = 0;
+  uint64_t tokens = 0;        // Sampled.
+  double score_mean = 0;      // Over scored answers.
+  double exact = 0;           // Share of scored answers with score 1.
+  double seconds = 0;         // Of sampling.
+  std::string first_unscorable;  // Why.
+  std::vector<EvalAnswer> kept;
+};
+
+// Samples (temperature 0: greedily) an answer to each row, `samples` times, and scores them. The engine's slots are kept
+// full; the result does not depend on how many there are. Errors: the model's or the file's; INVALID_ARGUMENT: no row fits.
+absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer& score);
+
+}  // namespace sluice
