@@ -1,0 +1,147 @@
+#include "common/checkpoint/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "nlohmann/json.hpp"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+
+Json Qwen3() {
+  return Json::parse(R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 64, "hidden_size": 64,
+      "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+      "max_position_embeddings": 128, "tie_word_embeddings": true, "hidden_act": "silu", "sliding_window": 4096,
+      "use_sliding_window": false, "max_window_layers": 28, "rope_theta": 1e6, "torch_dtype": "bfloat16", "eos_token_id": [2, 5]})");
+}
+
+Json With(Json json, const std::string& key, Json value) {
+  json[key] = std::move(value);
+  return json;
+}
+Json Without(Json json, const std::string& key) {
+  json.erase(key);
+  return json;
+}
+
+std::string Refusal(const Json& json, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+  const absl::Status status = ParseModelConfig(json.dump(), "config.json").status();
+  EXPECT_EQ(status.code(), code) << status;
+  return std::string(status.message());
+}
+std::string Unsupported(const Json& json) { return Refusal(json, absl::StatusCode::kUnimplemented); }
+
+TEST(ModelConfigTest, BothSpellingsReadAlike) {
+  Json newer = Without(Without(Qwen3(), "rope_theta"), "torch_dtype");
+  newer["dtype"] = "bfloat16";
+  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  for (const Json& json : {Qwen3(), newer}) {
+    const auto config = ParseModelConfig(json.dump(), "config.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->head_dim, 32);
+    EXPECT_TRUE(config->qk_norm);
+    EXPECT_TRUE(config->tie_word_embeddings);
+    EXPECT_EQ(config->rope.theta, 1e6);
+    EXPECT_EQ(config->dtype, DType::kBF16);
+    EXPECT_THAT(config->eos_ids, testing::ElementsAre(2, 5));
+  }
+}
+
+TEST(ModelConfigTest, AbsentKeysHaveTheDefaultsOfTheirArchitecture) {
+  const Json bare = Without(Without(With(Qwen3(), "num_attention_heads", 32), "head_dim"), "num_key_value_heads");
+  EXPECT_EQ(ParseModelConfig(bare.dump(), "")->head_dim, 128);
+  EXPECT_EQ(ParseModelConfig(bare.dump(), "")->num_kv_heads, 32);
+  const Json llama = {{"architectures", {"LlamaForCausalLM"}}, {"vocab_size", 64}, {"hidden_size", 64}, {"intermediate_size", 96},
+                      {"num_hidden_layers", 1}, {"num_attention_heads", 4}, {"max_position_embeddings", 128}};
+  const auto config = ParseModelConfig(llama.dump(), "");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->head_dim, 16);
+  EXPECT_EQ(config->num_kv_heads, 4);
+  EXPECT_FALSE(config->qk_norm);
+  EXPECT_FALSE(config->tie_word_embeddings);
+  EXPECT_EQ(config->rope.theta, 10000);
+  EXPECT_THAT(Unsupported(With(llama, "mlp_bias", true)), HasSubstr("mlp_bias true"));
+  EXPECT_THAT(Refusal(With(llama, "sliding_window", 128)), HasSubstr("unknown key sliding_window"));
+}
+
+TEST(ModelConfigTest, ParametersHaveHuggingFaceNamesAndATiedHeadOccursOnce) {
+  const ModelConfig tied = *ParseModelConfig(Qwen3().dump(), "");
+  const ModelConfig untied = *ParseModelConfig(With(Qwen3(), "tie_word_embeddings", false).dump(), "");
+  EXPECT_EQ(tied.Parameters(DType::kF32).size(), 2u + 2 * 11);
+  EXPECT_EQ(untied.NumParameters() - tied.NumParameters(), 64 * 64);
+  const auto has = [](const ModelConfig& config, const TensorSpec& spec) {
+    const auto all = config.Parameters(DType::kBF16);
+    return std::find(all.begin(), all.end(), spec) != all.end();
+  };
+  EXPECT_TRUE(has(tied, {"model.layers.1.self_attn.q_norm.weight", DType::kBF16, {32}}));
+  EXPECT_TRUE(has(tied, {"model.layers.0.self_attn.o_proj.weight", DType::kBF16, {64, 128}}));
+  EXPECT_FALSE(has(tied, {"lm_head.weight", DType::kBF16, {64, 64}}));
+  EXPECT_TRUE(has(untied, {"lm_head.weight", DType::kBF16, {64, 64}}));
+}
+
+TEST(ModelConfigTest, AnUnknownKeyIsAnErrorWithItsValueAndTheNearestKey) {
+  EXPECT_EQ(Refusal(With(Qwen3(), "hidden_sise", 64)), "config.json: unknown key hidden_sise (its value: 64); did you mean hidden_size?");
+  EXPECT_EQ(Refusal(With(Qwen3(), "frobnication_level", "high")), "config.json: unknown key frobnication_level (its value: \"high\")");
+  EXPECT_THAT(Refusal(With(Qwen3(), "rope_scaling", {{"rope_type", "default"}, {"facter", 2}})), HasSubstr("rope_scaling: unknown key facter"));
+  EXPECT_TRUE(ParseModelConfig(With(With(Qwen3(), "some_feature", false), "other_feature", nullptr).dump(), "").ok());
+}
+
+TEST(ModelConfigTest, WrongValuesAreNamedWithWhatIsNeeded) {
+  EXPECT_EQ(Refusal(With(Qwen3(), "hidden_size", "64")), "config.json: hidden_size is \"64\", needed is an integer");
+  EXPECT_EQ(Refusal(With(Qwen3(), "hidden_size", 64.0)), "config.json: hidden_size is 64.0, needed is an integer");
+  EXPECT_EQ(Refusal(With(Qwen3(), "hidden_size", 0)), "config.json: hidden_size is 0, needed is an integer in [1, 16777216]");
+  EXPECT_THAT(Refusal(With(Qwen3(), "hidden_size", uint64_t{1} << 63)), HasSubstr("hidden_size is 9223372036854775808"));
+  EXPECT_EQ(Refusal(Without(Qwen3(), "vocab_size")), "config.json: has no vocab_size");
+  EXPECT_THAT(Refusal(With(Qwen3(), "num_key_value_heads", 3)), HasSubstr("num_attention_heads 4 is no multiple of num_key_value_heads 3"));
+  EXPECT_THAT(Refusal(With(Qwen3(), "head_dim", 15)), HasSubstr("head_dim 15 is odd"));
+  EXPECT_THAT(Refusal(With(Qwen3(), "rms_norm_eps", -1)), HasSubstr("rms_norm_eps is -1"));
+  EXPECT_THAT(Refusal(With(Qwen3(), "tie_word_embeddings", 1)), HasSubstr("needed is true or false"));
+  EXPECT_THAT(Refusal(With(Qwen3(), "torch_dtype", "int8")), HasSubstr("needed is float32, float16 or bfloat16"));
+  EXPECT_THAT(Refusal(With(Qwen3(), "eos_token_id", "</s>")), HasSubstr("needed is a token id or a list"));
+}
+
+TEST(ModelConfigTest, WhatSluiceDoesNotRunIsRefusedByName) {
+  EXPECT_THAT(Unsupported(With(Qwen3(), "architectures", {"Qwen3MoeForCausalLM"})),
+              HasSubstr("architecture \"Qwen3MoeForCausalLM\" is not supported; supported are LlamaForCausalLM, Qwen3ForCausalLM"));
+  EXPECT_THAT(Refusal(Without(Qwen3(), "architectures")), HasSubstr("architectures is absent"));
+  EXPECT_THAT(Unsupported(With(Qwen3(), "model_type", "llama")), HasSubstr("model_type \"llama\" is not supported, only \"qwen3\""));
+  EXPECT_THAT(Unsupported(With(Qwen3(), "rope_scaling", {{"type", "yarn"}, {"factor", 4}})), HasSubstr("rope type \"yarn\" is not supported"));
+  EXPECT_THAT(Unsupported(With(Qwen3(), "hidden_act", "gelu")), HasSubstr("hidden_act \"gelu\""));
+  EXPECT_THAT(Unsupported(With(Qwen3(), "attention_bias", true)), HasSubstr("attention_bias true"));
+  EXPECT_THAT(Unsupported(With(Qwen3(), "use_sliding_window", true)), HasSubstr("use_sliding_window true"));
+  EXPECT_THAT(Unsupported(With(Qwen3(), "layer_types", {"full_attention", "sliding_attention"})), HasSubstr("layer_types"));
+  EXPECT_THAT(Unsupported(With(Qwen3(), "quantization_config", {{"quant_method", "gptq"}})), HasSubstr("quantization_config"));
+}
+
+TEST(ModelConfigTest, RemoteCodeIsIgnoredAndReported) {
+  const auto config = ParseModelConfig(With(Qwen3(), "auto_map", {{"AutoModel", "x.Y"}}).dump(), "");
+  ASSERT_TRUE(config.ok());
+  EXPECT_THAT(config->ignored, testing::ElementsAre("auto_map"));
+}
+
+TEST(ModelConfigTest, HugeOrDeepOrBrokenTextIsRefused) {
+  EXPECT_THAT(std::string(ParseModelConfig(std::string((1 << 20) + 1, ' '), "c").status().message()), HasSubstr("the limit is 1048576"));
+  EXPECT_THAT(std::string(ParseModelConfig(std::string(100000, '['), "c").status().message()), HasSubstr("nested deeper than 32"));
+  EXPECT_THAT(std::string(ParseModelConfig("{\"a\":\n 1,}", "c").status().message()), HasSubstr("line 2, column"));
+}
+
+TEST(RopeTest, Llama3SlowsLongWavesAndLeavesShortOnes) {
+  RopeConfig rope{.type = RopeConfig::Type::kLlama3, .theta = 5e5, .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192};
+  RopeConfig plain{.theta = 5e5};
+  const std::vector<float> scaled = rope.Frequencies(128), base = plain.Frequencies(128);
+  EXPECT_EQ(scaled.front(), base.front());
+  EXPECT_EQ(scaled.back(), base.back() / 8);
+  for (size_t i = 0; i < base.size(); ++i) {
+    EXPECT_LE(scaled[i], base[i]);
+    EXPECT_GE(scaled[i], base[i] / 8);
+    EXPECT_LT(scaled[i], i > 0 ? scaled[i - 1] : 2.0f);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,239 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "common/base/splitmix.h"
+#include "kernels/decoder/op.h"
+#include "kernels/decoder_grad/op.h"
+
+// Every instruction set that this machine runs, against formulas in double over shapes that no vector width divides. The
+// gradients of attention and of the scores are held against central differences of those formulas.
+namespace sluice {
+namespace {
+
+std::vector<float> Random(uint64_t seed, int64_t n, double scale = 1) {
+  SplitMix64 random(seed);
+  std::vector<float> out(n);
+  for (float& x : out) x = static_cast<float>(scale * (2 * random.Uniform() - 1));
+  return out;
+}
+
+class DecoderKernelTest : public testing::TestWithParam<const DecoderOps*> {};
+
+struct Shape {
+  int64_t m, n, k;
+};
+constexpr Shape kShapes[] = {{1, 1, 1}, {1, 16, 8}, {3, 17, 5}, {12, 32, 64}, {13, 33, 31}, {29, 172, 64}, {48, 64, 192}, {5, 47, 300}};
+
+std::vector<float> Multiply(const DecoderOps& ops, const Shape& s, bool turned, bool add) {
+  const std::vector<float> x = Random(1, s.m * s.k), w = Random(2, s.n * s.k);
+  std::vector<float> packed(PackedFloats(s.n, s.k)), y = Random(3, s.m * s.n);
+  PackRows(w.data(), s.n, s.k, 0, packed.data());
+  if (turned) {
+    std::vector<float> across(s.m * s.k);
+    for (int64_t r = 0; r < s.m; ++r) {
+      for (int64_t i = 0; i < s.k; ++i) across[i * s.m + r] = x[r * s.k + i];
+    }
+    ops.gemm_turned(across.data(), s.m, packed.data(), s.m, s.n, s.k, y.data(), s.n, add);
+  } else {
+    ops.gemm(x.data(), s.k, packed.data(), s.m, s.n, s.k, y.data(), s.n, add);
+  }
+  return y;
+}
+
+TEST_P(DecoderKernelTest, ProductsAreThoseOfDoubles) {
+  for (const Shape& s : kShapes) {
+    for (const bool turned : {false, true}) {
+      for (const bool add : {false, true}) {
+        const std::vector<float> x = Random(1, s.m * s.k), w = Random(2, s.n * s.k), before = Random(3, s.m * s.n), y = Multiply(*GetParam(), s, turned, add);
+        for (int64_t r = 0; r < s.m; ++r) {
+          for (int64_t c = 0; c < s.n; ++c) {
+            double want = add ? before[r * s.n + c] : 0;
+            for (int64_t i = 0; i < s.k; ++i) want += double{x[r * s.k + i]} * w[c * s.k + i];
+            ASSERT_NEAR(y[r * s.n + c], want, 2e-5) << s.m << " x " << s.n << " x " << s.k;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(DecoderKernelTest, ARowOfAProductHasTheSameBitsWhateverItsCompany) {
+  const Shape s{41, 80, 64};
+  const std::vector<float> all = Multiply(*GetParam(), s, false, false), x = Random(1, s.m * s.k), w = Random(2, s.n * s.k);
+  std::vector<float> packed(PackedFloats(s.n, s.k)), alone(s.n);
+  PackRows(w.data(), s.n, s.k, 0, packed.data());
+  for (int64_t r = 0; r < s.m; ++r) {
+    GetParam()->gemm(&x[r * s.k], s.k, packed.data(), 1, s.n, s.k, alone.data(), s.n, false);
+    ASSERT_TRUE(std::equal(alone.begin(), alone.end(), &all[r * s.n])) << r;
+  }
+  EXPECT_EQ(Multiply(*GetParam(), s, true, false), all);
+}
+
+TEST_P(DecoderKernelTest, NormAndSwiGluAreThoseOfDoubles) {
+  for (const int64_t n : {1, 2, 8, 15, 16, 33, 64, 172}) {
+    const std::vector<float> x = Random(4, n, 3), w = Random(5, n);
+    std::vector<float> y(n), z(n);
+    double squares = 0;
+    for (const float v : x) squares += double{v} * v;
+    GetParam()->rms_norm(x.data(), w.data(), n, 1e-6f, y.data());
+    const std::vector<float> gate = Random(6, n, 20);
+    GetParam()->swiglu(gate.data(), w.data(), n, z.data());
+    for (int64_t i = 0; i < n; ++i) {
+      EXPECT_NEAR(y[i], x[i] / std::sqrt(squares / n + 1e-6) * w[i], 1e-6);
+      const double want = gate[i] / (1 + std::exp(-double{gate[i]})) * w[i];
+      EXPECT_NEAR(z[i], want, 1e-6 * std::abs(want) + 1e-12);
+    }
+  }
+}
+
+// Attention of query rows [group, D] over `positions` keys, in doubles.
+std::vector<double> Attention(const float* q, const float* k, const float* v, int64_t positions, int64_t group, int64_t d) {
+  std::vector<double> out(group * d);
+  for (int64_t g = 0; g < group; ++g) {
+    std::vector<double> p(positions);
+    double max = -1e300, sum = 0;
+    for (int64_t j = 0; j < positions; ++j) {
+      for (int64_t c = 0; c < d; ++c) p[j] += double{q[g * d + c]} * k[j * d + c] / std::sqrt(static_cast<double>(d));
+      max = std::max(max, p[j]);
+    }
+    for (double& x : p) sum += x = std::exp(x - max);
+    for (int64_t j = 0; j < positions; ++j) {
+      for (int64_t c = 0; c < d; ++c) out[g * d + c] += p[j] / sum * v[j * d + c];
+    }
+  }
+  return out;
+}
+
+TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositions) {
+  for (const int64_t d : {2, 6, 8, 16, 32, 40}) {
+    for (const int64_t positions : {1, 15, 16, 17, 100}) {
+      const int64_t group = 3, held = positions + 20;
+      const std::vector<float> q = Random(7, group * d, 4), k = Random(8, held * d, 2), v = Random(9, held * d);
+      std::vector<float> keys(HeadCache::KeyFloats(held, d), NAN), values(HeadCache::ValueFloats(held, d), NAN), out(group * d);
+      std::vector<float> scratch(group * RoundUpToLanes(positions));
+      const HeadCache cache{keys.data(), values.data()};
+      for (int64_t t = 0; t < positions; ++t) StoreKeyValue(cache, t, d, &k[t * d], &v[t * d]);
+      GetParam()->attend(q.data(), cache, positions, group, d, scratch.data(), out.data());
+      const std::vector<double> want = Attention(q.data(), k.data(), v.data(), positions, group, d);
+      for (int64_t i = 0; i < group * d; ++i) ASSERT_NEAR(out[i], want[i], 5e-6) << "D " << d << ", " << positions << " positions";
+    }
+  }
+}
+
+TEST(DecoderKernelKindsTest, FusedKindsAgreeInBitsOnProductsAndNorms) {
+  const DecoderOps* first = nullptr;
+  for (const DecoderOps* ops : DecoderOpsKinds()) {
+    if (std::string(ops->name) == "base") continue;
+    if (first == nullptr) first = ops;
+    for (const Shape& s : kShapes) EXPECT_EQ(Multiply(*ops, s, false, true), Multiply(*first, s, false, true)) << ops->name;
+    const std::vector<float> x = Random(4, 83), w = Random(5, 83);
+    std::vector<float> a(83), b(83);
+    ops->rms_norm(x.data(), w.data(), 83, 1e-6f, a.data());
+    first->rms_norm(x.data(), w.data(), 83, 1e-6f, b.data());
+    EXPECT_EQ(a, b) << ops->name;
+  }
+}
+
+class DecoderGradKernelTest : public testing::TestWithParam<const DecoderGradOps*> {};
+
+// d loss / d x[i] by central differences.
+template <typename Loss>
+double Difference(std::vector<float>* x, int64_t i, Loss loss) {
+  const float kept = (*x)[i], step = 1e-2f;
+  (*x)[i] = kept + step;
+  const double up = (*x)[i], above = loss();
+  (*x)[i] = kept - step;
+  const double down = (*x)[i], below = loss();
+  (*x)[i] = kept;
+  return (above - below) / (up - down);
+}
+
+TEST_P(DecoderGradKernelTest, NormAndSwiGluGradientsAreCentralDifferences) {
+  const int64_t n = 19;
+  std::vector<float> x = Random(1, n, 2), w = Random(2, n), gate = Random(3, n, 3), up = Random(4, n);
+  const std::vector<float> dy = Random(5, n);
+  std::vector<float> dx(n), dw(n, 1.0f), dgate(n), dup(n);
+  GetParam()->rms_norm(x.data(), w.data(), dy.data(), n, 1e-6f, dx.data(), dw.data());
+  GetParam()->swiglu(gate.data(), up.data(), dy.data(), n, dgate.data(), dup.data());
+  const auto norm = [&] {
+    double squares = 0, loss = 0;
+    for (const float v : x) squares += double{v} * v;
+    for (int64_t i = 0; i < n; ++i) loss += dy[i] * (x[i] / std::sqrt(squares / n + 1e-6) * w[i]);
+    return loss;
+  };
+  const auto swiglu = [&] {
+    double loss = 0;
+    for (int64_t i = 0; i < n; ++i) loss += dy[i] * (gate[i] / (1 + std::exp(-double{gate[i]})) * up[i]);
+    return loss;
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    EXPECT_NEAR(dx[i], Difference(&x, i, norm), 1e-4);
+    EXPECT_NEAR(dw[i] - 1, Difference(&w, i, norm), 1e-4) << "added to what was there";
+    EXPECT_NEAR(dgate[i], Difference(&gate, i, swiglu), 1e-4);
+    EXPECT_NEAR(dup[i], Difference(&up, i, swiglu), 1e-4);
+  }
+}
+
+TEST_P(DecoderGradKernelTest, AttentionGradientsAreCentralDifferences) {
+  for (const int64_t d : {6, 8, 16, 32}) {
+    const int64_t length = 7, q_stride = 2 * d + 3, kv_stride = d + 1;
+    std::vector<float> q = Random(1, length * q_stride), k = Random(2, length * kv_stride), v = Random(3, length * kv_stride);
+    const std::vector<float> dout = Random(4, length * q_stride);
+    std::vector<float> dq(q.size()), dk(k.size()), dv(v.size()), scratch(2 * length);
+    GetParam()->attention(q.data(), k.data(), v.data(), dout.data(), length, d, q_stride, kv_stride, scratch.data(), dq.data(), dk.data(), dv.data());
+    const auto loss = [&] {
+      std::vector<float> keys, values;
+      double sum = 0;
+      for (int64_t i = 0; i < length; ++i) {
+        keys.insert(keys.end(), &k[i * kv_stride], &k[i * kv_stride] + d);
+        values.insert(values.end(), &v[i * kv_stride], &v[i * kv_stride] + d);
+        const std::vector<double> out = Attention(&q[i * q_stride], keys.data(), values.data(), i + 1, 1, d);
+        for (int64_t c = 0; c < d; ++c) sum += out[c] * dout[i * q_stride + c];
+      }
+      return sum;
+    };
+    for (int64_t t = 0; t < length; ++t) {
+      for (int64_t c = 0; c < d; ++c) {
+        ASSERT_NEAR(dq[t * q_stride + c], Difference(&q, t * q_stride + c, loss), 1e-4);
+        ASSERT_NEAR(dk[t * kv_stride + c], Difference(&k, t * kv_stride + c, loss), 1e-4);
+        ASSERT_NEAR(dv[t * kv_stride + c], Difference(&v, t * kv_stride + c, loss), 1e-4);
+      }
+    }
+  }
+}
+
+TEST_P(DecoderGradKernelTest, ScoresAndTheirGradientsAreThoseOfDoubles) {
+  const float inverse = 1 / 0.7f, dlp = 0.8f, dentropy = -0.3f;
+  for (const int64_t vocab : {1, 7, 16, 131}) {
+    std::vector<float> z = Random(1, vocab, 5), dz(vocab);
+    const int64_t target = vocab / 2;
+    const auto score = [&] {  // {lp, entropy}
+      double sum = 0, mean = 0;
+      for (const float x : z) sum += std::exp(double{x} * inverse);
+      for (const float x : z) mean += std::exp(double{x} * inverse) / sum * (double{x} * inverse);
+      return std::pair(double{z[target]} * inverse - std::log(sum), std::log(sum) - mean);
+    };
+    float lp, entropy, lse;
+    GetParam()->score(z.data(), vocab, inverse, target, &lp, &entropy, &lse);
+    EXPECT_NEAR(lp, score().first, 2e-5);
+    EXPECT_NEAR(entropy, score().second, 1e-5);
+    GetParam()->score_grad(z.data(), vocab, inverse, target, entropy, lse, dlp, dentropy, dz.data());
+    for (int64_t i = 0; i < vocab; ++i) {
+      EXPECT_NEAR(dz[i], Difference(&z, i, [&] { return dlp * score().first + dentropy * score().second; }), 2e-4);
+    }
+  }
+}
+
+template <typename Ops>
+std::string NameOf(const testing::TestParamInfo<const Ops*>& info) {
+  return info.param->name;
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, DecoderKernelTest, testing::ValuesIn(DecoderOpsKinds().begin(), DecoderOpsKinds().end()), NameOf<DecoderOps>);
+INSTANTIATE_TEST_SUITE_P(Kinds, DecoderGradKernelTest, testing::ValuesIn(DecoderGradOpsKinds().begin(), DecoderGradOpsKinds().end()), NameOf<DecoderGradOps>);
+
+}  // namespace
+}  // namespace sluice
