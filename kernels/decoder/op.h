@@ -9,8 +9,8 @@ namespace sluice {
 // The pieces of one decoder step on the CPU: raw pointers, fp32, no allocation. M rows (tokens), N outputs, K inputs, D head size.
 //
 // A result depends on its own row alone: every sum runs in an order fixed by the output element (one chain over k in a product,
-// 16 strided partials in a norm, positions in rising order in attention), whatever the number of rows. Kinds with fused
-// multiply-add (avx2, avx512) agree in bits, but for exp's last place nothing else differs from `base`.
+// 16 strided partials in a norm, positions in rising order in attention), whatever the number of rows. The kinds with fused
+// multiply-add (avx2, avx512) give the same bits in products and norms; `base`, without it, differs in the last places.
 inline constexpr int64_t kDecoderLanes = 16;  // Outputs per weight panel; positions per block of keys and values.
 
 inline constexpr int64_t RoundUpToLanes(int64_t n) { return (n + kDecoderLanes - 1) / kDecoderLanes * kDecoderLanes; }
