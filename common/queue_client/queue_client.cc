@@ -152,7 +152,7 @@ absl::Status QueueClient::Get(absl::string_view lease, absl::Span<const common::
     const absl::Status status = GetOnce(request, place, &gone);
     if (status.ok()) break;
     if (options_.cancel != nullptr && options_.cancel->triggered()) return absl::CancelledError("QueueService.Get: ended");
-    if (!absl::IsUnavailable(status)) return status;
+    if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
     if (absl::Now() + wait >= end) return status;
     if (options_.cancel == nullptr) {

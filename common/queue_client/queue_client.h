@@ -30,8 +30,9 @@ class QueueClient {
     std::string job;          // 32 hex digits.
     std::string worker;       // Daemon id.
     int64_t incarnation = 0;  // Of trainers the gang's, else the daemon's own.
-    rpc::Cancel* cancel = nullptr;  // Ends all calls; outlives the client, as does the next.
-    rpc::Cancel* drain = nullptr;   // Ends Admit, LeaseTasks and AcquireBatch alone. Null: they end by `cancel`.
+    rpc::Cancel* cancel = nullptr;  // Ends calls; outlives the client, as does the next.
+    rpc::Cancel* drain = nullptr;   // If set, Admit, LeaseTasks and AcquireBatch end by this one instead: a worker that
+                                    // drains takes no more, and still seals, releases and renews.
     absl::Duration give_up = absl::InfiniteDuration();
     rpc::BackoffOptions backoff;
   };

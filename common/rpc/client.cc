@@ -33,8 +33,10 @@ absl::Status CallOnce(const Channel& channel, const Method& method, const google
   return FromGrpcStatus(status);
 }
 
+// CANCELLED that is not ours comes from a server that shuts down: the peer is gone for now.
 bool MayRepeat(const Method& method, const absl::Status& status) {
-  return method.repeat != Repeat::kNever && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status));
+  return method.repeat != Repeat::kNever &&
+         (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status));
 }
 
 void CountTry(const Channel& channel, const Method& method, absl::Duration took) {

@@ -82,9 +82,10 @@ TEST_F(ClientTest, ACallIsAnswered) {
 }
 
 TEST_F(ClientTest, UnavailableIsTriedAgainUntilItWorks) {
-  Serve({absl::UnavailableError("a"), absl::UnavailableError("b"), absl::DeadlineExceededError("c")});
+  Serve({absl::UnavailableError("a"), absl::UnavailableError("b"), absl::DeadlineExceededError("c"),
+         absl::CancelledError("the server shuts down")});
   ASSERT_TRUE(Apply({.backoff = kSoon}).ok());
-  EXPECT_EQ(queue_->applies(), 4);
+  EXPECT_EQ(queue_->applies(), 5);
   EXPECT_THAT(metrics_.Text(), testing::HasSubstr(
                                    "sluice_rpc_client_retries_total{method=\"QueueService.Apply\",reason=\"UNAVAILABLE\"} 2"));
 }
