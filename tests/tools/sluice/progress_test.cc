@@ -1,0 +1,78 @@
+#include "tools/sluice/progress.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/job/v1/job.pb.h"
+#include "tools/sluice/table.h"
+
+namespace sluice::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+job::v1::JobSpec Spec() {
+  job::v1::JobSpec spec;
+  spec.mutable_limits()->set_max_steps(10);
+  spec.mutable_queue()->set_max_staleness(4);
+  return spec;
+}
+
+job::v1::StepReport Step(int k, double reward) {
+  job::v1::StepReport step;
+  step.set_k(k);
+  step.mutable_at()->set_seconds(100 + 2 * k);
+  (*step.mutable_values())["reward_mean"] = reward;
+  (*step.mutable_values())["entropy"] = 1.9;
+  (*step.mutable_staleness())["0"] = 50;
+  (*step.mutable_staleness())["1"] = 1940;
+  (*step.mutable_staleness())["2"] = 10;
+  return step;
+}
+
+TEST(Progress, TheTwoLinesTellStepEndStalenessAndReward) {
+  Progress progress(false);
+  progress.SetSpec(Spec());
+  for (int k = 0; k < 4; ++k) progress.Add(Step(k, 0.1 + 0.2 * k));
+  EXPECT_EQ(progress.StepLine(), "step 4/10 [############..................] 40 %  ends in 12s   staleness p50 1 p99 1 (bound 4)");
+  EXPECT_EQ(progress.RewardLine(), "reward 0.10 -> 0.70 _.=#  entropy 1.90   tok/s trained 1.0k");
+  EXPECT_EQ(progress.LogLine(), "step 4/10  reward 0.700  entropy 1.90  staleness max 2  ends in 12s");
+}
+
+TEST(Progress, ALongRunIsDrawnInFortyPoints) {
+  Progress progress(false);
+  for (int k = 0; k < 400; ++k) progress.Add(Step(k, k));
+  const std::string line = progress.RewardLine();
+  EXPECT_EQ(line.find("  entropy") - line.find('_'), 40u);
+  EXPECT_EQ(progress.StepLine().substr(0, 9), "step 400 ");  // No limit: no bar and no end.
+}
+
+TEST(Progress, TheWallLimitEndsARunToo) {
+  job::v1::JobSpec spec = Spec();
+  spec.mutable_limits()->mutable_wall()->set_seconds(10);
+  Progress progress(true);
+  progress.SetSpec(spec);
+  for (int k = 0; k < 3; ++k) progress.Add(Step(k, 0.5));
+  EXPECT_THAT(progress.StepLine(), HasSubstr("ends in 6s"));
+  EXPECT_THAT(progress.RewardLine(), HasSubstr("▁▁▁"));
+}
+
+TEST(Progress, DurationsAndCountsAreShort) {
+  EXPECT_EQ(ShortDuration(64), "1m04s");
+  EXPECT_EQ(ShortDuration(3720), "1h02m");
+  EXPECT_EQ(ShortDuration(0.4), "0s");
+  EXPECT_EQ(ShortCount(312), "312");
+  EXPECT_EQ(ShortCount(19840), "19.8k");
+  EXPECT_EQ(ShortCount(2.5e6), "2.5M");
+}
+
+TEST(Progress, NothingIsShownBeforeTheFirstStep) {
+  Progress progress(true);
+  EXPECT_EQ(progress.RewardLine(), "no step yet");
+  EXPECT_EQ(progress.LogLine(), "step 0");
+}
+
+TEST(Table, ColumnsAreAligned) { EXPECT_EQ(Table({{"A", "LONG"}, {"bcd", "e"}}), "A    LONG\nbcd  e\n"); }
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,130 @@
+#include "tools/sluice/child.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+
+extern char** environ;
+
+namespace sluice::cli {
+namespace {
+
+std::vector<std::string> Environment(const std::map<std::string, std::string>& changes) {
+  std::vector<std::string> out;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string name = std::string(*entry).substr(0, std::strcspn(*entry, "="));
+    if (changes.count(name) == 0) out.push_back(*entry);
+  }
+  for (const auto& [name, value] : changes) {
+    if (!value.empty()) out.push_back(absl::StrCat(name, "=", value));
+  }
+  return out;
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+absl::StatusOr<Child> StartChild(const ChildOptions& options) {
+  if (access(options.argv[0].c_str(), X_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat("no program ", options.argv[0], ": ", std::strerror(errno)));
+  }
+  // Everything is made before the fork: the child of a process with threads may only make system calls.
+  const std::vector<std::string> environment = Environment(options.env);
+  std::vector<char*> argv = Pointers(options.argv), envp = Pointers(environment);
+  const char* err_path = options.stderr_path.empty() ? nullptr : options.stderr_path.c_str();
+  const pid_t parent = getpid();
+  int out[2];
+  if (pipe2(out, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+
+  const pid_t pid = fork();
+  if (pid < 0) {
+    const absl::Status status = ErrnoStatus(errno, "fork");
+    close(out[0]);
+    close(out[1]);
+    return status;
+  }
+  if (pid == 0) {
+    if (options.own_session) setsid();
+    else setpgid(0, 0);
+    if (options.dies_with_parent) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(127);
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    signal(SIGPIPE, SIG_DFL);
+    const int null = open("/dev/null", O_RDONLY);
+    dup2(null, 0);
+    dup2(out[1], 1);
+    if (err_path != nullptr) {
+      const int err = open(err_path, O_WRONLY | O_CREAT | O_APPEND, 0644);
+      if (err < 0) _exit(127);
+      dup2(err, 2);
+    }
+    execve(argv[0], argv.data(), envp.data());
+    _exit(127);
+  }
+  close(out[1]);
+  return Child{pid, out[0]};
+}
+
+std::string WaitStatusText(int status) {
+  if (WIFSIGNALED(status)) return absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+  return absl::StrCat("exit code ", WEXITSTATUS(status));
+}
+
+uint64_t ProcessStart(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));  // Files there have no size, so ReadFile finds them empty.
+  std::string stat;
+  if (!std::getline(file, stat)) return 0;
+  const size_t name_end = stat.rfind(") ");
+  if (name_end == std::string::npos) return 0;
+  // Fields behind the program's name, from the third on; the start is the 22nd, the state the third.
+  const std::vector<absl::string_view> fields = absl::StrSplit(absl::string_view(stat).substr(name_end + 2), ' ');
+  uint64_t start = 0;
+  if (fields.size() < 20 || fields[0] == "Z" || !absl::SimpleAtoi(fields[19], &start)) return 0;
+  return start;
+}
+
+absl::Status SignalProcess(pid_t pid, uint64_t start, int signal) {
+  if (start == 0 || ProcessStart(pid) != start) return absl::NotFoundError(absl::StrCat("process ", pid, " is gone"));
+  if (kill(pid, signal) != 0) return ErrnoStatus(errno, absl::StrCat("signal to process ", pid));
+  return absl::OkStatus();
+}
+
+absl::Status AwaitEnd(pid_t pid, uint64_t start, absl::Duration timeout) {
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) return errno == ESRCH ? absl::OkStatus() : ErrnoStatus(errno, "pidfd_open");
+  absl::Status status;
+  if (ProcessStart(pid) == start) {
+    pollfd wait{fd, POLLIN, 0};
+    if (poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) == 0) {
+      status = absl::DeadlineExceededError(absl::StrCat("process ", pid, " still runs after ", absl::FormatDuration(timeout)));
+    }
+  }
+  close(fd);
+  return status;
+}
+
+}  // namespace sluice::cli

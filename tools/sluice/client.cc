@@ -1,0 +1,141 @@
+#include "tools/sluice/client.h"
+
+#include <cstdlib>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status.h"
+#include "common/rpc/backoff.h"
+#include "common/rpc/client.h"
+#include "common/rpc/stream.h"
+#include "tools/sluice/fleet.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr char kDefaultServer[] = "127.0.0.1:7400";
+
+// Where a watcher stands.
+struct Cursor {
+  uint64_t event = 0;
+  std::optional<int64_t> step;
+};
+
+// One stream, up to its end or until `until` holds.
+absl::Status Watch(const rpc::Channel& channel, const std::string& job, bool follow, rpc::Cancel* cancel, const JobHandlers& handlers,
+                   const std::function<bool(const job::v1::JobStatus&)>& until, Cursor* cursor, job::v1::JobStatus* last, bool* reached) {
+  rpc::ClientStream stream(channel, *job::v1::WatchRequest::descriptor(), cancel);
+  job::v1::WatchRequest request;
+  request.set_job(job);
+  request.set_after_event(cursor->event);
+  if (cursor->step) request.set_after_step(*cursor->step);
+  request.set_follow(follow);
+  stream.Write(request);
+  stream.WritesDone();
+  job::v1::WatchResponse response;
+  while (stream.Read(&response)) {
+    if (response.has_event()) {
+      cursor->event = response.event().seq();
+      if (handlers.event) handlers.event(response.event());
+    } else if (response.has_step()) {
+      cursor->step = response.step().k();
+      if (handlers.step) handlers.step(response.step());
+    } else if (response.has_status()) {
+      *last = response.status();
+      if (handlers.status) handlers.status(*last);
+      if (follow && until(*last)) {
+        *reached = true;
+        stream.TryCancel();
+        (void)stream.Finish();
+        return absl::OkStatus();
+      }
+    }
+  }
+  return stream.Finish();
+}
+
+}  // namespace
+
+std::string ServerAddress(const std::string& flag) {
+  if (!flag.empty()) return flag;
+  if (const char* server = std::getenv("SLUICE_SERVER"); server != nullptr && *server != '\0') return server;
+  const auto state = ReadFleetState(DefaultDataDir());
+  return state.ok() && !state->controller.empty() ? state->controller : kDefaultServer;
+}
+
+bool IsFinal(job::v1::JobState state) {
+  return state == job::v1::JOB_STATE_SUCCEEDED || state == job::v1::JOB_STATE_CANCELLED || state == job::v1::JOB_STATE_FAILED;
+}
+
+std::string StateName(job::v1::JobState state) {
+  return std::string(absl::StripPrefix(job::v1::JobState_Name(state), "JOB_STATE_"));
+}
+
+absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, const JobFile& file) {
+  job::v1::SubmitRequest request;
+  request.set_name(file.spec->name());
+  request.set_hash(file.hash);
+  *request.mutable_spec() = *file.spec;
+  request.mutable_origins()->insert(file.origins.begin(), file.origins.end());
+  job::v1::SubmitResponse response;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
+  return response;
+}
+
+absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std::string& job) {
+  job::v1::GetRequest request;
+  request.set_job(job);
+  job::v1::JobStatus response;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
+  return response;
+}
+
+absl::Status CancelJob(const rpc::Channel& channel, const std::string& job) {
+  job::v1::ControlRequest request;
+  request.set_job(job);
+  request.set_verb(job::v1::VERB_CANCEL);
+  job::v1::ControlResponse response;
+  return rpc::Call(channel, request, &response);
+}
+
+absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job, const JobHandlers& handlers) {
+  Cursor cursor;
+  job::v1::JobStatus last;
+  bool reached = false;
+  SLUICE_RETURN_IF_ERROR(Watch(channel, job, false, nullptr, handlers, {}, &cursor, &last, &reached));
+  return last;
+}
+
+absl::StatusOr<job::v1::JobStatus> FollowJob(const rpc::Channel& channel, const std::string& job, rpc::Cancel* cancel, absl::Duration patience,
+                                             const JobHandlers& handlers, const std::function<bool(const job::v1::JobStatus&)>& until) {
+  const auto done = [&](const job::v1::JobStatus& status) { return IsFinal(status.state()) || (until && until(status)); };
+  Cursor cursor;
+  job::v1::JobStatus last;
+  bool reached = false;
+  rpc::Backoff backoff{rpc::BackoffOptions()};
+  absl::Time heard = absl::Now();
+  for (;;) {
+    // The first message of a stream is the status: of a job that has ended before, it would come ahead of its steps.
+    absl::StatusOr<job::v1::JobStatus> now = GetJob(channel, job);
+    absl::Status status = now.status();
+    if (now.ok()) {
+      heard = absl::Now();
+      backoff.Reset();
+      const bool follow = !IsFinal(now->state());
+      status = Watch(channel, job, follow, cancel, handlers, done, &cursor, &last, &reached);
+      if (reached || (status.ok() && !follow)) return last;
+    }
+    if (cancel != nullptr && cancel->triggered()) return absl::CancelledError("interrupted");
+    if (!status.ok() && status.code() != absl::StatusCode::kUnavailable && status.code() != absl::StatusCode::kDeadlineExceeded &&
+        status.code() != absl::StatusCode::kCancelled) {
+      return status;
+    }
+    if (absl::Now() - heard > patience) return absl::UnavailableError(absl::StrCat("no answer from ", channel.address(), " for ", absl::FormatDuration(patience), ": ", status.message()));
+    const absl::Duration wait = backoff.Next();
+    if (cancel == nullptr) absl::SleepFor(wait);
+    else if (cancel->WaitFor(wait)) return absl::CancelledError("interrupted");
+  }
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,191 @@
+#include "tools/sluice/dev.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/file.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "tools/sluice/child.h"
+#include "tools/sluice/fleet.h"
+#include "tools/sluice/interrupts.h"
+#include "tools/sluice/progress.h"
+#include "tools/sluice/supervisor.h"
+#include "tools/sluice/table.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr absl::Duration kGrace = absl::Seconds(15);
+
+bool Alive(const FleetState& state) { return state.supervisor_start != 0 && ProcessStart(state.supervisor) == state.supervisor_start; }
+
+// The fleet that runs on `data_dir`. FAILED_PRECONDITION: none does.
+absl::StatusOr<FleetState> RunningFleet(const std::string& data_dir) {
+  const absl::StatusOr<FleetState> state = ReadFleetState(data_dir);
+  if (state.ok() && Alive(*state)) return state;
+  return ErrorWith(absl::StatusCode::kNotFound, {.hint = "`sluice dev up` starts one"}, absl::StrCat("no fleet runs on ", data_dir));
+}
+
+void PrintFleet(const FleetState& state, bool json) {
+  if (json) {
+    std::fputs(FleetStateJson(state).c_str(), stdout);
+    return;
+  }
+  std::vector<std::vector<std::string>> rows{{"DAEMON", "STATE", "PID", "LISTENING", "METRICS", "RESTARTS", "LAST END"}};
+  for (const DaemonState& daemon : state.daemons) {
+    rows.push_back({daemon.name, daemon.ready ? "ready" : daemon.pid > 0 ? "starting" : "down", daemon.pid > 0 ? absl::StrCat(daemon.pid) : "-", daemon.listening,
+                    daemon.ops, absl::StrCat(daemon.restarts), daemon.last_end.empty() ? "-" : daemon.last_end});
+  }
+  std::fputs(Table(rows).c_str(), stdout);
+}
+
+// All that a pipe gives until its first newline or end.
+std::string FirstLine(int fd) {
+  std::string line;
+  char c;
+  while (read(fd, &c, 1) == 1 && c != '\n') line += c;
+  return line;
+}
+
+}  // namespace
+
+ExitCode DevUp(const DevOptions& options) {
+  if (const auto running = RunningFleet(options.data_dir); running.ok()) {
+    std::fprintf(stderr, "already up, on %s\n", options.data_dir.c_str());
+    PrintFleet(*running, options.json);
+    return kDone;
+  }
+  const std::string log = options.data_dir + "/logs/supervisor.log";
+  if (const absl::Status status = MakeDirs(options.data_dir + "/logs"); !status.ok()) return Complain(status);
+  const absl::Time start = absl::Now();
+  ChildOptions child;
+  child.argv = {absl::StrCat(ProgramDir(), "/sluice"), "dev",       "supervise", "--data-dir", options.data_dir, "--rollouts", absl::StrCat(options.rollouts), "--rewards",
+                absl::StrCat(options.rewards)};
+  child.stderr_path = log;
+  child.dies_with_parent = false;
+  child.own_session = true;
+  const absl::StatusOr<Child> supervisor = StartChild(child);
+  if (!supervisor.ok()) return Complain(supervisor.status());
+  const std::string line = FirstLine(supervisor->stdout_fd);
+  close(supervisor->stdout_fd);
+  const nlohmann::json said = nlohmann::json::parse(line, nullptr, false);
+  if (!said.is_object() || said.contains("error")) {
+    int status = 0;
+    waitpid(supervisor->pid, &status, 0);
+    return Complain(ErrorWith(absl::StatusCode::kInternal, {.hint = absl::StrCat("logs are in ", options.data_dir, "/logs")},
+                              said.is_object() ? said.value("error", "") : absl::StrCat("the supervisor ended with ", WaitStatusText(status))));
+  }
+  const auto fleet = ReadFleetState(options.data_dir);
+  if (!fleet.ok()) return Complain(fleet.status());
+  PrintFleet(*fleet, options.json);
+  std::fprintf(stderr, "loopback only, no TLS   data and logs in %s   ready in %.1f s\n", options.data_dir.c_str(), absl::ToDoubleSeconds(absl::Now() - start));
+  return kDone;
+}
+
+ExitCode DevSupervise(const DevOptions& options) {
+  Mutex mu;
+  CondVar changed;
+  bool stop = false;
+  std::string controller;
+  Supervisor* running = nullptr;
+  const auto write_state = [&] {
+    FleetState state{getpid(), ProcessStart(getpid()), "", {}};
+    Supervisor* supervisor;
+    {
+      MutexLock lock(&mu);
+      supervisor = running;
+      state.controller = controller;
+    }
+    if (supervisor != nullptr) state.daemons = supervisor->states();
+    (void)WriteFleetState(options.data_dir, state);
+  };
+  const auto fail = [](const absl::Status& status) {
+    std::printf("%s\n", nlohmann::json{{"error", std::string(status.message())}}.dump().c_str());
+    std::fflush(stdout);
+    return ExitCodeOf(status);
+  };
+  const absl::StatusOr<DirLock> lock_held = DirLock::Take(options.data_dir);
+  if (!lock_held.ok()) return fail(lock_held.status());
+
+  std::unique_ptr<Supervisor> supervisor;
+  Interrupts interrupts([&](int) {
+    MutexLock lock(&mu);
+    stop = true;
+    changed.NotifyAll();
+  });
+  supervisor = std::make_unique<Supervisor>(Supervisor::Options{.log_dir = options.data_dir + "/logs", .changed = [&](const DaemonState&) { write_state(); }});
+  {
+    MutexLock lock(&mu);
+    running = supervisor.get();
+  }
+  const FleetOptions fleet{.data_dir = options.data_dir, .rollouts = options.rollouts, .rewards = options.rewards, .fixed_ports = true};
+  const absl::StatusOr<std::string> address = StartFleet(fleet, supervisor.get());
+  if (!address.ok()) {
+    supervisor->Stop(kGrace);
+    RemoveFleetState(options.data_dir);
+    return fail(address.status());
+  }
+  {
+    MutexLock lock(&mu);
+    controller = *address;
+  }
+  write_state();
+  std::printf("{\"controller\": \"%s\"}\n", address->c_str());
+  std::fflush(stdout);
+  {
+    MutexLock lock(&mu);
+    while (!stop) changed.Wait(&mu);
+  }
+  supervisor->Stop(kGrace);
+  supervisor.reset();  // Its last calls of `changed` are over now.
+  RemoveFleetState(options.data_dir);
+  return kDone;
+}
+
+ExitCode DevDown(const DevOptions& options) {
+  const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
+  if (!state.ok()) {
+    RemoveFleetState(options.data_dir);  // Of a fleet that did not end well; its daemons died with their supervisor.
+    std::fprintf(stderr, "%s\n", std::string(state.status().message()).c_str());
+    return kDone;
+  }
+  absl::Status status = SignalProcess(state->supervisor, state->supervisor_start, SIGTERM);
+  if (status.ok()) status = AwaitEnd(state->supervisor, state->supervisor_start, 2 * kGrace);
+  if (!status.ok()) return Complain(status);
+  std::fprintf(stderr, "down; data and logs stay in %s\n", options.data_dir.c_str());
+  return kDone;
+}
+
+ExitCode DevStatus(const DevOptions& options) {
+  const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
+  if (!state.ok()) return Complain(state.status());
+  PrintFleet(*state, options.json);
+  return kDone;
+}
+
+ExitCode DevKill(const DevOptions& options, const std::string& role, const std::string& signal) {
+  static const std::map<std::string, int> kSignals = {{"KILL", SIGKILL}, {"TERM", SIGTERM}, {"INT", SIGINT}, {"STOP", SIGSTOP}, {"CONT", SIGCONT}, {"ABRT", SIGABRT}, {"SEGV", SIGSEGV}};
+  const std::string name(absl::StripPrefix(absl::AsciiStrToUpper(signal), "SIG"));
+  const auto known = kSignals.find(name);
+  if (known == kSignals.end()) return Complain(absl::InvalidArgumentError(absl::StrCat("no signal ", signal, "; there are KILL, TERM, INT, STOP, CONT, ABRT, SEGV")));
+  const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
+  if (!state.ok()) return Complain(state.status());
+  for (const DaemonState& daemon : state->daemons) {
+    if (daemon.name != role && daemon.role != role) continue;
+    if (const absl::Status status = SignalProcess(daemon.pid, daemon.start, known->second); !status.ok()) return Complain(Annotate(status, daemon.name));
+    std::printf("%s (pid %d) got SIG%s\n", daemon.name.c_str(), daemon.pid, name.c_str());
+    return kDone;
+  }
+  return Complain(absl::NotFoundError(absl::StrCat("no daemon or role ", role, "; `sluice dev status` lists them")));
+}
+
+}  // namespace sluice::cli

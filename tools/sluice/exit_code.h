@@ -1,0 +1,26 @@
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace sluice::cli {
+
+// What the program says to its caller.
+enum ExitCode : int {
+  kDone = 0,
+  kFailed = 1,       // Also: fsck found damage.
+  kMisuse = 2,       // Wrong command line or job file.
+  kJobFailed = 3,    // The job ended FAILED or CANCELLED.
+  kNotAllowed = 4,
+  kNotFound = 5,
+  kTimeout = 6,
+  kUnreachable = 7,
+  kConflict = 8,
+  kInterrupted = 130,  // Ctrl-C.
+};
+
+ExitCode ExitCodeOf(const absl::Status& status);
+
+// Prints `error CODE: message` and the hint on stderr, and returns the exit code.
+ExitCode Complain(const absl::Status& status);
+
+}  // namespace sluice::cli

@@ -1,0 +1,77 @@
+// Commands that run daemons on this machine.
+
+#include <filesystem>
+
+#include "tools/sluice/commands.h"
+#include "tools/sluice/dev.h"
+#include "tools/sluice/fleet.h"
+#include "tools/sluice/options.h"
+#include "tools/sluice/run.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Dev {
+  DevOptions options;
+  std::string output = "table", role, signal = "KILL";
+};
+
+// A command of `dev`; `extra` adds what it has beside -o and --data-dir.
+Command DevCommand(const char* name, const char* summary, const char* example, std::function<void(CLI::App*, Dev*)> extra, ExitCode (*run)(const Dev&), bool hidden = false) {
+  return {"dev", name, summary, example,
+          [extra, run](CLI::App* app) {
+            auto dev = std::make_shared<Dev>();
+            dev->options.data_dir = DefaultDataDir();
+            app->add_option("--data-dir", dev->options.data_dir, "where the daemons keep data and logs")->capture_default_str();
+            AddOutput(app, &dev->output);
+            if (extra) extra(app, dev.get());
+            return [dev, run] {
+              dev->options.json = dev->output == "json";
+              dev->options.data_dir = std::filesystem::absolute(dev->options.data_dir).lexically_normal().string();
+              return run(*dev);
+            };
+          },
+          hidden};
+}
+
+void AddCounts(CLI::App* app, Dev* dev) {
+  app->add_option("--rollouts", dev->options.rollouts, "rollout daemons")->check(CLI::Range(1, 64))->capture_default_str();
+  app->add_option("--rewards", dev->options.rewards, "reward daemons")->check(CLI::Range(1, 64))->capture_default_str();
+}
+
+}  // namespace
+
+std::vector<Command> FleetCommands() {
+  return {
+      {"", "run", "Run one job on daemons of its own, and print its result. Ctrl-C cancels it cleanly, a second one kills.",
+       "  sluice run configs/examples/digits.yaml\n  sluice run job.yaml --set limits.max_steps=10 --rollouts 2 -o json",
+       [](CLI::App* app) {
+         auto o = std::make_shared<RunOptions>();
+         auto output = std::make_shared<std::string>();
+         app->add_option("FILE", o->file, "the job file")->required();
+         AddSets(app, &o->sets);
+         app->add_option("--rollouts", o->rollouts, "rollout daemons")->check(CLI::Range(1, 64))->capture_default_str();
+         app->add_option("--rewards", o->rewards, "reward daemons")->check(CLI::Range(1, 64))->capture_default_str();
+         app->add_option("--data-dir", o->data_dir, "where the daemons keep data and logs; default: a temporary one, removed after a success");
+         app->add_flag("-q,--quiet", o->quiet, "no progress");
+         AddOutput(app, output.get());
+         return [o, output] {
+           o->json = *output == "json";
+           return RunJob(*o);
+         };
+       }},
+      DevCommand("up", "Start the daemons and leave a supervisor that keeps them running.", "  sluice dev up --rollouts 2", AddCounts,
+                 [](const Dev& dev) { return DevUp(dev.options); }),
+      DevCommand("down", "End the daemons; their data stays.", "  sluice dev down", {}, [](const Dev& dev) { return DevDown(dev.options); }),
+      DevCommand("status", "Show the daemons.", "  sluice dev status -o json", {}, [](const Dev& dev) { return DevStatus(dev.options); }),
+      DevCommand("kill", "Send a daemon a signal; the supervisor starts it again.", "  sluice dev kill rollout-1\n  sluice dev kill queue --signal STOP",
+                 [](CLI::App* app, Dev* dev) {
+                   app->add_option("ROLE", dev->role, "a daemon's name, or a role (its first daemon)")->required();
+                   app->add_option("--signal", dev->signal, "KILL, TERM, STOP, CONT, ..")->capture_default_str();
+                 },
+                 [](const Dev& dev) { return DevKill(dev.options, dev.role, dev.signal); }),
+      DevCommand("supervise", "What `dev up` leaves behind.", "", AddCounts, [](const Dev& dev) { return DevSupervise(dev.options); }, true),
+  };
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,409 @@
+// Commands that ask the controller.
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/rpc/client.h"
+#include "common/rpc/convert.h"
+#include "tools/sluice/client.h"
+#include "tools/sluice/commands.h"
+#include "tools/sluice/export.h"
+#include "tools/sluice/interrupts.h"
+#include "tools/sluice/json_output.h"
+#include "tools/sluice/options.h"
+#include "tools/sluice/progress.h"
+#include "tools/sluice/table.h"
+
+namespace sluice::cli {
+namespace {
+
+using job::v1::JobStatus;
+using Channel = std::shared_ptr<rpc::Channel>;
+
+constexpr absl::Duration kPatience = absl::Minutes(1);
+
+struct Options {
+  std::string server, output, job, file, dir, state;
+  std::vector<std::string> sets;
+  bool watch = false, dry_run = false;
+  absl::Duration timeout = absl::InfiniteDuration();
+};
+using OptionsPtr = std::shared_ptr<Options>;
+
+bool Json(const Options& o) { return o.output == "json"; }
+void Print(const google::protobuf::Message& message) { std::fputs(ToJsonText(message).c_str(), stdout); }
+void PrintLine(const google::protobuf::Message& message) {
+  std::printf("%s\n", ToJson(message).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+std::string TimeText(const google::protobuf::Timestamp& time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", rpc::FromProto(time), absl::LocalTimeZone());
+}
+
+ExitCode EndOf(const JobStatus& status) {
+  if (!IsFinal(status.state()) || status.state() == job::v1::JOB_STATE_SUCCEEDED) return kDone;
+  std::fprintf(stderr, "error%s%s: job %s %s: %s\n", status.code().empty() ? "" : " ", status.code().c_str(), status.name().c_str(),
+               StateName(status.state()).c_str(), status.message().c_str());
+  return kJobFailed;
+}
+
+ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
+  rpc::Cancel cancel;
+  Interrupts interrupts([&](int) { cancel.Trigger(); });
+  ProgressPrinter printer(stderr, false);
+  std::string state;
+  JobHandlers handlers;
+  handlers.step = [&](const job::v1::StepReport& step) { printer.Add(step); };
+  handlers.event = [&](const common::v1::Event& event) {
+    if (event.severity() >= common::v1::SEVERITY_WARNING) printer.Note(absl::StrCat(event.daemon(), ": ", event.message()));
+  };
+  handlers.status = [&](const JobStatus& status) {
+    if (status.has_spec()) printer.SetSpec(status.spec());
+    if (StateName(status.state()) == state) return;
+    state = StateName(status.state());
+    printer.Note(absl::StrCat(status.name(), " ", state, status.message().empty() ? "" : absl::StrCat(": ", status.message())));
+  };
+  const absl::StatusOr<JobStatus> status = FollowJob(*channel, job, &cancel, kPatience, handlers);
+  printer.Finish();
+  if (cancel.triggered()) {
+    std::fprintf(stderr, "detached, the job runs on; `sluice job watch %s` attaches again, `sluice job cancel %s` ends it\n", job.c_str(), job.c_str());
+    return kInterrupted;
+  }
+  if (!status.ok()) return Complain(status.status());
+  if (json) Print(status->result());
+  else std::fputs(ResultTable(status->result()).c_str(), stdout);
+  return EndOf(*status);
+}
+
+ExitCode SubmitJob(const Options& o, const Channel& channel) {
+  const JobFile file = ReadJobFile(o.file, {.sets = o.sets});
+  if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok()) return Complain(problems);
+  if (o.dry_run) {
+    std::fprintf(stderr, "%s is in order; nothing was submitted\n", o.file.c_str());
+    return kDone;
+  }
+  const absl::StatusOr<job::v1::SubmitResponse> response = Submit(*channel, file);
+  if (!response.ok()) return Complain(response.status());
+  if (!o.watch && Json(o)) Print(*response);
+  else if (!o.watch) std::printf("%s\n", response->status().name().c_str());
+  std::fprintf(stderr, "%s %s  job %s\n", response->status().name().c_str(), response->created() ? "created" : "is there already", response->job().c_str());
+  return o.watch ? WatchJob(channel, response->job(), Json(o)) : kDone;
+}
+
+ExitCode ListJobs(const Options& o, const Channel& channel) {
+  job::v1::ListResponse response;
+  if (const absl::Status status = rpc::Call(*channel, job::v1::ListRequest(), &response); !status.ok()) return Complain(status);
+  if (Json(o)) return Print(response), kDone;
+  if (o.output == "jsonl") {
+    for (const JobStatus& job : response.jobs()) PrintLine(job);
+    return kDone;
+  }
+  std::vector<std::vector<std::string>> rows{{"NAME", "STATE", "STEP", "CREATED", "JOB", "MESSAGE"}};
+  for (const JobStatus& job : response.jobs()) {
+    rows.push_back({job.name(), StateName(job.state()), absl::StrCat(job.step()), TimeText(job.created()), job.job(), job.message()});
+  }
+  std::fputs(Table(rows).c_str(), stdout);
+  return kDone;
+}
+
+ExitCode DescribeJob(const Options& o, const Channel& channel) {
+  const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
+  if (!job.ok()) return Complain(job.status());
+  if (Json(o)) return Print(*job), kDone;
+  std::fputs(Table({{"name", job->name()},
+                    {"job", job->job()},
+                    {"state", StateName(job->state())},
+                    {"message", absl::StrCat(job->code(), job->code().empty() ? "" : ": ", job->message().empty() ? "none" : job->message())},
+                    {"conditions", job->conditions().empty() ? "none" : absl::StrJoin(job->conditions(), ", ")},
+                    {"created", TimeText(job->created())},
+                    {"step", absl::StrCat(job->step())},
+                    {"version", absl::StrCat(job->version().incarnation(), ".", job->version().number())},
+                    {"daemons", job->daemons().empty() ? "none" : absl::StrJoin(job->daemons(), ", ")}})
+                 .c_str(),
+             stdout);
+  if (job->has_result()) std::printf("\n%s", ResultTable(job->result()).c_str());
+  return kDone;
+}
+
+ExitCode WaitJob(const Options& o, const Channel& channel) {
+  rpc::Cancel cancel;
+  std::atomic<bool> interrupted = false;
+  Interrupts interrupts([&](int) {
+    interrupted = true;
+    cancel.Trigger();
+  });
+  const std::string wanted = absl::AsciiStrToUpper(o.state);
+  job::v1::JobState state = job::v1::JOB_STATE_UNSPECIFIED;
+  if (!wanted.empty() && !job::v1::JobState_Parse(absl::StrCat("JOB_STATE_", wanted), &state)) {
+    return Complain(absl::InvalidArgumentError(absl::StrCat("no state ", o.state, "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, FAILED, ..")));
+  }
+  Mutex mu;
+  CondVar changed;
+  bool done = false;
+  std::thread timer([&] {  // Ends the wait at its time.
+    const absl::Time deadline = absl::Now() + o.timeout;
+    MutexLock lock(&mu);
+    while (!done && absl::Now() < deadline) {
+      if (o.timeout == absl::InfiniteDuration()) changed.Wait(&mu);
+      else changed.WaitFor(&mu, deadline - absl::Now());
+    }
+    if (!done) cancel.Trigger();
+  });
+  const absl::StatusOr<JobStatus> status = FollowJob(*channel, o.job, &cancel, kPatience, {}, [&](const JobStatus& s) { return s.state() == state; });
+  {
+    MutexLock lock(&mu);
+    done = true;
+    changed.NotifyAll();
+  }
+  timer.join();
+  if (interrupted) return kInterrupted;
+  if (!status.ok() && cancel.triggered()) {
+    return Complain(absl::DeadlineExceededError(absl::StrCat(o.job, " is not ", wanted.empty() ? "done" : wanted, " after ", absl::FormatDuration(o.timeout))));
+  }
+  if (!status.ok()) return Complain(status.status());
+  if (Json(o)) Print(*status);
+  else std::printf("%s\n", StateName(status->state()).c_str());
+  if (status->state() == state) return kDone;
+  return EndOf(*status);
+}
+
+ExitCode JobEvents(const Options& o, const Channel& channel) {
+  std::vector<common::v1::Event> events;
+  JobHandlers handlers;
+  handlers.event = [&](const common::v1::Event& event) { events.push_back(event); };
+  const absl::StatusOr<JobStatus> status = ReadJob(*channel, o.job, handlers);
+  if (!status.ok()) return Complain(status.status());
+  if (o.output == "jsonl") {
+    for (const common::v1::Event& event : events) PrintLine(event);
+  } else if (Json(o)) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::array();
+    for (const common::v1::Event& event : events) json.push_back(ToJson(event));
+    std::printf("%s\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  } else {
+    std::vector<std::vector<std::string>> rows{{"SEQ", "TIME", "SEVERITY", "DAEMON", "CODE", "MESSAGE"}};
+    for (const common::v1::Event& event : events) {
+      rows.push_back({absl::StrCat(event.seq()), TimeText(event.at()),
+                      std::string(absl::StripPrefix(common::v1::Severity_Name(event.severity()), "SEVERITY_")), event.daemon(), event.code(),
+                      absl::StrCat(event.message(), event.count() > 1 ? absl::StrCat(" (", event.count(), " times)") : "")});
+    }
+    std::fputs(Table(rows).c_str(), stdout);
+  }
+  return kDone;
+}
+
+ExitCode CancelOne(const Options& o, const Channel& channel) {
+  if (const absl::Status status = CancelJob(*channel, o.job); !status.ok()) return Complain(status);
+  std::fprintf(stderr, "%s is being cancelled; `sluice job wait %s` waits for its end\n", o.job.c_str(), o.job.c_str());
+  return kDone;
+}
+
+ExitCode ExportJob(const Options& o, const Channel& channel) {
+  const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
+  if (!job.ok()) return Complain(job.status());
+  std::string checkpoint = job->result().checkpoint();
+  if (checkpoint.empty()) {
+    const absl::StatusOr<std::string> newest = NewestCheckpoint(job->spec().checkpoint().dir());
+    if (!newest.ok()) return Complain(newest.status());
+    checkpoint = *newest;
+  }
+  if (const absl::Status status = ExportCheckpoint(checkpoint, o.dir); !status.ok()) return Complain(status);
+  std::printf("%s\n", o.dir.c_str());
+  std::fprintf(stderr, "exported %s\n", checkpoint.c_str());
+  return kDone;
+}
+
+absl::StatusOr<queue::v1::StatsResponse> QueueStats(const Channel& channel, const std::string& job) {
+  job::v1::InspectRequest request;
+  request.set_job(job);
+  request.mutable_queue_stats();
+  job::v1::InspectResponse response;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(*channel, request, &response));
+  return response.queue_stats();
+}
+
+template <typename ProtoMap>
+void AddRows(const ProtoMap& map, const std::string& what, std::vector<std::vector<std::string>>* rows) {
+  std::map<std::string, std::string> sorted;
+  for (const auto& [key, value] : map) sorted[key] = absl::StrCat(value);
+  for (const auto& [key, value] : sorted) rows->push_back({absl::StrCat(what, ".", key), value});
+}
+
+ExitCode StatsOfQueue(const Options& o, const Channel& channel) {
+  const absl::StatusOr<queue::v1::StatsResponse> stats = QueueStats(channel, o.job);
+  if (!stats.ok()) return Complain(stats.status());
+  if (Json(o)) return Print(*stats), kDone;
+  const common::v1::Ledger& ledger = stats->ledger();
+  std::vector<std::vector<std::string>> rows{{"version", absl::StrCat(stats->version())}, {"lowest", absl::StrCat(stats->lowest())},
+                                             {"accepted", absl::StrCat(ledger.accepted())}, {"durable", absl::StrCat(ledger.durable())},
+                                             {"applied", absl::StrCat(ledger.applied())}, {"live", absl::StrCat(ledger.live())}};
+  AddRows(ledger.dropped(), "dropped", &rows);
+  AddRows(stats->groups(), "groups", &rows);
+  AddRows(stats->slots(), "slots", &rows);
+  AddRows(stats->bytes(), "bytes", &rows);
+  AddRows(stats->waiting(), "waiting", &rows);
+  AddRows(stats->staleness(), "staleness", &rows);
+  std::fputs(Table(rows).c_str(), stdout);
+  return kDone;
+}
+
+// The violations that a live queue finds in its own books.
+absl::StatusOr<std::vector<queue::v1::PeekRow>> Violations(const Channel& channel, const std::string& job) {
+  std::vector<queue::v1::PeekRow> rows;
+  std::string page;
+  do {
+    job::v1::InspectRequest request;
+    request.set_job(job);
+    request.mutable_queue_peek()->set_what(queue::v1::PEEK_WHAT_VIOLATIONS);
+    request.mutable_queue_peek()->set_page(page);
+    job::v1::InspectResponse response;
+    SLUICE_RETURN_IF_ERROR(rpc::Call(*channel, request, &response));
+    rows.insert(rows.end(), response.queue_peek().rows().begin(), response.queue_peek().rows().end());
+    page = response.queue_peek().page();
+  } while (!page.empty());
+  return rows;
+}
+
+ExitCode CheckQueue(const Options& o, const Channel& channel) {
+  const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
+  if (!job.ok()) return Complain(job.status());
+  common::v1::Ledger ledger = job->result().ledger();
+  std::vector<std::string> damage;
+  if (!job->has_result()) {
+    const auto stats = QueueStats(channel, o.job);
+    if (!stats.ok()) return Complain(stats.status());
+    ledger = stats->ledger();
+    const auto rows = Violations(channel, o.job);
+    if (!rows.ok()) return Complain(rows.status());
+    for (const queue::v1::PeekRow& row : *rows) damage.push_back(absl::StrCat(row.node().id(), " ", row.state(), " ", row.json()));
+  }
+  int64_t dropped = 0;
+  for (const auto& [reason, count] : ledger.dropped()) dropped += count;
+  const int64_t gap = ledger.accepted() - ledger.durable() - ledger.applied() - ledger.live() - dropped;
+  if (gap != 0) damage.push_back(absl::StrCat("the ledger is off by ", gap, " trajectories"));
+  if (Json(o)) {
+    nlohmann::ordered_json json = {{"job", job->job()}, {"balanced", gap == 0}, {"ledger", ToJson(ledger)}, {"damage", damage}};
+    std::printf("%s\n", json.dump(2).c_str());
+  } else {
+    std::printf("accepted %lld = durable %lld + applied %lld + live %lld + dropped %lld\n", static_cast<long long>(ledger.accepted()),
+                static_cast<long long>(ledger.durable()), static_cast<long long>(ledger.applied()), static_cast<long long>(ledger.live()),
+                static_cast<long long>(dropped));
+    for (const std::string& line : damage) std::printf("damage: %s\n", line.c_str());
+    std::printf("%s\n", damage.empty() ? "balanced" : "DAMAGED");
+  }
+  return damage.empty() ? kDone : kFailed;
+}
+
+std::string NodeText(const common::v1::Node& node) {
+  const std::string kind = absl::AsciiStrToLower(absl::StripPrefix(common::v1::NodeKind_Name(node.kind()), "NODE_KIND_"));
+  return absl::StrCat(kind, " ", node.id(), node.daemon().empty() ? "" : absl::StrCat(" at ", node.daemon()));
+}
+
+ExitCode WhyJob(const Options& o, const Channel& channel) {
+  job::v1::WhyRequest request;
+  request.set_job(o.job);
+  job::v1::WhyResponse response;
+  if (const absl::Status status = rpc::Call(*channel, request, &response); !status.ok()) return Complain(status);
+  if (Json(o)) return Print(response), kDone;
+  if (response.chain().empty()) std::printf("%s waits for nothing\n", o.job.c_str());
+  for (const common::v1::WaitEdge& edge : response.chain()) {
+    std::printf("%s <- %s  for %s: %s\n", NodeText(edge.waiter()).c_str(), NodeText(edge.on()).c_str(),
+                ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(edge.since()))).c_str(), edge.cause().c_str());
+    if (!edge.next().empty()) std::printf("  by itself: %s in %s\n", edge.next().c_str(), ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(edge.next_in()))).c_str());
+    if (!edge.hint().empty()) std::printf("  you could: %s\n", edge.hint().c_str());
+  }
+  if (!response.silent().empty()) std::printf("silent: %s\n", absl::StrJoin(response.silent(), ", ").c_str());
+  return kDone;
+}
+
+using Handler = ExitCode (*)(const Options&, const Channel&);
+
+// Connects and calls.
+std::function<ExitCode()> Runner(OptionsPtr o, Handler handler) {
+  return [o, handler] {
+    const absl::StatusOr<Channel> channel = rpc::Connect(ServerAddress(o->server));
+    return channel.ok() ? handler(*o, *channel) : Complain(channel.status());
+  };
+}
+
+// A command about one job, with -o.
+Command JobCommand(const char* group, const char* name, const char* summary, const char* example, Handler handler, bool lines = false) {
+  return {group, name, summary, example, [handler, lines](CLI::App* app) {
+            auto o = std::make_shared<Options>();
+            app->add_option("JOB", o->job, "name or id of the job")->required();
+            AddServer(app, &o->server);
+            AddOutput(app, &o->output, lines);
+            return Runner(o, handler);
+          }};
+}
+
+}  // namespace
+
+std::vector<Command> JobCommands() {
+  return {
+      {"job", "submit", "Submit a job; again with the same file it changes nothing.",
+       "  sluice job submit job.yaml --watch\n  sluice job submit job.yaml --set limits.max_steps=10",
+       [](CLI::App* app) {
+         auto o = std::make_shared<Options>();
+         app->add_option("FILE", o->file, "the job file")->required();
+         AddSets(app, &o->sets);
+         app->add_flag("--watch", o->watch, "follow it to its end");
+         app->add_flag("--dry-run", o->dry_run, "check the file alone");
+         AddServer(app, &o->server);
+         AddOutput(app, &o->output);
+         return Runner(o, SubmitJob);
+       }},
+      {"job", "list", "List all jobs, newest first.", "  sluice job list",
+       [](CLI::App* app) {
+         auto o = std::make_shared<Options>();
+         AddServer(app, &o->server);
+         AddOutput(app, &o->output, true);
+         return Runner(o, ListJobs);
+       }},
+      JobCommand("job", "describe", "Show a job's state and, at its end, its result.", "  sluice job describe digits -o json", DescribeJob),
+      JobCommand("job", "watch", "Follow a job to its end; Ctrl-C detaches, the job runs on.", "  sluice job watch digits",
+                 [](const Options& o, const Channel& channel) { return WatchJob(channel, o.job, Json(o)); }),
+      {"job", "wait", "Wait until a job is in a state, or has ended.", "  sluice job wait digits --for SUCCEEDED --timeout 5m",
+       [](CLI::App* app) {
+         auto o = std::make_shared<Options>();
+         app->add_option("JOB", o->job, "name or id of the job")->required();
+         app->add_option("--for", o->state, "the state; none: any final one");
+         AddDuration(app, "--timeout", &o->timeout, "then exit 6");
+         AddServer(app, &o->server);
+         AddOutput(app, &o->output);
+         return Runner(o, WaitJob);
+       }},
+      JobCommand("job", "events", "Show what happened to a job.", "  sluice job events digits\n  sluice job events digits -o jsonl", JobEvents, true),
+      {"job", "cancel", "Cancel a job, with a checkpoint.", "  sluice job cancel digits",
+       [](CLI::App* app) {
+         auto o = std::make_shared<Options>();
+         app->add_option("JOB", o->job, "name or id of the job")->required();
+         AddServer(app, &o->server);
+         return Runner(o, CancelOne);
+       }},
+      {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.", "  sluice job export digits -o out/",
+       [](CLI::App* app) {
+         auto o = std::make_shared<Options>();
+         app->add_option("JOB", o->job, "name or id of the job")->required();
+         app->add_option("-o,--out", o->dir, "directory to make")->required();
+         AddServer(app, &o->server);
+         return Runner(o, ExportJob);
+       }},
+      JobCommand("queue", "stats", "Show the queue's counts of a running job.", "  sluice queue stats digits -o json", StatsOfQueue),
+      JobCommand("queue", "fsck", "Check a job's books: accepted = durable + applied + live + dropped. Exit 1 if they are damaged.",
+                 "  sluice queue fsck digits", CheckQueue),
+      JobCommand("", "why", "Say what a job waits for, down to the root.", "  sluice why digits", WhyJob),
+  };
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,102 @@
+// Commands that need no daemon.
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/id.h"
+#include "common/base/status.h"
+#include "common/checkpoint/init.h"
+#include "common/checkpoint/model_dir.h"
+#include "common/config/job_file.h"
+#include "common/daemon/daemon.h"
+#include "sluice/job/v1/job.pb.h"
+#include "tools/sluice/commands.h"
+#include "tools/sluice/json_output.h"
+#include "tools/sluice/options.h"
+
+namespace sluice::cli {
+namespace {
+
+ExitCode ValidateConfig(const std::string& path, const std::vector<std::string>& sets, const std::string& output) {
+  const JobFile file = ReadJobFile(path, {.sets = sets});
+  if (output == "json") {
+    nlohmann::ordered_json json = {{"file", path}, {"valid", file.problems.empty()}};
+    json["problems"] = nlohmann::ordered_json::array();
+    for (const ConfigProblem& problem : file.problems) {
+      char code[32];
+      std::snprintf(code, sizeof code, "SLUICE-CONFIG-%04d", problem.number);
+      json["problems"].push_back({{"file", problem.file}, {"line", problem.line}, {"column", problem.column}, {"code", code}, {"message", problem.text}});
+    }
+    json["hash"] = ToHex(file.hash);
+    json["spec"] = file.problems.empty() ? ToJson(*file.spec) : nlohmann::ordered_json(nullptr);
+    json["origins"] = file.problems.empty() ? nlohmann::ordered_json(file.origins) : nlohmann::ordered_json(nullptr);
+    std::printf("%s\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  } else if (file.problems.empty()) {
+    std::fputs(JobFileText(*file.spec).c_str(), stdout);
+  }
+  if (file.problems.empty()) return kDone;
+  return output == "json" ? kMisuse : Complain(ProblemStatus(file.problems));
+}
+
+ExitCode InitCheckpoint(const std::string& config, uint64_t seed, const std::string& out) {
+  const absl::StatusOr<ModelDir> dir = ReadModelDir(config);
+  if (!dir.ok()) return Complain(dir.status());
+  const absl::StatusOr<TensorSet> weights = InitWeights(dir->config, seed);
+  if (!weights.ok()) return Complain(weights.status());
+  if (const absl::Status status = WriteModelDir(out, *dir, *weights); !status.ok()) return Complain(status);
+  std::printf("%s\n", out.c_str());
+  std::fprintf(stderr, "%s, %lld parameters, seed %llu\n", dir->config.architecture.c_str(), static_cast<long long>(dir->config.NumParameters()),
+               static_cast<unsigned long long>(seed));
+  return kDone;
+}
+
+struct ConfigOptions {
+  std::string file, output;
+  std::vector<std::string> sets;
+};
+struct InitOptions {
+  std::string config, out;
+  uint64_t seed = 0;
+};
+
+}  // namespace
+
+std::vector<Command> LocalCommands() {
+  return {
+      {"config", "validate", "Check a job file, and print it with every value filled in.",
+       "  sluice config validate job.yaml\n  sluice config validate job.yaml --set trainer.optimizer.lr=1e-4 -o json",
+       [](CLI::App* app) {
+         auto o = std::make_shared<ConfigOptions>();
+         app->add_option("FILE", o->file, "the job file")->required();
+         AddSets(app, &o->sets);
+         AddOutput(app, &o->output);
+         return [o] { return ValidateConfig(o->file, o->sets, o->output); };
+       }},
+      {"config", "defaults", "Print a job file with every key, its default, unit, bounds and meaning.", "  sluice config defaults > job.yaml",
+       [](CLI::App*) {
+         return [] {
+           std::fputs(JobFileDefaults().c_str(), stdout);
+           return kDone;
+         };
+       }},
+      {"ckpt", "init", "Make a model directory with random weights, from a config.json and a seed.",
+       "  sluice ckpt init configs/models/digits --seed 1 -o /tmp/model",
+       [](CLI::App* app) {
+         auto o = std::make_shared<InitOptions>();
+         app->add_option("CONFIG_DIR", o->config, "directory with config.json and the tokenizer")->required();
+         app->add_option("--seed", o->seed, "of the random weights")->required();
+         app->add_option("-o,--out", o->out, "directory to make")->required();
+         return [o] { return InitCheckpoint(o->config, o->seed, o->out); };
+       }},
+      {"", "version", "Print the version.", "  sluice version",
+       [](CLI::App*) {
+         return [] {
+           std::printf("sluice %s, protocol %u\n", daemon::kBuild, daemon::kProtocol);
+           return kDone;
+         };
+       }},
+  };
+}
+
+}  // namespace sluice::cli

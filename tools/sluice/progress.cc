@@ -1,0 +1,245 @@
+#include "tools/sluice/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int kSparks = 40;
+constexpr int kMedianSteps = 20;
+
+bool Utf8Terminal() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    const std::string lower = absl::AsciiStrToLower(value);
+    return absl::StrContains(lower, "utf-8") || absl::StrContains(lower, "utf8");
+  }
+  return false;
+}
+
+bool IsTerminal(std::FILE* out) {
+  const char* term = std::getenv("TERM");
+  return isatty(fileno(out)) && std::getenv("NO_COLOR") == nullptr && (term == nullptr || absl::string_view(term) != "dumb");
+}
+
+int Columns(std::FILE* out) {
+  winsize size{};
+  return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
+}
+
+// The first `columns` characters; continuation bytes of UTF-8 take none.
+std::string Cut(const std::string& line, int columns) {
+  int width = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if ((static_cast<unsigned char>(line[i]) & 0xc0) != 0x80 && ++width > columns) return line.substr(0, i);
+  }
+  return line;
+}
+
+// The least staleness below or at which a share `q` of the tokens lies.
+int64_t Quantile(const std::map<int64_t, int64_t>& counts, int64_t total, double q) {
+  int64_t seen = 0;
+  for (const auto& [staleness, count] : counts) {
+    seen += count;
+    if (static_cast<double>(seen) >= q * static_cast<double>(total)) return staleness;
+  }
+  return 0;
+}
+
+std::optional<double> ValueOf(const job::v1::StepReport& step, const char* name) {
+  const auto at = step.values().find(name);
+  return at == step.values().end() ? std::nullopt : std::optional(at->second);
+}
+
+// At most kSparks means over stretches of equal length, drawn from least to greatest.
+std::string Sparkline(const std::vector<double>& values, bool utf8) {
+  static constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  static constexpr const char* kAscii[] = {"_", ".", "-", "=", "#"};
+  const size_t points = std::min<size_t>(values.size(), kSparks);
+  std::vector<double> means(points);
+  for (size_t i = 0; i < points; ++i) {
+    const size_t from = i * values.size() / points, to = (i + 1) * values.size() / points;
+    for (size_t j = from; j < to; ++j) means[i] += values[j] / static_cast<double>(to - from);
+  }
+  if (means.empty()) return "";
+  const auto [least, most] = std::minmax_element(means.begin(), means.end());
+  const int levels = utf8 ? 8 : 5;
+  std::string line;
+  for (double mean : means) {
+    const double share = *most > *least ? (mean - *least) / (*most - *least) : 0;
+    const int level = std::min(levels - 1, static_cast<int>(share * levels));
+    line += utf8 ? kBlocks[level] : kAscii[level];
+  }
+  return line;
+}
+
+}  // namespace
+
+std::string ShortDuration(double seconds) {
+  const int64_t s = std::llround(std::max(0.0, seconds));
+  if (s < 60) return absl::StrCat(s, "s");
+  if (s < 3600) return absl::StrFormat("%dm%02ds", s / 60, s % 60);
+  return absl::StrFormat("%dh%02dm", s / 3600, s % 3600 / 60);
+}
+
+std::string ShortCount(double count) {
+  if (count < 1000) return absl::StrFormat("%.0f", count);
+  if (count < 1e6) return absl::StrFormat("%.1fk", count / 1e3);
+  return absl::StrFormat("%.1fM", count / 1e6);
+}
+
+void Progress::SetSpec(const job::v1::JobSpec& spec) {
+  if (spec.limits().has_max_steps()) max_steps_ = spec.limits().max_steps();
+  if (spec.limits().has_wall()) wall_seconds_ = static_cast<double>(spec.limits().wall().seconds());
+  bound_ = spec.queue().max_staleness();
+}
+
+void Progress::Add(const job::v1::StepReport& report) {
+  Step step;
+  step.at = static_cast<double>(report.at().seconds()) + report.at().nanos() * 1e-9;
+  step.reward = ValueOf(report, "reward_mean").value_or(0);
+  step.generated = ValueOf(report, "tokens_generated");
+  step.entropy = ValueOf(report, "entropy");
+  step.kl = ValueOf(report, "kl");
+  std::map<int64_t, int64_t> counts;
+  for (const auto& [text, count] : report.staleness()) {
+    int64_t staleness = 0;
+    if (!absl::SimpleAtoi(text, &staleness)) continue;
+    counts[staleness] += count;
+    step.tokens += count;
+  }
+  step.p50 = Quantile(counts, step.tokens, 0.5);
+  step.p99 = Quantile(counts, step.tokens, 0.99);
+  if (!counts.empty()) step.max = counts.rbegin()->first;
+  steps_.push_back(step);
+}
+
+std::string Progress::Of() const {
+  return max_steps_ ? absl::StrCat(steps(), "/", *max_steps_) : absl::StrCat(steps());
+}
+
+std::optional<double> Progress::SecondsLeft() const {
+  std::optional<double> left;
+  if (wall_seconds_ && steps() > 0) left = *wall_seconds_ - (steps_.back().at - steps_.front().at);
+  if (!max_steps_ || steps() < 2) return left;
+  std::vector<double> durations;
+  for (size_t i = std::max<size_t>(1, steps_.size() > kMedianSteps ? steps_.size() - kMedianSteps : 1); i < steps_.size(); ++i) {
+    durations.push_back(steps_[i].at - steps_[i - 1].at);
+  }
+  std::nth_element(durations.begin(), durations.begin() + durations.size() / 2, durations.end());
+  const double by_steps = durations[durations.size() / 2] * static_cast<double>(std::max<int64_t>(0, *max_steps_ - steps()));
+  return left ? std::min(*left, by_steps) : by_steps;
+}
+
+std::string Progress::StepLine() const {
+  std::string line = absl::StrCat("step ", Of());
+  if (max_steps_ && *max_steps_ > 0) {
+    const double share = std::min(1.0, static_cast<double>(steps()) / static_cast<double>(*max_steps_));
+    const int filled = static_cast<int>(share * 30);
+    absl::StrAppend(&line, " [", std::string(filled, '#'), std::string(30 - filled, '.'), "] ", std::lround(share * 100), " %");
+  }
+  if (const auto left = SecondsLeft()) absl::StrAppend(&line, "  ends in ", ShortDuration(*left));
+  if (!steps_.empty()) {
+    absl::StrAppend(&line, "   staleness p50 ", steps_.back().p50, " p99 ", steps_.back().p99, " (bound ", bound_, ")");
+  }
+  return line;
+}
+
+std::string Progress::RewardLine() const {
+  if (steps_.empty()) return "no step yet";
+  std::vector<double> rewards;
+  for (const Step& step : steps_) rewards.push_back(step.reward);
+  const Step& last = steps_.back();
+  std::string line = absl::StrFormat("reward %.2f -> %.2f %s", rewards.front(), rewards.back(), Sparkline(rewards, utf8_));
+  if (last.kl) absl::StrAppend(&line, absl::StrFormat("  kl %.3f", *last.kl));
+  if (last.entropy) absl::StrAppend(&line, absl::StrFormat("  entropy %.2f", *last.entropy));
+  const size_t from = steps_.size() > kMedianSteps ? steps_.size() - kMedianSteps : 0;
+  const double seconds = last.at - steps_[from].at;
+  if (seconds > 0) {
+    double generated = 0, trained = 0;
+    for (size_t i = from + 1; i < steps_.size(); ++i) {
+      trained += static_cast<double>(steps_[i].tokens);
+      generated += steps_[i].generated.value_or(0);
+    }
+    absl::StrAppend(&line, "   tok/s", generated > 0 ? absl::StrCat(" made ", ShortCount(generated / seconds)) : "", " trained ", ShortCount(trained / seconds));
+  }
+  return line;
+}
+
+std::string Progress::LogLine() const {
+  std::string line = absl::StrCat("step ", Of());
+  if (steps_.empty()) return line;
+  const Step& last = steps_.back();
+  absl::StrAppend(&line, absl::StrFormat("  reward %.3f", last.reward));
+  if (last.entropy) absl::StrAppend(&line, absl::StrFormat("  entropy %.2f", *last.entropy));
+  absl::StrAppend(&line, "  staleness max ", last.max);
+  if (const auto left = SecondsLeft()) absl::StrAppend(&line, "  ends in ", ShortDuration(*left));
+  return line;
+}
+
+ProgressPrinter::ProgressPrinter(std::FILE* out, bool quiet)
+    : out_(out), quiet_(quiet), terminal_(IsTerminal(out)), progress_(Utf8Terminal()) {}
+
+ProgressPrinter::~ProgressPrinter() { Finish(); }
+
+void ProgressPrinter::SetSpec(const job::v1::JobSpec& spec) {
+  MutexLock lock(&mu_);
+  progress_.SetSpec(spec);
+}
+
+void ProgressPrinter::Add(const job::v1::StepReport& step) {
+  MutexLock lock(&mu_);
+  progress_.Add(step);
+  Show(terminal_ ? absl::Milliseconds(200) : absl::Seconds(1));
+}
+
+void ProgressPrinter::Note(const std::string& text) {
+  MutexLock lock(&mu_);
+  Erase();
+  std::fprintf(out_, "%s\n", text.c_str());
+  std::fflush(out_);
+  shown_steps_ = 0;  // The lines stand above the note; draw them anew below it.
+}
+
+void ProgressPrinter::Finish() {
+  MutexLock lock(&mu_);
+  if (progress_.steps() > 0 && shown_steps_ != progress_.steps()) Show(absl::ZeroDuration());
+  drawn_ = false;
+}
+
+void ProgressPrinter::Erase() {
+  if (drawn_) std::fputs("\r\033[2A\033[J", out_);
+  drawn_ = false;
+}
+
+void ProgressPrinter::Show(absl::Duration pause) {
+  if (quiet_ || absl::Now() - shown_ < pause) return;
+  shown_ = absl::Now();
+  shown_steps_ = progress_.steps();
+  if (!terminal_) {
+    std::fprintf(out_, "%s\n", progress_.LogLine().c_str());
+  } else {
+    Erase();
+    const int columns = Columns(out_) - 1;
+    std::fprintf(out_, "%s\n%s\n", Cut(progress_.StepLine(), columns).c_str(), Cut(progress_.RewardLine(), columns).c_str());
+    drawn_ = true;
+  }
+  std::fflush(out_);
+}
+
+}  // namespace sluice::cli

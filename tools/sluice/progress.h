@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+
+namespace sluice::job::v1 {
+class JobSpec;
+class StepReport;
+}  // namespace sluice::job::v1
+
+namespace sluice::cli {
+
+// What people see of a job that runs: pure, from the step reports so far.
+class Progress {
+ public:
+  explicit Progress(bool utf8) : utf8_(utf8) {}
+
+  // Limits and bound, for "61/400" and "(bound 4)".
+  void SetSpec(const job::v1::JobSpec& spec);
+  void Add(const job::v1::StepReport& step);
+  int64_t steps() const { return static_cast<int64_t>(steps_.size()); }
+
+  // step 61/400 [####......] 15 %  ends in 1m04s   staleness p50 1 p99 2 (bound 4)
+  std::string StepLine() const;
+  // reward 0.08 -> 0.71 ▁▂▃▅▆  entropy 1.90   tok/s trained 19.8k
+  std::string RewardLine() const;
+  // Both in short, for logs: step 61/400  reward 0.71  entropy 1.90  staleness max 2  ends in 1m04s
+  std::string LogLine() const;
+
+ private:
+  struct Step {
+    double at = 0;  // Seconds.
+    double reward = 0;
+    int64_t tokens = 0;  // Trained.
+    int64_t p50 = 0, p99 = 0, max = 0;  // Staleness.
+    std::optional<double> generated, entropy, kl;
+  };
+  std::optional<double> SecondsLeft() const;
+  std::string Of() const;  // "61/400"
+
+  const bool utf8_;
+  std::optional<int64_t> max_steps_;
+  std::optional<double> wall_seconds_;
+  int64_t bound_ = 0;
+  std::vector<Step> steps_;
+};
+
+// "1m04s", "22s", "1h02m".
+std::string ShortDuration(double seconds);
+// "19.8k", "312".
+std::string ShortCount(double count);
+
+// Prints progress and notes on a stream. On a terminal two lines are redrawn, at most 5 times a second; else a line a step,
+// at most one a second. Thread-safe.
+class ProgressPrinter {
+ public:
+  // `quiet`: notes alone.
+  ProgressPrinter(std::FILE* out, bool quiet);
+  ~ProgressPrinter();
+
+  void SetSpec(const job::v1::JobSpec& spec) ABSL_LOCKS_EXCLUDED(mu_);
+  void Add(const job::v1::StepReport& step) ABSL_LOCKS_EXCLUDED(mu_);
+  // A line that stays.
+  void Note(const std::string& text) ABSL_LOCKS_EXCLUDED(mu_);
+  // Prints the last state, if it is not shown yet.
+  void Finish() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Show(absl::Duration pause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Erase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  std::FILE* const out_;
+  const bool quiet_;
+  const bool terminal_;
+  Mutex mu_;
+  Progress progress_ ABSL_GUARDED_BY(mu_);
+  absl::Time shown_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  int64_t shown_steps_ ABSL_GUARDED_BY(mu_) = 0;
+  bool drawn_ ABSL_GUARDED_BY(mu_) = false;  // Two lines are on the terminal.
+};
+
+}  // namespace sluice::cli

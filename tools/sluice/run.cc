@@ -1,0 +1,196 @@
+#include "tools/sluice/run.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "tools/sluice/child.h"
+#include "tools/sluice/client.h"
+#include "tools/sluice/fleet.h"
+#include "tools/sluice/interrupts.h"
+#include "tools/sluice/json_output.h"
+#include "tools/sluice/progress.h"
+#include "tools/sluice/supervisor.h"
+#include "tools/sluice/table.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Minutes(2);  // With a controller that is gone.
+constexpr absl::Duration kGrace = absl::Seconds(15);    // For daemons to drain.
+
+absl::StatusOr<std::string> MakeDataDir(const std::string& wanted) {
+  if (!wanted.empty()) {
+    const std::string dir = std::filesystem::absolute(wanted).lexically_normal().string();
+    SLUICE_RETURN_IF_ERROR(MakeDirs(dir + "/logs"));
+    return dir;
+  }
+  std::string name = (std::filesystem::temp_directory_path() / "sluice-run-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("temporary directory ", name));
+  SLUICE_RETURN_IF_ERROR(MakeDirs(name + "/logs"));
+  return name;
+}
+
+// One run, between its first and its last daemon.
+class Run {
+ public:
+  Run(const RunOptions& options, const JobFile& file, std::string data_dir)
+      : options_(options), file_(file), data_dir_(std::move(data_dir)), printer_(stderr, options.quiet) {
+    printer_.SetSpec(*file.spec);
+  }
+
+  // The job's last status; what went wrong if there is none.
+  absl::StatusOr<job::v1::JobStatus> Do();
+  bool interrupted() const { return interrupts_seen_ > 0; }
+
+ private:
+  void OnSignal(int count);
+  void OnDaemon(const DaemonState& state);
+  void WriteState();
+  Supervisor* supervisor() {
+    MutexLock lock(&mu_);
+    return supervisor_.get();
+  }
+  absl::StatusOr<job::v1::JobStatus> Follow(const std::string& controller);
+
+  const RunOptions& options_;
+  const JobFile& file_;
+  const std::string data_dir_;
+  ProgressPrinter printer_;
+  std::atomic<int> interrupts_seen_ = 0;
+  Mutex mu_;
+  std::unique_ptr<Supervisor> supervisor_ ABSL_GUARDED_BY(mu_);  // Made once; lives as long as this.
+  std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
+  std::string job_ ABSL_GUARDED_BY(mu_);         // Once it is submitted.
+  std::string controller_ ABSL_GUARDED_BY(mu_);
+};
+
+void Run::OnSignal(int count) {
+  interrupts_seen_ = count;
+  if (count > 1) {
+    std::fprintf(stderr, "killed; the daemons' data and logs are in %s\n", data_dir_.c_str());
+    _exit(kInterrupted);  // The daemons die with this process.
+  }
+  std::shared_ptr<rpc::Channel> channel;
+  std::string job;
+  {
+    MutexLock lock(&mu_);
+    channel = channel_;
+    job = job_;
+  }
+  if (job.empty()) {
+    printer_.Note("stopping; Ctrl-C again kills");
+    if (Supervisor* daemons = supervisor()) daemons->Stop(kGrace);
+    return;
+  }
+  printer_.Note("cancelling the job; Ctrl-C again kills");
+  if (const absl::Status status = CancelJob(*channel, job); !status.ok()) printer_.Note(absl::StrCat("cancel: ", status.message()));
+}
+
+void Run::WriteState() {
+  FleetState state{getpid(), ProcessStart(getpid()), "", supervisor()->states()};
+  {
+    MutexLock lock(&mu_);
+    state.controller = controller_;
+  }
+  (void)WriteFleetState(data_dir_, state);  // For people and tests; the run itself does not need it.
+}
+
+void Run::OnDaemon(const DaemonState& state) {
+  WriteState();
+  if (!state.last_end.empty() && interrupts_seen_ == 0) {
+    if (!state.ready) printer_.Note(absl::StrCat(state.name, " ended (", state.last_end, "); starting it again"));
+    else printer_.Note(absl::StrCat(state.name, " is back (pid ", state.pid, ")"));
+  }
+}
+
+absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, rpc::Connect(controller));
+  SLUICE_ASSIGN_OR_RETURN(const job::v1::SubmitResponse submitted, Submit(*channel, file_));
+  {
+    MutexLock lock(&mu_);
+    channel_ = channel;
+    job_ = submitted.job();
+  }
+  if (interrupted()) SLUICE_RETURN_IF_ERROR(CancelJob(*channel, submitted.job()));  // It came while the job was submitted.
+  std::string state;
+  JobHandlers handlers;
+  handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
+  handlers.event = [&](const common::v1::Event& event) {
+    if (event.severity() >= common::v1::SEVERITY_WARNING && !options_.quiet) printer_.Note(absl::StrCat(event.daemon(), ": ", event.message()));
+  };
+  handlers.status = [&](const job::v1::JobStatus& status) {
+    if (StateName(status.state()) == state || options_.quiet) return;
+    state = StateName(status.state());
+    printer_.Note(absl::StrCat(status.name(), " ", state, status.message().empty() ? "" : absl::StrCat(": ", status.message())));
+  };
+  return FollowJob(*channel, submitted.job(), nullptr, kPatience, handlers);
+}
+
+absl::StatusOr<job::v1::JobStatus> Run::Do() {
+  Interrupts interrupts([this](int count) { OnSignal(count); });
+  {
+    MutexLock lock(&mu_);
+    supervisor_ = std::make_unique<Supervisor>(
+        Supervisor::Options{.log_dir = data_dir_ + "/logs", .changed = [this](const DaemonState& state) { OnDaemon(state); }});
+  }
+  const FleetOptions fleet{.data_dir = data_dir_, .rollouts = options_.rollouts, .rewards = options_.rewards};
+  absl::StatusOr<std::string> controller = StartFleet(fleet, supervisor());
+  absl::StatusOr<job::v1::JobStatus> status = controller.status();
+  if (controller.ok() && interrupted()) {
+    status = absl::CancelledError("interrupted");
+  } else if (controller.ok()) {
+    {
+      MutexLock lock(&mu_);
+      controller_ = *controller;
+    }
+    WriteState();
+    status = Follow(*controller);
+  }
+  printer_.Finish();
+  supervisor()->Stop(kGrace);
+  return status;
+}
+
+void PrintResult(const job::v1::JobStatus& status, bool json) {
+  if (json) std::fputs(ToJsonText(status.result()).c_str(), stdout);
+  else std::fputs(ResultTable(status.result()).c_str(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+ExitCode RunJob(const RunOptions& options) {
+  const JobFile file = ReadJobFile(options.file, {.sets = options.sets});
+  if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok()) return Complain(problems);
+  const absl::StatusOr<std::string> data_dir = MakeDataDir(options.data_dir);
+  if (!data_dir.ok()) return Complain(data_dir.status());
+
+  Run run(options, file, *data_dir);
+  const absl::StatusOr<job::v1::JobStatus> status = run.Do();
+  const bool succeeded = status.ok() && status->state() == job::v1::JOB_STATE_SUCCEEDED;
+  if (status.ok()) PrintResult(*status, options.json);
+  if (succeeded || run.interrupted()) {
+    if (options.data_dir.empty()) (void)RemoveTree(*data_dir);
+    return run.interrupted() ? kInterrupted : kDone;
+  }
+  const ExitCode code = status.ok() ? kJobFailed : Complain(status.status());
+  if (status.ok()) {
+    std::fprintf(stderr, "error%s%s: job %s %s: %s\n", status->code().empty() ? "" : " ", status->code().c_str(), status->name().c_str(),
+                 StateName(status->state()).c_str(), status->message().c_str());
+  }
+  std::fprintf(stderr, "hint: the daemons' logs are in %s/logs\n", data_dir->c_str());
+  return code;
+}
+
+}  // namespace sluice::cli

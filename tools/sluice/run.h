@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/sluice/exit_code.h"
+
+namespace sluice::cli {
+
+struct RunOptions {
+  std::string file;
+  std::vector<std::string> sets;
+  int rollouts = 1;
+  int rewards = 1;
+  std::string data_dir;  // Empty: a temporary one, removed after a success.
+  bool json = false;
+  bool quiet = false;
+};
+
+// One job on daemons of its own: starts them, submits, shows progress, ends them, prints the result. The first Ctrl-C cancels
+// the job cleanly, the second kills. Where the job fails, the data directory with the daemons' logs stays, and is named.
+ExitCode RunJob(const RunOptions& options);
+
+
+}  // namespace sluice::cli

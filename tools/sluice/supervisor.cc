@@ -1,0 +1,277 @@
+#include "tools/sluice/supervisor.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/file.h"
+#include "common/base/mutex.h"
+#include "tools/sluice/child.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr size_t kMaxFirstLine = 4096;
+
+// The last lines of a log, for people.
+std::string LogTail(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok() || text->empty()) return "it wrote no log";
+  std::vector<std::string> lines = absl::StrSplit(*text, '\n', absl::SkipWhitespace());
+  if (lines.size() > 5) lines.erase(lines.begin(), lines.end() - 5);
+  return absl::StrCat("the end of its log:\n  ", absl::StrJoin(lines, "\n  "));
+}
+
+}  // namespace
+
+struct Supervisor::Impl {
+  struct Daemon {
+    DaemonSpec spec;
+    DaemonState state;
+    int fd = -1;            // The child's stdout; its end means that the child has ended.
+    std::string line;       // The first line so far.
+    int deaths = 0;         // In a row.
+    absl::Time started;
+    absl::Time due;         // When to start it again; infinite future: not.
+  };
+
+  explicit Impl(Options o) : options(std::move(o)), wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    thread = std::thread([this] { Supervise(); });
+  }
+  ~Impl() {
+    {
+      MutexLock lock(&mu);
+      over = true;
+    }
+    Wake();
+    thread.join();
+    close(wake);
+  }
+
+  void Wake() {
+    const uint64_t one = 1;
+    (void)!write(wake, &one, sizeof one);
+  }
+
+  void Supervise() ABSL_LOCKS_EXCLUDED(mu);
+  void StartDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Launch(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // True: the daemon has just become ready or died.
+  bool ReadFrom(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Reap(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void TakeLine(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+
+  const Options options;
+  const int wake;
+  mutable Mutex mu;
+  CondVar changed;  // Any state.
+  std::vector<std::unique_ptr<Daemon>> daemons ABSL_GUARDED_BY(mu);
+  bool stopping ABSL_GUARDED_BY(mu) = false;
+  bool over ABSL_GUARDED_BY(mu) = false;
+  std::thread thread;
+};
+
+void Supervisor::Impl::Launch(Daemon& daemon) {
+  ChildOptions child;
+  child.argv = {daemon.spec.program};
+  child.argv.insert(child.argv.end(), daemon.spec.args.begin(), daemon.spec.args.end());
+  // Where it was before, so that its peers find it again.
+  const std::string& listen = daemon.state.listening.empty() ? daemon.spec.listen : daemon.state.listening;
+  const std::string& ops = daemon.state.ops.empty() ? daemon.spec.ops : daemon.state.ops;
+  child.argv.insert(child.argv.end(), {"--listen", listen, "--ops", ops});
+  child.stderr_path = daemon.state.log;
+  if (daemon.deaths > 0) child.env["SLUICE_FAILPOINTS"] = "";  // A fault armed from outside happens once.
+  daemon.due = absl::InfiniteFuture();
+  daemon.started = absl::Now();
+  daemon.line.clear();
+  const absl::StatusOr<Child> started = StartChild(child);
+  if (!started.ok()) {
+    daemon.state.last_end = std::string(started.status().message());
+    ++daemon.deaths;
+    daemon.due = absl::Now() + options.most_backoff;
+    return;
+  }
+  fcntl(started->stdout_fd, F_SETFL, O_NONBLOCK);
+  daemon.fd = started->stdout_fd;
+  daemon.state.pid = started->pid;
+  daemon.state.start = ProcessStart(started->pid);
+}
+
+void Supervisor::Impl::StartDue() {
+  for (const auto& daemon : daemons) {
+    if (!stopping && daemon->fd < 0 && daemon->due <= absl::Now()) {
+      if (daemon->deaths > 0) ++daemon->state.restarts;
+      Launch(*daemon);
+      changed.NotifyAll();
+    }
+  }
+}
+
+void Supervisor::Impl::TakeLine(Daemon& daemon) {
+  const nlohmann::json line = nlohmann::json::parse(daemon.line, nullptr, false);
+  if (!line.is_object() || !line.contains("listening")) return;
+  daemon.state.listening = line.value("listening", "");
+  daemon.state.ops = line.value("ops", "");
+  daemon.state.ready = true;
+}
+
+bool Supervisor::Impl::ReadFrom(Daemon& daemon) {
+  const bool was_ready = daemon.state.ready;
+  char bytes[4096];
+  for (;;) {
+    const ssize_t n = read(daemon.fd, bytes, sizeof bytes);
+    if (n > 0) {
+      if (daemon.state.ready || daemon.line.size() > kMaxFirstLine) continue;  // Further lines are of no use here.
+      daemon.line.append(bytes, n);
+      const size_t end = daemon.line.find('\n');
+      if (end == std::string::npos) continue;
+      daemon.line.resize(end);
+      TakeLine(daemon);
+    } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+      return daemon.state.ready != was_ready;
+    } else {
+      Reap(daemon);
+      return true;
+    }
+  }
+}
+
+void Supervisor::Impl::Reap(Daemon& daemon) {
+  close(daemon.fd);
+  daemon.fd = -1;
+  int status = 0;
+  waitpid(daemon.state.pid, &status, 0);
+  daemon.state.pid = -1;
+  daemon.state.ready = false;
+  daemon.state.last_end = WaitStatusText(status);
+  daemon.deaths = absl::Now() - daemon.started >= options.steady ? 1 : daemon.deaths + 1;
+  absl::Duration wait = options.first_backoff;
+  for (int i = 1; i < daemon.deaths && wait < options.most_backoff; ++i) wait *= 2;
+  daemon.due = absl::Now() + std::min(wait, options.most_backoff);
+}
+
+void Supervisor::Impl::Supervise() {
+  for (;;) {
+    std::vector<pollfd> polled{{wake, POLLIN, 0}};
+    std::vector<Daemon*> polled_daemons{nullptr};
+    absl::Time next = absl::InfiniteFuture();
+    {
+      MutexLock lock(&mu);
+      if (over) {
+        for (const auto& daemon : daemons) {
+          if (daemon->fd < 0) continue;
+          kill(daemon->state.pid, SIGKILL);
+          Reap(*daemon);
+        }
+        return;
+      }
+      StartDue();
+      for (const auto& daemon : daemons) {
+        if (daemon->fd >= 0) {
+          polled.push_back({daemon->fd, POLLIN, 0});
+          polled_daemons.push_back(daemon.get());
+        } else if (!stopping) {
+          next = std::min(next, daemon->due);
+        }
+      }
+    }
+    const int timeout = next == absl::InfiniteFuture() ? -1 : static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(next - absl::Now()) + 1));
+    poll(polled.data(), polled.size(), timeout);
+    uint64_t count;
+    (void)!read(wake, &count, sizeof count);
+    std::vector<DaemonState> news;
+    {
+      MutexLock lock(&mu);
+      for (size_t i = 1; i < polled.size(); ++i) {
+        if (polled[i].revents != 0 && ReadFrom(*polled_daemons[i])) news.push_back(polled_daemons[i]->state);
+      }
+      if (!news.empty()) changed.NotifyAll();
+    }
+    for (const DaemonState& state : news) {
+      if (options.changed) options.changed(state);
+    }
+  }
+}
+
+Supervisor::Supervisor(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Supervisor::~Supervisor() = default;
+
+absl::Status Supervisor::Start(const std::vector<DaemonSpec>& specs) {
+  MutexLock lock(&impl_->mu);
+  std::vector<Impl::Daemon*> mine;
+  for (const DaemonSpec& spec : specs) {
+    auto daemon = std::make_unique<Impl::Daemon>();
+    daemon->spec = spec;
+    daemon->state.name = spec.name;
+    daemon->state.role = spec.role;
+    daemon->state.log = absl::StrCat(impl_->options.log_dir, "/", spec.name, ".log");
+    daemon->due = absl::InfinitePast();
+    mine.push_back(daemon.get());
+    impl_->daemons.push_back(std::move(daemon));
+  }
+  impl_->Wake();
+  const absl::Time deadline = absl::Now() + impl_->options.start_timeout;
+  for (;;) {
+    bool ready = true;
+    for (const Impl::Daemon* daemon : mine) {
+      if (!daemon->state.last_end.empty()) {
+        return absl::FailedPreconditionError(absl::StrCat(daemon->state.name, " did not start: ", daemon->state.last_end, "; ", LogTail(daemon->state.log)));
+      }
+      ready = ready && daemon->state.ready;
+    }
+    if (ready) return absl::OkStatus();
+    if (impl_->stopping) return absl::CancelledError("stopped while starting");
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("daemons are not ready after ", absl::FormatDuration(impl_->options.start_timeout), "; their logs are in ", impl_->options.log_dir));
+    }
+    impl_->changed.WaitFor(&impl_->mu, deadline - absl::Now());
+  }
+}
+
+std::vector<DaemonState> Supervisor::states() const {
+  MutexLock lock(&impl_->mu);
+  std::vector<DaemonState> states;
+  for (const auto& daemon : impl_->daemons) states.push_back(daemon->state);
+  return states;
+}
+
+absl::Status Supervisor::Signal(const std::string& name, int signal) {
+  MutexLock lock(&impl_->mu);
+  std::vector<std::string> names;
+  for (const auto& daemon : impl_->daemons) {
+    names.push_back(daemon->spec.name);
+    if (daemon->spec.name != name) continue;
+    if (daemon->fd < 0) return absl::FailedPreconditionError(absl::StrCat(name, " does not run now: ", daemon->state.last_end));
+    kill(daemon->state.pid, signal);  // Not reaped yet, so the pid is still its own.
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat("no daemon ", name, "; there are ", absl::StrJoin(names, ", ")));
+}
+
+void Supervisor::Stop(absl::Duration grace) {
+  MutexLock lock(&impl_->mu);
+  impl_->stopping = true;
+  impl_->changed.NotifyAll();
+  const absl::Time deadline = absl::Now() + grace;
+  for (auto daemon = impl_->daemons.rbegin(); daemon != impl_->daemons.rend(); ++daemon) {
+    if ((*daemon)->fd >= 0) kill((*daemon)->state.pid, SIGTERM);
+  }
+  const auto running = [&] { return std::any_of(impl_->daemons.begin(), impl_->daemons.end(), [](const auto& daemon) { return daemon->fd >= 0; }); };
+  while (running() && absl::Now() < deadline) impl_->changed.WaitFor(&impl_->mu, deadline - absl::Now());
+  for (const auto& daemon : impl_->daemons) {
+    if (daemon->fd >= 0) kill(daemon->state.pid, SIGKILL);
+  }
+  while (running()) impl_->changed.Wait(&impl_->mu);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,63 @@
+#include "tools/sluice/table.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "sluice/job/v1/job.pb.h"
+#include "tools/sluice/progress.h"
+
+namespace sluice::cli {
+namespace {
+
+// Sorted by number where the keys are numbers.
+template <typename ProtoMap>
+std::string Counts(const ProtoMap& counts) {
+  std::vector<std::pair<std::string, int64_t>> sorted(counts.begin(), counts.end());
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    int64_t x, y;
+    if (absl::SimpleAtoi(a.first, &x) && absl::SimpleAtoi(b.first, &y)) return x < y;
+    return a.first < b.first;
+  });
+  return sorted.empty() ? "none" : absl::StrJoin(sorted, "  ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.first, ": ", entry.second); });
+}
+
+}  // namespace
+
+std::string Table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    absl::StrAppend(&out, line, "\n");
+  }
+  return out;
+}
+
+std::string ResultTable(const job::v1::JobResult& result) {
+  const common::v1::Ledger& ledger = result.ledger();
+  return Table({{"job", result.job()},
+                {"state", result.state()},
+                {"steps", absl::StrCat(result.steps())},
+                {"time", ShortDuration(result.seconds())},
+                {"reward", absl::StrFormat("%.3f -> %.3f", result.reward_first(), result.reward_last())},
+                {"tokens", absl::StrCat("generated ", result.tokens_generated(), "  trained ", result.tokens_trained())},
+                {"staleness", absl::StrCat("max ", result.staleness_max(), "  tokens by version: ", Counts(result.staleness_histogram()))},
+                {"ledger", absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(), " + applied ", ledger.applied(), " + live ",
+                                        ledger.live(), " + dropped (", Counts(ledger.dropped()), ")")},
+                {"restarts", Counts(result.restarts())},
+                {"checkpoint", result.checkpoint().empty() ? "none" : result.checkpoint()}});
+}
+
+}  // namespace sluice::cli
