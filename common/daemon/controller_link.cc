@@ -125,7 +125,7 @@ void ControllerLink::Impl::Link() {
     }
     if (cancel.triggered()) return;
     if (IsFinal(status)) return Refuse(status);
-    log::Warning("controller_lost", {{"controller", options.controller}, {"cause", status}});
+    log::Warning("controller_away", {{"controller", options.controller}, {"cause", status}});
     if (cancel.WaitFor(backoff.Next(DetailOf(status).retry_after))) return;
   }
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/status.h"
 
 namespace sluice::log {
 namespace {
@@ -55,7 +56,15 @@ void Append(std::string* line, absl::string_view key, absl::string_view json) {
   absl::StrAppend(line, line->size() > 1 ? "," : "", Quoted(key), ":", json);
 }
 
+std::string TextOf(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  return absl::StrCat(absl::StatusCodeToString(status.code()), status.ok() ? "" : ": ", status.message(),
+                      reason.empty() ? "" : absl::StrCat(" (", reason, ")"));
+}
+
 }  // namespace
+
+Value::Value(const absl::Status& status) : value_(TextOf(status)) {}
 
 void Init(absl::string_view daemon, Level lowest) {
   GetState().daemon = std::string(daemon);

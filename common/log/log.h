@@ -31,7 +31,7 @@ class Value {
   Value(const std::string& value) : value_(value) {}
   Value(absl::string_view value) : value_(std::string(value)) {}
   Value(std::string_view value) : value_(std::string(value)) {}
-  Value(const absl::Status& status) : value_(status.ToString()) {}
+  Value(const absl::Status& status);  // Code, message and reason: "ABORTED: incarnation 2 < 3 (FENCED)".
 
   const std::variant<bool, int64_t, uint64_t, double, std::string>& variant() const { return value_; }
 

@@ -26,9 +26,12 @@ TEST(LogTest, HostileTextStaysOneParsableLine) {
   EXPECT_TRUE(parsed["nan"].is_null());
 }
 
-TEST(LogTest, AStatusIsLoggedAsItsText) {
-  const auto parsed = nlohmann::json::parse(FormatLine("t", Level::kInfo, "d", "e", {{"cause", absl::AbortedError("fenced")}}));
-  EXPECT_EQ(parsed["cause"], "ABORTED: fenced");
+TEST(LogTest, AStatusIsLoggedAsItsTextAndReason) {
+  const auto parsed = nlohmann::json::parse(
+      FormatLine("t", Level::kInfo, "d", "e",
+                 {{"cause", sluice::Error(absl::StatusCode::kAborted, "FENCED", "2 < 3")}, {"end", absl::OkStatus()}}));
+  EXPECT_EQ(parsed["cause"], "ABORTED: 2 < 3 (FENCED)");
+  EXPECT_EQ(parsed["end"], "OK");
 }
 
 TEST(LogTest, LevelsAreParsedByName) {
