@@ -1,0 +1,280 @@
+#include "services/trainer/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <map>
+#include <optional>
+
+#include "common/base/failpoint.h"
+#include "common/base/file.h"
+#include "common/rpc/caller.h"
+#include "common/weights/service.h"
+#include "services/trainer/core/checkpoint.h"
+#include "services/trainer/core/lineage.h"
+#include "sluice/job/v1/job.pb.h"
+#include "tests/services/trainer/loop.h"
+#include "tests/services/trainer/tiny_model.h"
+
+namespace sluice::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A trainer's job against a real queue; where it is reinforcement learning, with an actor that feeds it.
+class JobTest : public ::testing::Test {
+ protected:
+  struct Seen {
+    Mutex mu;
+    CondVar changed;
+    std::vector<TrainingJob::Standing> standings ABSL_GUARDED_BY(mu);
+    std::map<int64_t, job::v1::StepReport> steps ABSL_GUARDED_BY(mu);
+    std::vector<std::string> events ABSL_GUARDED_BY(mu);
+  };
+
+  JobConfig Config(int64_t incarnation, int64_t max_steps) {
+    JobConfig config;
+    config.id = kJob;
+    config.name = "loop";
+    config.incarnation = incarnation;
+    config.queue = queue_.address();
+    config.settings.max_staleness = 1;
+    config.settings.group_size = 4;
+    config.settings.max_response = 8;
+    config.settings.optimizer.lr = 1e-3;
+    config.model_dir = digits_;
+    config.init_seed = 1;
+    config.chat_template = "model";
+    config.sources = {{"digits", "{digits}=", {{"prompt", "digits"}, {"answer", "digits"}}}};
+    config.checkpoint_dir = dir_;
+    config.checkpoint_every_steps = 2;
+    config.max_steps = max_steps;
+    return config;
+  }
+
+  std::unique_ptr<TrainingJob> Start(JobConfig config) {
+    TrainingJob::Hooks hooks;
+    hooks.told = [this](const TrainingJob::Standing& standing) {
+      MutexLock lock(&seen_.mu);
+      seen_.standings.push_back(standing);
+      seen_.changed.NotifyAll();
+    };
+    hooks.stepped = [this](const job::v1::StepReport& report) {
+      MutexLock lock(&seen_.mu);
+      seen_.steps[report.k()] = report;
+      seen_.changed.NotifyAll();
+    };
+    hooks.happened = [this](common::v1::Event event) {
+      MutexLock lock(&seen_.mu);
+      seen_.events.push_back(event.code());
+    };
+    return std::make_unique<TrainingJob>(std::move(config), "trainer-0", &weights_, nullptr, std::move(hooks));
+  }
+
+  // Waits until the job has said how it ends.
+  TrainingJob::Standing AwaitEnd() {
+    MutexLock lock(&seen_.mu);
+    while (true) {
+      if (!seen_.standings.empty()) {
+        const TrainingJob::Standing& last = seen_.standings.back();
+        if (last.phase != "loading" && last.phase != "training") return last;
+      }
+      seen_.changed.Wait(&seen_.mu);
+    }
+  }
+  void AwaitStep(int64_t k) {
+    MutexLock lock(&seen_.mu);
+    while (seen_.steps.count(k) == 0) seen_.changed.Wait(&seen_.mu);
+  }
+
+  std::optional<Checkpoint> Newest() {
+    std::vector<std::string> damaged;
+    auto checkpoint = CheckpointStore({.dir = dir_}).Newest(&damaged);
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    EXPECT_TRUE(damaged.empty());
+    return checkpoint.ok() ? *std::move(checkpoint) : std::nullopt;
+  }
+
+  static void ExpectBalanced(const common::v1::Ledger& ledger) {
+    int64_t dropped = 0;
+    for (const auto& [reason, count] : ledger.dropped()) dropped += count;
+    EXPECT_EQ(ledger.accepted(), ledger.durable() + ledger.applied() + ledger.live() + dropped);
+  }
+
+  const std::string digits_ = SLUICE_SOURCE_DIR "/configs/examples/digits";
+  const std::string dir_ = FreshDir();
+  LoopQueue queue_;
+  rpc::CallerTable callers_;
+  WeightsServer weights_{&callers_};
+  Seen seen_;
+};
+
+TEST_F(JobTest, SupervisedRowsAreTrainedAndTheCheckpointProvesWhichOnes) {
+  queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 8, 0);
+  spec.set_rows_only(true);
+  spec.set_group_size(1);
+  spec.set_group_min(1);
+  spec.clear_tasks();
+  spec.set_max_steps(5);
+  queue_.SetJob(spec, 1);
+  JobConfig config = Config(1, 5);
+  config.settings.kind = Settings::Kind::kSft;
+  const std::unique_ptr<TrainingJob> job = Start(config);
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+  EXPECT_EQ(end.version, (PolicyVersion{1, 5}));
+
+  const std::optional<Checkpoint> checkpoint = Newest();
+  ASSERT_TRUE(checkpoint.has_value());
+  EXPECT_EQ(checkpoint->state.version, (PolicyVersion{1, 5}));
+  const common::v1::Ledger ledger = queue_.Stats().ledger();
+  EXPECT_EQ(ledger.hash(), checkpoint->state.ledger_hash);
+  EXPECT_EQ(ledger.durable(), 40);
+  ExpectBalanced(ledger);
+  MutexLock lock(&seen_.mu);
+  EXPECT_LT(seen_.steps.at(4).values().at("loss"), seen_.steps.at(0).values().at("loss"));
+}
+
+TEST_F(JobTest, AJobRunsToItsLastStepAtEachStaleness) {
+  for (uint32_t staleness : {0u, 1u, 4u}) {
+    SCOPED_TRACE(staleness);
+    LoopQueue queue;
+    queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, staleness);
+    spec.set_max_steps(6);
+    queue.SetJob(spec, 1);
+    JobConfig config = Config(1, 6);
+    config.queue = queue.address();
+    config.checkpoint_dir = FreshDir();
+    config.settings.max_staleness = staleness;
+    config.settings.algorithm.loss.entropy = 0.01;
+    {
+      MutexLock lock(&seen_.mu);
+      seen_.standings.clear();
+      seen_.steps.clear();
+    }
+    LoopActor actor(queue);
+    const std::unique_ptr<TrainingJob> job = Start(config);
+    const TrainingJob::Standing end = AwaitEnd();
+    EXPECT_EQ(end.phase, "done") << end.cause;
+    const common::v1::Ledger ledger = queue.Stats().ledger();
+    EXPECT_EQ(ledger.durable(), 6 * 16);
+    ExpectBalanced(ledger);
+    MutexLock lock(&seen_.mu);
+    ASSERT_EQ(seen_.steps.size(), 6u);
+    for (const auto& [k, report] : seen_.steps) {
+      EXPECT_EQ(report.values().at("reward_count"), 16);
+      for (const auto& [lag, tokens] : report.staleness()) EXPECT_LE(std::stoll(lag), staleness) << "step " << k;
+    }
+  }
+}
+
+TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
+  queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
+  spec.set_max_steps(8);
+  queue_.SetJob(spec, 1);
+  LoopActor actor(queue_);
+  std::unique_ptr<TrainingJob> job = Start(Config(1, 8));
+  AwaitStep(2);
+  job->Leave(/*checkpoint=*/true);
+  EXPECT_EQ(AwaitEnd().phase, "left");
+  job.reset();
+  const std::optional<Checkpoint> left = Newest();
+  ASSERT_TRUE(left.has_value());
+  EXPECT_GE(left->state.version.number, 3);
+  EXPECT_EQ(queue_.Stats().ledger().durable_version(), left->state.version.number);
+
+  {
+    MutexLock lock(&seen_.mu);
+    seen_.standings.clear();
+  }
+  queue_.SetJob(spec, 2);
+  job = Start(Config(2, 8));
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+  EXPECT_EQ(Newest()->state.version, (PolicyVersion{2, 8}));
+  EXPECT_EQ(queue_.Stats().ledger().hash(), Newest()->state.ledger_hash);
+  ExpectBalanced(queue_.Stats().ledger());
+}
+
+#ifdef SLUICE_FAILPOINTS
+TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
+  queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
+  spec.set_max_steps(20);
+  queue_.SetJob(spec, 1);
+  LoopActor actor(queue_);
+  int64_t gang = 1;
+  for (const char* failpoint : {"trainer.step.before_apply", "trainer.step.after_apply", "trainer.checkpoint.before_rename",
+                                "trainer.durable.before", "trainer.publish.before"}) {
+    SCOPED_TRACE(failpoint);
+    ASSERT_TRUE(ArmFailpoint(failpoint, "error", 3).ok());
+    std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
+    EXPECT_EQ(AwaitEnd().phase, "failed");  // It saw its fault, mid-job.
+    job.reset();
+    queue_.SetJob(spec, ++gang);
+    MutexLock lock(&seen_.mu);
+    seen_.standings.clear();
+  }
+  const std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+
+  const std::optional<Checkpoint> checkpoint = Newest();
+  ASSERT_TRUE(checkpoint.has_value());
+  const absl::StatusOr<LineageSummary> lineage = CheckLineage(*ReadFile(checkpoint->path + "/lineage.jsonl"), 20);
+  ASSERT_TRUE(lineage.ok()) << lineage.status();
+  EXPECT_EQ(lineage->trajectories, 20 * 16);
+  EXPECT_EQ(lineage->hash, queue_.Stats().ledger().hash());
+  EXPECT_EQ(queue_.Stats().ledger().durable(), 20 * 16);
+  ExpectBalanced(queue_.Stats().ledger());
+}
+#endif
+
+TEST_F(JobTest, AFencedTrainerLeavesWithoutAWord) {
+  queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
+  queue_.SetJob(spec, 1);
+  LoopActor actor(queue_);
+  const std::unique_ptr<TrainingJob> job = Start(Config(1, 1000));
+  AwaitStep(1);
+  queue_.SetJob(spec, 2);
+  EXPECT_EQ(AwaitEnd().phase, "fenced");
+}
+
+TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
+  const queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
+  auto queue = std::make_unique<LoopQueue>();
+  queue->SetJob(spec, 1);
+  auto actor = std::make_unique<LoopActor>(*queue);
+  JobConfig config = Config(1, 4);
+  config.queue = queue->address();
+  std::unique_ptr<TrainingJob> job = Start(config);
+  EXPECT_EQ(AwaitEnd().phase, "done");
+  job.reset();
+  actor.reset();
+  queue.reset();
+  {
+    MutexLock lock(&seen_.mu);
+    seen_.standings.clear();
+  }
+  queue_.SetJob(spec, 2);  // Another queue, which knows nothing, goes on from the cursor.
+  LoopActor anew(queue_);
+  job = Start(Config(2, 7));
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+  EXPECT_EQ(queue_.Stats().ledger().hash(), Newest()->state.ledger_hash);
+  EXPECT_EQ(queue_.Stats().ledger().durable(), 7 * 16);
+  ExpectBalanced(queue_.Stats().ledger());
+}
+
+TEST_F(JobTest, AMissingModelIsAFailureThatNamesIt) {
+  queue_.SetJob(LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1), 1);
+  JobConfig config = Config(1, 4);
+  config.model_dir = "/nowhere/model";
+  const std::unique_ptr<TrainingJob> job = Start(config);
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "failed");
+  EXPECT_THAT(end.cause, HasSubstr("/nowhere/model"));
+}
+
+}  // namespace
+}  // namespace sluice::trainer
