@@ -1,11 +1,20 @@
 #include <malloc.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 #include "services/trainer/program.h"
 
 int main(int argc, char** argv) {
+  // OpenMP reads this before main() runs. Its threads would else spin between two operations, and take the cores from the
+  // rollouts beside: a step of the example took 20 times as long.
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
+    ::setenv("OMP_WAIT_POLICY", "passive", 1);
+    ::execv("/proc/self/exe", argv);  // Where that fails, it is slower and no more.
+  }
   // Buffers of tensors come and go each step: kept, they are touched for the first time once.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   return sluice::daemon::Main(argc, argv,
                               {.name = "sluice-trainer",
                                .role = sluice::rpc::Role::kTrainer,
