@@ -86,10 +86,19 @@ void JobTable::SetJob(const std::string& job, const std::string& name, const Cal
 void JobTable::Load(const std::string& job, const std::string& name, const Caller& caller, queue::SetJob input, JobRunner::Done done) {
   if (const auto found = Find(job); found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
   if (input.phase == Phase::kFreed) return done(SetJobAnswer{.repeat = true});  // Gone before.
+  int64_t incarnation = 0;
+  {
+    MutexLock lock(&mu_);
+    incarnation = incarnation_;
+  }
+  if (incarnation == 0) {
+    return done(ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_REGISTERED", .retry_after = absl::Milliseconds(50)},
+                          "the queue has not been told its incarnation yet"));
+  }
   if (absl::Status status = Job::Check(input.spec); !status.ok()) return done(std::move(status));
   absl::StatusOr<std::shared_ptr<const RowSource>> rows = ReadSources(name, input.spec);
   if (!rows.ok()) return done(rows.status());
-  JobRunner::Options options{.job = {.id = job}, .name = name.empty() ? job : name, .clock = options_.clock};
+  JobRunner::Options options{.job = {.id = job, .queue_incarnation = static_cast<uint32_t>(incarnation)}, .name = name.empty() ? job : name, .clock = options_.clock};
   std::memcpy(&options.job.seed, RandomId16().data(), sizeof(options.job.seed));
   options.wake = [this](Instant when) {
     MutexLock lock(&mu_);
@@ -100,7 +109,6 @@ void JobTable::Load(const std::string& job, const std::string& name, const Calle
   std::shared_ptr<JobRunner> runner;
   {
     MutexLock lock(&mu_);
-    options.job.queue_incarnation = static_cast<uint32_t>(incarnation_);
     runner = std::make_shared<JobRunner>(std::move(options), input.spec, *std::move(rows));
     jobs_.emplace(job, runner);
   }

@@ -30,7 +30,7 @@ class JobTable {
   explicit JobTable(Options options);
   ~JobTable();  // Shut().
 
-  // Of the daemon, as the controller gave it; part of group ids. Before the first job.
+  // Of the daemon, as the controller gave it; part of group ids. Until it is known, the first SetJob of a job gets UNAVAILABLE.
   void SetIncarnation(int64_t incarnation) ABSL_LOCKS_EXCLUDED(mu_);
 
   // UNAVAILABLE NOT_LISTED: the job has not been heard of (yet).
@@ -57,7 +57,7 @@ class JobTable {
   Mutex mu_;
   CondVar load_, timer_;
   bool shut_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t incarnation_ ABSL_GUARDED_BY(mu_) = 1;
+  int64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, std::shared_ptr<JobRunner>> jobs_ ABSL_GUARDED_BY(mu_);
   std::deque<std::function<void()>> loads_ ABSL_GUARDED_BY(mu_);
   Instant wake_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();

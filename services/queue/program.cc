@@ -39,7 +39,10 @@ QueueProgram::~QueueProgram() {
 std::vector<grpc::Service*> QueueProgram::services() { return {server_.service(), admin_.get()}; }
 
 absl::Status QueueProgram::Start(const std::string& address, const std::string& ops) {
-  if (host_.flags->controller.empty()) return absl::OkStatus();  // Jobs come by SetJob; whoever sends it is the controller.
+  if (host_.flags->controller.empty()) {  // Jobs come by SetJob; whoever sends it is the controller.
+    jobs_.SetIncarnation(1);
+    return absl::OkStatus();
+  }
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kQueue,

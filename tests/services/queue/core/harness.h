@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
+#include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
