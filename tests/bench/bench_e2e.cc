@@ -1,0 +1,89 @@
+// The whole loop on the example: tokens per second, what each role did with its time, how much decoding and training overlap,
+// and how long a weight update pauses generation.
+//   bench_e2e [--json] [--runs 3] [--steps 150] [--file configs/examples/digits.yaml] [--set KEY=VALUE ..]
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "tests/bench/private_run.h"
+#include "tests/bench/report.h"
+
+namespace {
+
+using sluice::bench::DaemonUse;
+using sluice::bench::MetricSum;
+using sluice::bench::RunOutcome;
+
+std::map<std::string, double> Measure(const RunOutcome& run) {
+  std::map<std::string, double> out;
+  const auto& result = run.status.result();
+  const double seconds = result.seconds();
+  out["job_seconds"] = seconds;
+  out["steps_per_second"] = static_cast<double>(result.steps()) / seconds;
+  out["tokens_generated_per_second"] = static_cast<double>(result.tokens_generated()) / seconds;
+  out["tokens_trained_per_second"] = static_cast<double>(result.tokens_trained()) / seconds;
+  double decode = 0, rollouts = 0, pause = 0, updates = 0;
+  for (const DaemonUse& daemon : run.daemons) {
+    out[absl::StrCat(daemon.role, ".cpu_seconds")] += daemon.cpu_seconds;
+    if (daemon.role != "rollout") continue;
+    ++rollouts;
+    for (const char* const phase : {"decode", "prefill", "activate"}) decode += MetricSum(daemon.metrics, "sluice_rollout_phase_seconds_total", absl::StrCat("phase=\"", phase, "\""));
+    pause += MetricSum(daemon.metrics, "sluice_weights_update_duration_seconds_sum", "phase=\"pause\"");
+    updates += MetricSum(daemon.metrics, "sluice_weights_update_duration_seconds_count", "phase=\"pause\"");
+  }
+  decode /= std::max(1.0, rollouts);
+  double train = 0, waiting = 0;
+  for (const auto& step : run.steps) {
+    const auto value = [&](const char* name) {
+      const auto it = step.values().find(name);
+      return it == step.values().end() ? 0.0 : it->second;
+    };
+    train += value("seconds_forward_backward");
+    waiting += value("seconds_wait_data");
+  }
+  out["rollout.busy_share"] = decode / seconds;
+  out["trainer.busy_share"] = std::max(0.0, 1 - waiting / seconds);
+  out["trainer.forward_backward_share"] = train / seconds;
+  // Two things that take shares a and b of the time overlap in at least a + b - 1 of it.
+  out["overlap_share_at_least"] = std::max(0.0, decode / seconds + train / seconds - 1);
+  out["pause_per_update_seconds"] = updates == 0 ? 0 : pause / updates;
+  return out;
+}
+
+std::string UnitOf(const std::string& name) {
+  if (name.find("per_second") != std::string::npos) return "1/s";
+  if (name.find("share") != std::string::npos) return "of job time";
+  return "s";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("The whole loop on the example: throughput, use of time by role, overlap, pause per weight update.");
+  bool json = false;
+  int runs = 3, steps = 150;
+  std::string file = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
+  std::vector<std::string> sets;
+  app.add_flag("--json", json, "one JSON object a line");
+  app.add_option("--runs", runs, "medians are taken over these")->check(CLI::Range(1, 100));
+  app.add_option("--steps", steps, "of each run")->check(CLI::Range(1, 1'000'000));
+  app.add_option("--file", file, "job file");
+  app.add_option("--set", sets, "KEY=VALUE of the job file");
+  CLI11_PARSE(app, argc, argv);
+
+  sets.insert(sets.begin(), absl::StrCat("limits.max_steps=", steps));
+  std::map<std::string, std::vector<double>> all;
+  for (int i = 0; i < runs; ++i) {
+    const auto run = sluice::bench::RunPrivately(file, sets);
+    if (!run.ok()) {
+      std::fprintf(stderr, "run %d: %s\n", i, run.status().ToString().c_str());
+      return 1;
+    }
+    for (const auto& [name, value] : Measure(*run)) all[name].push_back(value);
+  }
+  const sluice::bench::Report report(json);
+  for (const auto& [name, values] : all) report.Add({.name = name, .value = sluice::bench::Median(values), .unit = UnitOf(name), .runs = runs});
+  return 0;
+}

@@ -1,0 +1,101 @@
+#include "tests/bench/private_run.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "common/rpc/channel.h"
+#include "tools/sluice/client.h"
+#include "tools/sluice/fleet.h"
+#include "tools/sluice/supervisor.h"
+
+namespace sluice::bench {
+namespace {
+
+// The body of http://address/metrics; empty if it cannot be had.
+std::string GetMetrics(const std::string& address) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(address, absl::MaxSplits(':', 1));
+  int port = 0;
+  if (!absl::SimpleAtoi(parts.second, &port)) return "";
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, parts.first.c_str(), &to.sin_addr);
+  std::string answer;
+  const std::string request = absl::StrCat("GET /metrics HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
+  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 && write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
+    char buffer[65536];
+    for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;) answer.append(buffer, static_cast<size_t>(n));
+  }
+  close(fd);
+  const size_t body = answer.find("\r\n\r\n");
+  return body == std::string::npos ? "" : answer.substr(body + 4);
+}
+
+// User and system time of a process so far, from /proc.
+double CpuSeconds(pid_t pid) {
+  const auto stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+  if (!stat.ok()) return 0;
+  const std::vector<std::string> fields = absl::StrSplit(stat->substr(stat->rfind(')') + 2), ' ');
+  double user = 0, system = 0;
+  if (fields.size() < 13 || !absl::SimpleAtod(fields[11], &user) || !absl::SimpleAtod(fields[12], &system)) return 0;
+  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+}  // namespace
+
+absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets, int rollouts) {
+  std::string dir = (std::filesystem::temp_directory_path() / "sluice-bench-XXXXXX").string();
+  if (mkdtemp(dir.data()) == nullptr) return ErrnoStatus(errno, dir);
+  struct Remove {
+    const std::string& dir;
+    ~Remove() { (void)RemoveTree(dir); }
+  } remove{dir};
+  SLUICE_RETURN_IF_ERROR(MakeDirs(dir + "/logs"));
+  sets.insert(sets.begin(), absl::StrCat("checkpoint.dir=", dir, "/checkpoints"));
+  const JobFile job = ReadJobFile(file, {.sets = sets});
+  SLUICE_RETURN_IF_ERROR(ProblemStatus(job.problems));
+
+  cli::Supervisor supervisor({.log_dir = dir + "/logs"});
+  SLUICE_ASSIGN_OR_RETURN(const std::string controller, cli::StartFleet({.data_dir = dir, .rollouts = rollouts}, &supervisor));
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(controller));
+  SLUICE_ASSIGN_OR_RETURN(const job::v1::SubmitResponse submitted, cli::Submit(*channel, job));
+  RunOutcome outcome;
+  cli::JobHandlers handlers;
+  handlers.step = [&](const job::v1::StepReport& step) { outcome.steps.push_back(step); };
+  SLUICE_ASSIGN_OR_RETURN(outcome.status, cli::FollowJob(*channel, submitted.job(), nullptr, absl::Minutes(1), handlers));
+  for (const cli::DaemonState& daemon : supervisor.states()) {
+    outcome.daemons.push_back({.name = daemon.name, .role = daemon.role, .cpu_seconds = CpuSeconds(daemon.pid), .metrics = GetMetrics(daemon.ops)});
+  }
+  supervisor.Stop(absl::Seconds(10));
+  if (outcome.status.state() != job::v1::JOB_STATE_SUCCEEDED) {
+    return absl::UnknownError(absl::StrCat("the job ended ", cli::StateName(outcome.status.state()), ": ", outcome.status.message()));
+  }
+  return outcome;
+}
+
+double MetricSum(const std::string& metrics, const std::string& name, const std::string& label) {
+  double sum = 0;
+  for (const absl::string_view line : absl::StrSplit(metrics, '\n')) {
+    if (!absl::StartsWith(line, name)) continue;
+    const absl::string_view rest = line.substr(name.size());
+    if (rest.empty() || (rest[0] != '{' && rest[0] != ' ')) continue;
+    if (!label.empty() && !absl::StrContains(rest, label)) continue;
+    double value = 0;
+    if (absl::SimpleAtod(rest.substr(rest.rfind(' ') + 1), &value)) sum += value;
+  }
+  return sum;
+}
+
+}  // namespace sluice::bench
