@@ -146,7 +146,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
   }
   const FleetOptions fleet{.data_dir = data_dir_, .rollouts = options_.rollouts, .rewards = options_.rewards};
   absl::StatusOr<std::string> controller = StartFleet(fleet, supervisor());
-  absl::StatusOr<job::v1::JobStatus> status = controller.status();
+  absl::StatusOr<job::v1::JobStatus> status = controller.ok() ? absl::UnknownError("not followed") : controller.status();
   if (controller.ok() && interrupted()) {
     status = absl::CancelledError("interrupted");
   } else if (controller.ok()) {
