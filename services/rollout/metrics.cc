@@ -37,6 +37,8 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   abandoned = finished("abandoned");
   resumed = registry->AddCounter("sluice_rollout_resumed_total", "Answers taken over with a prefix.", job);
   nonfinite = registry->AddCounter("sluice_rollout_nonfinite_rows_total", "Rows of logits that were not finite.", job);
+  verify_failures = registry->AddCounter("sluice_weights_verify_failures_total", "Activations whose fingerprint was not the published one.",
+                                         labelled("stage", "activate"));
   decode_step = registry->AddHistogram("sluice_rollout_decode_step_duration_seconds", "Time of one engine step.", metrics::RpcSeconds());
   response_tokens = registry->AddHistogram("sluice_rollout_response_tokens", "Tokens of an answer.", metrics::Tokens(), job);
   pause = registry->AddHistogram("sluice_weights_update_duration_seconds", "A weight update, by phase.", metrics::RpcSeconds(), labelled("phase", "pause"));

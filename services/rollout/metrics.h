@@ -16,7 +16,7 @@ struct Metrics {
   metrics::Counter prompt_computed, prompt_forked;  // Tokens.
   metrics::Counter tokens_generated, tokens_resumed;
   metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Answers.
-  metrics::Counter resumed, nonfinite;
+  metrics::Counter resumed, nonfinite, verify_failures;
   metrics::Histogram decode_step, response_tokens, pause;
 
   Metrics() = default;

@@ -168,6 +168,8 @@ void Session::OnStep(StepEvents events) { streamer_->Stepped(std::move(events));
 
 void Session::OnActivation(const StagedWeights& staged, const Activation& activation) {
   if (!activation.accepted) {
+    ++refused_;
+    metrics_.verify_failures.Add();
     weights_->Refused(staged.version, activation.cause, activation.blame.empty() ? "" : activation.blame.front());
     return;
   }

@@ -86,6 +86,7 @@ class Session : private StepLoop::Sink {
   };
   std::optional<Waiting> waiting() const ABSL_LOCKS_EXCLUDED(mu_);
   EngineStats stats() const { return loop_->stats(); }
+  int64_t refused_versions() const { return refused_; }  // Activations whose fingerprint was not the published one.
   const Engine& engine() const { return *made_.engine; }
   const std::string& layout() const { return made_.layout->layout_id(); }
 
@@ -128,6 +129,7 @@ class Session : private StepLoop::Sink {
   std::unique_ptr<WeightSubscriber> weights_;
   std::unique_ptr<QueueWatch> watch_;
 
+  std::atomic<int64_t> refused_ = 0;
   uint64_t next_id_ = 1;  // Of the admit thread: requests, and groups within the engine.
 
   mutable Mutex mu_;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/base/splitmix.h"
 #include "common/checkpoint/init.h"
@@ -398,6 +399,19 @@ TEST_F(SessionTest, TwoWorkersShareAJobAndAStoppedOnesAnswersGoOnAtTheOther) {
       EXPECT_EQ(answer.logprobs, expected.logprobs);
     }
   }
+}
+
+TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
+#ifndef SLUICE_FAILPOINTS
+  GTEST_SKIP() << "failpoints are not compiled in";
+#endif
+  StartJob(7, false);
+  ASSERT_TRUE(ArmFailpoint("rollout.activate.bitflip", "error", 1).ok());
+  StartSession("rollout-0");
+  Publish(0, kInitSeed + 1);  // Not what the engine starts with, so its bytes are copied in, and one is flipped.
+  const Answers answers = TakeBatch(0);
+  EXPECT_EQ(answers.size(), 8u);
+  EXPECT_EQ(sessions_[0]->refused_versions(), 1);
 }
 
 TEST_F(SessionTest, PromptsThatAreTooLongAreDroppedAndTheOthersGoOn) {

@@ -1,0 +1,132 @@
+#include "services/rollout/core/step_loop/step_loop.h"
+
+#include <map>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/services/rollout/tiny_model.h"
+
+namespace sluice {
+namespace {
+
+// Keeps what the loop says.
+class Listener : public StepLoop::Sink {
+ public:
+  void OnStep(StepEvents events) override {
+    MutexLock lock(&mu_);
+    for (const TokenEvent& event : events.tokens) {
+      tokens_[event.request].push_back(event);
+      ended_ += event.finish != FinishReason::kNone;
+    }
+    failures_.insert(failures_.end(), events.failures.begin(), events.failures.end());
+    changed_.NotifyAll();
+  }
+  void OnActivation(const StagedWeights&, const Activation& activation) override {
+    MutexLock lock(&mu_);
+    activations_.push_back(activation);
+    changed_.NotifyAll();
+  }
+  void OnBroken(absl::Status why) override {
+    MutexLock lock(&mu_);
+    broken_ = why;
+    changed_.NotifyAll();
+  }
+
+  void AwaitEnded(int count) {
+    MutexLock lock(&mu_);
+    while (ended_ < count) changed_.Wait(&mu_);
+  }
+  void AwaitTokens(uint64_t request, size_t count) {
+    MutexLock lock(&mu_);
+    while (tokens_[request].size() < count) changed_.Wait(&mu_);
+  }
+  void AwaitActivations(size_t count) {
+    MutexLock lock(&mu_);
+    while (activations_.size() < count) changed_.Wait(&mu_);
+  }
+  void AwaitFailures(size_t count) {
+    MutexLock lock(&mu_);
+    while (failures_.size() < count) changed_.Wait(&mu_);
+  }
+  void AwaitBroken() {
+    MutexLock lock(&mu_);
+    while (broken_.ok()) changed_.Wait(&mu_);
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  std::map<uint64_t, std::vector<TokenEvent>> tokens_;
+  std::vector<RequestFailure> failures_;
+  std::vector<Activation> activations_;
+  absl::Status broken_;
+  int ended_ = 0;
+};
+
+Request Ask(uint64_t id, uint32_t max_tokens) {
+  return {.id = id, .prompt = Prompt({1, 2, 3}), .seed = id, .sampling = {.max_tokens = max_tokens}};
+}
+
+TEST(StepLoopTest, RequestsOfManyThreadsAreAllAnswered) {
+  auto engine = TinyEngine(1);
+  Listener listener;
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 0; i < 25; ++i) loop.Add({Ask(1 + t * 25 + i, 5)});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  listener.AwaitEnded(100);
+  loop.Stop();
+  EXPECT_EQ(listener.tokens_.size(), 100u);
+  EXPECT_EQ(loop.stats().tokens_generated, 500u);
+}
+
+TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
+  auto engine = TinyEngine(1);
+  Listener listener;
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  loop.Add({Ask(1, 250)});
+  listener.AwaitTokens(1, 1);
+  loop.Activate(Stage(2, {1, 1}));
+  listener.AwaitActivations(1);
+  loop.Add({Ask(2, 3)});
+  listener.AwaitEnded(2);
+  loop.Stop();
+  EXPECT_TRUE(listener.activations_[0].accepted);
+  EXPECT_EQ(listener.tokens_[1].front().version, (PolicyVersion{1, 0}));
+  for (const TokenEvent& event : listener.tokens_[2]) EXPECT_EQ(event.version, (PolicyVersion{1, 1}));
+}
+
+TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
+  auto engine = TinyEngine(1);
+  Listener listener;
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  loop.Add({Ask(1, 10'000), Ask(2, 5)});
+  loop.Add({Ask(3, 250)});
+  loop.Abort(3, AbortReason::kCancelled);
+  listener.AwaitFailures(1);
+  listener.AwaitEnded(1);
+  EXPECT_EQ(listener.failures_[0].request, 1u);
+  EXPECT_EQ(listener.failures_[0].status.code(), absl::StatusCode::kInvalidArgument);
+  loop.Stop();
+}
+
+TEST(StepLoopTest, AnEngineGivenAnotherModelsWeightsIsBroken) {
+  auto engine = TinyEngine(1);
+  Listener listener;
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  ModelConfig other = TinyConfig();
+  other.vocab_size = 41;
+  StagedWeights staged;
+  staged.version = {1, 1};
+  staged.tensors = std::make_shared<const TensorSet>(*InitWeights(other, 1));
+  staged.state = FingerprintOf(*staged.tensors);
+  loop.Activate(std::move(staged));
+  listener.AwaitBroken();
+  EXPECT_EQ(listener.broken_.code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace sluice
