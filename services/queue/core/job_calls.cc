@@ -229,18 +229,22 @@ void Job::Park(const Event& event, absl::Duration wait, std::variant<Admit, Leas
 }
 
 void Job::Pump() {
-  // Batches first: a cut may drop groups and so free slots.
   const auto serve = [&](auto try_one) {
+    bool served = false;
     for (auto it = parked_.begin(); it != parked_.end();) {
       std::optional<Reply> reply = try_one(*it);
       if (reply) Answer(it->call, *std::move(reply));
+      served |= reply.has_value();
       it = reply ? parked_.erase(it) : std::next(it);
     }
+    return served;
   };
-  serve([&](const Parked& parked) -> std::optional<Reply> {
+  // Batches first: a cut may drop groups and so free slots, and makes way for the next batch.
+  while (serve([&](const Parked& parked) -> std::optional<Reply> {
     const auto* input = std::get_if<AcquireBatch>(&parked.input);
     return input ? TryAcquire(parked.caller, *input) : std::nullopt;
-  });
+  })) {
+  }
   serve([&](const Parked& parked) -> std::optional<Reply> {
     if (const auto* admit = std::get_if<Admit>(&parked.input)) return TryAdmit(parked.caller, *admit);
     if (const auto* tasks = std::get_if<LeaseTasks>(&parked.input)) return TryLeaseTasks(parked.caller, *tasks);

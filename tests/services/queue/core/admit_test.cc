@@ -190,7 +190,7 @@ TEST(AdmitTest, TheHolderOfASiblingIsPreferred) {
   const auto second = h.Admitted(2, "r2");  // Group 0, member 1; group 1, member 0.
   ASSERT_EQ(second->grants.size(), 2u);
   EXPECT_EQ(second->grants[0].group.ordinal, 0u);
-  h.Call<ReleaseAnswer>(h.Rollout("r1"), Release{.leases = {first->grants[0].members[0].lease.id}, .reason = ReleaseReason::kDrain});
+  ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout("r1"), Release{.leases = {first->grants[0].members[0].lease.id}, .reason = ReleaseReason::kDrain}).ok());
   // Free now: group 0 member 0 (r2 holds its sibling) and group 1 member 1 (likewise). r1 takes one of group 0 first, by age.
   EXPECT_EQ(h.Admitted(1, "r2")->grants[0].group.ordinal, 0u);
   EXPECT_EQ(h.Admitted(1, "r1")->grants[0].group.ordinal, 1u);

@@ -1,0 +1,64 @@
+#include "tests/services/queue/core/harness.h"
+
+namespace sluice::queue {
+namespace {
+
+Spec TwoSources() {
+  Spec spec = SmallSpec();
+  spec.sources = {{.name = "a", .weight = 3}, {.name = "b", .weight = 1}};
+  spec.epochs = 2;
+  return spec;
+}
+
+TEST(PromptsTest, EachEpochIsAShuffleOfAllRows) {
+  Prompts prompts(SmallSpec(), std::make_shared<Rows>(std::vector<uint64_t>{50}));
+  std::vector<uint64_t> orders[2];
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (int i = 0; i < 50; ++i) {
+      const RowRef row = *prompts.Next();
+      EXPECT_EQ(row.epoch, static_cast<uint32_t>(epoch));
+      orders[epoch].push_back(row.index);
+    }
+    std::set<uint64_t> all(orders[epoch].begin(), orders[epoch].end());
+    EXPECT_EQ(all.size(), 50u);
+  }
+  EXPECT_NE(orders[0], orders[1]);
+}
+
+TEST(PromptsTest, TheOrderIsAFunctionOfTheSeed) {
+  const auto rows = std::make_shared<Rows>(std::vector<uint64_t>{50});
+  Spec other = SmallSpec();
+  other.seed = 8;
+  Prompts one(SmallSpec(), rows), same(SmallSpec(), rows), differs(other, rows);
+  bool differed = false;
+  for (int i = 0; i < 120; ++i) {
+    const RowRef row = *one.Next();
+    EXPECT_EQ(row, *same.Next());
+    differed |= row != *differs.Next();
+  }
+  EXPECT_TRUE(differed);
+}
+
+TEST(PromptsTest, SourcesTakeTurnsByWeightUntilTheirEpochsEnd) {
+  Prompts prompts(TwoSources(), std::make_shared<Rows>(std::vector<uint64_t>{30, 10}));
+  int drawn[2] = {0, 0};
+  for (int i = 0; i < 40; ++i) ++drawn[prompts.Next()->source];
+  EXPECT_EQ(drawn[0], 30);
+  EXPECT_EQ(drawn[1], 10);
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(prompts.Next().has_value());
+  EXPECT_FALSE(prompts.Next().has_value());
+  EXPECT_TRUE(prompts.exhausted());
+}
+
+TEST(PromptsTest, ProgressGoesOnWhereItStood) {
+  const auto rows = std::make_shared<Rows>(std::vector<uint64_t>{30, 10});
+  Prompts one(TwoSources(), rows), other(TwoSources(), rows);
+  for (int i = 0; i < 37; ++i) one.Next();
+  one.Reissue({.source = 1, .epoch = 0, .index = 3});
+  other.Reset(one.progress());
+  for (int i = 0; i < 44; ++i) EXPECT_EQ(one.Next(), other.Next());
+  EXPECT_TRUE(other.exhausted());
+}
+
+}  // namespace
+}  // namespace sluice::queue
