@@ -94,14 +94,15 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
 
 class ControllerLinkTest : public testing::Test {
  protected:
-  void Serve(FakeRegistry* registry) {
+  // The first picks an address, those after it listen there again. Declare the server behind its registry.
+  std::unique_ptr<rpc::Server> Serve(FakeRegistry* registry) {
     grpc::Service* const services[] = {registry};
     rpc::Server::Options options;
     if (!address_.empty()) options.address = address_;
     auto server = rpc::Server::Start(options, services);
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    address_ = server_->address();
+    SLUICE_CHECK_MSG(server.ok(), server.status().ToString());
+    address_ = (*server)->address();
+    return *std::move(server);
   }
   std::unique_ptr<ControllerLink> Link() {
     return std::make_unique<ControllerLink>(
@@ -130,7 +131,6 @@ class ControllerLinkTest : public testing::Test {
   }
 
   std::string address_;
-  std::unique_ptr<rpc::Server> server_;
   Channel<int64_t> incarnations_;
   Channel<HeartbeatResponse> levels_;
   Channel<bool> drains_;
@@ -139,7 +139,7 @@ class ControllerLinkTest : public testing::Test {
 
 TEST_F(ControllerLinkTest, ADaemonRegistersThenBeatsUnderItsIncarnation) {
   FakeRegistry registry;
-  Serve(&registry);
+  const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
   const RegisterRequest request = registry.registered.Pop();
@@ -154,7 +154,7 @@ TEST_F(ControllerLinkTest, ADaemonRegistersThenBeatsUnderItsIncarnation) {
 
 TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndStaysALevel) {
   FakeRegistry registry;
-  Serve(&registry);
+  const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
   registry.beats.Pop();
@@ -173,7 +173,7 @@ TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndStaysALevel) {
 TEST_F(ControllerLinkTest, ANewGenerationIsDeliveredOnceAndToldAsApplied) {
   FakeRegistry registry;
   registry.answer = [](const HeartbeatRequest&) { return Level(8); };
-  Serve(&registry);
+  const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
   EXPECT_EQ(levels_.Pop().generation(), 8u);
@@ -186,7 +186,7 @@ TEST_F(ControllerLinkTest, ANewGenerationIsDeliveredOnceAndToldAsApplied) {
 
 TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   FakeRegistry registry;
-  Serve(&registry);
+  const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
   link->Report(Step(1));
@@ -218,21 +218,21 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
 TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNotStored) {
   auto first = std::make_unique<FakeRegistry>();
   first->answer = [](const HeartbeatRequest&) { return Level(8); };
-  Serve(first.get());
+  auto first_server = Serve(first.get());
   const auto link = Link();
   link->Start();
   link->Report(Step(4));
   const std::string boot = first->registered.Pop().boot();
   levels_.Pop();
   first->beats.PopUntil([](const auto& beat) { return beat.steps_size() == 1 && beat.generation() == 8; });
-  server_.reset();
+  first_server.reset();
   first.reset();
   link->Report(Step(5));  // While nobody listens.
 
   FakeRegistry second;
   second.incarnation = 6;
   second.answer = [](const HeartbeatRequest&) { return Level(3); };  // It counts anew.
-  Serve(&second);
+  const auto second_server = Serve(&second);
   const RegisterRequest again = second.registered.Pop();
   EXPECT_EQ(again.boot(), boot);
   EXPECT_EQ(again.incarnation(), 5);
@@ -245,37 +245,35 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
   EXPECT_EQ(incarnations_.Pop(), 5);
   EXPECT_EQ(incarnations_.Pop(), 6);
   EXPECT_EQ(levels_.Pop().generation(), 3u);
-  server_.reset();
+  link->Stop();
 }
 
 TEST_F(ControllerLinkTest, ADaemonMayStartBeforeItsController) {
   FakeRegistry registry;
-  Serve(&registry);
-  server_.reset();  // The address is known and free.
+  Serve(&registry).reset();  // The address is known and free.
   const auto link = Link();
   link->Start();
-  Serve(&registry);
+  const auto server = Serve(&registry);
   EXPECT_EQ(registry.registered.Pop().daemon(), "rollout-0");
-  server_.reset();
 }
 
 TEST_F(ControllerLinkTest, ANotYetIsTriedAgainANoIsNot) {
   FakeRegistry registry;
   registry.refusal = Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", "the old boot still beats");
-  Serve(&registry);
+  auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
   registry.registered.Pop();
   registry.registered.Pop();
-  server_.reset();
+  server.reset();
 
   FakeRegistry other;
   other.refusal = Error(absl::StatusCode::kFailedPrecondition, "PROTOCOL", "this controller speaks protocols 2 to 3");
-  Serve(&other);
+  const auto other_server = Serve(&other);
   const absl::Status why = refusals_.Pop();
   EXPECT_EQ(ReasonOf(why), "PROTOCOL");
   EXPECT_THAT(std::string(why.message()), testing::HasSubstr("protocols 2 to 3"));
-  server_.reset();
+  link->Stop();
 }
 
 TEST_F(ControllerLinkTest, ADrainIsToldOnce) {
@@ -285,14 +283,12 @@ TEST_F(ControllerLinkTest, ADrainIsToldOnce) {
     response.set_drain(true);
     return response;
   };
-  Serve(&registry);
+  const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
   EXPECT_TRUE(drains_.Pop());
   link->SetDraining();
   registry.beats.PopUntil([](const auto& beat) { return beat.draining(); });
-  link->Stop();
-  server_.reset();
 }
 
 }  // namespace

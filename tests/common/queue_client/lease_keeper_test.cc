@@ -31,8 +31,8 @@ class LeaseKeeperTest : public testing::Test {
     return loaded;
   }
 
+  Handed<RenewRequest> renews_;  // The server's handlers push here: it goes after them.
   Served served_;
-  Handed<RenewRequest> renews_;
 };
 
 TEST_F(LeaseKeeperTest, LoadedVersionsAreToldBeforeSyncReturnsAndAgainAtOnceWhenTheyChange) {
