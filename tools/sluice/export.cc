@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -15,8 +16,11 @@ namespace {
 constexpr absl::string_view kOwn[] = {"optimizer.safetensors", "cursor.bin", "lineage.jsonl", "state.json"};
 }
 
-absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir) {
+absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
+  for (const std::string& name : names) {
+    if (job.size() >= 8 && absl::EndsWith(name, absl::StrCat("-", job.substr(0, 8)))) return NewestCheckpoint(absl::StrCat(dir, "/", name), "");
+  }
   int64_t newest = -1;
   for (const std::string& name : names) {
     int64_t step = 0;

@@ -213,7 +213,7 @@ ExitCode ExportJob(const Options& o, const Channel& channel) {
   if (!job.ok()) return Complain(job.status());
   std::string checkpoint = job->result().checkpoint();
   if (checkpoint.empty()) {
-    const absl::StatusOr<std::string> newest = NewestCheckpoint(job->spec().checkpoint().dir());
+    const absl::StatusOr<std::string> newest = NewestCheckpoint(job->spec().checkpoint().dir(), job->job());
     if (!newest.ok()) return Complain(newest.status());
     checkpoint = *newest;
   }

@@ -213,12 +213,13 @@ void ProgressPrinter::Note(const std::string& text) {
   Erase();
   std::fprintf(out_, "%s\n", text.c_str());
   std::fflush(out_);
-  shown_steps_ = 0;  // The lines stand above the note; draw them anew below it.
+  if (terminal_) shown_steps_ = 0;  // The lines were erased.
 }
 
 void ProgressPrinter::Finish() {
   MutexLock lock(&mu_);
-  if (progress_.steps() > 0 && shown_steps_ != progress_.steps()) Show(absl::ZeroDuration());
+  if (!finished_ && progress_.steps() > 0 && shown_steps_ != progress_.steps()) Show(absl::ZeroDuration());
+  finished_ = true;
   drawn_ = false;
 }
 

@@ -83,6 +83,7 @@ class ProgressPrinter {
   absl::Time shown_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   int64_t shown_steps_ ABSL_GUARDED_BY(mu_) = 0;
   bool drawn_ ABSL_GUARDED_BY(mu_) = false;  // Two lines are on the terminal.
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace sluice::cli

@@ -68,6 +68,7 @@ class Run {
   const std::string data_dir_;
   ProgressPrinter printer_;
   std::atomic<int> interrupts_seen_ = 0;
+  std::atomic<bool> ending_ = false;  // Daemons end because we want it.
   Mutex mu_;
   std::unique_ptr<Supervisor> supervisor_ ABSL_GUARDED_BY(mu_);  // Made once; lives as long as this.
   std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
@@ -90,6 +91,7 @@ void Run::OnSignal(int count) {
   }
   if (job.empty()) {
     printer_.Note("stopping; Ctrl-C again kills");
+    ending_ = true;
     if (Supervisor* daemons = supervisor()) daemons->Stop(kGrace);
     return;
   }
@@ -108,7 +110,7 @@ void Run::WriteState() {
 
 void Run::OnDaemon(const DaemonState& state) {
   WriteState();
-  if (!state.last_end.empty() && interrupts_seen_ == 0) {
+  if (!state.last_end.empty() && !ending_) {
     if (!state.ready) printer_.Note(absl::StrCat(state.name, " ended (", state.last_end, "); starting it again"));
     else printer_.Note(absl::StrCat(state.name, " is back (pid ", state.pid, ")"));
   }
@@ -146,10 +148,10 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
   }
   const FleetOptions fleet{.data_dir = data_dir_, .rollouts = options_.rollouts, .rewards = options_.rewards};
   absl::StatusOr<std::string> controller = StartFleet(fleet, supervisor());
-  absl::StatusOr<job::v1::JobStatus> status = controller.ok() ? absl::UnknownError("not followed") : controller.status();
-  if (controller.ok() && interrupted()) {
-    status = absl::CancelledError("interrupted");
-  } else if (controller.ok()) {
+  absl::StatusOr<job::v1::JobStatus> status = absl::CancelledError("interrupted");
+  if (!controller.ok()) {
+    status = controller.status();
+  } else if (!interrupted()) {
     {
       MutexLock lock(&mu_);
       controller_ = *controller;
@@ -158,6 +160,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
     status = Follow(*controller);
   }
   printer_.Finish();
+  ending_ = true;
   supervisor()->Stop(kGrace);
   return status;
 }

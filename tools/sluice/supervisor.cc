@@ -263,15 +263,25 @@ void Supervisor::Stop(absl::Duration grace) {
   impl_->stopping = true;
   impl_->changed.NotifyAll();
   const absl::Time deadline = absl::Now() + grace;
-  for (auto daemon = impl_->daemons.rbegin(); daemon != impl_->daemons.rend(); ++daemon) {
-    if ((*daemon)->fd >= 0) kill((*daemon)->state.pid, SIGTERM);
-  }
-  const auto running = [&] { return std::any_of(impl_->daemons.begin(), impl_->daemons.end(), [](const auto& daemon) { return daemon->fd >= 0; }); };
-  while (running() && absl::Now() < deadline) impl_->changed.WaitFor(&impl_->mu, deadline - absl::Now());
-  for (const auto& daemon : impl_->daemons) {
-    if (daemon->fd >= 0) kill(daemon->state.pid, SIGKILL);
-  }
-  while (running()) impl_->changed.Wait(&impl_->mu);
+  // SIGTERM to daemons [from, to) and their ends, SIGKILL at the deadline.
+  const auto end = [&](size_t from, size_t to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mu) {
+    const auto signal_all = [&](int signal) {
+      int running = 0;
+      for (size_t i = from; i < to; ++i) {
+        if (impl_->daemons[i]->fd < 0) continue;
+        if (signal != 0) kill(impl_->daemons[i]->state.pid, signal);
+        ++running;
+      }
+      return running;
+    };
+    signal_all(SIGTERM);
+    while (signal_all(0) > 0 && absl::Now() < deadline) impl_->changed.WaitFor(&impl_->mu, deadline - absl::Now());
+    signal_all(SIGKILL);
+    while (signal_all(0) > 0) impl_->changed.Wait(&impl_->mu);
+  };
+  const size_t count = impl_->daemons.size();
+  end(std::min<size_t>(1, count), count);
+  end(0, count);
 }
 
 }  // namespace sluice::cli

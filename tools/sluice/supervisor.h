@@ -62,7 +62,8 @@ class Supervisor {
   // NOT_FOUND: no such daemon; names them. FAILED_PRECONDITION: it does not run now.
   absl::Status Signal(const std::string& name, int signal);
 
-  // SIGTERM to all, last started first; SIGKILL to what has not ended by `grace`. Nothing is restarted any more. Idempotent.
+  // SIGTERM to all, and to the first (which the others look to) once they have ended; SIGKILL to what still runs after
+  // `grace`. Nothing is restarted any more. Idempotent.
   void Stop(absl::Duration grace);
 
  private:

@@ -24,8 +24,13 @@ class ExportTest : public ::testing::Test {
 };
 
 TEST_F(ExportTest, TheNewestCheckpointIsTheGreatestStep) {
-  EXPECT_EQ(*NewestCheckpoint(dir_), dir_ + "/step-10");
-  EXPECT_EQ(NewestCheckpoint(dir_ + "/step-9").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789"), dir_ + "/step-10");
+  EXPECT_EQ(NewestCheckpoint(dir_ + "/step-9", "").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ExportTest, AJobIsFoundAmongOthersByItsId) {
+  ASSERT_TRUE(MakeDirs(dir_ + "/digits-01234567/step-3").ok());
+  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789abcdef"), dir_ + "/digits-01234567/step-3");
 }
 
 TEST_F(ExportTest, OnlyTheModelsOwnFilesAreCopied) {

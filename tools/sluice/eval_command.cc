@@ -1,0 +1,113 @@
+// sluice eval: a model directory asked a file of rows, without daemons.
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "common/verifiers/verifier.h"
+#include "services/rollout/core/eval/eval.h"
+#include "tools/sluice/commands.h"
+#include "tools/sluice/options.h"
+#include "tools/sluice/table.h"
+
+namespace sluice::cli {
+namespace {
+
+struct EvalFlags {
+  EvalOptions options;
+  std::string verifier, args = "{}", prompt = "prompt", answer = "answer", output;
+  std::vector<std::string> fields;
+  int64_t init_seed = -1;
+};
+
+nlohmann::ordered_json ToJson(const EvalResult& result) {
+  nlohmann::ordered_json json = {{"rows", result.rows},           {"too_long", result.too_long}, {"answers", result.answers},
+                                 {"unscorable", result.unscorable}, {"truncated", result.truncated}, {"tokens", result.tokens},
+                                 {"score_mean", result.score_mean}, {"exact", result.exact},         {"seconds", result.seconds},
+                                 {"first_unscorable", result.first_unscorable}};
+  json["kept"] = nlohmann::ordered_json::array();
+  for (const EvalAnswer& answer : result.kept) {
+    json["kept"].push_back({{"row", answer.row}, {"sample", answer.sample}, {"messages", answer.messages}, {"text", answer.text}, {"score", answer.score}, {"truncated", answer.truncated}});
+  }
+  return json;
+}
+
+ExitCode RunEval(EvalFlags& flags) {
+  EvalOptions& options = flags.options;
+  if (flags.init_seed >= 0) {
+    options.engine.random_init = true;
+    options.engine.init_seed = static_cast<uint64_t>(flags.init_seed);
+  }
+  options.fields = {{"prompt", flags.prompt}, {"answer", flags.answer}};
+  for (const std::string& field : flags.fields) {
+    const std::pair<std::string, std::string> halves = absl::StrSplit(field, absl::MaxSplits('=', 1));
+    options.fields[halves.first] = halves.second.empty() ? halves.first : halves.second;
+  }
+  const nlohmann::json args = nlohmann::json::parse(flags.args, nullptr, false);
+  if (!args.is_object()) return Complain(absl::InvalidArgumentError(absl::StrCat("--args wants a JSON object, has ", flags.args)));
+  const absl::StatusOr<std::unique_ptr<Verifier>> verifier = MakeVerifier(flags.verifier, args);
+  if (!verifier.ok()) return Complain(verifier.status());
+
+  const absl::StatusOr<EvalResult> result =
+      Evaluate(options, [&](absl::string_view text, bool truncated, absl::string_view row) -> absl::StatusOr<double> {
+        SLUICE_ASSIGN_OR_RETURN(const Verdict verdict,
+                                (*verifier)->Score({std::string(text), truncated}, nlohmann::json::parse(row, nullptr, false)));
+        return verdict.score;
+      });
+  if (!result.ok()) return Complain(result.status());
+  if (flags.output == "json") {
+    std::printf("%s\n", ToJson(*result).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    return kDone;
+  }
+  std::fputs(Table({{"score", absl::StrFormat("%.4f", result->score_mean)},
+                    {"exact", absl::StrFormat("%.4f", result->exact)},
+                    {"rows", absl::StrCat(result->rows, "  too long ", result->too_long)},
+                    {"answers", absl::StrCat(result->answers, "  unscorable ", result->unscorable, "  truncated ", result->truncated)},
+                    {"tokens", absl::StrFormat("%d in %.1f s", result->tokens, result->seconds)}})
+                 .c_str(),
+             stdout);
+  if (result->unscorable > 0) std::fprintf(stderr, "first unscorable: %s\n", result->first_unscorable.c_str());
+  return kDone;
+}
+
+}  // namespace
+
+std::vector<Command> EvalCommands() {
+  return {{"", "eval", "Let a model answer a file of rows, and score the answers.",
+           "  sluice eval build/digits/model --data configs/examples/digits/heldout.jsonl --verifier exact --prompt digits --answer reversed\n"
+           "  sluice eval model --data test.jsonl --verifier gsm8k --prompt question --format '{question}\\n' --samples 4 --temperature 1",
+           [](CLI::App* app) {
+             auto f = std::make_shared<EvalFlags>();
+             EvalOptions& o = f->options;
+             o.engine.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+             app->add_option("DIR", o.engine.model_path, "Hugging Face directory")->required();
+             app->add_option("--data", o.data_path, "a file of JSON lines")->required();
+             app->add_option("--verifier", f->verifier, "exact, gsm8k or text")->required();
+             app->add_option("--args", f->args, "the verifier's settings, a JSON object")->capture_default_str();
+             app->add_option("--prompt", f->prompt, "the column with the prompt")->capture_default_str();
+             app->add_option("--answer", f->answer, "the column with the answer")->capture_default_str();
+             app->add_option("--field", f->fields, "NAME=COLUMN, a further field; may be repeated")->expected(1)->take_all();
+             app->add_option("--format", o.format, "the prompt's text where there is no chat template, as in '{prompt}='");
+             app->add_option("--chat-template", o.chat_template, "model, none or a file")->capture_default_str();
+             app->add_option("--first-row", o.first_row, "rows before it are left out")->capture_default_str();
+             app->add_option("--rows", o.rows, "how many; 0: all")->capture_default_str();
+             app->add_option("--samples", o.samples, "answers per row")->check(CLI::Range(1, 1024))->capture_default_str();
+             app->add_option("--temperature", o.sampling.temperature, "0: greedy")->check(CLI::NonNegativeNumber)->capture_default_str();
+             app->add_option("--max-tokens", o.sampling.max_tokens, "of an answer")->check(CLI::PositiveNumber)->capture_default_str();
+             app->add_option("--max-prompt", o.max_prompt, "tokens; longer ones are left out; 0: what the context has room for")->capture_default_str();
+             app->add_option("--seed", o.seed, "of the draws")->capture_default_str();
+             app->add_option("--init-seed", f->init_seed, "random weights of this seed instead of the directory's");
+             app->add_option("--threads", o.engine.threads, "threads")->check(CLI::Range(1, 4096))->capture_default_str();
+             app->add_option("--keep", o.keep, "answers in the JSON result")->capture_default_str();
+             AddOutput(app, &f->output);
+             return [f] { return RunEval(*f); };
+           }}};
+}
+
+}  // namespace sluice::cli
