@@ -50,8 +50,8 @@ std::vector<Command> FleetCommands() {
          auto output = std::make_shared<std::string>();
          app->add_option("FILE", o->file, "the job file")->required();
          AddSets(app, &o->sets);
-         app->add_option("--rollouts", o->rollouts, "rollout daemons")->check(CLI::Range(1, 64))->capture_default_str();
-         app->add_option("--rewards", o->rewards, "reward daemons")->check(CLI::Range(1, 64))->capture_default_str();
+         app->add_option("--rollouts", o->rollouts, "rollout daemons; default: resources.rollout.min")->check(CLI::Range(1, 64));
+         app->add_option("--rewards", o->rewards, "reward daemons; default: resources.reward.min")->check(CLI::Range(1, 64));
          app->add_option("--data-dir", o->data_dir, "where the daemons keep data and logs; default: a temporary one, removed after a success");
          app->add_flag("-q,--quiet", o->quiet, "no progress");
          AddOutput(app, output.get());

@@ -1,43 +1,51 @@
 #include "tools/sluice/interrupts.h"
 
-#include <pthread.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <utility>
+
+#include "common/base/status.h"
 
 namespace sluice::cli {
 namespace {
 
-constexpr int kLeave = SIGUSR2;  // Sent to the thread alone, to end it.
+constexpr char kSignal = 's', kLeave = 'l';
+int g_pipe[2];  // From the handler, which may only write, to the thread.
 
-sigset_t Taken() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, kLeave}) sigaddset(&set, signal);
-  return set;
+void OnSignal(int) {
+  const int saved = errno;
+  (void)!write(g_pipe[1], &kSignal, 1);
+  errno = saved;
 }
 
 }  // namespace
 
 Interrupts::Interrupts(std::function<void(int)> on_signal) : on_signal_(std::move(on_signal)) {
-  const sigset_t set = Taken();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  SLUICE_CHECK(pipe2(g_pipe, O_CLOEXEC) == 0);
   thread_ = std::thread([this] {
-    const sigset_t waited = Taken();
-    for (int count = 1;; ++count) {
-      int signal = 0;
-      sigwait(&waited, &signal);
-      if (signal == kLeave) return;
-      on_signal_(count);
+    char c = 0;
+    for (int count = 0; read(g_pipe[0], &c, 1) == 1 || errno == EINTR;) {
+      if (c == kLeave) return;
+      if (std::exchange(c, 0) == kSignal) on_signal_(++count);
     }
   });
+  struct sigaction action = {};
+  action.sa_handler = OnSignal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, &old_int_);
+  sigaction(SIGTERM, &action, &old_term_);
 }
 
 Interrupts::~Interrupts() {
-  pthread_kill(thread_.native_handle(), kLeave);
+  sigaction(SIGINT, &old_int_, nullptr);
+  sigaction(SIGTERM, &old_term_, nullptr);
+  (void)!write(g_pipe[1], &kLeave, 1);
   thread_.join();
-  const sigset_t set = Taken();
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  close(g_pipe[0]);
+  close(g_pipe[1]);
 }
 
 }  // namespace sluice::cli

@@ -1,12 +1,14 @@
 #pragma once
 
+#include <signal.h>
+
 #include <functional>
 #include <thread>
 
 namespace sluice::cli {
 
-// Takes SIGINT and SIGTERM from now on, for the whole process; make it before any other thread. `on_signal` gets 1, 2, .. on
-// the thread `interrupts`. The destructor gives them back.
+// Takes SIGINT and SIGTERM, for the whole process; at most one at a time. `on_signal` gets 1, 2, .. on the thread
+// `interrupts`, so it may call anything. The destructor gives the signals back.
 class Interrupts {
  public:
   explicit Interrupts(std::function<void(int count)> on_signal);
@@ -15,7 +17,8 @@ class Interrupts {
   Interrupts& operator=(const Interrupts&) = delete;
 
  private:
-  std::function<void(int)> on_signal_;
+  const std::function<void(int)> on_signal_;
+  struct sigaction old_int_, old_term_;
   std::thread thread_;
 };
 

@@ -111,6 +111,7 @@ void Progress::SetSpec(const job::v1::JobSpec& spec) {
 
 void Progress::Add(const job::v1::StepReport& report) {
   Step step;
+  done_ = report.k() + 1;
   step.at = static_cast<double>(report.at().seconds()) + report.at().nanos() * 1e-9;
   step.reward = ValueOf(report, "reward_mean").value_or(0);
   step.generated = ValueOf(report, "tokens_generated");
@@ -135,8 +136,8 @@ std::string Progress::Of() const {
 
 std::optional<double> Progress::SecondsLeft() const {
   std::optional<double> left;
-  if (wall_seconds_ && steps() > 0) left = *wall_seconds_ - (steps_.back().at - steps_.front().at);
-  if (!max_steps_ || steps() < 2) return left;
+  if (wall_seconds_ && !steps_.empty()) left = *wall_seconds_ - (steps_.back().at - steps_.front().at);
+  if (!max_steps_ || steps_.size() < 2) return left;
   std::vector<double> durations;
   for (size_t i = std::max<size_t>(1, steps_.size() > kMedianSteps ? steps_.size() - kMedianSteps : 1); i < steps_.size(); ++i) {
     durations.push_back(steps_[i].at - steps_[i - 1].at);

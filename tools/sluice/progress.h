@@ -24,7 +24,8 @@ class Progress {
   // Limits and bound, for "61/400" and "(bound 4)".
   void SetSpec(const job::v1::JobSpec& spec);
   void Add(const job::v1::StepReport& step);
-  int64_t steps() const { return static_cast<int64_t>(steps_.size()); }
+  // Steps done, as the last report says.
+  int64_t steps() const { return done_; }
 
   // step 61/400 [####......] 15 %  ends in 1m04s   staleness p50 1 p99 2 (bound 4)
   std::string StepLine() const;
@@ -48,6 +49,7 @@ class Progress {
   std::optional<int64_t> max_steps_;
   std::optional<double> wall_seconds_;
   int64_t bound_ = 0;
+  int64_t done_ = 0;
   std::vector<Step> steps_;
 };
 

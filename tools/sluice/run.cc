@@ -41,6 +41,15 @@ absl::StatusOr<std::string> MakeDataDir(const std::string& wanted) {
   return name;
 }
 
+// What the job needs to start, or what the caller wants; supervised training needs neither rollouts nor rewards.
+FleetOptions FleetFor(const RunOptions& options, const job::v1::JobSpec& spec, const std::string& data_dir) {
+  FleetOptions fleet{.data_dir = data_dir, .rollouts = options.rollouts, .rewards = options.rewards};
+  const bool sampled = spec.kind() == "rl";
+  if (fleet.rollouts == 0) fleet.rollouts = sampled ? static_cast<int>(spec.resources().rollout().min()) : 0;
+  if (fleet.rewards == 0) fleet.rewards = sampled ? static_cast<int>(spec.resources().reward().min()) : 0;
+  return fleet;
+}
+
 // One run, between its first and its last daemon.
 class Run {
  public:
@@ -70,7 +79,7 @@ class Run {
   std::atomic<int> interrupts_seen_ = 0;
   std::atomic<bool> ending_ = false;  // Daemons end because we want it.
   Mutex mu_;
-  std::unique_ptr<Supervisor> supervisor_ ABSL_GUARDED_BY(mu_);  // Made once; lives as long as this.
+  std::unique_ptr<Supervisor> supervisor_ ABSL_GUARDED_BY(mu_);  // From the first daemon to the last.
   std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
   std::string job_ ABSL_GUARDED_BY(mu_);         // Once it is submitted.
   std::string controller_ ABSL_GUARDED_BY(mu_);
@@ -100,7 +109,9 @@ void Run::OnSignal(int count) {
 }
 
 void Run::WriteState() {
-  FleetState state{getpid(), ProcessStart(getpid()), "", supervisor()->states()};
+  Supervisor* daemons = supervisor();
+  if (daemons == nullptr) return;  // The run is over.
+  FleetState state{getpid(), ProcessStart(getpid()), "", daemons->states()};
   {
     MutexLock lock(&mu_);
     state.controller = controller_;
@@ -129,7 +140,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
   handlers.event = [&](const common::v1::Event& event) {
-    if (event.severity() >= common::v1::SEVERITY_WARNING && !options_.quiet) printer_.Note(absl::StrCat(event.daemon(), ": ", event.message()));
+    if (event.severity() >= common::v1::SEVERITY_WARNING && !options_.quiet) printer_.Note(event.message());
   };
   handlers.status = [&](const job::v1::JobStatus& status) {
     if (StateName(status.state()) == state || options_.quiet) return;
@@ -140,14 +151,13 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
 }
 
 absl::StatusOr<job::v1::JobStatus> Run::Do() {
-  Interrupts interrupts([this](int count) { OnSignal(count); });
+  auto interrupts = std::make_unique<Interrupts>([this](int count) { OnSignal(count); });
   {
     MutexLock lock(&mu_);
     supervisor_ = std::make_unique<Supervisor>(
         Supervisor::Options{.log_dir = data_dir_ + "/logs", .changed = [this](const DaemonState& state) { OnDaemon(state); }});
   }
-  const FleetOptions fleet{.data_dir = data_dir_, .rollouts = options_.rollouts, .rewards = options_.rewards};
-  absl::StatusOr<std::string> controller = StartFleet(fleet, supervisor());
+  absl::StatusOr<std::string> controller = StartFleet(FleetFor(options_, *file_.spec, data_dir_), supervisor());
   absl::StatusOr<job::v1::JobStatus> status = absl::CancelledError("interrupted");
   if (!controller.ok()) {
     status = controller.status();
@@ -162,6 +172,13 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
   printer_.Finish();
   ending_ = true;
   supervisor()->Stop(kGrace);
+  interrupts.reset();
+  std::unique_ptr<Supervisor> over;
+  {
+    MutexLock lock(&mu_);
+    over = std::move(supervisor_);
+  }
+  over.reset();  // From here on nobody writes into the data directory.
   return status;
 }
 

@@ -10,8 +10,8 @@ namespace sluice::cli {
 struct RunOptions {
   std::string file;
   std::vector<std::string> sets;
-  int rollouts = 1;
-  int rewards = 1;
+  int rollouts = 0;  // 0: as many as the job needs to start.
+  int rewards = 0;
   std::string data_dir;  // Empty: a temporary one, removed after a success.
   bool json = false;
   bool quiet = false;

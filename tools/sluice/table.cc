@@ -13,10 +13,13 @@
 namespace sluice::cli {
 namespace {
 
-// Sorted by number where the keys are numbers.
+// What is not zero, sorted by number where the keys are numbers.
 template <typename ProtoMap>
 std::string Counts(const ProtoMap& counts) {
-  std::vector<std::pair<std::string, int64_t>> sorted(counts.begin(), counts.end());
+  std::vector<std::pair<std::string, int64_t>> sorted;
+  for (const auto& [key, count] : counts) {
+    if (count != 0) sorted.emplace_back(key, count);
+  }
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     int64_t x, y;
     if (absl::SimpleAtoi(a.first, &x) && absl::SimpleAtoi(b.first, &y)) return x < y;
