@@ -25,7 +25,6 @@ evaluate() { "$bin/sluice" eval "$1" --data "$example/digits/heldout.jsonl" --pr
 say "greedy on 1,000 held-out prompts, before"
 evaluate "$out/initial"
 say "training: configs/examples/digits.yaml"
-"$bin/sluice" run "$example/digits.yaml" --set checkpoint.dir="$out/checkpoints" ${sets[@]+"${sets[@]}"}
+"$bin/sluice" run "$example/digits.yaml" --set checkpoint.dir="$out/checkpoints" ${sets[@]+"${sets[@]}"} -o json | tee "$out/result.json"
 say "greedy on the same prompts, after"
-newest=$(ls -d "$out"/checkpoints/step-* | sort -t- -k2 -n | tail -n 1)
-evaluate "$newest"
+evaluate "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["checkpoint"])' "$out/result.json")"
