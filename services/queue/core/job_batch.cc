@@ -316,7 +316,9 @@ WaitEdge Job::BatchEdge(const Caller& caller, int64_t k, Instant since) const {
     edge.cause = absl::StrCat("no group is open for step ", k, "; the lowest engine holds version ", lowest ? absl::StrCat(*lowest) : "none");
     edge.next = "a rollout asks for work";
   }
-  absl::StrAppend(&edge.cause, "; ", accepted_.size(), " of ", spec_.groups_per_step, " groups are accepted");
+  const auto begun = batches_.find(k);
+  const size_t taken = begun == batches_.end() ? 0 : begun->second.groups.size();
+  absl::StrAppend(&edge.cause, "; ", accepted_.size() + taken, " of ", spec_.groups_per_step, " groups are accepted");
   return edge;
 }
 

@@ -1,0 +1,199 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/services/queue/core/harness.h"
+
+namespace sluice::queue {
+
+// What must be true of a job, told from its calls and answers alone, in the most obvious way: every token it ever stored
+// with its version, every list it handed out, the line of steps, H from its definition. It shares no code with the core
+// but the structs.
+class Model {
+ public:
+  using Key = std::pair<uint64_t, uint32_t>;  // Group's ordinal, member.
+  static constexpr uint64_t kPrompt = 4;      // Tokens of each prompt.
+
+  explicit Model(const Spec& spec) : spec_(spec) {}
+
+  // Rollouts. ---------------------------------------------------------------------------------------------------------
+  void Granted(const queue::Grant& grant) {
+    for (const Member& member : grant.members) {
+      Trajectory& t = trajectories_[{grant.group.ordinal, member.member}];
+      EXPECT_FALSE(t.sealed) << "a sealed member is granted again";
+      EXPECT_EQ(member.attempt, t.attempt + 1) << "attempts count up";
+      EXPECT_EQ(member.prefix, t.versions.empty() ? 0 : kPrompt + t.versions.size()) << "the prefix is kept";
+      t.attempt = member.attempt;
+    }
+  }
+  void Stored(const TrajectoryRef& ref, const std::vector<VersionRun>& runs) {
+    Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
+    EXPECT_EQ(ref.attempt, t.attempt) << "an attempt that was given away wrote";
+    for (const VersionRun& run : runs) t.versions.insert(t.versions.end(), run.count, run.version);
+  }
+  void Sealed(const TrajectoryRef& ref) {
+    Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
+    EXPECT_FALSE(t.sealed) << "sealed twice";
+    EXPECT_EQ(ref.attempt, t.attempt);
+    t.sealed = true;
+  }
+  void Scored(const TrajectoryRef& ref, double reward) {
+    Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
+    EXPECT_TRUE(t.sealed);
+    EXPECT_FALSE(t.scored) << "scored twice";
+    t.scored = true;
+    t.reward = reward;
+  }
+  uint64_t tokens(const TrajectoryRef& ref) const { return trajectories_.at({ref.group.ordinal, *ref.member}).versions.size(); }
+  int64_t accepted() const { return static_cast<int64_t>(trajectories_.size()); }
+
+  // The trainer. ------------------------------------------------------------------------------------------------------
+  void Handed(const AcquireBatchAnswer& answer) {
+    std::vector<BatchGroup>& list = frozen_[answer.k];
+    ASSERT_LE(answer.from, list.size());
+    for (size_t i = 0; i < answer.groups.size(); ++i) {
+      const size_t place = answer.from + i;
+      if (place < list.size()) {
+        EXPECT_EQ(Canonical({answer.groups[i]}), Canonical({list[place]})) << "place " << place << " of batch " << answer.k << " changed";
+      } else {
+        CheckGroup(answer.groups[i], answer.k);
+        list.push_back(answer.groups[i]);
+      }
+    }
+    EXPECT_LE(list.size(), spec_.groups_per_step);
+    if (!answer.closed) return;
+    EXPECT_EQ(answer.size, list.size());
+    EXPECT_EQ(answer.crc32c, Crc32c(Canonical(list)));
+  }
+  void Applied(int64_t k, const Ledger& ledger) {
+    ASSERT_EQ(k, version());
+    const std::string hash = lineage_.empty() ? std::string(32, '\0') : lineage_.back().hash;
+    std::string number;
+    for (int i = 0; i < 8; ++i) number.push_back(static_cast<char>(k >> 8 * i));
+    Step step{.groups = frozen_.at(k), .hash = Sha256(hash + number + Canonical(frozen_.at(k)))};
+    for (const BatchGroup& group : step.groups) {
+      for (const BatchMember& member : group.members) {
+        EXPECT_TRUE(trained_.insert({group.group.ordinal, member.member}).second) << "trained twice along the lineage";
+        ++step.members;
+      }
+    }
+    lineage_.push_back(std::move(step));
+    EXPECT_EQ(ledger.hash, lineage_.back().hash);
+    Check(ledger);
+  }
+  void MadeDurable(int64_t version) {
+    for (; durable_ < version; ++durable_) durable_members_ += lineage_[durable_].members;
+  }
+  // `checkpoint`: the restore implied that `answer.version` is durable.
+  void Restored(int64_t incarnation, const RestoreAnswer& answer, bool checkpoint) {
+    if (checkpoint && answer.version > durable_) MadeDurable(answer.version);
+    durable_ = std::min(durable_, answer.version);
+    while (version() > answer.version) {
+      for (const BatchGroup& group : lineage_.back().groups) {
+        for (const BatchMember& member : group.members) trained_.erase({group.group.ordinal, member.member});
+      }
+      lineage_.pop_back();
+    }
+    if (answer.mode == RestoreMode::kRequeue) frozen_.erase(frozen_.lower_bound(answer.version), frozen_.end());
+    forks_.push_back({incarnation, answer.fork});
+    Check(answer.ledger);
+  }
+  void Check(const Ledger& ledger) const {
+    int64_t applied = 0;
+    for (int64_t k = durable_; k < version(); ++k) applied += lineage_[k].members;
+    EXPECT_EQ(ledger.accepted, accepted());
+    EXPECT_EQ(ledger.applied, applied);
+    EXPECT_EQ(ledger.durable, durable_members_);
+    EXPECT_EQ(ledger.accepted, ledger.durable + ledger.applied + ledger.live + ledger.dropped_total());
+  }
+  int64_t version() const { return static_cast<int64_t>(lineage_.size()); }
+  int64_t durable() const { return durable_; }
+  const std::vector<BatchGroup>& list(int64_t k) const { return frozen_.at(k); }
+
+ private:
+  struct Trajectory {
+    uint32_t attempt = 0;
+    bool sealed = false, scored = false;
+    double reward = 0;
+    std::vector<PolicyVersion> versions;  // Of each own token.
+  };
+  struct Step {
+    std::vector<BatchGroup> groups;
+    std::string hash;
+    int64_t members = 0;
+  };
+
+  bool OnBranch(const PolicyVersion& version) const {
+    for (const auto& [incarnation, fork] : forks_) {
+      if (version.incarnation < incarnation && version.number > fork) return false;
+    }
+    return true;
+  }
+  // Whole, accepted, and no token in the mask that may not be.
+  void CheckGroup(const BatchGroup& group, int64_t k) const {
+    EXPECT_GE(group.members.size(), spec_.group_min);
+    std::set<double> rewards;
+    const bool shrunk = group.members.size() < group.size;  // Members may have been dropped since the filter.
+    for (const BatchMember& member : group.members) {
+      const Trajectory& t = trajectories_.at({group.group.ordinal, member.member});
+      EXPECT_TRUE(t.sealed && t.scored);
+      EXPECT_EQ(member.attempt, t.attempt);
+      EXPECT_EQ(member.tokens, kPrompt + t.versions.size());
+      rewards.insert(t.reward);
+      uint64_t trained = 0;
+      for (uint64_t i = 0; i < t.versions.size(); ++i) {
+        bool masked = false;
+        for (const TokenRun& run : member.masked) masked |= run.first <= kPrompt + i && kPrompt + i < run.first + run.count;
+        const bool legal = k - t.versions[i].number <= spec_.max_staleness && OnBranch(t.versions[i]);
+        EXPECT_EQ(masked, !legal) << "token " << i << " of version " << t.versions[i].str() << " in step " << k;
+        trained += !masked;
+      }
+      EXPECT_EQ(member.trained, trained);
+      EXPECT_TRUE(trained >= spec_.min_trainable || member.masked.empty());
+    }
+    if (spec_.filter == Filter::kSignal) {
+      EXPECT_TRUE(rewards.size() > 1 || shrunk) << "no signal";
+    }
+  }
+  std::string Canonical(const std::vector<BatchGroup>& groups) const {
+    std::string out;
+    const auto add = [&](uint64_t value, int bytes) {
+      for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> 8 * i));
+    };
+    for (const BatchGroup& group : groups) {
+      for (const BatchMember& member : group.members) {
+        const uint64_t own = trajectories_.at({group.group.ordinal, member.member}).versions.size();
+        std::string bytes;
+        for (uint64_t i = 0; i < own; ++i) {
+          const int32_t token = TokenAt({group.group, member.member, 0}, kPrompt + i);
+          bytes.append(reinterpret_cast<const char*>(&token), 4);
+        }
+        for (uint64_t i = 0; i < own; ++i) {
+          const float logprob = -0.25f * static_cast<float>(kPrompt + i + 1);
+          bytes.append(reinterpret_cast<const char*>(&logprob), 4);
+        }
+        out += group.group.id().str();
+        add(member.member, 4);
+        add(member.attempt, 4);
+        add(Crc32c(bytes), 4);
+        add(member.masked.size(), 4);
+        for (const TokenRun& run : member.masked) add(run.first, 8), add(run.count, 8);
+      }
+    }
+    return out;
+  }
+
+  const Spec spec_;
+  std::map<Key, Trajectory> trajectories_;
+  std::map<int64_t, std::vector<BatchGroup>> frozen_;  // Lists as handed out, on this branch.
+  std::vector<Step> lineage_;                          // Steps 0 .. K-1 of this branch.
+  std::set<Key> trained_;                              // By them.
+  std::vector<std::pair<int64_t, int64_t>> forks_;
+  int64_t durable_ = 0, durable_members_ = 0;
+};
+
+}  // namespace sluice::queue

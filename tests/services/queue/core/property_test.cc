@@ -1,0 +1,398 @@
+#include <cmath>
+
+#include "common/base/splitmix.h"
+#include "tests/services/queue/core/model.h"
+
+// Random schedules of everything that may happen to a job, faults included; after every event the job's own check must
+// find nothing and the model must agree with every answer.
+namespace sluice::queue {
+namespace {
+
+Spec RandomSpec(SplitMix64& random) {
+  Spec spec = SmallSpec();
+  spec.groups_per_step = 1 + random.Below(3);
+  spec.group_size = 1 + random.Below(3);
+  spec.group_min = 1 + random.Below(spec.group_size);
+  spec.max_staleness = std::vector<uint32_t>{0, 1, 2, 4}[random.Below(4)];
+  spec.oversample = random.Below(2) == 0 ? 0 : 0.5;
+  spec.statistic = random.Below(3) == 0 ? Statistic::kStrict : Statistic::kMasked;
+  spec.straggler = spec.statistic == Statistic::kStrict || random.Below(3) == 0 ? Straggler::kDrop : Straggler::kMask;
+  spec.wait = absl::Seconds(40);
+  spec.filter = spec.group_size > 1 && random.Below(3) == 0 ? Filter::kSignal : Filter::kNone;
+  spec.max_rejected_steps = 0;
+  spec.min_trainable = 1 + random.Below(2);
+  spec.reissues = random.Below(3);
+  if (random.Below(4) == 0) spec.admission_staleness = random.Below(spec.max_staleness + 1);
+  return spec;
+}
+
+class Simulation {
+ public:
+  explicit Simulation(uint64_t seed) : random_(seed), h_(RandomSpec(random_), {500}), model_(h_.spec()) {}
+
+  void Run(int events) {
+    h_.SetWorkers();
+    Restart();
+    Publish();
+    for (int i = 0; i < events && !testing::Test::HasFailure(); ++i) Act();
+    if (!testing::Test::HasFailure()) EndWell();
+    if (!testing::Test::HasFailure()) ReplayEvents();
+  }
+
+ private:
+  struct Held {
+    std::string rollout;
+    queue::Grant grant;  // Its members are left out.
+    Member member;
+    TrajectoryRef ref() const { return {grant.group, member.member, member.attempt}; }
+  };
+  struct Checkpoint {
+    int64_t version;
+    std::string cursor, hash;
+  };
+
+  uint64_t Below(uint64_t n) { return random_.Below(n); }
+  bool OneIn(uint64_t n) { return Below(n) == 0; }
+  std::string AnyRollout() { return OneIn(2) ? "r1" : "r2"; }
+
+  void Act() {
+    switch (Below(32)) {
+      case 0: case 1: case 2: return AdmitSome(AnyRollout(), 1 + Below(6));
+      case 3: case 4: case 5: case 6: case 7: case 8: case 9: return Write();
+      case 10: case 11: case 12: case 13: return SealAny();
+      case 14: case 15: case 16: return Score();
+      case 17: case 18: case 19: return Acquire();
+      case 20: case 21: case 22: return ApplyNext();
+      case 23: case 24: return LoadNewest(AnyRollout());
+      case 25: return MakeDurable();
+      case 26: h_.Advance(absl::Seconds(OneIn(25) ? 61 : 1 + Below(2))); return;
+      case 27: return OneIn(6) ? DropAny() : RenewAll();
+      case 28: return RenewAll();
+      case 29: if (OneIn(3)) KillWorker(); return;
+      case 30: if (OneIn(3)) ReleaseAny(); return;
+      case 31: if (OneIn(5)) KillTrainer(); return;
+    }
+  }
+
+  // Rollouts. ---------------------------------------------------------------------------------------------------------
+  void AdmitSome(const std::string& rollout, uint32_t room) {
+    const Admit admit{.request = h_.Request(), .room = room, .wait = absl::ZeroDuration()};
+    const auto answer = h_.Call<AdmitAnswer>(h_.Rollout(rollout), admit);
+    if (!answer.ok()) {
+      EXPECT_EQ(ReasonOf(answer.status()), "NOT_YET");
+      return;
+    }
+    if (answer->grants.empty()) {
+      EXPECT_TRUE(answer->edge.has_value() && !answer->edge->cause.empty());
+      return;
+    }
+    for (const queue::Grant& grant : answer->grants) {
+      model_.Granted(grant);
+      for (const Member& member : grant.members) {
+        Held held{rollout, grant, member};
+        held.grant.members.clear();
+        held_.push_back(held);
+      }
+    }
+    if (OneIn(4)) {
+      const auto again = h_.Call<AdmitAnswer>(h_.Rollout(rollout), admit);
+      EXPECT_TRUE(again->repeat);
+      EXPECT_EQ(again->grants[0].members[0].lease.id, answer->grants[0].members[0].lease.id);
+    }
+  }
+  // Lost leases end the work here, as a rollout would.
+  bool Lost(size_t i, const absl::Status& status) {
+    if (status.ok()) return false;
+    EXPECT_THAT(ReasonOf(status), testing::AnyOf("LEASE_LOST", "GONE", "FENCED")) << status;
+    held_.erase(held_.begin() + static_cast<int64_t>(i));
+    return true;
+  }
+  void Write() {
+    if (!held_.empty()) WriteTo(Below(held_.size()), 1 + Below(3));
+  }
+  bool WriteTo(size_t i, uint32_t count) {
+    const Held held = held_[i];
+    const Caller caller = h_.Rollout(held.rollout);
+    const uint64_t own = model_.tokens(held.ref());
+    if (own > 40) return true;
+    if (own == 0 && Lost(i, h_.PutOne(caller, PieceRecord({.group = held.grant.group}, held.member.lease.id, SegmentRole::kPrompt, 0, 4)))) return false;
+    std::vector<VersionRun> runs = {{loaded_[held.rollout], count, 0}};
+    const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled, Model::kPrompt + own, count, runs);
+    uint32_t repeats = 0;
+    const absl::Status status = h_.PutOne(caller, record, nullptr, &repeats);
+    if (Lost(i, status)) return false;
+    EXPECT_EQ(repeats, 0u);
+    model_.Stored(held.ref(), runs);
+    if (OneIn(5)) {
+      EXPECT_TRUE(h_.PutOne(caller, record, nullptr, &repeats).ok());
+      EXPECT_EQ(repeats, 1u);
+    }
+    if (OneIn(20)) {
+      Record bad = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled, Model::kPrompt + own + count, 1, {{loaded_[held.rollout], 1, 0}});
+      bad.fields[1] = MakeField<float>("logprobs", Dtype::kF32, {std::nanf("")});
+      EXPECT_EQ(ReasonOf(h_.PutOne(caller, bad)), "NOT_FINITE");
+    }
+    return true;
+  }
+  void SealAny() {
+    if (!held_.empty()) SealOne(Below(held_.size()));
+  }
+  void SealOne(size_t i) {
+    const Held held = held_[i];
+    if (model_.tokens(held.ref()) == 0) return;
+    const Caller caller = h_.Rollout(held.rollout);
+    if (Lost(i, h_.PutOne(caller, {.owner = held.ref(), .lease = held.member.lease.id, .fields = {TextField("messages", "[]")}}))) return;
+    const Item sealed = h_.SealIt(caller, held.ref(), held.member.lease.id);
+    if (Lost(i, sealed.status)) return;
+    EXPECT_FALSE(sealed.repeat);
+    model_.Sealed(held.ref());
+    held_.erase(held_.begin() + static_cast<int64_t>(i));
+    if (OneIn(4) && h_.job().group(held.grant.group.ordinal) != nullptr) {
+      EXPECT_TRUE(h_.SealIt(caller, held.ref(), held.member.lease.id).repeat);
+    }
+  }
+  void DropAny() {
+    if (held_.empty()) return;
+    const size_t i = Below(held_.size());
+    const Held held = held_[i];
+    DropItem item{.ref = held.ref(), .lease = held.member.lease.id, .reason = OneIn(2) ? "env_lost" : "prompt_too_long"};
+    if (OneIn(2)) item.ref.member.reset();
+    const auto answer = h_.Call<ItemsAnswer>(h_.Rollout(held.rollout), Drop{{item}});
+    if (Lost(i, answer->items[0].status)) return;
+    held_.erase(held_.begin() + static_cast<int64_t>(i));
+    EXPECT_TRUE(h_.Call<ItemsAnswer>(h_.Rollout(held.rollout), Drop{{item}})->repeat);
+  }
+  void ReleaseAny() {
+    if (held_.empty()) return;
+    const size_t i = Below(held_.size());
+    EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Rollout(held_[i].rollout), Release{.leases = {held_[i].member.lease.id}, .reason = ReleaseReason::kDrain}).ok());
+    held_.erase(held_.begin() + static_cast<int64_t>(i));
+  }
+  void LoadNewest(const std::string& rollout) {
+    loaded_[rollout] = *published_;
+    h_.Load(h_.Rollout(rollout), *published_);
+  }
+  void RenewAll() {
+    for (const char* rollout : {"r1", "r2"}) EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(rollout), Renew{}).ok());
+    EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Reward(), Renew{}).ok());
+    EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Trainer(), Renew{}).ok());
+  }
+
+  // Rewards. ----------------------------------------------------------------------------------------------------------
+  void Score() {
+    const auto leased = h_.Call<LeaseTasksAnswer>(
+        h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", static_cast<uint32_t>(1 + Below(3))}}, .wait = absl::ZeroDuration()});
+    ASSERT_TRUE(leased.ok()) << leased.status();
+    EXPECT_NE(leased->tasks.empty(), !leased->edge.has_value());
+    for (const TaskGrant& task : leased->tasks) {
+      const double reward = static_cast<double>(Below(3)) / 2;
+      if (!fair_ && OneIn(12)) {
+        EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(), Release{.leases = {task.lease.id}, .reason = ReleaseReason::kFault}).ok());
+      } else if (!fair_ && OneIn(25)) {
+        const absl::Status put = h_.PutReward(task, 0, "timeout");
+        EXPECT_TRUE(put.ok() || ReasonOf(put) == "LEASE_LOST") << put;
+      } else if (fair_ || !OneIn(15)) {  // Else it never answers.
+        const absl::Status put = h_.PutReward(task, reward);
+        EXPECT_TRUE(put.ok() || ReasonOf(put) == "LEASE_LOST") << put;  // A sibling's score may have ended the group.
+        if (put.ok()) model_.Scored(task.owner, reward);
+      }
+    }
+  }
+
+  // Workers die; what the dead say afterwards changes nothing. --------------------------------------------------------
+  void KillWorker() {
+    if (OneIn(3)) {
+      ++h_.reward_incarnation;
+      h_.SetWorkers();
+      return;
+    }
+    const std::string rollout = AnyRollout();
+    if (OneIn(2)) {
+      EXPECT_TRUE(h_.Call<ReleaseAnswer>({"controller", 0}, Release{.worker = rollout, .incarnation = h_.rollouts[rollout], .reason = ReleaseReason::kLost}).ok());
+      return;
+    }
+    const Caller old = h_.Rollout(rollout);
+    ++h_.rollouts[rollout];
+    h_.SetWorkers();
+    const StatsAnswer before = h_.job().Stats();
+    EXPECT_EQ(ReasonOf(h_.Call<AdmitAnswer>(old, Admit{.request = h_.Request(), .room = 1}).status()), "FENCED");
+    for (const Held& held : held_) {
+      if (held.rollout == rollout) {
+        const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled, Model::kPrompt + model_.tokens(held.ref()), 1, {{loaded_[rollout], 1, 0}});
+        EXPECT_EQ(ReasonOf(h_.PutOne(old, record)), "FENCED");
+      }
+    }
+    ExpectUnchanged(before);
+    if (OneIn(2)) LoadNewest(rollout);
+  }
+  void ExpectUnchanged(const StatsAnswer& before) {
+    const StatsAnswer after = h_.job().Stats();
+    EXPECT_EQ(after.groups, before.groups);
+    EXPECT_EQ(after.slots, before.slots);
+    EXPECT_EQ(after.bytes, before.bytes);
+    EXPECT_EQ(after.version, before.version);
+    EXPECT_EQ(after.ledger.hash, before.ledger.hash);
+    EXPECT_EQ(after.ledger.accepted, before.ledger.accepted);
+    EXPECT_EQ(after.ledger.dropped, before.ledger.dropped);
+  }
+
+  // The trainer. ------------------------------------------------------------------------------------------------------
+  void Acquire() {
+    const int64_t k = model_.version() + (OneIn(3) ? 1 : 0);
+    const bool stream = h_.spec().max_staleness == 0 || OneIn(4);
+    const uint32_t from = OneIn(2) ? 0 : static_cast<uint32_t>(place_[k]);
+    const auto answer = h_.Call<AcquireBatchAnswer>(h_.Trainer(), AcquireBatch{.k = k, .from = from, .stream = stream, .wait = absl::ZeroDuration()});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    if (!answer->filled) {
+      EXPECT_FALSE(answer->edge->cause.empty());
+      return;
+    }
+    model_.Handed(*answer);
+    place_[k] = std::max<size_t>(place_[k], answer->from + answer->groups.size());
+    batch_[k] = *answer;
+    // Nothing handed out is freed: all of it can be read.
+    std::vector<Want> wants;
+    for (const BatchGroup& group : answer->groups) {
+      for (const BatchMember& member : group.members) wants.push_back({.owner = {group.group, member.member, member.attempt}});
+    }
+    const auto read = h_.job().Read(h_.Trainer(), false, answer->lease.id, wants);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_TRUE(read->missing.empty());
+  }
+  void ApplyNext() {
+    const int64_t k = model_.version();
+    const auto it = batch_.find(k);
+    if (it == batch_.end() || !it->second.closed) return;
+    const bool want_cursor = OneIn(2);
+    const auto applied = h_.ApplyBatch(it->second, want_cursor);
+    if (!applied.ok()) {
+      EXPECT_EQ(ReasonOf(applied.status()), "LEASE_LOST") << applied.status();
+      batch_.erase(it);
+      return;
+    }
+    EXPECT_FALSE(applied->repeat);
+    model_.Applied(k, applied->ledger);
+    if (OneIn(3)) {
+      const auto again = h_.ApplyBatch(it->second);
+      EXPECT_TRUE(again->repeat);
+      model_.Check(again->ledger);
+    }
+    if (want_cursor) checkpoints_.push_back({k + 1, applied->cursor, applied->ledger.hash});
+    Publish();
+  }
+  void Publish() {
+    const PolicyVersion next{h_.gang, model_.version()};
+    const auto answer = h_.Call<AdvanceVersionAnswer>(h_.Trainer(), AdvanceVersion{.expected = published_, .next = next});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    if (published_) {
+      EXPECT_LT(*published_, next);
+    }
+    published_ = next;
+    if (loaded_.empty()) LoadNewest("r1"), LoadNewest("r2");
+  }
+  void MakeDurable() {
+    if (checkpoints_.empty()) return;
+    const Checkpoint& checkpoint = checkpoints_[Below(checkpoints_.size())];
+    const auto answer = h_.Call<DurableAnswer>(h_.Trainer(), Durable{checkpoint.version, "c", checkpoint.hash});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->repeat, checkpoint.version <= model_.durable());
+    if (!answer->repeat) model_.MadeDurable(checkpoint.version);
+    model_.Check(h_.job().ledger());
+  }
+  void KillTrainer() {
+    const Caller old = h_.Trainer();
+    ++h_.gang;
+    h_.SetWorkers();
+    const StatsAnswer before = h_.job().Stats();
+    EXPECT_EQ(ReasonOf(h_.Call<AcquireBatchAnswer>(old, AcquireBatch{.k = model_.version()}).status()), "FENCED");
+    EXPECT_EQ(ReasonOf(h_.Call<ApplyAnswer>(old, queue::Apply{.k = model_.version()}).status()), "FENCED");
+    EXPECT_EQ(ReasonOf(h_.Call<DurableAnswer>(old, Durable{model_.version(), "", ""}).status()), "FENCED");
+    EXPECT_EQ(ReasonOf(h_.Acquired(model_.version()).status()), "RESTORE_FIRST");
+    ExpectUnchanged(before);
+    Restart();
+    Publish();
+  }
+  // The newest checkpoint mostly, sometimes an older one, sometimes none.
+  void Restart() {
+    Checkpoint from{0, "", ""};
+    if (!checkpoints_.empty() && !OneIn(5)) from = OneIn(4) ? checkpoints_[Below(checkpoints_.size())] : checkpoints_.back();
+    const Restore restore{from.cursor, from.cursor.empty() ? "" : "c", OneIn(3) ? RestoreMode::kRequeue : RestoreMode::kReplay};
+    const bool freed = from.version < model_.durable();
+    const auto answer = h_.Call<RestoreAnswer>(h_.Trainer(), restore);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->version, from.version);
+    EXPECT_EQ(answer->mode, freed ? RestoreMode::kRequeue : restore.mode);
+    model_.Restored(h_.gang, *answer, !from.cursor.empty());
+    EXPECT_TRUE(h_.Call<RestoreAnswer>(h_.Trainer(), restore)->repeat);
+    while (!checkpoints_.empty() && checkpoints_.back().version > from.version) checkpoints_.pop_back();
+    batch_.clear();
+    if (answer->mode == RestoreMode::kRequeue) place_.clear();
+  }
+
+  // With all alive and fair, steps go on; closed, nothing lives. ------------------------------------------------------
+  void EndWell() {
+    fair_ = true;
+    h_.Advance(absl::Seconds(100));
+    held_.clear();
+    const int64_t goal = model_.version() + 3;
+    for (int round = 0; round < 60 && model_.version() < goal && !testing::Test::HasFailure(); ++round) {
+      for (const char* rollout : {"r1", "r2"}) {
+        LoadNewest(rollout);
+        AdmitSome(rollout, 100);
+      }
+      while (!held_.empty()) {
+        const size_t held = held_.size();
+        if (WriteTo(held - 1, 3)) SealOne(held - 1);
+        ASSERT_LT(held_.size(), held);
+      }
+      for (int i = 0; i < 20; ++i) Score();
+      RenewAll();
+      h_.Advance(absl::Seconds(5));
+      for (int i = 0; i < 4; ++i) Acquire();
+      ApplyNext();
+    }
+    EXPECT_GE(model_.version(), goal) << "no progress though all are well";
+    h_.SetWorkers(Phase::kClosed);
+    EXPECT_EQ(h_.job().ledger().live, 0);
+    model_.Check(h_.job().ledger());
+  }
+  // The events alone lead to the same state.
+  void ReplayEvents() {
+    Job twin({.id = std::string(32, 'a'), .queue_incarnation = 1, .seed = 99}, h_.spec(), std::make_shared<Rows>(std::vector<uint64_t>{500}));
+    for (const Event& event : h_.events) {
+      Effects effects;
+      twin.Step(event, &effects);
+    }
+    EXPECT_EQ(twin.ledger().hash, h_.job().ledger().hash);
+    EXPECT_EQ(twin.ledger().dropped, h_.job().ledger().dropped);
+    EXPECT_EQ(twin.ledger().accepted, h_.job().ledger().accepted);
+    EXPECT_EQ(twin.Stats().staleness, h_.job().Stats().staleness);
+  }
+
+  SplitMix64 random_;
+  Harness h_;
+  Model model_;
+  bool fair_ = false;  // Faults are over.
+  std::vector<Held> held_;
+  std::map<std::string, PolicyVersion> loaded_;
+  std::optional<PolicyVersion> published_;
+  std::map<int64_t, AcquireBatchAnswer> batch_;
+  std::map<int64_t, size_t> place_;
+  std::vector<Checkpoint> checkpoints_;
+};
+
+class PropertyTest : public testing::TestWithParam<int> {};
+
+TEST_P(PropertyTest, NoScheduleBreaksAPromise) {
+  constexpr int kSchedules = 200;
+  for (int i = 0; i < kSchedules; ++i) {
+    const uint64_t seed = 1000 * GetParam() + i;
+    Simulation(seed).Run(500);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, PropertyTest, testing::Range(1, 9));
+
+}  // namespace
+}  // namespace sluice::queue
