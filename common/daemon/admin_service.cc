@@ -21,13 +21,8 @@ class AdminServiceImpl final : public admin::v1::AdminService::CallbackService {
   }
 
   grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext* context, const admin::v1::FailpointRequest* request, admin::v1::FailpointResponse*) override {
-#ifdef SLUICE_FAILPOINTS
-    const absl::Status status = ArmFailpoint(request->name(), request->action(), static_cast<int>(request->nth()));
-#else
-    const absl::Status status = absl::UnimplementedError("this build has no failpoints; configure with -DSLUICE_FAILPOINTS=ON");
-#endif
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    reactor->Finish(rpc::ToGrpcStatus(status));
+    reactor->Finish(rpc::ToGrpcStatus(daemon::ArmFailpoint(*request)));
     return reactor;
   }
 
@@ -36,6 +31,14 @@ class AdminServiceImpl final : public admin::v1::AdminService::CallbackService {
 };
 
 }  // namespace
+
+absl::Status ArmFailpoint(const admin::v1::FailpointRequest& request) {
+#ifdef SLUICE_FAILPOINTS
+  return sluice::ArmFailpoint(request.name(), request.action(), static_cast<int>(request.nth()));
+#else
+  return absl::UnimplementedError("this build has no failpoints; configure with -DSLUICE_FAILPOINTS=ON");
+#endif
+}
 
 std::unique_ptr<grpc::Service> MakeAdminService(std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain) {
   return std::make_unique<AdminServiceImpl>(std::move(explain));

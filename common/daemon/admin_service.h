@@ -5,9 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace grpc {
 class Service;
 }  // namespace grpc
+namespace sluice::admin::v1 {
+class FailpointRequest;
+}  // namespace sluice::admin::v1
 namespace sluice::common::v1 {
 class WaitEdge;
 }  // namespace sluice::common::v1
@@ -17,5 +22,9 @@ namespace sluice::daemon {
 // AdminService as every daemon has it: Explain asks `explain` for the waits of one job (its id), and Failpoint arms one in
 // builds that have them (UNIMPLEMENTED elsewhere). `explain` runs on gRPC's threads and must not block.
 std::unique_ptr<grpc::Service> MakeAdminService(std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain);
+
+// What Failpoint does, for a daemon with an admin service of its own.
+// UNIMPLEMENTED: this build has none. INVALID_ARGUMENT: no such action.
+absl::Status ArmFailpoint(const admin::v1::FailpointRequest& request);
 
 }  // namespace sluice::daemon

@@ -3,7 +3,9 @@
 #include <memory>
 
 #include "common/base/id.h"
+#include "common/daemon/admin_service.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/status.h"
 #include "services/controller/translate.h"
 
 namespace sluice::controller {
@@ -37,6 +39,13 @@ grpc::ServerUnaryReactor* AdminService::Daemons(grpc::CallbackServerContext* con
     for (const auto& [id, daemon] : core.fleet().daemons()) ToProto(daemon, now, core, response->add_daemons());
     reactor->Finish(grpc::Status::OK);
   });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Failpoint(grpc::CallbackServerContext* context, const admin::v1::FailpointRequest* request,
+                                                  admin::v1::FailpointResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpcStatus(daemon::ArmFailpoint(*request)));
   return reactor;
 }
 
