@@ -1,0 +1,173 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+// Daemons die by kill -9 while a job runs. Each test is a witness: it saw its fault in the middle of the job, and at least
+// kStepsAfter steps behind it.
+namespace sluice::integration {
+namespace {
+
+constexpr int kSteps = 60;
+constexpr int64_t kBefore = 3;       // Reported before a fault.
+constexpr int64_t kStepsAfter = 5;
+constexpr absl::Duration kLong = absl::Minutes(2);
+
+class FaultsTest : public testing::Test {
+ protected:
+  void StartJob(ClusterOptions options = {}, int steps = kSteps, std::vector<std::string> sets = {}) {
+    cluster_ = std::make_unique<Cluster>(options);
+    ASSERT_EQ(cluster_->Start(), absl::OkStatus());
+    steps_ = steps;
+    auto job = SubmitDigits(cluster_.get(), steps, std::move(sets));
+    ASSERT_EQ(job.status(), absl::OkStatus());
+    job_ = *std::move(job);
+  }
+
+  // The fault has just happened: remembers where.
+  void Happened() {
+    fault_step_ = job_->steps();
+    ASSERT_LT(fault_step_ + kStepsAfter, steps_) << "the fault came after the job's end";
+  }
+
+  // kill -9 once the job has done `after` steps more, and starts the daemon again.
+  void KillAndRestart(const std::string& id) {
+    ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
+    ASSERT_EQ(cluster_->Kill(id), absl::OkStatus());
+    Happened();
+    ASSERT_EQ(cluster_->Start(id), absl::OkStatus());
+  }
+
+  // A failpoint kills the daemon at its nth hit from now; it is started again.
+  void KillAt(const std::string& id, const std::string& failpoint, int nth) {
+    ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
+    const absl::Status armed = cluster_->Arm(id, failpoint, "kill", nth);
+    ASSERT_TRUE(armed.ok() || absl::IsUnavailable(armed)) << armed;  // It may die before it answers.
+    ASSERT_EQ(cluster_->AwaitKilled(id, kLong), absl::OkStatus());
+    Happened();
+    ASSERT_EQ(cluster_->Start(id), absl::OkStatus());
+  }
+
+  job::v1::JobStatus ExpectSuccess() {
+    const auto end = job_->AwaitEnd(kLong);
+    EXPECT_EQ(end.status(), absl::OkStatus());
+    if (!end.ok()) return {};
+    EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+    EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+    EXPECT_GE(end->result().steps(), fault_step_ + kStepsAfter);
+    return *end;
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<Job> job_;
+  int64_t steps_ = 0;
+  int64_t fault_step_ = 0;
+};
+
+TEST_F(FaultsTest, AKilledRolloutLosesNothing) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(KillAndRestart("rollout-0"));
+  EXPECT_EQ(ExpectSuccess().result().restarts().at("rollout"), 1);
+}
+
+TEST_F(FaultsTest, AKilledRolloutsWorkGoesOnAtAnother) {
+  ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, kSteps, {"resources.rollout.max=2"}));
+  ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster_->Kill("rollout-0"), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(Happened());
+  ExpectSuccess();
+}
+
+TEST_F(FaultsTest, AKilledRewardsTasksAreScoredAgain) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(KillAt("reward-0", "reward.leased", 2));
+  EXPECT_EQ(ExpectSuccess().result().restarts().at("reward"), 1);
+}
+
+TEST_F(FaultsTest, AScoreThatWasNotPutIsScoredAgain) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(KillAt("reward-0", "reward.scored", 5));
+  ExpectSuccess();
+}
+
+class TrainerFaultsTest : public FaultsTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(TrainerFaultsTest, AKilledTrainerGoesOnFromItsCheckpoint) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(KillAt("trainer-0", GetParam(), 2));
+  EXPECT_EQ(ExpectSuccess().result().restarts().at("trainer"), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(At, TrainerFaultsTest,
+                         testing::Values("trainer.step.before_apply", "trainer.step.after_apply", "trainer.checkpoint.before_rename",
+                                         "trainer.durable.before", "trainer.publish.before"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '.', '_');
+                           return name;
+                         });
+
+TEST_F(FaultsTest, AKilledControllerDisturbsNothing) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(KillAndRestart("controller-0"));
+  const job::v1::JobStatus end = ExpectSuccess();
+  EXPECT_EQ(end.incarnation(), 1);
+  for (const auto& [role, count] : end.result().restarts()) EXPECT_EQ(count, role == "controller" ? 1 : 0) << role;
+}
+
+TEST_F(FaultsTest, AControllerKilledWhileItStoresGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(KillAt("controller-0", "controller.store.before_commit", 2));
+  ExpectSuccess();
+}
+
+TEST_F(FaultsTest, EachOfThemInTurn) {
+  ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, 120, {"resources.rollout.max=2"}));
+  ASSERT_NO_FATAL_FAILURE(KillAndRestart("rollout-1"));
+  ASSERT_NO_FATAL_FAILURE(KillAndRestart("reward-0"));
+  ASSERT_NO_FATAL_FAILURE(KillAt("trainer-0", "trainer.step.before_apply", 1));
+  ASSERT_NO_FATAL_FAILURE(KillAndRestart("controller-0"));
+  ExpectSuccess();
+}
+
+TEST_F(FaultsTest, ADeadQueueFailsTheJobAloud) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster_->Kill("queue-0"), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(Happened());
+  ASSERT_EQ(cluster_->Start("queue-0"), absl::OkStatus());
+
+  const auto end = job_->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
+  EXPECT_TRUE(std::string(end->code()).starts_with("SLUICE-")) << Text(*end);
+  EXPECT_NE(end->message().find("queue-0"), std::string::npos) << Text(*end);
+  EXPECT_NE(end->message().find("memory"), std::string::npos) << Text(*end);
+}
+
+// A daemon that sleeps through its lease wakes fenced, and harms nothing.
+TEST_F(FaultsTest, ASleepingTrainerThatWasReplacedIsFenced) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
+  cluster_->Signal("trainer-0", SIGSTOP);
+  ASSERT_NO_FATAL_FAILURE(Happened());
+  ASSERT_EQ(job_->AwaitState(job::v1::JOB_STATE_RECOVERING, kLong), absl::OkStatus());
+  cluster_->Signal("trainer-0", SIGCONT);
+  const job::v1::JobStatus end = ExpectSuccess();
+  EXPECT_GE(end.incarnation(), 2);
+}
+
+TEST_F(FaultsTest, ABitFlippedInAnEngineKeepsTheOldVersionServing) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster_->Arm("rollout-0", "rollout.activate.bitflip", "error", 1), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(Happened());
+  ExpectSuccess();
+  EXPECT_NE(cluster_->Log("rollout-0").find("weights_refused"), std::string::npos) << "no bit was flipped";
+}
+
+}  // namespace
+}  // namespace sluice::integration

@@ -1,0 +1,130 @@
+#include "tests/integration/harness/cluster.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/rpc/client.h"
+#include "nlohmann/json.hpp"
+#include "sluice/admin/v1/admin.pb.h"
+
+namespace sluice::integration {
+namespace {
+
+constexpr absl::Duration kStart = absl::Seconds(60);
+constexpr size_t kLogTail = 4000;  // Bytes.
+
+std::string FreshDir() {
+  const char* const tmp = getenv("TMPDIR");
+  std::string name = absl::StrCat(tmp != nullptr ? tmp : "/tmp", "/sluice-test-XXXXXX");
+  SLUICE_CHECK(mkdtemp(name.data()) != nullptr);
+  return name;
+}
+
+}  // namespace
+
+Cluster::Cluster(ClusterOptions options) : dir_(FreshDir()) {
+  daemons_["controller-0"].binary = "sluice-controller";
+  daemons_["queue-0"].binary = "sluice-queue";
+  for (int i = 0; i < options.rollouts; ++i) daemons_[absl::StrCat("rollout-", i)].binary = "sluice-rollout";
+  for (int i = 0; i < options.rewards; ++i) daemons_[absl::StrCat("reward-", i)].binary = "sluice-reward";
+  if (options.trainer) daemons_["trainer-0"].binary = "sluice-trainer";
+}
+
+Cluster::~Cluster() {
+  const bool failed = testing::Test::HasFailure();
+  if (failed) TellFailure();
+  for (auto& [id, daemon] : daemons_) daemon.process.reset();
+  if (!failed) (void)RemoveTree(dir_);
+}
+
+void Cluster::TellFailure() const {
+  std::cerr << "The daemons' logs are kept in " << dir_ << "\n";
+  for (const auto& [id, daemon] : daemons_) {
+    const std::string log = Log(id);
+    std::cerr << "--- " << id << "\n" << log.substr(log.size() - std::min(log.size(), kLogTail)) << "\n";
+  }
+}
+
+std::vector<std::string> Cluster::ids() const {
+  std::vector<std::string> ids;
+  for (const auto& [id, daemon] : daemons_) ids.push_back(id);
+  return ids;
+}
+
+std::string Cluster::Log(const std::string& id) const { return ReadFile(LogPath(id)).value_or(""); }
+
+absl::Status Cluster::Start() {
+  SLUICE_RETURN_IF_ERROR(Start("controller-0"));
+  for (const std::string& id : ids()) {
+    if (id != "controller-0") SLUICE_RETURN_IF_ERROR(Start(id));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Start(const std::string& id, const std::string& failpoints) {
+  Daemon& daemon = daemons_.at(id);
+  Process::Options options = {.binary = daemon.binary, .log = LogPath(id)};
+  options.args = {"--listen", daemon.address, "--ops", daemon.ops, "--id", id, "--data-dir", absl::StrCat(dir_, "/", id), "--threads", "1"};
+  if (id != "controller-0") options.args.insert(options.args.end(), {"--controller", address("controller-0")});
+  options.env["SLUICE_FAILPOINTS"] = failpoints;
+  SLUICE_ASSIGN_OR_RETURN(daemon.process, Process::Start(options));
+
+  const absl::StatusOr<std::string> line = daemon.process->ReadLine(kStart);
+  const nlohmann::json said = nlohmann::json::parse(line.value_or(""), nullptr, /*allow_exceptions=*/false);
+  if (!said.is_object()) {
+    return absl::UnavailableError(absl::StrCat(id, " did not start (", line.ok() ? *line : line.status().ToString(), "): ", Log(id)));
+  }
+  daemon.address = said.at("listening");
+  daemon.ops = said.at("ops");
+  SLUICE_ASSIGN_OR_RETURN(daemon.channel, rpc::Connect(daemon.address));
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Kill(const std::string& id) {
+  Signal(id, SIGKILL);
+  return AwaitKilled(id, absl::Seconds(10));
+}
+
+void Cluster::Signal(const std::string& id, int signal) { process(id).Signal(signal); }
+
+absl::Status Cluster::AwaitKilled(const std::string& id, absl::Duration timeout) {
+  SLUICE_ASSIGN_OR_RETURN(const int how, process(id).Await(timeout));
+  return how == -SIGKILL ? absl::OkStatus() : absl::InternalError(absl::StrCat(id, " ended with ", how, ", not by signal 9"));
+}
+
+absl::StatusOr<int> Cluster::Terminate(const std::string& id, absl::Duration timeout) {
+  Signal(id, SIGTERM);
+  return process(id).Await(timeout);
+}
+
+absl::Status Cluster::Arm(const std::string& id, const std::string& failpoint, const std::string& action, int nth) {
+  admin::v1::FailpointRequest request;
+  request.set_name(failpoint);
+  request.set_action(action);
+  request.set_nth(static_cast<uint32_t>(nth));
+  admin::v1::FailpointResponse response;
+  return rpc::Call(*channel(id), request, &response);
+}
+
+Process::Options Cluster::SluiceOptions(std::vector<std::string> args) {
+  Process::Options options = {.binary = "sluice", .args = std::move(args), .log = absl::StrCat(dir_, "/sluice-", commands_++, ".log")};
+  options.env = {{"SLUICE_SERVER", address("controller-0")}, {"SLUICE_DATA_DIR", absl::StrCat(dir_, "/cli")}};
+  return options;
+}
+
+absl::StatusOr<Finished> Cluster::Sluice(std::vector<std::string> args, absl::Duration timeout) {
+  return RunToEnd(SluiceOptions(std::move(args)), timeout);
+}
+
+absl::StatusOr<std::unique_ptr<Process>> Cluster::StartSluice(std::vector<std::string> args) {
+  return Process::Start(SluiceOptions(std::move(args)));
+}
+
+}  // namespace sluice::integration

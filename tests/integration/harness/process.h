@@ -1,0 +1,66 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace sluice::integration {
+
+// A child process. Its stdout comes through a pipe, its stderr is appended to a file. It dies with the thread that started
+// it, and with this object. Nothing here waits by sleeping: exits and output are waited for as such.
+class Process {
+ public:
+  struct Options {
+    std::string binary;                      // Of SLUICE_BIN_DIR, by name, or an absolute path.
+    std::vector<std::string> args;
+    std::map<std::string, std::string> env;  // Over the test's own.
+    std::string log;                         // Path for stderr.
+    std::string working_dir;                 // Empty: the test's.
+  };
+
+  static absl::StatusOr<std::unique_ptr<Process>> Start(const Options& options);
+  // Kills it if it still runs.
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  pid_t pid() const { return pid_; }
+  bool running();
+
+  // No effect on a process that has ended.
+  void Signal(int signal);
+
+  // How it ended: its exit code, or -N for signal N. DEADLINE_EXCEEDED: it runs on.
+  absl::StatusOr<int> Await(absl::Duration timeout);
+
+  // The next line of stdout, without its newline. OUT_OF_RANGE: stdout has ended. DEADLINE_EXCEEDED.
+  absl::StatusOr<std::string> ReadLine(absl::Duration timeout);
+  // All of stdout that is left. DEADLINE_EXCEEDED: it has not ended.
+  absl::StatusOr<std::string> ReadAll(absl::Duration timeout);
+
+ private:
+  Process(pid_t pid, int pidfd, int out) : pid_(pid), pidfd_(pidfd), out_(out) {}
+  absl::StatusOr<bool> ReadMore(absl::Time deadline);  // False: ended.
+
+  const pid_t pid_;
+  const int pidfd_;
+  const int out_;
+  std::string buffer_;
+  bool ended_ = false;
+  int how_ = 0;
+};
+
+// A program run to its end.
+struct Finished {
+  int exit = 0;  // As Process::Await.
+  std::string out, err;
+};
+absl::StatusOr<Finished> RunToEnd(const Process::Options& options, absl::Duration timeout);
+
+}  // namespace sluice::integration

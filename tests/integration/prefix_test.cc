@@ -1,0 +1,151 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/digest.h"
+#include "common/base/file.h"
+#include "common/base/id.h"
+#include "common/base/status.h"
+#include "common/queue_client/queue_client.h"
+#include "common/rpc/client.h"
+#include "common/testing/data.h"
+#include "nlohmann/json.hpp"
+#include "services/trainer/core/lineage.h"
+#include "sluice/queue/v1/queue.pb.h"
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+namespace sluice::integration {
+namespace {
+
+constexpr absl::Duration kLong = absl::Minutes(2);
+
+// An answer as the queue holds it: bytes of its columns, and a version per token.
+struct Stored {
+  uint32_t attempt = 0;
+  std::string tokens, logprobs;
+  std::vector<std::string> versions;
+};
+using Answers = std::map<std::pair<std::string, uint32_t>, Stored>;  // By group and member.
+
+// Reads what the queue holds, in the controller's name.
+class Recorder {
+ public:
+  Recorder(const Cluster& cluster, const std::string& job)
+      : client_(cluster.channel("queue-0"), {.job = job, .worker = "controller", .incarnation = 0, .give_up = absl::Seconds(20)}) {}
+
+  // Members of groups that `keep` takes, by their row of Peek (member's JSON).
+  absl::StatusOr<Answers> Read(const std::function<bool(const nlohmann::json& member)>& keep) {
+    queue::v1::PeekRequest peek;
+    *peek.mutable_call() = client_.MakeCall();
+    peek.set_what(queue::v1::PEEK_WHAT_GROUPS);
+    queue::v1::PeekResponse groups;
+    SLUICE_RETURN_IF_ERROR(rpc::Call(client_.channel(), peek, &groups));
+    std::vector<common::v1::Want> wants;
+    for (const queue::v1::PeekRow& row : groups.rows()) {
+      const nlohmann::json json = nlohmann::json::parse(row.json());
+      uint32_t member = 0;
+      for (const nlohmann::json& entry : json.at("members")) {
+        if (keep(entry)) {
+          common::v1::Want& want = wants.emplace_back();
+          SLUICE_ASSIGN_OR_RETURN(*want.mutable_owner()->mutable_group(), FromHex(row.node().id()));
+          want.mutable_owner()->set_member(member);
+        }
+        ++member;
+      }
+    }
+    return Read(wants);
+  }
+
+  absl::StatusOr<Answers> Read(const std::vector<common::v1::Want>& wants) {
+    std::vector<common::v1::Want> missing;
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> records, client_.GetAll("", wants, &missing));
+    Answers answers;
+    for (const QueueClient::Fetched& fetched : records) {
+      const common::v1::Record& record = fetched.record;
+      if (!record.has_piece() || !record.owner().has_member()) continue;
+      Stored& stored = answers[{record.owner().group(), record.owner().member()}];
+      stored.attempt = record.owner().attempt();
+      for (int i = 0; i < record.fields_size(); ++i) {
+        if (record.fields(i).name() == "tokens") stored.tokens += fetched.fields[static_cast<size_t>(i)];
+        if (record.fields(i).name() == "logprobs") stored.logprobs += fetched.fields[static_cast<size_t>(i)];
+      }
+      for (const common::v1::VersionRun& run : record.piece().runs()) {
+        const std::string version = absl::StrCat(run.version().incarnation(), ".", run.version().number());
+        stored.versions.insert(stored.versions.end(), run.count(), version);
+      }
+    }
+    return answers;
+  }
+
+ private:
+  QueueClient client_;
+};
+
+// What the queue had acknowledged of the dead rollout's answers is what was trained on: the same tokens, log-probs and
+// versions, gone on with elsewhere.
+TEST(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
+  SLUICE_NEEDS_TEST_DATA("models/stories260k/model.safetensors");
+  const std::string model = testing_data::Path("models/stories260k");
+  Cluster cluster({.rollouts = 2});
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = Job::Submit(
+      &cluster, SLUICE_SOURCE_DIR "/tests/integration/stories.yaml",
+      {absl::StrCat("model.path=", model), absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"),
+       absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(1, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster.Arm("rollout-0", "rollout.put.after_ack", "kill", 20), absl::OkStatus());
+  ASSERT_EQ(cluster.AwaitKilled("rollout-0", kLong), absl::OkStatus());
+  const int64_t fault_step = (*job)->steps();
+
+  Recorder recorder(cluster, (*job)->id());
+  const auto before = recorder.Read([](const nlohmann::json& member) {
+    return member.at("worker") == "rollout-0" && (member.at("state") == "running" || member.at("state") == "reserved");
+  });
+  ASSERT_EQ(before.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(fault_step + 5, kLong), absl::OkStatus());
+  std::vector<common::v1::Want> wants;
+  for (const auto& [owner, stored] : *before) {
+    wants.emplace_back().mutable_owner()->set_group(owner.first);
+    wants.back().mutable_owner()->set_member(owner.second);
+  }
+  const auto after = recorder.Read(wants);
+  ASSERT_EQ(after.status(), absl::OkStatus());
+
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  const auto lineage = ReadFile(end->result().checkpoint() + "/lineage.jsonl");
+  ASSERT_EQ(lineage.status(), absl::OkStatus());
+  std::map<std::pair<std::string, uint32_t>, trainer::LineageEntry> trained;
+  for (absl::string_view line : absl::StrSplit(*lineage, '\n', absl::SkipEmpty())) {
+    const auto entry = trainer::ParseLineageLine(line);
+    ASSERT_EQ(entry.status(), absl::OkStatus());
+    trained[{std::string(entry->group.view()), entry->member}] = *entry;
+  }
+
+  int resumed = 0;
+  for (const auto& [owner, prefix] : *before) {
+    const auto now = after->find(owner);
+    const auto used = trained.find(owner);
+    if (prefix.tokens.empty() || now == after->end() || used == trained.end()) continue;
+    const Stored& whole = now->second;
+    EXPECT_GT(whole.attempt, 1U);
+    EXPECT_EQ(used->second.attempt, whole.attempt);
+    EXPECT_EQ(whole.tokens.substr(0, prefix.tokens.size()), prefix.tokens);
+    EXPECT_EQ(whole.logprobs.substr(0, prefix.logprobs.size()), prefix.logprobs);
+    ASSERT_GE(whole.versions.size(), prefix.versions.size());
+    EXPECT_TRUE(std::equal(prefix.versions.begin(), prefix.versions.end(), whole.versions.begin()));
+    EXPECT_EQ(Crc32c(whole.tokens + whole.logprobs), used->second.crc32c);
+    if (whole.tokens.size() > prefix.tokens.size()) ++resumed;
+  }
+  EXPECT_GT(resumed, 0) << "no answer was under way at the kill: " << before->size() << " held, " << after->size() << " found again";
+}
+
+}  // namespace
+}  // namespace sluice::integration
