@@ -41,11 +41,10 @@ void CheckBuilt(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
   refuse.If(model.has_digest(), "model.digest", "given digests are", "use auto");
   refuse.If(model.has_dtype() && model.dtype() != "float32", "model.dtype", absl::StrCat(model.dtype(), " on a CPU is"),
             "use float32 or auto");
-  refuse.If(model.has_chat_template() && model.chat_template() != "model", "model.chat_template", "a template from a file is",
-            "use model or none");
   refuse.If(model.has_reference() && model.reference() != "initial", "model.reference", "a reference from a directory is",
             "use initial or none");
   refuse.Word(spec.data().order().sampler(), "uniform", "data.order.sampler");
+  refuse.Word(spec.data().order().on_bad_row(), "fail", "data.order.on_bad_row");
 
   const job::v1::Rollout& rollout = spec.rollout();
   refuse.Word(rollout.engine().kind(), "native", "rollout.engine.kind");
@@ -59,6 +58,7 @@ void CheckBuilt(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
   refuse.If(spec.trainer().batching().recompute_activations(), "trainer.batching.recompute_activations", "recomputation is", "use false");
   const job::v1::Queue& queue = spec.queue();
   refuse.Word(queue.keep().durability(), "memory", "queue.keep.durability");
+  refuse.Word(queue.keep().restore(), "replay", "queue.keep.restore");
   refuse.If(queue.straggler().policy() != "drop" && queue.straggler().policy() != "mask", "queue.straggler.policy",
             absl::StrCat("\"", queue.straggler().policy(), "\" is"), "use drop or mask");
 
@@ -75,6 +75,8 @@ void CheckBuilt(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
             "use auto or cpu");
   refuse.If(resources.trainer() > 1, "resources.trainer", "more than one trainer rank is", "use 1");
   refuse.If(resources.queue() > 1, "resources.queue", "more than one queue shard is", "use 1");
+
+  refuse.If(spec.limits().has_tokens(), "limits.tokens", "a limit of tokens is", "use limits.max_steps or limits.wall");
 
   // Whole blocks: any value that is not its default. Derived from the block's own defaults, so that none is forgotten.
   job::v1::JobSpec plain;

@@ -217,11 +217,12 @@ void CheckPaths(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
   };
   if (!spec.model().path().empty()) check_model("model.path", spec.model().path());
   if (!spec.model().init().config().empty()) check_model("model.init.config", spec.model().init().config());
-  for (int i = 0; i < spec.data().train_size(); ++i) {
-    const std::string& path = spec.data().train(i).path();
+  const auto check_file = [&](absl::string_view path, const std::string& file) {
     std::error_code error;
-    if (!path.empty() && !std::filesystem::is_regular_file(path, error)) add(absl::StrCat("data.train.", i, ".path"), absl::StrCat("no file ", path));
-  }
+    if (!file.empty() && !std::filesystem::is_regular_file(file, error)) add(path, absl::StrCat("no file ", file));
+  };
+  for (int i = 0; i < spec.data().train_size(); ++i) check_file(absl::StrCat("data.train.", i, ".path"), spec.data().train(i).path());
+  if (spec.model().chat_template() != "model") check_file("model.chat_template", spec.model().chat_template());
 }
 
 }  // namespace sluice::config

@@ -40,7 +40,7 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
                    .top_k = rollout.sampling().top_k(),
                    .max_tokens = rollout.max_response()};
   SLUICE_RETURN_IF_ERROR(Annotate(CheckSampling(read.sampling, /*trainable=*/true), "rollout"));
-  read.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "model";
+  read.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
   for (const job::v1::DataSource& source : spec.data().train()) {
     PromptRenderer::Source& made = read.sources.emplace_back();
     made.name = source.name();

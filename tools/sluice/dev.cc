@@ -131,6 +131,7 @@ ExitCode DevSupervise(const DevOptions& options) {
   const absl::StatusOr<std::string> address = StartFleet(fleet, supervisor.get());
   if (!address.ok()) {
     supervisor->Stop(kGrace);
+    supervisor.reset();  // Its last calls of `changed` are over now.
     RemoveFleetState(options.data_dir);
     return fail(address.status());
   }

@@ -66,7 +66,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer.Add(step); };
   handlers.event = [&](const common::v1::Event& event) {
-    if (event.severity() >= common::v1::SEVERITY_WARNING) printer.Note(event.message());
+    if (event.severity() >= common::v1::SEVERITY_WARNING && event.code() != "state") printer.Note(event.message());
   };
   handlers.status = [&](const JobStatus& status) {
     if (status.has_spec()) printer.SetSpec(status.spec());

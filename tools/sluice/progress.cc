@@ -107,13 +107,14 @@ void Progress::SetSpec(const job::v1::JobSpec& spec) {
   if (spec.limits().has_max_steps()) max_steps_ = spec.limits().max_steps();
   if (spec.limits().has_wall()) wall_seconds_ = static_cast<double>(spec.limits().wall().seconds());
   bound_ = spec.queue().max_staleness();
+  supervised_ = spec.kind() == "sft";
 }
 
 void Progress::Add(const job::v1::StepReport& report) {
   Step step;
   done_ = report.k() + 1;
   step.at = static_cast<double>(report.at().seconds()) + report.at().nanos() * 1e-9;
-  step.reward = ValueOf(report, "reward_mean").value_or(0);
+  step.score = ValueOf(report, supervised_ ? "loss" : "reward_mean").value_or(0);
   step.generated = ValueOf(report, "tokens_generated");
   step.entropy = ValueOf(report, "entropy");
   step.kl = ValueOf(report, "kl");
@@ -124,6 +125,7 @@ void Progress::Add(const job::v1::StepReport& report) {
     counts[staleness] += count;
     step.tokens += count;
   }
+  if (counts.empty()) step.tokens = static_cast<int64_t>(ValueOf(report, "tokens").value_or(0));
   step.p50 = Quantile(counts, step.tokens, 0.5);
   step.p99 = Quantile(counts, step.tokens, 0.99);
   if (!counts.empty()) step.max = counts.rbegin()->first;
@@ -155,7 +157,7 @@ std::string Progress::StepLine() const {
     absl::StrAppend(&line, " [", std::string(filled, '#'), std::string(30 - filled, '.'), "] ", std::lround(share * 100), " %");
   }
   if (const auto left = SecondsLeft()) absl::StrAppend(&line, "  ends in ", ShortDuration(*left));
-  if (!steps_.empty()) {
+  if (!steps_.empty() && !supervised_) {
     absl::StrAppend(&line, "   staleness p50 ", steps_.back().p50, " p99 ", steps_.back().p99, " (bound ", bound_, ")");
   }
   return line;
@@ -163,10 +165,10 @@ std::string Progress::StepLine() const {
 
 std::string Progress::RewardLine() const {
   if (steps_.empty()) return "no step yet";
-  std::vector<double> rewards;
-  for (const Step& step : steps_) rewards.push_back(step.reward);
+  std::vector<double> scores;
+  for (const Step& step : steps_) scores.push_back(step.score);
   const Step& last = steps_.back();
-  std::string line = absl::StrFormat("reward %.2f -> %.2f %s", rewards.front(), rewards.back(), Sparkline(rewards, utf8_));
+  std::string line = absl::StrFormat("%s %.2f -> %.2f %s", supervised_ ? "loss" : "reward", scores.front(), scores.back(), Sparkline(scores, utf8_));
   if (last.kl) absl::StrAppend(&line, absl::StrFormat("  kl %.3f", *last.kl));
   if (last.entropy) absl::StrAppend(&line, absl::StrFormat("  entropy %.2f", *last.entropy));
   const size_t from = steps_.size() > kMedianSteps ? steps_.size() - kMedianSteps : 0;
@@ -186,9 +188,9 @@ std::string Progress::LogLine() const {
   std::string line = absl::StrCat("step ", Of());
   if (steps_.empty()) return line;
   const Step& last = steps_.back();
-  absl::StrAppend(&line, absl::StrFormat("  reward %.3f", last.reward));
+  absl::StrAppend(&line, absl::StrFormat("  %s %.3f", supervised_ ? "loss" : "reward", last.score));
   if (last.entropy) absl::StrAppend(&line, absl::StrFormat("  entropy %.2f", *last.entropy));
-  absl::StrAppend(&line, "  staleness max ", last.max);
+  if (!supervised_) absl::StrAppend(&line, "  staleness max ", last.max);
   if (const auto left = SecondsLeft()) absl::StrAppend(&line, "  ends in ", ShortDuration(*left));
   return line;
 }

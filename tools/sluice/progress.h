@@ -37,7 +37,7 @@ class Progress {
  private:
   struct Step {
     double at = 0;  // Seconds.
-    double reward = 0;
+    double score = 0;    // Mean reward; the loss where nothing is scored.
     int64_t tokens = 0;  // Trained.
     int64_t p50 = 0, p99 = 0, max = 0;  // Staleness.
     std::optional<double> generated, entropy, kl;
@@ -49,6 +49,7 @@ class Progress {
   std::optional<int64_t> max_steps_;
   std::optional<double> wall_seconds_;
   int64_t bound_ = 0;
+  bool supervised_ = false;
   int64_t done_ = 0;
   std::vector<Step> steps_;
 };

@@ -140,7 +140,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
   handlers.event = [&](const common::v1::Event& event) {
-    if (event.severity() >= common::v1::SEVERITY_WARNING && !options_.quiet) printer_.Note(event.message());
+    if (event.severity() >= common::v1::SEVERITY_WARNING && event.code() != "state" && !options_.quiet) printer_.Note(event.message());
   };
   handlers.status = [&](const job::v1::JobStatus& status) {
     if (StateName(status.state()) == state || options_.quiet) return;

@@ -23,12 +23,15 @@ namespace {
 
 constexpr size_t kMaxFirstLine = 4096;
 
-// The last lines of a log, for people.
+// What a daemon said last: the lines meant for people (those that are no JSON) at the log's end, else its last lines.
 std::string LogTail(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok() || text->empty()) return "it wrote no log";
   std::vector<std::string> lines = absl::StrSplit(*text, '\n', absl::SkipWhitespace());
-  if (lines.size() > 5) lines.erase(lines.begin(), lines.end() - 5);
+  size_t from = lines.size();
+  while (from > 0 && lines.size() - from < 5 && lines[from - 1][0] != '{') --from;
+  if (from == lines.size()) from = lines.size() > 5 ? lines.size() - 5 : 0;
+  lines.erase(lines.begin(), lines.begin() + static_cast<long>(from));
   return absl::StrCat("the end of its log:\n  ", absl::StrJoin(lines, "\n  "));
 }
 

@@ -219,7 +219,7 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
 
 TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
   for (const char* set :
-       {"kind=dpo", "profile=laptop", "run.deterministic=true", "run.priority=1", "model.digest=ab", "model.dtype=bfloat16", "model.chat_template=t.j2",
+       {"kind=dpo", "profile=laptop", "run.deterministic=true", "run.priority=1", "model.digest=ab", "model.dtype=bfloat16", "data.order.on_bad_row=skip", "queue.keep.restore=requeue", "limits.tokens=5",
         "model.reference=/ref", "data.order.sampler=levels", "rollout.engine.kind=vllm", "rollout.sampling.top_p=0.9", "rollout.sampling.top_k=5",
         "rollout.environment.name=gym", "rollout.environment.max_turns=2", "reward.rewards.0.granularity=group", "reward.sandbox.cpu=2",
         "trainer.batching.recompute_activations=true", "trainer.parallel.tensor=2", "trainer.parallel.data=2", "queue.keep.durability=full",
@@ -244,6 +244,16 @@ TEST(JobFile, MissingFilesAreToldAtTheirValue) {
   EXPECT_THAT(Lines(file), ElementsAre("job.yaml:2:15 SLUICE-CONFIG-0012 model.path: no directory m",
                                        "job.yaml:4:27 SLUICE-CONFIG-0012 data.train.0.path: no file rows.jsonl"));
   EXPECT_THAT(ReadJobFile("/nowhere/job.yaml").problems, ElementsAre(::testing::Field(&ConfigProblem::number, 1)));
+}
+
+TEST(JobFile, EveryExampleLoads) {
+  int examples = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(SLUICE_SOURCE_DIR) + "/configs/examples")) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++examples;
+    EXPECT_THAT(Lines(ReadJobFile(entry.path().string(), {.check_paths = false})), ElementsAre()) << entry.path();
+  }
+  EXPECT_GT(examples, 0);
 }
 
 TEST(JobFile, AllProblemsComeAtOnceInOrderAndAtMostTwenty) {

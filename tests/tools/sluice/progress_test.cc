@@ -57,6 +57,18 @@ TEST(Progress, TheWallLimitEndsARunToo) {
   EXPECT_THAT(progress.RewardLine(), HasSubstr("▁▁▁"));
 }
 
+TEST(Progress, ASupervisedJobShowsItsLoss) {
+  job::v1::JobSpec spec = Spec();
+  spec.set_kind("sft");
+  Progress progress(false);
+  progress.SetSpec(spec);
+  job::v1::StepReport step;
+  (*step.mutable_values())["loss"] = 2.5;
+  progress.Add(step);
+  EXPECT_EQ(progress.LogLine(), "step 1/10  loss 2.500");
+  EXPECT_THAT(progress.RewardLine(), HasSubstr("loss 2.50 -> 2.50"));
+}
+
 TEST(Progress, DurationsAndCountsAreShort) {
   EXPECT_EQ(ShortDuration(64), "1m04s");
   EXPECT_EQ(ShortDuration(3720), "1h02m");
