@@ -81,7 +81,7 @@ std::vector<Command> LocalCommands() {
          };
        }},
       {"ckpt", "init", "Make a model directory with random weights, from a config.json and a seed.",
-       "  sluice ckpt init configs/models/digits --seed 1 -o /tmp/model",
+       "  sluice ckpt init configs/examples/digits --seed 1 -o /tmp/model",
        [](CLI::App* app) {
          auto o = std::make_shared<InitOptions>();
          app->add_option("CONFIG_DIR", o->config, "directory with config.json and the tokenizer")->required();
