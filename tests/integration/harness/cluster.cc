@@ -124,7 +124,9 @@ absl::StatusOr<Finished> Cluster::Sluice(std::vector<std::string> args, absl::Du
 }
 
 absl::StatusOr<std::unique_ptr<Process>> Cluster::StartSluice(std::vector<std::string> args) {
-  return Process::Start(SluiceOptions(std::move(args)));
+  Process::Options options = SluiceOptions(std::move(args));
+  options.log.clear();
+  return Process::Start(options);
 }
 
 }  // namespace sluice::integration

@@ -55,7 +55,7 @@ class Cluster {
 
   // The CLI against this controller, with its `exit`, `out` and `err`.
   absl::StatusOr<Finished> Sluice(std::vector<std::string> args, absl::Duration timeout = absl::Seconds(60));
-  // The same, not waited for.
+  // The same, not waited for; what it says on stderr comes with stdout.
   absl::StatusOr<std::unique_ptr<Process>> StartSluice(std::vector<std::string> args);
 
  private:

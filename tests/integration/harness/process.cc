@@ -60,8 +60,9 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
   args.insert(args.end(), options.args.begin(), options.args.end());
   std::vector<std::string> env = Environment(options.env);
   const std::vector<char*> argv = Pointers(args), envp = Pointers(env);
-  const int log = open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (log < 0) return ErrnoStatus(errno, options.log);
+  const bool merged = options.log.empty();
+  const int log = merged ? -1 : open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (!merged && log < 0) return ErrnoStatus(errno, options.log);
   int out[2];
   if (pipe2(out, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const pid_t parent = getpid();
@@ -75,14 +76,14 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     dup2(out[1], STDOUT_FILENO);
-    dup2(log, STDERR_FILENO);
+    dup2(merged ? out[1] : log, STDERR_FILENO);
     const bool there = options.working_dir.empty() || chdir(options.working_dir.c_str()) == 0;
     if (getppid() == parent && there) execve(argv[0], argv.data(), envp.data());
     _exit(127);
   }
   const int error = errno;
   close(out[1]);
-  close(log);
+  if (!merged) close(log);
   if (pid < 0) {
     close(out[0]);
     return ErrnoStatus(error, "fork");

@@ -12,7 +12,7 @@
 
 namespace sluice::integration {
 
-// A child process. Its stdout comes through a pipe, its stderr is appended to a file. It dies with the thread that started
+// A child process. Its stdout comes through a pipe, its stderr is appended to a file, or comes with it. It dies with the thread that started
 // it, and with this object. Nothing here waits by sleeping: exits and output are waited for as such.
 class Process {
  public:
@@ -20,7 +20,7 @@ class Process {
     std::string binary;                      // Of SLUICE_BIN_DIR, by name, or an absolute path.
     std::vector<std::string> args;
     std::map<std::string, std::string> env;  // Over the test's own.
-    std::string log;                         // Path for stderr.
+    std::string log;                         // Path for stderr; empty: it goes with stdout.
     std::string working_dir;                 // Empty: the test's.
   };
 

@@ -1,0 +1,269 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/rpc/client.h"
+#include "common/testing/data.h"
+#include "sluice/registry/v1/registry.pb.h"
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+// What people and other programs get wrong is said with its code, its place and what to do, and nothing is lost by it.
+namespace sluice::integration {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+constexpr absl::Duration kLong = absl::Minutes(1);
+constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
+
+// Job files. ----------------------------------------------------------------------------------------------------------
+
+class JobFileTest : public testing::Test {
+ protected:
+  // `sluice config validate` of the example with one line changed.
+  Finished Validate(const std::string& line, const std::string& instead) {
+    std::string text = *ReadFile(kDigits);
+    const size_t at = text.find(line);
+    EXPECT_NE(at, std::string::npos) << line;
+    text.replace(at, line.size(), instead);
+    const std::string file = cluster_.dir() + "/bad.yaml";
+    EXPECT_EQ(WriteFileAtomic(file, text), absl::OkStatus());
+    const auto finished = RunToEnd({.binary = "sluice", .args = {"config", "validate", file}, .log = cluster_.dir() + "/validate.log"}, kLong);
+    EXPECT_EQ(finished.status(), absl::OkStatus());
+    return finished.value_or(Finished{});
+  }
+
+  Cluster cluster_;  // Not started: its folder is what is needed.
+};
+
+TEST_F(JobFileTest, AMisspeltKeyIsNamedWithItsPlaceAndTheNearestKey) {
+  const Finished finished = Validate("max_steps:", "max_stepz:");
+  EXPECT_EQ(finished.exit, 2);
+  EXPECT_THAT(finished.err, ContainsRegex("bad.yaml:[0-9]+:[0-9]+ SLUICE-CONFIG-0003 .*max_stepz.*max_steps"));
+}
+
+TEST_F(JobFileTest, AValueOfAnotherTypeIsNamedWithItsPlace) {
+  const Finished finished = Validate("groups_per_step: 32", "groups_per_step: many");
+  EXPECT_EQ(finished.exit, 2);
+  EXPECT_THAT(finished.err, ContainsRegex("bad.yaml:[0-9]+:[0-9]+ SLUICE-CONFIG-0005 .*many"));
+}
+
+TEST_F(JobFileTest, AModelDirectoryThatIsNotThereIsNamedWithItsPlace) {
+  const Finished finished = Validate("init: {config: digits, seed: 1}", "path: /no/such/model");
+  EXPECT_EQ(finished.exit, 2);
+  EXPECT_THAT(finished.err, ContainsRegex("bad.yaml:[0-9]+:[0-9]+ SLUICE-CONFIG-0012 .*/no/such/model"));
+}
+
+// Files that a job reads. ---------------------------------------------------------------------------------------------
+
+class FilesTest : public testing::Test {
+ protected:
+  // The job fails, and says why in `message`.
+  void ExpectFailure(std::vector<std::string> sets, const testing::Matcher<std::string>& message) {
+    ASSERT_EQ(cluster_.Start(), absl::OkStatus());
+    const auto job = SubmitDigits(&cluster_, 3, std::move(sets));
+    if (!job.ok()) {  // Some things are seen before it is taken.
+      EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(job.status().message()), message);
+      return;
+    }
+    const auto end = (*job)->AwaitEnd(kLong);
+    ASSERT_EQ(end.status(), absl::OkStatus());
+    EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
+    EXPECT_THAT(end->code(), testing::StartsWith("SLUICE-"));
+    EXPECT_THAT(end->message(), message);
+    const common::v1::Ledger& ledger = end->result().ledger();
+    int64_t dropped = 0;
+    for (const auto& [reason, count] : ledger.dropped()) dropped += count;
+    EXPECT_EQ(ledger.accepted(), ledger.durable() + ledger.applied() + ledger.live() + dropped) << ledger.DebugString();
+  }
+
+  // A copy of a good model with one file replaced.
+  std::string ModelWith(const std::string& file, const std::string& bytes) {
+    const std::string dir = cluster_.dir() + "/model";
+    std::filesystem::create_directory(dir);
+    for (const char* name : {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}) {
+      EXPECT_EQ(WriteFileAtomic(absl::StrCat(dir, "/", name), name == file ? bytes : *ReadFile(Model(name))), absl::OkStatus());
+    }
+    return dir;
+  }
+  static std::string Model(const std::string& file) { return testing_data::Path("models/qwen3-tiny/" + file); }
+
+  void ExpectModelFailure(const std::string& file, const std::string& bytes, const testing::Matcher<std::string>& message) {
+    const std::string dir = ModelWith(file, bytes);
+    const std::string yaml = cluster_.dir() + "/job.yaml";
+    std::string text = *ReadFile(kDigits);
+    const std::string init = "init: {config: digits, seed: 1}";
+    text.replace(text.find(init), init.size(), "path: " + dir);
+    text.replace(text.find("digits/train.jsonl"), std::strlen("digits/train.jsonl"), SLUICE_SOURCE_DIR "/configs/examples/digits/train.jsonl");
+    ASSERT_EQ(WriteFileAtomic(yaml, text), absl::OkStatus());
+    ASSERT_EQ(cluster_.Start(), absl::OkStatus());
+    const auto job = Job::Submit(&cluster_, yaml, {"limits.max_steps=3", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints")});
+    ASSERT_EQ(job.status(), absl::OkStatus());
+    const auto end = (*job)->AwaitEnd(kLong);
+    ASSERT_EQ(end.status(), absl::OkStatus());
+    EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
+    EXPECT_THAT(end->code(), testing::StartsWith("SLUICE-"));
+    EXPECT_THAT(end->message(), message);
+  }
+
+  static std::string Safetensors(const std::string& header, size_t data_bytes) {
+    const uint64_t size = header.size();
+    return std::string(reinterpret_cast<const char*>(&size), sizeof size) + header + std::string(data_bytes, '\0');
+  }
+
+  Cluster cluster_;
+};
+
+TEST_F(FilesTest, ABrokenJsonLineFailsTheJobWithFileLineAndColumn) {
+  const std::string file = cluster_.dir() + "/broken.jsonl";
+  ASSERT_EQ(WriteFileAtomic(file, "{\"digits\": \"1234\"}\n{\"digits\": \"12\n"), absl::OkStatus());
+  ExpectFailure({"data.train.0.path=" + file}, ContainsRegex("broken.jsonl:2:[0-9]+"));
+}
+
+TEST_F(FilesTest, APromptLongerThanTheContextIsDroppedAndCounted) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) absl::StrAppend(&text, "{\"digits\": \"", i % 4 == 0 ? "123456789012" : "4821", "\"}\n");
+  const std::string file = cluster_.dir() + "/long.jsonl";
+  ASSERT_EQ(WriteFileAtomic(file, text), absl::OkStatus());
+  ASSERT_EQ(cluster_.Start(), absl::OkStatus());
+  const auto job = SubmitDigits(&cluster_, 12, {"data.train.0.path=" + file});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_GT(end->result().ledger().dropped().at("prompt_too_long"), 0);
+  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+}
+
+TEST_F(FilesTest, ATruncatedModelFailsTheJobWithItsFile) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
+  const std::string whole = *ReadFile(Model("model.safetensors"));
+  ExpectModelFailure("model.safetensors", whole.substr(0, whole.size() / 2), HasSubstr("model.safetensors"));
+}
+
+TEST_F(FilesTest, TensorsThatOverlapFailTheJobWithTheirFile) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
+  ExpectModelFailure("model.safetensors",
+                     Safetensors(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12),
+                     AllOf(HasSubstr("model.safetensors"), ContainsRegex("overlap|[4-8]")));
+}
+
+TEST_F(FilesTest, AHeaderThatClaimsATerabyteFailsTheJobWithItsLimit) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
+  const uint64_t size = uint64_t{1} << 40;
+  ExpectModelFailure("model.safetensors", std::string(reinterpret_cast<const char*>(&size), sizeof size) + "{}",
+                     AllOf(HasSubstr("model.safetensors"), HasSubstr("header")));
+}
+
+TEST_F(FilesTest, AnUnsupportedArchitectureFailsTheJobWithItsName) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
+  ExpectModelFailure("config.json", R"({"architectures":["BertForMaskedLM"],"model_type":"bert","hidden_size":64})",
+                     AllOf(HasSubstr("Bert"), HasSubstr("config.json")));
+}
+
+// Daemons. ------------------------------------------------------------------------------------------------------------
+
+TEST(DaemonsTest, AUsedPortIsNamed) {
+  Cluster cluster({.rollouts = 0, .rewards = 0, .trainer = false});
+  ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
+  const auto second = RunToEnd({.binary = "sluice-controller",
+                                .args = {"--listen", cluster.address("controller-0"), "--data-dir", cluster.dir() + "/other"},
+                                .log = cluster.dir() + "/second.log"}, kLong);
+  ASSERT_EQ(second.status(), absl::OkStatus());
+  EXPECT_EQ(second->exit, 1);
+  EXPECT_THAT(second->err, AllOf(HasSubstr("error SLUICE-RPC-"), HasSubstr(cluster.address("controller-0")), HasSubstr("hint: ")));
+}
+
+TEST(DaemonsTest, ASecondDaemonOnOneDataDirectoryIsRefused) {
+  Cluster cluster({.rollouts = 0, .rewards = 0, .trainer = false});
+  ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
+  const std::string dir = cluster.dir() + "/controller-0";
+  const auto second = RunToEnd({.binary = "sluice-controller", .args = {"--listen", "127.0.0.1:0", "--data-dir", dir},
+                                .log = cluster.dir() + "/second.log"}, kLong);
+  ASSERT_EQ(second.status(), absl::OkStatus());
+  EXPECT_EQ(second->exit, 1);
+  EXPECT_THAT(second->err, AllOf(HasSubstr("error"), HasSubstr(dir), HasSubstr(absl::StrCat(cluster.process("controller-0").pid()))));
+}
+
+TEST(DaemonsTest, ADaemonOfAnotherProtocolIsRefusedAtRegister) {
+  Cluster cluster({.rollouts = 0, .rewards = 0, .trainer = false});
+  ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
+  registry::v1::RegisterRequest request;
+  request.set_daemon("rollout-7");
+  request.set_role(rpc::v1::ROLE_ROLLOUT);
+  request.set_boot(std::string(16, 'b'));
+  request.set_protocol_min(2);
+  request.set_protocol_max(3);
+  registry::v1::RegisterResponse response;
+  const absl::Status status = rpc::Call(cluster.controller(), request, &response);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_EQ(ReasonOf(status), "PROTOCOL");
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("2"), HasSubstr("1")));
+}
+
+// Ctrl-C. -------------------------------------------------------------------------------------------------------------
+
+// Lines up to the first with `text`.
+absl::Status ReadUntil(Process* process, const std::string& text) {
+  std::vector<std::string> seen;
+  while (true) {
+    const auto line = process->ReadLine(kLong);
+    if (!line.ok()) return Annotate(line.status(), absl::StrCat("no \"", text, "\" in: ", absl::StrJoin(seen, "\n")));
+    if (line->find(text) != std::string::npos) return absl::OkStatus();
+    seen.push_back(*line);
+  }
+}
+
+TEST(CtrlCTest, WhileWatchingDetachesAndTheJobGoesOn) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = SubmitDigits(&cluster, 100000);
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto watch = cluster.StartSluice({"job", "watch", (*job)->id()});
+  ASSERT_EQ(watch.status(), absl::OkStatus());
+  ASSERT_EQ(ReadUntil(watch->get(), "step "), absl::OkStatus());
+
+  (*watch)->Signal(SIGINT);
+  const auto rest = (*watch)->ReadAll(kLong);
+  ASSERT_EQ(rest.status(), absl::OkStatus());
+  EXPECT_THAT(*rest, HasSubstr("the job runs on"));
+  EXPECT_EQ((*watch)->Await(kLong).value_or(-1), 130);
+  EXPECT_EQ((*job)->AwaitStep((*job)->steps() + 5, kLong), absl::OkStatus());
+
+  const auto cancel = cluster.Sluice({"job", "cancel", (*job)->id()});
+  ASSERT_EQ(cancel.status(), absl::OkStatus());
+  EXPECT_EQ(cancel->exit, 0) << cancel->err;
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_CANCELLED) << Text(*end);
+  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+}
+
+TEST(CtrlCTest, OnceInRunCancelsTheJobAndEndsItsDaemons) {
+  Cluster cluster;  // Not started: `run` has daemons of its own, in this folder.
+  const std::string data = cluster.dir() + "/run";
+  const auto run = Process::Start({.binary = "sluice",
+                                   .args = {"run", kDigits, "--data-dir", data, "-o", "json", "--set", "limits.max_steps=100000", "--set",
+                                            "queue.groups_per_step=4", "--set", absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")}});
+  ASSERT_EQ(run.status(), absl::OkStatus());
+  ASSERT_EQ(ReadUntil(run->get(), "step "), absl::OkStatus());
+
+  (*run)->Signal(SIGINT);
+  const auto rest = (*run)->ReadAll(kLong);  // Ends when the last process that holds the pipe has.
+  ASSERT_EQ(rest.status(), absl::OkStatus());
+  EXPECT_THAT(*rest, AllOf(HasSubstr("cancelling the job"), HasSubstr("\"state\": \"CANCELLED\"")));
+  EXPECT_EQ((*run)->Await(kLong).value_or(-1), 130);
+}
+
+}  // namespace
+}  // namespace sluice::integration

@@ -1,0 +1,49 @@
+#include <gtest/gtest.h>
+
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+namespace sluice::integration {
+namespace {
+
+constexpr absl::Duration kLong = absl::Minutes(1);
+
+// SIGTERM in the middle of a job, one role after the other.
+class DrainTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(DrainTest, ADaemonEndsWithZeroAndTheJobGoesOnWithItsSuccessor) {
+  const std::string id = GetParam();
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = SubmitDigits(&cluster, 60);
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(3, kLong), absl::OkStatus());
+  const auto exit = cluster.Terminate(id, kLong);
+  ASSERT_EQ(exit.status(), absl::OkStatus());
+  EXPECT_EQ(*exit, 0) << cluster.Log(id);
+  ASSERT_LT((*job)->steps(), 55);
+
+  ASSERT_EQ(cluster.Start(id), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, DrainTest, testing::Values("controller-0", "reward-0", "rollout-0", "trainer-0"), [](const auto& info) {
+  const std::string id = info.param;
+  return id.substr(0, id.find('-'));
+});
+
+TEST(IdleTest, AnIdleFleetEndsWithZero) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  for (const std::string& id : cluster.ids()) {
+    const auto exit = cluster.Terminate(id, kLong);
+    ASSERT_EQ(exit.status(), absl::OkStatus()) << id;
+    EXPECT_EQ(*exit, 0) << id << cluster.Log(id);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::integration
