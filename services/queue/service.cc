@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/rpc/buffer.h"
 #include "common/rpc/status.h"
 #include "services/queue/convert.h"
 #include "services/queue/jobs.h"
@@ -156,14 +157,28 @@ class QueueServer::Impl final : public Base {
     });
   }
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(grpc::CallbackServerContext*) override { return new PutReactor(jobs_); }
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext*, const grpc::ByteBuffer* request) override {
-    return new GetReactor(jobs_, *request);
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(grpc::CallbackServerContext*) override {
+    const auto stream = rpc::MakeStream<PutStream>(jobs_);
+    stream->StartReading();
+    return stream.get();
+  }
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext*, const grpc::ByteBuffer* bytes) override {
+    const auto stream = rpc::MakeStream<GetStream>();
+    v1::GetRequest request;
+    grpc::ByteBuffer copy = *bytes;  // Shares the slices; reading uses it up.
+    absl::Status status = rpc::FromBuffer(&copy, &request);
+    if (status.ok()) {
+      absl::StatusOr<std::deque<grpc::ByteBuffer>> frames = ReadFrames(jobs_, request);
+      status = frames.status();
+      for (size_t i = 0; frames.ok() && i < frames->size(); ++i) stream->Send(std::move((*frames)[i]));
+    }
+    stream->End(status);
+    return stream.get();
   }
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*, const v1::WatchRequest* request) override {
-    const std::shared_ptr<WatchReactor> reactor = WatchReactor::Make();
-    if (absl::Status status = StartWatch(request->call(), reactor); !status.ok()) reactor->End(rpc::ToGrpcStatus(status));
-    return reactor.get();
+    const auto stream = rpc::MakeStream<WatchStream>();
+    if (absl::Status status = StartWatch(request->call(), stream); !status.ok()) stream->End(status);
+    return stream.get();
   }
 
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) {
@@ -175,7 +190,7 @@ class QueueServer::Impl final : public Base {
   }
 
   void Shut() {
-    std::set<std::shared_ptr<WatchReactor>> open;
+    std::set<std::shared_ptr<WatchStream>> open;
     {
       MutexLock lock(&mu_);
       if (shut_) return;
@@ -184,7 +199,7 @@ class QueueServer::Impl final : public Base {
       open = watches_;
     }
     beats_.join();
-    for (const auto& watch : open) watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the queue is shutting down"));
+    for (const auto& watch : open) watch->End(absl::UnavailableError("the queue is shutting down"));
   }
 
  private:
@@ -236,17 +251,17 @@ class QueueServer::Impl final : public Base {
     return reactor;
   }
 
-  absl::Status StartWatch(const common::v1::Call& call, const std::shared_ptr<WatchReactor>& reactor) {
+  absl::Status StartWatch(const common::v1::Call& call, const std::shared_ptr<WatchStream>& stream) {
     SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(call));
     SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
     SLUICE_RETURN_IF_ERROR(runner->Look([&](const Job& job, Instant) { return job.Known(from.caller); }));
     {
       MutexLock lock(&mu_);
       if (shut_) return absl::UnavailableError("the queue is shutting down");
-      watches_.insert(reactor);
+      watches_.insert(stream);
     }
-    const std::weak_ptr<WatchReactor> weak = reactor;
-    reactor->Follow(runner, from.caller, [this, weak] {
+    const std::weak_ptr<WatchStream> weak = stream;
+    WatchStream::Follow(stream, runner, from.caller, [this, weak] {
       MutexLock lock(&mu_);
       watches_.erase(weak.lock());
     });
@@ -255,7 +270,7 @@ class QueueServer::Impl final : public Base {
 
   void BeatLoop() {
     while (true) {
-      std::set<std::shared_ptr<WatchReactor>> open;
+      std::set<std::shared_ptr<WatchStream>> open;
       {
         MutexLock lock(&mu_);
         if (!shut_) stop_.WaitFor(&mu_, kBeat);
@@ -271,7 +286,7 @@ class QueueServer::Impl final : public Base {
   Mutex mu_;
   CondVar stop_;
   bool shut_ ABSL_GUARDED_BY(mu_) = false;
-  std::set<std::shared_ptr<WatchReactor>> watches_ ABSL_GUARDED_BY(mu_);
+  std::set<std::shared_ptr<WatchStream>> watches_ ABSL_GUARDED_BY(mu_);
   std::thread beats_;
 };
 

@@ -1,50 +1,28 @@
 #include "services/queue/streams.h"
 
-#include <grpcpp/impl/codegen/proto_utils.h>
-
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/failpoint.h"
 #include "common/base/status.h"
+#include "common/rpc/buffer.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/payload.h"
-#include "common/rpc/status.h"
 #include "services/queue/convert.h"
 
 namespace sluice::queue {
 namespace {
 constexpr size_t kAimHeaderBytes = 128 << 10;
-
-template <typename Message>
-grpc::ByteBuffer Encode(const Message& message) {
-  grpc::ByteBuffer bytes;
-  bool own = false;
-  SLUICE_CHECK(grpc::SerializationTraits<Message>::Serialize(message, &bytes, &own).ok());
-  return bytes;
-}
 }  // namespace
 
-// Put. ----------------------------------------------------------------------------------------------------------------
-
-void PutReactor::OnReadDone(bool ok) {
-  if (!ok) return Finish(grpc::Status::OK);  // The writer is done, or gone.
-  absl::StatusOr<v1::PutAck> ack = Store();
-  if (!ack.ok()) return Finish(rpc::ToGrpcStatus(ack.status()));
-  out_ = Encode(*ack);
-  StartWrite(&out_);
+void PutStream::Received(grpc::ByteBuffer& message) {
+  const absl::StatusOr<v1::PutAck> ack = Store(message);
+  if (!ack.ok()) return End(ack.status());
+  Send(rpc::ToBuffer(*ack));
 }
 
-void PutReactor::OnWriteDone(bool ok) {
-  if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the writer is gone"));
-  in_.Clear();
-  StartRead(&in_);
-}
-
-absl::StatusOr<v1::PutAck> PutReactor::Store() {
+absl::StatusOr<v1::PutAck> PutStream::Store(const grpc::ByteBuffer& message) {
   rpc::Frame frame;
   v1::PutHeader header;
-  SLUICE_RETURN_IF_ERROR(rpc::DecodeFrame(in_, &frame));
+  SLUICE_RETURN_IF_ERROR(rpc::DecodeFrame(message, &frame));
   SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
   if (runner_ == nullptr) {
     SLUICE_ASSIGN_OR_RETURN(From from, FromProto(header.call()));
@@ -77,8 +55,6 @@ absl::StatusOr<v1::PutAck> PutReactor::Store() {
   }
   return ack;
 }
-
-// Get. ----------------------------------------------------------------------------------------------------------------
 
 absl::StatusOr<std::deque<grpc::ByteBuffer>> ReadFrames(JobTable* jobs, const v1::GetRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(request.call()));
@@ -126,70 +102,34 @@ absl::StatusOr<std::deque<grpc::ByteBuffer>> ReadFrames(JobTable* jobs, const v1
   return frames;
 }
 
-GetReactor::GetReactor(JobTable* jobs, const grpc::ByteBuffer& bytes) {
-  v1::GetRequest request;
-  grpc::ByteBuffer copy = bytes;  // Shares the slices; parsing empties it.
-  absl::Status status;
-  if (grpc::SerializationTraits<v1::GetRequest>::Deserialize(&copy, &request).ok()) {
-    absl::StatusOr<std::deque<grpc::ByteBuffer>> frames = ReadFrames(jobs, request);
-    status = frames.status();
-    if (frames.ok()) frames_ = *std::move(frames);
-  } else {
-    status = absl::InvalidArgumentError("not a GetRequest");
-  }
-  end_ = rpc::ToGrpcStatus(status);
-  Next();
-}
-
-void GetReactor::Next() {
-  if (frames_.empty()) return Finish(end_);
-  StartWrite(&frames_.front());
-}
-
-void GetReactor::OnWriteDone(bool ok) {
-  if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the reader is gone"));
-  frames_.pop_front();
-  Next();
-}
-
-// Watch. --------------------------------------------------------------------------------------------------------------
-
-std::shared_ptr<WatchReactor> WatchReactor::Make() {
-  auto reactor = std::make_shared<WatchReactor>();
-  reactor->self_ = reactor;
-  return reactor;
-}
-
-void WatchReactor::Follow(std::shared_ptr<JobRunner> runner, Caller caller, std::function<void()> ended) {
-  runner_ = std::move(runner);
-  caller_ = std::move(caller);
-  ended_ = std::move(ended);
-  queue_incarnation_ = runner_->queue_incarnation();
-  const std::weak_ptr<WatchReactor> weak = weak_from_this();
-  watcher_ = runner_->AddWatcher([weak](const WatchUpdate& update) {
-    if (const auto reactor = weak.lock()) reactor->Take(update);
+void WatchStream::Follow(const std::shared_ptr<WatchStream>& stream, std::shared_ptr<JobRunner> runner, Caller caller, std::function<void()> closed) {
+  stream->runner_ = std::move(runner);
+  stream->caller_ = std::move(caller);
+  stream->closed_ = std::move(closed);
+  stream->watcher_ = stream->runner_->AddWatcher([weak = std::weak_ptr<WatchStream>(stream)](const WatchUpdate& update) {
+    if (const auto alive = weak.lock()) alive->Take(update);
   });
 }
 
-void WatchReactor::Take(const WatchUpdate& update) {
+void WatchStream::Take(const WatchUpdate& update) {
   MutexLock lock(&mu_);
   if (update.state) {
-    pending_.set_trainer(update.state->trainer);
-    pending_.set_version(update.state->version);
-    pending_.set_end(update.state->end);
-    pending_.set_phase(static_cast<v1::Phase>(update.state->phase));
-    pending_.clear_published();
-    for (const Loaded& loaded : update.state->published) ToProto(loaded, pending_.add_published());
+    next_.set_trainer(update.state->trainer);
+    next_.set_version(update.state->version);
+    next_.set_end(update.state->end);
+    next_.set_phase(static_cast<v1::Phase>(update.state->phase));
+    next_.clear_published();
+    for (const Loaded& loaded : update.state->published) ToProto(loaded, next_.add_published());
   }
   bool news = update.state.has_value();
   for (const CancelHint& hint : update.cancel) {
     if (hint.worker != caller_.worker) continue;
-    ToProto(hint.ref, pending_.add_cancel()->mutable_ref());
-    pending_.mutable_cancel(pending_.cancel_size() - 1)->set_reason(hint.reason);
+    ToProto(hint.ref, next_.add_cancel()->mutable_ref());
+    next_.mutable_cancel(next_.cancel_size() - 1)->set_reason(hint.reason);
     news = true;
   }
   for (const Alarm& alarm : update.alarms) {
-    common::v1::Event& event = *pending_.add_alarms();
+    common::v1::Event& event = *next_.add_alarms();
     event.set_seq(update.sequence);
     event.set_severity(common::v1::SEVERITY_ALARM);
     event.set_code(alarm.code);
@@ -197,51 +137,30 @@ void WatchReactor::Take(const WatchUpdate& update) {
     news = true;
   }
   if (!news) return;
-  pending_.set_queue_incarnation(queue_incarnation_);
-  has_pending_ = true;
-  WriteNext();
+  next_.set_queue_incarnation(runner_->queue_incarnation());
+  news_ = true;
+  if (pending() == 0) Flush();
 }
 
-void WatchReactor::Beat() {
+void WatchStream::Beat() {
   MutexLock lock(&mu_);
-  if (writing_ || has_pending_ || finished_) return;
-  pending_.Clear();
-  has_pending_ = true;
-  WriteNext();
+  if (pending() == 0) Flush();
 }
 
-void WatchReactor::WriteNext() {
-  if (writing_ || finished_ || !has_pending_) return;
-  current_.Swap(&pending_);
-  pending_.Clear();
-  has_pending_ = false;
-  writing_ = true;
-  StartWrite(&current_);
+void WatchStream::Flush() {
+  Send(std::move(next_));
+  next_ = v1::WatchResponse();
+  news_ = false;
 }
 
-void WatchReactor::OnWriteDone(bool ok) {
+void WatchStream::Sent() {
   MutexLock lock(&mu_);
-  writing_ = false;
-  if (finished_) return Finish(final_);
-  if (!ok) {
-    finished_ = true;
-    return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the watcher is gone"));
-  }
-  WriteNext();
+  if (news_ && pending() == 0) Flush();
 }
 
-void WatchReactor::End(grpc::Status status) {
-  MutexLock lock(&mu_);
-  if (finished_) return;
-  finished_ = true;
-  if (!writing_) Finish(status);
-  final_ = std::move(status);
-}
-
-void WatchReactor::OnDone() {
+void WatchStream::Closed() {
   if (runner_ != nullptr) runner_->RemoveWatcher(watcher_);
-  if (ended_) ended_();
-  self_.reset();
+  if (closed_) closed_();
 }
 
 }  // namespace sluice::queue

@@ -142,7 +142,7 @@ class Job {
     auto operator<=>(const TaskKey&) const = default;
   };
 
-  // job.cc: callers, jobs, time.
+  // job.cc, job_calls.cc: jobs, callers, leases, time, waiting.
   void Dispatch(const Event& event);
   template <typename T>
   void Finish(uint64_t call, absl::StatusOr<T> answer);
@@ -181,7 +181,6 @@ class Job {
   void MoveSlot(Group& group, int64_t step);
   void AddIndexes(const Group& group);
   void RemoveIndexes(const Group& group);
-  WaitEdge AdmitEdge(const Caller& caller, Instant since) const;
 
   // job_put.cc: what rollouts write.
   PutAnswer OnPut(const Caller& caller, const Put& input);
@@ -214,9 +213,8 @@ class Job {
   absl::Status PutTask(const Caller& caller, const Record& record, Group& group, bool* repeat);
   void FinishTask(Group& group, uint32_t member, uint32_t task);
   void FailTask(Group& group, uint32_t member, uint32_t task, bool use_try, absl::Duration not_before, const std::string& cause);
-  WaitEdge TaskEdge(const Caller& caller, Instant since) const;
 
-  // job_batch.cc: the cut, training, versions.
+  // job_cut.cc, job_batch.cc: the cut, handing out, training, versions.
   void OnAcquire(const Event& event, const AcquireBatch& input);
   std::optional<Reply> TryAcquire(const Caller& caller, const AcquireBatch& input);
   void Fill(int64_t k, bool stream);
@@ -236,6 +234,10 @@ class Job {
   void MakeDurable(int64_t version);
   std::string HashAt(int64_t version) const;
   void CountApplied(const Batch& batch, int sign);
+
+  // job_edges.cc: what a call waits on, `since` when.
+  WaitEdge AdmitEdge(const Caller& caller, Instant since) const;
+  WaitEdge TaskEdge(const Caller& caller, Instant since) const;
   WaitEdge BatchEdge(const Caller& caller, int64_t k, Instant since) const;
   WaitEdge GroupEdge(const Node& waiter, const Group& group, Instant since) const;
 

@@ -134,18 +134,6 @@ StatsAnswer Job::Stats() const {
   return stats;
 }
 
-std::vector<WaitEdge> Job::Explain(Instant now) const {
-  std::vector<WaitEdge> edges;
-  for (const Parked& parked : parked_) {
-    WaitEdge edge = std::holds_alternative<Admit>(parked.input)        ? AdmitEdge(parked.caller, parked.since)
-                    : std::holds_alternative<LeaseTasks>(parked.input) ? TaskEdge(parked.caller, parked.since)
-                                                                       : BatchEdge(parked.caller, std::get<AcquireBatch>(parked.input).k, parked.since);
-    edge.since = now - parked.since;
-    edges.push_back(std::move(edge));
-  }
-  return edges;
-}
-
 std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant now) const {
   std::vector<PeekRow> rows;
   const auto add = [&](PeekRow row) {

@@ -272,23 +272,4 @@ void Job::FailTask(Group& group, uint32_t index, uint32_t t, bool use_try, absl:
   DropMember(group, index, "unscorable");
 }
 
-WaitEdge Job::TaskEdge(const Caller& caller, Instant since) const {
-  WaitEdge edge{.waiter = {NodeKind::kCall, "LeaseTasks", caller.worker}, .on = {NodeKind::kJob, options_.id, ""}, .since = now_ - since};
-  if (!delayed_.empty()) {
-    const TaskKey& key = delayed_.begin()->second;
-    const Group& group = *groups_.at(key.group);
-    edge.on = {NodeKind::kTask, absl::StrCat(group.id.hex(), "/", key.member, "/", spec_.tasks[key.task].name), ""};
-    edge.cause = absl::StrCat("the task is tried again later: ", group.members[key.member].tasks[key.task].cause);
-    edge.next = "it is ready";
-    edge.next_in = delayed_.begin()->first - now_;
-  } else if (open_.empty()) {
-    edge.cause = "no group is open";
-    edge.next = "a rollout is admitted";
-  } else {
-    const Group& group = *groups_.at(open_.begin()->second);
-    edge = GroupEdge(edge.waiter, group, since);
-  }
-  return edge;
-}
-
 }  // namespace sluice::queue

@@ -1,0 +1,147 @@
+#include "absl/strings/str_cat.h"
+#include "services/queue/core/job.h"
+
+// What waits for what, in words: the edges that parked calls end with and that Explain shows.
+namespace sluice::queue {
+
+WaitEdge Job::AdmitEdge(const Caller& caller, Instant since) const {
+  WaitEdge edge{.waiter = {NodeKind::kCall, "Admit", caller.worker}, .since = now_ - since};
+  if (!failure_.ok()) {
+    edge.on = {NodeKind::kJob, options_.id, ""};
+    edge.cause = std::string(failure_.message());
+    return edge;
+  }
+  if (phase_ == Phase::kHold) {
+    edge.on = {NodeKind::kJob, options_.id, ""};
+    edge.cause = "the job is on hold";
+    edge.hint = "resume the job";
+    return edge;
+  }
+  if (restored_ < 0) {
+    edge.on = {NodeKind::kDaemon, "trainer", ""};
+    edge.cause = "the trainer has not called Restore";
+    edge.next = "the trainer starts";
+    return edge;
+  }
+  if (Serving(caller) == nullptr) {
+    const auto it = engines_.find(caller.worker);
+    edge.on = {NodeKind::kVersion, published_ ? published_->str() : "none", ""};
+    edge.cause = it == engines_.end() ? "the engine has not told its version"
+                                      : absl::StrCat("the engine holds ", it->second.loaded.version.str(), it->second.loaded.verified ? "" : " unverified",
+                                                     ", which is off the branch, too far behind, or not renewed");
+    edge.next = "the engine loads the published version";
+    return edge;
+  }
+  const std::optional<int64_t> last = WindowEnd();
+  if (spec_.max_steps > 0 && next_cut_ >= spec_.max_steps) {
+    edge.on = {NodeKind::kStep, absl::StrCat(spec_.max_steps), ""};
+    edge.cause = absl::StrCat("the job ends with step ", spec_.max_steps - 1);
+  } else if (!FreeStep()) {
+    edge.on = {NodeKind::kSlot, absl::StrCat(next_cut_, "..", *last), ""};
+    edge.cause = absl::StrCat("each of the ", slots_.limit(), " slots of steps ", next_cut_, " to ", *last, " is taken; K is ", version_,
+                              ", the lowest engine holds version ", *Lowest());
+    edge.next = "a group ends, or all engines load a newer version";
+  } else if (reserved_bytes_ + spec_.group_size * spec_.member_bytes() > spec_.quota_bytes) {
+    edge.on = {NodeKind::kBytes, absl::StrCat(reserved_bytes_, "/", spec_.quota_bytes), ""};
+    edge.cause = absl::StrCat("the quota is reserved: ", reserved_bytes_, " of ", spec_.quota_bytes, " B; trained batches stay until a checkpoint is durable");
+    edge.next = "the next checkpoint";
+    edge.hint = "raise queue.keep.quota or write checkpoints more often";
+  } else {
+    edge.on = {NodeKind::kJob, options_.id, ""};
+    edge.cause = absl::StrCat("all ", spec_.epochs, " epochs are drawn");
+  }
+  return edge;
+}
+
+WaitEdge Job::TaskEdge(const Caller& caller, Instant since) const {
+  WaitEdge edge{.waiter = {NodeKind::kCall, "LeaseTasks", caller.worker}, .on = {NodeKind::kJob, options_.id, ""}, .since = now_ - since};
+  if (!delayed_.empty()) {
+    const TaskKey& key = delayed_.begin()->second;
+    const Group& group = *groups_.at(key.group);
+    edge.on = {NodeKind::kTask, absl::StrCat(group.id.hex(), "/", key.member, "/", spec_.tasks[key.task].name), ""};
+    edge.cause = absl::StrCat("the task is tried again later: ", group.members[key.member].tasks[key.task].cause);
+    edge.next = "it is ready";
+    edge.next_in = delayed_.begin()->first - now_;
+  } else if (open_.empty()) {
+    edge.cause = "no group is open";
+    edge.next = "a rollout is admitted";
+  } else {
+    const Group& group = *groups_.at(open_.begin()->second);
+    edge = GroupEdge(edge.waiter, group, since);
+  }
+  return edge;
+}
+
+WaitEdge Job::GroupEdge(const Node& waiter, const Group& group, Instant since) const {
+  WaitEdge edge{.waiter = waiter, .since = now_ - since};
+  for (uint32_t m = 0; m < group.members.size(); ++m) {
+    const GroupMember& member = group.members[m];
+    if (member.state == MemberState::kDropped || member.scored()) continue;
+    const std::string ref = TrajectoryRef{group.id, m, member.attempt}.str();
+    const std::string age = absl::FormatDuration(absl::Trunc(now_ - member.since, absl::Milliseconds(1)));
+    if (member.state != MemberState::kSealed) {
+      edge.on = {NodeKind::kTrajectory, ref, member.lease ? member.worker : ""};
+      edge.cause = member.lease ? absl::StrCat(member.worker, " samples it for ", age, ", ", member.log.tokens(), " tokens stored, attempt ", member.attempt)
+                                : "nobody holds it";
+      edge.next = member.lease ? "it is sealed, or its lease ends" : "a rollout asks for work";
+      return edge;
+    }
+    for (size_t t = 0; t < member.tasks.size(); ++t) {
+      const MemberTask& task = member.tasks[t];
+      if (task.state == TaskState::kDone) continue;
+      edge.on = {NodeKind::kTask, absl::StrCat(ref, "/", spec_.tasks[t].name), task.lease ? task.worker : ""};
+      edge.cause = task.lease ? absl::StrCat(task.worker, " works on it for ", age) : absl::StrCat("no reward worker took it from pool ", spec_.tasks[t].pool, " yet");
+      if (!task.cause.empty()) absl::StrAppend(&edge.cause, "; before: ", task.cause);
+      edge.next = task.lease ? "its result, or its lease ends" : "a reward worker asks for work";
+      return edge;
+    }
+  }
+  edge.on = {NodeKind::kGroup, group.id.hex(), ""};
+  edge.cause = "the group is complete";
+  return edge;
+}
+
+WaitEdge Job::BatchEdge(const Caller& caller, int64_t k, Instant since) const {
+  const Node waiter{NodeKind::kCall, absl::StrCat("AcquireBatch ", k), caller.worker};
+  WaitEdge edge{.waiter = waiter, .since = now_ - since};
+  if (k > next_cut_) {
+    edge.on = {NodeKind::kBatch, absl::StrCat(next_cut_), ""};
+    edge.cause = absl::StrCat("batch ", next_cut_, " comes first");
+    return edge;
+  }
+  if (!open_.empty()) {
+    edge = GroupEdge(waiter, *groups_.at(open_.begin()->second), since);
+  } else if (engines_.empty()) {
+    edge.on = {NodeKind::kDaemon, "rollout", ""};
+    edge.cause = "no rollout has told the version it holds";
+    edge.next = "a rollout renews";
+    edge.hint = "see whether rollouts run and load the published version";
+  } else if (phase_ == Phase::kHold) {
+    edge.on = {NodeKind::kJob, options_.id, ""};
+    edge.cause = "the job is on hold and admits nothing";
+    edge.hint = "resume the job";
+  } else {
+    const std::optional<int64_t> lowest = Lowest();
+    edge.on = {NodeKind::kSlot, absl::StrCat(k), ""};
+    edge.cause = absl::StrCat("no group is open for step ", k, "; the lowest engine holds version ", lowest ? absl::StrCat(*lowest) : "none");
+    edge.next = "a rollout asks for work";
+  }
+  const auto begun = batches_.find(k);
+  const size_t taken = begun == batches_.end() ? 0 : begun->second.groups.size();
+  absl::StrAppend(&edge.cause, "; ", accepted_.size() + taken, " of ", spec_.groups_per_step, " groups are accepted");
+  return edge;
+}
+
+std::vector<WaitEdge> Job::Explain(Instant now) const {
+  std::vector<WaitEdge> edges;
+  for (const Parked& parked : parked_) {
+    WaitEdge edge = std::holds_alternative<Admit>(parked.input)        ? AdmitEdge(parked.caller, parked.since)
+                    : std::holds_alternative<LeaseTasks>(parked.input) ? TaskEdge(parked.caller, parked.since)
+                                                                       : BatchEdge(parked.caller, std::get<AcquireBatch>(parked.input).k, parked.since);
+    edge.since = now - parked.since;
+    edges.push_back(std::move(edge));
+  }
+  return edges;
+}
+
+}  // namespace sluice::queue
