@@ -91,7 +91,7 @@ void Session::Begin() {
                                          leases_.get(), puts_.get(), renderer_.get(), metrics_,
                                          [this](absl::Status why) { Fail(std::move(why)); });
   loop_ = std::make_unique<StepLoop>(made_.engine.get(), spec_.kv, static_cast<StepLoop::Sink*>(this));
-  streamer_->SetStepLoop(loop_.get());
+  streamer_->Start(loop_.get());
   weights_ = std::make_unique<WeightSubscriber>(
       WeightSubscriber::Options{.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation}, *made_.layout,
       made_.fingerprint, [this](StagedWeights staged) { loop_->Activate(std::move(staged)); });

@@ -40,10 +40,14 @@ Streamer::Streamer(Options options, QueueClient* client, LeaseKeeper* leases, Pu
       puts_(puts),
       renderer_(renderer),
       metrics_(metrics),
-      failed_(std::move(failed)),
-      thread_([this] { Run(); }) {}
+      failed_(std::move(failed)) {}
 
 Streamer::~Streamer() { Stop(); }
+
+void Streamer::Start(StepLoop* loop) {
+  loop_ = loop;
+  thread_ = std::thread([this] { Run(); });
+}
 
 // Notes of other threads. -----------------------------------------------------------------------------------------------
 
@@ -454,7 +458,6 @@ absl::Status Streamer::TellDrops(std::vector<queue::v1::DropItem> items) {
 }
 
 void Streamer::UpdateMetrics() {
-  if (loop_ == nullptr) return;
   const StepLoop::Times times = loop_->times();
   const EngineStats stats = loop_->stats();
   metrics_.running.Set(stats.running);

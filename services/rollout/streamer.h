@@ -59,8 +59,9 @@ class Streamer {
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
 
-  // Where members are aborted and the engine's numbers are read; before the first grant. Outlives the stream thread.
-  void SetStepLoop(StepLoop* loop) { loop_ = loop; }
+  // Starts the thread; once, before the first grant. `loop`, where members are aborted and the engine's numbers are read,
+  // outlives it.
+  void Start(StepLoop* loop);
 
   void Granted(std::vector<Member> members) ABSL_LOCKS_EXCLUDED(mu_);
   void Dropped(std::vector<queue::v1::DropItem> items) ABSL_LOCKS_EXCLUDED(mu_);  // To be told to the queue.

@@ -255,7 +255,8 @@ TEST(EngineTest, GreedyTakesTheMostLikelyTokenWithLogprobZero) {
   EXPECT_EQ(engine->AddRequest(request).code(), absl::StatusCode::kInvalidArgument) << "trainable";
   request.trainable = false;
   ASSERT_TRUE(engine->AddRequest(request).ok());
-  for (const TokenEvent& event : RunToEnd(engine.get())[1]) EXPECT_EQ(event.logprob, 0);
+  const Events events = RunToEnd(engine.get());
+  for (const TokenEvent& event : events.at(1)) EXPECT_EQ(event.logprob, 0);
 }
 
 TEST(EngineTest, OneTokenAndAPromptAtTheLimitFit) {

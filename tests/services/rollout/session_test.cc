@@ -52,6 +52,7 @@ class SessionTest : public testing::Test {
     weights_ = std::make_unique<WeightsServer>(&callers_);
     weights_->SetPublisher(publisher_);
     jobs_ = std::make_unique<queue::JobTable>(queue::JobTable::Options{});
+    jobs_->SetIncarnation(1);
     queue_metrics_ = std::make_unique<queue::Metrics>(&registry_);
     queue_ = std::make_unique<queue::QueueServer>(jobs_.get(), queue_metrics_.get());
     grpc::Service* const services[] = {queue_->service(), weights_->service()};
@@ -333,7 +334,7 @@ class SessionTest : public testing::Test {
 };
 
 TEST_F(SessionTest, ABatchHoldsTheTokensThatItsSeedsDraw) {
-  StartJob(/*max_response=*/7, /*endless=*/false);
+  ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/7, /*endless=*/false));
   StartSession("rollout-0");
   Publish(0, kInitSeed);
   const Answers answers = TakeBatch(0);
@@ -349,7 +350,7 @@ TEST_F(SessionTest, ABatchHoldsTheTokensThatItsSeedsDraw) {
 }
 
 TEST_F(SessionTest, NewWeightsSampleTheGroupsAdmittedAfterThem) {
-  StartJob(7, false);
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   StartSession("rollout-0");
   Publish(0, kInitSeed);
   PolicyVersion newest;
@@ -369,7 +370,7 @@ TEST_F(SessionTest, NewWeightsSampleTheGroupsAdmittedAfterThem) {
 class ResumeTest : public SessionTest, public testing::WithParamInterface<uint32_t> {};
 
 TEST_P(ResumeTest, WhatADeadWorkerHadStoredGoesOnElsewhereTokenForToken) {
-  StartJob(/*max_response=*/56, /*endless=*/true, "{\"digits\": \"4821\"}\n");
+  ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/56, /*endless=*/true, "{\"digits\": \"4821\"}\n"));
   Publish(0, kInitSeed);
   ASSERT_NO_FATAL_FAILURE(DieAfter(GetParam(), "4821", 56));
   StartSession("rollout-1");
@@ -387,7 +388,7 @@ TEST_P(ResumeTest, WhatADeadWorkerHadStoredGoesOnElsewhereTokenForToken) {
 INSTANTIATE_TEST_SUITE_P(Prefixes, ResumeTest, testing::Values(0, 1, 20, 55, 56));
 
 TEST_F(SessionTest, TwoWorkersShareAJobAndAStoppedOnesAnswersGoOnAtTheOther) {
-  StartJob(56, true, "{\"digits\": \"4821\"}\n");
+  ASSERT_NO_FATAL_FAILURE(StartJob(56, true, "{\"digits\": \"4821\"}\n"));
   StartSession("rollout-0");
   StartSession("rollout-1");
   Publish(0, kInitSeed);
@@ -405,7 +406,7 @@ TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
 #ifndef SLUICE_FAILPOINTS
   GTEST_SKIP() << "failpoints are not compiled in";
 #endif
-  StartJob(7, false);
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   ASSERT_TRUE(ArmFailpoint("rollout.activate.bitflip", "error", 1).ok());
   StartSession("rollout-0");
   Publish(0, kInitSeed + 1);  // Not what the engine starts with, so its bytes are copied in, and one is flipped.
@@ -415,7 +416,7 @@ TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
 }
 
 TEST_F(SessionTest, PromptsThatAreTooLongAreDroppedAndTheOthersGoOn) {
-  StartJob(7, false, "{\"digits\": \"123456789\"}\n{\"digits\": \"77\"}\n");
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false, "{\"digits\": \"123456789\"}\n{\"digits\": \"77\"}\n"));
   StartSession("rollout-0");
   Publish(0, kInitSeed);
   for (const auto& [key, answer] : TakeBatch(0)) EXPECT_EQ(PromptText(answer), "77");
@@ -429,7 +430,7 @@ TEST_F(SessionTest, PromptsThatAreTooLongAreDroppedAndTheOthersGoOn) {
 }
 
 TEST_F(SessionTest, ADrainedWorkerSealsWhatEndsAndLeavesNothingHalfSent) {
-  StartJob(7, false);
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   Session* const session = StartSession("rollout-0");
   Publish(0, kInitSeed);
   TakeBatch(0);
@@ -439,7 +440,7 @@ TEST_F(SessionTest, ADrainedWorkerSealsWhatEndsAndLeavesNothingHalfSent) {
 }
 
 TEST_F(SessionTest, WhatThisBuildLacksIsRefusedByName) {
-  StartJob(7, false);
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   const auto refusal = [&] { return std::string(ReadSpec(spec_, 1).status().message()); };
   spec_.mutable_rollout()->mutable_sampling()->set_top_p(0.9);
   EXPECT_THAT(refusal(), testing::HasSubstr("sampling.top_p 0.9"));
