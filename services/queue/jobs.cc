@@ -41,7 +41,7 @@ absl::Status NotListed(const std::string& job) {
 }  // namespace
 
 JobTable::JobTable(Options options)
-    : options_(std::move(options)), load_thread_([this] { LoadLoop(); }), timer_thread_([this] { TimerLoop(); }) {}
+    : options_(std::move(options)), incarnation_(options_.incarnation), load_thread_([this] { LoadLoop(); }), timer_thread_([this] { TimerLoop(); }) {}
 
 JobTable::~JobTable() { Shut(); }
 

@@ -24,6 +24,7 @@ class JobTable {
  public:
   struct Options {
     Clock* clock = Clock::Real();
+    int64_t incarnation = 1;  // Of the daemon; 0: SetIncarnation() will tell.
     std::function<void(const std::shared_ptr<JobRunner>&)> added;  // A job began: metrics. May be empty.
     std::function<void(const std::shared_ptr<JobRunner>&)> removed;
   };
@@ -57,7 +58,7 @@ class JobTable {
   Mutex mu_;
   CondVar load_, timer_;
   bool shut_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t incarnation_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<JobRunner>> jobs_ ABSL_GUARDED_BY(mu_);
   std::deque<std::function<void()>> loads_ ABSL_GUARDED_BY(mu_);
   Instant wake_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();

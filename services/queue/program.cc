@@ -23,7 +23,8 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
     : host_(host),
       lock_(std::move(lock)),
       metrics_(std::make_shared<Metrics>(host.metrics)),
-      jobs_({.added = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); },
+      jobs_({.incarnation = host.flags->controller.empty() ? 1 : 0,
+             .added = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); },
              .removed = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Remove(runner); }}),
       server_(&jobs_, metrics_.get()),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return server_.Explain(job); })) {
@@ -39,10 +40,7 @@ QueueProgram::~QueueProgram() {
 std::vector<grpc::Service*> QueueProgram::services() { return {server_.service(), admin_.get()}; }
 
 absl::Status QueueProgram::Start(const std::string& address, const std::string& ops) {
-  if (host_.flags->controller.empty()) {  // Jobs come by SetJob; whoever sends it is the controller.
-    jobs_.SetIncarnation(1);
-    return absl::OkStatus();
-  }
+  if (host_.flags->controller.empty()) return absl::OkStatus();  // Jobs come by SetJob; whoever sends it is the controller.
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kQueue,
