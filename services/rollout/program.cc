@@ -1,6 +1,8 @@
 #include "services/rollout/program.h"
 
+#include <algorithm>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -105,7 +107,8 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                                  .incarnation = link_->incarnation(),
                                  .queue = job.queue,
                                  .weights = assignment.weights_size() > 0 ? assignment.weights(0) : "",
-                                 .threads = host_.flags->threads},
+                                 .threads = host_.flags->threads > 0 ? host_.flags->threads
+                                                                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))},
                                 assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {
     job.session = *std::move(session);

@@ -237,6 +237,8 @@ absl::Status Session::AdmitOnce() {
     for (const queue::v1::Member& member : grant.members()) leases_->Hold(member.lease().id());
     SLUICE_RETURN_IF_ERROR(TakeGrant(grant, &members, &requests, &drops));
   }
+  const auto resumed = std::count_if(members.begin(), members.end(), [](const Member& m) { return !m.trajectory.tokens().empty(); });
+  if (resumed > 0) log::Info("answers_resumed", {{"job_id", options_.job_name}, {"answers", static_cast<int64_t>(resumed)}});
   if (!drops.empty()) streamer_->Dropped(std::move(drops));
   if (!members.empty()) streamer_->Granted(std::move(members));
   if (!requests.empty()) loop_->Add(std::move(requests));
