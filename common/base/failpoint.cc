@@ -38,6 +38,11 @@ std::map<std::string, Armed, std::less<>>& Table() {
 }  // namespace
 
 absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int nth) {
+  if (action.empty()) {
+    MutexLock lock(&mu);
+    Table().erase(std::string(name));
+    return absl::OkStatus();
+  }
   if (action != "kill" && action != "stop" && action != "error") {
     return absl::InvalidArgumentError(absl::StrCat("failpoint action \"", action, "\" is none of kill, stop, error"));
   }
