@@ -1,9 +1,8 @@
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <limits>
 #include <set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/id.h"
@@ -13,7 +12,6 @@
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
-#include "google/protobuf/util/message_differencer.h"
 #include "services/controller/spec.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/queue/v1/queue.pb.h"
@@ -141,6 +139,17 @@ class QueueMethodsTest : public testing::Test {
     EXPECT_EQ(State(), after_put_);
   }
 
+  // The record comes back INVALID_ARGUMENT and leaves no trace.
+  void ExpectRefused(const std::string& worker, const common::v1::Record& record, const std::string& payload) {
+    const std::string before = State();
+    const auto ack = PutOnce(CallOf(worker), record, payload);
+    ASSERT_EQ(ack.status(), absl::OkStatus());
+    ASSERT_EQ(ack->failed_size(), 1);
+    EXPECT_EQ(ack->failed(0).code(), static_cast<uint32_t>(absl::StatusCode::kInvalidArgument)) << ack->DebugString();
+    EXPECT_FALSE(ack->failed(0).reason().empty());
+    EXPECT_EQ(State(), before);
+  }
+
   void WalkGet(const Call& call, const std::string& lease, const std::vector<common::v1::Want>& wants) {
     walked_.insert("sluice.queue.v1.QueueService.Get");
     for (const int64_t incarnation : {kIncarnation - 1, kIncarnation}) {
@@ -178,7 +187,8 @@ class QueueMethodsTest : public testing::Test {
   }
 
   static common::v1::Record PieceRecord(const common::v1::TrajectoryRef& owner, const std::string& lease, uint64_t at,
-                                        std::initializer_list<int32_t> tokens, bool sampled, std::string* payload) {
+                                        std::initializer_list<int32_t> tokens, bool sampled, std::string* payload,
+                                        float logprob = -0.5F, int64_t version = 0) {
     common::v1::Record record;
     *record.mutable_owner() = owner;
     record.set_lease(lease);
@@ -193,8 +203,9 @@ class QueueMethodsTest : public testing::Test {
       piece.set_trainable(true);
       common::v1::VersionRun& run = *piece.add_runs();
       run.mutable_version()->set_incarnation(kIncarnation);
+      run.mutable_version()->set_number(version);
       run.set_count(piece.count());
-      const std::vector<float> logprobs(ids.size(), -0.5F);
+      const std::vector<float> logprobs(ids.size(), logprob);
       AddField("logprobs", common::v1::DTYPE_F32, {static_cast<int64_t>(ids.size())}, AsBytes(logprobs), &record, payload);
     }
     return record;
@@ -399,6 +410,54 @@ TEST_F(QueueMethodsTest, ARepeatChangesOnceALowerIncarnationNothingAndAParkedCal
   *retask.mutable_call() = CallOf("controller");
   ExpectNotBuilt(queue(), retask, &walked_);
   EXPECT_EQ(NotWalked("sluice.queue.v1.QueueService", walked_), "");
+}
+
+TEST_F(QueueMethodsTest, NumbersThatAreNotFiniteAreRefusedByNameAndChangeNothing) {
+  ASSERT_NO_FATAL_FAILURE(SetUpJob());
+  const auto granted = Admit();
+  ASSERT_EQ(granted.grants_size(), 2);
+  const queue::v1::Grant& grant = granted.grants(0);
+  common::v1::TrajectoryRef owner;
+  owner.set_group(grant.group());
+  owner.set_member(0);
+  owner.set_attempt(1);
+  std::string payload;
+  common::v1::Record record = PieceRecord(owner, grant.members(0).lease().id(), 0, {7, 8, 2}, /*sampled=*/true, &payload,
+                                          std::numeric_limits<float>::quiet_NaN());
+  ExpectRefused(rollout_, record, payload);
+  ASSERT_NO_FATAL_FAILURE(WritePromptAndSeal(grant));  // The member is as it was.
+
+  queue::v1::LeaseTasksRequest request;
+  *request.mutable_call() = CallOf(reward_, /*with_request=*/true);
+  request.set_generation(1);
+  queue::v1::Room& room = *request.add_rooms();
+  room.set_pool("cpu");
+  room.set_count(1);
+  queue::v1::LeaseTasksResponse leased;
+  ASSERT_EQ(rpc::Call(queue(), request, &leased), absl::OkStatus());
+  ASSERT_EQ(leased.tasks_size(), 1);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  record.Clear();
+  *record.mutable_owner() = leased.tasks(0).owner();
+  record.set_task(leased.tasks(0).id());
+  record.set_lease(leased.tasks(0).lease().id());
+  record.set_last(true);
+  AddInlineField("reward_status", common::v1::DTYPE_UNSPECIFIED, "ok", &record);
+  AddInlineField("task_reward", common::v1::DTYPE_F64, {reinterpret_cast<const char*>(&nan), sizeof nan}, &record);
+  ExpectRefused(reward_, record, "");
+}
+
+TEST_F(QueueMethodsTest, TokensOfAVersionThatIsNotYetTrainedAreRefused) {
+  ASSERT_NO_FATAL_FAILURE(SetUpJob());
+  const auto granted = Admit();
+  common::v1::TrajectoryRef owner;
+  owner.set_group(granted.grants(0).group());
+  owner.set_member(0);
+  owner.set_attempt(1);
+  std::string payload;
+  const common::v1::Record record = PieceRecord(owner, granted.grants(0).members(0).lease().id(), 0, {7}, /*sampled=*/true, &payload,
+                                                -0.5F, /*version=*/5);
+  ExpectRefused(rollout_, record, payload);
 }
 
 }  // namespace

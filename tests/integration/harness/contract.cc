@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "common/rpc/client.h"
 #include "common/rpc/method.h"
+#include "common/rpc/stream.h"
 #include "google/protobuf/descriptor.h"
 
 namespace sluice::integration {
@@ -51,6 +52,12 @@ std::string MethodName(const pb::Message& request) {
 }
 
 absl::Status CallOnce(const rpc::Channel& channel, const pb::Message& request) {
+  if (rpc::MethodOf(request.GetDescriptor()).deadline == absl::InfiniteDuration()) {  // A stream: its first answer.
+    rpc::ClientStream stream(channel, *request.GetDescriptor());
+    rpc::Frame frame;
+    if (stream.Write(request) && stream.ReadFrame(&frame)) return absl::OkStatus();
+    return stream.Finish();
+  }
   const pb::Descriptor* type = rpc::MethodOf(request.GetDescriptor()).response;
   const std::unique_ptr<pb::Message> response(pb::MessageFactory::generated_factory()->GetPrototype(type)->New());
   return rpc::Call(channel, request, response.get(), {.deadline = absl::Seconds(5), .give_up = absl::Seconds(5)});

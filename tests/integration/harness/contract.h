@@ -14,7 +14,7 @@ namespace sluice::integration {
 // "sluice.queue.v1.QueueService.Admit" of its request.
 std::string MethodName(const google::protobuf::Message& request);
 
-// One unary call, without tries beyond the first few seconds.
+// One call, or a stream up to its first answer; no tries beyond the first few seconds.
 absl::Status CallOnce(const rpc::Channel& channel, const google::protobuf::Message& request);
 
 // A message as text without what a clock puts in: durations and timestamps, which differ from call to call.

@@ -1,0 +1,274 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/file.h"
+#include "common/base/id.h"
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "common/rpc/client.h"
+#include "common/rpc/stream.h"
+#include "sluice/admin/v1/admin.pb.h"
+#include "sluice/engine/v1/engine.pb.h"
+#include "sluice/job/v1/job.pb.h"
+#include "sluice/registry/v1/registry.pb.h"
+#include "sluice/weights/v1/weights.pb.h"
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/contract.h"
+#include "tests/integration/harness/job.h"
+
+// Every method of the running daemons but the queue's (methods_queue_test.cc), while a job runs.
+namespace sluice::integration {
+namespace {
+
+constexpr absl::Duration kLong = absl::Minutes(1);
+
+class MethodsTest : public testing::Test {
+ protected:
+  // rollout-0 has been started twice, so it has the incarnation 2, and a lower one exists.
+  void SetUp() override {
+    ASSERT_EQ(cluster_.Start(), absl::OkStatus());
+    ASSERT_EQ(AwaitRegistered("rollout-0", 1), absl::OkStatus());
+    ASSERT_EQ(cluster_.Kill("rollout-0"), absl::OkStatus());
+    ASSERT_EQ(cluster_.Start("rollout-0"), absl::OkStatus());
+    auto job = SubmitDigits(&cluster_, 100000);
+    ASSERT_EQ(job.status(), absl::OkStatus());
+    job_ = *std::move(job);
+    ASSERT_EQ(job_->AwaitStep(1, kLong), absl::OkStatus());
+  }
+
+  // Asks until it is so; each answer is a round trip, not a pause.
+  absl::Status AwaitRegistered(const std::string& id, int64_t incarnation) {
+    for (const absl::Time deadline = absl::Now() + kLong; absl::Now() < deadline;) {
+      if (IncarnationOf(id) == incarnation) return absl::OkStatus();
+    }
+    return absl::DeadlineExceededError(absl::StrCat(id, " did not register"));
+  }
+  int64_t IncarnationOf(const std::string& id) {
+    admin::v1::DaemonsResponse daemons;
+    EXPECT_EQ(rpc::Call(cluster_.controller(), admin::v1::DaemonsRequest(), &daemons), absl::OkStatus());
+    for (const admin::v1::Daemon& daemon : daemons.daemons()) {
+      if (daemon.daemon() == id) return daemon.incarnation();
+    }
+    return 0;
+  }
+
+  void SetCall(const std::string& worker, int64_t incarnation, common::v1::Call* call) {
+    call->mutable_job()->set_job(job_->id());
+    call->mutable_job()->set_worker(worker);
+    call->mutable_job()->set_incarnation(incarnation);
+  }
+
+  template <typename Response, typename Request>
+  Response Twice(const rpc::Channel& channel, const Request& request) {
+    walked_.insert(MethodName(request));
+    Response response;
+    for (int time = 0; time < 2; ++time) {
+      EXPECT_EQ(rpc::Call(channel, request, &response), absl::OkStatus()) << MethodName(request) << " " << request.DebugString();
+    }
+    return response;
+  }
+
+  // A method for rollouts: rollout-0 may, its former incarnation is fenced.
+  template <typename Request>
+  void FencedAndTwice(const rpc::Channel& channel, Request request) {
+    walked_.insert(MethodName(request));
+    SetCall("rollout-0", 1, request.mutable_call());
+    EXPECT_EQ(ReasonOf(CallOnce(channel, request)), "FENCED") << MethodName(request);
+    SetCall("rollout-0", 2, request.mutable_call());
+    for (int time = 0; time < 2; ++time) EXPECT_EQ(CallOnce(channel, request), absl::OkStatus()) << MethodName(request);
+  }
+
+  // The first answer of a stream, of rollout-0; nullopt: it failed with `reason`.
+  template <typename Read>
+  void OpenStream(const rpc::Channel& channel, const google::protobuf::Message& request, const std::string& reason, Read read) {
+    walked_.insert(MethodName(request));
+    rpc::ClientStream stream(channel, *request.GetDescriptor());
+    ASSERT_TRUE(stream.Write(request));
+    stream.WritesDone();
+    const bool got = read(stream);
+    EXPECT_EQ(got, reason.empty()) << MethodName(request);
+    if (got) return;
+    EXPECT_EQ(ReasonOf(stream.Finish()), reason) << MethodName(request);
+  }
+
+  Cluster cluster_;
+  std::unique_ptr<Job> job_;
+  std::set<std::string> walked_;
+};
+
+TEST_F(MethodsTest, OfWeights) {
+  const rpc::Channel& trainer = *cluster_.channel("trainer-0");
+  weights::v1::Latest latest;
+  for (const int64_t incarnation : {1, 2}) {
+    weights::v1::WatchRequest watch;
+    watch.set_policy("policy");
+    SetCall("rollout-0", incarnation, watch.mutable_call());
+    OpenStream(trainer, watch, incarnation == 1 ? "FENCED" : "", [&](rpc::ClientStream& stream) { return stream.Read(&latest); });
+  }
+  ASSERT_EQ(latest.manifest().size(), 32U);
+
+  weights::v1::LeaseRequest lease;
+  lease.add_states(latest.state());
+  lease.add_manifests(latest.manifest());
+  lease.mutable_ttl()->set_seconds(60);
+  FencedAndTwice(trainer, lease);
+  weights::v1::ReportRequest report;
+  report.set_replica("rollout-0");
+  *report.mutable_version() = latest.version();
+  report.set_phase(weights::v1::REPLICA_PHASE_ACTIVE);
+  report.set_state(latest.state());
+  FencedAndTwice(trainer, report);
+
+  uint32_t crcs[2] = {};
+  for (const int64_t incarnation : {1, 2, 2}) {
+    weights::v1::FetchRequest fetch;
+    SetCall("rollout-0", incarnation, fetch.mutable_call());
+    fetch.add_objects()->set_id(latest.manifest());
+    OpenStream(trainer, fetch, incarnation == 1 ? "FENCED" : "", [&](rpc::ClientStream& stream) {
+      rpc::Frame frame;
+      weights::v1::FetchHeader header;
+      if (!stream.ReadFrame(&frame)) return false;
+      EXPECT_EQ(frame.ParseHeader(&header), absl::OkStatus());
+      std::swap(crcs[0], crcs[1]);
+      crcs[1] = header.crc32c();
+      return true;
+    });
+  }
+  EXPECT_EQ(crcs[0], crcs[1]);
+
+  weights::v1::ListRequest list;
+  SetCall("controller-0", 0, list.mutable_call());
+  EXPECT_GT(Twice<weights::v1::ListResponse>(trainer, list).nodes_size(), 0);
+  weights::v1::VerifyRequest verify;
+  SetCall("controller-0", 0, verify.mutable_call());
+  ExpectNotBuilt(trainer, verify, &walked_);
+  EXPECT_EQ(NotWalked("sluice.weights.v1.WeightsService", walked_), "");
+}
+
+TEST_F(MethodsTest, OfEngines) {
+  const rpc::Channel& rollout = *cluster_.channel("rollout-0");
+  engine::v1::DescribeRequest describe;
+  SetCall("controller-0", 0, describe.mutable_call());
+  const auto described = Twice<engine::v1::DescribeResponse>(rollout, describe);
+  EXPECT_GT(described.slots(), 0U);
+  EXPECT_TRUE(described.caps().verifies());
+  ExpectNotBuilt(rollout, engine::v1::GenerateRequest(), &walked_);
+  ExpectNotBuilt(rollout, engine::v1::ScoreRequest(), &walked_);
+  EXPECT_EQ(NotWalked("sluice.engine.v1.EngineService", walked_), "");
+}
+
+TEST_F(MethodsTest, OfJobs) {
+  // A second job, which waits for the daemons that the first one has: it stands still.
+  const JobFile file = ReadJobFile(SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
+                                   {.sets = {"name=waiting", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/waiting")}});
+  ASSERT_EQ(ProblemStatus(file.problems), absl::OkStatus());
+  job::v1::SubmitRequest submit;
+  submit.set_name("waiting");
+  submit.set_hash(file.hash);
+  *submit.mutable_spec() = *file.spec;
+  walked_.insert(MethodName(submit));
+  job::v1::SubmitResponse first, second;
+  ASSERT_EQ(rpc::Call(cluster_.controller(), submit, &first), absl::OkStatus());
+  ASSERT_EQ(rpc::Call(cluster_.controller(), submit, &second), absl::OkStatus());
+  ExpectRepeat(first, second, {"created", "status"});
+  EXPECT_EQ(first.status().job(), second.status().job());
+  submit.set_hash(std::string(32, 'h'));
+  EXPECT_EQ(ReasonOf(CallOnce(cluster_.controller(), submit)), "CONFLICT");
+
+  job::v1::GetRequest get;
+  get.set_job("waiting");
+  EXPECT_EQ(Twice<job::v1::JobStatus>(cluster_.controller(), get).state(), job::v1::JOB_STATE_WAITING);
+  EXPECT_EQ(Twice<job::v1::ListResponse>(cluster_.controller(), job::v1::ListRequest()).jobs_size(), 2);
+  job::v1::WhyRequest why;
+  why.set_job("waiting");
+  EXPECT_GT(Twice<job::v1::WhyResponse>(cluster_.controller(), why).chain_size(), 0);
+  job::v1::InspectRequest inspect;
+  inspect.set_job(job_->id());
+  inspect.mutable_queue_stats();
+  EXPECT_GT(Twice<job::v1::InspectResponse>(cluster_.controller(), inspect).queue_stats().ledger().accepted(), 0);
+  job::v1::WatchRequest watch;
+  watch.set_job("waiting");
+  job::v1::WatchResponse seen;
+  for (int time = 0; time < 2; ++time) {
+    OpenStream(cluster_.controller(), watch, "", [&](rpc::ClientStream& stream) { return stream.Read(&seen); });
+  }
+
+  job::v1::ControlRequest cancel;
+  cancel.set_job("waiting");
+  cancel.set_verb(job::v1::VERB_CANCEL);
+  walked_.insert(MethodName(cancel));
+  job::v1::ControlResponse cancelled, again;
+  ASSERT_EQ(rpc::Call(cluster_.controller(), cancel, &cancelled), absl::OkStatus());
+  ASSERT_EQ(rpc::Call(cluster_.controller(), cancel, &again), absl::OkStatus());
+  ExpectRepeat(cancelled, again, {"status"});
+  EXPECT_EQ(NotWalked("sluice.job.v1.JobService", walked_), "");
+}
+
+TEST_F(MethodsTest, OfTheRegistry) {
+  registry::v1::RegisterRequest request;
+  request.set_daemon("reward-9");
+  request.set_role(rpc::v1::ROLE_REWARD);
+  request.set_boot(RandomId16());
+  request.set_protocol_min(1);
+  request.set_protocol_max(1);
+  walked_.insert(MethodName(request));
+  registry::v1::RegisterResponse first, second;
+  ASSERT_EQ(rpc::Call(cluster_.controller(), request, &first), absl::OkStatus());
+  ASSERT_EQ(rpc::Call(cluster_.controller(), request, &second), absl::OkStatus());
+  ExpectRepeat(first, second);
+  request.set_boot(RandomId16());
+  ASSERT_EQ(rpc::Call(cluster_.controller(), request, &second), absl::OkStatus());
+  EXPECT_EQ(second.incarnation(), first.incarnation() + 1);
+
+  for (const int64_t incarnation : {first.incarnation(), second.incarnation()}) {
+    registry::v1::HeartbeatRequest beat;
+    beat.set_daemon("reward-9");
+    beat.set_incarnation(incarnation);
+    registry::v1::HeartbeatResponse level;
+    OpenStream(cluster_.controller(), beat, incarnation == first.incarnation() ? "FENCED" : "",
+               [&](rpc::ClientStream& stream) { return stream.Read(&level); });
+    EXPECT_EQ(IncarnationOf("reward-9"), second.incarnation());
+  }
+  EXPECT_EQ(NotWalked("sluice.registry.v1.RegistryService", walked_), "");
+}
+
+TEST_F(MethodsTest, OfAdministration) {
+  for (const std::string& id : cluster_.ids()) {
+    const rpc::Channel& daemon = *cluster_.channel(id);
+    admin::v1::ExplainRequest explain;
+    SetCall("controller-0", 0, explain.mutable_call());
+    if (id == "controller-0") {
+      ExpectNotBuilt(daemon, explain, &walked_);  // It is who asks.
+    } else {
+      Twice<admin::v1::ExplainResponse>(daemon, explain);
+    }
+    admin::v1::FailpointRequest failpoint;
+    failpoint.set_name("tests.never.hit");
+    failpoint.set_action("error");
+    Twice<admin::v1::FailpointResponse>(daemon, failpoint);
+    failpoint.clear_action();  // Disarms.
+    Twice<admin::v1::FailpointResponse>(daemon, failpoint);
+    failpoint.set_action("explode");
+    EXPECT_EQ(CallOnce(daemon, failpoint).code(), absl::StatusCode::kInvalidArgument);
+    ExpectNotBuilt(daemon, admin::v1::LogsRequest(), &walked_);
+    ExpectNotBuilt(daemon, admin::v1::DrainRequest(), &walked_);
+    ExpectNotBuilt(daemon, admin::v1::BackupRequest(), &walked_);
+  }
+  const auto daemons = Twice<admin::v1::DaemonsResponse>(cluster_.controller(), admin::v1::DaemonsRequest());
+  EXPECT_EQ(static_cast<size_t>(daemons.daemons_size()), cluster_.ids().size() - 1);
+  EXPECT_EQ(NotWalked("sluice.admin.v1.AdminService", walked_), "");
+}
+
+// A new service must be walked too. Those of env/ and plugin/ are served by user code.
+TEST(ServicesTest, EachIsWalkedOrServedByUserCode) {
+  const std::set<std::string> known = {"admin", "common", "engine", "env", "job", "plugin", "queue", "registry", "rpc", "weights"};
+  const auto folders = ListDir(SLUICE_SOURCE_DIR "/proto/sluice");
+  ASSERT_EQ(folders.status(), absl::OkStatus());
+  EXPECT_EQ(std::set<std::string>(folders->begin(), folders->end()), known);
+}
+
+}  // namespace
+}  // namespace sluice::integration
