@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string>
 
@@ -13,6 +15,12 @@ inline std::string Dir() {
   return dir != nullptr && *dir != '\0' ? dir : std::string(SLUICE_SOURCE_DIR) + "/../shared/data";
 }
 inline std::string Path(const std::string& relative) { return Dir() + "/" + relative; }
+
+// A path in the folder for temporary files that no other test process uses: ctest runs several at once.
+inline std::string TempPath(const std::string& name) {
+  const char* const dir = std::getenv("TMPDIR");
+  return std::string(dir != nullptr ? dir : "/tmp") + "/sluice-test-" + std::to_string(getpid()) + "-" + name;
+}
 
 }  // namespace sluice::testing_data
 

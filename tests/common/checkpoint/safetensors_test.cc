@@ -1,3 +1,4 @@
+#include "common/testing/data.h"
 #include "common/checkpoint/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string TempFile(const std::string& name) { return testing::TempDir() + "/" + name; }
+std::string TempFile(const std::string& name) { return testing_data::TempPath(name); }
 
 std::string Length(uint64_t n) {
   std::string out;

@@ -20,7 +20,7 @@ class EvalTest : public testing::Test {
 
   // The example's config with random weights, on `rows` lines of four digits.
   EvalOptions Options(int rows) {
-    const std::string path = testing::TempDir() + "eval_rows.jsonl";
+    const std::string path = testing_data::TempPath("eval_rows.jsonl");
     std::string text;
     for (int i = 0; i < rows; ++i) absl::StrAppend(&text, "{\"digits\": \"", 1000 + 37 * i, "\"}\n");
     EXPECT_TRUE(WriteFileAtomic(path, text).ok());
@@ -97,7 +97,7 @@ TEST_F(EvalTest, ATrainedModelContinuesItsStoriesGreedilyAsTheReferenceDoes) {
   SLUICE_NEEDS_TEST_DATA("models/stories260k");
   EvalOptions options;
   options.engine.model_path = testing_data::Path("models/stories260k");
-  options.data_path = testing::TempDir() + "story.jsonl";
+  options.data_path = testing_data::TempPath("story.jsonl");
   ASSERT_TRUE(WriteFileAtomic(options.data_path, "{\"prompt\": \"Once upon a time\"}\n").ok());
   options.fields = {{"prompt", "prompt"}};
   options.sampling.max_tokens = 40;

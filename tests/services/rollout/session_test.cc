@@ -1,3 +1,4 @@
+#include "common/testing/data.h"
 #include "services/rollout/session.h"
 
 #include <cstring>
@@ -70,7 +71,7 @@ class SessionTest : public testing::Test {
 
   // Two groups of four per step; answers of up to `max_response` tokens, without end token if `endless`.
   void StartJob(uint32_t max_response, bool endless, const std::string& rows = "{\"digits\": \"4821\"}\n{\"digits\": \"900\"}\n") {
-    const std::string data = testing::TempDir() + "session_rows.jsonl";
+    const std::string data = testing_data::TempPath("session_rows.jsonl");
     ASSERT_TRUE(WriteFileAtomic(data, rows).ok());
     spec_.set_name("session");
     spec_.mutable_model()->mutable_init()->set_config(kModel);
