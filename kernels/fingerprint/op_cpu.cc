@@ -19,7 +19,7 @@ struct KeyTable {
 
 // Sum of R_l[j] bits(j) over `count` elements of one block that begin at place j0 in it.
 template <typename Word>
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && !defined(SLUICE_SANITIZED)
 __attribute__((target_clones("arch=skylake-avx512", "avx2", "default")))
 #endif
 void BlockSums(const KeyTable& keys, const char* elements, uint64_t j0, uint64_t count, uint64_t sums[2]) {

@@ -1,7 +1,9 @@
 #include "services/reward/worker.h"
 
 #include <cstring>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -20,6 +22,9 @@ template <typename T>
 absl::string_view BytesOf(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
+
+// The lease, or the member itself, is no longer there: another worker's business.
+bool IsGone(const absl::Status& status) { return ReasonOf(status) == "LEASE_LOST" || ReasonOf(status) == "GONE"; }
 
 }  // namespace
 
@@ -46,6 +51,11 @@ void Worker::Stop() {
   QueueClient goodbye(*rpc::Connect(options_.queue), {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation, .cancel = &none, .give_up = absl::Seconds(2)});
   queue::v1::ReleaseRequest release;
   release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
+  {
+    MutexLock lock(&mu_);
+    for (const std::string& lease : held_) release.add_leases(lease);
+  }
+  if (release.leases_size() == 0) return;
   const auto released = goodbye.Release(release);
   if (!released.ok()) log::Info("release_failed", {{"job_id", options_.job_name}, {"error", released.status()}});
 }
@@ -85,12 +95,19 @@ void Worker::Run() {
 }
 
 absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
-  for (const queue::v1::Task& task : tasks) leases_.Hold(task.lease().id());
+  for (const queue::v1::Task& task : tasks) {
+    leases_.Hold(task.lease().id());
+    MutexLock lock(&mu_);
+    held_.insert(task.lease().id());
+  }
   metrics_.leased.Set(static_cast<double>(tasks.size()));
   SLUICE_FAILPOINT("reward.leased");
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> messages, ReadMessages(tasks));
   for (size_t i = 0; i < tasks.size(); ++i) {
-    if (messages[i].empty()) continue;  // Dropped meanwhile.
+    if (messages[i].empty()) {  // Dropped meanwhile, and its lease with it.
+      Done(tasks[i].lease().id());
+      continue;
+    }
     const absl::Duration begin = Clock::Real()->Monotonic();
     const absl::StatusOr<std::string> text = LastAnswer(messages[i]);
     const nlohmann::json row = nlohmann::json::parse(tasks[i].row().json(), nullptr, /*allow_exceptions=*/false);
@@ -111,25 +128,46 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
 
 absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(const std::vector<queue::v1::Task>& tasks) {
   std::vector<std::string> messages(tasks.size());
+  std::vector<const queue::v1::Task*> unread;
+  std::map<std::pair<std::string, uint32_t>, size_t> place;  // By member.
   for (size_t i = 0; i < tasks.size(); ++i) {
     for (const common::v1::Field& field : tasks[i].fields()) {
       if (field.name() == "messages") messages[i] = field.inline_();
     }
     if (!messages[i].empty()) continue;
-    std::vector<common::v1::Want> missing;
-    const std::vector<common::v1::Want> wants(tasks[i].wants().begin(), tasks[i].wants().end());
-    const auto fetched = client_.GetAll(tasks[i].lease().id(), wants, &missing);
-    if (!fetched.ok()) {
-      if (ReasonOf(fetched.status()) == "LEASE_LOST" || ReasonOf(fetched.status()) == "GONE") continue;
-      return fetched.status();
-    }
-    for (const QueueClient::Fetched& record : *fetched) {
-      for (int f = 0; f < record.record.fields_size(); ++f) {
-        if (record.record.fields(f).name() == "messages") messages[i] = record.fields[f];
+    unread.push_back(&tasks[i]);
+    place[{tasks[i].owner().group(), tasks[i].owner().member()}] = i;
+  }
+  const auto take = [&](const std::vector<QueueClient::Fetched>& fetched) {
+    for (const QueueClient::Fetched& record : fetched) {
+      const auto it = place.find({record.record.owner().group(), record.record.owner().member()});
+      for (int f = 0; it != place.end() && f < record.record.fields_size(); ++f) {
+        if (record.record.fields(f).name() == "messages") messages[it->second] = record.fields[f];
       }
     }
+  };
+  const absl::Status all = Read(unread, take);
+  if (!IsGone(all)) return all.ok() ? absl::StatusOr<std::vector<std::string>>(messages) : all;
+  for (const queue::v1::Task* const task : unread) {  // A lease among them was lost: the others are read one by one.
+    const absl::Status one = Read({task}, take);
+    if (!one.ok() && !IsGone(one)) return one;
   }
   return messages;
+}
+
+absl::Status Worker::Read(const std::vector<const queue::v1::Task*>& tasks, const std::function<void(const std::vector<QueueClient::Fetched>&)>& take) {
+  if (tasks.empty()) return absl::OkStatus();
+  std::vector<common::v1::Want> wants, missing;
+  for (const queue::v1::Task* const task : tasks) wants.insert(wants.end(), task->wants().begin(), task->wants().end());
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> fetched, client_.GetAll(tasks[0]->lease().id(), wants, &missing));
+  take(fetched);
+  return absl::OkStatus();
+}
+
+void Worker::Done(const std::string& lease) {
+  leases_.Forget(lease);
+  MutexLock lock(&mu_);
+  held_.erase(lease);
 }
 
 void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
@@ -152,7 +190,8 @@ void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
   AddField("reward_info", common::v1::DTYPE_U8, info_shape, info, &record, &payload);
   const std::string lease = task.lease().id();
   const absl::Status put = puts_.Put(std::move(record), std::move(payload), [this, lease](const PutOutcome& outcome) {
-    leases_.Forget(lease);
+    if (absl::IsCancelled(outcome.status)) return;  // The worker stops, and gives the lease back.
+    Done(lease);
     if (outcome.status.ok()) return;
     metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
     log::Info("score_refused", {{"job_id", options_.job_name}, {"error", outcome.status}});

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,7 +46,9 @@ class Worker {
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
   // The text of each task's answer; a task whose answer is gone is left out.
   absl::StatusOr<std::vector<std::string>> ReadMessages(const std::vector<queue::v1::Task>& tasks);
+  absl::Status Read(const std::vector<const queue::v1::Task*>& tasks, const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
   void PutScore(const queue::v1::Task& task, const Score& score);
+  void Done(const std::string& lease);  // Renewed and given back no more.
 
   const Options options_;
   const Scorer scorer_;
@@ -58,6 +61,7 @@ class Worker {
 
   mutable Mutex mu_;
   std::optional<absl::Duration> waiting_since_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> held_ ABSL_GUARDED_BY(mu_);  // Leases without a verdict that the queue has acknowledged.
   std::thread thread_;
 };
 
