@@ -20,10 +20,9 @@ example=$root/configs/examples
 out=$root/build/demo
 rm -rf "$out" && mkdir -p "$out"
 
-"$bin/sluice" ckpt init "$example/digits" --seed 1 -o "$out/initial"
-evaluate() { "$bin/sluice" eval "$1" --data "$example/digits/heldout.jsonl" --prompt digits --answer digits --format '{digits}=' --verifier text --arg property=reversed --max-tokens 7; }
-say "greedy on 1,000 held-out prompts, before"
-evaluate "$out/initial"
+evaluate() { "$bin/sluice" eval "$@" --data "$example/digits/heldout.jsonl" --prompt digits --answer digits --format '{digits}=' --verifier text --args '{"property": "reversed"}' --max-tokens 7; }
+say "greedy on 1,000 held-out prompts, before: random weights"
+evaluate "$example/digits" --init-seed 1
 say "training: configs/examples/digits.yaml"
 "$bin/sluice" run "$example/digits.yaml" --set checkpoint.dir="$out/checkpoints" ${sets[@]+"${sets[@]}"} -o json | tee "$out/result.json"
 say "greedy on the same prompts, after"
