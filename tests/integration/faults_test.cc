@@ -12,8 +12,8 @@ namespace sluice::integration {
 namespace {
 
 constexpr int kSteps = 60;
-constexpr int64_t kBefore = 3;       // Reported before a fault.
-constexpr int64_t kStepsAfter = 5;
+constexpr int64_t kBefore = 5;       // Steps between faults, and before the first.
+constexpr int64_t kStepsAfter = 5;   // And after the last.
 constexpr absl::Duration kLong = absl::Minutes(2);
 
 class FaultsTest : public testing::Test {

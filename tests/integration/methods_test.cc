@@ -19,7 +19,7 @@
 #include "tests/integration/harness/contract.h"
 #include "tests/integration/harness/job.h"
 
-// Every method of the running daemons but the queue's (methods_queue_test.cc), while a job runs.
+// Every method of the running daemons but the queue's (queue_methods_test.cc), while a job runs.
 namespace sluice::integration {
 namespace {
 
