@@ -1,0 +1,44 @@
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/checkpoint/model_dir.h"
+#include "common/checkpoint/tensor_set.h"
+#include "common/testing/data.h"
+#include "common/weights/fingerprint.h"
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+namespace sluice::integration {
+namespace {
+
+Fingerprint FingerprintOfDir(const std::string& dir) {
+  const auto model = ReadModelDir(dir);
+  EXPECT_EQ(model.status(), absl::OkStatus());
+  const auto tensors = ReadWeights(*model, DType::kF32);
+  EXPECT_EQ(tensors.status(), absl::OkStatus());
+  return FingerprintOf(*tensors);
+}
+
+// Real questions, a model with a chat template of its own.
+TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
+  SLUICE_NEEDS_TEST_DATA("gsm8k/train.jsonl");
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
+  const std::string model = testing_data::Path("models/qwen3-tiny");
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = Job::Submit(&cluster, SLUICE_SOURCE_DIR "/configs/examples/gsm8k.yaml",
+                               {absl::StrCat("model.path=", model), absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/train.jsonl")),
+                                absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(absl::Minutes(2));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(end->result().steps(), 3);
+  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_GT(end->result().ledger().dropped().at("prompt_too_long"), 0);
+  EXPECT_FALSE(FingerprintOfDir(end->result().checkpoint()) == FingerprintOfDir(model)) << "three steps changed no weight";
+}
+
+}  // namespace
+}  // namespace sluice::integration
