@@ -73,6 +73,7 @@ std::vector<Id16> LeaseTable::HeldBy(const std::string& worker, int64_t incarnat
   for (const Id16& id : it->second) {
     if (live_.at(id).incarnation <= incarnation) held.push_back(id);
   }
+  std::sort(held.begin(), held.end());
   return held;
 }
 

@@ -3,15 +3,14 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <optional>
 #include <queue>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "common/base/splitmix.h"
 #include "services/queue/core/types.h"
 
@@ -66,7 +65,7 @@ class LeaseTable {
   const absl::Duration ttl_;
   SplitMix64 random_;
   absl::flat_hash_map<Id16, LeaseEntry> live_;
-  std::map<std::string, std::set<Id16>> by_worker_;
+  absl::flat_hash_map<std::string, absl::flat_hash_set<Id16>> by_worker_;
   // May lag behind renewals: an entry that comes up early is put back at its true time.
   std::priority_queue<Due, std::vector<Due>, std::greater<Due>> due_;
   absl::flat_hash_map<Id16, LeaseEnd> ended_;
