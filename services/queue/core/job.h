@@ -195,6 +195,7 @@ class Job {
   Item DropOne(const Caller& caller, const DropItem& item);
   void DropMember(Group& group, uint32_t member, const std::string& reason);
   void DropGroup(Group& group, const std::string& reason);
+  void CountUnusable(const RowRef& row, const std::string& reason);
   void CountDropped(Group& group, uint32_t member, const std::string& reason);
   void EndMember(Group& group, uint32_t member, const std::string& reason);
   void Settle(Group& group, const std::string& reason);  // After a member left: too few, or complete now.
@@ -304,6 +305,7 @@ class Job {
   Counters counters_;
   std::map<int64_t, int64_t> staleness_;  // Trained tokens by staleness, along the lineage.
   uint64_t rejected_in_a_row_ = 0;
+  std::set<std::pair<uint32_t, uint64_t>> unusable_;  // Source and row of each prompt that no rollout could take.
   absl::Status failure_;                  // Why the job cannot go on; OK while it can.
 
   // Waiting calls, oldest first.

@@ -208,9 +208,22 @@ Item Job::DropOne(const Caller& caller, const DropItem& item) {
   if (item.ref.member) {
     DropMember(*group, *item.ref.member, item.reason);
   } else {
+    const RowRef row = group->row;
     DropGroup(*group, item.reason);
+    CountUnusable(row, item.reason);
   }
   return {};
+}
+
+// Without a limit of epochs, rows that none can use would be drawn for ever.
+void Job::CountUnusable(const RowRef& row, const std::string& reason) {
+  if (reason != "prompt_too_long" && reason != "bad_row") return;
+  unusable_.insert({row.source, row.index});
+  if (unusable_.size() < prompts_.rows() || !failure_.ok()) return;
+  failure_ = ErrorWith(absl::StatusCode::kFailedPrecondition,
+                       {.reason = "NO_PROMPTS", .catalogue = "SLUICE-QUEUE-0005", .hint = "raise data.order.max_prompt and model.max_context, or shorten the prompts"},
+                       absl::StrCat("no row of the data can be used: all ", prompts_.rows(), " were dropped, the last as ", reason));
+  effects_->alarms.push_back({"no_prompts", std::string(failure_.message())});
 }
 
 void Job::CountDropped(Group& group, uint32_t index, const std::string& reason) {

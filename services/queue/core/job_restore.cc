@@ -51,6 +51,7 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   reached_[caller.incarnation] = version_;
   failure_ = absl::OkStatus();
   rejected_in_a_row_ = 0;
+  unusable_.clear();
   effects_->watch = true;
   restore_answer_ = {.mode = mode, .version = version_, .end = fork, .fork = fork, .ledger = ledger_};
   if (published_) restore_answer_.published.push_back({.policy = 0, .version = *published_, .verified = true});

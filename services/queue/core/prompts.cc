@@ -18,6 +18,14 @@ bool Prompts::Spent(uint32_t source) const {
   return rows == 0 || (epochs_ > 0 && progress_.drawn[source] >= rows * epochs_);
 }
 
+uint64_t Prompts::rows() const {
+  uint64_t rows = 0;
+  for (uint32_t s = 0; s < sources_.size(); ++s) {
+    if (sources_[s].weight > 0) rows += rows_->rows(s);
+  }
+  return rows;
+}
+
 bool Prompts::exhausted() const {
   if (!progress_.again.empty()) return false;
   for (uint32_t s = 0; s < sources_.size(); ++s) {

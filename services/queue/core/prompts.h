@@ -42,6 +42,9 @@ class Prompts {
   // Gives a prompt back whose group is to be trained anew; no failure of the prompt, so always drawn again.
   void Return(const RowRef& row);
 
+  // Rows of all sources that are drawn.
+  uint64_t rows() const;
+
   Row Read(const RowRef& ref) const;
   const Progress& progress() const { return progress_; }
   void Reset(Progress progress);

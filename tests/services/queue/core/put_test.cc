@@ -192,6 +192,39 @@ TEST_F(PutTest, ADropIsCountedByReasonAndKnownWhenRepeated) {
   EXPECT_TRUE(absl::IsInvalidArgument(h_.Call<ItemsAnswer>(h_.Rollout(), Drop{{{{.group = grant_.group}, lease_, "bored"}}})->items[0].status));
 }
 
+TEST(DropTest, AJobWithoutAUsablePromptFailsOnceEachRowWasDropped) {
+  Harness h(SmallSpec(), {3});
+  h.Start();
+  const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
+  const auto drop = [&](const char* reason) {
+    const auto admitted = h.Admitted(2);
+    ASSERT_TRUE(admitted.ok()) << admitted.status();
+    const Grant& grant = admitted->grants[0];
+    ASSERT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}}).ok());
+  };
+  drop("prompt_too_long");
+  drop("bad_row");
+  EXPECT_FALSE(h.Answered(waits));
+  drop("prompt_too_long");
+  const absl::Status failed = h.Result<AcquireBatchAnswer>(waits).status();
+  EXPECT_EQ(ReasonOf(failed), "NO_PROMPTS");
+  EXPECT_THAT(std::string(failed.message()), testing::HasSubstr("all 3 were dropped, the last as prompt_too_long"));
+  EXPECT_EQ(ReasonOf(h.Admitted(1).status()), "NO_PROMPTS");
+}
+
+TEST(DropTest, OneUsableRowKeepsTheJobGoingThroughEveryEpoch) {
+  Harness h(SmallSpec(), {3});
+  h.Start();
+  for (int draw = 0; draw < 12; ++draw) {  // Four epochs.
+    const auto admitted = h.Admitted(2);
+    ASSERT_TRUE(admitted.ok()) << admitted.status();
+    const Grant& grant = admitted->grants[0];
+    const char* reason = grant.row.ref.index == 1 ? "env_lost" : "prompt_too_long";
+    ASSERT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}}).ok());
+  }
+  EXPECT_TRUE(h.Admitted(2).ok());
+}
+
 TEST_F(PutTest, BytesReadAreBytesWritten) {
   ASSERT_TRUE(Put(Piece(4, 3)).ok());
   ASSERT_TRUE(Put(Piece(7, 5)).ok());
