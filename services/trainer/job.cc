@@ -126,6 +126,7 @@ absl::Status TrainingJob::Impl::Load() {
                                                                       .source = model,
                                                                       .keep_last = config.keep_last,
                                                                       .keep_every_steps = config.keep_every_steps});
+  SLUICE_RETURN_IF_ERROR(store_->Prepare());
   std::optional<Checkpoint> found;
   if (config.from_version.has_value() && *config.from_version > 0) {
     SLUICE_ASSIGN_OR_RETURN(found, store_->At(*config.from_version));

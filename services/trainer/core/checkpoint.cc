@@ -172,6 +172,14 @@ absl::Status CheckpointStore::WriteFiles(const std::string& dir, const Checkpoin
   return WriteSynced(absl::StrCat(dir, "/", kState), state.dump(2) + "\n");
 }
 
+absl::Status CheckpointStore::Prepare() const {
+  const std::string probe = absl::StrCat(options_.dir, "/.probe.tmp");
+  absl::Status status = MakeDirs(options_.dir);
+  if (status.ok()) status = WriteSynced(probe, "");
+  if (status.ok()) status = RemoveTree(probe);
+  return Annotate(status, "checkpoint.dir cannot be written; name another");
+}
+
 absl::StatusOr<std::string> CheckpointStore::Write(const CheckpointContents& contents) {
   const std::string name = absl::StrCat("step-", contents.state.version.number);
   const std::string path = absl::StrCat(options_.dir, "/", name);

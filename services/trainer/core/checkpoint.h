@@ -64,6 +64,9 @@ class CheckpointStore {
   };
   explicit CheckpointStore(Options options) : options_(std::move(options)) {}
 
+  // Makes the folder and tries to write in it: better at the job's start than at its first checkpoint.
+  absl::Status Prepare() const;
+
   // Answers with the path; then removes what `keep_last` and `keep_every_steps` no longer hold.
   // RESOURCE_EXHAUSTED: disk full; nothing but the temporary folder has changed.
   absl::StatusOr<std::string> Write(const CheckpointContents& contents);

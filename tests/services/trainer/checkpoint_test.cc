@@ -57,6 +57,13 @@ class CheckpointTest : public ::testing::Test {
   TensorSet moments_ = *TensorSet::Create({{"m.x", DType::kF32, {2}}, {"v.x", DType::kF32, {2}}});
 };
 
+TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsSaidBeforeTheFirstStep) {
+  EXPECT_TRUE(Store().Prepare().ok());
+  EXPECT_THAT(Store().List(), ElementsAre());
+  const CheckpointStore blocked({.dir = "/dev/null/checkpoints", .source = model_});
+  EXPECT_TRUE(absl::StrContains(blocked.Prepare().message(), "/dev/null/checkpoints")) << blocked.Prepare();
+}
+
 TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
   moments_.as<float>(0)[1] = 0.5f;
   ASSERT_TRUE(Write(Store(), 2, 0).ok());
