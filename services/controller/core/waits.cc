@@ -17,7 +17,7 @@ std::vector<Edge> Controller::Waits(Instant now, const Job& job) const {
   const absl::Duration never = -absl::Seconds(1);
   if (IsFinal(job.record.state)) return edges;
   if (job.record.state == JobState::kWaiting) {
-    add("", job.record.message, "it starts when they have registered", "start daemons, or end another job: `sluice daemon list`", never);
+    add("", job.record.message, "it starts when they have registered", "start daemons, or end another job: `sluice job list`", never);
     return edges;
   }
   for (const Worker& worker : job.assign.workers) {
