@@ -1,5 +1,7 @@
 #include "services/controller/translate.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
@@ -118,12 +120,13 @@ Ledger FromProto(const common::v1::Ledger& ledger) {
 }
 
 void ToProto(const Result& result, job::v1::JobResult* out) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   out->set_job(result.job);
   out->set_state(result.state);
   out->set_steps(result.steps);
   out->set_seconds(result.seconds);
-  out->set_reward_first(result.reward_first);
-  out->set_reward_last(result.reward_last);
+  out->set_reward_first(result.reward_first.value_or(kNone));
+  out->set_reward_last(result.reward_last.value_or(kNone));
   out->set_tokens_generated(result.tokens_generated);
   out->set_tokens_trained(result.tokens_trained);
   out->set_staleness_max(result.staleness_max);

@@ -1,6 +1,7 @@
 #include "tools/sluice/table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "absl/strings/numbers.h"
@@ -54,7 +55,7 @@ std::string ResultTable(const job::v1::JobResult& result) {
                 {"state", result.state()},
                 {"steps", absl::StrCat(result.steps())},
                 {"time", ShortDuration(result.seconds())},
-                {"reward", absl::StrFormat("%.3f -> %.3f", result.reward_first(), result.reward_last())},
+                {"reward", std::isnan(result.reward_last()) ? "none" : absl::StrFormat("%.3f -> %.3f", result.reward_first(), result.reward_last())},
                 {"tokens", absl::StrCat("generated ", result.tokens_generated(), "  trained ", result.tokens_trained())},
                 {"staleness", absl::StrCat("max ", result.staleness_max(), "  tokens by version: ", Counts(result.staleness_histogram()))},
                 {"ledger", absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(), " + applied ", ledger.applied(), " + live ",

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,13 @@ struct adl_serializer<absl::Duration> {
   static void from_json(const json& j, absl::Duration& duration) {
     const auto micros = j.get<int64_t>();
     duration = micros == -1 ? absl::InfiniteDuration() : absl::Microseconds(micros);
+  }
+};
+template <>
+struct adl_serializer<std::optional<double>> {
+  static void to_json(json& j, const std::optional<double>& value) { value ? j = *value : j = nullptr; }
+  static void from_json(const json& j, std::optional<double>& value) {
+    value = j.is_null() ? std::nullopt : std::optional(j.get<double>());
   }
 };
 }  // namespace nlohmann

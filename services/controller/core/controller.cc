@@ -57,7 +57,7 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
     SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> steps, store->List(JobKey(id, "steps/")));
     for (const meta::Entry& entry : steps) {
       SLUICE_ASSIGN_OR_RETURN(StepReport step, Decode<StepReport>(entry.key, entry.value));
-      job.steps[step.k] = {step.values["reward_mean"], step.values["reward_count"], step.staleness};
+      job.steps[step.k] = {step.values["reward_mean"], step.values["reward_count"], step.values["tokens"], step.staleness};
     }
     active_.insert(id);
   }
@@ -210,7 +210,7 @@ void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
     const auto it = step.values.find(name);
     return it == step.values.end() ? 0.0 : it->second;
   };
-  job.steps[step.k] = {value("reward_mean"), value("reward_count"), step.staleness};
+  job.steps[step.k] = {value("reward_mean"), value("reward_count"), value("tokens"), step.staleness};
   job.record.reported_incarnation = step.version.incarnation;
   job.record.reported_k = step.k;
   job.record.step = step.k + 1;

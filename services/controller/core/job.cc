@@ -1,6 +1,7 @@
 #include "services/controller/core/job.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 
@@ -10,13 +11,13 @@ namespace {
 constexpr int kRewardSteps = 10;  // Enough to smooth one batch's luck, few beside a run.
 
 template <typename Iterator>
-double MeanReward(Iterator begin, Iterator end) {
+std::optional<double> MeanReward(Iterator begin, Iterator end) {
   double sum = 0, count = 0;
   for (int taken = 0; begin != end && taken < kRewardSteps; ++begin, ++taken) {
     sum += begin->second.reward_mean * begin->second.reward_count;
     count += begin->second.reward_count;
   }
-  return count > 0 ? sum / count : 0;
+  return count > 0 ? std::optional(sum / count) : std::nullopt;
 }
 
 }  // namespace
@@ -38,6 +39,9 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
   result.reward_last = MeanReward(job.steps.rbegin(), job.steps.rend());
   result.tokens_generated = job.record.ledger.tokens_generated;
   result.tokens_trained = job.record.ledger.tokens_trained;
+  if (job.record.ledger.tokens_generated == 0) {  // Supervised: the queue hands out rows, the trainer alone knows their tokens.
+    for (const auto& [k, step] : job.steps) result.tokens_trained += static_cast<int64_t>(step.tokens);
+  }
   for (const auto& [k, step] : job.steps) {
     for (const auto& [staleness, tokens] : step.staleness) result.staleness_histogram[staleness] += tokens;
   }

@@ -72,6 +72,7 @@ struct AssignRecord {
 struct StepSummary {
   double reward_mean = 0;
   double reward_count = 0;
+  double tokens = 0;  // Trained.
   std::map<std::string, int64_t> staleness;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,7 @@ struct Result {
   std::string job, state;
   int64_t steps = 0;
   double seconds = 0;  // Wall time from RUNNING on.
-  double reward_first = 0, reward_last = 0;
+  std::optional<double> reward_first, reward_last;  // None: nothing was scored, as in supervised training.
   int64_t tokens_generated = 0, tokens_trained = 0;
   int64_t staleness_max = 0;
   std::map<std::string, int64_t> staleness_histogram;

@@ -51,8 +51,8 @@ TEST_F(LifecycleTest, AJobWaitsForDaemonsStartsRunsAndSucceeds) {
   EXPECT_EQ(result.state, "SUCCEEDED");
   EXPECT_EQ(result.steps, 12);
   EXPECT_NEAR(result.seconds, 10, 1e-6);
-  EXPECT_NEAR(result.reward_first, 4.5 / 20, 1e-12);  // Steps 0 to 9.
-  EXPECT_NEAR(result.reward_last, 6.5 / 20, 1e-12);   // Steps 2 to 11.
+  EXPECT_NEAR(*result.reward_first, 4.5 / 20, 1e-12);  // Steps 0 to 9.
+  EXPECT_NEAR(*result.reward_last, 6.5 / 20, 1e-12);   // Steps 2 to 11.
   EXPECT_THAT(result.staleness_histogram, ElementsAre(Pair("0", 120), Pair("1", 6)));
   EXPECT_EQ(result.staleness_max, 1);
   EXPECT_EQ(result.ledger.durable, 90);
@@ -89,7 +89,20 @@ TEST_F(LifecycleTest, RewardsAreWeighedByHowManyWereScored) {
   world_.Step(job, 0, 1.0, 1);
   world_.Step(job, 1, 0.0, 3);
   Finish(job);
-  EXPECT_NEAR(world_.ResultOfJob(job).reward_first, 0.25, 1e-12);
+  EXPECT_NEAR(*world_.ResultOfJob(job).reward_first, 0.25, 1e-12);
+}
+
+TEST_F(LifecycleTest, ASupervisedJobHasNoRewardAndItsTrainersTokens) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Step(job, 0, 0, 0);
+  world_.Step(job, 1, 0, 0);
+  world_.queues["queue-0"].ledger = {.accepted = 64, .durable = 64};
+  Finish(job);
+  const Result result = world_.ResultOfJob(job);
+  EXPECT_EQ(result.reward_first, std::nullopt);
+  EXPECT_EQ(result.reward_last, std::nullopt);
+  EXPECT_EQ(result.tokens_trained, 20);
 }
 
 TEST_F(LifecycleTest, SubmitIsIdempotentByNameAndHash) {

@@ -65,7 +65,7 @@ TEST_F(RestartTest, ARunningJobIsNotDisturbed) {
   world_.Say("trainer-0", job, "done");
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kSucceeded);
-  EXPECT_NEAR(world_.ResultOfJob(job).reward_first, 0.5, 1e-12);
+  EXPECT_NEAR(*world_.ResultOfJob(job).reward_first, 0.5, 1e-12);
 }
 
 TEST_F(RestartTest, StepsAndEventsThatWereNotStoredComeAgainAndNoneTwice) {

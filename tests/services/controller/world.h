@@ -221,7 +221,7 @@ class World {
     step.k = k;
     step.version = {core->jobs().at(job).assign.gang, k + 1};
     step.at = clock.Now();
-    step.values = {{"reward_mean", reward}, {"reward_count", count}};
+    step.values = {{"reward_mean", reward}, {"reward_count", count}, {"tokens", 10}};
     step.staleness = {{"0", 10}, {"1", k % 2}};
     trainer.steps.emplace_back(job, step);
     Settle();
