@@ -91,12 +91,13 @@ absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std
   return response;
 }
 
-absl::Status CancelJob(const rpc::Channel& channel, const std::string& job) {
+absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job) {
   job::v1::ControlRequest request;
   request.set_job(job);
   request.set_verb(job::v1::VERB_CANCEL);
   job::v1::ControlResponse response;
-  return rpc::Call(channel, request, &response);
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
+  return response.status();
 }
 
 absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job, const JobHandlers& handlers) {
@@ -114,7 +115,7 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(const rpc::Channel& channel, const 
   job::v1::JobStatus last;
   bool reached = false;
   rpc::Backoff backoff{rpc::BackoffOptions()};
-  absl::Time heard = absl::Now();
+  std::optional<absl::Time> heard;
   for (;;) {
     // The first message of a stream is the status: of a job that has ended before, it would come ahead of its steps.
     absl::StatusOr<job::v1::JobStatus> now = GetJob(channel, job);
@@ -131,7 +132,8 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(const rpc::Channel& channel, const 
         status.code() != absl::StatusCode::kCancelled) {
       return status;
     }
-    if (absl::Now() - heard > patience) return absl::UnavailableError(absl::StrCat("no answer from ", channel.address(), " for ", absl::FormatDuration(patience), ": ", status.message()));
+    if (!heard) return status;  // It was never there.
+    if (absl::Now() - *heard > patience) return absl::UnavailableError(absl::StrCat("no answer from ", channel.address(), " for ", absl::FormatDuration(patience), ": ", status.message()));
     const absl::Duration wait = backoff.Next();
     if (cancel == nullptr) absl::SleepFor(wait);
     else if (cancel->WaitFor(wait)) return absl::CancelledError("interrupted");

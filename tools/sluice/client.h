@@ -20,7 +20,8 @@ std::string ServerAddress(const std::string& flag);
 // Sends a loaded job file. ALREADY_EXISTS: another job has the name.
 absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, const JobFile& file);
 absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std::string& job);
-absl::Status CancelJob(const rpc::Channel& channel, const std::string& job);
+// Answers with the status right after; a job that has ended stays as it is.
+absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job);
 
 // What following a job tells, in order; each may be empty.
 struct JobHandlers {
@@ -31,7 +32,7 @@ struct JobHandlers {
 
 // Follows a job until `until` holds of its status or it is final, and returns that status. A controller that goes and comes
 // back within `patience` is picked up behind the last event and step: none is missing, none comes twice.
-// CANCELLED: `cancel`. NOT_FOUND: no such job. UNAVAILABLE: no controller for `patience`.
+// CANCELLED: `cancel`. NOT_FOUND: no such job. UNAVAILABLE: no controller from the start, or none for `patience`.
 absl::StatusOr<job::v1::JobStatus> FollowJob(const rpc::Channel& channel, const std::string& job, rpc::Cancel* cancel, absl::Duration patience,
                                              const JobHandlers& handlers, const std::function<bool(const job::v1::JobStatus&)>& until = {});
 // The events and steps so far.

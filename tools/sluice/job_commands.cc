@@ -175,6 +175,9 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
   if (Json(o)) Print(*status);
   else std::printf("%s\n", StateName(status->state()).c_str());
   if (status->state() == state) return kDone;
+  if (IsFinal(state) && status->state() == job::v1::JOB_STATE_SUCCEEDED) {
+    return Complain(absl::FailedPreconditionError(absl::StrCat(o.job, " has ended SUCCEEDED and will not be ", wanted)));
+  }
   return EndOf(*status);
 }
 
@@ -203,8 +206,10 @@ ExitCode JobEvents(const Options& o, const Channel& channel) {
 }
 
 ExitCode CancelOne(const Options& o, const Channel& channel) {
-  if (const absl::Status status = CancelJob(*channel, o.job); !status.ok()) return Complain(status);
-  std::fprintf(stderr, "%s is being cancelled; `sluice job wait %s` waits for its end\n", o.job.c_str(), o.job.c_str());
+  const absl::StatusOr<JobStatus> job = CancelJob(*channel, o.job);
+  if (!job.ok()) return Complain(job.status());
+  if (IsFinal(job->state())) std::fprintf(stderr, "%s has ended: it is %s\n", o.job.c_str(), StateName(job->state()).c_str());
+  else std::fprintf(stderr, "%s is being cancelled; `sluice job wait %s` waits for its end\n", o.job.c_str(), o.job.c_str());
   return kDone;
 }
 
@@ -306,20 +311,26 @@ ExitCode CheckQueue(const Options& o, const Channel& channel) {
 
 std::string NodeText(const common::v1::Node& node) {
   const std::string kind = absl::AsciiStrToLower(absl::StripPrefix(common::v1::NodeKind_Name(node.kind()), "NODE_KIND_"));
-  return absl::StrCat(kind, " ", node.id(), node.daemon().empty() ? "" : absl::StrCat(" at ", node.daemon()));
+  return absl::StrCat(kind, node.id().empty() ? "" : " ", node.id(), node.daemon().empty() ? "" : absl::StrCat(" at ", node.daemon()));
 }
 
 ExitCode WhyJob(const Options& o, const Channel& channel) {
+  const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);  // Says soon if there is no controller.
+  if (!job.ok()) return Complain(job.status());
   job::v1::WhyRequest request;
-  request.set_job(o.job);
+  request.set_job(job->job());
   job::v1::WhyResponse response;
   if (const absl::Status status = rpc::Call(*channel, request, &response); !status.ok()) return Complain(status);
   if (Json(o)) return Print(response), kDone;
-  if (response.chain().empty()) std::printf("%s waits for nothing\n", o.job.c_str());
+  if (IsFinal(job->state())) std::printf("%s is %s and waits for nothing\n", job->name().c_str(), StateName(job->state()).c_str());
+  else if (response.chain().empty()) std::printf("%s waits for nothing\n", job->name().c_str());
   for (const common::v1::WaitEdge& edge : response.chain()) {
     std::printf("%s <- %s  for %s: %s\n", NodeText(edge.waiter()).c_str(), NodeText(edge.on()).c_str(),
                 ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(edge.since()))).c_str(), edge.cause().c_str());
-    if (!edge.next().empty()) std::printf("  by itself: %s in %s\n", edge.next().c_str(), ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(edge.next_in()))).c_str());
+    if (!edge.next().empty()) {
+      const double seconds = absl::ToDoubleSeconds(rpc::FromProto(edge.next_in()));
+      std::printf("  by itself: %s%s\n", edge.next().c_str(), edge.has_next_in() ? absl::StrCat(", in ", ShortDuration(seconds)).c_str() : "");
+    }
     if (!edge.hint().empty()) std::printf("  you could: %s\n", edge.hint().c_str());
   }
   if (!response.silent().empty()) std::printf("silent: %s\n", absl::StrJoin(response.silent(), ", ").c_str());

@@ -23,11 +23,9 @@ int main(int argc, char** argv) {
       "Examples:\n  sluice run configs/examples/digits.yaml\n  sluice dev up && sluice job submit configs/examples/digits.yaml --watch\n"
       "Exit codes: 0 done, 1 failed, 2 misuse or bad config, 3 job failed or cancelled, 4 not allowed, 5 not found, 6 time-out,\n"
       "7 unreachable, 8 conflict, 130 Ctrl-C. Results go to stdout, all else to stderr.");
-  app.require_subcommand(1);
   std::map<std::string, CLI::App*> groups;
   for (const auto& [name, summary] : kGroups) {
     groups[name] = app.add_subcommand(name, summary);
-    groups[name]->require_subcommand(1);
   }
   std::map<const CLI::App*, std::function<sluice::cli::ExitCode()>> runners;
   for (const std::vector<Command>& table : {sluice::cli::FleetCommands(), sluice::cli::JobCommands(), sluice::cli::EvalCommands(), sluice::cli::LocalCommands()}) {
@@ -46,5 +44,9 @@ int main(int argc, char** argv) {
   }
   const CLI::App* chosen = &app;
   while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands()[0];
+  if (runners.count(chosen) == 0) {  // A group, or nothing.
+    std::fputs(chosen->help().c_str(), stderr);
+    return sluice::cli::kMisuse;
+  }
   return runners.at(chosen)();
 }

@@ -105,7 +105,7 @@ void Run::OnSignal(int count) {
     return;
   }
   printer_.Note("cancelling the job; Ctrl-C again kills");
-  if (const absl::Status status = CancelJob(*channel, job); !status.ok()) printer_.Note(absl::StrCat("cancel: ", status.message()));
+  if (const absl::Status status = CancelJob(*channel, job).status(); !status.ok()) printer_.Note(absl::StrCat("cancel: ", status.message()));
 }
 
 void Run::WriteState() {
@@ -135,7 +135,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
     channel_ = channel;
     job_ = submitted.job();
   }
-  if (interrupted()) SLUICE_RETURN_IF_ERROR(CancelJob(*channel, submitted.job()));  // It came while the job was submitted.
+  if (interrupted()) SLUICE_RETURN_IF_ERROR(CancelJob(*channel, submitted.job()).status());  // It came while the job was submitted.
   std::string state;
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
