@@ -85,7 +85,7 @@ std::vector<Command> LocalCommands() {
        [](CLI::App* app) {
          auto o = std::make_shared<InitOptions>();
          app->add_option("CONFIG_DIR", o->config, "directory with config.json and the tokenizer")->required();
-         app->add_option("--seed", o->seed, "of the random weights")->required()->check(CLI::NonNegativeNumber);
+         app->add_option("--seed", o->seed, "of the random weights")->required()->check([](const std::string& text) { return text.substr(0, 1) == "-" ? text + " is negative" : std::string(); });
          app->add_option("-o,--out", o->out, "directory to make")->required();
          return [o] { return InitCheckpoint(o->config, o->seed, o->out); };
        }},

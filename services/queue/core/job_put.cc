@@ -221,8 +221,9 @@ void Job::CountUnusable(const RowRef& row, const std::string& reason) {
   unusable_.insert({row.source, row.index});
   if (unusable_.size() < prompts_.rows() || !failure_.ok()) return;
   failure_ = ErrorWith(absl::StatusCode::kFailedPrecondition,
-                       {.reason = "NO_PROMPTS", .catalogue = "SLUICE-QUEUE-0005", .hint = "raise data.order.max_prompt and model.max_context, or shorten the prompts"},
-                       absl::StrCat("no row of the data can be used: all ", prompts_.rows(), " were dropped, the last as ", reason));
+                       {.reason = "NO_PROMPTS", .catalogue = "SLUICE-QUEUE-0005"},
+                       absl::StrCat("no row of the data can be used: all ", prompts_.rows(), " were dropped, the last as ", reason,
+                                    "; raise data.order.max_prompt and model.max_context, or mend the rows that the rollouts' logs name"));
   effects_->alarms.push_back({"no_prompts", std::string(failure_.message())});
 }
 
