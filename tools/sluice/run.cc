@@ -98,7 +98,7 @@ void Run::OnSignal(int count) {
     channel = channel_;
     job = job_;
   }
-  if (job.empty()) {
+  if (job.empty() || channel == nullptr) {
     printer_.Note("stopping; Ctrl-C again kills");
     ending_ = true;
     if (Supervisor* daemons = supervisor()) daemons->Stop(kGrace);
@@ -168,6 +168,9 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
     }
     WriteState();
     status = Follow(*controller);
+    // A controller that ends waits for connections to close, and an idle one of this process would not notice.
+    MutexLock lock(&mu_);
+    channel_.reset();
   }
   printer_.Finish();
   ending_ = true;
