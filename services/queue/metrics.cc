@@ -88,6 +88,12 @@ void Metrics::UpdateOne(Entry& entry) {
   SetGauge(entry, "reserved_bytes", "Payload reserved.", static_cast<double>(stats.bytes.at("reserved")));
   for (const auto& [call, count] : stats.waiting) SetGauge(entry, "waiting_calls", "Calls parked now.", count, "call", call);
   for (const auto& [source, ratio] : stats.length_ratio) SetGauge(entry, "length_bias_ratio", "Trained over generated mean length.", ratio, "dataset", source);
+  for (size_t octile = 0; octile < counters.sealed_octile.size(); ++octile) {
+    const int64_t sealed = counters.sealed_octile[octile];
+    if (sealed == 0) continue;
+    SetGauge(entry, "acceptance_ratio", "Trained over sealed trajectories, by length in eighths of the longest allowed.",
+             static_cast<double>(counters.trained_octile[octile]) / static_cast<double>(sealed), "octile", absl::StrCat(octile));
+  }
   ObserveCounts(entry, "in_flight", counters.in_flight);
   ObserveCounts(entry, "in_queue", counters.in_queue);
   ObserveCounts(entry, "at_cut", counters.at_cut);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -72,6 +73,7 @@ struct Counters {
   std::map<std::string, int64_t> tokens_dropped;   // Trainable tokens that no batch got, by reason; masked ones too.
   std::map<int64_t, int64_t> in_flight, in_queue, at_cut;  // Trajectories by staleness: gained until sealed, since, in all.
   std::map<std::string, std::pair<int64_t, int64_t>> generated, trained;  // By source: members, tokens.
+  std::array<int64_t, 8> sealed_octile{}, trained_octile{};  // Members by length, in eighths of the longest answer allowed.
   int64_t quarantined = 0, reissued = 0;
 };
 
@@ -188,6 +190,7 @@ class Job {
   absl::Status PutPiece(const Caller& caller, const Record& record, Group& group, uint64_t* watermark, bool* repeat);
   absl::Status PutFields(const Caller& caller, const Record& record, Group& group, bool* repeat);
   absl::Status CheckStamps(const Piece& piece) const;
+  size_t Octile(const GroupMember& member) const;
   absl::Status CheckLease(const Caller& caller, const Id16& lease, const TrajectoryRef& ref, const Group& group);
   absl::Status Absent(const Id16& lease, const TrajectoryRef& ref) const;
   absl::Status Conflict(const TrajectoryRef& ref, const std::string& what);

@@ -111,6 +111,7 @@ void Job::CountApplied(const Batch& batch, int sign) {
       auto& [trajectories, tokens] = counters_.trained[spec_.sources[frozen.row.source].name];
       ++trajectories;
       tokens += member.trained;
+      ++counters_.trained_octile[Octile(group.members[member.member])];
       if (member.masked_count > 0) counters_.tokens_dropped["masked"] += member.masked_count;
     }
   }

@@ -153,6 +153,11 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, Group& g
 
 // Seal and Drop. ------------------------------------------------------------------------------------------------------
 
+size_t Job::Octile(const GroupMember& member) const {
+  const uint64_t longest = spec_.sampling.max_tokens > 0 ? spec_.sampling.max_tokens : spec_.member_tokens;
+  return std::min<uint64_t>(7, 8 * member.generated / std::max<uint64_t>(1, longest));
+}
+
 Item Job::SealOne(const Caller& caller, const SealItem& item) {
   Group* group = Find(item.ref.group);
   if (group == nullptr) return {.status = Absent(item.lease, item.ref)};
@@ -189,6 +194,7 @@ Item Job::SealOne(const Caller& caller, const SealItem& item) {
   auto& [members, tokens] = counters_.generated[spec_.sources[group->row.source].name];
   ++members;
   tokens += member.generated;
+  ++counters_.sealed_octile[Octile(member)];
   StartTasks(*group, *item.ref.member);
   Settle(*group, "");
   return {.watermark = watermark};
