@@ -14,7 +14,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-setup release sluice sluice-controller sluice-queue sluice-rollout sluice-reward sluice-trainer
+setup release sluice sluice-controller sluice-queue sluice-rollout sluice-reward sluice-trainer bench_e2e bench_seeds
 bin=$root/build/release/bin
 example=$root/configs/examples
 out=$root/build/demo
