@@ -178,7 +178,9 @@ void Binder::UnknownKey(const YamlNode::Key& key, const Message& message, const 
   std::string hint = DidYouMean(NearestWord(key.text, KeysOf(type)));
   if (hint.empty()) {
     const std::string elsewhere = FindKey(*google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName("sluice.job.v1.JobSpec"), key.text, "");
-    hint = elsewhere.empty() ? absl::StrCat("; the keys here are ", absl::StrJoin(KeysOf(type), ", ")) : DidYouMean(elsewhere);
+    if (elsewhere.empty()) hint = absl::StrCat("; the keys here are ", absl::StrJoin(KeysOf(type), ", "));
+    else if (elsewhere == key.text) hint = "; it belongs at the top level of the file, without indentation";
+    else hint = DidYouMean(elsewhere);
   }
   problems_->Add(key.place, 3, absl::StrCat("unknown key \"", key.text, "\" in ", path.empty() ? "the job file" : path, hint));
 }
@@ -285,6 +287,10 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
       return;
     }
     if (!CheckBounds(node, absl::ToDoubleSeconds(*value), rule, path)) return;
+    if (*value <= absl::ZeroDuration()) {  // As a message, a zero reads as if nothing were given.
+      problems_->Add(node.place, 7, absl::StrCat(path, " is ", node.text, ", wants more than 0s", or_word));
+      return;
+    }
     auto* duration = static_cast<google::protobuf::Duration*>(reflection.MutableMessage(message, field));
     duration->set_seconds(absl::ToInt64Seconds(*value));
     duration->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(*value - absl::Seconds(duration->seconds()))));

@@ -109,6 +109,7 @@ std::string RuleText(const FieldDescriptor& field) {
     return rule.unit() == "s" ? config::DurationText(absl::Seconds(value)) : config::NumberText(value);
   };
   if (rule.has_min() && rule.has_max()) notes.push_back(absl::StrCat(bound(rule.min()), " to ", bound(rule.max())));
+  else if (rule.has_min() && rule.unit() == "s" && rule.min() == 0) notes.push_back("more than 0s");
   else if (rule.has_min()) notes.push_back(absl::StrCat("from ", bound(rule.min())));
   if (rule.choices_size() > 1) notes.push_back(absl::StrJoin(rule.choices(), " | "));
   if (rule.live()) notes.push_back("live");

@@ -139,6 +139,8 @@ TEST(JobFile, AnUnknownKeyNamesTheNearest) {
                           "job.yaml:6:1 SLUICE-CONFIG-0003 unknown key \"checkpiont\" in the job file. Did you mean \"checkpoint\"?"));
   EXPECT_THAT(Wrong("max_response: 512", "max_staleness: 1"),
               ElementsAre("job.yaml:9:11 SLUICE-CONFIG-0003 unknown key \"max_staleness\" in rollout. Did you mean \"queue.max_staleness\"?"));
+  EXPECT_THAT(Wrong("max_response: 512", "limits: {}"),
+              ElementsAre("job.yaml:9:11 SLUICE-CONFIG-0003 unknown key \"limits\" in rollout; it belongs at the top level of the file, without indentation"));
 }
 
 TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
@@ -149,6 +151,10 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
   EXPECT_THAT(Wrong("lr: 1e-3", "lr: .nan"), ElementsAre(HasSubstr("SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number")));
   EXPECT_THAT(Wrong("512}", "512, timeout: 30}"),
               ElementsAre("job.yaml:9:39 SLUICE-CONFIG-0006 rollout.timeout: \"30\" needs a unit: ms, s, m, h or d"));
+  EXPECT_THAT(Wrong("rollout:", "limits: {wall: 0s}\nrollout:"),
+              ElementsAre("job.yaml:9:16 SLUICE-CONFIG-0007 limits.wall is 0s, wants more than 0s or none"));
+  EXPECT_THAT(Wrong("rollout:", "limits: {start: 0ms}\nrollout:"),
+              ElementsAre("job.yaml:9:17 SLUICE-CONFIG-0007 limits.start is 0ms, wants more than 0s"));
   EXPECT_THAT(Wrong("512}", "5.5}"), ElementsAre("job.yaml:9:25 SLUICE-CONFIG-0005 rollout.max_response wants a whole number from 0 on, has \"5.5\""));
   EXPECT_THAT(Wrong("rollout:", "queue: {keep: {quota: 8GB}}\nrollout:"),
               ElementsAre("job.yaml:9:23 SLUICE-CONFIG-0006 queue.keep.quota: \"8GB\" has an unknown unit; known are B, KiB, MiB, GiB and TiB"));
