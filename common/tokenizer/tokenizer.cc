@@ -21,14 +21,14 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kMaxFile = 64 << 20;
 
 absl::Status Unsupported(absl::string_view where, absl::string_view what) {
-  return absl::UnimplementedError(absl::StrCat("tokenizer.json: ", where, ": ", what, " is not supported by this build"));
+  return absl::UnimplementedError(absl::StrCat(where, ": ", what, " is not supported by this build"));
 }
 std::string TypeOf(const Json& component) { return component.is_object() ? component.value("type", "") : ""; }
 bool Absent(const Json& root, const char* key) { return !root.contains(key) || root[key].is_null(); }
 
 // {"String": "x"} of a Replace or Split.
 absl::StatusOr<std::string> StringPattern(const Json& component, absl::string_view where) {
-  if (!component.contains("pattern") || !component["pattern"].is_object()) return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: ", where, ".pattern is missing"));
+  if (!component.contains("pattern") || !component["pattern"].is_object()) return absl::InvalidArgumentError(absl::StrCat(where, ".pattern is missing"));
   if (!component["pattern"].contains("String")) return Unsupported(where, "a pattern that is a regular expression");
   return component["pattern"]["String"].get<std::string>();
 }
@@ -134,10 +134,8 @@ class Tokenizer::Impl {
 };
 
 absl::Status Tokenizer::Impl::Read(const Json& root) {
-  if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) return absl::InvalidArgumentError("tokenizer.json has no object `model`");
-  auto parsed = Bpe::Parse(root["model"]);
-  if (!parsed.ok()) return Annotate(parsed.status(), "tokenizer.json");
-  bpe = *std::move(parsed);
+  if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) return absl::InvalidArgumentError("there is no object `model`");
+  SLUICE_ASSIGN_OR_RETURN(bpe, Bpe::Parse(root["model"]));
   vocab_size = static_cast<int32_t>(bpe->tokens().size());
   if (!Absent(root, "added_tokens")) SLUICE_RETURN_IF_ERROR(ReadAdded(root["added_tokens"]));
   if (!Absent(root, "normalizer")) SLUICE_RETURN_IF_ERROR(ReadNormalizer(root["normalizer"], "normalizer"));
@@ -154,7 +152,7 @@ absl::Status Tokenizer::Impl::ReadAdded(const Json& list) {
   for (const Json& entry : list) {
     AddedToken token{.content = entry.value("content", ""), .id = entry.value("id", -1), .special = entry.value("special", false)};
     const std::string where = absl::StrCat("added token \"", token.content, "\"");
-    if (token.content.empty() || token.id < 0) return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: ", where, " lacks content or id"));
+    if (token.content.empty() || token.id < 0) return absl::InvalidArgumentError(absl::StrCat(where, " lacks content or id"));
     for (const char* const flag : {"single_word", "lstrip", "rstrip", "normalized"}) {
       if (entry.value(flag, false)) return Unsupported(where, absl::StrCat(flag, ": true"));
     }
@@ -179,7 +177,7 @@ absl::Status Tokenizer::Impl::ReadNormalizer(const Json& component, const std::s
   }
   if (type == "Replace") {
     SLUICE_ASSIGN_OR_RETURN(std::string from, StringPattern(component, where));
-    if (from.empty()) return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: ", where, ": an empty pattern"));
+    if (from.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": an empty pattern"));
     normalizers_.push_back({Normalize::kReplace, std::move(from), component.value("content", "")});
     return absl::OkStatus();
   }
@@ -206,7 +204,7 @@ absl::Status Tokenizer::Impl::ReadPreTokenizer(const Json& component, const std:
     const Json pattern = component.value("pattern", Json::object());
     if (!pattern.contains("Regex")) return Unsupported(where, "a pattern that is no regular expression");
     auto split = RegexSplit::Compile(pattern["Regex"].get<std::string>());
-    if (!split.ok()) return Annotate(split.status(), absl::StrCat("tokenizer.json: ", where));
+    if (!split.ok()) return Annotate(split.status(), where);
     splits_.push_back(*std::move(split));
     return absl::OkStatus();
   }
@@ -329,7 +327,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(absl::string_view js
   try {  // nlohmann throws for bad syntax and for values of the wrong type.
     SLUICE_RETURN_IF_ERROR(impl->Read(Json::parse(json.begin(), json.end())));
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: ", error.what()));
+    return absl::InvalidArgumentError(error.what());
   }
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }

@@ -96,6 +96,12 @@ TEST(TokenizerTest, MalformedFilesAreRefused) {
   }
 }
 
+TEST(TokenizerTest, AnErrorNamesItsFileOnce) {
+  const std::string path = testing::TempDir() + "/tokenizer.json";
+  ASSERT_TRUE(WriteFileAtomic(path, R"({"model": {"type": "Unigram"}})").ok());
+  EXPECT_EQ(Tokenizer::Load(path).status().message(), path + ": model.type \"Unigram\": only BPE is read");
+}
+
 // What EncodeWord computes, the slow obvious way: merge the best adjacent pair of the whole list, again and again.
 TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
   const Json model = Json::parse(R"({"type": "BPE", "vocab": {"a":0,"b":1,"c":2,"ab":3,"bc":4,"abc":5,"aa":6,"aab":7,"cab":8,"abab":9},
