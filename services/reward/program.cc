@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
+#include "common/base/status_text.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
@@ -103,14 +104,14 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   auto scorer = MakeScorer(assignment.spec().reward());
   if (!scorer.ok()) {
     log::Error("job_refused", {{"job_id", job.name}, {"error", scorer.status()}});
-    Tell(id, false, "failed", std::string(scorer.status().message()));
+    Tell(id, false, "failed", StatusText(scorer.status()));
   } else {
     log::Info("job_started", {{"job_id", job.name}, {"generation", scorer->generation()}});
     job.worker = std::make_unique<Worker>(
         Worker::Options{.job = id, .job_name = job.name, .worker = host_.flags->id, .incarnation = link_->incarnation(), .queue = job.queue}, *std::move(scorer), Metrics(host_.metrics, job.name),
         [this, id](absl::Status why) {
           // Fenced or unlisted: another process works under this id, or the job is over. The controller decides.
-          Tell(id, false, absl::IsAborted(why) ? "fenced" : "failed", std::string(why.message()));
+          Tell(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
         });
     Tell(id, true, "scoring", "");
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/base/status_text.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
@@ -98,7 +99,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
   handlers.serving = [this, id](PolicyVersion version) { Tell(id, true, version, "sampling", ""); };
   handlers.failed = [this, id](absl::Status why) {
     // Fenced: another process works under this id. Else the job cannot go on here; the controller decides.
-    Tell(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", std::string(why.message()));
+    Tell(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
   };
   handlers.broken = [this](absl::Status why) { host_.stop(std::move(why)); };
   auto session = Session::Start({.job = id,
@@ -114,7 +115,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
     job.session = *std::move(session);
   } else {
     log::Error("job_refused", {{"job_id", job.name}, {"error", session.status()}});
-    Tell(id, false, {}, "failed", std::string(session.status().message()));
+    Tell(id, false, {}, "failed", StatusText(session.status()));
   }
   MutexLock lock(&mu_);
   jobs_[id] = std::move(job);

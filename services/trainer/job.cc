@@ -10,6 +10,7 @@
 #include "common/base/digest.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
+#include "common/base/status_text.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/log/log.h"
@@ -381,7 +382,7 @@ void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& sec
   for (const auto& [staleness, tokens] : result.staleness) (*report.mutable_staleness())[absl::StrCat(staleness)] = tokens;
   if (!result.skipped.empty()) {
     log::Warning("step_skipped", {{"job_id", config.name}, {"k", result.k}, {"reason", result.skipped}});
-    Happened(common::v1::SEVERITY_WARNING, "step_skipped", absl::StrCat("step ", result.k, ": ", result.skipped));
+    Happened(common::v1::SEVERITY_WARNING, "step_skipped", absl::StrCat("step ", result.k, " skipped: ", result.skipped));
   }
   if (hooks_.stepped) hooks_.stepped(report);
   Tell(true, "training");
@@ -430,7 +431,7 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   log::Error("job_ended", {{"job_id", config.name}, {"version", version_.load()}, {"error", status}});
   if (reason == "FENCED") return Tell(false, "fenced", status.message());
   if (reason == "RESTORE_FIRST" || reason == "GONE" || reason == "LEASE_LOST") return Tell(false, "restore", status.message());
-  Tell(false, "failed", status.message());
+  Tell(false, "failed", StatusText(status));
 }
 
 void TrainingJob::Impl::Leave(bool checkpoint) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/status_text.h"
 #include "common/daemon/admin_service.h"
 #include "common/daemon/controller_link.h"
 #include "common/log/log.h"
@@ -99,7 +100,7 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   const int64_t incarnation = assignment.incarnation();
   if (!config.ok()) {
     log::Error("job_refused", {{"job_id", assignment.spec().name()}, {"error", config.status()}});
-    return Tell(id, incarnation, {false, {incarnation, 0}, "failed", std::string(config.status().message())});
+    return Tell(id, incarnation, {false, {incarnation, 0}, "failed", StatusText(config.status())});
   }
   log::Info("job_started", {{"job_id", config->name}, {"incarnation", incarnation}});
   TrainingJob::Hooks hooks;
