@@ -190,7 +190,9 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker, cons
   } else if (trainer && progress.phase == "restore" && job.assign.gang_whole) {
     job.assign.gang_whole = false;
     staff_due_ = true;
-    Restarted(now, job, Role::kTrainer, worker.id, absl::StrCat("it asked to restore: ", progress.cause));
+    const std::string cause = absl::StrCat("it asked to restore: ", progress.cause);
+    Emit(now, job, Severity::kWarning, "trainer", worker.id, "restart", absl::StrCat(worker.id, ": ", cause));
+    CountRestart(now, job, Role::kTrainer, cause);
   }
 }
 

@@ -147,10 +147,14 @@ class Controller {
   void Fail(Instant now, Job& job, std::string code, std::string message);
   void Enter(Instant now, Job& job, Stage stage);
   void Finalize(Instant now, Job& job);
-  void Restarted(Instant now, Job& job, Role role, const std::string& daemon, const std::string& cause);
+  // After the event that tells of it; too many fail the job.
+  void CountRestart(Instant now, Job& job, Role role, const std::string& cause);
   bool Left(const Job& job, const Worker& worker) const;
   bool TrainersReady(const Job& job) const;
   int Ready(const Job& job, Role role) const;
+
+  // waits.cc: which jobs have the trainers and rollouts that a waiting one lacks, as in "job digits has trainer-0"; may be empty.
+  std::string HeldByOthers(const Job& job) const;
 
   // staffing.cc: who works, and what is told them and the queue.
   void Staff(Instant now);

@@ -107,7 +107,7 @@ void Fleet::Tick(Instant now) {
     if (broken || silence >= kSuspectAfter) daemon.liveness = Liveness::kSuspect;
     if (grace) continue;
     if (silence >= kLostAfter) {
-      Lose(now, daemon, absl::StrCat("silent for ", absl::FormatDuration(silence)));
+      Lose(now, daemon, absl::StrCat("silent for ", Short(silence)));
     } else if (broken && daemon.ever_heard && now.mono - daemon.broken >= kLostAfterBreak) {
       Lose(now, daemon, "its connection broke and it did not come back");
     }

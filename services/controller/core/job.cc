@@ -51,6 +51,8 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
   }
   result.ledger = job.record.ledger;
   result.restarts = job.record.restarts;
+  for (const Role role : kRoles) result.restarts.try_emplace(std::string(RoleName(role)), 0);
+  result.restarts.try_emplace("controller", 0);
   result.checkpoint = job.record.checkpoint;
   return result;
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_text.h"
 #include "services/controller/core/codec.h"
 #include "services/controller/core/controller.h"
 
@@ -13,8 +14,6 @@ namespace {
 constexpr absl::Duration kLeaveTime = absl::Seconds(10);  // For rollouts and rewards to end what they do.
 constexpr absl::Duration kCloseTime = absl::Seconds(15);  // For the queue to tell the final ledger.
 constexpr absl::Duration kFreeTime = absl::Seconds(60);   // For it to free the data; later it is left to the operator.
-
-std::string Short(absl::Duration duration) { return absl::FormatDuration(absl::Trunc(duration, absl::Seconds(1))); }
 }  // namespace
 
 void Controller::Advance(Instant now, Job& job) {
@@ -253,7 +252,7 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
     const bool passing = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
     if (passing) return;
     if (job.live()) {
-      Fail(now, job, "SLUICE-CTL-0016", absl::StrCat("queue ", call.queue, " refuses the job: ", status.message()));
+      Fail(now, job, "SLUICE-CTL-0016", absl::StrCat("queue ", call.queue, " refuses the job: ", StatusText(status)));
     } else if (closing) {
       Finalize(now, job);
     } else if (call.phase == QueuePhase::kFreed) {
@@ -271,7 +270,9 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
   if (!forgotten) job.record.ledger = answer->ledger;
   Touch(job);
   if (other && job.live()) {
-    Restarted(now, job, Role::kQueue, call.queue, answer->restored ? "it goes on from its log" : "it has lost the job");
+    const std::string cause = answer->restored ? "it goes on from its log" : "it has lost the job";
+    Emit(now, job, Severity::kWarning, "queue", call.queue, "restart", absl::StrCat("queue ", call.queue, ": ", cause));
+    CountRestart(now, job, Role::kQueue, cause);
     if (forgotten && job.live() && job.record.needs.queue_in_memory && job.record.running_since != absl::InfiniteFuture()) {
       Fail(now, job, "SLUICE-CTL-0014",
            absl::StrCat("queue ", call.queue, " was started anew and kept the job in memory alone (queue.keep.durability: memory): "
@@ -287,14 +288,13 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
   }
 }
 
-void Controller::Restarted(Instant now, Job& job, Role role, const std::string& daemon, const std::string& cause) {
+void Controller::CountRestart(Instant now, Job& job, Role role, const std::string& cause) {
   const std::string name(RoleName(role));
   ++job.record.restarts[name];
   std::vector<int64_t>& recent = job.record.restarted[name];
   const int64_t seconds = absl::ToUnixSeconds(now.wall);
   recent.erase(std::remove_if(recent.begin(), recent.end(), [&](int64_t at) { return at <= seconds - 3600; }), recent.end());
   recent.push_back(seconds);
-  Emit(now, job, Severity::kWarning, name, daemon, "restart", absl::StrCat(name, " ", daemon, ": ", cause));
   const int daemons = role == Role::kQueue ? 1 : std::max(1, job.record.needs.of(role).max);
   const int limit = job.record.needs.restarts_per_hour * daemons;
   if (job.live() && static_cast<int>(recent.size()) > limit) {

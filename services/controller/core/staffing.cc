@@ -91,7 +91,7 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation, co
       Emit(now, job, Severity::kInfo, RoleName(role), daemon.record.id, "daemon_left", absl::StrCat(daemon.record.id, ": ", cause));
     } else {
       Emit(now, job, Severity::kWarning, RoleName(role), daemon.record.id, "daemon_lost", absl::StrCat(daemon.record.id, ": ", cause));
-      Restarted(now, job, role, daemon.record.id, cause);
+      CountRestart(now, job, role, cause);
     }
   }
 }

@@ -18,6 +18,10 @@ absl::string_view RoleName(Role role) {
   return "";
 }
 
+std::string Short(absl::Duration duration) {
+  return absl::FormatDuration(absl::Trunc(duration, duration < absl::Seconds(1) ? absl::Milliseconds(100) : absl::Seconds(1)));
+}
+
 absl::string_view StateName(JobState state) {
   switch (state) {
     case JobState::kWaiting: return "WAITING";

@@ -17,6 +17,9 @@ enum class Role { kQueue, kRollout, kReward, kTrainer };
 inline constexpr Role kRoles[] = {Role::kQueue, Role::kRollout, Role::kReward, Role::kTrainer};
 absl::string_view RoleName(Role role);  // "queue", "rollout", "reward", "trainer".
 
+// A duration for people: whole seconds, below one second whole tenths.
+std::string Short(absl::Duration duration);
+
 // WAITING -> STARTING -> RUNNING <-> RECOVERING; then FINISHING or CANCELLING, then a final state. A job that fails passes
 // through FINISHING too, while its daemons leave and the queue closes its books.
 enum class JobState {

@@ -78,7 +78,7 @@ WaitEdge Job::GroupEdge(const Node& waiter, const Group& group, Instant since) c
     const GroupMember& member = group.members[m];
     if (member.state == MemberState::kDropped || member.scored()) continue;
     const std::string ref = TrajectoryRef{group.id, m, member.attempt}.str();
-    const std::string age = absl::FormatDuration(absl::Trunc(now_ - member.since, absl::Milliseconds(1)));
+    const std::string age = absl::FormatDuration(absl::Trunc(now_ - member.since, absl::Milliseconds(100)));
     if (member.state != MemberState::kSealed) {
       edge.on = {NodeKind::kTrajectory, ref, member.lease ? member.worker : ""};
       edge.cause = member.lease ? absl::StrCat(member.worker, " samples it for ", age, ", ", member.log.tokens(), " tokens stored, attempt ", member.attempt)

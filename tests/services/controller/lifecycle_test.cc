@@ -100,6 +100,7 @@ TEST_F(LifecycleTest, ASupervisedJobHasNoRewardAndItsTrainersTokens) {
   world_.queues["queue-0"].ledger = {.accepted = 64, .durable = 64};
   Finish(job);
   const Result result = world_.ResultOfJob(job);
+  EXPECT_THAT(result.restarts, ElementsAre(Pair("controller", 0), Pair("queue", 0), Pair("reward", 0), Pair("rollout", 0), Pair("trainer", 0)));
   EXPECT_EQ(result.reward_first, std::nullopt);
   EXPECT_EQ(result.reward_last, std::nullopt);
   EXPECT_EQ(result.tokens_trained, 20);
@@ -136,6 +137,9 @@ TEST_F(LifecycleTest, ALostRolloutIsReleasedReplacedAndTheJobRunsOnDegraded) {
   EXPECT_EQ(world_.job(job).assign.Find("rollout-0")->incarnation, 2);
   EXPECT_TRUE(world_.job(job).record.conditions.empty());
   EXPECT_EQ(world_.job(job).record.restarts.at("rollout"), 1);
+  int told = 0;
+  for (const Event& event : world_.Events(job)) told += event.severity == Severity::kWarning && event.daemon == "rollout-0" ? 1 : 0;
+  EXPECT_EQ(told, 1);
   EXPECT_EQ(world_.job(job).assign.gang, 1);
 }
 
@@ -385,6 +389,9 @@ TEST_F(LifecycleTest, AFreedFleetTakesTheNextJob) {
   const std::string first = world_.Run("first");
   const std::string second = world_.Submit("second");
   EXPECT_EQ(world_.State(second), JobState::kWaiting);
+  const std::vector<Edge> waits = world_.core->Waits(world_.now(), world_.job(second));
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_EQ(waits[0].cause, "waits for 1 of 1 trainer, 1 of 1 rollout; job first has trainer-0 and rollout-0");
   Finish(first);
   world_.Leave();
   world_.AllReady(second);
