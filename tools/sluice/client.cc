@@ -72,6 +72,15 @@ std::string StateName(job::v1::JobState state) {
   return std::string(absl::StripPrefix(job::v1::JobState_Name(state), "JOB_STATE_"));
 }
 
+std::string StateLine(const job::v1::JobStatus& status) {
+  const bool fails = !status.code().empty() && (status.state() == job::v1::JOB_STATE_FINISHING || status.state() == job::v1::JOB_STATE_FAILED);
+  return absl::StrCat(status.name(), " ", StateName(status.state()), fails || status.message().empty() ? "" : absl::StrCat(": ", status.message()));
+}
+
+std::string ErrorLine(const job::v1::JobStatus& status) {
+  return absl::StrCat("error", status.code().empty() ? "" : " ", status.code(), ": job ", status.name(), " ", StateName(status.state()), ": ", status.message());
+}
+
 absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, const JobFile& file) {
   job::v1::SubmitRequest request;
   request.set_name(file.spec->name());

@@ -41,5 +41,9 @@ absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const st
 bool IsFinal(job::v1::JobState state);
 // "RUNNING".
 std::string StateName(job::v1::JobState state);
+// "digits RECOVERING: queue queue-0 is lost". Without the message where the job fails: ErrorLine has it.
+std::string StateLine(const job::v1::JobStatus& status);
+// Of a job that did not succeed, "error SLUICE-CTL-0010: job digits FAILED: trainer trainer-0 failed: ..".
+std::string ErrorLine(const job::v1::JobStatus& status);
 
 }  // namespace sluice::cli

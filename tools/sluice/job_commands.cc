@@ -53,8 +53,7 @@ std::string TimeText(const google::protobuf::Timestamp& time) {
 
 ExitCode EndOf(const JobStatus& status) {
   if (!IsFinal(status.state()) || status.state() == job::v1::JOB_STATE_SUCCEEDED) return kDone;
-  std::fprintf(stderr, "error%s%s: job %s %s: %s\n", status.code().empty() ? "" : " ", status.code().c_str(), status.name().c_str(),
-               StateName(status.state()).c_str(), status.message().c_str());
+  std::fprintf(stderr, "%s\n", ErrorLine(status).c_str());
   return kJobFailed;
 }
 
@@ -72,7 +71,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
     if (status.has_spec()) printer.SetSpec(status.spec());
     if (StateName(status.state()) == state) return;
     state = StateName(status.state());
-    printer.Note(absl::StrCat(status.name(), " ", state, status.message().empty() ? "" : absl::StrCat(": ", status.message())));
+    printer.Note(StateLine(status));
   };
   const absl::StatusOr<JobStatus> status = FollowJob(*channel, job, &cancel, kPatience, handlers);
   printer.Finish();

@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   const CLI::App* chosen = &app;
   while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands()[0];
   if (runners.count(chosen) == 0) {  // A group, or nothing.
-    std::fputs(chosen->help().c_str(), stderr);
+    std::fputs(app.help().c_str(), stderr);  // Of the chosen one, with the words before it.
     return sluice::cli::kMisuse;
   }
   return runners.at(chosen)();

@@ -145,7 +145,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
   handlers.status = [&](const job::v1::JobStatus& status) {
     if (StateName(status.state()) == state || options_.quiet) return;
     state = StateName(status.state());
-    printer_.Note(absl::StrCat(status.name(), " ", state, status.message().empty() ? "" : absl::StrCat(": ", status.message())));
+    printer_.Note(StateLine(status));
   };
   return FollowJob(*channel, submitted.job(), nullptr, kPatience, handlers);
 }
@@ -208,10 +208,7 @@ ExitCode RunJob(const RunOptions& options) {
     return run.interrupted() ? kInterrupted : kDone;
   }
   const ExitCode code = status.ok() ? kJobFailed : Complain(status.status());
-  if (status.ok()) {
-    std::fprintf(stderr, "error%s%s: job %s %s: %s\n", status->code().empty() ? "" : " ", status->code().c_str(), status->name().c_str(),
-                 StateName(status->state()).c_str(), status->message().c_str());
-  }
+  if (status.ok()) std::fprintf(stderr, "%s\n", ErrorLine(*status).c_str());
   std::fprintf(stderr, "hint: the daemons' logs are in %s/logs\n", data_dir->c_str());
   return code;
 }
