@@ -3,7 +3,8 @@
 
 add_library(sluice_options INTERFACE)
 target_include_directories(sluice_options INTERFACE "${CMAKE_SOURCE_DIR}")
-target_compile_options(sluice_options INTERFACE -Wall -Wextra -Werror=return-type -Wno-unused-parameter -Wno-missing-field-initializers)
+target_compile_options(sluice_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror=return-type;-Wno-unused-parameter;-Wno-missing-field-initializers>)
 if(SLUICE_FAILPOINTS)
   target_compile_definitions(sluice_options INTERFACE SLUICE_FAILPOINTS=1)
 endif()
