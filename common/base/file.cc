@@ -66,14 +66,17 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
   if (static_cast<uint64_t>(info.st_size) > limit) {
     return absl::ResourceExhaustedError(absl::StrCat(path, " has ", info.st_size, " bytes, the limit is ", limit));
   }
-  std::string bytes(info.st_size, '\0');
+  // The size is a hint: files of /proc say 0, and a file may grow.
+  std::string bytes(info.st_size + 1, '\0');
   size_t done = 0;
-  while (done < bytes.size()) {
+  while (true) {
+    if (done == bytes.size()) bytes.resize(2 * bytes.size());
     const ssize_t n = read(fd.get(), bytes.data() + done, bytes.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
     if (n == 0) break;
     done += n;
+    if (done > limit) return absl::ResourceExhaustedError(absl::StrCat(path, " has more than ", limit, " bytes, the limit"));
   }
   bytes.resize(done);
   return bytes;

@@ -46,7 +46,7 @@ std::string GetMetrics(const std::string& address) {
 // User and system time of a process so far, from /proc.
 double CpuSeconds(pid_t pid) {
   const auto stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-  if (!stat.ok()) return 0;
+  if (!stat.ok() || stat->rfind(')') == std::string::npos) return 0;
   const std::vector<std::string> fields = absl::StrSplit(stat->substr(stat->rfind(')') + 2), ' ');
   double user = 0, system = 0;
   if (fields.size() < 13 || !absl::SimpleAtod(fields[11], &user) || !absl::SimpleAtod(fields[12], &system)) return 0;

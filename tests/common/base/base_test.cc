@@ -64,6 +64,13 @@ TEST(FileTest, AnAtomicWriteReplacesAndLeavesNoTemporary) {
   ASSERT_TRUE(RemoveTree(dir).ok());
 }
 
+TEST(FileTest, AFileThatTellsNoSizeIsReadToItsEnd) {
+  const auto status = ReadFile("/proc/self/status");
+  ASSERT_TRUE(status.ok());
+  EXPECT_THAT(*status, testing::HasSubstr("VmRSS"));
+  EXPECT_EQ(ReadFile("/proc/self/status", 10).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST(FileTest, ASecondOwnerOfADirectoryIsRefusedWithThePidOfTheFirst) {
   const std::string dir = testing::TempDir() + "/lock_test_" + ToHex(RandomId16());
   auto first = DirLock::Take(dir);
