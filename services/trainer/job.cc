@@ -1,5 +1,7 @@
 #include "services/trainer/job.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <optional>
 #include <thread>
@@ -465,6 +467,7 @@ std::vector<common::v1::WaitEdge> TrainingJob::Impl::Explain() const {
 TrainingJob::TrainingJob(JobConfig config, std::string worker, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
     : impl_(new Impl(std::move(config), std::move(worker), weights, registry, std::move(hooks))) {
   impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
+  pthread_setname_np(impl_->thread.native_handle(), "sluice-train");
 }
 
 TrainingJob::~TrainingJob() {

@@ -46,14 +46,16 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
   out["rollout.busy_share"] = decode / seconds;
   out["trainer.busy_share"] = std::max(0.0, 1 - waiting / seconds);
   out["trainer.forward_backward_share"] = train / seconds;
-  // Two things that take shares a and b of the time overlap in at least a + b - 1 of it.
-  out["overlap_share_at_least"] = std::max(0.0, decode / seconds + train / seconds - 1);
+  // As sampled: the engine's threads and the trainer's run at once. At most what the smaller of the two takes.
+  out["overlap_share"] = run.overlap.both;
+  out["overlap_of_decode"] = run.overlap.first > 0 ? run.overlap.both / run.overlap.first : 0;
   out["pause_per_update_seconds"] = updates == 0 ? 0 : pause / updates;
   return out;
 }
 
 std::string UnitOf(const std::string& name) {
   if (name.find("per_second") != std::string::npos) return "1/s";
+  if (name == "overlap_of_decode") return "of decode time";
   if (name.find("share") != std::string::npos) return "of job time";
   return "s";
 }

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "absl/strings/match.h"
@@ -53,6 +54,14 @@ double CpuSeconds(pid_t pid) {
   return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
+std::vector<pid_t> PidsOf(const cli::Supervisor& supervisor, const std::string& role) {
+  std::vector<pid_t> pids;
+  for (const cli::DaemonState& daemon : supervisor.states()) {
+    if (daemon.role == role) pids.push_back(daemon.pid);
+  }
+  return pids;
+}
+
 }  // namespace
 
 absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets, int rollouts) {
@@ -73,8 +82,14 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
   SLUICE_ASSIGN_OR_RETURN(const job::v1::SubmitResponse submitted, cli::Submit(*channel, job));
   RunOutcome outcome;
   cli::JobHandlers handlers;
-  handlers.step = [&](const job::v1::StepReport& step) { outcome.steps.push_back(step); };
+  std::atomic<bool> stepping = false;
+  handlers.step = [&](const job::v1::StepReport& step) {
+    stepping = true;
+    outcome.steps.push_back(step);
+  };
+  OverlapSampler overlap({"sluice-decode", PidsOf(supervisor, "rollout")}, {"sluice-train", PidsOf(supervisor, "trainer")}, [&] { return stepping.load(); });
   SLUICE_ASSIGN_OR_RETURN(outcome.status, cli::FollowJob(*channel, submitted.job(), nullptr, absl::Minutes(1), handlers));
+  outcome.overlap = overlap.Stop();
   for (const cli::DaemonState& daemon : supervisor.states()) {
     outcome.daemons.push_back({.name = daemon.name, .role = daemon.role, .cpu_seconds = CpuSeconds(daemon.pid), .metrics = GetMetrics(daemon.ops)});
   }

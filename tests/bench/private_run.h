@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "sluice/job/v1/job.pb.h"
+#include "tests/bench/overlap_sampler.h"
 
 namespace sluice::bench {
 
@@ -21,6 +22,7 @@ struct RunOutcome {
   job::v1::JobStatus status;
   std::vector<job::v1::StepReport> steps;
   std::vector<DaemonUse> daemons;
+  OverlapSampler::Shares overlap;  // Of decoding (first) and training (second), from the first step's report to the last's.
 };
 
 // Runs a job file on daemons of its own in a temporary directory, as `sluice run` does, and keeps what benchmarks look at.

@@ -1,5 +1,7 @@
 #include "services/rollout/core/step_loop/step_loop.h"
 
+#include <pthread.h>
+
 #include "common/base/clock.h"
 #include "common/base/status.h"
 
@@ -7,6 +9,7 @@ namespace sluice {
 
 StepLoop::StepLoop(Engine* engine, KvPolicy kv, Sink* sink) : engine_(engine), kv_(kv), sink_(sink), stats_(engine->Stats()) {
   thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "sluice-decode");
 }
 
 StepLoop::~StepLoop() { Stop(); }
