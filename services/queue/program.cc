@@ -24,6 +24,7 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
       lock_(std::move(lock)),
       metrics_(std::make_shared<Metrics>(host.metrics)),
       jobs_({.incarnation = host.flags->controller.empty() ? 1 : 0,
+             .memory_bytes = host.flags->memory_bytes,
              .added = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); },
              .removed = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Remove(runner); }}),
       server_(&jobs_, metrics_.get()),
