@@ -1,7 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +29,13 @@ struct About {
   rpc::Role role = rpc::Role::kUnspecified;
   std::string summary;  // One sentence.
   std::string example;  // A command line that runs.
+  // Flags of this daemon alone; each may come from the environment too, where `env` names a variable.
+  struct Flag {
+    std::string name;  // "--mirror"
+    std::string help;
+    std::string env;
+  };
+  std::vector<Flag> flags;
 };
 
 struct Flags {
@@ -37,9 +44,9 @@ struct Flags {
   std::string controller;              // HOST:PORT; empty: none (the controller itself).
   std::string id;                      // Names the daemon in the fleet; default <role>-0.
   std::string data_dir;                // Empty: none given.
-  uint64_t memory_bytes = 0;           // Of the queue: what payload may take; 0: half of the machine's.
   int threads = 0;                     // For computing; 0: as many as the machine has.
   std::string log_level = "info";
+  std::map<std::string, std::string> own;  // Values of About::flags by name; empty: not given.
 };
 
 // What the scaffolding lends to a daemon; outlives it.

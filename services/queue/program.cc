@@ -2,12 +2,59 @@
 
 #include <grpcpp/impl/codegen/service_type.h>
 
+#include <cstdlib>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/daemon/admin_service.h"
 #include "sluice/common/v1/common.pb.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::queue {
+namespace {
+constexpr char kMirrorFlag[] = "--mirror", kMirrorPasswordFlag[] = "--mirror-password-file";
+constexpr char kMirrorPasswordVariable[] = "SLUICE_MIRROR_PASSWORD";
+}  // namespace
+
+
+namespace {
+// Null: none asked for.
+absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& host) {
+  const std::string url = host.flags->own.at(kMirrorFlag), file = host.flags->own.at(kMirrorPasswordFlag);
+  if (url.empty() && file.empty()) return nullptr;
+  if (url.empty()) return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " without ", kMirrorFlag));
+  absl::StatusOr<redis::Endpoint> endpoint = redis::ParseUrl(url);
+  if (!endpoint.ok()) return Annotate(endpoint.status(), kMirrorFlag);
+  if (!file.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(endpoint->password, ReadFile(file, 4096));
+    absl::StripTrailingAsciiWhitespace(&endpoint->password);
+  } else if (const char* password = std::getenv(kMirrorPasswordVariable); password != nullptr) {
+    endpoint->password = password;
+  }
+  const auto mirror = std::make_shared<LedgerMirror>(LedgerMirror::Options{.redis = *std::move(endpoint)});
+  const metrics::Gauge connected = host.metrics->AddGauge("sluice_queue_mirror_connected", "1: the ledger mirror has its Redis.");
+  const metrics::Gauge lag = host.metrics->AddGauge("sluice_queue_mirror_lag_entries", "Entries of ledgers that are not in Redis yet.");
+  const metrics::Gauge dropped = host.metrics->AddGauge("sluice_queue_mirror_dropped_entries", "Entries of ledgers given up so far; later ones carry their sums.");
+  host.metrics->BeforeCollect([=] {
+    const LedgerMirror::State state = mirror->state();
+    connected.Set(state.connected ? 1 : 0);
+    lag.Set(static_cast<double>(state.lag));
+    dropped.Set(static_cast<double>(state.dropped));
+  });
+  return mirror;
+}
+
+std::function<void(const std::string&, uint64_t, std::shared_ptr<const BookEntry>)> NoteIn(const std::shared_ptr<LedgerMirror>& mirror) {
+  if (mirror == nullptr) return nullptr;
+  return [mirror](const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry) { mirror->Note(job, incarnation, std::move(entry)); };
+}
+}  // namespace
+
+std::vector<daemon::About::Flag> QueueProgram::Flags() {
+  return {{kMirrorFlag, "redis://HOST[:PORT][/DB] that gets a copy of each job's ledger as a stream; none: no copy", "SLUICE_MIRROR"},
+          {kMirrorPasswordFlag, absl::StrCat("file with that Redis' password; else the environment's ", kMirrorPasswordVariable), ""}};
+}
 
 absl::StatusOr<std::unique_ptr<daemon::Program>> QueueProgram::Make(const daemon::Host& host) {
   std::optional<DirLock> lock;
@@ -16,17 +63,22 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> QueueProgram::Make(const daemon
     SLUICE_ASSIGN_OR_RETURN(DirLock taken, DirLock::Take(host.flags->data_dir));
     lock.emplace(std::move(taken));
   }
-  return std::unique_ptr<daemon::Program>(new QueueProgram(host, std::move(lock)));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<LedgerMirror> mirror, MakeMirror(host));
+  return std::unique_ptr<daemon::Program>(new QueueProgram(host, std::move(lock), std::move(mirror)));
 }
 
-QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock)
+QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock, std::shared_ptr<LedgerMirror> mirror)
     : host_(host),
       lock_(std::move(lock)),
       metrics_(std::make_shared<Metrics>(host.metrics)),
+      mirror_(std::move(mirror)),
       jobs_({.incarnation = host.flags->controller.empty() ? 1 : 0,
-             .memory_bytes = host.flags->memory_bytes,
              .added = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); },
-             .removed = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Remove(runner); }}),
+             .removed = [metrics = metrics_, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
+               metrics->Remove(runner);
+               if (mirror != nullptr) mirror->Freed(runner->id());
+             },
+             .books = NoteIn(mirror_)}),
       server_(&jobs_, metrics_.get()),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return server_.Explain(job); })) {
   host.metrics->BeforeCollect([metrics = metrics_] { metrics->Update(); });
@@ -36,6 +88,7 @@ QueueProgram::~QueueProgram() {
   if (link_ != nullptr) link_->Stop();
   server_.Shut();
   jobs_.Shut();
+  if (mirror_ != nullptr) mirror_->Stop();
 }
 
 std::vector<grpc::Service*> QueueProgram::services() { return {server_.service(), admin_.get()}; }

@@ -9,6 +9,7 @@
 #include "common/daemon/daemon.h"
 #include "services/queue/jobs.h"
 #include "services/queue/metrics.h"
+#include "services/queue/mirror.h"
 #include "services/queue/service.h"
 
 namespace sluice::queue {
@@ -16,7 +17,8 @@ namespace sluice::queue {
 // sluice-queue: the jobs that the controller sets, served from memory.
 class QueueProgram : public daemon::Program {
  public:
-  // FAILED_PRECONDITION: another process owns the data directory.
+  static std::vector<daemon::About::Flag> Flags();
+  // FAILED_PRECONDITION: another process owns the data directory. INVALID_ARGUMENT: a flag.
   static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
   ~QueueProgram() override;
 
@@ -26,11 +28,12 @@ class QueueProgram : public daemon::Program {
   void Drain() override;
 
  private:
-  QueueProgram(const daemon::Host& host, std::optional<DirLock> lock);
+  QueueProgram(const daemon::Host& host, std::optional<DirLock> lock, std::shared_ptr<LedgerMirror> mirror);
 
   const daemon::Host host_;
   const std::optional<DirLock> lock_;       // Of the data directory.
   const std::shared_ptr<Metrics> metrics_;  // The registry keeps a share.
+  const std::shared_ptr<LedgerMirror> mirror_;  // Null: none asked for. The registry keeps a share.
   JobTable jobs_;
   QueueServer server_;
   const std::unique_ptr<grpc::Service> admin_;

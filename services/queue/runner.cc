@@ -10,22 +10,25 @@ namespace {
 // Calls that a fault test may want the daemon to die or fail around.
 const char* FailpointName(const Input& input) {
   static constexpr const char* kNames[] = {"set_job", "admit",  "put",     "seal",    "drop", "lease_tasks", "renew", "release",
-                                           "acquire", "apply",  "advance", "durable", "restore", nullptr, nullptr, nullptr};
+                                           "acquire", "apply",  "advance", "durable", "restore", nullptr, nullptr};
   return kNames[input.index()];
 }
 #endif
 }  // namespace
 
 JobRunner::JobRunner(Options options, Spec spec, std::shared_ptr<const RowSource> rows)
-    : options_(std::move(options)),
-      arena_(options_.arena != nullptr ? options_.arena : std::make_shared<Arena>()),
-      sampling_(spec.sampling), job_(options_.job, std::move(spec), std::move(rows)) {}
+    : options_(std::move(options)), sampling_(spec.sampling), job_(options_.job, std::move(spec), std::move(rows)), books_(job_) {
+  if (options_.books) options_.books(std::make_shared<BookEntry>(BooksOf(job_)));
+}
 
 void JobRunner::Apply(Event event, Finished* finished) {
   event.now = options_.clock->Monotonic();
   if (options_.journal) options_.journal(event);
   Effects effects;
   job_.Step(event, &effects);
+  if (options_.books) {
+    if (std::shared_ptr<const BookEntry> entry = books_.Changed(event, job_); entry != nullptr) options_.books(std::move(entry));
+  }
   for (auto& [call, reply] : effects.answers) {
     const auto it = waiting_.find(call);
     if (it == waiting_.end()) continue;
@@ -89,16 +92,6 @@ void JobRunner::Tick() {
     MutexLock lock(&mu_);
     announced_ = absl::InfiniteDuration();
     Apply({.input = queue::Tick{}}, &finished);
-  }
-  Settle(std::move(finished));
-}
-
-void JobRunner::SetMemoryShare(uint64_t bytes) {
-  Finished finished;
-  {
-    MutexLock lock(&mu_);
-    if (!shut_.ok()) return;
-    Apply({.input = MemoryShare{bytes}}, &finished);
   }
   Settle(std::move(finished));
 }

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
-#include "services/queue/arena.h"
+#include "services/queue/books.h"
 #include "services/queue/core/job.h"
 
 namespace sluice::queue {
@@ -35,10 +35,12 @@ class JobRunner {
   struct Options {
     Job::Options job;
     std::string name;  // For logs and metrics.
-    std::shared_ptr<Arena> arena;  // Of the job's payload; null: a new one.
     Clock* clock = nullptr;                     // Outlives the runner.
     std::function<void(Instant)> wake;          // A Tick is due at this time; called when that time comes nearer. May be empty.
     std::function<void(const Event&)> journal;  // Sees each event before it is applied, under the lock: where a log goes.
+    // Told each change of the books, in order and once it is durable, under the lock: it must only take note. First what they
+    // are at the start. May be empty.
+    std::function<void(std::shared_ptr<const BookEntry>)> books;
   };
   JobRunner(Options options, Spec spec, std::shared_ptr<const RowSource> rows);
 
@@ -49,7 +51,6 @@ class JobRunner {
   void Forget(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
   Instant NextWake() ABSL_LOCKS_EXCLUDED(mu_);
-  void SetMemoryShare(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all parked calls with `why`; later calls get it too.
   void Shut(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -64,8 +65,8 @@ class JobRunner {
   uint64_t AddWatcher(std::function<void(const WatchUpdate&)> told) ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveWatcher(uint64_t watcher) ABSL_LOCKS_EXCLUDED(mu_);
 
+  const std::string& id() const { return options_.job.id; }
   const std::string& name() const { return options_.name; }
-  Arena* arena() const { return arena_.get(); }
   const Sampling& sampling() const { return sampling_; }
   int64_t queue_incarnation() const { return options_.job.queue_incarnation; }
 
@@ -75,10 +76,10 @@ class JobRunner {
   void Settle(Finished finished);
 
   const Options options_;
-  const std::shared_ptr<Arena> arena_;
   const Sampling sampling_;
   Mutex mu_;
   Job job_ ABSL_GUARDED_BY(mu_);
+  BookWatch books_ ABSL_GUARDED_BY(mu_);
   uint64_t next_call_ ABSL_GUARDED_BY(mu_) = 1;
   absl::flat_hash_map<uint64_t, Done> waiting_ ABSL_GUARDED_BY(mu_);
   uint64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;

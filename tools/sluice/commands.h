@@ -26,7 +26,6 @@ struct Command {
 std::vector<Command> FleetCommands();  // run, dev
 std::vector<Command> JobCommands();    // job, queue, why
 std::vector<Command> EvalCommands();   // eval
-std::vector<Command> CkptCommands();   // ckpt
-std::vector<Command> LocalCommands();  // config, version
+std::vector<Command> LocalCommands();  // ckpt, config, version
 
 }  // namespace sluice::cli

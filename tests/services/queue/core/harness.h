@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -227,6 +228,7 @@ class Harness {
   std::map<std::string, int64_t> rollouts = {{"r1", 1}, {"r2", 1}};
   Instant now = absl::Seconds(1000);
   bool check = true;  // Violations() after every event.
+  std::function<void(const Event&)> after;  // Sees each event once it is applied.
   std::vector<Event> events;  // All that was delivered.
 
  private:
@@ -240,6 +242,7 @@ class Harness {
     }
     alarms.insert(alarms.end(), effects.alarms.begin(), effects.alarms.end());
     cancel.insert(cancel.end(), effects.cancel.begin(), effects.cancel.end());
+    if (after) after(event);
     if (check) {
       EXPECT_THAT(job_.Violations(), testing::IsEmpty());
     }
