@@ -104,8 +104,10 @@ class Job {
   WatchState watch() const;
   StatsAnswer Stats() const;
   std::vector<PeekRow> Peek(PeekWhat what, const std::string& state, Instant now) const;
-  // One edge per parked call: what it waits on.
+  // What waits on what, joined by node: an edge for each parked call and each lease, and those between batch, groups, members
+  // and tasks that lead from one to the other, groups in the order of their slots. About kMaxEdges at most.
   std::vector<WaitEdge> Explain(Instant now) const;
+  static constexpr size_t kMaxEdges = 8192;
   // The live fsck: every broken rule, recomputed from the parts. Empty: all is well. Looks at everything.
   std::vector<std::string> Violations() const;
   // What Watch asks before it tells anything. ABORTED FENCED; UNAVAILABLE: not listed.
@@ -244,6 +246,14 @@ class Job {
   WaitEdge TaskEdge(const Caller& caller, Instant since) const;
   WaitEdge BatchEdge(const Caller& caller, int64_t k, Instant since) const;
   WaitEdge GroupEdge(const Node& waiter, const Group& group, Instant since) const;
+
+  // job_explain.cc: the edges that Explain joins them by.
+  std::string Progress(int64_t k) const;  // "batch 75 has 63 of 64 groups"
+  WaitEdge ParkedEdge(const Parked& parked) const;
+  void ExplainBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) const;
+  void ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& edges) const;
+  WaitEdge MemberEdge(const Group& group, uint32_t member, Instant now) const;
+  WaitEdge WorkEdge(const Group& group, uint32_t member, uint32_t task, Instant now) const;
 
   // job_restore.cc: cursors and what a new gang does first.
   absl::StatusOr<RestoreAnswer> OnRestore(const Caller& caller, const Restore& input);

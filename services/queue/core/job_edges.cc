@@ -1,7 +1,9 @@
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "services/queue/core/job.h"
 
-// What waits for what, in words: the edges that parked calls end with and that Explain shows.
+// What a parked call waits on, in words: the edge that it ends with.
 namespace sluice::queue {
 
 WaitEdge Job::AdmitEdge(const Caller& caller, Instant since) const {
@@ -18,14 +20,14 @@ WaitEdge Job::AdmitEdge(const Caller& caller, Instant since) const {
     return edge;
   }
   if (restored_ < 0) {
-    edge.on = {NodeKind::kDaemon, "trainer", ""};
+    edge.on = {NodeKind::kDaemon, "trainer", "trainer"};
     edge.cause = "the trainer has not called Restore";
     edge.next = "the trainer starts";
     return edge;
   }
   if (Serving(caller) == nullptr) {
     const auto it = engines_.find(caller.worker);
-    edge.on = {NodeKind::kVersion, published_ ? published_->str() : "none", ""};
+    edge.on = {NodeKind::kVersion, published_ ? published_->str() : "none", published_ ? caller.worker : "trainer"};
     edge.cause = it == engines_.end() ? "the engine has not told its version"
                                       : absl::StrCat("the engine holds ", it->second.loaded.version.str(), it->second.loaded.verified ? "" : " unverified",
                                                      ", which is off the branch, too far behind, or not renewed");
@@ -37,12 +39,16 @@ WaitEdge Job::AdmitEdge(const Caller& caller, Instant since) const {
     edge.on = {NodeKind::kStep, absl::StrCat(spec_.max_steps), ""};
     edge.cause = absl::StrCat("the job ends with step ", spec_.max_steps - 1);
   } else if (!FreeStep()) {
-    edge.on = {NodeKind::kSlot, absl::StrCat(next_cut_, "..", *last), ""};
-    edge.cause = absl::StrCat("each of the ", slots_.limit(), " slots of steps ", next_cut_, " to ", *last, " is taken; K is ", version_,
-                              ", the lowest engine holds version ", *Lowest());
+    const auto lags = std::find_if(engines_.begin(), engines_.end(), [&](const auto& entry) {
+      return CountsForL(entry.second) && entry.second.loaded.version.number == *Lowest() && published_ && *Lowest() < published_->number;
+    });
+    edge.on = lags == engines_.end() ? Node{NodeKind::kSlot, absl::StrCat(next_cut_, "..", *last), "trainer"}
+                                     : Node{NodeKind::kVersion, published_->str(), lags->first};
+    edge.cause = absl::StrCat("each of the ", slots_.limit(), " slots of steps ", next_cut_, " to ", *last, " is taken; K is ", version_, ", ",
+                              lags == engines_.end() ? "the engines hold" : lags->first + " still holds", " version ", *Lowest());
     edge.next = "a group ends, or all engines load a newer version";
   } else if (reserved_bytes_ + spec_.group_size * spec_.member_bytes() > spec_.quota_bytes) {
-    edge.on = {NodeKind::kBytes, absl::StrCat(reserved_bytes_, "/", spec_.quota_bytes), ""};
+    edge.on = {NodeKind::kBytes, absl::StrCat(reserved_bytes_, "/", spec_.quota_bytes), "trainer"};
     edge.cause = absl::StrCat("the quota is reserved: ", reserved_bytes_, " of ", spec_.quota_bytes, " B; trained batches stay until a checkpoint is durable");
     edge.next = "the next checkpoint";
     edge.hint = "raise queue.keep.quota or write checkpoints more often";
@@ -112,7 +118,7 @@ WaitEdge Job::BatchEdge(const Caller& caller, int64_t k, Instant since) const {
   if (!open_.empty()) {
     edge = GroupEdge(waiter, *groups_.at(open_.begin()->second), since);
   } else if (engines_.empty()) {
-    edge.on = {NodeKind::kDaemon, "rollout", ""};
+    edge.on = {NodeKind::kDaemon, "rollout", "rollout"};
     edge.cause = "no rollout has told the version it holds";
     edge.next = "a rollout renews";
     edge.hint = "see whether rollouts run and load the published version";
@@ -122,7 +128,7 @@ WaitEdge Job::BatchEdge(const Caller& caller, int64_t k, Instant since) const {
     edge.hint = "resume the job";
   } else {
     const std::optional<int64_t> lowest = Lowest();
-    edge.on = {NodeKind::kSlot, absl::StrCat(k), ""};
+    edge.on = {NodeKind::kSlot, absl::StrCat(k), "rollout"};
     edge.cause = absl::StrCat("no group is open for step ", k, "; the lowest engine holds version ", lowest ? absl::StrCat(*lowest) : "none");
     edge.next = "a rollout asks for work";
   }
@@ -130,18 +136,6 @@ WaitEdge Job::BatchEdge(const Caller& caller, int64_t k, Instant since) const {
   const size_t taken = begun == batches_.end() ? 0 : begun->second.groups.size();
   absl::StrAppend(&edge.cause, "; ", accepted_.size() + taken, " of ", spec_.groups_per_step, " groups are accepted");
   return edge;
-}
-
-std::vector<WaitEdge> Job::Explain(Instant now) const {
-  std::vector<WaitEdge> edges;
-  for (const Parked& parked : parked_) {
-    WaitEdge edge = std::holds_alternative<Admit>(parked.input)        ? AdmitEdge(parked.caller, parked.since)
-                    : std::holds_alternative<LeaseTasks>(parked.input) ? TaskEdge(parked.caller, parked.since)
-                                                                       : BatchEdge(parked.caller, std::get<AcquireBatch>(parked.input).k, parked.since);
-    edge.since = now - parked.since;
-    edges.push_back(std::move(edge));
-  }
-  return edges;
 }
 
 }  // namespace sluice::queue

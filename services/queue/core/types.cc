@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/digest.h"
 
 namespace sluice::queue {
@@ -22,6 +23,8 @@ GroupId GroupId::From(const Id16& id) {
   for (int i = 0; i < 8; ++i) group.ordinal = group.ordinal << 8 | id.bytes[8 + i];
   return group;
 }
+
+std::string GroupId::brief() const { return absl::StrFormat("%x:%02x", incarnation, ordinal); }
 
 std::string TrajectoryRef::str() const {
   return member ? absl::StrCat(group.hex(), "/", *member, "/", attempt) : group.hex();

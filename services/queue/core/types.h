@@ -28,6 +28,7 @@ struct GroupId {
   Id16 id() const;                     // Big-endian: u32 incarnation, u16 shard (0), u16 zero, u64 ordinal.
   static GroupId From(const Id16& id);
   std::string hex() const { return id().hex(); }
+  std::string brief() const;           // For people: incarnation and ordinal in hex, as in "1:2f".
 };
 
 // A member of a group, or (without member) the whole group. Attempts count from 1.

@@ -1,0 +1,130 @@
+// The wait-for edges of one job: parked call -> batch -> group -> member or task -> who holds it. The controller joins them
+// with those of the daemons. `cause` is a sentence about the waiter; `on.daemon` names a daemon, or a role where any will do.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "services/queue/core/job.h"
+
+namespace sluice::queue {
+namespace {
+
+std::string Age(absl::Duration age) { return absl::FormatDuration(absl::Trunc(age, age < absl::Seconds(10) ? absl::Milliseconds(100) : absl::Seconds(1))); }
+
+Node BatchNode(int64_t k) { return {NodeKind::kBatch, absl::StrCat(k), "queue"}; }
+Node GroupNode(const Group& group) { return {NodeKind::kGroup, group.id.hex(), "queue"}; }
+
+}  // namespace
+
+std::string Job::Progress(int64_t k) const {
+  const auto begun = batches_.find(k);
+  const size_t taken = begun == batches_.end() ? 0 : begun->second.groups.size();
+  return absl::StrCat("batch ", k, " has ", std::min<size_t>(taken + accepted_.size(), spec_.groups_per_step), " of ", spec_.groups_per_step, " groups");
+}
+
+WaitEdge Job::ParkedEdge(const Parked& parked) const {
+  if (std::holds_alternative<Admit>(parked.input)) return AdmitEdge(parked.caller, parked.since);
+  if (std::holds_alternative<LeaseTasks>(parked.input)) return TaskEdge(parked.caller, parked.since);
+  const int64_t k = std::get<AcquireBatch>(parked.input).k;
+  WaitEdge edge = BatchEdge(parked.caller, k, parked.since);
+  edge.on = BatchNode(std::min(k, next_cut_));
+  edge.cause = absl::StrCat(parked.caller.worker, " waits for batch ", k);
+  return edge;
+}
+
+// What batch k, the next to be cut, waits on: each open group; without one, whoever could open it.
+void Job::ExplainBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) const {
+  for (const auto& [slot, ordinal] : open_) {
+    if (edges.size() >= kMaxEdges) return;
+    const Group& group = *groups_.at(ordinal);
+    edges.push_back({.waiter = BatchNode(k), .on = GroupNode(group), .since = now - group.opened, .cause = Progress(k)});
+    ExplainGroup(group, now, edges);
+  }
+  if (!open_.empty()) return;
+  WaitEdge edge = BatchEdge({}, k, now_);  // No group is open: it says why.
+  edge.waiter = BatchNode(k);
+  edges.push_back(std::move(edge));
+}
+
+void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& edges) const {
+  const auto lacks = [&](uint32_t m, Node on, absl::Duration since, const char* what) {
+    edges.push_back({.waiter = GroupNode(group), .on = std::move(on), .since = since,
+                     .cause = absl::StrCat("group ", group.id.brief(), " lacks ", what, "member ", m, " of ", group.members.size())});
+  };
+  for (uint32_t m = 0; m < group.members.size(); ++m) {
+    const GroupMember& member = group.members[m];
+    if (member.state == MemberState::kDropped || member.scored()) continue;
+    if (member.state != MemberState::kSealed) {
+      WaitEdge edge = MemberEdge(group, m, now);
+      lacks(m, edge.waiter, edge.since, "");
+      edges.push_back(std::move(edge));
+      continue;
+    }
+    for (uint32_t t = 0; t < member.tasks.size(); ++t) {
+      const MemberTask& task = member.tasks[t];
+      if (task.state != TaskState::kReady && task.state != TaskState::kLeased) continue;
+      WaitEdge edge = WorkEdge(group, m, t, now);
+      lacks(m, edge.waiter, edge.since, absl::StrCat("the ", spec_.tasks[t].name, " of ").c_str());
+      edges.push_back(std::move(edge));
+    }
+  }
+}
+
+WaitEdge Job::MemberEdge(const Group& group, uint32_t index, Instant now) const {
+  const GroupMember& member = group.members[index];
+  const uint64_t tokens = group.prompt.tokens() + member.log.tokens();
+  WaitEdge edge{.waiter = {NodeKind::kTrajectory, TrajectoryRef{group.id, index, member.attempt}.str(), "queue"}, .since = now - member.since};
+  const LeaseEntry* lease = member.lease ? leases_.Find(*member.lease) : nullptr;
+  if (lease == nullptr) {
+    edge.on = {NodeKind::kDaemon, "rollout", "rollout"};
+    edge.cause = absl::StrCat("nobody holds member ", index, tokens == 0 ? "" : absl::StrCat(", stored up to token ", tokens));
+    edge.next = absl::StrCat("member ", index, " goes to the next rollout that asks for work");
+    return edge;
+  }
+  edge.on = {NodeKind::kDaemon, member.worker, member.worker};
+  edge.cause = absl::StrCat(member.worker, " has had member ", index, " for ", Age(edge.since), ", stored up to token ", tokens);
+  edge.next = absl::StrCat("should ", member.worker, " be given up, member ", index, " goes on at another rollout from token ", tokens);
+  edge.next_in = std::max(lease->expires - now, absl::ZeroDuration());
+  return edge;
+}
+
+WaitEdge Job::WorkEdge(const Group& group, uint32_t index, uint32_t t, Instant now) const {
+  const MemberTask& task = group.members[index].tasks[t];
+  const std::string& name = spec_.tasks[t].name;
+  WaitEdge edge{.waiter = {NodeKind::kTask, absl::StrCat(TrajectoryRef{group.id, index, group.members[index].attempt}.str(), "/", name), "queue"},
+                .since = now - task.since};
+  const std::string before = task.cause.empty() ? "" : absl::StrCat("; the last try: ", task.cause);
+  const LeaseEntry* lease = task.lease ? leases_.Find(*task.lease) : nullptr;
+  if (lease != nullptr) {
+    edge.on = {NodeKind::kDaemon, task.worker, task.worker};
+    edge.cause = absl::StrCat(task.worker, " has had task ", name, " for ", Age(edge.since), before);
+    edge.next = absl::StrCat("without a result task ", name, " goes to another reward, ", task.tries, " tries left");
+    edge.next_in = std::max(std::min(lease->expires, lease->limit) - now, absl::ZeroDuration());
+    return edge;
+  }
+  edge.on = {NodeKind::kDaemon, "reward", "reward"};
+  edge.cause = absl::StrCat("no reward has taken task ", name, " (pool ", spec_.tasks[t].pool, ") for ", Age(edge.since), before);
+  edge.next = "the next reward that asks for tasks takes it";
+  edge.next_in = std::max(task.not_before - now, absl::ZeroDuration());
+  return edge;
+}
+
+std::vector<WaitEdge> Job::Explain(Instant now) const {
+  std::vector<WaitEdge> edges;
+  for (const Parked& parked : parked_) {
+    edges.push_back(ParkedEdge(parked));
+    edges.back().since = now - parked.since;
+  }
+  ExplainBatch(next_cut_, now, edges);
+  for (const auto& [k, batch] : batches_) {
+    const LeaseEntry* lease = batch.lease ? leases_.Find(*batch.lease) : nullptr;
+    if (lease == nullptr) continue;
+    edges.push_back({.waiter = BatchNode(k), .on = {NodeKind::kDaemon, lease->worker, lease->worker}, .since = now - lease->granted,
+                     .cause = absl::StrCat(lease->worker, " has had batch ", k, " for ", Age(now - lease->granted)),
+                     .next = absl::StrCat("without a renewal batch ", k, " is offered to the next trainer"),
+                     .next_in = std::max(lease->expires - now, absl::ZeroDuration())});
+  }
+  return edges;
+}
+
+}  // namespace sluice::queue
