@@ -13,6 +13,7 @@
 #include "common/log/log.h"
 #include "common/rpc/status.h"
 #include "services/controller/core/codec.h"
+#include "services/controller/diagnose.h"
 #include "services/controller/spec.h"
 #include "services/controller/translate.h"
 #include "services/controller/watcher.h"
@@ -139,36 +140,16 @@ grpc::ServerUnaryReactor* JobService::List(grpc::CallbackServerContext* context,
 grpc::ServerUnaryReactor* JobService::Why(grpc::CallbackServerContext* context, const job::v1::WhyRequest* request,
                                           job::v1::WhyResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([this, reactor, request, response](Controller& core, Instant now) {
-    const absl::StatusOr<const Job*> found = core.Find(request->job());
-    if (!found.ok()) return reactor->Finish(rpc::ToGrpcStatus(found.status()));
-    const Job& job = **found;
-    const Node root{"JOB", job.record.id, ""};
-    std::vector<Peers::Target> targets;
-    std::vector<std::string> trainers, lost;
-    std::vector<std::string> daemons;
-    if (job.record.stage < Stage::kFreeing && !job.assign.queue.empty()) daemons.push_back(job.assign.queue);
-    for (const Worker& worker : job.assign.workers) {
-      daemons.push_back(worker.id);
-      if (worker.role == Role::kTrainer) trainers.push_back(worker.id);
-    }
-    for (const std::string& daemon : daemons) {
-      const auto it = core.fleet().daemons().find(daemon);
-      if (it != core.fleet().daemons().end() && it->second.present()) {
-        targets.push_back({daemon, core.Address(daemon)});
-      } else {
-        lost.push_back(daemon);
-      }
-    }
-    peers_->Explain(job.record.id, std::move(targets),
-                    [reactor, response, root, trainers, lost, own = core.Waits(now, job)](std::vector<Edge> edges,
-                                                                                         std::vector<std::string> silent) {
-                      edges.insert(edges.end(), own.begin(), own.end());
-                      for (const Edge& edge : Chain(root, trainers, std::move(edges))) ToProto(edge, response->add_chain());
-                      response->mutable_silent()->Add(lost.begin(), lost.end());
-                      response->mutable_silent()->Add(silent.begin(), silent.end());
-                      reactor->Finish(grpc::Status::OK);
-                    });
+  auto asked = std::make_shared<Instant>();
+  loop_->Post([asked](Controller&, Instant now) { *asked = now; }, [this, reactor, request, response, asked](Controller& core) {
+    const absl::StatusOr<const Job*> job = core.Find(request->job());
+    if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+    response->set_moving(core.Moving(*asked, **job));
+    Diagnose(*peers_, core, *asked, **job, [reactor, response](const std::vector<Edge>& chain, const std::vector<std::string>& silent) {
+      for (const Edge& edge : chain) ToProto(edge, response->add_chain());
+      response->mutable_silent()->Add(silent.begin(), silent.end());
+      reactor->Finish(grpc::Status::OK);
+    });
   });
   return reactor;
 }

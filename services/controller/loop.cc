@@ -69,6 +69,7 @@ void Loop::Run() {
     for (const SetJobCall& call : out.set_jobs) sinks_.set_job(*core_, call);
     for (const std::string& daemon : out.daemons) sinks_.daemon(*core_, daemon);
     for (const std::string& job : out.jobs) sinks_.job(*core_, job);
+    for (const std::string& job : out.diagnose) sinks_.diagnose(*core_, job);
     for (const Item& item : items) {
       if (item.then) item.then(*core_);
     }

@@ -29,6 +29,7 @@ class Loop {
     std::function<void(const ReleaseCall&)> release;
     std::function<void(Controller&, const std::string& daemon)> daemon;  // Its Down changed.
     std::function<void(Controller&, const std::string& job)> job;        // Something to watch.
+    std::function<void(Controller&, const std::string& job)> diagnose;   // Answered by Diagnosed().
     std::function<void(Controller&)> tick;                               // Four times a second.
     std::function<void(const char* outcome, absl::Duration)> stored;     // How long a transaction took.
   };

@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "services/controller/admin_service.h"
+#include "services/controller/diagnose.h"
 #include "services/controller/job_service.h"
 #include "services/controller/loop.h"
 #include "services/controller/metrics.h"
@@ -33,6 +34,7 @@ class Program : public daemon::Program {
                  .release = [this](const ReleaseCall& call) { peers_.Release(call); },
                  .daemon = [this](Controller& core, const std::string& daemon) { registry_.Changed(core, daemon); },
                  .job = [this](Controller& core, const std::string& job) { jobs_.Changed(core, job); },
+                 .diagnose = [this](Controller& core, const std::string& job) { DiagnoseStall(core, job); },
                  .tick =
                      [this](Controller& core) {
                        metrics_.Update(core, clock_->Monotonic());
@@ -62,6 +64,13 @@ class Program : public daemon::Program {
     peers_.SetJob(call, core.jobs().at(call.job).spec, [this, call](absl::StatusOr<SetJobAnswer> answer) {
       loop_.Post([call, answer = std::move(answer)](Controller& core, Instant now) { core.SetJobAnswered(now, call, answer); });
     });
+  }
+
+  void DiagnoseStall(Controller& core, const std::string& job) {
+    Diagnose(peers_, core, {clock_->Now(), clock_->Monotonic()}, core.jobs().at(job),
+             [this, job](const std::vector<Edge>& chain, const std::vector<std::string>&) {
+               loop_.Post([job, text = ChainText(chain)](Controller& core, Instant now) { core.Diagnosed(now, job, text); });
+             });
   }
 
   Clock* const clock_;

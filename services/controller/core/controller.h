@@ -89,6 +89,7 @@ struct Outbox {
   std::vector<ReleaseCall> releases;
   std::set<std::string> daemons;  // Whose Down changed.
   std::set<std::string> jobs;     // With something new to watch.
+  std::vector<std::string> diagnose;  // Jobs that are stalled: all their daemons are to be asked, then Diagnosed().
 };
 
 // The controller's thinking: jobs, their states and ends; the fleet; who works for whom. A state machine without threads,
@@ -131,8 +132,12 @@ class Controller {
   static double Seconds(const Job& job, absl::Time now);
   // Who is not ready, for people. Empty: all are.
   std::vector<std::string> NotReady(const Job& job) const;
-  // What the job waits for, as far as the controller knows.
-  std::vector<Edge> Waits(Instant now, const Job& job) const;
+  // What the job waits for, as far as the controller knows; what its daemons say comes on top.
+  Waits WaitsOf(Instant now, const Job& job) const;
+  // Whether steps advance: the last one ended no longer ago than three median steps (and 2 s).
+  bool Moving(Instant now, const Job& job) const;
+  // What a stalled job waits for, in words: the answer to Outbox::diagnose. Told as an event, kept for the day it fails.
+  void Diagnosed(Instant now, const std::string& job, const std::string& text);
 
  private:
   Controller();
@@ -155,6 +160,8 @@ class Controller {
 
   // waits.cc: which jobs have the trainers and rollouts that a waiting one lacks, as in "job digits has trainer-0"; may be empty.
   std::string HeldByOthers(const Job& job) const;
+  std::optional<Edge> FaultOf(Instant now, const std::string& id, Role role) const;
+  void AddLeaving(Instant now, const Job& job, Waits& waits) const;
 
   // staffing.cc: who works, and what is told them and the queue.
   void Staff(Instant now);

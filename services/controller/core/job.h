@@ -87,6 +87,8 @@ struct Job {
   absl::Duration state_since, stage_since;
   absl::Duration running_since = absl::InfiniteDuration();
   absl::Duration moved;              // Last step, or change of state.
+  absl::Duration diagnosed = -absl::InfiniteDuration();  // When it was asked last what a stall waits for.
+  std::string diagnosis;             // The answer; empty: not stalled, or not answered yet.
   absl::Duration queue_lost_since = absl::InfiniteDuration();
   uint64_t acked_revision = 0;       // SetJob that the present queue process has answered.
   bool call_in_flight = false;

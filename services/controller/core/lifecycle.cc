@@ -14,6 +14,7 @@ namespace {
 constexpr absl::Duration kLeaveTime = absl::Seconds(10);  // For rollouts and rewards to end what they do.
 constexpr absl::Duration kCloseTime = absl::Seconds(15);  // For the queue to tell the final ledger.
 constexpr absl::Duration kFreeTime = absl::Seconds(60);   // For it to free the data; later it is left to the operator.
+constexpr absl::Duration kDiagnoseEvery = absl::Seconds(10);  // At the most, of a stalled job.
 }  // namespace
 
 void Controller::Advance(Instant now, Job& job) {
@@ -110,9 +111,15 @@ void Controller::Judge(Instant now, Job& job) {
     if (still >= needs.stall_fail) {
       return Fail(now, job, "SLUICE-CTL-0015",
                   absl::StrCat("no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail), "): ",
-                               absl::StrJoin(NotReady(job), ", "), "; `sluice why ", job.record.name, "` names what is waited for"));
+                               job.diagnosis.empty() ? absl::StrJoin(NotReady(job), ", ") : job.diagnosis));
     }
-    if (still >= needs.stall_warn) conditions.push_back("Stalled");
+    if (still >= needs.stall_warn) {
+      conditions.push_back("Stalled");
+      if (now.mono - job.diagnosed >= std::max(needs.stall_warn, kDiagnoseEvery)) {
+        job.diagnosed = now.mono;
+        out_.diagnose.push_back(job.record.id);
+      }
+    }
     if (Ready(job, Role::kRollout) < needs.rollouts.min || Ready(job, Role::kReward) < needs.rewards.min) {
       conditions.push_back("Degraded");
     }
@@ -121,12 +128,23 @@ void Controller::Judge(Instant now, Job& job) {
   const auto has = [](const std::vector<std::string>& in, const char* what) { return std::count(in.begin(), in.end(), what) > 0; };
   const bool stalls = has(conditions, "Stalled"), stalled = has(job.record.conditions, "Stalled");
   job.record.conditions = std::move(conditions);
-  if (stalls && !stalled) {
-    Emit(now, job, Severity::kWarning, "controller", "", "stalled", absl::StrCat("no step for ", Short(now.mono - job.moved)));
-  } else if (stalled && !stalls) {
+  if (stalled && !stalls) {
+    job.diagnosed = -absl::InfiniteDuration();
+    job.diagnosis.clear();
     Emit(now, job, Severity::kInfo, "controller", "", "moving", "steps advance again");
   }
   Touch(job);
+}
+
+void Controller::Diagnosed(Instant now, const std::string& id, const std::string& text) {
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end() || !it->second.live()) return;
+  Job& job = it->second;
+  const auto& conditions = job.record.conditions;
+  if (std::find(conditions.begin(), conditions.end(), "Stalled") == conditions.end()) return;
+  const bool first = job.diagnosis.empty();
+  job.diagnosis = text.empty() ? absl::StrCat("`sluice why ", job.record.name, "` finds nothing that it waits for") : text;
+  if (first) Emit(now, job, Severity::kWarning, "controller", "", "stalled", absl::StrCat("no step for ", Short(now.mono - job.moved), ": ", job.diagnosis));
 }
 
 void Controller::SetState(Instant now, Job& job, JobState state, std::string code, std::string message) {

@@ -1,6 +1,8 @@
 // What a job waits for, seen from the controller: the ends of `why` that no daemon can tell, as it is missing or silent.
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -31,49 +33,103 @@ std::string Controller::HeldByOthers(const Job& job) const {
   });
 }
 
-std::vector<Edge> Controller::Waits(Instant now, const Job& job) const {
-  std::vector<Edge> edges;
+bool Controller::Moving(Instant now, const Job& job) const {
+  if (job.record.state != JobState::kRunning) return false;
+  std::vector<double> seconds = job.step_seconds;
+  if (seconds.empty()) return false;
+  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+  return now.mono - job.moved < std::max(absl::Seconds(2), 3 * absl::Seconds(seconds[seconds.size() / 2]));
+}
+
+// Why a daemon does nothing, if it does nothing: it is its own fault then, and chains end there.
+std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role role) const {
+  const Node node{"DAEMON", id, id};
+  const auto it = fleet_.daemons().find(id);
+  if (it == fleet_.daemons().end()) return Edge{node, node, absl::ZeroDuration(), absl::StrCat(id, " is not registered"), "", -absl::Seconds(1), "start it"};
+  const Daemon& daemon = it->second;
+  if (daemon.liveness == Liveness::kLive) return std::nullopt;
+  const absl::Duration silent = now.mono - daemon.heard;
+  Edge edge{node, node, silent, absl::StrCat(id, ", silent for ", Short(silent), " (", LivenessName(daemon.liveness), ")"), ""};
+  edge.hint = absl::StrCat("see the log of ", id, ", and start it again");
+  if (daemon.liveness == Liveness::kLost) {
+    if (role == Role::kQueue) edge.next = "the job goes on when the queue is back";
+    return edge;
+  }
+  const absl::Duration left = daemon.stream == 0 ? kLostAfterBreak - (now.mono - daemon.broken) : kLostAfter - silent;
+  edge.next_in = std::max(left, absl::ZeroDuration());
+  edge.next = absl::StrCat(id, " is given up", role == Role::kTrainer ? ", and the next trainer goes on from the last checkpoint" : "");
+  return edge;
+}
+
+Waits Controller::WaitsOf(Instant now, const Job& job) const {
   const Node root{"JOB", job.record.id, ""};
-  const auto add = [&](const std::string& daemon, std::string cause, std::string next, std::string hint, absl::Duration next_in) {
-    edges.push_back({root, {"DAEMON", daemon, daemon}, now.mono - job.state_since, std::move(cause), std::move(next), next_in,
-                     std::move(hint)});
-  };
+  Waits waits{root, {}, {}, {}};
   const absl::Duration never = -absl::Seconds(1);
-  if (IsFinal(job.record.state)) return edges;
+  const auto add = [&](const std::string& daemon, absl::Duration since, std::string cause, std::string next, std::string hint, absl::Duration next_in) {
+    waits.edges.push_back({root, {"DAEMON", daemon, daemon}, now.mono - since, std::move(cause), std::move(next), next_in, std::move(hint)});
+  };
+  if (IsFinal(job.record.state)) return waits;
   if (job.record.state == JobState::kWaiting) {
     const std::string held = HeldByOthers(job);
-    add("", absl::StrCat(job.record.message, held.empty() ? "" : "; ", held),
+    add("", job.state_since, absl::StrCat(job.record.message, held.empty() ? "" : "; ", held),
         held.empty() ? "it starts when they have registered" : "it starts when they are free, or others have registered",
         "start daemons, or end another job: `sluice job list`", never);
-    return edges;
+    return waits;
   }
+  std::map<Role, int> working;
+  const auto works = [&](const std::string& id, Role role) {
+    waits.roles[id] = std::string(RoleName(role));
+    std::optional<Edge> fault = FaultOf(now, id, role);
+    if (fault) waits.edges.push_back(*std::move(fault));
+  };
+  works(job.assign.queue, Role::kQueue);
   for (const Worker& worker : job.assign.workers) {
-    const auto it = fleet_.daemons().find(worker.id);
-    if (it == fleet_.daemons().end()) continue;
-    const Daemon& daemon = it->second;
-    if (daemon.liveness != Liveness::kLive) {
-      const absl::Duration left = std::max(kLostAfter - (now.mono - daemon.heard), absl::ZeroDuration());
-      add(worker.id, absl::StrCat(RoleName(worker.role), " is ", LivenessName(daemon.liveness), ", silent for ", Short(now.mono - daemon.heard)),
-          "it is given up, and its work goes on elsewhere", "see its log; start it again", left);
-    } else if (job.live()) {
-      const auto progress = daemon.progress.find(job.record.id);
-      if (progress != daemon.progress.end() && progress->second.ready) continue;
-      const std::string phase = progress == daemon.progress.end() ? "has not taken up the job" : absl::StrCat("is not ready: ", progress->second.phase);
-      add(worker.id, absl::StrCat(RoleName(worker.role), " ", phase), "it says `ready`", "see its log",
-          job.record.state == JobState::kStarting ? std::max(job.record.needs.start - (now.mono - job.state_since), absl::ZeroDuration()) : never);
-    } else if (job.record.stage <= Stage::kStopAll && !Left(job, worker)) {
-      add(worker.id, absl::StrCat(RoleName(worker.role), " has not left the job yet"), "the job goes on without it",
-          "see its log", never);
+    works(worker.id, worker.role);
+    ++working[worker.role];
+  }
+  for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
+    if (!job.live() || working[role] > 0 || job.record.needs.of(role).min == 0) continue;
+    const std::string name(RoleName(role));
+    const Node node{"DAEMON", name, name};
+    waits.edges.push_back({node, node, absl::ZeroDuration(), absl::StrCat("no ", name, " works for the job"),
+                           "it goes on when one has registered", never, absl::StrCat("start a ", name)});
+    if (role == Role::kTrainer) add(name, job.state_since, "", "", "", never);
+  }
+  if (!job.live()) {
+    AddLeaving(now, job, waits);
+  } else if (job.record.state == JobState::kRunning) {
+    for (const Worker& worker : job.assign.workers) {
+      if (worker.role == Role::kTrainer) add(worker.id, job.moved, "", "", "", never);
+    }
+  } else {
+    const absl::Duration left = job.record.state == JobState::kStarting
+                                    ? std::max(job.record.needs.start - (now.mono - job.state_since), absl::ZeroDuration()) : never;
+    const std::string late = job.record.state == JobState::kStarting ? "the job fails (limits.start)" : "";
+    if (!job.assign.opened) add(job.assign.queue, job.state_since, absl::StrCat(job.assign.queue, " has not taken the job yet"), late, "", left);
+    for (const Worker& worker : job.assign.workers) {
+      const auto daemon = fleet_.daemons().find(worker.id);
+      if (daemon == fleet_.daemons().end()) continue;
+      const auto progress = daemon->second.progress.find(job.record.id);
+      if (progress != daemon->second.progress.end() && progress->second.ready) continue;
+      const std::string phase = progress == daemon->second.progress.end() ? " has not taken up the job" : absl::StrCat(" is not ready: ", progress->second.phase);
+      add(worker.id, job.state_since, absl::StrCat(worker.id, phase), late, absl::StrCat("see the log of ", worker.id), left);
     }
   }
-  const auto queue = fleet_.daemons().find(job.assign.queue);
-  if (queue == fleet_.daemons().end() || !queue->second.present()) {
-    add(job.assign.queue, "the queue is lost", "it is started again, or the job fails after limits.start", "start it again", never);
+  return waits;
+}
+
+// An end waits for those who have still to leave, then for the queue's last word.
+void Controller::AddLeaving(Instant now, const Job& job, Waits& waits) const {
+  const auto add = [&](const std::string& daemon, std::string cause, std::string next) {
+    waits.edges.push_back({waits.root, {"DAEMON", daemon, daemon}, now.mono - job.stage_since, std::move(cause), std::move(next), -absl::Seconds(1),
+                           absl::StrCat("see the log of ", daemon)});
+  };
+  if (job.record.stage > Stage::kStopAll) return add(job.assign.queue, absl::StrCat(job.assign.queue, " closes the books"), "the job ends without");
+  for (const Worker& worker : job.assign.workers) {
+    if (Left(job, worker) || (job.record.stage == Stage::kStopTrainers && worker.role != Role::kTrainer)) continue;
+    add(worker.id, absl::StrCat(worker.id, worker.role == Role::kTrainer && job.record.stop_checkpoint ? " writes the last checkpoint" : " has not left the job yet"),
+        "the job goes on to its end without it");
   }
-  if (job.live() && !job.assign.gang_whole) {
-    add("", "no idle trainer for the next gang", "it starts when one has registered", "start a trainer", never);
-  }
-  return edges;
 }
 
 }  // namespace sluice::controller

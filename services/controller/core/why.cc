@@ -1,46 +1,134 @@
 #include "services/controller/core/why.h"
 
 #include <algorithm>
-#include <functional>
-#include <set>
+#include <deque>
+#include <tuple>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace sluice::controller {
 namespace {
 
-bool Same(const Node& a, const Node& b) { return a.kind == b.kind && a.id == b.id; }
-
-// The unused edge that fits and has waited longest; null: none.
-const Edge* Longest(const std::vector<Edge>& edges, const std::set<const Edge*>& used,
-                    const std::function<bool(const Edge&)>& fits) {
-  const Edge* best = nullptr;
-  for (const Edge& edge : edges) {
-    if (used.count(&edge) > 0 || !fits(edge)) continue;
-    if (best == nullptr || edge.since > best->since) best = &edge;
-  }
-  return best;
+std::string KeyOf(const Node& node) {
+  return absl::StrCat(node.kind, " ", node.id, node.kind == "CALL" ? absl::StrCat("@", node.daemon) : "");
 }
+
+Node DaemonNode(const std::string& id) { return {"DAEMON", id, id}; }
+bool IsFault(const Edge& edge) { return KeyOf(edge.waiter) == KeyOf(edge.on); }
+
+class Joiner {
+ public:
+  explicit Joiner(const Waits& waits) : waits_(waits), edges_(waits.edges) {
+    for (const std::string& daemon : waits.silent) {
+      edges_.push_back({DaemonNode(daemon), DaemonNode(daemon), absl::ZeroDuration(), absl::StrCat(daemon, " does not answer"), "", -absl::Seconds(1),
+                        absl::StrCat("see the log of ", daemon, "; if it hangs, kill it: its work goes on elsewhere")});
+    }
+    for (const Edge& edge : edges_) from_[KeyOf(edge.waiter)].push_back(&edge);
+    for (const Edge& edge : edges_) {
+      if (edge.waiter.kind == "STEP" || edge.waiter.kind == "CALL") of_daemon_[edge.waiter.daemon].push_back(&edge);
+    }
+  }
+
+  std::vector<Edge> Join() const {
+    std::vector<Edge> chain = ShortestToFault();
+    return chain.empty() ? LongestWaits() : chain;
+  }
+
+ private:
+  int Rank(const Edge& edge) const {  // Of the job's own edges.
+    if (KeyOf(edge.waiter) != KeyOf(waits_.root)) return 0;
+    const auto role = waits_.roles.find(edge.on.daemon);
+    if (role == waits_.roles.end()) return 3;
+    return role->second == "queue" ? 0 : role->second == "trainer" ? 1 : 2;
+  }
+
+  // All ways on from a node, best first; a fault before all else, as there the chain ends.
+  std::vector<Edge> Onward(const Node& node) const {
+    std::vector<Edge> onward;
+    const auto take = [&](const std::map<std::string, std::vector<const Edge*>>& index, const std::string& key) {
+      const auto it = index.find(key);
+      if (it != index.end()) for (const Edge* edge : it->second) onward.push_back(*edge);
+    };
+    take(from_, KeyOf(node));
+    if (node.kind == "DAEMON") take(of_daemon_, node.id);
+    std::stable_sort(onward.begin(), onward.end(), [&](const Edge& a, const Edge& b) {
+      return std::make_tuple(!IsFault(a), Rank(a), -a.since) < std::make_tuple(!IsFault(b), Rank(b), -b.since);
+    });
+    if (!onward.empty()) return onward;
+    for (const auto& [daemon, role] : waits_.roles) {
+      if (node.daemon != daemon && node.daemon != role) continue;
+      if (node.kind != "DAEMON" || node.id != daemon) onward.push_back({node, DaemonNode(daemon), absl::ZeroDuration(), "", ""});
+    }
+    return onward;
+  }
+
+  // Breadth first, so the first fault found is the nearest.
+  std::vector<Edge> ShortestToFault() const {
+    struct Step {
+      Edge edge;
+      int before;
+    };
+    std::deque<Step> steps;  // Each edge that was the first to reach a node.
+    std::set<std::string> seen = {KeyOf(waits_.root)};
+    std::deque<std::pair<Node, int>> next = {{waits_.root, -1}};
+    while (!next.empty()) {
+      const auto [node, before] = next.front();
+      next.pop_front();
+      for (const Edge& edge : Onward(node)) {
+        const bool fault = IsFault(edge);
+        if (!fault && !seen.insert(KeyOf(edge.on)).second) continue;
+        steps.push_back({edge, before});
+        const int at = static_cast<int>(steps.size()) - 1;
+        if (!fault) {
+          next.emplace_back(edge.on, at);
+          continue;
+        }
+        std::vector<Edge> chain;
+        for (int i = at; i >= 0; i = steps[i].before) chain.push_back(steps[i].edge);
+        std::reverse(chain.begin(), chain.end());
+        return chain;
+      }
+    }
+    return {};
+  }
+
+  std::vector<Edge> LongestWaits() const {
+    std::vector<Edge> chain;
+    std::set<std::string> seen = {KeyOf(waits_.root)};
+    Node at = waits_.root;
+    while (true) {
+      const std::vector<Edge> onward = Onward(at);
+      const auto edge = std::find_if(onward.begin(), onward.end(), [&](const Edge& e) { return seen.insert(KeyOf(e.on)).second; });
+      if (edge == onward.end()) break;
+      chain.push_back(*edge);
+      at = edge->on;
+    }
+    while (!chain.empty() && chain.back().cause.empty()) chain.pop_back();  // Led to a daemon that has nothing to say.
+    return chain;
+  }
+
+  const Waits& waits_;
+  std::vector<Edge> edges_;
+  std::map<std::string, std::vector<const Edge*>> from_;       // By the waiter's key.
+  std::map<std::string, std::vector<const Edge*>> of_daemon_;  // Steps and calls, by whose they are.
+};
 
 }  // namespace
 
-std::vector<Edge> Chain(const Node& root, const std::vector<std::string>& trainers, std::vector<Edge> edges) {
-  std::vector<Edge> chain;
-  std::set<const Edge*> used;
-  Node at = root;
-  while (true) {
-    const Edge* next = Longest(edges, used, [&](const Edge& edge) { return Same(edge.waiter, at); });
-    if (next == nullptr && (chain.empty() || Same(chain.back().waiter, root))) {
-      const auto of_trainer = [&](const Edge& edge) {
-        return std::find(trainers.begin(), trainers.end(), edge.waiter.daemon) != trainers.end();
-      };
-      next = Longest(edges, used, of_trainer);
-      if (next == nullptr && chain.empty()) next = Longest(edges, used, [](const Edge&) { return true; });
-    }
-    if (next == nullptr) return chain;
-    used.insert(next);
-    chain.push_back(*next);
-    at = next->on;
+std::vector<Edge> Chain(const Waits& waits) { return Joiner(waits).Join(); }
+
+std::string ChainText(const std::vector<Edge>& chain) {
+  std::vector<std::string> causes;
+  std::string hint;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    // The batch itself says better what it lacks than who waits for it.
+    const bool passing = chain[i].on.kind == "BATCH" && i + 1 < chain.size();
+    if (!chain[i].cause.empty() && !passing) causes.push_back(chain[i].cause);
+    if (!chain[i].hint.empty()) hint = chain[i].hint;
   }
+  return absl::StrCat(absl::StrJoin(causes, " <- "), hint.empty() ? "" : "; you could: ", hint);
 }
 
 }  // namespace sluice::controller

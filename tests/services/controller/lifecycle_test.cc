@@ -329,12 +329,18 @@ TEST_F(LifecycleTest, AJobWithoutStepsIsStalledThenFails) {
   const std::string job = world_.Run("digits");
   world_.Pass(absl::Seconds(61), absl::Seconds(1));
   EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("Stalled"));
+  EXPECT_EQ(world_.diagnoses, 1);
+  EXPECT_EQ(world_.Events(job).back().code, "stalled");
+  EXPECT_THAT(world_.Events(job).back().message, HasSubstr("batch 0 has 1 of 2 groups"));
   world_.Step(job, 0);
   EXPECT_TRUE(world_.job(job).record.conditions.empty());
+  world_.diagnosis = "no rollout works for the job";
   world_.Pass(absl::Minutes(31), absl::Seconds(2));
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0015");
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("no rollout works for the job"));
+  EXPECT_EQ(world_.diagnoses, 1 + 29) << "once a minute (limits.stall_warn) while it is stalled";
 }
 
 TEST_F(LifecycleTest, ADaemonThatFailsFailsTheJobWithItsCause) {
@@ -389,7 +395,7 @@ TEST_F(LifecycleTest, AFreedFleetTakesTheNextJob) {
   const std::string first = world_.Run("first");
   const std::string second = world_.Submit("second");
   EXPECT_EQ(world_.State(second), JobState::kWaiting);
-  const std::vector<Edge> waits = world_.core->Waits(world_.now(), world_.job(second));
+  const std::vector<Edge> waits = world_.core->WaitsOf(world_.now(), world_.job(second)).edges;
   ASSERT_EQ(waits.size(), 1u);
   EXPECT_EQ(waits[0].cause, "waits for 1 of 1 trainer, 1 of 1 rollout; job first has trainer-0 and rollout-0");
   Finish(first);

@@ -153,6 +153,10 @@ class World {
     core->Committed(revision);
     for (const ReleaseCall& call : out.releases) releases.push_back(call);
     for (const SetJobCall& call : out.set_jobs) calls.push_back(call);
+    for (const std::string& job : out.diagnose) {
+      core->Diagnosed(now(), job, diagnosis);
+      ++diagnoses;
+    }
   }
   void AnswerCalls() {
     std::deque<SetJobCall> open;
@@ -249,6 +253,8 @@ class World {
 
   ManualClock clock;
   std::unique_ptr<Controller> core;
+  std::string diagnosis = "batch 0 has 1 of 2 groups";  // Of any stalled job.
+  int diagnoses = 0;                                    // How often it was asked.
   std::map<std::string, Actor> actors;
   std::map<std::string, QueueState> queues;
   std::deque<SetJobCall> calls;        // Not answered yet.
