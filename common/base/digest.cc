@@ -41,28 +41,6 @@ uint32_t Portable(const uint8_t* p, size_t n, uint32_t crc) {
   return crc;
 }
 
-#if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t Hardware(const uint8_t* p, size_t n, uint32_t crc) {
-  uint64_t wide = crc;
-  for (; n >= 8; p += 8, n -= 8) {
-    uint64_t word;
-    std::memcpy(&word, p, 8);
-    wide = __builtin_ia32_crc32di(wide, word);
-  }
-  crc = static_cast<uint32_t>(wide);
-  for (; n > 0; ++p, --n) crc = __builtin_ia32_crc32qi(crc, *p);
-  return crc;
-}
-#endif
-
-uint32_t Raw(const uint8_t* p, size_t n, uint32_t crc) {
-#if defined(__x86_64__)
-  static const bool hardware = __builtin_cpu_supports("sse4.2");
-  if (hardware) return Hardware(p, n, crc);
-#endif
-  return Portable(p, n, crc);
-}
-
 // Multiplies two polynomials modulo the CRC's, bit-reflected.
 uint32_t Multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
@@ -72,30 +50,103 @@ uint32_t Multiply(uint32_t a, uint32_t b) {
   }
   return product;
 }
-}  // namespace
 
-uint32_t Crc32c(absl::string_view bytes, uint32_t crc) {
-  return ~Raw(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), ~crc);
+// x^(8 length): what a CRC is multiplied by as `length` zero bytes follow.
+uint32_t PowerOf(uint64_t length) {
+  uint32_t shift = 0x80000000u;                         // x^0
+  uint32_t power = Multiply(0x00800000u, 0x80000000u);  // x^8: one byte
+  for (; length != 0; length >>= 1) {
+    if (length & 1) shift = Multiply(shift, power);
+    power = Multiply(power, power);
+  }
+  return shift;
 }
 
-uint32_t Crc32cCopy(absl::string_view bytes, char* to, uint32_t crc) {
-  constexpr size_t kBlock = 16384;  // Stays in the L1 cache between the copy and the CRC.
-  for (size_t at = 0; at < bytes.size(); at += kBlock) {
-    const absl::string_view block = bytes.substr(at, kBlock);
-    std::memcpy(to + at, block.data(), block.size());
-    crc = Crc32c(block, crc);
+#if defined(__x86_64__)
+// Multiplies by PowerOf(length), by table.
+class Shift {
+ public:
+  explicit Shift(uint64_t length) {
+    const uint32_t power = PowerOf(length);
+    for (uint32_t k = 0; k < 4; ++k) {
+      for (uint32_t b = 0; b < 256; ++b) t_[k][b] = Multiply(b << (8 * k), power);
+    }
+  }
+  uint32_t operator()(uint32_t crc) const { return t_[0][crc & 0xff] ^ t_[1][crc >> 8 & 0xff] ^ t_[2][crc >> 16 & 0xff] ^ t_[3][crc >> 24]; }
+
+ private:
+  uint32_t t_[4][256];
+};
+
+// The instruction takes one word a cycle but answers after three: three lanes side by side keep it busy. Their CRCs are joined
+// as Crc32cConcat joins them. Lanes are short, so that the memory is read in order. With `to`, each word is also stored there
+// as it was read.
+template <bool kCopy>
+__attribute__((target("sse4.2"))) uint32_t Hardware(const uint8_t* p, size_t n, uint32_t crc, char* to) {
+  constexpr size_t kLane = 128;
+  static const Shift shift(kLane);
+  uint64_t wide = crc;
+  const auto take = [&](size_t at, uint64_t* sum) __attribute__((target("sse4.2"), always_inline)) {
+    uint64_t word;
+    std::memcpy(&word, p + at, 8);
+    if constexpr (kCopy) std::memcpy(to + at, &word, 8);
+    *sum = __builtin_ia32_crc32di(*sum, word);
+  };
+  const auto advance = [&](size_t bytes) {
+    p += bytes;
+    n -= bytes;
+    if constexpr (kCopy) to += bytes;
+  };
+  while (n >= 3 * kLane) {
+    uint64_t second = 0, third = 0;
+    for (size_t i = 0; i < kLane; i += 8) {
+      take(i, &wide);
+      take(kLane + i, &second);
+      take(2 * kLane + i, &third);
+    }
+    wide = shift(shift(static_cast<uint32_t>(wide)) ^ static_cast<uint32_t>(second)) ^ static_cast<uint32_t>(third);
+    advance(3 * kLane);
+  }
+  for (; n >= 8; advance(8)) take(0, &wide);
+  crc = static_cast<uint32_t>(wide);
+  for (; n > 0; advance(1)) {
+    if constexpr (kCopy) *to = static_cast<char>(*p);
+    crc = __builtin_ia32_crc32qi(crc, *p);
   }
   return crc;
 }
+#endif
+
+bool HasInstruction() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("sse4.2");
+  return has;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+uint32_t Crc32c(absl::string_view bytes, uint32_t crc) {
+  const auto* p = reinterpret_cast<const uint8_t*>(bytes.data());
+#if defined(__x86_64__)
+  if (HasInstruction()) return ~Hardware<false>(p, bytes.size(), ~crc, nullptr);
+#endif
+  return ~Portable(p, bytes.size(), ~crc);
+}
+
+uint32_t Crc32cCopy(absl::string_view bytes, char* to, uint32_t crc) {
+#if defined(__x86_64__)
+  if (HasInstruction()) return ~Hardware<true>(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), ~crc, to);
+#endif
+  if (bytes.empty()) return crc;
+  std::memcpy(to, bytes.data(), bytes.size());
+  return Crc32c({to, bytes.size()}, crc);
+}
 
 uint32_t Crc32cConcat(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
-  uint32_t shift = 0x80000000u;               // x^0
-  uint32_t power = Multiply(0x00800000u, 0x80000000u);  // x^8: one byte
-  for (; length_b != 0; length_b >>= 1) {
-    if (length_b & 1) shift = Multiply(shift, power);
-    power = Multiply(power, power);
-  }
-  return Multiply(crc_a, shift) ^ crc_b;
+  return Multiply(crc_a, PowerOf(length_b)) ^ crc_b;
 }
 
 std::string Sha256(absl::string_view bytes) {

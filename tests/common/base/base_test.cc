@@ -15,6 +15,22 @@ TEST(DigestTest, Crc32cMatchesThePublishedCheckValue) { EXPECT_EQ(Crc32c("123456
 
 TEST(DigestTest, Crc32cGoesOnOverPieces) { EXPECT_EQ(Crc32c("456789", Crc32c("123")), Crc32c("123456789")); }
 
+TEST(DigestTest, Crc32cOfEveryLengthIsWhatItsBytesOneByOneGive) {
+  std::string bytes(1300, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 37 + (i >> 3));
+  uint32_t slow = 0;
+  std::string copy(bytes.size() + 1, '#');
+  for (size_t n = 0; n < bytes.size(); ++n) {
+    const absl::string_view head(bytes.data(), n);
+    ASSERT_EQ(Crc32c(head), slow) << n;
+    ASSERT_EQ(Crc32cCopy(head, copy.data()), slow) << n;
+    ASSERT_EQ(copy.substr(0, n), head);
+    ASSERT_EQ(copy[n], '#');
+    slow = Crc32c({bytes.data() + n, 1}, slow);
+    copy.assign(bytes.size() + 1, '#');
+  }
+}
+
 TEST(DigestTest, Crc32cOfAConcatenationComesFromTheCrcsOfItsParts) {
   SplitMix64 random(7);
   for (int i = 0; i < 200; ++i) {
