@@ -1,0 +1,73 @@
+#include "common/wal/batch.h"
+
+#include "common/base/digest.h"
+#include "common/base/status.h"
+
+namespace sluice::wal {
+namespace {
+constexpr size_t kGatherBelow = 8192;  // Copying this much costs less than an entry of a vectored write.
+
+FrameHeader Describe(const Record& record) {
+  FrameHeader header{.type = record.type, .head_bytes = static_cast<uint32_t>(record.head.size())};
+  for (const Part& part : record.payload) header.payload_bytes += part.bytes.size();
+  SLUICE_CHECK_MSG(record.head.size() <= kMaxHeadBytes && header.payload_bytes <= kMaxPayloadBytes, "a record above the log's limits");
+  return header;
+}
+}  // namespace
+
+uint64_t FrameBytes(const Record& record) { return Describe(record).frame_bytes(); }
+
+void Batch::Gather(absl::string_view bytes) {
+  if (pieces_.empty() || pieces_.back().data != nullptr) pieces_.push_back({nullptr, gathered_.size(), 0});
+  pieces_.back().size += bytes.size();
+  gathered_.append(bytes.data(), bytes.size());
+  bytes_ += bytes.size();
+}
+
+void Batch::AddHeader(FrameHeader header) {
+  SealFrame(salt_, &header);
+  Gather({reinterpret_cast<const char*>(&header), sizeof(header)});
+}
+
+void Batch::AddRecord(Position position, Position durable, const Record& record) {
+  FrameHeader header = Describe(record);
+  header.position = position;
+  header.durable = durable;
+  header.head_crc = Crc32c(record.head);
+  bool first = true;
+  for (const Part& part : record.payload) {
+    header.payload_crc = first ? part.crc32c : Crc32cConcat(header.payload_crc, part.crc32c, part.bytes.size());
+    first = false;
+  }
+  AddHeader(header);
+  Gather(record.head);
+  for (const Part& part : record.payload) {
+    if (part.bytes.size() < kGatherBelow) {
+      Gather(part.bytes);
+    } else {
+      pieces_.push_back({part.bytes.data(), 0, part.bytes.size()});
+      bytes_ += part.bytes.size();
+    }
+  }
+  static constexpr char kZeros[8] = {};
+  Gather({kZeros, (8 - bytes_ % 8) % 8});
+}
+
+void Batch::AddMark(Position position) { AddHeader({.kind = FrameKind::kMark, .position = position, .durable = position}); }
+
+std::vector<absl::string_view> Batch::Pieces() const {
+  std::vector<absl::string_view> pieces;
+  pieces.reserve(pieces_.size());
+  for (const Piece& piece : pieces_) {
+    pieces.push_back(piece.data != nullptr ? absl::string_view(piece.data, piece.size) : absl::string_view(gathered_).substr(piece.offset, piece.size));
+  }
+  return pieces;
+}
+
+void Batch::Clear() {
+  gathered_.clear();
+  pieces_.clear();
+  bytes_ = 0;
+}
+
+}  // namespace sluice::wal

@@ -1,0 +1,98 @@
+#include "common/wal/frame_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/digest.h"
+#include "common/base/status.h"
+
+namespace sluice::wal {
+namespace {
+constexpr size_t kWindowBytes = 256 << 10;
+}  // namespace
+
+absl::StatusOr<absl::string_view> FrameReader::Window(uint64_t offset, size_t size) {
+  if (offset < window_at_ || offset + size > window_at_ + window_.size()) {
+    window_.resize(std::max(size, kWindowBytes));
+    window_at_ = offset;
+    SLUICE_ASSIGN_OR_RETURN(const size_t n, file_->Read(offset, window_.data(), window_.size()));
+    window_.resize(n);
+  }
+  return absl::string_view(window_).substr(std::min<uint64_t>(offset - window_at_, window_.size()), size);
+}
+
+absl::StatusOr<bool> FrameReader::ReadTo(uint64_t offset, char* to, uint64_t size) {
+  if (size <= kWindowBytes / 4) {
+    SLUICE_ASSIGN_OR_RETURN(const absl::string_view bytes, Window(offset, size));
+    std::memcpy(to, bytes.data(), bytes.size());
+    return bytes.size() == size;
+  }
+  uint64_t done = 0;
+  if (offset >= window_at_ && offset < window_at_ + window_.size()) {
+    done = std::min<uint64_t>(size, window_at_ + window_.size() - offset);
+    std::memcpy(to, window_.data() + (offset - window_at_), done);
+  }
+  SLUICE_ASSIGN_OR_RETURN(const size_t n, file_->Read(offset + done, to + done, size - done));
+  return n == size - done;
+}
+
+absl::StatusOr<std::string> FrameReader::HeaderBytes() {
+  SLUICE_ASSIGN_OR_RETURN(const absl::string_view bytes, Window(0, sizeof(FileHeader)));
+  return std::string(bytes);
+}
+
+absl::StatusOr<FileHeader> FrameReader::SegmentHeader() {
+  SLUICE_ASSIGN_OR_RETURN(const std::string bytes, HeaderBytes());
+  SLUICE_ASSIGN_OR_RETURN(const FileHeader header, DecodeSegmentHeader(bytes, path_));
+  salt_ = header.salt;
+  return header;
+}
+
+absl::StatusOr<FileHeader> FrameReader::SnapshotHeader() {
+  SLUICE_ASSIGN_OR_RETURN(const std::string bytes, HeaderBytes());
+  SLUICE_ASSIGN_OR_RETURN(const FileHeader header, DecodeSnapshotHeader(bytes, path_));
+  salt_ = header.salt;
+  return header;
+}
+
+absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* header, Entry* entry) {
+  SLUICE_ASSIGN_OR_RETURN(const absl::string_view bytes, Window(offset_, sizeof(FrameHeader)));
+  if (bytes.size() < sizeof(FrameHeader) || !DecodeFrame(salt_, bytes.data(), header)) return Got::kNone;
+  if (replay == nullptr || header->kind == FrameKind::kMark) {
+    offset_ += header->frame_bytes();
+    return Got::kFrame;
+  }
+  const uint64_t head_at = offset_ + sizeof(FrameHeader);
+  head_.resize(header->head_bytes);
+  SLUICE_ASSIGN_OR_RETURN(bool whole, ReadTo(head_at, head_.data(), head_.size()));
+  if (!whole || Crc32c(head_) != header->head_crc) return Got::kBadBody;
+  *entry = {.position = header->position, .type = header->type, .head = head_, .payload_crc32c = header->payload_crc};
+  if (header->payload_bytes > 0) {
+    // A length that leads beyond the file must not make anybody allocate it.
+    SLUICE_ASSIGN_OR_RETURN(const uint64_t size, file_->Size());
+    if (head_at + header->head_bytes + header->payload_bytes > size) return Got::kBadBody;
+    SLUICE_ASSIGN_OR_RETURN(Replay::Memory memory, replay->Allocate(header->type, head_, header->payload_bytes));
+    SLUICE_ASSIGN_OR_RETURN(whole, ReadTo(head_at + header->head_bytes, memory.data, header->payload_bytes));
+    entry->payload = {memory.data, header->payload_bytes};
+    entry->owner = std::move(memory.owner);
+  }
+  if (!whole || Crc32c(entry->payload) != header->payload_crc) return Got::kBadBody;
+  offset_ += header->frame_bytes();
+  return Got::kFrame;
+}
+
+absl::StatusOr<std::optional<Position>> FrameReader::NewestDurable(uint64_t from) {
+  std::optional<Position> newest;
+  for (uint64_t at = (from + 7) / 8 * 8;;) {
+    SLUICE_ASSIGN_OR_RETURN(const absl::string_view bytes, Window(at, kWindowBytes));
+    if (bytes.size() < sizeof(FrameHeader)) return newest;
+    size_t i = 0;
+    for (; i + sizeof(FrameHeader) <= bytes.size(); i += 8) {
+      FrameHeader header;
+      if (DecodeFrame(salt_, bytes.data() + i, &header)) newest = std::max(newest.value_or(0), header.durable);
+    }
+    at += i;
+  }
+}
+
+}  // namespace sluice::wal

@@ -1,0 +1,536 @@
+#include "common/wal/log.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/wal/batch.h"
+#include "common/wal/directory.h"
+#include "common/wal/format.h"
+#include "common/wal/reader.h"
+
+namespace sluice::wal {
+namespace {
+constexpr uint64_t kLeastSegmentBytes = 64 << 10;  // What Open takes where the disk is nearly full.
+
+struct Pending {
+  Position position = 0;
+  uint64_t bytes = 0;  // Of its frame.
+  Record record;
+};
+
+struct SegmentStart {
+  uint64_t number = 0;
+  Position first = 0;
+};
+}  // namespace
+
+class Log::Impl {
+ public:
+  Impl(const Options& options, const std::string& dir) : options_(options), directory_(options.file_system, dir) {}
+
+  absl::Status Open(const std::string& dir, Replay* replay, Found* found);
+  void Start(Callbacks callbacks);
+  Position Append(Record record) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) ABSL_LOCKS_EXCLUDED(mu_);
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+  Stats stats() const ABSL_LOCKS_EXCLUDED(mu_);
+  Space space() const { return space_; }
+
+ private:
+  struct SnapshotJob {
+    Position position = 0;
+    uint64_t base_before = 0;  // snapshot_base_, should it fail.
+    std::vector<Record> state;
+    std::function<void(const absl::Status&)> done;
+  };
+  enum class Room { kMade, kGivenUp };
+
+  absl::Status Prepare(const Layout& layout, const Found& found);
+
+  // Thread `log`.
+  void WriteLoop() ABSL_LOCKS_EXCLUDED(mu_);
+  bool WaitForWork(std::vector<Pending>* batch) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status WriteRecords(const std::vector<Pending>& batch) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status WriteFrames() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status SyncSegment();
+  absl::Status WriteMark() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Rotate(uint64_t frame_bytes, Position first) ABSL_LOCKS_EXCLUDED(mu_);
+  void Publish(Position position, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void TellSpace() ABSL_LOCKS_EXCLUDED(mu_);
+  // Until somebody freed room, or a while. CANCELLED: the log is closed or dead.
+  absl::Status WaitForRoom() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Thread `log-files`.
+  void TendLoop() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AllocateAhead() ABSL_LOCKS_EXCLUDED(mu_);
+  void TakeSnapshot(SnapshotJob job) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status WriteSnapshot(const SnapshotJob& job) ABSL_LOCKS_EXCLUDED(mu_);
+
+  void Fatal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closing_ || !fatal_.ok(); }
+  Space Judge() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;
+  Directory directory_;
+  std::unique_ptr<FileSystem::Lock> lock_;
+  Callbacks callbacks_;
+  std::thread log_, tend_;
+  std::atomic<Space> space_ = Space::kOk;  // As told last.
+
+  // Thread `log` alone, once started.
+  Segment segment_;
+  std::unique_ptr<Batch> frames_;
+  Position written_durable_ = 0;
+  bool unsynced_mark_ = false;
+
+  mutable Mutex mu_;
+  CondVar work_;    // For `log`: records, room, or the end.
+  CondVar chores_;  // For `log-files`: a snapshot, a spare used up, durable_ moved while a snapshot waits, or the end.
+  std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);
+  Position last_ ABSL_GUARDED_BY(mu_) = 0;
+  Position durable_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t appended_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Since the log began, as far as this process knows.
+  uint64_t room_ ABSL_GUARDED_BY(mu_) = 0;            // In the current segment.
+  std::deque<SegmentStart> segments_ ABSL_GUARDED_BY(mu_);
+  std::vector<Spare> spares_ ABSL_GUARDED_BY(mu_);
+  bool allocation_failed_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t free_bytes_ ABSL_GUARDED_BY(mu_) = ~uint64_t{0};
+  std::unique_ptr<SnapshotJob> snapshot_job_ ABSL_GUARDED_BY(mu_);
+  bool snapshot_busy_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t snapshot_base_ ABSL_GUARDED_BY(mu_) = 0;   // appended_bytes_ that a snapshot covers.
+  Position snapshot_ ABSL_GUARDED_BY(mu_) = 0;        // The newest whole one on disk.
+  std::vector<Position> snapshots_ ABSL_GUARDED_BY(mu_);  // All on disk: with leftovers, where Open passed over a damaged one.
+  uint64_t snapshot_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t syncs_ ABSL_GUARDED_BY(mu_) = 0;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status fatal_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::Status Log::Impl::Open(const std::string& dir, Replay* replay, Found* found) {
+  SLUICE_RETURN_IF_ERROR(options_.file_system->MakeDirs(dir));
+  const std::string parent = std::filesystem::path(dir).parent_path().string();
+  SLUICE_RETURN_IF_ERROR(options_.file_system->SyncDir(parent.empty() ? "." : parent));
+  SLUICE_ASSIGN_OR_RETURN(lock_, options_.file_system->TakeLock(dir));
+  Layout layout;
+  SLUICE_RETURN_IF_ERROR(ReadDirectory(options_.file_system, dir, replay, found, &layout));
+  return Prepare(layout, *found);
+}
+
+// Makes what was read durable and goes on in a new segment: only then are old files touched.
+absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
+  MutexLock lock(&mu_);  // For the annotations: there are no threads yet.
+  if (!found.end_segment.empty()) SLUICE_RETURN_IF_ERROR(directory_.SettleEnd(found.end_segment, layout.doubt_offset, found.end_offset));
+  for (const uint64_t number : layout.spares) {
+    SLUICE_ASSIGN_OR_RETURN(const Spare spare, directory_.AdoptSpare(number));
+    if (spare.bytes == options_.segment_bytes && spares_.size() < static_cast<size_t>(options_.most_spares)) spares_.push_back(spare);
+    else SLUICE_RETURN_IF_ERROR(directory_.RemoveSpare(spare));
+  }
+  Spare spare;
+  if (!spares_.empty()) {
+    spare = spares_.back();
+    spares_.pop_back();
+  } else {
+    for (uint64_t bytes = options_.segment_bytes;; bytes /= 2) {
+      absl::StatusOr<Spare> allocated = directory_.AllocateSpare(bytes);
+      if (allocated.ok()) {
+        spare = *allocated;
+        break;
+      }
+      if (!absl::IsResourceExhausted(allocated.status()) || bytes / 2 < kLeastSegmentBytes) return allocated.status();
+    }
+  }
+  const uint64_t number = layout.segments.empty() ? 1 : layout.segments.rbegin()->first + 1;
+  SLUICE_ASSIGN_OR_RETURN(segment_, directory_.StartSegment(spare, number, found.last + 1));
+  frames_ = std::make_unique<Batch>(segment_.salt);
+
+  // Now the log's end is safe; what the snapshot covers may go.
+  std::vector<uint64_t> covered;
+  for (const auto& [old, first] : layout.segments) {
+    if (first == 0) covered.push_back(old);
+    else segments_.push_back({old, first});
+  }
+  segments_.push_back({number, found.last + 1});
+  std::vector<Position> older;
+  for (const Position position : layout.snapshots) (position < found.snapshot ? older : snapshots_).push_back(position);
+  SLUICE_RETURN_IF_ERROR(directory_.RemoveSnapshots(older, layout.temporary));
+  if (!covered.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<Spare> spares,
+                            directory_.Recycle(covered, options_.segment_bytes, options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size())));
+    spares_.insert(spares_.end(), spares.begin(), spares.end());
+  }
+  last_ = durable_ = written_durable_ = found.last;
+  appended_bytes_ = found.bytes;
+  snapshot_ = found.snapshot;
+  snapshot_bytes_ = found.snapshot_bytes;
+  room_ = segment_.room();
+  SLUICE_ASSIGN_OR_RETURN(free_bytes_, directory_.FreeBytes());
+  return absl::OkStatus();
+}
+
+void Log::Impl::Start(Callbacks callbacks) {
+  callbacks_ = std::move(callbacks);
+  log_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "log");
+    WriteLoop();
+  });
+  tend_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "log-files");
+    TendLoop();
+  });
+}
+
+Position Log::Impl::Append(Record record) {
+  const uint64_t bytes = FrameBytes(record);
+  MutexLock lock(&mu_);
+  const Position position = ++last_;
+  if (!fatal_.ok()) return position;
+  pending_.push_back({position, bytes, std::move(record)});
+  pending_bytes_ += bytes;
+  appended_bytes_ += bytes;
+  work_.NotifyOne();
+  return position;
+}
+
+bool Log::Impl::Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) {
+  MutexLock lock(&mu_);
+  if (snapshot_busy_ || Ended()) return false;
+  snapshot_busy_ = true;
+  snapshot_job_ = std::make_unique<SnapshotJob>(SnapshotJob{last_, std::exchange(snapshot_base_, appended_bytes_), std::move(state), std::move(done)});
+  chores_.NotifyAll();
+  return true;
+}
+
+void Log::Impl::Close() {
+  {
+    MutexLock lock(&mu_);
+    closing_ = true;
+    work_.NotifyAll();
+    chores_.NotifyAll();
+  }
+  if (log_.joinable()) log_.join();
+  if (tend_.joinable()) tend_.join();
+}
+
+Log::Stats Log::Impl::stats() const {
+  MutexLock lock(&mu_);
+  return {.last = last_,
+          .durable = durable_,
+          .snapshot = snapshot_,
+          .snapshot_bytes = snapshot_bytes_,
+          .bytes_since_snapshot = appended_bytes_ - snapshot_base_,
+          .pending_bytes = pending_bytes_,
+          .segments = segments_.size(),
+          .spares = spares_.size(),
+          .syncs = syncs_};
+}
+
+void Log::Impl::Fatal(const absl::Status& why) {
+  std::deque<Pending> dropped;
+  {
+    MutexLock lock(&mu_);
+    if (!fatal_.ok()) return;
+    fatal_ = why;
+    dropped.swap(pending_);
+    work_.NotifyAll();
+    chores_.NotifyAll();
+  }
+  if (callbacks_.on_fatal) callbacks_.on_fatal(why);
+}
+
+Space Log::Impl::Judge() const {
+  if (!allocation_failed_ && free_bytes_ >= options_.low_bytes) return Space::kOk;
+  uint64_t room = room_;
+  for (const Spare& spare : spares_) room += spare.bytes;
+  return room < options_.reserve_bytes + pending_bytes_ ? Space::kFull : Space::kLow;
+}
+
+void Log::Impl::TellSpace() {
+  Space space;
+  {
+    MutexLock lock(&mu_);
+    space = Judge();
+  }
+  if (space == space_) return;
+  space_ = space;
+  if (callbacks_.on_space) callbacks_.on_space(space);
+}
+
+// --- thread `log` ---
+
+void Log::Impl::WriteLoop() {
+  std::vector<Pending> batch;
+  while (WaitForWork(&batch)) {
+    absl::Status status = WriteRecords(batch);
+    if (status.ok()) status = WriteMark();
+    if (absl::IsCancelled(status)) return;
+    if (!status.ok()) return Fatal(status);
+    batch.clear();
+  }
+  // Closed, with all written: the last mark goes to the disk.
+  if (!unsynced_mark_) return;
+  if (const absl::Status status = SyncSegment(); !status.ok()) Fatal(status);
+}
+
+// False: nothing more will be written.
+bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
+  while (true) {
+    TellSpace();
+    MutexLock lock(&mu_);
+    if (pending_.empty() && !Ended() && Judge() == space_) work_.Wait(&mu_);
+    if (!fatal_.ok()) return false;
+    if (!pending_.empty()) {
+      for (uint64_t bytes = 0; !pending_.empty() && (batch->empty() || bytes + pending_.front().bytes <= options_.batch_bytes);) {
+        bytes += pending_.front().bytes;
+        batch->push_back(std::move(pending_.front()));
+        pending_.pop_front();
+      }
+      return true;
+    }
+    if (closing_) return false;
+  }
+}
+
+// A batch that does not fit the segment goes on in the next one; each share is durable before anything lies behind it.
+absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
+  for (size_t at = 0; at < batch.size();) {
+    if (segment_.room() < batch[at].bytes) SLUICE_RETURN_IF_ERROR(Rotate(batch[at].bytes, batch[at].position));
+    frames_->Clear();
+    size_t end = at;
+    while (end < batch.size() && frames_->bytes() + batch[end].bytes <= segment_.room()) {
+      frames_->AddRecord(batch[end].position, written_durable_, batch[end].record);
+      ++end;
+    }
+    SLUICE_RETURN_IF_ERROR(WriteFrames());
+    SLUICE_RETURN_IF_ERROR(SyncSegment());
+    segment_.offset += frames_->bytes();
+    Publish(batch[end - 1].position, frames_->bytes());
+    at = end;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Log::Impl::WriteFrames() {
+  SLUICE_FAILPOINT_STATUS("wal.write.before");
+  absl::Status status = segment_.file->Write(segment_.offset, frames_->Pieces());
+  // File systems that write elsewhere each time can be full even here. Nothing was synced: the same bytes again will do.
+  while (absl::IsResourceExhausted(status)) {
+    SLUICE_RETURN_IF_ERROR(WaitForRoom());
+    status = segment_.file->Write(segment_.offset, frames_->Pieces());
+  }
+  SLUICE_RETURN_IF_ERROR(status);
+  SLUICE_FAILPOINT_STATUS("wal.write.after");
+  return absl::OkStatus();
+}
+
+absl::Status Log::Impl::SyncSegment() {
+  SLUICE_FAILPOINT_STATUS("wal.sync.before");
+  const absl::Duration start = Clock::Real()->Monotonic();
+  absl::Status status = segment_.file->Sync();
+  // Whatever the cause, what was to be synced may be gone from memory: never tried again.
+  if (absl::IsResourceExhausted(status) || absl::IsCancelled(status)) status = absl::UnknownError(status.message());
+  SLUICE_RETURN_IF_ERROR(status);
+  if (callbacks_.on_sync) callbacks_.on_sync(Clock::Real()->Monotonic() - start);
+  unsynced_mark_ = false;
+  SLUICE_FAILPOINT_STATUS("wal.sync.after");
+  return absl::OkStatus();
+}
+
+void Log::Impl::Publish(Position position, uint64_t bytes) {
+  written_durable_ = position;
+  {
+    MutexLock lock(&mu_);
+    durable_ = position;
+    pending_bytes_ -= bytes;
+    room_ = segment_.room();
+    ++syncs_;
+    if (snapshot_busy_) chores_.NotifyAll();
+  }
+  if (callbacks_.on_durable) callbacks_.on_durable(position);
+}
+
+// With nothing more to write for now, says of the last batch that it was durable. It reaches the disk when it may.
+absl::Status Log::Impl::WriteMark() {
+  {
+    MutexLock lock(&mu_);
+    if (!pending_.empty()) return absl::OkStatus();
+  }
+  if (segment_.room() < sizeof(FrameHeader)) return absl::OkStatus();
+  SLUICE_FAILPOINT_STATUS("wal.mark.before");
+  frames_->Clear();
+  frames_->AddMark(written_durable_);
+  const absl::Status status = segment_.file->Write(segment_.offset, frames_->Pieces());
+  if (absl::IsResourceExhausted(status)) return absl::OkStatus();  // The next batch starts in its place.
+  SLUICE_RETURN_IF_ERROR(status);
+  segment_.offset += sizeof(FrameHeader);
+  unsynced_mark_ = true;
+  SLUICE_FAILPOINT_STATUS("wal.mark.after");
+  return absl::OkStatus();
+}
+
+absl::Status Log::Impl::WaitForRoom() {
+  TellSpace();
+  MutexLock lock(&mu_);
+  if (!Ended()) work_.WaitFor(&mu_, options_.retry);
+  return Ended() ? absl::CancelledError("the log ends while the disk is full") : absl::OkStatus();
+}
+
+absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
+  const uint64_t need = sizeof(FileHeader) + frame_bytes;
+  while (true) {
+    absl::StatusOr<Spare> spare = absl::NotFoundError("none allocated ahead");
+    {
+      MutexLock lock(&mu_);
+      if (!spares_.empty() && spares_.back().bytes >= need) {
+        spare = spares_.back();
+        spares_.pop_back();
+      }
+    }
+    if (!spare.ok()) spare = directory_.AllocateSpare(std::max(options_.segment_bytes, need));
+    if (spare.ok()) {
+      absl::StatusOr<Segment> segment = directory_.StartSegment(*spare, segment_.number + 1, first);
+      if (segment.ok()) {
+        segment_ = *std::move(segment);
+        frames_ = std::make_unique<Batch>(segment_.salt);
+        MutexLock lock(&mu_);
+        segments_.push_back({segment_.number, first});
+        room_ = segment_.room();
+        chores_.NotifyAll();
+        return absl::OkStatus();
+      }
+      if (!absl::IsResourceExhausted(segment.status())) return segment.status();
+      MutexLock lock(&mu_);
+      spares_.push_back(*spare);
+    } else if (!absl::IsResourceExhausted(spare.status())) {
+      return spare.status();
+    }
+    {
+      MutexLock lock(&mu_);
+      allocation_failed_ = true;
+    }
+    SLUICE_RETURN_IF_ERROR(WaitForRoom());
+  }
+}
+
+// --- thread `log-files` ---
+
+void Log::Impl::TendLoop() {
+  while (true) {
+    if (const absl::Status status = AllocateAhead(); !status.ok()) Fatal(status);
+    std::unique_ptr<SnapshotJob> job;
+    {
+      MutexLock lock(&mu_);
+      work_.NotifyAll();  // It says what became of the room.
+      if (!Ended() && snapshot_job_ == nullptr && (!spares_.empty() || allocation_failed_)) chores_.WaitFor(&mu_, options_.retry);
+      job = std::move(snapshot_job_);
+      if (Ended() && job == nullptr) return;
+    }
+    if (job != nullptr) TakeSnapshot(std::move(*job));
+  }
+}
+
+absl::Status Log::Impl::AllocateAhead() {
+  SLUICE_ASSIGN_OR_RETURN(const uint64_t free, directory_.FreeBytes());
+  bool wanted;
+  {
+    MutexLock lock(&mu_);
+    free_bytes_ = free;
+    wanted = spares_.empty() && !Ended();
+    if (!spares_.empty()) allocation_failed_ = false;
+  }
+  if (!wanted) return absl::OkStatus();
+  const absl::StatusOr<Spare> spare = directory_.AllocateSpare(options_.segment_bytes);
+  if (!spare.ok() && !absl::IsResourceExhausted(spare.status())) return spare.status();
+  MutexLock lock(&mu_);
+  allocation_failed_ = !spare.ok();
+  if (spare.ok()) spares_.push_back(*spare);
+  return absl::OkStatus();
+}
+
+void Log::Impl::TakeSnapshot(SnapshotJob job) {
+  const absl::Status status = WriteSnapshot(job);
+  job.state.clear();
+  {
+    MutexLock lock(&mu_);
+    snapshot_busy_ = false;
+    if (!status.ok()) snapshot_base_ = job.base_before;
+  }
+  if (!status.ok() && !absl::IsResourceExhausted(status) && !absl::IsCancelled(status)) Fatal(status);
+  if (job.done) job.done(status);
+}
+
+absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
+  {
+    // Never ahead of the log: else its records would not join up with the snapshot.
+    MutexLock lock(&mu_);
+    while (durable_ < job.position && !Ended()) chores_.Wait(&mu_);
+    if (Ended()) return absl::CancelledError("the log is being closed");
+  }
+  const auto cancelled = [this] {
+    MutexLock lock(&mu_);
+    return Ended();
+  };
+  SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes, directory_.WriteSnapshot(job.position, job.state, cancelled));
+  std::vector<Position> older;
+  std::vector<uint64_t> covered;
+  size_t most;
+  {
+    MutexLock lock(&mu_);
+    older = std::exchange(snapshots_, {job.position});
+    older.erase(std::remove(older.begin(), older.end(), job.position), older.end());
+    snapshot_ = job.position;
+    snapshot_bytes_ = bytes;
+    while (segments_.size() > 1 && segments_[1].first <= job.position + 1) {
+      covered.push_back(segments_.front().number);
+      segments_.pop_front();
+    }
+    most = options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size());
+  }
+  SLUICE_RETURN_IF_ERROR(directory_.RemoveSnapshots(older, false));
+  if (covered.empty()) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Spare> spares, directory_.Recycle(covered, options_.segment_bytes, most));
+  MutexLock lock(&mu_);
+  spares_.insert(spares_.begin(), spares.begin(), spares.end());
+  if (!spares_.empty()) allocation_failed_ = false;
+  work_.NotifyAll();
+  return absl::OkStatus();
+}
+
+// --- the face ---
+
+Log::Log(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Log::~Log() { Close(); }
+
+absl::StatusOr<std::unique_ptr<Log>> Log::Open(const Options& options, const std::string& dir, Replay* replay, Found* found) {
+  Found ignored;
+  auto impl = std::make_unique<Impl>(options, dir);
+  SLUICE_RETURN_IF_ERROR(impl->Open(dir, replay, found != nullptr ? found : &ignored));
+  return std::unique_ptr<Log>(new Log(std::move(impl)));
+}
+
+void Log::Start(Callbacks callbacks) { impl_->Start(std::move(callbacks)); }
+Position Log::Append(Record record) { return impl_->Append(std::move(record)); }
+bool Log::Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) { return impl_->Snapshot(std::move(state), std::move(done)); }
+uint64_t Log::BytesSinceSnapshot() const { return impl_->stats().bytes_since_snapshot; }
+Space Log::space() const { return impl_->space(); }
+Log::Stats Log::stats() const { return impl_->stats(); }
+void Log::Close() { impl_->Close(); }
+
+absl::Status Scan(FileSystem* file_system, const std::string& dir, Replay* replay, Found* found) {
+  Layout layout;
+  Found ignored;
+  return ReadDirectory(file_system, dir, replay, found != nullptr ? found : &ignored, &layout);
+}
+
+}  // namespace sluice::wal

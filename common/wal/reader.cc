@@ -1,0 +1,207 @@
+#include "common/wal/reader.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/wal/frame_reader.h"
+
+namespace sluice::wal {
+namespace {
+using Got = FrameReader::Got;
+
+absl::Status Damaged(absl::string_view file, uint64_t offset, absl::string_view what) {
+  return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat(file, " at offset ", offset, ": ", what));
+}
+
+// Reads one file to the end without keeping anything.
+class Discard : public Replay {
+ public:
+  absl::Status OnSnapshot(Position) override { return absl::OkStatus(); }
+  absl::Status OnRecord(Entry) override { return absl::OkStatus(); }
+};
+
+class DirectoryReader {
+ public:
+  DirectoryReader(FileSystem* file_system, const std::string& dir, Replay* replay, Found* found, Layout* layout)
+      : file_system_(file_system), dir_(dir), replay_(replay), found_(found), layout_(layout) {}
+
+  absl::Status Run() {
+    SLUICE_RETURN_IF_ERROR(List());
+    SLUICE_RETURN_IF_ERROR(ReadSnapshots());
+    found_->last = found_->snapshot;
+    SLUICE_RETURN_IF_ERROR(FindSegments());
+    for (auto it = layout_->segments.find(start_); it != layout_->segments.end(); ++it) {
+      const auto next = std::next(it);
+      const bool last = next == layout_->segments.end();
+      SLUICE_RETURN_IF_ERROR(ReadSegment(it->first, it->second, last ? nullptr : &next->second));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string Path(absl::string_view name) const { return absl::StrCat(dir_, "/", name); }
+
+  absl::StatusOr<std::unique_ptr<FrameReader>> Open(absl::string_view name) const {
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<File> file, file_system_->OpenForRead(Path(name)));
+    return std::make_unique<FrameReader>(std::move(file), Path(name));
+  }
+
+  absl::Status List() {
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_->List(dir_));
+    for (const std::string& name : names) {
+      const FileName parsed = ParseName(name);
+      switch (parsed.kind) {
+        case FileName::kSegment: layout_->segments[parsed.number] = 0; break;
+        case FileName::kSnapshot: layout_->snapshots.push_back(parsed.number); break;
+        case FileName::kSpare: layout_->spares.push_back(parsed.number); break;
+        case FileName::kTemporary: layout_->temporary = true; break;
+        case FileName::kLock: break;
+        case FileName::kOther: found_->remarks.push_back(absl::StrCat(name, " is no file of a log; left alone")); break;
+      }
+    }
+    std::sort(layout_->spares.begin(), layout_->spares.end());
+    return absl::OkStatus();
+  }
+
+  // The newest whole one. With several there, the log before the newest one is still whole (or this came in between), so
+  // a damaged one may be passed over; but what it says was durable must then be found in the log.
+  absl::Status ReadSnapshots() {
+    const std::vector<Position>& all = layout_->snapshots;
+    if (all.empty()) return absl::OkStatus();
+    size_t chosen = all.size() - 1;
+    if (all.size() > 1) {
+      absl::Status first;
+      for (size_t left = all.size(); left > 0; --left) {
+        Discard discard;
+        Found ignored;
+        const absl::Status status = ReadSnapshot(all[left - 1], &discard, &ignored);
+        if (status.ok()) {
+          chosen = left - 1;
+          first = absl::OkStatus();
+          break;
+        }
+        if (status.code() != absl::StatusCode::kDataLoss) return status;
+        if (first.ok()) first = status;
+        found_->remarks.push_back(absl::StrCat("left aside: ", status.message()));
+      }
+      SLUICE_RETURN_IF_ERROR(first);
+    }
+    promised_ = all.back();
+    return ReadSnapshot(all[chosen], replay_, found_);
+  }
+
+  absl::Status ReadSnapshot(Position position, Replay* replay, Found* found) {
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader, Open(SnapshotName(position)));
+    SLUICE_ASSIGN_OR_RETURN(const FileHeader file, reader->SnapshotHeader());
+    if (file.number != position) return Damaged(reader->path(), 0, absl::StrCat("its header is of the snapshot at position ", file.number));
+    SLUICE_RETURN_IF_ERROR(replay->OnSnapshot(position));
+    found->snapshot_records = 0;
+    while (true) {
+      const uint64_t at = reader->offset();
+      FrameHeader header;
+      Entry entry;
+      SLUICE_ASSIGN_OR_RETURN(const Got got, reader->Next(replay, &header, &entry));
+      if (got != Got::kFrame) return Damaged(reader->path(), at, "a record of the snapshot is damaged");
+      const bool end = header.kind == FrameKind::kMark;
+      if (header.position != found->snapshot_records + (end ? 0 : 1)) return Damaged(reader->path(), at, "a record of the snapshot is missing");
+      if (end) break;
+      entry.position = 0;
+      ++found->snapshot_records;
+      SLUICE_RETURN_IF_ERROR(replay->OnRecord(std::move(entry)));
+    }
+    found->snapshot = position;
+    found->snapshot_bytes = reader->offset();
+    return replay->OnSnapshotEnd();
+  }
+
+  // Reads headers from the newest segment back to the one with the first record to replay.
+  absl::Status FindSegments() {
+    auto& segments = layout_->segments;
+    if (segments.empty()) {
+      if (promised_ == 0) return absl::OkStatus();
+      return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat(dir_, " has a snapshot at position ", promised_, " and no segment of the log"));
+    }
+    uint64_t expected = 0;  // Number of the segment before the one just read.
+    Position after = ~Position{0};
+    for (auto it = segments.rbegin(); it != segments.rend(); ++it) {
+      if (expected != 0 && it->first != expected) break;
+      SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader, Open(SegmentName(it->first)));
+      SLUICE_ASSIGN_OR_RETURN(const FileHeader header, reader->SegmentHeader());
+      if (header.number != it->first || header.first == 0 || header.first > after) {
+        return Damaged(reader->path(), 0, absl::StrCat("its header is of segment ", header.number, " from position ", header.first));
+      }
+      start_ = it->first;
+      it->second = after = header.first;
+      expected = it->first - 1;
+      if (header.first <= found_->snapshot + 1) return absl::OkStatus();
+    }
+    return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+                 absl::StrCat(Path(SegmentName(start_ - 1)), " is missing: the records from position ", found_->snapshot + 1, " to ", after - 1, " were in it or before"));
+  }
+
+  // `next_first`: where the segment behind it starts; null in the last one.
+  absl::Status ReadSegment(uint64_t number, Position first, const Position* next_first) {
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader, Open(SegmentName(number)));
+    SLUICE_RETURN_IF_ERROR(reader->SegmentHeader().status());
+    Position known = first - 1;  // Durable, as the frames say.
+    layout_->doubt_offset = reader->offset();
+    Position expected = first;
+    while (true) {
+      found_->end_segment = reader->path();
+      found_->end_offset = reader->offset();
+      if (next_first != nullptr && expected == *next_first) return absl::OkStatus();
+      FrameHeader header;
+      Entry entry;
+      // What the snapshot covers is stepped over.
+      SLUICE_ASSIGN_OR_RETURN(const Got got, reader->Next(expected > found_->snapshot ? replay_ : nullptr, &header, &entry));
+      const bool mark = got == Got::kFrame && header.kind == FrameKind::kMark;
+      if (got != Got::kFrame || header.position != expected - (mark ? 1 : 0)) {
+        if (next_first == nullptr) return JudgeEnd(reader.get(), expected, got == Got::kBadBody ? &header : nullptr);
+        return Damaged(reader->path(), found_->end_offset, absl::StrCat("the record of position ", expected, " is damaged, and the log goes on behind it"));
+      }
+      // A batch starts when all before it is durable; a mark says so of itself.
+      if (header.durable > known) {
+        known = header.durable;
+        layout_->doubt_offset = found_->end_offset;
+      }
+      if (mark) continue;
+      if (expected > found_->snapshot) {
+        ++found_->records;
+        found_->last = expected;
+        found_->bytes += header.frame_bytes();
+        SLUICE_RETURN_IF_ERROR(replay_->OnRecord(std::move(entry)));
+      }
+      ++expected;
+    }
+  }
+
+  // Nothing whole at the end offset, in the last segment: the end of the log, torn perhaps, or damage?
+  absl::Status JudgeEnd(FrameReader* reader, Position expected, const FrameHeader* broken) {
+    const uint64_t end = found_->end_offset;
+    if (promised_ >= expected) {
+      return Damaged(reader->path(), end, absl::StrCat("the record of position ", expected, " is damaged, and a snapshot says it was durable"));
+    }
+    // Behind a header that is whole its body is no place to look for frames.
+    SLUICE_ASSIGN_OR_RETURN(const std::optional<Position> durable, reader->NewestDurable(end + (broken != nullptr ? broken->frame_bytes() : 8)));
+    if (durable >= expected) return Damaged(reader->path(), end, absl::StrCat("the record of position ", expected, " is damaged, and a later one says it was durable"));
+    found_->torn = broken != nullptr || durable.has_value();
+    return absl::OkStatus();
+  }
+
+  FileSystem* const file_system_;
+  const std::string dir_;
+  Replay* const replay_;
+  Found* const found_;
+  Layout* const layout_;
+  Position promised_ = 0;  // The newest snapshot, whole or not, was of this position, and the log durable up to it.
+  uint64_t start_ = 0;     // Number of the first segment read.
+};
+}  // namespace
+
+absl::Status ReadDirectory(FileSystem* file_system, const std::string& dir, Replay* replay, Found* found, Layout* layout) {
+  return DirectoryReader(file_system, dir, replay, found, layout).Run();
+}
+
+}  // namespace sluice::wal
