@@ -8,9 +8,12 @@
 #include "common/base/status.h"
 #include "common/data/dataset.h"
 #include "common/log/log.h"
+#include "services/queue/memory.h"
 
 namespace sluice::queue {
 namespace {
+constexpr absl::Duration kRebalance = absl::Seconds(1);
+constexpr absl::Duration kTrim = absl::Seconds(10);
 
 class Datasets : public RowSource {
  public:
@@ -41,7 +44,7 @@ absl::Status NotListed(const std::string& job) {
 }  // namespace
 
 JobTable::JobTable(Options options)
-    : options_(std::move(options)), incarnation_(options_.incarnation), load_thread_([this] { LoadLoop(); }), timer_thread_([this] { TimerLoop(); }) {}
+    : options_(std::move(options)), memory_bytes_(options_.memory_bytes > 0 ? options_.memory_bytes : DefaultMemory()), incarnation_(options_.incarnation), load_thread_([this] { LoadLoop(); }), timer_thread_([this] { TimerLoop(); }) {}
 
 JobTable::~JobTable() { Shut(); }
 
@@ -96,6 +99,7 @@ void JobTable::Load(const std::string& job, const std::string& name, const Calle
                           "the queue has not been told its incarnation yet"));
   }
   if (absl::Status status = Job::Check(input.spec); !status.ok()) return done(std::move(status));
+  if (absl::Status status = CheckMemory(input.spec); !status.ok()) return done(std::move(status));
   absl::StatusOr<std::shared_ptr<const RowSource>> rows = ReadSources(name, input.spec);
   if (!rows.ok()) return done(rows.status());
   JobRunner::Options options{.job = {.id = job, .queue_incarnation = static_cast<uint32_t>(incarnation)}, .name = name.empty() ? job : name, .clock = options_.clock};
@@ -115,6 +119,7 @@ void JobTable::Load(const std::string& job, const std::string& name, const Calle
     runner = std::make_shared<JobRunner>(std::move(options), input.spec, *std::move(rows));
     jobs_.emplace(job, runner);
   }
+  Rebalance();
   log::Info("job_set", {{"job_id", runner->name()}, {"job", job}});
   if (options_.added) options_.added(runner);
   Forward(runner, job, caller, std::move(input), std::move(done));
@@ -136,10 +141,48 @@ void JobTable::Remove(const std::string& job) {
     if (it == jobs_.end()) return;
     runner = std::move(it->second);
     jobs_.erase(it);
+    shares_.erase(job);
   }
   if (options_.removed) options_.removed(runner);
   runner->Shut(NotListed(job));
   log::Info("job_freed", {{"job_id", runner->name()}, {"job", job}});
+}
+
+namespace {
+MemoryClaim ClaimOf(JobRunner& runner) {
+  return runner.Look([](const Job& job, Instant) { return MemoryClaim{Job::NeededBytes(job.spec()), job.spec().quota_bytes, job.reserved_bytes()}; });
+}
+}  // namespace
+
+absl::Status JobTable::CheckMemory(const Spec& spec) {
+  uint64_t others = 0;
+  for (const auto& runner : All()) others += ClaimOf(*runner).needed;
+  const uint64_t needed = Job::NeededBytes(spec);
+  if (others + needed <= memory_bytes_) return absl::OkStatus();
+  return ErrorWith(absl::StatusCode::kResourceExhausted,
+                   {.reason = "NO_MEMORY", .hint = "start sluice-queue with a higher --memory, lower rollout lengths or groups per step, or run the jobs one after the other"},
+                   absl::StrCat("the job needs ", needed, " B of the queue's memory at the least, other jobs need ", others, " B; the queue may use ", memory_bytes_, " B"));
+}
+
+// On the load thread as a job begins, then on the timer's.
+void JobTable::Rebalance() {
+  std::vector<std::pair<std::string, std::shared_ptr<JobRunner>>> jobs;
+  {
+    MutexLock lock(&mu_);
+    jobs.assign(jobs_.begin(), jobs_.end());
+  }
+  std::vector<MemoryClaim> claims;
+  for (const auto& [id, runner] : jobs) claims.push_back(ClaimOf(*runner));
+  const std::vector<uint64_t> shares = FairShares(memory_bytes_, claims);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    {
+      MutexLock lock(&mu_);
+      uint64_t& told = shares_.try_emplace(jobs[i].first, claims[i].quota).first->second;
+      if (told == shares[i]) continue;
+      told = shares[i];
+    }
+    jobs[i].second->SetMemoryShare(shares[i]);
+  }
 }
 
 void JobTable::LoadLoop() {
@@ -157,12 +200,13 @@ void JobTable::LoadLoop() {
 }
 
 void JobTable::TimerLoop() {
+  Instant rebalance = options_.clock->Monotonic() + kRebalance, trim = options_.clock->Monotonic() + kTrim;
   while (true) {
     std::vector<std::shared_ptr<JobRunner>> due;
     {
       MutexLock lock(&mu_);
-      while (!shut_ && wake_ > options_.clock->Monotonic()) {
-        timer_.WaitFor(&mu_, std::min(wake_ - options_.clock->Monotonic(), absl::Seconds(60)));
+      while (!shut_ && std::min(wake_, rebalance) > options_.clock->Monotonic()) {
+        timer_.WaitFor(&mu_, std::min(std::min(wake_, rebalance) - options_.clock->Monotonic(), absl::Seconds(60)));
       }
       if (shut_) return;
       wake_ = absl::InfiniteDuration();
@@ -177,6 +221,13 @@ void JobTable::TimerLoop() {
       MutexLock lock(&mu_);
       wake_ = std::min(wake_, next);
     }
+    const Instant now = options_.clock->Monotonic();
+    if (now < rebalance) continue;
+    rebalance = now + kRebalance;
+    Rebalance();
+    if (now < trim) continue;
+    trim = now + kTrim;
+    for (const auto& runner : due) runner->arena()->Trim();
   }
 }
 

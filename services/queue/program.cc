@@ -73,6 +73,7 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
       metrics_(std::make_shared<Metrics>(host.metrics)),
       mirror_(std::move(mirror)),
       jobs_({.incarnation = host.flags->controller.empty() ? 1 : 0,
+             .memory_bytes = host.flags->memory_bytes,
              .added = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); },
              .removed = [metrics = metrics_, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
                metrics->Remove(runner);

@@ -10,14 +10,18 @@ namespace {
 // Calls that a fault test may want the daemon to die or fail around.
 const char* FailpointName(const Input& input) {
   static constexpr const char* kNames[] = {"set_job", "admit",  "put",     "seal",    "drop", "lease_tasks", "renew", "release",
-                                           "acquire", "apply",  "advance", "durable", "restore", nullptr, nullptr};
+                                           "acquire", "apply",  "advance", "durable", "restore", nullptr, nullptr, nullptr};
   return kNames[input.index()];
 }
 #endif
 }  // namespace
 
 JobRunner::JobRunner(Options options, Spec spec, std::shared_ptr<const RowSource> rows)
-    : options_(std::move(options)), sampling_(spec.sampling), job_(options_.job, std::move(spec), std::move(rows)), books_(job_) {
+    : options_(std::move(options)),
+      arena_(options_.arena != nullptr ? options_.arena : std::make_shared<Arena>()),
+      sampling_(spec.sampling),
+      job_(options_.job, std::move(spec), std::move(rows)),
+      books_(job_) {
   if (options_.books) options_.books(std::make_shared<BookEntry>(BooksOf(job_)));
 }
 
@@ -92,6 +96,16 @@ void JobRunner::Tick() {
     MutexLock lock(&mu_);
     announced_ = absl::InfiniteDuration();
     Apply({.input = queue::Tick{}}, &finished);
+  }
+  Settle(std::move(finished));
+}
+
+void JobRunner::SetMemoryShare(uint64_t bytes) {
+  Finished finished;
+  {
+    MutexLock lock(&mu_);
+    if (!shut_.ok()) return;
+    Apply({.input = MemoryShare{bytes}}, &finished);
   }
   Settle(std::move(finished));
 }

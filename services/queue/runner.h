@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "services/queue/arena.h"
 #include "services/queue/books.h"
 #include "services/queue/core/job.h"
 
@@ -35,6 +36,7 @@ class JobRunner {
   struct Options {
     Job::Options job;
     std::string name;  // For logs and metrics.
+    std::shared_ptr<Arena> arena;  // Of the job's payload; null: a new one.
     Clock* clock = nullptr;                     // Outlives the runner.
     std::function<void(Instant)> wake;          // A Tick is due at this time; called when that time comes nearer. May be empty.
     std::function<void(const Event&)> journal;  // Sees each event before it is applied, under the lock: where a log goes.
@@ -51,6 +53,7 @@ class JobRunner {
   void Forget(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
   Instant NextWake() ABSL_LOCKS_EXCLUDED(mu_);
+  void SetMemoryShare(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all parked calls with `why`; later calls get it too.
   void Shut(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -67,6 +70,7 @@ class JobRunner {
 
   const std::string& id() const { return options_.job.id; }
   const std::string& name() const { return options_.name; }
+  Arena* arena() const { return arena_.get(); }
   const Sampling& sampling() const { return sampling_; }
   int64_t queue_incarnation() const { return options_.job.queue_incarnation; }
 
@@ -76,6 +80,7 @@ class JobRunner {
   void Settle(Finished finished);
 
   const Options options_;
+  const std::shared_ptr<Arena> arena_;
   const Sampling sampling_;
   Mutex mu_;
   Job job_ ABSL_GUARDED_BY(mu_);

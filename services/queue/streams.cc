@@ -29,7 +29,7 @@ absl::StatusOr<v1::PutAck> PutStream::Store(const grpc::ByteBuffer& message) {
     SLUICE_ASSIGN_OR_RETURN(runner_, jobs_->Find(from.job));
     caller_ = std::move(from.caller);
   }
-  SLUICE_ASSIGN_OR_RETURN(PutBatch batch, ReadRecords(header, frame, jobs_->arena()));
+  SLUICE_ASSIGN_OR_RETURN(PutBatch batch, ReadRecords(header, frame, runner_->arena()));
   std::vector<Failed> failed = std::move(batch.failed);
   absl::Status status;
   runner_->Run(caller_, Put{std::move(batch.records)}, [&](Reply reply) {

@@ -26,6 +26,7 @@ struct Command {
 std::vector<Command> FleetCommands();  // run, dev
 std::vector<Command> JobCommands();    // job, queue, why
 std::vector<Command> EvalCommands();   // eval
-std::vector<Command> LocalCommands();  // ckpt, config, version
+std::vector<Command> CkptCommands();   // ckpt
+std::vector<Command> LocalCommands();  // config, version
 
 }  // namespace sluice::cli

@@ -6,8 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
-#include "common/checkpoint/init.h"
-#include "common/checkpoint/model_dir.h"
 #include "common/config/job_file.h"
 #include "common/daemon/daemon.h"
 #include "sluice/job/v1/job.pb.h"
@@ -39,25 +37,9 @@ ExitCode ValidateConfig(const std::string& path, const std::vector<std::string>&
   return output == "json" ? kMisuse : Complain(ProblemStatus(file.problems));
 }
 
-ExitCode InitCheckpoint(const std::string& config, uint64_t seed, const std::string& out) {
-  const absl::StatusOr<ModelDir> dir = ReadModelDir(config);
-  if (!dir.ok()) return Complain(dir.status());
-  const absl::StatusOr<TensorSet> weights = InitWeights(dir->config, seed);
-  if (!weights.ok()) return Complain(weights.status());
-  if (const absl::Status status = WriteModelDir(out, *dir, *weights); !status.ok()) return Complain(status);
-  std::printf("%s\n", out.c_str());
-  std::fprintf(stderr, "%s, %lld parameters, seed %llu\n", dir->config.architecture.c_str(), static_cast<long long>(dir->config.NumParameters()),
-               static_cast<unsigned long long>(seed));
-  return kDone;
-}
-
 struct ConfigOptions {
   std::string file, output;
   std::vector<std::string> sets;
-};
-struct InitOptions {
-  std::string config, out;
-  uint64_t seed = 0;
 };
 
 }  // namespace
@@ -79,15 +61,6 @@ std::vector<Command> LocalCommands() {
            std::fputs(JobFileDefaults().c_str(), stdout);
            return kDone;
          };
-       }},
-      {"ckpt", "init", "Make a model directory with random weights, from a config.json and a seed.",
-       "  sluice ckpt init configs/examples/digits --seed 1 -o /tmp/model",
-       [](CLI::App* app) {
-         auto o = std::make_shared<InitOptions>();
-         app->add_option("CONFIG_DIR", o->config, "directory with config.json and the tokenizer")->required();
-         app->add_option("--seed", o->seed, "of the random weights")->required()->check([](const std::string& text) { return text.substr(0, 1) == "-" ? text + " is negative" : std::string(); });
-         app->add_option("-o,--out", o->out, "directory to make")->required();
-         return [o] { return InitCheckpoint(o->config, o->seed, o->out); };
        }},
       {"", "version", "Print the version.", "  sluice version",
        [](CLI::App*) {

@@ -236,13 +236,19 @@ struct RestoreAnswer {
   Ledger ledger;
 };
 
+// How much of the daemon's memory the job may reserve, in bytes: its quota, or less while other jobs need theirs. What is
+// reserved already stays.
+struct MemoryShare {
+  uint64_t bytes = 0;
+};
+
 // Time passed: deadlines, leases, stragglers.
 struct Tick {};
 // The client of a parked call is gone.
 struct Forget {};
 
 using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Release, AcquireBatch, Apply, AdvanceVersion, Durable,
-                           Restore, Tick, Forget>;
+                           Restore, Tick, Forget, MemoryShare>;
 
 struct Event {
   Instant now;

@@ -65,12 +65,16 @@ absl::Status Job::Check(const Spec& spec) {
     return std::find(task.produces.begin(), task.produces.end(), "task_reward") != task.produces.end();
   });
   if (spec.filter == Filter::kSignal && !rewarded) return BadSpec("algorithm.advantage.group_filter signal needs a task that produces task_reward");
-  const uint64_t needed = uint64_t{spec.slots_per_step()} * spec.group_size * spec.member_bytes() * (spec.eta_adm() + 2);
+  const uint64_t needed = NeededBytes(spec);
   if (needed > spec.quota_bytes) {
     return BadSpec(absl::StrCat("queue.keep.quota ", spec.quota_bytes, " B < ", needed, " B = (admission staleness ", spec.eta_adm(), " + 2) steps x ",
                                 spec.slots_per_step(), " groups x ", spec.group_size, " members x ", spec.member_bytes(), " B"));
   }
   return absl::OkStatus();
+}
+
+uint64_t Job::NeededBytes(const Spec& spec) {
+  return spec.rows_only ? 0 : uint64_t{spec.slots_per_step()} * spec.group_size * spec.member_bytes() * (spec.eta_adm() + 2);
 }
 
 Job::Job(Options options, Spec spec, std::shared_ptr<const RowSource> rows)
@@ -128,6 +132,7 @@ void Job::Dispatch(const Event& event) {
         if constexpr (std::is_same_v<T, Durable>) Finish(event.call, OnDurable(caller, input));
         if constexpr (std::is_same_v<T, Restore>) Finish(event.call, OnRestore(caller, input));
         if constexpr (std::is_same_v<T, Tick>) OnTick();
+        if constexpr (std::is_same_v<T, MemoryShare>) share_bytes_ = input.bytes;
         if constexpr (std::is_same_v<T, Forget>) {
           parked_.remove_if([&](const Parked& parked) { return parked.call == event.call; });
         }

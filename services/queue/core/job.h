@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -90,6 +91,8 @@ class Job {
 
   // Whether this build can keep what the spec asks for. INVALID_ARGUMENT names the field, value and what to do.
   static absl::Status Check(const Spec& spec);
+  // Bytes that a job must be able to reserve to move at all: the worst case of the steps in its admission window and one more.
+  static uint64_t NeededBytes(const Spec& spec);
 
   // `spec` passed Check; `rows` holds its sources. The first event is SetJob with the same spec.
   Job(Options options, Spec spec, std::shared_ptr<const RowSource> rows);
@@ -114,6 +117,9 @@ class Job {
   absl::Status Known(const Caller& caller) const;
 
   const Spec& spec() const { return spec_; }
+  // Bytes that may be reserved: the quota, or the share of the daemon's memory where that is less.
+  uint64_t allowed_bytes() const { return std::min(spec_.quota_bytes, share_bytes_); }
+  uint64_t reserved_bytes() const { return reserved_bytes_; }
   const Ledger& ledger() const { return ledger_; }
   const Counters& counters() const { return counters_; }
   Phase phase() const { return phase_; }
@@ -312,6 +318,7 @@ class Job {
   std::map<int64_t, Batch> batches_;                 // Cut or being filled, until durable.
   std::map<int64_t, std::vector<RowRef>> freed_rows_;  // Prompts of the last freed batches, should an older checkpoint come back.
   uint64_t reserved_bytes_ = 0, stored_bytes_ = 0;
+  uint64_t share_bytes_ = ~uint64_t{0};  // Of the daemon's memory.
 
   // Books.
   Ledger ledger_;

@@ -193,7 +193,7 @@ void Job::GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room,
 void Job::GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant>& grants) {
   const uint64_t bytes = spec_.group_size * spec_.member_bytes();
   Reslot();
-  while (room > 0 && reserved_bytes_ + bytes <= spec_.quota_bytes) {
+  while (room > 0 && reserved_bytes_ + bytes <= allowed_bytes()) {
     const std::optional<int64_t> step = FreeStep();
     if (!step) return;
     const std::optional<RowRef> row = prompts_.Next();

@@ -47,6 +47,12 @@ WaitEdge Job::AdmitEdge(const Caller& caller, Instant since) const {
     edge.cause = absl::StrCat("each of the ", slots_.limit(), " slots of steps ", next_cut_, " to ", *last, " is taken; K is ", version_, ", ",
                               lags == engines_.end() ? "the engines hold" : lags->first + " still holds", " version ", *Lowest());
     edge.next = "a group ends, or all engines load a newer version";
+  } else if (reserved_bytes_ + spec_.group_size * spec_.member_bytes() > allowed_bytes() && share_bytes_ < spec_.quota_bytes) {
+    edge.on = {NodeKind::kBytes, absl::StrCat(reserved_bytes_, "/", share_bytes_), ""};
+    edge.cause = absl::StrCat("the job's share of the queue's memory is reserved: ", reserved_bytes_, " of ", share_bytes_, " B; its quota is ", spec_.quota_bytes,
+                              " B, other jobs need the rest");
+    edge.next = "the next checkpoint, or another job's end";
+    edge.hint = "start sluice-queue with a higher --memory, or run fewer jobs beside this one";
   } else if (reserved_bytes_ + spec_.group_size * spec_.member_bytes() > spec_.quota_bytes) {
     edge.on = {NodeKind::kBytes, absl::StrCat(reserved_bytes_, "/", spec_.quota_bytes), "trainer"};
     edge.cause = absl::StrCat("the quota is reserved: ", reserved_bytes_, " of ", spec_.quota_bytes, " B; trained batches stay until a checkpoint is durable");

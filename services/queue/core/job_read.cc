@@ -119,7 +119,7 @@ StatsAnswer Job::Stats() const {
   for (const auto& [step, holders] : slots_.steps()) (step < next_cut_ ? overdue : used) += holders.size();
   const int64_t window = std::max<int64_t>(0, WindowEnd().value_or(next_cut_ - 1) - next_cut_ + 1);
   stats.slots = {{"used", used}, {"overdue", overdue}, {"limit_per_step", slots_.limit()}, {"window_steps", static_cast<uint64_t>(window)}};
-  stats.bytes = {{"reserved", reserved_bytes_}, {"stored", stored_bytes_}, {"quota", spec_.quota_bytes}};
+  stats.bytes = {{"reserved", reserved_bytes_}, {"stored", stored_bytes_}, {"quota", spec_.quota_bytes}, {"share", allowed_bytes()}};
   stats.waiting = {{"Admit", 0}, {"LeaseTasks", 0}, {"AcquireBatch", 0}};
   static constexpr const char* kCalls[] = {"Admit", "LeaseTasks", "AcquireBatch"};
   for (const Parked& parked : parked_) ++stats.waiting[kCalls[parked.input.index()]];

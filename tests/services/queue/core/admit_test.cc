@@ -270,6 +270,23 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
   }
 }
 
+TEST(AdmitTest, AJobReservesWithinItsShareOfTheMemoryAndGoesOnWhenThatGrows) {
+  const uint64_t group = 2 * SmallSpec().member_bytes();
+  Harness h;
+  h.Start();
+  h.Send({}, MemoryShare{group});
+  EXPECT_EQ(h.Admitted(100)->grants.size(), 1u);
+  const uint64_t waits = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 100});
+  EXPECT_FALSE(h.Answered(waits));
+  const WaitEdge edge = h.job().Explain(h.now).at(0);
+  EXPECT_EQ(edge.on.kind, NodeKind::kBytes);
+  EXPECT_THAT(edge.cause, HasSubstr(absl::StrCat(group, " of ", group, " B")));
+  EXPECT_THAT(edge.hint, HasSubstr("--memory"));
+
+  h.Send({}, MemoryShare{2 * group});
+  EXPECT_EQ(h.Result<AdmitAnswer>(waits)->grants.size(), 1u);
+}
+
 TEST(AdmitTest, PromptsFromOutsideAreRefusedByName) {
   Harness h;
   h.Start();

@@ -1,0 +1,69 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "tools/sluice/commands.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Ran {
+  ExitCode code = kFailed;
+  std::string out;
+};
+
+// `sluice ckpt NAME ARGS..`.
+Ran RunCkpt(const std::string& name, std::vector<std::string> args) {
+  for (const Command& command : CkptCommands()) {
+    if (command.name != name) continue;
+    CLI::App app;
+    const auto run = command.bind(&app);
+    std::reverse(args.begin(), args.end());  // As CLI11 wants them.
+    app.parse(args);
+    testing::internal::CaptureStdout();
+    const ExitCode code = run();
+    return {code, testing::internal::GetCapturedStdout()};
+  }
+  ADD_FAILURE() << "no command ckpt " << name;
+  return {};
+}
+
+class CkptCommandsTest : public testing::Test {
+ protected:
+  std::string Init(int seed, const std::string& name) {
+    const std::string dir = absl::StrCat(dir_, "/", name);
+    std::filesystem::remove_all(dir);
+    EXPECT_EQ(RunCkpt("init", {SLUICE_SOURCE_DIR "/configs/examples/digits", "--seed", absl::StrCat(seed), "-o", dir}).code, kDone);
+    return dir;
+  }
+  static nlohmann::json Verify(const std::string& dir, ExitCode want) {
+    const Ran ran = RunCkpt("verify", {dir, "-o", "json"});
+    EXPECT_EQ(ran.code, want);
+    return nlohmann::json::parse(ran.out).at(0);
+  }
+
+  const std::string dir_ = absl::StrCat(testing::TempDir(), "/ckpt-", getpid());
+};
+
+TEST_F(CkptCommandsTest, TheSameSeedHasTheSameFingerprintAndAnotherSeedAnother) {
+  const auto one = Verify(Init(1, "one"), kDone), again = Verify(Init(1, "again"), kDone), two = Verify(Init(2, "two"), kDone);
+  EXPECT_TRUE(one.at("ok").get<bool>());
+  EXPECT_EQ(one.at("kind"), "model");
+  EXPECT_EQ(one.at("fingerprint"), again.at("fingerprint"));
+  EXPECT_NE(one.at("fingerprint"), two.at("fingerprint"));
+}
+
+TEST_F(CkptCommandsTest, ACutFileIsNamedAndTheCommandFails) {
+  const std::string dir = Init(1, "cut"), file = dir + "/model.safetensors";
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
+  const auto cut = Verify(dir, kFailed);
+  EXPECT_FALSE(cut.at("ok").get<bool>());
+  EXPECT_NE(cut.at("error").get<std::string>().find("model.safetensors"), std::string::npos) << cut;
+}
+
+}  // namespace
+}  // namespace sluice::cli
