@@ -67,10 +67,12 @@ absl::Status Directory::RemoveSpare(const Spare& spare) { return Remove(SpareNam
 absl::StatusOr<Segment> Directory::StartSegment(const Spare& spare, uint64_t number, Position first) {
   const std::string from = Path(SpareName(spare.number));
   Segment segment{.number = number, .salt = NewSalt(), .bytes = spare.bytes, .offset = sizeof(FileHeader), .path = Path(SegmentName(number))};
-  SLUICE_ASSIGN_OR_RETURN(segment.file, file_system_->OpenForWrite(from));
   SLUICE_FAILPOINT_STATUS("wal.segment.header.before");
-  SLUICE_RETURN_IF_ERROR(segment.file->Write(0, {EncodeSegmentHeader(number, segment.salt, first)}));
-  SLUICE_RETURN_IF_ERROR(segment.file->Sync());
+  {
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system_->OpenForWrite(from));
+    SLUICE_RETURN_IF_ERROR(file->Write(0, {EncodeSegmentHeader(number, segment.salt, first)}));
+    SLUICE_RETURN_IF_ERROR(file->Sync());
+  }
   SLUICE_FAILPOINT_STATUS("wal.segment.header.after");
   SLUICE_FAILPOINT_STATUS("wal.segment.rename.before");
   SLUICE_RETURN_IF_ERROR(file_system_->Rename(from, segment.path));
@@ -78,6 +80,7 @@ absl::StatusOr<Segment> Directory::StartSegment(const Spare& spare, uint64_t num
   SLUICE_FAILPOINT_STATUS("wal.segment.dirsync.before");
   SLUICE_RETURN_IF_ERROR(Sync());
   SLUICE_FAILPOINT_STATUS("wal.segment.dirsync.after");
+  SLUICE_ASSIGN_OR_RETURN(segment.file, file_system_->OpenForWrite(segment.path));  // Errors name it as it is called now.
   return segment;
 }
 
