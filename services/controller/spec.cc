@@ -175,7 +175,6 @@ Needs NeedsOf(const JobSpec& spec) {
   needs.trainers.min = needs.trainers.max = std::max(1, static_cast<int>(spec.resources().trainer()));
   needs.rollouts = Supervised(spec) ? Count{0, 0} : CountOf(spec.resources().rollout());
   needs.rewards = Supervised(spec) ? Count{0, 0} : CountOf(spec.resources().reward());
-  needs.queue_in_memory = spec.queue().keep().durability() == "memory";
   if (spec.limits().has_wall()) needs.wall = duration(spec.limits().wall(), absl::InfiniteDuration());
   needs.start = duration(spec.limits().start(), needs.start);
   needs.stall_warn = duration(spec.limits().stall_warn(), needs.stall_warn);

@@ -30,27 +30,10 @@ TEST_P(DrainTest, ADaemonEndsWithZeroAndTheJobGoesOnWithItsSuccessor) {
   EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, DrainTest, testing::Values("controller-0", "reward-0", "rollout-0", "trainer-0"), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Of, DrainTest, testing::Values("controller-0", "queue-0", "reward-0", "rollout-0", "trainer-0"), [](const auto& info) {
   const std::string id = info.param;
   return id.substr(0, id.find('-'));
 });
-
-// The queue keeps jobs in memory: told to end, it ends, and the job says what was lost with it.
-TEST(QueueDrainTest, AQueueEndsWithZeroAndItsJobFailsAloud) {
-  Cluster cluster;
-  ASSERT_EQ(cluster.Start(), absl::OkStatus());
-  const auto job = SubmitDigits(&cluster, 100000);
-  ASSERT_EQ(job.status(), absl::OkStatus());
-  ASSERT_EQ((*job)->AwaitStep(3, kLong), absl::OkStatus());
-  const auto exit = cluster.Terminate("queue-0", kLong);
-  ASSERT_EQ(exit.status(), absl::OkStatus());
-  EXPECT_EQ(*exit, 0) << cluster.Log("queue-0");
-  ASSERT_EQ(cluster.Start("queue-0"), absl::OkStatus());
-  const auto end = (*job)->AwaitEnd(kLong);
-  ASSERT_EQ(end.status(), absl::OkStatus());
-  EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
-  EXPECT_FALSE(end->code().empty());
-}
 
 TEST(IdleTest, AnIdleFleetEndsWithZero) {
   Cluster cluster;

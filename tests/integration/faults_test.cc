@@ -133,19 +133,12 @@ TEST_F(FaultsTest, EachOfThemInTurn) {
   ExpectSuccess();
 }
 
-TEST_F(FaultsTest, ADeadQueueFailsTheJobAloud) {
+TEST_F(FaultsTest, AKilledQueueSendsTheTrainerBackToItsCheckpoint) {
   ASSERT_NO_FATAL_FAILURE(StartJob());
-  ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
-  ASSERT_EQ(cluster_->Kill("queue-0"), absl::OkStatus());
-  ASSERT_NO_FATAL_FAILURE(Happened());
-  ASSERT_EQ(cluster_->Start("queue-0"), absl::OkStatus());
-
-  const auto end = job_->AwaitEnd(kLong);
-  ASSERT_EQ(end.status(), absl::OkStatus());
-  EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
-  EXPECT_TRUE(std::string(end->code()).starts_with("SLUICE-")) << Text(*end);
-  EXPECT_NE(end->message().find("queue-0"), std::string::npos) << Text(*end);
-  EXPECT_NE(end->message().find("memory"), std::string::npos) << Text(*end);
+  ASSERT_NO_FATAL_FAILURE(KillAndRestart("queue-0"));
+  const job::v1::JobStatus end = ExpectSuccess();
+  EXPECT_EQ(end.result().restarts().at("queue"), 1);
+  EXPECT_EQ(end.incarnation(), 2);
 }
 
 // A daemon that sleeps through its lease wakes fenced, and harms nothing.

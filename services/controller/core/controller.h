@@ -70,6 +70,7 @@ struct SetJobCall {
   uint64_t revision = 0;
   QueuePhase phase = QueuePhase::kOpen;
   std::vector<Worker> workers;  // With incarnations as they call.
+  int64_t gang = 0;             // That of the trainers among them, or the last.
 };
 struct SetJobAnswer {
   bool restored = false;
@@ -152,10 +153,14 @@ class Controller {
   void Fail(Instant now, Job& job, std::string code, std::string message);
   void Enter(Instant now, Job& job, Stage stage);
   void Finalize(Instant now, Job& job);
+  void QueueBack(Instant now, Job& job, const SetJobCall& call, const SetJobAnswer& answer);
   // After the event that tells of it; too many fail the job.
   void CountRestart(Instant now, Job& job, Role role, const std::string& cause);
   bool Left(const Job& job, const Worker& worker) const;
   bool TrainersReady(const Job& job) const;
+  // The queue's present process is there, and holds the job.
+  bool QueueServes(const Job& job) const;
+  std::string QueueStanding(const Job& job) const;  // For people; empty: it serves.
   int Ready(const Job& job, Role role) const;
 
   // waits.cc: which jobs have the trainers and rollouts that a waiting one lacks, as in "job digits has trainer-0"; may be empty.
@@ -167,6 +172,7 @@ class Controller {
   void Staff(Instant now);
   void StaffJob(Instant now, Job& job, const Parts& parts);
   void Gone(Instant now, const Daemon& daemon, int64_t incarnation, const std::string& cause);
+  void QueueGone(Instant now, Job& job, const Daemon& daemon, const std::string& cause);
   void Back(Instant now, const Daemon& daemon);
   void RefreshDowns();
   void DueCalls(Instant now);

@@ -63,6 +63,7 @@ struct AssignRecord {
   bool opened = false;       // The queue has answered SetJob.
   std::string queue;         // Daemon id.
   int64_t queue_incarnation = 0;  // Of the process that answered SetJob last.
+  bool queue_lost_job = false;    // It began with nothing of the job, and no gang has restored it yet: its ledger says nothing.
   std::vector<Worker> workers;    // By id.
 
   const Worker* Find(const std::string& id) const;
@@ -89,7 +90,6 @@ struct Job {
   absl::Duration moved;              // Last step, or change of state.
   absl::Duration diagnosed = -absl::InfiniteDuration();  // When it was asked last what a stall waits for.
   std::string diagnosis;             // The answer; empty: not stalled, or not answered yet.
-  absl::Duration queue_lost_since = absl::InfiniteDuration();
   uint64_t acked_revision = 0;       // SetJob that the present queue process has answered.
   bool call_in_flight = false;
   absl::Duration call_not_before = -absl::InfiniteDuration();

@@ -12,8 +12,8 @@
 namespace sluice::controller {
 namespace {
 constexpr absl::Duration kLeaveTime = absl::Seconds(10);  // For rollouts and rewards to end what they do.
-constexpr absl::Duration kCloseTime = absl::Seconds(15);  // For the queue to tell the final ledger.
-constexpr absl::Duration kFreeTime = absl::Seconds(60);   // For it to free the data; later it is left to the operator.
+constexpr absl::Duration kCloseTime = absl::Seconds(15);  // For the queue to come back and tell the final ledger.
+constexpr absl::Duration kFreeTime = absl::Seconds(60);   // For a queue that is there to free the data; later it is left to the operator.
 constexpr absl::Duration kDiagnoseEvery = absl::Seconds(10);  // At the most, of a stalled job.
 }  // namespace
 
@@ -40,14 +40,23 @@ bool Controller::TrainersReady(const Job& job) const {
   return job.assign.gang_whole && Ready(job, Role::kTrainer) >= job.record.needs.trainers.min;
 }
 
+bool Controller::QueueServes(const Job& job) const {
+  const auto queue = fleet_.daemons().find(job.assign.queue);
+  return queue != fleet_.daemons().end() && queue->second.present() && job.assign.opened &&
+         job.assign.queue_incarnation == queue->second.record.incarnation;
+}
+
+std::string Controller::QueueStanding(const Job& job) const {
+  if (QueueServes(job) || job.assign.queue.empty()) return "";
+  const auto queue = fleet_.daemons().find(job.assign.queue);
+  if (queue == fleet_.daemons().end() || !queue->second.present()) return absl::StrCat("queue ", job.assign.queue, " is lost");
+  if (!job.assign.opened) return absl::StrCat("queue ", job.assign.queue, " has not taken the job yet");
+  return absl::StrCat("queue ", job.assign.queue, " was started anew and has not taken the job up again yet");
+}
+
 std::vector<std::string> Controller::NotReady(const Job& job) const {
   std::vector<std::string> missing;
-  const auto queue = fleet_.daemons().find(job.assign.queue);
-  if (!job.assign.queue.empty() && (queue == fleet_.daemons().end() || !queue->second.present())) {
-    missing.push_back(absl::StrCat("queue ", job.assign.queue, " is lost"));
-  } else if (!job.assign.opened) {
-    missing.push_back(absl::StrCat("queue ", job.assign.queue, " has not taken the job yet"));
-  }
+  if (std::string queue = QueueStanding(job); !queue.empty()) missing.push_back(std::move(queue));
   for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
     const int ready = Ready(job, role), min = job.record.needs.of(role).min;
     if (ready < min) missing.push_back(absl::StrCat(ready, " of ", min, " ", RoleName(role), min == 1 ? "" : "s", " ready"));
@@ -56,15 +65,13 @@ std::vector<std::string> Controller::NotReady(const Job& job) const {
 }
 
 void Controller::AdvanceLive(Instant now, Job& job) {
-  const auto queue = fleet_.daemons().find(job.assign.queue);
-  const bool queue_there = queue != fleet_.daemons().end() && queue->second.present() && job.assign.opened;
   switch (job.record.state) {
     case JobState::kWaiting:
       return;  // Staff() starts it.
     case JobState::kStarting:
     case JobState::kRecovering: {
       // A recovered job may go on with fewer rollouts than it started with: that is Degraded.
-      const bool can = queue_there && TrainersReady(job);
+      const bool can = QueueServes(job) && TrainersReady(job);
       if (job.record.state == JobState::kRecovering ? can : can && NotReady(job).empty()) {
         if (job.record.running_since == absl::InfiniteFuture()) {
           job.record.running_since = now.wall;
@@ -76,8 +83,8 @@ void Controller::AdvanceLive(Instant now, Job& job) {
     }
     case JobState::kRunning:
       // The first beats after the controller's own start tell who is ready; until then nothing has changed.
-      if (!queue_there) {
-        SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0011", absl::StrCat("queue ", job.assign.queue, " is lost"));
+      if (const std::string queue = QueueStanding(job); !queue.empty()) {
+        SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0011", queue);
       } else if (!job.assign.gang_whole) {
         SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0012", "a trainer is missing; a new gang is due");
       }
@@ -85,7 +92,6 @@ void Controller::AdvanceLive(Instant now, Job& job) {
     default:
       return;
   }
-  job.queue_lost_since = queue_there || !job.assign.opened ? absl::InfiniteDuration() : std::min(job.queue_lost_since, now.mono);
   Judge(now, job);
 }
 
@@ -100,14 +106,15 @@ void Controller::Judge(Instant now, Job& job) {
                 absl::StrCat("not running ", Short(needs.start), " (limits.start) after its start: ", absl::StrJoin(NotReady(job), ", "),
                              "; see the logs of those daemons, or raise limits.start"));
   }
-  if (needs.queue_in_memory && job.queue_lost_since != absl::InfiniteDuration() && now.mono - job.queue_lost_since >= needs.start) {
-    return Fail(now, job, "SLUICE-CTL-0014",
-                absl::StrCat("queue ", job.assign.queue, " has been lost for ", Short(needs.start),
-                             " and kept the job in memory alone (queue.keep.durability: memory); start a queue and submit the job again"));
-  }
   std::vector<std::string> conditions;
   if (job.record.state != JobState::kStarting) {
     const absl::Duration still = now.mono - job.moved;
+    if (still >= needs.stall_fail && !QueueServes(job)) {
+      return Fail(now, job, "SLUICE-CTL-0014",
+                  absl::StrCat("no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail), "): ", QueueStanding(job),
+                               "; see its log. A queue that is started again in time, under its id and on its data directory, is waited "
+                               "for; the job's last checkpoint: ", job.record.checkpoint.empty() ? "none" : job.record.checkpoint));
+    }
     if (still >= needs.stall_fail) {
       return Fail(now, job, "SLUICE-CTL-0015",
                   absl::StrCat("no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail), "): ",
@@ -196,8 +203,8 @@ void Controller::Enter(Instant now, Job& job, Stage stage) {
   Touch(job);
 }
 
-// A worker has left a job when it has applied the assignments that say STOP and tells no progress of the job, or that it is
-// done.
+// A worker has left a job when it has applied the assignments that say STOP and tells no progress of the job, or that it
+// works on it no more.
 bool Controller::Left(const Job& job, const Worker& worker) const {
   const auto daemon = fleet_.daemons().find(worker.id);
   const auto down = downs_.find(worker.id);
@@ -208,7 +215,9 @@ bool Controller::Left(const Job& job, const Worker& worker) const {
   if (part == parts.end()) return !job.assign.opened;
   if (part->phase != PartPhase::kStop) return false;
   const auto progress = daemon->second.progress.find(job.record.id);
-  return progress == daemon->second.progress.end() || progress->second.phase == "done" || progress->second.phase == "failed";
+  if (progress == daemon->second.progress.end()) return true;
+  const std::string& phase = progress->second.phase;
+  return phase == "done" || phase == "failed" || phase == "restore";  // An ending job draws no next gang.
 }
 
 void Controller::AdvanceEnding(Instant now, Job& job) {
@@ -219,7 +228,8 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
     });
   };
   const auto queue = fleet_.daemons().find(job.assign.queue);
-  const bool queue_there = queue != fleet_.daemons().end() && queue->second.present() && job.assign.revision > 0;
+  const bool queue_there = queue != fleet_.daemons().end() && queue->second.present();
+  const bool told = job.assign.revision > 0;  // Else the queue has never heard of the job.
   if (job.record.stage == Stage::kStopTrainers) {
     const bool late = spent >= job.record.needs.start;
     if (late) {
@@ -229,14 +239,15 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
     if (late || all_left(true)) Enter(now, job, Stage::kStopAll);
   }
   if (job.record.stage == Stage::kStopAll && (spent >= kLeaveTime || all_left(false))) Enter(now, job, Stage::kClosing);
-  if (job.record.stage == Stage::kClosing && (!queue_there || now.mono - job.stage_since >= kCloseTime)) {
-    if (job.assign.revision > 0) {
+  if (job.record.stage == Stage::kClosing && (!told || now.mono - job.stage_since >= kCloseTime)) {
+    if (told) {
       Emit(now, job, Severity::kWarning, "controller", "", "ledger",
            absl::StrCat("queue ", job.assign.queue, " did not close the books; the ledger is the last that it told"));
     }
     Finalize(now, job);
   }
-  if (job.record.stage == Stage::kFreeing && (!queue_there || now.mono - job.stage_since >= kFreeTime)) {
+  // A lost queue frees the data when it comes back.
+  if (job.record.stage == Stage::kFreeing && (!told || (queue_there && now.mono - job.stage_since >= kFreeTime))) {
     Enter(now, job, Stage::kOver);
   }
 }
@@ -281,29 +292,40 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
     return;
   }
   const bool other = job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != call.queue_incarnation;
-  const bool forgotten = other && !answer->restored;
   job.acked_revision = std::max(job.acked_revision, call.revision);
   job.assign.opened = true;
   job.assign.queue_incarnation = call.queue_incarnation;
-  if (!forgotten) job.record.ledger = answer->ledger;
+  job.assign.queue_lost_job = !answer->restored && (other || job.assign.queue_lost_job);
+  if (!job.assign.queue_lost_job) job.record.ledger = answer->ledger;
   Touch(job);
-  if (other && job.live()) {
-    const std::string cause = answer->restored ? "it goes on from its log" : "it has lost the job";
-    Emit(now, job, Severity::kWarning, "queue", call.queue, "restart", absl::StrCat("queue ", call.queue, ": ", cause));
-    CountRestart(now, job, Role::kQueue, cause);
-    if (forgotten && job.live() && job.record.needs.queue_in_memory && job.record.running_since != absl::InfiniteFuture()) {
-      Fail(now, job, "SLUICE-CTL-0014",
-           absl::StrCat("queue ", call.queue, " was started anew and kept the job in memory alone (queue.keep.durability: memory): "
-                        "its prompts, groups and ledger are gone. Submit the job again under another name; its checkpoints are in "
-                        "checkpoint.dir, the last one: ", job.record.checkpoint.empty() ? "none" : job.record.checkpoint));
-    }
-  }
+  if (other && job.live()) QueueBack(now, job, call, *answer);
   if (closing) {
-    job.record.ledger_final = !forgotten;
+    job.record.ledger_final = !job.assign.queue_lost_job;
+    if (job.assign.queue_lost_job) {
+      Emit(now, job, Severity::kWarning, "controller", "", "ledger",
+           absl::StrCat("queue ", call.queue, " has lost the job; the ledger is the last that it told before"));
+    }
     Finalize(now, job);
   } else if (call.phase == QueuePhase::kFreed && job.record.stage == Stage::kFreeing) {
     Enter(now, job, Stage::kOver);
   }
+}
+
+// The queue's next process has taken the job up. If it has nothing of it, the trainers go back to their last checkpoint, as
+// a new gang, and bring the queue the cursor that lies there.
+void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call, const SetJobAnswer& answer) {
+  const std::string queue = absl::StrCat("queue ", job.assign.queue);
+  if (answer.restored) {
+    return Emit(now, job, Severity::kInfo, "queue", job.assign.queue, "queue_back", absl::StrCat(queue, " goes on from its log"));
+  }
+  // A gang drawn since the call, or one that has not trained yet, calls Restore anyway.
+  const bool trained = job.record.running_since != absl::InfiniteFuture() && job.assign.gang_whole && call.gang == job.assign.gang;
+  const std::string from = job.record.checkpoint.empty() ? "the model, as there is no checkpoint yet" : job.record.checkpoint;
+  Emit(now, job, Severity::kWarning, "queue", job.assign.queue, "queue_lost_job",
+       absl::StrCat(queue, " has lost the job", trained ? absl::StrCat("; a new gang goes on from ", from) : ""));
+  if (!trained) return;
+  job.assign.gang_whole = false;
+  staff_due_ = true;
 }
 
 void Controller::CountRestart(Instant now, Job& job, Role role, const std::string& cause) {

@@ -71,6 +71,7 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation, co
   staff_due_ = true;
   for (const std::string& id : active_) {
     Job& job = jobs_.at(id);
+    if (job.assign.queue == daemon.record.id) QueueGone(now, job, daemon, cause);
     const Worker* worker = job.assign.Find(daemon.record.id);
     if (worker == nullptr || worker->incarnation != incarnation) continue;
     const bool trainer = worker->role == Role::kTrainer;
@@ -94,6 +95,16 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation, co
       CountRestart(now, job, role, cause);
     }
   }
+}
+
+// It keeps the job, and is waited for.
+void Controller::QueueGone(Instant now, Job& job, const Daemon& daemon, const std::string& cause) {
+  if (!job.live() || !job.started()) return;
+  if (daemon.draining) {
+    return Emit(now, job, Severity::kInfo, "queue", daemon.record.id, "daemon_left", absl::StrCat(daemon.record.id, ": ", cause));
+  }
+  Emit(now, job, Severity::kWarning, "queue", daemon.record.id, "daemon_lost", absl::StrCat(daemon.record.id, ": ", cause));
+  CountRestart(now, job, Role::kQueue, cause);
 }
 
 void Controller::Back(Instant now, const Daemon& daemon) {
@@ -192,7 +203,8 @@ void Controller::DueCalls(Instant now) {
     const auto queue = fleet_.daemons().find(job.assign.queue);
     if (address.empty() || queue == fleet_.daemons().end() || !queue->second.present()) continue;
     job.call_in_flight = true;
-    out_.set_jobs.push_back({id, job.assign.queue, address, queue->second.record.incarnation, job.assign.revision, job.assign.phase, Callers(job)});
+    out_.set_jobs.push_back({id, job.assign.queue, address, queue->second.record.incarnation, job.assign.revision, job.assign.phase, Callers(job),
+                              job.assign.gang});
   }
 }
 

@@ -99,7 +99,6 @@ struct Count {
 struct Needs {
   int priority = 0;
   Count trainers, rollouts, rewards;
-  bool queue_in_memory = true;  // A restarted queue has lost the job.
   absl::Duration wall = absl::InfiniteDuration();
   absl::Duration start = absl::Seconds(240);
   absl::Duration stall_warn = absl::Seconds(60);

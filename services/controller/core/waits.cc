@@ -105,7 +105,7 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     const absl::Duration left = job.record.state == JobState::kStarting
                                     ? std::max(job.record.needs.start - (now.mono - job.state_since), absl::ZeroDuration()) : never;
     const std::string late = job.record.state == JobState::kStarting ? "the job fails (limits.start)" : "";
-    if (!job.assign.opened) add(job.assign.queue, job.state_since, absl::StrCat(job.assign.queue, " has not taken the job yet"), late, "", left);
+    if (const std::string queue = QueueStanding(job); !queue.empty()) add(job.assign.queue, job.state_since, queue, late, "", left);
     for (const Worker& worker : job.assign.workers) {
       const auto daemon = fleet_.daemons().find(worker.id);
       if (daemon == fleet_.daemons().end()) continue;

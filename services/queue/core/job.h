@@ -183,6 +183,7 @@ class Job {
   std::optional<int64_t> Lowest() const;  // L
   std::optional<int64_t> NewestLoaded() const;
   const Engine* Serving(const Caller& caller) const;  // The caller's engine if it may be admitted, else null.
+  bool Lives(const Engine& engine) const;       // It renews, and holds a version of the branch.
   bool CountsForL(const Engine& engine) const;
   std::optional<int64_t> FreeStep() const;
   std::optional<int64_t> WindowEnd() const;  // Last step that may be admitted to.

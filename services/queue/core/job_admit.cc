@@ -49,17 +49,23 @@ std::optional<Reply> Job::TryAdmit(const Caller& caller, const Admit& input) {
 
 // Engines. ------------------------------------------------------------------------------------------------------------
 
+// Not so an engine that holds what a gang trained of which this queue, having lost the job, knows nothing: it is to load anew.
+bool Job::Lives(const Engine& engine) const {
+  const PolicyVersion& version = engine.loaded.version;
+  return engine.renewed + leases_.ttl() > now_ && engine.loaded.verified && branch_.Holds(version) && reached_.contains(version.incarnation);
+}
+
 std::optional<int64_t> Job::NewestLoaded() const {
   std::optional<int64_t> newest;
   for (const auto& [worker, engine] : engines_) {
-    if (engine.renewed + leases_.ttl() <= now_ || !engine.loaded.verified || !branch_.Holds(engine.loaded.version)) continue;
+    if (!Lives(engine)) continue;
     newest = std::max(newest.value_or(engine.loaded.version.number), engine.loaded.version.number);
   }
   return newest;
 }
 
 bool Job::CountsForL(const Engine& engine) const {
-  if (engine.renewed + leases_.ttl() <= now_ || !engine.loaded.verified || !branch_.Holds(engine.loaded.version)) return false;
+  if (!Lives(engine)) return false;
   const uint32_t span = spec_.max_version_span == 0 ? spec_.max_staleness : spec_.max_version_span;
   return *NewestLoaded() - engine.loaded.version.number <= span;
 }

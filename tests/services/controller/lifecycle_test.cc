@@ -222,17 +222,93 @@ TEST_F(LifecycleTest, TooManyRestartsFailTheJobWithCodeAndCause) {
   EXPECT_EQ(world_.ResultOfJob(job).state, "FAILED");
 }
 
-TEST_F(LifecycleTest, AQueueThatKeptTheJobInMemoryAndRestartsFailsItAloud) {
+// Contracts, the queue restarts: 5.
+TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewGang) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.queues["queue-0"].ledger.accepted = 7;
+  world_.Start("rollout-1", Role::kRollout);  // A new list, and with it the ledger.
+  world_.Settle();
+  ASSERT_EQ(world_.job(job).record.ledger.accepted, 7);
   world_.Kill("queue-0");
   world_.Start("queue-0", Role::kQueue);
   world_.queues["queue-0"].ledger = {};
-  world_.Leave();
-  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  world_.Settle();
+  EXPECT_EQ(world_.State(job), JobState::kRecovering);
+  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.actors["trainer-0"].down.parts.at(0).incarnation, 2);
+  EXPECT_EQ(world_.job(job).record.ledger.accepted, 7);  // What a queue without the job says does not count.
+
+  world_.Say("trainer-0", job, "restore", "RESTORE_FIRST");  // Of the old gang: no reason for a third.
+  world_.AllReady(job);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.job(job).record.restarts.at("queue"), 1);
+  EXPECT_EQ(world_.job(job).record.restarts.count("trainer"), 0u);
+}
+
+// Contracts, the queue restarts: 3.
+TEST_F(LifecycleTest, AQueueThatGoesOnFromItsLogKeepsTheGang) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Kill("queue-0");
+  World::QueueState log = world_.queues["queue-0"];
+  world_.queues["queue-0"].answers = false;
+  world_.Start("queue-0", Role::kQueue);
+  world_.Settle();
+  EXPECT_EQ(world_.State(job), JobState::kRecovering);  // There, and reading its log.
+  EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0011");
+  world_.queues["queue-0"] = log;
+  world_.Pass(absl::Seconds(1));
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_EQ(world_.job(job).assign.gang, 1);
+  EXPECT_EQ(world_.history.back().revision, world_.job(job).assign.revision);
+  EXPECT_EQ(world_.job(job).record.restarts.at("queue"), 1);
+}
+
+TEST_F(LifecycleTest, AQueueThatStaysAwayFailsTheJobOnlyAfterLimitsStallFail) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Kill("queue-0");
+  world_.Pass(absl::Minutes(29), absl::Seconds(2));
+  EXPECT_EQ(world_.State(job), JobState::kRecovering);
+  world_.Pass(absl::Minutes(2), absl::Seconds(2));
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0014");
-  EXPECT_THAT(world_.job(job).record.message, HasSubstr("Submit the job again"));
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("queue queue-0 is lost"));
+  world_.Leave();
+  world_.Pass(absl::Seconds(16));  // It may yet come and close the books.
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_EQ(world_.job(job).record.stage, Stage::kFreeing);
+
+  world_.Start("queue-0", Role::kQueue);  // What it has of the job is freed, however late it comes.
+  world_.Settle();
+  EXPECT_EQ(world_.history.back().phase, QueuePhase::kFreed);
+  EXPECT_EQ(world_.job(job).record.stage, Stage::kOver);
+}
+
+TEST_F(LifecycleTest, AQueueThatDiesAgainAndAgainFailsTheJob) {
+  world_.StartFleet();
+  Needs needs = World::DefaultNeeds();
+  needs.restarts_per_hour = 2;
+  const std::string job = world_.Run("digits", needs);
+  for (int i = 0; i < 3; ++i) {
+    world_.Kill("queue-0");
+    world_.Start("queue-0", Role::kQueue);
+    if (i < 2) world_.AllReady(job);
+  }
+  EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0017");
+}
+
+TEST_F(LifecycleTest, AnEndingJobsTrainerThatCannotReachItsLastCheckpointHoldsNothingUp) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  ASSERT_TRUE(world_.core->Cancel(world_.now(), job, false).ok());
+  world_.Settle();
+  world_.Say("trainer-0", job, "restore", "RESTORE_FIRST");
+  world_.actors["rollout-0"].progress.clear();
+  world_.actors["reward-0"].progress.clear();
+  world_.Settle();
+  EXPECT_EQ(world_.State(job), JobState::kCancelled);
 }
 
 TEST_F(LifecycleTest, TheLateAnswerOfADeadQueueDoesNotHideThatItsSuccessorForgot) {
@@ -246,9 +322,9 @@ TEST_F(LifecycleTest, TheLateAnswerOfADeadQueueDoesNotHideThatItsSuccessorForgot
   world_.Kill("queue-0");
   world_.Start("queue-0", Role::kQueue);
   world_.core->SetJobAnswered(world_.now(), late, SetJobAnswer{true, {}});  // ..and the old process had taken it.
-  world_.Settle();
-  world_.Leave();
-  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  world_.AllReady(job);
+  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
 }
 
 TEST_F(LifecycleTest, AQueueThatComesBackWithItsStateOnlyPausesTheJob) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ class World {
   };
   struct QueueState {
     std::map<std::string, uint64_t> revisions;  // By job; a new process has none.
+    std::set<std::string> restored;             // Jobs whose trainers have called Restore.
     Ledger ledger;
     bool answers = true;
   };
@@ -63,7 +65,7 @@ class World {
     actor = Actor{role, absl::StrCat(id, "-boot-", ++boots_)};
     SLUICE_CHECK(Reregister(id).ok());
     actor.stream = ++streams_;
-    if (role == Role::kQueue) queues[id].revisions.clear();
+    if (role == Role::kQueue) queues[id] = {.ledger = queues[id].ledger, .answers = queues[id].answers};
   }
   absl::StatusOr<RegisterOutput> Reregister(const std::string& id) {
     Actor& actor = actors[id];
@@ -171,7 +173,7 @@ class World {
       const bool knows = queue.revisions.count(call.job) > 0;
       repeats += knows && queue.revisions[call.job] == call.revision;
       queue.revisions[call.job] = call.revision;
-      core->SetJobAnswered(now(), call, SetJobAnswer{knows, queue.ledger});
+      core->SetJobAnswered(now(), call, SetJobAnswer{queue.restored.contains(call.job), queue.ledger});
     }
     Commit();
   }
@@ -184,7 +186,7 @@ class World {
     }
   }
 
-  // All workers of the job say `ready`, for the incarnations they were assigned.
+  // All workers of the job say `ready`, for the incarnations they were assigned; the trainers have restored the queue.
   void AllReady(const std::string& job) {
     Settle();
     for (auto& [id, actor] : actors) {
@@ -195,7 +197,9 @@ class World {
         progress.incarnation = part.incarnation;
         progress.ready = true;
         progress.phase = "running";
-        if (actor.role == Role::kTrainer) progress.version = {part.incarnation, progress.step};
+        if (actor.role != Role::kTrainer) continue;
+        progress.version = {part.incarnation, progress.step};
+        queues[core->jobs().at(job).assign.queue].restored.insert(job);
       }
     }
     Settle();
