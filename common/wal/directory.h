@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/wal/file_system.h"
+#include "common/wal/format.h"
 #include "common/wal/record.h"
 
 namespace sluice::wal {
@@ -23,7 +25,8 @@ struct Segment {
   std::unique_ptr<File> file;
   std::string path;
 
-  uint64_t room() const { return bytes - offset; }
+  // For records: the mark behind the last one always fits.
+  uint64_t room() const { return bytes - std::min(bytes, offset + sizeof(FrameHeader)); }
 };
 
 // A file with room on the disk, to become a segment.

@@ -366,7 +366,6 @@ absl::Status Log::Impl::WriteMark() {
     MutexLock lock(&mu_);
     if (!pending_.empty()) return absl::OkStatus();
   }
-  if (segment_.room() < sizeof(FrameHeader)) return absl::OkStatus();
   SLUICE_FAILPOINT_STATUS("wal.mark.before");
   frames_->Clear();
   frames_->AddMark(written_durable_);
@@ -387,7 +386,7 @@ absl::Status Log::Impl::WaitForRoom() {
 }
 
 absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
-  const uint64_t need = sizeof(FileHeader) + frame_bytes;
+  const uint64_t need = sizeof(FileHeader) + frame_bytes + sizeof(FrameHeader);
   while (true) {
     absl::StatusOr<Spare> spare = absl::NotFoundError("none allocated ahead");
     {

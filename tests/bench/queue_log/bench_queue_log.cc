@@ -1,0 +1,219 @@
+// What durability costs: small records committed in groups, their delay alone and while bulk flows through the same log,
+// CPU time per GB, and how long a log of 1 GiB takes to read back. Baselines of the same run: one fdatasync per record, and
+// a plain file written and synced in pieces of 4 MiB.
+//
+//   bench_queue_log [--json] [--dir DIR]     DIR (default: .) is on the disk to measure; 3 GB free are needed.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
+#include "common/base/file.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/wal/log.h"
+#include "tests/bench/report.h"
+
+namespace sluice::wal {
+namespace {
+
+constexpr double kSeconds = 3;
+constexpr size_t kSmall = 1024, kBulk = 1 << 20;
+constexpr uint64_t kGiB = 1ull << 30;
+
+double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double CpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + 1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())))];
+}
+
+Part MakePart(size_t size) {
+  auto bytes = std::make_shared<std::string>(size, 'x');
+  return {.owner = bytes, .bytes = *bytes, .crc32c = Crc32c(*bytes)};
+}
+
+class Forget : public Replay {
+ public:
+  absl::Status OnSnapshot(Position) override { return absl::OkStatus(); }
+  absl::Status OnRecord(Entry entry) override {
+    bytes += entry.head.size() + entry.payload.size();
+    return absl::OkStatus();
+  }
+  uint64_t bytes = 0;
+};
+
+// A log and those who wait for it.
+class Bench {
+ public:
+  explicit Bench(const std::string& dir, bool snapshots = true) : snapshots_(snapshots) {
+    Forget forget;
+    auto log = Log::Open({}, dir, &forget);
+    SLUICE_CHECK_MSG(log.ok(), log.status().ToString());
+    log_ = *std::move(log);
+    log_->Start({.on_durable = [this](Position position) {
+      MutexLock lock(&mu_);
+      durable_ = position;
+      changed_.NotifyAll();
+    }, .on_fatal = [](const absl::Status& status) { SLUICE_CHECK_MSG(false, status.ToString()); }});
+  }
+
+  // Appends `record` with at most `outstanding` not durable until told to stop; adds each one's delay.
+  uint64_t Flow(const Record& record, size_t outstanding, const std::function<bool()>& stop, std::vector<double>* delays) {
+    std::deque<std::pair<Position, double>> waiting;
+    uint64_t count = 0;
+    while (true) {
+      const bool stopping = stop();
+      if (stopping && waiting.empty()) return count;
+      while (!stopping && waiting.size() < outstanding) {
+        const double start = Seconds();
+        waiting.emplace_back(log_->Append(record), start);
+      }
+      Position durable;
+      {
+        MutexLock lock(&mu_);
+        while (durable_ < waiting.front().first) changed_.Wait(&mu_);
+        durable = durable_;
+      }
+      const double now = Seconds();
+      for (; !waiting.empty() && waiting.front().first <= durable; waiting.pop_front(), ++count) {
+        if (delays != nullptr) delays->push_back(now - waiting.front().second);
+      }
+      if (snapshots_ && log_->BytesSinceSnapshot() > kGiB / 2) log_->Snapshot({}, nullptr);
+    }
+  }
+  Log* log() { return log_.get(); }
+
+ private:
+  const bool snapshots_;
+  std::unique_ptr<Log> log_;
+  Mutex mu_;
+  CondVar changed_;
+  Position durable_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// Writes pieces of `size` to a pre-allocated file, each followed by fdatasync; delays of each.
+std::vector<double> PlainFile(const std::string& path, size_t size, double seconds) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  SLUICE_CHECK(fd >= 0 && posix_fallocate(fd, 0, kGiB) == 0);
+  const std::string bytes(size, 'x');
+  std::vector<double> delays;
+  uint64_t offset = 0;
+  for (const double end = Seconds() + seconds; Seconds() < end; offset = (offset + size) % kGiB) {
+    const double start = Seconds();
+    SLUICE_CHECK(pwrite(fd, bytes.data(), size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size) && fdatasync(fd) == 0);
+    delays.push_back(Seconds() - start);
+  }
+  close(fd);
+  unlink(path.c_str());
+  return delays;
+}
+
+std::function<bool()> After(double seconds) {
+  return [end = Seconds() + seconds] { return Seconds() > end; };
+}
+
+void Small(const bench::Report& report, const std::string& dir) {
+  const std::vector<double> alone = PlainFile(dir + "/plain", kSmall, kSeconds);
+  const double per_second = static_cast<double>(alone.size()) / kSeconds;
+  const Record record{.type = 1, .head = std::string(64, 'h'), .payload = {MakePart(kSmall - 64)}};
+  Bench bench(dir + "/small");
+  for (const size_t outstanding : {1, 16, 256}) {
+    std::vector<double> delays;
+    const double start = Seconds();
+    const uint64_t count = bench.Flow(record, outstanding, After(kSeconds), &delays);
+    const int runs = static_cast<int>(count);
+    const std::string name = absl::StrCat("queue_log_1k_", outstanding, "_waiting");
+    report.Add({.name = name + "_per_second", .value = static_cast<double>(count) / (Seconds() - start), .unit = "1/s", .baseline = per_second, .runs = runs});
+    report.Add({.name = name + "_p50_seconds", .value = Quantile(delays, 0.5), .unit = "s", .baseline = Quantile(alone, 0.5), .runs = runs});
+    report.Add({.name = name + "_p99_seconds", .value = Quantile(delays, 0.99), .unit = "s", .baseline = Quantile(alone, 0.99), .runs = runs});
+  }
+}
+
+void Bulk(const bench::Report& report, const std::string& dir) {
+  const double plain_cpu = CpuSeconds();
+  const double plain_bytes = static_cast<double>(PlainFile(dir + "/plain", 4 << 20, kSeconds).size() * (4 << 20));
+  const double plain_cpu_per_gb = (CpuSeconds() - plain_cpu) / (plain_bytes / 1e9);
+
+  const Record small{.type = 1, .head = std::string(64, 'h'), .payload = {MakePart(kSmall - 64)}};
+  const Record bulk{.type = 2, .head = std::string(64, 'h'), .payload = {MakePart(kBulk)}};
+  Bench bench(dir + "/bulk");
+  (void)bench.Flow(bulk, 8, After(1), nullptr);  // So that there are segments to use again.
+  std::vector<double> delays;
+  uint64_t bulk_count = 0;
+  const auto stop = After(kSeconds);
+  const double start = Seconds(), cpu = CpuSeconds();
+  std::thread flow([&] { bulk_count = bench.Flow(bulk, 8, stop, nullptr); });
+  const uint64_t count = bench.Flow(small, 1, stop, &delays);
+  flow.join();
+  const double bytes = static_cast<double>(bulk_count * kBulk + count * kSmall), seconds = Seconds() - start;
+  const int runs = static_cast<int>(count);
+  report.Add({.name = "queue_log_bulk_bytes_per_second", .value = bytes / seconds, .unit = "B/s", .baseline = plain_bytes / kSeconds, .runs = static_cast<int>(bulk_count)});
+  report.Add({.name = "queue_log_bulk_cpu_seconds_per_gb", .value = (CpuSeconds() - cpu) / (bytes / 1e9), .unit = "s/GB", .baseline = plain_cpu_per_gb});
+  report.Add({.name = "queue_log_1k_beside_bulk_p50_seconds", .value = Quantile(delays, 0.5), .unit = "s", .runs = runs});
+  report.Add({.name = "queue_log_1k_beside_bulk_p99_seconds", .value = Quantile(delays, 0.99), .unit = "s", .runs = runs});
+}
+
+void Recovery(const bench::Report& report, const std::string& dir) {
+  for (const size_t size : {kBulk, kSmall}) {
+    const std::string log = absl::StrCat(dir, "/recover-", size);
+    {
+      const Record record{.type = 2, .head = std::string(64, 'h'), .payload = {MakePart(size - 64)}};
+      Bench bench(log, false);
+      (void)bench.Flow(record, 8 * kBulk / size, [&] { return bench.log()->stats().bytes_since_snapshot >= kGiB; }, nullptr);
+    }
+    Forget forget;
+    const double start = Seconds();
+    auto opened = Log::Open({}, log, &forget);
+    const double seconds = Seconds() - start;
+    SLUICE_CHECK_MSG(opened.ok(), opened.status().ToString());
+    SLUICE_CHECK(forget.bytes > kGiB / 10 * 9);
+    report.Add({.name = absl::StrCat("queue_log_recovery_1gib_of_", size == kBulk ? "1m" : "1k", "_seconds"), .value = seconds, .unit = "s"});
+    opened->reset();
+    SLUICE_CHECK(RemoveTree(log).ok());
+  }
+}
+
+int Main(int argc, char** argv) {
+  bool json = false;
+  std::string parent = ".";
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0) {
+      json = true;
+    } else if (std::strcmp(argv[i], "--dir") == 0 && i + 1 < argc) {
+      parent = argv[++i];
+    } else {
+      std::fprintf(stderr, "unknown argument %s\nhint: bench_queue_log [--json] [--dir DIR]\n", argv[i]);
+      return 2;
+    }
+  }
+  const std::string dir = absl::StrCat(parent, "/sluice-bench-log-", getpid());
+  SLUICE_CHECK(MakeDirs(dir).ok());
+  const bench::Report report(json);
+  Small(report, dir);
+  Bulk(report, dir);
+  Recovery(report, dir);
+  SLUICE_CHECK(RemoveTree(dir).ok());
+  return 0;
+}
+}  // namespace
+}  // namespace sluice::wal
+
+int main(int argc, char** argv) { return sluice::wal::Main(argc, argv); }
