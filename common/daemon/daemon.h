@@ -48,7 +48,12 @@ struct Flags {
   uint64_t memory_bytes = 0;           // Of the queue: what payload may take; 0: half of the machine's.
   int threads = 0;                     // For computing; 0: as many as the machine has.
   std::string log_level = "info";
-  std::map<std::string, std::string> own;  // Values of About::flags by name; empty: not given.
+  std::map<std::string, std::string> own;  // Values of About::flags by name.
+  // Empty: not given.
+  std::string Own(const std::string& name) const {
+    const auto it = own.find(name);
+    return it == own.end() ? "" : it->second;
+  }
 };
 
 // What the scaffolding lends to a daemon; outlives it.

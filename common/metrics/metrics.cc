@@ -54,26 +54,47 @@ struct Registry::Impl {
   prometheus::Registry registry;
   Mutex mu;
   std::vector<std::function<void()>> updates ABSL_GUARDED_BY(mu);
+  struct Series {
+    Labels labels;
+    std::function<void()> remove;
+  };
+  std::map<const void*, Series> series ABSL_GUARDED_BY(mu);  // By metric.
+
+  // The metric of `family` with these labels, made if it is new.
+  template <typename Metric, typename... Args>
+  Metric* Add(prometheus::Family<Metric>& family, const Labels& labels, Args&&... args) ABSL_LOCKS_EXCLUDED(mu) {
+    MutexLock lock(&mu);
+    Metric* const metric = &family.Add(labels, std::forward<Args>(args)...);
+    series.try_emplace(metric, Series{labels, [&family, metric] { family.Remove(metric); }});
+    return metric;
+  }
 };
 
 Registry::Registry() : impl_(std::make_unique<Impl>()) {}
 Registry::~Registry() = default;
 
 Counter Registry::AddCounter(absl::string_view name, absl::string_view help, const Labels& labels) {
-  return Counter(&prometheus::BuildCounter().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry).Add(labels));
+  return Counter(impl_->Add(prometheus::BuildCounter().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry), labels));
 }
 
 Gauge Registry::AddGauge(absl::string_view name, absl::string_view help, const Labels& labels) {
-  return Gauge(&prometheus::BuildGauge().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry).Add(labels));
+  return Gauge(impl_->Add(prometheus::BuildGauge().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry), labels));
 }
 
 Histogram Registry::AddHistogram(absl::string_view name, absl::string_view help, absl::Span<const double> buckets,
                                  const Labels& labels) {
-  return Histogram(&prometheus::BuildHistogram()
-                        .Name(std::string(name))
-                        .Help(std::string(help))
-                        .Register(impl_->registry)
-                        .Add(labels, prometheus::Histogram::BucketBoundaries(buckets.begin(), buckets.end())));
+  return Histogram(impl_->Add(prometheus::BuildHistogram().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry), labels,
+                              prometheus::Histogram::BucketBoundaries(buckets.begin(), buckets.end())));
+}
+
+void Registry::Remove(absl::string_view label, absl::string_view value) {
+  MutexLock lock(&impl_->mu);
+  for (auto it = impl_->series.begin(); it != impl_->series.end();) {
+    const auto found = it->second.labels.find(std::string(label));
+    const bool ends = found != it->second.labels.end() && found->second == value;
+    if (ends) it->second.remove();
+    it = ends ? impl_->series.erase(it) : std::next(it);
+  }
 }
 
 void Registry::BeforeCollect(std::function<void()> update) {

@@ -83,6 +83,9 @@ class Registry {
   Histogram AddHistogram(absl::string_view name, absl::string_view help, absl::Span<const double> buckets,
                          const Labels& labels = {});
 
+  // Ends all series that carry this label. Their handles must not be used any more.
+  void Remove(absl::string_view label, absl::string_view value);
+
   // `update` runs before each exposition, on the scraper's thread and under no lock: for gauges that are read off a core. It
   // may add metrics, and must stay callable as long as the registry.
   void BeforeCollect(std::function<void()> update);
@@ -97,5 +100,9 @@ class Registry {
 
 // Adds sluice_build_info, sluice_start_timestamp_seconds and process_{cpu_seconds_total, resident_memory_bytes, open_fds}.
 void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_view version);
+
+// Adds sluice_disk_{free,size}_bytes of the file system that holds `path`, label mount = `mount`: log, checkpoint or cache.
+// Free is what an ordinary user may still take.
+void AddDiskMetrics(Registry* registry, absl::string_view mount, std::string path);
 
 }  // namespace sluice::metrics

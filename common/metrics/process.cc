@@ -1,5 +1,6 @@
 #include <dirent.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -48,6 +49,18 @@ void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_
     if (const double more = CpuSeconds() - cpu.value(); more > 0) cpu.Add(more);
     resident.Set(ResidentBytes());
     files.Set(OpenFiles());
+  });
+}
+
+void AddDiskMetrics(Registry* registry, absl::string_view mount, std::string path) {
+  const Labels labels = {{"mount", std::string(mount)}};
+  const Gauge free = registry->AddGauge("sluice_disk_free_bytes", "Room left on the disk.", labels);
+  const Gauge size = registry->AddGauge("sluice_disk_size_bytes", "Size of the disk.", labels);
+  registry->BeforeCollect([=] {
+    struct statvfs disk {};
+    if (statvfs(path.c_str(), &disk) != 0) return;
+    free.Set(static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize));
+    size.Set(static_cast<double>(disk.f_blocks) * static_cast<double>(disk.f_frsize));
   });
 }
 

@@ -10,7 +10,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/status.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/status.h"
 
 namespace sluice::rpc {
 namespace {
@@ -41,6 +43,16 @@ class MethodMetrics {
     found->second.Add();
   }
 
+  // A caller that may not, or that this server was not told of (yet).
+  void CountDenied(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    auto found = denied_.find(reason);
+    if (found == denied_.end()) {
+      found = denied_.emplace(reason, registry_->AddCounter("sluice_rpc_denied_total", "Calls refused for who made them.", {{"method", method_}, {"reason", reason}})).first;
+    }
+    found->second.Add();
+  }
+
  private:
   metrics::Registry* const registry_;
   std::string service_;
@@ -48,7 +60,17 @@ class MethodMetrics {
   metrics::Histogram duration_;
   Mutex mu_;
   std::map<int, metrics::Counter> handled_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, metrics::Counter> denied_ ABSL_GUARDED_BY(mu_);
 };
+
+// Why the caller was refused for who it is; empty: it was not.
+std::string DeniedFor(const grpc::Status& status) {
+  if (status.ok()) return "";
+  const std::string reason = ReasonOf(FromGrpcStatus(status));
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return reason == "NOT_LISTED" ? reason : "";
+  if (status.error_code() != grpc::StatusCode::PERMISSION_DENIED && status.error_code() != grpc::StatusCode::UNAUTHENTICATED) return "";
+  return reason.empty() ? absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code())) : reason;
+}
 
 class Interceptor : public grpc::experimental::Interceptor {
  public:
@@ -60,7 +82,9 @@ class Interceptor : public grpc::experimental::Interceptor {
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS) && !counted_) {
       counted_ = true;
-      metrics_->Count(methods->GetSendStatus().error_code(), absl::Now() - start_);
+      const grpc::Status status = methods->GetSendStatus();
+      metrics_->Count(status.error_code(), absl::Now() - start_);
+      if (const std::string denied = DeniedFor(status); !denied.empty()) metrics_->CountDenied(denied);
     }
     methods->Proceed();
   }

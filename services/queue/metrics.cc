@@ -4,99 +4,171 @@
 
 namespace sluice::queue {
 namespace {
-metrics::Labels LabelsOf(const std::string& job, const char* label, const std::string& of) {
-  metrics::Labels labels = {{"job_id", job}};
-  if (label[0] != '\0') labels[label] = of;
-  return labels;
-}
+constexpr size_t kLabelValues = 10;  // Of a label whose values a job chooses; further ones are summed as `other`.
+constexpr const char* kParkedCalls[] = {"Admit", "LeaseTasks", "AcquireBatch"};
+constexpr const char* kKeyedCalls[] = {"SetJob", "Admit", "Seal", "Drop", "LeaseTasks", "Release", "AcquireBatch", "Apply", "AdvanceVersion", "Durable", "Restore"};
+
+double Number(auto value) { return static_cast<double>(value); }
 }  // namespace
 
-Metrics::Metrics(metrics::Registry* registry) : registry_(registry) {}
+// Writes one job's numbers into its series, which are made when first named.
+class Metrics::Writer {
+ public:
+  Writer(metrics::Registry* registry, const std::string& job, Series* series) : registry_(registry), job_(job), series_(*series) {}
+
+  void Gauge(const char* name, const char* help, double value, const char* label = "", const std::string& of = "") {
+    const auto [it, fresh] = series_.gauges.try_emplace(absl::StrCat(name, "/", of));
+    if (fresh) it->second = registry_->AddGauge(absl::StrCat("sluice_queue_", name), help, Labels(label, of));
+    it->second.Set(value);
+  }
+  void Counter(const char* name, const char* help, int64_t value, const char* label = "", const std::string& of = "") {
+    const auto [it, fresh] = series_.counters.try_emplace(absl::StrCat(name, "/", of));
+    if (fresh) it->second.first = registry_->AddCounter(absl::StrCat("sluice_queue_", name), help, Labels(label, of));
+    if (value > it->second.second) it->second.first.Add(Number(value - it->second.second));
+    it->second.second = std::max(it->second.second, value);
+  }
+  void Staleness(const char* where, const std::map<int64_t, int64_t>& counts) {
+    const auto [it, fresh] = series_.staleness.try_emplace(where);
+    if (fresh) {
+      it->second = registry_->AddHistogram("sluice_queue_staleness_versions", "Oldest trained token of a trajectory, in versions.", metrics::Versions(), Labels("where", where));
+    }
+    for (const auto& [age, count] : counts) {
+      int64_t& told = series_.observed[absl::StrCat(where, "/", age)];
+      for (; told < count; ++told) it->second.Observe(Number(age));
+    }
+  }
+
+  void Books(const Ledger& ledger) {
+    Counter("accepted_total", "Trajectories granted for the first time.", ledger.accepted);
+    Counter("durable_total", "Trajectories in durable checkpoints.", ledger.durable);
+    for (const auto& [reason, count] : ledger.dropped) Counter("dropped_total", "Trajectories dropped.", count, "reason", reason);
+    Gauge("applied_trajectories", "Trained on, not yet durable.", Number(ledger.applied));
+    Gauge("live_trajectories", "Neither applied nor dropped.", Number(ledger.live));
+    Gauge("ledger_gap_trajectories", "accepted - durable - applied - live - dropped; 0.", Number(ledger.gap()));
+  }
+  void Events(const Counters& counters) {
+    Labelled("ledger_violations_total", "Broken rules.", "rule", {"staleness", "conflict"}, counters.violations);
+    Labelled("fenced_calls_total", "Calls of older incarnations.", "role", {"rollout", "reward", "trainer"}, counters.fenced);
+    Labelled("repeated_calls_total", "Calls known as repeats.", "call", kKeyedCalls, counters.repeats);
+    Labelled("leases_expired_total", "Leases that ran out.", "kind", {"trajectory", "task", "batch"}, counters.leases_expired);
+    Labelled("tokens_dropped_total", "Trainable tokens not trained.", "reason", {"masked", "stale", "filtered"}, counters.tokens_dropped);
+  }
+  void Contents(const StatsAnswer& stats) {
+    for (const auto& [state, count] : stats.groups) Gauge("groups", "Groups by state.", Number(count), "state", state);
+    for (const char* state : {"used", "overdue"}) Gauge("slots", "Slots by state.", Number(stats.slots.at(state)), "state", state);
+    Gauge("stored_bytes", "Payload held.", Number(stats.bytes.at("stored")));
+    Gauge("reserved_bytes", "Payload reserved.", Number(stats.bytes.at("reserved")));
+    for (const auto& [call, count] : stats.waiting) Gauge("waiting_calls", "Calls parked now.", count, "call", call);
+  }
+  void Bias(const Counters& counters) {
+    for (size_t octile = 0; octile < counters.sealed_octile.size(); ++octile) {
+      const int64_t sealed = counters.sealed_octile[octile];
+      if (sealed == 0) continue;
+      Gauge("acceptance_ratio", "Trained over sealed trajectories, by length in eighths of the longest allowed.", Number(counters.trained_octile[octile]) / Number(sealed),
+            "octile", absl::StrCat(octile));
+    }
+    std::map<std::string, std::array<double, 4>> sums;  // By dataset: members and tokens generated, the same trained.
+    for (const auto& [source, generated] : counters.generated) {
+      const bool named = sums.contains(source) || sums.size() + 1 < kLabelValues || counters.generated.size() <= kLabelValues;
+      std::array<double, 4>& sum = sums[named ? source : "other"];
+      sum[0] += Number(generated.first), sum[1] += Number(generated.second);
+      if (const auto it = counters.trained.find(source); it != counters.trained.end()) sum[2] += Number(it->second.first), sum[3] += Number(it->second.second);
+    }
+    for (const auto& [source, sum] : sums) {
+      if (sum[1] > 0 && sum[2] > 0) Gauge("length_bias_ratio", "Trained over generated mean length.", (sum[3] / sum[2]) / (sum[1] / sum[0]), "dataset", source);
+    }
+  }
+
+ private:
+  metrics::Labels Labels(const char* label, const std::string& of) const {
+    metrics::Labels labels = {{"job_id", job_}};
+    if (label[0] != '\0') labels[label] = of;
+    return labels;
+  }
+  // `known`: label values that are told from the start, at zero.
+  void Labelled(const char* name, const char* help, const char* label, absl::Span<const char* const> known, const std::map<std::string, int64_t>& counts) {
+    for (const char* value : known) Counter(name, help, 0, label, value);
+    for (const auto& [value, count] : counts) Counter(name, help, count, label, value);
+  }
+
+  metrics::Registry* const registry_;
+  const std::string& job_;
+  Series& series_;
+};
+
+Metrics::Metrics(metrics::Registry* registry, Clock* clock, absl::Duration kept)
+    : registry_(registry), clock_(clock), kept_(kept),
+      syncs_(registry->AddHistogram("sluice_queue_log_fsync_duration_seconds", "Time of syncs of the jobs' logs.", metrics::FsyncSeconds())),
+      recovery_(registry->AddGauge("sluice_queue_recovery_duration_seconds", "Time of the last replay of a job's log; 0: none since the start.")) {}
+
+void Metrics::ObserveSync(absl::Duration took) { syncs_.Observe(absl::ToDoubleSeconds(took)); }
+void Metrics::ObserveRecovery(absl::Duration took) { recovery_.Set(absl::ToDoubleSeconds(took)); }
 
 void Metrics::Add(const std::shared_ptr<JobRunner>& runner) {
   MutexLock lock(&mu_);
-  entries_[runner->name()] = {.runner = runner};
-  UpdateOne(entries_[runner->name()]);
+  const auto [it, fresh] = entries_.try_emplace(runner->name());
+  // A name that is used again: counters begin again with the new job's.
+  if (!fresh && it->second.runner != runner) {
+    it->second = {};
+    registry_->Remove("job_id", runner->name());
+  }
+  it->second.runner = runner;
+  for (const char* call : kParkedCalls) Wait(runner->name(), it->second, call);
 }
 
 void Metrics::Remove(const std::shared_ptr<JobRunner>& runner) {
   MutexLock lock(&mu_);
   const auto it = entries_.find(runner->name());
-  if (it != entries_.end() && it->second.runner == runner) entries_.erase(it);
+  if (it == entries_.end() || it->second.runner != runner) return;
+  Write(runner->name(), it->second);
+  it->second.runner = nullptr;
+  it->second.ended = std::min(it->second.ended, clock_->Monotonic());
 }
 
-void Metrics::ObserveWait(const std::string& job, const char* call, absl::Duration wait) {
-  MutexLock lock(&mu_);
-  const auto [it, fresh] = waits_.try_emplace({job, call});
+metrics::Histogram& Metrics::Wait(const std::string& job, Entry& entry, const char* call) {
+  const auto [it, fresh] = entry.series.waits.try_emplace(call);
   if (fresh) {
     it->second = registry_->AddHistogram("sluice_queue_wait_duration_seconds", "How long parked calls waited.", metrics::LongSeconds(),
                                          {{"job_id", job}, {"call", call}});
   }
-  it->second.Observe(absl::ToDoubleSeconds(wait));
+  return it->second;
 }
 
-void Metrics::SetGauge(Entry& entry, const char* name, const char* help, double value, const char* label, const std::string& of) {
-  const auto [it, fresh] = entry.series.gauges.try_emplace(absl::StrCat(name, "/", of));
-  if (fresh) it->second = registry_->AddGauge(absl::StrCat("sluice_queue_", name), help, LabelsOf(entry.runner->name(), label, of));
-  it->second.Set(value);
+void Metrics::ObserveWait(const std::string& job, const char* call, absl::Duration wait) {
+  MutexLock lock(&mu_);
+  if (const auto it = entries_.find(job); it != entries_.end()) Wait(job, it->second, call).Observe(absl::ToDoubleSeconds(wait));
 }
 
-void Metrics::RaiseCounter(Entry& entry, const char* name, const char* help, int64_t value, const char* label, const std::string& of) {
-  const auto [it, fresh] = entry.series.counters.try_emplace(absl::StrCat(name, "/", of));
-  if (fresh) it->second.first = registry_->AddCounter(absl::StrCat("sluice_queue_", name), help, LabelsOf(entry.runner->name(), label, of));
-  if (value > it->second.second) it->second.first.Add(static_cast<double>(value - it->second.second));
-  it->second.second = value;
-}
-
-void Metrics::ObserveCounts(Entry& entry, const char* where, const std::map<int64_t, int64_t>& counts) {
-  const auto [it, fresh] = entry.series.histograms.try_emplace(where);
-  if (fresh) {
-    it->second = registry_->AddHistogram("sluice_queue_staleness_versions", "Oldest trained token of a trajectory, in versions.", metrics::Versions(),
-                                         LabelsOf(entry.runner->name(), "where", where));
-  }
-  for (const auto& [age, count] : counts) {
-    int64_t& told = entry.series.observed[absl::StrCat(where, "/", age)];
-    for (; told < count; ++told) it->second.Observe(static_cast<double>(age));
-  }
+void Metrics::Write(const std::string& job, Entry& entry) {
+  const auto [stats, counters] = entry.runner->Look([](const Job& core, Instant) { return std::make_pair(core.Stats(), core.counters()); });
+  Writer writer(registry_, job, &entry.series);
+  writer.Books(stats.ledger);
+  writer.Events(counters);
+  writer.Contents(stats);
+  writer.Bias(counters);
+  writer.Staleness("in_flight", counters.in_flight);
+  writer.Staleness("in_queue", counters.in_queue);
+  writer.Staleness("at_cut", counters.at_cut);
 }
 
 void Metrics::Update() {
   MutexLock lock(&mu_);
-  for (auto& [name, entry] : entries_) UpdateOne(entry);
-}
-
-void Metrics::UpdateOne(Entry& entry) {
-  const auto [stats, counters] = entry.runner->Look([](const Job& job, Instant) { return std::make_pair(job.Stats(), job.counters()); });
-  const Ledger& ledger = stats.ledger;
-  RaiseCounter(entry, "accepted_total", "Trajectories granted for the first time.", ledger.accepted);
-  RaiseCounter(entry, "durable_total", "Trajectories in durable checkpoints.", ledger.durable);
-  for (const auto& [reason, count] : ledger.dropped) {
-    if (count > 0) RaiseCounter(entry, "dropped_total", "Trajectories dropped.", count, "reason", reason);
+  const Instant now = clock_->Monotonic();
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    auto& [job, entry] = *it;
+    if (entry.runner != nullptr) {
+      const Phase phase = entry.runner->Look([](const Job& core, Instant) { return core.phase(); });
+      entry.ended = phase < Phase::kClosed ? absl::InfiniteDuration() : std::min(entry.ended, now);
+      if (now - entry.ended < kept_) Write(job, entry);
+    }
+    if (now - entry.ended < kept_) {
+      ++it;
+      continue;
+    }
+    registry_->Remove("job_id", job);
+    entry.series = {};
+    it = entry.runner == nullptr ? entries_.erase(it) : std::next(it);
   }
-  SetGauge(entry, "applied_trajectories", "Trained on, not yet durable.", static_cast<double>(ledger.applied));
-  SetGauge(entry, "live_trajectories", "Neither applied nor dropped.", static_cast<double>(ledger.live));
-  SetGauge(entry, "ledger_gap_trajectories", "accepted - durable - applied - live - dropped; 0.", static_cast<double>(ledger.gap()));
-  for (const auto& [rule, count] : counters.violations) RaiseCounter(entry, "ledger_violations_total", "Broken rules.", count, "rule", rule);
-  for (const auto& [role, count] : counters.fenced) RaiseCounter(entry, "fenced_calls_total", "Calls of older incarnations.", count, "role", role);
-  for (const auto& [call, count] : counters.repeats) RaiseCounter(entry, "repeated_calls_total", "Calls known as repeats.", count, "call", call);
-  for (const auto& [kind, count] : counters.leases_expired) RaiseCounter(entry, "leases_expired_total", "Leases that ran out.", count, "kind", kind);
-  for (const auto& [reason, count] : counters.tokens_dropped) RaiseCounter(entry, "tokens_dropped_total", "Trainable tokens not trained.", count, "reason", reason);
-  for (const auto& [state, count] : stats.groups) SetGauge(entry, "groups", "Groups by state.", static_cast<double>(count), "state", state);
-  SetGauge(entry, "slots", "Slots by state.", static_cast<double>(stats.slots.at("used")), "state", "used");
-  SetGauge(entry, "slots", "Slots by state.", static_cast<double>(stats.slots.at("overdue")), "state", "overdue");
-  SetGauge(entry, "stored_bytes", "Payload held.", static_cast<double>(stats.bytes.at("stored")));
-  SetGauge(entry, "reserved_bytes", "Payload reserved.", static_cast<double>(stats.bytes.at("reserved")));
-  for (const auto& [call, count] : stats.waiting) SetGauge(entry, "waiting_calls", "Calls parked now.", count, "call", call);
-  for (const auto& [source, ratio] : stats.length_ratio) SetGauge(entry, "length_bias_ratio", "Trained over generated mean length.", ratio, "dataset", source);
-  for (size_t octile = 0; octile < counters.sealed_octile.size(); ++octile) {
-    const int64_t sealed = counters.sealed_octile[octile];
-    if (sealed == 0) continue;
-    SetGauge(entry, "acceptance_ratio", "Trained over sealed trajectories, by length in eighths of the longest allowed.",
-             static_cast<double>(counters.trained_octile[octile]) / static_cast<double>(sealed), "octile", absl::StrCat(octile));
-  }
-  ObserveCounts(entry, "in_flight", counters.in_flight);
-  ObserveCounts(entry, "in_queue", counters.in_queue);
-  ObserveCounts(entry, "at_cut", counters.at_cut);
 }
 
 }  // namespace sluice::queue

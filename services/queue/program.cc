@@ -21,7 +21,7 @@ constexpr char kMirrorPasswordVariable[] = "SLUICE_MIRROR_PASSWORD";
 namespace {
 // Null: none asked for.
 absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& host) {
-  const std::string url = host.flags->own.at(kMirrorFlag), file = host.flags->own.at(kMirrorPasswordFlag);
+  const std::string url = host.flags->Own(kMirrorFlag), file = host.flags->Own(kMirrorPasswordFlag);
   if (url.empty() && file.empty()) return nullptr;
   if (url.empty()) return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " without ", kMirrorFlag));
   absl::StatusOr<redis::Endpoint> endpoint = redis::ParseUrl(url);
@@ -83,6 +83,7 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
       server_(&jobs_, metrics_.get()),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return server_.Explain(job); })) {
   host.metrics->BeforeCollect([metrics = metrics_] { metrics->Update(); });
+  if (!host.flags->data_dir.empty()) metrics::AddDiskMetrics(host.metrics, "log", host.flags->data_dir);
 }
 
 QueueProgram::~QueueProgram() {

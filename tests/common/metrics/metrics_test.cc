@@ -46,6 +46,28 @@ TEST(MetricsTest, AHandleWithoutRegistryCountsNowhere) {
   EXPECT_EQ(Counter().value(), 0);
 }
 
+TEST(MetricsTest, SeriesThatAreRemovedAreGoneAndTheOthersStay) {
+  Registry registry;
+  for (const char* job : {"a", "b"}) {
+    registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", job}}).Add();
+    registry.AddGauge("sluice_queue_slots", "Slots.", {{"job_id", job}, {"state", "used"}}).Set(1);
+    registry.AddHistogram("sluice_queue_staleness_versions", "Staleness.", Versions(), {{"job_id", job}}).Observe(1);
+  }
+  registry.Remove("job_id", "a");
+  EXPECT_THAT(registry.Text(), Not(HasSubstr("job_id=\"a\"")));
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_slots{job_id=\"b\",state=\"used\"} 1"));
+  registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "a"}}).Add(5);
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"a\"} 5"));
+}
+
+TEST(MetricsTest, DisksAreMeasured) {
+  Registry registry;
+  AddDiskMetrics(&registry, "log", "/");
+  const std::string text = registry.Text();
+  EXPECT_THAT(text, testing::ContainsRegex("\nsluice_disk_size_bytes.mount=\"log\". [1-9]"));
+  EXPECT_THAT(text, HasSubstr("\nsluice_disk_free_bytes{mount=\"log\"} "));
+}
+
 TEST(MetricsTest, ProcessMetricsAreThere) {
   Registry registry;
   AddProcessMetrics(&registry, "queue", "1.2.3");

@@ -11,6 +11,7 @@
 namespace sluice::queue {
 namespace {
 using testing::HasSubstr;
+using testing::Not;
 
 TEST_F(WireTest, AJobWhoseWorstCaseDoesNotFitTheMemoryIsToldTheNumbers) {
   JobTable small({.memory_bytes = 100'000});
@@ -227,6 +228,34 @@ TEST_F(WireTest, AFreedJobIsGone) {
   ASSERT_TRUE(Once<v1::SetJobResponse>(request).ok());
   EXPECT_FALSE(jobs_.Find(kJob).ok());
   EXPECT_TRUE(Once<v1::SetJobResponse>(request)->repeat());
+}
+
+TEST_F(WireTest, AJobsSeriesEndTenMinutesAfterIt) {
+  Begin();
+  ManualClock clock;
+  metrics::Registry registry;
+  Metrics metrics(&registry, &clock);
+  const std::shared_ptr<JobRunner> runner = *jobs_.Find(kJob);
+  metrics.Add(runner);
+  v1::SetJobRequest request = JobRequest();
+  request.set_phase(v1::PHASE_CLOSED);
+  ASSERT_TRUE(Once<v1::SetJobResponse>(request).ok());
+  const auto told = [&] { return metrics.Update(), registry.Text(); };
+  EXPECT_THAT(told(), HasSubstr("job_id=\"wire\""));
+  clock.Advance(absl::Minutes(9));
+  EXPECT_THAT(told(), HasSubstr("job_id=\"wire\""));
+  clock.Advance(absl::Minutes(1));
+  EXPECT_THAT(told(), Not(HasSubstr("job_id")));
+  metrics.ObserveWait("wire", "Admit", absl::Seconds(1));
+  EXPECT_THAT(told(), Not(HasSubstr("job_id")));
+
+  metrics.Add(runner);  // Freed, its last numbers stay as long.
+  metrics.Remove(runner);
+  EXPECT_THAT(told(), Not(HasSubstr("job_id"))) << "it was closed long ago";
+  metrics.ObserveSync(absl::Milliseconds(1));
+  metrics.ObserveRecovery(absl::Seconds(2));
+  EXPECT_THAT(told(), HasSubstr("sluice_queue_recovery_duration_seconds 2"));
+  EXPECT_THAT(told(), HasSubstr("sluice_queue_log_fsync_duration_seconds_count 1"));
 }
 
 TEST(QueueProgramTest, ADataDirectoryHasOneOwner) {

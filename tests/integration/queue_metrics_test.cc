@@ -1,0 +1,140 @@
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "common/base/file.h"
+#include "common/metrics/metrics.h"
+#include "tests/common/daemon/http.h"
+#include "tests/integration/queue_scene.h"
+
+namespace sluice::integration {
+namespace {
+
+// What is said of one metric, by its page or by a table.
+struct Metric {
+  std::string type;
+  std::set<std::string> labels, buckets;
+  bool later = false;  // Appears when it is first counted.
+};
+using Metrics = std::map<std::string, Metric>;
+
+std::string Joined(absl::Span<const double> bounds) {
+  std::ostringstream out;
+  for (const double bound : bounds) out << bound << " ";
+  return out.str();
+}
+
+std::vector<std::string> Quoted(const std::string& cell) {
+  std::vector<std::string> words;
+  const std::vector<std::string> parts = absl::StrSplit(cell, '`');
+  for (size_t i = 1; i < parts.size(); i += 2) words.push_back(parts[i]);
+  return words;
+}
+
+// The table of services/queue/README.md.
+Metrics Documented() {
+  const std::map<std::string, std::string> buckets = {{"R", Joined(metrics::RpcSeconds())}, {"F", Joined(metrics::FsyncSeconds())},
+                                                      {"D", Joined(metrics::LongSeconds())}, {"S", Joined(metrics::Versions())}};
+  Metrics table;
+  for (const absl::string_view line : absl::StrSplit(*ReadFile(SLUICE_SOURCE_DIR "/services/queue/README.md"), '\n')) {
+    if (!absl::StartsWith(line, "| `sluice_")) continue;
+    const std::vector<std::string> cells = absl::StrSplit(line, '|');
+    const std::vector<std::string> type = absl::StrSplit(cells[2], ' ', absl::SkipEmpty());
+    Metric& metric = table[Quoted(cells[1])[0]];
+    metric.type = type[0];
+    for (const std::string& word : type) {
+      if (word == "*") metric.later = true;
+      if (buckets.contains(word)) metric.buckets.insert(buckets.at(word));
+    }
+    for (const std::string& label : Quoted(cells[3])) metric.labels.insert(label);
+  }
+  return table;
+}
+
+struct Page {
+  Metrics metrics;                                                      // Of sluice_.
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> values;  // By metric and label.
+  size_t series = 0, bytes = 0;
+};
+
+Page Read(const std::string& text) {
+  Page page{.bytes = text.size()};
+  std::string family;
+  std::map<std::string, std::string> bounds;  // By series.
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()))) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    if (line.starts_with("# TYPE sluice_")) page.metrics[family = words[2]].type = words[3];
+    if (line.starts_with("#")) continue;
+    ++page.series;
+    if (!line.starts_with("sluice_")) continue;
+    const size_t open = line.find('{');
+    if (open == line.npos) continue;
+    std::string rest, le;
+    for (const std::string& pair : std::vector<std::string>(absl::StrSplit(line.substr(open + 1, line.rfind('}') - open - 1), ','))) {
+      const std::pair<std::string, std::string> label = absl::StrSplit(pair, absl::MaxSplits('=', 1));
+      if (label.first == "le") {
+        le = label.second;
+        continue;
+      }
+      page.metrics[family].labels.insert(label.first);
+      page.values[{family, label.first}].insert(label.second);
+      rest += pair;
+    }
+    if (le.empty() || le == "\"+Inf\"") continue;
+    bounds[family + rest] += le.substr(1, le.size() - 2) + " ";
+    page.metrics[family].buckets = {bounds[family + rest]};
+  }
+  return page;
+}
+
+std::string Body(const std::string& response) { return response.substr(response.find("\r\n\r\n") + 4); }
+
+TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
+  EXPECT_LE(Read(Body(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"))).series, 500u) << "at rest";
+  ASSERT_NO_FATAL_FAILURE(SetUpJob());
+  const auto granted = Admit();
+  for (const queue::v1::Grant& grant : granted.grants()) {
+    ASSERT_NO_FATAL_FAILURE(WriteAndSeal(grant));
+    ASSERT_NO_FATAL_FAILURE(Score());
+  }
+  ASSERT_NO_FATAL_FAILURE(Train(Acquire(0)));
+  const std::string text = Body(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"));
+  const Page page = Read(text);
+
+  const Metrics table = Documented();
+  for (const auto& [name, metric] : page.metrics) {
+    const auto row = table.find(name);
+    if (row == table.end()) {
+      ADD_FAILURE() << name << " is not in the table of services/queue/README.md";
+      continue;
+    }
+    EXPECT_EQ(metric.type, row->second.type) << name;
+    EXPECT_EQ(metric.labels, row->second.labels) << name;
+    EXPECT_EQ(metric.buckets, row->second.buckets) << name;
+  }
+  for (const auto& [name, row] : table) EXPECT_TRUE(row.later || page.metrics.contains(name)) << name << " is in the table alone";
+  for (const char* later : {"sluice_queue_acceptance_ratio", "sluice_queue_length_bias_ratio", "sluice_disk_free_bytes"}) {
+    EXPECT_TRUE(page.metrics.contains(later)) << later;
+  }
+  for (const char* where : {"\"in_flight\"", "\"in_queue\"", "\"at_cut\""}) {
+    EXPECT_TRUE((page.values.at({"sluice_queue_staleness_versions", "where"}).contains(where))) << where;
+  }
+  for (const auto& [key, values] : page.values) {
+    const bool wide = key.second == "method" || key.second == "reason" || key.second == "call";
+    EXPECT_LE(values.size(), wide ? 32u : 10u) << key.first << " " << key.second;
+  }
+  EXPECT_LE(page.series, 1000u);
+  EXPECT_LE(page.bytes, 256u << 10);
+
+  const std::string file = cluster_.dir() + "/metrics.txt";
+  ASSERT_TRUE(WriteFileAtomic(file, text).ok());
+  const auto linted = RunToEnd({.binary = "/bin/sh", .args = {"-c", "promtool check metrics < " + file}, .log = file + ".err"}, absl::Seconds(60));
+  ASSERT_TRUE(linted.ok()) << linted.status();
+  EXPECT_EQ(linted->exit, 0) << linted->out << linted->err;
+  EXPECT_EQ(linted->out + linted->err, "");
+}
+
+}  // namespace
+}  // namespace sluice::integration
