@@ -145,12 +145,11 @@ std::string ResolvePath(absl::string_view base, absl::string_view path) {
   return (fs::path(std::string(base)) / std::string(path)).lexically_normal().string();
 }
 
-absl::StatusOr<DirLock> DirLock::Take(const std::string& dir) {
-  SLUICE_RETURN_IF_ERROR(MakeDirs(dir));
+absl::StatusOr<DirLock> DirLock::Lock(const std::string& dir, int open_flags, int how) {
   const std::string path = absl::StrCat(dir, "/lock");
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = open(path.c_str(), open_flags | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  if (flock(fd, how | LOCK_NB) != 0) {
     char owner[32] = {};
     const ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
     close(fd);
@@ -159,14 +158,18 @@ absl::StatusOr<DirLock> DirLock::Take(const std::string& dir) {
                      absl::StrCat("data directory ", dir, " is in use by the process with pid ",
                                   n > 0 ? std::string(owner, n) : "unknown"));
   }
-  const std::string pid = absl::StrCat(getpid());
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) {
-    const int error = errno;
-    close(fd);
-    return ErrnoStatus(error, absl::StrCat("write ", path));
-  }
   return DirLock(fd);
 }
+
+absl::StatusOr<DirLock> DirLock::Take(const std::string& dir) {
+  SLUICE_RETURN_IF_ERROR(MakeDirs(dir));
+  SLUICE_ASSIGN_OR_RETURN(DirLock lock, Lock(dir, O_RDWR | O_CREAT, LOCK_EX));
+  const std::string pid = absl::StrCat(getpid());
+  if (ftruncate(lock.fd_, 0) != 0 || pwrite(lock.fd_, pid.data(), pid.size(), 0) < 0) return ErrnoStatus(errno, absl::StrCat("write ", dir, "/lock"));
+  return lock;
+}
+
+absl::StatusOr<DirLock> DirLock::TakeToRead(const std::string& dir) { return Lock(dir, O_RDONLY, LOCK_SH); }
 
 DirLock::~DirLock() {
   if (fd_ >= 0) close(fd_);

@@ -40,11 +40,14 @@ class DirLock {
  public:
   // FAILED_PRECONDITION: another process holds it; the message names its pid.
   static absl::StatusOr<DirLock> Take(const std::string& dir);
+  // Keeps an owner away while somebody reads; changes nothing. FAILED_PRECONDITION as above; NOT_FOUND: never owned.
+  static absl::StatusOr<DirLock> TakeToRead(const std::string& dir);
   ~DirLock();
   DirLock(DirLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   DirLock& operator=(DirLock&&) = delete;
 
  private:
+  static absl::StatusOr<DirLock> Lock(const std::string& dir, int open_flags, int how);
   explicit DirLock(int fd) : fd_(fd) {}
   int fd_;
 };

@@ -10,7 +10,7 @@ namespace {
 // Calls that a fault test may want the daemon to die or fail around.
 const char* FailpointName(const Input& input) {
   static constexpr const char* kNames[] = {"set_job", "admit",  "put",     "seal",    "drop", "lease_tasks", "renew", "release",
-                                           "acquire", "apply",  "advance", "durable", "restore", nullptr, nullptr, nullptr};
+                                           "acquire", "apply",  "advance", "durable", "restore", nullptr, nullptr, nullptr, nullptr, nullptr};
   return kNames[input.index()];
 }
 #endif

@@ -247,8 +247,20 @@ struct Tick {};
 // The client of a parked call is gone.
 struct Forget {};
 
+// The queue daemon came back and goes on with this job under a new incarnation: engines and parked calls are forgotten, leases
+// run anew in full. At level metadata payload is lost: watermarks of what runs fall to 0, what was sealed is Dropped(lost).
+struct Restarted {
+  uint32_t incarnation = 0;
+};
+// Room on the disk of the log. Low: nothing new is admitted; full: nothing more is put either.
+enum class Space { kOk = 0, kLow = 1, kFull = 2 };
+struct DiskSpace {
+  Space space = Space::kOk;
+};
+
+// The log knows them by their place: new ones go at the end.
 using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Release, AcquireBatch, Apply, AdvanceVersion, Durable,
-                           Restore, Tick, Forget, MemoryShare>;
+                           Restore, Tick, Forget, MemoryShare, Restarted, DiskSpace>;
 
 struct Event {
   Instant now;
@@ -277,6 +289,7 @@ struct Effects {
   std::vector<CancelHint> cancel;
   std::vector<Alarm> alarms;
   bool watch = false;  // What Watch tells (WatchState) changed.
+  std::vector<uint32_t> stored;  // Of a Put: the records that were new and are stored.
 };
 
 }  // namespace sluice::queue

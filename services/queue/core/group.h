@@ -25,6 +25,7 @@ struct StoredPiece {
   std::vector<Field> fields;
 
   const Field* Find(absl::string_view name) const;
+  bool lost() const;  // Some of its bytes are.
 };
 
 // One of a member's tasks, in the order of Spec::tasks.
@@ -51,11 +52,13 @@ class TokenLog {
   uint32_t crc32c() const;
 
   void Append(StoredPiece piece);
+  bool lost() const;  // Some of its bytes are.
   // Whether tokens [at, at + count) as stored equal the piece: roles, versions, tokens, log-probs; where the boundaries
-  // are the same, all other columns too. `base`: tokens before this log.
+  // are the same, all other columns too. `base`: tokens before this log. Of lost bytes the checksums are compared.
   bool Holds(const StoredPiece& piece, uint64_t base) const;
 
  private:
+  friend struct Access;  // dump.cc
   std::vector<StoredPiece> pieces_;
   uint64_t tokens_ = 0, bytes_ = 0, logprob_bytes_ = 0;
   uint32_t crc_tokens_ = 0, crc_logprobs_ = 0;
@@ -81,6 +84,7 @@ struct GroupMember {
 
   bool scored() const;  // Sealed, and all its tasks are done.
   uint64_t stored() const { return log.bytes() + field_bytes; }
+  bool lost() const;  // Some of its bytes are.
 };
 
 struct Group {
@@ -99,6 +103,7 @@ struct Group {
   bool complete() const;      // Each standing member is scored.
   bool has_unheld() const;    // A member that nobody holds and that is not sealed or dropped.
   uint64_t stored() const;
+  bool lost() const;  // Some of its bytes are.
   // Oldest version number among trainable tokens; the largest int64 if there are none.
   int64_t oldest() const;
 };

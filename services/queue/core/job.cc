@@ -14,6 +14,12 @@ absl::Status Unsupported(absl::string_view field, absl::string_view value, absl:
                    absl::StrCat(field, ": ", value, " is not supported by this build's queue; ", hint));
 }
 
+absl::Status DiskFull() {
+  return ErrorWith(absl::StatusCode::kResourceExhausted,
+                   {.reason = "DISK_FULL", .catalogue = "SLUICE-QUEUE-0006", .hint = "make room on the disk of the queue's --data-dir", .retry_after = absl::Seconds(1)},
+                   "the disk of the queue's log is full; nothing accepted is lost, send the same again once there is room");
+}
+
 absl::Status BadSpec(absl::string_view message) {
   return ErrorWith(absl::StatusCode::kInvalidArgument, {.reason = "BAD_SPEC", .catalogue = "SLUICE-QUEUE-0002"}, message);
 }
@@ -78,7 +84,7 @@ uint64_t Job::NeededBytes(const Spec& spec) {
 }
 
 Job::Job(Options options, Spec spec, std::shared_ptr<const RowSource> rows)
-    : options_(std::move(options)), spec_(std::move(spec)), prompts_(spec_, std::move(rows)), slots_(spec_.slots_per_step()),
+    : options_(std::move(options)), spec_(std::move(spec)), queue_incarnation_(options_.queue_incarnation), prompts_(spec_, std::move(rows)), slots_(spec_.slots_per_step()),
       leases_(spec_.lease, options_.seed) {
   for (const char* reason : kDropReasons) ledger_.dropped[reason] = 0;
 }
@@ -112,6 +118,7 @@ void Job::Dispatch(const Event& event) {
         if constexpr (std::is_same_v<T, AcquireBatch>) OnAcquire(event, input);
         if constexpr (std::is_same_v<T, Put>) {
           if (absl::Status fenced = Fence(caller, WorkerRole::kNone); !fenced.ok()) return Answer(event.call, fenced);
+          if (space_ == Space::kFull) return Answer(event.call, DiskFull());
           Answer(event.call, OnPut(caller, input));
         }
         if constexpr (std::is_same_v<T, Seal> || std::is_same_v<T, Drop>) {
@@ -136,6 +143,8 @@ void Job::Dispatch(const Event& event) {
         if constexpr (std::is_same_v<T, Forget>) {
           parked_.remove_if([&](const Parked& parked) { return parked.call == event.call; });
         }
+        if constexpr (std::is_same_v<T, Restarted>) OnRestarted(input);
+        if constexpr (std::is_same_v<T, DiskSpace>) OnDiskSpace(input);
       },
       event.input);
 }
@@ -148,7 +157,7 @@ absl::StatusOr<SetJobAnswer> Job::OnSetJob(const SetJob& input) {
                      absl::StrCat("revision ", input.revision, " is below the stored ", revision_));
   }
   SetJobAnswer answer{.repeat = set_ && input.revision == revision_,
-                      .incarnation = options_.queue_incarnation,
+                      .incarnation = queue_incarnation_,
                       .restored = restored_ >= 0};
   if (!answer.repeat) {
     Spec same = input.spec;

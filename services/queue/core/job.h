@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/queue/core/archive.h"
 #include "services/queue/core/batch.h"
 #include "services/queue/core/event.h"
 #include "services/queue/core/group.h"
@@ -40,6 +41,7 @@ struct ReadAnswer {
 
 // What Watch tells first, and again when it changed.
 struct WatchState {
+  uint32_t queue_incarnation = 0;
   int64_t trainer = 0, version = 0, end = 0;
   Phase phase = Phase::kOpen;
   std::vector<Loaded> published;
@@ -85,7 +87,7 @@ class Job {
  public:
   struct Options {
     std::string id;                // 32 hex digits.
-    uint32_t queue_incarnation = 1;
+    uint32_t queue_incarnation = 1;  // Until Restarted tells a newer one.
     uint64_t seed = 0;             // Of lease ids.
   };
 
@@ -100,7 +102,13 @@ class Job {
   // The one way state changes. Answers to calls, this one's or parked ones', are appended to `effects`.
   void Step(const Event& event, Effects* effects);
   // When a Tick is due at the latest; infinite: none.
-  Instant NextWake();
+  Instant NextWake() const;
+
+  // All that decisions read, as bytes; a job made with the same options and data that loads them behaves as this one from
+  // there on. Payload is shared, not copied.
+  Encoded Dump(Payload payload) const;
+  // Into a job that saw no event yet. DATA_LOSS: not a dump; the job is of no use then.
+  absl::Status Load(absl::string_view head, std::vector<PayloadRun> payload);
 
   // Reads. LEASE_LOST: neither `lease` nor another lease of the caller covers a want's owner. `controller`: needs no lease.
   absl::StatusOr<ReadAnswer> Read(const Caller& caller, bool controller, const Id16& lease, const std::vector<Want>& wants) const;
@@ -116,6 +124,7 @@ class Job {
   // What Watch asks before it tells anything. ABORTED FENCED; UNAVAILABLE: not listed.
   absl::Status Known(const Caller& caller) const;
 
+  const std::string& id() const { return options_.id; }
   const Spec& spec() const { return spec_; }
   // Bytes that may be reserved: the quota, or the share of the daemon's memory where that is less.
   uint64_t allowed_bytes() const { return std::min(spec_.quota_bytes, share_bytes_); }
@@ -124,11 +133,18 @@ class Job {
   const Counters& counters() const { return counters_; }
   Phase phase() const { return phase_; }
   int64_t version() const { return version_; }
+  uint32_t queue_incarnation() const { return queue_incarnation_; }
+  Instant now() const { return now_; }  // Of the last event.
+  Space space() const { return space_; }
   const std::map<int64_t, Batch>& batches() const { return batches_; }
+  size_t groups() const { return groups_.size(); }  // Resident.
+  uint64_t stored_bytes() const { return stored_bytes_; }
   // Null: not resident.
   const Group* group(uint64_t ordinal) const;
 
  private:
+  friend struct Access;  // dump.cc
+
   struct Engine {
     int64_t incarnation = 0;
     Loaded loaded;
@@ -262,6 +278,12 @@ class Job {
   WaitEdge MemberEdge(const Group& group, uint32_t member, Instant now) const;
   WaitEdge WorkEdge(const Group& group, uint32_t member, uint32_t task, Instant now) const;
 
+  // job_restart.cc: the daemon came back; the disk of its log.
+  void OnRestarted(const Restarted& input);
+  void LosePayload();
+  void LoseGroup(Group& group);
+  void OnDiskSpace(const DiskSpace& input);
+
   // job_restore.cc: cursors and what a new gang does first.
   absl::StatusOr<RestoreAnswer> OnRestore(const Caller& caller, const Restore& input);
   absl::Status RestoreLost(const Cursor& cursor);  // The queue knows nothing of the job but this.
@@ -278,6 +300,9 @@ class Job {
   // Constant.
   const Options options_;
   Spec spec_;  // max_steps alone may change.
+
+  uint32_t queue_incarnation_;
+  Space space_ = Space::kOk;  // On the disk of the log.
 
   // Who.
   bool set_ = false;

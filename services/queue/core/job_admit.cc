@@ -33,7 +33,7 @@ void Job::OnAdmit(const Event& event, const Admit& input) {
 std::optional<Reply> Job::TryAdmit(const Caller& caller, const Admit& input) {
   if (phase_ >= Phase::kClosed) return Error(absl::StatusCode::kFailedPrecondition, "CLOSED", "the job is closed");
   if (!failure_.ok()) return failure_;
-  if (phase_ != Phase::kOpen || restored_ < 0 || spec_.rows_only) return std::nullopt;
+  if (phase_ != Phase::kOpen || restored_ < 0 || spec_.rows_only || space_ != Space::kOk) return std::nullopt;
   const Engine* engine = Serving(caller);
   if (engine == nullptr) return std::nullopt;
   std::vector<queue::Grant> grants;
@@ -132,7 +132,7 @@ void Job::RemoveIndexes(const Group& group) {
 
 Group& Job::OpenGroup(const RowRef& row, int64_t step, uint32_t size) {
   auto group = std::make_unique<Group>();
-  group->id = {options_.queue_incarnation, next_group_++};
+  group->id = {queue_incarnation_, next_group_++};
   group->row = row;
   group->slot = step;
   group->opened = group->since = now_;

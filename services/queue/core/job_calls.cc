@@ -199,7 +199,7 @@ void Job::OnTick() {
   }
 }
 
-Instant Job::NextWake() {
+Instant Job::NextWake() const {
   Instant next = leases_.NextExpiry();
   if (!delayed_.empty()) next = std::min(next, delayed_.begin()->first);
   if (!overdue_.empty()) next = std::min(next, overdue_.front().first);

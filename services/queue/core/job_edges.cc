@@ -25,6 +25,13 @@ WaitEdge Job::AdmitEdge(const Caller& caller, Instant since) const {
     edge.next = "the trainer starts";
     return edge;
   }
+  if (space_ != Space::kOk) {
+    edge.on = {NodeKind::kStore, "disk", ""};
+    edge.cause = absl::StrCat("the disk of the queue's log is ", space_ == Space::kFull ? "full" : "nearly full");
+    edge.next = "there is room again";
+    edge.hint = "make room on the disk of the queue's --data-dir";
+    return edge;
+  }
   if (Serving(caller) == nullptr) {
     const auto it = engines_.find(caller.worker);
     edge.on = {NodeKind::kVersion, published_ ? published_->str() : "none", published_ ? caller.worker : "trainer"};

@@ -45,6 +45,7 @@ PutAnswer Job::OnPut(const Caller& caller, const Put& input) {
     const absl::Status status = PutRecord(caller, input.records[i], &watermark, &repeat);
     if (!status.ok()) answer.failed.push_back({.record = i, .status = status, .watermark = watermark});
     answer.repeats += repeat;
+    if (status.ok() && !repeat) effects_->stored.push_back(i);
   }
   if (answer.repeats > 0) counters_.repeats["Put"] += answer.repeats;
   return answer;
@@ -128,7 +129,7 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, Group& g
   std::string differs;
   for (const Field& field : record.fields) {
     const auto it = member.fields.find(field.name);
-    const bool equal = it != member.fields.end() && it->second.bytes.view() == field.bytes.view();
+    const bool equal = it != member.fields.end() && it->second.bytes == field.bytes;
     *repeat &= equal;
     if (it != member.fields.end() && !equal) differs = field.name;
   }

@@ -70,7 +70,8 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
     const bool absent = group == nullptr || (want.owner.member && *want.owner.member >= group->members.size());
     const GroupMember* member = absent || !want.owner.member ? nullptr : &group->members[*want.owner.member];
     const bool other = member != nullptr && (member->state == MemberState::kDropped || (want.owner.attempt != 0 && want.owner.attempt != member->attempt));
-    if (absent || other) {
+    const bool lost = !absent && (member != nullptr ? member->lost() : group->prompt.lost());
+    if (absent || other || lost) {
       answer.missing.push_back(want);
       continue;
     }
@@ -105,7 +106,7 @@ bool Job::Holds(const Caller& caller, const Group& group) const {
 }
 
 WatchState Job::watch() const {
-  WatchState state{.trainer = gang_, .version = version_, .end = replay_end_, .phase = phase_};
+  WatchState state{.queue_incarnation = queue_incarnation_, .trainer = gang_, .version = version_, .end = replay_end_, .phase = phase_};
   if (published_) state.published.push_back({.policy = 0, .version = *published_, .verified = true});
   return state;
 }

@@ -38,6 +38,10 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   } else {
     if (!input.checkpoint.empty() && cursor.version > durable_) MakeDurable(cursor.version);
     if (cursor.version < durable_) mode = RestoreMode::kRequeue;
+    const bool lost_payload = std::any_of(batches_.lower_bound(cursor.version), batches_.end(), [&](const auto& batch) {
+      return std::any_of(batch.second.groups.begin(), batch.second.groups.end(), [&](const FrozenGroup& frozen) { return Find(frozen.id)->lost(); });
+    });
+    if (lost_payload) mode = RestoreMode::kRequeue;
     if (mode == RestoreMode::kReplay) fork = next_cut_;
   }
   branch_.Fork(caller.incarnation, fork);
@@ -100,6 +104,10 @@ void Job::GiveBack(const Batch& batch) {
       prompts_.Return(group.row);
       EndMember(group, 0, "lost");
       Erase(group);
+      continue;
+    }
+    if (group.lost()) {
+      LoseGroup(group);
       continue;
     }
     group.state = GroupState::kAccepted;

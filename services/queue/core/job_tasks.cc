@@ -175,7 +175,7 @@ absl::Status Job::PutTask(const Caller& caller, const Record& record, Group& gro
     if (member.state == MemberState::kDropped) return absl::OkStatus();
     for (const Field& field : record.fields) {
       const auto it = member.fields.find(field.name);
-      if (it == member.fields.end() || it->second.bytes.view() != field.bytes.view()) return Conflict(record.owner, "field " + field.name);
+      if (it == member.fields.end() || !(it->second.bytes == field.bytes)) return Conflict(record.owner, "field " + field.name);
     }
     return absl::OkStatus();
   }
@@ -206,7 +206,7 @@ absl::Status Job::PutTask(const Caller& caller, const Record& record, Group& gro
   std::vector<Field> staged = task.staged;
   for (const Field& field : record.fields) {
     const Field* before = Named(staged, field.name);
-    if (before != nullptr && before->bytes.view() != field.bytes.view()) return Conflict(record.owner, "field " + field.name);
+    if (before != nullptr && !(before->bytes == field.bytes)) return Conflict(record.owner, "field " + field.name);
     if (before == nullptr) staged.push_back(field);
   }
   if (record.last) {

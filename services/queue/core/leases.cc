@@ -25,12 +25,23 @@ Id16 LeaseTable::NewId() {
   return id;
 }
 
+void LeaseTable::Index(const Id16& id, const LeaseEntry& entry) {
+  due_.insert(due_.end(), {entry.expires, id});
+  by_worker_[entry.worker].insert(id);
+}
+
+void LeaseTable::SetExpiry(const Id16& id, LeaseEntry& entry, Instant expires) {
+  if (expires == entry.expires) return;
+  due_.erase({entry.expires, id});
+  entry.expires = expires;
+  due_.insert(due_.end(), {expires, id});
+}
+
 Lease LeaseTable::Grant(LeaseEntry entry, Instant now) {
   const Id16 id = NewId();
   entry.granted = now;
   entry.expires = std::min(now + ttl_, entry.limit);
-  due_.push({entry.expires, id});
-  by_worker_[entry.worker].insert(id);
+  Index(id, entry);
   SLUICE_CHECK(live_.emplace(id, std::move(entry)).second);
   return {id, ttl_};
 }
@@ -52,6 +63,7 @@ void LeaseTable::End(const Id16& id, LeaseEnd how) {
   const auto held = by_worker_.find(it->second.worker);
   held->second.erase(id);
   if (held->second.empty()) by_worker_.erase(held);
+  due_.erase({it->second.expires, id});
   live_.erase(it);
   ended_[id] = how;
   ended_order_.push_back(id);
@@ -63,7 +75,14 @@ void LeaseTable::End(const Id16& id, LeaseEnd how) {
 
 void LeaseTable::Renew(const Id16& id, Instant now) {
   const auto it = live_.find(id);
-  if (it != live_.end()) it->second.expires = std::min(now + ttl_, it->second.limit);
+  if (it != live_.end()) SetExpiry(id, it->second, std::min(now + ttl_, it->second.limit));
+}
+
+void LeaseTable::Rearm(Instant now) {
+  for (auto& [id, entry] : live_) {
+    entry.limit = std::max(entry.limit, now + ttl_);
+    SetExpiry(id, entry, now + ttl_);
+  }
 }
 
 std::vector<Id16> LeaseTable::HeldBy(const std::string& worker, int64_t incarnation) const {
@@ -86,25 +105,10 @@ std::vector<Id16> LeaseTable::Of(LeaseKind kind, int64_t incarnation) const {
   return found;
 }
 
-std::vector<Id16> LeaseTable::Expired(Instant now) {
+std::vector<Id16> LeaseTable::Expired(Instant now) const {
   std::vector<Id16> expired;
-  while (!due_.empty() && due_.top().first <= now) {
-    const Id16 id = due_.top().second;
-    due_.pop();
-    const auto it = live_.find(id);
-    if (it == live_.end()) continue;
-    if (it->second.expires > now) {
-      due_.push({it->second.expires, id});
-    } else {
-      expired.push_back(id);
-    }
-  }
+  for (auto it = due_.begin(); it != due_.end() && it->first <= now; ++it) expired.push_back(it->second);
   return expired;
-}
-
-Instant LeaseTable::NextExpiry() {
-  while (!due_.empty() && live_.find(due_.top().second) == live_.end()) due_.pop();
-  return due_.empty() ? absl::InfiniteDuration() : due_.top().first;
 }
 
 }  // namespace sluice::queue

@@ -2,9 +2,8 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <optional>
-#include <queue>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,22 +51,27 @@ class LeaseTable {
   // Leases of `kind` up to `incarnation`, whoever holds them.
   std::vector<Id16> Of(LeaseKind kind, int64_t incarnation) const;
   // Those that have run out, in order of expiry; they are still to be ended.
-  std::vector<Id16> Expired(Instant now);
-  Instant NextExpiry();
+  std::vector<Id16> Expired(Instant now) const;
+  Instant NextExpiry() const { return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first; }
+  // All run anew in full: time in which nobody could renew does not count.
+  void Rearm(Instant now);
 
   Id16 NewId();
   size_t size() const { return live_.size(); }
   const absl::flat_hash_map<Id16, LeaseEntry>& live() const { return live_; }
 
  private:
+  friend struct Access;  // dump.cc
   using Due = std::pair<Instant, Id16>;
+
+  void Index(const Id16& id, const LeaseEntry& entry);
+  void SetExpiry(const Id16& id, LeaseEntry& entry, Instant expires);
 
   const absl::Duration ttl_;
   SplitMix64 random_;
   absl::flat_hash_map<Id16, LeaseEntry> live_;
   absl::flat_hash_map<std::string, absl::flat_hash_set<Id16>> by_worker_;
-  // May lag behind renewals: an entry that comes up early is put back at its true time.
-  std::priority_queue<Due, std::vector<Due>, std::greater<Due>> due_;
+  std::set<Due> due_;
   absl::flat_hash_map<Id16, LeaseEnd> ended_;
   std::deque<Id16> ended_order_;
 };

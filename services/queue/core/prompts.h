@@ -50,6 +50,7 @@ class Prompts {
   void Reset(Progress progress);
 
  private:
+  friend struct Access;  // dump.cc
   uint64_t Permuted(uint32_t source, uint64_t epoch, uint64_t place);
   bool Spent(uint32_t source) const;
 

@@ -31,6 +31,7 @@ class SlotTable {
   const std::map<int64_t, std::set<uint64_t>>& steps() const { return steps_; }
 
  private:
+  friend struct Access;  // dump.cc
   const uint32_t limit_;
   std::map<int64_t, std::set<uint64_t>> steps_;  // No empty sets.
 };

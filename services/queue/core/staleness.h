@@ -19,6 +19,7 @@ class Branch {
   const std::vector<std::pair<int64_t, int64_t>>& forks() const { return forks_; }
 
  private:
+  friend struct Access;  // dump.cc
   std::vector<std::pair<int64_t, int64_t>> forks_;  // Incarnation, fork.
 };
 

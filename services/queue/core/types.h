@@ -40,13 +40,20 @@ struct TrajectoryRef {
   std::string str() const;  // group/member/attempt, for people.
 };
 
-// Immutable bytes that several holders share; they are given back when the last one lets go.
+// Immutable bytes that several holders share; they are given back when the last one lets go. Lost ones (level metadata, after
+// a restart) have a size and a CRC, but no data.
 struct Bytes {
   std::shared_ptr<const char> data;
   uint64_t size = 0;
   uint32_t crc32c = 0;
 
-  absl::string_view view() const { return {data.get(), size}; }
+  absl::string_view view() const { return {data.get(), data == nullptr ? 0 : size}; }
+  bool lost() const { return data == nullptr && size > 0; }
+  // Where either is lost, by size and CRC.
+  bool operator==(const Bytes& other) const {
+    if (size != other.size || crc32c != other.crc32c) return false;
+    return lost() || other.lost() || view() == other.view();
+  }
   static Bytes Copy(absl::string_view text);
 };
 

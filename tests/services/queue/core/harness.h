@@ -14,10 +14,33 @@
 #include "common/base/digest.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "services/queue/core/codec.h"
+#include "services/queue/core/fields.h"
 #include "services/queue/core/job.h"
 
-// Drives a Job as its daemon would: one event after another, each answered or parked, the books checked after every one.
+// Drives a Job as its daemon would: one event after another, each answered or parked, the books checked after every one. A
+// twin gets the same events as the log would bring them back, and is made anew of the job's dump every now and then: what it
+// answers and what it becomes must be the same (I10).
 namespace sluice::queue {
+
+SLUICE_FIELDS(CancelHint, ref, reason, worker)
+SLUICE_FIELDS(Alarm, code, message)
+SLUICE_FIELDS(Effects, answers, cancel, alarms, watch, stored)
+
+template <typename T>
+std::string BytesOf(const T& value) {
+  Writer writer(Payload::kKept);
+  writer(value);
+  return std::move(writer).Finish().head;
+}
+
+// What a log keeps of `encoded`, read back: its payload lies in one piece.
+inline std::vector<PayloadRun> AsRead(const Encoded& encoded) {
+  auto all = std::make_shared<std::string>();
+  for (const Bytes& part : encoded.parts) all->append(part.data.get(), part.size);
+  if (all->empty()) return {};
+  return {{.owner = all, .bytes = *all}};
+}
 
 class Rows : public RowSource {
  public:
@@ -84,8 +107,11 @@ inline Record PieceRecord(const TrajectoryRef& owner, const Id16& lease, Segment
 class Harness {
  public:
   explicit Harness(Spec spec = SmallSpec(), std::vector<uint64_t> rows = {1000}, int64_t queue_incarnation = 1)
-      : spec_(spec), job_({.id = std::string(32, 'a'), .queue_incarnation = static_cast<uint32_t>(queue_incarnation), .seed = 99}, spec,
-                          std::make_shared<Rows>(std::move(rows))) {}
+      : spec_(spec),
+        options_({.id = std::string(32, 'a'), .queue_incarnation = static_cast<uint32_t>(queue_incarnation), .seed = 99}),
+        rows_(std::make_shared<Rows>(std::move(rows))),
+        job_(options_, spec, rows_),
+        twin_(std::make_unique<Job>(options_, spec, rows_)) {}
 
   // The usual beginning: workers listed, trainer restored, version (1, 0) out, rollout r1 holds it.
   void Start() {
@@ -230,12 +256,29 @@ class Harness {
   bool check = true;  // Violations() after every event.
   std::function<void(const Event&)> after;  // Sees each event once it is applied.
   std::vector<Event> events;  // All that was delivered.
+  size_t reload_each = 16;    // Events between two loads of the twin; 0: no twin, for what is not in the events.
 
  private:
+  void DeliverToTwin(const Event& event, const Effects& expected) {
+    const Encoded encoded = EncodeEvent(event, Payload::kKept);
+    const absl::StatusOr<Event> read = DecodeEvent(encoded.head, AsRead(encoded));
+    ASSERT_TRUE(read.ok()) << read.status();
+    Effects effects;
+    twin_->Step(*read, &effects);
+    EXPECT_EQ(BytesOf(effects), BytesOf(expected)) << "a recovered job answers event " << events.size() << " differently";
+    EXPECT_EQ(twin_->NextWake(), job_.NextWake());
+    if (events.size() % reload_each != 0) return;
+    const Encoded dump = job_.Dump(Payload::kKept);
+    EXPECT_TRUE(twin_->Dump(Payload::kKept).head == dump.head) << "a recovered job differs after event " << events.size();
+    twin_ = std::make_unique<Job>(options_, spec_, rows_);
+    ASSERT_TRUE(twin_->Load(dump.head, AsRead(dump)).ok());
+    EXPECT_TRUE(twin_->Dump(Payload::kKept).head == dump.head) << "a dump does not survive its loading, after event " << events.size();
+  }
   void Deliver(Event event) {
     events.push_back(event);
     Effects effects;
     job_.Step(event, &effects);
+    if (reload_each > 0) DeliverToTwin(event, effects);
     for (auto& [call, reply] : effects.answers) {
       EXPECT_FALSE(answers_.contains(call)) << "answered twice";
       answers_.insert_or_assign(call, std::move(reply));
@@ -249,7 +292,10 @@ class Harness {
   }
 
   const Spec spec_;
+  const Job::Options options_;
+  const std::shared_ptr<const RowSource> rows_;
   Job job_;
+  std::unique_ptr<Job> twin_;
   uint64_t calls_ = 0, requests_ = 0, revision_ = 0;
   std::map<uint64_t, Reply> answers_;
 };

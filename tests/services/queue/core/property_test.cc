@@ -363,6 +363,7 @@ class Simulation {
       Effects effects;
       twin.Step(event, &effects);
     }
+    EXPECT_TRUE(twin.Dump(Payload::kKept).head == h_.job().Dump(Payload::kKept).head);
     EXPECT_EQ(twin.ledger().hash, h_.job().ledger().hash);
     EXPECT_EQ(twin.ledger().dropped, h_.job().ledger().dropped);
     EXPECT_EQ(twin.ledger().accepted, h_.job().ledger().accepted);

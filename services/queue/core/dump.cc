@@ -1,0 +1,124 @@
+#include "common/base/status.h"
+#include "services/queue/core/codec.h"
+#include "services/queue/core/fields.h"
+#include "services/queue/core/job.h"
+
+// A job's whole state as bytes. Each class binds all its members by a structured binding, so that one added later and not
+// thought of here does not compile; what a binding names and does not pass on is constant, or made of the rest.
+namespace sluice::queue {
+
+SLUICE_FIELDS(StoredPiece, piece, fields)
+SLUICE_FIELDS(MemberTask, state, id, tries, lease, worker, since, not_before, cause, staged)
+SLUICE_FIELDS(GroupMember, state, granted, attempt, lease, worker, since, log, generated, fields, field_bytes, finish, sealed_by, sealed_at, task_reward, tasks,
+              drop_reason)
+SLUICE_FIELDS(Group, id, state, row, slot, cut_key, opened, since, prompt, members, batch)
+SLUICE_FIELDS(LeaseEntry, kind, group, member, task, batch, worker, incarnation, granted, expires, limit)
+SLUICE_FIELDS(FrozenMember, member, attempt, tokens, trained, masked_count, crc32c, masked, oldest, newest, histogram)
+SLUICE_FIELDS(FrozenGroup, id, row, size, pool, members)
+SLUICE_FIELDS(Batch, k, groups, closed, applied, skipped, crc32c, hash, lease, handed)
+SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, filtered, tokens_dropped, in_flight, in_queue, at_cut, generated, trained,
+              sealed_octile, trained_octile, quarantined, reissued)
+
+// Sees what is private.
+struct Access {
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<Prompts::Progress> auto& progress) {
+    auto& [drawn, again, quarantined] = progress;
+    archive(drawn, again, quarantined);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<Prompts> auto& prompts) {
+    auto& [seed, epochs, reissues, sources, rows, progress, shuffles] = prompts;
+    archive(progress);
+    if (progress.drawn.size() == sources.size()) return;
+    if constexpr (Archive::kReading) archive.Fail();
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<SlotTable> auto& slots) {
+    auto& [limit, steps] = slots;
+    archive(steps);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<Branch> auto& branch) {
+    auto& [forks] = branch;
+    archive(forks);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<TokenLog> auto& log) {
+    auto& [pieces, tokens, bytes, logprob_bytes, crc_tokens, crc_logprobs] = log;
+    archive(pieces, tokens, bytes, logprob_bytes, crc_tokens, crc_logprobs);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<LeaseTable> auto& leases) {
+    auto& [ttl, random, live, by_worker, due, ended, ended_order] = leases;
+    uint64_t state = random.state();
+    archive(state, live);
+    std::vector<std::pair<Id16, LeaseEnd>> ends;
+    for (const Id16& id : ended_order) ends.emplace_back(id, ended.at(id));
+    archive(ends);
+    if constexpr (Archive::kReading) {
+      random = SplitMix64(state);
+      for (const auto& [id, entry] : live) leases.Index(id, entry);
+      for (const auto& [id, how] : ends) {
+        ended.emplace(id, how);
+        ended_order.push_back(id);
+      }
+    }
+  }
+
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<Job::Engine> auto& engine) {
+    auto& [incarnation, loaded, renewed] = engine;
+    archive(incarnation, loaded, renewed);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<Job::Parked> auto& parked) {
+    auto& [call, caller, since, deadline, input] = parked;
+    archive(call, caller, since, deadline, input);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<Job::DeadLetter> auto& letter) {
+    auto& [ref, row, task, worker, cause, at] = letter;
+    archive(ref, row, task, worker, cause, at);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<Job::TaskKey> auto& key) {
+    auto& [group, member, task] = key;
+    archive(group, member, task);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<Job> auto& job) {
+    auto& [options, spec, queue_incarnation, space,                                                                           //
+           set, revision, phase, workers, fence, gang, engines, kept, reward_generation,                                      //
+           version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash,        //
+           prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters,       //
+           overdue, batches, freed_rows, reserved_bytes, stored_bytes,                                                        //
+           ledger, counters, staleness, rejected_in_a_row, unusable, failure, parked, now, effects] = job;
+    archive(spec, queue_incarnation, space);
+    archive(set, revision, phase, workers, fence, gang, engines, kept, reward_generation);
+    archive(version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash);
+    archive(prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters);
+    archive(overdue, batches, freed_rows, reserved_bytes, stored_bytes);
+    archive(ledger, counters, staleness, rejected_in_a_row, unusable, failure, parked, now);
+  }
+};
+
+template <typename Archive, typename T>
+  requires requires(Archive& archive, T& value) { Access::Fields(archive, value); }
+void Fields(Archive& archive, T& value) {
+  Access::Fields(archive, value);
+}
+
+Encoded Job::Dump(Payload payload) const {
+  Writer writer(payload);
+  writer(*this);
+  return std::move(writer).Finish();
+}
+
+absl::Status Job::Load(absl::string_view head, std::vector<PayloadRun> payload) {
+  Reader reader(head, std::move(payload));
+  reader(*this);
+  return reader.Finish();
+}
+
+}  // namespace sluice::queue
