@@ -101,7 +101,7 @@ void CheckTraining(const JobSpec& spec, Problems* problems) {
 
 void CheckQueue(const JobSpec& spec, Problems* problems) {
   problems->Wants("queue.groups_per_step", spec.queue().groups_per_step() > 0);
-  problems->OneOf("queue.keep.durability", spec.queue().keep().durability(), {"memory"});
+  problems->OneOf("queue.keep.durability", spec.queue().keep().durability(), {"memory", "metadata", "full"});
   problems->OneOf("queue.keep.restore", spec.queue().keep().restore(), {"replay"});
   problems->OneOf("queue.admission.statistic", spec.queue().admission().statistic(), {"masked", "strict"});
   problems->OneOf("queue.straggler.policy", spec.queue().straggler().policy(), {"mask", "drop"});
@@ -200,7 +200,10 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue.set_min_trainable(block.straggler().min_trainable());
   queue.set_max_version_span(spec.weights().has_max_version_span() ? spec.weights().max_version_span() : block.max_staleness());
   queue.set_max_steps(spec.limits().max_steps());
-  queue.set_durability(queue::v1::DURABILITY_MEMORY);
+  const std::string& durability = block.keep().durability();
+  queue.set_durability(durability == "full"       ? queue::v1::DURABILITY_FULL
+                       : durability == "metadata" ? queue::v1::DURABILITY_METADATA
+                                                  : queue::v1::DURABILITY_MEMORY);
   queue.set_quota_bytes(block.keep().quota());
   *queue.mutable_lease() = block.keep().lease();
   queue.set_member_tokens(MemberTokens(spec));

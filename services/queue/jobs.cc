@@ -1,9 +1,12 @@
 #include "services/queue/jobs.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/data/dataset.h"
@@ -37,6 +40,17 @@ absl::StatusOr<std::shared_ptr<const RowSource>> ReadSources(const std::string& 
   return sets;
 }
 
+constexpr char kFreedSuffix[] = ".freed";
+
+// A crash in between leaves a name that says what was going on.
+absl::Status RemoveJob(const std::string& data_dir, const std::string& job) {
+  const std::string dir = JobDir(data_dir, job), freed = absl::StrCat(dir, kFreedSuffix);
+  if (!PathExists(dir)) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(wal::FileSystem::Real()->Rename(dir, freed));
+  SLUICE_RETURN_IF_ERROR(SyncDir(JobsDir(data_dir)));
+  return RemoveTree(freed);
+}
+
 absl::Status NotListed(const std::string& job) {
   return ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_LISTED", .retry_after = absl::Milliseconds(100)},
                    absl::StrCat("job ", job, " has not been heard of here yet"));
@@ -49,15 +63,39 @@ JobTable::JobTable(Options options)
 JobTable::~JobTable() { Shut(); }
 
 void JobTable::SetIncarnation(int64_t incarnation) {
-  MutexLock lock(&mu_);
-  incarnation_ = incarnation;
+  std::map<std::string, Recovered> recovered;
+  {
+    MutexLock lock(&mu_);
+    incarnation_ = incarnation;
+    recovered.swap(recovered_);
+  }
+  for (auto& [job, waiting] : recovered) {
+    StoredJob& stored = waiting.stored;
+    // Higher than before, whatever a controller that lost its store says: watchers know a restart by it.
+    const uint32_t now = std::max(static_cast<uint32_t>(incarnation), stored.job->queue_incarnation() + 1);
+    JobRunner::Options options = RunnerOptions(job, stored.header.name, now);
+    options.arena = waiting.arena;
+    const auto runner = std::make_shared<JobRunner>(std::move(options), std::move(stored));
+    runner->Restart(now);
+    Add(job, runner);
+  }
+}
+
+void JobTable::Add(const std::string& job, const std::shared_ptr<JobRunner>& runner) {
+  {
+    MutexLock lock(&mu_);
+    jobs_.emplace(job, runner);
+    wake_ = absl::ZeroDuration();  // The timer asks it when it wants its Tick.
+    timer_.NotifyOne();
+  }
+  if (options_.added) options_.added(runner);
 }
 
 absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Find(const std::string& job) {
   MutexLock lock(&mu_);
-  const auto it = jobs_.find(job);
-  if (it == jobs_.end()) return NotListed(job);
-  return it->second;
+  if (const auto it = jobs_.find(job); it != jobs_.end()) return it->second;
+  if (const auto it = refused_.find(job); it != refused_.end()) return it->second;
+  return NotListed(job);
 }
 
 std::vector<std::shared_ptr<JobRunner>> JobTable::All() {
@@ -87,52 +125,91 @@ void JobTable::SetJob(const std::string& job, const std::string& name, const Cal
 
 // On the load thread. A second SetJob of the same job may have come before this one.
 void JobTable::Load(const std::string& job, const std::string& name, const Caller& caller, queue::SetJob input, JobRunner::Done done) {
-  if (const auto found = Find(job); found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
-  if (input.phase == Phase::kFreed) return done(SetJobAnswer{.repeat = true});  // Gone before.
+  const auto found = Find(job);
+  if (found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
   int64_t incarnation = 0;
   {
     MutexLock lock(&mu_);
     incarnation = incarnation_;
+    if (input.phase == Phase::kFreed) refused_.erase(job);
   }
   if (incarnation == 0) {
     return done(ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_REGISTERED", .retry_after = absl::Milliseconds(50)},
                           "the queue has not been told its incarnation yet"));
   }
-  if (absl::Status status = Job::Check(input.spec); !status.ok()) return done(std::move(status));
-  if (absl::Status status = CheckMemory(input.spec); !status.ok()) return done(std::move(status));
-  absl::StatusOr<std::shared_ptr<const RowSource>> rows = ReadSources(name, input.spec);
-  if (!rows.ok()) return done(rows.status());
-  JobRunner::Options options{.job = {.id = job, .queue_incarnation = static_cast<uint32_t>(incarnation)}, .name = name.empty() ? job : name, .clock = options_.clock};
-  std::memcpy(&options.job.seed, RandomId16().data(), sizeof(options.job.seed));
-  if (options_.books) {
-    options.books = [this, job, incarnation](std::shared_ptr<const BookEntry> entry) { options_.books(job, incarnation, std::move(entry)); };
+  if (input.phase == Phase::kFreed) {  // Gone before, or never brought back.
+    absl::Status removed = options_.data_dir.empty() ? absl::OkStatus() : RemoveJob(options_.data_dir, job);
+    return removed.ok() ? done(SetJobAnswer{.repeat = true}) : done(std::move(removed));
   }
-  options.wake = [this](Instant when) {
+  if (!absl::IsUnavailable(found.status())) return done(found.status());
+  absl::StatusOr<std::shared_ptr<JobRunner>> runner = Make(job, name, input.spec, incarnation);
+  if (!runner.ok()) return done(runner.status());
+  Add(job, *runner);
+  Rebalance();
+  log::Info("job_set", {{"job_id", (*runner)->name()}, {"job", job}});
+  Forward(*runner, job, caller, std::move(input), std::move(done));
+}
+
+JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::string& name, int64_t incarnation) {
+  JobRunner::Options options{.name = name.empty() ? job : name, .clock = options_.clock, .snapshot_bytes = options_.snapshot_bytes};
+  options.wake = [this](absl::Duration when) {
     MutexLock lock(&mu_);
     if (when >= wake_) return;
     wake_ = when;
     timer_.NotifyOne();
   };
-  std::shared_ptr<JobRunner> runner;
-  {
-    MutexLock lock(&mu_);
-    runner = std::make_shared<JobRunner>(std::move(options), input.spec, *std::move(rows));
-    jobs_.emplace(job, runner);
+  if (options_.books) {
+    options.books = [this, job, incarnation](std::shared_ptr<const BookEntry> entry) { options_.books(job, incarnation, std::move(entry)); };
   }
-  Rebalance();
-  log::Info("job_set", {{"job_id", runner->name()}, {"job", job}});
-  if (options_.added) options_.added(runner);
-  Forward(runner, job, caller, std::move(input), std::move(done));
+  options.fatal = [this, job](const absl::Status& why) {
+    if (options_.fatal) return options_.fatal(why);
+    log::Error("log_failed", {{"job", job}, {"message", why.message()}});
+    std::_Exit(1);  // At once: what was not synced must not be answered, nor written once more.
+  };
+  return options;
+}
+
+absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job, const std::string& name, const Spec& spec, int64_t incarnation) {
+  SLUICE_RETURN_IF_ERROR(Job::Check(spec));
+  SLUICE_RETURN_IF_ERROR(CheckMemory(spec));
+  if (spec.durability != Durability::kMemory && options_.data_dir.empty()) {
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.reason = "NO_DATA_DIR", .catalogue = "SLUICE-QUEUE-0007", .hint = "start sluice-queue with --data-dir DIR, or set queue.keep.durability to memory"},
+                     absl::StrCat("queue.keep.durability: ", spec.durability == Durability::kFull ? "full" : "metadata", " needs a queue with a data directory"));
+  }
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows, ReadSources(name, spec));
+  JobHeader header{.job = job, .name = name, .queue_incarnation = static_cast<uint32_t>(incarnation), .spec = spec};
+  std::memcpy(&header.seed, RandomId16().data(), sizeof(header.seed));
+  JobRunner::Options options = RunnerOptions(job, name, incarnation);
+  if (spec.durability == Durability::kMemory) {
+    options.job = header.options();
+    return std::make_shared<JobRunner>(std::move(options), spec, std::move(rows));
+  }
+  for (uint32_t s = 0; s < spec.sources.size(); ++s) header.sources.push_back(DigestOf(*rows, s));
+  SLUICE_ASSIGN_OR_RETURN(StoredJob stored, CreateJob(options_.log, JobDir(options_.data_dir, job), std::move(header), std::move(rows)));
+  return std::make_shared<JobRunner>(std::move(options), std::move(stored));
 }
 
 void JobTable::Forward(const std::shared_ptr<JobRunner>& runner, const std::string& job, const Caller& caller, queue::SetJob input, JobRunner::Done done) {
   const bool freed = input.phase == Phase::kFreed;
-  runner->Run(caller, std::move(input), [this, freed, job, done = std::move(done)](Reply reply) {
-    if (freed && std::holds_alternative<SetJobAnswer>(reply)) Remove(job);
-    done(std::move(reply));
+  runner->Run(caller, std::move(input), [this, freed, job, done = std::move(done)](Reply reply) mutable {
+    if (!freed || !std::holds_alternative<SetJobAnswer>(reply)) return done(std::move(reply));
+    {  // Not here: this may be the thread of the log that is to be closed.
+      MutexLock lock(&mu_);
+      if (!shut_) {
+        loads_.push_back([this, job, done = std::move(done), reply = std::move(reply)]() mutable {
+          Remove(job);
+          done(std::move(reply));
+        });
+        load_.NotifyOne();
+        return;
+      }
+    }
+    done(std::move(reply));  // The next start removes it.
   });
 }
 
+// On the load thread.
 void JobTable::Remove(const std::string& job) {
   std::shared_ptr<JobRunner> runner;
   {
@@ -145,8 +222,13 @@ void JobTable::Remove(const std::string& job) {
   }
   if (options_.removed) options_.removed(runner);
   runner->Shut(NotListed(job));
+  if (!options_.data_dir.empty()) {
+    if (absl::Status removed = RemoveJob(options_.data_dir, job); !removed.ok()) log::Warning("job_not_removed", {{"job", job}, {"message", removed.message()}});
+  }
   log::Info("job_freed", {{"job_id", runner->name()}, {"job", job}});
 }
+
+// Memory. -------------------------------------------------------------------------------------------------------------
 
 namespace {
 MemoryClaim ClaimOf(JobRunner& runner) {
@@ -183,6 +265,69 @@ void JobTable::Rebalance() {
     }
     jobs[i].second->SetMemoryShare(shares[i]);
   }
+}
+
+// Recovery. -----------------------------------------------------------------------------------------------------------
+
+absl::Status JobTable::Recover() {
+  if (options_.data_dir.empty()) return absl::OkStatus();
+  const std::string dir = JobsDir(options_.data_dir);
+  SLUICE_RETURN_IF_ERROR(MakeDirs(dir));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
+  for (const std::string& name : names) {
+    if (absl::EndsWith(name, kFreedSuffix)) {
+      SLUICE_RETURN_IF_ERROR(RemoveTree(absl::StrCat(dir, "/", name)));
+      continue;
+    }
+    const auto arena = std::make_shared<Arena>();
+    absl::StatusOr<StoredJob> stored = RecoverOne(name, arena.get());
+    if (!stored.ok()) log::Error("job_refused", {{"job", name}, {"message", stored.status().message()}, {"hint", DetailOf(stored.status()).hint}});
+    MutexLock lock(&mu_);
+    if (!stored.ok()) {
+      refused_.emplace(name, Annotate(stored.status(), absl::StrCat("job ", name, " cannot go on")));
+    } else if (stored->job != nullptr) {
+      recovered_.emplace(name, Recovered{*std::move(stored), arena});
+    }
+  }
+  int64_t incarnation = 0;
+  {
+    MutexLock lock(&mu_);
+    incarnation = incarnation_;
+  }
+  if (incarnation > 0) SetIncarnation(incarnation);
+  return absl::OkStatus();
+}
+
+// Without job: nothing was there to bring back.
+absl::StatusOr<StoredJob> JobTable::RecoverOne(const std::string& job, Arena* arena) {
+  const absl::Duration start = options_.clock->Monotonic();
+  const std::string dir = JobDir(options_.data_dir, job);
+  const auto rows = [](const JobHeader& header) -> absl::StatusOr<std::shared_ptr<const RowSource>> {
+    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows, ReadSources(header.name, header.spec));
+    for (uint32_t s = 0; s < header.sources.size(); ++s) {
+      if (DigestOf(*rows, s) == header.sources[s]) continue;
+      const SourceSpec& source = header.spec.sources[s];
+      return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                       {.reason = "DATA_CHANGED", .catalogue = "SLUICE-QUEUE-0008", .hint = "put the file back as it was and restart the queue, or delete the job"},
+                       absl::StrCat("data.train ", source.name, ": ", source.path, " holds other rows than when the job began"));
+    }
+    return rows;
+  };
+  SLUICE_ASSIGN_OR_RETURN(StoredJob stored, OpenJob(options_.log, dir, rows, [arena](uint64_t bytes) { return arena->Allocate(bytes); }));
+  if (stored.job == nullptr || stored.job->phase() == Phase::kFreed) {
+    stored.log.reset();
+    SLUICE_RETURN_IF_ERROR(RemoveJob(options_.data_dir, job));
+    return StoredJob();
+  }
+  log::Info("job_recovered", {{"job_id", stored.header.name},
+                              {"job", job},
+                              {"snapshot_bytes", stored.found.snapshot_bytes},
+                              {"log_bytes", stored.found.bytes},
+                              {"events", stored.events},
+                              {"step", stored.job->version()},
+                              {"seconds", absl::ToDoubleSeconds(options_.clock->Monotonic() - start)}});
+  for (const std::string& remark : stored.found.remarks) log::Warning("job_log", {{"job", job}, {"message", remark}});
+  return stored;
 }
 
 void JobTable::LoadLoop() {

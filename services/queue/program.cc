@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/daemon/admin_service.h"
@@ -45,6 +46,19 @@ absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& hos
   return mirror;
 }
 
+// Of a queue without controller: counted in the data directory, one more at each start.
+absl::StatusOr<int64_t> NextIncarnation(const std::string& data_dir) {
+  if (data_dir.empty()) return 1;
+  const std::string path = absl::StrCat(data_dir, "/incarnation");
+  int64_t incarnation = 0;
+  if (PathExists(path)) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 64));
+    if (!absl::SimpleAtoi(text, &incarnation) || incarnation < 0) return absl::DataLossError(absl::StrCat(path, " holds no number"));
+  }
+  SLUICE_RETURN_IF_ERROR(WriteFileAtomic(path, absl::StrCat(++incarnation)));
+  return incarnation;
+}
+
 std::function<void(const std::string&, uint64_t, std::shared_ptr<const BookEntry>)> NoteIn(const std::shared_ptr<LedgerMirror>& mirror) {
   if (mirror == nullptr) return nullptr;
   return [mirror](const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry) { mirror->Note(job, incarnation, std::move(entry)); };
@@ -72,7 +86,8 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
       lock_(std::move(lock)),
       metrics_(std::make_shared<Metrics>(host.metrics)),
       mirror_(std::move(mirror)),
-      jobs_({.incarnation = host.flags->controller.empty() ? 1 : 0,
+      jobs_({.incarnation = 0,
+             .data_dir = host.flags->data_dir,
              .memory_bytes = host.flags->memory_bytes,
              .added = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); },
              .removed = [metrics = metrics_, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
@@ -96,7 +111,14 @@ QueueProgram::~QueueProgram() {
 std::vector<grpc::Service*> QueueProgram::services() { return {server_.service(), admin_.get()}; }
 
 absl::Status QueueProgram::Start(const std::string& address, const std::string& ops) {
-  if (host_.flags->controller.empty()) return absl::OkStatus();  // Jobs come by SetJob; whoever sends it is the controller.
+  SLUICE_RETURN_IF_ERROR(jobs_.Recover());
+  if (host_.flags->controller.empty()) {  // Jobs come by SetJob; whoever sends it is the controller.
+    SLUICE_ASSIGN_OR_RETURN(const int64_t incarnation, NextIncarnation(host_.flags->data_dir));
+    jobs_.SetIncarnation(incarnation);
+    recovered_ = true;
+    return absl::OkStatus();
+  }
+  recovered_ = true;
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kQueue,
@@ -111,6 +133,7 @@ absl::Status QueueProgram::Start(const std::string& address, const std::string& 
 }
 
 absl::Status QueueProgram::Ready() {
+  if (!recovered_) return absl::UnavailableError("bringing back the jobs of the data directory");
   if (host_.flags->controller.empty() || (link_ != nullptr && link_->incarnation() > 0)) return absl::OkStatus();
   return absl::UnavailableError("not registered with the controller yet");
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -14,7 +15,7 @@
 
 namespace sluice::queue {
 
-// sluice-queue: the jobs that the controller sets, served from memory.
+// sluice-queue: the jobs that the controller sets; those of level metadata and full come back from the data directory.
 class QueueProgram : public daemon::Program {
  public:
   static std::vector<daemon::About::Flag> Flags();
@@ -35,6 +36,7 @@ class QueueProgram : public daemon::Program {
   const std::shared_ptr<Metrics> metrics_;  // The registry keeps a share.
   const std::shared_ptr<LedgerMirror> mirror_;  // Null: none asked for. The registry keeps a share.
   JobTable jobs_;
+  std::atomic<bool> recovered_ = false;
   QueueServer server_;
   const std::unique_ptr<grpc::Service> admin_;
   std::unique_ptr<daemon::ControllerLink> link_;

@@ -1,81 +1,203 @@
 #include "services/queue/runner.h"
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 
 namespace sluice::queue {
 namespace {
-#ifdef SLUICE_FAILPOINTS
 // Calls that a fault test may want the daemon to die or fail around.
 const char* FailpointName(const Input& input) {
-  static constexpr const char* kNames[] = {"set_job", "admit",  "put",     "seal",    "drop", "lease_tasks", "renew", "release",
-                                           "acquire", "apply",  "advance", "durable", "restore", nullptr, nullptr, nullptr, nullptr, nullptr};
-  return kNames[input.index()];
+  static constexpr const char* kNames[] = {"set_job", "admit", "put",   "seal",    "drop",    "lease_tasks", "renew",
+                                           "release", "acquire", "apply", "advance", "durable", "restore"};
+  return input.index() < std::size(kNames) ? kNames[input.index()] : nullptr;
 }
+
+absl::Status Fail(const char* call, const char* where) {
+#ifdef SLUICE_FAILPOINTS
+  if (call != nullptr) return HitFailpoint(absl::StrCat("queue.", call, ".", where));
 #endif
+  return absl::OkStatus();
+}
 }  // namespace
 
 JobRunner::JobRunner(Options options, Spec spec, std::shared_ptr<const RowSource> rows)
     : options_(std::move(options)),
+      id_(options_.job.id),
       arena_(options_.arena != nullptr ? options_.arena : std::make_shared<Arena>()),
       sampling_(spec.sampling),
-      job_(options_.job, std::move(spec), std::move(rows)),
-      books_(job_) {
-  if (options_.books) options_.books(std::make_shared<BookEntry>(BooksOf(job_)));
+      job_(std::make_unique<Job>(options_.job, std::move(spec), std::move(rows))),
+      books_(*job_) {
+  if (options_.books) options_.books(std::make_shared<BookEntry>(BooksOf(*job_)));
 }
 
+JobRunner::JobRunner(Options options, StoredJob stored)
+    : options_(std::move(options)),
+      id_(stored.header.job),
+      arena_(options_.arena != nullptr ? options_.arena : std::make_shared<Arena>()),
+      header_(std::move(stored.header)),
+      sampling_(stored.job->spec().sampling),
+      payload_(stored.job->spec().durability == Durability::kMetadata ? Payload::kLeftOut : Payload::kKept),
+      job_(std::move(stored.job)),
+      log_(std::move(stored.log)),
+      offset_(job_->ledger().event == 0 ? absl::ZeroDuration() : job_->now() - options_.clock->Monotonic()),
+      books_(*job_) {
+  if (options_.books) options_.books(std::make_shared<BookEntry>(BooksOf(*job_)));
+  log_->Start({.on_durable = [this](wal::Position durable) { Release(durable); },
+               .on_fatal =
+                   [this](const absl::Status& why) {
+                     if (options_.fatal) options_.fatal(why);
+                   },
+               .on_space = [this](wal::Space space) { SetSpace(space); }});
+}
+
+JobRunner::~JobRunner() { Shut(absl::CancelledError("the job is gone")); }
+
+// Events. -------------------------------------------------------------------------------------------------------------
+
 void JobRunner::Apply(Event event, Finished* finished) {
-  event.now = options_.clock->Monotonic();
-  if (options_.journal) options_.journal(event);
+  event.now = JobTime();
+  const bool put = std::holds_alternative<Put>(event.input);
+  if (put && job_->space() == Space::kFull) std::get<Put>(event.input).records.clear();  // Refused whatever they are; the log has no room for them.
+  const bool log_after = put && payload_ == Payload::kLeftOut;  // What it leaves out cannot be judged again.
+  if (log_ != nullptr && !log_after) appended_ = log_->Append(EventRecord(event, payload_));
   Effects effects;
-  job_.Step(event, &effects);
-  if (options_.books) {
-    if (std::shared_ptr<const BookEntry> entry = books_.Changed(event, job_); entry != nullptr) options_.books(std::move(entry));
-  }
+  job_->Step(event, &effects);
+  if (log_ != nullptr && log_after) LogStored(event, effects.stored);
+
+  Output output{.position = appended_};
+  if (options_.books) output.book = books_.Changed(event, *job_);
   for (auto& [call, reply] : effects.answers) {
     const auto it = waiting_.find(call);
     if (it == waiting_.end()) continue;
-    finished->emplace_back(std::move(it->second), std::move(reply));
+    output.answers.push_back({std::move(it->second.first), std::move(reply), it->second.second});
     waiting_.erase(it);
   }
   for (const Alarm& alarm : effects.alarms) log::Warning("alarm", {{"job_id", options_.name}, {"code", alarm.code}, {"message", alarm.message}});
   if (effects.watch || !effects.cancel.empty() || !effects.alarms.empty()) {
-    WatchUpdate update{.sequence = ++sequence_, .cancel = std::move(effects.cancel), .alarms = std::move(effects.alarms)};
-    if (effects.watch) update.state = job_.watch();
-    for (const auto& [id, told] : watchers_) told(update);
+    output.update = {.sequence = ++sequence_, .cancel = std::move(effects.cancel), .alarms = std::move(effects.alarms)};
+    if (effects.watch) output.update->state = job_->watch();
   }
-  const Instant next = job_.NextWake();
-  if (next < announced_ && options_.wake) options_.wake(next);
+  Emit(std::move(output), finished);
+  const Instant next = job_->NextWake();
+  if (next < announced_ && options_.wake) options_.wake(next - offset_);
   announced_ = next;
+  MaybeSnapshot();
+}
+
+// Level metadata: of a Put the records that are stored, without their payload.
+void JobRunner::LogStored(const Event& put, const std::vector<uint32_t>& stored) {
+  Event reduced{.now = put.now, .call = put.call, .caller = put.caller};
+  Put& records = reduced.input.emplace<Put>();
+  for (uint32_t place : stored) records.records.push_back(std::get<Put>(put.input).records[place]);
+  appended_ = log_->Append(EventRecord(reduced, payload_));
+}
+
+void JobRunner::Emit(Output output, Finished* finished) {
+  if (output.answers.empty() && !output.update && output.book == nullptr) return;
+  if (log_ == nullptr) return GiveOut(std::move(output), finished);
+  held_.push_back(std::move(output));
+}
+
+void JobRunner::GiveOut(Output output, Finished* finished) {
+  if (output.book != nullptr) options_.books(std::move(output.book));
+  if (output.new_watcher != 0) {
+    const auto it = watchers_.find(output.new_watcher);
+    if (it == watchers_.end()) return;  // It left meanwhile.
+    it->second.begun = true;
+    it->second.told(*output.update);
+    return;
+  }
+  if (output.update) {
+    for (const auto& [id, watcher] : watchers_) {
+      if (watcher.begun) watcher.told(*output.update);
+    }
+  }
+  std::move(output.answers.begin(), output.answers.end(), std::back_inserter(*finished));
+}
+
+// On the log's thread.
+void JobRunner::Release(wal::Position durable) {
+  Finished finished;
+  {
+    MutexLock lock(&mu_);
+    while (!held_.empty() && held_.front().position <= durable) {
+      GiveOut(std::move(held_.front()), &finished);
+      held_.pop_front();
+    }
+  }
+  Settle(std::move(finished));
 }
 
 void JobRunner::Settle(Finished finished) {
-  for (auto& [done, reply] : finished) done(std::move(reply));
+  for (Answer& answer : finished) {
+    (void)Fail(answer.call, "after");
+    answer.done(std::move(answer.reply));
+  }
 }
 
-uint64_t JobRunner::Run(const Caller& caller, Input input, Done done) {
-#ifdef SLUICE_FAILPOINTS
-  const char* name = FailpointName(input);
-  if (name != nullptr) {
-    if (absl::Status hit = HitFailpoint(std::string("queue.") + name + ".before"); !hit.ok()) return done(std::move(hit)), 0;
+// Snapshots. ----------------------------------------------------------------------------------------------------------
+
+void JobRunner::MaybeSnapshot() {
+  if (log_ == nullptr || snapshotting_) return;
+  const uint64_t since = log_->BytesSinceSnapshot();
+  if (since < snapshot_at_ || since <= std::max(options_.snapshot_bytes, 2 * job_->stored_bytes())) return;
+  TakeSnapshot();
+}
+
+bool JobRunner::TakeSnapshot() {
+  snapshotting_ = log_->Snapshot(Snapshot(header_, job_->Dump(payload_)), [this](const absl::Status& done) {
+    MutexLock lock(&mu_);
+    snapshotting_ = false;
+    snapshot_at_ = done.ok() ? 0 : log_->BytesSinceSnapshot() + options_.snapshot_bytes;
+    if (!done.ok()) log::Warning("snapshot_failed", {{"job_id", options_.name}, {"message", done.message()}});
+    snapshotted_.NotifyAll();
+  });
+  return snapshotting_;
+}
+
+void JobRunner::CloseLog(const absl::Status& why) {
+  {
+    // A disk without room may stay so for ever: then the log is all there is.
+    MutexLock lock(&mu_);
+    const auto wait = [&] {
+      while (snapshotting_ && log_->space() != wal::Space::kFull) snapshotted_.WaitFor(&mu_, absl::Seconds(1));
+    };
+    wait();
+    if (!snapshotting_ && job_->phase() != Phase::kFreed && log_->BytesSinceSnapshot() > 0 && TakeSnapshot()) wait();
   }
-#endif
+  log_->Close();
+  Finished finished;
+  {
+    MutexLock lock(&mu_);
+    for (Output& output : held_) {  // The log failed, or the disk is full: nobody knows whether it is durable.
+      for (Answer& answer : output.answers) finished.push_back({std::move(answer.done), why});
+    }
+    held_.clear();
+  }
+  Settle(std::move(finished));
+}
+
+// Calls. --------------------------------------------------------------------------------------------------------------
+
+uint64_t JobRunner::Run(const Caller& caller, Input input, Done done) {
+  const char* const name = FailpointName(input);
+  if (absl::Status hit = Fail(name, "before"); !hit.ok()) return done(std::move(hit)), 0;
   Finished finished;
   uint64_t call = 0;
   {
     MutexLock lock(&mu_);
     if (shut_.ok()) {
       call = next_call_++;
-      waiting_.emplace(call, std::move(done));
+      waiting_.emplace(call, std::make_pair(std::move(done), name));
       Apply({.call = call, .caller = caller, .input = std::move(input)}, &finished);
     } else {
-      finished.emplace_back(std::move(done), shut_);
+      finished.push_back({std::move(done), shut_});
     }
   }
-#ifdef SLUICE_FAILPOINTS
-  if (name != nullptr) (void)HitFailpoint(std::string("queue.") + name + ".after");
-#endif
   Settle(std::move(finished));
   return call;
 }
@@ -84,7 +206,7 @@ void JobRunner::Forget(uint64_t call) {
   Finished finished;
   {
     MutexLock lock(&mu_);
-    if (waiting_.erase(call) == 0) return;
+    if (waiting_.erase(call) == 0 || !shut_.ok()) return;
     Apply({.call = call, .input = queue::Forget{}}, &finished);
   }
   Settle(std::move(finished));
@@ -94,6 +216,7 @@ void JobRunner::Tick() {
   Finished finished;
   {
     MutexLock lock(&mu_);
+    if (!shut_.ok()) return;
     announced_ = absl::InfiniteDuration();
     Apply({.input = queue::Tick{}}, &finished);
   }
@@ -110,27 +233,63 @@ void JobRunner::SetMemoryShare(uint64_t bytes) {
   Settle(std::move(finished));
 }
 
-Instant JobRunner::NextWake() {
-  MutexLock lock(&mu_);
-  return announced_ = job_.NextWake();
-}
-
-void JobRunner::Shut(const absl::Status& why) {
+void JobRunner::Restart(uint32_t incarnation) {
   Finished finished;
   {
     MutexLock lock(&mu_);
-    shut_ = why;
-    for (auto& [call, done] : waiting_) finished.emplace_back(std::move(done), why);
-    waiting_.clear();
+    if (!shut_.ok()) return;
+    Apply({.input = Restarted{incarnation}}, &finished);
   }
   Settle(std::move(finished));
 }
 
+// On the log's thread.
+void JobRunner::SetSpace(wal::Space space) {
+  static constexpr const char* kNames[] = {"ok", "low", "full"};
+  log::Warning("disk_space", {{"job_id", options_.name}, {"space", kNames[static_cast<int>(space)]}});
+  Finished finished;
+  {
+    MutexLock lock(&mu_);
+    if (!shut_.ok()) return;
+    Apply({.input = DiskSpace{static_cast<Space>(space)}}, &finished);
+  }
+  Settle(std::move(finished));
+}
+
+absl::Duration JobRunner::NextWake() {
+  MutexLock lock(&mu_);
+  announced_ = job_->NextWake();
+  return announced_ - offset_;
+}
+
+void JobRunner::Shut(const absl::Status& why) {
+  Finished finished;
+  bool close = false;
+  {
+    MutexLock lock(&mu_);
+    if (shut_.ok()) shut_ = why;
+    close = log_ != nullptr && !closing_;
+    closing_ = true;
+    for (auto& [call, waiting] : waiting_) finished.push_back({std::move(waiting.first), why});
+    waiting_.clear();
+  }
+  Settle(std::move(finished));
+  if (close) CloseLog(why);
+}
+
+// Watching. -----------------------------------------------------------------------------------------------------------
+
 uint64_t JobRunner::AddWatcher(std::function<void(const WatchUpdate&)> told) {
+  Finished none;
   MutexLock lock(&mu_);
   const uint64_t id = ++sequence_;
-  told({.sequence = id, .state = job_.watch()});
-  watchers_.emplace(id, std::move(told));
+  watchers_.emplace(id, Watcher{.told = std::move(told)});
+  Output first{.position = appended_, .update = WatchUpdate{.sequence = id, .state = job_->watch()}, .new_watcher = id};
+  if (held_.empty()) {
+    GiveOut(std::move(first), &none);  // All that the state comes from is out.
+  } else {
+    held_.push_back(std::move(first));
+  }
   return id;
 }
 

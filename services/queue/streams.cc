@@ -14,12 +14,20 @@ constexpr size_t kAimHeaderBytes = 128 << 10;
 }  // namespace
 
 void PutStream::Received(grpc::ByteBuffer& message) {
-  const absl::StatusOr<v1::PutAck> ack = Store(message);
-  if (!ack.ok()) return End(ack.status());
-  Send(rpc::ToBuffer(*ack));
+  if (absl::Status status = Store(message); !status.ok()) End(status);
 }
 
-absl::StatusOr<v1::PutAck> PutStream::Store(const grpc::ByteBuffer& message) {
+void PutStream::ReadsDone() {
+  bool end = false;
+  {
+    MutexLock lock(&mu_);
+    reads_done_ = true;
+    end = stored_ == 0;
+  }
+  if (end) End(absl::OkStatus());
+}
+
+absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
   rpc::Frame frame;
   v1::PutHeader header;
   SLUICE_RETURN_IF_ERROR(rpc::DecodeFrame(message, &frame));
@@ -30,22 +38,27 @@ absl::StatusOr<v1::PutAck> PutStream::Store(const grpc::ByteBuffer& message) {
     caller_ = std::move(from.caller);
   }
   SLUICE_ASSIGN_OR_RETURN(PutBatch batch, ReadRecords(header, frame, runner_->arena()));
-  std::vector<Failed> failed = std::move(batch.failed);
-  absl::Status status;
-  runner_->Run(caller_, Put{std::move(batch.records)}, [&](Reply reply) {
-    if (const auto* error = std::get_if<absl::Status>(&reply)) {
-      status = *error;
-      return;
-    }
-    for (Failed& refused : std::get<PutAnswer>(reply).failed) {
-      refused.record = batch.places[refused.record];
-      failed.push_back(std::move(refused));
-    }
-  });
-  SLUICE_RETURN_IF_ERROR(status);
+  {
+    MutexLock lock(&mu_);
+    ++stored_;
+  }
+  runner_->Run(caller_, Put{std::move(batch.records)},
+               [self = shared_from_this(), seq = header.seq(), places = std::move(batch.places), failed = std::move(batch.failed)](Reply reply) mutable {
+                 self->Stored(seq, places, std::move(failed), std::move(reply));
+               });
+  return absl::OkStatus();
+}
+
+// In the order of the messages: a job's answers go out in the order of its events.
+void PutStream::Stored(uint64_t seq, const std::vector<uint32_t>& places, std::vector<Failed> failed, Reply reply) {
+  if (const auto* error = std::get_if<absl::Status>(&reply)) return End(*error);
+  for (Failed& refused : std::get<PutAnswer>(reply).failed) {
+    refused.record = places[refused.record];
+    failed.push_back(std::move(refused));
+  }
   std::sort(failed.begin(), failed.end(), [](const Failed& a, const Failed& b) { return a.record < b.record; });
   v1::PutAck ack;
-  ack.set_seq(header.seq());
+  ack.set_seq(seq);
   for (const Failed& refused : failed) {
     v1::Failed& to = *ack.add_failed();
     to.set_record(refused.record);
@@ -53,7 +66,13 @@ absl::StatusOr<v1::PutAck> PutStream::Store(const grpc::ByteBuffer& message) {
     to.set_reason(ReasonOf(refused.status));
     to.set_watermark(refused.watermark);
   }
-  return ack;
+  Send(rpc::ToBuffer(ack));
+  bool end = false;
+  {
+    MutexLock lock(&mu_);
+    end = --stored_ == 0 && reads_done_;
+  }
+  if (end) End(absl::OkStatus());
 }
 
 absl::StatusOr<std::deque<grpc::ByteBuffer>> ReadFrames(JobTable* jobs, const v1::GetRequest& request) {
@@ -114,6 +133,7 @@ void WatchStream::Follow(const std::shared_ptr<WatchStream>& stream, std::shared
 void WatchStream::Take(const WatchUpdate& update) {
   MutexLock lock(&mu_);
   if (update.state) {
+    queue_incarnation_ = update.state->queue_incarnation;
     next_.set_trainer(update.state->trainer);
     next_.set_version(update.state->version);
     next_.set_end(update.state->end);
@@ -137,7 +157,7 @@ void WatchStream::Take(const WatchUpdate& update) {
     news = true;
   }
   if (!news) return;
-  next_.set_queue_incarnation(runner_->queue_incarnation());
+  next_.set_queue_incarnation(queue_incarnation_);
   news_ = true;
   if (pending() == 0) Flush();
 }

@@ -14,18 +14,23 @@
 // The streaming calls.
 namespace sluice::queue {
 
-// Put: one message after the other is stored and acknowledged.
-class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer> {
+// Put: one message after the other is stored, and acknowledged once it is durable.
+class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, public std::enable_shared_from_this<PutStream> {
  public:
   explicit PutStream(JobTable* jobs) : jobs_(jobs) {}
 
  private:
   void Received(grpc::ByteBuffer& message) override;
-  absl::StatusOr<v1::PutAck> Store(const grpc::ByteBuffer& message);
+  void ReadsDone() override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Store(const grpc::ByteBuffer& message);
+  void Stored(uint64_t seq, const std::vector<uint32_t>& places, std::vector<Failed> failed, Reply reply) ABSL_LOCKS_EXCLUDED(mu_);
 
   JobTable* const jobs_;
   std::shared_ptr<JobRunner> runner_;  // From the first message on.
   Caller caller_;
+  Mutex mu_;
+  int stored_ ABSL_GUARDED_BY(mu_) = 0;  // Messages without an answer yet.
+  bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 // Get: frames made up front, of shared memory.
@@ -48,6 +53,7 @@ class WatchStream : public rpc::WriteStream<v1::WatchResponse> {
 
   std::shared_ptr<JobRunner> runner_;
   Caller caller_;
+  uint32_t queue_incarnation_ = 0;
   uint64_t watcher_ = 0;
   std::function<void()> closed_;
   Mutex mu_;

@@ -92,13 +92,13 @@ struct Access {
            set, revision, phase, workers, fence, gang, engines, kept, reward_generation,                                      //
            version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash,        //
            prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters,       //
-           overdue, batches, freed_rows, reserved_bytes, stored_bytes,                                                        //
+           overdue, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes,                                                  //
            ledger, counters, staleness, rejected_in_a_row, unusable, failure, parked, now, effects] = job;
     archive(spec, queue_incarnation, space);
     archive(set, revision, phase, workers, fence, gang, engines, kept, reward_generation);
     archive(version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash);
     archive(prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters);
-    archive(overdue, batches, freed_rows, reserved_bytes, stored_bytes);
+    archive(overdue, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes);
     archive(ledger, counters, staleness, rejected_in_a_row, unusable, failure, parked, now);
   }
 };

@@ -68,6 +68,7 @@ SLUICE_FIELDS(Restore, cursor, checkpoint, mode)
 SLUICE_FIELDS(RestoreAnswer, repeat, mode, version, end, fork, published, ledger)
 void Fields(auto& archive, Of<Tick> auto& none) {}
 void Fields(auto& archive, Of<Forget> auto& none) {}
+SLUICE_FIELDS(MemoryShare, bytes)
 SLUICE_FIELDS(Restarted, incarnation)
 SLUICE_FIELDS(DiskSpace, space)
 SLUICE_FIELDS(Event, now, call, caller, input)

@@ -25,9 +25,6 @@ absl::Status BadSpec(absl::string_view message) {
 }
 
 absl::Status CheckSupported(const Spec& spec) {
-  if (spec.durability != Durability::kMemory) {
-    return Unsupported("queue.keep.durability", spec.durability == Durability::kFull ? "full" : "metadata", "set it to memory");
-  }
   if (spec.sampler != Sampler::kUniform) {
     return Unsupported("data.order.sampler", spec.sampler == Sampler::kLevels ? "levels" : "adaptive", "set it to uniform");
   }

@@ -10,6 +10,7 @@ void Job::OnRestarted(const Restarted& input) {
   parked_.clear();
   leases_.Rearm(now_);
   space_ = Space::kOk;
+  share_bytes_ = ~uint64_t{0};  // Until the daemon tells.
   effects_->watch = true;
   if (spec_.durability == Durability::kMetadata && !spec_.rows_only) LosePayload();
 }

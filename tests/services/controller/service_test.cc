@@ -346,11 +346,11 @@ TEST_F(ServiceTest, SubmitIsIdempotentAndAnotherFileIsAConflictWithTheDifference
 
 TEST_F(ServiceTest, WhatIsNotBuiltIsRefusedByNameAllAtOnce) {
   job::v1::JobSpec spec = Spec("digits");
-  spec.mutable_queue()->mutable_keep()->set_durability("full");
+  spec.mutable_queue()->mutable_keep()->set_durability("fast");
   spec.mutable_rollout()->mutable_sampling()->set_top_k(5);
   const absl::Status status = Submit(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("queue.keep.durability: full"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("queue.keep.durability: fast"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("rollout.sampling.top_k: 5"));
   spec = Spec("digits");
   spec.set_kind("dpo");

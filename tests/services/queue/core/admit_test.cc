@@ -304,7 +304,6 @@ TEST(SetJobTest, WhatThisBuildCannotKeepIsRefusedByName) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   };
   EXPECT_TRUE(Job::Check(SmallSpec()).ok());
-  refused([](Spec& s) { s.durability = Durability::kFull; }, "durability");
   refused([](Spec& s) { s.straggler = Straggler::kWait; }, "wait");
   refused([](Spec& s) { s.straggler = Straggler::kShrink; }, "shrink");
   refused([](Spec& s) { s.sampler = Sampler::kLevels; }, "levels");

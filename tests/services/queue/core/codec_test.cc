@@ -22,7 +22,7 @@ TEST(CodecTest, EventsAreWrittenInTheseBytes) {
   ASSERT_EQ(put.parts.size(), 2u);
   EXPECT_EQ(put.parts[0].size, 128u);
   EXPECT_EQ(ToHex(EncodeEvent({.now = absl::Milliseconds(1), .input = Tick{}}, Payload::kKept).head), "80a4e8030000000d");
-  EXPECT_EQ(ToHex(EncodeEvent({.now = absl::ZeroDuration(), .input = Restarted{.incarnation = 9}}, Payload::kKept).head), "000000000f09");
+  EXPECT_EQ(ToHex(EncodeEvent({.now = absl::ZeroDuration(), .input = Restarted{.incarnation = 9}}, Payload::kKept).head), "000000001009");
   EXPECT_EQ(kFormat, 1u);
 }
 
