@@ -86,7 +86,8 @@ class RecoveryTest : public testing::Test {
   // All files of the job, by name.
   std::map<std::string, std::string> Files() const {
     std::map<std::string, std::string> files;
-    for (const std::string& name : *ListDir(JobDir(Data(), kJob))) files[name] = *ReadFile(JobDir(Data(), kJob) + "/" + name);
+    const std::vector<std::string> names = ListDir(JobDir(Data(), kJob)).value();
+    for (const std::string& name : names) files[name] = *ReadFile(JobDir(Data(), kJob) + "/" + name);
     return files;
   }
 
@@ -168,7 +169,8 @@ TEST_F(RecoveryTest, AJobWhoseDataChangedIsRefusedByNameAndTheOthersGoOn) {
 TEST_F(RecoveryTest, ADamagedJobIsRefusedAndMayBeFreed) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
   table_.reset();
-  for (const std::string& name : *ListDir(JobDir(Data(), kJob))) {
+  const std::vector<std::string> names = ListDir(JobDir(Data(), kJob)).value();
+  for (const std::string& name : names) {
     if (!absl::StartsWith(name, "snapshot")) continue;
     const std::string path = JobDir(Data(), kJob) + "/" + name;
     std::string bytes = *ReadFile(path);
