@@ -58,8 +58,6 @@ void CheckBuilt(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
   refuse.If(spec.trainer().batching().recompute_activations(), "trainer.batching.recompute_activations", "recomputation is", "use false");
   const job::v1::Queue& queue = spec.queue();
   refuse.Word(queue.keep().restore(), "replay", "queue.keep.restore");
-  refuse.If(queue.straggler().policy() != "drop" && queue.straggler().policy() != "mask", "queue.straggler.policy",
-            absl::StrCat("\"", queue.straggler().policy(), "\" is"), "use drop or mask");
 
   const job::v1::Weights& weights = spec.weights();
   refuse.If(weights.has_encoding() && weights.encoding() != "full", "weights.encoding", "\"delta\" is", "use auto or full");

@@ -104,7 +104,7 @@ void CheckQueue(const JobSpec& spec, Problems* problems) {
   problems->OneOf("queue.keep.durability", spec.queue().keep().durability(), {"memory", "metadata", "full"});
   problems->OneOf("queue.keep.restore", spec.queue().keep().restore(), {"replay"});
   problems->OneOf("queue.admission.statistic", spec.queue().admission().statistic(), {"masked", "strict"});
-  problems->OneOf("queue.straggler.policy", spec.queue().straggler().policy(), {"mask", "drop"});
+  problems->OneOf("queue.straggler.policy", spec.queue().straggler().policy(), {"mask", "drop", "wait", "shrink"});
 }
 
 uint32_t MemberTokens(const JobSpec& spec) {
@@ -143,6 +143,12 @@ void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   }
   *task.mutable_deadline() = rpc::ToProto(deadline);
   task.set_tries(tries);
+}
+
+queue::v1::Straggler StragglerOf(const std::string& policy) {
+  if (policy == "wait") return queue::v1::STRAGGLER_WAIT;
+  if (policy == "drop") return queue::v1::STRAGGLER_DROP;
+  return policy == "shrink" ? queue::v1::STRAGGLER_SHRINK : queue::v1::STRAGGLER_MASK;
 }
 
 Count CountOf(const job::v1::ReplicaRange& range) {
@@ -188,13 +194,14 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   const job::v1::Queue& block = spec.queue();
   queue.set_job_name(spec.name());
   queue.set_seed(spec.run().seed());
+  queue.set_deterministic(spec.run().deterministic());
   queue.add_policies("policy");
   queue.set_groups_per_step(block.groups_per_step());
   queue.set_max_staleness(block.max_staleness());
   if (block.admission().has_staleness()) queue.set_admission_staleness(block.admission().staleness());
   queue.set_oversample(block.admission().oversample());
   queue.set_statistic(block.admission().statistic() == "strict" ? queue::v1::STATISTIC_STRICT : queue::v1::STATISTIC_MASKED);
-  queue.set_straggler(block.straggler().policy() == "drop" ? queue::v1::STRAGGLER_DROP : queue::v1::STRAGGLER_MASK);
+  queue.set_straggler(StragglerOf(block.straggler().policy()));
   *queue.mutable_wait() = block.straggler().wait();
   queue.set_reissues(block.straggler().reissues());
   queue.set_min_trainable(block.straggler().min_trainable());

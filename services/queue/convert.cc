@@ -123,7 +123,12 @@ absl::StatusOr<SetJob> FromProto(const v1::SetJobRequest& request) {
 
 absl::StatusOr<Admit> FromProto(const v1::AdmitRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const Id16 id, RequestOf(request.call()));
-  return Admit{.request = id, .room = request.room(), .own = request.has_own(), .wait = WaitFrom(request.has_wait(), request.wait())};
+  Admit admit{.request = id, .room = request.room(), .wait = WaitFrom(request.has_wait(), request.wait())};
+  if (request.has_own()) {
+    const common::v1::Row& own = request.own();
+    admit.own = Row{.ref = {.source = RowRef::kOutside, .epoch = own.epoch(), .index = own.index(), .occurrence = own.occurrence()}, .source = own.source(), .json = own.json()};
+  }
+  return admit;
 }
 
 absl::StatusOr<Seal> FromProto(const v1::SealRequest& request) {
@@ -190,6 +195,15 @@ absl::StatusOr<Durable> FromProto(const v1::DurableRequest& request) {
 
 absl::StatusOr<Restore> FromProto(const v1::RestoreRequest& request) {
   return Restore{.cursor = request.cursor(), .checkpoint = request.checkpoint(), .mode = static_cast<RestoreMode>(request.mode())};
+}
+
+absl::StatusOr<Retask> FromProto(const v1::RetaskRequest& request) {
+  Retask retask{.mode = static_cast<RetaskMode>(request.mode()), .task = request.task(), .generation = request.generation()};
+  for (const std::string& bytes : request.groups()) {
+    SLUICE_ASSIGN_OR_RETURN(const Id16 id, IdFrom("groups", bytes));
+    retask.groups.push_back(GroupId::From(id));
+  }
+  return retask;
 }
 
 absl::StatusOr<Want> FromProto(const common::v1::Want& in) {

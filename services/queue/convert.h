@@ -34,6 +34,7 @@ absl::StatusOr<queue::Apply> FromProto(const v1::ApplyRequest& request);
 absl::StatusOr<AdvanceVersion> FromProto(const v1::AdvanceVersionRequest& request);
 absl::StatusOr<Durable> FromProto(const v1::DurableRequest& request);
 absl::StatusOr<Restore> FromProto(const v1::RestoreRequest& request);
+absl::StatusOr<Retask> FromProto(const v1::RetaskRequest& request);
 absl::StatusOr<Want> FromProto(const common::v1::Want& want);
 
 void ToProto(const SetJobAnswer& answer, v1::SetJobResponse* out);
@@ -48,6 +49,7 @@ void ToProto(const ApplyAnswer& answer, v1::ApplyResponse* out);
 void ToProto(const AdvanceVersionAnswer& answer, v1::AdvanceVersionResponse* out);
 void ToProto(const DurableAnswer& answer, v1::DurableResponse* out);
 void ToProto(const RestoreAnswer& answer, v1::RestoreResponse* out);
+void ToProto(const RetaskAnswer& answer, v1::RetaskResponse* out);
 void ToProto(const StatsAnswer& answer, v1::StatsResponse* out);
 void ToProto(const PeekRow& row, v1::PeekRow* out);
 void ToProto(const WaitEdge& edge, common::v1::WaitEdge* out);

@@ -149,7 +149,11 @@ void ToProto(const LeaseTasksAnswer& answer, v1::LeaseTasksResponse* out) {
     ToProto(task.owner, to.mutable_owner());
     ToProto(task.row, to.mutable_row());
     ToProto(task.lease, to.mutable_lease());
-    if (!task.wants.empty()) ToProto(Want{.owner = task.owner, .names = task.wants}, to.add_wants());
+    for (const TrajectoryRef& member : task.members) {
+      ToProto(member, to.add_members());
+      if (!task.wants.empty()) ToProto(Want{.owner = member, .names = task.wants}, to.add_wants());
+    }
+    if (task.members.empty() && !task.wants.empty()) ToProto(Want{.owner = task.owner, .names = task.wants}, to.add_wants());
     for (const Field& field : task.fields) InlineToProto(field, to.add_fields());
     to.set_finish(static_cast<common::v1::Finish>(task.finish));
     to.set_round(task.round);
@@ -157,6 +161,8 @@ void ToProto(const LeaseTasksAnswer& answer, v1::LeaseTasksResponse* out) {
     *to.mutable_deadline() = rpc::ToProto(task.deadline);
   }
 }
+
+void ToProto(const RetaskAnswer& answer, v1::RetaskResponse* out) { out->set_count(answer.count); }
 
 void ToProto(const RenewAnswer& answer, v1::RenewResponse* out) {
   for (const Id16& id : answer.lost) out->add_lost(id.str());
@@ -240,6 +246,8 @@ void ToProto(const StatsAnswer& answer, v1::StatsResponse* out) {
   out->mutable_waiting()->insert(answer.waiting.begin(), answer.waiting.end());
   out->mutable_staleness()->insert(answer.staleness.begin(), answer.staleness.end());
   out->mutable_length_ratio()->insert(answer.length_ratio.begin(), answer.length_ratio.end());
+  out->mutable_acceptance()->insert(answer.acceptance.begin(), answer.acceptance.end());
+  out->set_advice(answer.advice);
 }
 
 void ToProto(const PeekRow& row, v1::PeekRow* out) {

@@ -61,21 +61,22 @@ class Metrics::Writer {
     for (const auto& [call, count] : stats.waiting) Gauge("waiting_calls", "Calls parked now.", count, "call", call);
   }
   void Bias(const Counters& counters) {
-    for (size_t octile = 0; octile < counters.sealed_octile.size(); ++octile) {
-      const int64_t sealed = counters.sealed_octile[octile];
-      if (sealed == 0) continue;
-      Gauge("acceptance_ratio", "Trained over sealed trajectories, by length in eighths of the longest allowed.", Number(counters.trained_octile[octile]) / Number(sealed),
-            "octile", absl::StrCat(octile));
+    std::array<LengthBin, 8> octiles;
+    std::map<std::string, LengthBin> datasets;
+    for (const auto& [source, bins] : counters.lengths) {
+      const bool named = datasets.size() + 1 < kLabelValues || counters.lengths.size() <= kLabelValues;
+      LengthBin& dataset = datasets[named ? source : "other"];
+      for (size_t octile = 0; octile < bins.size(); ++octile) {
+        dataset += bins[octile];
+        octiles[octile] += bins[octile];
+      }
     }
-    std::map<std::string, std::array<double, 4>> sums;  // By dataset: members and tokens generated, the same trained.
-    for (const auto& [source, generated] : counters.generated) {
-      const bool named = sums.contains(source) || sums.size() + 1 < kLabelValues || counters.generated.size() <= kLabelValues;
-      std::array<double, 4>& sum = sums[named ? source : "other"];
-      sum[0] += Number(generated.first), sum[1] += Number(generated.second);
-      if (const auto it = counters.trained.find(source); it != counters.trained.end()) sum[2] += Number(it->second.first), sum[3] += Number(it->second.second);
+    for (size_t octile = 0; octile < octiles.size(); ++octile) {
+      if (octiles[octile].sealed == 0) continue;
+      Gauge("acceptance_ratio", "Trained over sealed trajectories, by length in eighths of the longest allowed.", octiles[octile].acceptance(), "octile", absl::StrCat(octile));
     }
-    for (const auto& [source, sum] : sums) {
-      if (sum[1] > 0 && sum[2] > 0) Gauge("length_bias_ratio", "Trained over generated mean length.", (sum[3] / sum[2]) / (sum[1] / sum[0]), "dataset", source);
+    for (const auto& [dataset, bin] : datasets) {
+      if (bin.ratio()) Gauge("length_bias_ratio", "Trained over generated mean length.", *bin.ratio(), "dataset", dataset);
     }
   }
 

@@ -11,8 +11,8 @@ namespace sluice::queue {
 namespace {
 // Calls that a fault test may want the daemon to die or fail around.
 const char* FailpointName(const Input& input) {
-  static constexpr const char* kNames[] = {"set_job", "admit", "put",   "seal",    "drop",    "lease_tasks", "renew",
-                                           "release", "acquire", "apply", "advance", "durable", "restore"};
+  static constexpr const char* kNames[] = {"set_job", "admit", "put",     "seal",    "drop",  "lease_tasks", "renew", "release", "acquire", "apply",
+                                           "advance", "durable", "restore", nullptr, nullptr, nullptr,       nullptr, nullptr,   "retask"};
   return input.index() < std::size(kNames) ? kNames[input.index()] : nullptr;
 }
 

@@ -25,7 +25,7 @@ constexpr absl::Duration kBeat = absl::Seconds(10);
 constexpr size_t kPeekRows = 500;  // A page.
 
 // All methods by callback; Put and Get as raw bytes. Spelled out, for CallbackService has a typed Put that a raw one cannot
-// override. Retask is served by nothing yet: UNIMPLEMENTED.
+// override.
 using Q = v1::QueueService;
 using Jobs = Q::WithCallbackMethod_SetJob<Q::WithCallbackMethod_Stats<Q::WithCallbackMethod_Peek<Q::WithCallbackMethod_Retask<Q::Service>>>>;
 using Shared = Q::WithCallbackMethod_Renew<Q::WithCallbackMethod_Release<Q::WithCallbackMethod_Watch<Q::WithRawCallbackMethod_Get<Jobs>>>>;
@@ -128,6 +128,9 @@ class QueueServer::Impl final : public Base {
   }
   grpc::ServerUnaryReactor* Restore(grpc::CallbackServerContext*, const v1::RestoreRequest* request, v1::RestoreResponse* response) override {
     return Serve<RestoreAnswer>(request, response);
+  }
+  grpc::ServerUnaryReactor* Retask(grpc::CallbackServerContext*, const v1::RetaskRequest* request, v1::RetaskResponse* response) override {
+    return Serve<RetaskAnswer>(request, response);
   }
 
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const v1::StatsRequest* request, v1::StatsResponse* response) override {

@@ -219,8 +219,9 @@ class Reader {
   void Get(std::optional<T>& value) {
     bool has = false;
     Get(has);
-    value.reset();
-    if (has) Get(value.emplace());
+    T held{};
+    if (has) Get(held);
+    value = has ? std::optional<T>(std::move(held)) : std::nullopt;
   }
   template <typename... T>
   void Get(std::variant<T...>& value) {

@@ -8,16 +8,19 @@
 namespace sluice::queue {
 
 SLUICE_FIELDS(StoredPiece, piece, fields)
-SLUICE_FIELDS(MemberTask, state, id, tries, lease, worker, since, not_before, cause, staged)
-SLUICE_FIELDS(GroupMember, state, granted, attempt, lease, worker, since, log, generated, fields, field_bytes, finish, sealed_by, sealed_at, task_reward, tasks,
-              drop_reason)
-SLUICE_FIELDS(Group, id, state, row, slot, cut_key, opened, since, prompt, members, batch)
+SLUICE_FIELDS(TaskProgress, state, id, tries, lease, worker, since, not_before, cause, round, staged)
+SLUICE_FIELDS(GroupMember, state, granted, attempt, lease, worker, since, began, began_at, progress, stalls, log, generated, fields, past, field_bytes, finish, sealed_by,
+              sealed_at, task_reward, tasks, drop_reason)
+SLUICE_FIELDS(Group, id, state, row, own, slot, cut_key, opened, since, overdue, prompt, members, tasks, fields, field_bytes, generation, batch)
 SLUICE_FIELDS(LeaseEntry, kind, group, member, task, batch, worker, incarnation, granted, expires, limit)
 SLUICE_FIELDS(FrozenMember, member, attempt, tokens, trained, masked_count, crc32c, masked, oldest, newest, histogram)
 SLUICE_FIELDS(FrozenGroup, id, row, size, pool, members)
 SLUICE_FIELDS(Batch, k, groups, closed, applied, skipped, crc32c, hash, lease, handed)
-SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, filtered, tokens_dropped, in_flight, in_queue, at_cut, generated, trained,
-              sealed_octile, trained_octile, quarantined, reissued)
+SLUICE_FIELDS(LengthBin, sealed, sealed_tokens, trained, trained_tokens)
+SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, filtered, tokens_dropped, in_flight, in_queue, at_cut, lengths, quarantined, reissued, stalled,
+              rescored, shrunk)
+SLUICE_FIELDS(AdmissionWindow::Report, idle, old, duration, span)
+SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, infeasible, report, began, waiting, idle, durations, steps, sealed, generated, old, spans)
 
 // Sees what is private.
 struct Access {
@@ -35,7 +38,7 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, Of<SlotTable> auto& slots) {
-    auto& [limit, steps] = slots;
+    auto& [limit, steps, first, free] = slots;  // The last two are what a search remembers.
     archive(steps);
   }
   template <typename Archive>
@@ -45,8 +48,13 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, Of<TokenLog> auto& log) {
-    auto& [pieces, tokens, bytes, logprob_bytes, crc_tokens, crc_logprobs] = log;
-    archive(pieces, tokens, bytes, logprob_bytes, crc_tokens, crc_logprobs);
+    auto& [pieces, tokens, bytes, logprob_bytes, crc_tokens, crc_logprobs, oldest] = log;
+    archive(pieces, tokens, bytes, logprob_bytes, crc_tokens, crc_logprobs, oldest);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<AdmissionWindow> auto& window) {
+    auto& [eta, moves, state] = window;
+    archive(state);
   }
   template <typename Archive>
   static void Fields(Archive& archive, Of<LeaseTable> auto& leases) {
@@ -78,8 +86,8 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, Of<Job::DeadLetter> auto& letter) {
-    auto& [ref, row, task, worker, cause, at] = letter;
-    archive(ref, row, task, worker, cause, at);
+    auto& [ref, row, task, worker, cause, at, readmitted] = letter;
+    archive(ref, row, task, worker, cause, at, readmitted);
   }
   template <typename Archive>
   static void Fields(Archive& archive, Of<Job::TaskKey> auto& key) {
@@ -88,18 +96,18 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, Of<Job> auto& job) {
-    auto& [options, spec, queue_incarnation, space,                                                                           //
-           set, revision, phase, workers, fence, gang, engines, kept, reward_generation,                                      //
-           version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash,        //
-           prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters,       //
-           overdue, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes,                                                  //
-           ledger, counters, staleness, rejected_in_a_row, unusable, failure, parked, now, effects] = job;
+    auto& [options, spec, queue_incarnation, space,                                                                                      //
+           set, revision, phase, workers, fence, gang, engines, kept, generations, generation_seen,                                      //
+           version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash,                   //
+           prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters,                  //
+           overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes,                                 //
+           ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable, failure, parked, now, effects] = job;
     archive(spec, queue_incarnation, space);
-    archive(set, revision, phase, workers, fence, gang, engines, kept, reward_generation);
+    archive(set, revision, phase, workers, fence, gang, engines, kept, generations, generation_seen);
     archive(version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash);
     archive(prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters);
-    archive(overdue, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes);
-    archive(ledger, counters, staleness, rejected_in_a_row, unusable, failure, parked, now);
+    archive(overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes);
+    archive(ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable, failure, parked, now);
   }
 };
 

@@ -37,7 +37,7 @@ struct SetJobAnswer {
 struct Admit {
   Id16 request;
   uint32_t room = 0;
-  bool own = false;  // A prompt from outside: refused.
+  std::optional<Row> own;  // A prompt from outside; `room` is for its group alone.
   absl::Duration wait = absl::Seconds(30);
 };
 struct Member {
@@ -119,9 +119,10 @@ struct TaskGrant {
   Id16 id;
   std::string name;
   TrajectoryRef owner;
+  std::vector<TrajectoryRef> members;  // Of a group's task: the sealed ones.
   Row row;
   Lease lease;
-  std::vector<std::string> wants;  // Fields to Get.
+  std::vector<std::string> wants;  // Fields to Get, of each member.
   std::vector<Field> fields;       // Small inputs, in place.
   Finish finish = Finish::kNone;
   uint32_t round = 0;
@@ -242,6 +243,16 @@ struct MemoryShare {
   uint64_t bytes = 0;
 };
 
+struct Retask {
+  RetaskMode mode = RetaskMode::kRescore;
+  std::string task;             // Empty: all.
+  uint32_t generation = 0;      // RESCORE: only what this one scored; 0: all.
+  std::vector<GroupId> groups;  // Empty: all.
+};
+struct RetaskAnswer {
+  uint32_t count = 0;  // Groups or prompts moved.
+};
+
 // Time passed: deadlines, leases, stragglers.
 struct Tick {};
 // The client of a parked call is gone.
@@ -260,7 +271,7 @@ struct DiskSpace {
 
 // The log knows them by their place: new ones go at the end.
 using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Release, AcquireBatch, Apply, AdvanceVersion, Durable,
-                           Restore, Tick, Forget, MemoryShare, Restarted, DiskSpace>;
+                           Restore, Tick, Forget, MemoryShare, Restarted, DiskSpace, Retask>;
 
 struct Event {
   Instant now;
@@ -270,7 +281,7 @@ struct Event {
 };
 
 using Reply = std::variant<absl::Status, SetJobAnswer, AdmitAnswer, PutAnswer, ItemsAnswer, LeaseTasksAnswer, RenewAnswer, ReleaseAnswer,
-                           AcquireBatchAnswer, ApplyAnswer, AdvanceVersionAnswer, DurableAnswer, RestoreAnswer>;
+                           AcquireBatchAnswer, ApplyAnswer, AdvanceVersionAnswer, DurableAnswer, RestoreAnswer, RetaskAnswer>;
 
 // A hint that work on a member, or group, is in vain.
 struct CancelHint {

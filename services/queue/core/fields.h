@@ -48,7 +48,7 @@ SLUICE_FIELDS(Drop, items)
 SLUICE_FIELDS(ItemsAnswer, repeat, items)
 SLUICE_FIELDS(Room, pool, count)
 SLUICE_FIELDS(LeaseTasks, request, rooms, generation, wait)
-SLUICE_FIELDS(TaskGrant, id, name, owner, row, lease, wants, fields, finish, round, tries, deadline)
+SLUICE_FIELDS(TaskGrant, id, name, owner, members, row, lease, wants, fields, finish, round, tries, deadline)
 SLUICE_FIELDS(LeaseTasksAnswer, repeat, tasks, edge)
 SLUICE_FIELDS(Renew, leases, loaded)
 SLUICE_FIELDS(RenewAnswer, lost, ttl)
@@ -69,6 +69,8 @@ SLUICE_FIELDS(RestoreAnswer, repeat, mode, version, end, fork, published, ledger
 void Fields(auto& archive, Of<Tick> auto& none) {}
 void Fields(auto& archive, Of<Forget> auto& none) {}
 SLUICE_FIELDS(MemoryShare, bytes)
+SLUICE_FIELDS(Retask, mode, task, generation, groups)
+SLUICE_FIELDS(RetaskAnswer, count)
 SLUICE_FIELDS(Restarted, incarnation)
 SLUICE_FIELDS(DiskSpace, space)
 SLUICE_FIELDS(Event, now, call, caller, input)

@@ -61,6 +61,9 @@ uint32_t TokenLog::crc32c() const { return Crc32cConcat(crc_tokens_, crc_logprob
 void TokenLog::Append(StoredPiece piece) {
   tokens_ += piece.piece.count;
   for (const Field& field : piece.fields) bytes_ += field.bytes.size;
+  if (piece.piece.trainable) {
+    for (const VersionRun& run : piece.piece.runs) oldest_ = std::min(oldest_, run.version.number);
+  }
   const Bytes& tokens = piece.Find("tokens")->bytes;
   crc_tokens_ = Crc32cConcat(crc_tokens_, tokens.crc32c, tokens.size);
   if (const Field* logprobs = piece.Find("logprobs")) {
@@ -127,17 +130,21 @@ bool TokenLog::Holds(const StoredPiece& piece, uint64_t base) const {
   return stored == given;
 }
 
-bool GroupMember::lost() const {
-  return log.lost() || std::any_of(fields.begin(), fields.end(), [](const auto& field) { return field.second.bytes.lost(); });
+namespace {
+bool AnyLost(const std::map<std::string, Field>& fields) {
+  return std::any_of(fields.begin(), fields.end(), [](const auto& field) { return field.second.bytes.lost(); });
 }
+}  // namespace
+
+bool GroupMember::lost() const { return log.lost() || AnyLost(fields); }
 
 bool Group::lost() const {
-  return prompt.lost() || std::any_of(members.begin(), members.end(), [](const GroupMember& m) { return m.lost(); });
+  return prompt.lost() || AnyLost(fields) || std::any_of(members.begin(), members.end(), [](const GroupMember& m) { return m.lost(); });
 }
 
 bool GroupMember::scored() const {
   return state == MemberState::kSealed &&
-         std::all_of(tasks.begin(), tasks.end(), [](const MemberTask& task) { return task.state == TaskState::kDone; });
+         std::all_of(tasks.begin(), tasks.end(), [](const TaskProgress& task) { return task.state == TaskState::kDone; });
 }
 
 uint32_t Group::standing() const {
@@ -145,9 +152,13 @@ uint32_t Group::standing() const {
       std::count_if(members.begin(), members.end(), [](const GroupMember& m) { return m.state != MemberState::kDropped; }));
 }
 
+uint32_t Group::scored() const {
+  return static_cast<uint32_t>(std::count_if(members.begin(), members.end(), [](const GroupMember& m) { return m.scored(); }));
+}
+
 bool Group::complete() const {
-  return std::all_of(members.begin(), members.end(),
-                     [](const GroupMember& m) { return m.state == MemberState::kDropped || m.scored(); });
+  return std::all_of(members.begin(), members.end(), [](const GroupMember& m) { return m.state == MemberState::kDropped || m.scored(); }) &&
+         std::all_of(tasks.begin(), tasks.end(), [](const TaskProgress& task) { return task.state == TaskState::kDone; });
 }
 
 bool Group::has_unheld() const {
@@ -157,7 +168,7 @@ bool Group::has_unheld() const {
 }
 
 uint64_t Group::stored() const {
-  uint64_t total = prompt.bytes();
+  uint64_t total = prompt.bytes() + field_bytes;
   for (const GroupMember& member : members) total += member.stored();
   return total;
 }
@@ -165,8 +176,7 @@ uint64_t Group::stored() const {
 int64_t Group::oldest() const {
   int64_t oldest = std::numeric_limits<int64_t>::max();
   for (const GroupMember& member : members) {
-    if (member.state == MemberState::kDropped) continue;
-    ForEachTrainable(member, [&](uint64_t, uint64_t, const PolicyVersion& v) { oldest = std::min(oldest, v.number); });
+    if (member.state != MemberState::kDropped) oldest = std::min(oldest, member.log.oldest());
   }
   return oldest;
 }

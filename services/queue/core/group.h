@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,8 +29,12 @@ struct StoredPiece {
   bool lost() const;  // Some of its bytes are.
 };
 
-// One of a member's tasks, in the order of Spec::tasks.
-struct MemberTask {
+// Owner of a task or field that no single member owns: the group.
+inline constexpr uint32_t kWholeGroup = ~0u;
+
+// How far one of the tasks is, for a member or for the group; in the order of Spec::tasks. Tasks of the other granularity
+// are done from the start.
+struct TaskProgress {
   TaskState state = TaskState::kWaiting;
   Id16 id;
   uint32_t tries = 0;         // Left.
@@ -38,7 +43,8 @@ struct MemberTask {
   Instant since;              // In this state.
   Instant not_before;         // Ready, but not to be leased earlier.
   std::string cause;          // Of the last failure.
-  std::vector<Field> staged;  // Written, not yet visible.
+  uint32_t round = 1;         // Of scoring.
+  std::vector<std::pair<uint32_t, Field>> staged;  // Written, not yet visible; whose: a member's, or kWholeGroup.
 };
 
 // The pieces of a member or of a group's prompt, in order, with the checksums of what they hold.
@@ -48,6 +54,8 @@ class TokenLog {
   uint64_t tokens() const { return tokens_; }
   uint64_t bytes() const { return bytes_; }
   const std::vector<StoredPiece>& pieces() const { return pieces_; }
+  // Lowest version number among trainable tokens; the largest int64 if there are none.
+  int64_t oldest() const { return oldest_; }
   // CRC32C of all tokens followed by all log-probs, as in the canonical bytes.
   uint32_t crc32c() const;
 
@@ -62,6 +70,7 @@ class TokenLog {
   std::vector<StoredPiece> pieces_;
   uint64_t tokens_ = 0, bytes_ = 0, logprob_bytes_ = 0;
   uint32_t crc_tokens_ = 0, crc_logprobs_ = 0;
+  int64_t oldest_ = std::numeric_limits<int64_t>::max();
 };
 
 struct GroupMember {
@@ -71,15 +80,20 @@ struct GroupMember {
   std::optional<Id16> lease;
   std::string worker;           // Who holds it, or held it last.
   Instant since;                // In this state.
+  Instant began;                // First granted.
+  int64_t began_at = 0;         // K then.
+  Instant progress;             // The holder's last grant or stored piece.
+  uint32_t stalls = 0;          // Holders in a row that stored nothing for too long.
   TokenLog log;                 // Without the group's prompt.
   uint64_t generated = 0;       // SAMPLED tokens.
-  std::map<std::string, Field> fields;  // Whole fields, of the rollout and of tasks.
+  std::map<std::string, Field> fields;  // Whole fields, of the rollout and of tasks; the last round's.
+  std::vector<Field> past;      // Of earlier rounds.
   uint64_t field_bytes = 0;
   Finish finish = Finish::kNone;
   std::optional<Id16> sealed_by;
   int64_t sealed_at = 0;  // K then.
   std::optional<double> task_reward;
-  std::vector<MemberTask> tasks;
+  std::vector<TaskProgress> tasks;
   std::string drop_reason;
 
   bool scored() const;  // Sealed, and all its tasks are done.
@@ -91,16 +105,23 @@ struct Group {
   GroupId id;
   GroupState state = GroupState::kOpen;
   RowRef row;
+  std::optional<Row> own;  // A prompt from outside.
   int64_t slot = -1;     // Step whose slot it holds; -1: none (spent by its batch).
   int64_t cut_key = 0;   // Oldest version, once accepted.
   Instant opened;
   Instant since;  // In this state.
+  bool overdue = false;               // Open for longer than the straggler time.
   TokenLog prompt;
   std::vector<GroupMember> members;
+  std::vector<TaskProgress> tasks;    // Empty where no task is a group's.
+  std::map<std::string, Field> fields;  // That group tasks wrote for the whole group: verdict.
+  uint64_t field_bytes = 0;
+  std::optional<uint32_t> generation;   // Of the reward that scores it, from the first lease on.
   int64_t batch = -1;  // k, in a batch.
 
   uint32_t standing() const;  // Members not dropped.
-  bool complete() const;      // Each standing member is scored.
+  uint32_t scored() const;    // Members scored.
+  bool complete() const;      // Each standing member is scored, and so is the group.
   bool has_unheld() const;    // A member that nobody holds and that is not sealed or dropped.
   uint64_t stored() const;
   bool lost() const;  // Some of its bytes are.

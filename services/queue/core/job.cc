@@ -30,13 +30,23 @@ absl::Status CheckSupported(const Spec& spec) {
   }
   if (spec.policies.size() != 1) return Unsupported("policies", absl::StrCat(spec.policies.size()), "train one policy");
   if (spec.rows_only) return absl::OkStatus();
-  if (spec.deterministic) return Unsupported("run.deterministic", "true", "set it to false");
-  if (spec.straggler != Straggler::kDrop && spec.straggler != Straggler::kMask) {
-    return Unsupported("queue.straggler.policy", spec.straggler == Straggler::kWait ? "wait" : "shrink", "set it to drop or mask");
-  }
-  for (const TaskSpec& task : spec.tasks) {
-    if (task.granularity != Granularity::kTrajectory) return Unsupported("task " + task.name, "granularity group", "score single trajectories");
-  }
+  return absl::OkStatus();
+}
+
+// P7: a batch may depend on the seed and on what was sampled, never on when something came. With eta 0 and no slots beyond
+// B each step trains exactly the groups admitted to it, cut by ordinal; what looks at the clock is refused.
+absl::Status CheckDeterministic(const Spec& spec) {
+  if (spec.max_staleness != 0) return BadSpec(absl::StrCat("run.deterministic needs queue.max_staleness 0, it is ", spec.max_staleness));
+  if (spec.oversample != 0) return BadSpec(absl::StrCat("run.deterministic needs queue.admission.oversample 0, it is ", spec.oversample));
+  if (spec.straggler == Straggler::kWait || spec.straggler == Straggler::kMask) return absl::OkStatus();
+  return BadSpec(absl::StrCat("run.deterministic needs queue.straggler.policy wait or mask; ", spec.straggler == Straggler::kDrop ? "drop" : "shrink", " goes by the clock"));
+}
+
+absl::Status CheckTask(const TaskSpec& task) {
+  if (task.tries == 0 || task.deadline <= absl::ZeroDuration()) return BadSpec(absl::StrCat("task ", task.name, ": tries or deadline is 0"));
+  if (task.granularity != Granularity::kTrajectory && task.granularity != Granularity::kGroup) return BadSpec(absl::StrCat("task ", task.name, ": granularity is unset"));
+  const bool verdict = std::find(task.produces.begin(), task.produces.end(), "verdict") != task.produces.end();
+  if (verdict && task.granularity != Granularity::kGroup) return BadSpec(absl::StrCat("task ", task.name, " writes verdict; its granularity must be group"));
   return absl::OkStatus();
 }
 }  // namespace
@@ -53,36 +63,37 @@ absl::Status Job::Check(const Spec& spec) {
   if (spec.group_size == 0 || spec.group_min == 0 || spec.group_min > spec.group_size) {
     return BadSpec(absl::StrCat("rollout.group: min ", spec.group_min, " of size ", spec.group_size, ", wanted 1 <= min <= size"));
   }
-  if (spec.eta_adm() > spec.max_staleness) {
-    return BadSpec(absl::StrCat("queue.admission.staleness ", spec.eta_adm(), " > queue.max_staleness ", spec.max_staleness));
+  if (spec.max_eta_adm() > spec.max_staleness) {
+    return BadSpec(absl::StrCat("queue.admission.staleness ", spec.max_eta_adm(), " > queue.max_staleness ", spec.max_staleness));
   }
   if (!(spec.oversample >= 0 && spec.oversample <= 1)) return BadSpec(absl::StrCat("queue.admission.oversample ", spec.oversample, ", wanted 0 to 1"));
   if (spec.statistic == Statistic::kStrict && spec.straggler == Straggler::kMask) {
     return BadSpec("queue.straggler.policy mask needs queue.admission.statistic masked; set the policy to drop");
   }
   if (spec.member_tokens == 0 || spec.token_bytes < 8) return BadSpec("member_tokens is 0, or token_bytes below the 8 of a token and its log-prob");
-  for (const TaskSpec& task : spec.tasks) {
-    if (task.tries == 0 || task.deadline <= absl::ZeroDuration()) return BadSpec(absl::StrCat("task ", task.name, ": tries or deadline is 0"));
-  }
+  if (spec.straggler < Straggler::kWait || spec.straggler > Straggler::kShrink) return BadSpec("queue.straggler.policy is unset");
+  if (spec.wait <= absl::ZeroDuration()) return BadSpec("queue.straggler.wait is 0");
+  if (spec.deterministic) SLUICE_RETURN_IF_ERROR(CheckDeterministic(spec));
+  for (const TaskSpec& task : spec.tasks) SLUICE_RETURN_IF_ERROR(CheckTask(task));
   const bool rewarded = std::any_of(spec.tasks.begin(), spec.tasks.end(), [](const TaskSpec& task) {
     return std::find(task.produces.begin(), task.produces.end(), "task_reward") != task.produces.end();
   });
   if (spec.filter == Filter::kSignal && !rewarded) return BadSpec("algorithm.advantage.group_filter signal needs a task that produces task_reward");
   const uint64_t needed = NeededBytes(spec);
   if (needed > spec.quota_bytes) {
-    return BadSpec(absl::StrCat("queue.keep.quota ", spec.quota_bytes, " B < ", needed, " B = (admission staleness ", spec.eta_adm(), " + 2) steps x ",
+    return BadSpec(absl::StrCat("queue.keep.quota ", spec.quota_bytes, " B < ", needed, " B = (admission staleness ", spec.max_eta_adm(), " + 2) steps x ",
                                 spec.slots_per_step(), " groups x ", spec.group_size, " members x ", spec.member_bytes(), " B"));
   }
   return absl::OkStatus();
 }
 
 uint64_t Job::NeededBytes(const Spec& spec) {
-  return spec.rows_only ? 0 : uint64_t{spec.slots_per_step()} * spec.group_size * spec.member_bytes() * (spec.eta_adm() + 2);
+  return spec.rows_only ? 0 : uint64_t{spec.slots_per_step()} * spec.group_bytes() * (spec.max_eta_adm() + 2);
 }
 
 Job::Job(Options options, Spec spec, std::shared_ptr<const RowSource> rows)
-    : options_(std::move(options)), spec_(std::move(spec)), queue_incarnation_(options_.queue_incarnation), prompts_(spec_, std::move(rows)), slots_(spec_.slots_per_step()),
-      leases_(spec_.lease, options_.seed) {
+    : options_(std::move(options)), spec_(std::move(spec)), queue_incarnation_(options_.queue_incarnation), prompts_(spec_, std::move(rows)),
+      slots_(spec_.slots_per_step()), leases_(spec_.lease, options_.seed), admission_(spec_.max_staleness, spec_.admission_staleness) {
   for (const char* reason : kDropReasons) ledger_.dropped[reason] = 0;
 }
 
@@ -135,6 +146,7 @@ void Job::Dispatch(const Event& event) {
         if constexpr (std::is_same_v<T, AdvanceVersion>) Finish(event.call, OnAdvance(caller, input));
         if constexpr (std::is_same_v<T, Durable>) Finish(event.call, OnDurable(caller, input));
         if constexpr (std::is_same_v<T, Restore>) Finish(event.call, OnRestore(caller, input));
+        if constexpr (std::is_same_v<T, Retask>) Finish(event.call, OnRetask(caller, input));
         if constexpr (std::is_same_v<T, Tick>) OnTick();
         if constexpr (std::is_same_v<T, MemoryShare>) share_bytes_ = input.bytes;
         if constexpr (std::is_same_v<T, Forget>) {

@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/queue/core/admission.h"
 #include "services/queue/core/archive.h"
 #include "services/queue/core/batch.h"
 #include "services/queue/core/event.h"
@@ -54,7 +55,9 @@ struct StatsAnswer {
   double admission_staleness = 0;
   std::map<std::string, uint32_t> waiting;
   std::map<std::string, int64_t> staleness;
-  std::map<std::string, double> length_ratio;
+  std::map<std::string, double> length_ratio;  // By source and by source/octile of length.
+  std::map<std::string, double> acceptance;    // Trained over sealed members, likewise.
+  std::string advice;                          // What admission_staleness rests on; what to do if max_staleness is too small.
 };
 
 enum class PeekWhat { kGroups = 1, kTasks, kBatches, kPrompts, kViolations };
@@ -63,6 +66,23 @@ struct PeekRow {
   std::string state, worker;
   absl::Duration age;
   std::string json;
+};
+
+// The bias meter: what was sealed against what of it was trained.
+struct LengthBin {
+  int64_t sealed = 0, sealed_tokens = 0, trained = 0, trained_tokens = 0;
+
+  LengthBin& operator+=(const LengthBin& other) {
+    sealed += other.sealed, sealed_tokens += other.sealed_tokens, trained += other.trained, trained_tokens += other.trained_tokens;
+    return *this;
+  }
+  // Trained over sealed members; there are sealed ones.
+  double acceptance() const { return static_cast<double>(trained) / static_cast<double>(sealed); }
+  // Mean length of the trained over that of the sealed; unset: nothing to compare yet.
+  std::optional<double> ratio() const {
+    if (trained == 0 || sealed_tokens == 0) return std::nullopt;
+    return static_cast<double>(trained_tokens) / static_cast<double>(trained) / (static_cast<double>(sealed_tokens) / static_cast<double>(sealed));
+  }
 };
 
 // Counts for people and metrics; no decision reads them.
@@ -75,9 +95,9 @@ struct Counters {
   std::map<std::string, int64_t> filtered;         // Groups: all_zero, all_one, other.
   std::map<std::string, int64_t> tokens_dropped;   // Trainable tokens that no batch got, by reason; masked ones too.
   std::map<int64_t, int64_t> in_flight, in_queue, at_cut;  // Trajectories by staleness: gained until sealed, since, in all.
-  std::map<std::string, std::pair<int64_t, int64_t>> generated, trained;  // By source: members, tokens.
-  std::array<int64_t, 8> sealed_octile{}, trained_octile{};  // Members by length, in eighths of the longest answer allowed.
-  int64_t quarantined = 0, reissued = 0;
+  // By source and length, in eighths of the longest answer allowed: members, and the tokens they sampled (masked ones too).
+  std::map<std::string, std::array<LengthBin, 8>> lengths;
+  int64_t quarantined = 0, reissued = 0, stalled = 0, rescored = 0, shrunk = 0;
 };
 
 // The state machine of one job: events in, effects out. It holds all that the queue knows of the job; payload bytes are
@@ -161,12 +181,15 @@ class Job {
     RowRef row;
     std::string task, worker, cause;
     Instant at;
+    bool readmitted = false;
   };
   struct TaskKey {  // Ready tasks are served oldest group first.
     uint64_t group = 0;
     uint32_t member = 0, task = 0;
     auto operator<=>(const TaskKey&) const = default;
   };
+
+  using ReadyKey = std::pair<std::string, std::optional<uint32_t>>;  // Pool, reward generation.
 
   // job.cc, job_calls.cc: jobs, callers, leases, time, waiting.
   void Dispatch(const Event& event);
@@ -195,6 +218,8 @@ class Job {
   std::optional<Reply> TryAdmit(const Caller& caller, const Admit& input);
   void GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room, std::vector<queue::Grant>& grants);
   void GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant>& grants);
+  std::optional<Reply> TryAdmitOwn(const Caller& caller, const Admit& input);
+  void Open(Group& group);  // Takes the group's slot and bytes.
   void GrantMember(Group& group, uint32_t member, const Caller& caller, std::vector<queue::Grant>& grants);
   std::optional<int64_t> Lowest() const;  // L
   std::optional<int64_t> NewestLoaded() const;
@@ -202,12 +227,14 @@ class Job {
   bool Lives(const Engine& engine) const;       // It renews, and holds a version of the branch.
   bool CountsForL(const Engine& engine) const;
   std::optional<int64_t> FreeStep() const;
-  std::optional<int64_t> WindowEnd() const;  // Last step that may be admitted to.
+  std::optional<int64_t> WindowEnd() const;  // Last step all of whose slots may be admitted to.
   Group& OpenGroup(const RowRef& row, int64_t step, uint32_t size);
   void Reslot();
   void MoveSlot(Group& group, int64_t step);
   void AddIndexes(const Group& group);
   void RemoveIndexes(const Group& group);
+  Row RowOf(const Group& group) const;
+  const std::string& SourceName(const Group& group) const;
 
   // job_put.cc: what rollouts write.
   PutAnswer OnPut(const Caller& caller, const Put& input);
@@ -228,20 +255,52 @@ class Job {
   void EndMember(Group& group, uint32_t member, const std::string& reason);
   void Settle(Group& group, const std::string& reason);  // After a member left: too few, or complete now.
   void Complete(Group& group);
+  void Reject(Group& group, const std::string& why);
   void Erase(Group& group);
 
-  // job_tasks.cc: tasks of members.
+  // job_stragglers.cc: what time does to groups that are late and members that stand still.
+  void LookAtStragglers();
+  void Overdue(Group& group);
+  void Shrink(Group& group);
+  void Stall(Group& group, uint32_t member);
+  void Progressed(const Id16& lease);
+  void CountStarved(const Group& group, const std::string& reason);
+
+  // job_tasks.cc: tasks of members and groups. `member`: kWholeGroup for a group's.
   void OnLeaseTasks(const Event& event, const LeaseTasks& input);
   std::optional<Reply> TryLeaseTasks(const Caller& caller, const LeaseTasks& input);
   std::string MissingField(const GroupMember& member) const;  // That a task needs and nothing will write; empty: none.
+  static TaskProgress& TaskOf(Group& group, uint32_t member, uint32_t task);
   void StartTasks(Group& group, uint32_t member);
+  void ResetTask(uint32_t task, Granularity granularity, TaskProgress& progress);
   void QueueTask(Group& group, uint32_t member, uint32_t task, absl::Duration not_before);
+  ReadyKey ReadyKeyOf(const TaskKey& key) const;
+  void InsertReady(const TaskKey& key);
+  void EraseReady(const TaskKey& key, const TaskProgress& task);
+  void Pin(Group& group, std::optional<uint32_t> generation);
   TaskGrant GrantTask(const Caller& caller, const TaskKey& key);
   void ReadyTasks(Group& group, uint32_t member);
+  void ReadyGroupTasks(Group& group);
+  void EndTask(Group& group, uint32_t member, uint32_t task);
   void EndTasks(Group& group, uint32_t member);
+  Instant AbandonedAt(uint32_t generation) const;
+  void LookAtGenerations();
+  Instant NextGenerationCheck() const;
+
+  // job_task_results.cc: what rewards write.
+  absl::Status RepeatedResult(const Record& record, const Group& group);
+  absl::Status CheckResult(const Group& group, const LeaseEntry& entry, const std::vector<std::pair<uint32_t, Field>>& staged) const;
+  void Store(Group& group, uint32_t whose, Field field);
   absl::Status PutTask(const Caller& caller, const Record& record, Group& group, bool* repeat);
   void FinishTask(Group& group, uint32_t member, uint32_t task);
   void FailTask(Group& group, uint32_t member, uint32_t task, bool use_try, absl::Duration not_before, const std::string& cause);
+
+  // job_retask.cc: scoring again, drawing again.
+  absl::StatusOr<RetaskAnswer> OnRetask(const Caller& caller, const Retask& input);
+  std::vector<bool> Affected(const std::string& task) const;  // By task: it, and what rests on what it writes.
+  bool Rescore(Group& group, const std::vector<bool>& tasks);
+  void Rescore(Group& group, uint32_t member, uint32_t task);
+  uint32_t Readmit(const std::vector<GroupId>& groups);
 
   // job_cut.cc, job_batch.cc: the cut, handing out, training, versions.
   void OnAcquire(const Event& event, const AcquireBatch& input);
@@ -253,6 +312,7 @@ class Job {
   void Freeze(Batch& batch, Group& group, std::vector<Verdict> verdicts);
   std::vector<double> Pool(const Group& group) const;
   void TakeSlot(Group& group, int64_t k);
+  bool HeldUp(int64_t k) const;  // Straggler policy wait: a group that holds a slot of step k still runs.
   void CloseBatch(Batch& batch);
   void Evict();
   bool SourcesEnded() const;
@@ -268,6 +328,7 @@ class Job {
   WaitEdge AdmitEdge(const Caller& caller, Instant since) const;
   WaitEdge TaskEdge(const Caller& caller, Instant since) const;
   WaitEdge BatchEdge(const Caller& caller, int64_t k, Instant since) const;
+  bool TaskEdge(const std::string& owner, const std::vector<TaskProgress>& tasks, const Group& group, WaitEdge& edge) const;
   WaitEdge GroupEdge(const Node& waiter, const Group& group, Instant since) const;
 
   // job_explain.cc: the edges that Explain joins them by.
@@ -313,7 +374,8 @@ class Job {
   int64_t gang_ = 0;                             // The same of the trainers.
   std::map<std::string, Engine> engines_;
   std::map<std::string, std::deque<std::pair<Id16, Reply>>> kept_;  // Answers by request id, newest last.
-  std::optional<uint32_t> reward_generation_;
+  std::map<std::string, uint32_t> generations_;     // Of each reward worker.
+  std::map<uint32_t, Instant> generation_seen_;     // When a worker of it called last.
 
   // Versions.
   int64_t version_ = 0;        // K
@@ -337,10 +399,12 @@ class Job {
   std::set<std::pair<int64_t, uint64_t>> unheld_;    // Those of them with a member nobody holds.
   std::set<std::pair<int64_t, uint64_t>> accepted_;  // By (oldest version, ordinal): the order of the cut.
   std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>> by_prompt_;  // Resident groups by (source, index).
-  std::map<std::string, std::set<TaskKey>> ready_;   // By pool.
+  std::map<ReadyKey, std::set<TaskKey>> ready_;      // By pool and, once the group has one, its generation.
   std::set<std::pair<Instant, TaskKey>> delayed_;    // Ready later.
   std::deque<DeadLetter> dead_letters_;              // The last 1000.
-  std::deque<std::pair<Instant, uint64_t>> overdue_;  // Straggler policy drop: when, which group.
+  std::deque<std::pair<Instant, uint64_t>> overdue_;  // When which open group has its straggler time behind it.
+  std::set<std::pair<Instant, std::pair<uint64_t, uint32_t>>> stalling_;  // When to look whether a held member makes progress; may lag.
+  AdmissionWindow admission_;
   std::map<int64_t, Batch> batches_;                 // Cut or being filled, until durable.
   std::map<int64_t, std::vector<RowRef>> freed_rows_;  // Prompts of the last freed batches, should an older checkpoint come back.
   uint64_t reserved_bytes_ = 0, stored_bytes_ = 0;
@@ -351,6 +415,8 @@ class Job {
   Counters counters_;
   std::map<int64_t, int64_t> staleness_;  // Trained tokens by staleness, along the lineage.
   uint64_t rejected_in_a_row_ = 0;
+  std::map<uint32_t, uint64_t> rejected_of_source_;  // In a row, by source.
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> starved_;  // By source and row: draws in a row that were not trained.
   std::set<std::pair<uint32_t, uint64_t>> unusable_;  // Source and row of each prompt that no rollout could take.
   absl::Status failure_;                  // Why the job cannot go on; OK while it can.
 

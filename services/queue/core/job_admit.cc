@@ -6,6 +6,9 @@
 #include "services/queue/core/job.h"
 
 namespace sluice::queue {
+namespace {
+constexpr size_t kLargestRow = 1 << 20;
+}  // namespace
 
 void Job::OnAdmit(const Event& event, const Admit& input) {
   const Caller& caller = event.caller;
@@ -17,10 +20,9 @@ void Job::OnAdmit(const Event& event, const Admit& input) {
     return Answer(event.call, std::move(again));
   }
   if (absl::Status listed = Listed(caller, WorkerRole::kRollout); !listed.ok()) return Answer(event.call, listed);
-  if (input.own) {
-    return Answer(event.call, ErrorWith(absl::StatusCode::kInvalidArgument,
-                                        {.reason = "UNSUPPORTED", .catalogue = "SLUICE-QUEUE-0001", .hint = "let the queue draw the prompts"},
-                                        "Admit.own: prompts from outside are not supported by this build's queue"));
+  if (input.own && (input.own->source.empty() || input.own->json.size() > kLargestRow)) {
+    return Answer(event.call, Error(absl::StatusCode::kInvalidArgument, "BAD_ROW",
+                                    absl::StrCat("own: source \"", input.own->source, "\", ", input.own->json.size(), " B of JSON; wanted a name and at most ", kLargestRow, " B")));
   }
   if (input.room == 0) return Answer(event.call, Error(absl::StatusCode::kInvalidArgument, "BAD_ROOM", "room is 0, wanted at least 1"));
   if (!engines_.contains(caller.worker)) {
@@ -36,6 +38,7 @@ std::optional<Reply> Job::TryAdmit(const Caller& caller, const Admit& input) {
   if (phase_ != Phase::kOpen || restored_ < 0 || spec_.rows_only || space_ != Space::kOk) return std::nullopt;
   const Engine* engine = Serving(caller);
   if (engine == nullptr) return std::nullopt;
+  if (input.own) return TryAdmitOwn(caller, input);
   std::vector<queue::Grant> grants;
   GrantUnheld(caller, *engine, input.room, grants);
   uint32_t granted = 0;
@@ -90,14 +93,18 @@ const Job::Engine* Job::Serving(const Caller& caller) const {
 std::optional<int64_t> Job::WindowEnd() const {
   const std::optional<int64_t> lowest = Lowest();
   if (!lowest) return std::nullopt;
-  int64_t last = *lowest + spec_.eta_adm();
+  int64_t last = *lowest + admission_.whole();
   if (spec_.max_steps > 0) last = std::min(last, spec_.max_steps - 1);
   return last;
 }
 
 std::optional<int64_t> Job::FreeStep() const {
   const std::optional<int64_t> last = WindowEnd();
-  return last ? slots_.LowestFree(next_cut_, *last) : std::nullopt;
+  if (!last) return std::nullopt;
+  if (const std::optional<int64_t> step = slots_.LowestFree(next_cut_, *last)) return step;
+  const int64_t beyond = std::max(*last + 1, next_cut_);
+  const bool some = *last == *Lowest() + admission_.whole() && beyond == *last + 1 && (spec_.max_steps == 0 || beyond < spec_.max_steps);
+  return some && slots_.used(beyond) < admission_.partial_slots(slots_.limit()) ? std::optional(beyond) : std::nullopt;
 }
 
 void Job::MoveSlot(Group& group, int64_t step) {
@@ -138,6 +145,10 @@ Group& Job::OpenGroup(const RowRef& row, int64_t step, uint32_t size) {
   group->opened = group->since = now_;
   group->members.resize(size);
   for (GroupMember& member : group->members) member.since = now_;
+  if (!spec_.rows_only && spec_.has_task(Granularity::kGroup)) {
+    group->tasks.resize(spec_.tasks.size());
+    for (uint32_t t = 0; t < group->tasks.size(); ++t) ResetTask(t, Granularity::kGroup, group->tasks[t]);
+  }
   by_prompt_[{row.source, row.index}].insert(group->id.ordinal);
   Group& opened = *group;
   groups_.emplace(opened.id.ordinal, std::move(group));
@@ -155,9 +166,12 @@ void Job::GrantMember(Group& group, uint32_t index, const Caller& caller, std::v
                                     now_);
   member.lease = lease.id;
   member.worker = caller.worker;
-  member.since = now_;
+  member.since = member.progress = now_;
+  stalling_.insert({now_ + spec_.stalled_after(), {group.id.ordinal, index}});
   if (!member.granted) {
     member.granted = true;
+    member.began = now_;
+    member.began_at = version_;
     ++ledger_.accepted;
     ++ledger_.live;
   }
@@ -165,13 +179,38 @@ void Job::GrantMember(Group& group, uint32_t index, const Caller& caller, std::v
   if (grants.empty() || grants.back().group != group.id) {
     grants.push_back({.group = group.id,
                       .step = group.slot,
-                      .row = prompts_.Read(group.row),
+                      .row = RowOf(group),
                       .seed = GroupSeed(spec_.seed, group.id.ordinal),
                       .size = static_cast<uint32_t>(group.members.size()),
                       .overdue = std::max(absl::ZeroDuration(), group.opened + spec_.wait - now_)});
   }
   const uint64_t prefix = member.log.tokens() == 0 ? 0 : group.prompt.tokens() + member.log.tokens();
   grants.back().members.push_back({.member = index, .attempt = member.attempt, .lease = lease, .prefix = prefix});
+}
+
+Row Job::RowOf(const Group& group) const { return group.own ? *group.own : prompts_.Read(group.row); }
+
+const std::string& Job::SourceName(const Group& group) const { return group.own ? group.own->source : spec_.sources[group.row.source].name; }
+
+void Job::Open(Group& group) {
+  slots_.Take(group.slot, group.id.ordinal);
+  reserved_bytes_ += spec_.group_bytes();
+  overdue_.push_back({now_ + spec_.wait, group.id.ordinal});
+  AddIndexes(group);
+}
+
+std::optional<Reply> Job::TryAdmitOwn(const Caller& caller, const Admit& input) {
+  Reslot();
+  const std::optional<int64_t> step = FreeStep();
+  if (!step || reserved_bytes_ + spec_.group_bytes() > allowed_bytes()) return std::nullopt;
+  // No two prompts from outside are known to be the same one.
+  Group& group = OpenGroup({.source = RowRef::kOutside, .epoch = input.own->ref.epoch, .index = next_group_, .occurrence = input.own->ref.occurrence}, *step, spec_.group_size);
+  group.own = input.own;
+  Open(group);
+  AdmitAnswer answer{.phase = phase_};
+  for (uint32_t m = 0; m < std::min(input.room, spec_.group_size); ++m) GrantMember(group, m, caller, answer.grants);
+  Keep(caller, input.request, answer);
+  return answer;
 }
 
 void Job::GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room, std::vector<queue::Grant>& grants) {
@@ -197,17 +236,14 @@ void Job::GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room,
 }
 
 void Job::GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant>& grants) {
-  const uint64_t bytes = spec_.group_size * spec_.member_bytes();
   Reslot();
-  while (room > 0 && reserved_bytes_ + bytes <= allowed_bytes()) {
+  while (room > 0 && reserved_bytes_ + spec_.group_bytes() <= allowed_bytes()) {
     const std::optional<int64_t> step = FreeStep();
     if (!step) return;
     const std::optional<RowRef> row = prompts_.Next();
     if (!row) return;
     Group& group = OpenGroup(*row, *step, spec_.group_size);
-    slots_.Take(*step, group.id.ordinal);
-    reserved_bytes_ += bytes;
-    if (spec_.straggler == Straggler::kDrop) overdue_.push_back({now_ + spec_.wait, group.id.ordinal});
+    Open(group);
     for (uint32_t m = 0; m < group.members.size() && room > 0; ++m, --room) GrantMember(group, m, caller, grants);
   }
 }

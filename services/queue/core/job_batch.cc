@@ -32,7 +32,8 @@ std::optional<Reply> Job::TryAcquire(const Caller& caller, const AcquireBatch& i
   if (spec_.max_steps > 0 && k >= spec_.max_steps) {
     return Error(absl::StatusCode::kOutOfRange, "END", absl::StrCat("the job ends with step ", spec_.max_steps - 1));
   }
-  if (k >= next_cut_ && k == next_cut_) Fill(k, input.stream);
+  const bool stream = input.stream && !spec_.deterministic;  // Where a slice ends is a matter of time.
+  if (k == next_cut_) Fill(k, stream);
   const auto it = batches_.find(k);
   if (it == batches_.end()) {
     if (k < next_cut_) return Error(absl::StatusCode::kNotFound, "GONE", absl::StrCat("batch ", k, " is durable and freed"));
@@ -45,7 +46,7 @@ std::optional<Reply> Job::TryAcquire(const Caller& caller, const AcquireBatch& i
   if (input.from > batch.groups.size()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_PLACE", absl::StrCat("from ", input.from, "; batch ", k, " has ", batch.groups.size(), " groups"));
   }
-  const bool ready = batch.closed || (input.stream && batch.groups.size() > input.from);
+  const bool ready = batch.closed || (stream && batch.groups.size() > input.from);
   if (!ready) return std::nullopt;
   return Slice(caller, batch, input.from);
 }
@@ -62,7 +63,7 @@ AcquireBatchAnswer Job::Slice(const Caller& caller, Batch& batch, uint32_t from)
   for (; place < batch.groups.size() && (place == from || bytes < kSliceBytes); ++place) {
     const FrozenGroup& frozen = batch.groups[place];
     const Group& group = *Find(frozen.id);
-    BatchGroup out{.group = frozen.id, .row = prompts_.Read(frozen.row), .size = frozen.size, .pool = frozen.pool};
+    BatchGroup out{.group = frozen.id, .row = RowOf(group), .size = frozen.size, .pool = frozen.pool};
     if (!spec_.rows_only) out.row.json.clear();
     for (const FrozenMember& member : frozen.members) {
       const GroupMember& stored = group.members[member.member];
@@ -103,15 +104,16 @@ void Job::CountApplied(const Batch& batch, int sign) {
       ledger_.tokens_trained += sign * static_cast<int64_t>(member.trained);
       ledger_.tokens_masked += sign * static_cast<int64_t>(member.masked_count);
       for (const auto& [age, count] : member.histogram) staleness_[age] += sign * count;
+      if (member.trained > 0) {
+        LengthBin& bin = counters_.lengths[SourceName(group)][Octile(group.members[member.member])];
+        bin.trained += sign;
+        bin.trained_tokens += sign * static_cast<int64_t>(group.members[member.member].generated);
+      }
       if (sign < 0 || member.trained == 0) continue;
       const int64_t sealed_at = group.members[member.member].sealed_at;
       ++counters_.at_cut[batch.k - member.oldest.number];
       ++counters_.in_flight[std::max<int64_t>(0, sealed_at - member.oldest.number)];
       ++counters_.in_queue[std::max<int64_t>(0, batch.k - sealed_at)];
-      auto& [trajectories, tokens] = counters_.trained[spec_.sources[frozen.row.source].name];
-      ++trajectories;
-      tokens += member.trained;
-      ++counters_.trained_octile[Octile(group.members[member.member])];
       if (member.masked_count > 0) counters_.tokens_dropped["masked"] += member.masked_count;
     }
   }
@@ -161,6 +163,8 @@ absl::StatusOr<ApplyAnswer> Job::OnApply(const Caller& caller, const queue::Appl
     version_ = input.k + 1;
     reached_[gang_] = std::max(reached_[gang_], version_);
     ledger_.hash = batch.hash;
+    for (const FrozenGroup& frozen : batch.groups) starved_.erase({frozen.row.source, frozen.row.index});
+    if (admission_.Applied(now_)) effects_->alarms.push_back({"max_staleness_too_small", admission_.Advice()});
     effects_->watch = true;
   }
   answer.version = version_;
@@ -215,7 +219,7 @@ void Job::MakeDurable(int64_t version) {
     for (const FrozenGroup& frozen : batches_.begin()->second.groups) {
       ledger_.applied -= frozen.members.size();
       ledger_.durable += frozen.members.size();
-      freed_rows_[batches_.begin()->first].push_back(frozen.row);
+      if (frozen.row.source != RowRef::kOutside) freed_rows_[batches_.begin()->first].push_back(frozen.row);
       Erase(*Find(frozen.id));
     }
     batches_.erase(batches_.begin());

@@ -108,6 +108,7 @@ absl::StatusOr<RenewAnswer> Job::OnRenew(const Caller& caller, const Renew& inpu
       answer.lost.push_back(id);
     }
   }
+  if (const auto it = generations_.find(caller.worker); it != generations_.end()) generation_seen_[it->second] = now_;
   if (role == WorkerRole::kRollout) {
     for (const Loaded& loaded : input.loaded) {
       if (loaded.policy != 0) return Error(absl::StatusCode::kInvalidArgument, "BAD_POLICY", absl::StrCat("loaded names policy ", loaded.policy, "; the job has one"));
@@ -155,13 +156,13 @@ void Job::EndLease(const Id16& id, LeaseEnd how, ReleaseReason reason, absl::Dur
     return;
   }
   Group& group = *groups_.at(entry.group);
-  GroupMember& member = group.members[entry.member];
   if (entry.kind == LeaseKind::kTask) {
     const bool use_try = reason == ReleaseReason::kFault || reason == ReleaseReason::kLost;
     FailTask(group, entry.member, entry.task, use_try, not_before,
              absl::StrCat(entry.worker, how == LeaseEnd::kExpired ? " did not answer in time" : " gave it back"));
     return;
   }
+  GroupMember& member = group.members[entry.member];
   // The prefix stays; the next attempt goes on behind it. Whole fields belong to the attempt that wrote them.
   RemoveIndexes(group);
   member.lease.reset();
@@ -185,24 +186,18 @@ void Job::OnTick() {
   while (!delayed_.empty() && delayed_.begin()->first <= now_) {
     const TaskKey key = delayed_.begin()->second;
     delayed_.erase(delayed_.begin());
-    ready_[spec_.tasks[key.task].pool].insert(key);
+    InsertReady(key);
   }
-  while (!overdue_.empty() && overdue_.front().first <= now_) {
-    const auto it = groups_.find(overdue_.front().second);
-    overdue_.pop_front();
-    if (it == groups_.end() || it->second->state != GroupState::kOpen) continue;
-    const auto& members = it->second->members;
-    const bool late = std::any_of(members.begin(), members.end(), [](const GroupMember& m) {
-      return m.state == MemberState::kReserved || m.state == MemberState::kRunning;
-    });
-    if (late) DropGroup(*it->second, "straggler");
-  }
+  LookAtStragglers();
+  LookAtGenerations();
 }
 
 Instant Job::NextWake() const {
   Instant next = leases_.NextExpiry();
   if (!delayed_.empty()) next = std::min(next, delayed_.begin()->first);
   if (!overdue_.empty()) next = std::min(next, overdue_.front().first);
+  if (!stalling_.empty()) next = std::min(next, stalling_.begin()->first);
+  next = std::min(next, NextGenerationCheck());
   for (const Parked& parked : parked_) next = std::min(next, parked.deadline);
   for (const auto& [worker, engine] : engines_) {
     if (engine.renewed + leases_.ttl() > now_) next = std::min(next, engine.renewed + leases_.ttl());
@@ -255,6 +250,10 @@ void Job::Pump() {
     if (due) EndParked(*it);
     it = due ? parked_.erase(it) : std::next(it);
   }
+  admission_.Waiting(std::any_of(parked_.begin(), parked_.end(), [&](const Parked& parked) {
+                       const auto* batch = std::get_if<AcquireBatch>(&parked.input);
+                       return batch != nullptr && batch->k == version_;
+                     }), now_);
 }
 
 void Job::EndParked(const Parked& parked) {

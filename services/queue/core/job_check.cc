@@ -30,10 +30,12 @@ std::vector<std::string> Job::Violations() const {
       expect(!member.lease || member.state == MemberState::kReserved || member.state == MemberState::kRunning, name, "/", m, " holds a lease but does not run");
       expect(group.state == GroupState::kOpen || member.state == MemberState::kSealed || member.state == MemberState::kDropped, name, "/", m, " runs in a group that is complete");
       trajectories += member.lease.has_value();
-      for (const MemberTask& task : member.tasks) tasks += task.lease.has_value();
+      for (const TaskProgress& task : member.tasks) tasks += task.lease.has_value();
       const uint64_t held = group.prompt.bytes() + member.stored();
       expect(spec_.rows_only || held <= spec_.member_bytes(), name, "/", m, " stores ", held, " B of ", spec_.member_bytes(), " reserved");
     }
+    for (const TaskProgress& task : group.tasks) tasks += task.lease.has_value();
+    expect(group.state == GroupState::kOpen || group.complete(), name, " is ", Name(group.state), " but not complete");
     expect(group.state == GroupState::kOpen || group.standing() >= (spec_.rows_only ? 1 : spec_.group_min), name, " stands with ", group.standing(), " members");
     open += group.state == GroupState::kOpen;
     accepted += group.state == GroupState::kAccepted;
@@ -41,7 +43,7 @@ std::vector<std::string> Job::Violations() const {
     expect(group.state != GroupState::kOpen || open_.contains({group.slot, ordinal}), name, " is open but not indexed");
     expect(group.state != GroupState::kAccepted || accepted_.contains({group.cut_key, ordinal}), name, " is accepted but not indexed");
     stored += group.stored();
-    reserved += spec_.rows_only ? 0 : spec_.group_size * spec_.member_bytes();
+    reserved += spec_.rows_only ? 0 : spec_.group_bytes();
   }
   expect(open == open_.size() && accepted == accepted_.size() && unheld == unheld_.size(), "an index holds groups that are gone");
   expect(live == ledger_.live, "ledger: live ", ledger_.live, ", counted ", live);

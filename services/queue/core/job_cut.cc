@@ -53,7 +53,9 @@ std::vector<double> Job::Pool(const Group& group) const {
     const Group& other = *groups_.at(ordinal);
     for (const GroupMember& member : other.members) {
       const bool in_batch = &other == &group && member.state != MemberState::kDropped;
-      if (!in_batch && member.task_reward) pool.push_back(*member.task_reward);
+      // When a batch becomes durable is a matter of time.
+      const bool timeless = !spec_.deterministic || other.state == GroupState::kAccepted || other.batch == next_cut_;
+      if (!in_batch && timeless && member.task_reward) pool.push_back(*member.task_reward);
     }
   }
   return pool;
@@ -63,10 +65,18 @@ std::vector<double> Job::Pool(const Group& group) const {
 void Job::TakeSlot(Group& group, int64_t k) {
   if (group.slot == k) return;
   if (!slots_.full(k)) return MoveSlot(group, k);
-  const std::set<uint64_t>& holders = slots_.holders(k);
-  const auto overtaken = std::find_if(holders.rbegin(), holders.rend(), [&](uint64_t o) { return groups_.at(o)->state != GroupState::kInBatch; });
-  SLUICE_CHECK(overtaken != holders.rend());
-  Group& other = *groups_.at(*overtaken);
+  // The youngest that still runs; if none does, the youngest that is not in the batch.
+  const auto runs = open_.lower_bound({k + 1, 0});
+  uint64_t overtaken = 0;
+  if (runs != open_.begin() && std::prev(runs)->first == k) {
+    overtaken = std::prev(runs)->second;
+  } else {
+    const std::set<uint64_t>& holders = slots_.holders(k);
+    const auto waits = std::find_if(holders.rbegin(), holders.rend(), [&](uint64_t o) { return groups_.at(o)->state != GroupState::kInBatch; });
+    SLUICE_CHECK(waits != holders.rend());
+    overtaken = *waits;
+  }
+  Group& other = *groups_.at(overtaken);
   const int64_t mine = group.slot;
   RemoveIndexes(other);
   slots_.Free(k, other.id.ordinal);
@@ -85,6 +95,7 @@ void Job::Freeze(Batch& batch, Group& group, std::vector<Verdict> verdicts) {
     const GroupMember& member = group.members[m];
     if (member.state == MemberState::kDropped) continue;
     Verdict& verdict = verdicts[m];
+    admission_.TooOld(verdict.masked_count);
     frozen.members.push_back({.member = m,
                               .attempt = member.attempt,
                               .tokens = group.prompt.tokens() + member.log.tokens(),
@@ -103,6 +114,14 @@ void Job::Freeze(Batch& batch, Group& group, std::vector<Verdict> verdicts) {
   group.batch = batch.k;
 }
 
+bool Job::HeldUp(int64_t k) const {
+  if (spec_.straggler != Straggler::kWait) return false;
+  for (auto it = open_.begin(); it != open_.end() && it->first <= k; ++it) {
+    if (!groups_.at(it->second)->overdue) return true;
+  }
+  return false;
+}
+
 bool Job::SourcesEnded() const { return prompts_.exhausted() && open_.empty(); }
 
 void Job::Fill(int64_t k, bool stream) {
@@ -117,10 +136,12 @@ void Job::Fill(int64_t k, bool stream) {
     if (batch.groups.empty()) batches_.erase(k);
     return;
   }
-  if (accepted_.empty() || (!stream && accepted_.size() < needed && !SourcesEnded())) return;
+  const bool held_up = HeldUp(k);
+  if (accepted_.empty() || (!stream && (held_up || (accepted_.size() < needed && !SourcesEnded())))) return;
   std::vector<std::pair<Group*, std::vector<Verdict>>> chosen;
   for (auto it = accepted_.begin(); it != accepted_.end() && chosen.size() < needed;) {
     Group& group = *groups_.at((it++)->second);
+    if (held_up && group.slot > k) continue;  // Its turn comes once those before it are done.
     if (auto verdicts = JudgeGroup(group, k)) chosen.emplace_back(&group, *std::move(verdicts));
   }
   if (chosen.empty() || (!stream && chosen.size() < needed && !SourcesEnded())) return;
@@ -173,8 +194,13 @@ void Job::Evict() {
   for (auto it = accepted_.begin(); it != accepted_.end() && it->first < next_cut_ - int64_t{spec_.max_staleness};) {
     JudgeGroup(*groups_.at((it++)->second), next_cut_);
   }
-  const std::vector<std::pair<int64_t, uint64_t>> open(open_.begin(), open_.end());
-  for (const auto& [slot, ordinal] : open) {
+  const int64_t bound = next_cut_ - int64_t{spec_.max_staleness};
+  std::vector<uint64_t> aged;
+  for (const auto& [slot, ordinal] : open_) {
+    const auto& members = groups_.at(ordinal)->members;
+    if (std::any_of(members.begin(), members.end(), [&](const GroupMember& m) { return m.log.oldest() < bound; })) aged.push_back(ordinal);
+  }
+  for (uint64_t ordinal : aged) {
     Group& group = *groups_.at(ordinal);
     if (JudgeGroup(group, next_cut_)) Settle(group, "stale");
   }

@@ -54,13 +54,13 @@ WaitEdge Job::AdmitEdge(const Caller& caller, Instant since) const {
     edge.cause = absl::StrCat("each of the ", slots_.limit(), " slots of steps ", next_cut_, " to ", *last, " is taken; K is ", version_, ", ",
                               lags == engines_.end() ? "the engines hold" : lags->first + " still holds", " version ", *Lowest());
     edge.next = "a group ends, or all engines load a newer version";
-  } else if (reserved_bytes_ + spec_.group_size * spec_.member_bytes() > allowed_bytes() && share_bytes_ < spec_.quota_bytes) {
+  } else if (reserved_bytes_ + spec_.group_bytes() > allowed_bytes() && share_bytes_ < spec_.quota_bytes) {
     edge.on = {NodeKind::kBytes, absl::StrCat(reserved_bytes_, "/", share_bytes_), ""};
     edge.cause = absl::StrCat("the job's share of the queue's memory is reserved: ", reserved_bytes_, " of ", share_bytes_, " B; its quota is ", spec_.quota_bytes,
                               " B, other jobs need the rest");
     edge.next = "the next checkpoint, or another job's end";
     edge.hint = "start sluice-queue with a higher --memory, or run fewer jobs beside this one";
-  } else if (reserved_bytes_ + spec_.group_size * spec_.member_bytes() > spec_.quota_bytes) {
+  } else if (reserved_bytes_ + spec_.group_bytes() > spec_.quota_bytes) {
     edge.on = {NodeKind::kBytes, absl::StrCat(reserved_bytes_, "/", spec_.quota_bytes), "trainer"};
     edge.cause = absl::StrCat("the quota is reserved: ", reserved_bytes_, " of ", spec_.quota_bytes, " B; trained batches stay until a checkpoint is durable");
     edge.next = "the next checkpoint";
@@ -77,8 +77,9 @@ WaitEdge Job::TaskEdge(const Caller& caller, Instant since) const {
   if (!delayed_.empty()) {
     const TaskKey& key = delayed_.begin()->second;
     const Group& group = *groups_.at(key.group);
-    edge.on = {NodeKind::kTask, absl::StrCat(group.id.hex(), "/", key.member, "/", spec_.tasks[key.task].name), ""};
-    edge.cause = absl::StrCat("the task is tried again later: ", group.members[key.member].tasks[key.task].cause);
+    const bool whole = key.member == kWholeGroup;
+    edge.on = {NodeKind::kTask, absl::StrCat(group.id.hex(), "/", whole ? "" : absl::StrCat(key.member, "/"), spec_.tasks[key.task].name), ""};
+    edge.cause = absl::StrCat("the task is tried again later: ", (whole ? group.tasks : group.members[key.member].tasks)[key.task].cause);
     edge.next = "it is ready";
     edge.next_in = delayed_.begin()->first - now_;
   } else if (open_.empty()) {
@@ -89,6 +90,27 @@ WaitEdge Job::TaskEdge(const Caller& caller, Instant since) const {
     edge = GroupEdge(edge.waiter, group, since);
   }
   return edge;
+}
+
+// The first of an owner's tasks that is not done. False: all are.
+bool Job::TaskEdge(const std::string& owner, const std::vector<TaskProgress>& tasks, const Group& group, WaitEdge& edge) const {
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const TaskProgress& task = tasks[t];
+    if (task.state == TaskState::kDone) continue;
+    const std::string age = absl::FormatDuration(absl::Trunc(now_ - task.since, absl::Milliseconds(100)));
+    edge.on = {NodeKind::kTask, absl::StrCat(owner, "/", spec_.tasks[t].name), task.lease ? task.worker : ""};
+    if (task.lease) {
+      edge.cause = absl::StrCat(task.worker, " works on it for ", age);
+    } else if (task.state == TaskState::kWaiting) {
+      edge.cause = "it waits for fields that other tasks write";
+    } else {
+      edge.cause = absl::StrCat("no reward worker", group.generation ? absl::StrCat(" of generation ", *group.generation) : "", " took it from pool ", spec_.tasks[t].pool, " for ", age);
+    }
+    if (!task.cause.empty()) absl::StrAppend(&edge.cause, "; before: ", task.cause);
+    edge.next = task.lease ? "its result, or its lease ends" : "a reward worker asks for work";
+    return true;
+  }
+  return false;
 }
 
 WaitEdge Job::GroupEdge(const Node& waiter, const Group& group, Instant since) const {
@@ -105,16 +127,9 @@ WaitEdge Job::GroupEdge(const Node& waiter, const Group& group, Instant since) c
       edge.next = member.lease ? "it is sealed, or its lease ends" : "a rollout asks for work";
       return edge;
     }
-    for (size_t t = 0; t < member.tasks.size(); ++t) {
-      const MemberTask& task = member.tasks[t];
-      if (task.state == TaskState::kDone) continue;
-      edge.on = {NodeKind::kTask, absl::StrCat(ref, "/", spec_.tasks[t].name), task.lease ? task.worker : ""};
-      edge.cause = task.lease ? absl::StrCat(task.worker, " works on it for ", age) : absl::StrCat("no reward worker took it from pool ", spec_.tasks[t].pool, " yet");
-      if (!task.cause.empty()) absl::StrAppend(&edge.cause, "; before: ", task.cause);
-      edge.next = task.lease ? "its result, or its lease ends" : "a reward worker asks for work";
-      return edge;
-    }
+    if (TaskEdge(ref, member.tasks, group, edge)) return edge;
   }
+  if (TaskEdge(group.id.hex(), group.tasks, group, edge)) return edge;
   edge.on = {NodeKind::kGroup, group.id.hex(), ""};
   edge.cause = "the group is complete";
   return edge;
@@ -148,6 +163,7 @@ WaitEdge Job::BatchEdge(const Caller& caller, int64_t k, Instant since) const {
   const auto begun = batches_.find(k);
   const size_t taken = begun == batches_.end() ? 0 : begun->second.groups.size();
   absl::StrAppend(&edge.cause, "; ", accepted_.size() + taken, " of ", spec_.groups_per_step, " groups are accepted");
+  if (admission_.infeasible() && edge.hint.empty()) edge.hint = admission_.Advice();
   return edge;
 }
 

@@ -61,12 +61,18 @@ void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& e
       continue;
     }
     for (uint32_t t = 0; t < member.tasks.size(); ++t) {
-      const MemberTask& task = member.tasks[t];
+      const TaskProgress& task = member.tasks[t];
       if (task.state != TaskState::kReady && task.state != TaskState::kLeased) continue;
       WaitEdge edge = WorkEdge(group, m, t, now);
       lacks(m, edge.waiter, edge.since, absl::StrCat("the ", spec_.tasks[t].name, " of ").c_str());
       edges.push_back(std::move(edge));
     }
+  }
+  for (uint32_t t = 0; t < group.tasks.size(); ++t) {
+    if (group.tasks[t].state != TaskState::kReady && group.tasks[t].state != TaskState::kLeased) continue;
+    WaitEdge edge = WorkEdge(group, kWholeGroup, t, now);
+    edges.push_back({.waiter = GroupNode(group), .on = edge.waiter, .since = edge.since, .cause = absl::StrCat("group ", group.id.brief(), " lacks its ", spec_.tasks[t].name)});
+    edges.push_back(std::move(edge));
   }
 }
 
@@ -89,9 +95,11 @@ WaitEdge Job::MemberEdge(const Group& group, uint32_t index, Instant now) const 
 }
 
 WaitEdge Job::WorkEdge(const Group& group, uint32_t index, uint32_t t, Instant now) const {
-  const MemberTask& task = group.members[index].tasks[t];
+  const bool whole = index == kWholeGroup;
+  const TaskProgress& task = whole ? group.tasks[t] : group.members[index].tasks[t];
   const std::string& name = spec_.tasks[t].name;
-  WaitEdge edge{.waiter = {NodeKind::kTask, absl::StrCat(TrajectoryRef{group.id, index, group.members[index].attempt}.str(), "/", name), "queue"},
+  const std::string owner = whole ? group.id.hex() : TrajectoryRef{group.id, index, group.members[index].attempt}.str();
+  WaitEdge edge{.waiter = {NodeKind::kTask, absl::StrCat(owner, "/", name), "queue"},
                 .since = now - task.since};
   const std::string before = task.cause.empty() ? "" : absl::StrCat("; the last try: ", task.cause);
   const LeaseEntry* lease = task.lease ? leases_.Find(*task.lease) : nullptr;
@@ -103,7 +111,8 @@ WaitEdge Job::WorkEdge(const Group& group, uint32_t index, uint32_t t, Instant n
     return edge;
   }
   edge.on = {NodeKind::kDaemon, "reward", "reward"};
-  edge.cause = absl::StrCat("no reward has taken task ", name, " (pool ", spec_.tasks[t].pool, ") for ", Age(edge.since), before);
+  const std::string of = group.generation ? absl::StrCat(" of generation ", *group.generation) : "";
+  edge.cause = absl::StrCat("no reward", of, " has taken task ", name, " (pool ", spec_.tasks[t].pool, ") for ", Age(edge.since), before);
   edge.next = "the next reward that asks for tasks takes it";
   edge.next_in = std::max(task.not_before - now, absl::ZeroDuration());
   return edge;

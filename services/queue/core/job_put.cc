@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
@@ -109,13 +111,16 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, Group& gr
                  absl::StrCat(record.owner.str(), " reserved ", spec_.member_bytes(), " B, holds ", held, ", wants ", bytes, " more; seal it with LENGTH"));
   }
   stored_bytes_ += bytes;
-  if (member != nullptr && member->state == MemberState::kReserved) {
+  Progressed(record.lease);
+  if (member != nullptr) {
+    member->stalls = 0;
+    if (member->state == MemberState::kReserved) member->since = now_;
     member->state = MemberState::kRunning;
-    member->since = now_;
   }
   if (piece.role == SegmentRole::kSampled) {
     member->generated += piece.count;
     ledger_.tokens_generated += piece.count;
+    if (piece.trainable) admission_.Generated(piece.count);
   }
   log.Append(std::move(stored));
   *watermark = base + log.tokens();
@@ -149,6 +154,7 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, Group& g
     member.field_bytes += field.bytes.size;
     stored_bytes_ += field.bytes.size;
   }
+  Progressed(record.lease);
   return absl::OkStatus();
 }
 
@@ -192,10 +198,15 @@ Item Job::SealOne(const Caller& caller, const SealItem& item) {
   member.since = now_;
   member.finish = item.finish;
   member.sealed_at = version_;
-  auto& [members, tokens] = counters_.generated[spec_.sources[group->row.source].name];
-  ++members;
-  tokens += member.generated;
-  ++counters_.sealed_octile[Octile(member)];
+  LengthBin& bin = counters_.lengths[SourceName(*group)][Octile(member)];
+  ++bin.sealed;
+  bin.sealed_tokens += static_cast<int64_t>(member.generated);
+  admission_.Sealed(now_ - member.began, version_ - member.began_at);
+  // Too old by now for the next step is too old for all that follow.
+  if (const Verdict verdict = Judge(member, next_cut_, spec_, branch_); !verdict.legal) {
+    DropMember(*group, *item.ref.member, verdict.reason);
+    return {.watermark = watermark};
+  }
   StartTasks(*group, *item.ref.member);
   Settle(*group, "");
   return {.watermark = watermark};
@@ -224,7 +235,7 @@ Item Job::DropOne(const Caller& caller, const DropItem& item) {
 
 // Without a limit of epochs, rows that none can use would be drawn for ever.
 void Job::CountUnusable(const RowRef& row, const std::string& reason) {
-  if (reason != "prompt_too_long" && reason != "bad_row") return;
+  if ((reason != "prompt_too_long" && reason != "bad_row") || row.source == RowRef::kOutside) return;
   unusable_.insert({row.source, row.index});
   if (unusable_.size() < prompts_.rows() || !failure_.ok()) return;
   failure_ = ErrorWith(absl::StatusCode::kFailedPrecondition,
@@ -239,8 +250,10 @@ void Job::CountDropped(Group& group, uint32_t index, const std::string& reason) 
   if (!member.granted) return;
   --ledger_.live;
   ++ledger_.dropped[reason];
-  int64_t& tokens = counters_.tokens_dropped[reason];
+  uint64_t tokens = 0;
   ForEachTrainable(member, [&](uint64_t, uint64_t count, const PolicyVersion&) { tokens += count; });
+  counters_.tokens_dropped[reason] += static_cast<int64_t>(tokens);
+  if (reason == "stale") admission_.TooOld(tokens);
 }
 
 // A member's way ends here: its lease and tasks end, its bytes return.
@@ -256,6 +269,7 @@ void Job::EndMember(Group& group, uint32_t index, const std::string& reason) {
   stored_bytes_ -= member.stored();
   member.log = TokenLog();
   member.fields.clear();
+  member.past.clear();
   member.field_bytes = 0;
   member.state = MemberState::kDropped;
   member.since = now_;
@@ -273,11 +287,13 @@ void Job::DropGroup(Group& group, const std::string& reason) {
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     if (group.members[m].state != MemberState::kDropped) EndMember(group, m, reason);
   }
-  if (IsReissued(reason)) {
+  for (uint32_t t = 0; t < group.tasks.size(); ++t) EndTask(group, kWholeGroup, t);
+  CountStarved(group, reason);
+  if (IsReissued(reason) && !group.own) {
     const bool again = prompts_.Reissue(group.row);
     ++(again ? counters_.reissued : counters_.quarantined);
     if (!again) {
-      effects_->alarms.push_back({"quarantined", absl::StrCat("prompt ", spec_.sources[group.row.source].name, ":", group.row.index, " failed ",
+      effects_->alarms.push_back({"quarantined", absl::StrCat("prompt ", SourceName(group), ":", group.row.index, " failed ",
                                                               group.row.occurrence + 1, " times, last as ", reason, "; it is drawn no more")});
     }
   }
@@ -287,6 +303,8 @@ void Job::DropGroup(Group& group, const std::string& reason) {
 void Job::Settle(Group& group, const std::string& reason) {
   if (group.state != GroupState::kOpen) return;
   if (group.standing() < spec_.group_min) return DropGroup(group, reason);
+  if (group.overdue && spec_.straggler == Straggler::kShrink) Shrink(group);
+  ReadyGroupTasks(group);
   if (group.complete()) Complete(group);
 }
 
@@ -302,23 +320,17 @@ bool NoSignal(const std::vector<double>& rewards) {
 }  // namespace
 
 void Job::Complete(Group& group) {
+  if (const auto verdict = group.fields.find("verdict"); verdict != group.fields.end()) {
+    const absl::string_view text = verdict->second.bytes.view();
+    if (text != "accept") return Reject(group, text == "reject" ? "verdict" : std::string(absl::StripPrefix(text, "reject:")));
+  }
   std::vector<double> rewards;
   for (const GroupMember& member : group.members) {
     if (member.state == MemberState::kSealed) rewards.push_back(member.task_reward.value_or(0));
   }
-  if (spec_.filter == Filter::kSignal && NoSignal(rewards)) {
-    ++counters_.filtered[rewards[0] == 0 ? "all_zero" : rewards[0] == 1 ? "all_one" : "other"];
-    DropGroup(group, "filtered");
-    const uint64_t limit = uint64_t{spec_.max_rejected_steps} * spec_.groups_per_step;
-    if (++rejected_in_a_row_ < limit || limit == 0 || !failure_.ok()) return;
-    failure_ = ErrorWith(absl::StatusCode::kFailedPrecondition,
-                         {.reason = "NO_SIGNAL", .catalogue = "SLUICE-QUEUE-0003", .hint = "check the reward and the difficulty of the prompts"},
-                         absl::StrCat(rejected_in_a_row_, " groups in a row were rejected for equal rewards (all zero ", counters_.filtered["all_zero"],
-                                      ", all one ", counters_.filtered["all_one"], ", other ", counters_.filtered["other"], ")"));
-    effects_->alarms.push_back({"no_signal", std::string(failure_.message())});
-    return;
-  }
+  if (spec_.filter == Filter::kSignal && NoSignal(rewards)) return Reject(group, rewards[0] == 0 ? "all_zero" : rewards[0] == 1 ? "all_one" : "other");
   rejected_in_a_row_ = 0;
+  rejected_of_source_.erase(group.row.source);
   RemoveIndexes(group);
   group.state = GroupState::kAccepted;
   group.since = now_;
@@ -326,12 +338,37 @@ void Job::Complete(Group& group) {
   accepted_.insert({group.cut_key, group.id.ordinal});
 }
 
+// The group filter's no. A long run of them ends the job; one of a single source, while others are accepted, is an alarm.
+void Job::Reject(Group& group, const std::string& why) {
+  ++counters_.filtered[why];
+  const uint64_t limit = uint64_t{spec_.max_rejected_steps} * spec_.groups_per_step;
+  const uint64_t of_source = ++rejected_of_source_[group.row.source];
+  const std::string source = SourceName(group);
+  DropGroup(group, "filtered");
+  ++rejected_in_a_row_;
+  if (limit == 0 || !failure_.ok()) return;
+  const auto counts = [&] {
+    std::string text;
+    for (const auto& [reason, count] : counters_.filtered) absl::StrAppend(&text, text.empty() ? "" : ", ", absl::StrReplaceAll(reason, {{"_", " "}}), " ", count);
+    return text;
+  };
+  if (rejected_in_a_row_ >= limit) {
+    failure_ = ErrorWith(absl::StatusCode::kFailedPrecondition,
+                         {.reason = "NO_SIGNAL", .catalogue = "SLUICE-QUEUE-0003", .hint = "check the reward and the difficulty of the prompts"},
+                         absl::StrCat(rejected_in_a_row_, " groups in a row were rejected by the filter (in all: ", counts(), ")"));
+    effects_->alarms.push_back({"no_signal", std::string(failure_.message())});
+  } else if (of_source == limit) {
+    effects_->alarms.push_back({"no_signal_source", absl::StrCat("the last ", of_source, " groups of data source ", source, " were all rejected by the filter, others were not (in all: ",
+                                                                 counts(), "); check its answers and its difficulty, or take it out")});
+  }
+}
+
 void Job::Erase(Group& group) {
   RemoveIndexes(group);
   accepted_.erase({group.cut_key, group.id.ordinal});
   if (group.slot >= 0) slots_.Free(group.slot, group.id.ordinal);
   stored_bytes_ -= group.stored();
-  if (!spec_.rows_only) reserved_bytes_ -= spec_.group_size * spec_.member_bytes();
+  if (!spec_.rows_only) reserved_bytes_ -= spec_.group_bytes();
   const auto prompt = by_prompt_.find({group.row.source, group.row.index});
   prompt->second.erase(group.id.ordinal);
   if (prompt->second.empty()) by_prompt_.erase(prompt);

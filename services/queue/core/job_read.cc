@@ -100,9 +100,11 @@ bool Job::Holds(const Caller& caller, const Group& group) const {
     const LeaseEntry* entry = lease ? leases_.Find(*lease) : nullptr;
     return entry != nullptr && entry->worker == caller.worker && entry->incarnation == caller.incarnation;
   };
-  return std::any_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) {
-    return mine(member.lease) || std::any_of(member.tasks.begin(), member.tasks.end(), [&](const MemberTask& task) { return mine(task.lease); });
-  });
+  const auto any_task = [&](const std::vector<TaskProgress>& tasks) {
+    return std::any_of(tasks.begin(), tasks.end(), [&](const TaskProgress& task) { return mine(task.lease); });
+  };
+  return any_task(group.tasks) ||
+         std::any_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) { return mine(member.lease) || any_task(member.tasks); });
 }
 
 WatchState Job::watch() const {
@@ -112,8 +114,10 @@ WatchState Job::watch() const {
 }
 
 StatsAnswer Job::Stats() const {
-  StatsAnswer stats{.ledger = ledger_, .version = version_, .lowest = Lowest().value_or(-1), .admission_staleness = static_cast<double>(spec_.eta_adm())};
-  stats.groups = {{"open", open_.size()}, {"accepted", accepted_.size()}, {"in_batch", 0}, {"applied", 0}, {"quarantined", prompts_.progress().quarantined.size()}};
+  StatsAnswer stats{.ledger = ledger_, .version = version_, .lowest = Lowest().value_or(-1), .admission_staleness = admission_.versions(), .advice = admission_.Advice()};
+  stats.groups = {{"open", open_.size()}, {"accepted", accepted_.size()}, {"in_batch", 0}, {"applied", 0}, {"quarantined", prompts_.progress().quarantined.size()}, {"starved", 0}, {"overdue", 0}};
+  for (const auto& [row, count] : starved_) stats.groups["starved"] += count > 1;
+  for (const auto& [slot, ordinal] : open_) stats.groups["overdue"] += groups_.at(ordinal)->overdue;
   for (const auto& [k, batch] : batches_) stats.groups[batch.applied ? "applied" : "in_batch"] += batch.groups.size();
   for (const auto& [why, count] : counters_.filtered) stats.groups["filtered_" + why] = count;
   uint64_t overdue = 0, used = 0;
@@ -127,10 +131,18 @@ StatsAnswer Job::Stats() const {
   for (const auto& [age, count] : staleness_) {
     if (count != 0) stats.staleness[absl::StrCat(age)] = count;
   }
-  for (const auto& [source, generated] : counters_.generated) {
-    const auto trained = counters_.trained.find(source);
-    if (trained == counters_.trained.end() || generated.second == 0) continue;
-    stats.length_ratio[source] = (static_cast<double>(trained->second.second) / trained->second.first) / (static_cast<double>(generated.second) / generated.first);
+  const auto add_bin = [&](const std::string& name, const LengthBin& bin) {
+    if (bin.sealed == 0) return;
+    stats.acceptance[name] = bin.acceptance();
+    if (const std::optional<double> ratio = bin.ratio()) stats.length_ratio[name] = *ratio;
+  };
+  for (const auto& [source, bins] : counters_.lengths) {
+    LengthBin all;
+    for (size_t octile = 0; octile < bins.size(); ++octile) {
+      add_bin(absl::StrCat(source, "/", octile), bins[octile]);
+      all += bins[octile];
+    }
+    add_bin(source, all);
   }
   return stats;
 }
@@ -144,7 +156,8 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
   for (const auto& [ordinal, group] : groups_) groups.push_back(group.get());
   std::sort(groups.begin(), groups.end(), [](const Group* a, const Group* b) { return a->id < b->id; });
   const auto row_json = [&](const RowRef& row) {
-    return nlohmann::json{{"source", spec_.sources[row.source].name}, {"epoch", row.epoch}, {"index", row.index}, {"occurrence", row.occurrence}};
+    const std::string source = row.source == RowRef::kOutside ? "outside" : spec_.sources[row.source].name;
+    return nlohmann::json{{"source", source}, {"epoch", row.epoch}, {"index", row.index}, {"occurrence", row.occurrence}};
   };
   switch (what) {
     case PeekWhat::kGroups:
@@ -162,9 +175,10 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
       for (const Group* group : groups) {
         for (uint32_t m = 0; m < group->members.size(); ++m) {
           for (size_t t = 0; t < group->members[m].tasks.size(); ++t) {
-            const MemberTask& task = group->members[m].tasks[t];
+            const TaskProgress& task = group->members[m].tasks[t];
+            if (spec_.tasks[t].granularity != Granularity::kTrajectory) continue;
             const std::string id = absl::StrCat(TrajectoryRef{group->id, m, group->members[m].attempt}.str(), "/", spec_.tasks[t].name);
-            const nlohmann::json json = {{"tries_left", task.tries}, {"cause", task.cause}};
+            const nlohmann::json json = {{"tries_left", task.tries}, {"round", task.round}, {"cause", task.cause}};
             add({.node = {NodeKind::kTask, id, ""}, .state = Name(task.state), .worker = task.lease ? task.worker : "", .age = now - task.since, .json = json.dump()});
           }
         }

@@ -9,6 +9,10 @@ void Job::OnRestarted(const Restarted& input) {
   engines_.clear();
   parked_.clear();
   leases_.Rearm(now_);
+  for (const auto& [ordinal, group] : groups_) {
+    for (GroupMember& member : group->members) member.progress = now_;
+  }
+  for (auto& [generation, seen] : generation_seen_) seen = now_;
   space_ = Space::kOk;
   share_bytes_ = ~uint64_t{0};  // Until the daemon tells.
   effects_->watch = true;
@@ -22,7 +26,8 @@ void Job::LoseGroup(Group& group) {
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     if (group.members[m].state != MemberState::kDropped) EndMember(group, m, "lost");
   }
-  prompts_.Return(group.row);
+  for (uint32_t t = 0; t < group.tasks.size(); ++t) EndTask(group, kWholeGroup, t);
+  if (!group.own) prompts_.Return(group.row);
   Erase(group);
 }
 
@@ -36,8 +41,14 @@ void Job::LosePayload() {
   std::sort(groups.begin(), groups.end(), [](const Group* a, const Group* b) { return a->id.ordinal < b->id.ordinal; });
   for (Group* group : groups) {
     RemoveIndexes(*group);
-    stored_bytes_ -= group->prompt.bytes();
+    stored_bytes_ -= group->prompt.bytes() + group->field_bytes;
     group->prompt = TokenLog();
+    group->fields.clear();
+    group->field_bytes = 0;
+    for (uint32_t t = 0; t < group->tasks.size(); ++t) {
+      EndTask(*group, kWholeGroup, t);
+      ResetTask(t, Granularity::kGroup, group->tasks[t]);
+    }
     for (uint32_t m = 0; m < group->members.size(); ++m) {
       GroupMember& member = group->members[m];
       if (member.state == MemberState::kDropped) continue;

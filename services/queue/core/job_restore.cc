@@ -142,6 +142,11 @@ void Job::RestoreRequeue(int64_t version, const std::string& hash) {
   // Tokens beyond the fork are off the branch now.
   const std::set<std::pair<int64_t, uint64_t>> accepted = accepted_;
   for (const auto& [oldest, ordinal] : accepted) JudgeGroup(*groups_.at(ordinal), version);
+  const std::set<std::pair<int64_t, uint64_t>> open = open_;
+  for (const auto& [slot, ordinal] : open) {
+    Group& group = *groups_.at(ordinal);
+    if (JudgeGroup(group, version)) Settle(group, "off_branch");
+  }
   Evict();
 }
 
@@ -152,7 +157,9 @@ std::string Job::MakeCursor() const {
     if (group->state != GroupState::kInBatch || !batches_.at(group->batch).applied) live.push_back(group.get());
   }
   std::sort(live.begin(), live.end(), [](const Group* a, const Group* b) { return a->id < b->id; });
-  for (const Group* group : live) cursor.live.push_back(group->row);
+  for (const Group* group : live) {
+    if (!group->own) cursor.live.push_back(group->row);
+  }
   return EncodeCursor(cursor);
 }
 

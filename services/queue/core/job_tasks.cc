@@ -1,10 +1,11 @@
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
+// Tasks: which are ready, who works on them. A task belongs to a member, or to the whole group and is ready when all its
+// standing members are. A group is scored by one reward generation: that of the worker that leases its first task.
 namespace sluice::queue {
 namespace {
 constexpr uint64_t kInlineBytes = 64;
@@ -15,13 +16,6 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
 }
 
 bool IsColumn(const std::string& name) { return name == "tokens" || name == "logprobs"; }
-
-const Field* Named(const std::vector<Field>& fields, absl::string_view name) {
-  for (const Field& field : fields) {
-    if (field.name == name) return &field;
-  }
-  return nullptr;
-}
 }  // namespace
 
 // Leasing. ------------------------------------------------------------------------------------------------------------
@@ -39,12 +33,9 @@ void Job::OnLeaseTasks(const Event& event, const LeaseTasks& input) {
   if (std::none_of(input.rooms.begin(), input.rooms.end(), [](const Room& room) { return room.count > 0; })) {
     return Answer(event.call, Error(absl::StatusCode::kInvalidArgument, "BAD_ROOM", "no pool has room for a task"));
   }
-  if (!reward_generation_) reward_generation_ = input.generation;
-  if (*reward_generation_ != input.generation) {
-    return Answer(event.call, ErrorWith(absl::StatusCode::kFailedPrecondition,
-                                        {.reason = "OTHER_GENERATION", .hint = "score a job with one build and one reward configuration"},
-                                        absl::StrCat("reward generation ", input.generation, "; the job's rewards are of generation ", *reward_generation_)));
-  }
+  generations_[caller.worker] = input.generation;
+  generation_seen_[input.generation] = now_;
+  LookAtGenerations();
   Park(event, input.wait, input);
 }
 
@@ -52,11 +43,15 @@ std::optional<Reply> Job::TryLeaseTasks(const Caller& caller, const LeaseTasks& 
   if (phase_ >= Phase::kClosed) return Error(absl::StatusCode::kFailedPrecondition, "CLOSED", "the job is closed");
   LeaseTasksAnswer answer;
   for (const Room& room : input.rooms) {
-    const auto pool = ready_.find(room.pool);
-    if (pool == ready_.end()) continue;
-    for (uint32_t n = 0; n < room.count && !pool->second.empty(); ++n) {
-      const TaskKey key = *pool->second.begin();
-      pool->second.erase(pool->second.begin());
+    for (uint32_t n = 0; n < room.count; ++n) {
+      // Of the tasks that are nobody's yet and those of the caller's generation the oldest group's.
+      const auto fresh = ready_.find({room.pool, std::nullopt}), pinned = ready_.find({room.pool, input.generation});
+      if (fresh == ready_.end() && pinned == ready_.end()) break;
+      const bool take_fresh = pinned == ready_.end() || (fresh != ready_.end() && *fresh->second.begin() < *pinned->second.begin());
+      const TaskKey key = *(take_fresh ? fresh : pinned)->second.begin();
+      Group& group = *groups_.at(key.group);
+      EraseReady(key, TaskOf(group, key.member, key.task));
+      if (!group.generation) Pin(group, input.generation);
       answer.tasks.push_back(GrantTask(caller, key));
     }
   }
@@ -66,9 +61,8 @@ std::optional<Reply> Job::TryLeaseTasks(const Caller& caller, const LeaseTasks& 
 }
 
 TaskGrant Job::GrantTask(const Caller& caller, const TaskKey& key) {
-  const Group& group = *groups_.at(key.group);
-  GroupMember& member = groups_.at(key.group)->members[key.member];
-  MemberTask& task = member.tasks[key.task];
+  Group& group = *groups_.at(key.group);
+  TaskProgress& task = TaskOf(group, key.member, key.task);
   const TaskSpec& spec = spec_.tasks[key.task];
   const Lease lease = leases_.Grant({.kind = LeaseKind::kTask,
                                      .group = key.group,
@@ -84,13 +78,22 @@ TaskGrant Job::GrantTask(const Caller& caller, const TaskKey& key) {
   task.since = now_;
   TaskGrant grant{.id = task.id,
                   .name = spec.name,
-                  .owner = {group.id, key.member, member.attempt},
-                  .row = prompts_.Read(group.row),
+                  .owner = {.group = group.id},
+                  .row = RowOf(group),
                   .lease = lease,
-                  .finish = member.finish,
-                  .round = 1,
+                  .round = task.round,
                   .tries = task.tries,
                   .deadline = spec.deadline};
+  if (key.member == kWholeGroup) {
+    for (uint32_t m = 0; m < group.members.size(); ++m) {
+      if (group.members[m].state == MemberState::kSealed) grant.members.push_back({group.id, m, group.members[m].attempt});
+    }
+    grant.wants = spec.needs;
+    return grant;
+  }
+  const GroupMember& member = group.members[key.member];
+  grant.owner = {group.id, key.member, member.attempt};
+  grant.finish = member.finish;
   for (const std::string& name : spec.needs) {
     const auto field = member.fields.find(name);
     if (field != member.fields.end() && field->second.bytes.size <= kInlineBytes) {
@@ -104,6 +107,10 @@ TaskGrant Job::GrantTask(const Caller& caller, const TaskKey& key) {
 
 // States. -------------------------------------------------------------------------------------------------------------
 
+TaskProgress& Job::TaskOf(Group& group, uint32_t member, uint32_t task) {
+  return member == kWholeGroup ? group.tasks[task] : group.members[member].tasks[task];
+}
+
 std::string Job::MissingField(const GroupMember& member) const {
   for (const TaskSpec& task : spec_.tasks) {
     for (const std::string& name : task.needs) {
@@ -114,14 +121,18 @@ std::string Job::MissingField(const GroupMember& member) const {
   return "";
 }
 
+// As before its first try. Tasks of the other granularity are done: there is nothing to do for this owner.
+void Job::ResetTask(uint32_t t, Granularity granularity, TaskProgress& task) {
+  task.id = leases_.NewId();
+  task.tries = spec_.tasks[t].tries;
+  task.since = now_;
+  task.state = spec_.tasks[t].granularity == granularity ? TaskState::kWaiting : TaskState::kDone;
+}
+
 void Job::StartTasks(Group& group, uint32_t index) {
   GroupMember& member = group.members[index];
   member.tasks.resize(spec_.tasks.size());
-  for (size_t t = 0; t < member.tasks.size(); ++t) {
-    member.tasks[t].id = leases_.NewId();
-    member.tasks[t].tries = spec_.tasks[t].tries;
-    member.tasks[t].since = now_;
-  }
+  for (uint32_t t = 0; t < member.tasks.size(); ++t) ResetTask(t, Granularity::kTrajectory, member.tasks[t]);
   ReadyTasks(group, index);
 }
 
@@ -135,8 +146,23 @@ void Job::ReadyTasks(Group& group, uint32_t index) {
   }
 }
 
+void Job::ReadyGroupTasks(Group& group) {
+  const auto there = [&](const std::string& name) {
+    return IsColumn(name) || group.fields.contains(name) || std::all_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) {
+             return member.state == MemberState::kDropped || member.fields.contains(name);
+           });
+  };
+  const bool sealed = std::all_of(group.members.begin(), group.members.end(), [](const GroupMember& member) {
+    return member.state == MemberState::kDropped || member.state == MemberState::kSealed;
+  });
+  for (uint32_t t = 0; sealed && t < group.tasks.size(); ++t) {
+    const auto& needs = spec_.tasks[t].needs;
+    if (group.tasks[t].state == TaskState::kWaiting && std::all_of(needs.begin(), needs.end(), there)) QueueTask(group, kWholeGroup, t, absl::ZeroDuration());
+  }
+}
+
 void Job::QueueTask(Group& group, uint32_t index, uint32_t t, absl::Duration not_before) {
-  MemberTask& task = group.members[index].tasks[t];
+  TaskProgress& task = TaskOf(group, index, t);
   task.state = TaskState::kReady;
   task.since = now_;
   task.not_before = now_ + std::max(not_before, absl::ZeroDuration());
@@ -144,132 +170,102 @@ void Job::QueueTask(Group& group, uint32_t index, uint32_t t, absl::Duration not
   if (task.not_before > now_) {
     delayed_.insert({task.not_before, key});
   } else {
-    ready_[spec_.tasks[t].pool].insert(key);
+    InsertReady(key);
   }
+}
+
+Job::ReadyKey Job::ReadyKeyOf(const TaskKey& key) const { return {spec_.tasks[key.task].pool, groups_.at(key.group)->generation}; }
+
+void Job::InsertReady(const TaskKey& key) { ready_[ReadyKeyOf(key)].insert(key); }
+
+void Job::EraseReady(const TaskKey& key, const TaskProgress& task) {
+  if (task.state != TaskState::kReady || delayed_.erase({task.not_before, key}) > 0) return;
+  const auto pool = ready_.find(ReadyKeyOf(key));
+  pool->second.erase(key);
+  if (pool->second.empty()) ready_.erase(pool);
+}
+
+// All tasks of the group, those ready too, are from now on for workers of this generation; none: for the first that comes.
+void Job::Pin(Group& group, std::optional<uint32_t> generation) {
+  std::vector<TaskKey> keys;
+  const auto move = [&](uint32_t index, std::vector<TaskProgress>& tasks) {
+    for (uint32_t t = 0; t < tasks.size(); ++t) {
+      const TaskKey key{group.id.ordinal, index, t};
+      const auto pool = ready_.find(ReadyKeyOf(key));
+      if (tasks[t].state != TaskState::kReady || pool == ready_.end() || pool->second.erase(key) == 0) continue;
+      if (pool->second.empty()) ready_.erase(pool);
+      keys.push_back(key);
+    }
+  };
+  for (uint32_t m = 0; m < group.members.size(); ++m) move(m, group.members[m].tasks);
+  move(kWholeGroup, group.tasks);
+  group.generation = generation;
+  for (const TaskKey& key : keys) InsertReady(key);
+}
+
+void Job::EndTask(Group& group, uint32_t index, uint32_t t) {
+  TaskProgress& task = TaskOf(group, index, t);
+  if (task.lease) leases_.End(*task.lease, LeaseEnd::kDropped);
+  EraseReady({group.id.ordinal, index, t}, task);
+  task.lease.reset();
+  task.staged.clear();
+  if (task.state != TaskState::kDone) task.state = TaskState::kDead;
 }
 
 void Job::EndTasks(Group& group, uint32_t index) {
-  GroupMember& member = group.members[index];
-  for (uint32_t t = 0; t < member.tasks.size(); ++t) {
-    MemberTask& task = member.tasks[t];
-    if (task.lease) leases_.End(*task.lease, LeaseEnd::kDropped);
-    if (task.state == TaskState::kReady) {
-      const TaskKey key{group.id.ordinal, index, t};
-      delayed_.erase({task.not_before, key});
-      ready_[spec_.tasks[t].pool].erase(key);
-    }
-    task.lease.reset();
-    task.staged.clear();
-    if (task.state != TaskState::kDone) task.state = TaskState::kDead;
-  }
-}
-
-// Results. ------------------------------------------------------------------------------------------------------------
-
-absl::Status Job::PutTask(const Caller& caller, const Record& record, Group& group, bool* repeat) {
-  const auto lost = [&] { return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat(record.owner.str(), ": the task is another's, or done")); };
-  const std::optional<LeaseEnd> ended = leases_.Ended(record.lease);
-  if (ended == LeaseEnd::kDone && record.owner.member) {
-    const GroupMember& member = group.members[*record.owner.member];
-    *repeat = true;  // What was taken stands; a dropped member's fields are no longer there to compare.
-    if (member.state == MemberState::kDropped) return absl::OkStatus();
-    for (const Field& field : record.fields) {
-      const auto it = member.fields.find(field.name);
-      if (it == member.fields.end() || !(it->second.bytes == field.bytes)) return Conflict(record.owner, "field " + field.name);
-    }
-    return absl::OkStatus();
-  }
-  const LeaseEntry* entry = leases_.Find(record.lease);
-  if (entry == nullptr || entry->kind != LeaseKind::kTask || entry->group != group.id.ordinal || record.owner.member != entry->member ||
-      entry->worker != caller.worker || entry->incarnation != caller.incarnation) {
-    return lost();
-  }
-  const uint32_t index = entry->member, t = entry->task;
-  GroupMember& member = group.members[index];
-  MemberTask& task = member.tasks[t];
-  if (task.id != *record.task) return lost();
-  SLUICE_RETURN_IF_ERROR(Listed(caller, WorkerRole::kReward));
-  const TaskSpec& spec = spec_.tasks[t];
-  uint64_t bytes = 0;
-  for (const Field& field : record.fields) {
-    if (!Contains(spec.produces, field.name)) {
-      return Error(absl::StatusCode::kInvalidArgument, "BAD_FIELD", absl::StrCat("task ", spec.name, " does not produce field ", field.name));
-    }
-    SLUICE_RETURN_IF_ERROR(CheckFinite(field));
-    bytes += field.bytes.size;
-  }
-  for (const Field& field : task.staged) bytes += field.bytes.size;
-  if (group.prompt.bytes() + member.stored() + bytes > spec_.member_bytes()) {
-    return Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
-                 absl::StrCat(record.owner.str(), ": results of ", bytes, " B exceed what the member reserved; shorten reward_info"));
-  }
-  std::vector<Field> staged = task.staged;
-  for (const Field& field : record.fields) {
-    const Field* before = Named(staged, field.name);
-    if (before != nullptr && !(before->bytes == field.bytes)) return Conflict(record.owner, "field " + field.name);
-    if (before == nullptr) staged.push_back(field);
-  }
-  if (record.last) {
-    const Field* status = Named(staged, "reward_status");
-    const Field* reward = Named(staged, "task_reward");
-    const bool scored = status == nullptr || status->bytes.view() == "ok";
-    if (scored && Contains(spec.produces, "task_reward") &&
-        (reward == nullptr || reward->dtype != static_cast<int>(Dtype::kF64) || reward->bytes.size != sizeof(double))) {
-      return Error(absl::StatusCode::kInvalidArgument, "BAD_FIELD", absl::StrCat("task ", spec.name, " ended without task_reward, one F64"));
-    }
-  }
-  task.staged = std::move(staged);
-  if (record.last) FinishTask(group, index, t);
-  return absl::OkStatus();
-}
-
-void Job::FinishTask(Group& group, uint32_t index, uint32_t t) {
-  GroupMember& member = group.members[index];
-  MemberTask& task = member.tasks[t];
-  leases_.End(*task.lease, LeaseEnd::kDone);
-  task.lease.reset();
-  task.state = TaskState::kDone;
-  task.since = now_;
-  const std::vector<Field> fields = std::move(task.staged);
-  task.staged.clear();
-  const Field* status = Named(fields, "reward_status");
-  if (status != nullptr && status->bytes.view() != "ok") {
-    task.cause = std::string(status->bytes.view());
-    return DropMember(group, index, "unscorable");
-  }
-  if (const Field* reward = Named(fields, "task_reward")) {
-    double value;
-    std::memcpy(&value, reward->bytes.data.get(), sizeof(value));
-    member.task_reward = value;
-  }
-  for (const Field& field : fields) {
-    Field written = field;
-    written.round = 1;
-    if (!member.fields.emplace(field.name, std::move(written)).second) continue;
-    member.field_bytes += field.bytes.size;
-    stored_bytes_ += field.bytes.size;
-  }
-  ReadyTasks(group, index);
-  Settle(group, "");
+  for (uint32_t t = 0; t < group.members[index].tasks.size(); ++t) EndTask(group, index, t);
 }
 
 void Job::FailTask(Group& group, uint32_t index, uint32_t t, bool use_try, absl::Duration not_before, const std::string& cause) {
-  MemberTask& task = group.members[index].tasks[t];
+  TaskProgress& task = TaskOf(group, index, t);
   task.lease.reset();
   task.staged.clear();
   task.cause = cause;
   if (use_try) --task.tries;
   if (task.tries > 0) return QueueTask(group, index, t, not_before);
   task.state = TaskState::kDead;
-  dead_letters_.push_back({.ref = {group.id, index, group.members[index].attempt},
-                           .row = group.row,
-                           .task = spec_.tasks[t].name,
-                           .worker = task.worker,
-                           .cause = cause,
-                           .at = now_});
+  TrajectoryRef ref{.group = group.id};
+  if (index != kWholeGroup) ref = {group.id, index, group.members[index].attempt};
+  dead_letters_.push_back({.ref = ref, .row = group.row, .task = spec_.tasks[t].name, .worker = task.worker, .cause = cause, .at = now_});
   if (dead_letters_.size() > kDeadLettersKept) dead_letters_.pop_front();
-  effects_->alarms.push_back({"dead_letter", absl::StrCat("task ", spec_.tasks[t].name, " of ", dead_letters_.back().ref.str(), " is out of tries: ", cause)});
-  DropMember(group, index, "unscorable");
+  effects_->alarms.push_back({"dead_letter", absl::StrCat("task ", spec_.tasks[t].name, " of ", ref.str(), " is out of tries: ", cause)});
+  if (index == kWholeGroup) {
+    DropGroup(group, "unscorable");
+  } else {
+    DropMember(group, index, "unscorable");
+  }
+}
+
+// Generations. --------------------------------------------------------------------------------------------------------
+
+// When the groups of this generation are given to another: once no worker of it has called for the straggler time, if
+// workers of another do. With nobody else there, they wait for their own to come back.
+Instant Job::AbandonedAt(uint32_t generation) const {
+  const bool another = std::any_of(generation_seen_.begin(), generation_seen_.end(), [&](const auto& seen) {
+    return seen.first != generation && seen.second + spec_.wait > now_;
+  });
+  return another ? generation_seen_.at(generation) + spec_.wait : absl::InfiniteDuration();
+}
+
+// Groups of an abandoned generation are scored again, whole, by whoever comes.
+void Job::LookAtGenerations() {
+  for (const Parked& parked : parked_) {
+    if (const auto* tasks = std::get_if<LeaseTasks>(&parked.input)) generation_seen_[tasks->generation] = now_;
+  }
+  std::set<uint64_t> unserved;
+  for (const auto& [key, tasks] : ready_) {
+    if (!key.second || AbandonedAt(*key.second) > now_) continue;
+    for (const TaskKey& task : tasks) unserved.insert(task.group);
+  }
+  for (uint64_t ordinal : unserved) Rescore(*groups_.at(ordinal), Affected(""));
+}
+
+Instant Job::NextGenerationCheck() const {
+  Instant next = absl::InfiniteDuration();
+  for (const auto& [key, tasks] : ready_) {
+    if (key.second) next = std::min(next, AbandonedAt(*key.second));
+  }
+  return next;
 }
 
 }  // namespace sluice::queue

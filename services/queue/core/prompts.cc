@@ -80,6 +80,20 @@ void Prompts::Return(const RowRef& row) {
   progress_.again.push_back(next);
 }
 
+uint32_t Prompts::Readmit(const std::function<bool(const RowRef&)>& which) {
+  std::vector<RowRef> left;
+  for (const RowRef& row : progress_.quarantined) {
+    if (which(row)) {
+      Return(row);
+    } else {
+      left.push_back(row);
+    }
+  }
+  const auto count = static_cast<uint32_t>(progress_.quarantined.size() - left.size());
+  progress_.quarantined = std::move(left);
+  return count;
+}
+
 Row Prompts::Read(const RowRef& ref) const {
   return {.ref = ref, .source = sources_[ref.source].name, .json = rows_->json(ref.source, ref.index)};
 }

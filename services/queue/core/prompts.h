@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +42,9 @@ class Prompts {
   bool Reissue(const RowRef& row);
   // Gives a prompt back whose group is to be trained anew; no failure of the prompt, so always drawn again.
   void Return(const RowRef& row);
+
+  // Lets quarantined prompts for which `which` holds be drawn again; how many.
+  uint32_t Readmit(const std::function<bool(const RowRef&)>& which);
 
   // Rows of all sources that are drawn.
   uint64_t rows() const;

@@ -1,14 +1,16 @@
 #include "services/queue/core/slots.h"
 
+#include <algorithm>
+
 #include "common/base/status.h"
 
 namespace sluice::queue {
 
 std::optional<int64_t> SlotTable::LowestFree(int64_t first, int64_t last) const {
-  for (int64_t step = first; step <= last; ++step) {
-    if (!full(step)) return step;
-  }
-  return std::nullopt;
+  free_ = first < first_ ? first : std::max(free_, first);
+  first_ = first;
+  while (free_ <= last && full(free_)) ++free_;
+  return free_ <= last ? std::optional(free_) : std::nullopt;
 }
 
 void SlotTable::Take(int64_t step, uint64_t group) {
@@ -21,6 +23,7 @@ void SlotTable::Free(int64_t step, uint64_t group) {
   const auto it = steps_.find(step);
   SLUICE_CHECK(it != steps_.end() && it->second.erase(group) == 1);
   if (it->second.empty()) steps_.erase(it);
+  free_ = std::min(free_, std::max(step, first_));
 }
 
 const std::set<uint64_t>& SlotTable::holders(int64_t step) const {

@@ -20,7 +20,7 @@ class SlotTable {
   }
   bool full(int64_t step) const { return used(step) >= limit_; }
 
-  // The lowest step in [first, last] with a free slot.
+  // The lowest step in [first, last] with a free slot. Steps known to be full are not looked at again.
   std::optional<int64_t> LowestFree(int64_t first, int64_t last) const;
 
   void Take(int64_t step, uint64_t group);
@@ -34,6 +34,7 @@ class SlotTable {
   friend struct Access;  // dump.cc
   const uint32_t limit_;
   std::map<int64_t, std::set<uint64_t>> steps_;  // No empty sets.
+  mutable int64_t first_ = 0, free_ = 0;         // Steps first_ .. free_ - 1 are full.
 };
 
 }  // namespace sluice::queue

@@ -40,6 +40,10 @@ uint32_t Spec::slots_per_step() const {
   return static_cast<uint32_t>(std::ceil(groups_per_step * (1 + oversample) - 1e-9));
 }
 
+bool Spec::has_task(Granularity granularity) const {
+  return std::any_of(tasks.begin(), tasks.end(), [&](const TaskSpec& task) { return task.granularity == granularity; });
+}
+
 int64_t Ledger::dropped_total() const {
   int64_t total = 0;
   for (const auto& [reason, count] : dropped) total += count;

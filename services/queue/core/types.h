@@ -59,7 +59,9 @@ struct Bytes {
 
 // Place of a prompt in the job's data; occurrence counts its re-issues.
 struct RowRef {
-  uint32_t source = 0;  // Index in Spec::sources.
+  static constexpr uint32_t kOutside = ~0u;
+
+  uint32_t source = 0;  // Index in Spec::sources; kOutside: the prompt came with Admit.
   uint32_t epoch = 0;
   uint64_t index = 0;
   uint32_t occurrence = 0;
@@ -96,6 +98,7 @@ enum class Finish { kNone = 0, kStop = 1, kLength = 2, kEnvEnd = 3, kTruncated =
 enum class Dtype { kNone = 0, kI32 = 10, kF32 = 12, kF64 = 13 };  // Others pass through unread.
 enum class ReleaseReason { kDrain = 1, kMigrate = 2, kFault = 3, kLost = 4 };
 enum class RestoreMode { kReplay = 1, kRequeue = 2 };
+enum class RetaskMode { kRescore = 1, kReadmit = 2 };
 enum class WorkerRole { kNone = 0, kController, kRollout, kReward, kTrainer };
 
 struct SourceSpec {
@@ -128,11 +131,11 @@ struct Spec {
   uint32_t group_size = 1;                      // G
   uint32_t group_min = 1;                       // G_min
   uint32_t max_staleness = 0;                   // eta, versions
-  std::optional<uint32_t> admission_staleness;  // eta_adm; unset: eta.
+  std::optional<uint32_t> admission_staleness;  // eta_adm; unset: it moves by itself, from eta on.
   double oversample = 0;
   Statistic statistic = Statistic::kMasked;
   Straggler straggler = Straggler::kMask;
-  absl::Duration wait = absl::Seconds(60);
+  absl::Duration wait = absl::Seconds(60);      // T, from a group's first grant.
   uint32_t reissues = 2;
   uint32_t min_trainable = 1;
   uint32_t max_version_span = 0;  // 0: eta.
@@ -153,7 +156,12 @@ struct Spec {
   bool skip_bad_rows = false;
 
   uint32_t slots_per_step() const;  // ceil(B (1 + oversample))
-  uint32_t eta_adm() const { return admission_staleness.value_or(max_staleness); }
+  uint32_t max_eta_adm() const { return admission_staleness.value_or(max_staleness); }
+  // A member whose holder stores nothing for so long is taken from it.
+  absl::Duration stalled_after() const { return 10 * wait; }
+  bool has_task(Granularity granularity) const;
+  // What a group reserves: its members, and room for what group tasks write for all of it.
+  uint64_t group_bytes() const { return group_size * member_bytes() + (has_task(Granularity::kGroup) ? kFieldBytes : 0); }
   // What a member reserves: its tokens' columns, and room for whole fields and task results beside them.
   uint64_t member_bytes() const { return uint64_t{member_tokens} * token_bytes + kFieldBytes; }
   static constexpr uint64_t kFieldBytes = 8192;

@@ -229,7 +229,7 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
         "model.reference=/ref", "data.order.sampler=levels", "rollout.engine.kind=vllm", "rollout.sampling.top_p=0.9", "rollout.sampling.top_k=5",
         "rollout.environment.name=gym", "rollout.environment.max_turns=2", "reward.rewards.0.granularity=group", "reward.sandbox.cpu=2",
         "trainer.batching.recompute_activations=true", "trainer.parallel.tensor=2", "trainer.parallel.data=2",
-        "queue.straggler.policy=shrink", "queue.straggler.policy=wait", "weights.encoding=delta", "weights.publish_dtype=bfloat16",
+        "weights.encoding=delta", "weights.publish_dtype=bfloat16",
         "weights.kv_cache=recompute", "weights.verify=full", "weights.allow_unverified=true", "eval.every_steps=5", "resources.device=cuda",
         "resources.trainer=2", "resources.queue=2", "resources.pool=big", "reward.rewards.0.verifier=math", "algorithm.preset=async_cispo", "algorithm.loss.kind=gspo"}) {
     const JobFile file = Parse(kMinimal, {set});

@@ -254,7 +254,15 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     EXPECT_EQ(first(rollout_).first, 1);
     EXPECT_EQ(ReasonOf(first(rollout_ - 1).second), "FENCED");
   };
-  walks["Retask"] = [&] { EXPECT_TRUE(absl::IsUnimplemented(Once<v1::RetaskResponse>(For<v1::RetaskRequest>("controller")).status())); };
+  walks["Retask"] = [&] {
+    auto request = For<v1::RetaskRequest>("controller");
+    EXPECT_TRUE(absl::IsInvalidArgument(Once<v1::RetaskResponse>(request).status()));
+    request.set_mode(v1::RETASK_MODE_READMIT);
+    EXPECT_TRUE(Once<v1::RetaskResponse>(request).ok());
+    EXPECT_EQ(Once<v1::RetaskResponse>(request)->count(), 0u) << "again it moves nothing";
+    FillCall("r1", rollout_, request.mutable_call());
+    EXPECT_EQ(ReasonOf(Once<v1::RetaskResponse>(request).status()), "WRONG_ROLE");
+  };
 
   const auto* service = v1::SetJobRequest::descriptor()->file()->FindServiceByName("QueueService");
   ASSERT_EQ(static_cast<size_t>(service->method_count()), order.size()) << "a method is not walked";

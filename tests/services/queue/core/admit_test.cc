@@ -287,12 +287,43 @@ TEST(AdmitTest, AJobReservesWithinItsShareOfTheMemoryAndGoesOnWhenThatGrows) {
   EXPECT_EQ(h.Result<AdmitAnswer>(waits)->grants.size(), 1u);
 }
 
-TEST(AdmitTest, PromptsFromOutsideAreRefusedByName) {
+TEST(AdmitTest, APromptFromOutsideGetsASlotNowOrNone) {  // B = 2, eta = 1: four slots
   Harness h;
   h.Start();
-  const absl::Status status = h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = 1, .own = true}).status();
-  EXPECT_EQ(ReasonOf(status), "UNSUPPORTED");
-  EXPECT_FALSE(DetailOf(status).hint.empty());
+  const auto own = [&](uint32_t room) {
+    return h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = room, .own = Row{.source = "api", .json = "{\"prompt\":\"hi\"}"}, .wait = absl::ZeroDuration()});
+  };
+  const auto first = own(1);
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_EQ(first->grants.size(), 1u);
+  EXPECT_EQ(first->grants[0].row.source, "api");
+  EXPECT_EQ(first->grants[0].row.json, "{\"prompt\":\"hi\"}");
+  ASSERT_EQ(first->grants[0].members.size(), 1u) << "room is for one of its two members";
+  const auto rest = h.Admitted(7);  // Its other member first, then the queue's own prompts.
+  EXPECT_EQ(rest->grants[0].group, first->grants[0].group);
+  EXPECT_EQ(rest->grants[0].row.source, "api");
+  const auto none = own(2);
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(none->grants.empty());
+  EXPECT_EQ(none->edge->on.kind, NodeKind::kSlot);
+  h.SampleAll(h.Rollout(), *first, {1, 0});
+  h.SampleAll(h.Rollout(), *rest, {1, 0});
+  h.ScoreAll();
+  const auto batch = h.Acquired(0);
+  ASSERT_TRUE(batch.ok() && batch->filled);
+  EXPECT_EQ(batch->groups[0].row.source, "api");
+  ASSERT_TRUE(h.ApplyBatch(*batch).ok());
+}
+
+TEST(AdmitTest, APromptFromOutsideThatFailsIsNotDrawnAgain) {
+  Harness h;
+  h.Start();
+  const auto own = h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = 2, .own = Row{.source = "api", .json = "{}"}, .wait = absl::ZeroDuration()});
+  const DropItem drop{.ref = {.group = own->grants[0].group}, .lease = own->grants[0].members[0].lease.id, .reason = "env_lost"};
+  EXPECT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}})->items[0].status.ok());
+  EXPECT_EQ(h.Admitted(2)->grants[0].row.source, "digits");
+  EXPECT_EQ(h.job().ledger().dropped.at("env_lost"), 2);
+  EXPECT_EQ(ReasonOf(h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = 1, .own = Row{.json = "{}"}}).status()), "BAD_ROW");
 }
 
 TEST(SetJobTest, WhatThisBuildCannotKeepIsRefusedByName) {
@@ -304,12 +335,14 @@ TEST(SetJobTest, WhatThisBuildCannotKeepIsRefusedByName) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   };
   EXPECT_TRUE(Job::Check(SmallSpec()).ok());
-  refused([](Spec& s) { s.straggler = Straggler::kWait; }, "wait");
-  refused([](Spec& s) { s.straggler = Straggler::kShrink; }, "shrink");
+  refused([](Spec& s) { s.straggler = static_cast<Straggler>(0); }, "queue.straggler.policy");
+  refused([](Spec& s) { s.wait = absl::ZeroDuration(); }, "queue.straggler.wait");
   refused([](Spec& s) { s.sampler = Sampler::kLevels; }, "levels");
-  refused([](Spec& s) { s.deterministic = true; }, "deterministic");
+  refused([](Spec& s) { s.deterministic = true; }, "max_staleness 0");
+  refused([](Spec& s) { s.deterministic = true, s.max_staleness = 0, s.oversample = 0.5; }, "oversample 0");
+  refused([](Spec& s) { s.deterministic = true, s.max_staleness = 0, s.straggler = Straggler::kDrop; }, "wait or mask");
   refused([](Spec& s) { s.policies.push_back("other"); }, "policies");
-  refused([](Spec& s) { s.tasks[0].granularity = Granularity::kGroup; }, "group");
+  refused([](Spec& s) { s.tasks[0].produces.push_back("verdict"); }, "granularity must be group");
   refused([](Spec& s) { s.statistic = Statistic::kStrict; }, "masked");
   refused([](Spec& s) { s.admission_staleness = 2; }, "admission");
   refused([](Spec& s) { s.quota_bytes = 1000; }, "quota");

@@ -141,11 +141,6 @@ TEST_F(TasksTest, ATaskCannotBeRenewedBeyondItsDeadline) {  // deadline 10 s, TT
   EXPECT_EQ(ReasonOf(h_.PutReward(leased->tasks[0], 1)), "LEASE_LOST");
 }
 
-TEST_F(TasksTest, AnotherRewardGenerationIsRefused) {
-  Lease(1, 0).IgnoreError();
-  EXPECT_EQ(ReasonOf(Lease(1, 6).status()), "OTHER_GENERATION");
-}
-
 TEST_F(TasksTest, AWaitForTasksNamesTheMemberThatStillRuns) {
   h_.ScoreAll();
   ASSERT_TRUE(h_.Admitted(1).ok());

@@ -1,0 +1,95 @@
+#include "services/queue/core/admission.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace sluice::queue {
+namespace {
+constexpr double kIdleHigh = 0.05, kIdleLow = 0.02;
+constexpr double kOldHigh = 0.02;
+constexpr double kUnsafe = 0.05;  // Of the tokens too old: more than a job should bear.
+constexpr uint32_t kLongestBackOff = 64;
+}  // namespace
+
+AdmissionWindow::AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed) : eta_(eta), moves_(!fixed && eta > 0) {
+  state_.parts = fixed.value_or(eta) * kParts;
+}
+
+void AdmissionWindow::Sealed(absl::Duration took, int64_t versions) {
+  ++state_.sealed;
+  state_.durations += took;
+  ++state_.spans[versions];
+}
+
+void AdmissionWindow::Waiting(bool waits, Instant now) {
+  if (waits == state_.waiting.has_value()) return;
+  if (waits) {
+    state_.waiting = now;
+    return;
+  }
+  state_.idle += now - *state_.waiting;
+  state_.waiting.reset();
+}
+
+bool AdmissionWindow::Applied(Instant now) {
+  Waiting(false, now);
+  if (!state_.began) {  // What the first batch waited for is the start, not the pace.
+    state_ = {.parts = state_.parts, .began = now};
+    return false;
+  }
+  if (++state_.steps < kWindow) return false;
+  const absl::Duration elapsed = std::max(now - *state_.began, absl::Nanoseconds(1));
+  const absl::Duration busy = std::max(elapsed - state_.idle, absl::Nanoseconds(1)) / state_.steps;
+  Report report;
+  report.idle = absl::FDivDuration(state_.idle, elapsed);
+  report.old = state_.generated == 0 ? 0 : std::min(1.0, static_cast<double>(state_.old) / static_cast<double>(state_.generated));
+  report.duration = state_.sealed == 0 ? 0 : absl::FDivDuration(state_.durations, busy) / static_cast<double>(state_.sealed);
+  int64_t below = 0;
+  for (const auto& [span, count] : state_.spans) {
+    report.span = span;
+    below += count;
+    if (static_cast<double>(below) >= 0.95 * static_cast<double>(state_.sealed)) break;
+  }
+  const bool was = state_.infeasible;
+  State next{.parts = state_.parts, .narrowed = state_.narrowed, .hold = state_.hold, .back_off = state_.back_off, .report = report, .began = now};
+  next.infeasible = report.idle > kIdleHigh && report.duration > eta_ + 1.0 && report.old > kUnsafe;
+  state_ = std::move(next);
+  if (moves_) Move();
+  return state_.infeasible && !was;
+}
+
+void AdmissionWindow::Move() {
+  const Report& report = state_.report;
+  if (state_.hold > 0) --state_.hold;
+  if (report.idle > kIdleHigh && state_.parts < eta_ * kParts) {
+    if (state_.narrowed) {
+      state_.back_off = std::min(2 * state_.back_off, kLongestBackOff);
+      state_.hold = state_.back_off;
+    }
+    state_.parts = std::min(state_.parts + kParts, eta_ * kParts);
+    state_.narrowed = false;
+  } else if (report.idle < kIdleLow && report.old > kOldHigh && state_.hold == 0 && state_.parts > 0) {
+    --state_.parts;
+    state_.narrowed = true;
+  }
+}
+
+int64_t AdmissionWindow::Needed() const {
+  return std::max(static_cast<int64_t>(std::ceil(state_.report.duration)) - 1, state_.report.span);
+}
+
+std::string AdmissionWindow::Advice() const {
+  const Report& report = state_.report;
+  std::string text = absl::StrFormat(
+      "over the last %d steps the trainer waited %.0f %% of the time, %.0f %% of the tokens were too old to be trained; a rollout takes %.1f steps, "
+      "95 %% end within %d versions",
+      kWindow, 100 * report.idle, 100 * report.old, report.duration, report.span);
+  if (!state_.infeasible) return text;
+  return absl::StrFormat("max_staleness %d can keep neither the trainer busy (needs %.0f) nor the tokens young: %s. Set queue.max_staleness to %d or more, or add rollouts",
+                         eta_, std::ceil(report.duration) - 1, text, Needed());
+}
+
+}  // namespace sluice::queue

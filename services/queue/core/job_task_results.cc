@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "services/queue/core/job.h"
+
+// What rewards write. A task's fields become visible all at once, with its last record. A member's task writes fields of
+// that member; a group's task writes fields of any sealed member (records that name it) and of the group (records that
+// name no member).
+namespace sluice::queue {
+namespace {
+bool Contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+const Field* Named(const std::vector<std::pair<uint32_t, Field>>& fields, uint32_t whose, absl::string_view name) {
+  for (const auto& [owner, field] : fields) {
+    if (owner == whose && field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+absl::Status BadField(const std::string& task, absl::string_view what) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_FIELD", absl::StrCat("task ", task, " ", what));
+}
+
+bool IsVerdict(absl::string_view text) { return text == "accept" || text == "reject" || (absl::StartsWith(text, "reject:") && text.size() > 7); }
+}  // namespace
+
+// A result that was taken before. What was taken stands: equal bytes, of this round or an earlier one, are a repeat; so is
+// a field that went with its member.
+absl::Status Job::RepeatedResult(const Record& record, const Group& group) {
+  const GroupMember* member = record.owner.member ? &group.members[*record.owner.member] : nullptr;
+  if (member != nullptr && member->state == MemberState::kDropped) return absl::OkStatus();
+  const auto& fields = member != nullptr ? member->fields : group.fields;
+  for (const Field& field : record.fields) {
+    const auto it = fields.find(field.name);
+    const auto equal = [&](const Field& other) { return other.name == field.name && other.bytes == field.bytes; };
+    const bool before = member != nullptr && std::any_of(member->past.begin(), member->past.end(), equal);
+    if (it != fields.end() && !equal(it->second) && !before) return Conflict(record.owner, "field " + field.name);
+  }
+  return absl::OkStatus();
+}
+
+// Whether a task may end with these fields.
+absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry, const std::vector<std::pair<uint32_t, Field>>& staged) const {
+  const TaskSpec& spec = spec_.tasks[entry.task];
+  const auto status_ok = [&](uint32_t whose) {
+    const Field* status = Named(staged, whose, "reward_status");
+    return status == nullptr || status->bytes.view() == "ok";
+  };
+  if (!status_ok(kWholeGroup)) return absl::OkStatus();
+  for (uint32_t m = 0; m < group.members.size(); ++m) {
+    const bool meant = entry.member == m || (entry.member == kWholeGroup && group.members[m].state == MemberState::kSealed);
+    if (!meant || !status_ok(m) || !Contains(spec.produces, "task_reward")) continue;
+    const Field* reward = Named(staged, m, "task_reward");
+    if (reward == nullptr || reward->dtype != static_cast<int>(Dtype::kF64) || reward->bytes.size != sizeof(double)) {
+      return BadField(spec.name, absl::StrCat("ended without task_reward, one F64, of member ", m));
+    }
+  }
+  if (!Contains(spec.produces, "verdict")) return absl::OkStatus();
+  const Field* verdict = Named(staged, kWholeGroup, "verdict");
+  if (verdict != nullptr && IsVerdict(verdict->bytes.view())) return absl::OkStatus();
+  return BadField(spec.name, "ended without the group's verdict: accept, reject or reject:REASON");
+}
+
+absl::Status Job::PutTask(const Caller& caller, const Record& record, Group& group, bool* repeat) {
+  const auto lost = [&] { return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat(record.owner.str(), ": the task is another's, or done")); };
+  if (leases_.Ended(record.lease) == LeaseEnd::kDone) {
+    *repeat = true;
+    return RepeatedResult(record, group);
+  }
+  const LeaseEntry* entry = leases_.Find(record.lease);
+  const bool owns = entry != nullptr && entry->kind == LeaseKind::kTask && entry->group == group.id.ordinal &&
+                    (entry->member == kWholeGroup || record.owner.member == entry->member) && entry->worker == caller.worker &&
+                    entry->incarnation == caller.incarnation;
+  if (!owns) return lost();
+  const uint32_t index = entry->member, t = entry->task;
+  const uint32_t whose = record.owner.member.value_or(kWholeGroup);
+  TaskProgress& task = TaskOf(group, index, t);
+  if (task.id != *record.task) return lost();
+  SLUICE_RETURN_IF_ERROR(Listed(caller, WorkerRole::kReward));
+  const TaskSpec& spec = spec_.tasks[t];
+  GroupMember* member = whose == kWholeGroup ? nullptr : &group.members[whose];
+  if (member != nullptr && member->state == MemberState::kDropped) {
+    *repeat = true;  // It went while the group's task ran; nobody wants its fields.
+    if (record.last) return BadField(spec.name, "ended with a record of a member that was dropped; end with one of the group");
+    return absl::OkStatus();
+  }
+  uint64_t bytes = 0;
+  for (const Field& field : record.fields) {
+    if (!Contains(spec.produces, field.name)) return BadField(spec.name, absl::StrCat("does not produce field ", field.name));
+    SLUICE_RETURN_IF_ERROR(CheckFinite(field));
+    bytes += field.bytes.size;
+  }
+  for (const auto& [owner, field] : task.staged) bytes += owner == whose ? field.bytes.size : 0;
+  const auto held = [&] { return member == nullptr ? group.field_bytes : group.prompt.bytes() + member->stored(); };
+  const uint64_t limit = member == nullptr ? Spec::kFieldBytes : spec_.member_bytes();
+  if (held() + bytes > limit && member != nullptr) {  // Earlier rounds make way.
+    for (const Field& field : member->past) member->field_bytes -= field.bytes.size, stored_bytes_ -= field.bytes.size;
+    member->past.clear();
+  }
+  if (held() + bytes > limit) {
+    return Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
+                 absl::StrCat(record.owner.str(), ": results of ", bytes, " B exceed the ", limit, " B reserved; shorten reward_info"));
+  }
+  std::vector<std::pair<uint32_t, Field>> staged = task.staged;
+  for (const Field& field : record.fields) {
+    const Field* before = Named(staged, whose, field.name);
+    if (before != nullptr && !(before->bytes == field.bytes)) return Conflict(record.owner, "field " + field.name);
+    if (before == nullptr) staged.emplace_back(whose, field);
+  }
+  if (record.last) SLUICE_RETURN_IF_ERROR(CheckResult(group, *entry, staged));
+  task.staged = std::move(staged);
+  if (record.last) FinishTask(group, index, t);
+  return absl::OkStatus();
+}
+
+void Job::Store(Group& group, uint32_t whose, Field field) {
+  auto& fields = whose == kWholeGroup ? group.fields : group.members[whose].fields;
+  const uint64_t size = field.bytes.size;
+  const std::string name = field.name;
+  if (!fields.emplace(name, std::move(field)).second) return;
+  (whose == kWholeGroup ? group.field_bytes : group.members[whose].field_bytes) += size;
+  stored_bytes_ += size;
+}
+
+void Job::FinishTask(Group& group, uint32_t index, uint32_t t) {
+  TaskProgress& task = TaskOf(group, index, t);
+  leases_.End(*task.lease, LeaseEnd::kDone);
+  task.lease.reset();
+  task.state = TaskState::kDone;
+  task.since = now_;
+  const std::vector<std::pair<uint32_t, Field>> staged = std::move(task.staged);
+  task.staged.clear();
+  const uint32_t round = task.round;
+  std::vector<uint32_t> unscorable;
+  for (const auto& [whose, field] : staged) {
+    if (field.name != "reward_status" || field.bytes.view() == "ok") continue;
+    task.cause = std::string(field.bytes.view());
+    if (whose == kWholeGroup) return DropGroup(group, "unscorable");
+    if (group.members[whose].state != MemberState::kDropped) unscorable.push_back(whose);
+  }
+  RemoveIndexes(group);
+  for (uint32_t whose : unscorable) EndMember(group, whose, "unscorable");
+  AddIndexes(group);
+  for (const auto& [whose, field] : staged) {
+    if (whose != kWholeGroup && group.members[whose].state == MemberState::kDropped) continue;
+    if (whose != kWholeGroup && field.name == "task_reward") {
+      double value;
+      std::memcpy(&value, field.bytes.data.get(), sizeof(value));
+      group.members[whose].task_reward = value;
+    }
+    Field written = field;
+    written.round = round;
+    Store(group, whose, std::move(written));
+  }
+  for (uint32_t m = 0; m < group.members.size(); ++m) {
+    if (group.members[m].state == MemberState::kSealed) ReadyTasks(group, m);
+  }
+  Settle(group, "unscorable");
+}
+
+}  // namespace sluice::queue
