@@ -110,7 +110,7 @@ class Harness {
       : spec_(spec),
         options_({.id = std::string(32, 'a'), .queue_incarnation = static_cast<uint32_t>(queue_incarnation), .seed = 99}),
         rows_(std::make_shared<Rows>(std::move(rows))),
-        job_(options_, spec, rows_),
+        job_(std::make_unique<Job>(options_, spec, rows_)),
         twin_(std::make_unique<Job>(options_, spec, rows_)) {}
 
   // The usual beginning: workers listed, trainer restored, version (1, 0) out, rollout r1 holds it.
@@ -177,7 +177,7 @@ class Harness {
     return answer->failed[0].status;
   }
   Item SealIt(const Caller& caller, const TrajectoryRef& ref, const Id16& lease) {
-    const Group* group = job_.group(ref.group.ordinal);
+    const Group* group = job_->group(ref.group.ordinal);
     SealItem item{.ref = ref, .lease = lease, .finish = Finish::kStop, .turns = 1};
     if (group != nullptr) {
       item.tokens = group->prompt.tokens() + group->members[*ref.member].log.tokens();
@@ -228,7 +228,7 @@ class Harness {
   }
   // One whole step, from admission to AdvanceVersion.
   void RunStep(bool want_cursor = false) {
-    const int64_t k = job_.version();
+    const int64_t k = job_->version();
     auto admitted = Admitted(1000);
     if (admitted.ok()) SampleAll(Rollout(), *admitted, {gang, loaded});
     ScoreAll();
@@ -240,12 +240,22 @@ class Harness {
     Publish();
   }
   void Publish() {
-    ASSERT_TRUE(Call<AdvanceVersionAnswer>(Trainer(), AdvanceVersion{.expected = job_.watch().published[0].version, .next = {gang, job_.version()}}).ok());
-    loaded = job_.version();
+    ASSERT_TRUE(Call<AdvanceVersionAnswer>(Trainer(), AdvanceVersion{.expected = job_->watch().published[0].version, .next = {gang, job_->version()}}).ok());
+    loaded = job_->version();
     Load(Rollout(), {gang, loaded});
   }
 
-  Job& job() { return job_; }
+  // The daemon dies and comes back with what its log kept at the job's level; engines and parked calls are forgotten.
+  void RestartQueue() {
+    const Encoded dump = job_->Dump(spec_.durability == Durability::kFull ? Payload::kKept : Payload::kLeftOut);
+    for (std::unique_ptr<Job>* job : {&job_, &twin_}) {
+      *job = std::make_unique<Job>(options_, spec_, rows_);
+      EXPECT_TRUE((*job)->Load(dump.head, AsRead(dump)).ok());
+    }
+    Send({}, Restarted{.incarnation = job_->queue_incarnation() + 1});
+  }
+
+  Job& job() { return *job_; }
   const Spec& spec() const { return spec_; }
   std::vector<Alarm> alarms;
   std::vector<CancelHint> cancel;
@@ -266,9 +276,9 @@ class Harness {
     Effects effects;
     twin_->Step(*read, &effects);
     EXPECT_EQ(BytesOf(effects), BytesOf(expected)) << "a recovered job answers event " << events.size() << " differently";
-    EXPECT_EQ(twin_->NextWake(), job_.NextWake());
+    EXPECT_EQ(twin_->NextWake(), job_->NextWake());
     if (events.size() % reload_each != 0) return;
-    const Encoded dump = job_.Dump(Payload::kKept);
+    const Encoded dump = job_->Dump(Payload::kKept);
     EXPECT_TRUE(twin_->Dump(Payload::kKept).head == dump.head) << "a recovered job differs after event " << events.size();
     twin_ = std::make_unique<Job>(options_, spec_, rows_);
     ASSERT_TRUE(twin_->Load(dump.head, AsRead(dump)).ok());
@@ -277,7 +287,7 @@ class Harness {
   void Deliver(Event event) {
     events.push_back(event);
     Effects effects;
-    job_.Step(event, &effects);
+    job_->Step(event, &effects);
     if (reload_each > 0) DeliverToTwin(event, effects);
     for (auto& [call, reply] : effects.answers) {
       EXPECT_FALSE(answers_.contains(call)) << "answered twice";
@@ -287,14 +297,14 @@ class Harness {
     cancel.insert(cancel.end(), effects.cancel.begin(), effects.cancel.end());
     if (after) after(event);
     if (check) {
-      EXPECT_THAT(job_.Violations(), testing::IsEmpty());
+      EXPECT_THAT(job_->Violations(), testing::IsEmpty());
     }
   }
 
   const Spec spec_;
   const Job::Options options_;
   const std::shared_ptr<const RowSource> rows_;
-  Job job_;
+  std::unique_ptr<Job> job_;
   std::unique_ptr<Job> twin_;
   uint64_t calls_ = 0, requests_ = 0, revision_ = 0;
   std::map<uint64_t, Reply> answers_;

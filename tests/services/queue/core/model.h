@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -21,8 +22,13 @@ class Model {
   explicit Model(const Spec& spec) : spec_(spec) {}
 
   // Rollouts. ---------------------------------------------------------------------------------------------------------
-  void Granted(const queue::Grant& grant) {
+  // `newest`: version of the engine that is ahead.
+  void Granted(const queue::Grant& grant, int64_t newest) {
+    const auto known = trajectories_.lower_bound({grant.group.ordinal, 0});
+    const bool fresh = known == trajectories_.end() || known->first.first != grant.group.ordinal;
+    EXPECT_TRUE(!fresh || grant.step <= newest + spec_.max_staleness) << "step " << grant.step << " is beyond the window of " << newest;
     for (const Member& member : grant.members) {
+      EXPECT_LT(member.member, spec_.group_size);
       Trajectory& t = trajectories_[{grant.group.ordinal, member.member}];
       EXPECT_FALSE(t.sealed) << "a sealed member is granted again";
       EXPECT_EQ(member.attempt, t.attempt + 1) << "attempts count up";
@@ -33,7 +39,12 @@ class Model {
   void Stored(const TrajectoryRef& ref, const std::vector<VersionRun>& runs) {
     Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
     EXPECT_EQ(ref.attempt, t.attempt) << "an attempt that was given away wrote";
-    for (const VersionRun& run : runs) t.versions.insert(t.versions.end(), run.count, run.version);
+    uint64_t count = 0;
+    for (const VersionRun& run : runs) {
+      t.versions.insert(t.versions.end(), run.count, run.version);
+      count += run.count;
+    }
+    t.large = t.large || 4 * count > kInHead;
   }
   void Sealed(const TrajectoryRef& ref) {
     Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
@@ -44,9 +55,54 @@ class Model {
   void Scored(const TrajectoryRef& ref, double reward) {
     Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
     EXPECT_TRUE(t.sealed);
-    EXPECT_FALSE(t.scored) << "scored twice";
+    EXPECT_FALSE(t.scored) << "scored twice in a round";
     t.scored = true;
     t.reward = reward;
+  }
+  void Judged(uint64_t group, bool accepted) { verdicts_[group] = accepted; }
+  // All that is in no batch is to be scored again.
+  void Rescored() {
+    std::set<uint64_t> frozen;
+    for (const auto& [k, list] : frozen_) {
+      for (const BatchGroup& group : list) frozen.insert(group.group.ordinal);
+    }
+    for (auto& [key, t] : trajectories_) {
+      if (!frozen.contains(key.first)) t.scored = false, verdicts_.erase(key.first);
+    }
+  }
+  // The queue came back without the payload: what runs begins anew, what was sealed and is in no batch is gone. Columns of
+  // 64 bytes and less stay where events do.
+  void LostPayload() {
+    for (auto& [key, t] : trajectories_) {
+      t.lost = t.lost || t.large;
+      if (!t.sealed) t = {.attempt = t.attempt};
+    }
+  }
+  bool lost(const BatchGroup& group) const {
+    return std::any_of(group.members.begin(), group.members.end(), [&](const BatchMember& m) { return trajectories_.at({group.group.ordinal, m.member}).lost; });
+  }
+  // A batch that may be asked for again has lost some of its payload.
+  bool LostBatchFrom(int64_t version) const {
+    return std::any_of(frozen_.lower_bound(version), frozen_.end(), [&](const auto& batch) {
+      return std::any_of(batch.second.begin(), batch.second.end(), [&](const BatchGroup& group) { return lost(group); });
+    });
+  }
+  // What a trainer reads of a member: each byte that was written, or GONE.
+  void Read(const BatchGroup& group, const BatchMember& member, const ReadAnswer& read) const {
+    const TrajectoryRef ref{group.group, member.member, member.attempt};
+    const Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
+    EXPECT_EQ(read.missing.size(), t.lost) << ref.str();
+    std::string tokens, expected;
+    for (const Record& record : read.records) {
+      for (const Field& field : record.fields) {
+        if (field.name == "tokens") tokens.append(field.bytes.data.get(), field.bytes.size);
+      }
+    }
+    for (uint64_t i = 0; i < t.versions.size() && !t.lost; ++i) {
+      const int32_t token = TokenAt(ref, kPrompt + i);
+      expected.append(reinterpret_cast<const char*>(&token), sizeof(token));
+    }
+    EXPECT_TRUE(tokens == expected) << ref.str() << ": bytes read differ from those written";
   }
   uint64_t tokens(const TrajectoryRef& ref) const { return trajectories_.at({ref.group.ordinal, *ref.member}).versions.size(); }
   int64_t accepted() const { return static_cast<int64_t>(trajectories_.size()); }
@@ -118,6 +174,7 @@ class Model {
   struct Trajectory {
     uint32_t attempt = 0;
     bool sealed = false, scored = false;
+    bool large = false, lost = false;     // Has payload that a restart may lose; lost it.
     double reward = 0;
     std::vector<PolicyVersion> versions;  // Of each own token.
   };
@@ -136,6 +193,10 @@ class Model {
   // Whole, accepted, and no token in the mask that may not be.
   void CheckGroup(const BatchGroup& group, int64_t k) const {
     EXPECT_GE(group.members.size(), spec_.group_min);
+    EXPECT_FALSE(lost(group)) << "cut without its payload";
+    if (spec_.has_task(Granularity::kGroup)) {
+      EXPECT_TRUE(verdicts_.contains(group.group.ordinal) && verdicts_.at(group.group.ordinal)) << "cut without a verdict";
+    }
     std::set<double> rewards;
     const bool shrunk = group.members.size() < group.size;  // Members may have been dropped since the filter.
     for (const BatchMember& member : group.members) {
@@ -189,6 +250,7 @@ class Model {
 
   const Spec spec_;
   std::map<Key, Trajectory> trajectories_;
+  std::map<uint64_t, bool> verdicts_;                  // Of groups, in the last round.
   std::map<int64_t, std::vector<BatchGroup>> frozen_;  // Lists as handed out, on this branch.
   std::vector<Step> lineage_;                          // Steps 0 .. K-1 of this branch.
   std::set<Key> trained_;                              // By them.
