@@ -15,7 +15,7 @@ namespace sluice::queue {
 // The group is not resident: sealed work that went its way is gone, anything else lost its lease.
 absl::Status Job::Absent(const Id16& lease, const TrajectoryRef& ref) const {
   const std::optional<LeaseEnd> ended = leases_.Ended(lease);
-  if (ended && *ended != LeaseEnd::kSealed && *ended != LeaseEnd::kDone) {
+  if (ended != LeaseEnd::kSealed && ended != LeaseEnd::kDone) {  // Of a job that the queue lost, it knows none.
     return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat(ref.str(), " was dropped or given to another"));
   }
   return Error(absl::StatusCode::kNotFound, "GONE", absl::StrCat(ref.str(), " is not in the queue"));

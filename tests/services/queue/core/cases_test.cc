@@ -9,10 +9,10 @@
 //
 //   case  what                                     where
 //   1     the trainer dies around Apply, Durable   here; with real processes tests/integration
-//   2     the queue dies; torn log; disk           tests/common/wal, tests/services/queue (durability), tests/fault
+//   2     the queue dies; torn log; disk           here: between any two calls; tests/common/wal, store_test.cc, tests/fault
 //   3-15  two trainers .. quota                    here
 //   16    a reader that stops while it leases      here: the lease; the stream's cut: tests/services/queue/service_test.cc
-//   17    a shared-memory client dies              tests/common/shm
+//   17    a shared-memory client dies              tests/services/queue, tests/common/shm
 //   18-20 clock jumps .. all producers dead        here
 namespace sluice::queue {
 namespace {
@@ -89,6 +89,50 @@ TEST(Case01, TheTrainerDiesAfterDurableBeforeItsAnswer) {
   EXPECT_TRUE(h.Call<DurableAnswer>(h.Trainer(), durable)->repeat);
   EXPECT_EQ(NewGang(h, applied->cursor, "c1").ledger.durable, 4);
 }
+
+// Rows of the batches of three steps.
+std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
+  Spec spec = SmallSpec();
+  spec.durability = Durability::kFull;
+  Harness h(spec);
+  h.Start();
+  const auto die = [&] {
+    if (!queue_dies) return;
+    h.RestartQueue();
+    h.Load(h.Rollout(), {1, h.loaded});
+  };
+  std::vector<std::vector<uint64_t>> rows;
+  for (int64_t step = 0; step < 3; ++step) {
+    const auto admitted = h.Admitted(8);
+    die();
+    for (const queue::Grant& grant : admitted->grants) {
+      for (const Member& member : grant.members) {
+        h.Sample(h.Rollout(), grant, member, {{{1, step}, 3, 0}});
+        die();
+      }
+    }
+    const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 100}}});
+    for (const TaskGrant& task : leased->tasks) {
+      die();
+      EXPECT_TRUE(h.PutReward(task, *task.owner.member).ok());
+    }
+    const auto batch = h.Acquired(step);
+    die();
+    const auto applied = h.ApplyBatch(*batch, /*want_cursor=*/true);
+    die();
+    h.Publish();
+    die();
+    EXPECT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{step + 1, "c", applied->ledger.hash}).ok());
+    die();
+    rows.emplace_back();
+    for (const BatchGroup& group : batch->groups) rows.back().push_back(group.row.ref.index);
+  }
+  EXPECT_EQ(h.job().ledger().durable, 12);
+  EXPECT_EQ(h.job().ledger().dropped_total(), 0);
+  return rows;
+}
+
+TEST(Case02, AQueueThatDiesBetweenAnyTwoCallsTrainsTheSameRowsOnce) { EXPECT_EQ(Trained(true), Trained(false)); }
 
 TEST(Case03, OfTwoTrainersTheOldOneIsFencedWhereverItGoesOn) {
   Harness h;
