@@ -82,6 +82,7 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
     app.add_option("--memory", flags->memory_bytes, "bytes (or 512m, 8g) that the payload of all jobs may take; 0: half of the machine's")
         ->transform(CLI::AsSizeValue(false))
         ->capture_default_str();
+    app.add_flag("!--no-shared-memory", flags->shared_memory, "payload goes in messages alone, also of clients on this host");
   }
   app.add_option("--threads", flags->threads, "threads for computing; 0: one per core")->check(CLI::Range(0, 4096))->capture_default_str();
   app.add_option("--log-level", flags->log_level, "lowest level logged")

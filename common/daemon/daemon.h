@@ -46,6 +46,7 @@ struct Flags {
   std::string id;                      // Names the daemon in the fleet; default <role>-0.
   std::string data_dir;                // Empty: none given.
   uint64_t memory_bytes = 0;           // Of the queue: what payload may take; 0: half of the machine's.
+  bool shared_memory = true;           // Of the queue: payload of clients on this host goes through shared memory.
   int threads = 0;                     // For computing; 0: as many as the machine has.
   std::string log_level = "info";
   std::map<std::string, std::string> own;  // Values of About::flags by name.

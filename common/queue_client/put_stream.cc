@@ -1,15 +1,20 @@
 #include "common/queue_client/put_stream.h"
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/digest.h"
+#include "common/base/failpoint.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/queue_client/attachment.h"
 #include "common/queue_client/queue_client.h"
 #include "common/queue_client/retry.h"
 #include "common/rpc/payload.h"
@@ -20,21 +25,97 @@ namespace {
 
 constexpr size_t kMaxRecords = 1000;         // In one message.
 constexpr size_t kAimHeaderBytes = 128 << 10;  // Half of what a header may have.
+constexpr size_t kAimSharedBytes = 4 << 20;
+constexpr size_t kLeastSharedBytes = 64 << 10;  // Below it a message with the bytes in it costs less.
 
-struct Item {
+// A record, or as much of one as goes into a message.
+struct Part {
   common::v1::Record record;
-  std::shared_ptr<const std::string> payload;
-  PutStream::Done done;
+  std::vector<rpc::PayloadSlice> payload;
+  size_t payload_bytes = 0;
 
   size_t header_bytes() const { return record.ByteSizeLong() + 4; }
-  size_t bytes() const { return header_bytes() + payload->size(); }
 };
 
-// One message on its way: the items behind those of the messages before it.
+struct Item {
+  std::vector<Part> parts;
+  size_t bytes = 0;
+  PutOutcome refused;  // The first part that was.
+  PutStream::Done done;
+};
+
+// One message on its way: the items behind those of the messages before it that it ends.
 struct Flight {
   size_t items = 0;
+  bool more = false;  // Its last record is part of the item behind them.
   size_t bytes = 0;
+  std::optional<shm::Slice> shared;  // Where its payload lies in the attachment's buffer.
 };
+
+// Takes bytes off the front of a payload.
+class Cutter {
+ public:
+  explicit Cutter(std::vector<rpc::PayloadSlice> payload) : payload_(std::move(payload)) {}
+  // Moves the next `bytes` to `part` and returns their CRC32C.
+  uint32_t Take(size_t bytes, Part* part) {
+    uint32_t crc = 0;
+    part->payload_bytes += bytes;
+    while (bytes > 0) {
+      rpc::PayloadSlice& slice = payload_[at_];
+      const absl::string_view piece = slice.bytes.substr(0, bytes);
+      crc = Crc32c(piece, crc);
+      part->payload.push_back({piece, slice.owner});
+      bytes -= piece.size();
+      slice.bytes.remove_prefix(piece.size());
+      if (slice.bytes.empty()) ++at_;
+    }
+    return crc;
+  }
+
+ private:
+  std::vector<rpc::PayloadSlice> payload_;
+  size_t at_ = 0;
+};
+
+// Cuts a record that is too large for one message: between fields, and fields that are too large themselves.
+std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::PayloadSlice> payload) {
+  common::v1::Record head = record;
+  head.clear_fields();
+  head.set_more(true);
+  head.set_last(false);
+  std::vector<Part> parts = {{head, {}, 0}};
+  size_t header_bytes = head.ByteSizeLong();
+  Cutter cutter(std::move(payload));
+  for (const common::v1::Field& field : record.fields()) {
+    const size_t total = field.inline_().empty() ? field.bytes() : 0;
+    size_t from = 0;
+    do {
+      const size_t room = rpc::kAimPayloadBytes - std::min(rpc::kAimPayloadBytes, parts.back().payload_bytes);
+      const bool whole = total - from <= room;
+      if (parts.back().record.fields_size() > 0 && (header_bytes + field.ByteSizeLong() > kAimHeaderBytes || (!whole && room < rpc::kAimPayloadBytes))) {
+        parts.push_back({head, {}, 0});
+        header_bytes = head.ByteSizeLong();
+        continue;
+      }
+      const size_t take = std::min(total - from, room);
+      common::v1::Field* const out = parts.back().record.add_fields();
+      *out = field;
+      header_bytes += field.ByteSizeLong() + 4;
+      const uint32_t crc = cutter.Take(take, &parts.back());
+      if (take < total) {
+        out->set_from(from);
+        out->set_total(total);
+        out->set_bytes(take);
+        out->set_crc32c(crc);
+      }
+      from += take;
+      if (from >= total) break;
+    } while (true);
+  }
+  parts.back().record.set_more(false);
+  parts.back().record.set_last(record.last());
+  return parts;
+}
 
 }  // namespace
 
@@ -48,7 +129,9 @@ struct PutStream::Impl {
   CondVar changed;
   std::deque<Item> items ABSL_GUARDED_BY(mu);  // Without outcome, oldest first; ..
   size_t sent ABSL_GUARDED_BY(mu) = 0;         // .. so many of them are sent on the stream in use, ..
+  size_t sent_parts ABSL_GUARDED_BY(mu) = 0;   // .. and so many parts of the one behind them, ..
   std::deque<Flight> flights ABSL_GUARDED_BY(mu);  // .. in these messages.
+  std::shared_ptr<Attachment> attachment;      // Of the stream in use; the put thread's.
   size_t flying_bytes ABSL_GUARDED_BY(mu) = 0;
   size_t held_bytes ABSL_GUARDED_BY(mu) = 0;
   uint64_t first_seq ABSL_GUARDED_BY(mu) = 1;  // Of flights.front().
@@ -64,7 +147,10 @@ struct PutStream::Impl {
   absl::Status Session(bool* progress);
   bool AwaitSendable() ABSL_LOCKS_EXCLUDED(mu);
   absl::Status SendSome(rpc::ClientStream* stream, uint64_t seq) ABSL_LOCKS_EXCLUDED(mu);
-  void Settle(std::vector<Item> done, const std::vector<PutOutcome>& outcomes) ABSL_LOCKS_EXCLUDED(mu);
+  Flight Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload, size_t* payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void ClearFlights() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Runs the callbacks; `why` not OK: of all the same.
+  void Settle(std::vector<Item> done, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
   void FailAll(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
 
   // A stream's reader.
@@ -92,12 +178,13 @@ bool PutStream::Impl::AwaitItems() {
 
 // Opens a stream, sends all from the oldest without outcome on, until it breaks or is stopped.
 absl::Status PutStream::Impl::Session(bool* progress) {
+  attachment = client->Attached();
   {
     MutexLock lock(&mu);
-    sent = flying_bytes = 0;
-    flights.clear();
+    sent = sent_parts = flying_bytes = 0;
     first_seq = 1;
     broken = false;
+    if (!items.empty()) items.front().refused = {};  // Its first parts go again.
   }
   rpc::ClientStream stream(client->channel(), *queue::v1::PutMessage::descriptor(), &cancel);
   absl::Status refused;
@@ -120,6 +207,8 @@ absl::Status PutStream::Impl::Session(bool* progress) {
   stream.WritesDone();
   reader.join();
   const absl::Status finished = stream.Finish();
+  MutexLock lock(&mu);
+  ClearFlights();
   return refused.ok() ? finished : refused;
 }
 
@@ -129,30 +218,65 @@ bool PutStream::Impl::AwaitSendable() {
   return !broken && !stopped;
 }
 
+// Its memory is used again by the next stream: should the queue still read it for this one, the CRCs tell.
+void PutStream::Impl::ClearFlights() {
+  for (const Flight& flight : flights) {
+    if (flight.shared) attachment->Free(*flight.shared);
+  }
+  flights.clear();
+}
+
+// Fills one message from what was not sent yet.
+Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload, size_t* payload_bytes) {
+  Flight flight;
+  const size_t aim = attachment == nullptr ? rpc::kAimPayloadBytes : kAimSharedBytes;
+  size_t header_bytes = 0;
+  while (sent < items.size() && flight.items < kMaxRecords) {
+    const Item& item = items[sent];
+    const Part& part = item.parts[sent_parts];
+    header_bytes += part.header_bytes();
+    if (header->records_size() > 0 && (header_bytes > kAimHeaderBytes || *payload_bytes + part.payload_bytes > aim)) break;
+    *header->add_records() = part.record;
+    payload->insert(payload->end(), part.payload.begin(), part.payload.end());
+    *payload_bytes += part.payload_bytes;
+    flight.bytes += part.header_bytes() + part.payload_bytes;
+    if (++sent_parts < item.parts.size()) {
+      flight.more = true;
+      break;
+    }
+    sent_parts = 0;
+    ++sent;
+    ++flight.items;
+  }
+  return flight;
+}
+
 absl::Status PutStream::Impl::SendSome(rpc::ClientStream* stream, uint64_t seq) {
   queue::v1::PutHeader header;
   std::vector<rpc::PayloadSlice> payload;
+  size_t payload_bytes = 0;
   header.set_seq(seq);
-  if (seq == 1) *header.mutable_call() = client->MakeCall();
+  if (seq == 1) {
+    *header.mutable_call() = client->MakeCall();
+    if (attachment != nullptr) header.set_session(attachment->session());
+  }
+  std::optional<shm::Slice> shared;
   {
     MutexLock lock(&mu);
-    Flight flight;
-    size_t header_bytes = 0, payload_bytes = 0;
-    while (sent < items.size() && flight.items < kMaxRecords) {
-      const Item& item = items[sent];
-      header_bytes += item.header_bytes();
-      payload_bytes += item.payload->size();
-      if (flight.items > 0 && (header_bytes > kAimHeaderBytes || payload_bytes > rpc::kAimPayloadBytes)) break;
-      *header.add_records() = item.record;
-      if (!item.payload->empty()) payload.push_back({*item.payload, item.payload});
-      ++sent;
-      ++flight.items;
-      flight.bytes += item.bytes();
-    }
+    Flight flight = Pack(&header, &payload, &payload_bytes);
+    if (attachment != nullptr && payload_bytes >= kLeastSharedBytes) flight.shared = attachment->Allocate(payload_bytes);
+    shared = flight.shared;
     flying_bytes += flight.bytes;
     flights.push_back(flight);
   }
-  return stream->WriteFrame(header, payload);
+  if (!shared) return stream->WriteFrame(header, payload);
+  char* to = attachment->at(*shared);
+  for (const rpc::PayloadSlice& slice : payload) {
+    std::memcpy(to, slice.bytes.data(), slice.bytes.size());
+    to += slice.bytes.size();
+  }
+  SLUICE_FAILPOINT("queue_client.put.after_copy");
+  return stream->WriteSharedFrame(header, {&*shared, 1});
 }
 
 // The ack of the oldest message in flight.
@@ -165,30 +289,30 @@ absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
     }
     const Flight flight = flights.front();
     flights.pop_front();
+    if (flight.shared) attachment->Free(*flight.shared);
     ++first_seq;
     flying_bytes -= flight.bytes;
-    held_bytes -= flight.bytes;
+    for (const queue::v1::Failed& failed : ack.failed()) {
+      if (failed.record() >= flight.items + flight.more) continue;
+      PutOutcome& refused = items[failed.record()].refused;
+      if (!refused.status.ok()) continue;
+      refused = {Error(static_cast<absl::StatusCode>(failed.code()), failed.reason(), absl::StrCat("QueueService.Put: ", failed.reason())), failed.watermark()};
+    }
     sent -= flight.items;
     for (size_t i = 0; i < flight.items; ++i) {
+      held_bytes -= items.front().bytes;
       done.push_back(std::move(items.front()));
       items.pop_front();
     }
     changed.NotifyAll();
   }
-  std::vector<PutOutcome> outcomes(done.size());
-  for (const queue::v1::Failed& failed : ack.failed()) {
-    if (failed.record() >= done.size()) continue;
-    outcomes[failed.record()] = {
-        Error(static_cast<absl::StatusCode>(failed.code()), failed.reason(), absl::StrCat("QueueService.Put: ", failed.reason())),
-        failed.watermark()};
-  }
-  Settle(std::move(done), outcomes);
+  Settle(std::move(done), absl::OkStatus());
   return absl::OkStatus();
 }
 
-void PutStream::Impl::Settle(std::vector<Item> done, const std::vector<PutOutcome>& outcomes) {
-  for (size_t i = 0; i < done.size(); ++i) {
-    if (done[i].done) done[i].done(outcomes[i]);
+void PutStream::Impl::Settle(std::vector<Item> done, const absl::Status& why) {
+  for (const Item& item : done) {
+    if (item.done) item.done(why.ok() ? item.refused : PutOutcome{why, 0});
   }
   MutexLock lock(&mu);
   settled += done.size();
@@ -205,8 +329,7 @@ void PutStream::Impl::FailAll(const absl::Status& why) {
     held_bytes = 0;
     changed.NotifyAll();
   }
-  const std::vector<PutOutcome> outcomes(left.size(), PutOutcome{why, 0});
-  Settle(std::move(left), outcomes);
+  Settle(std::move(left), why);
 }
 
 PutStream::PutStream(QueueClient* client) : PutStream(client, Options()) {}
@@ -218,13 +341,35 @@ PutStream::PutStream(QueueClient* client, const Options& options) : impl_(new Im
 PutStream::~PutStream() { Stop(); }
 
 absl::Status PutStream::Put(common::v1::Record record, std::string payload, Done done) {
-  if (payload.size() > rpc::kMaxPayloadBytes || record.ByteSizeLong() > rpc::kMaxHeaderBytes / 2) {
-    return Error(absl::StatusCode::kInvalidArgument, "TOO_LARGE",
-                 absl::StrCat("a record of ", payload.size(), " bytes of payload and ", record.ByteSizeLong(),
-                              " of header; the limits are ", rpc::kMaxPayloadBytes, " and ", rpc::kMaxHeaderBytes / 2));
+  std::vector<rpc::PayloadSlice> slices;
+  if (!payload.empty()) {
+    const auto owner = std::make_shared<const std::string>(std::move(payload));
+    slices.push_back({*owner, owner});
   }
-  Item item{std::move(record), std::make_shared<const std::string>(std::move(payload)), std::move(done)};
-  const size_t bytes = item.bytes();
+  return Put(std::move(record), std::move(slices), std::move(done));
+}
+
+absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadSlice> payload, Done done) {
+  size_t payload_bytes = 0, field_bytes = 0, largest = 0;
+  for (const rpc::PayloadSlice& slice : payload) payload_bytes += slice.bytes.size();
+  for (const common::v1::Field& field : record.fields()) {
+    field_bytes += field.inline_().empty() ? field.bytes() : 0;
+    largest = std::max(largest, field.ByteSizeLong());
+  }
+  if (payload_bytes != field_bytes) {
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_PAYLOAD", absl::StrCat("the record's fields say ", field_bytes, " bytes of payload, there are ", payload_bytes));
+  }
+  const size_t header_bytes = record.ByteSizeLong();
+  if (largest > rpc::kMaxHeaderBytes / 2) {
+    return Error(absl::StatusCode::kInvalidArgument, "TOO_LARGE", absl::StrCat("a field has ", largest, " bytes beside its payload; the limit is ", rpc::kMaxHeaderBytes / 2));
+  }
+  Item item{.bytes = payload_bytes + header_bytes, .refused = {}, .done = std::move(done)};
+  if (payload_bytes > rpc::kMaxPayloadBytes || header_bytes > kAimHeaderBytes) {
+    item.parts = Cut(record, std::move(payload));
+  } else {
+    item.parts.push_back({std::move(record), std::move(payload), payload_bytes});
+  }
+  const size_t bytes = item.bytes;
   MutexLock lock(&impl_->mu);
   if (!impl_->end.ok()) return impl_->end;
   if (impl_->stopped) return absl::CancelledError("the stream to the queue was stopped");

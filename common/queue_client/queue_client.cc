@@ -1,12 +1,15 @@
 #include "common/queue_client/queue_client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/digest.h"
+#include "common/base/failpoint.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/queue_client/attachment.h"
 #include "common/rpc/client.h"
 #include "common/rpc/payload.h"
 #include "common/rpc/stream.h"
@@ -115,7 +118,41 @@ absl::StatusOr<queue::v1::AdvanceVersionResponse> QueueClient::AdvanceVersion(qu
   return Call<queue::v1::AdvanceVersionRequest, queue::v1::AdvanceVersionResponse>(&request);
 }
 
-absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, const Place& place,
+std::shared_ptr<Attachment> QueueClient::Attached() {
+  if (!options_.shared_memory) return nullptr;
+  MutexLock lock(&mu_);
+  if (attachment_ != nullptr && !attachment_->ended()) return attachment_;
+  attachment_ = Attachment::Attach(channel_->address(), MakeCall()).value_or(nullptr);
+  return attachment_;
+}
+
+namespace {
+// Copies the fields of a message's records to their places.
+absl::Status CopyFields(const queue::v1::GetHeader& header, const rpc::Frame& frame, const QueueClient::Place& place, std::string* scratch) {
+  rpc::PayloadReader payload(frame);
+  for (const common::v1::Record& record : header.records()) {
+    for (int f = 0; f < record.fields_size(); ++f) SLUICE_RETURN_IF_ERROR(CopyField(record, f, &payload, place, scratch));
+  }
+  return absl::OkStatus();
+}
+
+// The same where the bytes lie in shared memory: what was copied counts only if the memory was not used again meanwhile.
+absl::Status CopyShared(const queue::v1::GetHeader& header, rpc::Frame* frame, Attachment* attachment, const QueueClient::Place& place, std::string* scratch) {
+  if (attachment == nullptr) return absl::InternalError("QueueService.Get: shared memory, though none was asked for");
+  std::vector<std::shared_ptr<const shm::Segment>> segments;
+  SLUICE_RETURN_IF_ERROR(attachment->Map(frame->shared(), &segments));
+  std::vector<absl::string_view> views;
+  for (size_t i = 0; i < segments.size(); ++i) views.emplace_back(segments[i]->data() + frame->shared()[i].offset, frame->shared()[i].length);
+  frame->Resolve(std::move(views), nullptr);
+  SLUICE_FAILPOINT("queue_client.get.before_copy");
+  const absl::Status copied = CopyFields(header, *frame, place, scratch);
+  SLUICE_FAILPOINT("queue_client.get.after_copy");
+  SLUICE_RETURN_IF_ERROR(Attachment::CheckStill(frame->shared(), segments));  // Tells a wrong CRC of recycled memory from damage.
+  return copied;
+}
+}  // namespace
+
+absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, Attachment* attachment, const Place& place,
                                   std::vector<common::v1::Want>* missing) {
   rpc::ClientStream stream(*channel_, *queue::v1::GetRequest::descriptor(), options_.cancel);
   if (stream.Write(request)) stream.WritesDone();
@@ -124,12 +161,7 @@ absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, const Pl
   for (rpc::Frame frame; stream.ReadFrame(&frame);) {
     queue::v1::GetHeader header;
     SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
-    rpc::PayloadReader payload(frame);
-    for (const common::v1::Record& record : header.records()) {
-      for (int f = 0; f < record.fields_size(); ++f) {
-        SLUICE_RETURN_IF_ERROR(CopyField(record, f, &payload, place, &scratch));
-      }
-    }
+    SLUICE_RETURN_IF_ERROR(frame.shared().empty() ? CopyFields(header, frame, place, &scratch) : CopyShared(header, &frame, attachment, place, &scratch));
     missing->insert(missing->end(), header.missing().begin(), header.missing().end());
     ended = ended || header.end();
   }
@@ -140,6 +172,11 @@ absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, const Pl
 
 absl::Status QueueClient::Get(absl::string_view lease, absl::Span<const common::v1::Want> wants, const Place& place,
                               std::vector<common::v1::Want>* missing) {
+  return GetFrom(lease, wants, [] {}, place, missing);
+}
+
+absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const common::v1::Want> wants, const std::function<void()>& begin, const Place& place,
+                                  std::vector<common::v1::Want>* missing) {
   queue::v1::GetRequest request;
   *request.mutable_call() = MakeCall();
   request.set_lease(std::string(lease));
@@ -147,10 +184,18 @@ absl::Status QueueClient::Get(absl::string_view lease, absl::Span<const common::
   const absl::Time end = absl::Now() + options_.give_up;
   rpc::Backoff backoff(options_.backoff);
   std::vector<common::v1::Want> gone;
+  bool share = true;
   while (true) {
     gone.clear();
-    const absl::Status status = GetOnce(request, place, &gone);
+    begin();
+    const std::shared_ptr<Attachment> attachment = share ? Attached() : nullptr;
+    request.set_session(attachment == nullptr ? "" : attachment->session());
+    const absl::Status status = GetOnce(request, attachment.get(), place, &gone);
     if (status.ok()) break;
+    if (share && absl::IsAborted(status) && (ReasonOf(status) == "RECYCLED" || ReasonOf(status) == "NOT_SHARED")) {  // Once more, with the bytes in the messages.
+      share = false;
+      continue;
+    }
     if (options_.cancel != nullptr && options_.cancel->triggered()) return absl::CancelledError("QueueService.Get: ended");
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
@@ -175,36 +220,65 @@ absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(absl::stri
                                                                       absl::Span<const common::v1::Want> wants,
                                                                       std::vector<common::v1::Want>* missing) {
   std::vector<Fetched> fetched;
-  // Fields are asked for in order: the first of a record opens it. Records without fields carry nothing to fetch.
-  const auto place = [&](const common::v1::Record& record, int field) {
-    if (field == 0) fetched.push_back({record, std::vector<std::string>(record.fields_size())});
-    std::string& bytes = fetched.back().fields[field];
-    bytes.resize(record.fields(field).bytes());
-    return bytes.data();
+  std::string last_record;  // Its name while more of it may come, else empty.
+  const auto name = [](const common::v1::Record& record) { return absl::StrCat(record.owner().SerializeAsString(), "/", record.has_piece() ? record.piece().at() + 1 : 0); };
+  // Fields are asked for in order: the first of a record opens it, or goes on with the one before. Records without fields
+  // carry nothing to fetch.
+  const auto place = [&](const common::v1::Record& record, int f) {
+    if (f == 0 && (last_record.empty() || last_record != name(record))) {
+      fetched.push_back({record, {}});
+      fetched.back().record.clear_fields();
+    }
+    last_record = record.more() ? name(record) : "";
+    Fetched& whole = fetched.back();
+    whole.record.set_more(record.more());
+    const common::v1::Field& field = record.fields(f);
+    if (field.from() == 0) {
+      *whole.record.add_fields() = field;
+      whole.fields.emplace_back(std::max(field.bytes(), field.total()), '\0');
+      return whole.fields.back().data();
+    }
+    common::v1::Field& begun = *whole.record.mutable_fields(whole.record.fields_size() - 1);
+    begun.set_crc32c(Crc32cConcat(begun.crc32c(), field.crc32c(), field.bytes()));
+    begun.set_bytes(begun.bytes() + field.bytes());
+    if (begun.bytes() == begun.total()) begun.clear_total();
+    return whole.fields.back().data() + field.from();
   };
-  SLUICE_RETURN_IF_ERROR(Get(lease, wants, place, missing));
+  const auto begin = [&] {
+    fetched.clear();
+    last_record.clear();
+  };
+  SLUICE_RETURN_IF_ERROR(GetFrom(lease, wants, begin, place, missing));
   return fetched;
 }
 
-void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape, absl::string_view bytes,
-              common::v1::Record* record, std::string* payload) {
+namespace {
+common::v1::Field* Describe(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape, absl::string_view bytes, common::v1::Record* record) {
   common::v1::Field* field = record->add_fields();
   field->set_name(std::string(name));
   field->set_dtype(dtype);
   field->mutable_shape()->Add(shape.begin(), shape.end());
   field->set_bytes(bytes.size());
   field->set_crc32c(Crc32c(bytes));
+  return field;
+}
+}  // namespace
+
+void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape, absl::string_view bytes,
+              common::v1::Record* record, std::string* payload) {
+  Describe(name, dtype, shape, bytes, record);
   payload->append(bytes.data(), bytes.size());
+}
+
+void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape, absl::string_view bytes,
+              std::shared_ptr<const void> owner, common::v1::Record* record, std::vector<rpc::PayloadSlice>* payload) {
+  Describe(name, dtype, shape, bytes, record);
+  if (!bytes.empty()) payload->push_back({bytes, std::move(owner)});
 }
 
 void AddInlineField(absl::string_view name, common::v1::Dtype dtype, absl::string_view bytes, common::v1::Record* record) {
   SLUICE_CHECK(bytes.size() <= kMaxInline);
-  common::v1::Field* field = record->add_fields();
-  field->set_name(std::string(name));
-  field->set_dtype(dtype);
-  field->set_bytes(bytes.size());
-  field->set_crc32c(Crc32c(bytes));
-  field->set_inline_(std::string(bytes));
+  Describe(name, dtype, {}, bytes, record)->set_inline_(std::string(bytes));
 }
 
 }  // namespace sluice

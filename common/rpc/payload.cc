@@ -10,11 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
+#include "sluice/common/v1/common.pb.h"
 
 namespace sluice::rpc {
 namespace {
 
 constexpr uint32_t kHeaderField = 1;
+constexpr uint32_t kSharedField = 3;
 constexpr uint32_t kPayloadField = 15;
 constexpr uint32_t kBytesWire = 2;
 
@@ -38,6 +40,15 @@ void AppendVarint(uint64_t value, std::string* to) {
 void AppendPrefix(uint32_t field, size_t length, std::string* to) {
   AppendVarint(field << 3 | kBytesWire, to);
   AppendVarint(length, to);
+}
+
+absl::Status AddShared(const std::string& bytes, std::vector<shm::Slice>* to, size_t* total) {
+  common::v1::SharedSlice slice;
+  if (!slice.ParseFromString(bytes)) return Malformed("a name of shared memory cannot be read");
+  if (slice.length() > kMaxSharedBytes - *total) return TooLarge("the shared memory", *total + slice.length(), kMaxSharedBytes);
+  *total += slice.length();
+  to->push_back({slice.segment(), slice.block(), slice.offset(), slice.length(), slice.generation()});
+  return absl::OkStatus();
 }
 
 // Bytes below this are copied even if they have an owner: a slice of its own costs more.
@@ -134,6 +145,29 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+absl::StatusOr<grpc::ByteBuffer> EncodeSharedFrame(const google::protobuf::MessageLite& header, absl::Span<const shm::Slice> shared) {
+  const size_t header_bytes = header.ByteSizeLong();
+  if (header_bytes > kMaxHeaderBytes) return TooLarge("the header", header_bytes, kMaxHeaderBytes);
+  std::string own;
+  AppendPrefix(kHeaderField, header_bytes, &own);
+  header.AppendToString(&own);
+  uint64_t total = 0;
+  for (const shm::Slice& slice : shared) {
+    total += slice.length;
+    common::v1::SharedSlice name;
+    name.set_segment(slice.segment);
+    name.set_block(slice.block);
+    name.set_offset(slice.offset);
+    name.set_length(slice.length);
+    name.set_generation(slice.generation);
+    AppendPrefix(kSharedField, name.ByteSizeLong(), &own);
+    name.AppendToString(&own);
+  }
+  if (total > kMaxSharedBytes) return TooLarge("the shared memory", total, kMaxSharedBytes);
+  const grpc::Slice slice(own);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
 absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
   auto slices = std::make_shared<std::vector<grpc::Slice>>();
   if (message.Valid() && !message.Dump(slices.get()).ok()) return Malformed("its bytes cannot be read");
@@ -144,12 +178,13 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
   *frame = Frame();
   frame->memory_ = slices;
 
+  size_t shared_bytes = 0;
   Input input(views);
   while (input.left() > 0) {
     uint64_t tag = 0, length = 0;
     if (!input.Varint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX) return Malformed("a tag cannot be read");
     const uint64_t field = tag >> 3, wire = tag & 7;
-    if (field != kHeaderField && field != kPayloadField) {
+    if (field != kHeaderField && field != kSharedField && field != kPayloadField) {
       if (!Skip(wire, &input)) return Malformed(absl::StrCat("field ", field, " cannot be skipped"));
       continue;
     }
@@ -159,13 +194,26 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
       if (length > kMaxHeaderBytes) return TooLarge("the header", length, kMaxHeaderBytes);
       frame->header_.clear();
       input.Take(length, [&](absl::string_view piece) { frame->header_.append(piece.data(), piece.size()); });
+    } else if (field == kSharedField) {
+      std::string bytes;
+      if (length > 64) return Malformed("a name of shared memory is too long");
+      input.Take(length, [&](absl::string_view piece) { bytes.append(piece.data(), piece.size()); });
+      SLUICE_RETURN_IF_ERROR(AddShared(bytes, &frame->shared_, &shared_bytes));
     } else {
       frame->payload_bytes_ += length;
       if (frame->payload_bytes_ > kMaxPayloadBytes) return TooLarge("the payload", frame->payload_bytes_, kMaxPayloadBytes);
       input.Take(length, [&](absl::string_view piece) { frame->payload_.push_back(piece); });
     }
   }
+  if (!frame->shared_.empty() && frame->payload_bytes_ > 0) return Malformed("it has both payload and names of shared memory");
   return absl::OkStatus();
+}
+
+void Frame::Resolve(std::vector<absl::string_view> views, std::shared_ptr<const void> owner) {
+  payload_ = std::move(views);
+  memory_ = std::move(owner);
+  payload_bytes_ = 0;
+  for (absl::string_view view : payload_) payload_bytes_ += view.size();
 }
 
 absl::Status Frame::ParseHeader(google::protobuf::MessageLite* header) const {
@@ -173,16 +221,12 @@ absl::Status Frame::ParseHeader(google::protobuf::MessageLite* header) const {
   return Malformed(absl::StrCat("its header is no ", header->GetTypeName()));
 }
 
-absl::StatusOr<uint32_t> PayloadReader::Copy(size_t bytes, char* to) {
-  if (bytes > left_) {
-    return Malformed(absl::StrCat("its fields need ", bytes, " more bytes of payload; ", left_, " are left"));
-  }
+template <typename Use>
+void PayloadReader::Take(size_t bytes, Use use) {
   left_ -= bytes;
-  uint32_t crc = 0;
   while (bytes > 0) {
     const absl::string_view piece = slices_.front().substr(offset_, bytes);
-    crc = Crc32cCopy(piece, to, crc);
-    to += piece.size();
+    use(piece);
     bytes -= piece.size();
     offset_ += piece.size();
     if (offset_ == slices_.front().size()) {
@@ -190,7 +234,22 @@ absl::StatusOr<uint32_t> PayloadReader::Copy(size_t bytes, char* to) {
       offset_ = 0;
     }
   }
+}
+
+absl::StatusOr<uint32_t> PayloadReader::Copy(size_t bytes, char* to) {
+  if (bytes > left_) {
+    return Malformed(absl::StrCat("its fields need ", bytes, " more bytes of payload; ", left_, " are left"));
+  }
+  uint32_t crc = 0;
+  Take(bytes, [&](absl::string_view piece) {
+    crc = Crc32cCopy(piece, to, crc);
+    to += piece.size();
+  });
   return crc;
+}
+
+void PayloadReader::Skip(size_t bytes) {
+  Take(std::min(bytes, left_), [](absl::string_view) {});
 }
 
 }  // namespace sluice::rpc

@@ -63,6 +63,12 @@ absl::Status ClientStream::WriteFrame(const google::protobuf::MessageLite& heade
   return absl::UnavailableError(absl::StrCat(impl_->method.name, " at ", impl_->address, ": the stream is broken"));
 }
 
+absl::Status ClientStream::WriteSharedFrame(const google::protobuf::MessageLite& header, absl::Span<const shm::Slice> shared) {
+  SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeSharedFrame(header, shared));
+  if (impl_->stream->Write(buffer)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(impl_->method.name, " at ", impl_->address, ": the stream is broken"));
+}
+
 void ClientStream::WritesDone() { impl_->stream->WritesDone(); }
 
 bool ClientStream::Read(google::protobuf::Message* message) {

@@ -35,6 +35,8 @@ class ClientStream {
   bool Write(const google::protobuf::Message& message);
   // The same with a frame as its message. RESOURCE_EXHAUSTED: too large. UNAVAILABLE: the stream is broken.
   absl::Status WriteFrame(const google::protobuf::MessageLite& header, absl::Span<const PayloadSlice> payload);
+  // The same with payload that lies in shared memory.
+  absl::Status WriteSharedFrame(const google::protobuf::MessageLite& header, absl::Span<const shm::Slice> shared);
   // No more comes from this side; the answers still do.
   void WritesDone();
 

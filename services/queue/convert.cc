@@ -1,5 +1,8 @@
 #include "services/queue/convert.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
@@ -236,52 +239,126 @@ absl::StatusOr<Record> RecordFrom(const common::v1::Record& in) {
 }
 }  // namespace
 
-absl::StatusOr<PutBatch> ReadRecords(const v1::PutHeader& header, const rpc::Frame& frame, Arena* arena) {
-  uint64_t payload = 0, total = 0;
+namespace {
+bool SameRecord(const Record& a, const Record& b) {
+  const bool piece = a.piece.has_value() == b.piece.has_value() && (!a.piece || (a.piece->at == b.piece->at && a.piece->count == b.piece->count));
+  return piece && a.owner.group == b.owner.group && a.owner.member == b.owner.member && a.owner.attempt == b.owner.attempt && a.task == b.task && a.lease == b.lease;
+}
+
+// The payload is what the fields say, no more and no less; else nothing of it can be told apart.
+absl::Status CheckSizes(const v1::PutHeader& header, const rpc::Frame& frame) {
+  uint64_t payload = 0;
   for (const common::v1::Record& record : header.records()) {
     for (const common::v1::Field& field : record.fields()) {
       const bool in_place = !field.inline_().empty();
       if (in_place && field.inline_().size() != field.bytes()) return Bad("fields.inline", absl::StrCat(field.name(), " says ", field.bytes(), " bytes, carries ", field.inline_().size()));
       if (!in_place && field.bytes() > frame.payload_bytes()) return Bad("fields.bytes", absl::StrCat(field.name(), " says ", field.bytes(), " bytes, the payload has ", frame.payload_bytes()));
       payload += in_place ? 0 : field.bytes();
-      total += field.bytes();
     }
   }
   if (payload != frame.payload_bytes()) return Bad("payload", absl::StrCat("fields say ", payload, " bytes, it has ", frame.payload_bytes()));
-  const std::shared_ptr<char> memory = arena->Allocate(total);
-  char* to = memory.get();
-  rpc::PayloadReader reader(frame);
+  return absl::OkStatus();
+}
+
+bool IsCut(const common::v1::Field& field) { return field.total() != 0 || field.from() != 0; }
+}  // namespace
+
+// Copies one field to `offset` of `memory`, or, of a field that is cut, a part behind those that came before.
+absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadReader* payload, std::shared_ptr<char> memory, uint64_t offset, Partial* partial) {
+  char* to = memory == nullptr ? nullptr : memory.get() + offset;
+  if (in.from() > 0) {
+    const bool follows = !partial->record.fields.empty() && partial->record.fields.back().name == in.name() && partial->filled == in.from() && partial->total == in.total();
+    if (!follows || in.bytes() > partial->total - partial->filled) {
+      return Bad("fields.from", absl::StrCat(in.name(), " goes on at ", in.from(), " of ", in.total(), " bytes; ", partial->filled, " of ", partial->total, " have come"));
+    }
+    to = partial->memory.get() + partial->filled;
+  } else if (partial->filled != partial->total) {
+    return Bad("fields.from", absl::StrCat(in.name(), " begins where ", partial->total - partial->filled, " bytes of the field before it are missing"));
+  } else if (in.total() > 0) {
+    if (in.bytes() > in.total()) return Bad("fields.total", absl::StrCat(in.name(), " carries ", in.bytes(), " of ", in.total(), " bytes"));
+    memory = arena_->Allocate(in.total());
+    to = memory.get();
+  }
+  uint32_t crc = 0;
+  if (in.inline_().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(crc, payload->Copy(in.bytes(), to));
+  } else {
+    crc = Crc32cCopy(in.inline_(), to);
+  }
+  if (crc != in.crc32c()) return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat("field ", in.name(), " has CRC ", crc, ", not ", in.crc32c()));
+  if (in.from() > 0) {
+    Bytes& whole = partial->record.fields.back().bytes;
+    whole.crc32c = Crc32cConcat(whole.crc32c, crc, in.bytes());
+    partial->filled += in.bytes();
+    return absl::OkStatus();
+  }
+  partial->record.fields.push_back({.name = in.name(),
+                                    .dtype = in.dtype(),
+                                    .shape = {in.shape().begin(), in.shape().end()},
+                                    .rows = {in.rows().begin(), in.rows().end()},
+                                    .round = in.round(),
+                                    .bytes = {.data = std::shared_ptr<const char>(memory, to), .size = in.total() > 0 ? in.total() : in.bytes(), .crc32c = crc}});
+  partial->filled = in.bytes();
+  partial->total = in.total() > 0 ? in.total() : in.bytes();
+  partial->memory = std::move(memory);
+  return absl::OkStatus();
+}
+
+// The record that `in` is, or whose part it is.
+RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool first) {
+  absl::StatusOr<Record> record = RecordFrom(in);
+  Partial partial;
+  if (first && partial_) {
+    partial = *std::move(partial_);
+    partial_.reset();
+    if (partial.status.ok() && record.ok() && !SameRecord(partial.record, *record)) partial.status = Bad("records.more", "another record follows the part of one");
+    partial.record.last = in.last();
+  } else if (record.ok()) {
+    partial.record = *std::move(record);
+  }
+  if (partial.status.ok() && !record.ok()) partial.status = record.status();
+  return partial;
+}
+
+void RecordReader::ReadFields(const common::v1::Record& in, rpc::PayloadReader* payload, Partial* partial) {
+  uint64_t here = 0;  // Of the fields that are not cut: one allocation holds them.
+  for (const common::v1::Field& field : in.fields()) {
+    here += IsCut(field) ? 0 : field.bytes();
+    partial->bytes += field.from() > 0 ? 0 : std::max(field.bytes(), field.total());
+  }
+  if (partial->status.ok() && partial->bytes > record_bytes_) {
+    partial->status = Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
+                            absl::StrCat(partial->record.owner.str(), ": a record of at least ", partial->bytes, " B; a member reserves ", record_bytes_, " B"));
+  }
+  const std::shared_ptr<char> memory = partial->status.ok() && here > 0 ? arena_->Allocate(here) : nullptr;
+  uint64_t offset = 0;
+  for (const common::v1::Field& field : in.fields()) {
+    const size_t behind = payload->left() - (field.inline_().empty() ? field.bytes() : 0);
+    if (partial->status.ok()) partial->status = ReadField(field, payload, memory, offset, partial);
+    payload->Skip(payload->left() - behind);
+    offset += IsCut(field) ? 0 : field.bytes();
+  }
+}
+
+absl::StatusOr<PutBatch> RecordReader::Read(const v1::PutHeader& header, const rpc::Frame& frame) {
+  SLUICE_RETURN_IF_ERROR(CheckSizes(header, frame));
+  rpc::PayloadReader payload(frame);
   PutBatch batch;
   for (int i = 0; i < header.records_size(); ++i) {
     const common::v1::Record& in = header.records(i);
-    absl::StatusOr<Record> record = RecordFrom(in);
-    absl::Status status = record.status();
-    for (const common::v1::Field& field : in.fields()) {
-      uint32_t crc = 0;
-      if (field.inline_().empty()) {
-        SLUICE_ASSIGN_OR_RETURN(crc, reader.Copy(field.bytes(), to));
-      } else {
-        crc = Crc32cCopy(field.inline_(), to);
-      }
-      Field out{.name = field.name(),
-                .dtype = field.dtype(),
-                .shape = {field.shape().begin(), field.shape().end()},
-                .rows = {field.rows().begin(), field.rows().end()},
-                .round = field.round(),
-                .bytes = {.data = std::shared_ptr<const char>(memory, to), .size = field.bytes(), .crc32c = crc}};
-      to += field.bytes();
-      if (status.ok() && crc != field.crc32c()) {
-        status = Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat("field ", field.name(), " has CRC ", crc, ", not ", field.crc32c()));
-      }
-      if (status.ok() && field.from() != 0) status = Bad("fields.from", absl::StrCat(field.name(), ": a field cut over messages is not supported by this build's queue"));
-      if (status.ok()) record->fields.push_back(std::move(out));
+    Partial partial = Begin(in, i == 0);
+    ReadFields(in, &payload, &partial);
+    if (partial.status.ok() && in.more() && i + 1 != header.records_size()) partial.status = Bad("records.more", "only the last record of a message goes on in the next");
+    if (partial.status.ok() && !in.more() && partial.filled != partial.total) {
+      partial.status = Bad("fields.total", absl::StrCat(partial.total - partial.filled, " bytes of a field are missing, and no more of its record follows"));
     }
-    if (status.ok()) {
+    if (!partial.status.ok()) {
+      batch.failed.push_back({.record = static_cast<uint32_t>(i), .status = partial.status});
+    } else if (!in.more()) {
       batch.places.push_back(i);
-      batch.records.push_back(*std::move(record));
-    } else {
-      batch.failed.push_back({.record = static_cast<uint32_t>(i), .status = status});
+      batch.records.push_back(std::move(partial.record));
     }
+    if (in.more()) partial_ = std::move(partial);
   }
   return batch;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,10 +66,35 @@ struct PutBatch {
   std::vector<uint32_t> places;  // Of records: their index in the message.
   std::vector<Failed> failed;
 };
-// Copies the payload into the arena, checking each field's CRC. INVALID_ARGUMENT: the message as a whole is malformed.
-absl::StatusOr<PutBatch> ReadRecords(const v1::PutHeader& header, const rpc::Frame& frame, Arena* arena);
 
-// A record for Get: small fields inline, the rest as slices for the payload, which share the record's memory.
-void ToProto(const Record& record, common::v1::Record* out, std::vector<rpc::PayloadSlice>* payload);
+// Reads the records of one Put stream: copies their payload into the arena, checking each field's CRC, and joins those that
+// are cut over messages. Memory is taken for at most `record_bytes` of one record, whatever it claims. Not thread-safe.
+class RecordReader {
+ public:
+  // `arena` outlives it.
+  RecordReader(Arena* arena, uint64_t record_bytes) : arena_(arena), record_bytes_(record_bytes) {}
+  // INVALID_ARGUMENT: the message as a whole is malformed.
+  absl::StatusOr<PutBatch> Read(const v1::PutHeader& header, const rpc::Frame& frame);
+
+ private:
+  struct Partial {  // A record whose last part has not come.
+    Record record;
+    uint64_t bytes = 0;
+    absl::Status status;           // Why it cannot be stored; its other parts are passed over.
+    std::shared_ptr<char> memory;  // Of the last field, where that is cut.
+    uint64_t filled = 0, total = 0;  // Of it; equal: it is whole.
+  };
+  Partial Begin(const common::v1::Record& in, bool first);
+  void ReadFields(const common::v1::Record& in, rpc::PayloadReader* payload, Partial* partial);
+  absl::Status ReadField(const common::v1::Field& in, rpc::PayloadReader* payload, std::shared_ptr<char> memory, uint64_t offset, Partial* partial);
+
+  Arena* const arena_;
+  const uint64_t record_bytes_;
+  std::optional<Partial> partial_;
+};
+
+// A record as Get tells it, without its fields; and a field without its bytes.
+void ToProto(const Record& record, common::v1::Record* out);
+void ToProto(const Field& field, common::v1::Field* out);
 
 }  // namespace sluice::queue

@@ -258,17 +258,16 @@ void ToProto(const PeekRow& row, v1::PeekRow* out) {
   out->set_json(row.json);
 }
 
-void ToProto(const Record& record, common::v1::Record* out, std::vector<rpc::PayloadSlice>* payload) {
-  ToProto(record.owner, out->mutable_owner());
-  for (const Field& field : record.fields) {
-    common::v1::Field* to = out->add_fields();
-    if (field.bytes.size > 0 && field.bytes.size <= kInlineBytes) {
-      InlineToProto(field, to);
-      continue;
-    }
-    Describe(field, to);
-    if (field.bytes.size > 0) payload->push_back({.bytes = field.bytes.view(), .owner = field.bytes.data});
+void ToProto(const Field& field, common::v1::Field* out) {
+  if (field.bytes.size > 0 && field.bytes.size <= kInlineBytes) {
+    InlineToProto(field, out);
+  } else {
+    Describe(field, out);
   }
+}
+
+void ToProto(const Record& record, common::v1::Record* out) {
+  ToProto(record.owner, out->mutable_owner());
   if (!record.piece) return;
   common::v1::Piece& piece = *out->mutable_piece();
   piece.set_at(record.piece->at);

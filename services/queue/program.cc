@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/daemon/admin_service.h"
+#include "common/log/log.h"
 #include "sluice/common/v1/common.pb.h"
 #include "sluice/registry/v1/registry.pb.h"
 
@@ -112,6 +113,9 @@ std::vector<grpc::Service*> QueueProgram::services() { return {server_.service()
 
 absl::Status QueueProgram::Start(const std::string& address, const std::string& ops) {
   SLUICE_RETURN_IF_ERROR(jobs_.Recover());
+  if (host_.flags->shared_memory) {
+    if (absl::Status status = server_.ShareMemory(address); !status.ok()) log::Warning("no_shared_memory", {{"message", status.message()}});
+  }
   if (host_.flags->controller.empty()) {  // Jobs come by SetJob; whoever sends it is the controller.
     SLUICE_ASSIGN_OR_RETURN(const int64_t incarnation, NextIncarnation(host_.flags->data_dir));
     jobs_.SetIncarnation(incarnation);

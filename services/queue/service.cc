@@ -13,7 +13,9 @@
 #include "common/base/status.h"
 #include "common/rpc/buffer.h"
 #include "common/rpc/status.h"
+#include "services/queue/attach.h"
 #include "services/queue/convert.h"
+#include "services/queue/get_stream.h"
 #include "services/queue/jobs.h"
 #include "services/queue/metrics.h"
 #include "services/queue/streams.h"
@@ -161,21 +163,13 @@ class QueueServer::Impl final : public Base {
   }
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(grpc::CallbackServerContext*) override {
-    const auto stream = rpc::MakeStream<PutStream>(jobs_);
+    const auto stream = rpc::MakeStream<PutStream>(jobs_, &attached_);
     stream->StartReading();
     return stream.get();
   }
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext*, const grpc::ByteBuffer* bytes) override {
-    const auto stream = rpc::MakeStream<GetStream>();
-    v1::GetRequest request;
-    grpc::ByteBuffer copy = *bytes;  // Shares the slices; reading uses it up.
-    absl::Status status = rpc::FromBuffer(&copy, &request);
-    if (status.ok()) {
-      absl::StatusOr<std::deque<grpc::ByteBuffer>> frames = ReadFrames(jobs_, request);
-      status = frames.status();
-      for (size_t i = 0; frames.ok() && i < frames->size(); ++i) stream->Send(std::move((*frames)[i]));
-    }
-    stream->End(status);
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) override {
+    const auto stream = rpc::MakeStream<GetStream>(context, Clock::Real());
+    if (absl::Status status = StartGet(*bytes, stream); !status.ok()) stream->End(status);
     return stream.get();
   }
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*, const v1::WatchRequest* request) override {
@@ -192,6 +186,8 @@ class QueueServer::Impl final : public Base {
     return edges;
   }
 
+  absl::Status ShareMemory(const std::string& address) { return attached_.Start(address); }
+
   void Shut() {
     std::set<std::shared_ptr<WatchStream>> open;
     {
@@ -202,6 +198,7 @@ class QueueServer::Impl final : public Base {
       open = watches_;
     }
     beats_.join();
+    attached_.Stop();
     for (const auto& watch : open) watch->End(absl::UnavailableError("the queue is shutting down"));
   }
 
@@ -254,6 +251,30 @@ class QueueServer::Impl final : public Base {
     return reactor;
   }
 
+  absl::Status StartGet(grpc::ByteBuffer bytes, const std::shared_ptr<GetStream>& stream) {
+    v1::GetRequest message;
+    SLUICE_RETURN_IF_ERROR(rpc::FromBuffer(&bytes, &message));
+    SLUICE_ASSIGN_OR_RETURN(From from, FromProto(message.call()));
+    GetStream::Request request{.caller = from.caller};
+    SLUICE_ASSIGN_OR_RETURN(request.runner, jobs_->Find(from.job));
+    request.controller = message.lease().empty() && from.caller.incarnation == 0;
+    if (!request.controller) {
+      SLUICE_ASSIGN_OR_RETURN(request.lease, Id16::FromBytes(message.lease()));
+    }
+    for (const common::v1::Want& want : message.wants()) {
+      SLUICE_ASSIGN_OR_RETURN(request.wants.emplace_back(), FromProto(want));
+    }
+    SLUICE_RETURN_IF_ERROR(request.runner->Look([&](const Job& job, Instant) { return job.Read(request.caller, request.controller, request.lease, {}).status(); }));
+    request.shared = !message.session().empty() && attached_.Find(message.session(), from.job, from.caller) != nullptr;
+    {
+      MutexLock lock(&mu_);
+      std::erase_if(gets_, [](const std::weak_ptr<GetStream>& get) { return get.expired(); });
+      gets_.push_back(stream);
+    }
+    stream->Start(std::move(request));
+    return absl::OkStatus();
+  }
+
   absl::Status StartWatch(const common::v1::Call& call, const std::shared_ptr<WatchStream>& stream) {
     SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(call));
     SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
@@ -274,22 +295,29 @@ class QueueServer::Impl final : public Base {
   void BeatLoop() {
     while (true) {
       std::set<std::shared_ptr<WatchStream>> open;
+      std::vector<std::weak_ptr<GetStream>> gets;
       {
         MutexLock lock(&mu_);
         if (!shut_) stop_.WaitFor(&mu_, kBeat);
         if (shut_) return;
         open = watches_;
+        gets = gets_;
       }
       for (const auto& watch : open) watch->Beat();
+      for (const auto& weak : gets) {
+        if (const auto get = weak.lock()) get->CutIfStuck();
+      }
     }
   }
 
   JobTable* const jobs_;
   Metrics* const metrics_;
+  AttachServer attached_{jobs_};
   Mutex mu_;
   CondVar stop_;
   bool shut_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<WatchStream>> watches_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::weak_ptr<GetStream>> gets_ ABSL_GUARDED_BY(mu_);
   std::thread beats_;
 };
 
@@ -297,6 +325,7 @@ QueueServer::QueueServer(JobTable* jobs, Metrics* metrics) : impl_(std::make_uni
 QueueServer::~QueueServer() = default;
 grpc::Service* QueueServer::service() { return impl_.get(); }
 std::vector<common::v1::WaitEdge> QueueServer::Explain(const std::string& job) { return impl_->Explain(job); }
+absl::Status QueueServer::ShareMemory(const std::string& address) { return impl_->ShareMemory(address); }
 void QueueServer::Shut() { impl_->Shut(); }
 
 }  // namespace sluice::queue

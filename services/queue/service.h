@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace grpc {
 class Service;
 }  // namespace grpc
@@ -24,6 +26,8 @@ class QueueServer {
   grpc::Service* service();
   // What each parked call of a job waits on.
   std::vector<common::v1::WaitEdge> Explain(const std::string& job);
+  // Lets clients on this host read and write payload through shared memory; `address`: where the gRPC server listens.
+  absl::Status ShareMemory(const std::string& address);
   // Ends the Watch streams and stops their beats; idempotent. Parked calls end with the table's Shut().
   void Shut();
 

@@ -1,7 +1,9 @@
 #include "services/queue/streams.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/buffer.h"
 #include "common/rpc/convert.h"
@@ -9,12 +11,9 @@
 #include "services/queue/convert.h"
 
 namespace sluice::queue {
-namespace {
-constexpr size_t kAimHeaderBytes = 128 << 10;
-}  // namespace
 
 void PutStream::Received(grpc::ByteBuffer& message) {
-  if (absl::Status status = Store(message); !status.ok()) End(status);
+  if (absl::Status status = Store(message); !status.ok()) End(std::move(status));
 }
 
 void PutStream::ReadsDone() {
@@ -22,9 +21,36 @@ void PutStream::ReadsDone() {
   {
     MutexLock lock(&mu_);
     reads_done_ = true;
-    end = stored_ == 0;
+    end = storing_ == 0;
   }
   if (end) End(absl::OkStatus());
+}
+
+absl::Status PutStream::Open(const v1::PutHeader& header) {
+  SLUICE_ASSIGN_OR_RETURN(From from, FromProto(header.call()));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
+  if (!header.session().empty()) {
+    session_ = attached_->Find(header.session(), from.job, from.caller);
+    // Its connection broke: opened again, the stream goes by another session, or without.
+    if (session_ == nullptr) return Error(absl::StatusCode::kUnavailable, "NO_SESSION", "the client is not attached to the queue's memory; attach again");
+  }
+  reader_ = std::make_unique<RecordReader>(runner->arena(), runner->Look([](const Job& job, Instant) { return job.spec().member_bytes(); }));
+  caller_ = std::move(from.caller);
+  runner_ = std::move(runner);
+  return absl::OkStatus();
+}
+
+absl::Status PutStream::Resolve(rpc::Frame* frame) const {
+  std::vector<absl::string_view> views;
+  for (const shm::Slice& slice : frame->shared()) {
+    if (session_ == nullptr || slice.segment != 0 || !session_->buffer.Holds(slice.offset, slice.length)) {
+      return Error(absl::StatusCode::kInvalidArgument, "BAD_SLICE",
+                   absl::StrCat("shared memory: ", slice.length, " bytes at ", slice.offset, " of segment ", slice.segment, " are not in the client's buffer"));
+    }
+    views.emplace_back(session_->buffer.data() + slice.offset, slice.length);
+  }
+  frame->Resolve(std::move(views), session_);
+  return absl::OkStatus();
 }
 
 absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
@@ -32,28 +58,32 @@ absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
   v1::PutHeader header;
   SLUICE_RETURN_IF_ERROR(rpc::DecodeFrame(message, &frame));
   SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
-  if (runner_ == nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(From from, FromProto(header.call()));
-    SLUICE_ASSIGN_OR_RETURN(runner_, jobs_->Find(from.job));
-    caller_ = std::move(from.caller);
-  }
-  SLUICE_ASSIGN_OR_RETURN(PutBatch batch, ReadRecords(header, frame, runner_->arena()));
+  if (runner_ == nullptr) SLUICE_RETURN_IF_ERROR(Open(header));
+  if (!frame.shared().empty()) SLUICE_RETURN_IF_ERROR(Resolve(&frame));
+  const uint64_t bytes = frame.payload_bytes() + frame.header().size();
   {
     MutexLock lock(&mu_);
-    ++stored_;
+    if (storing_bytes_ + bytes > kWindowBytes) {
+      return Error(absl::StatusCode::kResourceExhausted, "WINDOW", absl::StrCat("more than ", kWindowBytes, " bytes of the stream are unacknowledged; wait for acks"));
+    }
+    ++storing_;
+    storing_bytes_ += bytes;
   }
-  runner_->Run(caller_, Put{std::move(batch.records)},
-               [self = shared_from_this(), seq = header.seq(), places = std::move(batch.places), failed = std::move(batch.failed)](Reply reply) mutable {
-                 self->Stored(seq, places, std::move(failed), std::move(reply));
-               });
+  SLUICE_ASSIGN_OR_RETURN(PutBatch batch, reader_->Read(header, frame));
+  Put put{std::move(batch.records)};
+  // Also where nothing of it is to be stored: acks come in order.
+  runner_->Run(caller_, std::move(put), [self = shared_from_this(), batch = std::move(batch), seq = header.seq(), bytes](Reply reply) {
+    self->Stored(seq, bytes, batch, std::move(reply));
+  });
   return absl::OkStatus();
 }
 
 // In the order of the messages: a job's answers go out in the order of its events.
-void PutStream::Stored(uint64_t seq, const std::vector<uint32_t>& places, std::vector<Failed> failed, Reply reply) {
+void PutStream::Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply) {
   if (const auto* error = std::get_if<absl::Status>(&reply)) return End(*error);
+  std::vector<Failed> failed = batch.failed;
   for (Failed& refused : std::get<PutAnswer>(reply).failed) {
-    refused.record = places[refused.record];
+    refused.record = batch.places[refused.record];
     failed.push_back(std::move(refused));
   }
   std::sort(failed.begin(), failed.end(), [](const Failed& a, const Failed& b) { return a.record < b.record; });
@@ -70,55 +100,10 @@ void PutStream::Stored(uint64_t seq, const std::vector<uint32_t>& places, std::v
   bool end = false;
   {
     MutexLock lock(&mu_);
-    end = --stored_ == 0 && reads_done_;
+    storing_bytes_ -= bytes;
+    end = --storing_ == 0 && reads_done_;
   }
   if (end) End(absl::OkStatus());
-}
-
-absl::StatusOr<std::deque<grpc::ByteBuffer>> ReadFrames(JobTable* jobs, const v1::GetRequest& request) {
-  SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(request.call()));
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs->Find(from.job));
-  Id16 lease;
-  const bool controller = request.lease().empty() && from.caller.incarnation == 0;
-  if (!controller) {
-    SLUICE_ASSIGN_OR_RETURN(lease, Id16::FromBytes(request.lease()));
-  }
-  std::vector<Want> wants;
-  for (const common::v1::Want& want : request.wants()) {
-    SLUICE_ASSIGN_OR_RETURN(wants.emplace_back(), FromProto(want));
-  }
-  SLUICE_ASSIGN_OR_RETURN(const ReadAnswer answer, runner->Look([&](const Job& job, Instant) { return job.Read(from.caller, controller, lease, wants); }));
-
-  std::deque<grpc::ByteBuffer> frames;
-  v1::GetHeader header;
-  std::vector<rpc::PayloadSlice> payload;
-  size_t header_bytes = 0, payload_bytes = 0;
-  const auto flush = [&]() -> absl::Status {
-    SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer frame, rpc::EncodeFrame(header, payload));
-    frames.push_back(std::move(frame));
-    header.Clear();
-    payload.clear();
-    header_bytes = payload_bytes = 0;
-    return absl::OkStatus();
-  };
-  for (const Record& record : answer.records) {
-    common::v1::Record message;
-    std::vector<rpc::PayloadSlice> slices;
-    ToProto(record, &message, &slices);
-    size_t bytes = 0;
-    for (const rpc::PayloadSlice& slice : slices) bytes += slice.bytes.size();
-    const size_t message_bytes = message.ByteSizeLong() + 4;
-    const bool full = header_bytes + message_bytes > kAimHeaderBytes || payload_bytes + bytes > rpc::kAimPayloadBytes;
-    if (header.records_size() > 0 && full) SLUICE_RETURN_IF_ERROR(flush());
-    header_bytes += message_bytes;
-    payload_bytes += bytes;
-    *header.add_records() = std::move(message);
-    payload.insert(payload.end(), slices.begin(), slices.end());
-  }
-  for (const Want& want : answer.missing) ToProto(want, header.add_missing());
-  header.set_end(true);
-  SLUICE_RETURN_IF_ERROR(flush());
-  return frames;
 }
 
 void WatchStream::Follow(const std::shared_ptr<WatchStream>& stream, std::shared_ptr<JobRunner> runner, Caller caller, std::function<void()> closed) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <deque>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -8,6 +8,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/rpc/server_stream.h"
+#include "services/queue/attach.h"
+#include "services/queue/convert.h"
 #include "services/queue/jobs.h"
 #include "sluice/queue/v1/queue.pb.h"
 
@@ -17,25 +19,34 @@ namespace sluice::queue {
 // Put: one message after the other is stored, and acknowledged once it is durable.
 class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, public std::enable_shared_from_this<PutStream> {
  public:
-  explicit PutStream(JobTable* jobs) : jobs_(jobs) {}
+  // A client keeps to half of it: what one stream may have unacknowledged, in bytes.
+  static constexpr uint64_t kWindowBytes = 128 << 20;
+
+  // Both outlive the stream.
+  PutStream(JobTable* jobs, const AttachServer* attached) : jobs_(jobs), attached_(attached) {}
 
  private:
   void Received(grpc::ByteBuffer& message) override;
   void ReadsDone() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Store(const grpc::ByteBuffer& message);
-  void Stored(uint64_t seq, const std::vector<uint32_t>& places, std::vector<Failed> failed, Reply reply) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Open(const v1::PutHeader& header);
+  // The payload that a message names in the client's buffer.
+  absl::Status Resolve(rpc::Frame* frame) const;
+  // A message of `bytes` has its answer.
+  void Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply) ABSL_LOCKS_EXCLUDED(mu_);
 
   JobTable* const jobs_;
-  std::shared_ptr<JobRunner> runner_;  // From the first message on.
+  const AttachServer* const attached_;
+  // From the first message on.
+  std::shared_ptr<JobRunner> runner_;
   Caller caller_;
+  std::shared_ptr<const AttachServer::Session> session_;  // Null: the client sends payload.
+  std::unique_ptr<RecordReader> reader_;
   Mutex mu_;
-  int stored_ ABSL_GUARDED_BY(mu_) = 0;  // Messages without an answer yet.
+  int storing_ ABSL_GUARDED_BY(mu_) = 0;  // Messages without an answer yet.
+  uint64_t storing_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
 };
-
-// Get: frames made up front, of shared memory.
-using GetStream = rpc::WriteStream<grpc::ByteBuffer>;
-absl::StatusOr<std::deque<grpc::ByteBuffer>> ReadFrames(JobTable* jobs, const v1::GetRequest& request);
 
 // Watch: first the whole state, then what changed; what comes while a message is under way is folded into the next.
 class WatchStream : public rpc::WriteStream<v1::WatchResponse> {

@@ -183,5 +183,44 @@ TEST(PayloadTest, TheReaderCopiesAcrossSlicesWithTheCrc) {
   EXPECT_EQ(reader.Copy(1, first).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(PayloadTest, AMessageMayNameSharedMemoryInPlaceOfPayload) {
+  const shm::Slice slices[] = {{.segment = 3, .block = 64, .offset = 128, .length = 1000, .generation = 7}, {.segment = 4, .block = 0, .offset = 64, .length = 0, .generation = 8}};
+  const auto buffer = EncodeSharedFrame(Header(7), slices);
+  ASSERT_TRUE(buffer.ok());
+  PutMessage parsed;
+  ASSERT_TRUE(parsed.ParseFromString(Flat(*buffer)));
+  EXPECT_EQ(parsed.header().SerializeAsString(), Header(7).SerializeAsString());
+  ASSERT_EQ(parsed.shared_size(), 2);
+  EXPECT_EQ(parsed.shared(0).generation(), 7u);
+
+  Frame frame;
+  ASSERT_TRUE(DecodeFrame(Cut(Flat(*buffer), 3), &frame).ok());
+  ASSERT_EQ(frame.shared().size(), 2u);
+  EXPECT_EQ(frame.shared()[0].block, 64u);
+  EXPECT_EQ(frame.shared()[0].offset, 128u);
+  EXPECT_EQ(frame.shared()[0].length, 1000u);
+  EXPECT_EQ(frame.shared()[1].segment, 4u);
+  EXPECT_EQ(frame.payload_bytes(), 0u);
+  const std::string mapped(1000, 'x');
+  frame.Resolve({mapped, ""}, nullptr);
+  EXPECT_EQ(frame.payload_bytes(), 1000u);
+  EXPECT_EQ(Joined(frame), mapped);
+}
+
+TEST(PayloadTest, NamesOfSharedMemoryBesidePayloadOrBeyondTheLimitAreRefused) {
+  PutMessage both;
+  both.set_payload("x");
+  both.add_shared()->set_length(1);
+  Frame frame;
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeFrame(Cut(both.SerializeAsString(), 100), &frame)));
+  PutMessage large;
+  for (int i = 0; i < 2; ++i) large.add_shared()->set_length(kMaxSharedBytes / 2 + 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(DecodeFrame(Cut(large.SerializeAsString(), 100), &frame)));
+  large.mutable_shared(1)->set_length(~uint64_t{0});  // Their sum would wrap.
+  EXPECT_FALSE(DecodeFrame(Cut(large.SerializeAsString(), 100), &frame).ok());
+  const std::string not_a_slice = "\x1a\x03\xff\xff\xff";
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeFrame(Cut(not_a_slice, 100), &frame)));
+}
+
 }  // namespace
 }  // namespace sluice::rpc

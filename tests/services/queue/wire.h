@@ -29,6 +29,8 @@ class WireTest : public testing::Test {
  protected:
   static constexpr char kJob[] = "00112233445566778899aabbccddeeff";
 
+  // `memory_bytes`: that all jobs may reserve; 0: as a daemon.
+  explicit WireTest(uint64_t memory_bytes = 0) : memory_bytes_(memory_bytes) {}
   void SetUp() override {
     grpc::Service* services[] = {server_.service()};
     auto started = rpc::Server::Start({}, services);
@@ -46,7 +48,7 @@ class WireTest : public testing::Test {
   }
 
   void FillCall(const std::string& worker, int64_t incarnation, common::v1::Call* call, bool with_request = false) {
-    call->mutable_job()->set_job(kJob);
+    call->mutable_job()->set_job(job_);
     call->mutable_job()->set_worker(worker);
     call->mutable_job()->set_incarnation(incarnation);
     if (with_request) call->set_request(RandomId16());
@@ -57,7 +59,7 @@ class WireTest : public testing::Test {
     request.set_revision(++revision_);
     request.set_phase(v1::PHASE_OPEN);
     v1::QueueSpec& spec = *request.mutable_spec();
-    spec.set_job_name("wire");
+    spec.set_job_name(name_);
     spec.set_seed(1);
     spec.add_policies("policy");
     spec.set_groups_per_step(1);
@@ -72,7 +74,7 @@ class WireTest : public testing::Test {
     spec.set_quota_bytes(1 << 28);
     spec.mutable_lease()->set_seconds(60);
     spec.set_member_tokens(1000);
-    spec.set_token_bytes(20);
+    spec.set_token_bytes(token_bytes_);
     v1::Source& source = *spec.add_sources();
     source.set_name("rows");
     source.set_path(data_);
@@ -110,7 +112,7 @@ class WireTest : public testing::Test {
     return response;
   }
   std::unique_ptr<QueueClient> Client(const std::string& worker, int64_t incarnation) {
-    return std::make_unique<QueueClient>(channel_, QueueClient::Options{.job = kJob, .worker = worker, .incarnation = incarnation});
+    return std::make_unique<QueueClient>(channel_, QueueClient::Options{.job = job_, .worker = worker, .incarnation = incarnation});
   }
   // Job set, trainer restored, version (gang, 0) published and loaded by r1.
   void Begin() {
@@ -258,10 +260,13 @@ class WireTest : public testing::Test {
 
   int64_t gang_ = 1, rollout_ = 1, reward_ = 1;
   uint64_t revision_ = 0;
+  std::string job_ = kJob, name_ = "wire";  // Whose calls are made.
+  uint32_t token_bytes_ = 20;
   std::string data_;
   metrics::Registry registry_;
   Metrics metrics_{&registry_};
-  JobTable jobs_{{.added = [this](const std::shared_ptr<JobRunner>& runner) { metrics_.Add(runner); }}};
+  const uint64_t memory_bytes_;
+  JobTable jobs_{{.memory_bytes = memory_bytes_, .added = [this](const std::shared_ptr<JobRunner>& runner) { metrics_.Add(runner); }}};
   QueueServer server_{&jobs_, &metrics_};
   std::unique_ptr<rpc::Server> rpc_;
   std::shared_ptr<rpc::Channel> channel_;
