@@ -209,6 +209,7 @@ class WireTest : public testing::Test {
     piece.set_count(count);
     common::v1::VersionRun& run = *piece.add_runs();
     run.mutable_version()->set_incarnation(gang_);
+    run.mutable_version()->set_number(sampled_version_);
     run.set_count(count);
     AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{count}, Column(count, 0), &record, payload);
     AddField("logprobs", common::v1::DTYPE_F32, std::vector<int64_t>{count}, Column(count, -0.5f), &record, payload);
@@ -262,6 +263,7 @@ class WireTest : public testing::Test {
   uint64_t revision_ = 0;
   std::string job_ = kJob, name_ = "wire";  // Whose calls are made.
   uint32_t token_bytes_ = 20;
+  int64_t sampled_version_ = 0;
   std::string data_;
   metrics::Registry registry_;
   Metrics metrics_{&registry_};
