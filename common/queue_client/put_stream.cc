@@ -399,6 +399,11 @@ absl::Status PutStream::Flush(absl::Duration timeout) {
   return impl_->end;
 }
 
+PutStream::Backlog PutStream::backlog() const {
+  MutexLock lock(&impl_->mu);
+  return {impl_->items.size(), impl_->held_bytes};
+}
+
 void PutStream::Stop() {
   {
     MutexLock lock(&impl_->mu);

@@ -53,6 +53,12 @@ class PutStream {
   // Waits until all put before has its outcome. DEADLINE_EXCEEDED: not within `timeout`. Else why the stream has ended.
   absl::Status Flush(absl::Duration timeout = absl::InfiniteDuration());
 
+  // Held and without an outcome yet, at this moment.
+  struct Backlog {
+    size_t records = 0, bytes = 0;
+  };
+  Backlog backlog() const;
+
   // Ends the stream; what has no outcome yet gets CANCELLED. Not from a callback. Idempotent.
   void Stop();
 

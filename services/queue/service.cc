@@ -24,7 +24,8 @@
 namespace sluice::queue {
 namespace {
 constexpr absl::Duration kBeat = absl::Seconds(10);
-constexpr size_t kPeekRows = 500;  // A page.
+constexpr size_t kPeekRows = 500;       // A page, ..
+constexpr size_t kPeekBytes = 4 << 20;  // .. about, where rows are long.
 
 // All methods by callback; Put and Get as raw bytes. Spelled out, for CallbackService has a typed Put that a raw one cannot
 // override.
@@ -149,10 +150,12 @@ class QueueServer::Impl final : public Base {
       std::set<std::string> ids;
       for (const std::string& id : request->ids()) ids.insert(ToHex(id));
       uint64_t place = 0;
-      for (const PeekRow& row : job.Peek(static_cast<PeekWhat>(request->what()), request->state(), now)) {
+      size_t bytes = 0;
+      for (const PeekRow& row : job.Peek(static_cast<PeekWhat>(request->what()), request->state(), now, request->text())) {
         if (!ids.empty() && !ids.contains(row.node.id)) continue;
         if (place++ < first) continue;
-        if (response->rows_size() == kPeekRows) {
+        bytes += row.json.size();
+        if (response->rows_size() == kPeekRows || (bytes > kPeekBytes && response->rows_size() > 0)) {
           response->set_page(absl::StrCat(place - 1));
           break;
         }

@@ -147,19 +147,7 @@ std::vector<common::v1::WaitEdge> RewardProgram::Explain(const std::string& job)
   MutexLock lock(&mu_);
   const auto it = jobs_.find(job);
   if (it == jobs_.end() || it->second.worker == nullptr) return {};
-  const std::optional<absl::Duration> since = it->second.worker->waiting_since();
-  if (!since) return {};
-  common::v1::WaitEdge edge;
-  edge.mutable_waiter()->set_kind(common::v1::NODE_KIND_DAEMON);
-  edge.mutable_waiter()->set_id(host_.flags->id);
-  edge.mutable_waiter()->set_daemon(host_.flags->id);
-  edge.mutable_on()->set_kind(common::v1::NODE_KIND_TASK);
-  edge.mutable_on()->set_id(job);
-  edge.mutable_on()->set_daemon("queue");
-  *edge.mutable_since() = rpc::ToProto(Clock::Real()->Monotonic() - *since);
-  edge.set_cause("no answer is ready to be scored");
-  edge.set_next("scores the next answer that is sealed");
-  return {edge};
+  return it->second.worker->Explain();
 }
 
 }  // namespace sluice::reward

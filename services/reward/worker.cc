@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/base/digest.h"
+#include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "sluice/queue/v1/queue.pb.h"
@@ -23,6 +25,8 @@ absl::string_view BytesOf(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
+std::string GroupOf(const queue::v1::Task& task) { return absl::StrCat("group ", ToHex(task.owner().group()), ", member ", task.owner().member()); }
+
 // The lease, or the member itself, is no longer there: another worker's business.
 bool IsGone(const absl::Status& status) { return ReasonOf(status) == "LEASE_LOST" || ReasonOf(status) == "GONE"; }
 
@@ -33,6 +37,7 @@ Worker::Worker(Options options, Scorer scorer, const Metrics& metrics, std::func
       scorer_(std::move(scorer)),
       metrics_(metrics),
       failed_(std::move(failed)),
+      waits_(options_.worker),
       client_(*rpc::Connect(options_.queue), {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation, .cancel = &stop_}),
       leases_(&client_, {}),
       puts_(&client_),
@@ -60,31 +65,29 @@ void Worker::Stop() {
   if (!released.ok()) log::Info("release_failed", {{"job_id", options_.job_name}, {"error", released.status()}});
 }
 
-std::optional<absl::Duration> Worker::waiting_since() const {
-  MutexLock lock(&mu_);
-  return waiting_since_;
+std::vector<common::v1::WaitEdge> Worker::Explain() const {
+  std::vector<common::v1::WaitEdge> edges = waits_.Edges();
+  if (const PutStream::Backlog backlog = puts_.backlog(); backlog.records > 0) {
+    edges.push_back(daemon::OwnEdge(options_.worker, {.kind = "DAEMON", .id = "queue", .at = "queue",
+                                                      .cause = absl::StrCat(options_.worker, " has ", backlog.records, " verdicts that the queue has not acknowledged"),
+                                                      .next = "they are sent again should the connection break"}));
+  }
+  return edges;
 }
 
 void Worker::Run() {
   while (!stop_.triggered()) {
-    {
-      MutexLock lock(&mu_);
-      waiting_since_ = Clock::Real()->Monotonic();
-    }
     queue::v1::LeaseTasksRequest request;
     queue::v1::Room* const room = request.add_rooms();
     room->set_pool(kPool);
     room->set_count(options_.room);
     request.set_generation(scorer_.generation());
     const auto leased = client_.LeaseTasks(std::move(request));
-    {
-      MutexLock lock(&mu_);
-      waiting_since_.reset();
-    }
     absl::Status status = leased.status();
     if (status.ok() && leased->tasks_size() > 0) status = ScoreTasks({leased->tasks().begin(), leased->tasks().end()});
     if (status.ok() || stop_.triggered()) continue;
     if (ReasonOf(status) == "NOT_YET" || ReasonOf(status) == "RESTORE_FIRST") {
+      const auto waits = waits_.Begin({.kind = "DAEMON", .id = "trainer", .at = "trainer", .cause = absl::StrCat(options_.worker, " gets no tasks: ", status.message())});
       if (stop_.WaitFor(absl::Milliseconds(200))) return;
       continue;
     }
@@ -102,12 +105,19 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
   }
   metrics_.leased.Set(static_cast<double>(tasks.size()));
   SLUICE_FAILPOINT("reward.leased");
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> messages, ReadMessages(tasks));
+  const absl::StatusOr<std::vector<std::string>> read = [&] {
+    const auto reads = waits_.Begin({.kind = "DAEMON", .id = "queue", .at = "queue", .cause = absl::StrCat(options_.worker, " reads ", tasks.size(), " answers from the queue")});
+    return ReadMessages(tasks);
+  }();
+  SLUICE_RETURN_IF_ERROR(read.status());
+  const std::vector<std::string>& messages = *read;
   for (size_t i = 0; i < tasks.size(); ++i) {
     if (messages[i].empty()) {  // Dropped meanwhile, and its lease with it.
       Done(tasks[i].lease().id());
       continue;
     }
+    const auto scores = waits_.Begin({.kind = "CALL", .id = "score", .cause = absl::StrCat(options_.worker, " scores answer ", i + 1, " of the ", tasks.size(), " it leased: task ",
+                                                                                           tasks[i].name(), " of ", GroupOf(tasks[i]))});
     const absl::Duration begin = Clock::Real()->Monotonic();
     const absl::StatusOr<std::string> text = LastAnswer(messages[i]);
     const nlohmann::json row = nlohmann::json::parse(tasks[i].row().json(), nullptr, /*allow_exceptions=*/false);

@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -10,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
+#include "common/daemon/waits.h"
 #include "common/queue_client/lease_keeper.h"
 #include "common/queue_client/put_stream.h"
 #include "common/queue_client/queue_client.h"
@@ -38,8 +38,8 @@ class Worker {
 
   // Gives back what it holds, so that another worker has it at once, and joins. Idempotent.
   void Stop();
-  // Since when the worker waits for tasks, monotonic; nothing: it scores.
-  std::optional<absl::Duration> waiting_since() const;
+  // What the scoring here waits for. The queue tells of the calls parked there.
+  std::vector<common::v1::WaitEdge> Explain() const;
 
  private:
   void Run();
@@ -54,13 +54,13 @@ class Worker {
   const Scorer scorer_;
   const Metrics metrics_;
   const std::function<void(absl::Status why)> failed_;
+  daemon::Waits waits_;
   rpc::Cancel stop_;
   QueueClient client_;
   LeaseKeeper leases_;
   PutStream puts_;
 
   mutable Mutex mu_;
-  std::optional<absl::Duration> waiting_since_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> held_ ABSL_GUARDED_BY(mu_);  // Leases without a verdict that the queue has acknowledged.
   std::thread thread_;
 };

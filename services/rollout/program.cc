@@ -22,6 +22,7 @@ constexpr absl::Duration kGrace = absl::Seconds(3);  // For answers that run whe
 
 RolloutProgram::RolloutProgram(const daemon::Host& host)
     : host_(host),
+      waits_(host.flags->id),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
       engine_(MakeEngineService([this] { return AnySession(); })) {}
 
@@ -95,6 +96,11 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
   const std::string id = assignment.job();
   Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .session = nullptr};
   Tell(id, false, {}, "loading", "");
+  {
+    MutexLock lock(&mu_);
+    loading_ = id;
+  }
+  const auto loads = waits_.Begin({.kind = "STORE", .id = assignment.spec().model().path().empty() ? assignment.spec().model().init().config() : assignment.spec().model().path(), .cause = absl::StrCat(host_.flags->id, " loads the model")});
   Session::Handlers handlers;
   handlers.serving = [this, id](PolicyVersion version) { Tell(id, true, version, "sampling", ""); };
   handlers.failed = [this, id](absl::Status why) {
@@ -161,26 +167,15 @@ std::shared_ptr<Session> RolloutProgram::AnySession() const {
 
 std::vector<common::v1::WaitEdge> RolloutProgram::Explain(const std::string& job) const {
   std::shared_ptr<Session> session;
+  std::vector<common::v1::WaitEdge> loading = waits_.Edges();
   {
     MutexLock lock(&mu_);
+    if (loading_ != job) loading.clear();
     const auto it = jobs_.find(job);
     if (it != jobs_.end()) session = it->second.session;
   }
-  if (session == nullptr) return {};
-  const std::optional<Session::Waiting> waiting = session->waiting();
-  if (!waiting) return {};
-  const bool version = waiting->on == Session::Waiting::On::kVersion;
-  common::v1::WaitEdge edge;
-  edge.mutable_waiter()->set_kind(common::v1::NODE_KIND_DAEMON);
-  edge.mutable_waiter()->set_id(host_.flags->id);
-  edge.mutable_waiter()->set_daemon(host_.flags->id);
-  edge.mutable_on()->set_kind(version ? common::v1::NODE_KIND_VERSION : common::v1::NODE_KIND_SLOT);
-  edge.mutable_on()->set_id(job);
-  edge.mutable_on()->set_daemon(version ? "trainer" : "queue");
-  *edge.mutable_since() = rpc::ToProto(Clock::Real()->Monotonic() - waiting->since);
-  edge.set_cause(waiting->cause);
-  edge.set_next(version ? "samples as soon as weights are published" : "is granted the next prompt that a step has room for");
-  return {edge};
+  if (session != nullptr) return session->Explain();
+  return loading;
 }
 
 }  // namespace sluice::rollout

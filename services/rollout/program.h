@@ -10,6 +10,7 @@
 #include "common/base/mutex.h"
 #include "common/daemon/controller_link.h"
 #include "common/daemon/daemon.h"
+#include "common/daemon/waits.h"
 #include "services/rollout/service.h"
 #include "services/rollout/session.h"
 #include "sluice/common/v1/common.pb.h"
@@ -47,12 +48,14 @@ class RolloutProgram : public daemon::Program {
   std::shared_ptr<Session> AnySession() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const daemon::Host host_;
+  daemon::Waits waits_;  // Of the job that is being loaded.
   const std::unique_ptr<grpc::Service> admin_;
   const std::unique_ptr<grpc::Service> engine_;
   std::unique_ptr<daemon::ControllerLink> link_;
 
   mutable Mutex mu_;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);
+  std::string loading_ ABSL_GUARDED_BY(mu_);  // The job loaded last.
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
@@ -77,6 +78,7 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made, std:
       spec_(std::move(spec)),
       metrics_(metrics),
       handlers_(std::move(handlers)),
+      waits_(options.worker),
       made_(std::move(made)),
       renderer_(std::move(renderer)) {}
 
@@ -152,14 +154,22 @@ void Session::Fail(absl::Status why) {
   handlers_.failed(std::move(why));
 }
 
-void Session::SetWaiting(std::optional<Waiting> waiting) {
-  MutexLock lock(&mu_);
-  waiting_ = std::move(waiting);
-}
-
-std::optional<Session::Waiting> Session::waiting() const {
-  MutexLock lock(&mu_);
-  return waiting_;
+std::vector<common::v1::WaitEdge> Session::Explain() const {
+  std::vector<common::v1::WaitEdge> edges = waits_.Edges();
+  const EngineStats engine = loop_->stats();
+  if (const PutStream::Backlog backlog = puts_->backlog(); backlog.records > 0) {
+    edges.push_back(daemon::OwnEdge(options_.worker, {.kind = "DAEMON", .id = "queue", .at = "queue",
+                                              .cause = absl::StrCat(options_.worker, " has ", backlog.records, " pieces, ", backlog.bytes, " B, that the queue has not acknowledged"),
+                                              .next = "they are sent again should the connection break"}));
+  }
+  if (engine.running + engine.waiting > 0) {
+    const double share = engine.kv_capacity == 0 ? 0 : 100.0 * static_cast<double>(engine.kv_tokens) / static_cast<double>(engine.kv_capacity);
+    edges.push_back(daemon::OwnEdge(options_.worker, {.kind = "CALL", .id = "decode",
+                                              .cause = absl::StrFormat("%s samples %d answers at once, %d wait for one of its %d slots; KV cache %.0f %%", options_.worker,
+                                                                       engine.running, engine.waiting, engine.slots, share),
+                                              .next = "an answer ends"}));
+  }
+  return edges;
 }
 
 // The step thread. --------------------------------------------------------------------------------------------------------
@@ -194,9 +204,9 @@ void Session::OnBroken(absl::Status why) {
 
 bool Session::AwaitWeights() {
   MutexLock lock(&mu_);
-  if (!loaded_) waiting_ = {Waiting::On::kVersion, "the trainer has not published weights yet", Clock::Real()->Monotonic()};
+  const auto waits = waits_.Begin({.kind = "VERSION", .id = "first", .at = "trainer", .cause = absl::StrCat(options_.worker, " has no weights that the trainer published"),
+                                   .next = absl::StrCat(options_.worker, " fetches and checks them as soon as they are out")});
   while (!loaded_ && !stopping_) changed_.Wait(&mu_);
-  waiting_.reset();
   return !stopping_;
 }
 
@@ -206,7 +216,8 @@ void Session::AdmitLoop() {
   while (status.ok()) {
     status = AdmitOnce();
     if (absl::IsFailedPrecondition(status)) {  // Not yet set up, or closed: the controller will say.
-      SetWaiting(Waiting{Waiting::On::kSlot, std::string(status.message()), Clock::Real()->Monotonic()});
+      const auto waits = waits_.Begin({.kind = "DAEMON", .id = "queue", .at = "queue", .cause = absl::StrCat(options_.worker, " gets no work: ", status.message()),
+                                       .next = absl::StrCat(options_.worker, " asks again")});
       if (drain_.WaitFor(kNotYet)) return;
       status = leases_->Sync();
     }
@@ -224,12 +235,7 @@ absl::Status Session::AdmitOnce() {
   // Whole groups, as many as there is room for.
   const size_t groups = std::max<size_t>(1, std::min<size_t>(room + wanted - 1, kAdmitAtOnce) / spec_.group_size);
   request.set_room(static_cast<uint32_t>(groups * spec_.group_size));
-  const absl::Duration asked = Clock::Real()->Monotonic();
-  SetWaiting(Waiting{Waiting::On::kSlot, "no slot of a coming step is free", asked});
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::AdmitResponse response, client_->Admit(std::move(request)));
-  SetWaiting(response.grants_size() > 0 || response.edge().cause().empty()
-                 ? std::nullopt
-                 : std::optional(Waiting{Waiting::On::kSlot, response.edge().cause(), asked}));
   std::vector<Member> members;
   std::vector<Request> requests;
   std::vector<queue::v1::DropItem> drops;
@@ -323,6 +329,7 @@ absl::StatusOr<Member> Session::TakeMember(const queue::v1::Grant& grant, const 
       if (f.name() == "tokens") return reinterpret_cast<char*>(tokens.data() + (at - base));
       return f.name() == "logprobs" ? reinterpret_cast<char*>(logprobs.data() + (at - base)) : nullptr;
     };
+    const auto reads = waits_.Begin({.kind = "DAEMON", .id = "queue", .at = "queue", .cause = absl::StrCat(options_.worker, " reads a prefix of ", count, " tokens from the queue")});
     SLUICE_RETURN_IF_ERROR(client_->Get(granted.lease().id(), {want}, place));
     if (placed < count * 8) {
       return Error(absl::StatusCode::kNotFound, "GONE", absl::StrCat("the queue gave ", placed, " bytes of a prefix of ", count, " tokens"));

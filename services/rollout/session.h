@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/daemon/waits.h"
 #include "common/queue_client/lease_keeper.h"
 #include "common/queue_client/put_stream.h"
 #include "common/queue_client/queue_client.h"
@@ -78,13 +79,8 @@ class Session : private StepLoop::Sink {
   // the rest. Idempotent.
   void Stop(absl::Duration grace);
 
-  // What the session waits for, if it waits: an edge's `on` kind, cause and since when.
-  struct Waiting {
-    enum class On { kVersion, kSlot } on = On::kSlot;
-    std::string cause;
-    absl::Duration since;  // Monotonic.
-  };
-  std::optional<Waiting> waiting() const ABSL_LOCKS_EXCLUDED(mu_);
+  // What the work here waits for. The queue tells of the calls parked there.
+  std::vector<common::v1::WaitEdge> Explain() const;
   EngineStats stats() const { return loop_->stats(); }
   int64_t refused_versions() const { return refused_; }  // Activations whose fingerprint was not the published one.
   const Engine& engine() const { return *made_.engine; }
@@ -109,13 +105,13 @@ class Session : private StepLoop::Sink {
   absl::StatusOr<Member> TakeMember(const queue::v1::Grant& grant, const queue::v1::Member& granted,
                                     std::shared_ptr<const RenderedPrompt> prompt);
   Request MakeRequest(const queue::v1::Grant& grant, const Member& member, const SamplingParams& sampling) const;
-  void SetWaiting(std::optional<Waiting> waiting) ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(absl::Status why);
 
   const Options options_;
   const SessionSpec spec_;
   const Metrics metrics_;
   const Handlers handlers_;
+  daemon::Waits waits_;
   MadeEngine made_;
   const std::unique_ptr<PromptRenderer> renderer_;
 
@@ -136,7 +132,6 @@ class Session : private StepLoop::Sink {
   CondVar changed_;
   bool loaded_ ABSL_GUARDED_BY(mu_) = false;  // Some published version serves.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;
 };

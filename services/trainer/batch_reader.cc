@@ -2,7 +2,6 @@
 
 #include <deque>
 #include <map>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -20,14 +19,13 @@ struct BatchReader::Impl {
   const Options options;
   std::thread thread;
 
-  mutable Mutex mu;
+  Mutex mu;
   CondVar changed;
   std::deque<Slice> slices ABSL_GUARDED_BY(mu);  // At most those of two batches.
   int64_t version ABSL_GUARDED_BY(mu) = 0;       // K.
   std::map<int64_t, std::string> held ABSL_GUARDED_BY(mu);  // Leases of batches read and not applied, by k.
   bool stopped ABSL_GUARDED_BY(mu) = false;
   absl::Status failure ABSL_GUARDED_BY(mu);
-  std::optional<common::v1::WaitEdge> edge ABSL_GUARDED_BY(mu);
 
   void Run() {
     absl::Status status;
@@ -55,7 +53,6 @@ struct BatchReader::Impl {
       if (!response.has_batch()) {
         MutexLock lock(&mu);
         if (stopped) return absl::CancelledError("the reader was stopped");
-        edge = response.edge();
         continue;
       }
       const queue::v1::Batch& batch = response.batch();
@@ -69,7 +66,6 @@ struct BatchReader::Impl {
       SLUICE_ASSIGN_OR_RETURN(slice.groups, options.encode_row ? EncodeGroups(options.encode_row, batch) : FetchGroups(*queue, batch));
       const bool closed = slice.closed;
       MutexLock lock(&mu);
-      edge.reset();
       slices.push_back(std::move(slice));
       changed.NotifyAll();
       if (closed) return absl::OkStatus();
@@ -112,13 +108,6 @@ void BatchReader::Applied(int64_t k) {
   impl_->version = k + 1;
   impl_->held.erase(k);
   impl_->changed.NotifyAll();
-}
-
-bool BatchReader::waiting(common::v1::WaitEdge* edge) const {
-  MutexLock lock(&impl_->mu);
-  if (!impl_->edge.has_value() || !impl_->slices.empty()) return false;
-  *edge = *impl_->edge;
-  return true;
 }
 
 }  // namespace sluice::trainer

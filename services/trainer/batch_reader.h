@@ -12,9 +12,6 @@
 namespace sluice {
 class LeaseKeeper;
 class QueueClient;
-namespace common::v1 {
-class WaitEdge;
-}  // namespace common::v1
 }  // namespace sluice
 
 namespace sluice::trainer {
@@ -22,7 +19,7 @@ namespace sluice::trainer {
 // Brings batches from the queue ahead of the step that trains them: while batch K is trained, batch K + 1 is asked for and
 // read. The batch's lease is kept alive until Applied().
 //
-// Owns one thread, `batches`. Next() and Applied() come from one thread; waiting() from any.
+// Owns one thread, `batches`. Next() and Applied() come from one thread.
 class BatchReader {
  public:
   struct Options {
@@ -54,9 +51,6 @@ class BatchReader {
 
   // Joins the thread; cancel the queue's calls before. Answers with the leases of batches that were not applied. Idempotent.
   std::vector<std::string> Stop();
-
-  // What the queue says that the batch waits for; false: nothing is waited for.
-  bool waiting(common::v1::WaitEdge* edge) const;
 
  private:
   struct Impl;

@@ -15,6 +15,7 @@
 #include "common/base/status_text.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/daemon/waits.h"
 #include "common/log/log.h"
 #include "common/queue_client/lease_keeper.h"
 #include "common/queue_client/queue_client.h"
@@ -35,12 +36,12 @@ namespace sluice::trainer {
 class TrainingJob::Impl {
  public:
   Impl(JobConfig config, std::string worker, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
-      : config(std::move(config)), worker_(std::move(worker)), weights_(weights), hooks_(std::move(hooks)),
+      : config(std::move(config)), worker_(std::move(worker)), waits_(worker_), weights_(weights), hooks_(std::move(hooks)),
         metrics_(registry == nullptr ? Metrics() : Metrics(registry, this->config.name)) {}
 
   void Run();
   void Leave(bool checkpoint);
-  std::vector<common::v1::WaitEdge> Explain() const;
+  std::vector<common::v1::WaitEdge> Explain() const { return waits_.Edges(); }
   void HideWeights() { weights_->SetPublisher(nullptr); }
 
   const JobConfig config;
@@ -64,9 +65,13 @@ class TrainingJob::Impl {
   }
   void End(const absl::Status& status);
   absl::StatusOr<std::shared_ptr<const TensorSet>> Snapshot() const;
+  daemon::Wait Training(int64_t k) const {
+    return {.kind = "CALL", .id = "train", .cause = absl::StrCat(worker_, " trains batch ", k), .next = "the step ends", .step = k};
+  }
   double Since(absl::Duration start) const { return absl::ToDoubleSeconds(clock_->Monotonic() - start); }
 
   const std::string worker_;
+  daemon::Waits waits_;
   WeightsServer* const weights_;
   const Hooks hooks_;
   Metrics metrics_;
@@ -75,7 +80,6 @@ class TrainingJob::Impl {
   // Leave() from any thread.
   std::atomic<bool> leave_{false};
   std::atomic<bool> leave_checkpoint_{false};
-  std::atomic<bool> waiting_{false};
   std::atomic<int64_t> version_{0};  // K: steps done.
   rpc::Cancel cancel_reading_;       // Ends waits for data.
   rpc::Cancel cancel_all_;           // Ends every call.
@@ -120,6 +124,7 @@ absl::Status TrainingJob::Impl::LoadModel(const ModelDir& model, TensorSet* init
 }
 
 absl::Status TrainingJob::Impl::Load() {
+  const auto loads = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " loads the newest checkpoint, or the model")});
   SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
   SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, clock_));
   if (config.settings.kind == Settings::Kind::kSft) {
@@ -176,7 +181,12 @@ absl::Status TrainingJob::Impl::Connect() {
   restore.set_cursor(cursor_);
   restore.set_checkpoint(previous_checkpoint_);
   restore.set_mode(config.from_version.has_value() ? queue::v1::RESTORE_MODE_REQUEUE : queue::v1::RESTORE_MODE_REPLAY);
-  SLUICE_ASSIGN_OR_RETURN(const queue::v1::RestoreResponse restored, queue_->Restore(std::move(restore)));
+  const absl::StatusOr<queue::v1::RestoreResponse> answer = [&] {
+    const auto asks = waits_.Begin({.kind = "DAEMON", .id = "queue", .at = "queue", .cause = absl::StrCat(worker_, " asks the queue to restore version ", version_.load())});
+    return queue_->Restore(std::move(restore));
+  }();
+  SLUICE_RETURN_IF_ERROR(answer.status());
+  const queue::v1::RestoreResponse& restored = *answer;
   if (restored.version() != version_ || restored.ledger().hash() != state_.ledger_hash) {
     return absl::DataLossError(absl::StrCat("the queue restored version ", restored.version(), " with ledger hash ",
                                             ToHex(restored.ledger().hash()), "; the checkpoint holds version ", version_.load(),
@@ -200,6 +210,8 @@ absl::Status TrainingJob::Impl::Connect() {
   publication_ = std::make_unique<Publication>(publisher_.get(), queue_.get(), clock_, published);
 
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot());
+  const auto publishes = waits_.Begin({.kind = "VERSION", .id = PolicyVersion{config.incarnation, version_}.str(),
+                                       .cause = absl::StrCat(worker_, " publishes its first version")});
   publication_->Offer(std::move(weights), {config.incarnation, version_},
                       hold_until_ >= 0 ? std::optional<int64_t>(hold_until_) : std::nullopt);
   SLUICE_RETURN_IF_ERROR(publication_->Flush());
@@ -227,6 +239,7 @@ absl::Status TrainingJob::Impl::Train() {
     status = absl::OkStatus();
   }
   if (status.ok()) status = LastCheckpoint();
+  const auto flushes = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " writes the last checkpoint")});
   if (status.ok()) status = publication_->Flush();
   if (status.ok()) status = writer_->Flush();
   return status;
@@ -244,9 +257,10 @@ absl::Status TrainingJob::Impl::Step() {
   }
   do {
     const absl::Duration start = clock_->Monotonic();
-    waiting_ = true;
-    absl::StatusOr<BatchReader::Slice> next = reader->Next();
-    waiting_ = false;
+    absl::StatusOr<BatchReader::Slice> next = [&] {
+      const auto waits = waits_.Begin({.kind = "BATCH", .id = absl::StrCat(k), .at = "queue", .cause = absl::StrCat(worker_, " waits for batch ", k), .step = k});
+      return reader->Next();
+    }();
     seconds.wait_data += Since(start);
     if (!next.ok()) return next.status();
     slice = *std::move(next);
@@ -254,10 +268,16 @@ absl::Status TrainingJob::Impl::Step() {
     for (const Group& group : slice.groups) {
       for (const Trajectory& trajectory : group.members) lineage.push_back(MakeLineageEntry(k, group.id, trajectory, ""));
     }
+    const auto trains = waits_.Begin(Training(k));
     SLUICE_RETURN_IF_ERROR(trainer_->Add(k, std::move(slice.groups)));
   } while (!slice.closed);
 
-  SLUICE_ASSIGN_OR_RETURN(const StepResult result, trainer_->Finish(k));
+  const absl::StatusOr<StepResult> finished = [&] {
+    const auto trains = waits_.Begin(Training(k));
+    return trainer_->Finish(k);
+  }();
+  SLUICE_RETURN_IF_ERROR(finished.status());
+  const StepResult& result = *finished;
   for (LineageEntry& entry : lineage) entry.skipped = result.skipped;
   seconds.forward_backward = result.seconds_forward_backward;
   seconds.optim = result.seconds_optim;
@@ -293,7 +313,12 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
   apply.set_skipped(result.skipped);
   apply.set_want_cursor(due);
   last_apply_ = apply;
-  SLUICE_ASSIGN_OR_RETURN(const queue::v1::ApplyResponse applied, queue_->Apply(std::move(apply)));
+  const absl::StatusOr<queue::v1::ApplyResponse> answer = [&] {
+    const auto applies = waits_.Begin({.kind = "DAEMON", .id = "queue", .at = "queue", .cause = absl::StrCat(worker_, " has trained batch ", k, " and tells the queue"), .step = k});
+    return queue_->Apply(std::move(apply));
+  }();
+  SLUICE_RETURN_IF_ERROR(answer.status());
+  const queue::v1::ApplyResponse& applied = *answer;
   seconds->apply = Since(start);
   SLUICE_FAILPOINT_STATUS("trainer.step.after_apply");
   if (applied.ledger().hash() != hash) {
@@ -340,6 +365,8 @@ absl::Status TrainingJob::Impl::WriteCheckpoint(std::string cursor, std::shared_
   SLUICE_ASSIGN_OR_RETURN(TensorSet moments, trainer_->Moments());
   checkpointed_ = version_;
   checkpointed_at_ = clock_->Monotonic();
+  const auto writes = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " waits for the checkpoint before this one to be written"),
+                                    .step = version_});
   return writer_->Write({.model = std::move(weights),
                          .optimizer = std::move(moments),
                          .state = state_,
@@ -441,27 +468,6 @@ void TrainingJob::Impl::Leave(bool checkpoint) {
   leave_ = true;
   cancel_reading_.Trigger();
   if (!checkpoint) cancel_all_.Trigger();
-}
-
-std::vector<common::v1::WaitEdge> TrainingJob::Impl::Explain() const {
-  if (!waiting_) return {};
-  common::v1::WaitEdge edge;
-  bool known = false;
-  {
-    MutexLock lock(&reader_mu_);
-    known = reader_ != nullptr && reader_->waiting(&edge);
-  }
-  common::v1::WaitEdge own;
-  own.mutable_waiter()->set_kind(common::v1::NODE_KIND_STEP);
-  own.mutable_waiter()->set_id(absl::StrCat(version_.load()));
-  own.mutable_waiter()->set_daemon(worker_);
-  own.mutable_on()->set_kind(common::v1::NODE_KIND_BATCH);
-  own.mutable_on()->set_id(absl::StrCat(version_.load()));
-  own.mutable_on()->set_daemon("queue");
-  own.set_cause("the trainer waits for its next batch");
-  own.set_next("trains it as soon as the queue has cut it");
-  if (known) return {own, edge};
-  return {own};
 }
 
 TrainingJob::TrainingJob(JobConfig config, std::string worker, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)

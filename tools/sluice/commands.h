@@ -24,7 +24,8 @@ struct Command {
 };
 
 std::vector<Command> FleetCommands();  // run, dev
-std::vector<Command> JobCommands();    // job, queue, why
+std::vector<Command> JobCommands();    // job, why
+std::vector<Command> QueueCommands();  // queue
 std::vector<Command> EvalCommands();   // eval
 std::vector<Command> CkptCommands();   // ckpt
 std::vector<Command> LocalCommands();  // config, version

@@ -24,6 +24,7 @@
 #include "tools/sluice/options.h"
 #include "tools/sluice/progress.h"
 #include "tools/sluice/table.h"
+#include "tools/sluice/why_text.h"
 
 namespace sluice::cli {
 namespace {
@@ -207,6 +208,7 @@ ExitCode JobEvents(const Options& o, const Channel& channel) {
 ExitCode CancelOne(const Options& o, const Channel& channel) {
   const absl::StatusOr<JobStatus> job = CancelJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
+  if (Json(o)) Print(*job);
   if (IsFinal(job->state())) std::fprintf(stderr, "%s has ended: it is %s\n", o.job.c_str(), StateName(job->state()).c_str());
   else std::fprintf(stderr, "%s is being cancelled; `sluice job wait %s` waits for its end\n", o.job.c_str(), o.job.c_str());
   return kDone;
@@ -227,92 +229,6 @@ ExitCode ExportJob(const Options& o, const Channel& channel) {
   return kDone;
 }
 
-absl::StatusOr<queue::v1::StatsResponse> QueueStats(const Channel& channel, const std::string& job) {
-  job::v1::InspectRequest request;
-  request.set_job(job);
-  request.mutable_queue_stats();
-  job::v1::InspectResponse response;
-  SLUICE_RETURN_IF_ERROR(rpc::Call(*channel, request, &response));
-  return response.queue_stats();
-}
-
-template <typename ProtoMap>
-void AddRows(const ProtoMap& map, const std::string& what, std::vector<std::vector<std::string>>* rows) {
-  std::map<std::string, std::string> sorted;
-  for (const auto& [key, value] : map) sorted[key] = absl::StrCat(value);
-  for (const auto& [key, value] : sorted) rows->push_back({absl::StrCat(what, ".", key), value});
-}
-
-ExitCode StatsOfQueue(const Options& o, const Channel& channel) {
-  const absl::StatusOr<queue::v1::StatsResponse> stats = QueueStats(channel, o.job);
-  if (!stats.ok()) return Complain(stats.status());
-  if (Json(o)) return Print(*stats), kDone;
-  const common::v1::Ledger& ledger = stats->ledger();
-  std::vector<std::vector<std::string>> rows{{"version", absl::StrCat(stats->version())}, {"lowest", absl::StrCat(stats->lowest())},
-                                             {"accepted", absl::StrCat(ledger.accepted())}, {"durable", absl::StrCat(ledger.durable())},
-                                             {"applied", absl::StrCat(ledger.applied())}, {"live", absl::StrCat(ledger.live())}};
-  AddRows(ledger.dropped(), "dropped", &rows);
-  AddRows(stats->groups(), "groups", &rows);
-  AddRows(stats->slots(), "slots", &rows);
-  AddRows(stats->bytes(), "bytes", &rows);
-  AddRows(stats->waiting(), "waiting", &rows);
-  AddRows(stats->staleness(), "staleness", &rows);
-  std::fputs(Table(rows).c_str(), stdout);
-  return kDone;
-}
-
-// The violations that a live queue finds in its own books.
-absl::StatusOr<std::vector<queue::v1::PeekRow>> Violations(const Channel& channel, const std::string& job) {
-  std::vector<queue::v1::PeekRow> rows;
-  std::string page;
-  do {
-    job::v1::InspectRequest request;
-    request.set_job(job);
-    request.mutable_queue_peek()->set_what(queue::v1::PEEK_WHAT_VIOLATIONS);
-    request.mutable_queue_peek()->set_page(page);
-    job::v1::InspectResponse response;
-    SLUICE_RETURN_IF_ERROR(rpc::Call(*channel, request, &response));
-    rows.insert(rows.end(), response.queue_peek().rows().begin(), response.queue_peek().rows().end());
-    page = response.queue_peek().page();
-  } while (!page.empty());
-  return rows;
-}
-
-ExitCode CheckQueue(const Options& o, const Channel& channel) {
-  const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
-  if (!job.ok()) return Complain(job.status());
-  common::v1::Ledger ledger = job->result().ledger();
-  std::vector<std::string> damage;
-  if (!job->has_result()) {
-    const auto stats = QueueStats(channel, o.job);
-    if (!stats.ok()) return Complain(stats.status());
-    ledger = stats->ledger();
-    const auto rows = Violations(channel, o.job);
-    if (!rows.ok()) return Complain(rows.status());
-    for (const queue::v1::PeekRow& row : *rows) damage.push_back(absl::StrCat(row.node().id(), " ", row.state(), " ", row.json()));
-  }
-  int64_t dropped = 0;
-  for (const auto& [reason, count] : ledger.dropped()) dropped += count;
-  const int64_t gap = ledger.accepted() - ledger.durable() - ledger.applied() - ledger.live() - dropped;
-  if (gap != 0) damage.push_back(absl::StrCat("the ledger is off by ", gap, " trajectories"));
-  if (Json(o)) {
-    nlohmann::ordered_json json = {{"job", job->job()}, {"balanced", gap == 0}, {"ledger", ToJson(ledger)}, {"damage", damage}};
-    std::printf("%s\n", json.dump(2).c_str());
-  } else {
-    std::printf("accepted %lld = durable %lld + applied %lld + live %lld + dropped %lld\n", static_cast<long long>(ledger.accepted()),
-                static_cast<long long>(ledger.durable()), static_cast<long long>(ledger.applied()), static_cast<long long>(ledger.live()),
-                static_cast<long long>(dropped));
-    for (const std::string& line : damage) std::printf("damage: %s\n", line.c_str());
-    std::printf("%s\n", damage.empty() ? "balanced" : "DAMAGED");
-  }
-  return damage.empty() ? kDone : kFailed;
-}
-
-std::string NodeText(const common::v1::Node& node) {
-  const std::string kind = absl::AsciiStrToLower(absl::StripPrefix(common::v1::NodeKind_Name(node.kind()), "NODE_KIND_"));
-  return absl::StrCat(kind, node.id().empty() ? "" : " ", node.id(), node.daemon().empty() ? "" : absl::StrCat(" at ", node.daemon()));
-}
-
 ExitCode WhyJob(const Options& o, const Channel& channel) {
   const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);  // Says soon if there is no controller.
   if (!job.ok()) return Complain(job.status());
@@ -321,18 +237,7 @@ ExitCode WhyJob(const Options& o, const Channel& channel) {
   job::v1::WhyResponse response;
   if (const absl::Status status = rpc::Call(*channel, request, &response); !status.ok()) return Complain(status);
   if (Json(o)) return Print(response), kDone;
-  if (IsFinal(job->state())) std::printf("%s is %s and waits for nothing\n", job->name().c_str(), StateName(job->state()).c_str());
-  else if (response.chain().empty()) std::printf("%s waits for nothing\n", job->name().c_str());
-  for (const common::v1::WaitEdge& edge : response.chain()) {
-    std::printf("%s <- %s  for %s: %s\n", NodeText(edge.waiter()).c_str(), NodeText(edge.on()).c_str(),
-                ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(edge.since()))).c_str(), edge.cause().c_str());
-    if (!edge.next().empty()) {
-      const double seconds = absl::ToDoubleSeconds(rpc::FromProto(edge.next_in()));
-      std::printf("  by itself: %s%s\n", edge.next().c_str(), edge.has_next_in() ? absl::StrCat(", in ", ShortDuration(seconds)).c_str() : "");
-    }
-    if (!edge.hint().empty()) std::printf("  you could: %s\n", edge.hint().c_str());
-  }
-  if (!response.silent().empty()) std::printf("silent: %s\n", absl::StrJoin(response.silent(), ", ").c_str());
+  std::fputs(WhyText(*job, response).c_str(), stdout);
   return kDone;
 }
 
@@ -394,11 +299,12 @@ std::vector<Command> JobCommands() {
          return Runner(o, WaitJob);
        }},
       JobCommand("job", "events", "Show what happened to a job.", "  sluice job events digits\n  sluice job events digits -o jsonl", JobEvents, true),
-      {"job", "cancel", "Cancel a job, with a checkpoint.", "  sluice job cancel digits",
+      {"job", "cancel", "Cancel a job, with a checkpoint.", "  sluice job cancel digits\n  sluice job cancel digits -o json",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
          app->add_option("JOB", o->job, "name or id of the job")->required();
          AddServer(app, &o->server);
+         AddOutput(app, &o->output);
          return Runner(o, CancelOne);
        }},
       {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.", "  sluice job export digits -o out/",
@@ -409,10 +315,8 @@ std::vector<Command> JobCommands() {
          AddServer(app, &o->server);
          return Runner(o, ExportJob);
        }},
-      JobCommand("queue", "stats", "Show the queue's counts of a running job.", "  sluice queue stats digits -o json", StatsOfQueue),
-      JobCommand("queue", "fsck", "Check a job's books: accepted = durable + applied + live + dropped. Exit 1 if they are damaged.",
-                 "  sluice queue fsck digits", CheckQueue),
-      JobCommand("", "why", "Say what a job waits for, down to the root.", "  sluice why digits", WhyJob),
+      JobCommand("", "why", "Say what a job waits for, down to the root: who, since when, what comes by itself, what you could do.",
+                 "  sluice why digits\n  sluice why digits -o json", WhyJob),
   };
 }
 

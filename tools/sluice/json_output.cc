@@ -9,7 +9,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
 
@@ -22,8 +24,15 @@ using Json = nlohmann::ordered_json;
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+// JOB_STATE_RUNNING of enum JobState is RUNNING, as results and people have it.
 Json EnumName(const google::protobuf::EnumValueDescriptor* value, int number) {
-  return value == nullptr ? Json(number) : Json(value->name());
+  if (value == nullptr) return number;
+  std::string prefix;
+  for (const char c : value->type()->name()) {
+    if (absl::ascii_isupper(c) && !prefix.empty()) prefix += '_';
+    prefix += absl::ascii_toupper(c);
+  }
+  return std::string(absl::StripPrefix(value->name(), prefix + "_"));
 }
 
 // google.protobuf.Timestamp, Duration, Struct: their own canonical JSON.

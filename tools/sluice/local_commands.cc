@@ -62,10 +62,13 @@ std::vector<Command> LocalCommands() {
            return kDone;
          };
        }},
-      {"", "version", "Print the version.", "  sluice version",
-       [](CLI::App*) {
-         return [] {
-           std::printf("sluice %s, protocol %u\n", daemon::kBuild, daemon::kProtocol);
+      {"", "version", "Print the version.", "  sluice version\n  sluice version -o json",
+       [](CLI::App* app) {
+         auto output = std::make_shared<std::string>();
+         AddOutput(app, output.get());
+         return [output] {
+           if (*output == "json") std::printf("{\"version\": \"%s\", \"protocol\": %u}\n", daemon::kBuild, daemon::kProtocol);
+           else std::printf("sluice %s, protocol %u\n", daemon::kBuild, daemon::kProtocol);
            return kDone;
          };
        }},

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kGroups[][2] = {{"dev", "daemons on this machine, for trying things out"},
                                       {"job", "submit and follow jobs"},
-                                      {"queue", "the books of a job"},
+                                      {"queue", "what the queue holds of a job, and its books"},
                                       {"ckpt", "model directories"},
                                       {"config", "job files"}};
 
@@ -28,7 +28,8 @@ int main(int argc, char** argv) {
     groups[name] = app.add_subcommand(name, summary);
   }
   std::map<const CLI::App*, std::function<sluice::cli::ExitCode()>> runners;
-  for (const std::vector<Command>& table : {sluice::cli::FleetCommands(), sluice::cli::JobCommands(), sluice::cli::EvalCommands(), sluice::cli::CkptCommands(), sluice::cli::LocalCommands()}) {
+  for (const std::vector<Command>& table : {sluice::cli::FleetCommands(), sluice::cli::JobCommands(), sluice::cli::QueueCommands(), sluice::cli::EvalCommands(),
+                                            sluice::cli::CkptCommands(), sluice::cli::LocalCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

@@ -27,7 +27,8 @@ class Joiner {
     }
     for (const Edge& edge : edges_) from_[KeyOf(edge.waiter)].push_back(&edge);
     for (const Edge& edge : edges_) {
-      if (edge.waiter.kind == "STEP" || edge.waiter.kind == "CALL") of_daemon_[edge.waiter.daemon].push_back(&edge);
+      if (edge.waiter.kind == "STEP") steps_[edge.waiter.daemon].push_back(&edge);
+      if (edge.waiter.kind == "CALL") calls_[edge.waiter.daemon].push_back(&edge);
     }
   }
 
@@ -52,15 +53,19 @@ class Joiner {
       if (it != index.end()) for (const Edge* edge : it->second) onward.push_back(*edge);
     };
     take(from_, KeyOf(node));
-    if (node.kind == "DAEMON") take(of_daemon_, node.id);
+    if (node.kind == "DAEMON") take(steps_, node.id);
+    const bool dead_end = onward.empty();
+    for (const auto& [daemon, role] : waits_.roles) {
+      const bool of_role = node.kind == "DAEMON" && node.id == role;
+      if (of_role) take(calls_, daemon);
+      const bool knows = node.daemon == role || (node.daemon == daemon && node.id != daemon);
+      if (of_role || (dead_end && knows)) {
+        onward.push_back({node, DaemonNode(daemon), absl::ZeroDuration(), "", ""});
+      }
+    }
     std::stable_sort(onward.begin(), onward.end(), [&](const Edge& a, const Edge& b) {
       return std::make_tuple(!IsFault(a), Rank(a), -a.since) < std::make_tuple(!IsFault(b), Rank(b), -b.since);
     });
-    if (!onward.empty()) return onward;
-    for (const auto& [daemon, role] : waits_.roles) {
-      if (node.daemon != daemon && node.daemon != role) continue;
-      if (node.kind != "DAEMON" || node.id != daemon) onward.push_back({node, DaemonNode(daemon), absl::ZeroDuration(), "", ""});
-    }
     return onward;
   }
 
@@ -112,7 +117,7 @@ class Joiner {
   const Waits& waits_;
   std::vector<Edge> edges_;
   std::map<std::string, std::vector<const Edge*>> from_;       // By the waiter's key.
-  std::map<std::string, std::vector<const Edge*>> of_daemon_;  // Steps and calls, by whose they are.
+  std::map<std::string, std::vector<const Edge*>> steps_, calls_;  // By whose they are.
 };
 
 }  // namespace

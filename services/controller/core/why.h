@@ -35,8 +35,8 @@ struct Waits {
 
 // The chain from the root to what all else waits for: each edge leads on from where the one before ended. Pure.
 //
-// Edges join where kind and id are equal (of calls the daemon too). A daemon's node leads on to that daemon's own steps and
-// calls, a node that no edge leaves to the daemon that knows it, and a role ("rollout") to each daemon of it. A chain that
+// Edges join where kind and id are equal (of calls the daemon too). A daemon's node leads on to its steps too, a node that no
+// edge leaves to the daemon that knows it, and a role ("rollout") to the calls of its daemons and to these. A chain that
 // ends at a fault is preferred, the shortest of them; else at each node the edge of longest standing, of the job's own edges
 // those to the queue, then to trainers: rollouts and rewards wait for them at the start. Ends before a cycle.
 std::vector<Edge> Chain(const Waits& waits);

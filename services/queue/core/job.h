@@ -134,7 +134,8 @@ class Job {
   absl::StatusOr<ReadAnswer> Read(const Caller& caller, bool controller, const Id16& lease, const std::vector<Want>& wants) const;
   WatchState watch() const;
   StatsAnswer Stats() const;
-  std::vector<PeekRow> Peek(PeekWhat what, const std::string& state, Instant now) const;
+  // `text`: with the token ids of prompts and answers, which the caller decodes.
+  std::vector<PeekRow> Peek(PeekWhat what, const std::string& state, Instant now, bool text = false) const;
   // What waits on what, joined by node: an edge for each parked call and each lease, and those between batch, groups, members
   // and tasks that lead from one to the other, groups in the order of their slots. About kMaxEdges at most.
   std::vector<WaitEdge> Explain(Instant now) const;

@@ -11,6 +11,17 @@ namespace {
 
 std::string Age(absl::Duration age) { return absl::FormatDuration(absl::Trunc(age, age < absl::Seconds(10) ? absl::Milliseconds(100) : absl::Seconds(1))); }
 
+const Node kDisk{NodeKind::kStore, "disk", ""};
+
+// The queue waits for its disk, and the disk for whoever makes room: there a chain ends. Parked Admits tell of it too, a Put
+// that is sent again and again does not.
+void ExplainDisk(Space space, std::vector<WaitEdge>& edges) {
+  const bool full = space == Space::kFull;
+  edges.push_back({.waiter = {NodeKind::kDaemon, "queue", "queue"}, .on = kDisk, .cause = absl::StrCat("the disk of the queue's log is ", full ? "full" : "nearly full")});
+  edges.push_back({.waiter = kDisk, .on = kDisk, .cause = full ? "nothing is stored until there is room again" : "no new work is taken in until there is room again",
+                   .next = "as soon as there is room all goes on, nothing accepted is lost", .hint = "make room on the disk of the queue's --data-dir"});
+}
+
 Node BatchNode(int64_t k) { return {NodeKind::kBatch, absl::StrCat(k), "queue"}; }
 Node GroupNode(const Group& group) { return {NodeKind::kGroup, group.id.hex(), "queue"}; }
 
@@ -89,8 +100,7 @@ WaitEdge Job::MemberEdge(const Group& group, uint32_t index, Instant now) const 
   }
   edge.on = {NodeKind::kDaemon, member.worker, member.worker};
   edge.cause = absl::StrCat(member.worker, " has had member ", index, " for ", Age(edge.since), ", stored up to token ", tokens);
-  edge.next = absl::StrCat("should ", member.worker, " be given up, member ", index, " goes on at another rollout from token ", tokens);
-  edge.next_in = std::max(lease->expires - now, absl::ZeroDuration());
+  edge.next = absl::StrCat("without ", member.worker, ", member ", index, " goes on at another rollout from token ", tokens);
   return edge;
 }
 
@@ -125,6 +135,7 @@ std::vector<WaitEdge> Job::Explain(Instant now) const {
     edges.back().since = now - parked.since;
   }
   ExplainBatch(next_cut_, now, edges);
+  if (space_ != Space::kOk) ExplainDisk(space_, edges);
   for (const auto& [k, batch] : batches_) {
     const LeaseEntry* lease = batch.lease ? leases_.Find(*batch.lease) : nullptr;
     if (lease == nullptr) continue;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include <nlohmann/json.hpp>
 
@@ -23,6 +24,41 @@ Field CutRows(const Field& field, const Piece& piece, uint64_t first, uint64_t c
   cut.bytes.crc32c = Crc32c(cut.bytes.view());
   if (!cut.shape.empty()) cut.shape[0] = static_cast<int64_t>(count);
   return cut;
+}
+
+std::vector<int32_t> TokensOf(const TokenLog& log) {
+  std::vector<int32_t> tokens;
+  for (const StoredPiece& stored : log.pieces()) {
+    const Field* field = stored.Find("tokens");
+    if (field == nullptr || field->bytes.size % sizeof(int32_t) != 0) continue;
+    const size_t before = tokens.size();
+    tokens.resize(before + field->bytes.size / sizeof(int32_t));
+    std::memcpy(tokens.data() + before, field->bytes.data.get(), field->bytes.size);
+  }
+  return tokens;
+}
+
+// A member as Peek shows it. `versions`: lowest and highest number among its sampled tokens.
+nlohmann::json MemberJson(const Group& group, const GroupMember& member, Instant now, bool text) {
+  static constexpr const char* kFinish[] = {"", "stop", "length", "env_end", "truncated"};
+  nlohmann::json json = {{"state", Name(member.state)},
+                         {"attempt", member.attempt},
+                         {"tokens", group.prompt.tokens() + member.log.tokens()},
+                         {"worker", member.worker},
+                         {"age", absl::ToDoubleSeconds(now - member.since)}};
+  if (member.task_reward) json["task_reward"] = *member.task_reward;
+  if (member.finish != Finish::kNone) json["finish"] = kFinish[static_cast<int>(member.finish)];
+  if (!member.drop_reason.empty()) json["dropped"] = member.drop_reason;
+  std::optional<std::pair<int64_t, int64_t>> versions;
+  for (const StoredPiece& stored : member.log.pieces()) {
+    for (const VersionRun& run : stored.piece.runs) {
+      const int64_t number = run.version.number;
+      versions = versions ? std::pair(std::min(versions->first, number), std::max(versions->second, number)) : std::pair(number, number);
+    }
+  }
+  if (versions) json["versions"] = {versions->first, versions->second};
+  if (text) json["ids"] = TokensOf(member.log);
+  return json;
 }
 
 void ReadPieces(const TokenLog& log, const TrajectoryRef& owner, const Want& want, std::vector<Record>& out) {
@@ -147,7 +183,7 @@ StatsAnswer Job::Stats() const {
   return stats;
 }
 
-std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant now) const {
+std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant now, bool text) const {
   std::vector<PeekRow> rows;
   const auto add = [&](PeekRow row) {
     if (state.empty() || row.state == state) rows.push_back(std::move(row));
@@ -163,11 +199,9 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
     case PeekWhat::kGroups:
       for (const Group* group : groups) {
         nlohmann::json members = nlohmann::json::array();
-        for (const GroupMember& m : group->members) {
-          members.push_back({{"state", Name(m.state)}, {"attempt", m.attempt}, {"tokens", group->prompt.tokens() + m.log.tokens()}, {"worker", m.worker}});
-          if (m.task_reward) members.back()["task_reward"] = *m.task_reward;
-        }
-        const nlohmann::json json = {{"row", row_json(group->row)}, {"slot", group->slot}, {"batch", group->batch}, {"members", members}};
+        for (const GroupMember& m : group->members) members.push_back(MemberJson(*group, m, now, text));
+        nlohmann::json json = {{"row", row_json(group->row)}, {"slot", group->slot}, {"batch", group->batch}, {"members", members}};
+        if (text) json["prompt_ids"] = TokensOf(group->prompt);
         add({.node = {NodeKind::kGroup, group->id.hex(), ""}, .state = Name(group->state), .age = now - group->since, .json = json.dump()});
       }
       break;

@@ -98,9 +98,19 @@ TEST_F(WhyTest, WaitsInACircleEnd) {
 }
 
 TEST_F(WhyTest, CallsOfOneNameAreOfTheirDaemons) {
-  waits_.edges = {Waiting(kJob, Daemon("rollout-0"), 9, "at rollout-0"), Waiting({"CALL", "Admit", "rollout-1"}, {"SLOT", "1", ""}, 9, "other"),
+  waits_.edges = {Waiting(kJob, {"CALL", "Admit", "rollout-0"}, 9, "job"), Waiting({"CALL", "Admit", "rollout-1"}, {"SLOT", "1", ""}, 9, "other"),
                   Waiting({"CALL", "Admit", "rollout-0"}, {"SLOT", "1", ""}, 1, "own")};
-  EXPECT_THAT(Causes(), ElementsAre("at rollout-0", "own"));
+  EXPECT_THAT(Causes(), ElementsAre("job", "own"));
+}
+
+TEST_F(WhyTest, WorkThatNobodyTookLeadsToTheCallsOfItsRoleWorkThatSomebodyHasDoesNot) {
+  waits_.edges.resize(2);
+  waits_.edges.push_back(Waiting(Batch("75"), {"DAEMON", "rollout", "rollout"}, 3, "no group is open"));
+  waits_.edges.push_back(Waiting({"CALL", "Admit", "rollout-1"}, {"BYTES", "7/8", "trainer"}, 3, "the quota is reserved"));
+  waits_.edges.push_back(Waiting(Daemon("rollout-0"), {"CALL", "decode", ""}, 0, "rollout-0 samples"));
+  EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "no group is open", "the quota is reserved"));
+  waits_.edges[2] = Waiting(Batch("75"), Daemon("rollout-1"), 3, "rollout-1 has it");
+  EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "rollout-1 has it"));
 }
 
 TEST_F(WhyTest, AJobWithoutWaitsHasNoChain) {

@@ -1,5 +1,6 @@
 #include <functional>
 #include <map>
+#include <regex>
 
 #include "google/protobuf/descriptor.h"
 #include "tests/services/queue/wire.h"
@@ -25,7 +26,7 @@ class MethodsTest : public WireTest {
       const v1::PeekResponse rows = *Once<v1::PeekResponse>(peek);
       for (v1::PeekRow row : rows.rows()) {
         row.clear_age();
-        state += row.ShortDebugString();
+        state += std::regex_replace(row.ShortDebugString(), std::regex("age[^,}]*"), "");  // Of members.
       }
     }
     return state;

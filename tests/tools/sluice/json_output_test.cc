@@ -47,14 +47,17 @@ TEST(JsonOutput, NumbersOf64BitsAreNumbersAndBytesAreHex) {
   EXPECT_EQ(json["ledger"]["dropped"].dump(), R"({"stale":2})");
 }
 
-TEST(JsonOutput, EnumsAreNamesTimesCanonicalAndUnsetOptionalsNull) {
+TEST(JsonOutput, EnumsAreShortNamesTimesCanonicalAndUnsetOptionalsNull) {
   job::v1::JobStatus status;
   status.set_state(job::v1::JOB_STATE_RUNNING);
   status.mutable_created()->set_seconds(1);
   status.mutable_spec()->mutable_rollout()->mutable_timeout()->set_seconds(600);
   (*status.mutable_spec()->mutable_reward()->add_rewards()->mutable_args()->mutable_fields())["n"].set_number_value(2);
   const nlohmann::ordered_json json = ToJson(status);
-  EXPECT_EQ(json["state"], "JOB_STATE_RUNNING");
+  EXPECT_EQ(json["state"], "RUNNING") << "as JobResult has it";
+  common::v1::WaitEdge edge;
+  edge.mutable_on()->set_kind(common::v1::NODE_KIND_GROUP);
+  EXPECT_EQ(ToJson(edge)["on"]["kind"], "GROUP");
   EXPECT_EQ(json["created"], "1970-01-01T00:00:01Z");
   EXPECT_EQ(json["conditions"].dump(), "[]");
   EXPECT_TRUE(json["result"].is_null());

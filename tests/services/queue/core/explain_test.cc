@@ -96,6 +96,26 @@ TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
   EXPECT_EQ(From(edges, NodeKind::kCall, "Admit")->on.daemon, "r2");
 }
 
+TEST_F(ExplainTest, ADiskWithoutRoomIsWhereTheChainsOfParkedAdmitsAndOfTheQueueEnd) {
+  h.Send({}, DiskSpace{Space::kLow});
+  EXPECT_FALSE(h.Admitted(4).ok());
+  const std::vector<WaitEdge> edges = h.job().Explain(h.now);
+  const WaitEdge* admit = From(edges, NodeKind::kCall, "Admit");
+  ASSERT_NE(admit, nullptr);
+  const WaitEdge* queue = From(edges, NodeKind::kDaemon, "queue");
+  ASSERT_NE(queue, nullptr);
+  for (const WaitEdge* edge : {admit, queue}) {
+    EXPECT_THAT(edge->cause, HasSubstr("nearly full"));
+    EXPECT_EQ(edge->on.kind, NodeKind::kStore);
+    const WaitEdge* disk = From(edges, NodeKind::kStore, edge->on.id);
+    ASSERT_NE(disk, nullptr);
+    EXPECT_EQ(disk->on.id, disk->waiter.id) << "a fault: nothing else is to blame";
+    EXPECT_THAT(disk->hint, HasSubstr("--data-dir"));
+  }
+  h.Send({}, DiskSpace{Space::kOk});
+  EXPECT_EQ(From(h.job().Explain(h.now), NodeKind::kStore, "disk"), nullptr);
+}
+
 TEST_F(ExplainTest, EachParkedCallAndEachLeaseHasAnEdgeAtAnyMoment) {
   const auto check = [&] {
     const std::vector<WaitEdge> edges = h.job().Explain(h.now);

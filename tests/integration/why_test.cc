@@ -1,0 +1,252 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/rpc/client.h"
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+// Nothing waits in silence: daemons stop (SIGSTOP, or for good) while a job runs, and `why` names them.
+namespace sluice::integration {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::Duration kLong = absl::Minutes(1);
+
+class WhyTest : public testing::Test {
+ protected:
+  void Start(ClusterOptions options = {}) {
+    cluster_ = std::make_unique<Cluster>(options);
+    ASSERT_EQ(cluster_->Start(), absl::OkStatus());
+  }
+  void Submit(std::vector<std::string> sets = {}) {
+    auto job = SubmitDigits(cluster_.get(), 400, std::move(sets));
+    ASSERT_EQ(job.status(), absl::OkStatus());
+    job_ = *std::move(job);
+  }
+  void Run() {
+    ASSERT_NO_FATAL_FAILURE(Start());
+    ASSERT_NO_FATAL_FAILURE(Submit());
+    ASSERT_EQ(job_->AwaitStep(3, kLong), absl::OkStatus());
+  }
+
+  job::v1::WhyResponse Why() {
+    job::v1::WhyRequest request;
+    request.set_job(job_->id());
+    job::v1::WhyResponse response;
+    EXPECT_EQ(rpc::Call(cluster_->controller(), request, &response), absl::OkStatus());
+    return response;
+  }
+
+  // Asks until the chain ends at `daemon`.
+  job::v1::WhyResponse ExpectNamed(const std::string& daemon) {
+    job::v1::WhyResponse why;
+    const absl::Duration end = Clock::Real()->Monotonic() + kLong;
+    while (Clock::Real()->Monotonic() < end) {
+      why = Why();
+      if (why.chain_size() > 0 && why.chain(why.chain_size() - 1).waiter().id() == daemon) return why;
+    }
+    ADD_FAILURE() << daemon << " is not named, the last answer: " << why.DebugString();
+    return why;
+  }
+
+  std::string TextOf(const std::string& job) {
+    const auto said = cluster_->Sluice({"why", job});
+    EXPECT_EQ(said.status(), absl::OkStatus());
+    return said.ok() ? said->out : "";
+  }
+  // Asks until `sluice why` says so.
+  std::string AwaitText(const std::string& part) {
+    const absl::Duration end = Clock::Real()->Monotonic() + kLong;
+    std::string text;
+    while (text.find(part) == std::string::npos && Clock::Real()->Monotonic() < end) text = TextOf(job_->id());
+    EXPECT_THAT(text, HasSubstr(part));
+    return text;
+  }
+  void Cancel() {
+    EXPECT_EQ(cluster_->Sluice({"job", "cancel", job_->id()})->exit, 0);
+    EXPECT_EQ(job_->AwaitEnd(kLong).status(), absl::OkStatus());
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<Job> job_;
+};
+
+class Tmpfs {
+ public:
+  Tmpfs(std::string dir, const char* options) : dir_(std::move(dir)), mounted_(mount("tmpfs", dir_.c_str(), "tmpfs", 0, options) == 0) {}
+  ~Tmpfs() {
+    if (mounted_) umount2(dir_.c_str(), MNT_DETACH);
+  }
+  Tmpfs(const Tmpfs&) = delete;
+  bool mounted() const { return mounted_; }
+
+ private:
+  const std::string dir_;
+  const bool mounted_;
+};
+
+bool Mentions(const job::v1::WhyResponse& why, common::v1::NodeKind kind) {
+  for (const common::v1::WaitEdge& edge : why.chain()) {
+    if (edge.waiter().kind() == kind) return true;
+  }
+  return false;
+}
+
+TEST_F(WhyTest, AStoppedRolloutIsNamedWithTheGroupThatLacksItsWork) {
+  ASSERT_NO_FATAL_FAILURE(Run());
+  cluster_->Signal("rollout-0", SIGSTOP);
+  const job::v1::WhyResponse why = ExpectNamed("rollout-0");
+  EXPECT_TRUE(Mentions(why, common::v1::NODE_KIND_BATCH)) << why.DebugString();
+  EXPECT_THAT(TextOf(job_->id()), HasSubstr("rollout-0"));
+  cluster_->Signal("rollout-0", SIGCONT);
+  Cancel();
+}
+
+TEST_F(WhyTest, AJobWithoutARolloutSaysThatNoneIsThere) {
+  ASSERT_NO_FATAL_FAILURE(Start({.rollouts = 0}));
+  ASSERT_NO_FATAL_FAILURE(Submit());
+  const std::string text = TextOf(job_->id());
+  EXPECT_THAT(text, HasSubstr("rollout"));
+  EXPECT_THAT(text, HasSubstr("WAITING"));
+  Cancel();
+}
+
+TEST_F(WhyTest, AKilledRolloutIsNamedUntilItComesBack) {
+  ASSERT_NO_FATAL_FAILURE(Run());
+  ASSERT_EQ(cluster_->Kill("rollout-0"), absl::OkStatus());
+  ExpectNamed("rollout-0");
+  ASSERT_EQ(cluster_->Start("rollout-0"), absl::OkStatus());
+  ASSERT_EQ(job_->AwaitStep(job_->steps() + 2, kLong), absl::OkStatus());
+  Cancel();
+}
+
+TEST_F(WhyTest, ARewardThatHangsIsNamedWithTheTaskTheGroupAndTheMemberItHolds) {
+  ASSERT_NO_FATAL_FAILURE(Run());
+  ASSERT_EQ(cluster_->Arm("reward-0", "reward.leased", "stop", 1), absl::OkStatus());
+  const job::v1::WhyResponse why = ExpectNamed("reward-0");
+  EXPECT_TRUE(Mentions(why, common::v1::NODE_KIND_GROUP)) << why.DebugString();
+  EXPECT_TRUE(Mentions(why, common::v1::NODE_KIND_TASK)) << why.DebugString();
+  const std::string text = TextOf(job_->id());
+  for (const char* part : {"group 1:", "member ", "reward-0 has had task ", "by itself: ", "goes to another reward"}) EXPECT_THAT(text, HasSubstr(part));
+  cluster_->Signal("reward-0", SIGCONT);
+  Cancel();
+}
+
+TEST_F(WhyTest, AStragglerIsNamedWithTheMemberThatItsBatchLacksAndItsAge) {
+  ASSERT_NO_FATAL_FAILURE(Run());
+  // Stopped again and again, until that is in the middle of an answer.
+  bool holds = false;
+  for (int i = 0; i < 50 && !holds; ++i) {
+    cluster_->Signal("rollout-0", SIGSTOP);
+    holds = Mentions(ExpectNamed("rollout-0"), common::v1::NODE_KIND_TRAJECTORY);
+    if (holds) break;
+    cluster_->Signal("rollout-0", SIGCONT);
+    ASSERT_EQ(job_->AwaitStep(job_->steps() + 1, kLong), absl::OkStatus());
+  }
+  ASSERT_TRUE(holds);
+  const std::string text = AwaitText("by itself: ");  // Not told of a job that moves.
+  for (const char* part : {"batch ", " groups", "group 1:", "rollout-0 has had member ", " for ", "goes on at another rollout from token "}) EXPECT_THAT(text, HasSubstr(part));
+  cluster_->Signal("rollout-0", SIGCONT);
+  Cancel();
+}
+
+// The queue's data directory is a small tmpfs of its own, which another file fills.
+TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
+  cluster_ = std::make_unique<Cluster>();
+  const std::string dir = cluster_->dir() + "/queue-0";
+  ASSERT_EQ(MakeDirs(dir), absl::OkStatus());
+  const Tmpfs disk(dir, "size=640m");
+  if (!disk.mounted()) GTEST_SKIP() << "needs a tmpfs of its own, and root to mount it";
+  ASSERT_EQ(cluster_->Start(), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(Submit({"queue.keep.durability=full"}));
+  ASSERT_EQ(job_->AwaitStep(3, kLong), absl::OkStatus());
+  struct statvfs room;
+  ASSERT_EQ(statvfs(dir.c_str(), &room), 0);
+  const int file = open((dir + "/ballast").c_str(), O_CREAT | O_WRONLY, 0600);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(posix_fallocate(file, 0, static_cast<off_t>(room.f_bavail * room.f_frsize) - (32 << 20)), 0);
+  EXPECT_THAT(AwaitText("the disk of the queue's log is "), HasSubstr("you could: make room on the disk"));
+  EXPECT_EQ(ftruncate(file, 0), 0);
+  close(file);
+  EXPECT_EQ(job_->AwaitStep(job_->steps() + 3, kLong), absl::OkStatus());
+  Cancel();
+}
+
+TEST_F(WhyTest, AStoppedTrainerIsNamedThoughRolloutsWaitForIt) {
+  ASSERT_NO_FATAL_FAILURE(Run());
+  cluster_->Signal("trainer-0", SIGSTOP);
+  const job::v1::WhyResponse why = ExpectNamed("trainer-0");
+  EXPECT_THAT(why.chain(why.chain_size() - 1).cause(), HasSubstr("trainer-0"));
+  cluster_->Signal("trainer-0", SIGCONT);
+  Cancel();
+}
+
+TEST_F(WhyTest, AJobThatStartsBlamesTheStoppedTrainerNotTheRolloutsThatWaitForIt) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const absl::Duration end = Clock::Real()->Monotonic() + kLong;
+  while (cluster_->Log("trainer-0").find("\"registered\"") == std::string::npos) ASSERT_LT(Clock::Real()->Monotonic(), end);
+  cluster_->Signal("trainer-0", SIGSTOP);
+  ASSERT_NO_FATAL_FAILURE(Submit());
+  ExpectNamed("trainer-0");
+  cluster_->Signal("trainer-0", SIGCONT);
+  ASSERT_EQ(job_->AwaitStep(0, kLong), absl::OkStatus());
+  Cancel();
+}
+
+TEST_F(WhyTest, ALostQueueIsNamed) {
+  ASSERT_NO_FATAL_FAILURE(Run());
+  ASSERT_EQ(cluster_->Kill("queue-0"), absl::OkStatus());
+  ExpectNamed("queue-0");
+  ASSERT_EQ(cluster_->Start("queue-0"), absl::OkStatus());
+  Cancel();
+}
+
+TEST_F(WhyTest, AStallIsToldWithItsDiagnosisAndEndsTheJobWithIt) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Submit({"limits.stall_warn=2s", "limits.stall_fail=8s"}));
+  ASSERT_EQ(job_->AwaitStep(3, kLong), absl::OkStatus());
+  cluster_->Signal("reward-0", SIGSTOP);
+  const auto end = job_->AwaitEnd(kLong);
+  cluster_->Signal("reward-0", SIGCONT);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
+  EXPECT_THAT(end->message(), HasSubstr("reward")) << Text(*end);
+  EXPECT_THAT(end->message(), HasSubstr("stall_fail"));
+  bool told = false;
+  for (const common::v1::Event& event : job_->events()) told |= event.code() == "stalled" && event.message().find("reward") != std::string::npos;
+  EXPECT_TRUE(told);
+}
+
+TEST_F(WhyTest, PeopleReadStatsGroupsAndBooksOfARunningJob) {
+  ASSERT_NO_FATAL_FAILURE(Run());
+  const auto stats = cluster_->Sluice({"queue", "stats", job_->id()});
+  ASSERT_EQ(stats->exit, 0) << stats->err;
+  EXPECT_THAT(stats->out, HasSubstr("balanced"));
+  cluster_->Signal("reward-0", SIGSTOP);  // So that some groups stay.
+  ExpectNamed("reward-0");
+  const auto list = cluster_->Sluice({"queue", "peek", job_->id()});
+  ASSERT_EQ(list->exit, 0) << list->err;
+  EXPECT_THAT(list->out, HasSubstr("1:"));
+  const size_t at = list->out.find("\n1:");
+  ASSERT_NE(at, std::string::npos) << list->out;
+  const std::string group = list->out.substr(at + 1, list->out.find(' ', at) - at - 1);
+  const auto one = cluster_->Sluice({"queue", "peek", job_->id(), group, "--show-text"});
+  ASSERT_EQ(one->exit, 0) << one->err;
+  EXPECT_THAT(one->out, HasSubstr("prompt:"));
+  EXPECT_THAT(one->out, HasSubstr("=")) << "the digits' prompts end with it";
+  EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0);
+  cluster_->Signal("reward-0", SIGCONT);
+  Cancel();
+  EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0) << "the books of an ended job are kept";
+}
+
+}  // namespace
+}  // namespace sluice::integration

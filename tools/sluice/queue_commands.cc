@@ -1,0 +1,199 @@
+// Commands about what the queue holds of a job. The controller relays the questions.
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/id.h"
+#include "common/base/status.h"
+#include "common/checkpoint/model_dir.h"
+#include "common/rpc/client.h"
+#include "common/tokenizer/tokenizer.h"
+#include "tools/sluice/client.h"
+#include "tools/sluice/commands.h"
+#include "tools/sluice/json_output.h"
+#include "tools/sluice/options.h"
+#include "tools/sluice/queue_text.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using queue::v1::PeekRow;
+
+struct Options {
+  std::string server, output, job, group;
+  bool show_text = false;
+};
+
+bool IsJson(const Options& o) { return o.output == "json"; }
+void Print(const Json& json) { std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str()); }
+
+absl::StatusOr<queue::v1::StatsResponse> Stats(const rpc::Channel& channel, const std::string& job) {
+  job::v1::InspectRequest request;
+  request.set_job(job);
+  request.mutable_queue_stats();
+  job::v1::InspectResponse response;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
+  return response.queue_stats();
+}
+
+// All rows of a question, page by page. `group`: 16 bytes, or empty for all.
+absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std::string& job, queue::v1::PeekWhat what, const std::string& group = "", bool text = false) {
+  std::vector<PeekRow> rows;
+  std::string page;
+  do {
+    job::v1::InspectRequest request;
+    request.set_job(job);
+    queue::v1::PeekRequest& peek = *request.mutable_queue_peek();
+    peek.set_what(what);
+    peek.set_text(text);
+    peek.set_page(page);
+    if (!group.empty()) peek.add_ids(group);
+    job::v1::InspectResponse response;
+    SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
+    rows.insert(rows.end(), response.queue_peek().rows().begin(), response.queue_peek().rows().end());
+    page = response.queue_peek().page();
+  } while (!page.empty());
+  return rows;
+}
+
+// A row with its JSON opened up.
+Json RowJson(const PeekRow& row) {
+  Json json = ToJson(row);
+  Json opened = Json::parse(row.json(), nullptr, /*allow_exceptions=*/false);
+  if (!opened.is_discarded()) json["json"] = std::move(opened);
+  return json;
+}
+
+Json RowsJson(const std::vector<PeekRow>& rows) {
+  Json json = Json::array();
+  for (const PeekRow& row : rows) json.push_back(RowJson(row));
+  return json;
+}
+
+ExitCode ShowStats(const Options& o, const rpc::Channel& channel) {
+  const absl::StatusOr<queue::v1::StatsResponse> stats = Stats(channel, o.job);
+  if (!stats.ok()) return Complain(stats.status());
+  std::fputs((IsJson(o) ? ToJsonText(*stats) : StatsText(*stats)).c_str(), stdout);
+  return kDone;
+}
+
+// What decodes the job's tokens: the tokenizer of its model, read from here.
+absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const rpc::Channel& channel, const std::string& job) {
+  SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus status, GetJob(channel, job));
+  const job::v1::Model& model = status.spec().model();
+  SLUICE_ASSIGN_OR_RETURN(const ModelDir dir, ReadModelDir(model.path().empty() ? model.init().config() : model.path()));
+  if (dir.tokenizer_path.empty()) return absl::NotFoundError(absl::StrCat(dir.path, " has no tokenizer.json to decode texts with"));
+  return Tokenizer::Load(dir.tokenizer_path);
+}
+
+ExitCode PeekGroup(const Options& o, const rpc::Channel& channel) {
+  const std::string id = GroupIdOf(o.group);
+  if (id.empty()) {
+    return Complain(absl::InvalidArgumentError(absl::StrCat(o.group, " names no group; wanted 32 hex digits, or the short form 1:2f, as `sluice queue peek ", o.job, "` lists them")));
+  }
+  const auto groups = Peek(channel, o.job, queue::v1::PEEK_WHAT_GROUPS, id, o.show_text);
+  if (!groups.ok()) return Complain(groups.status());
+  if (groups->empty()) return Complain(absl::NotFoundError(absl::StrCat("the queue holds no group ", o.group, " of job ", o.job, ": it is freed or dropped, or never was")));
+  auto tasks = Peek(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
+  if (!tasks.ok()) return Complain(tasks.status());
+  std::erase_if(*tasks, [&](const PeekRow& task) { return task.node().id().substr(0, 32) != ToHex(id); });
+  Decode decode;
+  if (o.show_text) {
+    const auto tokenizer = TokenizerOf(channel, o.job);
+    if (!tokenizer.ok()) return Complain(tokenizer.status());
+    decode = [tokenizer = *tokenizer](const std::vector<int32_t>& ids) { return tokenizer->Decode(ids, /*skip_special=*/false); };
+  }
+  if (!IsJson(o)) {
+    std::fputs(GroupText((*groups)[0], *tasks, decode).c_str(), stdout);
+    return kDone;
+  }
+  Json group = RowJson((*groups)[0]);
+  if (decode && group["json"].is_object()) {
+    group["json"]["prompt_text"] = decode(group["json"].value("prompt_ids", std::vector<int32_t>()));
+    for (Json& member : group["json"]["members"]) member["text"] = decode(member.value("ids", std::vector<int32_t>()));
+  }
+  Print({{"group", std::move(group)}, {"tasks", RowsJson(*tasks)}});
+  return kDone;
+}
+
+ExitCode PeekJob(const Options& o, const rpc::Channel& channel) {
+  if (!o.group.empty()) return PeekGroup(o, channel);
+  if (o.show_text) return Complain(absl::InvalidArgumentError("--show-text needs a GROUP"));
+  PeekAnswers answers;
+  for (const auto& [what, rows] : {std::pair(queue::v1::PEEK_WHAT_GROUPS, &answers.groups), std::pair(queue::v1::PEEK_WHAT_TASKS, &answers.tasks),
+                                   std::pair(queue::v1::PEEK_WHAT_BATCHES, &answers.batches), std::pair(queue::v1::PEEK_WHAT_PROMPTS, &answers.prompts)}) {
+    auto found = Peek(channel, o.job, what);
+    if (!found.ok()) return Complain(found.status());
+    *rows = *std::move(found);
+  }
+  if (!IsJson(o)) {
+    std::fputs(PeekText(answers).c_str(), stdout);
+    return kDone;
+  }
+  Print({{"groups", RowsJson(answers.groups)}, {"tasks", RowsJson(answers.tasks)}, {"batches", RowsJson(answers.batches)}, {"prompts", RowsJson(answers.prompts)}});
+  return kDone;
+}
+
+// A live queue is asked for the rules that its state breaks; of a job that has ended the stored ledger is checked.
+ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
+  const absl::StatusOr<job::v1::JobStatus> job = GetJob(channel, o.job);
+  if (!job.ok()) return Complain(job.status());
+  common::v1::Ledger ledger = job->result().ledger();
+  std::vector<std::string> damage;
+  if (!job->has_result()) {
+    const auto stats = Stats(channel, o.job);
+    if (!stats.ok()) return Complain(stats.status());
+    ledger = stats->ledger();
+    const auto rows = Peek(channel, o.job, queue::v1::PEEK_WHAT_VIOLATIONS);
+    if (!rows.ok()) return Complain(rows.status());
+    for (const PeekRow& row : *rows) damage.push_back(Json::parse(row.json(), nullptr, false).value("rule", row.json()));
+  }
+  const int64_t gap = LedgerGap(ledger);
+  if (gap != 0) damage.push_back(absl::StrCat("the ledger is off by ", gap, " trajectories"));
+  if (IsJson(o)) {
+    Print({{"job", job->job()}, {"balanced", gap == 0}, {"ledger", ToJson(ledger)}, {"damage", damage}});
+  } else {
+    std::printf("%s\n", LedgerLine(ledger).c_str());
+    for (const std::string& line : damage) std::printf("damage: %s\n", line.c_str());
+    std::printf("%s\n", damage.empty() ? "balanced" : "DAMAGED");
+  }
+  return damage.empty() ? kDone : kFailed;
+}
+
+using Handler = ExitCode (*)(const Options&, const rpc::Channel&);
+
+Command QueueCommand(const char* name, const char* summary, const char* example, Handler handler, std::function<void(CLI::App*, Options*)> extra = {}) {
+  return {"queue", name, summary, example, [handler, extra](CLI::App* app) {
+            auto o = std::make_shared<Options>();
+            app->add_option("JOB", o->job, "name or id of the job")->required();
+            if (extra) extra(app, o.get());
+            AddServer(app, &o->server);
+            AddOutput(app, &o->output);
+            return [o, handler] {
+              const auto channel = rpc::Connect(ServerAddress(o->server));
+              return channel.ok() ? handler(*o, **channel) : Complain(channel.status());
+            };
+          }};
+}
+
+}  // namespace
+
+std::vector<Command> QueueCommands() {
+  return {
+      QueueCommand("stats", "Show what the queue counts of a running job: its books, versions, slots, bytes, staleness, who waits.",
+                   "  sluice queue stats digits\n  sluice queue stats digits -o json", ShowStats),
+      QueueCommand("peek", "Show the groups, tasks, batches and prompts that the queue holds, or one group with its members.",
+                   "  sluice queue peek digits\n  sluice queue peek digits 1:2f --show-text", PeekJob,
+                   [](CLI::App* app, Options* o) {
+                     app->add_option("GROUP", o->group, "a group, as listed without it");
+                     app->add_flag("--show-text", o->show_text, "with the texts of prompt and answers, decoded by the model's tokenizer");
+                   }),
+      QueueCommand("fsck", "Check a job's books: accepted = durable + applied + live + dropped. Exit 1 if they are damaged.",
+                   "  sluice queue fsck digits\n  sluice queue fsck digits -o json", CheckJob),
+  };
+}
+
+}  // namespace sluice::cli
