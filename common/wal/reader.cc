@@ -15,6 +15,11 @@ absl::Status Damaged(absl::string_view file, uint64_t offset, absl::string_view 
   return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat(file, " at offset ", offset, ": ", what));
 }
 
+// What the user of a record says of it, with its place.
+absl::Status Judged(const absl::Status& status, absl::string_view file, uint64_t offset) {
+  return status.ok() ? status : Annotate(status, absl::StrCat(file, " at offset ", offset));
+}
+
 // Reads one file to the end without keeping anything.
 class Discard : public Replay {
  public:
@@ -109,11 +114,11 @@ class DirectoryReader {
       if (end) break;
       entry.position = 0;
       ++found->snapshot_records;
-      SLUICE_RETURN_IF_ERROR(replay->OnRecord(std::move(entry)));
+      SLUICE_RETURN_IF_ERROR(Judged(replay->OnRecord(std::move(entry)), reader->path(), at));
     }
     found->snapshot = position;
     found->snapshot_bytes = reader->offset();
-    return replay->OnSnapshotEnd();
+    return Judged(replay->OnSnapshotEnd(), reader->path(), 0);
   }
 
   // Reads headers from the newest segment back to the one with the first record to replay.
@@ -171,7 +176,7 @@ class DirectoryReader {
         ++found_->records;
         found_->last = expected;
         found_->bytes += header.frame_bytes();
-        SLUICE_RETURN_IF_ERROR(replay_->OnRecord(std::move(entry)));
+        SLUICE_RETURN_IF_ERROR(Judged(replay_->OnRecord(std::move(entry)), reader->path(), found_->end_offset));
       }
       ++expected;
     }

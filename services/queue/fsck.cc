@@ -31,6 +31,8 @@ FsckJob CheckJob(wal::FileSystem* file_system, const std::string& dir, const std
   report.durability = replay.header().spec.durability;
   report.snapshot = found.snapshot;
   report.last = found.last;
+  report.end_file = found.end_segment;
+  report.end_offset = found.end_offset;
   report.events = replay.events();
   report.bytes = found.bytes;
   report.torn = found.torn;

@@ -19,7 +19,9 @@ struct FsckJob {
   // OK: all of it was read and replayed. DATA_LOSS names segment and offset; FAILED_PRECONDITION: written by another build.
   absl::Status status;
   uint64_t snapshot = 0;       // Position that the snapshot stands for; 0: none.
-  uint64_t last = 0;           // Position of the last record.
+  uint64_t last = 0;           // Position of the last whole record.
+  std::string end_file;        // The segment it ends in, and where; empty: no segment was read.
+  uint64_t end_offset = 0;
   uint64_t events = 0;         // Replayed behind the snapshot.
   uint64_t bytes = 0;          // Of the log behind it.
   bool torn = false;           // The end of a write that nobody was promised was left out.

@@ -103,6 +103,14 @@ std::string ShortCount(double count) {
   return absl::StrFormat("%.1fM", count / 1e6);
 }
 
+std::string ShortBytes(uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) value /= 1024, ++unit;
+  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
 void Progress::SetSpec(const job::v1::JobSpec& spec) {
   if (spec.limits().has_max_steps()) max_steps_ = spec.limits().max_steps();
   if (spec.limits().has_wall()) wall_seconds_ = static_cast<double>(spec.limits().wall().seconds());

@@ -58,6 +58,8 @@ class Progress {
 std::string ShortDuration(double seconds);
 // "19.8k", "312".
 std::string ShortCount(double count);
+// "312 B", "1.2 MiB".
+std::string ShortBytes(uint64_t bytes);
 
 // Prints progress and notes on a stream. On a terminal two lines are redrawn, at most 5 times a second; else a line a step,
 // at most one a second. Thread-safe.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
@@ -12,6 +13,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
+#include "tools/sluice/fsck_text.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
 #include "tools/sluice/queue_text.h"
@@ -163,6 +165,21 @@ ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
   return damage.empty() ? kDone : kFailed;
 }
 
+// Of a queue that does not run.
+ExitCode CheckDataDir(const Options& o) {
+  const absl::StatusOr<queue::FsckReport> report = queue::FsckDataDir(o.job);
+  if (!report.ok()) return Complain(report.status());
+  if (IsJson(o)) {
+    Print(FsckJson(*report, o.job));
+  } else {
+    std::fputs(FsckText(*report, o.job).c_str(), stdout);
+  }
+  return report->ok() ? kDone : kFailed;
+}
+
+// Names of jobs have no slash; a job wins over a folder of its name unless that one is a queue's.
+bool IsDataDir(const std::string& name) { return name.find('/') != std::string::npos || name == "." || PathExists(name + "/jobs"); }
+
 using Handler = ExitCode (*)(const Options&, const rpc::Channel&);
 
 Command QueueCommand(const char* name, const char* summary, const char* example, Handler handler, std::function<void(CLI::App*, Options*)> extra = {}) {
@@ -191,8 +208,19 @@ std::vector<Command> QueueCommands() {
                      app->add_option("GROUP", o->group, "a group, as listed without it");
                      app->add_flag("--show-text", o->show_text, "with the texts of prompt and answers, decoded by the model's tokenizer");
                    }),
-      QueueCommand("fsck", "Check a job's books: accepted = durable + applied + live + dropped. Exit 1 if they are damaged.",
-                   "  sluice queue fsck digits\n  sluice queue fsck digits -o json", CheckJob),
+      {"queue", "fsck", "Check a job's books and the rules of its state in the live queue, or a queue's data directory at rest: every checksum, every event, every rule. Exit 1: damage.",
+       "  sluice queue fsck digits\n  sluice queue fsck /var/lib/sluice/queue-0 -o json    # the --data-dir of a queue that does not run",
+       [](CLI::App* app) {
+         auto o = std::make_shared<Options>();
+         app->add_option("JOB_OR_DATA_DIR", o->job, "name or id of a job, or a data directory; nothing is written")->required();
+         AddServer(app, &o->server);
+         AddOutput(app, &o->output);
+         return [o] {
+           if (IsDataDir(o->job)) return CheckDataDir(*o);
+           const auto channel = rpc::Connect(ServerAddress(o->server));
+           return channel.ok() ? CheckJob(*o, **channel) : Complain(channel.status());
+         };
+       }},
   };
 }
 

@@ -47,14 +47,6 @@ std::string Counts(const Map& map) {
   return counts.empty() ? "none" : absl::StrJoin(counts, "  ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.first, " ", entry.second); });
 }
 
-std::string Bytes(uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) value /= 1024, ++unit;
-  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
-}
-
 // Shares of the trained tokens by their staleness.
 std::string Staleness(const queue::v1::StatsResponse& stats) {
   std::map<int64_t, int64_t> sorted;
@@ -145,7 +137,7 @@ std::string StatsText(const queue::v1::StatsResponse& stats) {
                 {"slots", absl::StrCat("used ", At(stats.slots(), "used"), " of ", window * limit, " (", window, " steps x ", limit, ")",
                                        overdue > 0 ? absl::StrCat("  of steps gone by ", overdue) : "")},
                 {"groups", Counts(stats.groups())},
-                {"bytes", absl::StrCat("stored ", Bytes(At(stats.bytes(), "stored")), "  reserved ", Bytes(At(stats.bytes(), "reserved")), "  quota ", Bytes(At(stats.bytes(), "quota")))},
+                {"bytes", absl::StrCat("stored ", ShortBytes(At(stats.bytes(), "stored")), "  reserved ", ShortBytes(At(stats.bytes(), "reserved")), "  quota ", ShortBytes(At(stats.bytes(), "quota")))},
                 {"staleness", absl::StrCat(Staleness(stats), stats.staleness().empty() ? "" : "   of trained tokens, by versions")},
                 {"length", absl::StrCat(LengthRatio(stats), stats.length_ratio().empty() ? "" : "   mean length trained / generated")},
                 {"waiting", Counts(stats.waiting())}});
