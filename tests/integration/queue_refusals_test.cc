@@ -55,7 +55,7 @@ TEST_F(QueueRefusals, TokensOfAVersionThatIsNotYetTrained) {
   ExpectRefused(rollout_, record, payload);
 }
 
-// Two steps at max_staleness 0; in the second, one member of the first group has tokens of version 0.
+// Two steps at max_staleness 0; in the second, a member of the first group has two tokens of version 0.
 class OverAgeTest : public QueueRefusals {
  protected:
   void WriteSecondStep() {
@@ -69,24 +69,21 @@ class OverAgeTest : public QueueRefusals {
     ASSERT_NO_FATAL_FAILURE(Publish(1));
     const auto granted = Admit();
     ASSERT_EQ(granted.grants_size(), 2);
-    ASSERT_NO_FATAL_FAILURE(WriteAndSeal(granted.grants(0), {0, 1}));
+    ASSERT_NO_FATAL_FAILURE(WriteAndSeal(granted.grants(0), {1, 1}, /*began=*/0));
     ASSERT_NO_FATAL_FAILURE(Score());
     ASSERT_NO_FATAL_FAILURE(WriteAndSeal(granted.grants(1), {1, 1}));
     ASSERT_NO_FATAL_FAILURE(Score());
   }
 };
 
-TEST_F(OverAgeTest, TokensTooOldAreRefusedAtTheCut) {
+TEST_F(OverAgeTest, TokensTooOldLeaveTheMaskAtTheCut) {
   ASSERT_NO_FATAL_FAILURE(WriteSecondStep());
-  queue::v1::AcquireBatchRequest acquire;
-  *acquire.mutable_call() = CallOf(trainer_);
-  acquire.set_k(1);
-  ExpectParks<queue::v1::AcquireBatchResponse>(acquire);  // The group is gone; its slot is free for another one.
-  queue::v1::StatsRequest stats;
-  *stats.mutable_call() = CallOf("controller");
-  queue::v1::StatsResponse answer;
-  ASSERT_EQ(rpc::Call(queue(), stats, &answer), absl::OkStatus());
-  EXPECT_GT(answer.ledger().dropped().at("stale"), 0) << answer.DebugString();
+  const queue::v1::Batch batch = Acquire(1);
+  const queue::v1::BatchMember& member = batch.groups(0).members(0);
+  EXPECT_EQ(member.trained(), 1U);
+  ASSERT_EQ(member.masked_size(), 1);
+  EXPECT_EQ(member.masked(0).first(), 3U);
+  EXPECT_EQ(member.masked(0).count(), 2U);
 }
 
 TEST_F(OverAgeTest, TokensTooOldThatABlindCutLetThroughAreRefusedAtApply) {

@@ -229,7 +229,7 @@ queue::v1::AdmitResponse QueueScene::Admit() {
   return granted;
 }
 
-void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions) {
+void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions, std::optional<int64_t> began) {
   std::string payload;
   common::v1::Record record = PromptRecord(grant, {1, 5, 6}, &payload);
   WalkPut(CallOf(rollout_), record, payload);
@@ -238,6 +238,14 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
   for (int m = 0; m < grant.members_size(); ++m) {
     payload.clear();
     record = SampledRecord(grant, m, 3, {7, 8, 2}, &payload, -0.5F, versions[static_cast<size_t>(m)]);
+    if (m == 0 && began) {
+      common::v1::VersionRun& last = *record.mutable_piece()->add_runs();
+      common::v1::VersionRun& first = *record.mutable_piece()->mutable_runs(0);
+      last = first;
+      last.set_count(1);
+      first.mutable_version()->set_number(*began);
+      first.set_count(2);
+    }
     WalkPut(CallOf(rollout_), record, payload);
     queue::v1::SealItem& item = *seal.add_items();
     *item.mutable_ref() = Owner(grant, m);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <initializer_list>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -91,8 +92,9 @@ class QueueScene : public testing::Test {
   void Publish(int64_t number);
   // All members that the step has room for; one more Admit parks.
   queue::v1::AdmitResponse Admit();
-  // Prompt, answer and seal of each member; `versions`: of the members' tokens, in order.
-  void WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions = {0, 0});
+  // Prompt, answer of three tokens and seal of each member; `versions`: of the members' tokens, in order; `began`: of the
+  // first member's first two, if it is another.
+  void WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions = {0, 0}, std::optional<int64_t> began = std::nullopt);
   // Leases the ready tasks of two members, gives them back, leases them again and puts their rewards.
   void Score();
   // Acquires batch k of two groups.
