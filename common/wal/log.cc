@@ -61,6 +61,7 @@ class Log::Impl {
   // Thread `log`.
   void WriteLoop() ABSL_LOCKS_EXCLUDED(mu_);
   bool WaitForWork(std::vector<Pending>* batch) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status KeepReserve() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteRecords(const std::vector<Pending>& batch) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteFrames() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SyncSegment();
@@ -73,12 +74,13 @@ class Log::Impl {
 
   // Thread `log-files`.
   void TendLoop() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status AllocateAhead() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AllocateAhead() ABSL_LOCKS_EXCLUDED(mu_);  // Thread `log` too.
   void TakeSnapshot(SnapshotJob job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteSnapshot(const SnapshotJob& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Fatal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closing_ || !fatal_.ok(); }
+  bool ReserveAtRisk() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Space Judge() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
@@ -249,11 +251,15 @@ void Log::Impl::Fatal(const absl::Status& why) {
   if (callbacks_.on_fatal) callbacks_.on_fatal(why);
 }
 
-Space Log::Impl::Judge() const {
-  if (!allocation_failed_ && free_bytes_ >= options_.low_bytes) return Space::kOk;
+bool Log::Impl::ReserveAtRisk() const {
   uint64_t room = room_;
   for (const Spare& spare : spares_) room += spare.bytes;
-  return room < options_.reserve_bytes + pending_bytes_ ? Space::kFull : Space::kLow;
+  return room < options_.reserve_bytes + pending_bytes_;
+}
+
+Space Log::Impl::Judge() const {
+  if (!allocation_failed_ && free_bytes_ >= options_.low_bytes) return Space::kOk;
+  return ReserveAtRisk() ? Space::kFull : Space::kLow;
 }
 
 void Log::Impl::TellSpace() {
@@ -283,9 +289,20 @@ void Log::Impl::WriteLoop() {
   if (const absl::Status status = SyncSegment(); !status.ok()) Fatal(status);
 }
 
+// Before the last segment's reserve is written into it is known whether another can be had, however late `log-files` is: else
+// records that could have been refused would take it from those that must fit.
+absl::Status Log::Impl::KeepReserve() {
+  {
+    MutexLock lock(&mu_);
+    if (allocation_failed_ || !spares_.empty() || !ReserveAtRisk()) return absl::OkStatus();
+  }
+  return AllocateAhead();
+}
+
 // False: nothing more will be written.
 bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
   while (true) {
+    if (const absl::Status status = KeepReserve(); !status.ok()) return Fatal(status), false;
     TellSpace();
     MutexLock lock(&mu_);
     if (pending_.empty() && !Ended() && Judge() == space_) work_.Wait(&mu_);

@@ -200,6 +200,44 @@ TEST(WalLogTest, AFullDiskIsToldAheadWaitedOutAndLosesNothing) {
   EXPECT_EQ(Life(&system).recovered, life.items);
 }
 
+// Once it is held, the thread that allocates ahead gets no further than to ask how much is free.
+class LateAllocation : public FaultFileSystem {
+ public:
+  absl::StatusOr<uint64_t> FreeBytes(const std::string& dir) override {
+    char name[16] = "";
+    pthread_getname_np(pthread_self(), name, sizeof(name));
+    MutexLock lock(&mu_);
+    while (held_ && absl::string_view(name) == "log-files") changed_.Wait(&mu_);
+    return FaultFileSystem::FreeBytes(dir);
+  }
+  void Hold(bool held) {
+    MutexLock lock(&mu_);
+    held_ = held;
+    changed_.NotifyAll();
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+TEST(WalLogTest, AFullDiskIsToldBeforeTheReserveIsUsedHoweverLateItIsLookedAt) {
+  LateAllocation system;
+  Log::Options options = Life::SmallOptions(&system);
+  options.reserve_bytes = 1024;
+  Life life(options, kDir);
+  system.SetCapacity(2 * options.segment_bytes);
+  system.Hold(true);
+  while (life.log->space() != Space::kFull) {
+    life.Append();
+    ASSERT_TRUE(life.Flush()) << "there is room still";
+  }
+  life.Append();
+  EXPECT_TRUE(life.Flush()) << "the reserve was left alone";
+  system.Hold(false);
+}
+
 TEST(WalLogTest, ASnapshotMakesRoomOnAFullDisk) {
   FaultFileSystem system;
   Life life(&system);
