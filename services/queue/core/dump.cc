@@ -11,7 +11,7 @@ SLUICE_FIELDS(StoredPiece, piece, fields)
 SLUICE_FIELDS(TaskProgress, state, id, tries, lease, worker, since, not_before, cause, round, staged)
 SLUICE_FIELDS(GroupMember, state, granted, attempt, lease, worker, since, began, began_at, progress, stalls, log, generated, fields, past, field_bytes, finish, sealed_by,
               sealed_at, task_reward, tasks, drop_reason)
-SLUICE_FIELDS(Group, id, state, row, own, slot, cut_key, opened, since, overdue, prompt, members, tasks, fields, field_bytes, generation, batch)
+SLUICE_FIELDS(Group, id, state, row, own, slot, cut_key, opened, since, overdue, prompt, members, tasks, fields, field_bytes, generation, batch, payload_lost)
 SLUICE_FIELDS(LeaseEntry, kind, group, member, task, batch, worker, incarnation, granted, expires, limit)
 SLUICE_FIELDS(FrozenMember, member, attempt, tokens, trained, masked_count, crc32c, masked, oldest, newest, histogram)
 SLUICE_FIELDS(FrozenGroup, id, row, size, pool, members)

@@ -118,13 +118,16 @@ struct Group {
   uint64_t field_bytes = 0;
   std::optional<uint32_t> generation;   // Of the reward that scores it, from the first lease on.
   int64_t batch = -1;  // k, in a batch.
+  // A restart of the queue lost its payload. Decided then: while a log without payload is replayed, bytes are lost that were
+  // there when the events behind them were decided.
+  bool payload_lost = false;
 
   uint32_t standing() const;  // Members not dropped.
   uint32_t scored() const;    // Members scored.
   bool complete() const;      // Each standing member is scored, and so is the group.
   bool has_unheld() const;    // A member that nobody holds and that is not sealed or dropped.
   uint64_t stored() const;
-  bool lost() const;  // Some of its bytes are.
+  bool lost() const;  // Some of its bytes are, in this process.
   // Oldest version number among trainable tokens; the largest int64 if there are none.
   int64_t oldest() const;
 };

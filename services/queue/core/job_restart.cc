@@ -36,7 +36,11 @@ void Job::LoseGroup(Group& group) {
 void Job::LosePayload() {
   std::vector<Group*> groups;
   for (const auto& [ordinal, group] : groups_) {
-    if (group->state != GroupState::kInBatch) groups.push_back(group.get());
+    if (group->state != GroupState::kInBatch) {
+      groups.push_back(group.get());
+    } else {
+      group->payload_lost = group->lost();
+    }
   }
   std::sort(groups.begin(), groups.end(), [](const Group* a, const Group* b) { return a->id.ordinal < b->id.ordinal; });
   for (Group* group : groups) {

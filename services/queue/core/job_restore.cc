@@ -39,7 +39,7 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
     if (!input.checkpoint.empty() && cursor.version > durable_) MakeDurable(cursor.version);
     if (cursor.version < durable_) mode = RestoreMode::kRequeue;
     const bool lost_payload = std::any_of(batches_.lower_bound(cursor.version), batches_.end(), [&](const auto& batch) {
-      return std::any_of(batch.second.groups.begin(), batch.second.groups.end(), [&](const FrozenGroup& frozen) { return Find(frozen.id)->lost(); });
+      return std::any_of(batch.second.groups.begin(), batch.second.groups.end(), [&](const FrozenGroup& frozen) { return Find(frozen.id)->payload_lost; });
     });
     if (lost_payload) mode = RestoreMode::kRequeue;
     if (mode == RestoreMode::kReplay) fork = next_cut_;
@@ -106,7 +106,7 @@ void Job::GiveBack(const Batch& batch) {
       Erase(group);
       continue;
     }
-    if (group.lost()) {
+    if (group.payload_lost) {
       LoseGroup(group);
       continue;
     }

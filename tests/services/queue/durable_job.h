@@ -112,7 +112,8 @@ class DurableJob {
 // from the beginning it changes nothing that is there already, and makes up what is not.
 class Script {
  public:
-  explicit Script(DurableJob* job) : job_(job) {}
+  // `durable`: step 0 is said to be durable at the end.
+  explicit Script(DurableJob* job, bool durable = true) : job_(job), durable_(durable) {}
 
   struct Result {
     bool finished = false;
@@ -218,7 +219,7 @@ class Script {
       if (!batch) return;
       Do<ApplyAnswer>(absl::StrCat("Apply ", k), trainer_, queue::Apply{.k = k, .lease = batch->lease.id, .crc32c = batch->crc32c});
     }
-    if (k == 0) return;
+    if (k == 0 || !durable_) return;
     Do<DurableAnswer>(absl::StrCat("Durable ", k), trainer_, Durable{.version = 1, .checkpoint = "c", .hash = FirstHash()});
   }
   std::string FirstHash() {
@@ -226,6 +227,7 @@ class Script {
   }
 
   DurableJob* const job_;
+  const bool durable_;
   Result result_;
   bool stopped_ = false;
 };

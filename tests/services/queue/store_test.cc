@@ -235,6 +235,41 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   EXPECT_EQ(job.Look([](const Job& core) { return core.ledger().gap(); }), 0);
 }
 
+// The log of level metadata has no payload: a restore that replayed its batches while that was there must not turn into a
+// requeue, which forgets them, when the log is replayed.
+TEST(StoreTest, ARestoreThatReplayedBatchesAtLevelMetadataIsTheSameAfterARestart) {
+  wal::FaultFileSystem disk;
+  DurableJob job(&disk, DurableSpec(Durability::kMetadata));
+  ASSERT_TRUE(job.Open().ok());
+  const Script::Result result = Script(&job, /*durable=*/false).Run();
+  ASSERT_TRUE(result.finished) << result.failure;
+  SetJob set{.revision = 2, .spec = job.spec(), .workers = {{"t1", WorkerRole::kTrainer, 2}, {"w1", WorkerRole::kReward, 1}, {"r1", WorkerRole::kRollout, 1}}};
+  ASSERT_TRUE(job.Call<SetJobAnswer>({"controller", 0}, set).ok());
+  const Caller trainer{"t1", 2};
+  const auto restored = job.Call<RestoreAnswer>(trainer, Restore{.mode = RestoreMode::kReplay});
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  ASSERT_EQ(restored->mode, RestoreMode::kReplay);
+  ASSERT_EQ(restored->end, 2);
+  const auto batch = job.Call<AcquireBatchAnswer>(trainer, AcquireBatch{.k = 0});
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  ASSERT_TRUE(job.Call<ApplyAnswer>(trainer, queue::Apply{.k = 0, .lease = batch->lease.id, .crc32c = batch->crc32c}).ok());
+  disk.DieAt(disk.calls() + 1);
+  job.Close();
+  disk.Crash([](size_t) { return false; });
+  ASSERT_TRUE(job.Open().ok());
+  EXPECT_GT(job.replayed, 0u);
+  EXPECT_EQ(job.Look([](const Job& core) { return core.version(); }), 1);
+  EXPECT_EQ(job.Look([](const Job& core) { return core.batches().size(); }), 2u);
+  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }), std::vector<std::string>());
+  // Now it is lost, and stays so.
+  set.revision = 3;
+  set.workers[0].incarnation = 3;
+  ASSERT_TRUE(job.Call<SetJobAnswer>({"controller", 0}, set).ok());
+  const auto requeued = job.Call<RestoreAnswer>({"t1", 3}, Restore{.mode = RestoreMode::kReplay});
+  ASSERT_TRUE(requeued.ok()) << requeued.status();
+  EXPECT_EQ(requeued->mode, RestoreMode::kRequeue);
+}
+
 TEST(StoreTest, AJobsTimeStandsStillWhileItsQueueIsGoneAndItsLeasesRunAnew) {
   wal::FaultFileSystem disk;
   DurableJob job(&disk, DurableSpec(Durability::kFull));
