@@ -161,6 +161,7 @@ JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::st
   if (options_.books) {
     options.books = [this, job, incarnation](std::shared_ptr<const BookEntry> entry) { options_.books(job, incarnation, std::move(entry)); };
   }
+  options.synced = options_.synced;
   options.fatal = [this, job](const absl::Status& why) {
     if (options_.fatal) return options_.fatal(why);
     log::Error("log_failed", {{"job", job}, {"message", why.message()}});
@@ -319,13 +320,15 @@ absl::StatusOr<StoredJob> JobTable::RecoverOne(const std::string& job, Arena* ar
     SLUICE_RETURN_IF_ERROR(RemoveJob(options_.data_dir, job));
     return StoredJob();
   }
+  const absl::Duration took = options_.clock->Monotonic() - start;
+  if (options_.recovered) options_.recovered(took);
   log::Info("job_recovered", {{"job_id", stored.header.name},
                               {"job", job},
                               {"snapshot_bytes", stored.found.snapshot_bytes},
                               {"log_bytes", stored.found.bytes},
                               {"events", stored.events},
                               {"step", stored.job->version()},
-                              {"seconds", absl::ToDoubleSeconds(options_.clock->Monotonic() - start)}});
+                              {"seconds", absl::ToDoubleSeconds(took)}});
   for (const std::string& remark : stored.found.remarks) log::Warning("job_log", {{"job", job}, {"message", remark}});
   return stored;
 }

@@ -33,6 +33,8 @@ class JobTable {
     std::function<void(const absl::Status&)> fatal;
     std::function<void(const std::shared_ptr<JobRunner>&)> added;  // A job began: metrics. May be empty.
     std::function<void(const std::shared_ptr<JobRunner>&)> removed;
+    std::function<void(absl::Duration)> synced;     // A log was synced, on its thread. May be empty, as the next.
+    std::function<void(absl::Duration)> recovered;  // A job was brought back from its log.
     // Told each change of a job's books: see JobRunner::Options. `incarnation` is that of the queue.
     std::function<void(const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry)> books;
   };

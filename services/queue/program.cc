@@ -16,11 +16,9 @@
 namespace sluice::queue {
 namespace {
 constexpr char kMirrorFlag[] = "--mirror", kMirrorPasswordFlag[] = "--mirror-password-file";
+constexpr char kSegmentFlag[] = "--log-segment-bytes", kSnapshotFlag[] = "--log-snapshot-bytes";
 constexpr char kMirrorPasswordVariable[] = "SLUICE_MIRROR_PASSWORD";
-}  // namespace
 
-
-namespace {
 // Null: none asked for.
 absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& host) {
   const std::string url = host.flags->Own(kMirrorFlag), file = host.flags->Own(kMirrorPasswordFlag);
@@ -64,11 +62,23 @@ std::function<void(const std::string&, uint64_t, std::shared_ptr<const BookEntry
   if (mirror == nullptr) return nullptr;
   return [mirror](const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry) { mirror->Note(job, incarnation, std::move(entry)); };
 }
+
+// `flag`'s value, at least `least`.
+absl::StatusOr<uint64_t> BytesOf(const daemon::Host& host, const char* flag, uint64_t otherwise, uint64_t least) {
+  const std::string text = host.flags->Own(flag);
+  uint64_t bytes = otherwise;
+  if (!text.empty() && (!absl::SimpleAtoi(text, &bytes) || bytes < least)) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", text, ": wanted a number of bytes from ", least));
+  }
+  return bytes;
+}
 }  // namespace
 
 std::vector<daemon::About::Flag> QueueProgram::Flags() {
   return {{kMirrorFlag, "redis://HOST[:PORT][/DB] that gets a copy of each job's ledger as a stream; none: no copy", "SLUICE_MIRROR"},
-          {kMirrorPasswordFlag, absl::StrCat("file with that Redis' password; else the environment's ", kMirrorPasswordVariable), ""}};
+          {kMirrorPasswordFlag, absl::StrCat("file with that Redis' password; else the environment's ", kMirrorPasswordVariable), ""},
+          {kSegmentFlag, "size of a log's files, each allocated ahead, from 65536 [67108864]", ""},
+          {kSnapshotFlag, "log behind a job's last snapshot before the next one is taken, at least twice the payload it holds [67108864]", ""}};
 }
 
 absl::StatusOr<std::unique_ptr<daemon::Program>> QueueProgram::Make(const daemon::Host& host) {
@@ -78,24 +88,30 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> QueueProgram::Make(const daemon
     SLUICE_ASSIGN_OR_RETURN(DirLock taken, DirLock::Take(host.flags->data_dir));
     lock.emplace(std::move(taken));
   }
+  JobTable::Options jobs{.incarnation = 0, .data_dir = host.flags->data_dir, .memory_bytes = host.flags->memory_bytes};
+  SLUICE_ASSIGN_OR_RETURN(jobs.log.segment_bytes, BytesOf(host, kSegmentFlag, jobs.log.segment_bytes, 1 << 16));
+  SLUICE_ASSIGN_OR_RETURN(jobs.snapshot_bytes, BytesOf(host, kSnapshotFlag, jobs.snapshot_bytes, 1 << 10));
+  jobs.log.reserve_bytes = std::min(jobs.log.reserve_bytes, jobs.log.segment_bytes / 2);
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<LedgerMirror> mirror, MakeMirror(host));
-  return std::unique_ptr<daemon::Program>(new QueueProgram(host, std::move(lock), std::move(mirror)));
+  return std::unique_ptr<daemon::Program>(new QueueProgram(host, std::move(lock), std::move(mirror), std::move(jobs)));
 }
 
-QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock, std::shared_ptr<LedgerMirror> mirror)
+QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock, std::shared_ptr<LedgerMirror> mirror, JobTable::Options jobs)
     : host_(host),
       lock_(std::move(lock)),
       metrics_(std::make_shared<Metrics>(host.metrics)),
       mirror_(std::move(mirror)),
-      jobs_({.incarnation = 0,
-             .data_dir = host.flags->data_dir,
-             .memory_bytes = host.flags->memory_bytes,
-             .added = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); },
-             .removed = [metrics = metrics_, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
-               metrics->Remove(runner);
-               if (mirror != nullptr) mirror->Freed(runner->id());
-             },
-             .books = NoteIn(mirror_)}),
+      jobs_([&] {
+        jobs.added = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); };
+        jobs.removed = [metrics = metrics_, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
+          metrics->Remove(runner);
+          if (mirror != nullptr) mirror->Freed(runner->id());
+        };
+        jobs.synced = [metrics = metrics_](absl::Duration took) { metrics->ObserveSync(took); };
+        jobs.recovered = [metrics = metrics_](absl::Duration took) { metrics->ObserveRecovery(took); };
+        jobs.books = NoteIn(mirror_);
+        return std::move(jobs);
+      }()),
       server_(&jobs_, metrics_.get()),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return server_.Explain(job); })) {
   host.metrics->BeforeCollect([metrics = metrics_] { metrics->Update(); });

@@ -29,7 +29,7 @@ class QueueProgram : public daemon::Program {
   void Drain() override;
 
  private:
-  QueueProgram(const daemon::Host& host, std::optional<DirLock> lock, std::shared_ptr<LedgerMirror> mirror);
+  QueueProgram(const daemon::Host& host, std::optional<DirLock> lock, std::shared_ptr<LedgerMirror> mirror, JobTable::Options jobs);
 
   const daemon::Host host_;
   const std::optional<DirLock> lock_;       // Of the data directory.

@@ -51,7 +51,8 @@ JobRunner::JobRunner(Options options, StoredJob stored)
                    [this](const absl::Status& why) {
                      if (options_.fatal) options_.fatal(why);
                    },
-               .on_space = [this](wal::Space space) { SetSpace(space); }});
+               .on_space = [this](wal::Space space) { SetSpace(space); },
+               .on_sync = options_.synced});
 }
 
 JobRunner::~JobRunner() { Shut(absl::CancelledError("the job is gone")); }

@@ -48,6 +48,7 @@ class JobRunner {
     // A snapshot is taken when the log behind the last one is longer than this, and than twice the payload held.
     uint64_t snapshot_bytes = 64 << 20;
     std::function<void(const absl::Status&)> fatal;  // The log failed for good: nothing more is answered, the process should end.
+    std::function<void(absl::Duration)> synced;      // The log was synced. May be empty.
     // Told each change of the books, in order and once it is durable, under the lock: it must only take note. First what they
     // are at the start. May be empty.
     std::function<void(std::shared_ptr<const BookEntry>)> books;
