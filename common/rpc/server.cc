@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server_metrics.h"
+#include "common/rpc/window.h"
 
 namespace sluice::rpc {
 namespace {
@@ -22,6 +23,8 @@ void SetLimits(const Server::Options& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.receive_limit));
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // Else two daemons share a port in silence.
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 20'000);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, static_cast<int>(absl::ToInt64Milliseconds(options.connection_age)));
