@@ -63,8 +63,8 @@ AcquireBatchAnswer Job::Slice(const Caller& caller, Batch& batch, uint32_t from)
   for (; place < batch.groups.size() && (place == from || bytes < kSliceBytes); ++place) {
     const FrozenGroup& frozen = batch.groups[place];
     const Group& group = *Find(frozen.id);
-    BatchGroup out{.group = frozen.id, .row = RowOf(group), .size = frozen.size, .pool = frozen.pool};
-    if (!spec_.rows_only) out.row.json.clear();
+    BatchGroup out{.group = frozen.id, .size = frozen.size, .pool = frozen.pool};
+    out.row = spec_.rows_only ? RowOf(group) : Row{.ref = group.own ? group.own->ref : group.row, .source = SourceName(group)};
     for (const FrozenMember& member : frozen.members) {
       const GroupMember& stored = group.members[member.member];
       out.members.push_back({.member = member.member,

@@ -139,6 +139,7 @@ void Job::Fill(int64_t k, bool stream) {
   const bool held_up = HeldUp(k);
   if (accepted_.empty() || (!stream && (held_up || (accepted_.size() < needed && !SourcesEnded())))) return;
   std::vector<std::pair<Group*, std::vector<Verdict>>> chosen;
+  chosen.reserve(std::min(needed, accepted_.size()));
   for (auto it = accepted_.begin(); it != accepted_.end() && chosen.size() < needed;) {
     Group& group = *groups_.at((it++)->second);
     if (held_up && group.slot > k) continue;  // Its turn comes once those before it are done.
@@ -147,6 +148,7 @@ void Job::Fill(int64_t k, bool stream) {
   if (chosen.empty() || (!stream && chosen.size() < needed && !SourcesEnded())) return;
   Batch& batch = batches_[k];
   batch.k = k;
+  batch.groups.reserve(batch.groups.size() + chosen.size());
   for (auto& [group, verdicts] : chosen) Freeze(batch, *group, std::move(verdicts));
   if (batch.groups.size() == spec_.groups_per_step || (SourcesEnded() && accepted_.empty())) CloseBatch(batch);
 }
