@@ -56,8 +56,6 @@ void CheckBuilt(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
   }
 
   refuse.If(spec.trainer().batching().recompute_activations(), "trainer.batching.recompute_activations", "recomputation is", "use false");
-  const job::v1::Queue& queue = spec.queue();
-  refuse.Word(queue.keep().restore(), "replay", "queue.keep.restore");
 
   const job::v1::Weights& weights = spec.weights();
   refuse.If(weights.has_encoding() && weights.encoding() != "full", "weights.encoding", "\"delta\" is", "use auto or full");

@@ -145,6 +145,12 @@ void LeaseKeeper::SetLoaded(std::vector<common::v1::Loaded> loaded) {
   impl_->changed.NotifyAll();
 }
 
+void LeaseKeeper::RenewNow() {
+  MutexLock lock(&impl_->mu);
+  ++impl_->wanted;
+  impl_->changed.NotifyAll();
+}
+
 absl::Status LeaseKeeper::Sync() {
   MutexLock lock(&impl_->mu);
   impl_->active = true;

@@ -40,6 +40,8 @@ class LeaseKeeper {
   void Forget(absl::string_view lease);
   // Replaces the versions that the engine holds and sends them at once.
   void SetLoaded(std::vector<common::v1::Loaded> loaded);
+  // Renews at once, if it renews at all: the queue was started anew.
+  void RenewNow();
   // Waits for the answer to a Renew that says all that was set before. Before a rollout's first Admit.
   // CANCELLED: stopped. Else why renewal has failed for good.
   absl::Status Sync();

@@ -102,7 +102,6 @@ void CheckTraining(const JobSpec& spec, Problems* problems) {
 void CheckQueue(const JobSpec& spec, Problems* problems) {
   problems->Wants("queue.groups_per_step", spec.queue().groups_per_step() > 0);
   problems->OneOf("queue.keep.durability", spec.queue().keep().durability(), {"memory", "metadata", "full"});
-  problems->OneOf("queue.keep.restore", spec.queue().keep().restore(), {"replay"});
   problems->OneOf("queue.admission.statistic", spec.queue().admission().statistic(), {"masked", "strict"});
   problems->OneOf("queue.straggler.policy", spec.queue().straggler().policy(), {"mask", "drop", "wait", "shrink"});
 }

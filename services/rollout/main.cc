@@ -5,8 +5,7 @@ int main(int argc, char** argv) {
                               {.name = "sluice-rollout",
                                .role = sluice::rpc::Role::kRollout,
                                .summary = "Samples answers under the newest verified weights and streams them to the queue.",
-                               .example = "sluice-rollout --controller 127.0.0.1:7400 --listen 127.0.0.1:7420 --ops 127.0.0.1:7421"},
-                              [](const sluice::daemon::Host& host) -> absl::StatusOr<std::unique_ptr<sluice::daemon::Program>> {
-                                return std::make_unique<sluice::rollout::RolloutProgram>(host);
-                              });
+                               .example = "sluice-rollout --controller 127.0.0.1:7400 --listen 127.0.0.1:7420 --ops 127.0.0.1:7421",
+                               .flags = sluice::rollout::RolloutProgram::Flags()},
+                              sluice::rollout::RolloutProgram::Make);
 }

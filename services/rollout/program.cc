@@ -17,11 +17,27 @@
 
 namespace sluice::rollout {
 namespace {
-constexpr absl::Duration kGrace = absl::Seconds(3);  // For answers that run when the daemon is to end.
+constexpr char kGraceFlag[] = "--drain-grace";
+constexpr absl::Duration kGrace = absl::Seconds(3);
 }  // namespace
 
-RolloutProgram::RolloutProgram(const daemon::Host& host)
+std::vector<daemon::About::Flag> RolloutProgram::Flags() {
+  return {{kGraceFlag, absl::StrCat("time that running answers get to end on SIGTERM; their rest goes on elsewhere; default ", absl::FormatDuration(kGrace)),
+           "SLUICE_DRAIN_GRACE"}};
+}
+
+absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daemon::Host& host) {
+  absl::Duration grace = kGrace;
+  const std::string given = host.flags->Own(kGraceFlag);
+  if (!given.empty() && (!absl::ParseDuration(given, &grace) || grace <= absl::ZeroDuration())) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give a duration above 0, as 500ms or 30s"}, absl::StrCat(kGraceFlag, " ", given));
+  }
+  return std::make_unique<RolloutProgram>(host, grace);
+}
+
+RolloutProgram::RolloutProgram(const daemon::Host& host, absl::Duration grace)
     : host_(host),
+      grace_(grace),
       waits_(host.flags->id),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
       engine_(MakeEngineService([this] { return AnySession(); })) {}
@@ -153,7 +169,7 @@ void RolloutProgram::Drain() {
     jobs.swap(jobs_);
   }
   for (auto& [id, job] : jobs) {
-    if (job.session != nullptr) job.session->Stop(kGrace);
+    if (job.session != nullptr) job.session->Stop(grace_);
   }
 }
 

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/daemon/controller_link.h"
 #include "common/daemon/daemon.h"
@@ -24,13 +25,19 @@ namespace sluice::rollout {
 // The rollout daemon: a session for each job that the controller assigns.
 class RolloutProgram : public daemon::Program {
  public:
-  explicit RolloutProgram(const daemon::Host& host);
+  // `grace`: time that running answers get to end when the daemon is to.
+  RolloutProgram(const daemon::Host& host, absl::Duration grace);
   ~RolloutProgram() override;
 
   std::vector<grpc::Service*> services() override;
   absl::Status Start(const std::string& address, const std::string& ops) override;
   absl::Status Ready() override ABSL_LOCKS_EXCLUDED(mu_);
   void Drain() override ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Of this daemon alone.
+  static std::vector<daemon::About::Flag> Flags();
+  // INVALID_ARGUMENT: a flag.
+  static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
 
  private:
   struct Job {
@@ -48,6 +55,7 @@ class RolloutProgram : public daemon::Program {
   std::shared_ptr<Session> AnySession() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const daemon::Host host_;
+  const absl::Duration grace_;
   daemon::Waits waits_;  // Of the job that is being loaded.
   const std::unique_ptr<grpc::Service> admin_;
   const std::unique_ptr<grpc::Service> engine_;

@@ -100,6 +100,10 @@ void Session::Begin() {
   weights_->SetSource(options_.weights);
   QueueWatch::Handlers watch;
   watch.changed = [this](const queue::v1::WatchResponse& change) {
+    // A queue that was started anew forgets what its engines hold, and may have lost their leases.
+    const int64_t before = queue_incarnation_;
+    if (change.queue_incarnation() != 0) queue_incarnation_ = change.queue_incarnation();
+    if (before != 0 && before != queue_incarnation_) leases_->RenewNow();
     if (change.cancel_size() > 0) streamer_->Cancelled({change.cancel().begin(), change.cancel().end()});
   };
   watch_ = std::make_unique<QueueWatch>(client_.get(), std::move(watch));
@@ -308,10 +312,12 @@ absl::StatusOr<Member> Session::TakeMember(const queue::v1::Grant& grant, const 
   const uint32_t base = static_cast<uint32_t>(prompt->tokens.size());
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
+  std::vector<PolicyVersion> versions;
   if (granted.prefix() > base) {
     const size_t count = granted.prefix() - base;
     tokens.resize(count);
     logprobs.resize(count);
+    versions.resize(count);
     common::v1::Want want;
     *want.mutable_owner() = RefOf(grant, granted);
     want.add_names("tokens");
@@ -326,6 +332,13 @@ absl::StatusOr<Member> Session::TakeMember(const queue::v1::Grant& grant, const 
         return nullptr;
       }
       placed += f.bytes();
+      uint64_t t = record.piece().at() - base;
+      const uint64_t end = t + record.piece().count();
+      for (const common::v1::VersionRun& run : record.piece().runs()) {
+        const uint64_t next = std::min<uint64_t>(end, t + run.count());
+        std::fill(versions.begin() + static_cast<ptrdiff_t>(t), versions.begin() + static_cast<ptrdiff_t>(next), rpc::FromProto(run.version()));
+        t = next;
+      }
       if (f.name() == "tokens") return reinterpret_cast<char*>(tokens.data() + (at - base));
       return f.name() == "logprobs" ? reinterpret_cast<char*>(logprobs.data() + (at - base)) : nullptr;
     };
@@ -341,7 +354,7 @@ absl::StatusOr<Member> Session::TakeMember(const queue::v1::Grant& grant, const 
                 .ref = RefOf(grant, granted),
                 .lease = granted.lease().id(),
                 .prompt = std::move(prompt),
-                .trajectory = Trajectory(base, std::move(tokens), std::move(logprobs))};
+                .trajectory = Trajectory(base, std::move(tokens), std::move(logprobs), std::move(versions))};
 }
 
 Request Session::MakeRequest(const queue::v1::Grant& grant, const Member& member, const SamplingParams& sampling) const {

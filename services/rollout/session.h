@@ -126,6 +126,7 @@ class Session : private StepLoop::Sink {
   std::unique_ptr<QueueWatch> watch_;
 
   std::atomic<int64_t> refused_ = 0;
+  int64_t queue_incarnation_ = 0;  // Of the watch's thread; 0: not told yet.
   uint64_t next_id_ = 1;  // Of the admit thread: requests, and groups within the engine.
 
   mutable Mutex mu_;

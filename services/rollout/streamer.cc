@@ -66,7 +66,9 @@ void Streamer::Dropped(std::vector<queue::v1::DropItem> items) {
 
 void Streamer::Stepped(StepEvents events) {
   MutexLock lock(&mu_);
+  new_tokens_ += events.tokens.size();
   inbox_.steps.push_back(std::move(events));
+  HoldBack();
   changed_.NotifyOne();
 }
 
@@ -191,14 +193,32 @@ Streamer::Inbox Streamer::Take() {
     if (left <= absl::ZeroDuration()) break;
     changed_.WaitFor(&mu_, left);
   }
+  unacked_ += std::exchange(new_tokens_, 0);
   return std::exchange(inbox_, Inbox());
 }
 
 void Streamer::SetCounts() {
+  size_t unacked = 0;
+  for (const auto& [request, live] : live_) unacked += live.member.trajectory.unacked();
   MutexLock lock(&mu_);
   sampling_count_ = generating_;
   live_count_ = live_.size();
+  unacked_ = unacked;
+  HoldBack();
   counted_.NotifyAll();
+}
+
+// While the queue is away the engine decodes on, but not without bound.
+void Streamer::HoldBack() {
+  const bool hold = unacked_ + new_tokens_ > options_.most_unacked;
+  if (hold == held_back_) return;
+  held_back_ = hold;
+  loop_->SetPaused(hold);
+  if (hold) {
+    log::Warning("decoding_held_back", {{"job_id", options_.job_name}, {"unacked_tokens", static_cast<int64_t>(unacked_ + new_tokens_)}});
+  } else {
+    log::Info("decoding_goes_on", {{"job_id", options_.job_name}});
+  }
 }
 
 void Streamer::TakeGranted(std::vector<Member> members) {
@@ -298,15 +318,7 @@ void Streamer::TakeAck(const Ack& ack) {
   const std::string reason = ReasonOf(ack.status);
   if (absl::IsCancelled(ack.status)) return;  // Shutting down.
   if (reason == "NOT_YET" && ack.what == Ack::What::kPiece) {
-    if (ack.watermark < trajectory.prompt()) {  // The sibling that was to bring the prompt is gone.
-      live.member.put_prompt = true;
-      live.prompt_put = false;
-    }
-    if (trajectory.Rewind(std::max<uint64_t>(ack.watermark, trajectory.prompt()))) {
-      unsent_.push_back(ack.request);
-    } else {
-      Abandon(ack.request, AbortReason::kLeaseLost, "the queue lost the prefix");
-    }
+    SendFrom(ack.request, live, ack.watermark);
   } else if (absl::IsResourceExhausted(ack.status) && ack.what == Ack::What::kPiece) {
     // Over what the member reserved: what is stored is the answer.
     if (live.member.generating) loop_->Abort(ack.request, AbortReason::kCancelled);
@@ -319,6 +331,16 @@ void Streamer::TakeAck(const Ack& ack) {
     log::Error("put_refused", {{"job_id", options_.job_name}, {"error", ack.status}});
     Drop(ack.request, "lost");
   }
+}
+
+void Streamer::SendFrom(uint64_t request, Live& live, uint64_t watermark) {
+  Trajectory& trajectory = live.member.trajectory;
+  if (watermark < trajectory.prompt()) {  // The sibling that was to bring the prompt is gone, or the queue has lost it.
+    live.member.put_prompt = true;
+    live.prompt_put = false;
+  }
+  trajectory.Rewind(watermark);
+  unsent_.push_back(request);
 }
 
 // Sending. False: the PutStream is full; the rest is sent with the next scan.
@@ -432,10 +454,10 @@ void Streamer::Sealed(uint64_t request, const common::v1::Item& item) {
     if (item.code() != 0) metrics_.abandoned.Add();
     by_lease_.erase(live.member.lease);
     live_.erase(it);
-  } else if (item.reason() == "NOT_YET" && live.member.trajectory.Rewind(std::max<uint64_t>(item.watermark(), live.member.trajectory.prompt()))) {
+  } else if (item.reason() == "NOT_YET") {
     leases_->Hold(live.member.lease);
     live.messages = Live::Messages::kNone;
-    unsent_.push_back(request);
+    SendFrom(request, live, item.watermark());
   } else {
     log::Error("seal_refused", {{"job_id", options_.job_name}, {"code", item.code()}, {"reason", item.reason()}});
     Drop(request, "lost");

@@ -50,6 +50,7 @@ class Streamer {
     std::string job_name;
     size_t piece = 64;                              // Tokens that are sent at once, ..
     absl::Duration piece_age = absl::Seconds(2);    // .. or when the first of them is so old.
+    size_t most_unacked = (256 << 20) / 8;          // Tokens, each with its log-prob; beyond it no more is sampled.
   };
 
   // All outlive the streamer. `failed`: the work has ended for good; from the stream thread.
@@ -118,6 +119,8 @@ class Streamer {
   void TakeCancelled(const queue::v1::CancelHint& hint);
   void EndGenerating(Live& live);
   void Abandon(uint64_t request, AbortReason reason, absl::string_view why);
+  // The queue has of the member, prompt included, what lies before `watermark`.
+  void SendFrom(uint64_t request, Live& live, uint64_t watermark);
   void Drop(uint64_t request, absl::string_view reason);
 
   bool SendPieces(uint64_t request, Live& live, bool all);
@@ -128,6 +131,7 @@ class Streamer {
   absl::Status TellDrops(std::vector<queue::v1::DropItem> items);
   void Sealed(uint64_t request, const common::v1::Item& item);
   void SetCounts() ABSL_LOCKS_EXCLUDED(mu_);
+  void HoldBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateMetrics();
 
   const Options options_;
@@ -157,6 +161,9 @@ class Streamer {
   size_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // Members in the inbox.
   size_t sampling_count_ ABSL_GUARDED_BY(mu_) = 0;
   size_t live_count_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t unacked_ ABSL_GUARDED_BY(mu_) = 0;      // Tokens of the members; ..
+  size_t new_tokens_ ABSL_GUARDED_BY(mu_) = 0;   // .. and those in the inbox.
+  bool held_back_ ABSL_GUARDED_BY(mu_) = false;
   bool flushed_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

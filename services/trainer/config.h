@@ -41,6 +41,7 @@ struct JobConfig {
   int keep_last = 3;
   int64_t keep_every_steps = 0;
   std::optional<int64_t> from_version;  // Start from that checkpoint, as a new branch.
+  bool requeue = false;                 // Batches behind the checkpoint are not trained again as they were; their groups compete anew.
 
   int64_t publish_every_steps = 1;
   int retain_versions = 4;

@@ -180,7 +180,7 @@ absl::Status TrainingJob::Impl::Connect() {
   queue::v1::RestoreRequest restore;
   restore.set_cursor(cursor_);
   restore.set_checkpoint(previous_checkpoint_);
-  restore.set_mode(config.from_version.has_value() ? queue::v1::RESTORE_MODE_REQUEUE : queue::v1::RESTORE_MODE_REPLAY);
+  restore.set_mode(config.requeue ? queue::v1::RESTORE_MODE_REQUEUE : queue::v1::RESTORE_MODE_REPLAY);
   const absl::StatusOr<queue::v1::RestoreResponse> answer = [&] {
     const auto asks = waits_.Begin({.kind = "DAEMON", .id = "queue", .at = "queue", .cause = absl::StrCat(worker_, " asks the queue to restore version ", version_.load())});
     return queue_->Restore(std::move(restore));

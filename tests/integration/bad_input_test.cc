@@ -174,7 +174,7 @@ TEST_F(FilesTest, AnUnsupportedArchitectureFailsTheJobWithItsName) {
 // Daemons. ------------------------------------------------------------------------------------------------------------
 
 TEST(DaemonsTest, AUsedPortIsNamed) {
-  Cluster cluster({.rollouts = 0, .rewards = 0, .trainer = false});
+  Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
   const auto second = RunToEnd({.binary = "sluice-controller",
                                 .args = {"--listen", cluster.address("controller-0"), "--data-dir", cluster.dir() + "/other"},
@@ -185,7 +185,7 @@ TEST(DaemonsTest, AUsedPortIsNamed) {
 }
 
 TEST(DaemonsTest, ASecondDaemonOnOneDataDirectoryIsRefused) {
-  Cluster cluster({.rollouts = 0, .rewards = 0, .trainer = false});
+  Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
   const std::string dir = cluster.dir() + "/controller-0";
   const auto second = RunToEnd({.binary = "sluice-controller", .args = {"--listen", "127.0.0.1:0", "--data-dir", dir},
@@ -196,7 +196,7 @@ TEST(DaemonsTest, ASecondDaemonOnOneDataDirectoryIsRefused) {
 }
 
 TEST(DaemonsTest, ADaemonOfAnotherProtocolIsRefusedAtRegister) {
-  Cluster cluster({.rollouts = 0, .rewards = 0, .trainer = false});
+  Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
   registry::v1::RegisterRequest request;
   request.set_daemon("rollout-7");

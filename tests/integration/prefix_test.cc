@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -22,6 +24,7 @@ namespace sluice::integration {
 namespace {
 
 constexpr absl::Duration kLong = absl::Minutes(2);
+constexpr int64_t kSteps = 30;
 
 // An answer as the queue holds it: bytes of its columns, and a version per token.
 struct Stored {
@@ -29,7 +32,8 @@ struct Stored {
   std::string tokens, logprobs;
   std::vector<std::string> versions;
 };
-using Answers = std::map<std::pair<std::string, uint32_t>, Stored>;  // By group and member.
+using Owner = std::pair<std::string, uint32_t>;  // Group and member.
+using Answers = std::map<Owner, Stored>;
 
 // Reads what the queue holds, in the controller's name.
 class Recorder {
@@ -38,7 +42,7 @@ class Recorder {
       : client_(cluster.channel("queue-0"), {.job = job, .worker = "controller", .incarnation = 0, .give_up = absl::Seconds(20)}) {}
 
   // Members of groups that `keep` takes, by their row of Peek (member's JSON).
-  absl::StatusOr<Answers> Read(const std::function<bool(const nlohmann::json& member)>& keep) {
+  absl::StatusOr<Answers> Read(const std::function<bool(const Owner& owner, const nlohmann::json& member)>& keep) {
     queue::v1::PeekRequest peek;
     *peek.mutable_call() = client_.MakeCall();
     peek.set_what(queue::v1::PEEK_WHAT_GROUPS);
@@ -47,11 +51,12 @@ class Recorder {
     std::vector<common::v1::Want> wants;
     for (const queue::v1::PeekRow& row : groups.rows()) {
       const nlohmann::json json = nlohmann::json::parse(row.json());
+      SLUICE_ASSIGN_OR_RETURN(const std::string group, FromHex(row.node().id()));
       uint32_t member = 0;
       for (const nlohmann::json& entry : json.at("members")) {
-        if (keep(entry)) {
+        if (keep({group, member}, entry)) {
           common::v1::Want& want = wants.emplace_back();
-          SLUICE_ASSIGN_OR_RETURN(*want.mutable_owner()->mutable_group(), FromHex(row.node().id()));
+          want.mutable_owner()->set_group(group);
           want.mutable_owner()->set_member(member);
         }
         ++member;
@@ -61,6 +66,7 @@ class Recorder {
   }
 
   absl::StatusOr<Answers> Read(const std::vector<common::v1::Want>& wants) {
+    if (wants.empty()) return Answers();
     std::vector<common::v1::Want> missing;
     SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> records, client_.GetAll("", wants, &missing));
     Answers answers;
@@ -85,31 +91,74 @@ class Recorder {
   QueueClient client_;
 };
 
-// What the queue had acknowledged of the dead rollout's answers is what was trained on: the same tokens, log-probs and
+enum class Loss { kKilled, kKilledAndThenTheQueue, kDrained };
+
+// As the queue has it.
+bool Unfinished(const nlohmann::json& member) { return member.at("state") == "running" || member.at("state") == "reserved"; }
+bool AtRolloutZero(const Owner&, const nlohmann::json& member) { return member.at("worker") == "rollout-0" && Unfinished(member); }
+
+bool Same(const Answers& a, const Answers& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.tokens == y.second.tokens && x.second.logprobs == y.second.logprobs && x.second.versions == y.second.versions;
+  });
+}
+
+class PrefixTest : public testing::TestWithParam<Loss> {
+ protected:
+  // Takes rollout-0 away in the middle of its answers, and tells what the queue had of them.
+  void Lose(Cluster& cluster, Recorder& recorder, Answers* held) {
+    const bool drained = GetParam() == Loss::kDrained;
+    ASSERT_EQ(cluster.Arm("rollout-0", "rollout.put.after_ack", drained ? "stop" : "kill", 20), absl::OkStatus());
+    if (drained) {
+      ASSERT_EQ(cluster.process("rollout-0").AwaitStopped(), absl::OkStatus());
+    } else {
+      ASSERT_EQ(cluster.AwaitKilled("rollout-0", kLong), absl::OkStatus());
+    }
+    const auto before = recorder.Read(AtRolloutZero);
+    ASSERT_EQ(before.status(), absl::OkStatus());
+    *held = *before;
+    if (drained) {
+      cluster.Signal("rollout-0", SIGTERM);  // Taken as soon as it goes on.
+      cluster.Signal("rollout-0", SIGCONT);
+      ASSERT_EQ(cluster.process("rollout-0").Await(kLong).value_or(-1), 0);
+    }
+    if (GetParam() == Loss::kKilledAndThenTheQueue) {
+      ASSERT_EQ(cluster.Kill("queue-0"), absl::OkStatus());
+      ASSERT_EQ(cluster.Start("queue-0"), absl::OkStatus());
+      const auto after = recorder.Read(AtRolloutZero);  // The controller has not yet given rollout-0 up.
+      ASSERT_EQ(after.status(), absl::OkStatus());
+      EXPECT_TRUE(Same(*after, *before)) << "the queue has lost what it acknowledged";
+    }
+  }
+};
+
+// What the queue had acknowledged of the lost rollout's answers is what was trained on: the same tokens, log-probs and
 // versions, gone on with elsewhere.
-TEST(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
+TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   SLUICE_NEEDS_TEST_DATA("models/stories260k/model.safetensors");
   const std::string model = testing_data::Path("models/stories260k");
-  Cluster cluster({.rollouts = 2});
+  Cluster cluster({.rollouts = 2, .env = {{"SLUICE_DRAIN_GRACE", "1ms"}}});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
   const auto job = Job::Submit(
       &cluster, SLUICE_SOURCE_DIR "/tests/integration/stories.yaml",
-      {absl::StrCat("model.path=", model), absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"),
+      {absl::StrCat("model.path=", model), absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"), "queue.keep.durability=full", "rollout.max_response=380",
+       absl::StrCat("limits.max_steps=", kSteps),
        absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
   ASSERT_EQ((*job)->AwaitStep(1, kLong), absl::OkStatus());
-  ASSERT_EQ(cluster.Arm("rollout-0", "rollout.put.after_ack", "kill", 20), absl::OkStatus());
-  ASSERT_EQ(cluster.AwaitKilled("rollout-0", kLong), absl::OkStatus());
-  const int64_t fault_step = (*job)->steps();
-
   Recorder recorder(cluster, (*job)->id());
-  const auto before = recorder.Read([](const nlohmann::json& member) {
-    return member.at("worker") == "rollout-0" && (member.at("state") == "running" || member.at("state") == "reserved");
-  });
-  ASSERT_EQ(before.status(), absl::OkStatus());
-  ASSERT_EQ((*job)->AwaitStep(fault_step + 5, kLong), absl::OkStatus());
+  Answers held;
+  ASSERT_NO_FATAL_FAILURE(Lose(cluster, recorder, &held));
+  const int64_t fault_step = (*job)->steps();
+  absl::StatusOr<Answers> left;
+  const auto is_left = [&](const Owner& owner, const nlohmann::json& member) { return held.contains(owner) && Unfinished(member); };
+  for (int64_t step = fault_step + 5; step < kSteps && (!left.ok() || !left->empty()); ++step) {
+    ASSERT_EQ((*job)->AwaitStep(step, kLong), absl::OkStatus());
+    left = recorder.Read(is_left);
+    ASSERT_EQ(left.status(), absl::OkStatus());
+  }
   std::vector<common::v1::Want> wants;
-  for (const auto& [owner, stored] : *before) {
+  for (const auto& [owner, stored] : held) {
     wants.emplace_back().mutable_owner()->set_group(owner.first);
     wants.back().mutable_owner()->set_member(owner.second);
   }
@@ -130,11 +179,12 @@ TEST(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   }
 
   int resumed = 0;
-  for (const auto& [owner, prefix] : *before) {
+  for (const auto& [owner, prefix] : held) {
     const auto now = after->find(owner);
     const auto used = trained.find(owner);
     if (prefix.tokens.empty() || now == after->end() || used == trained.end()) continue;
     const Stored& whole = now->second;
+    if (GetParam() == Loss::kDrained && whole.attempt == 1) continue;  // It was just ending.
     EXPECT_GT(whole.attempt, 1U);
     EXPECT_EQ(used->second.attempt, whole.attempt);
     EXPECT_EQ(whole.tokens.substr(0, prefix.tokens.size()), prefix.tokens);
@@ -144,8 +194,12 @@ TEST(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
     EXPECT_EQ(Crc32c(whole.tokens + whole.logprobs), used->second.crc32c);
     if (whole.tokens.size() > prefix.tokens.size()) ++resumed;
   }
-  EXPECT_GT(resumed, 0) << "no answer was under way at the kill: " << before->size() << " held, " << after->size() << " found again";
+  EXPECT_GT(resumed, 0) << "no answer was under way: " << held.size() << " held, " << after->size() << " found again";
 }
+
+INSTANTIATE_TEST_SUITE_P(After, PrefixTest, testing::Values(Loss::kKilled, Loss::kDrained), [](const auto& info) {
+  return std::string(info.param == Loss::kKilled ? "AKill" : info.param == Loss::kDrained ? "ADrain" : "AKillAndThenOneOfTheQueue");
+});
 
 }  // namespace
 }  // namespace sluice::integration

@@ -48,6 +48,20 @@ TEST_F(LeaseKeeperTest, LoadedVersionsAreToldBeforeSyncReturnsAndAgainAtOnceWhen
   EXPECT_EQ(request.loaded(0).version().number(), 5);
 }
 
+TEST_F(LeaseKeeperTest, AQueueThatWasStartedAnewIsToldAtOnceWhatIsHeldAndLoaded) {
+  Serve(absl::Hours(1));
+  LeaseKeeper keeper(served_.client.get(), {});
+  keeper.SetLoaded({Loaded(4)});
+  ASSERT_TRUE(keeper.Sync().ok());
+  keeper.Hold("a");
+  keeper.RenewNow();
+  RenewRequest request;
+  do request = renews_.Pop();
+  while (request.leases().empty());
+  EXPECT_EQ(request.loaded(0).version().number(), 4);
+  EXPECT_THAT(request.leases(), testing::ElementsAre("a"));
+}
+
 TEST_F(LeaseKeeperTest, LeasesAreRenewedEachThirdOfTheirTtl) {
   Serve(absl::Milliseconds(3));
   LeaseKeeper keeper(served_.client.get(), {.first_period = absl::Milliseconds(1)});

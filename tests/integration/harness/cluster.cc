@@ -29,12 +29,12 @@ std::string FreshDir() {
 
 }  // namespace
 
-Cluster::Cluster(ClusterOptions options) : dir_(FreshDir()) {
+Cluster::Cluster(ClusterOptions options) : env_(std::move(options.env)), dir_(FreshDir()) {
   daemons_["controller-0"].binary = "sluice-controller";
   daemons_["queue-0"].binary = "sluice-queue";
   for (int i = 0; i < options.rollouts; ++i) daemons_[absl::StrCat("rollout-", i)].binary = "sluice-rollout";
   for (int i = 0; i < options.rewards; ++i) daemons_[absl::StrCat("reward-", i)].binary = "sluice-reward";
-  if (options.trainer) daemons_["trainer-0"].binary = "sluice-trainer";
+  for (int i = 0; i < options.trainers; ++i) daemons_[absl::StrCat("trainer-", i)].binary = "sluice-trainer";
 }
 
 Cluster::~Cluster() {
@@ -73,6 +73,7 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
   Process::Options options = {.binary = daemon.binary, .log = LogPath(id)};
   options.args = {"--listen", daemon.address, "--ops", daemon.ops, "--id", id, "--data-dir", absl::StrCat(dir_, "/", id), "--threads", "1"};
   if (id != "controller-0") options.args.insert(options.args.end(), {"--controller", address("controller-0")});
+  options.env = env_;
   options.env["SLUICE_FAILPOINTS"] = failpoints;
   SLUICE_ASSIGN_OR_RETURN(daemon.process, Process::Start(options));
 
@@ -86,6 +87,8 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
   SLUICE_ASSIGN_OR_RETURN(daemon.channel, rpc::Connect(daemon.address));
   return absl::OkStatus();
 }
+
+absl::Status Cluster::LoseData(const std::string& id) { return RemoveTree(absl::StrCat(dir_, "/", id)); }
 
 absl::Status Cluster::Kill(const std::string& id) {
   Signal(id, SIGKILL);

@@ -16,10 +16,11 @@ namespace sluice::integration {
 struct ClusterOptions {
   int rollouts = 1;
   int rewards = 1;
-  bool trainer = true;
+  int trainers = 1;
+  std::map<std::string, std::string> env = {};  // Of all daemons.
 };
 
-// The real daemons on loopback, in a fresh folder: controller-0, queue-0, rollout-0.., reward-0.., trainer-0. A daemon that
+// The real daemons on loopback, in a fresh folder: controller-0, queue-0, rollout-0.., reward-0.., trainer-0... A daemon that
 // is started again keeps its id, its addresses and its data directory, as under a supervisor; nothing starts again by itself.
 // The folder is removed at the end, or, where the test has failed, kept and named, with the ends of the logs.
 class Cluster {
@@ -34,6 +35,8 @@ class Cluster {
 
   // Starts a daemon, or starts it again. Its error is what its log says.
   absl::Status Start(const std::string& id, const std::string& failpoints = "");
+  // Removes what a daemon that does not run has stored.
+  absl::Status LoseData(const std::string& id);
   // kill -9, and waits for the end.
   absl::Status Kill(const std::string& id);
   void Signal(const std::string& id, int signal);
@@ -69,6 +72,7 @@ class Cluster {
   Process::Options SluiceOptions(std::vector<std::string> args);
   void TellFailure() const;
 
+  const std::map<std::string, std::string> env_;
   std::string dir_;
   int commands_ = 0;  // Of the CLI.
   std::map<std::string, Daemon> daemons_;

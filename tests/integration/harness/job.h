@@ -35,6 +35,8 @@ class Job {
   // Waits until `what` of the job's status.
   absl::Status AwaitStatus(const std::function<bool(const job::v1::JobStatus&)>& what, absl::Duration timeout);
   absl::Status AwaitState(job::v1::JobState state, absl::Duration timeout);
+  // Waits for the first event with that code.
+  absl::Status AwaitEvent(absl::string_view code, absl::Duration timeout);
   // Waits for a final state, with its result.
   absl::StatusOr<job::v1::JobStatus> AwaitEnd(absl::Duration timeout);
 
@@ -68,7 +70,8 @@ absl::StatusOr<std::unique_ptr<Job>> SubmitDigits(Cluster* cluster, int steps, s
 std::string Text(const job::v1::JobStatus& status);
 
 // OK: the ledger of a job that has ended balances, nothing lives, and the lineage of its last checkpoint gives the ledger's
-// hash when the chain is recomputed, names no trajectory twice and as many as the ledger counts.
-absl::Status CheckBooks(const job::v1::JobStatus& status);
+// hash when the chain is recomputed, names no trajectory twice and as many as the ledger counts. `went_behind`: the job went
+// back behind a durable checkpoint, so that the ledger also counts what is durable on the branch given up.
+absl::Status CheckBooks(const job::v1::JobStatus& status, bool went_behind = false);
 
 }  // namespace sluice::integration

@@ -117,6 +117,13 @@ absl::StatusOr<int> Process::Await(absl::Duration timeout) {
   return how_;
 }
 
+absl::Status Process::AwaitStopped() {
+  siginfo_t info{};
+  while (waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+  return info.si_code == CLD_STOPPED ? absl::OkStatus() : absl::InternalError(absl::StrCat("process ", pid_, " has ended"));
+}
+
 absl::StatusOr<bool> Process::ReadMore(absl::Time deadline) {
   if (!AwaitReadable(out_, deadline)) return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " said nothing on stdout"));
   char bytes[4096];

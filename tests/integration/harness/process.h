@@ -36,6 +36,8 @@ class Process {
   // No effect on a process that has ended.
   void Signal(int signal);
 
+  // Waits until it has stopped (SIGSTOP). INTERNAL: it has ended.
+  absl::Status AwaitStopped();
   // How it ended: its exit code, or -N for signal N. DEADLINE_EXCEEDED: it runs on.
   absl::StatusOr<int> Await(absl::Duration timeout);
 

@@ -99,6 +99,25 @@ TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
   for (const TokenEvent& event : listener.tokens_[2]) EXPECT_EQ(event.version, (PolicyVersion{1, 1}));
 }
 
+TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {
+  auto engine = TinyEngine(1);
+  Listener listener;
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  loop.SetPaused(true);
+  loop.Add({Ask(1, 20)});
+  loop.Activate(Stage(2, {1, 1}));
+  listener.AwaitActivations(1);
+  {
+    MutexLock lock(&listener.mu_);
+    EXPECT_TRUE(listener.tokens_.empty());
+  }
+  loop.SetPaused(false);
+  listener.AwaitEnded(1);
+  MutexLock lock(&listener.mu_);
+  EXPECT_EQ(listener.tokens_.at(1).size(), 20u);
+  for (const TokenEvent& token : listener.tokens_.at(1)) EXPECT_EQ(token.version, (PolicyVersion{1, 1}));
+}
+
 TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
   auto engine = TinyEngine(1);
   Listener listener;

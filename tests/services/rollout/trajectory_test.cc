@@ -16,7 +16,7 @@ TokenEvent Token(uint32_t position, int64_t version) {
 }
 
 TEST(TrajectoryTest, PiecesFollowEachOtherWithTheirVersionRuns) {
-  Trajectory trajectory(3, {}, {});
+  Trajectory trajectory(3);
   for (uint32_t i = 0; i < 7; ++i) trajectory.Append(Token(3 + i, i < 2 ? 4 : 5));
   const Trajectory::Piece first = trajectory.TakePiece(4);
   EXPECT_EQ(first.at, 3u);
@@ -32,19 +32,31 @@ TEST(TrajectoryTest, PiecesFollowEachOtherWithTheirVersionRuns) {
   EXPECT_TRUE(trajectory.all_acked());
 }
 
-TEST(TrajectoryTest, AnAnswerGoesOnBehindItsPrefixAndNeverSendsItAgain) {
-  Trajectory trajectory(3, {7, 8}, {-1, -2});
+TEST(TrajectoryTest, AnAnswerGoesOnBehindItsPrefix) {
+  Trajectory trajectory(3, {7, 8}, {-1, -2}, {{1, 4}, {2, 5}});
   EXPECT_EQ(trajectory.position(), 5u);
   EXPECT_TRUE(trajectory.all_acked());
   trajectory.Append(Token(5, 9));
   EXPECT_EQ(trajectory.TakePiece(10).at, 5u);
-  EXPECT_TRUE(trajectory.Rewind(5));
+  trajectory.Rewind(5);
   EXPECT_EQ(trajectory.unsent(), 1u);
-  EXPECT_FALSE(trajectory.Rewind(4)) << "the prefix's stamps are not here";
+}
+
+// Contracts, the queue restarts: 4. It kept no payload; a holder sends what it was given as prefix too.
+TEST(TrajectoryTest, WhenTheQueueHasLostThePrefixItIsSentAgainWithItsStamps) {
+  Trajectory trajectory(3, {7, 8}, {-1, -2}, {{1, 4}, {2, 5}});
+  trajectory.Append(Token(5, 9));
+  trajectory.TakePiece(10);
+  trajectory.Rewind(3);
+  EXPECT_EQ(trajectory.unacked(), 3u);
+  const Trajectory::Piece again = trajectory.TakePiece(10);
+  EXPECT_EQ(again.at, 3u);
+  EXPECT_THAT(again.tokens, ElementsAre(7, 8, 105));
+  EXPECT_THAT(again.runs, ElementsAre(VersionRun{{1, 4}, 1}, VersionRun{{2, 5}, 1}, VersionRun{{1, 9}, 1}));
 }
 
 TEST(TrajectoryTest, TheCrcIsOfTokensThenLogprobsOfTheWholeAnswer) {
-  Trajectory trajectory(1, {7}, {-1});
+  Trajectory trajectory(1, {7}, {-1}, {{1, 0}});
   trajectory.Append(Token(2, 0));
   const int32_t tokens[] = {7, 102};
   const float logprobs[] = {-1, -0.5f};
@@ -55,7 +67,7 @@ TEST(TrajectoryTest, TheCrcIsOfTokensThenLogprobsOfTheWholeAnswer) {
 }
 
 TEST(TrajectoryTest, ATruncatedAnswerEndsByLength) {
-  Trajectory trajectory(2, {}, {});
+  Trajectory trajectory(2);
   for (uint32_t i = 0; i < 6; ++i) trajectory.Append(Token(2 + i, 0));
   trajectory.TakePiece(6);
   trajectory.Acked(4);
@@ -67,7 +79,7 @@ TEST(TrajectoryTest, ATruncatedAnswerEndsByLength) {
 }
 
 TEST(TrajectoryDeathTest, ATokenOutOfOrderIsABug) {
-  Trajectory trajectory(2, {}, {});
+  Trajectory trajectory(2);
   EXPECT_DEATH(trajectory.Append(Token(3, 0)), "token at 3, expected 2");
 }
 

@@ -32,6 +32,17 @@ void StepLoop::Activate(StagedWeights staged) {
   changed_.NotifyAll();
 }
 
+void StepLoop::SetPaused(bool paused) {
+  MutexLock lock(&mu_);
+  paused_ = paused;
+  changed_.NotifyAll();
+}
+
+bool StepLoop::Paused() const {
+  MutexLock lock(&mu_);
+  return paused_;
+}
+
 void StepLoop::Stop() {
   {
     MutexLock lock(&mu_);
@@ -56,9 +67,9 @@ StepLoop::Inbox StepLoop::Take(bool idle) {
   const auto empty = [&] {
     return inbox_.requests.empty() && inbox_.aborts.empty() && !inbox_.staged && !inbox_.stop;
   };
-  if (idle && empty()) {
+  if ((idle || paused_) && empty()) {
     const absl::Duration start = Clock::Real()->Monotonic();
-    while (empty()) changed_.Wait(&mu_);
+    while ((idle || paused_) && empty()) changed_.Wait(&mu_);
     times_.idle += Clock::Real()->Monotonic() - start;
   }
   const bool stop = inbox_.stop;
@@ -100,7 +111,7 @@ void StepLoop::Run() {
       if (absl::Status status = Switch(*inbox.staged); !status.ok()) return sink_->OnBroken(std::move(status));
     }
     if (StepEvents refused = Accept(&inbox); !refused.failures.empty()) sink_->OnStep(std::move(refused));
-    if (engine_->idle()) continue;
+    if (engine_->idle() || Paused()) continue;
     const absl::Duration start = Clock::Real()->Monotonic();
     absl::StatusOr<StepEvents> events = engine_->Step();
     if (!events.ok()) return sink_->OnBroken(events.status());

@@ -45,6 +45,8 @@ class StepLoop {
   void Abort(uint64_t request, AbortReason reason) ABSL_LOCKS_EXCLUDED(mu_);
   // Activated before the next step. Of several the newest counts.
   void Activate(StagedWeights staged) ABSL_LOCKS_EXCLUDED(mu_);
+  // While paused no step is taken; all else goes on. The sink may call it.
+  void SetPaused(bool paused) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends the thread after the step under way. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -59,7 +61,9 @@ class StepLoop {
     bool stop = false;
   };
   void Run();
+  // What has come; waits for something, or for work to go on, where there is nothing to do.
   Inbox Take(bool idle) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Paused() const ABSL_LOCKS_EXCLUDED(mu_);
   StepEvents Accept(Inbox* inbox);
   absl::Status Switch(const StagedWeights& staged);
 
@@ -70,6 +74,7 @@ class StepLoop {
   mutable Mutex mu_;
   CondVar changed_;
   Inbox inbox_ ABSL_GUARDED_BY(mu_);
+  bool paused_ ABSL_GUARDED_BY(mu_) = false;
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
   Times times_ ABSL_GUARDED_BY(mu_);
 

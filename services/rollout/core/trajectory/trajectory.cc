@@ -17,14 +17,16 @@ absl::string_view Bytes(const std::vector<T>& values) {
 
 }  // namespace
 
-Trajectory::Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens, std::vector<float> prefix_logprobs)
+Trajectory::Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens, std::vector<float> prefix_logprobs,
+                       std::vector<PolicyVersion> prefix_versions)
     : prompt_(prompt),
       prefix_(prefix_tokens.size()),
       tokens_(std::move(prefix_tokens)),
       logprobs_(std::move(prefix_logprobs)),
+      versions_(std::move(prefix_versions)),
       sent_(tokens_.size()),
       acked_(tokens_.size()) {
-  SLUICE_CHECK(tokens_.size() == logprobs_.size());
+  SLUICE_CHECK(tokens_.size() == logprobs_.size() && tokens_.size() == versions_.size());
 }
 
 void Trajectory::Append(const TokenEvent& event) {
@@ -40,7 +42,7 @@ Trajectory::Piece Trajectory::TakePiece(size_t limit) {
               .tokens = absl::MakeConstSpan(tokens_).subspan(sent_, count),
               .logprobs = absl::MakeConstSpan(logprobs_).subspan(sent_, count)};
   for (size_t i = sent_; i < sent_ + count; ++i) {
-    const PolicyVersion version = versions_[i - prefix_];
+    const PolicyVersion version = versions_[i];
     if (piece.runs.empty() || piece.runs.back().version != version) piece.runs.push_back({.version = version});
     ++piece.runs.back().count;
   }
@@ -52,19 +54,17 @@ void Trajectory::Acked(uint64_t position) {
   if (position > prompt_) acked_ = std::clamp<size_t>(position - prompt_, acked_, tokens_.size());
 }
 
-bool Trajectory::Rewind(uint64_t position) {
+void Trajectory::Rewind(uint64_t position) {
   const size_t held = position > prompt_ ? position - prompt_ : 0;
-  if (held < prefix_) return false;
   sent_ = std::min(sent_, held);
   acked_ = std::min(acked_, held);
-  return true;
 }
 
 void Trajectory::Truncate(uint64_t position) {
   const size_t count = std::clamp<size_t>(position > prompt_ ? position - prompt_ : 0, prefix_, tokens_.size());
   tokens_.resize(count);
   logprobs_.resize(count);
-  versions_.resize(count - prefix_);
+  versions_.resize(count);
   sent_ = std::min(sent_, count);
   acked_ = std::min(acked_, count);
   finish_ = FinishReason::kLength;

@@ -22,8 +22,9 @@ class Trajectory {
     std::vector<VersionRun> runs;
   };
 
-  // `prompt`: its length. The prefix: what the queue holds of earlier attempts.
-  Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens, std::vector<float> prefix_logprobs);
+  // `prompt`: its length. The prefix: what the queue holds of earlier attempts, with the stamp of each token.
+  explicit Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens = {}, std::vector<float> prefix_logprobs = {},
+                      std::vector<PolicyVersion> prefix_versions = {});
 
   // The next token, in order of positions.
   void Append(const TokenEvent& event);
@@ -38,9 +39,8 @@ class Trajectory {
   void Acked(uint64_t position);
   // Ends the answer behind the last token before `position`: the queue has no room for more.
   void Truncate(uint64_t position);
-  // The queue has only what lies before `position`: the rest is unsent again. False: it lacks tokens that this worker never
-  // had stamps of, those of the prefix.
-  bool Rewind(uint64_t position);
+  // The queue has only what lies before `position`: the rest is unsent again, be it of the prefix.
+  void Rewind(uint64_t position);
 
   size_t unacked() const { return tokens_.size() - acked_; }
   bool all_acked() const { return unacked() == 0; }
@@ -56,7 +56,7 @@ class Trajectory {
   const size_t prefix_;
   std::vector<int32_t> tokens_;
   std::vector<float> logprobs_;
-  std::vector<PolicyVersion> versions_;  // Of the tokens behind the prefix.
+  std::vector<PolicyVersion> versions_;
   size_t sent_;
   size_t acked_;
   FinishReason finish_ = FinishReason::kNone;

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+// What the tests share in which daemons die while a job runs. Each is a witness: it saw its fault in the middle of the job,
+// and at least kStepsAfter steps behind it.
+namespace sluice::integration {
+
+inline constexpr int kSteps = 60;
+inline constexpr int64_t kBefore = 5;       // Steps between faults, and before the first.
+inline constexpr int64_t kStepsAfter = 5;   // And after the last.
+inline constexpr absl::Duration kLong = absl::Minutes(2);
+
+class FaultsTest : public testing::Test {
+ protected:
+  void StartJob(ClusterOptions options = {}, int steps = kSteps, std::vector<std::string> sets = {}) {
+    cluster_ = std::make_unique<Cluster>(options);
+    ASSERT_EQ(cluster_->Start(), absl::OkStatus());
+    steps_ = steps;
+    auto job = SubmitDigits(cluster_.get(), steps, std::move(sets));
+    ASSERT_EQ(job.status(), absl::OkStatus());
+    job_ = *std::move(job);
+  }
+
+  // The fault has just happened: remembers where.
+  void Happened() {
+    fault_step_ = job_->steps();
+    ASSERT_LT(fault_step_ + kStepsAfter, steps_) << "the fault came after the job's end";
+  }
+
+  // kill -9 once the job has done `after` steps more, and starts the daemon again.
+  void KillAndRestart(const std::string& id) {
+    ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
+    ASSERT_EQ(cluster_->Kill(id), absl::OkStatus());
+    Happened();
+    ASSERT_EQ(cluster_->Start(id), absl::OkStatus());
+  }
+
+  // A failpoint kills the daemon at its nth hit from now; it is started again.
+  void KillAt(const std::string& id, const std::string& failpoint, int nth) {
+    ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
+    const absl::Status armed = cluster_->Arm(id, failpoint, "kill", nth);
+    ASSERT_TRUE(armed.ok() || absl::IsUnavailable(armed)) << armed;  // It may die before it answers.
+    ASSERT_EQ(cluster_->AwaitKilled(id, kLong), absl::OkStatus());
+    Happened();
+    ASSERT_EQ(cluster_->Start(id), absl::OkStatus());
+  }
+
+  job::v1::JobStatus ExpectSuccess(bool went_behind = false) {
+    const auto end = job_->AwaitEnd(kLong);
+    EXPECT_EQ(end.status(), absl::OkStatus());
+    if (!end.ok()) return {};
+    EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+    EXPECT_EQ(CheckBooks(*end, went_behind), absl::OkStatus());
+    EXPECT_GE(end->result().steps(), fault_step_ + kStepsAfter);
+    return *end;
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<Job> job_;
+  int64_t steps_ = 0;
+  int64_t fault_step_ = 0;
+};
+
+}  // namespace sluice::integration

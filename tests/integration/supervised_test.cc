@@ -1,0 +1,64 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdio>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "nlohmann/json.hpp"
+#include "tests/integration/harness/cluster.h"
+
+// A fleet under the supervisor of `sluice run`.
+namespace sluice::integration {
+namespace {
+
+constexpr absl::Duration kLong = absl::Minutes(2);
+constexpr int kSteps = 300, kStepsAfter = 5;
+
+// Kills the daemon `name` of the fleet on `data_dir`, by the process id that its state tells.
+void Kill(const std::string& data_dir, const std::string& name) {
+  const auto text = ReadFile(data_dir + "/state.json");
+  ASSERT_EQ(text.status(), absl::OkStatus());
+  const nlohmann::json state = nlohmann::json::parse(*text);
+  for (const nlohmann::json& daemon : state.at("daemons")) {
+    if (daemon.at("name").get<std::string>() != name) continue;
+    ASSERT_GT(daemon.at("pid").get<pid_t>(), 0);
+    ASSERT_EQ(kill(daemon.at("pid").get<pid_t>(), SIGKILL), 0);
+    return;
+  }
+  FAIL() << "no " << name << " in " << *text;
+}
+
+TEST(SupervisedTest, AQueueThatIsKilledUnderRunIsStartedAgainAndTheJobGoesOn) {
+  Cluster cluster;  // Not started: `run` has daemons of its own, in this folder.
+  const std::string data = cluster.dir() + "/run";
+  const auto run = Process::Start(
+      {.binary = "sluice",
+       .args = {"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--data-dir", data, "-o", "json", "--set", absl::StrCat("limits.max_steps=", kSteps),
+                "--set", "queue.groups_per_step=4", "--set", "queue.keep.durability=full", "--set",
+                absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")}});
+  ASSERT_EQ(run.status(), absl::OkStatus());
+  int step = 0, killed_at = 0, back_at = 0;  // The newest step that was printed: about one a second is.
+  std::string result;
+  for (auto line = (*run)->ReadLine(kLong); line.ok(); line = (*run)->ReadLine(kLong)) {
+    (void)std::sscanf(line->c_str(), "step %d/", &step);
+    if (absl::StrContains(*line, "queue-0 is back")) back_at = step;
+    if (absl::StartsWith(*line, "{") || !result.empty()) result += *line;
+    if (killed_at > 0 || step < kStepsAfter) continue;
+    ASSERT_NO_FATAL_FAILURE(Kill(data, "queue-0"));
+    killed_at = step;
+  }
+  EXPECT_GT(killed_at, 0);
+  EXPECT_GE(back_at, killed_at) << "it was not started again";
+  EXPECT_LE(back_at + kStepsAfter, kSteps) << "the kill came at the job's end";
+  EXPECT_EQ((*run)->Await(kLong).value_or(-1), 0) << result;
+  const nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(json.is_object()) << result;
+  EXPECT_EQ(json.at("state"), "SUCCEEDED");
+  EXPECT_EQ(json.at("restarts").at("queue"), 1);
+}
+
+}  // namespace
+}  // namespace sluice::integration
