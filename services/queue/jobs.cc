@@ -66,7 +66,6 @@ void JobTable::SetIncarnation(int64_t incarnation) {
   std::map<std::string, Recovered> recovered;
   {
     MutexLock lock(&mu_);
-    incarnation_ = incarnation;
     recovered.swap(recovered_);
   }
   for (auto& [job, waiting] : recovered) {
@@ -79,6 +78,8 @@ void JobTable::SetIncarnation(int64_t incarnation) {
     runner->Restart(now);
     Add(job, runner);
   }
+  MutexLock lock(&mu_);
+  incarnation_ = incarnation;  // Only now: a SetJob that came before would make the job anew.
 }
 
 void JobTable::Add(const std::string& job, const std::shared_ptr<JobRunner>& runner) {
