@@ -57,6 +57,13 @@ QueueUnderTest::QueueUnderTest(const Options& options) : options_(options) {
   Begin();
 }
 
+QueueUnderTest::~QueueUnderTest() {
+  rollout_.reset();
+  trainer_.reset();
+  process_.reset();
+  Must(RemoveTree(dir_));
+}
+
 void QueueUnderTest::Begin() {
   std::string rows;
   for (int i = 0; i < 10000; ++i) absl::StrAppend(&rows, "{\"prompt\": \"", i, "\"}\n");

@@ -28,6 +28,7 @@ class QueueUnderTest {
     uint64_t member_bytes = 1 << 20;
   };
   explicit QueueUnderTest(const Options& options);
+  ~QueueUnderTest();  // Its data go with it.
 
   struct Member {
     common::v1::TrajectoryRef ref;
