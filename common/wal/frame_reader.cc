@@ -58,21 +58,23 @@ absl::StatusOr<FileHeader> FrameReader::SnapshotHeader() {
 absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* header, Entry* entry) {
   SLUICE_ASSIGN_OR_RETURN(const absl::string_view bytes, Window(offset_, sizeof(FrameHeader)));
   if (bytes.size() < sizeof(FrameHeader) || !DecodeFrame(salt_, bytes.data(), header)) return Got::kNone;
+  const uint64_t head_at = offset_ + sizeof(FrameHeader), payload_at = head_at + header->head_bytes;
+  // A length that leads beyond the file must not make anybody allocate it.
+  if (size_ == 0) {
+    SLUICE_ASSIGN_OR_RETURN(size_, file_->Size());
+  }
+  if (payload_at + header->payload_bytes > size_) return Got::kBadBody;
   if (replay == nullptr || header->kind == FrameKind::kMark) {
     offset_ += header->frame_bytes();
     return Got::kFrame;
   }
-  const uint64_t head_at = offset_ + sizeof(FrameHeader);
   head_.resize(header->head_bytes);
   SLUICE_ASSIGN_OR_RETURN(bool whole, ReadTo(head_at, head_.data(), head_.size()));
   if (!whole || Crc32c(head_) != header->head_crc) return Got::kBadBody;
   *entry = {.position = header->position, .type = header->type, .head = head_, .payload_crc32c = header->payload_crc};
   if (header->payload_bytes > 0) {
-    // A length that leads beyond the file must not make anybody allocate it.
-    SLUICE_ASSIGN_OR_RETURN(const uint64_t size, file_->Size());
-    if (head_at + header->head_bytes + header->payload_bytes > size) return Got::kBadBody;
     SLUICE_ASSIGN_OR_RETURN(Replay::Memory memory, replay->Allocate(header->type, head_, header->payload_bytes));
-    SLUICE_ASSIGN_OR_RETURN(whole, ReadTo(head_at + header->head_bytes, memory.data, header->payload_bytes));
+    SLUICE_ASSIGN_OR_RETURN(whole, ReadTo(payload_at, memory.data, header->payload_bytes));
     entry->payload = {memory.data, header->payload_bytes};
     entry->owner = std::move(memory.owner);
   }

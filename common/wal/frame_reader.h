@@ -50,6 +50,7 @@ class FrameReader {
 
   const std::unique_ptr<File> file_;
   const std::string path_;
+  uint64_t size_ = 0;  // Of the file; 0: not asked yet.
   uint64_t salt_ = 0;
   uint64_t offset_ = sizeof(FileHeader);
   std::string window_;

@@ -98,6 +98,9 @@ TEST(WalDamageTest, CutAtEveryByteOfItsLastSegmentTheWholeRecordsComeBack) {
       ASSERT_TRUE(reading.status.ok()) << reading.status;
       ASSERT_EQ(reading.items.size(), whole);
       ASSERT_NO_FATAL_FAILURE(ExpectPrefix(reading.items, items, whole));
+      const std::unique_ptr<FaultFileSystem> copy = system.Clone();
+      ASSERT_EQ(Life(copy.get()).recovered, reading.items);
+      ASSERT_EQ(Read(copy.get()).items, reading.items);
     }
     // Cut inside its header a segment is damaged: it got its name only once that was on the disk.
     for (size_t cut = 0; cut < sizeof(FileHeader); ++cut) {
