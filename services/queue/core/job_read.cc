@@ -10,6 +10,9 @@
 
 namespace sluice::queue {
 namespace {
+// Text that is no UTF-8 must not end the daemon.
+std::string AsText(const nlohmann::json& json) { return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+
 bool Wanted(const std::vector<std::string>& names, const std::string& name) {
   return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -202,7 +205,7 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
         for (const GroupMember& m : group->members) members.push_back(MemberJson(*group, m, now, text));
         nlohmann::json json = {{"row", row_json(group->row)}, {"slot", group->slot}, {"batch", group->batch}, {"members", members}};
         if (text) json["prompt_ids"] = TokensOf(group->prompt);
-        add({.node = {NodeKind::kGroup, group->id.hex(), ""}, .state = Name(group->state), .age = now - group->since, .json = json.dump()});
+        add({.node = {NodeKind::kGroup, group->id.hex(), ""}, .state = Name(group->state), .age = now - group->since, .json = AsText(json)});
       }
       break;
     case PeekWhat::kTasks:
@@ -213,13 +216,13 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
             if (spec_.tasks[t].granularity != Granularity::kTrajectory) continue;
             const std::string id = absl::StrCat(TrajectoryRef{group->id, m, group->members[m].attempt}.str(), "/", spec_.tasks[t].name);
             const nlohmann::json json = {{"tries_left", task.tries}, {"round", task.round}, {"cause", task.cause}};
-            add({.node = {NodeKind::kTask, id, ""}, .state = Name(task.state), .worker = task.lease ? task.worker : "", .age = now - task.since, .json = json.dump()});
+            add({.node = {NodeKind::kTask, id, ""}, .state = Name(task.state), .worker = task.lease ? task.worker : "", .age = now - task.since, .json = AsText(json)});
           }
         }
       }
       for (const DeadLetter& letter : dead_letters_) {
         const nlohmann::json json = {{"row", row_json(letter.row)}, {"cause", letter.cause}};
-        add({.node = {NodeKind::kTask, absl::StrCat(letter.ref.str(), "/", letter.task), ""}, .state = "dead_letter", .worker = letter.worker, .age = now - letter.at, .json = json.dump()});
+        add({.node = {NodeKind::kTask, absl::StrCat(letter.ref.str(), "/", letter.task), ""}, .state = "dead_letter", .worker = letter.worker, .age = now - letter.at, .json = AsText(json)});
       }
       break;
     case PeekWhat::kBatches:
@@ -230,15 +233,15 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
              .state = batch.applied ? "applied" : batch.lease ? "leased" : batch.closed ? "frozen" : "filling",
              .worker = lease ? lease->worker : "",
              .age = lease ? now - lease->granted : absl::ZeroDuration(),
-             .json = json.dump()});
+             .json = AsText(json)});
       }
       break;
     case PeekWhat::kPrompts:
-      for (const RowRef& row : prompts_.progress().again) add({.node = {NodeKind::kGroup, "", ""}, .state = "again", .json = row_json(row).dump()});
-      for (const RowRef& row : prompts_.progress().quarantined) add({.node = {NodeKind::kGroup, "", ""}, .state = "quarantined", .json = row_json(row).dump()});
+      for (const RowRef& row : prompts_.progress().again) add({.node = {NodeKind::kGroup, "", ""}, .state = "again", .json = AsText(row_json(row))});
+      for (const RowRef& row : prompts_.progress().quarantined) add({.node = {NodeKind::kGroup, "", ""}, .state = "quarantined", .json = AsText(row_json(row))});
       break;
     case PeekWhat::kViolations:
-      for (const std::string& broken : Violations()) add({.node = {NodeKind::kJob, options_.id, ""}, .state = "broken", .json = nlohmann::json{{"rule", broken}}.dump()});
+      for (const std::string& broken : Violations()) add({.node = {NodeKind::kJob, options_.id, ""}, .state = "broken", .json = AsText({{"rule", broken}})});
       break;
   }
   return rows;

@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
@@ -11,6 +14,9 @@
 // name no member).
 namespace sluice::queue {
 namespace {
+constexpr size_t kCauseBytes = 200;  // Of a reward_status that is shown.
+constexpr size_t kReasonBytes = 64;
+
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -26,7 +32,12 @@ absl::Status BadField(const std::string& task, absl::string_view what) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_FIELD", absl::StrCat("task ", task, " ", what));
 }
 
-bool IsVerdict(absl::string_view text) { return text == "accept" || text == "reject" || (absl::StartsWith(text, "reject:") && text.size() > 7); }
+// A reason is counted by its name: a word.
+bool IsVerdict(absl::string_view text) {
+  if (text == "accept" || text == "reject") return true;
+  if (!absl::ConsumePrefix(&text, "reject:") || text.empty() || text.size() > kReasonBytes) return false;
+  return std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.' || c == ' '; });
+}
 }  // namespace
 
 // A result that was taken before. What was taken stands: equal bytes, of this round or an earlier one, are a repeat; so is
@@ -139,7 +150,7 @@ void Job::FinishTask(Group& group, uint32_t index, uint32_t t) {
   std::vector<uint32_t> unscorable;
   for (const auto& [whose, field] : staged) {
     if (field.name != "reward_status" || field.bytes.view() == "ok") continue;
-    task.cause = std::string(field.bytes.view());
+    task.cause = absl::CHexEscape(field.bytes.view().substr(0, kCauseBytes));  // Any bytes; a cause is shown, as JSON too.
     if (whose == kWholeGroup) return DropGroup(group, "unscorable");
     if (group.members[whose].state != MemberState::kDropped) unscorable.push_back(whose);
   }

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "tests/services/queue/core/harness.h"
 
@@ -85,6 +86,22 @@ TEST_F(TasksTest, AnUnscorableMemberTakesItsGroupBelowTheMinimumAlong) {
   EXPECT_EQ(h_.job().counters().reissued, 1);
   EXPECT_TRUE(h_.PutReward(leased->tasks[0], 0, "timeout").ok());  // Known, though its group is gone.
   EXPECT_EQ(ReasonOf(h_.PutReward(leased->tasks[1], 1)), "LEASE_LOST");
+}
+
+TEST_F(TasksTest, AnyBytesOfARewardStatusAreShownAsText) {
+  Spec spec = SmallSpec();
+  spec.group_min = 1;
+  Harness h(spec);
+  Fill(h);
+  const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
+  ASSERT_TRUE(h.PutReward(leased->tasks[0], 0, "\xc0" + std::string(1000, '\xbe')).ok());
+  std::vector<std::string> causes;
+  for (const PeekRow& row : h.job().Peek(PeekWhat::kTasks, "", h.now)) {
+    const auto json = nlohmann::json::parse(row.json, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(json.is_object()) << row.json;
+    causes.push_back(json.value("cause", ""));
+  }
+  EXPECT_THAT(causes, testing::Contains(testing::StartsWith("\\xc0\\xbe")));
 }
 
 TEST_F(TasksTest, AGroupStandsWithItsMinimumOfScoredMembers) {
