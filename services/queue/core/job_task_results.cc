@@ -15,7 +15,7 @@
 namespace sluice::queue {
 namespace {
 constexpr size_t kCauseBytes = 200;  // Of a reward_status that is shown.
-constexpr size_t kReasonBytes = 64;
+constexpr size_t kReasonBytes = kInHead - 7;  // With "reject:" it stays in the log at each level of durability.
 
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();

@@ -247,7 +247,7 @@ class Harness {
 
   // The daemon dies and comes back with what its log kept at the job's level; engines and parked calls are forgotten.
   void RestartQueue() {
-    const Encoded dump = job_->Dump(spec_.durability == Durability::kFull ? Payload::kKept : Payload::kLeftOut);
+    const Encoded dump = job_->Dump(kept());
     for (std::unique_ptr<Job>* job : {&job_, &twin_}) {
       *job = std::make_unique<Job>(options_, spec_, rows_);
       EXPECT_TRUE((*job)->Load(dump.head, AsRead(dump)).ok());
@@ -269,8 +269,10 @@ class Harness {
   size_t reload_each = 16;    // Events between two loads of the twin; 0: no twin, for what is not in the events.
 
  private:
+  // What a log of the job's level keeps.
+  Payload kept() const { return spec_.durability == Durability::kMetadata ? Payload::kLeftOut : Payload::kKept; }
   void DeliverToTwin(const Event& event, const Effects& expected) {
-    const Encoded encoded = EncodeEvent(event, Payload::kKept);
+    const Encoded encoded = EncodeEvent(event, kept());
     const absl::StatusOr<Event> read = DecodeEvent(encoded.head, AsRead(encoded));
     ASSERT_TRUE(read.ok()) << read.status();
     Effects effects;
@@ -278,11 +280,11 @@ class Harness {
     EXPECT_EQ(BytesOf(effects), BytesOf(expected)) << "a recovered job answers event " << events.size() << " differently";
     EXPECT_EQ(twin_->NextWake(), job_->NextWake());
     if (events.size() % reload_each != 0) return;
-    const Encoded dump = job_->Dump(Payload::kKept);
-    EXPECT_TRUE(twin_->Dump(Payload::kKept).head == dump.head) << "a recovered job differs after event " << events.size();
+    const Encoded dump = job_->Dump(kept());
+    EXPECT_TRUE(twin_->Dump(kept()).head == dump.head) << "a recovered job differs after event " << events.size();
     twin_ = std::make_unique<Job>(options_, spec_, rows_);
     ASSERT_TRUE(twin_->Load(dump.head, AsRead(dump)).ok());
-    EXPECT_TRUE(twin_->Dump(Payload::kKept).head == dump.head) << "a dump does not survive its loading, after event " << events.size();
+    EXPECT_TRUE(twin_->Dump(kept()).head == dump.head) << "a dump does not survive its loading, after event " << events.size();
   }
   void Deliver(Event event) {
     events.push_back(event);
