@@ -13,11 +13,13 @@ std::string Age(absl::Duration age) { return absl::FormatDuration(absl::Trunc(ag
 
 const Node kDisk{NodeKind::kStore, "disk", ""};
 
-// The queue waits for its disk, and the disk for whoever makes room: there a chain ends. Parked Admits tell of it too, a Put
-// that is sent again and again does not.
-void ExplainDisk(Space space, std::vector<WaitEdge>& edges) {
+// The next batch and the queue wait for the disk, and the disk for whoever makes room: there a chain ends. Parked Admits tell of
+// it too; a Put that is sent again and again does not, nor an answer that waits to be durable.
+void ExplainDisk(Space space, const Node& batch, std::vector<WaitEdge>& edges) {
   const bool full = space == Space::kFull;
-  edges.push_back({.waiter = {NodeKind::kDaemon, "queue", "queue"}, .on = kDisk, .cause = absl::StrCat("the disk of the queue's log is ", full ? "full" : "nearly full")});
+  for (const Node& waiter : {batch, Node{NodeKind::kDaemon, "queue", "queue"}}) {
+    edges.push_back({.waiter = waiter, .on = kDisk, .cause = absl::StrCat("the disk of the queue's log is ", full ? "full" : "nearly full")});
+  }
   edges.push_back({.waiter = kDisk, .on = kDisk, .cause = full ? "nothing is stored until there is room again" : "no new work is taken in until there is room again",
                    .next = "as soon as there is room all goes on, nothing accepted is lost", .hint = "make room on the disk of the queue's --data-dir"});
 }
@@ -135,7 +137,7 @@ std::vector<WaitEdge> Job::Explain(Instant now) const {
     edges.back().since = now - parked.since;
   }
   ExplainBatch(next_cut_, now, edges);
-  if (space_ != Space::kOk) ExplainDisk(space_, edges);
+  if (space_ != Space::kOk) ExplainDisk(space_, BatchNode(next_cut_), edges);
   for (const auto& [k, batch] : batches_) {
     const LeaseEntry* lease = batch.lease ? leases_.Find(*batch.lease) : nullptr;
     if (lease == nullptr) continue;
