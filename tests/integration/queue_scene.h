@@ -102,7 +102,7 @@ class QueueScene : public testing::Test {
   // Applies it, and makes version k + 1 durable.
   void Train(const queue::v1::Batch& batch);
 
-  Cluster cluster_{{.rollouts = 0, .rewards = 0, .trainer = false}};
+  Cluster cluster_{{.rollouts = 0, .rewards = 0, .trainers = 0}};
   const std::string job_ = std::string(32, 'a');
   const std::string rollout_ = "rollout-9", reward_ = "reward-9", trainer_ = "trainer-9";
   queue::v1::QueueSpec spec_;
