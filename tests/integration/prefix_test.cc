@@ -141,7 +141,7 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
   const auto job = Job::Submit(
       &cluster, SLUICE_SOURCE_DIR "/tests/integration/stories.yaml",
-      {absl::StrCat("model.path=", model), absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"), "queue.keep.durability=full", "rollout.max_response=380",
+      {absl::StrCat("model.path=", model), absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"), "rollout.max_response=380",
        absl::StrCat("limits.max_steps=", kSteps),
        absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
