@@ -7,6 +7,7 @@
 #include "common/base/digest.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/enums.h"
 
 namespace sluice::queue {
 namespace {
@@ -114,6 +115,7 @@ absl::StatusOr<From> FromProto(const common::v1::Call& call) {
 absl::StatusOr<Id16> RequestOf(const common::v1::Call& call) { return IdFrom("call.request", call.request()); }
 
 absl::StatusOr<SetJob> FromProto(const v1::SetJobRequest& request) {
+  SLUICE_RETURN_IF_ERROR(rpc::CheckEnums(request));
   for (const v1::Source& source : request.spec().sources()) {
     if (source.format() != v1::SOURCE_FORMAT_UNSPECIFIED && source.format() != v1::SOURCE_FORMAT_JSONL) {
       return Bad("spec.sources.format", absl::StrCat(v1::SourceFormat_Name(source.format()), " is not supported by this build's queue; convert ", source.path(), " to JSON lines"));
@@ -135,6 +137,7 @@ absl::StatusOr<Admit> FromProto(const v1::AdmitRequest& request) {
 }
 
 absl::StatusOr<Seal> FromProto(const v1::SealRequest& request) {
+  SLUICE_RETURN_IF_ERROR(rpc::CheckEnums(request));
   Seal seal;
   for (const v1::SealItem& item : request.items()) {
     SLUICE_ASSIGN_OR_RETURN(const TrajectoryRef ref, RefFrom(item.ref()));
@@ -169,6 +172,7 @@ absl::StatusOr<Renew> FromProto(const v1::RenewRequest& request) {
 }
 
 absl::StatusOr<Release> FromProto(const v1::ReleaseRequest& request) {
+  SLUICE_RETURN_IF_ERROR(rpc::CheckEnums(request));
   Release release{.worker = request.worker(),
                   .incarnation = request.incarnation(),
                   .reason = static_cast<ReleaseReason>(request.reason()),
@@ -197,10 +201,12 @@ absl::StatusOr<Durable> FromProto(const v1::DurableRequest& request) {
 }
 
 absl::StatusOr<Restore> FromProto(const v1::RestoreRequest& request) {
+  SLUICE_RETURN_IF_ERROR(rpc::CheckEnums(request));
   return Restore{.cursor = request.cursor(), .checkpoint = request.checkpoint(), .mode = static_cast<RestoreMode>(request.mode())};
 }
 
 absl::StatusOr<Retask> FromProto(const v1::RetaskRequest& request) {
+  SLUICE_RETURN_IF_ERROR(rpc::CheckEnums(request));
   Retask retask{.mode = static_cast<RetaskMode>(request.mode()), .task = request.task(), .generation = request.generation()};
   for (const std::string& bytes : request.groups()) {
     SLUICE_ASSIGN_OR_RETURN(const Id16 id, IdFrom("groups", bytes));
@@ -226,6 +232,7 @@ absl::StatusOr<Record> RecordFrom(const common::v1::Record& in) {
   }
   if (!in.has_piece()) return record;
   const common::v1::Piece& piece = in.piece();
+  if (!common::v1::SegmentRole_IsValid(piece.role())) return Bad("piece.role", absl::StrCat(static_cast<int>(piece.role()), " is not a role in this build"));
   record.piece = Piece{.at = piece.at(),
                        .segment = piece.segment(),
                        .role = static_cast<SegmentRole>(piece.role()),

@@ -126,13 +126,16 @@ void JobTable::SetJob(const std::string& job, const std::string& name, const Cal
 
 // On the load thread. A second SetJob of the same job may have come before this one.
 void JobTable::Load(const std::string& job, const std::string& name, const Caller& caller, queue::SetJob input, JobRunner::Done done) {
-  const auto found = Find(job);
-  if (found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
   int64_t incarnation = 0;
   {
     MutexLock lock(&mu_);
     incarnation = incarnation_;
-    if (input.phase == Phase::kFreed) refused_.erase(job);
+  }
+  const auto found = Find(job);  // Asked after the incarnation: with that, all jobs that were recovered are there.
+  if (found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
+  if (input.phase == Phase::kFreed) {
+    MutexLock lock(&mu_);
+    refused_.erase(job);
   }
   if (incarnation == 0) {
     return done(ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_REGISTERED", .retry_after = absl::Milliseconds(50)},

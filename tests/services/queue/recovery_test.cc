@@ -1,5 +1,6 @@
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "common/base/file.h"
@@ -119,6 +120,21 @@ TEST_F(RecoveryTest, AllJobsComeBackUnderTheNextIncarnationAndASetJobIsARepeat) 
   EXPECT_EQ(answer.incarnation, 2);
   EXPECT_TRUE(std::get<SetJobAnswer>(Set(kOther, First(Durability::kMetadata))).repeat);
   EXPECT_EQ(table_->All().size(), 2u);
+}
+
+TEST_F(RecoveryTest, ASetJobThatComesAsTheIncarnationDoesFindsTheJobRecovered) {
+  ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
+  for (int round = 1; round <= 20; ++round) {
+    table_.reset();
+    table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data()});
+    ASSERT_TRUE(table_->Recover().ok());
+    std::thread registered([&] { table_->SetIncarnation(round + 1); });
+    Reply reply = Set(kJob, First(Durability::kFull));
+    while (std::holds_alternative<absl::Status>(reply) && ReasonOf(std::get<absl::Status>(reply)) == "NOT_REGISTERED") reply = Set(kJob, First(Durability::kFull));
+    registered.join();
+    ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(reply)) << std::get<absl::Status>(reply);
+    EXPECT_TRUE(std::get<SetJobAnswer>(reply).repeat);
+  }
 }
 
 TEST_F(RecoveryTest, UntilTheIncarnationIsKnownCallsAreToldToComeAgain) {

@@ -133,6 +133,18 @@ TEST_F(WireTest, AMessageWithABadFieldFailsThatRecordAlone) {
   EXPECT_TRUE(absl::IsInvalidArgument(stream.Finish()));
 }
 
+TEST_F(WireTest, AValueOfANewerBuildIsRefusedByItsPath) {
+  v1::SealRequest seal;
+  seal.add_items();
+  seal.add_items()->set_finish(static_cast<common::v1::Finish>(7));
+  const absl::Status status = FromProto(seal).status();
+  EXPECT_EQ(ReasonOf(status), "UNKNOWN_VALUE");
+  EXPECT_THAT(status.message(), testing::HasSubstr("items.finish: 7 is not a value of Finish"));
+  v1::SetJobRequest set = JobRequest();
+  set.mutable_spec()->set_straggler(static_cast<v1::Straggler>(99));
+  EXPECT_EQ(ReasonOf(FromProto(set).status()), "UNKNOWN_VALUE");
+}
+
 TEST_F(WireTest, ALargeMemberIsReadInSeveralMessages) {
   Begin();
   const v1::AdmitResponse admitted = Admitted(1);
