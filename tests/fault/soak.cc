@@ -43,6 +43,7 @@ constexpr absl::Duration kSample = absl::Seconds(1);
 constexpr absl::Duration kWarm = absl::Seconds(5);   // A process younger than that still loads.
 constexpr absl::Duration kJobLimit = absl::Minutes(20);
 constexpr double kGrowth = 0.10, kGrowthMib = 16;    // Of the last third's mean over the first's: more is not flat.
+constexpr size_t kJudged = 60;                       // Samples of one daemon: fewer say nothing of its growth.
 
 // Resident memory of one daemon's processes, one after the other.
 class Memory {
@@ -61,7 +62,9 @@ class Memory {
     for (size_t s = from; s < to; ++s) sum += samples_[s].second;
     return to == from ? 0 : sum / static_cast<double>(to - from);
   }
-  bool Flat() const { return Third(2) <= Third(0) * (1 + kGrowth) + kGrowthMib; }
+  size_t samples() const { return samples_.size(); }
+  bool Judged() const { return samples_.size() >= kJudged; }
+  bool Flat() const { return !Judged() || Third(2) <= Third(0) * (1 + kGrowth) + kGrowthMib; }
 
  private:
   std::vector<std::pair<double, double>> samples_;  // Minute, MiB.
@@ -106,8 +109,9 @@ class Soak {
   void Report() const {
     nlohmann::json out = {{"seconds", absl::ToDoubleSeconds(absl::Now() - start_)}, {"jobs", jobs_}, {"wrong", wrong_}, {"ok", wrong_.empty()}};
     for (const auto& [daemon, memory] : memory_) {
-      out["daemons"][daemon] = {{"kills", kills_.contains(daemon) ? kills_.at(daemon) : 0}, {"rss_first_third_mib", memory.Third(0)},
-                                {"rss_last_third_mib", memory.Third(2)}, {"rss_slope_mib_per_minute", memory.Slope()}};
+      nlohmann::json& of = out["daemons"][daemon] = {{"kills", kills_.contains(daemon) ? kills_.at(daemon) : 0}, {"rss_samples", memory.samples()}};
+      if (!memory.Judged()) continue;
+      of.update({{"rss_first_third_mib", memory.Third(0)}, {"rss_last_third_mib", memory.Third(2)}, {"rss_slope_mib_per_minute", memory.Slope()}});
     }
     if (options_.as_json) {
       std::printf("%s\n", out.dump().c_str());
@@ -115,7 +119,12 @@ class Soak {
     }
     std::printf("%-14s %5s %16s %16s %18s\n", "daemon", "kills", "RSS first third", "RSS last third", "slope");
     for (const auto& [daemon, memory] : memory_) {
-      std::printf("%-14s %5d %12.1f MiB %12.1f MiB %+10.2f MiB/min\n", daemon.c_str(), kills_.contains(daemon) ? kills_.at(daemon) : 0, memory.Third(0), memory.Third(2), memory.Slope());
+      std::printf("%-14s %5d ", daemon.c_str(), kills_.contains(daemon) ? kills_.at(daemon) : 0);
+      if (!memory.Judged()) {
+        std::printf("  memory is not judged: %zu samples, %zu say something of growth\n", memory.samples(), kJudged);
+        continue;
+      }
+      std::printf("%12.1f MiB %12.1f MiB %+10.2f MiB/min\n", memory.Third(0), memory.Third(2), memory.Slope());
     }
     for (const std::string& what : wrong_) std::printf("WRONG: %s\n", what.c_str());
     int kills = 0;
@@ -212,7 +221,7 @@ class Soak {
 int main(int argc, char** argv) {
   using namespace sluice::fault;
   CLI::App app{"Trains the example again and again while random daemons are killed with SIGKILL; each job must succeed, reach its reward and\n"
-               "have balanced books, and no daemon's memory may grow.",
+               "have balanced books, and no daemon's memory may grow (judged from a minute of samples on).",
                "soak"};
   app.footer("Exit code 0: all is well, 1: not, 2: misused. The last job is run to its end.");
   Options options;
