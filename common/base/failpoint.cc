@@ -61,7 +61,10 @@ absl::Status HitFailpoint(absl::string_view name) {
     Table().erase(it);
   }
   if (action == "kill") kill(getpid(), SIGKILL);
-  if (action == "stop") kill(getpid(), SIGSTOP);
+  if (action == "stop") {
+    kill(getpid(), SIGSTOP);
+    return absl::OkStatus();  // Continued, it goes on as if nothing had been.
+  }
   return Error(absl::StatusCode::kUnavailable, "FAILPOINT", absl::StrCat("failpoint ", name));
 }
 }  // namespace sluice

@@ -14,7 +14,7 @@ namespace sluice {
 //   SLUICE_FAILPOINT_STATUS("queue.log.before_fsync");                 // also error: returns UNAVAILABLE from the function
 //
 // Armed by the environment, SLUICE_FAILPOINTS="name=action@n;name2=action@n" (the n-th hit, 1 unless given), or by the
-// admin call Failpoint. Actions: kill (SIGKILL to itself), stop (SIGSTOP), error; an empty one disarms.
+// admin call Failpoint. Actions: kill (SIGKILL to itself), stop (SIGSTOP; it goes on at SIGCONT), error; an empty one disarms.
 //
 // Thread-safe.
 absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int nth);

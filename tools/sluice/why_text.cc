@@ -30,6 +30,13 @@ std::string ByItself(const job::v1::WhyResponse& why) {
   return absl::StrJoin(nexts, "; ");
 }
 
+// Whether the chain ends at somebody who does nothing, for whatever reason.
+bool EndsInFault(const job::v1::WhyResponse& why) {
+  if (why.chain_size() == 0) return false;
+  const WaitEdge& last = why.chain(why.chain_size() - 1);
+  return last.waiter().kind() == last.on().kind() && last.waiter().id() == last.on().id() && last.waiter().daemon() == last.on().daemon();
+}
+
 std::string Hint(const job::v1::WhyResponse& why) {
   for (auto edge = why.chain().rbegin(); edge != why.chain().rend(); ++edge) {
     if (!edge->hint().empty()) return edge->hint();
@@ -67,7 +74,7 @@ std::string WhyText(const job::v1::JobStatus& job, const job::v1::WhyResponse& w
     const std::string begin = Begin(job, why), line = absl::StrCat(begin, absl::StrJoin(links, " <- "));
     out = absl::StrCat(line.size() <= columns ? line : absl::StrCat(begin, absl::StrJoin(links, "\n  <- ")), "\n");
   }
-  if (const std::string next = ByItself(why); !next.empty() && !why.moving()) absl::StrAppend(&out, "by itself: ", next, "\n");
+  if (const std::string next = ByItself(why); !next.empty() && (!why.moving() || EndsInFault(why))) absl::StrAppend(&out, "by itself: ", next, "\n");
   if (const std::string hint = Hint(why); !hint.empty()) absl::StrAppend(&out, "you could: ", hint, "\n");
   std::vector<std::string> silent;
   for (const std::string& daemon : why.silent()) {

@@ -65,6 +65,18 @@ TEST_F(WhyTextTest, AJobThatMovesSaysSoAndPromisesNothing) {
             "rollout-1 has had member 3 for 30s\n");
 }
 
+TEST_F(WhyTextTest, AJobThatMovesSaysWhatComesByItselfOnceItsChainEndsAtSomebodyWhoDoesNothing) {
+  why_.set_moving(true);
+  common::v1::WaitEdge* edge = Add(common::v1::NODE_KIND_DAEMON, common::v1::NODE_KIND_DAEMON, 0, "rollout-1 does not answer");
+  edge->mutable_waiter()->set_id("rollout-1");
+  EXPECT_EQ(WhyText(job_, why_, 1000).find("by itself: "), std::string::npos) << "it waits for another";
+  edge->mutable_on()->set_id("rollout-1");
+  EXPECT_EQ(WhyText(job_, why_, 1000),
+            "gsm is moving, in step 75 for 9s. At this moment: batch 75 has 63 of 64 groups <- group 1:02 lacks member 3 of 8 <- "
+            "rollout-1 has had member 3 for 30s <- rollout-1 does not answer\n"
+            "by itself: without rollout-1, member 3 goes on at another rollout from token 7904\n");
+}
+
 TEST_F(WhyTextTest, AJobThatStartsIsSaidToStartAndASilentDaemonBesideTheChainIsNamed) {
   job_.set_state(job::v1::JOB_STATE_STARTING);
   why_.clear_chain();
