@@ -167,6 +167,7 @@ class Controller {
   std::string HeldByOthers(const Job& job) const;
   std::optional<Edge> FaultOf(Instant now, const std::string& id, Role role) const;
   void AddLeaving(Instant now, const Job& job, Waits& waits) const;
+  void AddUnheard(Instant now, const Job& job, Waits& waits) const;
 
   // staffing.cc: who works, and what is told them and the queue.
   void Staff(Instant now);

@@ -74,6 +74,7 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     add("", job.state_since, absl::StrCat(job.record.message, held.empty() ? "" : "; ", held),
         held.empty() ? "it starts when they have registered" : "it starts when they are free, or others have registered",
         "start daemons, or end another job: `sluice job list`", never);
+    AddUnheard(now, job, waits);
     return waits;
   }
   std::map<Role, int> working;
@@ -116,6 +117,22 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     }
   }
   return waits;
+}
+
+// A start waits for daemons that have registered and are not heard now.
+void Controller::AddUnheard(Instant now, const Job& job, Waits& waits) const {
+  std::map<Role, int> heard;
+  for (const auto& [id, daemon] : fleet_.daemons()) heard[daemon.record.role] += daemon.usable() ? 1 : 0;
+  for (const auto& [id, daemon] : fleet_.daemons()) {
+    const Role role = daemon.record.role;
+    const int wanted = role == Role::kQueue ? 1 : job.record.needs.of(role).min;
+    if (heard[role] >= wanted || daemon.liveness != Liveness::kSuspect) continue;
+    Edge fault = *FaultOf(now, id, role);
+    fault.next = absl::StrCat(id, " is given up");
+    waits.edges.push_back({waits.root, fault.waiter, now.mono - job.state_since, job.record.message,
+                           absl::StrCat("it starts when ", id, " is heard again, or others have registered")});
+    waits.edges.push_back(std::move(fault));
+  }
 }
 
 // An end waits for those who have still to leave, then for the queue's last word.

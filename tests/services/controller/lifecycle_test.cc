@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "services/controller/core/why.h"
 #include "tests/services/controller/world.h"
 
 namespace sluice::controller {
@@ -464,6 +465,20 @@ TEST_F(LifecycleTest, EventsAreNumberedWithoutGapsAndStoredOnce) {
   const std::vector<Event> events = world_.Events(job);
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].seq, i + 1);
   EXPECT_EQ(std::count_if(events.begin(), events.end(), [](const Event& e) { return e.code == "checkpoint"; }), 1);
+}
+
+TEST_F(LifecycleTest, AJobThatWaitsForADaemonThatIsRegisteredAndSilentNamesIt) {
+  world_.StartFleet();
+  world_.actors["trainer-0"].silent = true;
+  world_.Pass(kSuspectAfter);
+  const std::string job = world_.Submit("digits");
+  EXPECT_EQ(world_.State(job), JobState::kWaiting);
+  const std::vector<Edge> chain = Chain(world_.core->WaitsOf(world_.now(), world_.job(job)));
+  ASSERT_EQ(chain.size(), 2u);
+  EXPECT_EQ(chain[0].cause, "waits for 1 of 1 trainer");
+  EXPECT_EQ(chain[0].next, "it starts when trainer-0 is heard again, or others have registered");
+  EXPECT_THAT(chain[1].cause, HasSubstr("trainer-0, silent for "));
+  EXPECT_EQ(chain[1].next, "trainer-0 is given up");
 }
 
 TEST_F(LifecycleTest, AFreedFleetTakesTheNextJob) {
