@@ -155,6 +155,7 @@ absl::Status TrainingJob::Impl::Load() {
     cursor_ = std::move(found->cursor);
     previous_checkpoint_ = found->path;
     checkpointed_ = state_.version.number;
+    Happened(common::v1::SEVERITY_INFO, "checkpoint_loaded", found->path);  // The process that wrote it may have died before it told.
     SLUICE_RETURN_IF_ERROR(trainer_->Restore(found->model, found->optimizer, state_.updates, state_.skips_in_a_row));
   } else {
     SLUICE_RETURN_IF_ERROR(trainer_->Load(initial));

@@ -160,7 +160,8 @@ void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input)
       Job& job = jobs_.at(id);
       const bool works = job.assign.queue == daemon.record.id || job.assign.Find(daemon.record.id) != nullptr;
       if (!works) continue;
-      if (event.code == "checkpoint" && daemon.record.role == Role::kTrainer) job.record.checkpoint = event.message;
+      const bool has_checkpoint = event.code == "checkpoint" || event.code == "checkpoint_loaded";
+      if (has_checkpoint && daemon.record.role == Role::kTrainer) job.record.checkpoint = event.message;
       Emit(now, job, event.severity, RoleName(daemon.record.role), daemon.record.id, event.code, event.message);
     }
   }

@@ -481,6 +481,18 @@ TEST_F(LifecycleTest, AJobThatWaitsForADaemonThatIsRegisteredAndSilentNamesIt) {
   EXPECT_EQ(chain[1].next, "trainer-0 is given up");
 }
 
+TEST_F(LifecycleTest, ACheckpointWhoseWriterDiedBeforeItToldIsKnownFromTheTrainerThatLoadsIt) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  Event event;
+  event.seq = 1;
+  event.code = "checkpoint_loaded";
+  event.message = "/ckpt/step-60";
+  world_.actors["trainer-0"].events.push_back(event);
+  world_.Settle();
+  EXPECT_EQ(world_.job(job).record.checkpoint, "/ckpt/step-60");
+}
+
 TEST_F(LifecycleTest, AFreedFleetTakesTheNextJob) {
   world_.StartFleet();
   const std::string first = world_.Run("first");
