@@ -133,6 +133,7 @@ TEST_F(WhyTest, AKilledRolloutIsNamedUntilItComesBack) {
 TEST_F(WhyTest, ARewardThatHangsIsNamedWithTheTaskTheGroupAndTheMemberItHolds) {
   ASSERT_NO_FATAL_FAILURE(Run());
   ASSERT_EQ(cluster_->Arm("reward-0", "reward.leased", "stop", 1), absl::OkStatus());
+  ASSERT_EQ(cluster_->process("reward-0").AwaitStopped(), absl::OkStatus());
   const job::v1::WhyResponse why = ExpectNamed("reward-0");
   EXPECT_TRUE(Mentions(why, common::v1::NODE_KIND_GROUP)) << why.DebugString();
   EXPECT_TRUE(Mentions(why, common::v1::NODE_KIND_TASK)) << why.DebugString();
@@ -195,6 +196,7 @@ TEST_F(WhyTest, AJobThatStartsBlamesTheStoppedTrainerNotTheRolloutsThatWaitForIt
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(cluster_->Arm("trainer-0", "trainer.publish.before", "stop", 1), absl::OkStatus());  // Its first weights: it has the job.
   ASSERT_NO_FATAL_FAILURE(Submit());
+  ASSERT_EQ(cluster_->process("trainer-0").AwaitStopped(), absl::OkStatus());
   ExpectNamed("trainer-0");
   cluster_->Signal("trainer-0", SIGCONT);
   ASSERT_EQ(job_->AwaitStep(0, kLong), absl::OkStatus());
