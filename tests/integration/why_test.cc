@@ -27,7 +27,7 @@ class WhyTest : public testing::Test {
     ASSERT_EQ(cluster_->Start(), absl::OkStatus());
   }
   void Submit(std::vector<std::string> sets = {}) {
-    auto job = SubmitDigits(cluster_.get(), 400, std::move(sets));
+    auto job = SubmitDigits(cluster_.get(), /*steps=*/1000000, std::move(sets));
     ASSERT_EQ(job.status(), absl::OkStatus());
     job_ = *std::move(job);
   }
