@@ -1,8 +1,8 @@
 #include "tests/services/queue/wire.h"
 
+#include <future>
 #include <thread>
 
-#include "absl/synchronization/notification.h"
 #include "common/daemon/daemon.h"
 #include "common/queue_client/queue_watch.h"
 #include "services/queue/convert.h"
@@ -15,15 +15,11 @@ using testing::Not;
 
 TEST_F(WireTest, AJobWhoseWorstCaseDoesNotFitTheMemoryIsToldTheNumbers) {
   JobTable small({.memory_bytes = 100'000});
-  absl::Status refused;
   const auto set = FromProto(JobRequest());
   ASSERT_TRUE(set.ok());
-  absl::Notification done;
-  small.SetJob(kJob, "wire", {"controller", 0}, *set, [&](Reply reply) {
-    refused = std::get<absl::Status>(reply);
-    done.Notify();
-  });
-  done.WaitForNotification();
+  std::promise<absl::Status> answer;
+  small.SetJob(kJob, "wire", {"controller", 0}, *set, [&](Reply reply) { answer.set_value(std::get<absl::Status>(reply)); });
+  const absl::Status refused = answer.get_future().get();
   EXPECT_EQ(ReasonOf(refused), "NO_MEMORY");
   // 3 steps x 1 group x 2 members x (1000 tokens x 20 B + 8192 B).
   EXPECT_THAT(std::string(refused.message()), testing::AllOf(testing::HasSubstr("169152 B"), testing::HasSubstr("100000 B")));
