@@ -9,13 +9,13 @@ namespace sluice::integration {
 namespace {
 
 TEST_F(FaultsTest, AKilledRolloutLosesNothing) {
-  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("rollout-0"));
   EXPECT_EQ(ExpectGoesOn().result().restarts().at("rollout"), 1);
 }
 
 TEST_F(FaultsTest, AKilledRolloutsWorkGoesOnAtAnother) {
-  ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, {"resources.rollout.max=2"}));
+  ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, {"resources.rollout.max=2"}, kSteps));
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("rollout-0"), absl::OkStatus());
   Happened();
@@ -23,13 +23,13 @@ TEST_F(FaultsTest, AKilledRolloutsWorkGoesOnAtAnother) {
 }
 
 TEST_F(FaultsTest, AKilledRewardsTasksAreScoredAgain) {
-  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAt("reward-0", "reward.leased", 2));
   EXPECT_EQ(ExpectGoesOn().result().restarts().at("reward"), 1);
 }
 
 TEST_F(FaultsTest, AScoreThatWasNotPutIsScoredAgain) {
-  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAt("reward-0", "reward.scored", 5));
   ExpectGoesOn();
 }
@@ -37,7 +37,7 @@ TEST_F(FaultsTest, AScoreThatWasNotPutIsScoredAgain) {
 class TrainerFaultsTest : public FaultsTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(TrainerFaultsTest, AKilledTrainerGoesOnFromItsCheckpoint) {
-  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAt("trainer-0", GetParam(), 2));
   EXPECT_EQ(ExpectGoesOn().result().restarts().at("trainer"), 1);
 }
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(At, TrainerFaultsTest,
                          });
 
 TEST_F(FaultsTest, AKilledControllerDisturbsNothing) {
-  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("controller-0"));
   const job::v1::JobStatus end = ExpectGoesOn();
   EXPECT_EQ(end.incarnation(), 1);
@@ -60,13 +60,13 @@ TEST_F(FaultsTest, AKilledControllerDisturbsNothing) {
 }
 
 TEST_F(FaultsTest, AControllerKilledWhileItStoresGoesOn) {
-  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAt("controller-0", "controller.store.before_commit", 2));
   ExpectGoesOn();
 }
 
 TEST_F(FaultsTest, EachOfThemInTurn) {
-  ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, {"resources.rollout.max=2"}));
+  ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, {"resources.rollout.max=2"}, 2 * kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("rollout-1"));
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("reward-0"));
   ASSERT_NO_FATAL_FAILURE(KillAt("trainer-0", "trainer.step.before_apply", 1));
@@ -75,7 +75,7 @@ TEST_F(FaultsTest, EachOfThemInTurn) {
 }
 
 TEST_F(FaultsTest, AKilledQueueSendsTheTrainerNowhere) {
-  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("queue-0"));
   const job::v1::JobStatus end = ExpectGoesOn();
   EXPECT_EQ(end.result().restarts().at("queue"), 1);
