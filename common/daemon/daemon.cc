@@ -78,18 +78,14 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
   if (about.role != rpc::Role::kController) app.add_option("--controller", flags->controller, "HOST:PORT of the controller");
   app.add_option("--id", flags->id, "name of this daemon in the fleet")->capture_default_str();
   app.add_option("--data-dir", flags->data_dir, "directory that this daemon alone writes");
-  if (about.role == rpc::Role::kQueue) {
-    app.add_option("--memory", flags->memory_bytes, "bytes (or 512m, 8g) that the payload of all jobs may take; 0: half of the machine's")
-        ->transform(CLI::AsSizeValue(false))
-        ->capture_default_str();
-    app.add_flag("!--no-shared-memory", flags->shared_memory, "payload goes in messages alone, also of clients on this host");
-  }
   app.add_option("--threads", flags->threads, "threads for computing; 0: one per core")->check(CLI::Range(0, 4096))->capture_default_str();
   app.add_option("--log-level", flags->log_level, "lowest level logged")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
   for (const About::Flag& flag : about.flags) {
-    CLI::Option* option = app.add_option(flag.name, flags->own[flag.name], flag.help);
+    std::string& value = flags->own[flag.name];
+    CLI::Option* option = flag.kind == About::Flag::Kind::kSwitch ? app.add_flag(flag.name, value, flag.help) : app.add_option(flag.name, value, flag.help);
+    if (flag.kind == About::Flag::Kind::kBytes) option->transform(CLI::AsSizeValue(false));
     if (!flag.env.empty()) option->envname(flag.env);
   }
   try {

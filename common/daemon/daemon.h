@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,9 +31,15 @@ struct About {
   std::string example;  // A command line that runs.
   // Flags of this daemon alone; each may come from the environment too, where `env` names a variable.
   struct Flag {
+    enum class Kind {
+      kText,
+      kBytes,   // A number, or 512m, 8g: the value is the number.
+      kSwitch,  // Takes no value: "true" where it is given.
+    };
     std::string name;  // "--mirror"
     std::string help;
-    std::string env;
+    std::string env = "";
+    Kind kind = Kind::kText;
   };
   std::vector<Flag> flags;
 };
@@ -45,8 +50,6 @@ struct Flags {
   std::string controller;              // HOST:PORT; empty: none (the controller itself).
   std::string id;                      // Names the daemon in the fleet; default <role>-0.
   std::string data_dir;                // Empty: none given.
-  uint64_t memory_bytes = 0;           // Of the queue: what payload may take; 0: half of the machine's.
-  bool shared_memory = true;           // Of the queue: payload of clients on this host goes through shared memory.
   int threads = 0;                     // For computing; 0: as many as the machine has.
   std::string log_level = "info";
   std::map<std::string, std::string> own;  // Values of About::flags by name.

@@ -365,11 +365,11 @@ void JobTable::TimerLoop() {
       for (const auto& [id, runner] : jobs_) due.push_back(runner);
     }
     for (const auto& runner : due) {
-      if (runner->NextWake() <= options_.clock->Monotonic()) {
+      const Instant next = runner->NextWake();
+      if (next <= options_.clock->Monotonic()) {
         runner->Tick();
         continue;
       }
-      const Instant next = runner->NextWake();
       MutexLock lock(&mu_);
       wake_ = std::min(wake_, next);
     }

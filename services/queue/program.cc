@@ -16,6 +16,7 @@
 namespace sluice::queue {
 namespace {
 constexpr char kMirrorFlag[] = "--mirror", kMirrorPasswordFlag[] = "--mirror-password-file";
+constexpr char kMemoryFlag[] = "--memory", kNoSharedMemoryFlag[] = "--no-shared-memory";
 constexpr char kSegmentFlag[] = "--log-segment-bytes", kSnapshotFlag[] = "--log-snapshot-bytes";
 constexpr char kMirrorPasswordVariable[] = "SLUICE_MIRROR_PASSWORD";
 
@@ -75,7 +76,10 @@ absl::StatusOr<uint64_t> BytesOf(const daemon::Host& host, const char* flag, uin
 }  // namespace
 
 std::vector<daemon::About::Flag> QueueProgram::Flags() {
-  return {{kMirrorFlag, "redis://HOST[:PORT][/DB] that gets a copy of each job's ledger as a stream; none: no copy", "SLUICE_MIRROR"},
+  using Kind = daemon::About::Flag::Kind;
+  return {{kMemoryFlag, "bytes (or 512m, 8g) that the payload of all jobs may take; 0: half of the machine's [0]", "", Kind::kBytes},
+          {kNoSharedMemoryFlag, "payload goes in messages alone, also of clients on this host", "", Kind::kSwitch},
+          {kMirrorFlag, "redis://HOST[:PORT][/DB] that gets a copy of each job's ledger as a stream; none: no copy", "SLUICE_MIRROR"},
           {kMirrorPasswordFlag, absl::StrCat("file with that Redis' password; else the environment's ", kMirrorPasswordVariable), ""},
           {kSegmentFlag, "size of a log's files, each allocated ahead, from 65536 [67108864]", ""},
           {kSnapshotFlag, "log behind a job's last snapshot before the next one is taken, at least twice the payload it holds [67108864]", ""}};
@@ -88,7 +92,8 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> QueueProgram::Make(const daemon
     SLUICE_ASSIGN_OR_RETURN(DirLock taken, DirLock::Take(host.flags->data_dir));
     lock.emplace(std::move(taken));
   }
-  JobTable::Options jobs{.incarnation = 0, .data_dir = host.flags->data_dir, .memory_bytes = host.flags->memory_bytes};
+  JobTable::Options jobs{.incarnation = 0, .data_dir = host.flags->data_dir};
+  SLUICE_ASSIGN_OR_RETURN(jobs.memory_bytes, BytesOf(host, kMemoryFlag, 0, 0));
   SLUICE_ASSIGN_OR_RETURN(jobs.log.segment_bytes, BytesOf(host, kSegmentFlag, jobs.log.segment_bytes, 1 << 16));
   SLUICE_ASSIGN_OR_RETURN(jobs.snapshot_bytes, BytesOf(host, kSnapshotFlag, jobs.snapshot_bytes, 1 << 10));
   jobs.log.reserve_bytes = std::min(jobs.log.reserve_bytes, jobs.log.segment_bytes / 2);
@@ -129,7 +134,7 @@ std::vector<grpc::Service*> QueueProgram::services() { return {server_.service()
 
 absl::Status QueueProgram::Start(const std::string& address, const std::string& ops) {
   SLUICE_RETURN_IF_ERROR(jobs_.Recover());
-  if (host_.flags->shared_memory) {
+  if (host_.flags->Own(kNoSharedMemoryFlag).empty()) {
     if (absl::Status status = server_.ShareMemory(address); !status.ok()) log::Warning("no_shared_memory", {{"message", status.message()}});
   }
   if (host_.flags->controller.empty()) {  // Jobs come by SetJob; whoever sends it is the controller.

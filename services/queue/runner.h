@@ -89,7 +89,6 @@ class JobRunner {
   const std::string& name() const { return options_.name; }
   Arena* arena() const { return arena_.get(); }
   const Sampling& sampling() const { return sampling_; }
-  wal::Log::Stats log_stats() const { return log_ == nullptr ? wal::Log::Stats() : log_->stats(); }
 
  private:
   struct Answer {
