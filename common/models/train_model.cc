@@ -62,6 +62,17 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   if (ends.size() < 2 || ends.front() != 0 || ends.back() != t || !rise) {
     return absl::InvalidArgumentError(absl::StrCat("cu_seqlens must rise from 0 to the number of tokens, ", t));
   }
+  if (batch.prefix.empty()) return absl::OkStatus();
+  if (batch.prefix.size() + 1 != ends.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(ends.size() - 1, " sequences and ", batch.prefix.size(), " prefixes"));
+  }
+  int64_t last = -1;  // The last sequence that may be a prefix.
+  for (size_t b = 0; b < batch.prefix.size(); ++b) {
+    if (batch.prefix[b] < 0) last = static_cast<int64_t>(b);
+    else if (batch.prefix[b] != last) {
+      return absl::InvalidArgumentError(absl::StrCat("prefix ", b, " is ", batch.prefix[b], ", not the last sequence before it without one, ", last));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -158,7 +169,7 @@ class Trainable final : public TrainModel {
     const auto [cos, sin] = Angles(batch.positions);
     at::Tensor x = at::embedding(embed_, Integers(batch.tokens));  // [T, H]
     for (const Layer& layer : layers_) {
-      x = at::add(x, Attention(layer, train_ops::RmsNorm(x, layer.input_norm, config_.rms_norm_eps), cos, sin, batch.cu_seqlens));
+      x = at::add(x, Attention(layer, train_ops::RmsNorm(x, layer.input_norm, config_.rms_norm_eps), cos, sin, batch));
       const at::Tensor n = train_ops::RmsNorm(x, layer.post_norm, config_.rms_norm_eps);
       x = at::add(x, train_ops::Linear(train_ops::SwiGlu(train_ops::Linear(n, layer.gate), train_ops::Linear(n, layer.up)), layer.down));
     }
@@ -166,7 +177,7 @@ class Trainable final : public TrainModel {
     return train_ops::Linear(train_ops::RmsNorm(x, norm_, config_.rms_norm_eps), head_);
   }
 
-  at::Tensor Attention(const Layer& layer, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const std::vector<int64_t>& ends) const {
+  at::Tensor Attention(const Layer& layer, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const PackedBatch& batch) const {
     at::Tensor q = train_ops::Linear(x, layer.q), k = train_ops::Linear(x, layer.k);
     if (config_.qk_norm) {
       q = train_ops::RmsNorm(q, layer.q_norm, config_.rms_norm_eps);
@@ -174,7 +185,7 @@ class Trainable final : public TrainModel {
     }
     q = train_ops::Rope(q, cos, sin);
     k = train_ops::Rope(k, cos, sin);
-    return train_ops::Linear(train_ops::CausalAttention(q, k, train_ops::Linear(x, layer.v), ends, config_.head_dim), layer.o);
+    return train_ops::Linear(train_ops::CausalAttention(q, k, train_ops::Linear(x, layer.v), batch.cu_seqlens, batch.prefix, config_.head_dim), layer.o);
   }
 
   const ModelConfig config_;

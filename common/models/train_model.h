@@ -16,10 +16,14 @@
 namespace sluice {
 
 // Sequences end to end. T tokens in all, B sequences, N rows to score, V vocabulary.
+//
+// Answers to one prompt need it once: where prefix[b] = a >= 0, sequence b is what follows sequence a, and sees a's tokens before
+// its own. Its rows have the bits they would have behind a copy of a; the gradients of all that follow a add up in a's rows.
 struct PackedBatch {
   std::vector<int64_t> tokens;      // [T]
-  std::vector<int64_t> positions;   // [T]; usually 0, 1, .. in each sequence.
+  std::vector<int64_t> positions;   // [T]; usually 0, 1, .. in each sequence, going on behind a prefix.
   std::vector<int64_t> cu_seqlens;  // [B + 1]: sequence b is tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1. Starts at 0, ends at T.
+  std::vector<int64_t> prefix;      // [B], or empty: none. -1, or the last sequence before b whose own prefix is -1.
   std::vector<int64_t> score_rows;  // [N], indices into the T tokens: where logits are wanted. Row t predicts token t + 1.
 };
 
@@ -47,7 +51,7 @@ class TrainModel {
   virtual void ZeroGrad() = 0;  // Drops the gradients.
 
   // Logits [N, V], fp32, of batch.score_rows. Differentiable unless c10::NoGradGuard is in force.
-  // INVALID_ARGUMENT: a token, position or row out of range, or sequence ends that do not rise to T.
+  // INVALID_ARGUMENT: a token, position, row or prefix out of range, or sequence ends that do not rise to T.
   virtual absl::StatusOr<at::Tensor> Forward(const PackedBatch& batch) = 0;
 
   virtual const ModelConfig& config() const = 0;

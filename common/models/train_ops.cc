@@ -90,8 +90,9 @@ struct RmsNormFn : Function<RmsNormFn> {
     at::Tensor y = at::empty_like(x);
     const float *from = In(x), *w = In(weight);
     float* to = Out(y);
+    const auto norm = BestDecoderOps().rms_norm;
     at::parallel_for(0, x.numel() / n, Grain(n), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) BestDecoderOps().rms_norm(from + r * n, w, n, static_cast<float>(eps), to + r * n);
+      for (int64_t r = begin; r < end; ++r) norm(from + r * n, w, n, static_cast<float>(eps), to + r * n);
     });
     return y;
   }
@@ -101,9 +102,10 @@ struct RmsNormFn : Function<RmsNormFn> {
     const float eps = static_cast<float>(ctx->saved_data["eps"].toDouble());
     const int64_t n = weight.size(0), rows = x.numel() / n;
     at::Tensor dx = at::empty_like(x), dw = at::zeros_like(weight);
-    for (int64_t r = 0; r < rows; ++r) {  // One thread: the rows' parts of dw add up in one order.
-      BestDecoderGradOps().rms_norm(In(x) + r * n, In(weight), In(g) + r * n, n, eps, Out(dx) + r * n, Out(dw));
-    }
+    const float *inputs = In(x), *w = In(weight), *dy = In(g);
+    float *dxs = Out(dx), *dws = Out(dw);
+    const auto norm = BestDecoderGradOps().rms_norm;
+    for (int64_t r = 0; r < rows; ++r) norm(inputs + r * n, w, dy + r * n, n, eps, dxs + r * n, dws);  // One thread: dw adds up in one order.
     return {dx, dw, at::Tensor()};
   }
 };
@@ -168,60 +170,119 @@ struct SwiGluFn : Function<SwiGluFn> {
   }
 };
 
-// Attention of one sequence, whose rows start at the pointers: its keys and values go through the blocks of the decode cache.
-void AttendSequence(const float* q, const float* k, const float* v, int64_t length, int64_t q_width, int64_t kv_width, int64_t d, float* out) {
-  const int64_t group = q_width / kv_width;
-  std::vector<float> keys(HeadCache::KeyFloats(length, d)), values(HeadCache::ValueFloats(length, d)), scratch(group * RoundUpToLanes(length));
+// Sequences that see a prefix come right behind it: family f is sequences starts[f] .. starts[f + 1] - 1, of which the first is
+// the prefix of the others, if there are any.
+std::vector<int64_t> Families(const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix) {
+  const int64_t sequences = static_cast<int64_t>(ends.size()) - 1;
+  std::vector<int64_t> starts;
+  for (int64_t b = 0; b < sequences; ++b) {
+    if (prefix.empty() || prefix[b] < 0) starts.push_back(b);
+  }
+  starts.push_back(sequences);
+  return starts;
+}
+
+// Tokens of the longest sequence of family [first, last), its prefix included.
+int64_t LongestOf(const std::vector<int64_t>& ends, int64_t first, int64_t last) {
+  int64_t longest = 0;
+  for (int64_t b = first + 1; b < last; ++b) longest = std::max(longest, ends[b + 1] - ends[b]);
+  return ends[first + 1] - ends[first] + longest;
+}
+
+struct Heads {
+  int64_t q_width, kv_width, d;
+  int64_t group() const { return q_width / kv_width; }  // Query heads of one kv head.
+  int64_t kv_heads() const { return kv_width / d; }
+};
+
+// Attention of one family: its keys and values go through the blocks of the decode cache, the prefix's once for all.
+void AttendFamily(const float* q, const float* k, const float* v, const std::vector<int64_t>& ends, int64_t first, int64_t last, const Heads& heads,
+                  float* out) {
+  const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last);
+  std::vector<float> keys(HeadCache::KeyFloats(longest, d)), values(HeadCache::ValueFloats(longest, d)), scratch(group * RoundUpToLanes(longest));
   const HeadCache cache{keys.data(), values.data()};
-  for (int64_t h = 0; h < kv_width / d; ++h) {
-    for (int64_t t = 0; t < length; ++t) {
-      StoreKeyValue(cache, t, d, k + t * kv_width + h * d, v + t * kv_width + h * d);
-      const int64_t at = t * q_width + h * group * d;
-      BestDecoderOps().attend(q + at, cache, t + 1, group, d, scratch.data(), out + at);
+  const auto attend = BestDecoderOps().attend;
+  for (int64_t h = 0; h < heads.kv_heads(); ++h) {
+    for (int64_t b = first; b < last; ++b) {
+      int64_t position = b == first ? 0 : ends[first + 1] - ends[first];
+      for (int64_t t = ends[b]; t < ends[b + 1]; ++t, ++position) {
+        StoreKeyValue(cache, position, d, k + t * heads.kv_width + h * d, v + t * heads.kv_width + h * d);
+        const int64_t at = t * heads.q_width + h * group * d;
+        attend(q + at, cache, position + 1, group, d, scratch.data(), out + at);
+      }
     }
+  }
+}
+
+// Rows [first, last) of one head, `width` floats apart, to or from rows side by side.
+void GatherHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d, float* to) {
+  for (int64_t t = first; t < last; ++t, to += d) std::copy_n(from + t * width, d, to);
+}
+void ScatterHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d, float* to) {
+  for (int64_t t = first; t < last; ++t, from += d) std::copy_n(from, d, to + t * width);
+}
+
+struct AttentionGrads {
+  float *dq, *dk, *dv;
+};
+
+// The gradients of one family. What its sequences give to the prefix's keys and values adds up in their order.
+void AttendFamilyGrad(const float* q, const float* k, const float* v, const float* dout, const std::vector<int64_t>& ends, int64_t first,
+                      int64_t last, const Heads& heads, const AttentionGrads& grads) {
+  const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last), shared = ends[first + 1] - ends[first];
+  std::vector<float> keys(longest * d), values(longest * d), dkeys(longest * d), dvalues(longest * d), scratch(2 * longest);
+  const auto attention = BestDecoderGradOps().attention;
+  for (int64_t h = 0; h < heads.kv_heads(); ++h) {
+    const int64_t at = h * d;
+    for (int64_t b = first; b < last; ++b) {
+      const int64_t before = b == first ? 0 : shared, length = ends[b + 1] - ends[b];
+      GatherHead(k + at, ends[b], ends[b + 1], heads.kv_width, d, keys.data() + before * d);
+      GatherHead(v + at, ends[b], ends[b + 1], heads.kv_width, d, values.data() + before * d);
+      std::fill_n(dkeys.data() + before * d, length * d, 0.0f);
+      std::fill_n(dvalues.data() + before * d, length * d, 0.0f);
+      for (int64_t g = h * group; g < (h + 1) * group; ++g) {
+        const int64_t row = ends[b] * heads.q_width + g * d;
+        attention(q + row, keys.data(), values.data(), dout + row, before, length, d, heads.q_width, scratch.data(), grads.dq + row, dkeys.data(),
+                  dvalues.data());
+      }
+      if (b == first) continue;
+      ScatterHead(dkeys.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dk + at);
+      ScatterHead(dvalues.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dv + at);
+    }
+    ScatterHead(dkeys.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dk + at);
+    ScatterHead(dvalues.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dv + at);
   }
 }
 
 struct AttentionFn : Function<AttentionFn> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const std::vector<int64_t>& ends, int64_t d) {
+                            const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix, int64_t d) {
+    const std::vector<int64_t> families = Families(ends, prefix);
     ctx->save_for_backward({q, k, v});
     ctx->saved_data["ends"] = ends;
+    ctx->saved_data["families"] = families;
     ctx->saved_data["d"] = d;
-    const int64_t q_width = q.size(1), kv_width = k.size(1);
+    const Heads heads{q.size(1), k.size(1), d};
     at::Tensor out = at::empty_like(q);
     const float *qs = In(q), *ks = In(k), *vs = In(v);
     float* to = Out(out);
-    const int64_t sequences = static_cast<int64_t>(ends.size()) - 1;
-    at::parallel_for(0, sequences, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const int64_t at = ends[b], length = ends[b + 1] - at;
-        AttendSequence(qs + at * q_width, ks + at * kv_width, vs + at * kv_width, length, q_width, kv_width, d, to + at * q_width);
-      }
+    at::parallel_for(0, static_cast<int64_t>(families.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t f = begin; f < end; ++f) AttendFamily(qs, ks, vs, ends, families[f], families[f + 1], heads, to);
     });
     return out;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], dout = grads[0].contiguous();
-    const std::vector<int64_t> ends = ctx->saved_data["ends"].toIntVector();
-    const int64_t d = ctx->saved_data["d"].toInt(), q_width = q.size(1), kv_width = k.size(1), group = q_width / kv_width;
-    at::Tensor dq = at::empty_like(q), dk = at::zeros_like(k), dv = at::zeros_like(v);
+    const std::vector<int64_t> ends = ctx->saved_data["ends"].toIntVector(), families = ctx->saved_data["families"].toIntVector();
+    const Heads heads{q.size(1), k.size(1), ctx->saved_data["d"].toInt()};
+    at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
     const float *qs = In(q), *ks = In(k), *vs = In(v), *douts = In(dout);
-    float *dqs = Out(dq), *dks = Out(dk), *dvs = Out(dv);
-    at::parallel_for(0, static_cast<int64_t>(ends.size()) - 1, 1, [&](int64_t begin, int64_t end) {
-      std::vector<float> scratch;
-      for (int64_t b = begin; b < end; ++b) {
-        const int64_t length = ends[b + 1] - ends[b];
-        scratch.resize(2 * length);
-        for (int64_t h = 0; h < q_width / d; ++h) {
-          const int64_t at = ends[b] * q_width + h * d, kv_at = ends[b] * kv_width + h / group * d;
-          BestDecoderGradOps().attention(qs + at, ks + kv_at, vs + kv_at, douts + at, length, d, q_width, kv_width, scratch.data(), dqs + at,
-                                         dks + kv_at, dvs + kv_at);
-        }
-      }
+    const AttentionGrads to{Out(dq), Out(dk), Out(dv)};
+    at::parallel_for(0, static_cast<int64_t>(families.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t f = begin; f < end; ++f) AttendFamilyGrad(qs, ks, vs, douts, ends, families[f], families[f + 1], heads, to);
     });
-    return {dq, dk, dv, at::Tensor(), at::Tensor()};
+    return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -268,8 +329,9 @@ at::Tensor Linear(const at::Tensor& x, const at::Tensor& w) { return LinearFn::a
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) { return RmsNormFn::apply(x, weight, eps); }
 at::Tensor Rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) { return RopeFn::apply(x, cos, sin); }
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) { return SwiGluFn::apply(gate, up); }
-at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& ends, int64_t head_dim) {
-  return AttentionFn::apply(q, k, v, ends, head_dim);
+at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& ends,
+                           const std::vector<int64_t>& prefix, int64_t head_dim) {
+  return AttentionFn::apply(q, k, v, ends, prefix, head_dim);
 }
 std::vector<at::Tensor> Score(const at::Tensor& logits, const at::Tensor& targets, double temperature) {
   return ScoreFn::apply(logits, targets, temperature);

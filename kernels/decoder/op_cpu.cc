@@ -78,7 +78,13 @@ void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* pac
 void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
   for (int64_t c = 0; c < n; c += kDecoderLanes) {
     const int64_t width = std::min(kDecoderLanes, n - c);
-    for (int64_t i = 0; i < k; ++i) std::copy_n(w + i * n + c, width, packed + c * k + i * kDecoderLanes);
+    const float* from = w + c;
+    float* to = packed + c * k;
+    if (width == kDecoderLanes) {  // A constant size, which the compiler copies in place.
+      for (int64_t i = 0; i < k; ++i) std::copy_n(from + i * n, kDecoderLanes, to + i * kDecoderLanes);
+    } else {
+      for (int64_t i = 0; i < k; ++i) std::copy_n(from + i * n, width, to + i * kDecoderLanes);
+    }
   }
 }
 

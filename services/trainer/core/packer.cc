@@ -1,29 +1,48 @@
 #include "services/trainer/core/packer.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace sluice::trainer {
+namespace {
 
-std::vector<std::vector<uint32_t>> Pack(absl::Span<const uint32_t> lengths, uint32_t max_tokens) {
-  std::vector<uint32_t> order(lengths.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return lengths[a] > lengths[b]; });
+// Members of one group that go together.
+struct Part {
+  std::vector<uint32_t> members;
+  uint64_t tokens = 0;
+};
+
+std::vector<Part> Parts(absl::Span<const PackItem> items, uint32_t max_tokens) {
+  std::vector<Part> parts;
+  for (uint32_t i = 0; i < items.size(); ++i) {
+    const PackItem& item = items[i];
+    if (item.length == 0) continue;
+    const uint64_t own = item.length - item.shared;
+    const bool joins = !parts.empty() && items[parts.back().members.back()].group == item.group && parts.back().tokens + own <= max_tokens;
+    if (!joins) parts.push_back({{}, item.shared});
+    parts.back().members.push_back(i);
+    parts.back().tokens += own;
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::vector<std::vector<uint32_t>> Pack(absl::Span<const PackItem> items, uint32_t max_tokens) {
+  std::vector<Part> parts = Parts(items, max_tokens);
+  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.tokens > b.tokens; });
 
   std::vector<std::vector<uint32_t>> bins;
   std::vector<uint64_t> used;
-  size_t open = 0;  // Bins before it have no room for anything this short; lengths only fall.
-  for (uint32_t index : order) {
-    const uint64_t length = lengths[index];
-    if (length == 0) break;
+  size_t open = 0;  // Bins before it are full.
+  for (const Part& part : parts) {
     size_t bin = open;
-    while (bin < bins.size() && used[bin] + length > max_tokens) ++bin;
+    while (bin < bins.size() && used[bin] + part.tokens > max_tokens) ++bin;
     if (bin == bins.size()) {
       bins.emplace_back();
       used.push_back(0);
     }
-    bins[bin].push_back(index);
-    used[bin] += length;
+    bins[bin].insert(bins[bin].end(), part.members.begin(), part.members.end());
+    used[bin] += part.tokens;
     while (open < bins.size() && used[open] >= max_tokens) ++open;
   }
   for (std::vector<uint32_t>& bin : bins) std::sort(bin.begin(), bin.end());

@@ -16,56 +16,13 @@
 #include "common/base/status.h"
 #include "common/models/train_model.h"
 #include "services/trainer/core/losses/losses.h"
+#include "services/trainer/core/micro_batch.h"
 #include "services/trainer/core/optimizer.h"
 #include "services/trainer/core/packer.h"
 #include "services/trainer/core/sequences.h"
 
 namespace sluice::trainer {
 namespace {
-
-// What one forward pass takes. B sequences, N trained tokens.
-struct MicroBatch {
-  PackedBatch packed;
-  std::vector<int64_t> offsets;   // [B + 1]: trained tokens of sequence b.
-  std::vector<int64_t> targets;   // [N]
-  std::vector<float> behavior;    // [N]; empty in supervised data.
-  std::vector<float> advantage;   // [N]
-  std::vector<double> weight;     // [B]
-  std::vector<float> prox, ref;   // [N] once computed; else empty.
-};
-
-MicroBatch Assemble(absl::Span<const Sequence* const> sequences) {
-  MicroBatch batch;
-  batch.packed.cu_seqlens.push_back(0);
-  batch.offsets.push_back(0);
-  for (const Sequence* sequence : sequences) {
-    const int64_t start = batch.packed.cu_seqlens.back();
-    for (size_t t = 0; t < sequence->tokens.size(); ++t) {
-      batch.packed.tokens.push_back(sequence->tokens[t]);
-      batch.packed.positions.push_back(static_cast<int64_t>(t));
-    }
-    for (int32_t row : sequence->rows) batch.packed.score_rows.push_back(start + row);
-    batch.packed.cu_seqlens.push_back(start + static_cast<int64_t>(sequence->tokens.size()));
-    batch.targets.insert(batch.targets.end(), sequence->targets.begin(), sequence->targets.end());
-    batch.behavior.insert(batch.behavior.end(), sequence->behavior.begin(), sequence->behavior.end());
-    batch.advantage.insert(batch.advantage.end(), sequence->targets.size(), sequence->advantage);
-    batch.weight.push_back(sequence->weight);
-    batch.offsets.push_back(static_cast<int64_t>(batch.targets.size()));
-  }
-  return batch;
-}
-
-std::vector<MicroBatch> MakeMicroBatches(absl::Span<const Sequence> sequences, uint32_t max_tokens) {
-  std::vector<uint32_t> lengths;
-  for (const Sequence& sequence : sequences) lengths.push_back(static_cast<uint32_t>(sequence.tokens.size()));
-  std::vector<MicroBatch> batches;
-  for (const std::vector<uint32_t>& bin : Pack(lengths, max_tokens)) {
-    std::vector<const Sequence*> members;
-    for (uint32_t i : bin) members.push_back(&sequences[i]);
-    batches.push_back(Assemble(members));
-  }
-  return batches;
-}
 
 absl::StatusOr<std::vector<float>> Score(TrainModel& model, const MicroBatch& batch, double temperature) {
   const at::NoGradGuard no_grad;

@@ -1,7 +1,7 @@
 // One training step of the example's shape, by phase:  bench_trainer_step MODEL_DIR [--threads N] [--steps N] [--json]
-// 32 groups of 8 answers, prompts of 6 tokens and answers of 6, GRPO with entropy bonus, as configs/examples/digits.yaml.
+// 32 groups of 8 answers, prompts of 6 tokens and answers of 6, GRPO with entropy bonus, as configs/examples/digits.yaml. The
+// baseline is the same with a prompt for each answer, so that none can be shared.
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,28 +10,60 @@
 
 #include "common/base/clock.h"
 #include "common/base/splitmix.h"
+#include "common/base/status.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
 #include "services/trainer/core/trainer.h"
+#include "tests/bench/report.h"
 
 namespace sluice::trainer {
 namespace {
 
-std::vector<Group> MakeBatch(SplitMix64& random, int64_t version, int64_t vocab) {
+std::vector<Group> MakeBatch(SplitMix64& random, int64_t version, int64_t vocab, bool one_prompt) {
+  constexpr int kPrompt = 6;
   std::vector<Group> batch(32);
   for (Group& group : batch) {
     group.members.resize(8);
     for (Trajectory& t : group.members) {
       for (int i = 0; i < 12; ++i) {
-        t.tokens.push_back(static_cast<int32_t>(random.Below(vocab)));
-        t.mask.push_back(i >= 6);
+        const bool shared = one_prompt && i < kPrompt && &t != &group.members[0];
+        t.tokens.push_back(shared ? group.members[0].tokens[i] : static_cast<int32_t>(random.Below(vocab)));
+        t.mask.push_back(i >= kPrompt);
         t.logprobs.push_back(-4.1f);
-        t.versions.push_back(i >= 6 ? version : -1);
+        t.versions.push_back(i >= kPrompt ? version : -1);
       }
       t.reward = random.Uniform();
     }
   }
   return batch;
+}
+
+// Milliseconds of each step, by phase.
+struct Times {
+  std::vector<double> total, forward_backward, optim, snapshot;
+};
+
+absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& config, int steps, bool one_prompt) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(settings, config, Clock::Real()));
+  SLUICE_ASSIGN_OR_RETURN(const TensorSet weights, InitWeights(config, 1));
+  SLUICE_RETURN_IF_ERROR(trainer->Load(weights));
+  SplitMix64 random(1);
+  Times times;
+  for (int64_t k = 0; k < steps; ++k) {
+    std::vector<Group> batch = MakeBatch(random, k, config.vocab_size, one_prompt);
+    const absl::Duration start = Clock::Real()->Monotonic();
+    SLUICE_RETURN_IF_ERROR(trainer->Add(k, std::move(batch)));
+    SLUICE_ASSIGN_OR_RETURN(const StepResult result, trainer->Finish(k));
+    const absl::Duration stepped = Clock::Real()->Monotonic();
+    SLUICE_ASSIGN_OR_RETURN(const TensorSet copy, trainer->Weights());
+    const absl::Duration end = Clock::Real()->Monotonic();
+    if (k < steps / 6) continue;  // Warm-up.
+    times.total.push_back(absl::ToDoubleMilliseconds(end - start));
+    times.forward_backward.push_back(result.seconds_forward_backward * 1e3);
+    times.optim.push_back(result.seconds_optim * 1e3);
+    times.snapshot.push_back(absl::ToDoubleMilliseconds(end - stepped));
+  }
+  return times;
 }
 
 int Main(int argc, char** argv) {
@@ -57,44 +89,20 @@ int Main(int argc, char** argv) {
   settings.algorithm.loss.veto = std::nullopt;
   settings.optimizer.lr = 1e-3;
   settings.max_response = 7;
-  auto trainer = Trainer::Create(settings, model->config, Clock::Real());
-  if (!trainer.ok() || !(*trainer)->Load(*InitWeights(model->config, 1)).ok()) {
-    std::fprintf(stderr, "%s\n", trainer.status().ToString().c_str());
+  const absl::StatusOr<Times> baseline = Measure(settings, model->config, steps, false), times = Measure(settings, model->config, steps, true);
+  if (!baseline.ok() || !times.ok()) {
+    std::fprintf(stderr, "%s\n", (baseline.ok() ? times : baseline).status().ToString().c_str());
     return 1;
   }
-
-  SplitMix64 random(1);
-  std::vector<double> total, forward_backward, optim, snapshot;
-  for (int64_t k = 0; k < steps; ++k) {
-    std::vector<Group> batch = MakeBatch(random, k, model->config.vocab_size);
-    const absl::Duration start = Clock::Real()->Monotonic();
-    if (absl::Status status = (*trainer)->Add(k, std::move(batch)); !status.ok()) return 1;
-    const absl::StatusOr<StepResult> result = (*trainer)->Finish(k);
-    if (!result.ok()) return 1;
-    const absl::Duration stepped = Clock::Real()->Monotonic();
-    const absl::StatusOr<TensorSet> copy = (*trainer)->Weights();
-    const absl::Duration end = Clock::Real()->Monotonic();
-    if (k < steps / 6) continue;  // Warm-up.
-    total.push_back(absl::ToDoubleMilliseconds(end - start));
-    forward_backward.push_back(result->seconds_forward_backward * 1e3);
-    optim.push_back(result->seconds_optim * 1e3);
-    snapshot.push_back(absl::ToDoubleMilliseconds(end - stepped));
-  }
-  const auto print = [&](const char* name, std::vector<double>& values) {
-    std::sort(values.begin(), values.end());
-    const double median = values[values.size() / 2];
-    if (as_json) {
-      std::printf("{\"name\": \"trainer_step_%s\", \"value\": %.4f, \"unit\": \"ms\", \"baseline\": null, \"ratio\": null, \"runs\": %zu}\n",
-                  name, median, values.size());
-    } else {
-      std::printf("%-18s median %8.3f ms   min %8.3f   max %8.3f   (%zu steps, %d threads)\n", name, median, values.front(),
-                  values.back(), values.size(), threads);
-    }
+  const bench::Report report(as_json);
+  const auto print = [&](const char* name, std::vector<double> Times::*phase) {
+    const std::vector<double>& values = (*times).*phase;
+    report.Add({.name = name, .value = bench::Median(values), .unit = "ms", .baseline = bench::Median((*baseline).*phase), .runs = static_cast<int>(values.size())});
   };
-  print("total", total);
-  print("forward_backward", forward_backward);
-  print("optim", optim);
-  print("snapshot", snapshot);
+  print("trainer_step_total", &Times::total);
+  print("trainer_step_forward_backward", &Times::forward_backward);
+  print("trainer_step_optim", &Times::optim);
+  print("trainer_step_snapshot", &Times::snapshot);
   return 0;
 }
 

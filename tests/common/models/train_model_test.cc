@@ -259,6 +259,77 @@ TEST(TrainModelTest, ASequenceDoesNotSeeItsNeighbours) {
   EXPECT_TRUE(at::equal(Logits(model.get(), Pack(sequences)).detach(), at::cat(alone)));
 }
 
+// Two families, of three and of one, and a lone sequence; every row scored.
+PackedBatch WithPrefixes() {
+  SplitMix64 random(8);
+  PackedBatch batch{.cu_seqlens = {0}, .prefix = {-1, 0, 0, 0, -1, -1, 5}};
+  const int64_t lengths[] = {6, 3, 17, 1, 4, 2, 20}, before[] = {0, 6, 6, 6, 0, 0, 2};
+  for (int b = 0; b < 7; ++b) {
+    for (int64_t t = 0; t < lengths[b]; ++t) {
+      batch.score_rows.push_back(static_cast<int64_t>(batch.tokens.size()));
+      batch.tokens.push_back(static_cast<int64_t>(random.Below(19)));
+      batch.positions.push_back(before[b] + t);
+    }
+    batch.cu_seqlens.push_back(static_cast<int64_t>(batch.tokens.size()));
+  }
+  return batch;
+}
+
+// The same sequences with a copy of the prefix before each, and for each row of `batch` the rows that are its copies.
+struct Unshared {
+  PackedBatch batch;
+  std::vector<std::vector<int64_t>> copies;
+};
+Unshared CopyPrefixes(const PackedBatch& shared) {
+  Unshared out{{.cu_seqlens = {0}}, std::vector<std::vector<int64_t>>(shared.tokens.size())};
+  const auto copy = [&](int64_t sequence) {
+    for (int64_t t = shared.cu_seqlens[sequence]; t < shared.cu_seqlens[sequence + 1]; ++t) {
+      out.copies[t].push_back(static_cast<int64_t>(out.batch.tokens.size()));
+      out.batch.score_rows.push_back(static_cast<int64_t>(out.batch.tokens.size()));
+      out.batch.tokens.push_back(shared.tokens[t]);
+      out.batch.positions.push_back(shared.positions[t]);
+    }
+  };
+  for (size_t b = 0; b < shared.prefix.size(); ++b) {
+    if (shared.prefix[b] >= 0) copy(shared.prefix[b]);
+    copy(static_cast<int64_t>(b));
+    out.batch.cu_seqlens.push_back(static_cast<int64_t>(out.batch.tokens.size()));
+  }
+  return out;
+}
+
+TEST(TrainModelTest, BehindASharedPrefixARowHasTheBitsItHasBehindACopy) {
+  const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
+  const PackedBatch shared = WithPrefixes();
+  const Unshared unshared = CopyPrefixes(shared);
+  const at::Tensor got = Logits(model.get(), shared).detach(), want = Logits(model.get(), unshared.batch).detach();
+  for (size_t row = 0; row < unshared.copies.size(); ++row) {
+    for (const int64_t copy : unshared.copies[row]) EXPECT_TRUE(at::equal(got[static_cast<int64_t>(row)], want[copy])) << "row " << row;
+  }
+}
+
+TEST(TrainModelTest, TheGradientsOfAllThatFollowAPrefixAddUp) {
+  const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
+  const PackedBatch shared = WithPrefixes();
+  const Unshared unshared = CopyPrefixes(shared);
+  const auto gradients = [&](const at::Tensor& loss) {
+    model->ZeroGrad();
+    EXPECT_TRUE(Backward(loss).ok());
+    std::vector<at::Tensor> out;
+    for (const TrainModel::Parameter& p : model->parameters()) out.push_back(p.tensor.grad().clone());
+    return out;
+  };
+  // The first copy of each row carries its term of the loss.
+  std::vector<int64_t> firsts;
+  for (const std::vector<int64_t>& copies : unshared.copies) firsts.push_back(copies[0]);
+  const at::Tensor weights = at::arange(static_cast<int64_t>(firsts.size()) * 19, at::kFloat).sin().view({-1, 19});
+  const auto got = gradients((Logits(model.get(), shared) * weights).sum());
+  const auto want = gradients((Logits(model.get(), unshared.batch).index_select(0, at::tensor(firsts)) * weights).sum());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_LT((got[i] - want[i]).norm().item<double>(), 1e-5 * want[i].norm().item<double>()) << model->parameters()[i].name;
+  }
+}
+
 TEST(TrainModelTest, StoreGivesBackWhatLoadTook) {
   const TensorSet weights = *InitWeights(SmallConfig(), 4, DType::kBF16);
   const auto model = Make(SmallConfig(), weights);
@@ -288,6 +359,9 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
   EXPECT_EQ(refusal([](PackedBatch* b) { b->score_rows[0] = 3; }), "row to score 0 is 3, not in [0, 3)");
   EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 2}; }), testing::HasSubstr("cu_seqlens"));
   EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 4, 3}; }), testing::HasSubstr("cu_seqlens"));
+  EXPECT_EQ(refusal([](PackedBatch* b) { b->prefix = {-1, 0}; }), "1 sequences and 2 prefixes");
+  EXPECT_THAT(refusal([](PackedBatch* b) { b->prefix = {0}; }), testing::HasSubstr("prefix 0 is 0"));
+  EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 1, 2, 3}, b->prefix = {-1, 0, 1}; }), testing::HasSubstr("prefix 2 is 1"));
   const at::Tensor logits = at::zeros({2, 19});
   EXPECT_FALSE(ScoreTokens(logits, {1}, 1.0).ok());
   EXPECT_FALSE(ScoreTokens(logits, {1, 19}, 1.0).ok());

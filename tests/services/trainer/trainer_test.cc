@@ -28,10 +28,11 @@ using ::testing::HasSubstr;
 
 constexpr int kVocab = 16;
 
-// G trajectories with prompts of 2 tokens and answers of 1 to 6, sampled at `version` under noise around the true policy.
+// Trajectories with one prompt of 2 tokens and answers of 1 to 6, sampled at `version` under noise around the true policy.
 Group RandomGroup(SplitMix64& random, int64_t version, int members = 4, bool multi_turn = false) {
   Group group;
   for (uint8_t& byte : group.id.bytes) byte = static_cast<uint8_t>(random.Next());
+  const int32_t prompt[2] = {static_cast<int32_t>(random.Below(kVocab)), static_cast<int32_t>(random.Below(kVocab))};
   for (int m = 0; m < members; ++m) {
     Trajectory trajectory;
     trajectory.member = static_cast<uint32_t>(m);
@@ -39,7 +40,7 @@ Group RandomGroup(SplitMix64& random, int64_t version, int members = 4, bool mul
     const size_t length = 3 + random.Below(6);
     for (size_t t = 0; t < length; ++t) {
       const bool sampled = t >= 2 && !(multi_turn && t == 3);
-      trajectory.tokens.push_back(static_cast<int32_t>(random.Below(kVocab)));
+      trajectory.tokens.push_back(t < 2 ? prompt[t] : static_cast<int32_t>(random.Below(kVocab)));
       trajectory.mask.push_back(sampled);
       trajectory.logprobs.push_back(sampled ? static_cast<float>(-2.8 + 0.4 * random.Uniform()) : std::nanf(""));
       trajectory.versions.push_back(sampled ? version : -1);

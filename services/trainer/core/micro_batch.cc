@@ -1,0 +1,83 @@
+#include "services/trainer/core/micro_batch.h"
+
+#include <algorithm>
+
+#include "services/trainer/core/packer.h"
+
+namespace sluice::trainer {
+namespace {
+
+using Members = absl::Span<const Sequence* const>;
+
+// Tokens from the start that all of them have; a single sequence shares nothing.
+int64_t CommonPrefix(Members members) {
+  if (members.size() < 2) return 0;
+  const std::vector<int32_t>& first = members[0]->tokens;
+  size_t common = first.size();
+  for (const Sequence* member : members.subspan(1)) {
+    const size_t limit = std::min(common, member->tokens.size());
+    common = std::mismatch(first.begin(), first.begin() + limit, member->tokens.begin()).first - first.begin();
+  }
+  return static_cast<int64_t>(common);
+}
+
+// Calls visit(first, count) for each run of one group.
+template <typename Visit>
+void ForEachGroup(Members sequences, Visit visit) {
+  for (size_t first = 0, last = 0; first < sequences.size(); first = last) {
+    while (last < sequences.size() && sequences[last]->group == sequences[first]->group) ++last;
+    visit(first, last - first);
+  }
+}
+
+// Appends tokens [first, end) of a sequence and returns the row of the first of them.
+int64_t AppendTokens(const Sequence& sequence, int64_t first, int64_t end, int64_t prefix, PackedBatch* packed) {
+  const int64_t start = packed->cu_seqlens.back();
+  for (int64_t t = first; t < end; ++t) {
+    packed->tokens.push_back(sequence.tokens[t]);
+    packed->positions.push_back(t);
+  }
+  packed->cu_seqlens.push_back(start + end - first);
+  packed->prefix.push_back(prefix);
+  return start;
+}
+
+void AppendGroup(Members members, MicroBatch* batch) {
+  PackedBatch& packed = batch->packed;
+  const int64_t shared = CommonPrefix(members), prefix = static_cast<int64_t>(packed.prefix.size());
+  const int64_t shared_start = shared == 0 ? 0 : AppendTokens(*members[0], 0, shared, -1, &packed);
+  for (const Sequence* member : members) {
+    const int64_t length = static_cast<int64_t>(member->tokens.size());
+    const int64_t own_start = length == shared ? 0 : AppendTokens(*member, shared, length, shared == 0 ? -1 : prefix, &packed);
+    for (const int32_t row : member->rows) packed.score_rows.push_back(row < shared ? shared_start + row : own_start + row - shared);
+    batch->targets.insert(batch->targets.end(), member->targets.begin(), member->targets.end());
+    batch->behavior.insert(batch->behavior.end(), member->behavior.begin(), member->behavior.end());
+    batch->advantage.insert(batch->advantage.end(), member->targets.size(), member->advantage);
+    batch->weight.push_back(member->weight);
+    batch->offsets.push_back(static_cast<int64_t>(batch->targets.size()));
+  }
+}
+
+}  // namespace
+
+std::vector<MicroBatch> MakeMicroBatches(absl::Span<const Sequence> sequences, uint32_t max_tokens) {
+  std::vector<const Sequence*> all;
+  for (const Sequence& sequence : sequences) all.push_back(&sequence);
+  std::vector<PackItem> items;
+  ForEachGroup(all, [&](size_t first, size_t count) {
+    const Members members = absl::MakeConstSpan(all).subspan(first, count);
+    const uint32_t shared = static_cast<uint32_t>(CommonPrefix(members));
+    for (const Sequence* member : members) items.push_back({member->group, static_cast<uint32_t>(member->tokens.size()), shared});
+  });
+
+  std::vector<MicroBatch> batches;
+  for (const std::vector<uint32_t>& bin : Pack(items, max_tokens)) {
+    std::vector<const Sequence*> members;
+    for (const uint32_t i : bin) members.push_back(&sequences[i]);
+    MicroBatch& batch = batches.emplace_back(MicroBatch{.packed = {.cu_seqlens = {0}}, .offsets = {0}});
+    ForEachGroup(members, [&](size_t first, size_t count) { AppendGroup(absl::MakeConstSpan(members).subspan(first, count), &batch); });
+  }
+  return batches;
+}
+
+}  // namespace sluice::trainer
