@@ -13,6 +13,9 @@ if(SLUICE_SANITIZE)
   target_compile_definitions(sluice_options INTERFACE SLUICE_SANITIZED=1)
   target_link_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE})
 endif()
+if(SLUICE_SANITIZE MATCHES "undefined")
+  target_compile_options(sluice_options INTERFACE -fno-sanitize-recover=all)
+endif()
 if(SLUICE_FUZZ)
   target_compile_options(sluice_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
@@ -56,13 +59,17 @@ function(sluice_test name)
     ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
 endfunction()
 
-# One daemon, from the folder's main.cc:  sluice_daemon(sluice-queue sluice::queue_service)
-# Sanitizers bring their own allocator; all other builds take jemalloc. Messages and payload of every size are freed by other
-# threads than those that made them, and glibc's malloc took a third of the queue's CPU time for that.
-function(sluice_daemon name)
-  add_executable(${name} main.cc)
-  target_link_libraries(${name} PRIVATE ${ARGN})
+# Sanitizers bring their own allocator; what else runs for long takes jemalloc. Messages and payload of every size are freed by
+# other threads than those that made them, and glibc's malloc took a third of the queue's CPU time for that.
+function(sluice_jemalloc name)
   if(NOT SLUICE_SANITIZE)
     target_link_libraries(${name} PRIVATE PkgConfig::JEMALLOC)
   endif()
+endfunction()
+
+# One daemon, from the folder's main.cc:  sluice_daemon(sluice-queue sluice::queue_service)
+function(sluice_daemon name)
+  add_executable(${name} main.cc)
+  target_link_libraries(${name} PRIVATE ${ARGN})
+  sluice_jemalloc(${name})
 endfunction()

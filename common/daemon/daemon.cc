@@ -1,7 +1,6 @@
 #include "common/daemon/daemon.h"
 
 #include <grpc/support/log.h>
-#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -131,10 +130,14 @@ absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make
 
 }  // namespace
 
+// Read by jemalloc as the process starts. Memory touched for the first time costs many times a warm copy: buffers above 8 MiB,
+// the tensors of a step, are kept for a while like all others.
+extern "C" {
+extern const char* const malloc_conf;
+const char* const malloc_conf = "oversize_threshold:0";
+}
+
 int Main(int argc, char** argv, const About& about, const MakeProgram& make) {
-  // Memory touched for the first time costs many times a warm copy: large buffers are kept, not given back.
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 512 << 20);
   Flags flags;
   if (const int code = Parse(argc, argv, about, &flags); code >= 0) return code;
   log::Level level = log::Level::kInfo;

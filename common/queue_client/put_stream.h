@@ -28,7 +28,7 @@ struct PutOutcome {
 class PutStream {
  public:
   struct Options {
-    size_t window_bytes = 32 << 20;   // Sent and not acknowledged.
+    size_t window_bytes = 8 << 20;    // Sent and not acknowledged. More does not flow faster, and what comes behind waits longer.
     size_t buffer_bytes = 256 << 20;  // Held in all.
   };
 

@@ -105,8 +105,13 @@ void FaultFileSystem::Write::ApplyTo(std::string* file) const {
 // The call that dies passes here: its own code decides what of it is done.
 absl::Status FaultFileSystem::Begin(const char* name, const std::string& path) {
   if (calls_ >= die_at_) return Down();
-  ++calls_;
-  return fault_ ? fault_(calls_, name, path) : absl::OkStatus();
+  const uint64_t call = ++calls_;
+  if (!fault_) return absl::OkStatus();
+  const Fault fault = fault_;
+  mu_.Unlock();  // A fault may wait, and take locks of its own.
+  const absl::Status status = fault(call, name, path);
+  mu_.Lock();
+  return status;
 }
 
 void FaultFileSystem::Change(Node* node, uint64_t offset, absl::string_view bytes) {

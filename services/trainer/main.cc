@@ -1,4 +1,3 @@
-#include <malloc.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,9 +16,6 @@ int main(int argc, char** argv) {
       ::execv(self, argv);  // Where that fails, it is slower and no more.
     }
   }
-  // Buffers of tensors come and go each step: kept, they are touched for the first time once.
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   return sluice::daemon::Main(argc, argv,
                               {.name = "sluice-trainer",
                                .role = sluice::rpc::Role::kTrainer,

@@ -3,7 +3,6 @@
 // memory; small calls while bulk flows; beside them memcpy, bare TCP and a naive queue.
 //
 //   bench_queue_throughput [--json] [--durability memory|metadata|full] [--samples 1024] [--rounds 3] [--only samples_shm]
-#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -316,7 +315,5 @@ int Run(int argc, char** argv) {
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // As daemons do.
-  mallopt(M_TRIM_THRESHOLD, 512 << 20);
   return sluice::bench::Run(argc, argv);
 }

@@ -180,27 +180,26 @@ TEST_P(DecoderGradKernelTest, NormAndSwiGluGradientsAreCentralDifferences) {
 
 TEST_P(DecoderGradKernelTest, AttentionGradientsAreCentralDifferences) {
   for (const int64_t d : {6, 8, 16, 32}) {
-    const int64_t length = 7, q_stride = 2 * d + 3, kv_stride = d + 1;
-    std::vector<float> q = Random(1, length * q_stride), k = Random(2, length * kv_stride), v = Random(3, length * kv_stride);
-    const std::vector<float> dout = Random(4, length * q_stride);
-    std::vector<float> dq(q.size()), dk(k.size()), dv(v.size()), scratch(2 * length);
-    GetParam()->attention(q.data(), k.data(), v.data(), dout.data(), length, d, q_stride, kv_stride, scratch.data(), dq.data(), dk.data(), dv.data());
-    const auto loss = [&] {
-      std::vector<float> keys, values;
-      double sum = 0;
-      for (int64_t i = 0; i < length; ++i) {
-        keys.insert(keys.end(), &k[i * kv_stride], &k[i * kv_stride] + d);
-        values.insert(values.end(), &v[i * kv_stride], &v[i * kv_stride] + d);
-        const std::vector<double> out = Attention(&q[i * q_stride], keys.data(), values.data(), i + 1, 1, d);
-        for (int64_t c = 0; c < d; ++c) sum += out[c] * dout[i * q_stride + c];
+    for (const int64_t first : {0, 4}) {
+      const int64_t length = 5, keys_seen = first + length, q_stride = 2 * d + 3;
+      std::vector<float> q = Random(1, length * q_stride), k = Random(2, keys_seen * d), v = Random(3, keys_seen * d);
+      const std::vector<float> dout = Random(4, length * q_stride);
+      std::vector<float> dq(q.size()), dk(k.size(), 1.0f), dv(v.size(), 1.0f), scratch(2 * keys_seen);
+      GetParam()->attention(q.data(), k.data(), v.data(), dout.data(), first, length, d, q_stride, scratch.data(), dq.data(), dk.data(), dv.data());
+      const auto loss = [&] {
+        double sum = 0;
+        for (int64_t i = 0; i < length; ++i) {
+          const std::vector<double> out = Attention(&q[i * q_stride], k.data(), v.data(), first + i + 1, 1, d);
+          for (int64_t c = 0; c < d; ++c) sum += out[c] * dout[i * q_stride + c];
+        }
+        return sum;
+      };
+      for (int64_t t = 0; t < length; ++t) {
+        for (int64_t c = 0; c < d; ++c) ASSERT_NEAR(dq[t * q_stride + c], Difference(&q, t * q_stride + c, loss), 1e-4);
       }
-      return sum;
-    };
-    for (int64_t t = 0; t < length; ++t) {
-      for (int64_t c = 0; c < d; ++c) {
-        ASSERT_NEAR(dq[t * q_stride + c], Difference(&q, t * q_stride + c, loss), 1e-4);
-        ASSERT_NEAR(dk[t * kv_stride + c], Difference(&k, t * kv_stride + c, loss), 1e-4);
-        ASSERT_NEAR(dv[t * kv_stride + c], Difference(&v, t * kv_stride + c, loss), 1e-4);
+      for (int64_t i = 0; i < keys_seen * d; ++i) {
+        ASSERT_NEAR(dk[i] - 1, Difference(&k, i, loss), 1e-4) << "added to what was there";
+        ASSERT_NEAR(dv[i] - 1, Difference(&v, i, loss), 1e-4) << "added to what was there";
       }
     }
   }
