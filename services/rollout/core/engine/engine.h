@@ -11,6 +11,7 @@
 
 namespace sluice {
 struct StagedWeights;  // common/weights: one verified version, ready to be copied in.
+class Tokenizer;       // common/tokenizer.
 
 // What an engine can promise. A job whose needs exceed it fails at start, by name.
 struct EngineCaps {
@@ -36,6 +37,8 @@ struct SamplingParams {
   bool ignore_eos = false;        // The model's own end tokens do not stop.
 };
 
+inline constexpr uint32_t kMaxTopLogprobs = 20;
+
 // INVALID_ARGUMENT, by name: out of range; not built (top_p, top_k, min_p, stop texts); or, if `trainable`, a rule that the
 // trainer could not replay (temperature 0, min_tokens).
 absl::Status CheckSampling(const SamplingParams& sampling, bool trainable);
@@ -54,6 +57,27 @@ struct Request {
   RequestClass order = RequestClass::kTrain;
   int64_t target_step = 0;        // Earlier steps go first within a class.
   bool trainable = true;
+  // What events carry beside the token; see TokenDetails. All of it costs time on the step thread.
+  bool text = false;
+  bool kept_sets = false;
+  bool raw_logprobs = false;
+  uint32_t top_logprobs = 0;      // At most kMaxTopLogprobs.
+};
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+};
+
+// What a request asked to be told with its tokens.
+struct TokenDetails {
+  // With `text`, or stop texts: what this token released, UTF-8, special tokens left out. Bytes that may yet become a character
+  // or a stop text come with a later token; the last token releases the rest. A stop text and what follows it never appear.
+  std::string text;
+  int32_t stop = -1;               // The stop text that ended the answer, its place in `stop`.
+  std::vector<int32_t> kept;       // With `kept_sets`: the ids the draw was among, rising; empty where it was all of them.
+  float raw_logprob = 0;           // With `raw_logprobs`: before temperature, bans and cuts.
+  std::vector<TokenLogprob> top;   // The most likely `top_logprobs`, of the distribution drawn from; with `raw_logprobs`, of the raw one.
 };
 
 enum class FinishReason : uint8_t { kNone = 0, kStop, kLength };
@@ -65,6 +89,7 @@ struct TokenEvent {
   float logprob = 0;              // Behaviour log-prob, natural log, of the distribution drawn from.
   PolicyVersion version;          // Whose logits it was drawn from.
   FinishReason finish = FinishReason::kNone;  // Not none: the request's last token.
+  std::shared_ptr<const TokenDetails> details;  // Null unless the request asked for some.
 };
 
 enum class AbortReason : uint8_t { kCancelled, kLeaseLost, kDrain, kStop };
@@ -96,16 +121,18 @@ struct Activation {
 };
 
 struct EngineStats {
-  uint32_t slots = 0;             // Requests that can hold keys and values at once.
-  uint32_t running = 0;           // Hold a slot.
+  uint32_t slots = 0;             // Requests that may run at once, now.
+  uint32_t running = 0;
   uint32_t waiting = 0;
   uint64_t steps = 0;
   uint64_t tokens_generated = 0;
   uint64_t prompt_tokens_computed = 0;
-  uint64_t prompt_tokens_forked = 0;
+  uint64_t prompt_tokens_forked = 0;  // Taken from a sibling.
+  uint64_t prompt_tokens_cached = 0;  // Found in the prefix cache.
+  uint64_t preemptions = 0;
   uint64_t nonfinite_rows = 0;
-  uint64_t kv_tokens = 0;         // Held now.
-  uint64_t kv_capacity = 0;       // slots x context.
+  uint64_t kv_tokens = 0;         // Room of the blocks that requests hold now, in tokens.
+  uint64_t kv_capacity = 0;       // Of all blocks.
   PolicyVersion version;
 };
 
@@ -115,11 +142,14 @@ class Engine {
   virtual ~Engine() = default;
 
   virtual const EngineCaps& caps() const = 0;
-  virtual uint32_t slots() const = 0;
+  virtual uint32_t slots() const = 0;        // Requests that may run at once; keys and values may hold fewer.
   virtual uint32_t max_context() const = 0;  // Tokens, prompt and answer.
 
+  // For text and stop texts. Before the first request; outlives the engine.
+  virtual void UseTokenizer(const Tokenizer* tokenizer) = 0;
+
   // INVALID_ARGUMENT: prompt and max_tokens can never fit, an id outside the vocabulary, or a sampling rule that the trainer
-  // could not replay. ALREADY_EXISTS: the id is in use.
+  // could not replay. FAILED_PRECONDITION: text or stop texts, and no tokenizer. ALREADY_EXISTS: the id is in use.
   virtual absl::Status AddRequest(Request request) = 0;
 
   // One plan, one forward, one draw per sampling row. Without requests: no events, at once.

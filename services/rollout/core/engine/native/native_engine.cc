@@ -50,6 +50,9 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
 
 absl::Status NativeEngine::Check(const Request& request) const {
   SLUICE_RETURN_IF_ERROR(CheckSampling(request.sampling, request.trainable));
+  if (request.text || request.kept_sets || request.raw_logprobs || request.top_logprobs > 0) {
+    return absl::InvalidArgumentError("text, kept_sets, raw_logprobs and top_logprobs: this engine does not report them");
+  }
   if (request.prompt == nullptr || request.prompt->empty()) return absl::InvalidArgumentError("the prompt has no tokens");
   const uint64_t total = request.prompt->size() + uint64_t{request.sampling.max_tokens};
   if (total > options_.max_context) {

@@ -38,6 +38,7 @@ class NativeEngine : public Engine {
   const EngineCaps& caps() const override { return caps_; }
   uint32_t slots() const override { return options_.slots; }
   uint32_t max_context() const override { return options_.max_context; }
+  void UseTokenizer(const Tokenizer* tokenizer) override { tokenizer_ = tokenizer; }
   absl::Status AddRequest(Request request) override;
   absl::StatusOr<StepEvents> Step() override;
   void Abort(uint64_t request, AbortReason reason) override;
@@ -75,6 +76,7 @@ class NativeEngine : public Engine {
   const std::unique_ptr<DecodeModel> model_;
   Scheduler scheduler_;
   absl::flat_hash_map<uint64_t, Live> live_;
+  const Tokenizer* tokenizer_ = nullptr;
   PolicyVersion version_;
   Fingerprint held_;
   EngineStats stats_;
