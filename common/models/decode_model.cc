@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <new>
 #include <vector>
 
@@ -33,7 +32,6 @@ struct Scratch {
   std::vector<float> qkv;        // [M, Q + 2 KV]
   std::vector<float> mixed;      // [M, Q]
   std::vector<float> gate_up;    // [M, 2 F]
-  std::vector<float> scores;     // [heads / kv heads, max_context]
   std::vector<int32_t> rows;     // Its rows of the step.
 };
 
@@ -47,20 +45,18 @@ class Decoder final : public DecodeModel {
         q_width_(config.num_heads * config.head_dim),
         kv_width_(config.num_kv_heads * config.head_dim),
         ffn_(config.intermediate_size),
-        key_floats_(HeadCache::KeyFloats(options.max_context, config.head_dim)),
-        value_floats_(HeadCache::ValueFloats(options.max_context, config.head_dim)),
-        slot_floats_(config.num_layers * config.num_kv_heads * (key_floats_ + value_floats_)),
+        head_floats_(KvHead::BlockFloats(config.head_dim)),
+        block_floats_(config.num_kv_heads * head_floats_),
         ops_(BestDecoderOps()),
         layers_(config.num_layers),
         scratch_(options.threads),
-        slot_thread_(options.slots),
         pool_(options.threads - 1) {}
 
   absl::Status Allocate() {
     cache_.reset(static_cast<float*>(::operator new[](CacheBytes(), std::align_val_t{64}, std::nothrow)));
     if (cache_ == nullptr) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ", CacheBytes(), " bytes (", options_.slots, " slots of ",
-                                                       options_.max_context, " tokens); lower one of them"));
+      return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ", CacheBytes(), " bytes (", options_.blocks, " blocks of ",
+                                                       kBlockTokens, " tokens); ask for fewer"));
     }
     const int64_t q = q_width_ + 2 * kv_width_;
     for (LayerWeights& layer : layers_) {
@@ -73,7 +69,6 @@ class Decoder final : public DecodeModel {
     for (Scratch& s : scratch_) {
       s.x.resize(kTileRows * hidden_), s.normed.resize(kTileRows * hidden_), s.qkv.resize(kTileRows * q);
       s.mixed.resize(kTileRows * q_width_), s.gate_up.resize(kTileRows * 2 * ffn_);
-      s.scores.resize(config_.num_heads / config_.num_kv_heads * RoundUpToLanes(options_.max_context));
     }
     const std::vector<float> frequencies = config_.rope.Frequencies(config_.head_dim);
     for (int64_t p = 0; p < options_.max_context; ++p) {
@@ -106,15 +101,14 @@ class Decoder final : public DecodeModel {
     Matrix(config_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, &head_);
   }
 
-  void Step(absl::Span<const Row> rows, float* logits) override {
+  void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables, float* logits) override {
+    Check(rows, tables);
+    tables_ = tables;
     logits_row_.resize(rows.size());
     int64_t wanted = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
-      const Row& row = rows[i];
-      SLUICE_CHECK(row.slot >= 0 && row.slot < options_.slots && row.position >= 0 && row.position < options_.max_context &&
-                   row.token >= 0 && row.token < config_.vocab_size);
       logits_row_[i] = wanted;
-      if (row.want_logits) ++wanted;
+      if (rows[i].want_logits) ++wanted;
     }
     Divide(rows);
     pool_.Run([&](int thread) {
@@ -125,15 +119,11 @@ class Decoder final : public DecodeModel {
     });
   }
 
-  void CopySlot(int from, int to, int tokens) override {
-    SLUICE_CHECK(from >= 0 && from < options_.slots && to >= 0 && to < options_.slots && tokens >= 0 && tokens <= options_.max_context);
+  void CopyBlock(int from, int to) override {
+    SLUICE_CHECK(from >= 0 && from < options_.blocks && to >= 0 && to < options_.blocks);
     if (from == to) return;
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      for (int64_t head = 0; head < config_.num_kv_heads; ++head) {
-        const HeadCache source = Cache(from, layer, head), target = Cache(to, layer, head);
-        std::memcpy(target.keys, source.keys, HeadCache::KeyFloats(tokens, config_.head_dim) * sizeof(float));
-        std::memcpy(target.values, source.values, HeadCache::ValueFloats(tokens, config_.head_dim) * sizeof(float));
-      }
+      std::copy_n(Block(layer, from), block_floats_, Block(layer, to));
     }
   }
 
@@ -152,11 +142,20 @@ class Decoder final : public DecodeModel {
     void operator()(float* p) const { ::operator delete[](p, std::align_val_t{64}); }
   };
 
-  int64_t CacheBytes() const { return options_.slots * slot_floats_ * static_cast<int64_t>(sizeof(float)); }
+  int64_t CacheBytes() const { return config_.num_layers * options_.blocks * block_floats_ * static_cast<int64_t>(sizeof(float)); }
 
-  HeadCache Cache(int64_t slot, int64_t layer, int64_t head) {
-    float* keys = cache_.get() + slot * slot_floats_ + (layer * config_.num_kv_heads + head) * (key_floats_ + value_floats_);
-    return {keys, keys + key_floats_};
+  float* Block(int64_t layer, int64_t block) { return cache_.get() + (layer * options_.blocks + block) * block_floats_; }
+  KvHead Cache(int64_t layer, int64_t head) { return {Block(layer, 0) + head * head_floats_, block_floats_}; }
+
+  void Check(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables) const {
+    for (const Row& row : rows) {
+      SLUICE_CHECK(row.position >= 0 && row.position < options_.max_context && row.token >= 0 && row.token < config_.vocab_size);
+      SLUICE_CHECK(row.table >= 0 && row.table < static_cast<int64_t>(tables.size()) &&
+                   row.position / kBlockTokens < static_cast<int64_t>(tables[row.table].size()));
+    }
+    for (const absl::Span<const int32_t> table : tables) {
+      for (const int32_t block : table) SLUICE_CHECK(block >= 0 && block < options_.blocks);
+    }
   }
 
   // The fp32 elements of n elements of tensor i from `first`.
@@ -178,15 +177,15 @@ class Decoder final : public DecodeModel {
     }
   }
 
-  // Gives each thread about the same number of rows, neighbours together, all rows of a slot to one: a row attends to what its
-  // slot's earlier rows write, so that no thread waits for another.
+  // Gives each thread about the same number of rows, neighbours together, all rows of a sequence to one: a row attends to what
+  // its earlier rows write, so that no thread waits for another.
   void Divide(absl::Span<const Row> rows) {
     for (Scratch& s : scratch_) s.rows.clear();
-    std::fill(slot_thread_.begin(), slot_thread_.end(), -1);
+    table_thread_.assign(tables_.size(), -1);
     const size_t share = (rows.size() + scratch_.size() - 1) / scratch_.size();
     size_t current = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
-      int& thread = slot_thread_[rows[i].slot];
+      int& thread = table_thread_[rows[i].table];
       if (thread < 0) {
         if (current + 1 < scratch_.size() && scratch_[current].rows.size() >= share) ++current;
         thread = static_cast<int>(current);
@@ -225,14 +224,15 @@ class Decoder final : public DecodeModel {
       for (int64_t h = 0; h < config_.num_heads; ++h) Rotate(layer.q_norm, row.position, q + h * d);
       for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
         Rotate(layer.k_norm, row.position, k + h * d);
-        StoreKeyValue(Cache(row.slot, index, h), row.position, d, k + h * d, v + h * d);
+        const int32_t block = tables_[row.table][row.position / kBlockTokens];
+        StoreKeyValue(Cache(index, h), block, row.position % kBlockTokens, d, k + h * d, v + h * d);
       }
     }
     const int64_t group = config_.num_heads / config_.num_kv_heads;
     for (int64_t r = 0; r < m; ++r) {
       const Row& row = rows[tile[r]];
       for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
-        ops_.attend(&s->qkv[r * width + h * group * d], Cache(row.slot, index, h), row.position + 1, group, d, s->scores.data(),
+        ops_.attend(&s->qkv[r * width + h * group * d], Cache(index, h), tables_[row.table].data(), row.position + 1, group, d,
                     &s->mixed[r * q_width_ + h * group * d]);
       }
     }
@@ -284,7 +284,7 @@ class Decoder final : public DecodeModel {
   const TensorSet& weights_;
   const Options options_;
   const int64_t hidden_, q_width_, kv_width_, ffn_;
-  const int64_t key_floats_, value_floats_, slot_floats_;  // Of a kv head of a slot; of a slot.
+  const int64_t head_floats_, block_floats_;  // Of a KV block of one kv head, and of all.
   const DecoderOps& ops_;
   const int64_t embed_index_ = weights_.Find("model.embed_tokens.weight");
 
@@ -295,7 +295,8 @@ class Decoder final : public DecodeModel {
   std::unique_ptr<float[], Free> cache_;
 
   std::vector<Scratch> scratch_;       // By thread.
-  std::vector<int> slot_thread_;       // Of this step; -1: none yet.
+  absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.
+  std::vector<int> table_thread_;      // By table of this step; -1: none yet.
   std::vector<int64_t> logits_row_;    // By row of this step: where its logits go.
   WorkerPool pool_;                    // Last: its threads end before what they use.
 };
@@ -319,8 +320,8 @@ absl::Status CheckWeights(const ModelConfig& config, const TensorSet& weights) {
 
 absl::StatusOr<std::unique_ptr<DecodeModel>> DecodeModel::Create(const ModelConfig& config, const TensorSet* weights, const Options& options) {
   SLUICE_RETURN_IF_ERROR(CheckWeights(config, *weights));
-  if (options.slots < 1 || options.threads < 1 || options.threads > 1024) {
-    return absl::InvalidArgumentError(absl::StrCat("slots ", options.slots, " and threads ", options.threads, " must be at least 1, threads at most 1024"));
+  if (options.blocks < 1 || options.threads < 1 || options.threads > 1024) {
+    return absl::InvalidArgumentError(absl::StrCat("blocks ", options.blocks, " and threads ", options.threads, " must be at least 1, threads at most 1024"));
   }
   if (options.max_context < 1 || options.max_context > config.max_context) {
     return absl::InvalidArgumentError(absl::StrCat("max_context ", options.max_context, " is not in [1, ", config.max_context,

@@ -10,24 +10,26 @@
 
 namespace sluice {
 
-// The decode execution of a model: raw pointers, fp32 arithmetic, a KV cache with one contiguous slot per request. Weights in
-// bf16 or fp16 are widened. Each number depends on its own sequence alone: neither the other rows, nor how a prompt was cut
-// into steps, nor the number of threads changes a bit.
+// The decode execution of a model: raw pointers, fp32 arithmetic, a paged KV cache. Weights in bf16 or fp16 are widened. Each
+// number depends on its own sequence alone: neither the other rows, nor how a prompt was cut into steps, nor where its blocks lie,
+// nor the number of threads changes a bit.
 //
 // One thread calls it. Owns `threads - 1` worker threads, named sluice-decode, which run only inside Step().
 // V vocabulary.
 class DecodeModel {
  public:
+  static constexpr int kBlockTokens = 32;  // Positions whose keys and values lie together.
+
   struct Options {
-    int slots = 0;        // Requests that can hold KV at once.
-    int max_context = 0;  // Tokens per slot; at most config.max_context.
+    int blocks = 0;       // Of the KV cache.
+    int max_context = 0;  // Tokens of a sequence; at most config.max_context.
     int threads = 1;
   };
 
-  // One token to compute: `token` stands at `position` of the request in `slot`, whose positions 0 .. position - 1 are computed
-  // already or come earlier in the same step.
+  // One token to compute: `token` stands at `position` of the sequence whose blocks are tables[table]. Its positions
+  // 0 .. position - 1 were computed by earlier steps or come earlier in this one, by rows of the same table.
   struct Row {
-    int32_t slot = 0, position = 0, token = 0;
+    int32_t table = 0, position = 0, token = 0;
     bool want_logits = false;
   };
 
@@ -40,13 +42,14 @@ class DecodeModel {
   // To be called after each change of the weights' elements, between steps: renews the packed copies. The KV cache stays.
   virtual void OnWeightsChanged() = 0;
 
-  // Computes `rows` (decode rows and pieces of prompts, mixed): writes their keys and values to the cache, and for each row that
-  // wants them its logits to the next V floats of `logits`, in the order of the rows. Slot, position and token must be in
-  // range (checked: a caller's bug).
-  virtual void Step(absl::Span<const Row> rows, float* logits) = 0;
+  // Computes `rows` (decode rows and pieces of prompts, mixed): writes their keys and values to their blocks, and for each row that
+  // wants them its logits to the next V floats of `logits`, in the order of the rows. tables[i][j] is the block of positions
+  // 32 j .. 32 j + 31 of sequence i, given up to its last row; several tables may name a block, of which a row writes one that
+  // no other row uses. Table, block, position and token must be in range (checked: a caller's bug).
+  virtual void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables, float* logits) = 0;
 
-  // Makes the first `tokens` positions of slot `to` those of slot `from`: a group's members fork their prompt.
-  virtual void CopySlot(int from, int to, int tokens) = 0;
+  // Makes block `to` a copy of block `from`: a sequence goes on alone where another shares its last block.
+  virtual void CopyBlock(int from, int to) = 0;
 
   virtual const ModelConfig& config() const = 0;
   virtual const Options& options() const = 0;

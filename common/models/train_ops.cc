@@ -199,16 +199,18 @@ struct Heads {
 void AttendFamily(const float* q, const float* k, const float* v, const std::vector<int64_t>& ends, int64_t first, int64_t last, const Heads& heads,
                   float* out) {
   const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last);
-  std::vector<float> keys(HeadCache::KeyFloats(longest, d)), values(HeadCache::ValueFloats(longest, d)), scratch(group * RoundUpToLanes(longest));
-  const HeadCache cache{keys.data(), values.data()};
+  std::vector<int32_t> blocks((longest + kKvBlockTokens - 1) / kKvBlockTokens);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
+  std::vector<float> data(blocks.size() * KvHead::BlockFloats(d));
+  const KvHead cache{data.data(), KvHead::BlockFloats(d)};
   const auto attend = BestDecoderOps().attend;
   for (int64_t h = 0; h < heads.kv_heads(); ++h) {
     for (int64_t b = first; b < last; ++b) {
       int64_t position = b == first ? 0 : ends[first + 1] - ends[first];
       for (int64_t t = ends[b]; t < ends[b + 1]; ++t, ++position) {
-        StoreKeyValue(cache, position, d, k + t * heads.kv_width + h * d, v + t * heads.kv_width + h * d);
-        const int64_t at = t * heads.q_width + h * group * d;
-        attend(q + at, cache, position + 1, group, d, scratch.data(), out + at);
+        const int64_t from = t * heads.kv_width + h * d, at = t * heads.q_width + h * group * d;
+        StoreKeyValue(cache, position / kKvBlockTokens, position % kKvBlockTokens, d, k + from, v + from);
+        attend(q + at, cache, blocks.data(), position + 1, group, d, out + at);
       }
     }
   }

@@ -9,9 +9,9 @@ namespace sluice {
 // The pieces of one decoder step on the CPU: raw pointers, fp32, no allocation. M rows (tokens), N outputs, K inputs, D head size.
 //
 // A result depends on its own row alone: every sum runs in an order fixed by the output element (one chain over k in a product,
-// 16 strided partials in a norm, positions in rising order in attention), whatever the number of rows. The kinds with fused
+// 16 strided partials in a norm, positions in rising order within the fixed chunks of attention), whatever the number of rows. The kinds with fused
 // multiply-add (avx2, avx512) give the same bits in products and norms; `base`, without it, differs in the last places.
-inline constexpr int64_t kDecoderLanes = 16;  // Outputs per weight panel; positions per block of keys and values.
+inline constexpr int64_t kDecoderLanes = 16;  // Outputs per weight panel.
 
 inline constexpr int64_t RoundUpToLanes(int64_t n) { return (n + kDecoderLanes - 1) / kDecoderLanes * kDecoderLanes; }
 
@@ -22,17 +22,20 @@ void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* pac
 // The same of w^T, for w [K, N] that lies by rows: for gradients, whose products run over the other index.
 void PackColumns(const float* w, int64_t k, int64_t n, float* packed);
 
-// Keys and values of one kv head of one request, in blocks of 16 positions: keys [ceil(P / 16)][D][16], so that scores run along
-// positions, values [ceil(P / 16)][16][RoundUpToLanes(D)], so that outputs run along D.
-struct HeadCache {
-  float* keys;
-  float* values;
+// Keys and values of one kv head lie in blocks of 32 positions, in any order: position p of a sequence is in block blocks[p / 32] of
+// its table. A block is keys [D][32], so that scores run along positions, then values [32][RoundUpToLanes(D)], so that outputs run
+// along D.
+inline constexpr int64_t kKvBlockTokens = 32;
 
-  static constexpr int64_t KeyFloats(int64_t positions, int64_t d) { return RoundUpToLanes(positions) * d; }
-  static constexpr int64_t ValueFloats(int64_t positions, int64_t d) { return RoundUpToLanes(positions) * RoundUpToLanes(d); }
+struct KvHead {
+  float* data;     // Block b begins at data + b * stride.
+  int64_t stride;  // Floats from block to block, >= BlockFloats(D).
+
+  static constexpr int64_t KeyFloats(int64_t d) { return kKvBlockTokens * d; }
+  static constexpr int64_t BlockFloats(int64_t d) { return KeyFloats(d) + kKvBlockTokens * RoundUpToLanes(d); }
 };
-// Writes key and value [D] of `position`.
-void StoreKeyValue(const HeadCache& cache, int64_t position, int64_t d, const float* key, const float* value);
+// Writes key and value [D] to `block`, at its position `offset` < 32.
+void StoreKeyValue(const KvHead& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value);
 
 struct DecoderOps {
   const char* name;
@@ -48,9 +51,10 @@ struct DecoderOps {
   // y = silu(gate) * up, over n numbers (SwiGLU, arXiv:2002.05202). y may be gate.
   void (*swiglu)(const float* gate, const float* up, int64_t n, float* y);
 
-  // Causal attention of one position over `positions` keys, for the `group` query heads that share a kv head:
-  // out [group, D] = softmax(q [group, D] . keys / sqrt(D)) values. `scratch` has group * RoundUpToLanes(positions) floats.
-  void (*attend)(const float* q, const HeadCache& cache, int64_t positions, int64_t group, int64_t d, float* scratch, float* out);
+  // Causal attention of one position over `positions` keys, whose blocks are blocks[0], blocks[1], .., for the `group` query heads
+  // that share a kv head: out [group, D] = softmax(q [group, D] . keys / sqrt(D)) values. Keys are cut into chunks of 128 positions;
+  // a chunk gives maximum, sum and output, and chunks merge from left to right.
+  void (*attend)(const float* q, const KvHead& cache, const int32_t* blocks, int64_t positions, int64_t group, int64_t d, float* out);
 };
 
 // The kinds this CPU can run, the fastest first; the last is always `base`.

@@ -88,13 +88,13 @@ void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
   }
 }
 
-void StoreKeyValue(const HeadCache& cache, int64_t position, int64_t d, const float* key, const float* value) {
-  const int64_t block = position / kDecoderLanes, lane = position % kDecoderLanes, stride = RoundUpToLanes(d);
-  float* keys = cache.keys + block * kDecoderLanes * d + lane;
-  for (int64_t i = 0; i < d; ++i) keys[i * kDecoderLanes] = key[i];
-  float* values = cache.values + position * stride;
+void StoreKeyValue(const KvHead& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value) {
+  const int64_t width = RoundUpToLanes(d);
+  float* keys = cache.data + block * cache.stride;
+  float* values = keys + KvHead::KeyFloats(d) + offset * width;
+  for (int64_t i = 0; i < d; ++i) keys[i * kKvBlockTokens + offset] = key[i];
   for (int64_t i = 0; i < d; ++i) values[i] = value[i];
-  for (int64_t i = d; i < stride; ++i) values[i] = 0;
+  for (int64_t i = d; i < width; ++i) values[i] = 0;
 }
 
 }  // namespace sluice

@@ -16,8 +16,25 @@ namespace {
 
 using Row = DecodeModel::Row;
 
-std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* weights, int slots, int threads = 1) {
-  auto model = DecodeModel::Create(config, weights, {.slots = slots, .max_context = static_cast<int>(config.max_context), .threads = threads});
+// Block tables of whole contexts, for sequences side by side: sequence i takes blocks i, i + sequences, ..
+std::vector<std::vector<int32_t>> Tables(const ModelConfig& config, size_t sequences) {
+  std::vector<std::vector<int32_t>> tables(sequences);
+  for (size_t i = 0; i < sequences; ++i) {
+    for (int64_t p = 0; p < config.max_context; p += DecodeModel::kBlockTokens) {
+      tables[i].push_back(static_cast<int32_t>(i + tables[i].size() * sequences));
+    }
+  }
+  return tables;
+}
+
+void Step(DecodeModel* model, const std::vector<Row>& rows, const std::vector<std::vector<int32_t>>& tables, float* logits) {
+  const std::vector<absl::Span<const int32_t>> spans(tables.begin(), tables.end());
+  model->Step(rows, spans, logits);
+}
+
+std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* weights, int sequences, int threads = 1) {
+  const int context = static_cast<int>(config.max_context), blocks = sequences * static_cast<int>(Tables(config, 1)[0].size());
+  auto model = DecodeModel::Create(config, weights, {.blocks = blocks, .max_context = context, .threads = threads});
   SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
   return *std::move(model);
 }
@@ -25,7 +42,7 @@ std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* we
 // Runs sequences through a model, in steps that a plan gives, and collects their logits.
 class Collector {
  public:
-  Collector(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens) : model_(*model), tokens_(tokens), done_(tokens.size()) {
+  Collector(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens) : model_(*model), tokens_(tokens), tables_(Tables(model->config(), tokens.size())), done_(tokens.size()) {
     for (const auto& sequence : tokens) logits_.emplace_back(sequence.size() * model->config().vocab_size);
   }
 
@@ -40,10 +57,10 @@ class Collector {
       }
     }
     std::vector<float> out(rows.size() * vocab);
-    model_.Step(rows, out.data());
+    sluice::Step(&model_, rows, tables_, out.data());
     for (size_t r = 0; r < rows.size(); ++r) {
-      std::copy_n(&out[r * vocab], vocab, &logits_[rows[r].slot][rows[r].position * vocab]);
-      done_[rows[r].slot] = std::max<int64_t>(done_[rows[r].slot], rows[r].position + 1);
+      std::copy_n(&out[r * vocab], vocab, &logits_[rows[r].table][rows[r].position * vocab]);
+      done_[rows[r].table] = std::max<int64_t>(done_[rows[r].table], rows[r].position + 1);
     }
   }
 
@@ -59,6 +76,7 @@ class Collector {
  private:
   DecodeModel& model_;
   const std::vector<std::vector<int32_t>>& tokens_;
+  const std::vector<std::vector<int32_t>> tables_;
   std::vector<int64_t> done_;
   std::vector<std::vector<float>> logits_;  // By sequence: [length, V].
 };
@@ -125,12 +143,12 @@ TEST_P(DecodeReferenceTest, PrefillGivesTheReferenceLogitsAndLogProbs) {
 TEST_P(DecodeReferenceTest, CuttingIntoStepsAndThreadsChangesNoBit) {
   const ReferenceModel m(GetParam());
   const ReferenceSequences want = m.Sequences();
-  const int slots = static_cast<int>(want.tokens.size());
-  const auto whole = Prefill(Make(m.dir.config, &m.weights, slots).get(), want.tokens);
-  EXPECT_EQ(TokenByToken(Make(m.dir.config, &m.weights, slots).get(), want.tokens), whole);
-  EXPECT_EQ(Prefill(Make(m.dir.config, &m.weights, slots, 3).get(), want.tokens), whole);
+  const int sequences = static_cast<int>(want.tokens.size());
+  const auto whole = Prefill(Make(m.dir.config, &m.weights, sequences).get(), want.tokens);
+  EXPECT_EQ(TokenByToken(Make(m.dir.config, &m.weights, sequences).get(), want.tokens), whole);
+  EXPECT_EQ(Prefill(Make(m.dir.config, &m.weights, sequences, 3).get(), want.tokens), whole);
   for (uint64_t seed = 0; seed < 5; ++seed) {
-    EXPECT_EQ(Ragged(Make(m.dir.config, &m.weights, slots, 1 + seed % 3).get(), want.tokens, seed), whole) << "seed " << seed;
+    EXPECT_EQ(Ragged(Make(m.dir.config, &m.weights, sequences, 1 + seed % 3).get(), want.tokens, seed), whole) << "seed " << seed;
   }
 }
 
@@ -148,7 +166,7 @@ TEST_P(DecodeReferenceTest, GreedyContinuationsAreTheReference) {
   }
   std::vector<float> logits(want.prompts.size() * vocab);
   while (got[0].size() < want.continuations[0].size()) {
-    model->Step(rows, logits.data());
+    Step(model.get(), rows, Tables(m.dir.config, got.size()), logits.data());
     rows.clear();
     for (size_t b = 0; b < got.size(); ++b) {
       const float* row = &logits[b * vocab];
@@ -177,22 +195,23 @@ std::vector<int32_t> RandomTokens(uint64_t seed, size_t n) {
   return out;
 }
 
-TEST(DecodeModelTest, AForkedSlotGoesOnAsIfItHadComputedThePromptItself) {
+TEST(DecodeModelTest, AForkSharesFullBlocksAndGoesOnInACopyOfTheLast) {
   const TensorSet weights = *InitWeights(SmallConfig(), 7);
   const auto model = Make(SmallConfig(), &weights, 4);
-  for (const size_t prompt : {1, 15, 16, 17, 33}) {
+  for (const size_t prompt : {1, 15, 31, 32, 33, 63}) {
     const std::vector<int32_t> tokens = RandomTokens(prompt, prompt + 1);
     std::vector<float> own(tokens.size() * 64), forked(64);
     std::vector<Row> rows;
     for (size_t t = 0; t < tokens.size(); ++t) rows.push_back({0, static_cast<int32_t>(t), tokens[t], true});
-    model->Step(rows, own.data());
-    model->CopySlot(0, 3, static_cast<int>(prompt));
-    model->Step({{3, static_cast<int32_t>(prompt), tokens.back(), true}}, forked.data());
+    Step(model.get(), rows, {{5, 2}}, own.data());
+    std::vector<int32_t> table = prompt < 32 ? std::vector<int32_t>{7} : std::vector<int32_t>{5, 7};
+    if (prompt % 32 != 0) model->CopyBlock(prompt < 32 ? 5 : 2, 7);
+    Step(model.get(), {{0, static_cast<int32_t>(prompt), tokens.back(), true}}, {table}, forked.data());
     EXPECT_EQ(std::memcmp(forked.data(), &own[prompt * 64], 64 * sizeof(float)), 0) << prompt;
   }
 }
 
-TEST(DecodeModelTest, ASlotServesTheNextRequestWithoutATraceOfTheLast) {
+TEST(DecodeModelTest, ABlockServesTheNextSequenceWithoutATraceOfTheLast) {
   const TensorSet weights = *InitWeights(SmallConfig(), 7);
   const auto fresh = Make(SmallConfig(), &weights, 1), used = Make(SmallConfig(), &weights, 1);
   Prefill(used.get(), {RandomTokens(1, 60)});
@@ -222,11 +241,11 @@ TEST(DecodeModelTest, CreateRefusesWeightsOfAnotherShapeAndOptionsOutOfRange) {
   ModelConfig other = SmallConfig();
   other.intermediate_size = 128;
   const TensorSet weights = *InitWeights(SmallConfig(), 1);
-  const absl::Status shape = DecodeModel::Create(other, &weights, {.slots = 1, .max_context = 8}).status();
+  const absl::Status shape = DecodeModel::Create(other, &weights, {.blocks = 1, .max_context = 8}).status();
   EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(shape.message()), testing::HasSubstr("mlp.down_proj.weight is F32 [64, 192], needed is F32 [64, 128]"));
-  EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.slots = 0, .max_context = 8}).ok());
-  EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.slots = 1, .max_context = 65}).ok());
+  EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.blocks = 0, .max_context = 8}).ok());
+  EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.blocks = 1, .max_context = 65}).ok());
 }
 
 }  // namespace

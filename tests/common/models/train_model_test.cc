@@ -139,7 +139,13 @@ TEST_P(TrainReferenceTest, TheDecodeExecutionGivesTheSameBits) {
   const ReferenceSequences want = m.Sequences();
   const PackedBatch batch = Pack(want.tokens);
   const at::Tensor logits = Logits(Make(m.dir.config, m.weights).get(), batch).detach();
-  const auto decode = DecodeModel::Create(m.dir.config, &m.weights, {.slots = static_cast<int>(want.tokens.size()), .max_context = 256});
+  std::vector<std::vector<int32_t>> blocks(want.tokens.size());
+  int held = 0;
+  for (std::vector<int32_t>& table : blocks) {
+    for (int64_t p = 0; p < want.longest; p += DecodeModel::kBlockTokens) table.push_back(held++);
+  }
+  const std::vector<absl::Span<const int32_t>> tables(blocks.begin(), blocks.end());
+  const auto decode = DecodeModel::Create(m.dir.config, &m.weights, {.blocks = held, .max_context = 256});
   ASSERT_TRUE(decode.ok());
   std::vector<DecodeModel::Row> rows;
   for (size_t b = 0; b < want.tokens.size(); ++b) {
@@ -148,7 +154,7 @@ TEST_P(TrainReferenceTest, TheDecodeExecutionGivesTheSameBits) {
     }
   }
   at::Tensor decoded = at::empty_like(logits);
-  (*decode)->Step(rows, decoded.mutable_data_ptr<float>());
+  (*decode)->Step(rows, tables, decoded.mutable_data_ptr<float>());
   EXPECT_TRUE(at::equal(decoded, logits)) << "worst difference " << Worst(decoded, logits);
 }
 

@@ -90,6 +90,22 @@ TEST_P(DecoderKernelTest, NormAndSwiGluAreThoseOfDoubles) {
   }
 }
 
+// Keys and values [positions, D] in a cache whose blocks are used in another order than they lie; what no position holds is NaN.
+struct Paged {
+  Paged(const std::vector<float>& k, const std::vector<float>& v, int64_t positions, int64_t d)
+      : blocks((positions + kKvBlockTokens - 1) / kKvBlockTokens), stride(KvHead::BlockFloats(d) + 5), data(blocks.size() * stride, NAN) {
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(blocks.size() - 1 - i);
+    for (int64_t t = 0; t < positions; ++t) {
+      StoreKeyValue(head(), blocks[t / kKvBlockTokens], t % kKvBlockTokens, d, &k[t * d], &v[t * d]);
+    }
+  }
+  KvHead head() const { return {const_cast<float*>(data.data()), stride}; }
+
+  std::vector<int32_t> blocks;
+  int64_t stride;
+  std::vector<float> data;
+};
+
 // Attention of query rows [group, D] over `positions` keys, in doubles.
 std::vector<double> Attention(const float* q, const float* k, const float* v, int64_t positions, int64_t group, int64_t d) {
   std::vector<double> out(group * d);
@@ -110,16 +126,15 @@ std::vector<double> Attention(const float* q, const float* k, const float* v, in
 
 TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositions) {
   for (const int64_t d : {2, 6, 8, 16, 32, 40}) {
-    for (const int64_t positions : {1, 15, 16, 17, 100}) {
-      const int64_t group = 3, held = positions + 20;
-      const std::vector<float> q = Random(7, group * d, 4), k = Random(8, held * d, 2), v = Random(9, held * d);
-      std::vector<float> keys(HeadCache::KeyFloats(held, d), NAN), values(HeadCache::ValueFloats(held, d), NAN), out(group * d);
-      std::vector<float> scratch(group * RoundUpToLanes(positions));
-      const HeadCache cache{keys.data(), values.data()};
-      for (int64_t t = 0; t < positions; ++t) StoreKeyValue(cache, t, d, &k[t * d], &v[t * d]);
-      GetParam()->attend(q.data(), cache, positions, group, d, scratch.data(), out.data());
-      const std::vector<double> want = Attention(q.data(), k.data(), v.data(), positions, group, d);
-      for (int64_t i = 0; i < group * d; ++i) ASSERT_NEAR(out[i], want[i], 5e-6) << "D " << d << ", " << positions << " positions";
+    for (const int64_t positions : {1, 15, 32, 33, 100, 128, 129, 300}) {
+      for (const int64_t group : {1, 2, 3, 6}) {
+        const std::vector<float> q = Random(7, group * d, 4), k = Random(8, positions * d, 2), v = Random(9, positions * d);
+        const Paged paged(k, v, positions, d);
+        std::vector<float> out(group * d);
+        GetParam()->attend(q.data(), paged.head(), paged.blocks.data(), positions, group, d, out.data());
+        const std::vector<double> want = Attention(q.data(), k.data(), v.data(), positions, group, d);
+        for (int64_t i = 0; i < group * d; ++i) ASSERT_NEAR(out[i], want[i], 5e-6) << "D " << d << ", " << positions << " positions";
+      }
     }
   }
 }

@@ -44,13 +44,13 @@ std::vector<int32_t> Tokens(const std::vector<TokenEvent>& events) {
 std::vector<double> LogprobsUnder(uint64_t seed, const std::vector<int32_t>& tokens, double temperature) {
   const TensorSet weights = TinyWeights(seed);
   const ModelConfig config = TinyConfig();
-  auto model = *DecodeModel::Create(config, &weights, {.slots = 1, .max_context = 256, .threads = 1});
+  auto model = *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
   std::vector<DecodeModel::Row> rows;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    rows.push_back({.slot = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
+    rows.push_back({.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
   }
   std::vector<float> logits(tokens.size() * config.vocab_size);
-  model->Step(rows, logits.data());
+  model->Step(rows, {{0, 1, 2, 3, 4, 5, 6, 7}}, logits.data());
   std::vector<double> logprobs(tokens.size(), 0);
   for (size_t i = 1; i < tokens.size(); ++i) {
     const float* z = logits.data() + (i - 1) * config.vocab_size;

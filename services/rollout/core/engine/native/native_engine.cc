@@ -1,6 +1,7 @@
 #include "services/rollout/core/engine/native/native_engine.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,16 +16,23 @@ NativeEngine::Options Complete(NativeEngine::Options options, const ModelConfig&
   return options;
 }
 
+uint32_t BlocksPerSlot(uint32_t max_context) { return (max_context - 1) / DecodeModel::kBlockTokens + 1; }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelConfig& config, TensorSet weights,
                                                                    PolicyVersion version, std::vector<int32_t> stop_ids,
                                                                    const Options& options) {
   const Options complete = Complete(options, config);
+  const uint64_t blocks = uint64_t{complete.slots} * BlocksPerSlot(complete.max_context);
+  if (blocks > INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat(complete.slots, " slots of ", complete.max_context, " tokens are ", blocks,
+                                                   " KV blocks, the limit is ", INT32_MAX, "; lower one of them"));
+  }
   auto owned = std::make_unique<TensorSet>(std::move(weights));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DecodeModel> model,
                           DecodeModel::Create(config, owned.get(),
-                                              {.slots = static_cast<int>(complete.slots),
+                                              {.blocks = static_cast<int>(blocks),
                                                .max_context = static_cast<int>(complete.max_context),
                                                .threads = complete.threads}));
   return std::unique_ptr<NativeEngine>(
@@ -46,7 +54,12 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
       model_(std::move(model)),
       scheduler_({.slots = options.slots, .max_batch_tokens = options.max_batch_tokens, .aging_steps = options.aging_steps}),
       version_(version),
-      held_(FingerprintOf(*weights_)) {}
+      held_(FingerprintOf(*weights_)) {
+  const uint32_t per_slot = BlocksPerSlot(options.max_context);
+  blocks_.resize(size_t{options.slots} * per_slot);
+  std::iota(blocks_.begin(), blocks_.end(), 0);
+  for (uint32_t slot = 0; slot < options.slots; ++slot) tables_.push_back(absl::MakeConstSpan(blocks_).subspan(slot * per_slot, per_slot));
+}
 
 absl::Status NativeEngine::Check(const Request& request) const {
   SLUICE_RETURN_IF_ERROR(CheckSampling(request.sampling, request.trainable));
@@ -105,7 +118,7 @@ void NativeEngine::Abort(uint64_t request, AbortReason) {
 
 void NativeEngine::Compute(const SchedulerPlan& plan) {
   for (const SchedulerPlan::Copy& copy : plan.copies) {
-    model_->CopySlot(static_cast<int>(copy.from), static_cast<int>(copy.to), static_cast<int>(copy.count));
+    for (uint32_t i = 0; i * DecodeModel::kBlockTokens < copy.count; ++i) model_->CopyBlock(tables_[copy.from][i], tables_[copy.to][i]);
     stats_.prompt_tokens_forked += copy.count;
   }
   rows_.clear();
@@ -114,7 +127,7 @@ void NativeEngine::Compute(const SchedulerPlan& plan) {
     const Live& live = live_.at(row.request);
     for (uint32_t i = 0; i < row.count; ++i) {
       const uint32_t position = row.first + i;
-      rows_.push_back({.slot = static_cast<int32_t>(row.slot),
+      rows_.push_back({.table = static_cast<int32_t>(row.slot),
                        .position = static_cast<int32_t>(position),
                        .token = live.tokens[position],
                        .want_logits = row.sample && i + 1 == row.count});
@@ -124,7 +137,7 @@ void NativeEngine::Compute(const SchedulerPlan& plan) {
   }
   const size_t wanted = sampling_.size() * model_->config().vocab_size;
   if (logits_.size() < wanted) logits_.resize(wanted);
-  model_->Step(rows_, logits_.data());
+  model_->Step(rows_, tables_, logits_.data());
 }
 
 void NativeEngine::Draw() {

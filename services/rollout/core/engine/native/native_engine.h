@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/models/decode_model.h"
@@ -17,7 +18,8 @@
 
 namespace sluice {
 
-// The engine of this tree: Scheduler, DecodeModel and the sampler, on the CPU, one contiguous KV slot per request.
+// The engine of this tree: Scheduler, DecodeModel and the sampler, on the CPU. A request holds a KV slot, a fixed run of
+// blocks.
 //
 // Holds the weights as one TensorSet at fixed addresses, a second set of the same size to put them back from, and the model's
 // packed copy. V vocabulary.
@@ -75,6 +77,8 @@ class NativeEngine : public Engine {
   const std::unique_ptr<TensorSet> weights_;
   const std::unique_ptr<DecodeModel> model_;
   Scheduler scheduler_;
+  std::vector<int32_t> blocks_;                      // Of the slots, one after another.
+  std::vector<absl::Span<const int32_t>> tables_;    // By slot.
   absl::flat_hash_map<uint64_t, Live> live_;
   const Tokenizer* tokenizer_ = nullptr;
   PolicyVersion version_;
