@@ -13,6 +13,7 @@
 #include "common/base/id.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "common/testing/queue_spec.h"
 
 namespace sluice::fault {
 namespace {
@@ -26,42 +27,16 @@ int32_t Token(absl::string_view group, int member, uint64_t place) {
 }  // namespace
 
 queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness, queue::v1::Durability durability) {
-  queue::v1::QueueSpec spec;
+  queue::v1::QueueSpec spec = SmallQueueSpec(data);
   spec.set_job_name("matrix");
-  spec.set_seed(1);
-  spec.add_policies("policy");
-  spec.set_groups_per_step(2);
-  spec.set_group_size(2);
-  spec.set_group_min(2);
   spec.set_max_staleness(max_staleness);
   spec.set_admission_staleness(std::min(max_staleness, 3u));
-  spec.set_statistic(queue::v1::STATISTIC_MASKED);
-  spec.set_straggler(queue::v1::STRAGGLER_MASK);
-  spec.mutable_wait()->set_seconds(60);
-  spec.set_min_trainable(1);
   spec.set_reissues(1000);  // As each kill of a queue of level metadata may cost one.
   spec.set_durability(durability);
-  spec.set_quota_bytes(1 << 28);
   spec.mutable_lease()->set_seconds(10);
-  spec.set_member_tokens(64);
-  spec.set_token_bytes(20);
-  queue::v1::Source& source = *spec.add_sources();
-  source.set_name("rows");
-  source.set_path(data);
-  source.set_weight(1);
-  (*source.mutable_fields())["prompt"] = "q";
-  (*source.mutable_fields())["answer"] = "a";
-  spec.set_sampler(queue::v1::SAMPLER_UNIFORM);
-  spec.set_filter(queue::v1::GROUP_FILTER_NONE);
-  queue::v1::TaskSpec& task = *spec.add_tasks();
-  task.set_name("reward");
-  task.add_needs("messages");
-  task.add_produces("reward_status");
-  task.add_produces("task_reward");
-  task.set_granularity(common::v1::GRANULARITY_TRAJECTORY);
-  task.set_pool("cpu");
-  task.mutable_deadline()->set_seconds(10);
-  task.set_tries(1000);  // Workers are killed more often than any real one would be.
+  (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "q";
+  (*spec.mutable_sources(0)->mutable_fields())["answer"] = "a";
+  spec.mutable_tasks(0)->set_tries(1000);  // Workers are killed more often than any real one would be.
   return spec;
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "common/testing/queue_spec.h"
 #include "sluice/queue/v1/queue.pb.h"
 #include "tests/fuzz/queue_calls.h"
 #include "tests/fuzz/target.h"
@@ -219,38 +220,11 @@ class Scribe {
 };
 
 v1::QueueSpec SmallSpec() {
-  v1::QueueSpec spec;
+  v1::QueueSpec spec = SmallQueueSpec("rows.jsonl");
   spec.set_job_name("fuzz");
-  spec.set_seed(1);
-  spec.add_policies("policy");
-  spec.set_groups_per_step(2);
-  spec.set_group_size(2);
-  spec.set_group_min(2);
-  spec.set_max_staleness(1);
-  spec.set_statistic(v1::STATISTIC_MASKED);
-  spec.set_straggler(v1::STRAGGLER_MASK);
-  spec.mutable_wait()->set_seconds(60);
-  spec.set_min_trainable(1);
   spec.set_reissues(1);
   spec.set_durability(v1::DURABILITY_FULL);
   spec.set_quota_bytes(1 << 20);
-  spec.mutable_lease()->set_seconds(60);
-  spec.set_member_tokens(64);
-  spec.set_token_bytes(20);
-  v1::Source& source = *spec.add_sources();
-  source.set_name("rows");
-  source.set_path("rows.jsonl");
-  source.set_weight(1);
-  spec.set_sampler(v1::SAMPLER_UNIFORM);
-  spec.set_filter(v1::GROUP_FILTER_NONE);
-  v1::TaskSpec& task = *spec.add_tasks();
-  task.set_name("reward");
-  task.add_needs("messages");
-  for (const char* field : {"reward_status", "task_reward"}) task.add_produces(field);
-  task.set_granularity(common::v1::GRANULARITY_TRAJECTORY);
-  task.set_pool("cpu");
-  task.mutable_deadline()->set_seconds(10);
-  task.set_tries(3);
   return spec;
 }
 

@@ -13,6 +13,7 @@
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/rpc/client.h"
+#include "common/testing/queue_spec.h"
 
 namespace sluice::bench {
 namespace {
@@ -74,27 +75,20 @@ void QueueUnderTest::Begin() {
   set.set_revision(1);
   set.set_phase(queue::v1::PHASE_OPEN);
   queue::v1::QueueSpec& spec = *set.mutable_spec();
+  spec = SmallQueueSpec(dir_ + "/rows.jsonl");
   spec.set_job_name("bench");
-  spec.add_policies("policy");
   spec.set_groups_per_step(options_.groups + 1);
   spec.set_group_size(kMembers);
   spec.set_group_min(kMembers);
-  spec.set_statistic(queue::v1::STATISTIC_MASKED);
-  spec.set_straggler(queue::v1::STRAGGLER_MASK);
+  spec.set_max_staleness(0);
   spec.mutable_wait()->set_seconds(600);
-  spec.set_min_trainable(1);
   spec.set_durability(options_.durability);
   spec.set_member_tokens(1);
   spec.set_token_bytes(static_cast<uint32_t>(options_.member_bytes));
   spec.set_quota_bytes(uint64_t{options_.groups + 1} * kMembers * (options_.member_bytes + 8192) * 2);
   spec.mutable_lease()->set_seconds(600);
-  queue::v1::Source& source = *spec.add_sources();
-  source.set_name("rows");
-  source.set_path(dir_ + "/rows.jsonl");
-  source.set_weight(1);
-  (*source.mutable_fields())["prompt"] = "prompt";
-  spec.set_sampler(queue::v1::SAMPLER_UNIFORM);
-  spec.set_filter(queue::v1::GROUP_FILTER_NONE);
+  (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "prompt";
+  spec.clear_tasks();
   spec.set_reissues(1000);
   const auto worker = [&](const char* id, rpc::v1::Role role) {
     common::v1::Worker& listed = *set.add_workers();

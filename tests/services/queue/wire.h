@@ -17,6 +17,7 @@
 #include "common/rpc/client.h"
 #include "common/rpc/server.h"
 #include "common/rpc/stream.h"
+#include "common/testing/queue_spec.h"
 #include "services/queue/jobs.h"
 #include "services/queue/metrics.h"
 #include "services/queue/service.h"
@@ -59,39 +60,13 @@ class WireTest : public testing::Test {
     request.set_revision(++revision_);
     request.set_phase(v1::PHASE_OPEN);
     v1::QueueSpec& spec = *request.mutable_spec();
+    spec = SmallQueueSpec(data_);
     spec.set_job_name(name_);
-    spec.set_seed(1);
-    spec.add_policies("policy");
     spec.set_groups_per_step(1);
-    spec.set_group_size(2);
-    spec.set_group_min(2);
-    spec.set_max_staleness(1);
-    spec.set_statistic(v1::STATISTIC_MASKED);
-    spec.set_straggler(v1::STRAGGLER_MASK);
-    spec.mutable_wait()->set_seconds(60);
-    spec.set_min_trainable(1);
-    spec.set_durability(v1::DURABILITY_MEMORY);
-    spec.set_quota_bytes(1 << 28);
-    spec.mutable_lease()->set_seconds(60);
     spec.set_member_tokens(1000);
     spec.set_token_bytes(token_bytes_);
-    v1::Source& source = *spec.add_sources();
-    source.set_name("rows");
-    source.set_path(data_);
-    source.set_weight(1);
-    (*source.mutable_fields())["prompt"] = "q";
-    (*source.mutable_fields())["answer"] = "a";
-    spec.set_sampler(v1::SAMPLER_UNIFORM);
-    spec.set_filter(v1::GROUP_FILTER_NONE);
-    v1::TaskSpec& task = *spec.add_tasks();
-    task.set_name("reward");
-    task.add_needs("messages");
-    task.add_produces("reward_status");
-    task.add_produces("task_reward");
-    task.set_granularity(common::v1::GRANULARITY_TRAJECTORY);
-    task.set_pool("cpu");
-    task.mutable_deadline()->set_seconds(10);
-    task.set_tries(3);
+    (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "q";
+    (*spec.mutable_sources(0)->mutable_fields())["answer"] = "a";
     const auto worker = [&](const char* id, sluice::rpc::v1::Role role, int64_t incarnation) {
       common::v1::Worker& listed = *request.add_workers();
       listed.set_id(id);
