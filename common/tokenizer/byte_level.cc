@@ -43,4 +43,9 @@ bool ByteLevelAlphabet::Unspell(absl::string_view spelling, std::string* bytes) 
   return true;
 }
 
+std::string ByteLevelAlphabet::Bytes(absl::string_view token) const {
+  std::string bytes;
+  return Unspell(token, &bytes) ? bytes : std::string(token);
+}
+
 }  // namespace sluice

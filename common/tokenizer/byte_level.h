@@ -17,6 +17,8 @@ class ByteLevelAlphabet {
   std::string Spell(absl::string_view bytes) const;
   // False: `spelling` holds a character that stands for no byte.
   bool Unspell(absl::string_view spelling, std::string* bytes) const;
+  // The bytes of a token; those of its own UTF-8 where it holds a character that stands for no byte.
+  std::string Bytes(absl::string_view token) const;
 
  private:
   ByteLevelAlphabet();

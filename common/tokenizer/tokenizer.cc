@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 #include "common/tokenizer/bpe.h"
 #include "common/tokenizer/byte_level.h"
-#include "common/tokenizer/regex_split.h"
+#include "common/tokenizer/pattern.h"
 #include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 
@@ -38,72 +38,11 @@ struct Normalize {
   std::string from, to;  // kPrepend: `to` goes in front of a text that is not empty.
 };
 
-struct DecodeStep {
-  enum Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip } kind;
-  std::string from, to;        // kReplace; kStrip: the character is `from`.
-  int start = 0, stop = 0;     // kStrip: how many at either end.
-};
-
 struct AddedToken {
   std::string content;
   int32_t id = 0;
   bool special = false;
 };
-
-// Strings to strings, as the reference library's decoders chain them.
-std::vector<std::string> RunDecodeStep(const DecodeStep& step, std::vector<std::string> tokens) {
-  switch (step.kind) {
-    case DecodeStep::kByteLevel: {
-      std::string bytes;
-      for (const std::string& token : tokens) {
-        std::string piece;
-        bytes += ByteLevelAlphabet::Get().Unspell(token, &piece) ? piece : token;
-      }
-      return {Utf8Lossy(bytes)};
-    }
-    case DecodeStep::kReplace:
-      for (std::string& token : tokens) token = absl::StrReplaceAll(token, {{step.from, step.to}});
-      return tokens;
-    case DecodeStep::kByteFallback: {
-      std::vector<std::string> out;
-      std::string bytes;
-      const auto flush = [&] {
-        if (bytes.empty()) return;
-        if (IsUtf8(bytes)) {
-          out.push_back(bytes);
-        } else {
-          for (size_t i = 0; i < bytes.size(); ++i) out.push_back("\xEF\xBF\xBD");
-        }
-        bytes.clear();
-      };
-      for (std::string& token : tokens) {
-        uint32_t value = 0;
-        if (token.size() == 6 && absl::StartsWith(token, "<0x") && token[5] == '>' && absl::SimpleHexAtoi(token.substr(3, 2), &value)) {
-          bytes.push_back(static_cast<char>(value));
-          continue;
-        }
-        flush();
-        out.push_back(std::move(token));
-      }
-      flush();
-      return out;
-    }
-    case DecodeStep::kFuse: {
-      std::string all;
-      for (const std::string& token : tokens) all += token;
-      return {all};
-    }
-    case DecodeStep::kStrip:
-      for (std::string& token : tokens) {
-        absl::string_view view = token;
-        for (int i = 0; i < step.start && absl::StartsWith(view, step.from); ++i) view.remove_prefix(step.from.size());
-        for (int i = 0; i < step.stop && absl::EndsWith(view, step.from); ++i) view.remove_suffix(step.from.size());
-        token = std::string(view);
-      }
-      return tokens;
-  }
-  return tokens;
-}
 
 }  // namespace
 
@@ -112,24 +51,26 @@ class Tokenizer::Impl {
   absl::Status Read(const Json& root);
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options) const;
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special) const;
+  std::optional<absl::string_view> Piece(int32_t id, bool skip_special) const;
 
   absl::optional<Bpe> bpe;
   std::vector<AddedToken> added;                         // Longest content first.
   absl::flat_hash_map<int32_t, const AddedToken*> added_by_id;
   int32_t vocab_size = 0;
+  Decoder decoder;
+  std::vector<std::string> pieces;  // By id: prepared for the decoder.
 
  private:
   absl::Status ReadNormalizer(const Json& component, const std::string& where);
   absl::Status ReadPreTokenizer(const Json& component, const std::string& where);
   absl::Status ReadPostProcessor(const Json& component);
-  absl::Status ReadDecoder(const Json& component, const std::string& where);
+  absl::Status PreparePieces();
   absl::Status ReadAdded(const Json& list);
   absl::Status EncodePlain(absl::string_view text, std::vector<int32_t>* ids) const;
 
   std::vector<Normalize> normalizers_;
-  std::vector<RegexSplit> splits_;
+  std::vector<std::unique_ptr<const Pattern>> splits_;
   bool byte_level_ = false;
-  std::vector<DecodeStep> decoders_;
   std::vector<int32_t> before_, after_;  // Around every text, with add_special.
 };
 
@@ -141,7 +82,12 @@ absl::Status Tokenizer::Impl::Read(const Json& root) {
   if (!Absent(root, "normalizer")) SLUICE_RETURN_IF_ERROR(ReadNormalizer(root["normalizer"], "normalizer"));
   if (!Absent(root, "pre_tokenizer")) SLUICE_RETURN_IF_ERROR(ReadPreTokenizer(root["pre_tokenizer"], "pre_tokenizer"));
   if (!Absent(root, "post_processor")) SLUICE_RETURN_IF_ERROR(ReadPostProcessor(root["post_processor"]));
-  if (!Absent(root, "decoder")) SLUICE_RETURN_IF_ERROR(ReadDecoder(root["decoder"], "decoder"));
+  if (!Absent(root, "decoder")) {
+    const nlohmann::json chain = root["decoder"];
+    if (!chain.is_object()) return absl::InvalidArgumentError("decoder is no object");
+    SLUICE_ASSIGN_OR_RETURN(decoder, Decoder::Parse(Component(chain, "decoder")));
+  }
+  SLUICE_RETURN_IF_ERROR(PreparePieces());
   for (const char* const key : {"truncation", "padding"}) {
     if (!Absent(root, key)) return Unsupported(key, "a value other than null");
   }
@@ -203,7 +149,7 @@ absl::Status Tokenizer::Impl::ReadPreTokenizer(const Json& component, const std:
     if (component.value("invert", false)) return Unsupported(where, "invert: true");
     const Json pattern = component.value("pattern", Json::object());
     if (!pattern.contains("Regex")) return Unsupported(where, "a pattern that is no regular expression");
-    auto split = RegexSplit::Compile(pattern["Regex"].get<std::string>());
+    auto split = Pattern::Regex(pattern["Regex"].get<std::string>());
     if (!split.ok()) return Annotate(split.status(), where);
     splits_.push_back(*std::move(split));
     return absl::OkStatus();
@@ -228,26 +174,12 @@ absl::Status Tokenizer::Impl::ReadPostProcessor(const Json& component) {
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::Impl::ReadDecoder(const Json& component, const std::string& where) {
-  const std::string type = TypeOf(component);
-  if (type == "Sequence") {
-    int i = 0;
-    for (const Json& part : component["decoders"]) SLUICE_RETURN_IF_ERROR(ReadDecoder(part, absl::StrCat(where, "[", i++, "]")));
-    return absl::OkStatus();
-  }
-  if (type == "ByteLevel") {
-    decoders_.push_back({.kind = DecodeStep::kByteLevel});
-  } else if (type == "ByteFallback") {
-    decoders_.push_back({.kind = DecodeStep::kByteFallback});
-  } else if (type == "Fuse") {
-    decoders_.push_back({.kind = DecodeStep::kFuse});
-  } else if (type == "Strip") {
-    decoders_.push_back({.kind = DecodeStep::kStrip, .from = component.value("content", " "), .start = component.value("start", 0), .stop = component.value("stop", 0)});
-  } else if (type == "Replace") {
-    SLUICE_ASSIGN_OR_RETURN(std::string from, StringPattern(component, where));
-    decoders_.push_back({.kind = DecodeStep::kReplace, .from = std::move(from), .to = component.value("content", "")});
-  } else {
-    return Unsupported(where, absl::StrCat("type \"", type, "\""));
+absl::Status Tokenizer::Impl::PreparePieces() {
+  pieces.resize(vocab_size);
+  for (int32_t id = 0; id < vocab_size; ++id) {
+    const auto it = added_by_id.find(id);
+    if (it == added_by_id.end() && static_cast<size_t>(id) >= bpe->tokens().size()) continue;
+    SLUICE_ASSIGN_OR_RETURN(pieces[id], decoder.Prepare(it != added_by_id.end() ? it->second->content : bpe->tokens()[id]));
   }
   return absl::OkStatus();
 }
@@ -263,9 +195,19 @@ absl::Status Tokenizer::Impl::EncodePlain(absl::string_view text, std::vector<in
     }
   }
   std::vector<absl::string_view> words = {normalized};
-  for (const RegexSplit& split : splits_) {
+  for (const auto& split : splits_) {
     std::vector<absl::string_view> pieces;
-    for (const absl::string_view word : words) SLUICE_RETURN_IF_ERROR(split.Split(word, &pieces));
+    for (const absl::string_view word : words) {
+      std::vector<Span> matches;
+      SLUICE_RETURN_IF_ERROR(split->Find(word, &matches));
+      size_t done = 0;
+      for (const Span& match : matches) {
+        if (match.begin > done) pieces.push_back(word.substr(done, match.begin - done));
+        if (match.size() > 0) pieces.push_back(word.substr(match.begin, match.size()));
+        done = match.end;
+      }
+      if (done < word.size()) pieces.push_back(word.substr(done));
+    }
     words = std::move(pieces);
   }
   for (const absl::string_view word : words) {
@@ -300,23 +242,20 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view t
 }
 
 std::string Tokenizer::Impl::Decode(absl::Span<const int32_t> ids, bool skip_special) const {
-  std::vector<std::string> tokens;
-  for (const int32_t id : ids) {
-    if (const auto it = added_by_id.find(id); it != added_by_id.end()) {
-      if (!(skip_special && it->second->special)) tokens.push_back(it->second->content);
-    } else if (id >= 0 && static_cast<size_t>(id) < bpe->tokens().size()) {
-      tokens.push_back(bpe->tokens()[id]);
-    }
-  }
-  if (decoders_.empty()) {  // As the reference library does it: tokens are words.
-    std::string text;
-    for (const std::string& token : tokens) absl::StrAppend(&text, text.empty() ? "" : " ", token);
-    return text;
-  }
-  for (const DecodeStep& step : decoders_) tokens = RunDecodeStep(step, std::move(tokens));
   std::string text;
-  for (const std::string& token : tokens) text += token;
+  Decoder::Stream stream(&decoder, &text);
+  for (const int32_t id : ids) {
+    if (const auto piece = Piece(id, skip_special)) stream.Feed(*piece);
+  }
+  stream.Finish();
   return text;
+}
+
+std::optional<absl::string_view> Tokenizer::Impl::Piece(int32_t id, bool skip_special) const {
+  if (id < 0 || id >= vocab_size) return std::nullopt;
+  const auto it = added_by_id.find(id);
+  if (it != added_by_id.end() && skip_special && it->second->special) return std::nullopt;
+  return pieces[id];
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -347,6 +286,8 @@ std::optional<int32_t> Tokenizer::TokenId(absl::string_view token) const {
   }
   return impl_->bpe->Id(token);
 }
+std::optional<absl::string_view> Tokenizer::Piece(int32_t id, bool skip_special) const { return impl_->Piece(id, skip_special); }
+const Decoder& Tokenizer::decoder() const { return impl_->decoder; }
 int32_t Tokenizer::vocab_size() const { return impl_->vocab_size; }
 
 }  // namespace sluice

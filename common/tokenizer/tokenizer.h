@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/tokenizer/decoder.h"
 
 namespace sluice {
 
@@ -40,6 +41,9 @@ class Tokenizer {
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special) const;
 
   std::optional<int32_t> TokenId(absl::string_view token) const;
+  // For Detokenizer: what `id` puts into the decoder's stream; nothing for ids outside the vocabulary and for left-out tokens.
+  std::optional<absl::string_view> Piece(int32_t id, bool skip_special) const;
+  const Decoder& decoder() const;
   int32_t vocab_size() const;  // Highest id + 1, added tokens included.
 
  private:

@@ -1,5 +1,7 @@
 #include "common/tokenizer/utf8.h"
 
+#include <cstring>
+
 namespace sluice {
 namespace {
 
@@ -44,8 +46,22 @@ size_t Utf8Length(absl::string_view bytes) {
   return whole ? n : 0;
 }
 
+size_t Utf8IncompleteTail(absl::string_view bytes) {
+  for (size_t n = 1; n <= 3 && n <= bytes.size(); ++n) {
+    const absl::string_view tail = bytes.substr(bytes.size() - n);
+    const uint8_t lead = static_cast<uint8_t>(tail[0]);
+    if ((lead & 0xC0) == 0x80) continue;  // Inside of a sequence, if it is one: look further left.
+    bool whole = false;
+    return lead >= 0x80 && LeadOf(lead).length > static_cast<int>(n) && Subpart(tail, &whole) == n ? n : 0;
+  }
+  return 0;
+}
+
 bool IsUtf8(absl::string_view bytes) {
   while (!bytes.empty()) {
+    uint64_t eight = 0;
+    while (bytes.size() >= 8 && (std::memcpy(&eight, bytes.data(), 8), (eight & 0x8080808080808080) == 0)) bytes.remove_prefix(8);
+    if (bytes.empty()) break;
     const size_t n = Utf8Length(bytes);
     if (n == 0) return false;
     bytes.remove_prefix(n);

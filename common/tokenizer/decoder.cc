@@ -1,0 +1,92 @@
+#include "common/tokenizer/decoder.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/tokenizer/byte_level.h"
+#include "common/tokenizer/decode_stages.h"
+#include "common/tokenizer/metaspace.h"
+#include "common/tokenizer/utf8.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice {
+namespace {
+constexpr int kMaxSteps = 64, kMaxStrip = 1024;
+}  // namespace
+
+absl::StatusOr<Decoder> Decoder::Parse(const Component& component) {
+  Decoder decoder;
+  decoder.joins_with_spaces_ = false;
+  SLUICE_RETURN_IF_ERROR(decoder.Add(component));
+  while (decoder.prepared_ < decoder.steps_.size() && decoder.steps_[decoder.prepared_].kind == Step::kReplace) ++decoder.prepared_;
+  return decoder;
+}
+
+absl::Status Decoder::Add(const Component& component) {
+  const std::string type = component.type();
+  if (type == "Sequence") {
+    SLUICE_RETURN_IF_ERROR(component.Only({"decoders"}));
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Objects("decoders"));
+    for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(Add(part));
+    return absl::OkStatus();
+  }
+  Step step{};
+  if (type == "ByteLevel") {  // Its keys matter to the pre-tokenizer only.
+    SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
+    step.kind = Step::kByteLevel;
+  } else if (type == "ByteFallback" || type == "Fuse") {
+    SLUICE_RETURN_IF_ERROR(component.Only({}));
+    step.kind = type == "Fuse" ? Step::kFuse : Step::kByteFallback;
+  } else if (type == "Strip") {
+    SLUICE_RETURN_IF_ERROR(component.Only({"content", "start", "stop"}));
+    SLUICE_ASSIGN_OR_RETURN(step.content, component.Character("content"));
+    SLUICE_ASSIGN_OR_RETURN(step.start, component.Int("start", 0, kMaxStrip));
+    SLUICE_ASSIGN_OR_RETURN(step.stop, component.Int("stop", 0, kMaxStrip));
+    step.kind = Step::kStrip;
+  } else if (type == "Replace") {
+    SLUICE_RETURN_IF_ERROR(component.Only({"pattern", "content"}));
+    SLUICE_ASSIGN_OR_RETURN(step.pattern, Pattern::Parse(component));
+    SLUICE_ASSIGN_OR_RETURN(step.content, component.String("content"));
+    step.kind = Step::kReplace;
+  } else if (type == "Metaspace") {
+    SLUICE_ASSIGN_OR_RETURN(const Metaspace metaspace, Metaspace::Parse(component));
+    step.content = metaspace.replacement;
+    step.drops_first = metaspace.prepend != Metaspace::kNever;
+    step.kind = Step::kMetaspace;
+  } else {
+    return component.Unsupported(absl::StrCat("the decoder \"", type, "\""));
+  }
+  if (steps_.size() == kMaxSteps) return component.Invalid(absl::StrCat("more than ", kMaxSteps, " decoders"));
+  steps_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Decoder::Prepare(absl::string_view token) const {
+  std::string text(token);
+  for (size_t i = 0; i < prepared_; ++i) {
+    SLUICE_ASSIGN_OR_RETURN(text, steps_[i].pattern->Replace(text, steps_[i].content));
+  }
+  if (prepared_ < steps_.size() && steps_[prepared_].kind == Step::kByteLevel) return ByteLevelAlphabet::Get().Bytes(text);
+  return text;
+}
+
+std::unique_ptr<DecodeStage> Decoder::Stage(const Step& step, bool prepared) {
+  switch (step.kind) {
+    case Step::kByteLevel: return std::make_unique<ByteLevelStage>(/*spelled=*/!prepared);
+    case Step::kReplace: return std::make_unique<ReplaceStage>(step.pattern.get(), step.content);
+    case Step::kByteFallback: return std::make_unique<ByteFallbackStage>();
+    case Step::kFuse: return std::make_unique<FuseStage>();
+    case Step::kStrip: return std::make_unique<StripStage>(step.content, step.start, step.stop);
+    case Step::kMetaspace: return std::make_unique<MetaspaceStage>(step.content, step.drops_first);
+  }
+  return nullptr;
+}
+
+Decoder::Stream::Stream(const Decoder* decoder, std::string* out) {
+  if (decoder->joins_with_spaces_) stages_.push_back(std::make_unique<JoinStage>());
+  for (size_t i = decoder->prepared_; i < decoder->steps_.size(); ++i) stages_.push_back(Stage(decoder->steps_[i], i == decoder->prepared_));
+  stages_.push_back(std::make_unique<OutStage>(out));
+  for (size_t i = 0; i + 1 < stages_.size(); ++i) stages_[i]->next = stages_[i + 1].get();
+  first_ = stages_.front().get();
+}
+
+}  // namespace sluice

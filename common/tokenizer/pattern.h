@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/tokenizer/component.h"
+
+namespace sluice {
+
+// A half-open range of bytes.
+struct Span {
+  size_t begin = 0, end = 0;
+  bool operator==(const Span& o) const { return begin == o.begin && end == o.end; }
+  size_t size() const { return end - begin; }
+};
+
+// What a Replace or Split looks for: a fixed string, or a regular expression.
+//
+// Immutable, so thread-safe.
+class Pattern {
+ public:
+  virtual ~Pattern() = default;
+
+  // `component`.pattern: {"String": ..} or {"Regex": ..}.
+  static absl::StatusOr<std::unique_ptr<const Pattern>> Parse(const Component& component);
+  static std::unique_ptr<const Pattern> String(std::string text);
+  // INVALID_ARGUMENT: over 4 KiB, or no valid pattern.
+  static absl::StatusOr<std::unique_ptr<const Pattern>> Regex(absl::string_view regex);
+
+  // Appends the matches in `text` (UTF-8), left to right, none overlapping; an empty one never directly behind another.
+  // RESOURCE_EXHAUSTED: the match, depth or heap limit was reached.
+  virtual absl::Status Find(absl::string_view text, std::vector<Span>* matches) const = 0;
+
+  // `text` with every match replaced by `content`.
+  absl::StatusOr<std::string> Replace(absl::string_view text, absl::string_view content) const;
+};
+
+}  // namespace sluice
