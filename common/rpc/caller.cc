@@ -12,6 +12,8 @@ namespace {
 // What the caller is told to wait until the controller's list may have come.
 constexpr absl::Duration kListComes = absl::Milliseconds(50);
 
+bool IsUnlisted(Role role) { return role == Role::kController || role == Role::kSubmitter || role == Role::kOperator; }
+
 absl::Status NotListed(absl::string_view what) {
   return ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_LISTED", .retry_after = kListComes},
                    absl::StrCat(what, " is not known here yet"));
@@ -47,7 +49,7 @@ absl::Status CallerTable::Check(absl::string_view job, absl::string_view worker,
   if (found == jobs_.end()) return NotListed(absl::StrCat("job ", job));
   const auto at = found->second.workers.find(worker);
   if (at == found->second.workers.end()) {
-    if (incarnation == 0 && absl::c_linear_search(roles, Role::kController)) return absl::OkStatus();
+    if (incarnation == 0 && absl::c_any_of(roles, IsUnlisted)) return absl::OkStatus();
     return NotListed(absl::StrCat("worker '", worker, "'"));
   }
   const Entry& entry = at->second;

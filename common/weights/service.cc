@@ -179,7 +179,7 @@ class WeightsServer::Impl final : public Base {
   }
 
   grpc::ServerUnaryReactor* Lease(grpc::CallbackServerContext* context, const weights::v1::LeaseRequest* request, weights::v1::LeaseResponse*) override {
-    return Unary(context, request->call(), {rpc::Role::kRollout, rpc::Role::kController}, [&](WeightPublisher& publisher) {
+    return Unary(context, request->call(), {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator}, [&](WeightPublisher& publisher) {
       publisher.Lease(request->call().job().worker(), {request->manifests().begin(), request->manifests().end()}, rpc::FromProto(request->ttl()));
       return absl::OkStatus();
     });
@@ -198,7 +198,7 @@ class WeightsServer::Impl final : public Base {
   }
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const weights::v1::ListRequest* request, weights::v1::ListResponse* response) override {
-    return Unary(context, request->call(), {rpc::Role::kController}, [&](WeightPublisher& publisher) {
+    return Unary(context, request->call(), {rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator}, [&](WeightPublisher& publisher) {
       for (const WeightPublisher::Node& node : publisher.nodes()) {
         weights::v1::VersionNode* const out = response->add_nodes();
         *out->mutable_version() = rpc::ToProto(node.version.version);
@@ -246,7 +246,7 @@ class WeightsServer::Impl final : public Base {
     weights::v1::FetchRequest request;
     grpc::ByteBuffer copy = bytes;  // Shares the slices; parsing empties it.
     if (!grpc::SerializationTraits<weights::v1::FetchRequest>::Deserialize(&copy, &request).ok()) return absl::InvalidArgumentError("not a FetchRequest");
-    SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<WeightPublisher> publisher, Admit(request.call(), {rpc::Role::kRollout}));
+    SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<WeightPublisher> publisher, Admit(request.call(), {rpc::Role::kRollout, rpc::Role::kSubmitter, rpc::Role::kOperator}));
     for (int index = 0; index < request.objects_size(); ++index) {
       const weights::v1::ObjectRange& want = request.objects(index);
       weights::v1::FetchHeader header;

@@ -3,30 +3,28 @@
 #include <deque>
 #include <optional>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/base/digest.h"
-#include "common/base/id.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
-#include "common/weights/chunk.h"
+#include "common/weights/fetcher.h"
+#include "common/weights/publisher.h"
 #include "sluice/weights/v1/weights.pb.h"
 
 namespace sluice {
-namespace {
-constexpr uint64_t kMaxManifest = 64 << 20;
-}  // namespace
 
 class WeightSubscriber::Impl {
  public:
   Impl(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged)
-      : options_(std::move(options)), specs_(layout.specs().begin(), layout.specs().end()), layout_id_(layout.layout_id()), on_staged_(std::move(on_staged)), held_state_(held) {
+      : options_(std::move(options)),
+        fetcher_({.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation}, layout),
+        on_staged_(std::move(on_staged)),
+        held_state_(held) {
     watcher_ = std::thread([this] { WatchLoop(); });
-    fetcher_ = std::thread([this] { FetchLoop(); });
+    fetching_ = std::thread([this] { FetchLoop(); });
   }
   ~Impl() {
     stop_.Trigger();
@@ -37,7 +35,7 @@ class WeightSubscriber::Impl {
       changed_.NotifyAll();
     }
     watcher_.join();
-    fetcher_.join();
+    fetching_.join();
   }
 
   void SetSource(const std::string& address) {
@@ -67,18 +65,10 @@ class WeightSubscriber::Impl {
   }
 
  private:
-  common::v1::Call MakeCall() const {
-    common::v1::Call call;
-    call.mutable_job()->set_job(options_.job);
-    call.mutable_job()->set_worker(options_.worker);
-    call.mutable_job()->set_incarnation(options_.incarnation);
-    return call;
-  }
-
   void AddReport(PolicyVersion version, const Fingerprint& state, weights::v1::ReplicaPhase phase, const std::string& cause, const std::string& tensor)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     weights::v1::ReportRequest report;
-    *report.mutable_call() = MakeCall();
+    *report.mutable_call() = fetcher_.MakeCall();
     report.set_replica(options_.worker);
     *report.mutable_version() = rpc::ToProto(version);
     report.set_phase(phase);
@@ -105,7 +95,7 @@ class WeightSubscriber::Impl {
         }
         channel_ = *channel;
         weights::v1::WatchRequest request;
-        *request.mutable_call() = MakeCall();
+        *request.mutable_call() = fetcher_.MakeCall();
         request.set_policy(options_.policy);
         *request.mutable_held()->mutable_version() = rpc::ToProto(held_version_);
         stream = stream_ = std::make_shared<rpc::ClientStream>(*channel_, *weights::v1::WatchRequest::descriptor(), &stop_);
@@ -185,99 +175,20 @@ class WeightSubscriber::Impl {
     }
   }
 
-  bool Overtaken(const weights::v1::Latest& latest) {
-    MutexLock lock(&mu_);
-    return stopping_ || (latest_ && latest_->manifest() != latest.manifest());
-  }
-
   // CANCELLED: a newer version is out, or the subscriber stops.
   absl::Status Stage(const weights::v1::Latest& latest, const Fingerprint& held, const rpc::Channel& channel, StagedWeights* staged) {
-    staged->version = rpc::FromProto(latest.version());
-    staged->manifest = latest.manifest();
-    SLUICE_ASSIGN_OR_RETURN(staged->state, Fingerprint::FromBytes(latest.state()));
-    if (staged->state == held) return absl::OkStatus();  // A relabel.
-
-    std::string bytes;
-    SLUICE_RETURN_IF_ERROR(FetchObjects(channel, latest, {latest.manifest()}, [&](const std::string&, std::string object) {
-      bytes = std::move(object);
-      return absl::OkStatus();
-    }));
-    weights::v1::Manifest manifest;
-    if (bytes.size() > kMaxManifest || !manifest.ParseFromString(bytes)) return absl::DataLossError("the manifest cannot be read");
-    SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, latest));
-
-    SLUICE_ASSIGN_OR_RETURN(TensorSet tensors, TensorSet::Create(specs_));
-    std::vector<std::string> chunks;
-    for (const weights::v1::Chunk& chunk : manifest.chunks()) {
-      if (chunk.codec() != 0) return absl::UnimplementedError(absl::StrCat("weight codec ", chunk.codec(), "; this build reads 0"));
-      if (chunk.sha256().size() != 32 || chunk.wire_bytes() > kMaxChunkBytes + 4096) return absl::DataLossError("the manifest names a chunk that is none");
-      chunks.push_back(chunk.sha256());
-    }
-    uint64_t written = 0;
-    SLUICE_RETURN_IF_ERROR(FetchObjects(channel, latest, chunks, [&](const std::string&, std::string object) {
-      staged->bytes += object.size();
-      return DecodeFullChunk(object, &tensors, &written);
-    }));
-    uint64_t expected = 0;
-    for (size_t i = 0; i < tensors.size(); ++i) expected += static_cast<uint64_t>(tensors.bytes(i));
-    if (written != expected) return absl::DataLossError(absl::StrCat("the chunks of version ", staged->version.str(), " hold ", written, " bytes of ", expected));
-    staged->tensors = std::make_shared<const TensorSet>(std::move(tensors));
+    LatestVersion version{.version = rpc::FromProto(latest.version()), .manifest = latest.manifest()};
+    SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(latest.state()));
+    const auto overtaken = [&] {
+      MutexLock lock(&mu_);
+      return stopping_ || (latest_ && latest_->manifest() != latest.manifest());
+    };
+    SLUICE_ASSIGN_OR_RETURN(*staged, fetcher_.Fetch(channel, version, held, &stop_, overtaken));
     return absl::OkStatus();
-  }
-
-  absl::Status CheckManifest(const weights::v1::Manifest& manifest, const weights::v1::Latest& latest) const {
-    const PolicyVersion version = rpc::FromProto(latest.version());
-    if (manifest.job() != options_.job) return absl::DataLossError("the manifest is another job's");
-    if (manifest.incarnation() != version.incarnation || manifest.version() != version.number || manifest.state() != latest.state()) {
-      return absl::DataLossError(absl::StrCat("the manifest of ", manifest.incarnation(), ":", manifest.version(), " was announced as ", version.str()));
-    }
-    if (manifest.kind() != weights::v1::Manifest::KIND_FULL) return absl::UnimplementedError("this build applies full weights only");
-    if (manifest.layout_id() != layout_id_) {
-      return absl::InvalidArgumentError(absl::StrCat("version ", version.str(), " has the layout ", ToHex(manifest.layout_id()).substr(0, 16), ", this engine's model ", ToHex(layout_id_).substr(0, 16),
-                                                     ": trainer and rollout were given different models"));
-    }
-    return absl::OkStatus();
-  }
-
-  // Gets whole objects in order and hands each over after its CRCs and its name, which is its SHA-256, were checked.
-  absl::Status FetchObjects(const rpc::Channel& channel, const weights::v1::Latest& latest, const std::vector<std::string>& ids,
-                            const std::function<absl::Status(const std::string& id, std::string object)>& take) {
-    if (ids.empty()) return absl::OkStatus();
-    weights::v1::FetchRequest request;
-    *request.mutable_call() = MakeCall();
-    for (const std::string& id : ids) request.add_objects()->set_id(id);
-    rpc::ClientStream stream(channel, *weights::v1::FetchRequest::descriptor(), &stop_, absl::Seconds(60));
-    stream.Write(request);
-    stream.WritesDone();
-    rpc::Frame frame;
-    size_t next = 0;
-    std::string object;
-    while (next < ids.size() && stream.ReadFrame(&frame)) {
-      if (Overtaken(latest)) return absl::CancelledError("overtaken");
-      weights::v1::FetchHeader header;
-      SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
-      if (header.missing_size() > 0) return absl::NotFoundError(absl::StrCat("the trainer no longer has object ", ToHex(ids[next]).substr(0, 16)));
-      if (header.index() != next || header.offset() != object.size()) return absl::DataLossError("objects came out of order");
-      if (header.size() > kMaxManifest) return absl::ResourceExhaustedError(absl::StrCat("an object of ", header.size(), " bytes; the limit is ", kMaxManifest));
-      const size_t at = object.size();
-      object.resize(at + frame.payload_bytes());
-      rpc::PayloadReader reader(frame);
-      SLUICE_ASSIGN_OR_RETURN(const uint32_t crc, reader.Copy(frame.payload_bytes(), object.data() + at));
-      if (crc != header.crc32c()) return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat("object ", ToHex(ids[next]).substr(0, 16), " at byte ", at));
-      if (object.size() < header.size()) continue;
-      if (Sha256(object) != ids[next]) return Error(absl::StatusCode::kDataLoss, "BAD_DIGEST", absl::StrCat("object ", ToHex(ids[next]).substr(0, 16), " is not what its name says"));
-      SLUICE_RETURN_IF_ERROR(take(ids[next], std::move(object)));
-      object.clear();
-      ++next;
-    }
-    if (next == ids.size()) return absl::OkStatus();
-    const absl::Status end = stream.Finish();
-    return end.ok() ? absl::UnavailableError("the stream ended early") : end;
   }
 
   const Options options_;
-  const std::vector<TensorSpec> specs_;
-  const std::string layout_id_;
+  const WeightFetcher fetcher_;
   const OnStaged on_staged_;
   rpc::Cancel stop_;
 
@@ -294,7 +205,7 @@ class WeightSubscriber::Impl {
   bool offered_ ABSL_GUARDED_BY(mu_) = false;  // The engine has a staged version and has not answered.
   std::deque<weights::v1::ReportRequest> reports_ ABSL_GUARDED_BY(mu_);
 
-  std::thread watcher_, fetcher_;
+  std::thread watcher_, fetching_;
 };
 
 WeightSubscriber::WeightSubscriber(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged)

@@ -36,6 +36,13 @@ TEST_F(CallerTableTest, WhatWasNotHeardOfYetIsAskedToComeAgain) {
   EXPECT_GT(DetailOf(status).retry_after, absl::ZeroDuration());
 }
 
+TEST_F(CallerTableTest, PeopleAndTheControllerAreBelievedWhereTheyMayCall) {
+  constexpr Role kPeople[] = {Role::kRollout, Role::kSubmitter};
+  EXPECT_TRUE(table_.Check("job", "eval-17", 0, kPeople).ok());
+  EXPECT_EQ(Reason("job", "eval-17", 0, kRollouts), "NOT_LISTED");
+  EXPECT_EQ(Reason("job", "rollout-0", 0, kPeople), "FENCED") << "a listed worker is held to its incarnation";
+}
+
 TEST_F(CallerTableTest, ALowerIncarnationIsFenced) {
   const absl::Status status = table_.Check("job", "rollout-0", 1, kRollouts);
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
