@@ -1,4 +1,4 @@
-// sluice eval: a model directory asked a file of rows, without daemons.
+// sluice eval: a model directory, or a version of a running job, asked a file of rows.
 
 #include <algorithm>
 #include <cstdio>
@@ -6,13 +6,16 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/verifiers/verifier.h"
+#include "common/base/file.h"
 #include "services/rollout/core/eval/eval.h"
 #include "tools/sluice/commands.h"
+#include "tools/sluice/eval_job.h"
 #include "tools/sluice/options.h"
 #include "tools/sluice/table.h"
 
@@ -21,6 +24,7 @@ namespace {
 
 struct EvalFlags {
   EvalOptions options;
+  std::string model, server;
   std::string verifier, args = "{}", prompt = "prompt", answer = "answer", output;
   std::vector<std::string> fields;
   int64_t init_seed = -1;
@@ -29,8 +33,10 @@ struct EvalFlags {
 nlohmann::ordered_json ToJson(const EvalResult& result) {
   nlohmann::ordered_json json = {{"rows", result.rows},           {"too_long", result.too_long}, {"answers", result.answers},
                                  {"unscorable", result.unscorable}, {"truncated", result.truncated}, {"tokens", result.tokens},
-                                 {"score_mean", result.score_mean}, {"exact", result.exact},         {"seconds", result.seconds},
-                                 {"first_unscorable", result.first_unscorable}};
+                                 {"score_mean", result.score_mean}, {"seconds", result.seconds},
+                                 {"first_unscorable", result.first_unscorable},
+                                 {"version", result.version.str()}, {"fingerprint", result.fingerprint.hex()}};
+  for (const auto& [k, pass] : result.pass) json["pass"][absl::StrCat(k)] = pass;
   json["kept"] = nlohmann::ordered_json::array();
   for (const EvalAnswer& answer : result.kept) {
     json["kept"].push_back({{"row", answer.row}, {"sample", answer.sample}, {"messages", answer.messages}, {"text", answer.text}, {"score", answer.score}, {"truncated", answer.truncated}});
@@ -38,12 +44,35 @@ nlohmann::ordered_json ToJson(const EvalResult& result) {
   return json;
 }
 
+// JOB or JOB@VERSION: the job's model and weights.
+absl::Status AskJob(EvalFlags& flags) {
+  const std::pair<std::string, std::string> halves = absl::StrSplit(flags.model, absl::MaxSplits('@', 1));
+  std::optional<int64_t> version;
+  int64_t number = 0;
+  if (!halves.second.empty()) {
+    if (!absl::SimpleAtoi(halves.second, &number)) return absl::InvalidArgumentError(absl::StrCat(flags.model, ": '", halves.second, "' is no version; as in digits@1200"));
+    version = number;
+  }
+  absl::StatusOr<EvalJob> job = FindEvalJob(flags.server, halves.first);
+  if (!job.ok()) return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
+  const std::string chat_template = flags.options.chat_template;
+  TakeModel(job->status.spec(), &flags.options);
+  if (chat_template != "model") flags.options.chat_template = chat_template;
+  flags.options.weights = [job = *std::move(job), version](const TensorSet& layout) { return FetchJobWeights(job, version, layout); };
+  return absl::OkStatus();
+}
+
 ExitCode RunEval(EvalFlags& flags) {
   EvalOptions& options = flags.options;
+  options.engine.model_path = flags.model;
   if (flags.init_seed >= 0) {
     options.engine.random_init = true;
     options.engine.init_seed = static_cast<uint64_t>(flags.init_seed);
   }
+  if (!PathExists(flags.model)) {
+    if (const absl::Status status = AskJob(flags); !status.ok()) return Complain(status);
+  }
+  if (options.pass_k.empty()) options.pass_k = options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
   options.fields = {{"prompt", flags.prompt}, {"answer", flags.answer}};
   for (const std::string& field : flags.fields) {
     const std::pair<std::string, std::string> halves = absl::StrSplit(field, absl::MaxSplits('=', 1));
@@ -65,13 +94,13 @@ ExitCode RunEval(EvalFlags& flags) {
     std::printf("%s\n", ToJson(*result).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return kDone;
   }
-  std::fputs(Table({{"score", absl::StrFormat("%.4f", result->score_mean)},
-                    {"exact", absl::StrFormat("%.4f", result->exact)},
-                    {"rows", absl::StrCat(result->rows, "  too long ", result->too_long)},
-                    {"answers", absl::StrCat(result->answers, "  unscorable ", result->unscorable, "  truncated ", result->truncated)},
-                    {"tokens", absl::StrFormat("%d in %.1f s", result->tokens, result->seconds)}})
-                 .c_str(),
-             stdout);
+  std::vector<std::vector<std::string>> rows = {{"score", absl::StrFormat("%.4f", result->score_mean)}};
+  for (const auto& [k, pass] : result->pass) rows.push_back({absl::StrCat("pass@", k), absl::StrFormat("%.4f", pass)});
+  if (options.weights) rows.push_back({"version", absl::StrCat(result->version.str(), "  ", result->fingerprint.hex())});
+  rows.push_back({"rows", absl::StrCat(result->rows, "  too long ", result->too_long)});
+  rows.push_back({"answers", absl::StrCat(result->answers, "  unscorable ", result->unscorable, "  truncated ", result->truncated)});
+  rows.push_back({"tokens", absl::StrFormat("%d in %.1f s", result->tokens, result->seconds)});
+  std::fputs(Table(rows).c_str(), stdout);
   if (result->unscorable > 0) std::fprintf(stderr, "first unscorable: %s\n", result->first_unscorable.c_str());
   return kDone;
 }
@@ -81,12 +110,15 @@ ExitCode RunEval(EvalFlags& flags) {
 std::vector<Command> EvalCommands() {
   return {{"", "eval", "Let a model answer a file of rows, and score the answers.",
            "  sluice eval build/digits/model --data configs/examples/digits/heldout.jsonl --verifier exact --prompt digits --answer reversed\n"
+           "  sluice eval digits@1200 --data heldout.jsonl ..    # a version of a running job, which goes on training; digits: the newest\n"
            "  sluice eval model --data test.jsonl --verifier gsm8k --prompt question --format '{question}\\n' --samples 4 --temperature 1",
            [](CLI::App* app) {
              auto f = std::make_shared<EvalFlags>();
              EvalOptions& o = f->options;
              o.engine.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-             app->add_option("DIR", o.engine.model_path, "Hugging Face directory")->required();
+             o.pass_k.clear();
+             app->add_option("MODEL", f->model, "a Hugging Face directory, or JOB[@VERSION] of a running job")->required();
+             AddServer(app, &f->server);
              app->add_option("--data", o.data_path, "a file of JSON lines")->required();
              app->add_option("--verifier", f->verifier, "exact, gsm8k or text")->required();
              app->add_option("--args", f->args, "the verifier's settings, a JSON object")->capture_default_str();
@@ -98,6 +130,8 @@ std::vector<Command> EvalCommands() {
              app->add_option("--first-row", o.first_row, "rows before it are left out")->capture_default_str();
              app->add_option("--rows", o.rows, "how many; 0: all")->capture_default_str();
              app->add_option("--samples", o.samples, "answers per row")->check(CLI::Range(1, 1024))->capture_default_str();
+             app->add_option("--pass-k", o.pass_k, "ks of pass@k, as in 1,4,16; default: 1 and --samples")->delimiter(',')->check(CLI::Range(1, 1024));
+             app->add_option("--pass-score", o.pass_score, "an answer passes from this score on")->capture_default_str();
              app->add_option("--temperature", o.sampling.temperature, "0: greedy")->check(CLI::NonNegativeNumber)->capture_default_str();
              app->add_option("--max-tokens", o.sampling.max_tokens, "of an answer")->check(CLI::PositiveNumber)->capture_default_str();
              app->add_option("--max-prompt", o.max_prompt, "tokens; longer ones are left out; 0: what the context has room for")->capture_default_str();

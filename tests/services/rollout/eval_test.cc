@@ -4,10 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/checkpoint/init.h"
+#include "common/checkpoint/model_dir.h"
 #include "common/testing/data.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "services/rollout/core/eval/pass_at_k.h"
 
 namespace sluice {
 namespace {
@@ -68,6 +71,66 @@ TEST_F(EvalTest, GreedyAnswersOfOneRowAreEqual) {
   for (size_t i = 0; i < result->kept.size(); i += 2) EXPECT_EQ(result->kept[i].text, result->kept[i + 1].text);
 }
 
+// All k of n answers written out.
+double BruteForcePassAtK(uint32_t n, uint32_t c, uint32_t k) {
+  uint32_t draws = 0, passing = 0;
+  for (uint32_t set = 0; set < 1u << n; ++set) {
+    if (static_cast<uint32_t>(__builtin_popcount(set)) != k) continue;
+    ++draws;
+    passing += (set & ((1u << c) - 1)) != 0;
+  }
+  return static_cast<double>(passing) / draws;
+}
+
+TEST(PassAtKTest, IsTheShareOfAllDrawsOfKAnswersWithOneThatPasses) {
+  for (uint32_t n = 1; n <= 8; ++n) {
+    for (uint32_t c = 0; c <= n; ++c) {
+      for (uint32_t k = 1; k <= n; ++k) EXPECT_NEAR(PassAtK(n, c, k), BruteForcePassAtK(n, c, k), 1e-12) << n << " " << c << " " << k;
+    }
+  }
+}
+
+TEST_F(EvalTest, PassAtKIsTheMeanOverRowsOfItsEstimator) {
+  EvalOptions options = Options(3);
+  options.samples = 4;
+  options.pass_k = {1, 2, 4};
+  int asked = 0;
+  // Of the first row's answers one passes, of the second's two, of the third's none, and one has no score.
+  const auto score = [&](absl::string_view, bool, absl::string_view row) -> absl::StatusOr<double> {
+    const std::string digits = nlohmann::json::parse(row)["answer"];
+    const int nth = asked++ % 4;
+    if (digits == "1074" && nth == 3) return absl::InvalidArgumentError("no gold");
+    return (digits == "1000" && nth == 0) || (digits == "1037" && nth < 2) ? 1 : 0.9;
+  };
+  options.engine.slots = 1;  // One row after the other.
+  const absl::StatusOr<EvalResult> result = Evaluate(options, score);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_NEAR(result->pass.at(1), (0.25 + 0.5 + 0) / 3, 1e-12);
+  EXPECT_NEAR(result->pass.at(2), (0.5 + 5.0 / 6 + 0) / 3, 1e-12);
+  EXPECT_NEAR(result->pass.at(4), 1, 1e-12) << "the third row has only three scored answers and is left out";
+
+  options.pass_k = {5};
+  EXPECT_THAT(std::string(Evaluate(options, score).status().message()), HasSubstr("pass@5 needs k in 1..4"));
+}
+
+TEST_F(EvalTest, WeightsFromElsewhereAnswerAndAreNamed) {
+  EvalOptions options = Options(5);
+  options.engine.init_seed = 7;
+  const absl::StatusOr<EvalResult> other = Evaluate(options, Length);
+  ASSERT_TRUE(other.ok());
+  options.engine.init_seed = 1;
+  options.weights = [&](const TensorSet& layout) -> absl::StatusOr<StagedWeights> {
+    auto tensors = std::make_shared<const TensorSet>(*InitWeights(ReadModelDir(kModel)->config, 7));
+    EXPECT_EQ(tensors->layout_id(), layout.layout_id());
+    return StagedWeights{.version = {2, 9}, .state = FingerprintOf(*tensors), .tensors = tensors};
+  };
+  const absl::StatusOr<EvalResult> result = Evaluate(options, Length);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->version, (PolicyVersion{2, 9}));
+  EXPECT_EQ(result->fingerprint, other->fingerprint);
+  for (size_t i = 0; i < result->kept.size(); ++i) EXPECT_EQ(result->kept[i].text, other->kept[i].text);
+}
+
 TEST_F(EvalTest, RowsThatAreTooLongOrUnscorableAreCounted) {
   EvalOptions options = Options(10);
   const auto refuse = [](absl::string_view, bool, absl::string_view row) -> absl::StatusOr<double> {
@@ -79,7 +142,7 @@ TEST_F(EvalTest, RowsThatAreTooLongOrUnscorableAreCounted) {
   EXPECT_EQ(result->unscorable, 1u);
   EXPECT_EQ(result->first_unscorable, "no gold");
   EXPECT_EQ(result->answers, 9u);
-  EXPECT_EQ(result->exact, 1);
+  EXPECT_EQ(result->pass.at(1), 1);
   options.max_prompt = 2;
   EXPECT_THAT(Evaluate(options, refuse).status().message(), HasSubstr("10 are too long"));
 }

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/data/dataset.h"
 #include "common/prompt/prompt.h"
+#include "services/rollout/core/eval/pass_at_k.h"
 
 namespace sluice {
 namespace {
@@ -41,7 +42,9 @@ class Evaluation {
     }
     if (result_.answers > 0) {
       result_.score_mean = score_sum_ / static_cast<double>(result_.answers);
-      result_.exact = static_cast<double>(exact_) / static_cast<double>(result_.answers);
+    }
+    for (const uint32_t k : options_.pass_k) {
+      if (const auto& [sum, rows] = pass_sums_[k]; rows > 0) result_.pass[k] = sum / static_cast<double>(rows);
     }
     std::sort(result_.kept.begin(), result_.kept.end(),
               [](const EvalAnswer& a, const EvalAnswer& b) { return std::tie(a.row, a.sample) < std::tie(b.row, b.sample); });
@@ -49,9 +52,15 @@ class Evaluation {
   }
 
  private:
+  struct Row {
+    uint32_t open = 0;      // Answers under way.
+    uint32_t scored = 0;
+    uint32_t passed = 0;
+  };
   struct Open {
     uint64_t row = 0;
     uint32_t sample = 0;
+    std::shared_ptr<Row> counts;
     std::shared_ptr<const RenderedPrompt> prompt;
     std::vector<int32_t> answer;
   };
@@ -67,6 +76,7 @@ class Evaluation {
       return absl::OkStatus();
     }
     ++result_.rows;
+    const auto counts = std::make_shared<Row>(Row{.open = options_.samples});
     for (uint32_t sample = 0; sample < options_.samples; ++sample) {
       Request request{.id = ++last_id_,
                       .group = row + 1,
@@ -77,7 +87,7 @@ class Evaluation {
                       .order = RequestClass::kEval,
                       .trainable = false};
       request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - tokens);
-      open_[last_id_] = {.row = row, .sample = sample, .prompt = prompt};
+      open_[last_id_] = {.row = row, .sample = sample, .counts = counts, .prompt = prompt};
       SLUICE_RETURN_IF_ERROR(made_.engine->AddRequest(std::move(request)));
     }
     return absl::OkStatus();
@@ -103,12 +113,22 @@ class Evaluation {
     if (score.ok()) {
       answer.score = *score;
       score_sum_ += *score;
-      exact_ += *score >= 1;
+      open.counts->passed += *score >= options_.pass_score;
+      ++open.counts->scored;
       ++result_.answers;
     } else if (result_.unscorable++ == 0) {
       result_.first_unscorable = std::string(score.status().message());
     }
     if (open.row < options_.first_row + options_.keep) result_.kept.push_back(std::move(answer));
+    if (--open.counts->open == 0) CloseRow(*open.counts);
+  }
+
+  void CloseRow(const Row& row) {
+    for (const uint32_t k : options_.pass_k) {
+      if (row.scored < k) continue;
+      pass_sums_[k].first += PassAtK(row.scored, row.passed, k);
+      ++pass_sums_[k].second;
+    }
   }
 
   const EvalOptions& options_;
@@ -120,7 +140,7 @@ class Evaluation {
   uint64_t last_id_ = 0;
   EvalResult result_;
   double score_sum_ = 0;
-  uint64_t exact_ = 0;
+  std::map<uint32_t, std::pair<double, uint64_t>> pass_sums_;  // By k: sum over rows, rows.
 };
 
 }  // namespace
@@ -128,11 +148,25 @@ class Evaluation {
 absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer& score) {
   SLUICE_RETURN_IF_ERROR(CheckSampling(options.sampling, /*trainable=*/false));
   if (options.samples == 0) return absl::InvalidArgumentError("samples is 0; wanted: at least 1");
+  for (const uint32_t k : options.pass_k) {
+    if (k == 0 || k > options.samples) return absl::InvalidArgumentError(absl::StrCat("pass@", k, " needs k in 1..", options.samples, ", the answers per row"));
+  }
   SLUICE_ASSIGN_OR_RETURN(Dataset data, ReadDataset({.name = kSource, .path = options.data_path, .fields = options.fields}));
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(options.engine));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer,
                           PromptRenderer::Load(made.model, options.chat_template, {{kSource, options.format, options.fields}}));
-  return Evaluation(options, score, std::move(made), std::move(renderer), std::move(data)).Run();
+  EvalResult given{.fingerprint = made.fingerprint};
+  if (options.weights) {
+    SLUICE_ASSIGN_OR_RETURN(const StagedWeights staged, options.weights(*made.layout));
+    SLUICE_ASSIGN_OR_RETURN(const Activation activation, made.engine->ActivateWeights(staged, KvPolicy::kKeep));
+    if (!activation.accepted) return absl::DataLossError(absl::StrCat("version ", staged.version.str(), ": ", activation.cause));
+    given.version = activation.version;
+    given.fingerprint = staged.state;
+  }
+  SLUICE_ASSIGN_OR_RETURN(EvalResult result, Evaluation(options, score, std::move(made), std::move(renderer), std::move(data)).Run());
+  result.version = given.version;
+  result.fingerprint = given.fingerprint;
+  return result;
 }
 
 }  // namespace sluice

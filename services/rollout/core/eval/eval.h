@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/weights/staged.h"
 #include "services/rollout/core/engine/registry.h"
 
 namespace sluice {
@@ -21,10 +22,14 @@ struct EvalOptions {
   uint64_t first_row = 0;
   uint64_t rows = 0;                          // 0: all from first_row on.
   uint32_t samples = 1;                       // Answers per row.
+  std::vector<uint32_t> pass_k = {1};         // For which pass@k is told; each at most `samples`.
+  double pass_score = 1;                      // An answer passes from this score on.
   SamplingParams sampling{.temperature = 0, .max_tokens = 256};
   uint32_t max_prompt = 0;                    // Tokens; longer prompts are left out. 0: what the context has room for.
   uint64_t seed = 1;                          // Row r draws with GroupSeed(seed, r), sample m as its member m.
   uint32_t keep = 10;                         // Answers returned, from the first rows.
+  // Asked for the weights to answer with once the model is there, whose layout they must have. Empty: the directory's own.
+  std::function<absl::StatusOr<StagedWeights>(const TensorSet& layout)> weights;
 };
 
 // The verdict on one answer: `score`, or, as an error, why it has none (the row's fault).
@@ -47,14 +52,17 @@ struct EvalResult {
   uint64_t truncated = 0;
   uint64_t tokens = 0;        // Sampled.
   double score_mean = 0;      // Over scored answers.
-  double exact = 0;           // Share of scored answers with score 1.
+  std::map<uint32_t, double> pass;  // pass@k by k: mean over the rows with at least k scored answers (eval/pass_at_k.h).
+  PolicyVersion version;      // Of EvalOptions::weights; 0:0 without.
+  Fingerprint fingerprint;    // Of the weights that answered.
   double seconds = 0;         // Of sampling.
   std::string first_unscorable;  // Why.
   std::vector<EvalAnswer> kept;
 };
 
 // Samples (temperature 0: greedily) an answer to each row, `samples` times, and scores them. The engine's slots are kept
-// full; the result does not depend on how many there are. Errors: the model's or the file's; INVALID_ARGUMENT: no row fits.
+// full; the result does not depend on how many there are. Errors: the model's, the weights' or the file's; INVALID_ARGUMENT: no
+// row fits, or a k is out of range.
 absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer& score);
 
 }  // namespace sluice

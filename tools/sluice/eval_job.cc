@@ -1,0 +1,76 @@
+#include "tools/sluice/eval_job.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/rpc/client.h"
+#include "common/weights/fetcher.h"
+#include "sluice/admin/v1/admin.pb.h"
+#include "tools/sluice/client.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int kTries = 20;  // A trainer may free a version between the listing and the lease.
+constexpr absl::Duration kLease = absl::Minutes(2);
+
+absl::StatusOr<LatestVersion> Choose(const std::vector<LatestVersion>& kept, std::optional<int64_t> version) {
+  if (kept.empty()) return absl::UnavailableError("the trainer has published no version yet; try again in a moment");
+  if (!version) return kept.back();
+  std::vector<std::string> numbers;
+  for (const LatestVersion& one : kept) {
+    if (one.version.number == *version) return one;
+    numbers.push_back(absl::StrCat(one.version.number));
+  }
+  return absl::NotFoundError(absl::StrCat("the trainer no longer keeps version ", *version, "; it has ", absl::StrJoin(numbers, ", "),
+                                          ". Older ones are in checkpoints: give `sluice eval` their directory"));
+}
+
+}  // namespace
+
+absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string& name) {
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(ServerAddress(server)));
+  EvalJob found;
+  SLUICE_ASSIGN_OR_RETURN(found.status, GetJob(*channel, name));
+  admin::v1::DaemonsResponse fleet;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(*channel, admin::v1::DaemonsRequest(), &fleet));
+  for (const admin::v1::Daemon& daemon : fleet.daemons()) {
+    const bool works = std::find(daemon.jobs().begin(), daemon.jobs().end(), found.status.job()) != daemon.jobs().end();
+    const auto address = daemon.addresses().find("grpc");
+    if (works && !daemon.lost() && daemon.role() == sluice::rpc::v1::ROLE_TRAINER && address != daemon.addresses().end()) found.trainer = address->second;
+  }
+  if (found.trainer.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", name, " is ", StateName(found.status.state()), " and has no trainer now; give the directory of a checkpoint instead",
+                                                      found.status.result().checkpoint().empty() ? "" : absl::StrCat(", as ", found.status.result().checkpoint())));
+  }
+  return found;
+}
+
+void TakeModel(const job::v1::JobSpec& spec, EvalOptions* options) {
+  options->engine.random_init = spec.model().has_init();  // Its weights are replaced by the trainer's.
+  options->engine.model_path = options->engine.random_init ? spec.model().init().config() : spec.model().path();
+  options->engine.init_seed = spec.model().init().seed();
+  options->engine.max_context = spec.model().max_context();
+  options->chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
+}
+
+absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version, const TensorSet& layout) {
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer, rpc::Connect(job.trainer));
+  const WeightFetcher fetcher({.job = job.status.job(), .worker = absl::StrCat("eval-", getpid())}, layout);
+  absl::StatusOr<StagedWeights> staged = absl::UnknownError("not tried");
+  for (int i = 0; i < kTries; ++i) {
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<LatestVersion> kept, fetcher.List(*trainer));
+    SLUICE_ASSIGN_OR_RETURN(const LatestVersion chosen, Choose(kept, version));
+    SLUICE_RETURN_IF_ERROR(fetcher.Lease(*trainer, chosen, kLease));
+    staged = fetcher.Fetch(*trainer, chosen, Fingerprint(), nullptr);
+    if (staged.ok()) (void)fetcher.Lease(*trainer, chosen, absl::ZeroDuration());  // At worst it ends by itself.
+    if (!absl::IsNotFound(staged.status())) break;
+  }
+  return staged;
+}
+
+}  // namespace sluice::cli
