@@ -157,6 +157,9 @@ absl::Status ReadShard(const SafetensorsFile& file, const ModelConfig& config, T
     SLUICE_RETURN_IF_ERROR(file.Read(entry, absl::MakeSpan(stored)));
     const absl::Status converted = ConvertElements(spec.dtype, stored.data(), wanted.dtype, weights->data(i), weights->elements(i));
     if (!converted.ok()) return Annotate(converted, where);
+    if (const int64_t bad = FirstNonFinite(wanted.dtype, weights->data(i), weights->elements(i)); bad >= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": element ", bad, " is infinite or no number as ", DTypeName(wanted.dtype)));
+    }
     (*filled)[i] = true;
   }
   return absl::OkStatus();

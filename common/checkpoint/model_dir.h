@@ -26,7 +26,8 @@ absl::StatusOr<ModelDir> ReadModelDir(const std::string& path);
 
 // The weights, converted to `dtype`: model.safetensors, or the shards that model.safetensors.index.json lists. Each parameter
 // of the config occurs once with its shape; nothing else does, but for tied lm_head.weight and rotary_emb.inv_freq, which are
-// skipped. NOT_FOUND: neither file. INVALID_ARGUMENT: a missing, extra, misshapen or doubled tensor, or a malformed file.
+// skipped. NOT_FOUND: neither file. INVALID_ARGUMENT: a missing, extra, misshapen or doubled tensor, one with a number that is
+// not finite, or a malformed file.
 absl::StatusOr<TensorSet> ReadWeights(const ModelDir& dir, DType dtype);
 
 // Writes a directory that transformers loads: `source`'s configuration and tokenizer files, config.json with the weights'

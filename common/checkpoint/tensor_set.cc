@@ -200,6 +200,33 @@ absl::Status ConvertElements(DType from_dtype, const void* from, DType to_dtype,
   return absl::OkStatus();
 }
 
+namespace {
+
+// Finite numbers have an exponent that is not all ones.
+template <typename Bits>
+int64_t FirstWithAll(const void* data, int64_t n, Bits exponent) {
+  const Bits* const bits = static_cast<const Bits*>(data);
+  constexpr int64_t kPiece = 4096;
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t end = std::min(n, i + kPiece);
+    bool any = false;  // Without a branch, so that it runs in vectors.
+    for (int64_t j = i; j < end; ++j) any |= (bits[j] & exponent) == exponent;
+    if (!any) continue;
+    for (int64_t j = i; j < end; ++j) {
+      if ((bits[j] & exponent) == exponent) return j;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+int64_t FirstNonFinite(DType dtype, const void* data, int64_t n) {
+  SLUICE_CHECK_MSG(IsWeightType(dtype), std::string(DTypeName(dtype)));
+  if (dtype == DType::kF32) return FirstWithAll<uint32_t>(data, n, 0x7f800000u);
+  return FirstWithAll<uint16_t>(data, n, dtype == DType::kF16 ? 0x7c00 : 0x7f80);
+}
+
 absl::Status ConvertTensors(const TensorSet& from, TensorSet* to) {
   if (from.size() != to->size()) {
     return absl::InvalidArgumentError(absl::StrCat("there are ", from.size(), " tensors, ", to->size(), " are needed"));

@@ -105,4 +105,7 @@ absl::Status ConvertTensors(const TensorSet& from, TensorSet* to);
 // n elements, between F32, F16 and BF16.
 absl::Status ConvertElements(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t n);
 
+// The first of n elements (F32, F16 or BF16) that is infinite or no number; -1: all are finite.
+int64_t FirstNonFinite(DType dtype, const void* data, int64_t n);
+
 }  // namespace sluice

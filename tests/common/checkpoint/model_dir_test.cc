@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
@@ -109,6 +111,20 @@ TEST_F(ModelDirTest, WeightsThatDoNotFitTheConfigAreRefused) {
                  specs->push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}});
                }));
   EXPECT_TRUE(ReadWeights(Read(), DType::kF32).ok());
+}
+
+TEST_F(ModelDirTest, ANumberThatIsNotFiniteIsRefusedWithItsPlace) {
+  TensorSet weights = *InitWeights(Read().config, 1);
+  float& victim = weights.as<float>(weights.Find("model.layers.0.mlp.up_proj.weight"))[17];
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    victim = bad;
+    WriteTensors("model.safetensors", weights);
+    EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor model.layers.0.mlp.up_proj.weight: element 17 is infinite or no number as F32"));
+  }
+  victim = 1e20f;  // Finite, but not as F16.
+  WriteTensors("model.safetensors", weights);
+  EXPECT_TRUE(ReadWeights(Read(), DType::kF32).ok());
+  EXPECT_THAT(std::string(ReadWeights(Read(), DType::kF16).status().message()), HasSubstr("element 17 is infinite or no number as F16"));
 }
 
 TEST_F(ModelDirTest, ShardsAreReadByTheirIndexAndHeldToIt) {
