@@ -31,8 +31,8 @@ void PutRight(std::string* file) {
   FrameHeader frame;
   for (size_t at = sizeof(header); at + sizeof(frame) <= file->size(); at += frame.frame_bytes()) {
     std::memcpy(&frame, &(*file)[at], sizeof(frame));
-    if (frame.frame_bytes() > file->size() - at) frame.head_bytes = frame.payload_bytes = 0;
     const absl::string_view body = absl::string_view(*file).substr(at + sizeof(frame));
+    if (frame.head_bytes > body.size() || frame.payload_bytes > body.size() - frame.head_bytes) frame.head_bytes = frame.payload_bytes = 0;
     frame.head_crc = Crc32c(body.substr(0, frame.head_bytes));
     frame.payload_crc = Crc32c(body.substr(frame.head_bytes, frame.payload_bytes));
     wal::SealFrame(header.salt, &frame);
