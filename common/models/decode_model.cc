@@ -2,39 +2,56 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/models/worker_pool.h"
+#include "common/models/packed_weights.h"
+#include "common/models/team.h"
 #include "kernels/decoder/op.h"
 
 // M rows of a tile, H hidden, Q query and KV key/value widths (heads x D), D head size, F feed-forward width, V vocabulary.
 namespace sluice {
 namespace {
 
-// Rows that go through all layers together: enough to use a weight often, few enough for their activations to stay in L2.
-constexpr int64_t kTileRows = 48;
+// Weights up to this fit in the cache of one core: then each thread takes its rows through all layers, and none waits for another.
+// Beyond it all threads share each product's outputs, so that a weight is read from memory once.
+constexpr int64_t kRowsModeBytes = 2 << 20;
+// Rows that go through all layers together: enough to use a weight often, few enough for their activations to stay in a cache.
+constexpr int64_t kTileRows = 128, kRowsModeTileRows = 48;
+constexpr int64_t kPieceRows = 16;  // Neighbours of one sequence that attend together.
 
-struct LayerWeights {
-  std::vector<float> input_norm, post_norm;  // [H]
-  std::vector<float> q_norm, k_norm;         // [D]; empty without qk_norm.
-  std::vector<float> qkv;                    // Packed [Q + 2 KV, H].
-  std::vector<float> o;                      // Packed [H, Q].
-  std::vector<float> gate_up;                // Packed [2 F, H].
-  std::vector<float> down;                   // Packed [H, F].
-};
-
-// What one thread computes with.
+// What one tile is computed in. T is float, or uint16_t for bf16: what products take in.
+template <typename T>
 struct Scratch {
-  std::vector<float> x, normed;  // [M, H]
-  std::vector<float> qkv;        // [M, Q + 2 KV]
-  std::vector<float> mixed;      // [M, Q]
-  std::vector<float> gate_up;    // [M, 2 F]
-  std::vector<int32_t> rows;     // Its rows of the step.
+  std::vector<float> x;       // [M, H]
+  std::vector<T> normed;      // [M, H]
+  std::vector<float> qkv;     // [M, Q + 2 KV]
+  std::vector<float> mixed;   // [M, Q]
+  std::vector<T> narrow;      // [M, Q]: `mixed` in bf16; unused in fp32.
+  std::vector<T> act;         // [M, F]
+  std::vector<int32_t> rows;  // Its rows of the step, where each thread has its own.
+  struct Piece {
+    int64_t first, count;
+  };
+  std::vector<Piece> pieces;    // Rows of the tile that attend together.
+  std::vector<int32_t> wanted;  // Rows of the tile whose logits are wanted.
 };
 
+// Who computes a tile: one thread alone, or the whole team.
+struct Crew {
+  Team* team;  // Null: alone.
+  int size;
+
+  template <typename Unit>
+  void Each(int64_t n, const Unit& unit) const {
+    if (team != nullptr) return team->Share(n, unit);
+    for (int64_t i = 0; i < n; ++i) unit(i);
+  }
+};
+
+template <typename T>
 class Decoder final : public DecodeModel {
  public:
   Decoder(const ModelConfig& config, const TensorSet* weights, const Options& options)
@@ -44,31 +61,25 @@ class Decoder final : public DecodeModel {
         hidden_(config.hidden_size),
         q_width_(config.num_heads * config.head_dim),
         kv_width_(config.num_kv_heads * config.head_dim),
+        qkv_width_(q_width_ + 2 * kv_width_),
         ffn_(config.intermediate_size),
-        head_floats_(KvHead::BlockFloats(config.head_dim)),
-        block_floats_(config.num_kv_heads * head_floats_),
+        head_size_(KvHead<T>::BlockSize(config.head_dim)),
+        block_size_(config.num_kv_heads * head_size_),
         ops_(BestDecoderOps()),
-        layers_(config.num_layers),
         scratch_(options.threads),
-        pool_(options.threads - 1) {}
+        team_(options.threads) {}
 
   absl::Status Allocate() {
-    cache_.reset(static_cast<float*>(::operator new[](CacheBytes(), std::align_val_t{64}, std::nothrow)));
-    if (cache_ == nullptr) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ", CacheBytes(), " bytes (", options_.blocks, " blocks of ",
-                                                       kBlockTokens, " tokens); ask for fewer"));
-    }
-    const int64_t q = q_width_ + 2 * kv_width_;
-    for (LayerWeights& layer : layers_) {
-      layer.input_norm.resize(hidden_), layer.post_norm.resize(hidden_);
-      if (config_.qk_norm) layer.q_norm.resize(config_.head_dim), layer.k_norm.resize(config_.head_dim);
-      layer.qkv.resize(PackedFloats(q, hidden_)), layer.o.resize(PackedFloats(hidden_, q_width_));
-      layer.gate_up.resize(PackedFloats(2 * ffn_, hidden_)), layer.down.resize(PackedFloats(hidden_, ffn_));
-    }
-    final_norm_.resize(hidden_), head_.resize(PackedFloats(config_.vocab_size, hidden_));
-    for (Scratch& s : scratch_) {
-      s.x.resize(kTileRows * hidden_), s.normed.resize(kTileRows * hidden_), s.qkv.resize(kTileRows * q);
-      s.mixed.resize(kTileRows * q_width_), s.gate_up.resize(kTileRows * 2 * ffn_);
+    const int64_t cache_bytes = config_.num_layers * options_.blocks * block_size_ * static_cast<int64_t>(sizeof(T));
+    SLUICE_ASSIGN_OR_RETURN(cache_, HugeBuffer::Create(cache_bytes, absl::StrCat("a KV cache of ", options_.blocks, " blocks of ", kBlockTokens,
+                                                                                 " tokens; ask for fewer:")));
+    SLUICE_RETURN_IF_ERROR(packed_.Create(config_, &weights_));
+    by_rows_ = packed_.bytes() <= kRowsModeBytes && options_.threads > 1;
+    const int64_t m = by_rows_ ? kRowsModeTileRows : kTileRows;
+    for (Scratch<T>& s : absl::MakeSpan(scratch_).first(by_rows_ ? options_.threads : 1)) {
+      s.x.resize(m * hidden_), s.normed.resize(m * RoundUpToPairs(hidden_)), s.qkv.resize(m * qkv_width_);
+      s.mixed.resize(m * q_width_), s.act.resize(m * RoundUpToPairs(ffn_));
+      if (!std::is_same_v<T, float>) s.narrow.resize(m * q_width_);
     }
     const std::vector<float> frequencies = config_.rope.Frequencies(config_.head_dim);
     for (int64_t p = 0; p < options_.max_context; ++p) {
@@ -81,25 +92,7 @@ class Decoder final : public DecodeModel {
     return absl::OkStatus();
   }
 
-  void OnWeightsChanged() override {
-    for (int64_t i = 0; i < config_.num_layers; ++i) {
-      const std::string p = absl::StrCat("model.layers.", i, ".");
-      LayerWeights& layer = layers_[i];
-      Vector(p + "input_layernorm.weight", &layer.input_norm);
-      Vector(p + "post_attention_layernorm.weight", &layer.post_norm);
-      if (config_.qk_norm) Vector(p + "self_attn.q_norm.weight", &layer.q_norm);
-      if (config_.qk_norm) Vector(p + "self_attn.k_norm.weight", &layer.k_norm);
-      Matrix(p + "self_attn.q_proj.weight", 0, &layer.qkv);
-      Matrix(p + "self_attn.k_proj.weight", q_width_, &layer.qkv);
-      Matrix(p + "self_attn.v_proj.weight", q_width_ + kv_width_, &layer.qkv);
-      Matrix(p + "self_attn.o_proj.weight", 0, &layer.o);
-      Matrix(p + "mlp.gate_proj.weight", 0, &layer.gate_up);
-      Matrix(p + "mlp.up_proj.weight", ffn_, &layer.gate_up);
-      Matrix(p + "mlp.down_proj.weight", 0, &layer.down);
-    }
-    Vector("model.norm.weight", &final_norm_);
-    Matrix(config_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, &head_);
-  }
+  void OnWeightsChanged() override { packed_.Pack(&team_); }
 
   void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables, float* logits) override {
     Check(rows, tables);
@@ -110,42 +103,31 @@ class Decoder final : public DecodeModel {
       logits_row_[i] = wanted;
       if (rows[i].want_logits) ++wanted;
     }
-    Divide(rows);
-    pool_.Run([&](int thread) {
-      const std::vector<int32_t>& mine = scratch_[thread].rows;
-      for (size_t i = 0; i < mine.size(); i += kTileRows) {
-        Tile(rows, absl::MakeConstSpan(mine).subspan(i, kTileRows), logits, &scratch_[thread]);
-      }
-    });
+    if (by_rows_) return StepByRows(rows, logits);
+    std::vector<int32_t>& all = scratch_[0].rows;
+    all.resize(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) all[i] = static_cast<int32_t>(i);
+    for (size_t i = 0; i < rows.size(); i += kTileRows) {
+      const absl::Span<const int32_t> tile = absl::MakeConstSpan(all).subspan(i, kTileRows);
+      Divide(rows, tile, &scratch_[0]);
+      const Crew crew{team_.size() > 1 ? &team_ : nullptr, team_.size()};
+      team_.Run([&](int) { Tile(crew, rows, tile, logits, &scratch_[0]); });
+    }
   }
 
   void CopyBlock(int from, int to) override {
     SLUICE_CHECK(from >= 0 && from < options_.blocks && to >= 0 && to < options_.blocks);
     if (from == to) return;
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      std::copy_n(Block(layer, from), block_floats_, Block(layer, to));
-    }
+    for (int64_t layer = 0; layer < config_.num_layers; ++layer) std::copy_n(Block(layer, from), block_size_, Block(layer, to));
   }
 
   const ModelConfig& config() const override { return config_; }
   const Options& options() const override { return options_; }
-  int64_t memory_bytes() const override {
-    int64_t packed = static_cast<int64_t>(head_.size());
-    for (const LayerWeights& layer : layers_) {
-      packed += static_cast<int64_t>(layer.qkv.size() + layer.o.size() + layer.gate_up.size() + layer.down.size());
-    }
-    return CacheBytes() + packed * static_cast<int64_t>(sizeof(float));
-  }
+  int64_t memory_bytes() const override { return cache_.bytes() + packed_.bytes(); }
 
  private:
-  struct Free {
-    void operator()(float* p) const { ::operator delete[](p, std::align_val_t{64}); }
-  };
-
-  int64_t CacheBytes() const { return config_.num_layers * options_.blocks * block_floats_ * static_cast<int64_t>(sizeof(float)); }
-
-  float* Block(int64_t layer, int64_t block) { return cache_.get() + (layer * options_.blocks + block) * block_floats_; }
-  KvHead Cache(int64_t layer, int64_t head) { return {Block(layer, 0) + head * head_floats_, block_floats_}; }
+  T* Block(int64_t layer, int64_t block) { return reinterpret_cast<T*>(cache_.data()) + (layer * options_.blocks + block) * block_size_; }
+  KvHead<T> Cache(int64_t layer, int64_t head) { return {Block(layer, 0) + head * head_size_, block_size_}; }
 
   void Check(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables) const {
     for (const Row& row : rows) {
@@ -158,29 +140,10 @@ class Decoder final : public DecodeModel {
     }
   }
 
-  // The fp32 elements of n elements of tensor i from `first`.
-  void Widen(int64_t i, int64_t first, int64_t n, float* to) const {
-    const DType dtype = weights_.spec(i).dtype;
-    const absl::Status ok = ConvertElements(dtype, weights_.data(i) + first * DTypeBytes(dtype), DType::kF32, to, n);
-    SLUICE_CHECK(ok.ok());  // Create() saw the dtype.
-  }
-
-  void Vector(const std::string& name, std::vector<float>* to) const { Widen(weights_.Find(name), 0, static_cast<int64_t>(to->size()), to->data()); }
-
-  // Packs a weight to the outputs from `first` on.
-  void Matrix(const std::string& name, int64_t first, std::vector<float>* to) {
-    const int64_t i = weights_.Find(name), rows = weights_.spec(i).shape[0], k = weights_.spec(i).shape[1];
-    row_.resize(k);
-    for (int64_t r = 0; r < rows; ++r) {
-      Widen(i, r * k, k, row_.data());
-      PackRows(row_.data(), 1, k, first + r, to->data());
-    }
-  }
-
   // Gives each thread about the same number of rows, neighbours together, all rows of a sequence to one: a row attends to what
   // its earlier rows write, so that no thread waits for another.
-  void Divide(absl::Span<const Row> rows) {
-    for (Scratch& s : scratch_) s.rows.clear();
+  void StepByRows(absl::Span<const Row> rows, float* logits) {
+    for (Scratch<T>& s : scratch_) s.rows.clear();
     table_thread_.assign(tables_.size(), -1);
     const size_t share = (rows.size() + scratch_.size() - 1) / scratch_.size();
     size_t current = 0;
@@ -192,113 +155,169 @@ class Decoder final : public DecodeModel {
       }
       scratch_[thread].rows.push_back(static_cast<int32_t>(i));
     }
+    team_.Run([&](int thread) {
+      Scratch<T>* s = &scratch_[thread];
+      for (size_t i = 0; i < s->rows.size(); i += kRowsModeTileRows) {
+        const absl::Span<const int32_t> tile = absl::MakeConstSpan(s->rows).subspan(i, kRowsModeTileRows);
+        Divide(rows, tile, s);
+        Tile({nullptr, 1}, rows, tile, logits, s);
+      }
+    });
+  }
+
+  // The tile's pieces and wanted rows.
+  void Divide(absl::Span<const Row> rows, absl::Span<const int32_t> tile, Scratch<T>* s) const {
+    s->pieces.clear(), s->wanted.clear();
+    for (int64_t r = 0; r < static_cast<int64_t>(tile.size()); ++r) {
+      const bool joins = !s->pieces.empty() && rows[tile[r]].table == rows[tile[r - 1]].table && s->pieces.back().count < kPieceRows;
+      if (joins) ++s->pieces.back().count;
+      else s->pieces.push_back({r, 1});
+      if (rows[tile[r]].want_logits) s->wanted.push_back(static_cast<int32_t>(r));
+    }
   }
 
   // Takes a tile of rows through all layers.
-  void Tile(absl::Span<const Row> rows, absl::Span<const int32_t> tile, float* logits, Scratch* s) {
+  void Tile(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile, float* logits, Scratch<T>* s) {
     const int64_t m = static_cast<int64_t>(tile.size());
-    const int64_t embed = embed_index_;
-    for (int64_t r = 0; r < m; ++r) Widen(embed, rows[tile[r]].token * hidden_, hidden_, &s->x[r * hidden_]);
+    crew.Each(m, [&](int64_t r) {
+      Embed(rows[tile[r]].token, &s->x[r * hidden_]);
+      Norm(&s->x[r * hidden_], packed_.layers()[0].input_norm, Normed(s, r));
+    });
     for (int64_t i = 0; i < config_.num_layers; ++i) {
-      Attention(rows, tile, i, s);
-      FeedForward(layers_[i], m, s);
-    }
-    Head(rows, tile, logits, s);
-  }
-
-  void Norm(const std::vector<float>& weight, int64_t m, Scratch* s) const {
-    for (int64_t r = 0; r < m; ++r) {
-      ops_.rms_norm(&s->x[r * hidden_], weight.data(), hidden_, static_cast<float>(config_.rms_norm_eps), &s->normed[r * hidden_]);
-    }
-  }
-
-  // x += o(attention(norm(x))).
-  void Attention(absl::Span<const Row> rows, absl::Span<const int32_t> tile, int64_t index, Scratch* s) {
-    const LayerWeights& layer = layers_[index];
-    const int64_t m = static_cast<int64_t>(tile.size()), d = config_.head_dim, width = q_width_ + 2 * kv_width_;
-    Norm(layer.input_norm, m, s);
-    ops_.gemm(s->normed.data(), hidden_, layer.qkv.data(), m, width, hidden_, s->qkv.data(), width, false);
-    for (int64_t r = 0; r < m; ++r) {
-      const Row& row = rows[tile[r]];
-      float *q = &s->qkv[r * width], *k = q + q_width_, *v = k + kv_width_;
-      for (int64_t h = 0; h < config_.num_heads; ++h) Rotate(layer.q_norm, row.position, q + h * d);
-      for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
-        Rotate(layer.k_norm, row.position, k + h * d);
-        const int32_t block = tables_[row.table][row.position / kBlockTokens];
-        StoreKeyValue(Cache(index, h), block, row.position % kBlockTokens, d, k + h * d, v + h * d);
+      const auto& layer = packed_.layers()[i];
+      Product(crew, s->normed.data(), RoundUpToPairs(hidden_), layer.qkv, m, qkv_width_, hidden_, s->qkv.data(), false);
+      crew.Each(m, [&](int64_t r) { Prepare(layer, i, rows[tile[r]], &s->qkv[r * qkv_width_]); });
+      crew.Each(static_cast<int64_t>(s->pieces.size()) * config_.num_kv_heads, [&](int64_t unit) {
+        Attend(i, unit % config_.num_kv_heads, s->pieces[unit / config_.num_kv_heads], rows, tile, s);
+      });
+      Product(crew, Mixed(s), q_width_, layer.o, m, hidden_, q_width_, s->x.data(), true);
+      crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Normed(s, r)); });
+      GateUp(crew, layer.gate_up, m, s);
+      Product(crew, s->act.data(), RoundUpToPairs(ffn_), layer.down, m, hidden_, ffn_, s->x.data(), true);
+      if (i + 1 < config_.num_layers) {
+        crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], packed_.layers()[i + 1].input_norm, Normed(s, r)); });
       }
     }
-    const int64_t group = config_.num_heads / config_.num_kv_heads;
-    for (int64_t r = 0; r < m; ++r) {
-      const Row& row = rows[tile[r]];
-      for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
-        ops_.attend(&s->qkv[r * width + h * group * d], Cache(index, h), tables_[row.table].data(), row.position + 1, group, d,
-                    &s->mixed[r * q_width_ + h * group * d]);
-      }
-    }
-    ops_.gemm(s->mixed.data(), q_width_, layer.o.data(), m, hidden_, q_width_, s->x.data(), hidden_, true);
+    Head(crew, tile, logits, s);
   }
 
-  // Norm of one head, where the model has one, then its rotation: (a, b) of the two halves -> (a cos - b sin, b cos + a sin).
+  void Embed(int64_t token, float* x) const {
+    const DType dtype = weights_.spec(embed_index_).dtype;
+    const std::byte* from = weights_.data(embed_index_) + token * hidden_ * static_cast<int64_t>(DTypeBytes(dtype));
+    SLUICE_CHECK(ConvertElements(dtype, from, DType::kF32, x, hidden_).ok());  // Create() saw the dtype.
+  }
+
+  T* Normed(Scratch<T>* s, int64_t row) const { return &s->normed[row * RoundUpToPairs(hidden_)]; }
+  const T* Mixed(const Scratch<T>* s) const {
+    if constexpr (std::is_same_v<T, float>) return s->mixed.data();
+    else return s->narrow.data();
+  }
+
+  // The rows of `normed` in fp32 lie as far apart as in bf16, where an odd width needs a zero behind.
+  void Norm(const float* x, const std::vector<float>& weight, T* to) const {
+    const float eps = static_cast<float>(config_.rms_norm_eps);
+    if constexpr (std::is_same_v<T, float>) {
+      ops_.rms_norm(x, weight.data(), hidden_, eps, to);
+    } else {
+      thread_local std::vector<float> wide;
+      wide.resize(hidden_);
+      ops_.rms_norm(x, weight.data(), hidden_, eps, wide.data());
+      ops_.to_bf16(wide.data(), hidden_, to);
+    }
+  }
+
+  // Panels of 16 outputs that one thread takes at a time: an even number, all of them for a thread alone.
+  static int64_t UnitPanels(const Crew& crew, int64_t panels) {
+    return crew.size == 1 ? panels : std::max<int64_t>(2, panels / (4 * crew.size) / 2 * 2);
+  }
+
+  // y [m, n] (rows side by side) = x [m, k] (row stride ldx) times w^T, plus y if `add`.
+  void Product(const Crew& crew, const T* x, int64_t ldx, const T* w, int64_t m, int64_t n, int64_t k, float* y, bool add) const {
+    const int64_t panels = RoundUpToLanes(n) / kDecoderLanes, unit = UnitPanels(crew, panels), depth = std::is_same_v<T, float> ? k : RoundUpToPairs(k);
+    crew.Each((panels + unit - 1) / unit, [&](int64_t i) {
+      const int64_t first = i * unit * kDecoderLanes, count = std::min(n - first, unit * kDecoderLanes);
+      if constexpr (std::is_same_v<T, float>) ops_.gemm(x, ldx, w + first * depth, m, count, k, y + first, n, add);
+      else ops_.gemm_bf16(x, ldx, w + first * depth, m, count, k, y + first, n, add);
+    });
+  }
+
+  // act = silu(gate(normed)) * up(normed).
+  void GateUp(const Crew& crew, const T* w, int64_t m, Scratch<T>* s) const {
+    const int64_t panels = RoundUpToLanes(ffn_) / kDecoderLanes, unit = UnitPanels(crew, panels), ld = RoundUpToPairs(hidden_), to = RoundUpToPairs(ffn_);
+    const int64_t depth = std::is_same_v<T, float> ? hidden_ : RoundUpToPairs(hidden_);
+    crew.Each((panels + unit - 1) / unit, [&](int64_t i) {
+      const int64_t first = i * unit * kDecoderLanes, count = std::min(ffn_ - first, unit * kDecoderLanes);
+      if constexpr (std::is_same_v<T, float>) ops_.gate_up(s->normed.data(), ld, w + 2 * first * depth, m, count, hidden_, &s->act[first], to);
+      else ops_.gate_up_bf16(s->normed.data(), ld, w + 2 * first * depth, m, count, hidden_, &s->act[first], to);
+    });
+  }
+
+  // Norms of the heads, where the model has them, and rotation of one row's queries and key; key and value go to the cache.
+  void Prepare(const typename PackedWeights<T>::Layer& layer, int64_t index, const Row& row, float* q) {
+    const int64_t d = config_.head_dim, block = tables_[row.table][row.position / kBlockTokens];
+    float *k = q + q_width_, *v = k + kv_width_;
+    for (int64_t h = 0; h < config_.num_heads; ++h) Rotate(layer.q_norm, row.position, q + h * d);
+    for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
+      Rotate(layer.k_norm, row.position, k + h * d);
+      StoreKeyValue(Cache(index, h), block, row.position % kBlockTokens, d, k + h * d, v + h * d);
+    }
+  }
+
   void Rotate(const std::vector<float>& norm, int64_t position, float* head) const {
     const int64_t half = config_.head_dim / 2;
     if (!norm.empty()) ops_.rms_norm(head, norm.data(), config_.head_dim, static_cast<float>(config_.rms_norm_eps), head);
-    const float *cos = &cos_[position * half], *sin = &sin_[position * half];
-    for (int64_t i = 0; i < half; ++i) {
-      const float a = head[i], b = head[i + half];
-      head[i] = a * cos[i] - b * sin[i];
-      head[i + half] = b * cos[i] + a * sin[i];
-    }
+    ops_.rope(head, &cos_[position * half], &sin_[position * half], 1, half, head);
   }
 
-  // x += down(silu(gate(norm(x))) * up(norm(x))).
-  void FeedForward(const LayerWeights& layer, int64_t m, Scratch* s) const {
-    Norm(layer.post_norm, m, s);
-    ops_.gemm(s->normed.data(), hidden_, layer.gate_up.data(), m, 2 * ffn_, hidden_, s->gate_up.data(), 2 * ffn_, false);
-    for (int64_t r = 0; r < m; ++r) {
-      float* gate = &s->gate_up[r * 2 * ffn_];
-      ops_.swiglu(gate, gate + ffn_, ffn_, gate);
+  // The query heads of one kv head, for a piece of the tile.
+  void Attend(int64_t layer, int64_t head, const typename Scratch<T>::Piece& piece, absl::Span<const Row> rows, absl::Span<const int32_t> tile,
+              Scratch<T>* s) {
+    const int64_t d = config_.head_dim, group = config_.num_heads / config_.num_kv_heads;
+    thread_local std::vector<AttentionQuery> queries;
+    queries.clear();
+    for (int64_t r = piece.first; r < piece.first + piece.count; ++r) {
+      for (int64_t h = head * group; h < (head + 1) * group; ++h) {
+        queries.push_back({&s->qkv[r * qkv_width_ + h * d], &s->mixed[r * q_width_ + h * d], rows[tile[r]].position + 1});
+      }
     }
-    ops_.gemm(s->gate_up.data(), 2 * ffn_, layer.down.data(), m, hidden_, ffn_, s->x.data(), hidden_, true);
+    const int32_t* blocks = tables_[rows[tile[piece.first]].table].data();
+    if constexpr (std::is_same_v<T, float>) {
+      ops_.attend(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head), blocks, d);
+    } else {
+      ops_.attend_bf16(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head), blocks, d);
+      for (const AttentionQuery& query : queries) ops_.to_bf16(query.out, d, &s->narrow[query.out - s->mixed.data()]);
+    }
   }
 
   // Logits of the rows that want them, one product per run of neighbours in the output.
-  void Head(absl::Span<const Row> rows, absl::Span<const int32_t> tile, float* logits, Scratch* s) const {
-    const int64_t vocab = config_.vocab_size;
-    int64_t n = 0, first = 0;
-    const auto flush = [&] {
-      if (n > 0) ops_.gemm(s->normed.data(), hidden_, head_.data(), n, vocab, hidden_, logits + first * vocab, vocab, false);
-      n = 0;
-    };
-    for (size_t r = 0; r < tile.size(); ++r) {
-      if (!rows[tile[r]].want_logits) continue;
-      const int64_t to = logits_row_[tile[r]];
-      if (n > 0 && to != first + n) flush();
-      if (n == 0) first = to;
-      ops_.rms_norm(&s->x[r * hidden_], final_norm_.data(), hidden_, static_cast<float>(config_.rms_norm_eps), &s->normed[n++ * hidden_]);
+  void Head(const Crew& crew, absl::Span<const int32_t> tile, float* logits, Scratch<T>* s) const {
+    const int64_t vocab = config_.vocab_size, ld = RoundUpToPairs(hidden_), wanted = static_cast<int64_t>(s->wanted.size());
+    crew.Each(wanted, [&](int64_t i) { Norm(&s->x[s->wanted[i] * hidden_], packed_.final_norm(), Normed(s, i)); });
+    for (int64_t first = 0, end; first < wanted; first = end) {
+      const int64_t to = logits_row_[tile[s->wanted[first]]];
+      for (end = first + 1; end < wanted && logits_row_[tile[s->wanted[end]]] == to + end - first;) ++end;
+      Product(crew, s->normed.data() + first * ld, ld, packed_.head(), end - first, vocab, hidden_, logits + to * vocab, false);
     }
-    flush();
   }
 
   const ModelConfig config_;
   const TensorSet& weights_;
   const Options options_;
-  const int64_t hidden_, q_width_, kv_width_, ffn_;
-  const int64_t head_floats_, block_floats_;  // Of a KV block of one kv head, and of all.
+  const int64_t hidden_, q_width_, kv_width_, qkv_width_, ffn_;
+  const int64_t head_size_, block_size_;  // Numbers in a KV block of one kv head, and of all.
   const DecoderOps& ops_;
   const int64_t embed_index_ = weights_.Find("model.embed_tokens.weight");
 
-  std::vector<LayerWeights> layers_;
-  std::vector<float> final_norm_, head_;  // [H]; packed [V, H].
-  std::vector<float> cos_, sin_;          // [max_context, D / 2]
-  std::vector<float> row_;                // One row of a weight, while packing.
-  std::unique_ptr<float[], Free> cache_;
+  PackedWeights<T> packed_;
+  std::vector<float> cos_, sin_;  // [max_context, D / 2]
+  HugeBuffer cache_;              // [layers, blocks, kv heads, head_size_]
+  bool by_rows_ = false;
 
-  std::vector<Scratch> scratch_;       // By thread.
+  std::vector<Scratch<T>> scratch_;                      // By thread where each takes its rows, else one.
   absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.
-  std::vector<int> table_thread_;      // By table of this step; -1: none yet.
-  std::vector<int64_t> logits_row_;    // By row of this step: where its logits go.
-  WorkerPool pool_;                    // Last: its threads end before what they use.
+  std::vector<int> table_thread_;                        // By table of this step; -1: none yet.
+  std::vector<int64_t> logits_row_;                      // By row of this step: where its logits go.
+  Team team_;                                            // Last: its threads end before what they use.
 };
 
 absl::Status CheckWeights(const ModelConfig& config, const TensorSet& weights) {
@@ -316,6 +335,21 @@ absl::Status CheckWeights(const ModelConfig& config, const TensorSet& weights) {
   return absl::OkStatus();
 }
 
+// Whether every matrix is bf16.
+bool IsBf16(const ModelConfig& config, const TensorSet& weights) {
+  const std::vector<TensorSpec> needed = config.Parameters(DType::kF32);
+  return std::all_of(needed.begin(), needed.end(), [&](const TensorSpec& spec) {
+    return spec.shape.size() < 2 || weights.spec(weights.Find(spec.name)).dtype == DType::kBF16;
+  });
+}
+
+template <typename T>
+absl::StatusOr<std::unique_ptr<DecodeModel>> Make(const ModelConfig& config, const TensorSet* weights, const DecodeModel::Options& options) {
+  auto model = std::make_unique<Decoder<T>>(config, weights, options);
+  SLUICE_RETURN_IF_ERROR(model->Allocate());
+  return model;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DecodeModel>> DecodeModel::Create(const ModelConfig& config, const TensorSet* weights, const Options& options) {
@@ -327,9 +361,7 @@ absl::StatusOr<std::unique_ptr<DecodeModel>> DecodeModel::Create(const ModelConf
     return absl::InvalidArgumentError(absl::StrCat("max_context ", options.max_context, " is not in [1, ", config.max_context,
                                                    "], the model's max_position_embeddings"));
   }
-  auto model = std::make_unique<Decoder>(config, weights, options);
-  SLUICE_RETURN_IF_ERROR(model->Allocate());
-  return model;
+  return IsBf16(config, *weights) ? Make<uint16_t>(config, weights, options) : Make<float>(config, weights, options);
 }
 
 }  // namespace sluice

@@ -10,7 +10,11 @@
 
 namespace sluice {
 
-// The decode execution of a model: raw pointers, fp32 arithmetic, a paged KV cache. Weights in bf16 or fp16 are widened. Each
+// The decode execution of a model: raw pointers, packed weights, a paged KV cache.
+//
+// Where every matrix of the weights is bf16, products take bf16 numbers: weights, keys and values stay bf16, and activations are
+// rounded to it where a product takes them in (after the norms, attention and SwiGLU); all sums, the residual stream, queries and
+// logits are fp32. Else all is fp32, weights of other types are widened, and logits have the bits of the training forward. Each
 // number depends on its own sequence alone: neither the other rows, nor how a prompt was cut into steps, nor where its blocks lie,
 // nor the number of threads changes a bit.
 //

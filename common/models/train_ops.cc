@@ -118,15 +118,9 @@ at::Tensor Turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   float* to = Out(y);
   at::parallel_for(0, x.size(0), Grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      const float *c = cosines + t * half, *s = sines + t * half;
       for (int64_t h = 0; h < heads; ++h) {
-        const float* a = from + t * width + h * 2 * half;
-        float* out = to + t * width + h * 2 * half;
-        for (int64_t i = 0; i < half; ++i) {
-          const float turn = sign * s[i];
-          out[i] = a[i] * c[i] - a[i + half] * turn;
-          out[i + half] = a[i + half] * c[i] + a[i] * turn;
-        }
+        const int64_t at = t * width + h * 2 * half;
+        BestDecoderOps().rope(from + at, cosines + t * half, sines + t * half, sign, half, to + at);
       }
     }
   });
@@ -201,17 +195,20 @@ void AttendFamily(const float* q, const float* k, const float* v, const std::vec
   const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last);
   std::vector<int32_t> blocks((longest + kKvBlockTokens - 1) / kKvBlockTokens);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
-  std::vector<float> data(blocks.size() * KvHead::BlockFloats(d));
-  const KvHead cache{data.data(), KvHead::BlockFloats(d)};
+  std::vector<float> data(blocks.size() * KvHead<float>::BlockSize(d));
+  std::vector<AttentionQuery> queries;
+  const KvHead<float> cache{data.data(), KvHead<float>::BlockSize(d)};
   const auto attend = BestDecoderOps().attend;
   for (int64_t h = 0; h < heads.kv_heads(); ++h) {
     for (int64_t b = first; b < last; ++b) {
       int64_t position = b == first ? 0 : ends[first + 1] - ends[first];
+      queries.clear();
       for (int64_t t = ends[b]; t < ends[b + 1]; ++t, ++position) {
-        const int64_t from = t * heads.kv_width + h * d, at = t * heads.q_width + h * group * d;
+        const int64_t from = t * heads.kv_width + h * d;
         StoreKeyValue(cache, position / kKvBlockTokens, position % kKvBlockTokens, d, k + from, v + from);
-        attend(q + at, cache, blocks.data(), position + 1, group, d, out + at);
+        for (int64_t at = t * heads.q_width + h * group * d, g = 0; g < group; ++g, at += d) queries.push_back({q + at, out + at, position + 1});
       }
+      attend(queries.data(), static_cast<int64_t>(queries.size()), cache, blocks.data(), d);
     }
   }
 }

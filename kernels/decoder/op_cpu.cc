@@ -1,36 +1,91 @@
 #include "kernels/decoder/op.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 namespace sluice {
 namespace {
 
+// Denormals count as zero while it lives, as for vdpbf16ps.
+class FlushDenormals {
+ public:
+#if defined(__x86_64__)
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+
+ private:
+  const unsigned before_;
+#else
+  FlushDenormals() {}
+#endif
+};
+
+#define SLUICE_OPS(name) \
+  {name, Gemm, GemmTurned, GemmBf16, GateUp, GateUpBf16, RmsNorm, SwiGlu, Rope, ToBf16, Attend<F32Kv>, Attend<Bf16Kv>}
+
 #if defined(__x86_64__)
 namespace avx512 {
 #define SLUICE_TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,prefer-vector-width=512")))
 #define SLUICE_WIDTH 16
-#define SLUICE_ROWS 12
+#define SLUICE_ROWS 13
 #define SLUICE_PANELS 2
-#include "kernels/decoder/op_cpu.inc"
+#define SLUICE_GATE_ROWS 13
+#define SLUICE_QUERIES 4
+#include "kernels/decoder/vector.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/gemm.inc"
+#include "kernels/decoder/attend.inc"
+constexpr DecoderOps kOps = SLUICE_OPS("avx512");
+#undef SLUICE_INLINE
+#undef SLUICE_TARGET
+}  // namespace avx512
+
+namespace avx512bf16 {
+#define SLUICE_TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx512bf16,avx2,fma,prefer-vector-width=512")))
+#define SLUICE_NATIVE_BF16
+#include "kernels/decoder/vector.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/gemm.inc"
+constexpr DecoderOps kOps = [] {
+  DecoderOps ops = avx512::kOps;
+  ops.name = "avx512bf16", ops.gemm_bf16 = GemmBf16, ops.gate_up_bf16 = GateUpBf16;
+  ops.rms_norm = RmsNorm, ops.swiglu = SwiGlu, ops.rope = Rope, ops.to_bf16 = ToBf16;
+  return ops;
+}();
+#undef SLUICE_NATIVE_BF16
 #undef SLUICE_TARGET
 #undef SLUICE_WIDTH
 #undef SLUICE_ROWS
 #undef SLUICE_PANELS
-constexpr DecoderOps kOps = MakeOps("avx512");
-}  // namespace avx512
+#undef SLUICE_GATE_ROWS
+#undef SLUICE_QUERIES
+#undef SLUICE_INLINE
+}  // namespace avx512bf16
 
 namespace avx2 {
 #define SLUICE_TARGET __attribute__((target("avx2,fma")))
 #define SLUICE_WIDTH 8
 #define SLUICE_ROWS 6
 #define SLUICE_PANELS 1
-#include "kernels/decoder/op_cpu.inc"
+#define SLUICE_GATE_ROWS 2
+#define SLUICE_QUERIES 2
+#include "kernels/decoder/vector.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/gemm.inc"
+#include "kernels/decoder/attend.inc"
+constexpr DecoderOps kOps = SLUICE_OPS("avx2");
 #undef SLUICE_TARGET
 #undef SLUICE_WIDTH
 #undef SLUICE_ROWS
 #undef SLUICE_PANELS
-constexpr DecoderOps kOps = MakeOps("avx2");
+#undef SLUICE_GATE_ROWS
+#undef SLUICE_QUERIES
+#undef SLUICE_INLINE
 }  // namespace avx2
 #endif
 
@@ -39,13 +94,38 @@ namespace base {
 #define SLUICE_WIDTH 4
 #define SLUICE_ROWS 2
 #define SLUICE_PANELS 1
-#include "kernels/decoder/op_cpu.inc"
-#undef SLUICE_TARGET
-#undef SLUICE_WIDTH
-#undef SLUICE_ROWS
-#undef SLUICE_PANELS
-constexpr DecoderOps kOps = MakeOps("base");
+#define SLUICE_GATE_ROWS 1
+#define SLUICE_QUERIES 2
+#include "kernels/decoder/vector.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/gemm.inc"
+#include "kernels/decoder/attend.inc"
+constexpr DecoderOps kOps = SLUICE_OPS("base");
 }  // namespace base
+
+#if defined(__x86_64__)
+// Whether two kinds give the same bits for products of bf16 numbers of all sizes, denormals among them.
+bool SameBits(const DecoderOps& a, const DecoderOps& b) {
+  constexpr int64_t kM = 3, kN = 32, kK = 64;
+  uint16_t x[kM * kK], w[kN * kK];
+  uint32_t state = 1;
+  const auto fill = [&](uint16_t* to, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      state = state * 1664525 + 1013904223;
+      const uint32_t exponent = i % 5 == 0 ? (state >> 8) % 4 : 40 + (state >> 8) % 170;  // Of 255: no infinities, nor sums that get there.
+      to[i] = static_cast<uint16_t>((state >> 31) << 15 | (exponent / (i % 3 + 1)) << 7 | (state >> 17 & 0x7F));
+    }
+  };
+  for (int round = 0; round < 64; ++round) {
+    fill(x, kM * kK), fill(w, kN * kK);
+    float ya[kM * kN], yb[kM * kN];
+    a.gemm_bf16(x, kK, w, kM, kN, kK, ya, kN, false);
+    b.gemm_bf16(x, kK, w, kM, kN, kK, yb, kN, false);
+    if (std::memcmp(ya, yb, sizeof(ya)) != 0) return false;
+  }
+  return true;
+}
+#endif
 
 std::vector<const DecoderOps*> Detect() {
   std::vector<const DecoderOps*> kinds;
@@ -53,12 +133,22 @@ std::vector<const DecoderOps*> Detect() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("fma")) {
+    if (__builtin_cpu_supports("avx512bf16") && SameBits(avx512bf16::kOps, avx512::kOps)) kinds.push_back(&avx512bf16::kOps);
     kinds.push_back(&avx512::kOps);
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) kinds.push_back(&avx2::kOps);
 #endif
   kinds.push_back(&base::kOps);
   return kinds;
+}
+
+// Where number i of 32 lies in bf16: 16 + i is behind i.
+int64_t Slot(int64_t i) { return i / 32 * 32 + i % 16 * 2 + i / 16 % 2; }
+
+uint16_t ToBf16(float x) {
+  uint16_t y;
+  base::ToBf16(&x, 1, &y);
+  return y;
 }
 
 }  // namespace
@@ -69,9 +159,23 @@ absl::Span<const DecoderOps* const> DecoderOpsKinds() {
 }
 
 void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed) {
+  if (rows == kDecoderLanes && first % kDecoderLanes == 0) {  // A whole panel: written in the order of its memory.
+    float* to = packed + first * k;
+    for (int64_t i = 0; i < k; ++i) {
+      for (int64_t r = 0; r < kDecoderLanes; ++r) *to++ = w[r * k + i];
+    }
+    return;
+  }
   for (int64_t r = 0; r < rows; ++r) {
     float* to = packed + (first + r) / kDecoderLanes * k * kDecoderLanes + (first + r) % kDecoderLanes;
     for (int64_t i = 0; i < k; ++i) to[i * kDecoderLanes] = w[r * k + i];
+  }
+}
+
+void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_t* packed) {
+  for (int64_t r = 0; r < rows; ++r) {
+    uint16_t* to = packed + (first + r) / kDecoderLanes * RoundUpToPairs(k) * kDecoderLanes + (first + r) % kDecoderLanes * 2;
+    for (int64_t i = 0; i < k; ++i) to[i / 2 * 2 * kDecoderLanes + i % 2] = w[r * k + i];
   }
 }
 
@@ -88,13 +192,21 @@ void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
   }
 }
 
-void StoreKeyValue(const KvHead& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value) {
-  const int64_t width = RoundUpToLanes(d);
+void StoreKeyValue(const KvHead<float>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value) {
+  const int64_t width = KvHead<float>::ValueWidth(d);
   float* keys = cache.data + block * cache.stride;
-  float* values = keys + KvHead::KeyFloats(d) + offset * width;
+  float* values = keys + kKvBlockTokens * d + offset * width;
   for (int64_t i = 0; i < d; ++i) keys[i * kKvBlockTokens + offset] = key[i];
   for (int64_t i = 0; i < d; ++i) values[i] = value[i];
   for (int64_t i = d; i < width; ++i) values[i] = 0;
+}
+
+void StoreKeyValue(const KvHead<uint16_t>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value) {
+  const int64_t width = KvHead<uint16_t>::ValueWidth(d);
+  uint16_t* keys = cache.data + block * cache.stride;
+  uint16_t* values = keys + kKvBlockTokens * d + offset * width;
+  for (int64_t i = 0; i < d; ++i) keys[i * kKvBlockTokens + Slot(offset)] = ToBf16(key[i]);
+  for (int64_t i = 0; i < width; ++i) values[Slot(i)] = i < d ? ToBf16(value[i]) : 0;
 }
 
 }  // namespace sluice

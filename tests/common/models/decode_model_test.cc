@@ -177,6 +177,31 @@ TEST_P(DecodeReferenceTest, GreedyContinuationsAreTheReference) {
   EXPECT_EQ(got, want.continuations);
 }
 
+TEST(DecodeBf16Test, ErrorsAgainstFp32AreWellBelowThoseOfTransformers) {
+  if (!HaveTestData()) GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
+  const ReferenceModel m("qwen3-tiny-bf16-sharded");
+  const TensorSet weights = *ReadWeights(m.dir, DType::kBF16);
+  const ReferenceSequences want = m.Sequences();
+  const auto model = Make(m.dir.config, &weights, static_cast<int>(want.tokens.size()));
+  const auto got = Prefill(model.get(), want.tokens);
+  EXPECT_EQ(TokenByToken(Make(m.dir.config, &weights, static_cast<int>(want.tokens.size())).get(), want.tokens), got);
+  const int64_t vocab = m.dir.config.vocab_size;
+  double sum = 0, worst = 0, peer_sum = 0, peer_worst = 0;
+  int64_t count = 0;
+  for (size_t b = 0; b < got.size(); ++b) {
+    for (size_t t = 0; t + 1 < want.tokens[b].size(); ++t, ++count) {
+      const int64_t at = b * (want.longest - 1) + t;
+      const double error = std::abs(LogProb(&got[b][t * vocab], vocab, want.tokens[b][t + 1]) - want.logprobs[at]);
+      const double peer = std::abs(m.floats("bf16.logprobs")[at] - want.logprobs[at]);
+      sum += error, worst = std::max(worst, error), peer_sum += peer, peer_worst = std::max(peer_worst, peer);
+    }
+  }
+  // These random weights are sharp: transformers' own mean is 0.024.
+  EXPECT_LE(sum, 0.6 * peer_sum);
+  EXPECT_LE(worst, 0.6 * peer_worst);
+  EXPECT_LE(worst, 0.15);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, DecodeReferenceTest, testing::ValuesIn(ReferenceModelNames()),
                          [](const auto& info) { return TestName(info.param); });
 
@@ -229,12 +254,30 @@ TEST(DecodeModelTest, ChangedWeightsAreUsedFromTheNextStep) {
   EXPECT_EQ(Prefill(model.get(), tokens), Prefill(Make(SmallConfig(), &second, 1).get(), tokens));
 }
 
-TEST(DecodeModelTest, NarrowWeightsAreWidenedExactly) {
-  const TensorSet narrow = *InitWeights(SmallConfig(), 5, DType::kBF16);
+TEST(DecodeModelTest, HalfPrecisionWeightsAreWidenedExactly) {
+  const TensorSet narrow = *InitWeights(SmallConfig(), 5, DType::kF16);
   TensorSet wide = *TensorSet::Create(SmallConfig().Parameters(DType::kF32));
   ASSERT_TRUE(ConvertTensors(narrow, &wide).ok());
   const std::vector<std::vector<int32_t>> tokens = {RandomTokens(3, 9)};
   EXPECT_EQ(Prefill(Make(SmallConfig(), &narrow, 1).get(), tokens), Prefill(Make(SmallConfig(), &wide, 1).get(), tokens));
+}
+
+// Too large for the mode in which each thread takes its rows; with widths that no panel divides.
+ModelConfig LargeConfig() {
+  return *ParseModelConfig(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 2500, "hidden_size": 150, "intermediate_size": 333,
+      "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "max_position_embeddings": 320,
+      "tie_word_embeddings": false})",
+                           "large");
+}
+
+TEST(DecodeModelTest, ThreadsThatShareProductsAndCutsIntoStepsChangeNoBit) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const TensorSet weights = *InitWeights(LargeConfig(), 7, dtype);
+    const std::vector<std::vector<int32_t>> tokens = {RandomTokens(1, 290), RandomTokens(2, 140), RandomTokens(3, 31)};
+    const auto whole = Prefill(Make(LargeConfig(), &weights, 3).get(), tokens);
+    EXPECT_EQ(Prefill(Make(LargeConfig(), &weights, 3, 3).get(), tokens), whole);
+    EXPECT_EQ(Ragged(Make(LargeConfig(), &weights, 3, 2).get(), tokens, 5), whole);
+  }
 }
 
 TEST(DecodeModelTest, CreateRefusesWeightsOfAnotherShapeAndOptionsOutOfRange) {

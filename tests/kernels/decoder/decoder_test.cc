@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -91,19 +92,22 @@ TEST_P(DecoderKernelTest, NormAndSwiGluAreThoseOfDoubles) {
 }
 
 // Keys and values [positions, D] in a cache whose blocks are used in another order than they lie; what no position holds is NaN.
+template <typename T>
 struct Paged {
   Paged(const std::vector<float>& k, const std::vector<float>& v, int64_t positions, int64_t d)
-      : blocks((positions + kKvBlockTokens - 1) / kKvBlockTokens), stride(KvHead::BlockFloats(d) + 5), data(blocks.size() * stride, NAN) {
+      : blocks((positions + kKvBlockTokens - 1) / kKvBlockTokens),
+        stride(KvHead<T>::BlockSize(d) + 6),
+        data(blocks.size() * stride, sizeof(T) == 4 ? static_cast<T>(NAN) : static_cast<T>(0x7FC0)) {
     for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(blocks.size() - 1 - i);
     for (int64_t t = 0; t < positions; ++t) {
       StoreKeyValue(head(), blocks[t / kKvBlockTokens], t % kKvBlockTokens, d, &k[t * d], &v[t * d]);
     }
   }
-  KvHead head() const { return {const_cast<float*>(data.data()), stride}; }
+  KvHead<T> head() const { return {const_cast<T*>(data.data()), stride}; }
 
   std::vector<int32_t> blocks;
   int64_t stride;
-  std::vector<float> data;
+  std::vector<T> data;
 };
 
 // Attention of query rows [group, D] over `positions` keys, in doubles.
@@ -124,22 +128,110 @@ std::vector<double> Attention(const float* q, const float* k, const float* v, in
   return out;
 }
 
+float Widen(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
+
+std::vector<uint16_t> ToBf16(const std::vector<float>& x) {
+  std::vector<uint16_t> out(x.size());
+  DecoderOpsKinds().back()->to_bf16(x.data(), static_cast<int64_t>(x.size()), out.data());
+  return out;
+}
+
+std::vector<float> Narrowed(const std::vector<float>& x) {
+  std::vector<float> out;
+  for (const uint16_t y : ToBf16(x)) out.push_back(Widen(y));
+  return out;
+}
+
+// `rows` queries, which see one position more each, the last of them all.
+template <typename T>
+std::vector<float> Attend(const DecoderOps& ops, const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, int64_t rows,
+                          int64_t positions, int64_t d) {
+  const Paged<T> paged(k, v, positions, d);
+  std::vector<float> out(rows * d);
+  std::vector<AttentionQuery> queries;
+  for (int64_t r = 0; r < rows; ++r) queries.push_back({&q[r * d], &out[r * d], positions - rows + r + 1});
+  if constexpr (sizeof(T) == 4) ops.attend(queries.data(), rows, paged.head(), paged.blocks.data(), d);
+  else ops.attend_bf16(queries.data(), rows, paged.head(), paged.blocks.data(), d);
+  return out;
+}
+
 TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositions) {
   for (const int64_t d : {2, 6, 8, 16, 32, 40}) {
     for (const int64_t positions : {1, 15, 32, 33, 100, 128, 129, 300}) {
-      for (const int64_t group : {1, 2, 3, 6}) {
-        const std::vector<float> q = Random(7, group * d, 4), k = Random(8, positions * d, 2), v = Random(9, positions * d);
-        const Paged paged(k, v, positions, d);
-        std::vector<float> out(group * d);
-        GetParam()->attend(q.data(), paged.head(), paged.blocks.data(), positions, group, d, out.data());
-        const std::vector<double> want = Attention(q.data(), k.data(), v.data(), positions, group, d);
-        for (int64_t i = 0; i < group * d; ++i) ASSERT_NEAR(out[i], want[i], 5e-6) << "D " << d << ", " << positions << " positions";
+      for (const int64_t rows : {1, 2, 5}) {
+        if (rows > positions) continue;
+        const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2), v = Random(9, positions * d);
+        const std::vector<float> narrow_k = Narrowed(k), narrow_v = Narrowed(v);
+        const std::vector<float> out = Attend<float>(*GetParam(), q, k, v, rows, positions, d);
+        const std::vector<float> narrow = Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
+        for (int64_t r = 0; r < rows; ++r) {
+          const int64_t seen = positions - rows + r + 1;
+          const std::vector<double> want = Attention(&q[r * d], k.data(), v.data(), seen, 1, d);
+          const std::vector<double> want_narrow = Attention(&q[r * d], narrow_k.data(), narrow_v.data(), seen, 1, d);
+          for (int64_t i = 0; i < d; ++i) {
+            ASSERT_NEAR(out[r * d + i], want[i], 5e-6) << "D " << d << ", " << positions << " positions";
+            ASSERT_NEAR(narrow[r * d + i], want_narrow[i], 5e-6) << "bf16, D " << d << ", " << positions << " positions";
+          }
+        }
       }
     }
   }
 }
 
-TEST(DecoderKernelKindsTest, FusedKindsAgreeInBitsOnProductsAndNorms) {
+TEST_P(DecoderKernelTest, AQueryHasTheSameBitsWhateverItsCompany) {
+  const int64_t d = 48, positions = 290, rows = 7;
+  const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2), v = Random(9, positions * d);
+  const std::vector<float> all = Attend<float>(*GetParam(), q, k, v, rows, positions, d), narrow = Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
+  for (int64_t r = 0; r < rows; ++r) {
+    const std::vector<float> one(q.begin() + r * d, q.begin() + (r + 1) * d);
+    const int64_t seen = positions - rows + r + 1;
+    EXPECT_EQ(Attend<float>(*GetParam(), one, k, v, 1, seen, d), std::vector<float>(all.begin() + r * d, all.begin() + (r + 1) * d));
+    EXPECT_EQ(Attend<uint16_t>(*GetParam(), one, k, v, 1, seen, d), std::vector<float>(narrow.begin() + r * d, narrow.begin() + (r + 1) * d));
+  }
+}
+
+std::vector<float> MultiplyBf16(const DecoderOps& ops, const Shape& s) {
+  const std::vector<uint16_t> x = ToBf16(Random(1, s.m * s.k)), w = ToBf16(Random(2, s.n * s.k));
+  const int64_t ld = RoundUpToPairs(s.k);
+  std::vector<uint16_t> padded(s.m * ld), packed(PackedBf16s(s.n, s.k));
+  for (int64_t r = 0; r < s.m; ++r) std::copy_n(&x[r * s.k], s.k, &padded[r * ld]);
+  PackRows(w.data(), s.n, s.k, 0, packed.data());
+  std::vector<float> y = Random(3, s.m * s.n);
+  ops.gemm_bf16(padded.data(), ld, packed.data(), s.m, s.n, s.k, y.data(), s.n, true);
+  return y;
+}
+
+TEST_P(DecoderKernelTest, Bf16ProductsAreThoseOfDoubles) {
+  for (const Shape& s : kShapes) {
+    const std::vector<float> x = Narrowed(Random(1, s.m * s.k)), w = Narrowed(Random(2, s.n * s.k)), before = Random(3, s.m * s.n);
+    const std::vector<float> y = MultiplyBf16(*GetParam(), s);
+    for (int64_t r = 0; r < s.m; ++r) {
+      for (int64_t c = 0; c < s.n; ++c) {
+        double want = before[r * s.n + c];
+        for (int64_t i = 0; i < s.k; ++i) want += double{x[r * s.k + i]} * w[c * s.k + i];
+        ASSERT_NEAR(y[r * s.n + c], want, 2e-5) << s.m << " x " << s.n << " x " << s.k;
+      }
+    }
+  }
+}
+
+TEST_P(DecoderKernelTest, GateAndUpInOneProductHaveTheBitsOfTwoAndSwiGlu) {
+  for (const Shape& s : kShapes) {
+    const std::vector<float> x = Random(1, s.m * s.k), gate = Random(2, s.n * s.k), up = Random(4, s.n * s.k);
+    std::vector<float> both(2 * PackedFloats(s.n, s.k)), gates(PackedFloats(s.n, s.k)), ups(gates.size()), want(s.m * s.n), right(want), got(want);
+    PackRows(gate.data(), s.n, s.k, 0, gates.data()), PackRows(up.data(), s.n, s.k, 0, ups.data());
+    for (int64_t n = 0; n < s.n; ++n) {
+      PackRows(&gate[n * s.k], 1, s.k, n / 16 * 32 + n % 16, both.data()), PackRows(&up[n * s.k], 1, s.k, n / 16 * 32 + 16 + n % 16, both.data());
+    }
+    GetParam()->gemm(x.data(), s.k, gates.data(), s.m, s.n, s.k, want.data(), s.n, false);
+    GetParam()->gemm(x.data(), s.k, ups.data(), s.m, s.n, s.k, right.data(), s.n, false);
+    GetParam()->swiglu(want.data(), right.data(), s.m * s.n, want.data());
+    GetParam()->gate_up(x.data(), s.k, both.data(), s.m, s.n, s.k, got.data(), s.n);
+    EXPECT_EQ(got, want) << s.m << " x " << s.n << " x " << s.k;
+  }
+}
+
+TEST(DecoderKernelKindsTest, FusedKindsAgreeInBits) {
   const DecoderOps* first = nullptr;
   for (const DecoderOps* ops : DecoderOpsKinds()) {
     if (std::string(ops->name) == "base") continue;
@@ -150,6 +242,12 @@ TEST(DecoderKernelKindsTest, FusedKindsAgreeInBitsOnProductsAndNorms) {
     ops->rms_norm(x.data(), w.data(), 83, 1e-6f, a.data());
     first->rms_norm(x.data(), w.data(), 83, 1e-6f, b.data());
     EXPECT_EQ(a, b) << ops->name;
+    ops->swiglu(x.data(), w.data(), 83, a.data()), first->swiglu(x.data(), w.data(), 83, b.data());
+    EXPECT_EQ(a, b) << ops->name;
+    for (const Shape& s : kShapes) EXPECT_EQ(MultiplyBf16(*ops, s), MultiplyBf16(*first, s)) << ops->name;
+    const std::vector<float> q = Random(7, 5 * 40, 4), k = Random(8, 300 * 40, 2), v = Random(9, 300 * 40);
+    EXPECT_EQ(Attend<float>(*ops, q, k, v, 5, 300, 40), Attend<float>(*first, q, k, v, 5, 300, 40)) << ops->name;
+    EXPECT_EQ(Attend<uint16_t>(*ops, q, k, v, 5, 300, 40), Attend<uint16_t>(*first, q, k, v, 5, 300, 40)) << ops->name;
   }
 }
 

@@ -1,0 +1,121 @@
+#include "common/models/packed_weights.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "kernels/decoder/op.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kHugePage = 2 << 20;
+
+int64_t PackedSize(float, int64_t n, int64_t k) { return PackedFloats(n, k); }
+int64_t PackedSize(uint16_t, int64_t n, int64_t k) { return PackedBf16s(n, k); }
+
+// Rows of a tensor in the type that is packed: the tensor's own, or widened in `room`.
+const float* RowsOf(const TensorSet& weights, int64_t tensor, int64_t first, int64_t n, std::vector<float>* room) {
+  const DType dtype = weights.spec(tensor).dtype;
+  const std::byte* from = weights.data(tensor) + first * static_cast<int64_t>(DTypeBytes(dtype));
+  if (dtype == DType::kF32) return reinterpret_cast<const float*>(from);
+  room->resize(n);
+  SLUICE_CHECK(ConvertElements(dtype, from, DType::kF32, room->data(), n).ok());  // DecodeModel::Create() saw the dtype.
+  return room->data();
+}
+const uint16_t* RowsOf(const TensorSet& weights, int64_t tensor, int64_t first, int64_t, std::vector<uint16_t>*) {
+  return reinterpret_cast<const uint16_t*>(weights.data(tensor)) + first;
+}
+
+}  // namespace
+
+absl::StatusOr<HugeBuffer> HugeBuffer::Create(int64_t bytes, const std::string& what) {
+  HugeBuffer buffer;
+  const int64_t mapped = bytes + kHugePage;  // To be cut to the alignment.
+  void* const p = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what, ", ", bytes, " bytes"));
+  const int64_t before = (kHugePage - static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) % kHugePage)) % kHugePage;
+  std::byte* const begin = static_cast<std::byte*>(p) + before;
+  if (before > 0) munmap(p, before);
+  if (const int64_t page_end = (bytes + 4095) / 4096 * 4096; mapped - before > page_end) munmap(begin + page_end, mapped - before - page_end);
+  if (bytes >= kHugePage) madvise(begin, bytes, MADV_HUGEPAGE);  // A wish: without it the step is slower.
+  buffer.data_ = {begin, Unmap{bytes}};
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+void HugeBuffer::Unmap::operator()(std::byte* p) const { munmap(p, bytes); }
+
+template <typename T>
+absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet* weights) {
+  weights_ = weights;
+  const int64_t h = config.hidden_size, q = config.num_heads * config.head_dim, kv = config.num_kv_heads * config.head_dim;
+  const int64_t f = config.intermediate_size, gate_up = 2 * RoundUpToLanes(f);
+  const int64_t qkv_size = PackedSize(T{}, q + 2 * kv, h), o_size = PackedSize(T{}, h, q);
+  const int64_t gate_up_size = PackedSize(T{}, gate_up, h), down_size = PackedSize(T{}, h, f);
+  const int64_t total = config.num_layers * (qkv_size + o_size + gate_up_size + down_size) + PackedSize(T{}, config.vocab_size, h);
+  SLUICE_ASSIGN_OR_RETURN(buffer_, HugeBuffer::Create(total * static_cast<int64_t>(sizeof(T)), "the packed weights"));
+  T* next = reinterpret_cast<T*>(buffer_.data());
+  const auto take = [&](int64_t size) { return std::exchange(next, next + size); };
+  layers_.resize(config.num_layers);
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    Layer& layer = layers_[i];
+    const std::string p = absl::StrCat("model.layers.", i, ".");
+    layer.qkv = take(qkv_size), layer.o = take(o_size), layer.gate_up = take(gate_up_size), layer.down = take(down_size);
+    Take(p + "input_layernorm.weight", &layer.input_norm);
+    Take(p + "post_attention_layernorm.weight", &layer.post_norm);
+    if (config.qk_norm) Take(p + "self_attn.q_norm.weight", &layer.q_norm);
+    if (config.qk_norm) Take(p + "self_attn.k_norm.weight", &layer.k_norm);
+    Take(p + "self_attn.q_proj.weight", 0, kDecoderLanes, layer.qkv);
+    Take(p + "self_attn.k_proj.weight", q, kDecoderLanes, layer.qkv);
+    Take(p + "self_attn.v_proj.weight", q + kv, kDecoderLanes, layer.qkv);
+    Take(p + "self_attn.o_proj.weight", 0, kDecoderLanes, layer.o);
+    Take(p + "mlp.gate_proj.weight", 0, 2 * kDecoderLanes, layer.gate_up);
+    Take(p + "mlp.up_proj.weight", kDecoderLanes, 2 * kDecoderLanes, layer.gate_up);
+    Take(p + "mlp.down_proj.weight", 0, kDecoderLanes, layer.down);
+  }
+  Take("model.norm.weight", &final_norm_);
+  head_ = take(PackedSize(T{}, config.vocab_size, h));
+  Take(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, kDecoderLanes, head_);
+  return absl::OkStatus();
+}
+
+// Each 16 rows of the tensor begin `stride` outputs after those before.
+template <typename T>
+void PackedWeights<T>::Take(const std::string& name, int64_t first, int64_t stride, T* to) {
+  const int64_t tensor = weights_->Find(name), rows = weights_->spec(tensor).shape[0];
+  for (int64_t row = 0; row < rows; row += kDecoderLanes) {
+    strips_.push_back({tensor, row, std::min(kDecoderLanes, rows - row), first + row / kDecoderLanes * stride, to});
+  }
+}
+
+template <typename T>
+void PackedWeights<T>::Take(const std::string& name, std::vector<float>* to) {
+  vectors_.push_back({weights_->Find(name), to});
+}
+
+template <typename T>
+void PackedWeights<T>::PackStrip(const Strip& strip) const {
+  const int64_t k = weights_->spec(strip.tensor).shape[1];
+  std::vector<T> room;
+  const T* rows = RowsOf(*weights_, strip.tensor, strip.row * k, strip.rows * k, &room);
+  PackRows(rows, strip.rows, k, strip.first, strip.to);
+}
+
+template <typename T>
+void PackedWeights<T>::Pack(Team* team) {
+  team->Run([&](int) { team->Share(static_cast<int64_t>(strips_.size()), [&](int64_t i) { PackStrip(strips_[i]); }); });
+  for (const Vector& v : vectors_) {
+    const int64_t n = weights_->elements(v.tensor);
+    v.to->resize(n);
+    SLUICE_CHECK(ConvertElements(weights_->spec(v.tensor).dtype, weights_->data(v.tensor), DType::kF32, v.to->data(), n).ok());
+  }
+}
+
+template class PackedWeights<float>;
+template class PackedWeights<uint16_t>;
+
+}  // namespace sluice

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/checkpoint/model_config.h"
+#include "common/checkpoint/tensor_set.h"
+#include "common/models/team.h"
+
+namespace sluice {
+
+// Zeroed memory, 2 MiB aligned and in huge pages where the system gives them: a step streams through all of it.
+class HugeBuffer {
+ public:
+  HugeBuffer() = default;
+  // RESOURCE_EXHAUSTED: no memory for it; the message says what for.
+  static absl::StatusOr<HugeBuffer> Create(int64_t bytes, const std::string& what);
+
+  std::byte* data() const { return data_.get(); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Unmap {
+    int64_t bytes;
+    void operator()(std::byte* p) const;
+  };
+  std::unique_ptr<std::byte[], Unmap> data_;
+  int64_t bytes_ = 0;
+};
+
+// A decoder's weights as kernels/decoder wants them, T = float or uint16_t for bf16: matrices in panels, q, k and v as one, gate and
+// up in panels that alternate; vectors widened to fp32. H hidden, Q query and KV key/value widths (heads x D), F feed-forward width.
+template <typename T>
+class PackedWeights {
+ public:
+  struct Layer {
+    std::vector<float> input_norm, post_norm;  // [H]
+    std::vector<float> q_norm, k_norm;         // [D]; empty without qk_norm.
+    T* qkv;      // [Q + 2 KV, H]
+    T* o;        // [H, Q]
+    T* gate_up;  // [2 F rounded up to panels, H]
+    T* down;     // [H, F]
+  };
+
+  // RESOURCE_EXHAUSTED: no memory. `weights` outlives this, and has the parameters of `config`.
+  absl::Status Create(const ModelConfig& config, const TensorSet* weights);
+  // Packs all of the weights again, by all threads of the team.
+  void Pack(Team* team);
+
+  const std::vector<Layer>& layers() const { return layers_; }
+  const std::vector<float>& final_norm() const { return final_norm_; }
+  const T* head() const { return head_; }  // [V, H]
+  int64_t bytes() const { return buffer_.bytes(); }
+
+ private:
+  // 16 or fewer rows of a tensor, which become outputs first .. of a matrix.
+  struct Strip {
+    int64_t tensor, row, rows, first;
+    T* to;
+  };
+  struct Vector {
+    int64_t tensor;
+    std::vector<float>* to;
+  };
+  void Take(const std::string& name, int64_t first, int64_t stride, T* to);
+  void Take(const std::string& name, std::vector<float>* to);
+  void PackStrip(const Strip& strip) const;
+
+  const TensorSet* weights_ = nullptr;
+  HugeBuffer buffer_;
+  std::vector<Layer> layers_;
+  std::vector<float> final_norm_;
+  T* head_ = nullptr;
+  std::vector<Strip> strips_;
+  std::vector<Vector> vectors_;
+};
+
+}  // namespace sluice

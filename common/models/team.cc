@@ -1,0 +1,77 @@
+#include "common/models/team.h"
+
+#include <pthread.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace sluice {
+namespace {
+
+constexpr int kSpins = 2000;  // Tens of microseconds.
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// Returns when `value` is no longer `old`.
+template <typename T>
+void AwaitChange(const std::atomic<T>& value, T old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    Pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+Team::Team(int size) : size_(size) {
+  for (int i = 1; i < size; ++i) {
+    helpers_.emplace_back([this, i] { Help(i); });
+    pthread_setname_np(helpers_.back().native_handle(), "sluice-decode");
+  }
+}
+
+Team::~Team() {
+  stop_ = true;
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+void Team::Run(const std::function<void(int)>& work) {
+  if (size_ == 1) {
+    next_.store(0, std::memory_order_relaxed);
+    return work(0);
+  }
+  work_ = &work;
+  busy_.store(size_ - 1, std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  work(0);
+  for (int busy; (busy = busy_.load(std::memory_order_acquire)) > 0;) AwaitChange(busy_, busy);
+}
+
+void Team::Help(int index) {
+  for (uint32_t seen = 0;; ++seen) {
+    AwaitChange(round_, seen);
+    if (stop_) return;
+    (*work_)(index);
+    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();
+  }
+}
+
+void Team::Meet() {
+  const uint32_t meeting = meetings_.load(std::memory_order_relaxed);  // Cannot end before this thread has come.
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_) return AwaitChange(meetings_, meeting);
+  arrived_.store(0, std::memory_order_relaxed);
+  next_.store(0, std::memory_order_relaxed);
+  meetings_.fetch_add(1, std::memory_order_release);
+  if (size_ > 1) meetings_.notify_all();
+}
+
+}  // namespace sluice

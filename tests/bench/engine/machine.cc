@@ -1,0 +1,113 @@
+#include "tests/bench/engine/machine.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace sluice::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+#if defined(__x86_64__)
+#define SLUICE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define SLUICE_CLONES
+#endif
+
+typedef float Wide __attribute__((vector_size(64)));
+
+SLUICE_CLONES float Sum(const float* from, int64_t n) {
+  Wide sum[8] = {};
+  for (int64_t i = 0; i < n; i += 128) {
+    for (int v = 0; v < 8; ++v) sum[v] += *reinterpret_cast<const Wide*>(from + i + v * 16);
+  }
+  for (int v = 1; v < 8; ++v) sum[0] += sum[v];
+  return sum[0][0];
+}
+
+constexpr int64_t kRounds = 2000000;
+constexpr int kSums = 8;
+
+SLUICE_CLONES float MultiplyAdd(float x) {
+  Wide sum[kSums], a = Wide{} + x;
+  for (Wide& s : sum) s = a;
+  for (int64_t i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kSums; ++j) sum[j] = sum[j] * a + a;
+    asm volatile("" : "+m"(x));
+  }
+  for (int j = 1; j < kSums; ++j) sum[0] += sum[j];
+  return sum[0][0];
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bf16"))) float MultiplyAddBf16(float x) {
+  __m512 sum[kSums];
+  const __m512bh a = (__m512bh)_mm512_set1_ps(x);
+  for (__m512& s : sum) s = _mm512_set1_ps(x);
+  for (int64_t i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kSums; ++j) sum[j] = _mm512_dpbf16_ps(sum[j], a, a);
+  }
+  for (int j = 1; j < kSums; ++j) sum[0] = _mm512_add_ps(sum[0], sum[j]);
+  return _mm512_cvtss_f32(sum[0]);
+}
+#endif
+
+// The best of some rounds in which every thread does work(thread): amount / seconds.
+double Best(int threads, double amount, const std::function<void(int)>& work) {
+  double best = 0;
+  for (int round = 0; round < 4; ++round) {
+    const Clock::time_point start = Clock::now();
+    std::vector<std::thread> others;
+    for (int t = 1; t < threads; ++t) others.emplace_back(work, t);
+    work(0);
+    for (std::thread& t : others) t.join();
+    best = std::max(best, amount / std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return best;
+}
+
+volatile float g_sink;
+
+}  // namespace
+
+double ReadBandwidth(int threads) {
+  constexpr int64_t kBytes = 256 << 20;  // By each thread.
+  static float* const memory = [] {
+    void* const p = std::aligned_alloc(2 << 20, kBytes);
+    madvise(p, kBytes, MADV_HUGEPAGE);
+    std::fill_n(static_cast<float*>(p), kBytes / 4, 1.0f);
+    return static_cast<float*>(p);
+  }();
+  const int64_t share = kBytes / 4 / threads / 128 * 128;
+  return Best(threads, static_cast<double>(share * 4 * threads), [&](int t) { g_sink = Sum(memory + t * share, share); });
+}
+
+double PeakFlops(int threads) {
+  volatile float x = 0.5f;
+  return Best(threads, 2.0 * 16 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAdd(x); });
+}
+
+double PeakFlopsBf16(int threads) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512bf16")) {
+    volatile float x = 0.5f;
+    return Best(threads, 4.0 * 16 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAddBf16(x); });
+  }
+#endif
+  return PeakFlops(threads);
+}
+
+}  // namespace sluice::bench
