@@ -9,15 +9,20 @@ namespace sluice {
 
 using Json = nlohmann::ordered_json;
 
-absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view source, int max_depth) {
+absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view source, int max_depth, size_t max_values) {
   std::vector<absl::flat_hash_set<std::string>> keys;  // Of each open object or array.
   std::string problem;                                 // The first.
+  size_t values = 0;
+  const auto count = [&] {
+    if (++values > max_values) problem = absl::StrCat("more than ", max_values, " values");
+  };
   const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
     if (!problem.empty()) return false;
     switch (event) {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
         if (depth >= max_depth) problem = absl::StrCat("nested deeper than ", max_depth);
+        count();
         keys.emplace_back();
         break;
       case Json::parse_event_t::object_end:
@@ -27,7 +32,7 @@ absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view source,
           problem = absl::StrCat("key \"", Printable(value.get<std::string>()), "\" occurs twice");
         }
         break;
-      case Json::parse_event_t::value: break;
+      case Json::parse_event_t::value: count(); break;
     }
     return problem.empty();
   };

@@ -129,10 +129,7 @@ absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source, 
   if (template_ != nullptr) {
     if (!row.contains("prompt")) return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": no field prompt"));
     SLUICE_ASSIGN_OR_RETURN(Json messages, Messages(row["prompt"]));
-    Json variables = {{"messages", messages}, {"add_generation_prompt", true}};
-    if (!bos_token_.empty()) variables["bos_token"] = bos_token_;
-    if (!eos_token_.empty()) variables["eos_token"] = eos_token_;
-    SLUICE_ASSIGN_OR_RETURN(const std::string text, template_->Render(variables));
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, RenderChat({{"messages", messages}, {"add_generation_prompt", true}}));
     SLUICE_ASSIGN_OR_RETURN(rendered.tokens, tokenizer_->Encode(text, {.add_special = false}));
     rendered.messages = Dump(messages);
   } else {
@@ -143,6 +140,13 @@ absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source, 
   }
   if (rendered.tokens.empty()) return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": the prompt has no tokens"));
   return rendered;
+}
+
+absl::StatusOr<std::string> PromptRenderer::RenderChat(Json variables) const {
+  if (template_ == nullptr) return absl::FailedPreconditionError("the model has no chat template");
+  if (!bos_token_.empty()) variables["bos_token"] = bos_token_;
+  if (!eos_token_.empty()) variables["eos_token"] = eos_token_;
+  return template_->Render(variables);
 }
 
 std::string PromptRenderer::AnswerText(absl::Span<const int32_t> tokens) const {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace sluice {
 class ChatTemplate;
@@ -45,6 +46,11 @@ class PromptRenderer {
 
   // INVALID_ARGUMENT: no such source, or a row that does not fit; the message names field and value.
   absl::StatusOr<RenderedPrompt> Render(absl::string_view source, absl::string_view row_json) const;
+
+  bool has_template() const { return template_ != nullptr; }
+  // The template's text for `variables` ("messages", "tools", ..), to which the special tokens' names are added; to be encoded
+  // without add_special. FAILED_PRECONDITION: there is no template. Else as ChatTemplate::Render.
+  absl::StatusOr<std::string> RenderChat(nlohmann::ordered_json variables) const;
 
   // The text of an answer, special tokens left out.
   std::string AnswerText(absl::Span<const int32_t> tokens) const;
