@@ -13,31 +13,49 @@
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
 #include "grpcpp/impl/service_type.h"
+#include "services/rollout/api_model.h"
+#include "services/rollout/http/server.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::rollout {
 namespace {
 constexpr char kGraceFlag[] = "--drain-grace";
+constexpr char kHttpFlag[] = "--http", kKeysFlag[] = "--http-keys", kCertFlag[] = "--http-cert", kCertKeyFlag[] = "--http-cert-key";
 constexpr absl::Duration kGrace = absl::Seconds(3);
+constexpr absl::Duration kLastAnswers = absl::Seconds(1);  // For the API's errors to be sent.
 }  // namespace
 
 std::vector<daemon::About::Flag> RolloutProgram::Flags() {
   return {{kGraceFlag, absl::StrCat("time that running answers get to end on SIGTERM; their rest goes on elsewhere; default ", absl::FormatDuration(kGrace)),
-           "SLUICE_DRAIN_GRACE"}};
+           "SLUICE_DRAIN_GRACE"},
+          {kHttpFlag, "IP:PORT of the OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and /v1/chat/completions; port 0: any free one; off loopback it takes keys and TLS; default: no API", "SLUICE_HTTP"},
+          {kKeysFlag, "file of the API's bearer keys, readable by its owner alone: a line NAME KEY [MOST_ANSWERS] each; default: everybody may ask", "SLUICE_HTTP_KEYS"},
+          {kCertFlag, "PEM file of the API's certificate chain; default: no TLS"},
+          {kCertKeyFlag, "PEM file of the certificate's private key"}};
 }
 
 absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daemon::Host& host) {
-  absl::Duration grace = kGrace;
+  Options options{.grace = kGrace,
+                  .http = host.flags->Own(kHttpFlag),
+                  .http_keys = host.flags->Own(kKeysFlag),
+                  .http_cert = host.flags->Own(kCertFlag),
+                  .http_cert_key = host.flags->Own(kCertKeyFlag)};
   const std::string given = host.flags->Own(kGraceFlag);
-  if (!given.empty() && (!absl::ParseDuration(given, &grace) || grace <= absl::ZeroDuration())) {
+  if (!given.empty() && (!absl::ParseDuration(given, &options.grace) || options.grace <= absl::ZeroDuration())) {
     return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give a duration above 0, as 500ms or 30s"}, absl::StrCat(kGraceFlag, " ", given));
   }
-  return std::make_unique<RolloutProgram>(host, grace);
+  if (options.http_cert.empty() != options.http_cert_key.empty()) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give both, or neither"}, absl::StrCat(kCertFlag, " and ", kCertKeyFlag, " belong together"));
+  }
+  if (options.http.empty() && !(options.http_keys.empty() && options.http_cert.empty())) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = absl::StrCat("add ", kHttpFlag, " IP:PORT")}, absl::StrCat("keys or a certificate are given, but no ", kHttpFlag));
+  }
+  return std::make_unique<RolloutProgram>(host, std::move(options));
 }
 
-RolloutProgram::RolloutProgram(const daemon::Host& host, absl::Duration grace)
+RolloutProgram::RolloutProgram(const daemon::Host& host, Options options)
     : host_(host),
-      grace_(grace),
+      options_(std::move(options)),
       waits_(host.flags->id),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
       engine_(MakeEngineService([this] { return AnySession(); })) {}
@@ -58,9 +76,28 @@ absl::Status RolloutProgram::Start(const std::string& address, const std::string
   handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
   handlers.drain = [this] { host_.stop(absl::OkStatus()); };
   handlers.refused = [this](absl::Status why) { host_.stop(std::move(why)); };
+  if (!options_.http.empty()) {
+    SLUICE_RETURN_IF_ERROR(StartHttp());
+    options.addresses["http"] = http_->address();
+  }
   link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
   link_->Start();
   return absl::OkStatus();
+}
+
+absl::Status RolloutProgram::StartHttp() {
+  if (!options_.http_keys.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(http::Keys keys, http::Keys::Load(options_.http_keys));
+    keys_ = std::make_unique<http::Keys>(std::move(keys));
+  }
+  SLUICE_ASSIGN_OR_RETURN(http_, http::Server::Start({.address = options_.http, .cert = options_.http_cert, .cert_key = options_.http_cert_key},
+                                                     {.keys = keys_.get(), .metrics = http::ApiMetrics(host_.metrics)}));
+  log::Info("http_listening", {{"address", http_->address()}, {"keys", keys_ != nullptr}, {"tls", !options_.http_cert.empty()}});
+  return absl::OkStatus();
+}
+
+void RolloutProgram::HideModel(const std::string& name, absl::string_view why) {
+  if (http_ != nullptr) http_->api().RemoveModel(name, absl::UnavailableError(why));
 }
 
 absl::Status RolloutProgram::Ready() {
@@ -72,7 +109,7 @@ absl::Status RolloutProgram::Ready() {
 
 // The newest list of assignments: starts what is new, ends what is gone, held or stopped, starts anew what moved to another queue.
 void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
-  std::vector<std::pair<std::string, std::shared_ptr<Session>>> ended;  // Stopped without the lock.
+  std::vector<std::pair<std::string, Job>> ended;  // Stopped without the lock.
   std::vector<const registry::v1::Assignment*> fresh;
   {
     MutexLock lock(&mu_);
@@ -87,7 +124,7 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
         continue;
       }
       if (it != jobs_.end()) {
-        ended.emplace_back(it->first, std::move(it->second.session));
+        ended.emplace_back(it->first, std::move(it->second));
         jobs_.erase(it);
       }
       fresh.push_back(&assignment);
@@ -97,13 +134,14 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
         ++it;
         continue;
       }
-      ended.emplace_back(it->first, std::move(it->second.session));
+      ended.emplace_back(it->first, std::move(it->second));
       it = jobs_.erase(it);
     }
   }
-  for (auto& [job, session] : ended) {
-    if (session != nullptr) session->Stop(absl::ZeroDuration());
-    link_->RemoveProgress(job);
+  for (auto& [id, job] : ended) {
+    HideModel(job.name, absl::StrCat("job ", job.name, " has left this worker"));
+    if (job.session != nullptr) job.session->Stop(absl::ZeroDuration());
+    link_->RemoveProgress(id);
   }
   for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
 }
@@ -124,6 +162,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
     Tell(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
   };
   handlers.broken = [this](absl::Status why) { host_.stop(std::move(why)); };
+  handlers.api = [this](StepEvents events) { http_->api().Stepped(std::move(events)); };  // Only what the API has asked for.
   auto session = Session::Start({.job = id,
                                  .job_name = job.name,
                                  .worker = host_.flags->id,
@@ -135,6 +174,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                                 assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {
     job.session = *std::move(session);
+    if (http_ != nullptr) http_->api().SetModel(std::make_shared<ApiModel>(job.session));
   } else {
     log::Error("job_refused", {{"job_id", job.name}, {"error", session.status()}});
     Tell(id, false, {}, "failed", StatusText(session.status()));
@@ -159,6 +199,7 @@ void RolloutProgram::Drain() {
     MutexLock lock(&mu_);
     draining_ = true;
   }
+  if (http_ != nullptr) http_->api().Drain();
   if (link_ != nullptr) {
     link_->SetDraining();
     link_->Stop();  // No assignment comes from here on.
@@ -168,9 +209,14 @@ void RolloutProgram::Drain() {
     MutexLock lock(&mu_);
     jobs.swap(jobs_);
   }
+  if (http_ != nullptr && !http_->AwaitIdle(options_.grace)) log::Warning("api_calls_cut_short");
   for (auto& [id, job] : jobs) {
-    if (job.session != nullptr) job.session->Stop(grace_);
+    HideModel(job.name, "this server is ending");
+    if (job.session != nullptr) job.session->Stop(options_.grace);
   }
+  if (http_ == nullptr) return;
+  (void)http_->AwaitIdle(kLastAnswers);
+  http_->Stop();
 }
 
 std::shared_ptr<Session> RolloutProgram::AnySession() const {

@@ -16,6 +16,10 @@
 #include "services/rollout/session.h"
 #include "sluice/common/v1/common.pb.h"
 
+namespace sluice::rollout::http {
+class Keys;
+class Server;
+}  // namespace sluice::rollout::http
 namespace sluice::registry::v1 {
 class Assignment;
 }  // namespace sluice::registry::v1
@@ -25,8 +29,13 @@ namespace sluice::rollout {
 // The rollout daemon: a session for each job that the controller assigns.
 class RolloutProgram : public daemon::Program {
  public:
-  // `grace`: time that running answers get to end when the daemon is to.
-  RolloutProgram(const daemon::Host& host, absl::Duration grace);
+  struct Options {
+    absl::Duration grace;          // That running answers get to end when the daemon is to.
+    std::string http;              // HOST:PORT of the OpenAI-compatible API; empty: none.
+    std::string http_keys;         // Files; empty: none.
+    std::string http_cert, http_cert_key;
+  };
+  RolloutProgram(const daemon::Host& host, Options options);
   ~RolloutProgram() override;
 
   std::vector<grpc::Service*> services() override;
@@ -46,6 +55,10 @@ class RolloutProgram : public daemon::Program {
     std::shared_ptr<Session> session;  // Null: it could not be started, or has failed.
   };
 
+  absl::Status StartHttp();
+  // The jobs' sessions are no models of the API any more.
+  void HideModel(const std::string& name, absl::string_view why);
+
   // The link's `deliver` thread.
   void Assigned(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);
   void StartJob(const registry::v1::Assignment& assignment) ABSL_LOCKS_EXCLUDED(mu_);
@@ -55,10 +68,12 @@ class RolloutProgram : public daemon::Program {
   std::shared_ptr<Session> AnySession() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const daemon::Host host_;
-  const absl::Duration grace_;
+  const Options options_;
   daemon::Waits waits_;  // Of the job that is being loaded.
   const std::unique_ptr<grpc::Service> admin_;
   const std::unique_ptr<grpc::Service> engine_;
+  std::unique_ptr<http::Keys> keys_;
+  std::unique_ptr<http::Server> http_;  // Null: no API.
   std::unique_ptr<daemon::ControllerLink> link_;
 
   mutable Mutex mu_;

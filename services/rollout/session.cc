@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
+#include "services/rollout/http/model.h"
 #include "sluice/job/v1/job.pb.h"
 
 namespace sluice::rollout {
@@ -16,6 +18,7 @@ namespace {
 
 constexpr uint32_t kAdmitAtOnce = 64;                        // Members of one Admit, so that several workers share a step.
 constexpr absl::Duration kFlush = absl::Seconds(5);          // Longest wait for the last acknowledgements.
+constexpr size_t kDigests = 64;                              // Versions whose digests are kept for the API.
 constexpr absl::Duration kNotYet = absl::Milliseconds(100);  // Between tries while a job is being set up.
 
 common::v1::TrajectoryRef RefOf(const queue::v1::Grant& grant, const queue::v1::Member& member) {
@@ -176,9 +179,42 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
   return edges;
 }
 
+// Requests of the API. ----------------------------------------------------------------------------------------------------
+
+void Session::AddApi(std::vector<Request> requests) { loop_->Add(std::move(requests)); }
+
+void Session::AbortApi(const std::vector<uint64_t>& requests) {
+  for (uint64_t request : requests) loop_->Abort(request, AbortReason::kCancelled);
+}
+
+std::optional<PolicyVersion> Session::serving() const {
+  const PolicyVersion version = loop_->stats().version;
+  MutexLock lock(&mu_);
+  return loaded_ ? std::optional(version) : std::nullopt;
+}
+
+std::string Session::digest(PolicyVersion version) const {
+  MutexLock lock(&mu_);
+  const auto found = digests_.find(version);
+  return found == digests_.end() ? "" : found->second;
+}
+
 // The step thread. --------------------------------------------------------------------------------------------------------
 
-void Session::OnStep(StepEvents events) { streamer_->Stepped(std::move(events)); }
+void Session::OnStep(StepEvents events) {
+  const auto is_job = [](const auto& event) { return (event.request & http::kApiRequest) == 0; };
+  const auto tokens = std::stable_partition(events.tokens.begin(), events.tokens.end(), is_job);
+  const auto failures = std::stable_partition(events.failures.begin(), events.failures.end(), is_job);
+  if (tokens != events.tokens.end() || failures != events.failures.end()) {
+    StepEvents api;
+    api.tokens.assign(std::make_move_iterator(tokens), std::make_move_iterator(events.tokens.end()));
+    api.failures.assign(std::make_move_iterator(failures), std::make_move_iterator(events.failures.end()));
+    events.tokens.erase(tokens, events.tokens.end());
+    events.failures.erase(failures, events.failures.end());
+    handlers_.api(std::move(api));
+  }
+  streamer_->Stepped(std::move(events));
+}
 
 void Session::OnActivation(const StagedWeights& staged, const Activation& activation) {
   if (!activation.accepted) {
@@ -195,6 +231,8 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
   metrics_.pause.Observe(activation.seconds);
   handlers_.serving(activation.version);
   MutexLock lock(&mu_);
+  digests_[activation.version] = staged.state.hex();
+  if (digests_.size() > kDigests) digests_.erase(digests_.begin());
   loaded_ = true;
   changed_.NotifyAll();
 }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,7 @@ class Session : private StepLoop::Sink {
     std::function<void(PolicyVersion version)> serving;  // The queue knows that this version samples.
     std::function<void(absl::Status why)> failed;        // The work has ended for good.
     std::function<void(absl::Status why)> broken;        // The engine cannot be trusted: the process should end.
+    std::function<void(StepEvents events)> api;          // What was sampled for requests of AddApi(). May be empty.
   };
 
   // Loads the model, which may take long. Errors are the job's or the model's.
@@ -78,6 +80,17 @@ class Session : private StepLoop::Sink {
   // Ends the session: admits no more, waits up to `grace` for what runs, flushes what was sampled and gives back the leases of
   // the rest. Idempotent.
   void Stop(absl::Duration grace);
+
+  // Requests beside the job's work, of RequestClass::kApi; their ids have http::kApiRequest. What becomes of them goes to
+  // Handlers::api.
+  void AddApi(std::vector<Request> requests);
+  void AbortApi(const std::vector<uint64_t>& requests);
+  // The version that samples. Nothing: none that the trainer published is loaded yet.
+  std::optional<PolicyVersion> serving() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Of the weights of a version that sampled here, hex; empty: unknown, or one of long ago.
+  std::string digest(PolicyVersion version) const ABSL_LOCKS_EXCLUDED(mu_);
+  const PromptRenderer& renderer() const { return *renderer_; }
+  const std::string& job_name() const { return options_.job_name; }
 
   // What the work here waits for. The queue tells of the calls parked there.
   std::vector<common::v1::WaitEdge> Explain() const;
@@ -132,6 +145,7 @@ class Session : private StepLoop::Sink {
   mutable Mutex mu_;
   CondVar changed_;
   bool loaded_ ABSL_GUARDED_BY(mu_) = false;  // Some published version serves.
+  std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);  // Of the last kDigests versions.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
   std::thread thread_;

@@ -1,0 +1,26 @@
+#include "services/rollout/api_model.h"
+
+#include <utility>
+
+#include "common/base/clock.h"
+#include "services/rollout/session.h"
+
+namespace sluice::rollout {
+
+ApiModel::ApiModel(std::shared_ptr<Session> session) : session_(std::move(session)), loaded_(Clock::Real()->Now()) {}
+ApiModel::~ApiModel() = default;
+
+const std::string& ApiModel::name() const { return session_->job_name(); }
+const PromptRenderer& ApiModel::renderer() const { return session_->renderer(); }
+uint32_t ApiModel::max_context() const { return session_->engine().max_context(); }
+std::optional<PolicyVersion> ApiModel::serving() const { return session_->serving(); }
+std::string ApiModel::digest(PolicyVersion version) const { return session_->digest(version); }
+
+void ApiModel::Add(std::vector<Request> requests) {
+  for (Request& request : requests) request.text = false;  // The API decodes by itself.
+  session_->AddApi(std::move(requests));
+}
+
+void ApiModel::Abort(const std::vector<uint64_t>& requests) { session_->AbortApi(requests); }
+
+}  // namespace sluice::rollout

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "services/rollout/http/model.h"
+
+namespace sluice::rollout {
+class Session;
+
+// A session as the HTTP API sees it: the job's name is the model's, its newest verified weights answer.
+//
+// Thread-safe.
+class ApiModel : public http::Model {
+ public:
+  explicit ApiModel(std::shared_ptr<Session> session);
+  ~ApiModel() override;
+
+  const std::string& name() const override;
+  const PromptRenderer& renderer() const override;
+  uint32_t max_context() const override;
+  absl::Time loaded() const override { return loaded_; }
+  std::optional<PolicyVersion> serving() const override;
+  std::string digest(PolicyVersion version) const override;
+  void Add(std::vector<Request> requests) override;
+  void Abort(const std::vector<uint64_t>& requests) override;
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const absl::Time loaded_;
+};
+
+}  // namespace sluice::rollout

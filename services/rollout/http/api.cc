@@ -1,0 +1,397 @@
+#include "services/rollout/http/api.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/base/clock.h"
+#include "common/base/splitmix.h"
+#include "common/base/status.h"
+#include "common/prompt/prompt.h"
+#include "common/tokenizer/tokenizer.h"
+#include "services/rollout/http/error.h"
+
+namespace sluice::rollout::http {
+namespace {
+
+constexpr char kModelPath[] = "/v1/models/";
+
+Response ErrorResponse(const absl::Status& status) {
+  const ApiError error = ApiErrorOf(status);
+  return {.status = error.status, .body = ErrorJson(error), .allow = error.allow, .retry_after = error.retry_after};
+}
+
+ModelEntry EntryOf(const Model& model) {
+  ModelEntry entry{.name = model.name(), .created = absl::ToUnixSeconds(model.loaded()), .max_context = model.max_context()};
+  if (const auto version = model.serving()) {
+    entry.version = version->str();
+    entry.digest = model.digest(*version);
+  }
+  return entry;
+}
+
+bool WantsTokens(const ApiRequest& request) { return request.logprobs || request.return_token_ids || request.return_versions; }
+
+}  // namespace
+
+ApiMetrics::ApiMetrics(metrics::Registry* registry) {
+  const auto calls = [&](const char* end) {
+    return registry->AddCounter("sluice_rollout_api_calls_total", "Calls of the HTTP API that asked for answers, by how they ended.", {{"end", end}});
+  };
+  answered = calls("answered");
+  refused = calls("refused");
+  failed = calls("failed");
+  left = calls("left");
+  prompt_tokens = registry->AddCounter("sluice_rollout_api_prompt_tokens_total", "Tokens of the API's prompts.");
+  completion_tokens = registry->AddCounter("sluice_rollout_api_completion_tokens_total", "Tokens sampled for the API.");
+  answers = registry->AddGauge("sluice_rollout_api_answers", "The API's answers that are being sampled.");
+}
+
+// Any thread. -------------------------------------------------------------------------------------------------------------
+
+void Api::SetModel(std::shared_ptr<Model> model) {
+  options_.post([this, model = std::move(model)] { models_[model->name()] = model; });
+}
+
+void Api::RemoveModel(const std::string& name, absl::Status why) {
+  options_.post([this, name, why = std::move(why)] {
+    const auto model = models_.find(name);
+    if (model == models_.end()) return;
+    std::vector<uint64_t> orphans;
+    for (const auto& [id, call] : calls_) {
+      if (call->model == model->second) orphans.push_back(id);
+    }
+    models_.erase(model);
+    for (uint64_t id : orphans) Fail(id, why);
+  });
+}
+
+void Api::Stepped(StepEvents events) {
+  {
+    MutexLock lock(&mu_);
+    inbox_.push_back(std::move(events));
+    if (inbox_.size() > 1) return;  // The one who takes is under way.
+  }
+  options_.post([this] { TakeEvents(); });
+}
+
+void Api::Drain() {
+  options_.post([this] { draining_ = true; });
+}
+
+// Requests. ---------------------------------------------------------------------------------------------------------------
+
+absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
+  const absl::string_view path = head.target.substr(0, head.target.find('?'));
+  Route route;
+  bool post = false;
+  if (path == "/livez" || path == "/readyz") {
+    route.kind = path == "/livez" ? Route::kLive : Route::kReady;
+  } else {
+    if (options_.keys != nullptr) {
+      route.tenant = options_.keys->Find(head.authorization);
+      if (route.tenant == nullptr) {
+        return Refuse(401, "invalid_api_key", "", head.authorization.empty() ? "no key: send the header Authorization: Bearer KEY" : "this key is not known here");
+      }
+    }
+    if (path == "/v1/models") {
+      route.kind = Route::kModels;
+    } else if (absl::StartsWith(path, kModelPath)) {
+      route.kind = Route::kModel;
+      route.model = std::string(absl::StripPrefix(path, kModelPath));
+    } else if (path == "/v1/completions" || path == "/v1/chat/completions") {
+      route.kind = path == "/v1/completions" ? Route::kCompletions : Route::kChat;
+      post = true;
+    } else {
+      return Refuse(404, "unknown_url", "", "no such path here; there are GET /v1/models, POST /v1/completions and POST /v1/chat/completions");
+    }
+  }
+  if (head.method != (post ? "POST" : "GET")) return RefuseMethod(post ? "POST" : "GET", absl::StrCat("this path takes ", post ? "POST" : "GET"));
+  if (!post) return route;
+  if (!absl::StartsWithIgnoreCase(head.content_type, "application/json")) {  // Which no web page can send here unasked.
+    return Refuse(415, "unsupported_media_type", "", "the body must be JSON: send the header Content-Type: application/json");
+  }
+  if (head.content_length < 0) return Refuse(411, "length_required", "", "the body must come with a Content-Length");
+  if (head.content_length > static_cast<int64_t>(kMaxBody)) {
+    return Refuse(413, "request_too_large", "", absl::StrCat("the body has ", head.content_length, " bytes; at most ", kMaxBody, " are taken"));
+  }
+  if (draining_) return Refuse(503, "draining", "", "this server is ending; ask another, or again once it is back");
+  return route;
+}
+
+absl::StatusOr<std::shared_ptr<Model>> Api::FindModel(const std::string& name) const {
+  if (models_.empty()) return Refuse(503, "no_model_loaded", "", "no model is loaded: this daemon has no job yet");
+  const auto found = models_.find(name);
+  if (found == models_.end()) {
+    return Refuse(404, "model_not_found", "model", absl::StrCat("no model ", name.substr(0, 80), " here; there is ", absl::StrJoin(models_, ", ", [](std::string* out, const auto& model) { out->append(model.first); })));
+  }
+  if (!found->second->serving()) return Refuse(503, "no_weights", "model", absl::StrCat("model ", name, " has no published weights yet"));
+  return found->second;
+}
+
+Response Api::ModelsResponse(const Route& route) const {
+  if (route.kind == Route::kModel) {
+    const auto model = FindModel(route.model);
+    return model.ok() ? Response{.body = ModelJson(EntryOf(**model))} : ErrorResponse(model.status());
+  }
+  std::vector<ModelEntry> entries;
+  for (const auto& [name, model] : models_) {
+    if (model->serving()) entries.push_back(EntryOf(*model));
+  }
+  if (entries.empty()) return ErrorResponse(Refuse(503, "no_model_loaded", "", "no model is loaded: this daemon has no job, or no published weights yet"));
+  return {.body = ModelsJson(entries)};
+}
+
+uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply> reply) {
+  switch (route.kind) {
+    case Route::kLive: reply->Send({.body = "ok\n", .json = false}); return 0;
+    case Route::kReady:
+      reply->Send(draining_ || models_.empty() ? Response{.status = 503, .body = draining_ ? "draining\n" : "no model is loaded\n", .json = false}
+                                               : Response{.body = "ok\n", .json = false});
+      return 0;
+    case Route::kModels:
+    case Route::kModel: reply->Send(ModelsResponse(route)); return 0;
+    case Route::kCompletions:
+    case Route::kChat: break;
+  }
+  const uint64_t id = ++last_call_;
+  auto call = std::make_unique<Call>();
+  call->tenant = route.tenant;
+  call->reply = std::move(reply);
+  calls_.emplace(id, std::move(call));
+  options_.work([this, id, chat = route.kind == Route::kChat, body = std::move(body)] {
+    absl::StatusOr<ApiRequest> request = chat ? ParseChat(body) : ParseCompletion(body);
+    if (!request.ok()) return options_.post([this, id, status = request.status()] { Begin(id, status, nullptr); });
+    // Models are looked up on the API's thread, what takes long goes back to `work`.
+    auto parsed = std::make_shared<ApiRequest>(*std::move(request));
+    options_.post([this, id, parsed] {
+      absl::StatusOr<std::shared_ptr<Model>> model = FindModel(parsed->model);
+      if (!model.ok()) return Begin(id, model.status(), nullptr);
+      options_.work([this, id, parsed, model = *std::move(model)] {
+        auto prepared = std::make_shared<absl::StatusOr<Prepared>>(Prepare(std::move(*parsed), *model));
+        options_.post([this, id, prepared, model] { Begin(id, std::move(*prepared), model); });
+      });
+    });
+  });
+  return id;
+}
+
+absl::Status Api::CheckRoom(const Call& call, size_t answers) const {
+  if (answers_ + answers > options_.most_answers) {
+    return Refuse(429, "server_busy", "", absl::StrCat(answers_, " answers are being sampled and ", answers, " more asked for; at most ", options_.most_answers, " go at once"));
+  }
+  if (call.tenant == nullptr || call.tenant->most_answers == 0) return absl::OkStatus();
+  const auto held = tenant_answers_.find(call.tenant->name);
+  const uint32_t has = held == tenant_answers_.end() ? 0 : held->second;
+  if (has + answers <= call.tenant->most_answers) return absl::OkStatus();
+  return Refuse(429, "quota_exceeded", "", absl::StrCat(has, " answers of ", call.tenant->name, " are being sampled and ", answers, " more asked for; its quota is ", call.tenant->most_answers));
+}
+
+void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared, const std::shared_ptr<Model>& model) {
+  const auto it = calls_.find(id);
+  if (it == calls_.end()) return;  // The client has left meanwhile.
+  if (!prepared.ok()) return Fail(id, prepared.status());
+  Call* const call = it->second.get();
+  const size_t answers = prepared->answers();
+  absl::Status room = CheckRoom(*call, answers);
+  // It may have gone while the prompt was made.
+  if (const auto now = FindModel(model->name()); room.ok() && (!now.ok() || *now != model)) {
+    room = now.ok() ? Refuse(503, "model_replaced", "model", "the model was loaded anew; ask again") : now.status();
+  }
+  if (room.ok() && draining_) room = Refuse(503, "draining", "", "this server is ending; ask another, or again once it is back");
+  if (!room.ok()) return Fail(id, room);
+  call->model = model;
+  call->prepared = *std::move(prepared);
+  AddRequests(id, call);
+}
+
+void Api::AddRequests(uint64_t id, Call* call) {
+  const ApiRequest& request = call->prepared.request;
+  const size_t count = call->prepared.answers();
+  call->head = {.id = absl::StrFormat("%s-%016x", request.chat ? "chatcmpl" : "cmpl", options_.random()),
+                .created = absl::ToUnixSeconds(options_.clock->Now()),
+                .model = call->model->name()};
+  call->version = call->model->serving().value_or(PolicyVersion());
+  SetFingerprint(call);
+  call->first_request = next_request_;
+  call->open = count;
+  call->parts.resize(count);
+  call->begun.resize(count, false);
+  call->ids.resize(count);
+  call->told.resize(count);
+  call->last_write = options_.clock->Monotonic();
+  const uint64_t seed = request.seed.value_or(options_.random());
+  std::vector<Request> requests;
+  requests.reserve(count);
+  for (size_t p = 0; p < call->prepared.prompts.size(); ++p) {
+    const uint64_t group = request.n > 1 ? next_group_++ : 0;
+    for (uint32_t member = 0; member < request.n; ++member) {
+      AnswerPart& part = call->parts[requests.size()];
+      if (request.echo) part.text = call->prepared.prompts[p].text;
+      by_request_[next_request_] = id;
+      requests.push_back({.id = next_request_++,
+                          .group = group,
+                          .prompt = call->prepared.prompts[p].ids,
+                          .seed = GroupSeed(seed, p),
+                          .member = member,
+                          .sampling = request.sampling,
+                          .order = RequestClass::kApi,
+                          .trainable = false,
+                          .text = true,
+                          .raw_logprobs = request.raw_logprobs,
+                          .top_logprobs = request.top_logprobs});
+    }
+  }
+  answers_ += static_cast<uint32_t>(count);
+  if (call->tenant != nullptr) tenant_answers_[call->tenant->name] += static_cast<uint32_t>(count);
+  options_.metrics.answers.Set(answers_);
+  options_.metrics.prompt_tokens.Add(static_cast<double>(call->prepared.prompt_tokens));
+  call->model->Add(std::move(requests));
+}
+
+// Events. -----------------------------------------------------------------------------------------------------------------
+
+void Api::TakeEvents() {
+  std::vector<StepEvents> steps;
+  {
+    MutexLock lock(&mu_);
+    steps.swap(inbox_);
+  }
+  for (const StepEvents& step : steps) {
+    for (const TokenEvent& event : step.tokens) TakeToken(event);
+    for (const RequestFailure& failure : step.failures) {
+      const auto it = by_request_.find(failure.request);
+      if (it == by_request_.end()) continue;
+      const uint64_t id = it->second;
+      by_request_.erase(it);
+      Fail(id, failure.status);
+    }
+  }
+}
+
+void Api::TakeToken(const TokenEvent& event) {
+  const auto it = by_request_.find(event.request);
+  if (it == by_request_.end()) return;  // Its client has left.
+  const uint64_t id = it->second;
+  Call* const call = calls_.at(id).get();
+  const size_t index = event.request - call->first_request;
+  AnswerPart& part = call->parts[index];
+  AppendText(event, index, call);
+  if (WantsTokens(call->prepared.request)) part.tokens.push_back(event);
+  part.finish = event.finish;
+  ++call->sampled;
+  if (event.version != call->version) {
+    call->version = event.version;
+    SetFingerprint(call);
+  }
+  if (event.finish != FinishReason::kNone) {
+    --call->open;
+    by_request_.erase(it);
+  }
+  if (call->prepared.request.stream) Emit(call, index);
+  if (call->open == 0) Complete(id);
+}
+
+void Api::AppendText(const TokenEvent& event, size_t index, Call* call) {
+  std::string& text = call->parts[index].text;
+  if (event.details != nullptr) {
+    text += event.details->text;
+    return;
+  }
+  call->ids[index].push_back(event.token);
+  const std::string whole = call->model->renderer().tokenizer().Decode(call->ids[index], /*skip_special=*/true);
+  if (event.finish == FinishReason::kNone && absl::EndsWith(whole, "\xEF\xBF\xBD")) return;  // Perhaps half a character.
+  text += whole.substr(std::min(whole.size(), call->told[index]));
+  call->told[index] = whole.size();
+}
+
+// Sends what the answer grew by, if there is something to see.
+void Api::Emit(Call* call, size_t index) {
+  AnswerPart& part = call->parts[index];
+  if (part.text.empty() && part.tokens.empty() && part.finish == FinishReason::kNone) return;
+  if (!call->streaming) call->reply->BeginStream();
+  call->streaming = true;
+  const Format format(call->prepared, call->model->renderer().tokenizer());
+  std::string chunk = format.Chunk(call->head, index, part, !call->begun[index]);
+  call->begun[index] = true;
+  call->last_write = options_.clock->Monotonic();
+  const uint64_t characters = part.characters_before + CharactersIn(part.text);
+  part = {.text = "", .characters_before = characters};
+  call->reply->Write(std::move(chunk));
+}
+
+void Api::Complete(uint64_t id) {
+  Call* const call = calls_.at(id).get();
+  const Format format(call->prepared, call->model->renderer().tokenizer());
+  const Usage usage{.prompt_tokens = call->prepared.prompt_tokens, .completion_tokens = call->sampled};
+  const std::shared_ptr<Reply> reply = call->reply;
+  if (!call->prepared.request.stream) {
+    reply->Send({.body = format.Whole(call->head, call->parts, usage)});
+  } else {
+    std::string last = call->prepared.request.include_usage ? format.UsageChunk(call->head, usage) : "";
+    last += Format::kDone;
+    reply->Write(std::move(last));
+    reply->End();
+  }
+  options_.metrics.answered.Add();
+  Forget(id);
+}
+
+void Api::Fail(uint64_t id, const absl::Status& why) {
+  const auto it = calls_.find(id);
+  if (it == calls_.end()) return;
+  const std::shared_ptr<Reply> reply = it->second->reply;
+  const bool streaming = it->second->streaming;
+  (ApiErrorOf(why).status < 500 ? options_.metrics.refused : options_.metrics.failed).Add();
+  Forget(id);
+  if (!streaming) return reply->Send(ErrorResponse(why));
+  reply->Write(Format::ErrorChunk(why));
+  reply->End();
+}
+
+void Api::Cancel(uint64_t id) {
+  if (!calls_.contains(id)) return;
+  options_.metrics.left.Add();
+  Forget(id);
+}
+
+void Api::Forget(uint64_t id) {
+  const auto it = calls_.find(id);
+  const std::unique_ptr<Call> call = std::move(it->second);
+  calls_.erase(it);
+  if (call->model == nullptr) return;
+  std::vector<uint64_t> running;
+  for (size_t i = 0; i < call->parts.size(); ++i) {
+    if (by_request_.erase(call->first_request + i) > 0) running.push_back(call->first_request + i);
+  }
+  if (!running.empty()) call->model->Abort(running);
+  const uint32_t count = static_cast<uint32_t>(call->parts.size());
+  answers_ -= count;
+  options_.metrics.answers.Set(answers_);
+  options_.metrics.completion_tokens.Add(static_cast<double>(call->sampled));
+  if (call->tenant == nullptr) return;
+  const auto held = tenant_answers_.find(call->tenant->name);
+  held->second -= count;
+  if (held->second == 0) tenant_answers_.erase(held);
+}
+
+void Api::Tick() {
+  const absl::Duration now = options_.clock->Monotonic();
+  for (const auto& [id, call] : calls_) {
+    if (call->model == nullptr || !call->prepared.request.stream || now - call->last_write < options_.heartbeat) continue;
+    if (!call->streaming) call->reply->BeginStream();
+    call->streaming = true;
+    call->last_write = now;
+    call->reply->Write(Format::kComment);
+  }
+}
+
+void Api::SetFingerprint(Call* call) {
+  call->head.fingerprint = absl::StrCat(call->version.str(), "-", call->model->digest(call->version));
+}
+
+}  // namespace sluice::rollout::http

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice::rollout::http {
+
+using Json = nlohmann::ordered_json;
+
+// Reads the fields of one JSON object by name. The first that does not fit is kept and the rest of the reading does nothing;
+// Finish() gives it, or refuses the first field that nobody has asked for. A field that is null counts as absent.
+//
+// For .cc files only: the header is heavy. `object` outlives the reader.
+class Fields {
+ public:
+  // `path`: in front of names in messages, such as "messages[3]."; empty at the top.
+  Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
+
+  const Json* Find(absl::string_view name);  // Null: absent.
+  void Bool(absl::string_view name, bool* value);
+  void Number(absl::string_view name, double low, double high, double* value);
+  void Integer(absl::string_view name, int64_t low, int64_t high, uint32_t* value);
+  void Integer(absl::string_view name, int64_t low, int64_t high, std::optional<uint32_t>* value);
+  void Text(absl::string_view name, std::string* value);
+  // A list of token ids, or one.
+  void Ids(absl::string_view name, size_t most, std::vector<int32_t>* ids);
+
+  // 400: keeps the first.
+  void Fail(absl::string_view name, absl::string_view message);
+  // "NAME is VALUE; wanted: .."
+  void Unfit(absl::string_view name, const Json& value, absl::string_view wanted);
+  // "NAME is VALUE: this build .."
+  void NotBuilt(absl::string_view name, const Json& value, absl::string_view why);
+  bool ok() const { return status_.ok(); }
+  absl::Status Finish();
+
+ private:
+  const Json& object_;
+  const std::string path_;
+  std::vector<std::string> asked_;
+  absl::Status status_;
+};
+
+}  // namespace sluice::rollout::http

@@ -1,0 +1,175 @@
+#include "services/rollout/http/format.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/tokenizer/tokenizer.h"
+#include "nlohmann/json.hpp"
+#include "services/rollout/http/error.h"
+
+namespace sluice::rollout::http {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Event(const Json& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
+
+Json Finish(FinishReason reason) {
+  if (reason == FinishReason::kNone) return nullptr;
+  return reason == FinishReason::kStop ? "stop" : "length";
+}
+
+Json UsageJson(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+}
+
+std::string TokenText(const Tokenizer& tokenizer, int32_t token) { return tokenizer.Decode(absl::MakeConstSpan(&token, 1), /*skip_special=*/false); }
+
+// The distribution's most likely tokens beside this one.
+absl::Span<const TokenLogprob> Top(const TokenEvent& event) {
+  return event.details == nullptr ? absl::Span<const TokenLogprob>() : absl::MakeConstSpan(event.details->top);
+}
+
+float LogprobOf(const ApiRequest& request, const TokenEvent& event) {
+  return request.raw_logprobs && event.details != nullptr ? event.details->raw_logprob : event.logprob;
+}
+
+// A token that is only a part of a character has no text of its own, and so no bytes that could be told from it.
+Json ChatToken(const Tokenizer& tokenizer, int32_t token, float logprob) {
+  const std::string text = TokenText(tokenizer, token);
+  Json bytes = nullptr;
+  if (text.find("\xEF\xBF\xBD") == std::string::npos) {
+    bytes = Json::array();
+    for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  }
+  return {{"token", text}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
+}
+
+Json ChatLogprobs(const ApiRequest& request, const Tokenizer& tokenizer, const AnswerPart& part) {
+  Json content = Json::array();
+  for (const TokenEvent& event : part.tokens) {
+    Json token = ChatToken(tokenizer, event.token, LogprobOf(request, event));
+    token["top_logprobs"] = Json::array();
+    for (const TokenLogprob& top : Top(event)) token["top_logprobs"].push_back(ChatToken(tokenizer, top.token, top.logprob));
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+Json CompletionLogprobs(const ApiRequest& request, const Tokenizer& tokenizer, const AnswerPart& part) {
+  Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
+  uint64_t offset = part.characters_before;
+  for (const TokenEvent& event : part.tokens) {
+    tokens.push_back(TokenText(tokenizer, event.token));
+    logprobs.push_back(LogprobOf(request, event));
+    offsets.push_back(offset);
+    if (event.details != nullptr) offset += CharactersIn(event.details->text);
+    Json top = Json::object();
+    for (const TokenLogprob& other : Top(event)) top[TokenText(tokenizer, other.token)] = other.logprob;
+    tops.push_back(std::move(top));
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", request.top_logprobs > 0 ? std::move(tops) : Json(nullptr)},
+          {"text_offset", std::move(offsets)}};
+}
+
+// Tokens in a row of one version: [{"version": "1:25", "tokens": 12}, ..]
+Json Versions(const AnswerPart& part) {
+  Json runs = Json::array();
+  const PolicyVersion* last = nullptr;
+  for (const TokenEvent& event : part.tokens) {
+    if (last == nullptr || *last != event.version) runs.push_back({{"version", event.version.str()}, {"tokens", 0}});
+    runs.back()["tokens"] = runs.back()["tokens"].get<int>() + 1;
+    last = &event.version;
+  }
+  return runs;
+}
+
+// What both kinds of choices may carry beside the text.
+void AddDetails(const Prepared& prepared, const Tokenizer& tokenizer, size_t index, const AnswerPart& part, bool first, Json* choice) {
+  const ApiRequest& request = prepared.request;
+  (*choice)["logprobs"] = !request.logprobs ? Json(nullptr) : request.chat ? ChatLogprobs(request, tokenizer, part) : CompletionLogprobs(request, tokenizer, part);
+  (*choice)["finish_reason"] = Finish(part.finish);
+  if (request.return_token_ids) {
+    if (first && !request.chat) (*choice)["prompt_token_ids"] = *prepared.prompts[index / request.n].ids;
+    Json ids = Json::array();
+    for (const TokenEvent& event : part.tokens) ids.push_back(event.token);
+    (*choice)["token_ids"] = std::move(ids);
+  }
+  if (request.return_versions) (*choice)["versions"] = Versions(part);
+}
+
+Json Start(const ResponseHead& head, const char* object) {
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}, {"system_fingerprint", head.fingerprint}};
+}
+
+Json Entry(const ModelEntry& model) {
+  return {{"id", model.name},           {"object", "model"},        {"created", model.created},            {"owned_by", "sluice"},
+          {"version", model.version},   {"digest", model.digest},   {"max_model_len", model.max_context}};
+}
+
+}  // namespace
+
+std::string Format::Whole(const ResponseHead& head, absl::Span<const AnswerPart> answers, const Usage& usage) const {
+  const ApiRequest& request = prepared_.request;
+  Json json = Start(head, request.chat ? "chat.completion" : "text_completion");
+  json["choices"] = Json::array();
+  for (size_t i = 0; i < answers.size(); ++i) {
+    Json choice = {{"index", i}};
+    if (request.chat) {
+      choice["message"] = {{"role", "assistant"}, {"content", answers[i].text}, {"refusal", nullptr}};
+    } else {
+      choice["text"] = answers[i].text;
+    }
+    AddDetails(prepared_, tokenizer_, i, answers[i], /*first=*/true, &choice);
+    json["choices"].push_back(std::move(choice));
+  }
+  json["usage"] = UsageJson(usage);
+  if (request.chat && request.return_token_ids) json["prompt_token_ids"] = *prepared_.prompts.front().ids;
+  return Dump(json);
+}
+
+std::string Format::Chunk(const ResponseHead& head, size_t index, const AnswerPart& part, bool first) const {
+  const ApiRequest& request = prepared_.request;
+  Json json = Start(head, request.chat ? "chat.completion.chunk" : "text_completion");
+  Json choice = {{"index", index}};
+  if (request.chat) {
+    choice["delta"] = Json::object();
+    if (first) choice["delta"]["role"] = "assistant";
+    if (first || !part.text.empty()) choice["delta"]["content"] = part.text;
+  } else {
+    choice["text"] = part.text;
+  }
+  AddDetails(prepared_, tokenizer_, index, part, first, &choice);
+  json["choices"] = Json::array({std::move(choice)});
+  if (request.chat && request.return_token_ids && first) json["prompt_token_ids"] = *prepared_.prompts.front().ids;
+  if (request.include_usage) json["usage"] = nullptr;
+  return Event(json);
+}
+
+std::string Format::UsageChunk(const ResponseHead& head, const Usage& usage) const {
+  Json json = Start(head, prepared_.request.chat ? "chat.completion.chunk" : "text_completion");
+  json["choices"] = Json::array();
+  json["usage"] = UsageJson(usage);
+  return Event(json);
+}
+
+std::string Format::ErrorChunk(const absl::Status& status) { return absl::StrCat("data: ", ErrorJson(ApiErrorOf(status)), "\n\n"); }
+
+std::string ModelJson(const ModelEntry& model) { return Dump(Entry(model)); }
+
+std::string ModelsJson(absl::Span<const ModelEntry> models) {
+  Json list = Json::array();
+  for (const ModelEntry& model : models) list.push_back(Entry(model));
+  return Dump({{"object", "list"}, {"data", std::move(list)}});
+}
+
+uint64_t CharactersIn(absl::string_view text) {
+  return static_cast<uint64_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+}  // namespace sluice::rollout::http

@@ -1,0 +1,99 @@
+#include "services/rollout/http/prepare.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status.h"
+#include "common/prompt/prompt.h"
+#include "common/tokenizer/tokenizer.h"
+#include "nlohmann/json.hpp"
+#include "services/rollout/http/error.h"
+#include "services/rollout/http/model.h"
+
+namespace sluice::rollout::http {
+namespace {
+
+// A rendered conversation up to the end of its last message, behind which templates close the turn. As transformers does it.
+absl::StatusOr<std::string> CutBehind(std::string rendered, const std::string& last) {
+  const absl::string_view stripped = absl::StripAsciiWhitespace(last);
+  const size_t at = stripped.empty() ? std::string::npos : rendered.rfind(std::string(stripped));
+  if (at == std::string::npos) {
+    return Refuse(400, "invalid_value", "continue_final_message", "continue_final_message: the chat template does not write the last message as it is, so it cannot be gone on from");
+  }
+  const absl::string_view whole = absl::StripLeadingAsciiWhitespace(last);
+  const bool as_it_is = absl::string_view(rendered).substr(at, whole.size()) == whole;
+  rendered.resize(at + (as_it_is ? whole.size() : stripped.size()));
+  return rendered;
+}
+
+absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request, const PromptRenderer& renderer) {
+  if (!renderer.has_template()) {
+    return Refuse(400, "no_chat_template", "messages", "this model has no chat template; use /v1/completions");
+  }
+  absl::StatusOr<std::string> text = renderer.RenderChat(*request.conversation);
+  if (!text.ok()) return Refuse(400, "chat_template_error", "messages", text.status().message());
+  if (request.continue_final_message) {
+    SLUICE_ASSIGN_OR_RETURN(text, CutBehind(*std::move(text), (*request.conversation)["messages"].back()["content"].get<std::string>()));
+  }
+  absl::StatusOr<std::vector<int32_t>> ids = renderer.tokenizer().Encode(*text, {.add_special = false});
+  if (!ids.ok()) return Refuse(400, "invalid_value", "messages", ids.status().message());
+  return ids;
+}
+
+absl::StatusOr<Prepared::Prompt> EncodePrompt(const ApiRequest& request, ApiRequest::Prompt given, const PromptRenderer& renderer) {
+  Prepared::Prompt prompt;
+  if (given.ids.empty()) {
+    absl::StatusOr<std::vector<int32_t>> ids = renderer.tokenizer().Encode(given.text, {.add_special = true});
+    if (!ids.ok()) return Refuse(400, "invalid_value", "prompt", ids.status().message());
+    given.ids = *std::move(ids);
+  } else if (request.echo) {
+    given.text = renderer.tokenizer().Decode(given.ids, /*skip_special=*/true);
+  }
+  if (given.ids.empty()) return Refuse(400, "invalid_value", "prompt", "prompt has no tokens; wanted: at least one");
+  prompt.ids = std::make_shared<const std::vector<int32_t>>(std::move(given.ids));
+  if (request.echo) prompt.text = std::move(given.text);
+  return prompt;
+}
+
+// The engine names a field as "sampling.top_p 0.9: ..", the API as "top_p".
+absl::Status FromEngine(const absl::Status& status) {
+  if (status.ok()) return status;
+  const absl::string_view message = absl::StripPrefix(status.message(), "sampling.");
+  const absl::string_view field = message.size() < status.message().size() ? message.substr(0, message.find_first_of(" :")) : "";
+  return Refuse(400, "unsupported_value", field, message);
+}
+
+}  // namespace
+
+absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
+  Prepared prepared;
+  const PromptRenderer& renderer = model.renderer();
+  if (request.chat) {
+    SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeChat(request, renderer));
+    if (ids.empty()) return Refuse(400, "invalid_value", "messages", "messages: the chat template renders them to nothing");
+    prepared.prompts.push_back({.ids = std::make_shared<const std::vector<int32_t>>(std::move(ids)), .text = ""});
+  }
+  for (ApiRequest::Prompt& given : request.prompts) {
+    SLUICE_ASSIGN_OR_RETURN(Prepared::Prompt prompt, EncodePrompt(request, std::move(given), renderer));
+    prepared.prompts.push_back(std::move(prompt));
+  }
+  request.prompts.clear();
+  for (const Prepared::Prompt& prompt : prepared.prompts) {
+    const uint64_t tokens = prompt.ids->size(), wanted = std::max<uint64_t>(1, request.sampling.max_tokens);
+    if (tokens + wanted > model.max_context()) {
+      return Refuse(400, "context_length_exceeded", request.chat ? "messages" : "prompt",
+                    absl::StrCat("the prompt has ", tokens, " tokens and max_tokens is ", wanted, "; this model's context holds ", model.max_context()));
+    }
+    prepared.prompt_tokens += tokens;
+  }
+  if (request.sampling.max_tokens == 0) {
+    request.sampling.max_tokens = model.max_context() - static_cast<uint32_t>(prepared.prompts.front().ids->size());
+  }
+  SLUICE_RETURN_IF_ERROR(FromEngine(CheckSampling(request.sampling, /*trainable=*/false)));
+  prepared.request = std::move(request);
+  return prepared;
+}
+
+}  // namespace sluice::rollout::http

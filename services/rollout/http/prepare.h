@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/rollout/http/request.h"
+
+namespace sluice::rollout::http {
+class Model;
+
+// A request with its prompts as the model reads them.
+struct Prepared {
+  struct Prompt {
+    std::shared_ptr<const std::vector<int32_t>> ids;
+    std::string text;  // For echo; else empty.
+  };
+  ApiRequest request;
+  std::vector<Prompt> prompts;
+  uint64_t prompt_tokens = 0;  // Of all prompts.
+
+  size_t answers() const { return prompts.size() * request.n; }
+};
+
+// Renders and encodes, which may take long. INVALID_ARGUMENT as Refuse() makes it: the template or tokenizer refuses, the prompt
+// and max_tokens exceed the context, or a way of sampling that the engine does not have.
+absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model);
+
+}  // namespace sluice::rollout::http

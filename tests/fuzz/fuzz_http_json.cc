@@ -1,0 +1,98 @@
+// Any bytes as the body of an API request: an answer in range, or a 400 that says what is wrong; what is taken is prepared for a
+// model whose template reads all of it, and answered in whole and as a stream.
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/testing/data.h"
+#include "nlohmann/json.hpp"
+#include "services/rollout/http/api.h"
+#include "services/rollout/http/error.h"
+#include "tests/fuzz/target.h"
+#include "tests/services/rollout/http/fake_model.h"
+
+namespace sluice::fuzz {
+namespace {
+using namespace rollout::http;  // NOLINT: one file, one subject.
+
+constexpr char kTemplate[] =
+    "{% for m in messages %}{{ m.role }}{{ m.content }}{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}{% endif %}{% endfor %}"
+    "{{ tools | tojson if tools else '' }}=";
+
+// Takes what a client would see, and sees that it is well formed.
+class Check : public Reply {
+ public:
+  void Send(Response response) override {
+    SLUICE_CHECK(!sent && !began);
+    sent = true;
+    status = response.status;
+    SLUICE_CHECK(nlohmann::json::accept(response.body));
+  }
+  void BeginStream() override {
+    SLUICE_CHECK(!sent && !began);
+    began = true;
+  }
+  void Write(std::string) override { SLUICE_CHECK(began && !ended); }
+  void End() override { ended = true; }
+  bool sent = false, began = false, ended = false;
+  int status = 200;
+};
+
+std::shared_ptr<FakeModel> MakeModel() {
+  const std::string path = testing_data::TempPath("fuzz_template.jinja");
+  SLUICE_CHECK(WriteFileAtomic(path, kTemplate).ok());
+  auto model = std::make_shared<FakeModel>("digits", path);
+  (void)RemoveTree(path);
+  return model;
+}
+
+void Ask(Api* api, FakeModel* model, const char* path, absl::string_view body) {
+  auto seen = std::make_shared<Check>();
+  const auto route = api->Admit({.method = "POST", .target = path, .content_type = "application/json", .content_length = static_cast<int64_t>(body.size())});
+  SLUICE_CHECK(route.ok() == (body.size() <= kMaxBody));
+  if (!route.ok()) return;
+  const size_t before = model->AwaitRequests(0).size();
+  const uint64_t call = api->Handle(*route, std::string(body), seen);
+  const std::vector<Request> asked = model->AwaitRequests(0);
+  if (asked.size() == before) {
+    SLUICE_CHECK(seen->sent && (seen->status == 400 || seen->status == 404 || seen->status == 429));
+    return;
+  }
+  SLUICE_CHECK(!seen->sent && asked.size() - before <= kMaxAnswers);
+  if (body.size() % 3 == 0) api->Cancel(call);
+  StepEvents step;
+  for (size_t i = before; i < asked.size(); ++i) {
+    SLUICE_CHECK(!asked[i].prompt->empty() && asked[i].sampling.max_tokens >= 1 && asked[i].prompt->size() + asked[i].sampling.max_tokens <= model->max_context());
+    step.tokens.push_back(Sampled(asked[i].id, 5, "2"));
+    step.tokens.push_back(Sampled(asked[i].id, 63, "\xF0\x9F", FinishReason::kStop));
+  }
+  api->Stepped(std::move(step));
+  SLUICE_CHECK(body.size() % 3 == 0 || seen->sent || seen->ended);
+  SLUICE_CHECK(api->calls() == 0 && api->answers() == 0);
+}
+}  // namespace
+
+void Run(absl::string_view input) {
+  static const std::shared_ptr<FakeModel> model = MakeModel();
+  ManualClock clock;
+  Api api({.clock = &clock, .random = [] { return uint64_t{7}; }, .work = [](std::function<void()> run) { run(); }, .post = [](std::function<void()> run) { run(); }});
+  api.SetModel(model);
+  Ask(&api, model.get(), "/v1/completions", input);
+  Ask(&api, model.get(), "/v1/chat/completions", input);
+  model->Clear();
+}
+
+std::vector<std::string> Seeds() {
+  return {
+      R"({"model":"digits","prompt":"12=","max_tokens":4,"temperature":0.7,"top_p":1,"n":2,"seed":7,"stream":false,"stop":["9"],"echo":true})",
+      R"({"model":"digits","prompt":["1=","2="],"logprobs":0,"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true})",
+      R"({"model":"digits","prompt":[[1,4,13],[5]],"return_versions":true,"min_tokens":1,"ignore_eos":true,"stop_token_ids":[3],"logprobs_mode":"raw"})",
+      R"({"model":"digits","messages":[{"role":"user","content":"12"}],"max_completion_tokens":4,"logprobs":true,"top_logprobs":3})",
+      R"({"model":"digits","messages":[{"role":"system","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":[1]}"}}]},{"role":"tool","content":"2","tool_call_id":"c"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"tool_choice":"auto","chat_template_kwargs":{"x":true}})",
+      R"({"model":"digits","messages":[{"role":"user","content":"1"},{"role":"assistant","content":" 34 "}],"continue_final_message":true,"stream":true})",
+      R"({"model":"other","prompt":[],"n":1e9,"max_tokens":-1})",
+      R"([{"model":[[[[[[[[[[]]]]]]]]]]}])",
+  };
+}
+
+}  // namespace sluice::fuzz

@@ -1,0 +1,350 @@
+#include "services/rollout/http/api.h"
+
+#include <deque>
+
+#include "absl/strings/str_split.h"
+#include "common/base/clock.h"
+#include "common/base/splitmix.h"
+#include "common/testing/data.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "services/rollout/http/error.h"
+#include "tests/services/rollout/http/fake_model.h"
+
+namespace sluice::rollout::http {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Keeps what a client would see.
+class Seen : public Reply {
+ public:
+  void Send(Response response) override {
+    SLUICE_CHECK(!began && !sent);
+    sent = std::move(response);
+  }
+  void BeginStream() override {
+    SLUICE_CHECK(!began && !sent);
+    began = true;
+  }
+  void Write(std::string events) override {
+    SLUICE_CHECK(began && !ended);
+    stream += events;
+  }
+  void End() override { ended = true; }
+
+  Json body() const { return Json::parse(sent->body); }
+  // The stream's objects; [DONE] as a text, comments left out.
+  std::vector<Json> events() const {
+    std::vector<Json> events;
+    for (absl::string_view event : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
+      if (!absl::ConsumePrefix(&event, "data: ")) continue;
+      events.push_back(event == "[DONE]" ? Json("[DONE]") : Json::parse(event));
+    }
+    return events;
+  }
+
+  std::optional<Response> sent;
+  std::string stream;
+  bool began = false, ended = false;
+};
+
+class ApiTest : public testing::Test {
+ protected:
+  void SetUp() override { Make(nullptr); }
+
+  void Make(const Keys* keys, uint32_t most_answers = 8) {
+    api_ = std::make_unique<Api>(Api::Options{.keys = keys,
+                                              .most_answers = most_answers,
+                                              .clock = &clock_,
+                                              .random = [this] { return random_.Next(); },
+                                              .work = [this](std::function<void()> run) { hold_ ? held_.push_back(std::move(run)) : run(); },
+                                              .post = [](std::function<void()> run) { run(); }});
+    api_->SetModel(model_);
+  }
+
+  std::shared_ptr<Seen> Ask(const std::string& path, const Json& body, const std::string& key = "") {
+    auto seen = std::make_shared<Seen>();
+    const std::string text = body.dump();
+    const auto route = api_->Admit({.method = "POST", .target = path, .authorization = key, .content_type = "application/json", .content_length = static_cast<int64_t>(text.size())});
+    if (!route.ok()) {
+      const ApiError error = ApiErrorOf(route.status());
+      seen->Send({.status = error.status, .body = ErrorJson(error)});
+    } else {
+      last_call_ = api_->Handle(*route, text, seen);
+    }
+    return seen;
+  }
+  std::shared_ptr<Seen> Complete(Json more = Json::object()) {
+    Json body = {{"model", "digits"}, {"prompt", "12="}};
+    body.update(more);
+    return Ask("/v1/completions", body);
+  }
+  std::shared_ptr<Seen> Get(const std::string& path) {
+    auto seen = std::make_shared<Seen>();
+    api_->Handle(*api_->Admit({.method = "GET", .target = path}), "", seen);
+    return seen;
+  }
+  std::vector<Request> requests() { return model_->AwaitRequests(0); }
+
+  ManualClock clock_;
+  SplitMix64 random_{1};
+  bool hold_ = false;
+  std::deque<std::function<void()>> held_;
+  std::shared_ptr<FakeModel> model_ = std::make_shared<FakeModel>();
+  std::unique_ptr<Api> api_;
+  uint64_t last_call_ = 0;
+};
+
+TEST_F(ApiTest, ACompletionBecomesARequestAndItsTokensTheResponse) {
+  const auto seen = Complete({{"max_tokens", 4}, {"seed", 7}, {"temperature", 0}});
+  ASSERT_EQ(requests().size(), 1u);
+  const Request request = requests()[0];
+  EXPECT_NE(request.id & kApiRequest, 0u);
+  EXPECT_THAT(*request.prompt, ElementsAre(1, 4, 5, 13));
+  EXPECT_EQ(request.order, RequestClass::kApi);
+  EXPECT_EQ(request.seed, GroupSeed(7, 0));
+  EXPECT_FALSE(request.trainable);
+  EXPECT_EQ(request.sampling.max_tokens, 4u);
+
+  api_->Stepped(Step({Sampled(request.id, 5, "2")}));
+  EXPECT_FALSE(seen->sent);
+  api_->Stepped(Step({Sampled(request.id, 4, "1"), Sampled(request.id, 2, "", FinishReason::kStop)}));
+  ASSERT_TRUE(seen->sent);
+  EXPECT_EQ(seen->sent->status, 200);
+  const Json body = seen->body();
+  EXPECT_EQ(body["object"], "text_completion");
+  EXPECT_EQ(body["model"], "digits");
+  EXPECT_EQ(body["system_fingerprint"], "1:3-digest3");
+  EXPECT_EQ(body["choices"][0]["text"], "21");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(body["usage"], (Json{{"prompt_tokens", 4}, {"completion_tokens", 3}, {"total_tokens", 7}}));
+  EXPECT_EQ(api_->calls(), 0u);
+  EXPECT_EQ(api_->answers(), 0u);
+}
+
+TEST_F(ApiTest, SeveralPromptsAndNMakeOneGroupEach) {
+  const auto seen = Complete({{"prompt", {"1=", "2="}}, {"n", 2}});
+  const auto asked = requests();
+  ASSERT_EQ(asked.size(), 4u);
+  EXPECT_EQ(asked[0].group, asked[1].group);
+  EXPECT_NE(asked[0].group, 0u);
+  EXPECT_NE(asked[0].group, asked[2].group);
+  EXPECT_EQ(asked[0].prompt, asked[1].prompt);
+  EXPECT_EQ(asked[1].member, 1u);
+  for (size_t i : {3, 1, 0, 2}) api_->Stepped(Step({Sampled(asked[i].id, 3, std::to_string(i), FinishReason::kLength)}));
+  ASSERT_TRUE(seen->sent);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(seen->body()["choices"][i]["text"], std::to_string(i));
+    EXPECT_EQ(seen->body()["choices"][i]["finish_reason"], "length");
+  }
+}
+
+TEST_F(ApiTest, EchoLogprobsIdsAndVersionsAreToldWhereAskedFor) {
+  const auto seen = Complete({{"prompt", {1, 4, 13}}, {"logprobs", 0}, {"return_token_ids", true}, {"return_versions", true}});
+  const uint64_t id = requests()[0].id;
+  api_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength, {1, 4})}));
+  const Json choice = seen->body()["choices"][0];
+  EXPECT_EQ(choice["prompt_token_ids"], (Json{1, 4, 13}));
+  EXPECT_EQ(choice["token_ids"], (Json{5, 6}));
+  EXPECT_EQ(choice["versions"], (Json{{{"version", "1:3"}, {"tokens", 1}}, {{"version", "1:4"}, {"tokens", 1}}}));
+  EXPECT_EQ(choice["logprobs"]["tokens"], (Json{"2", "3"}));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], (Json{-0.5, -0.5}));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1}));
+  EXPECT_EQ(seen->body()["system_fingerprint"], "1:4-digest4");
+
+  const auto echoed = Complete({{"prompt", {1, 4, 13}}, {"echo", true}});
+  api_->Stepped(Step({Sampled(requests()[1].id, 5, "2", FinishReason::kLength)}));
+  EXPECT_EQ(echoed->body()["choices"][0]["text"], "1=2");
+}
+
+TEST_F(ApiTest, AStreamHasChunksUsageAndDone) {
+  const auto seen = Complete({{"stream", true}, {"stream_options", {{"include_usage", true}}}, {"n", 2}});
+  EXPECT_FALSE(seen->began) << "an error could still be told as such";
+  const uint64_t a = requests()[0].id, b = requests()[1].id;
+  api_->Stepped(Step({Sampled(a, 5, "2"), Sampled(b, 6, "")}));
+  EXPECT_EQ(seen->events().size(), 1u) << "a token without text is not told";
+  api_->Stepped(Step({Sampled(a, 2, "", FinishReason::kStop), Sampled(b, 6, "x", FinishReason::kLength)}));
+  const auto events = seen->events();
+  ASSERT_EQ(events.size(), 5u);
+  EXPECT_EQ(events[0]["choices"][0]["text"], "2");
+  EXPECT_EQ(events[0]["usage"], nullptr);
+  EXPECT_EQ(events[1]["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(events[2]["choices"][0]["index"], 1);
+  EXPECT_EQ(events[3]["choices"], Json::array());
+  EXPECT_EQ(events[3]["usage"]["completion_tokens"], 4);
+  EXPECT_EQ(events[4], "[DONE]");
+  EXPECT_TRUE(seen->ended);
+  EXPECT_EQ(api_->calls(), 0u);
+}
+
+TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
+  const std::string path = testing_data::TempPath("chat_template");
+  ASSERT_TRUE(WriteFileAtomic(path, "{% for m in messages %}{{ m.content }}={% endfor %}{% if tools %}{{ tools[0].function.name }}{% endif %}{% if add_generation_prompt %}9{% endif %}").ok());
+  model_ = std::make_shared<FakeModel>("digits", path);
+  Make(nullptr);
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "ab"}}}}};
+  const auto seen = Ask("/v1/chat/completions", {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}, {"stream", true}, {"logprobs", true}});
+  ASSERT_EQ(requests().size(), 1u) << (seen->sent ? seen->sent->body : "");
+  EXPECT_THAT(*requests()[0].prompt, ElementsAre(4, 5, 13, 14, 15, 12));
+  EXPECT_EQ(requests()[0].sampling.max_tokens, 58u) << "as many as the context holds";
+  const uint64_t id = requests()[0].id;
+  api_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength)}));
+  const auto events = seen->events();
+  EXPECT_EQ(events[0]["object"], "chat.completion.chunk");
+  EXPECT_EQ(events[0]["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", "2"}}));
+  EXPECT_EQ(events[0]["choices"][0]["logprobs"]["content"][0]["bytes"], (Json{'2'}));
+  EXPECT_EQ(events[1]["choices"][0]["delta"], (Json{{"content", "3"}}));
+
+  const auto cont = Ask("/v1/chat/completions", {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "1"}}, {{"role", "assistant"}, {"content", "34"}}}}, {"continue_final_message", true}});
+  ASSERT_EQ(requests().size(), 2u);
+  EXPECT_THAT(*requests()[1].prompt, ElementsAre(4, 13, 6, 7)) << "what the template writes behind the last message is cut off";
+}
+
+TEST_F(ApiTest, WhatTheModelCannotDoIsRefusedByName) {
+  const auto error = [&](Json more) { return Complete(std::move(more))->body()["error"]; };
+  EXPECT_EQ(error({{"max_tokens", 61}})["code"], "context_length_exceeded");
+  EXPECT_EQ(error({{"model", "gpt"}})["code"], "model_not_found");
+  EXPECT_EQ(error({{"prompt", "\u20ac"}})["param"], "prompt") << "the tokenizer has no such character";
+  EXPECT_EQ(error({{"prompt", ""}, {"temperature", -1}})["param"], "temperature");
+  const auto chat = Ask("/v1/chat/completions", {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "1"}}}}});
+  EXPECT_EQ(chat->body()["error"]["code"], "no_chat_template");
+  EXPECT_TRUE(requests().empty());
+}
+
+TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
+  const auto status = [&](RequestHead head) { return ApiErrorOf(api_->Admit(head).status()).status; };
+  EXPECT_EQ(status({.method = "GET", .target = "/v2"}), 404);
+  EXPECT_EQ(status({.method = "GET", .target = "/v1/completions"}), 405);
+  EXPECT_EQ(status({.method = "DELETE", .target = "/v1/models"}), 405);
+  EXPECT_EQ(status({.method = "POST", .target = "/v1/completions", .content_type = "text/plain", .content_length = 5}), 415);
+  EXPECT_EQ(status({.method = "POST", .target = "/v1/completions", .content_type = "application/json"}), 411);
+  EXPECT_EQ(status({.method = "POST", .target = "/v1/completions", .content_type = "application/json", .content_length = kMaxBody + 1}), 413);
+  EXPECT_TRUE(api_->Admit({.method = "POST", .target = "/v1/completions?x=1", .content_type = "application/json; charset=utf-8", .content_length = kMaxBody}).ok());
+}
+
+TEST_F(ApiTest, AWrongKeyOpensNothingButTheProbes) {
+  const auto keys = Keys::Parse("lab 0123456789abcdef 2\n", "keys");
+  Make(&*keys);
+  for (const char* target : {"/v1/models", "/v1/models/digits", "/v1/completions", "/v1/chat/completions", "/", "/metrics", "//livez", "/livez/", "/v1/../livez"}) {
+    for (const char* method : {"GET", "POST"}) {
+      for (const char* key : {"", "Bearer 0123456789abcdeX", "Basic 0123456789abcdef"}) {
+        EXPECT_EQ(ApiErrorOf(api_->Admit({.method = method, .target = target, .authorization = key}).status()).status, 401) << method << target << key;
+      }
+    }
+  }
+  EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/livez"}).ok());
+  EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/readyz"}).ok());
+  EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/v1/models", .authorization = "Bearer 0123456789abcdef"}).ok());
+}
+
+TEST_F(ApiTest, AQuotaAndTheServersLimitAre429UntilAnswersEnd) {
+  const auto keys = Keys::Parse("lab 0123456789abcdef 2\nbig aaaaaaaaaaaaaaaa\n", "keys");
+  Make(&*keys, /*most_answers=*/4);
+  const Json body = {{"model", "digits"}, {"prompt", "1="}, {"n", 2}};
+  const std::string lab = "Bearer 0123456789abcdef", big = "Bearer aaaaaaaaaaaaaaaa";
+  const auto first = Ask("/v1/completions", body, lab);
+  EXPECT_EQ(Ask("/v1/completions", body, lab)->body()["error"]["code"], "quota_exceeded");
+  EXPECT_FALSE(Ask("/v1/completions", body, big)->sent);
+  const auto busy = Ask("/v1/completions", body, big);
+  EXPECT_EQ(busy->sent->status, 429);
+  EXPECT_EQ(busy->sent->retry_after, 1);
+  EXPECT_EQ(busy->body()["error"]["code"], "server_busy");
+  const auto asked = requests();
+  api_->Stepped(Step({Sampled(asked[0].id, 3, "0", FinishReason::kStop), Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
+  EXPECT_EQ(first->sent->status, 200);
+  EXPECT_FALSE(Ask("/v1/completions", body, lab)->sent);
+}
+
+TEST_F(ApiTest, AClientThatLeavesIsAbortedWhereverItsCallIs) {
+  Complete({{"n", 3}});
+  const auto asked = requests();
+  api_->Stepped(Step({Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
+  api_->Cancel(last_call_);
+  EXPECT_THAT(model_->AwaitAborted(2), ElementsAre(asked[0].id, asked[2].id)) << "what has ended is not aborted";
+  api_->Stepped(Step({Sampled(asked[0].id, 3, "0")}));
+  api_->Cancel(last_call_);
+
+  hold_ = true;  // Parsing, then preparing.
+  for (size_t rounds : {1u, 2u}) {
+    const auto seen = Complete();
+    for (size_t i = 1; i < rounds; ++i) {
+      auto run = std::move(held_.front());
+      held_.pop_front();
+      run();
+    }
+    api_->Cancel(last_call_);
+    while (!held_.empty()) {
+      auto run = std::move(held_.front());
+      held_.pop_front();
+      run();
+    }
+    EXPECT_FALSE(seen->sent);
+  }
+  EXPECT_EQ(requests().size(), 3u);
+  EXPECT_EQ(api_->calls(), 0u);
+  EXPECT_EQ(api_->answers(), 0u);
+}
+
+TEST_F(ApiTest, AFailedRequestEndsItsWholeCall) {
+  const auto whole = Complete({{"n", 2}});
+  const auto stream = Complete({{"stream", true}});
+  const auto asked = requests();
+  api_->Stepped(Step({Sampled(asked[2].id, 3, "0")}));
+  StepEvents failures;
+  failures.failures = {{asked[1].id, absl::DataLossError("logits are not finite")}, {asked[2].id, absl::DataLossError("logits are not finite")}};
+  api_->Stepped(failures);
+  EXPECT_EQ(whole->sent->status, 500);
+  EXPECT_THAT(model_->AwaitAborted(1), ElementsAre(asked[0].id));
+  EXPECT_THAT(stream->events().back().dump(), HasSubstr("server_error"));
+  EXPECT_TRUE(stream->ended);
+  EXPECT_EQ(api_->calls(), 0u);
+}
+
+TEST_F(ApiTest, ASilentStreamGetsACommentEach15Seconds) {
+  const auto seen = Complete({{"stream", true}});
+  clock_.Advance(absl::Seconds(14));
+  api_->Tick();
+  EXPECT_FALSE(seen->began);
+  clock_.Advance(absl::Seconds(1));
+  api_->Tick();
+  api_->Tick();
+  EXPECT_EQ(seen->stream, Format::kComment);
+  clock_.Advance(absl::Seconds(15));
+  api_->Tick();
+  EXPECT_EQ(seen->stream.size(), 2 * std::string(Format::kComment).size());
+}
+
+TEST_F(ApiTest, ModelsListsWhatServesAndNothingLoadedIs503) {
+  EXPECT_EQ(Get("/v1/models")->body()["data"][0]["id"], "digits");
+  EXPECT_EQ(Get("/v1/models")->body()["data"][0]["version"], "1:3");
+  EXPECT_EQ(Get("/v1/models/digits")->body()["digest"], "digest3");
+  EXPECT_EQ(Get("/v1/models/other")->sent->status, 404);
+  EXPECT_EQ(Get("/readyz")->sent->status, 200);
+  model_->SetServing(std::nullopt);
+  EXPECT_EQ(Get("/v1/models")->sent->status, 503);
+  EXPECT_EQ(Complete()->body()["error"]["code"], "no_weights");
+
+  model_->SetServing(PolicyVersion{1, 3});
+  const auto running = Complete();
+  api_->RemoveModel("digits", absl::UnavailableError("the job has ended"));
+  EXPECT_EQ(running->sent->status, 503);
+  EXPECT_EQ(running->sent->retry_after, 2);
+  EXPECT_EQ(Complete()->body()["error"]["code"], "no_model_loaded");
+  EXPECT_EQ(Get("/readyz")->sent->status, 503);
+}
+
+TEST_F(ApiTest, DrainingEndsWhatRunsAndTakesNothingNew) {
+  const auto running = Complete();
+  api_->Drain();
+  EXPECT_EQ(Complete()->sent->status, 503);
+  EXPECT_EQ(Get("/livez")->sent->status, 200);
+  api_->Stepped(Step({Sampled(requests()[0].id, 3, "0", FinishReason::kStop)}));
+  EXPECT_EQ(running->sent->status, 200);
+}
+
+}  // namespace
+}  // namespace sluice::rollout::http

@@ -1,0 +1,177 @@
+#include "services/rollout/http/request.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "services/rollout/http/error.h"
+
+namespace sluice::rollout::http {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json Completion(Json more = Json::object()) {
+  Json body = {{"model", "m"}, {"prompt", "12="}};
+  body.update(more);
+  return body;
+}
+
+Json Chat(Json more = Json::object()) {
+  Json body = {{"model", "m"}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  body.update(more);
+  return body;
+}
+
+ApiError CompletionError(const std::string& body) { return ApiErrorOf(ParseCompletion(body).status()); }
+ApiError ChatError(const std::string& body) { return ApiErrorOf(ParseChat(body).status()); }
+
+TEST(RequestTest, ACompletionHasOpenAisDefaults) {
+  const auto request = ParseCompletion(Completion().dump());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->prompts.size(), 1u);
+  EXPECT_EQ(request->prompts[0].text, "12=");
+  EXPECT_EQ(request->sampling.max_tokens, 16u);
+  EXPECT_EQ(request->sampling.temperature, 1);
+  EXPECT_EQ(request->n, 1u);
+  EXPECT_FALSE(request->seed || request->stream || request->logprobs || request->echo);
+}
+
+TEST(RequestTest, EveryFieldOfACompletionIsRead) {
+  const auto request = ParseCompletion(Completion({{"max_tokens", 5}, {"temperature", 0.5}, {"top_p", 0.9}, {"top_k", 7}, {"min_p", 0.1}, {"n", 3},
+                                                   {"stream", true}, {"stream_options", {{"include_usage", true}}}, {"stop", {"a", "b"}}, {"seed", -1},
+                                                   {"logprobs", 2}, {"min_tokens", 1}, {"ignore_eos", true}, {"stop_token_ids", {3, 4}},
+                                                   {"return_token_ids", true}, {"return_versions", true}, {"logprobs_mode", "raw"}})
+                                           .dump());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->sampling.max_tokens, 5u);
+  EXPECT_FLOAT_EQ(request->sampling.temperature, 0.5f);
+  EXPECT_EQ(request->sampling.top_p, 0.9);
+  EXPECT_EQ(request->sampling.top_k, 7u);
+  EXPECT_EQ(request->sampling.min_p, 0.1);
+  EXPECT_EQ(request->sampling.min_tokens, 1u);
+  EXPECT_TRUE(request->sampling.ignore_eos);
+  EXPECT_THAT(request->sampling.stop, testing::ElementsAre("a", "b"));
+  EXPECT_THAT(request->sampling.stop_ids, testing::ElementsAre(3, 4));
+  EXPECT_EQ(request->n, 3u);
+  EXPECT_EQ(request->seed, UINT64_MAX);
+  EXPECT_TRUE(request->stream && request->include_usage && request->logprobs && request->return_token_ids && request->return_versions && request->raw_logprobs);
+  EXPECT_EQ(request->top_logprobs, 2u);
+}
+
+TEST(RequestTest, APromptIsATextTextsIdsOrListsOfIds) {
+  const auto prompts = [](const Json& prompt) { return ParseCompletion(Completion({{"prompt", prompt}}).dump())->prompts; };
+  EXPECT_EQ(prompts("a").size(), 1u);
+  EXPECT_EQ(prompts({"a", "b"})[1].text, "b");
+  EXPECT_THAT(prompts({1, 2, 3})[0].ids, testing::ElementsAre(1, 2, 3));
+  const auto lists = prompts(Json::array({Json::array({1, 2}), Json::array({3})}));
+  ASSERT_EQ(lists.size(), 2u);
+  EXPECT_THAT(lists[1].ids, testing::ElementsAre(3));
+}
+
+TEST(RequestTest, ChatJoinsTextPartsAndParsesArgumentsOfToolCalls) {
+  const Json messages = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}},
+                         {{"role", "assistant"}, {"content", nullptr}, {"refusal", nullptr},
+                          {"tool_calls", {{{"id", "c1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{\"x\": 1}"}}}}}}},
+                         {{"role", "tool"}, {"content", "2"}, {"tool_call_id", "c1"}}};
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", Json::object()}}}}};
+  const auto request = ParseChat(Chat({{"messages", messages}, {"tools", tools}, {"chat_template_kwargs", {{"enable_thinking", false}}}}).dump());
+  ASSERT_TRUE(request.ok()) << request.status();
+  const Json& conversation = *request->conversation;
+  EXPECT_EQ(conversation["messages"][0]["content"], "ab");
+  EXPECT_EQ(conversation["messages"][1]["tool_calls"][0]["function"]["arguments"]["x"], 1);
+  EXPECT_EQ(conversation["messages"][2]["tool_call_id"], "c1");
+  EXPECT_EQ(conversation["tools"], tools);
+  EXPECT_EQ(conversation["enable_thinking"], false);
+  EXPECT_EQ(conversation["add_generation_prompt"], true);
+  EXPECT_EQ(request->sampling.max_tokens, 0u);
+}
+
+TEST(RequestTest, ToolChoiceNoneLeavesToolsOut) {
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  const auto request = ParseChat(Chat({{"tools", tools}, {"tool_choice", "none"}}).dump());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_FALSE(request->conversation->contains("tools"));
+}
+
+TEST(RequestTest, AFieldThatDoesNotFitIsRefusedByName) {
+  const std::vector<std::pair<Json, std::string>> wrong = {
+      {{{"max_tokens", 0}}, "max_tokens"},         {{{"max_tokens", -3}}, "max_tokens"},      {{{"max_tokens", 1e300}}, "max_tokens"},
+      {{{"max_tokens", "5"}}, "max_tokens"},       {{{"max_tokens", 1.5}}, "max_tokens"},     {{{"max_tokens", UINT64_MAX}}, "max_tokens"},
+      {{{"temperature", -1}}, "temperature"},      {{{"temperature", "hot"}}, "temperature"}, {{{"top_p", 1.5}}, "top_p"},
+      {{{"n", 129}}, "n"},                         {{{"n", 0}}, "n"},                         {{{"stream", 1}}, "stream"},
+      {{{"stop", 5}}, "stop"},                     {{{"stop", {""}}}, "stop"},                {{{"stop", Json(std::vector<std::string>(17, "a"))}}, "stop"},
+      {{{"seed", 1.5}}, "seed"},                   {{{"logprobs", 21}}, "logprobs"},          {{{"logprobs", true}}, "logprobs"},
+      {{{"prompt", 5}}, "prompt"},                 {{{"prompt", Json::array()}}, "prompt"},   {{{"prompt", {1, -2}}}, "prompt"},
+      {{{"prompt", {"a", 5}}}, "prompt"},          {{{"prompt", nullptr}}, "prompt"},         {{{"model", nullptr}}, "model"},
+      {{{"model", 5}}, "model"},                   {{{"stream_options", {{"include_usage", true}}}}, "stream_options"},
+      {{{"stop_token_ids", {-1}}}, "stop_token_ids"}, {{{"logprobs_mode", "odd"}}, "logprobs_mode"},
+      {{{"logit_bias", {{"5", 1}}}}, "logit_bias"},   {{{"max_token", 5}}, "max_token"},      {{{"suffix", "x"}}, "suffix"},
+      {{{"echo", true}, {"logprobs", 0}}, "echo"},
+  };
+  for (const auto& [fields, name] : wrong) {
+    const ApiError error = CompletionError(Completion(fields).dump());
+    EXPECT_EQ(error.status, 400) << fields.dump();
+    EXPECT_EQ(error.param, name) << fields.dump() << " " << error.message;
+    EXPECT_THAT(error.message, testing::HasSubstr(name));
+  }
+}
+
+TEST(RequestTest, AChatThatDoesNotFitIsRefusedByName) {
+  const auto messages = [](Json message) { return Json{{"messages", Json::array({std::move(message)})}}; };
+  const std::vector<std::pair<Json, std::string>> wrong = {
+      {{{"messages", Json::array()}}, "messages"},
+      {{{"messages", "hi"}}, "messages"},
+      {messages("hi"), "messages[0]"},
+      {messages({{"role", "wizard"}, {"content", "x"}}), "messages[0].role"},
+      {messages({{"content", "x"}}), "messages[0].role"},
+      {messages({{"role", "user"}}), "messages[0].content"},
+      {messages({{"role", "user"}, {"content", 5}}), "messages[0].content"},
+      {messages({{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", "http://x"}}}}}), "messages[0].content[0].type"},
+      {messages({{"role", "user"}, {"content", "x"}, {"weight", 1}}), "messages[0].weight"},
+      {messages({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", "{"}}}}}}}), "messages[0].tool_calls[0].function.arguments"},
+      {{{"tools", {{{"type", "function"}}}}}, "tools[0]"},
+      {{{"tool_choice", "required"}}, "tool_choice"},
+      {{{"top_logprobs", 3}}, "top_logprobs"},
+      {{{"max_tokens", 3}, {"max_completion_tokens", 4}}, "max_tokens"},
+      {{{"chat_template_kwargs", {{"messages", 1}}}}, "chat_template_kwargs"},
+      {{{"continue_final_message", true}}, "continue_final_message"},
+      {{{"prompt", "x"}}, "prompt"},
+  };
+  for (const auto& [fields, name] : wrong) {
+    const ApiError error = ChatError(Chat(fields).dump());
+    EXPECT_EQ(error.status, 400) << fields.dump();
+    EXPECT_EQ(error.param, name) << fields.dump() << " " << error.message;
+  }
+}
+
+TEST(RequestTest, AMisspelledFieldIsToldItsNearest) {
+  EXPECT_THAT(CompletionError(Completion({{"max_token", 5}}).dump()).message, testing::HasSubstr("did you mean max_tokens?"));
+}
+
+TEST(RequestTest, HostileJsonIsRefusedWithinTheLimits) {
+  const std::string deep = absl::StrCat("{\"model\": ", std::string(100'000, '['), std::string(100'000, ']'), "}");
+  std::string wide = "{\"model\": \"m\", \"prompt\": [[1]";
+  for (int i = 0; i < 1'100'000; ++i) wide += ",[]";
+  wide += "]}";
+  for (const std::string& body : {std::string(), std::string("null"), std::string("[]"), std::string("{"), std::string("{\"model\": \"\xff\"}"), std::string("{\"model\": 1e999}"),
+                                  std::string("{\"model\": \"m\", \"model\": \"n\"}"), std::string("{\"model\": \"m\"} x"), std::string("\0{}", 3), deep, wide}) {
+    EXPECT_EQ(CompletionError(body).status, 400) << body.substr(0, 40);
+    EXPECT_EQ(CompletionError(body).code, "invalid_json") << body.substr(0, 40);
+    EXPECT_EQ(ChatError(body).status, 400) << body.substr(0, 40);
+  }
+  EXPECT_EQ(CompletionError(std::string(kMaxBody + 1, ' ')).status, 413);
+}
+
+TEST(RequestTest, MessagesAndToolsHaveTheirLimits) {
+  const Json message = {{"role", "user"}, {"content", "x"}};
+  EXPECT_EQ(ChatError(Chat({{"messages", std::vector<Json>(kMaxMessages + 1, message)}}).dump()).code, "too_many_messages");
+  EXPECT_TRUE(ParseChat(Chat({{"messages", std::vector<Json>(kMaxMessages, message)}}).dump()).ok());
+  const Json tools = {{{"type", "function"}, {"function", {{"name", std::string(kMaxTools, 'f')}}}}};
+  EXPECT_EQ(ChatError(Chat({{"tools", tools}}).dump()).code, "tools_too_large");
+  EXPECT_EQ(CompletionError(Completion({{"prompt", std::vector<std::string>(100, "a")}, {"n", 100}}).dump()).param, "n");
+}
+
+}  // namespace
+}  // namespace sluice::rollout::http
