@@ -6,6 +6,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 torch_version=2.13.0
+openai_version=3.54.0
 torch_dir=
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
@@ -47,6 +48,14 @@ install_torch() {
   mkdir -p "$root/.deps"
   stage pip-torch python3 -m pip install --no-input --disable-pip-version-check --upgrade --target "$root/.deps/python" "$wheel"
   touch "$root/.deps/torch-$torch_version.done"
+}
+
+# The public OpenAI client, for the tests of the HTTP API.
+install_openai() {
+  [ -f "$root/.deps/openai-$openai_version.done" ] && return
+  say "installing openai==$openai_version into .deps/ (tests only)"
+  stage pip-openai python3 -m pip install --no-input --disable-pip-version-check --upgrade --target "$root/.deps/openai" "openai==$openai_version"
+  touch "$root/.deps/openai-$openai_version.done"
 }
 
 setup() {

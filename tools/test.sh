@@ -15,6 +15,7 @@ while [ $# -gt 0 ]; do
 done
 
 setup "$preset"
+install_openai
 say "running the tests"
 results=$root/build/$preset/results.xml
 status=0

@@ -70,6 +70,7 @@ ExitCode DevUp(const DevOptions& options) {
   ChildOptions child;
   child.argv = {absl::StrCat(ProgramDir(), "/sluice"), "dev",       "supervise", "--data-dir", options.data_dir, "--rollouts", absl::StrCat(options.rollouts), "--rewards",
                 absl::StrCat(options.rewards)};
+  if (options.http) child.argv.push_back("--http");
   child.stderr_path = log;
   child.dies_with_parent = false;
   child.own_session = true;
@@ -127,7 +128,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     MutexLock lock(&mu);
     running = supervisor.get();
   }
-  const FleetOptions fleet{.data_dir = options.data_dir, .rollouts = options.rollouts, .rewards = options.rewards, .fixed_ports = true};
+  const FleetOptions fleet{.data_dir = options.data_dir, .rollouts = options.rollouts, .rewards = options.rewards, .http = options.http, .fixed_ports = true};
   const absl::StatusOr<std::string> address = StartFleet(fleet, supervisor.get());
   if (!address.ok()) {
     supervisor->Stop(kGrace);

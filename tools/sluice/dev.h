@@ -11,6 +11,7 @@ struct DevOptions {
   std::string data_dir;
   int rollouts = 2;
   int rewards = 1;
+  bool http = false;  // The rollouts serve the OpenAI-compatible API.
   bool json = false;
 };
 

@@ -45,6 +45,7 @@ std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options) {
     spec.args = {"--id", spec.name, "--data-dir", absl::StrCat(options.data_dir, "/", spec.name), "--threads", absl::StrCat(threads)};
     spec.listen = Loopback(options, port);
     spec.ops = Loopback(options, port + 1);
+    if (options.http && role == "rollout") spec.args.insert(spec.args.end(), {"--http", Loopback(options, port + 2)});
     specs.push_back(std::move(spec));
   };
   // Blocks of ten ports a role, three for each daemon; a role of more than three moves those behind it up.

@@ -14,6 +14,7 @@ struct FleetOptions {
   std::string data_dir;    // DIR/<daemon>, DIR/logs/<daemon>.log, DIR/state.json.
   int rollouts = 1;
   int rewards = 1;
+  bool http = false;         // Rollouts serve the OpenAI-compatible API, on the port behind that of their metrics.
   bool fixed_ports = false;  // 7400 on; else any free ones.
   int cores = 0;             // Shared among the daemons; 0: the machine's.
 };

@@ -37,6 +37,7 @@ Command DevCommand(const char* name, const char* summary, const char* example, s
 void AddCounts(CLI::App* app, Dev* dev) {
   app->add_option("--rollouts", dev->options.rollouts, "rollout daemons")->check(CLI::Range(1, 64))->capture_default_str();
   app->add_option("--rewards", dev->options.rewards, "reward daemons")->check(CLI::Range(1, 64))->capture_default_str();
+  app->add_flag("--http", dev->options.http, "rollouts serve the OpenAI-compatible API: rollout-0 on 127.0.0.1:7422, each further one three ports on");
 }
 
 }  // namespace

@@ -33,12 +33,13 @@ TEST(Fleet, TheControllerComesFirstAndPortsAreKnownInAdvance) {
 
 TEST(Fleet, NoTwoDaemonsOfALargeFleetShareAPort) {
   std::set<std::string> addresses;
-  const std::vector<DaemonSpec> specs = FleetSpecs({.data_dir = "/d", .rollouts = 11, .rewards = 5, .fixed_ports = true, .cores = 2});
+  const std::vector<DaemonSpec> specs = FleetSpecs({.data_dir = "/d", .rollouts = 11, .rewards = 5, .http = true, .fixed_ports = true, .cores = 2});
   for (const DaemonSpec& spec : specs) {
     addresses.insert(spec.listen);
     addresses.insert(spec.ops);
+    if (spec.role == "rollout") addresses.insert(spec.args.back());
   }
-  EXPECT_EQ(addresses.size(), 2 * specs.size());
+  EXPECT_EQ(addresses.size(), 2 * specs.size() + 11);
 }
 
 TEST(Fleet, ItsStateReadsBackAsWritten) {
