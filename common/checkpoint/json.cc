@@ -1,5 +1,6 @@
 #include "common/checkpoint/json.h"
 
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
@@ -9,41 +10,62 @@ namespace sluice {
 
 using Json = nlohmann::ordered_json;
 
-absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view source, int max_depth, size_t max_values) {
-  std::vector<absl::flat_hash_set<std::string>> keys;  // Of each open object or array.
-  std::string problem;                                 // The first.
-  size_t values = 0;
-  const auto count = [&] {
-    if (++values > max_values) problem = absl::StrCat("more than ", max_values, " values");
-  };
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (!problem.empty()) return false;
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        if (depth >= max_depth) problem = absl::StrCat("nested deeper than ", max_depth);
-        count();
-        keys.emplace_back();
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end: keys.pop_back(); break;
-      case Json::parse_event_t::key:
-        if (!keys.back().insert(value.get<std::string>()).second) {
-          problem = absl::StrCat("key \"", Printable(value.get<std::string>()), "\" occurs twice");
-        }
-        break;
-      case Json::parse_event_t::value: count(); break;
-    }
-    return problem.empty();
-  };
-  Json json;
-  try {
-    json = Json::parse(text.begin(), text.end(), watch);
-  } catch (const Json::exception& e) {
-    if (problem.empty()) problem = e.what();
+namespace {
+
+// Reads JSON and builds nothing; stops at the first problem.
+class Watch final : public nlohmann::json_sax<Json> {
+ public:
+  Watch(int max_depth, const JsonLimits& limits) : max_depth_(max_depth), limits_(limits) {}
+  const std::string& problem() const { return problem_; }
+
+  bool null() override { return Value(); }
+  bool boolean(bool) override { return Value(); }
+  bool number_integer(number_integer_t) override { return Value(); }
+  bool number_unsigned(number_unsigned_t) override { return Value(); }
+  bool number_float(number_float_t, const string_t&) override { return Value(); }
+  bool string(string_t&) override { return Value(); }
+  bool binary(binary_t&) override { return Value(); }
+  bool start_object(size_t) override { return Open(); }
+  bool start_array(size_t) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+  bool key(string_t& name) override {
+    if (!keys_.back().insert(name).second) return Stop(absl::StrCat("key \"", Printable(name), "\" occurs twice"));
+    return keys_.back().size() <= limits_.members || Stop(absl::StrCat("an object of more than ", limits_.members, " members"));
   }
-  if (!problem.empty()) return absl::InvalidArgumentError(absl::StrCat(source, ": ", problem));
-  return json;
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override { return Stop(error.what()); }
+
+ private:
+  bool Stop(std::string problem) {
+    problem_ = std::move(problem);
+    return false;
+  }
+  bool Value() { return ++values_ <= limits_.values || Stop(absl::StrCat("more than ", limits_.values, " values")); }
+  bool Open() {
+    if (static_cast<int>(keys_.size()) >= max_depth_) return Stop(absl::StrCat("nested deeper than ", max_depth_));
+    keys_.emplace_back();
+    return Value();
+  }
+  bool Close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const int max_depth_;
+  const JsonLimits limits_;
+  std::vector<absl::flat_hash_set<std::string>> keys_;  // Of each open object or array.
+  size_t values_ = 0;
+  std::string problem_;
+};
+
+}  // namespace
+
+absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view source, int max_depth, const JsonLimits& limits) {
+  // Two passes: the library's own filter, a callback while it builds, takes quadratic time over a list of objects.
+  Watch watch(max_depth, limits);
+  if (!Json::sax_parse(text.begin(), text.end(), &watch)) return absl::InvalidArgumentError(absl::StrCat(source, ": ", watch.problem()));
+  return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
 absl::StatusOr<std::vector<int32_t>> TokenIds(const Json& value) {

@@ -21,7 +21,7 @@ constexpr std::array<const char*, 5> kOurVariables = {"messages", "tools", "add_
 
 absl::StatusOr<Json> ParseBody(absl::string_view body) {
   if (body.size() > kMaxBody) return Refuse(413, "request_too_large", "", absl::StrCat("the body has ", body.size(), " bytes; at most ", kMaxBody, " are taken"));
-  absl::StatusOr<Json> json = ParseJson(body, "the body", kMaxDepth, kMaxValues);
+  absl::StatusOr<Json> json = ParseJson(body, "the body", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers});
   if (!json.ok()) return Refuse(400, "invalid_json", "", json.status().message());
   if (!json->is_object()) return Refuse(400, "invalid_json", "", absl::StrCat("the body is ", JsonExcerpt(*json), "; wanted: an object"));
   return json;

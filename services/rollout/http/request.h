@@ -16,6 +16,7 @@ namespace sluice::rollout::http {
 inline constexpr size_t kMaxBody = 8 << 20;     // Bytes.
 inline constexpr int kMaxDepth = 64;            // Of JSON.
 inline constexpr size_t kMaxValues = 1 << 20;   // JSON values in one body.
+inline constexpr size_t kMaxMembers = 4096;     // Of one JSON object.
 inline constexpr size_t kMaxMessages = 4096;
 inline constexpr size_t kMaxTools = 1 << 20;    // Bytes, as JSON.
 inline constexpr uint32_t kMaxN = 128;

@@ -155,7 +155,13 @@ TEST(RequestTest, HostileJsonIsRefusedWithinTheLimits) {
   std::string wide = "{\"model\": \"m\", \"prompt\": [[1]";
   for (int i = 0; i < 1'100'000; ++i) wide += ",[]";
   wide += "]}";
-  for (const std::string& body : {std::string(), std::string("null"), std::string("[]"), std::string("{"), std::string("{\"model\": \"\xff\"}"), std::string("{\"model\": 1e999}"),
+  std::string members = "{\"model\": \"m\"";
+  for (int i = 0; i < 500'000; ++i) members += absl::StrCat(",\"", i, "\":0");
+  members += "}";
+  std::string objects = "{\"model\": [{}";
+  while (objects.size() < kMaxBody - 10) objects += ",{}";
+  objects += "]}";
+  for (const std::string& body : {members, objects, std::string(), std::string("null"), std::string("[]"), std::string("{"), std::string("{\"model\": \"\xff\"}"), std::string("{\"model\": 1e999}"),
                                   std::string("{\"model\": \"m\", \"model\": \"n\"}"), std::string("{\"model\": \"m\"} x"), std::string("\0{}", 3), deep, wide}) {
     EXPECT_EQ(CompletionError(body).status, 400) << body.substr(0, 40);
     EXPECT_EQ(CompletionError(body).code, "invalid_json") << body.substr(0, 40);
