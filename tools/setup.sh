@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what Sluice builds with, and builds. Sourced by demo.sh and test.sh:
 #   setup PRESET TARGET..    (no target: everything)
-# Debian packages come from tools/packages.txt; LibTorch from the PyPI wheel, into .deps/ in the tree. What is there is left alone.
+# Debian packages come from tools/packages.txt; LibTorch from the PyPI wheel, into .deps/ in the tree; for tests, the openai client
+# from PyPI too. What is there is left alone.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
