@@ -2,72 +2,81 @@
 
 #include <queue>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/utf8.h"
-#include "nlohmann/json.hpp"
 
 namespace sluice {
 namespace {
-using Json = nlohmann::ordered_json;
+
+constexpr absl::string_view kMark = "\xE2\x96\x81";  // U+2581, a space in SentencePiece's models.
+constexpr size_t kFew = 40;  // Up to so many symbols, looking at all pairs again after each merge is faster than a heap.
 
 uint64_t PairKey(int32_t left, int32_t right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
 
-absl::StatusOr<std::pair<std::string, std::string>> ReadMerge(const Json& entry, size_t index) {
-  if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
-    return std::make_pair(entry[0].get<std::string>(), entry[1].get<std::string>());
-  }
-  if (entry.is_string()) {
-    const std::string text = entry.get<std::string>();
-    const std::vector<std::string> parts = absl::StrSplit(text, ' ');
-    if (parts.size() == 2) return std::make_pair(parts[0], parts[1]);
-  }
-  return absl::InvalidArgumentError(absl::StrCat("model.merges[", index, "] is neither \"a b\" nor [\"a\", \"b\"]"));
-}
 }  // namespace
 
-absl::StatusOr<Bpe> Bpe::Parse(const Json& model) {
+absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool byte_level) {
+  if (model.Has("type") && model.type() != "BPE") return model.Unsupported(absl::StrCat("the model \"", model.type(), "\""));
+  SLUICE_RETURN_IF_ERROR(model.Only({"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
+  if (model.Has("dropout")) return model.Unsupported("dropout other than null");
+  for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string affix, model.String(key, ""));
+    if (!affix.empty()) return model.Unsupported(absl::StrCat(key, " \"", affix, "\""));
+  }
   Bpe bpe;
-  const std::string type = model.value("type", "BPE");
-  if (type != "BPE") return absl::UnimplementedError(absl::StrCat("model.type \"", type, "\": only BPE is read"));
-  for (const char* const key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (model.contains(key) && !model[key].is_null() && model[key] != Json("")) {
-      return absl::UnimplementedError(absl::StrCat("model.", key, " must be null"));
-    }
+  bpe.byte_level_ = byte_level;
+  if (!file.has_vocab) return model.Invalid("vocab is missing or no object");
+  if (!file.has_merges) return model.Invalid("merges is missing or no list");
+  SLUICE_RETURN_IF_ERROR(bpe.ReadVocab(&file));
+  SLUICE_RETURN_IF_ERROR(bpe.ReadMerges(file));
+  SLUICE_ASSIGN_OR_RETURN(bpe.fuse_unknown_, model.Bool("fuse_unk", false));
+  SLUICE_ASSIGN_OR_RETURN(bpe.byte_fallback_, model.Bool("byte_fallback", false));
+  if (byte_level && bpe.byte_fallback_) return model.Unsupported("byte_fallback behind a ByteLevel pre-tokenizer");
+  SLUICE_ASSIGN_OR_RETURN(bpe.ignore_merges_, model.Bool("ignore_merges", false));
+  if (model.Has("unk_token")) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string unknown, model.String("unk_token"));
+    bpe.unknown_ = bpe.Id(unknown);
+    if (!bpe.unknown_) return model.Invalid(absl::StrCat("unk_token \"", unknown, "\" is not in the vocabulary"));
   }
-  if (model.value("ignore_merges", false)) return absl::UnimplementedError("model.ignore_merges must be false");
-  if (!model.contains("vocab") || !model["vocab"].is_object()) return absl::InvalidArgumentError("model.vocab is no object");
-  for (const auto& [token, id] : model["vocab"].items()) {
-    if (!id.is_number_integer() || id < 0 || id >= (1 << 24)) {
-      return absl::InvalidArgumentError(absl::StrCat("model.vocab: the id of \"", token, "\" is not in [0, 2^24)"));
-    }
-    const int32_t value = id.get<int32_t>();
-    if (static_cast<size_t>(value) >= bpe.tokens_.size()) bpe.tokens_.resize(value + 1);
-    bpe.tokens_[value] = token;
-    bpe.ids_[token] = value;
+  for (int b = 0; b < 256; ++b) {
+    const std::string spelling = byte_level ? ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b))) : absl::StrFormat("<0x%02X>", b);
+    bpe.byte_ids_[b] = bpe.Id(spelling).value_or(-1);
   }
-  if (!model.contains("merges") || !model["merges"].is_array()) return absl::InvalidArgumentError("model.merges is no list");
-  uint32_t rank = 0;
-  for (const Json& entry : model["merges"]) {
-    SLUICE_ASSIGN_OR_RETURN(const auto pair, ReadMerge(entry, rank));
-    const auto left = bpe.Id(pair.first), right = bpe.Id(pair.second), whole = bpe.Id(pair.first + pair.second);
-    if (!left || !right || !whole) {
-      return absl::InvalidArgumentError(absl::StrCat("model.merges[", rank, "]: \"", pair.first, "\" + \"", pair.second, "\" or a part of it is not in the vocabulary"));
-    }
-    bpe.merges_.insert({PairKey(*left, *right), {rank++, *whole}});
-  }
-  if (model.contains("unk_token") && model["unk_token"].is_string()) {
-    bpe.unknown_ = bpe.Id(model["unk_token"].get<std::string>());
-    if (!bpe.unknown_) return absl::InvalidArgumentError("model.unk_token is not in the vocabulary");
-  }
-  bpe.fuse_unknown_ = model.value("fuse_unk", false);
-  bpe.byte_fallback_ = model.value("byte_fallback", false);
-  if (bpe.byte_fallback_) {
-    for (int b = 0; b < 256; ++b) bpe.byte_ids_.push_back(bpe.Id(absl::StrFormat("<0x%02X>", b)).value_or(-1));
-  }
+  bpe.cuts_at_mark_ = bpe.cuts_at_mark_ && !byte_level && !bpe.ignore_merges_ && bpe.Id(kMark).has_value();
   return bpe;
+}
+
+absl::Status Bpe::ReadVocab(TokenizerFile* file) {
+  int32_t highest = -1;
+  for (const auto& [token, id] : file->vocab) highest = std::max(highest, id);
+  tokens_.resize(highest + 1);
+  ids_.reserve(file->vocab.size());
+  for (auto& [token, id] : file->vocab) {
+    if (token.empty()) continue;  // No text has it, and as output it is nothing.
+    if (!tokens_[id].empty()) return absl::InvalidArgumentError(absl::StrCat("model.vocab: \"", token, "\" and \"", tokens_[id], "\" both have the id ", id));
+    tokens_[id] = std::move(token);
+    if (!ids_.try_emplace(tokens_[id], id).second) return absl::InvalidArgumentError(absl::StrCat("model.vocab has \"", tokens_[id], "\" twice"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Bpe::ReadMerges(const TokenizerFile& file) {
+  merges_.reserve(file.merges.size());
+  cuts_at_mark_ = true;
+  for (size_t rank = 0; rank < file.merges.size(); ++rank) {
+    const auto& [a, b] = file.merges[rank];
+    const auto left = Id(a), right = Id(b), whole = Id(absl::StrCat(a, b));
+    if (!left || !right || !whole) {
+      return absl::InvalidArgumentError(absl::StrCat("model.merges[", rank, "]: \"", a, "\", \"", b, "\" or the two together are not in the vocabulary"));
+    }
+    merges_[PairKey(*left, *right)] = {static_cast<uint32_t>(rank), *whole};  // The last of equals counts.
+    if (absl::StartsWith(b, kMark) && !absl::EndsWith(a, kMark)) cuts_at_mark_ = false;
+  }
+  return absl::OkStatus();
 }
 
 std::optional<int32_t> Bpe::Id(absl::string_view token) const {
@@ -75,40 +84,93 @@ std::optional<int32_t> Bpe::Id(absl::string_view token) const {
   return it == ids_.end() ? std::nullopt : std::optional<int32_t>(it->second);
 }
 
-absl::StatusOr<std::vector<int32_t>> Bpe::Characters(absl::string_view word) const {
-  std::vector<int32_t> symbols;
-  bool after_unknown = false;
-  while (!word.empty()) {
-    const size_t length = Utf8Length(word);
-    if (length == 0) return absl::InvalidArgumentError("the text is not UTF-8");
-    const absl::string_view character = word.substr(0, length);
-    word.remove_prefix(length);
-    if (const auto id = Id(character)) {
-      symbols.push_back(*id);
-      after_unknown = false;
-      continue;
-    }
-    if (byte_fallback_) {
-      bool all = true;
-      for (const char c : character) all = all && byte_ids_[static_cast<uint8_t>(c)] >= 0;
-      if (all) {
-        for (const char c : character) symbols.push_back(byte_ids_[static_cast<uint8_t>(c)]);
-        after_unknown = false;
-        continue;
-      }
-    }
-    if (!unknown_) {
-      return absl::InvalidArgumentError(absl::StrCat("the character \"", character, "\" is not in the vocabulary, which has no unknown token"));
-    }
-    if (!(after_unknown && fuse_unknown_)) symbols.push_back(*unknown_);
-    after_unknown = true;
-  }
-  return symbols;
+size_t Bpe::CutAt(absl::string_view word) const {
+  if (!cuts_at_mark_) return word.size();
+  size_t at = 0;
+  while (absl::StartsWith(word.substr(at), kMark)) at += kMark.size();
+  const size_t mark = word.find(kMark, at);
+  return mark == absl::string_view::npos ? word.size() : mark;
 }
 
-absl::Status Bpe::EncodeWord(absl::string_view word, std::vector<int32_t>* ids) const {
-  SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> symbols, Characters(word));
-  const int n = static_cast<int>(symbols.size());
+void Bpe::First(absl::string_view word, Symbols* symbols) const {
+  uint32_t unknown_bytes = 0;  // Of an unknown symbol not yet given: the next known character gives it, byte tokens do not.
+  const auto give_unknown = [&] {
+    if (unknown_bytes > 0) symbols->push_back({*unknown_, unknown_bytes});
+    unknown_bytes = 0;
+  };
+  while (!word.empty()) {
+    const absl::string_view character = word.substr(0, byte_level_ ? 1 : Utf8SequenceLength(word[0]));
+    word.remove_prefix(character.size());
+    const int32_t id = byte_level_ ? byte_ids_[static_cast<uint8_t>(character[0])] : Id(character).value_or(-1);
+    if (id >= 0) {
+      give_unknown();
+      symbols->push_back({id, static_cast<uint32_t>(character.size())});
+      continue;
+    }
+    bool fallback = byte_fallback_;
+    for (const char c : character) fallback = fallback && byte_ids_[static_cast<uint8_t>(c)] >= 0;
+    if (fallback) {
+      for (const char c : character) symbols->push_back({byte_ids_[static_cast<uint8_t>(c)], 1});
+      continue;
+    }
+    if (!unknown_) continue;
+    if (!fuse_unknown_) give_unknown();
+    unknown_bytes += static_cast<uint32_t>(character.size());
+  }
+  give_unknown();
+}
+
+void Bpe::Encode(absl::string_view word, Symbols* symbols) const {
+  symbols->clear();
+  if (ignore_merges_) {
+    const auto id = byte_level_ ? Id(ByteLevelAlphabet::Get().Spell(word)) : Id(word);
+    if (id) {
+      symbols->push_back({*id, static_cast<uint32_t>(word.size())});
+      return;
+    }
+  }
+  First(word, symbols);
+  if (symbols->size() <= kFew) {
+    MergeFew(symbols);
+  } else {
+    MergeMany(symbols);
+  }
+}
+
+const Bpe::Merge* Bpe::Find(const Symbol& left, const Symbol& right) const {
+  const auto it = merges_.find(PairKey(left.id, right.id));
+  return it == merges_.end() ? nullptr : &it->second;
+}
+
+void Bpe::MergeFew(Symbols* symbols) const {
+  constexpr Merge kNone{UINT32_MAX, -1};
+  Merge merge[kFew];  // [i]: of symbol i with the next.
+  size_t n = symbols->size();
+  Symbol* const s = symbols->data();
+  const auto look = [&](size_t i) {
+    const Merge* const found = i + 1 < n ? Find(s[i], s[i + 1]) : nullptr;
+    merge[i] = found != nullptr ? *found : kNone;
+  };
+  for (size_t i = 0; i < n; ++i) look(i);
+  while (n > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < n; ++i) {
+      if (merge[i].rank < merge[best].rank) best = i;
+    }
+    if (merge[best].id < 0) break;
+    s[best] = {merge[best].id, s[best].bytes + s[best + 1].bytes};
+    std::copy(s + best + 2, s + n, s + best + 1);
+    std::copy(merge + best + 2, merge + n, merge + best + 1);
+    --n;
+    look(best);
+    if (best > 0) look(best - 1);
+  }
+  symbols->resize(n);
+}
+
+void Bpe::MergeMany(Symbols* symbols) const {
+  const int n = static_cast<int>(symbols->size());
+  Symbol* const s = symbols->data();
   std::vector<int> next(n), previous(n);
   for (int i = 0; i < n; ++i) {
     next[i] = i + 1 < n ? i + 1 : -1;
@@ -116,33 +178,35 @@ absl::Status Bpe::EncodeWord(absl::string_view word, std::vector<int32_t>* ids) 
   }
   struct Candidate {
     uint32_t rank;
-    int at;             // Of the left symbol.
+    int at;                   // Of the left symbol.
     int32_t left, right, id;
     bool operator>(const Candidate& o) const { return rank != o.rank ? rank > o.rank : at > o.at; }
   };
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
-  const auto offer = [&](int at) {
+  std::vector<Candidate> first;
+  const auto candidate = [&](int at, auto&& use) {
     if (at < 0 || next[at] < 0) return;
-    const auto it = merges_.find(PairKey(symbols[at], symbols[next[at]]));
-    if (it != merges_.end()) queue.push({it->second.rank, at, symbols[at], symbols[next[at]], it->second.id});
+    if (const Merge* const merge = Find(s[at], s[next[at]])) use(Candidate{merge->rank, at, s[at].id, s[next[at]].id, merge->id});
   };
-  for (int i = 0; i + 1 < n; ++i) offer(i);
+  for (int i = 0; i + 1 < n; ++i) candidate(i, [&](const Candidate& c) { first.push_back(c); });
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(), std::move(first));
+  const auto offer = [&](int at) { candidate(at, [&](const Candidate& c) { queue.push(c); }); };
   constexpr int32_t kGone = -1;
   while (!queue.empty()) {
     const Candidate top = queue.top();
     queue.pop();
     // Merged since it was queued: one of the two is no longer what it was.
-    if (symbols[top.at] != top.left || next[top.at] < 0 || symbols[next[top.at]] != top.right) continue;
+    if (s[top.at].id != top.left || next[top.at] < 0 || s[next[top.at]].id != top.right) continue;
     const int right = next[top.at];
-    symbols[top.at] = top.id;
-    symbols[right] = kGone;
+    s[top.at] = {top.id, s[top.at].bytes + s[right].bytes};
+    s[right].id = kGone;
     next[top.at] = next[right];
     if (next[right] >= 0) previous[next[right]] = top.at;
     offer(previous[top.at]);
     offer(top.at);
   }
-  for (int i = 0; i >= 0 && i < n; i = next[i]) ids->push_back(symbols[i]);
-  return absl::OkStatus();
+  size_t kept = 0;
+  for (int i = 0; i >= 0 && i < n; i = next[i]) s[kept++] = s[i];
+  symbols->resize(kept);
 }
 
 }  // namespace sluice

@@ -1,48 +1,69 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "nlohmann/json_fwd.hpp"
+#include "common/tokenizer/component.h"
+#include "common/tokenizer/tokenizer_file.h"
 
 namespace sluice {
 
 // Byte-pair encoding of one word: characters are merged pair by pair, the pair of the lowest rank first, the leftmost of
 // equals. O(n log n) in the word's length.
 //
-// Immutable after Parse, so thread-safe.
+// Immutable, so thread-safe.
 class Bpe {
  public:
-  // `model`: the object `model` of a tokenizer.json. Errors as Tokenizer::Parse.
-  static absl::StatusOr<Bpe> Parse(const nlohmann::ordered_json& model);
+  struct Symbol {
+    int32_t id;
+    uint32_t bytes;  // Of the word.
+  };
+  using Symbols = absl::InlinedVector<Symbol, 48>;
 
-  // Appends the ids of `word` (UTF-8). INVALID_ARGUMENT: a character outside the vocabulary, with neither byte fallback nor
-  // an unknown token.
-  absl::Status EncodeWord(absl::string_view word, std::vector<int32_t>* ids) const;
+  // `model`: the object `model` without its lists, which come from `file`. `byte_level`: a word's bytes, not its characters,
+  // are the symbols to begin with, spelled in the byte-level alphabet. Errors as Tokenizer::Parse.
+  static absl::StatusOr<Bpe> Create(const Component& model, TokenizerFile file, bool byte_level);
+
+  // `word` (UTF-8, not empty) as symbols. A character outside the vocabulary, with neither byte fallback nor an unknown token,
+  // gives none, as in the reference library.
+  void Encode(absl::string_view word, Symbols* symbols) const;
+
+  // Where a word may be cut without changing its tokens, for no merge reaches over that place: the length of the part before
+  // the first U+2581 that follows something else, or all. One text is one word in SentencePiece's models.
+  size_t CutAt(absl::string_view word) const;
 
   std::optional<int32_t> Id(absl::string_view token) const;
   const std::vector<std::string>& tokens() const { return tokens_; }  // By id; gaps are empty.
+  size_t size() const { return ids_.size(); }                         // Tokens.
+  bool Has(int32_t id) const { return id >= 0 && static_cast<size_t>(id) < tokens_.size() && !tokens_[id].empty(); }
 
  private:
   struct Merge {
     uint32_t rank;
     int32_t id;
   };
-  absl::StatusOr<std::vector<int32_t>> Characters(absl::string_view word) const;
+  absl::Status ReadVocab(TokenizerFile* file);
+  absl::Status ReadMerges(const TokenizerFile& file);
+  void First(absl::string_view word, Symbols* symbols) const;  // Before any merge.
+  const Merge* Find(const Symbol& left, const Symbol& right) const;
+  void MergeFew(Symbols* symbols) const;
+  void MergeMany(Symbols* symbols) const;
 
-  absl::flat_hash_map<std::string, int32_t> ids_;
   std::vector<std::string> tokens_;
-  absl::flat_hash_map<uint64_t, Merge> merges_;  // Key: left id << 32 | right id.
+  absl::flat_hash_map<absl::string_view, int32_t> ids_;  // Keys lie in tokens_.
+  absl::flat_hash_map<uint64_t, Merge> merges_;          // Key: left id << 32 | right id.
   std::optional<int32_t> unknown_;
-  bool fuse_unknown_ = false;
-  bool byte_fallback_ = false;
-  std::vector<int32_t> byte_ids_;  // Of <0x00>..<0xFF>, if byte_fallback_.
+  bool byte_level_ = false, fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;
+  bool cuts_at_mark_ = false;
+  std::array<int32_t, 256> byte_ids_;  // Of the first symbols of bytes: their spelling, or <0x00>..<0xFF>; -1: none.
 };
 
 }  // namespace sluice

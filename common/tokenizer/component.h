@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// One JSON object of a tokenizer.json with its place in the file, as `pre_tokenizer.pretokenizers[1]`. Every error names the
+// One JSON object of a tokenizer.json with its place in the file, as `pre_tokenizer.pretokenizers[1]`; "" is the file. Every error names the
 // place: INVALID_ARGUMENT for a value that is missing or of the wrong type, UNIMPLEMENTED for what this reader does not have.
 //
 // Borrows the object.
@@ -21,6 +21,7 @@ class Component {
   Component(const nlohmann::json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
+  std::string At(absl::string_view key) const;  // The place of a key.
   const nlohmann::json& json() const { return object_; }
   std::string type() const;  // "" if it has none.
   bool Has(const char* key) const;  // And it is not null.

@@ -1,289 +1,266 @@
 #include "common/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <atomic>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/tokenizer/added_tokens.h"
 #include "common/tokenizer/bpe.h"
-#include "common/tokenizer/byte_level.h"
-#include "common/tokenizer/pattern.h"
+#include "common/tokenizer/char_class.h"
+#include "common/tokenizer/normalizer.h"
+#include "common/tokenizer/post_processor.h"
+#include "common/tokenizer/pre_tokenizer.h"
+#include "common/tokenizer/tokenizer_file.h"
 #include "common/tokenizer/utf8.h"
+#include "common/tokenizer/word_cache.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice {
 namespace {
 
-using Json = nlohmann::ordered_json;
-constexpr uint64_t kMaxFile = 64 << 20;
-
-absl::Status Unsupported(absl::string_view where, absl::string_view what) {
-  return absl::UnimplementedError(absl::StrCat(where, ": ", what, " is not supported by this build"));
+// Spaces at the ends of a token as the vocabulary spells it: U+0120 is the byte-level alphabet's.
+TokenSpans::Spaces SpacesOf(absl::string_view token) {
+  const auto space = [&](size_t at) {
+    const uint32_t c = DecodeUtf8(&token[at]);
+    return c == 0x120 || CharTable::Get().Mask(c) == kSpaceMask;
+  };
+  TokenSpans::Spaces spaces;
+  for (size_t at = 0; at < token.size() && space(at); at += Utf8SequenceLength(token[at])) ++spaces.leading;
+  for (size_t end = token.size(); end > 0;) {
+    do --end;
+    while ((static_cast<uint8_t>(token[end]) & 0xC0) == 0x80);
+    if (!space(end)) break;
+    ++spaces.trailing;
+  }
+  return spaces;
 }
-std::string TypeOf(const Json& component) { return component.is_object() ? component.value("type", "") : ""; }
-bool Absent(const Json& root, const char* key) { return !root.contains(key) || root[key].is_null(); }
-
-// {"String": "x"} of a Replace or Split.
-absl::StatusOr<std::string> StringPattern(const Json& component, absl::string_view where) {
-  if (!component.contains("pattern") || !component["pattern"].is_object()) return absl::InvalidArgumentError(absl::StrCat(where, ".pattern is missing"));
-  if (!component["pattern"].contains("String")) return Unsupported(where, "a pattern that is a regular expression");
-  return component["pattern"]["String"].get<std::string>();
-}
-
-struct Normalize {
-  enum Kind { kPrepend, kReplace } kind;
-  std::string from, to;  // kPrepend: `to` goes in front of a text that is not empty.
-};
-
-struct AddedToken {
-  std::string content;
-  int32_t id = 0;
-  bool special = false;
-};
 
 }  // namespace
 
 class Tokenizer::Impl {
  public:
-  absl::Status Read(const Json& root);
+  absl::Status Read(TokenizerFile file);
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options) const;
-  std::string Decode(absl::Span<const int32_t> ids, bool skip_special) const;
+  absl::StatusOr<Encoding> EncodeWithOffsets(absl::string_view text, const EncodeOptions& options) const;
   std::optional<absl::string_view> Piece(int32_t id, bool skip_special) const;
 
-  absl::optional<Bpe> bpe;
-  std::vector<AddedToken> added;                         // Longest content first.
-  absl::flat_hash_map<int32_t, const AddedToken*> added_by_id;
-  int32_t vocab_size = 0;
+  std::optional<Bpe> bpe;
+  AddedTokens added;
   Decoder decoder;
-  std::vector<std::string> pieces;  // By id: prepared for the decoder.
+  int32_t vocab_size = 0;
 
  private:
-  absl::Status ReadNormalizer(const Json& component, const std::string& where);
-  absl::Status ReadPreTokenizer(const Json& component, const std::string& where);
-  absl::Status ReadPostProcessor(const Json& component);
+  // Where tokens go: ids alone, or with their offsets.
+  struct Sink {
+    std::vector<int32_t>* ids;
+    TokenSpans* spans;  // Null: ids alone. Else its ids are *ids.
+    WordCache* words;
+  };
+  absl::Status Walk(absl::string_view text, const EncodeOptions& options, const Sink& sink) const;
+  absl::Status Plain(absl::string_view text, size_t begin, bool special, const Sink& sink) const;
+  absl::Status Words(AlignedText* text, Span part, const Sink& sink) const;
+  void Word(absl::string_view word, std::vector<int32_t>* ids, WordCache* words) const;
+  void WordWithOffsets(const AlignedText& text, Span word, TokenSpans* spans) const;
+  void Added(const AddedToken& token, absl::string_view written, Span origin, const Sink& sink) const;
   absl::Status PreparePieces();
-  absl::Status ReadAdded(const Json& list);
-  absl::Status EncodePlain(absl::string_view text, std::vector<int32_t>* ids) const;
 
-  std::vector<Normalize> normalizers_;
-  std::vector<std::unique_ptr<const Pattern>> splits_;
-  bool byte_level_ = false;
-  std::vector<int32_t> before_, after_;  // Around every text, with add_special.
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  PostProcessor post_processor_;
+  std::vector<std::string> pieces_;  // By id: prepared for the decoder.
+  uint64_t number_ = 0;              // Of this tokenizer in this process.
 };
 
-absl::Status Tokenizer::Impl::Read(const Json& root) {
-  if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) return absl::InvalidArgumentError("there is no object `model`");
-  SLUICE_ASSIGN_OR_RETURN(bpe, Bpe::Parse(root["model"]));
-  vocab_size = static_cast<int32_t>(bpe->tokens().size());
-  if (!Absent(root, "added_tokens")) SLUICE_RETURN_IF_ERROR(ReadAdded(root["added_tokens"]));
-  if (!Absent(root, "normalizer")) SLUICE_RETURN_IF_ERROR(ReadNormalizer(root["normalizer"], "normalizer"));
-  if (!Absent(root, "pre_tokenizer")) SLUICE_RETURN_IF_ERROR(ReadPreTokenizer(root["pre_tokenizer"], "pre_tokenizer"));
-  if (!Absent(root, "post_processor")) SLUICE_RETURN_IF_ERROR(ReadPostProcessor(root["post_processor"]));
-  if (!Absent(root, "decoder")) {
-    const nlohmann::json chain = root["decoder"];
-    if (!chain.is_object()) return absl::InvalidArgumentError("decoder is no object");
-    SLUICE_ASSIGN_OR_RETURN(decoder, Decoder::Parse(Component(chain, "decoder")));
-  }
-  SLUICE_RETURN_IF_ERROR(PreparePieces());
+absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
+  const std::unique_ptr<nlohmann::json> rest = std::move(file.rest);
+  const Component root(*rest, "");
+  SLUICE_RETURN_IF_ERROR(root.Only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}));
+  SLUICE_ASSIGN_OR_RETURN(const std::string version, root.String("version", "1.0"));
+  if (version != "1.0") return absl::UnimplementedError(absl::StrCat("version \"", version, "\" is not supported; want \"1.0\""));
   for (const char* const key : {"truncation", "padding"}) {
-    if (!Absent(root, key)) return Unsupported(key, "a value other than null");
+    if (root.Has(key)) return absl::UnimplementedError(absl::StrCat(key, " other than null is not supported"));
   }
-  return absl::OkStatus();
-}
-
-absl::Status Tokenizer::Impl::ReadAdded(const Json& list) {
-  for (const Json& entry : list) {
-    AddedToken token{.content = entry.value("content", ""), .id = entry.value("id", -1), .special = entry.value("special", false)};
-    const std::string where = absl::StrCat("added token \"", token.content, "\"");
-    if (token.content.empty() || token.id < 0) return absl::InvalidArgumentError(absl::StrCat(where, " lacks content or id"));
-    for (const char* const flag : {"single_word", "lstrip", "rstrip", "normalized"}) {
-      if (entry.value(flag, false)) return Unsupported(where, absl::StrCat(flag, ": true"));
-    }
-    vocab_size = std::max(vocab_size, token.id + 1);
-    added.push_back(std::move(token));
-  }
-  std::stable_sort(added.begin(), added.end(), [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
-  for (const AddedToken& token : added) added_by_id[token.id] = &token;
-  return absl::OkStatus();
-}
-
-absl::Status Tokenizer::Impl::ReadNormalizer(const Json& component, const std::string& where) {
-  const std::string type = TypeOf(component);
-  if (type == "Sequence") {
-    int i = 0;
-    for (const Json& part : component["normalizers"]) SLUICE_RETURN_IF_ERROR(ReadNormalizer(part, absl::StrCat(where, "[", i++, "]")));
+  SLUICE_ASSIGN_OR_RETURN(const Component model, root.Object("model"));
+  const auto parse = [&](const char* key, auto* part) -> absl::Status {
+    if (!root.Has(key)) return absl::OkStatus();
+    SLUICE_ASSIGN_OR_RETURN(const Component component, root.Object(key));
+    SLUICE_ASSIGN_OR_RETURN(*part, std::remove_pointer_t<decltype(part)>::Parse(component));
     return absl::OkStatus();
-  }
-  if (type == "Prepend") {
-    normalizers_.push_back({Normalize::kPrepend, "", component.value("prepend", "")});
-    return absl::OkStatus();
-  }
-  if (type == "Replace") {
-    SLUICE_ASSIGN_OR_RETURN(std::string from, StringPattern(component, where));
-    if (from.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": an empty pattern"));
-    normalizers_.push_back({Normalize::kReplace, std::move(from), component.value("content", "")});
-    return absl::OkStatus();
-  }
-  return Unsupported(where, absl::StrCat("type \"", type, "\""));
-}
-
-absl::Status Tokenizer::Impl::ReadPreTokenizer(const Json& component, const std::string& where) {
-  const std::string type = TypeOf(component);
-  if (type == "Sequence") {
-    int i = 0;
-    for (const Json& part : component["pretokenizers"]) SLUICE_RETURN_IF_ERROR(ReadPreTokenizer(part, absl::StrCat(where, "[", i++, "]")));
-    return absl::OkStatus();
-  }
-  if (byte_level_) return Unsupported(where, "a component behind ByteLevel");
-  if (type == "ByteLevel") {
-    if (component.value("add_prefix_space", true)) return Unsupported(where, "add_prefix_space: true");
-    if (component.value("use_regex", true)) return Unsupported(where, "use_regex: true");
-    byte_level_ = true;
-    return absl::OkStatus();
-  }
-  if (type == "Split") {
-    if (component.value("behavior", "") != "Isolated") return Unsupported(where, absl::StrCat("behavior \"", component.value("behavior", ""), "\""));
-    if (component.value("invert", false)) return Unsupported(where, "invert: true");
-    const Json pattern = component.value("pattern", Json::object());
-    if (!pattern.contains("Regex")) return Unsupported(where, "a pattern that is no regular expression");
-    auto split = Pattern::Regex(pattern["Regex"].get<std::string>());
-    if (!split.ok()) return Annotate(split.status(), where);
-    splits_.push_back(*std::move(split));
-    return absl::OkStatus();
-  }
-  return Unsupported(where, absl::StrCat("type \"", type, "\""));
-}
-
-absl::Status Tokenizer::Impl::ReadPostProcessor(const Json& component) {
-  const std::string type = TypeOf(component);
-  if (type == "ByteLevel") return absl::OkStatus();  // It only trims offsets.
-  if (type != "TemplateProcessing") return Unsupported("post_processor", absl::StrCat("type \"", type, "\""));
-  bool seen = false;
-  for (const Json& item : component["single"]) {
-    if (item.contains("Sequence")) {
-      if (seen) return Unsupported("post_processor.single", "a text that appears twice");
-      seen = true;
-      continue;
-    }
-    const std::string name = item["SpecialToken"]["id"].get<std::string>();
-    for (const Json& id : component["special_tokens"][name]["ids"]) (seen ? after_ : before_).push_back(id.get<int32_t>());
-  }
-  return absl::OkStatus();
+  };
+  SLUICE_RETURN_IF_ERROR(parse("normalizer", &normalizer_));
+  SLUICE_RETURN_IF_ERROR(parse("pre_tokenizer", &pre_tokenizer_));
+  SLUICE_RETURN_IF_ERROR(parse("post_processor", &post_processor_));
+  SLUICE_RETURN_IF_ERROR(parse("decoder", &decoder));
+  SLUICE_ASSIGN_OR_RETURN(bpe, Bpe::Create(model, std::move(file), pre_tokenizer_.byte_level()));
+  SLUICE_ASSIGN_OR_RETURN(added, AddedTokens::Parse(root, *bpe, normalizer_));
+  vocab_size = std::max(static_cast<int32_t>(bpe->tokens().size()), added.id_end());
+  static std::atomic<uint64_t> count{0};
+  number_ = ++count;
+  return PreparePieces();
 }
 
 absl::Status Tokenizer::Impl::PreparePieces() {
-  pieces.resize(vocab_size);
+  pieces_.resize(vocab_size);
   for (int32_t id = 0; id < vocab_size; ++id) {
-    const auto it = added_by_id.find(id);
-    if (it == added_by_id.end() && static_cast<size_t>(id) >= bpe->tokens().size()) continue;
-    SLUICE_ASSIGN_OR_RETURN(pieces[id], decoder.Prepare(it != added_by_id.end() ? it->second->content : bpe->tokens()[id]));
+    const AddedToken* const token = added.ById(id);
+    if (token == nullptr && !bpe->Has(id)) continue;
+    SLUICE_ASSIGN_OR_RETURN(pieces_[id], decoder.Prepare(token != nullptr ? absl::string_view(token->form) : bpe->tokens()[id]));
   }
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::Impl::EncodePlain(absl::string_view text, std::vector<int32_t>* ids) const {
-  if (text.empty()) return absl::OkStatus();
-  std::string normalized(text);
-  for (const Normalize& step : normalizers_) {
-    if (step.kind == Normalize::kPrepend) {
-      normalized = step.to + normalized;
-    } else {
-      normalized = absl::StrReplaceAll(normalized, {{step.from, step.to}});
+void Tokenizer::Impl::Word(absl::string_view word, std::vector<int32_t>* ids, WordCache* words) const {
+  WordCache::Slot* slot = nullptr;
+  if (WordCache::Fits(word)) {
+    slot = &words->At(word);
+    if (WordCache::Holds(*slot, word)) {
+      ids->insert(ids->end(), slot->ids, slot->ids + slot->count);
+      return;
     }
   }
-  std::vector<absl::string_view> words = {normalized};
-  for (const auto& split : splits_) {
-    std::vector<absl::string_view> pieces;
-    for (const absl::string_view word : words) {
-      std::vector<Span> matches;
-      SLUICE_RETURN_IF_ERROR(split->Find(word, &matches));
-      size_t done = 0;
-      for (const Span& match : matches) {
-        if (match.begin > done) pieces.push_back(word.substr(done, match.begin - done));
-        if (match.size() > 0) pieces.push_back(word.substr(match.begin, match.size()));
-        done = match.end;
+  Bpe::Symbols symbols;
+  bpe->Encode(word, &symbols);
+  for (const Bpe::Symbol& symbol : symbols) ids->push_back(symbol.id);
+  if (slot != nullptr) WordCache::Put(word, symbols, slot);
+}
+
+void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenSpans* spans) const {
+  Bpe::Symbols symbols;
+  bpe->Encode(text.text().substr(word.begin, word.size()), &symbols);
+  size_t at = word.begin;
+  for (const Bpe::Symbol& symbol : symbols) {
+    spans->ids.push_back(symbol.id);
+    spans->offsets.push_back(text.Origin({at, at + symbol.bytes}));
+    spans->spaces.push_back(SpacesOf(bpe->tokens()[symbol.id]));
+    at += symbol.bytes;
+  }
+}
+
+absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& sink) const {
+  if (const Scanner scanner = pre_tokenizer_.scanner(); scanner != nullptr && sink.spans == nullptr) {
+    const absl::string_view view = text->text().substr(part.begin, part.size());
+    for (size_t at = 0; at < view.size();) {
+      const size_t end = scanner(view, at).end;
+      Word(view.substr(at, end - at), sink.ids, sink.words);
+      at = end;
+    }
+    return absl::OkStatus();
+  }
+  std::vector<Span> words;
+  SLUICE_RETURN_IF_ERROR(pre_tokenizer_.Run(text, part, &words));
+  for (Span word : words) {
+    while (word.size() > 0) {
+      const size_t cut = bpe->CutAt(text->text().substr(word.begin, word.size()));
+      const Span piece{word.begin, word.begin + cut};
+      if (sink.spans != nullptr) {
+        WordWithOffsets(*text, piece, sink.spans);
+      } else {
+        Word(text->text().substr(piece.begin, cut), sink.ids, sink.words);
       }
-      if (done < word.size()) pieces.push_back(word.substr(done));
+      word.begin = piece.end;
     }
-    words = std::move(pieces);
   }
-  for (const absl::string_view word : words) {
-    if (byte_level_) {
-      SLUICE_RETURN_IF_ERROR(bpe->EncodeWord(ByteLevelAlphabet::Get().Spell(word), ids));
+  return absl::OkStatus();
+}
+
+void Tokenizer::Impl::Added(const AddedToken& token, absl::string_view written, Span origin, const Sink& sink) const {
+  sink.ids->push_back(token.id);
+  if (sink.spans == nullptr) return;
+  sink.spans->offsets.push_back(origin);
+  sink.spans->spaces.push_back(SpacesOf(written));
+}
+
+absl::Status Tokenizer::Impl::Plain(absl::string_view text, size_t begin, bool special, const Sink& sink) const {
+  AlignedText normalized(text, begin, /*track=*/sink.spans != nullptr || pre_tokenizer_.needs_origin());
+  SLUICE_RETURN_IF_ERROR(normalizer_.Run(&normalized));
+  if (!added.AnyNormalized()) return Words(&normalized, {0, normalized.text().size()}, sink);
+  std::vector<AddedTokens::Piece> pieces;
+  added.Find(normalized.text(), /*normalized=*/true, special, &pieces);
+  for (const AddedTokens::Piece& piece : pieces) {
+    if (piece.token != nullptr) {
+      Added(*piece.token, normalized.text().substr(piece.span.begin, piece.span.size()), normalized.Origin(piece.span), sink);
     } else {
-      SLUICE_RETURN_IF_ERROR(bpe->EncodeWord(word, ids));
+      AlignedText part(normalized, piece.span);  // The pre-tokenizer may rewrite it; the other pieces need the text as it is.
+      SLUICE_RETURN_IF_ERROR(Words(&part, {0, part.text().size()}, sink));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::Impl::Walk(absl::string_view text, const EncodeOptions& options, const Sink& sink) const {
+  if (text.size() > kMaxText) return absl::InvalidArgumentError(absl::StrCat("the text has ", text.size(), " bytes; the limit is ", kMaxText));
+  if (!IsUtf8(text)) return absl::InvalidArgumentError("the text is not UTF-8");
+  std::vector<AddedTokens::Piece> pieces;
+  added.Find(text, /*normalized=*/false, options.parse_special, &pieces);
+  for (const AddedTokens::Piece& piece : pieces) {
+    const absl::string_view written = text.substr(piece.span.begin, piece.span.size());
+    if (piece.token != nullptr) {
+      Added(*piece.token, written, piece.span, sink);
+    } else {
+      SLUICE_RETURN_IF_ERROR(Plain(written, piece.span.begin, options.parse_special, sink));
     }
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view text, const EncodeOptions& options) const {
-  if (!IsUtf8(text)) return absl::InvalidArgumentError("the text is not UTF-8");
   std::vector<int32_t> ids;
-  if (options.add_special) ids = before_;
-  size_t plain = 0;  // Where the text since the last added token begins.
-  for (size_t i = 0; options.parse_special && i < text.size();) {
-    const auto it = std::find_if(added.begin(), added.end(), [&](const AddedToken& token) { return absl::StartsWith(text.substr(i), token.content); });
-    if (it == added.end()) {
-      ++i;
-      continue;
-    }
-    SLUICE_RETURN_IF_ERROR(EncodePlain(text.substr(plain, i - plain), &ids));
-    ids.push_back(it->id);
-    i += it->content.size();
-    plain = i;
-  }
-  SLUICE_RETURN_IF_ERROR(EncodePlain(text.substr(plain), &ids));
-  if (options.add_special) ids.insert(ids.end(), after_.begin(), after_.end());
+  ids.reserve(text.size() / 3 + 8);
+  if (options.add_special) ids = post_processor_.before();
+  SLUICE_RETURN_IF_ERROR(Walk(text, options, {.ids = &ids, .spans = nullptr, .words = &WordCache::ForThread(number_)}));
+  if (options.add_special) ids.insert(ids.end(), post_processor_.after().begin(), post_processor_.after().end());
   return ids;
 }
 
-std::string Tokenizer::Impl::Decode(absl::Span<const int32_t> ids, bool skip_special) const {
-  std::string text;
-  Decoder::Stream stream(&decoder, &text);
-  for (const int32_t id : ids) {
-    if (const auto piece = Piece(id, skip_special)) stream.Feed(*piece);
-  }
-  stream.Finish();
-  return text;
+absl::StatusOr<Tokenizer::Encoding> Tokenizer::Impl::EncodeWithOffsets(absl::string_view text, const EncodeOptions& options) const {
+  TokenSpans spans;
+  SLUICE_RETURN_IF_ERROR(Walk(text, options, {.ids = &spans.ids, .spans = &spans, .words = nullptr}));
+  post_processor_.Run(text, options.add_special, &spans);
+  return Encoding{.ids = std::move(spans.ids), .offsets = std::move(spans.offsets)};
 }
 
 std::optional<absl::string_view> Tokenizer::Impl::Piece(int32_t id, bool skip_special) const {
   if (id < 0 || id >= vocab_size) return std::nullopt;
-  const auto it = added_by_id.find(id);
-  if (it != added_by_id.end() && skip_special && it->second->special) return std::nullopt;
-  return pieces[id];
+  const AddedToken* const token = added.ById(id);
+  if (token == nullptr && !bpe->Has(id)) return std::nullopt;
+  if (token != nullptr && skip_special && token->special) return std::nullopt;
+  return pieces_[id];
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::~Tokenizer() = default;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(absl::string_view json) {
+  SLUICE_ASSIGN_OR_RETURN(TokenizerFile file, TokenizerFile::Parse(json));
   auto impl = std::make_unique<Impl>();
-  try {  // nlohmann throws for bad syntax and for values of the wrong type.
-    SLUICE_RETURN_IF_ERROR(impl->Read(Json::parse(json.begin(), json.end())));
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+  SLUICE_RETURN_IF_ERROR(impl->Read(std::move(file)));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxFile));
+  SLUICE_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, TokenizerFile::kMaxBytes));
   auto tokenizer = Parse(json);
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), path);
   return tokenizer;
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, const EncodeOptions& options) const { return impl_->Encode(text, options); }
-std::string Tokenizer::Decode(absl::Span<const int32_t> ids, bool skip_special) const { return impl_->Decode(ids, skip_special); }
-std::optional<int32_t> Tokenizer::TokenId(absl::string_view token) const {
-  for (const AddedToken& added : impl_->added) {
-    if (added.content == token) return added.id;
+absl::StatusOr<Tokenizer::Encoding> Tokenizer::EncodeWithOffsets(absl::string_view text, const EncodeOptions& options) const {
+  return impl_->EncodeWithOffsets(text, options);
+}
+std::string Tokenizer::Decode(absl::Span<const int32_t> ids, bool skip_special) const {
+  std::string text;
+  Decoder::Stream stream(&impl_->decoder, &text);
+  for (const int32_t id : ids) {
+    if (const auto piece = impl_->Piece(id, skip_special)) stream.Feed(*piece);
   }
+  stream.Finish();
+  return text;
+}
+std::optional<int32_t> Tokenizer::TokenId(absl::string_view token) const {
+  if (const AddedToken* const added = impl_->added.ByContent(token)) return added->id;
   return impl_->bpe->Id(token);
 }
 std::optional<absl::string_view> Tokenizer::Piece(int32_t id, bool skip_special) const { return impl_->Piece(id, skip_special); }

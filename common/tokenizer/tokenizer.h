@@ -13,17 +13,20 @@
 
 namespace sluice {
 
-// Text to token ids and back, as a Hugging Face `tokenizer.json` says, equal to the reference library on what it accepts.
+// Text to token ids and back, as a Hugging Face `tokenizer.json` says, equal to the reference library (tokenizers 0.23) on
+// what it accepts.
 //
-// Accepted: BPE (byte-level, or SentencePiece style with byte fallback); normalizers Sequence, Prepend, Replace of a string;
-// pre-tokenizers Sequence, Split by a regular expression (Isolated), ByteLevel, or none; post-processors TemplateProcessing
-// (single), ByteLevel, or none; decoders Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip, or none. Anything else is an
-// error at load that names the component: never an approximation.
+// Accepted: BPE; normalizers, pre-tokenizers, post-processors and decoders as normalizer.h, pre_tokenizer.h, post_processor.h
+// and decoder.h list them. Anything else is an error at load that names its place in the file: never an approximation.
+// A character that the vocabulary cannot express and that no unknown token stands for gives no token, as there.
 //
-// Immutable, so thread-safe.
+// Immutable, so thread-safe. Each thread that encodes keeps up to 2 MiB of words per tokenizer (word_cache.h).
 class Tokenizer {
  public:
-  // INVALID_ARGUMENT: no valid JSON, or a value out of place. UNIMPLEMENTED: a component this reader does not have.
+  static constexpr size_t kMaxText = 64 << 20;  // Bytes of one text.
+
+  // INVALID_ARGUMENT: no valid JSON, a value out of place, or over a limit (TokenizerFile). UNIMPLEMENTED: a component that
+  // this reader does not have.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(absl::string_view json);
   // Reads `path`, at most 64 MiB.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
@@ -31,13 +34,21 @@ class Tokenizer {
 
   struct EncodeOptions {
     bool add_special = true;      // What the post-processor adds, such as a leading <s>.
-    bool parse_special = true;    // Added tokens written inside the text become their ids; false: they are plain text.
+    bool parse_special = true;    // Special tokens written inside the text become their ids; false: they are plain text.
   };
-  // INVALID_ARGUMENT: `text` is no UTF-8, or holds a character that the vocabulary cannot express.
+  // INVALID_ARGUMENT: `text` is no UTF-8, or over kMaxText.
+  // RESOURCE_EXHAUSTED: a pattern of the file ran into its limits.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options) const;
 
-  // Bytes that form no UTF-8 become U+FFFD. Ids outside the vocabulary give nothing. `skip_special` leaves added special
-  // tokens out.
+  struct Encoding {
+    std::vector<int32_t> ids;
+    // [ids]: the bytes of the text that each token stems from, whole characters; tokens that share one overlap. Empty, {0, 0}:
+    // of tokens that the post-processor added.
+    std::vector<Span> offsets;
+  };
+  absl::StatusOr<Encoding> EncodeWithOffsets(absl::string_view text, const EncodeOptions& options) const;
+
+  // Bytes that form no UTF-8 become U+FFFD. Ids outside the vocabulary give nothing. `skip_special` leaves special tokens out.
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special) const;
 
   std::optional<int32_t> TokenId(absl::string_view token) const;
