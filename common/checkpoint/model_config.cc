@@ -30,6 +30,9 @@ class Fields {
     return it == object_.end() || it->is_null() ? nullptr : &*it;
   }
 
+  // Also if null.
+  bool Has(absl::string_view key) const { return object_.contains(std::string(key)); }
+
   absl::Status Integer(absl::string_view key, int64_t low, int64_t high, int64_t* out) {
     const Json* value = Take(key);
     if (value == nullptr) return absl::OkStatus();
@@ -137,8 +140,11 @@ absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope)
     if (rope->high_freq_factor <= rope->low_freq_factor) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": high_freq_factor ", rope->high_freq_factor, " is not above low_freq_factor ", rope->low_freq_factor));
     }
+  } else if (kind == "linear") {
+    rope->type = RopeConfig::Type::kLinear;
+    SLUICE_RETURN_IF_ERROR(inner.Number("factor", 1, 1e6, &rope->factor));
   } else if (kind != "default") {
-    return absl::UnimplementedError(absl::StrCat(path, ": rope type \"", Printable(kind), "\" is not supported; supported are default, llama3"));
+    return absl::UnimplementedError(absl::StrCat(path, ": rope type \"", Printable(kind), "\" is not supported; supported are default, linear, llama3"));
   }
   return inner.NoneUnknown();
 }
@@ -181,7 +187,11 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
   for (const char* key : {"transformers_version", "use_cache", "_name_or_path", "bos_token_id", "pad_token_id", "attn_implementation", "_attn_implementation"}) {
     fields.Take(key);
   }
-  if (arch.model_type == "qwen3") {  // Without use_sliding_window these say nothing.
+  if (arch.default_window != 0) {
+    config->sliding_window = fields.Has("sliding_window") ? 0 : arch.default_window;  // Null: no window.
+    SLUICE_RETURN_IF_ERROR(fields.Integer("sliding_window", 1, kMaxDimension, &config->sliding_window));
+  }
+  if (arch.model_type == "qwen2" || arch.model_type == "qwen3") {  // Without use_sliding_window these say nothing.
     fields.Take("sliding_window");
     fields.Take("max_window_layers");
   }
@@ -222,7 +232,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   Fields fields(json, path);
   SLUICE_ASSIGN_OR_RETURN(const Architecture* arch, TakeArchitecture(fields, path));
   config.architecture = std::string(arch->name);
-  config.qk_norm = arch->qk_norm;
+  config.qk_norm = arch->qk_norm, config.qkv_bias = arch->qkv_bias;
   SLUICE_RETURN_IF_ERROR(TakeShape(fields, *arch, path, &config));
   SLUICE_RETURN_IF_ERROR(TakeRope(fields, path, &config.rope));
   SLUICE_RETURN_IF_ERROR(fields.Number("rms_norm_eps", 0, 1, &config.rms_norm_eps));
@@ -250,6 +260,7 @@ std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
     add(p + "self_attn.k_proj.weight", {kv, hidden_size});
     add(p + "self_attn.v_proj.weight", {kv, hidden_size});
     add(p + "self_attn.o_proj.weight", {hidden_size, q});
+    if (qkv_bias) add(p + "self_attn.q_proj.bias", {q}), add(p + "self_attn.k_proj.bias", {kv}), add(p + "self_attn.v_proj.bias", {kv});
     if (qk_norm) add(p + "self_attn.q_norm.weight", {head_dim});
     if (qk_norm) add(p + "self_attn.k_norm.weight", {head_dim});
     add(p + "mlp.gate_proj.weight", {intermediate_size, hidden_size});
@@ -271,6 +282,7 @@ std::vector<float> RopeConfig::Frequencies(int64_t head_dim) const {
   std::vector<float> frequencies(head_dim / 2);
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     float f = 1.0f / std::pow(static_cast<float>(theta), static_cast<float>(2 * i) / static_cast<float>(head_dim));
+    if (type == Type::kLinear) f /= static_cast<float>(factor);
     if (type == Type::kLlama3) {
       const float context = static_cast<float>(original_context), wavelength = kTwoPi / f;
       const float low = static_cast<float>(low_freq_factor), high = static_cast<float>(high_freq_factor);

@@ -10,9 +10,10 @@
 
 namespace sluice {
 
-// Rotary position embedding. Angle of pair i at position p: p * f_i, with f_i = theta^(-2i / head_dim) for kDefault.
+// Rotary position embedding. Angle of pair i at position p: p * f_i, with f_i = theta^(-2i / head_dim) for kDefault, divided by `factor` for
+// kLinear.
 struct RopeConfig {
-  enum class Type { kDefault, kLlama3 };
+  enum class Type { kDefault, kLinear, kLlama3 };
 
   Type type = Type::kDefault;
   double theta = 10000;
@@ -35,6 +36,8 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;  // The output head is model.embed_tokens.weight; there is no lm_head.weight.
   bool qk_norm = false;              // RMSNorm over each head of q and k, before the rotation (Qwen3).
+  bool qkv_bias = false;             // q, k and v have a bias (Qwen2).
+  int64_t sliding_window = 0;        // A position sees itself and the window - 1 before it (Mistral). 0: all before it.
   RopeConfig rope;
   double initializer_range = 0.02;  // Standard deviation of a random start.
   DType dtype = DType::kF32;        // `dtype` or `torch_dtype`: what the stored weights are said to be.

@@ -13,6 +13,8 @@ struct Architecture {
   absl::string_view name;        // In `architectures`.
   absl::string_view model_type;  // In `model_type`.
   bool qk_norm;
+  bool qkv_bias;
+  int64_t default_window;        // Positions that attention sees where the key `sliding_window` is absent; 0: it has no such key.
   int64_t default_head_dim;      // 0: hidden_size / num_attention_heads.
   int64_t default_kv_heads;      // 0: num_attention_heads.
   bool mlp_bias_key;             // Knows the key `mlp_bias` (which must be false).
@@ -22,7 +24,7 @@ struct Architecture {
 absl::Span<const Architecture> Architectures();
 // Null: not one of them.
 const Architecture* FindArchitecture(absl::string_view name);
-// "LlamaForCausalLM, Qwen3ForCausalLM", for messages.
+// "LlamaForCausalLM, Qwen3ForCausalLM, ..", for messages.
 std::string ArchitectureNames();
 
 }  // namespace sluice

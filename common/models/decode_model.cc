@@ -252,10 +252,11 @@ class Decoder final : public DecodeModel {
     });
   }
 
-  // Norms of the heads, where the model has them, and rotation of one row's queries and key; key and value go to the cache.
+  // Biases and norms of the heads, where the model has them, and rotation of one row's queries and key; key and value go to the cache.
   void Prepare(const typename PackedWeights<T>::Layer& layer, int64_t index, const Row& row, float* q) {
     const int64_t d = config_.head_dim, block = tables_[row.table][row.position / kBlockTokens];
     float *k = q + q_width_, *v = k + kv_width_;
+    for (size_t i = 0; i < layer.qkv_bias.size(); ++i) q[i] += layer.qkv_bias[i];
     for (int64_t h = 0; h < config_.num_heads; ++h) Rotate(layer.q_norm, row.position, q + h * d);
     for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
       Rotate(layer.k_norm, row.position, k + h * d);
@@ -277,7 +278,8 @@ class Decoder final : public DecodeModel {
     queries.clear();
     for (int64_t r = piece.first; r < piece.first + piece.count; ++r) {
       for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-        queries.push_back({&s->qkv[r * qkv_width_ + h * d], &s->mixed[r * q_width_ + h * d], rows[tile[r]].position + 1});
+        const int64_t position = rows[tile[r]].position;
+        queries.push_back({&s->qkv[r * qkv_width_ + h * d], &s->mixed[r * q_width_ + h * d], WindowBegin(position, config_.sliding_window), position + 1});
       }
     }
     const int32_t* blocks = tables_[rows[tile[piece.first]].table].data();

@@ -69,6 +69,9 @@ absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet
     Take(p + "post_attention_layernorm.weight", &layer.post_norm);
     if (config.qk_norm) Take(p + "self_attn.q_norm.weight", &layer.q_norm);
     if (config.qk_norm) Take(p + "self_attn.k_norm.weight", &layer.k_norm);
+    if (config.qkv_bias) {
+      for (const char* part : {"q", "k", "v"}) Take(absl::StrCat(p, "self_attn.", part, "_proj.bias"), &layer.qkv_bias);
+    }
     Take(p + "self_attn.q_proj.weight", 0, kDecoderLanes, layer.qkv);
     Take(p + "self_attn.k_proj.weight", q, kDecoderLanes, layer.qkv);
     Take(p + "self_attn.v_proj.weight", q + kv, kDecoderLanes, layer.qkv);
@@ -94,7 +97,9 @@ void PackedWeights<T>::Take(const std::string& name, int64_t first, int64_t stri
 
 template <typename T>
 void PackedWeights<T>::Take(const std::string& name, std::vector<float>* to) {
-  vectors_.push_back({weights_->Find(name), to});
+  const int64_t tensor = weights_->Find(name), first = static_cast<int64_t>(to->size());
+  vectors_.push_back({tensor, to, first});
+  to->resize(first + weights_->elements(tensor));
 }
 
 template <typename T>
@@ -109,9 +114,8 @@ template <typename T>
 void PackedWeights<T>::Pack(Team* team) {
   team->Run([&](int) { team->Share(static_cast<int64_t>(strips_.size()), [&](int64_t i) { PackStrip(strips_[i]); }); });
   for (const Vector& v : vectors_) {
-    const int64_t n = weights_->elements(v.tensor);
-    v.to->resize(n);
-    SLUICE_CHECK(ConvertElements(weights_->spec(v.tensor).dtype, weights_->data(v.tensor), DType::kF32, v.to->data(), n).ok());
+    const DType dtype = weights_->spec(v.tensor).dtype;
+    SLUICE_CHECK(ConvertElements(dtype, weights_->data(v.tensor), DType::kF32, v.to->data() + v.first, weights_->elements(v.tensor)).ok());
   }
 }
 

@@ -41,6 +41,7 @@ class PackedWeights {
   struct Layer {
     std::vector<float> input_norm, post_norm;  // [H]
     std::vector<float> q_norm, k_norm;         // [D]; empty without qk_norm.
+    std::vector<float> qkv_bias;               // [Q + 2 KV]; empty without one.
     T* qkv;      // [Q + 2 KV, H]
     T* o;        // [H, Q]
     T* gate_up;  // [2 F rounded up to panels, H]
@@ -66,6 +67,7 @@ class PackedWeights {
   struct Vector {
     int64_t tensor;
     std::vector<float>* to;
+    int64_t first;  // Where its numbers begin there.
   };
   void Take(const std::string& name, int64_t first, int64_t stride, T* to);
   void Take(const std::string& name, std::vector<float>* to);

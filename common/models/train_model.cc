@@ -79,6 +79,7 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
 struct Layer {
   at::Tensor input_norm, post_norm;        // [H]
   at::Tensor q_norm, k_norm;               // [D]; undefined without qk_norm.
+  at::Tensor q_bias, k_bias, v_bias;       // [heads * D]; undefined without qkv_bias.
   at::Tensor q, k, v, o, gate, up, down;  // [outputs, inputs]
 };
 
@@ -99,6 +100,9 @@ class Trainable final : public TrainModel {
       const std::string p = absl::StrCat("model.layers.", i, "."), a = p + "self_attn.", m = p + "mlp.";
       Layer layer{.input_norm = by_name[p + "input_layernorm.weight"], .post_norm = by_name[p + "post_attention_layernorm.weight"]};
       if (config.qk_norm) layer.q_norm = by_name[a + "q_norm.weight"], layer.k_norm = by_name[a + "k_norm.weight"];
+      if (config.qkv_bias) {
+        layer.q_bias = by_name[a + "q_proj.bias"], layer.k_bias = by_name[a + "k_proj.bias"], layer.v_bias = by_name[a + "v_proj.bias"];
+      }
       layer.q = by_name[a + "q_proj.weight"], layer.k = by_name[a + "k_proj.weight"];
       layer.v = by_name[a + "v_proj.weight"], layer.o = by_name[a + "o_proj.weight"];
       layer.gate = by_name[m + "gate_proj.weight"], layer.up = by_name[m + "up_proj.weight"], layer.down = by_name[m + "down_proj.weight"];
@@ -178,14 +182,15 @@ class Trainable final : public TrainModel {
   }
 
   at::Tensor Attention(const Layer& layer, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const PackedBatch& batch) const {
-    at::Tensor q = train_ops::Linear(x, layer.q), k = train_ops::Linear(x, layer.k);
+    at::Tensor q = train_ops::Linear(x, layer.q), k = train_ops::Linear(x, layer.k), v = train_ops::Linear(x, layer.v);
+    if (config_.qkv_bias) q = at::add(q, layer.q_bias), k = at::add(k, layer.k_bias), v = at::add(v, layer.v_bias);
     if (config_.qk_norm) {
       q = train_ops::RmsNorm(q, layer.q_norm, config_.rms_norm_eps);
       k = train_ops::RmsNorm(k, layer.k_norm, config_.rms_norm_eps);
     }
     q = train_ops::Rope(q, cos, sin);
     k = train_ops::Rope(k, cos, sin);
-    return train_ops::Linear(train_ops::CausalAttention(q, k, train_ops::Linear(x, layer.v), batch.cu_seqlens, batch.prefix, config_.head_dim), layer.o);
+    return train_ops::Linear(train_ops::CausalAttention(q, k, v, batch.cu_seqlens, batch.prefix, config_.head_dim, config_.sliding_window), layer.o);
   }
 
   const ModelConfig config_;

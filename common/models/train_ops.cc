@@ -185,6 +185,7 @@ int64_t LongestOf(const std::vector<int64_t>& ends, int64_t first, int64_t last)
 
 struct Heads {
   int64_t q_width, kv_width, d;
+  int64_t window;  // 0: none.
   int64_t group() const { return q_width / kv_width; }  // Query heads of one kv head.
   int64_t kv_heads() const { return kv_width / d; }
 };
@@ -206,7 +207,9 @@ void AttendFamily(const float* q, const float* k, const float* v, const std::vec
       for (int64_t t = ends[b]; t < ends[b + 1]; ++t, ++position) {
         const int64_t from = t * heads.kv_width + h * d;
         StoreKeyValue(cache, position / kKvBlockTokens, position % kKvBlockTokens, d, k + from, v + from);
-        for (int64_t at = t * heads.q_width + h * group * d, g = 0; g < group; ++g, at += d) queries.push_back({q + at, out + at, position + 1});
+        for (int64_t at = t * heads.q_width + h * group * d, g = 0; g < group; ++g, at += d) {
+          queries.push_back({q + at, out + at, WindowBegin(position, heads.window), position + 1});
+        }
       }
       attend(queries.data(), static_cast<int64_t>(queries.size()), cache, blocks.data(), d);
     }
@@ -241,7 +244,7 @@ void AttendFamilyGrad(const float* q, const float* k, const float* v, const floa
       std::fill_n(dvalues.data() + before * d, length * d, 0.0f);
       for (int64_t g = h * group; g < (h + 1) * group; ++g) {
         const int64_t row = ends[b] * heads.q_width + g * d;
-        attention(q + row, keys.data(), values.data(), dout + row, before, length, d, heads.q_width, scratch.data(), grads.dq + row, dkeys.data(),
+        attention(q + row, keys.data(), values.data(), dout + row, before, length, d, heads.window, heads.q_width, scratch.data(), grads.dq + row, dkeys.data(),
                   dvalues.data());
       }
       if (b == first) continue;
@@ -255,13 +258,14 @@ void AttendFamilyGrad(const float* q, const float* k, const float* v, const floa
 
 struct AttentionFn : Function<AttentionFn> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix, int64_t d) {
+                            const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix, int64_t d, int64_t window) {
     const std::vector<int64_t> families = Families(ends, prefix);
     ctx->save_for_backward({q, k, v});
     ctx->saved_data["ends"] = ends;
     ctx->saved_data["families"] = families;
     ctx->saved_data["d"] = d;
-    const Heads heads{q.size(1), k.size(1), d};
+    ctx->saved_data["window"] = window;
+    const Heads heads{q.size(1), k.size(1), d, window};
     at::Tensor out = at::empty_like(q);
     const float *qs = In(q), *ks = In(k), *vs = In(v);
     float* to = Out(out);
@@ -274,14 +278,14 @@ struct AttentionFn : Function<AttentionFn> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], dout = grads[0].contiguous();
     const std::vector<int64_t> ends = ctx->saved_data["ends"].toIntVector(), families = ctx->saved_data["families"].toIntVector();
-    const Heads heads{q.size(1), k.size(1), ctx->saved_data["d"].toInt()};
+    const Heads heads{q.size(1), k.size(1), ctx->saved_data["d"].toInt(), ctx->saved_data["window"].toInt()};
     at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
     const float *qs = In(q), *ks = In(k), *vs = In(v), *douts = In(dout);
     const AttentionGrads to{Out(dq), Out(dk), Out(dv)};
     at::parallel_for(0, static_cast<int64_t>(families.size()) - 1, 1, [&](int64_t begin, int64_t end) {
       for (int64_t f = begin; f < end; ++f) AttendFamilyGrad(qs, ks, vs, douts, ends, families[f], families[f + 1], heads, to);
     });
-    return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor()};
+    return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -329,8 +333,8 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) { 
 at::Tensor Rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) { return RopeFn::apply(x, cos, sin); }
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) { return SwiGluFn::apply(gate, up); }
 at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& ends,
-                           const std::vector<int64_t>& prefix, int64_t head_dim) {
-  return AttentionFn::apply(q, k, v, ends, prefix, head_dim);
+                           const std::vector<int64_t>& prefix, int64_t head_dim, int64_t window) {
+  return AttentionFn::apply(q, k, v, ends, prefix, head_dim, window);
 }
 std::vector<at::Tensor> Score(const at::Tensor& logits, const at::Tensor& targets, double temperature) {
   return ScoreFn::apply(logits, targets, temperature);

@@ -23,9 +23,10 @@ at::Tensor Rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
 
 // Causal attention within each sequence: q [T, heads * D], k and v [T, kv_heads * D] -> [T, heads * D]. Sequence b is rows
-// ends[b] .. ends[b + 1] - 1, and sees those of sequence prefix[b] before them; as PackedBatch has it.
+// ends[b] .. ends[b + 1] - 1, and sees those of sequence prefix[b] before them; as PackedBatch has it. With a window > 0 a token
+// sees that many tokens up to itself.
 at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& ends,
-                           const std::vector<int64_t>& prefix, int64_t head_dim);
+                           const std::vector<int64_t>& prefix, int64_t head_dim, int64_t window);
 
 // {log-prob [N], entropy [N]} of targets [N] i64 under softmax(logits [N, V] / temperature).
 std::vector<at::Tensor> Score(const at::Tensor& logits, const at::Tensor& targets, double temperature);

@@ -44,12 +44,14 @@ struct KvHead {
 void StoreKeyValue(const KvHead<float>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value);
 void StoreKeyValue(const KvHead<uint16_t>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value);
 
-// One query head of one position, which sees the first `positions` of its sequence.
+// One query head of one position, which sees positions begin .. end - 1 of its sequence, at least one.
 struct AttentionQuery {
   const float* q;  // [D]
   float* out;      // [D]
-  int64_t positions;
+  int64_t begin, end;
 };
+// Of the query at `position`, with a window (0: none) of positions up to its own.
+inline constexpr int64_t WindowBegin(int64_t position, int64_t window) { return window > 0 && position >= window ? position + 1 - window : 0; }
 
 struct DecoderOps {
   const char* name;

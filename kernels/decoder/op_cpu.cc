@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -145,10 +146,11 @@ std::vector<const DecoderOps*> Detect() {
 // Where number i of 32 lies in bf16: 16 + i is behind i.
 int64_t Slot(int64_t i) { return i / 32 * 32 + i % 16 * 2 + i / 16 % 2; }
 
+// To nearest even; a NaN stays one.
 uint16_t ToBf16(float x) {
-  uint16_t y;
-  base::ToBf16(&x, 1, &y);
-  return y;
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
 }  // namespace

@@ -20,10 +20,10 @@ struct DecoderGradOps {
 
   // Of causal attention of one query head: out_i = sum_{j <= first + i} p_ij v_j, p_i = softmax_j(q_i . k_j / sqrt(D)), for
   // `length` queries that stand behind the keys [first + length, D]. Rows i of q, dout and dq lie q_stride floats apart. The
-  // probabilities are computed again; `scratch` has 2 * (first + length) floats.
+  // probabilities are computed again. With a window > 0 a query sees that many keys up to its own position. `scratch` has 2 * (first + length) floats.
   //   ds_ij = p_ij (dout_i . v_j - sum_j p_ij dout_i . v_j) / sqrt(D);  dq_i = sum_j ds_ij k_j,  dk_j += ds_ij q_i,  dv_j += p_ij dout_i.
   void (*attention)(const float* q, const float* k, const float* v, const float* dout, int64_t first, int64_t length, int64_t d,
-                    int64_t q_stride, float* scratch, float* dq, float* dk_sum, float* dv_sum);
+                    int64_t window, int64_t q_stride, float* scratch, float* dq, float* dk_sum, float* dv_sum);
 
   // Of one row of logits z [V] at inverse temperature b: lp = b z_target - lse, entropy = lse - sum p b z, with
   // lse = log sum exp(b z), p = exp(b z - lse).

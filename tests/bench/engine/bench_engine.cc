@@ -1,10 +1,10 @@
 // Prefill and decode of a Qwen3 shape of 33.6 M random parameters, held against what the machine's memory and multipliers allow:
-//   bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt 128] [--new 256] [--threads N] [--runs N] [--json]
+//   bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt 128] [--new 256] [--threads N] [--runs N] [--cpu-time] [--json]
 //
 // The baseline of each figure is the roofline: for each step the longer of bytes / bandwidth (packed weights once, keys and values once)
-// and operations / peak, with both measured in the same run, beside the work. `--new 32` gives a short run.
+// and operations / peak, with both measured in the same run, beside the work. `--new 32` gives a short run, `--threads 1 --cpu-time`
+// figures of a machine that others use.
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,10 +26,6 @@
 
 namespace sluice::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 constexpr absl::string_view kShape = R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 8192, "hidden_size": 512,
     "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
@@ -101,13 +97,13 @@ class Run {
     }
     tables_.assign(blocks_.begin(), blocks_.end());
     logits_.resize(static_cast<size_t>(batch) * config.vocab_size);
-    next_.resize(batch), last_.resize(batch);
+    next_.resize(batch);
   }
 
   Result Measure(const Machine& machine) {
     Result result;
     SplitMix64 random(1);
-    Clock::time_point start = Clock::now();
+    double start = Seconds();
     std::vector<DecodeModel::Row> rows;
     for (int i = 0; i < batch_; ++i) {
       for (int p = 0; p < options_.prompt; ++p) {
@@ -115,8 +111,8 @@ class Run {
         if (static_cast<int>(rows.size()) == kPrefillTokens || (i + 1 == batch_ && p + 1 == options_.prompt)) Prefill(&rows, machine, &result);
       }
     }
-    result.prefill = Since(start);
-    start = Clock::now();
+    result.prefill = Seconds() - start;
+    start = Seconds();
     for (int step = 1; step < options_.fresh; ++step) {
       rows.clear();
       const int position = options_.prompt + step - 1;
@@ -126,7 +122,7 @@ class Run {
       const double seen = static_cast<double>(batch_) * (position + 1);
       result.decode_limit += costs_.Step(batch_, batch_, seen, seen).Seconds(machine);
     }
-    result.decode = Since(start);
+    result.decode = Seconds() - start;
     return result;
   }
 
@@ -145,12 +141,12 @@ class Run {
   }
 
   void Sample(int sequence, const float* logits, int position, Result* result) {
-    const Clock::time_point start = Clock::now();
+    const double start = Seconds();
     const SampleRow row{.logits = logits, .key = 7, .position = static_cast<uint32_t>(position), .member = static_cast<uint32_t>(sequence), .temperature = 1};
     SampleDraw draw;
     SampleCpu(&row, 1, config_.vocab_size, &draw);
     next_[sequence] = draw.token;
-    result->sample += Since(start);
+    result->sample += Seconds() - start;
   }
 
   const ModelConfig& config_;
@@ -161,7 +157,7 @@ class Run {
   std::vector<std::vector<int32_t>> blocks_;
   std::vector<absl::Span<const int32_t>> tables_;
   std::vector<float> logits_;
-  std::vector<int32_t> next_, last_;
+  std::vector<int32_t> next_;
 };
 
 void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights, const Options& options, int batch, const Report& report) {
@@ -191,8 +187,9 @@ void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights, c
 bool ParseOptions(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     const absl::string_view name = argv[i];
-    if (name == "--json") {
-      options->json = true;
+    if (name == "--json" || name == "--cpu-time") {
+      if (name == "--json") options->json = true;
+      else UseCpuTime();
       continue;
     }
     if (i + 1 == argc) return false;
@@ -219,7 +216,7 @@ bool ParseOptions(int argc, char** argv, Options* options) {
 int Main(int argc, char** argv) {
   Options options;
   if (!ParseOptions(argc, argv, &options)) {
-    std::fprintf(stderr, "usage: bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt N] [--new N] [--threads N] [--runs N] [--json]\n"
+    std::fprintf(stderr, "usage: bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt N] [--new N] [--threads N] [--runs N] [--cpu-time] [--json]\n"
                          "prompt and new tokens are at most 4096 together\n");
     return 2;
   }

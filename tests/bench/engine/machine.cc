@@ -4,9 +4,9 @@
 #include <immintrin.h>
 #endif
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -16,7 +16,7 @@
 namespace sluice::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+clockid_t g_clock = CLOCK_MONOTONIC;
 
 #if defined(__x86_64__)
 #define SLUICE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -68,12 +68,12 @@ __attribute__((target("avx512f,avx512bf16"))) float MultiplyAddBf16(float x) {
 double Best(int threads, double amount, const std::function<void(int)>& work) {
   double best = 0;
   for (int round = 0; round < 4; ++round) {
-    const Clock::time_point start = Clock::now();
+    const double start = Seconds();
     std::vector<std::thread> others;
     for (int t = 1; t < threads; ++t) others.emplace_back(work, t);
     work(0);
     for (std::thread& t : others) t.join();
-    best = std::max(best, amount / std::chrono::duration<double>(Clock::now() - start).count());
+    best = std::max(best, amount / (Seconds() - start));
   }
   return best;
 }
@@ -81,6 +81,14 @@ double Best(int threads, double amount, const std::function<void(int)>& work) {
 volatile float g_sink;
 
 }  // namespace
+
+double Seconds() {
+  timespec now;
+  clock_gettime(g_clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+void UseCpuTime() { g_clock = CLOCK_PROCESS_CPUTIME_ID; }
 
 double ReadBandwidth(int threads) {
   constexpr int64_t kBytes = 256 << 20;  // By each thread.

@@ -107,7 +107,7 @@ TEST(ModelConfigTest, WrongValuesAreNamedWithWhatIsNeeded) {
 
 TEST(ModelConfigTest, WhatSluiceDoesNotRunIsRefusedByName) {
   EXPECT_THAT(Unsupported(With(Qwen3(), "architectures", {"Qwen3MoeForCausalLM"})),
-              HasSubstr("architecture \"Qwen3MoeForCausalLM\" is not supported; supported are LlamaForCausalLM, Qwen3ForCausalLM"));
+              HasSubstr("architecture \"Qwen3MoeForCausalLM\" is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"));
   EXPECT_THAT(Refusal(Without(Qwen3(), "architectures")), HasSubstr("architectures is absent"));
   EXPECT_THAT(Unsupported(With(Qwen3(), "model_type", "llama")), HasSubstr("model_type \"llama\" is not supported, only \"qwen3\""));
   EXPECT_THAT(Unsupported(With(Qwen3(), "rope_scaling", {{"type", "yarn"}, {"factor", 4}})), HasSubstr("rope type \"yarn\" is not supported"));
@@ -116,6 +116,33 @@ TEST(ModelConfigTest, WhatSluiceDoesNotRunIsRefusedByName) {
   EXPECT_THAT(Unsupported(With(Qwen3(), "use_sliding_window", true)), HasSubstr("use_sliding_window true"));
   EXPECT_THAT(Unsupported(With(Qwen3(), "layer_types", {"full_attention", "sliding_attention"})), HasSubstr("layer_types"));
   EXPECT_THAT(Unsupported(With(Qwen3(), "quantization_config", {{"quant_method", "gptq"}})), HasSubstr("quantization_config"));
+}
+
+TEST(ModelConfigTest, MistralHasAWindowUnlessItIsNull) {
+  const Json mistral = With(With(Without(Without(Without(Without(Qwen3(), "head_dim"), "use_sliding_window"), "max_window_layers"), "sliding_window"),
+                                 "architectures", {"MistralForCausalLM"}), "model_type", "mistral");
+  const auto window = [](const Json& json) {
+    const auto config = ParseModelConfig(json.dump(), "config.json");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? config->sliding_window : -1;
+  };
+  EXPECT_EQ(window(mistral), 4096);  // As its configuration class has it.
+  EXPECT_EQ(window(With(mistral, "sliding_window", 20)), 20);
+  EXPECT_EQ(window(With(mistral, "sliding_window", nullptr)), 0);
+  EXPECT_EQ(window(Qwen3()), 0);
+  EXPECT_THAT(Refusal(With(mistral, "sliding_window", 0)), HasSubstr("sliding_window is 0"));
+  const auto wide = ParseModelConfig(With(mistral, "head_dim", 24).dump(), "config.json");
+  EXPECT_EQ(wide->head_dim, 24);
+}
+
+TEST(ModelConfigTest, Qwen2HasBiasesOnQueriesKeysAndValuesAlone) {
+  const Json json = With(With(Without(Qwen3(), "head_dim"), "architectures", {"Qwen2ForCausalLM"}), "model_type", "qwen2");
+  const auto config = ParseModelConfig(json.dump(), "config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->head_dim, 16);
+  int biases = 0;
+  for (const TensorSpec& spec : config->Parameters(DType::kF32)) biases += spec.name.ends_with(".bias");
+  EXPECT_EQ(biases, 3 * config->num_layers);
 }
 
 TEST(ModelConfigTest, RemoteCodeIsIgnoredAndReported) {
@@ -128,6 +155,11 @@ TEST(ModelConfigTest, HugeOrDeepOrBrokenTextIsRefused) {
   EXPECT_THAT(std::string(ParseModelConfig(std::string((1 << 20) + 1, ' '), "c").status().message()), HasSubstr("the limit is 1048576"));
   EXPECT_THAT(std::string(ParseModelConfig(std::string(100000, '['), "c").status().message()), HasSubstr("nested deeper than 32"));
   EXPECT_THAT(std::string(ParseModelConfig("{\"a\":\n 1,}", "c").status().message()), HasSubstr("line 2, column"));
+}
+
+TEST(RopeTest, LinearSlowsAllWaves) {
+  const RopeConfig rope{.type = RopeConfig::Type::kLinear, .factor = 4}, plain;
+  for (size_t i = 0; i < 16; ++i) EXPECT_EQ(rope.Frequencies(32)[i], plain.Frequencies(32)[i] / 4);
 }
 
 TEST(RopeTest, Llama3SlowsLongWavesAndLeavesShortOnes) {

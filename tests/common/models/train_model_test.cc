@@ -133,28 +133,31 @@ TEST_P(TrainReferenceTest, GreedyContinuationsAreTheReference) {
   EXPECT_EQ(got, want.continuations);
 }
 
+// Logits of the decode execution, all sequences in one step.
+at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights, const std::vector<std::vector<int32_t>>& sequences) {
+  std::vector<std::vector<int32_t>> blocks(sequences.size());
+  std::vector<DecodeModel::Row> rows;
+  int held = 0;
+  for (size_t b = 0; b < sequences.size(); ++b) {
+    for (size_t t = 0; t < sequences[b].size(); ++t) {
+      if (t % DecodeModel::kBlockTokens == 0) blocks[b].push_back(held++);
+      rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(t), sequences[b][t], true});
+    }
+  }
+  const std::vector<absl::Span<const int32_t>> tables(blocks.begin(), blocks.end());
+  auto decode = DecodeModel::Create(config, &weights, {.blocks = held, .max_context = static_cast<int>(config.max_context)});
+  SLUICE_CHECK_MSG(decode.ok(), decode.status().ToString());
+  at::Tensor logits = at::empty({static_cast<int64_t>(rows.size()), config.vocab_size});
+  (*decode)->Step(rows, tables, logits.mutable_data_ptr<float>());
+  return logits;
+}
+
 // What makes the ratio of an on-policy token exactly 1.
 TEST_P(TrainReferenceTest, TheDecodeExecutionGivesTheSameBits) {
   const ReferenceModel m(GetParam());
   const ReferenceSequences want = m.Sequences();
-  const PackedBatch batch = Pack(want.tokens);
-  const at::Tensor logits = Logits(Make(m.dir.config, m.weights).get(), batch).detach();
-  std::vector<std::vector<int32_t>> blocks(want.tokens.size());
-  int held = 0;
-  for (std::vector<int32_t>& table : blocks) {
-    for (int64_t p = 0; p < want.longest; p += DecodeModel::kBlockTokens) table.push_back(held++);
-  }
-  const std::vector<absl::Span<const int32_t>> tables(blocks.begin(), blocks.end());
-  const auto decode = DecodeModel::Create(m.dir.config, &m.weights, {.blocks = held, .max_context = 256});
-  ASSERT_TRUE(decode.ok());
-  std::vector<DecodeModel::Row> rows;
-  for (size_t b = 0; b < want.tokens.size(); ++b) {
-    for (size_t t = 0; t < want.tokens[b].size(); ++t) {
-      rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(t), want.tokens[b][t], true});
-    }
-  }
-  at::Tensor decoded = at::empty_like(logits);
-  (*decode)->Step(rows, tables, decoded.mutable_data_ptr<float>());
+  const at::Tensor logits = Logits(Make(m.dir.config, m.weights).get(), Pack(want.tokens)).detach();
+  const at::Tensor decoded = Decoded(m.dir.config, m.weights, want.tokens);
   EXPECT_TRUE(at::equal(decoded, logits)) << "worst difference " << Worst(decoded, logits);
 }
 
@@ -205,7 +208,7 @@ TEST_P(GradientReferenceTest, GradientsOfBothLossesAreTheReference) {
 std::string NameOf(const testing::TestParamInfo<std::string>& info) { return TestName(info.param); }
 INSTANTIATE_TEST_SUITE_P(Models, TrainReferenceTest, testing::ValuesIn(ReferenceModelNames()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Models, Bf16ReferenceTest, testing::Values("qwen3-tiny-bf16-sharded"), NameOf);
-INSTANTIATE_TEST_SUITE_P(Models, GradientReferenceTest, testing::Values("qwen3-tiny", "qwen3-tiny-tied", "llama3-tiny"), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, GradientReferenceTest, testing::Values("qwen3-tiny", "qwen3-tiny-tied", "qwen2-tiny", "llama3-tiny"), NameOf);
 
 ModelConfig SmallConfig() {
   return *ParseModelConfig(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 19, "hidden_size": 20, "intermediate_size": 27,
@@ -334,6 +337,18 @@ TEST(TrainModelTest, TheGradientsOfAllThatFollowAPrefixAddUp) {
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_LT((got[i] - want[i]).norm().item<double>(), 1e-5 * want[i].norm().item<double>()) << model->parameters()[i].name;
   }
+}
+
+TEST(TrainModelTest, AWindowHidesWhatLiesBeforeIt) {
+  ModelConfig config = SmallConfig();
+  const TensorSet weights = *InitWeights(config, 4);
+  const std::vector<std::vector<int32_t>> sequences = SmallSequences();
+  const at::Tensor open = Logits(Make(config, weights).get(), Pack(sequences)).detach();
+  config.sliding_window = 7;
+  const at::Tensor windowed = Logits(Make(config, weights).get(), Pack(sequences)).detach();
+  EXPECT_TRUE(at::equal(windowed, Decoded(config, weights, sequences)));
+  EXPECT_TRUE(at::equal(windowed.narrow(0, 6, 7), open.narrow(0, 6, 7)));       // The first tokens of the last sequence.
+  EXPECT_FALSE(at::equal(windowed.narrow(0, 13, 11), open.narrow(0, 13, 11)));
 }
 
 TEST(TrainModelTest, StoreGivesBackWhatLoadTook) {

@@ -145,11 +145,14 @@ std::vector<float> Narrowed(const std::vector<float>& x) {
 // `rows` queries, which see one position more each, the last of them all.
 template <typename T>
 std::vector<float> Attend(const DecoderOps& ops, const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, int64_t rows,
-                          int64_t positions, int64_t d) {
+                          int64_t positions, int64_t d, int64_t window = 0) {
   const Paged<T> paged(k, v, positions, d);
   std::vector<float> out(rows * d);
   std::vector<AttentionQuery> queries;
-  for (int64_t r = 0; r < rows; ++r) queries.push_back({&q[r * d], &out[r * d], positions - rows + r + 1});
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t last = positions - rows + r;
+    queries.push_back({&q[r * d], &out[r * d], WindowBegin(last, window), last + 1});
+  }
   if constexpr (sizeof(T) == 4) ops.attend(queries.data(), rows, paged.head(), paged.blocks.data(), d);
   else ops.attend_bf16(queries.data(), rows, paged.head(), paged.blocks.data(), d);
   return out;
@@ -174,6 +177,19 @@ TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositio
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(DecoderKernelTest, AQueryWithAWindowSeesNothingBeforeIt) {
+  const int64_t d = 40, positions = 290, rows = 5;
+  const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2), v = Random(9, positions * d);
+  for (const int64_t window : {1, 3, 16, 33, 128, 160, 289}) {
+    const std::vector<float> out = Attend<float>(*GetParam(), q, k, v, rows, positions, d, window);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t last = positions - rows + r, begin = WindowBegin(last, window);
+      const std::vector<double> want = Attention(&q[r * d], &k[begin * d], &v[begin * d], last + 1 - begin, 1, d);
+      for (int64_t i = 0; i < d; ++i) ASSERT_NEAR(out[r * d + i], want[i], 5e-6) << "window " << window << ", row " << r;
     }
   }
 }
@@ -294,15 +310,16 @@ TEST_P(DecoderGradKernelTest, NormAndSwiGluGradientsAreCentralDifferences) {
 TEST_P(DecoderGradKernelTest, AttentionGradientsAreCentralDifferences) {
   for (const int64_t d : {6, 8, 16, 32}) {
     for (const int64_t first : {0, 4}) {
-      const int64_t length = 5, keys_seen = first + length, q_stride = 2 * d + 3;
+      const int64_t length = 5, keys_seen = first + length, q_stride = 2 * d + 3, window = d == 8 ? 3 : 0;
       std::vector<float> q = Random(1, length * q_stride), k = Random(2, keys_seen * d), v = Random(3, keys_seen * d);
       const std::vector<float> dout = Random(4, length * q_stride);
       std::vector<float> dq(q.size()), dk(k.size(), 1.0f), dv(v.size(), 1.0f), scratch(2 * keys_seen);
-      GetParam()->attention(q.data(), k.data(), v.data(), dout.data(), first, length, d, q_stride, scratch.data(), dq.data(), dk.data(), dv.data());
+      GetParam()->attention(q.data(), k.data(), v.data(), dout.data(), first, length, d, window, q_stride, scratch.data(), dq.data(), dk.data(), dv.data());
       const auto loss = [&] {
         double sum = 0;
         for (int64_t i = 0; i < length; ++i) {
-          const std::vector<double> out = Attention(&q[i * q_stride], k.data(), v.data(), first + i + 1, 1, d);
+          const int64_t begin = WindowBegin(first + i, window);
+          const std::vector<double> out = Attention(&q[i * q_stride], &k[begin * d], &v[begin * d], first + i + 1 - begin, 1, d);
           for (int64_t c = 0; c < d; ++c) sum += out[c] * dout[i * q_stride + c];
         }
         return sum;
