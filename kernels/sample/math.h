@@ -18,6 +18,8 @@ inline constexpr int kLanes = 16;    // Strided partials of a sum.
 inline constexpr int kChunk = 1024;  // Vocabulary entries per partial sum; chunks are added left to right.
 // g_v stays below -log(2^-33) = 22.874: a logit that much below the best cannot win.
 inline constexpr float kMaxNoise = 22.9f;
+// And above -log(17.4) = -2.86: the best logit scores at least its value less this.
+inline constexpr float kLeastNoise = -2.9f;
 
 SLUICE_SAMPLE_INLINE uint32_t Bits(float x) {
   uint32_t bits;
@@ -82,6 +84,39 @@ SLUICE_SAMPLE_INLINE float Gumbel(uint32_t x) {
   const float exponential = u == 1.0f ? w : -Log(u) * ratio;
   return -Log(exponential);
 }
+
+// Rises with x; -0 and 0 are one.
+SLUICE_SAMPLE_INLINE uint32_t OrderKey(float x) {
+  const uint32_t bits = Bits(x + 0.0f);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// What a token weighs in top-p, of e = exp(z' - max).
+SLUICE_SAMPLE_INLINE uint64_t Mass(float e) { return static_cast<uint64_t>(e * 0x1p40f); }
+
+// The least mass that makes up the share p of `total` > 0.
+SLUICE_SAMPLE_INLINE uint64_t MassWanted(double p, uint64_t total) {
+  const double wanted = p * static_cast<double>(total);
+  uint64_t mass = static_cast<uint64_t>(wanted);
+  mass += static_cast<double>(mass) < wanted;
+  return mass < 1 ? 1 : mass > total ? total : mass;
+}
+
+// A run from the start of the order: keys above `key`, and of equal ones the ids up to `last`.
+struct Cut {
+  uint32_t key = 0;
+  int32_t last = INT32_MAX;
+};
+SLUICE_SAMPLE_INLINE bool Keeps(const Cut& cut, float z, int64_t id) {
+  const uint32_t key = OrderKey(z);
+  return key > cut.key || (key == cut.key && id <= cut.last);
+}
+
+// A key is found digit by digit, the highest first.
+inline constexpr int kDigits = 3;
+inline constexpr int kDigitShift[kDigits] = {21, 10, 0};
+inline constexpr int kDigitBits[kDigits] = {11, 11, 10};
+inline constexpr int kMostBuckets = 1 << 11;
 
 struct Words {
   uint32_t c[4];

@@ -5,7 +5,7 @@
 #include "kernels/sample/math.h"
 
 // One block draws one row. The order of every sum is op_cpu.cc's: 16 strided partials per chunk of 1024, a fixed tree, chunks
-// left to right; maxima and the race's winner do not depend on order.
+// left to right; maxima, the race's winner and the integer sums that find a cut do not depend on order.
 namespace sluice {
 namespace {
 
@@ -17,6 +17,110 @@ __device__ float Scaled(const SampleRow& row, int64_t v) {
     if (row.banned[i] == v) return -INFINITY;
   }
   return row.temperature > 0 ? row.logits[v] / row.temperature : row.logits[v];
+}
+
+// What is known of the row's distribution so far: z' of `v`, or -inf where it is cut.
+struct Distribution {
+  SampleRow row;
+  float max;
+  sample::Cut cut;
+  float min_p;
+
+  __device__ float operator()(int64_t v) const {
+    const float z = Scaled(row, v);
+    if (!sample::Keeps(cut, z, v)) return -INFINITY;
+    return min_p > 0 && sample::Exp(z - max) < min_p ? -INFINITY : z;
+  }
+};
+
+// op_cpu.cc's Select(), by the whole block: the cut behind which masses (or ones) reach `wanted`. Of what `before` keeps.
+__device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by_mass, unsigned long long wanted) {
+  __shared__ unsigned long long buckets[sample::kMostBuckets];
+  __shared__ unsigned long long above, inside, ties;
+  __shared__ uint32_t key;
+  __shared__ int32_t last;
+  if (threadIdx.x == 0) {
+    above = 0;
+    ties = 0;
+    key = 0;
+    last = -1;
+  }
+  for (int digit = 0; digit < sample::kDigits; ++digit) {
+    const int shift = sample::kDigitShift[digit], bits = sample::kDigitBits[digit];
+    const uint32_t mask = (1u << bits) - 1;
+    for (int i = threadIdx.x; i <= static_cast<int>(mask); i += kThreads) buckets[i] = 0;
+    __syncthreads();
+    for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
+      const float z = before(v);
+      const uint32_t k = sample::OrderKey(z);
+      if (digit > 0 && (k ^ key) >> (shift + bits) != 0) continue;
+      const unsigned long long weight = by_mass ? sample::Mass(sample::Exp(z - before.max)) : 1ull;
+      if (weight > 0) atomicAdd(&buckets[(k >> shift) & mask], weight);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      uint32_t bucket = mask;
+      while (bucket > 0 && above + buckets[bucket] < wanted) above += buckets[bucket--];
+      inside = buckets[bucket];
+      key |= bucket << shift;
+    }
+    __syncthreads();
+  }
+  unsigned long long mine = 0;
+  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) mine += sample::OrderKey(before(v)) == key;
+  if (mine > 0) atomicAdd(&ties, mine);
+  __syncthreads();
+  // The last of the equal ones that is kept: chunk by chunk, then within the chunk.
+  const unsigned long long each = inside / ties;
+  unsigned long long left = (wanted - above + each - 1) / each;
+  for (int64_t first = 0; first < vocab; first += kThreads) {
+    const int64_t v = first + threadIdx.x;
+    const unsigned long long here = __syncthreads_count(v < vocab && sample::OrderKey(before(v)) == key);
+    if (here < left) {
+      left -= here;
+      continue;
+    }
+    if (threadIdx.x == 0) {
+      for (int64_t id = first; left > 0; ++id) {
+        if (sample::OrderKey(before(id)) != key) continue;
+        last = static_cast<int32_t>(id);
+        --left;
+      }
+    }
+    break;
+  }
+  __syncthreads();
+  const sample::Cut cut{key, last};
+  __syncthreads();  // All have read it before another selection writes.
+  return cut;
+}
+
+// Sum over the block's threads; the order does not matter.
+__device__ unsigned long long SumOf(unsigned long long mine) {
+  __shared__ unsigned long long sum;
+  if (threadIdx.x == 0) sum = 0;
+  __syncthreads();
+  if (mine > 0) atomicAdd(&sum, mine);
+  __syncthreads();
+  const unsigned long long all = sum;
+  __syncthreads();
+  return all;
+}
+
+__device__ Distribution CutTo(const SampleRow& row, int64_t vocab, float max) {
+  Distribution z{row, max, {}, 0.0f};
+  if (row.top_k > 0) {
+    unsigned long long finite = 0;
+    for (int64_t v = threadIdx.x; v < vocab; v += kThreads) finite += z(v) > -INFINITY;
+    if (static_cast<unsigned long long>(row.top_k) < SumOf(finite)) z.cut = Select(z, vocab, false, row.top_k);
+  }
+  if (row.top_p < 1) {
+    unsigned long long mass = 0;
+    for (int64_t v = threadIdx.x; v < vocab; v += kThreads) mass += sample::Mass(sample::Exp(z(v) - max));
+    z.cut = Select(z, vocab, true, sample::MassWanted(row.top_p, SumOf(mass)));
+  }
+  z.min_p = row.min_p;
+  return z;
 }
 
 // The higher score, and of equal ones the lower id; over the block, in scores[0] and ids[0].
@@ -63,9 +167,11 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
   const int32_t top = ids[0];
   __syncthreads();
   if (bad || !(max > -INFINITY) || row.temperature == 0) {
-    if (threadIdx.x == 0) draws[blockIdx.x] = bad || !(max > -INFINITY) ? SampleDraw{-1, 0.0f} : SampleDraw{top, 0.0f};
+    if (threadIdx.x == 0) draws[blockIdx.x] = bad || !(max > -INFINITY) ? SampleDraw{-1, 0.0f, 0} : SampleDraw{top, 0.0f, 0};
     return;
   }
+
+  const Distribution z_of = CutTo(row, vocab, max);
 
   // The race: each thread takes counters of four tokens.
   best = -INFINITY;
@@ -74,7 +180,7 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
     const sample::Words x = sample::Philox(static_cast<uint32_t>(c), row.position, row.member, row.stream,
                                            static_cast<uint32_t>(row.key), static_cast<uint32_t>(row.key >> 32));
     for (int w = 0; w < 4 && c * 4 + w < vocab; ++w) {
-      const float score = Scaled(row, c * 4 + w) + sample::Gumbel(x.c[w]);
+      const float score = z_of(c * 4 + w) + sample::Gumbel(x.c[w]);
       if (score > best) {
         best = score;
         winner = static_cast<int32_t>(c * 4 + w);
@@ -93,7 +199,7 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
     const int64_t begin = first + int64_t{place} * sample::kChunk;
     float partial = 0;
     for (int64_t v = begin + lane; v < begin + sample::kChunk && v < vocab; v += sample::kLanes) {
-      partial = partial + sample::Exp(Scaled(row, v) - max);
+      partial = partial + sample::Exp(z_of(v) - max);
     }
     scores[threadIdx.x] = partial;
     __syncthreads();
@@ -104,7 +210,14 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
     }
     __syncthreads();
   }
-  if (threadIdx.x == 0) draws[blockIdx.x] = SampleDraw{winner, (Scaled(row, winner) - max) - sample::Log(total)};
+  if (threadIdx.x != 0) return;
+  SampleDraw draw{winner, (Scaled(row, winner) - max) - sample::Log(total), 0};
+  if (row.kept != nullptr) {
+    for (int64_t v = 0; v < vocab; ++v) {
+      if (z_of(v) > -INFINITY) row.kept[draw.kept++] = static_cast<int32_t>(v);
+    }
+  }
+  draws[blockIdx.x] = draw;
 }
 
 }  // namespace

@@ -41,6 +41,67 @@ SLUICE_SAMPLE_INLINE bool Prepare(const SampleRow& row, int64_t vocab, float* z,
   return best > -kInfinity;
 }
 
+// The cut behind which the weights of `ids` in the order reach `wanted` > 0; it must be at most their sum. Weights: masses of e, or 1
+// where e is null.
+sample::Cut Select(const float* z, const float* e, int64_t vocab, uint64_t wanted) {
+  uint64_t buckets[sample::kMostBuckets];
+  uint64_t above = 0;  // Weight of what comes before the bucket.
+  uint64_t inside = 0, ties = 0;
+  uint32_t key = 0;
+  for (int digit = 0; digit < sample::kDigits; ++digit) {
+    const int shift = sample::kDigitShift[digit], bits = sample::kDigitBits[digit];
+    const uint32_t mask = (1u << bits) - 1;
+    std::fill(buckets, buckets + (1 << bits), 0);
+    for (int64_t v = 0; v < vocab; ++v) {
+      const uint32_t k = sample::OrderKey(z[v]);
+      if (digit > 0 && (k ^ key) >> (shift + bits) != 0) continue;
+      buckets[(k >> shift) & mask] += e != nullptr ? sample::Mass(e[v]) : 1;
+    }
+    uint32_t bucket = mask;
+    while (bucket > 0 && above + buckets[bucket] < wanted) above += buckets[bucket--];
+    inside = buckets[bucket];
+    key |= bucket << shift;
+  }
+  // What is in the last bucket has one z, so one weight.
+  sample::Cut cut{.key = key, .last = -1};
+  for (int64_t v = 0; v < vocab; ++v) ties += sample::OrderKey(z[v]) == key;
+  const uint64_t each = inside / ties;
+  uint64_t left = (wanted - above + each - 1) / each;
+  for (int64_t v = 0; v < vocab && left > 0; ++v) {
+    if (sample::OrderKey(z[v]) != key) continue;
+    cut.last = static_cast<int32_t>(v);
+    --left;
+  }
+  return cut;
+}
+
+void Apply(const sample::Cut& cut, int64_t vocab, float* z) {
+  for (int64_t v = 0; v < vocab; ++v) z[v] = sample::Keeps(cut, z[v], v) ? z[v] : -kInfinity;
+}
+
+SLUICE_SAMPLE_INLINE void Exps(const float* z, int64_t vocab, float max, float* e) {
+  for (int64_t v = 0; v < vocab; ++v) e[v] = sample::Exp(z[v] - max);
+}
+
+// Puts what is not in S to -inf. `e` [V] is scratch.
+SLUICE_SAMPLE_INLINE void CutTo(const SampleRow& row, int64_t vocab, float max, float* z, float* e) {
+  if (row.top_k > 0) {
+    int64_t finite = 0;
+    for (int64_t v = 0; v < vocab; ++v) finite += z[v] > -kInfinity;
+    if (row.top_k < finite) Apply(Select(z, nullptr, vocab, static_cast<uint64_t>(row.top_k)), vocab, z);
+  }
+  if (row.top_p < 1) {
+    Exps(z, vocab, max, e);
+    uint64_t total = 0;
+    for (int64_t v = 0; v < vocab; ++v) total += sample::Mass(e[v]);
+    Apply(Select(z, e, vocab, sample::MassWanted(row.top_p, total)), vocab, z);
+  }
+  if (row.min_p > 0) {
+    Exps(z, vocab, max, e);
+    for (int64_t v = 0; v < vocab; ++v) z[v] = e[v] >= row.min_p ? z[v] : -kInfinity;
+  }
+}
+
 // sum over v of exp(z_v - max).
 SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max) {
   float total = 0;
@@ -57,18 +118,19 @@ SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max) {
   return total;
 }
 
-// argmax of z_v + g_v.
-SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t vocab) {
+// argmax of z_v + g_v. Noise is made only where it can win.
+SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t vocab, float max) {
   constexpr int kBlock = 256;  // Vocabulary entries raced at once: 64 counters.
   const uint32_t k0 = static_cast<uint32_t>(row.key);
   const uint32_t k1 = static_cast<uint32_t>(row.key >> 32);
+  const float least = max + sample::kLeastNoise;  // Of the winner's score.
   float best = -kInfinity;
   int32_t winner = 0;
   for (int64_t begin = 0; begin < vocab; begin += kBlock) {
     const int count = static_cast<int>(std::min<int64_t>(kBlock, vocab - begin));
     float block_max = -kInfinity;
     for (int i = 0; i < count; ++i) block_max = z[begin + i] > block_max ? z[begin + i] : block_max;
-    if (!(block_max + sample::kMaxNoise > best)) continue;
+    if (!(block_max + sample::kMaxNoise > best) || block_max + sample::kMaxNoise < least) continue;
     uint32_t words[4][kBlock / 4];
     const uint32_t base = static_cast<uint32_t>(begin / 4);
     const int counters = (count + 3) / 4;
@@ -100,8 +162,14 @@ SLUICE_SAMPLE_INLINE void SampleRows(const SampleRow* rows, int64_t row_count, i
     } else if (row.temperature == 0) {
       draws[r] = Greedy(z, vocab);
     } else {
-      const int32_t token = Race(row, z, vocab);
+      CutTo(row, vocab, max, z, z + vocab);
+      const int32_t token = Race(row, z, vocab, max);
       draws[r] = {token, (z[token] - max) - sample::Log(SumExp(z, vocab, max))};
+      if (row.kept != nullptr) {
+        for (int64_t v = 0; v < vocab; ++v) {
+          if (z[v] > -kInfinity) row.kept[draws[r].kept++] = static_cast<int32_t>(v);
+        }
+      }
     }
   }
 }
@@ -141,16 +209,61 @@ std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<u
   return {x.c[0], x.c[1], x.c[2], x.c[3]};
 }
 
+namespace {
+
+// z' of the row and of another scratch, [2 V].
+float* Scratch(int64_t vocab) {
+  thread_local std::vector<float> scratch;
+  if (scratch.size() < static_cast<size_t>(2 * vocab)) scratch.resize(2 * vocab);
+  return scratch.data();
+}
+
+// z' [V], what is not in S at -inf, its maximum and its logsumexp less the maximum. False: the row cannot be drawn from.
+bool Distribution(const SampleRow& row, int64_t vocab, float* z, float* max, float* log_sum) {
+  if (!Prepare(row, vocab, z, max)) return false;
+  CutTo(row, vocab, *max, z, z + vocab);
+  *log_sum = sample::Log(SumExp(z, vocab, *max));
+  return true;
+}
+
+}  // namespace
+
 void SampleCpu(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws) {
   static const RowsFunction function = Pick();
-  thread_local std::vector<float> scratch;
-  if (scratch.size() < static_cast<size_t>(vocab)) scratch.resize(vocab);
-  function(rows, row_count, vocab, scratch.data(), draws);
+  function(rows, row_count, vocab, Scratch(vocab), draws);
 }
 
 void SampleCpuPortable(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws) {
-  std::vector<float> scratch(vocab);
-  SampleRowsBase(rows, row_count, vocab, scratch.data(), draws);
+  SampleRowsBase(rows, row_count, vocab, Scratch(vocab), draws);
+}
+
+int32_t TopLogprobsCpu(const SampleRow& row, int64_t vocab, int32_t count, int32_t* ids, float* logprobs) {
+  float* z = Scratch(vocab);
+  float max, log_sum;
+  if (!Distribution(row, vocab, z, &max, &log_sum)) return -1;
+  if (row.temperature == 0) {
+    if (count < 1) return 0;
+    ids[0] = Greedy(z, vocab).token;
+    logprobs[0] = 0;
+    return 1;
+  }
+  const auto before = [z](int32_t a, int32_t b) { return z[a] > z[b] || (z[a] == z[b] && a < b); };
+  int32_t found = 0;
+  for (int64_t v = 0; v < vocab; ++v) {
+    if (z[v] == -kInfinity || (found == count && (count == 0 || !(z[v] > z[ids[count - 1]])))) continue;
+    int32_t place = found < count ? found++ : count - 1;
+    for (; place > 0 && before(static_cast<int32_t>(v), ids[place - 1]); --place) ids[place] = ids[place - 1];
+    ids[place] = static_cast<int32_t>(v);
+  }
+  for (int32_t i = 0; i < found; ++i) logprobs[i] = (z[ids[i]] - max) - log_sum;
+  return found;
+}
+
+float LogprobCpu(const SampleRow& row, int64_t vocab, int32_t token) {
+  float* z = Scratch(vocab);
+  float max, log_sum;
+  if (!Distribution(row, vocab, z, &max, &log_sum)) return std::numeric_limits<float>::quiet_NaN();
+  return row.temperature == 0 ? 0.0f : (z[token] - max) - log_sum;
 }
 
 }  // namespace sluice
