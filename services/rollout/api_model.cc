@@ -16,10 +16,7 @@ uint32_t ApiModel::max_context() const { return session_->engine().max_context()
 std::optional<PolicyVersion> ApiModel::serving() const { return session_->serving(); }
 std::string ApiModel::digest(PolicyVersion version) const { return session_->digest(version); }
 
-void ApiModel::Add(std::vector<Request> requests) {
-  for (Request& request : requests) request.text = false;  // The API decodes by itself.
-  session_->AddApi(std::move(requests));
-}
+void ApiModel::Add(std::vector<Request> requests) { session_->AddApi(std::move(requests)); }
 
 void ApiModel::Abort(const std::vector<uint64_t>& requests) { session_->AbortApi(requests); }
 

@@ -12,7 +12,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   waiting = requests("waiting");
   unsealed = requests("unsealed");
   policy_version = registry->AddGauge("sluice_rollout_policy_version", "Version that samples.", labelled("policy", "policy"));
-  kv_usage = registry->AddGauge("sluice_rollout_kv_cache_usage_ratio", "Share of the KV slots' tokens that is held.");
+  kv_usage = registry->AddGauge("sluice_rollout_kv_cache_usage_ratio", "Share of the KV blocks that running answers hold.");
   const auto phase = [&](const char* name) {
     return registry->AddCounter("sluice_rollout_phase_seconds_total", "Time of the step thread, by what it did.", {{"phase", name}});
   };
@@ -22,10 +22,11 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   idle_seconds = phase("idle");
   unacked_tokens = registry->AddGauge("sluice_rollout_unacked_tokens", "Sampled tokens that the queue has not acknowledged.", job);
   const auto prompt = [&](const char* source) {
-    return registry->AddCounter("sluice_rollout_prompt_tokens_total", "Prompt tokens, computed or taken from a sibling.", labelled("source", source));
+    return registry->AddCounter("sluice_rollout_prompt_tokens_total", "Prompt tokens, computed, or taken from a sibling or the prefix cache.", labelled("source", source));
   };
   prompt_computed = prompt("computed");
-  prompt_forked = prompt("cached");
+  prompt_cached = prompt("cached");
+  preemptions = registry->AddCounter("sluice_rollout_preemptions_total", "Answers that gave up their KV blocks and wait to compute them again.", job);
   tokens_generated = registry->AddCounter("sluice_rollout_tokens_generated_total", "Tokens sampled.", job);
   tokens_resumed = registry->AddCounter("sluice_rollout_tokens_resumed_total", "Tokens of prefixes taken over from other workers.", job);
   const auto finished = [&](const char* reason) {

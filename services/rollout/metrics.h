@@ -10,10 +10,11 @@ namespace sluice::rollout {
 struct Metrics {
   metrics::Gauge running, waiting, unsealed;     // sluice_rollout_requests{state}
   metrics::Gauge policy_version;                 // Number of the version that samples.
-  metrics::Gauge kv_usage;                       // Share of the slots' tokens that is held.
+  metrics::Gauge kv_usage;                       // Share of the KV blocks that is held.
   metrics::Counter decode_seconds, prefill_seconds, activate_seconds, idle_seconds;  // Of the step thread.
   metrics::Gauge unacked_tokens;                 // Sampled, and not acknowledged by the queue.
-  metrics::Counter prompt_computed, prompt_forked;  // Tokens.
+  metrics::Counter prompt_computed, prompt_cached;  // Tokens.
+  metrics::Counter preemptions;
   metrics::Counter tokens_generated, tokens_resumed;
   metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Answers.
   metrics::Counter resumed, nonfinite, verify_failures;

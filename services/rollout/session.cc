@@ -55,8 +55,10 @@ SamplingParams FromProto(const common::v1::Sampling& sampling) {
 absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options, const job::v1::JobSpec& job_spec, const Metrics& metrics,
                                                         Handlers handlers) {
   SLUICE_ASSIGN_OR_RETURN(SessionSpec spec, ReadSpec(job_spec, options.threads));
+  spec.engine.job = options.job;
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(spec.engine));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer, PromptRenderer::Load(made.model, spec.chat_template, spec.sources));
+  made.engine->UseTokenizer(&renderer->tokenizer());
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, rpc::Connect(options.queue));
   log::Info("model_loaded", {{"job_id", options.job_name},
                              {"model", made.model.path},
@@ -82,8 +84,8 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made, std:
       metrics_(metrics),
       handlers_(std::move(handlers)),
       waits_(options.worker),
-      made_(std::move(made)),
-      renderer_(std::move(renderer)) {}
+      renderer_(std::move(renderer)),
+      made_(std::move(made)) {}
 
 // Starts the parts, each before those that call it.
 void Session::Begin() {
@@ -172,7 +174,7 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
   if (engine.running + engine.waiting > 0) {
     const double share = engine.kv_capacity == 0 ? 0 : 100.0 * static_cast<double>(engine.kv_tokens) / static_cast<double>(engine.kv_capacity);
     edges.push_back(daemon::OwnEdge(options_.worker, {.kind = "CALL", .id = "decode",
-                                              .cause = absl::StrFormat("%s samples %d answers at once, %d wait for one of its %d slots; KV cache %.0f %%", options_.worker,
+                                              .cause = absl::StrFormat("%s samples %d answers at once, %d wait for one of its %d places; KV cache %.0f %%", options_.worker,
                                                                        engine.running, engine.waiting, engine.slots, share),
                                               .next = "an answer ends"}));
   }

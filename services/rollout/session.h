@@ -125,8 +125,8 @@ class Session : private StepLoop::Sink {
   const Metrics metrics_;
   const Handlers handlers_;
   daemon::Waits waits_;
-  MadeEngine made_;
   const std::unique_ptr<PromptRenderer> renderer_;
+  MadeEngine made_;
 
   rpc::Cancel cancel_;  // Ends all calls.
   rpc::Cancel drain_;   // Ends Admit.

@@ -492,7 +492,9 @@ void Streamer::UpdateMetrics() {
   metrics_.activate_seconds.Add(absl::ToDoubleSeconds(times.activate - seen_times_.activate));
   metrics_.idle_seconds.Add(absl::ToDoubleSeconds(times.idle - seen_times_.idle));
   metrics_.prompt_computed.Add(static_cast<double>(stats.prompt_tokens_computed - seen_stats_.prompt_tokens_computed));
-  metrics_.prompt_forked.Add(static_cast<double>(stats.prompt_tokens_forked - seen_stats_.prompt_tokens_forked));
+  metrics_.prompt_cached.Add(static_cast<double>(stats.prompt_tokens_forked - seen_stats_.prompt_tokens_forked +
+                                                 stats.prompt_tokens_cached - seen_stats_.prompt_tokens_cached));
+  metrics_.preemptions.Add(static_cast<double>(stats.preemptions - seen_stats_.preemptions));
   uint64_t unacked = 0;
   for (const auto& [request, live] : live_) unacked += live.member.trajectory.unacked();
   metrics_.unacked_tokens.Set(static_cast<double>(unacked));

@@ -292,6 +292,19 @@ TEST(EngineTest, RulesThatCannotBeReplayedAreRefusedByName) {
   bad.min_tokens = 2;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("min_tokens"));
   EXPECT_TRUE(CheckSampling(bad, false).ok());
+  bad.stop = {"END"};
+  EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("min_tokens"));
+  for (const double wrong : {-0.1, 1.1, std::nan("")}) {
+    bad = good;
+    bad.top_p = wrong;
+    EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("top_p"));
+    bad = good;
+    bad.min_p = wrong;
+    EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("min_p"));
+  }
+  bad = good;
+  bad.temperature = 1e-7f;
+  EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("temperature"));
 }
 
 TEST(EngineTest, AnAbortedRequestSaysNothingMoreAndFreesItsSlot) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -14,235 +15,443 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using Copy = SchedulerPlan::Copy;
-using Row = SchedulerPlan::Row;
+using ::testing::SizeIs;
+using Drawn = Scheduler::Drawn;
 
-SchedulerRequest Ask(uint64_t id, uint32_t prompt, uint64_t group = 0, uint32_t prefix = 0) {
-  return {.id = id, .group = group, .order_class = 1, .prompt = prompt, .known = prompt + prefix};
+KvHash Salt(uint64_t weights) { return KvSalt("job", {weights}, "", "float32"); }
+
+Scheduler::Options Small(uint32_t max_running, uint32_t max_batch_tokens, uint32_t blocks = 64) {
+  return {.blocks = blocks, .max_running = max_running, .max_batch_tokens = max_batch_tokens, .salt = Salt(0)};
+}
+
+std::vector<int32_t> Count(size_t count, int32_t from = 0) {
+  std::vector<int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), from);
+  return tokens;
+}
+
+SchedulerRequest Ask(uint64_t id, uint32_t prompt, uint64_t group = 0, uint32_t prefix = 0, uint32_t answer = 100) {
+  SchedulerRequest request{.id = id, .group = group, .order_class = 1, .prompt = prompt, .end = prompt + prefix + answer};
+  // Of each group, and of those alone, other prompts; the prefix is the member's own.
+  request.tokens = Count(prompt, static_cast<int32_t>(1000 * (group != 0 ? group : id)));
+  for (uint32_t i = 0; i < prefix; ++i) request.tokens.push_back(static_cast<int32_t>(1'000'000 + id * 100 + i));
+  return request;
+}
+
+// What a plan computes: request, first, count, sample.
+using Work = std::tuple<uint64_t, uint32_t, uint32_t, bool>;
+std::vector<Work> WorkOf(const SchedulerPlan& plan) {
+  std::vector<Work> work;
+  for (const SchedulerPlan::Row& row : plan.rows) work.emplace_back(row.request, row.first, row.count, row.sample);
+  return work;
+}
+
+// Plans a step and draws, wherever one is drawn, the request's id; those in `ending` end.
+std::vector<Work> Step(Scheduler* scheduler, const std::set<uint64_t>& ending = {}) {
+  const SchedulerPlan& plan = scheduler->Plan();
+  std::vector<Work> work = WorkOf(plan);
+  std::vector<Drawn> drawn;
+  for (const SchedulerPlan::Row& row : plan.rows) {
+    if (row.sample) drawn.push_back({static_cast<int32_t>(row.request), ending.contains(row.request)});
+  }
+  scheduler->Advance(drawn);
+  return work;
 }
 
 TEST(SchedulerTest, APromptIsPrefilledInChunksThenDecoded) {
-  Scheduler scheduler({.slots = 2, .max_batch_tokens = 4});
+  Scheduler scheduler(Small(2, 4));
   ASSERT_TRUE(scheduler.Add(Ask(1, 6)).ok());
-  EXPECT_THAT(scheduler.Plan().rows, ElementsAre(Row{1, 0, 0, 4, false}));
-  scheduler.Advance({});
-  EXPECT_THAT(scheduler.Plan().rows, ElementsAre(Row{1, 0, 4, 2, true}));
-  scheduler.Advance({});
-  EXPECT_THAT(scheduler.Plan().rows, ElementsAre(Row{1, 0, 6, 1, true}));
-  scheduler.Advance({1});
-  EXPECT_THAT(scheduler.Plan().rows, IsEmpty());
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 0, 4, false}));
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 4, 2, true}));
+  EXPECT_THAT(Step(&scheduler, {1}), ElementsAre(Work{1, 6, 1, true}));
+  EXPECT_THAT(Step(&scheduler), IsEmpty());
+  EXPECT_EQ(scheduler.blocks().active(), 0u);
 }
 
 TEST(SchedulerTest, DecodesGoBeforePrefill) {
-  Scheduler scheduler({.slots = 2, .max_batch_tokens = 4});
+  Scheduler scheduler(Small(2, 4));
   ASSERT_TRUE(scheduler.Add(Ask(1, 2)).ok());
-  scheduler.Plan();
-  scheduler.Advance({});
-  ASSERT_TRUE(scheduler.Add({.id = 2, .order_class = 0, .prompt = 9, .known = 9}).ok());
-  EXPECT_THAT(scheduler.Plan().rows, ElementsAre(Row{1, 0, 2, 1, true}, Row{2, 1, 0, 3, false}));
+  Step(&scheduler);
+  SchedulerRequest earlier = Ask(2, 9);
+  earlier.order_class = 0;
+  ASSERT_TRUE(scheduler.Add(earlier).ok());
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 2, 1, true}, Work{2, 0, 3, false}));
 }
 
-TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndCopiedButForItsLastToken) {
-  Scheduler scheduler({.slots = 4, .max_batch_tokens = 16});
-  for (uint64_t id : {1, 2, 3}) ASSERT_TRUE(scheduler.Add(Ask(id, 5, 7)).ok());
-  EXPECT_THAT(scheduler.Plan().rows, ElementsAre(Row{1, 0, 0, 5, true}));
-  scheduler.Advance({});
-  EXPECT_THAT(scheduler.Plan().copies, ElementsAre(Copy{0, 1, 4}, Copy{0, 2, 4}));
-  scheduler.Advance({});
-  EXPECT_THAT(scheduler.Plan().rows, ElementsAre(Row{1, 0, 6, 1, true}, Row{2, 1, 5, 1, true}, Row{3, 2, 5, 1, true}));
+TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndItsLastTokenByEachMember) {
+  for (const uint32_t prompt : {31u, 32u, 33u, 64u}) {
+    Scheduler scheduler(Small(64, 256, 300));
+    for (uint64_t id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, prompt, 7)).ok());
+    EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 0, prompt, true}));
+    const SchedulerPlan& plan = scheduler.Plan();
+    ASSERT_THAT(plan.rows, SizeIs(64));
+    // A block that all hold in full is shared; the one with the last prompt token is each member's own.
+    const uint32_t shared = (prompt - 1) / kBlockTokens;
+    std::set<int32_t> last;
+    for (const SchedulerPlan::Row& row : plan.rows) {
+      const Work expected = row.request == 1 ? Work{1, prompt, 1, true} : Work{row.request, prompt - 1, 1, true};
+      EXPECT_EQ((Work{row.request, row.first, row.count, row.sample}), expected);
+      for (uint32_t j = 0; j < shared; ++j) EXPECT_EQ(row.blocks[j], plan.rows[0].blocks[j]);
+      last.insert(row.blocks[shared]);
+    }
+    EXPECT_THAT(last, SizeIs(64));
+    EXPECT_THAT(plan.copies, SizeIs((prompt - 1) % kBlockTokens == 0 ? 0 : 63));
+    EXPECT_EQ(scheduler.prompt_tokens_forked(), 63 * (prompt - 1));
+  }
+}
+
+TEST(SchedulerTest, AllMembersMayEndInTheirFirstStep) {
+  Scheduler scheduler(Small(8, 256));
+  for (uint64_t id = 1; id <= 8; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 40, 7)).ok());
+  std::set<uint64_t> ran;
+  for (int step = 0; step < 20 && scheduler.running() + scheduler.waiting() > 0; ++step) {
+    for (const Work& work : Step(&scheduler, {1, 2, 3, 4, 5, 6, 7, 8})) ran.insert(std::get<0>(work));
+  }
+  EXPECT_THAT(ran, SizeIs(8));
+  EXPECT_EQ(scheduler.blocks().active(), 0u);
 }
 
 TEST(SchedulerTest, AResumedMemberTakesThePromptAndPrefillsItsPrefix) {
-  Scheduler scheduler({.slots = 2, .max_batch_tokens = 16});
+  Scheduler scheduler(Small(2, 16));
   ASSERT_TRUE(scheduler.Add(Ask(1, 5, 7)).ok());
   ASSERT_TRUE(scheduler.Add(Ask(2, 5, 7, 3)).ok());
-  scheduler.Plan();
-  scheduler.Advance({});
-  const SchedulerPlan& plan = scheduler.Plan();
-  EXPECT_THAT(plan.copies, ElementsAre(Copy{0, 1, 4}));
-  EXPECT_THAT(plan.rows, ElementsAre(Row{1, 0, 5, 1, true}, Row{2, 1, 4, 4, true}));
+  Step(&scheduler);
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 5, 1, true}, Work{2, 4, 4, true}));
 }
 
-TEST(SchedulerTest, APromptComputedUnderOlderWeightsIsNotCopied) {
-  Scheduler scheduler({.slots = 2, .max_batch_tokens = 16});
-  ASSERT_TRUE(scheduler.Add(Ask(1, 5, 7)).ok());
-  scheduler.Plan();
-  scheduler.Advance({});
-  scheduler.Switched(false);
-  ASSERT_TRUE(scheduler.Add(Ask(2, 5, 7)).ok());
-  const SchedulerPlan& plan = scheduler.Plan();
-  EXPECT_THAT(plan.copies, IsEmpty());
-  EXPECT_THAT(plan.rows, ElementsAre(Row{1, 0, 5, 1, true}, Row{2, 1, 0, 5, true}));
+TEST(SchedulerTest, APromptThatExtendsAnotherBeginsWithItsFullBlocks) {
+  Scheduler scheduler(Small(1, 256));
+  SchedulerRequest shorter = Ask(1, 64), longer = Ask(1, 65);
+  longer.id = 2;
+  ASSERT_TRUE(scheduler.Add(shorter).ok());
+  Step(&scheduler, {1});
+  ASSERT_TRUE(scheduler.Add(longer).ok());
+  EXPECT_THAT(Step(&scheduler, {2}), ElementsAre(Work{2, 64, 1, true}));
+  EXPECT_EQ(scheduler.prompt_tokens_cached(), 64u);
+  shorter.id = 3;
+  ASSERT_TRUE(scheduler.Add(shorter).ok());
+  EXPECT_THAT(Step(&scheduler, {3}), ElementsAre(Work{3, 32, 32, true})) << "the last token is computed in a block of its own";
+}
+
+TEST(SchedulerTest, NoPromptOfOlderWeightsIsForkedOrFound) {
+  Scheduler scheduler(Small(3, 256));
+  ASSERT_TRUE(scheduler.Add(Ask(1, 40, 7)).ok());
+  Step(&scheduler);
+  scheduler.Switched(Salt(1), /*recompute=*/false);
+  ASSERT_TRUE(scheduler.Add(Ask(2, 40, 7)).ok());
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 40, 1, true}, Work{2, 0, 40, true}));
+  EXPECT_EQ(scheduler.prompt_tokens_forked() + scheduler.prompt_tokens_cached(), 0u);
+}
+
+TEST(SchedulerTest, AnAnswerOverASwitchIsNeverFoundAgain) {
+  Scheduler scheduler(Small(1, 256));
+  ASSERT_TRUE(scheduler.Add(Ask(1, 40)).ok());
+  Step(&scheduler);
+  scheduler.Switched(Salt(1), /*recompute=*/false);
+  for (int i = 0; i < 60; ++i) Step(&scheduler, i == 59 ? std::set<uint64_t>{1} : std::set<uint64_t>{});
+  EXPECT_EQ(scheduler.blocks().cached(), 1u) << "the prompt's full block, of the older weights";
+  scheduler.Switched(Salt(0), /*recompute=*/false);
+  SchedulerRequest again = Ask(1, 40);
+  ASSERT_TRUE(scheduler.Add(again).ok());
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 32, 8, true})) << "back under them it serves";
 }
 
 TEST(SchedulerTest, RecomputePrefillsRunningRequestsAgain) {
-  Scheduler scheduler({.slots = 1, .max_batch_tokens = 16});
+  Scheduler scheduler(Small(1, 16));
   ASSERT_TRUE(scheduler.Add(Ask(1, 3)).ok());
-  scheduler.Plan();
-  scheduler.Advance({});
-  scheduler.Switched(true);
-  EXPECT_EQ(scheduler.held_tokens(), 0u);
-  EXPECT_THAT(scheduler.Plan().rows, ElementsAre(Row{1, 0, 0, 4, true}));
+  Step(&scheduler);
+  scheduler.Switched(Salt(1), /*recompute=*/true);
+  EXPECT_EQ(scheduler.blocks().active(), 0u);
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 0, 4, true}));
 }
 
-TEST(SchedulerTest, EarlierStepsGetSlotsFirstAndAnAgedRequestBeforeAll) {
-  Scheduler scheduler({.slots = 1, .max_batch_tokens = 8, .aging_steps = 3});
-  ASSERT_TRUE(scheduler.Add({.id = 1, .target_step = 9, .prompt = 1, .known = 1}).ok());
-  ASSERT_TRUE(scheduler.Add({.id = 2, .target_step = 1, .prompt = 1, .known = 1}).ok());
-  uint64_t next = 3;
+TEST(SchedulerTest, EarlierStepsRunFirstAndAnAgedRequestBeforeAll) {
+  Scheduler::Options options = Small(1, 8);
+  options.aging_steps = 3;
+  Scheduler scheduler(options);
+  const auto ask = [](uint64_t id, int64_t step) {
+    SchedulerRequest request = Ask(id, 1);
+    request.target_step = step;
+    return request;
+  };
+  ASSERT_TRUE(scheduler.Add(ask(1, 9)).ok());
+  ASSERT_TRUE(scheduler.Add(ask(2, 1)).ok());
   std::vector<uint64_t> order;
-  for (int step = 0; step < 5; ++step) {
+  for (uint64_t next = 3; next < 8; ++next) {
     const uint64_t ran = scheduler.Plan().rows.at(0).request;
     order.push_back(ran);
-    scheduler.Advance({ran});
-    ASSERT_TRUE(scheduler.Add({.id = next++, .target_step = 1, .prompt = 1, .known = 1}).ok());
+    scheduler.Advance({{Drawn{5, true}}});
+    ASSERT_TRUE(scheduler.Add(ask(next, 1)).ok());
   }
   EXPECT_THAT(order, ElementsAre(2, 3, 4, 1, 5));
 }
 
-TEST(SchedulerTest, BadRequestsAreRefused) {
-  Scheduler scheduler({.slots = 1, .max_batch_tokens = 1});
-  EXPECT_EQ(scheduler.Add({.id = 1}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(scheduler.Add({.id = 1, .prompt = 3, .known = 2}).code(), absl::StatusCode::kInvalidArgument);
-  ASSERT_TRUE(scheduler.Add(Ask(1, 1)).ok());
-  EXPECT_EQ(scheduler.Add(Ask(1, 1)).code(), absl::StatusCode::kAlreadyExists);
+TEST(SchedulerTest, TheMemberOfAGroupWithLongAnswersGoesFirst) {
+  Scheduler scheduler(Small(1, 64));
+  ASSERT_TRUE(scheduler.Add(Ask(1, 4, 1)).ok());
+  ASSERT_TRUE(scheduler.Add(Ask(2, 4, 2)).ok());
+  Step(&scheduler, {1});  // One token.
+  for (int i = 0; i < 50; ++i) Step(&scheduler, i == 49 ? std::set<uint64_t>{2} : std::set<uint64_t>{});
+  ASSERT_TRUE(scheduler.Add(Ask(3, 4, 3)).ok());
+  for (int i = 0; i < 9; ++i) Step(&scheduler);
+  ASSERT_TRUE(scheduler.Add(Ask(4, 4, 3)).ok());  // A sibling has 9 so far, of which nothing is said before its end.
+  ASSERT_TRUE(scheduler.Add(Ask(5, 4, 5)).ok());
+  Step(&scheduler, {3});
+  const std::vector<Work> next = Step(&scheduler, {5});
+  EXPECT_EQ(std::get<0>(next.at(0)), 5u) << "expected as long as most are; its group's last was 10";
 }
 
-// Follows a scheduler and checks each plan against what the slots really hold: which tokens of which request, under which
-// weights.
+TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
+  Scheduler scheduler(Small(2, 64, 4));  // Each ends within three blocks.
+  for (uint64_t id : {1, 2}) ASSERT_TRUE(scheduler.Add(Ask(id, 31, 0, 0, 60)).ok());
+  uint32_t known = 0;
+  uint64_t preempted = 0;
+  for (int step = 0; step < 400 && scheduler.running() + scheduler.waiting() > 0; ++step) {
+    const SchedulerPlan& plan = scheduler.Plan();
+    for (uint64_t id : plan.preempted) {
+      EXPECT_EQ(id, 2u);
+      ++preempted;
+    }
+    std::vector<Drawn> drawn;
+    for (const SchedulerPlan::Row& row : plan.rows) {
+      if (row.request == 2) {
+        EXPECT_GE(row.tokens.size(), known);
+        known = static_cast<uint32_t>(row.tokens.size());
+      }
+      if (row.sample) drawn.push_back({static_cast<int32_t>(row.tokens.size()), row.tokens.size() + 1 == 91});
+    }
+    scheduler.Advance(drawn);
+  }
+  EXPECT_EQ(preempted, 1u);
+  EXPECT_EQ(known, 90u);
+  EXPECT_EQ(scheduler.preemptions(), 1u);
+  EXPECT_EQ(scheduler.blocks().active(), 0u);
+}
+
+TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
+  // Each has a block of its own beside the shared one; there is none for a third.
+  Scheduler scheduler(Small(4, 256, 4));
+  std::vector<SchedulerRequest> members = {Ask(1, 63, 7, 0, 5), Ask(2, 63, 7, 0, 5), Ask(3, 63, 7, 0, 5)};
+  for (SchedulerRequest& member : members) member.order_class = member.id == 1 ? 3 : 0;
+  ASSERT_TRUE(scheduler.Add(members[0]).ok());
+  Step(&scheduler);
+  for (int i : {1, 2}) ASSERT_TRUE(scheduler.Add(members[i]).ok());
+  Step(&scheduler);
+  EXPECT_EQ(scheduler.prompt_tokens_forked(), 2 * 62u);
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{2, 63, 1, true}, Work{3, 63, 1, true})) << "the first waits for a block";
+  const SchedulerPlan& plan = scheduler.Plan();
+  EXPECT_THAT(plan.preempted, ElementsAre(1));
+  EXPECT_THAT(WorkOf(plan), ElementsAre(Work{2, 64, 1, true}));
+  EXPECT_EQ(scheduler.blocks().references(plan.rows[0].blocks[0]), 2u) << "the third member's too";
+  scheduler.Advance({{Drawn{2, false}}});
+  std::map<uint64_t, uint32_t> known = {{2, 66}};
+  for (int step = 0; step < 40 && scheduler.running() + scheduler.waiting() > 0; ++step) {
+    std::vector<Drawn> drawn;
+    for (const SchedulerPlan::Row& row : scheduler.Plan().rows) {
+      if (!row.sample) continue;
+      known[row.request] = static_cast<uint32_t>(row.tokens.size() + 1);
+      drawn.push_back({static_cast<int32_t>(row.request), row.tokens.size() + 1 == 68});
+    }
+    scheduler.Advance(drawn);
+  }
+  EXPECT_THAT(known, ElementsAre(std::pair(1, 68), std::pair(2, 68), std::pair(3, 68)));
+  EXPECT_EQ(scheduler.blocks().active(), 0u);
+}
+
+TEST(SchedulerTest, HowManyRunFollowsTheUseOfThePool) {
+  Scheduler scheduler({.blocks = 100, .max_running = 256, .adapt = true, .max_batch_tokens = 4096, .salt = Salt(0)});
+  for (uint64_t id = 1; id <= 200; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 20, 0, 0, 200)).ok());
+  Step(&scheduler);
+  EXPECT_EQ(scheduler.running(), 90u) << "a block each, and none is begun above 0.9";
+  for (int i = 0; i < 150; ++i) Step(&scheduler);
+  EXPECT_LT(scheduler.running(), 30u) << "answers grew";
+  EXPECT_LT(scheduler.limit(), 30u) << "trimmed with them";
+  for (uint64_t id = 1; id <= 200; ++id) scheduler.Remove(id);
+  for (uint64_t id = 1001; id <= 1060; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 2)).ok());
+  for (int i = 0; i < 25; ++i) Step(&scheduler);
+  EXPECT_EQ(scheduler.running(), 60u) << "raised again while there is room";
+  EXPECT_LE(scheduler.limit(), 256u);
+}
+
+TEST(SchedulerTest, BadRequestsAreRefused) {
+  Scheduler scheduler(Small(1, 1, 2));
+  EXPECT_EQ(scheduler.Add({.id = 1}).code(), absl::StatusCode::kInvalidArgument);
+  SchedulerRequest request = Ask(1, 3);
+  request.prompt = 4;
+  EXPECT_EQ(scheduler.Add(request).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(scheduler.Add(Ask(1, 3, 0, 0, 0)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(scheduler.Add(Ask(1, 32, 0, 0, 34)).message(), testing::HasSubstr("need 3 blocks of 32; the KV cache has 2"));
+  ASSERT_TRUE(scheduler.Add(Ask(1, 32, 0, 0, 33)).ok()) << "the last token is never computed";
+  EXPECT_EQ(scheduler.Add(Ask(1, 1, 0, 0, 1)).code(), absl::StatusCode::kAlreadyExists);
+}
+
+// Follows a scheduler and checks each plan against a pool that is written as a model would: a position's keys and values are a
+// hash of all tokens up to it and of the weights each was computed with.
 class Checker {
  public:
-  explicit Checker(const Scheduler::Options& options) : options_(options), scheduler_(options), slots_(options.slots) {}
+  explicit Checker(const Scheduler::Options& options) : options_(options), scheduler_(options), pool_(options.blocks) {}
 
-  void Add(const SchedulerRequest& request, uint32_t answer) {
-    ASSERT_TRUE(scheduler_.Add(request).ok());
-    live_[request.id] = {request, request.known, request.known + answer, scheduler_.steps()};
+  void Add(SchedulerRequest request, uint32_t answer) {
+    request.end = static_cast<uint32_t>(request.tokens.size()) + answer;
+    if (BlocksFor(request.end - 1) > options_.blocks) return;
+    live_[request.id] = {.tokens = request.tokens, .prompt = request.prompt, .end = request.end, .since = scheduler_.steps()};
+    ASSERT_TRUE(scheduler_.Add(std::move(request)).ok());
   }
   void Remove(uint64_t id) {
     scheduler_.Remove(id);
     live_.erase(id);
   }
-  void Switch(bool recompute) {
-    scheduler_.Switched(recompute);
-    ++epoch_;
-    if (recompute) slots_.assign(slots_.size(), {});
+  void Switch(uint64_t weights, bool recompute) {
+    scheduler_.Switched(Salt(weights), recompute);
+    weights_ = weights;
+    if (!recompute) return;
+    for (auto& [id, known] : live_) known.written.clear();
   }
 
-  void Step() {
+  void Step(SplitMix64* random) {
     const SchedulerPlan& plan = scheduler_.Plan();
     ASSERT_LE(plan.tokens, options_.max_batch_tokens);
     if (!live_.empty()) {
       ASSERT_GT(plan.tokens, 0u) << "live requests, and no progress";
     }
-    for (const Copy& copy : plan.copies) {
-      const Slot& from = slots_[copy.from];
-      ASSERT_GE(from.tokens, copy.count);
-      ASSERT_TRUE(from.owner == 0 || live_.contains(from.owner));  // 0: itself a copy of this plan, made before.
-      ASSERT_EQ(from.epoch, epoch_);
-      slots_[copy.to] = {0, from.tokens_group, copy.count, epoch_};
+    for (uint64_t id : plan.preempted) live_.at(id).written.clear();
+    for (const BlockManager::Copy& copy : plan.copies) pool_[copy.to] = pool_[copy.from];
+    // No block that a row writes is in any other row's table.
+    std::map<int32_t, int> holders;
+    for (const SchedulerPlan::Row& row : plan.rows) {
+      for (int32_t block : row.blocks) ++holders[block];
     }
+    std::vector<Drawn> drawn;
     std::vector<uint64_t> ended;
-    std::set<uint32_t> written;
-    for (const Row& row : plan.rows) {
+    bool prefills = false;
+    for (const SchedulerPlan::Row& row : plan.rows) {
       ASSERT_TRUE(live_.contains(row.request));
       Known& known = live_[row.request];
-      Slot& slot = slots_[row.slot];
-      ASSERT_TRUE(written.insert(row.slot).second);
-      if (row.first == 0) slot = {row.request, known.request.group, 0, epoch_};
-      if (slot.owner == 0) {
-        ASSERT_EQ(slot.tokens_group, known.request.group);
-        slot.owner = row.request;
-      }
-      ASSERT_EQ(slot.owner, row.request);
-      ASSERT_EQ(slot.tokens, row.first);
-      slot.tokens += row.count;
-      ASSERT_LE(slot.tokens, known.known);
-      ASSERT_EQ(row.sample, slot.tokens == known.known);
+      ASSERT_EQ(absl::MakeConstSpan(known.tokens), row.tokens);
+      const bool decode = row.count == 1 && row.first > 0 && known.written.size() == row.first;
+      ASSERT_TRUE(decode || !prefills || row.count > 0);
+      prefills = prefills || !decode;
+      Computes(row, holders, &known);
+      if (testing::Test::HasFatalFailure()) return;
+      ASSERT_EQ(row.sample, row.first + row.count == known.tokens.size());
       if (!row.sample) continue;
-      if (++known.known == known.end) ended.push_back(row.request);
+      const bool fails = random->Below(200) == 0;
+      known.tokens.push_back(static_cast<int32_t>(random->Below(3)));
+      const bool ends = fails || known.tokens.size() == known.end || random->Below(60) == 0;
+      drawn.push_back({fails ? -1 : known.tokens.back(), ends});
+      if (ends) ended.push_back(row.request);
     }
     for (uint64_t id : ended) {
       worst_ = std::max(worst_, scheduler_.steps() - live_[id].since);
       live_.erase(id);
       ++ended_;
     }
-    scheduler_.Advance(ended);
+    scheduler_.Advance(drawn);
   }
 
   const Scheduler& scheduler() const { return scheduler_; }
   size_t live() const { return live_.size(); }
-  uint64_t AnyLive(uint64_t random) const { return std::next(live_.begin(), random % live_.size())->first; }
+  uint64_t AnyLive(uint64_t random) const { return std::next(live_.begin(), static_cast<ptrdiff_t>(random % live_.size()))->first; }
   uint64_t ended() const { return ended_; }
   uint64_t worst() const { return worst_; }
 
  private:
   struct Known {
-    SchedulerRequest request;
-    uint32_t known = 0, end = 0;
+    std::vector<int32_t> tokens;
+    uint32_t prompt = 0, end = 0;
     uint64_t since = 0;
+    std::vector<uint64_t> written;  // What the pool must hold for it, by position.
   };
-  struct Slot {
-    uint64_t owner = 0, tokens_group = 0;
-    uint32_t tokens = 0;
-    uint64_t epoch = 0;  // Under which position 0 was computed.
-  };
+
+  void Computes(const SchedulerPlan::Row& row, const std::map<int32_t, int>& holders, Known* known) {
+    ASSERT_GE(row.blocks.size() * kBlockTokens, row.first + row.count);
+    ASSERT_GE(row.first, known->written.size());
+    // What it did not compute itself it was given: it must be what the weights of now would have computed.
+    ASSERT_TRUE(row.first == known->written.size() || known->written.empty());
+    while (known->written.size() < row.first) known->written.push_back(Next(*known));
+    for (uint32_t at = 0; at < row.first; ++at) ASSERT_EQ(pool_[row.blocks[at / kBlockTokens]][at % kBlockTokens], known->written[at]) << at;
+    for (uint32_t at = row.first; at < row.first + row.count; ++at) {
+      const int32_t block = row.blocks[at / kBlockTokens];
+      ASSERT_EQ(holders.at(block), 1);
+      ASSERT_EQ(scheduler_.blocks().references(block), 1u);
+      ASSERT_FALSE(scheduler_.blocks().indexed(block));
+      known->written.push_back(Next(*known));
+      pool_[block][at % kBlockTokens] = known->written.back();
+    }
+  }
+  uint64_t Next(const Known& known) const {
+    const uint64_t before = known.written.empty() ? 7 : known.written.back();
+    return Mix64(Mix64(before + kGolden) ^ (static_cast<uint64_t>(known.tokens[known.written.size()]) << 8) ^ weights_);
+  }
+
   const Scheduler::Options options_;
   Scheduler scheduler_;
   std::map<uint64_t, Known> live_;
-  std::vector<Slot> slots_;
-  uint64_t epoch_ = 0, ended_ = 0, worst_ = 0;
+  std::vector<std::array<uint64_t, kBlockTokens>> pool_;
+  uint64_t weights_ = 0, ended_ = 0, worst_ = 0;
 };
 
-uint64_t RunRandomly(uint64_t seed, int operations, uint64_t* ended, uint64_t* worst) {
+struct Totals {
+  uint64_t ended = 0, worst = 0, preempted = 0, forked = 0, cached = 0;
+};
+
+uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
   SplitMix64 random(seed);
-  const uint32_t slots = 1 + random.Below(12);
-  const Scheduler::Options options{.slots = slots,
-                                   .max_batch_tokens = slots + static_cast<uint32_t>(random.Below(20)),
-                                   .aging_steps = 50};
+  const uint32_t most = 1 + static_cast<uint32_t>(random.Below(12));
+  const Scheduler::Options options{.blocks = 4 + static_cast<uint32_t>(random.Below(30)),
+                                   .max_running = most,
+                                   .adapt = random.Below(4) == 0,
+                                   .max_batch_tokens = most + static_cast<uint32_t>(random.Below(60)),
+                                   .aging_steps = 50,
+                                   .salt = Salt(0)};
   Checker checker(options);
   uint64_t next = 1;
   for (int i = 0; i < operations && !testing::Test::HasFatalFailure(); ++i) {
     const uint64_t what = random.Below(100);
     if (what < 12 && checker.live() < 40) {
-      const uint32_t members = 1 + random.Below(8), prompt = 1 + random.Below(40);
+      const uint32_t members = 1 + static_cast<uint32_t>(random.Below(8)), prompt = 1 + static_cast<uint32_t>(random.Below(70));
       const uint64_t group = members > 1 ? next : 0;
+      std::vector<int32_t> tokens = Count(prompt, static_cast<int32_t>(random.Below(3)));
       for (uint32_t m = 0; m < members; ++m) {
-        const uint32_t prefix = random.Below(4) == 0 ? random.Below(10) : 0;
-        checker.Add({.id = next++,
-                     .group = group,
-                     .order_class = static_cast<uint8_t>(random.Below(4)),
-                     .target_step = static_cast<int64_t>(random.Below(6)),
-                     .prompt = prompt,
-                     .known = prompt + prefix},
-                    1 + random.Below(20));
+        SchedulerRequest request{.id = next++, .group = group, .order_class = static_cast<uint8_t>(random.Below(4)),
+                                 .target_step = static_cast<int64_t>(random.Below(6)), .prompt = prompt, .tokens = tokens};
+        const uint64_t prefix = random.Below(4) == 0 ? random.Below(10) : 0;
+        for (uint64_t t = 0; t < prefix; ++t) request.tokens.push_back(static_cast<int32_t>(random.Below(3)));
+        checker.Add(std::move(request), 1 + static_cast<uint32_t>(random.Below(60)));
       }
     } else if (what < 15 && checker.live() > 0) {
       checker.Remove(checker.AnyLive(random.Next()));
     } else if (what < 17) {
-      checker.Switch(random.Below(2) == 0);
+      checker.Switch(random.Below(3), random.Below(2) == 0);
     } else {
-      checker.Step();
+      checker.Step(&random);
     }
   }
-  for (int i = 0; i < 100000 && checker.live() > 0 && !testing::Test::HasFatalFailure(); ++i) checker.Step();
+  for (int i = 0; i < 100000 && checker.live() > 0 && !testing::Test::HasFatalFailure(); ++i) checker.Step(&random);
   EXPECT_EQ(checker.live(), 0u);
-  EXPECT_EQ(checker.scheduler().held_tokens(), 0u);
+  EXPECT_EQ(checker.scheduler().blocks().active(), 0u) << "a block leaked";
   EXPECT_EQ(checker.scheduler().running() + checker.scheduler().waiting(), 0u);
-  *ended += checker.ended();
-  *worst = std::max(*worst, checker.worst());
+  totals->ended += checker.ended();
+  totals->worst = std::max(totals->worst, checker.worst());
+  totals->preempted += checker.scheduler().preemptions();
+  totals->forked += checker.scheduler().prompt_tokens_forked();
+  totals->cached += checker.scheduler().prompt_tokens_cached();
   return checker.scheduler().digest();
 }
 
-TEST(SchedulerTest, RandomEventsKeepSlotsTrueAndEveryRequestEnds) {
-  uint64_t ended = 0, worst = 0;
-  for (uint64_t seed = 1; seed <= 20 && !HasFatalFailure(); ++seed) {
+TEST(SchedulerTest, AHundredThousandRandomEventsKeepBlocksTrueAndEveryRequestEnds) {
+  Totals totals;
+  for (uint64_t seed = 1; seed <= 100 && !HasFatalFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const uint64_t digest = RunRandomly(seed, 1000, &ended, &worst);
-    uint64_t again_ended = 0, again_worst = 0;
-    EXPECT_EQ(digest, RunRandomly(seed, 1000, &again_ended, &again_worst)) << "same events, other plans";
+    const uint64_t digest = RunRandomly(seed, 1000, &totals);
+    Totals again;
+    EXPECT_EQ(digest, RunRandomly(seed, 1000, &again)) << "same events, other plans";
   }
-  EXPECT_GT(ended, 2000u);
-  EXPECT_LT(worst, 2000u) << "a request starved";
+  EXPECT_GT(totals.ended, 10000u);
+  EXPECT_GT(totals.preempted, 500u);
+  EXPECT_GT(totals.forked, 10000u);
+  EXPECT_GT(totals.cached, 10000u);
+  EXPECT_LT(totals.worst, 5000u) << "a request starved";
 }
 
 }  // namespace

@@ -27,20 +27,20 @@ struct EngineCaps {
 // How a token is chosen. Checked by CheckSampling().
 struct SamplingParams {
   float temperature = 1;          // 0: the most likely token.
-  double top_p = 1;
-  uint32_t top_k = 0;
-  double min_p = 0;
+  double top_p = 1;               // The shortest run of the most likely with this share; 0 or 1: all.
+  uint32_t top_k = 0;             // 0: all.
+  double min_p = 0;               // Those at least so many times as likely as the first.
   uint32_t max_tokens = 0;        // Of the answer, those of a resumed prefix included.
-  uint32_t min_tokens = 0;
-  std::vector<std::string> stop;  // Texts.
+  uint32_t min_tokens = 0;        // Before so many no stop token is drawn.
+  std::vector<std::string> stop;  // Texts: tokens stand up to the one that completed it. As StopMatcher::Create.
   std::vector<int32_t> stop_ids;  // Beside the model's own end tokens.
   bool ignore_eos = false;        // The model's own end tokens do not stop.
 };
 
 inline constexpr uint32_t kMaxTopLogprobs = 20;
 
-// INVALID_ARGUMENT, by name: out of range; not built (top_p, top_k, min_p, stop texts); or, if `trainable`, a rule that the
-// trainer could not replay (temperature 0, min_tokens).
+// INVALID_ARGUMENT, by name: out of range; or, if `trainable`, what the trainer does not replay (temperature 0, top_p, top_k,
+// min_p, min_tokens) or the verifiers do not see (stop texts).
 absl::Status CheckSampling(const SamplingParams& sampling, bool trainable);
 
 // Earlier classes go first.
@@ -72,7 +72,8 @@ struct TokenLogprob {
 // What a request asked to be told with its tokens.
 struct TokenDetails {
   // With `text`, or stop texts: what this token released, UTF-8, special tokens left out. Bytes that may yet become a character
-  // or a stop text come with a later token; the last token releases the rest. A stop text and what follows it never appear.
+  // or a stop text come with a later token; the last token releases the rest. A stop text and what follows it never appear, nor
+  // does a stop token.
   std::string text;
   int32_t stop = -1;               // The stop text that ended the answer, its place in `stop`.
   std::vector<int32_t> kept;       // With `kept_sets`: the ids the draw was among, rising; empty where it was all of them.
@@ -145,7 +146,7 @@ class Engine {
   virtual uint32_t slots() const = 0;        // Requests that may run at once; keys and values may hold fewer.
   virtual uint32_t max_context() const = 0;  // Tokens, prompt and answer.
 
-  // For text and stop texts. Before the first request; outlives the engine.
+  // For text and stop texts. Before the first request; outlives all of them.
   virtual void UseTokenizer(const Tokenizer* tokenizer) = 0;
 
   // INVALID_ARGUMENT: prompt and max_tokens can never fit, an id outside the vocabulary, or a sampling rule that the trainer

@@ -18,13 +18,15 @@ struct EngineSpec {
   std::string model_path;         // Hugging Face directory.
   bool random_init = false;       // The weights are drawn from `init_seed`; `model_path` need not hold any.
   uint64_t init_seed = 0;
-  uint32_t slots = 0;             // 0: as many as kMaxKvBytes hold, at most 256.
+  uint32_t slots = 0;             // Requests at once. 0: by use of a KV cache of kMaxKvBytes, at most kMaxSlots.
   uint32_t max_context = 0;       // Tokens; 0, or above the model's own limit: that.
   uint32_t max_batch_tokens = 2048;
   int threads = 1;
+  std::string job;                // Keys and values of different jobs never meet.
 };
 
 inline constexpr uint64_t kMaxKvBytes = 2ull << 30;  // Of keys and values, where the number of slots is left open.
+inline constexpr uint64_t kMaxSlots = 256;           // Then.
 
 struct MadeEngine {
   ModelDir model;

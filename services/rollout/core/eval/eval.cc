@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -19,11 +20,19 @@ namespace {
 
 constexpr char kSource[] = "eval";
 
+// Not empty. The same in bits whatever the order in which answers ended.
+double Mean(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 // One evaluation under way.
 class Evaluation {
  public:
   Evaluation(const EvalOptions& options, const EvalScorer& score, MadeEngine made, std::unique_ptr<PromptRenderer> renderer, Dataset data)
-      : options_(options), score_(score), made_(std::move(made)), renderer_(std::move(renderer)), data_(std::move(data)) {}
+      : options_(options), score_(score), renderer_(std::move(renderer)), made_(std::move(made)), data_(std::move(data)) {
+    made_.engine->UseTokenizer(&renderer_->tokenizer());
+  }
 
   absl::StatusOr<EvalResult> Run() {
     const uint64_t end = options_.rows == 0 ? data_.rows() : std::min(data_.rows(), options_.first_row + options_.rows);
@@ -41,10 +50,10 @@ class Evaluation {
                                                      result_.too_long, " are too long"));
     }
     if (result_.answers > 0) {
-      result_.score_mean = score_sum_ / static_cast<double>(result_.answers);
+      result_.score_mean = Mean(std::move(scores_));
     }
     for (const uint32_t k : options_.pass_k) {
-      if (const auto& [sum, rows] = pass_sums_[k]; rows > 0) result_.pass[k] = sum / static_cast<double>(rows);
+      if (!passes_[k].empty()) result_.pass[k] = Mean(std::move(passes_[k]));
     }
     std::sort(result_.kept.begin(), result_.kept.end(),
               [](const EvalAnswer& a, const EvalAnswer& b) { return std::tie(a.row, a.sample) < std::tie(b.row, b.sample); });
@@ -112,7 +121,7 @@ class Evaluation {
     const absl::StatusOr<double> score = score_(answer.text, truncated, data_.json(open.row));
     if (score.ok()) {
       answer.score = *score;
-      score_sum_ += *score;
+      scores_.push_back(*score);
       open.counts->passed += *score >= options_.pass_score;
       ++open.counts->scored;
       ++result_.answers;
@@ -126,21 +135,20 @@ class Evaluation {
   void CloseRow(const Row& row) {
     for (const uint32_t k : options_.pass_k) {
       if (row.scored < k) continue;
-      pass_sums_[k].first += PassAtK(row.scored, row.passed, k);
-      ++pass_sums_[k].second;
+      passes_[k].push_back(PassAtK(row.scored, row.passed, k));
     }
   }
 
   const EvalOptions& options_;
   const EvalScorer& score_;
-  const MadeEngine made_;
   const std::unique_ptr<PromptRenderer> renderer_;
+  const MadeEngine made_;
   const Dataset data_;
   absl::flat_hash_map<uint64_t, Open> open_;
   uint64_t last_id_ = 0;
   EvalResult result_;
-  double score_sum_ = 0;
-  std::map<uint32_t, std::pair<double, uint64_t>> pass_sums_;  // By k: sum over rows, rows.
+  std::vector<double> scores_;
+  std::map<uint32_t, std::vector<double>> passes_;  // By k: of each row.
 };
 
 }  // namespace

@@ -1,171 +1,363 @@
 #include "services/rollout/core/scheduler/scheduler.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 
 namespace sluice {
+namespace {
 
-Scheduler::Scheduler(const Options& options) : options_(options) {
-  SLUICE_CHECK_MSG(options.slots >= 1 && options.max_batch_tokens >= options.slots,
-                   absl::StrCat("slots ", options.slots, ", max_batch_tokens ", options.max_batch_tokens));
-  for (uint32_t slot = 0; slot < options.slots; ++slot) free_slots_.insert(slot);
+// Additive increase, multiplicative decrease of how many may run, by the share of the pool in use.
+constexpr uint64_t kRaiseBelow = 70, kTrimFrom = 80, kRefuseFrom = 90;  // Percent.
+constexpr uint32_t kRaise = 4;          // At once.
+constexpr uint64_t kTrimPause = 32;     // Steps between two trims: those that run must end first.
+
+}  // namespace
+
+Scheduler::Scheduler(const Options& options)
+    : options_(options), blocks_(options.blocks, options.salt), limit_(options.max_running) {
+  SLUICE_CHECK_MSG(options.blocks >= 1 && limit_ >= 1 && options.max_batch_tokens >= limit_,
+                   absl::StrCat("blocks ", options.blocks, ", max_batch_tokens ", options.max_batch_tokens, " for ", limit_, " at once"));
 }
 
-absl::Status Scheduler::Add(const SchedulerRequest& request) {
-  if (request.prompt == 0 || request.known < request.prompt) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("request ", request.id, ": ", request.prompt, " prompt tokens, ", request.known, " known"));
+// Requests come, wait, run and leave. ------------------------------------------------------------------------------------
+
+absl::Status Scheduler::Add(SchedulerRequest request) {
+  const size_t known = request.tokens.size();
+  if (request.prompt == 0 || known < request.prompt || request.end <= known) {
+    return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": ", request.prompt, " prompt tokens, ", known,
+                                                   " known, end at ", request.end));
+  }
+  // The last token is never computed.
+  if (BlocksFor(request.end - 1) > blocks_.blocks()) {
+    return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": ", request.end, " tokens need ", BlocksFor(request.end - 1),
+                                                   " blocks of ", kBlockTokens, "; the KV cache has ", blocks_.blocks()));
   }
   auto [it, inserted] = live_.try_emplace(request.id);
   if (!inserted) return absl::AlreadyExistsError(absl::StrCat("request ", request.id, " is live"));
-  Live& live = it->second;
-  live.request = request;
-  live.arrival = arrivals_++;
-  live.since = step_;
-  live.known = request.known;
-  waiting_.emplace(KeyOf(live), request.id);
-  by_age_.emplace(live.arrival, request.id);
+  it->second = std::make_unique<Live>();
+  Live* live = it->second.get();
+  live->request = std::move(request);
+  live->request.tokens.reserve(std::min<size_t>(live->request.end, known + 256));
+  live->table.blocks.reserve(BlocksFor(live->request.end));
+  live->arrival = arrivals_++;
+  live->since = step_;
+  if (live->request.group != 0) {
+    std::unique_ptr<Group>& group = groups_[live->request.group];
+    if (group == nullptr) group = std::make_unique<Group>();
+    group->members.push_back(live);
+    live->group = group.get();
+  }
+  Wait(live);
   return absl::OkStatus();
 }
 
+Scheduler::Key Scheduler::KeyOf(const Live& live) const {
+  if (!live.key.not_aged) return {.not_aged = false, .arrival = live.arrival};
+  const uint32_t longest = live.group != nullptr ? live.group->longest : 0;
+  const uint32_t predicted = std::min(longest > 0 ? longest : lengths_.p90(), live.request.end - live.request.prompt);
+  const int64_t left = int64_t{predicted} - (live.known() - live.request.prompt);
+  return {.order_class = live.request.order_class,
+          .target_step = live.request.target_step,
+          .minus_left = std::min<int64_t>(-left, 0),
+          .arrival = live.arrival};
+}
+
+void Scheduler::Wait(Live* live) {
+  live->key = KeyOf(*live);
+  waiting_.emplace(live->key, live);
+  if (live->key.not_aged) by_age_.emplace(std::pair(live->since, live->arrival), live);
+}
+
+void Scheduler::StopWaiting(Live* live) {
+  waiting_.erase(live->key);
+  by_age_.erase({live->since, live->arrival});
+}
+
+void Scheduler::Run(Live* live) {
+  StopWaiting(live);
+  live->runs = true;
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), live, [](const Live* a, const Live* b) { return a->key < b->key; }), live);
+  if (live->group != nullptr) live->group->running.push_back(live);
+}
+
+void Scheduler::StopRunning(Live* live) {
+  blocks_.Release(&live->table);
+  live->computed = 0;
+  live->runs = false;
+  std::erase(running_, live);
+  if (live->group != nullptr) std::erase(live->group->running, live);
+}
+
+void Scheduler::Erase(Live* live) {
+  if (live->runs) {
+    StopRunning(live);
+  } else {
+    StopWaiting(live);
+  }
+  if (Group* group = live->group; group != nullptr) {
+    std::erase(group->members, live);
+    if (group->members.empty()) groups_.erase(live->request.group);
+  }
+  live_.erase(live->request.id);
+}
+
 void Scheduler::Remove(uint64_t id) {
-  auto it = live_.find(id);
-  if (it == live_.end()) return;
-  Leave(it->second);
-  live_.erase(it);
+  if (const auto it = live_.find(id); it != live_.end()) Erase(it->second.get());
 }
 
-void Scheduler::Leave(Live& live) {
-  if (live.slot < 0) {
-    waiting_.erase(KeyOf(live));
-    by_age_.erase(live.arrival);
-    return;
-  }
-  running_.erase(KeyOf(live));
-  free_slots_.insert(static_cast<uint32_t>(live.slot));
-  held_tokens_ -= live.computed;
-  if (auto group = groups_.find(live.request.group); group != groups_.end()) {
-    std::erase(group->second, live.request.id);
-    if (group->second.empty()) groups_.erase(group);
+void Scheduler::Switched(KvHash salt, bool recompute) {
+  ++epoch_;
+  blocks_.SetSalt(salt);
+  if (!recompute) return;
+  for (Live* live : running_) {
+    blocks_.Release(&live->table);
+    live->computed = 0;
   }
 }
 
-void Scheduler::GiveSlots() {
-  while (!waiting_.empty() && !free_slots_.empty()) {
-    uint64_t id = waiting_.begin()->second;
-    const uint64_t oldest = by_age_.begin()->second;
-    if (step_ - live_.at(oldest).since >= options_.aging_steps) id = oldest;
-    Live& live = live_.at(id);
-    waiting_.erase(KeyOf(live));
-    by_age_.erase(live.arrival);
-    live.slot = *free_slots_.begin();
-    free_slots_.erase(free_slots_.begin());
-    running_.emplace(KeyOf(live), id);
-    if (live.request.group != 0) groups_[live.request.group].push_back(id);
+// Who may run. -----------------------------------------------------------------------------------------------------------
+
+void Scheduler::AdjustLimit() {
+  if (!options_.adapt || step_ < adjust_at_) return;
+  const uint64_t used = uint64_t{blocks_.active()} * 100, all = blocks_.blocks();
+  if (used >= kTrimFrom * all && running() > 1) {
+    limit_ = std::max(1u, running() * 7 / 8);
+    adjust_at_ = step_ + kTrimPause;
+  } else if (used < kRaiseBelow * all && running() >= limit_) {
+    limit_ = std::min(options_.max_running, limit_ + kRaise);
   }
 }
 
-// A sibling whose slot holds the prompt, computed under the weights of now.
+void Scheduler::Age() {
+  while (!by_age_.empty() && step_ - by_age_.begin()->first.first >= options_.aging_steps) {
+    Live* live = by_age_.begin()->second;
+    StopWaiting(live);
+    live->key.not_aged = false;
+    Wait(live);
+  }
+}
+
+// About as many as it needs to get to its first token.
+uint32_t Scheduler::BlocksToStart(const Live& live) const {
+  if (live.group != nullptr && !live.group->running.empty()) {
+    return BlocksFor(live.known() + 1) - (live.request.prompt - 1) / kBlockTokens;  // The prompt is, or will be, a sibling's.
+  }
+  return BlocksFor(live.known() + 1);
+}
+
+void Scheduler::Admit() {
+  if (waiting_.empty() || running() >= limit_) return;
+  const uint64_t room = options_.adapt ? blocks_.blocks() * kRefuseFrom / 100 : blocks_.blocks();
+  uint64_t promised = blocks_.active();
+  for (const Live* live : running_) {
+    const uint32_t wanted = live->table.blocks.empty() ? BlocksToStart(*live) : BlocksFor(live->known());
+    promised += wanted - std::min<size_t>(wanted, live->table.blocks.size());
+  }
+  while (!waiting_.empty() && running() < limit_) {
+    Live* live = waiting_.begin()->second;
+    promised += BlocksToStart(*live);
+    if (promised > room && !running_.empty()) return;
+    Run(live);
+  }
+}
+
+// The plan. --------------------------------------------------------------------------------------------------------------
+
+// A sibling whose blocks hold the prompt, computed under the weights of now.
 const Scheduler::Live* Scheduler::PromptSource(const Live& live) const {
-  const auto group = groups_.find(live.request.group);
-  if (group == groups_.end()) return nullptr;
-  for (uint64_t id : group->second) {
-    const Live& sibling = live_.at(id);
-    if (id != live.request.id && sibling.epoch == epoch_ && sibling.computed + 1 >= live.request.prompt && sibling.computed > 0) {
-      return &sibling;
-    }
+  if (live.group == nullptr || live.request.prompt == 1) return nullptr;
+  for (const Live* sibling : live.group->running) {
+    if (sibling != &live && sibling->epoch == epoch_ && sibling->computed + 1 >= live.request.prompt) return sibling;
   }
   return nullptr;
 }
 
-// An earlier sibling is at the prompt already, so this one waits for it.
+// A sibling that began to run before is at the prompt already, so this one waits for it.
 bool Scheduler::SiblingPrefills(const Live& live) const {
-  const auto group = groups_.find(live.request.group);
-  if (group == groups_.end()) return false;
-  for (uint64_t id : group->second) {
-    if (id == live.request.id) return false;  // Members before this one in the list lead.
-    const Live& sibling = live_.at(id);
-    if (sibling.computed == 0 || (sibling.epoch == epoch_ && sibling.computed + 1 < live.request.prompt)) return true;
+  if (live.group == nullptr || live.request.prompt == 1) return false;
+  for (const Live* sibling : live.group->running) {
+    if (sibling == &live) return false;
+    if (sibling->computed == 0 || (sibling->epoch == epoch_ && sibling->computed + 1 < live.request.prompt)) return true;
   }
   return false;
 }
 
-void Scheduler::AddRow(const Live& live, uint32_t count) {
-  plan_.rows.push_back({.request = live.request.id,
-                        .slot = static_cast<uint32_t>(live.slot),
-                        .first = live.computed,
-                        .count = count,
-                        .sample = live.computed + count == live.known});
-  plan_.tokens += count;
+// The blocks that a request without any starts from.
+Scheduler::Start Scheduler::Begin(Live* live, bool fork) {
+  live->epoch = epoch_;
+  if (fork) {
+    if (const Live* source = PromptSource(*live)) {
+      live->computed = live->request.prompt - 1;
+      blocks_.Fork(source->table, live->computed, &live->table);
+      return Start::kForked;
+    }
+    if (SiblingPrefills(*live)) return Start::kWaits;
+  }
+  live->computed = blocks_.Match(absl::MakeConstSpan(live->request.tokens).first(live->known() - 1), &live->table);
+  return Start::kMatched;
 }
 
-void Scheduler::PlanPrefill(Live& live) {
-  const uint32_t room = options_.max_batch_tokens - plan_.tokens;
-  if (live.computed == 0 && live.request.prompt > 1) {
-    if (const Live* source = PromptSource(live)) {
-      const uint32_t count = live.request.prompt - 1;
-      plan_.copies.push_back({static_cast<uint32_t>(source->slot), static_cast<uint32_t>(live.slot), count});
-      live.computed = count;
-      live.epoch = epoch_;
-      held_tokens_ += count;
-    } else if (SiblingPrefills(live)) {
-      return;
+// Gives up the blocks of the last request behind `place` that has any.
+bool Scheduler::PreemptBehind(size_t place) {
+  for (size_t i = running_.size() - 1; i > place; --i) {
+    Live* live = running_[i];
+    if (live->table.blocks.empty()) continue;
+    StopRunning(live);
+    Wait(live);
+    plan_.preempted.push_back(live->request.id);
+    ++preemptions_;
+    return true;
+  }
+  return false;
+}
+
+// Blocks for up to `count` more tokens of the request at `place`; fewer rather than to preempt, but at least one. Returns for how
+// many there are blocks.
+uint32_t Scheduler::Reserve(size_t place, uint32_t count) {
+  Live* live = running_[place];
+  while (!blocks_.Reserve(&live->table, live->computed, live->computed + count, &plan_.copies)) {
+    const uint64_t room = (live->table.blocks.size() + blocks_.available()) * uint64_t{kBlockTokens} - live->computed;
+    if (room > 0 && room < count) {
+      count = static_cast<uint32_t>(room);
+    } else if (!PreemptBehind(place)) {
+      return 0;
     }
   }
-  if (live.computed == 0) live.epoch = epoch_;
-  AddRow(live, std::min(room, live.known - live.computed));
+  return count;
+}
+
+// It did not advance; for too long, and it goes before the others from the next step on.
+void Scheduler::Stalled(Live* live) {
+  if (!live->key.not_aged || step_ - live->since < options_.aging_steps) return;
+  live->key.not_aged = false;
+  live->key = KeyOf(*live);
+  unsorted_ = true;
+}
+
+// A row of up to `count` tokens for the request at `place`, if there are blocks for it.
+void Scheduler::PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan::Row>* rows, std::vector<Live*>* lives) {
+  Live* live = running_[place];
+  const bool starts = live->table.blocks.empty();
+  uint32_t got = 0;
+  // A fork that there are no blocks for, its sibling's having been taken too, tries again with what the cache has.
+  for (bool fork : {true, false}) {
+    const Start start = starts ? Begin(live, fork) : Start::kGoesOn;
+    if (start == Start::kWaits) break;
+    got = Reserve(place, std::min(count, live->known() - live->computed));
+    if (got > 0) {
+      const uint32_t of_prompt = std::min(live->computed, live->request.prompt);
+      if (start == Start::kForked) forked_ += of_prompt;
+      if (start == Start::kMatched) cached_ += of_prompt;
+      break;
+    }
+    if (start != Start::kGoesOn) {
+      blocks_.Release(&live->table);
+      live->computed = 0;
+    }
+    if (start != Start::kForked) break;
+  }
+  if (got == 0) return Stalled(live);
+  rows->push_back({.request = live->request.id,
+                   .first = live->computed,
+                   .count = got,
+                   .sample = live->computed + got == live->known(),
+                   .tokens = live->request.tokens,
+                   .blocks = live->table.blocks});
+  lives->push_back(live);
+  plan_.tokens += got;
 }
 
 const SchedulerPlan& Scheduler::Plan() {
   plan_.copies.clear();
   plan_.rows.clear();
+  plan_.preempted.clear();
   plan_.tokens = 0;
-  GiveSlots();
-  // Decodes: one token each. There are at most `slots` of them, so they fit.
-  for (const auto& [key, id] : running_) {
-    const Live& live = live_.at(id);
-    if (live.known - live.computed == 1 && live.computed > 0) AddRow(live, 1);
+  prefills_.clear();
+  planned_.clear();
+  planned_prefills_.clear();
+  AdjustLimit();
+  Age();
+  Admit();
+  if (unsorted_) std::sort(running_.begin(), running_.end(), [](const Live* a, const Live* b) { return a->key < b->key; });
+  unsorted_ = false;
+  // Who decodes has its token; at most max_running do, so the first that prefills has room.
+  uint32_t room = options_.max_batch_tokens;
+  for (const Live* live : running_) room -= live->decodes();
+  // In order, so that who is preempted has no row yet.
+  for (size_t place = 0; place < running_.size(); ++place) {
+    if (running_[place]->decodes()) {
+      PlanRow(place, 1, &plan_.rows, &planned_);
+    } else if (room > 0) {
+      const uint32_t before = plan_.tokens;
+      PlanRow(place, room, &prefills_, &planned_prefills_);
+      room -= plan_.tokens - before;
+    }
   }
-  for (const auto& [key, id] : running_) {
-    Live& live = live_.at(id);
-    if (plan_.tokens == options_.max_batch_tokens) break;
-    if (live.known - live.computed > 1 || live.computed == 0) PlanPrefill(live);
-  }
-  const auto fold = [this](uint64_t x) { digest_ = Mix64(digest_ + kGolden + x); };
-  for (const SchedulerPlan::Copy& copy : plan_.copies) fold((uint64_t{copy.from} << 40) ^ (uint64_t{copy.to} << 20) ^ copy.count);
-  for (const SchedulerPlan::Row& row : plan_.rows) {
-    fold(row.request);
-    fold((uint64_t{row.slot} << 40) ^ (uint64_t{row.first} << 8) ^ (uint64_t{row.count} << 1) ^ row.sample);
-  }
+  plan_.rows.insert(plan_.rows.end(), prefills_.begin(), prefills_.end());
+  planned_.insert(planned_.end(), planned_prefills_.begin(), planned_prefills_.end());
+  Fold();
   return plan_;
 }
 
-void Scheduler::Advance(const std::vector<uint64_t>& ended) {
+void Scheduler::Fold() {
+  const auto fold = [this](uint64_t x) { digest_ = Mix64(digest_ + kGolden + x); };
+  for (uint64_t id : plan_.preempted) fold(~id);
+  for (const BlockManager::Copy& copy : plan_.copies) fold(uint64_t{static_cast<uint32_t>(copy.from)} << 32 | static_cast<uint32_t>(copy.to));
   for (const SchedulerPlan::Row& row : plan_.rows) {
-    auto it = live_.find(row.request);
-    if (it == live_.end()) continue;
-    it->second.computed = row.first + row.count;
-    held_tokens_ += row.count;
-    if (row.sample) ++it->second.known;
+    fold(row.request);
+    fold(uint64_t{row.first} << 32 | row.count << 1 | row.sample);
+    fold(static_cast<uint32_t>(row.blocks.back()));
   }
-  plan_.rows.clear();
-  plan_.copies.clear();
-  for (uint64_t id : ended) Remove(id);
-  ++step_;
 }
 
-void Scheduler::Switched(bool recompute) {
-  ++epoch_;
-  if (!recompute) return;
-  for (auto& [id, live] : live_) {
-    if (live.slot < 0) continue;
-    held_tokens_ -= live.computed;
-    live.computed = 0;
+// What came of it. -------------------------------------------------------------------------------------------------------
+
+// An answer is longer. Siblings that wait are expected to be as long as the longest; their order changes once per block, for that
+// costs something, and at the answer's end.
+void Scheduler::Grew(Live* live, bool ended) {
+  const uint32_t answer = live->known() - live->request.prompt;
+  Group* group = live->group;
+  if (group == nullptr || answer <= group->longest || (answer % kBlockTokens != 0 && !ended)) return;
+  group->longest = answer;
+  for (Live* sibling : group->members) {
+    if (sibling->runs || !sibling->key.not_aged) continue;
+    StopWaiting(sibling);
+    Wait(sibling);
   }
+}
+
+void Scheduler::Advance(absl::Span<const Drawn> drawn) {
+  size_t next = 0;
+  for (size_t i = 0; i < plan_.rows.size(); ++i) {
+    const SchedulerPlan::Row& row = plan_.rows[i];
+    Live* live = planned_[i];
+    live->computed = row.first + row.count;
+    live->since = step_;
+    if (row.first < live->request.prompt) computed_ += std::min(live->computed, live->request.prompt) - row.first;
+    if (row.sample && drawn[next].token < 0) {
+      Erase(live);
+      ++next;
+      continue;
+    }
+    if (live->epoch == epoch_ && live->computed / kBlockTokens > live->table.indexed) {
+      blocks_.Index(absl::MakeConstSpan(live->request.tokens).first(live->computed), &live->table);
+    }
+    if (!row.sample) continue;
+    const Drawn& token = drawn[next++];
+    live->request.tokens.push_back(token.token);
+    Grew(live, token.ends);
+    if (token.ends) {
+      lengths_.Add(live->known() - live->request.prompt);
+      Erase(live);
+    }
+  }
+  SLUICE_CHECK(next == drawn.size());
+  plan_.rows.clear();
+  plan_.copies.clear();
+  ++step_;
 }
 
 }  // namespace sluice

@@ -50,8 +50,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
     if (staged.tensors->layout_id() != weights_->layout_id()) {
       return absl::InvalidArgumentError(absl::StrCat("version ", staged.version.str(), " has another layout than this model"));
     }
-    if (previous_.layout_id() != weights_->layout_id()) previous_ = *weights_;
-    CopyBytes(*weights_, &previous_);
+    if (held_copy_ == nullptr) held_copy_ = std::make_shared<const TensorSet>(*weights_);
     CopyBytes(*staged.tensors, weights_.get());
 #ifdef SLUICE_FAILPOINTS
     if (!HitFailpoint("rollout.activate.bitflip").ok()) weights_->data(0)[0] ^= std::byte{1};
@@ -59,7 +58,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
     const std::vector<Fingerprint> found = TensorFingerprints(*weights_);
     if (const Fingerprint sum = Sum(found); !(sum == staged.state)) {
       Activation refused = Refuse(staged, found, sum);
-      CopyBytes(previous_, weights_.get());
+      CopyBytes(*held_copy_, weights_.get());
       if (!(FingerprintOf(*weights_) == held_)) {
         return absl::InternalError(absl::StrCat(refused.cause, "; and the weights held before could not be put back: test the memory"));
       }
@@ -67,7 +66,8 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
     }
     model_->OnWeightsChanged();
     held_ = staged.state;
-    scheduler_.Switched(kv == KvPolicy::kRecompute);
+    held_copy_ = staged.tensors;
+    scheduler_.Switched(Salt(), kv == KvPolicy::kRecompute);
   }
   version_ = staged.version;
   SLUICE_FAILPOINT("rollout.activate.after");

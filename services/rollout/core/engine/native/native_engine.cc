@@ -1,14 +1,17 @@
 #include "services/rollout/core/engine/native/native_engine.h"
 
 #include <algorithm>
-#include <numeric>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/tokenizer/detokenizer.h"
 
 namespace sluice {
 namespace {
+
+static_assert(kBlockTokens == DecodeModel::kBlockTokens);
 
 NativeEngine::Options Complete(NativeEngine::Options options, const ModelConfig& config) {
   if (options.max_context == 0) options.max_context = static_cast<uint32_t>(config.max_context);
@@ -16,19 +19,18 @@ NativeEngine::Options Complete(NativeEngine::Options options, const ModelConfig&
   return options;
 }
 
-uint32_t BlocksPerSlot(uint32_t max_context) { return (max_context - 1) / DecodeModel::kBlockTokens + 1; }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelConfig& config, TensorSet weights,
                                                                    PolicyVersion version, std::vector<int32_t> stop_ids,
                                                                    const Options& options) {
-  const Options complete = Complete(options, config);
-  const uint64_t blocks = uint64_t{complete.slots} * BlocksPerSlot(complete.max_context);
+  Options complete = Complete(options, config);
+  const uint64_t blocks = options.blocks > 0 ? options.blocks : uint64_t{complete.slots} * BlocksFor(complete.max_context);
   if (blocks > INT32_MAX) {
     return absl::InvalidArgumentError(absl::StrCat(complete.slots, " slots of ", complete.max_context, " tokens are ", blocks,
                                                    " KV blocks, the limit is ", INT32_MAX, "; lower one of them"));
   }
+  complete.blocks = static_cast<uint32_t>(blocks);
   auto owned = std::make_unique<TensorSet>(std::move(weights));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DecodeModel> model,
                           DecodeModel::Create(config, owned.get(),
@@ -46,25 +48,30 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
             .verifies = true,
             .in_flight_switch = true,
             .position_seeds = true,
-            .kept_sets = false,
+            .kept_sets = true,
             .routing = false,
             .deterministic = true},
       model_stop_ids_(std::move(stop_ids)),
       weights_(std::move(weights)),
       model_(std::move(model)),
-      scheduler_({.slots = options.slots, .max_batch_tokens = options.max_batch_tokens, .aging_steps = options.aging_steps}),
       version_(version),
-      held_(FingerprintOf(*weights_)) {
-  const uint32_t per_slot = BlocksPerSlot(options.max_context);
-  blocks_.resize(size_t{options.slots} * per_slot);
-  std::iota(blocks_.begin(), blocks_.end(), 0);
-  for (uint32_t slot = 0; slot < options.slots; ++slot) tables_.push_back(absl::MakeConstSpan(blocks_).subspan(slot * per_slot, per_slot));
-}
+      held_(FingerprintOf(*weights_)),
+      scheduler_({.blocks = options.blocks,
+                  .max_running = options.slots,
+                  .adapt = options.adapt,
+                  .max_batch_tokens = options.max_batch_tokens,
+                  .aging_steps = options.aging_steps,
+                  .salt = Salt()}) {}
+
+NativeEngine::~NativeEngine() = default;
+
+// The layout names the types of the weights, which keys and values follow.
+KvHash NativeEngine::Salt() const { return KvSalt(options_.job, held_.f, /*adapter=*/"", weights_->layout_id()); }
 
 absl::Status NativeEngine::Check(const Request& request) const {
   SLUICE_RETURN_IF_ERROR(CheckSampling(request.sampling, request.trainable));
-  if (request.text || request.kept_sets || request.raw_logprobs || request.top_logprobs > 0) {
-    return absl::InvalidArgumentError("text, kept_sets, raw_logprobs and top_logprobs: this engine does not report them");
+  if (request.top_logprobs > kMaxTopLogprobs) {
+    return absl::InvalidArgumentError(absl::StrCat("top_logprobs ", request.top_logprobs, "; the limit is ", kMaxTopLogprobs));
   }
   if (request.prompt == nullptr || request.prompt->empty()) return absl::InvalidArgumentError("the prompt has no tokens");
   const uint64_t total = request.prompt->size() + uint64_t{request.sampling.max_tokens};
@@ -87,26 +94,47 @@ absl::Status NativeEngine::Check(const Request& request) const {
   return absl::OkStatus();
 }
 
+absl::Status NativeEngine::MakeDetokenizer(const Request& request, Live* live) const {
+  if (!request.text && request.sampling.stop.empty()) return absl::OkStatus();
+  if (tokenizer_ == nullptr) {
+    return absl::FailedPreconditionError("text and stop texts need a tokenizer; the model's directory has no tokenizer.json");
+  }
+  SLUICE_ASSIGN_OR_RETURN(live->detokenizer, Detokenizer::Create(tokenizer_, {.stops = request.sampling.stop}));
+  live->detokenizer->Prime(*request.prompt);
+  std::string before;  // Text of the tokens known already: who resumes has it.
+  for (int32_t token : request.sampled) {
+    if (live->detokenizer->Push(token, &before)) {
+      return absl::InvalidArgumentError(absl::StrCat("the answer so far holds the stop text ", live->detokenizer->matched_stop()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NativeEngine::AddRequest(Request request) {
-  SLUICE_RETURN_IF_ERROR(Annotate(Check(request), absl::StrCat("request ", request.id)));
-  const uint32_t prompt = static_cast<uint32_t>(request.prompt->size());
-  SLUICE_RETURN_IF_ERROR(scheduler_.Add({.id = request.id,
-                                         .group = request.group,
-                                         .order_class = static_cast<uint8_t>(request.order),
-                                         .target_step = request.target_step,
-                                         .prompt = prompt,
-                                         .known = prompt + static_cast<uint32_t>(request.sampled.size())}));
-  Live live;
-  live.prompt = prompt;
-  live.end = prompt + request.sampling.max_tokens;
-  live.tokens.reserve(std::min<size_t>(live.end, prompt + request.sampled.size() + 256));
-  live.tokens = *request.prompt;
-  live.tokens.insert(live.tokens.end(), request.sampled.begin(), request.sampled.end());
-  live.stop_ids = request.sampling.stop_ids;
-  if (!request.sampling.ignore_eos) live.stop_ids.insert(live.stop_ids.end(), model_stop_ids_.begin(), model_stop_ids_.end());
-  live.sampling = std::move(request.sampling);
-  live.seed = request.seed;
-  live.member = request.member;
+  const std::string name = absl::StrCat("request ", request.id);
+  SLUICE_RETURN_IF_ERROR(Annotate(Check(request), name));
+  auto live = std::make_unique<Live>();
+  SLUICE_RETURN_IF_ERROR(Annotate(MakeDetokenizer(request, live.get()), name));
+  live->prompt = static_cast<uint32_t>(request.prompt->size());
+  live->end = live->prompt + request.sampling.max_tokens;
+  SchedulerRequest scheduled{.id = request.id,
+                             .group = request.group,
+                             .order_class = static_cast<uint8_t>(request.order),
+                             .target_step = request.target_step,
+                             .prompt = live->prompt,
+                             .end = live->end};
+  scheduled.tokens.reserve(std::min<size_t>(live->end, live->prompt + request.sampled.size() + 256));
+  scheduled.tokens = *request.prompt;
+  scheduled.tokens.insert(scheduled.tokens.end(), request.sampled.begin(), request.sampled.end());
+  SLUICE_RETURN_IF_ERROR(scheduler_.Add(std::move(scheduled)));
+  live->stop_ids = request.sampling.stop_ids;
+  if (!request.sampling.ignore_eos) live->stop_ids.insert(live->stop_ids.end(), model_stop_ids_.begin(), model_stop_ids_.end());
+  live->sampling = std::move(request.sampling);
+  live->seed = request.seed;
+  live->member = request.member;
+  live->kept_sets = request.kept_sets;
+  live->raw_logprobs = request.raw_logprobs;
+  live->top_logprobs = request.top_logprobs;
   live_.emplace(request.id, std::move(live));
   return absl::OkStatus();
 }
@@ -117,23 +145,19 @@ void NativeEngine::Abort(uint64_t request, AbortReason) {
 }
 
 void NativeEngine::Compute(const SchedulerPlan& plan) {
-  for (const SchedulerPlan::Copy& copy : plan.copies) {
-    for (uint32_t i = 0; i * DecodeModel::kBlockTokens < copy.count; ++i) model_->CopyBlock(tables_[copy.from][i], tables_[copy.to][i]);
-    stats_.prompt_tokens_forked += copy.count;
-  }
+  for (const BlockManager::Copy& copy : plan.copies) model_->CopyBlock(copy.from, copy.to);
   rows_.clear();
+  tables_.clear();
   sampling_.clear();
   for (const SchedulerPlan::Row& row : plan.rows) {
-    const Live& live = live_.at(row.request);
-    for (uint32_t i = 0; i < row.count; ++i) {
-      const uint32_t position = row.first + i;
-      rows_.push_back({.table = static_cast<int32_t>(row.slot),
+    for (uint32_t position = row.first; position < row.first + row.count; ++position) {
+      rows_.push_back({.table = static_cast<int32_t>(tables_.size()),
                        .position = static_cast<int32_t>(position),
-                       .token = live.tokens[position],
-                       .want_logits = row.sample && i + 1 == row.count});
-      if (position < live.prompt) ++stats_.prompt_tokens_computed;
+                       .token = row.tokens[position],
+                       .want_logits = row.sample && position + 1 == row.first + row.count});
     }
-    if (row.sample) sampling_.push_back(&row);
+    tables_.push_back(row.blocks);
+    if (row.sample) sampling_.push_back({&row, live_.at(row.request).get()});
   }
   const size_t wanted = sampling_.size() * model_->config().vocab_size;
   if (logits_.size() < wanted) logits_.resize(wanted);
@@ -143,71 +167,131 @@ void NativeEngine::Compute(const SchedulerPlan& plan) {
 void NativeEngine::Draw() {
   const int64_t vocab = model_->config().vocab_size;
   sample_rows_.clear();
+  bool keep = false;
   for (size_t i = 0; i < sampling_.size(); ++i) {
-    const Live& live = live_.at(sampling_[i]->request);
-    const bool may_stop = live.tokens.size() - live.prompt >= live.sampling.min_tokens;
+    const Live& live = *sampling_[i].live;
+    const size_t known = sampling_[i].row->tokens.size();
+    const bool may_stop = known - live.prompt >= live.sampling.min_tokens;
     sample_rows_.push_back({.logits = logits_.data() + i * vocab,
                             .key = live.seed,
-                            .position = static_cast<uint32_t>(live.tokens.size()),
+                            .position = static_cast<uint32_t>(known),
                             .member = live.member,
                             .temperature = live.sampling.temperature,
                             .banned = live.stop_ids.data(),
-                            .banned_count = may_stop ? 0 : static_cast<int32_t>(live.stop_ids.size())});
+                            .banned_count = may_stop ? 0 : static_cast<int32_t>(live.stop_ids.size()),
+                            .top_k = static_cast<int32_t>(std::min<int64_t>(live.sampling.top_k, vocab)),
+                            .top_p = live.sampling.top_p > 0 ? live.sampling.top_p : 1,
+                            .min_p = static_cast<float>(live.sampling.min_p)});
+    keep = keep || live.kept_sets;
+  }
+  if (keep) {
+    kept_.resize(std::max(kept_.size(), sampling_.size() * vocab));
+    for (size_t i = 0; i < sampling_.size(); ++i) {
+      if (sampling_[i].live->kept_sets) sample_rows_[i].kept = kept_.data() + i * vocab;
+    }
   }
   draws_.resize(sample_rows_.size());
   SampleCpu(sample_rows_.data(), static_cast<int64_t>(sample_rows_.size()), vocab, draws_.data());
 }
 
+// What the request asked to be told with its token. May end the answer, by a stop text.
+void NativeEngine::Describe(size_t i, TokenEvent* event) {
+  const int64_t vocab = model_->config().vocab_size;
+  Live& live = *sampling_[i].live;
+  auto details = std::make_shared<TokenDetails>();
+  if (live.detokenizer != nullptr) {
+    bool stopped = false;
+    // A stop token ends the text before it.
+    if (event->finish != FinishReason::kStop) stopped = live.detokenizer->Push(event->token, &details->text);
+    if (!stopped && event->finish != FinishReason::kNone) stopped = live.detokenizer->Finish(&details->text);
+    if (stopped) event->finish = FinishReason::kStop;
+    details->stop = live.detokenizer->matched_stop();
+  }
+  if (draws_[i].kept > 0 && draws_[i].kept < vocab) {
+    details->kept.assign(sample_rows_[i].kept, sample_rows_[i].kept + draws_[i].kept);
+  }
+  SampleRow row = sample_rows_[i];
+  if (live.raw_logprobs) {
+    row = {.logits = row.logits};
+    details->raw_logprob = LogprobCpu(row, vocab, event->token);
+  }
+  if (live.top_logprobs > 0) {
+    int32_t ids[kMaxTopLogprobs];
+    float logprobs[kMaxTopLogprobs];
+    const int32_t count = TopLogprobsCpu(row, vocab, static_cast<int32_t>(live.top_logprobs), ids, logprobs);
+    for (int32_t k = 0; k < count; ++k) details->top.push_back({ids[k], logprobs[k]});
+  }
+  event->details = std::move(details);
+}
+
+// The event of the i-th drawn token.
+TokenEvent NativeEngine::Take(size_t i) {
+  const Live& live = *sampling_[i].live;
+  const size_t known = sampling_[i].row->tokens.size();
+  TokenEvent event{.request = sampling_[i].row->request,
+                   .position = static_cast<uint32_t>(known),
+                   .token = draws_[i].token,
+                   .logprob = draws_[i].logprob,
+                   .version = version_};
+  if (std::find(live.stop_ids.begin(), live.stop_ids.end(), event.token) != live.stop_ids.end()) {
+    event.finish = FinishReason::kStop;
+  } else if (known + 1 >= live.end) {
+    event.finish = FinishReason::kLength;
+  }
+  if (live.details()) Describe(i, &event);
+  return event;
+}
+
 absl::StatusOr<StepEvents> NativeEngine::Step() {
   StepEvents events;
+  const auto start = std::chrono::steady_clock::now();
   const SchedulerPlan& plan = scheduler_.Plan();
-  if (plan.rows.empty()) return events;
+  if (plan.rows.empty()) {
+    scheduler_.Advance({});
+    return events;
+  }
+  const auto planned = std::chrono::steady_clock::now();
   Compute(plan);
   Draw();
   events.rows = plan.tokens;
   events.prefill_rows = plan.tokens - static_cast<uint32_t>(sampling_.size());
   events.tokens.reserve(draws_.size());
-  ended_.clear();
+  drawn_.clear();
   for (size_t i = 0; i < draws_.size(); ++i) {
-    const uint64_t id = sampling_[i]->request;
-    Live& live = live_.at(id);
+    const uint64_t id = sampling_[i].row->request;
     if (draws_[i].token < 0) {
       ++stats_.nonfinite_rows;
       events.failures.push_back({id, Error(absl::StatusCode::kDataLoss, "NONFINITE",
-                                           absl::StrCat("request ", id, ": logits at position ", live.tokens.size(),
+                                           absl::StrCat("request ", id, ": logits at position ", sampling_[i].row->tokens.size(),
                                                         " are not finite under version ", version_.str()))});
-      ended_.push_back(id);
+      drawn_.push_back({});
+      live_.erase(id);
       continue;
     }
-    const int32_t token = draws_[i].token;
-    TokenEvent event{.request = id,
-                     .position = static_cast<uint32_t>(live.tokens.size()),
-                     .token = token,
-                     .logprob = draws_[i].logprob,
-                     .version = version_};
-    live.tokens.push_back(token);
-    if (std::find(live.stop_ids.begin(), live.stop_ids.end(), token) != live.stop_ids.end()) {
-      event.finish = FinishReason::kStop;
-    } else if (live.tokens.size() >= live.end) {
-      event.finish = FinishReason::kLength;
-    }
-    if (event.finish != FinishReason::kNone) ended_.push_back(id);
-    events.tokens.push_back(event);
+    events.tokens.push_back(Take(i));
+    const bool ends = events.tokens.back().finish != FinishReason::kNone;
+    drawn_.push_back({draws_[i].token, ends});
+    if (ends) live_.erase(id);
   }
   stats_.tokens_generated += events.tokens.size();
-  scheduler_.Advance(ended_);
-  for (uint64_t id : ended_) live_.erase(id);
+  const auto drawn = std::chrono::steady_clock::now();
+  scheduler_.Advance(drawn_);
+  schedule_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - drawn + (planned - start)).count();
   return events;
 }
 
 EngineStats NativeEngine::Stats() const {
   EngineStats stats = stats_;
-  stats.slots = options_.slots;
+  stats.slots = scheduler_.limit();
   stats.running = scheduler_.running();
   stats.waiting = scheduler_.waiting();
   stats.steps = scheduler_.steps();
-  stats.kv_tokens = scheduler_.held_tokens();
-  stats.kv_capacity = uint64_t{options_.slots} * options_.max_context;
+  stats.prompt_tokens_computed = scheduler_.prompt_tokens_computed();
+  stats.prompt_tokens_forked = scheduler_.prompt_tokens_forked();
+  stats.prompt_tokens_cached = scheduler_.prompt_tokens_cached();
+  stats.preemptions = scheduler_.preemptions();
+  stats.kv_tokens = uint64_t{scheduler_.blocks().active()} * kBlockTokens;
+  stats.kv_capacity = uint64_t{options_.blocks} * kBlockTokens;
   stats.version = version_;
   return stats;
 }

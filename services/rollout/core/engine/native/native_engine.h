@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -17,25 +18,30 @@
 #include "services/rollout/core/scheduler/scheduler.h"
 
 namespace sluice {
+class Detokenizer;
 
-// The engine of this tree: Scheduler, DecodeModel and the sampler, on the CPU. A request holds a KV slot, a fixed run of
-// blocks.
+// The engine of this tree: Scheduler, DecodeModel and the sampler, on the CPU. Keys and values lie in blocks that requests share
+// where their prefixes are equal and of equal weights.
 //
-// Holds the weights as one TensorSet at fixed addresses, a second set of the same size to put them back from, and the model's
+// Holds the weights as one TensorSet at fixed addresses, the staged set they came from, to put them back from, and the model's
 // packed copy. V vocabulary.
 class NativeEngine : public Engine {
  public:
   struct Options {
-    uint32_t slots = 256;
-    uint32_t max_context = 0;          // Tokens per slot; 0: the model's own limit.
+    uint32_t slots = 256;              // Requests at once.
+    bool adapt = false;                // Fewer, by use of the KV cache.
+    uint32_t blocks = 0;               // Of the KV cache, 32 tokens each; 0: as many as all slots may need.
+    uint32_t max_context = 0;          // Tokens of a request; 0: the model's own limit.
     uint32_t max_batch_tokens = 2048;  // Computed per step; raised to `slots`.
     uint32_t aging_steps = 1000;
     int threads = 1;
+    std::string job;                   // Keys and values of different jobs never meet.
   };
 
   // `weights`: the parameters of `config`, of version `version`. `stop_ids`: the model's end tokens.
   static absl::StatusOr<std::unique_ptr<NativeEngine>> Create(const ModelConfig& config, TensorSet weights, PolicyVersion version,
                                                               std::vector<int32_t> stop_ids, const Options& options);
+  ~NativeEngine() override;
 
   const EngineCaps& caps() const override { return caps_; }
   uint32_t slots() const override { return options_.slots; }
@@ -51,24 +57,37 @@ class NativeEngine : public Engine {
 
   Fingerprint fingerprint() const { return held_; }       // Of the weights held, as last recomputed over them.
   const TensorSet& weights() const { return *weights_; }
-  uint64_t plan_digest() const { return scheduler_.digest(); }
+  const Scheduler& scheduler() const { return scheduler_; }
+  double schedule_seconds() const { return schedule_seconds_; }  // Spent on plans and what came of them, of all steps.
 
  private:
   struct Live {
-    std::vector<int32_t> tokens;  // Prompt, then answer.
     uint32_t prompt = 0;
     uint32_t end = 0;             // Tokens at which the answer is as long as it may get.
     SamplingParams sampling;
     std::vector<int32_t> stop_ids;  // All that end this request.
     uint64_t seed = 0;
     uint32_t member = 0;
+    bool kept_sets = false, raw_logprobs = false;
+    uint32_t top_logprobs = 0;
+    std::unique_ptr<Detokenizer> detokenizer;  // With text or stop texts.
+    bool details() const { return kept_sets || raw_logprobs || top_logprobs > 0 || detokenizer != nullptr; }
+  };
+  // A row that samples, and its request.
+  struct Sampling {
+    const SchedulerPlan::Row* row = nullptr;
+    Live* live = nullptr;
   };
 
   NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids, std::unique_ptr<TensorSet> weights,
                std::unique_ptr<DecodeModel> model);
   absl::Status Check(const Request& request) const;
+  KvHash Salt() const;  // Of what the KV cache is computed with now.
+  absl::Status MakeDetokenizer(const Request& request, Live* live) const;
   void Compute(const SchedulerPlan& plan);
   void Draw();
+  TokenEvent Take(size_t i);
+  void Describe(size_t i, TokenEvent* event);
   Activation Refuse(const StagedWeights& staged, const std::vector<Fingerprint>& found, Fingerprint sum) const;
 
   const Options options_;
@@ -76,23 +95,24 @@ class NativeEngine : public Engine {
   const std::vector<int32_t> model_stop_ids_;
   const std::unique_ptr<TensorSet> weights_;
   const std::unique_ptr<DecodeModel> model_;
-  Scheduler scheduler_;
-  std::vector<int32_t> blocks_;                      // Of the slots, one after another.
-  std::vector<absl::Span<const int32_t>> tables_;    // By slot.
-  absl::flat_hash_map<uint64_t, Live> live_;
-  const Tokenizer* tokenizer_ = nullptr;
   PolicyVersion version_;
   Fingerprint held_;
+  Scheduler scheduler_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Live>> live_;
+  const Tokenizer* tokenizer_ = nullptr;
   EngineStats stats_;
+  double schedule_seconds_ = 0;
 
   // Reused by every step.
   std::vector<DecodeModel::Row> rows_;
-  std::vector<float> logits_;              // [sampling rows, V]
+  std::vector<absl::Span<const int32_t>> tables_;  // By row of the plan.
+  std::vector<float> logits_;                      // [sampling rows, V]
+  std::vector<Sampling> sampling_;
   std::vector<SampleRow> sample_rows_;
+  std::vector<int32_t> kept_;                      // [sampling rows, V], where a request wants its kept sets.
   std::vector<SampleDraw> draws_;
-  std::vector<const SchedulerPlan::Row*> sampling_;
-  std::vector<uint64_t> ended_;
-  TensorSet previous_;                     // Made at the first activation.
+  std::vector<Scheduler::Drawn> drawn_;
+  std::shared_ptr<const TensorSet> held_copy_;     // The bytes held, to put back after a copy that fails: the last version staged.
 };
 
 }  // namespace sluice

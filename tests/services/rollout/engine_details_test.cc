@@ -1,0 +1,229 @@
+// What a request may ask to be told with its tokens, and stop texts.
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "absl/strings/ascii.h"
+#include "common/base/file.h"
+#include "common/tokenizer/tokenizer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/services/rollout/tiny_model.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Token i of the tiny model's vocabulary is a byte: letters, a space, and the three of U+2028's UTF-8 and of "é".
+constexpr absl::string_view kBytes = "abcdefghijklmnopqrstuvwxyzABCDE .\xE2\x80\xA8\xC3\xA9\n";
+
+std::unique_ptr<Tokenizer> ByteTokenizer() {
+  // The byte-level alphabet spells bytes from 0x80 to 0xA0 and the space as code points from U+0100 on.
+  const auto spell = [](unsigned char byte) -> std::string {
+    uint32_t code = byte;
+    if (byte <= 32) code = 256 + byte;
+    if (byte >= 127 && byte <= 160) code = 256 + 33 + (byte - 127u);
+    if (code < 128) return {static_cast<char>(code)};
+    return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
+  };
+  std::string vocab;
+  for (size_t i = 0; i < 40; ++i) {
+    const std::string token = i < kBytes.size() ? spell(static_cast<unsigned char>(kBytes[i])) : "x" + std::to_string(i);
+    vocab += (i == 0 ? "" : ", ") + ("\"" + token + "\": ") + std::to_string(i);
+  }
+  const std::string json = R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+    "post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+    "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+    "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": {)" + vocab + R"(}, "merges": []}})";
+  const std::string path = testing::TempDir() + "/engine_details_tokenizer.json";
+  EXPECT_TRUE(WriteFileAtomic(path, json).ok());
+  auto tokenizer = Tokenizer::Load(path);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+Request Ask(uint64_t id, uint32_t max_tokens) {
+  return {.id = id, .prompt = Prompt({1, 2, 3}), .seed = 77, .sampling = {.max_tokens = max_tokens}, .trainable = false, .text = true};
+}
+
+std::vector<TokenEvent> Sample(NativeEngine* engine, const Request& request) {
+  std::vector<TokenEvent> events;
+  const absl::Status added = engine->AddRequest(request);
+  EXPECT_TRUE(added.ok()) << added;
+  while (!engine->idle()) {
+    const absl::StatusOr<StepEvents> step = engine->Step();
+    EXPECT_TRUE(step.ok() && step->failures.empty());
+    for (const TokenEvent& event : step->tokens) events.push_back(event);
+  }
+  return events;
+}
+
+std::string Text(const std::vector<TokenEvent>& events) {
+  std::string text;
+  for (const TokenEvent& event : events) text += event.details->text;
+  return text;
+}
+
+std::vector<int32_t> Tokens(const std::vector<TokenEvent>& events) {
+  std::vector<int32_t> tokens;
+  for (const TokenEvent& event : events) tokens.push_back(event.token);
+  return tokens;
+}
+
+class EngineDetailsTest : public testing::Test {
+ protected:
+  EngineDetailsTest() { engine_->UseTokenizer(tokenizer_.get()); }
+  std::unique_ptr<Tokenizer> tokenizer_ = ByteTokenizer();
+  std::unique_ptr<NativeEngine> engine_ = TinyEngine(1, {.slots = 4});
+};
+
+TEST_F(EngineDetailsTest, TextOfAllTokensIsThatOfTheWholeAnswer) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Request request = Ask(1, 100);
+    request.seed = seed;
+    const std::vector<TokenEvent> events = Sample(engine_.get(), request);
+    EXPECT_EQ(Text(events), tokenizer_->Decode(Tokens(events), /*skip_special=*/true)) << seed;
+    std::string so_far;
+    for (const TokenEvent& event : events) {
+      so_far += event.details->text;
+      EXPECT_TRUE(so_far.empty() || (so_far.back() & 0xC0) != 0xC0) << "a character in part";
+    }
+  }
+}
+
+TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCompletedIt) {
+  const std::vector<TokenEvent> whole = Sample(engine_.get(), Ask(1, 120));
+  const std::string text = Text(whole);
+  const std::vector<int32_t> all = Tokens(whole);
+  // Each run of one to four letters of the answer, somewhere within, as a stop text: over tokens, and ending the answer early.
+  int tried = 0;
+  for (size_t at = 0; at + 4 < text.size(); at += 5) {
+    for (size_t length = 1; length <= 4; ++length) {
+      const std::string stop = text.substr(at, length);
+      if (stop.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDE .") != std::string::npos) continue;
+      ++tried;
+      Request request = Ask(2, 120);
+      request.sampling.stop = {"never in it", stop};
+      const std::vector<TokenEvent> events = Sample(engine_.get(), request);
+      EXPECT_EQ(Text(events), text.substr(0, text.find(stop))) << "stop " << stop;
+      EXPECT_EQ(events.back().finish, FinishReason::kStop);
+      EXPECT_EQ(events.back().details->stop, 1);
+      // Nothing was drawn behind it: without the last token the text does not hold it.
+      std::vector<int32_t> tokens = Tokens(events);
+      EXPECT_THAT(tokenizer_->Decode(tokens, true), HasSubstr(stop));
+      tokens.pop_back();
+      EXPECT_EQ(tokenizer_->Decode(tokens, true).find(stop), std::string::npos);
+      EXPECT_EQ(tokens, std::vector<int32_t>(all.begin(), all.begin() + static_cast<ptrdiff_t>(tokens.size())));
+    }
+  }
+  EXPECT_GT(tried, 10);
+}
+
+TEST_F(EngineDetailsTest, AResumedAnswerSeesAStopTextThatBeganInItsPrefix) {
+  const std::string text = Text(Sample(engine_.get(), Ask(1, 120)));
+  size_t at = 20;
+  while (at + 2 < text.size() && !(absl::ascii_islower(text[at]) && absl::ascii_islower(text[at + 1]))) ++at;
+  Request request = Ask(2, 120);
+  request.sampling.stop = {text.substr(at, 2)};
+  request.sampled = Tokens(Sample(engine_.get(), request));
+  ASSERT_GT(request.sampled.size(), 2u);
+  request.sampled.pop_back();
+  const std::vector<TokenEvent> rest = Sample(engine_.get(), request);
+  ASSERT_THAT(rest, SizeIs(1));
+  EXPECT_EQ(rest[0].finish, FinishReason::kStop);
+  EXPECT_EQ(Text(rest), "");
+  request.sampled.push_back(rest[0].token);
+  EXPECT_THAT(engine_->AddRequest(request).message(), HasSubstr("holds the stop text"));
+}
+
+TEST_F(EngineDetailsTest, AStopTokenGivesNoTextAndReleasesWhatWasHeld) {
+  const std::vector<TokenEvent> whole = Sample(engine_.get(), Ask(1, 60));
+  Request request = Ask(2, 60);
+  request.sampling.stop_ids = {whole[30].token};
+  const std::vector<TokenEvent> events = Sample(engine_.get(), request);
+  std::vector<int32_t> before = Tokens(events);
+  before.pop_back();
+  EXPECT_EQ(events.back().finish, FinishReason::kStop);
+  EXPECT_EQ(events.back().details->stop, -1);
+  EXPECT_EQ(Text(events), tokenizer_->Decode(before, true));
+}
+
+TEST_F(EngineDetailsTest, TextWithoutATokenizerIsRefused) {
+  auto engine = TinyEngine(1);
+  EXPECT_EQ(engine->AddRequest(Ask(1, 5)).code(), absl::StatusCode::kFailedPrecondition);
+  Request stops = Ask(1, 5);
+  stops.text = false;
+  stops.sampling.stop = {"x"};
+  EXPECT_EQ(engine->AddRequest(stops).code(), absl::StatusCode::kFailedPrecondition);
+  stops.sampling.stop.clear();
+  EXPECT_TRUE(engine->AddRequest(stops).ok());
+}
+
+TEST_F(EngineDetailsTest, TheKeptSetHoldsTheTokenAndItsProbabilitiesSumToOne) {
+  Request request = Ask(1, 60);
+  request.text = false;
+  request.kept_sets = true;
+  request.sampling.top_p = 0.7;
+  request.top_logprobs = 20;
+  size_t cut = 0;
+  for (const TokenEvent& event : Sample(engine_.get(), request)) {
+    const TokenDetails& details = *event.details;
+    EXPECT_TRUE(std::is_sorted(details.kept.begin(), details.kept.end()));
+    if (details.kept.empty()) continue;
+    ++cut;
+    EXPECT_TRUE(std::find(details.kept.begin(), details.kept.end(), event.token) != details.kept.end());
+    double sum = 0;
+    for (const TokenLogprob& top : details.top) {
+      sum += std::exp(static_cast<double>(top.logprob));
+      if (top.token == event.token) {
+        EXPECT_EQ(top.logprob, event.logprob);
+      }
+    }
+    if (details.kept.size() <= 20) {
+      EXPECT_THAT(details.top, SizeIs(details.kept.size()));
+      EXPECT_NEAR(sum, 1, 1e-5);
+    }
+  }
+  EXPECT_GT(cut, 50u);
+}
+
+TEST_F(EngineDetailsTest, RawLogprobsAreBeforeTemperatureAndCuts) {
+  Request plain = Ask(1, 40);
+  plain.text = false;
+  const std::vector<TokenEvent> sampled = Sample(engine_.get(), plain);
+  EXPECT_EQ(sampled[0].details, nullptr) << "nothing was asked for";
+  Request raw = plain;
+  raw.sampling.temperature = 0;
+  raw.raw_logprobs = true;
+  raw.top_logprobs = 3;
+  for (const TokenEvent& event : Sample(engine_.get(), raw)) {
+    EXPECT_EQ(event.logprob, 0);
+    ASSERT_THAT(event.details->top, SizeIs(3));
+    EXPECT_EQ(event.details->top[0].token, event.token);
+    EXPECT_EQ(event.details->top[0].logprob, event.details->raw_logprob);
+    EXPECT_LT(event.details->raw_logprob, 0);
+    EXPECT_GE(event.details->top[0].logprob, event.details->top[1].logprob);
+  }
+  raw.top_logprobs = 21;
+  EXPECT_THAT(engine_->AddRequest(raw).message(), HasSubstr("top_logprobs 21; the limit is 20"));
+}
+
+TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
+  auto engine = TinyEngine(1, {.slots = 2}, {3, 4, 5});
+  Request request = Ask(1, 60);
+  request.text = false;
+  request.kept_sets = true;
+  request.sampling.min_tokens = 30;
+  const std::vector<TokenEvent> events = Sample(engine.get(), request);
+  ASSERT_GE(events.size(), 30u);
+  for (size_t i = 0; i < 30; ++i) {
+    EXPECT_TRUE(events[i].token < 3 || events[i].token > 5);
+    EXPECT_THAT(events[i].details->kept, SizeIs(37));
+  }
+}
+
+}  // namespace
+}  // namespace sluice
