@@ -73,12 +73,13 @@ class HttpTest : public FaultsTest {
 
 TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
   const std::string packages = SLUICE_SOURCE_DIR "/.deps/openai";
-  const auto there = RunToEnd({.binary = "/bin/sh", .args = {"-c", "python3 -c 'import openai'"}, .env = {{"PYTHONPATH", packages}}}, kLong);
+  const auto there = RunToEnd({.binary = "/bin/sh", .args = {"-c", "python3 -c 'import openai'"}, .env = {{"PYTHONPATH", packages}}, .log = dir_ + "/import.err"}, kLong);
   ASSERT_EQ(there.status(), absl::OkStatus());
   if (there->exit != 0) GTEST_SKIP() << "no Python package openai in " << packages << "; tools/test.sh installs it";
   const auto ran = RunToEnd({.binary = "/bin/sh",
                              .args = {"-c", absl::StrCat("exec python3 '" SLUICE_SOURCE_DIR "/tests/integration/openai_client.py' ", address_, " ", kKey)},
-                             .env = {{"PYTHONPATH", packages}}},
+                             .env = {{"PYTHONPATH", packages}},
+                             .log = dir_ + "/client.err"},
                             kLong);
   ASSERT_EQ(ran.status(), absl::OkStatus());
   EXPECT_EQ(ran->exit, 0) << ran->out << ran->err;
