@@ -1,6 +1,5 @@
 #include "services/rollout/http/api.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -12,7 +11,6 @@
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/prompt/prompt.h"
-#include "common/tokenizer/tokenizer.h"
 #include "services/rollout/http/error.h"
 
 namespace sluice::rollout::http {
@@ -221,8 +219,6 @@ void Api::AddRequests(uint64_t id, Call* call) {
   call->open = count;
   call->parts.resize(count);
   call->begun.resize(count, false);
-  call->ids.resize(count);
-  call->told.resize(count);
   call->last_write = options_.clock->Monotonic();
   const uint64_t seed = request.seed.value_or(options_.random());
   std::vector<Request> requests;
@@ -280,7 +276,7 @@ void Api::TakeToken(const TokenEvent& event) {
   Call* const call = calls_.at(id).get();
   const size_t index = event.request - call->first_request;
   AnswerPart& part = call->parts[index];
-  AppendText(event, index, call);
+  if (event.details != nullptr) part.text += event.details->text;
   if (WantsTokens(call->prepared.request)) part.tokens.push_back(event);
   part.finish = event.finish;
   ++call->sampled;
@@ -294,19 +290,6 @@ void Api::TakeToken(const TokenEvent& event) {
   }
   if (call->prepared.request.stream) Emit(call, index);
   if (call->open == 0) Complete(id);
-}
-
-void Api::AppendText(const TokenEvent& event, size_t index, Call* call) {
-  std::string& text = call->parts[index].text;
-  if (event.details != nullptr) {
-    text += event.details->text;
-    return;
-  }
-  call->ids[index].push_back(event.token);
-  const std::string whole = call->model->renderer().tokenizer().Decode(call->ids[index], /*skip_special=*/true);
-  if (event.finish == FinishReason::kNone && absl::EndsWith(whole, "\xEF\xBF\xBD")) return;  // Perhaps half a character.
-  text += whole.substr(std::min(whole.size(), call->told[index]));
-  call->told[index] = whole.size();
 }
 
 // Sends what the answer grew by, if there is something to see.

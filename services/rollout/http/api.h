@@ -121,8 +121,6 @@ class Api {
     uint64_t first_request = 0;        // Answer i is request first_request + i.
     std::vector<AnswerPart> parts;     // What is not sent.
     std::vector<bool> begun;           // Streams: the answer's first chunk is out.
-    std::vector<std::vector<int32_t>> ids;  // Of an engine that gives no text: all of the answer's.
-    std::vector<size_t> told;          // Bytes of their text that are told.
     size_t open = 0;                   // Answers that go on.
     uint64_t sampled = 0;              // Tokens.
     bool streaming = false;            // The stream has begun.
@@ -137,7 +135,6 @@ class Api {
   void AddRequests(uint64_t id, Call* call);
   void TakeEvents() ABSL_LOCKS_EXCLUDED(mu_);
   void TakeToken(const TokenEvent& event);
-  static void AppendText(const TokenEvent& event, size_t index, Call* call);
   void Emit(Call* call, size_t index);
   void Complete(uint64_t id);
   void Fail(uint64_t id, const absl::Status& why);
