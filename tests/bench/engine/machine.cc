@@ -35,34 +35,56 @@ SLUICE_CLONES float Sum(const float* from, int64_t n) {
   return sum[0][0];
 }
 
-constexpr int64_t kRounds = 2000000;
-constexpr int kSums = 8;
-
-SLUICE_CLONES float MultiplyAdd(float x) {
-  Wide sum[kSums], a = Wide{} + x;
-  for (Wide& s : sum) s = a;
-  for (int64_t i = 0; i < kRounds; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kSums; ++j) sum[j] = sum[j] * a + a;
-    asm volatile("" : "+m"(x));
-  }
-  for (int j = 1; j < kSums; ++j) sum[0] += sum[j];
-  return sum[0][0];
-}
+// Chains of multiply-adds that do not wait for each other, each from another start, so that none can be left out.
+constexpr int64_t kRounds = 1000000;
+constexpr int kSums = 12;
 
 #if defined(__x86_64__)
+__attribute__((target("avx512f"))) float MultiplyAdd512(float x) {
+  __m512 sum[kSums];
+  const __m512 a = _mm512_set1_ps(x);
+  for (int j = 0; j < kSums; ++j) sum[j] = _mm512_set1_ps(x + static_cast<float>(j));
+  for (int64_t i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < kSums; ++j) sum[j] = _mm512_fmadd_ps(sum[j], a, a);
+  }
+  for (int j = 1; j < kSums; ++j) sum[0] = _mm512_add_ps(sum[0], sum[j]);
+  return _mm512_cvtss_f32(sum[0]);
+}
+
 __attribute__((target("avx512f,avx512bf16"))) float MultiplyAddBf16(float x) {
   __m512 sum[kSums];
   const __m512bh a = (__m512bh)_mm512_set1_ps(x);
-  for (__m512& s : sum) s = _mm512_set1_ps(x);
+  for (int j = 0; j < kSums; ++j) sum[j] = _mm512_set1_ps(x + static_cast<float>(j));
   for (int64_t i = 0; i < kRounds; ++i) {
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int j = 0; j < kSums; ++j) sum[j] = _mm512_dpbf16_ps(sum[j], a, a);
   }
   for (int j = 1; j < kSums; ++j) sum[0] = _mm512_add_ps(sum[0], sum[j]);
   return _mm512_cvtss_f32(sum[0]);
 }
+
+__attribute__((target("avx2,fma"))) float MultiplyAdd256(float x) {
+  __m256 sum[kSums];
+  const __m256 a = _mm256_set1_ps(x);
+  for (int j = 0; j < kSums; ++j) sum[j] = _mm256_set1_ps(x + static_cast<float>(j));
+  for (int64_t i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < kSums; ++j) sum[j] = _mm256_fmadd_ps(sum[j], a, a);
+  }
+  for (int j = 1; j < kSums; ++j) sum[0] = _mm256_add_ps(sum[0], sum[j]);
+  return _mm256_cvtss_f32(sum[0]);
+}
 #endif
+
+float MultiplyAdd(float x) {
+  float sum[4 * kSums];
+  for (int j = 0; j < 4 * kSums; ++j) sum[j] = x + static_cast<float>(j);
+  for (int64_t i = 0; i < kRounds; ++i) {
+    for (float& s : sum) s = s * x + x;
+  }
+  return sum[0] + sum[4 * kSums - 1];
+}
 
 // The best of some rounds in which every thread does work(thread): amount / seconds.
 double Best(int threads, double amount, const std::function<void(int)>& work) {
@@ -104,7 +126,16 @@ double ReadBandwidth(int threads) {
 
 double PeakFlops(int threads) {
   volatile float x = 0.5f;
-  return Best(threads, 2.0 * 16 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAdd(x); });
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f")) {
+    return Best(threads, 2.0 * 16 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAdd512(x); });
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return Best(threads, 2.0 * 8 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAdd256(x); });
+  }
+#endif
+  return Best(threads, 2.0 * 4 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAdd(x); });
 }
 
 double PeakFlopsBf16(int threads) {
