@@ -1,182 +1,293 @@
 #include "common/chat/lexer.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
+#include "common/chat/limits.h"
+#include "common/chat/text.h"
+#include "common/tokenizer/utf8.h"
 
 namespace sluice::chat {
 namespace {
 
+[[noreturn]] void Invalid(size_t at, absl::string_view what) {
+  throw Failure{absl::StatusCode::kInvalidArgument, static_cast<uint32_t>(at), std::string(what)};
+}
+
+bool IsNameStart(char c) { return absl::ascii_isalpha(c) || c == '_' || (c & 0x80) != 0; }
+bool IsNamePart(char c) { return IsNameStart(c) || absl::ascii_isdigit(c); }
+
 class Lexer {
  public:
-  explicit Lexer(absl::string_view source) : source_(source) {
-    // Jinja drops one newline at the end of a template.
-    if (absl::EndsWith(source_, "\n")) source_.remove_suffix(1);
-  }
+  explicit Lexer(absl::string_view source) : source_(source) {}
 
-  absl::StatusOr<std::vector<Token>> Run() {
+  std::vector<Token> Run() {
     while (at_ < source_.size()) {
-      SLUICE_RETURN_IF_ERROR(Text());
+      Text(NextTag());
       if (at_ >= source_.size()) break;
       if (Looking("{#")) {
-        SLUICE_RETURN_IF_ERROR(Comment());
-      } else {
-        SLUICE_RETURN_IF_ERROR(Tag());
+        Comment();
+      } else if (!Raw()) {
+        Tag();
       }
     }
-    tokens_.push_back(Here(Token::kEnd));
+    Add(Token::kEnd, at_);
     return std::move(tokens_);
   }
 
  private:
   bool Looking(absl::string_view what) const { return absl::StartsWith(source_.substr(at_), what); }
-  // A token at the place reached. Places are asked for in order, so lines are counted once.
-  Token Here(Token::Kind kind) {
-    for (; counted_ < at_; ++counted_) {
-      if (source_[counted_] == '\n') ++line_, line_start_ = counted_ + 1;
-    }
-    return {.kind = kind, .line = line_, .column = static_cast<int>(at_ - line_start_ + 1)};
+  Token& Add(Token::Kind kind, size_t at, absl::string_view text = {}) {
+    tokens_.push_back({.kind = kind, .text = std::string(text), .at = static_cast<uint32_t>(at)});
+    return tokens_.back();
   }
 
-  // Text up to the next tag. `trim_next_` was left by the tag before it; the tag after it may take white space too.
-  absl::Status Text() {
-    size_t end = at_;
-    while (end < source_.size() && !absl::StartsWith(source_.substr(end), "{{") && !absl::StartsWith(source_.substr(end), "{%") &&
-           !absl::StartsWith(source_.substr(end), "{#")) {
-      ++end;
+  size_t NextTag() const {
+    for (size_t at = source_.find('{', at_); at != absl::string_view::npos; at = source_.find('{', at + 1)) {
+      const char next = at + 1 < source_.size() ? source_[at + 1] : '\0';
+      if (next == '{' || next == '%' || next == '#') return at;
     }
-    Token token = Here(Token::kText);
+    return source_.size();
+  }
+
+  // The text up to the tag at `end` (or the source's end), without what the tags on both sides take.
+  void Text(size_t end) {
     absl::string_view text = source_.substr(at_, end - at_);
-    if (trim_next_ == kAll) {
-      text = absl::StripLeadingAsciiWhitespace(text);
-    } else if (trim_next_ == kNewline && absl::StartsWith(text, "\n")) {
-      text.remove_prefix(1);
+    const absl::string_view tag = source_.substr(end, 3);
+    const char sign = tag.size() > 2 ? tag[2] : '\0';
+    const bool line_start = at_ == 0 || source_[at_ - 1] == '\n';
+    if (sign == '-') {
+      text = StripSpace(text, kRight);
+    } else if (sign != '+' && !tag.empty() && tag[1] != '{') {
+      // lstrip_blocks: what stands between the start of the line and a block or comment goes, if it is white space.
+      const size_t newline = text.rfind('\n');
+      const size_t begin = newline == absl::string_view::npos ? 0 : newline + 1;
+      if ((begin > 0 || line_start) && StripSpace(text.substr(begin), kLeft).empty()) text = text.substr(0, begin);
     }
-    if (end < source_.size()) {
-      const char sign = end + 2 < source_.size() ? source_[end + 2] : '\0';
-      if (sign == '-') {
-        text = absl::StripTrailingAsciiWhitespace(text);
-      } else if (sign != '+' && source_[end + 1] != '{') {
-        // lstrip_blocks: blanks between the start of the line and a block or comment go.
-        const size_t last = text.find_last_not_of(" \t");
-        const bool line_start = last == absl::string_view::npos ? (text.size() == end - at_ && (at_ == 0 || source_[at_ - 1] == '\n')) || trim_next_ != kNothing : text[last] == '\n';
-        if (line_start) text = text.substr(0, last == absl::string_view::npos ? 0 : last + 1);
-      }
-    }
-    trim_next_ = kNothing;
+    if (!text.empty()) Add(Token::kText, at_, text);
     at_ = end;
-    if (!text.empty()) {
-      token.text = std::string(text);
-      tokens_.push_back(std::move(token));
+  }
+
+  // After a tag's end: `-` takes all white space, trim_blocks one newline.
+  void AfterTag(bool dash, bool trim_newline) {
+    const absl::string_view rest = source_.substr(at_);
+    if (dash) {
+      at_ += rest.size() - StripSpace(rest, kLeft).size();
+    } else if (trim_newline && absl::StartsWith(rest, "\n")) {
+      ++at_;
     }
-    return absl::OkStatus();
   }
 
-  absl::Status Comment() {
-    const Token open = Here(Token::kText);
+  void Comment() {
     const size_t end = source_.find("#}", at_ + 2);
-    if (end == absl::string_view::npos) return ErrorAt(open, absl::StatusCode::kInvalidArgument, "the comment is not closed");
-    trim_next_ = source_[end - 1] == '-' ? kAll : kNewline;
+    if (end == absl::string_view::npos) Invalid(at_, "the comment is not closed");
+    const char sign = end > at_ + 2 ? source_[end - 1] : '\0';
     at_ = end + 2;
-    return absl::OkStatus();
+    AfterTag(sign == '-', sign != '+');
   }
 
-  absl::Status Tag() {
+  // A tag `{% NAME %}` with any signs; where it ends, and the sign there.
+  struct Bare {
+    size_t end = 0;
+    char sign = '\0';
+  };
+  bool BareTag(size_t at, absl::string_view name, Bare* bare) const {
+    const auto skip_space = [&] { at += source_.size() - at - StripSpace(source_.substr(at), kLeft).size(); };
+    if (!absl::StartsWith(source_.substr(at), "{%")) return false;
+    at += 2;
+    if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) ++at;
+    skip_space();
+    if (!absl::StartsWith(source_.substr(at), name)) return false;
+    at += name.size();
+    skip_space();
+    if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) bare->sign = source_[at++];
+    if (!absl::StartsWith(source_.substr(at), "%}")) return false;
+    bare->end = at + 2;
+    return true;
+  }
+
+  bool Raw() {
+    Bare open, close;
+    if (!BareTag(at_, "raw", &open)) return false;
+    const size_t begin = at_;
+    at_ = open.end;
+    AfterTag(open.sign == '-', open.sign != '+');
+    for (size_t end = source_.find("{%", at_); end != absl::string_view::npos; end = source_.find("{%", end + 2)) {
+      if (!BareTag(end, "endraw", &close)) continue;
+      Text(end);
+      at_ = close.end;
+      AfterTag(close.sign == '-', close.sign != '+');
+      return true;
+    }
+    Invalid(begin, "the raw block is not closed; wanted {% endraw %}");
+  }
+
+  void Tag() {
+    const size_t begin = at_;
     const bool block = source_[at_ + 1] == '%';
-    const Token open = Here(block ? Token::kBlockBegin : Token::kPrintBegin);
-    tokens_.push_back(open);
+    Add(block ? Token::kBlockBegin : Token::kPrintBegin, at_);
     at_ += 2;
     if (Looking("-") || Looking("+")) ++at_;
     const absl::string_view close = block ? "%}" : "}}";
-    int braces = 0;  // A dict literal's } is no end of a print tag.
+    brackets_.clear();
     while (true) {
-      while (at_ < source_.size() && absl::ascii_isspace(source_[at_])) ++at_;
-      if (at_ >= source_.size()) return ErrorAt(open, absl::StatusCode::kInvalidArgument, "the tag is not closed");
-      if (braces == 0 && ((Looking("-") && absl::StartsWith(source_.substr(at_ + 1), close)) || Looking(close))) {
-        const bool dash = Looking("-");
-        tokens_.push_back(Here(block ? Token::kBlockEnd : Token::kPrintEnd));
-        at_ += close.size() + (dash ? 1 : 0);
-        trim_next_ = dash ? kAll : block ? kNewline : kNothing;
-        return absl::OkStatus();
+      at_ += source_.size() - at_ - StripSpace(source_.substr(at_), kLeft).size();
+      if (at_ >= source_.size()) Invalid(begin, absl::StrCat("the tag is not closed; wanted ", close));
+      const char sign = Looking("-") || (block && Looking("+")) ? source_[at_] : '\0';
+      if (brackets_.empty() && absl::StartsWith(source_.substr(at_ + (sign != '\0' ? 1 : 0)), close)) {
+        Add(block ? Token::kBlockEnd : Token::kPrintEnd, at_);
+        at_ += close.size() + (sign != '\0' ? 1 : 0);
+        AfterTag(sign == '-', block && sign != '+');
+        return;
       }
-      SLUICE_RETURN_IF_ERROR(Lexeme());
-      if (tokens_.back().text == "{" && tokens_.back().kind == Token::kOperator) ++braces;
-      if (tokens_.back().text == "}" && tokens_.back().kind == Token::kOperator) --braces;
+      Lexeme();
     }
   }
 
-  absl::Status Lexeme() {
+  void Lexeme() {
     const char c = source_[at_];
+    const size_t begin = at_;
     if (c == '\'' || c == '"') return String(c);
     if (absl::ascii_isdigit(c)) return Number();
-    if (absl::ascii_isalpha(c) || c == '_') {
-      Token token = Here(Token::kName);
-      while (at_ < source_.size() && (absl::ascii_isalnum(source_[at_]) || source_[at_] == '_')) token.text.push_back(source_[at_++]);
-      tokens_.push_back(std::move(token));
-      return absl::OkStatus();
+    if (IsNameStart(c)) {
+      while (at_ < source_.size() && IsNamePart(source_[at_])) ++at_;
+      Add(Token::kName, begin, source_.substr(begin, at_ - begin));
+      return;
     }
-    Token token = Here(Token::kOperator);
     for (const absl::string_view op : {"//", "==", "!=", "<=", ">=", "**", "+", "-", "*", "/", "%", "~", "<", ">", "=", "(", ")", "[", "]", "{", "}", ",", ":", ".", "|"}) {
       if (!Looking(op)) continue;
-      token.text = std::string(op);
       at_ += op.size();
-      tokens_.push_back(std::move(token));
-      return absl::OkStatus();
+      Add(Token::kOperator, begin, op);
+      return Bracket(op, begin);
     }
-    return ErrorAt(token, absl::StatusCode::kInvalidArgument, absl::StrCat("unexpected character '", std::string(1, c), "'"));
+    Invalid(at_, absl::StrCat("unexpected character ", source_.substr(at_, 1)));
   }
 
-  absl::Status String(char quote) {
-    Token token = Here(Token::kString);
-    for (++at_; at_ < source_.size() && source_[at_] != quote; ++at_) {
-      if (source_[at_] != '\\' || at_ + 1 >= source_.size()) {
-        token.text.push_back(source_[at_]);
-        continue;
-      }
-      const char escaped = source_[++at_];
-      switch (escaped) {
-        case 'n': token.text.push_back('\n'); break;
-        case 't': token.text.push_back('\t'); break;
-        case 'r': token.text.push_back('\r'); break;
-        case '\\':
-        case '\'':
-        case '"': token.text.push_back(escaped); break;
-        default: return ErrorAt(token, absl::StatusCode::kUnimplemented, absl::StrCat("the escape \\", std::string(1, escaped), " is not supported by this build"));
+  void Bracket(absl::string_view op, size_t at) {
+    constexpr absl::string_view kOpen = "([{", kClose = ")]}";
+    if (op.size() != 1) return;
+    if (const size_t open = kOpen.find(op[0]); open != absl::string_view::npos) {
+      if (brackets_.size() >= kMaxDepth) throw Failure{absl::StatusCode::kResourceExhausted, static_cast<uint32_t>(at), absl::StrCat("brackets are nested deeper than ", kMaxDepth)};
+      brackets_.push_back(kClose[open]);
+    }
+    if (kClose.find(op[0]) == absl::string_view::npos) return;
+    if (brackets_.empty()) Invalid(at, absl::StrCat("unexpected ", op));
+    if (brackets_.back() != op[0]) Invalid(at, absl::StrCat("unexpected ", op, ", wanted ", std::string(1, brackets_.back())));
+    brackets_.pop_back();
+  }
+
+  void String(char quote) {
+    Token& token = Add(Token::kString, at_);
+    for (++at_; at_ < source_.size() && source_[at_] != quote;) {
+      if (source_[at_] == '\\') {
+        Escape(&token.text);
+      } else {
+        token.text.push_back(source_[at_++]);
       }
     }
-    if (at_ >= source_.size()) return ErrorAt(token, absl::StatusCode::kInvalidArgument, "the string is not closed");
+    if (at_ >= source_.size()) Invalid(token.at, "the string is not closed");
     ++at_;
-    tokens_.push_back(std::move(token));
-    return absl::OkStatus();
   }
 
-  absl::Status Number() {
-    Token token = Here(Token::kInteger);
-    while (at_ < source_.size() && absl::ascii_isdigit(source_[at_])) token.text.push_back(source_[at_++]);
-    if (at_ + 1 < source_.size() && source_[at_] == '.' && absl::ascii_isdigit(source_[at_ + 1])) {
-      token.kind = Token::kFloat;
-      do token.text.push_back(source_[at_++]);
-      while (at_ < source_.size() && absl::ascii_isdigit(source_[at_]));
+  // Python's escapes. One that means nothing stands for itself.
+  void Escape(std::string* out) {
+    constexpr absl::string_view kNames = "\\'\"abfnrtv", kValues = "\\'\"\a\b\f\n\r\t\v";
+    const size_t begin = at_++;
+    if (at_ >= source_.size()) return;  // The string is not closed.
+    const char c = source_[at_++];
+    if (c == '\n') return;
+    if (const size_t i = kNames.find(c); i != absl::string_view::npos) {
+      out->push_back(kValues[i]);
+    } else if (c >= '0' && c <= '7') {
+      uint32_t code = c - '0';
+      for (int i = 1; i < 3 && at_ < source_.size() && source_[at_] >= '0' && source_[at_] <= '7'; ++i) code = code * 8 + (source_[at_++] - '0');
+      AppendUtf8(code, out);
+    } else if (c == 'x' || c == 'u' || c == 'U') {
+      AppendUtf8(HexEscape(c == 'x' ? 2 : c == 'u' ? 4 : 8, begin), out);
+    } else if (c == 'N') {
+      throw Failure{absl::StatusCode::kUnimplemented, static_cast<uint32_t>(begin), "the escape \\N is not supported"};
+    } else {
+      out->push_back('\\');
+      --at_;
     }
-    tokens_.push_back(std::move(token));
-    return absl::OkStatus();
   }
 
-  absl::string_view source_;
+  uint32_t HexEscape(int digits, size_t begin) {
+    uint32_t code = 0;
+    for (int i = 0; i < digits; ++i, ++at_) {
+      if (at_ >= source_.size() || !absl::ascii_isxdigit(source_[at_])) Invalid(begin, absl::StrCat("the escape ", source_.substr(begin, 2), " needs ", digits, " hex digits"));
+      const char c = absl::ascii_tolower(source_[at_]);
+      code = code * 16 + (c <= '9' ? c - '0' : c - 'a' + 10);
+    }
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) Invalid(begin, absl::StrCat("the escape ", source_.substr(begin, at_ - begin), " is no character"));
+    return code;
+  }
+
+  void Digits(std::string* out, bool hex = false) {
+    const auto digit = [&](size_t at) { return at < source_.size() && (hex ? absl::ascii_isxdigit(source_[at]) : absl::ascii_isdigit(source_[at])); };
+    while (digit(at_) || (at_ < source_.size() && source_[at_] == '_' && digit(at_ + 1))) {
+      if (source_[at_] != '_') out->push_back(source_[at_]);
+      ++at_;
+    }
+  }
+
+  void Number() {
+    Token& token = Add(Token::kInteger, at_);
+    const char base = at_ + 1 < source_.size() ? absl::ascii_tolower(source_[at_ + 1]) : '\0';
+    if (source_[at_] == '0' && (base == 'x' || base == 'o' || base == 'b')) {
+      token.text = {'0', base};
+      at_ += 2;
+      return Digits(&token.text, true);
+    }
+    Digits(&token.text);
+    const auto digit_at = [&](size_t at) { return at < source_.size() && absl::ascii_isdigit(source_[at]); };
+    if (Looking(".") && digit_at(at_ + 1)) {
+      token.kind = Token::kFloat;
+      token.text.push_back(source_[at_++]);
+      Digits(&token.text);
+    }
+    if (at_ < source_.size() && (source_[at_] == 'e' || source_[at_] == 'E')) {
+      const bool sign = at_ + 1 < source_.size() && (source_[at_ + 1] == '+' || source_[at_ + 1] == '-');
+      if (!digit_at(at_ + (sign ? 2 : 1))) return;
+      token.kind = Token::kFloat;
+      absl::StrAppend(&token.text, source_.substr(at_, sign ? 2 : 1));
+      at_ += sign ? 2 : 1;
+      Digits(&token.text);
+    }
+  }
+
+  const absl::string_view source_;
   size_t at_ = 0;
-  size_t counted_ = 0, line_start_ = 0;  // Lines are counted up to counted_.
-  int line_ = 1;
-  enum { kNothing, kNewline, kAll } trim_next_ = kNothing;
+  std::string brackets_;        // Those that the tag has yet to close.
   std::vector<Token> tokens_;
 };
 
 }  // namespace
 
-absl::Status ErrorAt(const Token& at, absl::StatusCode code, absl::string_view what) {
-  return absl::Status(code, absl::StrCat("template:", at.line, ":", at.column, ": ", what));
+std::string NormalizeSource(absl::string_view source) {
+  std::string out;
+  out.reserve(source.size());
+  for (size_t i = 0; i < source.size(); ++i) {
+    if (source[i] == '\r') {
+      if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
+      out.push_back('\n');
+    } else {
+      out.push_back(source[i]);
+    }
+  }
+  if (absl::EndsWith(out, "\n")) out.pop_back();
+  return out;
 }
 
-absl::StatusOr<std::vector<Token>> Lex(absl::string_view source) { return Lexer(source).Run(); }
+std::vector<Token> Lex(absl::string_view source) { return Lexer(source).Run(); }
+
+std::string PlaceOf(absl::string_view source, uint32_t at) {
+  const absl::string_view before = source.substr(0, at);
+  const size_t newline = before.rfind('\n');
+  const absl::string_view line = newline == absl::string_view::npos ? before : before.substr(newline + 1);
+  return absl::StrCat(1 + std::count(before.begin(), before.end(), '\n'), ":", 1 + CountCodePoints(line));
+}
 
 }  // namespace sluice::chat

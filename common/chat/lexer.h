@@ -1,31 +1,34 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace sluice::chat {
 
 struct Token {
   enum Kind {
-    kText,       // Text between tags, white space control already applied.
+    kText,                     // Between tags, white space control applied.
     kBlockBegin, kBlockEnd,    // {% %}
     kPrintBegin, kPrintEnd,    // {{ }}
     kName, kString, kInteger, kFloat,
-    kOperator,   // One of + - * / // % ~ == != < <= > >= = ( ) [ ] { } , : . |
+    kOperator,
     kEnd,
   } kind = kEnd;
-  std::string text;  // Of a string: its value.
-  int line = 1, column = 1;
+  std::string text;  // Of a string: its value. Of a number: as strtoll and strtod read it, underscores gone.
+  uint32_t at = 0;   // Byte of the source.
 };
 
-// "template:LINE:COL: what"
-absl::Status ErrorAt(const Token& at, absl::StatusCode code, absl::string_view what);
+// The template with \r\n and \r as \n, and one newline at its end dropped: what Lex reads and places refer to.
+std::string NormalizeSource(absl::string_view source);
 
-// The whole template as tokens, with trim_blocks, lstrip_blocks and the signs `-` and `+` in tags applied.
-// INVALID_ARGUMENT: an unclosed tag, comment or string, or a character that begins no token.
-absl::StatusOr<std::vector<Token>> Lex(absl::string_view source);
+// The whole template as tokens, with trim_blocks, lstrip_blocks, the signs `-` and `+` in tags, and `raw` applied.
+// Throws Failure: an unclosed tag, comment, string or raw block; brackets that do not match; a stray character.
+std::vector<Token> Lex(absl::string_view source);
+
+// "LINE:COLUMN" of a byte of the source, both from 1; columns are code points.
+std::string PlaceOf(absl::string_view source, uint32_t at);
 
 }  // namespace sluice::chat

@@ -1,390 +1,442 @@
-#include <algorithm>
-#include <array>
+#include "common/chat/parser.h"
 
-#include "absl/strings/numbers.h"
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
-#include "common/chat/ast.h"
+#include "absl/strings/str_format.h"
 
 namespace sluice::chat {
 namespace {
 
-using ExpressionPtr = std::unique_ptr<Expression>;
+constexpr size_t kMaxSymbols = 65000;
 
-template <size_t N>
-bool OneOf(const std::array<absl::string_view, N>& list, absl::string_view name) {
-  return std::find(list.begin(), list.end(), name) != list.end();
+constexpr absl::string_view kOperatorNames[] = {"+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
+constexpr Type kTypes[] = {Type::kStr, Type::kDict, Type::kList};
+
+// A token as a message shows it.
+std::string Shown(const Token& token) {
+  switch (token.kind) {
+    case Token::kEnd: return "the end of the template";
+    case Token::kText: return "text";
+    case Token::kBlockBegin: return "{%";
+    case Token::kBlockEnd: return "%}";
+    case Token::kPrintBegin: return "{{";
+    case Token::kPrintEnd: return "}}";
+    default: return absl::StrCat("\"", absl::string_view(token.text).substr(0, 60), "\"");
+  }
 }
-constexpr std::array<absl::string_view, 4> kFilters = {"trim", "tojson", "length", "default"};
-constexpr std::array<absl::string_view, 5> kTests = {"defined", "none", "string", "mapping", "iterable"};
-constexpr std::array<absl::string_view, 5> kLoop = {"index", "index0", "first", "last", "length"};
-
-class Parser {
- public:
-  explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
-
-  absl::StatusOr<std::vector<Node>> Run() {
-    SLUICE_ASSIGN_OR_RETURN(std::vector<Node> nodes, Body());
-    if (Peek().kind != Token::kEnd) return Invalid(absl::StrCat("unexpected {% ", Peek(1).text, " %}"));
-    return nodes;
-  }
-
- private:
-  const Token& Peek(int ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
-  Token Take() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
-  bool Is(Token::Kind kind, absl::string_view text) const { return Peek().kind == kind && Peek().text == text; }
-  bool Accept(Token::Kind kind, absl::string_view text) {
-    if (!Is(kind, text)) return false;
-    ++at_;
-    return true;
-  }
-  absl::Status Invalid(absl::string_view what) const { return ErrorAt(Peek(), absl::StatusCode::kInvalidArgument, what); }
-  absl::Status Unsupported(const Token& at, absl::string_view what) const {
-    return ErrorAt(at, absl::StatusCode::kUnimplemented, absl::StrCat(what, " is not supported by this build"));
-  }
-  absl::Status Expect(Token::Kind kind, absl::string_view text) {
-    if (Accept(kind, text)) return absl::OkStatus();
-    return Invalid(absl::StrCat("expected \"", text, "\", found \"", Peek().text, "\""));
-  }
-  absl::Status ExpectEnd(Token::Kind kind) {
-    if (Peek().kind != kind) return Invalid(absl::StrCat("unexpected \"", Peek().text, "\" before the tag's end"));
-    ++at_;
-    return absl::OkStatus();
-  }
-  bool AtBlock(absl::string_view name) const { return Peek().kind == Token::kBlockBegin && Peek(1).kind == Token::kName && Peek(1).text == name; }
-
-  struct Depth {
-    explicit Depth(int* depth) : depth_(depth) { ++*depth_; }
-    ~Depth() { --*depth_; }
-    int* depth_;
-  };
-
-  // Nodes up to a block that is not theirs (endif, else, .., or the end).
-  absl::StatusOr<std::vector<Node>> Body() {
-    const Depth depth(&depth_);
-    if (depth_ > kMaxDepth) return Invalid(absl::StrCat("nested deeper than ", kMaxDepth));
-    std::vector<Node> nodes;
-    while (Peek().kind != Token::kEnd) {
-      if (Peek().kind == Token::kText) {
-        Node node{.kind = Node::kText, .at = Take()};
-        node.text = node.at.text;
-        nodes.push_back(std::move(node));
-      } else if (Peek().kind == Token::kPrintBegin) {
-        Node node{.kind = Node::kPrint, .at = Take()};
-        SLUICE_ASSIGN_OR_RETURN(node.expression, Whole());
-        SLUICE_RETURN_IF_ERROR(ExpectEnd(Token::kPrintEnd));
-        nodes.push_back(std::move(node));
-      } else if (AtBlock("if")) {
-        SLUICE_ASSIGN_OR_RETURN(Node node, If());
-        nodes.push_back(std::move(node));
-      } else if (AtBlock("for")) {
-        SLUICE_ASSIGN_OR_RETURN(Node node, For());
-        nodes.push_back(std::move(node));
-      } else if (AtBlock("set")) {
-        SLUICE_ASSIGN_OR_RETURN(Node node, Set());
-        nodes.push_back(std::move(node));
-      } else if (AtBlock("elif") || AtBlock("else") || AtBlock("endif") || AtBlock("endfor")) {
-        return nodes;
-      } else {
-        return Unsupported(Peek(1), absl::StrCat("the statement \"", Peek(1).text, "\""));
-      }
-    }
-    return nodes;
-  }
-
-  absl::StatusOr<Node> If() {
-    Node node{.kind = Node::kIf, .at = Take()};
-    ++at_;
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr condition, Whole());
-    while (true) {
-      SLUICE_RETURN_IF_ERROR(ExpectEnd(Token::kBlockEnd));
-      SLUICE_ASSIGN_OR_RETURN(std::vector<Node> body, Body());
-      node.branches.emplace_back(std::move(condition), std::move(body));
-      if (Peek().kind != Token::kBlockBegin) return Invalid("the if is not closed");
-      const bool was_else = node.branches.back().first == nullptr;
-      if (!was_else && AtBlock("elif")) {
-        at_ += 2;
-        SLUICE_ASSIGN_OR_RETURN(condition, Whole());
-      } else if (!was_else && AtBlock("else")) {
-        at_ += 2;
-        condition = nullptr;
-      } else if (AtBlock("endif")) {
-        at_ += 2;
-        SLUICE_RETURN_IF_ERROR(ExpectEnd(Token::kBlockEnd));
-        return node;
-      } else {
-        return Invalid(absl::StrCat("unexpected {% ", Peek(1).text, " %} inside an if"));
-      }
-    }
-  }
-
-  absl::StatusOr<Node> For() {
-    Node node{.kind = Node::kFor, .at = Take()};
-    ++at_;
-    if (Peek().kind != Token::kName) return Invalid("expected a name behind for");
-    node.text = Take().text;
-    if (Is(Token::kOperator, ",")) return Unsupported(Peek(), "for with several names");
-    SLUICE_RETURN_IF_ERROR(Expect(Token::kName, "in"));
-    SLUICE_ASSIGN_OR_RETURN(node.expression, Or());
-    if (Is(Token::kName, "if") || Is(Token::kName, "recursive")) return Unsupported(Peek(), absl::StrCat("for with ", Peek().text));
-    SLUICE_RETURN_IF_ERROR(ExpectEnd(Token::kBlockEnd));
-    SLUICE_ASSIGN_OR_RETURN(std::vector<Node> body, Body());
-    node.branches.emplace_back(nullptr, std::move(body));
-    if (AtBlock("else")) {
-      at_ += 2;
-      SLUICE_RETURN_IF_ERROR(ExpectEnd(Token::kBlockEnd));
-      SLUICE_ASSIGN_OR_RETURN(std::vector<Node> otherwise, Body());
-      node.branches.emplace_back(nullptr, std::move(otherwise));
-    }
-    if (!AtBlock("endfor")) return Invalid("the for is not closed");
-    at_ += 2;
-    SLUICE_RETURN_IF_ERROR(ExpectEnd(Token::kBlockEnd));
-    return node;
-  }
-
-  absl::StatusOr<Node> Set() {
-    Node node{.kind = Node::kSet, .at = Take()};
-    ++at_;
-    if (Peek().kind != Token::kName) return Invalid("expected a name behind set");
-    node.text = Take().text;
-    if (!Is(Token::kOperator, "=")) return Unsupported(Peek(), "this form of set");
-    ++at_;
-    SLUICE_ASSIGN_OR_RETURN(node.expression, Whole());
-    SLUICE_RETURN_IF_ERROR(ExpectEnd(Token::kBlockEnd));
-    return node;
-  }
-
-  ExpressionPtr New(Expression::Kind kind, const Token& at, std::string name = "") const {
-    auto expression = std::make_unique<Expression>();
-    expression->kind = kind;
-    expression->at = at;
-    expression->name = std::move(name);
-    return expression;
-  }
-  ExpressionPtr Binary(const Token& at, std::string op, ExpressionPtr left, ExpressionPtr right) const {
-    ExpressionPtr expression = New(Expression::kBinary, at, std::move(op));
-    expression->operands.push_back(std::move(left));
-    expression->operands.push_back(std::move(right));
-    return expression;
-  }
-
-  // a if b else c
-  absl::StatusOr<ExpressionPtr> Whole() {
-    const Depth depth(&depth_);
-    if (depth_ > kMaxDepth) return Invalid(absl::StrCat("nested deeper than ", kMaxDepth));
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr value, Or());
-    if (!Is(Token::kName, "if")) return value;
-    ExpressionPtr expression = New(Expression::kIf, Take());
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr condition, Or());
-    expression->operands.push_back(std::move(condition));
-    expression->operands.push_back(std::move(value));
-    if (Accept(Token::kName, "else")) {
-      SLUICE_ASSIGN_OR_RETURN(ExpressionPtr otherwise, Whole());
-      expression->operands.push_back(std::move(otherwise));
-    }
-    return expression;
-  }
-
-  absl::StatusOr<ExpressionPtr> Or() {
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr left, And());
-    while (Is(Token::kName, "or")) {
-      const Token at = Take();
-      SLUICE_ASSIGN_OR_RETURN(ExpressionPtr right, And());
-      left = Binary(at, "or", std::move(left), std::move(right));
-    }
-    return left;
-  }
-  absl::StatusOr<ExpressionPtr> And() {
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr left, Not());
-    while (Is(Token::kName, "and")) {
-      const Token at = Take();
-      SLUICE_ASSIGN_OR_RETURN(ExpressionPtr right, Not());
-      left = Binary(at, "and", std::move(left), std::move(right));
-    }
-    return left;
-  }
-  absl::StatusOr<ExpressionPtr> Not() {
-    if (!Is(Token::kName, "not")) return Compare();
-    const Depth depth(&depth_);
-    if (depth_ > kMaxDepth) return Invalid(absl::StrCat("nested deeper than ", kMaxDepth));
-    ExpressionPtr expression = New(Expression::kUnary, Take(), "not");
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr operand, Not());
-    expression->operands.push_back(std::move(operand));
-    return expression;
-  }
-  absl::StatusOr<ExpressionPtr> Compare() {
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr left, Sum());
-    static constexpr std::array<absl::string_view, 6> kOps = {"==", "!=", "<", "<=", ">", ">="};
-    for (int comparisons = 0;; ++comparisons) {
-      const Token at = Peek();
-      std::string op;
-      if (at.kind == Token::kOperator && OneOf(kOps, at.text)) {
-        op = Take().text;
-      } else if (Accept(Token::kName, "in")) {
-        op = "in";
-      } else if (Is(Token::kName, "not") && Peek(1).kind == Token::kName && Peek(1).text == "in") {
-        at_ += 2;
-        op = "not in";
-      } else {
-        return left;
-      }
-      if (comparisons > 0) return Unsupported(at, "a chain of comparisons");
-      SLUICE_ASSIGN_OR_RETURN(ExpressionPtr right, Sum());
-      left = Binary(at, op, std::move(left), std::move(right));
-    }
-  }
-  absl::StatusOr<ExpressionPtr> Sum() {
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr left, Product());
-    while (Is(Token::kOperator, "+") || Is(Token::kOperator, "-") || Is(Token::kOperator, "~")) {
-      const Token at = Take();
-      SLUICE_ASSIGN_OR_RETURN(ExpressionPtr right, Product());
-      left = Binary(at, at.text, std::move(left), std::move(right));
-    }
-    return left;
-  }
-  absl::StatusOr<ExpressionPtr> Product() {
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr left, Unary());
-    if (Is(Token::kOperator, "**")) return Unsupported(Peek(), "the operator **");
-    while (Is(Token::kOperator, "*") || Is(Token::kOperator, "/") || Is(Token::kOperator, "//") || Is(Token::kOperator, "%")) {
-      const Token at = Take();
-      SLUICE_ASSIGN_OR_RETURN(ExpressionPtr right, Unary());
-      left = Binary(at, at.text, std::move(left), std::move(right));
-    }
-    return left;
-  }
-  absl::StatusOr<ExpressionPtr> Unary() {
-    if (!Is(Token::kOperator, "-")) return Postfix();
-    ExpressionPtr expression = New(Expression::kUnary, Take(), "-");
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr operand, Postfix());
-    expression->operands.push_back(std::move(operand));
-    return expression;
-  }
-
-  absl::Status Arguments(Expression* call) {
-    while (!Accept(Token::kOperator, ")")) {
-      if (Peek().kind == Token::kName && Peek(1).kind == Token::kOperator && Peek(1).text == "=") return Unsupported(Peek(), "a keyword argument");
-      SLUICE_ASSIGN_OR_RETURN(ExpressionPtr argument, Whole());
-      call->operands.push_back(std::move(argument));
-      if (!Accept(Token::kOperator, ",") && !Is(Token::kOperator, ")")) return Invalid("expected , or ) in the arguments");
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<ExpressionPtr> Postfix() {
-    SLUICE_ASSIGN_OR_RETURN(ExpressionPtr value, Primary());
-    while (true) {
-      const Token at = Peek();
-      if (Accept(Token::kOperator, ".")) {
-        if (Peek().kind != Token::kName) return Invalid("expected a name behind .");
-        ExpressionPtr attribute = New(Expression::kAttribute, at, Take().text);
-        attribute->operands.push_back(std::move(value));
-        if (Is(Token::kOperator, "(")) return Unsupported(at, absl::StrCat("the method ", attribute->name, "()"));
-        const Expression& owner = *attribute->operands[0];
-        if (owner.kind == Expression::kName && owner.name == "loop" && !OneOf(kLoop, attribute->name)) return Unsupported(at, absl::StrCat("loop.", attribute->name));
-        value = std::move(attribute);
-      } else if (Accept(Token::kOperator, "[")) {
-        if (Is(Token::kOperator, ":")) return Unsupported(Peek(), "a slice");
-        ExpressionPtr subscript = New(Expression::kSubscript, at);
-        SLUICE_ASSIGN_OR_RETURN(ExpressionPtr index, Whole());
-        if (Is(Token::kOperator, ":")) return Unsupported(Peek(), "a slice");
-        SLUICE_RETURN_IF_ERROR(Expect(Token::kOperator, "]"));
-        subscript->operands.push_back(std::move(value));
-        subscript->operands.push_back(std::move(index));
-        value = std::move(subscript);
-      } else if (Accept(Token::kOperator, "|")) {
-        ExpressionPtr filter = New(Expression::kFilter, at, Take().text);
-        if (!OneOf(kFilters, filter->name)) return Unsupported(at, absl::StrCat("the filter \"", filter->name, "\""));
-        filter->operands.push_back(std::move(value));
-        if (Accept(Token::kOperator, "(")) SLUICE_RETURN_IF_ERROR(Arguments(filter.get()));
-        const size_t most = filter->name == "default" ? 2 : 1;
-        if (filter->operands.size() > most) return Unsupported(at, absl::StrCat("the filter \"", filter->name, "\" with arguments"));
-        if (filter->name == "default" && filter->operands.size() < 2) return Unsupported(at, "default without a value");
-        value = std::move(filter);
-      } else if (Accept(Token::kName, "is")) {
-        ExpressionPtr test = New(Expression::kTest, at);
-        test->negated = Accept(Token::kName, "not");
-        test->name = Take().text;
-        if (!OneOf(kTests, test->name)) return Unsupported(at, absl::StrCat("the test \"", test->name, "\""));
-        test->operands.push_back(std::move(value));
-        value = std::move(test);
-      } else {
-        return value;
-      }
-    }
-  }
-
-  absl::StatusOr<ExpressionPtr> Primary() {
-    const Token token = Take();
-    switch (token.kind) {
-      case Token::kString: {
-        ExpressionPtr literal = New(Expression::kLiteral, token);
-        literal->value = token.text;
-        return literal;
-      }
-      case Token::kInteger:
-      case Token::kFloat: {
-        ExpressionPtr literal = New(Expression::kLiteral, token);
-        int64_t integer = 0;
-        double real = 0;
-        if (token.kind == Token::kInteger && absl::SimpleAtoi(token.text, &integer)) {
-          literal->value = integer;
-        } else if (token.kind == Token::kFloat && absl::SimpleAtod(token.text, &real)) {
-          literal->value = real;
-        } else {
-          return ErrorAt(token, absl::StatusCode::kInvalidArgument, absl::StrCat(token.text, " is out of range"));
-        }
-        return literal;
-      }
-      case Token::kName: return Name(token);
-      case Token::kOperator:
-        if (token.text == "(") {
-          if (Is(Token::kOperator, ")")) return Unsupported(token, "a tuple");
-          SLUICE_ASSIGN_OR_RETURN(ExpressionPtr inner, Whole());
-          if (Is(Token::kOperator, ",")) return Unsupported(token, "a tuple");
-          SLUICE_RETURN_IF_ERROR(Expect(Token::kOperator, ")"));
-          return inner;
-        }
-        if (token.text == "[") {
-          ExpressionPtr list = New(Expression::kList, token);
-          while (!Accept(Token::kOperator, "]")) {
-            SLUICE_ASSIGN_OR_RETURN(ExpressionPtr item, Whole());
-            list->operands.push_back(std::move(item));
-            if (!Accept(Token::kOperator, ",") && !Is(Token::kOperator, "]")) return Invalid("expected , or ] in the list");
-          }
-          return list;
-        }
-        if (token.text == "{") return Unsupported(token, "a dict literal");
-        break;
-      default: break;
-    }
-    return ErrorAt(token, absl::StatusCode::kInvalidArgument, absl::StrCat("expected a value, found \"", token.text, "\""));
-  }
-
-  absl::StatusOr<ExpressionPtr> Name(const Token& token) {
-    const auto literal = [&](Value value) {
-      ExpressionPtr expression = New(Expression::kLiteral, token);
-      expression->value = std::move(value);
-      return expression;
-    };
-    if (token.text == "true" || token.text == "True") return literal(true);
-    if (token.text == "false" || token.text == "False") return literal(false);
-    if (token.text == "none" || token.text == "None") return literal(nullptr);
-    if (!Is(Token::kOperator, "(")) return New(Expression::kName, token, token.text);
-    if (token.text != "raise_exception") return Unsupported(token, absl::StrCat("the function ", token.text, "()"));
-    ++at_;
-    ExpressionPtr call = New(Expression::kCall, token, token.text);
-    SLUICE_RETURN_IF_ERROR(Arguments(call.get()));
-    if (call->operands.size() != 1) return ErrorAt(token, absl::StatusCode::kInvalidArgument, "raise_exception takes one argument");
-    return call;
-  }
-
-  std::vector<Token> tokens_;
-  size_t at_ = 0;
-  int depth_ = 0;
-};
 
 }  // namespace
 
-absl::StatusOr<std::vector<Node>> Parse(std::vector<Token> tokens) { return Parser(std::move(tokens)).Run(); }
+absl::string_view OperatorName(Operator op) { return kOperatorNames[static_cast<int>(op)]; }
+
+Program Parse(std::string source) { return Parser(std::move(source)).Run(); }
+
+Parser::Parser(std::string source) {
+  program_.source = std::move(source);
+  tokens_ = Lex(program_.source);
+}
+
+Parser::Level::Level(Parser* parser) : parser_(parser) {
+  if (++parser->depth_ > kMaxDepth) {
+    --parser->depth_;
+    throw Failure{absl::StatusCode::kResourceExhausted, parser->Peek().at, absl::StrCat("the template is nested deeper than ", kMaxDepth)};
+  }
+  parser->height_ = std::max(parser->height_, parser->depth_);
+}
+
+bool Parser::Is(Token::Kind kind, absl::string_view text, size_t ahead) const {
+  const Token& token = Peek(ahead);
+  return token.kind == kind && (text.empty() || token.text == text);
+}
+
+bool Parser::Accept(Token::Kind kind, absl::string_view text) {
+  if (!Is(kind, text)) return false;
+  Take();
+  return true;
+}
+
+Token Parser::Expect(Token::Kind kind, absl::string_view text, absl::string_view wanted) {
+  if (!Is(kind, text)) Invalid(Peek(), absl::StrCat("expected ", wanted, ", found ", Shown(Peek())));
+  return Take();
+}
+
+void Parser::Invalid(const Token& token, absl::string_view what) const { throw Failure{absl::StatusCode::kInvalidArgument, token.at, std::string(what)}; }
+void Parser::Unsupported(const Token& token, absl::string_view what) const {
+  throw Failure{absl::StatusCode::kUnimplemented, token.at, absl::StrCat(what, " is not supported")};
+}
+
+ExpressionPtr Parser::New(Expression::Kind kind, const Token& at) const {
+  auto expression = std::make_unique<Expression>();
+  expression->kind = kind;
+  expression->at = at.at;
+  return expression;
+}
+
+void Parser::Adopt(Expression* parent, ExpressionPtr child) const {
+  if (child != nullptr) {
+    if (child->height >= kMaxDepth) {
+      throw Failure{absl::StatusCode::kResourceExhausted, parent->at, absl::StrCat("an expression is nested deeper than ", kMaxDepth)};
+    }
+    parent->height = std::max<uint16_t>(parent->height, child->height + 1);
+    const_cast<Parser*>(this)->height_ = std::max(height_, depth_ + parent->height);
+  }
+  parent->operands.push_back(std::move(child));
+}
+
+Symbol Parser::SymbolOf(const std::string& name) {
+  const auto [it, fresh] = symbols_.emplace(name, static_cast<Symbol>(program_.symbols.size()));
+  if (fresh) {
+    if (program_.symbols.size() >= kMaxSymbols) throw Failure{absl::StatusCode::kResourceExhausted, Peek().at, absl::StrCat("the template has more than ", kMaxSymbols, " names")};
+    program_.symbols.push_back(name);
+  }
+  return it->second;
+}
+
+// value if condition else value: the tests are evaluated as they are written, from the left.
+ExpressionPtr Parser::Whole() {
+  const Level level(this);
+  ExpressionPtr value = Or();
+  while (IsName("if")) {
+    ExpressionPtr choice = New(Expression::kIf, Take());
+    Adopt(choice.get(), Or());
+    Adopt(choice.get(), std::move(value));
+    Adopt(choice.get(), Accept(Token::kName, "else") ? Whole() : nullptr);
+    value = std::move(choice);
+  }
+  return value;
+}
+
+ExpressionPtr Parser::TupleOr(bool conditional) {
+  const Token at = Peek();
+  const auto one = [&] {
+    if (conditional) return Whole();
+    const Level level(this);
+    return Or();
+  };
+  ExpressionPtr first = one();
+  if (!IsOp(",")) return first;
+  ExpressionPtr tuple = New(Expression::kTuple, at);
+  Adopt(tuple.get(), std::move(first));
+  while (Accept(Token::kOperator, ",")) {
+    if (Is(Token::kBlockEnd) || Is(Token::kPrintEnd) || IsOp(")") || IsOp("=") || IsName("recursive")) break;
+    Adopt(tuple.get(), one());
+  }
+  return tuple;
+}
+
+ExpressionPtr Parser::Logic(Expression::Kind kind, absl::string_view word, ExpressionPtr (Parser::*operand)()) {
+  ExpressionPtr left = (this->*operand)();
+  if (!IsName(word)) return left;
+  ExpressionPtr all = New(kind, Peek());
+  Adopt(all.get(), std::move(left));
+  while (Accept(Token::kName, word)) Adopt(all.get(), (this->*operand)());
+  return all;
+}
+
+ExpressionPtr Parser::Or() { return Logic(Expression::kOr, "or", &Parser::And); }
+ExpressionPtr Parser::And() { return Logic(Expression::kAnd, "and", &Parser::Not); }
+
+ExpressionPtr Parser::Not() {
+  if (!IsName("not")) return Compare();
+  const Level level(this);
+  ExpressionPtr expression = New(Expression::kNot, Take());
+  Adopt(expression.get(), Not());
+  return expression;
+}
+
+ExpressionPtr Parser::Compare() {
+  ExpressionPtr left = Sum();
+  ExpressionPtr compare;
+  while (true) {
+    const Token at = Peek();
+    const auto* const found = std::find(std::begin(kOperatorNames) + 7, std::begin(kOperatorNames) + 13, at.text);
+    Operator op;
+    if (at.kind == Token::kOperator && found != std::begin(kOperatorNames) + 13) {
+      op = static_cast<Operator>(found - std::begin(kOperatorNames));
+    } else if (IsName("in")) {
+      op = Operator::kIn;
+    } else if (IsName("not") && Is(Token::kName, "in", 1)) {
+      Take();
+      op = Operator::kNotIn;
+    } else {
+      return compare != nullptr ? std::move(compare) : std::move(left);
+    }
+    Take();
+    if (compare == nullptr) {
+      compare = New(Expression::kCompare, at);
+      Adopt(compare.get(), std::move(left));
+    }
+    compare->operators.push_back(op);
+    Adopt(compare.get(), Sum());
+  }
+}
+
+// Operators of one precedence, which are applied from the left.
+ExpressionPtr Parser::Chain(ExpressionPtr (Parser::*operand)(), absl::Span<const absl::string_view> names, absl::Span<const Operator> operators) {
+  ExpressionPtr left = (this->*operand)();
+  ExpressionPtr chain;
+  while (Is(Token::kOperator)) {
+    const auto found = absl::c_find(names, Peek().text);
+    if (found == names.end()) break;
+    const Token at = Take();
+    if (chain == nullptr) {
+      chain = New(Expression::kChain, at);
+      Adopt(chain.get(), std::move(left));
+    }
+    chain->operators.push_back(operators[found - names.begin()]);
+    Adopt(chain.get(), (this->*operand)());
+  }
+  return chain != nullptr ? std::move(chain) : std::move(left);
+}
+
+ExpressionPtr Parser::Sum() { return Chain(&Parser::Concat, {"+", "-"}, {Operator::kAdd, Operator::kSubtract}); }
+ExpressionPtr Parser::Product() {
+  return Chain(&Parser::Power, {"*", "/", "//", "%"}, {Operator::kMultiply, Operator::kDivide, Operator::kFloorDivide, Operator::kModulo});
+}
+// From the left, and -2 ** 2 is 4: Jinja's, not Python's.
+ExpressionPtr Parser::Power() {
+  static constexpr absl::string_view kNames[] = {"**"};
+  static constexpr Operator kOperators[] = {Operator::kPower};
+  return Chain(&Parser::Filtered, kNames, kOperators);
+}
+
+ExpressionPtr Parser::Concat() {
+  ExpressionPtr left = Product();
+  if (!IsOp("~")) return left;
+  ExpressionPtr concat = New(Expression::kConcat, Peek());
+  Adopt(concat.get(), std::move(left));
+  while (Accept(Token::kOperator, "~")) Adopt(concat.get(), Product());
+  return concat;
+}
+
+ExpressionPtr Parser::Filtered() { return Filters(Unary()); }
+
+ExpressionPtr Parser::Unary() {
+  ExpressionPtr value;
+  if (IsOp("-") || IsOp("+")) {
+    const Level level(this);
+    const Expression::Kind kind = IsOp("-") ? Expression::kNegate : Expression::kPlus;
+    value = New(kind, Take());
+    Adopt(value.get(), Unary());
+  } else {
+    value = Primary();
+  }
+  return Postfix(std::move(value));
+}
+
+ExpressionPtr Parser::Postfix(ExpressionPtr value) {
+  while (true) {
+    if (IsOp(".")) {
+      value = Attribute(std::move(value));
+    } else if (IsOp("[")) {
+      value = Subscript(std::move(value));
+    } else if (IsOp("(")) {
+      value = CallOf(std::move(value));
+    } else {
+      return value;
+    }
+  }
+}
+
+ExpressionPtr Parser::Filters(ExpressionPtr value) {
+  while (true) {
+    if (Accept(Token::kOperator, "|")) {
+      value = Filter(std::move(value));
+    } else if (IsName("is")) {
+      value = Test(std::move(value));
+    } else if (IsOp("(")) {
+      value = CallOf(std::move(value));
+    } else {
+      return value;
+    }
+  }
+}
+
+ExpressionPtr Parser::Attribute(ExpressionPtr value) {
+  const Token at = Take();
+  if (Is(Token::kInteger)) {  // x.0 is x[0].
+    ExpressionPtr subscript = New(Expression::kSubscript, at);
+    Adopt(subscript.get(), std::move(value));
+    Adopt(subscript.get(), NumberLiteral());
+    return subscript;
+  }
+  ExpressionPtr attribute = New(Expression::kAttribute, at);
+  attribute->text = Expect(Token::kName, {}, "a name behind .").text;
+  for (const Type type : kTypes) {
+    attribute->methods[static_cast<int>(type)] = FindMethod(type, attribute->text);
+    attribute->builtins[static_cast<int>(type)] = PythonBuiltin(type, attribute->text);
+  }
+  Adopt(attribute.get(), std::move(value));
+  return attribute;
+}
+
+ExpressionPtr Parser::Subscript(ExpressionPtr value) {
+  const Token at = Take();
+  ExpressionPtr subscript = New(Expression::kSubscript, at);
+  Adopt(subscript.get(), std::move(value));
+  if (!IsOp(":")) Adopt(subscript.get(), Whole());
+  if (IsOp(",")) Unsupported(Peek(), "a subscript of several parts");
+  if (IsOp(":")) {
+    subscript->kind = Expression::kSlice;
+    if (subscript->operands.size() < 2) subscript->operands.push_back(nullptr);
+    for (int i = 0; i < 2; ++i) {
+      const bool given = Accept(Token::kOperator, ":") && !IsOp(":") && !IsOp("]");
+      Adopt(subscript.get(), given ? Whole() : nullptr);
+    }
+  }
+  ExpectOp("]");
+  return subscript;
+}
+
+ExpressionPtr Parser::CallOf(ExpressionPtr callee) {
+  ExpressionPtr call = New(Expression::kCall, Take());
+  call->at = callee->at;
+  Adopt(call.get(), std::move(callee));
+  Arguments(call.get());
+  return call;
+}
+
+void Parser::Arguments(Expression* call) {
+  while (!Accept(Token::kOperator, ")")) {
+    if (IsOp("*") || IsOp("**")) Unsupported(Peek(), absl::StrCat("the argument ", Peek().text, "values"));
+    if (Is(Token::kName) && Is(Token::kOperator, "=", 1)) {
+      std::string name = Take().text;
+      Take();
+      const auto same = [&](const auto& keyword) { return keyword.first == name; };
+      if (absl::c_any_of(call->keywords, same)) Invalid(Peek(), absl::StrCat("the argument ", name, " is given twice"));
+      ExpressionPtr value = Whole();
+      call->height = std::max<uint16_t>(call->height, value->height + 1);
+      call->keywords.emplace_back(std::move(name), std::move(value));
+    } else {
+      if (!call->keywords.empty()) Invalid(Peek(), "an argument without a name follows one with a name");
+      Adopt(call, Whole());
+    }
+    if (!IsOp(")")) ExpectOp(",");
+  }
+}
+
+ExpressionPtr Parser::Filter(ExpressionPtr value) {
+  const Token name = Expect(Token::kName, {}, "the name of a filter");
+  ExpressionPtr filter = New(Expression::kFilter, name);
+  filter->function = FindFilter(name.text);
+  if (filter->function == nullptr) Unsupported(name, absl::StrCat("the filter \"", name.text, "\""));
+  Adopt(filter.get(), std::move(value));
+  if (Accept(Token::kOperator, "(")) Arguments(filter.get());
+  return filter;
+}
+
+ExpressionPtr Parser::Test(ExpressionPtr value) {
+  ExpressionPtr test = New(Expression::kTest, Take());
+  test->negated = Accept(Token::kName, "not");
+  const Token name = Expect(Token::kName, {}, "the name of a test");
+  test->function = FindTest(name.text);
+  if (test->function == nullptr) Unsupported(name, absl::StrCat("the test \"", name.text, "\""));
+  Adopt(test.get(), std::move(value));
+  if (Accept(Token::kOperator, "(")) {
+    Arguments(test.get());
+    return test;
+  }
+  // `x is divisibleby 3`: one argument without parentheses.
+  const bool value_begins = Is(Token::kString) || Is(Token::kInteger) || Is(Token::kFloat) || IsOp("[") || IsOp("{") ||
+                            (Is(Token::kName) && !IsName("else") && !IsName("or") && !IsName("and"));
+  if (!value_begins) return test;
+  if (IsName("is")) Invalid(Peek(), "a test follows a test; put the first in parentheses");
+  Adopt(test.get(), Postfix(Primary()));
+  return test;
+}
+
+ExpressionPtr Parser::Primary() {
+  const Token& token = Peek();
+  switch (token.kind) {
+    case Token::kString: return StringLiteral();
+    case Token::kInteger:
+    case Token::kFloat: return NumberLiteral();
+    case Token::kName: {
+      ExpressionPtr name = New(Expression::kLiteral, token);
+      name->text = Take().text;
+      if (name->text == "true" || name->text == "True") {
+        name->value = Value::Bool(true);
+      } else if (name->text == "false" || name->text == "False") {
+        name->value = Value::Bool(false);
+      } else if (name->text == "none" || name->text == "None") {
+        name->value = Value::None();
+      } else {
+        name->kind = Expression::kName;
+        name->symbol = SymbolOf(name->text);
+        uses_loop_ |= name->symbol == program_.loop;
+        if (macro_ != nullptr) {
+          macro_->takes_caller |= name->symbol == program_.caller;
+          macro_->takes_varargs |= name->symbol == program_.varargs;
+          macro_->takes_kwargs |= name->symbol == program_.kwargs;
+        }
+      }
+      return name;
+    }
+    case Token::kOperator:
+      if (token.text == "(") return Parenthesized();
+      if (token.text == "[") return ListLiteral();
+      if (token.text == "{") return DictLiteral();
+      break;
+    default: break;
+  }
+  Invalid(token, absl::StrCat("expected a value, found ", Shown(token)));
+}
+
+ExpressionPtr Parser::StringLiteral() {
+  ExpressionPtr literal = New(Expression::kLiteral, Peek());
+  while (Is(Token::kString)) literal->text += Take().text;  // 'a' 'b' is 'ab'.
+  literal->value = Value::Borrow(literal->text);
+  return literal;
+}
+
+ExpressionPtr Parser::NumberLiteral() {
+  const Token token = Take();
+  ExpressionPtr literal = New(Expression::kLiteral, token);
+  if (token.kind == Token::kFloat) {
+    literal->value = Value::Float(std::strtod(token.text.c_str(), nullptr));
+    return literal;
+  }
+  const bool prefixed = token.text.size() > 1 && token.text[0] == '0' && token.text[1] > '9';
+  const int base = !prefixed ? 10 : token.text[1] == 'x' ? 16 : token.text[1] == 'o' ? 8 : 2;
+  const char* const end = token.text.data() + token.text.size();
+  int64_t integer = 0;
+  const auto [stop, error] = std::from_chars(token.text.data() + (prefixed ? 2 : 0), end, integer, base);
+  if (error == std::errc::result_out_of_range) Invalid(token, absl::StrCat("the integer ", Shown(token), " is beyond 64 bits"));
+  if (error != std::errc() || stop != end) Invalid(token, absl::StrCat(Shown(token), " is no integer"));
+  literal->value = Value::Int(integer);
+  return literal;
+}
+
+ExpressionPtr Parser::Parenthesized() {
+  const Token open = Take();
+  if (Accept(Token::kOperator, ")")) return New(Expression::kTuple, open);
+  ExpressionPtr inner = TupleOr(true);
+  ExpectOp(")");
+  return inner;
+}
+
+ExpressionPtr Parser::ListLiteral() {
+  ExpressionPtr list = New(Expression::kList, Take());
+  while (!Accept(Token::kOperator, "]")) {
+    Adopt(list.get(), Whole());
+    if (!IsOp("]")) ExpectOp(",");
+  }
+  return list;
+}
+
+ExpressionPtr Parser::DictLiteral() {
+  ExpressionPtr dict = New(Expression::kDict, Take());
+  while (!Accept(Token::kOperator, "}")) {
+    Adopt(dict.get(), Whole());
+    ExpectOp(":");
+    Adopt(dict.get(), Whole());
+    if (!IsOp("}")) ExpectOp(",");
+  }
+  return dict;
+}
 
 }  // namespace sluice::chat

@@ -1,0 +1,261 @@
+// Expressions.
+#include "absl/strings/str_cat.h"
+#include "common/chat/interpreter.h"
+#include "common/chat/print.h"
+#include "common/chat/text.h"
+
+namespace sluice::chat {
+namespace {
+
+// What a value is to messages: its type, and itself if it is short.
+std::string Shown(Interpreter& in, const Value& value) {
+  if (value.is(Value::kUndefined)) return absl::StrCat(value.text().empty() ? "the value" : value.text(), " is undefined");
+  std::string text(TypeName(value));
+  if (value.is_number() || value.is_string()) absl::StrAppend(&text, " ", Repr(in.meter(), value).substr(0, 60));
+  return text;
+}
+
+Type TypeOf(const Value& value) { return value.is_string() ? Type::kStr : value.is(Value::kDict) ? Type::kDict : Type::kList; }
+bool HasMethods(const Value& value) {
+  return value.is_string() || value.is(Value::kDict) || (value.is(Value::kArray) && value.array().kind <= Array::kTuple);
+}
+
+}  // namespace
+
+Value Interpreter::Eval(const Expression& e) {
+  meter_.Step();
+  meter_.at = e.at;
+  switch (e.kind) {
+    case Expression::kLiteral: return e.value;
+    case Expression::kName: return Lookup(e.symbol);
+    case Expression::kAttribute: {
+      const Value object = Eval(*e.operands[0]);
+      meter_.at = e.at;
+      return EvalAttribute(e, object);
+    }
+    case Expression::kSubscript: {
+      const Value object = Eval(*e.operands[0]), key = Eval(*e.operands[1]);
+      meter_.at = e.at;
+      return Subscript(object, key);
+    }
+    case Expression::kSlice: return EvalSlice(e);
+    case Expression::kList:
+    case Expression::kTuple: {
+      ArrayBuilder array(meter_, e.kind == Expression::kList ? Array::kList : Array::kTuple);
+      for (const ExpressionPtr& item : e.operands) array.Add(Eval(*item));
+      return std::move(array).Take();
+    }
+    case Expression::kDict: return EvalDict(e);
+    case Expression::kNot: return Value::Bool(!Truth(Eval(*e.operands[0])));
+    case Expression::kNegate:
+    case Expression::kPlus: {
+      const Value value = Eval(*e.operands[0]);
+      meter_.at = e.at;
+      if (e.kind == Expression::kNegate) return Negate(meter_, value);
+      if (!value.is_number()) meter_.Invalid(absl::StrCat("+ needs a number, got ", Shown(*this, value)));
+      return value.is(Value::kBool) ? Value::Int(value.integer()) : value;
+    }
+    case Expression::kChain: return EvalChain(e);
+    case Expression::kConcat: return EvalConcat(e);
+    case Expression::kCompare: return Value::Bool(EvalCompare(e));
+    case Expression::kAnd:
+    case Expression::kOr: {
+      Value value;
+      for (const ExpressionPtr& operand : e.operands) {
+        value = Eval(*operand);
+        if (Truth(value) == (e.kind == Expression::kOr)) break;
+      }
+      return value;
+    }
+    case Expression::kIf:
+      if (Truth(Eval(*e.operands[0]))) return Eval(*e.operands[1]);
+      return e.operands[2] != nullptr ? Eval(*e.operands[2]) : Value();
+    case Expression::kFilter: return EvalFunction(e);
+    case Expression::kTest: return Value::Bool(Truth(EvalFunction(e)) != e.negated);
+    case Expression::kCall: return EvalCall(e, {});
+  }
+  return Value();
+}
+
+Value Interpreter::EvalChain(const Expression& e) {
+  Value value = Eval(*e.operands[0]);
+  for (size_t i = 0; i < e.operators.size(); ++i) {
+    const Value right = Eval(*e.operands[i + 1]);
+    meter_.at = e.at;
+    value = Arithmetic(meter_, e.operators[i], std::move(value), right);
+  }
+  return value;
+}
+
+Value Interpreter::EvalConcat(const Expression& e) {
+  std::string text;
+  for (const ExpressionPtr& operand : e.operands) {
+    const Value value = Eval(*operand);
+    meter_.at = e.at;
+    AppendStr(meter_, value, &text);
+  }
+  return Value::Copy(meter_, text);
+}
+
+Value Interpreter::EvalDict(const Expression& e) {
+  DictBuilder dict(meter_);
+  for (size_t i = 0; i < e.operands.size(); i += 2) {
+    Value key = Eval(*e.operands[i]);
+    Value value = Eval(*e.operands[i + 1]);
+    meter_.at = e.at;
+    dict.Assign(std::move(key), std::move(value));
+  }
+  return std::move(dict).Take();
+}
+
+bool Interpreter::EvalCompare(const Expression& e) {
+  Value left = Eval(*e.operands[0]);
+  for (size_t i = 0; i < e.operators.size(); ++i) {
+    Value right = Eval(*e.operands[i + 1]);
+    meter_.at = e.at;
+    if (!Compare(meter_, e.operators[i], left, right)) return false;
+    left = std::move(right);
+  }
+  return true;
+}
+
+// As Jinja: what Python's type has under the name comes before a key of a dict, so that `d.items` is the method.
+Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
+  if (HasMethods(object)) {
+    const auto type = static_cast<int>(TypeOf(object));
+    if (e.methods[type] != nullptr) {
+      auto* const method = new Method;
+      method->self = object;
+      method->function = e.methods[type];
+      return Value::Of(method);
+    }
+    if (e.builtins[type] == Builtin::kUnbuilt) meter_.Unsupported(absl::StrCat("the method ", e.text, " of ", TypeName(object)));
+    if (e.builtins[type] == Builtin::kForbidden) return Value::Undefined(e.text);
+  }
+  if (object.is(Value::kDict)) {
+    meter_.Work(static_cast<int64_t>(object.dict().items.size() / 8));
+    const Value* const found = object.dict().Find(e.text);
+    return found != nullptr ? *found : Value::Undefined(e.text);
+  }
+  if (object.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot read the attribute ", e.text, ": ", Shown(*this, object)));
+  if (object.is(Value::kObject)) return object.object()->Attribute(*this, e.text);
+  return Value::Undefined(e.text);
+}
+
+Value Interpreter::Attribute(const Value& value, absl::string_view name) {
+  if (value.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot read the attribute ", name, ": ", Shown(*this, value)));
+  if (value.is(Value::kObject)) return value.object()->Attribute(*this, name);
+  if (!value.is(Value::kDict)) return Value();
+  const Value* const found = Find(meter_, value.dict(), Value::Borrow(name));
+  return found != nullptr ? *found : Value();
+}
+
+Value Interpreter::Subscript(const Value& value, const Value& key) {
+  if (value.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot read an item: ", Shown(*this, value)));
+  if (value.is(Value::kDict)) {
+    if (const Value* const found = Find(meter_, value.dict(), key)) return *found;
+    return key.is_string() && key.is(Value::kText) ? Value::Undefined(key.text()) : Value();
+  }
+  if (value.is(Value::kObject) && key.is_string()) return value.object()->Attribute(*this, key.text());
+  if (!key.is_integer()) return Value();
+  int64_t i = key.integer();
+  if (value.is(Value::kArray) && value.array().kind <= Array::kRange) {
+    const std::vector<Value>& items = value.array().items;
+    if (i < 0) i += static_cast<int64_t>(items.size());
+    return i >= 0 && i < static_cast<int64_t>(items.size()) ? items[i] : Value();
+  }
+  if (value.is_string()) {
+    const absl::string_view text = value.text();
+    meter_.WorkOnBytes(text.size());
+    if (i < 0) i += static_cast<int64_t>(CountCodePoints(text));
+    if (i < 0 || i >= static_cast<int64_t>(text.size())) return Value();
+    size_t end = ByteOf(text, static_cast<size_t>(i));
+    const size_t begin = end;
+    if (begin >= text.size()) return Value();
+    NextCodePoint(text, &end);
+    return Value::Copy(meter_, text.substr(begin, end - begin)).MarkedSafe(value.safe());
+  }
+  return Value();
+}
+
+Value Interpreter::EvalSlice(const Expression& e) {
+  const Value object = Eval(*e.operands[0]);
+  Value bounds[3];
+  for (int i = 0; i < 3; ++i) {
+    if (e.operands[i + 1] == nullptr) continue;
+    bounds[i] = Eval(*e.operands[i + 1]);
+    meter_.at = e.at;
+    if (bounds[i].is(Value::kNone)) {
+      bounds[i] = Value();
+    } else if (!bounds[i].is_integer()) {
+      meter_.Invalid(absl::StrCat("a slice needs integers, got ", Shown(*this, bounds[i])));
+    }
+  }
+  meter_.at = e.at;
+  if (object.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot slice: ", Shown(*this, object)));
+  return Slice(meter_, object, bounds[0], bounds[1], bounds[2]);
+}
+
+void Interpreter::AddArguments(const Expression& e, Values* args) {
+  for (size_t i = 1; i < e.operands.size(); ++i) args->push_back(Eval(*e.operands[i]));
+}
+
+void Interpreter::AddKeywords(const Expression& e, Keywords* keywords) {
+  for (const auto& [name, value] : e.keywords) keywords->emplace_back(name, Eval(*value));
+}
+
+Value Interpreter::EvalFunction(const Expression& e) {
+  Values args;
+  args.push_back(e.operands[0] != nullptr ? Eval(*e.operands[0]) : std::move(filter_input_));
+  Keywords keywords;
+  AddArguments(e, &args);
+  AddKeywords(e, &keywords);
+  meter_.at = e.at;
+  return Invoke(*this, *e.function, std::move(args), keywords);
+}
+
+// `keywords`: what the statement adds to those of the call.
+Value Interpreter::EvalCall(const Expression& e, Keywords keywords) {
+  const Expression& callee = *e.operands[0];
+  Values args;
+  if (callee.kind != Expression::kAttribute) {
+    const Value value = Eval(callee);
+    AddArguments(e, &args);
+    AddKeywords(e, &keywords);
+    meter_.at = e.at;
+    return CallValue(value, std::move(args), std::move(keywords));
+  }
+  // A method, most often: no need to make a value of it first.
+  Value object = Eval(*callee.operands[0]);
+  meter_.at = callee.at;
+  const Function* const method = HasMethods(object) ? callee.methods[static_cast<int>(TypeOf(object))] : nullptr;
+  if (method != nullptr) {
+    args.push_back(std::move(object));
+    AddArguments(e, &args);
+    AddKeywords(e, &keywords);
+    meter_.at = callee.at;
+    return Invoke(*this, *method, std::move(args), keywords);
+  }
+  const Value value = EvalAttribute(callee, object);
+  AddArguments(e, &args);
+  AddKeywords(e, &keywords);
+  meter_.at = callee.at;
+  if (!value.is(Value::kUndefined)) return CallValue(value, std::move(args), std::move(keywords));
+  if (object.is(Value::kObject)) return object.object()->CallMethod(*this, callee.text, std::move(args), keywords);
+  meter_.Invalid(absl::StrCat("a ", TypeName(object), " has no method ", callee.text));
+}
+
+Value Interpreter::CallValue(const Value& callee, Values args, Keywords keywords) {
+  meter_.Step();
+  switch (callee.kind()) {
+    case Value::kFunction: return Invoke(*this, *callee.function(), std::move(args), keywords, /*with_self=*/false);
+    case Value::kObject: return callee.object()->Call(*this, std::move(args), std::move(keywords));
+    case Value::kMethod: {
+      args.insert(args.begin(), callee.method().self);
+      return Invoke(*this, *callee.method().function, std::move(args), keywords);
+    }
+    default: meter_.Invalid(absl::StrCat("cannot call: ", Shown(*this, callee)));
+  }
+}
+
+}  // namespace sluice::chat

@@ -1,0 +1,116 @@
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/chat/filters.h"
+#include "common/chat/interpreter.h"
+#include "common/chat/text.h"
+
+namespace sluice::chat {
+namespace {
+
+// float(text) of Python.
+bool ParseFloat(absl::string_view text, double* value) {
+  const std::string plain = absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}});
+  if (plain.empty() || plain.find_first_of("xX") != std::string::npos || plain.find('(') != std::string::npos) return false;
+  char* end = nullptr;
+  *value = std::strtod(plain.c_str(), &end);
+  return end == plain.c_str() + plain.size() && !absl::ascii_isspace(plain[0]);
+}
+
+// int(text, base) of Python; false: no integer, or beyond 64 bits.
+bool ParseInt(absl::string_view text, int64_t base, int64_t* value) {
+  std::string plain = absl::AsciiStrToLower(absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}}));
+  const bool minus = absl::StartsWith(plain, "-");
+  if (minus || absl::StartsWith(plain, "+")) plain.erase(0, 1);
+  for (const auto& [prefix, of] : {std::pair<absl::string_view, int64_t>{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
+    if (absl::StartsWith(plain, prefix) && (base == of || base == 0)) plain.erase(0, 2), base = of;
+  }
+  if (plain.empty() || plain[0] == '-') return false;
+  const auto [stop, error] = std::from_chars(plain.data(), plain.data() + plain.size(), *value, static_cast<int>(base == 0 ? 10 : base));
+  if (minus) *value = -*value;
+  return error == std::errc() && stop == plain.data() + plain.size();
+}
+
+Value FromDouble(const Call& call, double value, const Value& otherwise) {
+  if (!std::isfinite(value)) return otherwise;
+  if (std::abs(value) >= 9.2e18) call.Invalid(absl::StrCat(value, " is beyond 64 bits"));
+  return Value::Int(static_cast<int64_t>(value));
+}
+
+void CheckDefined(const Call& call) {
+  if (!call.has(0)) call.Invalid(absl::StrCat(call[0].text(), call[0].text().empty() ? "the value" : "", " is undefined"));
+}
+
+Value ToInt(const Call& call) {
+  const Value otherwise = call.has(1) ? call[1] : Value::Int(0);
+  const int64_t base = call.Int(2, 10);
+  if (base != 0 && (base < 2 || base > 36)) return otherwise;
+  if (call[0].is_integer()) return Value::Int(call[0].integer());
+  if (call[0].is(Value::kFloat)) return FromDouble(call, call[0].real(), otherwise);
+  CheckDefined(call);
+  if (!call[0].is_string()) return otherwise;
+  int64_t integer = 0;
+  if (ParseInt(call[0].text(), base, &integer)) return Value::Int(integer);
+  double real = 0;
+  return ParseFloat(call[0].text(), &real) ? FromDouble(call, real, otherwise) : otherwise;
+}
+
+Value ToFloat(const Call& call) {
+  double real = 0;
+  if (call[0].is_number()) return Value::Float(call[0].real());
+  if (call[0].is_string() && ParseFloat(call[0].text(), &real)) return Value::Float(real);
+  CheckDefined(call);
+  return call.has(1) ? call[1] : Value::Float(0);
+}
+
+Value Abs(const Call& call) {
+  if (call[0].is(Value::kFloat)) return Value::Float(std::abs(call[0].real()));
+  if (!call[0].is_integer()) call.Invalid(absl::StrCat("needs a number, got a ", TypeName(call[0])));
+  return call[0].integer() < 0 ? Negate(call.meter, call[0]) : Value::Int(call[0].integer());
+}
+
+// Python's round: to the nearest, of two the even one, of the number as it is stored.
+double RoundHalfEven(double value, int64_t digits) {
+  if (!std::isfinite(value) || digits > 320) return value;
+  if (digits < -308) return std::copysign(0.0, value);
+  if (digits < 0) {
+    const double scale = std::pow(10.0, static_cast<double>(-digits));
+    return std::nearbyint(value / scale) * scale;
+  }
+  char buffer[700];
+  std::snprintf(buffer, sizeof(buffer), "%.*f", static_cast<int>(digits), value);
+  return std::strtod(buffer, nullptr);
+}
+
+Value Round(const Call& call) {
+  const int64_t digits = call.Int(1, 0);
+  const absl::string_view method = call.Str(2, "common");
+  if (method != "common" && method != "ceil" && method != "floor") call.Invalid(absl::StrCat("method is ", method, "; wanted: common, ceil or floor"));
+  if (!call[0].is_number()) call.Invalid(absl::StrCat("needs a number, got a ", TypeName(call[0])));
+  if (method == "common") {
+    if (!call[0].is_integer()) return Value::Float(RoundHalfEven(call[0].real(), digits));
+    return digits >= 0 ? Value::Int(call[0].integer()) : Value::Int(static_cast<int64_t>(RoundHalfEven(call[0].real(), digits)));
+  }
+  const double scale = std::pow(10.0, static_cast<double>(digits));
+  const double scaled = call[0].real() * scale;
+  return Value::Float((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+}
+
+constexpr Function kFilters[] = {
+    {"int", ToInt, 0, {"default", "base"}},
+    {"float", ToFloat, 0, {"default"}},
+    {"abs", Abs},
+    {"round", Round, 0, {"precision", "method"}},
+};
+
+}  // namespace
+
+absl::Span<const Function> NumberFilters() { return kFilters; }
+
+}  // namespace sluice::chat

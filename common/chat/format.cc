@@ -1,0 +1,290 @@
+// Python's "..." % args and "...".format(args).
+#include <cmath>
+#include <cstdio>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/chat/print.h"
+#include "common/chat/text.h"
+
+namespace sluice::chat {
+namespace {
+
+constexpr int kMaxPrecision = 100;  // Digits behind the point; what is wider is no number for people.
+
+// How one value is written: [[fill]align][sign][#][0][width][,][.precision][type] of a format spec.
+struct Spec {
+  std::string fill = " ";
+  char align = '\0';  // < > ^ =; none: the type's own.
+  char sign = '-';    // + - or blank.
+  bool alternate = false, grouped = false;
+  int64_t width = 0, precision = -1;
+  char type = '\0';
+};
+
+bool TakeNumber(absl::string_view* text, int64_t* number) {
+  size_t digits = 0;
+  while (digits < text->size() && absl::ascii_isdigit((*text)[digits])) ++digits;
+  if (digits == 0) return false;
+  if (!absl::SimpleAtoi(text->substr(0, digits), number)) *number = INT64_MAX;
+  text->remove_prefix(digits);
+  return true;
+}
+
+bool TakeOneOf(absl::string_view* text, absl::string_view chars, char* taken) {
+  if (text->empty() || chars.find((*text)[0]) == absl::string_view::npos) return false;
+  *taken = (*text)[0];
+  text->remove_prefix(1);
+  return true;
+}
+
+std::string Digits(uint64_t value, unsigned base) {
+  std::string digits;
+  do digits.insert(digits.begin(), "0123456789abcdef"[value % base]);
+  while ((value /= base) != 0);
+  return digits;
+}
+
+class Formatter {
+ public:
+  explicit Formatter(Meter& meter) : meter_(meter) {}
+  std::string out;
+
+  void Append(absl::string_view text) {
+    meter_.CheckText(out.size() + text.size());
+    absl::StrAppend(&out, text);
+  }
+
+  // `text` in its field; `sign_size`: bytes before the digits, which `=` pads behind.
+  void Pad(absl::string_view text, const Spec& spec, char otherwise, size_t sign_size = 0) {
+    const char align = spec.align != '\0' ? spec.align : otherwise;
+    const int64_t missing = spec.width - static_cast<int64_t>(CountCodePoints(text));
+    if (missing <= 0) return Append(text);
+    meter_.CheckText(std::min<uint64_t>(kMaxTextBytes + 1, static_cast<uint64_t>(missing)));
+    const int64_t left = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
+    if (align == '=') Append(text.substr(0, sign_size)), text.remove_prefix(sign_size);
+    for (int64_t i = 0; i < left; ++i) Append(spec.fill);
+    Append(text);
+    for (int64_t i = left; i < missing; ++i) Append(spec.fill);
+  }
+
+  void Text(absl::string_view text, const Spec& spec) {
+    if (spec.precision >= 0) text = text.substr(0, ByteOf(text, static_cast<size_t>(spec.precision)));
+    Pad(text, spec, '<');
+  }
+
+  void Integer(int64_t value, const Spec& spec, int64_t least_digits = 0) {
+    const char lower = absl::ascii_tolower(spec.type);
+    const unsigned base = lower == 'x' ? 16 : lower == 'o' ? 8 : lower == 'b' ? 2 : 10;
+    std::string digits = Digits(value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value), base);
+    while (static_cast<int64_t>(digits.size()) < std::min<int64_t>(least_digits, kMaxPrecision)) digits.insert(digits.begin(), '0');
+    if (spec.grouped) Group(&digits);
+    std::string head = value < 0 ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
+    if (spec.alternate && base != 10) absl::StrAppend(&head, "0", std::string(1, lower));
+    if (spec.type == 'X') head = absl::AsciiStrToUpper(head), digits = absl::AsciiStrToUpper(digits);
+    Pad(head + digits, spec, '>', head.size());
+  }
+
+  void Real(double value, Spec spec) {
+    std::string text;
+    if (spec.type == '\0' && spec.precision < 0) {
+      AppendFloat(value, &text);
+      if (!std::signbit(value) && spec.sign != '-') text.insert(text.begin(), spec.sign);
+    } else {
+      if (spec.precision > kMaxPrecision) meter_.Invalid(absl::StrCat("a precision of ", spec.precision, " is more than ", kMaxPrecision));
+      const bool percent = spec.type == '%';
+      const char c_format[] = {'%', '+', '.', '*', percent ? 'f' : spec.type == '\0' ? 'g' : spec.type, '\0'};
+      char buffer[512];
+      std::snprintf(buffer, sizeof(buffer), c_format, static_cast<int>(spec.precision < 0 ? 6 : spec.precision), percent ? value * 100 : value);
+      text = buffer;
+      if (text[0] == '+') {
+        if (spec.sign == '-') text.erase(0, 1);
+        if (spec.sign == ' ') text[0] = ' ';
+      }
+      if (percent) text.push_back('%');
+    }
+    const size_t sign = !text.empty() && (text[0] == '-' || text[0] == '+' || text[0] == ' ') ? 1 : 0;
+    if (spec.grouped) {
+      std::string whole = text.substr(sign, text.find_first_not_of("0123456789", sign) - sign);
+      const size_t size = whole.size();
+      Group(&whole);
+      text.replace(sign, size, whole);
+    }
+    Pad(text, spec, '>', sign);
+  }
+
+ private:
+  static void Group(std::string* digits) {
+    for (auto at = static_cast<ptrdiff_t>(digits->size()) - 3; at > 0; at -= 3) digits->insert(static_cast<size_t>(at), ",");
+  }
+
+  Meter& meter_;
+};
+
+// One value of a % format; `directive`: everything behind the %, its type last.
+void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
+  const char type = spec.type;
+  switch (type) {
+    case 's': return to->Text(Str(meter, value), [&] { if (spec.align == '\0') spec.align = '>'; return spec; }());
+    case 'r': return to->Text(Repr(meter, value), [&] { if (spec.align == '\0') spec.align = '>'; return spec; }());
+    case 'c':
+      if (spec.align == '\0') spec.align = '>';
+      spec.precision = -1;
+      if (value.is_string() && CountCodePoints(value.text()) == 1) return to->Text(value.text(), spec);
+      meter.Invalid(absl::StrCat("format: %c needs a str of one character, got a ", TypeName(value)));
+    case 'd':
+    case 'i':
+    case 'u':
+    case 'x':
+    case 'X':
+    case 'o': {
+      const bool real = value.is(Value::kFloat) && (type == 'd' || type == 'i' || type == 'u');
+      if (!value.is_integer() && !real) meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ", TypeName(value)));
+      if (real && !(std::abs(value.real()) < 9.2e18)) meter.Invalid(absl::StrCat("format: ", value.real(), " is beyond 64 bits"));
+      return to->Integer(real ? static_cast<int64_t>(value.real()) : value.integer(), spec, spec.precision);
+    }
+    case 'e':
+    case 'E':
+    case 'f':
+    case 'F':
+    case 'g':
+    case 'G':
+      if (!value.is_number()) meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ", TypeName(value)));
+      return to->Real(value.real(), spec);
+    default: meter.Invalid(absl::StrCat("format: %", std::string(1, type), " is no directive"));
+  }
+}
+
+Spec ParseSpec(Meter& meter, absl::string_view text) {
+  Spec spec;
+  const absl::string_view whole = text;
+  if (!text.empty()) {
+    const size_t first = ByteOf(text, 1);
+    if (first < text.size() && absl::string_view("<>^=").find(text[first]) != absl::string_view::npos) {
+      spec.fill = std::string(text.substr(0, first));
+      text.remove_prefix(first);
+    }
+  }
+  char taken = '\0';
+  TakeOneOf(&text, "<>^=", &spec.align);
+  TakeOneOf(&text, "+- ", &spec.sign);
+  spec.alternate = TakeOneOf(&text, "#", &taken);
+  if (TakeOneOf(&text, "0", &taken) && spec.align == '\0') spec.fill = "0", spec.align = '=';
+  TakeNumber(&text, &spec.width);
+  spec.grouped = TakeOneOf(&text, ",", &taken);
+  if (TakeOneOf(&text, ".", &taken) && !TakeNumber(&text, &spec.precision)) meter.Invalid(absl::StrCat("format: \"", whole, "\" has no digits behind the point"));
+  TakeOneOf(&text, "sdxXobeEfFgG%", &spec.type);
+  if (!text.empty()) meter.Unsupported(absl::StrCat("format: the specification \"", whole, "\""));
+  return spec;
+}
+
+// One value of a {} format.
+void Braces(Meter& meter, const Value& value, absl::string_view text, Formatter* to) {
+  const Spec spec = ParseSpec(meter, text);
+  const bool real_type = spec.type != '\0' && absl::string_view("eEfFgG%").find(spec.type) != absl::string_view::npos;
+  const bool plain = text.empty() || !(value.is_number() && !value.is(Value::kBool));
+  if (plain && !real_type && (spec.type == '\0' || spec.type == 's')) return to->Text(Str(meter, value), spec);
+  if (!value.is_number() || (value.is(Value::kFloat) && !real_type && spec.type != '\0') || spec.type == 's') {
+    meter.Invalid(absl::StrCat("format: \"", text, "\" does not fit a ", TypeName(value)));
+  }
+  if (value.is(Value::kFloat) || real_type) return to->Real(value.real(), spec);
+  to->Integer(value.integer(), spec);
+}
+
+}  // namespace
+
+std::string FormatPercent(Meter& meter, absl::string_view format, const Value& args) {
+  const bool tuple = args.is(Value::kArray) && args.array().kind == Array::kTuple;
+  const absl::Span<const Value> values = tuple ? absl::MakeConstSpan(args.array().items) : absl::MakeConstSpan(&args, 1);
+  size_t used = 0;
+  Formatter to(meter);
+  while (true) {
+    const size_t percent = format.find('%');
+    to.Append(format.substr(0, percent));
+    if (percent == absl::string_view::npos) break;
+    meter.Step();
+    format.remove_prefix(percent + 1);
+    Value value;
+    if (!format.empty() && format[0] == '(') {
+      const size_t close = format.find(')');
+      if (close == absl::string_view::npos || !args.is(Value::kDict)) meter.Invalid("format: %(name) needs a dict");
+      const Value* const found = args.dict().Find(format.substr(1, close - 1));
+      if (found == nullptr) meter.Invalid(absl::StrCat("format: there is no value named ", format.substr(1, close - 1)));
+      value = *found;
+      format.remove_prefix(close + 1);
+    }
+    const bool by_name = !value.is(Value::kUndefined);
+    Spec spec;
+    for (char flag; TakeOneOf(&format, "-+ 0#", &flag);) {
+      if (flag == '-') spec.align = '<', spec.fill = " ";
+      if (flag == '0' && spec.align != '<') spec.align = '=', spec.fill = "0";
+      if (flag == '+' || (flag == ' ' && spec.sign != '+')) spec.sign = flag;
+      if (flag == '#') spec.alternate = true;
+    }
+    char point = '\0';
+    TakeNumber(&format, &spec.width);
+    if (TakeOneOf(&format, ".", &point) && !TakeNumber(&format, &spec.precision)) spec.precision = 0;
+    if (format.empty()) meter.Invalid("format: the text ends within a directive");
+    spec.type = format[0];
+    format.remove_prefix(1);
+    if (spec.type == '%') {
+      to.Append("%");
+      continue;
+    }
+    if (!by_name && used >= values.size()) meter.Invalid(absl::StrCat("format: there are ", values.size(), " values, and more directives"));
+    if (spec.align == '=' && (spec.type == 's' || spec.type == 'r')) spec.align = '>', spec.fill = " ";
+    Percent(meter, spec, by_name ? value : values[used++], &to);
+  }
+  // Python lets pass what it could have looked up by name.
+  const bool by_key = args.is(Value::kDict) || args.is(Value::kUndefined) || (args.is(Value::kArray) && !tuple);
+  if (used < values.size() && !(by_key && used == 0)) meter.Invalid(absl::StrCat("format: there are ", values.size(), " values, and only ", used, " directives"));
+  return std::move(to.out);
+}
+
+std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<const Value> args, absl::Span<const std::pair<absl::string_view, Value>> keywords) {
+  Formatter to(meter);
+  size_t next = 0;
+  for (size_t i = 0; i < format.size(); ++i) {
+    const char c = format[i];
+    if (c != '{' && c != '}') {
+      const size_t end = std::min(format.find_first_of("{}", i), format.size());
+      to.Append(format.substr(i, end - i));
+      i = end - 1;
+      continue;
+    }
+    if (i + 1 < format.size() && format[i + 1] == c) {
+      to.Append(format.substr(i++, 1));
+      continue;
+    }
+    const size_t close = format.find('}', i);
+    if (c == '}' || close == absl::string_view::npos) meter.Invalid(absl::StrCat("format: a single ", format.substr(i, 1)));
+    meter.Step();
+    absl::string_view field = format.substr(i + 1, close - i - 1), spec;
+    i = close;
+    if (const size_t colon = field.find(':'); colon != absl::string_view::npos) spec = field.substr(colon + 1), field = field.substr(0, colon);
+    if (spec.find('{') != absl::string_view::npos) meter.Unsupported("format: a field within a field");
+    bool repr = false;
+    if (const size_t bang = field.find('!'); bang != absl::string_view::npos) {
+      const absl::string_view conversion = field.substr(bang + 1);
+      if (conversion != "r" && conversion != "s") meter.Unsupported(absl::StrCat("format: the conversion !", conversion));
+      repr = conversion == "r";
+      field = field.substr(0, bang);
+    }
+    if (field.find_first_of(".[") != absl::string_view::npos) meter.Unsupported(absl::StrCat("format: the field \"", field, "\""));
+    const Value* value = nullptr;
+    size_t index = next;
+    if (field.empty() || absl::SimpleAtoi(field, &index)) {
+      if (field.empty()) ++next;
+      value = index < args.size() ? &args[index] : nullptr;
+    } else {
+      for (const auto& [name, keyword] : keywords) value = name == field ? &keyword : value;
+    }
+    if (value == nullptr) meter.Invalid(absl::StrCat("format: there is no value for {", field, "}"));
+    Braces(meter, repr ? Value::Copy(meter, Repr(meter, *value)) : *value, spec, &to);
+  }
+  return std::move(to.out);
+}
+
+}  // namespace sluice::chat

@@ -1,0 +1,312 @@
+// Statements, names and macros.
+#include "common/chat/interpreter.h"
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "common/chat/print.h"
+
+namespace sluice::chat {
+
+// Names bound while this lives are gone afterwards.
+class Interpreter::InScope {
+ public:
+  explicit InScope(Interpreter* in, int parent = -1) : in_(in), begin_(in->bindings_.size()) {
+    in->scopes_.push_back({begin_, parent >= 0 ? parent : static_cast<int>(in->scopes_.size()) - 1, in->next_scope_++});
+  }
+  ~InScope() {
+    Clear();
+    in_->scopes_.pop_back();
+  }
+  void Clear() { in_->bindings_.erase(in_->bindings_.begin() + static_cast<ptrdiff_t>(begin_), in_->bindings_.end()); }
+
+ private:
+  Interpreter* const in_;
+  const size_t begin_;
+};
+
+// Collects what is printed while this lives.
+class Interpreter::Captured {
+ public:
+  explicit Captured(Interpreter* in) : in_(in), outer_(in->output_) {
+    in->outer_bytes_ += outer_->size();
+    in->output_ = &text;
+  }
+  ~Captured() {
+    in_->output_ = outer_;
+    in_->outer_bytes_ -= outer_->size();
+  }
+  std::string text;
+
+ private:
+  Interpreter* const in_;
+  std::string* const outer_;
+};
+
+class MacroObject : public Object {
+ public:
+  MacroObject(const Macro* macro, int scope, uint64_t scope_id) : macro_(*macro), scope_(scope), scope_id_(scope_id) {}
+  absl::string_view TypeName() const override { return "Macro"; }
+  bool callable() const override { return true; }
+  Value Attribute(Interpreter&, absl::string_view name) override { return name == "name" ? Value::Borrow(macro_.name) : Value(); }
+  Value Call(Interpreter& in, Values args, Keywords keywords) override {
+    return in.CallMacro(macro_, scope_, scope_id_, std::move(args), std::move(keywords));
+  }
+
+ private:
+  const Macro& macro_;
+  const int scope_;  // In which it was defined.
+  const uint64_t scope_id_;
+};
+
+Interpreter::~Interpreter() {
+  // Objects may be named by values that others hold, so values go first, and no destructor reaches into another object.
+  bindings_.clear();
+  root_.clear();
+}
+
+void Interpreter::Define(absl::string_view name, Value value) {
+  for (size_t i = 0; i < program_.symbols.size(); ++i) {
+    if (program_.symbols[i] == name) root_[i] = std::move(value);
+  }
+}
+
+bool Interpreter::Names(absl::string_view name) const { return absl::c_linear_search(program_.symbols, name); }
+
+void Interpreter::Run() { RunBody(program_.body); }
+
+Interpreter::Flow Interpreter::RunBody(const Body& body) {
+  for (const Statement& statement : body) {
+    meter_.Step();
+    const Flow flow = RunStatement(statement);
+    if (flow != Flow::kNext) return flow;
+  }
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
+  switch (statement.kind) {
+    case Statement::kText:
+      meter_.at = statement.at;
+      Emit(statement.text);
+      break;
+    case Statement::kPrint: Print(*statement.expression); break;
+    case Statement::kIf: return RunIf(statement);
+    case Statement::kFor: return RunFor(statement);
+    case Statement::kSet: Assign(statement.target, Eval(*statement.expression)); break;
+    case Statement::kSetBlock: RunSetBlock(statement); break;
+    case Statement::kFilterBlock: {
+      const Value text = Filtered(*statement.expression, CaptureBody(*statement.body));
+      meter_.at = statement.at;
+      AppendStr(meter_, text, output_);
+      break;
+    }
+    case Statement::kMacro:
+      Bind(statement.target.symbol, Value::Of(New<MacroObject>(statement.macro.get(), static_cast<int>(scopes_.size()) - 1, scopes_.back().id)));
+      break;
+    case Statement::kCall: RunCallBlock(statement); break;
+    case Statement::kWith: {
+      std::vector<Value> values;
+      for (const auto& [target, expression] : statement.bindings) values.push_back(Eval(*expression));
+      const InScope scope(this);
+      for (size_t i = 0; i < values.size(); ++i) Assign(statement.bindings[i].first, std::move(values[i]));
+      return RunBody(*statement.body);
+    }
+    case Statement::kGeneration: RunGeneration(statement); break;
+    case Statement::kBreak: return Flow::kBreak;
+    case Statement::kContinue: return Flow::kContinue;
+  }
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::RunIf(const Statement& choice) {
+  for (const auto& [condition, body] : choice.branches) {
+    if (condition == nullptr || Truth(Eval(*condition))) return RunBody(body);
+  }
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::RunFor(const Statement& loop) {
+  Value value = Eval(*loop.expression), owner;
+  meter_.at = loop.at;
+  absl::Span<const Value> items = Items(meter_, value, &owner);
+  std::vector<Value> kept;
+  if (loop.condition != nullptr) {
+    InScope scope(this);
+    for (const Value& item : items) {
+      meter_.Step();
+      scope.Clear();
+      Assign(loop.target, item);
+      if (Truth(Eval(*loop.condition))) kept.push_back(item);
+    }
+    items = kept;
+  }
+  if (items.empty()) return loop.otherwise != nullptr ? RunBody(*loop.otherwise) : Flow::kNext;
+  return RunItems(loop, items);
+}
+
+Interpreter::Flow Interpreter::RunItems(const Statement& loop, absl::Span<const Value> items) {
+  Loop* const state = loop.uses_loop ? New<Loop>(items) : nullptr;
+  InScope scope(this);
+  for (size_t i = 0; i < items.size(); ++i) {
+    meter_.Step();
+    scope.Clear();
+    Assign(loop.target, items[i]);
+    if (state != nullptr) {
+      state->Move(i);
+      Bind(program_.loop, Value::Of(state));
+    }
+    if (RunBody(*loop.body) == Flow::kBreak) break;
+  }
+  if (state != nullptr) state->End();  // A namespace may hold it for longer than the items live.
+  return Flow::kNext;
+}
+
+// The mask of the assistant's tokens: what the block prints. Names set within are its own.
+void Interpreter::RunGeneration(const Statement& block) {
+  const size_t begin = output_->size();
+  {
+    const InScope scope(this);
+    RunBody(*block.body);
+  }
+  generated_.emplace_back(begin, output_->size());
+}
+
+Value Interpreter::CaptureBody(const Body& body) {
+  Captured captured(this);
+  {
+    const InScope scope(this);
+    RunBody(body);
+  }
+  return Value::Copy(meter_, captured.text);
+}
+
+Value Interpreter::Filtered(const Expression& filters, Value text) {
+  filter_input_ = std::move(text);
+  return Eval(filters);
+}
+
+void Interpreter::RunSetBlock(const Statement& set) {
+  Value text = CaptureBody(*set.body);
+  if (set.expression != nullptr) text = Filtered(*set.expression, std::move(text));
+  Assign(set.target, std::move(text));
+}
+
+void Interpreter::RunCallBlock(const Statement& call) {
+  Keywords keywords;
+  keywords.emplace_back("caller", Value::Of(New<MacroObject>(call.macro.get(), static_cast<int>(scopes_.size()) - 1, scopes_.back().id)));
+  const Value text = EvalCall(*call.expression, std::move(keywords));
+  meter_.at = call.at;
+  AppendStr(meter_, text, output_);
+}
+
+void Interpreter::Print(const Expression& expression) {
+  const Value value = Eval(expression);
+  meter_.at = expression.at;
+  if (value.is_string()) {
+    Emit(value.text());
+  } else {
+    AppendStr(meter_, value, output_);
+  }
+}
+
+void Interpreter::Assign(const Target& target, Value value) {
+  switch (target.kind) {
+    case Target::kName: return Bind(target.symbol, std::move(value));
+    case Target::kAttribute: {
+      meter_.at = target.at;
+      const Value owner = Lookup(target.symbol);
+      auto* const space = owner.is(Value::kObject) ? dynamic_cast<Namespace*>(owner.object()) : nullptr;
+      if (space == nullptr) meter_.Invalid(absl::StrCat("cannot set the attribute ", target.attribute, " of a ", TypeName(owner), "; wanted: a namespace"));
+      return space->Set(meter_, Value::Borrow(target.attribute), std::move(value));
+    }
+    case Target::kTuple: {
+      meter_.at = target.at;
+      Value owner;
+      const absl::Span<const Value> items = Items(meter_, value, &owner);
+      if (items.size() != target.parts.size()) {
+        meter_.Invalid(absl::StrCat("cannot unpack ", items.size(), " values into ", target.parts.size(), " names"));
+      }
+      for (size_t i = 0; i < items.size(); ++i) Assign(target.parts[i], items[i]);
+    }
+  }
+}
+
+void Interpreter::Bind(Symbol symbol, Value value) {
+  if (scopes_.size() == 1) {
+    root_[symbol] = std::move(value);
+    return;
+  }
+  for (size_t i = scopes_.back().begin; i < bindings_.size(); ++i) {
+    if (bindings_[i].first != symbol) continue;
+    bindings_[i].second = std::move(value);
+    return;
+  }
+  bindings_.emplace_back(symbol, std::move(value));
+}
+
+Value Interpreter::Lookup(Symbol symbol) const {
+  size_t end = bindings_.size();
+  for (int scope = static_cast<int>(scopes_.size()) - 1; scope > 0;) {
+    for (size_t i = end; i > scopes_[scope].begin; --i) {
+      if (bindings_[i - 1].first == symbol) return bindings_[i - 1].second;
+    }
+    scope = scopes_[scope].parent;
+    end = scopes_[scope + 1].begin;
+  }
+  const Value& value = root_[symbol];
+  return value.is(Value::kUndefined) && value.text().empty() ? Value::Undefined(program_.symbols[symbol]) : value;
+}
+
+Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, Values args, Keywords keywords) {
+  if (scope >= static_cast<int>(scopes_.size()) || scopes_[scope].id != scope_id) {
+    meter_.Invalid(absl::StrCat("the macro ", macro.name, " is called after the block that defines it has ended"));
+  }
+  struct Levels {
+    Levels(Interpreter* in, int height) : in(in), height(height) { ++in->macros_, in->nesting_ += height; }
+    ~Levels() { --in->macros_, in->nesting_ -= height; }
+    Interpreter* const in;
+    const int height;
+  } const levels(this, macro.height);
+  if (macros_ > kMaxDepth || nesting_ > kMaxNesting) {
+    meter_.Exceeded(absl::StrCat("macro calls are nested deeper than ", macros_ > kMaxDepth ? kMaxDepth : kMaxNesting, macros_ > kMaxDepth ? "" : " levels"));
+  }
+  Captured captured(this);
+  const InScope inner(this, scope);
+  const auto keyword = [&](absl::string_view name) {
+    for (auto it = keywords.begin(); it != keywords.end(); ++it) {
+      if (it->first != name) continue;
+      Value value = std::move(it->second);
+      keywords.erase(it);
+      return std::make_pair(true, std::move(value));
+    }
+    return std::make_pair(false, Value());
+  };
+  for (size_t i = 0; i < macro.parameters.size(); ++i) {
+    const Macro::Parameter& parameter = macro.parameters[i];
+    auto [given, value] = i < args.size() ? std::make_pair(true, args[i]) : keyword(parameter.name);
+    if (!given && parameter.otherwise != nullptr) value = Eval(*parameter.otherwise);
+    if (!given && parameter.otherwise == nullptr) value = Value::Undefined(parameter.name);
+    Bind(parameter.symbol, std::move(value));
+  }
+  auto [called, caller] = keyword("caller");
+  if (macro.takes_caller) Bind(program_.caller, std::move(caller));
+  if (called && !macro.takes_caller) meter_.Invalid(absl::StrCat("the macro ", macro.name, " is called with a block, but names no caller"));
+  if (macro.takes_varargs) {
+    ArrayBuilder rest(meter_, Array::kTuple);
+    for (size_t i = macro.parameters.size(); i < args.size(); ++i) rest.Add(args[i]);
+    Bind(program_.varargs, std::move(rest).Take());
+  } else if (args.size() > macro.parameters.size()) {
+    meter_.Invalid(absl::StrCat("the macro ", macro.name, " takes ", macro.parameters.size(), " arguments, got ", args.size()));
+  }
+  if (macro.takes_kwargs) {
+    DictBuilder rest(meter_);
+    for (auto& [name, value] : keywords) rest.Assign(Value::Copy(meter_, name), std::move(value));
+    Bind(program_.kwargs, std::move(rest).Take());
+  } else if (!keywords.empty()) {
+    meter_.Invalid(absl::StrCat("the macro ", macro.name, " has no parameter ", keywords[0].first));
+  }
+  RunBody(*macro.body);
+  return Value::Copy(meter_, captured.text);
+}
+
+}  // namespace sluice::chat

@@ -1,0 +1,230 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/chat/limits.h"
+
+namespace sluice::chat {
+
+struct Array;
+struct Dict;
+struct Function;
+struct Method;
+class Object;
+
+// Shared by the values that name it, within one rendering: one thread, so the count is a plain number.
+struct Counted {
+  uint32_t references = 0;
+};
+
+// A value of the template's language, 16 bytes, cheap to copy. Never changed in place but by the namespace that is meant to be.
+class Value {
+ public:
+  enum Kind : uint8_t {
+    kUndefined,  // Carries what was not found.
+    kNone,
+    kBool,
+    kInt,
+    kFloat,
+    kText,      // A string owned by the template or by the variables, which outlive the rendering.
+    kObject,    // A namespace, macro, loop, ..: owned by the rendering, so that cycles through namespaces do no harm.
+    kFunction,  // One of the globals.
+    kString,    // From here on counted. A string made by the rendering.
+    kArray,     // list, tuple, range, views of a dict, generators.
+    kDict,
+    kMethod,  // `d.items` without the call.
+  };
+
+  Value() : kind_(kUndefined), integer_(0) {}
+  static Value Undefined(absl::string_view name) { return Text(name, kUndefined); }
+  static Value None() { return Value(kNone); }
+  static Value Bool(bool b) { return Value(kBool, b); }
+  static Value Int(int64_t i) { return Value(kInt, i); }
+  static Value Float(double d) {
+    Value value(kFloat);
+    value.real_ = d;
+    return value;
+  }
+  static Value Borrow(absl::string_view text) { return Text(text, kText); }
+  static Value Copy(Meter& meter, absl::string_view text);
+  static Value Of(Object* object) {
+    Value value(kObject);
+    value.object_ = object;
+    return value;
+  }
+  static Value Of(const Function* function) {
+    Value value(kFunction);
+    value.function_ = function;
+    return value;
+  }
+  static Value Of(Array* array) { return Value(kArray, array); }  // These share what they are given.
+  static Value Of(Dict* dict) { return Value(kDict, dict); }
+  static Value Of(Method* method) { return Value(kMethod, method); }
+
+  Value(const Value& other) { CopyBits(other), Retain(); }
+  Value(Value&& other) noexcept { CopyBits(other), other.kind_ = kUndefined, other.size_ = 0; }
+  Value& operator=(Value other) noexcept {
+    Swap(other);
+    return *this;
+  }
+  ~Value() {
+    if (kind_ >= kString && --counted_->references == 0) Destroy();
+  }
+
+  Kind kind() const { return kind_; }
+  bool is(Kind kind) const { return kind_ == kind; }
+  bool is_string() const { return kind_ == kText || kind_ == kString; }
+  bool is_integer() const { return kind_ == kInt || kind_ == kBool; }  // Python's bool is an int.
+  bool is_number() const { return kind_ == kInt || kind_ == kBool || kind_ == kFloat; }
+
+  bool boolean() const { return integer_ != 0; }
+  int64_t integer() const { return integer_; }
+  double real() const { return kind_ == kFloat ? real_ : static_cast<double>(integer_); }
+  absl::string_view text() const {  // Of a string, or an undefined value's name.
+    return {kind_ == kString ? reinterpret_cast<const char*>(counted_) + kStringHeader : text_, size_};
+  }
+  Object* object() const { return object_; }
+  const Function* function() const { return function_; }
+  const Array& array() const { return *reinterpret_cast<const Array*>(counted_); }
+  Array& mutable_array() const { return *reinterpret_cast<Array*>(counted_); }
+  const Dict& dict() const { return *reinterpret_cast<const Dict*>(counted_); }
+  const Method& method() const { return *reinterpret_cast<const Method*>(counted_); }
+  const void* identity() const { return counted_; }
+
+  // Text that `| safe` or `| escape` has marked: `+` escapes what is added to it.
+  bool safe() const { return safe_; }
+  Value&& MarkedSafe(bool safe) && {
+    safe_ = safe;
+    return std::move(*this);
+  }
+
+  // Appends to a string; in place where nobody else holds it, so that a chain of + copies nothing twice.
+  void Append(Meter& meter, absl::string_view text);
+
+ private:
+  static constexpr size_t kStringHeader = 16;
+  struct StringHeader : Counted {
+    uint32_t capacity;
+    Meter* meter;
+  };
+  static_assert(sizeof(Counted) == 4);
+
+  explicit Value(Kind kind, int64_t i = 0) : kind_(kind), integer_(i) {}
+  Value(Kind kind, void* counted) : kind_(kind), counted_(static_cast<Counted*>(counted)) { ++counted_->references; }
+  static Value Text(absl::string_view text, Kind kind) {
+    Value value(kind);
+    value.size_ = static_cast<uint32_t>(text.size());
+    value.text_ = text.data();
+    return value;
+  }
+  static Value WithCapacity(Meter& meter, size_t capacity);
+
+  void CopyBits(const Value& other) { std::memcpy(static_cast<void*>(this), static_cast<const void*>(&other), sizeof(Value)); }
+  void Swap(Value& other) {
+    char bits[sizeof(Value)];
+    std::memcpy(bits, static_cast<const void*>(this), sizeof(Value));
+    CopyBits(other);
+    std::memcpy(static_cast<void*>(&other), bits, sizeof(Value));
+  }
+  void Retain() {
+    if (kind_ >= kString) ++counted_->references;
+  }
+  void Destroy();
+  StringHeader* header() const { return reinterpret_cast<StringHeader*>(counted_); }
+
+  Kind kind_;
+  bool safe_ = false;
+  uint32_t size_ = 0;
+  union {
+    int64_t integer_;
+    double real_;
+    const char* text_;
+    Object* object_;
+    const Function* function_;
+    Counted* counted_;
+  };
+};
+
+// All of Python's ordered things. A generator yields its items once; a range also keeps its three numbers, for printing.
+struct Array : Counted {
+  enum Kind : uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
+  explicit Array(Kind kind) : kind(kind) {}
+
+  Kind kind;
+  uint16_t depth = 1;  // Of the deepest value within; strings and numbers have none.
+  mutable uint32_t taken = 0;  // Items of a generator that are gone.
+  int64_t start = 0, stop = 0, step = 1;
+  std::vector<Value> items;
+
+  absl::Span<const Value> Rest() const { return absl::MakeConstSpan(items).subspan(taken); }
+};
+
+struct Dict : Counted {
+  uint16_t depth = 1;
+  std::vector<std::pair<Value, Value>> items;  // In order of insertion; keys are distinct.
+
+  const Value* Find(absl::string_view key) const {
+    for (const auto& [k, v] : items) {
+      if (k.is_string() && k.text() == key) return &v;
+    }
+    return nullptr;
+  }
+};
+
+struct Method : Counted {
+  Value self;
+  const Function* function = nullptr;
+};
+
+// Fails if `value` within one more container would be deeper than kMaxDepth; else the container's depth.
+uint16_t DepthAround(Meter& meter, const Value& value);
+
+// Builds one array; each item counts as a step.
+class ArrayBuilder {
+ public:
+  ArrayBuilder(Meter& meter, Array::Kind kind) : meter_(meter), array_(new Array(kind)), value_(Value::Of(array_)) {}
+  void Add(Value item);
+  Array& array() { return *array_; }
+  size_t size() const { return array_->items.size(); }
+  Value Take() && { return std::move(value_); }
+
+ private:
+  Meter& meter_;
+  Array* const array_;
+  Value value_;  // Owns array_.
+};
+
+Value MakeTuple(Meter& meter, std::initializer_list<Value> items);
+
+class DictBuilder {
+ public:
+  explicit DictBuilder(Meter& meter) : meter_(meter), dict_(new Dict), value_(Value::Of(dict_)) {}
+  void Add(Value key, Value value);     // The key is new.
+  void Assign(Value key, Value value);  // Fails on a key that Python cannot hash.
+  Value Take() && { return std::move(value_); }
+
+ private:
+  Meter& meter_;
+  Dict* const dict_;
+  Value value_;
+};
+
+bool Truth(const Value& value);
+// Python's name of the type, for messages: str, int, dict, ..
+absl::string_view TypeName(const Value& value);
+// Python's ==: 1 == 1.0 == True; containers by their items.
+bool Equal(Meter& meter, const Value& a, const Value& b);
+// Python's <. Fails on types that have no order.
+bool Less(Meter& meter, const Value& a, const Value& b);
+// Fails on what Python cannot hash: lists, dicts, and tuples with such.
+void CheckHashable(Meter& meter, const Value& key);
+// dict[key]; null: not there. Fails as CheckHashable.
+const Value* Find(Meter& meter, const Dict& dict, const Value& key);
+
+}  // namespace sluice::chat
