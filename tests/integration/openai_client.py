@@ -62,6 +62,16 @@ def seeds():
     raise AssertionError("the version moved on between any two calls")
 
 
+def cuts():
+    answer = client.completions.create(model="digits", prompt="12=", max_tokens=4, top_p=0.5, logprobs=2, extra_body={"top_k": 3, "min_p": 0.01})
+    logprobs = answer.choices[0].logprobs
+    assert all(1 <= len(top) <= 2 for top in logprobs.top_logprobs), logprobs
+    for chunk in client.completions.create(model="digits", prompt="12=", max_tokens=5, n=4, stop=list("0123456789"), stream=True):
+        assert not any(c.isdigit() for c in chunk.choices[0].text), chunk
+    answer = client.chat.completions.create(model="digits", messages=MESSAGES, max_tokens=3, logprobs=True, top_logprobs=3, extra_body={"logprobs_mode": "raw"})
+    assert all(len(token.top_logprobs) == 3 for token in answer.choices[0].logprobs.content)
+
+
 def stream():
     chunks = list(client.completions.create(model="digits", prompt="12=", max_tokens=5, stream=True, stream_options={"include_usage": True}, extra_body={"ignore_eos": True, "return_token_ids": True}))
     assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 5
@@ -118,6 +128,6 @@ def leaving():
         events.close()
 
 
-for check in (models, completion, prompts, seeds, stream, chat, errors, concurrent, leaving):
+for check in (models, completion, prompts, seeds, cuts, stream, chat, errors, concurrent, leaving):
     check()
     print(check.__name__, flush=True)
