@@ -60,13 +60,14 @@ int Main(const std::vector<std::string>& paths, bool json, bool text) {
     const std::string source = MustRead(paths[i]), name = NameOf(paths[i]);
     const auto compiled = ChatTemplate::Compile(source);
     SLUICE_CHECK_MSG(compiled.ok(), absl::StrCat(paths[i], ": ", compiled.status().ToString()));
-    const auto rendered = (*compiled)->Render(variables);
+    const ChatTemplate::Options options{.now = absl::UnixEpoch()};  // As compare.py.
+    const auto rendered = (*compiled)->Render(variables, options);
     SLUICE_CHECK_MSG(rendered.ok(), absl::StrCat(paths[i], ": ", rendered.status().ToString()));
     if (text) {
       std::printf("%s\n", nlohmann::json(*rendered).dump().c_str());
       continue;
     }
-    report.Add({.name = "chat_template_render/" + name, .value = MedianMicroseconds([&] { SLUICE_CHECK((*compiled)->Render(variables).ok()); }), .unit = "us", .runs = kRuns});
+    report.Add({.name = "chat_template_render/" + name, .value = MedianMicroseconds([&] { SLUICE_CHECK((*compiled)->Render(variables, options).ok()); }), .unit = "us", .runs = kRuns});
     report.Add({.name = "chat_template_compile/" + name, .value = MedianMicroseconds([&] { SLUICE_CHECK(ChatTemplate::Compile(source).ok()); }), .unit = "us", .runs = kRuns});
   }
   return 0;
