@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/tokenizer/char_class.h"
 #include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 
@@ -15,6 +16,7 @@ namespace {
 // A word character as in \w: Alphabetic, M, Nd, Pc, or a joiner.
 bool IsWord(uint32_t c) {
   const UChar32 u = static_cast<UChar32>(c);
+  if ((CharTable::Get().Mask(c) & (kLetterMask | kMarkMask)) != 0) return true;  // Also those newer than ICU's.
   return u_hasBinaryProperty(u, UCHAR_ALPHABETIC) || u_hasBinaryProperty(u, UCHAR_JOIN_CONTROL) ||
          (U_MASK(u_charType(u)) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
 }

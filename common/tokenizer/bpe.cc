@@ -46,7 +46,8 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
     const std::string spelling = byte_level ? ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b))) : absl::StrFormat("<0x%02X>", b);
     bpe.byte_ids_[b] = bpe.Id(spelling).value_or(-1);
   }
-  bpe.cuts_at_mark_ = bpe.cuts_at_mark_ && !byte_level && !bpe.ignore_merges_ && bpe.Id(kMark).has_value();
+  // Without an unknown token a character may go, and what it parted meets.
+  bpe.cuts_at_mark_ = bpe.cuts_at_mark_ && !byte_level && !bpe.ignore_merges_ && bpe.unknown_ && bpe.Id(kMark);
   return bpe;
 }
 

@@ -44,7 +44,10 @@ absl::Status PreTokenizer::Add(const Component& component) {
     steps_.push_back({.splitter = Splitter(Pattern::Digit(), individual ? Splitter::kIsolated : Splitter::kContiguous, false)});
   } else if (type == "Metaspace") {
     SLUICE_ASSIGN_OR_RETURN(Metaspace metaspace, Metaspace::Parse(component));
-    needs_origin_ = needs_origin_ || metaspace.prepend == Metaspace::kFirst;
+    if (metaspace.prepend == Metaspace::kFirst) {
+      looks_at_origin_ = true;
+      for (const Step& step : steps_) rewrites_before_looking_ = rewrites_before_looking_ || !step.splitter;
+    }
     steps_.push_back({.metaspace = std::move(metaspace)});
   } else {
     return component.Unsupported(absl::StrCat("the pre-tokenizer \"", type, "\""));

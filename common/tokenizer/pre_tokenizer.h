@@ -27,8 +27,8 @@ class PreTokenizer {
   bool byte_level() const { return byte_level_; }
   // Where the words begin and end needs nothing but this scanner over the text; else null.
   Scanner scanner() const { return steps_.size() == 1 && steps_[0].splitter ? steps_[0].splitter->scanner() : nullptr; }
-  // Run looks at where the text lies in the original: it must be tracked if it was rewritten.
-  bool needs_origin() const { return needs_origin_; }
+  // Whether Run looks at where its text lies in the original, so that a text must be tracked which was `rewritten` before.
+  bool needs_origin(bool rewritten) const { return looks_at_origin_ && (rewritten || rewrites_before_looking_); }
 
  private:
   struct Step {  // One of the three.
@@ -42,7 +42,7 @@ class PreTokenizer {
 
   std::vector<Step> steps_;
   bool byte_level_ = false;
-  bool needs_origin_ = false;
+  bool looks_at_origin_ = false, rewrites_before_looking_ = false;
 };
 
 }  // namespace sluice

@@ -173,7 +173,7 @@ void Tokenizer::Impl::Added(const AddedToken& token, absl::string_view written, 
 }
 
 absl::Status Tokenizer::Impl::Plain(absl::string_view text, size_t begin, bool special, const Sink& sink) const {
-  AlignedText normalized(text, begin, /*track=*/sink.spans != nullptr || pre_tokenizer_.needs_origin());
+  AlignedText normalized(text, begin, /*track=*/sink.spans != nullptr || pre_tokenizer_.needs_origin(!normalizer_.empty()));
   SLUICE_RETURN_IF_ERROR(normalizer_.Run(&normalized));
   if (!added.AnyNormalized()) return Words(&normalized, {0, normalized.text().size()}, sink);
   std::vector<AddedTokens::Piece> pieces;
@@ -225,7 +225,8 @@ std::optional<absl::string_view> Tokenizer::Impl::Piece(int32_t id, bool skip_sp
   if (id < 0 || id >= vocab_size) return std::nullopt;
   const AddedToken* const token = added.ById(id);
   if (token == nullptr && !bpe->Has(id)) return std::nullopt;
-  if (token != nullptr && skip_special && token->special) return std::nullopt;
+  // As in the reference library, one that the normalizer changes is not known again as special.
+  if (token != nullptr && skip_special && token->special && token->form == token->content) return std::nullopt;
   return pieces_[id];
 }
 
