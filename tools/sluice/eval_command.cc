@@ -4,15 +4,16 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/verifiers/verifier.h"
-#include "common/base/file.h"
 #include "services/rollout/core/eval/eval.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/eval_job.h"

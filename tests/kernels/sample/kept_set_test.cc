@@ -9,21 +9,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/sample/op.h"
+#include "tests/kernels/sample/logits.h"
 
 namespace sluice {
 namespace {
 
 using ::testing::ElementsAre;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-std::vector<float> RandomLogits(uint32_t seed, int64_t count, float scale) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> logits(count);
-  for (float& z : logits) z = normal(random);
-  return logits;
-}
 
 struct Kept {
   SampleDraw draw;

@@ -10,19 +10,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/kernels/sample/logits.h"
 
 namespace sluice {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-std::vector<float> RandomLogits(uint32_t seed, int64_t count, float scale) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> logits(count);
-  for (float& z : logits) z = normal(random);
-  return logits;
-}
 
 SampleDraw DrawOne(const SampleRow& row, int64_t vocab) {
   SampleDraw draw;

@@ -22,6 +22,16 @@ class LifecycleTest : public testing::Test {
     world_.Say("trainer-0", job, "done");
     world_.Leave();
   }
+  // An event in the trainer's next heartbeat.
+  void TrainerTells(const char* code, const char* message) {
+    Event event;
+    event.seq = 1;
+    event.code = code;
+    event.message = message;
+    world_.actors["trainer-0"].events.push_back(event);
+    world_.Settle();
+  }
+
   World world_;
 };
 
@@ -454,12 +464,7 @@ TEST_F(LifecycleTest, AQueueThatDoesNotCloseItsBooksDoesNotHoldTheEnd) {
 TEST_F(LifecycleTest, EventsAreNumberedWithoutGapsAndStoredOnce) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
-  Event event;
-  event.seq = 1;
-  event.code = "checkpoint";
-  event.message = "/ckpt/step-20";
-  world_.actors["trainer-0"].events.push_back(event);
-  world_.Settle();
+  TrainerTells("checkpoint", "/ckpt/step-20");
   EXPECT_TRUE(world_.actors["trainer-0"].events.empty());
   EXPECT_EQ(world_.job(job).record.checkpoint, "/ckpt/step-20");
   const std::vector<Event> events = world_.Events(job);
@@ -484,12 +489,7 @@ TEST_F(LifecycleTest, AJobThatWaitsForADaemonThatIsRegisteredAndSilentNamesIt) {
 TEST_F(LifecycleTest, ACheckpointWhoseWriterDiedBeforeItToldIsKnownFromTheTrainerThatLoadsIt) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
-  Event event;
-  event.seq = 1;
-  event.code = "checkpoint_loaded";
-  event.message = "/ckpt/step-60";
-  world_.actors["trainer-0"].events.push_back(event);
-  world_.Settle();
+  TrainerTells("checkpoint_loaded", "/ckpt/step-60");
   EXPECT_EQ(world_.job(job).record.checkpoint, "/ckpt/step-60");
 }
 

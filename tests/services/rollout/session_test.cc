@@ -1,3 +1,4 @@
+#include "common/testing/queue_spec.h"
 #include "common/testing/data.h"
 #include "services/rollout/session.h"
 
@@ -95,33 +96,25 @@ class SessionTest : public testing::Test {
     set.set_revision(1);
     set.set_phase(queue::v1::PHASE_OPEN);
     queue::v1::QueueSpec& q = *set.mutable_spec();
+    q = SmallQueueSpec(data);
+    q.clear_tasks();
     q.set_job_name("session");
     q.set_seed(kJobSeed);
-    q.add_policies("policy");
-    q.set_groups_per_step(2);
     q.set_group_size(4);
     q.set_group_min(4);
     q.set_max_staleness(2);
     q.set_max_version_span(2);
     q.set_max_steps(100);
-    q.set_statistic(queue::v1::STATISTIC_MASKED);
     q.set_straggler(queue::v1::STRAGGLER_DROP);
-    q.set_durability(queue::v1::DURABILITY_MEMORY);
-    q.set_sampler(queue::v1::SAMPLER_UNIFORM);
-    q.set_filter(queue::v1::GROUP_FILTER_NONE);
     q.set_quota_bytes(64 << 20);
-    *q.mutable_lease() = rpc::ToProto(absl::Seconds(60));
     *q.mutable_wait() = rpc::ToProto(absl::Seconds(600));
     q.set_reissues(2);
-    q.set_min_trainable(1);
     q.set_max_rejected_steps(10);
     q.set_member_tokens(8 + max_response);
     q.set_token_bytes(64);
-    queue::v1::Source& file = *q.add_sources();
+    queue::v1::Source& file = *q.mutable_sources(0);
     file.set_name("digits");
-    file.set_path(data);
     file.set_format(queue::v1::SOURCE_FORMAT_JSONL);
-    file.set_weight(1);
     (*file.mutable_fields())["prompt"] = "digits";
     (*file.mutable_fields())["answer"] = "digits";
     q.mutable_sampling()->set_temperature(1);
