@@ -27,6 +27,7 @@ template <typename T>
 struct Scratch {
   std::vector<float> x;       // [M, H]
   std::vector<T> normed;      // [M, H]
+  std::vector<float> wide;    // [M, H]: for q, k and v, not rounded; unused in fp32.
   std::vector<float> qkv;     // [M, Q + 2 KV]
   std::vector<float> mixed;   // [M, Q]
   std::vector<T> narrow;      // [M, Q]: `mixed` in bf16; unused in fp32.
@@ -79,7 +80,7 @@ class Decoder final : public DecodeModel {
     for (Scratch<T>& s : absl::MakeSpan(scratch_).first(by_rows_ ? options_.threads : 1)) {
       s.x.resize(m * hidden_), s.normed.resize(m * RoundUpToPairs(hidden_)), s.qkv.resize(m * qkv_width_);
       s.mixed.resize(m * q_width_), s.act.resize(m * RoundUpToPairs(ffn_));
-      if (!std::is_same_v<T, float>) s.narrow.resize(m * q_width_);
+      if (!std::is_same_v<T, float>) s.narrow.resize(m * q_width_), s.wide.resize(m * RoundUpToPairs(hidden_));
     }
     const std::vector<float> frequencies = config_.rope.Frequencies(config_.head_dim);
     for (int64_t p = 0; p < options_.max_context; ++p) {
@@ -181,11 +182,11 @@ class Decoder final : public DecodeModel {
     const int64_t m = static_cast<int64_t>(tile.size());
     crew.Each(m, [&](int64_t r) {
       Embed(rows[tile[r]].token, &s->x[r * hidden_]);
-      Norm(&s->x[r * hidden_], packed_.layers()[0].input_norm, Normed(s, r));
+      Norm(&s->x[r * hidden_], packed_.layers()[0].input_norm, Wide(s, r));
     });
     for (int64_t i = 0; i < config_.num_layers; ++i) {
       const auto& layer = packed_.layers()[i];
-      Product(crew, s->normed.data(), RoundUpToPairs(hidden_), layer.qkv, m, qkv_width_, hidden_, s->qkv.data(), false);
+      Product(crew, Wide(s, 0), RoundUpToPairs(hidden_), layer.qkv, m, qkv_width_, hidden_, s->qkv.data(), false);
       crew.Each(m, [&](int64_t r) { Prepare(layer, i, rows[tile[r]], &s->qkv[r * qkv_width_]); });
       crew.Each(static_cast<int64_t>(s->pieces.size()) * config_.num_kv_heads, [&](int64_t unit) {
         Attend(i, unit % config_.num_kv_heads, s->pieces[unit / config_.num_kv_heads], rows, tile, s);
@@ -195,7 +196,7 @@ class Decoder final : public DecodeModel {
       GateUp(crew, layer.gate_up, m, s);
       Product(crew, s->act.data(), RoundUpToPairs(ffn_), layer.down, m, hidden_, ffn_, s->x.data(), true);
       if (i + 1 < config_.num_layers) {
-        crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], packed_.layers()[i + 1].input_norm, Normed(s, r)); });
+        crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], packed_.layers()[i + 1].input_norm, Wide(s, r)); });
       }
     }
     Head(crew, tile, logits, s);
@@ -208,22 +209,24 @@ class Decoder final : public DecodeModel {
   }
 
   T* Normed(Scratch<T>* s, int64_t row) const { return &s->normed[row * RoundUpToPairs(hidden_)]; }
+  float* Wide(Scratch<T>* s, int64_t row) const {
+    if constexpr (std::is_same_v<T, float>) return Normed(s, row);
+    else return &s->wide[row * RoundUpToPairs(hidden_)];
+  }
   const T* Mixed(const Scratch<T>* s) const {
     if constexpr (std::is_same_v<T, float>) return s->mixed.data();
     else return s->narrow.data();
   }
 
   // The rows of `normed` in fp32 lie as far apart as in bf16, where an odd width needs a zero behind.
-  void Norm(const float* x, const std::vector<float>& weight, T* to) const {
-    const float eps = static_cast<float>(config_.rms_norm_eps);
-    if constexpr (std::is_same_v<T, float>) {
-      ops_.rms_norm(x, weight.data(), hidden_, eps, to);
-    } else {
-      thread_local std::vector<float> wide;
-      wide.resize(hidden_);
-      ops_.rms_norm(x, weight.data(), hidden_, eps, wide.data());
-      ops_.to_bf16(wide.data(), hidden_, to);
-    }
+  void Norm(const float* x, const std::vector<float>& weight, float* to) const {
+    ops_.rms_norm(x, weight.data(), hidden_, static_cast<float>(config_.rms_norm_eps), to);
+  }
+  void Norm(const float* x, const std::vector<float>& weight, uint16_t* to) const {
+    thread_local std::vector<float> wide;
+    wide.resize(hidden_);
+    Norm(x, weight, wide.data());
+    ops_.to_bf16(wide.data(), hidden_, to);
   }
 
   // Panels of 16 outputs that one thread takes at a time: an even number, all of them for a thread alone.
@@ -231,12 +234,14 @@ class Decoder final : public DecodeModel {
     return crew.size == 1 ? panels : std::max<int64_t>(2, panels / (4 * crew.size) / 2 * 2);
   }
 
-  // y [m, n] (rows side by side) = x [m, k] (row stride ldx) times w^T, plus y if `add`.
-  void Product(const Crew& crew, const T* x, int64_t ldx, const T* w, int64_t m, int64_t n, int64_t k, float* y, bool add) const {
+  // y [m, n] (rows side by side) = x [m, k] (row stride ldx) times w^T, plus y if `add`. X is T or float.
+  template <typename X>
+  void Product(const Crew& crew, const X* x, int64_t ldx, const T* w, int64_t m, int64_t n, int64_t k, float* y, bool add) const {
     const int64_t panels = RoundUpToLanes(n) / kDecoderLanes, unit = UnitPanels(crew, panels), depth = std::is_same_v<T, float> ? k : RoundUpToPairs(k);
     crew.Each((panels + unit - 1) / unit, [&](int64_t i) {
       const int64_t first = i * unit * kDecoderLanes, count = std::min(n - first, unit * kDecoderLanes);
       if constexpr (std::is_same_v<T, float>) ops_.gemm(x, ldx, w + first * depth, m, count, k, y + first, n, add);
+      else if constexpr (std::is_same_v<X, float>) ops_.gemm_mixed(x, ldx, w + first * depth, m, count, k, y + first, n, add);
       else ops_.gemm_bf16(x, ldx, w + first * depth, m, count, k, y + first, n, add);
     });
   }
@@ -286,7 +291,7 @@ class Decoder final : public DecodeModel {
     if constexpr (std::is_same_v<T, float>) {
       ops_.attend(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head), blocks, d);
     } else {
-      ops_.attend_bf16(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head), blocks, d);
+      ops_.attend_f16(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head), blocks, d);
       for (const AttentionQuery& query : queries) ops_.to_bf16(query.out, d, &s->narrow[query.out - s->mixed.data()]);
     }
   }

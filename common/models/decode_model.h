@@ -12,10 +12,11 @@ namespace sluice {
 
 // The decode execution of a model: raw pointers, packed weights, a paged KV cache.
 //
-// Where every matrix of the weights is bf16, products take bf16 numbers: weights, keys and values stay bf16, and activations are
-// rounded to it where a product takes them in (after the norms, attention and SwiGLU); all sums, the residual stream, queries and
-// logits are fp32. Else all is fp32, weights of other types are widened, and logits have the bits of the training forward. Each
-// number depends on its own sequence alone: neither the other rows, nor how a prompt was cut into steps, nor where its blocks lie,
+// Where every matrix of the weights is bf16, products take bf16 numbers: activations are rounded to it where a product takes them
+// in, after the second norm of a layer, the last norm, attention and SwiGLU. What q, k and v are made of stays fp32, since errors
+// there go through a softmax, and keys and values are held in fp16, which has three digits more. All sums, the residual stream,
+// queries and logits are fp32. Else all is fp32, and weights of other types are widened. Either way logits have the bits of the
+// training forward. Each number depends on its own sequence alone: neither the other rows, nor how a prompt was cut into steps, nor where its blocks lie,
 // nor the number of threads changes a bit.
 //
 // One thread calls it. Owns `threads - 1` worker threads, named sluice-decode, which run only inside Step().

@@ -28,19 +28,18 @@ void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_
 void PackColumns(const float* w, int64_t k, int64_t n, float* packed);
 
 // Keys and values of one kv head lie in blocks of 32 positions, in any order: position p of a sequence is in block blocks[p / 32] of
-// its table. A block is keys [D][32], so that scores run along positions, then values [32][width], so that outputs run along D. In
-// fp32 width is D rounded up to 16. In bf16 it is D rounded up to 32, and of each 32 numbers, 16 + i lies behind i.
+// its table. A block is keys [D][32], so that scores run along positions, then values [32][D rounded up to 16], so that outputs run
+// along D. They are fp32 or fp16, which has three digits more than bf16 in the same room.
 inline constexpr int64_t kKvBlockTokens = 32;
 
-template <typename T>  // float, or uint16_t for bf16.
+template <typename T>  // float, or uint16_t for fp16.
 struct KvHead {
   T* data;         // Block b begins at data + b * stride.
   int64_t stride;  // Numbers from block to block, >= BlockSize(D).
 
-  static constexpr int64_t ValueWidth(int64_t d) { return sizeof(T) == 4 ? RoundUpToLanes(d) : (d + 31) / 32 * 32; }
-  static constexpr int64_t BlockSize(int64_t d) { return kKvBlockTokens * (d + ValueWidth(d)); }
+  static constexpr int64_t BlockSize(int64_t d) { return kKvBlockTokens * (d + RoundUpToLanes(d)); }
 };
-// Writes key and value [D] to `block`, at its position `offset` < 32; to bf16 they are rounded.
+// Writes key and value [D] to `block`, at its position `offset` < 32; to fp16 they are rounded as by to_f16.
 void StoreKeyValue(const KvHead<float>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value);
 void StoreKeyValue(const KvHead<uint16_t>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value);
 
@@ -63,6 +62,10 @@ struct DecoderOps {
   // The same in bf16. ldx is even, and an odd K is followed by a zero in each row of x.
   void (*gemm_bf16)(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n, int64_t k, float* y, int64_t ldy, bool add);
 
+  // The same for a bf16 weight and an x in fp32 that is not rounded, at the speed of fp32: where rounding costs too much precision. An
+  // odd K is followed by a zero in each row of x; ldx may be odd.
+  void (*gemm_mixed)(const float* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n, int64_t k, float* y, int64_t ldy, bool add);
+
   // y [M, N] = silu(x times gate^T) * (x times up^T): panels 0, 2, .. of `packed` are gate's, 1, 3, .. up's. In bf16 y is rounded.
   void (*gate_up)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k, float* y, int64_t ldy);
   void (*gate_up_bf16)(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n, int64_t k, uint16_t* y, int64_t ldy);
@@ -77,14 +80,15 @@ struct DecoderOps {
   // (a cos - b sin, b cos + a sin). y may be x (RoPE, arXiv:2104.09864, in the order of Hugging Face).
   void (*rope)(const float* x, const float* cos, const float* sin, float sign, int64_t half, float* y);
 
-  // n numbers to bf16, to nearest even.
+  // n numbers to bf16, to nearest even; or to fp16, where beyond 65504 they become that. A NaN stays one.
   void (*to_bf16)(const float* x, int64_t n, uint16_t* y);
+  void (*to_f16)(const float* x, int64_t n, uint16_t* y);
 
   // Causal attention of `count` queries to one kv head of one sequence, whose blocks are blocks[0], blocks[1], ..:
   // out = softmax(q . keys / sqrt(D)) values. Keys are cut into chunks of 128 positions; a chunk gives maximum, sum and output, and
   // chunks merge from left to right. Fastest where neighbours see about as many positions.
   void (*attend)(const AttentionQuery* queries, int64_t count, const KvHead<float>& cache, const int32_t* blocks, int64_t d);
-  void (*attend_bf16)(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>& cache, const int32_t* blocks, int64_t d);
+  void (*attend_f16)(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>& cache, const int32_t* blocks, int64_t d);
 };
 
 // The kinds this CPU can run, the fastest first; the last is always `base`. avx512bf16 is among them only where vdpbf16ps gives the

@@ -27,7 +27,7 @@ class FlushDenormals {
 };
 
 #define SLUICE_OPS(name) \
-  {name, Gemm, GemmTurned, GemmBf16, GateUp, GateUpBf16, RmsNorm, SwiGlu, Rope, ToBf16, Attend<F32Kv>, Attend<Bf16Kv>}
+  {name, Gemm, GemmTurned, GemmBf16, GemmMixed, GateUp, GateUpBf16, RmsNorm, SwiGlu, Rope, ToBf16, ToF16, Attend<float>, Attend<uint16_t>}
 
 #if defined(__x86_64__)
 namespace avx512 {
@@ -55,7 +55,7 @@ namespace avx512bf16 {
 constexpr DecoderOps kOps = [] {
   DecoderOps ops = avx512::kOps;
   ops.name = "avx512bf16", ops.gemm_bf16 = GemmBf16, ops.gate_up_bf16 = GateUpBf16;
-  ops.rms_norm = RmsNorm, ops.swiglu = SwiGlu, ops.rope = Rope, ops.to_bf16 = ToBf16;
+  ops.rms_norm = RmsNorm, ops.swiglu = SwiGlu, ops.rope = Rope, ops.to_bf16 = ToBf16, ops.to_f16 = ToF16;
   return ops;
 }();
 #undef SLUICE_NATIVE_BF16
@@ -69,7 +69,7 @@ constexpr DecoderOps kOps = [] {
 }  // namespace avx512bf16
 
 namespace avx2 {
-#define SLUICE_TARGET __attribute__((target("avx2,fma")))
+#define SLUICE_TARGET __attribute__((target("avx2,fma,f16c")))
 #define SLUICE_WIDTH 8
 #define SLUICE_ROWS 6
 #define SLUICE_PANELS 1
@@ -137,20 +137,10 @@ std::vector<const DecoderOps*> Detect() {
     if (__builtin_cpu_supports("avx512bf16") && SameBits(avx512bf16::kOps, avx512::kOps)) kinds.push_back(&avx512bf16::kOps);
     kinds.push_back(&avx512::kOps);
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) kinds.push_back(&avx2::kOps);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) kinds.push_back(&avx2::kOps);
 #endif
   kinds.push_back(&base::kOps);
   return kinds;
-}
-
-// Where number i of 32 lies in bf16: 16 + i is behind i.
-int64_t Slot(int64_t i) { return i / 32 * 32 + i % 16 * 2 + i / 16 % 2; }
-
-// To nearest even; a NaN stays one.
-uint16_t ToBf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
 }  // namespace
@@ -194,21 +184,31 @@ void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
   }
 }
 
-void StoreKeyValue(const KvHead<float>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value) {
-  const int64_t width = KvHead<float>::ValueWidth(d);
-  float* keys = cache.data + block * cache.stride;
-  float* values = keys + kKvBlockTokens * d + offset * width;
+namespace {
+
+// `key` and `value` in the cache's own numbers.
+template <typename T>
+void Put(const KvHead<T>& cache, int64_t block, int64_t offset, int64_t d, const T* key, const T* value) {
+  const int64_t width = RoundUpToLanes(d);
+  T* keys = cache.data + block * cache.stride;
+  T* values = keys + kKvBlockTokens * d + offset * width;
   for (int64_t i = 0; i < d; ++i) keys[i * kKvBlockTokens + offset] = key[i];
-  for (int64_t i = 0; i < d; ++i) values[i] = value[i];
-  for (int64_t i = d; i < width; ++i) values[i] = 0;
+  std::copy_n(value, d, values);
+  std::fill_n(values + d, width - d, T{0});
+}
+
+}  // namespace
+
+void StoreKeyValue(const KvHead<float>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value) {
+  Put(cache, block, offset, d, key, value);
 }
 
 void StoreKeyValue(const KvHead<uint16_t>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value) {
-  const int64_t width = KvHead<uint16_t>::ValueWidth(d);
-  uint16_t* keys = cache.data + block * cache.stride;
-  uint16_t* values = keys + kKvBlockTokens * d + offset * width;
-  for (int64_t i = 0; i < d; ++i) keys[i * kKvBlockTokens + Slot(offset)] = ToBf16(key[i]);
-  for (int64_t i = 0; i < width; ++i) values[Slot(i)] = i < d ? ToBf16(value[i]) : 0;
+  thread_local std::vector<uint16_t> halves;
+  halves.resize(2 * d);
+  BestDecoderOps().to_f16(key, d, halves.data());
+  BestDecoderOps().to_f16(value, d, halves.data() + d);
+  Put(cache, block, offset, d, halves.data(), halves.data() + d);
 }
 
 }  // namespace sluice

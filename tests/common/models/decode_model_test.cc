@@ -197,8 +197,9 @@ TEST(DecodeBf16Test, ErrorsAgainstFp32AreWellBelowThoseOfTransformers) {
     }
   }
   // These random weights are sharp: transformers' own mean is 0.024.
-  EXPECT_LE(sum, 0.6 * peer_sum);
-  EXPECT_LE(worst, 0.6 * peer_worst);
+  EXPECT_LE(sum, 0.5 * peer_sum);
+  EXPECT_LE(worst, 0.5 * peer_worst);
+  EXPECT_LE(sum / static_cast<double>(count), 0.01);
   EXPECT_LE(worst, 0.15);
 }
 

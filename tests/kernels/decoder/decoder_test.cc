@@ -142,6 +142,12 @@ std::vector<float> Narrowed(const std::vector<float>& x) {
   return out;
 }
 
+std::vector<float> InHalves(const std::vector<float>& x) {
+  std::vector<float> out;
+  for (const float y : x) out.push_back(static_cast<float>(static_cast<_Float16>(y)));
+  return out;
+}
+
 // `rows` queries, which see one position more each, the last of them all.
 template <typename T>
 std::vector<float> Attend(const DecoderOps& ops, const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, int64_t rows,
@@ -154,7 +160,7 @@ std::vector<float> Attend(const DecoderOps& ops, const std::vector<float>& q, co
     queries.push_back({&q[r * d], &out[r * d], WindowBegin(last, window), last + 1});
   }
   if constexpr (sizeof(T) == 4) ops.attend(queries.data(), rows, paged.head(), paged.blocks.data(), d);
-  else ops.attend_bf16(queries.data(), rows, paged.head(), paged.blocks.data(), d);
+  else ops.attend_f16(queries.data(), rows, paged.head(), paged.blocks.data(), d);
   return out;
 }
 
@@ -164,7 +170,7 @@ TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositio
       for (const int64_t rows : {1, 2, 5}) {
         if (rows > positions) continue;
         const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2), v = Random(9, positions * d);
-        const std::vector<float> narrow_k = Narrowed(k), narrow_v = Narrowed(v);
+        const std::vector<float> narrow_k = InHalves(k), narrow_v = InHalves(v);
         const std::vector<float> out = Attend<float>(*GetParam(), q, k, v, rows, positions, d);
         const std::vector<float> narrow = Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
         for (int64_t r = 0; r < rows; ++r) {
@@ -173,7 +179,7 @@ TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositio
           const std::vector<double> want_narrow = Attention(&q[r * d], narrow_k.data(), narrow_v.data(), seen, 1, d);
           for (int64_t i = 0; i < d; ++i) {
             ASSERT_NEAR(out[r * d + i], want[i], 5e-6) << "D " << d << ", " << positions << " positions";
-            ASSERT_NEAR(narrow[r * d + i], want_narrow[i], 5e-6) << "bf16, D " << d << ", " << positions << " positions";
+            ASSERT_NEAR(narrow[r * d + i], want_narrow[i], 5e-6) << "fp16, D " << d << ", " << positions << " positions";
           }
         }
       }
@@ -206,29 +212,50 @@ TEST_P(DecoderKernelTest, AQueryHasTheSameBitsWhateverItsCompany) {
   }
 }
 
-std::vector<float> MultiplyBf16(const DecoderOps& ops, const Shape& s) {
-  const std::vector<uint16_t> x = ToBf16(Random(1, s.m * s.k)), w = ToBf16(Random(2, s.n * s.k));
+// x times a bf16 weight; x rounded to bf16, or as it is.
+std::vector<float> MultiplyBf16(const DecoderOps& ops, const Shape& s, bool rounded) {
+  const std::vector<float> x = Random(1, s.m * s.k);
+  const std::vector<uint16_t> narrow = ToBf16(x), w = ToBf16(Random(2, s.n * s.k));
   const int64_t ld = RoundUpToPairs(s.k);
   std::vector<uint16_t> padded(s.m * ld), packed(PackedBf16s(s.n, s.k));
-  for (int64_t r = 0; r < s.m; ++r) std::copy_n(&x[r * s.k], s.k, &padded[r * ld]);
+  std::vector<float> padded_wide(s.m * ld), y = Random(3, s.m * s.n);
+  for (int64_t r = 0; r < s.m; ++r) std::copy_n(&narrow[r * s.k], s.k, &padded[r * ld]), std::copy_n(&x[r * s.k], s.k, &padded_wide[r * ld]);
   PackRows(w.data(), s.n, s.k, 0, packed.data());
-  std::vector<float> y = Random(3, s.m * s.n);
-  ops.gemm_bf16(padded.data(), ld, packed.data(), s.m, s.n, s.k, y.data(), s.n, true);
+  if (rounded) ops.gemm_bf16(padded.data(), ld, packed.data(), s.m, s.n, s.k, y.data(), s.n, true);
+  else ops.gemm_mixed(padded_wide.data(), ld, packed.data(), s.m, s.n, s.k, y.data(), s.n, true);
   return y;
 }
 
 TEST_P(DecoderKernelTest, Bf16ProductsAreThoseOfDoubles) {
   for (const Shape& s : kShapes) {
-    const std::vector<float> x = Narrowed(Random(1, s.m * s.k)), w = Narrowed(Random(2, s.n * s.k)), before = Random(3, s.m * s.n);
-    const std::vector<float> y = MultiplyBf16(*GetParam(), s);
-    for (int64_t r = 0; r < s.m; ++r) {
-      for (int64_t c = 0; c < s.n; ++c) {
-        double want = before[r * s.n + c];
-        for (int64_t i = 0; i < s.k; ++i) want += double{x[r * s.k + i]} * w[c * s.k + i];
-        ASSERT_NEAR(y[r * s.n + c], want, 2e-5) << s.m << " x " << s.n << " x " << s.k;
+    for (const bool rounded : {true, false}) {
+      const std::vector<float> whole = Random(1, s.m * s.k), x = rounded ? Narrowed(whole) : whole, w = Narrowed(Random(2, s.n * s.k));
+      const std::vector<float> before = Random(3, s.m * s.n), y = MultiplyBf16(*GetParam(), s, rounded);
+      for (int64_t r = 0; r < s.m; ++r) {
+        for (int64_t c = 0; c < s.n; ++c) {
+          double want = before[r * s.n + c];
+          for (int64_t i = 0; i < s.k; ++i) want += double{x[r * s.k + i]} * w[c * s.k + i];
+          ASSERT_NEAR(y[r * s.n + c], want, 2e-5) << s.m << " x " << s.n << " x " << s.k;
+        }
       }
     }
   }
+}
+
+TEST_P(DecoderKernelTest, HalvesAreTheNearestOnes) {
+  std::vector<float> x = {0.0f, -0.0f, 1.0f, 65504.0f, 65519.0f, 65520.0f, -1e9f, INFINITY, 0x1p-14f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1.8p-24f, 0x1p-60f};
+  for (const float y : Random(11, 5000)) x.push_back(y), x.push_back(y * 0x1p-13f), x.push_back(y * 3e4f);
+  for (uint32_t bits = 0; bits < 0x7C00; ++bits) {  // Halfway between each half and the next.
+    x.push_back(static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits))) + std::ldexp(1.0f, std::max<int>(bits >> 10, 1) - 26));
+  }
+  std::vector<uint16_t> got(x.size());
+  GetParam()->to_f16(x.data(), static_cast<int64_t>(x.size()), got.data());
+  for (size_t i = 0; i < x.size(); ++i) {
+    ASSERT_EQ(got[i], std::bit_cast<uint16_t>(static_cast<_Float16>(std::clamp(x[i], -65504.0f, 65504.0f)))) << x[i];
+  }
+  const float nan = NAN;
+  GetParam()->to_f16(&nan, 1, got.data());
+  EXPECT_TRUE(std::isnan(static_cast<float>(std::bit_cast<_Float16>(got[0]))));
 }
 
 TEST_P(DecoderKernelTest, GateAndUpInOneProductHaveTheBitsOfTwoAndSwiGlu) {
@@ -260,7 +287,9 @@ TEST(DecoderKernelKindsTest, FusedKindsAgreeInBits) {
     EXPECT_EQ(a, b) << ops->name;
     ops->swiglu(x.data(), w.data(), 83, a.data()), first->swiglu(x.data(), w.data(), 83, b.data());
     EXPECT_EQ(a, b) << ops->name;
-    for (const Shape& s : kShapes) EXPECT_EQ(MultiplyBf16(*ops, s), MultiplyBf16(*first, s)) << ops->name;
+    for (const Shape& s : kShapes) {
+      for (const bool rounded : {true, false}) EXPECT_EQ(MultiplyBf16(*ops, s, rounded), MultiplyBf16(*first, s, rounded)) << ops->name;
+    }
     const std::vector<float> q = Random(7, 5 * 40, 4), k = Random(8, 300 * 40, 2), v = Random(9, 300 * 40);
     EXPECT_EQ(Attend<float>(*ops, q, k, v, 5, 300, 40), Attend<float>(*first, q, k, v, 5, 300, 40)) << ops->name;
     EXPECT_EQ(Attend<uint16_t>(*ops, q, k, v, 5, 300, 40), Attend<uint16_t>(*first, q, k, v, 5, 300, 40)) << ops->name;
