@@ -42,6 +42,14 @@ void AppendPrefix(uint32_t field, size_t length, std::string* to) {
   AppendVarint(length, to);
 }
 
+absl::Status AppendHeader(const google::protobuf::MessageLite& header, std::string* to) {
+  const size_t bytes = header.ByteSizeLong();
+  if (bytes > kMaxHeaderBytes) return TooLarge("the header", bytes, kMaxHeaderBytes);
+  AppendPrefix(kHeaderField, bytes, to);
+  header.AppendToString(to);
+  return absl::OkStatus();
+}
+
 absl::Status AddShared(const std::string& bytes, std::vector<shm::Slice>* to, size_t* total) {
   common::v1::SharedSlice slice;
   if (!slice.ParseFromString(bytes)) return Malformed("a name of shared memory cannot be read");
@@ -121,15 +129,12 @@ bool Skip(uint64_t wire, Input* input) {
 
 absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite& header,
                                              absl::Span<const PayloadSlice> payload) {
-  const size_t header_bytes = header.ByteSizeLong();
   size_t payload_bytes = 0;
   for (const PayloadSlice& slice : payload) payload_bytes += slice.bytes.size();
-  if (header_bytes > kMaxHeaderBytes) return TooLarge("the header", header_bytes, kMaxHeaderBytes);
   if (payload_bytes > kMaxPayloadBytes) return TooLarge("the payload", payload_bytes, kMaxPayloadBytes);
 
   std::string own;  // What is ours, up to the next borrowed slice.
-  AppendPrefix(kHeaderField, header_bytes, &own);
-  header.AppendToString(&own);
+  SLUICE_RETURN_IF_ERROR(AppendHeader(header, &own));
   if (payload_bytes > 0) AppendPrefix(kPayloadField, payload_bytes, &own);
   std::vector<grpc::Slice> slices;
   for (const PayloadSlice& slice : payload) {
@@ -146,11 +151,8 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite
 }
 
 absl::StatusOr<grpc::ByteBuffer> EncodeSharedFrame(const google::protobuf::MessageLite& header, absl::Span<const shm::Slice> shared) {
-  const size_t header_bytes = header.ByteSizeLong();
-  if (header_bytes > kMaxHeaderBytes) return TooLarge("the header", header_bytes, kMaxHeaderBytes);
   std::string own;
-  AppendPrefix(kHeaderField, header_bytes, &own);
-  header.AppendToString(&own);
+  SLUICE_RETURN_IF_ERROR(AppendHeader(header, &own));
   uint64_t total = 0;
   for (const shm::Slice& slice : shared) {
     total += slice.length;

@@ -90,6 +90,21 @@ absl::StatusOr<std::vector<Component>> Component::Objects(const char* key) const
   return parts;
 }
 
+absl::StatusOr<std::vector<Component>> Component::Unfolded(const char* parts) const {
+  std::vector<Component> all;
+  if (type() != "Sequence") {
+    all.push_back(*this);
+    return all;
+  }
+  SLUICE_RETURN_IF_ERROR(Only({parts}));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> links, Objects(parts));
+  for (const Component& link : links) {
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> inner, link.Unfolded(parts));
+    for (const Component& part : inner) all.push_back(part);
+  }
+  return all;
+}
+
 absl::Status Component::Invalid(absl::string_view what) const { return absl::InvalidArgumentError(absl::StrCat(path_, ": ", what)); }
 absl::Status Component::Unsupported(absl::string_view what) const { return absl::UnimplementedError(absl::StrCat(path_, ": ", what, " is not supported")); }
 

@@ -37,6 +37,9 @@ class Component {
   absl::StatusOr<Component> Object(const char* key) const;
   absl::StatusOr<std::vector<Component>> Objects(const char* key) const;  // A list of objects, at most 1024.
 
+  // The links of a chain, in order: this one, or those in the list `parts` of a `Sequence`, each unfolded in turn.
+  absl::StatusOr<std::vector<Component>> Unfolded(const char* parts) const;
+
   absl::Status Invalid(absl::string_view what) const;      // "<path>: what"
   absl::Status Unsupported(absl::string_view what) const;
 

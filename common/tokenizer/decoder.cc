@@ -16,19 +16,14 @@ constexpr int kMaxSteps = 64, kMaxStrip = 1024;
 absl::StatusOr<Decoder> Decoder::Parse(const Component& component) {
   Decoder decoder;
   decoder.joins_with_spaces_ = false;
-  SLUICE_RETURN_IF_ERROR(decoder.Add(component));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("decoders"));
+  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(decoder.Add(part));
   while (decoder.prepared_ < decoder.steps_.size() && decoder.steps_[decoder.prepared_].kind == Step::kReplace) ++decoder.prepared_;
   return decoder;
 }
 
 absl::Status Decoder::Add(const Component& component) {
   const std::string type = component.type();
-  if (type == "Sequence") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"decoders"}));
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Objects("decoders"));
-    for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(Add(part));
-    return absl::OkStatus();
-  }
   Step step{};
   if (type == "ByteLevel") {  // Its keys matter to the pre-tokenizer only.
     SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));

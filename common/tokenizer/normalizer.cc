@@ -28,18 +28,13 @@ Span StripSpaces(absl::string_view text, bool left, bool right) {
 
 absl::StatusOr<Normalizer> Normalizer::Parse(const Component& component) {
   Normalizer normalizer;
-  SLUICE_RETURN_IF_ERROR(normalizer.Add(component));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("normalizers"));
+  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(normalizer.Add(part));
   return normalizer;
 }
 
 absl::Status Normalizer::Add(const Component& component) {
   const std::string type = component.type();
-  if (type == "Sequence") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"normalizers"}));
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Objects("normalizers"));
-    for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(Add(part));
-    return absl::OkStatus();
-  }
   Step step{};
   bool known = false;
   for (const auto& [name, form] : kForms) {

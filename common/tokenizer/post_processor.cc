@@ -31,7 +31,8 @@ Span Trim(absl::string_view text, Span range, TokenSpans::Spaces spaces, bool fi
 
 absl::StatusOr<PostProcessor> PostProcessor::Parse(const Component& component) {
   PostProcessor processor;
-  SLUICE_RETURN_IF_ERROR(processor.Add(component));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("processors"));
+  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(processor.Add(part));
   for (const Step& step : processor.steps_) {
     processor.before_.insert(processor.before_.begin(), step.before.begin(), step.before.end());
     processor.after_.insert(processor.after_.end(), step.after.begin(), step.after.end());
@@ -41,12 +42,6 @@ absl::StatusOr<PostProcessor> PostProcessor::Parse(const Component& component) {
 
 absl::Status PostProcessor::Add(const Component& component) {
   const std::string type = component.type();
-  if (type == "Sequence") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"processors"}));
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Objects("processors"));
-    for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(Add(part));
-    return absl::OkStatus();
-  }
   if (steps_.size() == kMaxSteps) return component.Invalid(absl::StrCat("more than ", kMaxSteps, " post-processors"));
   if (type == "TemplateProcessing") return AddTemplate(component);
   if (type != "ByteLevel") return component.Unsupported(absl::StrCat("the post-processor \"", type, "\""));

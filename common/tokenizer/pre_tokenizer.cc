@@ -11,18 +11,13 @@ constexpr size_t kMaxSteps = 64;
 
 absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const Component& component) {
   PreTokenizer pre;
-  SLUICE_RETURN_IF_ERROR(pre.Add(component));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("pretokenizers"));
+  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(pre.Add(part));
   return pre;
 }
 
 absl::Status PreTokenizer::Add(const Component& component) {
   const std::string type = component.type();
-  if (type == "Sequence") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"pretokenizers"}));
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Objects("pretokenizers"));
-    for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(Add(part));
-    return absl::OkStatus();
-  }
   if (byte_level_) return component.Unsupported("a pre-tokenizer behind ByteLevel");
   if (steps_.size() >= kMaxSteps) return component.Invalid(absl::StrCat("more than ", kMaxSteps, " pre-tokenizers"));
   if (type == "ByteLevel") {
