@@ -62,7 +62,8 @@ struct TokenScores {
   at::Tensor entropy;   // [N] fp32: of the row's distribution, in nats.
 };
 
-// Scores of `targets` [N] under softmax(logits / temperature), logits [N, V] fp32. Both outputs are differentiable.
+// Scores of `targets` [N] under softmax(logits / temperature), logits [N, V] fp32: log-probs in the bits that a sampler gives them
+// (kernels/sample). Both outputs are differentiable.
 // INVALID_ARGUMENT: shapes differ, a target is out of range, or temperature <= 0.
 absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<const int64_t> targets, double temperature);
 

@@ -12,6 +12,7 @@
 
 #include "kernels/decoder/op.h"
 #include "kernels/decoder_grad/op.h"
+#include "kernels/sample/op.h"
 
 namespace sluice::train_ops {
 namespace {
@@ -293,17 +294,18 @@ struct ScoreFn : Function<ScoreFn> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& logits, const at::Tensor& targets, double temperature) {
     const int64_t rows = logits.size(0), vocab = logits.size(1);
     at::Tensor lp = at::empty({rows}, logits.options()), entropy = at::empty_like(lp), lse = at::empty_like(lp);
-    const float inverse = static_cast<float>(1 / temperature);
+    const float divisor = static_cast<float>(temperature);
     const float* z = In(logits);
     const int64_t* target = targets.const_data_ptr<int64_t>();
     float *lps = Out(lp), *entropies = Out(entropy), *lses = Out(lse);
     at::parallel_for(0, rows, Grain(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        BestDecoderGradOps().score(z + r * vocab, vocab, inverse, target[r], lps + r, entropies + r, lses + r);
+        const TokenScore score = ScoreCpu(z + r * vocab, vocab, divisor, static_cast<int32_t>(target[r]));
+        lps[r] = score.logprob, entropies[r] = score.entropy, lses[r] = score.logsumexp;
       }
     });
     ctx->save_for_backward({logits, targets, entropy, lse});
-    ctx->saved_data["inverse"] = static_cast<double>(inverse);
+    ctx->saved_data["inverse"] = 1 / temperature;
     return {lp, entropy};
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// The gradients of kernels/decoder on the CPU, and the scores of tokens with theirs: raw pointers, fp32. Gradients that end in
+// The gradients of kernels/decoder and of kernels/sample's token scores on the CPU: raw pointers, fp32. Gradients that end in
 // `_sum` are added to what is there, the others overwrite. D head size, V vocabulary.
 struct DecoderGradOps {
   const char* name;
@@ -25,11 +25,8 @@ struct DecoderGradOps {
   void (*attention)(const float* q, const float* k, const float* v, const float* dout, int64_t first, int64_t length, int64_t d,
                     int64_t window, int64_t q_stride, float* scratch, float* dq, float* dk_sum, float* dv_sum);
 
-  // Of one row of logits z [V] at inverse temperature b: lp = b z_target - lse, entropy = lse - sum p b z, with
-  // lse = log sum exp(b z), p = exp(b z - lse).
-  void (*score)(const float* logits, int64_t vocab, float inverse_temperature, int64_t target, float* lp, float* entropy, float* lse);
-
-  // Their gradient: dz_v = b (dlp (1{v = target} - p_v) - dentropy p_v (log p_v + entropy)).
+  // Of lp and entropy of one row of logits z [V] at inverse temperature b, with lse = log sum exp(b z), p = exp(b z - lse):
+  //   dz_v = b (dlp (1{v = target} - p_v) - dentropy p_v (log p_v + entropy)).
   void (*score_grad)(const float* logits, int64_t vocab, float inverse_temperature, int64_t target, float entropy, float lse, float dlp,
                      float dentropy, float* dlogits);
 };

@@ -61,6 +61,15 @@ int32_t TopLogprobsCpu(const SampleRow& row, int64_t vocab, int32_t count, int32
 // That of `token`, which must be in S.
 float LogprobCpu(const SampleRow& row, int64_t vocab, int32_t token);
 
+// What a trainer asks of a row of logits z [V] at `temperature` > 0: with z' = z / temperature
+//   logprob = z'_target - logsumexp z'    in the bits of a draw of `target` without cuts
+//   entropy = -sum over v of p_v log p_v,  p = exp(z' - logsumexp z')
+// NaN, all three, where the row cannot be drawn from.
+struct TokenScore {
+  float logprob = 0, entropy = 0, logsumexp = 0;
+};
+TokenScore ScoreCpu(const float* logits, int64_t vocab, float temperature, int32_t target);
+
 // The same numbers on a GPU: `rows`, their pointers and `draws` are device memory. Enqueues on `stream` (a cudaStream_t)
 // and does not synchronize. Returns the cudaError_t of the launch. Tokens equal SampleCpu's; log-probs too, in bits.
 int SampleCuda(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws, void* stream);

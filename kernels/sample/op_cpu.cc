@@ -102,21 +102,34 @@ SLUICE_SAMPLE_INLINE void CutTo(const SampleRow& row, int64_t vocab, float max, 
   }
 }
 
-// sum over v of exp(z_v - max).
-SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max) {
+template <bool kMean>
+SLUICE_SAMPLE_INLINE void AddExp(float below, float* sum, float* weighted) {
+  const float e = sample::Exp(below);
+  *sum = *sum + e;
+  if (kMean) *weighted = *weighted + (e > 0 ? e * below : 0.0f);  // A token at -inf weighs nothing.
+}
+
+// Sum over v of e_v = exp(z_v - max), and with kMean into `weighted` that of e_v (z_v - max).
+template <bool kMean>
+SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max, float* weighted) {
   float total = 0;
   for (int64_t begin = 0; begin < vocab; begin += kChunk) {
     const int64_t end = std::min<int64_t>(begin + kChunk, vocab);
-    float lanes[kLanes] = {};
-    int64_t v = begin;
-    for (; v + kLanes <= end; v += kLanes) {
-      for (int l = 0; l < kLanes; ++l) lanes[l] = lanes[l] + sample::Exp(z[v + l] - max);
+    float lanes[kLanes] = {}, products[kLanes] = {};
+    for (int64_t v = begin; v < end; v += kLanes) {
+      const int count = static_cast<int>(std::min<int64_t>(kLanes, end - v));
+      if (count == kLanes) {
+        for (int l = 0; l < kLanes; ++l) AddExp<kMean>(z[v + l] - max, &lanes[l], &products[l]);
+      } else {
+        for (int l = 0; l < count; ++l) AddExp<kMean>(z[v + l] - max, &lanes[l], &products[l]);
+      }
     }
-    for (int l = 0; v + l < end; ++l) lanes[l] = lanes[l] + sample::Exp(z[v + l] - max);
     total = total + sample::Fold(lanes);
+    if (kMean) *weighted = *weighted + sample::Fold(products);
   }
   return total;
 }
+SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max) { return SumExp<false>(z, vocab, max, nullptr); }
 
 // argmax of z_v + g_v. Noise is made only where it can win.
 SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t vocab, float max) {
@@ -174,33 +187,51 @@ SLUICE_SAMPLE_INLINE void SampleRows(const SampleRow* rows, int64_t row_count, i
   }
 }
 
-using RowsFunction = void (*)(const SampleRow*, int64_t, int64_t, float*, SampleDraw*);
-
-void SampleRowsBase(const SampleRow* rows, int64_t row_count, int64_t vocab, float* z, SampleDraw* draws) {
-  SampleRows(rows, row_count, vocab, z, draws);
+SLUICE_SAMPLE_INLINE TokenScore Score(const float* logits, int64_t vocab, float temperature, int32_t target, float* z) {
+  float max, weighted = 0;
+  if (!Prepare({.logits = logits, .temperature = temperature}, vocab, z, &max)) {
+    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    return {kNan, kNan, kNan};
+  }
+  const float sum = SumExp<true>(z, vocab, max, &weighted), log_sum = sample::Log(sum);
+  return {.logprob = (z[target] - max) - log_sum, .entropy = log_sum - weighted / sum, .logsumexp = max + log_sum};
 }
 
+// One instruction set's.
+struct Kind {
+  void (*sample)(const SampleRow*, int64_t, int64_t, float*, SampleDraw*);
+  TokenScore (*score)(const float*, int64_t, float, int32_t, float*);
+};
+#define SLUICE_SAMPLE_KIND(name, attributes)                                                                                        \
+  attributes void SampleRows##name(const SampleRow* rows, int64_t row_count, int64_t vocab, float* z, SampleDraw* draws) {           \
+    SampleRows(rows, row_count, vocab, z, draws);                                                                                    \
+  }                                                                                                                                  \
+  attributes TokenScore Score##name(const float* logits, int64_t vocab, float temperature, int32_t target, float* z) {               \
+    return Score(logits, vocab, temperature, target, z);                                                                             \
+  }                                                                                                                                  \
+  constexpr Kind k##name = {SampleRows##name, Score##name};
+
+SLUICE_SAMPLE_KIND(Base, )
 #if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("avx2"))) void SampleRowsAvx2(const SampleRow* rows, int64_t row_count, int64_t vocab, float* z,
-                                                    SampleDraw* draws) {
-  SampleRows(rows, row_count, vocab, z, draws);
-}
+SLUICE_SAMPLE_KIND(Avx2, __attribute__((target("avx2"))))
+SLUICE_SAMPLE_KIND(Avx512, __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512"))))
 
-__attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512"))) void SampleRowsAvx512(
-    const SampleRow* rows, int64_t row_count, int64_t vocab, float* z, SampleDraw* draws) {
-  SampleRows(rows, row_count, vocab, z, draws);
-}
-
-RowsFunction Pick() {
+Kind Pick() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw")) {
-    return SampleRowsAvx512;
+    return kAvx512;
   }
-  return __builtin_cpu_supports("avx2") ? SampleRowsAvx2 : SampleRowsBase;
+  return __builtin_cpu_supports("avx2") ? kAvx2 : kBase;
 }
 #else
-RowsFunction Pick() { return SampleRowsBase; }
+Kind Pick() { return kBase; }
 #endif
+#undef SLUICE_SAMPLE_KIND
+
+const Kind& Best() {
+  static const Kind kind = Pick();
+  return kind;
+}
 
 }  // namespace
 
@@ -229,8 +260,7 @@ bool Distribution(const SampleRow& row, int64_t vocab, float* z, float* max, flo
 }  // namespace
 
 void SampleCpu(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws) {
-  static const RowsFunction function = Pick();
-  function(rows, row_count, vocab, Scratch(vocab), draws);
+  Best().sample(rows, row_count, vocab, Scratch(vocab), draws);
 }
 
 void SampleCpuPortable(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws) {
@@ -264,6 +294,10 @@ float LogprobCpu(const SampleRow& row, int64_t vocab, int32_t token) {
   float max, log_sum;
   if (!Distribution(row, vocab, z, &max, &log_sum)) return std::numeric_limits<float>::quiet_NaN();
   return row.temperature == 0 ? 0.0f : (z[token] - max) - log_sum;
+}
+
+TokenScore ScoreCpu(const float* logits, int64_t vocab, float temperature, int32_t target) {
+  return Best().score(logits, vocab, temperature, target, Scratch(vocab));
 }
 
 }  // namespace sluice

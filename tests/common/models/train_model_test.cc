@@ -11,6 +11,7 @@
 #include "common/base/splitmix.h"
 #include "common/checkpoint/init.h"
 #include "common/models/decode_model.h"
+#include "kernels/sample/op.h"
 #include "tests/common/models/reference.h"
 
 namespace sluice {
@@ -387,6 +388,28 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
   EXPECT_FALSE(ScoreTokens(logits, {1}, 1.0).ok());
   EXPECT_FALSE(ScoreTokens(logits, {1, 19}, 1.0).ok());
   EXPECT_FALSE(ScoreTokens(logits, {1, 2}, 0.0).ok());
+}
+
+TEST(TrainModelTest, TokensScoreInTheBitsOfTheirDraw) {
+  SplitMix64 random(3);
+  for (const int64_t vocab : {19, 1024, 5000}) {
+    for (const float temperature : {1.0f, 0.7f, 1.3f}) {
+      const at::Tensor logits = at::randn({20, vocab}) * 3;
+      std::vector<int64_t> targets(20);
+      for (int64_t& target : targets) target = static_cast<int64_t>(random.Below(static_cast<uint64_t>(vocab)));
+      for (int64_t r = 0; r < 10; ++r) {
+        SampleDraw draw;
+        const SampleRow row{.logits = logits.const_data_ptr<float>() + r * vocab, .key = 7, .position = static_cast<uint32_t>(r), .temperature = temperature};
+        SampleCpu(&row, 1, vocab, &draw);
+        targets[static_cast<size_t>(r)] = draw.token;
+        EXPECT_EQ(ScoreTokens(logits.slice(0, r, r + 1), {&targets[static_cast<size_t>(r)], 1}, temperature)->logprobs.item<float>(), draw.logprob);
+      }
+      const TokenScores scores = *ScoreTokens(logits, targets, temperature);
+      const at::Tensor lp = at::log_softmax(logits.to(at::kDouble) / temperature, 1);
+      EXPECT_LT(Worst(scores.logprobs, lp.gather(1, at::tensor(targets).unsqueeze(1)).squeeze(1).to(at::kFloat)), 1e-5);
+      EXPECT_LT(Worst(scores.entropy, -(lp * lp.exp()).sum(1).to(at::kFloat)), 1e-5);
+    }
+  }
 }
 
 TEST(TrainModelTest, WhatTorchThrowsComesBackAsAStatus) {
