@@ -34,7 +34,6 @@ void CheckBuilt(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
   Refuser refuse(binder, problems);
   refuse.If(spec.kind() == "dpo", "kind", "dpo is", "use rl or sft");
   refuse.If(spec.has_profile(), "profile", "profiles are", "use none");
-  refuse.If(spec.run().deterministic(), "run.deterministic", "deterministic runs are", "use false");
   refuse.If(spec.run().priority() != 0, "run.priority", "priorities are", "jobs start in the order of their submits");
 
   const job::v1::Model& model = spec.model();
@@ -60,7 +59,6 @@ void CheckBuilt(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
   const job::v1::Weights& weights = spec.weights();
   refuse.If(weights.has_encoding() && weights.encoding() != "full", "weights.encoding", "\"delta\" is", "use auto or full");
   refuse.If(weights.has_publish_dtype(), "weights.publish_dtype", "another type than the model's is", "use auto");
-  refuse.Word(weights.kv_cache(), "keep", "weights.kv_cache");
   refuse.If(weights.has_verify(), "weights.verify", "a choice of checks is", "use auto: all weights are read again");
   refuse.If(weights.allow_unverified(), "weights.allow_unverified", "unverified engines are", "use false");
 

@@ -161,6 +161,19 @@ void CheckQueue(const job::v1::JobSpec& spec, Checker& check) {
   }
 }
 
+// The same job gives the same weights only where nothing depends on when something came.
+void CheckDeterministic(const job::v1::JobSpec& spec, Checker& check) {
+  if (!spec.run().deterministic()) return;
+  const job::v1::Queue& queue = spec.queue();
+  const std::string& straggler = queue.straggler().policy();
+  check.Require(queue.max_staleness() == 0, "queue.max_staleness", "is ", queue.max_staleness(), ", run.deterministic wants 0: each step trains what its own weights sampled");
+  check.Require(queue.admission().oversample() == 0, "queue.admission.oversample", "is ", queue.admission().oversample(),
+                ", run.deterministic wants 0: the first to end would be the ones trained on");
+  check.Require(straggler == "wait" || straggler == "mask", "queue.straggler.policy", "is ", straggler, ", run.deterministic wants wait or mask: ", straggler, " goes by the clock");
+  check.Require(spec.weights().kv_cache() == "recompute" || !check.Given("weights.kv_cache"), "weights.kv_cache", "is ", spec.weights().kv_cache(),
+                ", run.deterministic wants recompute: over keys and values of two versions no single one gives a token's log-prob");
+}
+
 void CheckModel(const job::v1::JobSpec& spec, Checker& check) {
   const job::v1::Model& model = spec.model();
   check.Require(!model.path().empty() || model.has_init(), "model",
@@ -206,6 +219,7 @@ void CheckRules(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
   }
   CheckAlgorithm(spec, check);
   CheckQueue(spec, check);
+  CheckDeterministic(spec, check);
 }
 
 void CheckPaths(const job::v1::JobSpec& spec, const Binder& binder, Problems* problems) {

@@ -91,11 +91,10 @@ void CheckTraining(const JobSpec& spec, Problems* problems) {
   problems->Not("resources.queue", spec.resources().queue() > 1, absl::StrCat(spec.resources().queue()), "1");
   problems->Not("trainer.batching.recompute_activations", spec.trainer().batching().recompute_activations(), "true", "false");
   problems->Not("weights.encoding", spec.weights().encoding() == "delta", "delta", "full");
-  problems->OneOf("weights.kv_cache", spec.weights().kv_cache(), {"keep"});
+  problems->OneOf("weights.kv_cache", spec.weights().kv_cache(), {"keep", "recompute"});
   problems->Not("weights.allow_unverified", spec.weights().allow_unverified(), "true", "false");
   problems->Wants("checkpoint.dir", !spec.checkpoint().dir().empty());
   problems->Not("eval.every_steps", spec.eval().every_steps() > 0, absl::StrCat(spec.eval().every_steps()), "0");
-  problems->Not("run.deterministic", spec.run().deterministic(), "true", "false");
   problems->Not("limits.tokens", spec.limits().has_tokens(), absl::StrCat(spec.limits().tokens()), "none, or limits.max_steps");
 }
 

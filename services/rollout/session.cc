@@ -57,6 +57,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options, 
   SLUICE_ASSIGN_OR_RETURN(SessionSpec spec, ReadSpec(job_spec, options.threads));
   spec.engine.job = options.job;
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(spec.engine));
+  if (spec.deterministic && !made.engine->caps().deterministic) {
+    return absl::UnimplementedError(absl::StrCat("run.deterministic: the engine ", spec.engine.kind, " does not give the same numbers whatever the batch; use native"));
+  }
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer, PromptRenderer::Load(made.model, spec.chat_template, spec.sources));
   made.engine->UseTokenizer(&renderer->tokenizer());
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, rpc::Connect(options.queue));

@@ -40,6 +40,7 @@ struct SessionSpec {
   std::string chat_template;
   std::vector<PromptRenderer::Source> sources;
   KvPolicy kv = KvPolicy::kKeep;
+  bool deterministic = false;    // The engine must give the same numbers whatever the batch.
   uint32_t max_prompt = 0;       // Tokens; longer prompts are dropped.
   uint32_t group_size = 1;
   uint32_t piece = 64;           // Tokens.

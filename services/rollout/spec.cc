@@ -49,7 +49,9 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
     made.columns["prompt"] = source.prompt();
     made.columns["answer"] = source.answer();
   }
-  read.kv = spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute : KvPolicy::kKeep;
+  read.deterministic = spec.run().deterministic();
+  // Over keys and values of two versions no single one gives a token's log-prob.
+  read.kv = read.deterministic || spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute : KvPolicy::kKeep;
   read.group_size = std::max(1u, rollout.group().size());
   read.piece = std::max(1u, rollout.piece());
   return read;

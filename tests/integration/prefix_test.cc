@@ -115,24 +115,37 @@ std::vector<common::v1::Want> WantsOf(const Answers& answers) {
   return wants;
 }
 
+// Stops rollout-0 at an ack that finds some of its answers begun, and tells what the queue has of these. Any ack will not
+// do: the queue may have all tokens of all answers by then, and lack only their Seal. Such answers end where they are, or
+// are dropped for their age before the controller has given rollout-0 up; in neither case do they go on.
+void StopWithAnswersBegun(Cluster& cluster, Recorder& recorder, int acks, Answers* held) {
+  for (int tries = 0; held->empty() && tries < kTries; ++tries) {
+    if (tries > 0) cluster.Signal("rollout-0", SIGCONT);
+    ASSERT_EQ(cluster.Arm("rollout-0", "rollout.put.after_ack", "stop", acks), absl::OkStatus());
+    ASSERT_EQ(cluster.process("rollout-0").AwaitStopped(), absl::OkStatus());
+    auto running = recorder.Read(AtRolloutZero);
+    ASSERT_EQ(running.status(), absl::OkStatus());
+    *held = *std::move(running);
+    std::erase_if(*held, [](const auto& answer) { return answer.second.versions.empty() || answer.second.versions.size() > kEarly; });
+  }
+  ASSERT_FALSE(held->empty()) << "rollout-0 had none of its answers just begun, each time it was stopped";
+}
+
+using Trained = std::map<Owner, trainer::LineageEntry>;
+
+// What the last checkpoint was trained on.
+void ReadTrained(const job::v1::JobStatus& end, Trained* trained) {
+  const auto lineage = ReadFile(end.result().checkpoint() + "/lineage.jsonl");
+  ASSERT_EQ(lineage.status(), absl::OkStatus());
+  for (absl::string_view line : absl::StrSplit(*lineage, '\n', absl::SkipEmpty())) {
+    const auto entry = trainer::ParseLineageLine(line);
+    ASSERT_EQ(entry.status(), absl::OkStatus());
+    (*trained)[{std::string(entry->group.view()), entry->member}] = *entry;
+  }
+}
+
 class PrefixTest : public testing::TestWithParam<Loss> {
  protected:
-  // Stops rollout-0 at an ack that finds some of its answers begun, and tells what the queue has of these. Any ack will not
-  // do: the queue may have all tokens of all answers by then, and lack only their Seal. Such answers end where they are, or
-  // are dropped for their age before the controller has given rollout-0 up; in neither case do they go on.
-  void StopWithAnswersBegun(Cluster& cluster, Recorder& recorder, Answers* held) {
-    for (int tries = 0; held->empty() && tries < kTries; ++tries) {
-      if (tries > 0) cluster.Signal("rollout-0", SIGCONT);
-      ASSERT_EQ(cluster.Arm("rollout-0", "rollout.put.after_ack", "stop", kAcks), absl::OkStatus());
-      ASSERT_EQ(cluster.process("rollout-0").AwaitStopped(), absl::OkStatus());
-      auto running = recorder.Read(AtRolloutZero);
-      ASSERT_EQ(running.status(), absl::OkStatus());
-      *held = *std::move(running);
-      std::erase_if(*held, [](const auto& answer) { return answer.second.versions.empty() || answer.second.versions.size() > kEarly; });
-    }
-    ASSERT_FALSE(held->empty()) << "rollout-0 had none of its answers just begun, each time it was stopped";
-  }
-
   // Takes the stopped rollout-0 away.
   void Lose(Cluster& cluster, Recorder& recorder, const Answers& held) {
     if (GetParam() == Loss::kDrained) {
@@ -170,7 +183,7 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   ASSERT_EQ((*job)->AwaitStep(1, kLong), absl::OkStatus());
   Recorder recorder(cluster, (*job)->id());
   Answers held;
-  ASSERT_NO_FATAL_FAILURE(StopWithAnswersBegun(cluster, recorder, &held));
+  ASSERT_NO_FATAL_FAILURE(StopWithAnswersBegun(cluster, recorder, kAcks, &held));
   ASSERT_NO_FATAL_FAILURE(Lose(cluster, recorder, held));
   const int64_t fault_step = (*job)->steps();
   absl::StatusOr<Answers> left;
@@ -187,14 +200,8 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
-  const auto lineage = ReadFile(end->result().checkpoint() + "/lineage.jsonl");
-  ASSERT_EQ(lineage.status(), absl::OkStatus());
-  std::map<std::pair<std::string, uint32_t>, trainer::LineageEntry> trained;
-  for (absl::string_view line : absl::StrSplit(*lineage, '\n', absl::SkipEmpty())) {
-    const auto entry = trainer::ParseLineageLine(line);
-    ASSERT_EQ(entry.status(), absl::OkStatus());
-    trained[{std::string(entry->group.view()), entry->member}] = *entry;
-  }
+  Trained trained;
+  ASSERT_NO_FATAL_FAILURE(ReadTrained(*end, &trained));
 
   int resumed = 0;
   for (const auto& [owner, prefix] : held) {
@@ -219,6 +226,70 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
 INSTANTIATE_TEST_SUITE_P(After, PrefixTest, testing::Values(Loss::kKilled, Loss::kKilledAndThenTheQueue, Loss::kDrained), [](const auto& info) {
   return std::string(info.param == Loss::kKilled ? "AKill" : info.param == Loss::kDrained ? "ADrain" : "AKillAndThenOneOfTheQueue");
 });
+
+struct DeterministicRun {
+  Answers held;     // Just begun by the worker that was killed.
+  Answers answers;  // All, whole.
+  Trained trained;
+  std::string weights;
+};
+
+// A deterministic job of long answers; `kill`: its first worker dies in the middle of some.
+void RunDeterministic(bool kill, DeterministicRun* run) {
+  constexpr int64_t kFew = 6;
+  constexpr int kFirstAck = 1;  // A step's answers come in few messages.
+  const std::string model = testing_data::Path("models/stories260k");
+  Cluster cluster({.rollouts = 2});
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = Job::Submit(&cluster, SLUICE_SOURCE_DIR "/tests/integration/stories.yaml",
+                               {"run.deterministic=true", "queue.max_staleness=0", absl::StrCat("model.path=", model),
+                                absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"), "rollout.max_response=380",
+                                absl::StrCat("limits.max_steps=", kFew), absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  Recorder recorder(cluster, (*job)->id());
+  ASSERT_EQ((*job)->AwaitStep(0, kLong), absl::OkStatus());
+  if (kill) {
+    ASSERT_NO_FATAL_FAILURE(StopWithAnswersBegun(cluster, recorder, kFirstAck, &run->held));
+    ASSERT_EQ(cluster.Kill("rollout-0"), absl::OkStatus());
+  }
+  ASSERT_EQ((*job)->AwaitStep(kFew - 2, kLong), absl::OkStatus());
+  const auto answers = recorder.Read([&](const Owner&, const nlohmann::json& member) { return !Unfinished(member); });
+  ASSERT_EQ(answers.status(), absl::OkStatus());
+  run->answers = *answers;
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  for (const job::v1::StepReport& report : (*job)->reports()) EXPECT_EQ(report.values().at("absdiff_max"), 0) << "step " << report.k();
+  ASSERT_NO_FATAL_FAILURE(ReadTrained(*end, &run->trained));
+  const auto weights = ReadFile(end->result().checkpoint() + "/model.safetensors");
+  ASSERT_EQ(weights.status(), absl::OkStatus());
+  run->weights = *weights;
+}
+
+TEST(DeterministicPrefixTest, AnswersOfAWorkerKilledWhileItSampledEndElsewhereInTheBitsOfAnUndisturbedRun) {
+  SLUICE_NEEDS_TEST_DATA("models/stories260k/model.safetensors");
+  DeterministicRun quiet, killed;
+  ASSERT_NO_FATAL_FAILURE(RunDeterministic(/*kill=*/false, &quiet));
+  ASSERT_NO_FATAL_FAILURE(RunDeterministic(/*kill=*/true, &killed));
+  ASSERT_EQ(quiet.trained.size(), killed.trained.size());
+  for (const auto& [owner, entry] : quiet.trained) {
+    ASSERT_TRUE(killed.trained.contains(owner));
+    EXPECT_EQ(killed.trained.at(owner).crc32c, entry.crc32c) << "member " << owner.second << " of step " << entry.k << " has other tokens or log-probs";
+  }
+  EXPECT_EQ(quiet.weights, killed.weights);
+  int went_on = 0;
+  for (const auto& [owner, prefix] : killed.held) {
+    if (!killed.answers.contains(owner) || !quiet.answers.contains(owner)) continue;
+    const Stored &whole = killed.answers.at(owner), &undisturbed = quiet.answers.at(owner);
+    EXPECT_TRUE(Begins(prefix, whole));
+    EXPECT_EQ(whole.tokens, undisturbed.tokens);
+    EXPECT_EQ(whole.logprobs, undisturbed.logprobs) << "in bits";
+    EXPECT_EQ(whole.versions, undisturbed.versions);
+    if (whole.attempt > 1 && whole.tokens.size() > prefix.tokens.size()) ++went_on;
+  }
+  EXPECT_GT(went_on, 0) << "of " << killed.held.size() << " answers none went on elsewhere";
+}
 
 }  // namespace
 }  // namespace sluice::integration

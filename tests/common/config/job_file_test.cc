@@ -223,14 +223,28 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
   }
 }
 
+TEST(JobFile, ADeterministicJobDependsOnNoClock) {
+  const std::vector<std::string> fits = {"run.deterministic=true", "queue.max_staleness=0", "weights.every_steps=1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), fits.begin(), fits.end());
+    return Lines(Parse(kMinimal, more));
+  };
+  EXPECT_THAT(with({}), ElementsAre());
+  EXPECT_THAT(with({"weights.kv_cache=recompute"}), ElementsAre());
+  EXPECT_THAT(with({"queue.max_staleness=1"}), ElementsAre(HasSubstr("queue.max_staleness is 1, run.deterministic wants 0")));
+  EXPECT_THAT(with({"queue.admission.oversample=0.5"}), ElementsAre(HasSubstr("queue.admission.oversample is 0.5, run.deterministic wants 0")));
+  EXPECT_THAT(with({"queue.straggler.policy=drop"}), ElementsAre(HasSubstr("drop goes by the clock")));
+  EXPECT_THAT(with({"weights.kv_cache=keep"}), ElementsAre(HasSubstr("weights.kv_cache is keep, run.deterministic wants recompute")));
+}
+
 TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
   for (const char* set :
-       {"kind=dpo", "profile=laptop", "run.deterministic=true", "run.priority=1", "model.digest=ab", "model.dtype=bfloat16", "data.order.on_bad_row=skip", "limits.tokens=5",
+       {"kind=dpo", "profile=laptop", "run.priority=1", "model.digest=ab", "model.dtype=bfloat16", "data.order.on_bad_row=skip", "limits.tokens=5",
         "model.reference=/ref", "data.order.sampler=levels", "rollout.engine.kind=vllm", "rollout.sampling.top_p=0.9", "rollout.sampling.top_k=5",
         "rollout.environment.name=gym", "rollout.environment.max_turns=2", "reward.rewards.0.granularity=group", "reward.sandbox.cpu=2",
         "trainer.batching.recompute_activations=true", "trainer.parallel.tensor=2", "trainer.parallel.data=2",
         "weights.encoding=delta", "weights.publish_dtype=bfloat16",
-        "weights.kv_cache=recompute", "weights.verify=full", "weights.allow_unverified=true", "eval.every_steps=5", "resources.device=cuda",
+        "weights.verify=full", "weights.allow_unverified=true", "eval.every_steps=5", "resources.device=cuda",
         "resources.trainer=2", "resources.queue=2", "resources.pool=big", "reward.rewards.0.verifier=math", "algorithm.preset=async_cispo", "algorithm.loss.kind=gspo"}) {
     const JobFile file = Parse(kMinimal, {set});
     ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(Lines(file), " | ");

@@ -1,0 +1,59 @@
+// `run.deterministic`: the trainer finds each log-prob in the bits that the engine drew with, and the same job gives the same
+// weights, however many workers sample it.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+namespace sluice::integration {
+namespace {
+
+constexpr int kSteps = 12;
+
+struct Outcome {
+  std::string weights;                        // The last checkpoint's file.
+  std::string hash;                           // Of all that was trained on, in order.
+  std::vector<job::v1::StepReport> reports;
+};
+
+void RunDigits(int rollouts, Outcome* outcome) {
+  Cluster cluster({.rollouts = rollouts});
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = SubmitDigits(&cluster, kSteps, {"run.deterministic=true", "queue.max_staleness=0", absl::StrCat("resources.rollout.min=", rollouts),
+                                                   absl::StrCat("resources.rollout.max=", rollouts)});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(absl::Minutes(2));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  outcome->reports = (*job)->reports();
+  outcome->hash = end->result().ledger().hash();
+  const auto weights = ReadFile(end->result().checkpoint() + "/model.safetensors");
+  ASSERT_EQ(weights.status(), absl::OkStatus());
+  outcome->weights = *weights;
+}
+
+TEST(DeterministicTest, TheTrainerFindsEachLogprobInTheEnginesBitsAndTheSameJobGivesTheSameWeights) {
+  Outcome one, two;
+  ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/1, &one));
+  ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/2, &two));
+  for (const Outcome* outcome : {&one, &two}) {
+    ASSERT_EQ(outcome->reports.size(), static_cast<size_t>(kSteps));
+    for (const job::v1::StepReport& report : outcome->reports) {
+      ASSERT_EQ(report.values().count("absdiff_max"), 1U) << report.DebugString();
+      EXPECT_EQ(report.values().at("absdiff_mean"), 0) << "step " << report.k();
+      EXPECT_EQ(report.values().at("absdiff_max"), 0) << "step " << report.k();
+      EXPECT_GT(report.values().at("grad_norm"), 0) << "step " << report.k();
+    }
+  }
+  EXPECT_EQ(one.hash, two.hash) << "other tokens or log-probs were trained on";
+  EXPECT_EQ(one.weights, two.weights);
+}
+
+}  // namespace
+}  // namespace sluice::integration
