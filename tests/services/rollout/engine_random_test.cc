@@ -226,5 +226,50 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
   for (const auto& [id, tokens] : events) EXPECT_EQ(tokens.size(), 150u) << id;
 }
 
+// All logits behind `tokens` under the weights of `seed`, computed at once.
+std::vector<float> LogitsUnder(uint64_t seed, const std::vector<int32_t>& tokens) {
+  const ModelConfig config = TinyConfig();
+  const TensorSet weights = TinyWeights(seed);
+  auto model = *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
+  std::vector<DecodeModel::Row> rows;
+  for (size_t i = 0; i < tokens.size(); ++i) rows.push_back({.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
+  std::vector<float> logits(tokens.size() * static_cast<size_t>(config.vocab_size));
+  model->Step(rows, {{0, 1, 2, 3, 4, 5, 6, 7}}, logits.data());
+  return logits;
+}
+
+TEST(EngineRandomTest, UnderAnUpdateEachTwentyStepsSixtyFourAnswersAreDrawnInBitsFromTheVersionsOfTheirStamps) {
+  constexpr int64_t kVersions = 5;
+  const auto seed_of = [](int64_t number) { return static_cast<uint64_t>(number == 0 ? 1 : 2 + number % kVersions); };
+  auto engine = TinyEngine(1, {.slots = 64, .max_context = 256, .max_batch_tokens = 512});
+  const auto prompt_of = [](uint64_t id) { return std::vector<int32_t>(10 + id % 30, static_cast<int32_t>(id % 39)); };
+  for (uint64_t id = 1; id <= 64; ++id) {
+    ASSERT_TRUE(engine->AddRequest({.id = id, .prompt = Prompt(prompt_of(id)), .seed = 3, .member = static_cast<uint32_t>(id), .sampling = {.max_tokens = 100}}).ok());
+  }
+  Events events;
+  int64_t version = 0;
+  for (uint32_t step = 1; !engine->idle() && step < 2000 && !HasFatalFailure(); ++step) {
+    StepOnce(engine.get(), &events);
+    if (step % 20 != 0) continue;
+    ++version;
+    ASSERT_TRUE(engine->ActivateWeights(Stage(seed_of(version), {1, version}), KvPolicy::kRecompute)->accepted);
+  }
+  EXPECT_GE(version, 4);
+  ASSERT_EQ(events.size(), 64u);
+  for (const auto& [id, tokens] : events) {
+    ASSERT_EQ(tokens.size(), 100u) << "none was aborted";
+    std::vector<int32_t> all = prompt_of(id);
+    for (const TokenEvent& event : tokens) all.push_back(event.token);
+    std::map<int64_t, std::vector<float>> logits;
+    for (const TokenEvent& event : tokens) {
+      std::vector<float>& under = logits[event.version.number];
+      if (under.empty()) under = LogitsUnder(seed_of(event.version.number), all);
+      const TokenScore score = ScoreCpu(&under[(event.position - 1) * static_cast<size_t>(TinyConfig().vocab_size)], TinyConfig().vocab_size, 1, event.token);
+      ASSERT_EQ(score.logprob, event.logprob) << "request " << id << ", position " << event.position << ", version " << event.version.str();
+    }
+    EXPECT_GE(logits.size(), 4u);
+  }
+}
+
 }  // namespace
 }  // namespace sluice

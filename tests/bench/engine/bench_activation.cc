@@ -1,0 +1,103 @@
+// What new weights cost running answers, on a Qwen3 shape of 33.6 M random parameters: 64 answers, an update every 20 decode steps:
+//   bench_activation [--dtype f32|bf16] [--batch 64] [--every 20] [--updates 6] [--threads N] [--json]
+//
+// The baseline of the pause is the median decode step of the same run, so its ratio counts the steps that an update costs.
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
+#include "common/base/status.h"
+#include "common/checkpoint/init.h"
+#include "common/weights/fingerprint.h"
+#include "common/weights/staged.h"
+#include "services/rollout/core/engine/native/native_engine.h"
+#include "tests/bench/engine/machine.h"
+#include "tests/bench/report.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr absl::string_view kShape = R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 8192, "hidden_size": 512,
+    "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
+    "max_position_embeddings": 4096, "tie_word_embeddings": false})";
+
+struct Options {
+  DType dtype = DType::kF32;
+  int batch = 64, every = 20, updates = 6;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  bool json = false;
+};
+
+StagedWeights Stage(const ModelConfig& config, DType dtype, uint64_t seed) {
+  auto tensors = std::make_shared<const TensorSet>(*InitWeights(config, seed, dtype));
+  return {.version = {1, static_cast<int64_t>(seed)}, .state = FingerprintOf(*tensors), .tensors = tensors};
+}
+
+void Measure(const Options& options) {
+  constexpr uint32_t kPrompt = 128;
+  const ModelConfig config = *ParseModelConfig(kShape, "shape");
+  const uint32_t fresh = static_cast<uint32_t>(options.every * (options.updates + 1));
+  auto engine = NativeEngine::Create(config, *InitWeights(config, 1, options.dtype), {1, 1}, {},
+                                     {.slots = static_cast<uint32_t>(options.batch), .max_context = kPrompt + fresh, .threads = options.threads});
+  SLUICE_CHECK_MSG(engine.ok(), engine.status().ToString());
+  for (int i = 0; i < options.batch; ++i) {
+    auto prompt = std::make_shared<std::vector<int32_t>>();
+    for (uint32_t t = 0; t < kPrompt; ++t) prompt->push_back(static_cast<int32_t>((t * 37 + static_cast<uint32_t>(i) * 101) % 8192));
+    SLUICE_CHECK((*engine)->AddRequest({.id = static_cast<uint64_t>(i + 1), .prompt = prompt, .seed = 7, .member = static_cast<uint32_t>(i), .sampling = {.max_tokens = fresh}}).ok());
+  }
+  std::vector<double> steps, pauses;
+  uint64_t seed = 1;
+  for (int step = 0; !(*engine)->idle();) {
+    const double start = Seconds();
+    const auto events = (*engine)->Step();
+    SLUICE_CHECK(events.ok());
+    if (events->prefill_rows > 0) continue;
+    steps.push_back(1e3 * (Seconds() - start));
+    if (++step % options.every != 0 || (*engine)->idle()) continue;
+    const StagedWeights staged = Stage(config, options.dtype, ++seed);  // Fetched and checked while the engine samples.
+    const double pause = Seconds();
+    const auto activation = (*engine)->ActivateWeights(staged, KvPolicy::kKeep);
+    SLUICE_CHECK(activation.ok() && activation->accepted);
+    pauses.push_back(1e3 * (Seconds() - pause));
+  }
+  const Report report(options.json);
+  report.Add({.name = "decode_step", .value = Median(steps), .unit = "ms", .runs = static_cast<int>(steps.size())});
+  report.Add({.name = "activation_pause", .value = Median(pauses), .unit = "ms", .baseline = Median(steps), .runs = static_cast<int>(pauses.size())});
+  report.Add({.name = "activation_pause_longest", .value = *std::max_element(pauses.begin(), pauses.end()), .unit = "ms", .baseline = Median(steps), .runs = 1});
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  bool ok = true;
+  for (int i = 1; i < argc && ok; ++i) {
+    const absl::string_view name = argv[i];
+    if (name == "--json") {
+      options.json = true;
+      continue;
+    }
+    const absl::string_view value = i + 1 < argc ? argv[++i] : "";
+    if (name == "--dtype") {
+      ok = value == "f32" || value == "bf16";
+      options.dtype = value == "f32" ? DType::kF32 : DType::kBF16;
+    } else {
+      int* const to = name == "--batch" ? &options.batch : name == "--every" ? &options.every : name == "--updates" ? &options.updates
+                      : name == "--threads" ? &options.threads : nullptr;
+      ok = to != nullptr && absl::SimpleAtoi(value, to) && *to >= 1 && *to <= 1000;
+    }
+  }
+  if (!ok) {
+    std::fprintf(stderr, "usage: bench_activation [--dtype f32|bf16] [--batch N] [--every N] [--updates N] [--threads N] [--json]; numbers are 1 to 1000\n");
+    return 2;
+  }
+  Measure(options);
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) { return sluice::bench::Main(argc, argv); }
