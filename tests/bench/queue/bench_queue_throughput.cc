@@ -1,12 +1,13 @@
 // How fast payload goes into the queue and out of it: a sluice-queue process, a rollout's client, every byte compared after it
 // came back. 1024 samples x 9 fields x 8192 floats, records of 1 KiB, ragged pieces of 8k tokens; over gRPC and over shared
-// memory; small calls while bulk flows; beside them memcpy, bare TCP and a naive queue.
+// memory; small calls while bulk flows, as fast as it can and at 1 GB/s; beside them memcpy, bare TCP and a naive queue.
 //
 //   bench_queue_throughput [--json] [--durability memory|metadata|full] [--samples 1024] [--rounds 3] [--only samples_shm]
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -63,6 +64,23 @@ Shape Tokens() {
   return shape;
 }
 
+// Lets bytes pass at no more than a rate, from its making on.
+class Pace {
+ public:
+  explicit Pace(double bytes_per_second) : rate_(bytes_per_second), start_(WallSeconds()) {}  // 0: as fast as they come.
+
+  void Pass(size_t bytes) {
+    bytes_ += static_cast<double>(bytes);
+    if (rate_ == 0) return;
+    const double early = start_ + bytes_ / rate_ - WallSeconds();
+    if (early > 0) std::this_thread::sleep_for(std::chrono::duration<double>(early));
+  }
+
+ private:
+  const double rate_, start_;
+  double bytes_ = 0;
+};
+
 struct Round {
   double put_seconds = 0, get_seconds = 0, cpu_put = 0, cpu_get = 0;
 };
@@ -81,7 +99,7 @@ class Bench {
   size_t records() const { return count_; }
   QueueUnderTest& queue() { return queue_; }
 
-  Round Run(uint32_t seed) {
+  Round Run(uint32_t seed, double bytes_per_second = 0) {
     // Floats and tokens all: small positive words are finite in any dtype.
     for (size_t i = 0; i + 4 <= from_->size(); i += 4) {
       const uint32_t word = static_cast<uint32_t>(i * 2654435761u + seed) & 0x3fffffff;
@@ -90,8 +108,8 @@ class Bench {
     const auto members = queue_.Admit(count_ / shape_.records);
     if (shape_.tokens > 0) queue_.PutPrompts(members);
     Round round;
-    round.put_seconds = Timed(&round.cpu_put, [&] { PutAll(members); });
-    round.get_seconds = Timed(&round.cpu_get, [&] { GetAll(members); });
+    round.put_seconds = Timed(&round.cpu_put, [&] { PutAll(members, Pace(bytes_per_second)); });
+    round.get_seconds = Timed(&round.cpu_get, [&] { GetAll(members, Pace(bytes_per_second)); });
     SLUICE_CHECK_MSG(to_ == *from_, absl::StrCat(shape_.name, ": what came back differs"));
     std::memset(to_.data(), 1, to_.size());
     queue_.Drop(members);
@@ -107,7 +125,7 @@ class Bench {
     return seconds;
   }
 
-  void PutAll(const std::vector<QueueUnderTest::Member>& members) {
+  void PutAll(const std::vector<QueueUnderTest::Member>& members, Pace pace) {
     PutStream stream(queue_.client(), {.buffer_bytes = size_t{4} << 30});
     const char* at = from_->data();
     for (const auto& member : members) {
@@ -125,6 +143,7 @@ class Bench {
         if (shape_.tokens > 0) FillPiece(record.mutable_piece());
         const absl::Status status = stream.Put(std::move(record), std::move(payload), [](const PutOutcome& outcome) { SLUICE_CHECK_MSG(outcome.status.ok(), outcome.status.ToString()); });
         SLUICE_CHECK_MSG(status.ok(), status.ToString());
+        pace.Pass(shape_.record_bytes());
       }
     }
     SLUICE_CHECK(stream.Flush().ok());
@@ -139,7 +158,7 @@ class Bench {
     piece->mutable_runs(0)->set_count(shape_.tokens);
   }
 
-  void GetAll(const std::vector<QueueUnderTest::Member>& members) {
+  void GetAll(const std::vector<QueueUnderTest::Member>& members, Pace pace) {
     std::vector<common::v1::Want> wants(members.size());
     for (size_t i = 0; i < members.size(); ++i) *wants[i].mutable_owner() = members[i].ref;
     char* at = to_.data();
@@ -147,6 +166,7 @@ class Bench {
     const absl::Status status = queue_.client()->Get(members[0].lease, wants, [&](const common::v1::Record& record, int f) {
       char* const place = at;
       at += record.fields(f).bytes();
+      pace.Pass(record.fields(f).bytes());
       SLUICE_CHECK(at <= to_.data() + to_.size());
       return place;
     });
@@ -253,20 +273,23 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
   report.Add({.name = prefix + "_put_and_get", .value = Median(both), .unit = "s", .baseline = naive_both, .runs = rounds});
   if (shape.records > 1) report.Add({.name = prefix + "_put_records", .value = static_cast<double>(bench.records()) / Median(puts), .unit = "1/s", .runs = rounds});
   if (shape.name != "samples") return;
-  std::atomic<bool> stop = false;
-  Latencies idle, loaded;
+  Latencies idle;
   const auto taken = bench.queue().Admit(members);
   SmallCaller caller(&bench.queue());
   for (int call = 0; call < 500; ++call) caller.Call(&idle);
   bench.queue().Drop(taken);
-  std::thread calls([&] {
-    while (!stop) caller.Call(&loaded);
-  });
-  for (int round = 0; round < rounds; ++round) bench.Run(100u + static_cast<uint32_t>(round));
-  stop = true;
-  calls.join();
   idle.Tell(report, prefix, "idle");
-  loaded.Tell(report, prefix, "while_bulk_flows");
+  for (const auto& [when, rate] : {std::make_pair("while_bulk_flows", 0.0), std::make_pair("while_1gbps_flows", 1e9)}) {
+    std::atomic<bool> stop = false;
+    Latencies loaded;
+    std::thread calls([&] {
+      while (!stop) caller.Call(&loaded);
+    });
+    for (int round = 0; round < rounds; ++round) bench.Run(100u + static_cast<uint32_t>(round), rate);
+    stop = true;
+    calls.join();
+    loaded.Tell(report, prefix, when);
+  }
 }
 
 NaiveCost Baselines(const Report& report, size_t samples) {
