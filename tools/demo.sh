@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and trains the example: a 103 k parameter language model that starts from random weights and
+# Installs what is missing, builds, and trains the example: a 100 k parameter language model that starts from random weights and
 # learns to reverse four digits by reinforcement learning, with all five daemons, on this machine.
 #   tools/demo.sh [--torch DIR] [--set KEY=VALUE ..]
 source "$(dirname "$0")/setup.sh"

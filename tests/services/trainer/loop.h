@@ -216,7 +216,7 @@ class LoopActor {
     std::vector<int32_t> tokens;
     std::vector<float> logprobs;
     for (uint32_t i = 0; i < count; ++i) {
-      tokens.push_back(static_cast<int32_t>(3 + random_.Below(20)));
+      tokens.push_back(static_cast<int32_t>(3 + random_.Below(11)));
       logprobs.push_back(-3.0f - static_cast<float>(random_.Uniform()));
     }
     common::v1::Record record;

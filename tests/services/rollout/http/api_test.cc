@@ -186,10 +186,10 @@ TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
   ASSERT_TRUE(WriteFileAtomic(path, "{% for m in messages %}{{ m.content }}={% endfor %}{% if tools %}{{ tools[0].function.name }}{% endif %}{% if add_generation_prompt %}9{% endif %}").ok());
   model_ = std::make_shared<FakeModel>("digits", path);
   Make(nullptr);
-  const Json tools = {{{"type", "function"}, {"function", {{"name", "ab"}}}}};
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "78"}}}}};
   const auto seen = Ask("/v1/chat/completions", {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}, {"stream", true}, {"logprobs", true}});
   ASSERT_EQ(requests().size(), 1u) << (seen->sent ? seen->sent->body : "");
-  EXPECT_THAT(*requests()[0].prompt, ElementsAre(4, 5, 13, 14, 15, 12));
+  EXPECT_THAT(*requests()[0].prompt, ElementsAre(4, 5, 13, 10, 11, 12));
   EXPECT_EQ(requests()[0].sampling.max_tokens, 58u) << "as many as the context holds";
   const uint64_t id = requests()[0].id;
   api_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength)}));
