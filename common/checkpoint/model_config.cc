@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/nearest.h"
 #include "common/base/status.h"
@@ -16,6 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 32;
+constexpr int64_t kMaxExperts = 1 << 16;  // Of all layers: three times the largest models of today.
 constexpr int64_t kMaxDimension = int64_t{1} << 24;  // Keeps every product of two dimensions, in bytes, far below 2^62.
 
 // Takes keys out of a JSON object one by one; what is left at the end nobody knows. Null counts as absent.
@@ -172,12 +174,17 @@ absl::Status TakeShape(Fields& fields, const Architecture& arch, const std::stri
 // What must have one value, because Sluice computes nothing else, and what changes nothing.
 absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* config) {
   SLUICE_RETURN_IF_ERROR(fields.Only("hidden_act", {"silu", "swish"}));
-  SLUICE_RETURN_IF_ERROR(fields.Only("attention_bias", {false}));
+  if (arch.attention_bias_key) {
+    SLUICE_RETURN_IF_ERROR(fields.Boolean("attention_bias", &config->o_bias));
+    config->qkv_bias |= config->o_bias;
+  } else {
+    SLUICE_RETURN_IF_ERROR(fields.Only("attention_bias", {arch.qkv_bias, false}));
+  }
   SLUICE_RETURN_IF_ERROR(fields.Only("attention_dropout", {0}));
   SLUICE_RETURN_IF_ERROR(fields.Only("use_sliding_window", {false}));
   SLUICE_RETURN_IF_ERROR(fields.Only("pretraining_tp", {1}));
   SLUICE_RETURN_IF_ERROR(fields.Only("quantization_config", {nullptr}));
-  if (arch.mlp_bias_key) SLUICE_RETURN_IF_ERROR(fields.Only("mlp_bias", {false}));
+  if (arch.mlp_bias_key) SLUICE_RETURN_IF_ERROR(fields.Boolean("mlp_bias", &config->mlp_bias));
   if (const Json* types = fields.Take("layer_types"); types != nullptr) {
     const auto full = [](const Json& type) { return type == "full_attention"; };
     if (!types->is_array() || !std::all_of(types->begin(), types->end(), full)) {
@@ -191,7 +198,7 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
     config->sliding_window = fields.Has("sliding_window") ? 0 : arch.default_window;  // Null: no window.
     SLUICE_RETURN_IF_ERROR(fields.Integer("sliding_window", 1, kMaxDimension, &config->sliding_window));
   }
-  if (arch.model_type == "qwen2" || arch.model_type == "qwen3") {  // Without use_sliding_window these say nothing.
+  if (absl::StartsWith(arch.model_type, "qwen")) {  // Without use_sliding_window these say nothing.
     fields.Take("sliding_window");
     fields.Take("max_window_layers");
   }
@@ -199,14 +206,34 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
   return absl::OkStatus();
 }
 
+// A mixture of experts in every layer; defaults are those of transformers.
+absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* config) {
+  config->num_experts = 128, config->experts_per_token = 8, config->expert_size = 768;
+  SLUICE_RETURN_IF_ERROR(fields.Integer("num_experts", 1, UINT16_MAX, &config->num_experts));
+  SLUICE_RETURN_IF_ERROR(fields.Integer("num_experts_per_tok", 1, UINT16_MAX, &config->experts_per_token));
+  SLUICE_RETURN_IF_ERROR(fields.Integer("moe_intermediate_size", 1, kMaxDimension, &config->expert_size));
+  SLUICE_RETURN_IF_ERROR(fields.Boolean("norm_topk_prob", &config->norm_topk_prob));
+  SLUICE_RETURN_IF_ERROR(fields.Only("decoder_sparse_step", {1}));
+  SLUICE_RETURN_IF_ERROR(fields.Only("mlp_only_layers", {Json::array()}));
+  SLUICE_RETURN_IF_ERROR(fields.Only("output_router_logits", {false}));
+  fields.Take("router_aux_loss_coef");  // Of a loss that is off.
+  if (config->experts_per_token > config->num_experts) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": num_experts_per_tok ", config->experts_per_token, " is above num_experts ", config->num_experts));
+  }
+  if (config->num_layers * config->num_experts > kMaxExperts) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", config->num_layers, " layers of ", config->num_experts, " experts are more than ", kMaxExperts, " in all"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TakeDType(Fields& fields, DType* out) {
   const Json* value = fields.Take("dtype");
   if (const Json* old = fields.Take("torch_dtype"); value == nullptr) value = old;
   if (value == nullptr) return absl::OkStatus();
-  if (*value == "float32") return *out = DType::kF32, absl::OkStatus();
-  if (*value == "float16") return *out = DType::kF16, absl::OkStatus();
-  if (*value == "bfloat16") return *out = DType::kBF16, absl::OkStatus();
-  return fields.Bad("dtype", *value, "float32, float16 or bfloat16");
+  const absl::StatusOr<DType> dtype = DTypeFromTorchName(value->is_string() ? value->get<std::string>() : "");
+  if (!dtype.ok()) return fields.Bad("dtype", *value, "float32, float16 or bfloat16");
+  *out = *dtype;
+  return absl::OkStatus();
 }
 
 absl::Status TakeEos(Fields& fields, std::vector<int32_t>* out) {
@@ -234,6 +261,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   config.architecture = std::string(arch->name);
   config.qk_norm = arch->qk_norm, config.qkv_bias = arch->qkv_bias;
   SLUICE_RETURN_IF_ERROR(TakeShape(fields, *arch, path, &config));
+  if (arch->experts) SLUICE_RETURN_IF_ERROR(TakeExperts(fields, path, &config));
   SLUICE_RETURN_IF_ERROR(TakeRope(fields, path, &config.rope));
   SLUICE_RETURN_IF_ERROR(fields.Number("rms_norm_eps", 0, 1, &config.rms_norm_eps));
   SLUICE_RETURN_IF_ERROR(fields.Number("initializer_range", 0, 10, &config.initializer_range));
@@ -263,9 +291,16 @@ std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
     if (qkv_bias) add(p + "self_attn.q_proj.bias", {q}), add(p + "self_attn.k_proj.bias", {kv}), add(p + "self_attn.v_proj.bias", {kv});
     if (qk_norm) add(p + "self_attn.q_norm.weight", {head_dim});
     if (qk_norm) add(p + "self_attn.k_norm.weight", {head_dim});
-    add(p + "mlp.gate_proj.weight", {intermediate_size, hidden_size});
-    add(p + "mlp.up_proj.weight", {intermediate_size, hidden_size});
-    add(p + "mlp.down_proj.weight", {hidden_size, intermediate_size});
+    if (o_bias) add(p + "self_attn.o_proj.bias", {hidden_size});
+    const auto add_mlp = [&](const std::string& prefix, int64_t width) {
+      add(prefix + "gate_proj.weight", {width, hidden_size});
+      add(prefix + "up_proj.weight", {width, hidden_size});
+      add(prefix + "down_proj.weight", {hidden_size, width});
+    };
+    if (num_experts == 0) add_mlp(p + "mlp.", intermediate_size);
+    if (mlp_bias) add(p + "mlp.gate_proj.bias", {intermediate_size}), add(p + "mlp.up_proj.bias", {intermediate_size}), add(p + "mlp.down_proj.bias", {hidden_size});
+    if (num_experts > 0) add(p + "mlp.gate.weight", {num_experts, hidden_size});
+    for (int64_t e = 0; e < num_experts; ++e) add_mlp(absl::StrCat(p, "mlp.experts.", e, "."), expert_size);
   }
   std::sort(out.begin(), out.end(), [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
   return out;

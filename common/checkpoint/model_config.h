@@ -36,8 +36,14 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;  // The output head is model.embed_tokens.weight; there is no lm_head.weight.
   bool qk_norm = false;              // RMSNorm over each head of q and k, before the rotation (Qwen3).
-  bool qkv_bias = false;             // q, k and v have a bias (Qwen2).
+  bool qkv_bias = false;             // q, k and v have a bias (Qwen2, or `attention_bias`).
+  bool o_bias = false;               // So has what follows attention (`attention_bias`).
+  bool mlp_bias = false;             // gate, up and down have a bias (Llama).
   int64_t sliding_window = 0;        // A position sees itself and the window - 1 before it (Mistral). 0: all before it.
+  // With num_experts > 0 the MLP of a layer is that many small ones of width expert_size, of which each token goes through the
+  // experts_per_token that its router finds likeliest (Qwen3-MoE); intermediate_size says nothing then.
+  int64_t num_experts = 0, experts_per_token = 0, expert_size = 0;
+  bool norm_topk_prob = false;  // The weights of a token's experts are scaled to a sum of 1.
   RopeConfig rope;
   double initializer_range = 0.02;  // Standard deviation of a random start.
   DType dtype = DType::kF32;        // `dtype` or `torch_dtype`: what the stored weights are said to be.

@@ -108,6 +108,13 @@ absl::StatusOr<DType> DTypeFromName(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("unknown dtype \"", name, "\""));
 }
 
+absl::StatusOr<DType> DTypeFromTorchName(absl::string_view name) {
+  if (name == "float32") return DType::kF32;
+  if (name == "float16") return DType::kF16;
+  if (name == "bfloat16") return DType::kBF16;
+  return absl::InvalidArgumentError(absl::StrCat("unknown type of weights \"", name, "\"; known are float32, float16, bfloat16"));
+}
+
 std::string ShapeText(DType dtype, absl::Span<const int64_t> shape) {
   return absl::StrCat(DTypeName(dtype), " [", absl::StrJoin(shape, ", "), "]");
 }

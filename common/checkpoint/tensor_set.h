@@ -20,6 +20,8 @@ size_t DTypeBytes(DType dtype);
 absl::string_view DTypeName(DType dtype);  // As safetensors spells it: F32, BF16, F8_E4M3, ..
 // INVALID_ARGUMENT: no such type.
 absl::StatusOr<DType> DTypeFromName(absl::string_view name);
+// As transformers and job files spell the types of weights: float32, float16, bfloat16. INVALID_ARGUMENT: no such type.
+absl::StatusOr<DType> DTypeFromTorchName(absl::string_view name);
 
 struct TensorSpec {
   std::string name;

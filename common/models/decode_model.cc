@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/models/moe_decode.h"
 #include "common/models/packed_weights.h"
 #include "common/models/team.h"
 #include "kernels/decoder/op.h"
@@ -32,6 +33,8 @@ struct Scratch {
   std::vector<float> mixed;   // [M, Q]
   std::vector<T> narrow;      // [M, Q]: `mixed` in bf16; unused in fp32.
   std::vector<T> act;         // [M, F]
+  std::vector<float> gated;   // [M, 2 F rounded up to panels]: gate and up in panels that alternate, where they have a bias.
+  typename MoeMlp<T>::Scratch moe;
   std::vector<int32_t> rows;  // Its rows of the step, where each thread has its own.
   struct Piece {
     int64_t first, count;
@@ -67,6 +70,7 @@ class Decoder final : public DecodeModel {
         head_size_(KvHead<T>::BlockSize(config.head_dim)),
         block_size_(config.num_kv_heads * head_size_),
         ops_(BestDecoderOps()),
+        moe_(config),
         scratch_(options.threads),
         team_(options.threads) {}
 
@@ -80,6 +84,8 @@ class Decoder final : public DecodeModel {
     for (Scratch<T>& s : absl::MakeSpan(scratch_).first(by_rows_ ? options_.threads : 1)) {
       s.x.resize(m * hidden_), s.normed.resize(m * RoundUpToPairs(hidden_)), s.qkv.resize(m * qkv_width_);
       s.mixed.resize(m * q_width_), s.act.resize(m * RoundUpToPairs(ffn_));
+      if (config_.mlp_bias) s.gated.resize(m * 2 * RoundUpToLanes(ffn_));
+      moe_.Allocate(m, &s.moe);
       if (!std::is_same_v<T, float>) s.narrow.resize(m * q_width_), s.wide.resize(m * RoundUpToPairs(hidden_));
     }
     const std::vector<float> frequencies = config_.rope.Frequencies(config_.head_dim);
@@ -104,6 +110,7 @@ class Decoder final : public DecodeModel {
       logits_row_[i] = wanted;
       if (rows[i].want_logits) ++wanted;
     }
+    routing_.resize(wanted * config_.num_layers * config_.experts_per_token);
     if (by_rows_) return StepByRows(rows, logits);
     std::vector<int32_t>& all = scratch_[0].rows;
     all.resize(rows.size());
@@ -122,6 +129,7 @@ class Decoder final : public DecodeModel {
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) std::copy_n(Block(layer, from), block_size_, Block(layer, to));
   }
 
+  absl::Span<const uint16_t> routing() const override { return routing_; }
   const ModelConfig& config() const override { return config_; }
   const Options& options() const override { return options_; }
   int64_t memory_bytes() const override { return cache_.bytes() + packed_.bytes(); }
@@ -192,9 +200,18 @@ class Decoder final : public DecodeModel {
         Attend(i, unit % config_.num_kv_heads, s->pieces[unit / config_.num_kv_heads], rows, tile, s);
       });
       Product(crew, Mixed(s), q_width_, layer.o, m, hidden_, q_width_, s->x.data(), true);
-      crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Normed(s, r)); });
-      GateUp(crew, layer.gate_up, m, s);
-      Product(crew, s->act.data(), RoundUpToPairs(ffn_), layer.down, m, hidden_, ffn_, s->x.data(), true);
+      AddBias(crew, layer.o_bias, m, s);
+      if (config_.num_experts > 0) {
+        crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Wide(s, r)); });
+        moe_.Add(crew, layer, Wide(s, 0), m, s->x.data(), &s->moe);
+        crew.Each(static_cast<int64_t>(s->wanted.size()), [&](int64_t j) { Record(i, s->wanted[j], tile, *s); });
+      } else {
+        crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Normed(s, r)); });
+        if (config_.mlp_bias) GateUpWithBias(crew, layer, m, s);
+        else GateUp(crew, layer.gate_up, m, s);
+        Product(crew, s->act.data(), RoundUpToPairs(ffn_), layer.down, m, hidden_, ffn_, s->x.data(), true);
+        AddBias(crew, layer.down_bias, m, s);
+      }
       if (i + 1 < config_.num_layers) {
         crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], packed_.layers()[i + 1].input_norm, Wide(s, r)); });
       }
@@ -257,6 +274,37 @@ class Decoder final : public DecodeModel {
     });
   }
 
+  // The same where gate and up have biases, which come between products and activation.
+  void GateUpWithBias(const Crew& crew, const typename PackedWeights<T>::Layer& layer, int64_t m, Scratch<T>* s) const {
+    const int64_t width = 2 * RoundUpToLanes(ffn_);
+    Product(crew, s->normed.data(), RoundUpToPairs(hidden_), layer.gate_up, m, width, hidden_, s->gated.data(), false);
+    crew.Each(m, [&](int64_t r) {
+      for (int64_t first = 0; first < ffn_; first += kDecoderLanes) {
+        const int64_t count = std::min(ffn_ - first, kDecoderLanes);
+        float *gate = &s->gated[r * width + 2 * first], *up = gate + kDecoderLanes;
+        for (int64_t i = 0; i < count; ++i) gate[i] += layer.gate_bias[first + i], up[i] += layer.up_bias[first + i];
+        ops_.swiglu(gate, up, count, gate);
+        T* act = &s->act[r * RoundUpToPairs(ffn_) + first];
+        if constexpr (std::is_same_v<T, float>) std::copy_n(gate, count, act);
+        else ops_.to_bf16(gate, count, act);
+      }
+    });
+  }
+
+  // What a row of the tile went through in a layer.
+  void Record(int64_t layer, int64_t row, absl::Span<const int32_t> tile, const Scratch<T>& s) {
+    const int64_t k = config_.experts_per_token;
+    std::copy_n(&s.moe.ids[row * k], k, &routing_[(logits_row_[tile[row]] * config_.num_layers + layer) * k]);
+  }
+
+  // To the rows of the residual stream.
+  void AddBias(const Crew& crew, const std::vector<float>& bias, int64_t m, Scratch<T>* s) const {
+    if (bias.empty()) return;
+    crew.Each(m, [&](int64_t r) {
+      for (int64_t i = 0; i < hidden_; ++i) s->x[r * hidden_ + i] += bias[i];
+    });
+  }
+
   // Biases and norms of the heads, where the model has them, and rotation of one row's queries and key; key and value go to the cache.
   void Prepare(const typename PackedWeights<T>::Layer& layer, int64_t index, const Row& row, float* q) {
     const int64_t d = config_.head_dim, block = tables_[row.table][row.position / kBlockTokens];
@@ -313,6 +361,7 @@ class Decoder final : public DecodeModel {
   const int64_t hidden_, q_width_, kv_width_, qkv_width_, ffn_;
   const int64_t head_size_, block_size_;  // Numbers in a KV block of one kv head, and of all.
   const DecoderOps& ops_;
+  const MoeMlp<T> moe_;
   const int64_t embed_index_ = weights_.Find("model.embed_tokens.weight");
 
   PackedWeights<T> packed_;
@@ -324,6 +373,7 @@ class Decoder final : public DecodeModel {
   absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.
   std::vector<int> table_thread_;                        // By table of this step; -1: none yet.
   std::vector<int64_t> logits_row_;                      // By row of this step: where its logits go.
+  std::vector<uint16_t> routing_;                        // [wanted rows of this step, layers, k]
   Team team_;                                            // Last: its threads end before what they use.
 };
 

@@ -52,6 +52,9 @@ class DecodeModel {
   // 32 j .. 32 j + 31 of sequence i, given up to its last row; several tables may name a block, of which a row writes one that
   // no other row uses. Table, block, position and token must be in range (checked: a caller's bug).
   virtual void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables, float* logits) = 0;
+  // In a mixture of experts: [rows that wanted logits in the last step, layers, experts_per_token], the experts that each went through,
+  // rising in each layer. Else empty.
+  virtual absl::Span<const uint16_t> routing() const = 0;
 
   // Makes block `to` a copy of block `from`: a sequence goes on alone where another shares its last block.
   virtual void CopyBlock(int from, int to) = 0;

@@ -53,10 +53,11 @@ template <typename T>
 absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet* weights) {
   weights_ = weights;
   const int64_t h = config.hidden_size, q = config.num_heads * config.head_dim, kv = config.num_kv_heads * config.head_dim;
-  const int64_t f = config.intermediate_size, gate_up = 2 * RoundUpToLanes(f);
+  const int64_t f = config.num_experts > 0 ? config.expert_size : config.intermediate_size, gate_up = 2 * RoundUpToLanes(f);
   const int64_t qkv_size = PackedSize(T{}, q + 2 * kv, h), o_size = PackedSize(T{}, h, q);
   const int64_t gate_up_size = PackedSize(T{}, gate_up, h), down_size = PackedSize(T{}, h, f);
-  const int64_t total = config.num_layers * (qkv_size + o_size + gate_up_size + down_size) + PackedSize(T{}, config.vocab_size, h);
+  const int64_t router_size = PackedSize(T{}, config.num_experts, h), mlps = std::max<int64_t>(1, config.num_experts);
+  const int64_t total = config.num_layers * (qkv_size + o_size + router_size + mlps * (gate_up_size + down_size)) + PackedSize(T{}, config.vocab_size, h);
   SLUICE_ASSIGN_OR_RETURN(buffer_, HugeBuffer::Create(total * static_cast<int64_t>(sizeof(T)), "the packed weights"));
   T* next = reinterpret_cast<T*>(buffer_.data());
   const auto take = [&](int64_t size) { return std::exchange(next, next + size); };
@@ -64,7 +65,7 @@ absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet
   for (int64_t i = 0; i < config.num_layers; ++i) {
     Layer& layer = layers_[i];
     const std::string p = absl::StrCat("model.layers.", i, ".");
-    layer.qkv = take(qkv_size), layer.o = take(o_size), layer.gate_up = take(gate_up_size), layer.down = take(down_size);
+    layer.qkv = take(qkv_size), layer.o = take(o_size);
     Take(p + "input_layernorm.weight", &layer.input_norm);
     Take(p + "post_attention_layernorm.weight", &layer.post_norm);
     if (config.qk_norm) Take(p + "self_attn.q_norm.weight", &layer.q_norm);
@@ -76,14 +77,34 @@ absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet
     Take(p + "self_attn.k_proj.weight", q, kDecoderLanes, layer.qkv);
     Take(p + "self_attn.v_proj.weight", q + kv, kDecoderLanes, layer.qkv);
     Take(p + "self_attn.o_proj.weight", 0, kDecoderLanes, layer.o);
-    Take(p + "mlp.gate_proj.weight", 0, 2 * kDecoderLanes, layer.gate_up);
-    Take(p + "mlp.up_proj.weight", kDecoderLanes, 2 * kDecoderLanes, layer.gate_up);
-    Take(p + "mlp.down_proj.weight", 0, kDecoderLanes, layer.down);
+    if (config.o_bias) Take(p + "self_attn.o_proj.bias", &layer.o_bias);
+    if (config.mlp_bias) {
+      Take(p + "mlp.gate_proj.bias", &layer.gate_bias), Take(p + "mlp.up_proj.bias", &layer.up_bias), Take(p + "mlp.down_proj.bias", &layer.down_bias);
+    }
+    if (config.num_experts == 0) {
+      layer.gate_up = take(gate_up_size), layer.down = take(down_size);
+      TakeMlp(p + "mlp.", layer.gate_up, layer.down);
+      continue;
+    }
+    layer.gate_up = nullptr, layer.down = nullptr;
+    layer.router = take(router_size);
+    Take(p + "mlp.gate.weight", 0, kDecoderLanes, layer.router);
+    for (int64_t e = 0; e < config.num_experts; ++e) {
+      layer.experts.push_back({take(gate_up_size), take(down_size)});
+      TakeMlp(absl::StrCat(p, "mlp.experts.", e, "."), layer.experts.back().gate_up, layer.experts.back().down);
+    }
   }
   Take("model.norm.weight", &final_norm_);
   head_ = take(PackedSize(T{}, config.vocab_size, h));
   Take(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, kDecoderLanes, head_);
   return absl::OkStatus();
+}
+
+template <typename T>
+void PackedWeights<T>::TakeMlp(const std::string& prefix, T* gate_up, T* down) {
+  Take(prefix + "gate_proj.weight", 0, 2 * kDecoderLanes, gate_up);
+  Take(prefix + "up_proj.weight", kDecoderLanes, 2 * kDecoderLanes, gate_up);
+  Take(prefix + "down_proj.weight", 0, kDecoderLanes, down);
 }
 
 // Each 16 rows of the tensor begin `stride` outputs after those before.

@@ -34,18 +34,26 @@ class HugeBuffer {
 };
 
 // A decoder's weights as kernels/decoder wants them, T = float or uint16_t for bf16: matrices in panels, q, k and v as one, gate and
-// up in panels that alternate; vectors widened to fp32. H hidden, Q query and KV key/value widths (heads x D), F feed-forward width.
+// up in panels that alternate; vectors widened to fp32. H hidden, Q query and KV key/value widths (heads x D), F feed-forward width,
+// E experts.
 template <typename T>
 class PackedWeights {
  public:
+  struct Expert {
+    T* gate_up;  // [2 F rounded up to panels, H]
+    T* down;     // [H, F]
+  };
   struct Layer {
     std::vector<float> input_norm, post_norm;  // [H]
     std::vector<float> q_norm, k_norm;         // [D]; empty without qk_norm.
     std::vector<float> qkv_bias;               // [Q + 2 KV]; empty without one.
     T* qkv;      // [Q + 2 KV, H]
     T* o;        // [H, Q]
-    T* gate_up;  // [2 F rounded up to panels, H]
-    T* down;     // [H, F]
+    T* gate_up;  // [2 F rounded up to panels, H]; null with experts.
+    T* down;     // [H, F]; likewise.
+    std::vector<float> o_bias, gate_bias, up_bias, down_bias;  // [H], [F], [F], [H]; empty without them.
+    T* router = nullptr;          // [E, H]
+    std::vector<Expert> experts;  // [E]; empty without experts.
   };
 
   // RESOURCE_EXHAUSTED: no memory. `weights` outlives this, and has the parameters of `config`.
@@ -71,6 +79,7 @@ class PackedWeights {
   };
   void Take(const std::string& name, int64_t first, int64_t stride, T* to);
   void Take(const std::string& name, std::vector<float>* to);
+  void TakeMlp(const std::string& prefix, T* gate_up, T* down);
   void PackStrip(const Strip& strip) const;
 
   const TensorSet* weights_ = nullptr;

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/models/moe.h"
 #include "common/models/train_ops.h"
 
 // T tokens, N rows to score, H hidden, D head size, V vocabulary.
@@ -49,6 +50,23 @@ absl::Status CheckRange(absl::string_view what, absl::Span<const int64_t> values
   return absl::OkStatus();
 }
 
+absl::Status CheckRouting(const PackedBatch& batch, const ModelConfig& config) {
+  if (batch.routing.empty()) return absl::OkStatus();
+  const size_t k = static_cast<size_t>(config.experts_per_token), sets = batch.tokens.size() * config.num_layers;
+  if (config.num_experts == 0 || batch.routing.size() != sets * k) {
+    return absl::InvalidArgumentError(absl::StrCat("routing names ", batch.routing.size(), " experts, needed are ", config.num_experts == 0 ? 0 : sets * k));
+  }
+  for (size_t i = 0; i < batch.routing.size(); i += k) {
+    if (batch.routing[i] == kAnyExpert) continue;
+    for (size_t j = i; j < i + k; ++j) {
+      if (batch.routing[j] >= config.num_experts || (j > i && batch.routing[j] <= batch.routing[j - 1])) {
+        return absl::InvalidArgumentError(absl::StrCat("expert ", j, " of the routing is ", batch.routing[j], "; a token's experts rise and are below ", config.num_experts));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   const int64_t t = static_cast<int64_t>(batch.tokens.size());
   if (t == 0 || batch.positions.size() != batch.tokens.size()) {
@@ -62,6 +80,7 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   if (ends.size() < 2 || ends.front() != 0 || ends.back() != t || !rise) {
     return absl::InvalidArgumentError(absl::StrCat("cu_seqlens must rise from 0 to the number of tokens, ", t));
   }
+  SLUICE_RETURN_IF_ERROR(CheckRouting(batch, config));
   if (batch.prefix.empty()) return absl::OkStatus();
   if (batch.prefix.size() + 1 != ends.size()) {
     return absl::InvalidArgumentError(absl::StrCat(ends.size() - 1, " sequences and ", batch.prefix.size(), " prefixes"));
@@ -80,12 +99,15 @@ struct Layer {
   at::Tensor input_norm, post_norm;        // [H]
   at::Tensor q_norm, k_norm;               // [D]; undefined without qk_norm.
   at::Tensor q_bias, k_bias, v_bias;       // [heads * D]; undefined without qkv_bias.
-  at::Tensor q, k, v, o, gate, up, down;  // [outputs, inputs]
+  at::Tensor o_bias;                       // [H]; undefined without o_bias.
+  at::Tensor gate_bias, up_bias, down_bias;  // [F], [F], [H]; undefined without mlp_bias.
+  at::Tensor q, k, v, o, gate, up, down;   // [outputs, inputs]; the last three undefined with experts.
+  train_ops::Experts experts;              // Empty without them.
 };
 
 class Trainable final : public TrainModel {
  public:
-  explicit Trainable(const ModelConfig& config) : config_(config), frequencies_(config.rope.Frequencies(config.head_dim)) {
+  Trainable(const ModelConfig& config, DType dtype) : config_(config), narrow_(dtype == DType::kBF16), frequencies_(config.rope.Frequencies(config.head_dim)) {
     std::map<std::string, at::Tensor> by_name;
     for (const TensorSpec& spec : config.Parameters(DType::kF32)) {
       at::Tensor t = at::zeros(spec.shape, at::kFloat);
@@ -105,7 +127,21 @@ class Trainable final : public TrainModel {
       }
       layer.q = by_name[a + "q_proj.weight"], layer.k = by_name[a + "k_proj.weight"];
       layer.v = by_name[a + "v_proj.weight"], layer.o = by_name[a + "o_proj.weight"];
-      layer.gate = by_name[m + "gate_proj.weight"], layer.up = by_name[m + "up_proj.weight"], layer.down = by_name[m + "down_proj.weight"];
+      if (config.o_bias) layer.o_bias = by_name[a + "o_proj.bias"];
+      if (config.mlp_bias) {
+        layer.gate_bias = by_name[m + "gate_proj.bias"], layer.up_bias = by_name[m + "up_proj.bias"], layer.down_bias = by_name[m + "down_proj.bias"];
+      }
+      if (config.num_experts == 0) {
+        layer.gate = by_name[m + "gate_proj.weight"], layer.up = by_name[m + "up_proj.weight"], layer.down = by_name[m + "down_proj.weight"];
+      } else {
+        layer.experts.router = by_name[m + "gate.weight"];
+      }
+      for (int64_t e = 0; e < config.num_experts; ++e) {
+        const std::string one = absl::StrCat(m, "experts.", e, ".");
+        layer.experts.gate.push_back(by_name[one + "gate_proj.weight"]);
+        layer.experts.up.push_back(by_name[one + "up_proj.weight"]);
+        layer.experts.down.push_back(by_name[one + "down_proj.weight"]);
+      }
       layers_.push_back(std::move(layer));
     }
   }
@@ -171,29 +207,56 @@ class Trainable final : public TrainModel {
 
   at::Tensor Logits(const PackedBatch& batch) const {
     const auto [cos, sin] = Angles(batch.positions);
-    at::Tensor x = at::embedding(embed_, Integers(batch.tokens));  // [T, H]
-    for (const Layer& layer : layers_) {
-      x = at::add(x, Attention(layer, train_ops::RmsNorm(x, layer.input_norm, config_.rms_norm_eps), cos, sin, batch));
-      const at::Tensor n = train_ops::RmsNorm(x, layer.post_norm, config_.rms_norm_eps);
-      x = at::add(x, train_ops::Linear(train_ops::SwiGlu(train_ops::Linear(n, layer.gate), train_ops::Linear(n, layer.up)), layer.down));
+    at::Tensor x = Held(at::embedding(embed_, Integers(batch.tokens)));  // [T, H]
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const Layer& layer = layers_[i];
+      x = at::add(x, Attention(layer, Norm(x, layer.input_norm), cos, sin, batch));
+      if (config_.o_bias) x = at::add(x, Held(layer.o_bias));
+      const at::Tensor normed = Norm(x, layer.post_norm);
+      x = at::add(x, config_.num_experts > 0 ? Mixture(layer, normed, Recorded(batch, i)) : Mlp(layer, normed));
+      if (config_.mlp_bias) x = at::add(x, Held(layer.down_bias));
     }
     x = at::index_select(x, 0, Integers(batch.score_rows));  // [N, H]: the head sees only what is scored.
-    return train_ops::Linear(train_ops::RmsNorm(x, norm_, config_.rms_norm_eps), head_);
+    return Linear(Norm(x, norm_), head_);
   }
 
   at::Tensor Attention(const Layer& layer, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const PackedBatch& batch) const {
-    at::Tensor q = train_ops::Linear(x, layer.q), k = train_ops::Linear(x, layer.k), v = train_ops::Linear(x, layer.v);
-    if (config_.qkv_bias) q = at::add(q, layer.q_bias), k = at::add(k, layer.k_bias), v = at::add(v, layer.v_bias);
-    if (config_.qk_norm) {
-      q = train_ops::RmsNorm(q, layer.q_norm, config_.rms_norm_eps);
-      k = train_ops::RmsNorm(k, layer.k_norm, config_.rms_norm_eps);
-    }
+    const train_ops::Operands operands = narrow_ ? train_ops::Operands::kBf16Weight : train_ops::Operands::kF32;
+    at::Tensor q = train_ops::Linear(x, layer.q, operands), k = train_ops::Linear(x, layer.k, operands), v = train_ops::Linear(x, layer.v, operands);
+    if (config_.qkv_bias) q = at::add(q, Held(layer.q_bias)), k = at::add(k, Held(layer.k_bias)), v = at::add(v, Held(layer.v_bias));
+    if (config_.qk_norm) q = Norm(q, layer.q_norm), k = Norm(k, layer.k_norm);
     q = train_ops::Rope(q, cos, sin);
     k = train_ops::Rope(k, cos, sin);
-    return train_ops::Linear(train_ops::CausalAttention(q, k, v, batch.cu_seqlens, batch.prefix, config_.head_dim, config_.sliding_window), layer.o);
+    return Linear(train_ops::CausalAttention(q, k, v, batch.cu_seqlens, batch.prefix, config_.head_dim, config_.sliding_window, narrow_), layer.o);
+  }
+
+  at::Tensor Mlp(const Layer& layer, const at::Tensor& x) const {
+    at::Tensor gate = Linear(x, layer.gate), up = Linear(x, layer.up);
+    if (config_.mlp_bias) gate = at::add(gate, Held(layer.gate_bias)), up = at::add(up, Held(layer.up_bias));
+    return Linear(train_ops::SwiGlu(gate, up), layer.down);
+  }
+
+  at::Tensor Mixture(const Layer& layer, const at::Tensor& x, const std::vector<uint16_t>& recorded) const {
+    return train_ops::MixExperts(x, layer.experts, config_.experts_per_token, config_.norm_topk_prob, narrow_, recorded.empty() ? nullptr : recorded.data());
+  }
+
+  // A layer's part of the batch's routing, [T, k].
+  std::vector<uint16_t> Recorded(const PackedBatch& batch, size_t layer) const {
+    std::vector<uint16_t> out;
+    const size_t k = static_cast<size_t>(config_.experts_per_token), stride = k * layers_.size();
+    for (size_t from = layer * k; from < batch.routing.size(); from += stride) out.insert(out.end(), &batch.routing[from], &batch.routing[from] + k);
+    return out;
+  }
+
+  // Numbers of a parameter as the decode execution holds them.
+  at::Tensor Held(const at::Tensor& parameter) const { return narrow_ ? train_ops::Rounded(parameter) : parameter; }
+  at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const { return train_ops::RmsNorm(x, Held(weight), config_.rms_norm_eps); }
+  at::Tensor Linear(const at::Tensor& x, const at::Tensor& w) const {
+    return train_ops::Linear(x, w, narrow_ ? train_ops::Operands::kBf16 : train_ops::Operands::kF32);
   }
 
   const ModelConfig config_;
+  const bool narrow_;                     // The forward pass runs on parameters rounded to bf16.
   const std::vector<float> frequencies_;  // [D / 2]
   std::vector<Parameter> parameters_;     // The tensors below are the same ones.
   at::Tensor embed_, norm_, head_;
@@ -202,8 +265,11 @@ class Trainable final : public TrainModel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig& config) {
-  return Guard("create model", [&]() -> std::unique_ptr<TrainModel> { return std::make_unique<Trainable>(config); });
+absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig& config, DType dtype) {
+  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+    return absl::UnimplementedError(absl::StrCat("training in ", DTypeName(dtype), " is not built; use F32 or BF16"));
+  }
+  return Guard("create model", [&]() -> std::unique_ptr<TrainModel> { return std::make_unique<Trainable>(config, dtype); });
 }
 
 absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<const int64_t> targets, double temperature) {

@@ -24,11 +24,18 @@ struct PackedBatch {
   std::vector<int64_t> positions;   // [T]; usually 0, 1, .. in each sequence, going on behind a prefix.
   std::vector<int64_t> cu_seqlens;  // [B + 1]: sequence b is tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1. Starts at 0, ends at T.
   std::vector<int64_t> prefix;      // [B], or empty: none. -1, or the last sequence before b whose own prefix is -1.
+  // [T, layers, k], or empty: the experts that each token went through when it was sampled (moe.h), rising in each layer, or kAnyExpert
+  // where the router shall choose.
+  std::vector<uint16_t> routing;
   std::vector<int64_t> score_rows;  // [N], indices into the T tokens: where logits are wanted. Row t predicts token t + 1.
 };
 
 // The training execution of a model on LibTorch: fp32 parameters as autograd leaves, causal attention within each sequence of
 // a packed batch, no padding. The only place where a model meets torch; its exceptions end here, as statuses.
+//
+// In bf16 the parameters stay fp32, and the forward pass runs on their values rounded to bf16, with the roundings of the decode
+// execution (decode_model.h): logits have the bits that it gives on the rounded weights. Gradients are fp32, of the rounded
+// numbers, and pass each rounding as if there were none.
 //
 // Used by one thread at a time; torch's own intra-op threads work inside.
 class TrainModel {
@@ -38,7 +45,8 @@ class TrainModel {
     at::Tensor tensor;  // fp32, a leaf that requires gradients; the optimizer writes it in place.
   };
 
-  static absl::StatusOr<std::unique_ptr<TrainModel>> Create(const ModelConfig& config);
+  // UNIMPLEMENTED: a dtype other than F32 and BF16.
+  static absl::StatusOr<std::unique_ptr<TrainModel>> Create(const ModelConfig& config, DType dtype);
   virtual ~TrainModel() = default;
 
   // Copies all parameters from a set with the config's names and shapes (F32, F16 or BF16), or to one (rounding to nearest

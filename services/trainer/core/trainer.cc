@@ -311,10 +311,10 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& settings, const ModelConfig& config, Clock* clock) {
   SLUICE_RETURN_IF_ERROR(Validate(settings));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model, TrainModel::Create(config));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model, TrainModel::Create(config, DType::kF32));
   std::unique_ptr<TrainModel> reference;
   if (settings.reference && settings.kind == Settings::Kind::kRl) {
-    SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config));
+    SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, DType::kF32));
   }
   auto impl = std::make_unique<Impl>(settings, std::move(model), std::move(reference), clock);
   SLUICE_RETURN_IF_ERROR(impl->Resolve());

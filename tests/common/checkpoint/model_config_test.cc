@@ -65,7 +65,6 @@ TEST(ModelConfigTest, AbsentKeysHaveTheDefaultsOfTheirArchitecture) {
   EXPECT_FALSE(config->qk_norm);
   EXPECT_FALSE(config->tie_word_embeddings);
   EXPECT_EQ(config->rope.theta, 10000);
-  EXPECT_THAT(Unsupported(With(llama, "mlp_bias", true)), HasSubstr("mlp_bias true"));
   EXPECT_THAT(Refusal(With(llama, "sliding_window", 128)), HasSubstr("unknown key sliding_window"));
 }
 
@@ -106,16 +105,56 @@ TEST(ModelConfigTest, WrongValuesAreNamedWithWhatIsNeeded) {
 }
 
 TEST(ModelConfigTest, WhatSluiceDoesNotRunIsRefusedByName) {
-  EXPECT_THAT(Unsupported(With(Qwen3(), "architectures", {"Qwen3MoeForCausalLM"})),
-              HasSubstr("architecture \"Qwen3MoeForCausalLM\" is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"));
+  EXPECT_THAT(Unsupported(With(Qwen3(), "architectures", {"MixtralForCausalLM"})),
+              HasSubstr("architecture \"MixtralForCausalLM\" is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"));
   EXPECT_THAT(Refusal(Without(Qwen3(), "architectures")), HasSubstr("architectures is absent"));
   EXPECT_THAT(Unsupported(With(Qwen3(), "model_type", "llama")), HasSubstr("model_type \"llama\" is not supported, only \"qwen3\""));
   EXPECT_THAT(Unsupported(With(Qwen3(), "rope_scaling", {{"type", "yarn"}, {"factor", 4}})), HasSubstr("rope type \"yarn\" is not supported"));
   EXPECT_THAT(Unsupported(With(Qwen3(), "hidden_act", "gelu")), HasSubstr("hidden_act \"gelu\""));
-  EXPECT_THAT(Unsupported(With(Qwen3(), "attention_bias", true)), HasSubstr("attention_bias true"));
   EXPECT_THAT(Unsupported(With(Qwen3(), "use_sliding_window", true)), HasSubstr("use_sliding_window true"));
   EXPECT_THAT(Unsupported(With(Qwen3(), "layer_types", {"full_attention", "sliding_attention"})), HasSubstr("layer_types"));
   EXPECT_THAT(Unsupported(With(Qwen3(), "quantization_config", {{"quant_method", "gptq"}})), HasSubstr("quantization_config"));
+}
+
+bool HasParameter(const ModelConfig& config, const std::string& name) {
+  const auto all = config.Parameters(DType::kF32);
+  return std::any_of(all.begin(), all.end(), [&](const TensorSpec& spec) { return spec.name == name; });
+}
+
+TEST(ModelConfigTest, BiasesAreThoseThatTheArchitectureKnows) {
+  const ModelConfig qwen3 = *ParseModelConfig(With(Qwen3(), "attention_bias", true).dump(), "");
+  EXPECT_TRUE(qwen3.qkv_bias && qwen3.o_bias && !qwen3.mlp_bias);
+  EXPECT_TRUE(HasParameter(qwen3, "model.layers.1.self_attn.o_proj.bias"));
+  Json llama = Without(Without(Without(Qwen3(), "use_sliding_window"), "max_window_layers"), "sliding_window");
+  llama["architectures"] = {"LlamaForCausalLM"}, llama["model_type"] = "llama", llama["mlp_bias"] = true;
+  const ModelConfig config = *ParseModelConfig(llama.dump(), "");
+  EXPECT_TRUE(!config.qkv_bias && !config.o_bias && config.mlp_bias);
+  EXPECT_TRUE(HasParameter(config, "model.layers.0.mlp.down_proj.bias"));
+  EXPECT_THAT(Refusal(With(Qwen3(), "mlp_bias", true)), HasSubstr("unknown key mlp_bias"));
+  Json mistral = With(Without(llama, "mlp_bias"), "attention_bias", true);
+  mistral["architectures"] = {"MistralForCausalLM"}, mistral["model_type"] = "mistral";
+  EXPECT_THAT(Unsupported(mistral), HasSubstr("attention_bias true is not supported, only false"));
+}
+
+TEST(ModelConfigTest, AMixtureOfExpertsIsReadWithTheDefaultsOfTransformers) {
+  Json json = With(With(Qwen3(), "architectures", {"Qwen3MoeForCausalLM"}), "model_type", "qwen3_moe");
+  const ModelConfig bare = *ParseModelConfig(json.dump(), "");
+  EXPECT_EQ(bare.num_experts, 128);
+  EXPECT_EQ(bare.experts_per_token, 8);
+  EXPECT_EQ(bare.expert_size, 768);
+  EXPECT_FALSE(bare.norm_topk_prob);
+  json["num_experts"] = 4, json["num_experts_per_tok"] = 2, json["moe_intermediate_size"] = 24, json["norm_topk_prob"] = true;
+  json["decoder_sparse_step"] = 1, json["mlp_only_layers"] = Json::array(), json["output_router_logits"] = false, json["router_aux_loss_coef"] = 0.001;
+  const ModelConfig config = *ParseModelConfig(json.dump(), "");
+  EXPECT_TRUE(config.norm_topk_prob);
+  EXPECT_TRUE(HasParameter(config, "model.layers.0.mlp.gate.weight"));
+  EXPECT_TRUE(HasParameter(config, "model.layers.0.mlp.experts.3.down_proj.weight"));
+  EXPECT_FALSE(HasParameter(config, "model.layers.0.mlp.experts.4.down_proj.weight"));
+  EXPECT_FALSE(HasParameter(config, "model.layers.0.mlp.down_proj.weight"));
+  EXPECT_THAT(Refusal(With(json, "num_experts_per_tok", 5)), HasSubstr("num_experts_per_tok 5 is above num_experts 4"));
+  EXPECT_THAT(Refusal(With(json, "num_experts", 65535)), HasSubstr("experts are more than 65536 in all"));
+  EXPECT_THAT(Unsupported(With(json, "decoder_sparse_step", 2)), HasSubstr("decoder_sparse_step 2 is not supported, only 1"));
+  EXPECT_THAT(Unsupported(With(json, "mlp_only_layers", Json::array({0}))), HasSubstr("mlp_only_layers"));
 }
 
 TEST(ModelConfigTest, MistralHasAWindowUnlessItIsNull) {

@@ -86,7 +86,7 @@ struct ReferenceModel {
 };
 
 inline const std::vector<std::string>& ReferenceModelNames() {
-  static const auto& names = *new std::vector<std::string>{"qwen3-tiny", "qwen3-tiny-tied", "qwen3-tiny-bf16-sharded", "qwen2-tiny", "llama3-tiny", "stories260k"};
+  static const auto& names = *new std::vector<std::string>{"qwen3-tiny", "qwen3-tiny-tied", "qwen3-tiny-bf16-sharded", "qwen2-tiny", "llama3-tiny", "qwen3moe-tiny", "stories260k"};
   return names;
 }
 

@@ -11,6 +11,7 @@
 #include "common/base/splitmix.h"
 #include "common/checkpoint/init.h"
 #include "common/models/decode_model.h"
+#include "common/models/moe.h"
 #include "kernels/sample/op.h"
 #include "tests/common/models/reference.h"
 
@@ -31,8 +32,8 @@ PackedBatch Pack(const std::vector<std::vector<int32_t>>& sequences) {
   return batch;
 }
 
-std::unique_ptr<TrainModel> Make(const ModelConfig& config, const TensorSet& weights) {
-  auto model = TrainModel::Create(config);
+std::unique_ptr<TrainModel> Make(const ModelConfig& config, const TensorSet& weights, DType dtype = DType::kF32) {
+  auto model = TrainModel::Create(config, dtype);
   SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
   SLUICE_CHECK((*model)->Load(weights).ok());
   return *std::move(model);
@@ -101,11 +102,11 @@ TEST_P(TrainReferenceTest, LogitsLogProbsAndEntropyAreTheReference) {
 
 class Bf16ReferenceTest : public TrainReferenceTest {};
 
-// fp32 arithmetic on the bf16 weights, held against transformers' own bf16 arithmetic: ours must not be worse than it.
-TEST_P(Bf16ReferenceTest, Bf16WeightsStayWithinTheBoundsOfBf16Arithmetic) {
+// Held against transformers' own bf16 arithmetic: ours must not be worse than it.
+TEST_P(Bf16ReferenceTest, LogProbsInBf16StayWithinItsBounds) {
   const ReferenceModel m(GetParam());
   const ReferenceSequences want = m.Sequences();
-  const auto model = Make(m.dir.config, *ReadWeights(m.dir, DType::kBF16));
+  const auto model = Make(m.dir.config, *ReadWeights(m.dir, DType::kBF16), DType::kBF16);
   const Predictions next = NextTokens(want.tokens);
   const at::Tensor ours = ScoreTokens(Logits(model.get(), next.batch).detach(), next.targets, 1.0)->logprobs;
   const at::Tensor exact = Unpadded(m, "logprobs", want, 1), theirs = Unpadded(m, "bf16.logprobs", want, 1);
@@ -134,8 +135,8 @@ TEST_P(TrainReferenceTest, GreedyContinuationsAreTheReference) {
   EXPECT_EQ(got, want.continuations);
 }
 
-// Logits of the decode execution, all sequences in one step.
-at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights, const std::vector<std::vector<int32_t>>& sequences) {
+// Logits of the decode execution, all sequences in one step, and the experts of each row where there are any.
+at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights, const std::vector<std::vector<int32_t>>& sequences, std::vector<uint16_t>* routing = nullptr) {
   std::vector<std::vector<int32_t>> blocks(sequences.size());
   std::vector<DecodeModel::Row> rows;
   int held = 0;
@@ -150,16 +151,31 @@ at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights, const st
   SLUICE_CHECK_MSG(decode.ok(), decode.status().ToString());
   at::Tensor logits = at::empty({static_cast<int64_t>(rows.size()), config.vocab_size});
   (*decode)->Step(rows, tables, logits.mutable_data_ptr<float>());
+  if (routing != nullptr) routing->assign((*decode)->routing().begin(), (*decode)->routing().end());
   return logits;
 }
 
-// What makes the ratio of an on-policy token exactly 1.
+// What makes the ratio of an on-policy token exactly 1: the trainer's fp32 parameters in either arithmetic, against a decode execution
+// that holds them as the trainer publishes them.
+void ExpectDecodeGivesTheSameBits(const ModelConfig& config, const TensorSet& weights, const std::vector<std::vector<int32_t>>& sequences) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto train = Make(config, weights, dtype);
+    TensorSet published = *TensorSet::Create(config.Parameters(dtype));
+    ASSERT_TRUE(train->Store(&published).ok());
+    PackedBatch batch = Pack(sequences);
+    std::vector<uint16_t> routing;
+    const at::Tensor logits = Logits(train.get(), batch).detach(), decoded = Decoded(config, published, sequences, &routing);
+    EXPECT_TRUE(at::equal(decoded, logits)) << config.architecture << " in " << DTypeName(dtype) << ": worst difference " << Worst(decoded, logits);
+    EXPECT_EQ(routing.size(), batch.tokens.size() * config.num_layers * config.experts_per_token);
+    batch.routing = std::move(routing);
+    EXPECT_TRUE(at::equal(Logits(train.get(), batch).detach(), logits)) << "with the experts that decoding recorded";
+  }
+}
+
 TEST_P(TrainReferenceTest, TheDecodeExecutionGivesTheSameBits) {
   const ReferenceModel m(GetParam());
   const ReferenceSequences want = m.Sequences();
-  const at::Tensor logits = Logits(Make(m.dir.config, m.weights).get(), Pack(want.tokens)).detach();
-  const at::Tensor decoded = Decoded(m.dir.config, m.weights, want.tokens);
-  EXPECT_TRUE(at::equal(decoded, logits)) << "worst difference " << Worst(decoded, logits);
+  ExpectDecodeGivesTheSameBits(m.dir.config, m.weights, want.tokens);
 }
 
 // The losses of the reference file's README, over its response tokens.
@@ -209,7 +225,7 @@ TEST_P(GradientReferenceTest, GradientsOfBothLossesAreTheReference) {
 std::string NameOf(const testing::TestParamInfo<std::string>& info) { return TestName(info.param); }
 INSTANTIATE_TEST_SUITE_P(Models, TrainReferenceTest, testing::ValuesIn(ReferenceModelNames()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Models, Bf16ReferenceTest, testing::Values("qwen3-tiny-bf16-sharded"), NameOf);
-INSTANTIATE_TEST_SUITE_P(Models, GradientReferenceTest, testing::Values("qwen3-tiny", "qwen3-tiny-tied", "qwen2-tiny", "llama3-tiny"), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, GradientReferenceTest, testing::Values("qwen3-tiny", "qwen3-tiny-tied", "qwen2-tiny", "llama3-tiny", "qwen3moe-tiny"), NameOf);
 
 ModelConfig SmallConfig() {
   return *ParseModelConfig(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 19, "hidden_size": 20, "intermediate_size": 27,
@@ -228,6 +244,26 @@ std::vector<std::vector<int32_t>> SmallSequences() {
   return out;
 }
 
+// Sizes that no vector width and no pair divides, contexts longer than a chunk of attention.
+TEST(TrainModelTest, TheDecodeExecutionGivesTheSameBitsInEveryArchitecture) {
+  for (const std::string shape : {R"("Qwen3ForCausalLM"], "head_dim": 6)", R"("Qwen2ForCausalLM"])", R"("LlamaForCausalLM"], "head_dim": 10)",
+                                  R"("MistralForCausalLM"], "sliding_window": 33)", R"("Qwen3ForCausalLM"], "head_dim": 6, "attention_bias": true)",
+                                  R"("LlamaForCausalLM"], "attention_bias": true, "mlp_bias": true)",
+                                  R"("Qwen3MoeForCausalLM"], "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 17)",
+                                  R"("Qwen3MoeForCausalLM"], "num_experts": 5, "moe_intermediate_size": 9, "num_experts_per_tok": 2, "norm_topk_prob": true)"}) {
+    const ModelConfig config = *ParseModelConfig(R"({"vocab_size": 67, "hidden_size": 44, "intermediate_size": 37, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 300, "initializer_range": 0.3, "architectures": [)" + shape + "}",
+                                                 shape);
+    SplitMix64 random(9);
+    std::vector<std::vector<int32_t>> sequences;
+    for (const size_t length : {1, 31, 32, 33, 127, 129, 290}) {
+      sequences.emplace_back(length);
+      for (int32_t& token : sequences.back()) token = static_cast<int32_t>(random.Below(67));
+    }
+    ExpectDecodeGivesTheSameBits(config, *InitWeights(config, 4), sequences);
+  }
+}
+
 // Log-probs with weights of both signs, plus the entropy: every output of the scores takes part.
 at::Tensor SmallLoss(TrainModel* model, const PackedBatch& batch) {
   std::vector<int64_t> targets;
@@ -235,6 +271,20 @@ at::Tensor SmallLoss(TrainModel* model, const PackedBatch& batch) {
   const TokenScores scores = *ScoreTokens(Logits(model, batch), targets, 0.8);
   const at::Tensor weights = at::arange(scores.logprobs.size(0), at::kFloat).sin();
   return (scores.logprobs * weights).sum() + 0.5 * scores.entropy.sum();
+}
+
+TEST(TrainModelTest, GradientsInBf16AreThoseOfFp32ButForItsRoundings) {
+  const TensorSet weights = *InitWeights(SmallConfig(), 4);
+  TensorSet rounded = *TensorSet::Create(SmallConfig().Parameters(DType::kBF16));
+  ASSERT_TRUE(ConvertTensors(weights, &rounded).ok());
+  const auto narrow = Make(SmallConfig(), weights, DType::kBF16), wide = Make(SmallConfig(), rounded);
+  for (TrainModel* model : {narrow.get(), wide.get()}) ASSERT_TRUE(Backward(SmallLoss(model, Pack(SmallSequences()))).ok());
+  for (size_t i = 0; i < narrow->parameters().size(); ++i) {
+    const at::Tensor got = narrow->parameters()[i].tensor.grad(), want = wide->parameters()[i].tensor.grad();
+    const double off = (got - want).norm().item<double>();
+    EXPECT_LT(off, 0.03 * want.norm().item<double>()) << narrow->parameters()[i].name;
+    EXPECT_GT(off, 0) << narrow->parameters()[i].name;
+  }
 }
 
 // Sizes that no vector width divides.
@@ -259,6 +309,39 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
     const double want = (p.tensor.grad() * direction).sum().item<double>(), got = (above - below) / (2 * step);
     EXPECT_NEAR(got, want, 0.02 * std::max(1.0, std::abs(want))) << p.name;
   }
+}
+
+ModelConfig SmallExperts() {
+  return *ParseModelConfig(R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 19, "hidden_size": 20, "intermediate_size": 27,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 64,
+      "initializer_range": 0.3, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 9, "norm_topk_prob": true})",
+                           "experts");
+}
+
+TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {
+  const TensorSet weights = *InitWeights(SmallExperts(), 4);
+  const auto model = Make(SmallExperts(), weights);
+  PackedBatch batch = Pack(SmallSequences());
+  const at::Tensor chosen = Logits(model.get(), batch).detach();
+  const size_t sets = batch.tokens.size() * 2;
+  batch.routing.assign(sets * 2, kAnyExpert);
+  EXPECT_TRUE(at::equal(Logits(model.get(), batch).detach(), chosen));
+
+  // The last token of the first sequence: experts 0 and 1 in both layers, then 3 and 4. Nothing else sees it.
+  std::vector<at::Tensor> logits;
+  for (const uint16_t first : {0, 3}) {
+    for (size_t i = 4 * 4; i < 5 * 4; ++i) batch.routing[i] = static_cast<uint16_t>(first + i % 2);
+    logits.push_back(Logits(model.get(), batch).detach());
+    for (int64_t row = 0; row < chosen.size(0); ++row) {
+      EXPECT_TRUE(row == 4 || at::equal(logits.back()[row], chosen[row])) << row;
+    }
+  }
+  EXPECT_FALSE(at::equal(logits[0][4], logits[1][4]));
+
+  batch.routing[0] = 2, batch.routing[1] = 2;
+  EXPECT_EQ(model->Forward(batch).status().message(), "expert 1 of the routing is 2; a token's experts rise and are below 5");
+  batch.routing.pop_back();
+  EXPECT_FALSE(model->Forward(batch).ok());
 }
 
 TEST(TrainModelTest, ASequenceDoesNotSeeItsNeighbours) {

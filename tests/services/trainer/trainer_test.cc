@@ -117,7 +117,7 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   const std::vector<Group> batch = RandomBatch(1);
   const StepResult result = Run(*trainer, 0, batch);
 
-  const std::unique_ptr<TrainModel> model = *TrainModel::Create(model_.config), reference = *TrainModel::Create(model_.config);
+  const std::unique_ptr<TrainModel> model = *TrainModel::Create(model_.config, DType::kF32), reference = *TrainModel::Create(model_.config, DType::kF32);
   ASSERT_TRUE(model->Load(weights_).ok() && reference->Load(reference_).ok());
   at::Tensor total = at::zeros({}, at::kFloat);
   int64_t tokens = 0;

@@ -1,0 +1,60 @@
+#include "common/models/moe.h"
+
+#include <algorithm>
+
+#include "kernels/sample/math.h"
+
+namespace sluice {
+namespace {
+
+// A token's experts among all E, or themselves alone: what the softmax runs over.
+struct Softmax {
+  float max, sum;
+
+  float Of(float logit) const { return sample::Exp(logit - max) / sum; }
+};
+
+Softmax OverAll(absl::Span<const float> logits) {
+  Softmax out{*std::max_element(logits.begin(), logits.end()), 0};
+  for (const float logit : logits) out.sum += sample::Exp(logit - out.max);
+  return out;
+}
+
+Softmax OverIds(absl::Span<const float> logits, absl::Span<const uint16_t> ids) {
+  Softmax out{logits[ids[0]], 0};
+  for (const uint16_t id : ids) out.max = std::max(out.max, logits[id]);
+  for (const uint16_t id : ids) out.sum += sample::Exp(logits[id] - out.max);
+  return out;
+}
+
+}  // namespace
+
+void PickExperts(absl::Span<const float> logits, absl::Span<uint16_t> ids) {
+  // Held in the order of their rank; k is small.
+  size_t held = 0;
+  for (size_t e = 0; e < logits.size(); ++e) {
+    size_t at = held;
+    while (at > 0 && logits[e] > logits[ids[at - 1]]) --at;
+    if (at == ids.size()) continue;
+    held = std::min(held + 1, ids.size());
+    std::copy_backward(ids.begin() + at, ids.begin() + held - 1, ids.begin() + held);
+    ids[at] = static_cast<uint16_t>(e);
+  }
+  std::sort(ids.begin(), ids.end());
+}
+
+void WeighExperts(absl::Span<const float> logits, absl::Span<const uint16_t> ids, bool normalize, float* weights) {
+  const Softmax softmax = normalize ? OverIds(logits, ids) : OverAll(logits);
+  for (const uint16_t id : ids) *weights++ = softmax.Of(logits[id]);
+}
+
+void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t> ids, bool normalize, const float* weights, const float* dweights,
+                      float* dlogits) {
+  float mean = 0;  // sum_j w_j dw_j
+  for (size_t i = 0; i < ids.size(); ++i) mean += weights[i] * dweights[i];
+  const Softmax softmax = OverAll(logits);
+  for (size_t e = 0; e < logits.size(); ++e) dlogits[e] = normalize ? 0 : -softmax.Of(logits[e]) * mean;
+  for (size_t i = 0; i < ids.size(); ++i) dlogits[ids[i]] = weights[i] * (dweights[i] - mean);
+}
+
+}  // namespace sluice

@@ -1,0 +1,168 @@
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "common/models/train_function.h"
+#include "common/models/train_ops.h"
+#include "kernels/decoder/op.h"
+#include "kernels/decoder_grad/op.h"
+
+namespace sluice::train_ops {
+namespace {
+
+// Sequences that see a prefix come right behind it: family f is sequences starts[f] .. starts[f + 1] - 1, of which the first is
+// the prefix of the others, if there are any.
+std::vector<int64_t> Families(const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix) {
+  const int64_t sequences = static_cast<int64_t>(ends.size()) - 1;
+  std::vector<int64_t> starts;
+  for (int64_t b = 0; b < sequences; ++b) {
+    if (prefix.empty() || prefix[b] < 0) starts.push_back(b);
+  }
+  starts.push_back(sequences);
+  return starts;
+}
+
+// Tokens of the longest sequence of family [first, last), its prefix included.
+int64_t LongestOf(const std::vector<int64_t>& ends, int64_t first, int64_t last) {
+  int64_t longest = 0;
+  for (int64_t b = first + 1; b < last; ++b) longest = std::max(longest, ends[b + 1] - ends[b]);
+  return ends[first + 1] - ends[first] + longest;
+}
+
+struct Heads {
+  int64_t q_width, kv_width, d;
+  int64_t window;  // 0: none.
+  int64_t group() const { return q_width / kv_width; }  // Query heads of one kv head.
+  int64_t kv_heads() const { return kv_width / d; }
+};
+
+void Attend(const AttentionQuery* queries, int64_t count, const KvHead<float>& cache, const int32_t* blocks, int64_t d) {
+  BestDecoderOps().attend(queries, count, cache, blocks, d);
+}
+void Attend(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>& cache, const int32_t* blocks, int64_t d) {
+  BestDecoderOps().attend_f16(queries, count, cache, blocks, d);
+}
+
+// Attention of one family: its keys and values go through the blocks of a decode cache of T, the prefix's once for all.
+template <typename T>
+void AttendFamily(const float* q, const float* k, const float* v, const std::vector<int64_t>& ends, int64_t first, int64_t last, const Heads& heads,
+                  float* out) {
+  const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last);
+  std::vector<int32_t> blocks((longest + kKvBlockTokens - 1) / kKvBlockTokens);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
+  std::vector<T> data(blocks.size() * KvHead<T>::BlockSize(d));
+  std::vector<AttentionQuery> queries;
+  const KvHead<T> cache{data.data(), KvHead<T>::BlockSize(d)};
+  for (int64_t h = 0; h < heads.kv_heads(); ++h) {
+    for (int64_t b = first; b < last; ++b) {
+      int64_t position = b == first ? 0 : ends[first + 1] - ends[first];
+      queries.clear();
+      for (int64_t t = ends[b]; t < ends[b + 1]; ++t, ++position) {
+        const int64_t from = t * heads.kv_width + h * d;
+        StoreKeyValue(cache, position / kKvBlockTokens, position % kKvBlockTokens, d, k + from, v + from);
+        for (int64_t at = t * heads.q_width + h * group * d, g = 0; g < group; ++g, at += d) {
+          queries.push_back({q + at, out + at, WindowBegin(position, heads.window), position + 1});
+        }
+      }
+      Attend(queries.data(), static_cast<int64_t>(queries.size()), cache, blocks.data(), d);
+    }
+  }
+}
+
+// Rows [first, last) of one head, `width` floats apart, to or from rows side by side.
+void GatherHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d, float* to) {
+  for (int64_t t = first; t < last; ++t, to += d) std::copy_n(from + t * width, d, to);
+}
+void ScatterHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d, float* to) {
+  for (int64_t t = first; t < last; ++t, from += d) std::copy_n(from, d, to + t * width);
+}
+
+struct AttentionGrads {
+  float *dq, *dk, *dv;
+};
+
+// The gradients of one family. What its sequences give to the prefix's keys and values adds up in their order.
+void AttendFamilyGrad(const float* q, const float* k, const float* v, const float* dout, const std::vector<int64_t>& ends, int64_t first,
+                      int64_t last, const Heads& heads, const AttentionGrads& grads) {
+  const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last), shared = ends[first + 1] - ends[first];
+  std::vector<float> keys(longest * d), values(longest * d), dkeys(longest * d), dvalues(longest * d), scratch(2 * longest);
+  const auto attention = BestDecoderGradOps().attention;
+  for (int64_t h = 0; h < heads.kv_heads(); ++h) {
+    const int64_t at = h * d;
+    for (int64_t b = first; b < last; ++b) {
+      const int64_t before = b == first ? 0 : shared, length = ends[b + 1] - ends[b];
+      GatherHead(k + at, ends[b], ends[b + 1], heads.kv_width, d, keys.data() + before * d);
+      GatherHead(v + at, ends[b], ends[b + 1], heads.kv_width, d, values.data() + before * d);
+      std::fill_n(dkeys.data() + before * d, length * d, 0.0f);
+      std::fill_n(dvalues.data() + before * d, length * d, 0.0f);
+      for (int64_t g = h * group; g < (h + 1) * group; ++g) {
+        const int64_t row = ends[b] * heads.q_width + g * d;
+        attention(q + row, keys.data(), values.data(), dout + row, before, length, d, heads.window, heads.q_width, scratch.data(), grads.dq + row, dkeys.data(),
+                  dvalues.data());
+      }
+      if (b == first) continue;
+      ScatterHead(dkeys.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dk + at);
+      ScatterHead(dvalues.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dv + at);
+    }
+    ScatterHead(dkeys.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dk + at);
+    ScatterHead(dvalues.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dv + at);
+  }
+}
+
+// Numbers rounded to fp16.
+at::Tensor HalvedCopy(const at::Tensor& x) {
+  at::Tensor y = at::empty_like(x);
+  std::vector<uint16_t> halves(x.numel());
+  BestDecoderOps().to_f16(In(x), x.numel(), halves.data());
+  float* to = Out(y);
+  for (const uint16_t h : halves) *to++ = static_cast<float>(std::bit_cast<_Float16>(h));
+  return y;
+}
+
+struct AttentionFn : Function<AttentionFn> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& all_k, const at::Tensor& all_v,
+                            const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix, int64_t d, int64_t window, bool halves) {
+    const std::vector<int64_t> families = Families(ends, prefix);
+    const at::Tensor k = halves ? HalvedCopy(all_k) : all_k, v = halves ? HalvedCopy(all_v) : all_v;
+    ctx->save_for_backward({q, k, v});
+    ctx->saved_data["ends"] = ends;
+    ctx->saved_data["families"] = families;
+    ctx->saved_data["d"] = d;
+    ctx->saved_data["window"] = window;
+    const Heads heads{q.size(1), k.size(1), d, window};
+    at::Tensor out = at::empty_like(q);
+    const float *qs = In(q), *ks = In(k), *vs = In(v);
+    float* to = Out(out);
+    at::parallel_for(0, static_cast<int64_t>(families.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t f = begin; f < end; ++f) {
+        if (halves) AttendFamily<uint16_t>(qs, ks, vs, ends, families[f], families[f + 1], heads, to);
+        else AttendFamily<float>(qs, ks, vs, ends, families[f], families[f + 1], heads, to);
+      }
+    });
+    return out;
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], dout = grads[0].contiguous();
+    const std::vector<int64_t> ends = ctx->saved_data["ends"].toIntVector(), families = ctx->saved_data["families"].toIntVector();
+    const Heads heads{q.size(1), k.size(1), ctx->saved_data["d"].toInt(), ctx->saved_data["window"].toInt()};
+    at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
+    const float *qs = In(q), *ks = In(k), *vs = In(v), *douts = In(dout);
+    const AttentionGrads to{Out(dq), Out(dk), Out(dv)};
+    at::parallel_for(0, static_cast<int64_t>(families.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t f = begin; f < end; ++f) AttendFamilyGrad(qs, ks, vs, douts, ends, families[f], families[f + 1], heads, to);
+    });
+    return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& ends,
+                           const std::vector<int64_t>& prefix, int64_t head_dim, int64_t window, bool halves) {
+  return AttentionFn::apply(q, k, v, ends, prefix, head_dim, window, halves);
+}
+
+}  // namespace sluice::train_ops
