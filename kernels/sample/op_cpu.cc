@@ -22,10 +22,22 @@ SampleDraw Greedy(const float* z, int64_t vocab) {
   return {static_cast<int32_t>(best), 0.0f};
 }
 
+// The largest of n numbers, none of them NaN. In lanes: a single chain of comparisons would wait for each of them.
+SLUICE_SAMPLE_INLINE float Largest(const float* x, int64_t n) {
+  float lanes[kLanes];
+  for (int l = 0; l < kLanes; ++l) lanes[l] = -kInfinity;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
+  }
+  for (int l = 0; i + l < n; ++l) lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
+  for (int l = 1; l < kLanes; ++l) lanes[0] = lanes[l] > lanes[0] ? lanes[l] : lanes[0];
+  return lanes[0];
+}
+
 // z [V] of one row, scaled, banned tokens at -inf; `max` its largest. False: not finite, or nothing is left.
 SLUICE_SAMPLE_INLINE bool Prepare(const SampleRow& row, int64_t vocab, float* z, float* max) {
   const float temperature = row.temperature > 0 ? row.temperature : 1.0f;
-  float best = -kInfinity;
   int bad = 0;
   for (int64_t v = 0; v < vocab; ++v) {
     const float scaled = row.logits[v] / temperature;
@@ -36,9 +48,8 @@ SLUICE_SAMPLE_INLINE bool Prepare(const SampleRow& row, int64_t vocab, float* z,
   for (int32_t i = 0; i < row.banned_count; ++i) {
     if (row.banned[i] >= 0 && row.banned[i] < vocab) z[row.banned[i]] = -kInfinity;
   }
-  for (int64_t v = 0; v < vocab; ++v) best = z[v] > best ? z[v] : best;
-  *max = best;
-  return best > -kInfinity;
+  *max = Largest(z, vocab);
+  return *max > -kInfinity;
 }
 
 // The cut behind which the weights of `ids` in the order reach `wanted` > 0; it must be at most their sum. Weights: masses of e, or 1
@@ -141,8 +152,7 @@ SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t 
   int32_t winner = 0;
   for (int64_t begin = 0; begin < vocab; begin += kBlock) {
     const int count = static_cast<int>(std::min<int64_t>(kBlock, vocab - begin));
-    float block_max = -kInfinity;
-    for (int i = 0; i < count; ++i) block_max = z[begin + i] > block_max ? z[begin + i] : block_max;
+    const float block_max = Largest(z + begin, count);
     if (!(block_max + sample::kMaxNoise > best) || block_max + sample::kMaxNoise < least) continue;
     uint32_t words[4][kBlock / 4];
     const uint32_t base = static_cast<uint32_t>(begin / 4);
@@ -155,13 +165,15 @@ SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t 
     for (int w = 0; w < 4; ++w) {
       for (int c = 0; c < counters; ++c) noise[w][c] = sample::Gumbel(words[w][c]);
     }
-    for (int i = 0; i < count; ++i) {
-      const float score = z[begin + i] + noise[i & 3][i >> 2];
-      if (score > best) {
-        best = score;
-        winner = static_cast<int32_t>(begin + i);
-      }
+    float scores[kBlock];
+    for (int c = 0; c < counters; ++c) {
+      for (int w = 0; w < 4; ++w) scores[4 * c + w] = noise[w][c];
     }
+    for (int i = 0; i < count; ++i) scores[i] = z[begin + i] + scores[i];
+    const float highest = Largest(scores, count);
+    if (!(highest > best)) continue;
+    best = highest;
+    winner = static_cast<int32_t>(begin + (std::find(scores, scores + count, highest) - scores));
   }
   return winner;
 }
