@@ -39,7 +39,11 @@ struct Scratch {
   struct Piece {
     int64_t first, count;
   };
-  std::vector<Piece> pieces;    // Rows of the tile that attend together.
+  struct Unit {
+    int64_t piece, head;
+  };
+  std::vector<Piece> pieces;    // Rows of the tile that attend together,
+  std::vector<Unit> units;      // and in which order with the kv heads.
   std::vector<int32_t> wanted;  // Rows of the tile whose logits are wanted.
 };
 
@@ -183,6 +187,16 @@ class Decoder final : public DecodeModel {
       else s->pieces.push_back({r, 1});
       if (rows[tile[r]].want_logits) s->wanted.push_back(static_cast<int32_t>(r));
     }
+    // Neighbours that begin with one block share a prompt: they take a head one after the other, while its keys and values are in the
+    // core's cache. Else a sequence takes its heads in a row, as they lie in memory.
+    const auto first_block = [&](size_t piece) { return tables_[rows[tile[s->pieces[piece].first]].table][0]; };
+    s->units.clear();
+    for (size_t first = 0, end; first < s->pieces.size(); first = end) {
+      for (end = first + 1; end < s->pieces.size() && first_block(end) == first_block(first);) ++end;
+      for (int64_t head = 0; head < config_.num_kv_heads; ++head) {
+        for (size_t piece = first; piece < end; ++piece) s->units.push_back({static_cast<int64_t>(piece), head});
+      }
+    }
   }
 
   // Takes a tile of rows through all layers.
@@ -196,8 +210,8 @@ class Decoder final : public DecodeModel {
       const auto& layer = packed_.layers()[i];
       Product(crew, Wide(s, 0), RoundUpToPairs(hidden_), layer.qkv, m, qkv_width_, hidden_, s->qkv.data(), false);
       crew.Each(m, [&](int64_t r) { Prepare(layer, i, rows[tile[r]], &s->qkv[r * qkv_width_]); });
-      crew.Each(static_cast<int64_t>(s->pieces.size()) * config_.num_kv_heads, [&](int64_t unit) {
-        Attend(i, unit % config_.num_kv_heads, s->pieces[unit / config_.num_kv_heads], rows, tile, s);
+      crew.Each(static_cast<int64_t>(s->units.size()), [&](int64_t unit) {
+        Attend(i, s->units[unit].head, s->pieces[s->units[unit].piece], rows, tile, s);
       });
       Product(crew, Mixed(s), q_width_, layer.o, m, hidden_, q_width_, s->x.data(), true);
       AddBias(crew, layer.o_bias, m, s);
