@@ -1,10 +1,15 @@
 // Prefill and decode of a Qwen3 shape of 33.6 M random parameters, held against what the machine's memory and multipliers allow:
 //   bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt 128] [--new 256] [--threads N] [--runs N] [--cpu-time] [--json]
 //
+// Steps are planned by the engine's scheduler and block manager, computed and sampled as the engine does. `prefill` is of the steps that
+// compute prompt tokens (with the decodes that share them), `decode` of the others, `generate` new tokens over all. `schedule` is what a
+// step spends on plan, packing and bookkeeping, against the whole step; `sample` the sampler's share of the time.
+//
 // The baseline of each figure is the roofline: for each step the longer of bytes / bandwidth (packed weights once, keys and values once)
 // and operations / peak, with both measured in the same run, beside the work. `--new 32` gives a short run, `--threads 1 --cpu-time`
 // figures of a machine that others use.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +26,7 @@
 #include "common/checkpoint/init.h"
 #include "common/models/decode_model.h"
 #include "kernels/sample/op.h"
+#include "services/rollout/core/scheduler/scheduler.h"
 #include "tests/bench/engine/machine.h"
 #include "tests/bench/report.h"
 
@@ -78,75 +84,100 @@ class Costs {
   double body_ = 0, head_ = 0, position_numbers_ = 0, position_operations_ = 0;
 };
 
+// Of a run: seconds, and what the roofline allows.
+struct Phase {
+  double tokens = 0, seconds = 0, limit = 0;
+};
 struct Result {
-  double prefill = 0, decode = 0, sample = 0;  // Seconds; `sample` is part of both.
-  double prefill_limit = 0, decode_limit = 0;  // Of the roofline.
+  Phase prefill, decode;
+  double schedule = 0, sample = 0;  // Seconds, part of both phases.
+  int steps = 0;
 };
 
 class Run {
  public:
   Run(const ModelConfig& config, DType dtype, const TensorSet* weights, const Options& options, int batch)
       : config_(config), options_(options), batch_(batch), costs_(config, dtype) {
-    const int per = (options.prompt + options.fresh + DecodeModel::kBlockTokens - 1) / DecodeModel::kBlockTokens;
-    auto model = DecodeModel::Create(config, weights, {.blocks = per * batch, .max_context = options.prompt + options.fresh, .threads = options.threads});
+    const int context = options.prompt + options.fresh;
+    auto model = DecodeModel::Create(config, weights, {.blocks = Blocks(), .max_context = context, .threads = options.threads});
     SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
     model_ = *std::move(model);
-    for (int i = 0; i < batch; ++i) {
-      blocks_.emplace_back(per);
-      for (int j = 0; j < per; ++j) blocks_[i][j] = j * batch + i;  // As they come when all grow together.
-    }
-    tables_.assign(blocks_.begin(), blocks_.end());
     logits_.resize(static_cast<size_t>(batch) * config.vocab_size);
-    next_.resize(batch);
   }
 
+  // All requests from their prompts to their ends.
   Result Measure(const Machine& machine) {
-    Result result;
+    Scheduler scheduler({.blocks = static_cast<uint32_t>(Blocks()),
+                         .max_running = static_cast<uint32_t>(batch_),
+                         .max_batch_tokens = static_cast<uint32_t>(std::max(kPrefillTokens, batch_)),
+                         .salt = {.lo = 1, .hi = 1}});
     SplitMix64 random(1);
-    double start = Seconds();
-    std::vector<DecodeModel::Row> rows;
     for (int i = 0; i < batch_; ++i) {
-      for (int p = 0; p < options_.prompt; ++p) {
-        rows.push_back({i, p, static_cast<int32_t>(random.Below(config_.vocab_size)), p + 1 == options_.prompt});
-        if (static_cast<int>(rows.size()) == kPrefillTokens || (i + 1 == batch_ && p + 1 == options_.prompt)) Prefill(&rows, machine, &result);
-      }
+      SchedulerRequest request{.id = static_cast<uint64_t>(i) + 1, .prompt = static_cast<uint32_t>(options_.prompt),
+                               .end = static_cast<uint32_t>(options_.prompt + options_.fresh)};
+      for (int p = 0; p < options_.prompt; ++p) request.tokens.push_back(static_cast<int32_t>(random.Below(config_.vocab_size)));
+      const absl::Status added = scheduler.Add(std::move(request));
+      SLUICE_CHECK_MSG(added.ok(), added.ToString());
     }
-    result.prefill = Seconds() - start;
-    start = Seconds();
-    for (int step = 1; step < options_.fresh; ++step) {
-      rows.clear();
-      const int position = options_.prompt + step - 1;
-      for (int i = 0; i < batch_; ++i) rows.push_back({i, position, next_[i], true});
-      model_->Step(rows, tables_, logits_.data());
-      for (int i = 0; i < batch_; ++i) Sample(i, logits_.data() + static_cast<size_t>(i) * config_.vocab_size, position + 1, &result);
-      const double seen = static_cast<double>(batch_) * (position + 1);
-      result.decode_limit += costs_.Step(batch_, batch_, seen, seen).Seconds(machine);
-    }
-    result.decode = Seconds() - start;
+    Result result;
+    while (scheduler.running() + scheduler.waiting() > 0) Step(&scheduler, machine, &result);
     return result;
   }
 
  private:
-  void Prefill(std::vector<DecodeModel::Row>* rows, const Machine& machine, Result* result) {
-    model_->Step(*rows, tables_, logits_.data());
-    double wanted = 0, seen = 0;
-    for (const DecodeModel::Row& row : *rows) {
-      seen += row.position + 1;
-      if (!row.want_logits) continue;
-      Sample(row.table, logits_.data() + static_cast<size_t>(wanted) * config_.vocab_size, row.position + 1, result);
-      ++wanted;
-    }
-    result->prefill_limit += costs_.Step(static_cast<double>(rows->size()), wanted, seen, 0).Seconds(machine);
-    rows->clear();
+  int Blocks() const { return batch_ * static_cast<int>(BlocksFor(options_.prompt + options_.fresh)); }
+
+  void Step(Scheduler* scheduler, const Machine& machine, Result* result) {
+    const double start = Seconds();
+    const SchedulerPlan& plan = scheduler->Plan();
+    Pack(plan);
+    const double planned = Seconds();
+    model_->Step(rows_, tables_, logits_.data());
+    const double computed = Seconds();
+    Sample(plan);
+    const double sampled = Seconds();
+    scheduler->Advance(drawn_);
+    const double end = Seconds();
+
+    Phase& phase = rows_.size() > drawn_.size() ? result->prefill : result->decode;
+    phase.tokens += static_cast<double>(rows_.size());
+    phase.seconds += end - start;
+    phase.limit += costs_.Step(static_cast<double>(rows_.size()), static_cast<double>(drawn_.size()), seen_, read_).Seconds(machine);
+    result->schedule += (planned - start) + (end - sampled);
+    result->sample += sampled - computed;
+    ++result->steps;
   }
 
-  void Sample(int sequence, const float* logits, int position, Result* result) {
-    const double start = Seconds();
-    const SampleRow row{.logits = logits, .key = 7, .position = static_cast<uint32_t>(position), .member = static_cast<uint32_t>(sequence), .temperature = 1};
-    SampleDraw draw;
-    SampleCpu(&row, 1, config_.vocab_size, &draw);
-    next_[sequence] = draw.token;
-    result->sample += Seconds() - start;
+  // The plan as the model takes it.
+  void Pack(const SchedulerPlan& plan) {
+    for (const BlockManager::Copy& copy : plan.copies) model_->CopyBlock(copy.from, copy.to);
+    rows_.clear(), tables_.clear();
+    seen_ = read_ = 0;
+    for (const SchedulerPlan::Row& row : plan.rows) {
+      const uint32_t end = row.first + row.count;
+      for (uint32_t position = row.first; position < end; ++position) {
+        rows_.push_back({static_cast<int32_t>(tables_.size()), static_cast<int32_t>(position), row.tokens[position], row.sample && position + 1 == end});
+        seen_ += position + 1;
+      }
+      read_ += row.first;
+      tables_.push_back(row.blocks);
+    }
+  }
+
+  void Sample(const SchedulerPlan& plan) {
+    sampling_.clear(), drawn_.clear();
+    for (const SchedulerPlan::Row& row : plan.rows) {
+      if (!row.sample) continue;
+      sampling_.push_back({.logits = logits_.data() + sampling_.size() * static_cast<size_t>(config_.vocab_size),
+                           .key = 7,
+                           .position = static_cast<uint32_t>(row.tokens.size()),
+                           .member = static_cast<uint32_t>(row.request),
+                           .temperature = 1});
+      drawn_.push_back({.ends = row.tokens.size() + 1 == static_cast<size_t>(options_.prompt + options_.fresh)});
+    }
+    draws_.resize(sampling_.size());
+    SampleCpu(sampling_.data(), static_cast<int64_t>(sampling_.size()), config_.vocab_size, draws_.data());
+    for (size_t i = 0; i < draws_.size(); ++i) drawn_[i].token = draws_[i].token;
   }
 
   const ModelConfig& config_;
@@ -154,34 +185,44 @@ class Run {
   const int batch_;
   const Costs costs_;
   std::unique_ptr<DecodeModel> model_;
-  std::vector<std::vector<int32_t>> blocks_;
-  std::vector<absl::Span<const int32_t>> tables_;
   std::vector<float> logits_;
-  std::vector<int32_t> next_;
+
+  // Of a step.
+  std::vector<DecodeModel::Row> rows_;
+  std::vector<absl::Span<const int32_t>> tables_;
+  std::vector<SampleRow> sampling_;
+  std::vector<SampleDraw> draws_;
+  std::vector<Scheduler::Drawn> drawn_;
+  double seen_ = 0, read_ = 0;  // Positions that its rows see; those of them that come from memory.
 };
 
 void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights, const Options& options, int batch, const Report& report) {
   Machine machine;
   machine.Measure(dtype, options.threads);
   Run run(config, dtype, weights, options, batch);
-  std::vector<double> prefill, decode, total, prefill_limit, decode_limit, total_limit, sample;
+  std::vector<double> prefill, decode, total, prefill_limit, decode_limit, total_limit, schedule, step, sample;
   for (int i = 0; i <= options.runs; ++i) {
     const Result r = run.Measure(machine);
     machine.Measure(dtype, options.threads);
     if (i == 0) continue;  // Warm-up: pages of the cache.
-    const double prompts = static_cast<double>(batch) * options.prompt, fresh = static_cast<double>(batch) * (options.fresh - 1);
-    prefill.push_back(prompts / r.prefill), prefill_limit.push_back(prompts / r.prefill_limit);
-    decode.push_back(fresh / r.decode), decode_limit.push_back(fresh / r.decode_limit);
-    total.push_back((fresh + batch) / (r.prefill + r.decode)), total_limit.push_back((fresh + batch) / (r.prefill_limit + r.decode_limit));
-    sample.push_back(100 * r.sample / (r.prefill + r.decode));
+    const double fresh = static_cast<double>(batch) * options.fresh, seconds = r.prefill.seconds + r.decode.seconds;
+    prefill.push_back(r.prefill.tokens / r.prefill.seconds), prefill_limit.push_back(r.prefill.tokens / r.prefill.limit);
+    decode.push_back(r.decode.tokens / r.decode.seconds), decode_limit.push_back(r.decode.tokens / r.decode.limit);
+    total.push_back(fresh / seconds), total_limit.push_back(fresh / (r.prefill.limit + r.decode.limit));
+    schedule.push_back(1e6 * r.schedule / r.steps), step.push_back(1e6 * seconds / r.steps);
+    sample.push_back(100 * r.sample / seconds);
   }
   const std::string name = absl::StrCat(dtype == DType::kF32 ? "f32" : "bf16", "_batch_", batch);
   report.Add({.name = absl::StrCat("memory_bandwidth_", name), .value = machine.bandwidth / 1e9, .unit = "GB/s"});
   report.Add({.name = absl::StrCat("multiply_peak_", name), .value = machine.peak / 1e9, .unit = "GFLOP/s"});
-  report.Add({.name = absl::StrCat("prefill_", name), .value = Median(prefill), .unit = "tokens/s", .baseline = Median(prefill_limit), .runs = options.runs});
-  report.Add({.name = absl::StrCat("decode_", name), .value = Median(decode), .unit = "tokens/s", .baseline = Median(decode_limit), .runs = options.runs});
-  report.Add({.name = absl::StrCat("generate_", name), .value = Median(total), .unit = "tokens/s", .baseline = Median(total_limit), .runs = options.runs});
-  report.Add({.name = absl::StrCat("sample_", name), .value = Median(sample), .unit = "% of time", .runs = options.runs});
+  const auto add = [&](absl::string_view what, const std::vector<double>& values, absl::string_view unit, const std::vector<double>& baselines) {
+    report.Add({.name = absl::StrCat(what, "_", name), .value = Median(values), .unit = std::string(unit), .baseline = Median(baselines), .runs = options.runs});
+  };
+  add("prefill", prefill, "tokens/s", prefill_limit);
+  add("decode", decode, "tokens/s", decode_limit);
+  add("generate", total, "tokens/s", total_limit);
+  add("schedule", schedule, "us/step", step);
+  add("sample", sample, "% of time", {});
 }
 
 bool ParseOptions(int argc, char** argv, Options* options) {

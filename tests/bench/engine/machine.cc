@@ -35,56 +35,45 @@ SLUICE_CLONES float Sum(const float* from, int64_t n) {
   return sum[0][0];
 }
 
-// Chains of multiply-adds that do not wait for each other, each from another start, so that none can be left out.
+// Multiply-adds in chains that do not wait for each other, each from another start, so that none can be left out.
 constexpr int64_t kRounds = 1000000;
-constexpr int kSums = 12;
+constexpr int kChains = 12;
 
+typedef float Vec16 __attribute__((vector_size(64)));
+typedef float Vec8 __attribute__((vector_size(32)));
+typedef float Vec4 __attribute__((vector_size(16)));
+
+// In vectors of one register. The compiler fuses them where the caller's instruction set can (this file allows contraction).
+template <typename Vec>
+inline __attribute__((always_inline)) float Chains(float x) {
+  const Vec a = Vec{} + x;
+  Vec sum[kChains];
+  for (int j = 0; j < kChains; ++j) sum[j] = a + static_cast<float>(j);
+  for (int64_t i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 12
+    for (int j = 0; j < kChains; ++j) sum[j] = sum[j] * a + a;
+  }
+  for (int j = 1; j < kChains; ++j) sum[0] += sum[j];
+  return sum[0][0];
+}
+
+float Chains4(float x) { return Chains<Vec4>(x); }
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) float MultiplyAdd512(float x) {
-  __m512 sum[kSums];
-  const __m512 a = _mm512_set1_ps(x);
-  for (int j = 0; j < kSums; ++j) sum[j] = _mm512_set1_ps(x + static_cast<float>(j));
-  for (int64_t i = 0; i < kRounds; ++i) {
-#pragma GCC unroll 12
-    for (int j = 0; j < kSums; ++j) sum[j] = _mm512_fmadd_ps(sum[j], a, a);
-  }
-  for (int j = 1; j < kSums; ++j) sum[0] = _mm512_add_ps(sum[0], sum[j]);
-  return _mm512_cvtss_f32(sum[0]);
-}
+__attribute__((target("avx2,fma"))) float Chains8(float x) { return Chains<Vec8>(x); }
+__attribute__((target("avx512f,prefer-vector-width=512"))) float Chains16(float x) { return Chains<Vec16>(x); }
 
-__attribute__((target("avx512f,avx512bf16"))) float MultiplyAddBf16(float x) {
-  __m512 sum[kSums];
+__attribute__((target("avx512f,avx512bf16"))) float ChainsBf16(float x) {
   const __m512bh a = (__m512bh)_mm512_set1_ps(x);
-  for (int j = 0; j < kSums; ++j) sum[j] = _mm512_set1_ps(x + static_cast<float>(j));
+  __m512 sum[kChains];
+  for (int j = 0; j < kChains; ++j) sum[j] = _mm512_set1_ps(x + static_cast<float>(j));
   for (int64_t i = 0; i < kRounds; ++i) {
 #pragma GCC unroll 12
-    for (int j = 0; j < kSums; ++j) sum[j] = _mm512_dpbf16_ps(sum[j], a, a);
+    for (int j = 0; j < kChains; ++j) sum[j] = _mm512_dpbf16_ps(sum[j], a, a);
   }
-  for (int j = 1; j < kSums; ++j) sum[0] = _mm512_add_ps(sum[0], sum[j]);
+  for (int j = 1; j < kChains; ++j) sum[0] = _mm512_add_ps(sum[0], sum[j]);
   return _mm512_cvtss_f32(sum[0]);
-}
-
-__attribute__((target("avx2,fma"))) float MultiplyAdd256(float x) {
-  __m256 sum[kSums];
-  const __m256 a = _mm256_set1_ps(x);
-  for (int j = 0; j < kSums; ++j) sum[j] = _mm256_set1_ps(x + static_cast<float>(j));
-  for (int64_t i = 0; i < kRounds; ++i) {
-#pragma GCC unroll 12
-    for (int j = 0; j < kSums; ++j) sum[j] = _mm256_fmadd_ps(sum[j], a, a);
-  }
-  for (int j = 1; j < kSums; ++j) sum[0] = _mm256_add_ps(sum[0], sum[j]);
-  return _mm256_cvtss_f32(sum[0]);
 }
 #endif
-
-float MultiplyAdd(float x) {
-  float sum[4 * kSums];
-  for (int j = 0; j < 4 * kSums; ++j) sum[j] = x + static_cast<float>(j);
-  for (int64_t i = 0; i < kRounds; ++i) {
-    for (float& s : sum) s = s * x + x;
-  }
-  return sum[0] + sum[4 * kSums - 1];
-}
 
 // The best of some rounds in which every thread does work(thread): amount / seconds.
 double Best(int threads, double amount, const std::function<void(int)>& work) {
@@ -124,27 +113,29 @@ double ReadBandwidth(int threads) {
   return Best(threads, static_cast<double>(share * 4 * threads), [&](int t) { g_sink = Sum(memory + t * share, share); });
 }
 
-double PeakFlops(int threads) {
+namespace {
+
+// Of chains(x), where a vector has so many lanes and a lane does so many operations.
+double Peak(int threads, float (*chains)(float), int lanes, int operations) {
   volatile float x = 0.5f;
+  return Best(threads, static_cast<double>(operations) * lanes * kChains * kRounds * threads, [&](int) { g_sink = chains(x); });
+}
+
+}  // namespace
+
+double PeakFlops(int threads) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f")) {
-    return Best(threads, 2.0 * 16 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAdd512(x); });
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return Best(threads, 2.0 * 8 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAdd256(x); });
-  }
+  if (__builtin_cpu_supports("avx512f")) return Peak(threads, Chains16, 16, 2);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Peak(threads, Chains8, 8, 2);
 #endif
-  return Best(threads, 2.0 * 4 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAdd(x); });
+  return Peak(threads, Chains4, 4, 2);
 }
 
 double PeakFlopsBf16(int threads) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512bf16")) {
-    volatile float x = 0.5f;
-    return Best(threads, 4.0 * 16 * kSums * kRounds * threads, [&](int) { g_sink = MultiplyAddBf16(x); });
-  }
+  if (__builtin_cpu_supports("avx512bf16")) return Peak(threads, ChainsBf16, 16, 4);
 #endif
   return PeakFlops(threads);
 }
