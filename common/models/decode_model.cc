@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/models/adapter.h"
 #include "common/models/moe_decode.h"
 #include "common/models/packed_weights.h"
 #include "common/models/team.h"
@@ -33,7 +34,7 @@ struct Scratch {
   std::vector<float> mixed;   // [M, Q]
   std::vector<T> narrow;      // [M, Q]: `mixed` in bf16; unused in fp32.
   std::vector<T> act;         // [M, F]
-  std::vector<float> gated;   // [M, 2 F rounded up to panels]: gate and up in panels that alternate, where they have a bias.
+  std::vector<float> gated;   // [M, 2 F rounded up to panels]: gate and up in panels that alternate, where they have a bias or an adapter.
   typename MoeMlp<T>::Scratch moe;
   std::vector<int32_t> rows;  // Its rows of the step, where each thread has its own.
   struct Piece {
@@ -109,10 +110,15 @@ class Decoder final : public DecodeModel {
     Check(rows, tables);
     tables_ = tables;
     logits_row_.resize(rows.size());
+    adapted_ = false;
     int64_t wanted = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
       logits_row_[i] = wanted;
       if (rows[i].want_logits) ++wanted;
+      if (rows[i].adapter != nullptr) adapted_ = true;
+    }
+    if (adapted_) {
+      for (Scratch<T>& s : scratch_) s.gated.resize(s.x.size() / static_cast<size_t>(hidden_) * static_cast<size_t>(2 * RoundUpToLanes(ffn_)));
     }
     routing_.resize(wanted * config_.num_layers * config_.experts_per_token);
     if (by_rows_) return StepByRows(rows, logits);
@@ -145,6 +151,7 @@ class Decoder final : public DecodeModel {
   void Check(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables) const {
     for (const Row& row : rows) {
       SLUICE_CHECK(row.position >= 0 && row.position < options_.max_context && row.token >= 0 && row.token < config_.vocab_size);
+      SLUICE_CHECK(row.adapter == nullptr || row.adapter->Fits(config_));
       SLUICE_CHECK(row.table >= 0 && row.table < static_cast<int64_t>(tables.size()) &&
                    row.position / kBlockTokens < static_cast<int64_t>(tables[row.table].size()));
     }
@@ -209,11 +216,17 @@ class Decoder final : public DecodeModel {
     for (int64_t i = 0; i < config_.num_layers; ++i) {
       const auto& layer = packed_.layers()[i];
       Product(crew, Wide(s, 0), RoundUpToPairs(hidden_), layer.qkv, m, qkv_width_, hidden_, s->qkv.data(), false);
+      Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) {
+        adapter.Add(i, Adapter::kQ, Wide(s, r), &s->qkv[r * qkv_width_]);
+        adapter.Add(i, Adapter::kK, Wide(s, r), &s->qkv[r * qkv_width_ + q_width_]);
+        adapter.Add(i, Adapter::kV, Wide(s, r), &s->qkv[r * qkv_width_ + q_width_ + kv_width_]);
+      });
       crew.Each(m, [&](int64_t r) { Prepare(layer, i, rows[tile[r]], &s->qkv[r * qkv_width_]); });
       crew.Each(static_cast<int64_t>(s->units.size()), [&](int64_t unit) {
         Attend(i, s->units[unit].head, s->pieces[s->units[unit].piece], rows, tile, s);
       });
       Product(crew, Mixed(s), q_width_, layer.o, m, hidden_, q_width_, s->x.data(), true);
+      Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) { adapter.Add(i, Adapter::kO, &s->mixed[r * q_width_], &s->x[r * hidden_]); });
       AddBias(crew, layer.o_bias, m, s);
       if (config_.num_experts > 0) {
         crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Wide(s, r)); });
@@ -223,7 +236,9 @@ class Decoder final : public DecodeModel {
         crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Normed(s, r)); });
         if (config_.mlp_bias) GateUpWithBias(crew, layer, m, s);
         else GateUp(crew, layer.gate_up, m, s);
+        AdaptGateUp(crew, rows, tile, i, layer, s);
         Product(crew, s->act.data(), RoundUpToPairs(ffn_), layer.down, m, hidden_, ffn_, s->x.data(), true);
+        Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) { adapter.Add(i, Adapter::kDown, &s->act[r * RoundUpToPairs(ffn_)], &s->x[r * hidden_]); });
         AddBias(crew, layer.down_bias, m, s);
       }
       if (i + 1 < config_.num_layers) {
@@ -288,7 +303,38 @@ class Decoder final : public DecodeModel {
     });
   }
 
-  // The same where gate and up have biases, which come between products and activation.
+  // Calls add(adapter, r) for each row of the tile that has one.
+  template <typename Add>
+  void Adapt(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile, const Add& add) const {
+    if (!adapted_) return;
+    crew.Each(static_cast<int64_t>(tile.size()), [&](int64_t r) {
+      if (const Adapter* adapter = rows[tile[r]].adapter) add(*adapter, r);
+    });
+  }
+
+  // act of the rows with adapters again: theirs come between the products and their SwiGLU.
+  void AdaptGateUp(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile, int64_t index,
+                   const typename PackedWeights<T>::Layer& layer, Scratch<T>* s) const {
+    if (!adapted_) return;
+    const int64_t m = static_cast<int64_t>(tile.size()), width = 2 * RoundUpToLanes(ffn_), to = RoundUpToPairs(ffn_);
+    Product(crew, s->normed.data(), RoundUpToPairs(hidden_), layer.gate_up, m, width, hidden_, s->gated.data(), false);
+    Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) {
+      thread_local std::vector<float> sides;  // Gate [F], up [F].
+      sides.resize(2 * ffn_);
+      for (int64_t f = 0; f < ffn_; ++f) {
+        const float* panels = &s->gated[r * width + f / kDecoderLanes * 2 * kDecoderLanes + f % kDecoderLanes];
+        sides[f] = panels[0], sides[ffn_ + f] = panels[kDecoderLanes];
+        if (config_.mlp_bias) sides[f] += layer.gate_bias[f], sides[ffn_ + f] += layer.up_bias[f];
+      }
+      adapter.Add(index, Adapter::kGate, Normed(s, r), sides.data());
+      adapter.Add(index, Adapter::kUp, Normed(s, r), &sides[ffn_]);
+      ops_.swiglu(sides.data(), &sides[ffn_], ffn_, sides.data());
+      if constexpr (std::is_same_v<T, float>) std::copy_n(sides.data(), ffn_, &s->act[r * to]);
+      else ops_.to_bf16(sides.data(), ffn_, &s->act[r * to]);
+    });
+  }
+
+  // As GateUp, where gate and up have biases, which come between products and activation.
   void GateUpWithBias(const Crew& crew, const typename PackedWeights<T>::Layer& layer, int64_t m, Scratch<T>* s) const {
     const int64_t width = 2 * RoundUpToLanes(ffn_);
     Product(crew, s->normed.data(), RoundUpToPairs(hidden_), layer.gate_up, m, width, hidden_, s->gated.data(), false);
@@ -382,6 +428,7 @@ class Decoder final : public DecodeModel {
   std::vector<float> cos_, sin_;  // [max_context, D / 2]
   HugeBuffer cache_;              // [layers, blocks, kv heads, head_size_]
   bool by_rows_ = false;
+  bool adapted_ = false;  // Some row of this step has an adapter.
 
   std::vector<Scratch<T>> scratch_;                      // By thread where each takes its rows, else one.
   absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.

@@ -9,6 +9,7 @@
 #include "common/checkpoint/tensor_set.h"
 
 namespace sluice {
+class Adapter;  // common/models/adapter.h
 
 // The decode execution of a model: raw pointers, packed weights, a paged KV cache.
 //
@@ -32,10 +33,12 @@ class DecodeModel {
   };
 
   // One token to compute: `token` stands at `position` of the sequence whose blocks are tables[table]. Its positions
-  // 0 .. position - 1 were computed by earlier steps or come earlier in this one, by rows of the same table.
+  // 0 .. position - 1 were computed by earlier steps or come earlier in this one, by rows of the same table. `adapter`: changes the
+  // model for this row, null: none; read for this model's config.
   struct Row {
     int32_t table = 0, position = 0, token = 0;
     bool want_logits = false;
+    const Adapter* adapter = nullptr;
   };
 
   // `weights` has the parameters of `config`; it outlives the model, which reads it. INVALID_ARGUMENT: it has not, or an option is

@@ -18,8 +18,8 @@ using ::testing::IsEmpty;
 using Copy = BlockManager::Copy;
 using Tokens = std::vector<int32_t>;
 
-KvHash Salt(uint64_t weights, absl::string_view job = "job", absl::string_view adapter = "", absl::string_view dtype = "float32") {
-  return KvSalt(job, {weights}, adapter, dtype);
+KvHash Salt(uint64_t weights, absl::string_view job = "job", absl::string_view dtype = "float32") {
+  return KvSalt(job, {weights}, dtype);
 }
 
 Tokens Count(int32_t from, size_t count) {
@@ -46,6 +46,30 @@ uint32_t Found(BlockManager* manager, const Tokens& tokens) {
   return found;
 }
 
+TEST(BlockManagerTest, AChainIsFoundFromItsOwnRootAlone) {
+  BlockManager manager(16, Salt(1));
+  const Tokens tokens = Count(0, 100);
+  const auto table_of = [](absl::string_view adapter) {
+    BlockTable table;
+    table.root = table.chain = KvRoot(adapter);
+    return table;
+  };
+  std::vector<Copy> copies;
+  for (const char* adapter : {"", "a", "b"}) {
+    BlockTable table = table_of(adapter);
+    EXPECT_EQ(manager.Match(tokens, &table), 0u) << "adapter " << adapter;
+    ASSERT_TRUE(manager.Reserve(&table, 0, 100, &copies));
+    manager.Index(tokens, &table);
+    BlockTable fork = table_of(adapter);
+    manager.Fork(table, 20, &fork);
+    manager.Release(&fork);
+    manager.Release(&table);
+    EXPECT_EQ(manager.Match(tokens, &table), 96u) << "a table goes on from its root";
+    manager.Release(&table);
+  }
+  EXPECT_EQ(manager.cached(), 9u);
+}
+
 TEST(BlockManagerTest, FullBlocksAreFoundAgainAndPartsAreNot) {
   BlockManager manager(8, Salt(1));
   BlockTable table = Compute(&manager, Count(0, 100));
@@ -64,7 +88,7 @@ TEST(BlockManagerTest, NoBlockIsFoundUnderAnotherSalt) {
   BlockManager manager(8, Salt(1));
   BlockTable table = Compute(&manager, Count(0, 64));
   manager.Release(&table);
-  for (const KvHash& other : {Salt(2), Salt(1, "other"), Salt(1, "job", "adapter"), Salt(1, "job", "", "bfloat16")}) {
+  for (const KvHash& other : {Salt(2), Salt(1, "other"), Salt(1, "job", "bfloat16")}) {
     manager.SetSalt(other);
     EXPECT_EQ(Found(&manager, Count(0, 64)), 0u);
   }

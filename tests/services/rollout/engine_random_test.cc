@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "common/base/splitmix.h"
+#include "common/models/adapter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/common/models/adapter_files.h"
 #include "tests/services/rollout/tiny_model.h"
 
 namespace sluice {
@@ -224,6 +226,53 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
   }
   ASSERT_EQ(events.size(), 64u);
   for (const auto& [id, tokens] : events) EXPECT_EQ(tokens.size(), 150u) << id;
+}
+
+// Requests of one prompt with one adapter, another and none, in one batch: each answer is that of an engine that has it alone, and no
+// prefix of one is found for another.
+TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAnother) {
+  const std::string dir = testing::TempDir() + "engine_adapters/";
+  std::vector<std::shared_ptr<const Adapter>> adapters = {nullptr};
+  for (uint64_t seed : {1, 2}) {
+    const std::string path = dir + std::to_string(seed);
+    WriteAdapter(path, AdapterConfig(4, 8, kAllAdapterModules), AdapterTensors(TinyConfig(), 4, kAllAdapterModules, seed));
+    adapters.push_back(*Adapter::Read(path, TinyConfig()));
+  }
+  std::filesystem::remove_all(dir);
+  std::vector<int32_t> prompt(70);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i % 39);
+  const auto request_of = [&](uint64_t id) {
+    return Request{.id = id, .prompt = Prompt(prompt), .seed = 5, .sampling = {.max_tokens = 40}, .trainable = false, .adapter = adapters[id % 3]};
+  };
+  auto engine = TinyEngine(1, {.slots = 3, .max_context = 128, .max_batch_tokens = 50});
+  Events events, again;
+  for (uint64_t id : {0, 1, 2}) ASSERT_TRUE(engine->AddRequest(request_of(id)).ok());
+  while (!engine->idle() && !HasFatalFailure()) StepOnce(engine.get(), &events);
+  EXPECT_EQ(engine->Stats().prompt_tokens_cached, 0u);
+  for (uint64_t id : {0, 1, 2}) {
+    auto alone = TinyEngine(1, {.slots = 1, .max_context = 128});
+    const std::vector<TokenEvent> expected = Undisturbed(alone.get(), request_of(id));
+    ASSERT_EQ(events[id].size(), 40u);
+    for (size_t i = 0; i < 40; ++i) {
+      ASSERT_EQ(events[id][i].token, expected[i].token) << "adapter " << id << ", token " << i;
+      ASSERT_EQ(events[id][i].logprob, expected[i].logprob);
+    }
+  }
+  EXPECT_NE(events[0][0].logprob, events[1][0].logprob);
+  EXPECT_NE(events[1][0].logprob, events[2][0].logprob);
+  for (uint64_t id : {3, 4, 5}) ASSERT_TRUE(engine->AddRequest(request_of(id)).ok());
+  while (!engine->idle() && !HasFatalFailure()) StepOnce(engine.get(), &again);
+  EXPECT_EQ(engine->Stats().prompt_tokens_cached, 3 * 64u) << "each finds what its own kind has computed";
+  EXPECT_EQ(again[4].back().logprob, events[1].back().logprob);
+
+  Request trained = request_of(7);
+  trained.trainable = true;
+  EXPECT_FALSE(engine->AddRequest(trained).ok());
+  Request member = request_of(8);
+  member.group = 3;
+  ASSERT_TRUE(engine->AddRequest(member).ok());
+  member.id = 9, member.adapter = nullptr;
+  EXPECT_FALSE(engine->AddRequest(member).ok()) << "members of a group have one adapter";
 }
 
 // All logits behind `tokens` under the weights of `seed`, computed at once.

@@ -79,6 +79,35 @@ TEST(EngineTest, LogprobsAreThoseOfTheDistributionDrawnFrom) {
   }
 }
 
+TEST(EngineTest, LogprobsOfThePromptComeWithTheFirstToken) {
+  auto engine = TinyEngine(1, {.slots = 4, .max_batch_tokens = 40});
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 70; ++i) prompt.push_back((i * 7 + 3) % 39);
+  ASSERT_TRUE(engine->AddRequest(Ask(9, prompt, 3)).ok());
+  const std::vector<TokenEvent> plain = RunToEnd(engine.get())[9];
+  for (uint64_t id : {1, 2}) {
+    Request request = Ask(id, prompt, 3);
+    request.prompt_logprobs = true;
+    request.top_logprobs = 2;
+    ASSERT_TRUE(engine->AddRequest(request).ok());
+  }
+  ASSERT_TRUE(engine->AddRequest(Ask(3, prompt, 3)).ok());
+  const Events events = RunToEnd(engine.get());
+  const std::vector<double> expected = LogprobsUnder(1, prompt, 1);
+  for (uint64_t id : {1, 2}) {
+    const std::vector<TokenEvent>& answer = events.at(id);
+    EXPECT_EQ(Tokens(answer), Tokens(plain));
+    ASSERT_EQ(answer[0].details->prompt_logprobs.size(), 69u);
+    ASSERT_EQ(answer[0].details->prompt_top.size(), 69u);
+    for (size_t i = 0; i < 69; ++i) {
+      EXPECT_NEAR(answer[0].details->prompt_logprobs[i], expected[i + 1], 1e-4) << i;
+      EXPECT_GE(answer[0].details->prompt_top[i][0].logprob, answer[0].details->prompt_logprobs[i]);
+    }
+    EXPECT_TRUE(answer[1].details->prompt_logprobs.empty());
+  }
+  EXPECT_EQ(events.at(3)[0].details, nullptr);
+}
+
 TEST(EngineTest, ATokenDependsNeitherOnTheBatchNorOnChunks) {
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
   auto alone = TinyEngine(1);

@@ -18,7 +18,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Drawn = Scheduler::Drawn;
 
-KvHash Salt(uint64_t weights) { return KvSalt("job", {weights}, "", "float32"); }
+KvHash Salt(uint64_t weights) { return KvSalt("job", {weights}, "float32"); }
 
 Scheduler::Options Small(uint32_t max_running, uint32_t max_batch_tokens, uint32_t blocks = 64) {
   return {.blocks = blocks, .max_running = max_running, .max_batch_tokens = max_batch_tokens, .salt = Salt(0)};

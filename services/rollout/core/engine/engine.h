@@ -12,6 +12,7 @@
 namespace sluice {
 struct StagedWeights;  // common/weights: one verified version, ready to be copied in.
 class Tokenizer;       // common/tokenizer.
+class Adapter;         // common/models.
 
 // What an engine can promise. A job whose needs exceed it fails at start, by name.
 struct EngineCaps {
@@ -57,11 +58,13 @@ struct Request {
   RequestClass order = RequestClass::kTrain;
   int64_t target_step = 0;        // Earlier steps go first within a class.
   bool trainable = true;
+  std::shared_ptr<const Adapter> adapter;  // Changes the model for this request; not of trainable ones. Members of a group have the same.
   // What events carry beside the token; see TokenDetails. All of it costs time on the step thread.
   bool text = false;
   bool kept_sets = false;
   bool raw_logprobs = false;
   uint32_t top_logprobs = 0;      // At most kMaxTopLogprobs.
+  bool prompt_logprobs = false;   // Of the prompt's tokens too; then it shares no prefix that others computed.
 };
 
 struct TokenLogprob {
@@ -78,6 +81,10 @@ struct TokenDetails {
   int32_t stop = -1;               // The stop text that ended the answer, its place in `stop`.
   std::vector<int32_t> kept;       // With `kept_sets`: the ids the draw was among, rising; empty where it was all of them.
   float raw_logprob = 0;           // With `raw_logprobs`: before temperature, bans and cuts.
+  // With `prompt_logprobs`, told with the first token: of the prompt's tokens behind its first, among all tokens, at the temperature of the
+  // answer (1: raw, or where that is 0).
+  std::vector<float> prompt_logprobs;
+  std::vector<std::vector<TokenLogprob>> prompt_top;  // With `top_logprobs` too.
   std::vector<TokenLogprob> top;   // The most likely `top_logprobs`, of the distribution drawn from; with `raw_logprobs`, of the raw one.
 };
 
@@ -103,6 +110,7 @@ struct RequestFailure {
 struct StepEvents {
   std::vector<TokenEvent> tokens;       // Each request's positions in order, once.
   std::vector<RequestFailure> failures; // These requests have ended; tokens already reported stand.
+  std::vector<uint64_t> crowded_out;    // Gave up their blocks for the second time, or again: better run elsewhere.
   uint32_t rows = 0;                    // Tokens computed.
   uint32_t prefill_rows = 0;            // Of these, known before the step.
   double seconds = 0;                   // Filled in by who measures: the step loop.

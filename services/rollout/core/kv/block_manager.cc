@@ -41,13 +41,18 @@ KvHash ChainKey(KvHash parent, absl::Span<const int32_t> ids, KvHash salt) {
 
 }  // namespace
 
-KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint, absl::string_view adapter,
-              absl::string_view kv_dtype) {
+KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint, absl::string_view kv_dtype) {
   Hasher hasher({0x6b765f73616c74, 1});
   hasher.Add(job);
   for (uint64_t word : weights_fingerprint) hasher.Add(word);
-  hasher.Add(adapter);
   hasher.Add(kv_dtype);
+  return hasher.Get();
+}
+
+KvHash KvRoot(absl::string_view adapter) {
+  if (adapter.empty()) return {};
+  Hasher hasher({0x6b765f726f6f74, 1});
+  hasher.Add(adapter);
   return hasher.Get();
 }
 
@@ -138,7 +143,7 @@ int32_t BlockManager::Find(KvHash key, absl::Span<const int32_t> ids) const {
 
 uint32_t BlockManager::Match(absl::Span<const int32_t> tokens, BlockTable* table) {
   SLUICE_CHECK(table->blocks.empty() && table->indexed == 0);
-  KvHash chain;
+  KvHash chain = table->root;
   for (size_t at = 0; at + kBlockTokens <= tokens.size(); at += kBlockTokens) {
     const absl::Span<const int32_t> ids = tokens.subspan(at, kBlockTokens);
     const KvHash key = ChainKey(chain, ids, salt_);
@@ -155,12 +160,12 @@ uint32_t BlockManager::Match(absl::Span<const int32_t> tokens, BlockTable* table
 
 void BlockManager::Fork(const BlockTable& from, uint32_t tokens, BlockTable* to) {
   const uint32_t count = BlocksFor(tokens);
-  SLUICE_CHECK(to->blocks.empty() && count <= from.blocks.size());
+  SLUICE_CHECK(to->blocks.empty() && to->root == from.root && count <= from.blocks.size());
   to->blocks.assign(from.blocks.begin(), from.blocks.begin() + count);
   for (int32_t block : to->blocks) Hold(block);
   // The fork's own place in the index: the last block that both have whole.
   to->indexed = std::min(from.indexed, tokens / kBlockTokens);
-  to->chain = to->indexed == 0 ? KvHash() : state_[to->blocks[to->indexed - 1]].key;
+  to->chain = to->indexed == 0 ? to->root : state_[to->blocks[to->indexed - 1]].key;
 }
 
 bool BlockManager::Reserve(BlockTable* table, uint32_t first, uint32_t tokens, std::vector<Copy>* copies) {
@@ -180,7 +185,7 @@ bool BlockManager::Reserve(BlockTable* table, uint32_t first, uint32_t tokens, s
     Drop(from);
     if (j < table->indexed) {
       table->indexed = j;
-      table->chain = j == 0 ? KvHash() : state_[table->blocks[j - 1]].key;
+      table->chain = j == 0 ? table->root : state_[table->blocks[j - 1]].key;
     }
   }
   while (table->blocks.size() < wanted) table->blocks.push_back(Allocate());
@@ -215,7 +220,7 @@ void BlockManager::Release(BlockTable* table) {
   for (size_t j = table->blocks.size(); j > 0; --j) Drop(table->blocks[j - 1]);
   table->blocks.clear();
   table->indexed = 0;
-  table->chain = {};
+  table->chain = table->root;
 }
 
 }  // namespace sluice

@@ -26,13 +26,15 @@ struct KvHash {
   }
 };
 
-// What keys and values depend on beside the tokens before them. Blocks of different salts never meet.
-KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint, absl::string_view adapter,
-              absl::string_view kv_dtype);
+// What all keys and values depend on beside the tokens before them. Blocks of different salts never meet.
+KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint, absl::string_view kv_dtype);
+// What those of one request depend on further: chains of different roots never meet. Empty: no adapter.
+KvHash KvRoot(absl::string_view adapter);
 
 // Where a request's keys and values lie: blocks[j] has its positions 32 j .. 32 j + 31.
 struct BlockTable {
   std::vector<int32_t> blocks;
+  KvHash root;           // Where its chain begins: what else its keys and values depend on, set before its first block.
   uint32_t indexed = 0;  // Of the leading blocks, how many are in the index under `chain`.
   KvHash chain;          // Of the last of them.
 };
@@ -60,10 +62,10 @@ class BlockManager {
   // they are found again.
   void SetSalt(KvHash salt);
 
-  // Takes the longest indexed chain that `tokens` begins with, of whole blocks, into the empty `table`. Returns its tokens.
+  // Takes the longest indexed chain from its root that `tokens` begins with, of whole blocks, into the empty `table`. Returns its tokens.
   uint32_t Match(absl::Span<const int32_t> tokens, BlockTable* table);
 
-  // Makes the empty `to` hold the first `tokens` positions of `from` by reference, the last block perhaps in part.
+  // Makes the empty `to`, of the same root, hold the first `tokens` positions of `from` by reference, the last block perhaps in part.
   void Fork(const BlockTable& from, uint32_t tokens, BlockTable* to);
 
   // Makes room in `table` for positions up to `tokens`, of which those from `first` on may be written: a shared or indexed block

@@ -35,12 +35,17 @@ absl::Status Scheduler::Add(SchedulerRequest request) {
     return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": ", request.end, " tokens need ", BlocksFor(request.end - 1),
                                                    " blocks of ", kBlockTokens, "; the KV cache has ", blocks_.blocks()));
   }
+  const auto group_of = groups_.find(request.group);
+  if (group_of != groups_.end() && group_of->second->members.front()->request.root != request.root) {
+    return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": its group ", request.group, " has another adapter"));
+  }
   auto [it, inserted] = live_.try_emplace(request.id);
   if (!inserted) return absl::AlreadyExistsError(absl::StrCat("request ", request.id, " is live"));
   it->second = std::make_unique<Live>();
   Live* live = it->second.get();
   live->request = std::move(request);
   live->request.tokens.reserve(std::min<size_t>(live->request.end, known + 256));
+  live->table.root = live->table.chain = live->request.root;
   live->table.blocks.reserve(BlocksFor(live->request.end));
   live->arrival = arrivals_++;
   live->since = step_;
@@ -188,6 +193,7 @@ bool Scheduler::SiblingPrefills(const Live& live) const {
 // The blocks that a request without any starts from.
 Scheduler::Start Scheduler::Begin(Live* live, bool fork) {
   live->epoch = epoch_;
+  if (live->request.chunk > 0) return Start::kMatched;
   if (fork) {
     if (const Live* source = PromptSource(*live)) {
       live->computed = live->request.prompt - 1;
@@ -208,6 +214,7 @@ bool Scheduler::PreemptBehind(size_t place) {
     StopRunning(live);
     Wait(live);
     plan_.preempted.push_back(live->request.id);
+    if (++live->preempted > 1) plan_.crowded_out.push_back(live->request.id);
     ++preemptions_;
     return true;
   }
@@ -246,7 +253,8 @@ void Scheduler::PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan:
   for (bool fork : {true, false}) {
     const Start start = starts ? Begin(live, fork) : Start::kGoesOn;
     if (start == Start::kWaits) break;
-    got = Reserve(place, std::min(count, live->known() - live->computed));
+    const uint32_t most = live->request.chunk > 0 ? std::min(count, live->request.chunk) : count;
+    got = Reserve(place, std::min(most, live->known() - live->computed));
     if (got > 0) {
       const uint32_t of_prompt = std::min(live->computed, live->request.prompt);
       if (start == Start::kForked) forked_ += of_prompt;
@@ -274,6 +282,7 @@ const SchedulerPlan& Scheduler::Plan() {
   plan_.copies.clear();
   plan_.rows.clear();
   plan_.preempted.clear();
+  plan_.crowded_out.clear();
   plan_.tokens = 0;
   prefills_.clear();
   planned_.clear();

@@ -23,6 +23,8 @@ struct SchedulerRequest {
   int64_t target_step = 0;      // Lower first, within a class.
   uint32_t prompt = 0;          // Tokens, >= 1.
   uint32_t end = 0;             // Tokens, prompt and answer, at which it ends at the latest.
+  uint32_t chunk = 0;           // Not 0: it computes all of its tokens itself, at most so many a step.
+  KvHash root;                  // Of its adapter; members of a group have the same.
   std::vector<int32_t> tokens;  // Known at the start: the prompt and a resumed prefix; fewer than `end`.
 };
 
@@ -39,6 +41,7 @@ struct SchedulerPlan {
   std::vector<BlockManager::Copy> copies;  // Made in this order, before the rows.
   std::vector<Row> rows;                   // Decodes first.
   std::vector<uint64_t> preempted;         // Gave up their blocks, and wait again.
+  std::vector<uint64_t> crowded_out;       // Of these, those for whom it was not the first time.
   uint32_t tokens = 0;                     // Sum of counts.
 };
 
@@ -74,7 +77,7 @@ class Scheduler {
 
   explicit Scheduler(const Options& options);
 
-  // INVALID_ARGUMENT: no prompt, no room for an answer, or more tokens than the pool holds. ALREADY_EXISTS: the id is live.
+  // INVALID_ARGUMENT: no prompt, no room for an answer, more tokens than the pool holds, or another root than its group's. ALREADY_EXISTS: the id is live.
   absl::Status Add(SchedulerRequest request);
 
   // The request leaves and gives back its blocks. Unknown ids are passed over.
@@ -119,6 +122,7 @@ class Scheduler {
     Key key;                   // Its place while it waits or runs.
     bool runs = false;
     uint32_t computed = 0;
+    uint32_t preempted = 0;    // So often.
     uint64_t epoch = 0;        // Of the weights under which position 0 was computed.
     BlockTable table;
     uint32_t known() const { return static_cast<uint32_t>(request.tokens.size()); }

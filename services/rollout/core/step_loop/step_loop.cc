@@ -125,7 +125,7 @@ void StepLoop::Run() {
       times_.decode += took * (1 - prefill);
       events->seconds = absl::ToDoubleSeconds(took);
     }
-    if (!events->tokens.empty() || !events->failures.empty()) sink_->OnStep(*std::move(events));
+    if (!events->tokens.empty() || !events->failures.empty() || !events->crowded_out.empty()) sink_->OnStep(*std::move(events));
   }
 }
 

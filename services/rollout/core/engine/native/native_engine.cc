@@ -6,10 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/models/adapter.h"
 #include "common/tokenizer/detokenizer.h"
 
 namespace sluice {
 namespace {
+
+constexpr uint32_t kScoredChunk = 32;  // Rows a step of a request whose prompt is scored: each has logits.
 
 static_assert(kBlockTokens == DecodeModel::kBlockTokens);
 
@@ -17,6 +20,15 @@ NativeEngine::Options Complete(NativeEngine::Options options, const ModelConfig&
   if (options.max_context == 0) options.max_context = static_cast<uint32_t>(config.max_context);
   options.max_batch_tokens = std::max(options.max_batch_tokens, options.slots);
   return options;
+}
+
+std::vector<TokenLogprob> MostLikely(const SampleRow& row, int64_t vocab, uint32_t most) {
+  int32_t ids[kMaxTopLogprobs];
+  float logprobs[kMaxTopLogprobs];
+  const int32_t count = TopLogprobsCpu(row, vocab, static_cast<int32_t>(most), ids, logprobs);
+  std::vector<TokenLogprob> top;
+  for (int32_t k = 0; k < count; ++k) top.push_back({ids[k], logprobs[k]});
+  return top;
 }
 
 }  // namespace
@@ -66,12 +78,15 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
 NativeEngine::~NativeEngine() = default;
 
 // The layout names the types of the weights, which keys and values follow.
-KvHash NativeEngine::Salt() const { return KvSalt(options_.job, held_.f, /*adapter=*/"", weights_->layout_id()); }
+KvHash NativeEngine::Salt() const { return KvSalt(options_.job, held_.f, weights_->layout_id()); }
 
 absl::Status NativeEngine::Check(const Request& request) const {
   SLUICE_RETURN_IF_ERROR(CheckSampling(request.sampling, request.trainable));
   if (request.top_logprobs > kMaxTopLogprobs) {
     return absl::InvalidArgumentError(absl::StrCat("top_logprobs ", request.top_logprobs, "; the limit is ", kMaxTopLogprobs));
+  }
+  if (request.adapter != nullptr && (request.trainable || !request.adapter->Fits(model_->config()))) {
+    return absl::InvalidArgumentError(absl::StrCat("adapter ", request.adapter->path(), request.trainable ? ": what is trained on is sampled without one" : " was made for another model"));
   }
   if (request.prompt == nullptr || request.prompt->empty()) return absl::InvalidArgumentError("the prompt has no tokens");
   const uint64_t total = request.prompt->size() + uint64_t{request.sampling.max_tokens};
@@ -123,6 +138,8 @@ absl::Status NativeEngine::AddRequest(Request request) {
                              .target_step = request.target_step,
                              .prompt = live->prompt,
                              .end = live->end};
+  if (request.prompt_logprobs) scheduled.chunk = kScoredChunk;
+  if (request.adapter != nullptr) scheduled.root = KvRoot(request.adapter->digest());
   scheduled.tokens.reserve(std::min<size_t>(live->end, live->prompt + request.sampled.size() + 256));
   scheduled.tokens = *request.prompt;
   scheduled.tokens.insert(scheduled.tokens.end(), request.sampled.begin(), request.sampled.end());
@@ -130,11 +147,16 @@ absl::Status NativeEngine::AddRequest(Request request) {
   live->stop_ids = request.sampling.stop_ids;
   if (!request.sampling.ignore_eos) live->stop_ids.insert(live->stop_ids.end(), model_stop_ids_.begin(), model_stop_ids_.end());
   live->sampling = std::move(request.sampling);
+  live->adapter = std::move(request.adapter);
   live->seed = request.seed;
   live->member = request.member;
   live->kept_sets = request.kept_sets;
   live->raw_logprobs = request.raw_logprobs;
   live->top_logprobs = request.top_logprobs;
+  if (request.prompt_logprobs) {
+    live->prompt_logprobs.resize(live->prompt - 1);
+    if (live->top_logprobs > 0) live->prompt_top.resize(live->prompt - 1);
+  }
   live_.emplace(request.id, std::move(live));
   return absl::OkStatus();
 }
@@ -149,19 +171,38 @@ void NativeEngine::Compute(const SchedulerPlan& plan) {
   rows_.clear();
   tables_.clear();
   sampling_.clear();
+  scored_.clear();
+  size_t places = 0;
   for (const SchedulerPlan::Row& row : plan.rows) {
+    Live* const live = live_.at(row.request).get();
     for (uint32_t position = row.first; position < row.first + row.count; ++position) {
+      const bool samples = row.sample && position + 1 == row.first + row.count;
+      const bool scores = !live->prompt_logprobs.empty() && position + 1 < live->prompt;
       rows_.push_back({.table = static_cast<int32_t>(tables_.size()),
                        .position = static_cast<int32_t>(position),
                        .token = row.tokens[position],
-                       .want_logits = row.sample && position + 1 == row.first + row.count});
+                       .want_logits = samples || scores,
+                       .adapter = live->adapter.get()});
+      if (samples) sampling_.push_back({&row, live, places});
+      if (scores) scored_.push_back({live, position, row.tokens[position + 1], places});
+      places += samples || scores;
     }
     tables_.push_back(row.blocks);
-    if (row.sample) sampling_.push_back({&row, live_.at(row.request).get()});
   }
-  const size_t wanted = sampling_.size() * model_->config().vocab_size;
+  const size_t wanted = places * static_cast<size_t>(model_->config().vocab_size);
   if (logits_.size() < wanted) logits_.resize(wanted);
   model_->Step(rows_, tables_, logits_.data());
+}
+
+void NativeEngine::ScorePrompts() {
+  const int64_t vocab = model_->config().vocab_size;
+  for (const Scored& scored : scored_) {
+    Live& live = *scored.live;
+    const SampleRow row{.logits = logits_.data() + scored.logits * static_cast<size_t>(vocab),
+                        .temperature = live.raw_logprobs || live.sampling.temperature == 0 ? 1 : live.sampling.temperature};
+    live.prompt_logprobs[scored.position] = ScoreCpu(row.logits, vocab, row.temperature, scored.next).logprob;
+    if (live.top_logprobs > 0) live.prompt_top[scored.position] = MostLikely(row, vocab, live.top_logprobs);
+  }
 }
 
 void NativeEngine::Draw() {
@@ -172,7 +213,7 @@ void NativeEngine::Draw() {
     const Live& live = *sampling_[i].live;
     const size_t known = sampling_[i].row->tokens.size();
     const bool may_stop = known - live.prompt >= live.sampling.min_tokens;
-    sample_rows_.push_back({.logits = logits_.data() + i * vocab,
+    sample_rows_.push_back({.logits = logits_.data() + sampling_[i].logits * static_cast<size_t>(vocab),
                             .key = live.seed,
                             .position = static_cast<uint32_t>(known),
                             .member = live.member,
@@ -215,12 +256,9 @@ void NativeEngine::Describe(size_t i, TokenEvent* event) {
     row = {.logits = row.logits};
     details->raw_logprob = LogprobCpu(row, vocab, event->token);
   }
-  if (live.top_logprobs > 0) {
-    int32_t ids[kMaxTopLogprobs];
-    float logprobs[kMaxTopLogprobs];
-    const int32_t count = TopLogprobsCpu(row, vocab, static_cast<int32_t>(live.top_logprobs), ids, logprobs);
-    for (int32_t k = 0; k < count; ++k) details->top.push_back({ids[k], logprobs[k]});
-  }
+  if (live.top_logprobs > 0) details->top = MostLikely(row, vocab, live.top_logprobs);
+  details->prompt_logprobs = std::exchange(live.prompt_logprobs, {});
+  details->prompt_top = std::exchange(live.prompt_top, {});
   event->details = std::move(details);
 }
 
@@ -251,7 +289,9 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
     return events;
   }
   const auto planned = std::chrono::steady_clock::now();
+  events.crowded_out = plan.crowded_out;
   Compute(plan);
+  ScorePrompts();
   Draw();
   events.rows = plan.tokens;
   events.prefill_rows = plan.tokens - static_cast<uint32_t>(sampling_.size());

@@ -65,18 +65,30 @@ class NativeEngine : public Engine {
     uint32_t prompt = 0;
     uint32_t end = 0;             // Tokens at which the answer is as long as it may get.
     SamplingParams sampling;
+    std::shared_ptr<const Adapter> adapter;
     std::vector<int32_t> stop_ids;  // All that end this request.
     uint64_t seed = 0;
     uint32_t member = 0;
     bool kept_sets = false, raw_logprobs = false;
     uint32_t top_logprobs = 0;
     std::unique_ptr<Detokenizer> detokenizer;  // With text or stop texts.
-    bool details() const { return kept_sets || raw_logprobs || top_logprobs > 0 || detokenizer != nullptr; }
+    // With prompt_logprobs, until they are told: [prompt - 1], by token.
+    std::vector<float> prompt_logprobs;
+    std::vector<std::vector<TokenLogprob>> prompt_top;
+    bool details() const { return kept_sets || raw_logprobs || top_logprobs > 0 || detokenizer != nullptr || !prompt_logprobs.empty(); }
   };
   // A row that samples, and its request.
   struct Sampling {
     const SchedulerPlan::Row* row = nullptr;
     Live* live = nullptr;
+    size_t logits = 0;            // Its place among the rows with logits.
+  };
+  // A row whose next token is one of the prompt's, to be scored.
+  struct Scored {
+    Live* live = nullptr;
+    uint32_t position = 0;        // Of the row.
+    int32_t next = 0;
+    size_t logits = 0;
   };
 
   NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids, std::unique_ptr<TensorSet> weights,
@@ -85,6 +97,7 @@ class NativeEngine : public Engine {
   KvHash Salt() const;  // Of what the KV cache is computed with now.
   absl::Status MakeDetokenizer(const Request& request, Live* live) const;
   void Compute(const SchedulerPlan& plan);
+  void ScorePrompts();
   void Draw();
   TokenEvent Take(size_t i);
   void Describe(size_t i, TokenEvent* event);
@@ -106,8 +119,9 @@ class NativeEngine : public Engine {
   // Reused by every step.
   std::vector<DecodeModel::Row> rows_;
   std::vector<absl::Span<const int32_t>> tables_;  // By row of the plan.
-  std::vector<float> logits_;                      // [sampling rows, V]
+  std::vector<float> logits_;                      // [rows that sample or are scored, V]
   std::vector<Sampling> sampling_;
+  std::vector<Scored> scored_;
   std::vector<SampleRow> sample_rows_;
   std::vector<int32_t> kept_;                      // [sampling rows, V], where a request wants its kept sets.
   std::vector<SampleDraw> draws_;
