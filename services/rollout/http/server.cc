@@ -182,6 +182,7 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     reading_ = true;
     web::async_read_header(stream_, buffer_, *parser_, [self = Self()](error_code error, size_t) {
       self->reading_ = false;
+      if (self->state_ == State::kLinger) return self->Discard();
       if (self->state_ == State::kHead) self->OnHead(error);
     });
   }
@@ -225,6 +226,7 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     reading_ = true;
     web::async_read(stream_, buffer_, *parser_, [self = Self(), route = std::move(route)](error_code error, size_t) {
       self->reading_ = false;
+      if (self->state_ == State::kLinger) return self->Discard();
       if (self->state_ != State::kBody) return;
       if (error) return self->Shut();
       self->Call(route, std::move(self->parser_->get().body()));
@@ -311,8 +313,8 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
       deadline_ = absl::InfiniteDuration();
       return;
     }
+    if (!keep_alive_) return Linger();  // The parser stays: a read into it may be under way.
     parser_.reset();
-    if (!keep_alive_) return Linger();
     state_ = State::kHead;
     SetDeadline(hub_->options.idle_time);
     if (!reading_) return ReadHead(hub_->options.idle_time);

@@ -99,6 +99,10 @@ TEST_F(ServerTest, AClientThatTakesItsTimeIsTold408) {
   EXPECT_THAT(head.Rest(), StartsWith("HTTP/1.1 408"));
   EXPECT_THAT(body.Rest(), StartsWith("HTTP/1.1 408"));
   EXPECT_EQ(silent.Rest(), "");
+  head.Send("els HTTP/1.1\r\n\r\n");  // Too late: what still comes goes nowhere.
+  body.Send("\": \"m\"}");
+  for (Client* client : {&head, &body, &silent}) client->Close();
+  EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
 }
 
 TEST_F(ServerTest, BodiesOfAllConnectionsTogetherHaveALimit) {
