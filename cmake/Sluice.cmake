@@ -42,6 +42,14 @@ function(sluice_library name)
   add_library(sluice::${name} ALIAS sluice_${name})
 endfunction()
 
+# Seconds that a test may take: more where sanitizers slow it down.
+function(sluice_timeout out seconds)
+  if(SLUICE_SANITIZE)
+    math(EXPR seconds "${seconds} * 5")
+  endif()
+  set(${out} ${seconds} PARENT_SCOPE)
+endfunction()
+
 # One test binary:  sluice_test(base_test SOURCES a_test.cc LINK sluice::base LABELS unit TIMEOUT 60)
 # Tests run with the source tree as SLUICE_SOURCE_DIR and the build's binaries as SLUICE_BIN_DIR.
 function(sluice_test name)
@@ -52,10 +60,11 @@ function(sluice_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
+  sluice_timeout(timeout ${ARG_TIMEOUT})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SLUICE_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${timeout}
     ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
 endfunction()
 

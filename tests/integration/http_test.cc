@@ -125,10 +125,12 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
   };
   storm(40);
   AwaitNoAnswers();
-  const double before = Metric("process_resident_memory_bytes");
+  [[maybe_unused]] const double before = Metric("process_resident_memory_bytes");
   storm(160);
   AwaitNoAnswers();
+#ifndef SLUICE_SANITIZED  // AddressSanitizer keeps what is freed.
   EXPECT_LT(Metric("process_resident_memory_bytes"), before + (32 << 20));
+#endif
   Client client(address_);
   ASSERT_TRUE(client.Send(PostText(kPath, Body(false), Bearer())));
   EXPECT_TRUE(absl::StrContains(client.Until("}}"), "\"finish_reason\":\"length\""));
