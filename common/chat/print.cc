@@ -30,7 +30,8 @@ void AppendQuoted(absl::string_view text, std::string* out) {
     } else if (IsPrintable(c)) {
       out->append(text.data() + begin, at - begin);
     } else {
-      absl::StrAppendFormat(out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", static_cast<uint32_t>(c));
+      absl::StrAppend(out, c < 0x100 ? "\\x" : c < 0x10000 ? "\\u" : "\\U");
+      absl::StrAppendFormat(out, "%0*x", c < 0x100 ? 2 : c < 0x10000 ? 4 : 8, static_cast<uint32_t>(c));
     }
   }
   out->push_back(quote);
