@@ -1,5 +1,7 @@
 // Prefill and decode of a Qwen3 shape of 33.6 M random parameters, held against what the machine's memory and multipliers allow:
 //   bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt 128] [--new 256] [--threads N] [--runs N] [--cpu-time] [--json]
+//                [--config FILE]
+// or of the shape of a config.json.
 //
 // Steps are planned by the engine's scheduler and block manager, computed and sampled as the engine does. `prefill` is of the steps that
 // compute prompt tokens (with the decodes that share them), `decode` of the others, `generate` new tokens over all. `schedule` is what a
@@ -21,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/file.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/checkpoint/init.h"
@@ -45,6 +48,7 @@ struct Options {
   int prompt = 128, fresh = 256, runs = 3;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   bool json = false;
+  std::string config;  // A config.json; empty: the shape above.
 };
 
 struct Machine {
@@ -236,7 +240,9 @@ bool ParseOptions(int argc, char** argv, Options* options) {
     if (i + 1 == argc) return false;
     const absl::string_view value = argv[++i];
     bool ok = true;
-    if (name == "--dtype") {
+    if (name == "--config") {
+      options->config = std::string(value);
+    } else if (name == "--dtype") {
       ok = value == "both" || value == "f32" || value == "bf16";
       if (value == "f32") options->dtypes = {DType::kF32};
       if (value == "bf16") options->dtypes = {DType::kBF16};
@@ -251,22 +257,36 @@ bool ParseOptions(int argc, char** argv, Options* options) {
     }
     if (!ok) return false;
   }
-  return options->prompt + options->fresh <= 4096;
+  return true;
+}
+
+absl::StatusOr<ModelConfig> ConfigOf(const Options& options) {
+  std::string text(kShape);
+  if (!options.config.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(text, ReadFile(options.config));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, options.config.empty() ? "shape" : options.config));
+  if (options.prompt + options.fresh <= config.max_context) return config;
+  return absl::InvalidArgumentError(absl::StrCat("prompt and new tokens are ", options.prompt + options.fresh, ", the model's context is ",
+                                                 config.max_context, "; lower --prompt or --new"));
 }
 
 int Main(int argc, char** argv) {
   Options options;
   if (!ParseOptions(argc, argv, &options)) {
-    std::fprintf(stderr, "usage: bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt N] [--new N] [--threads N] [--runs N] [--cpu-time] [--json]\n"
-                         "prompt and new tokens are at most 4096 together\n");
+    std::fprintf(stderr, "usage: bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt N] [--new N] [--threads N] [--runs N] [--cpu-time] [--json] [--config FILE]\n");
     return 2;
   }
-  const ModelConfig config = *ParseModelConfig(kShape, "shape");
+  const absl::StatusOr<ModelConfig> config = ConfigOf(options);
+  if (!config.ok()) {
+    std::fprintf(stderr, "%s\n", config.status().ToString().c_str());
+    return 2;
+  }
   const Report report(options.json);
-  report.Add({.name = "parameters", .value = static_cast<double>(config.NumParameters()), .unit = ""});
+  report.Add({.name = "parameters", .value = static_cast<double>(config->NumParameters()), .unit = ""});
   for (const DType dtype : options.dtypes) {
-    const TensorSet weights = *InitWeights(config, 1, dtype);
-    for (const int batch : options.batches) Measure(config, dtype, &weights, options, batch, report);
+    const TensorSet weights = *InitWeights(*config, 1, dtype);
+    for (const int batch : options.batches) Measure(*config, dtype, &weights, options, batch, report);
   }
   return 0;
 }
