@@ -12,6 +12,7 @@ namespace {
 using sample::kChunk;
 using sample::kLanes;
 
+constexpr float kNoiseSlack = 1e-4f;  // More than what rounding does to a noise of at most 23.
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 SampleDraw Greedy(const float* z, int64_t vocab) {
@@ -161,6 +162,12 @@ SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t 
       const sample::Words x = sample::Philox(base + c, row.position, row.member, row.stream, k0, k1);
       for (int w = 0; w < 4; ++w) words[w][c] = x.c[w];
     }
+    // Noise falls as its word rises, but for rounding: where the block's best logit with its most noise would lose, all do.
+    uint32_t lowest = words[0][0];
+    for (int w = 0; w < 4; ++w) {
+      for (int c = 0; c < counters; ++c) lowest = words[w][c] < lowest ? words[w][c] : lowest;
+    }
+    if (!(block_max + (sample::Gumbel(lowest) + kNoiseSlack) > best)) continue;
     float noise[4][kBlock / 4];
     for (int w = 0; w < 4; ++w) {
       for (int c = 0; c < counters; ++c) noise[w][c] = sample::Gumbel(words[w][c]);
