@@ -104,6 +104,7 @@ absl::StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Load(const Model
     absl::StatusOr<std::unique_ptr<ChatTemplate>> compiled = ChatTemplate::Compile(source);
     if (!compiled.ok()) return Annotate(compiled.status(), absl::StrCat("chat template of ", dir.path));
     renderer->template_ = *std::move(compiled);
+    renderer->template_source_ = source;
   }
   if (!dir.tokenizer_config_path.empty()) {
     SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(dir.tokenizer_config_path, kMaxConfigBytes));

@@ -48,6 +48,7 @@ class PromptRenderer {
   absl::StatusOr<RenderedPrompt> Render(absl::string_view source, absl::string_view row_json) const;
 
   bool has_template() const { return template_ != nullptr; }
+  const std::string& template_source() const { return template_source_; }  // Empty: there is none.
   // The template's text for `variables` ("messages", "tools", ..), to which the special tokens' names are added; to be encoded
   // without add_special. FAILED_PRECONDITION: there is no template. Else as ChatTemplate::Render.
   absl::StatusOr<std::string> RenderChat(nlohmann::ordered_json variables) const;
@@ -64,6 +65,7 @@ class PromptRenderer {
 
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> template_;  // Null: formats.
+  std::string template_source_;
   std::string bos_token_, eos_token_;       // As templates name them; empty: undefined.
   std::map<std::string, Source, std::less<>> sources_;
 };

@@ -36,6 +36,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   finished_length = finished("length");
   dropped = finished("dropped");
   abandoned = finished("abandoned");
+  migrated = registry->AddCounter("sluice_rollout_migrated_total", "Answers that the KV cache had no room for twice, given back to be resumed by another worker.", job);
   resumed = registry->AddCounter("sluice_rollout_resumed_total", "Answers taken over with a prefix.", job);
   nonfinite = registry->AddCounter("sluice_rollout_nonfinite_rows_total", "Rows of logits that were not finite.", job);
   verify_failures = registry->AddCounter("sluice_weights_verify_failures_total", "Activations whose fingerprint was not the published one.",

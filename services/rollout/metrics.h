@@ -17,7 +17,7 @@ struct Metrics {
   metrics::Counter preemptions;
   metrics::Counter tokens_generated, tokens_resumed;
   metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Answers.
-  metrics::Counter resumed, nonfinite, verify_failures;
+  metrics::Counter migrated, resumed, nonfinite, verify_failures;
   metrics::Histogram decode_step, response_tokens, pause;
 
   Metrics() = default;

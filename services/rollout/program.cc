@@ -5,12 +5,16 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
+#include "common/models/adapter.h"
 #include "common/rpc/convert.h"
 #include "grpcpp/impl/service_type.h"
 #include "services/rollout/api_model.h"
@@ -21,8 +25,26 @@ namespace sluice::rollout {
 namespace {
 constexpr char kGraceFlag[] = "--drain-grace";
 constexpr char kHttpFlag[] = "--http", kKeysFlag[] = "--http-keys", kCertFlag[] = "--http-cert", kCertKeyFlag[] = "--http-cert-key";
+constexpr char kAdaptersFlag[] = "--http-adapters";
 constexpr absl::Duration kGrace = absl::Seconds(3);
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);  // For the API's errors to be sent.
+
+bool HasOthers(const registry::v1::Assignment& assignment) {
+  return absl::c_count_if(assignment.peers(), [](const common::v1::Worker& peer) { return peer.role() == rpc::v1::ROLE_ROLLOUT; }) > 1;
+}
+
+// NAME=DIR[,NAME=DIR..]
+absl::StatusOr<std::map<std::string, std::string>> ParseAdapters(const std::string& text) {
+  std::map<std::string, std::string> adapters;
+  for (const absl::string_view entry : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::pair<std::string, std::string> parts = absl::StrSplit(entry, absl::MaxSplits('=', 1));
+    const bool named = !parts.first.empty() && parts.first.size() <= 63 && absl::c_all_of(parts.first, [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; });
+    if (!named || parts.second.empty() || !adapters.emplace(parts).second) {
+      return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give NAME=DIR[,NAME=DIR..], names of letters, digits, dashes, dots and underscores, each once"}, absl::StrCat(kAdaptersFlag, " ", entry));
+    }
+  }
+  return adapters;
+}
 }  // namespace
 
 std::vector<daemon::About::Flag> RolloutProgram::Flags() {
@@ -30,6 +52,7 @@ std::vector<daemon::About::Flag> RolloutProgram::Flags() {
            "SLUICE_DRAIN_GRACE"},
           {kHttpFlag, "IP:PORT of the OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and /v1/chat/completions; port 0: any free one; off loopback it takes keys and TLS; default: no API", "SLUICE_HTTP"},
           {kKeysFlag, "file of the API's bearer keys, readable by its owner alone: a line NAME KEY [MOST_ANSWERS] each; default: everybody may ask", "SLUICE_HTTP_KEYS"},
+          {kAdaptersFlag, "NAME=DIR[,NAME=DIR..]: LoRA adapters, directories as PEFT writes them, that the API serves beside each job's model as JOB:NAME; default: none", "SLUICE_HTTP_ADAPTERS"},
           {kCertFlag, "PEM file of the API's certificate chain; default: no TLS"},
           {kCertKeyFlag, "PEM file of the certificate's private key"}};
 }
@@ -40,6 +63,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daem
                   .http_keys = host.flags->Own(kKeysFlag),
                   .http_cert = host.flags->Own(kCertFlag),
                   .http_cert_key = host.flags->Own(kCertKeyFlag)};
+  SLUICE_ASSIGN_OR_RETURN(options.adapters, ParseAdapters(host.flags->Own(kAdaptersFlag)));
   const std::string given = host.flags->Own(kGraceFlag);
   if (!given.empty() && (!absl::ParseDuration(given, &options.grace) || options.grace <= absl::ZeroDuration())) {
     return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give a duration above 0, as 500ms or 30s"}, absl::StrCat(kGraceFlag, " ", given));
@@ -47,8 +71,8 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daem
   if (options.http_cert.empty() != options.http_cert_key.empty()) {
     return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give both, or neither"}, absl::StrCat(kCertFlag, " and ", kCertKeyFlag, " belong together"));
   }
-  if (options.http.empty() && !(options.http_keys.empty() && options.http_cert.empty())) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = absl::StrCat("add ", kHttpFlag, " IP:PORT")}, absl::StrCat("keys or a certificate are given, but no ", kHttpFlag));
+  if (options.http.empty() && !(options.http_keys.empty() && options.http_cert.empty() && options.adapters.empty())) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = absl::StrCat("add ", kHttpFlag, " IP:PORT")}, absl::StrCat("keys, adapters or a certificate are given, but no ", kHttpFlag));
   }
   return std::make_unique<RolloutProgram>(host, std::move(options));
 }
@@ -96,8 +120,22 @@ absl::Status RolloutProgram::StartHttp() {
   return absl::OkStatus();
 }
 
-void RolloutProgram::HideModel(const std::string& name, absl::string_view why) {
-  if (http_ != nullptr) http_->api().RemoveModel(name, absl::UnavailableError(why));
+void RolloutProgram::ShowModels(Job* job) {
+  if (http_ == nullptr) return;
+  const auto show = [&](std::shared_ptr<ApiModel> model) {
+    job->models.push_back(model->name());
+    http_->api().SetModel(std::move(model));
+  };
+  show(std::make_shared<ApiModel>(job->session));
+  for (const auto& [name, dir] : options_.adapters) {
+    absl::StatusOr<std::shared_ptr<const Adapter>> adapter = Adapter::Read(dir, job->session->model_config());
+    if (adapter.ok()) show(std::make_shared<ApiModel>(job->session, name, *std::move(adapter)));
+    else log::Error("adapter_refused", {{"job_id", job->name}, {"adapter", name}, {"error", adapter.status()}});
+  }
+}
+
+void RolloutProgram::HideModels(const Job& job, absl::string_view why) {
+  for (const std::string& name : job.models) http_->api().RemoveModel(name, absl::UnavailableError(why));
 }
 
 absl::Status RolloutProgram::Ready() {
@@ -120,7 +158,10 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
       kept.insert(assignment.job());
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) {
-        if (it->second.session != nullptr) it->second.session->SetWeightsSource(assignment.weights_size() > 0 ? assignment.weights(0) : "");
+        if (it->second.session != nullptr) {
+          it->second.session->SetWeightsSource(assignment.weights_size() > 0 ? assignment.weights(0) : "");
+          it->second.session->SetOthers(HasOthers(assignment));
+        }
         continue;
       }
       if (it != jobs_.end()) {
@@ -139,7 +180,7 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
     }
   }
   for (auto& [id, job] : ended) {
-    HideModel(job.name, absl::StrCat("job ", job.name, " has left this worker"));
+    HideModels(job, absl::StrCat("job ", job.name, " has left this worker"));
     if (job.session != nullptr) job.session->Stop(absl::ZeroDuration());
     link_->RemoveProgress(id);
   }
@@ -148,7 +189,7 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
 
 void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
   const std::string id = assignment.job();
-  Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .session = nullptr};
+  Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .session = nullptr, .models = {}};
   Tell(id, false, {}, "loading", "");
   {
     MutexLock lock(&mu_);
@@ -174,7 +215,8 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                                 assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {
     job.session = *std::move(session);
-    if (http_ != nullptr) http_->api().SetModel(std::make_shared<ApiModel>(job.session));
+    job.session->SetOthers(HasOthers(assignment));
+    ShowModels(&job);
   } else {
     log::Error("job_refused", {{"job_id", job.name}, {"error", session.status()}});
     Tell(id, false, {}, "failed", StatusText(session.status()));
@@ -211,7 +253,7 @@ void RolloutProgram::Drain() {
   }
   if (http_ != nullptr && !http_->AwaitIdle(options_.grace)) log::Warning("api_calls_cut_short");
   for (auto& [id, job] : jobs) {
-    HideModel(job.name, "this server is ending");
+    HideModels(job, "this server is ending");
     if (job.session != nullptr) job.session->Stop(options_.grace);
   }
   if (http_ == nullptr) return;

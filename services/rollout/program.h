@@ -34,6 +34,7 @@ class RolloutProgram : public daemon::Program {
     std::string http;              // HOST:PORT of the OpenAI-compatible API; empty: none.
     std::string http_keys;         // Files; empty: none.
     std::string http_cert, http_cert_key;
+    std::map<std::string, std::string> adapters;  // Of the API: directories by name.
   };
   RolloutProgram(const daemon::Host& host, Options options);
   ~RolloutProgram() override;
@@ -53,11 +54,13 @@ class RolloutProgram : public daemon::Program {
     std::string queue;
     std::string name;
     std::shared_ptr<Session> session;  // Null: it could not be started, or has failed.
+    std::vector<std::string> models;   // Of the API.
   };
 
   absl::Status StartHttp();
-  // The jobs' sessions are no models of the API any more.
-  void HideModel(const std::string& name, absl::string_view why);
+  // Makes the job's session a model of the API, and one with each adapter that fits.
+  void ShowModels(Job* job);
+  void HideModels(const Job& job, absl::string_view why);
 
   // The link's `deliver` thread.
   void Assigned(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);

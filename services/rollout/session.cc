@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
@@ -218,6 +219,9 @@ void Session::OnStep(StepEvents events) {
     events.failures.erase(failures, events.failures.end());
     handlers_.api(std::move(api));
   }
+#ifdef SLUICE_FAILPOINTS
+  if (!events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok()) events.crowded_out.push_back(events.tokens.back().request);
+#endif
   streamer_->Stepped(std::move(events));
 }
 

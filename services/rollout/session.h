@@ -78,6 +78,8 @@ class Session : private StepLoop::Sink {
   ~Session();  // Stop(0).
 
   void SetWeightsSource(const std::string& address);
+  // Whether other workers sample for the job; else an answer that the engine has no room for stays here.
+  void SetOthers(bool others) { streamer_->SetOthers(others); }
   // Ends the session: admits no more, waits up to `grace` for what runs, flushes what was sampled and gives back the leases of
   // the rest. Idempotent.
   void Stop(absl::Duration grace);
@@ -98,6 +100,7 @@ class Session : private StepLoop::Sink {
   EngineStats stats() const { return loop_->stats(); }
   int64_t refused_versions() const { return refused_; }  // Activations whose fingerprint was not the published one.
   const Engine& engine() const { return *made_.engine; }
+  const ModelConfig& model_config() const { return made_.model.config; }
   const std::string& layout() const { return made_.layout->layout_id(); }
 
  private:

@@ -167,10 +167,11 @@ void Streamer::Run() {
     }
     for (uint64_t request : std::exchange(unsent_, {})) {
       const auto it = live_.find(request);
-      if (it != live_.end()) SendPieces(request, it->second, it->second.member.trajectory.finish() != FinishReason::kNone);
+      if (it != live_.end()) SendPieces(request, it->second, it->second.leaves || it->second.member.trajectory.finish() != FinishReason::kNone);
     }
     SetCounts();
     absl::Status status = SealFinished();
+    if (status.ok()) status = ReleaseLeaving();
     if (status.ok()) status = TellDrops(std::exchange(drops_, {}));
     SetCounts();
     if (inbox.flush) {
@@ -257,12 +258,46 @@ void Streamer::TakeStep(const StepEvents& step) {
     }
     if (event.finish != FinishReason::kNone || trajectory.unsent() >= options_.piece) unsent_.push_back(event.request);
   }
+  if (others_) {
+    for (const uint64_t request : step.crowded_out) Migrate(request);
+  }
   for (const RequestFailure& failure : step.failures) {
     const bool nonfinite = ReasonOf(failure.status) == "NONFINITE";
     log::Warning("request_failed", {{"job_id", options_.job_name}, {"error", failure.status}});
     if (nonfinite) metrics_.nonfinite.Add();
     Drop(failure.request, nonfinite ? "nonfinite" : "bad_row");
   }
+}
+
+// The engine has no room for it: it goes on elsewhere.
+void Streamer::Migrate(uint64_t request) {
+  const auto it = live_.find(request);
+  if (it == live_.end() || !it->second.member.generating) return;
+  loop_->Abort(request, AbortReason::kDrain);
+  EndGenerating(it->second);
+  it->second.leaves = true;
+  unsent_.push_back(request);
+  leaving_.push_back(request);
+}
+
+// Gives back the leases of answers that leave and that the queue has whole. One that ended before the engine heard of it is sealed.
+absl::Status Streamer::ReleaseLeaving() {
+  queue::v1::ReleaseRequest request;
+  request.set_reason(queue::v1::RELEASE_REASON_MIGRATE);
+  std::erase_if(leaving_, [&](uint64_t id) {
+    const auto it = live_.find(id);
+    if (it == live_.end() || it->second.member.trajectory.finish() != FinishReason::kNone) return true;
+    const Live& live = it->second;
+    if (!live.member.trajectory.all_acked() || request.leases_size() == kMaxItems) return false;
+    request.add_leases(live.member.lease);
+    leases_->Forget(live.member.lease);
+    by_lease_.erase(live.member.lease);
+    live_.erase(it);
+    return true;
+  });
+  if (request.leases_size() == 0) return absl::OkStatus();
+  metrics_.migrated.Add(request.leases_size());
+  return client_->Release(std::move(request)).status();
 }
 
 void Streamer::EndGenerating(Live& live) {

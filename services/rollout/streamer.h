@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -70,6 +71,9 @@ class Streamer {
   void Lost(const std::vector<std::string>& leases) ABSL_LOCKS_EXCLUDED(mu_);
   void Cancelled(std::vector<queue::v1::CancelHint> hints) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Whether other workers sample for the job: then answers that crowd each other out of the engine go on there.
+  void SetOthers(bool others) { others_ = others; }
+
   // Waits until fewer than `limit` members are being sampled and fewer than 4 x `limit` are unsealed; how many fewer.
   // 0: stopped or draining.
   size_t AwaitRoom(size_t limit) ABSL_LOCKS_EXCLUDED(mu_);
@@ -88,6 +92,7 @@ class Streamer {
   struct Live {
     Member member;
     bool prompt_put = false;
+    bool leaves = false;           // Is given back once the queue has all of it.
     enum class Messages { kNone, kSent, kStored } messages = Messages::kNone;
     absl::Duration oldest_unsent;  // Monotonic.
   };
@@ -117,6 +122,8 @@ class Streamer {
   void TakeStep(const StepEvents& step);
   void TakeAck(const Ack& ack);
   void TakeCancelled(const queue::v1::CancelHint& hint);
+  void Migrate(uint64_t request);
+  absl::Status ReleaseLeaving();
   void EndGenerating(Live& live);
   void Abandon(uint64_t request, AbortReason reason, absl::string_view why);
   // The queue has of the member, prompt included, what lies before `watermark`.
@@ -147,9 +154,11 @@ class Streamer {
   absl::flat_hash_map<uint64_t, Live> live_;
   absl::flat_hash_map<std::string, uint64_t> by_lease_;
   std::vector<uint64_t> unsent_;             // Requests with something to send now.
+  std::vector<uint64_t> leaving_;            // Requests that are to be given back.
   std::vector<uint64_t> finished_;           // Requests that may be ready to be sealed.
   std::vector<queue::v1::DropItem> drops_;
   size_t generating_ = 0;
+  std::atomic<bool> others_ = false;
   absl::Duration last_scan_;                 // Monotonic; of ages and metrics.
   StepLoop::Times seen_times_;
   EngineStats seen_stats_;

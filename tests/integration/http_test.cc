@@ -10,6 +10,8 @@
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/checkpoint/model_dir.h"
+#include "tests/common/models/adapter_files.h"
 #include "tests/integration/faults.h"
 #include "tests/services/rollout/http/client.h"
 
@@ -33,7 +35,11 @@ class HttpTest : public FaultsTest {
     ASSERT_EQ(WriteFileAtomic(dir + "/template.jinja", kTemplate), absl::OkStatus());
     ASSERT_EQ(WriteFileAtomic(dir + "/keys", absl::StrCat("test ", kKey, "\n")), absl::OkStatus());
     ASSERT_EQ(chmod((dir + "/keys").c_str(), 0600), 0);
-    StartJob({.env = {{"SLUICE_HTTP", "127.0.0.1:0"}, {"SLUICE_HTTP_KEYS", dir + "/keys"}}}, {absl::StrCat("model.chat_template=", dir, "/template.jinja")});
+    const auto model = ReadModelDir(SLUICE_SOURCE_DIR "/configs/examples/digits");
+    ASSERT_EQ(model.status(), absl::OkStatus());
+    WriteAdapter(dir + "/extra", AdapterConfig(4, 64, kAllAdapterModules), AdapterTensors(model->config, 4, kAllAdapterModules, 1));
+    StartJob({.env = {{"SLUICE_HTTP", "127.0.0.1:0"}, {"SLUICE_HTTP_KEYS", dir + "/keys"}, {"SLUICE_HTTP_ADAPTERS", absl::StrCat("extra=", dir, "/extra,gone=", dir, "/gone")}}},
+             {absl::StrCat("model.chat_template=", dir, "/template.jinja")});
     ASSERT_EQ(job_->AwaitStep(2, kLong), absl::OkStatus());
     address_ = HttpAddress();
   }
@@ -83,6 +89,28 @@ TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
                             kLong);
   ASSERT_EQ(ran.status(), absl::OkStatus());
   EXPECT_EQ(ran->exit, 0) << ran->out << ran->err;
+  AwaitNoAnswers();
+  Happened();
+  ExpectGoesOn();
+}
+
+TEST_F(HttpTest, AnAdapterIsAModelBesideTheJobsAndOneThatCannotBeReadIsNot) {
+  Client client(address_);
+  ASSERT_TRUE(client.Send(absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: x\r\n", Bearer(), "\r\n")));
+  const std::string models = client.Until("]}");
+  EXPECT_TRUE(absl::StrContains(models, "\"digits\"") && absl::StrContains(models, "\"digits:extra\"") && !absl::StrContains(models, "gone")) << models;
+  EXPECT_TRUE(absl::StrContains(cluster_->Log("rollout-0"), "adapter_refused"));
+  const auto ask = [&](const std::string& name) {
+    EXPECT_TRUE(client.Send(PostText(kPath, absl::StrCat(R"({"model": ")", name, R"(", "prompt": "4821=", "max_tokens": 6, "temperature": 0, "ignore_eos": true, "echo": true, "logprobs": 0})"), Bearer())));
+    const std::string answer = client.Until("\"usage\"");
+    (void)client.Until("}}");
+    EXPECT_TRUE(absl::StrContains(answer, "200 OK")) << answer;
+    const size_t at = answer.find("\"token_logprobs\"");
+    return at == std::string::npos ? answer : answer.substr(at, answer.find(']', at) - at);
+  };
+  const std::string plain = ask("digits"), extra = ask("digits:extra");
+  EXPECT_TRUE(absl::StrContains(plain, "[null,")) << plain;
+  EXPECT_NE(plain, extra);
   AwaitNoAnswers();
   Happened();
   ExpectGoesOn();

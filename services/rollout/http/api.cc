@@ -11,6 +11,7 @@
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/prompt/prompt.h"
+#include "common/tokenizer/detokenizer.h"
 #include "services/rollout/http/error.h"
 
 namespace sluice::rollout::http {
@@ -219,6 +220,11 @@ void Api::AddRequests(uint64_t id, Call* call) {
   call->open = count;
   call->parts.resize(count);
   call->begun.resize(count, false);
+  if (request.echo && request.logprobs) call->echoed.resize(count, false);
+  if (request.has_tools) {
+    const absl::string_view parser = ToolCallParserOf(call->model->renderer().template_source());
+    for (size_t i = 0; i < count && !parser.empty(); ++i) call->parsers.push_back(MakeToolCallParser(parser));
+  }
   call->last_write = options_.clock->Monotonic();
   const uint64_t seed = request.seed.value_or(options_.random());
   std::vector<Request> requests;
@@ -227,7 +233,7 @@ void Api::AddRequests(uint64_t id, Call* call) {
     const uint64_t group = request.n > 1 ? next_group_++ : 0;
     for (uint32_t member = 0; member < request.n; ++member) {
       AnswerPart& part = call->parts[requests.size()];
-      if (request.echo) part.text = call->prepared.prompts[p].text;
+      if (request.echo && !request.logprobs) part.text = call->prepared.prompts[p].text;
       by_request_[next_request_] = id;
       requests.push_back({.id = next_request_++,
                           .group = group,
@@ -239,7 +245,8 @@ void Api::AddRequests(uint64_t id, Call* call) {
                           .trainable = false,
                           .text = true,
                           .raw_logprobs = request.raw_logprobs,
-                          .top_logprobs = request.top_logprobs});
+                          .top_logprobs = request.top_logprobs,
+                          .prompt_logprobs = request.echo && request.logprobs});
     }
   }
   answers_ += static_cast<uint32_t>(count);
@@ -276,7 +283,8 @@ void Api::TakeToken(const TokenEvent& event) {
   Call* const call = calls_.at(id).get();
   const size_t index = event.request - call->first_request;
   AnswerPart& part = call->parts[index];
-  if (event.details != nullptr) part.text += event.details->text;
+  if (!call->echoed.empty() && !call->echoed[index]) TakeEcho(call, index, event);
+  TakeText(call, index, event);
   if (WantsTokens(call->prepared.request)) part.tokens.push_back(event);
   part.finish = event.finish;
   ++call->sampled;
@@ -292,10 +300,41 @@ void Api::TakeToken(const TokenEvent& event) {
   if (call->open == 0) Complete(id);
 }
 
+// The prompt before the answer's first token, which tells its log-probs.
+void Api::TakeEcho(Call* call, size_t index, const TokenEvent& event) {
+  call->echoed[index] = true;
+  AnswerPart& part = call->parts[index];
+  const Prepared::Prompt& prompt = call->prepared.prompts[index / call->prepared.request.n];
+  part.text = prompt.text;
+  auto detokenizer = Detokenizer::Create(&call->model->renderer().tokenizer(), {});
+  for (size_t i = 0; i < prompt.ids->size(); ++i) {
+    auto details = std::make_shared<TokenDetails>();
+    if (detokenizer.ok()) (*detokenizer)->Push((*prompt.ids)[i], &details->text);
+    TokenEvent token{.position = static_cast<uint32_t>(i), .token = (*prompt.ids)[i]};
+    if (i > 0 && event.details != nullptr && i <= event.details->prompt_logprobs.size()) {
+      token.logprob = details->raw_logprob = event.details->prompt_logprobs[i - 1];
+      if (i <= event.details->prompt_top.size()) details->top = event.details->prompt_top[i - 1];
+    }
+    token.details = std::move(details);
+    part.prompt.push_back(std::move(token));
+  }
+}
+
+void Api::TakeText(Call* call, size_t index, const TokenEvent& event) {
+  AnswerPart& part = call->parts[index];
+  const absl::string_view text = event.details == nullptr ? absl::string_view() : event.details->text;
+  if (call->parsers.empty()) {
+    absl::StrAppend(&part.text, text);
+    return;
+  }
+  call->parsers[index]->Push(text, &part.text, &part.calls);
+  if (event.finish != FinishReason::kNone) call->parsers[index]->Finish(&part.text);
+}
+
 // Sends what the answer grew by, if there is something to see.
 void Api::Emit(Call* call, size_t index) {
   AnswerPart& part = call->parts[index];
-  if (part.text.empty() && part.tokens.empty() && part.finish == FinishReason::kNone) return;
+  if (part.text.empty() && part.calls.empty() && part.tokens.empty() && part.finish == FinishReason::kNone) return;
   if (!call->streaming) call->reply->BeginStream();
   call->streaming = true;
   const Format format(call->prepared, call->model->renderer().tokenizer());
@@ -303,7 +342,7 @@ void Api::Emit(Call* call, size_t index) {
   call->begun[index] = true;
   call->last_write = options_.clock->Monotonic();
   const uint64_t characters = part.characters_before + CharactersIn(part.text);
-  part = {.text = "", .characters_before = characters};
+  part = {.text = "", .characters_before = characters, .calls_before = part.calls_before + part.calls.size()};
   call->reply->Write(std::move(chunk));
 }
 

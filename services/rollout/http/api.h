@@ -120,7 +120,9 @@ class Api {
     PolicyVersion version;             // Of the last token.
     uint64_t first_request = 0;        // Answer i is request first_request + i.
     std::vector<AnswerPart> parts;     // What is not sent.
+    std::vector<std::unique_ptr<ToolCallParser>> parsers;  // By answer, of a chat with tools that the model has a parser for; else empty.
     std::vector<bool> begun;           // Streams: the answer's first chunk is out.
+    std::vector<bool> echoed;          // Where the prompt's log-probs are told: it is among the parts.
     size_t open = 0;                   // Answers that go on.
     uint64_t sampled = 0;              // Tokens.
     bool streaming = false;            // The stream has begun.
@@ -135,6 +137,8 @@ class Api {
   void AddRequests(uint64_t id, Call* call);
   void TakeEvents() ABSL_LOCKS_EXCLUDED(mu_);
   void TakeToken(const TokenEvent& event);
+  void TakeEcho(Call* call, size_t index, const TokenEvent& event);
+  void TakeText(Call* call, size_t index, const TokenEvent& event);
   void Emit(Call* call, size_t index);
   void Complete(uint64_t id);
   void Fail(uint64_t id, const absl::Status& why);

@@ -15,9 +15,25 @@ using Json = nlohmann::ordered_json;
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 std::string Event(const Json& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
 
-Json Finish(FinishReason reason) {
-  if (reason == FinishReason::kNone) return nullptr;
-  return reason == FinishReason::kStop ? "stop" : "length";
+Json Finish(const AnswerPart& part) {
+  if (part.finish == FinishReason::kNone) return nullptr;
+  if (part.finish == FinishReason::kLength) return "length";
+  return part.calls_before + part.calls.size() > 0 ? "tool_calls" : "stop";
+}
+
+// `streamed`: with each call's place among the answer's.
+Json ToolCallsJson(const ResponseHead& head, size_t index, const AnswerPart& part, bool streamed) {
+  Json calls = Json::array();
+  for (size_t i = 0; i < part.calls.size(); ++i) {
+    const size_t place = part.calls_before + i;
+    Json call = Json::object();
+    if (streamed) call["index"] = place;
+    call["id"] = absl::StrCat("call_", head.id.substr(head.id.find('-') + 1), "_", index, "_", place);
+    call["type"] = "function";
+    call["function"] = {{"name", part.calls[i].name}, {"arguments", part.calls[i].arguments}};
+    calls.push_back(std::move(call));
+  }
+  return calls;
 }
 
 Json UsageJson(const Usage& usage) {
@@ -62,15 +78,17 @@ Json ChatLogprobs(const ApiRequest& request, const Tokenizer& tokenizer, const A
 Json CompletionLogprobs(const ApiRequest& request, const Tokenizer& tokenizer, const AnswerPart& part) {
   Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
   uint64_t offset = part.characters_before;
-  for (const TokenEvent& event : part.tokens) {
+  const auto add = [&](const TokenEvent& event, bool has_logprob) {
     tokens.push_back(TokenText(tokenizer, event.token));
-    logprobs.push_back(LogprobOf(request, event));
+    logprobs.push_back(has_logprob ? Json(LogprobOf(request, event)) : Json(nullptr));
     offsets.push_back(offset);
     if (event.details != nullptr) offset += CharactersIn(event.details->text);
     Json top = Json::object();
     for (const TokenLogprob& other : Top(event)) top[TokenText(tokenizer, other.token)] = other.logprob;
-    tops.push_back(std::move(top));
-  }
+    tops.push_back(has_logprob ? std::move(top) : Json(nullptr));
+  };
+  for (const TokenEvent& event : part.prompt) add(event, &event != &part.prompt.front());
+  for (const TokenEvent& event : part.tokens) add(event, true);
   return {{"tokens", std::move(tokens)},
           {"token_logprobs", std::move(logprobs)},
           {"top_logprobs", request.top_logprobs > 0 ? std::move(tops) : Json(nullptr)},
@@ -93,7 +111,7 @@ Json Versions(const AnswerPart& part) {
 void AddDetails(const Prepared& prepared, const Tokenizer& tokenizer, size_t index, const AnswerPart& part, bool first, Json* choice) {
   const ApiRequest& request = prepared.request;
   (*choice)["logprobs"] = !request.logprobs ? Json(nullptr) : request.chat ? ChatLogprobs(request, tokenizer, part) : CompletionLogprobs(request, tokenizer, part);
-  (*choice)["finish_reason"] = Finish(part.finish);
+  (*choice)["finish_reason"] = Finish(part);
   if (request.return_token_ids) {
     if (first && !request.chat) (*choice)["prompt_token_ids"] = *prepared.prompts[index / request.n].ids;
     Json ids = Json::array();
@@ -122,6 +140,10 @@ std::string Format::Whole(const ResponseHead& head, absl::Span<const AnswerPart>
     Json choice = {{"index", i}};
     if (request.chat) {
       choice["message"] = {{"role", "assistant"}, {"content", answers[i].text}, {"refusal", nullptr}};
+      if (!answers[i].calls.empty()) {
+        if (answers[i].text.empty()) choice["message"]["content"] = nullptr;
+        choice["message"]["tool_calls"] = ToolCallsJson(head, i, answers[i], /*streamed=*/false);
+      }
     } else {
       choice["text"] = answers[i].text;
     }
@@ -141,6 +163,7 @@ std::string Format::Chunk(const ResponseHead& head, size_t index, const AnswerPa
     choice["delta"] = Json::object();
     if (first) choice["delta"]["role"] = "assistant";
     if (first || !part.text.empty()) choice["delta"]["content"] = part.text;
+    if (!part.calls.empty()) choice["delta"]["tool_calls"] = ToolCallsJson(head, index, part, /*streamed=*/true);
   } else {
     choice["text"] = part.text;
   }

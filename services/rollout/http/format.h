@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "services/rollout/core/engine/engine.h"
 #include "services/rollout/http/prepare.h"
+#include "services/rollout/http/tool_calls.h"
 
 namespace sluice {
 class Tokenizer;
@@ -19,7 +20,10 @@ namespace sluice::rollout::http {
 struct AnswerPart {
   std::string text;
   uint64_t characters_before = 0;      // Of the answer's text, echo included.
+  std::vector<TokenEvent> prompt;      // The prompt's tokens, where their log-probs are told; the first has none.
   std::vector<TokenEvent> tokens;      // Empty where the response tells nothing of them.
+  std::vector<ToolCall> calls;
+  size_t calls_before = 0;             // Of the answer.
   FinishReason finish = FinishReason::kNone;
 };
 

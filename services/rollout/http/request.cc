@@ -160,6 +160,7 @@ absl::Status ReadConversation(Fields* fields, ApiRequest* request) {
   SLUICE_ASSIGN_OR_RETURN((*conversation)["messages"], ReadMessages(*messages));
   if (tools != nullptr && !tools->empty()) {
     SLUICE_ASSIGN_OR_RETURN(Json read, ReadTools(*tools));
+    request->has_tools = use_tools;
     if (use_tools) (*conversation)["tools"] = std::move(read);
   }
   (*conversation)["add_generation_prompt"] = add_generation_prompt;
@@ -186,7 +187,6 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
   fields.Integer("logprobs", 0, kMaxTopLogprobs, &logprobs);
   request.logprobs = logprobs.has_value();
   request.top_logprobs = logprobs.value_or(0);
-  if (request.echo && request.logprobs) fields.NotBuilt("echo", true, "has no log-probs of the prompt; leave one of echo and logprobs out");
   if (request.prompts.size() * request.n > kMaxAnswers) {
     fields.Fail("n", absl::StrCat(" is ", request.n, " for ", request.prompts.size(), " prompts; at most ", kMaxAnswers, " answers are taken at once"));
   }

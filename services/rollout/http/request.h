@@ -37,6 +37,7 @@ struct ApiRequest {
   // Of chat: what the template reads, {"messages": .., "tools": .., "add_generation_prompt": ..} and the request's
   // chat_template_kwargs. Contents of text parts are joined, arguments of tool calls parsed.
   std::shared_ptr<const nlohmann::ordered_json> conversation;
+  bool has_tools = false;
   bool continue_final_message = false;
 
   SamplingParams sampling;         // max_tokens 0: as many as the context holds.

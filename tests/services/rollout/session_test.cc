@@ -396,6 +396,26 @@ TEST_F(SessionTest, TwoWorkersShareAJobAndAStoppedOnesAnswersGoOnAtTheOther) {
   }
 }
 
+TEST_F(SessionTest, AnAnswerCrowdedOutTwiceIsGivenBackAndGoesOnInTheSameBits) {
+#ifndef SLUICE_FAILPOINTS
+  GTEST_SKIP() << "failpoints are not compiled in";
+#endif
+  ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/40, /*endless=*/true));
+  Publish(0, kInitSeed);
+  ASSERT_TRUE(ArmFailpoint("rollout.step.crowded", "error", 5).ok());
+  StartSession("rollout-0")->SetOthers(true);
+  size_t went_on = 0;
+  for (int64_t k = 0; k < 3; ++k) {
+    for (const auto& [key, answer] : TakeBatch(k)) {
+      const Answer expected = Expected(key.first, key.second, PromptText(answer), 40, true);
+      EXPECT_EQ(answer.tokens, expected.tokens) << "group " << key.first << ", member " << key.second;
+      EXPECT_EQ(answer.logprobs, expected.logprobs);
+      went_on += answer.attempt > 1;
+    }
+  }
+  EXPECT_EQ(went_on, 1u);
+}
+
 TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
 #ifndef SLUICE_FAILPOINTS
   GTEST_SKIP() << "failpoints are not compiled in";

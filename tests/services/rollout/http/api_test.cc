@@ -161,6 +161,25 @@ TEST_F(ApiTest, EchoLogprobsIdsAndVersionsAreToldWhereAskedFor) {
   EXPECT_EQ(echoed->body()["choices"][0]["text"], "1=2");
 }
 
+TEST_F(ApiTest, EchoTellsTheLogprobsOfThePrompt) {
+  const auto seen = Complete({{"prompt", {4, 5, 13}}, {"echo", true}, {"logprobs", 1}});
+  ASSERT_TRUE(requests()[0].prompt_logprobs);
+  TokenEvent first = Sampled(requests()[0].id, 5, "2");
+  auto details = std::make_shared<TokenDetails>(*first.details);
+  details->prompt_logprobs = {-1.5f, -2.5f};
+  details->prompt_top = {{{5, -1.5f}}, {{6, -0.25f}}};
+  details->top = {{5, -0.5f}};
+  first.details = details;
+  api_->Stepped(Step({first, Sampled(requests()[0].id, 6, "3", FinishReason::kLength)}));
+  const Json choice = seen->body()["choices"][0];
+  EXPECT_EQ(choice["text"], "12=23");
+  EXPECT_EQ(choice["logprobs"]["tokens"], (Json{"1", "2", "=", "2", "3"}));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], (Json{nullptr, -1.5, -2.5, -0.5, -0.5}));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1, 2, 3, 4}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], nullptr);
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][2], (Json{{"3", -0.25}}));
+}
+
 TEST_F(ApiTest, AStreamHasChunksUsageAndDone) {
   const auto seen = Complete({{"stream", true}, {"stream_options", {{"include_usage", true}}}, {"n", 2}});
   EXPECT_FALSE(seen->began) << "an error could still be told as such";
@@ -202,6 +221,43 @@ TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
   const auto cont = Ask("/v1/chat/completions", {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "1"}}, {{"role", "assistant"}, {"content", "34"}}}}, {"continue_final_message", true}});
   ASSERT_EQ(requests().size(), 2u);
   EXPECT_THAT(*requests()[1].prompt, ElementsAre(4, 13, 6, 7)) << "what the template writes behind the last message is cut off";
+}
+
+TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
+  const std::string path = testing_data::TempPath("chat_template");
+  ASSERT_TRUE(WriteFileAtomic(path, "{% for m in messages %}{{ m.content }}={% endfor %}{# <tool_call> #}").ok());
+  model_ = std::make_shared<FakeModel>("digits", path);
+  Make(nullptr);
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "add"}}}}};
+  Json body = {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}};
+  const auto answer = [&](size_t asked) {
+    const uint64_t id = requests()[asked].id;
+    api_->Stepped(Step({Sampled(id, 5, "Well.\n<tool"), Sampled(id, 6, "_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>"),
+                        Sampled(id, 7, "\n", FinishReason::kStop)}));
+  };
+  const auto whole = Ask("/v1/chat/completions", body);
+  answer(0);
+  const Json choice = Json::parse(whole->sent->body)["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "Well.");
+  EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"], (Json{{"name", "add"}, {"arguments", "{\"x\":1}"}}));
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+
+  body["stream"] = true;
+  const auto streamed = Ask("/v1/chat/completions", body);
+  answer(1);
+  const auto events = streamed->events();
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(events[0]["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", "Well."}}));
+  EXPECT_EQ(events[1]["choices"][0]["delta"]["tool_calls"][0]["index"], 0);
+  EXPECT_EQ(events[1]["choices"][0]["delta"]["tool_calls"][0]["function"]["name"], "add");
+  EXPECT_EQ(events[2]["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(events[2]["choices"][0]["delta"], Json::object());
+
+  body["stream"] = false, body["tool_choice"] = "none";
+  const auto none = Ask("/v1/chat/completions", body);
+  answer(2);
+  EXPECT_EQ(Json::parse(none->sent->body)["choices"][0]["finish_reason"], "stop") << "what the model writes of calls stays text";
 }
 
 TEST_F(ApiTest, WhatTheModelCannotDoIsRefusedByName) {

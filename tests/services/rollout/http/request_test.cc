@@ -108,7 +108,6 @@ TEST(RequestTest, AFieldThatDoesNotFitIsRefusedByName) {
       {{{"model", 5}}, "model"},                   {{{"stream_options", {{"include_usage", true}}}}, "stream_options"},
       {{{"stop_token_ids", {-1}}}, "stop_token_ids"}, {{{"logprobs_mode", "odd"}}, "logprobs_mode"},
       {{{"logit_bias", {{"5", 1}}}}, "logit_bias"},   {{{"max_token", 5}}, "max_token"},      {{{"suffix", "x"}}, "suffix"},
-      {{{"echo", true}, {"logprobs", 0}}, "echo"},
   };
   for (const auto& [fields, name] : wrong) {
     const ApiError error = CompletionError(Completion(fields).dump());

@@ -1,0 +1,89 @@
+// The time that the HTTP API adds to a first token: a streamed completion over loopback, from the request's first byte to the first
+// event, of an engine that answers at once:
+//   bench_http [--requests 2000] [--json]
+//
+// The baseline is a probe over the same connection: sockets and threads without parsing, encoding and formatting.
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "services/rollout/http/server.h"
+#include "tests/bench/report.h"
+#include "tests/services/rollout/http/client.h"
+#include "tests/services/rollout/http/fake_model.h"
+
+namespace sluice::bench {
+namespace {
+
+using rollout::http::Client;
+
+class AtOnce final : public rollout::http::FakeModel {
+ public:
+  void UseApi(rollout::http::Api* api) { api_ = api; }
+  void Add(std::vector<Request> requests) override {
+    for (const Request& request : requests) {
+      api_->Stepped(rollout::http::Step({rollout::http::Sampled(request.id, 5, "2"), rollout::http::Sampled(request.id, 6, "3", FinishReason::kLength)}));
+    }
+  }
+
+ private:
+  rollout::http::Api* api_ = nullptr;
+};
+
+// Milliseconds from the first byte sent to `text`, each of so many times; then up to `end`.
+std::vector<double> Times(Client* client, const std::string& request, const std::string& text, const std::string& end, int times) {
+  std::vector<double> taken;
+  for (int i = 0; i < times; ++i) {
+    const absl::Duration start = Clock::Real()->Monotonic();
+    SLUICE_CHECK(client->Send(request));
+    SLUICE_CHECK(!client->Until(text).empty());
+    taken.push_back(absl::ToDoubleMilliseconds(Clock::Real()->Monotonic() - start));
+    if (!end.empty()) SLUICE_CHECK(!client->Until(end).empty());
+  }
+  return taken;
+}
+
+double At(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+int Main(int argc, char** argv) {
+  int requests = 2000;
+  bool json = false, ok = true;
+  for (int i = 1; i < argc && ok; ++i) {
+    const std::string name = argv[i];
+    if (name == "--json") json = true;
+    else ok = name == "--requests" && i + 1 < argc && absl::SimpleAtoi(argv[++i], &requests) && requests >= 10;
+  }
+  if (!ok) {
+    std::fprintf(stderr, "usage: bench_http [--requests N] [--json]; at least 10\n");
+    return 2;
+  }
+  const auto model = std::make_shared<AtOnce>();
+  auto server = rollout::http::Server::Start({}, {});
+  SLUICE_CHECK_MSG(server.ok(), server.status().ToString());
+  model->UseApi(&(*server)->api());
+  (*server)->api().SetModel(model);
+  Client client((*server)->address());
+  const std::string ask = rollout::http::PostText("/v1/completions", R"({"model": "digits", "prompt": "4821=", "max_tokens": 6, "stream": true})");
+  const std::string probe = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
+  (void)Times(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", 10);  // Warm-up.
+  const std::vector<double> probes = Times(&client, probe, "ok\n", "", requests);
+  const std::vector<double> first = Times(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", requests);
+  const Report report(json);
+  report.Add({.name = "http_first_token_median", .value = At(first, 0.5), .unit = "ms", .baseline = At(probes, 0.5), .runs = requests});
+  report.Add({.name = "http_first_token_p99", .value = At(first, 0.99), .unit = "ms", .baseline = At(probes, 0.99), .runs = requests});
+  (*server)->Stop();
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) { return sluice::bench::Main(argc, argv); }
