@@ -32,7 +32,7 @@ bool Component::Has(const char* key) const {
 
 absl::Status Component::Only(std::initializer_list<const char*> known) const {
   for (const auto& [key, value] : object_.items()) {
-    const auto same = [&](const char* name) { return key == name; };
+    const auto same = [&key = key](const char* name) { return key == name; };
     if (key != "type" && !value.is_null() && std::none_of(known.begin(), known.end(), same)) {
       return absl::UnimplementedError(absl::StrCat(At(key), " = ", Shown(value), ": this key is not supported here"));
     }
