@@ -45,7 +45,7 @@ endfunction()
 # Seconds that a test may take: more where sanitizers slow it down.
 function(sluice_timeout out seconds)
   if(SLUICE_SANITIZE)
-    math(EXPR seconds "${seconds} * 5")
+    math(EXPR seconds "${seconds} * 3")
   endif()
   set(${out} ${seconds} PARENT_SCOPE)
 endfunction()
