@@ -1,6 +1,7 @@
 #include "kernels/decoder/op.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -126,6 +127,12 @@ bool SameBits(const DecoderOps& a, const DecoderOps& b) {
   }
   return true;
 }
+
+// clang's __builtin_cpu_supports() does not know this one.
+bool HasF16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
 #endif
 
 std::vector<const DecoderOps*> Detect() {
@@ -137,7 +144,7 @@ std::vector<const DecoderOps*> Detect() {
     if (__builtin_cpu_supports("avx512bf16") && SameBits(avx512bf16::kOps, avx512::kOps)) kinds.push_back(&avx512bf16::kOps);
     kinds.push_back(&avx512::kOps);
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) kinds.push_back(&avx2::kOps);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c()) kinds.push_back(&avx2::kOps);
 #endif
   kinds.push_back(&base::kOps);
   return kinds;
