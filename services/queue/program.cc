@@ -107,13 +107,14 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
       metrics_(std::make_shared<Metrics>(host.metrics)),
       mirror_(std::move(mirror)),
       jobs_([&] {
-        jobs.added = [metrics = metrics_](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); };
-        jobs.removed = [metrics = metrics_, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
+        Metrics* const metrics = metrics_.get();  // Not shared: it holds runners, and those hold these.
+        jobs.added = [metrics](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); };
+        jobs.removed = [metrics, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
           metrics->Remove(runner);
           if (mirror != nullptr) mirror->Freed(runner->id());
         };
-        jobs.synced = [metrics = metrics_](absl::Duration took) { metrics->ObserveSync(took); };
-        jobs.recovered = [metrics = metrics_](absl::Duration took) { metrics->ObserveRecovery(took); };
+        jobs.synced = [metrics](absl::Duration took) { metrics->ObserveSync(took); };
+        jobs.recovered = [metrics](absl::Duration took) { metrics->ObserveRecovery(took); };
         jobs.books = NoteIn(mirror_);
         return std::move(jobs);
       }()),

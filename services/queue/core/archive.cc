@@ -119,6 +119,7 @@ void Reader::Get(Bytes& bytes) {
   if ((header & 1) == 0) return;
   if (bytes.size <= kInHead) {
     const absl::string_view raw = Raw(bytes.size);
+    if (failed_) return;
     std::shared_ptr<char> copy(new char[raw.size()], std::default_delete<char[]>());
     std::memcpy(copy.get(), raw.data(), raw.size());
     bytes.data = std::move(copy);
