@@ -25,8 +25,9 @@ def refused(kind, call, param=None):
 
 
 def models():
-    (model,) = client.models.list().data
-    assert model.id == "digits" and model.owned_by == "sluice", model
+    found = {model.id: model for model in client.models.list().data}
+    assert sorted(found) == ["digits", "digits:extra"], found
+    assert found["digits"].owned_by == "sluice", found["digits"]
     assert client.models.retrieve("digits").version.count(":") == 1
 
 

@@ -5,6 +5,7 @@
 
 #include "common/checkpoint/init.h"
 #include "common/models/decode_model.h"
+#include "common/testing/data.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/common/models/adapter_files.h"
@@ -53,7 +54,7 @@ class AdapterTest : public testing::Test {
   }
 
   const ModelConfig config_ = SmallConfig();
-  const std::string dir_ = testing::TempDir() + "adapter_test/";
+  const std::string dir_ = testing_data::TempPath("adapter/");
 };
 
 // Logits of three sequences of 20 tokens, each with its adapter or none.

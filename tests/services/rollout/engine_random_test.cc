@@ -5,6 +5,7 @@
 
 #include "common/base/splitmix.h"
 #include "common/models/adapter.h"
+#include "common/testing/data.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/common/models/adapter_files.h"
@@ -231,7 +232,7 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
 // Requests of one prompt with one adapter, another and none, in one batch: each answer is that of an engine that has it alone, and no
 // prefix of one is found for another.
 TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAnother) {
-  const std::string dir = testing::TempDir() + "engine_adapters/";
+  const std::string dir = testing_data::TempPath("engine_adapters/");
   std::vector<std::shared_ptr<const Adapter>> adapters = {nullptr};
   for (uint64_t seed : {1, 2}) {
     const std::string path = dir + std::to_string(seed);
