@@ -220,9 +220,13 @@ void Session::OnStep(StepEvents events) {
     handlers_.api(std::move(api));
   }
 #ifdef SLUICE_FAILPOINTS
-  if (!events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok()) events.crowded_out.push_back(events.tokens.back().request);
-#endif
+  const bool crowded = !events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok();
+  if (crowded) events.crowded_out.push_back(events.tokens.back().request);
   streamer_->Stepped(std::move(events));
+  if (crowded) streamer_->FlushPieces();  // Who is crowded out waits; this one would run to its end before the streamer hears of it.
+#else
+  streamer_->Stepped(std::move(events));
+#endif
 }
 
 void Session::OnActivation(const StagedWeights& staged, const Activation& activation) {
