@@ -38,8 +38,7 @@ void CheckBuilt(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
 
   const job::v1::Model& model = spec.model();
   refuse.If(model.has_digest(), "model.digest", "given digests are", "use auto");
-  refuse.If(model.has_dtype() && model.dtype() != "float32", "model.dtype", absl::StrCat(model.dtype(), " on a CPU is"),
-            "use float32 or auto");
+  refuse.If(model.dtype() == "float16", "model.dtype", "float16 is", "use bfloat16, float32, or auto, which is float32 on a CPU");
   refuse.If(model.has_reference() && model.reference() != "initial", "model.reference", "a reference from a directory is",
             "use initial or none");
   refuse.Word(spec.data().order().sampler(), "uniform", "data.order.sampler");

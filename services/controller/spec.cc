@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/base/status.h"
+#include "common/checkpoint/model_dir.h"
 #include "common/rpc/convert.h"
 #include "services/controller/core/names.h"
 #include "sluice/job/v1/job.pb.h"
@@ -21,6 +22,14 @@ using job::v1::JobSpec;
 
 constexpr uint32_t kTokenBytes = 20;  // Token id, log-prob, its share of runs, messages and task fields.
 constexpr size_t kMaxProblems = 20;
+
+// What a token's experts take beside it, in a mixture of experts. A directory that this host does not see adds nothing: those who load
+// the model say what is wrong with it.
+uint32_t RoutingBytes(const JobSpec& spec) {
+  const absl::StatusOr<ModelDir> model = ReadModelDir(spec.model().has_init() ? spec.model().init().config() : spec.model().path());
+  if (!model.ok()) return 0;
+  return static_cast<uint32_t>(sizeof(uint16_t) * model->config.num_layers * model->config.experts_per_token);
+}
 
 bool Supervised(const JobSpec& spec) { return spec.kind() == "sft"; }
 
@@ -212,7 +221,7 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue.set_quota_bytes(block.keep().quota());
   *queue.mutable_lease() = block.keep().lease();
   queue.set_member_tokens(MemberTokens(spec));
-  queue.set_token_bytes(kTokenBytes);
+  queue.set_token_bytes(kTokenBytes + RoutingBytes(spec));
   AddSources(spec, &queue);
   queue.set_sampler(queue::v1::SAMPLER_UNIFORM);
   queue.set_epochs(spec.data().order().epochs());

@@ -98,7 +98,8 @@ void Session::Begin() {
   leases.failed = [this](absl::Status why) { Fail(std::move(why)); };
   leases_ = std::make_unique<LeaseKeeper>(client_.get(), std::move(leases));
   puts_ = std::make_unique<PutStream>(client_.get());
-  streamer_ = std::make_unique<Streamer>(Streamer::Options{.job_name = options_.job_name, .piece = spec_.piece}, client_.get(),
+  const ModelConfig& model = made_.model.config;
+  streamer_ = std::make_unique<Streamer>(Streamer::Options{.job_name = options_.job_name, .piece = spec_.piece, .layers = model.num_layers, .experts = model.experts_per_token}, client_.get(),
                                          leases_.get(), puts_.get(), renderer_.get(), metrics_,
                                          [this](absl::Status why) { Fail(std::move(why)); });
   loop_ = std::make_unique<StepLoop>(made_.engine.get(), spec_.kv, static_cast<StepLoop::Sink*>(this));
@@ -401,11 +402,15 @@ absl::StatusOr<Member> Session::TakeMember(const queue::v1::Grant& grant, const 
     metrics_.resumed.Add();
     metrics_.tokens_resumed.Add(static_cast<double>(count));
   }
-  return Member{.request = next_id_++,
+  Member member{.request = next_id_++,
                 .ref = RefOf(grant, granted),
                 .lease = granted.lease().id(),
                 .prompt = std::move(prompt),
                 .trajectory = Trajectory(base, std::move(tokens), std::move(logprobs), std::move(versions))};
+  if (made_.engine->caps().routing) {
+    member.trajectory.RecordRouting(static_cast<uint32_t>(made_.model.config.num_layers * made_.model.config.experts_per_token));
+  }
+  return member;
 }
 
 Request Session::MakeRequest(const queue::v1::Grant& grant, const Member& member, const SamplingParams& sampling) const {
@@ -415,7 +420,8 @@ Request Session::MakeRequest(const queue::v1::Grant& grant, const Member& member
                  .member = member.ref.member(),
                  .sampling = sampling,
                  .order = member.trajectory.tokens().empty() ? RequestClass::kTrain : RequestClass::kResumed,
-                 .target_step = grant.step()};
+                 .target_step = grant.step(),
+                 .routing = made_.engine->caps().routing};
 }
 
 }  // namespace sluice::rollout

@@ -15,9 +15,7 @@ absl::Status NotBuilt(absl::string_view field, absl::string_view value) {
 absl::Status CheckBuilt(const job::v1::JobSpec& spec) {
   const job::v1::RolloutEnvironment& environment = spec.rollout().environment();
   if (environment.has_name() && environment.name() != "none") return NotBuilt("rollout.environment.name", environment.name());
-  if (spec.model().has_dtype() && spec.model().dtype() != "float32" && spec.model().dtype() != "auto") {
-    return NotBuilt("model.dtype", absl::StrCat(spec.model().dtype(), " (the engine computes in float32)"));
-  }
+  if (spec.model().dtype() == "float16") return NotBuilt("model.dtype", "float16 (the engine computes in bfloat16 or float32)");
   return absl::OkStatus();
 }
 
@@ -31,6 +29,9 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   read.engine.random_init = spec.model().has_init();
   read.engine.model_path = read.engine.random_init ? spec.model().init().config() : spec.model().path();
   read.engine.init_seed = spec.model().init().seed();
+  if (spec.model().has_dtype()) {
+    SLUICE_ASSIGN_OR_RETURN(read.engine.dtype, DTypeFromTorchName(spec.model().dtype()));
+  }
   read.engine.slots = rollout.engine().has_max_running() ? rollout.engine().max_running() : 0;
   read.engine.threads = threads;
   read.max_prompt = spec.data().order().max_prompt();

@@ -16,7 +16,7 @@ namespace sluice::rollout {
 namespace {
 
 constexpr absl::Duration kScan = absl::Milliseconds(500);
-constexpr size_t kMaxPiece = 64 << 10;   // Tokens of one record.
+constexpr size_t kMaxPiece = 512 << 10;  // Bytes of one record.
 constexpr size_t kMaxInline = 64;        // Bytes.
 constexpr int kMaxItems = 1000;          // Of one Seal or Drop.
 constexpr uint32_t kPromptSegment = 0, kAnswerSegment = 1;
@@ -211,7 +211,7 @@ void Streamer::SetCounts() {
 
 // While the queue is away the engine decodes on, but not without bound.
 void Streamer::HoldBack() {
-  const bool hold = unacked_ + new_tokens_ > options_.most_unacked;
+  const bool hold = (unacked_ + new_tokens_) * options_.token_bytes() > options_.most_unacked;
   if (hold == held_back_) return;
   held_back_ = hold;
   loop_->SetPaused(hold);
@@ -411,7 +411,7 @@ bool Streamer::SendPieces(uint64_t request, Live& live, bool all) {
   Trajectory& trajectory = live.member.trajectory;
   while (trajectory.unsent() > 0 && (all || trajectory.unsent() >= options_.piece)) {
     if (live.member.put_prompt && !live.prompt_put && !SendPrompt(request, live)) return false;
-    const Trajectory::Piece taken = trajectory.TakePiece(kMaxPiece);
+    const Trajectory::Piece taken = trajectory.TakePiece(std::max<size_t>(1, kMaxPiece / options_.token_bytes()));
     const int64_t count = static_cast<int64_t>(taken.tokens.size());
     common::v1::Record record;
     std::string payload;
@@ -426,6 +426,9 @@ bool Streamer::SendPieces(uint64_t request, Live& live, bool all) {
     for (const VersionRun& run : taken.runs) *piece.add_runs() = rpc::ToProto(run);
     AddField("tokens", common::v1::DTYPE_I32, {count}, Bytes(taken.tokens), &record, &payload);
     AddField("logprobs", common::v1::DTYPE_F32, {count}, Bytes(taken.logprobs), &record, &payload);
+    if (!taken.routing.empty()) {
+      AddField("routing", common::v1::DTYPE_U16, {count, options_.layers, options_.experts}, Bytes(taken.routing), &record, &payload);
+    }
     if (!Send(request, std::move(record), std::move(payload), Ack::What::kPiece, taken.at + taken.tokens.size())) {
       trajectory.Rewind(taken.at);
       return false;

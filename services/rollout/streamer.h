@@ -51,7 +51,9 @@ class Streamer {
     std::string job_name;
     size_t piece = 64;                              // Tokens that are sent at once, ..
     absl::Duration piece_age = absl::Seconds(2);    // .. or when the first of them is so old.
-    size_t most_unacked = (256 << 20) / 8;          // Tokens, each with its log-prob; beyond it no more is sampled.
+    uint64_t most_unacked = 256 << 20;              // Bytes of tokens, log-probs and experts; beyond it no more is sampled.
+    int64_t layers = 0, experts = 0;                // In a mixture of experts: what a token goes through, `experts` of each layer.
+    size_t token_bytes() const { return sizeof(int32_t) + sizeof(float) + sizeof(uint16_t) * layers * experts; }
   };
 
   // All outlive the streamer. `failed`: the work has ended for good; from the stream thread.

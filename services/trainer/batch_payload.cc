@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
+#include "common/models/moe.h"
 #include "common/queue_client/queue_client.h"
 #include "sluice/queue/v1/queue.pb.h"
 
@@ -33,7 +34,7 @@ std::string KeyOf(const common::v1::TrajectoryRef& owner) {
 
 class Assembly {
  public:
-  explicit Assembly(const queue::v1::Batch& batch) : batch_(batch) {
+  Assembly(const queue::v1::Batch& batch, uint64_t experts) : batch_(batch), experts_(experts) {
     groups_.resize(batch.groups_size());
     for (int g = 0; g < batch.groups_size(); ++g) groups_[g].members.resize(batch.groups(g).members_size());
   }
@@ -59,7 +60,14 @@ class Assembly {
     return nullptr;
   }
 
+  // Bytes of a token in a field that is read; 0: it is not.
+  uint64_t BytesPerToken(absl::string_view field) const {
+    if (field == "tokens" || field == "logprobs") return 4;
+    return field == "routing" ? experts_ * sizeof(uint16_t) : 0;
+  }
+
   const queue::v1::Batch& batch_;
+  const uint64_t experts_;  // Of a token.
   std::vector<Group> groups_;
   absl::flat_hash_map<std::string, Slot> slots_;  // By KeyOf.
   absl::Status failure_;
@@ -91,6 +99,8 @@ absl::Status Assembly::Open(const queue::v1::BatchGroup& from, Group& to, std::v
     want.mutable_owner()->set_attempt(member.attempt());
     want.add_names("tokens");
     want.add_names("logprobs");
+    if (experts_ > 0) want.add_names("routing");
+    trajectory.routing.assign(member.tokens() * experts_, kAnyExpert);
     slots_[KeyOf(want.owner())] = {&trajectory, {}, std::vector<uint8_t>(member.tokens())};
   }
   return absl::OkStatus();
@@ -99,10 +109,11 @@ absl::Status Assembly::Open(const queue::v1::BatchGroup& from, Group& to, std::v
 char* Assembly::Place(const Record& record, int index) {
   const Field& field = record.fields(index);
   const auto slot = slots_.find(KeyOf(record.owner()));
-  if (slot == slots_.end() || !record.has_piece() || (field.name() != "tokens" && field.name() != "logprobs")) return nullptr;
-  const uint64_t count = record.piece().count();
-  if (count > kMaxTokens || record.piece().at() > kMaxTokens || field.from() % 4 != 0 || field.bytes() % 4 != 0 ||
-      field.from() + field.bytes() > count * 4) {
+  const uint64_t width = BytesPerToken(field.name());
+  if (slot == slots_.end() || !record.has_piece() || width == 0) return nullptr;
+  const uint64_t count = record.piece().count(), unit = field.name() == "routing" ? sizeof(uint16_t) : sizeof(int32_t);
+  if (count > kMaxTokens || record.piece().at() > kMaxTokens || field.from() % unit != 0 || field.bytes() % unit != 0 ||
+      field.from() + field.bytes() > count * width) {
     return Fail(record, absl::StrCat("field ", field.name(), " does not fit its piece of ", count, " tokens"));
   }
   if (slot->second.trajectory == nullptr) return PlaceInPrompt(field, record.piece().at(), count, slot->second);
@@ -120,6 +131,10 @@ char* Assembly::PlaceInMember(const Record& record, const Field& field, Slot& sl
   Trajectory& trajectory = *slot.trajectory;
   if (piece.at() + piece.count() > trajectory.tokens.size()) {
     return Fail(record, absl::StrCat("a piece ends at ", piece.at() + piece.count(), " of ", trajectory.tokens.size(), " tokens"));
+  }
+  if (field.name() == "routing") {  // Of the rows before the tokens: those they were drawn from.
+    if (piece.at() == 0) return Fail(record, "a drawn token has no token before it");
+    return reinterpret_cast<char*>(trajectory.routing.data() + (piece.at() - 1) * experts_) + field.from();
   }
   if (field.name() == "logprobs") {
     std::fill_n(slot.sampled.begin() + piece.at(), piece.count(), 1);
@@ -193,9 +208,9 @@ absl::Status Assembly::Close(const queue::v1::BatchGroup& from, Group& to) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::v1::Batch& batch) {
+absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::v1::Batch& batch, int64_t experts) {
   if (batch.groups_size() == 0) return std::vector<Group>();
-  return Assembly(batch).Run(queue);
+  return Assembly(batch, static_cast<uint64_t>(experts)).Run(queue);
 }
 
 absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode, const queue::v1::Batch& batch) {

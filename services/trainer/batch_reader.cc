@@ -63,7 +63,7 @@ struct BatchReader::Impl {
       }
       from = batch.from() + static_cast<uint32_t>(batch.groups_size());
       Slice slice{k, {}, batch.closed() && from >= batch.size(), batch.crc32c(), batch.lease().id()};
-      SLUICE_ASSIGN_OR_RETURN(slice.groups, options.encode_row ? EncodeGroups(options.encode_row, batch) : FetchGroups(*queue, batch));
+      SLUICE_ASSIGN_OR_RETURN(slice.groups, options.encode_row ? EncodeGroups(options.encode_row, batch) : FetchGroups(*queue, batch, options.experts));
       const bool closed = slice.closed;
       MutexLock lock(&mu);
       slices.push_back(std::move(slice));

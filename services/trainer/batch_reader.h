@@ -26,6 +26,7 @@ class BatchReader {
     int64_t first = 0;      // The first batch to ask for, K.
     int64_t end = -1;       // The batch not to ask for; -1: none.
     bool stream = false;    // Slices as soon as they are there.
+    int64_t experts = 0;    // As FetchGroups has it.
     RowEncoder encode_row;  // Set where rows ride in the batches (supervised data).
   };
 

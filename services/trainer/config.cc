@@ -26,9 +26,7 @@ absl::Status CheckBuilt(const job::v1::JobSpec& spec, uint32_t world) {
   if (spec.trainer().batching().recompute_activations()) {
     return NotBuilt("trainer.batching.recompute_activations", "true", "false");
   }
-  if (spec.model().has_dtype() && spec.model().dtype() != "float32") {
-    return NotBuilt("model.dtype", spec.model().dtype(), "float32, or auto, which is that on a CPU");
-  }
+  if (spec.model().dtype() == "float16") return NotBuilt("model.dtype", spec.model().dtype(), "bfloat16, float32, or auto, which is float32 on a CPU");
   if (spec.model().has_reference() && spec.model().reference() != "initial") {
     return NotBuilt("model.reference", spec.model().reference(), "initial or none");
   }
@@ -38,9 +36,7 @@ absl::Status CheckBuilt(const job::v1::JobSpec& spec, uint32_t world) {
   if (spec.weights().has_encoding() && spec.weights().encoding() != "full") {
     return NotBuilt("weights.encoding", spec.weights().encoding(), "auto or full");
   }
-  if (spec.weights().has_publish_dtype() && spec.weights().publish_dtype() != "float32") {
-    return NotBuilt("weights.publish_dtype", spec.weights().publish_dtype(), "auto or float32");
-  }
+  if (spec.weights().has_publish_dtype()) return NotBuilt("weights.publish_dtype", spec.weights().publish_dtype(), "auto, which is the model's");
   return absl::OkStatus();
 }
 
@@ -67,6 +63,9 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   settings.kind = spec.kind() == "sft" ? Settings::Kind::kSft : Settings::Kind::kRl;
   settings.algorithm = AlgorithmSpecOf(spec);
   settings.optimizer = OptimizerOf(spec);
+  if (spec.model().has_dtype()) {
+    SLUICE_ASSIGN_OR_RETURN(settings.dtype, DTypeFromTorchName(spec.model().dtype()));
+  }
   settings.minibatches = spec.trainer().batching().minibatches();
   settings.micro_batch_tokens = spec.trainer().batching().micro_batch_tokens();
   settings.stream = spec.trainer().batching().stream() && !spec.run().deterministic();

@@ -64,7 +64,7 @@ class TrainingJob::Impl {
     if (hooks_.told) hooks_.told({ready, {config.incarnation, version_}, std::string(phase), std::string(cause)});
   }
   void End(const absl::Status& status);
-  absl::StatusOr<std::shared_ptr<const TensorSet>> Snapshot() const;
+  absl::StatusOr<std::shared_ptr<const TensorSet>> Snapshot(DType dtype) const;
   daemon::Wait Training(int64_t k) const {
     return {.kind = "CALL", .id = "train", .cause = absl::StrCat(worker_, " trains batch ", k), .next = "the step ends", .step = k};
   }
@@ -88,6 +88,7 @@ class TrainingJob::Impl {
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<CheckpointStore> store_;
   RowEncoder encode_row_;
+  int64_t experts_ = 0;              // That a token goes through, in all layers; 0: no mixture.
   TrainState state_;                 // As of version_.
   std::string cursor_;               // Of the checkpoint the run goes on from.
   std::string previous_checkpoint_;  // Empty: the run starts from the model.
@@ -126,6 +127,7 @@ absl::Status TrainingJob::Impl::LoadModel(const ModelDir& model, TensorSet* init
 absl::Status TrainingJob::Impl::Load() {
   const auto loads = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " loads the newest checkpoint, or the model")});
   SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
+  experts_ = model.config.num_experts > 0 ? model.config.num_layers * model.config.experts_per_token : 0;
   SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, clock_));
   if (config.settings.kind == Settings::Kind::kSft) {
     SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config));
@@ -166,8 +168,8 @@ absl::Status TrainingJob::Impl::Load() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const TensorSet>> TrainingJob::Impl::Snapshot() const {
-  SLUICE_ASSIGN_OR_RETURN(TensorSet weights, trainer_->Weights());
+absl::StatusOr<std::shared_ptr<const TensorSet>> TrainingJob::Impl::Snapshot(DType dtype) const {
+  SLUICE_ASSIGN_OR_RETURN(TensorSet weights, trainer_->Weights(dtype));
   return std::make_shared<const TensorSet>(std::move(weights));
 }
 
@@ -210,7 +212,7 @@ absl::Status TrainingJob::Impl::Connect() {
       });
   publication_ = std::make_unique<Publication>(publisher_.get(), queue_.get(), clock_, published);
 
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot());
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(config.settings.dtype));
   const auto publishes = waits_.Begin({.kind = "VERSION", .id = PolicyVersion{config.incarnation, version_}.str(),
                                        .cause = absl::StrCat(worker_, " publishes its first version")});
   publication_->Offer(std::move(weights), {config.incarnation, version_},
@@ -221,6 +223,7 @@ absl::Status TrainingJob::Impl::Connect() {
                                           BatchReader::Options{.first = version_,
                                                                .end = config.max_steps,
                                                                .stream = Streams(config.settings),
+                                                               .experts = experts_,
                                                                .encode_row = encode_row_});
   return absl::OkStatus();
 }
@@ -341,16 +344,17 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
   std::shared_ptr<const TensorSet> weights;
   const bool last_step = config.max_steps >= 0 && version_ >= config.max_steps;
   const bool publish = version_ % config.publish_every_steps == 0 || last_step;
-  if (publish || due) {
-    SLUICE_ASSIGN_OR_RETURN(weights, Snapshot());
-  }
   if (publish) {
+    SLUICE_ASSIGN_OR_RETURN(weights, Snapshot(config.settings.dtype));
     const bool replaying = hold_until_ > version_;
     publication_->Offer(weights, state_.version, replaying ? std::optional<int64_t>(hold_until_) : std::nullopt);
   }
   seconds->publish = Since(start);
   if (!due) return absl::OkStatus();
   start = clock_->Monotonic();
+  if (!publish || config.settings.dtype != DType::kF32) {
+    SLUICE_ASSIGN_OR_RETURN(weights, Snapshot(DType::kF32));
+  }
   const absl::Status status = WriteCheckpoint(applied.cursor(), std::move(weights));
   seconds->checkpoint = Since(start);
   return status;
@@ -380,7 +384,7 @@ absl::Status TrainingJob::Impl::LastCheckpoint() {
   if (checkpointed_ == version_ || !last_apply_.has_value()) return absl::OkStatus();
   last_apply_->set_want_cursor(true);
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::ApplyResponse applied, queue_->Apply(*last_apply_));
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot());
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(DType::kF32));
   return WriteCheckpoint(applied.cursor(), std::move(weights));
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/file.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
@@ -21,11 +22,12 @@ struct Outcome {
   std::vector<job::v1::StepReport> reports;
 };
 
-void RunDigits(int rollouts, Outcome* outcome) {
+void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {}) {
   Cluster cluster({.rollouts = rollouts});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
-  const auto job = SubmitDigits(&cluster, kSteps, {"run.deterministic=true", "queue.max_staleness=0", absl::StrCat("resources.rollout.min=", rollouts),
-                                                   absl::StrCat("resources.rollout.max=", rollouts)});
+  sets.insert(sets.end(), {"run.deterministic=true", "queue.max_staleness=0", absl::StrCat("resources.rollout.min=", rollouts),
+                           absl::StrCat("resources.rollout.max=", rollouts)});
+  const auto job = SubmitDigits(&cluster, kSteps, sets);
   ASSERT_EQ(job.status(), absl::OkStatus());
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
   ASSERT_EQ(end.status(), absl::OkStatus());
@@ -38,21 +40,52 @@ void RunDigits(int rollouts, Outcome* outcome) {
   outcome->weights = *weights;
 }
 
+void ExpectNoGap(const Outcome& outcome) {
+  ASSERT_EQ(outcome.reports.size(), static_cast<size_t>(kSteps));
+  for (const job::v1::StepReport& report : outcome.reports) {
+    ASSERT_EQ(report.values().count("absdiff_max"), 1U) << report.DebugString();
+    EXPECT_EQ(report.values().at("absdiff_mean"), 0) << "step " << report.k();
+    EXPECT_EQ(report.values().at("absdiff_max"), 0) << "step " << report.k();
+    EXPECT_GT(report.values().at("grad_norm"), 0) << "step " << report.k();
+  }
+}
+
 TEST(DeterministicTest, TheTrainerFindsEachLogprobInTheEnginesBitsAndTheSameJobGivesTheSameWeights) {
   Outcome one, two;
   ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/1, &one));
   ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/2, &two));
-  for (const Outcome* outcome : {&one, &two}) {
-    ASSERT_EQ(outcome->reports.size(), static_cast<size_t>(kSteps));
-    for (const job::v1::StepReport& report : outcome->reports) {
-      ASSERT_EQ(report.values().count("absdiff_max"), 1U) << report.DebugString();
-      EXPECT_EQ(report.values().at("absdiff_mean"), 0) << "step " << report.k();
-      EXPECT_EQ(report.values().at("absdiff_max"), 0) << "step " << report.k();
-      EXPECT_GT(report.values().at("grad_norm"), 0) << "step " << report.k();
-    }
-  }
+  for (const Outcome* outcome : {&one, &two}) ASSERT_NO_FATAL_FAILURE(ExpectNoGap(*outcome));
   EXPECT_EQ(one.hash, two.hash) << "other tokens or log-probs were trained on";
   EXPECT_EQ(one.weights, two.weights);
+}
+
+TEST(DeterministicTest, SoItIsInBf16) {
+  Outcome outcome;
+  ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/1, &outcome, {"model.dtype=bfloat16"}));
+  ExpectNoGap(outcome);
+}
+
+// The digits' model with eight small experts in each layer, in a directory of its own.
+std::string ExpertsModel() {
+  const std::string from = SLUICE_SOURCE_DIR "/configs/examples/digits/", dir = testing::TempDir() + "/digits-experts";
+  EXPECT_EQ(MakeDirs(dir), absl::OkStatus());
+  for (const std::string name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    EXPECT_EQ(WriteFileAtomic(dir + "/" + name, *ReadFile(from + name)), absl::OkStatus());
+  }
+  const std::string config = absl::StrReplaceAll(*ReadFile(from + "config.json"), {{"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"},
+                                                                                   {"\"qwen3\"", "\"qwen3_moe\""},
+                                                                                   {"\"intermediate_size\": 192", "\"intermediate_size\": 192, \"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"norm_topk_prob\": true"}});
+  EXPECT_EQ(WriteFileAtomic(dir + "/config.json", config), absl::OkStatus());
+  return dir;
+}
+
+TEST(DeterministicTest, SoItIsInAMixtureOfExpertsWhichTheTrainerIsTold) {
+  for (const std::string dtype : {"float32", "bfloat16"}) {
+    Outcome outcome;
+    ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/1, &outcome, {absl::StrCat("model.init.config=", ExpertsModel()), absl::StrCat("model.dtype=", dtype)}));
+    ExpectNoGap(outcome);
+    for (const job::v1::StepReport& report : outcome.reports) EXPECT_EQ(report.values().at("experts_recorded"), 1) << "step " << report.k();
+  }
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ absl::Status AskJob(EvalFlags& flags) {
   absl::StatusOr<EvalJob> job = FindEvalJob(flags.server, halves.first);
   if (!job.ok()) return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
   const std::string chat_template = flags.options.chat_template;
-  TakeModel(job->status.spec(), &flags.options);
+  SLUICE_RETURN_IF_ERROR(TakeModel(job->status.spec(), &flags.options));
   if (chat_template != "model") flags.options.chat_template = chat_template;
   flags.options.weights = [job = *std::move(job), version](const TensorSet& layout) { return FetchJobWeights(job, version, layout); };
   return absl::OkStatus();

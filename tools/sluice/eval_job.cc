@@ -50,12 +50,16 @@ absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string
   return found;
 }
 
-void TakeModel(const job::v1::JobSpec& spec, EvalOptions* options) {
+absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options) {
   options->engine.random_init = spec.model().has_init();  // Its weights are replaced by the trainer's.
   options->engine.model_path = options->engine.random_init ? spec.model().init().config() : spec.model().path();
   options->engine.init_seed = spec.model().init().seed();
+  if (spec.model().has_dtype()) {
+    SLUICE_ASSIGN_OR_RETURN(options->engine.dtype, DTypeFromTorchName(spec.model().dtype()));
+  }
   options->engine.max_context = spec.model().max_context();
   options->chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version, const TensorSet& layout) {

@@ -22,7 +22,7 @@ struct EvalJob {
 absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string& name);
 
 // What the job says of its model: directory or random start, context, chat template.
-void TakeModel(const job::v1::JobSpec& spec, EvalOptions* options);
+absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options);
 
 // The weights of `version`, or of the newest without one, from the job's trainer, which goes on training: leased while they are
 // fetched, every byte checked. NOT_FOUND: the trainer no longer keeps that version, with those it has.

@@ -26,6 +26,8 @@ struct Trajectory {
   std::vector<uint8_t> mask;       // [T] base mask: 1 where the policy sampled the token and the queue lets it train.
   std::vector<float> logprobs;     // [T] behaviour log-prob in nats; anything where mask is 0.
   std::vector<int64_t> versions;   // [T] number of the version that sampled the token; -1 where mask is 0.
+  std::vector<uint16_t> routing;   // [T, layers, k] in a mixture of experts, else empty: what row t went through when token t + 1 was drawn
+                                   // from it; kAnyExpert where the policy drew none.
   std::vector<TokenRun> masked;    // Tokens that the queue took out as too stale; already out of `mask`.
   double reward = 0;               // Unshaped task reward.
   bool truncated = false;          // Ended by the length cap.

@@ -9,14 +9,20 @@ namespace {
 
 using Members = absl::Span<const Sequence* const>;
 
-// Tokens from the start that all of them have; a single sequence shares nothing.
+template <typename T>
+size_t Common(const std::vector<T>& a, const std::vector<T>& b, size_t limit) {
+  return std::mismatch(a.begin(), a.begin() + limit, b.begin()).first - a.begin();
+}
+
+// Tokens from the start that all of them have, and that went through the same experts; a single sequence shares nothing.
 int64_t CommonPrefix(Members members) {
   if (members.size() < 2) return 0;
-  const std::vector<int32_t>& first = members[0]->tokens;
-  size_t common = first.size();
+  const Sequence& first = *members[0];
+  const size_t experts = first.routing.size() / first.tokens.size();  // Of a token.
+  size_t common = first.tokens.size();
   for (const Sequence* member : members.subspan(1)) {
-    const size_t limit = std::min(common, member->tokens.size());
-    common = std::mismatch(first.begin(), first.begin() + limit, member->tokens.begin()).first - first.begin();
+    common = Common(first.tokens, member->tokens, std::min(common, member->tokens.size()));
+    if (experts > 0) common = Common(first.routing, member->routing, std::min(common * experts, member->routing.size())) / experts;
   }
   return static_cast<int64_t>(common);
 }
@@ -37,6 +43,8 @@ int64_t AppendTokens(const Sequence& sequence, int64_t first, int64_t end, int64
     packed->tokens.push_back(sequence.tokens[t]);
     packed->positions.push_back(t);
   }
+  const int64_t experts = static_cast<int64_t>(sequence.routing.size() / sequence.tokens.size());  // Of a token.
+  packed->routing.insert(packed->routing.end(), sequence.routing.begin() + first * experts, sequence.routing.begin() + end * experts);
   packed->cu_seqlens.push_back(start + end - first);
   packed->prefix.push_back(prefix);
   return start;

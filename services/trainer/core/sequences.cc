@@ -30,7 +30,9 @@ Sequence MakeSequence(const Trajectory& trajectory, uint32_t group) {
     sequence.targets.push_back(trajectory.tokens[t]);
     if (!trajectory.logprobs.empty()) sequence.behavior.push_back(trajectory.logprobs[t]);
   }
-  sequence.tokens.assign(trajectory.tokens.begin(), trajectory.tokens.begin() + sequence.rows.back() + 1);
+  const size_t length = static_cast<size_t>(sequence.rows.back()) + 1;
+  sequence.tokens.assign(trajectory.tokens.begin(), trajectory.tokens.begin() + length);
+  sequence.routing.assign(trajectory.routing.begin(), trajectory.routing.begin() + trajectory.routing.size() / trajectory.tokens.size() * length);
   return sequence;
 }
 
@@ -82,6 +84,9 @@ absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajec
     return absl::InvalidArgumentError(absl::StrCat(name(), length, " tokens, ", trajectory.mask.size(), " mask entries, ",
                                                    trajectory.logprobs.size(), " log-probs, ", trajectory.versions.size(),
                                                    " versions"));
+  }
+  if (length > 0 && trajectory.routing.size() % length != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name(), length, " tokens went through ", trajectory.routing.size(), " experts, which is no multiple"));
   }
   if (length > 0 && trajectory.mask[0]) {
     return absl::InvalidArgumentError(absl::StrCat(name(), "its first token is trainable; a prompt of at least one token is needed"));

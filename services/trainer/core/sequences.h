@@ -17,6 +17,7 @@ namespace sluice::trainer {
 struct Sequence {
   uint32_t group = 0;                // In the order of the groups of the step.
   std::vector<int32_t> tokens;       // Up to the last one that predicts a trained token; what follows has no gradient.
+  std::vector<uint16_t> routing;     // [tokens, layers, k], or empty: as Trajectory has it.
   std::vector<int32_t> rows;         // [T_i] ascending: tokens[rows[j]] predicts targets[j].
   std::vector<int32_t> targets;      // [T_i]
   std::vector<float> behavior;       // [T_i] behaviour log-probs; empty in supervised data.

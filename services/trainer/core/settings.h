@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "common/algorithms/spec.h"
+#include "common/checkpoint/tensor_set.h"
 
 namespace sluice::trainer {
 
@@ -27,6 +28,7 @@ struct Settings {
   Kind kind = Kind::kRl;
   AlgorithmSpec algorithm;
   OptimizerSettings optimizer;
+  DType dtype = DType::kF32;           // What the policy computes in, F32 or BF16; parameters and optimizer are fp32.
   uint32_t minibatches = 1;            // Optimizer updates per batch.
   uint32_t micro_batch_tokens = 9216;  // Of one forward pass.
   bool stream = true;                  // Train on groups while the batch fills, at max_staleness 0.

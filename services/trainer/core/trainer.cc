@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "common/algorithms/registry.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/models/moe.h"
 #include "common/models/train_model.h"
 #include "services/trainer/core/losses/losses.h"
 #include "services/trainer/core/micro_batch.h"
@@ -33,6 +35,13 @@ absl::StatusOr<std::vector<float>> Score(TrainModel& model, const MicroBatch& ba
   return std::vector<float>(data, data + logprobs.numel());
 }
 
+// Rows to score whose experts are known.
+int64_t RecordedRows(const PackedBatch& batch) {
+  const size_t experts = batch.routing.size() / batch.tokens.size();  // Of a token.
+  if (experts == 0) return 0;
+  return std::count_if(batch.score_rows.begin(), batch.score_rows.end(), [&](int64_t row) { return batch.routing[row * experts] != kAnyExpert; });
+}
+
 absl::Status BackwardKeeping(const at::Tensor& loss, bool keep_graph) {
   try {
     loss.backward({}, /*retain_graph=*/keep_graph);
@@ -49,6 +58,7 @@ struct UpdateSums {
   int64_t kept = 0;          // Whether any policy term is left.
   double policy = 0, regular = 0, kl = 0, entropy = 0;
   int64_t tokens = 0;
+  int64_t recorded = 0;      // Of these, with the experts that they went through.
 };
 
 void AddPolicyMetrics(const PolicyMetrics& m, double advantage_factor, std::map<std::string, double>* out) {
@@ -131,8 +141,11 @@ class Trainer::Impl {
 
 absl::Status Trainer::Impl::Run(MicroBatch& batch, UpdateSums* sums) {
   sums->tokens += static_cast<int64_t>(batch.targets.size());
+  sums->recorded += RecordedRows(batch.packed);
   if (reference_ != nullptr && rule_.kl != nullptr) {
+    std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});  // The reference policy chooses its experts itself.
     SLUICE_ASSIGN_OR_RETURN(batch.ref, Score(*reference_, batch, settings_.temperature));
+    batch.packed.routing = std::move(routing);
   }
   SLUICE_ASSIGN_OR_RETURN(const at::Tensor logits, model_->Forward(batch.packed));
   SLUICE_ASSIGN_OR_RETURN(const TokenScores scores, ScoreTokens(logits, batch.targets, settings_.temperature));
@@ -258,6 +271,7 @@ absl::Status Trainer::Impl::FinishWhole(Step& step, StepResult* result) {
     all.kl += sums.kl;
     all.entropy += sums.entropy;
     all.tokens += sums.tokens;
+    all.recorded += sums.recorded;
   }
   if (settings_.minibatches > 1) {
     result->metrics["skipped_updates"] = static_cast<double>(settings_.minibatches - applied);
@@ -303,6 +317,7 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
     result.metrics["mixed_versions"] = step.builder->staleness().mixed_fraction();
     result.metrics["flat_groups"] = static_cast<double>(step.builder->advantages().flat_groups());
     result.metrics["singleton_groups"] = static_cast<double>(step.builder->advantages().singleton_groups());
+    if (model_->config().num_experts > 0) result.metrics["experts_recorded"] = static_cast<double>(step.sums.recorded) / static_cast<double>(step.sums.tokens);
     result.metrics["bad_behav"] = static_cast<double>(step.sums.stats.bad_behav());
   }
   step_.reset();
@@ -311,10 +326,10 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& settings, const ModelConfig& config, Clock* clock) {
   SLUICE_RETURN_IF_ERROR(Validate(settings));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model, TrainModel::Create(config, DType::kF32));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model, TrainModel::Create(config, settings.dtype));
   std::unique_ptr<TrainModel> reference;
   if (settings.reference && settings.kind == Settings::Kind::kRl) {
-    SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, DType::kF32));
+    SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, settings.dtype));
   }
   auto impl = std::make_unique<Impl>(settings, std::move(model), std::move(reference), clock);
   SLUICE_RETURN_IF_ERROR(impl->Resolve());
@@ -351,8 +366,8 @@ absl::Status Trainer::Add(int64_t k, std::vector<Group> groups) {
 absl::StatusOr<StepResult> Trainer::Finish(int64_t k) { return impl_->Finish(k); }
 void Trainer::Abandon() { impl_->Abandon(); }
 
-absl::StatusOr<TensorSet> Trainer::Weights() const {
-  SLUICE_ASSIGN_OR_RETURN(TensorSet weights, TensorSet::Create(impl_->model_->config().Parameters(DType::kF32)));
+absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const {
+  SLUICE_ASSIGN_OR_RETURN(TensorSet weights, TensorSet::Create(impl_->model_->config().Parameters(dtype)));
   SLUICE_RETURN_IF_ERROR(impl_->model_->Store(&weights));
   return weights;
 }

@@ -51,8 +51,9 @@ class Trainer {
   // Forgets what was added since the last Finish().
   void Abandon();
 
-  // Copies, fp32.
-  absl::StatusOr<TensorSet> Weights() const;
+  // Copies. In F32 the parameters themselves, which a checkpoint holds; in settings.dtype what the forward pass runs on, rounded to
+  // nearest even, which engines are to hold.
+  absl::StatusOr<TensorSet> Weights(DType dtype = DType::kF32) const;
   absl::StatusOr<TensorSet> Moments() const;
   int64_t updates() const;
   int64_t skips_in_a_row() const;

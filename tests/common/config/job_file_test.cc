@@ -239,7 +239,7 @@ TEST(JobFile, ADeterministicJobDependsOnNoClock) {
 
 TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
   for (const char* set :
-       {"kind=dpo", "profile=laptop", "run.priority=1", "model.digest=ab", "model.dtype=bfloat16", "data.order.on_bad_row=skip", "limits.tokens=5",
+       {"kind=dpo", "profile=laptop", "run.priority=1", "model.digest=ab", "model.dtype=float16", "data.order.on_bad_row=skip", "limits.tokens=5",
         "model.reference=/ref", "data.order.sampler=levels", "rollout.engine.kind=vllm", "rollout.sampling.top_p=0.9", "rollout.sampling.top_k=5",
         "rollout.environment.name=gym", "rollout.environment.max_turns=2", "reward.rewards.0.granularity=group", "reward.sandbox.cpu=2",
         "trainer.batching.recompute_activations=true", "trainer.parallel.tensor=2", "trainer.parallel.data=2",

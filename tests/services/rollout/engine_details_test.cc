@@ -2,6 +2,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "common/base/file.h"
@@ -223,6 +224,46 @@ TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
     EXPECT_TRUE(events[i].token < 3 || events[i].token > 5);
     EXPECT_THAT(events[i].details->kept, SizeIs(37));
   }
+}
+
+ModelConfig TinyExperts() {
+  ModelConfig config = TinyConfig();
+  config.architecture = "Qwen3MoeForCausalLM";
+  config.num_experts = 6, config.experts_per_token = 2, config.expert_size = 16;
+  return config;
+}
+
+std::unique_ptr<NativeEngine> ExpertsEngine(int threads) {
+  return *NativeEngine::Create(TinyExperts(), *InitWeights(TinyExperts(), 3), {1, 0}, {}, {.slots = 4, .threads = threads});
+}
+
+TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
+  const Request request = {.id = 1, .prompt = Prompt({1, 2, 3}), .seed = 77, .sampling = {.max_tokens = 20}, .routing = true};
+  const auto engine = ExpertsEngine(1), other = ExpertsEngine(2);
+  EXPECT_TRUE(engine->caps().routing);
+  const std::vector<TokenEvent> events = Sample(engine.get(), request);
+  ASSERT_THAT(events, SizeIs(20));
+  std::set<std::vector<uint16_t>> seen;
+  for (const TokenEvent& event : events) {
+    const std::vector<uint16_t>& routing = event.details->routing;
+    ASSERT_THAT(routing, SizeIs(2 * 2));
+    EXPECT_TRUE(routing[0] < routing[1] && routing[1] < 6 && routing[2] < routing[3] && routing[3] < 6);
+    seen.insert(routing);
+  }
+  EXPECT_GT(seen.size(), 1u);
+
+  // Resumed on another engine, in company: the same tokens by the same experts.
+  Request rest = request;
+  for (size_t i = 0; i < 9; ++i) rest.sampled.push_back(events[i].token);
+  ASSERT_TRUE(other->AddRequest({.id = 2, .prompt = Prompt({5, 6}), .seed = 3, .sampling = {.max_tokens = 30}}).ok());
+  std::vector<TokenEvent> again = Sample(other.get(), rest);
+  std::erase_if(again, [](const TokenEvent& event) { return event.request != 1; });
+  ASSERT_THAT(again, SizeIs(11));
+  for (size_t i = 0; i < again.size(); ++i) {
+    EXPECT_EQ(again[i].token, events[9 + i].token);
+    EXPECT_EQ(again[i].details->routing, events[9 + i].details->routing);
+  }
+  EXPECT_FALSE(TinyEngine(1, {.slots = 4})->caps().routing);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/base/digest.h"
+#include "common/models/moe.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -53,6 +54,25 @@ TEST(TrajectoryTest, WhenTheQueueHasLostThePrefixItIsSentAgainWithItsStamps) {
   EXPECT_EQ(again.at, 3u);
   EXPECT_THAT(again.tokens, ElementsAre(7, 8, 105));
   EXPECT_THAT(again.runs, ElementsAre(VersionRun{{1, 4}, 1}, VersionRun{{2, 5}, 1}, VersionRun{{1, 9}, 1}));
+}
+
+TEST(TrajectoryTest, ExpertsComeWithTheirTokensAndThoseOfALostPrefixAreUnknown) {
+  Trajectory trajectory(3, {7}, {-1}, {{1, 4}});
+  trajectory.RecordRouting(2);
+  for (const uint16_t expert : {1, 3, 5}) {
+    TokenEvent event = Token(static_cast<uint32_t>(trajectory.position()), 9);
+    auto details = std::make_shared<TokenDetails>();
+    details->routing = {expert, 6};
+    event.details = std::move(details);
+    trajectory.Append(event);
+  }
+  EXPECT_THAT(trajectory.TakePiece(2).routing, ElementsAre(1, 6, 3, 6));
+  EXPECT_THAT(trajectory.TakePiece(2).routing, ElementsAre(5, 6));
+  trajectory.Rewind(3);
+  EXPECT_THAT(trajectory.TakePiece(3).routing, ElementsAre(kAnyExpert, kAnyExpert, 1, 6, 3, 6));
+  trajectory.Truncate(5);
+  trajectory.Rewind(4);
+  EXPECT_THAT(trajectory.TakePiece(9).routing, ElementsAre(1, 6));
 }
 
 TEST(TrajectoryTest, TheCrcIsOfTokensThenLogprobsOfTheWholeAnswer) {

@@ -45,6 +45,21 @@ TEST(MicroBatchTest, EqualAnswersLieOnce) {
   EXPECT_THAT(packed.score_rows, ElementsAre(1, 2, 1, 2));
 }
 
+// What each token went through, two experts each.
+TEST(MicroBatchTest, ExpertsComeAlongAndTokensOfOtherExpertsAreNotShared) {
+  std::vector<Sequence> sequences = {MakeSequence(0, {7, 8, 1}, 2), MakeSequence(0, {7, 8, 3}, 2), MakeSequence(1, {5, 6}, 1)};
+  sequences[0].routing = {0, 1, 2, 3, 4, 5};
+  sequences[1].routing = {0, 1, 2, 3, 0, 5};
+  sequences[2].routing = {1, 2, 3, 4};
+  const PackedBatch shared = MakeMicroBatches(sequences, 100)[0].packed;
+  EXPECT_THAT(shared.tokens, ElementsAre(7, 8, 1, 3, 5, 6));
+  EXPECT_THAT(shared.routing, ElementsAre(0, 1, 2, 3, 4, 5, 0, 5, 1, 2, 3, 4));
+  sequences[1].routing[3] = 4;
+  const PackedBatch apart = MakeMicroBatches(sequences, 100)[0].packed;
+  EXPECT_THAT(apart.tokens, ElementsAre(7, 8, 1, 8, 3, 5, 6));
+  EXPECT_THAT(apart.routing, ElementsAre(0, 1, 2, 3, 4, 5, 2, 4, 0, 5, 1, 2, 3, 4));
+}
+
 // Whatever is shared and however it is cut: each score row, followed back to the start, gives the tokens it had in its sequence.
 TEST(MicroBatchTest, EveryScoredRowStandsBehindTheTokensOfItsSequence) {
   for (uint64_t seed = 0; seed < 50; ++seed) {

@@ -296,6 +296,29 @@ TEST_F(TrainerTest, ARunGoesOnFromACheckpointBitForBit) {  // T24
   EXPECT_EQ(second->updates(), whole->updates());
 }
 
+// Algorithms 13.5: steps too small for bf16 add up in the parameters.
+TEST_F(TrainerTest, InBf16TheParametersStayFp32AndEnginesGetThemRounded) {
+  Settings settings = BaseSettings();
+  settings.dtype = DType::kBF16;
+  settings.optimizer.lr = 2e-5;
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  const TensorSet before = *trainer->Weights(DType::kBF16);
+  for (int64_t k = 0; k < 3; ++k) EXPECT_EQ(Run(*trainer, k, RandomBatch(20 + k, 6, k)).skipped, "");
+  const TensorSet parameters = *trainer->Weights(), published = *trainer->Weights(DType::kBF16);
+  EXPECT_GT(MaxDifference(parameters, weights_), 2e-5);
+  TensorSet rounded = *TensorSet::Create(model_.config.Parameters(DType::kBF16));
+  ASSERT_TRUE(ConvertTensors(parameters, &rounded).ok());
+  EXPECT_TRUE(SameBits(published, rounded));
+  int64_t moved = 0, all = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const auto old = before.as<uint16_t>(i), now = published.as<uint16_t>(i);
+    for (size_t j = 0; j < old.size(); ++j) moved += old[j] != now[j];
+    all += static_cast<int64_t>(old.size());
+  }
+  EXPECT_GT(moved, 0);
+  EXPECT_LT(moved, all);
+}
+
 TEST_F(TrainerTest, ASkippedStepLeavesAllAsItWas) {  // T27
   Settings settings = BaseSettings();
   settings.algorithm.loss.kl = 0.1;

@@ -62,6 +62,7 @@ struct Request {
   // What events carry beside the token; see TokenDetails. All of it costs time on the step thread.
   bool text = false;
   bool kept_sets = false;
+  bool routing = false;
   bool raw_logprobs = false;
   uint32_t top_logprobs = 0;      // At most kMaxTopLogprobs.
   bool prompt_logprobs = false;   // Of the prompt's tokens too; then it shares no prefix that others computed.
@@ -80,6 +81,8 @@ struct TokenDetails {
   std::string text;
   int32_t stop = -1;               // The stop text that ended the answer, its place in `stop`.
   std::vector<int32_t> kept;       // With `kept_sets`: the ids the draw was among, rising; empty where it was all of them.
+  std::vector<uint16_t> routing;   // With `routing`, [layers, k]: the experts that the row went through which the token was drawn from, rising
+                                   // in each layer; empty without a mixture of experts.
   float raw_logprob = 0;           // With `raw_logprobs`: before temperature, bans and cuts.
   // With `prompt_logprobs`, told with the first token: of the prompt's tokens behind its first, among all tokens, at the temperature of the
   // answer (1: raw, or where that is 0).

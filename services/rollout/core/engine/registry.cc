@@ -13,13 +13,14 @@ namespace {
 
 absl::StatusOr<MadeEngine> MakeNative(const EngineSpec& spec, ModelDir model) {
   const ModelConfig& config = model.config;
-  absl::StatusOr<TensorSet> weights = spec.random_init ? InitWeights(config, spec.init_seed) : ReadWeights(model, DType::kF32);
+  absl::StatusOr<TensorSet> weights = spec.random_init ? InitWeights(config, spec.init_seed, spec.dtype) : ReadWeights(model, spec.dtype);
   if (!weights.ok()) return weights.status();
   NativeEngine::Options options{.slots = spec.slots, .max_batch_tokens = spec.max_batch_tokens, .threads = spec.threads, .job = spec.job};
   options.max_context = static_cast<uint32_t>(config.max_context);
   if (spec.max_context > 0) options.max_context = std::min(options.max_context, spec.max_context);
   if (options.slots == 0) {
-    const uint64_t block_bytes = 2 * sizeof(float) * kBlockTokens * config.num_layers * config.num_kv_heads * config.head_dim;
+    const uint64_t number_bytes = DTypeBytes(spec.dtype);  // Of keys and values.
+    const uint64_t block_bytes = 2 * number_bytes * kBlockTokens * config.num_layers * config.num_kv_heads * config.head_dim;
     const uint64_t whole = BlocksFor(options.max_context);  // Blocks of the longest request.
     const uint64_t blocks = std::clamp(kMaxKvBytes / block_bytes, whole, kMaxSlots * whole);
     // Answers seldom reach their limit, and members share their prompt: twice as many as would fit at full length.

@@ -18,6 +18,7 @@ struct EngineSpec {
   std::string model_path;         // Hugging Face directory.
   bool random_init = false;       // The weights are drawn from `init_seed`; `model_path` need not hold any.
   uint64_t init_seed = 0;
+  DType dtype = DType::kF32;      // Of the weights it holds: F32, or BF16, and then it computes in it.
   uint32_t slots = 0;             // Requests at once. 0: by use of a KV cache of kMaxKvBytes, at most kMaxSlots.
   uint32_t max_context = 0;       // Tokens; 0, or above the model's own limit: that.
   uint32_t max_batch_tokens = 2048;
@@ -35,7 +36,7 @@ struct MadeEngine {
   const TensorSet* layout = nullptr;  // Names, types and shapes of its weights; the engine's.
 };
 
-// Loads the model and makes the engine; weights are held as F32. UNIMPLEMENTED: a kind that this build lacks, with those it has.
+// Loads the model and makes the engine. UNIMPLEMENTED: a kind that this build lacks, with those it has.
 // Else as ReadModelDir, ReadWeights and InitWeights.
 absl::StatusOr<MadeEngine> MakeEngine(const EngineSpec& spec);
 

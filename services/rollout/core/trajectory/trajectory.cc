@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
+#include "common/models/moe.h"
 
 namespace sluice {
 namespace {
@@ -29,18 +30,27 @@ Trajectory::Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens, std:
   SLUICE_CHECK(tokens_.size() == logprobs_.size() && tokens_.size() == versions_.size());
 }
 
+void Trajectory::RecordRouting(uint32_t experts) {
+  experts_ = experts;
+  routing_.assign(tokens_.size() * experts, kAnyExpert);
+}
+
 void Trajectory::Append(const TokenEvent& event) {
   SLUICE_CHECK_MSG(event.position == position(), absl::StrCat("token at ", event.position, ", expected ", position()));
   tokens_.push_back(event.token);
   logprobs_.push_back(event.logprob);
   versions_.push_back(event.version);
+  if (experts_ == 0) return;
+  SLUICE_CHECK(event.details != nullptr && event.details->routing.size() == experts_);
+  routing_.insert(routing_.end(), event.details->routing.begin(), event.details->routing.end());
 }
 
 Trajectory::Piece Trajectory::TakePiece(size_t limit) {
   const size_t count = std::min(limit, unsent());
   Piece piece{.at = prompt_ + sent_,
               .tokens = absl::MakeConstSpan(tokens_).subspan(sent_, count),
-              .logprobs = absl::MakeConstSpan(logprobs_).subspan(sent_, count)};
+              .logprobs = absl::MakeConstSpan(logprobs_).subspan(sent_, count),
+              .routing = absl::MakeConstSpan(routing_).subspan(sent_ * experts_, count * experts_)};
   for (size_t i = sent_; i < sent_ + count; ++i) {
     const PolicyVersion version = versions_[i];
     if (piece.runs.empty() || piece.runs.back().version != version) piece.runs.push_back({.version = version});
@@ -65,6 +75,7 @@ void Trajectory::Truncate(uint64_t position) {
   tokens_.resize(count);
   logprobs_.resize(count);
   versions_.resize(count);
+  routing_.resize(count * experts_);
   sent_ = std::min(sent_, count);
   acked_ = std::min(acked_, count);
   finish_ = FinishReason::kLength;

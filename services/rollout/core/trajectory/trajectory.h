@@ -19,12 +19,16 @@ class Trajectory {
     uint64_t at = 0;  // Position of its first token.
     absl::Span<const int32_t> tokens;
     absl::Span<const float> logprobs;
+    absl::Span<const uint16_t> routing;  // [tokens, experts of a token]; empty without a mixture of experts.
     std::vector<VersionRun> runs;
   };
 
   // `prompt`: its length. The prefix: what the queue holds of earlier attempts, with the stamp of each token.
   explicit Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens = {}, std::vector<float> prefix_logprobs = {},
                       std::vector<PolicyVersion> prefix_versions = {});
+  // Each token comes with the `experts` (layers x k) that its row went through; before the first Append. Those of the prefix stay with
+  // the queue: where it wants them again, they are told as unknown.
+  void RecordRouting(uint32_t experts);
 
   // The next token, in order of positions.
   void Append(const TokenEvent& event);
@@ -57,6 +61,8 @@ class Trajectory {
   std::vector<int32_t> tokens_;
   std::vector<float> logprobs_;
   std::vector<PolicyVersion> versions_;
+  uint32_t experts_ = 0;
+  std::vector<uint16_t> routing_;  // [tokens, experts]
   size_t sent_;
   size_t acked_;
   FinishReason finish_ = FinishReason::kNone;

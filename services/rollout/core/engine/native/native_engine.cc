@@ -61,7 +61,7 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
             .in_flight_switch = true,
             .position_seeds = true,
             .kept_sets = true,
-            .routing = false,
+            .routing = model->config().num_experts > 0,
             .deterministic = true},
       model_stop_ids_(std::move(stop_ids)),
       weights_(std::move(weights)),
@@ -151,6 +151,7 @@ absl::Status NativeEngine::AddRequest(Request request) {
   live->seed = request.seed;
   live->member = request.member;
   live->kept_sets = request.kept_sets;
+  live->routing = request.routing;
   live->raw_logprobs = request.raw_logprobs;
   live->top_logprobs = request.top_logprobs;
   if (request.prompt_logprobs) {
@@ -250,6 +251,11 @@ void NativeEngine::Describe(size_t i, TokenEvent* event) {
   }
   if (draws_[i].kept > 0 && draws_[i].kept < vocab) {
     details->kept.assign(sample_rows_[i].kept, sample_rows_[i].kept + draws_[i].kept);
+  }
+  if (live.routing) {
+    const size_t experts = static_cast<size_t>(model_->config().num_layers * model_->config().experts_per_token);  // Of a row.
+    const absl::Span<const uint16_t> routing = model_->routing().subspan(sampling_[i].logits * experts, experts);
+    details->routing.assign(routing.begin(), routing.end());
   }
   SampleRow row = sample_rows_[i];
   if (live.raw_logprobs) {

@@ -69,13 +69,15 @@ class NativeEngine : public Engine {
     std::vector<int32_t> stop_ids;  // All that end this request.
     uint64_t seed = 0;
     uint32_t member = 0;
-    bool kept_sets = false, raw_logprobs = false;
+    bool kept_sets = false, routing = false, raw_logprobs = false;
     uint32_t top_logprobs = 0;
     std::unique_ptr<Detokenizer> detokenizer;  // With text or stop texts.
     // With prompt_logprobs, until they are told: [prompt - 1], by token.
     std::vector<float> prompt_logprobs;
     std::vector<std::vector<TokenLogprob>> prompt_top;
-    bool details() const { return kept_sets || raw_logprobs || top_logprobs > 0 || detokenizer != nullptr || !prompt_logprobs.empty(); }
+    bool details() const {
+      return kept_sets || routing || raw_logprobs || top_logprobs > 0 || detokenizer != nullptr || !prompt_logprobs.empty();
+    }
   };
   // A row that samples, and its request.
   struct Sampling {
