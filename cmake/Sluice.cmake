@@ -42,6 +42,16 @@ function(sluice_library name)
   add_library(sluice::${name} ALIAS sluice_${name})
 endfunction()
 
+# The folder's op.cu into sluice_<name>, where CUDA is built. As on the CPU, no multiply-add is fused unless it is written so.
+function(sluice_cuda name)
+  if(SLUICE_CUDA)
+    target_sources(sluice_${name} PRIVATE op.cu)
+    set_source_files_properties(op.cu PROPERTIES COMPILE_OPTIONS "--fmad=false")
+    target_link_libraries(sluice_${name} PRIVATE CUDA::cudart)
+    target_compile_definitions(sluice_${name} PUBLIC SLUICE_CUDA=1)
+  endif()
+endfunction()
+
 # Seconds that a test may take: more where sanitizers slow it down.
 function(sluice_timeout out seconds)
   if(SLUICE_SANITIZE)

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/bf16.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
 
@@ -72,26 +73,18 @@ uint16_t FloatToHalf(float f) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-float Bf16ToFloat(uint16_t b) { return std::bit_cast<float>(uint32_t{b} << 16); }
-
-uint16_t FloatToBf16(float f) {
-  const uint32_t bits = std::bit_cast<uint32_t>(f);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
-}
-
 void Widen(DType dtype, const void* from, float* to, int64_t n) {
   const auto* narrow = static_cast<const uint16_t*>(from);
   if (dtype == DType::kF32) std::memcpy(to, from, n * sizeof(float));
   if (dtype == DType::kF16) std::transform(narrow, narrow + n, to, HalfToFloat);
-  if (dtype == DType::kBF16) std::transform(narrow, narrow + n, to, Bf16ToFloat);
+  if (dtype == DType::kBF16) std::transform(narrow, narrow + n, to, FloatFromBf16);
 }
 
 void Narrow(const float* from, DType dtype, void* to, int64_t n) {
   auto* narrow = static_cast<uint16_t*>(to);
   if (dtype == DType::kF32) std::memcpy(to, from, n * sizeof(float));
   if (dtype == DType::kF16) std::transform(from, from + n, narrow, FloatToHalf);
-  if (dtype == DType::kBF16) std::transform(from, from + n, narrow, FloatToBf16);
+  if (dtype == DType::kBF16) std::transform(from, from + n, narrow, Bf16FromFloat);
 }
 
 bool IsWeightType(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/bf16.h"
 #include "common/base/digest.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
@@ -61,7 +62,7 @@ absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file, const
 }
 
 float Widen(float x) { return x; }
-float Widen(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
+float Widen(uint16_t x) { return FloatFromBf16(x); }
 
 // A [rank, in] times x.
 template <typename T>
@@ -202,20 +203,15 @@ bool Adapter::Fits(const ModelConfig& config) const {
   return true;
 }
 
-void Adapter::Add(int64_t layer, Target target, const float* x, float* y) const {
+template <typename T>
+void Adapter::Add(int64_t layer, Target target, const T* x, float* y) const {
   const Matrix& matrix = layers_[static_cast<size_t>(layer)][target];
   if (matrix.a.empty()) return;
   float low[kMaxRank];
   Lower(matrix.a.data(), x, rank_, matrix.in, low);
   Raise(matrix.b.data(), low, rank_, matrix.out, y);
 }
-
-void Adapter::Add(int64_t layer, Target target, const uint16_t* x, float* y) const {
-  const Matrix& matrix = layers_[static_cast<size_t>(layer)][target];
-  if (matrix.a.empty()) return;
-  float low[kMaxRank];
-  Lower(matrix.a.data(), x, rank_, matrix.in, low);
-  Raise(matrix.b.data(), low, rank_, matrix.out, y);
-}
+template void Adapter::Add(int64_t, Target, const float*, float*) const;
+template void Adapter::Add(int64_t, Target, const uint16_t*, float*) const;
 
 }  // namespace sluice

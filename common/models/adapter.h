@@ -36,9 +36,9 @@ class Adapter {
   // Whether it was read for a model of these shapes.
   bool Fits(const ModelConfig& config) const;
 
-  // y [out] += scale B (A x), of one matrix of one layer; nothing where the adapter leaves the matrix alone.
-  void Add(int64_t layer, Target target, const float* x, float* y) const;
-  void Add(int64_t layer, Target target, const uint16_t* x, float* y) const;  // x in bf16.
+  // y [out] += scale B (A x), of one matrix of one layer; nothing where the adapter leaves the matrix alone. T: float, or uint16_t for bf16.
+  template <typename T>
+  void Add(int64_t layer, Target target, const T* x, float* y) const;
 
  private:
   struct Matrix {

@@ -234,9 +234,8 @@ class Decoder final : public DecodeModel {
         crew.Each(static_cast<int64_t>(s->wanted.size()), [&](int64_t j) { Record(i, s->wanted[j], tile, *s); });
       } else {
         crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Normed(s, r)); });
-        if (config_.mlp_bias) GateUpWithBias(crew, layer, m, s);
+        if (config_.mlp_bias || adapted_) GateUpByRow(crew, rows, tile, i, layer, s);
         else GateUp(crew, layer.gate_up, m, s);
-        AdaptGateUp(crew, rows, tile, i, layer, s);
         Product(crew, s->act.data(), RoundUpToPairs(ffn_), layer.down, m, hidden_, ffn_, s->x.data(), true);
         Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) { adapter.Add(i, Adapter::kDown, &s->act[r * RoundUpToPairs(ffn_)], &s->x[r * hidden_]); });
         AddBias(crew, layer.down_bias, m, s);
@@ -312,42 +311,28 @@ class Decoder final : public DecodeModel {
     });
   }
 
-  // act of the rows with adapters again: theirs come between the products and their SwiGLU.
-  void AdaptGateUp(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile, int64_t index,
+  // As GateUp, in the same bits, where biases or an adapter come between the products and their SwiGLU.
+  void GateUpByRow(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile, int64_t index,
                    const typename PackedWeights<T>::Layer& layer, Scratch<T>* s) const {
-    if (!adapted_) return;
-    const int64_t m = static_cast<int64_t>(tile.size()), width = 2 * RoundUpToLanes(ffn_), to = RoundUpToPairs(ffn_);
-    Product(crew, s->normed.data(), RoundUpToPairs(hidden_), layer.gate_up, m, width, hidden_, s->gated.data(), false);
-    Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) {
-      thread_local std::vector<float> sides;  // Gate [F], up [F].
-      sides.resize(2 * ffn_);
-      for (int64_t f = 0; f < ffn_; ++f) {
-        const float* panels = &s->gated[r * width + f / kDecoderLanes * 2 * kDecoderLanes + f % kDecoderLanes];
-        sides[f] = panels[0], sides[ffn_ + f] = panels[kDecoderLanes];
-        if (config_.mlp_bias) sides[f] += layer.gate_bias[f], sides[ffn_ + f] += layer.up_bias[f];
-      }
-      adapter.Add(index, Adapter::kGate, Normed(s, r), sides.data());
-      adapter.Add(index, Adapter::kUp, Normed(s, r), &sides[ffn_]);
-      ops_.swiglu(sides.data(), &sides[ffn_], ffn_, sides.data());
-      if constexpr (std::is_same_v<T, float>) std::copy_n(sides.data(), ffn_, &s->act[r * to]);
-      else ops_.to_bf16(sides.data(), ffn_, &s->act[r * to]);
-    });
-  }
-
-  // As GateUp, where gate and up have biases, which come between products and activation.
-  void GateUpWithBias(const Crew& crew, const typename PackedWeights<T>::Layer& layer, int64_t m, Scratch<T>* s) const {
-    const int64_t width = 2 * RoundUpToLanes(ffn_);
+    const int64_t m = static_cast<int64_t>(tile.size()), width = 2 * RoundUpToLanes(ffn_);
     Product(crew, s->normed.data(), RoundUpToPairs(hidden_), layer.gate_up, m, width, hidden_, s->gated.data(), false);
     crew.Each(m, [&](int64_t r) {
-      for (int64_t first = 0; first < ffn_; first += kDecoderLanes) {
-        const int64_t count = std::min(ffn_ - first, kDecoderLanes);
-        float *gate = &s->gated[r * width + 2 * first], *up = gate + kDecoderLanes;
-        for (int64_t i = 0; i < count; ++i) gate[i] += layer.gate_bias[first + i], up[i] += layer.up_bias[first + i];
-        ops_.swiglu(gate, up, count, gate);
-        T* act = &s->act[r * RoundUpToPairs(ffn_) + first];
-        if constexpr (std::is_same_v<T, float>) std::copy_n(gate, count, act);
-        else ops_.to_bf16(gate, count, act);
+      thread_local std::vector<float> sides;  // Gate [F], up [F]; in `gated` they lie in turns, panel by panel.
+      sides.resize(2 * ffn_);
+      float *gate = sides.data(), *up = gate + ffn_;
+      for (int64_t f = 0; f < ffn_; ++f) {
+        const float* panels = &s->gated[r * width + f / kDecoderLanes * 2 * kDecoderLanes + f % kDecoderLanes];
+        gate[f] = panels[0], up[f] = panels[kDecoderLanes];
+        if (config_.mlp_bias) gate[f] += layer.gate_bias[f], up[f] += layer.up_bias[f];
       }
+      if (const Adapter* adapter = rows[tile[r]].adapter) {
+        adapter->Add(index, Adapter::kGate, Normed(s, r), gate);
+        adapter->Add(index, Adapter::kUp, Normed(s, r), up);
+      }
+      ops_.swiglu(gate, up, ffn_, gate);
+      T* act = &s->act[r * RoundUpToPairs(ffn_)];
+      if constexpr (std::is_same_v<T, float>) std::copy_n(gate, ffn_, act);
+      else ops_.to_bf16(gate, ffn_, act);
     });
   }
 

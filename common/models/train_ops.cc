@@ -7,9 +7,9 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
+#include "common/base/bf16.h"
 #include "common/models/train_function.h"
 #include "kernels/decoder/op.h"
 #include "kernels/decoder_grad/op.h"
@@ -47,7 +47,7 @@ at::Tensor RoundedCopy(const at::Tensor& x) {
   at::parallel_for(0, x.numel(), 65536, [&](int64_t begin, int64_t end) {
     std::vector<uint16_t> narrow(end - begin);
     BestDecoderOps().to_bf16(from + begin, end - begin, narrow.data());
-    for (int64_t i = begin; i < end; ++i) to[i] = std::bit_cast<float>(uint32_t{narrow[i - begin]} << 16);
+    for (int64_t i = begin; i < end; ++i) to[i] = FloatFromBf16(narrow[i - begin]);
   });
   return y;
 }

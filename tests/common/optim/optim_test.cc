@@ -1,4 +1,3 @@
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -8,7 +7,6 @@
 
 #include "common/base/splitmix.h"
 #include "common/optim/adamw.h"
-#include "common/optim/bf16.h"
 #include "common/optim/grad_norm.h"
 #include "common/optim/schedule.h"
 
@@ -109,56 +107,6 @@ TEST(ScheduleTest, EveryRowGivesTheWorkedNumbers) {
   EXPECT_EQ(FindSchedule("cosinus"), nullptr);
   EXPECT_EQ(Schedule{}.Factor(0), 1);
   EXPECT_THAT(OptimizerNames(), testing::ElementsAre("adamw"));
-}
-
-TEST(Bf16Test, MasterWeightsMoveWhereBf16WouldStandStill) {
-  float master = 1;
-  const float wanted[] = {1.0f, 0.99609375f, 0.99609375f, 0.99609375f, 0.99609375f};
-  float pure = 1;
-  for (float cast : wanted) {
-    master -= 0.001f;
-    EXPECT_EQ(FloatFromBf16(Bf16FromFloat(master)), cast);
-    pure = FloatFromBf16(Bf16FromFloat(pure - 0.001f));
-    EXPECT_EQ(pure, 1);
-  }
-}
-
-// The nearest of the two neighbours by exact arithmetic; on a tie the one whose last bit is 0.
-uint16_t SlowBf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint16_t toward_zero = static_cast<uint16_t>(bits >> 16);
-  const double low = FloatFromBf16(toward_zero), value = x;
-  const uint16_t next = static_cast<uint16_t>(toward_zero + 1);
-  // The step beyond the largest finite number is infinity, at the distance the format would have continued with.
-  const double high = (next & 0x7fff) == 0x7f80 ? std::copysign(std::ldexp(1.0, 128), value) : FloatFromBf16(next);
-  const double down = std::abs(value - low), up = std::abs(high - value);
-  if (down != up) return down < up ? toward_zero : next;
-  return toward_zero & 1 ? next : toward_zero;
-}
-
-TEST(Bf16Test, RoundsToNearestEven) {
-  SplitMix64 random(5);
-  std::vector<float> master;
-  for (int i = 0; i < 100000; ++i) {
-    uint32_t bits = static_cast<uint32_t>(random.Next());
-    if (i % 4 == 1) bits = (bits & 0xffff0000u) | 0x8000u;  // A tie.
-    if (i % 4 == 2) bits &= 0x807fffffu;                    // A subnormal.
-    if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0xbfffffffu;
-    master.push_back(std::bit_cast<float>(bits));
-  }
-  master.push_back(std::numeric_limits<float>::max());
-  master.push_back(0.0f);
-  master.push_back(-0.0f);
-  std::vector<uint16_t> working(master.size());
-  CastToBf16(master.data(), static_cast<int64_t>(master.size()), working.data());
-  for (size_t i = 0; i < master.size(); ++i) ASSERT_EQ(working[i], SlowBf16(master[i])) << std::hexfloat << master[i];
-}
-
-TEST(Bf16Test, NotFiniteStaysNotFinite) {
-  const float inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(FloatFromBf16(Bf16FromFloat(inf)), inf);
-  EXPECT_EQ(FloatFromBf16(Bf16FromFloat(-inf)), -inf);
-  EXPECT_TRUE(std::isnan(FloatFromBf16(Bf16FromFloat(std::bit_cast<float>(0x7f800001u)))));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/bf16.h"
 #include "common/base/splitmix.h"
 #include "kernels/decoder/op.h"
 #include "kernels/decoder_grad/op.h"
@@ -128,8 +129,6 @@ std::vector<double> Attention(const float* q, const float* k, const float* v, in
   return out;
 }
 
-float Widen(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
-
 std::vector<uint16_t> ToBf16(const std::vector<float>& x) {
   std::vector<uint16_t> out(x.size());
   DecoderOpsKinds().back()->to_bf16(x.data(), static_cast<int64_t>(x.size()), out.data());
@@ -138,7 +137,7 @@ std::vector<uint16_t> ToBf16(const std::vector<float>& x) {
 
 std::vector<float> Narrowed(const std::vector<float>& x) {
   std::vector<float> out;
-  for (const uint16_t y : ToBf16(x)) out.push_back(Widen(y));
+  for (const uint16_t y : ToBf16(x)) out.push_back(FloatFromBf16(y));
   return out;
 }
 

@@ -74,7 +74,9 @@ class TrainerTest : public ::testing::Test {
     absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(settings, model_.config, Clock::Real());
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     EXPECT_TRUE((*trainer)->Load(weights_).ok());
-    if (settings.reference) EXPECT_TRUE((*trainer)->SetReference(reference_).ok());
+    if (settings.reference) {
+      EXPECT_TRUE((*trainer)->SetReference(reference_).ok());
+    }
     return *std::move(trainer);
   }
 

@@ -11,9 +11,6 @@ inline uint16_t Bf16FromFloat(float value) {
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
-inline float FloatFromBf16(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
-
-// The working copy of n master weights.
-void CastToBf16(const float* master, int64_t n, uint16_t* working);
+inline float FloatFromBf16(uint16_t value) { return std::bit_cast<float>(uint32_t{value} << 16); }
 
 }  // namespace sluice
