@@ -33,6 +33,12 @@ bool HasOthers(const registry::v1::Assignment& assignment) {
   return absl::c_count_if(assignment.peers(), [](const common::v1::Worker& peer) { return peer.role() == rpc::v1::ROLE_ROLLOUT; }) > 1;
 }
 
+std::vector<rpc::CallerTable::Worker> WorkersOf(const registry::v1::Assignment& assignment) {
+  std::vector<rpc::CallerTable::Worker> workers;
+  for (const common::v1::Worker& peer : assignment.peers()) workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
+  return workers;
+}
+
 // NAME=DIR[,NAME=DIR..]
 absl::StatusOr<std::map<std::string, std::string>> ParseAdapters(const std::string& text) {
   std::map<std::string, std::string> adapters;
@@ -82,11 +88,11 @@ RolloutProgram::RolloutProgram(const daemon::Host& host, Options options)
       options_(std::move(options)),
       waits_(host.flags->id),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
-      engine_(MakeEngineService([this] { return AnySession(); })) {}
+      engine_(&callers_) {}
 
 RolloutProgram::~RolloutProgram() = default;
 
-std::vector<grpc::Service*> RolloutProgram::services() { return {admin_.get(), engine_.get()}; }
+std::vector<grpc::Service*> RolloutProgram::services() { return {admin_.get(), engine_.service()}; }
 
 absl::Status RolloutProgram::Start(const std::string& address, const std::string& ops) {
   if (host_.flags->controller.empty()) {
@@ -120,7 +126,8 @@ absl::Status RolloutProgram::StartHttp() {
   return absl::OkStatus();
 }
 
-void RolloutProgram::ShowModels(Job* job) {
+void RolloutProgram::ShowModels(const std::string& id, Job* job) {
+  engine_.SetJob(id, job->session);
   if (http_ == nullptr) return;
   const auto show = [&](std::shared_ptr<ApiModel> model) {
     job->models.push_back(model->name());
@@ -134,7 +141,8 @@ void RolloutProgram::ShowModels(Job* job) {
   }
 }
 
-void RolloutProgram::HideModels(const Job& job, absl::string_view why) {
+void RolloutProgram::HideModels(const std::string& id, const Job& job, absl::string_view why) {
+  engine_.RemoveJob(id);
   for (const std::string& name : job.models) http_->api().RemoveModel(name, absl::UnavailableError(why));
 }
 
@@ -149,13 +157,14 @@ absl::Status RolloutProgram::Ready() {
 void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
   std::vector<std::pair<std::string, Job>> ended;  // Stopped without the lock.
   std::vector<const registry::v1::Assignment*> fresh;
+  std::set<std::string> kept;
   {
     MutexLock lock(&mu_);
     if (draining_) return;
-    std::set<std::string> kept;
     for (const registry::v1::Assignment& assignment : level.jobs()) {
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0) continue;
       kept.insert(assignment.job());
+      callers_.SetJob(assignment.job(), WorkersOf(assignment));
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) {
         if (it->second.session != nullptr) {
@@ -180,8 +189,9 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
     }
   }
   for (auto& [id, job] : ended) {
-    HideModels(job, absl::StrCat("job ", job.name, " has left this worker"));
+    HideModels(id, job, absl::StrCat("job ", job.name, " has left this worker"));
     if (job.session != nullptr) job.session->Stop(absl::ZeroDuration());
+    if (!kept.contains(id)) callers_.RemoveJob(id);
     link_->RemoveProgress(id);
   }
   for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
@@ -216,7 +226,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
   if (session.ok()) {
     job.session = *std::move(session);
     job.session->SetOthers(HasOthers(assignment));
-    ShowModels(&job);
+    ShowModels(id, &job);
   } else {
     log::Error("job_refused", {{"job_id", job.name}, {"error", session.status()}});
     Tell(id, false, {}, "failed", StatusText(session.status()));
@@ -253,20 +263,12 @@ void RolloutProgram::Drain() {
   }
   if (http_ != nullptr && !http_->AwaitIdle(options_.grace)) log::Warning("api_calls_cut_short");
   for (auto& [id, job] : jobs) {
-    HideModels(job, "this server is ending");
+    HideModels(id, job, "this server is ending");
     if (job.session != nullptr) job.session->Stop(options_.grace);
   }
   if (http_ == nullptr) return;
   (void)http_->AwaitIdle(kLastAnswers);
   http_->Stop();
-}
-
-std::shared_ptr<Session> RolloutProgram::AnySession() const {
-  MutexLock lock(&mu_);
-  for (const auto& [id, job] : jobs_) {
-    if (job.session != nullptr) return job.session;
-  }
-  return nullptr;
 }
 
 std::vector<common::v1::WaitEdge> RolloutProgram::Explain(const std::string& job) const {

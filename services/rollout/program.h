@@ -12,6 +12,7 @@
 #include "common/daemon/controller_link.h"
 #include "common/daemon/daemon.h"
 #include "common/daemon/waits.h"
+#include "common/rpc/caller.h"
 #include "services/rollout/service.h"
 #include "services/rollout/session.h"
 #include "sluice/common/v1/common.pb.h"
@@ -58,9 +59,9 @@ class RolloutProgram : public daemon::Program {
   };
 
   absl::Status StartHttp();
-  // Makes the job's session a model of the API, and one with each adapter that fits.
-  void ShowModels(Job* job);
-  void HideModels(const Job& job, absl::string_view why);
+  // Lets outsiders at the job's session: callers of EngineService, and as a model of the API, with each adapter that fits too.
+  void ShowModels(const std::string& id, Job* job);
+  void HideModels(const std::string& id, const Job& job, absl::string_view why);
 
   // The link's `deliver` thread.
   void Assigned(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);
@@ -68,13 +69,13 @@ class RolloutProgram : public daemon::Program {
 
   void Tell(const std::string& job, bool ready, PolicyVersion version, const std::string& phase, const std::string& cause);
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
-  std::shared_ptr<Session> AnySession() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const daemon::Host host_;
   const Options options_;
   daemon::Waits waits_;  // Of the job that is being loaded.
   const std::unique_ptr<grpc::Service> admin_;
-  const std::unique_ptr<grpc::Service> engine_;
+  rpc::CallerTable callers_;  // Who may call the engines.
+  EngineServer engine_;
   std::unique_ptr<http::Keys> keys_;
   std::unique_ptr<http::Server> http_;  // Null: no API.
   std::unique_ptr<daemon::ControllerLink> link_;

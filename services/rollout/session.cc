@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
+#include "common/base/digest.h"
 #include "common/base/failpoint.h"
+#include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
@@ -36,6 +38,16 @@ queue::v1::DropItem DropGroup(const queue::v1::Grant& grant, const char* reason)
   item.set_lease(grant.members(0).lease().id());
   item.set_reason(reason);
   return item;
+}
+
+std::string ModelDigest(const MadeEngine& made) {
+  Sha256Stream digest;
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    const absl::StatusOr<std::string> bytes = ReadFile(absl::StrCat(made.model.path, "/", name));
+    if (bytes.ok()) digest.Update(absl::StrCat(name, " ", bytes->size(), "\n", *bytes));
+  }
+  digest.Update(made.fingerprint.bytes());
+  return digest.Finish();
 }
 
 SamplingParams FromProto(const common::v1::Sampling& sampling) {
@@ -89,7 +101,8 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made, std:
       handlers_(std::move(handlers)),
       waits_(options.worker),
       renderer_(std::move(renderer)),
-      made_(std::move(made)) {}
+      made_(std::move(made)),
+      model_digest_(ModelDigest(made_)) {}
 
 // Starts the parts, each before those that call it.
 void Session::Begin() {

@@ -102,6 +102,8 @@ class Session : private StepLoop::Sink {
   const Engine& engine() const { return *made_.engine; }
   const ModelConfig& model_config() const { return made_.model.config; }
   const std::string& layout() const { return made_.layout->layout_id(); }
+  // SHA-256 of the model's configuration and tokenizer files, and of the fingerprint of the weights it started with: 32 bytes.
+  const std::string& model_digest() const { return model_digest_; }
 
  private:
   Session(const Options& options, SessionSpec spec, MadeEngine made, std::unique_ptr<PromptRenderer> renderer, const Metrics& metrics,
@@ -131,6 +133,7 @@ class Session : private StepLoop::Sink {
   daemon::Waits waits_;
   const std::unique_ptr<PromptRenderer> renderer_;
   MadeEngine made_;
+  const std::string model_digest_;
 
   rpc::Cancel cancel_;  // Ends all calls.
   rpc::Cancel drain_;   // Ends Admit.
