@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "common/base/file.h"
+#include "common/base/status.h"
 
 namespace sluice::testing_data {
 
@@ -16,10 +18,21 @@ inline std::string Dir() {
 }
 inline std::string Path(const std::string& relative) { return Dir() + "/" + relative; }
 
-// A path in the folder for temporary files that no other test process uses: ctest runs several at once.
+// A path in a folder of this process alone, which goes with it: ctest runs several tests at once.
 inline std::string TempPath(const std::string& name) {
-  const char* const dir = std::getenv("TMPDIR");
-  return std::string(dir != nullptr ? dir : "/tmp") + "/sluice-test-" + std::to_string(getpid()) + "-" + name;
+  static const struct Folder {
+    Folder() {
+      const char* const dir = std::getenv("TMPDIR");
+      path = std::string(dir != nullptr ? dir : "/tmp") + "/sluice-test-XXXXXX";
+      SLUICE_CHECK(mkdtemp(path.data()) != nullptr);
+    }
+    ~Folder() {
+      if (getpid() == owner) std::filesystem::remove_all(path);
+    }
+    std::string path;
+    pid_t owner = getpid();
+  } folder;
+  return folder.path + "/" + name;
 }
 
 }  // namespace sluice::testing_data

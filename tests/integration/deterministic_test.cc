@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/file.h"
+#include "common/testing/data.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
@@ -67,7 +68,7 @@ TEST(DeterministicTest, SoItIsInBf16) {
 
 // The digits' model with eight small experts in each layer, in a directory of its own.
 std::string ExpertsModel() {
-  const std::string from = SLUICE_SOURCE_DIR "/configs/examples/digits/", dir = testing::TempDir() + "/digits-experts";
+  const std::string from = SLUICE_SOURCE_DIR "/configs/examples/digits/", dir = testing_data::TempPath("digits-experts");
   EXPECT_EQ(MakeDirs(dir), absl::OkStatus());
   for (const std::string name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
     EXPECT_EQ(WriteFileAtomic(dir + "/" + name, *ReadFile(from + name)), absl::OkStatus());

@@ -101,7 +101,7 @@ TEST(TokenizerTest, MalformedFilesAreRefused) {
 }
 
 TEST(TokenizerTest, AnErrorNamesItsFileOnce) {
-  const std::string path = testing::TempDir() + "/tokenizer.json";
+  const std::string path = testing_data::TempPath("tokenizer.json");
   ASSERT_TRUE(WriteFileAtomic(path, R"({"model": {"type": "Unigram"}})").ok());
   EXPECT_EQ(Tokenizer::Load(path).status().message(), path + ": model: the model \"Unigram\" is not supported");
 }

@@ -5,6 +5,7 @@
 
 #include "common/daemon/daemon.h"
 #include "common/queue_client/queue_watch.h"
+#include "common/testing/data.h"
 #include "services/queue/convert.h"
 #include "services/queue/program.h"
 
@@ -267,7 +268,7 @@ TEST_F(WireTest, AJobsSeriesEndTenMinutesAfterIt) {
 }
 
 TEST(QueueProgramTest, ADataDirectoryHasOneOwner) {
-  const std::string dir = testing::TempDir() + "/queue_owner";
+  const std::string dir = testing_data::TempPath("queue_owner");
   metrics::Registry registry;
   daemon::Flags flags;
   flags.data_dir = dir;

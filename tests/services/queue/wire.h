@@ -17,6 +17,7 @@
 #include "common/rpc/client.h"
 #include "common/rpc/server.h"
 #include "common/rpc/stream.h"
+#include "common/testing/data.h"
 #include "common/testing/queue_spec.h"
 #include "services/queue/jobs.h"
 #include "services/queue/metrics.h"
@@ -38,7 +39,7 @@ class WireTest : public testing::Test {
     ASSERT_TRUE(started.ok()) << started.status();
     rpc_ = *std::move(started);
     channel_ = *rpc::Connect(rpc_->address());
-    data_ = testing::TempDir() + "/queue_wire_rows.jsonl";
+    data_ = testing_data::TempPath("rows.jsonl");
     std::string rows;
     for (int i = 0; i < 100; ++i) rows += "{\"q\": \"" + std::to_string(i) + "\", \"a\": \"x\"}\n";
     ASSERT_TRUE(WriteFileAtomic(data_, rows).ok());

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "common/base/file.h"
+#include "common/testing/data.h"
 #include "common/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -39,7 +40,7 @@ std::unique_ptr<Tokenizer> ByteTokenizer() {
     "post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
     "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
     "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": {)" + vocab + R"(}, "merges": []}})";
-  const std::string path = testing::TempDir() + "/engine_details_tokenizer.json";
+  const std::string path = testing_data::TempPath("tokenizer.json");
   EXPECT_TRUE(WriteFileAtomic(path, json).ok());
   auto tokenizer = Tokenizer::Load(path);
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
