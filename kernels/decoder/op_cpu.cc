@@ -31,8 +31,13 @@ class FlushDenormals {
   {name, Gemm, GemmTurned, GemmBf16, GemmMixed, GateUp, GateUpBf16, RmsNorm, SwiGlu, Rope, ToBf16, ToF16, Attend<float>, Attend<uint16_t>}
 
 #if defined(__x86_64__)
+#if defined(__clang__)
+#define SLUICE_WIDE  // Not known, and not needed: it would have clang pass over the whole attribute.
+#else
+#define SLUICE_WIDE ",prefer-vector-width=512"
+#endif
 namespace avx512 {
-#define SLUICE_TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,prefer-vector-width=512")))
+#define SLUICE_TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma" SLUICE_WIDE)))
 #define SLUICE_WIDTH 16
 #define SLUICE_ROWS 13
 #define SLUICE_PANELS 2
@@ -48,7 +53,7 @@ constexpr DecoderOps kOps = SLUICE_OPS("avx512");
 }  // namespace avx512
 
 namespace avx512bf16 {
-#define SLUICE_TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx512bf16,avx2,fma,prefer-vector-width=512")))
+#define SLUICE_TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx512bf16,avx2,fma" SLUICE_WIDE)))
 #define SLUICE_NATIVE_BF16
 #include "kernels/decoder/vector.inc"
 #include "kernels/decoder/pointwise.inc"
