@@ -88,7 +88,7 @@ RolloutProgram::RolloutProgram(const daemon::Host& host, Options options)
       options_(std::move(options)),
       waits_(host.flags->id),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
-      engine_(&callers_) {}
+      engine_(&callers_, &guests_) {}
 
 RolloutProgram::~RolloutProgram() = default;
 
@@ -121,7 +121,7 @@ absl::Status RolloutProgram::StartHttp() {
     keys_ = std::make_unique<http::Keys>(std::move(keys));
   }
   SLUICE_ASSIGN_OR_RETURN(http_, http::Server::Start({.address = options_.http, .cert = options_.http_cert, .cert_key = options_.http_cert_key},
-                                                     {.keys = keys_.get(), .metrics = http::ApiMetrics(host_.metrics)}));
+                                                     {.keys = keys_.get(), .guests = &guests_, .metrics = http::ApiMetrics(host_.metrics)}));
   log::Info("http_listening", {{"address", http_->address()}, {"keys", keys_ != nullptr}, {"tls", !options_.http_cert.empty()}});
   return absl::OkStatus();
 }
@@ -142,7 +142,7 @@ void RolloutProgram::ShowModels(const std::string& id, Job* job) {
 }
 
 void RolloutProgram::HideModels(const std::string& id, const Job& job, absl::string_view why) {
-  engine_.RemoveJob(id);
+  engine_.RemoveJob(id, absl::UnavailableError(why));
   for (const std::string& name : job.models) http_->api().RemoveModel(name, absl::UnavailableError(why));
 }
 
@@ -213,7 +213,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
     Tell(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
   };
   handlers.broken = [this](absl::Status why) { host_.stop(std::move(why)); };
-  handlers.api = [this](StepEvents events) { http_->api().Stepped(std::move(events)); };  // Only what the API has asked for.
+  handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
   auto session = Session::Start({.job = id,
                                  .job_name = job.name,
                                  .worker = host_.flags->id,
@@ -266,6 +266,7 @@ void RolloutProgram::Drain() {
     HideModels(id, job, "this server is ending");
     if (job.session != nullptr) job.session->Stop(options_.grace);
   }
+  engine_.Shutdown();
   if (http_ == nullptr) return;
   (void)http_->AwaitIdle(kLastAnswers);
   http_->Stop();

@@ -13,6 +13,7 @@
 #include "common/daemon/daemon.h"
 #include "common/daemon/waits.h"
 #include "common/rpc/caller.h"
+#include "services/rollout/http/guests.h"
 #include "services/rollout/service.h"
 #include "services/rollout/session.h"
 #include "sluice/common/v1/common.pb.h"
@@ -75,6 +76,7 @@ class RolloutProgram : public daemon::Program {
   daemon::Waits waits_;  // Of the job that is being loaded.
   const std::unique_ptr<grpc::Service> admin_;
   rpc::CallerTable callers_;  // Who may call the engines.
+  http::Guests guests_;
   EngineServer engine_;
   std::unique_ptr<http::Keys> keys_;
   std::unique_ptr<http::Server> http_;  // Null: no API.

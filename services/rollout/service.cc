@@ -1,8 +1,11 @@
 #include "services/rollout/service.h"
 
+#include <initializer_list>
 #include <map>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
@@ -11,12 +14,16 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/status.h"
 #include "grpcpp/grpcpp.h"
+#include "services/rollout/api_model.h"
+#include "services/rollout/generate_stream.h"
+#include "services/rollout/http/guests.h"
 #include "services/rollout/session.h"
 #include "sluice/engine/v1/engine.grpc.pb.h"
 
 namespace sluice::rollout {
 namespace {
 
+constexpr absl::Duration kBeat = absl::Seconds(10);
 constexpr absl::Duration kComes = absl::Milliseconds(200);  // A model that is being loaded may be there by then.
 
 void Describe(const Session& session, engine::v1::DescribeResponse* response) {
@@ -39,32 +46,107 @@ void Describe(const Session& session, engine::v1::DescribeResponse* response) {
   response->set_max_context(session.engine().max_context());
 }
 
+// One stream after the other gets its beat, until it is gone.
+class Beats {
+ public:
+  Beats() : thread_([this] { Run(); }) {}
+  ~Beats() { Stop(); }
+  void Add(const std::shared_ptr<GenerateStream>& stream) {
+    MutexLock lock(&mu_);
+    streams_.push_back(stream);
+  }
+  void Stop() {
+    {
+      MutexLock lock(&mu_);
+      stopping_ = true;
+      stop_.NotifyAll();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      std::vector<std::shared_ptr<GenerateStream>> open;
+      {
+        MutexLock lock(&mu_);
+        if (!stopping_) stop_.WaitFor(&mu_, kBeat);
+        if (stopping_) return;
+        std::erase_if(streams_, [&](const auto& stream) {
+          open.push_back(stream.lock());
+          return open.back() == nullptr;
+        });
+      }
+      for (const auto& stream : open) {
+        if (stream != nullptr) stream->Beat();
+      }
+    }
+  }
+
+  Mutex mu_;
+  CondVar stop_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::weak_ptr<GenerateStream>> streams_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
 }  // namespace
 
 class EngineServer::Impl final : public engine::v1::EngineService::CallbackService {
  public:
-  explicit Impl(const rpc::CallerTable* callers) : callers_(callers) {}
+  Impl(const rpc::CallerTable* callers, http::Guests* guests) : callers_(callers), guests_(guests) {}
 
   void SetJob(const std::string& job, std::shared_ptr<Session> session) {
+    auto model = std::make_shared<ApiModel>(session);
     MutexLock lock(&mu_);
-    jobs_[job] = std::move(session);
+    jobs_[job] = {std::move(session), std::move(model)};
   }
-  void RemoveJob(const std::string& job) {
-    MutexLock lock(&mu_);
-    jobs_.erase(job);
+
+  void RemoveJob(const std::string& job, const absl::Status& why) {
+    Job removed;
+    {
+      MutexLock lock(&mu_);
+      const auto found = jobs_.find(job);
+      if (found == jobs_.end()) return;
+      removed = std::move(found->second);
+      jobs_.erase(found);
+    }
+    guests_->ModelLeft(removed.model.get(), why);
   }
+
+  void Shutdown() { beats_.Stop(); }
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context, const engine::v1::DescribeRequest* request,
                                      engine::v1::DescribeResponse* response) override {
-    const absl::StatusOr<std::shared_ptr<Session>> session = Find(request->call().job().job());
-    if (session.ok()) rollout::Describe(**session, response);
+    const absl::StatusOr<Job> job = Find(request->call().job().job());
+    if (job.ok()) rollout::Describe(*job->session, response);
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    reactor->Finish(rpc::ToGrpcStatus(session.status()));
+    reactor->Finish(rpc::ToGrpcStatus(job.status()));
     return reactor;
   }
 
+  grpc::ServerWriteReactor<engine::v1::GenerateResponse>* Generate(grpc::CallbackServerContext*, const engine::v1::GenerateRequest* request) override {
+    const auto stream = rpc::MakeStream<GenerateStream>(guests_);
+    const absl::StatusOr<Job> job = Admit(request->call(), {rpc::Role::kReward, rpc::Role::kOperator});
+    absl::Status status = job.status();
+    if (job.ok()) status = stream->Start(job->model, *request);
+    if (!status.ok()) stream->End(std::move(status));
+    beats_.Add(stream);
+    return stream.get();
+  }
+
  private:
-  absl::StatusOr<std::shared_ptr<Session>> Find(const std::string& job) {
+  struct Job {
+    std::shared_ptr<Session> session;
+    std::shared_ptr<ApiModel> model;
+  };
+
+  absl::StatusOr<Job> Admit(const common::v1::Call& call, std::initializer_list<rpc::Role> roles) {
+    SLUICE_RETURN_IF_ERROR(callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
+    return Find(call.job().job());
+  }
+
+  absl::StatusOr<Job> Find(const std::string& job) {
     MutexLock lock(&mu_);
     const auto found = jobs_.find(job);
     if (found != jobs_.end()) return found->second;
@@ -73,14 +155,17 @@ class EngineServer::Impl final : public engine::v1::EngineService::CallbackServi
   }
 
   const rpc::CallerTable* const callers_;
+  http::Guests* const guests_;
   Mutex mu_;
-  std::map<std::string, std::shared_ptr<Session>> jobs_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);
+  Beats beats_;
 };
 
-EngineServer::EngineServer(const rpc::CallerTable* callers) : impl_(std::make_unique<Impl>(callers)) {}
+EngineServer::EngineServer(const rpc::CallerTable* callers, http::Guests* guests) : impl_(std::make_unique<Impl>(callers, guests)) {}
 EngineServer::~EngineServer() = default;
 grpc::Service* EngineServer::service() { return impl_.get(); }
 void EngineServer::SetJob(const std::string& job, std::shared_ptr<Session> session) { impl_->SetJob(job, std::move(session)); }
-void EngineServer::RemoveJob(const std::string& job) { impl_->RemoveJob(job); }
+void EngineServer::RemoveJob(const std::string& job, const absl::Status& why) { impl_->RemoveJob(job, why); }
+void EngineServer::Shutdown() { impl_->Shutdown(); }
 
 }  // namespace sluice::rollout

@@ -3,6 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace grpc {
 class Service;
 }
@@ -12,20 +14,26 @@ class CallerTable;
 
 namespace sluice::rollout {
 class Session;
+namespace http {
+class Guests;
+}
 
 // EngineService over the sessions of this daemon: a call's job names the session. Register service() with a server before it
-// starts. Generate and Score are not served yet (UNIMPLEMENTED).
+// starts, and call Shutdown() before the server drains. Score is not served yet (UNIMPLEMENTED).
 //
-// Thread-safe.
+// Thread-safe. Owns one thread, which sends a beat on silent streams each 10 s.
 class EngineServer {
  public:
-  // `callers`: who works for the jobs; outlives the server.
-  explicit EngineServer(const rpc::CallerTable* callers);
+  // `callers`: who works for the jobs; `guests`: through whom the engines are asked. Both outlive the server.
+  EngineServer(const rpc::CallerTable* callers, http::Guests* guests);
   ~EngineServer();
   grpc::Service* service();
 
   void SetJob(const std::string& job, std::shared_ptr<Session> session);
-  void RemoveJob(const std::string& job);
+  // Its calls end with `why`.
+  void RemoveJob(const std::string& job, const absl::Status& why);
+  // Ends the beats. Idempotent.
+  void Shutdown();
 
  private:
   class Impl;

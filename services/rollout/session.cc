@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
+#include "services/rollout/convert.h"
 #include "services/rollout/http/model.h"
 #include "sluice/job/v1/job.pb.h"
 
@@ -48,19 +49,6 @@ std::string ModelDigest(const MadeEngine& made) {
   }
   digest.Update(made.fingerprint.bytes());
   return digest.Finish();
-}
-
-SamplingParams FromProto(const common::v1::Sampling& sampling) {
-  SamplingParams params{.temperature = static_cast<float>(sampling.temperature()),
-                        .top_p = sampling.top_p(),
-                        .top_k = sampling.top_k(),
-                        .min_p = sampling.min_p(),
-                        .max_tokens = sampling.max_tokens(),
-                        .min_tokens = sampling.min_tokens(),
-                        .ignore_eos = sampling.ignore_eos()};
-  params.stop.assign(sampling.stop().begin(), sampling.stop().end());
-  params.stop_ids.assign(sampling.stop_ids().begin(), sampling.stop_ids().end());
-  return params;
 }
 
 }  // namespace
@@ -199,7 +187,7 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
   return edges;
 }
 
-// Requests of the API. ----------------------------------------------------------------------------------------------------
+// Requests of guests. -----------------------------------------------------------------------------------------------------
 
 void Session::AddApi(std::vector<Request> requests) { loop_->Add(std::move(requests)); }
 
@@ -226,12 +214,12 @@ void Session::OnStep(StepEvents events) {
   const auto tokens = std::stable_partition(events.tokens.begin(), events.tokens.end(), is_job);
   const auto failures = std::stable_partition(events.failures.begin(), events.failures.end(), is_job);
   if (tokens != events.tokens.end() || failures != events.failures.end()) {
-    StepEvents api;
-    api.tokens.assign(std::make_move_iterator(tokens), std::make_move_iterator(events.tokens.end()));
-    api.failures.assign(std::make_move_iterator(failures), std::make_move_iterator(events.failures.end()));
+    StepEvents guests;
+    guests.tokens.assign(std::make_move_iterator(tokens), std::make_move_iterator(events.tokens.end()));
+    guests.failures.assign(std::make_move_iterator(failures), std::make_move_iterator(events.failures.end()));
     events.tokens.erase(tokens, events.tokens.end());
     events.failures.erase(failures, events.failures.end());
-    handlers_.api(std::move(api));
+    handlers_.guests(std::move(guests));
   }
 #ifdef SLUICE_FAILPOINTS
   const bool crowded = !events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok();

@@ -69,7 +69,7 @@ class Session : private StepLoop::Sink {
     std::function<void(PolicyVersion version)> serving;  // The queue knows that this version samples.
     std::function<void(absl::Status why)> failed;        // The work has ended for good.
     std::function<void(absl::Status why)> broken;        // The engine cannot be trusted: the process should end.
-    std::function<void(StepEvents events)> api;          // What was sampled for requests of AddApi(). May be empty.
+    std::function<void(StepEvents events)> guests;       // What was sampled for requests of AddApi(). May be empty.
   };
 
   // Loads the model, which may take long. Errors are the job's or the model's.
@@ -84,8 +84,7 @@ class Session : private StepLoop::Sink {
   // the rest. Idempotent.
   void Stop(absl::Duration grace);
 
-  // Requests beside the job's work, of RequestClass::kApi; their ids have http::kApiRequest. What becomes of them goes to
-  // Handlers::api.
+  // Requests beside the job's work; their ids have http::kApiRequest. What becomes of them goes to Handlers::guests.
   void AddApi(std::vector<Request> requests);
   void AbortApi(const std::vector<uint64_t>& requests);
   // The version that samples. Nothing: none that the trainer published is loaded yet.

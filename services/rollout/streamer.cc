@@ -11,6 +11,7 @@
 #include "common/queue_client/put_stream.h"
 #include "common/queue_client/queue_client.h"
 #include "common/rpc/convert.h"
+#include "services/rollout/convert.h"
 
 namespace sluice::rollout {
 namespace {
@@ -24,10 +25,6 @@ constexpr uint32_t kPromptSegment = 0, kAnswerSegment = 1;
 template <typename T>
 absl::string_view Bytes(absl::Span<const T> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-common::v1::Finish ToProto(FinishReason reason) {
-  return reason == FinishReason::kStop ? common::v1::FINISH_STOP : common::v1::FINISH_LENGTH;
 }
 
 }  // namespace

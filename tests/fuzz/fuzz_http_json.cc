@@ -46,7 +46,7 @@ std::shared_ptr<FakeModel> MakeModel() {
   return model;
 }
 
-void Ask(Api* api, FakeModel* model, const char* path, absl::string_view body) {
+void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::string_view body) {
   auto seen = std::make_shared<Check>();
   const auto route = api->Admit({.method = "POST", .target = path, .content_type = "application/json", .content_length = static_cast<int64_t>(body.size())});
   SLUICE_CHECK(route.ok() == (body.size() <= kMaxBody));
@@ -66,19 +66,20 @@ void Ask(Api* api, FakeModel* model, const char* path, absl::string_view body) {
     step.tokens.push_back(Sampled(asked[i].id, 5, "2"));
     step.tokens.push_back(Sampled(asked[i].id, 63, "\xF0\x9F", FinishReason::kStop));
   }
-  api->Stepped(std::move(step));
+  guests->Stepped(std::move(step));
   SLUICE_CHECK(body.size() % 3 == 0 || seen->sent || seen->ended);
-  SLUICE_CHECK(api->calls() == 0 && api->answers() == 0);
+  SLUICE_CHECK(api->calls() == 0 && api->answers() == 0 && guests->running() == 0);
 }
 }  // namespace
 
 void Run(absl::string_view input) {
   static const std::shared_ptr<FakeModel> model = MakeModel();
   ManualClock clock;
-  Api api({.clock = &clock, .random = [] { return uint64_t{7}; }, .work = [](std::function<void()> run) { run(); }, .post = [](std::function<void()> run) { run(); }});
+  Guests guests;
+  Api api({.guests = &guests, .clock = &clock, .random = [] { return uint64_t{7}; }, .work = [](std::function<void()> run) { run(); }, .post = [](std::function<void()> run) { run(); }});
   api.SetModel(model);
-  Ask(&api, model.get(), "/v1/completions", input);
-  Ask(&api, model.get(), "/v1/chat/completions", input);
+  Ask(&api, &guests, model.get(), "/v1/completions", input);
+  Ask(&api, &guests, model.get(), "/v1/chat/completions", input);
   model->Clear();
 }
 

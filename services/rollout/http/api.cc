@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/clock.h"
-#include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/prompt/prompt.h"
 #include "common/tokenizer/detokenizer.h"
@@ -69,10 +68,10 @@ void Api::RemoveModel(const std::string& name, absl::Status why) {
   });
 }
 
-void Api::Stepped(StepEvents events) {
+void Api::Stepped(uint64_t id, StepEvents events) {
   {
     MutexLock lock(&mu_);
-    inbox_.push_back(std::move(events));
+    inbox_.emplace_back(id, std::move(events));
     if (inbox_.size() > 1) return;  // The one who takes is under way.
   }
   options_.post([this] { TakeEvents(); });
@@ -179,10 +178,8 @@ uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply
   return id;
 }
 
+// What the tenant's key may ask for; the daemon's own limit is the guests'.
 absl::Status Api::CheckRoom(const Call& call, size_t answers) const {
-  if (answers_ + answers > options_.most_answers) {
-    return Refuse(429, "server_busy", "", absl::StrCat(answers_, " answers are being sampled and ", answers, " more asked for; at most ", options_.most_answers, " go at once"));
-  }
   if (call.tenant == nullptr || call.tenant->most_answers == 0) return absl::OkStatus();
   const auto held = tenant_answers_.find(call.tenant->name);
   const uint32_t has = held == tenant_answers_.end() ? 0 : held->second;
@@ -216,7 +213,6 @@ void Api::AddRequests(uint64_t id, Call* call) {
                 .model = call->model->name()};
   call->version = call->model->serving().value_or(PolicyVersion());
   SetFingerprint(call);
-  call->first_request = next_request_;
   call->open = count;
   call->parts.resize(count);
   call->begun.resize(count, false);
@@ -226,62 +222,40 @@ void Api::AddRequests(uint64_t id, Call* call) {
     for (size_t i = 0; i < count && !parser.empty(); ++i) call->parsers.push_back(MakeToolCallParser(parser));
   }
   call->last_write = options_.clock->Monotonic();
-  const uint64_t seed = request.seed.value_or(options_.random());
-  std::vector<Request> requests;
-  requests.reserve(count);
-  for (size_t p = 0; p < call->prepared.prompts.size(); ++p) {
-    const uint64_t group = request.n > 1 ? next_group_++ : 0;
-    for (uint32_t member = 0; member < request.n; ++member) {
-      AnswerPart& part = call->parts[requests.size()];
-      if (request.echo && !request.logprobs) part.text = call->prepared.prompts[p].text;
-      by_request_[next_request_] = id;
-      requests.push_back({.id = next_request_++,
-                          .group = group,
-                          .prompt = call->prepared.prompts[p].ids,
-                          .seed = GroupSeed(seed, p),
-                          .member = member,
-                          .sampling = request.sampling,
-                          .order = RequestClass::kApi,
-                          .trainable = false,
-                          .text = true,
-                          .raw_logprobs = request.raw_logprobs,
-                          .top_logprobs = request.top_logprobs,
-                          .prompt_logprobs = request.echo && request.logprobs});
-    }
-  }
+  std::vector<Request> requests = MakeRequests(call->prepared, request.seed.value_or(options_.random()), RequestClass::kApi);
+  for (size_t i = 0; i < count && request.echo && !request.logprobs; ++i) call->parts[i].text = call->prepared.prompts[i / request.n].text;
   answers_ += static_cast<uint32_t>(count);
   if (call->tenant != nullptr) tenant_answers_[call->tenant->name] += static_cast<uint32_t>(count);
   options_.metrics.answers.Set(answers_);
+  const absl::StatusOr<uint64_t> guest =
+      options_.guests->Add(call->model, std::move(requests), [this, id](StepEvents events) { Stepped(id, std::move(events)); });
+  if (!guest.ok()) return Fail(id, Refuse(429, "server_busy", "", guest.status().message()));
+  call->guest = *guest;
   options_.metrics.prompt_tokens.Add(static_cast<double>(call->prepared.prompt_tokens));
-  call->model->Add(std::move(requests));
 }
 
 // Events. -----------------------------------------------------------------------------------------------------------------
 
 void Api::TakeEvents() {
-  std::vector<StepEvents> steps;
+  std::vector<std::pair<uint64_t, StepEvents>> steps;
   {
     MutexLock lock(&mu_);
     steps.swap(inbox_);
   }
-  for (const StepEvents& step : steps) {
-    for (const TokenEvent& event : step.tokens) TakeToken(event);
-    for (const RequestFailure& failure : step.failures) {
-      const auto it = by_request_.find(failure.request);
-      if (it == by_request_.end()) continue;
-      const uint64_t id = it->second;
-      by_request_.erase(it);
-      Fail(id, failure.status);
-    }
-  }
+  for (const auto& [id, step] : steps) TakeStep(id, step);
 }
 
-void Api::TakeToken(const TokenEvent& event) {
-  const auto it = by_request_.find(event.request);
-  if (it == by_request_.end()) return;  // Its client has left.
-  const uint64_t id = it->second;
+void Api::TakeStep(uint64_t id, const StepEvents& step) {
+  for (const TokenEvent& event : step.tokens) {
+    if (!calls_.contains(id)) return;  // Its client has left.
+    TakeToken(id, event);
+  }
+  for (const RequestFailure& failure : step.failures) Fail(id, failure.status);
+}
+
+void Api::TakeToken(uint64_t id, const TokenEvent& event) {
   Call* const call = calls_.at(id).get();
-  const size_t index = event.request - call->first_request;
+  const size_t index = event.request;
   AnswerPart& part = call->parts[index];
   if (!call->echoed.empty() && !call->echoed[index]) TakeEcho(call, index, event);
   TakeText(call, index, event);
@@ -292,10 +266,7 @@ void Api::TakeToken(const TokenEvent& event) {
     call->version = event.version;
     SetFingerprint(call);
   }
-  if (event.finish != FinishReason::kNone) {
-    --call->open;
-    by_request_.erase(it);
-  }
+  if (event.finish != FinishReason::kNone) --call->open;
   if (call->prepared.request.stream) Emit(call, index);
   if (call->open == 0) Complete(id);
 }
@@ -386,11 +357,7 @@ void Api::Forget(uint64_t id) {
   const std::unique_ptr<Call> call = std::move(it->second);
   calls_.erase(it);
   if (call->model == nullptr) return;
-  std::vector<uint64_t> running;
-  for (size_t i = 0; i < call->parts.size(); ++i) {
-    if (by_request_.erase(call->first_request + i) > 0) running.push_back(call->first_request + i);
-  }
-  if (!running.empty()) call->model->Abort(running);
+  options_.guests->Leave(call->guest);
   const uint32_t count = static_cast<uint32_t>(call->parts.size());
   answers_ -= count;
   options_.metrics.answers.Set(answers_);

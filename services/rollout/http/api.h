@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -15,6 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/metrics/metrics.h"
 #include "services/rollout/http/format.h"
+#include "services/rollout/http/guests.h"
 #include "services/rollout/http/keys.h"
 #include "services/rollout/http/model.h"
 #include "services/rollout/http/prepare.h"
@@ -70,14 +72,14 @@ struct ApiMetrics {
 
 // The OpenAI-compatible surface without its sockets: requests become the engine's, its events responses.
 //
-// Runs on one thread, that of `post`, but for SetModel, RemoveModel, Stepped and Drain, which any thread may call. Parsing,
-// rendering and encoding run on `work`.
+// Runs on one thread, that of `post`, but for SetModel, RemoveModel and Drain, which any thread may call. Parsing, rendering and
+// encoding run on `work`.
 class Api {
  public:
   using Run = std::function<void(std::function<void()>)>;
   struct Options {
     const Keys* keys = nullptr;                      // Null: everybody may ask.
-    uint32_t most_answers = 4096;                    // Being sampled at once.
+    Guests* guests = nullptr;                        // Through whom it asks the engines.
     absl::Duration heartbeat = absl::Seconds(15);    // A stream is silent for so long at most.
     Clock* clock = nullptr;
     std::function<uint64_t()> random;                // Seeds of requests that give none.
@@ -93,8 +95,6 @@ class Api {
   void SetModel(std::shared_ptr<Model> model);
   // Its calls end with `why`.
   void RemoveModel(const std::string& name, absl::Status why);
-  // What the engine did for requests of the API.
-  void Stepped(StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes no more calls: 503.
   void Drain();
 
@@ -118,7 +118,7 @@ class Api {
     Prepared prepared;
     ResponseHead head;
     PolicyVersion version;             // Of the last token.
-    uint64_t first_request = 0;        // Answer i is request first_request + i.
+    uint64_t guest = 0;                // Of whom answer i is request i.
     std::vector<AnswerPart> parts;     // What is not sent.
     std::vector<std::unique_ptr<ToolCallParser>> parsers;  // By answer, of a chat with tools that the model has a parser for; else empty.
     std::vector<bool> begun;           // Streams: the answer's first chunk is out.
@@ -135,8 +135,11 @@ class Api {
   void Begin(uint64_t id, absl::StatusOr<Prepared> prepared, const std::shared_ptr<Model>& model);
   absl::Status CheckRoom(const Call& call, size_t answers) const;
   void AddRequests(uint64_t id, Call* call);
+  // What the engine did for the call; on its thread.
+  void Stepped(uint64_t id, StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
   void TakeEvents() ABSL_LOCKS_EXCLUDED(mu_);
-  void TakeToken(const TokenEvent& event);
+  void TakeStep(uint64_t id, const StepEvents& step);
+  void TakeToken(uint64_t id, const TokenEvent& event);
   void TakeEcho(Call* call, size_t index, const TokenEvent& event);
   void TakeText(Call* call, size_t index, const TokenEvent& event);
   void Emit(Call* call, size_t index);
@@ -148,15 +151,13 @@ class Api {
   const Options options_;
   std::map<std::string, std::shared_ptr<Model>> models_;
   Calls calls_;
-  absl::flat_hash_map<uint64_t, uint64_t> by_request_;          // Request -> call.
   absl::flat_hash_map<std::string, uint32_t> tenant_answers_;   // Being sampled.
   uint32_t answers_ = 0;
   uint64_t last_call_ = 0;
-  uint64_t next_request_ = kApiRequest + 1, next_group_ = kApiRequest + 1;
   bool draining_ = false;
 
   Mutex mu_;
-  std::vector<StepEvents> inbox_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::pair<uint64_t, StepEvents>> inbox_ ABSL_GUARDED_BY(mu_);  // By call.
 };
 
 }  // namespace sluice::rollout::http

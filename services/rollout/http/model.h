@@ -15,10 +15,10 @@ class PromptRenderer;
 
 namespace sluice::rollout::http {
 
-// Ids of the API's requests have this bit, those of the job's work do not.
+// Ids of guests' requests have this bit, those of the job's work do not.
 inline constexpr uint64_t kApiRequest = uint64_t{1} << 63;
 
-// One model that answers: the engine of a job, or a fake. What it samples goes to Api::Stepped().
+// One model that answers: the engine of a job, or a fake. What it samples goes to Guests::Stepped().
 //
 // Thread-safe; no call blocks.
 class Model {

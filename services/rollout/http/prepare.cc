@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/prompt/prompt.h"
 #include "common/tokenizer/tokenizer.h"
@@ -30,7 +31,7 @@ absl::StatusOr<std::string> CutBehind(std::string rendered, const std::string& l
 
 absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request, const PromptRenderer& renderer) {
   if (!renderer.has_template()) {
-    return Refuse(400, "no_chat_template", "messages", "this model has no chat template; use /v1/completions");
+    return Refuse(400, "no_chat_template", "messages", "this model has no chat template; give a prompt, to /v1/completions");
   }
   absl::StatusOr<std::string> text = renderer.RenderChat(*request.conversation);
   if (!text.ok()) return Refuse(400, "chat_template_error", "messages", text.status().message());
@@ -84,7 +85,7 @@ absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
     const uint64_t tokens = prompt.ids->size(), wanted = std::max<uint64_t>(1, request.sampling.max_tokens);
     if (tokens + wanted > model.max_context()) {
       return Refuse(400, "context_length_exceeded", request.chat ? "messages" : "prompt",
-                    absl::StrCat("the prompt has ", tokens, " tokens and max_tokens is ", wanted, "; this model's context holds ", model.max_context()));
+                    absl::StrCat("the prompt has ", tokens, " tokens and max_tokens is ", wanted, "; this model's context holds ", model.max_context(), "; shorten the one or lower the other"));
     }
     prepared.prompt_tokens += tokens;
   }
@@ -94,6 +95,28 @@ absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
   SLUICE_RETURN_IF_ERROR(FromEngine(CheckSampling(request.sampling, /*trainable=*/false)));
   prepared.request = std::move(request);
   return prepared;
+}
+
+std::vector<Request> MakeRequests(const Prepared& prepared, uint64_t seed, RequestClass order) {
+  const ApiRequest& request = prepared.request;
+  std::vector<Request> requests;
+  requests.reserve(prepared.answers());
+  for (size_t p = 0; p < prepared.prompts.size(); ++p) {
+    for (uint32_t member = 0; member < request.n; ++member) {
+      requests.push_back({.group = request.n > 1 ? p + 1 : 0,
+                          .prompt = prepared.prompts[p].ids,
+                          .seed = GroupSeed(seed, p),
+                          .member = member,
+                          .sampling = request.sampling,
+                          .order = order,
+                          .trainable = false,
+                          .text = true,
+                          .raw_logprobs = request.raw_logprobs,
+                          .top_logprobs = request.top_logprobs,
+                          .prompt_logprobs = request.echo && request.logprobs});
+    }
+  }
+  return requests;
 }
 
 }  // namespace sluice::rollout::http

@@ -28,4 +28,8 @@ struct Prepared {
 // and max_tokens exceed the context, or a way of sampling that the engine does not have.
 absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model);
 
+// The engine's requests: n for each prompt, in order, where n > 1 as members of a group; those of prompt p have GroupSeed(seed, p).
+// Ids are given by Guests.
+std::vector<Request> MakeRequests(const Prepared& prepared, uint64_t seed, RequestClass order);
+
 }  // namespace sluice::rollout::http

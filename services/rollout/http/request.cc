@@ -209,4 +209,17 @@ absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
   return request;
 }
 
+absl::StatusOr<ApiRequest> ParseMessages(absl::string_view messages) {
+  if (messages.size() > kMaxBody) return Refuse(413, "request_too_large", "messages", absl::StrCat("messages has ", messages.size(), " bytes; at most ", kMaxBody, " are taken"));
+  const absl::StatusOr<Json> json = ParseJson(messages, "messages", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers});
+  if (!json.ok()) return Refuse(400, "invalid_json", "messages", json.status().message());
+  auto conversation = std::make_shared<Json>(Json::object());
+  SLUICE_ASSIGN_OR_RETURN((*conversation)["messages"], ReadMessages(*json));
+  (*conversation)["add_generation_prompt"] = true;
+  ApiRequest request;
+  request.chat = true;
+  request.conversation = std::move(conversation);
+  return request;
+}
+
 }  // namespace sluice::rollout::http

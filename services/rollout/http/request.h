@@ -56,5 +56,7 @@ struct ApiRequest {
 // something that this build does not have.
 absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body);
 absl::StatusOr<ApiRequest> ParseChat(absl::string_view body);
+// The same of a chat's messages alone, a JSON list; all else is at its default.
+absl::StatusOr<ApiRequest> ParseMessages(absl::string_view messages);
 
 }  // namespace sluice::rollout::http

@@ -24,15 +24,15 @@ using rollout::http::Client;
 
 class AtOnce final : public rollout::http::FakeModel {
  public:
-  void UseApi(rollout::http::Api* api) { api_ = api; }
+  void UseGuests(rollout::http::Guests* guests) { guests_ = guests; }
   void Add(std::vector<Request> requests) override {
     for (const Request& request : requests) {
-      api_->Stepped(rollout::http::Step({rollout::http::Sampled(request.id, 5, "2"), rollout::http::Sampled(request.id, 6, "3", FinishReason::kLength)}));
+      guests_->Stepped(rollout::http::Step({rollout::http::Sampled(request.id, 5, "2"), rollout::http::Sampled(request.id, 6, "3", FinishReason::kLength)}));
     }
   }
 
  private:
-  rollout::http::Api* api_ = nullptr;
+  rollout::http::Guests* guests_ = nullptr;
 };
 
 // Milliseconds from the first byte sent to `text`, each of so many times; then up to `end`.
@@ -66,9 +66,10 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const auto model = std::make_shared<AtOnce>();
-  auto server = rollout::http::Server::Start({}, {});
+  rollout::http::Guests guests;
+  auto server = rollout::http::Server::Start({}, {.guests = &guests});
   SLUICE_CHECK_MSG(server.ok(), server.status().ToString());
-  model->UseApi(&(*server)->api());
+  model->UseGuests(&guests);
   (*server)->api().SetModel(model);
   Client client((*server)->address());
   const std::string ask = rollout::http::PostText("/v1/completions", R"({"model": "digits", "prompt": "4821=", "max_tokens": 6, "stream": true})");

@@ -25,6 +25,7 @@
 #include "services/queue/metrics.h"
 #include "services/queue/service.h"
 #include "services/rollout/core/engine/native/native_engine.h"
+#include "services/rollout/http/guests.h"
 #include "services/rollout/service.h"
 #include "services/rollout/session.h"
 #include "sluice/job/v1/job.pb.h"
@@ -51,6 +52,7 @@ class SessionTest : public testing::Test {
   void SetUp() override {
     for (const char* worker : {"rollout-0", "rollout-1"}) callers_list_.push_back({worker, rpc::Role::kRollout, 1});
     callers_list_.push_back({"trainer-0", rpc::Role::kTrainer, 1});
+    callers_list_.push_back({"reward-0", rpc::Role::kReward, 1});
     callers_.SetJob(kJob, callers_list_);
     publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
     weights_ = std::make_unique<WeightsServer>(&callers_);
@@ -59,18 +61,19 @@ class SessionTest : public testing::Test {
     jobs_->SetIncarnation(1);
     queue_metrics_ = std::make_unique<queue::Metrics>(&registry_);
     queue_ = std::make_unique<queue::QueueServer>(jobs_.get(), queue_metrics_.get());
-    engine_ = std::make_unique<EngineServer>(&callers_);
+    engine_ = std::make_unique<EngineServer>(&callers_, &guests_);
     grpc::Service* const services[] = {queue_->service(), weights_->service(), engine_->service()};
     server_ = *rpc::Server::Start({}, services);
     model_ = *ReadModelDir(kModel);
   }
 
   void TearDown() override {
-    engine_->RemoveJob(kJob);
+    engine_->RemoveJob(kJob, absl::UnavailableError("the test ends"));
     sessions_.clear();
     queue_->Shut();
     jobs_->Shut();
     weights_->Shutdown();
+    engine_->Shutdown();
     server_->Drain(absl::Seconds(1));
   }
 
@@ -127,7 +130,7 @@ class SessionTest : public testing::Test {
     for (const rpc::CallerTable::Worker& worker : callers_list_) {
       common::v1::Worker& w = *set.add_workers();
       w.set_id(worker.id);
-      w.set_role(worker.role == rpc::Role::kTrainer ? rpc::v1::ROLE_TRAINER : rpc::v1::ROLE_ROLLOUT);
+      w.set_role(static_cast<rpc::v1::Role>(worker.role));
       w.set_incarnation(worker.incarnation);
     }
     queue::v1::SetJobResponse answer;
@@ -160,6 +163,7 @@ class SessionTest : public testing::Test {
   Session* StartSession(const std::string& worker) {
     Session::Handlers handlers;
     handlers.serving = [](PolicyVersion) {};
+    handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
     handlers.failed = [](absl::Status why) { ADD_FAILURE() << why; };
     handlers.broken = [](absl::Status why) { ADD_FAILURE() << why; };
     auto session = Session::Start({.job = kJob, .job_name = "session", .worker = worker, .incarnation = 1, .queue = server_->address(),
@@ -325,6 +329,7 @@ class SessionTest : public testing::Test {
   std::unique_ptr<queue::JobTable> jobs_;
   std::unique_ptr<queue::Metrics> queue_metrics_;
   std::unique_ptr<queue::QueueServer> queue_;
+  http::Guests guests_;
   std::unique_ptr<EngineServer> engine_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<QueueClient> trainer_;

@@ -57,8 +57,9 @@ class ApiTest : public testing::Test {
   void SetUp() override { Make(nullptr); }
 
   void Make(const Keys* keys, uint32_t most_answers = 8) {
+    guests_ = std::make_unique<Guests>(most_answers);
     api_ = std::make_unique<Api>(Api::Options{.keys = keys,
-                                              .most_answers = most_answers,
+                                              .guests = guests_.get(),
                                               .clock = &clock_,
                                               .random = [this] { return random_.Next(); },
                                               .work = [this](std::function<void()> run) { hold_ ? held_.push_back(std::move(run)) : run(); },
@@ -95,6 +96,7 @@ class ApiTest : public testing::Test {
   bool hold_ = false;
   std::deque<std::function<void()>> held_;
   std::shared_ptr<FakeModel> model_ = std::make_shared<FakeModel>();
+  std::unique_ptr<Guests> guests_;
   std::unique_ptr<Api> api_;
   uint64_t last_call_ = 0;
 };
@@ -110,9 +112,9 @@ TEST_F(ApiTest, ACompletionBecomesARequestAndItsTokensTheResponse) {
   EXPECT_FALSE(request.trainable);
   EXPECT_EQ(request.sampling.max_tokens, 4u);
 
-  api_->Stepped(Step({Sampled(request.id, 5, "2")}));
+  guests_->Stepped(Step({Sampled(request.id, 5, "2")}));
   EXPECT_FALSE(seen->sent);
-  api_->Stepped(Step({Sampled(request.id, 4, "1"), Sampled(request.id, 2, "", FinishReason::kStop)}));
+  guests_->Stepped(Step({Sampled(request.id, 4, "1"), Sampled(request.id, 2, "", FinishReason::kStop)}));
   ASSERT_TRUE(seen->sent);
   EXPECT_EQ(seen->sent->status, 200);
   const Json body = seen->body();
@@ -135,7 +137,7 @@ TEST_F(ApiTest, SeveralPromptsAndNMakeOneGroupEach) {
   EXPECT_NE(asked[0].group, asked[2].group);
   EXPECT_EQ(asked[0].prompt, asked[1].prompt);
   EXPECT_EQ(asked[1].member, 1u);
-  for (size_t i : {3, 1, 0, 2}) api_->Stepped(Step({Sampled(asked[i].id, 3, std::to_string(i), FinishReason::kLength)}));
+  for (size_t i : {3, 1, 0, 2}) guests_->Stepped(Step({Sampled(asked[i].id, 3, std::to_string(i), FinishReason::kLength)}));
   ASSERT_TRUE(seen->sent);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(seen->body()["choices"][i]["text"], std::to_string(i));
@@ -146,7 +148,7 @@ TEST_F(ApiTest, SeveralPromptsAndNMakeOneGroupEach) {
 TEST_F(ApiTest, EchoLogprobsIdsAndVersionsAreToldWhereAskedFor) {
   const auto seen = Complete({{"prompt", {1, 4, 13}}, {"logprobs", 0}, {"return_token_ids", true}, {"return_versions", true}});
   const uint64_t id = requests()[0].id;
-  api_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength, {1, 4})}));
+  guests_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength, {1, 4})}));
   const Json choice = seen->body()["choices"][0];
   EXPECT_EQ(choice["prompt_token_ids"], (Json{1, 4, 13}));
   EXPECT_EQ(choice["token_ids"], (Json{5, 6}));
@@ -157,7 +159,7 @@ TEST_F(ApiTest, EchoLogprobsIdsAndVersionsAreToldWhereAskedFor) {
   EXPECT_EQ(seen->body()["system_fingerprint"], "1:4-digest4");
 
   const auto echoed = Complete({{"prompt", {1, 4, 13}}, {"echo", true}});
-  api_->Stepped(Step({Sampled(requests()[1].id, 5, "2", FinishReason::kLength)}));
+  guests_->Stepped(Step({Sampled(requests()[1].id, 5, "2", FinishReason::kLength)}));
   EXPECT_EQ(echoed->body()["choices"][0]["text"], "1=2");
 }
 
@@ -170,7 +172,7 @@ TEST_F(ApiTest, EchoTellsTheLogprobsOfThePrompt) {
   details->prompt_top = {{{5, -1.5f}}, {{6, -0.25f}}};
   details->top = {{5, -0.5f}};
   first.details = details;
-  api_->Stepped(Step({first, Sampled(requests()[0].id, 6, "3", FinishReason::kLength)}));
+  guests_->Stepped(Step({first, Sampled(requests()[0].id, 6, "3", FinishReason::kLength)}));
   const Json choice = seen->body()["choices"][0];
   EXPECT_EQ(choice["text"], "12=23");
   EXPECT_EQ(choice["logprobs"]["tokens"], (Json{"1", "2", "=", "2", "3"}));
@@ -184,9 +186,9 @@ TEST_F(ApiTest, AStreamHasChunksUsageAndDone) {
   const auto seen = Complete({{"stream", true}, {"stream_options", {{"include_usage", true}}}, {"n", 2}});
   EXPECT_FALSE(seen->began) << "an error could still be told as such";
   const uint64_t a = requests()[0].id, b = requests()[1].id;
-  api_->Stepped(Step({Sampled(a, 5, "2"), Sampled(b, 6, "")}));
+  guests_->Stepped(Step({Sampled(a, 5, "2"), Sampled(b, 6, "")}));
   EXPECT_EQ(seen->events().size(), 1u) << "a token without text is not told";
-  api_->Stepped(Step({Sampled(a, 2, "", FinishReason::kStop), Sampled(b, 6, "x", FinishReason::kLength)}));
+  guests_->Stepped(Step({Sampled(a, 2, "", FinishReason::kStop), Sampled(b, 6, "x", FinishReason::kLength)}));
   const auto events = seen->events();
   ASSERT_EQ(events.size(), 5u);
   EXPECT_EQ(events[0]["choices"][0]["text"], "2");
@@ -211,7 +213,7 @@ TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
   EXPECT_THAT(*requests()[0].prompt, ElementsAre(4, 5, 13, 10, 11, 12));
   EXPECT_EQ(requests()[0].sampling.max_tokens, 58u) << "as many as the context holds";
   const uint64_t id = requests()[0].id;
-  api_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength)}));
+  guests_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength)}));
   const auto events = seen->events();
   EXPECT_EQ(events[0]["object"], "chat.completion.chunk");
   EXPECT_EQ(events[0]["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", "2"}}));
@@ -232,7 +234,7 @@ TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
   Json body = {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}};
   const auto answer = [&](size_t asked) {
     const uint64_t id = requests()[asked].id;
-    api_->Stepped(Step({Sampled(id, 5, "Well.\n<tool"), Sampled(id, 6, "_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>"),
+    guests_->Stepped(Step({Sampled(id, 5, "Well.\n<tool"), Sampled(id, 6, "_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>"),
                         Sampled(id, 7, "\n", FinishReason::kStop)}));
   };
   const auto whole = Ask("/v1/chat/completions", body);
@@ -309,7 +311,7 @@ TEST_F(ApiTest, AQuotaAndTheServersLimitAre429UntilAnswersEnd) {
   EXPECT_EQ(busy->sent->retry_after, 1);
   EXPECT_EQ(busy->body()["error"]["code"], "server_busy");
   const auto asked = requests();
-  api_->Stepped(Step({Sampled(asked[0].id, 3, "0", FinishReason::kStop), Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
+  guests_->Stepped(Step({Sampled(asked[0].id, 3, "0", FinishReason::kStop), Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
   EXPECT_EQ(first->sent->status, 200);
   EXPECT_FALSE(Ask("/v1/completions", body, lab)->sent);
 }
@@ -317,10 +319,10 @@ TEST_F(ApiTest, AQuotaAndTheServersLimitAre429UntilAnswersEnd) {
 TEST_F(ApiTest, AClientThatLeavesIsAbortedWhereverItsCallIs) {
   Complete({{"n", 3}});
   const auto asked = requests();
-  api_->Stepped(Step({Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
+  guests_->Stepped(Step({Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
   api_->Cancel(last_call_);
   EXPECT_THAT(model_->AwaitAborted(2), ElementsAre(asked[0].id, asked[2].id)) << "what has ended is not aborted";
-  api_->Stepped(Step({Sampled(asked[0].id, 3, "0")}));
+  guests_->Stepped(Step({Sampled(asked[0].id, 3, "0")}));
   api_->Cancel(last_call_);
 
   hold_ = true;  // Parsing, then preparing.
@@ -348,10 +350,10 @@ TEST_F(ApiTest, AFailedRequestEndsItsWholeCall) {
   const auto whole = Complete({{"n", 2}});
   const auto stream = Complete({{"stream", true}});
   const auto asked = requests();
-  api_->Stepped(Step({Sampled(asked[2].id, 3, "0")}));
+  guests_->Stepped(Step({Sampled(asked[2].id, 3, "0")}));
   StepEvents failures;
   failures.failures = {{asked[1].id, absl::DataLossError("logits are not finite")}, {asked[2].id, absl::DataLossError("logits are not finite")}};
-  api_->Stepped(failures);
+  guests_->Stepped(failures);
   EXPECT_EQ(whole->sent->status, 500);
   EXPECT_THAT(model_->AwaitAborted(1), ElementsAre(asked[0].id));
   EXPECT_THAT(stream->events().back().dump(), HasSubstr("server_error"));
@@ -397,7 +399,7 @@ TEST_F(ApiTest, DrainingEndsWhatRunsAndTakesNothingNew) {
   api_->Drain();
   EXPECT_EQ(Complete()->sent->status, 503);
   EXPECT_EQ(Get("/livez")->sent->status, 200);
-  api_->Stepped(Step({Sampled(requests()[0].id, 3, "0", FinishReason::kStop)}));
+  guests_->Stepped(Step({Sampled(requests()[0].id, 3, "0", FinishReason::kStop)}));
   EXPECT_EQ(running->sent->status, 200);
 }
 

@@ -28,14 +28,15 @@ constexpr char kModels[] = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n";
 class ServerTest : public testing::Test {
  protected:
   void Start(Server::Options options = {}, const Keys* keys = nullptr) {
-    auto server = Server::Start(options, {.keys = keys});
+    auto server = Server::Start(options, {.keys = keys, .guests = &guests_});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     server_->api().SetModel(model_);
   }
-  void Answer(uint64_t request, const std::string& text, FinishReason finish) { server_->api().Stepped(Step({Sampled(request, 3, text, finish)})); }
+  void Answer(uint64_t request, const std::string& text, FinishReason finish) { guests_.Stepped(Step({Sampled(request, 3, text, finish)})); }
 
   std::shared_ptr<FakeModel> model_ = std::make_shared<FakeModel>();
+  Guests guests_;
   std::unique_ptr<Server> server_;
 };
 
@@ -167,7 +168,7 @@ TEST_F(ServerTest, AThousandStreamsRunAtOnceAndNoneIsLeftBehind) {
   for (size_t t = 0; t < kTokens; ++t) {
     StepEvents step;
     for (const Request& request : requests) step.tokens.push_back(Sampled(request.id, 3, std::to_string(t), t + 1 == kTokens ? FinishReason::kLength : FinishReason::kNone));
-    server_->api().Stepped(std::move(step));
+    guests_.Stepped(std::move(step));
   }
   for (Client& client : clients) {
     const std::string all = client.Until("[DONE]\n\n\r\n0\r\n\r\n");
