@@ -10,6 +10,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/rollout/core/engine/scoring.h"
 #include "tests/services/rollout/tiny_model.h"
 
 namespace sluice {
@@ -225,6 +226,60 @@ TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
     EXPECT_TRUE(events[i].token < 3 || events[i].token > 5);
     EXPECT_THAT(events[i].details->kept, SizeIs(37));
   }
+}
+
+// A prompt and what was drawn behind it, by an engine with the weights of `seed`.
+std::vector<TokenEvent> Drawn(uint64_t seed, float temperature, std::vector<int32_t>* tokens) {
+  Request request = Ask(1, 100);
+  request.text = false;
+  request.sampling.temperature = temperature;
+  *tokens = *request.prompt;
+  const std::vector<TokenEvent> events = Sample(TinyEngine(seed).get(), request);
+  for (const TokenEvent& event : events) tokens->push_back(event.token);
+  return events;
+}
+
+TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
+  for (const float temperature : {1.0f, 0.7f}) {
+    std::vector<int32_t> tokens;
+    const std::vector<TokenEvent> drawn = Drawn(1, temperature, &tokens);
+    ASSERT_TRUE(engine_->AddRequest(Ask(9, 30)).ok());  // In company.
+    Request scoring = MakeScoring(tokens, temperature);
+    scoring.id = 2;
+    std::vector<TokenEvent> scored = Sample(engine_.get(), scoring);
+    std::erase_if(scored, [](const TokenEvent& event) { return event.request != 2; });
+    ASSERT_THAT(scored, SizeIs(1)) << "nothing is drawn";
+    EXPECT_EQ(scored[0].token, tokens.back());
+    EXPECT_EQ(scored[0].finish, FinishReason::kLength);
+    const std::vector<float> scores = Scores(scored[0]);
+    ASSERT_THAT(scores, SizeIs(tokens.size() - 1));
+    for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
+  }
+}
+
+TEST_F(EngineDetailsTest, ScoresAreOfOneVersionThoughWeightsSwitchedMeanwhile) {
+  std::vector<int32_t> tokens;
+  const std::vector<TokenEvent> drawn = Drawn(2, 1, &tokens);
+  Request scoring = MakeScoring(tokens, 1);
+  ASSERT_TRUE(engine_->AddRequest(scoring).ok());
+  ASSERT_TRUE(engine_->Step().ok());  // A part of it under the old weights.
+  ASSERT_TRUE(engine_->ActivateWeights(Stage(2, {1, 1}), KvPolicy::kKeep)->accepted);
+  std::vector<TokenEvent> scored;
+  while (!engine_->idle()) {
+    const absl::StatusOr<StepEvents> step = engine_->Step();
+    scored.insert(scored.end(), step->tokens.begin(), step->tokens.end());
+  }
+  ASSERT_THAT(scored, SizeIs(1));
+  EXPECT_EQ(scored[0].version, (PolicyVersion{1, 1}));
+  const std::vector<float> scores = Scores(scored[0]);
+  for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
+}
+
+TEST_F(EngineDetailsTest, AContextThatIsFullCanBeScoredAndATokenOutsideTheVocabularyCannot) {
+  EXPECT_THAT(Scores(Sample(engine_.get(), MakeScoring(std::vector<int32_t>(256, 3), 1))[0]), SizeIs(255));
+  EXPECT_THAT(Scores(Sample(engine_.get(), MakeScoring({3, 4}, 1))[0]), SizeIs(1));
+  EXPECT_THAT(engine_->AddRequest(MakeScoring(std::vector<int32_t>(257, 3), 1)).message(), HasSubstr("exceed the context of 256"));
+  EXPECT_THAT(engine_->AddRequest(MakeScoring({3, 40}, 1)).message(), HasSubstr("token 40 is given"));
 }
 
 ModelConfig TinyExperts() {

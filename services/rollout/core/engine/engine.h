@@ -65,7 +65,8 @@ struct Request {
   bool routing = false;
   bool raw_logprobs = false;
   uint32_t top_logprobs = 0;      // At most kMaxTopLogprobs.
-  bool prompt_logprobs = false;   // Of the prompt's tokens too; then it shares no prefix that others computed.
+  bool prompt_logprobs = false;   // Of the prompt's tokens too, all of one version; then it shares no prefix that others computed.
+  int32_t given = -1;             // Not -1: the answer is this one token, given and not drawn; `max_tokens` is 1.
 };
 
 struct TokenLogprob {

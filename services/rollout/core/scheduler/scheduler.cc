@@ -116,8 +116,9 @@ void Scheduler::Remove(uint64_t id) {
 void Scheduler::Switched(KvHash salt, bool recompute) {
   ++epoch_;
   blocks_.SetSalt(salt);
-  if (!recompute) return;
   for (Live* live : running_) {
+    const bool scored = live->request.chunk > 0 && live->computed < live->request.prompt;
+    if (!recompute && !scored) continue;
     blocks_.Release(&live->table);
     live->computed = 0;
   }
@@ -359,7 +360,7 @@ void Scheduler::Advance(absl::Span<const Drawn> drawn) {
     live->request.tokens.push_back(token.token);
     Grew(live, token.ends);
     if (token.ends) {
-      lengths_.Add(live->known() - live->request.prompt);
+      if (live->request.chunk == 0) lengths_.Add(live->known() - live->request.prompt);  // Who is scored is no answer to go by.
       Erase(live);
     }
   }

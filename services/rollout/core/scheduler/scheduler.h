@@ -90,7 +90,7 @@ class Scheduler {
   void Advance(absl::Span<const Drawn> drawn);
 
   // Keys and values come of other weights from now on: no block of before is found or forked. With `recompute` running
-  // requests start over; else they go on over what they have.
+  // requests start over; else they go on over what they have, but for those that compute all of their prompt themselves and are at it.
   void Switched(KvHash salt, bool recompute);
 
   uint32_t running() const { return static_cast<uint32_t>(running_.size()); }

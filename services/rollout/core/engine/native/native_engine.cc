@@ -99,6 +99,10 @@ absl::Status NativeEngine::Check(const Request& request) const {
                                                    request.sampling.max_tokens));
   }
   const int64_t vocab = model_->config().vocab_size;
+  if (request.given != -1 && (request.given < 0 || request.given >= vocab || request.sampling.max_tokens != 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("token ", request.given, " is given as an answer of ", request.sampling.max_tokens,
+                                                   " tokens; wanted: an answer of 1, from the vocabulary of ", vocab));
+  }
   for (const std::vector<int32_t>* tokens : {request.prompt.get(), &request.sampled}) {
     for (int32_t token : *tokens) {
       if (token < 0 || token >= vocab) {
@@ -150,6 +154,7 @@ absl::Status NativeEngine::AddRequest(Request request) {
   live->adapter = std::move(request.adapter);
   live->seed = request.seed;
   live->member = request.member;
+  live->given = request.given;
   live->kept_sets = request.kept_sets;
   live->routing = request.routing;
   live->raw_logprobs = request.raw_logprobs;
@@ -200,7 +205,7 @@ void NativeEngine::ScorePrompts() {
   for (const Scored& scored : scored_) {
     Live& live = *scored.live;
     const SampleRow row{.logits = logits_.data() + scored.logits * static_cast<size_t>(vocab),
-                        .temperature = live.raw_logprobs || live.sampling.temperature == 0 ? 1 : live.sampling.temperature};
+                        .temperature = live.scoring_temperature()};
     live.prompt_logprobs[scored.position] = ScoreCpu(row.logits, vocab, row.temperature, scored.next).logprob;
     if (live.top_logprobs > 0) live.prompt_top[scored.position] = MostLikely(row, vocab, live.top_logprobs);
   }
@@ -234,6 +239,11 @@ void NativeEngine::Draw() {
   }
   draws_.resize(sample_rows_.size());
   SampleCpu(sample_rows_.data(), static_cast<int64_t>(sample_rows_.size()), vocab, draws_.data());
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    const Live& live = *sampling_[i].live;
+    if (live.given < 0 || draws_[i].token < 0) continue;
+    draws_[i] = {.token = live.given, .logprob = ScoreCpu(sample_rows_[i].logits, vocab, live.scoring_temperature(), live.given).logprob};
+  }
 }
 
 // What the request asked to be told with its token. May end the answer, by a stop text.
@@ -315,11 +325,11 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
       continue;
     }
     events.tokens.push_back(Take(i));
+    stats_.tokens_generated += sampling_[i].live->given < 0;
     const bool ends = events.tokens.back().finish != FinishReason::kNone;
     drawn_.push_back({draws_[i].token, ends});
     if (ends) live_.erase(id);
   }
-  stats_.tokens_generated += events.tokens.size();
   const auto drawn = std::chrono::steady_clock::now();
   scheduler_.Advance(drawn_);
   schedule_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - drawn + (planned - start)).count();

@@ -69,12 +69,14 @@ class NativeEngine : public Engine {
     std::vector<int32_t> stop_ids;  // All that end this request.
     uint64_t seed = 0;
     uint32_t member = 0;
+    int32_t given = -1;           // The answer's one token, where it is not drawn.
     bool kept_sets = false, routing = false, raw_logprobs = false;
     uint32_t top_logprobs = 0;
     std::unique_ptr<Detokenizer> detokenizer;  // With text or stop texts.
     // With prompt_logprobs, until they are told: [prompt - 1], by token.
     std::vector<float> prompt_logprobs;
     std::vector<std::vector<TokenLogprob>> prompt_top;
+    float scoring_temperature() const { return raw_logprobs || sampling.temperature == 0 ? 1 : sampling.temperature; }
     bool details() const {
       return kept_sets || routing || raw_logprobs || top_logprobs > 0 || detokenizer != nullptr || !prompt_logprobs.empty();
     }
