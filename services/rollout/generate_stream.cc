@@ -37,7 +37,7 @@ absl::StatusOr<RequestClass> ReadPriority(engine::v1::Priority priority) {
     case engine::v1::PRIORITY_EVAL: return RequestClass::kEval;
     case engine::v1::PRIORITY_UNSPECIFIED:
     case engine::v1::PRIORITY_API: return RequestClass::kApi;
-    default: return absl::InvalidArgumentError(absl::StrCat("priority ", static_cast<int>(priority), " is not known to this build; leave it out for that of the API"));
+    default: return Error(absl::StatusCode::kInvalidArgument, "UNKNOWN_VALUE", absl::StrCat("priority: ", static_cast<int>(priority), " is not a value of Priority that this build knows; leave it out for that of the API"));
   }
 }
 

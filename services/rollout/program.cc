@@ -141,9 +141,10 @@ void RolloutProgram::ShowModels(const std::string& id, Job* job) {
   }
 }
 
-void RolloutProgram::HideModels(const std::string& id, const Job& job, absl::string_view why) {
-  engine_.RemoveJob(id, absl::UnavailableError(why));
+void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duration grace, absl::string_view why) {
   for (const std::string& name : job.models) http_->api().RemoveModel(name, absl::UnavailableError(why));
+  if (job.session != nullptr) job.session->Stop(grace);  // Takes no more.
+  engine_.RemoveJob(id, absl::UnavailableError(why));
 }
 
 absl::Status RolloutProgram::Ready() {
@@ -188,9 +189,8 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
       it = jobs_.erase(it);
     }
   }
-  for (auto& [id, job] : ended) {
-    HideModels(id, job, absl::StrCat("job ", job.name, " has left this worker"));
-    if (job.session != nullptr) job.session->Stop(absl::ZeroDuration());
+  for (const auto& [id, job] : ended) {
+    EndJob(id, job, absl::ZeroDuration(), absl::StrCat("job ", job.name, " has left this worker"));
     if (!kept.contains(id)) callers_.RemoveJob(id);
     link_->RemoveProgress(id);
   }
@@ -262,10 +262,7 @@ void RolloutProgram::Drain() {
     jobs.swap(jobs_);
   }
   if (http_ != nullptr && !http_->AwaitIdle(options_.grace)) log::Warning("api_calls_cut_short");
-  for (auto& [id, job] : jobs) {
-    HideModels(id, job, "this server is ending");
-    if (job.session != nullptr) job.session->Stop(options_.grace);
-  }
+  for (const auto& [id, job] : jobs) EndJob(id, job, options_.grace, "this server is ending");
   engine_.Shutdown();
   if (http_ == nullptr) return;
   (void)http_->AwaitIdle(kLastAnswers);

@@ -62,7 +62,8 @@ class RolloutProgram : public daemon::Program {
   absl::Status StartHttp();
   // Lets outsiders at the job's session: callers of EngineService, and as a model of the API, with each adapter that fits too.
   void ShowModels(const std::string& id, Job* job);
-  void HideModels(const std::string& id, const Job& job, absl::string_view why);
+  // Ends the job's session, and what outsiders asked of it.
+  void EndJob(const std::string& id, const Job& job, absl::Duration grace, absl::string_view why);
 
   // The link's `deliver` thread.
   void Assigned(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);

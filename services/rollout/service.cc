@@ -1,6 +1,8 @@
 #include "services/rollout/service.h"
 
+#include <functional>
 #include <initializer_list>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <thread>
@@ -17,6 +19,7 @@
 #include "services/rollout/api_model.h"
 #include "services/rollout/generate_stream.h"
 #include "services/rollout/http/guests.h"
+#include "services/rollout/score_stream.h"
 #include "services/rollout/session.h"
 #include "sluice/engine/v1/engine.grpc.pb.h"
 
@@ -46,15 +49,22 @@ void Describe(const Session& session, engine::v1::DescribeResponse* response) {
   response->set_max_context(session.engine().max_context());
 }
 
-// One stream after the other gets its beat, until it is gone.
+// Gives each stream its beat, until it is gone. Owns the thread that does.
 class Beats {
  public:
   Beats() : thread_([this] { Run(); }) {}
   ~Beats() { Stop(); }
-  void Add(const std::shared_ptr<GenerateStream>& stream) {
+
+  template <typename Stream>
+  void Add(const std::shared_ptr<Stream>& stream) {
     MutexLock lock(&mu_);
-    streams_.push_back(stream);
+    beats_.push_back([weak = std::weak_ptr<Stream>(stream)] {
+      const auto alive = weak.lock();
+      if (alive != nullptr) alive->Beat();
+      return alive != nullptr;
+    });
   }
+
   void Stop() {
     {
       MutexLock lock(&mu_);
@@ -65,34 +75,36 @@ class Beats {
   }
 
  private:
+  using Beat = std::function<bool()>;  // False: the stream is gone.
+
   void Run() {
+    std::vector<Beat> beats;
     while (true) {
-      std::vector<std::shared_ptr<GenerateStream>> open;
       {
         MutexLock lock(&mu_);
+        beats_.insert(beats_.end(), std::make_move_iterator(beats.begin()), std::make_move_iterator(beats.end()));
         if (!stopping_) stop_.WaitFor(&mu_, kBeat);
         if (stopping_) return;
-        std::erase_if(streams_, [&](const auto& stream) {
-          open.push_back(stream.lock());
-          return open.back() == nullptr;
-        });
+        beats = std::exchange(beats_, {});
       }
-      for (const auto& stream : open) {
-        if (stream != nullptr) stream->Beat();
-      }
+      std::erase_if(beats, [](const Beat& beat) { return !beat(); });
     }
   }
 
   Mutex mu_;
   CondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<std::weak_ptr<GenerateStream>> streams_ ABSL_GUARDED_BY(mu_);
+  std::vector<Beat> beats_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };
 
+// Spelled out, for CallbackService has a typed Score that a raw one cannot override.
+using E = engine::v1::EngineService;
+using Base = E::WithCallbackMethod_Describe<E::WithCallbackMethod_Generate<E::WithRawCallbackMethod_Score<E::Service>>>;
+
 }  // namespace
 
-class EngineServer::Impl final : public engine::v1::EngineService::CallbackService {
+class EngineServer::Impl final : public Base {
  public:
   Impl(const rpc::CallerTable* callers, http::Guests* guests) : callers_(callers), guests_(guests) {}
 
@@ -132,6 +144,16 @@ class EngineServer::Impl final : public engine::v1::EngineService::CallbackServi
     if (job.ok()) status = stream->Start(job->model, *request);
     if (!status.ok()) stream->End(std::move(status));
     beats_.Add(stream);
+    return stream.get();
+  }
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Score(grpc::CallbackServerContext*) override {
+    const auto stream = rpc::MakeStream<ScoreStream>(guests_, [this](const common::v1::Call& call) -> absl::StatusOr<std::shared_ptr<http::Model>> {
+      SLUICE_ASSIGN_OR_RETURN(const Job job, Admit(call, {rpc::Role::kReward}));
+      return job.model;
+    });
+    beats_.Add(stream);
+    stream->StartReading();
     return stream.get();
   }
 

@@ -19,7 +19,7 @@ class Guests;
 }
 
 // EngineService over the sessions of this daemon: a call's job names the session. Register service() with a server before it
-// starts, and call Shutdown() before the server drains. Score is not served yet (UNIMPLEMENTED).
+// starts, and call Shutdown() before the server drains.
 //
 // Thread-safe. Owns one thread, which sends a beat on silent streams each 10 s.
 class EngineServer {

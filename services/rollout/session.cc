@@ -189,7 +189,15 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
 
 // Requests of guests. -----------------------------------------------------------------------------------------------------
 
-void Session::AddApi(std::vector<Request> requests) { loop_->Add(std::move(requests)); }
+void Session::AddApi(std::vector<Request> requests) {
+  {
+    MutexLock lock(&mu_);
+    if (!stopping_) return loop_->Add(std::move(requests));
+  }
+  StepEvents refused;
+  for (const Request& request : requests) refused.failures.push_back({request.id, absl::UnavailableError("the job is leaving this worker; ask another, or again later")});
+  handlers_.guests(std::move(refused));
+}
 
 void Session::AbortApi(const std::vector<uint64_t>& requests) {
   for (uint64_t request : requests) loop_->Abort(request, AbortReason::kCancelled);

@@ -1,7 +1,12 @@
+#include <functional>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "common/queue_client/queue_client.h"
+#include "common/rpc/payload.h"
 #include "common/rpc/stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -80,6 +85,66 @@ class EngineServiceTest : public SessionTest {
   absl::Status Refusal(const engine::v1::GenerateRequest& request) {
     absl::Status status;
     EXPECT_TRUE(Generate(request, &status).empty());
+    return status;
+  }
+
+  // What Score is sent: the prompt of a group, and answers behind it.
+  struct Scored {
+    engine::v1::ScoreHeader header;
+    std::string payload;
+  };
+  Scored AskScores(const std::vector<std::vector<int32_t>>& answers, double temperature = 1) {
+    Scored scored;
+    *scored.header.mutable_call() = CallOf("reward-0", 1);
+    scored.header.set_temperature(temperature);
+    const std::vector<int32_t> prompt = Prompt();
+    AddPiece({}, 0, 0, common::v1::SEGMENT_ROLE_PROMPT, prompt, &scored);
+    for (uint32_t member = 0; member < answers.size(); ++member) {  // Each in two pieces.
+      const auto half = answers[member].begin() + static_cast<ptrdiff_t>(answers[member].size() / 2);
+      AddPiece(member, prompt.size(), 1, common::v1::SEGMENT_ROLE_SAMPLED, {answers[member].begin(), half}, &scored);
+      AddPiece(member, prompt.size() + answers[member].size() / 2, 1, common::v1::SEGMENT_ROLE_SAMPLED, {half, answers[member].end()}, &scored);
+    }
+    return scored;
+  }
+  static void AddPiece(std::optional<uint32_t> member, size_t at, uint32_t segment, common::v1::SegmentRole role, const std::vector<int32_t>& tokens, Scored* scored) {
+    common::v1::Record& record = *scored->header.add_records();
+    record.mutable_owner()->set_group(std::string(16, 'g'));
+    if (member) record.mutable_owner()->set_member(*member);
+    record.mutable_piece()->set_at(at);
+    record.mutable_piece()->set_segment(segment);
+    record.mutable_piece()->set_role(role);
+    record.mutable_piece()->set_count(static_cast<uint32_t>(tokens.size()));
+    AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(tokens.size())}, Bytes(tokens), &record, &scored->payload);
+  }
+
+  // Records and their log-probs, in the order they came in.
+  using Scores = std::vector<std::pair<common::v1::Record, std::vector<float>>>;
+  Scores Score(const Scored& asked, absl::Status* status) {
+    const auto channel = Channel();
+    rpc::ClientStream stream(*channel, *engine::v1::ScoreRequest::descriptor());
+    EXPECT_TRUE(stream.WriteFrame(asked.header, {{.bytes = asked.payload}}).ok());
+    stream.WritesDone();
+    Scores scores;
+    for (rpc::Frame frame; stream.ReadFrame(&frame); frame = rpc::Frame()) {
+      engine::v1::ScoreResponseHeader header;
+      EXPECT_TRUE(frame.ParseHeader(&header).ok());
+      rpc::PayloadReader payload(frame);
+      for (const common::v1::Record& record : header.records()) {
+        auto& [copy, logprobs] = scores.emplace_back(record, std::vector<float>());
+        for (const common::v1::Field& field : record.fields()) {
+          EXPECT_EQ(field.name(), "logprobs");
+          logprobs.resize(field.bytes() / sizeof(float));
+          EXPECT_EQ(payload.Copy(field.bytes(), reinterpret_cast<char*>(logprobs.data())).value_or(0), field.crc32c());
+        }
+      }
+      EXPECT_EQ(payload.left(), 0u);
+    }
+    *status = stream.Finish();
+    return scores;
+  }
+  absl::Status Refusal(const Scored& asked) {
+    absl::Status status;
+    (void)Score(asked, &status);
     return status;
   }
 
@@ -196,10 +261,116 @@ TEST_F(EngineServiceTest, WhatGenerateCannotDoIsRefusedWithValueLimitAndNextStep
   EXPECT_THAT(refusal(request), HasSubstr("token 100000 is outside the vocabulary"));
   request = Ask(4);
   request.set_priority(static_cast<engine::v1::Priority>(77));
-  EXPECT_THAT(refusal(request), HasSubstr("priority 77"));
+  EXPECT_THAT(refusal(request), HasSubstr("priority: 77 is not a value"));
   request = Ask(4);
   request.mutable_sampling()->set_top_p(2);
   EXPECT_THAT(refusal(request), HasSubstr("top_p is 2"));
+}
+
+TEST_F(EngineServiceTest, WhatGenerateDrewScoresInTheSameBits) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(40, true));
+  Serve(0, kInitSeed);
+  for (const double temperature : {1.0, 0.7}) {
+    engine::v1::GenerateRequest request = Ask(40, /*n=*/20);  // More than are scored at once.
+    request.mutable_sampling()->set_temperature(temperature);
+    absl::Status status;
+    const auto generated = Generate(request, &status);
+    ASSERT_TRUE(status.ok()) << status;
+    std::vector<std::vector<int32_t>> answers;
+    for (const auto& [member, one] : generated) answers.push_back(one.answer.tokens);
+    const Scores scores = Score(AskScores(answers, temperature), &status);
+    EXPECT_TRUE(status.ok()) << status;
+    ASSERT_EQ(scores.size(), 1 + 2 * answers.size());
+    EXPECT_FALSE(scores[0].first.owner().has_member());
+    EXPECT_TRUE(scores[0].second.empty()) << "the prompt comes back as it went";
+    for (uint32_t member = 0; member < answers.size(); ++member) {
+      std::vector<float> logprobs;
+      for (size_t piece : {1 + 2 * member, 2 + 2 * member}) {
+        const auto& [record, of_piece] = scores[piece];
+        EXPECT_EQ(record.owner().member(), member) << "in the order of the records";
+        ASSERT_EQ(record.piece().runs_size(), 1);
+        EXPECT_EQ(rpc::FromProto(record.piece().runs(0)), (VersionRun{.version = {1, 0}, .count = record.piece().count()}));
+        logprobs.insert(logprobs.end(), of_piece.begin(), of_piece.end());
+      }
+      EXPECT_EQ(logprobs, generated.at(member).answer.logprobs);
+    }
+  }
+}
+
+TEST_F(EngineServiceTest, AFullContextIsScoredAndOneTokenMoreIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(40, true));
+  Serve(0, kInitSeed);
+  const size_t room = 48 - Prompt().size();
+  absl::Status status;
+  EXPECT_EQ(Score(AskScores({std::vector<int32_t>(room, 5)}), &status).size(), 3u);
+  EXPECT_TRUE(status.ok()) << status;
+  status = Refusal(AskScores({std::vector<int32_t>(room + 1, 5)}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it ends at 49; this model's context holds 48 tokens: send fewer"));
+}
+
+TEST_F(EngineServiceTest, ScoreRefusesWhatItCannotReadOrMayNotAnswer) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
+  Serve(0, kInitSeed);
+  const Scored good = AskScores({{5, 6, 7, 8}});
+  const auto refusal = [&](const std::function<void(Scored*)>& spoil) {
+    Scored asked = good;
+    spoil(&asked);
+    return Refusal(asked);
+  };
+  const auto message = [&](const std::function<void(Scored*)>& spoil) { return std::string(refusal(spoil).message()); };
+  EXPECT_TRUE(refusal([](Scored*) {}).ok());
+  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("trainer-0", 1); })), "WRONG_ROLE");
+  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("someone", 0); })), "NOT_LISTED");
+  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("reward-0", 1, "another"); })), "NOT_LISTED");
+  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { *s->header.mutable_version() = rpc::ToProto(PolicyVersion{1, 7}); })), "NOT_YET");
+  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { s->header.mutable_records(1)->mutable_fields(0)->set_crc32c(1); })), "BAD_CRC");
+  EXPECT_THAT(message([](Scored* s) { s->header.set_policy("reference"); }), HasSubstr("policy 'reference' is not held here"));
+  EXPECT_THAT(message([](Scored* s) { s->header.set_temperature(-1); }), HasSubstr("temperature is -1"));
+  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(2)->mutable_piece()->set_at(9); }), HasSubstr("wanted is what lies at 8"));
+  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(1)->mutable_piece()->set_count(3); }), HasSubstr("4 bytes for each of the piece's 3"));
+  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(1)->mutable_piece()->set_parent(7); }), HasSubstr("send each branch as a member of its own"));
+  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(1)->set_more(true); }), HasSubstr("cut over messages"));
+  EXPECT_THAT(message([](Scored* s) { s->payload.resize(s->payload.size() - 1); }), HasSubstr("the message ends before"));
+  EXPECT_THAT(message([](Scored* s) { s->payload += "x"; }), HasSubstr("1 bytes that no record's field names"));
+  EXPECT_THAT(std::string(Refusal(AskScores({{5, 99}})).message()), HasSubstr("token 99"));
+}
+
+TEST_F(EngineServiceTest, AnAnswerComesAsSoonAsARecordSaysThatItIsTheLast) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
+  Serve(0, kInitSeed);
+  const auto channel = Channel();
+  rpc::ClientStream stream(*channel, *engine::v1::ScoreRequest::descriptor());
+  Scored asked = AskScores({{5, 6}});
+  asked.header.mutable_records(2)->set_last(true);
+  rpc::Frame frame;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(stream.WriteFrame(asked.header, {{.bytes = asked.payload}}).ok());
+    ASSERT_TRUE(stream.ReadFrame(&frame)) << "the prompt";
+    ASSERT_TRUE(stream.ReadFrame(&frame));
+    EXPECT_EQ(frame.payload_bytes(), 2 * sizeof(float));
+  }
+  stream.WritesDone();
+  EXPECT_FALSE(stream.ReadFrame(&frame));
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(EngineServiceTest, CallsEndWithTheJob) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(40, true));
+  Session* const session = Serve(0, kInitSeed);
+  const auto channel = Channel();
+  const Scored asked = AskScores({{5, 6, 7}});
+  rpc::ClientStream before(*channel, *engine::v1::ScoreRequest::descriptor());
+  ASSERT_TRUE(before.WriteFrame(asked.header, {{.bytes = asked.payload}}).ok());
+  rpc::Frame frame;
+  ASSERT_TRUE(before.ReadFrame(&frame)) << "the prompt; the answer waits for the end of the requests";
+  session->Stop(absl::ZeroDuration());
+  before.WritesDone();
+  EXPECT_FALSE(before.ReadFrame(&frame));
+  EXPECT_EQ(before.Finish().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(Refusal(Ask(4)).message()), HasSubstr("the job is leaving this worker"));
+  engine_->RemoveJob(kJob, absl::UnavailableError("gone"));
+  EXPECT_EQ(ReasonOf(Refusal(Ask(4))), "NOT_LISTED");
 }
 
 TEST_F(EngineServiceTest, AClientThatLeavesLeavesNoRequestBehind) {
@@ -214,6 +385,16 @@ TEST_F(EngineServiceTest, AClientThatLeavesLeavesNoRequestBehind) {
     ASSERT_TRUE(stream.Read(&grown)) << stream.Finish();
     stream.TryCancel();
     const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
+    while (guests_.running() > 0 && Clock::Real()->Monotonic() < until) std::this_thread::yield();
+    ASSERT_EQ(guests_.running(), 0u);
+
+    const Scored asked = AskScores(std::vector<std::vector<int32_t>>(100, std::vector<int32_t>(40, 5)));
+    rpc::ClientStream scores(*channel, *engine::v1::ScoreRequest::descriptor());
+    ASSERT_TRUE(scores.WriteFrame(asked.header, {{.bytes = asked.payload}}).ok());
+    rpc::Frame frame;
+    ASSERT_TRUE(scores.ReadFrame(&frame)) << scores.Finish();
+    scores.TryCancel();
+    (void)scores.Finish();
     while (guests_.running() > 0 && Clock::Real()->Monotonic() < until) std::this_thread::yield();
     ASSERT_EQ(guests_.running(), 0u);
   }

@@ -68,6 +68,7 @@ class SessionTest : public testing::Test {
   }
 
   void TearDown() override {
+    for (const auto& session : sessions_) session->Stop(absl::ZeroDuration());  // A call that ends late may hold it.
     engine_->RemoveJob(kJob, absl::UnavailableError("the test ends"));
     sessions_.clear();
     queue_->Shut();
