@@ -112,10 +112,10 @@ SLUICE_SAMPLE_INLINE bool Keeps(const Cut& cut, float z, int64_t id) {
   return key > cut.key || (key == cut.key && id <= cut.last);
 }
 
-// A key is found digit by digit, the highest first.
+// A key is found digit by digit, the highest first: of 11, 11 and 10 bits. (Functions: device code cannot index a constant array.)
 inline constexpr int kDigits = 3;
-inline constexpr int kDigitShift[kDigits] = {21, 10, 0};
-inline constexpr int kDigitBits[kDigits] = {11, 11, 10};
+SLUICE_SAMPLE_INLINE constexpr int DigitShift(int digit) { return digit == 0 ? 21 : digit == 1 ? 10 : 0; }
+SLUICE_SAMPLE_INLINE constexpr int DigitBits(int digit) { return digit < 2 ? 11 : 10; }
 inline constexpr int kMostBuckets = 1 << 11;
 
 struct Words {

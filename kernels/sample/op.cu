@@ -46,7 +46,7 @@ __device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by
     last = -1;
   }
   for (int digit = 0; digit < sample::kDigits; ++digit) {
-    const int shift = sample::kDigitShift[digit], bits = sample::kDigitBits[digit];
+    const int shift = sample::DigitShift(digit), bits = sample::DigitBits(digit);
     const uint32_t mask = (1u << bits) - 1;
     for (int i = threadIdx.x; i <= static_cast<int>(mask); i += kThreads) buckets[i] = 0;
     __syncthreads();

@@ -61,7 +61,7 @@ sample::Cut Select(const float* z, const float* e, int64_t vocab, uint64_t wante
   uint64_t inside = 0, ties = 0;
   uint32_t key = 0;
   for (int digit = 0; digit < sample::kDigits; ++digit) {
-    const int shift = sample::kDigitShift[digit], bits = sample::kDigitBits[digit];
+    const int shift = sample::DigitShift(digit), bits = sample::DigitBits(digit);
     const uint32_t mask = (1u << bits) - 1;
     std::fill(buckets, buckets + (1 << bits), 0);
     for (int64_t v = 0; v < vocab; ++v) {
