@@ -44,6 +44,8 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   decode_step = registry->AddHistogram("sluice_rollout_decode_step_duration_seconds", "Time of one engine step.", metrics::RpcSeconds());
   response_tokens = registry->AddHistogram("sluice_rollout_response_tokens", "Tokens of an answer.", metrics::Tokens(), job);
   pause = registry->AddHistogram("sluice_weights_update_duration_seconds", "A weight update, by phase.", metrics::RpcSeconds(), labelled("phase", "pause"));
+  constexpr double kNats[] = {0, 1e-6, 1e-4, 1e-3, 0.01, 0.02, 0.1, 1};  // 0: the same bits.
+  rescore_gap = registry->AddHistogram("sluice_rollout_rescore_gap_nats", "Mean distance of a sealed answer's log-probs to those of prefilling it again.", kNats, job);
 }
 
 }  // namespace sluice::rollout

@@ -19,6 +19,7 @@ struct Metrics {
   metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Answers.
   metrics::Counter migrated, resumed, nonfinite, verify_failures;
   metrics::Histogram decode_step, response_tokens, pause;
+  metrics::Histogram rescore_gap;                // Of a trajectory's log-probs, computed again: mean, nats.
 
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);

@@ -100,7 +100,10 @@ void Session::Begin() {
   leases_ = std::make_unique<LeaseKeeper>(client_.get(), std::move(leases));
   puts_ = std::make_unique<PutStream>(client_.get());
   const ModelConfig& model = made_.model.config;
-  streamer_ = std::make_unique<Streamer>(Streamer::Options{.job_name = options_.job_name, .piece = spec_.piece, .layers = model.num_layers, .experts = model.experts_per_token}, client_.get(),
+  rescorer_ = std::make_unique<Rescorer>(Rescorer::Options{.job_name = options_.job_name, .one_in = options_.rescore_one_in},
+                                         [this](Request request) { loop_->Add({std::move(request)}); }, metrics_);
+  streamer_ = std::make_unique<Streamer>(Streamer::Options{.job_name = options_.job_name, .piece = spec_.piece, .layers = model.num_layers, .experts = model.experts_per_token,
+                                                           .sealed = [this](const Member& member) { rescorer_->Sealed(member, loop_->stats().version); }}, client_.get(),
                                          leases_.get(), puts_.get(), renderer_.get(), metrics_,
                                          [this](absl::Status why) { Fail(std::move(why)); });
   loop_ = std::make_unique<StepLoop>(made_.engine.get(), spec_.kv, static_cast<StepLoop::Sink*>(this));
@@ -218,16 +221,17 @@ std::string Session::digest(PolicyVersion version) const {
 // The step thread. --------------------------------------------------------------------------------------------------------
 
 void Session::OnStep(StepEvents events) {
-  const auto is_job = [](const auto& event) { return (event.request & http::kApiRequest) == 0; };
+  const auto is_job = [](const auto& event) { return (event.request & (http::kApiRequest | Rescorer::kRescored)) == 0; };
   const auto tokens = std::stable_partition(events.tokens.begin(), events.tokens.end(), is_job);
   const auto failures = std::stable_partition(events.failures.begin(), events.failures.end(), is_job);
   if (tokens != events.tokens.end() || failures != events.failures.end()) {
-    StepEvents guests;
-    guests.tokens.assign(std::make_move_iterator(tokens), std::make_move_iterator(events.tokens.end()));
-    guests.failures.assign(std::make_move_iterator(failures), std::make_move_iterator(events.failures.end()));
+    StepEvents others;
+    others.tokens.assign(std::make_move_iterator(tokens), std::make_move_iterator(events.tokens.end()));
+    others.failures.assign(std::make_move_iterator(failures), std::make_move_iterator(events.failures.end()));
     events.tokens.erase(tokens, events.tokens.end());
     events.failures.erase(failures, events.failures.end());
-    handlers_.guests(std::move(guests));
+    rescorer_->Take(&others);
+    if (!others.tokens.empty() || !others.failures.empty()) handlers_.guests(std::move(others));
   }
 #ifdef SLUICE_FAILPOINTS
   const bool crowded = !events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok();
@@ -415,6 +419,8 @@ absl::StatusOr<Member> Session::TakeMember(const queue::v1::Grant& grant, const 
                 .ref = RefOf(grant, granted),
                 .lease = granted.lease().id(),
                 .prompt = std::move(prompt),
+                .granted_under = loop_->stats().version,
+                .temperature = static_cast<float>(grant.sampling().temperature()),
                 .trajectory = Trajectory(base, std::move(tokens), std::move(logprobs), std::move(versions))};
   if (made_.engine->caps().routing) {
     member.trajectory.RecordRouting(static_cast<uint32_t>(made_.model.config.num_layers * made_.model.config.experts_per_token));

@@ -25,6 +25,7 @@
 #include "common/prompt/prompt.h"
 #include "services/rollout/core/step_loop/step_loop.h"
 #include "services/rollout/metrics.h"
+#include "services/rollout/rescorer.h"
 #include "services/rollout/streamer.h"
 
 namespace sluice::job::v1 {
@@ -63,6 +64,7 @@ class Session : private StepLoop::Sink {
     std::string queue;     // HOST:PORT.
     std::string weights;   // HOST:PORT of the trainer; may be empty for now.
     int threads = 1;
+    uint32_t rescore_one_in = 1000;  // Sealed answers; see Rescorer.
   };
   // All from the session's threads; must not block.
   struct Handlers {
@@ -139,6 +141,7 @@ class Session : private StepLoop::Sink {
   std::unique_ptr<QueueClient> client_;
   std::unique_ptr<LeaseKeeper> leases_;
   std::unique_ptr<PutStream> puts_;
+  std::unique_ptr<Rescorer> rescorer_;
   std::unique_ptr<Streamer> streamer_;
   std::unique_ptr<StepLoop> loop_;
   std::unique_ptr<WeightSubscriber> weights_;

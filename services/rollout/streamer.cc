@@ -487,6 +487,7 @@ void Streamer::Sealed(uint64_t request, const common::v1::Item& item) {
   Live& live = it->second;
   if (item.code() == 0 || item.reason() == "LEASE_LOST" || item.reason() == "GONE") {
     if (item.code() != 0) metrics_.abandoned.Add();
+    if (item.code() == 0 && options_.sealed) options_.sealed(live.member);
     by_lease_.erase(live.member.lease);
     live_.erase(it);
   } else if (item.reason() == "NOT_YET") {

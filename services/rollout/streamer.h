@@ -38,6 +38,8 @@ struct Member {
   std::shared_ptr<const RenderedPrompt> prompt;
   bool put_prompt = false;       // This member's lease carries the group's prompt to the queue.
   bool generating = true;        // False: the prefix is a whole answer already.
+  PolicyVersion granted_under;   // What the engine held before.
+  float temperature = 1;
   Trajectory trajectory;
 };
 
@@ -53,6 +55,7 @@ class Streamer {
     absl::Duration piece_age = absl::Seconds(2);    // .. or when the first of them is so old.
     uint64_t most_unacked = 256 << 20;              // Bytes of tokens, log-probs and experts; beyond it no more is sampled.
     int64_t layers = 0, experts = 0;                // In a mixture of experts: what a token goes through, `experts` of each layer.
+    std::function<void(const Member& member)> sealed;  // The queue has all of it; from the stream thread. May be empty.
     size_t token_bytes() const { return sizeof(int32_t) + sizeof(float) + sizeof(uint16_t) * layers * experts; }
   };
 

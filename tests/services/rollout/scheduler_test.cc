@@ -165,6 +165,28 @@ TEST(SchedulerTest, RecomputePrefillsRunningRequestsAgain) {
   EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 0, 4, true}));
 }
 
+TEST(SchedulerTest, OneThatDoesNotAgeWaitsForAsLongAsOthersWantItsPlace) {
+  Scheduler::Options options = Small(1, 16);
+  options.aging_steps = 3;
+  Scheduler scheduler(options);
+  SchedulerRequest idle = Ask(100, 5);
+  idle.order_class = 4;
+  idle.ages = false;
+  ASSERT_TRUE(scheduler.Add(Ask(1, 5)).ok());
+  ASSERT_TRUE(scheduler.Add(idle).ok());
+  const auto ran = [&] {
+    const uint64_t id = scheduler.Plan().rows.at(0).request;
+    scheduler.Advance({{Drawn{5, true}}});
+    return id;
+  };
+  for (uint64_t next = 2; next < 12; ++next) {
+    ASSERT_TRUE(scheduler.Add(Ask(next, 5)).ok());
+    EXPECT_NE(ran(), 100u);
+  }
+  EXPECT_NE(ran(), 100u) << "the last of the others";
+  EXPECT_EQ(ran(), 100u);
+}
+
 TEST(SchedulerTest, EarlierStepsRunFirstAndAnAgedRequestBeforeAll) {
   Scheduler::Options options = Small(1, 8);
   options.aging_steps = 3;

@@ -26,6 +26,7 @@
 #include "services/queue/service.h"
 #include "services/rollout/core/engine/native/native_engine.h"
 #include "services/rollout/http/guests.h"
+#include "services/rollout/metrics.h"
 #include "services/rollout/service.h"
 #include "services/rollout/session.h"
 #include "sluice/job/v1/job.pb.h"
@@ -161,15 +162,15 @@ class SessionTest : public testing::Test {
     ASSERT_TRUE(advanced.ok()) << advanced.status();
   }
 
-  Session* StartSession(const std::string& worker) {
+  Session* StartSession(const std::string& worker, uint32_t rescore_one_in = 1000) {
     Session::Handlers handlers;
     handlers.serving = [](PolicyVersion) {};
     handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
     handlers.failed = [](absl::Status why) { ADD_FAILURE() << why; };
     handlers.broken = [](absl::Status why) { ADD_FAILURE() << why; };
     auto session = Session::Start({.job = kJob, .job_name = "session", .worker = worker, .incarnation = 1, .queue = server_->address(),
-                                   .weights = server_->address()},
-                                  spec_, Metrics(), std::move(handlers));
+                                   .weights = server_->address(), .rescore_one_in = rescore_one_in},
+                                  spec_, Metrics(&registry_, "session"), std::move(handlers));
     EXPECT_TRUE(session.ok()) << session.status();
     sessions_.push_back(*std::move(session));
     engine_->SetJob(kJob, sessions_.back());

@@ -1,3 +1,7 @@
+#include <cstdlib>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -106,6 +110,51 @@ TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
   const Answers answers = TakeBatch(0);
   EXPECT_EQ(answers.size(), 8u);
   EXPECT_EQ(sessions_[0]->refused_versions(), 1);
+}
+
+class RescoreTest : public SessionTest {
+ protected:
+  // Answers computed again whose gap was at most `le` nats.
+  int64_t Rescored(absl::string_view le) {
+    const std::string text = registry_.Text();
+    const std::string name = absl::StrCat("sluice_rollout_rescore_gap_nats_bucket{job_id=\"session\",le=\"", le, "\"} ");
+    const size_t at = text.find(name);
+    return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + name.size());
+  }
+  // Waits until those of two steps are; a third one's may be.
+  void AwaitRescored() {
+    TakeBatch(0);
+    const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
+    while (Rescored("+Inf") < 16 && Clock::Real()->Monotonic() < until) std::this_thread::yield();
+    ASSERT_GE(Rescored("+Inf"), 16);
+  }
+};
+
+TEST_F(RescoreTest, WhatWasSealedIsComputedAgainInTheSameBits) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/40, /*endless=*/true));
+  Publish(0, kInitSeed);
+  StartSession("rollout-0", /*rescore_one_in=*/1);
+  ASSERT_NO_FATAL_FAILURE(AwaitRescored());
+  sessions_.front()->Stop(absl::ZeroDuration());
+  EXPECT_EQ(Rescored("0"), Rescored("+Inf"));
+}
+
+TEST_F(RescoreTest, ACorruptBlockOfKeysAndValuesIsFound) {
+#ifndef SLUICE_FAILPOINTS
+  GTEST_SKIP() << "failpoints are not compiled in";
+#endif
+  ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/40, /*endless=*/true));
+  model_.config.initializer_range = 0.5;  // What it attends to counts.
+  Publish(0, kInitSeed);
+  ASSERT_TRUE(ArmFailpoint("rollout.kv.corrupt", "error", 5).ok());
+  testing::internal::CaptureStderr();
+  StartSession("rollout-0", /*rescore_one_in=*/1);
+  ASSERT_NO_FATAL_FAILURE(AwaitRescored());
+  sessions_.front()->Stop(absl::ZeroDuration());
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(Rescored("+Inf") - Rescored("0.02"), 1);
+  EXPECT_EQ(Rescored("0.02"), Rescored("0")) << "all others are in the same bits";
+  for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:", "\"version\":\"1:0\""}) EXPECT_THAT(logged, testing::HasSubstr(part));
 }
 
 TEST_F(SessionTest, PromptsThatAreTooLongAreDroppedAndTheOthersGoOn) {

@@ -44,8 +44,8 @@ inline constexpr uint32_t kMaxTopLogprobs = 20;
 // min_p, min_tokens) or the verifiers do not see (stop texts).
 absl::Status CheckSampling(const SamplingParams& sampling, bool trainable);
 
-// Earlier classes go first.
-enum class RequestClass : uint8_t { kResumed = 0, kTrain = 1, kEval = 2, kApi = 3 };
+// Earlier classes go first. One of kIdle waits for as long as others want its place.
+enum class RequestClass : uint8_t { kResumed = 0, kTrain = 1, kEval = 2, kApi = 3, kIdle = 4 };
 
 struct Request {
   uint64_t id = 0;                // The caller's; unique among live requests.

@@ -73,7 +73,7 @@ Scheduler::Key Scheduler::KeyOf(const Live& live) const {
 void Scheduler::Wait(Live* live) {
   live->key = KeyOf(*live);
   waiting_.emplace(live->key, live);
-  if (live->key.not_aged) by_age_.emplace(std::pair(live->since, live->arrival), live);
+  if (live->key.not_aged && live->request.ages) by_age_.emplace(std::pair(live->since, live->arrival), live);
 }
 
 void Scheduler::StopWaiting(Live* live) {
@@ -239,7 +239,7 @@ uint32_t Scheduler::Reserve(size_t place, uint32_t count) {
 
 // It did not advance; for too long, and it goes before the others from the next step on.
 void Scheduler::Stalled(Live* live) {
-  if (!live->key.not_aged || step_ - live->since < options_.aging_steps) return;
+  if (!live->key.not_aged || !live->request.ages || step_ - live->since < options_.aging_steps) return;
   live->key.not_aged = false;
   live->key = KeyOf(*live);
   unsorted_ = true;

@@ -21,6 +21,7 @@ struct SchedulerRequest {
   uint64_t group = 0;           // Requests of one group have equal prompts. 0: alone.
   uint8_t order_class = 0;      // Lower first.
   int64_t target_step = 0;      // Lower first, within a class.
+  bool ages = true;             // False: it never goes before others for having waited long.
   uint32_t prompt = 0;          // Tokens, >= 1.
   uint32_t end = 0;             // Tokens, prompt and answer, at which it ends at the latest.
   uint32_t chunk = 0;           // Not 0: it computes all of its tokens itself, at most so many a step.

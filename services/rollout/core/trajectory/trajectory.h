@@ -52,6 +52,8 @@ class Trajectory {
   uint32_t prompt() const { return prompt_; }
   uint64_t position() const { return prompt_ + tokens_.size(); }  // Of the next token; all tokens of the member.
   const std::vector<int32_t>& tokens() const { return tokens_; }  // The answer, prefix included.
+  const std::vector<float>& logprobs() const { return logprobs_; }          // By token, as are ..
+  const std::vector<PolicyVersion>& versions() const { return versions_; }  // .. the stamps.
   // CRC32C of the answer's tokens (i32) followed by its log-probs (f32), little-endian.
   uint32_t Crc32c() const;
 

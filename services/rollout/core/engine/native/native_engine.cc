@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/models/adapter.h"
 #include "common/tokenizer/detokenizer.h"
@@ -140,6 +141,7 @@ absl::Status NativeEngine::AddRequest(Request request) {
                              .group = request.group,
                              .order_class = static_cast<uint8_t>(request.order),
                              .target_step = request.target_step,
+                             .ages = request.order != RequestClass::kIdle,
                              .prompt = live->prompt,
                              .end = live->end};
   if (request.prompt_logprobs) scheduled.chunk = kScoredChunk;
@@ -172,8 +174,23 @@ void NativeEngine::Abort(uint64_t request, AbortReason) {
   live_.erase(request);
 }
 
+#ifdef SLUICE_FAILPOINTS
+// What bad memory does: the first block of an answer that goes on is another's.
+void NativeEngine::CorruptKv(const SchedulerPlan& plan) {
+  const int other = static_cast<int>(options_.blocks) - 1;
+  for (const SchedulerPlan::Row& row : plan.rows) {
+    if (row.first == 0 || row.blocks[0] == other) continue;
+    if (!HitFailpoint("rollout.kv.corrupt").ok()) model_->CopyBlock(other, row.blocks[0]);
+    return;
+  }
+}
+#endif
+
 void NativeEngine::Compute(const SchedulerPlan& plan) {
   for (const BlockManager::Copy& copy : plan.copies) model_->CopyBlock(copy.from, copy.to);
+#ifdef SLUICE_FAILPOINTS
+  CorruptKv(plan);
+#endif
   rows_.clear();
   tables_.clear();
   sampling_.clear();

@@ -1,0 +1,134 @@
+#include "services/rollout/rescorer.h"
+
+#include <cmath>
+#include <memory>
+
+#include "common/metrics/metrics.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/rollout/streamer.h"
+
+namespace sluice::rollout {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr PolicyVersion kOld{1, 4}, kNow{1, 5};
+
+class RescorerTest : public testing::Test {
+ protected:
+  std::unique_ptr<Rescorer> Make(uint32_t one_in) {
+    return std::make_unique<Rescorer>(Rescorer::Options{.job_name = "digits", .one_in = one_in}, [this](Request request) { asked_.push_back(std::move(request)); },
+                                      Metrics(&registry_, "digits"));
+  }
+
+  // A prompt of 1, 2 and an answer of 3, 4, 5 with log-probs -1, -2, -3.
+  static Member Sampled(uint64_t ordinal, uint32_t member, std::vector<PolicyVersion> versions = {kNow, kNow, kNow}) {
+    std::string group(16, '\0');
+    group[3] = 1;
+    for (int i = 0; i < 8; ++i) group[15 - i] = static_cast<char>(ordinal >> 8 * i);
+    Member sampled{.prompt = std::make_shared<const RenderedPrompt>(RenderedPrompt{.tokens = {1, 2}, .messages = ""}),
+                   .granted_under = versions.front(),
+                   .temperature = 0.5f,
+                   .trajectory = Trajectory(2, {3, 4, 5}, {-1, -2, -3}, versions)};
+    sampled.ref.set_group(group);
+    sampled.ref.set_member(member);
+    sampled.ref.set_attempt(1);
+    return sampled;
+  }
+
+  // The engine's event for the last request: of the prompt's second token, and the answer's.
+  StepEvents Scored(std::vector<float> answer, PolicyVersion version = kNow) {
+    auto details = std::make_shared<TokenDetails>();
+    details->prompt_logprobs = {-9, answer[0], answer[1]};
+    StepEvents step;
+    step.tokens.push_back({.request = asked_.back().id, .token = 5, .logprob = answer[2], .version = version, .finish = FinishReason::kLength, .details = details});
+    return step;
+  }
+
+  metrics::Registry registry_;
+  std::vector<Request> asked_;
+};
+
+TEST_F(RescorerTest, WhatIsAskedIsTheWholeTrajectoryBehindAllOtherWork) {
+  const auto rescorer = Make(1);
+  rescorer->Sealed(Sampled(7, 2), kNow);
+  ASSERT_EQ(asked_.size(), 1u);
+  EXPECT_THAT(*asked_[0].prompt, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(asked_[0].given, 5);
+  EXPECT_EQ(asked_[0].order, RequestClass::kIdle);
+  EXPECT_EQ(asked_[0].sampling.temperature, 0.5f);
+  EXPECT_NE(asked_[0].id & Rescorer::kRescored, 0u);
+}
+
+TEST_F(RescorerTest, WhatWasNotAllOfTheLoadedVersionIsPassedOver) {
+  const auto rescorer = Make(1);
+  rescorer->Sealed(Sampled(7, 0, {kOld, kNow, kNow}), kNow);
+  rescorer->Sealed(Sampled(7, 1, {kOld, kOld, kOld}), kNow);
+  Member prefilled_before = Sampled(7, 2);
+  prefilled_before.granted_under = kOld;
+  rescorer->Sealed(prefilled_before, kNow);
+  EXPECT_THAT(asked_, IsEmpty());
+  rescorer->Sealed(Sampled(7, 3), kNow);
+  StepEvents later = Scored({-9, -9, -9}, {1, 6});
+  testing::internal::CaptureStderr();
+  rescorer->Take(&later);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "another version was loaded before it was scored";
+  EXPECT_THAT(registry_.Text(), HasSubstr("sluice_rollout_rescore_gap_nats_count{job_id=\"digits\"} 0"));
+}
+
+TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
+  std::vector<uint64_t> counts;
+  for (int run = 0; run < 2; ++run) {
+    const auto rescorer = Make(1000);
+    asked_.clear();
+    uint64_t chosen = 0;
+    for (uint64_t ordinal = 0; ordinal < 4000; ++ordinal) {
+      for (uint32_t member = 0; member < 8; ++member) {
+        const size_t before = asked_.size();
+        rescorer->Sealed(Sampled(ordinal, member), kNow);
+        chosen = asked_.size() > before ? chosen * 31 + ordinal * 8 + member : chosen;
+        if (asked_.size() > before) {
+          StepEvents step = Scored({-1, -2, -3});
+          rescorer->Take(&step);
+        }
+      }
+    }
+    EXPECT_GT(asked_.size(), 16u) << "of 32000";
+    EXPECT_LT(asked_.size(), 64u);
+    counts.push_back(chosen);
+  }
+  EXPECT_EQ(counts[0], counts[1]);
+}
+
+TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
+  const auto rescorer = Make(1);
+  testing::internal::CaptureStderr();
+  rescorer->Sealed(Sampled(0x2f, 3), kNow);
+  StepEvents equal = Scored({-1, -2, -3});
+  equal.tokens.push_back({.request = 12});
+  rescorer->Take(&equal);
+  EXPECT_EQ(equal.tokens.size(), 1u) << "what is not its own stays";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_THAT(registry_.Text(), HasSubstr("rescore_gap_nats_bucket{job_id=\"digits\",le=\"0\"} 1"));
+
+  testing::internal::CaptureStderr();
+  rescorer->Sealed(Sampled(0x2f, 3), kNow);
+  StepEvents apart = Scored({-1, -2.5f, -3.1f});
+  rescorer->Take(&apart);
+  const std::string warned = testing::internal::GetCapturedStderr();
+  for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:2f\"", "\"member\":3", "\"attempt\":1", "\"position\":3", "\"max_nats\":0.5", "\"version\":\"1:5\""}) EXPECT_THAT(warned, HasSubstr(part));
+  EXPECT_THAT(registry_.Text(), HasSubstr("rescore_gap_nats_bucket{job_id=\"digits\",le=\"0\"} 1"));
+  EXPECT_THAT(registry_.Text(), HasSubstr("rescore_gap_nats_count{job_id=\"digits\"} 2"));
+
+  testing::internal::CaptureStderr();
+  rescorer->Sealed(Sampled(0x2f, 3), kNow);
+  StepEvents none = Scored({-1, std::nanf(""), -3});
+  rescorer->Take(&none);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("\"position\":3")) << "what is no number";
+}
+
+}  // namespace
+}  // namespace sluice::rollout
