@@ -8,6 +8,7 @@
 #include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
+#include "common/queue_client/queue_client.h"
 #include "common/rpc/client.h"
 #include "common/rpc/stream.h"
 #include "sluice/admin/v1/admin.pb.h"
@@ -155,8 +156,40 @@ TEST_F(MethodsTest, OfEngines) {
   const auto described = Twice<engine::v1::DescribeResponse>(rollout, describe);
   EXPECT_GT(described.slots(), 0U);
   EXPECT_TRUE(described.caps().verifies());
-  ExpectNotBuilt(rollout, engine::v1::GenerateRequest(), &walked_);
-  ExpectNotBuilt(rollout, engine::v1::ScoreRequest(), &walked_);
+
+  // Of reward-0, whose former incarnation is fenced, and of a rollout, which may not.
+  const int64_t incarnation = IncarnationOf("reward-0");
+  engine::v1::GenerateRequest generate;
+  for (const uint32_t id : {1, 4, 5, 13}) generate.add_prompt(id);
+  generate.mutable_sampling()->set_temperature(1);
+  generate.mutable_sampling()->set_max_tokens(6);
+  engine::v1::GenerateResponse generated;
+  const auto read = [&](rpc::ClientStream& stream) { return stream.Read(&generated); };
+  SetCall("rollout-0", 2, generate.mutable_call());
+  OpenStream(rollout, generate, "WRONG_ROLE", read);
+  SetCall("reward-0", incarnation - 1, generate.mutable_call());
+  OpenStream(rollout, generate, "FENCED", read);
+  SetCall("reward-0", incarnation, generate.mutable_call());
+  OpenStream(rollout, generate, "", read);
+  EXPECT_GT(generated.tokens_size(), 0);
+
+  engine::v1::ScoreRequest score;
+  engine::v1::ScoreHeader& header = *score.mutable_header();
+  const int32_t tokens[] = {1, 4, 5, 13, 6};
+  std::string payload;
+  common::v1::Record& record = *header.add_records();
+  record.mutable_owner()->set_member(0);
+  record.mutable_piece()->set_role(common::v1::SEGMENT_ROLE_SAMPLED);
+  record.mutable_piece()->set_count(5);
+  AddField("tokens", common::v1::DTYPE_I32, {5}, {reinterpret_cast<const char*>(tokens), sizeof(tokens)}, &record, &payload);
+  score.set_payload(payload);
+  engine::v1::ScoreResponse scored;
+  const auto read_scores = [&](rpc::ClientStream& stream) { return stream.Read(&scored); };
+  SetCall("someone", 0, header.mutable_call());
+  OpenStream(rollout, score, "NOT_LISTED", read_scores);
+  SetCall("reward-0", incarnation, header.mutable_call());
+  OpenStream(rollout, score, "", read_scores);
+  EXPECT_EQ(scored.payload().size(), 5 * sizeof(float));
   EXPECT_EQ(NotWalked("sluice.engine.v1.EngineService", walked_), "");
 }
 
