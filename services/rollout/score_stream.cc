@@ -59,6 +59,12 @@ bool SameMember(const common::v1::TrajectoryRef& a, const common::v1::Trajectory
 
 }  // namespace
 
+uint64_t ScoreStream::Sequence::bytes() const {
+  uint64_t bytes = tokens.size() * sizeof(int32_t);
+  for (const common::v1::Record& record : records) bytes += record.ByteSizeLong();
+  return bytes;
+}
+
 // The thread that reads. --------------------------------------------------------------------------------------------------
 
 void ScoreStream::Received(grpc::ByteBuffer& message) {
@@ -147,7 +153,7 @@ absl::Status ScoreStream::Whole() {
 absl::Status ScoreStream::Enqueue(std::shared_ptr<Sequence> sequence) {
   {
     MutexLock lock(&mu_);
-    bytes_ += sequence->tokens.size() * sizeof(int32_t);
+    bytes_ += sequence->bytes();
     if (bytes_ > kWindowBytes) {
       return Error(absl::StatusCode::kResourceExhausted, "WINDOW", absl::StrCat("more than ", kWindowBytes, " bytes of the stream are unanswered; wait for answers"));
     }
@@ -226,7 +232,7 @@ void ScoreStream::Flush() {
   while (!unanswered_.empty() && unanswered_.front()->done && pending() < kInFlight) {
     absl::StatusOr<grpc::ByteBuffer> frame = Encode(*unanswered_.front());
     if (!frame.ok()) return End(frame.status());
-    bytes_ -= unanswered_.front()->tokens.size() * sizeof(int32_t);
+    bytes_ -= unanswered_.front()->bytes();
     unanswered_.pop_front();
     Send(*std::move(frame));
   }

@@ -25,7 +25,7 @@ namespace sluice::rollout {
 class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, public std::enable_shared_from_this<ScoreStream> {
  public:
   static constexpr size_t kAtOnce = 8;             // Sequences in the engine, where each has a step's chunk.
-  static constexpr uint64_t kWindowBytes = 32 << 20;  // Of tokens that are not answered; beyond it the call ends.
+  static constexpr uint64_t kWindowBytes = 32 << 20;  // Of records and tokens that are not answered; beyond it the call ends.
 
   // The model that the caller may ask; an error ends the call.
   using Admit = std::function<absl::StatusOr<std::shared_ptr<http::Model>>(const common::v1::Call& call)>;
@@ -44,6 +44,7 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, 
     PolicyVersion version;                    // That scored it.
     uint64_t guest = 0;
     bool done = false;
+    uint64_t bytes() const;
   };
 
   // The thread that reads.
@@ -79,7 +80,7 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, 
   std::deque<std::shared_ptr<Sequence>> unanswered_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<Sequence>> unasked_ ABSL_GUARDED_BY(mu_);  // Of these.
   size_t asked_ ABSL_GUARDED_BY(mu_) = 0;   // In the engine.
-  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Of unanswered tokens.
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Unanswered.
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

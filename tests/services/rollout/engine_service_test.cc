@@ -10,6 +10,7 @@
 #include "common/rpc/stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/rollout/generate_stream.h"
 #include "sluice/engine/v1/engine.pb.h"
 #include "tests/services/rollout/session_fixture.h"
 
@@ -198,6 +199,26 @@ TEST_F(EngineServiceTest, GenerateDrawsWhatTheEngineAloneDrawsFromTheSeed) {
   }
 }
 
+TEST_F(EngineServiceTest, MessagesAreRenderedByTheJobsTemplate) {
+  const std::string path = testing_data::TempPath("engine_service.jinja");
+  ASSERT_TRUE(WriteFileAtomic(path, "{% for m in messages %}{{ m.content }}={% endfor %}").ok());
+  spec_.mutable_model()->set_chat_template(path);
+  ASSERT_NO_FATAL_FAILURE(StartJob(40, true));
+  Serve(0, kInitSeed);
+  engine::v1::GenerateRequest ids = Ask(20), messages = ids;
+  ids.clear_prompt();
+  for (const int32_t id : Prompt()) {
+    if (id != 1) ids.add_prompt(static_cast<uint32_t>(id));  // Templates write their own special tokens; this one none.
+  }
+  messages.clear_prompt();
+  messages.set_messages(R"([{"role": "user", "content": "4821"}])");
+  absl::Status status;
+  const auto by_ids = Generate(ids, &status), by_messages = Generate(messages, &status);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(by_messages.at(0).answer.tokens, by_ids.at(0).answer.tokens);
+  EXPECT_EQ(by_messages.at(0).answer.logprobs, by_ids.at(0).answer.logprobs);
+}
+
 TEST_F(EngineServiceTest, GenerateRefusesWhoMayNotAskAndWhomItDoesNotKnow) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   Serve(0, kInitSeed);
@@ -236,6 +257,15 @@ TEST_F(EngineServiceTest, AVersionThatIsNotLoadedIsRefusedWithTheOneThatIs) {
   EXPECT_EQ(answers.at(0).answer.runs.front().version, (PolicyVersion{1, 1}));
   *request.mutable_version() = rpc::ToProto(PolicyVersion{1, 0});
   EXPECT_EQ(ReasonOf(Refusal(request)), "NOT_YET");
+}
+
+TEST_F(EngineServiceTest, ACallForAVersionEndsWhereAnotherIsSwitchedIn) {
+  const absl::Status raced = CheckStill(PolicyVersion{1, 0}, {1, 1});
+  EXPECT_EQ(raced.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ReasonOf(raced), "LOST_RACE");
+  EXPECT_EQ(DetailOf(raced).current, "1:1");
+  EXPECT_TRUE(CheckStill(PolicyVersion{1, 1}, {1, 1}).ok());
+  EXPECT_TRUE(CheckStill(std::nullopt, {1, 1}).ok());
 }
 
 TEST_F(EngineServiceTest, WhatGenerateCannotDoIsRefusedWithValueLimitAndNextStep) {
