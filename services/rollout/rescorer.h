@@ -31,7 +31,7 @@ class Rescorer {
 
   struct Options {
     std::string job_name;
-    uint32_t one_in = 1000;
+    uint32_t one_in = 1000;  // At least 1.
   };
   // `add` hands a request to the engine; its events come back to Take().
   Rescorer(Options options, std::function<void(Request request)> add, const Metrics& metrics);
