@@ -22,6 +22,7 @@ namespace {
 constexpr int64_t kRowsModeBytes = 2 << 20;
 // Rows that go through all layers together: enough to use a weight often, few enough for their activations to stay in a cache.
 constexpr int64_t kTileRows = 128, kRowsModeTileRows = 48;
+constexpr int64_t kDrawLogits = 1 << 14;  // That a thread takes at a time to draw from: some ten microseconds.
 constexpr int64_t kPieceRows = 16;  // Neighbours of one sequence that attend together.
 
 // What one tile is computed in. T is float, or uint16_t for bf16: what products take in.
@@ -131,6 +132,15 @@ class Decoder final : public DecodeModel {
       const Crew crew{team_.size() > 1 ? &team_ : nullptr, team_.size()};
       team_.Run([&](int) { Tile(crew, rows, tile, logits, &scratch_[0]); });
     }
+  }
+
+  void Draw(absl::Span<const SampleRow> rows, SampleDraw* draws) override {
+    const int64_t vocab = config_.vocab_size, n = static_cast<int64_t>(rows.size());
+    const int64_t unit = std::max<int64_t>(1, kDrawLogits / vocab), units = (n + unit - 1) / unit;
+    if (units < 2) return SampleCpu(rows.data(), n, vocab, draws);
+    team_.Run([&](int) {
+      team_.Share(units, [&](int64_t i) { SampleCpu(&rows[i * unit], std::min(unit, n - i * unit), vocab, draws + i * unit); });
+    });
   }
 
   void CopyBlock(int from, int to) override {

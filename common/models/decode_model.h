@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
+#include "kernels/sample/op.h"
 
 namespace sluice {
 class Adapter;  // common/models/adapter.h
@@ -20,7 +21,7 @@ class Adapter;  // common/models/adapter.h
 // training forward. Each number depends on its own sequence alone: neither the other rows, nor how a prompt was cut into steps, nor where its blocks lie,
 // nor the number of threads changes a bit.
 //
-// One thread calls it. Owns `threads - 1` worker threads, named sluice-decode, which run only inside Step().
+// One thread calls it. Owns `threads - 1` worker threads, named sluice-decode, which run only inside calls.
 // V vocabulary.
 class DecodeModel {
  public:
@@ -55,6 +56,8 @@ class DecodeModel {
   // 32 j .. 32 j + 31 of sequence i, given up to its last row; several tables may name a block, of which a row writes one that
   // no other row uses. Table, block, position and token must be in range (checked: a caller's bug).
   virtual void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables, float* logits) = 0;
+  // SampleCpu() of rows of V logits, which all threads share: each row's draw is the same for any number of them.
+  virtual void Draw(absl::Span<const SampleRow> rows, SampleDraw* draws) = 0;
   // In a mixture of experts: [rows that wanted logits in the last step, layers, experts_per_token], the experts that each went through,
   // rising in each layer. Else empty.
   virtual absl::Span<const uint16_t> routing() const = 0;

@@ -28,7 +28,6 @@
 #include "common/base/status.h"
 #include "common/checkpoint/init.h"
 #include "common/models/decode_model.h"
-#include "kernels/sample/op.h"
 #include "services/rollout/core/scheduler/scheduler.h"
 #include "tests/bench/engine/machine.h"
 #include "tests/bench/report.h"
@@ -180,7 +179,7 @@ class Run {
       drawn_.push_back({.ends = row.tokens.size() + 1 == static_cast<size_t>(options_.prompt + options_.fresh)});
     }
     draws_.resize(sampling_.size());
-    SampleCpu(sampling_.data(), static_cast<int64_t>(sampling_.size()), config_.vocab_size, draws_.data());
+    model_->Draw(sampling_, draws_.data());
     for (size_t i = 0; i < draws_.size(); ++i) drawn_[i].token = draws_[i].token;
   }
 

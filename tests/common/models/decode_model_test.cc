@@ -281,6 +281,25 @@ TEST(DecodeModelTest, ThreadsThatShareProductsAndCutsIntoStepsChangeNoBit) {
   }
 }
 
+TEST(DecodeModelTest, ThreadsThatShareTheRowsDrawWhatOneCallDraws) {
+  const TensorSet weights = *InitWeights(LargeConfig(), 7);
+  const int64_t vocab = LargeConfig().vocab_size;
+  for (const int count : {1, 6, 7, 64}) {
+    SplitMix64 random(static_cast<uint64_t>(count));
+    std::vector<float> logits(count * vocab);
+    for (float& x : logits) x = static_cast<float>(random.Below(1000)) / 50;
+    std::vector<SampleRow> rows;
+    for (int i = 0; i < count; ++i) rows.push_back({.logits = &logits[i * vocab], .key = 5, .member = static_cast<uint32_t>(i), .top_k = i % 3 * 20});
+    std::vector<SampleDraw> want(count);
+    SampleCpu(rows.data(), count, vocab, want.data());
+    for (const int threads : {1, 2, 3}) {
+      std::vector<SampleDraw> got(count);
+      Make(LargeConfig(), &weights, 1, threads)->Draw(rows, got.data());
+      EXPECT_EQ(got, want) << count << " rows, " << threads << " threads";
+    }
+  }
+}
+
 TEST(DecodeModelTest, CreateRefusesWeightsOfAnotherShapeAndOptionsOutOfRange) {
   ModelConfig other = SmallConfig();
   other.intermediate_size = 128;

@@ -255,7 +255,7 @@ void NativeEngine::Draw() {
     }
   }
   draws_.resize(sample_rows_.size());
-  SampleCpu(sample_rows_.data(), static_cast<int64_t>(sample_rows_.size()), vocab, draws_.data());
+  model_->Draw(sample_rows_, draws_.data());
   for (size_t i = 0; i < draws_.size(); ++i) {
     const Live& live = *sampling_[i].live;
     if (live.given < 0 || draws_[i].token < 0) continue;
