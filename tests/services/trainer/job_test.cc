@@ -29,6 +29,9 @@ class JobTest : public ::testing::Test {
     Mutex mu;
     CondVar changed;
     std::vector<TrainingJob::Standing> standings ABSL_GUARDED_BY(mu);
+    bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+      return !standings.empty() && standings.back().phase != "loading" && standings.back().phase != "training";
+    }
     std::map<int64_t, job::v1::StepReport> steps ABSL_GUARDED_BY(mu);
     std::vector<std::string> events ABSL_GUARDED_BY(mu);
   };
@@ -75,17 +78,14 @@ class JobTest : public ::testing::Test {
   // Waits until the job has said how it ends.
   TrainingJob::Standing AwaitEnd() {
     MutexLock lock(&seen_.mu);
-    while (true) {
-      if (!seen_.standings.empty()) {
-        const TrainingJob::Standing& last = seen_.standings.back();
-        if (last.phase != "loading" && last.phase != "training") return last;
-      }
-      seen_.changed.Wait(&seen_.mu);
-    }
+    while (!seen_.ended()) seen_.changed.Wait(&seen_.mu);
+    return seen_.standings.back();
   }
-  void AwaitStep(int64_t k) {
+  // Waits until step k is done. False: the job ended before.
+  bool AwaitStep(int64_t k) {
     MutexLock lock(&seen_.mu);
-    while (seen_.steps.count(k) == 0) seen_.changed.Wait(&seen_.mu);
+    while (seen_.steps.count(k) == 0 && !seen_.ended()) seen_.changed.Wait(&seen_.mu);
+    return seen_.steps.count(k) > 0;
   }
 
   std::optional<Checkpoint> Newest() {
@@ -175,7 +175,7 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
   std::unique_ptr<TrainingJob> job = Start(Config(1, 8));
-  AwaitStep(2);
+  ASSERT_TRUE(AwaitStep(2));
   job->Leave(/*checkpoint=*/true);
   EXPECT_EQ(AwaitEnd().phase, "left");
   job.reset();
@@ -235,7 +235,7 @@ TEST_F(JobTest, AFencedTrainerLeavesWithoutAWord) {
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
   const std::unique_ptr<TrainingJob> job = Start(Config(1, 1000));
-  AwaitStep(1);
+  ASSERT_TRUE(AwaitStep(1));
   queue_.SetJob(spec, 2);
   EXPECT_EQ(AwaitEnd().phase, "fenced");
 }
