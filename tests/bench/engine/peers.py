@@ -134,6 +134,7 @@ def llama_cpp_rates(options, dtype, batches):
 def vllm_rates(options, dtype, batches):
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{options.threads - 1}")  # Else it keeps a core for itself.
     import vllm
     with tempfile.TemporaryDirectory() as directory:
         random_model(dtype).save_pretrained(directory)
