@@ -207,9 +207,8 @@ void Session::AbortApi(const std::vector<uint64_t>& requests) {
 }
 
 std::optional<PolicyVersion> Session::serving() const {
-  const PolicyVersion version = loop_->stats().version;
   MutexLock lock(&mu_);
-  return loaded_ ? std::optional(version) : std::nullopt;
+  return serving_;
 }
 
 std::string Session::digest(PolicyVersion version) const {
@@ -260,7 +259,7 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
   MutexLock lock(&mu_);
   digests_[activation.version] = staged.state.hex();
   if (digests_.size() > kDigests) digests_.erase(digests_.begin());
-  loaded_ = true;
+  serving_ = activation.version;
   changed_.NotifyAll();
 }
 
@@ -275,7 +274,7 @@ bool Session::AwaitWeights() {
   MutexLock lock(&mu_);
   const auto waits = waits_.Begin({.kind = "VERSION", .id = "first", .at = "trainer", .cause = absl::StrCat(options_.worker, " has no weights that the trainer published"),
                                    .next = absl::StrCat(options_.worker, " fetches and checks them as soon as they are out")});
-  while (!loaded_ && !stopping_) changed_.Wait(&mu_);
+  while (!serving_.has_value() && !stopping_) changed_.Wait(&mu_);
   return !stopping_;
 }
 

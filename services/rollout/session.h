@@ -153,7 +153,7 @@ class Session : private StepLoop::Sink {
 
   mutable Mutex mu_;
   CondVar changed_;
-  bool loaded_ ABSL_GUARDED_BY(mu_) = false;  // Some published version serves.
+  std::optional<PolicyVersion> serving_ ABSL_GUARDED_BY(mu_);  // None: no published version yet.
   std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);  // Of the last kDigests versions.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -164,7 +165,7 @@ class SessionTest : public testing::Test {
 
   Session* StartSession(const std::string& worker, uint32_t rescore_one_in = 1000) {
     Session::Handlers handlers;
-    handlers.serving = [](PolicyVersion) {};
+    handlers.serving = [this](PolicyVersion) { on_serving_(); };
     handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
     handlers.failed = [](absl::Status why) { ADD_FAILURE() << why; };
     handlers.broken = [](absl::Status why) { ADD_FAILURE() << why; };
@@ -337,6 +338,7 @@ class SessionTest : public testing::Test {
   std::unique_ptr<QueueClient> trainer_;
   ModelDir model_;
   job::v1::JobSpec spec_;
+  std::function<void()> on_serving_ = [] {};  // Set before StartSession(); on its step thread.
   std::vector<std::shared_ptr<Session>> sessions_;
 };
 

@@ -26,6 +26,26 @@ TEST_F(SessionTest, ABatchHoldsTheTokensThatItsSeedsDraw) {
   }
 }
 
+TEST_F(SessionTest, TheVersionThatServesHasADigestAtEveryMoment) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
+  Session* session = nullptr;
+  int switches = 0;
+  on_serving_ = [&] {  // A switch is half done here.
+    const std::optional<PolicyVersion> version = session->serving();
+    if (!version.has_value()) return;
+    EXPECT_NE(session->digest(*version), "") << version->str();
+    ++switches;
+  };
+  session = StartSession("rollout-0");
+  Publish(0, kInitSeed);
+  for (int64_t k = 0; k < 8; ++k) {
+    TakeBatch(k);
+    Publish(k + 1, kInitSeed + k + 1);
+  }
+  sessions_.clear();
+  EXPECT_GT(switches, 0);
+}
+
 TEST_F(SessionTest, NewWeightsSampleTheGroupsAdmittedAfterThem) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   StartSession("rollout-0");
