@@ -66,6 +66,13 @@ class ApiTest : public testing::Test {
                                               .post = [](std::function<void()> run) { run(); }});
     api_->SetModel(model_);
   }
+  // With a model that has this chat template, and without keys.
+  void MakeWithTemplate(const std::string& chat_template) {
+    const std::string path = testing_data::TempPath("chat_template");
+    ASSERT_TRUE(WriteFileAtomic(path, chat_template).ok());
+    model_ = std::make_shared<FakeModel>("digits", path);
+    Make(nullptr);
+  }
 
   std::shared_ptr<Seen> Ask(const std::string& path, const Json& body, const std::string& key = "") {
     auto seen = std::make_shared<Seen>();
@@ -203,10 +210,7 @@ TEST_F(ApiTest, AStreamHasChunksUsageAndDone) {
 }
 
 TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
-  const std::string path = testing_data::TempPath("chat_template");
-  ASSERT_TRUE(WriteFileAtomic(path, "{% for m in messages %}{{ m.content }}={% endfor %}{% if tools %}{{ tools[0].function.name }}{% endif %}{% if add_generation_prompt %}9{% endif %}").ok());
-  model_ = std::make_shared<FakeModel>("digits", path);
-  Make(nullptr);
+  ASSERT_NO_FATAL_FAILURE(MakeWithTemplate("{% for m in messages %}{{ m.content }}={% endfor %}{% if tools %}{{ tools[0].function.name }}{% endif %}{% if add_generation_prompt %}9{% endif %}"));
   const Json tools = {{{"type", "function"}, {"function", {{"name", "78"}}}}};
   const auto seen = Ask("/v1/chat/completions", {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}, {"stream", true}, {"logprobs", true}});
   ASSERT_EQ(requests().size(), 1u) << (seen->sent ? seen->sent->body : "");
@@ -226,10 +230,7 @@ TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
 }
 
 TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
-  const std::string path = testing_data::TempPath("chat_template");
-  ASSERT_TRUE(WriteFileAtomic(path, "{% for m in messages %}{{ m.content }}={% endfor %}{# <tool_call> #}").ok());
-  model_ = std::make_shared<FakeModel>("digits", path);
-  Make(nullptr);
+  ASSERT_NO_FATAL_FAILURE(MakeWithTemplate("{% for m in messages %}{{ m.content }}={% endfor %}{# <tool_call> #}"));
   const Json tools = {{{"type", "function"}, {"function", {{"name", "add"}}}}};
   Json body = {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}};
   const auto answer = [&](size_t asked) {
