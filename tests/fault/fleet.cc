@@ -29,8 +29,7 @@ absl::Status KillOnce(Cluster* cluster, Job* job, const Point& point, SplitMix64
   if (name.empty()) {
     SLUICE_RETURN_IF_ERROR(cluster->Kill(id));
   } else {
-    const absl::Status armed = cluster->Arm(id, name, "kill", 1 + static_cast<int>(random->Below(2)));
-    if (!armed.ok() && !absl::IsUnavailable(armed)) return armed;  // It may die before it answers.
+    SLUICE_RETURN_IF_ERROR(cluster->Arm(id, name, "kill", 1 + static_cast<int>(random->Below(2))));
     const absl::Status died = cluster->AwaitKilled(id, kReach);
     if (absl::IsDeadlineExceeded(died)) return cluster->Arm(id, name, "", 1);
     SLUICE_RETURN_IF_ERROR(died);

@@ -45,8 +45,7 @@ class FaultsTest : public testing::Test {
   // A failpoint kills the daemon at its nth hit from now; it is started again.
   void KillAt(const std::string& id, const std::string& failpoint, int nth) {
     ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
-    const absl::Status armed = cluster_->Arm(id, failpoint, "kill", nth);
-    ASSERT_TRUE(armed.ok() || absl::IsUnavailable(armed)) << armed;  // It may die before it answers.
+    ASSERT_EQ(cluster_->Arm(id, failpoint, "kill", nth), absl::OkStatus());
     ASSERT_EQ(cluster_->AwaitKilled(id, kLong), absl::OkStatus());
     Happened();
     ASSERT_EQ(cluster_->Start(id), absl::OkStatus());

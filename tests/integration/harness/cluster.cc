@@ -113,7 +113,9 @@ absl::Status Cluster::Arm(const std::string& id, const std::string& failpoint, c
   request.set_action(action);
   request.set_nth(static_cast<uint32_t>(nth));
   admin::v1::FailpointResponse response;
-  return rpc::Call(*channel(id), request, &response);
+  const absl::Status armed = rpc::Call(*channel(id), request, &response);
+  const bool lost = (action == "kill" && absl::IsUnavailable(armed)) || (action == "stop" && absl::IsDeadlineExceeded(armed));
+  return lost ? absl::OkStatus() : armed;
 }
 
 Process::Options Cluster::SluiceOptions(std::vector<std::string> args) {
