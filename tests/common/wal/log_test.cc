@@ -189,6 +189,7 @@ TEST(WalLogTest, AFullDiskIsToldAheadWaitedOutAndLosesNothing) {
     life.Append();
     ASSERT_TRUE(life.Flush());
   }
+  life.AwaitSpace(Space::kFull);  // It is told a moment after it can be seen.
   EXPECT_THAT(life.spaces, testing::ElementsAre(Space::kLow, Space::kFull));
   // Beyond the reserve records wait.
   for (int i = 0; i < 40; ++i) life.Append();
