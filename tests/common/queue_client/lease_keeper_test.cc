@@ -65,8 +65,8 @@ TEST_F(LeaseKeeperTest, AQueueThatWasStartedAnewIsToldAtOnceWhatIsHeldAndLoaded)
 TEST_F(LeaseKeeperTest, LeasesAreRenewedEachThirdOfTheirTtl) {
   Serve(absl::Milliseconds(3));
   LeaseKeeper keeper(served_.client.get(), {.first_period = absl::Milliseconds(1)});
-  keeper.Hold("a");
   keeper.Hold("b");
+  keeper.Hold("a");
   keeper.Forget("a");
   for (int i = 0; i < 3; ++i) EXPECT_THAT(renews_.Pop().leases(), testing::Contains("b"));
 }
@@ -74,7 +74,7 @@ TEST_F(LeaseKeeperTest, LeasesAreRenewedEachThirdOfTheirTtl) {
 TEST_F(LeaseKeeperTest, ALostLeaseIsToldOnceAndOneGivenUpIsNot) {
   Serve(absl::Hours(1), {"kept", "given up"});
   Handed<std::vector<std::string>> lost;
-  LeaseKeeper keeper(served_.client.get(), {.lost = [&](const std::vector<std::string>& leases) { lost.Push(leases); }});
+  LeaseKeeper keeper(served_.client.get(), {.lost = [&](const std::vector<std::string>& leases) { lost.Push(leases); }, .first_period = absl::Hours(1)});
   keeper.Hold("kept");
   keeper.Hold("given up");
   keeper.Forget("given up");
