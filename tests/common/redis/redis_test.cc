@@ -76,8 +76,9 @@ TEST(RedisTest, AStoppedServerEndsAWaitByItsTimeoutOrByBreak) {
   ASSERT_NE(server, nullptr);
   const Command ping = {"PING"};
   Connection brief(server->endpoint(), absl::Milliseconds(50)), patient(server->endpoint(), absl::Hours(1));
-  ASSERT_TRUE(brief.Connect().ok());
   ASSERT_TRUE(patient.Connect().ok());
+  while (!brief.Connect().ok()) {  // A busy machine may take longer than that to say hello.
+  }
   server->Signal(SIGSTOP);
   EXPECT_TRUE(absl::IsUnavailable(brief.Run({&ping, 1}).status()));
   std::thread waiting([&] { EXPECT_FALSE(patient.Run({&ping, 1}).ok()); });
