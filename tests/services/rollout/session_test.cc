@@ -104,9 +104,9 @@ TEST_F(SessionTest, AnAnswerCrowdedOutTwiceIsGivenBackAndGoesOnInTheSameBits) {
   GTEST_SKIP() << "failpoints are not compiled in";
 #endif
   ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/40, /*endless=*/true));
-  Publish(0, kInitSeed);
   ASSERT_TRUE(ArmFailpoint("rollout.step.crowded", "error", 5).ok());
   StartSession("rollout-0")->SetOthers(true);
+  Publish(0, kInitSeed);
   size_t went_on = 0;
   for (int64_t k = 0; k < 3; ++k) {
     for (const auto& [key, answer] : TakeBatch(k)) {
