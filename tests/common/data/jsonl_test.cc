@@ -6,6 +6,7 @@
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/data/dataset.h"
+#include "common/testing/data.h"
 
 namespace sluice {
 namespace {
@@ -14,7 +15,7 @@ using testing::HasSubstr;
 class JsonlTest : public testing::Test {
  protected:
   absl::StatusOr<Dataset> Read(const std::string& text, std::map<std::string, std::string> fields = {{"prompt", "q"}}, bool skip = false) {
-    const std::string path = testing::TempDir() + "/rows_" + testing::UnitTest::GetInstance()->current_test_info()->name() + ".jsonl";
+    const std::string path = testing_data::TempPath("rows.jsonl");
     EXPECT_TRUE(WriteFileAtomic(path, text).ok());
     return ReadDataset({.name = "rows", .path = path, .fields = std::move(fields), .skip_bad_rows = skip});
   }
