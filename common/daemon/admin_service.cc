@@ -20,25 +20,44 @@ class AdminServiceImpl final : public admin::v1::AdminService::CallbackService {
     return reactor;
   }
 
-  grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext* context, const admin::v1::FailpointRequest* request, admin::v1::FailpointResponse*) override {
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    reactor->Finish(rpc::ToGrpcStatus(daemon::ArmFailpoint(*request)));
-    return reactor;
+  grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext*, const admin::v1::FailpointRequest* request, admin::v1::FailpointResponse*) override {
+    return AnswerFailpoint(*request);
   }
 
  private:
   const std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain_;
 };
 
-}  // namespace
-
-absl::Status ArmFailpoint(const admin::v1::FailpointRequest& request) {
+absl::Status Arm(const admin::v1::FailpointRequest& request) {
 #ifdef SLUICE_FAILPOINTS
-  return sluice::ArmFailpoint(request.name(), request.action(), static_cast<int>(request.nth()));
+  return ArmFailpoint(request.name(), request.action(), static_cast<int>(request.nth()));
 #else
   return absl::UnimplementedError("this build has no failpoints; configure with -DSLUICE_FAILPOINTS=ON");
 #endif
 }
+
+class FailpointReactor final : public grpc::ServerUnaryReactor {
+ public:
+  explicit FailpointReactor(const admin::v1::FailpointRequest& request) : request_(request) {
+#ifdef SLUICE_FAILPOINTS
+    later_ = request.action() == "kill" || request.action() == "stop";
+#endif
+    Finish(rpc::ToGrpcStatus(later_ ? absl::OkStatus() : Arm(request_)));
+  }
+
+  void OnDone() override {
+    if (later_) (void)Arm(request_);  // Both are actions that there are.
+    delete this;
+  }
+
+ private:
+  const admin::v1::FailpointRequest request_;
+  bool later_ = false;
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AnswerFailpoint(const admin::v1::FailpointRequest& request) { return new FailpointReactor(request); }
 
 std::unique_ptr<grpc::Service> MakeAdminService(std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain) {
   return std::make_unique<AdminServiceImpl>(std::move(explain));

@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-
 namespace grpc {
+class ServerUnaryReactor;
 class Service;
 }  // namespace grpc
 namespace sluice::admin::v1 {
@@ -23,8 +22,9 @@ namespace sluice::daemon {
 // builds that have them (UNIMPLEMENTED elsewhere). `explain` runs on gRPC's threads and must not block.
 std::unique_ptr<grpc::Service> MakeAdminService(std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain);
 
-// What Failpoint does, for a daemon with an admin service of its own.
+// Answers Failpoint, for a daemon with an admin service of its own. What ends or stops this process is armed once the answer is
+// out, or it might take the answer with it. The reactor deletes itself.
 // UNIMPLEMENTED: this build has none. INVALID_ARGUMENT: no such action.
-absl::Status ArmFailpoint(const admin::v1::FailpointRequest& request);
+grpc::ServerUnaryReactor* AnswerFailpoint(const admin::v1::FailpointRequest& request);
 
 }  // namespace sluice::daemon

@@ -5,7 +5,6 @@
 #include "common/base/id.h"
 #include "common/daemon/admin_service.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/status.h"
 #include "services/controller/translate.h"
 
 namespace sluice::controller {
@@ -42,11 +41,9 @@ grpc::ServerUnaryReactor* AdminService::Daemons(grpc::CallbackServerContext* con
   return reactor;
 }
 
-grpc::ServerUnaryReactor* AdminService::Failpoint(grpc::CallbackServerContext* context, const admin::v1::FailpointRequest* request,
+grpc::ServerUnaryReactor* AdminService::Failpoint(grpc::CallbackServerContext*, const admin::v1::FailpointRequest* request,
                                                   admin::v1::FailpointResponse*) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(rpc::ToGrpcStatus(daemon::ArmFailpoint(*request)));
-  return reactor;
+  return daemon::AnswerFailpoint(*request);
 }
 
 }  // namespace sluice::controller
