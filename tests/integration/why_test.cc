@@ -6,6 +6,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <functional>
+
+#include "absl/strings/match.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/rpc/client.h"
@@ -45,15 +49,22 @@ class WhyTest : public testing::Test {
     return response;
   }
 
-  // Asks until the chain ends at `daemon`, which is its own cause: not at what it waits for.
+  // The chain ends at `daemon`, which is its own cause: not at what it waits for.
+  static bool EndsAt(const job::v1::WhyResponse& why, const std::string& daemon) {
+    if (why.chain_size() == 0) return false;
+    const common::v1::WaitEdge& last = why.chain(why.chain_size() - 1);
+    return last.waiter().id() == daemon && last.on().id() == daemon;
+  }
+  static bool Mentions(const job::v1::WhyResponse& why, common::v1::NodeKind kind) {
+    return std::any_of(why.chain().begin(), why.chain().end(), [&](const common::v1::WaitEdge& edge) { return edge.waiter().kind() == kind; });
+  }
+  // Asks until the chain ends at `daemon`.
   job::v1::WhyResponse ExpectNamed(const std::string& daemon) {
     job::v1::WhyResponse why;
     const absl::Duration end = Clock::Real()->Monotonic() + kLong;
     while (Clock::Real()->Monotonic() < end) {
       why = Why();
-      if (why.chain_size() == 0) continue;
-      const common::v1::WaitEdge& last = why.chain(why.chain_size() - 1);
-      if (last.waiter().id() == daemon && last.on().id() == daemon) return why;
+      if (EndsAt(why, daemon)) return why;
     }
     ADD_FAILURE() << daemon << " is not named, the last answer: " << why.DebugString();
     return why;
@@ -71,6 +82,30 @@ class WhyTest : public testing::Test {
     while (text.find(part) == std::string::npos && Clock::Real()->Monotonic() < end) text = TextOf(job_->id());
     EXPECT_THAT(text, HasSubstr(part));
     return text;
+  }
+  // Stops `daemon` again and again, until it is named with work of those `kinds` that it holds, and `sluice why` says all
+  // `parts` of that. It may be stopped without such work, and where the answers take their time the controller gives it up
+  // first (10 s of silence), and its work goes elsewhere.
+  void ExpectNamedWithItsWork(const std::string& daemon, const std::function<void()>& stop, const std::vector<common::v1::NodeKind>& kinds,
+                              const std::vector<std::string>& parts) {
+    constexpr int kStops = 50, kAsks = 3;
+    job::v1::WhyResponse why;
+    std::string text;
+    const auto mentioned = [&](common::v1::NodeKind kind) { return Mentions(why, kind); };
+    const auto said = [&](const std::string& part) { return absl::StrContains(text, part); };
+    for (int i = 0; i < kStops; ++i) {
+      ASSERT_NO_FATAL_FAILURE(stop());
+      for (int ask = 0; ask < kAsks; ++ask) {
+        why = Why();
+        if (!EndsAt(why, daemon)) continue;
+        if (!std::all_of(kinds.begin(), kinds.end(), mentioned)) break;
+        text = TextOf(job_->id());
+        if (std::all_of(parts.begin(), parts.end(), said)) return cluster_->Signal(daemon, SIGCONT);
+      }
+      cluster_->Signal(daemon, SIGCONT);
+      ASSERT_EQ(job_->AwaitStep(job_->steps() + 1, kLong), absl::OkStatus());
+    }
+    FAIL() << daemon << " is not named with its work; the last answer: " << why.DebugString() << text;
   }
   void Cancel() {
     EXPECT_EQ(cluster_->Sluice({"job", "cancel", job_->id()})->exit, 0);
@@ -94,13 +129,6 @@ class Tmpfs {
   const std::string dir_;
   const bool mounted_;
 };
-
-bool Mentions(const job::v1::WhyResponse& why, common::v1::NodeKind kind) {
-  for (const common::v1::WaitEdge& edge : why.chain()) {
-    if (edge.waiter().kind() == kind) return true;
-  }
-  return false;
-}
 
 TEST_F(WhyTest, AStoppedRolloutIsNamedWithTheGroupThatLacksItsWork) {
   ASSERT_NO_FATAL_FAILURE(Run());
@@ -132,32 +160,20 @@ TEST_F(WhyTest, AKilledRolloutIsNamedUntilItComesBack) {
 
 TEST_F(WhyTest, ARewardThatHangsIsNamedWithTheTaskTheGroupAndTheMemberItHolds) {
   ASSERT_NO_FATAL_FAILURE(Run());
-  ASSERT_EQ(cluster_->Arm("reward-0", "reward.leased", "stop", 1), absl::OkStatus());
-  ASSERT_EQ(cluster_->process("reward-0").AwaitStopped(), absl::OkStatus());
-  const job::v1::WhyResponse why = ExpectNamed("reward-0");
-  EXPECT_TRUE(Mentions(why, common::v1::NODE_KIND_GROUP)) << why.DebugString();
-  EXPECT_TRUE(Mentions(why, common::v1::NODE_KIND_TASK)) << why.DebugString();
-  const std::string text = TextOf(job_->id());
-  for (const char* part : {"group 1:", "member ", "reward-0 has had task ", "by itself: ", "goes to another reward"}) EXPECT_THAT(text, HasSubstr(part));
-  cluster_->Signal("reward-0", SIGCONT);
+  const auto stop = [&] {
+    ASSERT_EQ(cluster_->Arm("reward-0", "reward.leased", "stop", 1), absl::OkStatus());
+    ASSERT_EQ(cluster_->process("reward-0").AwaitStopped(), absl::OkStatus());
+  };
+  ExpectNamedWithItsWork("reward-0", stop, {common::v1::NODE_KIND_GROUP, common::v1::NODE_KIND_TASK},
+                         {"group 1:", "member ", "reward-0 has had task ", "by itself: ", "goes to another reward"});
   Cancel();
 }
 
 TEST_F(WhyTest, AStragglerIsNamedWithTheMemberThatItsBatchLacksAndItsAge) {
   ASSERT_NO_FATAL_FAILURE(Run());
-  // Stopped again and again, until that is in the middle of an answer.
-  bool holds = false;
-  for (int i = 0; i < 50 && !holds; ++i) {
-    cluster_->Signal("rollout-0", SIGSTOP);
-    holds = Mentions(ExpectNamed("rollout-0"), common::v1::NODE_KIND_TRAJECTORY);
-    if (holds) break;
-    cluster_->Signal("rollout-0", SIGCONT);
-    ASSERT_EQ(job_->AwaitStep(job_->steps() + 1, kLong), absl::OkStatus());
-  }
-  ASSERT_TRUE(holds);
-  const std::string text = TextOf(job_->id());
-  for (const char* part : {"batch ", " groups", "group 1:", "rollout-0 has had member ", " for ", "by itself: ", "goes on at another rollout from token "}) EXPECT_THAT(text, HasSubstr(part));
-  cluster_->Signal("rollout-0", SIGCONT);
+  const auto stop = [&] { cluster_->Signal("rollout-0", SIGSTOP); };
+  ExpectNamedWithItsWork("rollout-0", stop, {common::v1::NODE_KIND_TRAJECTORY},
+                         {"batch ", " groups", "group 1:", "rollout-0 has had member ", " for ", "by itself: ", "goes on at another rollout from token "});
   Cancel();
 }
 
