@@ -23,13 +23,14 @@ namespace {
 using integration::Cluster;
 using integration::Job;
 
-constexpr int kSteps = 14;
+constexpr int kSteps = 30;
 constexpr absl::Duration kLong = absl::Minutes(2);
 
 struct Kill {
   const char* daemon;
-  const char* failpoint;  // Empty: at once.
-  int64_t step;           // Was reported before.
+  const char* failpoint;        // Empty: at once.
+  int64_t step;                 // Was reported before.
+  bool of_the_restart = false;  // Comes while the one killed before starts again, so it is armed first.
 };
 
 // What a job leaves behind.
@@ -38,15 +39,23 @@ struct Result {
   std::string batches;  // A line per trained trajectory: step, group's ordinal, member, CRC32C of its tokens and log-probs.
 };
 
-void KillIn(Cluster& cluster, Job& job, const Kill& kill) {
-  ASSERT_EQ(job.AwaitStep(kill.step, kLong), absl::OkStatus());
+void Arm(Cluster& cluster, const Kill& kill) {
+  if (*kill.failpoint != '\0') ASSERT_EQ(cluster.Arm(kill.daemon, kill.failpoint, "kill", 1), absl::OkStatus());
+}
+
+// `next`: the kill behind it; nullptr: none.
+void KillIn(Cluster& cluster, Job& job, const Kill& kill, const Kill* next) {
+  if (!kill.of_the_restart) {
+    ASSERT_EQ(job.AwaitStep(kill.step, kLong), absl::OkStatus());
+    ASSERT_NO_FATAL_FAILURE(Arm(cluster, kill));
+  }
   if (*kill.failpoint == '\0') {
     ASSERT_EQ(cluster.Kill(kill.daemon), absl::OkStatus());
   } else {
-    ASSERT_EQ(cluster.Arm(kill.daemon, kill.failpoint, "kill", 1), absl::OkStatus());
     ASSERT_EQ(cluster.AwaitKilled(kill.daemon, kLong), absl::OkStatus()) << kill.failpoint;
   }
   ASSERT_LT(job.steps(), kSteps) << "the kill came after the job's end";
+  if (next != nullptr && next->of_the_restart) ASSERT_NO_FATAL_FAILURE(Arm(cluster, *next));
   ASSERT_EQ(cluster.Start(kill.daemon), absl::OkStatus());
 }
 
@@ -57,7 +66,7 @@ void RunJob(const std::vector<Kill>& kills, int checkpoint, Result* result) {
   auto job = integration::SubmitDigits(&cluster, kSteps,
                                        {"queue.max_staleness=0", "queue.keep.durability=full", absl::StrCat("checkpoint.every_steps=", checkpoint), "limits.restarts_per_hour=100"});
   ASSERT_EQ(job.status(), absl::OkStatus());
-  for (const Kill& kill : kills) ASSERT_NO_FATAL_FAILURE(KillIn(cluster, **job, kill));
+  for (size_t i = 0; i < kills.size(); ++i) ASSERT_NO_FATAL_FAILURE(KillIn(cluster, **job, kills[i], i + 1 < kills.size() ? &kills[i + 1] : nullptr));
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << integration::Text(*end);
@@ -115,7 +124,7 @@ TEST_F(ReplayTest, KillsOfRolloutAndRewardChangeNoBit) {
 
 // Without a checkpoint all that was done is trained again from the log, at the end by a queue that has just come back.
 TEST_F(ReplayTest, AllStepsReplayedFromTheLogOfAKilledQueueChangeNoBit) {
-  ExpectAsUndisturbed({{"queue-0", "", 4}, {"trainer-0", "trainer.step.after_apply", 9}, {"queue-0", "queue.restore.after", 9}}, 100);
+  ExpectAsUndisturbed({{"queue-0", "", 4}, {"trainer-0", "trainer.step.after_apply", 9}, {"queue-0", "queue.restore.after", 9, /*of_the_restart=*/true}}, 100);
 }
 
 }  // namespace
