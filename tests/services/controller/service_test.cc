@@ -98,6 +98,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
                                     queue::v1::ReleaseResponse*) override {
     MutexLock lock(&mu_);
     released_.push_back(request->worker());
+    changed_.NotifyAll();
     return Finish(context);
   }
   queue::v1::SetJobRequest last() {
@@ -108,8 +109,10 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     MutexLock lock(&mu_);
     return phases_;
   }
-  std::vector<std::string> released() {
+  // Whom the controller has released; the call may still be on its way when the loss is told.
+  std::vector<std::string> AwaitReleased() {
     MutexLock lock(&mu_);
+    while (released_.empty()) changed_.Wait(&mu_);
     return released_;
   }
 
@@ -120,6 +123,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     return reactor;
   }
   Mutex mu_;
+  CondVar changed_;
   queue::v1::SetJobRequest last_ ABSL_GUARDED_BY(mu_);
   std::vector<queue::v1::Phase> phases_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> released_ ABSL_GUARDED_BY(mu_);
@@ -379,7 +383,7 @@ TEST_F(ServiceTest, ALostRolloutIsReleasedAtTheQueue) {
   WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) {
     return r.has_status() && r.status().conditions_size() == 0 && r.status().daemons_size() == 4;
   });
-  EXPECT_THAT(queue_.released(), ElementsAre("rollout-0"));
+  EXPECT_THAT(queue_.AwaitReleased(), ElementsAre("rollout-0"));
 }
 
 TEST_F(ServiceTest, InspectAsksTheQueueAndWhyNamesWhoIsMissing) {
