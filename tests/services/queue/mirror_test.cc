@@ -206,7 +206,9 @@ TEST_F(MirrorTest, AForeignStreamIsLeftAloneAndHoldsUpNoOther) {
 }
 
 TEST_F(MirrorTest, AFreedJobsStreamExpires) {
-  StartMirror(MirrorOptions());
+  LedgerMirror::Options options = MirrorOptions();
+  options.linger = absl::Minutes(1);
+  StartMirror(options);
   h_.Start();
   RunSteps(1);
   LedgerFollower follower(redis_.get(), kJob);

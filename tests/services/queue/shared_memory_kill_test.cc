@@ -89,8 +89,7 @@ class SharedMemoryKillTest : public WireTest {
   }
   // The queue keeps nothing of a client that is gone.
   void ExpectNoBuffers() {
-    for (int i = 0; i < 200'000 && Buffers() > 0; ++i) std::this_thread::yield();
-    EXPECT_EQ(Buffers(), 0);
+    EXPECT_TRUE(Becomes([] { return Buffers() == 0; })) << Buffers() << " are left";
   }
   // All pieces, each once: by the bytes that come back, and by the memory they take.
   void ExpectStoredOnce() {
@@ -104,8 +103,7 @@ class SharedMemoryKillTest : public WireTest {
       EXPECT_TRUE((*read)[piece].fields[1] == Logprobs(piece)) << piece;
     }
     const auto own = [&] { return arena()->use().used_bytes - prompt_.used_bytes; };
-    for (int i = 0; i < 1'000'000 && own() != kPieces * (8 * kPieceTokens + 64); ++i) std::this_thread::yield();
-    EXPECT_EQ(own(), kPieces * (8 * kPieceTokens + 64u));
+    EXPECT_TRUE(Becomes([&] { return own() == kPieces * (8 * kPieceTokens + 64); })) << own();
   }
 
   v1::AdmitResponse admitted_;
@@ -150,7 +148,7 @@ TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
   }
   ExpectStoredOnce();
   const auto client = Start("get", "queue_client.get.before_copy=stop");  // It stands still with the segments mapped.
-  for (int i = 0; i < 200'000 && Buffers() == 0; ++i) std::this_thread::yield();
+  EXPECT_TRUE(Becomes([] { return Buffers() > 0; }));
   v1::DropRequest drop;
   for (const v1::Member& dropped : grant().members()) {
     v1::DropItem& item = *drop.add_items();
@@ -162,8 +160,7 @@ TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
   client->Signal(SIGKILL);
   client->Await(absl::Seconds(120)).IgnoreError();
   ExpectNoBuffers();
-  for (int i = 0; i < 1'000'000 && arena()->use().used_bytes > prompt_.used_bytes; ++i) std::this_thread::yield();
-  EXPECT_LE(arena()->use().used_bytes, prompt_.used_bytes) << "all memory is there for the next";
+  EXPECT_TRUE(Becomes([&] { return arena()->use().used_bytes <= prompt_.used_bytes; })) << "all memory is there for the next";
 }
 
 // The other side: run by the tests above alone.

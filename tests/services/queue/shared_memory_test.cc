@@ -245,8 +245,7 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
   ASSERT_TRUE(Client("r1", rollout_)->Drop(drop).ok());
   const auto runner = jobs_.Find(kJob);
   ASSERT_TRUE(runner.ok());
-  for (int i = 0; i < 1'000'000 && (*runner)->arena()->use().used_bytes > 0; ++i) std::this_thread::yield();
-  ASSERT_EQ((*runner)->arena()->use().used_bytes, 0u) << "a reader holds nothing";
+  ASSERT_TRUE(Becomes([&] { return (*runner)->arena()->use().used_bytes == 0; })) << "a reader holds nothing";
   EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");
   const std::shared_ptr<char> next = (*runner)->arena()->Allocate(kBytes);  // In the same place.
   EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");

@@ -24,8 +24,7 @@ class SharesTest : public WireTest {
   }
   // In whole groups. The share follows what others hold within a tick of the timer.
   void AwaitShare(uint64_t groups) {
-    for (int i = 0; i < 10'000'000 && BytesOf("share") / kGroupBytes != groups; ++i) std::this_thread::yield();
-    EXPECT_EQ(BytesOf("share") / kGroupBytes, groups) << name_;
+    EXPECT_TRUE(Becomes([&] { return BytesOf("share") / kGroupBytes == groups; })) << name_ << " has " << BytesOf("share") / kGroupBytes << " groups, not " << groups;
   }
   // Samples, scores and applies steps, none of them durable: their groups stay.
   void Train(int64_t from, int64_t to) {

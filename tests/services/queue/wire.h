@@ -5,8 +5,10 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "common/base/digest.h"
 #include "common/base/file.h"
 #include "common/base/id.h"
@@ -25,6 +27,15 @@
 #include "sluice/queue/v1/queue.pb.h"
 
 namespace sluice::queue {
+
+// Asks until it is so, for as long as a busy machine may need. False: it never was.
+template <typename Condition>
+bool Becomes(Condition condition) {
+  for (const absl::Time end = absl::Now() + absl::Seconds(30); !condition(); std::this_thread::yield()) {
+    if (absl::Now() > end) return false;
+  }
+  return true;
+}
 
 // A queue behind a socket, a job of one group of two members per step, and hands to play all its callers.
 class WireTest : public testing::Test {
