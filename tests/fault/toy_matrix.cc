@@ -135,7 +135,7 @@ class Matrix {
     request.set_action(action);
     request.set_nth(1 + static_cast<uint32_t>(random_.Below(3)));
     admin::v1::FailpointResponse response;
-    return rpc::Call(*channel_, request, &response, {.give_up = absl::Seconds(1)});
+    return rpc::Call(*channel_, request, &response);
   }
 
   absl::Status RestartQueue(const std::string& point) {
