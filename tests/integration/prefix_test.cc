@@ -236,7 +236,7 @@ struct DeterministicRun {
 
 // A deterministic job of long answers; `kill`: its first worker dies in the middle of some.
 void RunDeterministic(bool kill, DeterministicRun* run) {
-  constexpr int64_t kFew = 6;
+  constexpr int64_t kFew = 8;
   constexpr int kFirstAck = 1;  // A step's answers come in few messages.
   const std::string model = testing_data::Path("models/stories260k");
   Cluster cluster({.rollouts = 2});
@@ -252,7 +252,7 @@ void RunDeterministic(bool kill, DeterministicRun* run) {
     ASSERT_NO_FATAL_FAILURE(StopWithAnswersBegun(cluster, recorder, kFirstAck, &run->held));
     ASSERT_EQ(cluster.Kill("rollout-0"), absl::OkStatus());
   }
-  ASSERT_EQ((*job)->AwaitStep(kFew - 2, kLong), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(kFew - 3, kLong), absl::OkStatus());  // The queue has the answers until the job ends.
   const auto answers = recorder.Read([&](const Owner&, const nlohmann::json& member) { return !Unfinished(member); });
   ASSERT_EQ(answers.status(), absl::OkStatus());
   run->answers = *answers;
