@@ -53,6 +53,13 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
   void StartJobAtLevel() {
     StartJob({}, {absl::StrCat("queue.keep.durability=", GetParam()), "limits.restarts_per_hour=20"});
   }
+  // At level memory a trainer that goes back has the next incarnation: a step reported before the fault may be told behind it,
+  // and says nothing of the recovery.
+  void AwaitNextGang() {
+    if (GetParam() != "memory") return;
+    const int64_t next = ++gang_;
+    ASSERT_EQ(job_->AwaitStatus([&](const job::v1::JobStatus& status) { return status.incarnation() == next; }, kLong), absl::OkStatus());
+  }
   // The books of a job whose queue died `times` times.
   void ExpectRecovered(int times) {
     const job::v1::JobStatus end = ExpectGoesOn();
@@ -66,6 +73,8 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
       EXPECT_EQ(end.incarnation(), 1 + times);
     }
   }
+
+  int64_t gang_ = 1;
 };
 
 TEST_P(QueueRestartTest, AKilledQueueIsGoneOnWith) {
@@ -80,6 +89,7 @@ TEST_P(QueueRestartTest, AQueueKilledInEachOfItsCallsIsGoneOnWith) {
   SplitMix64 random(1);
   for (const char* call : calls) {
     ASSERT_NO_FATAL_FAILURE(KillAt("queue-0", absl::StrCat("queue.", call, random.Below(2) == 0 ? ".before" : ".after"), 1));
+    ASSERT_NO_FATAL_FAILURE(AwaitNextGang());
   }
   ExpectRecovered(static_cast<int>(std::size(calls)));
 }
@@ -146,7 +156,7 @@ TEST_F(FaultsTest, ATrainerThatRequeuesTrainsOnANewBranch) {
 }
 
 TEST_F(FaultsTest, ADamagedCheckpointIsSaidAndTheOneBeforeIsTaken) {
-  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.keep_last=1000"}));  // Whatever is told late: the one before that is there.
   ASSERT_EQ(job_->AwaitStep(2 * kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("trainer-0"), absl::OkStatus());
   Happened();
