@@ -315,6 +315,8 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
   StopController();
   Report(job, 5);  // Said to nobody.
   StartController(address);
+  // Calls are tried again, streams are not: gRPC may give the new channel the connection that has just broken.
+  EXPECT_EQ(Get(job).job(), job);
   for (int k = 6; k < 9; ++k) Report(job, k);
   for (const job::v1::WatchResponse& r : seen) {
     if (r.has_event()) request.set_after_event(r.event().seq());
