@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Kills queue, rollout, reward and trainer with SIGKILL at every failpoint and at random, and checks that no accepted\n"
                "trajectory is lost or trained twice, that the ledger balances and that its hash chain is what was trained.",
                "queue_crash_matrix"};
-  app.footer("Exit code 0: all promises kept, 1: broken, 2: misused. The same seed gives the same order of kills.");
+  app.footer("Exit code 0: all promises kept, 1: broken, 2: misused. The seed gives the order of failpoints; those not reached yet come before the others.");
   MatrixOptions options;
   RoleOptions role;
   int kills = 60, durability = 0;

@@ -70,6 +70,8 @@ class Matrix {
       if (walk.empty()) {
         walk = AllPoints();
         for (size_t i = walk.size(); i > 1; --i) std::swap(walk[i - 1], walk[random_.Below(i)]);
+        // What was never reached comes first: which failpoints a job meets while one is armed is chance.
+        std::stable_partition(walk.begin(), walk.end(), [this](const Point& point) { return tally_.SawKill(point.role, point.name); });
       }
       const Point point = walk.back();
       walk.pop_back();
