@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/models/adapter.h"
 #include "common/models/moe_decode.h"
@@ -66,7 +67,7 @@ class Decoder final : public DecodeModel {
  public:
   Decoder(const ModelConfig& config, const TensorSet* weights, const Options& options)
       : config_(config),
-        weights_(*weights),
+        weights_(weights),
         options_(options),
         hidden_(config.hidden_size),
         q_width_(config.num_heads * config.head_dim),
@@ -84,7 +85,7 @@ class Decoder final : public DecodeModel {
     const int64_t cache_bytes = config_.num_layers * options_.blocks * block_size_ * static_cast<int64_t>(sizeof(T));
     SLUICE_ASSIGN_OR_RETURN(cache_, HugeBuffer::Create(cache_bytes, absl::StrCat("a KV cache of ", options_.blocks, " blocks of ", kBlockTokens,
                                                                                  " tokens; ask for fewer:")));
-    SLUICE_RETURN_IF_ERROR(packed_.Create(config_, &weights_));
+    SLUICE_RETURN_IF_ERROR(packed_.Create(config_, weights_));
     by_rows_ = packed_.bytes() <= kRowsModeBytes && options_.threads > 1;
     const int64_t m = by_rows_ ? kRowsModeTileRows : kTileRows;
     for (Scratch<T>& s : absl::MakeSpan(scratch_).first(by_rows_ ? options_.threads : 1)) {
@@ -101,11 +102,19 @@ class Decoder final : public DecodeModel {
         sin_.push_back(std::sin(static_cast<float>(p) * f));
       }
     }
-    OnWeightsChanged();
+    packed_.Pack(weights_, &team_);
     return absl::OkStatus();
   }
 
-  void OnWeightsChanged() override { packed_.Pack(&team_); }
+  void SetWeights(const TensorSet* weights) override {
+    SLUICE_CHECK(weights->layout_id() == weights_->layout_id());
+    weights_ = weights;
+    packed_.Pack(weights_, &team_);
+#ifdef SLUICE_FAILPOINTS
+    if (!HitFailpoint("rollout.activate.bitflip").ok()) packed_.FlipBit();
+#endif
+  }
+  std::vector<Fingerprint> Fingerprints() override { return packed_.Fingerprints(&team_); }
 
   void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables, float* logits) override {
     Check(rows, tables);
@@ -258,8 +267,8 @@ class Decoder final : public DecodeModel {
   }
 
   void Embed(int64_t token, float* x) const {
-    const DType dtype = weights_.spec(embed_index_).dtype;
-    const std::byte* from = weights_.data(embed_index_) + token * hidden_ * static_cast<int64_t>(DTypeBytes(dtype));
+    const DType dtype = weights_->spec(embed_index_).dtype;
+    const std::byte* from = weights_->data(embed_index_) + token * hidden_ * static_cast<int64_t>(DTypeBytes(dtype));
     SLUICE_CHECK(ConvertElements(dtype, from, DType::kF32, x, hidden_).ok());  // Create() saw the dtype.
   }
 
@@ -411,13 +420,13 @@ class Decoder final : public DecodeModel {
   }
 
   const ModelConfig config_;
-  const TensorSet& weights_;
+  const TensorSet* weights_;
   const Options options_;
   const int64_t hidden_, q_width_, kv_width_, qkv_width_, ffn_;
   const int64_t head_size_, block_size_;  // Numbers in a KV block of one kv head, and of all.
   const DecoderOps& ops_;
   const MoeMlp<T> moe_;
-  const int64_t embed_index_ = weights_.Find("model.embed_tokens.weight");
+  const int64_t embed_index_ = weights_->Find("model.embed_tokens.weight");
 
   PackedWeights<T> packed_;
   std::vector<float> cos_, sin_;  // [max_context, D / 2]

@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/weights/fingerprint.h"
 #include "kernels/sample/op.h"
 
 namespace sluice {
@@ -42,14 +44,16 @@ class DecodeModel {
     const Adapter* adapter = nullptr;
   };
 
-  // `weights` has the parameters of `config`; it outlives the model, which reads it. INVALID_ARGUMENT: it has not, or an option is
+  // `weights` has the parameters of `config`; it outlives the model, which reads it, or the next SetWeights(). INVALID_ARGUMENT: it has not, or an option is
   // out of range. RESOURCE_EXHAUSTED: no memory for the KV cache.
   static absl::StatusOr<std::unique_ptr<DecodeModel>> Create(const ModelConfig& config, const TensorSet* weights,
                                                              const Options& options);
   virtual ~DecodeModel() = default;
 
-  // To be called after each change of the weights' elements, between steps: renews the packed copies. The KV cache stays.
-  virtual void OnWeightsChanged() = 0;
+  // Takes other weights of the same layout from here on, between steps; the lifetime is as above. The KV cache stays.
+  virtual void SetWeights(const TensorSet* weights) = 0;
+  // Of each tensor, in the weights' order, read back from the very numbers that Step() computes with. Between steps.
+  virtual std::vector<Fingerprint> Fingerprints() = 0;
 
   // Computes `rows` (decode rows and pieces of prompts, mixed): writes their keys and values to their blocks, and for each row that
   // wants them its logits to the next V floats of `logits`, in the order of the rows. tables[i][j] is the block of positions

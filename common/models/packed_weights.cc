@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -124,20 +125,56 @@ void PackedWeights<T>::Take(const std::string& name, std::vector<float>* to) {
 }
 
 template <typename T>
-void PackedWeights<T>::PackStrip(const Strip& strip) const {
-  const int64_t k = weights_->spec(strip.tensor).shape[1];
-  std::vector<T> room;
-  const T* rows = RowsOf(*weights_, strip.tensor, strip.row * k, strip.rows * k, &room);
-  PackRows(rows, strip.rows, k, strip.first, strip.to);
-}
-
-template <typename T>
-void PackedWeights<T>::Pack(Team* team) {
-  team->Run([&](int) { team->Share(static_cast<int64_t>(strips_.size()), [&](int64_t i) { PackStrip(strips_[i]); }); });
+void PackedWeights<T>::Pack(const TensorSet* weights, Team* team) {
+  weights_ = weights;
+  team->Run([&](int) {
+    std::vector<T> room;
+    team->Share(static_cast<int64_t>(strips_.size()), [&](int64_t i) {
+      const Strip& strip = strips_[i];
+      const int64_t k = weights_->spec(strip.tensor).shape[1];
+      PackRows(RowsOf(*weights_, strip.tensor, strip.row * k, strip.rows * k, &room), strip.rows, k, strip.first, strip.to);
+    });
+  });
   for (const Vector& v : vectors_) {
     const DType dtype = weights_->spec(v.tensor).dtype;
     SLUICE_CHECK(ConvertElements(dtype, weights_->data(v.tensor), DType::kF32, v.to->data() + v.first, weights_->elements(v.tensor)).ok());
   }
+}
+
+template <typename T>
+Fingerprint PackedWeights<T>::FingerprintOfStrip(const Strip& strip) const {
+  thread_local std::vector<T> rows;
+  const TensorSpec& spec = weights_->spec(strip.tensor);
+  const int64_t k = spec.shape[1], n = strip.rows * k;
+  rows.resize(n);
+  UnpackRows(strip.to, strip.rows, k, strip.first, rows.data());
+  return FingerprintOfElements(spec, std::is_same_v<T, float> ? DType::kF32 : DType::kBF16, rows.data(), strip.row * k, n);
+}
+
+template <typename T>
+std::vector<Fingerprint> PackedWeights<T>::Fingerprints(Team* team) const {
+  constexpr int64_t kPiece = 1 << 14;
+  const int64_t embed = weights_->Find("model.embed_tokens.weight"), strips = static_cast<int64_t>(strips_.size());
+  const bool loose = std::none_of(strips_.begin(), strips_.end(), [&](const Strip& strip) { return strip.tensor == embed; });
+  const int64_t pieces = loose ? (weights_->elements(embed) + kPiece - 1) / kPiece : 0;
+  std::vector<Fingerprint> parts(strips + pieces), sums(weights_->size());
+  team->Run([&](int) {
+    team->Share(strips + pieces, [&](int64_t i) {
+      if (i < strips) {
+        parts[i] = FingerprintOfStrip(strips_[i]);
+        return;
+      }
+      const TensorSpec& spec = weights_->spec(embed);
+      const int64_t first = (i - strips) * kPiece;
+      parts[i] = FingerprintOfElements(spec, spec.dtype, weights_->data(embed) + first * static_cast<int64_t>(DTypeBytes(spec.dtype)), first,
+                                       std::min(kPiece, weights_->elements(embed) - first));
+    });
+  });
+  for (int64_t i = 0; i < strips + pieces; ++i) sums[i < strips ? strips_[i].tensor : embed] += parts[i];
+  for (const Vector& v : vectors_) {
+    sums[v.tensor] += FingerprintOfElements(weights_->spec(v.tensor), DType::kF32, v.to->data() + v.first, 0, weights_->elements(v.tensor));
+  }
+  return sums;
 }
 
 template class PackedWeights<float>;

@@ -11,6 +11,7 @@
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/models/team.h"
+#include "common/weights/fingerprint.h"
 
 namespace sluice {
 
@@ -56,10 +57,16 @@ class PackedWeights {
     std::vector<Expert> experts;  // [E]; empty without experts.
   };
 
-  // RESOURCE_EXHAUSTED: no memory. `weights` outlives this, and has the parameters of `config`.
+  // Room for `weights`, which have the parameters of `config`. RESOURCE_EXHAUSTED: no memory.
   absl::Status Create(const ModelConfig& config, const TensorSet* weights);
-  // Packs all of the weights again, by all threads of the team.
-  void Pack(Team* team);
+  // Packs `weights`, of the layout that Create() saw, by all threads of the team. They outlive this, or the next Pack().
+  void Pack(const TensorSet* weights, Team* team);
+  // Of each tensor, from the packed numbers; of an embedding that is not packed, for it is not tied, from the weights. By all threads
+  // of the team.
+  std::vector<Fingerprint> Fingerprints(Team* team) const;
+#ifdef SLUICE_FAILPOINTS
+  void FlipBit() { buffer_.data()[0] ^= std::byte{1}; }  // Of the first layer's q_proj.
+#endif
 
   const std::vector<Layer>& layers() const { return layers_; }
   const std::vector<float>& final_norm() const { return final_norm_; }
@@ -80,7 +87,7 @@ class PackedWeights {
   void Take(const std::string& name, int64_t first, int64_t stride, T* to);
   void Take(const std::string& name, std::vector<float>* to);
   void TakeMlp(const std::string& prefix, T* gate_up, T* down);
-  void PackStrip(const Strip& strip) const;
+  Fingerprint FingerprintOfStrip(const Strip& strip) const;
 
   const TensorSet* weights_ = nullptr;
   HugeBuffer buffer_;

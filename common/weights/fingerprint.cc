@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/splitmix.h"
-#include "common/checkpoint/tensor_set.h"
+#include "common/base/status.h"
 #include "kernels/fingerprint/op.h"
 
 namespace sluice {
@@ -37,23 +37,36 @@ uint64_t TensorKey(absl::string_view name) {
   return Mix64(hash);
 }
 
-Fingerprint FingerprintOfTensor(const TensorSet& weights, size_t tensor) {
+Fingerprint FingerprintOfElements(const TensorSpec& spec, DType dtype, const void* elements, int64_t first, int64_t n) {
+  std::vector<std::byte> narrow;
+  if (dtype != spec.dtype) {
+    narrow.resize(n * DTypeBytes(spec.dtype));
+    SLUICE_CHECK(ConvertElements(dtype, elements, spec.dtype, narrow.data(), n).ok());
+    elements = narrow.data();
+  }
   Fingerprint sum;
-  kernels::AddFingerprint(TensorKey(weights.spec(tensor).name), weights.data(tensor), static_cast<int>(DTypeBytes(weights.spec(tensor).dtype)), 0,
-                          static_cast<uint64_t>(weights.elements(tensor)), sum.f);
+  kernels::AddFingerprint(TensorKey(spec.name), elements, static_cast<int>(DTypeBytes(spec.dtype)), static_cast<uint64_t>(first), static_cast<uint64_t>(n), sum.f);
   return sum;
 }
 
+Fingerprint FingerprintOfTensor(const TensorSet& weights, size_t tensor) {
+  return FingerprintOfElements(weights.spec(tensor), weights.spec(tensor).dtype, weights.data(tensor), 0, weights.elements(tensor));
+}
+
 Fingerprint FingerprintOf(const TensorSet& weights) {
-  Fingerprint sum;
-  for (size_t i = 0; i < weights.size(); ++i) sum += FingerprintOfTensor(weights, i);
-  return sum;
+  return Sum(TensorFingerprints(weights));
 }
 
 std::vector<Fingerprint> TensorFingerprints(const TensorSet& weights) {
   std::vector<Fingerprint> out;
   for (size_t i = 0; i < weights.size(); ++i) out.push_back(FingerprintOfTensor(weights, i));
   return out;
+}
+
+Fingerprint Sum(absl::Span<const Fingerprint> parts) {
+  Fingerprint sum;
+  for (const Fingerprint& part : parts) sum += part;
+  return sum;
 }
 
 }  // namespace sluice

@@ -6,9 +6,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/checkpoint/tensor_set.h"
 
 namespace sluice {
-class TensorSet;
 
 // One exact set of weight bits, as a sum (kernels/fingerprint/op.h has the formula): equal on trainer and engine, or the
 // weights differ.
@@ -25,10 +26,14 @@ struct Fingerprint {
 // The key of a tensor, from its Hugging Face name.
 uint64_t TensorKey(absl::string_view name);
 
+// What `n` elements of a tensor add to its fingerprint, from flat index `first` on. They are given as `dtype`: the tensor's own, or fp32,
+// in which case each is one of the tensor's type, widened.
+Fingerprint FingerprintOfElements(const TensorSpec& spec, DType dtype, const void* elements, int64_t first, int64_t n);
 // Of one tensor of a set, and of all; index as in the set.
 Fingerprint FingerprintOfTensor(const TensorSet& weights, size_t tensor);
 Fingerprint FingerprintOf(const TensorSet& weights);
-// One per tensor, in order; their sum is FingerprintOf().
+// One per tensor, in order; their Sum() is FingerprintOf().
 std::vector<Fingerprint> TensorFingerprints(const TensorSet& weights);
+Fingerprint Sum(absl::Span<const Fingerprint> parts);
 
 }  // namespace sluice

@@ -24,6 +24,9 @@ inline constexpr int64_t PackedBf16s(int64_t n, int64_t k) { return RoundUpToLan
 // Puts `rows` rows of w [rows, K] at outputs first .. first + rows - 1 of the packed weight. The padding must be zero already.
 void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed);
 void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_t* packed);
+// The way back: outputs first .. first + rows - 1 of the packed weight as w [rows, K].
+void UnpackRows(const float* packed, int64_t rows, int64_t k, int64_t first, float* w);
+void UnpackRows(const uint16_t* packed, int64_t rows, int64_t k, int64_t first, uint16_t* w);
 // The same of w^T, for w [K, N] that lies by rows: for gradients, whose products run over the other index.
 void PackColumns(const float* w, int64_t k, int64_t n, float* packed);
 

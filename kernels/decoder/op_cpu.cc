@@ -162,25 +162,54 @@ absl::Span<const DecoderOps* const> DecoderOpsKinds() {
   return kinds;
 }
 
-void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed) {
-  if (rows == kDecoderLanes && first % kDecoderLanes == 0) {  // A whole panel: written in the order of its memory.
-    float* to = packed + first * k;
-    for (int64_t i = 0; i < k; ++i) {
-      for (int64_t r = 0; r < kDecoderLanes; ++r) *to++ = w[r * k + i];
-    }
-    return;
-  }
+namespace {
+
+// Calls move(place in the packed weight, place in w) for each number of w [rows, K], kPair of whose k lie together when packed.
+template <int64_t kPair, typename Move>
+void EachPlace(int64_t rows, int64_t k, int64_t first, const Move& move) {
+  const int64_t panel = (k + kPair - 1) / kPair * kPair * kDecoderLanes;
   for (int64_t r = 0; r < rows; ++r) {
-    float* to = packed + (first + r) / kDecoderLanes * k * kDecoderLanes + (first + r) % kDecoderLanes;
-    for (int64_t i = 0; i < k; ++i) to[i * kDecoderLanes] = w[r * k + i];
+    const int64_t begin = (first + r) / kDecoderLanes * panel + (first + r) % kDecoderLanes * kPair;
+    for (int64_t i = 0; i < k; ++i) move(begin + i / kPair * kPair * kDecoderLanes + i % kPair, r * k + i);
   }
 }
 
-void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_t* packed) {
-  for (int64_t r = 0; r < rows; ++r) {
-    uint16_t* to = packed + (first + r) / kDecoderLanes * RoundUpToPairs(k) * kDecoderLanes + (first + r) % kDecoderLanes * 2;
-    for (int64_t i = 0; i < k; ++i) to[i / 2 * 2 * kDecoderLanes + i % 2] = w[r * k + i];
+// The same for a whole panel, in the order of its memory: of fp32 numbers, or of pairs of bf16.
+template <typename Move>
+void EachWord(int64_t k, const Move& move) {
+  for (int64_t i = 0; i < k; ++i) {
+    for (int64_t r = 0; r < kDecoderLanes; ++r) move(i * kDecoderLanes + r, r * k + i);
   }
+}
+
+bool IsPanel(int64_t rows, int64_t first) { return rows == kDecoderLanes && first % kDecoderLanes == 0; }
+
+typedef uint32_t Word __attribute__((may_alias, aligned(2)));
+
+}  // namespace
+
+void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed) {
+  if (IsPanel(rows, first)) return EachWord(k, [w, to = packed + first * k](int64_t place, int64_t i) { to[place] = w[i]; });
+  EachPlace<1>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
+}
+
+void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_t* packed) {
+  if (IsPanel(rows, first) && k % 2 == 0) {
+    return EachWord(k / 2, [from = reinterpret_cast<const Word*>(w), to = reinterpret_cast<Word*>(packed + first * k)](int64_t place, int64_t i) { to[place] = from[i]; });
+  }
+  EachPlace<2>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
+}
+
+void UnpackRows(const float* packed, int64_t rows, int64_t k, int64_t first, float* w) {
+  if (IsPanel(rows, first)) return EachWord(k, [w, from = packed + first * k](int64_t place, int64_t i) { w[i] = from[place]; });
+  EachPlace<1>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
+}
+
+void UnpackRows(const uint16_t* packed, int64_t rows, int64_t k, int64_t first, uint16_t* w) {
+  if (IsPanel(rows, first) && k % 2 == 0) {
+    return EachWord(k / 2, [from = reinterpret_cast<const Word*>(packed + first * k), to = reinterpret_cast<Word*>(w)](int64_t place, int64_t i) { to[i] = from[place]; });
+  }
+  EachPlace<2>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
 }
 
 void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {

@@ -105,6 +105,12 @@ std::vector<std::vector<float>> Ragged(DecodeModel* model, const std::vector<std
   return c.logits();
 }
 
+// What the model says of the weights that it computes with is what the trainer says of those it published.
+void ExpectFingerprintsOf(const ModelConfig& config, const TensorSet& weights, int threads) {
+  const auto model = Make(config, &weights, 1, threads);
+  EXPECT_EQ(model->Fingerprints(), TensorFingerprints(weights)) << threads << " threads";
+}
+
 double LogProb(const float* logits, int64_t vocab, int32_t token) {
   const double max = *std::max_element(logits, logits + vocab);
   double sum = 0;
@@ -149,6 +155,15 @@ TEST_P(DecodeReferenceTest, CuttingIntoStepsAndThreadsChangesNoBit) {
   EXPECT_EQ(Prefill(Make(m.dir.config, &m.weights, sequences, 3).get(), want.tokens), whole);
   for (uint64_t seed = 0; seed < 5; ++seed) {
     EXPECT_EQ(Ragged(Make(m.dir.config, &m.weights, sequences, 1 + seed % 3).get(), want.tokens, seed), whole) << "seed " << seed;
+  }
+}
+
+TEST_P(DecodeReferenceTest, TheFingerprintsOfThePackedWeightsAreThoseOfTheTensors) {
+  const ReferenceModel m(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    TensorSet weights = *TensorSet::Create(m.dir.config.Parameters(dtype));
+    ASSERT_EQ(ConvertTensors(m.weights, &weights), absl::OkStatus());
+    ExpectFingerprintsOf(m.dir.config, weights, 1);
   }
 }
 
@@ -246,12 +261,10 @@ TEST(DecodeModelTest, ABlockServesTheNextSequenceWithoutATraceOfTheLast) {
 
 TEST(DecodeModelTest, ChangedWeightsAreUsedFromTheNextStep) {
   const TensorSet first = *InitWeights(SmallConfig(), 1), second = *InitWeights(SmallConfig(), 2);
-  TensorSet live = first;
-  const auto model = Make(SmallConfig(), &live, 1);
+  const auto model = Make(SmallConfig(), &first, 1);
   const std::vector<std::vector<int32_t>> tokens = {RandomTokens(3, 9)};
   EXPECT_EQ(Prefill(model.get(), tokens), Prefill(Make(SmallConfig(), &first, 1).get(), tokens));
-  std::memcpy(live.buffer().data(), second.buffer().data(), live.buffer().size());
-  model->OnWeightsChanged();
+  model->SetWeights(&second);
   EXPECT_EQ(Prefill(model.get(), tokens), Prefill(Make(SmallConfig(), &second, 1).get(), tokens));
 }
 
@@ -278,6 +291,17 @@ TEST(DecodeModelTest, ThreadsThatShareProductsAndCutsIntoStepsChangeNoBit) {
     const auto whole = Prefill(Make(LargeConfig(), &weights, 3).get(), tokens);
     EXPECT_EQ(Prefill(Make(LargeConfig(), &weights, 3, 3).get(), tokens), whole);
     EXPECT_EQ(Ragged(Make(LargeConfig(), &weights, 3, 2).get(), tokens, 5), whole);
+  }
+}
+
+TEST(DecodeModelTest, WidthsThatNoPanelDividesComeBackAsTheyWere) {
+  ModelConfig odd = LargeConfig();
+  odd.hidden_size = 151;
+  for (const ModelConfig& config : {SmallConfig(), LargeConfig(), odd}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const TensorSet weights = *InitWeights(config, 7, dtype);
+      for (const int threads : {1, 3}) ExpectFingerprintsOf(config, weights, threads);
+    }
   }
 }
 

@@ -133,16 +133,13 @@ TEST(EngineRandomTest, AThousandAnswersAreTheSameInBitsWhateverHappensAroundThem
 // The logits behind each of `tokens`, where the keys and values of its first `old` positions are of weights 1, the rest of 2.
 std::vector<std::vector<float>> LogitsOver(size_t old, const std::vector<int32_t>& tokens) {
   const ModelConfig config = TinyConfig();
-  TensorSet weights = TinyWeights(1);
+  const TensorSet weights = TinyWeights(1), next = TinyWeights(2);
   auto model = *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
   const std::vector<int32_t> blocks = {0, 1, 2, 3, 4, 5, 6, 7};
   const absl::Span<const int32_t> table = blocks;
   std::vector<std::vector<float>> logits;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (i == old) {
-      std::copy_n(TinyWeights(2).buffer().data(), weights.buffer().size(), weights.buffer().data());
-      model->OnWeightsChanged();
-    }
+    if (i == old) model->SetWeights(&next);
     logits.emplace_back(config.vocab_size);
     const DecodeModel::Row row{.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true};
     model->Step({&row, 1}, {&table, 1}, logits.back().data());

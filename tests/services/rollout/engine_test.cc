@@ -194,7 +194,7 @@ TEST(EngineTest, RunningRequestsGoOnOverASwitchThatKeepsTheirKeysAndValues) {
   }
 }
 
-TEST(EngineTest, ABitFlippedAfterTheCopyKeepsTheOldVersionAndTheNextTryRecovers) {
+TEST(EngineTest, ABitFlippedInThePackedWeightsKeepsTheOldVersionAndTheNextTryRecovers) {
 #ifndef SLUICE_FAILPOINTS
   GTEST_SKIP() << "failpoints are not compiled in";
 #endif
@@ -214,7 +214,7 @@ TEST(EngineTest, ABitFlippedAfterTheCopyKeepsTheOldVersionAndTheNextTryRecovers)
   ASSERT_TRUE(refused.ok()) << refused.status();
   EXPECT_FALSE(refused->accepted);
   EXPECT_EQ(refused->version, (PolicyVersion{1, 0}));
-  EXPECT_THAT(refused->blame, ElementsAre(engine->weights().spec(0).name));
+  EXPECT_THAT(refused->blame, ElementsAre("model.layers.0.self_attn.q_proj.weight"));
   EXPECT_THAT(refused->cause, HasSubstr(staged.state.hex()));
   for (int i = 0; i < 10; ++i) {
     StepOnce(engine.get(), &events);

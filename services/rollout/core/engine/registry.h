@@ -33,7 +33,7 @@ struct MadeEngine {
   ModelDir model;
   std::unique_ptr<Engine> engine;
   Fingerprint fingerprint;        // Of the weights it starts with.
-  const TensorSet* layout = nullptr;  // Names, types and shapes of its weights; the engine's.
+  const TensorSet* layout = nullptr;  // Names, types and shapes of its weights; there until its first activation.
 };
 
 // Loads the model and makes the engine. UNIMPLEMENTED: a kind that this build lacks, with those it has.

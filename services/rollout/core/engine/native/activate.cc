@@ -1,5 +1,4 @@
 #include <chrono>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
@@ -8,29 +7,16 @@
 #include "services/rollout/core/engine/native/native_engine.h"
 
 namespace sluice {
-namespace {
 
-Fingerprint Sum(const std::vector<Fingerprint>& parts) {
-  Fingerprint sum;
-  for (const Fingerprint& part : parts) sum += part;
-  return sum;
-}
-
-void CopyBytes(const TensorSet& from, TensorSet* to) {
-  std::memcpy(to->buffer().data(), from.buffer().data(), from.buffer().size());
-}
-
-}  // namespace
-
-// Why the weights found after a copy are not the published ones: tensors that differ from what was staged (memory), else the
-// staged bytes themselves are others than `state` says.
+// Why the weights that the model holds are not the published ones: tensors that differ from what was staged (memory), else the staged
+// bytes themselves are others than `state` says.
 Activation NativeEngine::Refuse(const StagedWeights& staged, const std::vector<Fingerprint>& found, Fingerprint sum) const {
   Activation refused{.version = version_};
   const std::vector<Fingerprint> wanted = TensorFingerprints(*staged.tensors);
   for (size_t i = 0; i < found.size(); ++i) {
     if (!(found[i] == wanted[i])) refused.blame.push_back(weights_->spec(i).name);
   }
-  refused.cause = absl::StrCat("version ", staged.version.str(), ": fingerprint after the copy is ", sum.hex(), ", published is ",
+  refused.cause = absl::StrCat("version ", staged.version.str(), ": fingerprint of what the model holds is ", sum.hex(), ", published is ",
                                staged.state.hex(), "; ",
                                refused.blame.empty() ? "the staged bytes differ from the manifest"
                                                      : absl::StrCat("first tensor that differs: ", refused.blame.front()));
@@ -50,23 +36,18 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
     if (staged.tensors->layout_id() != weights_->layout_id()) {
       return absl::InvalidArgumentError(absl::StrCat("version ", staged.version.str(), " has another layout than this model"));
     }
-    if (held_copy_ == nullptr) held_copy_ = std::make_shared<const TensorSet>(*weights_);
-    CopyBytes(*staged.tensors, weights_.get());
-#ifdef SLUICE_FAILPOINTS
-    if (!HitFailpoint("rollout.activate.bitflip").ok()) weights_->data(0)[0] ^= std::byte{1};
-#endif
-    const std::vector<Fingerprint> found = TensorFingerprints(*weights_);
+    model_->SetWeights(staged.tensors.get());
+    const std::vector<Fingerprint> found = model_->Fingerprints();
     if (const Fingerprint sum = Sum(found); !(sum == staged.state)) {
       Activation refused = Refuse(staged, found, sum);
-      CopyBytes(*held_copy_, weights_.get());
-      if (!(FingerprintOf(*weights_) == held_)) {
+      model_->SetWeights(weights_.get());
+      if (!(Sum(model_->Fingerprints()) == held_)) {
         return absl::InternalError(absl::StrCat(refused.cause, "; and the weights held before could not be put back: test the memory"));
       }
       return refused;
     }
-    model_->OnWeightsChanged();
+    weights_ = staged.tensors;
     held_ = staged.state;
-    held_copy_ = staged.tensors;
     scheduler_.Switched(Salt(), kv == KvPolicy::kRecompute);
   }
   version_ = staged.version;

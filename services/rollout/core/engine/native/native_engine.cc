@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelCo
                                                    " KV blocks, the limit is ", INT32_MAX, "; lower one of them"));
   }
   complete.blocks = static_cast<uint32_t>(blocks);
-  auto owned = std::make_unique<TensorSet>(std::move(weights));
+  auto owned = std::make_shared<const TensorSet>(std::move(weights));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DecodeModel> model,
                           DecodeModel::Create(config, owned.get(),
                                               {.blocks = static_cast<int>(blocks),
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelCo
 }
 
 NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids,
-                           std::unique_ptr<TensorSet> weights, std::unique_ptr<DecodeModel> model)
+                           std::shared_ptr<const TensorSet> weights, std::unique_ptr<DecodeModel> model)
     : options_(options),
       caps_{.exact_stamps = true,
             .verifies = true,
@@ -68,7 +68,7 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
       weights_(std::move(weights)),
       model_(std::move(model)),
       version_(version),
-      held_(FingerprintOf(*weights_)),
+      held_(Sum(model_->Fingerprints())),
       scheduler_({.blocks = options.blocks,
                   .max_running = options.slots,
                   .adapt = options.adapt,

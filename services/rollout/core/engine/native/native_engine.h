@@ -23,8 +23,7 @@ class Detokenizer;
 // The engine of this tree: Scheduler, DecodeModel and the sampler, on the CPU. Keys and values lie in blocks that requests share
 // where their prefixes are equal and of equal weights.
 //
-// Holds the weights as one TensorSet at fixed addresses, the staged set they came from, to put them back from, and the model's
-// packed copy. V vocabulary.
+// Holds the staged set of tensors that its weights came from, to put them back from, and the model's packed copy. V vocabulary.
 class NativeEngine : public Engine {
  public:
   struct Options {
@@ -56,7 +55,7 @@ class NativeEngine : public Engine {
   EngineStats Stats() const override;
 
   Fingerprint fingerprint() const { return held_; }       // Of the weights held, as last recomputed over them.
-  const TensorSet& weights() const { return *weights_; }
+  const TensorSet& weights() const { return *weights_; }  // Until the next activation.
   const Scheduler& scheduler() const { return scheduler_; }
   double schedule_seconds() const { return schedule_seconds_; }  // Spent on plans and what came of them, of all steps.
 
@@ -95,7 +94,7 @@ class NativeEngine : public Engine {
     size_t logits = 0;
   };
 
-  NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids, std::unique_ptr<TensorSet> weights,
+  NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids, std::shared_ptr<const TensorSet> weights,
                std::unique_ptr<DecodeModel> model);
   absl::Status Check(const Request& request) const;
   KvHash Salt() const;  // Of what the KV cache is computed with now.
@@ -113,7 +112,7 @@ class NativeEngine : public Engine {
   const Options options_;
   const EngineCaps caps_;
   const std::vector<int32_t> model_stop_ids_;
-  const std::unique_ptr<TensorSet> weights_;
+  std::shared_ptr<const TensorSet> weights_;
   const std::unique_ptr<DecodeModel> model_;
   PolicyVersion version_;
   Fingerprint held_;
@@ -133,7 +132,6 @@ class NativeEngine : public Engine {
   std::vector<int32_t> kept_;                      // [sampling rows, V], where a request wants its kept sets.
   std::vector<SampleDraw> draws_;
   std::vector<Scheduler::Drawn> drawn_;
-  std::shared_ptr<const TensorSet> held_copy_;     // The bytes held, to put back after a copy that fails: the last version staged.
 };
 
 }  // namespace sluice
