@@ -1,10 +1,12 @@
 #include "common/checkpoint/tensor_set.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,7 +17,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kAlign = 64;
+constexpr size_t kAlign = 64, kHugePage = 2 << 20;
 constexpr int64_t kMaxBytes = int64_t{1} << 62;
 
 struct DTypeRow {
@@ -47,9 +49,13 @@ std::string LayoutId(absl::Span<const TensorSpec> specs) {
   return hash.Finish();
 }
 
+// Large sets in huge pages where the system gives them: a version of the weights comes and goes with each update.
 std::byte* AllocateZeroed(size_t bytes) {
-  void* p = ::operator new[](bytes, std::align_val_t{kAlign}, std::nothrow);
-  if (p != nullptr) std::memset(p, 0, bytes);
+  const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
+  void* const p = std::aligned_alloc(align, std::max<size_t>(1, (bytes + align - 1) / align) * align);
+  if (p == nullptr) return nullptr;
+  if (align == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // A wish.
+  std::memset(p, 0, bytes);
   return static_cast<std::byte*>(p);
 }
 
@@ -133,7 +139,7 @@ absl::StatusOr<int64_t> NumBytes(const TensorSpec& spec) {
   return n;
 }
 
-void TensorSet::Free::operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kAlign}); }
+void TensorSet::Free::operator()(std::byte* p) const { std::free(p); }
 
 absl::StatusOr<TensorSet> TensorSet::Create(std::vector<TensorSpec> specs) {
   std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
