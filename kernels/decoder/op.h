@@ -92,6 +92,10 @@ struct DecoderOps {
   // chunks merge from left to right. Fastest where neighbours see about as many positions.
   void (*attend)(const AttentionQuery* queries, int64_t count, const KvHead<float>& cache, const int32_t* blocks, int64_t d);
   void (*attend_f16)(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>& cache, const int32_t* blocks, int64_t d);
+
+  // Between 16 rows of a weight and their panel, by words: K fp32 numbers, or K pairs of bf16. PackRows() and UnpackRows() use them.
+  void (*pack_panel)(const void* w, int64_t k, void* panel);
+  void (*unpack_panel)(const void* panel, int64_t k, void* w);
 };
 
 // The kinds this CPU can run, the fastest first; the last is always `base`. avx512bf16 is among them only where vdpbf16ps gives the

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace sluice {
 namespace {
+
+typedef uint32_t Word __attribute__((may_alias, aligned(2)));  // An fp32 number, or a pair of bf16.
 
 // Denormals count as zero while it lives, as for vdpbf16ps.
 class FlushDenormals {
@@ -28,7 +31,7 @@ class FlushDenormals {
 };
 
 #define SLUICE_OPS(name) \
-  {name, Gemm, GemmTurned, GemmBf16, GemmMixed, GateUp, GateUpBf16, RmsNorm, SwiGlu, Rope, ToBf16, ToF16, Attend<float>, Attend<uint16_t>}
+  {name, Gemm, GemmTurned, GemmBf16, GemmMixed, GateUp, GateUpBf16, RmsNorm, SwiGlu, Rope, ToBf16, ToF16, Attend<float>, Attend<uint16_t>, PackPanel, UnpackPanel}
 
 #if defined(__x86_64__)
 #if defined(__clang__)
@@ -47,6 +50,7 @@ namespace avx512 {
 #include "kernels/decoder/pointwise.inc"
 #include "kernels/decoder/gemm.inc"
 #include "kernels/decoder/attend.inc"
+#include "kernels/decoder/pack.inc"
 constexpr DecoderOps kOps = SLUICE_OPS("avx512");
 #undef SLUICE_INLINE
 #undef SLUICE_TARGET
@@ -85,6 +89,7 @@ namespace avx2 {
 #include "kernels/decoder/pointwise.inc"
 #include "kernels/decoder/gemm.inc"
 #include "kernels/decoder/attend.inc"
+#include "kernels/decoder/pack.inc"
 constexpr DecoderOps kOps = SLUICE_OPS("avx2");
 #undef SLUICE_TARGET
 #undef SLUICE_WIDTH
@@ -107,6 +112,7 @@ namespace base {
 #include "kernels/decoder/pointwise.inc"
 #include "kernels/decoder/gemm.inc"
 #include "kernels/decoder/attend.inc"
+#include "kernels/decoder/pack.inc"
 constexpr DecoderOps kOps = SLUICE_OPS("base");
 }  // namespace base
 
@@ -174,41 +180,27 @@ void EachPlace(int64_t rows, int64_t k, int64_t first, const Move& move) {
   }
 }
 
-// The same for a whole panel, in the order of its memory: of fp32 numbers, or of pairs of bf16.
-template <typename Move>
-void EachWord(int64_t k, const Move& move) {
-  for (int64_t i = 0; i < k; ++i) {
-    for (int64_t r = 0; r < kDecoderLanes; ++r) move(i * kDecoderLanes + r, r * k + i);
-  }
-}
-
 bool IsPanel(int64_t rows, int64_t first) { return rows == kDecoderLanes && first % kDecoderLanes == 0; }
-
-typedef uint32_t Word __attribute__((may_alias, aligned(2)));
 
 }  // namespace
 
 void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed) {
-  if (IsPanel(rows, first)) return EachWord(k, [w, to = packed + first * k](int64_t place, int64_t i) { to[place] = w[i]; });
+  if (IsPanel(rows, first)) return BestDecoderOps().pack_panel(w, k, packed + first * k);
   EachPlace<1>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
 }
 
 void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_t* packed) {
-  if (IsPanel(rows, first) && k % 2 == 0) {
-    return EachWord(k / 2, [from = reinterpret_cast<const Word*>(w), to = reinterpret_cast<Word*>(packed + first * k)](int64_t place, int64_t i) { to[place] = from[i]; });
-  }
+  if (IsPanel(rows, first) && k % 2 == 0) return BestDecoderOps().pack_panel(w, k / 2, packed + first * k);
   EachPlace<2>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
 }
 
 void UnpackRows(const float* packed, int64_t rows, int64_t k, int64_t first, float* w) {
-  if (IsPanel(rows, first)) return EachWord(k, [w, from = packed + first * k](int64_t place, int64_t i) { w[i] = from[place]; });
+  if (IsPanel(rows, first)) return BestDecoderOps().unpack_panel(packed + first * k, k, w);
   EachPlace<1>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
 }
 
 void UnpackRows(const uint16_t* packed, int64_t rows, int64_t k, int64_t first, uint16_t* w) {
-  if (IsPanel(rows, first) && k % 2 == 0) {
-    return EachWord(k / 2, [from = reinterpret_cast<const Word*>(packed + first * k), to = reinterpret_cast<Word*>(w)](int64_t place, int64_t i) { to[i] = from[place]; });
-  }
+  if (IsPanel(rows, first) && k % 2 == 0) return BestDecoderOps().unpack_panel(packed + first * k, k / 2, w);
   EachPlace<2>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
 }
 

@@ -75,6 +75,20 @@ TEST_P(DecoderKernelTest, ARowOfAProductHasTheSameBitsWhateverItsCompany) {
   EXPECT_EQ(Multiply(*GetParam(), s, true, false), all);
 }
 
+TEST_P(DecoderKernelTest, APanelHasTheWordsOfItsRowsTurnedAndGivesThemBack) {
+  for (const int64_t k : {1, 3, 4, 15, 16, 17, 40, 151}) {
+    SplitMix64 random(static_cast<uint64_t>(k));
+    std::vector<uint32_t> w(kDecoderLanes * k), panel(w.size()), back(w.size());
+    for (uint32_t& word : w) word = static_cast<uint32_t>(random.Next());
+    GetParam()->pack_panel(w.data(), k, panel.data());
+    for (int64_t r = 0; r < kDecoderLanes; ++r) {
+      for (int64_t i = 0; i < k; ++i) ASSERT_EQ(panel[i * kDecoderLanes + r], w[r * k + i]) << r << " " << i << " of " << k;
+    }
+    GetParam()->unpack_panel(panel.data(), k, back.data());
+    EXPECT_EQ(back, w) << k;
+  }
+}
+
 TEST_P(DecoderKernelTest, NormAndSwiGluAreThoseOfDoubles) {
   for (const int64_t n : {1, 2, 8, 15, 16, 33, 64, 172}) {
     const std::vector<float> x = Random(4, n, 3), w = Random(5, n);
