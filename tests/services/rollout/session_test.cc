@@ -71,15 +71,17 @@ TEST_P(ResumeTest, WhatADeadWorkerHadStoredGoesOnElsewhereTokenForToken) {
   Publish(0, kInitSeed);
   ASSERT_NO_FATAL_FAILURE(DieAfter(GetParam(), "4821", 56));
   StartSession("rollout-1");
-  const Answers answers = TakeBatch(0);
-  ASSERT_EQ(answers.size(), 8u);
-  for (const auto& [key, answer] : answers) {
-    const Answer expected = Expected(key.first, key.second, "4821", 56, true);
-    EXPECT_EQ(answer.attempt, 2u);
-    EXPECT_EQ(answer.tokens, expected.tokens);
-    EXPECT_EQ(answer.logprobs, expected.logprobs);
-    EXPECT_EQ(answer.messages, expected.messages);
+  size_t went_on = 0;
+  for (int64_t k = 0; k < 3 && went_on < 8; ++k) {  // A new group may be done before one that goes on.
+    for (const auto& [key, answer] : TakeBatch(k)) {
+      const Answer expected = Expected(key.first, key.second, "4821", 56, true);
+      EXPECT_EQ(answer.tokens, expected.tokens);
+      EXPECT_EQ(answer.logprobs, expected.logprobs);
+      EXPECT_EQ(answer.messages, expected.messages);
+      went_on += answer.attempt == 2;
+    }
   }
+  EXPECT_EQ(went_on, 8u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Prefixes, ResumeTest, testing::Values(0, 1, 20, 55, 56));
