@@ -23,7 +23,7 @@ namespace {
 using integration::Cluster;
 using integration::Job;
 
-constexpr int kSteps = 30;
+constexpr int kSteps = 100;
 constexpr absl::Duration kLong = absl::Minutes(2);
 
 struct Kill {
@@ -124,7 +124,7 @@ TEST_F(ReplayTest, KillsOfRolloutAndRewardChangeNoBit) {
 
 // Without a checkpoint all that was done is trained again from the log, at the end by a queue that has just come back.
 TEST_F(ReplayTest, AllStepsReplayedFromTheLogOfAKilledQueueChangeNoBit) {
-  ExpectAsUndisturbed({{"queue-0", "", 4}, {"trainer-0", "trainer.step.after_apply", 9}, {"queue-0", "queue.restore.after", 9, /*of_the_restart=*/true}}, 100);
+  ExpectAsUndisturbed({{"queue-0", "", 4}, {"trainer-0", "trainer.step.after_apply", 9}, {"queue-0", "queue.restore.after", 9, /*of_the_restart=*/true}}, 1000);
 }
 
 }  // namespace
