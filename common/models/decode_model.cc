@@ -18,11 +18,18 @@
 namespace sluice {
 namespace {
 
-// Weights up to this fit in the cache of one core: then each thread takes its rows through all layers, and none waits for another.
-// Beyond it all threads share each product's outputs, so that a weight is read from memory once.
-constexpr int64_t kRowsModeBytes = 2 << 20;
+// Two ways to divide a step. Apart: each thread takes its rows through all layers, and none waits for another; while one attends, which
+// is a matter of memory, another multiplies. They read each weight at about the same time, so that it comes from memory once. Together:
+// all threads share each product's outputs, and wait for each other some ten times a layer. That is for few rows a thread, which would
+// not use a weight often enough, and for sequences that cannot be dealt out evenly.
+constexpr int64_t kApartRows = 8;      // A thread, at least.
+constexpr double kApartUneven = 1.25;  // The longest share of the work over the mean.
+// Weights up to this fit in the cache of one core, which always works apart then.
+constexpr int64_t kSmallBytes = 2 << 20;
 // Rows that go through all layers together: enough to use a weight often, few enough for their activations to stay in a cache.
-constexpr int64_t kTileRows = 128, kRowsModeTileRows = 48;
+constexpr int64_t kTileRows = 128, kSmallTileRows = 48;
+// What a number of the keys and values that a row sees costs, a weight being one: it comes from memory for this row alone.
+constexpr int64_t kSeenCost = 10;
 constexpr int64_t kDrawLogits = 1 << 14;  // That a thread takes at a time to draw from: some ten microseconds.
 constexpr int64_t kPieceRows = 16;  // Neighbours of one sequence that attend together.
 
@@ -74,6 +81,7 @@ class Decoder final : public DecodeModel {
         kv_width_(config.num_kv_heads * config.head_dim),
         qkv_width_(q_width_ + 2 * kv_width_),
         ffn_(config.intermediate_size),
+        layer_cost_(hidden_ * (2 * q_width_ + 2 * kv_width_ + 3 * (config.num_experts > 0 ? config.experts_per_token * config.expert_size : ffn_))),
         head_size_(KvHead<T>::BlockSize(config.head_dim)),
         block_size_(config.num_kv_heads * head_size_),
         ops_(BestDecoderOps()),
@@ -86,9 +94,10 @@ class Decoder final : public DecodeModel {
     SLUICE_ASSIGN_OR_RETURN(cache_, HugeBuffer::Create(cache_bytes, absl::StrCat("a KV cache of ", options_.blocks, " blocks of ", kBlockTokens,
                                                                                  " tokens; ask for fewer:")));
     SLUICE_RETURN_IF_ERROR(packed_.Create(config_, weights_));
-    by_rows_ = packed_.bytes() <= kRowsModeBytes && options_.threads > 1;
-    const int64_t m = by_rows_ ? kRowsModeTileRows : kTileRows;
-    for (Scratch<T>& s : absl::MakeSpan(scratch_).first(by_rows_ ? options_.threads : 1)) {
+    small_ = packed_.bytes() <= kSmallBytes;
+    tile_rows_ = small_ && options_.threads > 1 ? kSmallTileRows : kTileRows;
+    const int64_t m = tile_rows_;
+    for (Scratch<T>& s : scratch_) {
       s.x.resize(m * hidden_), s.normed.resize(m * RoundUpToPairs(hidden_)), s.qkv.resize(m * qkv_width_);
       s.mixed.resize(m * q_width_), s.act.resize(m * RoundUpToPairs(ffn_));
       if (config_.mlp_bias) s.gated.resize(m * 2 * RoundUpToLanes(ffn_));
@@ -131,12 +140,21 @@ class Decoder final : public DecodeModel {
       for (Scratch<T>& s : scratch_) s.gated.resize(s.x.size() / static_cast<size_t>(hidden_) * static_cast<size_t>(2 * RoundUpToLanes(ffn_)));
     }
     routing_.resize(wanted * config_.num_layers * config_.experts_per_token);
-    if (by_rows_) return StepByRows(rows, logits);
+    if (options_.threads > 1 && Deal(rows)) {
+      return team_.Run([&](int thread) {
+        Scratch<T>* s = &scratch_[thread];
+        for (size_t i = 0; i < s->rows.size(); i += tile_rows_) {
+          const absl::Span<const int32_t> tile = absl::MakeConstSpan(s->rows).subspan(i, tile_rows_);
+          Divide(rows, tile, s);
+          Tile({nullptr, 1}, rows, tile, logits, s);
+        }
+      });
+    }
     std::vector<int32_t>& all = scratch_[0].rows;
     all.resize(rows.size());
     for (size_t i = 0; i < rows.size(); ++i) all[i] = static_cast<int32_t>(i);
-    for (size_t i = 0; i < rows.size(); i += kTileRows) {
-      const absl::Span<const int32_t> tile = absl::MakeConstSpan(all).subspan(i, kTileRows);
+    for (size_t i = 0; i < rows.size(); i += tile_rows_) {
+      const absl::Span<const int32_t> tile = absl::MakeConstSpan(all).subspan(i, tile_rows_);
       Divide(rows, tile, &scratch_[0]);
       const Crew crew{team_.size() > 1 ? &team_ : nullptr, team_.size()};
       team_.Run([&](int) { Tile(crew, rows, tile, logits, &scratch_[0]); });
@@ -179,29 +197,32 @@ class Decoder final : public DecodeModel {
     }
   }
 
-  // Gives each thread about the same number of rows, neighbours together, all rows of a sequence to one: a row attends to what
-  // its earlier rows write, so that no thread waits for another.
-  void StepByRows(absl::Span<const Row> rows, float* logits) {
+  // Gives each thread about the same work, neighbours together, all rows of a sequence to one: a row attends to what its earlier rows
+  // write. False: the threads should rather work together.
+  bool Deal(absl::Span<const Row> rows) {
+    table_cost_.assign(tables_.size(), 0);
+    int64_t total = 0;
+    for (const Row& row : rows) {
+      const int64_t cost = config_.num_layers * (layer_cost_ + kSeenCost * 2 * kv_width_ * row.position);
+      table_cost_[row.table] += cost, total += cost;
+    }
+    const double share = static_cast<double>(total) / options_.threads;
+    std::vector<double> load(options_.threads);
     for (Scratch<T>& s : scratch_) s.rows.clear();
     table_thread_.assign(tables_.size(), -1);
-    const size_t share = (rows.size() + scratch_.size() - 1) / scratch_.size();
-    size_t current = 0;
+    int current = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
       int& thread = table_thread_[rows[i].table];
       if (thread < 0) {
-        if (current + 1 < scratch_.size() && scratch_[current].rows.size() >= share) ++current;
-        thread = static_cast<int>(current);
+        const double cost = static_cast<double>(table_cost_[rows[i].table]);
+        if (current + 1 < options_.threads && load[current] + cost / 2 > share) ++current;
+        thread = current;
+        load[thread] += cost;
       }
       scratch_[thread].rows.push_back(static_cast<int32_t>(i));
     }
-    team_.Run([&](int thread) {
-      Scratch<T>* s = &scratch_[thread];
-      for (size_t i = 0; i < s->rows.size(); i += kRowsModeTileRows) {
-        const absl::Span<const int32_t> tile = absl::MakeConstSpan(s->rows).subspan(i, kRowsModeTileRows);
-        Divide(rows, tile, s);
-        Tile({nullptr, 1}, rows, tile, logits, s);
-      }
-    });
+    const bool even = *std::max_element(load.begin(), load.end()) <= kApartUneven * share;
+    return small_ || (even && static_cast<int64_t>(rows.size()) >= kApartRows * options_.threads);
   }
 
   // The tile's pieces and wanted rows.
@@ -423,6 +444,7 @@ class Decoder final : public DecodeModel {
   const TensorSet* weights_;
   const Options options_;
   const int64_t hidden_, q_width_, kv_width_, qkv_width_, ffn_;
+  const int64_t layer_cost_;              // Weights that a row goes through in a layer.
   const int64_t head_size_, block_size_;  // Numbers in a KV block of one kv head, and of all.
   const DecoderOps& ops_;
   const MoeMlp<T> moe_;
@@ -431,12 +453,14 @@ class Decoder final : public DecodeModel {
   PackedWeights<T> packed_;
   std::vector<float> cos_, sin_;  // [max_context, D / 2]
   HugeBuffer cache_;              // [layers, blocks, kv heads, head_size_]
-  bool by_rows_ = false;
+  bool small_ = false;      // The weights fit in the cache of a core.
+  int64_t tile_rows_ = 0;
   bool adapted_ = false;  // Some row of this step has an adapter.
 
   std::vector<Scratch<T>> scratch_;                      // By thread where each takes its rows, else one.
   absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.
-  std::vector<int> table_thread_;                        // By table of this step; -1: none yet.
+  std::vector<int64_t> table_cost_;                      // By table of this step: the work of its rows.
+  std::vector<int> table_thread_;                        // Likewise; -1: none yet.
   std::vector<int64_t> logits_row_;                      // By row of this step: where its logits go.
   std::vector<uint16_t> routing_;                        // [wanted rows of this step, layers, k]
   Team team_;                                            // Last: its threads end before what they use.

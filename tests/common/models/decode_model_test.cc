@@ -284,13 +284,16 @@ ModelConfig LargeConfig() {
                            "large");
 }
 
-TEST(DecodeModelTest, ThreadsThatShareProductsAndCutsIntoStepsChangeNoBit) {
+TEST(DecodeModelTest, ThreadsAndCutsIntoStepsChangeNoBit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const TensorSet weights = *InitWeights(LargeConfig(), 7, dtype);
-    const std::vector<std::vector<int32_t>> tokens = {RandomTokens(1, 290), RandomTokens(2, 140), RandomTokens(3, 31)};
-    const auto whole = Prefill(Make(LargeConfig(), &weights, 3).get(), tokens);
-    EXPECT_EQ(Prefill(Make(LargeConfig(), &weights, 3, 3).get(), tokens), whole);
-    EXPECT_EQ(Ragged(Make(LargeConfig(), &weights, 3, 2).get(), tokens, 5), whole);
+    for (const std::vector<size_t>& lengths : {std::vector<size_t>{290, 140, 31}, {150, 140, 145}}) {  // Worked on together, and apart.
+      std::vector<std::vector<int32_t>> tokens;
+      for (const size_t length : lengths) tokens.push_back(RandomTokens(length, length));
+      const auto whole = Prefill(Make(LargeConfig(), &weights, 3).get(), tokens);
+      EXPECT_EQ(Prefill(Make(LargeConfig(), &weights, 3, 3).get(), tokens), whole);
+      EXPECT_EQ(Ragged(Make(LargeConfig(), &weights, 3, 2).get(), tokens, 5), whole);
+    }
   }
 }
 
