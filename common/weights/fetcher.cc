@@ -14,6 +14,8 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kMaxManifest = 64 << 20;
+constexpr size_t kObjectsPerStream = 64;  // Of about 1 MiB: the deadline is theirs, so weights of any size may come.
+constexpr absl::Duration kStreamDeadline = absl::Minutes(1);
 
 std::string ShortName(const std::string& id) { return ToHex(id).substr(0, 16); }
 
@@ -54,13 +56,12 @@ common::v1::Call WeightFetcher::MakeCall() const {
   return call;
 }
 
-absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel, const LatestVersion& version, const Fingerprint& held, rpc::Cancel* cancel,
-                                                   const std::function<bool()>& overtaken) const {
+absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel, const LatestVersion& version, const Fingerprint& held, rpc::Cancel* cancel) const {
   StagedWeights staged{.version = version.version, .state = version.state, .manifest = version.manifest};
   if (staged.state == held) return staged;  // A relabel.
 
   std::string bytes;
-  SLUICE_RETURN_IF_ERROR(FetchObjects(channel, {version.manifest}, cancel, overtaken, [&](std::string object) {
+  SLUICE_RETURN_IF_ERROR(FetchObjects(channel, {version.manifest}, cancel, [&](std::string object) {
     bytes = std::move(object);
     return absl::OkStatus();
   }));
@@ -71,10 +72,12 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel, 
   SLUICE_ASSIGN_OR_RETURN(TensorSet tensors, TensorSet::Create(specs_));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> chunks, ChunksOf(manifest));
   uint64_t written = 0;
-  SLUICE_RETURN_IF_ERROR(FetchObjects(channel, chunks, cancel, overtaken, [&](std::string object) {
-    staged.bytes += object.size();
-    return DecodeFullChunk(object, &tensors, &written);
-  }));
+  for (size_t first = 0; first < chunks.size(); first += kObjectsPerStream) {
+    SLUICE_RETURN_IF_ERROR(FetchObjects(channel, absl::MakeConstSpan(chunks).subspan(first, kObjectsPerStream), cancel, [&](std::string object) {
+      staged.bytes += object.size();
+      return DecodeFullChunk(object, &tensors, &written);
+    }));
+  }
   uint64_t expected = 0;
   for (size_t i = 0; i < tensors.size(); ++i) expected += static_cast<uint64_t>(tensors.bytes(i));
   if (written != expected) return absl::DataLossError(absl::StrCat("the chunks of version ", staged.version.str(), " hold ", written, " bytes of ", expected));
@@ -105,20 +108,17 @@ absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const LatestVersi
 }
 
 // Gets whole objects in order and hands each over after its CRCs and its name, which is its SHA-256, were checked.
-absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel, const std::vector<std::string>& ids, rpc::Cancel* cancel,
-                                         const std::function<bool()>& overtaken, const Take& take) const {
-  if (ids.empty()) return absl::OkStatus();
+absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel, absl::Span<const std::string> ids, rpc::Cancel* cancel, const Take& take) const {
   weights::v1::FetchRequest request;
   *request.mutable_call() = MakeCall();
   for (const std::string& id : ids) request.add_objects()->set_id(id);
-  rpc::ClientStream stream(channel, *weights::v1::FetchRequest::descriptor(), cancel, absl::Seconds(60));
+  rpc::ClientStream stream(channel, *weights::v1::FetchRequest::descriptor(), cancel, kStreamDeadline);
   stream.Write(request);
   stream.WritesDone();
   rpc::Frame frame;
   size_t next = 0;
   std::string object;
   while (next < ids.size() && stream.ReadFrame(&frame)) {
-    if (overtaken && overtaken()) return absl::CancelledError("overtaken");
     weights::v1::FetchHeader header;
     SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
     if (header.missing_size() > 0) return absl::NotFoundError(absl::StrCat("the trainer no longer has object ", ShortName(ids[next])));

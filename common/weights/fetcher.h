@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/rpc/cancel.h"
 #include "common/rpc/channel.h"
@@ -29,10 +30,9 @@ class WeightFetcher {
   // `layout`: names, types and shapes that every version must have.
   WeightFetcher(Caller caller, const TensorSet& layout);
 
-  // One version. Where its state is `held`, nothing is fetched. CANCELLED: `cancel`, or `overtaken` said so between two messages.
+  // One version. Where its state is `held`, nothing is fetched. CANCELLED: `cancel`. DEADLINE_EXCEEDED: 64 MiB took over a minute.
   // NOT_FOUND: the trainer no longer has it. DATA_LOSS: bytes that are not what they were announced as. INVALID_ARGUMENT: another layout.
-  absl::StatusOr<StagedWeights> Fetch(const rpc::Channel& channel, const LatestVersion& version, const Fingerprint& held, rpc::Cancel* cancel,
-                                      const std::function<bool()>& overtaken = {}) const;
+  absl::StatusOr<StagedWeights> Fetch(const rpc::Channel& channel, const LatestVersion& version, const Fingerprint& held, rpc::Cancel* cancel) const;
 
   // What the trainer keeps, the newest last.
   absl::StatusOr<std::vector<LatestVersion>> List(const rpc::Channel& channel) const;
@@ -43,8 +43,7 @@ class WeightFetcher {
 
  private:
   using Take = std::function<absl::Status(std::string object)>;
-  absl::Status FetchObjects(const rpc::Channel& channel, const std::vector<std::string>& ids, rpc::Cancel* cancel, const std::function<bool()>& overtaken,
-                            const Take& take) const;
+  absl::Status FetchObjects(const rpc::Channel& channel, absl::Span<const std::string> ids, rpc::Cancel* cancel, const Take& take) const;
 
   const Caller caller_;
   const std::vector<TensorSpec> specs_;

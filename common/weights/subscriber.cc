@@ -31,7 +31,7 @@ class WeightSubscriber::Impl {
     {
       MutexLock lock(&mu_);
       stopping_ = true;
-      if (stream_ != nullptr) stream_->TryCancel();
+      Leave();
       changed_.NotifyAll();
     }
     watcher_.join();
@@ -42,7 +42,8 @@ class WeightSubscriber::Impl {
     MutexLock lock(&mu_);
     if (source_ == address) return;
     source_ = address;
-    if (stream_ != nullptr) stream_->TryCancel();
+    latest_.reset();  // Nothing of the old one is wanted any more.
+    Leave();
     changed_.NotifyAll();
   }
 
@@ -65,6 +66,12 @@ class WeightSubscriber::Impl {
   }
 
  private:
+  // Ends what goes on with the trainer: it may be one that will never answer.
+  void Leave() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (stream_ != nullptr) stream_->TryCancel();
+    if (fetch_ != nullptr) fetch_->Trigger();
+  }
+
   void AddReport(PolicyVersion version, const Fingerprint& state, weights::v1::ReplicaPhase phase, const std::string& cause, const std::string& tensor)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     weights::v1::ReportRequest report;
@@ -83,11 +90,13 @@ class WeightSubscriber::Impl {
     rpc::Backoff backoff{rpc::BackoffOptions{}};
     while (true) {
       std::shared_ptr<rpc::ClientStream> stream;
+      std::string source;
       {
         MutexLock lock(&mu_);
         while (!stopping_ && source_.empty()) changed_.Wait(&mu_);
         if (stopping_) return;
-        const auto channel = rpc::Connect(source_);
+        source = source_;
+        const auto channel = rpc::Connect(source);
         if (!channel.ok()) {
           log::Error("weights_source", {{"job_id", options_.job}, {"error", channel.status()}});
           source_.clear();
@@ -107,6 +116,7 @@ class WeightSubscriber::Impl {
         backoff.Reset();
         if (!latest.has_version()) continue;  // A beat.
         MutexLock lock(&mu_);
+        if (source_ != source) break;
         latest_ = latest;
         announced_ = Clock::Real()->Monotonic();
         changed_.NotifyAll();
@@ -139,8 +149,8 @@ class WeightSubscriber::Impl {
       std::deque<weights::v1::ReportRequest> reports;
       std::shared_ptr<rpc::Channel> channel;
       bool wanted = false;
-      StagedWeights staged;
       absl::Duration announced;
+      rpc::Cancel cancel;
       {
         MutexLock lock(&mu_);
         while (!stopping_ && !Wanted() && reports_.empty()) changed_.Wait(&mu_);
@@ -151,19 +161,21 @@ class WeightSubscriber::Impl {
         held = held_state_;
         channel = channel_;
         announced = announced_;
+        if (wanted) fetch_ = &cancel;
       }
       if (wanted) {
-        const absl::Status status = Stage(latest, held, *channel, &staged);
-        if (status.ok()) {
+        absl::StatusOr<StagedWeights> staged = Stage(latest, held, *channel, &cancel);
+        {
+          MutexLock lock(&mu_);
+          fetch_ = nullptr;
+          offered_ = staged.ok();
+        }
+        if (staged.ok()) {
           backoff.Reset();
-          staged.fetch = Clock::Real()->Monotonic() - announced;
-          {
-            MutexLock lock(&mu_);
-            offered_ = true;
-          }
-          on_staged_(std::move(staged));
-        } else if (status.code() != absl::StatusCode::kCancelled) {
-          log::Warning("weights_fetch_failed", {{"job_id", options_.job}, {"version", rpc::FromProto(latest.version()).str()}, {"error", status}});
+          staged->fetch = Clock::Real()->Monotonic() - announced;
+          on_staged_(*std::move(staged));
+        } else if (!absl::IsCancelled(staged.status())) {
+          log::Warning("weights_fetch_failed", {{"job_id", options_.job}, {"version", rpc::FromProto(latest.version()).str()}, {"error", staged.status()}});
           if (stop_.WaitFor(backoff.Next())) return;
         }
       }
@@ -175,16 +187,10 @@ class WeightSubscriber::Impl {
     }
   }
 
-  // CANCELLED: a newer version is out, or the subscriber stops.
-  absl::Status Stage(const weights::v1::Latest& latest, const Fingerprint& held, const rpc::Channel& channel, StagedWeights* staged) {
+  absl::StatusOr<StagedWeights> Stage(const weights::v1::Latest& latest, const Fingerprint& held, const rpc::Channel& channel, rpc::Cancel* cancel) {
     LatestVersion version{.version = rpc::FromProto(latest.version()), .manifest = latest.manifest()};
     SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(latest.state()));
-    const auto overtaken = [&] {
-      MutexLock lock(&mu_);
-      return stopping_ || (latest_ && latest_->manifest() != latest.manifest());
-    };
-    SLUICE_ASSIGN_OR_RETURN(*staged, fetcher_.Fetch(channel, version, held, &stop_, overtaken));
-    return absl::OkStatus();
+    return fetcher_.Fetch(channel, version, held, cancel);
   }
 
   const Options options_;
@@ -198,6 +204,7 @@ class WeightSubscriber::Impl {
   std::string source_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<rpc::ClientStream> stream_ ABSL_GUARDED_BY(mu_);
+  rpc::Cancel* fetch_ ABSL_GUARDED_BY(mu_) = nullptr;  // Of the fetch that runs.
   std::optional<weights::v1::Latest> latest_ ABSL_GUARDED_BY(mu_);
   absl::Duration announced_ ABSL_GUARDED_BY(mu_);
   PolicyVersion held_version_ ABSL_GUARDED_BY(mu_);

@@ -12,8 +12,9 @@
 namespace sluice {
 
 // Follows the trainer's `latest` for one engine: watches, fetches what is missing, checks every object, and hands over
-// versions ready for activation. The newest wins: a version that is overtaken while it is fetched is left. A broken
-// connection is taken up again with back-off; a new address (trainer restarted elsewhere) by SetSource().
+// versions ready for activation. What is being fetched is fetched to its end, then the newest: versions that come faster than they can be
+// fetched would else never arrive. A broken connection is taken up again with back-off; a new address (trainer restarted elsewhere),
+// by SetSource(), ends at once what goes on with the old one.
 //
 // Owns two threads: one follows `latest`, the other fetches and calls `on_staged`. Thread-safe.
 class WeightSubscriber {

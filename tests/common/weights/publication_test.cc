@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/splitmix.h"
@@ -14,6 +15,7 @@
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
 #include "common/weights/subscriber.h"
+#include "sluice/weights/v1/weights.grpc.pb.h"
 
 namespace sluice {
 namespace {
@@ -44,13 +46,13 @@ class PublicationTest : public testing::Test {
     weights_.Shutdown();
     server_->Drain(absl::Seconds(5));
   }
-  void Subscribe(const TensorSet& held) {
+  void Subscribe(const TensorSet& held, std::string source = "") {
     subscriber_ = std::make_unique<WeightSubscriber>(WeightSubscriber::Options{.job = kJob, .worker = "rollout-0", .incarnation = 3}, held, FingerprintOf(held), [this](StagedWeights staged) {
       MutexLock lock(&mu_);
       staged_.push_back(std::move(staged));
       arrived_.NotifyAll();
     });
-    subscriber_->SetSource(server_->address());
+    subscriber_->SetSource(source.empty() ? server_->address() : source);
   }
   StagedWeights Next() {
     MutexLock lock(&mu_);
@@ -149,6 +151,50 @@ TEST_F(PublicationTest, OldVersionsAreCollectedUnlessLeased) {
   EXPECT_NE(publisher_->Object(v1.manifest), nullptr);
   EXPECT_EQ(publisher_->Object(v2.manifest), nullptr);
   EXPECT_EQ(publisher_->nodes().size(), 3u);
+}
+
+// A trainer that announces a version and is then stopped: its connections live, but nothing comes.
+class SilentTrainer : public weights::v1::WeightsService::CallbackService {
+ public:
+  SilentTrainer() {
+    latest_.mutable_version()->set_incarnation(1);
+    latest_.mutable_version()->set_number(1);
+    latest_.set_manifest(std::string(32, 'm'));
+    latest_.set_state(std::string(16, 's'));
+  }
+  void AwaitFetch() { asked_.WaitForNotification(); }
+
+ private:
+  template <typename Response>
+  class Silent : public grpc::ServerWriteReactor<Response> {
+    void OnCancel() override { this->Finish(grpc::Status::CANCELLED); }
+    void OnDone() override { delete this; }
+  };
+  grpc::ServerWriteReactor<weights::v1::Latest>* Watch(grpc::CallbackServerContext*, const weights::v1::WatchRequest*) override {
+    auto* const reactor = new Silent<weights::v1::Latest>;
+    reactor->StartWrite(&latest_);
+    return reactor;
+  }
+  grpc::ServerWriteReactor<weights::v1::FetchMessage>* Fetch(grpc::CallbackServerContext*, const weights::v1::FetchRequest*) override {
+    asked_.Notify();
+    return new Silent<weights::v1::FetchMessage>;
+  }
+
+  weights::v1::Latest latest_;
+  absl::Notification asked_;
+};
+
+TEST_F(PublicationTest, ATrainerThatFellSilentInAFetchIsLeftForItsSuccessor) {
+  SilentTrainer silent;
+  grpc::Service* const services[] = {&silent};
+  const std::unique_ptr<rpc::Server> stopped = *rpc::Server::Start({}, services);
+  Subscribe(RandomSet(1), stopped->address());
+  silent.AwaitFetch();
+  ASSERT_TRUE(publisher_->Publish(RandomSet(2), {2, 1}, "").ok());
+  subscriber_->SetSource(server_->address());
+  EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));
+  subscriber_.reset();
+  stopped->Drain(absl::Seconds(5));
 }
 
 TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
