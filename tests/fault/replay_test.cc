@@ -40,7 +40,8 @@ struct Result {
 };
 
 void Arm(Cluster& cluster, const Kill& kill) {
-  if (*kill.failpoint != '\0') ASSERT_EQ(cluster.Arm(kill.daemon, kill.failpoint, "kill", 1), absl::OkStatus());
+  if (*kill.failpoint == '\0') return;
+  ASSERT_EQ(cluster.Arm(kill.daemon, kill.failpoint, "kill", 1), absl::OkStatus());
 }
 
 // `next`: the kill behind it; nullptr: none.
@@ -55,7 +56,9 @@ void KillIn(Cluster& cluster, Job& job, const Kill& kill, const Kill* next) {
     ASSERT_EQ(cluster.AwaitKilled(kill.daemon, kLong), absl::OkStatus()) << kill.failpoint;
   }
   ASSERT_LT(job.steps(), kSteps) << "the kill came after the job's end";
-  if (next != nullptr && next->of_the_restart) ASSERT_NO_FATAL_FAILURE(Arm(cluster, *next));
+  if (next != nullptr && next->of_the_restart) {
+    ASSERT_NO_FATAL_FAILURE(Arm(cluster, *next));
+  }
   ASSERT_EQ(cluster.Start(kill.daemon), absl::OkStatus());
 }
 
