@@ -1,7 +1,6 @@
 #include "common/chat/chat_template.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/chat/interpreter.h"
 #include "common/chat/json.h"
@@ -43,7 +42,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Compile(absl::string
 absl::StatusOr<ChatTemplate::Rendered> ChatTemplate::RenderWithMask(const nlohmann::ordered_json& variables, const Options& options) const {
   if (!variables.is_object()) return absl::InvalidArgumentError(absl::StrCat("the variables of a template are a ", variables.type_name(), "; wanted: an object"));
   const chat::Program& program = compiled_->program;
-  chat::Meter meter(options.clock != nullptr ? options.clock : Clock::Real());
+  chat::Meter meter(options.clock != nullptr ? options.clock : chat::ThreadCpuClock());
   chat::Interpreter interpreter(program, &meter, options.now);
   try {
     for (const chat::Function& function : chat::Globals()) {

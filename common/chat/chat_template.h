@@ -19,13 +19,13 @@ class Clock;
 // what is built; anything else is refused by name, at Compile where the source tells.
 //
 // A template comes from an untrusted directory. Compile refuses a source over 1 MiB and nesting over 64; a rendering ends
-// after 1e6 steps, 200 ms, 4 MB of output or of strings alive, 64 nested macro calls, ranges over 1e5 (limits.h).
+// after 1e6 steps, 200 ms of CPU time, 4 MB of output or of strings alive, 64 nested macro calls, ranges over 1e5 (limits.h).
 //
 // Immutable, so thread-safe.
 class ChatTemplate {
  public:
   struct Options {
-    Clock* clock = nullptr;      // For the limit of time; null: the machine's. Outlives the call.
+    Clock* clock = nullptr;      // For the limit of time; null: the calling thread's CPU time. Outlives the call.
     // What strftime_now() formats, in UTC: fixed in the job, so that prompts repeat. Infinite: there is no such function, and
     // templates that ask whether it is defined take the date that they hold.
     absl::Time now = absl::InfinitePast();

@@ -1,19 +1,42 @@
 #include "common/chat/limits.h"
 
+#include <ctime>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 
 namespace sluice::chat {
 
 namespace {
+
 constexpr int64_t kWorkBetweenLooks = 4096;  // About 0.1 ms.
+
+class ThreadCpu : public Clock {
+ public:
+  absl::Time Now() override { return Clock::Real()->Now(); }
+  absl::Duration Monotonic() override {
+    timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return absl::DurationFromTimespec(used);
+  }
+  void Sleep(absl::Duration duration) override { Clock::Real()->Sleep(duration); }
+};
+
+}  // namespace
+
+Clock* ThreadCpuClock() {
+  static ThreadCpu* const clock = new ThreadCpu;
+  return clock;
 }
 
-Meter::Meter(Clock* clock) : clock_(clock), end_(clock->Monotonic() + kMaxTime), work_(kWorkBetweenLooks) {}
+Meter::Meter(Clock* clock) : clock_(clock), work_(kWorkBetweenLooks) {}
 
 void Meter::CheckTime() {
   work_ = kWorkBetweenLooks;
-  if (clock_->Monotonic() > end_) Exceeded(absl::StrCat("the template ran longer than ", absl::FormatDuration(kMaxTime)));
+  const absl::Duration now = clock_->Monotonic();
+  if (begin_ == absl::InfiniteDuration()) begin_ = now;
+  if (now - begin_ <= kMaxTime) return;
+  Exceeded(absl::StrCat("the template ran for ", absl::FormatDuration(now - begin_), " of CPU time, longer than ", absl::FormatDuration(kMaxTime)));
 }
 
 void Meter::Invalid(absl::string_view what) const { throw Failure{absl::StatusCode::kInvalidArgument, at, std::string(what)}; }

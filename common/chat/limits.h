@@ -20,7 +20,7 @@ inline constexpr int kMaxNesting = 1024;         // Levels of all active macros 
 inline constexpr int64_t kMaxSteps = 1'000'000;  // Statements and expressions run, list items made or looked at.
 inline constexpr size_t kMaxTextBytes = 4 << 20;  // Of output; and of all strings alive at one time, input not counted.
 inline constexpr int64_t kMaxRange = 100'000;
-inline constexpr absl::Duration kMaxTime = absl::Milliseconds(200);
+inline constexpr absl::Duration kMaxTime = absl::Milliseconds(200);  // Of the clock at hand: CPU time.
 
 // How parsing and rendering fail inside this library: nearly every operation of a template can, so a failure is thrown, and
 // turned into a Status where the library is entered (ChatTemplate::Compile and Render), nowhere else.
@@ -30,9 +30,14 @@ struct Failure {
   std::string what;
 };
 
+// The CPU time of the calling thread as Monotonic(); Now and Sleep are the machine's. A thread that waits for a core, or for
+// anything else, uses none. Lives for ever.
+Clock* ThreadCpuClock();
+
 // What one rendering has used of its limits, and which place of the template it has reached.
 class Meter {
  public:
+  // Time is Monotonic()'s, from the first look on: a system call, which short renderings never come to.
   explicit Meter(Clock* clock);
   Meter(const Meter&) = delete;
 
@@ -74,7 +79,7 @@ class Meter {
   void CheckTime();
 
   Clock* const clock_;
-  const absl::Duration end_;
+  absl::Duration begin_ = absl::InfiniteDuration();  // Not looked yet.
   int64_t steps_ = 0;
   int64_t work_;
   size_t live_ = 0;

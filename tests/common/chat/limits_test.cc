@@ -2,9 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/chat/chat_template.h"
+#include "common/chat/limits.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice {
@@ -126,10 +129,48 @@ class SlowClock : public Clock {
 TEST(ChatLimitsTest, ARenderingEndsAfter200MillisecondsOfItsClock) {
   SlowClock clock;
   const auto loop = ChatTemplate::Compile("{% for i in range(90000) %}{% set x = i %}{% endfor %}");
-  ExpectLimit((*loop)->Render(Json::object(), {.clock = &clock}).status(), "ran longer than 200ms");
+  ExpectLimit((*loop)->Render(Json::object(), {.clock = &clock}).status(), "ran for 250ms of CPU time, longer than 200ms");
   const auto text = ChatTemplate::Compile("{% set s = 'ab' * 900000 %}{% for i in range(100) %}{% set x = s|replace('b', 'c') %}{% endfor %}");
-  ExpectLimit((*text)->Render(Json::object(), {.clock = &clock}).status(), "ran longer than 200ms");
+  ExpectLimit((*text)->Render(Json::object(), {.clock = &clock}).status(), "ran for 250ms of CPU time, longer than 200ms");
   EXPECT_TRUE((*ChatTemplate::Compile("{{ 1 }}"))->Render(Json::object(), {.clock = &clock}).ok());
+}
+
+// Spins until the calling thread has used `time` of a core.
+void UseCpu(absl::Duration time) {
+  Clock* const used = chat::ThreadCpuClock();
+  const absl::Duration end = used->Monotonic() + time;
+  while (used->Monotonic() < end) {
+  }
+}
+
+// Enough for several looks at the clock.
+constexpr char kLoop[] = "{% for i in range(4000) %}{% set x = i %}{% endfor %}";
+
+// The thread's CPU time. At each look 250 ms pass on the wall, in which another thread has the core.
+class StarvedClock : public Clock {
+ public:
+  absl::Time Now() override { return absl::UnixEpoch(); }
+  absl::Duration Monotonic() override {
+    ++looks;
+    std::thread(UseCpu, absl::Milliseconds(250)).join();
+    return chat::ThreadCpuClock()->Monotonic();
+  }
+  void Sleep(absl::Duration) override {}
+
+  int looks = 0;
+};
+
+TEST(ChatLimitsTest, WallTimeAloneEndsNoRendering) {
+  StarvedClock clock;
+  EXPECT_TRUE((*ChatTemplate::Compile(kLoop))->Render(Json::object(), {.clock = &clock}).ok());
+  EXPECT_GE(clock.looks, 2);  // So at least 250 ms lie between the first and the last.
+}
+
+TEST(ChatLimitsTest, TheCpuTimeOfTheThreadIsWhatEndsARenderingWithoutAClock) {
+  UseCpu(absl::Milliseconds(250));  // What was used before does not count.
+  EXPECT_TRUE((*ChatTemplate::Compile(kLoop))->Render(Json::object()).ok());
+  const auto endless = ChatTemplate::Compile("{% set s = 'ab' * 900000 %}{% for i in range(100000) %}{% set x = s|replace('bb', 'c') %}{% endfor %}");
+  ExpectLimit((*endless)->Render(Json::object()).status(), "of CPU time, longer than 200ms");
 }
 
 }  // namespace
