@@ -39,7 +39,7 @@ void Describe(const Session& session, engine::v1::DescribeResponse* response) {
   response->mutable_caps()->set_routing(caps.routing);
   response->mutable_caps()->set_deterministic(caps.deterministic);
   response->set_model(session.model_digest());
-  response->set_layout(session.layout());
+  response->set_layout(session.layout_id());
   if (const std::optional<PolicyVersion> version = session.serving()) {
     common::v1::Loaded* const loaded = response->add_loaded();
     *loaded->mutable_version() = rpc::ToProto(*version);

@@ -90,7 +90,8 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made, std:
       waits_(options.worker),
       renderer_(std::move(renderer)),
       made_(std::move(made)),
-      model_digest_(ModelDigest(made_)) {}
+      model_digest_(ModelDigest(made_)),
+      layout_id_(made_.layout->layout_id()) {}
 
 // Starts the parts, each before those that call it.
 void Session::Begin() {

@@ -102,7 +102,7 @@ class Session : private StepLoop::Sink {
   int64_t refused_versions() const { return refused_; }  // Activations whose fingerprint was not the published one.
   const Engine& engine() const { return *made_.engine; }
   const ModelConfig& model_config() const { return made_.model.config; }
-  const std::string& layout() const { return made_.layout->layout_id(); }
+  const std::string& layout_id() const { return layout_id_; }  // Of the weights, 32 bytes.
   // SHA-256 of the model's configuration and tokenizer files, and of the fingerprint of the weights it started with: 32 bytes.
   const std::string& model_digest() const { return model_digest_; }
 
@@ -135,6 +135,7 @@ class Session : private StepLoop::Sink {
   const std::unique_ptr<PromptRenderer> renderer_;
   MadeEngine made_;
   const std::string model_digest_;
+  const std::string layout_id_;
 
   rpc::Cancel cancel_;  // Ends all calls.
   rpc::Cancel drain_;   // Ends Admit.

@@ -185,12 +185,16 @@ TEST_F(EngineServiceTest, DescribeTellsTheModelAndTheVersionThatSamples) {
   EXPECT_TRUE(described->caps().exact_stamps());
   EXPECT_TRUE(described->caps().deterministic());
   EXPECT_EQ(described->model().size(), 32u);
-  EXPECT_EQ(described->layout(), session->layout());
+  EXPECT_EQ(described->layout(), session->layout_id());
   ASSERT_EQ(described->loaded_size(), 1);
   EXPECT_EQ(rpc::FromProto(described->loaded(0).version()), (PolicyVersion{1, 0}));
   EXPECT_EQ(described->slots(), session->engine().slots());
   EXPECT_EQ(described->max_context(), session->engine().max_context());
   EXPECT_THAT(std::string(Describe("another").status().message()), HasSubstr("job 'another'"));
+  Serve(1, kInitSeed + 1);  // Other weights: those that the engine began with are gone.
+  const auto switched = Describe();
+  ASSERT_TRUE(switched.ok()) << switched.status();
+  EXPECT_EQ(switched->layout(), before->layout());
 }
 
 TEST_F(EngineServiceTest, GenerateDrawsWhatTheEngineAloneDrawsFromTheSeed) {
