@@ -38,13 +38,15 @@ uint64_t TensorKey(absl::string_view name) {
 }
 
 Fingerprint FingerprintOfElements(const TensorSpec& spec, DType dtype, const void* elements, int64_t first, int64_t n) {
-  std::vector<std::byte> narrow;
+  std::vector<std::byte> narrow, wide;
+  Fingerprint sum;
   if (dtype != spec.dtype) {
-    narrow.resize(n * DTypeBytes(spec.dtype));
+    narrow.resize(n * DTypeBytes(spec.dtype)), wide.resize(n * DTypeBytes(dtype));
     SLUICE_CHECK(ConvertElements(dtype, elements, spec.dtype, narrow.data(), n).ok());
+    SLUICE_CHECK(ConvertElements(spec.dtype, narrow.data(), dtype, wide.data(), n).ok());
+    if (std::memcmp(wide.data(), elements, wide.size()) != 0) sum.f[0] = 1;
     elements = narrow.data();
   }
-  Fingerprint sum;
   kernels::AddFingerprint(TensorKey(spec.name), elements, static_cast<int>(DTypeBytes(spec.dtype)), static_cast<uint64_t>(first), static_cast<uint64_t>(n), sum.f);
   return sum;
 }

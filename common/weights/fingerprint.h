@@ -27,7 +27,8 @@ struct Fingerprint {
 uint64_t TensorKey(absl::string_view name);
 
 // What `n` elements of a tensor add to its fingerprint, from flat index `first` on. They are given as `dtype`: the tensor's own, or fp32,
-// in which case each is one of the tensor's type, widened.
+// in which case each is one of the tensor's type, widened. Where one is not, for it changed in memory since, the sum is none of the tensor's,
+// even if rounding would hide the change.
 Fingerprint FingerprintOfElements(const TensorSpec& spec, DType dtype, const void* elements, int64_t first, int64_t n);
 // Of one tensor of a set, and of all; index as in the set.
 Fingerprint FingerprintOfTensor(const TensorSet& weights, size_t tensor);
