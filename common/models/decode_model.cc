@@ -197,16 +197,22 @@ class Decoder final : public DecodeModel {
     }
   }
 
+  // Of a row, in weights that it is multiplied with.
+  int64_t Cost(const Row& row) const {
+    const int64_t seen = row.position + 1 - WindowBegin(row.position, config_.sliding_window);
+    return config_.num_layers * (layer_cost_ + kSeenCost * 2 * kv_width_ * seen) + (row.want_logits ? config_.vocab_size * hidden_ : 0);
+  }
+
   // Gives each thread about the same work, neighbours together, all rows of a sequence to one: a row attends to what its earlier rows
   // write. False: the threads should rather work together.
   bool Deal(absl::Span<const Row> rows) {
     table_cost_.assign(tables_.size(), 0);
     int64_t total = 0;
     for (const Row& row : rows) {
-      const int64_t cost = config_.num_layers * (layer_cost_ + kSeenCost * 2 * kv_width_ * row.position);
+      const int64_t cost = Cost(row);
       table_cost_[row.table] += cost, total += cost;
     }
-    const double share = static_cast<double>(total) / options_.threads;
+    double left = static_cast<double>(total);  // Work that the threads before `current` do not have.
     std::vector<double> load(options_.threads);
     for (Scratch<T>& s : scratch_) s.rows.clear();
     table_thread_.assign(tables_.size(), -1);
@@ -215,13 +221,14 @@ class Decoder final : public DecodeModel {
       int& thread = table_thread_[rows[i].table];
       if (thread < 0) {
         const double cost = static_cast<double>(table_cost_[rows[i].table]);
-        if (current + 1 < options_.threads && load[current] + cost / 2 > share) ++current;
+        const bool full = load[current] > 0 && load[current] + cost / 2 > left / (options_.threads - current);
+        if (full && current + 1 < options_.threads) left -= load[current++];
         thread = current;
         load[thread] += cost;
       }
       scratch_[thread].rows.push_back(static_cast<int32_t>(i));
     }
-    const bool even = *std::max_element(load.begin(), load.end()) <= kApartUneven * share;
+    const bool even = *std::max_element(load.begin(), load.end()) * options_.threads <= kApartUneven * static_cast<double>(total);
     return small_ || (even && static_cast<int64_t>(rows.size()) >= kApartRows * options_.threads);
   }
 
@@ -457,7 +464,7 @@ class Decoder final : public DecodeModel {
   int64_t tile_rows_ = 0;
   bool adapted_ = false;  // Some row of this step has an adapter.
 
-  std::vector<Scratch<T>> scratch_;                      // By thread where each takes its rows, else one.
+  std::vector<Scratch<T>> scratch_;                      // By thread where each takes its rows; the first for all of them together.
   absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.
   std::vector<int64_t> table_cost_;                      // By table of this step: the work of its rows.
   std::vector<int> table_thread_;                        // Likewise; -1: none yet.
@@ -468,6 +475,9 @@ class Decoder final : public DecodeModel {
 
 absl::Status CheckWeights(const ModelConfig& config, const TensorSet& weights) {
   const std::vector<TensorSpec> needed = config.Parameters(DType::kF32);
+  if (weights.size() > needed.size()) {  // Of those that nothing is computed with there would be no fingerprints.
+    return absl::InvalidArgumentError(absl::StrCat("there are ", weights.size(), " tensors of weights, the model has ", needed.size()));
+  }
   for (const TensorSpec& spec : needed) {
     const int64_t i = weights.Find(spec.name);
     if (i < 0) return absl::InvalidArgumentError(absl::StrCat("the weights lack tensor ", spec.name));
