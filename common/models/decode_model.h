@@ -44,13 +44,13 @@ class DecodeModel {
     const Adapter* adapter = nullptr;
   };
 
-  // `weights` has the parameters of `config`; it outlives the model, which reads it, or the next SetWeights(). INVALID_ARGUMENT: it has not, or an option is
-  // out of range. RESOURCE_EXHAUSTED: no memory for the KV cache.
+  // `weights` has the parameters of `config` and no others; the model reads it until it ends or the next SetWeights() has returned.
+  // INVALID_ARGUMENT: other weights, or an option out of range. RESOURCE_EXHAUSTED: no memory for the KV cache or the packed weights.
   static absl::StatusOr<std::unique_ptr<DecodeModel>> Create(const ModelConfig& config, const TensorSet* weights,
                                                              const Options& options);
   virtual ~DecodeModel() = default;
 
-  // Takes other weights of the same layout from here on, between steps; the lifetime is as above. The KV cache stays.
+  // Takes other weights of the same layout from here on, between steps; they live as long as those above. The KV cache stays.
   virtual void SetWeights(const TensorSet* weights) = 0;
   // Of each tensor, in the weights' order, read back from the very numbers that Step() computes with. Between steps.
   virtual std::vector<Fingerprint> Fingerprints() = 0;

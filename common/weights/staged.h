@@ -11,10 +11,10 @@
 namespace sluice {
 
 // A version that is ready to be activated: every byte checked on the way (CRC per chunk, SHA-256 per object), its
-// fingerprint not yet recomputed over the engine's own tensors.
+// fingerprint not yet recomputed over what the engine computes with.
 struct StagedWeights {
   PolicyVersion version;
-  Fingerprint state;                         // What the engine must find after the copy.
+  Fingerprint state;                         // What the engine must find once it has taken them.
   std::shared_ptr<const TensorSet> tensors;  // Null: `state` is what the engine holds already, only the version changes.
   std::string manifest;                      // Id, 32 bytes.
   absl::Duration fetch;                      // From the announcement to here.

@@ -128,7 +128,7 @@ TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   ASSERT_TRUE(ArmFailpoint("rollout.activate.bitflip", "error", 1).ok());
   StartSession("rollout-0");
-  Publish(0, kInitSeed + 1);  // Not what the engine starts with, so its bytes are copied in, and one is flipped.
+  Publish(0, kInitSeed + 1);  // Not what the engine starts with, so it is taken, and a bit flipped.
   const Answers answers = TakeBatch(0);
   EXPECT_EQ(answers.size(), 8u);
   EXPECT_EQ(sessions_[0]->refused_versions(), 1);

@@ -10,7 +10,7 @@
 #include "common/rl/version.h"
 
 namespace sluice {
-struct StagedWeights;  // common/weights: one verified version, ready to be copied in.
+struct StagedWeights;  // common/weights: one verified version, ready to be activated.
 class Tokenizer;       // common/tokenizer.
 class Adapter;         // common/models.
 
@@ -172,9 +172,9 @@ class Engine {
   // Takes effect before the next step. Tokens already reported stand. Unknown or ended: nothing happens.
   virtual void Abort(uint64_t request, AbortReason reason) = 0;
 
-  // Between steps. Copies the staged bytes into the live weights, recomputes the fingerprint over what is now held, and only
-  // if it equals the staged one moves the version. Else the old bytes are put back and the answer is not accepted.
-  // INVALID_ARGUMENT: another layout. INTERNAL: the old bytes could not be restored; the engine must not step again.
+  // Between steps. Takes the staged weights, recomputes the fingerprint over what it now computes with, and only if that equals the
+  // staged one moves the version. Else the weights held before are put back and the answer is not accepted.
+  // INVALID_ARGUMENT: another layout. INTERNAL: the weights held before could not be put back; the engine must not step again.
   virtual absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) = 0;
 
   virtual PolicyVersion version() const = 0;
