@@ -46,6 +46,7 @@ struct Expression {
     kCall,       // operands[0](operands[1..], keywords..)
   } kind;
   bool negated = false;
+  bool plain_in_dicts = false;  // kAttribute: Python's dict has nothing of that name.
   Symbol symbol = 0;
   uint16_t height = 1;
   uint32_t at = 0;  // Byte of the source: the operator, or the first byte.
@@ -117,6 +118,7 @@ struct Program {
   Body body;
   std::vector<std::string> symbols;
   Symbol loop = 0, caller = 0, varargs = 0, kwargs = 0;
+  std::vector<std::pair<Symbol, const Function*>> globals;  // Those that it names.
 };
 
 // `source`: as NormalizeSource leaves it. Throws Failure: does not parse, is nested deeper than kMaxDepth, or uses a construct

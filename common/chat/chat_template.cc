@@ -1,5 +1,8 @@
 #include "common/chat/chat_template.h"
 
+#include <memory_resource>
+
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/chat/interpreter.h"
@@ -42,15 +45,18 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Compile(absl::string
 absl::StatusOr<ChatTemplate::Rendered> ChatTemplate::RenderWithMask(const nlohmann::ordered_json& variables, const Options& options) const {
   if (!variables.is_object()) return absl::InvalidArgumentError(absl::StrCat("the variables of a template are a ", variables.type_name(), "; wanted: an object"));
   const chat::Program& program = compiled_->program;
+  char first[16 << 10];  // Most conversations need no more.
+  std::pmr::monotonic_buffer_resource arena(first, sizeof(first));
   chat::Meter meter(options.clock != nullptr ? options.clock : chat::ThreadCpuClock());
   chat::Interpreter interpreter(program, &meter, options.now);
   try {
-    for (const chat::Function& function : chat::Globals()) {
-      if (function.name == "strftime_now" && options.now == absl::InfinitePast()) continue;
-      interpreter.Define(function.name, chat::Value::Of(&function));
+    for (const auto& [symbol, function] : program.globals) {
+      if (function->name == "strftime_now" && options.now == absl::InfinitePast()) continue;
+      interpreter.Define(symbol, chat::Value::Of(function));
     }
-    for (const auto& [name, value] : variables.items()) {
-      if (interpreter.Names(name)) interpreter.Define(name, chat::FromJson(meter, value));
+    for (const auto& [name, value] : variables.get_ref<const nlohmann::ordered_json::object_t&>()) {
+      const auto found = absl::c_find(program.symbols, name);
+      if (found != program.symbols.end()) interpreter.Define(static_cast<chat::Symbol>(found - program.symbols.begin()), chat::FromJson(meter, value, &arena));
     }
     interpreter.Run();
     return Rendered{interpreter.TakeOutput(), interpreter.generated()};

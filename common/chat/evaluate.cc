@@ -22,19 +22,77 @@ bool HasMethods(const Value& value) {
 
 }  // namespace
 
-Value Interpreter::Eval(const Expression& e) {
-  meter_.Step();
-  meter_.at = e.at;
+const Value& Interpreter::Read(const Expression& e, Value* made) {
   switch (e.kind) {
-    case Expression::kLiteral: return e.value;
-    case Expression::kName: return Lookup(e.symbol);
+    case Expression::kLiteral: Enter(e); return e.value;
+    case Expression::kName: Enter(e); return Lookup(e.symbol);
     case Expression::kAttribute: {
-      const Value object = Eval(*e.operands[0]);
+      Enter(e);
+      const Value& object = Read(*e.operands[0], made);
       meter_.at = e.at;
-      return EvalAttribute(e, object);
+      if (object.is(Value::kDict) && e.plain_in_dicts) {
+        const Value* const found = Find(meter_, object.dict(), Value::Borrow(e.text));
+        return found != nullptr ? *found : *made = Value::Undefined(e.text);
+      }
+      return *made = EvalAttribute(e, object);
     }
     case Expression::kSubscript: {
-      const Value object = Eval(*e.operands[0]), key = Eval(*e.operands[1]);
+      if (e.operands[1]->kind != Expression::kLiteral) break;  // Which might move the object.
+      Enter(e);
+      const Value &object = Read(*e.operands[0], made), &key = e.operands[1]->value;
+      Enter(*e.operands[1]);
+      meter_.at = e.at;
+      if (object.is(Value::kDict)) {
+        if (const Value* const found = Find(meter_, object.dict(), key)) return *found;
+      }
+      return *made = Subscript(object, key);
+    }
+    default: break;
+  }
+  return *made = Eval(e);
+}
+
+bool Interpreter::Holds(const Expression& e) {
+  switch (e.kind) {
+    case Expression::kNot: Enter(e); return !Holds(*e.operands[0]);
+    case Expression::kCompare: Enter(e); return EvalCompare(e);
+    case Expression::kTest: Enter(e); return EvalTest(e);
+    case Expression::kAnd:
+    case Expression::kOr: {
+      Enter(e);
+      const bool enough = e.kind == Expression::kOr;
+      for (const ExpressionPtr& operand : e.operands) {
+        if (Holds(*operand) == enough) return enough;
+      }
+      return !enough;
+    }
+    default: {
+      Value made;
+      return Truth(Read(e, &made));
+    }
+  }
+}
+
+Value Interpreter::Eval(const Expression& e) {
+  switch (e.kind) {
+    case Expression::kLiteral:
+    case Expression::kName:
+    case Expression::kAttribute: {
+      Value made;
+      const Value& read = Read(e, &made);
+      return &read == &made ? std::move(made) : read;
+    }
+    case Expression::kNot:
+    case Expression::kCompare:
+    case Expression::kTest: return Value::Bool(Holds(e));
+    default: break;
+  }
+  Enter(e);
+  switch (e.kind) {
+    case Expression::kSubscript: {
+      const Value object = Eval(*e.operands[0]);
+      Value made;
+      const Value& key = Read(*e.operands[1], &made);
       meter_.at = e.at;
       return Subscript(object, key);
     }
@@ -46,7 +104,6 @@ Value Interpreter::Eval(const Expression& e) {
       return std::move(array).Take();
     }
     case Expression::kDict: return EvalDict(e);
-    case Expression::kNot: return Value::Bool(!Truth(Eval(*e.operands[0])));
     case Expression::kNegate:
     case Expression::kPlus: {
       const Value value = Eval(*e.operands[0]);
@@ -55,9 +112,8 @@ Value Interpreter::Eval(const Expression& e) {
       if (!value.is_number()) meter_.Invalid(absl::StrCat("+ needs a number, got ", Shown(*this, value)));
       return value.is(Value::kBool) ? Value::Int(value.integer()) : value;
     }
-    case Expression::kChain: return EvalChain(e);
+    case Expression::kChain: return EvalChain(e, 0, Eval(*e.operands[0]));
     case Expression::kConcat: return EvalConcat(e);
-    case Expression::kCompare: return Value::Bool(EvalCompare(e));
     case Expression::kAnd:
     case Expression::kOr: {
       Value value;
@@ -68,19 +124,19 @@ Value Interpreter::Eval(const Expression& e) {
       return value;
     }
     case Expression::kIf:
-      if (Truth(Eval(*e.operands[0]))) return Eval(*e.operands[1]);
+      if (Holds(*e.operands[0])) return Eval(*e.operands[1]);
       return e.operands[2] != nullptr ? Eval(*e.operands[2]) : Value();
     case Expression::kFilter: return EvalFunction(e);
-    case Expression::kTest: return Value::Bool(Truth(EvalFunction(e)) != e.negated);
     case Expression::kCall: return EvalCall(e, {});
+    default: break;  // Above.
   }
   return Value();
 }
 
-Value Interpreter::EvalChain(const Expression& e) {
-  Value value = Eval(*e.operands[0]);
-  for (size_t i = 0; i < e.operators.size(); ++i) {
-    const Value right = Eval(*e.operands[i + 1]);
+Value Interpreter::EvalChain(const Expression& e, size_t done, Value value) {
+  for (size_t i = done; i < e.operators.size(); ++i) {
+    Value made;
+    const Value& right = Read(*e.operands[i + 1], &made);
     meter_.at = e.at;
     value = Arithmetic(meter_, e.operators[i], std::move(value), right);
   }
@@ -90,7 +146,8 @@ Value Interpreter::EvalChain(const Expression& e) {
 Value Interpreter::EvalConcat(const Expression& e) {
   std::string text;
   for (const ExpressionPtr& operand : e.operands) {
-    const Value value = Eval(*operand);
+    Value made;
+    const Value& value = Read(*operand, &made);
     meter_.at = e.at;
     AppendStr(meter_, value, &text);
   }
@@ -109,12 +166,20 @@ Value Interpreter::EvalDict(const Expression& e) {
 }
 
 bool Interpreter::EvalCompare(const Expression& e) {
+  const Expression& second = *e.operands[1];
+  Value made;
+  if (e.operators.size() == 1 && second.kind == Expression::kLiteral) {  // Most often. It moves nothing that was read.
+    const Value& left = Read(*e.operands[0], &made);
+    Enter(second);
+    meter_.at = e.at;
+    return Compare(meter_, e.operators[0], left, second.value);
+  }
   Value left = Eval(*e.operands[0]);
   for (size_t i = 0; i < e.operators.size(); ++i) {
-    Value right = Eval(*e.operands[i + 1]);
+    const Value& right = Read(*e.operands[i + 1], &made);
     meter_.at = e.at;
     if (!Compare(meter_, e.operators[i], left, right)) return false;
-    left = std::move(right);
+    left = right;
   }
   return true;
 }
@@ -160,7 +225,7 @@ Value Interpreter::Subscript(const Value& value, const Value& key) {
   if (!key.is_integer()) return Value();
   int64_t i = key.integer();
   if (value.is(Value::kArray) && value.array().kind <= Array::kRange) {
-    const std::vector<Value>& items = value.array().items;
+    const auto& items = value.array().items;
     if (i < 0) i += static_cast<int64_t>(items.size());
     return i >= 0 && i < static_cast<int64_t>(items.size()) ? items[i] : Value();
   }
@@ -202,6 +267,16 @@ void Interpreter::AddArguments(const Expression& e, Values* args) {
 
 void Interpreter::AddKeywords(const Expression& e, Keywords* keywords) {
   for (const auto& [name, value] : e.keywords) keywords->emplace_back(name, Eval(*value));
+}
+
+bool Interpreter::EvalTest(const Expression& e) {
+  const Function& test = *e.function;
+  if (e.operands.size() > 1 || !e.keywords.empty() || test.required != 0 || test.most() > 0) return Truth(EvalFunction(e)) != e.negated;
+  Value made;
+  const Value& value = Read(*e.operands[0], &made);
+  meter_.at = e.at;
+  meter_.Step();
+  return Truth(test.run(Call{*this, meter_, test, absl::MakeConstSpan(&value, 1), {}})) != e.negated;
 }
 
 Value Interpreter::EvalFunction(const Expression& e) {

@@ -1,7 +1,6 @@
 // Statements, names and macros.
 #include "common/chat/interpreter.h"
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/chat/print.h"
 
@@ -64,14 +63,6 @@ Interpreter::~Interpreter() {
   root_.clear();
 }
 
-void Interpreter::Define(absl::string_view name, Value value) {
-  for (size_t i = 0; i < program_.symbols.size(); ++i) {
-    if (program_.symbols[i] == name) root_[i] = std::move(value);
-  }
-}
-
-bool Interpreter::Names(absl::string_view name) const { return absl::c_linear_search(program_.symbols, name); }
-
 void Interpreter::Run() { RunBody(program_.body); }
 
 Interpreter::Flow Interpreter::RunBody(const Body& body) {
@@ -120,7 +111,7 @@ Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
 
 Interpreter::Flow Interpreter::RunIf(const Statement& choice) {
   for (const auto& [condition, body] : choice.branches) {
-    if (condition == nullptr || Truth(Eval(*condition))) return RunBody(body);
+    if (condition == nullptr || Holds(*condition)) return RunBody(body);
   }
   return Flow::kNext;
 }
@@ -136,7 +127,7 @@ Interpreter::Flow Interpreter::RunFor(const Statement& loop) {
       meter_.Step();
       scope.Clear();
       Assign(loop.target, item);
-      if (Truth(Eval(*loop.condition))) kept.push_back(item);
+      if (Holds(*loop.condition)) kept.push_back(item);
     }
     items = kept;
   }
@@ -199,9 +190,35 @@ void Interpreter::RunCallBlock(const Statement& call) {
   AppendStr(meter_, text, output_);
 }
 
-void Interpreter::Print(const Expression& expression) {
-  const Value value = Eval(expression);
-  meter_.at = expression.at;
+// What + and ~ join is printed part by part, with no text made of the whole.
+void Interpreter::Print(const Expression& e) {
+  Value made;
+  if (e.kind == Expression::kConcat) {
+    Enter(e);
+    for (const ExpressionPtr& operand : e.operands) PrintValue(Read(*operand, &made), e.at);
+    return;
+  }
+  if (e.kind != Expression::kChain) return PrintValue(Read(e, &made), e.at);
+  Enter(e);
+  const size_t begin = output_->size();
+  for (size_t i = 0; i < e.operands.size(); ++i) {
+    const Value& value = Read(*e.operands[i], &made);
+    meter_.at = e.at;
+    const bool added = i == 0 || e.operators[i - 1] == Operator::kAdd;
+    if (added && value.is_string() && !value.safe()) {
+      Emit(value.text());
+      continue;
+    }
+    // No plain text: to be added to what is printed.
+    if (i == 0) return PrintValue(EvalChain(e, 0, value), e.at);
+    Value sum = Value::Copy(meter_, absl::string_view(*output_).substr(begin));
+    output_->resize(begin);
+    return PrintValue(EvalChain(e, i, Arithmetic(meter_, e.operators[i - 1], std::move(sum), value)), e.at);
+  }
+}
+
+void Interpreter::PrintValue(const Value& value, uint32_t at) {
+  meter_.at = at;
   if (value.is_string()) {
     Emit(value.text());
   } else {
@@ -233,7 +250,8 @@ void Interpreter::Assign(const Target& target, Value value) {
 
 void Interpreter::Bind(Symbol symbol, Value value) {
   if (scopes_.size() == 1) {
-    root_[symbol] = std::move(value);
+    const bool unnamed = value.is(Value::kUndefined) && value.text().empty();
+    root_[symbol] = unnamed ? Value::Undefined(program_.symbols[symbol]) : std::move(value);
     return;
   }
   for (size_t i = scopes_.back().begin; i < bindings_.size(); ++i) {
@@ -244,7 +262,7 @@ void Interpreter::Bind(Symbol symbol, Value value) {
   bindings_.emplace_back(symbol, std::move(value));
 }
 
-Value Interpreter::Lookup(Symbol symbol) const {
+const Value& Interpreter::Lookup(Symbol symbol) const {
   size_t end = bindings_.size();
   for (int scope = static_cast<int>(scopes_.size()) - 1; scope > 0;) {
     for (size_t i = end; i > scopes_[scope].begin; --i) {
@@ -253,8 +271,7 @@ Value Interpreter::Lookup(Symbol symbol) const {
     scope = scopes_[scope].parent;
     end = scopes_[scope + 1].begin;
   }
-  const Value& value = root_[symbol];
-  return value.is(Value::kUndefined) && value.text().empty() ? Value::Undefined(program_.symbols[symbol]) : value;
+  return root_[symbol];
 }
 
 Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, Values args, Keywords keywords) {

@@ -18,13 +18,13 @@ namespace sluice::chat {
 // One rendering of a program. Expressions in evaluate.cc, statements in interpreter.cc.
 class Interpreter {
  public:
-  Interpreter(const Program& program, Meter* meter, absl::Time now) : program_(program), meter_(*meter), now_(now), root_(program.symbols.size()) {}
+  Interpreter(const Program& program, Meter* meter, absl::Time now) : program_(program), meter_(*meter), now_(now) {
+    for (const std::string& name : program.symbols) root_.push_back(Value::Undefined(name));
+  }
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
 
-  // A variable of the template; before Run. Nothing if the template does not name it.
-  void Define(absl::string_view name, Value value);
-  bool Names(absl::string_view name) const;
+  void Define(Symbol symbol, Value value) { root_[symbol] = std::move(value); }  // Before Run.
   void Run();
   std::string TakeOutput() { return std::move(*output_); }
   // [begin, end) bytes of the output that generation blocks printed.
@@ -68,26 +68,36 @@ class Interpreter {
   void RunCallBlock(const Statement& call);
   Value CaptureBody(const Body& body);
   Value Filtered(const Expression& filters, Value text);
-  void Print(const Expression& expression);
+  void Print(const Expression& e);
+  void PrintValue(const Value& value, uint32_t at);
   void Emit(absl::string_view text) {
     meter_.CheckText(outer_bytes_ + output_->size() + text.size());
+    meter_.WorkOnBytes(text.size());
     output_->append(text.data(), text.size());
   }
   void Assign(const Target& target, Value value);
   void Bind(Symbol symbol, Value value);
-  Value Lookup(Symbol symbol) const;
+  const Value& Lookup(Symbol symbol) const;
   Value CallMacro(const Macro& macro, int scope, uint64_t scope_id, Values args, Keywords keywords);
 
   // Expressions.
   Value Eval(const Expression& e);
-  Value EvalChain(const Expression& e);
+  // The value without a copy, where it is stored somewhere, else in *made: until anything else is evaluated, or *made goes.
+  const Value& Read(const Expression& e, Value* made);
+  bool Holds(const Expression& e);  // Whether it is true.
+  void Enter(const Expression& e) {
+    meter_.Step();
+    meter_.at = e.at;
+  }
+  Value EvalChain(const Expression& e, size_t done, Value value);  // `value`: what its first `done` operators give.
   Value EvalConcat(const Expression& e);
   Value EvalDict(const Expression& e);
   bool EvalCompare(const Expression& e);
+  bool EvalTest(const Expression& e);
   Value EvalAttribute(const Expression& e, const Value& object);
   Value EvalSlice(const Expression& e);
   Value EvalCall(const Expression& e, Keywords keywords);
-  Value EvalFunction(const Expression& e);  // Filters and tests.
+  Value EvalFunction(const Expression& e);  // Filters, and tests with arguments.
   void AddArguments(const Expression& e, Values* args);
   void AddKeywords(const Expression& e, Keywords* keywords);
 

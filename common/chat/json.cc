@@ -149,7 +149,7 @@ class Writer {
 
 }  // namespace
 
-Value FromJson(Meter& meter, const Json& json) {
+Value FromJson(Meter& meter, const Json& json, Memory* arena) {
   switch (json.type()) {
     case Json::value_t::null: return Value::None();
     case Json::value_t::boolean: return Value::Bool(json.get<bool>());
@@ -165,13 +165,14 @@ Value FromJson(Meter& meter, const Json& json) {
   }
   const NestedIn level(meter);
   if (json.is_array()) {
-    ArrayBuilder array(meter, Array::kList);
-    array.array().items.reserve(json.size());
-    for (const Json& item : json) array.Add(FromJson(meter, item));
+    ArrayBuilder array(meter, Array::kList, arena);
+    array.Reserve(json.size());
+    for (const Json& item : json.get_ref<const Json::array_t&>()) array.Add(FromJson(meter, item, arena));
     return std::move(array).Take();
   }
-  DictBuilder dict(meter);
-  for (auto it = json.begin(); it != json.end(); ++it) dict.Add(FromText(meter, it.key()), FromJson(meter, it.value()));
+  DictBuilder dict(meter, arena);
+  dict.Reserve(json.size());
+  for (const auto& [key, value] : json.get_ref<const Json::object_t&>()) dict.Add(FromText(meter, key), FromJson(meter, value, arena));
   return std::move(dict).Take();
 }
 

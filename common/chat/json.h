@@ -8,9 +8,10 @@
 
 namespace sluice::chat {
 
-// A variable as the template sees it. Texts are not copied: `json` outlives the value.
+// A variable as the template sees it. Texts are not copied: `json` outlives the value. So does `arena`, which holds its lists
+// and dicts (value.h, NewIn).
 // Fails on integers beyond 64 bits, texts that are no UTF-8, and nesting beyond kMaxDepth.
-Value FromJson(Meter& meter, const nlohmann::ordered_json& json);
+Value FromJson(Meter& meter, const nlohmann::ordered_json& json, Memory* arena);
 
 struct JsonStyle {
   bool indented = false;

@@ -26,6 +26,9 @@ Program Parser::Run() {
   program_.varargs = SymbolOf("varargs");
   program_.kwargs = SymbolOf("kwargs");
   program_.body = ParseBody({});
+  for (const Function& function : Globals()) {
+    if (const auto named = symbols_.find(std::string(function.name)); named != symbols_.end()) program_.globals.emplace_back(named->second, &function);
+  }
   return std::move(program_);
 }
 

@@ -270,6 +270,8 @@ ExpressionPtr Parser::Attribute(ExpressionPtr value) {
     attribute->methods[static_cast<int>(type)] = FindMethod(type, attribute->text);
     attribute->builtins[static_cast<int>(type)] = PythonBuiltin(type, attribute->text);
   }
+  const auto dict = static_cast<int>(Type::kDict);
+  attribute->plain_in_dicts = attribute->methods[dict] == nullptr && attribute->builtins[dict] == Builtin::kAbsent;
   Adopt(attribute.get(), std::move(value));
   return attribute;
 }

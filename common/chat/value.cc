@@ -82,23 +82,10 @@ uint16_t DepthAround(Meter& meter, const Value& value) {
   return static_cast<uint16_t>(inner + 1);
 }
 
-void ArrayBuilder::Add(Value item) {
-  meter_.Step();
-  if (item.kind() >= Value::kArray) array_->depth = std::max(array_->depth, DepthAround(meter_, item));
-  array_->items.push_back(std::move(item));
-}
-
 Value MakeTuple(Meter& meter, std::initializer_list<Value> items) {
   ArrayBuilder tuple(meter, Array::kTuple);
   for (const Value& item : items) tuple.Add(item);
   return std::move(tuple).Take();
-}
-
-void DictBuilder::Add(Value key, Value value) {
-  meter_.Step();
-  if (value.kind() >= Value::kArray) dict_->depth = std::max(dict_->depth, DepthAround(meter_, value));
-  if (key.kind() >= Value::kArray) dict_->depth = std::max(dict_->depth, DepthAround(meter_, key));
-  dict_->items.emplace_back(std::move(key), std::move(value));
 }
 
 void DictBuilder::Assign(Value key, Value value) {
@@ -108,24 +95,6 @@ void DictBuilder::Assign(Value key, Value value) {
     return;
   }
   Add(std::move(key), std::move(value));
-}
-
-bool Truth(const Value& value) {
-  switch (value.kind()) {
-    case Value::kUndefined:
-    case Value::kNone: return false;
-    case Value::kBool:
-    case Value::kInt: return value.integer() != 0;
-    case Value::kFloat: return value.real() != 0;
-    case Value::kText:
-    case Value::kString: return !value.text().empty();
-    case Value::kArray: return value.array().kind == Array::kGenerator || !value.array().items.empty();
-    case Value::kDict: return !value.dict().items.empty();
-    case Value::kObject:
-    case Value::kFunction:
-    case Value::kMethod: return true;
-  }
-  return true;
 }
 
 absl::string_view TypeName(const Value& value) {
@@ -214,7 +183,7 @@ bool Less(Meter& meter, const Value& a, const Value& b) {
     return a.text() < b.text();
   }
   if (a.is(Value::kArray) && b.is(Value::kArray) && a.array().kind == b.array().kind && a.array().kind <= Array::kTuple) {
-    const std::vector<Value>&x = a.array().items, &y = b.array().items;
+    const auto &x = a.array().items, &y = b.array().items;
     for (size_t i = 0; i < x.size() && i < y.size(); ++i) {
       meter.Step();
       if (!Equal(meter, x[i], y[i])) return Less(meter, x[i], y[i]);

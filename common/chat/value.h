@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <memory_resource>
 #include <utility>
 #include <vector>
 
@@ -152,22 +154,26 @@ class Value {
 };
 
 // All of Python's ordered things. A generator yields its items once; a range also keeps its three numbers, for printing.
+using Memory = std::pmr::memory_resource;
+
 struct Array : Counted {
   enum Kind : uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
-  explicit Array(Kind kind) : kind(kind) {}
+  explicit Array(Kind kind, Memory* memory = std::pmr::new_delete_resource()) : kind(kind), items(memory) {}
 
   Kind kind;
   uint16_t depth = 1;  // Of the deepest value within; strings and numbers have none.
   mutable uint32_t taken = 0;  // Items of a generator that are gone.
   int64_t start = 0, stop = 0, step = 1;
-  std::vector<Value> items;
+  std::pmr::vector<Value> items;
 
   absl::Span<const Value> Rest() const { return absl::MakeConstSpan(items).subspan(taken); }
 };
 
 struct Dict : Counted {
+  explicit Dict(Memory* memory = std::pmr::new_delete_resource()) : items(memory) {}
+
   uint16_t depth = 1;
-  std::vector<std::pair<Value, Value>> items;  // In order of insertion; keys are distinct.
+  std::pmr::vector<std::pair<Value, Value>> items;  // In order of insertion; keys are distinct.
 
   const Value* Find(absl::string_view key) const {
     for (const auto& [k, v] : items) {
@@ -185,11 +191,25 @@ struct Method : Counted {
 // Fails if `value` within one more container would be deeper than kMaxDepth; else the container's depth.
 uint16_t DepthAround(Meter& meter, const Value& value);
 
-// Builds one array; each item counts as a step.
+// A T that lives in `arena`, which holds it for ever: when the arena goes, no destructor runs.
+template <typename T, typename... Args>
+T* NewIn(Memory* arena, Args... args) {
+  T* const object = new (arena->allocate(sizeof(T), alignof(T))) T(args..., arena);
+  ++object->references;
+  return object;
+}
+
+// Builds one array; each item counts as a step. `arena`, if not null: NewIn it, and so are its items.
 class ArrayBuilder {
  public:
-  ArrayBuilder(Meter& meter, Array::Kind kind) : meter_(meter), array_(new Array(kind)), value_(Value::Of(array_)) {}
-  void Add(Value item);
+  ArrayBuilder(Meter& meter, Array::Kind kind, Memory* arena = nullptr)
+      : meter_(meter), array_(arena != nullptr ? NewIn<Array>(arena, kind) : new Array(kind)), value_(Value::Of(array_)) {}
+  void Reserve(size_t items) { array_->items.reserve(items); }
+  void Add(Value item) {
+    meter_.Step();
+    if (item.kind() >= Value::kArray) array_->depth = std::max(array_->depth, DepthAround(meter_, item));
+    array_->items.push_back(std::move(item));
+  }
   Array& array() { return *array_; }
   size_t size() const { return array_->items.size(); }
   Value Take() && { return std::move(value_); }
@@ -204,8 +224,14 @@ Value MakeTuple(Meter& meter, std::initializer_list<Value> items);
 
 class DictBuilder {
  public:
-  explicit DictBuilder(Meter& meter) : meter_(meter), dict_(new Dict), value_(Value::Of(dict_)) {}
-  void Add(Value key, Value value);     // The key is new.
+  explicit DictBuilder(Meter& meter, Memory* arena = nullptr) : meter_(meter), dict_(arena != nullptr ? NewIn<Dict>(arena) : new Dict), value_(Value::Of(dict_)) {}
+  void Reserve(size_t items) { dict_->items.reserve(items); }
+  void Add(Value key, Value value) {  // The key is new.
+    meter_.Step();
+    if (value.kind() >= Value::kArray) dict_->depth = std::max(dict_->depth, DepthAround(meter_, value));
+    if (key.kind() >= Value::kArray) dict_->depth = std::max(dict_->depth, DepthAround(meter_, key));
+    dict_->items.emplace_back(std::move(key), std::move(value));
+  }
   void Assign(Value key, Value value);  // Fails on a key that Python cannot hash.
   Value Take() && { return std::move(value_); }
 
@@ -215,7 +241,20 @@ class DictBuilder {
   Value value_;
 };
 
-bool Truth(const Value& value);
+inline bool Truth(const Value& value) {
+  switch (value.kind()) {
+    case Value::kUndefined:
+    case Value::kNone: return false;
+    case Value::kBool:
+    case Value::kInt: return value.integer() != 0;
+    case Value::kFloat: return value.real() != 0;
+    case Value::kText:
+    case Value::kString: return !value.text().empty();
+    case Value::kArray: return value.array().kind == Array::kGenerator || !value.array().items.empty();
+    case Value::kDict: return !value.dict().items.empty();
+    default: return true;
+  }
+}
 // Python's name of the type, for messages: str, int, dict, ..
 absl::string_view TypeName(const Value& value);
 // Python's ==: 1 == 1.0 == True; containers by their items.

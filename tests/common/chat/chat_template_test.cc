@@ -121,6 +121,15 @@ TEST(ChatTemplateTest, WhatDoesNotParseIsRefusedWithItsPlace) {
   }
 }
 
+TEST(ChatTemplateTest, ASumPrintsWhatItsValueWouldPrint) {
+  const std::string macro = "{% macro m(a) %}[{{ a + '!' }}]{% endmacro %}";
+  EXPECT_EQ(Render(macro + "{% for x in ['p', 'q'] %}{{ x + m(x + 'r') + '-' + x }} {% endfor %}"), "p[pr!]-p q[qr!]-q ");
+  EXPECT_EQ(Render("a{{ 1 + 2 }}{{ 'b' + 'c' * 2 }}{{ 'x' ~ 1 ~ none ~ u }}{{ [1] + [2] }}"), "a3bccx1None[1, 2]");
+  EXPECT_EQ(Render("{{ '<' + ('<b>'|safe) + '>' }}{{ '<' ~ ('<b>'|safe) }}{{ '%d<' % 1 + '<' }}"), "&lt;<b>&gt;<<b>1<<");
+  EXPECT_EQ(Render("a{{ 'b' + 'c' - 'd' }}"), "template:1:9: cannot apply - to str and str");
+  EXPECT_EQ(Render("a{{ 'b' + u }}"), "template:1:9: cannot apply + to str and u (undefined)");
+}
+
 TEST(ChatTemplateTest, MistakesAtRunTimeNameTheirPlaceAndValue) {
   EXPECT_EQ(Render("\n{{ 'a' + 1 }}"), "template:2:8: cannot apply + to str and int");
   EXPECT_EQ(Render("{{ raise_exception('no system role') }}"), "template:1:4: the template refuses: no system role");
