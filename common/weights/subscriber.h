@@ -39,7 +39,7 @@ class WeightSubscriber {
 
   // The engine serves `version` from its next token; `pause` is how long no token was sampled.
   void Activated(PolicyVersion version, Fingerprint state, absl::Duration pause);
-  // The engine found other bits after the copy and keeps what it had: fetched again, every object anew.
+  // The engine found that it held other bits, and keeps what it had: fetched again, every object anew.
   void Refused(PolicyVersion version, const std::string& cause, const std::string& tensor);
 
  private:
