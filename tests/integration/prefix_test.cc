@@ -236,7 +236,7 @@ struct DeterministicRun {
 
 // A deterministic job of long answers; `kill`: its first worker dies in the middle of some.
 void RunDeterministic(bool kill, DeterministicRun* run) {
-  constexpr int64_t kFew = 8;
+  constexpr int64_t kFew = 12;  // On a busy machine some pass before the worker is caught at an answer's begin.
   constexpr int kFirstAck = 1;  // A step's answers come in few messages.
   const std::string model = testing_data::Path("models/stories260k");
   Cluster cluster({.rollouts = 2});
@@ -269,26 +269,30 @@ void RunDeterministic(bool kill, DeterministicRun* run) {
 
 TEST(DeterministicPrefixTest, AnswersOfAWorkerKilledWhileItSampledEndElsewhereInTheBitsOfAnUndisturbedRun) {
   SLUICE_NEEDS_TEST_DATA("models/stories260k/model.safetensors");
-  DeterministicRun quiet, killed;
+  DeterministicRun quiet;
   ASSERT_NO_FATAL_FAILURE(RunDeterministic(/*kill=*/false, &quiet));
-  ASSERT_NO_FATAL_FAILURE(RunDeterministic(/*kill=*/true, &killed));
-  ASSERT_EQ(quiet.trained.size(), killed.trained.size());
-  for (const auto& [owner, entry] : quiet.trained) {
-    ASSERT_TRUE(killed.trained.contains(owner));
-    EXPECT_EQ(killed.trained.at(owner).crc32c, entry.crc32c) << "member " << owner.second << " of step " << entry.k << " has other tokens or log-probs";
-  }
-  EXPECT_EQ(quiet.weights, killed.weights);
+  // A worker that was caught so late that its answers were not whole when they were read tells nothing: then another job is run.
   int went_on = 0;
-  for (const auto& [owner, prefix] : killed.held) {
-    if (!killed.answers.contains(owner) || !quiet.answers.contains(owner)) continue;
-    const Stored &whole = killed.answers.at(owner), &undisturbed = quiet.answers.at(owner);
-    EXPECT_TRUE(Begins(prefix, whole));
-    EXPECT_EQ(whole.tokens, undisturbed.tokens);
-    EXPECT_EQ(whole.logprobs, undisturbed.logprobs) << "in bits";
-    EXPECT_EQ(whole.versions, undisturbed.versions);
-    if (whole.attempt > 1 && whole.tokens.size() > prefix.tokens.size()) ++went_on;
+  for (int jobs = 0; went_on == 0 && jobs < 4; ++jobs) {
+    DeterministicRun killed;
+    ASSERT_NO_FATAL_FAILURE(RunDeterministic(/*kill=*/true, &killed));
+    ASSERT_EQ(quiet.trained.size(), killed.trained.size());
+    for (const auto& [owner, entry] : quiet.trained) {
+      ASSERT_TRUE(killed.trained.contains(owner));
+      EXPECT_EQ(killed.trained.at(owner).crc32c, entry.crc32c) << "member " << owner.second << " of step " << entry.k << " has other tokens or log-probs";
+    }
+    EXPECT_EQ(quiet.weights, killed.weights);
+    for (const auto& [owner, prefix] : killed.held) {
+      if (!killed.answers.contains(owner) || !quiet.answers.contains(owner)) continue;
+      const Stored &whole = killed.answers.at(owner), &undisturbed = quiet.answers.at(owner);
+      EXPECT_TRUE(Begins(prefix, whole));
+      EXPECT_EQ(whole.tokens, undisturbed.tokens);
+      EXPECT_EQ(whole.logprobs, undisturbed.logprobs) << "in bits";
+      EXPECT_EQ(whole.versions, undisturbed.versions);
+      if (whole.attempt > 1 && whole.tokens.size() > prefix.tokens.size()) ++went_on;
+    }
   }
-  EXPECT_GT(went_on, 0) << "of " << killed.held.size() << " answers none went on elsewhere";
+  EXPECT_GT(went_on, 0) << "in none of the jobs an answer went on elsewhere";
 }
 
 }  // namespace
