@@ -206,6 +206,7 @@ class Decoder final : public DecodeModel {
   // Gives each thread about the same work, neighbours together, all rows of a sequence to one: a row attends to what its earlier rows
   // write. False: the threads should rather work together.
   bool Deal(absl::Span<const Row> rows) {
+    if (!small_ && static_cast<int64_t>(rows.size()) < kApartRows * options_.threads) return false;
     table_cost_.assign(tables_.size(), 0);
     int64_t total = 0;
     for (const Row& row : rows) {
@@ -228,8 +229,7 @@ class Decoder final : public DecodeModel {
       }
       scratch_[thread].rows.push_back(static_cast<int32_t>(i));
     }
-    const bool even = *std::max_element(load.begin(), load.end()) * options_.threads <= kApartUneven * static_cast<double>(total);
-    return small_ || (even && static_cast<int64_t>(rows.size()) >= kApartRows * options_.threads);
+    return small_ || *std::max_element(load.begin(), load.end()) * options_.threads <= kApartUneven * static_cast<double>(total);
   }
 
   // The tile's pieces and wanted rows.
