@@ -157,7 +157,7 @@ class Matrix {
       if (started.ok() && queue_->running()) return started;  // What the point stands for had nothing to do in this start.
       return Died(queue_.get()) ? RestartQueue(point.name) : absl::InternalError(absl::StrCat("it did not start; see ", dir_, "/queue.log"));
     }
-    const absl::Status armed = Arm(point.name, "kill");  // It may die of it before it answers.
+    const absl::Status armed = Arm(point.name, "kill");  // It may die of it with its answer not yet through.
     if (!armed.ok() && !absl::IsUnavailable(armed) && !absl::IsDeadlineExceeded(armed)) return armed;
     if (point.when == When::kRestores) {
       SLUICE_RETURN_IF_ERROR(KillNow(workers_.at("trainer").process.get()));

@@ -44,8 +44,8 @@ class Cluster {
   absl::Status AwaitKilled(const std::string& id, absl::Duration timeout);
   // SIGTERM; its exit code.
   absl::StatusOr<int> Terminate(const std::string& id, absl::Duration timeout);
-  // Arms a failpoint at its nth hit from now. The daemon may come to it before it answers this call: that answer is not missed
-  // here, for AwaitKilled and AwaitStopped tell whether it did.
+  // Arms a failpoint at its nth hit from now. The daemon may die or stop of it with its answer to this call not yet through: that is not
+  // missed here, for AwaitKilled and AwaitStopped tell whether it did.
   absl::Status Arm(const std::string& id, const std::string& failpoint, const std::string& action, int nth);
 
   const std::string& dir() const { return dir_; }
