@@ -229,7 +229,7 @@ TEST_F(WhyTest, ALostQueueIsNamed) {
 
 TEST_F(WhyTest, AStallIsToldWithItsDiagnosisAndEndsTheJobWithIt) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_NO_FATAL_FAILURE(Submit({"limits.stall_warn=2s", "limits.stall_fail=8s"}));
+  ASSERT_NO_FATAL_FAILURE(Submit({"limits.stall_warn=4s", "limits.stall_fail=10s"}));
   ASSERT_EQ(job_->AwaitStep(3, kLong), absl::OkStatus());
   cluster_->Signal("reward-0", SIGSTOP);
   const auto end = job_->AwaitEnd(kLong);
