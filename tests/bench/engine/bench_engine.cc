@@ -8,8 +8,8 @@
 // step spends on plan, packing and bookkeeping, against the whole step; `sample` the sampler's share of the time.
 //
 // The baseline of each figure is the roofline: for each step the longer of bytes / bandwidth (packed weights once, keys and values once)
-// and operations / peak, with both measured in the same run, beside the work. `--new 32` gives a short run, `--threads 1 --cpu-time`
-// figures of a machine that others use.
+// and operations / peak. Both are measured before and after each run, and the run is held against the better of the two, since a machine
+// that others use gives now more, now less. `--new 32` gives a short run, `--threads 1 --cpu-time` figures of such a machine.
 
 #include <algorithm>
 #include <cstdio>
@@ -52,9 +52,12 @@ struct Options {
 
 struct Machine {
   double bandwidth = 0, peak = 0;  // Bytes/s, operations/s.
-  void Measure(DType dtype, int threads) {
-    bandwidth = std::max(bandwidth, ReadBandwidth(threads));
-    peak = std::max(peak, dtype == DType::kF32 ? PeakFlops(threads) : PeakFlopsBf16(threads));
+
+  static Machine Now(DType dtype, int threads) {
+    return {.bandwidth = ReadBandwidth(threads), .peak = dtype == DType::kF32 ? PeakFlops(threads) : PeakFlopsBf16(threads)};
+  }
+  static Machine Better(const Machine& a, const Machine& b) {
+    return {.bandwidth = std::max(a.bandwidth, b.bandwidth), .peak = std::max(a.peak, b.peak)};
   }
 };
 
@@ -87,9 +90,16 @@ class Costs {
   double body_ = 0, head_ = 0, position_numbers_ = 0, position_operations_ = 0;
 };
 
-// Of a run: seconds, and what the roofline allows.
+// Of a run.
 struct Phase {
-  double tokens = 0, seconds = 0, limit = 0;
+  double tokens = 0, seconds = 0;
+  std::vector<Work> steps;
+
+  double Limit(const Machine& machine) const {  // Seconds that the roofline allows.
+    double sum = 0;
+    for (const Work& step : steps) sum += step.Seconds(machine);
+    return sum;
+  }
 };
 struct Result {
   Phase prefill, decode;
@@ -109,7 +119,7 @@ class Run {
   }
 
   // All requests from their prompts to their ends.
-  Result Measure(const Machine& machine) {
+  Result Measure() {
     Scheduler scheduler({.blocks = static_cast<uint32_t>(Blocks()),
                          .max_running = static_cast<uint32_t>(batch_),
                          .max_batch_tokens = static_cast<uint32_t>(std::max(kPrefillTokens, batch_)),
@@ -123,14 +133,14 @@ class Run {
       SLUICE_CHECK_MSG(added.ok(), added.ToString());
     }
     Result result;
-    while (scheduler.running() + scheduler.waiting() > 0) Step(&scheduler, machine, &result);
+    while (scheduler.running() + scheduler.waiting() > 0) Step(&scheduler, &result);
     return result;
   }
 
  private:
   int Blocks() const { return batch_ * static_cast<int>(BlocksFor(options_.prompt + options_.fresh)); }
 
-  void Step(Scheduler* scheduler, const Machine& machine, Result* result) {
+  void Step(Scheduler* scheduler, Result* result) {
     const double start = Seconds();
     const SchedulerPlan& plan = scheduler->Plan();
     Pack(plan);
@@ -145,7 +155,7 @@ class Run {
     Phase& phase = rows_.size() > drawn_.size() ? result->prefill : result->decode;
     phase.tokens += static_cast<double>(rows_.size());
     phase.seconds += end - start;
-    phase.limit += costs_.Step(static_cast<double>(rows_.size()), static_cast<double>(drawn_.size()), seen_, read_).Seconds(machine);
+    phase.steps.push_back(costs_.Step(static_cast<double>(rows_.size()), static_cast<double>(drawn_.size()), seen_, read_));
     result->schedule += (planned - start) + (end - sampled);
     result->sample += sampled - computed;
     ++result->steps;
@@ -200,27 +210,29 @@ class Run {
 };
 
 void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights, const Options& options, int batch, const Report& report) {
-  Machine machine;
-  machine.Measure(dtype, options.threads);
   Run run(config, dtype, weights, options, batch);
-  std::vector<double> prefill, decode, total, prefill_limit, decode_limit, total_limit, schedule, step, sample;
-  for (int i = 0; i <= options.runs; ++i) {
-    const Result r = run.Measure(machine);
-    machine.Measure(dtype, options.threads);
-    if (i == 0) continue;  // Warm-up: pages of the cache.
+  run.Measure();  // Warm-up: pages of the cache.
+  std::vector<double> bandwidth, peak, prefill, decode, total, prefill_limit, decode_limit, total_limit, schedule, step, sample;
+  Machine before = Machine::Now(dtype, options.threads);
+  for (int i = 0; i < options.runs; ++i) {
+    const Result r = run.Measure();
+    const Machine after = Machine::Now(dtype, options.threads), machine = Machine::Better(before, after);
+    before = after;
     const double fresh = static_cast<double>(batch) * options.fresh, seconds = r.prefill.seconds + r.decode.seconds;
-    prefill.push_back(r.prefill.tokens / r.prefill.seconds), prefill_limit.push_back(r.prefill.tokens / r.prefill.limit);
-    decode.push_back(r.decode.tokens / r.decode.seconds), decode_limit.push_back(r.decode.tokens / r.decode.limit);
-    total.push_back(fresh / seconds), total_limit.push_back(fresh / (r.prefill.limit + r.decode.limit));
+    const double prefill_seconds = r.prefill.Limit(machine), decode_seconds = r.decode.Limit(machine);
+    bandwidth.push_back(machine.bandwidth / 1e9), peak.push_back(machine.peak / 1e9);
+    prefill.push_back(r.prefill.tokens / r.prefill.seconds), prefill_limit.push_back(r.prefill.tokens / prefill_seconds);
+    decode.push_back(r.decode.tokens / r.decode.seconds), decode_limit.push_back(r.decode.tokens / decode_seconds);
+    total.push_back(fresh / seconds), total_limit.push_back(fresh / (prefill_seconds + decode_seconds));
     schedule.push_back(1e6 * r.schedule / r.steps), step.push_back(1e6 * seconds / r.steps);
     sample.push_back(100 * r.sample / seconds);
   }
   const std::string name = absl::StrCat(dtype == DType::kF32 ? "f32" : "bf16", "_batch_", batch);
-  report.Add({.name = absl::StrCat("memory_bandwidth_", name), .value = machine.bandwidth / 1e9, .unit = "GB/s"});
-  report.Add({.name = absl::StrCat("multiply_peak_", name), .value = machine.peak / 1e9, .unit = "GFLOP/s"});
   const auto add = [&](absl::string_view what, const std::vector<double>& values, absl::string_view unit, const std::vector<double>& baselines) {
     report.Add({.name = absl::StrCat(what, "_", name), .value = Median(values), .unit = std::string(unit), .baseline = Median(baselines), .runs = options.runs});
   };
+  add("memory_bandwidth", bandwidth, "GB/s", {});
+  add("multiply_peak", peak, "GFLOP/s", {});
   add("prefill", prefill, "tokens/s", prefill_limit);
   add("decode", decode, "tokens/s", decode_limit);
   add("generate", total, "tokens/s", total_limit);
