@@ -9,6 +9,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/models/adapter.h"
+#include "common/models/divide.h"
 #include "common/models/moe_decode.h"
 #include "common/models/packed_weights.h"
 #include "common/models/team.h"
@@ -31,7 +32,6 @@ constexpr int64_t kTileRows = 128, kSmallTileRows = 48;
 // What a number of the keys and values that a row sees costs, a weight being one: it comes from memory for this row alone.
 constexpr int64_t kSeenCost = 10;
 constexpr int64_t kDrawLogits = 1 << 14;  // That a thread takes at a time to draw from: some ten microseconds.
-constexpr int64_t kPieceRows = 16;  // Neighbours of one sequence that attend together.
 
 // What one tile is computed in. T is float, or uint16_t for bf16: what products take in.
 template <typename T>
@@ -45,15 +45,7 @@ struct Scratch {
   std::vector<T> act;         // [M, F]
   std::vector<float> gated;   // [M, 2 F rounded up to panels]: gate and up in panels that alternate, where they have a bias or an adapter.
   typename MoeMlp<T>::Scratch moe;
-  std::vector<int32_t> rows;  // Its rows of the step, where each thread has its own.
-  struct Piece {
-    int64_t first, count;
-  };
-  struct Unit {
-    int64_t piece, head;
-  };
-  std::vector<Piece> pieces;    // Rows of the tile that attend together,
-  std::vector<Unit> units;      // and in which order with the kv heads.
+  AttentionPlan attention;
   std::vector<int32_t> wanted;  // Rows of the tile whose logits are wanted.
 };
 
@@ -87,6 +79,7 @@ class Decoder final : public DecodeModel {
         ops_(BestDecoderOps()),
         moe_(config),
         scratch_(options.threads),
+        shares_(options.threads),
         team_(options.threads) {}
 
   absl::Status Allocate() {
@@ -140,23 +133,21 @@ class Decoder final : public DecodeModel {
       for (Scratch<T>& s : scratch_) s.gated.resize(s.x.size() / static_cast<size_t>(hidden_) * static_cast<size_t>(2 * RoundUpToLanes(ffn_)));
     }
     routing_.resize(wanted * config_.num_layers * config_.experts_per_token);
-    if (options_.threads > 1 && Deal(rows)) {
+    if (options_.threads > 1 && Apart(rows)) {
       return team_.Run([&](int thread) {
-        Scratch<T>* s = &scratch_[thread];
-        for (size_t i = 0; i < s->rows.size(); i += tile_rows_) {
-          const absl::Span<const int32_t> tile = absl::MakeConstSpan(s->rows).subspan(i, tile_rows_);
-          Divide(rows, tile, s);
-          Tile({nullptr, 1}, rows, tile, logits, s);
+        const absl::Span<const int32_t> mine = shares_.of(thread);
+        for (size_t i = 0; i < mine.size(); i += tile_rows_) {
+          const absl::Span<const int32_t> tile = mine.subspan(i, tile_rows_);
+          Plan(rows, tile, &scratch_[thread]);
+          Tile({nullptr, 1}, rows, tile, logits, &scratch_[thread]);
         }
       });
     }
-    std::vector<int32_t>& all = scratch_[0].rows;
-    all.resize(rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) all[i] = static_cast<int32_t>(i);
+    shares_.GiveAll(rows.size());
+    const Crew crew{team_.size() > 1 ? &team_ : nullptr, team_.size()};
     for (size_t i = 0; i < rows.size(); i += tile_rows_) {
-      const absl::Span<const int32_t> tile = absl::MakeConstSpan(all).subspan(i, tile_rows_);
-      Divide(rows, tile, &scratch_[0]);
-      const Crew crew{team_.size() > 1 ? &team_ : nullptr, team_.size()};
+      const absl::Span<const int32_t> tile = shares_.of(0).subspan(i, tile_rows_);
+      Plan(rows, tile, &scratch_[0]);
       team_.Run([&](int) { Tile(crew, rows, tile, logits, &scratch_[0]); });
     }
   }
@@ -203,53 +194,17 @@ class Decoder final : public DecodeModel {
     return config_.num_layers * (layer_cost_ + kSeenCost * 2 * kv_width_ * seen) + (row.want_logits ? config_.vocab_size * hidden_ : 0);
   }
 
-  // Gives each thread about the same work, neighbours together, all rows of a sequence to one: a row attends to what its earlier rows
-  // write. False: the threads should rather work together.
-  bool Deal(absl::Span<const Row> rows) {
+  // Deals the rows to the threads. False: they should rather work together.
+  bool Apart(absl::Span<const Row> rows) {
     if (!small_ && static_cast<int64_t>(rows.size()) < kApartRows * options_.threads) return false;
-    table_cost_.assign(tables_.size(), 0);
-    int64_t total = 0;
-    for (const Row& row : rows) {
-      const int64_t cost = Cost(row);
-      table_cost_[row.table] += cost, total += cost;
-    }
-    double left = static_cast<double>(total);  // Work that the threads before `current` do not have.
-    std::vector<double> load(options_.threads);
-    for (Scratch<T>& s : scratch_) s.rows.clear();
-    table_thread_.assign(tables_.size(), -1);
-    int current = 0;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      int& thread = table_thread_[rows[i].table];
-      if (thread < 0) {
-        const double cost = static_cast<double>(table_cost_[rows[i].table]);
-        const bool full = load[current] > 0 && load[current] + cost / 2 > left / (options_.threads - current);
-        if (full && current + 1 < options_.threads) left -= load[current++];
-        thread = current;
-        load[thread] += cost;
-      }
-      scratch_[thread].rows.push_back(static_cast<int32_t>(i));
-    }
-    return small_ || *std::max_element(load.begin(), load.end()) * options_.threads <= kApartUneven * static_cast<double>(total);
+    return shares_.Deal(rows, tables_.size(), [&](const Row& row) { return Cost(row); }) <= kApartUneven || small_;
   }
 
-  // The tile's pieces and wanted rows.
-  void Divide(absl::Span<const Row> rows, absl::Span<const int32_t> tile, Scratch<T>* s) const {
-    s->pieces.clear(), s->wanted.clear();
-    for (int64_t r = 0; r < static_cast<int64_t>(tile.size()); ++r) {
-      const bool joins = !s->pieces.empty() && rows[tile[r]].table == rows[tile[r - 1]].table && s->pieces.back().count < kPieceRows;
-      if (joins) ++s->pieces.back().count;
-      else s->pieces.push_back({r, 1});
+  void Plan(absl::Span<const Row> rows, absl::Span<const int32_t> tile, Scratch<T>* s) const {
+    s->attention.Make(rows, tile, tables_, config_.num_kv_heads);
+    s->wanted.clear();
+    for (size_t r = 0; r < tile.size(); ++r) {
       if (rows[tile[r]].want_logits) s->wanted.push_back(static_cast<int32_t>(r));
-    }
-    // Neighbours that begin with one block share a prompt: they take a head one after the other, while its keys and values are in the
-    // core's cache. Else a sequence takes its heads in a row, as they lie in memory.
-    const auto first_block = [&](size_t piece) { return tables_[rows[tile[s->pieces[piece].first]].table][0]; };
-    s->units.clear();
-    for (size_t first = 0, end; first < s->pieces.size(); first = end) {
-      for (end = first + 1; end < s->pieces.size() && first_block(end) == first_block(first);) ++end;
-      for (int64_t head = 0; head < config_.num_kv_heads; ++head) {
-        for (size_t piece = first; piece < end; ++piece) s->units.push_back({static_cast<int64_t>(piece), head});
-      }
     }
   }
 
@@ -269,9 +224,7 @@ class Decoder final : public DecodeModel {
         adapter.Add(i, Adapter::kV, Wide(s, r), &s->qkv[r * qkv_width_ + q_width_ + kv_width_]);
       });
       crew.Each(m, [&](int64_t r) { Prepare(layer, i, rows[tile[r]], &s->qkv[r * qkv_width_]); });
-      crew.Each(static_cast<int64_t>(s->units.size()), [&](int64_t unit) {
-        Attend(i, s->units[unit].head, s->pieces[s->units[unit].piece], rows, tile, s);
-      });
+      crew.Each(static_cast<int64_t>(s->attention.units().size()), [&](int64_t unit) { Attend(i, s->attention.units()[unit], rows, tile, s); });
       Product(crew, Mixed(s), q_width_, layer.o, m, hidden_, q_width_, s->x.data(), true);
       Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) { adapter.Add(i, Adapter::kO, &s->mixed[r * q_width_], &s->x[r * hidden_]); });
       AddBias(crew, layer.o_bias, m, s);
@@ -416,8 +369,9 @@ class Decoder final : public DecodeModel {
   }
 
   // The query heads of one kv head, for a piece of the tile.
-  void Attend(int64_t layer, int64_t head, const typename Scratch<T>::Piece& piece, absl::Span<const Row> rows, absl::Span<const int32_t> tile,
-              Scratch<T>* s) {
+  void Attend(int64_t layer, const AttentionPlan::Unit& unit, absl::Span<const Row> rows, absl::Span<const int32_t> tile, Scratch<T>* s) {
+    const AttentionPlan::Piece& piece = s->attention.pieces()[unit.piece];
+    const int64_t head = unit.head;
     const int64_t d = config_.head_dim, group = config_.num_heads / config_.num_kv_heads;
     thread_local std::vector<AttentionQuery> queries;
     queries.clear();
@@ -466,8 +420,7 @@ class Decoder final : public DecodeModel {
 
   std::vector<Scratch<T>> scratch_;                      // By thread where each takes its rows; the first for all of them together.
   absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.
-  std::vector<int64_t> table_cost_;                      // By table of this step: the work of its rows.
-  std::vector<int> table_thread_;                        // Likewise; -1: none yet.
+  RowShares shares_;
   std::vector<int64_t> logits_row_;                      // By row of this step: where its logits go.
   std::vector<uint16_t> routing_;                        // [wanted rows of this step, layers, k]
   Team team_;                                            // Last: its threads end before what they use.
