@@ -2,7 +2,8 @@
 
 #include <queue>
 
-#include "absl/strings/match.h"
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
@@ -12,8 +13,9 @@
 namespace sluice {
 namespace {
 
-constexpr absl::string_view kMark = "\xE2\x96\x81";  // U+2581, a space in SentencePiece's models.
 constexpr size_t kFew = 40;  // Up to so many symbols, looking at all pairs again after each merge is faster than a heap.
+
+size_t Meeting(char left, char right) { return static_cast<size_t>(static_cast<uint8_t>(left)) << 8 | static_cast<uint8_t>(right); }
 
 uint64_t PairKey(int32_t left, int32_t right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
 
@@ -46,8 +48,7 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
     const std::string spelling = byte_level ? ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b))) : absl::StrFormat("<0x%02X>", b);
     bpe.byte_ids_[b] = bpe.Id(spelling).value_or(-1);
   }
-  // Without an unknown token a character may go, and what it parted meets.
-  bpe.cuts_at_mark_ = bpe.cuts_at_mark_ && !byte_level && !bpe.ignore_merges_ && bpe.unknown_ && bpe.Id(kMark);
+  bpe.FindCuts();
   return bpe;
 }
 
@@ -67,7 +68,6 @@ absl::Status Bpe::ReadVocab(TokenizerFile* file) {
 
 absl::Status Bpe::ReadMerges(const TokenizerFile& file) {
   merges_.reserve(file.merges.size());
-  cuts_at_mark_ = true;
   for (size_t rank = 0; rank < file.merges.size(); ++rank) {
     const auto& [a, b] = file.merges[rank];
     const auto left = Id(a), right = Id(b), whole = Id(absl::StrCat(a, b));
@@ -75,9 +75,22 @@ absl::Status Bpe::ReadMerges(const TokenizerFile& file) {
       return absl::InvalidArgumentError(absl::StrCat("model.merges[", rank, "]: \"", a, "\", \"", b, "\" or the two together are not in the vocabulary"));
     }
     merges_[PairKey(*left, *right)] = {static_cast<uint32_t>(rank), *whole};  // The last of equals counts.
-    if (absl::StartsWith(b, kMark) && !absl::EndsWith(a, kMark)) cuts_at_mark_ = false;
+    joined_.set(Meeting(a.back(), b.front()));
   }
   return absl::OkStatus();
+}
+
+void Bpe::FindCuts() {
+  all_bytes_ = byte_fallback_ && absl::c_all_of(byte_ids_, [](int32_t id) { return id >= 0; });
+  // Without an unknown token a character may go, and what it parted meets.
+  cuts_ = !byte_level_ && !ignore_merges_ && (all_bytes_ || unknown_);
+  // Tokens that stand for another text than they spell: a merge of one joins what `joined_` does not tell.
+  absl::flat_hash_set<int32_t> others;
+  if (byte_fallback_) others.insert(byte_ids_.begin(), byte_ids_.end());
+  if (unknown_) others.insert(*unknown_);
+  for (const auto& [pair, merge] : merges_) {
+    if (others.contains(static_cast<int32_t>(pair >> 32)) || others.contains(static_cast<int32_t>(pair & 0xFFFFFFFFu))) cuts_ = false;
+  }
 }
 
 std::optional<int32_t> Bpe::Id(absl::string_view token) const {
@@ -86,11 +99,14 @@ std::optional<int32_t> Bpe::Id(absl::string_view token) const {
 }
 
 size_t Bpe::CutAt(absl::string_view word) const {
-  if (!cuts_at_mark_) return word.size();
-  size_t at = 0;
-  while (absl::StartsWith(word.substr(at), kMark)) at += kMark.size();
-  const size_t mark = word.find(kMark, at);
-  return mark == absl::string_view::npos ? word.size() : mark;
+  if (!cuts_) return word.size();
+  for (size_t at = 1; at < word.size(); ++at) {
+    const bool inside = (static_cast<uint8_t>(word[at]) & 0xC0) == 0x80;  // Of a character.
+    if (inside || joined_[Meeting(word[at - 1], word[at])]) continue;
+    // An unknown character is given with what follows it, so a cut is before a known one.
+    if (all_bytes_ || Id(word.substr(at, Utf8SequenceLength(word[at])))) return at;
+  }
+  return word.size();
 }
 
 void Bpe::First(absl::string_view word, Symbols* symbols) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -36,8 +37,8 @@ class Bpe {
   // gives none, as in the reference library.
   void Encode(absl::string_view word, Symbols* symbols) const;
 
-  // Where a word may be cut without changing its tokens, for no merge reaches over that place: the length of the part before
-  // the first U+2581 that follows something else, or all. One text is one word in SentencePiece's models.
+  // Where a word may first be cut without changing its tokens, for no merge joins what meets there: the length of the part before,
+  // or all. One text is one word in SentencePiece's models; its parts repeat, and merging them takes less time than merging all.
   size_t CutAt(absl::string_view word) const;
 
   std::optional<int32_t> Id(absl::string_view token) const;
@@ -52,6 +53,7 @@ class Bpe {
   };
   absl::Status ReadVocab(TokenizerFile* file);
   absl::Status ReadMerges(const TokenizerFile& file);
+  void FindCuts();
   void First(absl::string_view word, Symbols* symbols) const;  // Before any merge.
   const Merge* Find(const Symbol& left, const Symbol& right) const;
   void MergeFew(Symbols* symbols) const;
@@ -62,7 +64,9 @@ class Bpe {
   absl::flat_hash_map<uint64_t, Merge> merges_;          // Key: left id << 32 | right id.
   std::optional<int32_t> unknown_;
   bool byte_level_ = false, fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;
-  bool cuts_at_mark_ = false;
+  bool cuts_ = false;              // Whether words may be cut,
+  bool all_bytes_ = false;         // and before any character, since none is unknown.
+  std::bitset<1 << 16> joined_;    // [last byte of a merge's left side << 8 | first byte of its right side]
   std::array<int32_t, 256> byte_ids_;  // Of the first symbols of bytes: their spelling, or <0x00>..<0xFF>; -1: none.
 };
 
