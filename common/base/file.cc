@@ -41,6 +41,22 @@ absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) 
   }
   return absl::OkStatus();
 }
+
+// Of what is no regular file.
+absl::string_view KindName(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+absl::Status NoFile(const std::string& path, mode_t mode) {
+  return absl::FailedPreconditionError(absl::StrCat(path, " is ", KindName(mode), ", a file is needed"));
+}
+
+bool IsGivenStream(absl::string_view path) {
+  return path == "/dev/stdin" || absl::StartsWith(path, "/dev/fd/") || absl::StartsWith(path, "/proc/self/fd/");
+}
 }  // namespace
 
 absl::Status ErrnoStatus(int error, absl::string_view what) {
@@ -57,12 +73,32 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
   }
 }
 
+absl::StatusOr<int> OpenToRead(const std::string& path) {
+  const bool given = IsGivenStream(path);
+  struct stat info;
+  // O_NONBLOCK: opening a FIFO would wait for a writer. A regular file takes no notice of it.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (given ? 0 : O_NONBLOCK));
+  if (fd < 0) {
+    const int error = errno;
+    if (error == ENXIO && stat(path.c_str(), &info) == 0) return NoFile(path, info.st_mode);  // A socket, or a device without a driver.
+    return ErrnoStatus(error, absl::StrCat("open ", path));
+  }
+  absl::Status status;
+  if (fstat(fd, &info) != 0) {
+    status = ErrnoStatus(errno, absl::StrCat("stat ", path));
+  } else if (S_ISDIR(info.st_mode) || (!given && !S_ISREG(info.st_mode))) {
+    status = NoFile(path, info.st_mode);
+  }
+  if (status.ok()) return fd;
+  close(fd);
+  return status;
+}
+
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  SLUICE_ASSIGN_OR_RETURN(const int opened, OpenToRead(path));
+  const Fd fd(opened);
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
-  if (S_ISDIR(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, " is a directory, a file is needed"));
   if (static_cast<uint64_t>(info.st_size) > limit) {
     return absl::ResourceExhaustedError(absl::StrCat(path, " has ", info.st_size, " bytes, the limit is ", limit));
   }

@@ -14,7 +14,13 @@ namespace sluice {
 // Whole files and folders. Errors name the path and the system's reason: NOT_FOUND, PERMISSION_DENIED,
 // RESOURCE_EXHAUSTED (disk full), FAILED_PRECONDITION (not a file or folder), else UNKNOWN.
 
-// RESOURCE_EXHAUSTED also if the file is larger than `limit` bytes; nothing is allocated then.
+// A descriptor to read `path` with, which the caller closes. FAILED_PRECONDITION, at once, where it is no regular file but a
+// directory, FIFO, socket or device: somebody else decides when, or whether, those give bytes.
+//
+// A stream that the process was given (/dev/stdin, /dev/fd/N or /proc/self/fd/N, as of a shell's <(..)) is opened as it is.
+absl::StatusOr<int> OpenToRead(const std::string& path);
+
+// OpenToRead's file, to its end. RESOURCE_EXHAUSTED also if the file is larger than `limit` bytes; nothing is allocated then.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit = 1ull << 32);
 
 // Writes a temporary file beside `path`, syncs it, renames it over `path`, syncs the folder: after a crash there is

@@ -1,6 +1,5 @@
 #include "common/checkpoint/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,8 +101,7 @@ absl::Status CheckCover(const std::vector<SafetensorsFile::Entry>& entries, int6
 }  // namespace
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  SLUICE_ASSIGN_OR_RETURN(const int fd, OpenToRead(path));
   SafetensorsFile file(path, fd);
   if (absl::Status status = file.ReadHeader(); !status.ok()) return Annotate(status, path);
   return file;
@@ -121,7 +119,6 @@ SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
 absl::Status SafetensorsFile::ReadHeader() {
   struct stat info;
   if (fstat(fd_, &info) != 0) return ErrnoStatus(errno, "stat");
-  if (!S_ISREG(info.st_mode)) return absl::FailedPreconditionError("is not a regular file");
   unsigned char prefix[8];
   if (info.st_size < 8) return absl::InvalidArgumentError(absl::StrCat("has ", info.st_size, " bytes, a safetensors file has at least 8"));
   SLUICE_RETURN_IF_ERROR(ReadAt(fd_, 0, prefix, 8, path_));

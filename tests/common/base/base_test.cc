@@ -1,6 +1,15 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
@@ -85,6 +94,41 @@ TEST(FileTest, AFileThatTellsNoSizeIsReadToItsEnd) {
   ASSERT_TRUE(status.ok());
   EXPECT_THAT(*status, testing::HasSubstr("VmRSS"));
   EXPECT_EQ(ReadFile("/proc/self/status", 10).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(FileTest, AFifoIsRefusedThoughNobodyWritesToIt) {
+  const std::string path = testing::TempDir() + "/fifo_" + ToHex(RandomId16());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  std::thread writer([&] { close(open(path.c_str(), O_WRONLY)); });  // Lets go a reader that waits for one.
+  const auto bytes = ReadFile(path);
+  EXPECT_EQ(bytes.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(bytes.status().message(), path + " is a FIFO, a file is needed");
+  const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);  // Lets the writer go.
+  writer.join();
+  close(reader);
+  unlink(path.c_str());
+}
+
+TEST(FileTest, ASocketADeviceAndADirectoryAreRefusedAsWhatTheyAre) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  const std::string path = absl::StrCat("socket_", ToHex(RandomId16()));  // Short: a socket's path has a limit of its own.
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(ReadFile(path).status().message(), path + " is a socket, a file is needed");
+  close(listener);
+  unlink(path.c_str());
+  EXPECT_EQ(ReadFile("/dev/zero").status().message(), "/dev/zero is a device, a file is needed");
+  EXPECT_EQ(ReadFile("/dev").status().message(), "/dev is a directory, a file is needed");
+}
+
+TEST(FileTest, AStreamThatTheProcessWasGivenIsReadToItsEnd) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  ASSERT_EQ(write(ends[1], "name: x\n", 8), 8);
+  close(ends[1]);
+  EXPECT_EQ(*ReadFile(absl::StrCat("/dev/fd/", ends[0])), "name: x\n");
+  close(ends[0]);
 }
 
 TEST(FileTest, ASecondOwnerOfADirectoryIsRefusedWithThePidOfTheFirst) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -94,6 +95,20 @@ TEST_F(ModelDirTest, AMissingDirectoryConfigOrWeightFileIsNotFound) {
   EXPECT_THAT(WeightsRefusal(absl::StatusCode::kNotFound), HasSubstr("has neither model.safetensors nor model.safetensors.index.json"));
   ASSERT_TRUE(RemoveTree(source_ + "/config.json").ok());
   EXPECT_EQ(ReadModelDir(source_).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ModelDirTest, AFifoInPlaceOfAnyOfItsFilesIsRefusedAtOnce) {
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"}) {
+    const std::string path = absl::StrCat(source_, "/", name);
+    ASSERT_TRUE(RemoveTree(path).ok());
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    const auto dir = ReadModelDir(source_);
+    const absl::Status status = dir.ok() ? ReadWeights(*dir, DType::kF32).status() : dir.status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(path, " is a FIFO")));
+    ASSERT_TRUE(RemoveTree(path).ok());
+    Write("config.json", kConfig);
+  }
 }
 
 TEST_F(ModelDirTest, WeightsThatDoNotFitTheConfigAreRefused) {
