@@ -1,4 +1,5 @@
 // Expressions.
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/chat/interpreter.h"
 #include "common/chat/print.h"
@@ -18,6 +19,13 @@ std::string Shown(Interpreter& in, const Value& value) {
 Type TypeOf(const Value& value) { return value.is_string() ? Type::kStr : value.is(Value::kDict) ? Type::kDict : Type::kList; }
 bool HasMethods(const Value& value) {
   return value.is_string() || value.is(Value::kDict) || (value.is(Value::kArray) && value.array().kind <= Array::kTuple);
+}
+
+// Whether it names no variable and calls nothing.
+bool IsConstant(const Expression& e) {
+  if (e.kind == Expression::kName || e.kind == Expression::kCall) return false;
+  return absl::c_all_of(e.operands, [](const ExpressionPtr& operand) { return operand == nullptr || IsConstant(*operand); }) &&
+         absl::c_all_of(e.keywords, [](const auto& keyword) { return IsConstant(*keyword.second); });
 }
 
 }  // namespace
@@ -184,18 +192,24 @@ bool Interpreter::EvalCompare(const Expression& e) {
   return true;
 }
 
+// What the value's type has under the name in Python: a method, or what is in its place; none: nothing.
+std::optional<Value> Interpreter::Member(const Value& object, absl::string_view name, const Function* method, Builtin builtin) {
+  if (method != nullptr) {
+    auto* const bound = new Method;
+    bound->self = object;
+    bound->function = method;
+    return Value::Of(bound);
+  }
+  if (builtin == Builtin::kUnbuilt) meter_.Unsupported(absl::StrCat("the method ", name, " of ", TypeName(object)));
+  if (builtin == Builtin::kForbidden) return Value();
+  return std::nullopt;
+}
+
 // As Jinja: what Python's type has under the name comes before a key of a dict, so that `d.items` is the method.
 Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
   if (HasMethods(object)) {
     const auto type = static_cast<int>(TypeOf(object));
-    if (e.methods[type] != nullptr) {
-      auto* const method = new Method;
-      method->self = object;
-      method->function = e.methods[type];
-      return Value::Of(method);
-    }
-    if (e.builtins[type] == Builtin::kUnbuilt) meter_.Unsupported(absl::StrCat("the method ", e.text, " of ", TypeName(object)));
-    if (e.builtins[type] == Builtin::kForbidden) return Value::Undefined(e.text);
+    if (std::optional<Value> member = Member(object, e.text, e.methods[type], e.builtins[type])) return *std::move(member);
   }
   if (object.is(Value::kDict)) {
     meter_.Work(static_cast<int64_t>(object.dict().items.size() / 8));
@@ -207,58 +221,60 @@ Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
   return Value::Undefined(e.text);
 }
 
-Value Interpreter::Attribute(const Value& value, absl::string_view name) {
-  if (value.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot read the attribute ", name, ": ", Shown(*this, value)));
-  if (value.is(Value::kObject)) return value.object()->Attribute(*this, name);
-  if (!value.is(Value::kDict)) return Value();
-  const Value* const found = Find(meter_, value.dict(), Value::Borrow(name));
-  return found != nullptr ? *found : Value();
-}
-
+// As Jinja's Environment.getitem: the item; where Python raises, the attribute that a text names; else undefined.
 Value Interpreter::Subscript(const Value& value, const Value& key) {
   if (value.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot read an item: ", Shown(*this, value)));
-  if (value.is(Value::kDict)) {
+  if (value.is(Value::kDict) && Unhashable(meter_, key) == nullptr) {
     if (const Value* const found = Find(meter_, value.dict(), key)) return *found;
-    return key.is_string() && key.is(Value::kText) ? Value::Undefined(key.text()) : Value();
   }
-  if (value.is(Value::kObject) && key.is_string()) return value.object()->Attribute(*this, key.text());
-  if (!key.is_integer()) return Value();
-  int64_t i = key.integer();
+  if (key.is_integer()) return ItemAt(value, key.integer());
+  if (!key.is_string()) return Value();
+  if (value.is(Value::kObject)) return value.object()->Attribute(*this, key.text());
+  if (HasMethods(value)) {
+    const Type type = TypeOf(value);
+    if (std::optional<Value> member = Member(value, key.text(), FindMethod(type, key.text()), PythonBuiltin(type, key.text()))) return *std::move(member);
+  }
+  return key.is(Value::kText) ? Value::Undefined(key.text()) : Value();
+}
+
+// Of a list, tuple, range or text, from its end if negative; undefined if there is none.
+Value Interpreter::ItemAt(const Value& value, int64_t i) {
   if (value.is(Value::kArray) && value.array().kind <= Array::kRange) {
     const auto& items = value.array().items;
     if (i < 0) i += static_cast<int64_t>(items.size());
     return i >= 0 && i < static_cast<int64_t>(items.size()) ? items[i] : Value();
   }
-  if (value.is_string()) {
-    const absl::string_view text = value.text();
-    meter_.WorkOnBytes(text.size());
-    if (i < 0) i += static_cast<int64_t>(CountCodePoints(text));
-    if (i < 0 || i >= static_cast<int64_t>(text.size())) return Value();
-    size_t end = ByteOf(text, static_cast<size_t>(i));
-    const size_t begin = end;
-    if (begin >= text.size()) return Value();
-    NextCodePoint(text, &end);
-    return Value::Copy(meter_, text.substr(begin, end - begin)).MarkedSafe(value.safe());
-  }
-  return Value();
+  if (!value.is_string()) return Value();
+  const absl::string_view text = value.text();
+  meter_.WorkOnBytes(text.size());
+  if (i < 0) i += static_cast<int64_t>(CountCodePoints(text));
+  if (i < 0 || i >= static_cast<int64_t>(text.size())) return Value();
+  size_t end = ByteOf(text, static_cast<size_t>(i));
+  const size_t begin = end;
+  if (begin >= text.size()) return Value();
+  NextCodePoint(text, &end);
+  return Value::Copy(meter_, text.substr(begin, end - begin)).MarkedSafe(value.safe());
 }
 
 Value Interpreter::EvalSlice(const Expression& e) {
   const Value object = Eval(*e.operands[0]);
   Value bounds[3];
+  const Value* wrong = nullptr;
   for (int i = 0; i < 3; ++i) {
     if (e.operands[i + 1] == nullptr) continue;
     bounds[i] = Eval(*e.operands[i + 1]);
-    meter_.at = e.at;
     if (bounds[i].is(Value::kNone)) {
       bounds[i] = Value();
     } else if (!bounds[i].is_integer()) {
-      meter_.Invalid(absl::StrCat("a slice needs integers, got ", Shown(*this, bounds[i])));
+      wrong = &bounds[i];
     }
   }
   meter_.at = e.at;
   if (object.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot slice: ", Shown(*this, object)));
-  return Slice(meter_, object, bounds[0], bounds[1], bounds[2]);
+  const bool sliceable = object.is_string() || (object.is(Value::kArray) && object.array().kind <= Array::kRange);
+  if (sliceable && wrong == nullptr) return Slice(meter_, object, bounds[0], bounds[1], bounds[2]);
+  if (IsConstant(e)) return Value();  // Jinja computes constants ahead, and there a slice fails as an item does.
+  meter_.Invalid(sliceable ? absl::StrCat("a slice needs integers, got ", Shown(*this, *wrong)) : absl::StrCat("a ", TypeName(object), " cannot be sliced"));
 }
 
 void Interpreter::AddArguments(const Expression& e, Values* args) {

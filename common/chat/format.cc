@@ -18,7 +18,7 @@ constexpr int kMaxPrecision = 100;  // Digits behind the point; what is wider is
 struct Spec {
   std::string fill = " ";
   char align = '\0';  // < > ^ =; none: the type's own.
-  char sign = '-';    // + - or blank.
+  char sign = '\0';   // + - or blank; none: as -.
   bool alternate = false, grouped = false;
   int64_t width = 0, precision = -1;
   char type = '\0';
@@ -80,44 +80,81 @@ class Formatter {
     const unsigned base = lower == 'x' ? 16 : lower == 'o' ? 8 : lower == 'b' ? 2 : 10;
     std::string digits = Digits(value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value), base);
     while (static_cast<int64_t>(digits.size()) < std::min<int64_t>(least_digits, kMaxPrecision)) digits.insert(digits.begin(), '0');
-    if (spec.grouped) Group(&digits);
-    std::string head = value < 0 ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
+    std::string head = Sign(value < 0, spec);
     if (spec.alternate && base != 10) absl::StrAppend(&head, "0", std::string(1, lower));
     if (spec.type == 'X') head = absl::AsciiStrToUpper(head), digits = absl::AsciiStrToUpper(digits);
-    Pad(head + digits, spec, '>', head.size());
+    Number(head, digits, "", spec);
   }
 
-  void Real(double value, Spec spec) {
-    std::string text;
-    if (spec.type == '\0' && spec.precision < 0) {
-      AppendFloat(value, &text);
-      if (!std::signbit(value) && spec.sign != '-') text.insert(text.begin(), spec.sign);
-    } else {
-      if (spec.precision > kMaxPrecision) meter_.Invalid(absl::StrCat("a precision of ", spec.precision, " is more than ", kMaxPrecision));
-      const bool percent = spec.type == '%';
-      const char c_format[] = {'%', '+', '.', '*', percent ? 'f' : spec.type == '\0' ? 'g' : spec.type, '\0'};
-      char buffer[512];
-      std::snprintf(buffer, sizeof(buffer), c_format, static_cast<int>(spec.precision < 0 ? 6 : spec.precision), percent ? value * 100 : value);
-      text = buffer;
-      if (text[0] == '+') {
-        if (spec.sign == '-') text.erase(0, 1);
-        if (spec.sign == ' ') text[0] = ' ';
-      }
-      if (percent) text.push_back('%');
-    }
-    const size_t sign = !text.empty() && (text[0] == '-' || text[0] == '+' || text[0] == ' ') ? 1 : 0;
-    if (spec.grouped) {
-      std::string whole = text.substr(sign, text.find_first_not_of("0123456789", sign) - sign);
-      const size_t size = whole.size();
-      Group(&whole);
-      text.replace(sign, size, whole);
-    }
-    Pad(text, spec, '>', sign);
+  void Real(double value, const Spec& spec) {
+    if (spec.precision > kMaxPrecision) meter_.Invalid(absl::StrCat("a precision of ", spec.precision, " is more than ", kMaxPrecision));
+    const std::string text = Written(std::abs(value), spec);
+    const size_t whole = std::min(text.find_first_not_of("0123456789"), text.size());
+    Number(Sign(std::signbit(value) && !std::isnan(value), spec), text.substr(0, whole), text.substr(whole), spec);
   }
 
  private:
+  static std::string Sign(bool negative, const Spec& spec) { return negative ? "-" : spec.sign == '+' || spec.sign == ' ' ? std::string(1, spec.sign) : ""; }
+
+  // What is written behind the sign. Without a type: as repr, or with a precision as g, but never without a digit behind the point.
+  static std::string Written(double value, const Spec& spec) {
+    if (spec.type == '\0' && spec.precision < 0) {
+      std::string text;
+      AppendFloat(value, &text);
+      return text;
+    }
+    const bool percent = spec.type == '%';
+    int precision = static_cast<int>(spec.precision < 0 ? 6 : spec.precision);
+    char type = percent ? 'f' : spec.type;
+    bool point = false;
+    if (type == '\0') {
+      precision = std::max(precision, 1);
+      const std::string scientific = absl::StrFormat("%.*e", precision - 1, value);
+      int exponent = 0;
+      (void)absl::SimpleAtoi(absl::string_view(scientific).substr(std::min(scientific.find('e') + 1, scientific.size())), &exponent);
+      type = 'g';
+      point = std::isfinite(value) && exponent >= -4 && exponent < precision - 1;
+      // g goes over to an exponent one digit later.
+      if (std::isfinite(value) && exponent == precision - 1) return Trimmed(scientific.substr(0, scientific.find('e'))) + scientific.substr(scientific.find('e'));
+    }
+    const char c_format[] = {'%', spec.alternate ? '#' : '-', '.', '*', type, '\0'};
+    char buffer[512];
+    std::snprintf(buffer, sizeof(buffer), c_format, precision, percent ? value * 100 : value);
+    std::string text = buffer;
+    if (point && text.find('.') == std::string::npos) text += ".0";
+    if (percent) text.push_back('%');
+    return text;
+  }
+
+  // Without zeros at the end of a fraction.
+  static std::string Trimmed(std::string text) {
+    if (text.find('.') == std::string::npos) return text;
+    while (text.back() == '0') text.pop_back();
+    if (text.back() == '.') text.pop_back();
+    return text;
+  }
+
+  // Zeros that fill the field are grouped as digits are.
+  void Number(absl::string_view head, std::string digits, absl::string_view rest, const Spec& spec) {
+    if (spec.grouped && !digits.empty()) {
+      if (spec.fill == "0" && spec.align == '=') {
+        const int64_t room = spec.width - static_cast<int64_t>(head.size() + rest.size());
+        meter_.CheckText(static_cast<size_t>(std::clamp<int64_t>(room, 0, kMaxTextBytes + 1)));
+        const int64_t least = room - (room - 1) / 4;  // Of four places one is a comma, which never comes first.
+        if (static_cast<int64_t>(digits.size()) < least) digits.insert(0, static_cast<size_t>(least) - digits.size(), '0');
+      }
+      Group(&digits);
+    }
+    Pad(absl::StrCat(head, digits, rest), spec, '>', head.size());
+  }
+
   static void Group(std::string* digits) {
-    for (auto at = static_cast<ptrdiff_t>(digits->size()) - 3; at > 0; at -= 3) digits->insert(static_cast<size_t>(at), ",");
+    std::string grouped;
+    for (size_t i = 0; i < digits->size(); ++i) {
+      if (i > 0 && (digits->size() - i) % 3 == 0) grouped.push_back(',');
+      grouped.push_back((*digits)[i]);
+    }
+    *digits = std::move(grouped);
   }
 
   Meter& meter_;
@@ -133,6 +170,7 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
       if (spec.align == '\0') spec.align = '>';
       spec.precision = -1;
       if (value.is_string() && CountCodePoints(value.text()) == 1) return to->Text(value.text(), spec);
+      if (value.is_integer()) meter.Unsupported("format: %c of an int");
       meter.Invalid(absl::StrCat("format: %c needs a str of one character, got a ", TypeName(value)));
     case 'd':
     case 'i':
@@ -157,21 +195,27 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
   }
 }
 
-Spec ParseSpec(Meter& meter, absl::string_view text) {
+// `number`: zeros in front of the width go between the sign and the digits.
+Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
   Spec spec;
   const absl::string_view whole = text;
+  bool filled = false;
   if (!text.empty()) {
     const size_t first = ByteOf(text, 1);
     if (first < text.size() && absl::string_view("<>^=").find(text[first]) != absl::string_view::npos) {
       spec.fill = std::string(text.substr(0, first));
       text.remove_prefix(first);
+      filled = true;
     }
   }
   char taken = '\0';
   TakeOneOf(&text, "<>^=", &spec.align);
   TakeOneOf(&text, "+- ", &spec.sign);
   spec.alternate = TakeOneOf(&text, "#", &taken);
-  if (TakeOneOf(&text, "0", &taken) && spec.align == '\0') spec.fill = "0", spec.align = '=';
+  if (!filled && TakeOneOf(&text, "0", &taken)) {
+    spec.fill = "0";
+    if (number && spec.align == '\0') spec.align = '=';
+  }
   TakeNumber(&text, &spec.width);
   spec.grouped = TakeOneOf(&text, ",", &taken);
   if (TakeOneOf(&text, ".", &taken) && !TakeNumber(&text, &spec.precision)) meter.Invalid(absl::StrCat("format: \"", whole, "\" has no digits behind the point"));
@@ -180,17 +224,20 @@ Spec ParseSpec(Meter& meter, absl::string_view text) {
   return spec;
 }
 
-// One value of a {} format.
+// One value of a {} format, as its type's __format__ writes it.
 void Braces(Meter& meter, const Value& value, absl::string_view text, Formatter* to) {
-  const Spec spec = ParseSpec(meter, text);
-  const bool real_type = spec.type != '\0' && absl::string_view("eEfFgG%").find(spec.type) != absl::string_view::npos;
-  const bool plain = text.empty() || !(value.is_number() && !value.is(Value::kBool));
-  if (plain && !real_type && (spec.type == '\0' || spec.type == 's')) return to->Text(Str(meter, value), spec);
-  if (!value.is_number() || (value.is(Value::kFloat) && !real_type && spec.type != '\0') || spec.type == 's') {
-    meter.Invalid(absl::StrCat("format: \"", text, "\" does not fit a ", TypeName(value)));
-  }
-  if (value.is(Value::kFloat) || real_type) return to->Real(value.real(), spec);
-  to->Integer(value.integer(), spec);
+  if (text.empty()) return to->Append(Str(meter, value));
+  const Spec spec = ParseSpec(meter, text, value.is_number());
+  const auto type_among = [&](absl::string_view types) { return spec.type == '\0' || types.find(spec.type) != absl::string_view::npos; };
+  const bool real = value.is(Value::kFloat) || (value.is_integer() && spec.type != '\0' && type_among("eEfFgG%"));
+  bool fits = value.is_string() && type_among("s") && spec.align != '=' && spec.sign == '\0' && !spec.alternate && !spec.grouped;
+  if (real) fits = type_among("eEfFgG%");
+  if (value.is_integer() && !real) fits = type_among("dxXob") && spec.precision < 0 && (!spec.grouped || type_among("d"));
+  if (!fits) meter.Invalid(absl::StrCat("format: \"", text, "\" does not fit a ", TypeName(value)));
+  if (value.is_string()) return to->Text(value.text(), spec);
+  if (!real) return to->Integer(value.integer(), spec);
+  if (spec.alternate && spec.type == '\0') meter.Unsupported(absl::StrCat("format: the specification \"", text, "\" of a float"));
+  to->Real(value.real(), spec);
 }
 
 }  // namespace
@@ -234,7 +281,7 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
       continue;
     }
     if (!by_name && used >= values.size()) meter.Invalid(absl::StrCat("format: there are ", values.size(), " values, and more directives"));
-    if (spec.align == '=' && (spec.type == 's' || spec.type == 'r')) spec.align = '>', spec.fill = " ";
+    if (spec.align == '=' && (spec.type == 's' || spec.type == 'r' || spec.type == 'c')) spec.align = '>', spec.fill = " ";
     Percent(meter, spec, by_name ? value : values[used++], &to);
   }
   // Python lets pass what it could have looked up by name.

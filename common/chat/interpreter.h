@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,8 +35,7 @@ class Interpreter {
   Meter& meter() { return meter_; }
   absl::Time now() const { return now_; }
   Value CallValue(const Value& callee, Values args, Keywords keywords);
-  // value.name and value[key], as templates see them: undefined where Python raises.
-  Value Attribute(const Value& value, absl::string_view name);
+  // value[key], as templates see it: undefined where Python raises.
   Value Subscript(const Value& value, const Value& key);
   template <typename T, typename... Args>
   T* New(Args&&... args) {
@@ -95,6 +95,8 @@ class Interpreter {
   bool EvalCompare(const Expression& e);
   bool EvalTest(const Expression& e);
   Value EvalAttribute(const Expression& e, const Value& object);
+  std::optional<Value> Member(const Value& object, absl::string_view name, const Function* method, Builtin builtin);
+  Value ItemAt(const Value& value, int64_t i);
   Value EvalSlice(const Expression& e);
   Value EvalCall(const Expression& e, Keywords keywords);
   Value EvalFunction(const Expression& e);  // Filters, and tests with arguments.
@@ -123,7 +125,7 @@ Value Arithmetic(Meter& meter, Operator op, Value a, const Value& b);
 bool Compare(Meter& meter, Operator op, const Value& a, const Value& b);
 bool Contains(Meter& meter, const Value& container, const Value& item);
 Value Negate(Meter& meter, const Value& value);
-// value[start:stop:step]; a missing bound is Undefined.
+// value[start:stop:step] of a list, tuple, range or str; a missing bound is Undefined.
 Value Slice(Meter& meter, const Value& value, const Value& start, const Value& stop, const Value& step);
 
 // What a for runs over: items of a list, keys of a dict, characters. Empties a generator. `owner` keeps the items alive.

@@ -220,7 +220,6 @@ Value Negate(Meter& meter, const Value& value) {
 
 Value Slice(Meter& meter, const Value& value, const Value& start, const Value& stop, const Value& step) {
   if (value.is_string()) return SliceText(meter, value, start, stop, step);
-  if (!value.is(Value::kArray) || value.array().kind > Array::kRange) meter.Invalid(absl::StrCat("a ", TypeName(value), " cannot be sliced"));
   const Array& array = value.array();
   const Range range = Resolve(meter, static_cast<int64_t>(array.items.size()), start, stop, step);
   ArrayBuilder part(meter, array.kind);

@@ -144,13 +144,21 @@ bool EqualDicts(Meter& meter, const Dict& a, const Dict& b) {
 
 }  // namespace
 
+const Value* Unhashable(Meter& meter, const Value& key) {
+  if (key.is(Value::kDict)) return &key;
+  if (!key.is(Value::kArray)) return nullptr;
+  const Array::Kind kind = key.array().kind;
+  if (kind == Array::kList || kind == Array::kKeys || kind == Array::kItems) return &key;
+  if (kind != Array::kTuple) return nullptr;
+  for (const Value& item : key.array().items) {
+    meter.Step();
+    if (const Value* const part = Unhashable(meter, item)) return part;
+  }
+  return nullptr;
+}
+
 void CheckHashable(Meter& meter, const Value& key) {
-  if (key.is(Value::kDict) || (key.is(Value::kArray) && key.array().kind != Array::kTuple && key.array().kind != Array::kRange)) {
-    meter.Invalid(absl::StrCat("a ", TypeName(key), " cannot be hashed, so it is no key"));
-  }
-  if (key.is(Value::kArray) && key.array().kind == Array::kTuple) {
-    for (const Value& item : key.array().items) meter.Step(), CheckHashable(meter, item);
-  }
+  if (const Value* const part = Unhashable(meter, key)) meter.Invalid(absl::StrCat("a ", TypeName(*part), " cannot be hashed, so it is no key"));
 }
 
 bool Equal(Meter& meter, const Value& a, const Value& b) {

@@ -261,8 +261,9 @@ absl::string_view TypeName(const Value& value);
 bool Equal(Meter& meter, const Value& a, const Value& b);
 // Python's <. Fails on types that have no order.
 bool Less(Meter& meter, const Value& a, const Value& b);
-// Fails on what Python cannot hash: lists, dicts, and tuples with such.
-void CheckHashable(Meter& meter, const Value& key);
+// What of a key Python cannot hash: a list, a dict, or such within a tuple; null: nothing.
+const Value* Unhashable(Meter& meter, const Value& key);
+void CheckHashable(Meter& meter, const Value& key);  // Fails, naming it.
 // dict[key]; null: not there. Fails as CheckHashable.
 const Value* Find(Meter& meter, const Dict& dict, const Value& key);
 

@@ -64,6 +64,43 @@ TEST(ChatTemplateTest, AMethodComesBeforeAKeyOfTheSameName) {
   EXPECT_THAT(Render("{{ d.pop('k') }}", d), HasSubstr("a dict has no method pop"));
 }
 
+TEST(ChatTemplateTest, AKeyThatPythonCannotHashIsNotInADict) {
+  const Json d = {{"d", {{"string", "str"}, {"null", "None"}}}, {"type", {"string", "null"}}};
+  EXPECT_EQ(Render("{{ d[type] is defined }}{{ d[(1, [2])] is defined }}{{ d[d] is defined }}{{ d[d.items()] | default('-') }}", d), "FalseFalseFalse-");
+  EXPECT_THAT(Render("{{ d.get(type) }}", d), HasSubstr("a list cannot be hashed"));
+  EXPECT_THAT(Render("{{ type in d }}", d), HasSubstr("a list cannot be hashed"));
+}
+
+TEST(ChatTemplateTest, ASubscriptThatFindsNoItemIsTheAttributeOfThatName) {
+  const Json d = {{"d", {{"k", 1}, {"items", 2}}}, {"l", {1, 2}}};
+  EXPECT_EQ(Render("{{ 'ab'['upper']() }}{{ d['keys']() | list }}{{ d['items'] }}{{ ['a', 'b'] | map(attribute='upper') | list | length }}", d), "AB['k', 'items']22");
+  EXPECT_EQ(Render("{{ d['pop'] is defined }}{{ l['append'] is defined }}{{ l['1'] is defined }}{{ 'ab'['x'] is defined }}{{ l[1.0] is defined }}{{ l[none] is defined }}", d),
+            "FalseFalseFalseFalseFalseFalse");
+  EXPECT_EQ(Render("{% for x in l %}{{ loop['index'] }}{% endfor %}", d), "12");
+  EXPECT_THAT(Render("{{ l['index'] is defined }}", d), HasSubstr("template:1:5: the method index of list is not supported"));
+}
+
+TEST(ChatTemplateTest, ASliceOfAConstantThatFailsIsUndefinedAndAnyOtherIsAnError) {
+  EXPECT_EQ(Render("[{{ (1e3)[5:2] }}{{ true[:-1] }}{{ 'ab'['x':] }}{{ {'a': 1}[1:] is defined }}]"), "[False]");
+  EXPECT_THAT(Render("{{ x[1:] }}", {{"x", 5}}), HasSubstr("a int cannot be sliced"));
+  EXPECT_THAT(Render("{{ x['a':] }}", {{"x", "ab"}}), HasSubstr("a slice needs integers, got str 'a'"));
+  EXPECT_THAT(Render("{{ 'ab'[::0] }}"), HasSubstr("the step of a slice is 0"));
+}
+
+TEST(ChatTemplateTest, FormatWritesEachTypeAsItsFormatInPythonDoes) {
+  EXPECT_EQ(Render("{{ '{:5}|{:05}|{:>05}|{:^5.1}'.format('x', 'x', 'x', 'xy') }}"), "x    |x0000|0000x|  x  ");
+  EXPECT_EQ(Render("{{ '{:5}|{:d}|{:+,}|{:06,}|{:07,}|{:*<08}|{:<04}'.format(true, true, 12345, 5, -5, 5, 5) }}"), "    1|1|+12,345|00,005|-00,005|5*******|5000");
+  EXPECT_EQ(Render("{{ '{:.3}|{:.3}|{:.2}|{:.1}|{:09,.1f}|{:#.0f}|{:%}'.format(-0.0, 12.0, 12.0, 5.0, 1234.5, 2.0, 0.5) }}"), "-0.0|12.0|1.2e+01|5e+00|001,234.5|2.|50.000000%");
+  for (const char* spec : {"{:,}", "{:+}", "{:-}", "{:#}", "{:=5}", "{:d}", "{:.2f}"}) {
+    EXPECT_THAT(Render(absl::StrCat("{{ '", spec, "'.format('x') }}")), HasSubstr("does not fit a str")) << spec;
+  }
+  for (const char* spec : {"{:.2}", "{:.2d}", "{:,x}", "{:s}"}) {
+    EXPECT_THAT(Render(absl::StrCat("{{ '", spec, "'.format(5) }}")), HasSubstr("does not fit a int")) << spec;
+  }
+  EXPECT_THAT(Render("{{ '{:5}'.format(none) }}"), HasSubstr("does not fit a NoneType"));
+  EXPECT_EQ(Render("{{ '%05c' % 'x' }}{{ '%#.3g' % 2 }}"), "    x2.00");
+}
+
 TEST(ChatTemplateTest, GenerationBlocksAreTheAssistantsMask) {
   const auto compiled = ChatTemplate::Compile("{% for m in ms %}{{ m }}:{% generation %}é{{ m }}{% set m = 1 %}{% endgeneration %}{{ m }};{% endfor %}");
   ASSERT_TRUE(compiled.ok()) << compiled.status();
