@@ -13,15 +13,14 @@ constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
 int HexDigit(char c) { return c >= '0' && c <= '9' ? c - '0' : absl::ascii_tolower(c) >= 'a' && absl::ascii_tolower(c) <= 'f' ? absl::ascii_tolower(c) - 'a' + 10 : -1; }
 
-// The byte that a token of the form <0xAB> stands for; -1: it is no such token.
-int ByteOf(absl::string_view token) {
+}  // namespace
+
+int FallbackByte(absl::string_view token) {
   if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') return -1;
   if (token[3] == '+') return HexDigit(token[4]);  // The reference library's parser takes a sign.
   const int high = HexDigit(token[3]), low = HexDigit(token[4]);
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
-
-}  // namespace
 
 void WholeTokenStage::Feed(absl::string_view piece, bool ends) {
   if (ends && !open_) return Token(piece);
@@ -69,7 +68,7 @@ void ReplaceStage::Token(absl::string_view token) {
 }
 
 void ByteFallbackStage::Token(absl::string_view token) {
-  const int byte = ByteOf(token);
+  const int byte = FallbackByte(token);
   if (byte >= 0) {
     run_.push_back(static_cast<char>(byte));
     return;

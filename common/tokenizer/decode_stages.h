@@ -7,6 +7,9 @@
 
 namespace sluice {
 
+// The byte that a token of the form <0xAB> stands for; -1: it is no such token.
+int FallbackByte(absl::string_view token);
+
 // A stage that needs a whole token before it can say anything: gathers its pieces.
 class WholeTokenStage : public DecodeStage {
  public:

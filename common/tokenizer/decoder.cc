@@ -1,6 +1,8 @@
 #include "common/tokenizer/decoder.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/status.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/decode_stages.h"
@@ -62,6 +64,31 @@ absl::StatusOr<std::string> Decoder::Prepare(absl::string_view token) const {
   }
   if (prepared_ < steps_.size() && steps_[prepared_].kind == Step::kByteLevel) return ByteLevelAlphabet::Get().Bytes(text);
   return text;
+}
+
+std::string Decoder::Bytes(absl::string_view prepared) const {
+  std::string bytes(prepared);
+  if (joins_with_spaces_) bytes.insert(0, " ");
+  bool fused = false;  // From there on all tokens are one, and this is no end of it.
+  for (size_t i = prepared_; i < steps_.size(); ++i) {
+    const Step& step = steps_[i];
+    if (step.kind == Step::kByteLevel) {
+      if (i > prepared_) bytes = ByteLevelAlphabet::Get().Bytes(bytes);
+      fused = true;
+    } else if (step.kind == Step::kReplace) {
+      if (auto replaced = step.pattern->Replace(bytes, step.content); replaced.ok()) bytes = *std::move(replaced);
+    } else if (step.kind == Step::kByteFallback) {
+      if (const int byte = FallbackByte(bytes); byte >= 0) return std::string(1, static_cast<char>(byte));
+    } else if (step.kind == Step::kFuse) {
+      fused = true;
+    } else if (step.kind == Step::kMetaspace) {
+      bytes = absl::StrReplaceAll(bytes, {{step.content, " "}});
+    } else if (step.kind == Step::kStrip && !fused) {
+      for (int n = 0; n < step.start && absl::StartsWith(bytes, step.content); ++n) bytes.erase(0, step.content.size());
+      for (int n = 0; n < step.stop && absl::EndsWith(bytes, step.content); ++n) bytes.resize(bytes.size() - step.content.size());
+    }
+  }
+  return bytes;
 }
 
 std::unique_ptr<DecodeStage> Decoder::Stage(const Step& step, bool prepared) {

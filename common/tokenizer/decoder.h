@@ -35,6 +35,10 @@ class Decoder {
   // RESOURCE_EXHAUSTED: a pattern ran into its limits.
   absl::StatusOr<std::string> Prepare(absl::string_view token) const;
 
+  // What a token, prepared, puts into a text that has begun: its bytes, which may be a part of a character. In a row they are the text
+  // but for what is at its ends, and for bytes that form no UTF-8.
+  std::string Bytes(absl::string_view prepared) const;
+
   class Stream {
    public:
     // `decoder` outlives it. Text is appended to *out.

@@ -260,6 +260,10 @@ std::string Tokenizer::Decode(absl::Span<const int32_t> ids, bool skip_special) 
   stream.Finish();
   return text;
 }
+std::string Tokenizer::TokenBytes(int32_t id) const {
+  const auto piece = impl_->Piece(id, /*skip_special=*/false);
+  return piece ? impl_->decoder.Bytes(*piece) : "";
+}
 std::optional<int32_t> Tokenizer::TokenId(absl::string_view token) const {
   if (const AddedToken* const added = impl_->added.ByContent(token)) return added->id;
   return impl_->bpe->Id(token);

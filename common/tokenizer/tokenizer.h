@@ -51,6 +51,10 @@ class Tokenizer {
   // Bytes that form no UTF-8 become U+FFFD. Ids outside the vocabulary give nothing. `skip_special` leaves special tokens out.
   std::string Decode(absl::Span<const int32_t> ids, bool skip_special) const;
 
+  // What `id` puts into a text that has begun, special tokens their own form: bytes, which may be a part of a character; none for ids outside
+  // the vocabulary.
+  std::string TokenBytes(int32_t id) const;
+
   std::optional<int32_t> TokenId(absl::string_view token) const;
   // For Detokenizer: what `id` puts into the decoder's stream; nothing for ids outside the vocabulary and for left-out tokens.
   std::optional<absl::string_view> Piece(int32_t id, bool skip_special) const;

@@ -78,6 +78,22 @@ TEST_P(SharedTokenizerTest, TokenByTokenEqualsAtOnceOverRandomIds) {
   }
 }
 
+TEST_P(SharedTokenizerTest, BytesOfTokensInARowAreTheTextThatTheyPutBehindAnother) {
+  const int32_t first = tokenizer_->Encode("a", {.add_special = false})->front();
+  for (const json& c : cases_) {
+    if (c["text"].is_null()) continue;
+    auto detokenizer = *Detokenizer::Create(tokenizer_.get(), {.skip_special = false});
+    detokenizer->Prime({first});
+    std::string text, bytes;
+    for (const int32_t id : Ids(c["ids"])) {
+      detokenizer->Push(id, &text);
+      bytes += tokenizer_->TokenBytes(id);
+    }
+    detokenizer->Finish(&text);
+    EXPECT_EQ(bytes, text) << c["ids"];
+  }
+}
+
 TEST_P(SharedTokenizerTest, OffsetsAreOfTheSameIdsInOrderAndBetweenCharacters) {
   const bool composes = std::string(GetParam()) == "qwen3";  // NFC may put characters together and in another order.
   for (const json& c : cases_) {
