@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
@@ -34,7 +35,11 @@ class Watch final : public nlohmann::json_sax<Json> {
     if (!keys_.back().insert(name).second) return Stop(absl::StrCat("key \"", Printable(name), "\" occurs twice"));
     return keys_.back().size() <= limits_.members || Stop(absl::StrCat("an object of more than ", limits_.members, " members"));
   }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override { return Stop(error.what()); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    const absl::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 3: .."
+    const size_t name = absl::StartsWith(what, "[") ? what.find("] ") : absl::string_view::npos;
+    return Stop(std::string(name == absl::string_view::npos ? what : what.substr(name + 2)));
+  }
 
  private:
   bool Stop(std::string problem) {

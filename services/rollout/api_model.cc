@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/models/adapter.h"
 #include "services/rollout/session.h"
 
 namespace sluice::rollout {
@@ -16,7 +18,10 @@ ApiModel::~ApiModel() = default;
 const PromptRenderer& ApiModel::renderer() const { return session_->renderer(); }
 uint32_t ApiModel::max_context() const { return session_->engine().max_context(); }
 std::optional<PolicyVersion> ApiModel::serving() const { return session_->serving(); }
-std::string ApiModel::digest(PolicyVersion version) const { return session_->digest(version); }
+std::string ApiModel::digest(PolicyVersion version) const {
+  const std::string weights = session_->digest(version);
+  return adapter_ == nullptr || weights.empty() ? weights : absl::StrCat(weights, "+", absl::BytesToHexString(adapter_->digest()).substr(0, 16));
+}
 
 void ApiModel::Add(std::vector<Request> requests) {
   for (Request& request : requests) request.adapter = adapter_;

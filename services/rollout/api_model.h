@@ -10,7 +10,7 @@ namespace sluice::rollout {
 class Session;
 
 // A session as the HTTP API sees it: the job's name is the model's, its newest verified weights answer. With an adapter the model is
-// JOB:ADAPTER, those weights and the adapter's change.
+// JOB:ADAPTER, those weights and the adapter's change; its digest names both.
 //
 // Thread-safe.
 class ApiModel : public http::Model {

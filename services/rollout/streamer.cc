@@ -261,7 +261,6 @@ void Streamer::TakeStep(const StepEvents& step) {
   for (const RequestFailure& failure : step.failures) {
     const bool nonfinite = ReasonOf(failure.status) == "NONFINITE";
     log::Warning("request_failed", {{"job_id", options_.job_name}, {"error", failure.status}});
-    if (nonfinite) metrics_.nonfinite.Add();
     Drop(failure.request, nonfinite ? "nonfinite" : "bad_row");
   }
 }
@@ -530,6 +529,7 @@ void Streamer::UpdateMetrics() {
   metrics_.prompt_computed.Add(static_cast<double>(stats.prompt_tokens_computed - seen_stats_.prompt_tokens_computed));
   metrics_.prompt_cached.Add(static_cast<double>(stats.prompt_tokens_forked - seen_stats_.prompt_tokens_forked +
                                                  stats.prompt_tokens_cached - seen_stats_.prompt_tokens_cached));
+  metrics_.nonfinite.Add(static_cast<double>(stats.nonfinite_rows - seen_stats_.nonfinite_rows));  // Of all requests, guests' too.
   metrics_.preemptions.Add(static_cast<double>(stats.preemptions - seen_stats_.preemptions));
   uint64_t unacked = 0;
   for (const auto& [request, live] : live_) unacked += live.member.trajectory.unacked();

@@ -52,6 +52,10 @@ def prompts():
     assert len(again.choices) == 2
     echoed = client.completions.create(model="digits", prompt="12=", max_tokens=2, echo=True)
     assert echoed.choices[0].text.startswith("12=")
+    scored = client.completions.create(model="digits", prompt="12=", max_tokens=0, echo=True, logprobs=1)
+    assert scored.choices[0].text == "12=" and scored.usage.completion_tokens == 0, scored
+    assert all(value < 0 for value in scored.choices[0].logprobs.token_logprobs[1:]), scored
+    client.completions.create(model="digits", prompt="12=", presence_penalty=0, logit_bias={}, best_of=1, user="me")  # Nothing asked for.
 
 
 def seeds():
@@ -66,7 +70,9 @@ def seeds():
 def cuts():
     answer = client.completions.create(model="digits", prompt="12=", max_tokens=4, top_p=0.5, logprobs=2, extra_body={"top_k": 3, "min_p": 0.01})
     logprobs = answer.choices[0].logprobs
-    assert all(1 <= len(top) <= 2 for top in logprobs.top_logprobs), logprobs
+    assert all(len(top) <= 3 and token in top for token, top in zip(logprobs.tokens, logprobs.top_logprobs)), logprobs
+    first = client.completions.create(model="digits", prompt="12=", max_tokens=1, n=32, top_p=0, logprobs=0)  # One step, so one version.
+    assert len({c.logprobs.tokens[0] for c in first.choices}) == 1, first.choices
     for chunk in client.completions.create(model="digits", prompt="12=", max_tokens=5, n=4, stop=list("0123456789"), stream=True):
         assert not any(c.isdigit() for c in chunk.choices[0].text), chunk
     answer = client.chat.completions.create(model="digits", messages=MESSAGES, max_tokens=3, logprobs=True, top_logprobs=3, extra_body={"logprobs_mode": "raw"})
@@ -86,6 +92,8 @@ def chat():
     choice = answer.choices[0]
     assert choice.message.role == "assistant" and choice.message.content is not None
     assert len(choice.logprobs.content) == answer.usage.completion_tokens
+    assert all(token.logprob < 0 for token in choice.logprobs.content), "of greedy draws the model's own are told"
+    assert bytes(b for token in choice.logprobs.content for b in token.bytes).decode().startswith(choice.message.content), choice
     ends, texts = {}, {0: "", 1: ""}
     for chunk in client.chat.completions.create(model="digits", messages=MESSAGES, n=2, max_tokens=4, stream=True):
         (choice,) = chunk.choices

@@ -10,8 +10,8 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/prompt/prompt.h"
-#include "common/tokenizer/detokenizer.h"
 #include "services/rollout/http/error.h"
+#include "services/rollout/http/text.h"
 
 namespace sluice::rollout::http {
 namespace {
@@ -184,6 +184,9 @@ absl::Status Api::CheckRoom(const Call& call, size_t answers) const {
   const auto held = tenant_answers_.find(call.tenant->name);
   const uint32_t has = held == tenant_answers_.end() ? 0 : held->second;
   if (has + answers <= call.tenant->most_answers) return absl::OkStatus();
+  if (answers > call.tenant->most_answers) {  // Which waiting does not help.
+    return Refuse(400, "quota_exceeded", "n", absl::StrCat(answers, " answers are asked for; the quota of ", call.tenant->name, " is ", call.tenant->most_answers, " at once"));
+  }
   return Refuse(429, "quota_exceeded", "", absl::StrCat(has, " answers of ", call.tenant->name, " are being sampled and ", answers, " more asked for; its quota is ", call.tenant->most_answers));
 }
 
@@ -258,10 +261,12 @@ void Api::TakeToken(uint64_t id, const TokenEvent& event) {
   const size_t index = event.request;
   AnswerPart& part = call->parts[index];
   if (!call->echoed.empty() && !call->echoed[index]) TakeEcho(call, index, event);
-  TakeText(call, index, event);
-  if (WantsTokens(call->prepared.request)) part.tokens.push_back(event);
-  part.finish = event.finish;
-  ++call->sampled;
+  if (!call->prepared.request.prompt_only) {
+    TakeText(call, index, event);
+    if (WantsTokens(call->prepared.request)) part.tokens.push_back(event);
+    ++call->sampled;
+  }
+  part.finish = call->prepared.request.prompt_only ? FinishReason::kLength : event.finish;
   if (event.version != call->version) {
     call->version = event.version;
     SetFingerprint(call);
@@ -277,10 +282,8 @@ void Api::TakeEcho(Call* call, size_t index, const TokenEvent& event) {
   AnswerPart& part = call->parts[index];
   const Prepared::Prompt& prompt = call->prepared.prompts[index / call->prepared.request.n];
   part.text = prompt.text;
-  auto detokenizer = Detokenizer::Create(&call->model->renderer().tokenizer(), {});
   for (size_t i = 0; i < prompt.ids->size(); ++i) {
     auto details = std::make_shared<TokenDetails>();
-    if (detokenizer.ok()) (*detokenizer)->Push((*prompt.ids)[i], &details->text);
     TokenEvent token{.position = static_cast<uint32_t>(i), .token = (*prompt.ids)[i]};
     if (i > 0 && event.details != nullptr && i <= event.details->prompt_logprobs.size()) {
       token.logprob = details->raw_logprob = event.details->prompt_logprobs[i - 1];

@@ -1,11 +1,11 @@
 #include "services/rollout/http/format.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 #include "services/rollout/http/error.h"
+#include "services/rollout/http/text.h"
 
 namespace sluice::rollout::http {
 namespace {
@@ -42,7 +42,13 @@ Json UsageJson(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
-std::string TokenText(const Tokenizer& tokenizer, int32_t token) { return tokenizer.Decode(absl::MakeConstSpan(&token, 1), /*skip_special=*/false); }
+// A token by its text; one that is no whole characters by its bytes, as OpenAI writes them: bytes:\xe2\x96.
+std::string TokenName(const std::string& bytes) {
+  if (IsUtf8(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char c : bytes) absl::StrAppend(&name, "\\x", absl::Hex(static_cast<uint8_t>(c), absl::kZeroPad2));
+  return name;
+}
 
 // The distribution's most likely tokens beside this one.
 absl::Span<const TokenLogprob> Top(const TokenEvent& event) {
@@ -53,15 +59,11 @@ float LogprobOf(const ApiRequest& request, const TokenEvent& event) {
   return request.raw_logprobs && event.details != nullptr ? event.details->raw_logprob : event.logprob;
 }
 
-// A token that is only a part of a character has no text of its own, and so no bytes that could be told from it.
 Json ChatToken(const Tokenizer& tokenizer, int32_t token, float logprob) {
-  const std::string text = TokenText(tokenizer, token);
-  Json bytes = nullptr;
-  if (text.find("\xEF\xBF\xBD") == std::string::npos) {
-    bytes = Json::array();
-    for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
-  }
-  return {{"token", text}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
+  const std::string text = tokenizer.TokenBytes(token);
+  Json bytes = Json::array();
+  for (const char c : text) bytes.push_back(static_cast<uint8_t>(c));
+  return {{"token", TokenName(text)}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
 }
 
 Json ChatLogprobs(const ApiRequest& request, const Tokenizer& tokenizer, const AnswerPart& part) {
@@ -75,20 +77,24 @@ Json ChatLogprobs(const ApiRequest& request, const Tokenizer& tokenizer, const A
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-Json CompletionLogprobs(const ApiRequest& request, const Tokenizer& tokenizer, const AnswerPart& part) {
+Json CompletionLogprobs(const ApiRequest& request, const Tokenizer& tokenizer, const Prepared::Prompt& prompt, const AnswerPart& part) {
   Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
-  uint64_t offset = part.characters_before;
-  const auto add = [&](const TokenEvent& event, bool has_logprob) {
-    tokens.push_back(TokenText(tokenizer, event.token));
+  const auto add = [&](const TokenEvent& event, uint64_t offset, bool has_logprob) {
+    const std::string name = TokenName(tokenizer.TokenBytes(event.token));
+    tokens.push_back(name);
     logprobs.push_back(has_logprob ? Json(LogprobOf(request, event)) : Json(nullptr));
     offsets.push_back(offset);
-    if (event.details != nullptr) offset += CharactersIn(event.details->text);
-    Json top = Json::object();
-    for (const TokenLogprob& other : Top(event)) top[TokenText(tokenizer, other.token)] = other.logprob;
+    Json top = Json::object();  // The token itself is always there. Of two that are written the same, the more likely.
+    for (const TokenLogprob& other : Top(event)) top.emplace(TokenName(tokenizer.TokenBytes(other.token)), other.logprob);
+    top.emplace(name, LogprobOf(request, event));
     tops.push_back(has_logprob ? std::move(top) : Json(nullptr));
   };
-  for (const TokenEvent& event : part.prompt) add(event, &event != &part.prompt.front());
-  for (const TokenEvent& event : part.tokens) add(event, true);
+  for (size_t i = 0; i < part.prompt.size(); ++i) add(part.prompt[i], prompt.offsets[i], i > 0);
+  uint64_t offset = part.prompt.empty() ? part.characters_before : CharactersIn(prompt.text);
+  for (const TokenEvent& event : part.tokens) {
+    add(event, offset, true);
+    if (event.details != nullptr) offset += CharactersIn(event.details->text);
+  }
   return {{"tokens", std::move(tokens)},
           {"token_logprobs", std::move(logprobs)},
           {"top_logprobs", request.top_logprobs > 0 ? std::move(tops) : Json(nullptr)},
@@ -110,7 +116,7 @@ Json Versions(const AnswerPart& part) {
 // What both kinds of choices may carry beside the text.
 void AddDetails(const Prepared& prepared, const Tokenizer& tokenizer, size_t index, const AnswerPart& part, bool first, Json* choice) {
   const ApiRequest& request = prepared.request;
-  (*choice)["logprobs"] = !request.logprobs ? Json(nullptr) : request.chat ? ChatLogprobs(request, tokenizer, part) : CompletionLogprobs(request, tokenizer, part);
+  (*choice)["logprobs"] = !request.logprobs ? Json(nullptr) : request.chat ? ChatLogprobs(request, tokenizer, part) : CompletionLogprobs(request, tokenizer, prepared.prompts[index / request.n], part);
   (*choice)["finish_reason"] = Finish(part);
   if (request.return_token_ids) {
     if (first && !request.chat) (*choice)["prompt_token_ids"] = *prepared.prompts[index / request.n].ids;
@@ -189,10 +195,6 @@ std::string ModelsJson(absl::Span<const ModelEntry> models) {
   Json list = Json::array();
   for (const ModelEntry& model : models) list.push_back(Entry(model));
   return Dump({{"object", "list"}, {"data", std::move(list)}});
-}
-
-uint64_t CharactersIn(absl::string_view text) {
-  return static_cast<uint64_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 }  // namespace sluice::rollout::http

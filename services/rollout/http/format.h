@@ -69,7 +69,4 @@ struct ModelEntry {
 std::string ModelJson(const ModelEntry& model);
 std::string ModelsJson(absl::Span<const ModelEntry> models);
 
-// Characters of UTF-8 text.
-uint64_t CharactersIn(absl::string_view text);
-
 }  // namespace sluice::rollout::http

@@ -73,7 +73,7 @@ absl::StatusOr<Json> ReadMessage(const Json& message, const std::string& at) {
   Json read = {{"role", role}};
   const Json* const content = fields.Find("content");
   const Json* const calls = fields.Find("tool_calls");
-  if (content == nullptr && calls == nullptr && role != "assistant") fields.Fail("content", " is missing");
+  if (content == nullptr && calls == nullptr && role != "assistant") fields.Fail("content", " is missing; wanted: a text, or a list of text parts");
   for (const char* name : {"name", "tool_call_id", "reasoning_content"}) {
     std::string text;
     fields.Text(name, &text);

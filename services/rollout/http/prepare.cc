@@ -1,5 +1,6 @@
 #include "services/rollout/http/prepare.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -8,9 +9,11 @@
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/prompt/prompt.h"
+#include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "services/rollout/http/error.h"
+#include "services/rollout/http/text.h"
 #include "services/rollout/http/model.h"
 
 namespace sluice::rollout::http {
@@ -43,18 +46,51 @@ absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request, const
   return ids;
 }
 
+// The characters of `text` before each token, which rise: those that the tokenizer adds stand where they are put.
+std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const Span> tokens) {
+  std::vector<uint64_t> offsets;
+  size_t at = 0;
+  uint64_t characters = 0;
+  for (const Span& token : tokens) {
+    if (token.begin > at) {
+      characters += CharactersIn(text.substr(at, token.begin - at));
+      at = token.begin;
+    }
+    offsets.push_back(characters);
+  }
+  return offsets;
+}
+
+// What the engine's detokenizer takes to have been said, and where each token stands in it.
+absl::Status EchoIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, Prepared::Prompt* prompt) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Detokenizer> detokenizer, Detokenizer::Create(&tokenizer, {}));
+  uint64_t characters = 0;
+  for (const int32_t id : ids) {
+    prompt->offsets.push_back(characters);
+    const size_t before = prompt->text.size();
+    detokenizer->Push(id, &prompt->text);
+    characters += CharactersIn(absl::string_view(prompt->text).substr(before));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Prepared::Prompt> EncodePrompt(const ApiRequest& request, ApiRequest::Prompt given, const PromptRenderer& renderer) {
   Prepared::Prompt prompt;
-  if (given.ids.empty()) {
+  if (!given.ids.empty()) {
+    if (request.echo) SLUICE_RETURN_IF_ERROR(EchoIds(renderer.tokenizer(), given.ids, &prompt));
+  } else if (request.echo && request.logprobs) {
+    absl::StatusOr<Tokenizer::Encoding> encoding = renderer.tokenizer().EncodeWithOffsets(given.text, {.add_special = true});
+    if (!encoding.ok()) return Refuse(400, "invalid_value", "prompt", encoding.status().message());
+    prompt.offsets = CharacterOffsets(given.text, encoding->offsets);
+    given.ids = std::move(encoding->ids);
+  } else {
     absl::StatusOr<std::vector<int32_t>> ids = renderer.tokenizer().Encode(given.text, {.add_special = true});
     if (!ids.ok()) return Refuse(400, "invalid_value", "prompt", ids.status().message());
     given.ids = *std::move(ids);
-  } else if (request.echo) {
-    given.text = renderer.tokenizer().Decode(given.ids, /*skip_special=*/true);
   }
   if (given.ids.empty()) return Refuse(400, "invalid_value", "prompt", "prompt has no tokens; wanted: at least one");
   prompt.ids = std::make_shared<const std::vector<int32_t>>(std::move(given.ids));
-  if (request.echo) prompt.text = std::move(given.text);
+  if (request.echo && prompt.text.empty()) prompt.text = std::move(given.text);
   return prompt;
 }
 
@@ -81,17 +117,22 @@ absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
     prepared.prompts.push_back(std::move(prompt));
   }
   request.prompts.clear();
+  const uint32_t context = model.max_context();
+  uint32_t room = context;  // Behind the longest prompt.
   for (const Prepared::Prompt& prompt : prepared.prompts) {
-    const uint64_t tokens = prompt.ids->size(), wanted = std::max<uint64_t>(1, request.sampling.max_tokens);
-    if (tokens + wanted > model.max_context()) {
-      return Refuse(400, "context_length_exceeded", request.chat ? "messages" : "prompt",
-                    absl::StrCat("the prompt has ", tokens, " tokens and max_tokens is ", wanted, "; this model's context holds ", model.max_context(), "; shorten the one or lower the other"));
+    const uint64_t tokens = prompt.ids->size();
+    const absl::string_view param = request.chat ? "messages" : "prompt";
+    if (tokens >= context) {
+      return Refuse(400, "context_length_exceeded", param, absl::StrCat("the prompt has ", tokens, " tokens; this model's context holds ", context, " with the answer; shorten the prompt"));
     }
+    if (tokens + request.sampling.max_tokens > context) {
+      return Refuse(400, "context_length_exceeded", param,
+                    absl::StrCat("the prompt has ", tokens, " tokens and max_tokens is ", request.sampling.max_tokens, "; this model's context holds ", context, "; shorten the one or lower the other"));
+    }
+    room = std::min(room, context - static_cast<uint32_t>(tokens));
     prepared.prompt_tokens += tokens;
   }
-  if (request.sampling.max_tokens == 0) {
-    request.sampling.max_tokens = model.max_context() - static_cast<uint32_t>(prepared.prompts.front().ids->size());
-  }
+  if (request.sampling.max_tokens == 0) request.sampling.max_tokens = std::min(room, request.most_tokens);
   SLUICE_RETURN_IF_ERROR(FromEngine(CheckSampling(request.sampling, /*trainable=*/false)));
   prepared.request = std::move(request);
   return prepared;

@@ -15,7 +15,8 @@ class Model;
 struct Prepared {
   struct Prompt {
     std::shared_ptr<const std::vector<int32_t>> ids;
-    std::string text;  // For echo; else empty.
+    std::string text;               // For echo; else empty. Bytes at its end that are no whole character come with the answer.
+    std::vector<uint64_t> offsets;  // Where its log-probs are told: for each of `ids` the characters of `text` before it.
   };
   ApiRequest request;
   std::vector<Prompt> prompts;

@@ -60,6 +60,23 @@ void ReadSeed(Fields* fields, std::optional<uint64_t>* seed) {
   *seed = given->is_number_unsigned() ? given->get<uint64_t>() : static_cast<uint64_t>(given->get<int64_t>());
 }
 
+// What clients send along and what changes nothing at these values. At others this build would not do what is asked.
+void ReadNeutral(Fields* fields, uint32_t n) {
+  const std::pair<const char*, Json> neutral[] = {{"frequency_penalty", 0}, {"presence_penalty", 0}, {"repetition_penalty", 1}, {"length_penalty", 1},
+                                                  {"logit_bias", Json::object()}, {"best_of", n}, {"response_format", {{"type", "text"}}},
+                                                  {"use_beam_search", false}, {"skip_special_tokens", true}, {"spaces_between_special_tokens", true},
+                                                  {"include_stop_str_in_output", false}, {"suffix", ""}, {"parallel_tool_calls", true}, {"store", false}};
+  for (const auto& [name, value] : neutral) {
+    const Json* const given = fields->Find(name);
+    if (given != nullptr && *given != value) fields->NotBuilt(name, *given, absl::StrCat("takes ", value.dump(), " alone"));
+  }
+  std::string user, tier;  // Whose call it is, and how soon it goes: said to nobody here.
+  fields->Text("user", &user);
+  fields->Text("service_tier", &tier);
+  const Json* const metadata = fields->Find("metadata");
+  if (metadata != nullptr && !metadata->is_object()) fields->Unfit("metadata", *metadata, "an object");
+}
+
 // What both calls have.
 void ReadCommon(Fields* fields, ApiRequest* request) {
   if (fields->Find("model") == nullptr) fields->Fail("model", " is missing; GET /v1/models lists what there is");
@@ -69,7 +86,9 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   fields->Number("temperature", 0, 100, &temperature);
   sampling.temperature = static_cast<float>(temperature);
   fields->Number("top_p", 0, 1, &sampling.top_p);
-  fields->Integer("top_k", 0, kMostTokens, &sampling.top_k);
+  // The shortest run of so small a share is the most likely token; the engine's 0 is all of them.
+  if (sampling.top_p == 0) sampling.top_p = std::numeric_limits<double>::min();
+  if (const Json* const top_k = fields->Find("top_k"); top_k == nullptr || *top_k != -1) fields->Integer("top_k", 0, kMostTokens, &sampling.top_k);
   fields->Number("min_p", 0, 1, &sampling.min_p);
   fields->Integer("min_tokens", 0, kMostTokens, &sampling.min_tokens);
   fields->Bool("ignore_eos", &sampling.ignore_eos);
@@ -80,10 +99,11 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   ReadStream(fields, request);
   fields->Bool("return_token_ids", &request->return_token_ids);
   fields->Bool("return_versions", &request->return_versions);
-  std::string mode = "processed";
+  std::string mode = sampling.temperature == 0 ? "raw" : "processed";  // Of greedy draws the latter are all 0.
   fields->Text("logprobs_mode", &mode);
   if (mode != "processed" && mode != "raw") fields->Unfit("logprobs_mode", mode, "processed or raw");
   request->raw_logprobs = mode == "raw";
+  ReadNeutral(fields, request->n);
 }
 
 bool IsIds(const Json& value) { return value.is_array() && !value.empty() && value.front().is_number(); }
@@ -181,8 +201,11 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
   ReadCommon(&fields, &request);
   ReadPrompt(&fields, &request.prompts);
   fields.Bool("echo", &request.echo);
-  request.sampling.max_tokens = kCompletionTokens;
-  fields.Integer("max_tokens", 1, kMostTokens, &request.sampling.max_tokens);
+  request.most_tokens = kCompletionTokens;
+  std::optional<uint32_t> max_tokens;
+  fields.Integer("max_tokens", request.echo ? 0 : 1, kMostTokens, &max_tokens);
+  request.prompt_only = max_tokens == 0;
+  request.sampling.max_tokens = request.prompt_only ? 1 : max_tokens.value_or(0);
   std::optional<uint32_t> logprobs;
   fields.Integer("logprobs", 0, kMaxTopLogprobs, &logprobs);
   request.logprobs = logprobs.has_value();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,7 +41,9 @@ struct ApiRequest {
   bool has_tools = false;
   bool continue_final_message = false;
 
-  SamplingParams sampling;         // max_tokens 0: as many as the context holds.
+  SamplingParams sampling;         // max_tokens 0: as many as the context holds, and no more than `most_tokens`.
+  uint32_t most_tokens = std::numeric_limits<uint32_t>::max();
+  bool prompt_only = false;        // The prompt is told, and no answer. One token is sampled, for the prompt's log-probs.
   uint32_t n = 1;
   std::optional<uint64_t> seed;
   bool stream = false;

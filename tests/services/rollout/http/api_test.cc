@@ -186,7 +186,35 @@ TEST_F(ApiTest, EchoTellsTheLogprobsOfThePrompt) {
   EXPECT_EQ(choice["logprobs"]["token_logprobs"], (Json{nullptr, -1.5, -2.5, -0.5, -0.5}));
   EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1, 2, 3, 4}));
   EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], nullptr);
-  EXPECT_EQ(choice["logprobs"]["top_logprobs"][2], (Json{{"3", -0.25}}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][2], (Json{{"3", -0.25}, {"=", -2.5}})) << "the token itself is always there";
+}
+
+TEST_F(ApiTest, APromptAloneIsToldWithoutAnAnswer) {
+  const auto seen = Complete({{"prompt", {4, 5, 13}}, {"echo", true}, {"logprobs", 0}, {"max_tokens", 0}, {"return_token_ids", true}});
+  ASSERT_EQ(requests()[0].sampling.max_tokens, 1u);
+  TokenEvent only = Sampled(requests()[0].id, 5, "2", FinishReason::kLength);
+  auto details = std::make_shared<TokenDetails>(*only.details);
+  details->prompt_logprobs = {-1.5f, -2.5f};
+  only.details = details;
+  guests_->Stepped(Step({only}));
+  const Json choice = seen->body()["choices"][0];
+  EXPECT_EQ(choice["text"], "12=");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], (Json{nullptr, -1.5, -2.5}));
+  EXPECT_EQ(choice["token_ids"], Json::array());
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(seen->body()["usage"], (Json{{"prompt_tokens", 3}, {"completion_tokens", 0}, {"total_tokens", 3}}));
+}
+
+TEST_F(ApiTest, TokensThatNobodyAskedForAreAsManyAsFit) {
+  const auto prompt = [](size_t tokens) { return Json(std::vector<int32_t>(tokens, 4)); };
+  Complete({{"prompt", {prompt(60), prompt(50)}}});
+  EXPECT_EQ(requests()[0].sampling.max_tokens, 4u) << "of the 16 that are OpenAI's default";
+  EXPECT_EQ(requests()[1].sampling.max_tokens, 4u);
+  Complete({{"prompt", prompt(40)}});
+  EXPECT_EQ(requests()[2].sampling.max_tokens, 16u);
+  const Json error = Complete({{"prompt", prompt(64)}})->body()["error"];
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("the prompt has 64 tokens; this model's context holds 64"));
+  EXPECT_THAT(error["message"].get<std::string>(), testing::Not(HasSubstr("max_tokens")));
 }
 
 TEST_F(ApiTest, AStreamHasChunksUsageAndDone) {
@@ -306,6 +334,9 @@ TEST_F(ApiTest, AQuotaAndTheServersLimitAre429UntilAnswersEnd) {
   const std::string lab = "Bearer 0123456789abcdef", big = "Bearer aaaaaaaaaaaaaaaa";
   const auto first = Ask("/v1/completions", body, lab);
   EXPECT_EQ(Ask("/v1/completions", body, lab)->body()["error"]["code"], "quota_exceeded");
+  Json never = body;
+  never["n"] = 5;
+  EXPECT_EQ(Ask("/v1/completions", never, lab)->sent->status, 400) << "waiting does not help";
   EXPECT_FALSE(Ask("/v1/completions", body, big)->sent);
   const auto busy = Ask("/v1/completions", body, big);
   EXPECT_EQ(busy->sent->status, 429);

@@ -14,13 +14,13 @@
 
 namespace sluice::rollout::http {
 
-// The digits tokenizer, with or without a chat template, and an engine that samples what the test says.
+// The digits tokenizer or another directory's, with or without a chat template, and an engine that samples what the test says.
 class FakeModel : public Model {
  public:
   static constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits";
 
-  explicit FakeModel(std::string name = "digits", const std::string& chat_template = "none") : name_(std::move(name)) {
-    const auto dir = ReadModelDir(kDigits);
+  explicit FakeModel(std::string name = "digits", const std::string& chat_template = "none", const std::string& model_dir = kDigits) : name_(std::move(name)) {
+    const auto dir = ReadModelDir(model_dir);
     SLUICE_CHECK_MSG(dir.ok(), dir.status().ToString());
     auto renderer = PromptRenderer::Load(*dir, chat_template, {});
     SLUICE_CHECK_MSG(renderer.ok(), renderer.status().ToString());

@@ -32,7 +32,8 @@ TEST(RequestTest, ACompletionHasOpenAisDefaults) {
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->prompts.size(), 1u);
   EXPECT_EQ(request->prompts[0].text, "12=");
-  EXPECT_EQ(request->sampling.max_tokens, 16u);
+  EXPECT_EQ(request->sampling.max_tokens, 0u);
+  EXPECT_EQ(request->most_tokens, 16u);
   EXPECT_EQ(request->sampling.temperature, 1);
   EXPECT_EQ(request->n, 1u);
   EXPECT_FALSE(request->seed || request->stream || request->logprobs || request->echo);
@@ -58,6 +59,42 @@ TEST(RequestTest, EveryFieldOfACompletionIsRead) {
   EXPECT_EQ(request->seed, UINT64_MAX);
   EXPECT_TRUE(request->stream && request->include_usage && request->logprobs && request->return_token_ids && request->return_versions && request->raw_logprobs);
   EXPECT_EQ(request->top_logprobs, 2u);
+}
+
+TEST(RequestTest, TopPOf0LeavesTheMostLikelyTokenAlone) {
+  EXPECT_GT(ParseCompletion(Completion({{"top_p", 0}}).dump())->sampling.top_p, 0) << "which is all of them for the engine";
+  EXPECT_LT(ParseCompletion(Completion({{"top_p", 0}}).dump())->sampling.top_p, 1e-300);
+  EXPECT_EQ(ParseCompletion(Completion().dump())->sampling.top_p, 1);
+  EXPECT_EQ(ParseCompletion(Completion({{"top_k", -1}}).dump())->sampling.top_k, 0u);
+}
+
+TEST(RequestTest, OfGreedyDrawsTheModelsOwnLogprobsAreTold) {
+  EXPECT_TRUE(ParseCompletion(Completion({{"temperature", 0}}).dump())->raw_logprobs);
+  EXPECT_FALSE(ParseCompletion(Completion({{"temperature", 0}, {"logprobs_mode", "processed"}}).dump())->raw_logprobs);
+  EXPECT_FALSE(ParseCompletion(Completion({{"temperature", 0.5}}).dump())->raw_logprobs);
+}
+
+TEST(RequestTest, APromptAloneIsToldWithEcho) {
+  const auto request = ParseCompletion(Completion({{"max_tokens", 0}, {"echo", true}, {"logprobs", 1}}).dump());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->prompt_only);
+  EXPECT_EQ(request->sampling.max_tokens, 1u);
+  EXPECT_EQ(CompletionError(Completion({{"max_tokens", 0}}).dump()).param, "max_tokens");
+}
+
+TEST(RequestTest, WhatChangesNothingIsTakenAndWhatWouldIsRefusedByName) {
+  const Json neutral = {{"frequency_penalty", 0.0}, {"presence_penalty", 0}, {"repetition_penalty", 1.0}, {"logit_bias", Json::object()},
+                        {"best_of", 2}, {"n", 2}, {"response_format", {{"type", "text"}}}, {"skip_special_tokens", true}, {"user", "me"},
+                        {"store", false}, {"metadata", Json::object()}, {"service_tier", "auto"}, {"parallel_tool_calls", true}};
+  EXPECT_EQ(ParseCompletion(Completion(neutral).dump()).status(), absl::OkStatus());
+  EXPECT_EQ(ParseChat(Chat(neutral).dump()).status(), absl::OkStatus());
+  const std::vector<Json> wrong = {{{"frequency_penalty", 0.5}}, {{"logit_bias", {{"5", 1}}}}, {{"best_of", 4}}, {{"response_format", {{"type", "json_object"}}}},
+                                   {{"store", true}}, {{"repetition_penalty", 1.1}}, {{"user", 5}}, {{"metadata", "x"}}};
+  for (const Json& fields : wrong) {
+    const ApiError error = ChatError(Chat(fields).dump());
+    EXPECT_EQ(error.status, 400) << fields.dump();
+    EXPECT_EQ(error.param, fields.begin().key()) << error.message;
+  }
 }
 
 TEST(RequestTest, APromptIsATextTextsIdsOrListsOfIds) {

@@ -131,10 +131,9 @@ absl::Status NativeEngine::MakeDetokenizer(const Request& request, Live* live) c
 }
 
 absl::Status NativeEngine::AddRequest(Request request) {
-  const std::string name = absl::StrCat("request ", request.id);
-  SLUICE_RETURN_IF_ERROR(Annotate(Check(request), name));
+  SLUICE_RETURN_IF_ERROR(Check(request));
   auto live = std::make_unique<Live>();
-  SLUICE_RETURN_IF_ERROR(Annotate(MakeDetokenizer(request, live.get()), name));
+  SLUICE_RETURN_IF_ERROR(MakeDetokenizer(request, live.get()));
   live->prompt = static_cast<uint32_t>(request.prompt->size());
   live->end = live->prompt + request.sampling.max_tokens;
   SchedulerRequest scheduled{.id = request.id,
@@ -335,7 +334,7 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
     if (draws_[i].token < 0) {
       ++stats_.nonfinite_rows;
       events.failures.push_back({id, Error(absl::StatusCode::kDataLoss, "NONFINITE",
-                                           absl::StrCat("request ", id, ": logits at position ", sampling_[i].row->tokens.size(),
+                                           absl::StrCat("the logits at position ", sampling_[i].row->tokens.size(),
                                                         " are not finite under version ", version_.str()))});
       drawn_.push_back({});
       live_.erase(id);
