@@ -150,8 +150,11 @@ void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duratio
 absl::Status RolloutProgram::Ready() {
   MutexLock lock(&mu_);
   if (draining_) return absl::UnavailableError("draining");
-  return link_ != nullptr && link_->incarnation() > 0 ? absl::OkStatus()
-                                                      : absl::UnavailableError("not registered with the controller yet");
+  if (link_ == nullptr || link_->incarnation() == 0) return absl::UnavailableError("not registered with the controller yet");
+  for (const auto& [id, job] : jobs_) {
+    if (job.session != nullptr) SLUICE_RETURN_IF_ERROR(Annotate(job.session->health(), absl::StrCat("job ", job.name)));
+  }
+  return absl::OkStatus();
 }
 
 // The newest list of assignments: starts what is new, ends what is gone, held or stopped, starts anew what moved to another queue.

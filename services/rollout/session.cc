@@ -233,6 +233,7 @@ void Session::OnStep(StepEvents events) {
     rescorer_->Take(&others);
     if (!others.tokens.empty() || !others.failures.empty()) handlers_.guests(std::move(others));
   }
+  if (health_.Stepped(events)) log::Error("weights_not_finite", {{"job_id", options_.job_name}, {"error", health_.status()}});
 #ifdef SLUICE_FAILPOINTS
   const bool crowded = !events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok();
   if (crowded) events.crowded_out.push_back(events.tokens.back().request);
@@ -250,6 +251,7 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
     weights_->Refused(staged.version, activation.cause, activation.blame.empty() ? "" : activation.blame.front());
     return;
   }
+  health_.Activated(activation.version);
   common::v1::Loaded loaded;
   *loaded.mutable_version() = rpc::ToProto(activation.version);
   loaded.set_verified(true);

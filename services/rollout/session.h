@@ -23,6 +23,7 @@
 #include "common/weights/subscriber.h"
 #include "services/rollout/core/engine/registry.h"
 #include "common/prompt/prompt.h"
+#include "services/rollout/core/row_health/row_health.h"
 #include "services/rollout/core/step_loop/step_loop.h"
 #include "services/rollout/metrics.h"
 #include "services/rollout/rescorer.h"
@@ -99,6 +100,7 @@ class Session : private StepLoop::Sink {
   // What the work here waits for. The queue tells of the calls parked there.
   std::vector<common::v1::WaitEdge> Explain() const;
   EngineStats stats() const { return loop_->stats(); }
+  absl::Status health() const { return health_.status(); }  // Of the weights that sample, by the job's own rows.
   int64_t refused_versions() const { return refused_; }  // Activations whose fingerprint was not the published one.
   const Engine& engine() const { return *made_.engine; }
   const ModelConfig& model_config() const { return made_.model.config; }
@@ -148,6 +150,7 @@ class Session : private StepLoop::Sink {
   std::unique_ptr<WeightSubscriber> weights_;
   std::unique_ptr<QueueWatch> watch_;
 
+  RowHealth health_;
   std::atomic<int64_t> refused_ = 0;
   int64_t queue_incarnation_ = 0;  // Of the watch's thread; 0: not told yet.
   uint64_t next_id_ = 1;  // Of the admit thread: requests, and groups within the engine.

@@ -1,0 +1,30 @@
+#include "services/rollout/core/row_health/row_health.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace sluice::rollout {
+
+void RowHealth::Activated(PolicyVersion version) {
+  MutexLock lock(&mu_);
+  version_ = version;
+  rows_ = nonfinite_ = 0;
+}
+
+bool RowHealth::Stepped(const StepEvents& events) {
+  MutexLock lock(&mu_);
+  const bool before = Bad();
+  rows_ += events.tokens.size();
+  for (const RequestFailure& failure : events.failures) {
+    if (ReasonOf(failure.status) == "NONFINITE") ++rows_, ++nonfinite_;
+  }
+  return Bad() && !before;
+}
+
+absl::Status RowHealth::status() const {
+  MutexLock lock(&mu_);
+  if (!Bad()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("version ", version_.str(), " gives logits that are not finite: ", nonfinite_, " of ", rows_, " rows; the next version is awaited"));
+}
+
+}  // namespace sluice::rollout
