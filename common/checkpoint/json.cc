@@ -23,7 +23,10 @@ class Watch final : public nlohmann::json_sax<Json> {
   bool boolean(bool) override { return Value(); }
   bool number_integer(number_integer_t) override { return Value(); }
   bool number_unsigned(number_unsigned_t) override { return Value(); }
-  bool number_float(number_float_t, const string_t&) override { return Value(); }
+  bool number_float(number_float_t, const string_t& text) override {
+    if (limits_.exact_integers && text.find_first_of(".eE") == string_t::npos) return Stop(absl::StrCat("the integer ", Printable(text), " is beyond 64 bits"));
+    return Value();
+  }
   bool string(string_t&) override { return Value(); }
   bool binary(binary_t&) override { return Value(); }
   bool start_object(size_t) override { return Open(); }

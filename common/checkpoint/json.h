@@ -15,6 +15,7 @@ namespace sluice {
 struct JsonLimits {
   size_t values = SIZE_MAX;
   size_t members = SIZE_MAX;  // Of one object.
+  bool exact_integers = false;  // Refuses an integer beyond 64 bits, which would be read as a float.
 };
 
 // Parses JSON from an untrusted source. INVALID_ARGUMENT: not JSON (with line and column), nested deeper than `max_depth`, over

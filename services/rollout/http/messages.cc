@@ -53,7 +53,7 @@ absl::StatusOr<Json> ReadToolCalls(const Json& calls, const std::string& path) {
     Json call = calls[i];
     if (Json& arguments = call["function"]["arguments"]; arguments.is_string()) {
       const std::string text = arguments.get<std::string>();
-      absl::StatusOr<Json> parsed = text.empty() ? Json::object() : ParseJson(text, at + ".function.arguments", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers});
+      absl::StatusOr<Json> parsed = text.empty() ? Json::object() : ParseJson(text, at + ".function.arguments", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers, .exact_integers = true});
       if (!parsed.ok()) return Refuse(400, "invalid_value", at + ".function.arguments", parsed.status().message());
       arguments = *std::move(parsed);
     }

@@ -21,7 +21,7 @@ constexpr std::array<const char*, 5> kOurVariables = {"messages", "tools", "add_
 
 absl::StatusOr<Json> ParseBody(absl::string_view body) {
   if (body.size() > kMaxBody) return Refuse(413, "request_too_large", "", absl::StrCat("the body has ", body.size(), " bytes; at most ", kMaxBody, " are taken"));
-  absl::StatusOr<Json> json = ParseJson(body, "the body", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers});
+  absl::StatusOr<Json> json = ParseJson(body, "the body", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers, .exact_integers = true});
   if (!json.ok()) return Refuse(400, "invalid_json", "", json.status().message());
   if (!json->is_object()) return Refuse(400, "invalid_json", "", absl::StrCat("the body is ", JsonExcerpt(*json), "; wanted: an object"));
   return json;
@@ -234,7 +234,7 @@ absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
 
 absl::StatusOr<ApiRequest> ParseMessages(absl::string_view messages) {
   if (messages.size() > kMaxBody) return Refuse(413, "request_too_large", "messages", absl::StrCat("messages has ", messages.size(), " bytes; at most ", kMaxBody, " are taken"));
-  const absl::StatusOr<Json> json = ParseJson(messages, "messages", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers});
+  const absl::StatusOr<Json> json = ParseJson(messages, "messages", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers, .exact_integers = true});
   if (!json.ok()) return Refuse(400, "invalid_json", "messages", json.status().message());
   auto conversation = std::make_shared<Json>(Json::object());
   SLUICE_ASSIGN_OR_RETURN((*conversation)["messages"], ReadMessages(*json));

@@ -1,6 +1,7 @@
 #include "services/rollout/http/tool_calls.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -18,12 +19,34 @@ constexpr std::string_view kOpen = "<tool_call>", kClose = "</tool_call>";
 constexpr std::string_view kSpace = " \t\r\n";
 constexpr size_t kMaxCall = 1 << 20;  // Bytes; a longer one is text.
 
+// The text of the n-th member's value. `object` is JSON.
+absl::string_view MemberText(absl::string_view object, size_t n) {
+  size_t begin = 0, at = 0;
+  bool quoted = false;
+  for (int depth = 0; at < object.size(); ++at) {
+    const char c = object[at];
+    if (quoted) {
+      if (c == '\\') ++at;
+      quoted = c != '"';
+      continue;
+    }
+    quoted = c == '"';
+    const bool ends = depth == 1 && (c == ',' || c == '}');
+    if (ends && n == 0) break;
+    if (ends) --n;
+    if (c == ':' && depth == 1) begin = at + 1;
+    depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+  }
+  return absl::StripAsciiWhitespace(object.substr(begin, at - begin));
+}
+
+// The arguments go on as the model wrote them: read and written anew, a number might not be the same.
 std::optional<ToolCall> ReadCall(absl::string_view text) {
   const absl::StatusOr<Json> json = ParseJson(text, "a call", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers});
-  if (!json.ok() || !json->is_object() || !json->contains("name") || !(*json)["name"].is_string()) return std::nullopt;
-  const Json arguments = json->contains("arguments") ? (*json)["arguments"] : Json::object();
-  if (!arguments.is_object()) return std::nullopt;
-  return ToolCall{.name = (*json)["name"].get<std::string>(), .arguments = arguments.dump(-1, ' ', false, Json::error_handler_t::replace)};
+  if (!json.ok() || !json->is_object()) return std::nullopt;
+  const auto name = json->find("name"), arguments = json->find("arguments");
+  if (name == json->end() || !name->is_string() || arguments == json->end() || !arguments->is_object()) return std::nullopt;
+  return ToolCall{.name = name->get<std::string>(), .arguments = std::string(MemberText(text, static_cast<size_t>(std::distance(json->begin(), arguments))))};
 }
 
 // The longest end of `text` that begins `tag`.

@@ -11,7 +11,7 @@ namespace sluice::rollout::http {
 // A call of a tool, as a model wrote it.
 struct ToolCall {
   std::string name;
-  std::string arguments;  // A JSON object, as text.
+  std::string arguments;  // A JSON object, as the model wrote it.
 };
 
 // Takes calls out of the text of one answer, as it comes. What is no call by the rules of the parser stays text, in its place.
@@ -26,7 +26,8 @@ class ToolCallParser {
 };
 
 // The parser of models whose chat template writes calls as it reads them; "" if there is none:
-//   hermes   <tool_call>{"name": .., "arguments": {..}}</tool_call>, as Hermes and Qwen write it; white space around calls belongs to them
+//   hermes   <tool_call>{"name": .., "arguments": {..}}</tool_call>, as Hermes and Qwen write it; white space around calls belongs to them.
+//            What lacks one of the two, or has them of other types, is text.
 absl::string_view ToolCallParserOf(absl::string_view chat_template);
 // Null: no such parser.
 std::unique_ptr<ToolCallParser> MakeToolCallParser(absl::string_view name);

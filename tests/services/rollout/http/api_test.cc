@@ -271,7 +271,7 @@ TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
   const Json choice = Json::parse(whole->sent->body)["choices"][0];
   EXPECT_EQ(choice["message"]["content"], "Well.");
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"], (Json{{"name", "add"}, {"arguments", "{\"x\":1}"}}));
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"], (Json{{"name", "add"}, {"arguments", "{\"x\": 1}"}}));
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
 
   body["stream"] = true;

@@ -182,6 +182,15 @@ TEST(RequestTest, AChatThatDoesNotFitIsRefusedByName) {
   }
 }
 
+TEST(RequestTest, AnIntegerThatWouldBecomeAnotherNumberIsRefusedWhereverItStands) {
+  const std::string call = R"({"model": "m", "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": -9223372036854775809}"}}]}]})";
+  const ApiError in_arguments = ApiErrorOf(ParseChat(call).status());
+  EXPECT_EQ(in_arguments.param, "messages[0].tool_calls[0].function.arguments");
+  EXPECT_THAT(in_arguments.message, testing::HasSubstr("the integer -9223372036854775809 is beyond 64 bits"));
+  const std::string tools = R"({"model": "m", "messages": [{"role": "user", "content": "1"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"maximum": 18446744073709551616}}}]})";
+  EXPECT_THAT(ApiErrorOf(ParseChat(tools).status()).message, testing::HasSubstr("the integer 18446744073709551616 is beyond 64 bits"));
+}
+
 TEST(RequestTest, AMisspelledFieldIsToldItsNearest) {
   EXPECT_THAT(CompletionError(Completion({{"max_token", 5}}).dump()).message, testing::HasSubstr("did you mean max_tokens?"));
 }

@@ -26,7 +26,7 @@ Parsed Parse(const std::string& answer, size_t piece) {
 
 TEST(ToolCallsTest, CallsAreTakenOutAndAllElseStaysTextHoweverItComes) {
   const std::string weather = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
-  const std::string call = "weather {\"city\":\"Bern\"}";
+  const std::string call = "weather {\"city\": \"Bern\"}";
   const std::pair<std::string, Parsed> cases[] = {
       {"plain text\n", {"plain text\n", {}}},
       {weather, {"", {call}}},
@@ -34,7 +34,9 @@ TEST(ToolCallsTest, CallsAreTakenOutAndAllElseStaysTextHoweverItComes) {
       {weather + "\n" + weather, {"", {call, call}}},
       {"a " + weather + " b", {"a b", {call}}},
       {"a < b <tool_ <tool_call", {"a < b <tool_ <tool_call", {}}},
-      {"<tool_call>{\"name\": \"f\"}</tool_call>", {"", {"f {}"}}},
+      {"<tool_call>{\"name\": \"f\"}</tool_call>", {"<tool_call>{\"name\": \"f\"}</tool_call>", {}}},
+      {"<tool_call>{\"name\": \"f\", \"parameters\": {\"a\": 1}}</tool_call>", {"<tool_call>{\"name\": \"f\", \"parameters\": {\"a\": 1}}</tool_call>", {}}},
+      {"<tool_call>{\"arguments\": {}}</tool_call>", {"<tool_call>{\"arguments\": {}}</tool_call>", {}}},
       {"x\n<tool_call>not json</tool_call>", {"x\n<tool_call>not json</tool_call>", {}}},
       {"<tool_call>{\"name\": 3}</tool_call>", {"<tool_call>{\"name\": 3}</tool_call>", {}}},
       {"<tool_call>{\"name\": \"f\", \"arguments\": \"x\"}</tool_call>", {"<tool_call>{\"name\": \"f\", \"arguments\": \"x\"}</tool_call>", {}}},
@@ -44,6 +46,21 @@ TEST(ToolCallsTest, CallsAreTakenOutAndAllElseStaysTextHoweverItComes) {
   };
   for (const auto& [answer, expected] : cases) {
     for (const size_t piece : {size_t{1}, size_t{3}, size_t{1000}}) EXPECT_EQ(Parse(answer, piece), expected) << answer << " by " << piece;
+  }
+}
+
+TEST(ToolCallsTest, ArgumentsGoOnAsTheModelWroteThem) {
+  const std::string written[] = {
+      "{}",
+      "{ }",
+      R"({"n": 12345678901234567890123, "x": 1.10, "e": 1E5, "z": -0.0})",
+      R"({"text": "}, \"arguments\": {\\", "more": [{"a": [1, 2]}, ","], "\u00e9": "\u00e9 é"})",
+      "{\n  \"a\": {\"b\": null}\n}",
+  };
+  for (const std::string& arguments : written) {
+    for (const std::string& call : {R"({"name": "f", "arguments": )" + arguments + "}", R"({"id": ["arguments", {"arguments": {}}], "\u0061rguments" : )" + arguments + R"( ,"name": "f"})"}) {
+      for (const size_t piece : {size_t{1}, size_t{1000}}) EXPECT_EQ(Parse("<tool_call>" + call + "</tool_call>", piece), (Parsed{"", {"f " + arguments}})) << call;
+    }
   }
 }
 
