@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -108,10 +110,15 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
       return Refuse(404, "unknown_url", "", "no such path here; there are GET /v1/models, POST /v1/completions and POST /v1/chat/completions");
     }
   }
-  if (head.method != (post ? "POST" : "GET")) return RefuseMethod(post ? "POST" : "GET", absl::StrCat("this path takes ", post ? "POST" : "GET"));
+  const bool allowed = post ? head.method == "POST" : head.method == "GET" || head.method == "HEAD";
+  if (!allowed) return RefuseMethod(post ? "POST" : "GET, HEAD", absl::StrCat("this path takes ", post ? "POST" : "GET"));
   if (!post) return route;
-  if (!absl::StartsWithIgnoreCase(head.content_type, "application/json")) {  // Which no web page can send here unasked.
+  const absl::string_view media_type = absl::StripAsciiWhitespace(head.content_type.substr(0, head.content_type.find(';')));
+  if (!absl::EqualsIgnoreCase(media_type, "application/json")) {  // Which no web page can send here unasked.
     return Refuse(415, "unsupported_media_type", "", "the body must be JSON: send the header Content-Type: application/json");
+  }
+  if (!head.content_encoding.empty() && !absl::EqualsIgnoreCase(head.content_encoding, "identity")) {
+    return Refuse(415, "unsupported_encoding", "", absl::StrCat("Content-Encoding is ", absl::CHexEscape(head.content_encoding.substr(0, 80)), "; the body must come as it is, without that header"));
   }
   if (head.content_length < 0) return Refuse(411, "length_required", "", "the body must come with a Content-Length");
   if (head.content_length > static_cast<int64_t>(kMaxBody)) {

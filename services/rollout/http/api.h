@@ -31,7 +31,7 @@ namespace sluice::rollout::http {
 struct RequestHead {
   absl::string_view method, target;   // "POST", "/v1/completions"; what follows a ? is ignored.
   absl::string_view authorization;    // The header's value; empty: none.
-  absl::string_view content_type;
+  absl::string_view content_type, content_encoding;
   int64_t content_length = -1;        // -1: not given.
 };
 

@@ -120,7 +120,7 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     if (response.status == 401) head.set(web::field::www_authenticate, "Bearer");
     head.content_length(response.body.size());
     head.keep_alive(keep_alive_);
-    Queue(HeadText(head) + response.body);
+    Queue(bodiless_ ? HeadText(head) : HeadText(head) + response.body);
     Ended();
   }
 
@@ -174,7 +174,7 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
   void ReadHead(absl::Duration time) {
     state_ = State::kHead;
     SetDeadline(time);
-    keep_alive_ = false;
+    keep_alive_ = bodiless_ = false;
     version_ = 11;
     parser_.emplace();
     parser_->header_limit(kMaxHead);
@@ -195,10 +195,12 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     if (error) return Shut();
     const auto& request = parser_->get();
     version_ = request.version();
+    bodiless_ = request.method() == web::verb::head;
     RequestHead head{.method = View(request.method_string()),
                      .target = View(request.target()),
                      .authorization = View(request[web::field::authorization]),
-                     .content_type = View(request[web::field::content_type])};
+                     .content_type = View(request[web::field::content_type]),
+                     .content_encoding = View(request[web::field::content_encoding])};
     if (const auto length = parser_->content_length()) head.content_length = static_cast<int64_t>(*length > INT64_MAX ? INT64_MAX : *length);
     absl::StatusOr<Route> route = hub_->api->Admit(head);
     const bool empty = parser_->is_done() || head.content_length == 0;
@@ -355,6 +357,7 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
   absl::Duration deadline_;     // Monotonic.
   unsigned version_ = 11;
   bool keep_alive_ = false, chunked_ = false;
+  bool bodiless_ = false;       // The answer is to a HEAD: that of a GET, without its body.
   bool reading_ = false, writing_ = false;  // An operation is under way.
   bool answered_ = false;       // The call's answer is complete.
   bool cut_ = false;

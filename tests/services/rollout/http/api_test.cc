@@ -309,6 +309,23 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
   EXPECT_EQ(status({.method = "POST", .target = "/v1/completions", .content_type = "text/plain", .content_length = 5}), 415);
   EXPECT_EQ(status({.method = "POST", .target = "/v1/completions", .content_type = "application/json"}), 411);
   EXPECT_EQ(status({.method = "POST", .target = "/v1/completions", .content_type = "application/json", .content_length = kMaxBody + 1}), 413);
+  const RequestHead post = {.method = "POST", .target = "/v1/completions", .content_type = "application/json", .content_length = 5};
+  for (const char* type : {"", "application/jsonp", "application/json, text/html", "application/json+x", "text/json"}) {
+    RequestHead head = post;
+    head.content_type = type;
+    EXPECT_EQ(status(head), 415) << type;
+  }
+  for (const char* encoding : {"gzip", "br", "identity, gzip"}) {
+    RequestHead head = post;
+    head.content_encoding = encoding;
+    EXPECT_EQ(status(head), 415) << encoding;
+    EXPECT_THAT(ApiErrorOf(api_->Admit(head).status()).message, testing::HasSubstr(encoding));
+  }
+  RequestHead head = post;
+  head.content_type = "Application/JSON ; charset=utf-8", head.content_encoding = "Identity";
+  EXPECT_TRUE(api_->Admit(head).ok());
+  for (const char* target : {"/livez", "/readyz", "/v1/models", "/v1/models/digits"}) EXPECT_TRUE(api_->Admit({.method = "HEAD", .target = target}).ok()) << target;
+  EXPECT_EQ(status({.method = "HEAD", .target = "/v1/chat/completions"}), 405);
   EXPECT_TRUE(api_->Admit({.method = "POST", .target = "/v1/completions?x=1", .content_type = "application/json; charset=utf-8", .content_length = kMaxBody}).ok());
 }
 

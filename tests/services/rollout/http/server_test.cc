@@ -62,6 +62,25 @@ TEST_F(ServerTest, PipelinedRequestsAreAnsweredInTheirOrder) {
   EXPECT_THAT(client.Until("]}"), HasSubstr("\"object\":\"list\""));
 }
 
+TEST_F(ServerTest, TheAnswerToAHeadHasNoBodyAndTheNextFollowsIt) {
+  Start();
+  Client client(server_->address());
+  const auto head = [](absl::string_view path) { return absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: x\r\n\r\n"); };
+  ASSERT_TRUE(client.Send(head("/livez") + head("/readyz") + head("/v1/models") + head(kPath) + head("/v2") + kModels));
+  const std::string live = client.Until("\r\n\r\n");
+  EXPECT_THAT(live, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(live, HasSubstr("Content-Length: 3\r\n")) << "as a GET would have it";
+  for (const char* status : {"HTTP/1.1 200", "HTTP/1.1 200", "HTTP/1.1 405", "HTTP/1.1 404", "HTTP/1.1 200"}) EXPECT_THAT(client.Until("\r\n\r\n"), StartsWith(status));
+  EXPECT_THAT(client.Until("]}"), HasSubstr("\"object\":\"list\"")) << "which was asked for by GET";
+}
+
+TEST_F(ServerTest, ABodyThatIsEncodedIsRefused) {
+  Start();
+  Client client(server_->address());
+  ASSERT_TRUE(client.Send(PostText(kPath, kBody, "Content-Encoding: gzip\r\n")));
+  EXPECT_THAT(client.Rest(), testing::AllOf(StartsWith("HTTP/1.1 415"), HasSubstr("Content-Encoding is gzip")));
+}
+
 TEST_F(ServerTest, WhatIsNoRequestOrTooLargeIsToldSoAndTheConnectionEnds) {
   Start();
   const auto answer = [&](const std::string& bytes) {
