@@ -20,6 +20,17 @@ constexpr int kMaxConfigDepth = 32;
 constexpr int64_t kMaxExperts = 1 << 16;  // Of all layers: three times the largest models of today.
 constexpr int64_t kMaxDimension = int64_t{1} << 24;  // Keeps every product of two dimensions, in bytes, far below 2^62.
 
+// What transformers writes of how a model was loaded, reports, labels and generates by default, and what other tools leave behind: nothing of
+// what is computed here. Sampling comes from the job or the request.
+constexpr const char* kOfNoEffect[] = {
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "attn_implementation", "begin_suppress_tokens", "bos_token_id",
+    "chunk_size_feed_forward", "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
+    "finetuning_task", "id2label", "is_llama_config", "label2id", "length_penalty", "max_length", "min_length", "model_max_length",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores",
+    "pad_token_id", "prefix", "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate",
+    "sep_token_id", "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p", "torchscript", "transformers.js_config",
+    "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_cache"};
+
 // Takes keys out of a JSON object one by one; what is left at the end nobody knows. Null counts as absent.
 class Fields {
  public:
@@ -191,9 +202,8 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
       return absl::UnimplementedError(absl::StrCat("layer_types ", JsonExcerpt(*types), " is not supported, only full_attention"));
     }
   }
-  for (const char* key : {"transformers_version", "use_cache", "_name_or_path", "bos_token_id", "pad_token_id", "attn_implementation", "_attn_implementation"}) {
-    fields.Take(key);
-  }
+  SLUICE_RETURN_IF_ERROR(fields.Only("pruned_heads", {Json::object()}));
+  for (const char* key : kOfNoEffect) fields.Take(key);
   if (arch.default_window != 0) {
     config->sliding_window = fields.Has("sliding_window") ? 0 : arch.default_window;  // Null: no window.
     SLUICE_RETURN_IF_ERROR(fields.Integer("sliding_window", 1, kMaxDimension, &config->sliding_window));
@@ -209,7 +219,13 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
 // A mixture of experts in every layer; defaults are those of transformers.
 absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* config) {
   config->num_experts = 128, config->experts_per_token = 8, config->expert_size = 768;
-  SLUICE_RETURN_IF_ERROR(fields.Integer("num_experts", 1, UINT16_MAX, &config->num_experts));
+  int64_t experts = 0, local = 0;  // One number under two names; transformers 5 writes the second.
+  SLUICE_RETURN_IF_ERROR(fields.Integer("num_experts", 1, UINT16_MAX, &experts));
+  SLUICE_RETURN_IF_ERROR(fields.Integer("num_local_experts", 1, UINT16_MAX, &local));
+  if (experts != 0 && local != 0 && experts != local) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": num_experts ", experts, " and num_local_experts ", local, " are two names of one number, and differ"));
+  }
+  if (experts != 0 || local != 0) config->num_experts = std::max(experts, local);
   SLUICE_RETURN_IF_ERROR(fields.Integer("num_experts_per_tok", 1, UINT16_MAX, &config->experts_per_token));
   SLUICE_RETURN_IF_ERROR(fields.Integer("moe_intermediate_size", 1, kMaxDimension, &config->expert_size));
   SLUICE_RETURN_IF_ERROR(fields.Boolean("norm_topk_prob", &config->norm_topk_prob));

@@ -157,6 +157,27 @@ TEST(ModelConfigTest, AMixtureOfExpertsIsReadWithTheDefaultsOfTransformers) {
   EXPECT_THAT(Unsupported(With(json, "mlp_only_layers", Json::array({0}))), HasSubstr("mlp_only_layers"));
 }
 
+TEST(ModelConfigTest, TheNumberOfExpertsHasTwoNamesThatMustAgree) {
+  const Json bare = With(With(Qwen3(), "architectures", {"Qwen3MoeForCausalLM"}), "model_type", "qwen3_moe");
+  const Json json = With(With(bare, "num_experts_per_tok", 2), "num_local_experts", 6);  // As transformers 5 saves it.
+  EXPECT_EQ(ParseModelConfig(json.dump(), "")->num_experts, 6);
+  EXPECT_EQ(ParseModelConfig(With(json, "num_experts", 6).dump(), "")->num_experts, 6);
+  EXPECT_THAT(Refusal(With(json, "num_experts", 8)), HasSubstr("num_experts 8 and num_local_experts 6"));
+  EXPECT_THAT(Refusal(With(json, "num_local_experts", 0)), HasSubstr("num_local_experts is 0"));
+  EXPECT_THAT(Refusal(With(Qwen3(), "num_local_experts", 6)), HasSubstr("unknown key num_local_experts"));
+}
+
+TEST(ModelConfigTest, KeysThatChangeNothingAreReadPast) {
+  Json json = Qwen3();
+  json["_attn_implementation_autoset"] = true, json["unsloth_fixed"] = true, json["unsloth_version"] = "2025.3.19";
+  json["chunk_size_feed_forward"] = 0, json["model_max_length"] = 4096, json["pruned_heads"] = Json::object();
+  json["id2label"] = {{"0", "LABEL_0"}}, json["return_dict"] = true, json["temperature"] = 0.7, json["is_llama_config"] = true;
+  const auto config = ParseModelConfig(json.dump(), "config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->max_context, ParseModelConfig(Qwen3().dump(), "")->max_context);
+  EXPECT_THAT(Unsupported(With(Qwen3(), "pruned_heads", {{"0", {1}}})), HasSubstr("pruned_heads"));
+}
+
 TEST(ModelConfigTest, MistralHasAWindowUnlessItIsNull) {
   const Json mistral = With(With(Without(Without(Without(Without(Qwen3(), "head_dim"), "use_sliding_window"), "max_window_layers"), "sliding_window"),
                                  "architectures", {"MistralForCausalLM"}), "model_type", "mistral");
