@@ -24,6 +24,9 @@ class Dataset {
     // A field mapped to the column of its own name may be absent, but then from all rows (a prompt never may).
     std::map<std::string, std::string> fields;
     bool skip_bad_rows = false;  // Skipped and counted; else the first one is the error.
+    // A row whose prompt is neither a text nor a list of messages, or is empty, is bad. Else that shows when it is rendered.
+    bool check_prompts = false;
+    const char* bad_row_hint = "mend the line, or set data.order.on_bad_row: skip";
   };
 
   uint64_t rows() const { return ends_.size(); }

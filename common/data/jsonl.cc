@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -14,6 +15,8 @@
 namespace sluice {
 namespace {
 using nlohmann::json;
+
+constexpr size_t kMaxExcerpt = 60;  // Bytes of a value in a message.
 
 // The column itself, or, for a.b, member b of object a. Null: there is none.
 const json* Column(const json& row, const std::string& column) {
@@ -37,10 +40,21 @@ std::string Columns(const json& row) {
   return absl::StrJoin(names, ", ");
 }
 
+std::string Excerpt(const json& value) {
+  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  return text.size() <= kMaxExcerpt ? text : absl::StrCat(text.substr(0, kMaxExcerpt), "..");
+}
+
+// A text or a list of messages, not empty.
+bool IsPrompt(const json& value) {
+  if (value.is_string()) return value != "";
+  return value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), [](const json& message) { return message.is_object(); });
+}
+
 // What is wrong with a line, with its column where the parser knows it; empty: nothing, and `out` is the mapped row.
 class RowMapper {
  public:
-  explicit RowMapper(const std::map<std::string, std::string>& fields) : fields_(fields) {}
+  explicit RowMapper(const Dataset::Options& options) : fields_(options.fields), check_prompts_(options.check_prompts) {}
 
   std::string Map(absl::string_view line, std::string* out) {
     json row;
@@ -61,6 +75,9 @@ class RowMapper {
         return absl::StrCat("1: no column \"", column, "\" for field ", name, "; the row has ", Columns(row));
       }
       if (first_done_ && !seen_.contains(name)) return absl::StrCat("1: column \"", column, "\" is here, but not in the rows before");
+      if (name == "prompt" && check_prompts_ && !IsPrompt(*value)) {
+        return absl::StrCat("1: the prompt, column \"", column, "\", is ", Excerpt(*value), "; wanted: a text or a list of messages, not empty");
+      }
       mapped[name] = *value;
     }
     *out = mapped.dump();
@@ -74,6 +91,7 @@ class RowMapper {
 
  private:
   const std::map<std::string, std::string>& fields_;
+  const bool check_prompts_;
   std::set<std::string> seen_;  // Fields that the first good row had.
   bool first_done_ = false;
 };
@@ -91,7 +109,7 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
   absl::StatusOr<std::string> text = ReadFile(options.path);
   if (!text.ok()) return Annotate(text.status(), absl::StrCat("data source ", options.name));
   Dataset dataset;
-  RowMapper mapper(options.fields);
+  RowMapper mapper(options);
   uint64_t line_number = 0;
   std::string row;
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
@@ -106,7 +124,7 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
     const std::string where = absl::StrCat(options.path, ":", line_number, ":", wrong);
     if (!options.skip_bad_rows) {
       return ErrorWith(absl::StatusCode::kInvalidArgument,
-                       {.reason = "BAD_ROW", .catalogue = "SLUICE-DATA-0001", .hint = "mend the line, or set data.order.on_bad_row: skip"}, where);
+                       {.reason = "BAD_ROW", .catalogue = "SLUICE-DATA-0001", .hint = options.bad_row_hint}, where);
     }
     if (dataset.skipped_++ == 0) dataset.first_skipped_ = where;
   }

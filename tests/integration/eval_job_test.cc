@@ -53,6 +53,9 @@ TEST_F(EvalJobTest, AVersionThatIsGoneIsRefusedWithThoseThatAreThere) {
   ASSERT_EQ(gone.status(), absl::OkStatus());
   EXPECT_NE(gone->exit, 0);
   EXPECT_THAT(gone->err, HasSubstr("the trainer no longer keeps version 0; it has "));
+  EXPECT_THAT(gone->err, HasSubstr("`sluice ckpt verify "));
+  EXPECT_THAT(Eval(absl::StrCat(job_->id(), "@999999999"))->err, HasSubstr("the trainer has not made version 999999999 yet; it has "));
+  EXPECT_THAT(Eval(absl::StrCat(job_->id(), "@-1"))->err, HasSubstr("'-1' is no version; versions count from 0"));
   const auto word = Eval(absl::StrCat(job_->id(), "@best"));
   EXPECT_THAT(word->err, HasSubstr("'best' is no version"));
   EXPECT_THAT(Eval("no-such-job")->err, HasSubstr("no-such-job is no directory, and as a job"));

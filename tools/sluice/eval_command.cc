@@ -7,9 +7,11 @@
 #include <optional>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
@@ -28,7 +30,7 @@ struct EvalFlags {
   std::string model, server;
   std::string verifier, args = "{}", prompt = "prompt", answer = "answer", output;
   std::vector<std::string> fields;
-  int64_t init_seed = -1;
+  std::optional<uint64_t> init_seed;
 };
 
 nlohmann::ordered_json ToJson(const EvalResult& result) {
@@ -36,7 +38,7 @@ nlohmann::ordered_json ToJson(const EvalResult& result) {
                                  {"unscorable", result.unscorable}, {"truncated", result.truncated}, {"tokens", result.tokens},
                                  {"score_mean", result.score_mean}, {"seconds", result.seconds},
                                  {"first_unscorable", result.first_unscorable},
-                                 {"version", result.version.str()}, {"fingerprint", result.fingerprint.hex()}};
+                                 {"version", result.version.str()}, {"fingerprint", result.fingerprint.hex()}, {"ignored", result.ignored}};
   for (const auto& [k, pass] : result.pass) json["pass"][absl::StrCat(k)] = pass;
   json["kept"] = nlohmann::ordered_json::array();
   for (const EvalAnswer& answer : result.kept) {
@@ -50,8 +52,10 @@ absl::Status AskJob(EvalFlags& flags) {
   const std::pair<std::string, std::string> halves = absl::StrSplit(flags.model, absl::MaxSplits('@', 1));
   std::optional<int64_t> version;
   int64_t number = 0;
-  if (!halves.second.empty()) {
-    if (!absl::SimpleAtoi(halves.second, &number)) return absl::InvalidArgumentError(absl::StrCat(flags.model, ": '", halves.second, "' is no version; as in digits@1200"));
+  if (absl::StrContains(flags.model, '@')) {
+    if (!absl::SimpleAtoi(halves.second, &number) || number < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(flags.model, ": '", halves.second, "' is no version; versions count from 0, as in digits@1200"));
+    }
     version = number;
   }
   absl::StatusOr<EvalJob> job = FindEvalJob(flags.server, halves.first);
@@ -63,22 +67,35 @@ absl::Status AskJob(EvalFlags& flags) {
   return absl::OkStatus();
 }
 
+// The columns of the row's fields.
+absl::StatusOr<std::map<std::string, std::string>> Fields(const EvalFlags& flags) {
+  std::map<std::string, std::string> fields = {{"prompt", flags.prompt}, {"answer", flags.answer}};
+  for (const std::string& field : flags.fields) {
+    const std::pair<std::string, std::string> halves = absl::StrSplit(field, absl::MaxSplits('=', 1));
+    if (halves.first.empty() || halves.second.empty()) return absl::InvalidArgumentError(absl::StrCat("--field is '", field, "'; wanted: NAME=COLUMN"));
+    if (!fields.insert(halves).second) return absl::InvalidArgumentError(absl::StrCat("--field ", field, ": the field ", halves.first, " has a column already, ", fields[halves.first]));
+  }
+  return fields;
+}
+
 ExitCode RunEval(EvalFlags& flags) {
   EvalOptions& options = flags.options;
   options.engine.model_path = flags.model;
-  if (flags.init_seed >= 0) {
+  if (flags.init_seed.has_value()) {
     options.engine.random_init = true;
-    options.engine.init_seed = static_cast<uint64_t>(flags.init_seed);
+    options.engine.init_seed = *flags.init_seed;
   }
+  if (options.samples > 1 && options.sampling.temperature == 0) {
+    return Complain(absl::InvalidArgumentError(absl::StrCat("--samples ", options.samples, " with --temperature 0: all answers to a row would be the same, and pass@k all one number; "
+                                                            "give --temperature, or ask once")));
+  }
+  absl::StatusOr<std::map<std::string, std::string>> fields = Fields(flags);
+  if (!fields.ok()) return Complain(fields.status());
+  options.fields = *std::move(fields);
   if (!PathExists(flags.model)) {
     if (const absl::Status status = AskJob(flags); !status.ok()) return Complain(status);
   }
   if (options.pass_k.empty()) options.pass_k = options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
-  options.fields = {{"prompt", flags.prompt}, {"answer", flags.answer}};
-  for (const std::string& field : flags.fields) {
-    const std::pair<std::string, std::string> halves = absl::StrSplit(field, absl::MaxSplits('=', 1));
-    options.fields[halves.first] = halves.second.empty() ? halves.first : halves.second;
-  }
   const nlohmann::json args = nlohmann::json::parse(flags.args, nullptr, false);
   if (!args.is_object()) return Complain(absl::InvalidArgumentError(absl::StrCat("--args wants a JSON object, has ", flags.args)));
   const absl::StatusOr<std::unique_ptr<Verifier>> verifier = MakeVerifier(flags.verifier, args);
@@ -91,6 +108,9 @@ ExitCode RunEval(EvalFlags& flags) {
         return verdict.score;
       });
   if (!result.ok()) return Complain(result.status());
+  if (!result->ignored.empty()) {
+    std::fprintf(stderr, "warning: %s/config.json: %s is ignored: Sluice runs no code of a model's own\n", options.engine.model_path.c_str(), absl::StrJoin(result->ignored, ", ").c_str());
+  }
   if (flags.output == "json") {
     std::printf("%s\n", ToJson(*result).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return kDone;
@@ -125,21 +145,21 @@ std::vector<Command> EvalCommands() {
              app->add_option("--args", f->args, "the verifier's settings, a JSON object")->capture_default_str();
              app->add_option("--prompt", f->prompt, "the column with the prompt")->capture_default_str();
              app->add_option("--answer", f->answer, "the column with the answer")->capture_default_str();
-             app->add_option("--field", f->fields, "NAME=COLUMN, a further field; may be repeated")->expected(1)->take_all();
+             app->add_option("--field", f->fields, "NAME=COLUMN, a further field; may be repeated")->allow_extra_args(false);
              app->add_option("--format", o.format, "the prompt's text where there is no chat template, as in '{prompt}='");
              app->add_option("--chat-template", o.chat_template, "model, none or a file")->capture_default_str();
-             app->add_option("--first-row", o.first_row, "rows before it are left out")->capture_default_str();
-             app->add_option("--rows", o.rows, "how many; 0: all")->capture_default_str();
-             app->add_option("--samples", o.samples, "answers per row")->check(CLI::Range(1, 1024))->capture_default_str();
-             app->add_option("--pass-k", o.pass_k, "ks of pass@k, as in 1,4,16; default: 1 and --samples")->delimiter(',')->check(CLI::Range(1, 1024));
-             app->add_option("--pass-score", o.pass_score, "an answer passes from this score on")->capture_default_str();
-             app->add_option("--temperature", o.sampling.temperature, "0: greedy")->check(CLI::NonNegativeNumber)->capture_default_str();
-             app->add_option("--max-tokens", o.sampling.max_tokens, "of an answer")->check(CLI::PositiveNumber)->capture_default_str();
-             app->add_option("--max-prompt", o.max_prompt, "tokens; longer ones are left out; 0: what the context has room for")->capture_default_str();
-             app->add_option("--seed", o.seed, "of the draws")->capture_default_str();
-             app->add_option("--init-seed", f->init_seed, "random weights of this seed instead of the directory's");
-             app->add_option("--threads", o.engine.threads, "threads")->check(CLI::Range(1, 4096))->capture_default_str();
-             app->add_option("--keep", o.keep, "answers in the JSON result")->capture_default_str();
+             app->add_option("--first-row", o.first_row, "rows before it are left out; the file's first is 0")->check(NumberIn<uint64_t>(0))->capture_default_str();
+             app->add_option("--rows", o.rows, "how many; 0: all")->check(NumberIn<uint64_t>(0))->capture_default_str();
+             app->add_option("--samples", o.samples, "answers per row; more than 1 with a --temperature above 0")->check(NumberIn<uint32_t>(1, 1024))->capture_default_str();
+             app->add_option("--pass-k", o.pass_k, "ks of pass@k, as in 1,4,16; default: 1 and --samples")->delimiter(',')->check(NumberIn<uint32_t>(1, 1024));
+             app->add_option("--pass-score", o.pass_score, "an answer passes from this score on")->check(NumberIn<double>())->capture_default_str();
+             app->add_option("--temperature", o.sampling.temperature, "0: greedy")->check(NumberIn<float>(0))->capture_default_str();
+             app->add_option("--max-tokens", o.sampling.max_tokens, "of an answer")->check(NumberIn<uint32_t>(1))->capture_default_str();
+             app->add_option("--max-prompt", o.max_prompt, "tokens; longer ones are left out; 0: what the context has room for")->check(NumberIn<uint32_t>(0))->capture_default_str();
+             app->add_option("--seed", o.seed, "of the draws")->check(NumberIn<uint64_t>(0))->capture_default_str();
+             app->add_option("--init-seed", f->init_seed, "random weights of this seed instead of the directory's")->check(NumberIn<uint64_t>(0));
+             app->add_option("--threads", o.engine.threads, "threads")->check(NumberIn<int>(1, 4096))->capture_default_str();
+             app->add_option("--keep", o.keep, "of how many rows the JSON result has the answers")->check(NumberIn<uint32_t>(0))->capture_default_str();
              AddOutput(app, &f->output);
              return [f] { return RunEval(*f); };
            }}};

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/rpc/client.h"
 #include "common/weights/fetcher.h"
@@ -18,19 +17,36 @@ namespace {
 constexpr int kTries = 20;  // A trainer may free a version between the listing and the lease.
 constexpr absl::Duration kLease = absl::Minutes(2);
 
-absl::StatusOr<LatestVersion> Choose(const std::vector<LatestVersion>& kept, std::optional<int64_t> version) {
-  if (kept.empty()) return absl::UnavailableError("the trainer has published no version yet; try again in a moment");
-  if (!version) return kept.back();
-  std::vector<std::string> numbers;
-  for (const LatestVersion& one : kept) {
-    if (one.version.number == *version) return one;
-    numbers.push_back(absl::StrCat(one.version.number));
+// "12, 40 to 57".
+std::string Ranges(const std::vector<int64_t>& numbers) {  // Rising.
+  std::string text;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", numbers[i]);
+    if (last > i) absl::StrAppend(&text, " to ", numbers[last]);
+    i = last + 1;
   }
-  return absl::NotFoundError(absl::StrCat("the trainer no longer keeps version ", *version, "; it has ", absl::StrJoin(numbers, ", "),
-                                          ". Older ones are in checkpoints: give `sluice eval` their directory"));
+  return text;
 }
 
 }  // namespace
+
+absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job, const std::vector<LatestVersion>& kept, std::optional<int64_t> version) {
+  if (kept.empty()) return ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NO_VERSION", .hint = "try again in a moment"}, "the trainer has published no version yet");
+  if (!version) return kept.back();
+  std::vector<int64_t> numbers;
+  for (const LatestVersion& one : kept) {
+    if (one.version.number == *version) return one;
+    numbers.push_back(one.version.number);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  if (*version > numbers.back()) {
+    return absl::NotFoundError(absl::StrCat("the trainer has not made version ", *version, " yet; it has ", Ranges(numbers), ". Ask for ", job.name(), ", the newest, or again later"));
+  }
+  return absl::NotFoundError(absl::StrCat("the trainer no longer keeps version ", *version, "; it has ", Ranges(numbers), ". Some older ones are checkpoints: `sluice ckpt verify ",
+                                          job.spec().checkpoint().dir(), "/", job.name(), "-", job.job().substr(0, 8), "` lists them, and `sluice eval` takes their directory"));
+}
 
 absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string& name) {
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(ServerAddress(server)));
@@ -68,7 +84,7 @@ absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<
   absl::StatusOr<StagedWeights> staged = absl::UnknownError("not tried");
   for (int i = 0; i < kTries; ++i) {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<LatestVersion> kept, fetcher.List(*trainer));
-    SLUICE_ASSIGN_OR_RETURN(const LatestVersion chosen, Choose(kept, version));
+    SLUICE_ASSIGN_OR_RETURN(const LatestVersion chosen, ChooseVersion(job.status, kept, version));
     SLUICE_RETURN_IF_ERROR(fetcher.Lease(*trainer, chosen, kLease));
     staged = fetcher.Fetch(*trainer, chosen, Fingerprint(), nullptr);
     if (staged.ok()) (void)fetcher.Lease(*trainer, chosen, absl::ZeroDuration());  // At worst it ends by itself.

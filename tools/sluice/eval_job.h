@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/rpc/channel.h"
+#include "common/weights/publisher.h"
 #include "common/weights/staged.h"
 #include "services/rollout/core/eval/eval.h"
 #include "sluice/job/v1/job.pb.h"
@@ -24,8 +26,12 @@ absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string
 // What the job says of its model: directory or random start, context, chat template.
 absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options);
 
+// Of the versions that the trainer keeps, `version`, or the newest without one. UNAVAILABLE: it keeps none yet. NOT_FOUND: it no longer, or not
+// yet, has that one, with those it has and what to do.
+absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job, const std::vector<LatestVersion>& kept, std::optional<int64_t> version);
+
 // The weights of `version`, or of the newest without one, from the job's trainer, which goes on training: leased while they are
-// fetched, every byte checked. NOT_FOUND: the trainer no longer keeps that version, with those it has.
+// fetched, every byte checked. Errors: ChooseVersion's, and of the connection.
 absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version, const TensorSet& layout);
 
 }  // namespace sluice::cli

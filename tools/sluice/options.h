@@ -1,10 +1,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/config/scalar.h"
 
@@ -38,6 +43,25 @@ inline void AddDuration(CLI::App* app, const std::string& name, absl::Duration* 
                                         },
                                         help)
       ->type_name("DURATION");
+}
+
+// A check: the option is a number in [low, high], and finite. CLI11's own takes -1 for an unsigned number's largest value, and writes limits
+// out to their last digit. A limit that is the type's own goes unsaid.
+template <typename T>
+CLI::Validator NumberIn(T low = std::numeric_limits<T>::lowest(), T high = std::numeric_limits<T>::max()) {
+  using Limits = std::numeric_limits<T>;
+  const std::string limits = high != Limits::max() ? absl::StrCat(low, " to ", high) : low != Limits::lowest() || low == 0 ? absl::StrCat("at least ", low) : "";
+  const auto check = [=](const std::string& text) -> std::string {
+    T value{};
+    const auto parsed = [&] {
+      if constexpr (std::is_same_v<T, float>) return absl::SimpleAtof(text, &value) && std::isfinite(value);
+      else if constexpr (std::is_same_v<T, double>) return absl::SimpleAtod(text, &value) && std::isfinite(value);
+      else return absl::SimpleAtoi(text, &value);
+    };
+    if (parsed() && value >= low && value <= high) return "";
+    return absl::StrCat("is ", text, "; wanted: a ", std::is_integral_v<T> ? "whole" : "finite", " number", limits.empty() ? "" : ", ", limits);
+  };
+  return CLI::Validator(check, low == 0 && high == Limits::max() ? "" : limits);
 }
 
 }  // namespace sluice::cli

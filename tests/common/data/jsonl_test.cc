@@ -71,6 +71,22 @@ TEST_F(JsonlTest, AnAnswerMayBeAbsentFromAllRowsButNotFromSome) {
   EXPECT_EQ(ReasonOf(Read("{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"answer\": 1}\n", fields).status()), "BAD_ROW");
 }
 
+TEST_F(JsonlTest, APromptThatIsNoTextOrEmptyIsABadRowWhereAskedFor) {
+  const std::string path = testing_data::TempPath("prompts.jsonl");
+  const auto read = [&](const std::string& prompt) {
+    EXPECT_TRUE(WriteFileAtomic(path, "{\"q\": \"good\"}\n\n{\"q\": " + prompt + "}\n").ok());
+    return ReadDataset({.name = "rows", .path = path, .fields = {{"prompt", "q"}}, .check_prompts = true, .bad_row_hint = "mend it"}).status();
+  };
+  for (const char* prompt : {"5", "null", "\"\"", "[]", "{}", "[1]", "true"}) {
+    const absl::Status status = read(prompt);
+    EXPECT_EQ(ReasonOf(status), "BAD_ROW") << prompt;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(".jsonl:3:1: the prompt, column \"q\", is ") + prompt));
+    EXPECT_EQ(DetailOf(status).hint, "mend it");
+  }
+  EXPECT_TRUE(read("\"5\"").ok());
+  EXPECT_TRUE(read("[{\"role\": \"user\", \"content\": \"x\"}]").ok());
+}
+
 TEST_F(JsonlTest, AnEmptyFileIsRefused) { EXPECT_EQ(ReasonOf(Read("\n\n").status()), "NO_ROWS"); }
 
 TEST_F(JsonlTest, AnAbsentFileIsNotFound) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/base/status.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/testing/data.h"
@@ -145,6 +146,35 @@ TEST_F(EvalTest, RowsThatAreTooLongOrUnscorableAreCounted) {
   EXPECT_EQ(result->pass.at(1), 1);
   options.max_prompt = 2;
   EXPECT_THAT(Evaluate(options, refuse).status().message(), HasSubstr("10 are too long"));
+}
+
+TEST_F(EvalTest, AFirstRowBeyondTheFileIsRefusedWithTheRowsItHas) {
+  EvalOptions options = Options(4);
+  options.first_row = 3;
+  EXPECT_EQ(Evaluate(options, Length)->rows, 1u);
+  options.first_row = 4;
+  EXPECT_THAT(std::string(Evaluate(options, Length).status().message()), HasSubstr("has 4 rows, 0 to 3; the first row to ask is 4"));
+}
+
+TEST_F(EvalTest, APromptThatIsNoTextIsRefusedWithItsLineAndWhatToDo) {
+  EvalOptions options = Options(1);
+  ASSERT_TRUE(WriteFileAtomic(options.data_path, "{\"digits\": \"12\"}\n{\"digits\": 5}\n").ok());
+  const absl::Status status = Evaluate(options, Length).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr(":2:1: the prompt, column \"digits\", is 5"));
+  EXPECT_THAT(DetailOf(status).hint, HasSubstr("--prompt"));
+}
+
+TEST_F(EvalTest, KeysOfTheConfigThatAreNotActedOnAreTold) {
+  const std::string dir = testing_data::TempPath("eval_model");
+  ASSERT_TRUE(MakeDirs(dir).ok());
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) ASSERT_TRUE(WriteFileAtomic(dir + "/" + name, *ReadFile(absl::StrCat(kModel, "/", name))).ok());
+  nlohmann::json config = nlohmann::json::parse(*ReadFile(absl::StrCat(kModel, "/config.json")));
+  config["auto_map"] = {{"AutoModelForCausalLM", "modeling.Model"}};
+  ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config.dump()).ok());
+  EvalOptions options = Options(1);
+  EXPECT_THAT(Evaluate(options, Length)->ignored, testing::IsEmpty());
+  options.engine.model_path = dir;
+  EXPECT_THAT(Evaluate(options, Length)->ignored, testing::ElementsAre("auto_map"));
 }
 
 TEST_F(EvalTest, AMissingModelIsNamed) {

@@ -46,8 +46,8 @@ class Evaluation {
     }
     result_.seconds = absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
     if (result_.rows == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(options_.data_path, ": none of its ", data_.rows(), " rows could be used; ",
-                                                     result_.too_long, " are too long"));
+      return absl::InvalidArgumentError(absl::StrCat(options_.data_path, ": of the ", end - options_.first_row, " rows asked for, ", result_.too_long,
+                                                     " are too long; a prompt has room for ", MaxPrompt(), " tokens"));
     }
     if (result_.answers > 0) {
       result_.score_mean = Mean(std::move(scores_));
@@ -74,13 +74,17 @@ class Evaluation {
     std::vector<int32_t> answer;
   };
 
+  uint32_t MaxPrompt() const {  // In tokens; one more is the answer's.
+    const uint32_t room = made_.engine->max_context() - 1;
+    return options_.max_prompt == 0 ? room : std::min(options_.max_prompt, room);
+  }
+
   absl::Status AddRow(uint64_t row) {
     absl::StatusOr<RenderedPrompt> rendered = renderer_->Render(kSource, data_.json(row));
     if (!rendered.ok()) return Annotate(rendered.status(), absl::StrCat(options_.data_path, ", row ", row));
     const auto prompt = std::make_shared<const RenderedPrompt>(*std::move(rendered));
     const uint32_t tokens = static_cast<uint32_t>(prompt->tokens.size());
-    const uint32_t context = made_.engine->max_context();
-    if (tokens >= context || (options_.max_prompt > 0 && tokens > options_.max_prompt)) {
+    if (tokens > MaxPrompt()) {
       ++result_.too_long;
       return absl::OkStatus();
     }
@@ -95,7 +99,7 @@ class Evaluation {
                       .sampling = options_.sampling,
                       .order = RequestClass::kEval,
                       .trainable = false};
-      request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - tokens);
+      request.sampling.max_tokens = std::min(request.sampling.max_tokens, made_.engine->max_context() - tokens);
       open_[last_id_] = {.row = row, .sample = sample, .counts = counts, .prompt = prompt};
       SLUICE_RETURN_IF_ERROR(made_.engine->AddRequest(std::move(request)));
     }
@@ -157,13 +161,20 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
   SLUICE_RETURN_IF_ERROR(CheckSampling(options.sampling, /*trainable=*/false));
   if (options.samples == 0) return absl::InvalidArgumentError("samples is 0; wanted: at least 1");
   for (const uint32_t k : options.pass_k) {
-    if (k == 0 || k > options.samples) return absl::InvalidArgumentError(absl::StrCat("pass@", k, " needs k in 1..", options.samples, ", the answers per row"));
+    if (k == 0 || k > options.samples) return absl::InvalidArgumentError(absl::StrCat("pass@", k, " needs k in 1..", options.samples, ", the answers per row (--samples)"));
   }
-  SLUICE_ASSIGN_OR_RETURN(Dataset data, ReadDataset({.name = kSource, .path = options.data_path, .fields = options.fields}));
+  SLUICE_ASSIGN_OR_RETURN(Dataset data, ReadDataset({.name = kSource,
+                                                     .path = options.data_path,
+                                                     .fields = options.fields,
+                                                     .check_prompts = true,
+                                                     .bad_row_hint = "mend the line, or take it out; --prompt, --answer and --field name the columns"}));
+  if (options.first_row >= data.rows()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.data_path, " has ", data.rows(), " rows, 0 to ", data.rows() - 1, "; the first row to ask is ", options.first_row));
+  }
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(options.engine));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer,
                           PromptRenderer::Load(made.model, options.chat_template, {{kSource, options.format, options.fields}}));
-  EvalResult given{.fingerprint = made.fingerprint};
+  EvalResult given{.fingerprint = made.fingerprint, .ignored = made.model.config.ignored};
   if (options.weights) {
     SLUICE_ASSIGN_OR_RETURN(const StagedWeights staged, options.weights(*made.layout));
     SLUICE_ASSIGN_OR_RETURN(const Activation activation, made.engine->ActivateWeights(staged, KvPolicy::kKeep));
@@ -174,6 +185,7 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
   SLUICE_ASSIGN_OR_RETURN(EvalResult result, Evaluation(options, score, std::move(made), std::move(renderer), std::move(data)).Run());
   result.version = given.version;
   result.fingerprint = given.fingerprint;
+  result.ignored = std::move(given.ignored);
   return result;
 }
 

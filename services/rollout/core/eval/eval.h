@@ -17,7 +17,7 @@ struct EvalOptions {
   EngineSpec engine;                          // The model.
   std::string chat_template = "model";        // "model", "none" or a file.
   std::string format;                         // Of prompts where there is no template; empty: the prompt as it is.
-  std::string data_path;                      // JSON lines.
+  std::string data_path;                      // JSON lines, each with a prompt: a text or a list of messages, not empty.
   std::map<std::string, std::string> fields;  // Name in the row -> column; `prompt` must be among them.
   uint64_t first_row = 0;
   uint64_t rows = 0;                          // 0: all from first_row on.
@@ -57,12 +57,13 @@ struct EvalResult {
   Fingerprint fingerprint;    // Of the weights that answered.
   double seconds = 0;         // Of sampling.
   std::string first_unscorable;  // Why.
+  std::vector<std::string> ignored;  // Keys of config.json that were not acted on (ModelConfig::ignored).
   std::vector<EvalAnswer> kept;
 };
 
 // Samples (temperature 0: greedily) an answer to each row, `samples` times, and scores them. The engine's slots are kept
 // full; the result does not depend on how many there are. Errors: the model's, the weights' or the file's; INVALID_ARGUMENT: no
-// row fits, or a k is out of range.
+// row fits, the file ends before first_row, or a k is out of range.
 absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer& score);
 
 }  // namespace sluice
