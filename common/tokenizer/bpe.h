@@ -41,6 +41,7 @@ class Bpe {
   // or all. One text is one word in SentencePiece's models; its parts repeat, and merging them takes less time than merging all.
   size_t CutAt(absl::string_view word) const;
 
+  bool byte_level() const { return byte_level_; }
   std::optional<int32_t> Id(absl::string_view token) const;
   const std::vector<std::string>& tokens() const { return tokens_; }  // By id; gaps are empty.
   size_t size() const { return ids_.size(); }                         // Tokens.

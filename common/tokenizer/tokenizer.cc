@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/tokenizer/added_tokens.h"
 #include "common/tokenizer/bpe.h"
+#include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/char_class.h"
 #include "common/tokenizer/normalizer.h"
 #include "common/tokenizer/post_processor.h"
@@ -35,6 +36,13 @@ TokenSpans::Spaces SpacesOf(absl::string_view token) {
     ++spaces.trailing;
   }
   return spaces;
+}
+
+// Which byte of `word` each byte of its spelling in the byte-level alphabet stands for.
+std::vector<size_t> SpelledBytes(absl::string_view word) {
+  std::vector<size_t> bytes;
+  for (size_t i = 0; i < word.size(); ++i) bytes.resize(bytes.size() + ByteLevelAlphabet::Get().Spell(word.substr(i, 1)).size(), i);
+  return bytes;
 }
 
 }  // namespace
@@ -127,14 +135,22 @@ void Tokenizer::Impl::Word(absl::string_view word, std::vector<int32_t>* ids, Wo
 }
 
 void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenSpans* spans) const {
+  const absl::string_view bytes = text.text().substr(word.begin, word.size());
   Bpe::Symbols symbols;
-  bpe->Encode(text.text().substr(word.begin, word.size()), &symbols);
-  size_t at = word.begin;
+  bpe->Encode(bytes, &symbols);
+  size_t given = 0;
+  for (const Bpe::Symbol& symbol : symbols) given += symbol.bytes;
+  // As in the reference library, a byte that no token has moves all behind it to the front, in the word as it is spelled.
+  const std::vector<size_t> spelled = bpe->byte_level() && given < bytes.size() ? SpelledBytes(bytes) : std::vector<size_t>();
+  size_t at = 0;
   for (const Bpe::Symbol& symbol : symbols) {
+    const absl::string_view token = bpe->tokens()[symbol.id];
+    const size_t size = spelled.empty() ? symbol.bytes : token.size(), end = at + size;
+    const Span part = spelled.empty() ? Span{at, end} : Span{spelled[at], spelled[end - 1] + 1};
     spans->ids.push_back(symbol.id);
-    spans->offsets.push_back(text.Origin({at, at + symbol.bytes}));
-    spans->spaces.push_back(SpacesOf(bpe->tokens()[symbol.id]));
-    at += symbol.bytes;
+    spans->offsets.push_back(text.Origin({word.begin + part.begin, word.begin + part.end}));
+    spans->spaces.push_back(SpacesOf(token));
+    at = end;
   }
 }
 
