@@ -30,6 +30,9 @@ constexpr const char* kNames[Adapter::kTargets] = {"q_proj", "k_proj", "v_proj",
 constexpr const char* kOfNoEffect[] = {"auto_mapping", "base_model_name_or_path", "inference_mode", "lora_dropout", "megatron_core",
                                        "peft_version", "revision", "task_type", "qalora_group_size"};
 
+// What helps whatever the setting.
+constexpr char kMerge[] = "merge the adapter into its model (PEFT's merge_and_unload) and give that directory instead";
+
 bool SaysNo(const Json& value) {
   return value.is_null() || value == false || ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
 }
@@ -96,44 +99,47 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
   const auto wrong = [&](absl::string_view key, const Json& value, absl::string_view wanted) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": ", Printable(key), " is ", JsonExcerpt(value), "; wanted: ", wanted));
   };
+  const std::string whole_modules = absl::StrCat("give a list of ", absl::StrJoin(kNames, ", "), " as target_modules, where it changes these in every layer; else ", kMerge);
   double alpha = 0;
   bool rank_stabilized = false;
-  std::string type;
   for (const auto& [key, value] : json.items()) {
     const auto not_built = [&, &key = key, &value = value](absl::string_view have) {
       return absl::UnimplementedError(absl::StrCat(file, ": ", Printable(key), " ", JsonExcerpt(value), " is not in this build; ", have));
     };
     if (key == "peft_type") {
       if (value != "LORA") return not_built("it has LORA");
-      type = "LORA";
     } else if (key == "r") {
       if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kMaxRank) return wrong(key, value, absl::StrCat("1 to ", kMaxRank));
       rank_ = value.get<int64_t>();
     } else if (key == "lora_alpha") {
-      if (!value.is_number() || !std::isfinite(value.get<double>())) return wrong(key, value, "a number");
+      if (!value.is_number() || value == 0 || !std::isfinite(value.get<double>())) return wrong(key, value, "a number other than 0");
       alpha = value.get<double>();
     } else if (key == "use_rslora") {
       if (!value.is_boolean()) return wrong(key, value, "true or false");
       rank_stabilized = value.get<bool>();
     } else if (key == "target_modules") {
-      if (!value.is_array() || value.empty()) return not_built(absl::StrCat("give a list of ", absl::StrJoin(kNames, ", ")));
+      if (!value.is_array() || value.empty()) return not_built(whole_modules);
       for (const Json& name : value) {
         const auto at = std::find_if(std::begin(kNames), std::end(kNames), [&](const char* known) { return name == known; });
         if (at == std::end(kNames)) return not_built(absl::StrCat(JsonExcerpt(name), " is none of ", absl::StrJoin(kNames, ", ")));
         (*targets)[static_cast<size_t>(at - std::begin(kNames))] = true;
       }
     } else if (key == "bias") {
-      if (value != "none") return not_built("use none");
+      if (value != "none") return not_built(absl::StrCat("it has none; ", kMerge));
     } else if (key == "init_lora_weights") {  // Others than these change the weights below too.
       if (!value.is_boolean() && value != "gaussian" && value != "orthogonal") return not_built("it has true, false, gaussian and orthogonal");
     } else if (std::find(std::begin(kOfNoEffect), std::end(kOfNoEffect), key) == std::end(kOfNoEffect) && !SaysNo(value)) {
-      return not_built("leave it out");
+      return not_built(key == "exclude_modules" ? whole_modules : kMerge);
     }
   }
-  if (type.empty() || rank_ == 0 || alpha == 0 || std::none_of(targets->begin(), targets->end(), [](bool on) { return on; })) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": wanted: peft_type LORA, r, lora_alpha other than 0, and target_modules"));
+  for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
+    if (!json.contains(key)) return absl::InvalidArgumentError(absl::StrCat(file, ": ", key, " is missing"));
   }
-  scale_ = static_cast<float>(rank_stabilized ? alpha / std::sqrt(static_cast<double>(rank_)) : alpha / static_cast<double>(rank_));
+  const double scale = rank_stabilized ? alpha / std::sqrt(static_cast<double>(rank_)) : alpha / static_cast<double>(rank_);
+  scale_ = static_cast<float>(scale);
+  if (!std::isfinite(scale_) || scale_ == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": lora_alpha ", alpha, " with r ", rank_, " makes a scale of ", scale, ", which no fp32 number holds"));
+  }
   return absl::OkStatus();
 }
 
@@ -166,7 +172,14 @@ absl::Status Adapter::ReadTensors(const std::string& path, const std::array<bool
       SLUICE_ASSIGN_OR_RETURN(const std::vector<float> b, take(TensorName(layer, target, 'B'), {matrix.out, rank_}));
       matrix.b.resize(b.size());
       for (int64_t n = 0; n < matrix.out; ++n) {
-        for (int64_t j = 0; j < rank_; ++j) matrix.b[static_cast<size_t>(j * matrix.out + n)] = scale_ * b[static_cast<size_t>(n * rank_ + j)];
+        for (int64_t j = 0; j < rank_; ++j) {
+          const float scaled = scale_ * b[static_cast<size_t>(n * rank_ + j)];
+          if (!std::isfinite(scaled)) {
+            return absl::InvalidArgumentError(absl::StrCat("tensor ", TensorName(layer, target, 'B'), "[", n * rank_ + j, "] is ", b[static_cast<size_t>(n * rank_ + j)],
+                                                           ", which times the scale ", scale_, " is not finite"));
+          }
+          matrix.b[static_cast<size_t>(j * matrix.out + n)] = scaled;
+        }
       }
     }
   }

@@ -24,8 +24,9 @@ class Adapter {
   // Reads a directory as PEFT writes it: adapter_config.json (at most 1 MiB) and adapter_model.safetensors, for any of q_proj, k_proj,
   // v_proj, o_proj, gate_proj, up_proj and down_proj, in F32, BF16 or F16. It comes from outside and is believed in nothing.
   //
-  // INVALID_ARGUMENT: malformed, of another model's shapes, a tensor too few or too many, a number that is not finite.
-  // UNIMPLEMENTED: a setting that changes what is computed and that this build does not have; the message names it.
+  // INVALID_ARGUMENT: malformed, of another model's shapes, a tensor too few or too many, a number or its product with the scale that is
+  // not finite. UNIMPLEMENTED: a setting that changes what is computed and that this build does not have; the message names it and a way
+  // around it.
   static absl::StatusOr<std::shared_ptr<const Adapter>> Read(const std::string& dir, const ModelConfig& config);
 
   const std::string& path() const { return path_; }

@@ -135,7 +135,7 @@ TEST_F(AdapterTest, SettingsThatChangeWhatIsComputedAreRefusedByName) {
   EXPECT_THAT(with("use_dora", true), HasSubstr("use_dora true is not in this build"));
   EXPECT_THAT(with("modules_to_save", {"lm_head"}), HasSubstr("modules_to_save"));
   EXPECT_THAT(with("rank_pattern", {{"q_proj", 4}}), HasSubstr("rank_pattern"));
-  EXPECT_THAT(with("bias", "all"), HasSubstr("bias \"all\" is not in this build; use none"));
+  EXPECT_THAT(with("bias", "all"), HasSubstr("bias \"all\" is not in this build; it has none; merge"));
   EXPECT_THAT(with("init_lora_weights", "pissa"), HasSubstr("init_lora_weights \"pissa\""));
   EXPECT_THAT(with("target_modules", {"q_proj", "lm_head"}), HasSubstr("\"lm_head\" is none of q_proj"));
   EXPECT_THAT(with("target_modules", "all-linear"), HasSubstr("give a list"));
@@ -144,8 +144,35 @@ TEST_F(AdapterTest, SettingsThatChangeWhatIsComputedAreRefusedByName) {
   EXPECT_THAT(with("r", 1000000), HasSubstr("wanted: 1 to 512"));
   EXPECT_THAT(with("r", 2.5), HasSubstr("r is 2.5"));
   EXPECT_THAT(with("lora_alpha", "x"), HasSubstr("lora_alpha is \"x\""));
-  EXPECT_THAT(Refusal([](nlohmann::json* json) { json->erase("lora_alpha"); }), HasSubstr("lora_alpha other than 0"));
+  EXPECT_THAT(with("lora_alpha", 0), HasSubstr("lora_alpha is 0; wanted: a number other than 0"));
+  for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
+    EXPECT_THAT(Refusal([&](nlohmann::json* json) { json->erase(key); }), HasSubstr(std::string(key) + " is missing"));
+  }
   EXPECT_THAT(Refusal([](nlohmann::json* json) { *json = nlohmann::json::array(); }), HasSubstr("is no JSON object"));
+}
+
+TEST_F(AdapterTest, ASettingThatSomeWeightsWereTrainedWithIsNotToBeLeftOut) {
+  const auto with = [&](const char* key, nlohmann::json value) { return Refusal([&](nlohmann::json* json) { (*json)[key] = std::move(value); }); };
+  EXPECT_THAT(with("layers_to_transform", {0}), HasSubstr("layers_to_transform [0] is not in this build; merge the adapter into its model"));
+  EXPECT_THAT(with("layers_to_transform", 0), HasSubstr("merge the adapter into its model"));
+  for (const auto& [key, value] : {std::pair("exclude_modules", nlohmann::json({"o_proj"})), std::pair("target_modules", nlohmann::json(".*[qv]_proj"))}) {
+    EXPECT_THAT(with(key, value), AllOf(HasSubstr(key), HasSubstr("as target_modules, where it changes these in every layer; else merge")));
+  }
+}
+
+TEST_F(AdapterTest, AScaleThatFp32CannotHoldIsRefusedWithWhatMakesIt) {
+  const auto alpha = [&](double value) { return Refusal([&](nlohmann::json* json) { (*json)["lora_alpha"] = value; }); };
+  EXPECT_THAT(alpha(1e300), HasSubstr("lora_alpha 1e+300 with r 3 makes a scale of 3.33333e+299, which no fp32 number holds"));
+  EXPECT_THAT(alpha(-1e300), HasSubstr("no fp32 number"));
+  EXPECT_THAT(alpha(1e-300), HasSubstr("no fp32 number"));
+  EXPECT_EQ(alpha(1e30), "taken");
+  EXPECT_THAT(Refusal([](nlohmann::json* json) { (*json)["lora_alpha"] = 3e30; },
+                      [](TensorSet tensors) {
+                        const auto b = static_cast<size_t>(tensors.Find("base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"));
+                        reinterpret_cast<float*>(tensors.data(b))[7] = 1e10f;
+                        return tensors;
+                      }),
+              HasSubstr("layers.1.self_attn.q_proj.lora_B.weight[7] is 1e+10, which times the scale 1e+30 is not finite"));
 }
 
 TEST_F(AdapterTest, FilesThatDoNotFitAreRefusedWithTheTensor) {
