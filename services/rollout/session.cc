@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/failpoint.h"
@@ -70,6 +71,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options, 
                              {"slots", made.engine->slots()},
                              {"context", made.engine->max_context()},
                              {"fingerprint", made.fingerprint.hex()}});
+  if (const std::vector<std::string>& ignored = made.model.config.ignored; !ignored.empty()) {
+    log::Warning("model_keys_ignored", {{"job_id", options.job_name}, {"model", made.model.path}, {"keys", absl::StrJoin(ignored, ", ")}});
+  }
   std::unique_ptr<Session> session(
       new Session(options, std::move(spec), std::move(made), std::move(renderer), metrics, std::move(handlers)));
   session->client_ = std::make_unique<QueueClient>(std::move(channel), QueueClient::Options{.job = options.job,

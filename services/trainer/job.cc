@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/failpoint.h"
@@ -127,6 +128,9 @@ absl::Status TrainingJob::Impl::LoadModel(const ModelDir& model, TensorSet* init
 absl::Status TrainingJob::Impl::Load() {
   const auto loads = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " loads the newest checkpoint, or the model")});
   SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
+  if (const std::vector<std::string>& ignored = model.config.ignored; !ignored.empty()) {
+    log::Warning("model_keys_ignored", {{"job_id", config.name}, {"model", model.path}, {"keys", absl::StrJoin(ignored, ", ")}});
+  }
   experts_ = model.config.num_experts > 0 ? model.config.num_layers * model.config.experts_per_token : 0;
   SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, clock_));
   if (config.settings.kind == Settings::Kind::kSft) {

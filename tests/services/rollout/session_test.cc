@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -177,6 +178,21 @@ TEST_F(RescoreTest, ACorruptBlockOfKeysAndValuesIsFound) {
   EXPECT_EQ(Rescored("+Inf") - Rescored("0.02"), 1);
   EXPECT_EQ(Rescored("0.02"), Rescored("0")) << "all others are in the same bits";
   for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:", "\"version\":\"1:0\""}) EXPECT_THAT(logged, testing::HasSubstr(part));
+}
+
+TEST_F(SessionTest, KeysOfTheConfigThatAreNotActedOnAreLoggedOnce) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
+  const std::string dir = testing_data::TempPath("session_model");
+  std::filesystem::copy(kModel, dir);
+  std::string config = *ReadFile(dir + "/config.json");
+  config.insert(config.find('{') + 1, R"("auto_map": {"AutoModelForCausalLM": "modeling.Model"},)");
+  ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config).ok());
+  spec_.mutable_model()->mutable_init()->set_config(dir);
+  testing::internal::CaptureStderr();
+  StartSession("rollout-0");
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(logged, testing::ContainsRegex("\"model_keys_ignored\",\"model\":\"[^\"]*session_model[^\"]*\",\"keys\":\"auto_map\""));
+  EXPECT_EQ(logged.find("model_keys_ignored"), logged.rfind("model_keys_ignored"));
 }
 
 TEST_F(SessionTest, PromptsThatAreTooLongAreDroppedAndTheOthersGoOn) {

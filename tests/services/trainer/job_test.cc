@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -264,6 +265,31 @@ TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
   EXPECT_EQ(queue_.Stats().ledger().hash(), Newest()->state.ledger_hash);
   EXPECT_EQ(queue_.Stats().ledger().durable(), 7 * 16);
   ExpectBalanced(queue_.Stats().ledger());
+}
+
+TEST_F(JobTest, KeysOfTheConfigThatAreNotActedOnAreLogged) {
+  queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 8, 0);
+  spec.set_rows_only(true);
+  spec.set_group_size(1);
+  spec.set_group_min(1);
+  spec.clear_tasks();
+  spec.set_max_steps(1);
+  queue_.SetJob(spec, 1);
+  JobConfig config = Config(1, 1);
+  config.settings.kind = Settings::Kind::kSft;
+  config.model_dir = FreshDir() + "/model";
+  std::filesystem::copy(digits_, config.model_dir);
+  std::string text = *ReadFile(config.model_dir + "/config.json");
+  text.insert(text.find('{') + 1, R"("auto_map": {"AutoModelForCausalLM": "modeling.Model"},)");
+  ASSERT_TRUE(WriteFileAtomic(config.model_dir + "/config.json", text).ok());
+  testing::internal::CaptureStderr();
+  std::unique_ptr<TrainingJob> job = Start(config);
+  const TrainingJob::Standing end = AwaitEnd();
+  job.reset();
+  const std::string logged = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+  EXPECT_THAT(logged, HasSubstr("\"model_keys_ignored\""));
+  EXPECT_THAT(logged, HasSubstr("\"keys\":\"auto_map\""));
 }
 
 TEST_F(JobTest, AMissingModelIsAFailureThatNamesIt) {
