@@ -151,7 +151,10 @@ TEST_F(EvalTest, RowsThatAreTooLongOrUnscorableAreCounted) {
 TEST_F(EvalTest, AFirstRowBeyondTheFileIsRefusedWithTheRowsItHas) {
   EvalOptions options = Options(4);
   options.first_row = 3;
-  EXPECT_EQ(Evaluate(options, Length)->rows, 1u);
+  for (const uint64_t rows : {uint64_t{0}, uint64_t{1}, UINT64_MAX}) {
+    options.rows = rows;
+    EXPECT_EQ(Evaluate(options, Length)->rows, 1u) << rows;
+  }
   options.first_row = 4;
   EXPECT_THAT(std::string(Evaluate(options, Length).status().message()), HasSubstr("has 4 rows, 0 to 3; the first row to ask is 4"));
 }

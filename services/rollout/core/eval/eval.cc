@@ -35,7 +35,8 @@ class Evaluation {
   }
 
   absl::StatusOr<EvalResult> Run() {
-    const uint64_t end = options_.rows == 0 ? data_.rows() : std::min(data_.rows(), options_.first_row + options_.rows);
+    const uint64_t left = data_.rows() - options_.first_row;
+    const uint64_t end = options_.first_row + (options_.rows == 0 ? left : std::min(left, options_.rows));
     const absl::Duration start = Clock::Real()->Monotonic();
     uint64_t row = options_.first_row;
     while (row < end || !made_.engine->idle()) {
