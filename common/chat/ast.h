@@ -54,8 +54,8 @@ struct Expression {
   std::vector<Operator> operators;
   std::vector<std::pair<std::string, ExpressionPtr>> keywords;
   const Function* function = nullptr;
-  const Function* methods[3] = {};  // kAttribute: what the name is on each type that has methods.
-  Builtin builtins[3] = {};
+  const Function* methods[kTypes] = {};  // kAttribute: what the name is on each type that has methods.
+  Builtin builtins[kTypes] = {};
   std::string text;
   Value value;
 };

@@ -16,9 +16,12 @@ std::string Shown(Interpreter& in, const Value& value) {
   return text;
 }
 
-Type TypeOf(const Value& value) { return value.is_string() ? Type::kStr : value.is(Value::kDict) ? Type::kDict : Type::kList; }
 bool HasMethods(const Value& value) {
-  return value.is_string() || value.is(Value::kDict) || (value.is(Value::kArray) && value.array().kind <= Array::kTuple);
+  return value.is_string() || value.is(Value::kDict) || (value.is(Value::kArray) && value.array().kind <= Array::kRange) || value.is_number();
+}
+Type TypeOf(const Value& value) {  // Of one that has methods.
+  if (value.is(Value::kArray)) return value.array().kind == Array::kRange ? Type::kRange : Type::kList;
+  return value.is_string() ? Type::kStr : value.is(Value::kDict) ? Type::kDict : Type::kNumber;
 }
 
 // Whether it names no variable and calls nothing.
@@ -200,7 +203,7 @@ std::optional<Value> Interpreter::Member(const Value& object, absl::string_view 
     bound->function = method;
     return Value::Of(bound);
   }
-  if (builtin == Builtin::kUnbuilt) meter_.Unsupported(absl::StrCat("the method ", name, " of ", TypeName(object)));
+  if (builtin == Builtin::kUnbuilt) meter_.Unsupported(absl::StrCat("the attribute ", name, " of ", TypeName(object)));
   if (builtin == Builtin::kForbidden) return Value();
   return std::nullopt;
 }

@@ -59,7 +59,8 @@ const Function* FindFilter(absl::string_view name);
 const Function* FindTest(absl::string_view name);  // Gives a Bool.
 absl::Span<const Function> Globals();
 
-enum class Type { kStr, kDict, kList };  // kList: tuples too.
+enum class Type { kStr, kDict, kList, kRange, kNumber };  // kList: tuples too.
+inline constexpr int kTypes = 5;
 const Function* FindMethod(Type type, absl::string_view name);
 // What Python's type has under a name that is no method here.
 enum class Builtin : uint8_t {

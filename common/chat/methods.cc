@@ -250,12 +250,14 @@ constexpr absl::string_view kStrUnbuilt[] = {"casefold", "center", "encode", "ex
 constexpr absl::string_view kDictUnbuilt[] = {"copy", "fromkeys"};
 constexpr absl::string_view kDictForbidden[] = {"clear", "pop", "popitem", "setdefault", "update"};
 constexpr absl::string_view kListUnbuilt[] = {"copy", "count", "index"};
+constexpr absl::string_view kRangeUnbuilt[] = {"count", "index", "start", "step", "stop"};
+constexpr absl::string_view kNumberUnbuilt[] = {"as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes", "fromhex", "hex", "imag", "is_integer", "numerator", "real", "to_bytes"};
 constexpr absl::string_view kListForbidden[] = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 
 }  // namespace
 
 const Function* FindMethod(Type type, absl::string_view name) {
-  if (type == Type::kList) return nullptr;
+  if (type != Type::kStr && type != Type::kDict) return nullptr;
   for (const Function& method : type == Type::kStr ? absl::MakeConstSpan(kStrMethods) : absl::MakeConstSpan(kDictMethods)) {
     if (method.name == name) return &method;
   }
@@ -264,8 +266,8 @@ const Function* FindMethod(Type type, absl::string_view name) {
 
 Builtin PythonBuiltin(Type type, absl::string_view name) {
   const auto among = [&](absl::Span<const absl::string_view> names) { return absl::c_linear_search(names, name); };
-  const absl::Span<const absl::string_view> unbuilt = type == Type::kStr ? absl::MakeConstSpan(kStrUnbuilt) : type == Type::kDict ? absl::MakeConstSpan(kDictUnbuilt) : absl::MakeConstSpan(kListUnbuilt);
-  if (among(unbuilt)) return Builtin::kUnbuilt;
+  constexpr absl::Span<const absl::string_view> kUnbuilt[kTypes] = {kStrUnbuilt, kDictUnbuilt, kListUnbuilt, kRangeUnbuilt, kNumberUnbuilt};
+  if (among(kUnbuilt[static_cast<int>(type)])) return Builtin::kUnbuilt;
   if (type == Type::kDict && among(kDictForbidden)) return Builtin::kForbidden;
   if (type == Type::kList && among(kListForbidden)) return Builtin::kForbidden;
   return Builtin::kAbsent;

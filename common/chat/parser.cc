@@ -14,7 +14,6 @@ namespace {
 constexpr size_t kMaxSymbols = 65000;
 
 constexpr absl::string_view kOperatorNames[] = {"+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
-constexpr Type kTypes[] = {Type::kStr, Type::kDict, Type::kList};
 
 // A token as a message shows it.
 std::string Shown(const Token& token) {
@@ -266,9 +265,9 @@ ExpressionPtr Parser::Attribute(ExpressionPtr value) {
   }
   ExpressionPtr attribute = New(Expression::kAttribute, at);
   attribute->text = Expect(Token::kName, {}, "a name behind .").text;
-  for (const Type type : kTypes) {
-    attribute->methods[static_cast<int>(type)] = FindMethod(type, attribute->text);
-    attribute->builtins[static_cast<int>(type)] = PythonBuiltin(type, attribute->text);
+  for (int type = 0; type < kTypes; ++type) {
+    attribute->methods[type] = FindMethod(static_cast<Type>(type), attribute->text);
+    attribute->builtins[type] = PythonBuiltin(static_cast<Type>(type), attribute->text);
   }
   const auto dict = static_cast<int>(Type::kDict);
   attribute->plain_in_dicts = attribute->methods[dict] == nullptr && attribute->builtins[dict] == Builtin::kAbsent;

@@ -77,7 +77,9 @@ TEST(ChatTemplateTest, ASubscriptThatFindsNoItemIsTheAttributeOfThatName) {
   EXPECT_EQ(Render("{{ d['pop'] is defined }}{{ l['append'] is defined }}{{ l['1'] is defined }}{{ 'ab'['x'] is defined }}{{ l[1.0] is defined }}{{ l[none] is defined }}", d),
             "FalseFalseFalseFalseFalseFalse");
   EXPECT_EQ(Render("{% for x in l %}{{ loop['index'] }}{% endfor %}", d), "12");
-  EXPECT_THAT(Render("{{ l['index'] is defined }}", d), HasSubstr("template:1:5: the method index of list is not supported"));
+  EXPECT_THAT(Render("{{ l['index'] is defined }}", d), HasSubstr("template:1:5: the attribute index of list is not supported"));
+  EXPECT_THAT(Render("{{ l[0].real }}", d), HasSubstr("the attribute real of int is not supported"));
+  EXPECT_THAT(Render("{{ range(3)['stop'] }}"), HasSubstr("the attribute stop of range is not supported"));
 }
 
 TEST(ChatTemplateTest, ASliceOfAConstantThatFailsIsUndefinedAndAnyOtherIsAnError) {
@@ -143,7 +145,7 @@ TEST(ChatTemplateTest, AConstructItDoesNotHaveIsRefusedWithItsPlace) {
   EXPECT_EQ(Render("x\né {% include 'a' %}"), "template:2:6: the statement \"include\" is not supported");
   EXPECT_THAT(Render("{{ x | groupby }}"), HasSubstr("template:1:8: the filter \"groupby\" is not supported"));
   EXPECT_THAT(Render("{{ x is foo }}"), HasSubstr("template:1:9: the test \"foo\""));
-  EXPECT_THAT(Render("{{ 'x'.zfill(3) }}"), HasSubstr("template:1:7: the method zfill of str is not supported"));
+  EXPECT_THAT(Render("{{ 'x'.zfill(3) }}"), HasSubstr("template:1:7: the attribute zfill of str is not supported"));
   EXPECT_THAT(Render("{% for x in y recursive %}{% endfor %}"), HasSubstr("a recursive for is not supported"));
   EXPECT_THAT(Render("{{ f(*x) }}"), HasSubstr("the argument *values is not supported"));
   EXPECT_THAT(Render("{{ [1]|select }}"), HasSubstr("printing a generator"));
