@@ -67,8 +67,7 @@ absl::StatusOr<std::string> Decoder::Prepare(absl::string_view token) const {
 }
 
 std::string Decoder::Bytes(absl::string_view prepared) const {
-  std::string bytes(prepared);
-  if (joins_with_spaces_) bytes.insert(0, " ");
+  std::string bytes = absl::StrCat(joins_with_spaces_ ? " " : "", prepared);
   bool fused = false;  // From there on all tokens are one, and this is no end of it.
   for (size_t i = prepared_; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
