@@ -84,6 +84,7 @@ void Bpe::FindCuts() {
   all_bytes_ = byte_fallback_ && absl::c_all_of(byte_ids_, [](int32_t id) { return id >= 0; });
   // Without an unknown token a character may go, and what it parted meets.
   cuts_ = !byte_level_ && !ignore_merges_ && (all_bytes_ || unknown_);
+  if (!cuts_) return;
   // Tokens that stand for another text than they spell: a merge of one joins what `joined_` does not tell.
   absl::flat_hash_set<int32_t> others;
   if (byte_fallback_) others.insert(byte_ids_.begin(), byte_ids_.end());

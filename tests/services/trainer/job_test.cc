@@ -103,6 +103,20 @@ class JobTest : public ::testing::Test {
     EXPECT_EQ(ledger.accepted(), ledger.durable() + ledger.applied() + ledger.live() + dropped);
   }
 
+  // Gives the queue a supervised job of so many steps, and what its trainer is told.
+  JobConfig Supervise(int steps) {
+    queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 8, 0);
+    spec.set_rows_only(true);
+    spec.set_group_size(1);
+    spec.set_group_min(1);
+    spec.clear_tasks();
+    spec.set_max_steps(steps);
+    queue_.SetJob(spec, 1);
+    JobConfig config = Config(1, steps);
+    config.settings.kind = Settings::Kind::kSft;
+    return config;
+  }
+
   const std::string digits_ = SLUICE_SOURCE_DIR "/configs/examples/digits";
   const std::string dir_ = FreshDir();
   LoopQueue queue_;
@@ -112,15 +126,7 @@ class JobTest : public ::testing::Test {
 };
 
 TEST_F(JobTest, SupervisedRowsAreTrainedAndTheCheckpointProvesWhichOnes) {
-  queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 8, 0);
-  spec.set_rows_only(true);
-  spec.set_group_size(1);
-  spec.set_group_min(1);
-  spec.clear_tasks();
-  spec.set_max_steps(5);
-  queue_.SetJob(spec, 1);
-  JobConfig config = Config(1, 5);
-  config.settings.kind = Settings::Kind::kSft;
+  const JobConfig config = Supervise(5);
   const std::unique_ptr<TrainingJob> job = Start(config);
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
@@ -268,15 +274,7 @@ TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
 }
 
 TEST_F(JobTest, KeysOfTheConfigThatAreNotActedOnAreLogged) {
-  queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 8, 0);
-  spec.set_rows_only(true);
-  spec.set_group_size(1);
-  spec.set_group_min(1);
-  spec.clear_tasks();
-  spec.set_max_steps(1);
-  queue_.SetJob(spec, 1);
-  JobConfig config = Config(1, 1);
-  config.settings.kind = Settings::Kind::kSft;
+  JobConfig config = Supervise(1);
   config.model_dir = FreshDir() + "/model";
   std::filesystem::copy(digits_, config.model_dir);
   std::string text = *ReadFile(config.model_dir + "/config.json");
