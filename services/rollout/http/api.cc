@@ -11,9 +11,9 @@
 #include "absl/strings/strip.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/chat/text.h"
 #include "common/prompt/prompt.h"
 #include "services/rollout/http/error.h"
-#include "services/rollout/http/text.h"
 
 namespace sluice::rollout::http {
 namespace {
@@ -322,7 +322,7 @@ void Api::Emit(Call* call, size_t index) {
   std::string chunk = format.Chunk(call->head, index, part, !call->begun[index]);
   call->begun[index] = true;
   call->last_write = options_.clock->Monotonic();
-  const uint64_t characters = part.characters_before + CharactersIn(part.text);
+  const uint64_t characters = part.characters_before + chat::CountCodePoints(part.text);
   part = {.text = "", .characters_before = characters, .calls_before = part.calls_before + part.calls.size()};
   call->reply->Write(std::move(chunk));
 }

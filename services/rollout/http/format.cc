@@ -1,11 +1,11 @@
 #include "services/rollout/http/format.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/chat/text.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 #include "services/rollout/http/error.h"
-#include "services/rollout/http/text.h"
 
 namespace sluice::rollout::http {
 namespace {
@@ -90,10 +90,10 @@ Json CompletionLogprobs(const ApiRequest& request, const Tokenizer& tokenizer, c
     tops.push_back(has_logprob ? std::move(top) : Json(nullptr));
   };
   for (size_t i = 0; i < part.prompt.size(); ++i) add(part.prompt[i], prompt.offsets[i], i > 0);
-  uint64_t offset = part.prompt.empty() ? part.characters_before : CharactersIn(prompt.text);
+  uint64_t offset = part.prompt.empty() ? part.characters_before : chat::CountCodePoints(prompt.text);
   for (const TokenEvent& event : part.tokens) {
     add(event, offset, true);
-    if (event.details != nullptr) offset += CharactersIn(event.details->text);
+    if (event.details != nullptr) offset += chat::CountCodePoints(event.details->text);
   }
   return {{"tokens", std::move(tokens)},
           {"token_logprobs", std::move(logprobs)},

@@ -8,12 +8,12 @@
 #include "absl/strings/strip.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "common/chat/text.h"
 #include "common/prompt/prompt.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "services/rollout/http/error.h"
-#include "services/rollout/http/text.h"
 #include "services/rollout/http/model.h"
 
 namespace sluice::rollout::http {
@@ -53,7 +53,7 @@ std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const 
   uint64_t characters = 0;
   for (const Span& token : tokens) {
     if (token.begin > at) {
-      characters += CharactersIn(text.substr(at, token.begin - at));
+      characters += chat::CountCodePoints(text.substr(at, token.begin - at));
       at = token.begin;
     }
     offsets.push_back(characters);
@@ -69,7 +69,7 @@ absl::Status EchoIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
     prompt->offsets.push_back(characters);
     const size_t before = prompt->text.size();
     detokenizer->Push(id, &prompt->text);
-    characters += CharactersIn(absl::string_view(prompt->text).substr(before));
+    characters += chat::CountCodePoints(absl::string_view(prompt->text).substr(before));
   }
   return absl::OkStatus();
 }
