@@ -65,6 +65,15 @@ TEST_F(FaultsTest, AControllerKilledWhileItStoresGoesOn) {
   ExpectGoesOn();
 }
 
+// The job's reader calls the controller from a thread of its own while the controller is started again.
+TEST_F(FaultsTest, ADaemonThatIsStartedAgainIsCalledOverTheSameChannel) {
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
+  const rpc::Channel* const before = &cluster_->controller();
+  ASSERT_NO_FATAL_FAILURE(KillAndRestart("controller-0"));
+  EXPECT_EQ(&cluster_->controller(), before);
+  ExpectGoesOn();
+}
+
 TEST_F(FaultsTest, EachOfThemInTurn) {
   ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, {"resources.rollout.max=2"}, 2 * kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("rollout-1"));

@@ -84,7 +84,12 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
   }
   daemon.address = said.at("listening");
   daemon.ops = said.at("ops");
-  SLUICE_ASSIGN_OR_RETURN(daemon.channel, rpc::Connect(daemon.address));
+
+  // A daemon that is started again keeps its channel, because the threads of running jobs call over it at
+  // any time: a call on a channel that is being destroyed ends the process with std::bad_weak_ptr.
+  if (daemon.channel == nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(daemon.channel, rpc::Connect(daemon.address));
+  }
   return absl::OkStatus();
 }
 
