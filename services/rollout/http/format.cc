@@ -61,8 +61,13 @@ float LogprobOf(const ApiRequest& request, const TokenEvent& event) {
 
 Json ChatToken(const Tokenizer& tokenizer, int32_t token, float logprob) {
   const std::string text = tokenizer.TokenBytes(token);
+
+  // A special token has a name and no bytes, because the answer's text leaves special tokens out:
+  // a client that joins the bytes of all tokens gets that text.
+  const bool in_text = tokenizer.Piece(token, /*skip_special=*/true).has_value();
   Json bytes = Json::array();
-  for (const char c : text) bytes.push_back(static_cast<uint8_t>(c));
+  for (const char c : in_text ? absl::string_view(text) : absl::string_view()) bytes.push_back(static_cast<uint8_t>(c));
+
   return {{"token", TokenName(text)}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
 }
 

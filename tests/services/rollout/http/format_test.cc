@@ -86,5 +86,27 @@ TEST_F(FormatTest, PartsOfCharactersAreToldApartByTheirBytes) {
   EXPECT_EQ(Logprobs(chat, {.tokens = {event}})["content"][0]["bytes"], (Json{0xC3}));
 }
 
+TEST_F(FormatTest, ASampledSpecialTokenHasANameAndNoBytesAsItPutsNothingIntoTheContent) {
+  Prepared chat = Prepare({{"prompt", "a"}});
+  chat.request.chat = true;
+  TokenEvent likely = Sampled(0, 'b', "b");
+  auto details = std::make_shared<TokenDetails>(*likely.details);
+  details->top = {{kEnd, -0.1f}, {'b', -2.0f}};
+  likely.details = details;
+
+  const Json content =
+      Logprobs(chat, {.text = "bc", .tokens = {likely, Sampled(0, kEnd, ""), Sampled(0, 'c', "c")}})["content"];
+
+  EXPECT_EQ(content[1]["token"], "<|end|>");
+  EXPECT_EQ(content[1]["bytes"], Json::array());
+  EXPECT_EQ(content[0]["top_logprobs"][0]["token"], "<|end|>");
+  EXPECT_EQ(content[0]["top_logprobs"][0]["bytes"], Json::array());
+  std::string joined;
+  for (const Json& token : content) {
+    for (const Json& byte : token["bytes"]) joined.push_back(static_cast<char>(byte.get<int>()));
+  }
+  EXPECT_EQ(joined, "bc");
+}
+
 }  // namespace
 }  // namespace sluice::rollout::http
