@@ -28,7 +28,8 @@ SequenceWeights Survey(const CorrectionRule& rule, absl::Span<const float> numer
 }  // namespace
 
 Correction Correct(const CorrectionRule& rule, const PolicyTokens& tokens) {
-  const absl::Span<const float> numerator = tokens.lp_prox.empty() ? tokens.lp_theta : tokens.lp_prox;
+  const bool total_ratio = rule.total_ratio || tokens.lp_prox.empty();
+  const absl::Span<const float> numerator = total_ratio ? tokens.lp_theta : tokens.lp_prox;
   const size_t n = tokens.lp_theta.size();
   SLUICE_CHECK(numerator.size() == n && tokens.lp_behav.size() == n);
   Correction out{std::vector<float>(n, 1.0f), std::vector<uint8_t>(n, 1)};

@@ -9,8 +9,9 @@
 
 namespace sluice {
 
-// Off-policy weights and masks: constants that multiply the policy term of a token (never its KL or entropy terms). They are
-// made of w = exp(lp_prox - lp_behav), or of rho = exp(lp_theta - lp_behav), detached, where there is no prox or prox is self.
+// Off-policy weights and masks: constants that multiply the policy term of a token (never its KL or
+// entropy terms). They are made of w = exp(lp_prox - lp_behav), or of rho = exp(lp_theta -
+// lp_behav), detached, where there is no prox, prox is self, or the rule says so.
 
 enum class WeightLevel {
   kNone,      // u = 1
@@ -22,6 +23,10 @@ struct CorrectionRule {
   WeightLevel level = WeightLevel::kToken;
   double cap = 2;   // Truncation of u; infinity: none.
   double veto = 0;  // A sequence with any token of w < veto is left out; 0: none.
+  // Use rho in place of w even where there is a prox. For losses without an update ratio of their
+  // own: with w alone, the part of the ratio from prox to the current policy would be missing once
+  // a batch is trained in several updates.
+  bool total_ratio = false;
 };
 
 struct Correction {

@@ -82,7 +82,10 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
   SLUICE_ASSIGN_OR_RETURN(rule.aggregation, Resolve(AggregationRows(), "loss.aggregation", spec.aggregation));
   constexpr double kOff = std::numeric_limits<double>::infinity();
   rule.clip = {.low = spec.clip_low, .high = spec.clip_high, .dual = spec.dual.value_or(kOff)};
-  rule.correction = {.level = WeightLevel::kNone, .cap = spec.tis.value_or(kOff), .veto = spec.veto.value_or(0)};
+  rule.correction = {.level = WeightLevel::kNone,
+                     .cap = spec.tis.value_or(kOff),
+                     .veto = spec.veto.value_or(0),
+                     .total_ratio = !rule.loss.has_ratio};
   if (spec.tis.has_value()) {
     SLUICE_ASSIGN_OR_RETURN(rule.correction.level, Resolve(WeightRows(), "loss.tis_level", spec.tis_level));
   }

@@ -54,6 +54,17 @@ const std::vector<LossOracle>& Oracles() {
        {0.610701, 1.56, 2.442806, -0.407177, -0.654985}, {-1.221403, -1.3, -1.221403, 0.452419, 0.409365}, 0.710269},
       {"REINFORCE sequence IS 2", Weighted(Plain("reinforce", "none"), 2, "sequence"),
        {1, 2.4, 4, -0.333368, -0.592655}, {-2, -2, -2, 0.370409, 0.370409}, 1.294795},
+      // No ratio of this loss carries the part from prox to theta, so its weight is rho here too.
+      {"REINFORCE token IS 1.3, prox recompute",
+       Weighted(Plain("reinforce", "recompute"), 1.3),
+       {0.610701, 1.56, 2.442806, -0.407177, -0.654985},
+       {-1.221403, -1.3, -1.221403, 0.452419, 0.409365},
+       0.710269},
+      {"REINFORCE sequence IS 2, prox recompute",
+       Weighted(Plain("reinforce", "recompute"), 2, "sequence"),
+       {1, 2.4, 4, -0.333368, -0.592655},
+       {-2, -2, -2, 0.370409, 0.370409},
+       1.294795},
       {"PPO, anchor prox", Plain("ppo", "recompute"),
        {-1.105171, -1.2, -0.904837, 0.552585, 0.4}, {-1.105171, 0, -0.904837, 0.552585, 0}, -0.451485},
       {"DAPO", Plain("dapo", "recompute"),
@@ -255,6 +266,13 @@ TEST(CorrectionTest, OneCatastrophicTokenVetoesItsSequence) {
   EXPECT_EQ(c.vetoed_tokens, 3);
   f.prox[1] = f.behav[1] - 9.2f;  // w = 1.01e-4
   EXPECT_THAT(Correct({.veto = 1e-4}, f.Tokens(ProxMode::kRecompute)).keep, testing::Each(1));
+}
+
+TEST(CorrectionTest, ALossWithoutARatioIsWeightedByTheTotalRatio) {
+  const LossRule rule = ResolveLoss(Weighted(Plain("reinforce", "recompute"), kInf), 0).value();
+  const Correction c = Correct(rule.correction, F1().Tokens(ProxMode::kRecompute));
+  const std::vector<double> rho = {1.221403, 1.349859, 1.221403, 0.904837, 0.818731};
+  ExpectAllClose(c.weight, rho, "rho");
 }
 
 TEST(CorrectionTest, ABadBehaviourLogProbRemovesItsOwnTokenAndNothingElse) {

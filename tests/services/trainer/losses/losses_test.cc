@@ -65,7 +65,10 @@ TEST(LossesTest, SftIsTheSumOfNegativeLogProbs) {
 at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
   const at::Tensor behav = torch::tensor(f.behav), a = torch::tensor(f.advantage);
   const at::Tensor prox = spec.prox == "none" ? behav : spec.prox == "self" ? lp.detach() : torch::tensor(f.prox);
-  const at::Tensor numerator = spec.prox == "recompute" ? prox : lp.detach();
+  // PPO's ratio x leads from prox to theta, so its weight leads from behav to prox. REINFORCE has
+  // no x.
+  const at::Tensor numerator =
+      spec.prox == "recompute" && spec.kind != "reinforce" ? prox : lp.detach();
   at::Tensor u = torch::ones({5});
   if (spec.tis && spec.tis_level == "token") u = (numerator - behav).exp().clamp_max(*spec.tis);
   if (spec.tis && spec.tis_level == "sequence") {
