@@ -56,7 +56,8 @@ struct UpdateSums {
   PolicyStats stats;
   int64_t bad_logprobs = 0;  // Of trained tokens, supervised data.
   int64_t kept = 0;          // Whether any policy term is left.
-  double policy = 0, regular = 0, kl = 0, entropy = 0;
+  double policy = 0, regular = 0;  // Terms of the loss, with the aggregation's weights.
+  double kl = 0, entropy = 0;  // Over tokens, each counted once: for the means that are reported.
   int64_t tokens = 0;
   int64_t recorded = 0;      // Of these, with the experts that they went through.
 };
@@ -178,7 +179,7 @@ absl::Status Trainer::Impl::RunPolicy(const MicroBatch& batch, const TokenScores
   const at::Tensor extra = rule_.kl_coef * terms.kl - rule_.entropy_coef * terms.entropy;
   sums->policy += terms.policy.item<double>();
   sums->regular += extra.item<double>();
-  sums->kl += terms.kl.item<double>();
+  sums->kl += terms.kl_sum;
   sums->entropy += scores.entropy.sum().item<double>();
   if (!regular) return BackwardKeeping(terms.policy, false);
   if (!split_) return BackwardKeeping(terms.policy + extra, false);

@@ -427,6 +427,20 @@ TEST_F(TrainerTest, ThePoolOfAPromptEntersPooledStatisticsAlone) {
   EXPECT_EQ(Run(*Make(settings), 0, batch).loss, Run(*Make(settings), 0, pooled).loss);
 }
 
+TEST_F(TrainerTest, TheReportedKlIsTheMeanOverTokensUnderEveryAggregation) {
+  Settings settings = BaseSettings();
+  settings.algorithm.loss.kl = 0.1;
+  settings.reference = true;
+  const double expected = Run(*Make(settings), 0, RandomBatch(2)).metrics.at("kl");
+  EXPECT_GT(expected, 0);
+  for (const char* aggregation :
+       {"seq_mean_token_mean", "seq_mean_token_sum", "fixed_length", "prompt_mean"}) {
+    settings.algorithm.loss.aggregation = aggregation;
+    EXPECT_NEAR(Run(*Make(settings), 0, RandomBatch(2)).metrics.at("kl"), expected, 1e-9)
+        << aggregation;
+  }
+}
+
 TEST_F(TrainerTest, SettingsThatContradictEachOtherAreRefused) {
   Settings settings = BaseSettings();
   settings.algorithm.loss.prox = "self";

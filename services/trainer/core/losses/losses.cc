@@ -1,5 +1,6 @@
 #include "services/trainer/core/losses/losses.h"
 
+#include <numeric>
 #include <vector>
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -65,6 +66,7 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta, con
   if (rule.kl != nullptr) {
     KlLoss(rule.kl, tokens, absl::MakeSpan(value), absl::MakeSpan(grad));
     terms.kl = WeightedSum(lp_theta, coefficient, value, grad);
+    terms.kl_sum = std::accumulate(value.begin(), value.end(), 0.0);
   }
   if (rule.entropy_coef != 0 && entropy.defined()) {
     TORCH_CHECK(entropy.dim() == 1 && entropy.size(0) == n, "entropy must be [N]");

@@ -18,6 +18,8 @@ struct LossTerms {
   at::Tensor policy;   // Carries a gradient to lp_theta even where every token is left out.
   at::Tensor kl;       // A plain 0 where rule.kl is null.
   at::Tensor entropy;  // A plain 0 where rule.entropy_coef is 0 or no entropy is given.
+  double kl_sum = 0;   // Of the KL values alone, without coefficients: divided by N it is the mean
+                       // over tokens to report.
 };
 
 // `lp_theta` [N] fp32 with gradient; `entropy` [N] fp32 with gradient, or undefined. `tokens` holds the constants on the CPU; its

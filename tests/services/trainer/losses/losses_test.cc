@@ -53,6 +53,17 @@ TEST(LossesTest, SequenceWeightsMultiplyEveryTerm) {
   ExpectClose(terms.policy.item<float>() * rule.aggregation.step_scale({.tokens = 5, .sequences = 2, .prompts = 2}, 4), -0.296855, "loss");
 }
 
+TEST(LossesTest, TheReportedKlCountsEveryTokenOnce) {
+  const F1 f;
+  LossSpec spec = Ppo();
+  spec.kl = 0.1, spec.kl_kind = "k3";
+  PolicyStats stats;
+  const LossTerms terms =
+      ComputeLossTerms(ResolveLoss(spec, 0).value(), Leaf(f.theta), {},
+                       f.Tokens(ProxMode::kRecompute), {1.0 / 3, 1.0 / 2}, &stats);
+  ExpectClose(terms.kl_sum / 5, 0.022779, "kl");
+}
+
 TEST(LossesTest, SftIsTheSumOfNegativeLogProbs) {
   const at::Tensor lp = Leaf(F1().theta);
   const at::Tensor term = SftTerm(lp);
