@@ -60,6 +60,9 @@ struct UpdateSums {
   double kl = 0, entropy = 0;  // Over tokens, each counted once: for the means that are reported.
   int64_t tokens = 0;
   int64_t recorded = 0;      // Of these, with the experts that they went through.
+
+  // Whether no token made a sum NaN or infinite.
+  bool finite() const { return std::isfinite(policy + regular + kl + entropy); }
 };
 
 void AddPolicyMetrics(const PolicyMetrics& m, double advantage_factor, std::map<std::string, double>* out) {
@@ -203,11 +206,14 @@ std::string Trainer::Impl::Update(const UpdateSums& sums, const StepCounts& coun
   const absl::Duration start = clock_->Monotonic();
   const Optimizer::Outcome outcome = optimizer_.Update(scale * advantage_factor, scale);
   step.seconds_optim += Seconds(start);
+  if (metrics.has_value()) AddPolicyMetrics(*metrics, advantage_factor, &result->metrics);
+  if (!outcome.applied) return "nonfinite_gradient";
+
+  // Only what changed the parameters is part of the step's loss.
   result->loss += scale * (advantage_factor * sums.policy + sums.regular);
   result->grad_norm = outcome.grad_norm;
   result->lr = outcome.lr;
-  if (metrics.has_value()) AddPolicyMetrics(*metrics, advantage_factor, &result->metrics);
-  return outcome.applied ? "" : "nonfinite_gradient";
+  return "";
 }
 
 absl::Status Trainer::Impl::Add(int64_t k, std::vector<Group> groups) {
@@ -269,6 +275,8 @@ absl::Status Trainer::Impl::FinishWhole(Step& step, StepResult* result) {
     if (skipped.empty()) ++applied;
     if (result->skipped.empty()) result->skipped = skipped;
     all.stats.Merge(sums.stats);
+    if (!sums.finite()) continue;  // One bad minibatch must not take the means of the others.
+
     all.kl += sums.kl;
     all.entropy += sums.entropy;
     all.tokens += sums.tokens;
@@ -309,16 +317,21 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
   result.staleness = step.builder->staleness().histogram();
   result.seconds_forward_backward = step.seconds_forward_backward;
   result.seconds_optim = step.seconds_optim;
-  if (settings_.kind == Settings::Kind::kRl && step.sums.tokens > 0) {
-    result.metrics["entropy"] = step.sums.entropy / static_cast<double>(step.sums.tokens);
-    if (rule_.kl != nullptr) result.metrics["kl"] = step.sums.kl / static_cast<double>(step.sums.tokens);
+  if (settings_.kind == Settings::Kind::kRl && step.sums.tokens > 0 && step.sums.finite()) {
+    const double tokens = static_cast<double>(step.sums.tokens);
+    result.metrics["entropy"] = step.sums.entropy / tokens;
+    if (rule_.kl != nullptr) result.metrics["kl"] = step.sums.kl / tokens;
+    if (model_->config().num_experts > 0) {
+      result.metrics["experts_recorded"] = static_cast<double>(step.sums.recorded) / tokens;
+    }
+  }
+  if (settings_.kind == Settings::Kind::kRl && result.tokens > 0) {
     result.metrics["staleness_mean"] = step.builder->staleness().mean();
     result.metrics["staleness_p95"] = step.builder->staleness().Quantile(0.95);
     result.metrics["staleness_max"] = static_cast<double>(step.builder->staleness().max());
     result.metrics["mixed_versions"] = step.builder->staleness().mixed_fraction();
     result.metrics["flat_groups"] = static_cast<double>(step.builder->advantages().flat_groups());
     result.metrics["singleton_groups"] = static_cast<double>(step.builder->advantages().singleton_groups());
-    if (model_->config().num_experts > 0) result.metrics["experts_recorded"] = static_cast<double>(step.sums.recorded) / static_cast<double>(step.sums.tokens);
     result.metrics["bad_behav"] = static_cast<double>(step.sums.stats.bad_behav());
   }
   step_.reset();

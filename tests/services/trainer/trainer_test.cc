@@ -441,6 +441,32 @@ TEST_F(TrainerTest, TheReportedKlIsTheMeanOverTokensUnderEveryAggregation) {
   }
 }
 
+TEST_F(TrainerTest, AMinibatchWithoutAFiniteGradientIsNoPartOfTheStepsNumbers) {
+  Settings settings = BaseSettings();
+  settings.algorithm.advantage.kind = "rloo";
+  settings.minibatches = 3;
+  std::vector<Group> batch = RandomBatch(3);
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  batch[0].members[0].reward = 1e300;  // Its advantage is no fp32 number.
+  const StepResult result = Run(*trainer, 0, batch);
+  EXPECT_EQ(result.skipped, "");
+  EXPECT_EQ(result.metrics.at("skipped_updates"), 1);
+  EXPECT_EQ(trainer->updates(), 2);
+  EXPECT_TRUE(std::isfinite(result.loss)) << result.loss;
+  EXPECT_TRUE(std::isfinite(result.grad_norm)) << result.grad_norm;
+  EXPECT_TRUE(std::isfinite(result.metrics.at("entropy")));
+
+  // The loss is the mean over the minibatches that changed the parameters.
+  settings.minibatches = 2;
+  const std::unique_ptr<Trainer> rest = Make(settings);
+  EXPECT_NEAR(Run(*rest, 0, {batch.begin() + 2, batch.end()}).loss, result.loss, 1e-6);
+
+  settings.minibatches = 1;
+  const StepResult skipped = Run(*Make(settings), 0, batch);
+  EXPECT_EQ(skipped.skipped, "nonfinite_gradient");
+  EXPECT_EQ(skipped.loss, 0);
+}
+
 TEST_F(TrainerTest, SettingsThatContradictEachOtherAreRefused) {
   Settings settings = BaseSettings();
   settings.algorithm.loss.prox = "self";
