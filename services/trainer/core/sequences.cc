@@ -41,6 +41,17 @@ AdvantageRule RuleOf(const Settings& settings) {
   return row == nullptr ? AdvantageRule{} : row->value;
 }
 
+bool HasOverlongPenalty(const Settings& settings) {
+  return settings.algorithm.advantage.truncated == "penalty";
+}
+
+// Whether further rewards of a prompt enter its group's statistics. They are task rewards of
+// answers whose lengths are not known here. Where the members of the group are shaped by their
+// length, the two are not comparable, and the members stand alone.
+bool UsesPool(const Settings& settings) {
+  return RuleOf(settings).scale == Scale::kPooled && !HasOverlongPenalty(settings);
+}
+
 Aggregation AggregationOf(const Settings& settings) {
   if (settings.kind == Settings::Kind::kSft) return kTokenMean;
   const auto* row = FindRow(AggregationRows(), settings.algorithm.loss.aggregation);
@@ -50,7 +61,7 @@ Aggregation AggregationOf(const Settings& settings) {
 }  // namespace
 
 double ShapedReward(const Settings& settings, const Trajectory& trajectory) {
-  if (settings.algorithm.advantage.truncated != "penalty") return trajectory.reward;
+  if (!HasOverlongPenalty(settings)) return trajectory.reward;
   return trajectory.reward +
          SoftOverlong(CountTrained(trajectory), settings.max_response, DefaultOverlongBuffer(settings.max_response));
 }
@@ -72,7 +83,7 @@ double MeanReward(const Settings& settings, absl::Span<const Group> groups) {
 SequenceBuilder::SequenceBuilder(const Settings& settings, int64_t k, double batch_mean)
     : settings_(settings),
       k_(k),
-      pooled_(RuleOf(settings).scale == Scale::kPooled),
+      pooled_(UsesPool(settings)),
       aggregation_(AggregationOf(settings)),
       advantages_(RuleOf(settings), batch_mean) {}
 

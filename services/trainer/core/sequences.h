@@ -51,7 +51,7 @@ class SequenceBuilder {
 
   const Settings& settings_;
   const int64_t k_;
-  const bool pooled_;  // The pool that rides with a group enters its statistics.
+  const bool pooled_;  // The pool that comes with a group enters its statistics.
   Aggregation aggregation_;
   AdvantageStream advantages_;
   StepCounts counts_;

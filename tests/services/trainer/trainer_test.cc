@@ -427,6 +427,22 @@ TEST_F(TrainerTest, ThePoolOfAPromptEntersPooledStatisticsAlone) {
   EXPECT_EQ(Run(*Make(settings), 0, batch).loss, Run(*Make(settings), 0, pooled).loss);
 }
 
+// The pool brings task rewards of answers whose lengths are not known: they cannot be shaped as the
+// members are.
+TEST_F(TrainerTest, WithAnOverlongPenaltyThePoolStaysOutOfTheStatistics) {
+  std::vector<Group> batch = RandomBatch(8, 2), pooled = RandomBatch(8, 2);
+  pooled[0].pool = {0.9, 0.1, 0.4};
+  Settings settings = BaseSettings();
+  settings.algorithm.advantage.truncated = "penalty";
+  settings.max_response = 5;  // The penalty begins at 4 tokens.
+  const StepResult alone = Run(*Make(settings), 0, batch), beside = Run(*Make(settings), 0, pooled);
+  EXPECT_EQ(alone.loss, beside.loss);
+  EXPECT_EQ(alone.metrics.at("advantage_std"), beside.metrics.at("advantage_std"));
+
+  settings.algorithm.advantage.truncated = "keep";
+  EXPECT_NE(Run(*Make(settings), 0, batch).loss, alone.loss);  // The penalty does act.
+}
+
 TEST_F(TrainerTest, TheReportedKlIsTheMeanOverTokensUnderEveryAggregation) {
   Settings settings = BaseSettings();
   settings.algorithm.loss.kl = 0.1;
