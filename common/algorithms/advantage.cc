@@ -46,6 +46,8 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
   std::vector<double> advantage(rewards.size(), 0.0);
   const GroupMoments g = MomentsOf(rewards);
   const bool single = g.count == 1, flat = g.count > 1 && g.std() <= kFlat;
+  ++groups_;
+  spread_groups_ += g.count > 1 && !flat;
   bad_rewards_ += static_cast<int64_t>(rewards.size()) - g.count;
   singleton_groups_ += single;
   flat_groups_ += flat;

@@ -52,6 +52,10 @@ class AdvantageStream {
   // where the scale is degenerate (at most 1e-6).
   double Factor() const;
 
+  int64_t groups() const { return groups_; }
+  // Groups whose rewards differ: at least two finite ones, with a std above 1e-6. Only their
+  // members can have an advantage under a group centre.
+  int64_t spread_groups() const { return spread_groups_; }
   int64_t singleton_groups() const { return singleton_groups_; }
   int64_t flat_groups() const { return flat_groups_; }  // Of two members and more, std at most 1e-6.
   int64_t bad_rewards() const { return bad_rewards_; }  // Members with a reward that is not finite.
@@ -59,7 +63,8 @@ class AdvantageStream {
  private:
   AdvantageRule rule_;
   double batch_mean_;
-  int64_t singleton_groups_ = 0, flat_groups_ = 0, bad_rewards_ = 0;
+  int64_t groups_ = 0, spread_groups_ = 0, singleton_groups_ = 0, flat_groups_ = 0,
+          bad_rewards_ = 0;
   // kBatch: Welford's count, mean and sum of squares of the c_i. kPooled: `count_` is sum (n_g - 1), `squares_` the numerator.
   int64_t count_ = 0;
   double mean_ = 0, squares_ = 0;

@@ -23,6 +23,13 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) : reg
                                                metrics::LongSeconds(), labels_);
   version_ = registry->AddGauge("sluice_trainer_policy_version", "Steps contained in the weights.", with("policy", "policy"));
   reward_mean_ = registry->AddGauge("sluice_trainer_reward_mean", "Unshaped task reward of the last step.", labels_);
+  reward_std_ = registry->AddGauge(
+      "sluice_trainer_reward_std",
+      "Standard deviation of the unshaped task rewards of the last step.", labels_);
+  flat_groups_ = registry->AddGauge(
+      "sluice_trainer_flat_groups_ratio",
+      "Share of the last step's groups whose rewards do not differ; at 1 they teach nothing.",
+      labels_);
   grad_norm_ = registry->AddGauge("sluice_trainer_grad_norm", "Of the last step, before clipping.", labels_);
   entropy_ = registry->AddGauge("sluice_trainer_entropy_nats", "Of the last step's tokens.", labels_);
   const auto kl = [&](const char* kind) {
@@ -69,6 +76,8 @@ void Metrics::Step(const StepResult& result, const PhaseSeconds& seconds, int64_
     }
   }
   if (result.reward_count > 0) reward_mean_.Set(result.reward_mean);
+  SetIfPresent(result, "reward_std", reward_std_);
+  SetIfPresent(result, "flat_share", flat_groups_);
   grad_norm_.Set(result.grad_norm);
   SetIfPresent(result, "entropy", entropy_);
   SetIfPresent(result, "kl", kl_ref_);

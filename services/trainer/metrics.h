@@ -29,7 +29,8 @@ class Metrics {
   metrics::Counter steps_, tokens_;
   metrics::Counter wait_data_, forward_backward_, optim_, apply_, publish_, checkpoint_;
   metrics::Histogram checkpoint_seconds_;
-  metrics::Gauge version_, reward_mean_, grad_norm_, entropy_, kl_ref_, kl_behav_theta_, gap_mean_, gap_max_;
+  metrics::Gauge version_, reward_mean_, reward_std_, flat_groups_, grad_norm_, entropy_, kl_ref_,
+      kl_behav_theta_, gap_mean_, gap_max_;
   metrics::Gauge clip_high_, clip_low_, clip_dual_, ess_;
 };
 

@@ -126,6 +126,8 @@ void Progress::Add(const job::v1::StepReport& report) {
   step.generated = ValueOf(report, "tokens_generated");
   step.entropy = ValueOf(report, "entropy");
   step.kl = ValueOf(report, "kl");
+  step.reward_std = ValueOf(report, "reward_std");
+  step.flat_share = ValueOf(report, "flat_share");
   std::map<int64_t, int64_t> counts;
   for (const auto& [text, count] : report.staleness()) {
     int64_t staleness = 0;
@@ -171,12 +173,21 @@ std::string Progress::StepLine() const {
   return line;
 }
 
+std::string Progress::SpreadText(const Step& step) {
+  std::string text;
+  if (step.reward_std) absl::StrAppend(&text, absl::StrFormat("  std %.2f", *step.reward_std));
+  if (step.flat_share)
+    absl::StrAppend(&text, absl::StrFormat("  no spread %.0f %%", *step.flat_share * 100));
+  return text;
+}
+
 std::string Progress::RewardLine() const {
   if (steps_.empty()) return "no step yet";
   std::vector<double> scores;
   for (const Step& step : steps_) scores.push_back(step.score);
   const Step& last = steps_.back();
   std::string line = absl::StrFormat("%s %.2f -> %.2f %s", supervised_ ? "loss" : "reward", scores.front(), scores.back(), Sparkline(scores, utf8_));
+  absl::StrAppend(&line, SpreadText(last));
   if (last.kl) absl::StrAppend(&line, absl::StrFormat("  kl %.3f", *last.kl));
   if (last.entropy) absl::StrAppend(&line, absl::StrFormat("  entropy %.2f", *last.entropy));
   const size_t from = steps_.size() > kMedianSteps ? steps_.size() - kMedianSteps : 0;
@@ -197,6 +208,7 @@ std::string Progress::LogLine() const {
   if (steps_.empty()) return line;
   const Step& last = steps_.back();
   absl::StrAppend(&line, absl::StrFormat("  %s %.3f", supervised_ ? "loss" : "reward", last.score));
+  absl::StrAppend(&line, SpreadText(last));
   if (last.entropy) absl::StrAppend(&line, absl::StrFormat("  entropy %.2f", *last.entropy));
   if (!supervised_) absl::StrAppend(&line, "  staleness max ", last.max);
   if (const auto left = SecondsLeft()) absl::StrAppend(&line, "  ends in ", ShortDuration(*left));

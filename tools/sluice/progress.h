@@ -29,9 +29,12 @@ class Progress {
 
   // step 61/400 [####......] 15 %  ends in 1m04s   staleness p50 1 p99 2 (bound 4)
   std::string StepLine() const;
-  // reward 0.08 -> 0.71 ▁▂▃▅▆  entropy 1.90   tok/s trained 19.8k
+  // reward 0.08 -> 0.71 ▁▂▅▆  std 0.45  no spread 12 %  entropy 1.90   tok/s trained 19.8k
+  // "no spread": the share of groups whose answers all got the same reward, from which nothing is
+  // learned.
   std::string RewardLine() const;
-  // Both in short, for logs: step 61/400  reward 0.71  entropy 1.90  staleness max 2  ends in 1m04s
+  // Both in short, for logs: step 61/400  reward 0.71  std 0.45  no spread 12 %  entropy 1.90
+  // staleness max 2  ends in 1m04s
   std::string LogLine() const;
 
  private:
@@ -40,8 +43,9 @@ class Progress {
     double score = 0;    // Mean reward; the loss where nothing is scored.
     int64_t tokens = 0;  // Trained.
     int64_t p50 = 0, p99 = 0, max = 0;  // Staleness.
-    std::optional<double> generated, entropy, kl;
+    std::optional<double> generated, entropy, kl, reward_std, flat_share;
   };
+  static std::string SpreadText(const Step& step);
   std::optional<double> SecondsLeft() const;
   std::string Of() const;  // "61/400"
 

@@ -60,6 +60,24 @@ Aggregation AggregationOf(const Settings& settings) {
 
 }  // namespace
 
+void RewardStats::Add(double reward) {
+  if (count_ == 0) first_ = min_ = max_ = reward;
+  ++count_;
+  sum_ += reward;
+  shifted_ += reward - first_;
+  squares_ += (reward - first_) * (reward - first_);
+  min_ = std::min(min_, reward);
+  max_ = std::max(max_, reward);
+}
+
+double RewardStats::mean() const { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }
+
+double RewardStats::std() const {
+  if (count_ < 2) return 0;
+  const double n = static_cast<double>(count_);
+  return std::sqrt(std::max(0.0, squares_ - shifted_ * shifted_ / n) / (n - 1));
+}
+
 double ShapedReward(const Settings& settings, const Trajectory& trajectory) {
   if (!HasOverlongPenalty(settings)) return trajectory.reward;
   return trajectory.reward +
@@ -132,10 +150,8 @@ absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Se
       SLUICE_RETURN_IF_ERROR(Check(group, trajectory));
       rewards.push_back(ShapedReward(settings_, trajectory));
       if (Trains(settings_, trajectory)) group_tokens += CountTrained(trajectory);
-      if (settings_.kind == Settings::Kind::kRl && std::isfinite(trajectory.reward)) {
-        reward_sum_ += trajectory.reward;
-        ++reward_count_;
-      }
+      if (settings_.kind == Settings::Kind::kRl && std::isfinite(trajectory.reward))
+        rewards_.Add(trajectory.reward);
     }
     if (pooled_) rewards.insert(rewards.end(), group.pool.begin(), group.pool.end());
     std::vector<double> advantages(group.members.size());

@@ -25,6 +25,26 @@ struct Sequence {
   double weight = 1;                 // Of the aggregation, without the step's scale.
 };
 
+// The unshaped task rewards of a step.
+class RewardStats {
+ public:
+  void Add(double reward);
+
+  int64_t count() const { return count_; }
+  // 0 where there are none. std: sample standard deviation (ddof 1), 0 of a single one.
+  double mean() const;
+  double std() const;
+  double min() const { return min_; }
+  double max() const { return max_; }
+
+ private:
+  int64_t count_ = 0;
+  double sum_ = 0;
+  double first_ = 0, shifted_ = 0,
+         squares_ = 0;  // Sums of r - first and of its square: exactly 0 where all are equal.
+  double min_ = 0, max_ = 0;
+};
+
 // Turns the groups of one step into sequences: shapes rewards, computes advantages, counts what the step's denominators
 // need, and refuses tokens that break the staleness bound, whatever the queue let through.
 class SequenceBuilder {
@@ -42,8 +62,7 @@ class SequenceBuilder {
   const StepCounts& counts() const { return counts_; }
   const StalenessStats& staleness() const { return staleness_; }
   const AdvantageStream& advantages() const { return advantages_; }
-  double reward_sum() const { return reward_sum_; }        // Unshaped.
-  int64_t reward_count() const { return reward_count_; }   // Members with a finite reward.
+  const RewardStats& rewards() const { return rewards_; }  // Of members with a finite reward.
 
  private:
   absl::Status Check(const Group& group, const Trajectory& trajectory) const;
@@ -57,8 +76,7 @@ class SequenceBuilder {
   StepCounts counts_;
   StalenessStats staleness_;
   uint32_t groups_ = 0;
-  double reward_sum_ = 0;
-  int64_t reward_count_ = 0;
+  RewardStats rewards_;
 };
 
 // The reward that advantages are made of: the task reward, less the soft overlong penalty where the job asks for it.

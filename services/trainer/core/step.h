@@ -22,7 +22,10 @@ struct StepResult {
   double seconds_forward_backward = 0;
   double seconds_optim = 0;
   std::map<int64_t, int64_t> staleness;    // Trained tokens by versions.
-  std::map<std::string, double> metrics;   // Further values by name; absent where they have no meaning.
+  // Further values by name; absent where they have no meaning. Of the unshaped task rewards:
+  // reward_std, reward_min, reward_max. flat_share: the share of groups whose rewards, as the
+  // advantages see them, do not differ. At 1 the rewards teach nothing.
+  std::map<std::string, double> metrics;
 };
 
 }  // namespace sluice::trainer

@@ -83,6 +83,23 @@ void AddPolicyMetrics(const PolicyMetrics& m, double advantage_factor, std::map<
   for (const auto& [name, value] : values) (*out)[name] = value;
 }
 
+// Of the rewards alone: they are there even where no token trains.
+void AddRewardMetrics(const SequenceBuilder& builder, std::map<std::string, double>* out) {
+  const AdvantageStream& advantages = builder.advantages();
+  if (advantages.groups() == 0) return;
+
+  const double groups = static_cast<double>(advantages.groups());
+  (*out)["flat_share"] = 1 - static_cast<double>(advantages.spread_groups()) / groups;
+  (*out)["flat_groups"] = static_cast<double>(advantages.flat_groups());
+  (*out)["singleton_groups"] = static_cast<double>(advantages.singleton_groups());
+  (*out)["bad_rewards"] = static_cast<double>(advantages.bad_rewards());
+  if (builder.rewards().count() == 0) return;
+
+  (*out)["reward_std"] = builder.rewards().std();
+  (*out)["reward_min"] = builder.rewards().min();
+  (*out)["reward_max"] = builder.rewards().max();
+}
+
 }  // namespace
 
 class Trainer::Impl {
@@ -310,8 +327,9 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
 
   skips_in_a_row_ = result.skipped.empty() ? 0 : skips_in_a_row_ + 1;
   result.skips_in_a_row = skips_in_a_row_;
-  result.reward_count = step.builder->reward_count();
-  result.reward_mean = result.reward_count == 0 ? 0 : step.builder->reward_sum() / static_cast<double>(result.reward_count);
+  result.reward_count = step.builder->rewards().count();
+  result.reward_mean = step.builder->rewards().mean();
+  AddRewardMetrics(*step.builder, &result.metrics);
   result.tokens = step.builder->counts().tokens;
   result.sequences = step.builder->counts().sequences;
   result.staleness = step.builder->staleness().histogram();
@@ -330,8 +348,6 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
     result.metrics["staleness_p95"] = step.builder->staleness().Quantile(0.95);
     result.metrics["staleness_max"] = static_cast<double>(step.builder->staleness().max());
     result.metrics["mixed_versions"] = step.builder->staleness().mixed_fraction();
-    result.metrics["flat_groups"] = static_cast<double>(step.builder->advantages().flat_groups());
-    result.metrics["singleton_groups"] = static_cast<double>(step.builder->advantages().singleton_groups());
     result.metrics["bad_behav"] = static_cast<double>(step.sums.stats.bad_behav());
   }
   step_.reset();

@@ -483,6 +483,28 @@ TEST_F(TrainerTest, AMinibatchWithoutAFiniteGradientIsNoPartOfTheStepsNumbers) {
   EXPECT_EQ(skipped.loss, 0);
 }
 
+TEST_F(TrainerTest, TheSpreadOfRewardsIsReported) {
+  std::vector<Group> batch = RandomBatch(3, 4);
+  const double rewards[4][4] = {{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 1, 1, 1}, {0, 0, 0, 2}};
+  for (int g = 0; g < 4; ++g) {
+    for (int m = 0; m < 4; ++m) batch[g].members[m].reward = rewards[g][m];
+  }
+  StepResult result = Run(*Make(BaseSettings()), 0, batch);
+  EXPECT_DOUBLE_EQ(result.reward_mean, 0.5);
+  EXPECT_NEAR(result.metrics.at("reward_std"), std::sqrt((10 - 16 * 0.25) / 15), 1e-12);
+  EXPECT_EQ(result.metrics.at("reward_min"), 0);
+  EXPECT_EQ(result.metrics.at("reward_max"), 2);
+  EXPECT_EQ(result.metrics.at("flat_share"), 0.5);
+  EXPECT_EQ(result.metrics.at("bad_rewards"), 0);
+
+  // A group of one has nothing to be compared with, and a reward that is no number says nothing.
+  batch[1].members.resize(1);
+  batch[3].members[3].reward = std::nan("");
+  result = Run(*Make(BaseSettings()), 0, batch);
+  EXPECT_EQ(result.metrics.at("flat_share"), 1);
+  EXPECT_EQ(result.metrics.at("bad_rewards"), 1);
+}
+
 TEST_F(TrainerTest, SettingsThatContradictEachOtherAreRefused) {
   Settings settings = BaseSettings();
   settings.algorithm.loss.prox = "self";

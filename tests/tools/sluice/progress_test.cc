@@ -39,6 +39,17 @@ TEST(Progress, TheTwoLinesTellStepEndStalenessAndReward) {
   EXPECT_EQ(progress.LogLine(), "step 4/10  reward 0.700  entropy 1.90  staleness max 2  ends in 12s");
 }
 
+TEST(Progress, TheSpreadOfRewardsIsShown) {
+  job::v1::StepReport step = Step(0, 0.1);
+  (*step.mutable_values())["reward_std"] = 0.3;
+  (*step.mutable_values())["flat_share"] = 0.75;
+  Progress progress(false);
+  progress.Add(step);
+  EXPECT_THAT(progress.RewardLine(), HasSubstr("  std 0.30  no spread 75 %  entropy 1.90"));
+  EXPECT_EQ(progress.LogLine(),
+            "step 1  reward 0.100  std 0.30  no spread 75 %  entropy 1.90  staleness max 2");
+}
+
 TEST(Progress, ALongRunIsDrawnInFortyPoints) {
   Progress progress(false);
   for (int k = 0; k < 400; ++k) progress.Add(Step(k, k));
