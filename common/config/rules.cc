@@ -141,6 +141,22 @@ void CheckOptimizer(const job::v1::Optimizer& optimizer, Checker& check) {
                 "wants two values, both from 0 to below 1");
 }
 
+// A schedule that falls to 0 must know the last step. Without it, the learning rate would be 0 from
+// the end of the warm-up on.
+void CheckSchedule(const job::v1::JobSpec& spec, Checker& check) {
+  const std::string& name = spec.trainer().optimizer().schedule();
+  const ScheduleRow* schedule = FindSchedule(name);
+  if (schedule == nullptr || !schedule->needs_total() || spec.limits().max_steps() > 0) return;
+
+  const std::string steps =
+      spec.limits().has_max_steps() ? absl::StrCat(spec.limits().max_steps()) : "none";
+  check.Add(
+      "trainer.optimizer.schedule", 10,
+      absl::StrCat("trainer.optimizer.schedule is ", name,
+                   ", whose learning rate falls to 0 at limits.max_steps, and that is ", steps,
+                   ". Set limits.max_steps to the number of steps, or schedule: constant"));
+}
+
 void CheckQueue(const job::v1::JobSpec& spec, Checker& check) {
   const job::v1::Queue& queue = spec.queue();
   check.Require(spec.weights().every_steps() <= queue.max_staleness() + 1, "weights.every_steps", "is ", spec.weights().every_steps(),
@@ -200,6 +216,7 @@ void CheckRules(const job::v1::JobSpec& spec, const Binder& binder, Problems* pr
   CheckModel(spec, check);
   CheckNames(spec.data().train(), "data.train", check);
   CheckOptimizer(spec.trainer().optimizer(), check);
+  CheckSchedule(spec, check);
   if (spec.kind() != "rl") {
     for (const char* block : {"rollout", "reward", "algorithm"}) {
       check.Require(!check.Given(block), block, "is not used by kind: ", spec.kind(), "; leave the block out");

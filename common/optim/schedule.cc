@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "common/base/status.h"
+
 namespace sluice {
 namespace {
 
@@ -23,6 +25,9 @@ constexpr absl::string_view kOptimizers[] = {"adamw"};
 double Schedule::Factor(int64_t step) const {
   if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
   if (shape == nullptr) return 1;
+  SLUICE_CHECK_MSG(total > 0 || shape(1, floor) > 0,
+                   "a schedule that ends at 0 needs the number of its steps");
+
   const double span = static_cast<double>(std::max<int64_t>(1, total - warmup));
   return shape(std::clamp(static_cast<double>(step - warmup) / span, 0.0, 1.0), floor);
 }

@@ -1,5 +1,6 @@
 #include "services/trainer/config.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,8 +54,11 @@ OptimizerSettings OptimizerOf(const job::v1::JobSpec& spec) {
   to.weight_decay = from.weight_decay();
   to.max_grad_norm = from.max_grad_norm();
   to.schedule = from.schedule();
-  to.warmup = from.warmup();
-  to.total = spec.limits().max_steps() * spec.trainer().batching().minibatches();
+
+  // The job file counts steps, the optimizer counts updates.
+  const int64_t updates_per_step = std::max<int64_t>(1, spec.trainer().batching().minibatches());
+  to.warmup = from.warmup() * updates_per_step;
+  to.total = spec.limits().max_steps() * updates_per_step;
   return to;
 }
 

@@ -165,6 +165,10 @@ absl::Status TrainingJob::Impl::Load() {
     SLUICE_RETURN_IF_ERROR(trainer_->Restore(found->model, found->optimizer, state_.updates, state_.skips_in_a_row));
   } else {
     SLUICE_RETURN_IF_ERROR(trainer_->Load(initial));
+    for (const std::string& doubt : Doubts(config.settings)) {
+      log::Warning("settings_doubtful", {{"job_id", config.name}, {"doubt", doubt}});
+      Happened(common::v1::SEVERITY_WARNING, "settings_doubtful", doubt);
+    }
   }
   version_ = state_.version.number;
   checkpointed_at_ = clock_->Monotonic();

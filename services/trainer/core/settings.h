@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/algorithms/spec.h"
@@ -18,8 +19,8 @@ struct OptimizerSettings {
   double weight_decay = 0.01;          // On tensors of two dimensions and more.
   double max_grad_norm = 1.0;          // 0: no clipping.
   std::string schedule = "constant";   // A row of common/optim/schedule.h.
-  int64_t warmup = 0;                  // Updates.
-  int64_t total = 0;                   // Updates in the whole run, where the schedule needs it.
+  int64_t warmup = 0;                  // Updates, of which a step has `minibatches`.
+  int64_t total = 0;  // Updates in the whole run; 0: not limited, for schedules without an end.
 };
 
 // What a job file says about training, names as there; defaults are the job file's.
@@ -43,6 +44,9 @@ struct Settings {
 // INVALID_ARGUMENT names the key, the value and what is allowed: a combination that the algorithms exclude, or a name that
 // the registries do not have.
 absl::Status Validate(const Settings& settings);
+
+// What is allowed, and yet seldom meant: a sentence each, with key, value and what to do.
+std::vector<std::string> Doubts(const Settings& settings);
 
 // Whether slices of a batch are trained on as they come: only where no token's coefficient depends on what is not there
 // yet, but for factors of the whole step.

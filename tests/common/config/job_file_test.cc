@@ -195,7 +195,8 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"rollout.group.size=1", "algorithm.advantage.kind"},
       {"rollout.group.min=9", "rollout.group.min is 9, most is rollout.group.size = 8"},
       {"weights.every_steps=6", "weights.every_steps is 6, most is queue.max_staleness + 1 = 5"},
-      {"queue.admission.staleness=5", "queue.admission.staleness is 5, most is queue.max_staleness = 4"},
+      {"queue.admission.staleness=5",
+       "queue.admission.staleness is 5, most is queue.max_staleness = 4"},
       {"queue.admission.statistic=strict", "mask needs queue.admission.statistic: masked"},
       {"algorithm.loss.dual=1", "above 1"},
       {"algorithm.loss.prox=none", "count it twice"},
@@ -206,6 +207,7 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"trainer.optimizer.betas=[0.9]", "two values"},
       {"trainer.optimizer.betas=[0.9, 1.0]", "two values"},
       {"trainer.optimizer.schedule=step", "wants constant or cosine"},
+      {"trainer.optimizer.schedule=cosine", ""},  // limits.max_steps has a default.
       {"trainer.batching.minibatches=65", "most is queue.groups_per_step"},
       {"resources.rollout.min=9", "wants 1 <= min <= max"},
       {"model.init.config=c", "contradicts model.path"},
@@ -213,13 +215,26 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"queue.keep.quota=1MiB", "queue.keep.quota 1MiB < worst case"},
       {"data.train=[]", "at least one entry"},
       {"algorithm.preset=sync_grp", "Did you mean \"sync_grpo\"?"},
-      {"reward.rewards.0.verifier=exakt", "\"exakt\" is unknown; there are exact, gsm8k, text. Did you mean \"exact\"?"},
+      {"reward.rewards.0.verifier=exakt",
+       "\"exakt\" is unknown; there are exact, gsm8k, text. Did you mean \"exact\"?"},
       {"reward.rewards.0.args={nonsense: 1}", "reward.rewards.0.args: "},
       {"algorithm.loss.kind=pppo", "unknown name \"pppo\""},
   };
   for (const auto& [set, text] : cases) {
     if (text[0] == '\0') EXPECT_THAT(Lines(Parse(kMinimal, {set})), ElementsAre()) << set;
     else EXPECT_THAT(Lines(Parse(kMinimal, {set})), ElementsAre(HasSubstr(text))) << set;
+  }
+}
+
+TEST(JobFile, AScheduleThatFallsToZeroWantsALastStep) {
+  for (const char* steps : {"none", "0"}) {
+    EXPECT_THAT(Lines(Parse(kMinimal, {"trainer.optimizer.schedule=cosine",
+                                       absl::StrCat("limits.max_steps=", steps)})),
+                ElementsAre(HasSubstr(absl::StrCat(
+                    "trainer.optimizer.schedule is cosine, whose learning rate falls to 0 at "
+                    "limits.max_steps, and that is ",
+                    steps))));
+    EXPECT_THAT(Lines(Parse(kMinimal, {absl::StrCat("limits.max_steps=", steps)})), ElementsAre());
   }
 }
 

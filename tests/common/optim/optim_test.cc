@@ -104,9 +104,21 @@ TEST(ScheduleTest, EveryRowGivesTheWorkedNumbers) {
       ADD_FAILURE() << "no oracle for " << row.name;
     }
   }
+  EXPECT_TRUE(FindSchedule("cosine")->needs_total());
+  EXPECT_FALSE(FindSchedule("constant")->needs_total());
   EXPECT_EQ(FindSchedule("cosinus"), nullptr);
   EXPECT_EQ(Schedule{}.Factor(0), 1);
   EXPECT_THAT(OptimizerNames(), testing::ElementsAre("adamw"));
+}
+
+// Without a total, every step would lie behind the end of the cosine: the learning rate would be 0
+// for ever.
+TEST(ScheduleDeathTest, AScheduleThatEndsAtZeroDoesNotRunWithoutATotal) {
+  const auto cosine = FindSchedule("cosine")->shape;
+  EXPECT_DEATH(Schedule({.warmup = 2, .shape = cosine}).Factor(2), "needs the number of its steps");
+
+  EXPECT_EQ(Schedule({.shape = FindSchedule("constant")->shape}).Factor(1000), 1);
+  EXPECT_EQ(Schedule({.floor = 0.1, .shape = cosine}).Factor(1000), 0.1);
 }
 
 }  // namespace
