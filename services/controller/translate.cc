@@ -133,6 +133,7 @@ void ToProto(const Result& result, job::v1::JobResult* out) {
   out->mutable_staleness_histogram()->insert(result.staleness_histogram.begin(), result.staleness_histogram.end());
   ToProto(result.ledger, out->mutable_ledger());
   out->mutable_restarts()->insert(result.restarts.begin(), result.restarts.end());
+  out->mutable_warnings()->Add(result.warnings.begin(), result.warnings.end());
   out->set_checkpoint(result.checkpoint);
 }
 

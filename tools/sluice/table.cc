@@ -51,7 +51,7 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string ResultTable(const job::v1::JobResult& result) {
   const common::v1::Ledger& ledger = result.ledger();
-  return Table({{"job", result.job()},
+  std::string text = Table({{"job", result.job()},
                 {"state", result.state()},
                 {"steps", absl::StrCat(result.steps())},
                 {"time", ShortDuration(result.seconds())},
@@ -62,6 +62,10 @@ std::string ResultTable(const job::v1::JobResult& result) {
                                         ledger.live(), " + dropped (", Counts(ledger.dropped()), ")")},
                 {"restarts", Counts(result.restarts())},
                 {"checkpoint", result.checkpoint().empty() ? "none" : result.checkpoint()}});
+  for (const std::string& warning : result.warnings()) {
+    absl::StrAppend(&text, "warning: ", warning, "\n");
+  }
+  return text;
 }
 
 }  // namespace sluice::cli

@@ -52,7 +52,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ledger, accepted, durable, appli
                                                 tokens_trained, tokens_masked, durable_version, hash, event)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Result, job, state, steps, seconds, reward_first, reward_last,
                                                 tokens_generated, tokens_trained, staleness_max, staleness_histogram, ledger,
-                                                restarts, checkpoint)
+                                                restarts, checkpoint, warnings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Count, min, max)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Needs, priority, trainers, rollouts, rewards, wall, start, stall_warn,
                                                 stall_fail, restarts_per_hour)
@@ -60,7 +60,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Worker, id, role, incarnation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobRecord, id, name, hash, order, created, needs, state, code, message,
                                                 conditions, running_since, ended, target, stage, stop_checkpoint, step, version,
                                                 reported_incarnation, reported_k, last_event, restarts, restarted, ledger,
-                                                ledger_final, checkpoint)
+                                                ledger_final, checkpoint, told_findings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AssignRecord, gang, gang_whole, revision, phase, opened, queue,
                                                 queue_incarnation, queue_lost_job, workers)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build, protocol_min, protocol_max,

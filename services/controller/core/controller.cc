@@ -56,8 +56,9 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
     job.spec = std::move(spec.value);
     SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> steps, store->List(JobKey(id, "steps/")));
     for (const meta::Entry& entry : steps) {
-      SLUICE_ASSIGN_OR_RETURN(StepReport step, Decode<StepReport>(entry.key, entry.value));
-      job.steps[step.k] = {step.values["reward_mean"], step.values["reward_count"], step.values["tokens"], step.staleness};
+      SLUICE_ASSIGN_OR_RETURN(const StepReport step, Decode<StepReport>(entry.key, entry.value));
+      job.steps[step.k] = SummaryOf(step);
+      job.learning.Add(job.steps[step.k].signal);  // Events told of it when the step was stored.
     }
     active_.insert(id);
   }
@@ -205,15 +206,15 @@ void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
     const auto beyond = job.steps.upper_bound(step.k);
     for (auto it = beyond; it != job.steps.end(); ++it) out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
     job.steps.erase(beyond, job.steps.end());
+    job.learning = {};
+    for (const auto& [k, summary] : job.steps) {
+      if (k < step.k) job.learning.Add(summary.signal);
+    }
   } else if (job.last_step_at != absl::InfinitePast()) {
     job.step_seconds.push_back(absl::ToDoubleSeconds(step.at - job.last_step_at));
     if (job.step_seconds.size() > 20) job.step_seconds.erase(job.step_seconds.begin());
   }
-  const auto value = [&](const char* name) {
-    const auto it = step.values.find(name);
-    return it == step.values.end() ? 0.0 : it->second;
-  };
-  job.steps[step.k] = {value("reward_mean"), value("reward_count"), value("tokens"), step.staleness};
+  job.steps[step.k] = SummaryOf(step);
   job.record.reported_incarnation = step.version.incarnation;
   job.record.reported_k = step.k;
   job.record.step = step.k + 1;
@@ -221,7 +222,20 @@ void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
   job.last_step_at = step.at;
   job.moved = now.mono;
   out_.ops.push_back({StepKey(job.record.id, step.k), Encode(step)});
+  WatchLearning(now, job, job.steps[step.k].signal);
   Touch(job);
+}
+
+void Controller::WatchLearning(Instant now, Job& job, const StepSignal& step) {
+  for (const Finding finding : job.learning.Add(step)) {
+    const std::string code(EventCode(finding));
+    const int64_t first = job.learning.spell(finding)->first;
+    const auto told = job.record.told_findings.find(code);
+    if (told != job.record.told_findings.end() && told->second == first) continue;
+
+    job.record.told_findings[code] = first;
+    Emit(now, job, SeverityOf(finding), "controller", "", code, job.learning.Text(finding));
+  }
 }
 
 void Controller::StreamClosed(Instant now, const std::string& daemon, uint64_t stream) {

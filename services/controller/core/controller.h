@@ -185,6 +185,8 @@ class Controller {
   void Heard(Instant now, Daemon& daemon, const HeartbeatInput& input);
   void HeardProgress(Instant now, Job& job, const Worker& worker, const Progress& progress);
   void HeardStep(Instant now, Job& job, const StepReport& step);
+  // Tells once of each spell without learning, and of each collapse.
+  void WatchLearning(Instant now, Job& job, const StepSignal& step);
   void Emit(Instant now, Job& job, Severity severity, absl::string_view role, const std::string& daemon,
             absl::string_view code, std::string message);
   void Touch(Job& job);

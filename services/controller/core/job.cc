@@ -29,6 +29,18 @@ const Worker* AssignRecord::Find(const std::string& id) const {
   return nullptr;
 }
 
+StepSummary SummaryOf(const StepReport& step) {
+  const auto value = [&](const char* name) {
+    const auto it = step.values.find(name);
+    return it == step.values.end() ? 0.0 : it->second;
+  };
+  return {.reward_mean = value("reward_mean"),
+          .reward_count = value("reward_count"),
+          .tokens = value("tokens"),
+          .staleness = step.staleness,
+          .signal = SignalOf(step)};
+}
+
 Result ResultOf(const Job& job, JobState state, double seconds) {
   Result result;
   result.job = job.record.id;
@@ -54,6 +66,7 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
   for (const Role role : kRoles) result.restarts.try_emplace(std::string(RoleName(role)), 0);
   result.restarts.try_emplace("controller", 0);
   result.checkpoint = job.record.checkpoint;
+  result.warnings = job.learning.Warnings();
   return result;
 }
 

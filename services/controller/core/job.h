@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "services/controller/core/learning.h"
 #include "services/controller/core/types.h"
 
 namespace sluice::controller {
@@ -52,6 +53,9 @@ struct JobRecord {
   Ledger ledger;                         // The last that the queue told.
   bool ledger_final = false;
   std::string checkpoint;                // Path of the newest.
+  // By EventCode of a finding: first step of the newest spell that an event told of. A gang that
+  // trains steps again meets the same spell again, which is then not news.
+  std::map<std::string, int64_t> told_findings;
 };
 
 // What is stored at assign/ID.
@@ -75,7 +79,9 @@ struct StepSummary {
   double reward_count = 0;
   double tokens = 0;  // Trained.
   std::map<std::string, int64_t> staleness;
+  StepSignal signal;
 };
+StepSummary SummaryOf(const StepReport& step);
 
 // A job in memory.
 struct Job {
@@ -83,6 +89,7 @@ struct Job {
   AssignRecord assign;
   std::string spec;  // Opaque here. Empty once the job is over.
   std::map<int64_t, StepSummary> steps;  // By k, along the lineage. Empty once over.
+  LearningWatch learning;                // Has seen `steps`, in their order.
 
   // Of this process; all times are monotonic.
   absl::Duration state_since, stage_since;

@@ -130,6 +130,9 @@ void Controller::Judge(Instant now, Job& job) {
     if (Ready(job, Role::kRollout) < needs.rollouts.min || Ready(job, Role::kReward) < needs.rewards.min) {
       conditions.push_back("Degraded");
     }
+    for (const Finding finding : kFindings) {
+      if (job.learning.holds(finding)) conditions.emplace_back(ConditionName(finding));
+    }
   }
   if (conditions == job.record.conditions) return;
   const auto has = [](const std::vector<std::string>& in, const char* what) { return std::count(in.begin(), in.end(), what) > 0; };
@@ -198,6 +201,7 @@ void Controller::Enter(Instant now, Job& job, Stage stage) {
     active_.erase(job.record.id);
     job.spec.clear();
     job.steps.clear();
+    job.learning = {};
   }
   staff_due_ = true;
   Touch(job);

@@ -87,6 +87,7 @@ struct Result {
   Ledger ledger;
   std::map<std::string, int64_t> restarts;
   std::string checkpoint;
+  std::vector<std::string> warnings;  // A sentence each.
 };
 
 // At least `min`, with surplus at most `max`.

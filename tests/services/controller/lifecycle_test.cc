@@ -32,6 +32,22 @@ class LifecycleTest : public testing::Test {
     world_.Settle();
   }
 
+  // Messages of the events of this code, and the severity of the last.
+  std::vector<std::string> Told(const std::string& code) {
+    std::vector<std::string> messages;
+    for (const Event& event : world_.Events(world_.core->jobs().begin()->first)) {
+      if (event.code == code) messages.push_back(event.message);
+    }
+    return messages;
+  }
+  Severity SeverityTold(const std::string& code) {
+    Severity severity = Severity::kInfo;
+    for (const Event& event : world_.Events(world_.core->jobs().begin()->first)) {
+      if (event.code == code) severity = event.severity;
+    }
+    return severity;
+  }
+
   World world_;
 };
 
@@ -115,6 +131,64 @@ TEST_F(LifecycleTest, ASupervisedJobHasNoRewardAndItsTrainersTokens) {
   EXPECT_EQ(result.reward_first, std::nullopt);
   EXPECT_EQ(result.reward_last, std::nullopt);
   EXPECT_EQ(result.tokens_trained, 20);
+}
+
+TEST_F(LifecycleTest, AJobThatLearnsNothingIsWarnedOfWhileItRunsAndInItsResult) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.step_values = {
+      {"flat_share", 1}, {"lr", 1e-3}, {"grad_norm", 0.1}, {"reward_min", 0}, {"reward_max", 0}};
+  for (int k = 0; k < 9; ++k) world_.Step(job, k, 0);
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre());
+  EXPECT_THAT(Told("no_signal"), ElementsAre());
+  for (int k = 9; k < 30; ++k) world_.Step(job, k, 0);
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("NoSignal"));
+  EXPECT_THAT(Told("no_signal"), ElementsAre(HasSubstr("steps 0 to 9")));
+  EXPECT_EQ(SeverityTold("no_signal"), Severity::kWarning);
+
+  Finish(job);
+  EXPECT_EQ(world_.State(job), JobState::kSucceeded);
+  EXPECT_THAT(world_.ResultOfJob(job).warnings, ElementsAre(HasSubstr("steps 0 to 29")));
+}
+
+TEST_F(LifecycleTest, ACollapseIsAnAlarmAndAConditionUntilItIsOver) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.step_values = {
+      {"flat_share", 0.5}, {"lr", 1e-3}, {"grad_norm", 0.1}, {"reward_min", 0}, {"reward_max", 1}};
+  int k = 0;
+  for (; k < 30; ++k) world_.Step(job, k, 0.5);
+  for (; k < 45; ++k) world_.Step(job, k, 0.05);
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("RewardCollapsed"));
+  EXPECT_THAT(Told("reward_collapsed"), ElementsAre(HasSubstr("was 0.500 at best")));
+  EXPECT_EQ(SeverityTold("reward_collapsed"), Severity::kAlarm);
+  for (; k < 60; ++k) world_.Step(job, k, 0.5);
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre());
+  EXPECT_EQ(Told("reward_collapsed").size(), 1u);
+}
+
+TEST_F(LifecycleTest, ASpellThatANewGangMeetsAgainIsNotToldAgain) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.step_values = {{"flat_share", 1}};
+  for (int k = 0; k < 15; ++k) world_.Step(job, k, 0);
+  EXPECT_EQ(Told("no_signal").size(), 1u);
+
+  world_.Say("trainer-0", job, "restore", "the queue has lost the job");
+  world_.AllReady(job);
+  ASSERT_EQ(world_.State(job), JobState::kRunning);
+  for (int k = 4; k < 12; ++k)
+    world_.Step(job, k,
+                0);  // From a checkpoint at step 4: steps 0 to 3 are those of the first gang.
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("NoSignal"));
+  EXPECT_EQ(Told("no_signal").size(), 1u);
+
+  world_.step_values = {{"flat_share", 0}};
+  world_.Step(job, 12, 0.1);
+  world_.step_values = {{"flat_share", 1}};
+  for (int k = 13; k < 23; ++k) world_.Step(job, k, 0);
+  EXPECT_THAT(Told("no_signal"),
+              ElementsAre(HasSubstr("steps 0 to 9"), HasSubstr("steps 13 to 22")));
 }
 
 TEST_F(LifecycleTest, SubmitIsIdempotentByNameAndHash) {

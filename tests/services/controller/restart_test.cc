@@ -3,10 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/services/controller/world.h"
 
 namespace sluice::controller {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class RestartTest : public testing::Test {
  protected:
@@ -86,6 +91,25 @@ TEST_F(RestartTest, StepsAndEventsThatWereNotStoredComeAgainAndNoneTwice) {
   EXPECT_EQ(world_.store()->List(JobKey(job, "steps/"))->size(), 2u);
   const std::vector<Event> events = world_.Events(job);
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].seq, i + 1);
+}
+
+TEST_F(RestartTest, WhatTheStepsHaveShownIsKnownAndNotToldAgain) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.step_values = {{"flat_share", 1}};
+  for (int k = 0; k < 8; ++k) world_.Step(job, k, 0);
+  Restart();
+  for (int k = 8; k < 12; ++k) world_.Step(job, k, 0);
+  Restart();
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("NoSignal"));
+
+  world_.Say("trainer-0", job, "done");
+  world_.Leave();
+  EXPECT_THAT(world_.ResultOfJob(job).warnings, ElementsAre(HasSubstr("steps 0 to 11")));
+  const std::vector<Event> events = world_.Events(job);
+  EXPECT_EQ(std::count_if(events.begin(), events.end(),
+                          [](const Event& event) { return event.code == "no_signal"; }),
+            1);
 }
 
 TEST_F(RestartTest, ADaemonThatDiesMeanwhileIsLostAfterTheGraceAndNotBefore) {

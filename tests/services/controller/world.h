@@ -230,6 +230,7 @@ class World {
     step.version = {core->jobs().at(job).assign.gang, k + 1};
     step.at = clock.Now();
     step.values = {{"reward_mean", reward}, {"reward_count", count}, {"tokens", 10}};
+    step.values.insert(step_values.begin(), step_values.end());
     step.staleness = {{"0", 10}, {"1", k % 2}};
     trainer.steps.emplace_back(job, step);
     Settle();
@@ -264,6 +265,7 @@ class World {
   std::deque<SetJobCall> calls;        // Not answered yet.
   std::vector<SetJobCall> history;     // All that were made.
   std::vector<ReleaseCall> releases;
+  std::map<std::string, double> step_values;  // Further ones of each step that is reported.
   int repeats = 0;                     // SetJobs that the queue knew already.
 
  private:

@@ -25,7 +25,8 @@ TEST(JsonOutput, AnEmptyResultHasEveryField) {
   "staleness_histogram": {},
   "ledger": null,
   "restarts": {},
-  "checkpoint": ""
+  "checkpoint": "",
+  "warnings": []
 }
 )");
 }

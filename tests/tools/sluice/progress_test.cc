@@ -95,6 +95,13 @@ TEST(Progress, NothingIsShownBeforeTheFirstStep) {
   EXPECT_EQ(progress.LogLine(), "step 0");
 }
 
+TEST(Table, AResultEndsWithItsWarnings) {
+  job::v1::JobResult result;
+  EXPECT_THAT(ResultTable(result), testing::Not(HasSubstr("warning")));
+  result.add_warnings("nothing could be learned");
+  EXPECT_THAT(ResultTable(result), testing::EndsWith("\nwarning: nothing could be learned\n"));
+}
+
 TEST(Table, ColumnsAreAligned) { EXPECT_EQ(Table({{"A", "LONG"}, {"bcd", "e"}}), "A    LONG\nbcd  e\n"); }
 
 }  // namespace

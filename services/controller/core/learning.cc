@@ -1,0 +1,246 @@
+#include "services/controller/core/learning.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+
+namespace sluice::controller {
+namespace {
+
+constexpr double kNoGradient = 1e-12;      // A norm up to this moves nothing.
+constexpr double kEntropyFraction = 0.05;  // Of the early level.
+constexpr double kEntropyBack = 0.1;
+constexpr double kFlatShare = 0.98;
+constexpr double kLearnedShare = 0.75;  // Of the way from the lowest to the highest reward.
+constexpr double kHeightLost = 0.5;
+constexpr double kHeightBack = 0.75;
+constexpr double kStandardErrors = 10;
+constexpr double kLeastLoss = 0.1;      // Of the range: the noise of rare rewards is hard to know.
+
+constexpr size_t kLeastMean = 3;          // Steps; a mean over fewer is no level to fall from.
+constexpr size_t kLeastDifferences = 20;  // To know the noise from.
+
+LearningWatch::Silence SilenceOf(const StepSignal& step) {
+  if (step.skipped) return LearningWatch::Silence::kSkipped;
+  if (step.lr == 0) return LearningWatch::Silence::kZeroLr;
+  if (step.flat_share >= 1) return LearningWatch::Silence::kFlat;
+  const bool moves = !step.grad_norm.has_value() || *step.grad_norm > kNoGradient;
+  return moves ? LearningWatch::Silence::kNone : LearningWatch::Silence::kZeroGradient;
+}
+
+}  // namespace
+
+StepSignal SignalOf(const StepReport& step) {
+  const auto value = [&](const char* name) {
+    const auto it = step.values.find(name);
+    return it == step.values.end() || !std::isfinite(it->second) ? std::nullopt
+                                                                 : std::optional(it->second);
+  };
+  StepSignal signal;
+  signal.k = step.k;
+  signal.reward_mean = value("reward_mean");
+  signal.reward_min = value("reward_min");
+  signal.reward_max = value("reward_max");
+  signal.flat_share = value("flat_share");
+  signal.entropy = value("entropy");
+  signal.grad_norm = value("grad_norm");
+  signal.lr = value("lr");
+  signal.skipped = value("skipped").value_or(0) != 0;
+  return signal;
+}
+
+absl::string_view ConditionName(Finding finding) {
+  switch (finding) {
+    case Finding::kNoSignal: return "NoSignal";
+    case Finding::kEntropyCollapse: return "EntropyCollapsed";
+    case Finding::kRewardCollapse: return "RewardCollapsed";
+  }
+  return "";
+}
+
+absl::string_view EventCode(Finding finding) {
+  switch (finding) {
+    case Finding::kNoSignal: return "no_signal";
+    case Finding::kEntropyCollapse: return "entropy_collapsed";
+    case Finding::kRewardCollapse: return "reward_collapsed";
+  }
+  return "";
+}
+
+Severity SeverityOf(Finding finding) {
+  return finding == Finding::kNoSignal ? Severity::kWarning : Severity::kAlarm;
+}
+
+void LearningWatch::Window::Add(double value) {
+  values_.push_back(value);
+  if (values_.size() > limit_) values_.pop_front();
+}
+
+// Summed anew each time: a running sum would keep rounding errors of values that have left.
+double LearningWatch::Window::mean() const {
+  double sum = 0;
+  for (const double value : values_) sum += value;
+  return values_.empty() ? 0 : sum / static_cast<double>(values_.size());
+}
+
+bool LearningWatch::HoldsNoSignal(const StepSignal& step) {
+  const Silence silence = SilenceOf(step);
+  if (silence == Silence::kNone) {
+    silent_ = 0;
+    return false;
+  }
+  if (silent_ == 0) stretch_ = {.first = step.k};
+  ++silent_;
+  stretch_.last = step.k;
+  stretch_.to = last_reward_;
+  stretch_.silence = silence;
+  return silent_ >= kSilentSteps;
+}
+
+bool LearningWatch::HoldsEntropyCollapse(const StepSignal& step) {
+  if (step.entropy.has_value()) {
+    if (++entropies_ <= kEarly) early_entropy_ = std::max(early_entropy_, *step.entropy);
+    entropy_.Add(*step.entropy);
+  }
+  if (step.flat_share.has_value()) flat_share_.Add(*step.flat_share);
+  if (!entropy_.full() || !flat_share_.full() || !reward_long_.full()) return false;
+
+  if (holds(Finding::kEntropyCollapse)) return entropy_.mean() < kEntropyBack * early_entropy_;
+
+  const double range = highest_ - lowest_;
+  const bool learned = range > 0 && reward_long_.mean() >= lowest_ + kLearnedShare * range;
+  return entropy_.mean() < kEntropyFraction * early_entropy_ && flat_share_.mean() >= kFlatShare &&
+         !learned;
+}
+
+bool LearningWatch::HoldsRewardCollapse(const StepSignal& step) {
+  if (!step.reward_mean.has_value()) return holds(Finding::kRewardCollapse);
+
+  const double reward = *step.reward_mean;
+  if (rewards_seen_) squared_differences_.Add((reward - last_reward_) * (reward - last_reward_));
+  const double lowest = std::min(reward, step.reward_min.value_or(reward));
+  const double highest = std::max(reward, step.reward_max.value_or(reward));
+  lowest_ = rewards_seen_ ? std::min(lowest_, lowest) : lowest;
+  highest_ = rewards_seen_ ? std::max(highest_, highest) : highest;
+  last_reward_ = reward;
+  rewards_seen_ = true;
+  reward_long_.Add(reward);
+
+  const double mean = reward_long_.mean();
+  if (reward_long_.size() == kLeastMean) best_ = mean;
+  if (reward_long_.size() > kLeastMean) best_ = std::max(best_, mean);
+  if (squared_differences_.size() < kLeastDifferences) return false;
+
+  // A difference of two steps has twice the variance of one.
+  noise_ = std::max(noise_, squared_differences_.mean() / 2);
+
+  const double height = best_ - lowest_, left = mean - lowest_;
+  if (holds(Finding::kRewardCollapse)) return left < kHeightBack * height;
+
+  const double standard_error = std::sqrt(noise_ / kLong), lost = height - left;
+  return lost > kHeightLost * height && lost > kStandardErrors * standard_error &&
+         lost > kLeastLoss * (highest_ - lowest_);
+}
+
+bool LearningWatch::UpdateSpell(Finding finding, bool holds_now, const Spell& now) {
+  std::optional<Spell>& spell = spells_[static_cast<size_t>(finding)];
+  const bool begins = holds_now && !holds(finding);
+  if (begins) {
+    spell = now;
+  } else if (holds_now) {
+    spell->last = now.last;
+    spell->to = now.to;
+    spell->silence = now.silence;
+  }
+  if (spell.has_value()) spell->open = holds_now;
+  return begins;
+}
+
+std::vector<Finding> LearningWatch::Add(const StepSignal& step) {
+  ++steps_;
+  const bool reward = HoldsRewardCollapse(step);  // First: the others look at rewards it keeps.
+  const bool entropy = HoldsEntropyCollapse(step);
+  const bool silent = HoldsNoSignal(step);
+
+  const Spell certain{
+      .first = step.k, .last = step.k, .from = early_entropy_, .to = entropy_.mean()};
+  const Spell fallen{.first = step.k, .last = step.k, .from = best_, .to = reward_long_.mean()};
+
+  std::vector<Finding> begins;
+  const auto update = [&](Finding finding, bool holds_now, const Spell& now) {
+    if (UpdateSpell(finding, holds_now, now)) begins.push_back(finding);
+  };
+  update(Finding::kNoSignal, silent, stretch_);
+  update(Finding::kEntropyCollapse, entropy, certain);
+  update(Finding::kRewardCollapse, reward, fallen);
+  return begins;
+}
+
+std::string LearningWatch::SilenceText(const Spell& spell) const {
+  switch (spell.silence) {
+    case Silence::kNone: break;
+    case Silence::kSkipped: return "they were skipped. The events step_skipped name the reasons";
+    case Silence::kZeroLr:
+      return "the learning rate is 0. That is right for a control run; to train, set "
+             "trainer.optimizer.lr above 0";
+    case Silence::kZeroGradient:
+      return "the gradient is 0. Look at kept, clip_high, clip_low and advantage_std of the steps: "
+             "all tokens may be rejected or clipped, or the policy may be certain of each of them";
+    case Silence::kFlat: {
+      const bool solved = highest_ > lowest_ && spell.to >= highest_;
+      if (solved) {
+        return absl::StrFormat(
+            "all answers get %.4g, the highest reward so far. The data is learned: end the run, or "
+            "give harder prompts",
+            spell.to);
+      }
+      return absl::StrFormat(
+          "the answers to a prompt all get the same reward (mean %.4g). Look at answers (`sluice "
+          "queue peek JOB GROUP --show-text`), the verifier and the gold answers. If those are "
+          "right, give easier prompts, start from a better model, or vary the answers "
+          "(rollout.sampling.temperature, rollout.group.size)",
+          spell.to);
+    }
+  }
+  return "";
+}
+
+std::string LearningWatch::Text(Finding finding) const {
+  if (!spell(finding).has_value()) return "";
+  const Spell& it = *spell(finding);
+  const char* end = it.open ? "" : ". It was over later in the run";
+  switch (finding) {
+    case Finding::kNoSignal:
+      return absl::StrFormat("nothing could be learned in steps %d to %d: %s%s", it.first, it.last,
+                             SilenceText(it), end);
+    case Finding::kEntropyCollapse:
+      return absl::StrFormat(
+          "the policy has collapsed: its entropy was %.3g nats per token early in the run and %.3g "
+          "at step %d, and its answers to a prompt get the same reward. Go on from an earlier "
+          "checkpoint with a lower trainer.optimizer.lr or a higher algorithm.loss.entropy%s",
+          it.from, it.to, it.last, end);
+    case Finding::kRewardCollapse:
+      return absl::StrFormat(
+          "the reward has collapsed: its mean over %d steps was %.3f at best and %.3f at step %d. "
+          "Go on from an earlier checkpoint with a lower trainer.optimizer.lr, or with data less "
+          "old (queue.max_staleness)%s",
+          kLong, it.from, it.to, it.last, end);
+  }
+  return "";
+}
+
+std::vector<std::string> LearningWatch::Warnings() const {
+  std::vector<std::string> warnings;
+  for (const Finding finding : kFindings) {
+    if (spell(finding).has_value()) warnings.push_back(Text(finding));
+  }
+  const bool never_taught = steps_ > 0 && silent_ == steps_;
+  if (never_taught && !spell(Finding::kNoSignal).has_value()) {
+    warnings.push_back(absl::StrFormat("nothing could be learned in any of the %d steps: %s",
+                                       steps_, SilenceText(stretch_)));
+  }
+  return warnings;
+}
+
+}  // namespace sluice::controller
