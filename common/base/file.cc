@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
 
@@ -30,6 +31,22 @@ class Fd {
 
  private:
   const int fd_;
+};
+
+constexpr size_t kPieceBytes = 1 << 20;
+
+// A SHA-256 that also counts the bytes.
+class Hasher {
+ public:
+  void Add(absl::string_view bytes) {
+    sha256_.Update(bytes);
+    bytes_ += bytes.size();
+  }
+  FileDigest Finish() { return {bytes_, sha256_.Finish()}; }
+
+ private:
+  Sha256Stream sha256_;
+  uint64_t bytes_ = 0;
 };
 
 absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
@@ -52,6 +69,17 @@ absl::string_view KindName(mode_t mode) {
 
 absl::Status NoFile(const std::string& path, mode_t mode) {
   return absl::FailedPreconditionError(absl::StrCat(path, " is ", KindName(mode), ", a file is needed"));
+}
+
+// Hashes each piece just before it is written, while the processor's cache holds it.
+absl::Status WriteAndHash(int fd, absl::string_view bytes, const std::string& path, Hasher* hasher) {
+  while (!bytes.empty()) {
+    const absl::string_view piece = bytes.substr(0, kPieceBytes);
+    hasher->Add(piece);
+    SLUICE_RETURN_IF_ERROR(WriteAll(fd, piece, path));
+    bytes.remove_prefix(piece.size());
+  }
+  return absl::OkStatus();
 }
 
 bool IsGivenStream(absl::string_view path) {
@@ -118,17 +146,46 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
   return bytes;
 }
 
+absl::Status ReadFileInPieces(const std::string& path,
+                              const std::function<absl::Status(absl::string_view piece)>& take) {
+  SLUICE_ASSIGN_OR_RETURN(const int opened, OpenToRead(path));
+  const Fd fd(opened);
+  std::string piece(kPieceBytes, '\0');
+
+  while (true) {
+    const ssize_t n = read(fd.get(), piece.data(), piece.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
+    if (n == 0) return absl::OkStatus();
+    SLUICE_RETURN_IF_ERROR(take(absl::string_view(piece).substr(0, static_cast<size_t>(n))));
+  }
+}
+
+absl::StatusOr<FileDigest> DigestFile(const std::string& path) {
+  Hasher hasher;
+  SLUICE_RETURN_IF_ERROR(ReadFileInPieces(path, [&](absl::string_view piece) {
+    hasher.Add(piece);
+    return absl::OkStatus();
+  }));
+  return hasher.Finish();
+}
+
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes) {
   return WriteFileAtomic(path, absl::MakeConstSpan(&bytes, 1));
 }
 
-absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces) {
+absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
+                             FileDigest* digest) {
+  Hasher hasher;
   const std::string temporary = absl::StrCat(path, ".tmp-", ToHex(RandomId16()).substr(0, 8));
   absl::Status status;
   {
     const Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (fd.get() < 0) return ErrnoStatus(errno, absl::StrCat("create ", temporary));
-    for (size_t i = 0; i < pieces.size() && status.ok(); ++i) status = WriteAll(fd.get(), pieces[i], temporary);
+    for (size_t i = 0; i < pieces.size() && status.ok(); ++i) {
+      status = digest == nullptr ? WriteAll(fd.get(), pieces[i], temporary)
+                                 : WriteAndHash(fd.get(), pieces[i], temporary, &hasher);
+    }
     if (status.ok() && fsync(fd.get()) != 0) status = ErrnoStatus(errno, absl::StrCat("fsync ", temporary));
   }
   if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
@@ -138,8 +195,28 @@ absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::str
     unlink(temporary.c_str());
     return status;
   }
+  if (digest != nullptr) *digest = hasher.Finish();
   const std::string parent = fs::path(path).parent_path().string();
   return SyncDir(parent.empty() ? "." : parent);
+}
+
+absl::StatusOr<CopiedFile> CopyFile(const std::string& from, const std::string& to,
+                                    absl::string_view tail) {
+  const Fd fd(open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (fd.get() < 0) {
+    const int error = errno;
+    if (error == EEXIST) return absl::AlreadyExistsError(absl::StrCat(to, " exists already"));
+    return ErrnoStatus(error, absl::StrCat("create ", to));
+  }
+
+  Hasher before, after;
+  SLUICE_RETURN_IF_ERROR(ReadFileInPieces(from, [&](absl::string_view piece) {
+    before.Add(piece);
+    return WriteAndHash(fd.get(), piece, to, &after);
+  }));
+  SLUICE_RETURN_IF_ERROR(WriteAndHash(fd.get(), tail, to, &after));
+  if (fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", to));
+  return CopiedFile{before.Finish(), after.Finish()};
 }
 
 absl::Status SyncDir(const std::string& path) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,38 @@ absl::StatusOr<int> OpenToRead(const std::string& path);
 // OpenToRead's file, to its end. RESOURCE_EXHAUSTED also if the file is larger than `limit` bytes; nothing is allocated then.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit = 1ull << 32);
 
+// OpenToRead's file, handed over from start to end in pieces of at most a megabyte, so that a file
+// may be larger than the memory. An error of `take` ends the reading and is returned.
+absl::Status ReadFileInPieces(const std::string& path,
+                              const std::function<absl::Status(absl::string_view piece)>& take);
+
+// Tells whether two files hold the same bytes.
+struct FileDigest {
+  uint64_t bytes = 0;
+  std::string sha256;  // 32 bytes.
+
+  bool operator==(const FileDigest&) const = default;
+};
+
+// Reads the whole file, of any size, in bounded memory.
+absl::StatusOr<FileDigest> DigestFile(const std::string& path);
+
 // Writes a temporary file beside `path`, syncs it, renames it over `path`, syncs the folder: after a crash there is
 // the old file or the new one, whole.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes);
-// The same for a file whose bytes lie in several pieces.
-absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces);
+// The same for a file whose bytes lie in several pieces. With `digest`, the bytes are hashed while
+// they are written, so the digest is of what was meant to be written, whatever the disk made of it.
+absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
+                             FileDigest* digest = nullptr);
+
+// Copies `from`, followed by `tail`, to the new file `to` and syncs that, in bounded memory.
+// ALREADY_EXISTS: `to` is there. After another error `to` may hold a part.
+struct CopiedFile {
+  FileDigest from;
+  FileDigest to;  // With `tail`.
+};
+absl::StatusOr<CopiedFile> CopyFile(const std::string& from, const std::string& to,
+                                    absl::string_view tail = {});
 
 absl::Status MakeDirs(const std::string& path);
 absl::Status RemoveTree(const std::string& path);

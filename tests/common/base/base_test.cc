@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -87,6 +88,51 @@ TEST(FileTest, AnAtomicWriteReplacesAndLeavesNoTemporary) {
   EXPECT_EQ(ReadFile(dir + "/a", 2).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReadFile(dir + "/b").status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(RemoveTree(dir).ok());
+}
+
+TEST(FileTest, TheDigestOfAWriteIsThatOfTheFile) {
+  const std::string path = testing::TempDir() + "/digest_" + ToHex(RandomId16());
+  const std::string large(3 << 20, 'x');  // More than a piece.
+  const absl::string_view pieces[] = {"one", large, "", "two"};
+  FileDigest written;
+  ASSERT_TRUE(WriteFileAtomic(path, pieces, &written).ok());
+  EXPECT_EQ(written.bytes, large.size() + 6);
+  EXPECT_EQ(written.sha256, Sha256(absl::StrCat("one", large, "two")));
+  EXPECT_EQ(*DigestFile(path), written);
+  unlink(path.c_str());
+}
+
+TEST(FileTest, AFileLargerThanFourGigabytesIsReadInPieces) {
+  const std::string path = testing::TempDir() + "/sparse_" + ToHex(RandomId16());
+  const uint64_t bytes = (4ull << 30) + 1;
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0600);
+  ASSERT_EQ(ftruncate(fd, static_cast<off_t>(bytes)), 0);
+  close(fd);
+
+  uint64_t read = 0;
+  size_t largest = 0;
+  const absl::Status status = ReadFileInPieces(path, [&](absl::string_view piece) {
+    read += piece.size();
+    largest = std::max(largest, piece.size());
+    return absl::OkStatus();
+  });
+  unlink(path.c_str());
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(read, bytes);
+  EXPECT_LE(largest, 1u << 20);
+}
+
+TEST(FileTest, ACopyIsDigestedBeforeAndAfterItsTail) {
+  const std::string from = testing::TempDir() + "/copy_" + ToHex(RandomId16()), to = from + ".to";
+  ASSERT_TRUE(WriteFileAtomic(from, "abc").ok());
+  const auto copied = CopyFile(from, to, "de");
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  EXPECT_EQ(copied->from, (FileDigest{3, Sha256("abc")}));
+  EXPECT_EQ(copied->to, (FileDigest{5, Sha256("abcde")}));
+  EXPECT_EQ(*ReadFile(to), "abcde");
+  EXPECT_EQ(CopyFile(from, to).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(CopyFile(from + ".none", to + "2").status().code(), absl::StatusCode::kNotFound);
+  for (const std::string& path : {from, to, to + "2"}) unlink(path.c_str());
 }
 
 TEST(FileTest, AFileThatTellsNoSizeIsReadToItsEnd) {
