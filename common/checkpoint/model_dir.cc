@@ -139,28 +139,99 @@ bool MayBeSkipped(const ModelConfig& config, absl::string_view name) {
   return absl::EndsWith(name, "rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight");
 }
 
-// Fills the parameters that `file` holds.
-absl::Status ReadShard(const SafetensorsFile& file, const ModelConfig& config, TensorSet* weights, std::vector<bool>* filled) {
-  std::vector<std::byte> stored;
-  for (const auto& entry : file.entries()) {
+bool IsWeightType(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+// Where each parameter of a model lies, as the headers of its files say.
+struct WeightFiles {
+  struct Parameter {
+    TensorSpec spec;  // As stored.
+    size_t file = 0;
+    SafetensorsFile::Entry entry;
+  };
+  std::vector<SafetensorsFile> files;
+  std::vector<Parameter> parameters;  // All of the config's, sorted by name.
+};
+
+// Notes the parameters that one file holds. `found` has a place for each parameter of the config.
+absl::Status FindParameters(const ModelConfig& config, const std::map<std::string, TensorSpec>& wanted,
+                            size_t file, const SafetensorsFile& in,
+                            std::map<std::string, WeightFiles::Parameter>* found) {
+  for (const SafetensorsFile::Entry& entry : in.entries()) {
     const TensorSpec& spec = entry.spec;
-    const std::string where = absl::StrCat(file.path(), ": tensor ", Printable(spec.name));
-    const int64_t i = weights->Find(spec.name);
-    if (i < 0 && MayBeSkipped(config, spec.name)) continue;
-    if (i < 0) return absl::InvalidArgumentError(absl::StrCat(where, " is no parameter of this ", config.architecture));
-    if ((*filled)[i]) return absl::InvalidArgumentError(absl::StrCat(where, " occurs in two files"));
-    const TensorSpec& wanted = weights->spec(i);
-    if (spec.shape != wanted.shape) {
-      return absl::InvalidArgumentError(absl::StrCat(where, " is ", ShapeText(spec.dtype, spec.shape), ", config.json asks for ", ShapeText(wanted.dtype, wanted.shape)));
+    const std::string where = absl::StrCat(in.path(), ": tensor ", Printable(spec.name));
+    const auto parameter = wanted.find(spec.name);
+    if (parameter == wanted.end() && MayBeSkipped(config, spec.name)) continue;
+    if (parameter == wanted.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " is no parameter of this ", config.architecture));
     }
-    stored.resize(entry.bytes);
-    SLUICE_RETURN_IF_ERROR(file.Read(entry, absl::MakeSpan(stored)));
-    const absl::Status converted = ConvertElements(spec.dtype, stored.data(), wanted.dtype, weights->data(i), weights->elements(i));
-    if (!converted.ok()) return Annotate(converted, where);
-    if (const int64_t bad = FirstNonFinite(wanted.dtype, weights->data(i), weights->elements(i)); bad >= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": element ", bad, " is infinite or no number as ", DTypeName(wanted.dtype)));
+    if (spec.shape != parameter->second.shape) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " is ", ShapeText(spec.dtype, spec.shape), ", config.json asks for ",
+                       ShapeText(parameter->second.dtype, parameter->second.shape)));
     }
-    (*filled)[i] = true;
+    if (!IsWeightType(spec.dtype)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " is ", DTypeName(spec.dtype), ", weights are F32, F16 or BF16"));
+    }
+    if (!found->try_emplace(spec.name, WeightFiles::Parameter{spec, file, entry}).second) {
+      return absl::InvalidArgumentError(absl::StrCat(where, " occurs in two files"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Opens the files of the weights and checks their headers; no weight is read. `dtype`: the type that
+// messages say is wanted.
+absl::StatusOr<WeightFiles> OpenWeights(const ModelDir& dir, DType dtype) {
+  std::map<std::string, TensorSpec> wanted;
+  for (TensorSpec& spec : dir.config.Parameters(dtype)) {
+    std::string name = spec.name;
+    wanted.emplace(std::move(name), std::move(spec));
+  }
+
+  WeightFiles weights;
+  std::map<std::string, WeightFiles::Parameter> found;
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Shard> shards, FindShards(dir.path));
+  for (const Shard& shard : shards) {
+    SLUICE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(shard.path));
+    SLUICE_RETURN_IF_ERROR(CheckIndex(shard, file));
+    SLUICE_RETURN_IF_ERROR(FindParameters(dir.config, wanted, weights.files.size(), file, &found));
+    weights.files.push_back(std::move(file));
+  }
+
+  for (const auto& [name, spec] : wanted) {
+    const auto it = found.find(name);
+    if (it == found.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(dir.path, ": no file holds tensor ", name));
+    }
+    weights.parameters.push_back(std::move(it->second));
+  }
+  return weights;
+}
+
+// Reads one parameter, and converts it to `dtype`, in which every number must be finite.
+absl::Status ReadParameter(const WeightFiles& weights, const WeightFiles::Parameter& parameter,
+                           DType dtype, std::vector<std::byte>* scratch, std::byte* to) {
+  const SafetensorsFile& file = weights.files[parameter.file];
+  const std::string where =
+      absl::StrCat(file.path(), ": tensor ", Printable(parameter.spec.name));
+  const size_t bytes = static_cast<size_t>(parameter.entry.bytes);
+  SLUICE_ASSIGN_OR_RETURN(const int64_t elements, NumElements(parameter.spec.shape));
+
+  if (parameter.spec.dtype == dtype) {
+    SLUICE_RETURN_IF_ERROR(file.Read(parameter.entry, {to, bytes}));
+  } else {
+    scratch->resize(bytes);
+    SLUICE_RETURN_IF_ERROR(file.Read(parameter.entry, absl::MakeSpan(*scratch)));
+    SLUICE_RETURN_IF_ERROR(
+        ConvertElements(parameter.spec.dtype, scratch->data(), dtype, to, elements));
+  }
+  if (const int64_t bad = FirstNonFinite(dtype, to, elements); bad >= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": element ", bad, " is infinite or no number as ", DTypeName(dtype)));
   }
   return absl::OkStatus();
 }
@@ -175,15 +246,30 @@ absl::StatusOr<std::string> TorchName(DType dtype) {
   }
 }
 
-absl::Status WriteConfig(const std::string& dir, const ModelDir& source, DType dtype) {
+// The type of most elements.
+DType CommonType(const TensorSet& weights) {
+  std::map<DType, int64_t> elements;
+  for (size_t i = 0; i < weights.size(); ++i) elements[weights.spec(i).dtype] += weights.elements(i);
+  return std::max_element(elements.begin(), elements.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+// Writes a small file and notes its digest.
+absl::Status WriteNoted(const std::string& dir, const std::string& name, absl::string_view bytes,
+                        WrittenFiles* written) {
+  return WriteFileAtomic(In(dir, name), absl::MakeConstSpan(&bytes, 1), &(*written)[name]);
+}
+
+absl::Status WriteConfig(const std::string& dir, const ModelDir& source, DType dtype, WrittenFiles* written) {
   SLUICE_ASSIGN_OR_RETURN(Json json, ReadObject(In(source.path, "config.json")));
   SLUICE_ASSIGN_OR_RETURN(const std::string name, TorchName(dtype));
   if (json.contains("dtype")) json["dtype"] = name;
   if (json.contains("torch_dtype") || !json.contains("dtype")) json["torch_dtype"] = name;
-  return WriteFileAtomic(In(dir, "config.json"), json.dump(2) + "\n");
+  return WriteNoted(dir, "config.json", json.dump(2) + "\n", written);
 }
 
-absl::Status WriteWeights(const std::string& dir, const TensorSet& weights) {
+absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, WrittenFiles* written) {
   std::vector<std::vector<size_t>> shards(1);
   int64_t total = 0, in_shard = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -192,16 +278,19 @@ absl::Status WriteWeights(const std::string& dir, const TensorSet& weights) {
     in_shard += weights.bytes(i), total += weights.bytes(i);
   }
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};  // transformers insists on it.
-  if (shards.size() == 1) return WriteSafetensors(In(dir, kSingleFile), weights, shards[0], metadata);
+  if (shards.size() == 1) {
+    return WriteSafetensors(In(dir, kSingleFile), weights, shards[0], metadata, &(*written)[kSingleFile]);
+  }
 
   Json map = Json::object();
   for (size_t s = 0; s < shards.size(); ++s) {
     const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", s + 1, shards.size());
-    SLUICE_RETURN_IF_ERROR(WriteSafetensors(In(dir, name), weights, shards[s], metadata));
+    SLUICE_RETURN_IF_ERROR(
+        WriteSafetensors(In(dir, name), weights, shards[s], metadata, &(*written)[name]));
     for (const size_t i : shards[s]) map[weights.spec(i).name] = name;
   }
   const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  return WriteFileAtomic(In(dir, kIndexFile), index.dump(2) + "\n");
+  return WriteNoted(dir, kIndexFile, index.dump(2) + "\n", written);
 }
 
 }  // namespace
@@ -222,31 +311,49 @@ absl::StatusOr<ModelDir> ReadModelDir(const std::string& path) {
 }
 
 absl::StatusOr<TensorSet> ReadWeights(const ModelDir& dir, DType dtype) {
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Shard> shards, FindShards(dir.path));
-  std::vector<SafetensorsFile> files;  // All headers are checked before memory is taken for the weights.
-  for (const Shard& shard : shards) {
-    SLUICE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(shard.path));
-    SLUICE_RETURN_IF_ERROR(CheckIndex(shard, file));
-    files.push_back(std::move(file));
-  }
+  // All headers are checked before memory is taken for the weights.
+  SLUICE_ASSIGN_OR_RETURN(const WeightFiles files, OpenWeights(dir, dtype));
   SLUICE_ASSIGN_OR_RETURN(TensorSet weights, TensorSet::Create(dir.config.Parameters(dtype)));
-  std::vector<bool> filled(weights.size());
-  for (const SafetensorsFile& file : files) SLUICE_RETURN_IF_ERROR(ReadShard(file, dir.config, &weights, &filled));
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (!filled[i]) return absl::InvalidArgumentError(absl::StrCat(dir.path, ": no file holds tensor ", weights.spec(i).name));
+  std::vector<std::byte> scratch;
+  for (const WeightFiles::Parameter& parameter : files.parameters) {
+    const int64_t i = weights.Find(parameter.spec.name);
+    SLUICE_RETURN_IF_ERROR(ReadParameter(files, parameter, dtype, &scratch, weights.data(i)));
   }
   return weights;
 }
 
-absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source, const TensorSet& weights) {
+absl::StatusOr<std::vector<TensorSpec>> ReadWeightSpecs(const ModelDir& dir) {
+  SLUICE_ASSIGN_OR_RETURN(const WeightFiles files, OpenWeights(dir, dir.config.dtype));
+  std::vector<TensorSpec> specs;
+  for (const WeightFiles::Parameter& parameter : files.parameters) specs.push_back(parameter.spec);
+  return specs;
+}
+
+absl::Status ReadEachWeight(
+    const ModelDir& dir, const std::function<void(const TensorSpec& spec, const std::byte* data)>& take) {
+  SLUICE_ASSIGN_OR_RETURN(const WeightFiles files, OpenWeights(dir, dir.config.dtype));
+  std::vector<std::byte> scratch, data;
+  for (const WeightFiles::Parameter& parameter : files.parameters) {
+    data.resize(parameter.entry.bytes);
+    SLUICE_RETURN_IF_ERROR(
+        ReadParameter(files, parameter, parameter.spec.dtype, &scratch, data.data()));
+    take(parameter.spec, data.data());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source, const TensorSet& weights,
+                             WrittenFiles* written) {
+  WrittenFiles unused;
+  if (written == nullptr) written = &unused;
   if (weights.size() == 0) return absl::InvalidArgumentError("a model without weights cannot be written");
-  SLUICE_RETURN_IF_ERROR(WriteConfig(dir, source, weights.spec(0).dtype));
+  SLUICE_RETURN_IF_ERROR(WriteConfig(dir, source, CommonType(weights), written));
   for (const char* name : kSideFiles) {
     if (!PathExists(In(source.path, name))) continue;
     SLUICE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(In(source.path, name)));
-    SLUICE_RETURN_IF_ERROR(WriteFileAtomic(In(dir, name), bytes));
+    SLUICE_RETURN_IF_ERROR(WriteNoted(dir, name, bytes, written));
   }
-  return WriteWeights(dir, weights);
+  return WriteWeights(dir, weights, written);
 }
 
 absl::Status WriteModelDir(const std::string& path, const ModelDir& source, const TensorSet& weights) {

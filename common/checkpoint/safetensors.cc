@@ -173,7 +173,8 @@ absl::StatusOr<TensorSet> ReadSafetensors(const std::string& path) {
 }
 
 absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors, absl::Span<const size_t> indices,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::map<std::string, std::string>& metadata,
+                              FileDigest* digest) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
@@ -188,13 +189,14 @@ absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
   head.resize((head.size() + 7) / 8 * 8, ' ');  // The data starts at a multiple of 8.
   head = StoreLittle64(head.size()) + head;
   pieces[0] = head;
-  return WriteFileAtomic(path, pieces);
+  return WriteFileAtomic(path, pieces, digest);
 }
 
-absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors, const std::map<std::string, std::string>& metadata) {
+absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
+                              const std::map<std::string, std::string>& metadata, FileDigest* digest) {
   std::vector<size_t> all(tensors.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = i;
-  return WriteSafetensors(path, tensors, all, metadata);
+  return WriteSafetensors(path, tensors, all, metadata, digest);
 }
 
 }  // namespace sluice

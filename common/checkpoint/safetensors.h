@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/base/file.h"
 #include "common/checkpoint/tensor_set.h"
 
 namespace sluice {
@@ -52,10 +53,12 @@ class SafetensorsFile {
 absl::StatusOr<TensorSet> ReadSafetensors(const std::string& path);
 
 // Writes the tensors `indices` of `tensors`, in that order (all, by name, in the short form): temp, fsync, rename. Equal
-// tensors and metadata make equal bytes.
+// tensors and metadata make equal bytes. `digest`, if given, is that of the file.
 absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors, absl::Span<const size_t> indices,
-                              const std::map<std::string, std::string>& metadata);
+                              const std::map<std::string, std::string>& metadata,
+                              FileDigest* digest = nullptr);
 absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
-                              const std::map<std::string, std::string>& metadata = {});
+                              const std::map<std::string, std::string>& metadata = {},
+                              FileDigest* digest = nullptr);
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cmath>
+#include <cstring>
 #include <cstdlib>
 #include <limits>
 
@@ -120,12 +121,27 @@ TEST_F(ModelDirTest, WeightsThatDoNotFitTheConfigAreRefused) {
   WriteTensors("model.safetensors", Changed(good, [](auto* specs) { specs->back().shape = {4, 2}; }));
   EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor model.norm.weight is F32 [4, 2], config.json asks for F32 [8]"));
   WriteTensors("model.safetensors", Changed(good, [](auto* specs) { specs->back().dtype = DType::kI32; }));
-  EXPECT_THAT(WeightsRefusal(), HasSubstr("cannot convert I32 to F32"));
+  EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor model.norm.weight is I32, weights are F32, F16 or BF16"));
   WriteTensors("model.safetensors", Changed(good, [](auto* specs) {
                  specs->push_back({"lm_head.weight", DType::kF32, {16, 8}});
                  specs->push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}});
                }));
   EXPECT_TRUE(ReadWeights(Read(), DType::kF32).ok());
+}
+
+TEST_F(ModelDirTest, EachWeightIsHandedOverAsItIsStored) {
+  const TensorSet good = *InitWeights(Read().config, 1);
+  const TensorSet mixed = Changed(good, [](auto* specs) { specs->back().dtype = DType::kBF16; });
+  WriteTensors("model.safetensors", mixed);
+  EXPECT_EQ(*ReadWeightSpecs(Read()), std::vector<TensorSpec>(mixed.specs().begin(), mixed.specs().end()));
+
+  std::vector<TensorSpec> seen;
+  ASSERT_TRUE(ReadEachWeight(Read(), [&](const TensorSpec& spec, const std::byte* data) {
+                const size_t i = mixed.Find(spec.name);
+                EXPECT_EQ(std::memcmp(data, mixed.data(i), mixed.bytes(i)), 0) << spec.name;
+                seen.push_back(spec);
+              }).ok());
+  EXPECT_EQ(seen, *ReadWeightSpecs(Read()));
 }
 
 TEST_F(ModelDirTest, ANumberThatIsNotFiniteIsRefusedWithItsPlace) {
