@@ -1,5 +1,7 @@
 #include "common/weights/fetcher.h"
 
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/id.h"
@@ -19,10 +21,19 @@ constexpr absl::Duration kStreamDeadline = absl::Minutes(1);
 
 std::string ShortName(const std::string& id) { return ToHex(id).substr(0, 16); }
 
+// The full manifest that has a version's state.
+const std::string& AnchorOf(const LatestVersion& version) {
+  return version.anchor.empty() ? version.manifest : version.anchor;
+}
+
+// `manifest` is that of AnchorOf(announced): of the version itself, or of an older one with its state.
 absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVersion& announced, const std::string& job, const std::string& layout_id) {
   const PolicyVersion& version = announced.version;
   if (manifest.job() != job) return absl::DataLossError("the manifest is another job's");
-  if (manifest.incarnation() != version.incarnation || manifest.version() != version.number || manifest.state() != announced.state.bytes()) {
+  const bool own = AnchorOf(announced) == announced.manifest;
+  const bool right_version =
+      !own || (manifest.incarnation() == version.incarnation && manifest.version() == version.number);
+  if (!right_version || manifest.state() != announced.state.bytes()) {
     return absl::DataLossError(absl::StrCat("the manifest of ", manifest.incarnation(), ":", manifest.version(), " was announced as ", version.str()));
   }
   if (manifest.kind() != weights::v1::Manifest::KIND_FULL) return absl::UnimplementedError("this build applies full weights only");
@@ -61,7 +72,7 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel, 
   if (staged.state == held) return staged;  // A relabel.
 
   std::string bytes;
-  SLUICE_RETURN_IF_ERROR(FetchObjects(channel, {version.manifest}, cancel, [&](std::string object) {
+  SLUICE_RETURN_IF_ERROR(FetchObjects(channel, {AnchorOf(version)}, cancel, [&](std::string object) {
     bytes = std::move(object);
     return absl::OkStatus();
   }));
@@ -91,9 +102,12 @@ absl::StatusOr<std::vector<LatestVersion>> WeightFetcher::List(const rpc::Channe
   weights::v1::ListResponse response;
   SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
   std::vector<LatestVersion> versions;
+  std::map<std::string, std::string> anchors;  // By state.
   for (const weights::v1::VersionNode& node : response.nodes()) {
+    if (node.kind() == weights::v1::Manifest::KIND_FULL) anchors[node.state()] = node.manifest();
     LatestVersion& version = versions.emplace_back(LatestVersion{.version = rpc::FromProto(node.version()), .manifest = node.manifest()});
     SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(node.state()));
+    version.anchor = anchors[node.state()];
   }
   return versions;
 }

@@ -27,7 +27,6 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
   manifest.set_job(options_.job);
   manifest.set_incarnation(version.incarnation);
   manifest.set_version(version.number);
-  manifest.set_kind(weights::v1::Manifest::KIND_FULL);
   manifest.set_layout_id(weights.layout_id());
   Fingerprint state;
   for (const Fingerprint& tensor : TensorFingerprints(weights)) {
@@ -41,8 +40,13 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
   manifest.set_policy(options_.policy);
 
   Version made;
+  made.layout_id = weights.layout_id();
   std::map<std::string, std::shared_ptr<const std::string>> objects;
-  EncodeFullChunks(weights, options_.chunk_target_bytes, [&](std::string chunk) {
+  const std::string anchor = AnchorOf(state, made.layout_id);
+  manifest.set_kind(anchor.empty() ? weights::v1::Manifest::KIND_FULL
+                                   : weights::v1::Manifest::KIND_DELTA);
+  if (!anchor.empty()) manifest.set_base(state.bytes());
+  const auto add_chunk = [&](std::string chunk) {
     weights::v1::Chunk* const entry = manifest.add_chunks();
     const std::string id = Sha256(chunk);
     entry->set_sha256(id);
@@ -52,12 +56,18 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
     made.node.bytes += chunk.size();
     made.objects.push_back(id);
     objects[id] = std::make_shared<const std::string>(std::move(chunk));
-  });
+  };
+  if (anchor.empty()) EncodeFullChunks(weights, options_.chunk_target_bytes, add_chunk);
+
   std::string bytes = manifest.SerializeAsString();
   const std::string id = Sha256(bytes);
   made.objects.insert(made.objects.begin(), id);
   objects[id] = std::make_shared<const std::string>(std::move(bytes));
-  made.node.version = {.version = version, .manifest = id, .state = state, .hold_until = hold_until};
+  made.node.version = {.version = version,
+                       .manifest = id,
+                       .state = state,
+                       .anchor = anchor.empty() ? id : anchor,
+                       .hold_until = hold_until};
   made.node.created = clock_->Now();
 
   std::vector<std::function<void(const LatestVersion&)>> listeners;
@@ -70,6 +80,15 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
   }
   for (const auto& listener : listeners) listener(made.node.version);
   return made.node.version;
+}
+
+// The full manifest of the version before, if that has the same state; else empty.
+std::string WeightPublisher::AnchorOf(const Fingerprint& state, const std::string& layout_id) const {
+  MutexLock lock(&mu_);
+  if (versions_.empty()) return "";
+  const Version& before = versions_.back();
+  const bool same = before.node.version.state == state && before.layout_id == layout_id;
+  return same ? before.node.version.anchor : "";
 }
 
 std::optional<LatestVersion> WeightPublisher::latest() const {
@@ -141,9 +160,15 @@ void WeightPublisher::Collect() {
   }
   const size_t newest = static_cast<size_t>(std::max(1, options_.retain_versions));
   const size_t old = versions_.size() > newest ? versions_.size() - newest : 0;
+  std::set<std::string> wanted;  // Manifests. An anchor is always older than its relabels.
+  for (size_t i = versions_.size(); i-- > 0;) {
+    const LatestVersion& version = versions_[i].node.version;
+    if (i < old && !leased.contains(version.manifest) && !wanted.contains(version.manifest)) continue;
+    wanted.insert({version.manifest, version.anchor});
+  }
   std::vector<Version> kept;
-  for (size_t i = 0; i < versions_.size(); ++i) {
-    if (i >= old || leased.contains(versions_[i].node.version.manifest)) kept.push_back(std::move(versions_[i]));
+  for (Version& version : versions_) {
+    if (wanted.contains(version.node.version.manifest)) kept.push_back(std::move(version));
   }
   versions_ = std::move(kept);
   std::set<std::string> needed;

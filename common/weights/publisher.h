@@ -23,6 +23,9 @@ struct LatestVersion {
   PolicyVersion version;
   std::string manifest;               // Id, 32 bytes.
   Fingerprint state;
+  // Id of the full manifest that has this state. It is `manifest`, but for a relabel: a version with
+  // the state of the one before, whose manifest has no chunks. Empty: taken for `manifest`.
+  std::string anchor;
   std::optional<int64_t> hold_until;  // During a replay: engines with a version up to this number keep what they hold.
 };
 
@@ -39,7 +42,8 @@ struct ReplicaState {
 // Published weights in the trainer's memory: objects (manifests, chunks) named by their SHA-256, and `latest`.
 //
 // The manifest's appearance in `latest` is the commit; an object is immutable. The objects of the newest
-// `retain_versions` versions are kept, and those of older ones that a subscriber leases.
+// `retain_versions` versions are kept, those of older ones that a subscriber leases, and the anchors
+// of all of these.
 //
 // Thread-safe. Owns no thread.
 class WeightPublisher {
@@ -53,7 +57,8 @@ class WeightPublisher {
   WeightPublisher(Options options, Clock* clock);
 
   // Makes chunks and a FULL manifest of `weights`, stores them, and moves `latest` to `version`. `source`: a directory with
-  // the same weights, for people; may be empty. Weights whose fingerprint is that of the version before cost no chunks.
+  // the same weights, for people; may be empty. Where the version before has the same fingerprint, as
+  // after a skipped step, this one is a relabel: a DELTA manifest without chunks, whose base is its state.
   // ABORTED: `version` is not above `latest` (LOST_RACE).
   absl::StatusOr<LatestVersion> Publish(const TensorSet& weights, PolicyVersion version, const std::string& source,
                                         std::optional<int64_t> hold_until = std::nullopt) ABSL_LOCKS_EXCLUDED(mu_);
@@ -80,12 +85,15 @@ class WeightPublisher {
  private:
   struct Version {
     Node node;
+    std::string layout_id;
     std::vector<std::string> objects;  // Ids, the manifest's first.
   };
   struct HeldLease {
     std::vector<std::string> manifests;
     absl::Duration expires;  // Monotonic.
   };
+  std::string AnchorOf(const Fingerprint& state, const std::string& layout_id) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;

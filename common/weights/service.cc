@@ -29,7 +29,7 @@ weights::v1::Latest ToProto(const LatestVersion& latest) {
   *out.mutable_version() = rpc::ToProto(latest.version);
   out.set_manifest(latest.manifest);
   out.set_state(latest.state.bytes());
-  out.set_anchor(latest.manifest);  // Every version is published whole.
+  out.set_anchor(latest.anchor);
   if (latest.hold_until) out.set_hold_until(*latest.hold_until);
   return out;
 }
@@ -204,7 +204,9 @@ class WeightsServer::Impl final : public Base {
         *out->mutable_version() = rpc::ToProto(node.version.version);
         out->set_state(node.version.state.bytes());
         out->set_manifest(node.version.manifest);
-        out->set_kind(weights::v1::Manifest::KIND_FULL);
+        const bool relabel = node.version.anchor != node.version.manifest;
+        out->set_kind(relabel ? weights::v1::Manifest::KIND_DELTA : weights::v1::Manifest::KIND_FULL);
+        if (relabel) out->set_base(node.version.state.bytes());
         out->set_bytes(node.bytes);
         *out->mutable_created() = rpc::ToProto(node.created);
       }
