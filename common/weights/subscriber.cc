@@ -3,6 +3,7 @@
 #include <deque>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
@@ -20,6 +21,7 @@ class WeightSubscriber::Impl {
  public:
   Impl(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged)
       : options_(std::move(options)),
+        clock_(options_.clock == nullptr ? Clock::Real() : options_.clock),
         fetcher_({.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation}, layout),
         on_staged_(std::move(on_staged)),
         held_state_(held) {
@@ -43,6 +45,7 @@ class WeightSubscriber::Impl {
     if (source_ == address) return;
     source_ = address;
     latest_.reset();  // Nothing of the old one is wanted any more.
+    ForgetFailures();
     Leave();
     changed_.NotifyAll();
   }
@@ -52,6 +55,7 @@ class WeightSubscriber::Impl {
     held_version_ = version;
     held_state_ = state;
     offered_ = false;
+    ForgetFailures();
     AddReport(version, state, weights::v1::REPLICA_PHASE_ACTIVE, "", "");
     reports_.back().mutable_times()->insert({"pause", absl::ToDoubleSeconds(pause)});
     changed_.NotifyAll();
@@ -61,6 +65,7 @@ class WeightSubscriber::Impl {
     log::Error("weights_refused", {{"job_id", options_.job}, {"version", version.str()}, {"tensor", tensor}, {"cause", cause}});
     MutexLock lock(&mu_);
     offered_ = false;
+    if (latest_ && rpc::FromProto(latest_->version()) == version) Postpone(absl::ZeroDuration());
     AddReport(version, held_state_, weights::v1::REPLICA_PHASE_REFUSED, cause, tensor);
     changed_.NotifyAll();
   }
@@ -117,9 +122,7 @@ class WeightSubscriber::Impl {
         if (!latest.has_version()) continue;  // A beat.
         MutexLock lock(&mu_);
         if (source_ != source) break;
-        latest_ = latest;
-        announced_ = Clock::Real()->Monotonic();
-        changed_.NotifyAll();
+        Follow(std::move(latest));
       }
       const absl::Status end = stream->Finish();
       {
@@ -131,7 +134,51 @@ class WeightSubscriber::Impl {
     }
   }
 
-  // What is to be staged next, if anything.
+  // Takes an announcement up, unless it is older than what was announced before.
+  void Follow(weights::v1::Latest latest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const PolicyVersion version = rpc::FromProto(latest.version());
+    if (version < newest_) {
+      const std::string cause = absl::StrCat("version ", newest_.str(), " was announced before, so this is a ",
+                                             "trainer that was replaced");
+      log::Warning("weights_refused",
+                   {{"job_id", options_.job}, {"version", version.str()}, {"cause", cause}});
+      AddReport(version, held_state_, weights::v1::REPLICA_PHASE_REFUSED, cause, "");
+      changed_.NotifyAll();
+      return;
+    }
+    newest_ = version;
+    if (!latest_ || latest_->manifest() != latest.manifest()) ForgetFailures();
+    latest_ = std::move(latest);
+    announced_ = Clock::Real()->Monotonic();
+    changed_.NotifyAll();
+  }
+
+  // The version in `latest_` has failed: it waits for its next try.
+  void Postpone(absl::Duration at_least) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    not_before_ = clock_->Monotonic() + backoff_.Next(at_least);
+  }
+  void ForgetFailures() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    backoff_.Reset();
+    not_before_ = absl::ZeroDuration();
+  }
+
+  // Waits until there is a version to fetch or a report to send. True: a version is to be fetched.
+  bool AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    while (!stopping_) {
+      const bool wanted = Wanted();
+      const absl::Duration wait = not_before_ - clock_->Monotonic();
+      if (wanted && wait <= absl::ZeroDuration()) return true;
+      if (!reports_.empty()) return false;
+      if (wanted) {
+        changed_.WaitFor(&mu_, wait);
+      } else {
+        changed_.Wait(&mu_);
+      }
+    }
+    return false;
+  }
+
+  // Whether `latest_` is to be staged next.
   bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!latest_ || offered_) return false;
     const PolicyVersion version = rpc::FromProto(latest_->version());
@@ -142,7 +189,6 @@ class WeightSubscriber::Impl {
   }
 
   void FetchLoop() {
-    rpc::Backoff backoff{rpc::BackoffOptions{}};
     while (true) {
       weights::v1::Latest latest;
       Fingerprint held;
@@ -153,10 +199,9 @@ class WeightSubscriber::Impl {
       rpc::Cancel cancel;
       {
         MutexLock lock(&mu_);
-        while (!stopping_ && !Wanted() && reports_.empty()) changed_.Wait(&mu_);
+        wanted = AwaitWork();
         if (stopping_) return;
         reports.swap(reports_);
-        wanted = Wanted();
         if (wanted) latest = *latest_;
         held = held_state_;
         channel = channel_;
@@ -169,14 +214,15 @@ class WeightSubscriber::Impl {
           MutexLock lock(&mu_);
           fetch_ = nullptr;
           offered_ = staged.ok();
+          const bool failed = !staged.ok() && !absl::IsCancelled(staged.status());
+          const bool is_newest = latest_ && latest_->manifest() == latest.manifest();
+          if (failed && is_newest) Postpone(DetailOf(staged.status()).retry_after);
         }
         if (staged.ok()) {
-          backoff.Reset();
           staged->fetch = Clock::Real()->Monotonic() - announced;
           on_staged_(*std::move(staged));
         } else if (!absl::IsCancelled(staged.status())) {
           log::Warning("weights_fetch_failed", {{"job_id", options_.job}, {"version", rpc::FromProto(latest.version()).str()}, {"error", staged.status()}});
-          if (stop_.WaitFor(backoff.Next())) return;
         }
       }
       for (const weights::v1::ReportRequest& report : reports) {
@@ -188,12 +234,13 @@ class WeightSubscriber::Impl {
   }
 
   absl::StatusOr<StagedWeights> Stage(const weights::v1::Latest& latest, const Fingerprint& held, const rpc::Channel& channel, rpc::Cancel* cancel) {
-    LatestVersion version{.version = rpc::FromProto(latest.version()), .manifest = latest.manifest()};
+    LatestVersion version{.version = rpc::FromProto(latest.version()), .manifest = latest.manifest(), .anchor = latest.anchor()};
     SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(latest.state()));
     return fetcher_.Fetch(channel, version, held, cancel);
   }
 
   const Options options_;
+  Clock* const clock_;
   const WeightFetcher fetcher_;
   const OnStaged on_staged_;
   rpc::Cancel stop_;
@@ -207,6 +254,11 @@ class WeightSubscriber::Impl {
   rpc::Cancel* fetch_ ABSL_GUARDED_BY(mu_) = nullptr;  // Of the fetch that runs.
   std::optional<weights::v1::Latest> latest_ ABSL_GUARDED_BY(mu_);
   absl::Duration announced_ ABSL_GUARDED_BY(mu_);
+  // The highest version announced by any trainer. latest_, if set, is this one: it never falls.
+  PolicyVersion newest_ ABSL_GUARDED_BY(mu_);
+  // After failures with `latest_`: its next try, on `clock_`.
+  rpc::Backoff backoff_ ABSL_GUARDED_BY(mu_){rpc::BackoffOptions{}};
+  absl::Duration not_before_ ABSL_GUARDED_BY(mu_);
   PolicyVersion held_version_ ABSL_GUARDED_BY(mu_);
   Fingerprint held_state_ ABSL_GUARDED_BY(mu_);
   bool offered_ ABSL_GUARDED_BY(mu_) = false;  // The engine has a staged version and has not answered.

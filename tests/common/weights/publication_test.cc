@@ -2,6 +2,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "absl/synchronization/notification.h"
@@ -12,6 +13,7 @@
 #include "common/checkpoint/tensor_set.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/server.h"
+#include "common/weights/fetcher.h"
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
 #include "common/weights/subscriber.h"
@@ -46,8 +48,8 @@ class PublicationTest : public testing::Test {
     weights_.Shutdown();
     server_->Drain(absl::Seconds(5));
   }
-  void Subscribe(const TensorSet& held, std::string source = "") {
-    subscriber_ = std::make_unique<WeightSubscriber>(WeightSubscriber::Options{.job = kJob, .worker = "rollout-0", .incarnation = 3}, held, FingerprintOf(held), [this](StagedWeights staged) {
+  void Subscribe(const TensorSet& held, std::string source = "", Clock* clock = nullptr) {
+    subscriber_ = std::make_unique<WeightSubscriber>(WeightSubscriber::Options{.job = kJob, .worker = "rollout-0", .incarnation = 3, .clock = clock}, held, FingerprintOf(held), [this](StagedWeights staged) {
       MutexLock lock(&mu_);
       staged_.push_back(std::move(staged));
       arrived_.NotifyAll();
@@ -121,6 +123,63 @@ TEST_F(PublicationTest, ARefusedVersionIsFetchedAndOfferedAgain) {
   EXPECT_EQ(FingerprintOf(*again.tensors), again.state);
 }
 
+// The clock stands still, so the back-off never ends by itself.
+TEST_F(PublicationTest, ARefusedVersionWaitsForItsBackOffAndANewerOneDoesNot) {
+  ManualClock clock;
+  Subscribe(RandomSet(1), "", &clock);
+  ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
+  const StagedWeights first = Next();
+  subscriber_->Refused(first.version, "fingerprint differs", "a");
+  ASSERT_TRUE(publisher_->Publish(RandomSet(3), {1, 2}, "").ok());
+  EXPECT_EQ(Next().version, (PolicyVersion{1, 2}));
+
+  subscriber_->Refused({1, 2}, "fingerprint differs", "a");
+  clock.Advance(absl::Minutes(1));
+  EXPECT_EQ(Next().version, (PolicyVersion{1, 2}));
+}
+
+TEST_F(PublicationTest, ASkippedStepIsARelabelWithoutChunks) {
+  const TensorSet weights = RandomSet(1);
+  const LatestVersion full = *publisher_->Publish(weights, {1, 1}, "");
+  const LatestVersion relabel = *publisher_->Publish(weights, {1, 2}, "");
+  EXPECT_EQ(full.anchor, full.manifest);
+  EXPECT_EQ(relabel.anchor, full.manifest);
+  EXPECT_EQ(relabel.state, full.state);
+
+  weights::v1::Manifest manifest;
+  ASSERT_TRUE(manifest.ParseFromString(*publisher_->Object(relabel.manifest)));
+  EXPECT_EQ(manifest.chunks_size(), 0);
+  EXPECT_EQ(manifest.kind(), weights::v1::Manifest::KIND_DELTA);
+  EXPECT_EQ(manifest.base(), full.state.bytes());
+  EXPECT_EQ(manifest.state(), full.state.bytes());
+  EXPECT_EQ(publisher_->nodes().back().bytes, 0u);
+}
+
+TEST_F(PublicationTest, AnEngineWithOtherWeightsFetchesARelabelFromItsAnchor) {
+  const TensorSet weights = RandomSet(2);
+  ASSERT_TRUE(publisher_->Publish(weights, {1, 1}, "").ok());
+  for (int64_t v = 2; v <= 6; ++v) ASSERT_TRUE(publisher_->Publish(weights, {1, v}, "").ok());  // Far beyond retain_versions.
+  Subscribe(RandomSet(1));
+  const StagedWeights staged = Next();
+  EXPECT_EQ(staged.version, (PolicyVersion{1, 6}));
+  ASSERT_NE(staged.tensors, nullptr);
+  EXPECT_EQ(FingerprintOf(*staged.tensors), FingerprintOf(weights));
+}
+
+TEST_F(PublicationTest, APersonFetchesARelabelToo) {
+  const TensorSet weights = RandomSet(2);
+  ASSERT_TRUE(publisher_->Publish(weights, {1, 1}, "").ok());
+  ASSERT_TRUE(publisher_->Publish(weights, {1, 2}, "").ok());
+  const auto channel = *rpc::Connect(server_->address());
+  const WeightFetcher fetcher({.job = kJob, .worker = "eval"}, weights);
+  const auto kept = fetcher.List(*channel);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  const auto staged = fetcher.Fetch(*channel, kept->back(), Fingerprint(), nullptr);
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  EXPECT_EQ(staged->version, (PolicyVersion{1, 2}));
+  EXPECT_EQ(FingerprintOf(*staged->tensors), FingerprintOf(weights));
+}
+
 TEST_F(PublicationTest, DuringAReplayAnEngineKeepsWhatItHoldsUntilLatestCatchesUp) {
   const TensorSet v2 = RandomSet(2), v4 = RandomSet(4);
   Subscribe(RandomSet(1));
@@ -163,6 +222,11 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
     latest_.set_state(std::string(16, 's'));
   }
   void AwaitFetch() { asked_.WaitForNotification(); }
+  // Until the subscriber has fetched the version or has reported that it refuses it. True: it refused.
+  bool AwaitRefusal() {
+    asked_.WaitForNotification();
+    return refused_;
+  }
 
  private:
   template <typename Response>
@@ -180,9 +244,37 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
     return new Silent<weights::v1::FetchMessage>;
   }
 
+  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const weights::v1::ReportRequest* request, weights::v1::ReportResponse*) override {
+    refused_ = request->phase() == weights::v1::REPLICA_PHASE_REFUSED;
+    if (refused_) asked_.Notify();
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
   weights::v1::Latest latest_;
+  std::atomic<bool> refused_{false};
   absl::Notification asked_;
 };
+
+TEST_F(PublicationTest, WhatAReplacedTrainerAnnouncesIsRefused) {
+  Subscribe(RandomSet(1));
+  ASSERT_TRUE(publisher_->Publish(RandomSet(2), {2, 1}, "").ok());
+  const StagedWeights first = Next();
+  subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
+
+  SilentTrainer replaced;  // It announces 1:1.
+  grpc::Service* const services[] = {&replaced};
+  const std::unique_ptr<rpc::Server> old = *rpc::Server::Start({}, services);
+  subscriber_->SetSource(old->address());
+  EXPECT_TRUE(replaced.AwaitRefusal());
+
+  ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 2}, "").ok());
+  subscriber_->SetSource(server_->address());
+  EXPECT_EQ(Next().version, (PolicyVersion{2, 2}));
+  subscriber_.reset();
+  old->Drain(absl::Seconds(5));
+}
 
 TEST_F(PublicationTest, ATrainerThatFellSilentInAFetchIsLeftForItsSuccessor) {
   SilentTrainer silent;
