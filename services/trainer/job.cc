@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -33,6 +34,19 @@
 #include "sluice/job/v1/job.pb.h"
 
 namespace sluice::trainer {
+namespace {
+
+// The types that the model's tensors came in, which those of its checkpoints have too. A random start
+// has none of its own: it is fp32.
+absl::StatusOr<std::map<std::string, DType>> ModelTypes(const ModelDir& model, const JobConfig& config) {
+  std::map<std::string, DType> types;
+  if (config.init_seed.has_value()) return types;
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, ReadWeightSpecs(model));
+  for (const TensorSpec& spec : specs) types[spec.name] = spec.dtype;
+  return types;
+}
+
+}  // namespace
 
 class TrainingJob::Impl {
  public:
@@ -51,6 +65,8 @@ class TrainingJob::Impl {
  private:
   absl::Status Load();         // The newest checkpoint that verifies, else the model.
   absl::Status LoadModel(const ModelDir& model, TensorSet* initial);
+  absl::StatusOr<std::optional<Checkpoint>> FindCheckpoint();
+  void TellOfEarlierJobs();
   absl::Status Connect();      // To the queue: Restore, and what runs beside the steps.
   absl::Status Train();        // Steps until the end.
   absl::Status Step();
@@ -125,6 +141,40 @@ absl::Status TrainingJob::Impl::LoadModel(const ModelDir& model, TensorSet* init
   return absl::OkStatus();
 }
 
+// The checkpoint to go on from; nullopt: the run starts from the model.
+absl::StatusOr<std::optional<Checkpoint>> TrainingJob::Impl::FindCheckpoint() {
+  if (config.from_version.has_value()) {
+    if (*config.from_version == 0) return std::optional<Checkpoint>();
+    return store_->At(*config.from_version);
+  }
+
+  std::vector<std::string> damaged;
+  SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found, store_->Newest(&damaged));
+  const std::string instead =
+      found.has_value() ? absl::StrCat("the run goes on from ", found->path)
+                        : "no checkpoint of this job verifies, so the run starts again from the model";
+  for (const std::string& what : damaged) {
+    log::Error("checkpoint_damaged",
+               {{"job_id", config.name}, {"damage", what}, {"instead", instead}});
+    Happened(common::v1::SEVERITY_ERROR, "checkpoint_damaged", absl::StrCat(what, "; ", instead));
+  }
+  if (!found.has_value() && damaged.empty()) TellOfEarlierJobs();
+  return found;
+}
+
+// A job starts from its model even where an earlier one of its name has left checkpoints; who has
+// submitted a job anew may not know.
+void TrainingJob::Impl::TellOfEarlierJobs() {
+  const std::optional<CheckpointEntry> earlier = FindEarlierJob(config.checkpoint_dir);
+  if (!earlier.has_value()) return;
+  const std::string what =
+      absl::StrCat("this run starts from the model and not from ", earlier->path, ", which is of job ",
+                   earlier->state.job, ", an earlier one of this name; to start from those weights, submit "
+                   "with model.path: ", earlier->path);
+  log::Warning("earlier_job", {{"job_id", config.name}, {"checkpoint", earlier->path}});
+  Happened(common::v1::SEVERITY_WARNING, "earlier_job", what);
+}
+
 absl::Status TrainingJob::Impl::Load() {
   const auto loads = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " loads the newest checkpoint, or the model")});
   SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
@@ -136,21 +186,15 @@ absl::Status TrainingJob::Impl::Load() {
   if (config.settings.kind == Settings::Kind::kSft) {
     SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config));
   }
+  SLUICE_ASSIGN_OR_RETURN(auto model_types, ModelTypes(model, config));
   store_ = std::make_unique<CheckpointStore>(CheckpointStore::Options{.dir = config.checkpoint_dir,
+                                                                      .job = config.id,
                                                                       .source = model,
+                                                                      .model_types = std::move(model_types),
                                                                       .keep_last = config.keep_last,
                                                                       .keep_every_steps = config.keep_every_steps});
   SLUICE_RETURN_IF_ERROR(store_->Prepare());
-  std::optional<Checkpoint> found;
-  if (config.from_version.has_value() && *config.from_version > 0) {
-    SLUICE_ASSIGN_OR_RETURN(found, store_->At(*config.from_version));
-  } else if (!config.from_version.has_value()) {
-    std::vector<std::string> damaged;
-    SLUICE_ASSIGN_OR_RETURN(found, store_->Newest(&damaged));
-    for (const std::string& what : damaged) {
-      Happened(common::v1::SEVERITY_ERROR, "checkpoint_damaged", absl::StrCat(what, "; an older checkpoint is taken instead"));
-    }
-  }
+  SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found, FindCheckpoint());
 
   TensorSet initial;
   if (!found.has_value() || config.settings.reference) SLUICE_RETURN_IF_ERROR(LoadModel(model, &initial));
@@ -472,6 +516,12 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   if (status.ok() || (leave_ && absl::IsCancelled(status))) return Tell(false, "left");
   log::Error("job_ended", {{"job_id", config.name}, {"version", version_.load()}, {"error", status}});
   if (reason == "FENCED") return Tell(false, "fenced", status.message());
+  if (reason == "CHECKPOINT_DAMAGED") {
+    const std::string cause = absl::StrCat(
+        status.message(), "; the trainer goes back to the newest checkpoint that verifies");
+    Happened(common::v1::SEVERITY_ERROR, "checkpoint_damaged", cause);
+    return Tell(false, "restore", cause);
+  }
   if (reason == "RESTORE_FIRST" || reason == "GONE" || reason == "LEASE_LOST") return Tell(false, "restore", status.message());
   Tell(false, "failed", StatusText(status));
 }

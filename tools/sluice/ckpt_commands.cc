@@ -35,42 +35,70 @@ struct Verified {
   std::string path;
   absl::Status status;
   std::string kind;         // "checkpoint" or "model".
+  std::string job;          // Of a checkpoint; 32 hex digits.
   PolicyVersion version;    // Of a checkpoint.
-  std::string fingerprint;  // Of the weights, as trainer and engines compute it.
+  std::string fingerprint;  // Of the weights in the types that they are stored in, as trainer and engines compute it.
   std::string ledger_hash;
 };
 
-Verified VerifyOne(const std::string& path) {
-  Verified out{.path = path, .kind = PathExists(path + "/state.json") ? "checkpoint" : "model"};
-  if (out.kind == "checkpoint") {
-    const absl::StatusOr<trainer::Checkpoint> checkpoint = trainer::ReadCheckpoint(path);
-    out.status = checkpoint.status();
-    if (!out.status.ok()) return out;
-    out.version = checkpoint->state.version;
-    out.ledger_hash = ToHex(checkpoint->state.ledger_hash);
-    out.fingerprint = FingerprintOf(checkpoint->model).hex();
-    return out;
-  }
-  const auto weights = [&]() -> absl::StatusOr<TensorSet> {
-    SLUICE_ASSIGN_OR_RETURN(const ModelDir dir, ReadModelDir(path));
-    return ReadWeights(dir, DType::kF32);
-  }();
-  out.status = weights.status();
-  if (out.status.ok()) out.fingerprint = FingerprintOf(*weights).hex();
+// Of the weights of a model directory, with one tensor in memory at a time.
+absl::StatusOr<std::string> FingerprintOfModel(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const ModelDir dir, ReadModelDir(path));
+  Fingerprint sum;
+  SLUICE_RETURN_IF_ERROR(ReadEachWeight(dir, [&](const TensorSpec& spec, const std::byte* data) {
+    sum += FingerprintOfElements(spec, spec.dtype, data, 0, *NumElements(spec.shape));
+  }));
+  return sum.hex();
+}
+
+Verified VerifyModel(const std::string& path) {
+  const absl::StatusOr<std::string> fingerprint = FingerprintOfModel(path);
+  Verified out{.path = path, .status = fingerprint.status(), .kind = "model"};
+  if (fingerprint.ok()) out.fingerprint = *fingerprint;
   return out;
 }
 
-// `path` itself, or, of a folder of checkpoints, each of them.
-std::vector<std::string> Directories(const std::string& path) {
-  const std::vector<std::string> checkpoints = trainer::CheckpointStore({.dir = path}).List();
-  return checkpoints.empty() ? std::vector<std::string>{path} : checkpoints;
+Verified VerifyStep(const std::string& path) {
+  const absl::StatusOr<trainer::TrainState> state = trainer::VerifyCheckpoint(path);
+  Verified out{.path = path, .status = state.status(), .kind = "checkpoint"};
+  if (!state.ok()) return out;
+  out.job = state->job;
+  out.version = state->version;
+  out.ledger_hash = ToHex(state->ledger_hash);
+
+  const absl::StatusOr<std::string> fingerprint = FingerprintOfModel(path);
+  out.status = fingerprint.status();
+  if (fingerprint.ok()) out.fingerprint = *fingerprint;
+  return out;
+}
+
+// The folders `step-N` in `path`, or, where there are none, in the folders in it, which are jobs'.
+std::vector<std::string> FindCheckpoints(const std::string& path) {
+  std::vector<std::string> found;
+  const auto add = [&](const std::string& dir) {
+    for (const auto& entry : trainer::CheckpointStore({.dir = dir}).List()) found.push_back(entry.path);
+  };
+  add(path);
+  const absl::StatusOr<std::vector<std::string>> names = ListDir(path);
+  if (!found.empty() || !names.ok()) return found;
+  for (const std::string& name : *names) add(absl::StrCat(path, "/", name));
+  return found;
+}
+
+std::vector<Verified> VerifyDirectory(const std::string& path) {
+  if (PathExists(path + "/state.json")) return {VerifyStep(path)};
+  const std::vector<std::string> checkpoints = FindCheckpoints(path);
+  if (checkpoints.empty()) return {VerifyModel(path)};
+  std::vector<Verified> all;
+  for (const std::string& checkpoint : checkpoints) all.push_back(VerifyStep(checkpoint));
+  return all;
 }
 
 ExitCode VerifyCheckpoints(const std::vector<std::string>& paths, const std::string& output) {
   std::vector<Verified> all;
   for (const std::string& path : paths) {
     if (!PathExists(path)) return Complain(absl::NotFoundError(absl::StrCat("no directory ", path)));
-    for (const std::string& dir : Directories(path)) all.push_back(VerifyOne(dir));
+    for (Verified& one : VerifyDirectory(path)) all.push_back(std::move(one));
   }
   bool damaged = false;
   std::vector<std::vector<std::string>> rows = {{"PATH", "KIND", "VERSION", "FINGERPRINT", "STATE"}};
@@ -83,6 +111,7 @@ ExitCode VerifyCheckpoints(const std::vector<std::string>& paths, const std::str
                     {"kind", one.kind},
                     {"ok", one.status.ok()},
                     {"error", one.status.ok() ? "" : state},
+                    {"job", one.job},
                     {"incarnation", one.version.incarnation},
                     {"version", one.version.number},
                     {"fingerprint", one.fingerprint},

@@ -3,11 +3,12 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
+#include <filesystem>
+#include <functional>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -18,6 +19,7 @@
 #include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/checkpoint/json.h"
 #include "common/checkpoint/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "services/trainer/core/lineage.h"
@@ -26,29 +28,23 @@ namespace sluice::trainer {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;  // 1: no digest of state.json, no masters.
+constexpr int kMaxStateDepth = 4;
+constexpr char kMasters[] = "masters.safetensors";
 constexpr char kOptimizer[] = "optimizer.safetensors";
 constexpr char kCursor[] = "cursor.bin";
 constexpr char kLineage[] = "lineage.jsonl";
 constexpr char kState[] = "state.json";
-// Writes and syncs one file of a folder that nobody reads yet.
-absl::Status WriteSynced(const std::string& path, absl::string_view bytes) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return ErrnoStatus(errno, path);
-  absl::Status status;
-  while (!bytes.empty() && status.ok()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      status = ErrnoStatus(errno, path);
-    } else {
-      bytes.remove_prefix(static_cast<size_t>(n));
-    }
-  }
-  if (status.ok() && ::fsync(fd) != 0) status = ErrnoStatus(errno, absl::StrCat("syncing ", path));
-  ::close(fd);
-  return status;
+constexpr char kOwnDigest[] = "sha256";  // The key of state.json's own digest.
+
+std::string In(const std::string& dir, absl::string_view name) {
+  return absl::StrCat(dir, "/", name);
+}
+
+bool IsModelFile(absl::string_view name) {
+  return name != kMasters && name != kOptimizer && name != kCursor && name != kLineage;
 }
 
 // Puts the folder `from` in the place of `to`, which may exist and is then found under `from`.
@@ -60,169 +56,415 @@ absl::Status Swap(const std::string& from, const std::string& to) {
   return absl::OkStatus();
 }
 
-json StateToJson(const TrainState& state) {
-  return {{"format", kFormat},
-          {"job", state.job},
-          {"incarnation", state.version.incarnation},
-          {"version", state.version.number},
-          {"updates", state.updates},
-          {"skips_in_a_row", state.skips_in_a_row},
-          {"seed", state.seed},
-          {"ledger_hash", ToHex(state.ledger_hash)}};
+struct StateFile {
+  TrainState state;
+  WrittenFiles files;
+};
+
+json ToJson(const StateFile& file) {
+  json object = {{"format", kFormat},
+                 {"job", file.state.job},
+                 {"incarnation", file.state.version.incarnation},
+                 {"version", file.state.version.number},
+                 {"updates", file.state.updates},
+                 {"skips_in_a_row", file.state.skips_in_a_row},
+                 {"seed", file.state.seed},
+                 {"ledger_hash", ToHex(file.state.ledger_hash)},
+                 {"files", json::object()}};
+  for (const auto& [name, digest] : file.files) {
+    object["files"][name] = {{"bytes", digest.bytes}, {"sha256", ToHex(digest.sha256)}};
+  }
+  object[kOwnDigest] = ToHex(Sha256(object.dump()));
+  return object;
 }
 
-absl::StatusOr<TrainState> StateFromJson(const json& object) {
-  TrainState state;
+absl::StatusOr<StateFile> FromJson(const ordered_json& object) {
+  StateFile file;
+  TrainState& state = file.state;
   state.job = object.at("job").get<std::string>();
   state.version = {object.at("incarnation").get<int64_t>(), object.at("version").get<int64_t>()};
   state.updates = object.at("updates").get<int64_t>();
   state.skips_in_a_row = object.at("skips_in_a_row").get<int64_t>();
   state.seed = object.at("seed").get<uint64_t>();
   SLUICE_ASSIGN_OR_RETURN(state.ledger_hash, FromHex(object.at("ledger_hash").get<std::string>()));
-  return state;
+
+  for (const auto& [name, entry] : object.at("files").items()) {
+    if (absl::StrContains(name, '/')) {
+      return absl::DataLossError(absl::StrCat("\"", Printable(name), "\" is no name of a file"));
+    }
+    FileDigest& digest = file.files[name];
+    digest.bytes = entry.at("bytes").get<uint64_t>();
+    SLUICE_ASSIGN_OR_RETURN(digest.sha256, FromHex(entry.at("sha256").get<std::string>()));
+  }
+  for (const char* name : {kOptimizer, kCursor, kLineage}) {
+    if (!file.files.contains(name)) return absl::DataLossError(absl::StrCat("does not list ", name));
+  }
+  return file;
 }
 
-struct StateFile {
-  TrainState state;
-  std::map<std::string, std::pair<uint64_t, std::string>> files;  // Name -> size, SHA-256 in hex.
-};
+// Checks and removes the digest of the object itself.
+absl::Status TakeOwnDigest(int format, ordered_json* object) {
+  const auto own = object->find(kOwnDigest);
+  if (own == object->end()) {
+    return format == 1 ? absl::OkStatus()
+                       : absl::DataLossError("has no SHA-256 of itself, which format 2 has");
+  }
+  const std::string stored = own->get<std::string>();
+  object->erase(kOwnDigest);
+  const std::string found = ToHex(Sha256(json(*object).dump()));
+  if (found == stored) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("its content has the SHA-256 ", found, ", it was written with ", stored));
+}
 
+absl::StatusOr<StateFile> ParseState(const std::string& text, const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(ordered_json object, ParseJson(text, path, kMaxStateDepth));
+  const int format = object.at("format").get<int>();
+  if (format > kFormat) {
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.reason = "NEWER_FORMAT",
+                      .hint = "use the build that wrote it, or move that folder away to go on from an older one"},
+                     absl::StrCat(path, ": the checkpoint has format ", format,
+                                  ", this build reads formats 1 to ", kFormat));
+  }
+  SLUICE_RETURN_IF_ERROR(TakeOwnDigest(format, &object));
+  return FromJson(object);
+}
+
+// DATA_LOSS: missing or damaged. FAILED_PRECONDITION: a newer build's.
 absl::StatusOr<StateFile> ReadStateFile(const std::string& dir) {
-  const std::string path = absl::StrCat(dir, "/", kState);
-  absl::StatusOr<std::string> text = ReadFile(path, 1 << 20);
+  const std::string path = In(dir, kState);
+  const absl::StatusOr<std::string> text = ReadFile(path, 1 << 20);
   if (!text.ok()) return absl::DataLossError(text.status().message());
   try {
-    const json object = json::parse(*text);
-    const int format = object.at("format").get<int>();
-    if (format > kFormat) {
-      return absl::FailedPreconditionError(absl::StrCat(path, ": format ", format, " is newer than this build's ", kFormat));
-    }
-    StateFile file;
-    SLUICE_ASSIGN_OR_RETURN(file.state, StateFromJson(object));
-    for (const auto& [name, entry] : object.at("files").items()) {
-      file.files[name] = {entry.at("bytes").get<uint64_t>(), entry.at("sha256").get<std::string>()};
-    }
-    return file;
+    absl::StatusOr<StateFile> file = ParseState(*text, path);
+    if (file.ok() || absl::IsFailedPrecondition(file.status())) return file;
+    const bool named = absl::StrContains(file.status().message(), path);
+    return absl::DataLossError(absl::StrCat(named ? "" : path + ": ", file.status().message()));
   } catch (const json::exception& e) {
     return absl::DataLossError(absl::StrCat(path, ": ", e.what()));
   }
 }
 
-absl::StatusOr<std::string> ReadVerified(const std::string& dir, const StateFile& file, const std::string& name) {
-  const std::string path = absl::StrCat(dir, "/", name);
-  const auto it = file.files.find(name);
-  if (it == file.files.end()) return absl::DataLossError(absl::StrCat(dir, "/", kState, ": does not list ", name));
-  absl::StatusOr<std::string> bytes = ReadFile(path);
-  if (!bytes.ok()) return absl::DataLossError(bytes.status().message());
-  if (bytes->size() != it->second.first) {
-    return absl::DataLossError(absl::StrCat(path, ": ", bytes->size(), " bytes, state.json says ", it->second.first));
+absl::Status CompareDigests(const std::string& path, const FileDigest& found, const FileDigest& written) {
+  if (found.bytes != written.bytes) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": has ", found.bytes, " bytes, state.json says ", written.bytes));
   }
-  if (ToHex(Sha256(*bytes)) != it->second.second) return absl::DataLossError(absl::StrCat(path, ": SHA-256 differs from state.json's"));
-  return bytes;
-}
-
-absl::Status VerifyLineage(const std::string& dir, const StateFile& file) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadVerified(dir, file, kLineage));
-  const absl::StatusOr<LineageSummary> summary = CheckLineage(text, file.state.version.number);
-  if (!summary.ok()) return Annotate(summary.status(), absl::StrCat(dir, "/", kLineage));
-  if (summary->hash != file.state.ledger_hash) {
-    return absl::DataLossError(absl::StrCat(dir, "/", kLineage, ": hash chain ends in ", ToHex(summary->hash), ", the ledger's is ",
-                                            ToHex(file.state.ledger_hash)));
+  if (found.sha256 != written.sha256) {
+    return absl::DataLossError(absl::StrCat(path, ": has the SHA-256 ", ToHex(found.sha256),
+                                            ", state.json says ", ToHex(written.sha256)));
   }
   return absl::OkStatus();
 }
 
+absl::Status VerifyFile(const std::string& dir, const std::string& name, const FileDigest& written) {
+  const std::string path = In(dir, name);
+  const absl::StatusOr<FileDigest> found = DigestFile(path);
+  if (!found.ok()) return absl::DataLossError(found.status().message());
+  return CompareDigests(path, *found, written);
+}
+
+// Reads the lineage twice: what its lines say counts only once its bytes are known to be right.
+absl::Status VerifyLineage(const std::string& dir, const StateFile& file) {
+  SLUICE_RETURN_IF_ERROR(VerifyFile(dir, kLineage, file.files.at(kLineage)));
+
+  const std::string path = In(dir, kLineage);
+  LineageCheck check(file.state.version.number);
+  SLUICE_RETURN_IF_ERROR(ReadFileInPieces(path, [&](absl::string_view piece) {
+    return Annotate(check.Add(piece), path);
+  }));
+  const absl::StatusOr<LineageSummary> summary = check.Finish();
+  if (!summary.ok()) return Annotate(summary.status(), path);
+  if (summary->hash != file.state.ledger_hash) {
+    return absl::DataLossError(absl::StrCat(path, ": hash chain ends in ", ToHex(summary->hash),
+                                            ", the ledger's is ", ToHex(file.state.ledger_hash)));
+  }
+  return absl::OkStatus();
+}
+
+// The files that `chosen` names. The lineage is checked line by line too.
+absl::Status VerifyFiles(const std::string& dir, const StateFile& file,
+                         const std::function<bool(absl::string_view)>& chosen) {
+  for (const auto& [name, digest] : file.files) {
+    if (!chosen(name)) continue;
+    SLUICE_RETURN_IF_ERROR(name == kLineage ? VerifyLineage(dir, file)
+                                            : VerifyFile(dir, name, digest));
+  }
+  return absl::OkStatus();
+}
+
+bool AnyFile(absl::string_view) { return true; }
+
+// Replaces the parameters that model.safetensors holds rounded by their fp32 masters.
+absl::Status TakeMasters(const std::string& dir, const std::vector<TensorSpec>& stored, TensorSet* model) {
+  const std::string path = In(dir, kMasters);
+  SLUICE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(path));
+  std::map<std::string, const SafetensorsFile::Entry*> masters;
+  for (const SafetensorsFile::Entry& entry : file.entries()) masters[entry.spec.name] = &entry;
+
+  for (const TensorSpec& spec : stored) {
+    if (spec.dtype == DType::kF32) continue;
+    const auto master = masters.find(spec.name);
+    if (master == masters.end() || master->second->spec.dtype != DType::kF32 ||
+        master->second->spec.shape != spec.shape) {
+      return absl::DataLossError(absl::StrCat(path, ": does not hold ", spec.name, " as ",
+                                              ShapeText(DType::kF32, spec.shape)));
+    }
+    const int64_t i = model->Find(spec.name);
+    SLUICE_RETURN_IF_ERROR(
+        file.Read(*master->second, {model->data(i), static_cast<size_t>(model->bytes(i))}));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorSet> LoadModel(const std::string& dir, const StateFile& file) {
+  SLUICE_ASSIGN_OR_RETURN(const ModelDir source, ReadModelDir(dir));
+  SLUICE_ASSIGN_OR_RETURN(TensorSet model, ReadWeights(source, DType::kF32));
+  if (!file.files.contains(kMasters)) return model;
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<TensorSpec> stored, ReadWeightSpecs(source));
+  SLUICE_RETURN_IF_ERROR(TakeMasters(dir, stored, &model));
+  return model;
+}
+
+// The lineage of `previous`, held to its digest on the way, and `tail` behind it.
+absl::StatusOr<FileDigest> CarryLineage(const std::string& previous, const std::string& tail,
+                                        const std::string& to) {
+  FileDigest written;
+  if (previous.empty()) {
+    const absl::string_view text = tail;
+    SLUICE_RETURN_IF_ERROR(WriteFileAtomic(to, absl::MakeConstSpan(&text, 1), &written));
+    return written;
+  }
+
+  const std::string from = In(previous, kLineage);
+  const absl::StatusOr<StateFile> file = ReadStateFile(previous);
+  const absl::StatusOr<CopiedFile> copied = CopyFile(from, to, tail);
+  absl::Status status = copied.status();
+  if (!file.ok()) {
+    status = file.status();
+  } else if (copied.ok()) {
+    status = CompareDigests(from, copied->from, file->files.at(kLineage));
+  } else if (absl::IsNotFound(status)) {
+    status = absl::DataLossError(status.message());
+  }
+  if (status.ok()) return copied->to;
+  if (!absl::IsDataLoss(status)) return status;
+  return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED",
+               absl::StrCat(status.message(), "; it changed since it was written, so no checkpoint can go on from it"));
+}
+
 }  // namespace
+
+std::optional<CheckpointEntry> FindEarlierJob(const std::string& dir) {
+  const std::filesystem::path own(dir);
+  const std::string folder = own.filename().string();
+  const std::string name = folder.substr(0, folder.rfind('-') + 1);
+  const absl::StatusOr<std::vector<std::string>> names = ListDir(own.parent_path().string());
+  if (name.empty() || !names.ok()) return std::nullopt;
+
+  std::optional<CheckpointEntry> newest;
+  std::filesystem::file_time_type newest_time;
+  for (const std::string& other : *names) {
+    const bool same_name = absl::StartsWith(other, name) && other.size() == folder.size();
+    if (!same_name || other == folder) continue;
+    const std::string path = (own.parent_path() / other).string();
+    const std::vector<CheckpointEntry> entries = CheckpointStore({.dir = path}).List();
+    if (entries.empty() || !entries.back().status.ok()) continue;
+    std::error_code error;
+    const auto time = std::filesystem::last_write_time(path, error);
+    if (newest.has_value() && time <= newest_time) continue;
+    newest = entries.back();
+    newest_time = time;
+  }
+  return newest;
+}
+
+absl::StatusOr<TrainState> VerifyCheckpoint(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
+  SLUICE_RETURN_IF_ERROR(VerifyFiles(path, file, AnyFile));
+  return file.state;
+}
 
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
-  for (const auto& [name, entry] : file.files) SLUICE_RETURN_IF_ERROR(ReadVerified(path, file, name).status());
-  SLUICE_RETURN_IF_ERROR(VerifyLineage(path, file));
+  SLUICE_RETURN_IF_ERROR(VerifyFiles(path, file, AnyFile));
 
   Checkpoint checkpoint{path, {}, {}, file.state, ""};
-  SLUICE_ASSIGN_OR_RETURN(checkpoint.cursor, ReadVerified(path, file, kCursor));
-  const auto tensors = [&]() -> absl::Status {
-    SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(path));
-    SLUICE_ASSIGN_OR_RETURN(checkpoint.model, ReadWeights(model, DType::kF32));
-    SLUICE_ASSIGN_OR_RETURN(checkpoint.optimizer, ReadSafetensors(absl::StrCat(path, "/", kOptimizer)));
+  const auto load = [&]() -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(checkpoint.cursor, ReadFile(In(path, kCursor)));
+    SLUICE_ASSIGN_OR_RETURN(checkpoint.model, LoadModel(path, file));
+    SLUICE_ASSIGN_OR_RETURN(checkpoint.optimizer, ReadSafetensors(In(path, kOptimizer)));
     return absl::OkStatus();
   };
-  if (absl::Status status = tensors(); !status.ok()) return absl::DataLossError(status.message());
-  return checkpoint;
+  const absl::Status status = load();
+  if (status.ok()) return checkpoint;
+  // Too little memory is no damage: an older checkpoint would need as much.
+  return absl::IsResourceExhausted(status) ? status : absl::DataLossError(status.message());
+}
+
+absl::StatusOr<TensorSet> ReadCheckpointModel(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
+  SLUICE_RETURN_IF_ERROR(VerifyFiles(
+      path, file, [](absl::string_view name) { return IsModelFile(name) || name == kMasters; }));
+  absl::StatusOr<TensorSet> model = LoadModel(path, file);
+  if (!model.ok()) return absl::DataLossError(model.status().message());
+  return model;
+}
+
+absl::Status CopyCheckpointModel(const std::string& path, const std::string& to) {
+  SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
+  for (const auto& [name, written] : file.files) {
+    if (!IsModelFile(name)) continue;
+    SLUICE_ASSIGN_OR_RETURN(const CopiedFile copied, CopyFile(In(path, name), In(to, name)));
+    SLUICE_RETURN_IF_ERROR(CompareDigests(In(path, name), copied.from, written));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSet& parameters,
+                                         WrittenFiles* written) const {
+  std::vector<TensorSpec> specs(parameters.specs().begin(), parameters.specs().end());
+  std::vector<size_t> rounded;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto type = options_.model_types.find(specs[i].name);
+    if (type == options_.model_types.end() || type->second == DType::kF32) continue;
+    specs[i].dtype = type->second;
+    rounded.push_back(i);
+  }
+  if (rounded.empty()) return WriteModelFiles(dir, options_.source, parameters, written);
+
+  SLUICE_ASSIGN_OR_RETURN(TensorSet stored, TensorSet::Create(std::move(specs)));
+  SLUICE_RETURN_IF_ERROR(ConvertTensors(parameters, &stored));
+  for (const size_t i : rounded) {
+    const TensorSpec& spec = stored.spec(i);
+    const int64_t bad = FirstNonFinite(spec.dtype, stored.data(i), stored.elements(i));
+    if (bad < 0) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("element ", bad, " of ", spec.name, " is ", parameters.as<float>(i)[bad], ", too large for ",
+                     DTypeName(spec.dtype), ", the type that it has in model.path; start from a float32 copy of the model"));
+  }
+  SLUICE_RETURN_IF_ERROR(WriteModelFiles(dir, options_.source, stored, written));
+  return WriteSafetensors(In(dir, kMasters), parameters, rounded, {}, &(*written)[kMasters]);
 }
 
 absl::Status CheckpointStore::WriteFiles(const std::string& dir, const CheckpointContents& contents) const {
-  SLUICE_RETURN_IF_ERROR(WriteModelFiles(dir, options_.source, *contents.model));
-  SLUICE_RETURN_IF_ERROR(WriteSafetensors(absl::StrCat(dir, "/", kOptimizer), *contents.optimizer));
-  SLUICE_RETURN_IF_ERROR(WriteSynced(absl::StrCat(dir, "/", kCursor), contents.cursor));
-  std::string lineage;
-  if (!contents.previous.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(lineage, ReadFile(absl::StrCat(contents.previous, "/", kLineage)));
-  }
-  lineage += contents.lineage_tail;
-  SLUICE_RETURN_IF_ERROR(WriteSynced(absl::StrCat(dir, "/", kLineage), lineage));
-
-  json state = StateToJson(contents.state);
-  json& files = state["files"] = json::object();
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
-  for (const std::string& name : names) {
-    SLUICE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(absl::StrCat(dir, "/", name)));
-    files[name] = {{"bytes", bytes.size()}, {"sha256", ToHex(Sha256(bytes))}};
-  }
-  return WriteSynced(absl::StrCat(dir, "/", kState), state.dump(2) + "\n");
+  StateFile file{contents.state, {}};
+  SLUICE_ASSIGN_OR_RETURN(file.files[kLineage],
+                          CarryLineage(contents.previous, contents.lineage_tail, In(dir, kLineage)));
+  SLUICE_RETURN_IF_ERROR(WriteModel(dir, *contents.model, &file.files));
+  SLUICE_RETURN_IF_ERROR(
+      WriteSafetensors(In(dir, kOptimizer), *contents.optimizer, {}, &file.files[kOptimizer]));
+  const absl::string_view cursor = contents.cursor;
+  SLUICE_RETURN_IF_ERROR(
+      WriteFileAtomic(In(dir, kCursor), absl::MakeConstSpan(&cursor, 1), &file.files[kCursor]));
+  return WriteFileAtomic(In(dir, kState), ToJson(file).dump(2) + "\n");
 }
 
 absl::Status CheckpointStore::Prepare() const {
-  const std::string probe = absl::StrCat(options_.dir, "/.probe.tmp");
+  const std::string probe = In(options_.dir, ".probe.tmp");
   absl::Status status = MakeDirs(options_.dir);
-  if (status.ok()) status = WriteSynced(probe, "");
+  if (status.ok()) status = WriteFileAtomic(probe, "");
   if (status.ok()) status = RemoveTree(probe);
-  return Annotate(status, "checkpoint.dir cannot be written; name another");
+  if (!status.ok()) return Annotate(status, "checkpoint.dir cannot be written; name another");
+
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(options_.dir));
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, ".step-") || !absl::EndsWith(name, ".tmp")) continue;
+    SLUICE_RETURN_IF_ERROR(RemoveTree(In(options_.dir, name)));
+  }
+  return absl::OkStatus();
+}
+
+// Another job's checkpoints, or a newer build's: an older one of ours must not be taken in silence.
+absl::Status CheckpointStore::CheckOwners(const std::vector<CheckpointEntry>& entries) const {
+  for (const CheckpointEntry& entry : entries) {
+    if (absl::IsFailedPrecondition(entry.status)) return entry.status;
+    if (!entry.status.ok() || options_.job.empty() || entry.state.job == options_.job) continue;
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.reason = "OTHER_JOB",
+                      .hint = absl::StrCat("give this job another checkpoint.dir, or move ", entry.path,
+                                           " away; a job with model.path: ", entry.path, " starts from its weights")},
+                     absl::StrCat(entry.path, " is a checkpoint of job ", entry.state.job,
+                                  ", and this is job ", options_.job));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::CheckMayWrite(const TrainState& state) const {
+  const std::vector<CheckpointEntry> entries = List();
+  SLUICE_RETURN_IF_ERROR(CheckOwners(entries));
+  for (const CheckpointEntry& entry : entries) {
+    if (!entry.status.ok() || entry.state.version.incarnation <= state.version.incarnation) continue;
+    return Error(absl::StatusCode::kAborted, "FENCED",
+                 absl::StrCat(entry.path, " was written by incarnation ", entry.state.version.incarnation,
+                              ", which has replaced this one, ", state.version.incarnation));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> CheckpointStore::Write(const CheckpointContents& contents) {
-  const std::string name = absl::StrCat("step-", contents.state.version.number);
-  const std::string path = absl::StrCat(options_.dir, "/", name);
-  const std::string temporary = absl::StrCat(options_.dir, "/.", name, ".tmp");
+  const PolicyVersion version = contents.state.version;
+  const std::string path = absl::StrCat(options_.dir, "/step-", version.number);
+  // A trainer that was replaced may still be writing: the temporary folder has the incarnation's name.
+  const std::string temporary =
+      absl::StrCat(options_.dir, "/.step-", version.number, ".", version.incarnation, ".tmp");
   SLUICE_RETURN_IF_ERROR(MakeDirs(options_.dir));
   SLUICE_RETURN_IF_ERROR(RemoveTree(temporary));
   SLUICE_RETURN_IF_ERROR(MakeDirs(temporary));
-  if (absl::Status status = WriteFiles(temporary, contents); !status.ok()) {
+
+  absl::Status status = WriteFiles(temporary, contents);
+  if (status.ok()) status = SyncDir(temporary);
+  if (status.ok()) status = CheckMayWrite(contents.state);
+  if (!status.ok()) {
     (void)RemoveTree(temporary);
     return Annotate(status, absl::StrCat("writing checkpoint ", path));
   }
-  SLUICE_RETURN_IF_ERROR(SyncDir(temporary));
+
   SLUICE_FAILPOINT_STATUS("trainer.checkpoint.before_rename");
   SLUICE_RETURN_IF_ERROR(Swap(temporary, path));
   SLUICE_RETURN_IF_ERROR(SyncDir(options_.dir));
   (void)RemoveTree(temporary);  // What was there under this number before.
-  Prune();
+  damaged_.erase(path);
+  Prune(path);
   return path;
 }
 
-std::vector<std::string> CheckpointStore::List() const {
-  std::vector<std::pair<PolicyVersion, std::string>> found;
+std::vector<CheckpointEntry> CheckpointStore::List() const {
   const absl::StatusOr<std::vector<std::string>> names = ListDir(options_.dir);
   if (!names.ok()) return {};
+  std::vector<CheckpointEntry> entries;
   for (const std::string& name : *names) {
     int64_t number;
     if (!absl::StartsWith(name, "step-") || !absl::SimpleAtoi(name.substr(5), &number)) continue;
-    const std::string path = absl::StrCat(options_.dir, "/", name);
-    if (const absl::StatusOr<StateFile> file = ReadStateFile(path); file.ok()) found.emplace_back(file->state.version, path);
+    CheckpointEntry& entry = entries.emplace_back(CheckpointEntry{In(options_.dir, name), {}, {}});
+    const absl::StatusOr<StateFile> file = ReadStateFile(entry.path);
+    entry.status = file.status();
+    if (file.ok()) entry.state = file->state;
   }
-  std::sort(found.begin(), found.end());
-  std::vector<std::string> paths;
-  for (auto& [version, path] : found) paths.push_back(std::move(path));
-  return paths;
+  std::sort(entries.begin(), entries.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
+    return std::tuple(a.status.ok(), a.state.version, a.path) <
+           std::tuple(b.status.ok(), b.state.version, b.path);
+  });
+  return entries;
 }
 
-absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::Newest(std::vector<std::string>* damaged) const {
-  std::vector<std::string> paths = List();
-  for (auto path = paths.rbegin(); path != paths.rend(); ++path) {
-    absl::StatusOr<Checkpoint> checkpoint = ReadCheckpoint(*path);
+absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::Newest(std::vector<std::string>* damaged) {
+  const std::vector<CheckpointEntry> entries = List();
+  SLUICE_RETURN_IF_ERROR(CheckOwners(entries));
+
+  const auto note_damage = [&](const std::string& path, const absl::Status& status) {
+    damaged_.insert(path);
+    if (damaged != nullptr) damaged->push_back(std::string(status.message()));
+  };
+  for (const CheckpointEntry& entry : entries) {
+    if (!entry.status.ok()) note_damage(entry.path, entry.status);
+  }
+  for (auto entry = entries.rbegin(); entry != entries.rend() && entry->status.ok(); ++entry) {
+    absl::StatusOr<Checkpoint> checkpoint = ReadCheckpoint(entry->path);
     if (checkpoint.ok()) return std::optional<Checkpoint>(*std::move(checkpoint));
-    if (checkpoint.status().code() != absl::StatusCode::kDataLoss) return checkpoint.status();
-    if (damaged != nullptr) damaged->push_back(std::string(checkpoint.status().message()));
+    if (!absl::IsDataLoss(checkpoint.status())) return checkpoint.status();
+    note_damage(entry->path, checkpoint.status());
   }
   return std::optional<Checkpoint>();
 }
@@ -230,16 +472,22 @@ absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::Newest(std::vector<st
 absl::StatusOr<Checkpoint> CheckpointStore::At(int64_t number) const {
   const std::string path = absl::StrCat(options_.dir, "/step-", number);
   if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("no checkpoint ", path));
+  SLUICE_RETURN_IF_ERROR(CheckOwners(List()));
   return ReadCheckpoint(path);
 }
 
-void CheckpointStore::Prune() const {
-  const std::vector<std::string> paths = List();
-  for (size_t i = 0; i + options_.keep_last < paths.size(); ++i) {
-    int64_t number = 0;
-    const std::string digits = paths[i].substr(paths[i].rfind('-') + 1);
-    if (options_.keep_every_steps > 0 && absl::SimpleAtoi(digits, &number) && number % options_.keep_every_steps == 0) continue;
-    (void)RemoveTree(paths[i]);
+// Damaged checkpoints are neither counted nor removed: they must not push out one that verifies, and
+// a person may want to look at them.
+void CheckpointStore::Prune(const std::string& written) const {
+  std::vector<CheckpointEntry> whole;
+  for (CheckpointEntry& entry : List()) {
+    if (entry.status.ok() && !damaged_.contains(entry.path)) whole.push_back(std::move(entry));
+  }
+  const size_t keep_last = static_cast<size_t>(std::max(1, options_.keep_last));
+  for (size_t i = 0; i + keep_last < whole.size(); ++i) {
+    const int64_t number = whole[i].state.version.number;
+    const bool for_good = options_.keep_every_steps > 0 && number % options_.keep_every_steps == 0;
+    if (!for_good && whole[i].path != written) (void)RemoveTree(whole[i].path);
   }
 }
 

@@ -3,15 +3,15 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice::trainer {
 namespace {
+
+constexpr size_t kMaxLineBytes = 64 << 20;  // Far beyond a trajectory with all its masked runs.
 
 template <typename T>
 void AppendLittleEndian(T value, std::string& out) {
@@ -91,34 +91,63 @@ std::string NextLedgerHash(absl::string_view hash, int64_t k, absl::string_view 
   return Sha256(bytes);
 }
 
-absl::StatusOr<LineageSummary> CheckLineage(absl::string_view text, int64_t version) {
-  LineageSummary summary{version, 0, FirstLedgerHash()};
-  absl::flat_hash_set<std::pair<Id16, uint32_t>> seen;
-  std::vector<LineageEntry> batch;
-  int64_t k = 0;  // Step that `batch` belongs to.
-  const auto close_until = [&](int64_t next) {
-    for (; k < next; ++k, batch.clear()) summary.hash = NextLedgerHash(summary.hash, k, CanonicalBytes(batch));
-  };
+LineageCheck::LineageCheck(int64_t version) : summary_{version, 0, FirstLedgerHash()} {}
 
-  int64_t number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    if (line.empty()) continue;
-    absl::StatusOr<LineageEntry> entry = ParseLineageLine(line);
-    if (!entry.ok()) return absl::DataLossError(absl::StrCat("line ", number, ": ", entry.status().message()));
-    if (entry->k < k || entry->k >= version) {
-      return absl::DataLossError(absl::StrCat("line ", number, ": step ", entry->k, ", wanted one in ", k, "..", version - 1));
-    }
-    if (!seen.emplace(entry->group, entry->member).second) {
-      return absl::DataLossError(absl::StrCat("line ", number, ": group ", entry->group.hex(), " member ", entry->member,
-                                              " was trained on before"));
-    }
-    close_until(entry->k);
-    batch.push_back(*std::move(entry));
-    ++summary.trajectories;
+void LineageCheck::CloseStepsBelow(int64_t k) {
+  for (; k_ < k; ++k_, batch_.clear()) {
+    summary_.hash = NextLedgerHash(summary_.hash, k_, CanonicalBytes(batch_));
   }
-  close_until(version);
-  return summary;
+}
+
+absl::Status LineageCheck::AddLine(absl::string_view line) {
+  ++line_number_;
+  if (line.empty()) return absl::OkStatus();
+  const std::string where = absl::StrCat("line ", line_number_, ": ");
+  absl::StatusOr<LineageEntry> entry = ParseLineageLine(line);
+  if (!entry.ok()) return absl::DataLossError(absl::StrCat(where, entry.status().message()));
+  if (entry->k < k_ || entry->k >= summary_.version) {
+    return absl::DataLossError(absl::StrCat(where, "step ", entry->k, ", wanted one in ", k_, "..",
+                                            summary_.version - 1));
+  }
+  if (!seen_.emplace(entry->group, entry->member).second) {
+    return absl::DataLossError(absl::StrCat(where, "group ", entry->group.hex(), " member ",
+                                            entry->member, " was trained on before"));
+  }
+
+  CloseStepsBelow(entry->k);
+  batch_.push_back(*std::move(entry));
+  ++summary_.trajectories;
+  return absl::OkStatus();
+}
+
+absl::Status LineageCheck::Add(absl::string_view piece) {
+  for (size_t end = piece.find('\n'); end != piece.npos; end = piece.find('\n')) {
+    absl::StrAppend(&rest_, piece.substr(0, end));
+    piece.remove_prefix(end + 1);
+    SLUICE_RETURN_IF_ERROR(AddLine(rest_));
+    rest_.clear();
+  }
+  absl::StrAppend(&rest_, piece);
+  if (rest_.size() > kMaxLineBytes) {
+    return absl::DataLossError(
+        absl::StrCat("line ", line_number_ + 1, " has more than ", kMaxLineBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LineageSummary> LineageCheck::Finish() {
+  if (!rest_.empty()) {
+    return absl::DataLossError(
+        absl::StrCat("line ", line_number_ + 1, " has no end: the file was cut"));
+  }
+  CloseStepsBelow(summary_.version);
+  return summary_;
+}
+
+absl::StatusOr<LineageSummary> CheckLineage(absl::string_view text, int64_t version) {
+  LineageCheck check(version);
+  SLUICE_RETURN_IF_ERROR(check.Add(text));
+  return check.Finish();
 }
 
 }  // namespace sluice::trainer

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -49,10 +51,33 @@ struct LineageSummary {
   std::string hash;           // H(version), 32 bytes.
 };
 
-// Checks the text of a lineage.jsonl of version `version`: steps never fall and lie below `version`, no (group, member)
-// is there twice. Answers with the recomputed chain; the caller compares the hash. Steps without a line had no
-// trajectories.
-// DATA_LOSS: a broken rule, with the line's number.
+// Checks the text of a lineage.jsonl of version `version`, which may come in pieces cut anywhere:
+// steps never fall and lie below `version`, no (group, member) is there twice. Steps without a line
+// had no trajectories. Not thread-safe.
+class LineageCheck {
+ public:
+  explicit LineageCheck(int64_t version);
+
+  // DATA_LOSS: a broken rule, with the line's number.
+  absl::Status Add(absl::string_view piece);
+  // The recomputed chain; the caller compares the hash. DATA_LOSS: the text ends inside a line.
+  absl::StatusOr<LineageSummary> Finish();
+
+ private:
+  absl::Status AddLine(absl::string_view line);
+  void CloseStepsBelow(int64_t k);
+
+  LineageSummary summary_;
+  absl::flat_hash_set<std::pair<Id16, uint32_t>> seen_;
+  int64_t line_number_ = 0;  // Of the last whole line.
+  std::string rest_;         // The last line's start, until its end comes.
+
+  // summary_.hash is H(k_): steps below k_ are in the chain, `batch_` is what step k_ has so far.
+  int64_t k_ = 0;
+  std::vector<LineageEntry> batch_;
+};
+
+// The same for a text in one piece.
 absl::StatusOr<LineageSummary> CheckLineage(absl::string_view text, int64_t version);
 
 }  // namespace sluice::trainer

@@ -6,18 +6,55 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
+#include <functional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/digest.h"
 #include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/checkpoint/safetensors.h"
+#include "nlohmann/json.hpp"
 #include "services/trainer/core/lineage.h"
 #include "tests/services/trainer/tiny_model.h"
 
 namespace sluice::trainer {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
+
+const std::string kJob(32, 'a');
+
+std::vector<std::string> PathsOf(const std::vector<CheckpointEntry>& entries) {
+  std::vector<std::string> paths;
+  for (const CheckpointEntry& entry : entries) paths.push_back(entry.path);
+  return paths;
+}
+
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+void FlipABit(const std::string& path) {
+  std::string bytes = *ReadFile(path);
+  bytes[bytes.size() / 2] ^= 1;
+  ASSERT_TRUE(WriteFileAtomic(path, bytes).ok());
+}
+
+// Changes the state.json of a checkpoint.
+void EditState(const std::string& checkpoint, const std::function<void(nlohmann::json*)>& edit) {
+  const std::string path = checkpoint + "/state.json";
+  nlohmann::json state = nlohmann::json::parse(*ReadFile(path));
+  edit(&state);
+  ASSERT_TRUE(WriteFileAtomic(path, state.dump(2)).ok());
+}
+
+// What a build that is one format ahead would leave.
+void MakeNewer(const std::string& checkpoint) {
+  EditState(checkpoint, [](nlohmann::json* state) { (*state)["format"] = 3; });
+}
 
 Id16 GroupOf(int64_t k) {
   Id16 id;
@@ -29,15 +66,18 @@ Id16 GroupOf(int64_t k) {
 class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointStore Store(int keep_last = 3, int64_t keep_every = 0) {
-    return CheckpointStore({.dir = dir_, .source = model_, .keep_last = keep_last, .keep_every_steps = keep_every});
+    return CheckpointStore({.dir = dir_, .job = kJob, .source = model_, .model_types = types_, .keep_last = keep_last, .keep_every_steps = keep_every});
   }
 
   // Writes version `number`, going on from version `from` (0: the initial model).
-  absl::StatusOr<std::string> Write(CheckpointStore store, int64_t number, int64_t from, int64_t incarnation = 1) {
+  absl::StatusOr<std::string> Write(CheckpointStore&& store, int64_t number, int64_t from, int64_t incarnation = 1) {
+    return Write(store, number, from, incarnation);
+  }
+  absl::StatusOr<std::string> Write(CheckpointStore& store, int64_t number, int64_t from, int64_t incarnation = 1) {
     CheckpointContents contents;
     contents.model = &weights_;
     contents.optimizer = &moments_;
-    contents.state.job = std::string(32, 'a');
+    contents.state.job = kJob;
     contents.state.version = {incarnation, number};
     contents.state.updates = number;
     contents.state.ledger_hash = FirstLedgerHash();
@@ -53,13 +93,14 @@ class CheckpointTest : public ::testing::Test {
 
   const std::string dir_ = FreshDir();
   const ModelDir model_ = TinyModelDir();
+  std::map<std::string, DType> types_;  // Of the model's tensors; those that are not here are fp32.
   TensorSet weights_ = *InitWeights(model_.config, 3);
   TensorSet moments_ = *TensorSet::Create({{"m.x", DType::kF32, {2}}, {"v.x", DType::kF32, {2}}});
 };
 
 TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsSaidBeforeTheFirstStep) {
   EXPECT_TRUE(Store().Prepare().ok());
-  EXPECT_THAT(Store().List(), ElementsAre());
+  EXPECT_THAT(Store().List(), SizeIs(0));
   const CheckpointStore blocked({.dir = "/dev/null/checkpoints", .source = model_});
   EXPECT_TRUE(absl::StrContains(blocked.Prepare().message(), "/dev/null/checkpoints")) << blocked.Prepare();
 }
@@ -99,18 +140,14 @@ TEST_F(CheckpointTest, TheNewestThatVerifiesIsTakenAndTheDamagedIsNamed) {
     ASSERT_TRUE(Write(Store(), 1, 0).ok());
     const auto path = Write(Store(), 2, 1);
     ASSERT_TRUE(path.ok());
-    std::string bytes = *ReadFile(absl::StrCat(*path, "/", name));
-    bytes[bytes.size() / 2] ^= 1;
-    ASSERT_TRUE(WriteFileAtomic(absl::StrCat(*path, "/", name), bytes).ok());
+    FlipABit(absl::StrCat(*path, "/", name));
 
     std::vector<std::string> damaged;
     const auto checkpoint = Store().Newest(&damaged);
     ASSERT_TRUE(checkpoint.ok() && checkpoint->has_value()) << name << " " << checkpoint.status();
     EXPECT_EQ((*checkpoint)->state.version.number, 1) << name;
-    if (std::string(name) != "state.json") {  // A checkpoint is known by its state.json.
-      ASSERT_THAT(damaged, SizeIs(1)) << name;
-      EXPECT_TRUE(absl::StrContains(damaged[0], name)) << damaged[0];
-    }
+    ASSERT_THAT(damaged, SizeIs(1)) << name;
+    EXPECT_TRUE(absl::StrContains(damaged[0], name)) << damaged[0];
     ASSERT_TRUE(RemoveTree(*path).ok());
   }
 }
@@ -125,7 +162,7 @@ TEST_F(CheckpointTest, ACutFileIsNoCheckpoint) {
 
 TEST_F(CheckpointTest, OldOnesGoButForThoseToBeKept) {
   for (int64_t v = 1; v <= 5; ++v) ASSERT_TRUE(Write(Store(2, 2), v, v - 1).ok());
-  EXPECT_THAT(Store().List(), ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-5"));
+  EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-5"));
 }
 
 TEST_F(CheckpointTest, AHigherIncarnationIsNewerWhateverTheNumber) {
@@ -140,6 +177,190 @@ TEST_F(CheckpointTest, ANumberIsWrittenAnewByALaterIncarnation) {
   EXPECT_EQ(Store().At(3)->state.version, (PolicyVersion{2, 3}));
   EXPECT_THAT(Store().List(), SizeIs(1));
   EXPECT_EQ(Store().At(4).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointTest, ADamagedLineageIsNotCarriedIntoTheNextCheckpoint) {
+  const auto first = Write(Store(), 2, 0);
+  ASSERT_TRUE(first.ok());
+  FlipABit(*first + "/lineage.jsonl");
+
+  const absl::Status status = Write(Store(), 4, 2).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ReasonOf(status), "CHECKPOINT_DAMAGED");
+  EXPECT_THAT(MessageOf(status), HasSubstr(*first + "/lineage.jsonl"));
+  EXPECT_THAT(*ListDir(dir_), ElementsAre("step-2"));
+}
+
+TEST_F(CheckpointTest, APredecessorThatIsGoneIsDamageToo) {
+  ASSERT_TRUE(Write(Store(), 2, 0).ok());
+  ASSERT_TRUE(RemoveTree(dir_ + "/step-2").ok());
+  EXPECT_EQ(ReasonOf(Write(Store(), 4, 2).status()), "CHECKPOINT_DAMAGED");
+}
+
+TEST_F(CheckpointTest, ACheckpointWithoutStateIsNamedAndNotPassedOver) {
+  ASSERT_TRUE(Write(Store(), 1, 0).ok());
+  const auto path = Write(Store(), 2, 1);
+  ASSERT_TRUE(RemoveTree(*path + "/state.json").ok());
+
+  const std::vector<CheckpointEntry> entries = Store().List();
+  ASSERT_THAT(PathsOf(entries), ElementsAre(*path, dir_ + "/step-1"));
+  EXPECT_EQ(entries[0].status.code(), absl::StatusCode::kDataLoss);
+  std::vector<std::string> damaged;
+  ASSERT_TRUE(Store().Newest(&damaged).ok());
+  EXPECT_THAT(damaged, ElementsAre(HasSubstr(*path + "/state.json")));
+}
+
+TEST_F(CheckpointTest, StateIsHeldToItsOwnDigest) {
+  const auto path = Write(Store(), 2, 0);
+  ASSERT_TRUE(path.ok());
+  EditState(*path, [](nlohmann::json* state) { (*state)["updates"] = 3; });
+  EXPECT_EQ(VerifyCheckpoint(*path).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(MessageOf(VerifyCheckpoint(*path).status()), HasSubstr(*path + "/state.json"));
+
+  EditState(*path, [](nlohmann::json* state) {
+    (*state)["updates"] = 2;
+    state->erase("sha256");
+  });
+  EXPECT_EQ(VerifyCheckpoint(*path).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(CheckpointTest, TheFormerFormatIsStillRead) {
+  const auto path = Write(Store(), 2, 0);
+  ASSERT_TRUE(path.ok());
+  EditState(*path, [](nlohmann::json* state) {
+    (*state)["format"] = 1;
+    state->erase("sha256");
+  });
+
+  const auto checkpoint = Store().Newest(nullptr);
+  ASSERT_TRUE(checkpoint.ok() && checkpoint->has_value()) << checkpoint.status();
+  EXPECT_EQ((*checkpoint)->state.updates, 2);
+  ASSERT_TRUE(Write(Store(), 4, 2).ok());
+  EXPECT_TRUE(VerifyCheckpoint(dir_ + "/step-4").ok());
+}
+
+TEST_F(CheckpointTest, ANewerFormatIsRefusedThoughAnOlderCheckpointIsThere) {
+  ASSERT_TRUE(Write(Store(), 1, 0).ok());
+  ASSERT_TRUE(Write(Store(), 2, 1).ok());
+  MakeNewer(dir_ + "/step-2");
+
+  for (const absl::Status& status : {Store().Newest(nullptr).status(), Store().At(1).status(), Write(Store(), 3, 1).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 3")));
+    EXPECT_THAT(DetailOf(status).hint, HasSubstr("use the build that wrote it"));
+  }
+  EXPECT_THAT(*ListDir(dir_), ElementsAre("step-1", "step-2"));
+}
+
+TEST_F(CheckpointTest, AnotherJobsCheckpointIsRefusedWithBothIds) {
+  ASSERT_TRUE(Write(Store(), 2, 0).ok());
+  CheckpointStore other({.dir = dir_, .job = std::string(32, 'b'), .source = model_});
+  for (const absl::Status& status : {other.Newest(nullptr).status(), other.At(2).status(), Write(other, 4, 0).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr(kJob), HasSubstr(std::string(32, 'b'))));
+    EXPECT_THAT(DetailOf(status).hint, AllOf(HasSubstr("another checkpoint.dir"), HasSubstr("model.path")));
+  }
+}
+
+TEST_F(CheckpointTest, AnEarlierJobOfTheSameNameIsFoundByItsFolder) {
+  const std::string earlier = dir_ + "/digits-aaaaaaaa", own = dir_ + "/digits-bbbbbbbb";
+  CheckpointStore store({.dir = earlier, .job = kJob, .source = model_});
+  ASSERT_TRUE(MakeDirs(own).ok());
+  EXPECT_FALSE(FindEarlierJob(own).has_value());
+  ASSERT_TRUE(Write(store, 2, 0).ok());
+
+  const auto found = FindEarlierJob(own);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->path, earlier + "/step-2");
+  EXPECT_EQ(found->state.job, kJob);
+  EXPECT_FALSE(FindEarlierJob(earlier).has_value());
+  EXPECT_FALSE(FindEarlierJob(dir_ + "/other-bbbbbbbb").has_value());
+}
+
+TEST_F(CheckpointTest, DamagedOnesDoNotPushOutTheLastThatVerifies) {
+  for (int64_t v = 1; v <= 3; ++v) ASSERT_TRUE(Write(Store(), v, v - 1).ok());
+  FlipABit(dir_ + "/step-2/model.safetensors");
+  FlipABit(dir_ + "/step-3/model.safetensors");
+
+  CheckpointStore store = Store(/*keep_last=*/2);
+  ASSERT_EQ((*store.Newest(nullptr))->state.version.number, 1);
+  ASSERT_TRUE(Write(store, 4, 1, /*incarnation=*/2).ok());
+  EXPECT_TRUE(VerifyCheckpoint(dir_ + "/step-1").ok());
+  ASSERT_TRUE(Write(store, 5, 4, 2).ok());
+  EXPECT_THAT(*ListDir(dir_), ElementsAre("step-2", "step-3", "step-4", "step-5"));
+}
+
+TEST_F(CheckpointTest, AnIncarnationThatWasReplacedWritesNoMore) {
+  ASSERT_TRUE(Write(Store(), 2, 0, /*incarnation=*/2).ok());
+  const absl::Status status = Write(Store(), 3, 0, /*incarnation=*/1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ReasonOf(status), "FENCED");
+  EXPECT_THAT(*ListDir(dir_), ElementsAre("step-2"));
+}
+
+TEST_F(CheckpointTest, WhatAKilledWriterLeftIsRemovedAtTheStart) {
+  ASSERT_TRUE(MakeDirs(dir_ + "/.step-7.1.tmp").ok());
+  ASSERT_TRUE(Store().Prepare().ok());
+  EXPECT_THAT(*ListDir(dir_), SizeIs(0));
+}
+
+TEST_F(CheckpointTest, ModelFilesKeepTheTypesOfTheModelAndTheRunItsFp32Parameters) {
+  const std::string narrow = weights_.spec(0).name, half = weights_.spec(1).name;
+  types_ = {{narrow, DType::kBF16}, {half, DType::kF16}};
+  weights_.as<float>(0)[0] = 1.0f + 1e-6f;  // Lost in bf16.
+  const auto path = Write(Store(), 2, 0);
+  ASSERT_TRUE(path.ok()) << path.status();
+
+  const TensorSet stored = *ReadSafetensors(*path + "/model.safetensors");
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const TensorSpec& spec = stored.spec(stored.Find(weights_.spec(i).name));
+    const auto type = types_.find(spec.name);
+    EXPECT_EQ(spec.dtype, type == types_.end() ? DType::kF32 : type->second) << spec.name;
+  }
+  const TensorSet masters = *ReadSafetensors(*path + "/masters.safetensors");
+  EXPECT_EQ(masters.size(), 2u);
+  const Checkpoint read = *ReadCheckpoint(*path);
+  EXPECT_EQ(read.model.buffer(), weights_.buffer());
+  EXPECT_EQ(ReadCheckpointModel(*path)->buffer(), weights_.buffer());
+}
+
+TEST_F(CheckpointTest, TheConfigNamesTheTypeOfMostElements) {
+  for (const TensorSpec& spec : weights_.specs()) types_[spec.name] = DType::kBF16;
+  types_.erase("model.norm.weight");
+  const auto path = Write(Store(), 1, 0);
+  ASSERT_TRUE(path.ok()) << path.status();
+  EXPECT_EQ(ReadModelDir(*path)->config.dtype, DType::kBF16);
+}
+
+TEST_F(CheckpointTest, ALostMasterIsDamage) {
+  types_ = {{weights_.spec(0).name, DType::kBF16}};
+  const auto path = Write(Store(), 1, 0);
+  ASSERT_TRUE(path.ok());
+  FlipABit(*path + "/masters.safetensors");
+  EXPECT_EQ(ReadCheckpoint(*path).status().code(), absl::StatusCode::kDataLoss);
+  ASSERT_TRUE(RemoveTree(*path + "/masters.safetensors").ok());
+  EXPECT_THAT(MessageOf(ReadCheckpoint(*path).status()), HasSubstr("masters.safetensors"));
+}
+
+TEST_F(CheckpointTest, AWeightThatItsTypeCannotHoldIsNamed) {
+  types_ = {{weights_.spec(0).name, DType::kF16}};
+  weights_.as<float>(0)[3] = 1e6f;
+  EXPECT_THAT(MessageOf(Write(Store(), 1, 0).status()), AllOf(HasSubstr("element 3 of " + weights_.spec(0).name), HasSubstr("too large for F16")));
+}
+
+TEST_F(CheckpointTest, EveryFileIsListedWithTheDigestOfWhatLiesOnDisk) {
+  types_ = {{weights_.spec(0).name, DType::kBF16}};
+  const auto path = Write(Store(), 1, 0);
+  ASSERT_TRUE(path.ok());
+  const nlohmann::json files = nlohmann::json::parse(*ReadFile(*path + "/state.json")).at("files");
+  const std::vector<std::string> names = *ListDir(*path);
+  for (const std::string& name : names) {
+    if (name == "state.json") continue;
+    const FileDigest digest = *DigestFile(absl::StrCat(*path, "/", name));
+    ASSERT_TRUE(files.contains(name)) << name;
+    EXPECT_EQ(files[name]["bytes"], digest.bytes) << name;
+    EXPECT_EQ(files[name]["sha256"], ToHex(digest.sha256)) << name;
+  }
 }
 
 #ifdef SLUICE_FAILPOINTS

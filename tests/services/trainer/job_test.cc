@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/rpc/caller.h"
@@ -72,6 +74,7 @@ class JobTest : public ::testing::Test {
     hooks.happened = [this](common::v1::Event event) {
       MutexLock lock(&seen_.mu);
       seen_.events.push_back(event.code());
+      if (on_event_) on_event_(event);
     };
     return std::make_unique<TrainingJob>(std::move(config), "trainer-0", &weights_, nullptr, std::move(hooks));
   }
@@ -123,6 +126,7 @@ class JobTest : public ::testing::Test {
   rpc::CallerTable callers_;
   WeightsServer weights_{&callers_};
   Seen seen_;
+  std::function<void(const common::v1::Event&)> on_event_;  // Runs on the job's threads.
 };
 
 TEST_F(JobTest, SupervisedRowsAreTrainedAndTheCheckpointProvesWhichOnes) {
@@ -236,6 +240,75 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
   ExpectBalanced(queue_.Stats().ledger());
 }
 #endif
+
+TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoint) {
+  queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
+  spec.set_max_steps(12);
+  queue_.SetJob(spec, 1);
+  LoopActor actor(queue_);
+  std::string damaged;
+  on_event_ = [&](const common::v1::Event& event) {  // Before the next checkpoint begins.
+    if (event.code() != "checkpoint" || !absl::EndsWith(event.message(), "step-4") || !damaged.empty()) return;
+    damaged = event.message();
+    EXPECT_TRUE(WriteFileAtomic(damaged + "/lineage.jsonl", "").ok());
+  };
+  std::unique_ptr<TrainingJob> job = Start(Config(1, 12));
+  const TrainingJob::Standing first = AwaitEnd();
+  EXPECT_EQ(first.phase, "restore");
+  EXPECT_THAT(first.cause, HasSubstr(damaged + "/lineage.jsonl"));
+  EXPECT_THAT(first.cause, HasSubstr("goes back to the newest checkpoint that verifies"));
+  job.reset();
+
+  {
+    MutexLock lock(&seen_.mu);
+    seen_.standings.clear();
+  }
+  queue_.SetJob(spec, 2);
+  job = Start(Config(2, 12));
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+  const auto newest = CheckpointStore({.dir = dir_}).Newest(nullptr);
+  ASSERT_TRUE(newest.ok() && newest->has_value());
+  EXPECT_EQ((*newest)->state.version, (PolicyVersion{2, 12}));
+  EXPECT_EQ(queue_.Stats().ledger().hash(), (*newest)->state.ledger_hash);
+  ExpectBalanced(queue_.Stats().ledger());
+}
+
+TEST_F(JobTest, ACheckpointOfAnotherJobIsRefusedAtTheStart) {
+  std::unique_ptr<TrainingJob> job = Start(Supervise(2));
+  EXPECT_EQ(AwaitEnd().phase, "done");
+  job.reset();
+  {
+    MutexLock lock(&seen_.mu);
+    seen_.standings.clear();
+  }
+  JobConfig other = Config(1, 4);
+  other.id = "ffffffffffffffffffffffffffffffff";
+  job = Start(other);
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "failed");
+  EXPECT_THAT(end.cause, HasSubstr(kJob));
+  EXPECT_THAT(end.cause, HasSubstr(other.id));
+}
+
+TEST_F(JobTest, AJobWhoseNameWasUsedBeforeSaysThatItStartsFromTheModel) {
+  JobConfig config = Supervise(2);
+  config.checkpoint_dir = dir_ + "/loop-01234567";
+  std::unique_ptr<TrainingJob> job = Start(config);
+  EXPECT_EQ(AwaitEnd().phase, "done");
+  job.reset();
+
+  std::vector<std::string> told;
+  on_event_ = [&](const common::v1::Event& event) {
+    if (event.code() == "earlier_job") told.push_back(event.message());
+  };
+  config.checkpoint_dir = dir_ + "/loop-ffffffff";
+  job = Start(config);
+  job->Wait();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0], HasSubstr(dir_ + "/loop-01234567/step-2"));
+  EXPECT_THAT(told[0], HasSubstr(kJob));
+}
 
 TEST_F(JobTest, AFencedTrainerLeavesWithoutAWord) {
   queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);

@@ -67,6 +67,24 @@ TEST(LineageTest, ATrajectoryThatTrainsTwiceIsFound) {
   EXPECT_TRUE(absl::StrContains(status.message(), "line 2")) << status;
 }
 
+TEST(LineageTest, ATextInPiecesIsCheckedAsInOne) {
+  const LineageEntry a{0, GroupOf(1), 0, 1, 11, {}, ""}, b{1, GroupOf(2), 1, 1, 12, {{1, 1}}, ""};
+  const std::string text = Text({a, b}), whole = CheckLineage(text, 2)->hash;
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    LineageCheck check(2);
+    ASSERT_TRUE(check.Add(text.substr(0, cut)).ok());
+    ASSERT_TRUE(check.Add(text.substr(cut)).ok());
+    EXPECT_EQ(check.Finish()->hash, whole) << "cut at " << cut;
+  }
+}
+
+TEST(LineageTest, ATextThatEndsInsideALineIsDamage) {
+  const std::string text = Text({LineageEntry{0, GroupOf(1), 0, 1, 11, {}, ""}});
+  const absl::Status status = CheckLineage(text.substr(0, text.size() - 1), 1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(absl::StrContains(status.message(), "line 1")) << status;
+}
+
 TEST(LineageTest, StepsOutOfOrderOrBeyondTheVersionAreFound) {
   const LineageEntry a{1, GroupOf(1), 0, 1, 11, {}, ""}, b{0, GroupOf(2), 0, 1, 11, {}, ""};
   EXPECT_EQ(CheckLineage(Text({a, b}), 2).status().code(), absl::StatusCode::kDataLoss);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -85,6 +86,17 @@ class TrainerTest : public ::testing::Test {
     absl::StatusOr<StepResult> result = trainer.Finish(k);
     EXPECT_TRUE(result.ok()) << result.status();
     return result.value_or(StepResult{});
+  }
+
+  // A checkpoint of the trainer, as its successor finds it. `types`: of model.safetensors.
+  Checkpoint WriteAndRead(const Trainer& trainer, std::map<std::string, DType> types) {
+    const TensorSet weights = *trainer.Weights(), moments = *trainer.Moments();
+    CheckpointStore store({.dir = FreshDir(), .job = "j", .source = model_, .model_types = std::move(types)});
+    CheckpointContents contents{.model = &weights, .optimizer = &moments};
+    contents.state = {.job = "j", .version = {1, 0}, .updates = trainer.updates(), .skips_in_a_row = 0, .seed = 1};
+    contents.state.ledger_hash = std::string(32, '\0');  // No lineage: version 0.
+    EXPECT_TRUE(store.Write(contents).ok());
+    return **store.Newest(nullptr);
   }
 
   static double MaxDifference(const TensorSet& a, const TensorSet& b) {
@@ -281,21 +293,37 @@ TEST_F(TrainerTest, ARunGoesOnFromACheckpointBitForBit) {  // T24
 
   const std::unique_ptr<Trainer> first = Make(settings);
   for (int64_t k = 0; k < 3; ++k) Run(*first, k, RandomBatch(20 + k, 6, k));
-  const TensorSet weights = *first->Weights(), moments = *first->Moments();
-  CheckpointStore store({.dir = FreshDir(), .source = model_});
-  CheckpointContents contents{.model = &weights, .optimizer = &moments};
-  contents.state = {.job = "j", .version = {1, 3}, .updates = first->updates(), .skips_in_a_row = 0, .seed = 1};
-  contents.state.ledger_hash = std::string(32, '\0');
-  contents.state.version.number = 0;  // No lineage in this test.
-  ASSERT_TRUE(store.Write(contents).ok());
-
-  const Checkpoint found = **store.Newest(nullptr);
+  const Checkpoint found = WriteAndRead(*first, {});
   const std::unique_ptr<Trainer> second = Make(settings);
   ASSERT_TRUE(second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row).ok());
   for (int64_t k = 3; k < 6; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
   EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
   EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
   EXPECT_EQ(second->updates(), whole->updates());
+}
+
+// P7: what model.safetensors loses to its type comes back from the masters.
+TEST_F(TrainerTest, ARunOfABf16ModelGoesOnFromACheckpointBitForBit) {
+  Settings settings = BaseSettings();
+  settings.dtype = DType::kBF16;
+  settings.optimizer.lr = 2e-5;
+  const std::unique_ptr<Trainer> whole = Make(settings);
+  for (int64_t k = 0; k < 4; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
+
+  const std::unique_ptr<Trainer> first = Make(settings);
+  for (int64_t k = 0; k < 2; ++k) Run(*first, k, RandomBatch(20 + k, 6, k));
+  std::map<std::string, DType> types;
+  for (const TensorSpec& spec : weights_.specs()) types[spec.name] = DType::kBF16;
+  const Checkpoint found = WriteAndRead(*first, types);
+
+  // The model files are the published weights, bit for bit.
+  const TensorSet published = *first->Weights(DType::kBF16);
+  EXPECT_TRUE(SameBits(*ReadSafetensors(found.path + "/model.safetensors"), published));
+  const std::unique_ptr<Trainer> second = Make(settings);
+  ASSERT_TRUE(second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row).ok());
+  for (int64_t k = 2; k < 4; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
+  EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
+  EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
 }
 
 // Algorithms 13.5: steps too small for bf16 add up in the parameters.

@@ -6,6 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/checkpoint/model_dir.h"
+#include "common/checkpoint/safetensors.h"
+#include "common/weights/fingerprint.h"
 #include "tools/sluice/commands.h"
 
 namespace sluice::cli {
@@ -63,6 +67,33 @@ TEST_F(CkptCommandsTest, ACutFileIsNamedAndTheCommandFails) {
   const auto cut = Verify(dir, kFailed);
   EXPECT_FALSE(cut.at("ok").get<bool>());
   EXPECT_NE(cut.at("error").get<std::string>().find("model.safetensors"), std::string::npos) << cut;
+}
+
+TEST_F(CkptCommandsTest, AModelsFingerprintIsOfTheTypesThatItIsStoredIn) {
+  const std::string dir = Init(1, "bf16");
+  const ModelDir model = *ReadModelDir(dir);
+  const TensorSet narrow = *ReadWeights(model, DType::kBF16);
+  ASSERT_TRUE(WriteSafetensors(dir + "/model.safetensors", narrow).ok());
+  EXPECT_EQ(Verify(dir, kDone).at("fingerprint"), FingerprintOf(narrow).hex());
+}
+
+// Two checkpoints of a job: the first has lost its state, a newer build wrote the second.
+TEST_F(CkptCommandsTest, CheckpointsThatCannotBeReadAreListedWithTheReason) {
+  const std::string job = dir_ + "/job/digits-01234567";
+  std::filesystem::remove_all(dir_ + "/job");
+  std::filesystem::create_directories(job + "/step-1");
+  std::filesystem::create_directories(job + "/step-2");
+  ASSERT_TRUE(WriteFileAtomic(job + "/step-2/state.json", R"({"format": 3})").ok());
+
+  for (const std::string& dir : {job, dir_ + "/job"}) {
+    const Ran ran = RunCkpt("verify", {dir, "-o", "json"});
+    EXPECT_EQ(ran.code, kFailed);
+    const nlohmann::json all = nlohmann::json::parse(ran.out);
+    ASSERT_EQ(all.size(), 2u);
+    EXPECT_EQ(all[0].at("kind"), "checkpoint");
+    EXPECT_NE(all[0].at("error").get<std::string>().find("step-1/state.json"), std::string::npos) << all;
+    EXPECT_NE(all[1].at("error").get<std::string>().find("format 3"), std::string::npos) << all;
+  }
 }
 
 }  // namespace
