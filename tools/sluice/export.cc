@@ -1,53 +1,78 @@
 #include "tools/sluice/export.h"
 
-#include <algorithm>
 #include <filesystem>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/checkpoint/model_dir.h"
+#include "services/trainer/core/checkpoint.h"
 
 namespace sluice::cli {
 namespace {
-constexpr absl::string_view kOwn[] = {"optimizer.safetensors", "cursor.bin", "lineage.jsonl", "state.json"};
+
+// Writes the checkpoint's parameters in `dtype`, which all of them must fit into.
+absl::Status ExportAs(const std::string& checkpoint, const std::string& out, DType dtype) {
+  SLUICE_ASSIGN_OR_RETURN(const ModelDir source, ReadModelDir(checkpoint));
+  SLUICE_ASSIGN_OR_RETURN(const TensorSet parameters, trainer::ReadCheckpointModel(checkpoint));
+  SLUICE_ASSIGN_OR_RETURN(TensorSet weights, TensorSet::Create(source.config.Parameters(dtype)));
+  SLUICE_RETURN_IF_ERROR(ConvertTensors(parameters, &weights));
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const int64_t bad = FirstNonFinite(dtype, weights.data(i), weights.elements(i));
+    if (bad < 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "element ", bad, " of ", weights.spec(i).name, " is ", parameters.as<float>(i)[bad],
+        ", too large for ", DTypeName(dtype), "; export it as float32 or bfloat16"));
+  }
+  return WriteModelDir(out, source, weights);
 }
 
-absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job) {
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
-  for (const std::string& name : names) {
-    if (job.size() >= 8 && absl::EndsWith(name, absl::StrCat("-", job.substr(0, 8)))) return NewestCheckpoint(absl::StrCat(dir, "/", name), "");
-  }
-  int64_t newest = -1;
-  for (const std::string& name : names) {
-    int64_t step = 0;
-    absl::string_view number = name;
-    if (absl::ConsumePrefix(&number, "step-") && absl::SimpleAtoi(number, &step)) newest = std::max(newest, step);
-  }
-  if (newest < 0) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
-  return absl::StrCat(dir, "/step-", newest);
-}
-
-absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out) {
-  if (PathExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " is there already; name a directory to be made"));
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(checkpoint));
+absl::Status CopyModel(const std::string& checkpoint, const std::string& out) {
   const std::string temporary = absl::StrCat(out, ".partial");
   SLUICE_RETURN_IF_ERROR(RemoveTree(temporary));
   SLUICE_RETURN_IF_ERROR(MakeDirs(temporary));
+  absl::Status status = trainer::CopyCheckpointModel(checkpoint, temporary);
+  if (status.ok()) status = SyncDir(temporary);
   std::error_code error;
-  for (const std::string& name : names) {
-    const std::string from = absl::StrCat(checkpoint, "/", name);
-    if (absl::c_linear_search(kOwn, name) || !std::filesystem::is_regular_file(from, error)) continue;
-    std::filesystem::copy_file(from, absl::StrCat(temporary, "/", name), error);
-    if (error) return ErrnoStatus(error.value(), absl::StrCat("copy of ", from));
+  if (status.ok()) {
+    std::filesystem::rename(temporary, out, error);
+    if (error) status = ErrnoStatus(error.value(), absl::StrCat("rename to ", out));
   }
-  SLUICE_RETURN_IF_ERROR(SyncDir(temporary));
-  std::filesystem::rename(temporary, out, error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("rename to ", out));
-  return absl::OkStatus();
+  if (!status.ok()) (void)RemoveTree(temporary);  // The first error is the one to tell.
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job,
+                                             std::vector<std::string>* unreadable) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
+  for (const std::string& name : names) {
+    if (job.size() >= 8 && absl::EndsWith(name, absl::StrCat("-", job.substr(0, 8)))) {
+      return NewestCheckpoint(absl::StrCat(dir, "/", name), "", unreadable);
+    }
+  }
+
+  const std::vector<trainer::CheckpointEntry> entries = trainer::CheckpointStore({.dir = dir}).List();
+  for (const trainer::CheckpointEntry& entry : entries) {
+    if (!entry.status.ok()) unreadable->push_back(std::string(entry.status.message()));
+  }
+  if (entries.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
+  if (!entries.back().status.ok()) return entries.back().status;
+  return entries.back().path;
+}
+
+absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out,
+                              std::optional<DType> dtype) {
+  if (PathExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " is there already; name a directory to be made"));
+  const absl::Status status =
+      dtype.has_value() ? ExportAs(checkpoint, out, *dtype) : CopyModel(checkpoint, out);
+  if (!absl::IsDataLoss(status)) return status;
+  return ErrorWith(absl::StatusCode::kDataLoss,
+                   {.hint = absl::StrCat("sluice ckpt verify ", std::filesystem::path(checkpoint).parent_path().string(),
+                                         " tells which checkpoints are whole")},
+                   status.message());
 }
 
 }  // namespace sluice::cli

@@ -1,18 +1,26 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/checkpoint/tensor_set.h"
 
 namespace sluice::cli {
 
-// The newest checkpoint of a job, `step-N` with the greatest N: `dir` is its own folder, or the folder of several jobs, where
-// `job` (32 hex digits) tells its own, NAME-<first 8 digits>. NOT_FOUND: there is none.
-absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job);
+// The newest checkpoint of a job: `dir` is its own folder, or the folder of several jobs, where `job`
+// (32 hex digits) tells its own, NAME-<first 8 digits>. Those that cannot be read are named in
+// *unreadable. NOT_FOUND: there is none.
+absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job,
+                                             std::vector<std::string>* unreadable);
 
 // Copies the model's own files of a checkpoint (what transformers loads: no optimizer, cursor, lineage or state) to `out`,
-// which appears whole or not at all. ALREADY_EXISTS: `out` is there.
-absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out);
+// which appears whole or not at all. The weights have the types of the job's model; with `dtype` they
+// are the checkpoint's fp32 parameters in that type.
+// ALREADY_EXISTS: `out` is there. DATA_LOSS: a file is not what was written into the checkpoint.
+absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out,
+                              std::optional<DType> dtype);
 
 }  // namespace sluice::cli

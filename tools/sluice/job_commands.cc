@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/ascii.h"
@@ -36,6 +37,7 @@ constexpr absl::Duration kPatience = absl::Minutes(1);
 
 struct Options {
   std::string server, output, job, file, dir, state;
+  std::string dtype = "auto";
   std::vector<std::string> sets;
   bool watch = false, dry_run = false;
   absl::Duration timeout = absl::InfiniteDuration();
@@ -217,13 +219,19 @@ ExitCode CancelOne(const Options& o, const Channel& channel) {
 ExitCode ExportJob(const Options& o, const Channel& channel) {
   const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
+  std::optional<DType> dtype;
+  if (o.dtype != "auto") dtype = *DTypeFromTorchName(o.dtype);  // The parser has checked it.
+
   std::string checkpoint = job->result().checkpoint();
   if (checkpoint.empty()) {
-    const absl::StatusOr<std::string> newest = NewestCheckpoint(job->spec().checkpoint().dir(), job->job());
+    std::vector<std::string> unreadable;
+    const absl::StatusOr<std::string> newest =
+        NewestCheckpoint(job->spec().checkpoint().dir(), job->job(), &unreadable);
+    for (const std::string& what : unreadable) std::fprintf(stderr, "passed over: %s\n", what.c_str());
     if (!newest.ok()) return Complain(newest.status());
     checkpoint = *newest;
   }
-  if (const absl::Status status = ExportCheckpoint(checkpoint, o.dir); !status.ok()) return Complain(status);
+  if (const absl::Status status = ExportCheckpoint(checkpoint, o.dir, dtype); !status.ok()) return Complain(status);
   std::printf("%s\n", o.dir.c_str());
   std::fprintf(stderr, "exported %s\n", checkpoint.c_str());
   return kDone;
@@ -307,11 +315,15 @@ std::vector<Command> JobCommands() {
          AddOutput(app, &o->output);
          return Runner(o, CancelOne);
        }},
-      {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.", "  sluice job export digits -o out/",
+      {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.", 
+       "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
          app->add_option("JOB", o->job, "name or id of the job")->required();
          app->add_option("-o,--out", o->dir, "directory to make")->required();
+         app->add_option("--dtype", o->dtype, "type of the weights; auto: each tensor's in the job's model")
+             ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
+             ->capture_default_str();
          AddServer(app, &o->server);
          return Runner(o, ExportJob);
        }},

@@ -2,42 +2,102 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/checkpoint/safetensors.h"
+#include "services/trainer/core/checkpoint.h"
+#include "services/trainer/core/lineage.h"
+#include "tests/services/trainer/tiny_model.h"
 
 namespace sluice::cli {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
+// Checkpoints of a bf16 model whose fp32 parameters are not bf16 numbers.
 class ExportTest : public ::testing::Test {
  protected:
-  ExportTest() : dir_(::testing::TempDir() + "/export-" + std::to_string(getpid())) {
-    for (const char* step : {"step-9", "step-10", "step-10.partial"}) EXPECT_TRUE(MakeDirs(dir_ + "/" + step).ok());
-    for (const char* file : {"config.json", "model.safetensors", "optimizer.safetensors", "cursor.bin", "lineage.jsonl", "state.json"}) {
-      EXPECT_TRUE(WriteFileAtomic(dir_ + "/step-10/" + file, file).ok());
-    }
+  ExportTest() {
+    for (const TensorSpec& spec : parameters_.specs()) types_[spec.name] = DType::kBF16;
+    Write(dir_, 9, 1);
+    Write(dir_, 10, 1);
   }
   ~ExportTest() override { (void)RemoveTree(dir_); }
-  const std::string dir_;
+
+  void Write(const std::string& dir, int64_t number, int64_t incarnation) {
+    trainer::CheckpointStore store({.dir = dir, .source = model_, .model_types = types_});
+    trainer::CheckpointContents contents{.model = &parameters_, .optimizer = &moments_};
+    contents.state.version = {incarnation, number};
+    contents.state.ledger_hash = trainer::FirstLedgerHash();
+    for (int64_t k = 0; k < number; ++k) {
+      contents.state.ledger_hash = trainer::NextLedgerHash(contents.state.ledger_hash, k, "");
+    }
+    const auto written = store.Write(contents);
+    EXPECT_TRUE(written.ok()) << written.status();
+  }
+  TensorSet In(DType dtype) {
+    TensorSet set = *TensorSet::Create(model_.config.Parameters(dtype));
+    EXPECT_TRUE(ConvertTensors(parameters_, &set).ok());
+    return set;
+  }
+
+  const std::string dir_ = trainer::FreshDir();
+  const ModelDir model_ = trainer::TinyModelDir();
+  const TensorSet parameters_ = *InitWeights(model_.config, 3);
+  const TensorSet moments_ = *TensorSet::Create({{"m.x", DType::kF32, {2}}});
+  std::map<std::string, DType> types_;
+  std::vector<std::string> unreadable_;
 };
 
-TEST_F(ExportTest, TheNewestCheckpointIsTheGreatestStep) {
-  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789"), dir_ + "/step-10");
-  EXPECT_EQ(NewestCheckpoint(dir_ + "/step-9", "").status().code(), absl::StatusCode::kNotFound);
+TEST_F(ExportTest, TheNewestCheckpointIsTheGreatestStepOfTheLastIncarnation) {
+  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789", &unreadable_), dir_ + "/step-10");
+  Write(dir_, 4, 2);
+  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789", &unreadable_), dir_ + "/step-4");
+  EXPECT_EQ(NewestCheckpoint(dir_ + "/step-9", "", &unreadable_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(unreadable_, SizeIs(0));
+}
+
+TEST_F(ExportTest, ACheckpointThatCannotBeReadIsNamed) {
+  ASSERT_TRUE(WriteFileAtomic(dir_ + "/step-10/state.json", "{}").ok());
+  EXPECT_EQ(*NewestCheckpoint(dir_, "", &unreadable_), dir_ + "/step-9");
+  EXPECT_THAT(unreadable_, ElementsAre(HasSubstr("/step-10/state.json")));
 }
 
 TEST_F(ExportTest, AJobIsFoundAmongOthersByItsId) {
-  ASSERT_TRUE(MakeDirs(dir_ + "/digits-01234567/step-3").ok());
-  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789abcdef"), dir_ + "/digits-01234567/step-3");
+  Write(dir_ + "/digits-01234567", 3, 1);
+  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789abcdef", &unreadable_), dir_ + "/digits-01234567/step-3");
 }
 
-TEST_F(ExportTest, OnlyTheModelsOwnFilesAreCopied) {
-  ASSERT_TRUE(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out").ok());
+TEST_F(ExportTest, TheModelsOwnFilesAreCopiedInTheTypeThatItCameIn) {
+  ASSERT_TRUE(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", std::nullopt).ok());
   EXPECT_THAT(*ListDir(dir_ + "/out"), ElementsAre("config.json", "model.safetensors"));
-  EXPECT_EQ(*ReadFile(dir_ + "/out/config.json"), "config.json");
-  EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out").code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReadModelDir(dir_ + "/out")->config.dtype, DType::kBF16);
+  EXPECT_EQ(ReadSafetensors(dir_ + "/out/model.safetensors")->buffer(), In(DType::kBF16).buffer());
+  EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", std::nullopt).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(ExportTest, AskedForFp32ItGivesTheParametersThemselves) {
+  ASSERT_TRUE(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", DType::kF32).ok());
+  EXPECT_EQ(ReadModelDir(dir_ + "/out")->config.dtype, DType::kF32);
+  EXPECT_EQ(ReadSafetensors(dir_ + "/out/model.safetensors")->buffer(), parameters_.buffer());
+}
+
+TEST_F(ExportTest, ADamagedFileIsNotExported) {
+  const std::string weights = dir_ + "/step-10/model.safetensors";
+  std::string bytes = *ReadFile(weights);
+  bytes.back() ^= 1;
+  ASSERT_TRUE(WriteFileAtomic(weights, bytes).ok());
+  for (const std::optional<DType> dtype : {std::optional<DType>(), std::optional<DType>(DType::kF32)}) {
+    const absl::Status status = ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", dtype);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(weights));
+    EXPECT_THAT(DetailOf(status).hint, HasSubstr("sluice ckpt verify " + dir_));
+  }
+  EXPECT_THAT(*ListDir(dir_), ElementsAre("step-10", "step-9"));
 }
 
 }  // namespace
