@@ -31,6 +31,7 @@ constexpr int64_t kSmallBytes = 2 << 20;
 constexpr int64_t kTileRows = 128, kSmallTileRows = 48;
 // What a number of the keys and values that a row sees costs, a weight being one: it comes from memory for this row alone.
 constexpr int64_t kSeenCost = 10;
+constexpr int kMaxThreads = 1024;
 constexpr int64_t kDrawLogits = 1 << 14;  // That a thread takes at a time to draw from: some ten microseconds.
 
 // What one tile is computed in. T is float, or uint16_t for bf16: what products take in.
@@ -78,9 +79,8 @@ class Decoder final : public DecodeModel {
         block_size_(config.num_kv_heads * head_size_),
         ops_(BestDecoderOps()),
         moe_(config),
-        scratch_(options.threads),
         shares_(options.threads),
-        team_(options.threads) {}
+        team_(options.threads, "sluice-decode") {}
 
   absl::Status Allocate() {
     const int64_t cache_bytes = config_.num_layers * options_.blocks * block_size_ * static_cast<int64_t>(sizeof(T));
@@ -88,15 +88,7 @@ class Decoder final : public DecodeModel {
                                                                                  " tokens; ask for fewer:")));
     SLUICE_RETURN_IF_ERROR(packed_.Create(config_, weights_));
     small_ = packed_.bytes() <= kSmallBytes;
-    tile_rows_ = small_ && options_.threads > 1 ? kSmallTileRows : kTileRows;
-    const int64_t m = tile_rows_;
-    for (Scratch<T>& s : scratch_) {
-      s.x.resize(m * hidden_), s.normed.resize(m * RoundUpToPairs(hidden_)), s.qkv.resize(m * qkv_width_);
-      s.mixed.resize(m * q_width_), s.act.resize(m * RoundUpToPairs(ffn_));
-      if (config_.mlp_bias) s.gated.resize(m * 2 * RoundUpToLanes(ffn_));
-      moe_.Allocate(m, &s.moe);
-      if (!std::is_same_v<T, float>) s.narrow.resize(m * q_width_), s.wide.resize(m * RoundUpToPairs(hidden_));
-    }
+    AllocateScratch();
     const std::vector<float> frequencies = config_.rope.Frequencies(config_.head_dim);
     for (int64_t p = 0; p < options_.max_context; ++p) {
       for (const float f : frequencies) {  // The angle is an fp32 product, as in transformers.
@@ -106,6 +98,14 @@ class Decoder final : public DecodeModel {
     }
     packed_.Pack(weights_, &team_);
     return absl::OkStatus();
+  }
+
+  void SetThreads(int threads) override {
+    SLUICE_CHECK(threads >= 1 && threads <= kMaxThreads);
+    if (threads == team_.size()) return;
+    team_.Resize(threads);
+    shares_ = RowShares(threads);
+    AllocateScratch();
   }
 
   void SetWeights(const TensorSet* weights) override {
@@ -133,11 +133,12 @@ class Decoder final : public DecodeModel {
       for (Scratch<T>& s : scratch_) s.gated.resize(s.x.size() / static_cast<size_t>(hidden_) * static_cast<size_t>(2 * RoundUpToLanes(ffn_)));
     }
     routing_.resize(wanted * config_.num_layers * config_.experts_per_token);
-    if (options_.threads > 1 && Apart(rows)) {
+    const size_t tile_rows = static_cast<size_t>(small_ && team_.size() > 1 ? kSmallTileRows : kTileRows);
+    if (team_.size() > 1 && Apart(rows)) {
       return team_.Run([&](int thread) {
         const absl::Span<const int32_t> mine = shares_.of(thread);
-        for (size_t i = 0; i < mine.size(); i += tile_rows_) {
-          const absl::Span<const int32_t> tile = mine.subspan(i, tile_rows_);
+        for (size_t i = 0; i < mine.size(); i += tile_rows) {
+          const absl::Span<const int32_t> tile = mine.subspan(i, tile_rows);
           Plan(rows, tile, &scratch_[thread]);
           Tile({nullptr, 1}, rows, tile, logits, &scratch_[thread]);
         }
@@ -145,8 +146,8 @@ class Decoder final : public DecodeModel {
     }
     shares_.GiveAll(rows.size());
     const Crew crew{team_.size() > 1 ? &team_ : nullptr, team_.size()};
-    for (size_t i = 0; i < rows.size(); i += tile_rows_) {
-      const absl::Span<const int32_t> tile = shares_.of(0).subspan(i, tile_rows_);
+    for (size_t i = 0; i < rows.size(); i += tile_rows) {
+      const absl::Span<const int32_t> tile = shares_.of(0).subspan(i, tile_rows);
       Plan(rows, tile, &scratch_[0]);
       team_.Run([&](int) { Tile(crew, rows, tile, logits, &scratch_[0]); });
     }
@@ -173,6 +174,19 @@ class Decoder final : public DecodeModel {
   int64_t memory_bytes() const override { return cache_.bytes() + packed_.bytes(); }
 
  private:
+  // For each thread of the team that has none yet.
+  void AllocateScratch() {
+    constexpr int64_t m = kTileRows;
+    for (int i = static_cast<int>(scratch_.size()); i < team_.size(); ++i) {
+      Scratch<T>& s = scratch_.emplace_back();
+      s.x.resize(m * hidden_), s.normed.resize(m * RoundUpToPairs(hidden_)), s.qkv.resize(m * qkv_width_);
+      s.mixed.resize(m * q_width_), s.act.resize(m * RoundUpToPairs(ffn_));
+      if (config_.mlp_bias) s.gated.resize(m * 2 * RoundUpToLanes(ffn_));
+      moe_.Allocate(m, &s.moe);
+      if (!std::is_same_v<T, float>) s.narrow.resize(m * q_width_), s.wide.resize(m * RoundUpToPairs(hidden_));
+    }
+  }
+
   T* Block(int64_t layer, int64_t block) { return reinterpret_cast<T*>(cache_.data()) + (layer * options_.blocks + block) * block_size_; }
   KvHead<T> Cache(int64_t layer, int64_t head) { return {Block(layer, 0) + head * head_size_, block_size_}; }
 
@@ -196,7 +210,7 @@ class Decoder final : public DecodeModel {
 
   // Deals the rows to the threads. False: they should rather work together.
   bool Apart(absl::Span<const Row> rows) {
-    if (!small_ && static_cast<int64_t>(rows.size()) < kApartRows * options_.threads) return false;
+    if (!small_ && static_cast<int64_t>(rows.size()) < kApartRows * team_.size()) return false;
     return shares_.Deal(rows, tables_.size(), [&](const Row& row) { return Cost(row); }) <= kApartUneven || small_;
   }
 
@@ -415,10 +429,9 @@ class Decoder final : public DecodeModel {
   std::vector<float> cos_, sin_;  // [max_context, D / 2]
   HugeBuffer cache_;              // [layers, blocks, kv heads, head_size_]
   bool small_ = false;      // The weights fit in the cache of a core.
-  int64_t tile_rows_ = 0;
   bool adapted_ = false;  // Some row of this step has an adapter.
 
-  std::vector<Scratch<T>> scratch_;                      // By thread where each takes its rows; the first for all of them together.
+  std::vector<Scratch<T>> scratch_;                      // By thread where each takes its rows; the first for all of them together. May be more.
   absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.
   RowShares shares_;
   std::vector<int64_t> logits_row_;                      // By row of this step: where its logits go.
@@ -463,8 +476,8 @@ absl::StatusOr<std::unique_ptr<DecodeModel>> Make(const ModelConfig& config, con
 
 absl::StatusOr<std::unique_ptr<DecodeModel>> DecodeModel::Create(const ModelConfig& config, const TensorSet* weights, const Options& options) {
   SLUICE_RETURN_IF_ERROR(CheckWeights(config, *weights));
-  if (options.blocks < 1 || options.threads < 1 || options.threads > 1024) {
-    return absl::InvalidArgumentError(absl::StrCat("blocks ", options.blocks, " and threads ", options.threads, " must be at least 1, threads at most 1024"));
+  if (options.blocks < 1 || options.threads < 1 || options.threads > kMaxThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("blocks ", options.blocks, " and threads ", options.threads, " must be at least 1, threads at most ", kMaxThreads));
   }
   if (options.max_context < 1 || options.max_context > config.max_context) {
     return absl::InvalidArgumentError(absl::StrCat("max_context ", options.max_context, " is not in [1, ", config.max_context,

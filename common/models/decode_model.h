@@ -23,7 +23,7 @@ class Adapter;  // common/models/adapter.h
 // training forward. Each number depends on its own sequence alone: neither the other rows, nor how a prompt was cut into steps, nor where its blocks lie,
 // nor the number of threads changes a bit.
 //
-// One thread calls it. Owns `threads - 1` worker threads, named sluice-decode, which run only inside calls.
+// One thread calls it. Owns `threads - 1` helper threads, named sluice-decode, which run only inside calls.
 // V vocabulary.
 class DecodeModel {
  public:
@@ -50,6 +50,8 @@ class DecodeModel {
                                                              const Options& options);
   virtual ~DecodeModel() = default;
 
+  // Computes with so many threads from here on, 1 to 1024; between steps.
+  virtual void SetThreads(int threads) = 0;
   // Takes other weights of the same layout from here on, between steps; they live as long as those above. The KV cache stays.
   virtual void SetWeights(const TensorSet* weights) = 0;
   // Of each tensor, in the weights' order, read back from the very numbers that Step() computes with. Between steps.

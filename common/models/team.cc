@@ -29,18 +29,23 @@ void AwaitChange(const std::atomic<T>& value, T old) {
 
 }  // namespace
 
-Team::Team(int size) : size_(size) {
-  for (int i = 1; i < size; ++i) {
-    helpers_.emplace_back([this, i] { Help(i); });
-    pthread_setname_np(helpers_.back().native_handle(), "sluice-decode");
-  }
-}
+Team::Team(int size, const char* name) : name_(name) { Resize(size); }
 
-Team::~Team() {
-  stop_ = true;
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
-  for (std::thread& helper : helpers_) helper.join();
+Team::~Team() { Resize(1); }
+
+void Team::Resize(int size) {
+  staying_ = size;
+  if (size < size_) Run([](int) {});  // The helpers that leave learn of it in a last, empty round.
+  while (static_cast<int>(helpers_.size()) > size - 1) {
+    helpers_.back().join();
+    helpers_.pop_back();
+  }
+
+  for (int i = size_; i < size; ++i) {
+    helpers_.emplace_back([this, i, seen = round_.load()] { Help(i, seen); });
+    pthread_setname_np(helpers_.back().native_handle(), name_);
+  }
+  size_ = size;
 }
 
 void Team::Run(const std::function<void(int)>& work) {
@@ -56,11 +61,11 @@ void Team::Run(const std::function<void(int)>& work) {
   for (int busy; (busy = busy_.load(std::memory_order_acquire)) > 0;) AwaitChange(busy_, busy);
 }
 
-void Team::Help(int index) {
-  for (uint32_t seen = 0;; ++seen) {
+void Team::Help(int index, uint32_t seen) {
+  for (bool stays = true; stays; ++seen) {
     AwaitChange(round_, seen);
-    if (stop_) return;
     (*work_)(index);
+    stays = index < staying_;
     if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();
   }
 }

@@ -1,9 +1,9 @@
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <bit>
 
+#include "common/models/parallel.h"
 #include "common/models/train_function.h"
 #include "common/models/train_ops.h"
 #include "kernels/decoder/op.h"
@@ -38,6 +38,16 @@ struct Heads {
   int64_t kv_heads() const { return kv_width / d; }
 };
 
+// Calls work(first, last, h) for each family and kv head: what they write lies apart.
+template <typename Work>
+void EachFamilyHead(const std::vector<int64_t>& families, const Heads& heads, const Work& work) {
+  const int64_t kv_heads = heads.kv_heads();
+  ParallelEach((static_cast<int64_t>(families.size()) - 1) * kv_heads, [&](int64_t i) {
+    const int64_t family = i / kv_heads;
+    work(families[family], families[family + 1], i % kv_heads);
+  });
+}
+
 void Attend(const AttentionQuery* queries, int64_t count, const KvHead<float>& cache, const int32_t* blocks, int64_t d) {
   BestDecoderOps().attend(queries, count, cache, blocks, d);
 }
@@ -45,29 +55,28 @@ void Attend(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>
   BestDecoderOps().attend_f16(queries, count, cache, blocks, d);
 }
 
-// Attention of one family: its keys and values go through the blocks of a decode cache of T, the prefix's once for all.
+// Attention of one family in kv head h: its keys and values go through the blocks of a decode cache of T,
+// the prefix's once for all.
 template <typename T>
 void AttendFamily(const float* q, const float* k, const float* v, const std::vector<int64_t>& ends, int64_t first, int64_t last, const Heads& heads,
-                  float* out) {
+                  int64_t h, float* out) {
   const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last);
   std::vector<int32_t> blocks((longest + kKvBlockTokens - 1) / kKvBlockTokens);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
   std::vector<T> data(blocks.size() * KvHead<T>::BlockSize(d));
   std::vector<AttentionQuery> queries;
   const KvHead<T> cache{data.data(), KvHead<T>::BlockSize(d)};
-  for (int64_t h = 0; h < heads.kv_heads(); ++h) {
-    for (int64_t b = first; b < last; ++b) {
-      int64_t position = b == first ? 0 : ends[first + 1] - ends[first];
-      queries.clear();
-      for (int64_t t = ends[b]; t < ends[b + 1]; ++t, ++position) {
-        const int64_t from = t * heads.kv_width + h * d;
-        StoreKeyValue(cache, position / kKvBlockTokens, position % kKvBlockTokens, d, k + from, v + from);
-        for (int64_t at = t * heads.q_width + h * group * d, g = 0; g < group; ++g, at += d) {
-          queries.push_back({q + at, out + at, WindowBegin(position, heads.window), position + 1});
-        }
+  for (int64_t b = first; b < last; ++b) {
+    int64_t position = b == first ? 0 : ends[first + 1] - ends[first];
+    queries.clear();
+    for (int64_t t = ends[b]; t < ends[b + 1]; ++t, ++position) {
+      const int64_t from = t * heads.kv_width + h * d;
+      StoreKeyValue(cache, position / kKvBlockTokens, position % kKvBlockTokens, d, k + from, v + from);
+      for (int64_t at = t * heads.q_width + h * group * d, g = 0; g < group; ++g, at += d) {
+        queries.push_back({q + at, out + at, WindowBegin(position, heads.window), position + 1});
       }
-      Attend(queries.data(), static_cast<int64_t>(queries.size()), cache, blocks.data(), d);
     }
+    Attend(queries.data(), static_cast<int64_t>(queries.size()), cache, blocks.data(), d);
   }
 }
 
@@ -83,32 +92,30 @@ struct AttentionGrads {
   float *dq, *dk, *dv;
 };
 
-// The gradients of one family. What its sequences give to the prefix's keys and values adds up in their order.
+// The gradients of one family in kv head h. What its sequences give to the prefix's keys and values adds up in their order.
 void AttendFamilyGrad(const float* q, const float* k, const float* v, const float* dout, const std::vector<int64_t>& ends, int64_t first,
-                      int64_t last, const Heads& heads, const AttentionGrads& grads) {
+                      int64_t last, const Heads& heads, int64_t h, const AttentionGrads& grads) {
   const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last), shared = ends[first + 1] - ends[first];
   std::vector<float> keys(longest * d), values(longest * d), dkeys(longest * d), dvalues(longest * d), scratch(2 * longest);
   const auto attention = BestDecoderGradOps().attention;
-  for (int64_t h = 0; h < heads.kv_heads(); ++h) {
-    const int64_t at = h * d;
-    for (int64_t b = first; b < last; ++b) {
-      const int64_t before = b == first ? 0 : shared, length = ends[b + 1] - ends[b];
-      GatherHead(k + at, ends[b], ends[b + 1], heads.kv_width, d, keys.data() + before * d);
-      GatherHead(v + at, ends[b], ends[b + 1], heads.kv_width, d, values.data() + before * d);
-      std::fill_n(dkeys.data() + before * d, length * d, 0.0f);
-      std::fill_n(dvalues.data() + before * d, length * d, 0.0f);
-      for (int64_t g = h * group; g < (h + 1) * group; ++g) {
-        const int64_t row = ends[b] * heads.q_width + g * d;
-        attention(q + row, keys.data(), values.data(), dout + row, before, length, d, heads.window, heads.q_width, scratch.data(), grads.dq + row, dkeys.data(),
-                  dvalues.data());
-      }
-      if (b == first) continue;
-      ScatterHead(dkeys.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dk + at);
-      ScatterHead(dvalues.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dv + at);
+  const int64_t at = h * d;
+  for (int64_t b = first; b < last; ++b) {
+    const int64_t before = b == first ? 0 : shared, length = ends[b + 1] - ends[b];
+    GatherHead(k + at, ends[b], ends[b + 1], heads.kv_width, d, keys.data() + before * d);
+    GatherHead(v + at, ends[b], ends[b + 1], heads.kv_width, d, values.data() + before * d);
+    std::fill_n(dkeys.data() + before * d, length * d, 0.0f);
+    std::fill_n(dvalues.data() + before * d, length * d, 0.0f);
+    for (int64_t g = h * group; g < (h + 1) * group; ++g) {
+      const int64_t row = ends[b] * heads.q_width + g * d;
+      attention(q + row, keys.data(), values.data(), dout + row, before, length, d, heads.window, heads.q_width, scratch.data(), grads.dq + row, dkeys.data(),
+                dvalues.data());
     }
-    ScatterHead(dkeys.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dk + at);
-    ScatterHead(dvalues.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dv + at);
+    if (b == first) continue;
+    ScatterHead(dkeys.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dk + at);
+    ScatterHead(dvalues.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dv + at);
   }
+  ScatterHead(dkeys.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dk + at);
+  ScatterHead(dvalues.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dv + at);
 }
 
 // Numbers rounded to fp16.
@@ -135,11 +142,9 @@ struct AttentionFn : Function<AttentionFn> {
     at::Tensor out = at::empty_like(q);
     const float *qs = In(q), *ks = In(k), *vs = In(v);
     float* to = Out(out);
-    at::parallel_for(0, static_cast<int64_t>(families.size()) - 1, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t f = begin; f < end; ++f) {
-        if (halves) AttendFamily<uint16_t>(qs, ks, vs, ends, families[f], families[f + 1], heads, to);
-        else AttendFamily<float>(qs, ks, vs, ends, families[f], families[f + 1], heads, to);
-      }
+    EachFamilyHead(families, heads, [&](int64_t first, int64_t last, int64_t h) {
+      if (halves) AttendFamily<uint16_t>(qs, ks, vs, ends, first, last, heads, h, to);
+      else AttendFamily<float>(qs, ks, vs, ends, first, last, heads, h, to);
     });
     return out;
   }
@@ -151,8 +156,8 @@ struct AttentionFn : Function<AttentionFn> {
     at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
     const float *qs = In(q), *ks = In(k), *vs = In(v), *douts = In(dout);
     const AttentionGrads to{Out(dq), Out(dk), Out(dv)};
-    at::parallel_for(0, static_cast<int64_t>(families.size()) - 1, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t f = begin; f < end; ++f) AttendFamilyGrad(qs, ks, vs, douts, ends, families[f], families[f + 1], heads, to);
+    EachFamilyHead(families, heads, [&](int64_t first, int64_t last, int64_t h) {
+      AttendFamilyGrad(qs, ks, vs, douts, ends, first, last, heads, h, to);
     });
     return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }

@@ -1,6 +1,5 @@
 #include "common/models/train_ops.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -10,6 +9,7 @@
 #include <cmath>
 
 #include "common/base/bf16.h"
+#include "common/models/parallel.h"
 #include "common/models/train_function.h"
 #include "kernels/decoder/op.h"
 #include "kernels/decoder_grad/op.h"
@@ -24,7 +24,7 @@ at::Tensor ByRows(int64_t m, int64_t n, int64_t k, const at::TensorOptions& opti
   constexpr int64_t kTile = 48;  // Rows whose inputs stay in L1 while the weight's panels pass.
   at::Tensor y = at::empty({m, n}, options);
   float* to = Out(y);
-  at::parallel_for(0, m, Grain(n + k), [&](int64_t begin, int64_t end) {
+  ParallelFor(m, Grain(n + k), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r += kTile) product(r, std::min(kTile, end - r), to + r * n);
   });
   return y;
@@ -44,7 +44,7 @@ at::Tensor RoundedCopy(const at::Tensor& x) {
   at::Tensor y = at::empty_like(x);
   const float* from = In(x);
   float* to = Out(y);
-  at::parallel_for(0, x.numel(), 65536, [&](int64_t begin, int64_t end) {
+  ParallelFor(x.numel(), 65536, [&](int64_t begin, int64_t end) {
     std::vector<uint16_t> narrow(end - begin);
     BestDecoderOps().to_bf16(from + begin, end - begin, narrow.data());
     for (int64_t i = begin; i < end; ++i) to[i] = FloatFromBf16(narrow[i - begin]);
@@ -88,7 +88,7 @@ at::Tensor OuterProduct(const at::Tensor& g, const at::Tensor& x) {
   at::Tensor dw = at::zeros({n, k}, g.options());
   const float *grads = In(g), *inputs = In(x);
   float* to = Out(dw);
-  at::parallel_for(0, n, Grain(m), [&](int64_t begin, int64_t end) {
+  ParallelFor(n, Grain(m), [&](int64_t begin, int64_t end) {
     std::vector<float> packed(PackedFloats(k, kPiece));
     for (int64_t r = 0; r < m; r += kPiece) {
       const int64_t rows = std::min(kPiece, m - r);
@@ -141,7 +141,7 @@ struct RmsNormFn : Function<RmsNormFn> {
     const float *from = In(x), *w = In(weight);
     float* to = Out(y);
     const auto norm = BestDecoderOps().rms_norm;
-    at::parallel_for(0, x.numel() / n, Grain(n), [&](int64_t begin, int64_t end) {
+    ParallelFor(x.numel() / n, Grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) norm(from + r * n, w, n, static_cast<float>(eps), to + r * n);
     });
     return y;
@@ -166,7 +166,7 @@ at::Tensor Turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   at::Tensor y = at::empty_like(x);
   const float *from = In(x), *cosines = In(cos), *sines = In(sin);
   float* to = Out(y);
-  at::parallel_for(0, x.size(0), Grain(width), [&](int64_t begin, int64_t end) {
+  ParallelFor(x.size(0), Grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t at = t * width + h * 2 * half;
@@ -195,7 +195,7 @@ struct SwiGluFn : Function<SwiGluFn> {
     const float *g = In(gate), *u = In(up);
     float* to = Out(y);
     const int64_t n = gate.size(1);
-    at::parallel_for(0, gate.size(0), Grain(n), [&](int64_t begin, int64_t end) {
+    ParallelFor(gate.size(0), Grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) BestDecoderOps().swiglu(g + r * n, u + r * n, n, to + r * n);
     });
     return y;
@@ -207,7 +207,7 @@ struct SwiGluFn : Function<SwiGluFn> {
     at::Tensor dgate = at::empty_like(gate), dup = at::empty_like(gate);
     const float *g = In(gate), *u = In(saved[1]), *d = In(dy);
     float *dg = Out(dgate), *du = Out(dup);
-    at::parallel_for(0, gate.numel(), 65536, [&](int64_t begin, int64_t end) {
+    ParallelFor(gate.numel(), 65536, [&](int64_t begin, int64_t end) {
       BestDecoderGradOps().swiglu(g + begin, u + begin, d + begin, end - begin, dg + begin, du + begin);
     });
     return {dgate, dup};
@@ -222,7 +222,7 @@ struct ScoreFn : Function<ScoreFn> {
     const float* z = In(logits);
     const int64_t* target = targets.const_data_ptr<int64_t>();
     float *lps = Out(lp), *entropies = Out(entropy), *lses = Out(lse);
-    at::parallel_for(0, rows, Grain(vocab), [&](int64_t begin, int64_t end) {
+    ParallelFor(rows, Grain(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const TokenScore score = ScoreCpu(z + r * vocab, vocab, divisor, static_cast<int32_t>(target[r]));
         lps[r] = score.logprob, entropies[r] = score.entropy, lses[r] = score.logsumexp;
@@ -243,7 +243,7 @@ struct ScoreFn : Function<ScoreFn> {
     const int64_t* target = saved[1].const_data_ptr<int64_t>();
     const float *z = In(logits), *entropy = In(saved[2]), *lse = In(saved[3]), *g = In(dlp), *h = In(dentropy);
     float* to = Out(dlogits);
-    at::parallel_for(0, rows, Grain(vocab), [&](int64_t begin, int64_t end) {
+    ParallelFor(rows, Grain(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         BestDecoderGradOps().score_grad(z + r * vocab, vocab, inverse, target[r], entropy[r], lse[r], g[r], h[r], to + r * vocab);
       }

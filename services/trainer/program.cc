@@ -2,6 +2,8 @@
 
 #include <grpcpp/impl/codegen/service_type.h>
 
+#include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +23,9 @@ TrainerProgram::TrainerProgram(const daemon::Host& host)
     : host_(host),
       weights_(std::make_unique<WeightsServer>(&callers_)),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {
-  SetComputeThreads(host.flags->threads);
+  const int wanted = host.flags->threads;
+  const int threads = wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  SetComputeThreads([threads] { return threads; });
 }
 
 TrainerProgram::~TrainerProgram() = default;

@@ -7,13 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/models/parallel.h"
 #include "common/optim/adamw.h"
 #include "common/optim/grad_norm.h"
 
 namespace sluice::trainer {
 namespace {
 
-constexpr int64_t kAlign = 16;  // Elements: slots start on cache lines.
+constexpr int64_t kAlign = 16;           // Elements: slots start on cache lines.
+constexpr int64_t kAdamGrain = 1 << 16;  // Elements that are worth a thread: some tens of microseconds.
 
 }  // namespace
 
@@ -65,11 +67,15 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
   const AdamWOptions options{settings_.beta1, settings_.beta2, settings_.eps, settings_.weight_decay};
   const double grad_scale = scale0 * ClipFactor(outcome.grad_norm, settings_.max_grad_norm);
   ++updates_;
+  float *const m = m_.mutable_data_ptr<float>(), *const v = v_.mutable_data_ptr<float>();
   for (const Slot& slot : slots_) {
     const at::Tensor& parameter = slot.parameter->tensor;
-    AdamWStep(options, updates_, outcome.lr, /*decay=*/parameter.dim() >= 2, grad_scale, slot.size, grad + slot.offset,
-              parameter.mutable_data_ptr<float>(), m_.mutable_data_ptr<float>() + slot.offset,
-              v_.mutable_data_ptr<float>() + slot.offset);
+    float* const values = parameter.mutable_data_ptr<float>();
+    ParallelFor(slot.size, kAdamGrain, [&](int64_t begin, int64_t end) {
+      const int64_t at = slot.offset + begin;
+      AdamWStep(options, updates_, outcome.lr, /*decay=*/parameter.dim() >= 2, grad_scale, end - begin, grad + at,
+                values + begin, m + at, v + at);
+    });
   }
   outcome.applied = true;
   return outcome;

@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/models/moe.h"
+#include "common/models/parallel.h"
 #include "common/models/train_model.h"
 #include "services/trainer/core/losses/losses.h"
 #include "services/trainer/core/micro_batch.h"
@@ -405,8 +406,11 @@ absl::StatusOr<TensorSet> Trainer::Moments() const { return impl_->optimizer_.Mo
 int64_t Trainer::updates() const { return impl_->optimizer_.updates(); }
 int64_t Trainer::skips_in_a_row() const { return impl_->skips_in_a_row_; }
 
-void SetComputeThreads(int threads) {
-  if (threads > 0) at::set_num_threads(threads);
+void SetComputeThreads(std::function<int()> threads) {
+  // Torch's own operations are the small ones of a step. On one thread their sums run in one order, and
+  // OpenMP starts no threads, which would spin on cores that others compute on.
+  at::set_num_threads(1);
+  SetParallelThreads(std::move(threads));
 }
 
 }  // namespace sluice::trainer

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -64,7 +65,8 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Threads that one operation may use; 0: as many as the machine has. Of the process; before the first Trainer.
-void SetComputeThreads(int threads);
+// Threads that one operation of a step may use, asked before each. Their number changes no bit. Of the process;
+// before the first Trainer.
+void SetComputeThreads(std::function<int()> threads);
 
 }  // namespace sluice::trainer

@@ -81,7 +81,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%s\nhint: bench_trainer_step configs/examples/digits\n", model.status().ToString().c_str());
     return 2;
   }
-  SetComputeThreads(threads);
+  SetComputeThreads([threads] { return threads; });
   Settings settings;
   settings.algorithm.advantage.kind = "grpo";
   settings.algorithm.loss.entropy = 0.05;

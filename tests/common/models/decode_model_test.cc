@@ -297,6 +297,26 @@ TEST(DecodeModelTest, ThreadsAndCutsIntoStepsChangeNoBit) {
   }
 }
 
+TEST(DecodeModelTest, ThreadsThatComeAndGoBetweenStepsChangeNoBit) {
+  for (const ModelConfig& config : {LargeConfig(), SmallConfig()}) {
+    const TensorSet weights = *InitWeights(config, 7);
+    const size_t most = static_cast<size_t>(std::min<int64_t>(config.max_context, 150)) - 1;
+    std::vector<std::vector<int32_t>> tokens = {RandomTokens(most, 1), RandomTokens(most / 2, 2), RandomTokens(most, 3)};
+    for (std::vector<int32_t>& sequence : tokens) {
+      for (int32_t& token : sequence) token %= static_cast<int32_t>(config.vocab_size);
+    }
+    const auto whole = Prefill(Make(config, &weights, 3).get(), tokens);
+
+    const auto model = Make(config, &weights, 3);
+    Collector c(model.get(), tokens);
+    for (int i = 0; !c.Done(); ++i) {
+      model->SetThreads(1 + i * 5 % 4);
+      c.Step({40, 7, 20});
+    }
+    EXPECT_EQ(c.logits(), whole);
+  }
+}
+
 TEST(DecodeModelTest, WidthsThatNoPanelDividesComeBackAsTheyWere) {
   ModelConfig odd = LargeConfig();
   odd.hidden_size = 151;

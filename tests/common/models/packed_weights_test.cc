@@ -36,7 +36,7 @@ int Differing(const std::vector<Fingerprint>& found, const std::vector<Fingerpri
 template <typename T>
 void ExpectEachFlipIsFound(const ModelConfig& config, DType dtype) {
   const TensorSet weights = *InitWeights(config, 3, dtype);
-  Team team(1);
+  Team team(1, "sluice-test");
   PackedWeights<T> packed;
   ASSERT_EQ(packed.Create(config, &weights), absl::OkStatus());
   packed.Pack(&weights, &team);

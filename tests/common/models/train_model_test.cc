@@ -12,6 +12,7 @@
 #include "common/checkpoint/init.h"
 #include "common/models/decode_model.h"
 #include "common/models/moe.h"
+#include "common/models/parallel.h"
 #include "kernels/sample/op.h"
 #include "tests/common/models/reference.h"
 
@@ -284,6 +285,32 @@ TEST(TrainModelTest, GradientsInBf16AreThoseOfFp32ButForItsRoundings) {
     const double off = (got - want).norm().item<double>();
     EXPECT_LT(off, 0.03 * want.norm().item<double>()) << narrow->parameters()[i].name;
     EXPECT_GT(off, 0) << narrow->parameters()[i].name;
+  }
+}
+
+// Enough rows and columns that each product and each loop is divided.
+TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfLossAndGradients) {
+  for (const std::string shape : {R"("Qwen2ForCausalLM"])", R"("Qwen3MoeForCausalLM"], "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 70)"}) {
+    const ModelConfig config = *ParseModelConfig(R"({"vocab_size": 19, "hidden_size": 150, "intermediate_size": 333, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "max_position_embeddings": 300, "architectures": [)" + shape + "}", shape);
+    const TensorSet weights = *InitWeights(config, 4);
+    std::vector<std::vector<int32_t>> sequences;
+    for (const size_t length : {290, 3, 280, 270, 33}) sequences.emplace_back(length, static_cast<int32_t>(length % 19));
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      std::vector<at::Tensor> first;
+      for (const int threads : {1, 2, 3, 5}) {
+        SetParallelThreads([threads] { return threads; });
+        const auto model = Make(config, weights, dtype);
+        const at::Tensor loss = SmallLoss(model.get(), Pack(sequences));
+        ASSERT_TRUE(Backward(loss).ok());
+
+        std::vector<at::Tensor> got = {loss.detach()};
+        for (const TrainModel::Parameter& p : model->parameters()) got.push_back(p.tensor.grad().clone());
+        if (first.empty()) first = got;
+        for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], first[i])) << threads << " threads, tensor " << i;
+      }
+      SetParallelThreads([] { return 1; });
+    }
   }
 }
 

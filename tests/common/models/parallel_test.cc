@@ -1,0 +1,82 @@
+#include "common/models/parallel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/models/team.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::Each;
+using ::testing::UnorderedElementsAre;
+
+class ParallelTest : public ::testing::Test {
+ protected:
+  ~ParallelTest() override { SetParallelThreads([] { return 1; }); }
+};
+
+TEST_F(ParallelTest, ALoopRunsOnAsManyThreadsAsItMay) {
+  for (const int threads : {3, 1, 2}) {
+    SetParallelThreads([threads] { return threads; });
+    std::barrier all(threads);  // Nobody goes on before as many are at work.
+    ParallelFor(threads, 1, [&](int64_t, int64_t) { all.arrive_and_wait(); });
+    ParallelEach(threads, [&](int64_t) { all.arrive_and_wait(); });
+  }
+}
+
+TEST_F(ParallelTest, ItsRangesCoverAllOnceAndAreNoSmallerThanTheGrain) {
+  SetParallelThreads([] { return 4; });
+  std::mutex mu;
+  const auto ranges = [&](int64_t n, int64_t grain) {
+    std::vector<std::pair<int64_t, int64_t>> out;
+    ParallelFor(n, grain, [&](int64_t begin, int64_t end) {
+      const std::lock_guard<std::mutex> lock(mu);
+      out.emplace_back(begin, end);
+    });
+    return out;
+  };
+  EXPECT_THAT(ranges(10, 1), UnorderedElementsAre(std::pair(0, 3), std::pair(3, 6), std::pair(6, 9), std::pair(9, 10)));
+  EXPECT_THAT(ranges(10, 5), UnorderedElementsAre(std::pair(0, 5), std::pair(5, 10)));
+  EXPECT_THAT(ranges(10, 100), UnorderedElementsAre(std::pair(0, 10)));
+  EXPECT_TRUE(ranges(0, 1).empty());
+
+  std::vector<int> counts(1000);
+  ParallelEach(1000, [&](int64_t i) { ++counts[i]; });
+  EXPECT_THAT(counts, Each(1));
+}
+
+TEST_F(ParallelTest, ALoopWithinALoopRunsOnItsCaller) {
+  SetParallelThreads([] { return 2; });
+  ParallelFor(2, 1, [&](int64_t, int64_t) {
+    const std::thread::id caller = std::this_thread::get_id();
+    ParallelFor(8, 1, [&](int64_t, int64_t) { EXPECT_EQ(std::this_thread::get_id(), caller); });
+  });
+}
+
+TEST(TeamTest, GrowsAndShrinksBetweenRuns) {
+  Team team(1, "sluice-test");
+  for (const int size : {4, 2, 3, 1, 5, 5}) {
+    team.Resize(size);
+    std::mutex mu;
+    std::set<int> indices;
+    for (int round = 0; round < 3; ++round) {
+      team.Run([&](int index) {
+        const std::lock_guard<std::mutex> lock(mu);
+        indices.insert(index);
+      });
+    }
+    EXPECT_EQ(indices.size(), static_cast<size_t>(size));
+    EXPECT_EQ(*indices.rbegin(), size - 1);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
