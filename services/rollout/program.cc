@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -13,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/daemon/admin_service.h"
+#include "common/daemon/cores.h"
 #include "common/log/log.h"
 #include "common/models/adapter.h"
 #include "common/rpc/convert.h"
@@ -60,7 +60,8 @@ std::vector<daemon::About::Flag> RolloutProgram::Flags() {
           {kKeysFlag, "file of the API's bearer keys, readable by its owner alone: a line NAME KEY [MOST_ANSWERS] each; default: everybody may ask", "SLUICE_HTTP_KEYS"},
           {kAdaptersFlag, "NAME=DIR[,NAME=DIR..]: LoRA adapters, directories as PEFT writes them, that the API serves beside each job's model as JOB:NAME; default: none", "SLUICE_HTTP_ADAPTERS"},
           {kCertFlag, "PEM file of the API's certificate chain; default: no TLS"},
-          {kCertKeyFlag, "PEM file of the certificate's private key"}};
+          {kCertKeyFlag, "PEM file of the certificate's private key"},
+          daemon::CoresFlag()};
 }
 
 absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daemon::Host& host) {
@@ -69,6 +70,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daem
                   .http_keys = host.flags->Own(kKeysFlag),
                   .http_cert = host.flags->Own(kCertFlag),
                   .http_cert_key = host.flags->Own(kCertKeyFlag)};
+  SLUICE_ASSIGN_OR_RETURN(options.cores, daemon::OpenCores(*host.flags));
   SLUICE_ASSIGN_OR_RETURN(options.adapters, ParseAdapters(host.flags->Own(kAdaptersFlag)));
   const std::string given = host.flags->Own(kGraceFlag);
   if (!given.empty() && (!absl::ParseDuration(given, &options.grace) || options.grace <= absl::ZeroDuration())) {
@@ -223,8 +225,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                                  .incarnation = link_->incarnation(),
                                  .queue = job.queue,
                                  .weights = assignment.weights_size() > 0 ? assignment.weights(0) : "",
-                                 .threads = host_.flags->threads > 0 ? host_.flags->threads
-                                                                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))},
+                                 .cores = options_.cores},
                                 assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {
     job.session = *std::move(session);

@@ -37,6 +37,7 @@ class RolloutProgram : public daemon::Program {
     std::string http_keys;         // Files; empty: none.
     std::string http_cert, http_cert_key;
     std::map<std::string, std::string> adapters;  // Of the API: directories by name.
+    std::shared_ptr<CoreShare> cores;             // What the sessions compute on.
   };
   RolloutProgram(const daemon::Host& host, Options options);
   ~RolloutProgram() override;

@@ -56,7 +56,7 @@ std::string ModelDigest(const MadeEngine& made) {
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options, const job::v1::JobSpec& job_spec, const Metrics& metrics,
                                                         Handlers handlers) {
-  SLUICE_ASSIGN_OR_RETURN(SessionSpec spec, ReadSpec(job_spec, options.threads));
+  SLUICE_ASSIGN_OR_RETURN(SessionSpec spec, ReadSpec(job_spec, options.cores->threads()));
   spec.engine.job = options.job;
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(spec.engine));
   if (spec.deterministic && !made.engine->caps().deterministic) {
@@ -111,7 +111,7 @@ void Session::Begin() {
                                                            .sealed = [this](const Member& member) { rescorer_->Sealed(member, loop_->stats().version); }}, client_.get(),
                                          leases_.get(), puts_.get(), renderer_.get(), metrics_,
                                          [this](absl::Status why) { Fail(std::move(why)); });
-  loop_ = std::make_unique<StepLoop>(made_.engine.get(), spec_.kv, static_cast<StepLoop::Sink*>(this));
+  loop_ = std::make_unique<StepLoop>(made_.engine.get(), spec_.kv, options_.cores.get(), static_cast<StepLoop::Sink*>(this));
   streamer_->Start(loop_.get());
   weights_ = std::make_unique<WeightSubscriber>(
       WeightSubscriber::Options{.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation}, *made_.layout,

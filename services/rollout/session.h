@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/cores/core_share.h"
 #include "common/daemon/waits.h"
 #include "common/queue_client/lease_keeper.h"
 #include "common/queue_client/put_stream.h"
@@ -64,7 +65,8 @@ class Session : private StepLoop::Sink {
     int64_t incarnation = 0;
     std::string queue;     // HOST:PORT.
     std::string weights;   // HOST:PORT of the trainer; may be empty for now.
-    int threads = 1;
+    // What it computes on; not null.
+    std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
     uint32_t rescore_one_in = 1000;  // Sealed answers; see Rescorer.
   };
   // All from the session's threads; must not block.

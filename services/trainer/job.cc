@@ -17,6 +17,7 @@
 #include "common/base/status_text.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/cores/core_share.h"
 #include "common/daemon/waits.h"
 #include "common/log/log.h"
 #include "common/queue_client/lease_keeper.h"
@@ -50,8 +51,8 @@ absl::StatusOr<std::map<std::string, DType>> ModelTypes(const ModelDir& model, c
 
 class TrainingJob::Impl {
  public:
-  Impl(JobConfig config, std::string worker, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
-      : config(std::move(config)), worker_(std::move(worker)), waits_(worker_), weights_(weights), hooks_(std::move(hooks)),
+  Impl(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
+      : config(std::move(config)), worker_(std::move(worker)), waits_(worker_), cores_(cores), weights_(weights), hooks_(std::move(hooks)),
         metrics_(registry == nullptr ? Metrics() : Metrics(registry, this->config.name)) {}
 
   void Run();
@@ -89,6 +90,7 @@ class TrainingJob::Impl {
 
   const std::string worker_;
   daemon::Waits waits_;
+  CoreShare* const cores_;
   WeightsServer* const weights_;
   const Hooks hooks_;
   Metrics metrics_;
@@ -102,6 +104,7 @@ class TrainingJob::Impl {
   rpc::Cancel cancel_all_;           // Ends every call.
 
   // The `job` thread's, made in this order and destroyed in reverse.
+  std::optional<CoreShare::Busy> busy_;  // None while the job waits for data.
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<CheckpointStore> store_;
   RowEncoder encode_row_;
@@ -125,10 +128,12 @@ class TrainingJob::Impl {
 };
 
 void TrainingJob::Impl::Run() {
+  busy_.emplace(cores_);
   Tell(false, "loading");
   absl::Status status = Load();
   if (status.ok()) status = Connect();
   if (status.ok()) status = Train();
+  busy_.reset();
   End(status);
 }
 
@@ -315,7 +320,10 @@ absl::Status TrainingJob::Impl::Step() {
     const absl::Duration start = clock_->Monotonic();
     absl::StatusOr<BatchReader::Slice> next = [&] {
       const auto waits = waits_.Begin({.kind = "BATCH", .id = absl::StrCat(k), .at = "queue", .cause = absl::StrCat(worker_, " waits for batch ", k), .step = k});
-      return reader->Next();
+      busy_.reset();
+      auto read = reader->Next();
+      busy_.emplace(cores_);
+      return read;
     }();
     seconds.wait_data += Since(start);
     if (!next.ok()) return next.status();
@@ -533,8 +541,9 @@ void TrainingJob::Impl::Leave(bool checkpoint) {
   if (!checkpoint) cancel_all_.Trigger();
 }
 
-TrainingJob::TrainingJob(JobConfig config, std::string worker, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
-    : impl_(new Impl(std::move(config), std::move(worker), weights, registry, std::move(hooks))) {
+TrainingJob::TrainingJob(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights,
+                         metrics::Registry* registry, Hooks hooks)
+    : impl_(new Impl(std::move(config), std::move(worker), cores, weights, registry, std::move(hooks))) {
   impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
   pthread_setname_np(impl_->thread.native_handle(), "sluice-train");
 }

@@ -9,6 +9,7 @@
 #include "services/trainer/config.h"
 
 namespace sluice {
+class CoreShare;
 class WeightsServer;
 namespace common::v1 {
 class Event;
@@ -45,8 +46,10 @@ class TrainingJob {
     std::function<void(common::v1::Event event)> happened;
   };
 
-  // `worker`: this daemon's id. `weights` and `registry` outlive the job.
-  TrainingJob(JobConfig config, std::string worker, WeightsServer* weights, metrics::Registry* registry, Hooks hooks);
+  // `worker`: this daemon's id. `cores`: lent to others while the job waits for data. `cores`, `weights` and
+  // `registry` outlive the job.
+  TrainingJob(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights,
+              metrics::Registry* registry, Hooks hooks);
   // Leave(false), Wait().
   ~TrainingJob();
   TrainingJob(const TrainingJob&) = delete;

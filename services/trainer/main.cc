@@ -1,3 +1,4 @@
+#include "common/daemon/cores.h"
 #include "services/trainer/program.h"
 
 int main(int argc, char** argv) {
@@ -5,8 +6,7 @@ int main(int argc, char** argv) {
                               {.name = "sluice-trainer",
                                .role = sluice::rpc::Role::kTrainer,
                                .summary = "Trains a policy on the batches that the queue cuts, and publishes its weights.",
-                               .example = "sluice-trainer --controller 127.0.0.1:7400 --listen 127.0.0.1:7440 --ops 127.0.0.1:7441"},
-                              [](const sluice::daemon::Host& host) -> absl::StatusOr<std::unique_ptr<sluice::daemon::Program>> {
-                                return std::make_unique<sluice::trainer::TrainerProgram>(host);
-                              });
+                               .example = "sluice-trainer --controller 127.0.0.1:7400 --listen 127.0.0.1:7440 --ops 127.0.0.1:7441",
+                               .flags = {sluice::daemon::CoresFlag()}},
+                              sluice::trainer::TrainerProgram::Make);
 }

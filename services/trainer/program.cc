@@ -2,8 +2,6 @@
 
 #include <grpcpp/impl/codegen/service_type.h>
 
-#include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +9,7 @@
 #include "common/base/status_text.h"
 #include "common/daemon/admin_service.h"
 #include "common/daemon/controller_link.h"
+#include "common/daemon/cores.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
 #include "common/weights/service.h"
@@ -19,13 +18,17 @@
 
 namespace sluice::trainer {
 
-TrainerProgram::TrainerProgram(const daemon::Host& host)
+absl::StatusOr<std::unique_ptr<daemon::Program>> TrainerProgram::Make(const daemon::Host& host) {
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<CoreShare> cores, daemon::OpenCores(*host.flags));
+  return std::make_unique<TrainerProgram>(host, std::move(cores));
+}
+
+TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores)
     : host_(host),
+      cores_(std::move(cores)),
       weights_(std::make_unique<WeightsServer>(&callers_)),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {
-  const int wanted = host.flags->threads;
-  const int threads = wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  SetComputeThreads([threads] { return threads; });
+  SetComputeThreads([cores = cores_] { return cores->threads(); });
 }
 
 TrainerProgram::~TrainerProgram() = default;
@@ -111,7 +114,7 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   hooks.told = [this, id, incarnation](const TrainingJob::Standing& standing) { Tell(id, incarnation, standing); };
   hooks.stepped = [this](const job::v1::StepReport& report) { link_->Report(report); };
   hooks.happened = [this](common::v1::Event event) { link_->Raise(std::move(event)); };
-  auto job = std::make_shared<TrainingJob>(*std::move(config), host_.flags->id, weights_.get(), host_.metrics, std::move(hooks));
+  auto job = std::make_shared<TrainingJob>(*std::move(config), host_.flags->id, cores_.get(), weights_.get(), host_.metrics, std::move(hooks));
   MutexLock lock(&mu_);
   job_ = std::move(job);
 }

@@ -10,6 +10,7 @@
 #include "services/trainer/job.h"
 
 namespace sluice {
+class CoreShare;
 class WeightsServer;
 namespace daemon {
 class ControllerLink;
@@ -25,7 +26,10 @@ namespace sluice::trainer {
 // sluice-trainer: trains the job that the controller assigns, and serves its weights.
 class TrainerProgram : public daemon::Program {
  public:
-  explicit TrainerProgram(const daemon::Host& host);
+  // `cores`: what the job computes on.
+  TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores);
+  // INVALID_ARGUMENT: a flag.
+  static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
   ~TrainerProgram() override;
 
   std::vector<grpc::Service*> services() override;
@@ -42,6 +46,7 @@ class TrainerProgram : public daemon::Program {
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const;
 
   const daemon::Host host_;
+  const std::shared_ptr<CoreShare> cores_;
   rpc::CallerTable callers_;  // Who may read the weights.
   const std::unique_ptr<WeightsServer> weights_;
   const std::unique_ptr<grpc::Service> admin_;

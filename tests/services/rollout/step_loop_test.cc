@@ -1,6 +1,10 @@
 #include "services/rollout/core/step_loop/step_loop.h"
 
+#include <unistd.h>
+
 #include <map>
+#include <set>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -69,7 +73,8 @@ Request Ask(uint64_t id, uint32_t max_tokens) {
 TEST(StepLoopTest, RequestsOfManyThreadsAreAllAnswered) {
   auto engine = TinyEngine(1);
   Listener listener;
-  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  CoreShare cores(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
@@ -86,7 +91,8 @@ TEST(StepLoopTest, RequestsOfManyThreadsAreAllAnswered) {
 TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
   auto engine = TinyEngine(1);
   Listener listener;
-  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  CoreShare cores(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
   loop.Add({Ask(1, 250)});
   listener.AwaitTokens(1, 1);
   loop.Activate(Stage(2, {1, 1}));
@@ -102,7 +108,8 @@ TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
 TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {
   auto engine = TinyEngine(1);
   Listener listener;
-  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  CoreShare cores(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
   loop.SetPaused(true);
   loop.Add({Ask(1, 20)});
   loop.Activate(Stage(2, {1, 1}));
@@ -121,7 +128,8 @@ TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {
 TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
   auto engine = TinyEngine(1);
   Listener listener;
-  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  CoreShare cores(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
   loop.Add({Ask(1, 10'000), Ask(2, 5)});
   loop.Add({Ask(3, 250)});
   loop.Abort(3, AbortReason::kCancelled);
@@ -132,10 +140,45 @@ TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
   loop.Stop();
 }
 
+// The cores that the trainer of the same machine has, as each step told of its tokens.
+class CoresWatcher : public Listener {
+ public:
+  explicit CoresWatcher(CoreShare* trainer) : trainer_(trainer) {}
+  void OnStep(StepEvents events) override {
+    seen_.insert(trainer_->threads());
+    Listener::OnStep(std::move(events));
+  }
+  std::set<int> seen_;  // Of the step thread until the loop has stopped.
+
+ private:
+  CoreShare* const trainer_;
+};
+
+TEST(StepLoopTest, CoresAreLentWhileThereIsNothingToDo) {
+  const std::string path = ::testing::TempDir() + "/step-loop-cores-" + std::to_string(getpid());
+  ASSERT_TRUE(WriteCorePlan(path, {2, {{"rollout-0", 1}, {"trainer-0", 1}}}).ok());
+  const auto rollout = *CoreShare::Open(path, "rollout-0"), trainer = *CoreShare::Open(path, "trainer-0");
+  unlink(path.c_str());
+  const CoreShare::Busy training(trainer.get());
+  CoresWatcher watcher(trainer.get());
+  auto engine = TinyEngine(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, rollout.get(), &watcher);
+
+  for (int round = 1; round <= 3; ++round) {
+    while (trainer->threads() != 2) std::this_thread::yield();  // The loop waits for something to do.
+    loop.Add({Ask(round, 20)});
+    watcher.AwaitEnded(round);
+  }
+  loop.Stop();
+  EXPECT_EQ(watcher.seen_, std::set<int>{1});
+  EXPECT_EQ(trainer->threads(), 2);
+}
+
 TEST(StepLoopTest, AnEngineGivenAnotherModelsWeightsIsBroken) {
   auto engine = TinyEngine(1);
   Listener listener;
-  StepLoop loop(engine.get(), KvPolicy::kKeep, &listener);
+  CoreShare cores(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
   ModelConfig other = TinyConfig();
   other.vocab_size = 41;
   StagedWeights staged;

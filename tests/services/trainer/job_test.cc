@@ -3,15 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
+#include "common/cores/core_share.h"
 #include "common/rpc/caller.h"
 #include "common/weights/service.h"
 #include "services/trainer/core/checkpoint.h"
@@ -76,7 +80,7 @@ class JobTest : public ::testing::Test {
       seen_.events.push_back(event.code());
       if (on_event_) on_event_(event);
     };
-    return std::make_unique<TrainingJob>(std::move(config), "trainer-0", &weights_, nullptr, std::move(hooks));
+    return std::make_unique<TrainingJob>(std::move(config), "trainer-0", &cores_, &weights_, nullptr, std::move(hooks));
   }
 
   // Waits until the job has said how it ends.
@@ -124,6 +128,7 @@ class JobTest : public ::testing::Test {
   const std::string dir_ = FreshDir();
   LoopQueue queue_;
   rpc::CallerTable callers_;
+  CoreShare cores_{1};
   WeightsServer weights_{&callers_};
   Seen seen_;
   std::function<void(const common::v1::Event&)> on_event_;  // Runs on the job's threads.
@@ -206,6 +211,27 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   EXPECT_EQ(Newest()->state.version, (PolicyVersion{2, last}));
   EXPECT_EQ(queue_.Stats().ledger().hash(), Newest()->state.ledger_hash);
   ExpectBalanced(queue_.Stats().ledger());
+}
+
+TEST_F(JobTest, CoresAreLentWhileTheJobWaitsForData) {
+  const std::string path = dir_ + "-cores";
+  ASSERT_TRUE(WriteCorePlan(path, {2, {{"rollout-0", 1}, {"trainer-0", 1}}}).ok());
+  const auto rollout = *CoreShare::Open(path, "rollout-0"), trainer = *CoreShare::Open(path, "trainer-0");
+  unlink(path.c_str());
+  const CoreShare::Busy sampling(rollout.get());
+  TrainingJob::Hooks hooks;
+  std::atomic<int> while_loading = 0;
+  hooks.told = [&](const TrainingJob::Standing& standing) {
+    if (standing.phase == "loading") while_loading = rollout->threads();
+  };
+  queue_.SetJob(LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1), 1);
+  TrainingJob job(Config(1, 10), "trainer-0", trainer.get(), &weights_, nullptr, std::move(hooks));
+
+  while (while_loading == 0 || rollout->threads() != 2) std::this_thread::yield();  // Nobody samples: no data comes.
+  EXPECT_EQ(while_loading, 1);
+  job.Leave(false);
+  job.Wait();
+  EXPECT_EQ(rollout->threads(), 2);
 }
 
 #ifdef SLUICE_FAILPOINTS

@@ -165,6 +165,10 @@ class Engine {
   // could not replay. FAILED_PRECONDITION: text or stop texts, and no tokenizer. ALREADY_EXISTS: the id is in use.
   virtual absl::Status AddRequest(Request request) = 0;
 
+  // Computes with so many threads from here on, between steps; their number changes no number. An engine that
+  // computes elsewhere may ignore it.
+  virtual void SetThreads(int threads) = 0;
+
   // One plan, one forward, one draw per sampling row. Without requests: no events, at once.
   // An error means that the engine is broken; each request it touched is lost.
   virtual absl::StatusOr<StepEvents> Step() = 0;

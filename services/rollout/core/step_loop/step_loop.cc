@@ -7,8 +7,13 @@
 
 namespace sluice {
 
-StepLoop::StepLoop(Engine* engine, KvPolicy kv, Sink* sink) : engine_(engine), kv_(kv), sink_(sink), stats_(engine->Stats()) {
-  thread_ = std::thread([this] { Run(); });
+StepLoop::StepLoop(Engine* engine, KvPolicy kv, CoreShare* cores, Sink* sink)
+    : engine_(engine), kv_(kv), cores_(cores), sink_(sink), stats_(engine->Stats()) {
+  thread_ = std::thread([this] {
+    busy_.emplace(cores_);
+    Run();
+    busy_.reset();
+  });
   pthread_setname_np(thread_.native_handle(), "sluice-decode");
 }
 
@@ -69,7 +74,9 @@ StepLoop::Inbox StepLoop::Take(bool idle) {
   };
   if ((idle || paused_) && empty()) {
     const absl::Duration start = Clock::Real()->Monotonic();
+    busy_.reset();
     while ((idle || paused_) && empty()) changed_.Wait(&mu_);
+    busy_.emplace(cores_);
     times_.idle += Clock::Real()->Monotonic() - start;
   }
   const bool stop = inbox_.stop;
@@ -107,6 +114,8 @@ void StepLoop::Run() {
   while (true) {
     Inbox inbox = Take(engine_->idle());
     if (inbox.stop) return;
+    engine_->SetThreads(cores_->threads());
+
     if (inbox.staged) {
       if (absl::Status status = Switch(*inbox.staged); !status.ok()) return sink_->OnBroken(std::move(status));
     }

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/cores/core_share.h"
 #include "common/weights/staged.h"
 #include "services/rollout/core/engine/engine.h"
 
@@ -15,6 +16,8 @@ namespace sluice {
 
 // Runs an engine: takes requests, aborts and new weights from other threads, applies them between two steps, and hands on what
 // each step gave.
+//
+// Each step computes on the cores that this daemon has then; while there is nothing to do they are lent.
 //
 // Thread-safe. Owns one thread, `step`, which alone touches the engine and calls the sink; it does no I/O.
 class StepLoop {
@@ -35,8 +38,8 @@ class StepLoop {
     absl::Duration decode, prefill, activate, idle;
   };
 
-  // `engine` and `sink` outlive the loop.
-  StepLoop(Engine* engine, KvPolicy kv, Sink* sink);
+  // `engine`, `cores` and `sink` outlive the loop.
+  StepLoop(Engine* engine, KvPolicy kv, CoreShare* cores, Sink* sink);
   ~StepLoop();  // Stop().
   StepLoop(const StepLoop&) = delete;
   StepLoop& operator=(const StepLoop&) = delete;
@@ -69,6 +72,7 @@ class StepLoop {
 
   Engine* const engine_;
   const KvPolicy kv_;
+  CoreShare* const cores_;
   Sink* const sink_;
 
   mutable Mutex mu_;
@@ -77,6 +81,8 @@ class StepLoop {
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
   Times times_ ABSL_GUARDED_BY(mu_);
+
+  std::optional<CoreShare::Busy> busy_;  // Of the step thread: none while it waits.
 
   std::thread thread_;
 };

@@ -47,6 +47,7 @@ class NativeEngine : public Engine {
   uint32_t max_context() const override { return options_.max_context; }
   void UseTokenizer(const Tokenizer* tokenizer) override { tokenizer_ = tokenizer; }
   absl::Status AddRequest(Request request) override;
+  void SetThreads(int threads) override { model_->SetThreads(threads); }
   absl::StatusOr<StepEvents> Step() override;
   void Abort(uint64_t request, AbortReason reason) override;
   absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) override;

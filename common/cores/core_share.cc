@@ -1,0 +1,140 @@
+#include "common/cores/core_share.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kMagic = 0x3130'6572'6f63'736cull;  // Names the format and its version.
+constexpr size_t kMaxMembers = 256;
+constexpr int kMaxThreads = 4096;
+
+}  // namespace
+
+// The file's bytes. Daemons of one machine and build share it; nothing in it outlives them.
+struct CorePlanFile {
+  struct Slot {
+    char name[64];
+    int32_t threads;
+    int32_t fixed;
+    std::atomic<int32_t> busy;  // Parts of the daemon that compute now.
+    int32_t unused;
+  };
+  uint64_t magic;
+  int32_t cores;
+  int32_t members;
+  Slot slots[kMaxMembers];
+};
+
+int ThreadsNow(int cores, absl::Span<const CoreUser> users, size_t self) {
+  const CoreUser& me = users[self];
+  if (me.fixed) return me.threads;
+
+  int taken = me.threads, borrowers = 1, before = 0;
+  for (size_t i = 0; i < users.size(); ++i) {
+    if (i == self || !users[i].busy) continue;
+    taken += users[i].threads;
+    if (users[i].fixed) continue;
+    ++borrowers;
+    if (i < self) ++before;
+  }
+
+  // What does not divide evenly goes to the first of them.
+  const int spare = std::max(0, cores - taken);
+  return me.threads + spare / borrowers + (before < spare % borrowers ? 1 : 0);
+}
+
+absl::Status WriteCorePlan(const std::string& path, const CorePlan& plan) {
+  if (plan.members.size() > kMaxMembers) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan of cores has ", plan.members.size(),
+                                                   " daemons, at most ", kMaxMembers, " fit"));
+  }
+  std::string bytes(sizeof(CorePlanFile), '\0');
+  auto* const file = reinterpret_cast<CorePlanFile*>(bytes.data());
+  file->magic = kMagic;
+  file->cores = plan.cores;
+  file->members = static_cast<int32_t>(plan.members.size());
+  for (size_t i = 0; i < plan.members.size(); ++i) {
+    const CorePlan::Member& member = plan.members[i];
+    CorePlanFile::Slot& slot = file->slots[i];
+    if (member.name.size() >= sizeof slot.name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the daemon's name ", member.name, " is longer than ", sizeof slot.name - 1, " bytes"));
+    }
+    member.name.copy(slot.name, member.name.size());
+    slot.threads = member.threads;
+    slot.fixed = member.fixed ? 1 : 0;
+  }
+  return WriteFileAtomic(path, bytes);
+}
+
+CoreShare::CoreShare(int threads) : alone_(std::max(1, threads)), file_(nullptr), self_(0) {}
+
+CoreShare::CoreShare(CorePlanFile* file, size_t self) : alone_(0), file_(file), self_(self) {}
+
+absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& path, const std::string& name) {
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open the plan of cores ", path));
+  struct stat info {};
+  const bool whole = fstat(fd, &info) == 0 && info.st_size == sizeof(CorePlanFile);
+  void* const mapped = whole ? mmap(nullptr, sizeof(CorePlanFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+  const int map_error = errno;
+  close(fd);
+  if (!whole) return absl::DataLossError(absl::StrCat(path, " is no plan of cores"));
+  if (mapped == MAP_FAILED) return ErrnoStatus(map_error, absl::StrCat("map the plan of cores ", path));
+
+  CorePlanFile* const file = static_cast<CorePlanFile*>(mapped);
+  const bool sound = file->magic == kMagic && file->cores >= 1 && file->members >= 0 &&
+                     file->members <= static_cast<int32_t>(kMaxMembers);
+  for (int32_t i = 0; sound && i < file->members; ++i) {
+    CorePlanFile::Slot& slot = file->slots[i];
+    if (strnlen(slot.name, sizeof slot.name) != name.size() || std::memcmp(slot.name, name.data(), name.size()) != 0) continue;
+    slot.busy = 0;  // A process of this name that died may have left it busy.
+    return std::unique_ptr<CoreShare>(new CoreShare(file, static_cast<size_t>(i)));
+  }
+  munmap(mapped, sizeof(CorePlanFile));
+  if (!sound) return absl::DataLossError(absl::StrCat(path, " is no plan of cores"));
+  return absl::NotFoundError(absl::StrCat("the plan of cores ", path, " has no daemon ", name));
+}
+
+CoreShare::~CoreShare() {
+  if (file_ != nullptr) munmap(file_, sizeof(CorePlanFile));
+}
+
+void CoreShare::Enter() {
+  ++inside_;
+  if (file_ != nullptr) ++file_->slots[self_].busy;
+}
+
+void CoreShare::Leave() {
+  --inside_;
+  if (file_ != nullptr) --file_->slots[self_].busy;
+}
+
+int CoreShare::threads() const {
+  int threads = alone_;
+  if (file_ != nullptr) {
+    CoreUser users[kMaxMembers];
+    const size_t count = static_cast<size_t>(file_->members);
+    for (size_t i = 0; i < count; ++i) {
+      const CorePlanFile::Slot& slot = file_->slots[i];
+      users[i] = {std::clamp(slot.threads, 1, kMaxThreads), slot.fixed != 0, slot.busy.load(std::memory_order_relaxed) > 0};
+    }
+    threads = ThreadsNow(std::min(file_->cores, kMaxThreads), {users, count}, self_);
+  }
+  return std::max(1, threads / std::max(1, inside_.load(std::memory_order_relaxed)));
+}
+
+}  // namespace sluice
