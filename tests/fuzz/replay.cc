@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -63,21 +64,27 @@ int WriteSeeds(const std::string& directory) {
 }
 
 int Main(int argc, char** argv) {
+  CLI::App app("Runs a fuzz target on its seeds and on files, each followed by mutations of it. It starts no fuzzer.");
   uint64_t mutations = 100;
+  std::string seeds;
+  std::vector<std::string> paths;
+  app.add_option("PATHS", paths, "files, or directories of them; those that do not exist are left out");
+  app.add_option("--mutations", mutations, "of each input, always the same ones")->capture_default_str();
+  app.add_option("--write-seeds", seeds, "write the seeds to this directory, and run nothing");
+  CLI11_PARSE(app, argc, argv);
+  if (!seeds.empty()) return WriteSeeds(seeds);
+
   std::vector<std::pair<std::string, std::string>> inputs;
   const auto add = [&inputs](const std::string& path) {
     absl::StatusOr<std::string> bytes = ReadFile(path);
     SLUICE_CHECK_MSG(bytes.ok(), bytes.status().ToString());
     inputs.emplace_back(path, *std::move(bytes));
   };
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--write-seeds") == 0 && i + 1 < argc) return WriteSeeds(argv[i + 1]);
-    if (std::strcmp(argv[i], "--mutations") == 0 && i + 1 < argc) {
-      mutations = std::strtoull(argv[++i], nullptr, 10);
-    } else if (const auto names = ListDir(argv[i]); names.ok()) {
-      for (const std::string& name : *names) add(absl::StrCat(argv[i], "/", name));
-    } else if (PathExists(argv[i])) {
-      add(argv[i]);
+  for (const std::string& path : paths) {
+    if (const auto names = ListDir(path); names.ok()) {
+      for (const std::string& name : *names) add(absl::StrCat(path, "/", name));
+    } else if (PathExists(path)) {
+      add(path);
     }
   }
   for (const std::string& seed : Seeds()) inputs.emplace_back(absl::StrCat("seed ", inputs.size()), seed);

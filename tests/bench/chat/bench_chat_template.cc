@@ -4,6 +4,7 @@
 //
 // CONVERSATION.json holds the template's variables. --text prints what the templates render, one JSON string a line, in place
 // of figures: compare.py checks it against Python's.
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -77,20 +78,13 @@ int Main(const std::vector<std::string>& paths, bool json, bool text) {
 }  // namespace sluice
 
 int main(int argc, char** argv) {
+  CLI::App app("Time to compile and to render chat templates.");
   std::vector<std::string> paths;
   bool json = false, text = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0) {
-      json = true;
-    } else if (std::strcmp(argv[i], "--text") == 0) {
-      text = true;
-    } else {
-      paths.push_back(argv[i]);
-    }
-  }
-  if (paths.size() < 2) {
-    std::fprintf(stderr, "usage: bench_chat_template [--json] [--text] CONVERSATION.json TEMPLATE.jinja..\n");
-    return 2;
-  }
+  app.add_option("FILES", paths, "CONVERSATION.json TEMPLATE.jinja ..")->required()->expected(2, 1000);
+  app.add_flag("--text", text, "print what each template renders, and measure nothing");
+  app.add_flag("--json", json, "one JSON object a line");
+  CLI11_PARSE(app, argc, argv);
+
   return sluice::Main(paths, json, text);
 }

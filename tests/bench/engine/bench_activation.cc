@@ -3,12 +3,12 @@
 //
 // The baseline of the pause is the median decode step of the same run, so its ratio counts the steps that an update costs.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
+#include <map>
 #include <string>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status.h"
 #include "common/checkpoint/init.h"
@@ -71,28 +71,18 @@ void Measure(const Options& options) {
 }
 
 int Main(int argc, char** argv) {
+  CLI::App app("What new weights cost running answers, on a Qwen3 shape of 33.6 M random parameters.");
   Options options;
-  bool ok = true;
-  for (int i = 1; i < argc && ok; ++i) {
-    const absl::string_view name = argv[i];
-    if (name == "--json") {
-      options.json = true;
-      continue;
-    }
-    const absl::string_view value = i + 1 < argc ? argv[++i] : "";
-    if (name == "--dtype") {
-      ok = value == "f32" || value == "bf16";
-      options.dtype = value == "f32" ? DType::kF32 : DType::kBF16;
-    } else {
-      int* const to = name == "--batch" ? &options.batch : name == "--every" ? &options.every : name == "--updates" ? &options.updates
-                      : name == "--threads" ? &options.threads : nullptr;
-      ok = to != nullptr && absl::SimpleAtoi(value, to) && *to >= 1 && *to <= 1000;
-    }
-  }
-  if (!ok) {
-    std::fprintf(stderr, "usage: bench_activation [--dtype f32|bf16] [--batch N] [--every N] [--updates N] [--threads N] [--json]; numbers are 1 to 1000\n");
-    return 2;
-  }
+  bool narrow = false;
+  app.add_option("--dtype", narrow, "of the weights")->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"f32", false}, {"bf16", true}}))->default_str("f32");
+  app.add_option("--batch", options.batch, "answers at once")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--every", options.every, "decode steps between two updates")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--updates", options.updates, "of the weights")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--threads", options.threads, "threads that compute")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_flag("--json", options.json, "one JSON object a line");
+  CLI11_PARSE(app, argc, argv);
+  if (narrow) options.dtype = DType::kBF16;
+
   Measure(options);
   return 0;
 }

@@ -4,12 +4,12 @@
 //
 // The baseline is a probe over the same connection: sockets and threads without parsing, encoding and formatting.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "services/rollout/http/server.h"
@@ -54,17 +54,13 @@ double At(std::vector<double> values, double share) {
 }
 
 int Main(int argc, char** argv) {
+  CLI::App app("What the HTTP API adds to a first token, beside a probe of the same server.");
   int requests = 2000;
-  bool json = false, ok = true;
-  for (int i = 1; i < argc && ok; ++i) {
-    const std::string name = argv[i];
-    if (name == "--json") json = true;
-    else ok = name == "--requests" && i + 1 < argc && absl::SimpleAtoi(argv[++i], &requests) && requests >= 10;
-  }
-  if (!ok) {
-    std::fprintf(stderr, "usage: bench_http [--requests N] [--json]; at least 10\n");
-    return 2;
-  }
+  bool json = false;
+  app.add_option("--requests", requests, "of each kind")->check(CLI::Range(10, 100'000'000))->capture_default_str();
+  app.add_flag("--json", json, "one JSON object a line");
+  CLI11_PARSE(app, argc, argv);
+
   const auto model = std::make_shared<AtOnce>();
   rollout::http::Guests guests;
   auto server = rollout::http::Server::Start({}, {.guests = &guests});

@@ -2,6 +2,7 @@
 // 8), and one cut of 1024 groups with 100,000 resident.
 #include <time.h>
 
+#include <CLI/CLI.hpp>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -153,6 +154,11 @@ void Run(const bench::Report& report) {
 }  // namespace sluice::queue
 
 int main(int argc, char** argv) {
-  sluice::queue::Run(sluice::bench::Report(argc > 1 && std::string(argv[1]) == "--json"));
+  CLI::App app("What the queue's state machine costs on one core.");
+  bool json = false;
+  app.add_flag("--json", json, "one JSON object a line");
+  CLI11_PARSE(app, argc, argv);
+
+  sluice::queue::Run(sluice::bench::Report(json));
   return 0;
 }

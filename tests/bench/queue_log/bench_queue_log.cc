@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -192,18 +193,13 @@ void Recovery(const bench::Report& report, const std::string& dir) {
 }
 
 int Main(int argc, char** argv) {
+  CLI::App app("What the queue's log costs: small records, bulk payload, recovery.");
   bool json = false;
   std::string parent = ".";
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0) {
-      json = true;
-    } else if (std::strcmp(argv[i], "--dir") == 0 && i + 1 < argc) {
-      parent = argv[++i];
-    } else {
-      std::fprintf(stderr, "unknown argument %s\nhint: bench_queue_log [--json] [--dir DIR]\n", argv[i]);
-      return 2;
-    }
-  }
+  app.add_option("--dir", parent, "the logs are written in a folder of this one, on the disk to measure")->capture_default_str();
+  app.add_flag("--json", json, "one JSON object a line");
+  CLI11_PARSE(app, argc, argv);
+
   const std::string dir = absl::StrCat(parent, "/sluice-bench-log-", getpid());
   SLUICE_CHECK(MakeDirs(dir).ok());
   const bench::Report report(json);

@@ -1,6 +1,7 @@
 // How fast one thread encodes and decodes.
 //   bench_tokenizer --tokenizer tokenizer.json --text NAME=FILE [--text ..] [--seconds 1] [--json]
 // compare.py runs this and the Python package `tokenizers` on the same files and prints ratios.
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -38,25 +39,17 @@ T OrExit(absl::StatusOr<T> value) {
 }
 
 int Main(int argc, char** argv) {
+  CLI::App app("Encoding and decoding of texts by a tokenizer.json.");
   std::string tokenizer_path;
   std::vector<std::string> texts;
   double seconds = 1;
   bool json = false;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--json") {
-      json = true;
-    } else if (i + 1 < argc && flag == "--tokenizer") {
-      tokenizer_path = argv[++i];
-    } else if (i + 1 < argc && flag == "--text") {
-      texts.push_back(argv[++i]);
-    } else if (i + 1 < argc && flag == "--seconds") {
-      seconds = std::atof(argv[++i]);
-    } else {
-      std::fprintf(stderr, "usage: %s --tokenizer tokenizer.json --text NAME=FILE [--text ..] [--seconds 1] [--json]\n", argv[0]);
-      return 2;
-    }
-  }
+  app.add_option("--tokenizer", tokenizer_path, "the tokenizer.json")->required();
+  app.add_option("--text", texts, "NAME=FILE, a text to encode; may be repeated")->required()->allow_extra_args(false);
+  app.add_option("--seconds", seconds, "of each measurement")->check(CLI::Range(0.001, 1e6))->capture_default_str();
+  app.add_flag("--json", json, "one JSON object a line");
+  CLI11_PARSE(app, argc, argv);
+
   const Report report(json);
   const double start = Now();
   const auto tokenizer = OrExit(Tokenizer::Load(tokenizer_path));

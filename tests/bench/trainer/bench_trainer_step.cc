@@ -2,9 +2,8 @@
 // 32 groups of 8 answers, prompts of 6 tokens and answers of 6, GRPO with entropy bonus, as configs/examples/digits.yaml. The
 // baseline is the same with a prompt for each answer, so that none can be shared.
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -67,15 +66,16 @@ absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& confi
 }
 
 int Main(int argc, char** argv) {
+  CLI::App app("One training step of the example's shape, by phase; the baseline has a prompt for each answer.");
   int threads = 1, steps = 60;
   bool as_json = false;
   std::string dir;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0) as_json = true;
-    else if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc) threads = std::atoi(argv[++i]);
-    else if (std::strcmp(argv[i], "--steps") == 0 && i + 1 < argc) steps = std::atoi(argv[++i]);
-    else dir = argv[i];
-  }
+  app.add_option("MODEL_DIR", dir, "a model directory, as configs/examples/digits; its weights are random")->required();
+  app.add_option("--threads", threads, "threads that compute")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--steps", steps, "of each run; the first sixth is not counted")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_flag("--json", as_json, "one JSON object a line");
+  CLI11_PARSE(app, argc, argv);
+
   const absl::StatusOr<ModelDir> model = ReadModelDir(dir);
   if (!model.ok()) {
     std::fprintf(stderr, "%s\nhint: bench_trainer_step configs/examples/digits\n", model.status().ToString().c_str());
