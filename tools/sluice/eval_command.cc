@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -15,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/cores/usable_cores.h"
 #include "common/verifiers/verifier.h"
 #include "services/rollout/core/eval/eval.h"
 #include "tools/sluice/commands.h"
@@ -130,13 +130,15 @@ ExitCode RunEval(EvalFlags& flags) {
 
 std::vector<Command> EvalCommands() {
   return {{"", "eval", "Let a model answer a file of rows, and score the answers.",
-           "  sluice eval build/digits/model --data configs/examples/digits/heldout.jsonl --verifier exact --prompt digits --answer reversed\n"
-           "  sluice eval digits@1200 --data heldout.jsonl ..    # a version of a running job, which goes on training; digits: the newest\n"
-           "  sluice eval model --data test.jsonl --verifier gsm8k --prompt question --format '{question}\\n' --samples 4 --temperature 1",
+           "  sluice eval configs/examples/digits --init-seed 1 --data configs/examples/digits/heldout.jsonl --prompt digits \\\n"
+           "      --answer digits --format '{digits}=' --verifier text --args '{\"property\": \"reversed\"}'    # random weights\n"
+           "  sluice eval out --data test.jsonl --verifier gsm8k --prompt question --samples 4 --temperature 1    # what `sluice job export` wrote\n"
+           "  sluice eval digits --data test.jsonl --verifier exact    # the newest version of a running job, which goes on training\n"
+           "  sluice eval digits@1200 --data test.jsonl --verifier exact    # version 1200 of it, while the job has it",
            [](CLI::App* app) {
              auto f = std::make_shared<EvalFlags>();
              EvalOptions& o = f->options;
-             o.engine.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+             o.engine.threads = UsableCores();
              o.pass_k.clear();
              app->add_option("MODEL", f->model, "a Hugging Face directory, or JOB[@VERSION] of a running job")->required();
              AddServer(app, &f->server);

@@ -1,0 +1,124 @@
+// The command lines that --help and the READMEs show: each has a command, flags and values that the parser takes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/file.h"
+#include "tools/sluice/app.h"
+
+namespace sluice::cli {
+namespace {
+
+// The words of a shell's line up to a comment, &&, | or >; quotes hold words together.
+std::vector<std::string> ShellWords(absl::string_view line) {
+  std::vector<std::string> words;
+  std::string word;
+  bool open = false;  // A word has begun.
+  char quote = 0;
+  for (const char c : absl::StrCat(line, " ")) {
+    if (quote != 0 ? c == quote : c == '\'' || c == '"') {
+      quote = quote == 0 ? c : 0;
+      open = true;
+    } else if (quote == 0 && c == ' ') {
+      if (word == "&&" || word == "|" || word == ">" || absl::StartsWith(word, "#")) return words;
+      if (open) words.push_back(word);
+      word.clear();
+      open = false;
+    } else {
+      word += c;
+      open = true;
+    }
+  }
+  return words;
+}
+
+// What the parser says against the line; empty: nothing.
+std::string Complaint(const std::string& line) {
+  std::vector<std::string> words = ShellWords(line);
+  SluiceApp app;
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  try {
+    app.parser().parse(static_cast<int>(argv.size()), argv.data());
+  } catch (const CLI::ParseError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Every part of `text` that begins with the program's name where a command would stand.
+std::vector<std::string> CommandLines(const std::string& text) {
+  std::vector<std::string> commands;
+  const std::string whole_lines = absl::StrReplaceAll(text, {{"\\\n", " "}});
+  for (absl::string_view line : absl::StrSplit(whole_lines, '\n')) {
+    for (absl::string_view part : absl::StrSplit(line, " && ")) {
+      part = absl::StripLeadingAsciiWhitespace(part);
+      absl::ConsumePrefix(&part, "$ ");
+      absl::ConsumePrefix(&part, "build/release/bin/");
+      if (absl::StartsWith(part, "sluice ")) commands.emplace_back(part);
+    }
+  }
+  return commands;
+}
+
+void AddFooters(CLI::App* app, std::string* text) {
+  absl::StrAppend(text, app->get_footer(), "\n");
+  for (CLI::App* sub : app->get_subcommands({})) AddFooters(sub, text);
+}
+
+TEST(Examples, OfEveryHelpTextParse) {
+  SluiceApp app;
+  std::string text;
+  AddFooters(&app.parser(), &text);
+  const std::vector<std::string> commands = CommandLines(text);
+  EXPECT_GE(commands.size(), 30u);
+  for (const std::string& command : commands) EXPECT_EQ(Complaint(command), "") << command;
+}
+
+TEST(Examples, OfTheReadmesParse) {
+  size_t found = 0;
+  for (const char* readme : {"README.md", "services/controller/README.md", "services/queue/README.md", "services/rollout/README.md",
+                             "services/reward/README.md", "services/trainer/README.md"}) {
+    const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(SLUICE_SOURCE_DIR "/", readme));
+    ASSERT_TRUE(text.ok()) << text.status();
+    std::string code;
+    bool inside = false;
+    for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+      if (absl::StartsWith(line, "```")) inside = !inside;
+      else if (inside) absl::StrAppend(&code, line, "\n");
+    }
+    for (const std::string& command : CommandLines(code)) {
+      ++found;
+      EXPECT_EQ(Complaint(command), "") << readme << ": " << command;
+    }
+  }
+  EXPECT_GE(found, 10u);
+}
+
+TEST(Examples, NameFilesOfThisTreeWhereTheyNameConfigs) {
+  SluiceApp app;
+  std::string text;
+  AddFooters(&app.parser(), &text);
+  for (const std::string& command : CommandLines(text)) {
+    for (const std::string& word : ShellWords(command)) {
+      if (absl::StartsWith(word, "configs/")) EXPECT_TRUE(PathExists(absl::StrCat(SLUICE_SOURCE_DIR "/", word))) << command;
+    }
+  }
+}
+
+TEST(Examples, AnUnknownFlagOrCommandIsSeen) {
+  EXPECT_NE(Complaint("sluice run job.yaml --no-such-flag"), "");
+  EXPECT_NE(Complaint("sluice no-such-command"), "");
+  EXPECT_NE(Complaint("sluice eval model --data heldout.jsonl .."), "");
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,49 @@
+#include "tools/sluice/app.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "tools/sluice/commands.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr const char* kGroups[][2] = {{"dev", "daemons on this machine, for trying things out"},
+                                      {"job", "submit and follow jobs"},
+                                      {"queue", "what the queue holds of a job, and its books"},
+                                      {"ckpt", "model directories"},
+                                      {"config", "job files"}};
+
+}  // namespace
+
+SluiceApp::SluiceApp() : app_("Post-training of language models by reinforcement learning, asynchronously.", "sluice") {
+  app_.footer(
+      "Examples:\n  sluice run configs/examples/digits.yaml\n  sluice dev up && sluice job submit configs/examples/digits.yaml --watch\n"
+      "Exit codes: 0 done, 1 failed, 2 misuse or bad config, 3 job failed or cancelled, 4 not allowed, 5 not found, 6 time-out,\n"
+      "7 unreachable, 8 conflict, 130 Ctrl-C. Results go to stdout, all else to stderr.");
+  std::map<std::string, CLI::App*> groups;
+  for (const auto& [name, summary] : kGroups) {
+    groups[name] = app_.add_subcommand(name, summary);
+  }
+  for (const std::vector<Command>& table : {FleetCommands(), JobCommands(), QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands()}) {
+    for (const Command& command : table) {
+      CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
+      CLI::App* sub = parent->add_subcommand(command.name, command.summary);
+      if (*command.example != '\0') sub->footer(absl::StrCat("Examples:\n", command.example));
+      if (command.hidden) sub->group("");
+      runners_[sub] = command.bind(sub);
+    }
+  }
+}
+
+ExitCode SluiceApp::Run() {
+  const CLI::App* chosen = &app_;
+  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands()[0];
+  if (runners_.count(chosen) == 0) {
+    std::fputs(app_.help().c_str(), stderr);  // Of the chosen group, with the words before it.
+    return kMisuse;
+  }
+  return runners_.at(chosen)();
+}
+
+}  // namespace sluice::cli
