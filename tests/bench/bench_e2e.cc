@@ -1,6 +1,6 @@
 // The whole loop on the example: tokens per second, what each role did with its time, how much decoding and training overlap,
 // and how long a weight update pauses generation.
-//   bench_e2e [--json] [--runs 3] [--steps 150] [--file configs/examples/digits.yaml] [--set KEY=VALUE ..]
+//   bench_e2e [--json] [--runs 3] [--steps 150] [--file configs/examples/digits.yaml] [--set KEY=VALUE ..] [--threads N|ROLE=N,..]
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -68,17 +68,19 @@ int main(int argc, char** argv) {
   int runs = 3, steps = 150;
   std::string file = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
   std::vector<std::string> sets;
+  std::string threads;
   app.add_flag("--json", json, "one JSON object a line");
   app.add_option("--runs", runs, "medians are taken over these")->check(CLI::Range(1, 100));
   app.add_option("--steps", steps, "of each run")->check(CLI::Range(1, 1'000'000));
   app.add_option("--file", file, "job file");
   app.add_option("--set", sets, "KEY=VALUE of the job file");
+  app.add_option("--threads", threads, "as of `sluice run`; default: the daemons share the cores");
   CLI11_PARSE(app, argc, argv);
 
   sets.insert(sets.begin(), absl::StrCat("limits.max_steps=", steps));
   std::map<std::string, std::vector<double>> all;
   for (int i = 0; i < runs; ++i) {
-    const auto run = sluice::bench::RunPrivately(file, sets);
+    const auto run = sluice::bench::RunPrivately(file, sets, 1, threads);
     if (!run.ok()) {
       std::fprintf(stderr, "run %d: %s\n", i, run.status().ToString().c_str());
       return 1;

@@ -64,7 +64,8 @@ std::vector<pid_t> PidsOf(const cli::Supervisor& supervisor, const std::string& 
 
 }  // namespace
 
-absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets, int rollouts) {
+absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets, int rollouts,
+                                        const std::string& threads) {
   std::string dir = (std::filesystem::temp_directory_path() / "sluice-bench-XXXXXX").string();
   if (mkdtemp(dir.data()) == nullptr) return ErrnoStatus(errno, dir);
   struct Remove {
@@ -76,8 +77,12 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
   const JobFile job = ReadJobFile(file, {.sets = sets});
   SLUICE_RETURN_IF_ERROR(ProblemStatus(job.problems));
 
+  cli::FleetOptions fleet{.data_dir = dir, .rollouts = rollouts};
+  if (!threads.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(fleet.threads, cli::ParseThreads(threads));
+  }
   cli::Supervisor supervisor({.log_dir = dir + "/logs"});
-  SLUICE_ASSIGN_OR_RETURN(const std::string controller, cli::StartFleet({.data_dir = dir, .rollouts = rollouts}, &supervisor));
+  SLUICE_ASSIGN_OR_RETURN(const std::string controller, cli::StartFleet(fleet, &supervisor));
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(controller));
   SLUICE_ASSIGN_OR_RETURN(const job::v1::SubmitResponse submitted, cli::Submit(*channel, job));
   RunOutcome outcome;

@@ -1,5 +1,5 @@
 // `run.deterministic`: the trainer finds each log-prob in the bits that the engine drew with, and the same job gives the same
-// weights, however many workers sample it.
+// weights, however many workers sample it and however many threads compute in each daemon.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -23,8 +23,8 @@ struct Outcome {
   std::vector<job::v1::StepReport> reports;
 };
 
-void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {}) {
-  Cluster cluster({.rollouts = rollouts});
+void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {}, int threads = 1) {
+  Cluster cluster({.rollouts = rollouts, .threads = threads});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
   sets.insert(sets.end(), {"run.deterministic=true", "queue.max_staleness=0", absl::StrCat("resources.rollout.min=", rollouts),
                            absl::StrCat("resources.rollout.max=", rollouts)});
@@ -54,7 +54,7 @@ void ExpectNoGap(const Outcome& outcome) {
 TEST(DeterministicTest, TheTrainerFindsEachLogprobInTheEnginesBitsAndTheSameJobGivesTheSameWeights) {
   Outcome one, two;
   ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/1, &one));
-  ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/2, &two));
+  ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/2, &two, {}, /*threads=*/3));
   for (const Outcome* outcome : {&one, &two}) ASSERT_NO_FATAL_FAILURE(ExpectNoGap(*outcome));
   EXPECT_EQ(one.hash, two.hash) << "other tokens or log-probs were trained on";
   EXPECT_EQ(one.weights, two.weights);

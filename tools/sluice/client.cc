@@ -60,7 +60,7 @@ absl::Status Watch(const rpc::Channel& channel, const std::string& job, bool fol
 std::string ServerAddress(const std::string& flag) {
   if (!flag.empty()) return flag;
   if (const char* server = std::getenv("SLUICE_SERVER"); server != nullptr && *server != '\0') return server;
-  const auto state = ReadFleetState(DefaultDataDir());
+  const auto state = RunningFleet(FindFleetDir(""));
   return state.ok() && !state->controller.empty() ? state->controller : kDefaultServer;
 }
 

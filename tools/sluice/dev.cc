@@ -26,15 +26,6 @@ namespace {
 
 constexpr absl::Duration kGrace = absl::Seconds(15);
 
-bool Alive(const FleetState& state) { return state.supervisor_start != 0 && ProcessStart(state.supervisor) == state.supervisor_start; }
-
-// The fleet that runs on `data_dir`. FAILED_PRECONDITION: none does.
-absl::StatusOr<FleetState> RunningFleet(const std::string& data_dir) {
-  const absl::StatusOr<FleetState> state = ReadFleetState(data_dir);
-  if (state.ok() && Alive(*state)) return state;
-  return ErrorWith(absl::StatusCode::kNotFound, {.hint = "`sluice dev up` starts one"}, absl::StrCat("no fleet runs on ", data_dir));
-}
-
 void PrintFleet(const FleetState& state, bool json) {
   if (json) {
     std::fputs(FleetStateJson(state).c_str(), stdout);
@@ -46,6 +37,19 @@ void PrintFleet(const FleetState& state, bool json) {
                     daemon.ops, absl::StrCat(daemon.restarts), daemon.last_end.empty() ? "-" : daemon.last_end});
   }
   std::fputs(Table(rows).c_str(), stdout);
+}
+
+absl::StatusOr<FleetOptions> FleetOf(const DevOptions& options) {
+  FleetOptions fleet{.data_dir = options.data_dir,
+                     .rollouts = options.rollouts,
+                     .rewards = options.rewards,
+                     .trainers = options.trainers,
+                     .http = options.http,
+                     .fixed_ports = !options.free_ports};
+  if (!options.threads.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(fleet.threads, ParseThreads(options.threads));
+  }
+  return fleet;
 }
 
 // All that a pipe gives until its first newline or end.
@@ -60,17 +64,24 @@ std::string FirstLine(int fd) {
 
 ExitCode DevUp(const DevOptions& options) {
   if (const auto running = RunningFleet(options.data_dir); running.ok()) {
-    std::fprintf(stderr, "already up, on %s\n", options.data_dir.c_str());
+    std::fprintf(stderr, "already up, on %s, as it was started; `sluice dev down` ends it\n", options.data_dir.c_str());
     PrintFleet(*running, options.json);
     return kDone;
+  }
+  if (const std::string other = FindFleetDir(""); !options.free_ports && RunningFleet(other).ok()) {
+    return Complain(ErrorWith(absl::StatusCode::kFailedPrecondition,
+                              {.hint = absl::StrCat("`sluice dev down --data-dir ", other, "` ends it; --free-ports takes other ports")},
+                              absl::StrCat("a fleet runs on ", other, ", and this one would need the same ports")));
   }
   const std::string log = options.data_dir + "/logs/supervisor.log";
   if (const absl::Status status = MakeDirs(options.data_dir + "/logs"); !status.ok()) return Complain(status);
   const absl::Time start = absl::Now();
   ChildOptions child;
   child.argv = {absl::StrCat(ProgramDir(), "/sluice"), "dev",       "supervise", "--data-dir", options.data_dir, "--rollouts", absl::StrCat(options.rollouts), "--rewards",
-                absl::StrCat(options.rewards)};
+                absl::StrCat(options.rewards), "--trainers", absl::StrCat(options.trainers)};
+  if (!options.threads.empty()) child.argv.insert(child.argv.end(), {"--threads", options.threads});
   if (options.http) child.argv.push_back("--http");
+  if (options.free_ports) child.argv.push_back("--free-ports");
   child.stderr_path = log;
   child.dies_with_parent = false;
   child.own_session = true;
@@ -88,6 +99,7 @@ ExitCode DevUp(const DevOptions& options) {
   const auto fleet = ReadFleetState(options.data_dir);
   if (!fleet.ok()) return Complain(fleet.status());
   PrintFleet(*fleet, options.json);
+  if (const auto planned = FleetOf(options); planned.ok()) std::fprintf(stderr, "%s\n", PlanText(PlanCores(*planned)).c_str());
   std::fprintf(stderr, "loopback only, no TLS   data and logs in %s   ready in %.1f s\n", options.data_dir.c_str(), absl::ToDoubleSeconds(absl::Now() - start));
   return kDone;
 }
@@ -128,8 +140,9 @@ ExitCode DevSupervise(const DevOptions& options) {
     MutexLock lock(&mu);
     running = supervisor.get();
   }
-  const FleetOptions fleet{.data_dir = options.data_dir, .rollouts = options.rollouts, .rewards = options.rewards, .http = options.http, .fixed_ports = true};
-  const absl::StatusOr<std::string> address = StartFleet(fleet, supervisor.get());
+  const absl::StatusOr<FleetOptions> fleet = FleetOf(options);
+  if (!fleet.ok()) return fail(fleet.status());
+  const absl::StatusOr<std::string> address = StartFleet(*fleet, supervisor.get());
   if (!address.ok()) {
     supervisor->Stop(kGrace);
     supervisor.reset();  // Its last calls of `changed` are over now.
@@ -141,6 +154,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     controller = *address;
   }
   write_state();
+  RememberFleet(options.data_dir);
   std::printf("{\"controller\": \"%s\"}\n", address->c_str());
   std::fflush(stdout);
   {
@@ -150,6 +164,7 @@ ExitCode DevSupervise(const DevOptions& options) {
   supervisor->Stop(kGrace);
   supervisor.reset();  // Its last calls of `changed` are over now.
   RemoveFleetState(options.data_dir);
+  ForgetFleet(options.data_dir);
   return kDone;
 }
 
@@ -157,6 +172,7 @@ ExitCode DevDown(const DevOptions& options) {
   const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
   if (!state.ok()) {
     RemoveFleetState(options.data_dir);  // Of a fleet that did not end well; its daemons died with their supervisor.
+    ForgetFleet(options.data_dir);
     std::fprintf(stderr, "%s\n", std::string(state.status().message()).c_str());
     return kDone;
   }

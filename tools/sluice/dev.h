@@ -11,7 +11,10 @@ struct DevOptions {
   std::string data_dir;
   int rollouts = 2;
   int rewards = 1;
-  bool http = false;  // The rollouts serve the OpenAI-compatible API.
+  int trainers = 1;
+  std::string threads;  // As ParseThreads() takes it, or empty: the cores are shared.
+  bool http = false;        // The rollouts serve the OpenAI-compatible API.
+  bool free_ports = false;  // Any free ones; else 7400 on.
   bool json = false;
 };
 

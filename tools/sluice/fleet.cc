@@ -1,6 +1,5 @@
 #include "tools/sluice/fleet.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,60 +7,136 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/cores/usable_cores.h"
+#include "tools/sluice/child.h"
 
 namespace sluice::cli {
 namespace {
 
-int Cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
+constexpr int kMaxThreads = 1024;
 
 std::string Loopback(const FleetOptions& options, int port) { return absl::StrCat("127.0.0.1:", options.fixed_ports ? port : 0); }
 
 std::string StatePath(const std::string& data_dir) { return data_dir + "/state.json"; }
+std::string CoresPath(const std::string& data_dir) { return data_dir + "/cores"; }
+
+// $SLUICE_DATA_DIR, or empty.
+std::string ChosenDataDir() {
+  const char* dir = std::getenv("SLUICE_DATA_DIR");
+  return dir != nullptr && *dir != '\0' ? std::filesystem::absolute(dir).lexically_normal().string() : "";
+}
+
+std::string RememberedPath() { return StateHome() + "/fleet"; }
+std::string RememberedDir() { return ReadFile(RememberedPath()).value_or(""); }
+
+bool Runs(const std::string& data_dir) {
+  const absl::StatusOr<FleetState> state = ReadFleetState(data_dir);
+  return state.ok() && IsAlive(*state);
+}
 
 }  // namespace
 
-ThreadShares ShareThreads(int cores, int rollouts) {
-  ThreadShares shares;
-  shares.trainer = std::max(1, cores / 2);
-  shares.rollout = std::max(1, (cores - shares.trainer) / std::max(1, rollouts));
-  shares.reward = std::max(1, cores / 4);
-  return shares;
+absl::StatusOr<ThreadChoice> ParseThreads(const std::string& text) {
+  const auto error = [&](absl::string_view part) {
+    return absl::InvalidArgumentError(absl::StrCat("'", part, "' is no choice of threads; wanted: a number from 1 to ",
+                                                   kMaxThreads, ", or rollout=N and trainer=N with a comma between"));
+  };
+  ThreadChoice choice;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> sides = absl::StrSplit(part, '=');
+    int threads = 0;
+    if (!absl::SimpleAtoi(sides.back(), &threads) || threads < 1 || threads > kMaxThreads) return error(part);
+
+    const bool both = sides.size() == 1;
+    if (both && text != part) return error(text);
+    if (!both && (sides.size() > 2 || (sides[0] != "rollout" && sides[0] != "trainer"))) return error(part);
+    if (both || sides[0] == "rollout") choice.rollout = threads;
+    if (both || sides[0] == "trainer") choice.trainer = threads;
+  }
+  return choice;
 }
 
-std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options) {
-  const ThreadShares shares = ShareThreads(options.cores > 0 ? options.cores : Cores(), options.rollouts);
+CorePlan PlanCores(const FleetOptions& options) {
+  CorePlan plan;
+  plan.cores = options.cores > 0 ? options.cores : UsableCores();
+  const int rollouts = options.rollouts, trainers = options.trainers;
+  int rollout = options.threads.rollout, trainer = options.threads.trainer;
+  if (trainer == 0) {
+    const int others = rollouts == 0 ? 0 : rollout > 0 ? rollouts * rollout : plan.cores - plan.cores / 2;
+    trainer = std::max(1, (plan.cores - others) / std::max(1, trainers));
+  }
+  if (rollout == 0) rollout = std::max(1, (plan.cores - trainers * trainer) / std::max(1, rollouts));
+
+  for (int i = 0; i < rollouts; ++i) {
+    plan.members.push_back({absl::StrCat("rollout-", i), rollout, options.threads.rollout > 0});
+  }
+  for (int i = 0; i < trainers; ++i) {
+    plan.members.push_back({absl::StrCat("trainer-", i), trainer, options.threads.trainer > 0});
+  }
+  return plan;
+}
+
+std::string PlanText(const CorePlan& plan) {
+  std::vector<std::string> roles;
+  bool lends = false;
+  for (const absl::string_view role : {"rollout", "trainer"}) {
+    const CorePlan::Member* first = nullptr;
+    int count = 0;
+    for (const CorePlan::Member& member : plan.members) {
+      if (!absl::StartsWith(member.name, role)) continue;
+      if (first == nullptr) first = &member;
+      ++count;
+    }
+    if (first == nullptr) continue;
+    roles.push_back(count == 1 ? absl::StrCat(role, " ", first->threads) : absl::StrCat(count, " ", role, "s x ", first->threads));
+    lends = lends || (!first->fixed && plan.members.size() > 1);
+  }
+  return absl::StrCat("threads: ", absl::StrJoin(roles, ", "), ", on ", plan.cores, plan.cores == 1 ? " core" : " cores",
+                      lends && plan.cores > 1 ? "; while one waits, others compute on its cores" : "");
+}
+
+std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& plan) {
   std::vector<DaemonSpec> specs;
-  const auto add = [&](const std::string& role, int index, int port, int threads) {
+  const auto add = [&](const std::string& role, int index, int port) {
     DaemonSpec spec;
     spec.name = absl::StrCat(role, "-", index);
     spec.role = role;
     spec.program = absl::StrCat(ProgramDir(), "/sluice-", role);
-    spec.args = {"--id", spec.name, "--data-dir", absl::StrCat(options.data_dir, "/", spec.name), "--threads", absl::StrCat(threads)};
+    spec.args = {"--id", spec.name, "--data-dir", absl::StrCat(options.data_dir, "/", spec.name)};
     spec.listen = Loopback(options, port);
     spec.ops = Loopback(options, port + 1);
+    for (const CorePlan::Member& member : plan.members) {
+      if (member.name != spec.name) continue;
+      spec.args.insert(spec.args.end(), {"--threads", absl::StrCat(member.threads), "--cores", CoresPath(options.data_dir)});
+    }
     if (options.http && role == "rollout") spec.args.insert(spec.args.end(), {"--http", Loopback(options, port + 2)});
     specs.push_back(std::move(spec));
   };
   // Blocks of ten ports a role, three for each daemon; a role of more than three moves those behind it up.
   const auto block = [](int daemons) { return std::max(10, (3 * daemons + 9) / 10 * 10); };
   int port = 7420;
-  add("controller", 0, 7400, 1);
-  add("queue", 0, 7410, 1);
-  for (int i = 0; i < options.rollouts; ++i) add("rollout", i, port + 3 * i, shares.rollout);
+  add("controller", 0, 7400);
+  add("queue", 0, 7410);
+  for (int i = 0; i < options.rollouts; ++i) add("rollout", i, port + 3 * i);
   port += block(options.rollouts);
-  for (int i = 0; i < options.rewards; ++i) add("reward", i, port + 3 * i, shares.reward);
-  add("trainer", 0, port + block(options.rewards), shares.trainer);
+  for (int i = 0; i < options.rewards; ++i) add("reward", i, port + 3 * i);
+  port += block(options.rewards);
+  for (int i = 0; i < options.trainers; ++i) add("trainer", i, port + 3 * i);
   return specs;
 }
 
 absl::StatusOr<std::string> StartFleet(const FleetOptions& options, Supervisor* supervisor) {
-  std::vector<DaemonSpec> specs = FleetSpecs(options);
+  const CorePlan plan = PlanCores(options);
+  std::vector<DaemonSpec> specs = FleetSpecs(options, plan);
+  SLUICE_RETURN_IF_ERROR(MakeDirs(options.data_dir));
+  SLUICE_RETURN_IF_ERROR(WriteCorePlan(CoresPath(options.data_dir), plan));
   for (const DaemonSpec& spec : specs) SLUICE_RETURN_IF_ERROR(MakeDirs(absl::StrCat(options.data_dir, "/", spec.name)));
   SLUICE_RETURN_IF_ERROR(supervisor->Start({specs[0]}));
   const std::string controller = supervisor->states()[0].listening;
@@ -108,11 +183,46 @@ absl::StatusOr<FleetState> ReadFleetState(const std::string& data_dir) {
 
 void RemoveFleetState(const std::string& data_dir) { unlink(StatePath(data_dir).c_str()); }
 
+bool IsAlive(const FleetState& state) {
+  return state.supervisor_start != 0 && ProcessStart(state.supervisor) == state.supervisor_start;
+}
+
 std::string DefaultDataDir() {
-  if (const char* dir = std::getenv("SLUICE_DATA_DIR"); dir != nullptr && *dir != '\0') return std::filesystem::absolute(dir).string();
+  const std::string chosen = ChosenDataDir();
+  return chosen.empty() ? StateHome() : chosen;
+}
+
+std::string StateHome() {
   if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0') return absl::StrCat(state, "/sluice");
   const char* home = std::getenv("HOME");
   return absl::StrCat(home == nullptr ? "/tmp" : home, "/.local/state/sluice");
+}
+
+void RememberFleet(const std::string& data_dir) {
+  // Where it cannot be written, commands need --data-dir; they say so.
+  if (MakeDirs(StateHome()).ok()) (void)WriteFileAtomic(RememberedPath(), data_dir);
+}
+
+void ForgetFleet(const std::string& data_dir) {
+  if (RememberedDir() == data_dir) unlink(RememberedPath().c_str());
+}
+
+std::string FindFleetDir(const std::string& given) {
+  if (!given.empty()) return std::filesystem::absolute(given).lexically_normal().string();
+  if (const std::string chosen = ChosenDataDir(); !chosen.empty()) return chosen;
+  const std::string remembered = RememberedDir();
+  return !Runs(StateHome()) && !remembered.empty() && Runs(remembered) ? remembered : StateHome();
+}
+
+absl::StatusOr<FleetState> RunningFleet(const std::string& data_dir) {
+  absl::StatusOr<FleetState> state = ReadFleetState(data_dir);
+  if (state.ok() && IsAlive(*state)) return state;
+
+  const std::string remembered = RememberedDir();
+  const bool elsewhere = !remembered.empty() && remembered != data_dir && Runs(remembered);
+  const std::string hint =
+      elsewhere ? absl::StrCat("one runs on ", remembered, ": pass --data-dir ", remembered) : "`sluice dev up` starts one";
+  return ErrorWith(absl::StatusCode::kNotFound, {.hint = hint}, absl::StrCat("no fleet runs on ", data_dir));
 }
 
 std::string ProgramDir() {

@@ -5,28 +5,41 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/cores/core_share.h"
 #include "tools/sluice/supervisor.h"
 
 namespace sluice::cli {
 
-// One machine's daemons: controller, queue, rollouts, rewards and a trainer, on loopback.
+// Threads that each daemon of a role computes with, as --threads says; 0: its share of the cores.
+// Rewards, queue and controller have no such choice: they compute on one.
+struct ThreadChoice {
+  int rollout = 0, trainer = 0;
+};
+
+// "2" for each role, or "rollout=2,trainer=4" for those named. INVALID_ARGUMENT: else.
+absl::StatusOr<ThreadChoice> ParseThreads(const std::string& text);
+
+// One machine's daemons: controller, queue, rollouts, rewards and trainers, on loopback.
 struct FleetOptions {
-  std::string data_dir;    // DIR/<daemon>, DIR/logs/<daemon>.log, DIR/state.json.
+  std::string data_dir;    // DIR/<daemon>, DIR/logs/<daemon>.log, DIR/state.json, DIR/cores.
   int rollouts = 1;
   int rewards = 1;
+  int trainers = 1;
+  ThreadChoice threads;
   bool http = false;         // Rollouts serve the OpenAI-compatible API, on the port behind that of their metrics.
   bool fixed_ports = false;  // 7400 on; else any free ones.
-  int cores = 0;             // Shared among the daemons; 0: the machine's.
+  int cores = 0;             // Shared among the daemons; 0: those that this process may use.
 };
 
-// How many threads compute in each daemon, by role, on a machine with `cores`.
-struct ThreadShares {
-  int trainer = 1, rollout = 1, reward = 1;
-};
-ThreadShares ShareThreads(int cores, int rollouts);
+// Half of the cores is the trainers', half the rollouts', at least one each. A role without daemons leaves its
+// half to the other, and so does one whose threads were chosen leave what it does not use.
+CorePlan PlanCores(const FleetOptions& options);
 
-// The controller comes first; the others still lack --controller.
-std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options);
+// "threads: 2 rollouts x 1, trainer 1, on 2 cores; while one waits, others compute on its cores".
+std::string PlanText(const CorePlan& plan);
+
+// The controller comes first; the others still lack --controller. `plan` is PlanCores()'s.
+std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& plan);
 
 // Starts all of it on `supervisor` and returns the controller's address.
 absl::StatusOr<std::string> StartFleet(const FleetOptions& options, Supervisor* supervisor);
@@ -44,8 +57,25 @@ absl::StatusOr<FleetState> ReadFleetState(const std::string& data_dir);
 void RemoveFleetState(const std::string& data_dir);
 std::string FleetStateJson(const FleetState& state);
 
-// $SLUICE_DATA_DIR, else $XDG_STATE_HOME/sluice, else ~/.local/state/sluice.
+// Whether the supervisor of a fleet runs; its daemons die with it.
+bool IsAlive(const FleetState& state);
+
+// $SLUICE_DATA_DIR, else StateHome().
 std::string DefaultDataDir();
+
+// $XDG_STATE_HOME/sluice, else ~/.local/state/sluice. STATE_HOME/fleet names the data directory of this user's
+// last fleet, so that it is found wherever that is.
+std::string StateHome();
+void RememberFleet(const std::string& data_dir);
+// Unless another fleet has been remembered since.
+void ForgetFleet(const std::string& data_dir);
+
+// The data directory of the fleet that a command means: `given` by --data-dir, else $SLUICE_DATA_DIR, else StateHome()
+// if one runs there, else the remembered one if it runs, else StateHome().
+std::string FindFleetDir(const std::string& given);
+
+// The fleet that runs on `data_dir`. NOT_FOUND: none does; names the one that runs elsewhere.
+absl::StatusOr<FleetState> RunningFleet(const std::string& data_dir);
 
 // The folder of this program, where the daemons lie too.
 std::string ProgramDir();

@@ -1,7 +1,6 @@
 // Commands that run daemons on this machine.
 
-#include <filesystem>
-
+#include "absl/strings/str_cat.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/dev.h"
 #include "tools/sluice/fleet.h"
@@ -21,22 +20,36 @@ Command DevCommand(const char* name, const char* summary, const char* example, s
   return {"dev", name, summary, example,
           [extra, run](CLI::App* app) {
             auto dev = std::make_shared<Dev>();
-            dev->options.data_dir = DefaultDataDir();
-            app->add_option("--data-dir", dev->options.data_dir, "where the daemons keep data and logs")->capture_default_str();
+            app->add_option("--data-dir", dev->options.data_dir,
+                            absl::StrCat("where the daemons keep data and logs; default: that of the fleet that runs, else ",
+                                         DefaultDataDir()));
             AddOutput(app, &dev->output);
             if (extra) extra(app, dev.get());
             return [dev, run] {
               dev->options.json = dev->output == "json";
-              dev->options.data_dir = std::filesystem::absolute(dev->options.data_dir).lexically_normal().string();
+              dev->options.data_dir = FindFleetDir(dev->options.data_dir);
               return run(*dev);
             };
           },
           hidden};
 }
 
+void AddThreads(CLI::App* app, std::string* threads) {
+  const auto check = [](const std::string& text) { return std::string(ParseThreads(text).status().message()); };
+  app->add_option("--threads", *threads,
+                  "threads that each rollout and trainer computes with, always: 2, or rollout=2,trainer=4; default: "
+                  "they share the cores, and while one waits others compute on its cores")
+      ->check(CLI::Validator(check, "N|ROLE=N,..", "threads"));
+}
+
 void AddCounts(CLI::App* app, Dev* dev) {
   app->add_option("--rollouts", dev->options.rollouts, "rollout daemons")->check(CLI::Range(1, 64))->capture_default_str();
   app->add_option("--rewards", dev->options.rewards, "reward daemons")->check(CLI::Range(1, 64))->capture_default_str();
+  app->add_option("--trainers", dev->options.trainers, "trainer daemons: so many jobs run at once")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  AddThreads(app, &dev->options.threads);
+  app->add_flag("--free-ports", dev->options.free_ports, "any free ports, instead of those from 7400 on");
   app->add_flag("--http", dev->options.http, "rollouts serve the OpenAI-compatible API: rollout-0 on 127.0.0.1:7422, each further one three ports on");
 }
 
@@ -54,6 +67,7 @@ std::vector<Command> FleetCommands() {
          app->add_option("--rollouts", o->rollouts, "rollout daemons; default: resources.rollout.min")->check(CLI::Range(1, 64));
          app->add_option("--rewards", o->rewards, "reward daemons; default: resources.reward.min")->check(CLI::Range(1, 64));
          app->add_option("--data-dir", o->data_dir, "where the daemons keep data and logs; default: a temporary one, removed after a success");
+         AddThreads(app, &o->threads);
          app->add_flag("-q,--quiet", o->quiet, "no progress");
          AddOutput(app, output.get());
          return [o, output] {
@@ -61,7 +75,7 @@ std::vector<Command> FleetCommands() {
            return RunJob(*o);
          };
        }},
-      DevCommand("up", "Start the daemons and leave a supervisor that keeps them running.", "  sluice dev up --rollouts 2", AddCounts,
+      DevCommand("up", "Start the daemons and leave a supervisor that keeps them running.", "  sluice dev up --rollouts 2\n  sluice dev up --trainers 2 --threads rollout=1,trainer=2", AddCounts,
                  [](const Dev& dev) { return DevUp(dev.options); }),
       DevCommand("down", "End the daemons; their data stays.", "  sluice dev down", {}, [](const Dev& dev) { return DevDown(dev.options); }),
       DevCommand("status", "Show the daemons.", "  sluice dev status -o json", {}, [](const Dev& dev) { return DevStatus(dev.options); }),

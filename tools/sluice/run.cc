@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -28,6 +30,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(2);  // With a controller that is gone.
 constexpr absl::Duration kGrace = absl::Seconds(15);    // For daemons to drain.
+constexpr int kMaxDaemons = 64;                         // Of a role.
 
 absl::StatusOr<std::string> MakeDataDir(const std::string& wanted) {
   if (!wanted.empty()) {
@@ -41,20 +44,43 @@ absl::StatusOr<std::string> MakeDataDir(const std::string& wanted) {
   return name;
 }
 
-// What the job needs to start, or what the caller wants; supervised training needs neither rollouts nor rewards.
-FleetOptions FleetFor(const RunOptions& options, const job::v1::JobSpec& spec, const std::string& data_dir) {
-  FleetOptions fleet{.data_dir = data_dir, .rollouts = options.rollouts, .rewards = options.rewards};
+// The daemons of a role that the job starts with, or as many as the caller wants: with fewer than the job needs
+// it would wait for the others until limits.start.
+absl::StatusOr<int> CountFor(absl::string_view role, int wanted, uint32_t needed) {
+  if (wanted == 0) wanted = static_cast<int>(std::min<uint32_t>(needed, INT_MAX));
+  if (static_cast<uint32_t>(wanted) < needed) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument,
+                     {.hint = absl::StrCat("give --", role, "s ", needed, ", or --set resources.", role, ".min=", wanted)},
+                     absl::StrCat("the job starts with ", needed, " ", role, " daemons (resources.", role,
+                                  ".min), and --", role, "s starts ", wanted));
+  }
+  if (wanted > kMaxDaemons) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument,
+                     {.hint = "start such a fleet by hand, and submit the job with `sluice job submit`"},
+                     absl::StrCat("the job starts with ", needed, " ", role, " daemons (resources.", role,
+                                  ".min), and one machine runs at most ", kMaxDaemons));
+  }
+  return wanted;
+}
+
+// Supervised training needs neither rollouts nor rewards.
+absl::StatusOr<FleetOptions> FleetFor(const RunOptions& options, const job::v1::JobSpec& spec) {
+  FleetOptions fleet;
   const bool sampled = spec.kind() == "rl";
-  if (fleet.rollouts == 0) fleet.rollouts = sampled ? static_cast<int>(spec.resources().rollout().min()) : 0;
-  if (fleet.rewards == 0) fleet.rewards = sampled ? static_cast<int>(spec.resources().reward().min()) : 0;
+  const job::v1::Resources& resources = spec.resources();
+  SLUICE_ASSIGN_OR_RETURN(fleet.rollouts, CountFor("rollout", options.rollouts, sampled ? resources.rollout().min() : 0));
+  SLUICE_ASSIGN_OR_RETURN(fleet.rewards, CountFor("reward", options.rewards, sampled ? resources.reward().min() : 0));
+  if (!options.threads.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(fleet.threads, ParseThreads(options.threads));
+  }
   return fleet;
 }
 
 // One run, between its first and its last daemon.
 class Run {
  public:
-  Run(const RunOptions& options, const JobFile& file, std::string data_dir)
-      : options_(options), file_(file), data_dir_(std::move(data_dir)), printer_(stderr, options.quiet) {
+  Run(const RunOptions& options, const JobFile& file, const FleetOptions& fleet)
+      : options_(options), file_(file), fleet_(fleet), data_dir_(fleet.data_dir), printer_(stderr, options.quiet) {
     printer_.SetSpec(*file.spec);
   }
 
@@ -74,6 +100,7 @@ class Run {
 
   const RunOptions& options_;
   const JobFile& file_;
+  const FleetOptions fleet_;
   const std::string data_dir_;
   ProgressPrinter printer_;
   std::atomic<int> interrupts_seen_ = 0;
@@ -157,7 +184,8 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
     supervisor_ = std::make_unique<Supervisor>(
         Supervisor::Options{.log_dir = data_dir_ + "/logs", .changed = [this](const DaemonState& state) { OnDaemon(state); }});
   }
-  absl::StatusOr<std::string> controller = StartFleet(FleetFor(options_, *file_.spec, data_dir_), supervisor());
+  if (!options_.quiet) printer_.Note(PlanText(PlanCores(fleet_)));
+  absl::StatusOr<std::string> controller = StartFleet(fleet_, supervisor());
   absl::StatusOr<job::v1::JobStatus> status = absl::CancelledError("interrupted");
   if (!controller.ok()) {
     status = controller.status();
@@ -196,10 +224,13 @@ void PrintResult(const job::v1::JobStatus& status, bool json) {
 ExitCode RunJob(const RunOptions& options) {
   const JobFile file = ReadJobFile(options.file, {.sets = options.sets});
   if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok()) return Complain(problems);
+  absl::StatusOr<FleetOptions> fleet = FleetFor(options, *file.spec);
+  if (!fleet.ok()) return Complain(fleet.status());
   const absl::StatusOr<std::string> data_dir = MakeDataDir(options.data_dir);
   if (!data_dir.ok()) return Complain(data_dir.status());
+  fleet->data_dir = *data_dir;
 
-  Run run(options, file, *data_dir);
+  Run run(options, file, *fleet);
   const absl::StatusOr<job::v1::JobStatus> status = run.Do();
   const bool succeeded = status.ok() && status->state() == job::v1::JOB_STATE_SUCCEEDED;
   if (status.ok()) PrintResult(*status, options.json);

@@ -12,6 +12,7 @@ struct RunOptions {
   std::vector<std::string> sets;
   int rollouts = 0;  // 0: as many as the job needs to start.
   int rewards = 0;
+  std::string threads;  // As ParseThreads() takes it, or empty: the cores are shared.
   std::string data_dir;  // Empty: a temporary one, removed after a success.
   bool json = false;
   bool quiet = false;

@@ -29,7 +29,7 @@ std::string FreshDir() {
 
 }  // namespace
 
-Cluster::Cluster(ClusterOptions options) : env_(std::move(options.env)), dir_(FreshDir()) {
+Cluster::Cluster(ClusterOptions options) : env_(std::move(options.env)), threads_(options.threads), dir_(FreshDir()) {
   daemons_["controller-0"].binary = "sluice-controller";
   daemons_["queue-0"].binary = "sluice-queue";
   for (int i = 0; i < options.rollouts; ++i) daemons_[absl::StrCat("rollout-", i)].binary = "sluice-rollout";
@@ -71,7 +71,7 @@ absl::Status Cluster::Start() {
 absl::Status Cluster::Start(const std::string& id, const std::string& failpoints) {
   Daemon& daemon = daemons_.at(id);
   Process::Options options = {.binary = daemon.binary, .log = LogPath(id)};
-  options.args = {"--listen", daemon.address, "--ops", daemon.ops, "--id", id, "--data-dir", absl::StrCat(dir_, "/", id), "--threads", "1"};
+  options.args = {"--listen", daemon.address, "--ops", daemon.ops, "--id", id, "--data-dir", absl::StrCat(dir_, "/", id), "--threads", absl::StrCat(threads_)};
   if (id != "controller-0") options.args.insert(options.args.end(), {"--controller", address("controller-0")});
   options.env = env_;
   options.env["SLUICE_FAILPOINTS"] = failpoints;

@@ -17,6 +17,7 @@ struct ClusterOptions {
   int rollouts = 1;
   int rewards = 1;
   int trainers = 1;
+  int threads = 1;  // Of each daemon that computes.
   std::map<std::string, std::string> env = {};  // Of all daemons.
 };
 
@@ -74,6 +75,7 @@ class Cluster {
   void TellFailure() const;
 
   const std::map<std::string, std::string> env_;
+  const int threads_;
   std::string dir_;
   int commands_ = 0;  // Of the CLI.
   std::map<std::string, Daemon> daemons_;
