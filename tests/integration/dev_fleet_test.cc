@@ -75,5 +75,17 @@ TEST_F(DevFleetTest, RunRefusesAtOnceToStartFewerDaemonsThanTheJobNeeds) {
                                  HasSubstr("hint: give --rollouts 3")));
 }
 
+TEST_F(DevFleetTest, ARunThatFailsLeavesItsLogsAndNothingElse) {
+  const Finished failed = Sluice({"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set", "data.train.0.prompt=no_such_column", "-q", "--set",
+                                  absl::StrCat("checkpoint.dir=", dir_, "/checkpoints")});
+  EXPECT_EQ(failed.exit, 3) << failed.err;
+  const auto left = *ListDir(dir_ + "/tmp");
+  ASSERT_EQ(left.size(), 1u);
+  const std::string run = absl::StrCat(dir_, "/tmp/", left[0]);
+  EXPECT_THAT(failed.err, HasSubstr("logs are in " + run + "/logs"));
+  EXPECT_TRUE(PathExists(run + "/logs/queue-0.log"));
+  EXPECT_FALSE(PathExists(run + "/queue-0"));
+}
+
 }  // namespace
 }  // namespace sluice::integration

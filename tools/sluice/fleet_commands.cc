@@ -66,7 +66,7 @@ std::vector<Command> FleetCommands() {
          AddSets(app, &o->sets);
          app->add_option("--rollouts", o->rollouts, "rollout daemons; default: resources.rollout.min")->check(CLI::Range(1, 64));
          app->add_option("--rewards", o->rewards, "reward daemons; default: resources.reward.min")->check(CLI::Range(1, 64));
-         app->add_option("--data-dir", o->data_dir, "where the daemons keep data and logs; default: a temporary one, removed after a success");
+         app->add_option("--data-dir", o->data_dir, "where the daemons keep data and logs; default: a temporary one, of which a failed run leaves the logs, for a day");
          AddThreads(app, &o->threads);
          app->add_flag("-q,--quiet", o->quiet, "no progress");
          AddOutput(app, output.get());

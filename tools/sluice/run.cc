@@ -7,12 +7,9 @@
 #include <atomic>
 #include <climits>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/file.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
@@ -22,6 +19,7 @@
 #include "tools/sluice/interrupts.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/progress.h"
+#include "tools/sluice/run_dir.h"
 #include "tools/sluice/supervisor.h"
 #include "tools/sluice/table.h"
 
@@ -31,18 +29,6 @@ namespace {
 constexpr absl::Duration kPatience = absl::Minutes(2);  // With a controller that is gone.
 constexpr absl::Duration kGrace = absl::Seconds(15);    // For daemons to drain.
 constexpr int kMaxDaemons = 64;                         // Of a role.
-
-absl::StatusOr<std::string> MakeDataDir(const std::string& wanted) {
-  if (!wanted.empty()) {
-    const std::string dir = std::filesystem::absolute(wanted).lexically_normal().string();
-    SLUICE_RETURN_IF_ERROR(MakeDirs(dir + "/logs"));
-    return dir;
-  }
-  std::string name = (std::filesystem::temp_directory_path() / "sluice-run-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("temporary directory ", name));
-  SLUICE_RETURN_IF_ERROR(MakeDirs(name + "/logs"));
-  return name;
-}
 
 // The daemons of a role that the job starts with, or as many as the caller wants: with fewer than the job needs
 // it would wait for the others until limits.start.
@@ -115,7 +101,7 @@ class Run {
 void Run::OnSignal(int count) {
   interrupts_seen_ = count;
   if (count > 1) {
-    std::fprintf(stderr, "killed; the daemons' data and logs are in %s\n", data_dir_.c_str());
+    std::fprintf(stderr, "killed; the daemons' logs are in %s/logs\n", data_dir_.c_str());
     _exit(kInterrupted);  // The daemons die with this process.
   }
   std::shared_ptr<rpc::Channel> channel;
@@ -226,21 +212,24 @@ ExitCode RunJob(const RunOptions& options) {
   if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok()) return Complain(problems);
   absl::StatusOr<FleetOptions> fleet = FleetFor(options, *file.spec);
   if (!fleet.ok()) return Complain(fleet.status());
-  const absl::StatusOr<std::string> data_dir = MakeDataDir(options.data_dir);
-  if (!data_dir.ok()) return Complain(data_dir.status());
-  fleet->data_dir = *data_dir;
+  absl::StatusOr<RunDir> dir = RunDir::Make(options.data_dir);
+  if (!dir.ok()) return Complain(dir.status());
+  fleet->data_dir = dir->path();
 
   Run run(options, file, *fleet);
   const absl::StatusOr<job::v1::JobStatus> status = run.Do();
   const bool succeeded = status.ok() && status->state() == job::v1::JOB_STATE_SUCCEEDED;
+  RemoveFleetState(dir->path());
   if (status.ok()) PrintResult(*status, options.json);
   if (succeeded || run.interrupted()) {
-    if (options.data_dir.empty()) (void)RemoveTree(*data_dir);
+    dir->Remove();
     return run.interrupted() ? kInterrupted : kDone;
   }
+
+  dir->KeepLogs();
   const ExitCode code = status.ok() ? kJobFailed : Complain(status.status());
   if (status.ok()) std::fprintf(stderr, "%s\n", ErrorLine(*status).c_str());
-  std::fprintf(stderr, "hint: the daemons' logs are in %s/logs\n", data_dir->c_str());
+  std::fprintf(stderr, "hint: the daemons' logs are in %s\n", dir->logs().c_str());
   return code;
 }
 

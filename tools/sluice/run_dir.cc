@@ -1,0 +1,94 @@
+#include "tools/sluice/run_dir.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "tools/sluice/fleet.h"
+
+namespace sluice::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kPrefix[] = "sluice-run-";
+
+// Whether `path` is a directory itself, not a link to one, and this user's.
+bool IsOwnDir(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid();
+}
+
+absl::Time ChangedAt(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 ? absl::TimeFromTimespec(info.st_mtim) : absl::InfinitePast();
+}
+
+std::vector<std::string> EntriesOf(const std::string& dir) {
+  std::vector<std::string> entries;
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    entries.push_back(it->path().string());
+  }
+  return entries;
+}
+
+// The lock stays to the end: whoever looks at the directory meanwhile sees it in use.
+void RemoveAllBut(const std::string& dir, bool keep_logs) {
+  for (const std::string& path : EntriesOf(dir)) {
+    const std::string name = fs::path(path).filename();
+    if (name != "lock" && (name != "logs" || !keep_logs)) (void)RemoveTree(path);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<RunDir> RunDir::Make(const std::string& wanted) {
+  if (!wanted.empty()) {
+    const std::string path = fs::absolute(wanted).lexically_normal().string();
+    SLUICE_RETURN_IF_ERROR(MakeDirs(path + "/logs"));
+    SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Take(path));
+    return RunDir(path, false, std::move(lock));
+  }
+
+  const std::string dir = fs::temp_directory_path().string();
+  SweepRunDirs(dir, absl::Now());
+  for (;;) {
+    std::string path = absl::StrCat(dir, "/", kPrefix, "XXXXXX");
+    if (mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("temporary directory ", path));
+    absl::StatusOr<DirLock> lock = DirLock::Take(path);
+    if (absl::IsFailedPrecondition(lock.status())) continue;  // Another run sweeps it away: it saw no lock yet.
+    SLUICE_RETURN_IF_ERROR(lock.status());
+    SLUICE_RETURN_IF_ERROR(MakeDirs(path + "/logs"));
+    return RunDir(path, true, *std::move(lock));
+  }
+}
+
+void RunDir::Remove() {
+  if (temporary_) (void)RemoveTree(path_);
+}
+
+void RunDir::KeepLogs() {
+  if (temporary_) RemoveAllBut(path_, /*keep_logs=*/true);
+}
+
+void SweepRunDirs(const std::string& dir, absl::Time now) {
+  for (const std::string& path : EntriesOf(dir)) {
+    if (!absl::StartsWith(fs::path(path).filename().string(), kPrefix) || !IsOwnDir(path)) continue;
+    const absl::Time changed = ChangedAt(path + "/logs");
+    if (const auto fleet = ReadFleetState(path); fleet.ok() && IsAlive(*fleet)) continue;
+    const absl::StatusOr<DirLock> lock = DirLock::Take(path);
+    if (!lock.ok()) continue;
+
+    if (now - changed < kLogsStay) RemoveAllBut(path, /*keep_logs=*/true);
+    else (void)RemoveTree(path);
+  }
+}
+
+}  // namespace sluice::cli
