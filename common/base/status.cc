@@ -1,5 +1,6 @@
 #include "common/base/status.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/cord.h"
@@ -18,6 +19,10 @@ absl::Status Error(absl::StatusCode code, absl::string_view reason, absl::string
 }
 
 absl::Status ErrorWith(absl::StatusCode code, ErrorDetail detail, absl::string_view message) {
+  // A hint may quote a file or a peer, and so hold any byte; the separator in it would shift the
+  // parts behind it.
+  for (std::string* part : {&detail.reason, &detail.catalogue, &detail.hint})
+    std::replace(part->begin(), part->end(), kSeparator, ' ');
   absl::Status status(code, message);
   status.SetPayload(kPayload, absl::Cord(absl::StrCat(detail.reason, "\x1f", detail.catalogue, "\x1f", detail.hint, "\x1f",
                                                       absl::ToInt64Nanoseconds(detail.retry_after), "\x1f", detail.current)));

@@ -5,10 +5,10 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/chat/interpreter.h"
 #include "common/chat/json.h"
 #include "common/chat/lexer.h"
-#include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice {

@@ -5,9 +5,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/utf8.h"
 #include "common/chat/limits.h"
 #include "common/chat/text.h"
-#include "common/tokenizer/utf8.h"
 
 namespace sluice::chat {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/ascii.h"
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace sluice::chat {
 namespace {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/config/scalar.h"
 #include "sluice/rpc/v1/options.pb.h"
 
@@ -348,6 +349,12 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
     const std::filesystem::path base = node.place.source > 0 ? set_dir_ : file_dir_;
     value = (base / value).lexically_normal().string();
     if (value.size() > 1 && value.back() == '/') value.pop_back();
+    if (!IsUtf8(value)) {  // The folder of the file, or of the shell: the text itself was checked.
+      problems_->Add(
+          node.place, 12,
+          absl::StrCat(path, ": ", Utf8Lossy(value), " is not UTF-8; rename that directory"));
+      return;
+    }
   } else if (!choices.empty() && !chosen) {
     problems_->Add(node.place, 8,
                    absl::StrCat(path, " is \"", value, "\", wants ", absl::StrJoin(choices, ", "), or_word, DidYouMean(NearestWord(value, choices))));

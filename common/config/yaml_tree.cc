@@ -12,7 +12,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/utf8.h"
 
 namespace sluice::config {
 namespace {
@@ -150,6 +152,27 @@ YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Pro
   return &at->map.back().second;
 }
 
+// The wire has no way to carry other text, and a path that is changed on its way names another
+// file.
+bool CheckUtf8(absl::string_view text, int source, Problems* problems) {
+  int line = 1, column = 1;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = Utf8Length(text.substr(at));
+    if (length == 0) {
+      problems->Add(
+          {source, line, column}, 2,
+          absl::StrFormat("byte 0x%02x is not UTF-8; job files and the names in them are UTF-8",
+                          static_cast<uint8_t>(text[at])));
+      return false;
+    }
+    const bool ends = text[at] == '\n';
+    line += ends ? 1 : 0;
+    column = ends ? 1 : column + 1;
+    at += length;
+  }
+  return true;
+}
+
 }  // namespace
 
 YamlNode* YamlNode::Find(absl::string_view key) {
@@ -160,6 +183,8 @@ YamlNode* YamlNode::Find(absl::string_view key) {
 }
 
 YamlNode ParseYaml(absl::string_view text, int source, Problems* problems) {
+  if (!CheckUtf8(text, source, problems)) return YamlNode();
+
   std::istringstream stream{std::string(text)};
   TreeBuilder builder(source, problems);
   try {

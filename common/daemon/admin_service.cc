@@ -4,6 +4,7 @@
 
 #include "common/base/failpoint.h"
 #include "common/rpc/status.h"
+#include "common/rpc/text.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
 
 namespace sluice::daemon {
@@ -15,6 +16,8 @@ class AdminServiceImpl final : public admin::v1::AdminService::CallbackService {
 
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context, const admin::v1::ExplainRequest* request, admin::v1::ExplainResponse* response) override {
     for (common::v1::WaitEdge& edge : explain_(request->call().job().job())) *response->add_edges() = std::move(edge);
+    rpc::MakeTextValid(response);
+
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;

@@ -7,6 +7,7 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -14,6 +15,7 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/method.h"
 #include "common/rpc/status.h"
+#include "common/rpc/text.h"
 
 namespace sluice::rpc {
 namespace {
@@ -57,8 +59,15 @@ void CountRetry(const Channel& channel, const Method& method, const absl::Status
 
 }  // namespace
 
-absl::Status Call(const Channel& channel, const google::protobuf::Message& request, google::protobuf::Message* response,
-                  const CallOptions& options) {
+absl::Status Call(const Channel& channel, const google::protobuf::Message& given,
+                  google::protobuf::Message* response, const CallOptions& options) {
+  std::unique_ptr<google::protobuf::Message> valid;
+  if (!HasValidText(given)) {
+    valid.reset(given.New());
+    valid->CopyFrom(given);
+    MakeTextValid(valid.get());
+  }
+  const google::protobuf::Message& request = valid == nullptr ? given : *valid;
   const Method& method = MethodOf(request.GetDescriptor());
   SLUICE_CHECK_MSG(response->GetDescriptor() == method.response, absl::StrCat(method.name, " answers another message"));
   const absl::Duration deadline = options.deadline > absl::ZeroDuration() ? options.deadline : method.deadline;

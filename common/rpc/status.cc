@@ -3,6 +3,7 @@
 #include <grpcpp/support/status.h>
 
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/rpc/convert.h"
 #include "sluice/rpc/v1/error_details.pb.h"
 
@@ -10,22 +11,28 @@ namespace sluice::rpc {
 namespace {
 constexpr char kDomain[] = "sluice";
 constexpr size_t kMaxMessage = 4096;  // Bytes; metadata in all is limited to 16 KiB.
+
+// What an error quotes may hold any byte. One that is not UTF-8 would make the peer refuse the
+// details, reason included.
+std::string Text(absl::string_view text, size_t limit) {
+  return std::string(Utf8Prefix(Utf8Lossy(text), limit));
+}
 }  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const auto code = static_cast<grpc::StatusCode>(status.code());
-  const std::string message(status.message().substr(0, kMaxMessage));
+  const std::string message = Text(status.message(), kMaxMessage);
   const ErrorDetail detail = DetailOf(status);
   if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration()) return grpc::Status(code, message);
 
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));
   google::rpc::ErrorInfo info;
-  info.set_reason(detail.reason);
+  info.set_reason(Text(detail.reason, kMaxMessage / 2));
   info.set_domain(kDomain);
   const auto add = [&](const char* key, const std::string& value) {
-    if (!value.empty()) (*info.mutable_metadata())[key] = value.substr(0, kMaxMessage / 2);
+    if (!value.empty()) (*info.mutable_metadata())[key] = Text(value, kMaxMessage / 2);
   };
   add("catalogue", detail.catalogue);
   add("hint", detail.hint);
@@ -62,8 +69,10 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
       }
     }
   }
-  if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration()) return absl::Status(code, status.error_message());
-  return ErrorWith(code, detail, status.error_message());
+  const std::string message = Utf8Lossy(status.error_message());  // gRPC carries any bytes here.
+  if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration())
+    return absl::Status(code, message);
+  return ErrorWith(code, detail, message);
 }
 
 }  // namespace sluice::rpc

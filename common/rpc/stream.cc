@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/rpc/method.h"
 #include "common/rpc/status.h"
+#include "common/rpc/text.h"
 
 namespace sluice::rpc {
 namespace {
@@ -50,6 +51,12 @@ ClientStream::~ClientStream() {
 }
 
 bool ClientStream::Write(const google::protobuf::Message& message) {
+  if (!HasValidText(message)) {
+    const std::unique_ptr<google::protobuf::Message> valid(message.New());
+    valid->CopyFrom(message);
+    MakeTextValid(valid.get());
+    return Write(*valid);
+  }
   grpc::ByteBuffer buffer;
   bool own = false;
   const grpc::Status status = grpc::SerializationTraits<google::protobuf::Message>::Serialize(message, &buffer, &own);

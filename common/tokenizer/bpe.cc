@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_level.h"
-#include "common/tokenizer/utf8.h"
 
 namespace sluice {
 namespace {

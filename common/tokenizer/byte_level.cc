@@ -1,6 +1,6 @@
 #include "common/tokenizer/byte_level.h"
 
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace sluice {
 

@@ -3,8 +3,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_level.h"
-#include "common/tokenizer/utf8.h"
 
 namespace sluice {
 namespace {

@@ -4,10 +4,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/decode_stages.h"
 #include "common/tokenizer/metaspace.h"
-#include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice {

@@ -3,8 +3,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/char_class.h"
-#include "common/tokenizer/utf8.h"
 
 namespace sluice {
 namespace {

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstdint>
 
+#include "common/base/utf8.h"
 #include "common/tokenizer/char_class.h"
-#include "common/tokenizer/utf8.h"
 
 namespace sluice {
 namespace {

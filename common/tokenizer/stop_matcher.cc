@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace sluice {
 

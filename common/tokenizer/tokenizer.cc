@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/added_tokens.h"
 #include "common/tokenizer/bpe.h"
 #include "common/tokenizer/byte_level.h"
@@ -14,7 +15,6 @@
 #include "common/tokenizer/post_processor.h"
 #include "common/tokenizer/pre_tokenizer.h"
 #include "common/tokenizer/tokenizer_file.h"
-#include "common/tokenizer/utf8.h"
 #include "common/tokenizer/word_cache.h"
 #include "nlohmann/json.hpp"
 

@@ -5,6 +5,7 @@
 #include "common/base/id.h"
 #include "common/daemon/admin_service.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/text.h"
 #include "services/controller/translate.h"
 
 namespace sluice::controller {
@@ -36,6 +37,7 @@ grpc::ServerUnaryReactor* AdminService::Daemons(grpc::CallbackServerContext* con
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([reactor, response](Controller& core, Instant now) {
     for (const auto& [id, daemon] : core.fleet().daemons()) ToProto(daemon, now, core, response->add_daemons());
+    rpc::MakeTextValid(response);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/rpc/status.h"
+#include "common/rpc/text.h"
 #include "services/controller/core/codec.h"
 #include "services/controller/diagnose.h"
 #include "services/controller/spec.h"
@@ -51,6 +52,14 @@ absl::Status WithDifference(const absl::Status& conflict, const std::string& sto
   return ErrorWith(conflict.code(), DetailOf(conflict), absl::StrCat(conflict.message(), ". ", Difference(before, submitted)));
 }
 
+// Ends a call. An answer carries what daemons, their files and libraries said, so its text is made
+// valid first.
+void Finish(grpc::ServerUnaryReactor* reactor, google::protobuf::Message* response,
+            const absl::Status& status) {
+  rpc::MakeTextValid(response);
+  reactor->Finish(rpc::ToGrpcStatus(status));
+}
+
 }  // namespace
 
 void JobService::Describe(const Job& job, job::v1::JobStatus* out) const {
@@ -86,7 +95,7 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
                   const auto stored = store_->Get(JobKey(DetailOf(status).current, "spec"));
                   if (stored.ok()) status = WithDifference(status, stored->value, request->spec());
                 }
-                reactor->Finish(rpc::ToGrpcStatus(status));
+                Finish(reactor, response, status);
               });
   return reactor;
 }
@@ -108,7 +117,7 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
           response->set_repeat(**repeat);
           Describe(**core.Find(request->job()), response->mutable_status());
         }
-        reactor->Finish(rpc::ToGrpcStatus(repeat->status()));
+        Finish(reactor, response, repeat->status());
       });
   return reactor;
 }
@@ -119,7 +128,7 @@ grpc::ServerUnaryReactor* JobService::Get(grpc::CallbackServerContext* context, 
   loop_->Post([](Controller&, Instant) {}, [this, reactor, request, response](Controller& core) {
     const absl::StatusOr<const Job*> job = core.Find(request->job());
     if (job.ok()) Describe(**job, response);
-    reactor->Finish(rpc::ToGrpcStatus(job.status()));
+    Finish(reactor, response, job.status());
   });
   return reactor;
 }
@@ -132,7 +141,7 @@ grpc::ServerUnaryReactor* JobService::List(grpc::CallbackServerContext* context,
     for (const auto& [id, job] : core.jobs()) jobs.push_back(&job);
     std::sort(jobs.begin(), jobs.end(), [](const Job* a, const Job* b) { return a->record.order > b->record.order; });
     for (const Job* job : jobs) ToProto(*job, response->add_jobs());
-    reactor->Finish(grpc::Status::OK);
+    Finish(reactor, response, absl::OkStatus());
   });
   return reactor;
 }
@@ -148,7 +157,7 @@ grpc::ServerUnaryReactor* JobService::Why(grpc::CallbackServerContext* context, 
     Diagnose(*peers_, core, *asked, **job, [reactor, response](const std::vector<Edge>& chain, const std::vector<std::string>& silent) {
       for (const Edge& edge : chain) ToProto(edge, response->add_chain());
       response->mutable_silent()->Add(silent.begin(), silent.end());
-      reactor->Finish(grpc::Status::OK);
+      Finish(reactor, response, absl::OkStatus());
     });
   });
   return reactor;
@@ -180,7 +189,7 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
       peers_->FillCall(id, asked->mutable_call());
       return peers_->Ask(address, asked, answer, [reactor, response, answer](absl::Status status) {
         response->mutable_queue_stats()->Swap(answer.get());
-        reactor->Finish(rpc::ToGrpcStatus(status));
+        Finish(reactor, response, status);
       });
     }
     auto asked = std::make_shared<queue::v1::PeekRequest>(request->queue_peek());
@@ -188,7 +197,7 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
     peers_->FillCall(id, asked->mutable_call());
     peers_->Ask(address, asked, answer, [reactor, response, answer](absl::Status status) {
       response->mutable_queue_peek()->Swap(answer.get());
-      reactor->Finish(rpc::ToGrpcStatus(status));
+      Finish(reactor, response, status);
     });
   });
   return reactor;

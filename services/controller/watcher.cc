@@ -5,6 +5,7 @@
 
 #include "common/base/status.h"
 #include "common/rpc/status.h"
+#include "common/rpc/text.h"
 #include "services/controller/core/codec.h"
 #include "services/controller/translate.h"
 
@@ -35,6 +36,7 @@ void JobService::Watcher::Pump(Controller& core) {
       over = !follow_;
     } else {
       open_ = std::move(page_.front());
+      rpc::MakeTextValid(&open_);
       page_.pop_front();
       writing_ = true;
       quiet_since_ = absl::InfiniteDuration();

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/log/log.h"
 #include "services/queue/convert.h"
 #include "services/queue/jobs.h"
@@ -71,7 +72,7 @@ bool AttachServer::Serve(Client& client) {
   if (!status.ok()) {
     v1::AttachResponse refused;
     refused.set_code(static_cast<uint32_t>(status.code()));
-    refused.set_message(std::string(status.message().substr(0, 1000)));
+    refused.set_message(std::string(Utf8Prefix(Utf8Lossy(status.message()), 1000)));
     response = refused.SerializeAsString();
   }
   return client.socket.Send(response, fd.get()).ok();

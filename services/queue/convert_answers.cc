@@ -1,5 +1,6 @@
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/text.h"
 #include "services/queue/convert.h"
 
 namespace sluice::queue {
@@ -67,6 +68,7 @@ void ToProto(const WaitEdge& edge, common::v1::WaitEdge* out) {
   out->set_next(edge.next);
   if (edge.next_in > absl::ZeroDuration()) *out->mutable_next_in() = rpc::ToProto(edge.next_in);
   out->set_hint(edge.hint);
+  rpc::MakeTextValid(out);
 }
 
 void ToProto(const Ledger& ledger, common::v1::Ledger* out) {
@@ -248,6 +250,7 @@ void ToProto(const StatsAnswer& answer, v1::StatsResponse* out) {
   out->mutable_length_ratio()->insert(answer.length_ratio.begin(), answer.length_ratio.end());
   out->mutable_acceptance()->insert(answer.acceptance.begin(), answer.acceptance.end());
   out->set_advice(answer.advice);
+  rpc::MakeTextValid(out);
 }
 
 void ToProto(const PeekRow& row, v1::PeekRow* out) {
@@ -256,6 +259,7 @@ void ToProto(const PeekRow& row, v1::PeekRow* out) {
   out->set_worker(row.worker);
   *out->mutable_age() = rpc::ToProto(row.age);
   out->set_json(row.json);
+  rpc::MakeTextValid(out);
 }
 
 void ToProto(const Field& field, common::v1::Field* out) {

@@ -8,6 +8,7 @@
 #include "common/rpc/buffer.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/payload.h"
+#include "common/rpc/text.h"
 #include "services/queue/convert.h"
 
 namespace sluice::queue {
@@ -153,6 +154,7 @@ void WatchStream::Beat() {
 }
 
 void WatchStream::Flush() {
+  rpc::MakeTextValid(&next_);
   Send(std::move(next_));
   next_ = v1::WatchResponse();
   news_ = false;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/text.h"
 #include "services/rollout/convert.h"
 #include "services/rollout/http/prepare.h"
 
@@ -109,7 +110,11 @@ void GenerateStream::Add(const TokenEvent& event) {
 
 void GenerateStream::Flush() {
   MutexLock lock(&mu_);
-  if (!waiting_.empty() && pending() == 0) Send(std::move(waiting_.extract(waiting_.begin()).mapped()));
+  if (!waiting_.empty() && pending() == 0) {
+    engine::v1::GenerateResponse grown = std::move(waiting_.extract(waiting_.begin()).mapped());
+    rpc::MakeTextValid(&grown);
+    Send(std::move(grown));
+  }
   if (waiting_.empty() && open_ == 0) End(absl::OkStatus());
 }
 

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/chat/chat_template.h"
-#include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/target.h"
 

@@ -4,10 +4,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/target.h"
 

@@ -8,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
+#include "common/config/job_file.h"
 #include "common/rpc/client.h"
 #include "common/testing/data.h"
 #include "sluice/registry/v1/registry.pb.h"
@@ -87,6 +89,26 @@ class FilesTest : public testing::Test {
     EXPECT_EQ(ledger.accepted(), ledger.durable() + ledger.applied() + ledger.live() + dropped) << ledger.DebugString();
   }
 
+  // Every command that asks about the job is answered, in both formats.
+  void ExpectAnswers(const std::string& job) {
+    const std::vector<std::vector<std::string>> commands = {{"job", "list"},
+                                                            {"job", "describe", job},
+                                                            {"job", "events", job},
+                                                            {"why", job},
+                                                            {"job", "watch", job}};
+    for (std::vector<std::string> command : commands) {
+      for (const char* output : {"table", "json"}) {
+        std::vector<std::string> args = command;
+        args.insert(args.end(), {"-o", output});
+        const auto finished = cluster_.Sluice(args);
+        ASSERT_EQ(finished.status(), absl::OkStatus());
+        EXPECT_EQ(finished->exit, command[1] == "watch" ? 3 : 0)
+            << absl::StrJoin(args, " ") << ": " << finished->err;
+        EXPECT_TRUE(IsUtf8(finished->out)) << absl::StrJoin(args, " ");
+      }
+    }
+  }
+
   // A copy of a good model with one file replaced.
   std::string ModelWith(const std::string& file, const std::string& bytes) {
     const std::string dir = cluster_.dir() + "/model";
@@ -128,6 +150,50 @@ TEST_F(FilesTest, ABrokenJsonLineFailsTheJobWithFileLineAndColumn) {
   const std::string file = cluster_.dir() + "/broken.jsonl";
   ASSERT_EQ(WriteFileAtomic(file, "{\"digits\": \"1234\"}\n{\"digits\": \"12\n"), absl::OkStatus());
   ExpectFailure({"data.train.0.path=" + file}, ContainsRegex("broken.jsonl:2:[0-9]+"));
+}
+
+TEST_F(FilesTest, BytesThatAreNotUtf8InARowFailTheJobAndLeaveTheControllerAnswering) {
+  const std::string file = cluster_.dir() + "/bytes.jsonl";
+  ASSERT_EQ(WriteFileAtomic(file, "{\"digits\": \"\xff\xfe\"}\n"), absl::OkStatus());
+  ExpectFailure({"data.train.0.path=" + file},
+                ContainsRegex("bytes.jsonl:1:[0-9]+: broken JSON.*UTF-8"));
+  ExpectAnswers("digits");
+}
+
+TEST_F(FilesTest, APathThatIsNotUtf8IsRefusedWithItsPlaceAndAnotherClientsFailsItsJobAlone) {
+  ASSERT_EQ(cluster_.Start(), absl::OkStatus());
+  const std::string file = cluster_.dir() + "/caf\xe9.jsonl";
+  ASSERT_EQ(WriteFileAtomic(file, "{\"digits\": \"1234\"}\n"), absl::OkStatus());
+  for (const char* key : {"data.train.0.path=", "model.path="}) {
+    const auto refused = cluster_.Sluice({"job", "submit", kDigits, "--set", key + file});
+    ASSERT_EQ(refused.status(), absl::OkStatus());
+    EXPECT_EQ(refused->exit, 2);
+    EXPECT_THAT(refused->err, HasSubstr("SLUICE-CONFIG-0002 byte 0xe9 is not UTF-8"));
+  }
+
+  const JobFile loaded = ReadJobFile(
+      kDigits, {.sets = {absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints")}});
+  ASSERT_EQ(ProblemStatus(loaded.problems), absl::OkStatus());
+  job::v1::SubmitRequest request;
+  request.set_name(loaded.spec->name());
+  request.set_hash(loaded.hash);
+  *request.mutable_spec() = *loaded.spec;
+  request.mutable_spec()->mutable_data()->mutable_train(0)->set_path(file);
+  job::v1::SubmitResponse response;
+  ASSERT_EQ(rpc::Call(cluster_.controller(), request, &response), absl::OkStatus());
+  const auto wait = cluster_.Sluice({"job", "wait", "digits"});
+  ASSERT_EQ(wait.status(), absl::OkStatus());
+  EXPECT_EQ(wait->exit, 3);
+  EXPECT_THAT(wait->err, HasSubstr("caf\xef\xbf\xbd.jsonl"));
+  ExpectAnswers("digits");
+}
+
+TEST_F(FilesTest, AModelDirectoryWhoseFilesHoldBytesThatAreNotUtf8LeavesTheControllerAnswering) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
+  ExpectModelFailure("config.json",
+                     "{\"architectures\": [\"Caf\xe9ForCausalLM\"], \"model_type\": \"caf\xe9\"}",
+                     HasSubstr("config.json"));
+  ExpectAnswers("digits");
 }
 
 TEST_F(FilesTest, APromptLongerThanTheContextIsDroppedAndCounted) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 
 namespace nlohmann {
 template <>
@@ -90,7 +91,9 @@ std::string Encode(const StepReport& step) {
 template <typename T>
 absl::StatusOr<T> Decode(absl::string_view key, absl::string_view text) {
   try {
-    return nlohmann::json::parse(text).get<T>();
+    // The parser refuses a whole record for one byte that is not UTF-8, and a message in it may
+    // hold one.
+    return nlohmann::json::parse(Utf8Lossy(text)).get<T>();
   } catch (const nlohmann::json::exception& error) {
     return ErrorWith(absl::StatusCode::kDataLoss,
                      {"STORE_DAMAGED", "SLUICE-META-0003", "put the store back from a copy, or move it away to start empty"},

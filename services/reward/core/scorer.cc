@@ -30,7 +30,15 @@ uint32_t GenerationOf(const std::vector<RewardRule>& rules, Combine combine) {
   return generation;
 }
 
-Score Unscorable(std::string reason, nlohmann::json info) { return {.status = std::move(reason), .parts = {}, .info = info.dump()}; }
+// A verifier may quote a part of an answer or of a row that ends inside of a character; dump()
+// throws at such bytes by default.
+std::string InfoText(const nlohmann::json& info) {
+  return info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Score Unscorable(std::string reason, const nlohmann::json& info) {
+  return {.status = std::move(reason), .parts = {}, .info = InfoText(info)};
+}
 
 }  // namespace
 
@@ -81,7 +89,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row, const std::st
   if (!any) return Unscorable("no_part", {{"data_source", data_source}});
   score.task_reward = failed_gate != nullptr ? failed_gate->rule.gate_fail : total;
   if (!std::isfinite(score.task_reward)) return Unscorable("bad_value", {{"task_reward", absl::StrCat(score.task_reward)}});
-  score.info = info.dump();
+  score.info = InfoText(info);
   return score;
 }
 

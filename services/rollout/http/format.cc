@@ -1,9 +1,9 @@
 #include "services/rollout/http/format.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/utf8.h"
 #include "common/chat/text.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 #include "services/rollout/http/error.h"
 

@@ -17,6 +17,7 @@
 #include "common/base/id.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 
 namespace sluice {
 namespace {
@@ -70,6 +71,27 @@ TEST(StatusTest, AnErrorKeepsItsDetailWhenAnnotated) {
   EXPECT_EQ(ReasonOf(annotated), "FENCED");
   EXPECT_EQ(DetailOf(annotated).hint, "stop");
   EXPECT_EQ(DetailOf(annotated).retry_after, absl::Seconds(2));
+}
+
+TEST(StatusTest, AHintMayHoldAnyByte) {
+  const absl::Status error = ErrorWith(absl::StatusCode::kAborted,
+                                       {.reason = "X",
+                                        .hint = "a\x1f"
+                                                "b",
+                                        .current = "c\x1f"
+                                                   "d"},
+                                       "m");
+  EXPECT_EQ(DetailOf(error).hint, "a b");
+  EXPECT_EQ(DetailOf(error).current,
+            "c\x1f"
+            "d");
+}
+
+TEST(Utf8Test, APrefixEndsBetweenTwoCharacters) {
+  EXPECT_EQ(Utf8Prefix("a\xc3\xa9z", 4), "a\xc3\xa9z");
+  EXPECT_EQ(Utf8Prefix("a\xc3\xa9z", 3), "a\xc3\xa9");
+  EXPECT_EQ(Utf8Prefix("a\xc3\xa9z", 2), "a");
+  EXPECT_EQ(Utf8Prefix("\xf0\x9f\x98\x80", 3), "");
 }
 
 TEST(IdTest, HexRoundTripsAndRefusesRubbish) {

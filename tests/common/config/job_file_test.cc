@@ -183,6 +183,19 @@ TEST(JobFile, YamlThatJobFilesMayNotUseIsRefusedWithItsPlace) {
   EXPECT_THAT(Lines(Parse(absl::StrCat(kMinimal, "---\nname: two\n"))), ElementsAre(HasSubstr("a second document")));
 }
 
+TEST(JobFile, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
+  EXPECT_THAT(Wrong("path: rows.jsonl", "path: r\xc3\xb6ws-\xe9.jsonl"),
+              ElementsAre("job.yaml:4:34 SLUICE-CONFIG-0002 byte 0xe9 is not UTF-8; job files and "
+                          "the names in them are UTF-8"));
+  EXPECT_THAT(Lines(Parse(kMinimal, {"model.path=m\xff"})),
+              ElementsAre(HasSubstr("SLUICE-CONFIG-0002 byte 0xff is not UTF-8")));
+  EXPECT_THAT(
+      Lines(ParseJobFile(kMinimal, "/job\xff/job.yaml", {.sets = {}, .check_paths = false})),
+      ElementsAre(HasSubstr(":2:15 SLUICE-CONFIG-0012 model.path: /job\xef\xbf\xbd/m is not UTF-8; "
+                            "rename that directory"),
+                  HasSubstr("data.train.0.path"), HasSubstr("checkpoint.dir")));
+}
+
 TEST(JobFile, SetsThatNameNothingAreTold) {
   EXPECT_THAT(Lines(Parse(kMinimal, {"nonsense"})), ElementsAre(HasSubstr("--set nonsense SLUICE-CONFIG-0014 want KEY=VALUE")));
   EXPECT_THAT(Lines(Parse(kMinimal, {"data.train.7.path=x"})), ElementsAre(HasSubstr("SLUICE-CONFIG-0014 \"7\" is no place of a list of 1")));

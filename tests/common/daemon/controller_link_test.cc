@@ -170,6 +170,27 @@ TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndStaysALevel) {
   registry.beats.PopUntil([](const auto& said) { return said.progress_size() == 0; });
 }
 
+TEST_F(ControllerLinkTest, BytesThatAreNotUtf8DoNotCostTheHeartbeatThatCarriesThem) {
+  FakeRegistry registry;
+  const auto server = Serve(&registry);
+  const auto link = Link();
+  link->Start();
+  registry.beats.Pop();
+  registry::v1::Progress progress;
+  progress.set_job("job");
+  progress.set_cause("model caf\xe9: no config.json");
+  link->SetProgress(progress);
+  common::v1::Event event;
+  event.set_message("\xff\xfe");
+  link->Raise(event);
+
+  const HeartbeatRequest beat =
+      registry.beats.PopUntil([](const auto& said) { return said.events_size() > 0; });
+  ASSERT_EQ(beat.progress_size(), 1);
+  EXPECT_EQ(beat.progress(0).cause(), "model caf\xef\xbf\xbd: no config.json");
+  EXPECT_EQ(beat.events(0).message(), "\xef\xbf\xbd\xef\xbf\xbd");
+}
+
 TEST_F(ControllerLinkTest, ANewGenerationIsDeliveredOnceAndToldAsApplied) {
   FakeRegistry registry;
   registry.answer = [](const HeartbeatRequest&) { return Level(8); };

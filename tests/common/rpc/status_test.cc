@@ -53,6 +53,35 @@ TEST(StatusTest, AHugeMessageIsCutToWhatMetadataMayHold) {
   EXPECT_LT(sent.error_message().size() + sent.error_details().size(), 12u << 10);
 }
 
+TEST(StatusTest, BytesThatAreNotUtf8CostNeitherTheReasonNorTheRestOfTheText) {
+  const absl::Status sent = ErrorWith(absl::StatusCode::kInvalidArgument,
+                                      {.reason = "BAD_ROW",
+                                       .catalogue = "SLUICE-DATA-0001",
+                                       .hint = "mend caf\xe9.jsonl",
+                                       .current = "\xff"},
+                                      "caf\xe9.jsonl:1:3: ill-formed \xff\xfe");
+  const absl::Status received = FromGrpcStatus(ToGrpcStatus(sent));
+  EXPECT_EQ(received.message(), "caf\xef\xbf\xbd.jsonl:1:3: ill-formed \xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(ReasonOf(received), "BAD_ROW");
+  EXPECT_EQ(DetailOf(received).catalogue, "SLUICE-DATA-0001");
+  EXPECT_EQ(DetailOf(received).hint, "mend caf\xef\xbf\xbd.jsonl");
+  EXPECT_EQ(FromGrpcStatus(grpc::Status(grpc::UNAVAILABLE, "\xff")),
+            absl::UnavailableError("\xef\xbf\xbd"));
+}
+
+TEST(StatusTest, ALongTextIsCutBetweenTwoCharacters) {
+  for (size_t before : {0, 1}) {
+    std::string text(before, 'x');
+    while (text.size() < 10'000) text += "\xc3\xa9";
+    const absl::Status received = FromGrpcStatus(ToGrpcStatus(
+        ErrorWith(absl::StatusCode::kInternal, {.reason = "BUG", .hint = text}, text)));
+    EXPECT_EQ(ReasonOf(received), "BUG");
+    EXPECT_EQ(text.substr(0, received.message().size()), received.message());
+    EXPECT_EQ(text.substr(0, DetailOf(received).hint.size()), DetailOf(received).hint);
+    EXPECT_GT(received.message().size(), 4000u);
+  }
+}
+
 TEST(ConvertTest, TimesKeepTheirNanosecondsBothWays) {
   for (const absl::Duration duration : {absl::Nanoseconds(1'500'000'001), absl::Nanoseconds(-1'500'000'001), absl::ZeroDuration()}) {
     EXPECT_EQ(FromProto(ToProto(duration)), duration);

@@ -5,9 +5,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/splitmix.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice {

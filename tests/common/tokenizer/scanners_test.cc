@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "common/base/splitmix.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/char_class.h"
 #include "common/tokenizer/regex.h"
-#include "common/tokenizer/utf8.h"
 
 namespace sluice {
 namespace {

@@ -4,8 +4,8 @@
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
 #include "common/base/splitmix.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/detokenizer.h"
-#include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 #include "tests/common/tokenizer/shared.h"
 

@@ -8,10 +8,10 @@
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
 #include "common/base/splitmix.h"
+#include "common/base/utf8.h"
 #include "common/testing/data.h"
 #include "common/tokenizer/bpe.h"
 #include "common/tokenizer/tokenizer_file.h"
-#include "common/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice {

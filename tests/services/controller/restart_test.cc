@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "tests/services/controller/world.h"
 
@@ -38,6 +39,19 @@ TEST_F(RestartTest, AWaitingJobIsStillThere) {
   world_.StartFleet();
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
+}
+
+TEST_F(RestartTest, AStoredRecordWithAByteThatIsNotUtf8IsReadWithThatByteReplaced) {
+  const std::string job = world_.Submit("digits");
+  for (const std::string& key : {JobKey(job, "status"), EventKey(job, 1)}) {
+    std::string text = world_.store()->Get(key).value().value;
+    const size_t at = text.find("\"message\":\"") + std::strlen("\"message\":\"");
+    text.insert(at, "caf\xe9 ");
+    ASSERT_TRUE(world_.store()->Txn({}, {{key, text}}).ok());
+  }
+  Restart();
+  EXPECT_EQ(world_.State(job), JobState::kWaiting);
+  EXPECT_EQ(world_.Events(job).at(0).message, "caf\xef\xbf\xbd job digits was submitted");
 }
 
 TEST_F(RestartTest, AStartingJobGoesOnStarting) {

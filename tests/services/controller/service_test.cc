@@ -80,6 +80,12 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
   grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext* context, const queue::v1::SetJobRequest* request,
                                    queue::v1::SetJobResponse* response) override {
     MutexLock lock(&mu_);
+    if (!refusal_.ok() && request->phase() == queue::v1::PHASE_OPEN) {
+      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+      reactor->Finish(grpc::Status(static_cast<grpc::StatusCode>(refusal_.code()),
+                                   std::string(refusal_.message())));
+      return reactor;
+    }
     response->set_repeat(last_.revision() == request->revision());
     response->set_restored(last_.revision() > 0);
     response->set_incarnation(1);
@@ -100,6 +106,11 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     released_.push_back(request->worker());
     changed_.NotifyAll();
     return Finish(context);
+  }
+  // Takes no job from now on, and says so byte for byte, as a peer that is not ours may.
+  void Refuse(absl::Status why) {
+    MutexLock lock(&mu_);
+    refusal_ = std::move(why);
   }
   queue::v1::SetJobRequest last() {
     MutexLock lock(&mu_);
@@ -124,6 +135,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
   }
   Mutex mu_;
   CondVar changed_;
+  absl::Status refusal_ ABSL_GUARDED_BY(mu_);
   queue::v1::SetJobRequest last_ ABSL_GUARDED_BY(mu_);
   std::vector<queue::v1::Phase> phases_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> released_ ABSL_GUARDED_BY(mu_);
@@ -142,14 +154,16 @@ class FakeDaemon {
   ~FakeDaemon() { link_.Stop(); }
   daemon::ControllerLink& link() { return link_; }
 
-  void Done(const std::string& job) {
+  void Done(const std::string& job) { Say(job, "done", ""); }
+  void Say(const std::string& job, const std::string& phase, const std::string& cause) {
     registry::v1::Progress progress;
     {
       MutexLock lock(&mu_);
       progress = said_;
     }
     progress.set_job(job);
-    progress.set_phase("done");
+    progress.set_phase(phase);
+    progress.set_cause(cause);
     link_.SetProgress(progress);
   }
 
@@ -299,6 +313,34 @@ TEST_F(ServiceTest, AJobRunsFromSubmitToItsResult) {
   EXPECT_DOUBLE_EQ(status.result().reward_last(), 0.5);
   EXPECT_EQ(status.result().ledger().durable(), 64);
   EXPECT_EQ(status.spec().name(), "digits");
+}
+
+TEST_F(ServiceTest, WhatAQueueAndATrainerSayInBadBytesLeavesEveryCallAnswered) {
+  StartFleet();
+  const std::string ran = Submit(Spec("ran"))->job();
+  WaitFor(ran, job::v1::JOB_STATE_RUNNING);
+  common::v1::Event event;
+  event.set_code("checkpoint");
+  event.set_message("/ckpt/caf\xe9");
+  daemons_["trainer-0"]->link().Raise(event);
+  daemons_["trainer-0"]->Say(ran, "failed", "tensor \xff is missing");
+  WaitFor(ran, job::v1::JOB_STATE_FAILED);
+  EXPECT_THAT(Get(ran).message(), HasSubstr("tensor \xef\xbf\xbd is missing"));
+  EXPECT_EQ(Get(ran).result().checkpoint(), "/ckpt/caf\xef\xbf\xbd");
+
+  queue_.Refuse(absl::InvalidArgumentError("rows.jsonl:1:2: ill-formed \xff\xfe"));
+  const std::string refused = Submit(Spec("refused"))->job();
+  WaitFor(refused, job::v1::JOB_STATE_FAILED);
+  for (const std::string& job : {ran, refused}) {
+    job::v1::WhyRequest why;
+    why.set_job(job);
+    job::v1::WhyResponse because;
+    EXPECT_EQ(rpc::Call(*channel_, why, &because), absl::OkStatus());
+  }
+  EXPECT_THAT(Get(refused).message(), HasSubstr("ill-formed \xef\xbf\xbd\xef\xbf\xbd"));
+  job::v1::ListResponse list;
+  EXPECT_EQ(rpc::Call(*channel_, job::v1::ListRequest(), &list), absl::OkStatus());
+  EXPECT_EQ(list.jobs_size(), 2);
 }
 
 TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheController) {

@@ -22,6 +22,15 @@ TEST(ScorerTest, PartsAreWeightedAndCombinedAsTheJobSays) {
   EXPECT_EQ(Scorer::Make({Exact("a", 0.5), Exact("b", 2)}, Combine::kMin)->Run(answer, kRow, "x").task_reward, 0.5);
 }
 
+TEST(ScorerTest, AReasonThatEndsInsideOfACharacterEndsNothing) {
+  const nlohmann::json row = {
+      {"answer", std::string(79, 'x') + "\xc3\xa9\xc3\xa9"}};  // Quoted to 80 bytes.
+  const Score score = Scorer::Make({{.name = "a", .verifier = "gsm8k"}}, Combine::kSum)
+                          ->Run({.text = "42"}, row, "x");
+  EXPECT_EQ(score.status, "bad_row");
+  EXPECT_TRUE(nlohmann::json::accept(score.info)) << score.info;
+}
+
 TEST(ScorerTest, AFailedGateDecidesAlone) {
   RewardRule gate = Exact("format");
   gate.gate = true;

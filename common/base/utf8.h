@@ -32,4 +32,8 @@ void AppendUtf8(uint32_t code_point, std::string* out);
 // `bytes` with each maximal ill-formed part replaced by one U+FFFD (Unicode 3.9, "substitution of maximal subparts").
 std::string Utf8Lossy(absl::string_view bytes);
 
+// The start of `bytes`, at most `limit` bytes of it, that does not end inside of a character; the
+// rest of it is as it was.
+absl::string_view Utf8Prefix(absl::string_view bytes, size_t limit);
+
 }  // namespace sluice

@@ -1,4 +1,4 @@
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 #include <cstring>
 
@@ -101,6 +101,12 @@ std::string Utf8Lossy(absl::string_view bytes) {
     bytes.remove_prefix(n);
   }
   return out;
+}
+
+absl::string_view Utf8Prefix(absl::string_view bytes, size_t limit) {
+  if (bytes.size() <= limit) return bytes;
+  const absl::string_view start = bytes.substr(0, limit);
+  return start.substr(0, limit - Utf8IncompleteTail(start));
 }
 
 }  // namespace sluice
