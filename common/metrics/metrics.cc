@@ -59,6 +59,17 @@ struct Registry::Impl {
     std::function<void()> remove;
   };
   std::map<const void*, Series> series ABSL_GUARDED_BY(mu);  // By metric.
+  std::map<std::pair<std::string, std::string>, int> holds
+      ABSL_GUARDED_BY(mu);  // By label and value; never 0.
+
+  void Remove(const std::string& label, absl::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    for (auto it = series.begin(); it != series.end();) {
+      const auto found = it->second.labels.find(label);
+      const bool ends = found != it->second.labels.end() && found->second == value;
+      if (ends) it->second.remove();
+      it = ends ? series.erase(it) : std::next(it);
+    }
+  }
 
   // The metric of `family` with these labels, made if it is new.
   template <typename Metric, typename... Args>
@@ -87,14 +98,25 @@ Histogram Registry::AddHistogram(absl::string_view name, absl::string_view help,
                               prometheus::Histogram::BucketBoundaries(buckets.begin(), buckets.end())));
 }
 
+std::shared_ptr<void> Registry::Hold(absl::string_view label, absl::string_view value) {
+  std::pair<std::string, std::string> key(label, value);
+  {
+    MutexLock lock(&impl_->mu);
+    ++impl_->holds[key];
+  }
+  const auto release = [impl = impl_.get(), key](void*) {
+    MutexLock lock(&impl->mu);
+    const auto held = impl->holds.find(key);
+    if (--held->second > 0) return;
+    impl->holds.erase(held);
+    impl->Remove(key.first, key.second);
+  };
+  return std::shared_ptr<void>(impl_.get(), release);
+}
+
 void Registry::Remove(absl::string_view label, absl::string_view value) {
   MutexLock lock(&impl_->mu);
-  for (auto it = impl_->series.begin(); it != impl_->series.end();) {
-    const auto found = it->second.labels.find(std::string(label));
-    const bool ends = found != it->second.labels.end() && found->second == value;
-    if (ends) it->second.remove();
-    it = ends ? impl_->series.erase(it) : std::next(it);
-  }
+  impl_->Remove(std::string(label), value);
 }
 
 void Registry::BeforeCollect(std::function<void()> update) {

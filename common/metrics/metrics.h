@@ -83,6 +83,10 @@ class Registry {
   Histogram AddHistogram(absl::string_view name, absl::string_view help, absl::Span<const double> buckets,
                          const Labels& labels = {});
 
+  // Keeps the series that carry this label: they end with the last hold on the same label and
+  // value. Take it before the handles, and keep it at least as long as these. The registry outlives
+  // it.
+  std::shared_ptr<void> Hold(absl::string_view label, absl::string_view value);
   // Ends all series that carry this label. Their handles must not be used any more.
   void Remove(absl::string_view label, absl::string_view value);
 

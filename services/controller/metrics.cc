@@ -10,6 +10,8 @@
 namespace sluice::controller {
 namespace {
 
+constexpr absl::Duration kKept =
+    absl::Minutes(10);  // As the queue keeps them: time for a scrape to see how a job ended.
 constexpr JobState kStates[] = {JobState::kWaiting,   JobState::kStarting,   JobState::kRunning,   JobState::kRecovering, JobState::kFinishing,
                                 JobState::kSucceeded, JobState::kCancelling, JobState::kCancelled, JobState::kFailed};
 
@@ -45,6 +47,7 @@ Metrics::JobGauges& Metrics::Of(const Job& job) {
   const auto [it, created] = jobs_.try_emplace(job.record.id);
   if (!created) return it->second;
   JobGauges& gauges = it->second;
+  gauges.series = registry_->Hold("job_id", job.record.name);
   const metrics::Labels labels = {{"job_id", job.record.name}};
   for (const JobState state : kStates) {
     metrics::Labels with_state = labels;
@@ -67,7 +70,8 @@ void Metrics::UpdateJob(const Job& job, absl::Duration now) {
   const bool stalled = std::count(job.record.conditions.begin(), job.record.conditions.end(), "Stalled") > 0;
   const double ago = absl::ToDoubleSeconds(now - job.moved);
   gauges.stalled_since.Set(stalled ? absl::ToUnixSeconds(absl::Now()) - ago : 0);
-  if (job.last_step_at != absl::InfinitePast()) gauges.last_step.Set(absl::ToDoubleSeconds(job.last_step_at - absl::UnixEpoch()));
+  const bool stepped = job.last_step_at != absl::InfinitePast();
+  gauges.last_step.Set(stepped ? absl::ToDoubleSeconds(job.last_step_at - absl::UnixEpoch()) : 0);
   gauges.step_duration.Set(Median(job.step_seconds));
 
   if (job.record.state == JobState::kRecovering && gauges.recovering_since == absl::InfiniteDuration()) {
@@ -93,8 +97,16 @@ void Metrics::Update(const Controller& core, absl::Duration now) {
         .Set(count);
   }
   for (const auto& [id, job] : core.jobs()) {
-    // Jobs that were over when this controller started have no series.
-    if (job.record.stage != Stage::kOver || jobs_.count(id) > 0) UpdateJob(job, now);
+    // Jobs that were over when this controller started have no series, and those of an ended job
+    // end a while later. Two jobs of one name share their series, which are those of the newest.
+    const bool newest = *core.Find(job.record.name) == &job;
+    const bool shown = jobs_.count(id) > 0;
+    const bool over = shown ? IsFinal(job.record.state) && now - job.state_since >= kKept
+                            : job.record.stage == Stage::kOver;
+    if (newest && !over)
+      UpdateJob(job, now);
+    else
+      jobs_.erase(id);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/time/time.h"
@@ -9,7 +10,8 @@
 
 namespace sluice::controller {
 
-// What the controller exports: sluice_job_* (label job_id: the job's name), sluice_controller_*. The loop's thread alone
+// What the controller exports: sluice_job_* (label job_id: the job's name), sluice_controller_*. A
+// job's series end ten minutes after it, or when a new job takes its name. The loop's thread alone
 // updates it.
 class Metrics {
  public:
@@ -21,6 +23,7 @@ class Metrics {
 
  private:
   struct JobGauges {
+    std::shared_ptr<void> series;  // Keeps them.
     std::map<JobState, metrics::Gauge> state;
     metrics::Gauge max_staleness, stalled_since, last_step, step_duration;
     absl::Duration recovering_since = absl::InfiniteDuration();

@@ -3,6 +3,7 @@
 namespace sluice::reward {
 
 Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
+  series = registry->Hold("job_id", job_name);
   const auto evaluations = [&](const char* outcome) {
     return registry->AddCounter("sluice_reward_evaluations_total", "Answers scored, by outcome.", {{"job_id", job_name}, {"reward", "task"}, {"outcome", outcome}});
   };

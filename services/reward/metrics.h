@@ -1,13 +1,15 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "common/metrics/metrics.h"
 
 namespace sluice::reward {
 
-// Of one job. A default one counts nowhere.
+// Of one job, whose series end with the last copy. A default one counts nowhere.
 struct Metrics {
+  std::shared_ptr<void> series;           // Keeps those of the job.
   metrics::Counter ok, unscorable, late;  // Evaluations: verdicts; no number; the lease was lost meanwhile.
   metrics::Histogram seconds;             // Of one evaluation.
   metrics::Gauge leased;                  // Tasks in hand.

@@ -3,6 +3,7 @@
 namespace sluice::rollout {
 
 Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
+  series = registry->Hold("job_id", job_name);
   const metrics::Labels job = {{"job_id", job_name}};
   const auto labelled = [&](const char* label, const char* value) { return metrics::Labels{{"job_id", job_name}, {label, value}}; };
   const auto requests = [&](const char* state) {

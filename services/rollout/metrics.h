@@ -1,13 +1,15 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "common/metrics/metrics.h"
 
 namespace sluice::rollout {
 
-// Of one job. A default one counts nowhere.
+// Of one job, whose series end with the last copy. A default one counts nowhere.
 struct Metrics {
+  std::shared_ptr<void> series;                  // Keeps those of the job.
   metrics::Gauge running, waiting, unsealed;     // sluice_rollout_requests{state}
   metrics::Gauge policy_version;                 // Number of the version that samples.
   metrics::Gauge kv_usage;                       // Share of the KV blocks that is held.

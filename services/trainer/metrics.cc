@@ -2,7 +2,10 @@
 
 namespace sluice::trainer {
 
-Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) : registry_(registry), labels_({{"job_id", job_name}}) {
+Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
+    : registry_(registry),
+      labels_({{"job_id", job_name}}),
+      series_(registry->Hold("job_id", job_name)) {
   const auto with = [&](const char* key, const char* value) {
     metrics::Labels labels = labels_;
     labels[key] = value;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "common/metrics/metrics.h"
@@ -12,7 +13,7 @@ struct PhaseSeconds {
   double wait_data = 0, forward_backward = 0, optim = 0, apply = 0, publish = 0, checkpoint = 0;
 };
 
-// Of one job. A default one counts nowhere.
+// Of one job, whose series end with the last copy. A default one counts nowhere.
 class Metrics {
  public:
   Metrics() = default;
@@ -26,6 +27,7 @@ class Metrics {
 
   metrics::Registry* registry_ = nullptr;
   metrics::Labels labels_;
+  std::shared_ptr<void> series_;  // Keeps those of the job.
   metrics::Counter steps_, tokens_;
   metrics::Counter wait_data_, forward_backward_, optim_, apply_, publish_, checkpoint_;
   metrics::Histogram checkpoint_seconds_;

@@ -60,6 +60,32 @@ TEST(MetricsTest, SeriesThatAreRemovedAreGoneAndTheOthersStay) {
   EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"a\"} 5"));
 }
 
+TEST(MetricsTest, SeriesEndWithTheLastHoldOnTheirLabel) {
+  Registry registry;
+  std::shared_ptr<void> first = registry.Hold("job_id", "a");
+  registry.AddGauge("sluice_queue_slots", "Slots.", {{"job_id", "a"}}).Set(1);
+  registry.AddGauge("sluice_queue_slots", "Slots.", {{"job_id", "b"}}).Set(1);
+  std::shared_ptr<void> second = registry.Hold("job_id", "a");
+  const std::shared_ptr<void> copy = first;
+  first.reset();
+  second.reset();
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_slots{job_id=\"a\"} 1"));
+}
+
+TEST(MetricsTest, SeriesThatNobodyHoldsAnyMoreAreGoneAndMayBeginAnew) {
+  Registry registry;
+  {
+    const std::shared_ptr<void> held = registry.Hold("job_id", "a");
+    registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "a"}}).Add(3);
+    registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "b"}}).Add(3);
+  }
+  EXPECT_THAT(registry.Text(), Not(HasSubstr("job_id=\"a\"")));
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"b\"} 3"));
+  const std::shared_ptr<void> again = registry.Hold("job_id", "a");
+  registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "a"}}).Add();
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"a\"} 1"));
+}
+
 TEST(MetricsTest, DisksAreMeasured) {
   Registry registry;
   AddDiskMetrics(&registry, "log", "/");
