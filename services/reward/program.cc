@@ -9,6 +9,7 @@
 #include "common/base/status_text.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
 #include "google/protobuf/util/json_util.h"
 #include "sluice/registry/v1/registry.pb.h"
@@ -102,14 +103,18 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .worker = nullptr};
   const std::string id = assignment.job();
   auto scorer = MakeScorer(assignment.spec().reward());
-  if (!scorer.ok()) {
-    log::Error("job_refused", {{"job_id", job.name}, {"error", scorer.status()}});
-    Tell(id, false, "failed", StatusText(scorer.status()));
+  const auto queue = rpc::Connect(job.queue);
+  if (const absl::Status status = scorer.ok() ? queue.status() : scorer.status(); !status.ok()) {
+    log::Error("job_refused", {{"job_id", job.name}, {"error", status}});
+    Tell(id, false, "failed", StatusText(status));
   } else {
     log::Info("job_started", {{"job_id", job.name}, {"generation", scorer->generation()}});
     job.worker = std::make_unique<Worker>(
-        Worker::Options{.job = id, .job_name = job.name, .worker = host_.flags->id, .incarnation = link_->incarnation(), .queue = job.queue}, *std::move(scorer), Metrics(host_.metrics, job.name),
-        [this, id](absl::Status why) {
+        Worker::Options{.job = id,
+                        .job_name = job.name,
+                        .worker = host_.flags->id,
+                        .incarnation = link_->incarnation()},
+        *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
           // Fenced or unlisted: another process works under this id, or the job is over. The controller decides.
           Tell(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
         });

@@ -32,13 +32,18 @@ bool IsGone(const absl::Status& status) { return ReasonOf(status) == "LEASE_LOST
 
 }  // namespace
 
-Worker::Worker(Options options, Scorer scorer, const Metrics& metrics, std::function<void(absl::Status why)> failed)
+Worker::Worker(Options options, std::shared_ptr<rpc::Channel> queue, Scorer scorer,
+               const Metrics& metrics, std::function<void(absl::Status why)> failed)
     : options_(std::move(options)),
+      queue_(std::move(queue)),
       scorer_(std::move(scorer)),
       metrics_(metrics),
       failed_(std::move(failed)),
       waits_(options_.worker),
-      client_(*rpc::Connect(options_.queue), {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation, .cancel = &stop_}),
+      client_(queue_, {.job = options_.job,
+                       .worker = options_.worker,
+                       .incarnation = options_.incarnation,
+                       .cancel = &stop_}),
       leases_(&client_, {}),
       puts_(&client_),
       thread_([this] { Run(); }) {}
@@ -53,7 +58,11 @@ void Worker::Stop() {
   puts_.Stop();
   // The calls above were cancelled, so the leases go back under a token of their own.
   rpc::Cancel none;
-  QueueClient goodbye(*rpc::Connect(options_.queue), {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation, .cancel = &none, .give_up = absl::Seconds(2)});
+  QueueClient goodbye(queue_, {.job = options_.job,
+                               .worker = options_.worker,
+                               .incarnation = options_.incarnation,
+                               .cancel = &none,
+                               .give_up = absl::Seconds(2)});
   queue::v1::ReleaseRequest release;
   release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
   {

@@ -29,11 +29,12 @@ class Worker {
     std::string job_name;    // For people.
     std::string worker;      // This daemon's id.
     int64_t incarnation = 0;
-    std::string queue;       // HOST:PORT.
     uint32_t room = 256;     // Tasks leased at once.
   };
-  // `failed`: the work has ended for good, why; from the worker's thread.
-  Worker(Options options, Scorer scorer, const Metrics& metrics, std::function<void(absl::Status why)> failed);
+  // `queue`: the channel to the job's queue. `failed`: the work has ended for good, why; from the
+  // worker's thread.
+  Worker(Options options, std::shared_ptr<rpc::Channel> queue, Scorer scorer,
+         const Metrics& metrics, std::function<void(absl::Status why)> failed);
   ~Worker();  // Stop().
 
   // Gives back what it holds, so that another worker has it at once, and joins. Idempotent.
@@ -51,6 +52,7 @@ class Worker {
   void Done(const std::string& lease);  // Renewed and given back no more.
 
   const Options options_;
+  const std::shared_ptr<rpc::Channel> queue_;
   const Scorer scorer_;
   const Metrics metrics_;
   const std::function<void(absl::Status why)> failed_;

@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options, 
   }
   std::unique_ptr<Session> session(
       new Session(options, std::move(spec), std::move(made), std::move(renderer), metrics, std::move(handlers)));
+  session->queue_ = channel;
   session->client_ = std::make_unique<QueueClient>(std::move(channel), QueueClient::Options{.job = options.job,
                                                                                             .worker = options.worker,
                                                                                             .incarnation = options.incarnation,
@@ -160,10 +161,10 @@ void Session::Stop(absl::Duration grace) {
   const std::vector<std::string> left = streamer_->leases();
   if (left.empty()) return;
   // The calls above were cancelled, so the leases go back through a client of their own.
-  QueueClient goodbye(*rpc::Connect(options_.queue), {.job = options_.job,
-                                                      .worker = options_.worker,
-                                                      .incarnation = options_.incarnation,
-                                                      .give_up = absl::Seconds(2)});
+  QueueClient goodbye(queue_, {.job = options_.job,
+                               .worker = options_.worker,
+                               .incarnation = options_.incarnation,
+                               .give_up = absl::Seconds(2)});
   queue::v1::ReleaseRequest release;
   release.mutable_leases()->Add(left.begin(), left.end());
   release.set_reason(queue::v1::RELEASE_REASON_DRAIN);

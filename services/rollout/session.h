@@ -143,6 +143,7 @@ class Session : private StepLoop::Sink {
 
   rpc::Cancel cancel_;  // Ends all calls.
   rpc::Cancel drain_;   // Ends Admit.
+  std::shared_ptr<rpc::Channel> queue_;
   std::unique_ptr<QueueClient> client_;
   std::unique_ptr<LeaseKeeper> leases_;
   std::unique_ptr<PutStream> puts_;

@@ -1,0 +1,127 @@
+#include "services/reward/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/server.h"
+#include "common/rpc/server_stream.h"
+#include "sluice/registry/v1/registry.grpc.pb.h"
+
+namespace sluice::reward {
+namespace {
+
+using registry::v1::HeartbeatRequest;
+using registry::v1::HeartbeatResponse;
+using testing::HasSubstr;
+using testing::Not;
+
+// A controller that assigns what the test says, and keeps the newest heartbeat.
+class FakeController : public registry::v1::RegistryService::CallbackService {
+ public:
+  struct Stream : rpc::BidiStream<HeartbeatRequest, HeartbeatResponse> {
+    explicit Stream(FakeController* owner) : owner(owner) {}
+    void Received(HeartbeatRequest& request) override { Send(owner->Heard(request)); }
+    FakeController* const owner;
+  };
+
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
+                                     const registry::v1::RegisterRequest*,
+                                     registry::v1::RegisterResponse* response) override {
+    response->set_incarnation(1);
+    response->mutable_beat()->set_nanos(10'000'000);
+    auto* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* Heartbeat(
+      grpc::CallbackServerContext*) override {
+    auto stream = rpc::MakeStream<Stream>(this);
+    stream->StartReading();
+    return stream.get();
+  }
+
+  // One job whose queue is at that address; empty: no job.
+  void Assign(const std::string& queue) {
+    MutexLock lock(&mu_);
+    const uint64_t generation = level_.generation() + 1;
+    level_.Clear();
+    level_.set_generation(generation);
+    if (queue.empty()) return;
+    registry::v1::Assignment& job = *level_.add_jobs();
+    job.set_job("0123456789abcdef0123456789abcdef");
+    job.set_phase(registry::v1::ASSIGNMENT_PHASE_RUN);
+    job.add_queues(queue);
+    job.mutable_spec()->set_name("digits");
+    job::v1::RewardEntry& reward = *job.mutable_spec()->mutable_reward()->add_rewards();
+    reward.set_name("right");
+    reward.set_verifier("exact");
+  }
+  // The first heartbeat behind the newest assignment.
+  HeartbeatRequest AwaitApplied() {
+    MutexLock lock(&mu_);
+    while (last_.generation() < level_.generation()) changed_.Wait(&mu_);
+    return last_;
+  }
+
+ private:
+  HeartbeatResponse Heard(const HeartbeatRequest& request) {
+    MutexLock lock(&mu_);
+    last_ = request;
+    changed_.NotifyAll();
+    return level_;
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  HeartbeatResponse level_ ABSL_GUARDED_BY(mu_);
+  HeartbeatRequest last_ ABSL_GUARDED_BY(mu_);
+};
+
+class RewardProgramTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    grpc::Service* services[] = {&controller_};
+    server_ = *rpc::Server::Start({}, services);
+    flags_.id = "reward-0";
+    flags_.controller = server_->address();
+    program_ = std::make_unique<RewardProgram>(
+        daemon::Host{.flags = &flags_, .metrics = &metrics_, .stop = [](absl::Status) {}});
+    ASSERT_EQ(program_->Start("127.0.0.1:1", "127.0.0.1:1"), absl::OkStatus());
+  }
+  void TearDown() override { program_->Drain(); }
+
+  FakeController controller_;
+  std::unique_ptr<rpc::Server> server_;
+  daemon::Flags flags_;
+  metrics::Registry metrics_;
+  std::unique_ptr<RewardProgram> program_;
+};
+
+TEST_F(RewardProgramTest, AQueueAddressThatIsNoneFailsTheJobAndNotTheDaemon) {
+  controller_.Assign("nowhere");
+  const HeartbeatRequest beat = controller_.AwaitApplied();
+  ASSERT_EQ(beat.progress_size(), 1);
+  EXPECT_EQ(beat.progress(0).phase(), "failed");
+  EXPECT_THAT(beat.progress(0).cause(), HasSubstr("'nowhere' is no address"));
+
+  controller_.Assign("127.0.0.1:1");
+  EXPECT_EQ(controller_.AwaitApplied().progress(0).phase(), "scoring");
+}
+
+TEST_F(RewardProgramTest, TheSeriesOfAJobEndWhenItLeaves) {
+  controller_.Assign("127.0.0.1:1");
+  controller_.AwaitApplied();
+  EXPECT_THAT(metrics_.Text(), HasSubstr("sluice_reward_tasks{job_id=\"digits\""));
+  controller_.Assign("");
+  EXPECT_EQ(controller_.AwaitApplied().progress_size(), 0);
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("job_id=\"digits\"")));
+}
+
+}  // namespace
+}  // namespace sluice::reward
