@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "services/controller/core/codec.h"
 #include "services/controller/core/controller.h"
@@ -278,11 +280,16 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
   if (!answer.ok()) {
     job.call_not_before = now.mono + absl::Milliseconds(500);
     const absl::Status& status = answer.status();
-    if (status.code() == absl::StatusCode::kAborted) {  // A queue that has seen a later list: the store was set back.
-      job.assign.revision += 1000;
+    if (ReasonOf(status) == "LOST_RACE") {
+      // Our store was restored from an older copy, and the queue has seen a later list. Go on
+      // behind what it has.
+      uint64_t current = 0;
+      if (!absl::SimpleAtoi(DetailOf(status).current, &current)) current = job.assign.revision;
+      job.assign.revision = std::max(job.assign.revision, current) + 1;
       return Touch(job);
     }
-    const bool passing = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
+    const bool passing = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+                         absl::IsResourceExhausted(status) || absl::IsAborted(status);
     if (passing) return;
     if (job.live()) {
       Fail(now, job, "SLUICE-CTL-0016", absl::StrCat("queue ", call.queue, " refuses the job: ", StatusText(status)));

@@ -203,6 +203,20 @@ TEST_F(LifecycleTest, SubmitIsIdempotentByNameAndHash) {
   EXPECT_EQ(world_.core->jobs().size(), 1u);
 }
 
+TEST_F(LifecycleTest, AQueueThatHasSeenALaterListIsGivenTheNextRevision) {
+  world_.StartFleet();
+  world_.queues["queue-0"].answers = false;
+  const std::string job = world_.Submit("digits");
+  world_.core->SetJobAnswered(
+      world_.now(), world_.history.back(),
+      ErrorWith(absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = "41"},
+                "revision 1 is below the stored 41"));
+  world_.queues["queue-0"].answers = true;
+  world_.Pass(absl::Seconds(1));
+  EXPECT_EQ(world_.history.back().revision, 42u);
+  EXPECT_TRUE(world_.job(job).assign.opened);
+}
+
 TEST_F(LifecycleTest, ALostRolloutIsReleasedReplacedAndTheJobRunsOnDegraded) {
   world_.StartFleet(1);
   const std::string job = world_.Run("digits");
