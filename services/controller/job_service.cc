@@ -40,9 +40,17 @@ absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
     return Error(absl::StatusCode::kInvalidArgument, "NAME",
                  absl::StrCat("the job is \"", request.name(), "\", its spec \"", request.spec().name(), "\""));
   }
+  if (!request.request().empty() && request.request().size() != 16) {
+    return Error(absl::StatusCode::kInvalidArgument, "REQUEST",
+                 absl::StrCat("request has ", request.request().size(), " bytes, not 16"));
+  }
   SLUICE_RETURN_IF_ERROR(CheckSpec(request.spec()));
-  return SubmitInput{ToHex(RandomId16()), request.name(), ToHex(request.hash()), request.spec().SerializeAsString(),
-                     NeedsOf(request.spec())};
+  return SubmitInput{.id = ToHex(RandomId16()),
+                     .name = request.name(),
+                     .hash = ToHex(request.hash()),
+                     .spec = request.spec().SerializeAsString(),
+                     .needs = NeedsOf(request.spec()),
+                     .request = ToHex(request.request())};
 }
 
 // The conflict with what differs, if the job's spec can still be read.
@@ -90,6 +98,7 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
                   response->set_repeat((*output)->repeat);
                   response->set_created(!(*output)->repeat);
                   response->set_job((*output)->job);
+                  response->set_previous((*output)->previous);
                   Describe(core.jobs().at((*output)->job), response->mutable_status());
                 } else if (absl::IsAlreadyExists(status)) {
                   const auto stored = store_->Get(JobKey(DetailOf(status).current, "spec"));

@@ -4,12 +4,13 @@
 #include <unistd.h>
 
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-
+#include "absl/time/clock.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
@@ -59,6 +60,42 @@ TEST(LoopTest, EveryDaemonAnswersItsMonitorsAndMeasuresItsWork) {
     const std::string role = id.substr(0, id.find('-'));
     EXPECT_TRUE(absl::StrContains(HttpGet(cluster.ops(id), "/metrics"), absl::StrCat("\nsluice_", role, "_"))) << id;
   }
+}
+
+TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto first = SubmitDigits(&cluster, /*steps=*/2);
+  ASSERT_EQ(first.status(), absl::OkStatus());
+  ASSERT_EQ((*first)->AwaitEnd(absl::Minutes(1)).status(), absl::OkStatus());
+  for (const char* id : {"trainer-0", "rollout-0", "reward-0"}) {
+    // The last word of the controller may come a little after the job's end.
+    const absl::Time deadline = absl::Now() + absl::Minutes(1);
+    while (absl::StrContains(HttpGet(cluster.ops(id), "/metrics"), "job_id=\"digits\"") &&
+           absl::Now() < deadline)
+      std::this_thread::yield();
+    EXPECT_LT(absl::Now(), deadline) << id;
+  }
+
+  const auto second = SubmitDigits(&cluster, /*steps=*/3);
+  ASSERT_EQ(second.status(), absl::OkStatus());
+  EXPECT_NE((*second)->id(), (*first)->id());
+  const auto end = (*second)->AwaitEnd(absl::Minutes(1));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(end->result().steps(), 3)
+      << "a run of its own: the first one's checkpoints are not its";
+  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+
+  const auto list = cluster.Sluice({"job", "list"});
+  ASSERT_EQ(list.status(), absl::OkStatus());
+  EXPECT_TRUE(absl::StrContains(list->out, (*first)->id()) &&
+              absl::StrContains(list->out, (*second)->id()))
+      << list->out;
+  const auto named = cluster.Sluice({"job", "describe", "digits"}),
+             old = cluster.Sluice({"job", "describe", (*first)->id()});
+  EXPECT_TRUE(absl::StrContains(named->out, (*second)->id())) << named->out;
+  EXPECT_TRUE(absl::StrContains(old->out, (*first)->id())) << old->out;
 }
 
 }  // namespace

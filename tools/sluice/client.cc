@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/rpc/backoff.h"
 #include "common/rpc/client.h"
@@ -87,6 +88,7 @@ absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, cons
   request.set_hash(file.hash);
   *request.mutable_spec() = *file.spec;
   request.mutable_origins()->insert(file.origins.begin(), file.origins.end());
+  request.set_request(RandomId16());
   job::v1::SubmitResponse response;
   SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
   return response;

@@ -99,7 +99,18 @@ ExitCode SubmitJob(const Options& o, const Channel& channel) {
   if (!response.ok()) return Complain(response.status());
   if (!o.watch && Json(o)) Print(*response);
   else if (!o.watch) std::printf("%s\n", response->status().name().c_str());
-  std::fprintf(stderr, "%s %s  job %s\n", response->status().name().c_str(), response->created() ? "created" : "is there already", response->job().c_str());
+  const std::string& name = response->status().name();
+  if (response->created()) {
+    std::fprintf(stderr, "%s created  job %s\n", name.c_str(), response->job().c_str());
+  } else {
+    std::fprintf(stderr, "%s is there already, %s  job %s\n", name.c_str(),
+                 StateName(response->status().state()).c_str(), response->job().c_str());
+  }
+  if (!response->previous().empty()) {
+    std::fprintf(stderr,
+                 "%s now means this job; the one before it has ended: `sluice job describe %s`\n",
+                 name.c_str(), response->previous().c_str());
+  }
   return o.watch ? WatchJob(channel, response->job(), Json(o)) : kDone;
 }
 
@@ -274,8 +285,11 @@ Command JobCommand(const char* group, const char* name, const char* summary, con
 
 std::vector<Command> JobCommands() {
   return {
-      {"job", "submit", "Submit a job; again with the same file it changes nothing.",
-       "  sluice job submit job.yaml --watch\n  sluice job submit job.yaml --set limits.max_steps=10",
+      {"job", "submit",
+       "Submit a job. Again with the same file it changes nothing while the job lives; a job that "
+       "has ended gives up its name, so the same file starts a new one.",
+       "  sluice job submit job.yaml --watch\n  sluice job submit job.yaml --set "
+       "limits.max_steps=10",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
          app->add_option("FILE", o->file, "the job file")->required();
@@ -293,10 +307,15 @@ std::vector<Command> JobCommands() {
          AddOutput(app, &o->output, true);
          return Runner(o, ListJobs);
        }},
-      JobCommand("job", "describe", "Show a job's state and, at its end, its result.", "  sluice job describe digits -o json", DescribeJob),
-      JobCommand("job", "watch", "Follow a job to its end; Ctrl-C detaches, the job runs on.", "  sluice job watch digits",
-                 [](const Options& o, const Channel& channel) { return WatchJob(channel, o.job, Json(o)); }),
-      {"job", "wait", "Wait until a job is in a state, or has ended.", "  sluice job wait digits --for SUCCEEDED --timeout 5m",
+      JobCommand("job", "describe", "Show a job's state and, at its end, its result.",
+                 "  sluice job describe digits -o json", DescribeJob),
+      JobCommand("job", "watch", "Follow a job to its end; Ctrl-C detaches, the job runs on.",
+                 "  sluice job watch digits",
+                 [](const Options& o, const Channel& channel) {
+                   return WatchJob(channel, o.job, Json(o));
+                 }),
+      {"job", "wait", "Wait until a job is in a state, or has ended.",
+       "  sluice job wait digits --for SUCCEEDED --timeout 5m",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
          app->add_option("JOB", o->job, "name or id of the job")->required();
@@ -306,8 +325,11 @@ std::vector<Command> JobCommands() {
          AddOutput(app, &o->output);
          return Runner(o, WaitJob);
        }},
-      JobCommand("job", "events", "Show what happened to a job.", "  sluice job events digits\n  sluice job events digits -o jsonl", JobEvents, true),
-      {"job", "cancel", "Cancel a job, with a checkpoint.", "  sluice job cancel digits\n  sluice job cancel digits -o json",
+      JobCommand("job", "events", "Show what happened to a job.",
+                 "  sluice job events digits\n  sluice job events digits -o jsonl", JobEvents,
+                 true),
+      {"job", "cancel", "Cancel a job, with a checkpoint.",
+       "  sluice job cancel digits\n  sluice job cancel digits -o json",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
          app->add_option("JOB", o->job, "name or id of the job")->required();
@@ -315,7 +337,7 @@ std::vector<Command> JobCommands() {
          AddOutput(app, &o->output);
          return Runner(o, CancelOne);
        }},
-      {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.", 
+      {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.",
        "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
@@ -327,7 +349,9 @@ std::vector<Command> JobCommands() {
          AddServer(app, &o->server);
          return Runner(o, ExportJob);
        }},
-      JobCommand("", "why", "Say what a job waits for, down to the root: who, since when, what comes by itself, what you could do.",
+      JobCommand("", "why",
+                 "Say what a job waits for, down to the root: who, since when, what comes by "
+                 "itself, what you could do.",
                  "  sluice why digits\n  sluice why digits -o json", WhyJob),
   };
 }

@@ -10,6 +10,23 @@
 
 namespace sluice::controller {
 
+namespace {
+
+// While a job lives, its name is its own.
+absl::Status NameTaken(const JobRecord& record) {
+  return ErrorWith(
+      absl::StatusCode::kAlreadyExists,
+      {.reason = "CONFLICT",
+       .catalogue = "SLUICE-CTL-0005",
+       .hint = absl::StrCat("choose another name, or end that job first: `sluice job cancel ",
+                            record.name, "`"),
+       .current = record.id},
+      absl::StrCat("there is a job ", record.name, ", ", StateName(record.state),
+                   ", that was submitted from another file or with other settings"));
+}
+
+}  // namespace
+
 Controller::Controller()
     : fleet_({[this](Instant now, const Daemon& daemon, int64_t incarnation, const std::string& cause) {
                 Gone(now, daemon, incarnation, cause);
@@ -21,7 +38,14 @@ absl::StatusOr<std::unique_ptr<Controller>> Controller::Load(meta::Store* store,
   SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> names, store->List("names/"));
   for (const meta::Entry& name : names) {
     controller->revisions_[name.key] = name.revision;
-    SLUICE_RETURN_IF_ERROR(controller->LoadJob(store, now, name.value));
+    controller->names_[name.key.substr(NameKey("").size())] = name.value;
+  }
+  // By their assignments, which each job has: one whose name was taken by a later job has no entry
+  // among the names.
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> assignments, store->List(AssignKey("")));
+  for (const meta::Entry& assignment : assignments) {
+    SLUICE_RETURN_IF_ERROR(
+        controller->LoadJob(store, now, assignment.key.substr(AssignKey("").size())));
   }
   std::set<std::string> working;
   for (const std::string& id : controller->active_) {
@@ -43,7 +67,6 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
   SLUICE_ASSIGN_OR_RETURN(const meta::Entry status, store->Get(JobKey(id, "status")));
   Job job;
   SLUICE_ASSIGN_OR_RETURN(job.record, Decode<JobRecord>(status.key, status.value));
-  names_[job.record.name] = id;
   job.state_since = job.stage_since = job.moved = now.mono;
   if (job.record.running_since != absl::InfiniteFuture()) {
     job.running_since = now.mono - std::max(now.wall - job.record.running_since, absl::ZeroDuration());
@@ -72,16 +95,21 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
 
 absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& input) {
   SLUICE_RETURN_IF_ERROR(CheckJobName(input.name));
+  std::string previous;
   if (const auto known = names_.find(input.name); known != names_.end()) {
-    if (jobs_.at(known->second).record.hash == input.hash) return SubmitOutput{true, known->second};
-    return ErrorWith(absl::StatusCode::kAlreadyExists,
-                     {.reason = "CONFLICT", .catalogue = "SLUICE-CTL-0005", .hint = "choose another name", .current = known->second},
-                     absl::StrCat("there is a job ", input.name, " that was submitted from another file or with other settings"));
+    const JobRecord& record = jobs_.at(known->second).record;
+    const bool same_call = !input.request.empty() && record.request == input.request;
+    if (same_call || (!IsFinal(record.state) && record.hash == input.hash))
+      return SubmitOutput{true, record.id, ""};
+    if (!IsFinal(record.state)) return NameTaken(record);
+    previous = record.id;
   }
+
   Job job;
   job.record.id = input.id;
   job.record.name = input.name;
   job.record.hash = input.hash;
+  job.record.request = input.request;
   job.record.order = static_cast<int64_t>(jobs_.size());
   job.record.created = now.wall;
   job.record.needs = input.needs;
@@ -93,9 +121,13 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   names_[input.name] = input.id;
   active_.insert(input.id);
   Job& stored = jobs_.emplace(input.id, std::move(job)).first->second;
-  Emit(now, stored, Severity::kInfo, "controller", "", "submitted", absl::StrCat("job ", input.name, " was submitted"));
+  Emit(now, stored, Severity::kInfo, "controller", "", "submitted",
+       absl::StrCat("job ", input.name, " was submitted",
+                    previous.empty() ? ""
+                                     : absl::StrCat("; the job of that name before it, ", previous,
+                                                    ", has ended")));
   staff_due_ = true;
-  return SubmitOutput{false, input.id};
+  return SubmitOutput{false, input.id, previous};
 }
 
 absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_name, bool hard) {

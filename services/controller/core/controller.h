@@ -25,10 +25,12 @@ struct SubmitInput {
   std::string hash;  // Hex.
   std::string spec;  // Opaque.
   Needs needs;
+  std::string request = {};  // Of the submission, the same in all its tries. Hex; empty: none.
 };
 struct SubmitOutput {
   bool repeat = false;
   std::string job;
+  std::string previous;  // The job that had the name and has ended; empty: none, or a repeat.
 };
 
 struct HeartbeatInput {
@@ -102,7 +104,9 @@ class Controller {
   // Goes on where the store says. `store` is read here alone. DATA_LOSS: a record cannot be read; it is named.
   static absl::StatusOr<std::unique_ptr<Controller>> Load(meta::Store* store, Instant now);
 
-  // By name and hash. ALREADY_EXISTS CONFLICT: the name has another hash; `current` is the job's id.
+  // A repeat: of the same request, or of the name and hash of a job that lives. A job in a final
+  // state gives up its name. ALREADY_EXISTS CONFLICT: the job that has the name lives and has
+  // another hash; `current` is its id.
   absl::StatusOr<SubmitOutput> Submit(Instant now, const SubmitInput& input);
   // Answers whether it is a repeat. `hard`: without a last checkpoint; it hurries a cancel under way.
   // FAILED_PRECONDITION NOT_YET: the job has ended, or ends by itself.
@@ -123,7 +127,7 @@ class Controller {
   Outbox Take(Instant now);
   void Committed(int64_t revision);
 
-  // Views. NOT_FOUND JOB: neither an id nor a name.
+  // Views. NOT_FOUND JOB: neither an id nor a name. A name means the job that took it last.
   absl::StatusOr<const Job*> Find(const std::string& id_or_name) const;
   const std::map<std::string, Job>& jobs() const { return jobs_; }  // By id.
   const Fleet& fleet() const { return fleet_; }
@@ -194,7 +198,7 @@ class Controller {
   void PutGuarded(std::string key, std::string value);
 
   std::map<std::string, Job> jobs_;                 // By id.
-  std::map<std::string, std::string> names_;        // To ids.
+  std::map<std::string, std::string> names_;  // To ids: of each name, the job that took it last.
   std::set<std::string> active_;                    // Jobs whose stage is not kOver.
   Fleet fleet_;
   std::map<std::string, Down> downs_;               // By daemon; without what is stored.

@@ -29,6 +29,7 @@ struct JobRecord {
   std::string id;    // 32 hex digits.
   std::string name;
   std::string hash;  // Of what the user wrote. Hex.
+  std::string request;  // Of the submission that made it. Hex; empty: it had none.
   int64_t order = 0;  // Of its Submit among all.
   absl::Time created;
   Needs needs;

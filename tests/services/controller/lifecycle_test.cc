@@ -203,6 +203,59 @@ TEST_F(LifecycleTest, SubmitIsIdempotentByNameAndHash) {
   EXPECT_EQ(world_.core->jobs().size(), 1u);
 }
 
+TEST_F(LifecycleTest, AJobThatHasEndedGivesUpItsNameAndIsStillFoundByItsId) {
+  world_.StartFleet();
+  const std::string first = world_.Run("digits");
+  world_.Say("rollout-0", first, "failed", "no config.json");
+  EXPECT_EQ(
+      ReasonOf(world_.core->Submit(world_.now(), {"ff", "digits", "bb", "spec", {}}).status()),
+      "CONFLICT")
+      << "it ends, and has not ended";
+  world_.Leave();
+  ASSERT_EQ(world_.State(first), JobState::kFailed);
+
+  for (const char* hash : {"bb", "aa"}) {  // A mended file, and the same one again.
+    const std::string before = (*world_.core->Find("digits"))->record.id;
+    const auto again = world_.core->Submit(
+        world_.now(), {absl::StrCat(hash, "0"), "digits", hash, "spec", World::DefaultNeeds()});
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_FALSE(again->repeat);
+    EXPECT_EQ(again->previous, before);
+    EXPECT_EQ((*world_.core->Find("digits"))->record.id, again->job);
+    ASSERT_TRUE(world_.core->Cancel(world_.now(), "digits", true).ok());
+    world_.Settle();
+    world_.Leave();
+    ASSERT_EQ(world_.State(again->job), JobState::kCancelled);
+  }
+  EXPECT_EQ((*world_.core->Find(first))->record.state, JobState::kFailed);
+  EXPECT_EQ(world_.core->jobs().size(), 3u);
+
+  world_.Restart();
+  EXPECT_EQ((*world_.core->Find("digits"))->record.id, "aa0");
+  EXPECT_EQ((*world_.core->Find(first))->record.state, JobState::kFailed);
+  EXPECT_EQ(world_.core->jobs().size(), 3u);
+}
+
+TEST_F(LifecycleTest, ATryWhoseAnswerWasLostMakesNoSecondJobThoughTheFirstHasEnded) {
+  const auto first = world_.core->Submit(
+      world_.now(), {"f1", "digits", "aa", "spec", World::DefaultNeeds(), "call"});
+  ASSERT_TRUE(first.ok());
+  world_.Settle();
+  ASSERT_TRUE(world_.core->Cancel(world_.now(), "digits", true).ok());
+  world_.Settle();
+  ASSERT_EQ(world_.State("f1"), JobState::kCancelled);
+  world_.Restart();
+  const auto again = world_.core->Submit(
+      world_.now(), {"f2", "digits", "aa", "spec", World::DefaultNeeds(), "call"});
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->repeat);
+  EXPECT_EQ(again->job, "f1");
+  EXPECT_FALSE(
+      world_.core
+          ->Submit(world_.now(), {"f3", "digits", "aa", "spec", World::DefaultNeeds(), "next"})
+          ->repeat);
+}
+
 TEST_F(LifecycleTest, AQueueThatHasSeenALaterListIsGivenTheNextRevision) {
   world_.StartFleet();
   world_.queues["queue-0"].answers = false;
