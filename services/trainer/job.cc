@@ -113,6 +113,8 @@ class TrainingJob::Impl {
   std::string cursor_;               // Of the checkpoint the run goes on from.
   std::string previous_checkpoint_;  // Empty: the run starts from the model.
   std::string lineage_tail_;         // Lines since the last checkpoint.
+  std::string why_done_;             // What the queue said when it had no further batch. Empty:
+                                     // limits.max_steps was reached.
   int64_t checkpointed_ = -1;        // Version of the last checkpoint.
   absl::Duration checkpointed_at_;   // Monotonic.
   absl::Duration step_started_;      // Monotonic.
@@ -292,6 +294,7 @@ absl::Status TrainingJob::Impl::Train() {
   while (status.ok() && !leave_ && (config.max_steps < 0 || version_ < config.max_steps)) status = Step();
   if (ReasonOf(status) == "END") {  // The data is used up, or the queue has lower limits.
     log::Info("data_ended", {{"job_id", config.name}, {"version", version_.load()}, {"why", status}});
+    why_done_ = std::string(status.message());
     status = absl::OkStatus();
   }
   if (leave_ && (status.ok() || absl::IsCancelled(status))) {
@@ -519,7 +522,7 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   if (status.ok() && !leave_) {
     log::Info("job_done", {{"job_id", config.name}, {"version", version_.load()}});
-    return Tell(true, "done");
+    return Tell(true, "done", why_done_);
   }
   if (status.ok() || (leave_ && absl::IsCancelled(status))) return Tell(false, "left");
   log::Error("job_ended", {{"job_id", config.name}, {"version", version_.load()}, {"error", status}});

@@ -218,7 +218,7 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker, cons
   }
   if (!job.live()) return;
   if (trainer && progress.phase == "done") {
-    End(now, job, JobState::kSucceeded, false, "", "");
+    TrainerDone(now, job, progress.cause);
   } else if (progress.phase == "failed") {
     Fail(now, job, "SLUICE-CTL-0010", absl::StrCat(RoleName(worker.role), " ", worker.id, " failed: ", progress.cause));
   } else if (trainer && progress.phase == "restore" && job.assign.gang_whole) {

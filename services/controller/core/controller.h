@@ -154,6 +154,8 @@ class Controller {
   void Judge(Instant now, Job& job);  // Conditions and limits.
   void SetState(Instant now, Job& job, JobState state, std::string code, std::string message);
   void End(Instant now, Job& job, JobState target, bool checkpoint, std::string code, std::string message);
+  // The trainer has nothing more to do, `why`. A job that has trained no step fails.
+  void TrainerDone(Instant now, Job& job, const std::string& why);
   void Fail(Instant now, Job& job, std::string code, std::string message);
   void Enter(Instant now, Job& job, Stage stage);
   void Finalize(Instant now, Job& job);

@@ -95,6 +95,7 @@ struct Job {
   // Of this process; all times are monotonic.
   absl::Duration state_since, stage_since;
   absl::Duration running_since = absl::InfiniteDuration();
+  std::map<Stage, absl::Duration> stage_took;  // How long the stages of the end took that are over.
   absl::Duration moved;              // Last step, or change of state.
   absl::Duration diagnosed = -absl::InfiniteDuration();  // When it was asked last what a stall waits for.
   std::string diagnosis;             // The answer; empty: not stalled, or not answered yet.

@@ -17,6 +17,30 @@ constexpr absl::Duration kLeaveTime = absl::Seconds(10);  // For rollouts and re
 constexpr absl::Duration kCloseTime = absl::Seconds(15);  // For the queue to come back and tell the final ledger.
 constexpr absl::Duration kFreeTime = absl::Seconds(60);   // For a queue that is there to free the data; later it is left to the operator.
 constexpr absl::Duration kDiagnoseEvery = absl::Seconds(10);  // At the most, of a stalled job.
+constexpr char kWallEnd[] = "ended by limits.wall ";
+constexpr char kNoStepCode[] = "SLUICE-CTL-0018";
+
+// A run that trained nothing is not what anybody asked for, whatever ended it.
+std::string NoStepText(const std::string& name, const std::string& why) {
+  return absl::StrCat("no step was trained: ", why, "; `sluice job describe ", name,
+                      "` shows what became of the samples, `sluice job events ", name,
+                      "` what happened");
+}
+
+// What the time went into between the order to end and the end, which may take longer than people
+// expect.
+std::string EndText(const Job& job, absl::Duration books) {
+  const auto took = [&](Stage stage) {
+    const auto it = job.stage_took.find(stage);
+    return it == job.stage_took.end() ? absl::ZeroDuration() : it->second;
+  };
+  const absl::Duration trainers = took(Stage::kStopTrainers), others = took(Stage::kStopAll);
+  return absl::StrCat("the end took ", Short(trainers + others + books), ": ", Short(trainers),
+                      " for the step under way and the last checkpoint, ", Short(others),
+                      " until all daemons had left, ", Short(books),
+                      " for the queue to close its books");
+}
+
 }  // namespace
 
 void Controller::Advance(Instant now, Job& job) {
@@ -100,8 +124,12 @@ void Controller::AdvanceLive(Instant now, Job& job) {
 void Controller::Judge(Instant now, Job& job) {
   const Needs& needs = job.record.needs;
   if (job.running_since != absl::InfiniteDuration() && now.mono - job.running_since >= needs.wall) {
-    Emit(now, job, Severity::kInfo, "controller", "", "limit", absl::StrCat("limits.wall, ", Short(needs.wall), ", has passed"));
-    return End(now, job, JobState::kSucceeded, true, "", absl::StrCat("ended by limits.wall ", Short(needs.wall)));
+    Emit(now, job, Severity::kInfo, "controller", "", "limit",
+         absl::StrCat("limits.wall, ", Short(needs.wall),
+                      ", has passed; the trainer ends the step under way and writes the last "
+                      "checkpoint, within ",
+                      Short(needs.start), " (limits.start)"));
+    return End(now, job, JobState::kSucceeded, true, "", absl::StrCat(kWallEnd, Short(needs.wall)));
   }
   if (job.record.state == JobState::kStarting && now.mono - job.state_since >= needs.start) {
     return Fail(now, job, "SLUICE-CTL-0013",
@@ -174,6 +202,14 @@ void Controller::SetState(Instant now, Job& job, JobState state, std::string cod
        absl::StrCat(StateName(before), " -> ", StateName(state), job.record.message.empty() ? "" : ": ", job.record.message));
 }
 
+void Controller::TrainerDone(Instant now, Job& job, const std::string& why) {
+  if (job.record.step == 0) {
+    return Fail(now, job, kNoStepCode,
+                NoStepText(job.record.name, why.empty() ? "the trainer is done" : why));
+  }
+  End(now, job, JobState::kSucceeded, false, "", "");
+}
+
 void Controller::Fail(Instant now, Job& job, std::string code, std::string message) {
   End(now, job, JobState::kFailed, false, std::move(code), std::move(message));
 }
@@ -189,6 +225,9 @@ void Controller::End(Instant now, Job& job, JobState target, bool checkpoint, st
 }
 
 void Controller::Enter(Instant now, Job& job, Stage stage) {
+  if (job.record.stage != Stage::kNone) {
+    job.stage_took[job.record.stage] += now.mono - job.stage_since;
+  }
   job.record.stage = stage;
   job.stage_since = now.mono;
   const QueuePhase phase = stage <= Stage::kStopAll    ? QueuePhase::kHold
@@ -260,6 +299,21 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
 
 // Final state and result are stored in one transaction, before the queue is told to free the data.
 void Controller::Finalize(Instant now, Job& job) {
+  // A step that was under way when limits.wall passed has counted by now.
+  if (job.record.target == JobState::kSucceeded && job.record.step == 0) {
+    job.record.target = JobState::kFailed;
+    job.record.code = kNoStepCode;
+    job.record.message = NoStepText(job.record.name, job.record.message);
+  }
+
+  if (job.running_since != absl::InfiniteDuration()) {
+    const bool closing = job.record.stage == Stage::kClosing;
+    const std::string took =
+        EndText(job, closing ? now.mono - job.stage_since : absl::ZeroDuration());
+    Emit(now, job, Severity::kInfo, "controller", "", "ended", took);
+    if (job.record.message.starts_with(kWallEnd)) absl::StrAppend(&job.record.message, "; ", took);
+  }
+
   job.record.ended = now.wall;
   const double seconds =
       job.running_since == absl::InfiniteDuration() ? 0 : absl::ToDoubleSeconds(now.mono - job.running_since);

@@ -256,6 +256,52 @@ TEST_F(LifecycleTest, ATryWhoseAnswerWasLostMakesNoSecondJobThoughTheFirstHasEnd
           ->repeat);
 }
 
+TEST_F(LifecycleTest, AJobThatTrainedNoStepFailsWhateverItsTrainerWasDoneWith) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Say("trainer-0", job, "done", "all 1 epochs are trained; there is no batch 0");
+  EXPECT_EQ(world_.State(job), JobState::kFinishing);
+  EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0018")
+      << "a failure shows its code from the first stage on";
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_EQ(world_.ResultOfJob(job).state, "FAILED");
+  EXPECT_THAT(world_.job(job).record.message,
+              HasSubstr("no step was trained: all 1 epochs are trained; there is no batch 0"));
+}
+
+TEST_F(LifecycleTest, TheEndOfLimitsWallBeforeTheFirstStepIsAFailure) {
+  world_.StartFleet();
+  Needs needs = World::DefaultNeeds();
+  needs.wall = absl::Seconds(30);
+  const std::string job = world_.Run("digits", needs);
+  world_.Pass(absl::Seconds(30));
+  world_.Leave();
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0018");
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("ended by limits.wall 30s"));
+  EXPECT_EQ(world_.ResultOfJob(job).state, "FAILED");
+}
+
+TEST_F(LifecycleTest, TheStepUnderWayAtLimitsWallMakesItASuccessAndTheTimeItTookIsTold) {
+  world_.StartFleet();
+  Needs needs = World::DefaultNeeds();
+  needs.wall = absl::Seconds(30);
+  const std::string job = world_.Run("digits", needs);
+  world_.Pass(absl::Seconds(30));
+  ASSERT_EQ(world_.State(job), JobState::kFinishing);
+  world_.Pass(absl::Seconds(8));
+  world_.Step(job, 0);
+  world_.Leave();
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kSucceeded);
+  EXPECT_EQ(world_.job(job).record.message,
+            "ended by limits.wall 30s; the end took 8s: 8s for the step under way and the last "
+            "checkpoint, 0 until all daemons had left, "
+            "0 for the queue to close its books");
+}
+
 TEST_F(LifecycleTest, AQueueThatHasSeenALaterListIsGivenTheNextRevision) {
   world_.StartFleet();
   world_.queues["queue-0"].answers = false;
@@ -495,6 +541,7 @@ TEST_F(LifecycleTest, TheEndOfLimitsWallIsASuccessWithACheckpoint) {
   Needs needs = World::DefaultNeeds();
   needs.wall = absl::Seconds(30);
   const std::string job = world_.Run("digits", needs);
+  world_.Step(job, 0);
   world_.Pass(absl::Seconds(30));
   EXPECT_EQ(world_.State(job), JobState::kFinishing);
   const Part& part = world_.actors["trainer-0"].down.parts.at(0);
@@ -595,6 +642,7 @@ TEST_F(LifecycleTest, AQueueThatRefusesTheSpecFailsTheJobWithItsWords) {
 TEST_F(LifecycleTest, AQueueThatDoesNotCloseItsBooksDoesNotHoldTheEnd) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
+  world_.Step(job, 0);
   world_.queues["queue-0"].answers = false;
   Finish(job);
   world_.Pass(absl::Seconds(16));
