@@ -15,7 +15,8 @@ namespace sluice {
 // Immutable once read, so safe from any thread.
 class Dataset {
  public:
-  static constexpr uint64_t kMaxRowBytes = 1 << 20;  // Of a row's mapped JSON.
+  static constexpr uint64_t kMaxRowBytes = 1 << 20;   // Of a row's mapped JSON.
+  static constexpr uint64_t kMaxHeadBytes = 4 << 20;  // Of the file, for Options::first_rows.
 
   struct Options {
     std::string name;  // Of the source, for messages.
@@ -26,11 +27,16 @@ class Dataset {
     bool skip_bad_rows = false;  // Skipped and counted; else the first one is the error.
     // A row whose prompt is neither a text nor a list of messages, or is empty, is bad. Else that shows when it is rendered.
     bool check_prompts = false;
+    // Only so many rows from the start of the file, and of that no more than kMaxHeadBytes: for a
+    // look at it. 0: all. RESOURCE_EXHAUSTED where not even one row ends within them.
+    uint64_t first_rows = 0;
     const char* bad_row_hint = "mend the line, or set data.order.on_bad_row: skip";
   };
 
   uint64_t rows() const { return ends_.size(); }
   absl::string_view json(uint64_t row) const;
+  // The line of the file that the row stands in, from 1. Only of a look at the first rows.
+  uint64_t line(uint64_t row) const { return lines_[row]; }
   // Rows that could not be read, and what was wrong with the first of them.
   uint64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
@@ -39,6 +45,8 @@ class Dataset {
   friend absl::StatusOr<Dataset> ReadJsonl(const Options& options);
   std::string text_;            // All rows, one after the other.
   std::vector<uint64_t> ends_;  // Where each ends in it.
+  std::vector<uint64_t>
+      lines_;  // As long as ends_ where only the first rows were asked for, else empty.
   uint64_t skipped_ = 0;
   std::string first_skipped_;
 };

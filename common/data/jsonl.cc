@@ -1,8 +1,12 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -95,6 +99,33 @@ class RowMapper {
   std::set<std::string> seen_;  // Fields that the first good row had.
   bool first_done_ = false;
 };
+
+// The file, or of a large one its first kMaxHeadBytes without the line that they cut.
+absl::StatusOr<std::string> ReadHead(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const int fd, OpenToRead(path));
+  const absl::Cleanup close_it = [fd] { close(fd); };
+  std::string text(Dataset::kMaxHeadBytes, '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = read(fd, text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoStatus(errno, path);
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+  }
+
+  if (size < text.size()) {
+    text.resize(size);
+    return text;
+  }
+  const size_t last_line = text.rfind('\n');
+  if (last_line == std::string::npos) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": the first row is longer than ", Dataset::kMaxHeadBytes, " bytes"));
+  }
+  text.resize(last_line);
+  return text;
+}
 }  // namespace
 
 absl::string_view Dataset::json(uint64_t row) const {
@@ -106,7 +137,8 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
   if (!options.fields.contains("prompt")) {
     return Error(absl::StatusCode::kInvalidArgument, "NO_PROMPT", absl::StrCat("data source ", options.name, " maps no column to prompt"));
   }
-  absl::StatusOr<std::string> text = ReadFile(options.path);
+  absl::StatusOr<std::string> text =
+      options.first_rows > 0 ? ReadHead(options.path) : ReadFile(options.path);
   if (!text.ok()) return Annotate(text.status(), absl::StrCat("data source ", options.name));
   Dataset dataset;
   RowMapper mapper(options);
@@ -115,10 +147,12 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
     ++line_number;
     if (absl::StripAsciiWhitespace(line).empty()) continue;
+    if (options.first_rows > 0 && dataset.rows() + dataset.skipped_ >= options.first_rows) break;
     const std::string wrong = mapper.Map(line, &row);
     if (wrong.empty()) {
       dataset.text_ += row;
       dataset.ends_.push_back(dataset.text_.size());
+      if (options.first_rows > 0) dataset.lines_.push_back(line_number);
       continue;
     }
     const std::string where = absl::StrCat(options.path, ":", line_number, ":", wrong);

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/data/dataset.h"
@@ -50,6 +51,25 @@ TEST_F(JsonlTest, AMissingColumnIsNamedWithThoseThatAreThere) {
 TEST_F(JsonlTest, ALineThatIsNoObjectIsRefused) { EXPECT_THAT(std::string(Read("[1]\n").status().message()), HasSubstr("found array")); }
 
 TEST_F(JsonlTest, BytesThatAreNoUtf8AreRefused) { EXPECT_EQ(ReasonOf(Read("{\"q\": \"\xff\"}\n").status()), "BAD_ROW"); }
+
+TEST_F(JsonlTest, ALookAtTheFirstRowsReadsNoMoreAndKnowsTheirLines) {
+  const std::string path = testing_data::TempPath("rows.jsonl");
+  ASSERT_TRUE(WriteFileAtomic(path, "{\"q\": 1}\n\n{\"q\": 2}\nbroken\n").ok());
+  const auto look =
+      ReadDataset({.name = "rows", .path = path, .fields = {{"prompt", "q"}}, .first_rows = 2});
+  ASSERT_TRUE(look.ok()) << look.status();
+  EXPECT_EQ(look->rows(), 2u);
+  EXPECT_EQ(look->line(1), 3u);
+
+  const std::string row = absl::StrCat("{\"q\": \"", std::string(1 << 19, 'x'), "\"}\n");
+  std::string large;
+  while (large.size() <= Dataset::kMaxHeadBytes) large += row;
+  ASSERT_TRUE(WriteFileAtomic(path, large).ok());
+  const auto head =
+      ReadDataset({.name = "rows", .path = path, .fields = {{"prompt", "q"}}, .first_rows = 100});
+  ASSERT_TRUE(head.ok()) << head.status();
+  EXPECT_EQ(head->rows(), Dataset::kMaxHeadBytes / row.size());
+}
 
 TEST_F(JsonlTest, BadRowsAreSkippedAndCountedWhereAskedFor) {
   const auto data = Read("{\"q\": 1}\nbroken\n{\"q\": 2}\n{}\n", {{"prompt", "q"}}, /*skip=*/true);
