@@ -28,12 +28,20 @@ class Datasets : public RowSource {
   std::vector<Dataset> sets_;
 };
 
-absl::StatusOr<std::shared_ptr<const RowSource>> ReadSources(const std::string& name, const Spec& spec) {
+// `skipped` is told of each source with rows that cannot be used. May be empty.
+absl::StatusOr<std::shared_ptr<const RowSource>> ReadSources(
+    const std::string& name, const Spec& spec,
+    const std::function<void(const std::string&)>& skipped) {
   auto sets = std::make_shared<Datasets>();
   for (const SourceSpec& source : spec.sources) {
     SLUICE_ASSIGN_OR_RETURN(Dataset set, ReadDataset({.name = source.name, .path = source.path, .fields = source.fields, .skip_bad_rows = spec.skip_bad_rows}));
     if (set.skipped() > 0) {
       log::Warning("rows_skipped", {{"job_id", name}, {"source", source.name}, {"rows", set.skipped()}, {"first", set.first_skipped()}});
+      if (skipped) {
+        skipped(absl::StrCat("job ", name, ": ", set.skipped(), " of ", set.skipped() + set.rows(),
+                             " rows of data source ", source.name, " are skipped, the first ",
+                             set.first_skipped()));
+      }
     }
     sets->Add(std::move(set));
   }
@@ -182,7 +190,8 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
                      {.reason = "NO_DATA_DIR", .catalogue = "SLUICE-QUEUE-0007", .hint = "start sluice-queue with --data-dir DIR, or set queue.keep.durability to memory"},
                      absl::StrCat("queue.keep.durability: ", spec.durability == Durability::kFull ? "full" : "metadata", " needs a queue with a data directory"));
   }
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows, ReadSources(name, spec));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows,
+                          ReadSources(name, spec, options_.rows_skipped));
   JobHeader header{.job = job, .name = name, .queue_incarnation = static_cast<uint32_t>(incarnation), .spec = spec};
   std::memcpy(&header.seed, RandomId16().data(), sizeof(header.seed));
   JobRunner::Options options = RunnerOptions(job, name, incarnation);
@@ -307,8 +316,10 @@ absl::Status JobTable::Recover() {
 absl::StatusOr<StoredJob> JobTable::RecoverOne(const std::string& job, Arena* arena) {
   const absl::Duration start = options_.clock->Monotonic();
   const std::string dir = JobDir(options_.data_dir, job);
-  const auto rows = [](const JobHeader& header) -> absl::StatusOr<std::shared_ptr<const RowSource>> {
-    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows, ReadSources(header.name, header.spec));
+  const auto rows =
+      [](const JobHeader& header) -> absl::StatusOr<std::shared_ptr<const RowSource>> {
+    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows,
+                            ReadSources(header.name, header.spec, nullptr));
     for (uint32_t s = 0; s < header.sources.size(); ++s) {
       if (DigestOf(*rows, s) == header.sources[s]) continue;
       const SourceSpec& source = header.spec.sources[s];

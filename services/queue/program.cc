@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
+#include "common/tokenizer/utf8.h"
 #include "sluice/common/v1/common.pb.h"
 #include "sluice/registry/v1/registry.pb.h"
 
@@ -116,6 +117,14 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
         jobs.synced = [metrics](absl::Duration took) { metrics->ObserveSync(took); };
         jobs.recovered = [metrics](absl::Duration took) { metrics->ObserveRecovery(took); };
         jobs.books = NoteIn(mirror_);
+        jobs.rows_skipped = [this](const std::string& message) {
+          if (link_ == nullptr) return;
+          common::v1::Event event;
+          event.set_severity(common::v1::SEVERITY_WARNING);
+          event.set_code("rows_skipped");
+          event.set_message(Utf8Lossy(message));  // It quotes a file.
+          link_->Raise(std::move(event));
+        };
         return std::move(jobs);
       }()),
       server_(&jobs_, metrics_.get()),
