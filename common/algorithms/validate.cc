@@ -4,19 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/algorithms/presets.h"
 #include "common/algorithms/registry.h"
 
 namespace sluice {
 namespace {
 
 using Problems = std::vector<AlgorithmProblem>;
-
-// Names of the literature that a user may try, and that this build does not have.
-constexpr absl::string_view kNotBuilt[] = {
-    "reinforce_pp", "reinforce_pp_baseline", "gae", "maxrl", "gspo", "cispo", "sapo", "vcpo", "dppo_tv", "aepo",
-    "loglinear", "ewma", "exact", "async_vcpo", "async_cispo", "moe_gspo", "ppo_critic", "opd",
-};
 
 template <typename T>
 std::string Names(absl::Span<const Row<T>> rows) {
@@ -27,10 +20,8 @@ std::string Names(absl::Span<const Row<T>> rows) {
 template <typename T>
 const Row<T>* CheckName(absl::Span<const Row<T>> rows, absl::string_view field, absl::string_view name, Problems* problems) {
   if (const Row<T>* row = FindRow(rows, name)) return row;
-  bool not_built = false;
-  for (absl::string_view other : kNotBuilt) not_built |= other == name;
-  problems->push_back({std::string(field), absl::StrCat(not_built ? "not in this build: \"" : "unknown name \"", name,
-                                                        "\"; one of ", Names(rows))});
+  problems->push_back(
+      {std::string(field), absl::StrCat("unknown name \"", name, "\"; one of ", Names(rows))});
   return nullptr;
 }
 
@@ -84,17 +75,6 @@ std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec, const
   }
   CheckNumbers(spec.loss, &problems);
   CheckLossAgainstJob(spec.loss, context, &problems);
-  if (context.top_p != 1 || context.top_k != 0) {
-    problems.push_back({"loss", absl::StrCat("rollout.sampling top_p ", context.top_p, ", top_k ", context.top_k,
-                                             ": kept-token sets are not replayed in this build, and without them the importance "
-                                             "ratios are wrong. Set top_p: 1.0, top_k: 0")});
-  }
-  return problems;
-}
-
-std::vector<AlgorithmProblem> ValidatePreset(const std::string& name) {
-  Problems problems;
-  CheckName(PresetRows(), "preset", name, &problems);
   return problems;
 }
 

@@ -14,8 +14,6 @@ struct AlgorithmContext {
   int64_t minibatches = 1;   // Optimizer steps per batch.
   int64_t max_response = 1;  // Tokens.
   int64_t max_staleness = 0;
-  double top_p = 1;
-  int64_t top_k = 0;
   bool has_reference = false;
 };
 
@@ -26,8 +24,5 @@ struct AlgorithmProblem {
 
 // Every broken rule of the block, alone and across fields; empty: the job may start.
 std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec, const AlgorithmContext& context);
-
-// Whether `name` is a preset, and what to say if not; empty: it is one.
-std::vector<AlgorithmProblem> ValidatePreset(const std::string& name);
 
 }  // namespace sluice

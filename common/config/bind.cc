@@ -70,12 +70,6 @@ std::string DidYouMean(const std::string& nearest) {
   return nearest.empty() ? "" : absl::StrCat(". Did you mean \"", nearest, "\"?");
 }
 
-std::string BoundText(double bound, const FieldRule& rule) {
-  if (rule.unit() == "bytes") return SizeText(static_cast<uint64_t>(bound));
-  if (rule.unit() == "s") return DurationText(absl::Seconds(bound));
-  return NumberText(bound);
-}
-
 // Integers may be written 1000 or 1e3; they must be whole.
 template <typename T>
 bool ParseInteger(const std::string& text, T* value) {
@@ -250,22 +244,6 @@ void Binder::BindStruct(const YamlNode& node, Message* message, const std::strin
   message->CopyFrom(value.struct_value());
 }
 
-bool Binder::CheckBounds(const YamlNode& node, double value, const FieldRule& rule, const std::string& path) {
-  if (!std::isfinite(value)) {
-    problems_->Add(node.place, 7, absl::StrCat(path, " is ", node.text, ", wants a finite number"));
-    return false;
-  }
-  if (rule.has_min() && value < rule.min()) {
-    problems_->Add(node.place, 7, absl::StrCat(path, " is ", node.text, ", least is ", BoundText(rule.min(), rule)));
-    return false;
-  }
-  if (rule.has_max() && value > rule.max()) {
-    problems_->Add(node.place, 7, absl::StrCat(path, " is ", node.text, ", most is ", BoundText(rule.max(), rule)));
-    return false;
-  }
-  return true;
-}
-
 void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescriptor* field, const std::string& path) {
   const FieldRule& rule = RuleOf(*field);
   const Reflection& reflection = *message->GetReflection();
@@ -273,7 +251,6 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
     problems_->Add(node.place, 5, absl::StrCat(path, " wants ", wanted, ", has ", KindName(node), node.quoted ? " in quotes" : ""));
   };
   const auto set_number = [&](auto value, auto setter, auto adder) {
-    if (!CheckBounds(node, static_cast<double>(value), rule, path)) return;
     if (field->is_repeated()) (reflection.*adder)(message, field, value);
     else (reflection.*setter)(message, field, value);
   };
@@ -285,11 +262,6 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
     const absl::StatusOr<absl::Duration> value = ParseDurationText(node.text);
     if (!value.ok()) {
       problems_->Add(node.place, ReasonOf(value.status()) == "UNIT" ? 6 : 5, absl::StrCat(path, ": ", value.status().message()));
-      return;
-    }
-    if (!CheckBounds(node, absl::ToDoubleSeconds(*value), rule, path)) return;
-    if (*value <= absl::ZeroDuration()) {  // As a message, a zero reads as if nothing were given.
-      problems_->Add(node.place, 7, absl::StrCat(path, " is ", node.text, ", wants more than 0s", or_word));
       return;
     }
     auto* duration = static_cast<google::protobuf::Duration*>(reflection.MutableMessage(message, field));
@@ -342,9 +314,7 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
   SLUICE_CHECK_MSG(field->cpp_type() == FieldDescriptor::CPPTYPE_STRING, path);
   if (node.kind != Kind::kScalar) return wrong("a word" + or_word);
   std::string value = node.text;
-  const std::vector<std::string> choices(rule.choices().begin(), rule.choices().end());
-  const bool chosen = absl::c_linear_search(choices, value);
-  if (rule.path() && !chosen) {
+  if (rule.path() && !absl::c_linear_search(rule.choices(), value)) {
     if (value.empty()) return wrong("a path");
     const std::filesystem::path base = node.place.source > 0 ? set_dir_ : file_dir_;
     value = (base / value).lexically_normal().string();
@@ -355,10 +325,6 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
           absl::StrCat(path, ": ", Utf8Lossy(value), " is not UTF-8; rename that directory"));
       return;
     }
-  } else if (!choices.empty() && !chosen) {
-    problems_->Add(node.place, 8,
-                   absl::StrCat(path, " is \"", value, "\", wants ", absl::StrJoin(choices, ", "), or_word, DidYouMean(NearestWord(value, choices))));
-    return;
   }
   if (field->is_repeated()) reflection.AddString(message, field, value);
   else reflection.SetString(message, field, value);

@@ -25,7 +25,8 @@ struct Origin {
 };
 using Origins = std::map<std::string, Origin>;
 
-// Maps a YAML tree onto a message by reflection, as the rules at its fields say, and tells each problem.
+// Maps a YAML tree onto a message by reflection, and tells what is no key of it, or of another
+// type. What the values may be is checked on the message (check.h).
 class Binder {
  public:
   // Relative paths of source 0 resolve against `file_dir`, those of others against `set_dir`.
@@ -54,7 +55,6 @@ class Binder {
                      const std::string& path);
   void UnknownKey(const YamlNode::Key& key, const google::protobuf::Message& message, const std::string& path);
   void Note(const YamlNode& node, const std::string& path);
-  bool CheckBounds(const YamlNode& node, double value, const sluice::rpc::v1::FieldRule& rule, const std::string& path);
 
   const std::string file_dir_;
   const std::string set_dir_;

@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/config/algorithm_spec.h"
 #include "common/config/bind.h"
+#include "common/config/check.h"
 #include "common/config/rules.h"
 #include "common/config/yaml_tree.h"
 #include "sluice/job/v1/job.pb.h"
@@ -33,7 +34,7 @@ std::string PresetOf(const YamlNode& root) {
 
 void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec) {
   const Row<AlgorithmSpec>* preset = FindRow(PresetRows(), name);
-  if (preset == nullptr) return;  // CheckRules says so.
+  if (preset == nullptr) return;  // CheckJobSpec says so.
   ApplyPreset(preset->value, spec->mutable_algorithm());
   for (const char* path : {"advantage.kind", "advantage.group_filter", "advantage.truncated", "loss.kind", "loss.prox", "loss.clip_low",
                            "loss.clip_high", "loss.dual", "loss.tis", "loss.tis_level", "loss.veto", "loss.aggregation", "loss.kl"}) {
@@ -52,6 +53,19 @@ void Derive(Binder* binder, job::v1::JobSpec* spec) {
   if (open("algorithm.loss.prox") && spec->algorithm().loss().prox() == "self" && spec->trainer().batching().minibatches() > 1) {
     spec->mutable_algorithm()->mutable_loss()->set_prox("recompute");
   }
+  if (open("weights.kv_cache") && spec->run().deterministic())
+    spec->mutable_weights()->set_kv_cache("recompute");
+}
+
+// What the check of the spec found, at the places in the file. A value that could not be read is in
+// the spec with its default, and what the check says of that is left out.
+void AddAll(const std::vector<SpecProblem>& found, const Binder& binder, Problems* problems) {
+  const Problems unread = *problems;
+  for (const SpecProblem& problem : found) {
+    const config::Place place = binder.PlaceOf(problem.path);
+    const bool given = binder.origins().count(problem.path) > 0;
+    if (!given || !unread.Has(place)) problems->Add(place, problem.number, problem.text);
+  }
 }
 
 JobFile Failed(const std::string& path, int number, std::string text) {
@@ -69,7 +83,8 @@ JobFile& JobFile::operator=(JobFile&&) noexcept = default;
 
 std::string ConfigProblem::ToString() const {
   const std::string place = line > 0 ? absl::StrCat(file, ":", line, ":", column) : file;
-  return absl::StrFormat("%s SLUICE-CONFIG-%04d %s", place, number, text);
+  const char* const severity = number == config::kWarningNumber ? "warning: " : "";
+  return absl::StrFormat("%s SLUICE-CONFIG-%04d %s%s", place, number, severity, text);
 }
 
 absl::Status ProblemStatus(const std::vector<ConfigProblem>& problems) {
@@ -85,7 +100,7 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path, const JobF
   }
   std::vector<std::string> sources{path};
   for (const std::string& set : options.sets) sources.push_back(absl::StrCat("--set ", set));
-  Problems problems(sources);
+  Problems problems(sources), warnings(sources);
   YamlNode root = config::ParseYaml(text, 0, &problems);
   for (size_t i = 0; i < options.sets.size() && problems.empty(); ++i) {
     config::ApplySet(options.sets[i], static_cast<int>(i) + 1, &root, &problems);
@@ -99,14 +114,17 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path, const JobF
     BindPreset(PresetOf(root), &binder, file.spec.get());
     binder.Bind(root, file.spec.get(), "");
     Derive(&binder, file.spec.get());
-    CheckRequired(*file.spec, binder, &problems);
-    CheckBuilt(*file.spec, binder, &problems);
-    // Rules across values would repeat what is wrong with single ones.
-    if (problems.empty()) CheckRules(*file.spec, binder, &problems);
-    if (problems.empty() && options.check_paths) CheckPaths(*file.spec, binder, &problems);
+    // A value that could not be read has its default in the spec, so rules across values would
+    // speak of what nobody wrote.
+    const SpecCheck check = problems.empty()
+                                ? CheckJobSpec(*file.spec, {.check_files = options.check_paths})
+                                : CheckSingleValues(*file.spec);
+    AddAll(check.errors, binder, &problems);
+    AddAll(check.warnings, binder, &warnings);
     for (const auto& [key, origin] : binder.origins()) file.origins[key] = origin.word;
   }
   file.problems = problems.Take();
+  file.warnings = warnings.Take();
   file.hash = Sha256(absl::StrCat(absolute.parent_path().string(), absl::string_view("\0", 1), text, absl::string_view("\0", 1),
                                   absl::StrJoin(options.sets, absl::string_view("\0", 1))));
   return file;

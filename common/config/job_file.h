@@ -21,7 +21,7 @@ namespace sluice {
 //
 // Precedence: default < preset < file < --set. Each value keeps where it came from.
 
-// One thing wrong with a job file. Numbers are never re-used:
+// One thing wrong with a job file, or unusual about it. Numbers are never re-used:
 //   0001 unreadable, or not YAML             0008 not one of the legal words
 //   0002 YAML that job files may not use     0009 required and missing
 //   0003 unknown key                         0010 values that contradict each other
@@ -29,6 +29,8 @@ namespace sluice {
 //   0005 wrong type                          0012 no such file or directory
 //   0006 unit missing or unknown             0013 known, but not in this build
 //   0007 out of bounds                       0014 --set that is no KEY=VALUE or names no value
+//   0015 a model, tokenizer or template      0016 rows of a data file that the job cannot use
+//        that cannot be used                 0017 a warning: it works, and is hardly meant
 struct ConfigProblem {
   std::string file;  // As the caller named it; "--set" for those.
   int line = 0;      // From 1; 0: the whole file.
@@ -46,7 +48,7 @@ inline constexpr int kMaxJobFileDepth = 32;
 
 struct JobFileOptions {
   std::vector<std::string> sets;  // "trainer.optimizer.lr=1e-3"; lists by number: "data.train.0.path=FILE".
-  bool check_paths = true;        // Files and directories that the job reads must be there.
+  bool check_paths = true;  // Files and directories that the job reads must be there, and fit it.
 };
 
 // What loading gave. The spec is complete (every value set, paths absolute) where there are no problems.
@@ -60,6 +62,8 @@ struct JobFile {
   std::map<std::string, std::string> origins;  // By path of the value: default, preset, file:LINE, set.
   std::string hash;                            // SHA-256 of file, folder and sets: 32 bytes.
   std::vector<ConfigProblem> problems;         // In order of place; at most kMaxConfigProblems.
+  std::vector<ConfigProblem>
+      warnings;  // The same; looked for only where there are no problems. They stop nothing.
 };
 
 // Reads and checks a job file. Relative paths in the file resolve against its folder, those of --set against the

@@ -1,18 +1,18 @@
 // A JobSpec as a job file again, with or without the rules' documentation.
 
 #include <google/protobuf/descriptor.h>
-#include <google/protobuf/duration.pb.h>
 #include <google/protobuf/message.h>
-#include <google/protobuf/struct.pb.h>
 
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/config/bind.h"
+#include "common/config/choices.h"
 #include "common/config/job_file.h"
+#include "common/config/leaves.h"
+#include "common/config/refused.h"
 #include "common/config/scalar.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
@@ -25,81 +25,22 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 using sluice::rpc::v1::FieldRule;
 
-std::string ValueText(const google::protobuf::Value& value);
+constexpr char kNotBuilt[] = "not in this build";
 
-std::string StructText(const google::protobuf::Struct& value) {
-  std::map<std::string, std::string> sorted;
-  for (const auto& [key, child] : value.fields()) sorted[key] = ValueText(child);
-  return absl::StrCat("{", absl::StrJoin(sorted, ", ", [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, config::StringText(entry.first), ": ", entry.second);
-  }), "}");
+// "rl | sft | dpo (not in this build)"; empty where any word will do.
+std::string ChoicesText(const FieldDescriptor& field, const std::string& rule_path) {
+  std::vector<std::string> words = config::ChoicesOf(field, rule_path);
+  if (words.empty() || config::RuleOf(field).path()) return "";
+  for (std::string& word : words) {
+    if (config::RefusalOf(rule_path, word) != nullptr) absl::StrAppend(&word, " (", kNotBuilt, ")");
+  }
+  const std::string unset = config::UnsetWord(field);
+  if (!unset.empty()) words.insert(words.begin(), unset);
+  return absl::StrJoin(words, " | ");
 }
 
-std::string ValueText(const google::protobuf::Value& value) {
-  switch (value.kind_case()) {
-    case google::protobuf::Value::kBoolValue: return value.bool_value() ? "true" : "false";
-    case google::protobuf::Value::kNumberValue: return config::NumberText(value.number_value());
-    case google::protobuf::Value::kStructValue: return StructText(value.struct_value());
-    case google::protobuf::Value::kListValue:
-      return absl::StrCat("[", absl::StrJoin(value.list_value().values(), ", ", [](std::string* out, const auto& child) {
-        out->append(ValueText(child));
-      }), "]");
-    default: return config::StringText(value.string_value());
-  }
-}
-
-std::string ScalarText(const Message& message, const FieldDescriptor& field, int index) {
-  const Reflection& reflection = *message.GetReflection();
-  const bool list = field.is_repeated();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL: return reflection.GetBool(message, &field) ? "true" : "false";
-    case FieldDescriptor::CPPTYPE_INT32: return absl::StrCat(reflection.GetInt32(message, &field));
-    case FieldDescriptor::CPPTYPE_INT64: return absl::StrCat(reflection.GetInt64(message, &field));
-    case FieldDescriptor::CPPTYPE_UINT32: return absl::StrCat(reflection.GetUInt32(message, &field));
-    case FieldDescriptor::CPPTYPE_UINT64: {
-      const uint64_t value = reflection.GetUInt64(message, &field);
-      return config::RuleOf(field).unit() == "bytes" ? config::SizeText(value) : absl::StrCat(value);
-    }
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return config::NumberText(list ? reflection.GetRepeatedDouble(message, &field, index) : reflection.GetDouble(message, &field));
-    case FieldDescriptor::CPPTYPE_STRING: {
-      const std::string value = list ? reflection.GetRepeatedString(message, &field, index) : reflection.GetString(message, &field);
-      // `auto` of a field without presence is a value, and plain.
-      return value == config::RuleOf(field).default_() && !value.empty() && config::UnsetWord(field).empty() ? value : config::StringText(value);
-    }
-    default: break;
-  }
-  const Message& value = reflection.GetMessage(message, &field);
-  if (value.GetDescriptor()->full_name() == "google.protobuf.Struct") return StructText(static_cast<const google::protobuf::Struct&>(value));
-  const auto& duration = static_cast<const google::protobuf::Duration&>(value);
-  return config::DurationText(absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos()));
-}
-
-std::string LeafText(const Message& message, const FieldDescriptor& field) {
-  const Reflection& reflection = *message.GetReflection();
-  if (field.is_map()) {
-    std::map<std::string, std::string> sorted;
-    for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
-      const Message& entry = reflection.GetRepeatedMessage(message, &field, i);
-      sorted[entry.GetReflection()->GetString(entry, field.message_type()->map_key())] =
-          config::StringText(entry.GetReflection()->GetString(entry, field.message_type()->map_value()));
-    }
-    return absl::StrCat("{", absl::StrJoin(sorted, ", ", [](std::string* out, const auto& entry) {
-      absl::StrAppend(out, config::StringText(entry.first), ": ", entry.second);
-    }), "}");
-  }
-  if (field.is_repeated()) {
-    std::vector<std::string> values;
-    for (int i = 0; i < reflection.FieldSize(message, &field); ++i) values.push_back(ScalarText(message, field, i));
-    return absl::StrCat("[", absl::StrJoin(values, ", "), "]");
-  }
-  const std::string word = config::UnsetWord(field);
-  if (!word.empty() && !reflection.HasField(message, &field) && field.name() != "args") return word;
-  return ScalarText(message, field, 0);
-}
-
-// "Learning rate. >= 0; live"
-std::string RuleText(const FieldDescriptor& field) {
+// "Learning rate. (from 0; live)", and first of all whether this build refuses the key.
+std::string RuleText(const FieldDescriptor& field, const std::string& rule_path) {
   const FieldRule& rule = config::RuleOf(field);
   std::vector<std::string> notes;
   if (rule.required()) notes.push_back("required");
@@ -111,45 +52,56 @@ std::string RuleText(const FieldDescriptor& field) {
   if (rule.has_min() && rule.has_max()) notes.push_back(absl::StrCat(bound(rule.min()), " to ", bound(rule.max())));
   else if (rule.has_min() && rule.unit() == "s" && rule.min() == 0) notes.push_back("more than 0s");
   else if (rule.has_min()) notes.push_back(absl::StrCat("from ", bound(rule.min())));
-  if (rule.choices_size() > 1) notes.push_back(absl::StrJoin(rule.choices(), " | "));
-  if (rule.live()) notes.push_back("live");
-  return notes.empty() ? rule.doc() : absl::StrCat(rule.doc(), " (", absl::StrJoin(notes, "; "), ")");
+  if (const std::string choices = ChoicesText(field, rule_path); !choices.empty())
+    notes.push_back(choices);
+
+  std::string text;
+  if (const config::Refusal* refused = config::RefusalOf(rule_path, "")) {
+    const std::string but = refused->but.empty() ? "" : absl::StrCat(", but for ", refused->but);
+    text = absl::StrCat("(", kNotBuilt, but, ") ");
+  }
+  text += rule.doc();
+  return notes.empty() ? text : absl::StrCat(text, " (", absl::StrJoin(notes, "; "), ")");
 }
 
 class Printer {
  public:
   explicit Printer(bool documented) : documented_(documented) {}
 
-  void Print(const Message& message, int indent, bool in_list = false) {
+  void Print(const Message& message, const std::string& rule_path, int indent,
+             bool in_list = false) {
     for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
       const FieldDescriptor& field = *message.GetDescriptor()->field(i);
       const bool dash = in_list && i == 0;
       const std::string key = absl::StrCat(std::string(dash ? indent - 2 : indent, ' '), dash ? "- " : "", field.name(), ":");
-      PrintField(message, field, key, indent);
+      PrintField(message, field, config::JoinPath(rule_path, field.name()), key, indent);
     }
   }
   std::string Take() { return std::move(out_); }
 
  private:
-  void PrintField(const Message& message, const FieldDescriptor& field, const std::string& key, int indent) {
+  void PrintField(const Message& message, const FieldDescriptor& field,
+                  const std::string& rule_path, const std::string& key, int indent) {
     const Reflection& reflection = *message.GetReflection();
-    if (config::IsLeaf(field)) return Line(absl::StrCat(key, " ", LeafText(message, field)), field);
+    if (config::IsLeaf(field))
+      return Line(absl::StrCat(key, " ", config::LeafText(message, field)), field, rule_path);
     if (field.is_repeated()) {
       const int size = reflection.FieldSize(message, &field);
-      Line(size == 0 ? key + " []" : key, field);
-      for (int i = 0; i < size; ++i) Print(reflection.GetRepeatedMessage(message, &field, i), indent + 4, true);
+      Line(size == 0 ? key + " []" : key, field, rule_path);
+      for (int i = 0; i < size; ++i)
+        Print(reflection.GetRepeatedMessage(message, &field, i), rule_path, indent + 4, true);
     } else if (!reflection.HasField(message, &field)) {
-      Line(absl::StrCat(key, " none"), field);
+      Line(absl::StrCat(key, " none"), field, rule_path);
     } else {
-      Line(key, field);
-      Print(reflection.GetMessage(message, &field), indent + 2);
+      Line(key, field, rule_path);
+      Print(reflection.GetMessage(message, &field), rule_path, indent + 2);
     }
   }
-  void Line(const std::string& text, const FieldDescriptor& field) {
+  void Line(const std::string& text, const FieldDescriptor& field, const std::string& rule_path) {
     out_ += text;
     if (documented_ && !config::RuleOf(field).doc().empty()) {
       out_.append(std::max<int>(2, 40 - static_cast<int>(text.size())), ' ');
-      absl::StrAppend(&out_, "# ", RuleText(field));
+      absl::StrAppend(&out_, "# ", RuleText(field, rule_path));
     }
     out_ += '\n';
   }
@@ -168,8 +120,7 @@ void FillExamples(Message* message) {
       reflection.SetString(message, &field, rule.example());
     } else if (field.is_repeated() && !config::IsLeaf(field) && rule.required()) {
       Message* element = reflection.AddMessage(message, &field);
-      config::Problems problems({""});
-      config::Binder("", "", &problems).FillDefaults(element, "");
+      config::FillDefaults(element);
       FillExamples(element);
     } else if (!config::IsLeaf(field) && !field.is_repeated() && reflection.HasField(*message, &field)) {
       FillExamples(reflection.MutableMessage(message, &field));
@@ -181,18 +132,16 @@ void FillExamples(Message* message) {
 
 std::string JobFileDefaults() {
   job::v1::JobSpec spec;
-  config::Problems problems({"defaults"});
-  config::Binder("/", "/", &problems).FillDefaults(&spec, "");
-  SLUICE_CHECK_MSG(problems.empty(), problems.Take()[0].ToString());
+  config::FillDefaults(&spec);
   FillExamples(&spec);
   Printer printer(true);
-  printer.Print(spec, 0);
+  printer.Print(spec, "", 0);
   return printer.Take();
 }
 
 std::string JobFileText(const job::v1::JobSpec& spec) {
   Printer printer(false);
-  printer.Print(spec, 0);
+  printer.Print(spec, "", 0);
   return printer.Take();
 }
 

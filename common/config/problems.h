@@ -16,6 +16,8 @@ struct Place {
   int source = 0;
   int line = 0;
   int column = 0;
+
+  bool operator==(const Place&) const = default;
 };
 
 // Collects what is wrong with a job file.
@@ -26,6 +28,10 @@ class Problems {
 
   void Add(Place place, int number, std::string text) { found_.push_back({place, number, std::move(text)}); }
   bool empty() const { return found_.empty(); }
+  bool Has(const Place& place) const {
+    return std::any_of(found_.begin(), found_.end(),
+                       [&](const Found& found) { return found.place == place; });
+  }
   const std::string& source(int index) const { return sources_[index]; }
 
   // In order of place, the first kMaxConfigProblems.

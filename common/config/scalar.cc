@@ -19,6 +19,9 @@ struct SizeUnit {
 };
 constexpr SizeUnit kSizeUnits[] = {{"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"B", 1}};
 
+constexpr absl::Duration kLongest =
+    absl::Hours(24 * 36525);  // 100 years; a wire format's limit is farther away.
+
 absl::Status UnitError(absl::string_view text, absl::string_view wanted) {
   return Error(absl::StatusCode::kInvalidArgument, "UNIT", absl::StrCat("\"", text, "\" ", wanted));
 }
@@ -40,9 +43,11 @@ absl::StatusOr<absl::Duration> ParseDurationText(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no duration such as 30s or 1h30m"));
   }
   if (unit.empty()) return UnitError(text, "needs a unit: ms, s, m, h or d");
-  if (unit == "d") return absl::Hours(24) * number;
-  absl::Duration value;
-  if (!absl::ParseDuration(text, &value)) return UnitError(text, "is no duration: the units are ms, s, m, h and d");
+  absl::Duration value = absl::Hours(24) * number;
+  if (unit != "d" && !absl::ParseDuration(text, &value))
+    return UnitError(text, "is no duration: the units are ms, s, m, h and d");
+  if (value > kLongest)
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is more than 100 years"));
   return value;
 }
 

@@ -44,13 +44,14 @@ absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
     return Error(absl::StatusCode::kInvalidArgument, "REQUEST",
                  absl::StrCat("request has ", request.request().size(), " bytes, not 16"));
   }
-  SLUICE_RETURN_IF_ERROR(CheckSpec(request.spec()));
+  SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> warnings, CheckSpec(request.spec()));
   return SubmitInput{.id = ToHex(RandomId16()),
                      .name = request.name(),
                      .hash = ToHex(request.hash()),
                      .spec = request.spec().SerializeAsString(),
                      .needs = NeedsOf(request.spec()),
-                     .request = ToHex(request.request())};
+                     .request = ToHex(request.request()),
+                     .warnings = std::move(warnings)};
 }
 
 // The conflict with what differs, if the job's spec can still be read.

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/config/check.h"
 #include "common/rpc/convert.h"
 #include "services/controller/core/names.h"
 #include "sluice/job/v1/job.pb.h"
@@ -32,87 +33,6 @@ uint32_t RoutingBytes(const JobSpec& spec) {
 }
 
 bool Supervised(const JobSpec& spec) { return spec.kind() == "sft"; }
-
-class Problems {
- public:
-  // The value is one of `have`, the only ones that this build has.
-  void OneOf(absl::string_view field, const std::string& value, std::initializer_list<absl::string_view> have) {
-    if (std::find(have.begin(), have.end(), value) != have.end()) return;
-    Add(field, value, absl::StrJoin(have, " or "));
-  }
-  // True where the job does not ask for it.
-  void Not(absl::string_view field, bool asked, absl::string_view value, absl::string_view instead) {
-    if (asked) Add(field, value, instead);
-  }
-  void Wants(absl::string_view field, bool given) {
-    if (!given) problems_.push_back(absl::StrCat(field, " is missing"));
-  }
-  absl::Status status() const {
-    if (problems_.empty()) return absl::OkStatus();
-    const size_t shown = std::min(problems_.size(), kMaxProblems);
-    std::string message = absl::StrJoin(problems_.begin(), problems_.begin() + static_cast<long>(shown), "; ");
-    if (shown < problems_.size()) absl::StrAppend(&message, "; and ", problems_.size() - shown, " more");
-    return ErrorWith(absl::StatusCode::kInvalidArgument,
-                     {.reason = "SPEC", .catalogue = "SLUICE-CTL-0007", .hint = "see `sluice config validate FILE`"}, message);
-  }
-
- private:
-  void Add(absl::string_view field, absl::string_view value, absl::string_view instead) {
-    problems_.push_back(absl::StrCat(field, ": ", value.empty() ? "\"\"" : value, " is not built yet; use ", instead));
-  }
-  std::vector<std::string> problems_;
-};
-
-void CheckData(const JobSpec& spec, Problems* problems) {
-  problems->Wants("data.train", spec.data().train_size() > 0);
-  for (int i = 0; i < spec.data().train_size(); ++i) {
-    problems->Wants(absl::StrCat("data.train.", i, ".name"), !spec.data().train(i).name().empty());
-    problems->Wants(absl::StrCat("data.train.", i, ".path"), !spec.data().train(i).path().empty());
-  }
-  problems->OneOf("data.order.sampler", spec.data().order().sampler(), {"uniform"});
-  problems->OneOf("data.order.on_bad_row", spec.data().order().on_bad_row(), {"fail"});
-}
-
-void CheckRollout(const JobSpec& spec, Problems* problems) {
-  const job::v1::Rollout& rollout = spec.rollout();
-  problems->Wants("rollout.group.size", rollout.group().size() > 0);
-  problems->Wants("rollout.max_response", rollout.max_response() > 0);
-  problems->OneOf("rollout.engine.kind", rollout.engine().kind(), {"native"});
-  const double top_p = rollout.sampling().top_p();
-  problems->Not("rollout.sampling.temperature", rollout.sampling().temperature() <= 0,
-                absl::StrCat(rollout.sampling().temperature()), "a value above 0");
-  problems->Not("rollout.sampling.top_p", top_p != 0 && top_p != 1, absl::StrCat(top_p), "1.0");
-  problems->Not("rollout.sampling.top_k", rollout.sampling().top_k() != 0, absl::StrCat(rollout.sampling().top_k()), "0");
-  problems->Not("rollout.environment.name", rollout.environment().has_name(), rollout.environment().name(), "none");
-  problems->Wants("reward.rewards", spec.reward().rewards_size() > 0);
-  problems->OneOf("reward.combine", spec.reward().combine(), {"sum", "product", "min"});
-  for (int i = 0; i < spec.reward().rewards_size(); ++i) {
-    problems->OneOf(absl::StrCat("reward.rewards.", i, ".granularity"), spec.reward().rewards(i).granularity(), {"trajectory"});
-  }
-}
-
-void CheckTraining(const JobSpec& spec, Problems* problems) {
-  const job::v1::Parallel& parallel = spec.trainer().parallel();
-  problems->Not("trainer.parallel.data", parallel.data() > 1, absl::StrCat(parallel.data()), "1");
-  problems->Not("trainer.parallel.tensor", parallel.tensor() > 1, absl::StrCat(parallel.tensor()), "1");
-  problems->Not("trainer.parallel.context", parallel.context() > 1, absl::StrCat(parallel.context()), "1");
-  problems->Not("resources.trainer", spec.resources().trainer() > 1, absl::StrCat(spec.resources().trainer()), "1");
-  problems->Not("resources.queue", spec.resources().queue() > 1, absl::StrCat(spec.resources().queue()), "1");
-  problems->Not("trainer.batching.recompute_activations", spec.trainer().batching().recompute_activations(), "true", "false");
-  problems->Not("weights.encoding", spec.weights().encoding() == "delta", "delta", "full");
-  problems->OneOf("weights.kv_cache", spec.weights().kv_cache(), {"keep", "recompute"});
-  problems->Not("weights.allow_unverified", spec.weights().allow_unverified(), "true", "false");
-  problems->Wants("checkpoint.dir", !spec.checkpoint().dir().empty());
-  problems->Not("eval.every_steps", spec.eval().every_steps() > 0, absl::StrCat(spec.eval().every_steps()), "0");
-  problems->Not("limits.tokens", spec.limits().has_tokens(), absl::StrCat(spec.limits().tokens()), "none, or limits.max_steps");
-}
-
-void CheckQueue(const JobSpec& spec, Problems* problems) {
-  problems->Wants("queue.groups_per_step", spec.queue().groups_per_step() > 0);
-  problems->OneOf("queue.keep.durability", spec.queue().keep().durability(), {"memory", "metadata", "full"});
-  problems->OneOf("queue.admission.statistic", spec.queue().admission().statistic(), {"masked", "strict"});
-  problems->OneOf("queue.straggler.policy", spec.queue().straggler().policy(), {"mask", "drop", "wait", "shrink"});
-}
 
 uint32_t MemberTokens(const JobSpec& spec) {
   const uint64_t wanted = uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
@@ -167,15 +87,26 @@ Count CountOf(const job::v1::ReplicaRange& range) {
 
 }  // namespace
 
-absl::Status CheckSpec(const JobSpec& spec) {
-  Problems problems;
-  problems.OneOf("kind", spec.kind(), {"rl", "sft"});
-  problems.Wants("model.path or model.init", !spec.model().path().empty() || spec.model().has_init());
-  CheckData(spec, &problems);
-  if (!Supervised(spec)) CheckRollout(spec, &problems);
-  CheckTraining(spec, &problems);
-  CheckQueue(spec, &problems);
-  return problems.status();
+absl::StatusOr<std::vector<std::string>> CheckSpec(const JobSpec& spec) {
+  // A file that is not here may be there for those who read it: on their hosts.
+  const SpecCheck check = CheckJobSpec(spec, {.files_must_exist = false});
+  if (check.errors.empty()) {
+    std::vector<std::string> warnings;
+    for (const SpecProblem& warning : check.warnings) warnings.push_back(warning.text);
+    return warnings;
+  }
+
+  const size_t shown = std::min(check.errors.size(), kMaxProblems),
+               left = check.errors.size() - shown;
+  std::string message = absl::StrJoin(
+      check.errors.begin(), check.errors.begin() + static_cast<long>(shown), "\n",
+      [](std::string* out, const SpecProblem& error) { out->append(error.ToString()); });
+  if (left > 0) absl::StrAppend(&message, "\nand ", left, " more");
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {.reason = "SPEC",
+                    .catalogue = "SLUICE-CTL-0007",
+                    .hint = "see `sluice config validate FILE`"},
+                   message);
 }
 
 Needs NeedsOf(const JobSpec& spec) {
@@ -224,6 +155,7 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue.set_token_bytes(kTokenBytes + RoutingBytes(spec));
   AddSources(spec, &queue);
   queue.set_sampler(queue::v1::SAMPLER_UNIFORM);
+  queue.set_skip_bad_rows(spec.data().order().on_bad_row() == "skip");
   queue.set_epochs(spec.data().order().epochs());
   queue.set_max_rejected_steps(spec.algorithm().advantage().max_rejected_steps());
   queue.set_filter(queue::v1::GROUP_FILTER_NONE);

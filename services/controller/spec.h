@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "services/controller/core/types.h"
 
 namespace sluice::job::v1 {
@@ -16,9 +16,9 @@ class QueueSpec;
 // What the controller makes of a job's spec: what its core needs, and what the queue is told.
 namespace sluice::controller {
 
-// INVALID_ARGUMENT, all reasons at once: a block is missing, or the job asks for what this build does not have. Each names
-// the field, its value and what to write instead. The CLI checks files before; this guards against other clients.
-absl::Status CheckSpec(const job::v1::JobSpec& spec);
+// The full check of what a client submits: the one of `sluice config validate`, without places in a
+// file. Gives the warnings. INVALID_ARGUMENT: what is wrong, all at once, a line each.
+absl::StatusOr<std::vector<std::string>> CheckSpec(const job::v1::JobSpec& spec);
 
 Needs NeedsOf(const job::v1::JobSpec& spec);
 

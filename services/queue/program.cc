@@ -8,9 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
-#include "common/tokenizer/utf8.h"
 #include "sluice/common/v1/common.pb.h"
 #include "sluice/registry/v1/registry.pb.h"
 

@@ -7,6 +7,7 @@
 #include "common/base/digest.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
+#include "common/config/check.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
@@ -23,10 +24,11 @@ absl::StatusOr<nlohmann::json> ArgsOf(const google::protobuf::Struct& args) {
   return nlohmann::json::parse(text);
 }
 
-absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward) {
+absl::StatusOr<Scorer> MakeScorer(const job::v1::JobSpec& spec) {
+  SLUICE_RETURN_IF_ERROR(CheckBuilt(spec));
+  const job::v1::Reward& reward = spec.reward();
   std::vector<RewardRule> rules;
   for (const job::v1::RewardEntry& entry : reward.rewards()) {
-    if (entry.granularity() == "group") return absl::UnimplementedError(absl::StrCat("reward ", entry.name(), ": granularity group is not in this build"));
     RewardRule rule{.name = entry.name(), .verifier = entry.verifier(), .weight = entry.weight(), .gate = entry.gate(), .gate_fail = entry.gate_fail()};
     rule.data_sources.assign(entry.when().data_source().begin(), entry.when().data_source().end());
     SLUICE_ASSIGN_OR_RETURN(rule.args, ArgsOf(entry.args()));
@@ -102,7 +104,7 @@ void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
 void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .worker = nullptr};
   const std::string id = assignment.job();
-  auto scorer = MakeScorer(assignment.spec().reward());
+  auto scorer = MakeScorer(assignment.spec());
   const auto queue = rpc::Connect(job.queue);
   if (const absl::Status status = scorer.ok() ? queue.status() : scorer.status(); !status.ok()) {
     log::Error("job_refused", {{"job_id", job.name}, {"error", status}});

@@ -1,25 +1,11 @@
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/config/check.h"
 #include "services/rollout/session.h"
 #include "sluice/job/v1/job.pb.h"
 
 namespace sluice::rollout {
-namespace {
-
-absl::Status NotBuilt(absl::string_view field, absl::string_view value) {
-  return absl::UnimplementedError(absl::StrCat(field, ": ", value, " is not in this build"));
-}
-
-absl::Status CheckBuilt(const job::v1::JobSpec& spec) {
-  const job::v1::RolloutEnvironment& environment = spec.rollout().environment();
-  if (environment.has_name() && environment.name() != "none") return NotBuilt("rollout.environment.name", environment.name());
-  if (spec.model().dtype() == "float16") return NotBuilt("model.dtype", "float16 (the engine computes in bfloat16 or float32)");
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) {
   SLUICE_RETURN_IF_ERROR(CheckBuilt(spec));

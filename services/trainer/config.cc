@@ -6,40 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/algorithm_spec.h"
+#include "common/config/check.h"
 #include "common/rpc/convert.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::trainer {
 namespace {
-
-absl::Status NotBuilt(absl::string_view key, absl::string_view value, absl::string_view instead) {
-  return absl::UnimplementedError(absl::StrCat(key, ": ", value, " is not in this build of sluice-trainer; use ", instead));
-}
-
-// What the sheets know and this trainer does not do yet is refused by name, never ignored.
-absl::Status CheckBuilt(const job::v1::JobSpec& spec, uint32_t world) {
-  if (spec.kind() != "rl" && spec.kind() != "sft") return NotBuilt("kind", spec.kind(), "rl or sft");
-  if (world > 1 || spec.resources().trainer() > 1) return NotBuilt("resources.trainer", absl::StrCat(world), "1");
-  const job::v1::Parallel& parallel = spec.trainer().parallel();
-  if (parallel.data() > 1) return NotBuilt("trainer.parallel.data", absl::StrCat(parallel.data()), "1");
-  if (parallel.tensor() > 1) return NotBuilt("trainer.parallel.tensor", absl::StrCat(parallel.tensor()), "1");
-  if (parallel.context() > 1) return NotBuilt("trainer.parallel.context", absl::StrCat(parallel.context()), "1");
-  if (spec.trainer().batching().recompute_activations()) {
-    return NotBuilt("trainer.batching.recompute_activations", "true", "false");
-  }
-  if (spec.model().dtype() == "float16") return NotBuilt("model.dtype", spec.model().dtype(), "bfloat16, float32, or auto, which is float32 on a CPU");
-  if (spec.model().has_reference() && spec.model().reference() != "initial") {
-    return NotBuilt("model.reference", spec.model().reference(), "initial or none");
-  }
-  if (spec.resources().has_device() && spec.resources().device() != "cpu") {
-    return NotBuilt("resources.device", spec.resources().device(), "auto or cpu");
-  }
-  if (spec.weights().has_encoding() && spec.weights().encoding() != "full") {
-    return NotBuilt("weights.encoding", spec.weights().encoding(), "auto or full");
-  }
-  if (spec.weights().has_publish_dtype()) return NotBuilt("weights.publish_dtype", spec.weights().publish_dtype(), "auto, which is the model's");
-  return absl::OkStatus();
-}
 
 OptimizerSettings OptimizerOf(const job::v1::JobSpec& spec) {
   const job::v1::Optimizer& from = spec.trainer().optimizer();
@@ -80,11 +52,6 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
     settings.group_size = spec.rollout().group().size();
     settings.temperature = spec.rollout().sampling().temperature();
     settings.max_response = spec.rollout().max_response();
-    const job::v1::RolloutSampling& sampling = spec.rollout().sampling();
-    if ((sampling.top_p() != 0 && sampling.top_p() != 1) || sampling.top_k() != 0) {
-      return NotBuilt("rollout.sampling.top_p, top_k", absl::StrCat(sampling.top_p(), ", ", sampling.top_k()),
-                      "1.0 and 0: kept sets are not replayed yet");
-    }
   }
   SLUICE_RETURN_IF_ERROR(Validate(settings));
   return settings;
@@ -94,8 +61,13 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
 
 absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   const job::v1::JobSpec& spec = assignment.spec();
-  SLUICE_RETURN_IF_ERROR(CheckBuilt(spec, assignment.world()));
-  if (assignment.queues_size() != 1) return NotBuilt("resources.queue", absl::StrCat(assignment.queues_size()), "1");
+  SLUICE_RETURN_IF_ERROR(CheckBuilt(spec));
+  if (assignment.world() > 1 || assignment.queues_size() != 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("the controller assigns ", assignment.world(), " trainer ranks and ",
+                     assignment.queues_size(),
+                     " queues; this build of sluice-trainer works as one rank with one queue"));
+  }
 
   JobConfig config;
   config.id = assignment.job();

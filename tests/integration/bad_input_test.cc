@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
@@ -130,7 +131,11 @@ class FilesTest : public testing::Test {
     ASSERT_EQ(WriteFileAtomic(yaml, text), absl::OkStatus());
     ASSERT_EQ(cluster_.Start(), absl::OkStatus());
     const auto job = Job::Submit(&cluster_, yaml, {"limits.max_steps=3", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints")});
-    ASSERT_EQ(job.status(), absl::OkStatus());
+    if (!job.ok()) {  // Some things are seen before it is taken.
+      EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(job.status().message()), message);
+      return;
+    }
     const auto end = (*job)->AwaitEnd(kLong);
     ASSERT_EQ(end.status(), absl::OkStatus());
     EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
@@ -154,9 +159,11 @@ TEST_F(FilesTest, ABrokenJsonLineFailsTheJobWithFileLineAndColumn) {
 
 TEST_F(FilesTest, BytesThatAreNotUtf8InARowFailTheJobAndLeaveTheControllerAnswering) {
   const std::string file = cluster_.dir() + "/bytes.jsonl";
-  ASSERT_EQ(WriteFileAtomic(file, "{\"digits\": \"\xff\xfe\"}\n"), absl::OkStatus());
+  std::string text;  // Rows that far down are read when the job starts.
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&text, "{\"digits\": \"4821\"}\n");
+  ASSERT_EQ(WriteFileAtomic(file, text + "{\"digits\": \"\xff\xfe\"}\n"), absl::OkStatus());
   ExpectFailure({"data.train.0.path=" + file},
-                ContainsRegex("bytes.jsonl:1:[0-9]+: broken JSON.*UTF-8"));
+                ContainsRegex("bytes.jsonl:1001:[0-9]+: broken JSON.*UTF-8"));
   ExpectAnswers("digits");
 }
 
@@ -190,10 +197,51 @@ TEST_F(FilesTest, APathThatIsNotUtf8IsRefusedWithItsPlaceAndAnotherClientsFailsI
 
 TEST_F(FilesTest, AModelDirectoryWhoseFilesHoldBytesThatAreNotUtf8LeavesTheControllerAnswering) {
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
-  ExpectModelFailure("config.json",
-                     "{\"architectures\": [\"Caf\xe9ForCausalLM\"], \"model_type\": \"caf\xe9\"}",
-                     HasSubstr("config.json"));
-  ExpectAnswers("digits");
+  const std::string dir = ModelWith(
+      "config.json",
+      "{\"architectures\": [\"Caf\xe9ForCausalLM\"], \"model_type\": \"caf\xe9\"}");
+  ASSERT_EQ(cluster_.Start(), absl::OkStatus());
+  const JobFile loaded = ReadJobFile(
+      kDigits, {.sets = {"model.init=none", "model.path=" + dir}, .check_paths = false});
+  ASSERT_EQ(ProblemStatus(loaded.problems), absl::OkStatus());
+
+  job::v1::SubmitRequest request;
+  request.set_name(loaded.spec->name());
+  request.set_hash(loaded.hash);
+  *request.mutable_spec() = *loaded.spec;
+  job::v1::SubmitResponse response;
+  const absl::Status refused = rpc::Call(cluster_.controller(), request, &response);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("config.json"));
+  EXPECT_TRUE(IsUtf8(refused.message()));
+  const auto list = cluster_.Sluice({"job", "list"});
+  ASSERT_EQ(list.status(), absl::OkStatus());
+  EXPECT_EQ(list->exit, 0) << list->err;
+}
+
+TEST_F(FilesTest, BadRowsAreSkippedAndCountedWhereTheJobAsksForIt) {
+  std::string text;
+  for (int i = 0; i < 40; ++i)
+    absl::StrAppend(&text, i % 20 == 7 ? "{\"digits\": \"12" : "{\"digits\": \"4821\"}", "\n");
+  const std::string file = cluster_.dir() + "/broken.jsonl";
+  ASSERT_EQ(WriteFileAtomic(file, text), absl::OkStatus());
+  ASSERT_EQ(cluster_.Start(), absl::OkStatus());
+  const auto job =
+      SubmitDigits(&cluster_, 3, {"data.train.0.path=" + file, "data.order.on_bad_row=skip"});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+
+  ASSERT_EQ((*job)->AwaitEvent("rows_skipped", kLong), absl::OkStatus());
+  const std::vector<common::v1::Event> events = (*job)->events();
+  const auto told = std::find_if(events.begin(), events.end(),
+                                 [](const auto& event) { return event.code() == "rows_skipped"; });
+  EXPECT_THAT(
+      told->message(),
+      ContainsRegex("2 of 40 rows of data source digits are skipped, the first .*broken.jsonl:8:"));
+
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
 }
 
 TEST_F(FilesTest, APromptLongerThanTheContextIsDroppedAndCounted) {

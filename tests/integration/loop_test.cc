@@ -98,5 +98,27 @@ TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   EXPECT_TRUE(absl::StrContains(old->out, (*first)->id())) << old->out;
 }
 
+TEST(LoopTest, OfTwoWaitingJobsTheOneWithTheHigherPriorityStartsFirst) {
+  Cluster cluster;  // One trainer: one job at a time.
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto first = SubmitDigits(&cluster, /*steps=*/100000);
+  ASSERT_EQ(first.status(), absl::OkStatus());
+  ASSERT_EQ((*first)->AwaitStep(0, absl::Minutes(1)), absl::OkStatus());
+
+  const auto earlier = SubmitDigits(&cluster, /*steps=*/3, {"name=earlier"});
+  ASSERT_EQ(earlier.status(), absl::OkStatus());
+  const auto urgent = SubmitDigits(&cluster, /*steps=*/100000, {"name=urgent", "run.priority=5"});
+  ASSERT_EQ(urgent.status(), absl::OkStatus());
+  ASSERT_EQ(cluster.Sluice({"job", "cancel", (*first)->id()})->exit, 0);
+
+  ASSERT_EQ((*urgent)->AwaitStep(0, absl::Minutes(1)), absl::OkStatus());
+  EXPECT_EQ((*earlier)->status().state(), job::v1::JOB_STATE_WAITING);
+
+  ASSERT_EQ(cluster.Sluice({"job", "cancel", (*urgent)->id()})->exit, 0);
+  const auto end = (*earlier)->AwaitEnd(absl::Minutes(1));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+}
+
 }  // namespace
 }  // namespace sluice::integration

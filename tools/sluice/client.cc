@@ -1,5 +1,6 @@
 #include "tools/sluice/client.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 
@@ -80,6 +81,11 @@ std::string StateLine(const job::v1::JobStatus& status) {
 
 std::string ErrorLine(const job::v1::JobStatus& status) {
   return absl::StrCat("error", status.code().empty() ? "" : " ", status.code(), ": job ", status.name(), " ", StateName(status.state()), ": ", status.message());
+}
+
+void PrintWarnings(const JobFile& file) {
+  for (const ConfigProblem& warning : file.warnings)
+    std::fprintf(stderr, "%s\n", warning.ToString().c_str());
 }
 
 absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, const JobFile& file) {

@@ -17,6 +17,9 @@ namespace sluice::cli {
 // The controller of --server, else of $SLUICE_SERVER, else of the fleet that `dev up` started, else 127.0.0.1:7400.
 std::string ServerAddress(const std::string& flag);
 
+// Prints on stderr what is unusual about a job file, a line each.
+void PrintWarnings(const JobFile& file);
+
 // Sends a loaded job file. ALREADY_EXISTS: another job has the name.
 absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, const JobFile& file);
 absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std::string& job);

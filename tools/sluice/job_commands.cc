@@ -91,6 +91,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
 ExitCode SubmitJob(const Options& o, const Channel& channel) {
   const JobFile file = ReadJobFile(o.file, {.sets = o.sets});
   if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok()) return Complain(problems);
+  if (!o.watch || o.dry_run) PrintWarnings(file);  // A watch shows them as the job's first events.
   if (o.dry_run) {
     std::fprintf(stderr, "%s is in order; nothing was submitted\n", o.file.c_str());
     return kDone;

@@ -9,6 +9,7 @@
 #include "common/config/job_file.h"
 #include "common/daemon/daemon.h"
 #include "sluice/job/v1/job.pb.h"
+#include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
@@ -16,22 +17,33 @@
 namespace sluice::cli {
 namespace {
 
+nlohmann::ordered_json ProblemsJson(const std::vector<ConfigProblem>& problems) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const ConfigProblem& problem : problems) {
+    char code[32];
+    std::snprintf(code, sizeof code, "SLUICE-CONFIG-%04d", problem.number);
+    json.push_back({{"file", problem.file},
+                    {"line", problem.line},
+                    {"column", problem.column},
+                    {"code", code},
+                    {"message", problem.text}});
+  }
+  return json;
+}
+
 ExitCode ValidateConfig(const std::string& path, const std::vector<std::string>& sets, const std::string& output) {
   const JobFile file = ReadJobFile(path, {.sets = sets});
   if (output == "json") {
     nlohmann::ordered_json json = {{"file", path}, {"valid", file.problems.empty()}};
-    json["problems"] = nlohmann::ordered_json::array();
-    for (const ConfigProblem& problem : file.problems) {
-      char code[32];
-      std::snprintf(code, sizeof code, "SLUICE-CONFIG-%04d", problem.number);
-      json["problems"].push_back({{"file", problem.file}, {"line", problem.line}, {"column", problem.column}, {"code", code}, {"message", problem.text}});
-    }
+    json["problems"] = ProblemsJson(file.problems);
+    json["warnings"] = ProblemsJson(file.warnings);
     json["hash"] = ToHex(file.hash);
     json["spec"] = file.problems.empty() ? ToJson(*file.spec) : nlohmann::ordered_json(nullptr);
     json["origins"] = file.problems.empty() ? nlohmann::ordered_json(file.origins) : nlohmann::ordered_json(nullptr);
     std::printf("%s\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
   } else if (file.problems.empty()) {
     std::fputs(JobFileText(*file.spec).c_str(), stdout);
+    PrintWarnings(file);
   }
   if (file.problems.empty()) return kDone;
   return output == "json" ? kMisuse : Complain(ProblemStatus(file.problems));

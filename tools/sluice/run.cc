@@ -153,7 +153,10 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
   handlers.event = [&](const common::v1::Event& event) {
-    if (event.severity() >= common::v1::SEVERITY_WARNING && event.code() != "state" && !options_.quiet) printer_.Note(event.message());
+    const bool said = event.code() == "state" ||
+                      event.code() == "unusual";  // Unusual values: before the first daemon.
+    if (event.severity() >= common::v1::SEVERITY_WARNING && !said && !options_.quiet)
+      printer_.Note(event.message());
   };
   handlers.status = [&](const job::v1::JobStatus& status) {
     if (StateName(status.state()) == state || options_.quiet) return;
@@ -210,6 +213,7 @@ void PrintResult(const job::v1::JobStatus& status, bool json) {
 ExitCode RunJob(const RunOptions& options) {
   const JobFile file = ReadJobFile(options.file, {.sets = options.sets});
   if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok()) return Complain(problems);
+  PrintWarnings(file);
   absl::StatusOr<FleetOptions> fleet = FleetFor(options, *file.spec);
   if (!fleet.ok()) return Complain(fleet.status());
   absl::StatusOr<RunDir> dir = RunDir::Make(options.data_dir);

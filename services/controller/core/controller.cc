@@ -126,6 +126,9 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
                     previous.empty() ? ""
                                      : absl::StrCat("; the job of that name before it, ", previous,
                                                     ", has ended")));
+  for (const std::string& warning : input.warnings) {
+    Emit(now, stored, Severity::kWarning, "controller", "", "unusual", warning);
+  }
   staff_due_ = true;
   return SubmitOutput{false, input.id, previous};
 }

@@ -26,6 +26,7 @@ struct SubmitInput {
   std::string spec;  // Opaque.
   Needs needs;
   std::string request = {};  // Of the submission, the same in all its tries. Hex; empty: none.
+  std::vector<std::string> warnings = {};  // Of unusual values; an event each.
 };
 struct SubmitOutput {
   bool repeat = false;

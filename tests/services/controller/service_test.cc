@@ -4,14 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/config/job_file.h"
 #include "common/daemon/controller_link.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/client.h"
@@ -31,47 +34,23 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// A complete spec, as the CLI sends it. Its files are on another host.
 job::v1::JobSpec Spec(const std::string& name) {
-  job::v1::JobSpec spec;
-  spec.set_name(name);
-  spec.set_kind("rl");
-  spec.mutable_run()->set_seed(7);
-  spec.mutable_model()->set_path("/models/tiny");
-  spec.mutable_model()->set_max_context(64);
-  auto& train = *spec.mutable_data()->add_train();
-  train.set_name("digits");
-  train.set_path("/data/digits.jsonl");
-  train.set_prompt("question");
-  train.set_answer("answer");
-  spec.mutable_data()->mutable_order()->set_sampler("uniform");
-  spec.mutable_data()->mutable_order()->set_on_bad_row("fail");
-  spec.mutable_data()->mutable_order()->set_max_prompt(32);
-  spec.mutable_rollout()->mutable_engine()->set_kind("native");
-  spec.mutable_rollout()->mutable_group()->set_size(8);
-  spec.mutable_rollout()->mutable_group()->set_min(8);
-  spec.mutable_rollout()->set_max_response(7);
-  spec.mutable_rollout()->mutable_sampling()->set_temperature(1);
-  auto& reward = *spec.mutable_reward()->add_rewards();
-  reward.set_name("right");
-  reward.set_verifier("text");
-  reward.set_granularity("trajectory");
-  reward.mutable_timeout()->set_seconds(10);
-  reward.set_tries(3);
-  spec.mutable_reward()->set_combine("sum");
-  spec.mutable_queue()->set_groups_per_step(32);
-  spec.mutable_queue()->mutable_admission()->set_statistic("masked");
-  spec.mutable_queue()->mutable_straggler()->set_policy("mask");
-  spec.mutable_queue()->mutable_keep()->set_durability("memory");
-  spec.mutable_queue()->mutable_keep()->set_restore("replay");
-  spec.mutable_weights()->set_kv_cache("keep");
-  spec.mutable_checkpoint()->set_dir("/ckpt");
-  spec.mutable_resources()->set_trainer(1);
-  spec.mutable_resources()->mutable_rollout()->set_min(1);
-  spec.mutable_resources()->mutable_rollout()->set_max(4);
-  spec.mutable_resources()->mutable_reward()->set_min(1);
-  spec.mutable_limits()->set_max_steps(100);
-  spec.mutable_limits()->set_restarts_per_hour(5);
-  return spec;
+  const std::string text = absl::StrCat("name: ", name, R"(
+run: {seed: 7}
+model: {path: /models/tiny, max_context: 64}
+data:
+  train: [{name: digits, path: /data/digits.jsonl, prompt: question, answer: answer}]
+  order: {max_prompt: 32}
+rollout: {max_response: 7}
+reward: {rewards: [{name: right, verifier: text, args: {property: reversed}}]}
+queue: {groups_per_step: 32, keep: {durability: memory}}
+checkpoint: {dir: /ckpt}
+limits: {max_steps: 100}
+)");
+  const JobFile file = ParseJobFile(text, "/jobs/job.yaml", {.sets = {}, .check_paths = false});
+  SLUICE_CHECK_MSG(file.problems.empty(), file.problems[0].ToString());
+  return *file.spec;
 }
 
 // Answers SetJob, Stats and Release; keeps what it was told.
@@ -392,18 +371,69 @@ TEST_F(ServiceTest, SubmitIsIdempotentAndAnotherFileIsAConflictWithTheDifference
   EXPECT_THAT(std::string(conflict.message()), HasSubstr("seed"));
 }
 
-TEST_F(ServiceTest, WhatIsNotBuiltIsRefusedByNameAllAtOnce) {
+TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
   job::v1::JobSpec spec = Spec("digits");
   spec.mutable_queue()->mutable_keep()->set_durability("fast");
   spec.mutable_rollout()->mutable_sampling()->set_top_k(5);
+  spec.mutable_trainer()->mutable_optimizer()->set_lr(-1);
+  spec.clear_checkpoint();
   const absl::Status status = Submit(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("queue.keep.durability: fast"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rollout.sampling.top_k: 5"));
+  EXPECT_EQ(DetailOf(status).catalogue, "SLUICE-CTL-0007");
+  const std::string message(status.message());
+  EXPECT_THAT(
+      message,
+      HasSubstr(
+          "SLUICE-CONFIG-0008 queue.keep.durability is \"fast\", wants memory, metadata, full"));
+  EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0013 rollout.sampling.top_k: "));
+  EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, least is 0"));
+  EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0009 checkpoint.dir is missing"));
+
+  spec = Spec("digits");  // What only the values together show.
+  spec.mutable_rollout()->mutable_group()->set_min(9);
+  EXPECT_THAT(std::string(Submit(spec).status().message()),
+              HasSubstr("rollout.group.min is 9, most is rollout.group.size = 8"));
+  spec = Spec("digits");  // What no job file can say.
+  (*spec.mutable_reward()->mutable_rewards(0)->mutable_args()->mutable_fields())["property"]
+      .set_number_value(std::nan(""));
+  EXPECT_THAT(std::string(Submit(spec).status().message()),
+              HasSubstr("reward.rewards.0.args: not JSON"));
   spec = Spec("digits");
   spec.set_kind("dpo");
-  EXPECT_THAT(std::string(Submit(spec).status().message()), HasSubstr("dpo"));
+  EXPECT_THAT(std::string(Submit(spec).status().message()),
+              HasSubstr("kind: \"dpo\" is not in this build; use rl or sft"));
+}
 
+TEST_F(ServiceTest, AnUnusualValueIsTakenAndToldAsAnEvent) {
+  job::v1::JobSpec spec = Spec("digits");
+  spec.mutable_trainer()->mutable_optimizer()->set_lr(1000);
+  const auto submitted = Submit(spec);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  std::vector<job::v1::WatchResponse> seen;
+  job::v1::WatchRequest request;
+  request.set_job(submitted->job());
+  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) {
+    return r.has_event() && r.event().code() == "unusual";
+  });
+  EXPECT_EQ(seen.back().event().severity(), common::v1::SEVERITY_WARNING);
+  EXPECT_THAT(seen.back().event().message(), HasSubstr("trainer.optimizer.lr is 1000"));
+}
+
+TEST_F(ServiceTest, AFileThatIsHereAndCannotBeUsedIsRefusedAndOneThatIsElsewhereIsNot) {
+  job::v1::JobSpec spec = Spec("digits");
+  ASSERT_TRUE(Submit(spec).ok());  // /models/tiny and /data/digits.jsonl are nowhere to be seen.
+
+  const std::string file = dir_ + "/rows.jsonl";
+  ASSERT_EQ(WriteFileAtomic(file, "{\"text\": \"1234\"}\n"), absl::OkStatus());
+  spec.set_name("other");
+  spec.mutable_data()->mutable_train(0)->set_path(file);
+  const absl::Status status = Submit(spec).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rows.jsonl:1:1: no column \"question\" for field prompt"));
+}
+
+TEST_F(ServiceTest, AVerbThatIsNotBuiltIsRefusedByName) {
   (void)Submit(Spec("digits"));
   job::v1::ControlRequest pause;
   pause.set_job("digits");
@@ -491,7 +521,7 @@ TEST(SpecTest, ASupervisedJobHasRowsOnlyAndNoRolloutsAndRewards) {
   spec.set_kind("sft");
   spec.clear_rollout();
   spec.clear_reward();
-  ASSERT_TRUE(CheckSpec(spec).ok()) << CheckSpec(spec);
+  ASSERT_TRUE(CheckSpec(spec).ok()) << CheckSpec(spec).status();
   EXPECT_EQ(NeedsOf(spec).rollouts.max, 0);
   EXPECT_EQ(NeedsOf(spec).rewards.max, 0);
   const queue::v1::QueueSpec queue = QueueSpecOf(spec);

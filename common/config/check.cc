@@ -1,0 +1,63 @@
+#include "common/config/check.h"
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/base/utf8.h"
+#include "common/config/refused.h"
+#include "common/config/rules.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice {
+namespace {
+
+// Texts may quote files, which hold any bytes; they go into messages, which take UTF-8 alone.
+std::vector<SpecProblem> WithCleanTexts(std::vector<SpecProblem> problems) {
+  for (SpecProblem& problem : problems) problem.text = Utf8Lossy(problem.text);
+  return problems;
+}
+
+SpecCheck Take(const config::SpecProblems& found) {
+  SpecCheck check{.errors = WithCleanTexts(found.errors()), .warnings = {}};
+  if (check.errors.empty()) check.warnings = WithCleanTexts(found.warnings());
+  return check;
+}
+
+}  // namespace
+
+std::string SpecProblem::ToString() const {
+  return absl::StrFormat("SLUICE-CONFIG-%04d %s", number, text);
+}
+
+SpecCheck CheckSingleValues(const job::v1::JobSpec& spec) {
+  config::SpecProblems found;
+  config::CheckValues(spec, &found);
+  config::CheckRefused(spec, &found);
+  return Take(found);
+}
+
+SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& options) {
+  SpecCheck check = CheckSingleValues(spec);
+  // Rules across values would repeat what is wrong with single ones, and files are read by values
+  // that are right.
+  if (!check.errors.empty()) return check;
+
+  config::SpecProblems found;
+  config::CheckRules(spec, &found);
+  if (found.errors().empty()) config::CheckUnusual(spec, &found);
+  if (found.errors().empty() && options.check_files) {
+    config::CheckFiles(spec, options.files_must_exist, &found);
+  }
+  return Take(found);
+}
+
+absl::Status CheckBuilt(const job::v1::JobSpec& spec) {
+  config::SpecProblems found;
+  config::CheckRefused(spec, &found);
+  if (found.errors().empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrJoin(
+      found.errors(), "; ",
+      [](std::string* out, const SpecProblem& problem) { out->append(problem.text); }));
+}
+
+}  // namespace sluice

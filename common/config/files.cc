@@ -1,0 +1,306 @@
+// What a job finds on disk: its model, its tokenizer and the first rows of its data. The daemons
+// read the same files with the same functions when the job starts; here a person hears of it at
+// once, and with the line of the job file.
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/checkpoint/model_dir.h"
+#include "common/config/rules.h"
+#include "common/data/dataset.h"
+#include "common/prompt/prompt.h"
+#include "common/verifiers/verifier.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kRowsLookedAt = 256;  // Of each data source.
+constexpr int kSourcesLookedAt = 64;
+
+bool IsThere(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+bool IsFile(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+bool IsDirectory(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
+class FileChecker {
+ public:
+  FileChecker(const job::v1::JobSpec& spec, bool must_exist, SpecProblems* problems)
+      : spec_(spec), must_exist_(must_exist), check_(*problems) {}
+
+  void Check() {
+    CheckModel();
+    CheckTemplateFile();
+    if (model_.has_value() && check_.errors().empty()) LoadRenderer();
+    const int sources = std::min(spec_.data().train_size(), kSourcesLookedAt);
+    for (int i = 0; i < sources; ++i) CheckSource(i);
+
+    const std::string& checkpoints = spec_.checkpoint().dir();
+    if (IsThere(checkpoints) && !IsDirectory(checkpoints))
+      check_.Add(12, "checkpoint.dir", ": ", checkpoints, " is no directory");
+  }
+
+ private:
+  bool sampled() const { return spec_.kind() == "rl"; }
+  // Of the directory with the model's configuration.
+  std::string model_key() const {
+    return spec_.model().has_init() ? "model.init.config" : "model.path";
+  }
+
+  void CheckModel();
+  void CheckTemplateFile();
+  void LoadRenderer();
+  void CheckSource(int index);
+  // Of the rows that were read.
+  void CheckPrompts(const std::string& path, const job::v1::DataSource& source,
+                    const Dataset& rows);
+  void CheckAnswers(const std::string& path, const job::v1::DataSource& source,
+                    const Dataset& rows);
+  void CheckScores(const std::string& path, const job::v1::DataSource& source, const Dataset& rows,
+                   const job::v1::RewardEntry& entry);
+
+  const job::v1::JobSpec& spec_;
+  const bool must_exist_;
+  SpecProblems& check_;
+  std::optional<ModelDir> model_;             // Nothing: it cannot be seen from here, or is wrong.
+  std::unique_ptr<PromptRenderer> renderer_;  // The same.
+};
+
+void FileChecker::CheckModel() {
+  const std::string dir =
+      spec_.model().has_init() ? spec_.model().init().config() : spec_.model().path();
+  if (!IsDirectory(dir)) {
+    if (must_exist_ || IsThere(dir)) check_.Add(12, model_key(), ": no directory ", dir);
+    return;
+  }
+  if (!IsFile(dir + "/config.json")) {
+    check_.Add(12, model_key(), ": no config.json in ", dir,
+               "; want a Hugging Face model directory");
+    return;
+  }
+  const bool weights =
+      IsFile(dir + "/model.safetensors") || IsFile(dir + "/model.safetensors.index.json");
+  if (!spec_.model().has_init() && !weights) {
+    check_.Add(12, model_key(), ": neither model.safetensors nor model.safetensors.index.json in ",
+               dir, "; for random weights of that config write model.init: {config: DIR}");
+    return;
+  }
+  absl::StatusOr<ModelDir> model = ReadModelDir(dir);
+  if (!model.ok()) {
+    check_.Add(15, model_key(), ": ", model.status().message());
+    return;
+  }
+
+  const int64_t made_for = model->config.max_context;
+  const uint64_t wanted =
+      uint64_t{spec_.data().order().max_prompt()} + spec_.rollout().max_response();
+  check_.WarnIf(spec_.model().max_context() > made_for, "model.max_context", "is ",
+                spec_.model().max_context(), ", and this model was made for ", made_for,
+                " tokens (max_position_embeddings): those are the limit");
+  check_.WarnIf(
+      sampled() && static_cast<int64_t>(wanted) > made_for && wanted <= spec_.model().max_context(),
+      "rollout.max_response", "and data.order.max_prompt are ", wanted,
+      " tokens together, and this model was made for ", made_for,
+      " (max_position_embeddings): answers to long prompts are cut short");
+  if (model->stop_ids.empty() && !sampled()) {
+    check_.Add(15, model_key(), ": ", dir,
+               " has no end token, neither in generation_config.json nor in config.json; set "
+               "eos_token_id");
+    return;
+  }
+  check_.WarnIf(model->stop_ids.empty(), model_key(),
+                "has no end token (eos_token_id): every answer goes on to rollout.max_response");
+  model_ = *std::move(model);
+}
+
+void FileChecker::CheckTemplateFile() {
+  const job::v1::Model& model = spec_.model();
+  if (!model.has_chat_template() || model.chat_template() == "model" ||
+      IsFile(model.chat_template()))
+    return;
+  if (must_exist_ || IsThere(model.chat_template()))
+    check_.Add(12, "model.chat_template", ": no file ", model.chat_template());
+}
+
+void FileChecker::LoadRenderer() {
+  const std::string chat_template =
+      spec_.model().has_chat_template() ? spec_.model().chat_template() : "none";
+  if (chat_template != "model" && chat_template != "none" && !IsFile(chat_template)) return;
+  std::vector<PromptRenderer::Source> sources;
+  for (const job::v1::DataSource& from : spec_.data().train()) {
+    PromptRenderer::Source& to = sources.emplace_back();
+    to.name = from.name();
+    to.format = from.format();
+    to.columns = {from.fields().begin(), from.fields().end()};
+    to.columns["prompt"] = from.prompt();
+    to.columns["answer"] = from.answer();
+  }
+  absl::StatusOr<std::unique_ptr<PromptRenderer>> renderer =
+      PromptRenderer::Load(*model_, chat_template, std::move(sources));
+  if (!renderer.ok()) {
+    const bool of_template = absl::StrContains(renderer.status().message(), "chat template");
+    const std::string key = of_template ? "model.chat_template" : model_key();
+    check_.Add(15, key, ": ", renderer.status().message());
+    return;
+  }
+  renderer_ = *std::move(renderer);
+}
+
+void FileChecker::CheckSource(int index) {
+  const job::v1::DataSource& source = spec_.data().train(index);
+  const std::string path = absl::StrCat("data.train.", index);
+  if (!IsFile(source.path())) {
+    if (must_exist_ || IsThere(source.path()))
+      check_.Add(12, path + ".path", ": no file ", source.path());
+    return;
+  }
+
+  std::map<std::string, std::string> fields(source.fields().begin(), source.fields().end());
+  if (!source.prompt().empty()) fields["prompt"] = source.prompt();
+  if (!source.answer().empty()) fields["answer"] = source.answer();
+  const bool skip = spec_.data().order().on_bad_row() == "skip";
+  const absl::StatusOr<Dataset> rows = ReadDataset({.name = source.name(),
+                                                    .path = source.path(),
+                                                    .fields = fields,
+                                                    .skip_bad_rows = skip,
+                                                    .first_rows = kRowsLookedAt});
+  if (absl::IsResourceExhausted(rows.status())) return;  // Its rows are too long for a look.
+  if (!rows.ok()) {
+    // A column that is not there is the mistake of the key that names it.
+    std::string key = ".path";
+    for (const auto& [name, column] : fields) {
+      if (!absl::StrContains(rows.status().message(), absl::StrCat(" for field ", name, ";")))
+        continue;
+      key = name == "prompt" || name == "answer" ? absl::StrCat(".", name) : ".fields";
+    }
+    const std::string hint = DetailOf(rows.status()).hint;
+    check_.Add(16, path + key, ": ", rows.status().message(), hint.empty() ? "" : ". ", hint);
+    return;
+  }
+
+  check_.WarnIf(rows->skipped() > 0, path + ".path", "has rows that are skipped: ", rows->skipped(),
+                " of the first ", rows->skipped() + rows->rows(), ", the first of them ",
+                rows->first_skipped());
+  if (renderer_ != nullptr) CheckPrompts(path, source, *rows);
+  CheckAnswers(path, source, *rows);
+}
+
+void FileChecker::CheckPrompts(const std::string& path, const job::v1::DataSource& source,
+                               const Dataset& rows) {
+  const int64_t context =
+      std::min<int64_t>(spec_.model().max_context(), model_->config.max_context);
+  const auto most =
+      static_cast<uint64_t>(std::min<int64_t>(spec_.data().order().max_prompt(), context - 1));
+  uint64_t unusable = 0, too_long = 0, lists = 0;
+  uint64_t shortest = 0;  // Tokens of the shortest prompt that is too long.
+  std::string first_unusable;
+  for (uint64_t i = 0; i < rows.rows(); ++i) {
+    const absl::StatusOr<RenderedPrompt> prompt = renderer_->Render(source.name(), rows.json(i));
+    if (!prompt.ok()) {
+      if (unusable++ == 0)
+        first_unusable =
+            absl::StrCat(source.path(), ":", rows.line(i), ": ", prompt.status().message());
+      continue;
+    }
+    const int32_t highest = *std::max_element(prompt->tokens.begin(), prompt->tokens.end());
+    if (highest >= model_->config.vocab_size) {
+      check_.Add(15, model_key(), ": the tokenizer makes the token ", highest, " of ",
+                 source.path(), ":", rows.line(i), ", and the model knows ",
+                 model_->config.vocab_size, " (vocab_size); the two do not belong together");
+      return;
+    }
+    if (prompt->tokens.size() > most && (too_long++ == 0 || prompt->tokens.size() < shortest))
+      shortest = prompt->tokens.size();
+    lists += nlohmann::json::parse(rows.json(i), nullptr, false)["prompt"].is_array() ? 1 : 0;
+  }
+
+  if (unusable == rows.rows()) {
+    const std::string key = absl::StrContains(first_unusable, "format \"") ? ".format" : ".path";
+    check_.Add(16, path + key, ": none of the first ", unusable, " rows makes a prompt, the first ",
+               first_unusable);
+    return;
+  }
+  if (sampled() && too_long == rows.rows()) {
+    check_.Add(16, path + ".path", ": none of the first ", too_long,
+               " prompts fits: the shortest has ", shortest, " tokens, most is ", most,
+               ". Raise data.order.max_prompt and model.max_context");
+    return;
+  }
+  check_.WarnIf(unusable > 0, path + ".path",
+                "has rows that make no prompt and are dropped: ", unusable, " of the first ",
+                rows.rows(), ", the first ", first_unusable);
+  check_.WarnIf(sampled() && 2 * too_long > rows.rows(), path + ".path",
+                "has prompts that are too long and are dropped: ", too_long, " of the first ",
+                rows.rows(), " have more than ", most,
+                " tokens (data.order.max_prompt, and model.max_context)");
+  check_.WarnIf(lists > 0 && !renderer_->has_template(), path + ".prompt",
+                "is a list of messages, and there is no chat template: "
+                "the model reads their JSON. Set model.chat_template to a file");
+}
+
+void FileChecker::CheckAnswers(const std::string& path, const job::v1::DataSource& source,
+                               const Dataset& rows) {
+  if (!sampled()) {
+    const bool answered = nlohmann::json::parse(rows.json(0), nullptr, false).contains("answer");
+    if (!answered)
+      check_.Add(16, path + ".answer", ": ", source.path(), ":", rows.line(0), ": no column \"",
+                 source.answer(), "\"; supervised training learns it");
+    return;
+  }
+  for (const job::v1::RewardEntry& entry : spec_.reward().rewards()) {
+    const auto& named = entry.when().data_source();
+    if (named.empty() || std::find(named.begin(), named.end(), source.name()) != named.end())
+      CheckScores(path, source, rows, entry);
+  }
+}
+
+// Whether the verifier finds in the rows what it compares answers with.
+void FileChecker::CheckScores(const std::string& path, const job::v1::DataSource& source,
+                              const Dataset& rows, const job::v1::RewardEntry& entry) {
+  const auto verifier = MakeVerifierOf(entry);
+  SLUICE_CHECK(verifier.ok());  // CheckRules has made it.
+
+  uint64_t unscorable = 0;
+  bool answered = false;
+  std::string first;
+  for (uint64_t i = 0; i < rows.rows(); ++i) {
+    const nlohmann::json row = nlohmann::json::parse(rows.json(i), nullptr, false);
+    answered = answered || row.contains("answer");
+    const absl::StatusOr<Verdict> verdict = (*verifier)->Score({}, row);
+    if (!verdict.ok() && unscorable++ == 0)
+      first = absl::StrCat(source.path(), ":", rows.line(i), ": ", verdict.status().message());
+  }
+  if (unscorable == 0) return;
+  if (!answered && unscorable == rows.rows()) {
+    check_.Add(16, path + ".answer", ": no column \"", source.answer(), "\", which the verifier ",
+               entry.verifier(), " needs; ", first);
+    return;
+  }
+  check_.WarnIf(true, path + ".answer", "has values that ", entry.verifier(), " cannot score, in ",
+                unscorable, " of the first ", rows.rows(),
+                " rows: their answers are dropped. The first is ", first);
+}
+
+}  // namespace
+
+void CheckFiles(const job::v1::JobSpec& spec, bool must_exist, SpecProblems* problems) {
+  FileChecker(spec, must_exist, problems).Check();
+}
+
+}  // namespace sluice::config

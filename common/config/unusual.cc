@@ -1,0 +1,97 @@
+// Values that a job can have and that are hardly meant: it runs, and somebody should know.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/rules.h"
+#include "common/config/scalar.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::config {
+namespace {
+
+// Learning rates of AdamW above this make every weight jump by that much in each step, whatever its
+// gradient.
+constexpr double kMostLearningRate = 1e-2;
+// Versions. Importance weights of tokens that old are mostly cut.
+constexpr uint32_t kMostStaleness = 16;
+constexpr double kLeastTemperature = 0.1, kMostTemperature = 2;
+
+void CheckUnusualTraining(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::Optimizer& optimizer = spec.trainer().optimizer();
+  check.WarnIf(optimizer.lr() > kMostLearningRate, "trainer.optimizer.lr", "is ",
+               NumberText(optimizer.lr()), "; above ", NumberText(kMostLearningRate),
+               " adamw mostly destroys a model. Usual are 1e-6 to 1e-3");
+  check.WarnIf(optimizer.lr() == 0, "trainer.optimizer.lr", "is 0: the weights never change");
+  check.WarnIf(optimizer.lr() * optimizer.weight_decay() >= 1, "trainer.optimizer.weight_decay",
+               "is ", NumberText(optimizer.weight_decay()),
+               ": times lr it takes each weight whole in every step");
+
+  const bool bounded = spec.limits().has_max_steps();
+  check.WarnIf(bounded && optimizer.warmup() >= spec.limits().max_steps(),
+               "trainer.optimizer.warmup", "is ", optimizer.warmup(),
+               ": the job ends at limits.max_steps = ", spec.limits().max_steps(),
+               ", before the learning rate has come to its value");
+
+  uint64_t longest = spec.model().max_context();
+  if (spec.kind() == "rl")
+    longest = std::min(longest,
+                       uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response());
+  const uint32_t micro_batch = spec.trainer().batching().micro_batch_tokens();
+  check.WarnIf(
+      micro_batch < longest && spec.kind() == "rl", "trainer.batching.micro_batch_tokens", "is ",
+      micro_batch, ", and one sequence may have ", longest,
+      " tokens (data.order.max_prompt + rollout.max_response, at most model.max_context): "
+      "a longer one makes a forward and backward alone, in more memory than this value says");
+}
+
+void CheckUnusualSampling(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const uint64_t longest =
+      uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
+  check.WarnIf(longest > spec.model().max_context(), "model.max_context", "is ",
+               spec.model().max_context(),
+               ", less than data.order.max_prompt + rollout.max_response = ", longest,
+               ": answers to long prompts are cut short");
+
+  const double temperature = spec.rollout().sampling().temperature();
+  check.WarnIf(temperature < kLeastTemperature || temperature > kMostTemperature,
+               "rollout.sampling.temperature", "is ", NumberText(temperature),
+               temperature < 1 ? ": the answers of a group will hardly differ"
+                               : ": answers will be mostly noise",
+               ". Usual are 0.6 to 1.2");
+
+  const uint32_t staleness = spec.queue().max_staleness();
+  check.WarnIf(staleness > kMostStaleness, "queue.max_staleness", "is ", staleness,
+               ": tokens that are more than ", kMostStaleness,
+               " versions old teach little. Usual are 0 to 8");
+  check.WarnIf(
+      spec.algorithm().loss().clip_low() == 0 && spec.algorithm().loss().clip_high() == 0,
+      "algorithm.loss.clip_high",
+      "and clip_low are both 0: the trust region is a point, and hardly any token is trained");
+}
+
+void CheckUnusualKeeping(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::Checkpoint& checkpoint = spec.checkpoint();
+  check.WarnIf(checkpoint.every_steps() == 0 && !checkpoint.has_every(), "checkpoint.every_steps",
+               "is 0 and checkpoint.every none: a crash loses all that was trained");
+  check.WarnIf(checkpoint.keep_last() == 1, "checkpoint.keep_last",
+               "is 1: should that checkpoint be damaged, there is none to go back to");
+
+  const job::v1::Limits& limits = spec.limits();
+  check.WarnIf(limits.stall_fail().seconds() < limits.stall_warn().seconds(), "limits.stall_fail",
+               "is shorter than limits.stall_warn: the job fails before it warns");
+  for (int i = 0; i < spec.data().train_size(); ++i) {
+    check.WarnIf(spec.data().train(i).weight() == 0, absl::StrCat("data.train.", i, ".weight"),
+                 "is 0: rows of ", spec.data().train(i).name(), " are not drawn");
+  }
+}
+
+}  // namespace
+
+void CheckUnusual(const job::v1::JobSpec& spec, SpecProblems* problems) {
+  CheckUnusualTraining(spec, *problems);
+  if (spec.kind() == "rl") CheckUnusualSampling(spec, *problems);
+  CheckUnusualKeeping(spec, *problems);
+}
+
+}  // namespace sluice::config

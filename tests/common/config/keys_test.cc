@@ -1,0 +1,130 @@
+// Every key of the job file is read by somebody or refused when it is set; none is taken and
+// forgotten.
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/config/bind.h"
+#include "common/config/choices.h"
+#include "common/config/job_file.h"
+#include "common/config/refused.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::config {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using Visit = std::function<void(const FieldDescriptor&, const std::string&)>;
+
+void VisitKeys(const Descriptor& type, const std::string& path, const Visit& visit) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const std::string here = JoinPath(path, field.name());
+    if (IsLeaf(field))
+      visit(field, here);
+    else
+      VisitKeys(*field.message_type(), here, visit);
+  }
+}
+
+constexpr char kController[] = "services/controller/spec.cc";
+constexpr char kTrainer[] = "services/trainer/config.cc";
+constexpr char kRollout[] = "services/rollout/spec.cc";
+constexpr char kReward[] = "services/reward/program.cc";
+constexpr char kAlgorithm[] = "common/config/algorithm_spec.cc";
+
+// Which file reads the keys of a block, or one key. The longest path that fits decides.
+const std::map<std::string, std::string> kReaders = {
+    {"name", kController},
+    {"kind", kController},
+    {"run", kController},
+    {"model", kTrainer},
+    {"data.train", kController},
+    {"data.train.format", kTrainer},
+    {"data.order", kController},
+    {"rollout", kRollout},
+    {"rollout.group.min", kController},
+    {"reward", kReward},
+    {"reward.rewards.timeout", kController},
+    {"reward.rewards.tries", kController},
+    {"algorithm", kAlgorithm},
+    {"trainer", kTrainer},
+    {"queue", kController},
+    {"queue.keep.restore", kTrainer},
+    {"weights", kTrainer},
+    {"weights.kv_cache", kRollout},
+    {"weights.max_version_span", kController},
+    {"checkpoint", kTrainer},
+    {"resources", kController},
+    {"limits", kController},
+    {"limits.skipped_steps", kTrainer},
+};
+
+std::string ReaderOf(const std::string& path) {
+  for (std::string at = path;; at = at.substr(0, at.rfind('.'))) {
+    if (const auto found = kReaders.find(at); found != kReaders.end()) return found->second;
+    if (at.find('.') == std::string::npos) return "";
+  }
+}
+
+TEST(Keys, EachIsReadBySomebodyOrRefusedWhenItIsSet) {
+  int keys = 0;
+  VisitKeys(*job::v1::JobSpec::descriptor(), "",
+            [&](const FieldDescriptor& field, const std::string& path) {
+              ++keys;
+              if (RefusalOf(path, "") != nullptr) return;
+              // Where one word alone is legal there is nothing to read.
+              if (BuiltChoicesOf(field, path).size() == 1 && UnsetWord(field) != "none") return;
+              if (path == "algorithm.preset")
+                return;  // The reader of the file puts its values over the block: job_file_test.cc.
+
+              const std::string reader = ReaderOf(path);
+              ASSERT_NE(reader, "") << path << " is neither refused nor read";
+              const std::string text = *ReadFile(absl::StrCat(SLUICE_SOURCE_DIR, "/", reader));
+              EXPECT_TRUE(absl::StrContains(text, absl::StrCat(field.name(), "(")))
+                  << path << " is not read by " << reader << ", nor refused";
+            });
+  EXPECT_GT(keys, 100);
+}
+
+TEST(Keys, EveryRefusalIsOfAKeyAndAWordThatTheJobFileHas) {
+  for (const Refusal& row : Refusals()) {
+    int found = 0;
+    VisitKeys(*job::v1::JobSpec::descriptor(), "",
+              [&](const FieldDescriptor& field, const std::string& path) {
+                if (path == row.path || absl::StartsWith(path, absl::StrCat(row.path, ".")))
+                  ++found;
+              });
+    EXPECT_GT(found, 0) << row.path;
+    EXPECT_TRUE(!row.instead.empty() || !row.words.empty())
+        << row.path << " says nothing of what to use instead";
+    EXPECT_TRUE(!row.why.empty() || !row.words.empty()) << row.path << " says nothing of why";
+  }
+}
+
+TEST(Keys, ThePrintedDefaultsMarkWhatIsRefusedAndListWhatThereIs) {
+  const std::string text = JobFileDefaults();
+  EXPECT_THAT(text, testing::HasSubstr("(rl | sft | dpo (not in this build))"));
+  EXPECT_THAT(text,
+              testing::HasSubstr("native | sglang (not in this build) | vllm (not in this build)"));
+  EXPECT_THAT(text, testing::HasSubstr("# (not in this build) Turns of an episode."));
+  EXPECT_THAT(text, testing::HasSubstr("# (not in this build, but for cpu) "));
+  EXPECT_THAT(text, testing::HasSubstr("(grpo | dr_grpo | rloo | pool_loo | lite_ppo)"));
+  EXPECT_THAT(text, testing::HasSubstr("(required; exact | gsm8k | text)"));
+  EXPECT_THAT(
+      text,
+      testing::HasSubstr(
+          "(token_mean | seq_mean_token_mean | seq_mean_token_sum | fixed_length | prompt_mean)"));
+}
+
+}  // namespace
+}  // namespace sluice::config
