@@ -1,0 +1,349 @@
+// Job files that people get wrong, through the real `sluice config validate`: each is refused or
+// warned of before a daemon starts, or is right. A row changes the example
+// configs/examples/digits.yaml.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/base/file.h"
+
+namespace sluice {
+namespace {
+
+enum class Outcome { kRefused, kWarned, kRight };
+using enum Outcome;
+
+struct Case {
+  const char* name;
+  // Words with a space between: KEY=VALUE becomes a --set, in which DIR is the folder of the test's
+  // files and DIGITS the example's. "FROM -> TO" in place of that replaces text of the job file
+  // instead.
+  const char* change;
+  Outcome outcome;
+  const char* message = "";  // What stderr must contain.
+};
+
+const Case kCases[] = {
+    // Keys and the form of the file.
+    {"a misspelt key", "max_steps: -> max_stepz:", kRefused,
+     R"(unknown key "max_stepz" in limits. Did you mean "max_steps"?)"},
+    {"a key in the wrong block", "max_staleness: 2 -> lr: 1e-3", kRefused,
+     R"(unknown key "lr" in queue. Did you mean "trainer.optimizer.lr"?)"},
+    {"a key of another framework", "run: {seed: 1} -> learning_rate: 1e-3", kRefused,
+     R"(unknown key "learning_rate" in the job file)"},
+    {"a key twice", "kind: rl -> name: other", kRefused, "duplicate key \"name\""},
+    {"an anchor", "name: digits -> name: &n digits", kRefused, "job files have no anchors"},
+    {"a variable of the shell", "name: digits -> name: ${USER}", kRefused,
+     "job files have no substitution"},
+    {"no YAML", "run: {seed: 1} -> run: {seed: 1", kRefused, "SLUICE-CONFIG-0001 not YAML"},
+    {"another version of the format", "api=sluice/v2", kRefused,
+     R"(api is "sluice/v2", wants sluice/v1)"},
+    {"a block where a list belongs", "data.train={name: a, path: b}", kRefused,
+     "data.train wants a list, has a block"},
+    {"a word where a block belongs", "model=qwen", kRefused, "model wants a block of keys"},
+    {"a --set without a value", "nonsense", kRefused, "want KEY=VALUE"},
+
+    // Types, units and bounds.
+    {"yes for true", "run.deterministic=yes", kRefused, "write true or false"},
+    {"a number in quotes", "lr: 1e-3 -> lr: \"1e-3\"", kRefused,
+     "trainer.optimizer.lr wants a number"},
+    {"half a token", "rollout.max_response=5.5", kRefused, "wants a whole number from 0 on"},
+    {"a negative group", "rollout.group.size=-4", kRefused, "wants a whole number from 0 on"},
+    {"no group", "rollout.group.size=0", kRefused, "rollout.group.size is 0, least is 1"},
+    {"a learning rate that is no number", "trainer.optimizer.lr=nan", kRefused,
+     "wants a finite number"},
+    {"an endless learning rate", "trainer.optimizer.lr=inf", kRefused, "wants a finite number"},
+    {"a duration without a unit", "limits.wall=30", kRefused, "needs a unit: ms, s, m, h or d"},
+    {"no time", "limits.start=0s", kRefused, "limits.start is 0s, wants more than 0s"},
+    {"ten thousand years", "limits.wall=87600000h", kRefused, "is more than 100 years"},
+    {"a size in GB", "queue.keep.quota=8GB", kRefused, "known are B, KiB, MiB, GiB and TiB"},
+    {"no steps", "limits.max_steps=0", kRefused, "limits.max_steps is 0, least is 1, or none"},
+    {"more steps than can be counted", "limits.max_steps=1e15", kRefused, "most is 1e12"},
+    {"a priority beyond the scale", "run.priority=1000", kRefused,
+     "run.priority is 1000, most is 100"},
+    {"a name with capitals", "name=Digits", kRefused, "wants 1 to 63 lower-case letters"},
+    {"an empty name", "name=\"\"", kRefused, "name is missing"},
+    {"no data", "data.train=[]", kRefused, "data.train is missing: At least one source."},
+    {"a source without a path", "data.train=[{name: a}]", kRefused, "data.train.0.path is missing"},
+
+    // Words that are none, or that this build does not have.
+    {"a kind that is none", "kind=rll", kRefused,
+     R"(kind is "rll", wants rl, sft. Did you mean "rl"?)"},
+    {"dpo", "kind=dpo", kRefused, R"(kind: "dpo" is not in this build; use rl or sft)"},
+    {"a misspelt preset", "algorithm.preset=sync_grp", kRefused, R"(Did you mean "sync_grpo"?)"},
+    {"an advantage of another framework", "algorithm.advantage.kind=gae", kRefused,
+     R"("gae" is not in this build; use grpo, dr_grpo, rloo, pool_loo or lite_ppo)"},
+    {"a loss of another framework", "algorithm.loss.kind=gspo", kRefused,
+     R"("gspo" is not in this build; use reinforce, ppo or dapo)"},
+    {"an aggregation that is none", "algorithm.loss.aggregation=mean", kRefused,
+     "wants token_mean, seq_mean_token_mean"},
+    {"a kl that cannot be a loss", "algorithm.loss.kl_kind=k1", kRefused,
+     "wants auto, k2, k3, k2+, k3_is"},
+    {"a verifier of a later build", "reward.rewards.0.verifier=math", kRefused,
+     R"("math" is not in this build; use exact, gsm8k or text)"},
+    {"a misspelt verifier", "reward.rewards.0.verifier=txt", kRefused, R"(Did you mean "text"?)"},
+    {"an argument that the verifier lacks", "reward.rewards.0.args={property: reversed, x: 1}",
+     kRefused, "reward.rewards.0.args: "},
+    {"a schedule that is none", "trainer.optimizer.schedule=linear", kRefused,
+     "wants constant, cosine"},
+    {"an optimizer that is none", "trainer.optimizer.name=sgd", kRefused,
+     R"(trainer.optimizer.name is "sgd", wants adamw)"},
+    {"vllm", "rollout.engine.kind=vllm", kRefused,
+     R"(rollout.engine.kind: "vllm" is not in this build; use native)"},
+    {"an environment", "rollout.environment.name=gym", kRefused,
+     "environments are not in this build; leave the block out"},
+    {"a sandbox", "reward.sandbox.cpu=2", kRefused, "sandboxes are not in this build"},
+    {"a profile", "profile=laptop", kRefused, "profiles are not in this build; use none"},
+    {"adaptive sampling", "data.order.sampler=adaptive", kRefused,
+     R"("adaptive" is not in this build; use uniform)"},
+    {"tensor parallelism", "trainer.parallel.tensor=2", kRefused,
+     "more than one trainer rank is not in this build"},
+    {"delta weights", "weights.encoding=delta", kRefused,
+     R"("delta" is not in this build; use auto or full)"},
+    {"a GPU", "resources.device=cuda", kRefused,
+     "another device than the CPU is not in this build"},
+    {"a cut distribution", "rollout.sampling.top_p=0.9", kRefused,
+     "the replay of cut distributions is not in this build"},
+    {"a distribution of nothing", "rollout.sampling.top_p=0", kRefused,
+     "the replay of cut distributions is not in this build"},
+    {"a time limit of a turn", "rollout.timeout=5s", kRefused,
+     "a time limit of one turn's generation is not in this build"},
+    {"a limit of tokens", "limits.tokens=1000000", kRefused, "use limits.max_steps or limits.wall"},
+
+    // Values that contradict each other, or can never do what they say.
+    {"a group of one", "rollout.group.size=1 rollout.group.min=1", kRefused,
+     "compares the members of a group, rollout.group.size is 1"},
+    {"a least group above the group", "rollout.group.min=9", kRefused,
+     "most is rollout.group.size = 8"},
+    {"a model and random weights", "model.path=DIR/model", kRefused, "contradicts model.path"},
+    {"no model", "model.init=none", kRefused, "model wants one of path"},
+    {"versions too far apart", "weights.every_steps=4", kRefused,
+     "most is queue.max_staleness + 1 = 3"},
+    {"masking where answers are dropped", "queue.admission.statistic=strict", kRefused,
+     "mask needs queue.admission.statistic: masked"},
+    {"its own anchor over two updates", "algorithm.loss.prox=self trainer.batching.minibatches=2",
+     kRefused, "self needs one optimizer step"},
+    {"a weight counted twice", "algorithm.loss.prox=none", kRefused, "count it twice"},
+    {"a kl without a reference", "algorithm.loss.kl=0.1", kRefused, "needs a reference model"},
+    {"greedy training", "rollout.sampling.temperature=0", kRefused,
+     "greedy answers have no probability to train on"},
+    {"an answer as long as the context", "rollout.max_response=16", kRefused,
+     "must be below model.max_context = 16"},
+    {"more updates than groups", "trainer.batching.minibatches=64", kRefused,
+     "most is queue.groups_per_step = 32"},
+    {"a quota for nothing", "queue.keep.quota=1KiB", kRefused,
+     "queue.keep.quota 1KiB < worst case"},
+    {"all the staleness there is", "queue.max_staleness=4294967295", kRefused,
+     "queue.keep.quota 8GiB < worst case"},
+    {"determinism by the clock", "run.deterministic=true", kRefused, "run.deterministic wants 0"},
+    {"more rollouts at the least than at the most", "resources.rollout.min=3", kRefused,
+     "wants 1 <= min <= max, has 3 and 1"},
+    {"sft with rewards", "kind=sft", kRefused, "reward is not used by kind: sft"},
+    {"a reward for another source", "reward.rewards.0.when.data_source=[digit]", kRefused,
+     R"(Did you mean "digits"?)"},
+    {"a reward of nothing", "reward.rewards.0.weight=0", kRefused, "nothing could be learned"},
+    {"data that is never drawn", "data.train.0.weight=0", kRefused,
+     "the weight of every source is 0"},
+    {"two sources of one name", "data.train.1.name=digits data.train.1.path=DIR/rows.jsonl",
+     kRefused, "\"digits\" is taken"},
+    {"a division by zero", "trainer.optimizer.eps=0", kRefused, "wants more than 0, as 1e-8"},
+    {"one beta", "trainer.optimizer.betas=[0.9]", kRefused, "wants two values"},
+
+    // Files.
+    {"a model that is not there", "model.init.config=DIR/nowhere", kRefused, "no directory"},
+    {"a model without weights", "model.init=none model.path=DIGITS/digits", kRefused,
+     "neither model.safetensors nor"},
+    {"an architecture of another framework", "model.init.config=DIR/bert", kRefused,
+     "BertForMaskedLM"},
+    {"a config.json that is no JSON", "model.init.config=DIR/broken", kRefused,
+     "SLUICE-CONFIG-0015 model.init.config: "},
+    {"a model without a tokenizer", "model.init.config=DIR/mute", kRefused,
+     "has no tokenizer.json"},
+    {"a chat template that is not there", "model.chat_template=DIR/none.jinja", kRefused,
+     "model.chat_template: no file"},
+    {"a broken chat template", "model.chat_template=DIR/broken.jinja", kRefused,
+     "SLUICE-CONFIG-0015"},
+    {"data that is not there", "data.train.0.path=DIR/nowhere.jsonl", kRefused,
+     "data.train.0.path: no file"},
+    {"a folder as data", "data.train.0.path=DIR", kRefused, "data.train.0.path: no file"},
+    {"an empty file", "data.train.0.path=DIR/empty.jsonl", kRefused, "empty.jsonl has no rows"},
+    {"parquet", "data.train.0.path=DIR/rows.parquet", kRefused, "this build reads JSON lines"},
+    {"a row that is no JSON", "data.train.0.path=DIR/bad.jsonl", kRefused, "bad.jsonl:2:"},
+    {"a column that is not there", "data.train.0.prompt=question", kRefused,
+     "no column \"question\" for field prompt; the row has digits"},
+    {"a further field that is not there", "data.train.0.fields={hint: clue}", kRefused,
+     "no column \"clue\" for field hint"},
+    {"a gold that is not there",
+     "data.train.0.prompt=digits data.train.0.answer=answer reward.rewards.0.verifier=exact "
+     "reward.rewards.0.args={}",
+     kRefused, "no column \"answer\", which the verifier exact needs"},
+    {"a format of another field", "data.train.0.format=\"{question}=\"", kRefused,
+     "the row has no field question"},
+    {"a format with an open brace", "data.train.0.format=\"{digits\"", kRefused,
+     "the brace at 0 is not closed"},
+    {"prompts that never fit", "data.order.max_prompt=2", kRefused,
+     "none of the first 256 prompts fits"},
+    {"checkpoints in a file", "checkpoint.dir=DIR/rows.jsonl", kRefused, "is no directory"},
+
+    // What works, and is hardly meant.
+    {"a learning rate of 1000", "trainer.optimizer.lr=1e3", kWarned,
+     "trainer.optimizer.lr is 1000; above 0.01 adamw"},
+    {"no learning rate", "trainer.optimizer.lr=0", kWarned, "the weights never change"},
+    {"micro-batches of one token", "trainer.batching.micro_batch_tokens=1", kWarned,
+     "one sequence may have 15 tokens"},
+    {"a context that the model lacks", "model.max_context=100000", kWarned,
+     "this model was made for 64 tokens"},
+    {"a context for no whole answer", "data.order.max_prompt=12", kWarned,
+     "answers to long prompts are cut short"},
+    {"a hot policy", "rollout.sampling.temperature=5", kWarned, "answers will be mostly noise"},
+    {"a cold policy", "rollout.sampling.temperature=0.01", kWarned,
+     "the answers of a group will hardly differ"},
+    {"very old tokens", "queue.max_staleness=50", kWarned, "teach little"},
+    {"a warm-up that never ends", "trainer.optimizer.warmup=5000", kWarned,
+     "before the learning rate has come to its value"},
+    {"no checkpoints", "checkpoint.every_steps=0", kWarned, "a crash loses all that was trained"},
+    {"one checkpoint", "checkpoint.keep_last=1", kWarned, "there is none to go back to"},
+    {"failing before warning", "limits.stall_fail=10s", kWarned, "shorter than limits.stall_warn"},
+    {"a trust region of a point", "algorithm.loss.clip_low=0 algorithm.loss.clip_high=0", kWarned,
+     "the trust region is a point"},
+    {"golds that are null", "data.train.0.path=DIR/null.jsonl data.train.0.answer=a", kWarned,
+     "their answers are dropped. The first is "},
+    {"bad rows that are skipped", "data.train.0.path=DIR/bad.jsonl data.order.on_bad_row=skip",
+     kWarned, "1 of the first 2"},
+    {"mostly long prompts", "data.train.0.path=DIR/long.jsonl", kWarned,
+     "has prompts that are too long and are dropped: 2 of the first 3"},
+    {"messages without a chat template",
+     "data.train.0.path=DIR/messages.jsonl data.train.0.format=none", kWarned,
+     "is a list of messages, and there is no chat template"},
+
+    // What is right.
+    {"the example", "", kRight},
+    {"a priority", "run.priority=5", kRight},
+    {"skipping bad rows", "data.order.on_bad_row=skip", kRight},
+    {"determinism", "run.deterministic=true queue.max_staleness=0", kRight},
+    {"bfloat16", "model.dtype=bfloat16", kRight},
+    {"a chat template of its own", "model.chat_template=DIR/plain.jinja", kRight},
+    {"no limit of steps", "limits.max_steps=none trainer.optimizer.schedule=constant", kRight},
+    {"a larger scale of groups", "rollout.group.size=64", kRight},
+};
+
+// A run of the program.
+struct Finished {
+  int exit = -1;
+  std::string out, err;
+};
+
+class OddConfigsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "sluice_odd_XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    dir_ = name;
+    Write("rows.jsonl", "{\"digits\": \"1234\"}\n");
+    Write("empty.jsonl", "\n");
+    Write("rows.parquet", "PAR1");
+    Write("bad.jsonl", "{\"digits\": \"1234\"}\n{\"digits\": \"12\n");
+    Write("null.jsonl", "{\"digits\": \"1234\", \"a\": null}\n");
+    Write("long.jsonl",
+          "{\"digits\": \"1234\"}\n{\"digits\": \"123456789\"}\n{\"digits\": \"1234567890\"}\n");
+    Write("messages.jsonl", "{\"digits\": [{\"role\": \"user\", \"content\": \"12\"}]}\n");
+    Write("broken.jinja", "{% if %}");
+    Write("plain.jinja", "{{ messages[0]['content'] }}=");
+    for (const char* model : {"bert", "broken", "mute"})
+      std::filesystem::copy(digits_ + "/digits", absl::StrCat(dir_, "/", model));
+    Write("bert/config.json",
+          R"({"architectures":["BertForMaskedLM"],"model_type":"bert","hidden_size":64})");
+    Write("broken/config.json", "{");
+    std::filesystem::remove(dir_ + "/mute/tokenizer.json");
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  void Write(const std::string& name, const std::string& text) {
+    ASSERT_EQ(WriteFileAtomic(absl::StrCat(dir_, "/", name), text), absl::OkStatus());
+  }
+
+  Finished Validate(const Case& odd) {
+    std::string text = absl::StrReplaceAll(
+        *ReadFile(digits_ + "/digits.yaml"),
+        {{"config: digits,", absl::StrCat("config: ", digits_, "/digits,")},
+         {"path: digits/train.jsonl", absl::StrCat("path: ", digits_, "/digits/train.jsonl")}});
+    std::string command =
+        absl::StrCat(SLUICE_BIN_DIR, "/sluice config validate ", dir_, "/job.yaml");
+    const std::vector<std::string> halves = absl::StrSplit(odd.change, " -> ");
+    if (halves.size() == 2) {
+      const std::string before = text;
+      absl::StrReplaceAll({{halves[0], halves[1]}}, &text);
+      EXPECT_NE(text, before);
+    } else {
+      for (const std::string& set : SetsOf(odd.change))
+        absl::StrAppend(&command, " --set '", set, "'");
+    }
+    Write("job.yaml", text);
+
+    absl::StrAppend(&command, " >", dir_, "/out 2>", dir_, "/err");
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, *ReadFile(dir_ + "/out"),
+            *ReadFile(dir_ + "/err")};
+  }
+
+  // The words of a change; a value in braces or brackets may hold spaces.
+  std::vector<std::string> SetsOf(absl::string_view change) const {
+    std::vector<std::string> sets;
+    int depth = 0;
+    bool open = false;
+    for (const char c : change) {
+      depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+      if (c == ' ' && depth <= 0) {
+        open = false;
+        continue;
+      }
+      if (!open) sets.emplace_back();
+      open = true;
+      sets.back() += c;
+    }
+    for (std::string& set : sets)
+      absl::StrReplaceAll({{"=DIR", absl::StrCat("=", dir_)},
+                           {": DIR", absl::StrCat(": ", dir_)},
+                           {"DIGITS", digits_}},
+                          &set);
+    return sets;
+  }
+
+  void Expect(Outcome outcome) {
+    int tried = 0;
+    for (const Case& odd : kCases) {
+      if (odd.outcome != outcome) continue;
+      SCOPED_TRACE(absl::StrCat(odd.name, ": ", odd.change));
+      ++tried;
+      const Finished run = Validate(odd);
+      EXPECT_EQ(run.exit, outcome == kRefused ? 2 : 0) << run.err;
+      EXPECT_EQ(run.out.empty(), outcome == kRefused);
+      EXPECT_THAT(run.err, testing::HasSubstr(odd.message));
+      EXPECT_EQ(absl::StrContains(run.err, " warning: "), outcome == kWarned) << run.err;
+      if (outcome == kRight) {
+        EXPECT_EQ(run.err, "");
+      }
+    }
+    EXPECT_GT(tried, 0);
+  }
+
+  const std::string digits_ = SLUICE_SOURCE_DIR "/configs/examples";
+  std::string dir_;
+};
+
+TEST_F(OddConfigsTest, WhatCannotDoWhatItSaysIsRefusedWithTheReason) { Expect(kRefused); }
+TEST_F(OddConfigsTest, WhatIsHardlyMeantIsWarnedOfAndRuns) { Expect(kWarned); }
+TEST_F(OddConfigsTest, WhatIsRightIsTakenWithoutAWord) { Expect(kRight); }
+
+}  // namespace
+}  // namespace sluice
