@@ -122,7 +122,10 @@ ExitCode DevSupervise(const DevOptions& options) {
     (void)WriteFleetState(options.data_dir, state);
   };
   const auto fail = [](const absl::Status& status) {
-    std::printf("%s\n", nlohmann::json{{"error", std::string(status.message())}}.dump().c_str());
+    // The message may name a path whose bytes are not UTF-8; dump() throws at these by default.
+    const nlohmann::json line = {{"error", std::string(status.message())}};
+    std::printf("%s\n",
+                line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     std::fflush(stdout);
     return ExitCodeOf(status);
   };

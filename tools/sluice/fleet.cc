@@ -154,7 +154,7 @@ std::string FleetStateJson(const FleetState& state) {
                                {"listening", daemon.listening}, {"ops", daemon.ops}, {"ready", daemon.ready}, {"restarts", daemon.restarts},
                                {"last_end", daemon.last_end}, {"log", daemon.log}});
   }
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 absl::Status WriteFleetState(const std::string& data_dir, const FleetState& state) {

@@ -188,7 +188,7 @@ TEST(JobFile, YamlThatJobFilesMayNotUseIsRefusedWithItsPlace) {
 
 TEST(JobFile, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
   EXPECT_THAT(Wrong("path: rows.jsonl", "path: r\xc3\xb6ws-\xe9.jsonl"),
-              ElementsAre("job.yaml:4:34 SLUICE-CONFIG-0002 byte 0xe9 is not UTF-8; job files and "
+              ElementsAre("job.yaml:4:32 SLUICE-CONFIG-0002 byte 0xe9 is not UTF-8; job files and "
                           "the names in them are UTF-8"));
   EXPECT_THAT(Lines(Parse(kMinimal, {"model.path=m\xff"})),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0002 byte 0xff is not UTF-8")));
