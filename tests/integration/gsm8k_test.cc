@@ -3,11 +3,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/checkpoint/safetensors.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/testing/data.h"
 #include "common/weights/fingerprint.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
+#include "tests/integration/harness/versions.h"
 
 namespace sluice::integration {
 namespace {
@@ -38,6 +40,37 @@ TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
   EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
   EXPECT_GT(end->result().ledger().dropped().at("prompt_too_long"), 0);
   EXPECT_FALSE(FingerprintOfDir(end->result().checkpoint()) == FingerprintOfDir(model)) << "three steps changed no weight";
+}
+
+// What transformers loads from a checkpoint of a bf16 model is what the engines were given, bit for bit.
+TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
+  SLUICE_NEEDS_TEST_DATA("gsm8k/train.jsonl");
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny-bf16-sharded/model.safetensors.index.json");
+  const std::string model = testing_data::Path("models/qwen3-tiny-bf16-sharded");
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = Job::Submit(&cluster, SLUICE_SOURCE_DIR "/configs/examples/gsm8k.yaml",
+                               {absl::StrCat("model.path=", model), "model.dtype=bfloat16",
+                                absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/train.jsonl")),
+                                absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  PublishedVersions published(&cluster, "trainer-0", (*job)->id());
+  const auto end = (*job)->AwaitEnd(absl::Minutes(2));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+
+  int compared = 0;
+  const std::string last = end->result().checkpoint(), prefix = last.substr(0, last.rfind('-') + 1);
+  for (const auto& [number, gangs] : published.seen()) {
+    const std::string weights = absl::StrCat(prefix, number, "/model.safetensors");
+    if (!PathExists(weights)) continue;
+    const auto stored = ReadSafetensors(weights);
+    ASSERT_EQ(stored.status(), absl::OkStatus());
+    for (const TensorSpec& spec : stored->specs()) EXPECT_EQ(spec.dtype, DType::kBF16) << spec.name;
+    EXPECT_EQ(FingerprintOf(*stored).bytes(), gangs.begin()->second) << weights;
+    ++compared;
+  }
+  EXPECT_GE(compared, 1);
 }
 
 }  // namespace
