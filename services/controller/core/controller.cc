@@ -268,8 +268,11 @@ void Controller::WatchLearning(Instant now, Job& job, const StepSignal& step) {
     const auto told = job.record.told_findings.find(code);
     if (told != job.record.told_findings.end() && told->second == first) continue;
 
+    // A gradient of 0 where rewards differ is worse than a task without signal: the policy is dead.
+    const bool dead = job.learning.spell(finding)->silence == LearningWatch::Silence::kZeroGradient;
+    const Severity severity = dead ? Severity::kAlarm : SeverityOf(finding);
     job.record.told_findings[code] = first;
-    Emit(now, job, SeverityOf(finding), "controller", "", code, job.learning.Text(finding));
+    Emit(now, job, severity, "controller", "", code, job.learning.Text(finding));
   }
 }
 

@@ -185,8 +185,10 @@ std::string LearningWatch::SilenceText(const Spell& spell) const {
       return "the learning rate is 0. That is right for a control run; to train, set "
              "trainer.optimizer.lr above 0";
     case Silence::kZeroGradient:
-      return "the gradient is 0. Look at kept, clip_high, clip_low and advantage_std of the steps: "
-             "all tokens may be rejected or clipped, or the policy may be certain of each of them";
+      return "the gradient is 0. Most likely the weights have run away, so that the policy no longer "
+             "depends on them: go on from an earlier checkpoint with a lower trainer.optimizer.lr. "
+             "Else look at kept, clip_high and clip_low of the steps: all tokens may be rejected or "
+             "clipped";
     case Silence::kFlat: {
       const bool solved = highest_ > lowest_ && spell.to >= highest_;
       if (solved) {

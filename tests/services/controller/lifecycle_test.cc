@@ -151,6 +151,16 @@ TEST_F(LifecycleTest, AJobThatLearnsNothingIsWarnedOfWhileItRunsAndInItsResult) 
   EXPECT_THAT(world_.ResultOfJob(job).warnings, ElementsAre(HasSubstr("steps 0 to 29")));
 }
 
+// As after a learning rate that was far too high: answers still differ, and nothing moves the policy.
+TEST_F(LifecycleTest, AGradientOfZeroWhereRewardsDifferIsAnAlarm) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.step_values = {{"flat_share", 0.5}, {"lr", 1e3}, {"grad_norm", 0}};
+  for (int k = 0; k < 10; ++k) world_.Step(job, k, 0.05);
+  EXPECT_THAT(Told("no_signal"), ElementsAre(HasSubstr("lower trainer.optimizer.lr")));
+  EXPECT_EQ(SeverityTold("no_signal"), Severity::kAlarm);
+}
+
 TEST_F(LifecycleTest, ACollapseIsAnAlarmAndAConditionUntilItIsOver) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
