@@ -74,7 +74,7 @@ std::vector<std::string> Doubts(const Settings& settings) {
         "trainer.optimizer.lr is 0: the weights stay as they are. That is right for a control run; "
         "to train, set it above 0");
   }
-  if (optimizer.total > 0 && optimizer.warmup >= optimizer.total) {
+  if (optimizer.lr > 0 && optimizer.total > 0 && optimizer.warmup >= optimizer.total) {
     const int64_t updates_per_step = std::max<int64_t>(1, settings.minibatches);
     doubts.push_back(
         absl::StrCat("trainer.optimizer.warmup is ", optimizer.warmup / updates_per_step,

@@ -54,7 +54,7 @@ TEST(ConfigTest, ARunThatCannotReachItsLearningRateRaisesADoubt) {
     return Doubts(ConfigOf(Assigned(sets))->settings);
   };
   EXPECT_THAT(doubts({}), testing::IsEmpty());
-  EXPECT_THAT(doubts({"trainer.optimizer.lr=0"}),
+  EXPECT_THAT(doubts({"trainer.optimizer.lr=0", "limits.max_steps=3"}),
               testing::ElementsAre(HasSubstr("trainer.optimizer.lr is 0")));
   EXPECT_THAT(doubts({"limits.max_steps=10", "trainer.optimizer.warmup=10",
                       "trainer.batching.minibatches=2"}),
