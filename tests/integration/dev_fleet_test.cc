@@ -76,7 +76,7 @@ TEST_F(DevFleetTest, RunRefusesAtOnceToStartFewerDaemonsThanTheJobNeeds) {
 }
 
 TEST_F(DevFleetTest, ARunThatFailsLeavesItsLogsAndNothingElse) {
-  const Finished failed = Sluice({"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set", "data.train.0.prompt=no_such_column", "-q", "--set",
+  const Finished failed = Sluice({"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set", "limits.start=1ms", "-q", "--set",
                                   absl::StrCat("checkpoint.dir=", dir_, "/checkpoints")});
   EXPECT_EQ(failed.exit, 3) << failed.err;
   const auto left = *ListDir(dir_ + "/tmp");

@@ -110,7 +110,11 @@ ExitCode DevSupervise(const DevOptions& options) {
   bool stop = false;
   std::string controller;
   Supervisor* running = nullptr;
+
+  // This thread and the supervisor's write it. Held from reading to writing, so that what is written last is the newest.
+  Mutex writing;
   const auto write_state = [&] {
+    MutexLock one_at_a_time(&writing);
     FleetState state{getpid(), ProcessStart(getpid()), "", {}};
     Supervisor* supervisor;
     {

@@ -91,6 +91,8 @@ class Run {
   ProgressPrinter printer_;
   std::atomic<int> interrupts_seen_ = 0;
   std::atomic<bool> ending_ = false;  // Daemons end because we want it.
+  // Held from reading the state to writing it, so that what is written last is the newest.
+  Mutex writing_ ABSL_ACQUIRED_BEFORE(mu_);
   Mutex mu_;
   std::unique_ptr<Supervisor> supervisor_ ABSL_GUARDED_BY(mu_);  // From the first daemon to the last.
   std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
@@ -122,6 +124,7 @@ void Run::OnSignal(int count) {
 }
 
 void Run::WriteState() {
+  MutexLock one_at_a_time(&writing_);
   Supervisor* daemons = supervisor();
   if (daemons == nullptr) return;  // The run is over.
   FleetState state{getpid(), ProcessStart(getpid()), "", daemons->states()};

@@ -89,13 +89,11 @@ TEST(Examples, OfTheReadmesParse) {
                              "services/reward/README.md", "services/trainer/README.md"}) {
     const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(SLUICE_SOURCE_DIR "/", readme));
     ASSERT_TRUE(text.ok()) << text.status();
-    std::string code;
-    bool inside = false;
-    for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
-      if (absl::StartsWith(line, "```")) inside = !inside;
-      else if (inside) absl::StrAppend(&code, line, "\n");
+    std::string typed;  // Lines with a prompt; others in code are diagrams and output.
+    for (const absl::string_view line : absl::StrSplit(absl::StrReplaceAll(*text, {{"\\\n", " "}}), '\n')) {
+      if (absl::StartsWith(line, "$ ")) absl::StrAppend(&typed, line, "\n");
     }
-    for (const std::string& command : CommandLines(code)) {
+    for (const std::string& command : CommandLines(typed)) {
       ++found;
       EXPECT_EQ(Complaint(command), "") << readme << ": " << command;
     }

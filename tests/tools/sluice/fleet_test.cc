@@ -117,7 +117,7 @@ TEST(Fleet, ItsStateReadsBackAsWritten) {
 // This user's state lies in a folder of its own.
 class FindFleetTest : public ::testing::Test {
  protected:
-  FindFleetTest() : dir_(::testing::TempDir() + "/find-fleet-" + std::to_string(getpid())) {
+  FindFleetTest() : dir_(::testing::TempDir() + "find-fleet-" + std::to_string(getpid())) {
     setenv("XDG_STATE_HOME", dir_.c_str(), 1);
     unsetenv("SLUICE_DATA_DIR");
   }
