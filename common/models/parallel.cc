@@ -41,7 +41,7 @@ void ParallelEach(int64_t n, absl::FunctionRef<void(int64_t)> work) {
 
   helpers.team.Resize(threads);
   std::atomic<int64_t> next{0};
-  helpers.team.Run([&](int) {
+  helpers.team.Offer([&](int) {
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) work(i);
   });
 }
@@ -59,7 +59,7 @@ void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t, int64
   helpers.team.Resize(static_cast<int>(most));
   const int64_t size = (n + parts - 1) / parts;
   std::atomic<int64_t> next{0};
-  helpers.team.Run([&](int) {
+  helpers.team.Offer([&](int) {
     for (int64_t begin; (begin = size * next.fetch_add(1, std::memory_order_relaxed)) < n;) {
       work(begin, std::min(n, begin + size));
     }

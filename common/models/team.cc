@@ -55,15 +55,46 @@ void Team::Run(const std::function<void(int)>& work) {
   }
   work_ = &work;
   busy_.store(size_ - 1, std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
+  round_.store((round_.load(std::memory_order_relaxed) & ~1u) + 2, std::memory_order_release);
   round_.notify_all();
   work(0);
   for (int busy; (busy = busy_.load(std::memory_order_acquire)) > 0;) AwaitChange(busy_, busy);
 }
 
+void Team::Offer(const std::function<void(int)>& work) {
+  if (size_ == 1) return work(0);
+  const uint32_t round = ((round_.load(std::memory_order_relaxed) & ~1u) + 2) | 1;
+  work_ = &work;
+  left_.store(0, std::memory_order_relaxed);
+  gate_.store(uint64_t{round} << 32, std::memory_order_release);
+  round_.store(round, std::memory_order_release);
+  round_.notify_all();
+  work(0);
+
+  // From here on nobody enters; those inside are waited for.
+  const int entered = static_cast<int>(gate_.exchange(kClosed, std::memory_order_acq_rel) & 0xffffffff);
+  for (int left; (left = left_.load(std::memory_order_acquire)) < entered;) AwaitChange(left_, left);
+}
+
+bool Team::Enter(uint32_t round) {
+  uint64_t gate = gate_.load(std::memory_order_relaxed);
+  while (gate != kClosed && gate >> 32 == round) {
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
 void Team::Help(int index, uint32_t seen) {
-  for (bool stays = true; stays; ++seen) {
+  for (bool stays = true; stays;) {
     AwaitChange(round_, seen);
+    seen = round_.load(std::memory_order_acquire);
+    if ((seen & 1) != 0) {
+      if (!Enter(seen)) continue;
+      (*work_)(index);
+      left_.fetch_add(1, std::memory_order_acq_rel);
+      left_.notify_all();
+      continue;
+    }
     (*work_)(index);
     stays = index < staying_;
     if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();

@@ -44,7 +44,7 @@ at::Tensor RoundedCopy(const at::Tensor& x) {
   at::Tensor y = at::empty_like(x);
   const float* from = In(x);
   float* to = Out(y);
-  ParallelFor(x.numel(), 65536, [&](int64_t begin, int64_t end) {
+  ParallelFor(x.numel(), kPointGrain, [&](int64_t begin, int64_t end) {
     std::vector<uint16_t> narrow(end - begin);
     BestDecoderOps().to_bf16(from + begin, end - begin, narrow.data());
     for (int64_t i = begin; i < end; ++i) to[i] = FloatFromBf16(narrow[i - begin]);
@@ -141,7 +141,7 @@ struct RmsNormFn : Function<RmsNormFn> {
     const float *from = In(x), *w = In(weight);
     float* to = Out(y);
     const auto norm = BestDecoderOps().rms_norm;
-    ParallelFor(x.numel() / n, Grain(n), [&](int64_t begin, int64_t end) {
+    ParallelFor(x.numel() / n, PointGrain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) norm(from + r * n, w, n, static_cast<float>(eps), to + r * n);
     });
     return y;
@@ -166,7 +166,7 @@ at::Tensor Turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   at::Tensor y = at::empty_like(x);
   const float *from = In(x), *cosines = In(cos), *sines = In(sin);
   float* to = Out(y);
-  ParallelFor(x.size(0), Grain(width), [&](int64_t begin, int64_t end) {
+  ParallelFor(x.size(0), PointGrain(width), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t at = t * width + h * 2 * half;
@@ -195,7 +195,7 @@ struct SwiGluFn : Function<SwiGluFn> {
     const float *g = In(gate), *u = In(up);
     float* to = Out(y);
     const int64_t n = gate.size(1);
-    ParallelFor(gate.size(0), Grain(n), [&](int64_t begin, int64_t end) {
+    ParallelFor(gate.size(0), PointGrain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) BestDecoderOps().swiglu(g + r * n, u + r * n, n, to + r * n);
     });
     return y;
@@ -207,7 +207,7 @@ struct SwiGluFn : Function<SwiGluFn> {
     at::Tensor dgate = at::empty_like(gate), dup = at::empty_like(gate);
     const float *g = In(gate), *u = In(saved[1]), *d = In(dy);
     float *dg = Out(dgate), *du = Out(dup);
-    ParallelFor(gate.numel(), 65536, [&](int64_t begin, int64_t end) {
+    ParallelFor(gate.numel(), kPointGrain, [&](int64_t begin, int64_t end) {
       BestDecoderGradOps().swiglu(g + begin, u + begin, d + begin, end - begin, dg + begin, du + begin);
     });
     return {dgate, dup};

@@ -15,7 +15,7 @@ namespace sluice::trainer {
 namespace {
 
 constexpr int64_t kAlign = 16;           // Elements: slots start on cache lines.
-constexpr int64_t kAdamGrain = 1 << 16;  // Elements that are worth a thread: some tens of microseconds.
+constexpr int64_t kAdamGrain = 1 << 18;  // Elements that are worth waking a thread.
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
 #include <mutex>
 #include <set>
@@ -59,6 +60,20 @@ TEST_F(ParallelTest, ALoopWithinALoopRunsOnItsCaller) {
     const std::thread::id caller = std::this_thread::get_id();
     ParallelFor(8, 1, [&](int64_t, int64_t) { EXPECT_EQ(std::this_thread::get_id(), caller); });
   });
+}
+
+TEST(TeamTest, AnOfferIsDoneByWhoeverComesAndWaitsForNobodyElse) {
+  Team team(3, "sluice-test");
+  for (int round = 0; round < 2000; ++round) {
+    std::atomic<int> next{0};
+    std::atomic<int> done{0};
+    const auto work = [&](int) {
+      while (next.fetch_add(1) < 8) ++done;
+    };
+    if (round % 3 == 2) team.Run(work);
+    else team.Offer(work);
+    ASSERT_EQ(done, 8);
+  }
 }
 
 TEST(TeamTest, GrowsAndShrinksBetweenRuns) {
