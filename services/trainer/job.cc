@@ -27,6 +27,7 @@
 #include "common/weights/service.h"
 #include "services/trainer/batch_reader.h"
 #include "services/trainer/checkpoint_writer.h"
+#include "services/trainer/core/history.h"
 #include "services/trainer/core/lineage.h"
 #include "services/trainer/core/trainer.h"
 #include "services/trainer/demonstrations.h"
@@ -72,8 +73,10 @@ class TrainingJob::Impl {
   absl::Status Train();        // Steps until the end.
   absl::Status Step();
   absl::Status Close(const StepResult& result, const std::vector<LineageEntry>& lineage, const BatchReader::Slice& last,
-                     PhaseSeconds* seconds);
-  absl::Status WriteCheckpoint(std::string cursor, std::shared_ptr<const TensorSet> weights);
+                     PhaseSeconds* seconds, std::optional<CheckpointWriter::Contents>* checkpoint);
+  absl::StatusOr<CheckpointWriter::Contents> MakeCheckpoint(std::string cursor,
+                                                            std::shared_ptr<const TensorSet> weights);
+  absl::Status WriteCheckpoint(CheckpointWriter::Contents contents);
   absl::Status LastCheckpoint();
   bool CheckpointDue(int64_t version) const;
   void Report(const StepResult& result, const PhaseSeconds& seconds);
@@ -107,6 +110,7 @@ class TrainingJob::Impl {
   std::optional<CoreShare::Busy> busy_;  // None while the job waits for data.
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<CheckpointStore> store_;
+  std::unique_ptr<History> history_;
   RowEncoder encode_row_;
   int64_t experts_ = 0;              // That a token goes through, in all layers; 0: no mixture.
   TrainState state_;                 // As of version_.
@@ -117,6 +121,7 @@ class TrainingJob::Impl {
                                      // limits.max_steps was reached.
   int64_t checkpointed_ = -1;        // Version of the last checkpoint.
   absl::Duration checkpointed_at_;   // Monotonic.
+  double checkpoint_wait_ = 0;       // Seconds that a checkpoint waited for the one before it; the next step reports them.
   absl::Duration step_started_;      // Monotonic.
   std::optional<queue::v1::ApplyRequest> last_apply_;
   int64_t hold_until_ = -1;          // During a replay: its end.
@@ -223,6 +228,12 @@ absl::Status TrainingJob::Impl::Load() {
   }
   version_ = state_.version.number;
   checkpointed_at_ = clock_->Monotonic();
+
+  history_ = std::make_unique<History>(config.checkpoint_dir, config.incarnation, [this](const std::string& text) {
+    log::Warning("history", {{"job_id", config.name}, {"cause", text}});
+    Happened(common::v1::SEVERITY_WARNING, "history", text);
+  });
+  history_->Begin(version_);
   log::Info("model_loaded", {{"job_id", config.name}, {"version", version_.load()}, {"checkpoint", previous_checkpoint_}});
   return absl::OkStatus();
 }
@@ -348,8 +359,11 @@ absl::Status TrainingJob::Impl::Step() {
   for (LineageEntry& entry : lineage) entry.skipped = result.skipped;
   seconds.forward_backward = result.seconds_forward_backward;
   seconds.optim = result.seconds_optim;
-  SLUICE_RETURN_IF_ERROR(Close(result, lineage, slice, &seconds));
+  std::optional<CheckpointWriter::Contents> checkpoint;
+  SLUICE_RETURN_IF_ERROR(Close(result, lineage, slice, &seconds, &checkpoint));
+  // The step is in the history before a checkpoint can hold it, so that a kill in between leaves no gap.
   Report(result, seconds);
+  if (checkpoint.has_value()) SLUICE_RETURN_IF_ERROR(WriteCheckpoint(*std::move(checkpoint)));
   if (config.settings.skip_limit > 0 && result.skips_in_a_row >= config.settings.skip_limit) {
     return Error(absl::StatusCode::kFailedPrecondition, "SKIPPED",
                  absl::StrCat(result.skips_in_a_row, " steps in a row changed nothing (", result.skipped,
@@ -359,9 +373,11 @@ absl::Status TrainingJob::Impl::Step() {
   return writer_->status();
 }
 
-// Tells the queue that step k is done, then hands the new version to those that publish and store it.
+// Tells the queue that step k is done, and hands the new version to those that publish it. Where a checkpoint is due,
+// *checkpoint is what it is made of.
 absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vector<LineageEntry>& lineage,
-                                      const BatchReader::Slice& last, PhaseSeconds* seconds) {
+                                      const BatchReader::Slice& last, PhaseSeconds* seconds,
+                                      std::optional<CheckpointWriter::Contents>* checkpoint) {
   const int64_t k = result.k;
   const std::string canonical = CanonicalBytes(lineage);
   const std::string hash = NextLedgerHash(state_.ledger_hash, k, canonical);
@@ -413,14 +429,15 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
     publication_->Offer(weights, state_.version, replaying ? std::optional<int64_t>(hold_until_) : std::nullopt);
   }
   seconds->publish = Since(start);
+  seconds->checkpoint = std::exchange(checkpoint_wait_, 0);
   if (!due) return absl::OkStatus();
   start = clock_->Monotonic();
   if (!publish || config.settings.dtype != DType::kF32) {
     SLUICE_ASSIGN_OR_RETURN(weights, Snapshot(DType::kF32));
   }
-  const absl::Status status = WriteCheckpoint(applied.cursor(), std::move(weights));
-  seconds->checkpoint = Since(start);
-  return status;
+  SLUICE_ASSIGN_OR_RETURN(*checkpoint, MakeCheckpoint(applied.cursor(), std::move(weights)));
+  seconds->checkpoint += Since(start);
+  return absl::OkStatus();
 }
 
 bool TrainingJob::Impl::CheckpointDue(int64_t version) const {
@@ -429,17 +446,25 @@ bool TrainingJob::Impl::CheckpointDue(int64_t version) const {
   return clock_->Monotonic() - checkpointed_at_ >= config.checkpoint_every;
 }
 
-absl::Status TrainingJob::Impl::WriteCheckpoint(std::string cursor, std::shared_ptr<const TensorSet> weights) {
+absl::StatusOr<CheckpointWriter::Contents> TrainingJob::Impl::MakeCheckpoint(std::string cursor,
+                                                                            std::shared_ptr<const TensorSet> weights) {
   SLUICE_ASSIGN_OR_RETURN(TensorSet moments, trainer_->Moments());
+  return CheckpointWriter::Contents{.model = std::move(weights),
+                                    .optimizer = std::move(moments),
+                                    .state = state_,
+                                    .cursor = std::move(cursor),
+                                    .lineage_tail = std::exchange(lineage_tail_, "")};
+}
+
+absl::Status TrainingJob::Impl::WriteCheckpoint(CheckpointWriter::Contents contents) {
   checkpointed_ = version_;
   checkpointed_at_ = clock_->Monotonic();
+  const absl::Duration start = clock_->Monotonic();
   const auto writes = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " waits for the checkpoint before this one to be written"),
                                     .step = version_});
-  return writer_->Write({.model = std::move(weights),
-                         .optimizer = std::move(moments),
-                         .state = state_,
-                         .cursor = std::move(cursor),
-                         .lineage_tail = std::exchange(lineage_tail_, "")});
+  const absl::Status status = writer_->Write(std::move(contents));
+  checkpoint_wait_ = Since(start);
+  return status;
 }
 
 // At the end of the run, unless the version has one: the last Apply is repeated, now for its cursor.
@@ -448,7 +473,8 @@ absl::Status TrainingJob::Impl::LastCheckpoint() {
   last_apply_->set_want_cursor(true);
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::ApplyResponse applied, queue_->Apply(*last_apply_));
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(DType::kF32));
-  return WriteCheckpoint(applied.cursor(), std::move(weights));
+  SLUICE_ASSIGN_OR_RETURN(CheckpointWriter::Contents contents, MakeCheckpoint(applied.cursor(), std::move(weights)));
+  return WriteCheckpoint(std::move(contents));
 }
 
 void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& seconds) {
@@ -481,6 +507,11 @@ void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& sec
     log::Warning("step_skipped", {{"job_id", config.name}, {"k", result.k}, {"reason", result.skipped}});
     Happened(common::v1::SEVERITY_WARNING, "step_skipped", absl::StrCat("step ", result.k, " skipped: ", result.skipped));
   }
+  history_->Append({.step = result.k,
+                    .version = state_.version,
+                    .at = rpc::FromProto(report.at()),
+                    .values = {values.begin(), values.end()},
+                    .staleness = result.staleness});
   if (hooks_.stepped) hooks_.stepped(report);
   Tell(true, "training");
 }

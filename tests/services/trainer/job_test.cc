@@ -9,10 +9,13 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/cores/core_share.h"
@@ -28,6 +31,7 @@ namespace sluice::trainer {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 // A trainer's job against a real queue; where it is reinforcement learning, with an actor that feeds it.
 class JobTest : public ::testing::Test {
@@ -104,6 +108,21 @@ class JobTest : public ::testing::Test {
     return checkpoint.ok() ? *std::move(checkpoint) : std::nullopt;
   }
 
+  // The steps that metrics.jsonl has, in its order.
+  std::vector<int64_t> StepsOfHistory() {
+    std::vector<int64_t> steps;
+    for (const absl::string_view line : absl::StrSplit(*ReadFile(dir_ + "/metrics.jsonl"), '\n', absl::SkipEmpty())) {
+      steps.push_back(nlohmann::json::parse(line).at("step").get<int64_t>());
+    }
+    return steps;
+  }
+  // 0 .. count - 1.
+  static std::vector<int64_t> Steps(int64_t count) {
+    std::vector<int64_t> steps(static_cast<size_t>(count));
+    std::iota(steps.begin(), steps.end(), 0);
+    return steps;
+  }
+
   static void ExpectBalanced(const common::v1::Ledger& ledger) {
     int64_t dropped = 0;
     for (const auto& [reason, count] : ledger.dropped()) dropped += count;
@@ -148,6 +167,7 @@ TEST_F(JobTest, SupervisedRowsAreTrainedAndTheCheckpointProvesWhichOnes) {
   EXPECT_EQ(ledger.hash(), checkpoint->state.ledger_hash);
   EXPECT_EQ(ledger.durable(), 40);
   ExpectBalanced(ledger);
+  EXPECT_EQ(StepsOfHistory(), Steps(5));
   MutexLock lock(&seen_.mu);
   EXPECT_LT(seen_.steps.at(4).values().at("loss"), seen_.steps.at(0).values().at("loss"));
 }
@@ -261,6 +281,8 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
   const absl::StatusOr<LineageSummary> lineage = CheckLineage(*ReadFile(checkpoint->path + "/lineage.jsonl"), 20);
   ASSERT_TRUE(lineage.ok()) << lineage.status();
   EXPECT_EQ(lineage->trajectories, 20 * 16);
+  EXPECT_EQ(StepsOfHistory(), Steps(20));
+  EXPECT_THAT(*ListDir(dir_ + "/tensorboard"), SizeIs(gang));
   EXPECT_EQ(lineage->hash, queue_.Stats().ledger().hash());
   EXPECT_EQ(queue_.Stats().ledger().durable(), 20 * 16);
   ExpectBalanced(queue_.Stats().ledger());

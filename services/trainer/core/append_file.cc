@@ -1,0 +1,49 @@
+#include "services/trainer/core/append_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+
+namespace sluice::trainer {
+namespace {
+
+absl::Status WriteBytes(int fd, absl::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoStatus(errno, absl::StrCat("writing ", path));
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> AppendToFile(const std::string& path, absl::string_view bytes,
+                                     const KeptBytes& kept) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  const absl::Cleanup close = [fd] { ::close(fd); };
+
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat of ", path));
+  SLUICE_ASSIGN_OR_RETURN(const int64_t size, kept(fd, info.st_size));
+  if (size < info.st_size && ::ftruncate(fd, size) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cutting ", path, " back to ", size, " bytes"));
+  }
+
+  if (absl::Status status = WriteBytes(fd, bytes, path); !status.ok()) {
+    (void)!::ftruncate(fd, size);
+    return status;
+  }
+  return size + static_cast<int64_t>(bytes.size());
+}
+
+}  // namespace sluice::trainer
