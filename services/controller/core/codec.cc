@@ -58,10 +58,12 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Count, min, max)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Needs, priority, trainers, rollouts, rewards, wall, start, stall_warn,
                                                 stall_fail, restarts_per_hour)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Worker, id, role, incarnation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FoldedSteps, tokens, staleness)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     JobRecord, id, name, hash, request, order, created, needs, state, code, message, conditions,
     running_since, ended, target, stage, stop_checkpoint, step, version, reported_incarnation,
-    reported_k, last_event, restarts, restarted, ledger, ledger_final, checkpoint, told_findings)
+    reported_k, last_event, restarts, restarted, ledger, ledger_final, checkpoint, told_findings,
+    folded)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AssignRecord, gang, gang_whole, revision, phase, opened, queue,
                                                 queue_incarnation, queue_lost_job, workers)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build, protocol_min, protocol_max,

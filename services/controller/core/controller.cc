@@ -1,6 +1,7 @@
 #include "services/controller/core/controller.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,8 +10,9 @@
 #include "services/controller/core/names.h"
 
 namespace sluice::controller {
-
 namespace {
+
+constexpr size_t kStepsKept = 2048;  // Of a job, the newest: at about 1.5 KiB each, 3 to 6 MiB.
 
 // While a job lives, its name is its own.
 absl::Status NameTaken(const JobRecord& record) {
@@ -214,6 +216,7 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker, cons
   const bool trainer = worker.role == Role::kTrainer;
   if (progress.incarnation != (trainer ? job.assign.gang : worker.incarnation)) return;
   const bool other_gang = progress.version.incarnation > job.record.version.incarnation;
+  if (trainer && progress.ready && other_gang) DropSteps(job, progress.step);
   if (trainer && progress.ready && (other_gang || progress.step > job.record.step)) {
     job.record.version = progress.version;
     job.record.step = progress.step;
@@ -237,14 +240,7 @@ void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
   const auto newest = std::make_pair(job.record.reported_incarnation, job.record.reported_k);
   if (step.version.incarnation != job.assign.gang || std::make_pair(step.version.incarnation, step.k) <= newest) return;
   if (step.version.incarnation != job.record.reported_incarnation) {
-    // A new gang trains from an earlier version: what the old one reported beyond is off the lineage.
-    const auto beyond = job.steps.upper_bound(step.k);
-    for (auto it = beyond; it != job.steps.end(); ++it) out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
-    job.steps.erase(beyond, job.steps.end());
-    job.learning = {};
-    for (const auto& [k, summary] : job.steps) {
-      if (k < step.k) job.learning.Add(summary.signal);
-    }
+    DropSteps(job, step.k);
   } else if (job.last_step_at != absl::InfinitePast()) {
     job.step_seconds.push_back(absl::ToDoubleSeconds(step.at - job.last_step_at));
     if (job.step_seconds.size() > 20) job.step_seconds.erase(job.step_seconds.begin());
@@ -258,6 +254,7 @@ void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
   job.moved = now.mono;
   out_.ops.push_back({StepKey(job.record.id, step.k), Encode(step)});
   WatchLearning(now, job, job.steps[step.k].signal);
+  ThinSteps(job);
   Touch(job);
 }
 
@@ -273,6 +270,38 @@ void Controller::WatchLearning(Instant now, Job& job, const StepSignal& step) {
     const Severity severity = dead ? Severity::kAlarm : SeverityOf(finding);
     job.record.told_findings[code] = first;
     Emit(now, job, severity, "controller", "", code, job.learning.Text(finding));
+  }
+}
+
+void Controller::DropSteps(Job& job, int64_t k) {
+  const auto first = job.steps.lower_bound(k);
+  for (auto it = first; it != job.steps.end(); ++it) {
+    out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
+  }
+  job.steps.erase(first, job.steps.end());
+
+  // The findings about learning follow the lineage too.
+  job.learning = {};
+  for (const auto& [kept, summary] : job.steps) job.learning.Add(summary.signal);
+}
+
+// Waits until twice as many as kStepsKept are there, so that a pass over them all is rare.
+void Controller::ThinSteps(Job& job) {
+  if (job.steps.size() < 2 * kStepsKept) return;
+  const auto begin = job.steps.lower_bound(kRewardSteps);  // The result takes the first reward from those below.
+  const auto end = std::prev(job.steps.end(), kStepsKept);
+  int64_t stride = 1;
+  while (end->first / stride > static_cast<int64_t>(kStepsKept / 2)) stride *= 2;
+
+  for (auto it = begin; it != end;) {
+    if (it->first % stride == 0) {
+      ++it;
+      continue;
+    }
+    job.record.folded.tokens += it->second.tokens;
+    for (const auto& [staleness, tokens] : it->second.staleness) job.record.folded.staleness[staleness] += tokens;
+    out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
+    it = job.steps.erase(it);
   }
 }
 

@@ -194,6 +194,11 @@ class Controller {
   void HeardStep(Instant now, Job& job, const StepReport& step);
   // Tells once of each spell without learning, and of each collapse.
   void WatchLearning(Instant now, Job& job, const StepSignal& step);
+  // A new gang goes on with step k: what an old one reported of that step and of later ones is off the lineage.
+  void DropSteps(Job& job, int64_t k);
+  // Bounds what is kept of a long run. Of the newest kStepsKept steps and the first few all stay. Of those between, each
+  // S-th stays, S being the least power of two that leaves at most kStepsKept / 2; the sums over the rest are folded.
+  void ThinSteps(Job& job);
   void Emit(Instant now, Job& job, Severity severity, absl::string_view role, const std::string& daemon,
             absl::string_view code, std::string message);
   void Touch(Job& job);

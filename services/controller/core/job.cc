@@ -1,14 +1,13 @@
 #include "services/controller/core/job.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "absl/strings/numbers.h"
 
 namespace sluice::controller {
 namespace {
-
-constexpr int kRewardSteps = 10;  // Enough to smooth one batch's luck, few beside a run.
 
 template <typename Iterator>
 std::optional<double> MeanReward(Iterator begin, Iterator end) {
@@ -21,6 +20,18 @@ std::optional<double> MeanReward(Iterator begin, Iterator end) {
 }
 
 }  // namespace
+
+StepSummary SummaryOf(const StepReport& step) {
+  const auto find = [&](const char* name) -> std::optional<double> {
+    const auto value = step.values.find(name);
+    if (value == step.values.end() || !std::isfinite(value->second)) return std::nullopt;
+    return value->second;
+  };
+  return {.reward_mean = find("reward_mean").value_or(0),
+          .reward_count = find("reward_count").value_or(0),
+          .tokens = find("tokens").value_or(0),
+          .staleness = step.staleness};
+}
 
 const Worker* AssignRecord::Find(const std::string& id) const {
   for (const Worker& worker : workers) {
@@ -52,8 +63,11 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
   result.tokens_generated = job.record.ledger.tokens_generated;
   result.tokens_trained = job.record.ledger.tokens_trained;
   if (job.record.ledger.tokens_generated == 0) {  // Supervised: the queue hands out rows, the trainer alone knows their tokens.
-    for (const auto& [k, step] : job.steps) result.tokens_trained += static_cast<int64_t>(step.tokens);
+    double tokens = job.record.folded.tokens;
+    for (const auto& [k, step] : job.steps) tokens += step.tokens;
+    result.tokens_trained = static_cast<int64_t>(tokens);
   }
+  result.staleness_histogram = job.record.folded.staleness;
   for (const auto& [k, step] : job.steps) {
     for (const auto& [staleness, tokens] : step.staleness) result.staleness_histogram[staleness] += tokens;
   }

@@ -24,6 +24,12 @@ enum class Stage {
   kOver,
 };
 
+// Sums over the steps whose reports are no longer kept (Controller::ThinSteps).
+struct FoldedSteps {
+  double tokens = 0;  // Trained.
+  std::map<std::string, int64_t> staleness;
+};
+
 // What is stored at jobs/ID/status, all that the job's life needs but its spec.
 struct JobRecord {
   std::string id;    // 32 hex digits.
@@ -57,6 +63,7 @@ struct JobRecord {
   // By EventCode of a finding: first step of the newest spell that an event told of. A gang that
   // trains steps again meets the same spell again, which is then not news.
   std::map<std::string, int64_t> told_findings;
+  FoldedSteps folded;
 };
 
 // What is stored at assign/ID.
@@ -89,8 +96,9 @@ struct Job {
   JobRecord record;
   AssignRecord assign;
   std::string spec;  // Opaque here. Empty once the job is over.
-  std::map<int64_t, StepSummary> steps;  // By k, along the lineage. Empty once over.
-  LearningWatch learning;                // Has seen `steps`, in their order.
+  // By k, along the lineage: those whose reports are stored. Empty once over.
+  std::map<int64_t, StepSummary> steps;
+  LearningWatch learning;  // Has seen `steps`, in their order, and those that were folded.
 
   // Of this process; all times are monotonic.
   absl::Duration state_since, stage_since;
@@ -112,6 +120,7 @@ struct Job {
 
 // The result of a job that ends as `state`. reward_first and _last: means of the task reward (reports' values `reward_mean`,
 // `reward_count`) over all scored members of the first and the last min(10, steps) steps.
+inline constexpr int kRewardSteps = 10;  // Enough to smooth one batch's luck, few beside a run.
 Result ResultOf(const Job& job, JobState state, double seconds);
 
 }  // namespace sluice::controller

@@ -380,11 +380,12 @@ TEST_F(LifecycleTest, ALostTrainerMakesANewGangAndTheJobRecovers) {
   const auto trainer = std::find_if(listed.workers.begin(), listed.workers.end(), [](const Worker& w) { return w.role == Role::kTrainer; });
   ASSERT_NE(trainer, listed.workers.end());
   EXPECT_EQ(trainer->incarnation, 2);  // As it calls: the gang's.
+  world_.actors["trainer-0"].progress[job].step = 3;  // Of its checkpoint.
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).record.restarts.at("trainer"), 1);
 
-  // It goes on from checkpoint 3: steps 3 and 4 come again, and count once.
+  // It goes on from there: steps 3 and 4 come again, and count once.
   for (int k = 3; k < 6; ++k) world_.Step(job, k, 0.9);
   Finish(job);
   const Result result = world_.ResultOfJob(job);
@@ -412,6 +413,56 @@ TEST_F(LifecycleTest, StepsOfAnOldGangAreNotStored) {
   world_.actors["trainer-0"].steps.emplace_back(job, stale);
   world_.Settle();
   EXPECT_EQ(world_.job(job).record.step, 0);
+}
+
+// How many steps' reports the store has of a job.
+std::vector<int64_t> StoredSteps(World& world, const std::string& job) {
+  std::vector<int64_t> steps;
+  const std::vector<meta::Entry> entries = world.store()->List(JobKey(job, "steps/")).value();
+  for (const meta::Entry& entry : entries) steps.push_back(Decode<StepReport>(entry.key, entry.value)->k);
+  return steps;
+}
+
+TEST_F(LifecycleTest, StepsBehindTheCheckpointAreGoneAsSoonAsTheNextGangIsReady) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  for (int k = 0; k < 5; ++k) world_.Step(job, k);
+  world_.Kill("trainer-0");
+  world_.Start("trainer-0", Role::kTrainer);
+  world_.actors["trainer-0"].progress[job].step = 3;  // Of its checkpoint.
+  world_.AllReady(job);
+  ASSERT_EQ(world_.job(job).assign.gang, 2);
+
+  EXPECT_THAT(StoredSteps(world_, job), testing::ElementsAre(0, 1, 2));
+  Finish(job);
+  EXPECT_EQ(world_.ResultOfJob(job).staleness_histogram.at("0"), 30);
+}
+
+TEST_F(LifecycleTest, OfALongRunTheNewestStepsStayAndTheOlderOnesAreThinnedOut) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  constexpr int64_t kSteps = 20'000;
+  for (int64_t k = 0; k < kSteps; ++k) {
+    world_.AddReport(job, k, {{"reward_mean", k < kSteps / 2 ? 0.2 : 0.6}, {"reward_count", 8}, {"tokens", 10}});
+    if (k % 100 == 99) world_.Settle();
+  }
+
+  const std::vector<int64_t> steps = StoredSteps(world_, job);
+  EXPECT_LE(steps.size(), 4096u);
+  EXPECT_EQ(steps.back(), kSteps - 1);
+  for (int64_t k = 0; k < 10; ++k) EXPECT_EQ(steps[static_cast<size_t>(k)], k);
+  EXPECT_EQ(steps[steps.size() - 2048], kSteps - 2048);
+  for (size_t i = 10; i < steps.size(); ++i) EXPECT_LE(steps[i] - steps[i - 1], 32);
+
+  world_.Restart();  // The sums come from the store.
+  for (auto& [id, actor] : world_.actors) ASSERT_TRUE(world_.Reregister(id).ok());
+  world_.Settle();
+  Finish(job);
+  const Result result = world_.ResultOfJob(job);
+  EXPECT_EQ(result.staleness_histogram.at("0"), 10 * kSteps);
+  EXPECT_EQ(result.staleness_histogram.at("1"), kSteps / 2);
+  EXPECT_EQ(result.tokens_trained, 10 * kSteps);  // The queue of this test tells no tokens.
+  EXPECT_NEAR(*result.reward_first, 0.2, 1e-12);
 }
 
 TEST_F(LifecycleTest, TooManyRestartsFailTheJobWithCodeAndCause) {

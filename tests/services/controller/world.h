@@ -224,16 +224,20 @@ class World {
     return job;
   }
   void Step(const std::string& job, int64_t k, double reward = 0.5, double count = 8) {
+    AddReport(job, k, {{"reward_mean", reward}, {"reward_count", count}, {"tokens", 10}});
+    Settle();
+  }
+  // For the trainer's next heartbeat.
+  void AddReport(const std::string& job, int64_t k, std::map<std::string, double> values) {
     Actor& trainer = actors["trainer-0"];
     StepReport step;
     step.k = k;
     step.version = {core->jobs().at(job).assign.gang, k + 1};
     step.at = clock.Now();
-    step.values = {{"reward_mean", reward}, {"reward_count", count}, {"tokens", 10}};
+    step.values = std::move(values);
     step.values.insert(step_values.begin(), step_values.end());
     step.staleness = {{"0", 10}, {"1", k % 2}};
     trainer.steps.emplace_back(job, step);
-    Settle();
   }
   void Say(const std::string& id, const std::string& job, const std::string& phase, const std::string& cause = "") {
     Progress& progress = actors[id].progress[job];
