@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -104,27 +103,12 @@ std::string Header(const StepRecord& first) {
   return out;
 }
 
-std::map<std::string, double> TaggedValues(const StepRecord& record) {
-  std::map<std::string, double> tagged;
-  for (const auto& [name, value] : record.values) tagged[TensorBoardTag(name)] = value;
-
-  double tokens = 0, versions = 0;
-  for (const auto& [staleness, count] : record.staleness) {
-    tokens += static_cast<double>(count);
-    versions += static_cast<double>(staleness) * static_cast<double>(count);
-  }
-  if (tokens > 0) {
-    tagged["staleness/mean"] = versions / tokens;
-    tagged["staleness/max"] = static_cast<double>(record.staleness.rbegin()->first);
-  }
-  return tagged;
-}
-
 }  // namespace
 
 std::string TensorBoardTag(absl::string_view name) {
   if (absl::StrContains(name, '/')) return std::string(name);
   if (absl::ConsumePrefix(&name, "seconds_")) return absl::StrCat("seconds/", name);
+  if (absl::ConsumePrefix(&name, "staleness_")) return absl::StrCat("staleness/", name);
   return absl::StrCat("train/", name);
 }
 
@@ -134,9 +118,9 @@ EventFile::EventFile(std::string dir, int64_t incarnation)
 
 absl::Status EventFile::Append(const StepRecord& record) {
   std::string summary;
-  for (const auto& [tag, value] : TaggedValues(record)) {
+  for (const auto& [name, value] : record.values) {
     std::string entry;
-    AddBytes(kValueTag, tag, &entry);
+    AddBytes(kValueTag, TensorBoardTag(name), &entry);
     AddFloat(kValueSimpleValue, static_cast<float>(value), &entry);
     AddBytes(kSummaryValue, entry, &summary);
   }

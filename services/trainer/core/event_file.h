@@ -11,7 +11,8 @@
 namespace sluice::trainer {
 
 // The name that TensorBoard shows a value under. It draws what has the same words before the first
-// slash as one section: a name with a slash stays, seconds_X becomes seconds/X, any other train/NAME.
+// slash as one section: a name with a slash stays, seconds_X becomes seconds/X, staleness_X staleness/X, any
+// other train/NAME.
 std::string TensorBoardTag(absl::string_view name);
 
 // Writes the steps of one incarnation of a trainer as a TensorBoard event file
@@ -30,8 +31,7 @@ class EventFile {
   // Touches nothing yet.
   EventFile(std::string dir, int64_t incarnation);
 
-  // Adds the values of one step, and `staleness/mean` and `staleness/max` of its tokens. TensorBoard
-  // keeps 32-bit floats. After an error the step is missing in the file.
+  // Adds the values of one step, as 32-bit floats. After an error the step is missing in the file.
   // RESOURCE_EXHAUSTED: the disk is full.
   absl::Status Append(const StepRecord& record);
 
