@@ -119,6 +119,14 @@ Ledger FromProto(const common::v1::Ledger& ledger) {
   return out;
 }
 
+void ToProto(const CurvePoint& point, job::v1::CurvePoint* out) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  out->set_first_step(point.first_step);
+  out->set_last_step(point.last_step);
+  out->set_reward(point.reward.value_or(kNone));
+  out->set_loss(point.loss.value_or(kNone));
+}
+
 void ToProto(const Result& result, job::v1::JobResult* out) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   out->set_job(result.job);
@@ -135,6 +143,9 @@ void ToProto(const Result& result, job::v1::JobResult* out) {
   out->mutable_restarts()->insert(result.restarts.begin(), result.restarts.end());
   out->mutable_warnings()->Add(result.warnings.begin(), result.warnings.end());
   out->set_checkpoint(result.checkpoint);
+  for (const CurvePoint& point : result.curve) ToProto(point, out->add_curve());
+  if (result.best.has_value()) ToProto(*result.best, out->mutable_best());
+  if (result.worst.has_value()) ToProto(*result.worst, out->mutable_worst());
 }
 
 void ToProto(const Worker& worker, common::v1::Worker* out) {

@@ -32,11 +32,11 @@ struct adl_serializer<absl::Duration> {
     duration = micros == -1 ? absl::InfiniteDuration() : absl::Microseconds(micros);
   }
 };
-template <>
-struct adl_serializer<std::optional<double>> {
-  static void to_json(json& j, const std::optional<double>& value) { value ? j = *value : j = nullptr; }
-  static void from_json(const json& j, std::optional<double>& value) {
-    value = j.is_null() ? std::nullopt : std::optional(j.get<double>());
+template <typename T>
+struct adl_serializer<std::optional<T>> {
+  static void to_json(json& j, const std::optional<T>& value) { value ? j = *value : j = nullptr; }
+  static void from_json(const json& j, std::optional<T>& value) {
+    value = j.is_null() ? std::nullopt : std::optional(j.get<T>());
   }
 };
 }  // namespace nlohmann
@@ -51,9 +51,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Event, seq, at, incarnation, sev
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StepReport, k, version, at, values, staleness)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ledger, accepted, durable, applied, live, dropped, tokens_generated,
                                                 tokens_trained, tokens_masked, durable_version, hash, event)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CurvePoint, first_step, last_step, reward, loss)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Result, job, state, steps, seconds, reward_first, reward_last,
                                                 tokens_generated, tokens_trained, staleness_max, staleness_histogram, ledger,
-                                                restarts, checkpoint, warnings)
+                                                restarts, checkpoint, curve, best, worst, warnings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Count, min, max)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Needs, priority, trainers, rollouts, rewards, wall, start, stall_warn,
                                                 stall_fail, restarts_per_hour)

@@ -19,6 +19,61 @@ std::optional<double> MeanReward(Iterator begin, Iterator end) {
   return count > 0 ? std::optional(sum / count) : std::nullopt;
 }
 
+// Means over the steps of a stretch; steps that are not known count nothing.
+class StretchMean {
+ public:
+  void Add(const StepSummary& step) {
+    rewards_ += step.reward_mean * step.reward_count;
+    members_ += step.reward_count;
+    losses_ += step.loss.value_or(0);
+    steps_ += step.loss.has_value() ? 1 : 0;
+  }
+  std::optional<double> reward() const { return Divide(rewards_, members_); }
+  std::optional<double> loss() const { return Divide(losses_, steps_); }
+
+ private:
+  static std::optional<double> Divide(double sum, double count) {
+    return count > 0 ? std::optional(sum / count) : std::nullopt;
+  }
+  double rewards_ = 0, members_ = 0, losses_ = 0, steps_ = 0;
+};
+
+std::vector<CurvePoint> CurveOf(const std::map<int64_t, StepSummary>& steps) {
+  std::vector<CurvePoint> curve;
+  if (steps.empty()) return curve;
+  const int64_t first = steps.begin()->first;
+  const int64_t count = steps.rbegin()->first - first + 1;
+  const int64_t points = std::min(count, kCurvePoints);
+
+  for (int64_t i = 0; i < points; ++i) {
+    const int64_t from = first + i * count / points;
+    const int64_t to = first + (i + 1) * count / points - 1;
+    const auto begin = steps.lower_bound(from), end = steps.upper_bound(to);
+    if (begin == end) continue;
+    StretchMean mean;
+    for (auto it = begin; it != end; ++it) mean.Add(it->second);
+    curve.push_back({from, to, mean.reward(), mean.loss()});
+  }
+  return curve;
+}
+
+// By reward, where any is scored; else by loss. Of equal points the earliest is taken.
+void SetBestAndWorst(Result* result) {
+  const bool scored = std::any_of(result->curve.begin(), result->curve.end(),
+                                  [](const CurvePoint& point) { return point.reward.has_value(); });
+  const auto goodness = [scored](const CurvePoint& point) -> std::optional<double> {
+    if (scored) return point.reward;
+    return point.loss.has_value() ? std::optional(-*point.loss) : std::nullopt;
+  };
+
+  for (const CurvePoint& point : result->curve) {
+    const std::optional<double> good = goodness(point);
+    if (!good.has_value()) continue;
+    if (!result->best.has_value() || *good > *goodness(*result->best)) result->best = point;
+    if (!result->worst.has_value() || *good < *goodness(*result->worst)) result->worst = point;
+  }
+}
+
 }  // namespace
 
 StepSummary SummaryOf(const StepReport& step) {
@@ -30,6 +85,7 @@ StepSummary SummaryOf(const StepReport& step) {
   return {.reward_mean = find("reward_mean").value_or(0),
           .reward_count = find("reward_count").value_or(0),
           .tokens = find("tokens").value_or(0),
+          .loss = find("loss"),
           .staleness = step.staleness};
 }
 
@@ -80,6 +136,8 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
   for (const Role role : kRoles) result.restarts.try_emplace(std::string(RoleName(role)), 0);
   result.restarts.try_emplace("controller", 0);
   result.checkpoint = job.record.checkpoint;
+  result.curve = CurveOf(job.steps);
+  SetBestAndWorst(&result);
   result.warnings = job.learning.Warnings();
   return result;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -86,6 +87,7 @@ struct StepSummary {
   double reward_mean = 0;
   double reward_count = 0;
   double tokens = 0;  // Trained.
+  std::optional<double> loss;
   std::map<std::string, int64_t> staleness;
   StepSignal signal;
 };
@@ -119,7 +121,8 @@ struct Job {
 };
 
 // The result of a job that ends as `state`. reward_first and _last: means of the task reward (reports' values `reward_mean`,
-// `reward_count`) over all scored members of the first and the last min(10, steps) steps.
+// `reward_count`) over all scored members of the first and the last min(10, steps) steps. curve: at most kCurvePoints.
+inline constexpr int64_t kCurvePoints = 60;
 inline constexpr int kRewardSteps = 10;  // Enough to smooth one batch's luck, few beside a run.
 Result ResultOf(const Job& job, JobState state, double seconds);
 

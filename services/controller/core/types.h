@@ -75,6 +75,12 @@ struct Ledger {
   uint64_t event = 0;
 };
 
+// What the steps first_step .. last_step came to, as in job.CurvePoint.
+struct CurvePoint {
+  int64_t first_step = 0, last_step = 0;
+  std::optional<double> reward, loss;  // None: no step of them told it.
+};
+
 // What a job came to.
 struct Result {
   std::string job, state;
@@ -87,6 +93,8 @@ struct Result {
   Ledger ledger;
   std::map<std::string, int64_t> restarts;
   std::string checkpoint;
+  std::vector<CurvePoint> curve;
+  std::optional<CurvePoint> best, worst;
   std::vector<std::string> warnings;  // A sentence each.
 };
 

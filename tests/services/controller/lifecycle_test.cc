@@ -438,6 +438,45 @@ TEST_F(LifecycleTest, StepsBehindTheCheckpointAreGoneAsSoonAsTheNextGangIsReady)
   EXPECT_EQ(world_.ResultOfJob(job).staleness_histogram.at("0"), 30);
 }
 
+TEST_F(LifecycleTest, TheResultShowsACollapseThatFirstAndLastRewardHide) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  for (int k = 0; k < 600; ++k) {
+    world_.AddReport(job, k, {{"reward_mean", k >= 300 && k < 320 ? 0.9 : 0.1}, {"reward_count", 8}});
+  }
+  world_.Settle();
+  Finish(job);
+  const Result result = world_.ResultOfJob(job);
+  EXPECT_NEAR(*result.reward_first, 0.1, 1e-12);
+  EXPECT_NEAR(*result.reward_last, 0.1, 1e-12);
+
+  ASSERT_EQ(result.curve.size(), 60u);
+  EXPECT_EQ(result.curve.front().first_step, 0);
+  EXPECT_EQ(result.curve.back().last_step, 599);
+  for (size_t i = 1; i < result.curve.size(); ++i) {
+    EXPECT_EQ(result.curve[i].first_step, result.curve[i - 1].last_step + 1);
+  }
+  ASSERT_TRUE(result.best.has_value() && result.worst.has_value());
+  EXPECT_EQ(result.best->first_step, 300);
+  EXPECT_EQ(result.best->last_step, 309);
+  EXPECT_NEAR(*result.best->reward, 0.9, 1e-12);
+  EXPECT_NEAR(*result.worst->reward, 0.1, 1e-12);
+}
+
+TEST_F(LifecycleTest, TheCurveOfASupervisedJobIsItsLoss) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  for (int k = 0; k < 3; ++k) world_.AddReport(job, k, {{"loss", 3.0 - k}, {"tokens", 10}});
+  world_.Settle();
+  Finish(job);
+  const Result result = world_.ResultOfJob(job);
+  ASSERT_EQ(result.curve.size(), 3u);
+  EXPECT_FALSE(result.curve[0].reward.has_value());
+  EXPECT_EQ(result.curve[0].loss, 3.0);
+  EXPECT_EQ(result.best->first_step, 2);
+  EXPECT_EQ(result.worst->first_step, 0);
+}
+
 TEST_F(LifecycleTest, OfALongRunTheNewestStepsStayAndTheOlderOnesAreThinnedOut) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
@@ -463,6 +502,9 @@ TEST_F(LifecycleTest, OfALongRunTheNewestStepsStayAndTheOlderOnesAreThinnedOut) 
   EXPECT_EQ(result.staleness_histogram.at("1"), kSteps / 2);
   EXPECT_EQ(result.tokens_trained, 10 * kSteps);  // The queue of this test tells no tokens.
   EXPECT_NEAR(*result.reward_first, 0.2, 1e-12);
+  ASSERT_EQ(result.curve.size(), 60u);
+  EXPECT_NEAR(*result.curve[29].reward, 0.2, 1e-12);
+  EXPECT_NEAR(*result.curve[30].reward, 0.6, 1e-12);
 }
 
 TEST_F(LifecycleTest, TooManyRestartsFailTheJobWithCodeAndCause) {

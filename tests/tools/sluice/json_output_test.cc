@@ -26,6 +26,9 @@ TEST(JsonOutput, AnEmptyResultHasEveryField) {
   "ledger": null,
   "restarts": {},
   "checkpoint": "",
+  "curve": [],
+  "best": null,
+  "worst": null,
   "warnings": []
 }
 )");
