@@ -19,6 +19,7 @@
 #include "common/rpc/convert.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
+#include "tools/sluice/curve.h"
 #include "tools/sluice/export.h"
 #include "tools/sluice/interrupts.h"
 #include "tools/sluice/json_output.h"
@@ -84,7 +85,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   }
   if (!status.ok()) return Complain(status.status());
   if (json) Print(status->result());
-  else std::fputs(ResultTable(status->result()).c_str(), stdout);
+  else std::fputs(ResultTable(status->result(), Utf8Terminal()).c_str(), stdout);
   return EndOf(*status);
 }
 
@@ -146,7 +147,7 @@ ExitCode DescribeJob(const Options& o, const Channel& channel) {
                     {"daemons", job->daemons().empty() ? "none" : absl::StrJoin(job->daemons(), ", ")}})
                  .c_str(),
              stdout);
-  if (job->has_result()) std::printf("\n%s", ResultTable(job->result()).c_str());
+  if (job->has_result()) std::printf("\n%s", ResultTable(job->result(), Utf8Terminal()).c_str());
   return kDone;
 }
 

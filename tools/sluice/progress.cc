@@ -8,29 +8,18 @@
 #include <cstdlib>
 #include <map>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "sluice/job/v1/job.pb.h"
+#include "tools/sluice/curve.h"
 
 namespace sluice::cli {
 namespace {
 
 constexpr int kSparks = 40;
 constexpr int kMedianSteps = 20;
-
-bool Utf8Terminal() {
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == '\0') continue;
-    const std::string lower = absl::AsciiStrToLower(value);
-    return absl::StrContains(lower, "utf-8") || absl::StrContains(lower, "utf8");
-  }
-  return false;
-}
 
 bool IsTerminal(std::FILE* out) {
   const char* term = std::getenv("TERM");
@@ -64,28 +53,6 @@ int64_t Quantile(const std::map<int64_t, int64_t>& counts, int64_t total, double
 std::optional<double> ValueOf(const job::v1::StepReport& step, const char* name) {
   const auto at = step.values().find(name);
   return at == step.values().end() ? std::nullopt : std::optional(at->second);
-}
-
-// At most kSparks means over stretches of equal length, drawn from least to greatest.
-std::string Sparkline(const std::vector<double>& values, bool utf8) {
-  static constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  static constexpr const char* kAscii[] = {"_", ".", "-", "=", "#"};
-  const size_t points = std::min<size_t>(values.size(), kSparks);
-  std::vector<double> means(points);
-  for (size_t i = 0; i < points; ++i) {
-    const size_t from = i * values.size() / points, to = (i + 1) * values.size() / points;
-    for (size_t j = from; j < to; ++j) means[i] += values[j] / static_cast<double>(to - from);
-  }
-  if (means.empty()) return "";
-  const auto [least, most] = std::minmax_element(means.begin(), means.end());
-  const int levels = utf8 ? 8 : 5;
-  std::string line;
-  for (double mean : means) {
-    const double share = *most > *least ? (mean - *least) / (*most - *least) : 0;
-    const int level = std::min(levels - 1, static_cast<int>(share * levels));
-    line += utf8 ? kBlocks[level] : kAscii[level];
-  }
-  return line;
 }
 
 }  // namespace
@@ -186,7 +153,11 @@ std::string Progress::RewardLine() const {
   std::vector<double> scores;
   for (const Step& step : steps_) scores.push_back(step.score);
   const Step& last = steps_.back();
-  std::string line = absl::StrFormat("%s %.2f -> %.2f %s", supervised_ ? "loss" : "reward", scores.front(), scores.back(), Sparkline(scores, utf8_));
+  const std::vector<double> means = MeansOfStretches(scores, kSparks);
+  std::string line = absl::StrFormat("%s %.2f -> %.2f %s", supervised_ ? "loss" : "reward", scores.front(), scores.back(), Sparkline(means, utf8_));
+  // Said once the run is past its best, so that a collapse shows.
+  const auto best = supervised_ ? std::min_element(means.begin(), means.end()) : std::max_element(means.begin(), means.end());
+  if (*best != means.back()) absl::StrAppend(&line, absl::StrFormat("  best %.2f", *best));
   absl::StrAppend(&line, SpreadText(last));
   if (last.kl) absl::StrAppend(&line, absl::StrFormat("  kl %.3f", *last.kl));
   if (last.entropy) absl::StrAppend(&line, absl::StrFormat("  entropy %.2f", *last.entropy));

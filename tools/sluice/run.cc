@@ -15,6 +15,7 @@
 #include "common/config/job_file.h"
 #include "tools/sluice/child.h"
 #include "tools/sluice/client.h"
+#include "tools/sluice/curve.h"
 #include "tools/sluice/fleet.h"
 #include "tools/sluice/interrupts.h"
 #include "tools/sluice/json_output.h"
@@ -207,7 +208,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
 
 void PrintResult(const job::v1::JobStatus& status, bool json) {
   if (json) std::fputs(ToJsonText(status.result()).c_str(), stdout);
-  else std::fputs(ResultTable(status.result()).c_str(), stdout);
+  else std::fputs(ResultTable(status.result(), Utf8Terminal()).c_str(), stdout);
   std::fflush(stdout);
 }
 

@@ -1,14 +1,14 @@
 #include "tools/sluice/table.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "sluice/job/v1/job.pb.h"
+#include "tools/sluice/curve.h"
 #include "tools/sluice/progress.h"
 
 namespace sluice::cli {
@@ -49,19 +49,22 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
-std::string ResultTable(const job::v1::JobResult& result) {
+std::string ResultTable(const job::v1::JobResult& result, bool utf8) {
   const common::v1::Ledger& ledger = result.ledger();
-  std::string text = Table({{"job", result.job()},
-                {"state", result.state()},
-                {"steps", absl::StrCat(result.steps())},
-                {"time", ShortDuration(result.seconds())},
-                {"reward", std::isnan(result.reward_last()) ? "none" : absl::StrFormat("%.3f -> %.3f", result.reward_first(), result.reward_last())},
-                {"tokens", absl::StrCat("generated ", result.tokens_generated(), "  trained ", result.tokens_trained())},
-                {"staleness", absl::StrCat("max ", result.staleness_max(), "  tokens by version: ", Counts(result.staleness_histogram()))},
-                {"ledger", absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(), " + applied ", ledger.applied(), " + live ",
-                                        ledger.live(), " + dropped (", Counts(ledger.dropped()), ")")},
-                {"restarts", Counts(result.restarts())},
-                {"checkpoint", result.checkpoint().empty() ? "none" : result.checkpoint()}});
+  std::vector<std::vector<std::string>> rows = {{"job", result.job()},
+                                                {"state", result.state()},
+                                                {"steps", absl::StrCat(result.steps())},
+                                                {"time", ShortDuration(result.seconds())}};
+  for (std::vector<std::string>& row : CurveRows(result, utf8)) rows.push_back(std::move(row));
+  rows.insert(rows.end(),
+              {{"tokens", absl::StrCat("generated ", result.tokens_generated(), "  trained ", result.tokens_trained())},
+               {"staleness", absl::StrCat("max ", result.staleness_max(), "  tokens by version: ", Counts(result.staleness_histogram()))},
+               {"ledger", absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(), " + applied ", ledger.applied(), " + live ",
+                                       ledger.live(), " + dropped (", Counts(ledger.dropped()), ")")},
+               {"restarts", Counts(result.restarts())},
+               {"checkpoint", result.checkpoint().empty() ? "none" : result.checkpoint()}});
+
+  std::string text = Table(rows);
   for (const std::string& warning : result.warnings()) {
     absl::StrAppend(&text, "warning: ", warning, "\n");
   }

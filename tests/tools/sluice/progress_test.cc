@@ -58,6 +58,12 @@ TEST(Progress, ALongRunIsDrawnInFortyPoints) {
   EXPECT_EQ(progress.StepLine().substr(0, 9), "step 400 ");  // No limit: no bar and no end.
 }
 
+TEST(Progress, ARunPastItsBestSaysHowGoodItWas) {
+  Progress progress(false);
+  for (const double reward : {0.02, 0.33, 0.08}) progress.Add(Step(static_cast<int>(100 * reward), reward));
+  EXPECT_THAT(progress.RewardLine(), HasSubstr("reward 0.02 -> 0.08 _#_  best 0.33  "));
+}
+
 TEST(Progress, TheWallLimitEndsARunToo) {
   job::v1::JobSpec spec = Spec();
   spec.mutable_limits()->mutable_wall()->set_seconds(10);
