@@ -25,7 +25,7 @@ SluiceApp::SluiceApp() : app_("Post-training of language models by reinforcement
   for (const auto& [name, summary] : kGroups) {
     groups[name] = app_.add_subcommand(name, summary);
   }
-  for (const std::vector<Command>& table : {FleetCommands(), JobCommands(), QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands()}) {
+  for (const std::vector<Command>& table : {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

@@ -117,8 +117,8 @@ absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const 
   return response.status();
 }
 
-absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job, const JobHandlers& handlers) {
-  Cursor cursor;
+absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job, const JobHandlers& handlers, const ReadFrom& from) {
+  Cursor cursor{from.after_event, from.after_step};
   job::v1::JobStatus last;
   bool reached = false;
   SLUICE_RETURN_IF_ERROR(Watch(channel, job, false, nullptr, handlers, {}, &cursor, &last, &reached));

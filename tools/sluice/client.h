@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -38,8 +39,14 @@ struct JobHandlers {
 // CANCELLED: `cancel`. NOT_FOUND: no such job. UNAVAILABLE: no controller from the start, or none for `patience`.
 absl::StatusOr<job::v1::JobStatus> FollowJob(const rpc::Channel& channel, const std::string& job, rpc::Cancel* cancel, absl::Duration patience,
                                              const JobHandlers& handlers, const std::function<bool(const job::v1::JobStatus&)>& until = {});
+// Where reading begins: behind this event and this step.
+struct ReadFrom {
+  uint64_t after_event = 0;
+  std::optional<int64_t> after_step;
+};
 // The events and steps so far.
-absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job, const JobHandlers& handlers);
+absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job, const JobHandlers& handlers,
+                                           const ReadFrom& from = {});
 
 bool IsFinal(job::v1::JobState state);
 // "RUNNING".

@@ -25,6 +25,7 @@ struct Command {
 
 std::vector<Command> FleetCommands();  // run, dev
 std::vector<Command> JobCommands();    // job, why
+std::vector<Command> StepsCommands();  // job steps
 std::vector<Command> QueueCommands();  // queue
 std::vector<Command> EvalCommands();   // eval
 std::vector<Command> CkptCommands();   // ckpt
