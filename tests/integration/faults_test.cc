@@ -2,7 +2,13 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/file.h"
 #include "tests/integration/faults.h"
 
 namespace sluice::integration {
@@ -34,12 +40,35 @@ TEST_F(FaultsTest, AScoreThatWasNotPutIsScoredAgain) {
   ExpectGoesOn();
 }
 
-class TrainerFaultsTest : public FaultsTest, public testing::WithParamInterface<const char*> {};
+class TrainerFaultsTest : public FaultsTest, public testing::WithParamInterface<const char*> {
+ protected:
+  // metrics.jsonl has each step once, in order, and `sluice job steps` says of a step what is there.
+  void ExpectWholeHistory(const job::v1::JobStatus& end) {
+    const std::string& checkpoint = end.result().checkpoint();
+    const auto text = ReadFile(checkpoint.substr(0, checkpoint.rfind('/')) + "/metrics.jsonl");
+    ASSERT_EQ(text.status(), absl::OkStatus());
+    const std::vector<std::string> lines = absl::StrSplit(*text, '\n', absl::SkipEmpty());
+    ASSERT_EQ(lines.size(), static_cast<size_t>(end.result().steps()));
+    for (size_t k = 0; k < lines.size(); ++k) {
+      EXPECT_TRUE(absl::StartsWith(lines[k], absl::StrCat("{\"step\":", k, ","))) << lines[k];
+    }
+
+    const auto steps = cluster_->Sluice({"job", "steps", job_->id(), "-o", "json"});
+    ASSERT_EQ(steps.status(), absl::OkStatus());
+    const std::vector<std::string> told = absl::StrSplit(steps->out, '\n', absl::SkipEmpty());
+    EXPECT_GE(told.size(), lines.size() - 1) << "a kill can lose the report of a step that a checkpoint holds, of one";
+    for (const std::string& line : told) {
+      EXPECT_NE(std::find(lines.begin(), lines.end(), line), lines.end()) << line;
+    }
+  }
+};
 
 TEST_P(TrainerFaultsTest, AKilledTrainerGoesOnFromItsCheckpoint) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAt("trainer-0", GetParam(), 2));
-  EXPECT_EQ(ExpectGoesOn().result().restarts().at("trainer"), 1);
+  const job::v1::JobStatus end = ExpectGoesOn();
+  EXPECT_EQ(end.result().restarts().at("trainer"), 1);
+  ExpectWholeHistory(end);
 }
 
 INSTANTIATE_TEST_SUITE_P(At, TrainerFaultsTest,

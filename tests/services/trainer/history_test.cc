@@ -357,8 +357,8 @@ TEST(TensorBoardTest, AnotherReaderFindsEveryValueOfEveryStep) {
   const auto values = [](const std::string& time, int64_t step) {
     return absl::StrCat("wall_time: ", time, " step: ", step, " summary {",
                         " value { tag: \"eval/held out/pass@1\" simple_value: 0.25 }",
-                        " value { tag: \"seconds/step\" simple_value: 2 }",
-                        " value { tag: \"train/reward_mean\" simple_value: 0.5 } }");
+                        " value { tag: \"train/reward_mean\" simple_value: 0.5 }",
+                        " value { tag: \"seconds/step\" simple_value: 2 } }");
   };
   EXPECT_EQ(file.path(), dir + "/events.out.tfevents.0000000003.sluice");
   EXPECT_THAT(EventReader().Read(file.path()),
