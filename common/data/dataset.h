@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace sluice {
 
@@ -17,6 +19,7 @@ class Dataset {
  public:
   static constexpr uint64_t kMaxRowBytes = 1 << 20;   // Of a row's mapped JSON.
   static constexpr uint64_t kMaxHeadBytes = 4 << 20;  // Of the file, for Options::first_rows.
+  static constexpr size_t kMaxDepth = 64;  // Of lists and objects in a line, the row included.
 
   struct Options {
     std::string name;  // Of the source, for messages.
@@ -31,6 +34,9 @@ class Dataset {
     // look at it. 0: all. RESOURCE_EXHAUSTED where not even one row ends within them.
     uint64_t first_rows = 0;
     const char* bad_row_hint = "mend the line, or set data.order.on_bad_row: skip";
+    // Says of a mapped row why no answer to it could be scored. Such rows are set aside and
+    // counted. May be empty: answers to all rows can be scored.
+    std::function<absl::Status(const nlohmann::json& row)> check_scorable;
   };
 
   uint64_t rows() const { return ends_.size(); }
@@ -40,20 +46,24 @@ class Dataset {
   // Rows that could not be read, and what was wrong with the first of them.
   uint64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
+  // Rows that no answer could be scored for, and what is wrong with the first of them.
+  uint64_t set_aside() const { return set_aside_; }
+  const std::string& first_set_aside() const { return first_set_aside_; }
 
  private:
   friend absl::StatusOr<Dataset> ReadJsonl(const Options& options);
   std::string text_;            // All rows, one after the other.
   std::vector<uint64_t> ends_;  // Where each ends in it.
-  std::vector<uint64_t>
-      lines_;  // As long as ends_ where only the first rows were asked for, else empty.
-  uint64_t skipped_ = 0;
-  std::string first_skipped_;
+  // As long as ends_ where only the first rows were asked for, else empty.
+  std::vector<uint64_t> lines_;
+  uint64_t skipped_ = 0, set_aside_ = 0;
+  std::string first_skipped_, first_set_aside_;
 };
 
 // Reads JSON lines: one object a line, blank lines skipped (the layout of GSM8K and most prompt files).
 // INVALID_ARGUMENT (BAD_ROW, SLUICE-DATA-0001) names file, line and column, what was found and wanted. Also
-// INVALID_ARGUMENT: no rows, or no mapping for `prompt`. NOT_FOUND, PERMISSION_DENIED: of the file.
+// INVALID_ARGUMENT: no rows (NO_ROWS), none that can be scored (UNSCORABLE, with the first of
+// them), or no mapping for `prompt`. NOT_FOUND, PERMISSION_DENIED: of the file.
 absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options);
 
 // Reads `options.path` by its suffix. INVALID_ARGUMENT: a format that this build does not read (says which it does).

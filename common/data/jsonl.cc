@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
+#include "common/base/json_depth.h"
 #include "common/base/status.h"
 #include "common/data/dataset.h"
 
@@ -60,7 +61,12 @@ class RowMapper {
  public:
   explicit RowMapper(const Dataset::Options& options) : fields_(options.fields), check_prompts_(options.check_prompts) {}
 
-  std::string Map(absl::string_view line, std::string* out) {
+  std::string Map(absl::string_view line, json* out, std::string* text) {
+    // Before anything is built of it, because copying and printing a JSON value recurse.
+    if (const size_t depth = JsonDepth(line); depth > Dataset::kMaxDepth) {
+      return absl::StrCat("1: lists and objects lie ", depth,
+                          " deep within each other; the limit is ", Dataset::kMaxDepth);
+    }
     json row;
     try {
       row = json::parse(line.begin(), line.end());
@@ -84,12 +90,14 @@ class RowMapper {
       }
       mapped[name] = *value;
     }
-    *out = mapped.dump();
-    if (out->size() > Dataset::kMaxRowBytes) {
-      return absl::StrCat("1: the row's fields take ", out->size(), " bytes; the limit is ", Dataset::kMaxRowBytes);
+    *text = mapped.dump();
+    if (text->size() > Dataset::kMaxRowBytes) {
+      return absl::StrCat("1: the row's fields take ", text->size(), " bytes; the limit is ",
+                          Dataset::kMaxRowBytes);
     }
     for (const auto& [name, value] : mapped.items()) seen_.insert(name);
     first_done_ = true;
+    *out = std::move(mapped);
     return "";
   }
 
@@ -126,6 +134,26 @@ absl::StatusOr<std::string> ReadHead(const std::string& path) {
   text.resize(last_line);
   return text;
 }
+
+absl::Status NoRows(const Dataset::Options& options, const Dataset& data) {
+  if (data.set_aside() > 0) {
+    return ErrorWith(
+        absl::StatusCode::kInvalidArgument,
+        {.reason = "UNSCORABLE",
+         .catalogue = "SLUICE-DATA-0004",
+         .hint = "name the column that holds the gold, or mend the rows"},
+        absl::StrCat("data source ", options.name, ": no answer to any of its ", data.set_aside(),
+                     " rows could be scored; the first: ", data.first_set_aside()));
+  }
+  const std::string skipped =
+      data.skipped() == 0
+          ? ""
+          : absl::StrCat("; ", data.skipped(), " were skipped, the first: ", data.first_skipped());
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {.reason = "NO_ROWS", .catalogue = "SLUICE-DATA-0002", .hint = "check the file"},
+                   absl::StrCat(options.path, " has no rows", skipped));
+}
+
 }  // namespace
 
 absl::string_view Dataset::json(uint64_t row) const {
@@ -143,14 +171,23 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
   Dataset dataset;
   RowMapper mapper(options);
   uint64_t line_number = 0;
-  std::string row;
+  json row;
+  std::string row_text;
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
     ++line_number;
     if (absl::StripAsciiWhitespace(line).empty()) continue;
     if (options.first_rows > 0 && dataset.rows() + dataset.skipped_ >= options.first_rows) break;
-    const std::string wrong = mapper.Map(line, &row);
+    const std::string wrong = mapper.Map(line, &row, &row_text);
     if (wrong.empty()) {
-      dataset.text_ += row;
+      const absl::Status scorable =
+          options.check_scorable ? options.check_scorable(row) : absl::OkStatus();
+      if (!scorable.ok()) {
+        if (dataset.set_aside_++ == 0)
+          dataset.first_set_aside_ =
+              absl::StrCat(options.path, ":", line_number, ": ", scorable.message());
+        continue;
+      }
+      dataset.text_ += row_text;
       dataset.ends_.push_back(dataset.text_.size());
       if (options.first_rows > 0) dataset.lines_.push_back(line_number);
       continue;
@@ -162,11 +199,7 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
     }
     if (dataset.skipped_++ == 0) dataset.first_skipped_ = where;
   }
-  if (dataset.rows() == 0) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument, {.reason = "NO_ROWS", .catalogue = "SLUICE-DATA-0002", .hint = "check the file"},
-                     absl::StrCat(options.path, " has no rows",
-                                  dataset.skipped_ == 0 ? "" : absl::StrCat("; ", dataset.skipped_, " were skipped, the first: ", dataset.first_skipped_)));
-  }
+  if (dataset.rows() == 0) return NoRows(options, dataset);
   return dataset;
 }
 

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/data/dataset.h"
 #include "common/testing/data.h"
+#include "nlohmann/json.hpp"
 
 namespace sluice {
 namespace {
@@ -111,6 +112,56 @@ TEST_F(JsonlTest, AnEmptyFileIsRefused) { EXPECT_EQ(ReasonOf(Read("\n\n").status
 
 TEST_F(JsonlTest, AnAbsentFileIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(ReadDataset({.name = "x", .path = "/does/not/exist.jsonl", .fields = {{"prompt", "q"}}}).status()));
+}
+
+TEST_F(JsonlTest, ARowThatNestsTooDeeplyIsRefusedBeforeItIsCopied) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const auto data = Read("{\"q\": 1}\n{\"q\": " + deep + "}\n");
+  EXPECT_EQ(ReasonOf(data.status()), "BAD_ROW");
+  EXPECT_THAT(std::string(data.status().message()),
+              testing::AllOf(HasSubstr(".jsonl:2:"), HasSubstr("100001 deep"),
+                             HasSubstr("the limit is 64")));
+
+  const std::string most =
+      std::string(Dataset::kMaxDepth - 1, '[') + std::string(Dataset::kMaxDepth - 1, ']');
+  EXPECT_TRUE(Read("{\"q\": " + most + "}\n").ok());
+  EXPECT_FALSE(Read("{\"q\": [" + most + "]}\n").ok());
+}
+
+class ScorableRowsTest : public JsonlTest {
+ protected:
+  // Rows whose answer is null cannot be scored.
+  absl::StatusOr<Dataset> ReadScorable(const std::string& text) {
+    const std::string path = testing_data::TempPath("golds.jsonl");
+    EXPECT_TRUE(WriteFileAtomic(path, text).ok());
+    const auto check = [](const nlohmann::json& row) {
+      return row["answer"].is_null() ? absl::InvalidArgumentError("`answer` is null")
+                                     : absl::OkStatus();
+    };
+    return ReadDataset({.name = "golds",
+                        .path = path,
+                        .fields = {{"prompt", "q"}, {"answer", "a"}},
+                        .check_scorable = check});
+  }
+};
+
+TEST_F(ScorableRowsTest, RowsThatCannotBeScoredAreSetAsideAndCounted) {
+  const auto data = ReadScorable(
+      "{\"q\": 1, \"a\": 1}\n\n{\"q\": 2, \"a\": null}\n{\"q\": 3, \"a\": 3}\n{\"q\": 4, \"a\": "
+      "null}\n");
+  ASSERT_TRUE(data.ok()) << data.status();
+  ASSERT_EQ(data->rows(), 2u);
+  EXPECT_EQ(data->json(1), "{\"answer\":3,\"prompt\":3}");
+  EXPECT_EQ(data->set_aside(), 2u);
+  EXPECT_THAT(data->first_set_aside(), HasSubstr("golds.jsonl:3: `answer` is null"));
+}
+
+TEST_F(ScorableRowsTest, AFileWithoutOneSuchRowIsRefusedWithTheSourceAndTheFirstRow) {
+  const auto data = ReadScorable("{\"q\": 1, \"a\": null}\n{\"q\": 2, \"a\": null}\n");
+  EXPECT_EQ(ReasonOf(data.status()), "UNSCORABLE");
+  EXPECT_THAT(std::string(data.status().message()),
+              testing::AllOf(HasSubstr("data source golds"), HasSubstr("any of its 2 rows"),
+                             HasSubstr("golds.jsonl:1: `answer` is null")));
 }
 
 TEST_F(JsonlTest, OtherFormatsAreRefusedByName) {

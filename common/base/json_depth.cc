@@ -1,0 +1,30 @@
+#include "common/base/json_depth.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+size_t JsonDepth(absl::string_view json) {
+  size_t depth = 0, deepest = 0;
+  bool in_text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+
+    if (in_text) {
+      if (c == '\\') ++i;  // What follows cannot end the text.
+      in_text = c != '"';
+      continue;
+    }
+
+    if (c == '"') {
+      in_text = true;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if ((c == ']' || c == '}') && depth > 0) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+}  // namespace sluice
