@@ -1,6 +1,7 @@
 #include "common/verifiers/args.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -60,10 +61,40 @@ absl::Status ArgReader::Finish() {
   return status_;
 }
 
+namespace {
+// What stands in the place of a gold, for messages. Lists and objects are named by their type, as
+// they may be of any size.
+std::string NameValue(const nlohmann::json& value) {
+  const bool brief = value.is_null() || value.is_boolean() || value.is_number();
+  return brief ? value.dump() : absl::StrCat("an ", value.type_name());
+}
+
+// Whole numbers of at least 2^53 are read as doubles only where they do not fit into 64 bits. Their
+// last digits are lost then.
+bool LosesDigits(double number) { return std::abs(number) >= 0x1p53; }
+}  // namespace
+
+absl::StatusOr<std::string> GoldText(const nlohmann::json& gold) {
+  if (gold.is_string()) return gold.get<std::string>();
+  if (!gold.is_number()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field `answer` is ", NameValue(gold), ", wanted: a text or a number"));
+  }
+  if (gold.is_number_float() && LosesDigits(gold.get<double>())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field `answer` is the number ", gold.dump(),
+                     ", which is too large to be read exactly; write it as a text, in quotes"));
+  }
+  return gold.dump();
+}
+
 absl::StatusOr<std::string> GoldOf(const nlohmann::json& row) {
   const auto it = row.find("answer");
-  if (it == row.end() || !it->is_string()) return absl::InvalidArgumentError("the row has no text in its field `answer`");
-  return it->get<std::string>();
+  if (it == row.end()) {
+    return absl::InvalidArgumentError(
+        "the row has no field `answer`; name the column that holds the gold: data.train.N.answer");
+  }
+  return GoldText(*it);
 }
 
 }  // namespace sluice

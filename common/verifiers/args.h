@@ -35,7 +35,12 @@ class ArgReader {
   absl::Status status_;
 };
 
-// The row's field `answer` as text. INVALID_ARGUMENT: absent or no string.
+// A gold as text. A number is the text that JSON writes for it (12 is "12", 12.5 is "12.5").
+// INVALID_ARGUMENT: it is neither a text nor a number, or a number that a double does not hold
+// exactly, and so may differ from what the file says.
+absl::StatusOr<std::string> GoldText(const nlohmann::json& gold);
+
+// The row's field `answer` as text. INVALID_ARGUMENT: it is absent, or no gold (see GoldText).
 absl::StatusOr<std::string> GoldOf(const nlohmann::json& row);
 
 }  // namespace sluice

@@ -14,17 +14,31 @@ class Exact : public Verifier {
   absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const override {
     absl::string_view text;
     if (!AfterThinking(answer.text, &text)) return Verdict{.reason = "unfinished"};
-    const auto it = row.find("answer");
-    if (it == row.end()) return absl::InvalidArgumentError("the row has no field `answer`");
-    const nlohmann::json golds = it->is_array() ? *it : nlohmann::json::array({*it});
-    for (const nlohmann::json& gold : golds) {
-      if (!gold.is_string()) return absl::InvalidArgumentError("the row's field `answer` is neither a string nor a list of strings");
-      if (Normal(text) == Normal(gold.get_ref<const std::string&>())) return Verdict{.score = 1, .reason = "right"};
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> golds, GoldsOf(row));
+    for (const std::string& gold : golds) {
+      if (Normal(text) == Normal(gold)) return Verdict{.score = 1, .reason = "right"};
     }
     return Verdict{.reason = "wrong"};
   }
+  absl::Status CheckRow(const nlohmann::json& row) const override { return GoldsOf(row).status(); }
 
  private:
+  static absl::StatusOr<std::vector<std::string>> GoldsOf(const nlohmann::json& row) {
+    std::vector<std::string> golds;
+    const auto it = row.find("answer");
+    if (it == row.end() || !it->is_array()) {
+      SLUICE_ASSIGN_OR_RETURN(golds.emplace_back(), GoldOf(row));
+      return golds;
+    }
+    if (it->empty())
+      return absl::InvalidArgumentError(
+          "field `answer` is an empty list, wanted: at least one text or number");
+    for (const nlohmann::json& gold : *it) {
+      SLUICE_ASSIGN_OR_RETURN(golds.emplace_back(), GoldText(gold));
+    }
+    return golds;
+  }
+
   std::string Normal(absl::string_view text) const {
     if (trim_) text = absl::StripAsciiWhitespace(text);
     return ignore_case_ ? absl::AsciiStrToLower(text) : std::string(text);

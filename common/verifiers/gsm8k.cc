@@ -1,5 +1,6 @@
 #include "common/verifiers/gsm8k.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/verifiers/args.h"
@@ -21,16 +22,27 @@ std::optional<absl::string_view> BehindMarker(absl::string_view text) {
 class Gsm8k : public Verifier {
  public:
   absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const override {
-    SLUICE_ASSIGN_OR_RETURN(const std::string gold_text, GoldOf(row));
-    const std::optional<Rational> gold = ParseRational(BehindMarker(gold_text).value_or(gold_text));
-    if (!gold) return absl::InvalidArgumentError(absl::StrCat("the row's gold \"", gold_text.substr(0, 80), "\" holds no number"));
+    SLUICE_ASSIGN_OR_RETURN(const Rational gold, GoldNumber(row));
     absl::string_view text;
     if (!AfterThinking(answer.text, &text)) return Verdict{.reason = "unfinished"};
     const std::optional<absl::string_view> stated = BehindMarker(text);
     if (!stated) return Verdict{.reason = "no_answer"};
     const std::optional<Rational> value = ParseRational(*stated);
     if (!value) return Verdict{.reason = "unreadable"};
-    return *value == *gold ? Verdict{.score = 1, .reason = "right"} : Verdict{.reason = "wrong"};
+    return *value == gold ? Verdict{.score = 1, .reason = "right"} : Verdict{.reason = "wrong"};
+  }
+  absl::Status CheckRow(const nlohmann::json& row) const override {
+    return GoldNumber(row).status();
+  }
+
+ private:
+  static absl::StatusOr<Rational> GoldNumber(const nlohmann::json& row) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, GoldOf(row));
+    const std::optional<Rational> gold = ParseRational(BehindMarker(text).value_or(text));
+    if (gold) return *gold;
+    return absl::InvalidArgumentError(
+        absl::StrCat("field `answer` is \"", absl::CHexEscape(text.substr(0, 80)),
+                     "\", wanted: a number, or a text with a number behind its last ####"));
   }
 };
 

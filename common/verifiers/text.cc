@@ -95,16 +95,21 @@ absl::StatusOr<Property> Letters(ArgReader& reader) {
 
 class Text : public Verifier {
  public:
-  explicit Text(Property property) : property_(std::move(property)) {}
+  Text(Property property, bool needs_gold)
+      : property_(std::move(property)), needs_gold_(needs_gold) {}
   absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const override {
     absl::string_view text;
     if (!AfterThinking(answer.text, &text)) return Verdict{.reason = "unfinished"};
     SLUICE_ASSIGN_OR_RETURN(const double score, property_({.text = std::string(text), .truncated = answer.truncated}, row));
     return Verdict{.score = score, .reason = "scored"};
   }
+  absl::Status CheckRow(const nlohmann::json& row) const override {
+    return needs_gold_ ? GoldOf(row).status() : absl::OkStatus();
+  }
 
  private:
   const Property property_;
+  const bool needs_gold_;
 };
 
 absl::StatusOr<Property> MakeProperty(const std::string& name, ArgReader& reader) {
@@ -125,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeText(const nlohmann::json& args) {
   reader.String("property", "");
   SLUICE_ASSIGN_OR_RETURN(Property property, MakeProperty(name, reader));
   SLUICE_RETURN_IF_ERROR(reader.Finish());
-  return std::make_unique<Text>(std::move(property));
+  return std::make_unique<Text>(std::move(property), /*needs_gold=*/name == "reversed");
 }
 
 }  // namespace sluice

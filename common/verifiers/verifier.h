@@ -33,6 +33,10 @@ class Verifier {
   // cannot be read; that is the data's fault, and no verdict about the policy.
   virtual absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const = 0;
 
+  // Whether answers to `row` can be scored at all: INVALID_ARGUMENT where Score() would refuse the
+  // row whatever the answer is. Data readers ask this before anything is generated for the row.
+  virtual absl::Status CheckRow(const nlohmann::json& row) const = 0;
+
   // Every score lies in [low, high].
   virtual double low() const { return 0; }
   virtual double high() const { return 1; }

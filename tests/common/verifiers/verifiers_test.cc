@@ -37,8 +37,52 @@ TEST(ExactTest, ComparesWithOneGoldOrAnyOfSeveral) {
   EXPECT_EQ(Score(*Make("exact", {{"trim", false}}), " 42", {{"answer", "42"}}), 0);
   EXPECT_EQ(Score(*exact, "<think>it is 41</think>42", {{"answer", "42"}}), 1);
   EXPECT_EQ(Score(*exact, "<think>42", {{"answer", "42"}}), 0) << "thinking that never ended";
-  EXPECT_FALSE(exact->Score({.text = "42"}, {{"answer", 42}}).ok());
   EXPECT_FALSE(exact->Score({.text = "42"}, Json::object()).ok());
+}
+
+TEST(GoldTest, ANumberIsTheTextThatJsonWritesForIt) {
+  const auto exact = Make("exact");
+  EXPECT_EQ(Score(*exact, "42", {{"answer", 42}}), 1);
+  EXPECT_EQ(Score(*exact, "-7", {{"answer", -7}}), 1);
+  EXPECT_EQ(Score(*exact, "12.5", {{"answer", 12.5}}), 1);
+  EXPECT_EQ(Score(*exact, "12", {{"answer", {"a dozen", 12}}}), 1);
+  EXPECT_EQ(Score(*exact, "18446744073709551615", {{"answer", 18446744073709551615u}}), 1);
+
+  EXPECT_EQ(Score(*Make("gsm8k"), "#### 12", {{"answer", 12}}), 1);
+  EXPECT_EQ(Score(*Make("gsm8k"), "#### 25/2", {{"answer", 12.5}}), 1);
+  EXPECT_EQ(Score(*Make("text", {{"property", "reversed"}}), "21", {{"answer", 12}}), 1);
+}
+
+TEST(GoldTest, ARowThatNoAnswerCanBeScoredForIsRefusedWithWhatIsThereAndWhatIsWanted) {
+  struct Case {
+    const char* row;
+    const char* says;
+  };
+  const Case cases[] = {
+      {"{}", "no field `answer`"},
+      {R"({"answer": null})", "`answer` is null, wanted: a text or a number"},
+      {R"({"answer": true})", "`answer` is true, wanted: a text or a number"},
+      {R"({"answer": {"text": "12"}})", "`answer` is an object, wanted: a text or a number"},
+      {R"({"answer": 123456789012345678901234567890})", "too large to be read exactly"}};
+  for (const char* const name : {"exact", "gsm8k", "text"}) {
+    const auto verifier =
+        Make(name, name == std::string("text") ? Json{{"property", "reversed"}} : Json::object());
+    for (const Case& c : cases) {
+      const absl::Status status = verifier->CheckRow(Json::parse(c.row));
+      EXPECT_THAT(std::string(status.message()), HasSubstr(c.says)) << name;
+      EXPECT_EQ(verifier->Score({.text = "12"}, Json::parse(c.row)).status(), status) << name;
+    }
+    EXPECT_TRUE(verifier->CheckRow({{"answer", 12}}).ok()) << name;
+  }
+  EXPECT_THAT(std::string(Make("exact")->CheckRow({{"answer", Json::array()}}).message()),
+              HasSubstr("an empty list"));
+  EXPECT_FALSE(Make("exact")->CheckRow({{"answer", {"a", nullptr}}}).ok());
+  EXPECT_THAT(std::string(Make("gsm8k")->CheckRow({{"answer", "none"}}).message()),
+              HasSubstr("is \"none\", wanted: a number"));
+}
+
+TEST(GoldTest, APropertyThatNeedsNoGoldTakesAnyRow) {
+  EXPECT_TRUE(Make("text", {{"property", "length"}, {"target", 5}})->CheckRow(Json::object()).ok());
 }
 
 TEST(Gsm8kTest, ReadsTheNumberBehindTheLastMarkerAsARational) {
