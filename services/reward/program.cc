@@ -13,6 +13,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
 #include "google/protobuf/util/json_util.h"
+#include "services/reward/data_check.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::reward {
@@ -106,7 +107,10 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   const std::string id = assignment.job();
   auto scorer = MakeScorer(assignment.spec());
   const auto queue = rpc::Connect(job.queue);
-  if (const absl::Status status = scorer.ok() ? queue.status() : scorer.status(); !status.ok()) {
+  absl::Status status = scorer.status();
+  if (status.ok()) status = queue.status();
+  if (status.ok()) status = CheckRows(assignment.spec(), *scorer);
+  if (!status.ok()) {
     log::Error("job_refused", {{"job_id", job.name}, {"error", status}});
     Tell(id, false, "failed", StatusText(status));
   } else {
@@ -124,6 +128,21 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   }
   MutexLock lock(&mu_);
   jobs_[id] = std::move(job);
+}
+
+// The controller takes a daemon's event for one of each job that the daemon works for, so the message
+// names the job.
+absl::Status RewardProgram::CheckRows(const job::v1::JobSpec& spec, const Scorer& scorer) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> remarks, CheckData(spec, scorer));
+  for (const std::string& remark : remarks) {
+    log::Warning("rows_unscorable", {{"job_id", spec.name()}, {"message", remark}});
+    common::v1::Event event;
+    event.set_severity(common::v1::SEVERITY_WARNING);
+    event.set_code("rows_unscorable");
+    event.set_message(absl::StrCat("job ", spec.name(), ": ", remark));
+    link_->Raise(std::move(event));
+  }
+  return absl::OkStatus();
 }
 
 void RewardProgram::Tell(const std::string& job, bool ready, const std::string& phase, const std::string& cause) {

@@ -35,6 +35,8 @@ class RewardProgram : public daemon::Program {
   };
   void Assigned(const registry::v1::HeartbeatResponse& level);
   void StartJob(const registry::v1::Assignment& assignment);
+  // Says which rows of the job's data cannot be scored. INVALID_ARGUMENT: all of a source's.
+  absl::Status CheckRows(const job::v1::JobSpec& spec, const Scorer& scorer);
   void Tell(const std::string& job, bool ready, const std::string& phase, const std::string& cause);
 
   const daemon::Host host_;

@@ -7,9 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/base/failpoint.h"
 #include "common/base/digest.h"
+#include "common/base/failpoint.h"
 #include "common/base/id.h"
+#include "common/base/json_depth.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "sluice/queue/v1/queue.pb.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr char kPool[] = "cpu";
 constexpr size_t kMaxInfo = 4096;
+constexpr size_t kMaxRowDepth = 100;
 
 template <typename T>
 absl::string_view BytesOf(const T& value) {
@@ -26,6 +28,17 @@ absl::string_view BytesOf(const T& value) {
 }
 
 std::string GroupOf(const queue::v1::Task& task) { return absl::StrCat("group ", ToHex(task.owner().group()), ", member ", task.owner().member()); }
+
+// A prompt from outside has not been through a reader of data files.
+absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
+  if (const size_t depth = JsonDepth(text); depth > kMaxRowDepth) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the row nests ", depth, " levels deep; the limit is ", kMaxRowDepth));
+  }
+  nlohmann::json row = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!row.is_object()) return absl::InvalidArgumentError("the row is no JSON object");
+  return row;
+}
 
 // The lease, or the member itself, is no longer there: another worker's business.
 bool IsGone(const absl::Status& status) { return ReasonOf(status) == "LEASE_LOST" || ReasonOf(status) == "GONE"; }
@@ -56,6 +69,9 @@ void Worker::Stop() {
   thread_.join();
   leases_.Stop();
   puts_.Stop();
+  if (const uint64_t count = refused_.TakeRest(); count > 0) {
+    log::Info("scores_refused", {{"job_id", options_.job_name}, {"count", count}});
+  }
   // The calls above were cancelled, so the leases go back under a token of their own.
   rpc::Cancel none;
   QueueClient goodbye(queue_, {.job = options_.job,
@@ -129,12 +145,17 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
                                                                                            tasks[i].name(), " of ", GroupOf(tasks[i]))});
     const absl::Duration begin = Clock::Real()->Monotonic();
     const absl::StatusOr<std::string> text = LastAnswer(messages[i]);
-    const nlohmann::json row = nlohmann::json::parse(tasks[i].row().json(), nullptr, /*allow_exceptions=*/false);
+    const absl::StatusOr<nlohmann::json> row = ParseRow(tasks[i].row().json());
     Score score;
-    if (!text.ok() || row.is_discarded()) {
-      score = {.status = "bad_row", .parts = {}, .info = nlohmann::json{{"input", text.ok() ? "the row is no JSON" : std::string(text.status().message())}}.dump()};
+    if (!text.ok() || !row.ok()) {
+      const absl::Status& why = text.ok() ? row.status() : text.status();
+      score = {.status = "bad_row",
+               .parts = {},
+               .info = nlohmann::json{{"input", std::string(why.message())}}.dump()};
     } else {
-      score = scorer_.Run({.text = *text, .truncated = tasks[i].finish() != common::v1::FINISH_STOP}, row, tasks[i].row().source());
+      score =
+          scorer_.Run({.text = *text, .truncated = tasks[i].finish() != common::v1::FINISH_STOP},
+                      *row, tasks[i].row().source());
     }
     metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
     (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
@@ -213,7 +234,11 @@ void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
     Done(lease);
     if (outcome.status.ok()) return;
     metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
-    log::Info("score_refused", {{"job_id", options_.job_name}, {"error", outcome.status}});
+    // When a group is dropped, each of its other members' scores is refused.
+    if (const auto count = refused_.Count(Clock::Real()->Monotonic())) {
+      log::Info("scores_refused",
+                {{"job_id", options_.job_name}, {"count", *count}, {"last", outcome.status}});
+    }
   });
   if (!put.ok()) log::Warning("score_not_put", {{"job_id", options_.job_name}, {"error", put}});
 }

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
 #include "common/daemon/waits.h"
+#include "common/log/throttle.h"
 #include "common/queue_client/lease_keeper.h"
 #include "common/queue_client/put_stream.h"
 #include "common/queue_client/queue_client.h"
@@ -60,6 +61,8 @@ class Worker {
   rpc::Cancel stop_;
   QueueClient client_;
   LeaseKeeper leases_;
+  // Of lines about scores that the queue did not take. Outlives `puts_`, whose callbacks use it.
+  log::Throttle refused_{absl::Seconds(10)};
   PutStream puts_;
 
   mutable Mutex mu_;

@@ -14,7 +14,7 @@ namespace sluice::reward {
 namespace {
 
 // Rises with any change to what a verifier of the same name answers.
-constexpr char kVerifiersVersion[] = "1";
+constexpr char kVerifiersVersion[] = "2";
 
 bool Applies(const RewardRule& rule, const std::string& data_source) {
   return rule.data_sources.empty() || std::find(rule.data_sources.begin(), rule.data_sources.end(), data_source) != rule.data_sources.end();
@@ -91,6 +91,19 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row, const std::st
   if (!std::isfinite(score.task_reward)) return Unscorable("bad_value", {{"task_reward", absl::StrCat(score.task_reward)}});
   score.info = InfoText(info);
   return score;
+}
+
+absl::Status Scorer::CheckRow(const nlohmann::json& row, const std::string& data_source) const {
+  bool any = false;
+  for (const Part& part : parts_) {
+    if (!Applies(part.rule, data_source)) continue;
+    any = true;
+    const absl::Status status = part.verifier->CheckRow(row);
+    if (!status.ok()) return Annotate(status, absl::StrCat("reward ", part.rule.name));
+  }
+  if (any) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("no entry of reward.rewards scores data source ",
+                                                 data_source, "; see their when.data_source"));
 }
 
 absl::StatusOr<std::string> LastAnswer(absl::string_view messages) {

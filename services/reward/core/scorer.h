@@ -44,6 +44,10 @@ class Scorer {
   // `row`: the mapped fields; `data_source`: the row's source.
   Score Run(const Answer& answer, const nlohmann::json& row, const std::string& data_source) const;
 
+  // Whether answers to this row can be scored at all. INVALID_ARGUMENT: why Run() would call each of
+  // them unscorable.
+  absl::Status CheckRow(const nlohmann::json& row, const std::string& data_source) const;
+
   // Names what scored: the first four bytes of SHA-256 of build and rules. Equal rules give equal generations.
   uint32_t generation() const { return generation_; }
 

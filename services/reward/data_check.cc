@@ -1,0 +1,61 @@
+#include "services/reward/data_check.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/data/dataset.h"
+#include "common/log/log.h"
+#include "nlohmann/json.hpp"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::reward {
+namespace {
+
+// Name in the row -> column of the file, as the queue maps them.
+std::map<std::string, std::string> FieldsOf(const job::v1::DataSource& source) {
+  std::map<std::string, std::string> fields(source.fields().begin(), source.fields().end());
+  if (!source.prompt().empty()) fields["prompt"] = source.prompt();
+  if (!source.answer().empty()) fields["answer"] = source.answer();
+  return fields;
+}
+
+absl::Status CheckRow(const Scorer& scorer, const nlohmann::json& row, const Dataset::Options& of) {
+  const absl::Status status = scorer.CheckRow(row, of.name);
+  const auto answer = of.fields.find("answer");
+  if (status.ok() || answer == of.fields.end() || answer->second == "answer") return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(status.message(), " (`answer` is column \"", answer->second, "\")"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> CheckData(const job::v1::JobSpec& spec,
+                                                   const Scorer& scorer) {
+  std::vector<std::string> remarks;
+  for (const job::v1::DataSource& source : spec.data().train()) {
+    Dataset::Options options{.name = source.name(),
+                             .path = source.path(),
+                             .fields = FieldsOf(source),
+                             .skip_bad_rows = spec.data().order().on_bad_row() == "skip"};
+    const Dataset::Options of = options;
+    options.check_scorable = [&](const nlohmann::json& row) { return CheckRow(scorer, row, of); };
+
+    const absl::StatusOr<Dataset> data = ReadDataset(options);
+    if (ReasonOf(data.status()) == "UNSCORABLE") return data.status();
+    if (!data.ok()) {
+      log::Info("data_not_checked", {{"job_id", spec.name()}, {"error", data.status()}});
+      continue;
+    }
+
+    if (data->set_aside() == 0) continue;
+    remarks.push_back(absl::StrCat(
+        "data source ", source.name(), ": answers to ", data->set_aside(), " of ",
+        data->rows() + data->set_aside(),
+        " rows cannot be scored; each of these rows is set aside once it is drawn; the first: ",
+        data->first_set_aside()));
+  }
+  return remarks;
+}
+
+}  // namespace sluice::reward
