@@ -255,9 +255,17 @@ absl::Status JobTable::CheckMemory(const Spec& spec) {
   for (const auto& runner : All()) others += ClaimOf(*runner).needed;
   const uint64_t needed = Job::NeededBytes(spec);
   if (others + needed <= memory_bytes_) return absl::OkStatus();
-  return ErrorWith(absl::StatusCode::kResourceExhausted,
-                   {.reason = "NO_MEMORY", .hint = "start sluice-queue with a higher --memory, lower rollout lengths or groups per step, or run the jobs one after the other"},
-                   absl::StrCat("the job needs ", needed, " B of the queue's memory at the least, other jobs need ", others, " B; the queue may use ", memory_bytes_, " B"));
+  // Waiting would not help: the controller's daemons for the job would stand idle until another job
+  // ends, if one ever does.
+  return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                   {.reason = "NO_MEMORY",
+                    .catalogue = "SLUICE-QUEUE-0009",
+                    .hint = "start sluice-queue with a higher --memory, lower "
+                            "rollout.max_response, rollout.group.size or "
+                            "queue.groups_per_step, or run the jobs one after the other"},
+                   absl::StrCat("the job needs at least ", needed,
+                                " B of the queue's memory, other jobs need at least ", others,
+                                " B, and the queue may use ", memory_bytes_, " B (--memory)"));
 }
 
 // On the load thread as a job begins, then on the timer's.

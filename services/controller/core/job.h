@@ -111,6 +111,7 @@ struct Job {
   std::string diagnosis;             // The answer; empty: not stalled, or not answered yet.
   uint64_t acked_revision = 0;       // SetJob that the present queue process has answered.
   bool call_in_flight = false;
+  std::string queue_refusal;  // Why the queue did not take the last SetJob. Empty: it did.
   absl::Duration call_not_before = -absl::InfiniteDuration();
   uint64_t changes = 1;              // Rises with each change that a watcher may see.
   absl::Time last_step_at = absl::InfinitePast();  // By the trainer's clock.

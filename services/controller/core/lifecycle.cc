@@ -76,7 +76,10 @@ std::string Controller::QueueStanding(const Job& job) const {
   if (QueueServes(job) || job.assign.queue.empty()) return "";
   const auto queue = fleet_.daemons().find(job.assign.queue);
   if (queue == fleet_.daemons().end() || !queue->second.present()) return absl::StrCat("queue ", job.assign.queue, " is lost");
-  if (!job.assign.opened) return absl::StrCat("queue ", job.assign.queue, " has not taken the job yet");
+  if (!job.assign.opened) {
+    const std::string why = job.queue_refusal.empty() ? "" : absl::StrCat(": ", job.queue_refusal);
+    return absl::StrCat("queue ", job.assign.queue, " has not taken the job yet", why);
+  }
   return absl::StrCat("queue ", job.assign.queue, " was started anew and has not taken the job up again yet");
 }
 
@@ -344,7 +347,10 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
     }
     const bool passing = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
                          absl::IsResourceExhausted(status) || absl::IsAborted(status);
-    if (passing) return;
+    if (passing) {
+      job.queue_refusal = StatusText(status);
+      return;
+    }
     if (job.live()) {
       Fail(now, job, "SLUICE-CTL-0016", absl::StrCat("queue ", call.queue, " refuses the job: ", StatusText(status)));
     } else if (closing) {
@@ -356,6 +362,7 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
     }
     return;
   }
+  job.queue_refusal.clear();
   const bool other = job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != call.queue_incarnation;
   job.acked_revision = std::max(job.acked_revision, call.revision);
   job.assign.opened = true;

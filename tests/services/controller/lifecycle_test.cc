@@ -742,6 +742,31 @@ TEST_F(LifecycleTest, AQueueThatRefusesTheSpecFailsTheJobWithItsWords) {
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("line 3"));
 }
 
+TEST_F(LifecycleTest, AQueueShortOfMemoryFailsTheJobAtOnceAndFreesItsDaemons) {
+  world_.StartFleet();
+  world_.queues["queue-0"].answers = false;
+  const std::string job = world_.Submit("digits");
+  world_.core->SetJobAnswered(
+      world_.now(), world_.history.back(),
+      absl::FailedPreconditionError(
+          "the job needs at least 20000 B of the queue's memory, and the queue may use 10000 B"));
+  world_.queues["queue-0"].answers = true;
+  world_.Pass(absl::Seconds(12));
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("20000 B of the queue's memory"));
+  EXPECT_TRUE(world_.job(job).assign.workers.empty());
+}
+
+TEST_F(LifecycleTest, AStartThatTakesTooLongSaysWhyTheQueueDidNotTakeTheJob) {
+  world_.StartFleet();
+  world_.queues["queue-0"].answers = false;
+  const std::string job = world_.Submit("digits");
+  world_.Pass(absl::Minutes(5), absl::Seconds(5));
+  EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0013");
+  EXPECT_THAT(world_.job(job).record.message,
+              HasSubstr("queue queue-0 has not taken the job yet: no answer"));
+}
+
 TEST_F(LifecycleTest, AQueueThatDoesNotCloseItsBooksDoesNotHoldTheEnd) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
