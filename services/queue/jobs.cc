@@ -173,6 +173,9 @@ JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::st
   if (options_.books) {
     options.books = [this, job, incarnation](std::shared_ptr<const BookEntry> entry) { options_.books(job, incarnation, std::move(entry)); };
   }
+  if (options_.alarm) {
+    options.alarm = [this, name = options.name](const Alarm& alarm) { options_.alarm(name, alarm); };
+  }
   options.synced = options_.synced;
   options.fatal = [this, job](const absl::Status& why) {
     if (options_.fatal) return options_.fatal(why);

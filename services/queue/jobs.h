@@ -40,6 +40,8 @@ class JobTable {
     std::function<void(const std::string& message)> rows_skipped;
     // Told each change of a job's books: see JobRunner::Options. `incarnation` is that of the queue.
     std::function<void(const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry)> books;
+    // Told each alarm of a job, under the job's lock: it must only take note. May be empty.
+    std::function<void(const std::string& job_name, const Alarm& alarm)> alarm;
   };
   explicit JobTable(Options options);
   ~JobTable();  // Shut().
@@ -56,8 +58,10 @@ class JobTable {
   absl::StatusOr<std::shared_ptr<JobRunner>> Find(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<JobRunner>> All() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `name`: of the job, for people. `done` may run on any thread. RESOURCE_EXHAUSTED NO_MEMORY: what the jobs need at the least
-  // is more than the daemon may use. FAILED_PRECONDITION NO_DATA_DIR: its level needs a data directory.
+  // `name`: of the job, for people. `done` may run on any thread. FAILED_PRECONDITION NO_MEMORY:
+  // what the jobs need at the least is more than the daemon may use. FAILED_PRECONDITION
+  // NO_DATA_DIR: its level needs a data directory. INVALID_ARGUMENT: the spec, or its data (see
+  // ReadJsonl).
   void SetJob(const std::string& job, const std::string& name, const Caller& caller, queue::SetJob input, JobRunner::Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends all parked calls with UNAVAILABLE and joins the threads. Idempotent.

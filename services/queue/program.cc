@@ -125,6 +125,9 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
           event.set_message(Utf8Lossy(message));  // It quotes a file.
           link_->Raise(std::move(event));
         };
+        jobs.alarm = [this](const std::string& job, const Alarm& alarm) {
+          RaiseAlarm(job, alarm);
+        };
         return std::move(jobs);
       }()),
       server_(&jobs_, metrics_.get()),
@@ -138,6 +141,17 @@ QueueProgram::~QueueProgram() {
   server_.Shut();
   jobs_.Shut();
   if (mirror_ != nullptr) mirror_->Stop();
+}
+
+// Jobs begin after the link has, so it is there. The controller takes a daemon's event for one of
+// each job that the daemon works for, so the message names the job.
+void QueueProgram::RaiseAlarm(const std::string& job_name, const Alarm& alarm) {
+  if (link_ == nullptr) return;  // The daemon runs without a controller.
+  common::v1::Event event;
+  event.set_severity(common::v1::SEVERITY_WARNING);
+  event.set_code(alarm.code);
+  event.set_message(absl::StrCat("job ", job_name, ": ", alarm.message));
+  link_->Raise(std::move(event));
 }
 
 std::vector<grpc::Service*> QueueProgram::services() { return {server_.service(), admin_.get()}; }

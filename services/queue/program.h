@@ -31,6 +31,9 @@ class QueueProgram : public daemon::Program {
  private:
   QueueProgram(const daemon::Host& host, std::optional<DirLock> lock, std::shared_ptr<LedgerMirror> mirror, JobTable::Options jobs);
 
+  // Sends it to the controller as an event.
+  void RaiseAlarm(const std::string& job_name, const Alarm& alarm);
+
   const daemon::Host host_;
   const std::optional<DirLock> lock_;       // Of the data directory.
   const std::shared_ptr<Metrics> metrics_;  // The registry keeps a share.

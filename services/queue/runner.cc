@@ -77,7 +77,11 @@ void JobRunner::Apply(Event event, Finished* finished) {
     output.answers.push_back({std::move(it->second.first), std::move(reply), it->second.second});
     waiting_.erase(it);
   }
-  for (const Alarm& alarm : effects.alarms) log::Warning("alarm", {{"job_id", options_.name}, {"code", alarm.code}, {"message", alarm.message}});
+  for (const Alarm& alarm : effects.alarms) {
+    log::Warning("alarm",
+                 {{"job_id", options_.name}, {"code", alarm.code}, {"message", alarm.message}});
+    if (options_.alarm) options_.alarm(alarm);
+  }
   if (effects.watch || !effects.cancel.empty() || !effects.alarms.empty()) {
     output.update = {.sequence = ++sequence_, .cancel = std::move(effects.cancel), .alarms = std::move(effects.alarms)};
     if (effects.watch) output.update->state = job_->watch();

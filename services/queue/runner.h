@@ -52,6 +52,8 @@ class JobRunner {
     // Told each change of the books, in order and once it is durable, under the lock: it must only take note. First what they
     // are at the start. May be empty.
     std::function<void(std::shared_ptr<const BookEntry>)> books;
+    // Told each alarm, under the lock: it must only take note. May be empty.
+    std::function<void(const Alarm&)> alarm;
   };
   // In memory.
   JobRunner(Options options, Spec spec, std::shared_ptr<const RowSource> rows);

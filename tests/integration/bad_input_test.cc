@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -242,6 +244,65 @@ TEST_F(FilesTest, BadRowsAreSkippedAndCountedWhereTheJobAsksForIt) {
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+}
+
+TEST_F(FilesTest, ARowThatNestsTooDeeplyFailsTheJobWithFileLineAndLimit) {
+  const std::string file = cluster_.dir() + "/deep.jsonl";
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  ASSERT_EQ(WriteFileAtomic(file, "{\"digits\": \"1234\"}\n{\"digits\": " + deep + "}\n"),
+            absl::OkStatus());
+  ExpectFailure({"data.train.0.path=" + file},
+                AllOf(HasSubstr("deep.jsonl:2:"), HasSubstr("the limit is 64")));
+}
+
+// The example's rows, each with its digits as a number in a column of its own. `gold` gives row
+// i's.
+std::string RowsWithGolds(int rows, const std::function<std::string(int)>& gold) {
+  std::string text;
+  for (int i = 0; i < rows; ++i)
+    absl::StrAppend(&text, "{\"digits\": \"", 1000 + i, "\", \"gold\": ", gold(i), "}\n");
+  return text;
+}
+
+TEST_F(FilesTest, GoldsThatAreAllNullFailTheJobBeforeATokenIsSampled) {
+  const std::string file = cluster_.dir() + "/null.jsonl";
+  ASSERT_EQ(WriteFileAtomic(file, RowsWithGolds(50, [](int) { return "null"; })), absl::OkStatus());
+  ExpectFailure({"data.train.0.path=" + file, "data.train.0.answer=gold"},
+                AllOf(HasSubstr("data source digits"), HasSubstr("null.jsonl:1:"),
+                      HasSubstr("`answer` is null, wanted: a text or a number"),
+                      HasSubstr("column \"gold\"")));
+}
+
+TEST_F(FilesTest, GoldsThatAreNumbersAreScoredAndRowsWithoutOneAreSetAsideAloud) {
+  const std::string file = cluster_.dir() + "/golds.jsonl";
+  const auto gold = [](int i) { return i % 2 == 1 ? std::string("null") : absl::StrCat(1000 + i); };
+  ASSERT_EQ(WriteFileAtomic(file, RowsWithGolds(50, gold)), absl::OkStatus());
+  ASSERT_EQ(cluster_.Start(), absl::OkStatus());
+
+  const auto job =
+      SubmitDigits(&cluster_, 4, {"data.train.0.path=" + file, "data.train.0.answer=gold"});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(end->result().steps(), 4);
+
+  std::map<std::string, std::vector<std::string>> said;  // By code.
+  for (const common::v1::Event& event : (*job)->events()) {
+    said[event.code()].push_back(event.message());
+  }
+  EXPECT_THAT(said["rows_unscorable"],
+              testing::ElementsAre(AllOf(HasSubstr("data source digits: answers to 25 of 50 rows"),
+                                         HasSubstr("golds.jsonl:2: "))));
+  EXPECT_THAT(said["quarantined"],
+              testing::Contains(AllOf(HasSubstr("cannot be scored (bad_row: "),
+                                      HasSubstr("`answer` is null"))));
+}
+
+TEST_F(FilesTest, AJobThatNeedsMoreMemoryThanTheQueueMayUseFailsAtOnceWithBothNumbers) {
+  ExpectFailure({"rollout.group.size=4096", "rollout.group.min=4096", "queue.groups_per_step=4096",
+                 "queue.keep.quota=100TiB"},
+                AllOf(HasSubstr("B of the queue's memory"), HasSubstr("--memory")));
 }
 
 TEST_F(FilesTest, APromptLongerThanTheContextIsDroppedAndCounted) {

@@ -18,12 +18,17 @@ SLUICE_FIELDS(FrozenGroup, id, row, size, pool, members)
 SLUICE_FIELDS(Batch, k, groups, closed, applied, skipped, crc32c, hash, lease, handed)
 SLUICE_FIELDS(LengthBin, sealed, sealed_tokens, trained, trained_tokens)
 SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, filtered, tokens_dropped, in_flight, in_queue, at_cut, lengths, quarantined, reissued, stalled,
-              rescored, shrunk)
+              rescored, shrunk, alarms)
 SLUICE_FIELDS(AdmissionWindow::Report, idle, old, duration, span)
 SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, infeasible, report, began, waiting, idle, durations, steps, sealed, generated, old, spans)
 
 // Sees what is private.
 struct Access {
+  template <typename Archive>
+  static void Fields(Archive& archive, Of<Job::UnscorableRun> auto& run) {
+    auto& [groups, first, source, cause] = run;
+    archive(groups, first, source, cause);
+  }
   template <typename Archive>
   static void Fields(Archive& archive, Of<Prompts::Progress> auto& progress) {
     auto& [drawn, again, quarantined] = progress;
@@ -31,10 +36,16 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, Of<Prompts> auto& prompts) {
-    auto& [seed, epochs, reissues, sources, rows, progress, shuffles] = prompts;
+    auto& [seed, epochs, reissues, sources, rows, progress, quarantined, shuffles] = prompts;
     archive(progress);
-    if (progress.drawn.size() == sources.size()) return;
-    if constexpr (Archive::kReading) archive.Fail();
+    if constexpr (Archive::kReading) {
+      const auto has = [&](const RowRef& row) { return prompts.Has(row); };
+      if (progress.drawn.size() != sources.size() || !std::all_of(progress.quarantined.begin(), progress.quarantined.end(), has)) {
+        progress = {.drawn = std::vector<uint64_t>(sources.size())};
+        return archive.Fail();
+      }
+      prompts.IndexQuarantined();
+    }
   }
   template <typename Archive>
   static void Fields(Archive& archive, Of<SlotTable> auto& slots) {
@@ -101,13 +112,13 @@ struct Access {
            version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash,                   //
            prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters,                  //
            overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes,                                 //
-           ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable, failure, parked, now, effects] = job;
+           ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable, unscorable, failure, parked, now, effects] = job;
     archive(spec, queue_incarnation, space);
     archive(set, revision, phase, workers, fence, gang, engines, kept, generations, generation_seen);
     archive(version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash);
     archive(prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters);
     archive(overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes);
-    archive(ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable, failure, parked, now);
+    archive(ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable, unscorable, failure, parked, now);
   }
 };
 

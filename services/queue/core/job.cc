@@ -25,11 +25,12 @@ absl::Status BadSpec(absl::string_view message) {
 }
 
 absl::Status CheckSupported(const Spec& spec) {
+  if (spec.sampler < Sampler::kUniform || spec.sampler > Sampler::kAdaptive)
+    return BadSpec("data.order.sampler is unset");
   if (spec.sampler != Sampler::kUniform) {
     return Unsupported("data.order.sampler", spec.sampler == Sampler::kLevels ? "levels" : "adaptive", "set it to uniform");
   }
   if (spec.policies.size() != 1) return Unsupported("policies", absl::StrCat(spec.policies.size()), "train one policy");
-  if (spec.rows_only) return absl::OkStatus();
   return absl::OkStatus();
 }
 
@@ -59,6 +60,8 @@ absl::Status Job::Check(const Spec& spec) {
     if (!(source.weight > 0)) return BadSpec(absl::StrCat("data.train ", source.name, ": weight ", source.weight, ", wanted above 0"));
   }
   if (spec.lease < absl::Seconds(1)) return BadSpec("queue.keep.lease is below 1s");
+  if (spec.durability < Durability::kMemory || spec.durability > Durability::kFull)
+    return BadSpec("queue.keep.durability is unset");
   if (spec.rows_only) return absl::OkStatus();
   if (spec.group_size == 0 || spec.group_min == 0 || spec.group_min > spec.group_size) {
     return BadSpec(absl::StrCat("rollout.group: min ", spec.group_min, " of size ", spec.group_size, ", wanted 1 <= min <= size"));
@@ -71,6 +74,10 @@ absl::Status Job::Check(const Spec& spec) {
     return BadSpec("queue.straggler.policy mask needs queue.admission.statistic masked; set the policy to drop");
   }
   if (spec.member_tokens == 0 || spec.token_bytes < 8) return BadSpec("member_tokens is 0, or token_bytes below the 8 of a token and its log-prob");
+  if (spec.statistic < Statistic::kMasked || spec.statistic > Statistic::kStrict)
+    return BadSpec("queue.admission.statistic is unset");
+  if (spec.filter < Filter::kNone || spec.filter > Filter::kSignal)
+    return BadSpec("algorithm.advantage.group_filter is unset");
   if (spec.straggler < Straggler::kWait || spec.straggler > Straggler::kShrink) return BadSpec("queue.straggler.policy is unset");
   if (spec.wait <= absl::ZeroDuration()) return BadSpec("queue.straggler.wait is 0");
   if (spec.deterministic) SLUICE_RETURN_IF_ERROR(CheckDeterministic(spec));

@@ -98,6 +98,7 @@ struct Counters {
   // By source and length, in eighths of the longest answer allowed: members, and the tokens they sampled (masked ones too).
   std::map<std::string, std::array<LengthBin, 8>> lengths;
   int64_t quarantined = 0, reissued = 0, stalled = 0, rescored = 0, shrunk = 0;
+  std::map<std::string, int64_t> alarms;  // By code, those that were not told too.
 };
 
 // The state machine of one job: events in, effects out. It holds all that the queue knows of the job; payload bytes are
@@ -184,6 +185,15 @@ class Job {
     Instant at;
     bool readmitted = false;
   };
+  // Groups of a source that were dropped as unscorable since its last one that was scored.
+  struct UnscorableRun {
+    uint64_t groups = 0;
+    uint64_t first = 0;  // The row of the first of them.
+    std::string source;  // Its name.
+    std::string cause;   // What the reward said of it.
+
+    std::string Describe() const;
+  };
   struct TaskKey {  // Ready tasks are served oldest group first.
     uint64_t group = 0;
     uint32_t member = 0, task = 0;
@@ -252,6 +262,10 @@ class Job {
   void DropMember(Group& group, uint32_t member, const std::string& reason);
   void DropGroup(Group& group, const std::string& reason);
   void CountUnusable(const RowRef& row, const std::string& reason);
+  void Fail(const char* code, absl::Status failure);
+  void RaiseAlarm(const char* code, std::string message);
+  void FailWithoutPrompts(const std::string& reason, const std::string& hint);
+  void NoteQuarantined(const Group& group, const std::string& reason, const std::string& why);
   void CountDropped(Group& group, uint32_t member, const std::string& reason);
   void EndMember(Group& group, uint32_t member, const std::string& reason);
   void Settle(Group& group, const std::string& reason);  // After a member left: too few, or complete now.
@@ -294,6 +308,9 @@ class Job {
   void Store(Group& group, uint32_t whose, Field field);
   absl::Status PutTask(const Caller& caller, const Record& record, Group& group, bool* repeat);
   void FinishTask(Group& group, uint32_t member, uint32_t task);
+  void DropUnscorable(Group& group, const std::string& cause, bool row_at_fault);
+  void CountUnscorable(const Group& group, const std::string& cause);
+  const UnscorableRun* LongestUnscorable() const;  // Null: each source's last group was scored.
   void FailTask(Group& group, uint32_t member, uint32_t task, bool use_try, absl::Duration not_before, const std::string& cause);
 
   // job_retask.cc: scoring again, drawing again.
@@ -317,6 +334,7 @@ class Job {
   void CloseBatch(Batch& batch);
   void Evict();
   bool SourcesEnded() const;
+  absl::Status DescribeEnd(int64_t k) const;
   AcquireBatchAnswer Slice(const Caller& caller, Batch& batch, uint32_t from);
   absl::StatusOr<ApplyAnswer> OnApply(const Caller& caller, const queue::Apply& input);
   absl::StatusOr<AdvanceVersionAnswer> OnAdvance(const Caller& caller, const AdvanceVersion& input);
@@ -418,7 +436,9 @@ class Job {
   uint64_t rejected_in_a_row_ = 0;
   std::map<uint32_t, uint64_t> rejected_of_source_;  // In a row, by source.
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> starved_;  // By source and row: draws in a row that were not trained.
-  std::set<std::pair<uint32_t, uint64_t>> unusable_;  // Source and row of each prompt that no rollout could take.
+  // Source and row of each prompt that no rollout could take. None of them is quarantined.
+  std::set<std::pair<uint32_t, uint64_t>> unusable_;
+  std::map<uint32_t, UnscorableRun> unscorable_;  // By source; absent: its last group was scored.
   absl::Status failure_;                  // Why the job cannot go on; OK while it can.
 
   // Waiting calls, oldest first.

@@ -37,9 +37,7 @@ std::optional<Reply> Job::TryAcquire(const Caller& caller, const AcquireBatch& i
   const auto it = batches_.find(k);
   if (it == batches_.end()) {
     if (k < next_cut_) return Error(absl::StatusCode::kNotFound, "GONE", absl::StrCat("batch ", k, " is durable and freed"));
-    if (k == next_cut_ && SourcesEnded() && accepted_.empty()) {
-      return Error(absl::StatusCode::kOutOfRange, "END", absl::StrCat("all ", spec_.epochs, " epochs are trained; there is no batch ", k));
-    }
+    if (k == next_cut_ && SourcesEnded() && accepted_.empty()) return DescribeEnd(k);
     return std::nullopt;
   }
   Batch& batch = it->second;
@@ -49,6 +47,30 @@ std::optional<Reply> Job::TryAcquire(const Caller& caller, const AcquireBatch& i
   const bool ready = batch.closed || (stream && batch.groups.size() > input.from);
   if (!ready) return std::nullopt;
   return Slice(caller, batch, input.from);
+}
+
+// The data is used up before batch k. Where no batch was cut, or no row is left although epochs
+// are, that is a failure, and what became of the groups says why.
+absl::Status Job::DescribeEnd(int64_t k) const {
+  if (k > 0 && prompts_.quarantined() < prompts_.rows()) {
+    return Error(absl::StatusCode::kOutOfRange, "END",
+                 absl::StrCat("all ", spec_.epochs, " epochs are trained; there is no batch ", k));
+  }
+  std::string dropped;
+  for (const auto& [reason, count] : ledger_.dropped) {
+    if (count > 0) absl::StrAppend(&dropped, dropped.empty() ? "" : ", ", count, " as ", reason);
+  }
+  const UnscorableRun* const unscorable = LongestUnscorable();
+  return ErrorWith(
+      absl::StatusCode::kFailedPrecondition,
+      {.reason = "NOTHING_TRAINED",
+       .catalogue = "SLUICE-QUEUE-0010",
+       .hint = "see the alarms among `sluice job events`"},
+      absl::StrCat(k > 0 ? "every row of the data is quarantined"
+                         : "the data is used up and not one group of it could be trained",
+                   "; of ", ledger_.accepted,
+                   " answers there were dropped: ", dropped.empty() ? "none" : dropped,
+                   unscorable == nullptr ? "" : absl::StrCat("; ", unscorable->Describe())));
 }
 
 AcquireBatchAnswer Job::Slice(const Caller& caller, Batch& batch, uint32_t from) {
@@ -150,7 +172,7 @@ absl::StatusOr<ApplyAnswer> Job::OnApply(const Caller& caller, const queue::Appl
         ++counters_.violations["staleness"];
         const std::string message = absl::StrCat("step ", input.k, " would train ", over, " tokens of ",
                                                  TrajectoryRef{frozen.id, member.member, member.attempt}.str(), " beyond max_staleness ", spec_.max_staleness);
-        effects_->alarms.push_back({"stale_batch", message});
+        RaiseAlarm("stale_batch", message);
         return ErrorWith(absl::StatusCode::kFailedPrecondition,
                          {.reason = "STALE", .catalogue = "SLUICE-QUEUE-0004", .hint = "do not publish this step; go back to the last checkpoint"}, message);
       }
@@ -164,7 +186,7 @@ absl::StatusOr<ApplyAnswer> Job::OnApply(const Caller& caller, const queue::Appl
     reached_[gang_] = std::max(reached_[gang_], version_);
     ledger_.hash = batch.hash;
     for (const FrozenGroup& frozen : batch.groups) starved_.erase({frozen.row.source, frozen.row.index});
-    if (admission_.Applied(now_)) effects_->alarms.push_back({"max_staleness_too_small", admission_.Advice()});
+    if (admission_.Applied(now_)) RaiseAlarm("max_staleness_too_small", admission_.Advice());
     effects_->watch = true;
   }
   answer.version = version_;

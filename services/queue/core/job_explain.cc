@@ -8,6 +8,7 @@
 
 namespace sluice::queue {
 namespace {
+constexpr uint64_t kUnscorableTold = 4;  // Groups in a row: fewer may be chance.
 
 std::string Age(absl::Duration age) { return absl::FormatDuration(absl::Trunc(age, age < absl::Seconds(10) ? absl::Milliseconds(100) : absl::Seconds(1))); }
 
@@ -47,6 +48,15 @@ WaitEdge Job::ParkedEdge(const Parked& parked) const {
 
 // What batch k, the next to be cut, waits on: each open group; without one, whoever could open it.
 void Job::ExplainBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) const {
+  // Members that are late do not hold the batch up while whatever they write is unscorable: the
+  // chain ends here.
+  const UnscorableRun* const unscorable = LongestUnscorable();
+  if (unscorable != nullptr && unscorable->groups >= kUnscorableTold && accepted_.empty()) {
+    edges.push_back({.waiter = BatchNode(k),
+                     .on = BatchNode(k),
+                     .cause = unscorable->Describe(),
+                     .hint = "check the rewards and the gold answers of that data source"});
+  }
   for (const auto& [slot, ordinal] : open_) {
     if (edges.size() >= kMaxEdges) return;
     const Group& group = *groups_.at(ordinal);

@@ -9,6 +9,11 @@
 #include "services/queue/core/job.h"
 
 namespace sluice::queue {
+namespace {
+constexpr int64_t kAlarmsTold = 10;  // Of a kind, one by one.
+
+bool IsPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
+}  // namespace
 
 // Errors of a writer's lease. -----------------------------------------------------------------------------------------
 
@@ -33,7 +38,7 @@ absl::Status Job::CheckLease(const Caller& caller, const Id16& lease, const Traj
 absl::Status Job::Conflict(const TrajectoryRef& ref, const std::string& what) {
   ++counters_.violations["conflict"];
   const std::string message = absl::StrCat(ref.str(), ": ", what, " was written before with other bytes");
-  effects_->alarms.push_back({"conflict", message});
+  RaiseAlarm("conflict", message);
   return Error(absl::StatusCode::kAlreadyExists, "CONFLICT", message);
 }
 
@@ -181,7 +186,8 @@ Item Job::SealOne(const Caller& caller, const SealItem& item) {
             .watermark = watermark};
   }
   if (item.tokens < watermark || item.crc32c != member.log.crc32c()) {
-    effects_->alarms.push_back({"bad_crc", absl::StrCat(item.ref.str(), ": sealed with other tokens than were stored")});
+    RaiseAlarm("bad_crc",
+               absl::StrCat(item.ref.str(), ": sealed with other tokens than were stored"));
     return {.status = Error(absl::StatusCode::kDataLoss, "BAD_CRC",
                             absl::StrCat(item.ref.str(), ": sealed as ", item.tokens, " tokens, CRC ", item.crc32c, "; the queue holds ", watermark, ", CRC ",
                                          member.log.crc32c())),
@@ -236,13 +242,48 @@ Item Job::DropOne(const Caller& caller, const DropItem& item) {
 // Without a limit of epochs, rows that none can use would be drawn for ever.
 void Job::CountUnusable(const RowRef& row, const std::string& reason) {
   if ((reason != "prompt_too_long" && reason != "bad_row") || row.source == RowRef::kOutside) return;
+  if (prompts_.IsQuarantined(row)) return;
   unusable_.insert({row.source, row.index});
-  if (unusable_.size() < prompts_.rows() || !failure_.ok()) return;
-  failure_ = ErrorWith(absl::StatusCode::kFailedPrecondition,
-                       {.reason = "NO_PROMPTS", .catalogue = "SLUICE-QUEUE-0005"},
-                       absl::StrCat("no row of the data can be used: all ", prompts_.rows(), " were dropped, the last as ", reason,
-                                    "; raise data.order.max_prompt and model.max_context, or mend the rows that the rollouts' logs name"));
-  effects_->alarms.push_back({"no_prompts", std::string(failure_.message())});
+  FailWithoutPrompts(reason,
+                     "raise data.order.max_prompt and model.max_context, or mend the rows that the "
+                     "rollouts' logs name");
+}
+
+void Job::FailWithoutPrompts(const std::string& reason, const std::string& hint) {
+  if (unusable_.size() + prompts_.quarantined() < prompts_.rows() || !failure_.ok()) return;
+  Fail("no_prompts",
+       ErrorWith(absl::StatusCode::kFailedPrecondition,
+                 {.reason = "NO_PROMPTS", .catalogue = "SLUICE-QUEUE-0005", .hint = hint},
+                 absl::StrCat("no row of the data can be used: all ", prompts_.rows(),
+                              " were dropped, the last as ", reason)));
+}
+
+// From here on whoever asks for work or a batch gets this answer, until a trainer restores the job.
+void Job::Fail(const char* code, absl::Status failure) {
+  failure_ = std::move(failure);
+  RaiseAlarm(code, std::string(failure_.message()));
+}
+
+// The first ten of a kind are told, then each that doubles their number: a fault of the data can
+// raise one for every row.
+void Job::RaiseAlarm(const char* code, std::string message) {
+  const int64_t count = ++counters_.alarms[code];
+  if (count <= kAlarmsTold) return effects_->alarms.push_back({code, std::move(message)});
+
+  const bool doubled = count % kAlarmsTold == 0 && IsPowerOfTwo(count / kAlarmsTold);
+  if (!doubled) return;
+  absl::StrAppend(&message, " (", count,
+                  " alarms of this kind so far; the next is told when there are ", 2 * count, ")");
+  effects_->alarms.push_back({code, std::move(message)});
+}
+
+// The prompt has just been quarantined.
+void Job::NoteQuarantined(const Group& group, const std::string& reason, const std::string& why) {
+  ++counters_.quarantined;
+  unusable_.erase({group.row.source, group.row.index});
+  RaiseAlarm("quarantined", absl::StrCat("prompt ", SourceName(group), ":", group.row.index, " ",
+                                         why, "; it is drawn no more"));
+  FailWithoutPrompts(reason, "see the alarms among `sluice job events`");
 }
 
 void Job::CountDropped(Group& group, uint32_t index, const std::string& reason) {
@@ -290,11 +331,12 @@ void Job::DropGroup(Group& group, const std::string& reason) {
   for (uint32_t t = 0; t < group.tasks.size(); ++t) EndTask(group, kWholeGroup, t);
   CountStarved(group, reason);
   if (IsReissued(reason) && !group.own) {
-    const bool again = prompts_.Reissue(group.row);
-    ++(again ? counters_.reissued : counters_.quarantined);
-    if (!again) {
-      effects_->alarms.push_back({"quarantined", absl::StrCat("prompt ", SourceName(group), ":", group.row.index, " failed ",
-                                                              group.row.occurrence + 1, " times, last as ", reason, "; it is drawn no more")});
+    const Prompts::Fate fate = prompts_.Reissue(group.row);
+    if (fate == Prompts::Fate::kAgain) ++counters_.reissued;
+    if (fate == Prompts::Fate::kQuarantined) {
+      NoteQuarantined(
+          group, reason,
+          absl::StrCat("failed ", group.row.occurrence + 1, " times, last as ", reason));
     }
   }
   Erase(group);
@@ -329,6 +371,7 @@ void Job::Complete(Group& group) {
     if (member.state == MemberState::kSealed) rewards.push_back(member.task_reward.value_or(0));
   }
   if (spec_.filter == Filter::kSignal && NoSignal(rewards)) return Reject(group, rewards[0] == 0 ? "all_zero" : rewards[0] == 1 ? "all_one" : "other");
+  unscorable_.erase(group.row.source);
   rejected_in_a_row_ = 0;
   rejected_of_source_.erase(group.row.source);
   RemoveIndexes(group);
@@ -340,6 +383,7 @@ void Job::Complete(Group& group) {
 
 // The group filter's no. A long run of them ends the job; one of a single source, while others are accepted, is an alarm.
 void Job::Reject(Group& group, const std::string& why) {
+  unscorable_.erase(group.row.source);
   ++counters_.filtered[why];
   const uint64_t limit = uint64_t{spec_.max_rejected_steps} * spec_.groups_per_step;
   const uint64_t of_source = ++rejected_of_source_[group.row.source];
@@ -353,13 +397,19 @@ void Job::Reject(Group& group, const std::string& why) {
     return text;
   };
   if (rejected_in_a_row_ >= limit) {
-    failure_ = ErrorWith(absl::StatusCode::kFailedPrecondition,
-                         {.reason = "NO_SIGNAL", .catalogue = "SLUICE-QUEUE-0003", .hint = "check the reward and the difficulty of the prompts"},
-                         absl::StrCat(rejected_in_a_row_, " groups in a row were rejected by the filter (in all: ", counts(), ")"));
-    effects_->alarms.push_back({"no_signal", std::string(failure_.message())});
+    Fail("no_signal",
+         ErrorWith(absl::StatusCode::kFailedPrecondition,
+                   {.reason = "NO_SIGNAL",
+                    .catalogue = "SLUICE-QUEUE-0003",
+                    .hint = "check the reward and the difficulty of the prompts"},
+                   absl::StrCat(rejected_in_a_row_,
+                                " groups in a row were rejected by the filter (in all: ", counts(),
+                                ")")));
   } else if (of_source == limit) {
-    effects_->alarms.push_back({"no_signal_source", absl::StrCat("the last ", of_source, " groups of data source ", source, " were all rejected by the filter, others were not (in all: ",
-                                                                 counts(), "); check its answers and its difficulty, or take it out")});
+    RaiseAlarm("no_signal_source",
+               absl::StrCat("the last ", of_source, " groups of data source ", source,
+                            " were all rejected by the filter, others were not (in all: ", counts(),
+                            "); check its answers and its difficulty, or take it out"));
   }
 }
 

@@ -56,6 +56,7 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   failure_ = absl::OkStatus();
   rejected_in_a_row_ = 0;
   unusable_.clear();
+  unscorable_.clear();
   effects_->watch = true;
   restore_answer_ = {.mode = mode, .version = version_, .end = fork, .fork = fork, .ledger = ledger_};
   if (published_) restore_answer_.published.push_back({.policy = 0, .version = *published_, .verified = true});
@@ -65,6 +66,15 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
 absl::Status Job::RestoreLost(const Cursor& cursor) {
   if (cursor.prompts.drawn.size() != spec_.sources.size()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_CURSOR", absl::StrCat("the cursor knows ", cursor.prompts.drawn.size(), " sources, the job has ", spec_.sources.size()));
+  }
+  for (const std::vector<RowRef>* const rows :
+       {&cursor.prompts.again, &cursor.prompts.quarantined, &cursor.live}) {
+    for (const RowRef& row : *rows) {
+      if (prompts_.Has(row)) continue;
+      return Error(absl::StatusCode::kInvalidArgument, "BAD_CURSOR",
+                   absl::StrCat("the cursor names row ", row.index, " of source ", row.source,
+                                ", which the data does not have"));
+    }
   }
   const uint64_t event = ledger_.event;
   const std::map<std::string, int64_t> none = ledger_.dropped;  // All reasons, at zero.

@@ -76,8 +76,8 @@ void Job::CountStarved(const Group& group, const std::string& reason) {
   if (group.own || looked_at) return;
   const uint32_t count = ++starved_[{group.row.source, group.row.index}];
   if (count != kStarved) return;
-  effects_->alarms.push_back({"starved", absl::StrCat("prompt ", SourceName(group), ":", group.row.index, " was drawn ", count,
-                                                      " times in a row and never trained, last dropped as ", reason)});
+  RaiseAlarm("starved", absl::StrCat("prompt ", SourceName(group), ":", group.row.index, " was drawn ", count,
+                                     " times in a row and never trained, last dropped as ", reason));
 }
 
 }  // namespace sluice::queue

@@ -14,7 +14,10 @@
 // name no member).
 namespace sluice::queue {
 namespace {
-constexpr size_t kCauseBytes = 200;  // Of a reward_status that is shown.
+constexpr size_t kCauseBytes = 300;  // Of a reward_status, with its reward_info, that is shown.
+// Groups of a source in a row without one that was scored, after which the job fails. A batch's
+// worth where that is more.
+constexpr uint64_t kUnscorableGroups = 64;
 constexpr size_t kReasonBytes = kInHead - 7;  // With "reject:" it stays in the log at each level of durability.
 
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
@@ -31,6 +34,9 @@ const Field* Named(const std::vector<std::pair<uint32_t, Field>>& fields, uint32
 absl::Status BadField(const std::string& task, absl::string_view what) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_FIELD", absl::StrCat("task ", task, " ", what));
 }
+
+// A status that says what is wrong with the row, and so would be said of any answer to it.
+bool IsFaultOfRow(absl::string_view status) { return status == "bad_row" || status == "no_part"; }
 
 // A reason is counted by its name: a word.
 bool IsVerdict(absl::string_view text) {
@@ -148,15 +154,24 @@ void Job::FinishTask(Group& group, uint32_t index, uint32_t t) {
   task.staged.clear();
   const uint32_t round = task.round;
   std::vector<uint32_t> unscorable;
+  bool row_at_fault = false;
   for (const auto& [whose, field] : staged) {
     if (field.name != "reward_status" || field.bytes.view() == "ok") continue;
-    task.cause = absl::CHexEscape(field.bytes.view().substr(0, kCauseBytes));  // Any bytes; a cause is shown, as JSON too.
-    if (whose == kWholeGroup) return DropGroup(group, "unscorable");
+    const Field* const info = Named(staged, whose, "reward_info");
+    const std::string text = absl::StrCat(field.bytes.view(), info == nullptr ? "" : ": ",
+                                          info == nullptr ? "" : info->bytes.view());
+    task.cause =
+        absl::CHexEscape(text.substr(0, kCauseBytes));  // Any bytes; a cause is shown, as JSON too.
+    row_at_fault |= IsFaultOfRow(field.bytes.view());
+    if (whose == kWholeGroup) return DropUnscorable(group, task.cause, row_at_fault);
     if (group.members[whose].state != MemberState::kDropped) unscorable.push_back(whose);
   }
+  const std::string cause = task.cause;
   RemoveIndexes(group);
   for (uint32_t whose : unscorable) EndMember(group, whose, "unscorable");
   AddIndexes(group);
+  if (!unscorable.empty() && group.standing() < spec_.group_min)
+    return DropUnscorable(group, cause, row_at_fault);
   for (const auto& [whose, field] : staged) {
     if (whose != kWholeGroup && group.members[whose].state == MemberState::kDropped) continue;
     if (whose != kWholeGroup && field.name == "task_reward") {
@@ -172,6 +187,43 @@ void Job::FinishTask(Group& group, uint32_t index, uint32_t t) {
     if (group.members[m].state == MemberState::kSealed) ReadyTasks(group, m);
   }
   Settle(group, "unscorable");
+}
+
+// Another try would not help a row that is at fault itself, so it is drawn no more.
+void Job::DropUnscorable(Group& group, const std::string& cause, bool row_at_fault) {
+  const bool quarantined = row_at_fault && !group.own && prompts_.Quarantine(group.row);
+  CountUnscorable(group, cause);
+  if (quarantined)
+    NoteQuarantined(group, "unscorable", absl::StrCat("cannot be scored (", cause, ")"));
+  DropGroup(group, "unscorable");
+}
+
+void Job::CountUnscorable(const Group& group, const std::string& cause) {
+  const uint32_t source = group.row.source;
+  UnscorableRun& run = unscorable_[source];
+  if (run.groups++ == 0)
+    run.first = group.row.index, run.source = SourceName(group), run.cause = cause;
+
+  const bool all_rows = !group.own && prompts_.AllQuarantined(source);
+  const bool too_many = run.groups >= std::max<uint64_t>(kUnscorableGroups, spec_.groups_per_step);
+  if ((!all_rows && !too_many) || !failure_.ok()) return;
+  Fail("unscorable",
+       ErrorWith(absl::StatusCode::kFailedPrecondition,
+                 {.reason = "UNSCORABLE",
+                  .catalogue = "SLUICE-QUEUE-0011",
+                  .hint = "check the rewards and the gold answers of that data source"},
+                 run.Describe()));
+}
+
+const Job::UnscorableRun* Job::LongestUnscorable() const {
+  const auto fewer = [](const auto& a, const auto& b) { return a.second.groups < b.second.groups; };
+  const auto longest = std::max_element(unscorable_.begin(), unscorable_.end(), fewer);
+  return longest == unscorable_.end() ? nullptr : &longest->second;
+}
+
+std::string Job::UnscorableRun::Describe() const {
+  return absl::StrCat("every answer of data source ", source, " is unscorable: none of its last ",
+                      groups, " groups could be scored; the first was row ", first, ": ", cause);
 }
 
 }  // namespace sluice::queue

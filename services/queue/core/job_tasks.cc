@@ -228,7 +228,7 @@ void Job::FailTask(Group& group, uint32_t index, uint32_t t, bool use_try, absl:
   if (index != kWholeGroup) ref = {group.id, index, group.members[index].attempt};
   dead_letters_.push_back({.ref = ref, .row = group.row, .task = spec_.tasks[t].name, .worker = task.worker, .cause = cause, .at = now_});
   if (dead_letters_.size() > kDeadLettersKept) dead_letters_.pop_front();
-  effects_->alarms.push_back({"dead_letter", absl::StrCat("task ", spec_.tasks[t].name, " of ", ref.str(), " is out of tries: ", cause)});
+  RaiseAlarm("dead_letter", absl::StrCat("task ", spec_.tasks[t].name, " of ", ref.str(), " is out of tries: ", cause));
   if (index == kWholeGroup) {
     DropGroup(group, "unscorable");
   } else {

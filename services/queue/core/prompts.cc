@@ -8,14 +8,23 @@
 namespace sluice::queue {
 
 Prompts::Prompts(const Spec& spec, std::shared_ptr<const RowSource> rows)
-    : seed_(spec.seed), epochs_(spec.epochs), reissues_(spec.reissues), sources_(spec.sources), rows_(std::move(rows)),
+    : seed_(spec.seed),
+      epochs_(spec.epochs),
+      reissues_(spec.reissues),
+      sources_(spec.sources),
+      rows_(std::move(rows)),
+      quarantined_(sources_.size()),
       shuffles_(sources_.size()) {
   progress_.drawn.assign(sources_.size(), 0);
 }
 
 bool Prompts::Spent(uint32_t source) const {
-  const uint64_t rows = rows_->rows(source);
-  return rows == 0 || (epochs_ > 0 && progress_.drawn[source] >= rows * epochs_);
+  const uint64_t rows = rows_->rows(source);  // Without rows, all of them are quarantined.
+  return AllQuarantined(source) || (epochs_ > 0 && progress_.drawn[source] >= rows * epochs_);
+}
+
+bool Prompts::AllQuarantined(uint32_t source) const {
+  return quarantined_[source].size() >= rows_->rows(source);
 }
 
 uint64_t Prompts::rows() const {
@@ -61,16 +70,43 @@ std::optional<RowRef> Prompts::Next() {
     if (!next || share < behind) next = s, behind = share;
   }
   if (!next) return std::nullopt;
-  const uint64_t rows = rows_->rows(*next), draw = progress_.drawn[*next]++;
-  return RowRef{.source = *next, .epoch = static_cast<uint32_t>(draw / rows), .index = Permuted(*next, draw / rows, draw % rows)};
+  const RowRef row = NextFresh(*next);
+  ++progress_.drawn[*next];
+  SkipQuarantined(*next);
+  return row;
 }
 
-bool Prompts::Reissue(const RowRef& row) {
+// What the source's next fresh draw would be.
+RowRef Prompts::NextFresh(uint32_t source) {
+  const uint64_t rows = rows_->rows(source), draw = progress_.drawn[source];
+  return {.source = source,
+          .epoch = static_cast<uint32_t>(draw / rows),
+          .index = Permuted(source, draw / rows, draw % rows)};
+}
+
+void Prompts::SkipQuarantined(uint32_t source) {
+  if (quarantined_[source].empty()) return;
+  while (!Spent(source) && quarantined_[source].contains(NextFresh(source).index))
+    ++progress_.drawn[source];
+}
+
+Prompts::Fate Prompts::Reissue(const RowRef& row) {
+  if (quarantined_[row.source].contains(row.index)) return Fate::kWasQuarantined;
   if (row.occurrence >= reissues_) {
-    progress_.quarantined.push_back(row);
-    return false;
+    Quarantine(row);
+    return Fate::kQuarantined;
   }
   Return(row);
+  return Fate::kAgain;
+}
+
+bool Prompts::Quarantine(const RowRef& row) {
+  if (!quarantined_[row.source].insert(row.index).second) return false;
+  progress_.quarantined.push_back(row);
+  std::erase_if(progress_.again, [&](const RowRef& other) {
+    return other.source == row.source && other.index == row.index;
+  });
+  SkipQuarantined(row.source);
   return true;
 }
 
@@ -91,6 +127,7 @@ uint32_t Prompts::Readmit(const std::function<bool(const RowRef&)>& which) {
   }
   const auto count = static_cast<uint32_t>(progress_.quarantined.size() - left.size());
   progress_.quarantined = std::move(left);
+  IndexQuarantined();
   return count;
 }
 
@@ -101,6 +138,13 @@ Row Prompts::Read(const RowRef& ref) const {
 void Prompts::Reset(Progress progress) {
   SLUICE_CHECK(progress.drawn.size() == sources_.size());
   progress_ = std::move(progress);
+  IndexQuarantined();
+}
+
+void Prompts::IndexQuarantined() {
+  for (std::set<uint64_t>& rows : quarantined_) rows.clear();
+  for (const RowRef& row : progress_.quarantined) quarantined_[row.source].insert(row.index);
+  for (uint32_t source = 0; source < sources_.size(); ++source) SkipQuarantined(source);
 }
 
 }  // namespace sluice::queue

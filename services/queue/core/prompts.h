@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,7 @@ class Prompts {
   struct Progress {
     std::vector<uint64_t> drawn;      // Per source: fresh draws so far, epoch * rows + place in the epoch's shuffle.
     std::vector<RowRef> again;        // To be drawn again, in this order.
-    std::vector<RowRef> quarantined;  // Failed too often; drawn no more.
+    std::vector<RowRef> quarantined;  // Failed too often; drawn no more. Each row once.
   };
 
   Prompts(const Spec& spec, std::shared_ptr<const RowSource> rows);
@@ -38,16 +39,26 @@ class Prompts {
   std::optional<RowRef> Next();
   bool exhausted() const;
 
-  // Draws the prompt again, as its next occurrence. False: it failed `reissues` times and is quarantined instead.
-  bool Reissue(const RowRef& row);
+  // A prompt that failed is drawn again, or no more: from now on, or since an earlier failure.
+  enum class Fate { kAgain, kQuarantined, kWasQuarantined };
+  // Draws the prompt again, as its next occurrence; quarantines it after `reissues` failures.
+  Fate Reissue(const RowRef& row);
+  // Draws the prompt no more, in no epoch. False: it was quarantined before.
+  bool Quarantine(const RowRef& row);
   // Gives a prompt back whose group is to be trained anew; no failure of the prompt, so always drawn again.
   void Return(const RowRef& row);
 
   // Lets quarantined prompts for which `which` holds be drawn again; how many.
   uint32_t Readmit(const std::function<bool(const RowRef&)>& which);
 
+  // Whether the data has this row.
+  bool Has(const RowRef& row) const { return row.source < sources_.size() && row.index < rows_->rows(row.source); }
   // Rows of all sources that are drawn.
   uint64_t rows() const;
+  bool IsQuarantined(const RowRef& row) const { return quarantined_[row.source].contains(row.index); }
+  uint64_t quarantined() const { return progress_.quarantined.size(); }
+  // Whether every row of the source is quarantined.
+  bool AllQuarantined(uint32_t source) const;
 
   Row Read(const RowRef& ref) const;
   const Progress& progress() const { return progress_; }
@@ -57,6 +68,9 @@ class Prompts {
   friend struct Access;  // dump.cc
   uint64_t Permuted(uint32_t source, uint64_t epoch, uint64_t place);
   bool Spent(uint32_t source) const;
+  RowRef NextFresh(uint32_t source);
+  void SkipQuarantined(uint32_t source);
+  void IndexQuarantined();
 
   struct Shuffle {
     std::optional<uint64_t> epoch;
@@ -67,8 +81,10 @@ class Prompts {
   const uint32_t epochs_, reissues_;
   const std::vector<SourceSpec> sources_;
   const std::shared_ptr<const RowSource> rows_;
+  // While a source is not spent, its next fresh draw is no quarantined row: `exhausted` is right.
   Progress progress_;
-  std::vector<Shuffle> shuffles_;  // The current epoch of each source.
+  std::vector<std::set<uint64_t>> quarantined_;  // Rows of progress_.quarantined, by source.
+  std::vector<Shuffle> shuffles_;                // The current epoch of each source.
 };
 
 }  // namespace sluice::queue

@@ -60,5 +60,61 @@ TEST(PromptsTest, ProgressGoesOnWhereItStood) {
   EXPECT_TRUE(other.exhausted());
 }
 
+TEST(PromptsTest, AQuarantinedRowIsDrawnInNoLaterEpoch) {
+  Spec spec = SmallSpec();
+  spec.epochs = 5;
+  Prompts prompts(spec, std::make_shared<Rows>(std::vector<uint64_t>{4}));
+
+  EXPECT_TRUE(prompts.Quarantine({.index = 2}));
+  EXPECT_FALSE(prompts.Quarantine({.epoch = 3, .index = 2})) << "it is the same row in each epoch";
+
+  int drawn = 0;
+  while (const std::optional<RowRef> row = prompts.Next()) {
+    EXPECT_NE(row->index, 2u);
+    ++drawn;
+    EXPECT_EQ(prompts.exhausted(), drawn == 5 * 3);
+  }
+  EXPECT_EQ(drawn, 5 * 3);
+}
+
+TEST(PromptsTest, AFailureOfAQuarantinedRowIsNotReportedAgain) {
+  Spec spec = SmallSpec();  // reissues = 1
+  Prompts prompts(spec, std::make_shared<Rows>(std::vector<uint64_t>{4}));
+  const RowRef row{.index = 1};
+
+  EXPECT_EQ(prompts.Reissue(row), Prompts::Fate::kAgain);
+  EXPECT_EQ(prompts.Reissue({.index = 1, .occurrence = 1}), Prompts::Fate::kQuarantined);
+  EXPECT_EQ(prompts.Reissue({.epoch = 1, .index = 1}), Prompts::Fate::kWasQuarantined);
+
+  EXPECT_EQ(prompts.quarantined(), 1u);
+  EXPECT_TRUE(prompts.progress().again.empty()) << "its draw that was due is taken back";
+}
+
+TEST(PromptsTest, WithEveryRowQuarantinedASourceEndsThoughItsEpochsDoNot) {
+  Prompts prompts(SmallSpec(), std::make_shared<Rows>(std::vector<uint64_t>{3}));  // epochs = 0: for ever
+  for (uint64_t row = 0; row < 3; ++row) {
+    EXPECT_FALSE(prompts.exhausted());
+    prompts.Quarantine({.index = row});
+  }
+  EXPECT_TRUE(prompts.exhausted());
+  EXPECT_FALSE(prompts.Next().has_value());
+
+  EXPECT_EQ(prompts.Readmit([](const RowRef& row) { return row.index == 1; }), 1u);
+  EXPECT_EQ(prompts.Next()->index, 1u);
+}
+
+TEST(PromptsTest, QuarantinedRowsStayOutAfterARestore) {
+  const auto rows = std::make_shared<Rows>(std::vector<uint64_t>{30, 10});
+  Prompts one(TwoSources(), rows), other(TwoSources(), rows);
+  for (int i = 0; i < 11; ++i) one.Next();
+  for (uint64_t row = 0; row < 20; ++row) one.Quarantine({.source = 0, .index = row});
+  other.Reset(one.progress());
+  while (const std::optional<RowRef> row = one.Next()) {
+    EXPECT_EQ(other.Next(), row);
+    EXPECT_TRUE(row->source == 1 || row->index >= 20) << row->index;
+  }
+  EXPECT_TRUE(other.exhausted());
+}
+
 }  // namespace
 }  // namespace sluice::queue

@@ -213,7 +213,9 @@ TEST(DropTest, AJobWithoutAUsablePromptFailsOnceEachRowWasDropped) {
 }
 
 TEST(DropTest, OneUsableRowKeepsTheJobGoingThroughEveryEpoch) {
-  Harness h(SmallSpec(), {3});
+  Spec spec = SmallSpec();
+  spec.reissues = 100;
+  Harness h(spec, {3});
   h.Start();
   for (int draw = 0; draw < 12; ++draw) {  // Four epochs.
     const auto admitted = h.Admitted(2);

@@ -1,0 +1,198 @@
+#include "tests/services/queue/core/harness.h"
+
+// Answers that cannot be scored, and jobs that nothing but those come to.
+namespace sluice::queue {
+namespace {
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::SizeIs;
+using testing::StartsWith;
+
+constexpr char kBadRow[] = "bad_row";
+
+// Draws a group, samples it, and says of its first member that it cannot be scored. False: there
+// was no group.
+bool PlayUnscorable(Harness& h, const std::string& status = kBadRow) {
+  const auto admitted = h.Call<AdmitAnswer>(
+      h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
+  if (!admitted.ok() || admitted->grants.empty()) return false;
+  h.SampleAll(h.Rollout(), *admitted, {h.gang, h.loaded});
+
+  const auto leased = h.Call<LeaseTasksAnswer>(
+      h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
+  const TaskGrant& task = leased->tasks[0];
+  Record record{.owner = task.owner, .task = task.id, .lease = task.lease.id, .last = true};
+  record.fields = {TextField("reward_status", status),
+                   TextField("reward_info", "the gold is null")};
+  EXPECT_TRUE(h.PutOne(h.Reward(), record).ok());
+  return true;
+}
+
+TEST(UnscorableTest, ARowAtFaultIsDrawnNoMoreAndReportedOnce) {
+  Spec spec = SmallSpec();
+  spec.epochs = 3;
+  Harness h(spec, {2});
+  h.Start();
+
+  ASSERT_TRUE(PlayUnscorable(h));
+  EXPECT_EQ(h.job().counters().reissued, 0) << "another try of the same row would not help";
+  ASSERT_THAT(h.alarms, SizeIs(1));
+  EXPECT_EQ(h.alarms[0].code, "quarantined");
+  EXPECT_THAT(h.alarms[0].message, AllOf(HasSubstr("cannot be scored (bad_row: the gold is null)"),
+                                         HasSubstr("it is drawn no more")));
+
+  std::set<uint64_t> rows;
+  while (true) {
+    const auto admitted = h.Call<AdmitAnswer>(
+        h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
+    if (admitted->grants.empty()) break;
+    rows.insert(admitted->grants[0].row.ref.index);
+  }
+  EXPECT_THAT(rows, SizeIs(1)) << "the other row, in each epoch";
+  EXPECT_THAT(h.alarms, SizeIs(1));
+}
+
+TEST(UnscorableTest, ASourceAllOfWhoseRowsAreAtFaultFailsTheJobByName) {
+  Spec spec = SmallSpec();
+  spec.sources.push_back({.name = "letters", .path = "letters.jsonl", .weight = 1, .fields = {}});
+  Harness h(spec, {3, 1000});
+  h.Start();
+  const uint64_t batch = h.Send(h.Trainer(), AcquireBatch{.k = 0});
+
+  for (int group = 0; group < 20 && !h.Answered(batch); ++group) {
+    const auto admitted = h.Call<AdmitAnswer>(
+        h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
+    ASSERT_TRUE(admitted.ok()) << admitted.status();
+    ASSERT_FALSE(admitted->grants.empty());
+    h.SampleAll(h.Rollout(), *admitted, {1, 0});
+    const auto leased = h.Call<LeaseTasksAnswer>(
+        h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
+    ASSERT_TRUE(
+        h.PutReward(leased->tasks[0], 0,
+                    admitted->grants[0].row.source == "digits" ? kBadRow : "a judge's fault")
+            .ok());
+  }
+
+  const absl::Status failed = h.Result<AcquireBatchAnswer>(batch).status();
+  EXPECT_EQ(ReasonOf(failed), "UNSCORABLE");
+  EXPECT_THAT(std::string(failed.message()),
+              AllOf(HasSubstr("data source digits"), HasSubstr("none of its last 3 groups")));
+}
+
+TEST(UnscorableTest, WhereNothingIsEverScoredTheJobFailsWithinALimitedNumberOfGroups) {
+  Harness h;  // 1000 rows.
+  h.Start();
+  const uint64_t batch = h.Send(h.Trainer(), AcquireBatch{.k = 0, .wait = absl::Hours(1)});
+
+  int groups = 0;
+  while (!h.Answered(batch) && groups < 1000) {
+    ASSERT_TRUE(PlayUnscorable(h, "bad_value"));
+    ++groups;
+  }
+  EXPECT_EQ(groups, 64);
+  EXPECT_EQ(ReasonOf(h.Result<AcquireBatchAnswer>(batch).status()), "UNSCORABLE");
+  EXPECT_THAT(std::string(h.Result<AcquireBatchAnswer>(batch).status().message()),
+              HasSubstr("bad_value: the gold is null"));
+}
+
+TEST(UnscorableTest, AGroupThatIsScoredBeginsTheCountAnew) {
+  Harness h;
+  h.Start();
+  for (int group = 0; group < 60; ++group) ASSERT_TRUE(PlayUnscorable(h));
+  h.RunStep();
+  for (int group = 0; group < 60; ++group) ASSERT_TRUE(PlayUnscorable(h));
+  EXPECT_TRUE(h.Admitted(2).ok());
+}
+
+TEST(UnscorableTest, WhyEndsAtWhatIsUnscorableAndNotAtAMemberThatIsLate) {
+  Harness h;
+  h.Start();
+  for (int group = 0; group < 4; ++group) ASSERT_TRUE(PlayUnscorable(h));
+  ASSERT_TRUE(h.Admitted(2).ok()) << "its members run";
+
+  const std::vector<WaitEdge> edges = h.job().Explain(h.now);
+  const auto fault = std::find_if(edges.begin(), edges.end(), [](const WaitEdge& edge) {
+    return edge.waiter.kind == NodeKind::kBatch && edge.on.kind == NodeKind::kBatch &&
+           edge.waiter.id == edge.on.id;
+  });
+  ASSERT_NE(fault, edges.end());
+  EXPECT_THAT(fault->cause, AllOf(HasSubstr("every answer of data source digits is unscorable"),
+                                  HasSubstr("bad_row: the gold is null")));
+}
+
+TEST(UnscorableTest, DataThatEndsWithoutABatchFailsTheJobWithWhatBecameOfIt) {
+  Spec spec = SmallSpec();
+  spec.epochs = 1;
+  spec.reissues = 0;
+  spec.sources.push_back({.name = "letters", .path = "letters.jsonl", .weight = 1, .fields = {}});
+  Harness h(spec, {2, 2});
+  h.Start();
+  while (true) {
+    const auto admitted = h.Call<AdmitAnswer>(
+        h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
+    if (!admitted.ok() || admitted->grants.empty()) break;
+    const queue::Grant& grant = admitted->grants[0];
+    const char* const reason = grant.row.source == "digits" ? "env_lost" : "prompt_too_long";
+    h.Call<ItemsAnswer>(h.Rollout(),
+                        Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}})
+        .IgnoreError();
+    if (grant.row.source == "letters")
+      break;  // One row of it is never used: the data as a whole could be.
+  }
+  while (true) {
+    const auto admitted = h.Call<AdmitAnswer>(
+        h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
+    if (!admitted.ok() || admitted->grants.empty()) break;
+    const queue::Grant& grant = admitted->grants[0];
+    h.Call<ItemsAnswer>(h.Rollout(),
+                        Drop{{{{.group = grant.group}, grant.members[0].lease.id, "client_gone"}}})
+        .IgnoreError();
+  }
+  const absl::Status end = h.Acquired(0).status();
+  EXPECT_EQ(ReasonOf(end), "NOTHING_TRAINED");
+  EXPECT_THAT(std::string(end.message()),
+              AllOf(HasSubstr("as client_gone"), HasSubstr("2 as prompt_too_long")));
+}
+
+TEST(AlarmTest, AFaultOfEveryRowIsToldTenTimesAndThenAtEachDoubling) {
+  Spec spec = SmallSpec();
+  spec.reissues = 0;
+  Harness h(spec, {1000});
+  h.check = false;  // Rules are looked at elsewhere; here they would take most of the time.
+  h.Start();
+  for (int group = 0; group < 100; ++group) {
+    const auto admitted = h.Admitted(2);
+    const queue::Grant& grant = admitted->grants[0];
+    h.Call<ItemsAnswer>(h.Rollout(),
+                        Drop{{{{.group = grant.group}, grant.members[0].lease.id, "env_lost"}}})
+        .IgnoreError();
+  }
+  EXPECT_EQ(h.job().counters().quarantined, 100);
+  EXPECT_THAT(h.alarms, AllOf(SizeIs(10 + 3), Each(testing::Field(&Alarm::code, "quarantined"))))
+      << "at 20, 40 and 80 too";
+  EXPECT_THAT(h.alarms.back().message, HasSubstr("80 alarms of this kind so far"));
+}
+
+TEST(CheckTest, AChoiceThatIsUnsetIsRefusedByName) {
+  const auto refused = [](auto change, const std::string& name) {
+    Spec spec = SmallSpec();
+    change(spec);
+    const absl::Status status = Job::Check(spec);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << name;
+    EXPECT_THAT(std::string(status.message()), StartsWith(name + " is unset"));
+  };
+  ASSERT_TRUE(Job::Check(SmallSpec()).ok());
+  refused([](Spec& s) { s.sampler = static_cast<Sampler>(0); }, "data.order.sampler");
+  refused([](Spec& s) { s.durability = static_cast<Durability>(0); }, "queue.keep.durability");
+  refused([](Spec& s) { s.statistic = static_cast<Statistic>(0); }, "queue.admission.statistic");
+  refused([](Spec& s) { s.filter = static_cast<Filter>(0); }, "algorithm.advantage.group_filter");
+
+  Spec rows = SmallSpec();
+  rows.rows_only = true;
+  rows.statistic = static_cast<Statistic>(0);
+  EXPECT_TRUE(Job::Check(rows).ok()) << "supervised rows have no use for it";
+}
+
+}  // namespace
+}  // namespace sluice::queue
