@@ -512,6 +512,12 @@ void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& sec
                     .at = rpc::FromProto(report.at()),
                     .values = {values.begin(), values.end()},
                     .staleness = result.staleness});
+  const auto bad_rewards = result.metrics.find("bad_rewards");
+  if (bad_rewards != result.metrics.end() && bad_rewards->second > 0) {
+    Happened(common::v1::SEVERITY_WARNING, "bad_rewards",
+             absl::StrCat("step ", result.k, ": the rewards of ", bad_rewards->second,
+                          " answers are not finite; these answers have no advantage"));
+  }
   if (hooks_.stepped) hooks_.stepped(report);
   Tell(true, "training");
 }

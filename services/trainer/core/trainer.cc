@@ -336,6 +336,9 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
   result.staleness = step.builder->staleness().histogram();
   result.seconds_forward_backward = step.seconds_forward_backward;
   result.seconds_optim = step.seconds_optim;
+  if (settings_.kind == Settings::Kind::kRl) {
+    result.metrics["bad_rewards"] = static_cast<double>(step.builder->advantages().bad_rewards());
+  }
   if (settings_.kind == Settings::Kind::kRl && step.sums.tokens > 0 && step.sums.finite()) {
     const double tokens = static_cast<double>(step.sums.tokens);
     result.metrics["entropy"] = step.sums.entropy / tokens;

@@ -430,6 +430,13 @@ TEST_F(TrainerTest, WhatIsNotTrainedChangesNoBit) {  // T9, T10
   EXPECT_TRUE(SameBits(*noisy->Weights(), *plain->Weights()));
 }
 
+TEST_F(TrainerTest, RewardsThatAreNotFiniteAreCounted) {
+  std::vector<Group> batch = RandomBatch(7, 1);
+  EXPECT_EQ(Run(*Make(BaseSettings()), 0, batch).metrics.at("bad_rewards"), 0);
+  batch[0].members[1].reward = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(Run(*Make(BaseSettings()), 0, batch).metrics.at("bad_rewards"), 1);
+}
+
 TEST_F(TrainerTest, FilteringTruncatedAnswersKeepsTheirRewardInTheBaseline) {  // T13
   Settings settings = BaseSettings();
   settings.algorithm.advantage.truncated = "filter";
