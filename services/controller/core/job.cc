@@ -86,7 +86,8 @@ StepSummary SummaryOf(const StepReport& step) {
           .reward_count = find("reward_count").value_or(0),
           .tokens = find("tokens").value_or(0),
           .loss = find("loss"),
-          .staleness = step.staleness};
+          .staleness = step.staleness,
+          .signal = SignalOf(step)};
 }
 
 const Worker* AssignRecord::Find(const std::string& id) const {
@@ -94,18 +95,6 @@ const Worker* AssignRecord::Find(const std::string& id) const {
     if (worker.id == id) return &worker;
   }
   return nullptr;
-}
-
-StepSummary SummaryOf(const StepReport& step) {
-  const auto value = [&](const char* name) {
-    const auto it = step.values.find(name);
-    return it == step.values.end() ? 0.0 : it->second;
-  };
-  return {.reward_mean = value("reward_mean"),
-          .reward_count = value("reward_count"),
-          .tokens = value("tokens"),
-          .staleness = step.staleness,
-          .signal = SignalOf(step)};
 }
 
 Result ResultOf(const Job& job, JobState state, double seconds) {
