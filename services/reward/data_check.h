@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "services/reward/core/scorer.h"
+#include "common/scoring/scorer.h"
 
 namespace sluice::job::v1 {
 class JobSpec;

@@ -12,34 +12,11 @@
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
-#include "google/protobuf/util/json_util.h"
+#include "common/scoring/job_scorer.h"
 #include "services/reward/data_check.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::reward {
-namespace {
-
-absl::StatusOr<nlohmann::json> ArgsOf(const google::protobuf::Struct& args) {
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(args, &text).ok()) return absl::InvalidArgumentError("args cannot be read");
-  return nlohmann::json::parse(text);
-}
-
-absl::StatusOr<Scorer> MakeScorer(const job::v1::JobSpec& spec) {
-  SLUICE_RETURN_IF_ERROR(CheckBuilt(spec));
-  const job::v1::Reward& reward = spec.reward();
-  std::vector<RewardRule> rules;
-  for (const job::v1::RewardEntry& entry : reward.rewards()) {
-    RewardRule rule{.name = entry.name(), .verifier = entry.verifier(), .weight = entry.weight(), .gate = entry.gate(), .gate_fail = entry.gate_fail()};
-    rule.data_sources.assign(entry.when().data_source().begin(), entry.when().data_source().end());
-    SLUICE_ASSIGN_OR_RETURN(rule.args, ArgsOf(entry.args()));
-    rules.push_back(std::move(rule));
-  }
-  const Combine combine = reward.combine() == "product" ? Combine::kProduct : reward.combine() == "min" ? Combine::kMin : Combine::kSum;
-  return Scorer::Make(std::move(rules), combine);
-}
-
-}  // namespace
 
 RewardProgram::RewardProgram(const daemon::Host& host)
     : host_(host), admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
@@ -105,9 +82,10 @@ void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
 void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .worker = nullptr};
   const std::string id = assignment.job();
-  auto scorer = MakeScorer(assignment.spec());
+  auto scorer = MakeScorer(assignment.spec().reward());
   const auto queue = rpc::Connect(job.queue);
-  absl::Status status = scorer.status();
+  absl::Status status = CheckBuilt(assignment.spec());
+  if (status.ok()) status = scorer.status();
   if (status.ok()) status = queue.status();
   if (status.ok()) status = CheckRows(assignment.spec(), *scorer);
   if (!status.ok()) {

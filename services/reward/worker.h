@@ -14,7 +14,7 @@
 #include "common/queue_client/lease_keeper.h"
 #include "common/queue_client/put_stream.h"
 #include "common/queue_client/queue_client.h"
-#include "services/reward/core/scorer.h"
+#include "common/scoring/scorer.h"
 #include "services/reward/metrics.h"
 
 namespace sluice::reward {

@@ -9,7 +9,7 @@
 #include "common/verifiers/verifier.h"
 #include "nlohmann/json.hpp"
 
-namespace sluice::reward {
+namespace sluice {
 
 // One line of the job's `reward.rewards`.
 struct RewardRule {
@@ -29,6 +29,7 @@ struct Score {
   std::string status = "ok";   // Else the reason it is unscorable: no_part, bad_row, bad_value.
   double task_reward = 0;
   std::vector<double> parts;   // By rule; NaN where the rule does not apply.
+  bool passes = false;         // Each rule that applies and has a weight above 0 gave its full score, 1.
   std::string info;            // JSON: why, by rule.
 };
 
@@ -66,4 +67,4 @@ class Scorer {
 // The text of the last assistant message of `messages` (a JSON list of {role, content}). INVALID_ARGUMENT: there is none.
 absl::StatusOr<std::string> LastAnswer(absl::string_view messages);
 
-}  // namespace sluice::reward
+}  // namespace sluice

@@ -1,4 +1,4 @@
-#include "services/reward/core/scorer.h"
+#include "common/scoring/scorer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace sluice::reward {
+namespace sluice {
 namespace {
 
 using testing::HasSubstr;
@@ -73,10 +73,23 @@ TEST(ScorerTest, TheGenerationFollowsTheRules) {
   EXPECT_NE(Scorer::Make({Exact("a")}, Combine::kSum)->generation(), Scorer::Make({Exact("a", 2)}, Combine::kSum)->generation());
 }
 
+TEST(ScorerTest, AnAnswerPassesWhereEachRewardWithAWeightAboveZeroGivesItsFullScore) {
+  const auto passes = [](std::vector<RewardRule> rules, const char* text) {
+    return Scorer::Make(std::move(rules), Combine::kSum)->Run({.text = text}, {{"answer", "aa"}}, "x").passes;
+  };
+  EXPECT_TRUE(passes({Exact("gold", 0.5), Letters("form")}, "aa"));
+  EXPECT_FALSE(passes({Exact("gold", 0.5), Letters("form")}, "a"));
+  EXPECT_TRUE(passes({Exact("gold"), {.name = "b", .verifier = "text", .weight = -1, .args = {{"property", "letters"}, {"letters", "b"}}}}, "aa"));
+
+  RewardRule elsewhere = Exact("elsewhere");
+  elsewhere.data_sources = {"y"};
+  EXPECT_TRUE(passes({Letters("form"), elsewhere}, "a")) << "a rule that does not apply fails nobody";
+}
+
 TEST(LastAnswerTest, FindsTheLastAssistantMessageOrSaysThereIsNone) {
   EXPECT_EQ(*LastAnswer(R"([{"role":"user","content":"1+1"},{"role":"assistant","content":"2"}])"), "2");
   for (const char* const bad : {"", "{}", "[]", "[1]", R"([{"role":"user","content":"x"}])", R"([{"role":"assistant"}])"}) EXPECT_FALSE(LastAnswer(bad).ok()) << bad;
 }
 
 }  // namespace
-}  // namespace sluice::reward
+}  // namespace sluice

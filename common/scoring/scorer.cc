@@ -1,4 +1,4 @@
-#include "services/reward/core/scorer.h"
+#include "common/scoring/scorer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "common/base/digest.h"
 #include "common/base/status.h"
 
-namespace sluice::reward {
+namespace sluice {
 namespace {
 
 // Rises with any change to what a verifier of the same name answers.
@@ -63,6 +63,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row, const std::st
   Score score;
   nlohmann::json info = nlohmann::json::object();
   bool any = false;
+  score.passes = true;
   const Part* failed_gate = nullptr;
   double total = combine_ == Combine::kProduct ? 1 : combine_ == Combine::kMin ? std::numeric_limits<double>::infinity() : 0;
   for (const Part& part : parts_) {
@@ -78,6 +79,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row, const std::st
     any = true;
     score.parts.push_back(verdict->score);
     info[part.rule.name] = verdict->reason;
+    if (part.rule.weight > 0 && verdict->score < 1) score.passes = false;
     if (part.rule.gate && verdict->score < 1 && failed_gate == nullptr) failed_gate = &part;
     const double weighted = part.rule.weight * verdict->score;
     switch (combine_) {
@@ -116,4 +118,4 @@ absl::StatusOr<std::string> LastAnswer(absl::string_view messages) {
   return absl::InvalidArgumentError("the field `messages` holds no assistant message");
 }
 
-}  // namespace sluice::reward
+}  // namespace sluice
