@@ -17,6 +17,7 @@
 #include "common/rpc/status.h"
 #include "grpcpp/grpcpp.h"
 #include "services/rollout/api_model.h"
+#include "services/rollout/evaluate_stream.h"
 #include "services/rollout/generate_stream.h"
 #include "services/rollout/http/guests.h"
 #include "services/rollout/score_stream.h"
@@ -100,7 +101,8 @@ class Beats {
 
 // Spelled out, for CallbackService has a typed Score that a raw one cannot override.
 using E = engine::v1::EngineService;
-using Base = E::WithCallbackMethod_Describe<E::WithCallbackMethod_Generate<E::WithRawCallbackMethod_Score<E::Service>>>;
+using Base = E::WithCallbackMethod_Describe<
+    E::WithCallbackMethod_Generate<E::WithCallbackMethod_Evaluate<E::WithRawCallbackMethod_Score<E::Service>>>>;
 
 }  // namespace
 
@@ -154,6 +156,17 @@ class EngineServer::Impl final : public Base {
     });
     beats_.Add(stream);
     stream->StartReading();
+    return stream.get();
+  }
+
+  grpc::ServerWriteReactor<engine::v1::EvaluateResponse>* Evaluate(
+      grpc::CallbackServerContext*, const engine::v1::EvaluateRequest* request) override {
+    const auto stream = rpc::MakeStream<EvaluateStream>();
+    const absl::StatusOr<Job> job = Admit(request->call(), {rpc::Role::kTrainer});
+    absl::Status status = job.status();
+    if (job.ok()) status = stream->Start(job->session, *request);
+    if (!status.ok()) stream->End(std::move(status));
+    beats_.Add(stream);
     return stream.get();
   }
 

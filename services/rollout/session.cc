@@ -117,7 +117,19 @@ void Session::Begin() {
   weights_ = std::make_unique<WeightSubscriber>(
       WeightSubscriber::Options{.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation}, *made_.layout,
       made_.fingerprint, [this](StagedWeights staged) { loop_->Activate(std::move(staged)); });
-  weights_->SetSource(options_.weights);
+  SetWeightsSource(options_.weights);
+  {
+    const WeightFetcher::Caller caller{
+        .job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation};
+    Evaluations::Options evaluations{.spec = spec_.eval,
+                                     .engine = spec_.engine,
+                                     .slots = made_.engine->slots(),
+                                     .chat_template = spec_.chat_template,
+                                     .max_prompt = spec_.max_prompt,
+                                     .fetcher = WeightFetcher(caller, *made_.layout)};
+    MutexLock lock(&mu_);
+    evaluations_ = std::make_unique<Evaluations>(std::move(evaluations));
+  }
   QueueWatch::Handlers watch;
   watch.changed = [this](const queue::v1::WatchResponse& change) {
     // A queue that was started anew forgets what its engines hold, and may have lost their leases.
@@ -132,15 +144,36 @@ void Session::Begin() {
 
 Session::~Session() { Stop(absl::ZeroDuration()); }
 
-void Session::SetWeightsSource(const std::string& address) { weights_->SetSource(address); }
+void Session::SetWeightsSource(const std::string& address) {
+  weights_->SetSource(address);
+  MutexLock lock(&mu_);
+  trainer_ = address;
+}
+
+absl::StatusOr<uint64_t> Session::Evaluate(const LatestVersion& version, const std::string& dataset,
+                                           Evaluations::Done done) {
+  MutexLock lock(&mu_);
+  if (evaluations_ == nullptr || trainer_.empty()) {
+    return absl::UnavailableError("the job is leaving this worker, or has no trainer; ask again later");
+  }
+  return evaluations_->Start({.version = version, .dataset = dataset, .trainer = trainer_}, std::move(done));
+}
+
+void Session::CancelEvaluation(uint64_t task) {
+  MutexLock lock(&mu_);
+  if (evaluations_ != nullptr) evaluations_->Cancel(task);
+}
 
 void Session::Stop(absl::Duration grace) {
   if (!thread_.joinable()) return;
+  std::unique_ptr<Evaluations> evaluations;  // Ends without the lock.
   {
     MutexLock lock(&mu_);
     stopping_ = true;
+    evaluations = std::move(evaluations_);
     changed_.NotifyAll();
   }
+  evaluations.reset();
   drain_.Trigger();
   streamer_->CloseRoom();
   thread_.join();

@@ -26,6 +26,7 @@
 #include "common/prompt/prompt.h"
 #include "services/rollout/core/row_health/row_health.h"
 #include "services/rollout/core/step_loop/step_loop.h"
+#include "services/rollout/evaluation.h"
 #include "services/rollout/metrics.h"
 #include "services/rollout/rescorer.h"
 #include "services/rollout/streamer.h"
@@ -47,6 +48,7 @@ struct SessionSpec {
   uint32_t max_prompt = 0;       // Tokens; longer prompts are dropped.
   uint32_t group_size = 1;
   uint32_t piece = 64;           // Tokens.
+  EvalSpec eval;
 };
 
 // INVALID_ARGUMENT or UNIMPLEMENTED: what the job asks for and this build lacks, by its name in the job file.
@@ -92,6 +94,10 @@ class Session : private StepLoop::Sink {
   // Requests beside the job's work; their ids have http::kApiRequest. What becomes of them goes to Handlers::guests.
   void AddApi(std::vector<Request> requests);
   void AbortApi(const std::vector<uint64_t>& requests);
+  // Answers and scores one of the job's `eval.datasets` with `version`, beside all else; see Evaluations.
+  absl::StatusOr<uint64_t> Evaluate(const LatestVersion& version, const std::string& dataset, Evaluations::Done done)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void CancelEvaluation(uint64_t task) ABSL_LOCKS_EXCLUDED(mu_);
   // The version that samples. Nothing: none that the trainer published is loaded yet.
   std::optional<PolicyVersion> serving() const ABSL_LOCKS_EXCLUDED(mu_);
   // Of the weights of a version that sampled here, hex; empty: unknown, or one of long ago.
@@ -163,6 +169,8 @@ class Session : private StepLoop::Sink {
   std::optional<PolicyVersion> serving_ ABSL_GUARDED_BY(mu_);  // None: no published version yet.
   std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);  // Of the last kDigests versions.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::string trainer_ ABSL_GUARDED_BY(mu_);  // HOST:PORT of who has the weights; empty: none now.
+  std::unique_ptr<Evaluations> evaluations_ ABSL_GUARDED_BY(mu_);  // Null: the session has not begun, or stops.
 
   std::thread thread_;
 };

@@ -2,10 +2,35 @@
 
 #include "common/base/status.h"
 #include "common/config/check.h"
+#include "common/scoring/job_scorer.h"
 #include "services/rollout/session.h"
 #include "sluice/job/v1/job.pb.h"
 
 namespace sluice::rollout {
+namespace {
+
+absl::StatusOr<EvalSpec> ReadEval(const job::v1::JobSpec& spec) {
+  EvalSpec read;
+  if (spec.eval().every_steps() == 0) return read;
+  SLUICE_ASSIGN_OR_RETURN(read.scorer, MakeScorer(spec.reward()));
+  for (const job::v1::DataSource& source : spec.eval().datasets()) {
+    EvalSpec::Dataset& dataset = read.datasets.emplace_back();
+    dataset.name = source.name();
+    dataset.path = source.path();
+    if (source.has_format() && source.format() != "none") dataset.format = source.format();
+    for (const auto& [field, column] : source.fields()) dataset.fields[field] = column;
+    dataset.fields["prompt"] = source.prompt();
+    dataset.fields["answer"] = source.answer();
+  }
+  read.samples = std::max(1u, spec.eval().samples());
+  read.sampling = {.temperature = static_cast<float>(spec.eval().temperature()),
+                   .max_tokens = spec.rollout().max_response()};
+  read.seed = spec.run().seed();
+  if (spec.eval().share() > 0) read.share = spec.eval().share();
+  return read;
+}
+
+}  // namespace
 
 absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) {
   SLUICE_RETURN_IF_ERROR(CheckBuilt(spec));
@@ -36,6 +61,7 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
     made.columns["prompt"] = source.prompt();
     made.columns["answer"] = source.answer();
   }
+  SLUICE_ASSIGN_OR_RETURN(read.eval, ReadEval(spec));
   read.deterministic = spec.run().deterministic();
   // Over keys and values of two versions no single one gives a token's log-prob.
   read.kv = read.deterministic || spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute : KvPolicy::kKeep;

@@ -27,6 +27,7 @@ namespace {
 
 struct EvalFlags {
   EvalOptions options;
+  double pass_score = 1;  // An answer passes from this score on.
   std::string model, server;
   std::string verifier, args = "{}", prompt = "prompt", answer = "answer", output;
   std::vector<std::string> fields;
@@ -102,10 +103,10 @@ ExitCode RunEval(EvalFlags& flags) {
   if (!verifier.ok()) return Complain(verifier.status());
 
   const absl::StatusOr<EvalResult> result =
-      Evaluate(options, [&](absl::string_view text, bool truncated, absl::string_view row) -> absl::StatusOr<double> {
+      Evaluate(options, [&](absl::string_view text, bool truncated, absl::string_view row) -> absl::StatusOr<EvalVerdict> {
         SLUICE_ASSIGN_OR_RETURN(const Verdict verdict,
                                 (*verifier)->Score({std::string(text), truncated}, nlohmann::json::parse(row, nullptr, false)));
-        return verdict.score;
+        return EvalVerdict{.score = verdict.score, .passes = verdict.score >= flags.pass_score};
       });
   if (!result.ok()) return Complain(result.status());
   if (!result->ignored.empty()) {
@@ -154,7 +155,7 @@ std::vector<Command> EvalCommands() {
              app->add_option("--rows", o.rows, "how many; 0: all")->check(NumberIn<uint64_t>(0))->capture_default_str();
              app->add_option("--samples", o.samples, "answers per row; more than 1 with a --temperature above 0")->check(NumberIn<uint32_t>(1, 1024))->capture_default_str();
              app->add_option("--pass-k", o.pass_k, "ks of pass@k, as in 1,4,16; default: 1 and --samples")->delimiter(',')->check(NumberIn<uint32_t>(1, 1024));
-             app->add_option("--pass-score", o.pass_score, "an answer passes from this score on")->check(NumberIn<double>())->capture_default_str();
+             app->add_option("--pass-score", f->pass_score, "an answer passes from this score on")->check(NumberIn<double>())->capture_default_str();
              app->add_option("--temperature", o.sampling.temperature, "0: greedy")->check(NumberIn<float>(0))->capture_default_str();
              app->add_option("--max-tokens", o.sampling.max_tokens, "of an answer")->check(NumberIn<uint32_t>(1))->capture_default_str();
              app->add_option("--max-prompt", o.max_prompt, "tokens; longer ones are left out; 0: what the context has room for")->check(NumberIn<uint32_t>(0))->capture_default_str();

@@ -3,13 +3,18 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/queue_client/queue_client.h"
 #include "common/rpc/payload.h"
 #include "common/rpc/stream.h"
+#include "common/scoring/job_scorer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "services/rollout/core/eval/eval.h"
 #include "services/rollout/generate_stream.h"
 #include "sluice/engine/v1/engine.pb.h"
 #include "tests/services/rollout/session_fixture.h"
@@ -440,6 +445,144 @@ TEST_F(EngineServiceTest, AClientThatLeavesLeavesNoRequestBehind) {
     (void)scores.Finish();
     ASSERT_TRUE(AwaitNoGuests());
   }
+}
+
+class EvaluateTest : public EngineServiceTest {
+ protected:
+  // A job that evaluates 60 rows, four digits each, as the example does.
+  void StartEvaluating(uint32_t samples = 1, double temperature = 0) {
+    std::string rows;
+    for (int i = 0; i < 60; ++i) absl::StrAppend(&rows, "{\"digits\": \"", 1000 + 37 * i, "\"}\n");
+    data_ = testing_data::TempPath("evaluate_rows.jsonl");
+    ASSERT_TRUE(WriteFileAtomic(data_, rows).ok());
+    job::v1::RewardEntry& reward = *spec_.mutable_reward()->add_rewards();
+    reward.set_name("reversed");
+    reward.set_verifier("text");
+    reward.set_weight(1);
+    (*reward.mutable_args()->mutable_fields())["property"].set_string_value("reversed");
+    job::v1::Eval& eval = *spec_.mutable_eval();
+    eval.set_every_steps(10);
+    eval.set_samples(samples);
+    eval.set_temperature(temperature);
+    eval.set_share(0.1);
+    job::v1::DataSource& dataset = *eval.add_datasets();
+    dataset.set_name("heldout");
+    dataset.set_path(data_);
+    dataset.set_prompt("digits");
+    dataset.set_answer("digits");
+    dataset.set_format("{digits}=");
+    ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
+    Serve(0, kInitSeed);
+  }
+
+  engine::v1::EvaluateRequest Ask(const LatestVersion& version, const std::string& dataset = "heldout") {
+    engine::v1::EvaluateRequest request;
+    *request.mutable_call() = CallOf("trainer-0", 1);
+    *request.mutable_version() = rpc::ToProto(version.version);
+    request.set_manifest(version.manifest);
+    request.set_state(version.state.bytes());
+    request.set_dataset(dataset);
+    return request;
+  }
+
+  absl::StatusOr<engine::v1::EvaluationResult> Evaluate(const engine::v1::EvaluateRequest& request) {
+    const auto channel = Channel();
+    rpc::ClientStream stream(*channel, *request.GetDescriptor());
+    stream.Write(request);
+    stream.WritesDone();
+    std::optional<engine::v1::EvaluationResult> result;
+    for (engine::v1::EvaluateResponse response; stream.Read(&response);) {
+      if (response.has_result()) result = response.result();
+    }
+    if (absl::Status status = stream.Finish(); !status.ok()) return status;
+    return *result;
+  }
+
+  // What the random weights of `seed` come to in an engine that does nothing else.
+  EvalResult Alone(uint64_t seed) {
+    EvalOptions options;
+    options.engine = {.model_path = kModel, .random_init = true, .init_seed = seed, .slots = 8, .max_context = 15};
+    options.chat_template = "none";
+    options.format = "{digits}=";
+    options.data_path = data_;
+    options.fields = {{"prompt", "digits"}, {"answer", "digits"}};
+    options.sampling = {.temperature = static_cast<float>(spec_.eval().temperature()), .max_tokens = 7};
+    options.samples = spec_.eval().samples();
+    options.seed = spec_.run().seed();
+    const Scorer scorer = *MakeScorer(spec_.reward());
+    return *sluice::Evaluate(options, [&](absl::string_view text, bool truncated, absl::string_view row) {
+      const sluice::Score score = scorer.Run({std::string(text), truncated}, nlohmann::json::parse(row), "heldout");
+      return absl::StatusOr<EvalVerdict>(EvalVerdict{score.task_reward, score.passes});
+    });
+  }
+
+  std::string data_;
+};
+
+TEST_F(EvaluateTest, AnEvaluationIsOfTheVersionAskedForWhateverSamplesMeanwhile) {
+  ASSERT_NO_FATAL_FAILURE(StartEvaluating(/*samples=*/4, /*temperature=*/1));
+  const LatestVersion first = *publisher_->latest();
+  TakeBatch(0);
+  Publish(1, 106);
+  for (const auto& [version, seed] : {std::pair(first, kInitSeed), {*publisher_->latest(), uint64_t{106}}}) {
+    const auto result = Evaluate(Ask(version));
+    ASSERT_TRUE(result.ok()) << result.status();
+    const EvalResult alone = Alone(seed);
+    EXPECT_EQ(result->rows(), 60u);
+    EXPECT_EQ(result->answers(), 240u);
+    EXPECT_EQ(result->reward(), alone.score_mean) << "seed " << seed;
+    EXPECT_EQ(result->truncated(), alone.truncated);
+    EXPECT_EQ(result->tokens(), alone.tokens);
+  }
+  EXPECT_NE(Alone(kInitSeed).score_mean, Alone(106).score_mean);
+}
+
+TEST_F(EvaluateTest, DrawnAnswersAreTheSameEachTime) {
+  ASSERT_NO_FATAL_FAILURE(StartEvaluating(/*samples=*/4, /*temperature=*/1));
+  const auto once = Evaluate(Ask(*publisher_->latest()));
+  const auto again = Evaluate(Ask(*publisher_->latest()));
+  ASSERT_TRUE(once.ok() && again.ok()) << once.status() << again.status();
+  EXPECT_EQ(once->answers(), 240u);
+  EXPECT_EQ(once->reward(), again->reward());
+  EXPECT_EQ(once->pass().at(4), again->pass().at(4));
+}
+
+TEST_F(EvaluateTest, ACallThatEndsEndsItsEvaluationAndAnotherMayBegin) {
+  ASSERT_NO_FATAL_FAILURE(StartEvaluating(/*samples=*/20, /*temperature=*/1));
+  const engine::v1::EvaluateRequest request = Ask(*publisher_->latest());
+  const auto channel = Channel();
+  for (int i = 0; i < 3; ++i) {
+    rpc::ClientStream stream(*channel, *request.GetDescriptor());
+    stream.Write(request);
+    stream.WritesDone();
+    stream.TryCancel();
+    EXPECT_FALSE(stream.Finish().ok());
+  }
+  absl::StatusOr<engine::v1::EvaluationResult> result = absl::UnknownError("not asked");
+  do result = Evaluate(request);
+  while (ReasonOf(result.status()) == "BUSY");
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->answers(), 1200u);
+}
+
+TEST_F(EvaluateTest, WhatCannotBeEvaluatedIsRefusedByName) {
+  ASSERT_NO_FATAL_FAILURE(StartEvaluating());
+  const LatestVersion version = *publisher_->latest();
+  EXPECT_THAT(std::string(Evaluate(Ask(version, "train")).status().message()), HasSubstr("have no \"train\""));
+  engine::v1::EvaluateRequest request = Ask(version);
+  *request.mutable_call() = CallOf("reward-0", 1);
+  EXPECT_EQ(Evaluate(request).status().code(), absl::StatusCode::kPermissionDenied);
+  ASSERT_TRUE(WriteFileAtomic(data_, "{\"other\": 1}\n").ok());
+  EXPECT_THAT(std::string(Evaluate(Ask(version)).status().message()), HasSubstr("digits"));
+  ASSERT_TRUE(WriteFileAtomic(data_, "{\"digits\": \"123456789\"}\n").ok());
+  EXPECT_THAT(std::string(Evaluate(Ask(version)).status().message()), HasSubstr("1 are too long"));
+}
+
+TEST(NiceTest, AShareOfABusyProcessorIsANiceValue) {
+  EXPECT_EQ(NiceOf(1), 0);
+  EXPECT_EQ(NiceOf(0.5), 0);
+  EXPECT_EQ(NiceOf(0.1), 10);
+  EXPECT_EQ(NiceOf(0.01), 19);
 }
 
 }  // namespace

@@ -42,7 +42,9 @@ class EvalTest : public testing::Test {
   }
 };
 
-absl::StatusOr<double> Length(absl::string_view text, bool, absl::string_view) { return static_cast<double>(text.size()) / 7; }
+absl::StatusOr<EvalVerdict> Length(absl::string_view text, bool, absl::string_view) {
+  return EvalVerdict{.score = static_cast<double>(text.size()) / 7, .passes = text.size() >= 7};
+}
 
 TEST_F(EvalTest, EveryRowIsAnsweredAndTheResultDoesNotDependOnSlots) {
   EvalOptions options = Options(100);
@@ -97,11 +99,11 @@ TEST_F(EvalTest, PassAtKIsTheMeanOverRowsOfItsEstimator) {
   options.pass_k = {1, 2, 4};
   int asked = 0;
   // Of the first row's answers one passes, of the second's two, of the third's none, and one has no score.
-  const auto score = [&](absl::string_view, bool, absl::string_view row) -> absl::StatusOr<double> {
+  const auto score = [&](absl::string_view, bool, absl::string_view row) -> absl::StatusOr<EvalVerdict> {
     const std::string digits = nlohmann::json::parse(row)["answer"];
     const int nth = asked++ % 4;
     if (digits == "1074" && nth == 3) return absl::InvalidArgumentError("no gold");
-    return (digits == "1000" && nth == 0) || (digits == "1037" && nth < 2) ? 1 : 0.9;
+    return EvalVerdict{.score = 0.9, .passes = (digits == "1000" && nth == 0) || (digits == "1037" && nth < 2)};
   };
   options.engine.slots = 1;  // One row after the other.
   const absl::StatusOr<EvalResult> result = Evaluate(options, score);
@@ -134,9 +136,9 @@ TEST_F(EvalTest, WeightsFromElsewhereAnswerAndAreNamed) {
 
 TEST_F(EvalTest, RowsThatAreTooLongOrUnscorableAreCounted) {
   EvalOptions options = Options(10);
-  const auto refuse = [](absl::string_view, bool, absl::string_view row) -> absl::StatusOr<double> {
+  const auto refuse = [](absl::string_view, bool, absl::string_view row) -> absl::StatusOr<EvalVerdict> {
     if (nlohmann::json::parse(row)["answer"] == "1037") return absl::InvalidArgumentError("no gold");
-    return 1;
+    return EvalVerdict{.score = 1, .passes = true};
   };
   const absl::StatusOr<EvalResult> result = Evaluate(options, refuse);
   ASSERT_TRUE(result.ok());
@@ -157,6 +159,14 @@ TEST_F(EvalTest, AFirstRowBeyondTheFileIsRefusedWithTheRowsItHas) {
   }
   options.first_row = 4;
   EXPECT_THAT(std::string(Evaluate(options, Length).status().message()), HasSubstr("has 4 rows, 0 to 3; the first row to ask is 4"));
+}
+
+TEST_F(EvalTest, AnEvaluationThatIsCalledOffEndsBeforeItsNextStep) {
+  EvalOptions options = Options(100);
+  int steps = 0;
+  options.cancelled = [&] { return ++steps == 3; };
+  EXPECT_EQ(Evaluate(options, Length).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(steps, 3);
 }
 
 TEST_F(EvalTest, APromptThatIsNoTextIsRefusedWithItsLineAndWhatToDo) {

@@ -29,7 +29,8 @@ TEST(JsonOutput, AnEmptyResultHasEveryField) {
   "curve": [],
   "best": null,
   "worst": null,
-  "warnings": []
+  "warnings": [],
+  "eval": null
 }
 )");
 }

@@ -41,6 +41,7 @@ class Evaluation {
     uint64_t row = options_.first_row;
     while (row < end || !made_.engine->idle()) {
       while (row < end && open_.size() < 2ull * made_.engine->slots()) SLUICE_RETURN_IF_ERROR(AddRow(row++));
+      if (options_.cancelled && options_.cancelled()) return absl::CancelledError("the evaluation was called off");
       SLUICE_ASSIGN_OR_RETURN(const StepEvents events, made_.engine->Step());
       if (!events.failures.empty()) return events.failures.front().status;
       for (const TokenEvent& event : events.tokens) TakeToken(event);
@@ -123,15 +124,15 @@ class Evaluation {
                       .text = renderer_->AnswerText(open.answer),
                       .truncated = truncated};
     result_.truncated += truncated;
-    const absl::StatusOr<double> score = score_(answer.text, truncated, data_.json(open.row));
-    if (score.ok()) {
-      answer.score = *score;
-      scores_.push_back(*score);
-      open.counts->passed += *score >= options_.pass_score;
+    const absl::StatusOr<EvalVerdict> verdict = score_(answer.text, truncated, data_.json(open.row));
+    if (verdict.ok()) {
+      answer.score = verdict->score;
+      scores_.push_back(verdict->score);
+      open.counts->passed += verdict->passes;
       ++open.counts->scored;
       ++result_.answers;
     } else if (result_.unscorable++ == 0) {
-      result_.first_unscorable = std::string(score.status().message());
+      result_.first_unscorable = std::string(verdict.status().message());
     }
     if (open.row < options_.first_row + options_.keep) result_.kept.push_back(std::move(answer));
     if (--open.counts->open == 0) CloseRow(*open.counts);
@@ -168,7 +169,7 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
                                                      .path = options.data_path,
                                                      .fields = options.fields,
                                                      .check_prompts = true,
-                                                     .bad_row_hint = "mend the line, or take it out; --prompt, --answer and --field name the columns"}));
+                                                     .bad_row_hint = options.bad_row_hint}));
   if (options.first_row >= data.rows()) {
     return absl::InvalidArgumentError(absl::StrCat(options.data_path, " has ", data.rows(), " rows, 0 to ", data.rows() - 1, "; the first row to ask is ", options.first_row));
   }

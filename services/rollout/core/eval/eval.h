@@ -23,17 +23,26 @@ struct EvalOptions {
   uint64_t rows = 0;                          // 0: all from first_row on.
   uint32_t samples = 1;                       // Answers per row.
   std::vector<uint32_t> pass_k = {1};         // For which pass@k is told; each at most `samples`.
-  double pass_score = 1;                      // An answer passes from this score on.
   SamplingParams sampling{.temperature = 0, .max_tokens = 256};
   uint32_t max_prompt = 0;                    // Tokens; longer prompts are left out. 0: what the context has room for.
   uint64_t seed = 1;                          // Row r draws with GroupSeed(seed, r), sample m as its member m.
   uint32_t keep = 10;                         // Answers returned, from the first rows.
+  // What to do about a line that is no row, for people.
+  const char* bad_row_hint = "mend the line, or take it out; --prompt, --answer and --field name the columns";
+  // Asked before each step; true ends the evaluation with CANCELLED. Empty: nothing ends it.
+  std::function<bool()> cancelled;
   // Asked for the weights to answer with once the model is there, whose layout they must have. Empty: the directory's own.
   std::function<absl::StatusOr<StagedWeights>(const TensorSet& layout)> weights;
 };
 
-// The verdict on one answer: `score`, or, as an error, why it has none (the row's fault).
-using EvalScorer = std::function<absl::StatusOr<double>(absl::string_view text, bool truncated, absl::string_view row_json)>;
+struct EvalVerdict {
+  double score = 0;
+  bool passes = false;  // Counts for pass@k.
+};
+
+// The verdict on one answer, or, as an error, why it has none (the row's fault).
+using EvalScorer =
+    std::function<absl::StatusOr<EvalVerdict>(absl::string_view text, bool truncated, absl::string_view row_json)>;
 
 struct EvalAnswer {
   uint64_t row = 0;

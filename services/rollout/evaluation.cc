@@ -1,0 +1,119 @@
+#include "services/rollout/evaluation.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/rpc/channel.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice::rollout {
+namespace {
+
+uint32_t ShareOf(uint32_t count, double share) {
+  return std::max(1u, static_cast<uint32_t>(std::floor(count * share)));
+}
+
+}  // namespace
+
+int NiceOf(double share) {
+  if (share >= 1) return 0;
+  const double steps = std::log((1 - share) / share) / std::log(1.25);
+  return static_cast<int>(std::lround(std::clamp(steps, 0.0, 19.0)));
+}
+
+Evaluations::~Evaluations() {
+  std::thread last;
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    if (cancel_ != nullptr) cancel_->Trigger();
+    last = std::move(thread_);
+  }
+  if (last.joinable()) last.join();
+}
+
+absl::StatusOr<uint64_t> Evaluations::Start(Task task, Done done) {
+  const auto& datasets = options_.spec.datasets;
+  const auto is_named = [&](const EvalSpec::Dataset& dataset) { return dataset.name == task.dataset; };
+  const auto found = std::find_if(datasets.begin(), datasets.end(), is_named);
+  if (found == datasets.end() || !options_.spec.scorer.has_value()) {
+    return absl::NotFoundError(absl::StrCat("the job's eval.datasets have no \"", task.dataset, "\""));
+  }
+
+  MutexLock lock(&mu_);
+  if (closed_) return absl::UnavailableError("the job is leaving this worker; ask another, or again later");
+  if (running_) {
+    return Error(absl::StatusCode::kResourceExhausted, "BUSY", "another evaluation is under way here; ask again later");
+  }
+  if (thread_.joinable()) thread_.join();  // It has said that it is over, and ends.
+  running_ = true;
+  cancel_ = std::make_shared<rpc::Cancel>();
+  thread_ = std::thread([this, task = std::move(task), done = std::move(done), cancel = cancel_, dataset = &*found] {
+    // On Linux this is of the calling thread alone, and of those that it starts: the engine's.
+    (void)::setpriority(PRIO_PROCESS, 0, NiceOf(options_.spec.share));
+    absl::StatusOr<EvalResult> result = Run(task, *dataset, cancel.get());
+    {
+      MutexLock end(&mu_);
+      running_ = false;
+    }
+    done(std::move(result));
+  });
+  pthread_setname_np(thread_.native_handle(), "sluice-evaluate");
+  return ++last_;
+}
+
+void Evaluations::Cancel(uint64_t task) {
+  MutexLock lock(&mu_);
+  if (task == last_ && cancel_ != nullptr) cancel_->Trigger();
+}
+
+absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Dataset& dataset,
+                                            rpc::Cancel* cancel) const {
+  const EvalSpec& spec = options_.spec;
+  EvalOptions options;
+  options.engine = options_.engine;
+  options.engine.slots = ShareOf(options_.slots, spec.share);
+  options.engine.threads = static_cast<int>(ShareOf(static_cast<uint32_t>(options.engine.threads), spec.share));
+  options.chat_template = options_.chat_template;
+  options.format = dataset.format;
+  options.data_path = dataset.path;
+  options.fields = dataset.fields;
+  options.samples = spec.samples;
+  options.pass_k = spec.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, spec.samples};
+  options.sampling = spec.sampling;
+  options.max_prompt = options_.max_prompt;
+  options.seed = spec.seed;
+  options.keep = 0;
+  options.bad_row_hint = "mend the line, or take it out; eval.datasets names the columns";
+  options.cancelled = [cancel] {
+    SLUICE_FAILPOINT("rollout.evaluate.step");
+    return cancel->triggered();
+  };
+  options.weights = [&](const TensorSet&) -> absl::StatusOr<StagedWeights> {
+    SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer, rpc::Connect(task.trainer));
+    return options_.fetcher.Fetch(*trainer, task.version, Fingerprint(), cancel);
+  };
+
+  const auto score = [&](absl::string_view text, bool truncated,
+                         absl::string_view row) -> absl::StatusOr<EvalVerdict> {
+    const nlohmann::json json = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
+    const Score given = spec.scorer->Run({.text = std::string(text), .truncated = truncated}, json, dataset.name);
+    if (given.status == "ok") return EvalVerdict{.score = given.task_reward, .passes = given.passes};
+    return absl::InvalidArgumentError(absl::StrCat(given.status, ": ", given.info));
+  };
+  SLUICE_ASSIGN_OR_RETURN(EvalResult result, Evaluate(options, score));
+  if (result.answers > 0) return result;
+  return absl::InvalidArgumentError(absl::StrCat("eval.datasets ", dataset.name, " (", dataset.path, "): none of the ",
+                                                 result.unscorable, " answers could be scored; the first: ",
+                                                 result.first_unscorable));
+}
+
+}  // namespace sluice::rollout
