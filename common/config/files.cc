@@ -50,6 +50,9 @@ class FileChecker {
     if (model_.has_value() && check_.errors().empty()) LoadRenderer();
     const int sources = std::min(spec_.data().train_size(), kSourcesLookedAt);
     for (int i = 0; i < sources; ++i) CheckSource(i);
+    for (int i = 0; i < spec_.eval().datasets_size() && spec_.eval().every_steps() > 0; ++i) {
+      CheckEvalDataset(i);
+    }
 
     const std::string& checkpoints = spec_.checkpoint().dir();
     if (IsThere(checkpoints) && !IsDirectory(checkpoints))
@@ -67,6 +70,11 @@ class FileChecker {
   void CheckTemplateFile();
   void LoadRenderer();
   void CheckSource(int index);
+  void CheckEvalDataset(int index);
+  // The first rows of a source whose keys lie at `path`. Nothing: it cannot be seen from here, or is
+  // wrong.
+  std::optional<Dataset> ReadRows(const std::string& path, const job::v1::DataSource& source,
+                                  bool skip_bad_rows);
   // Of the rows that were read.
   void CheckPrompts(const std::string& path, const job::v1::DataSource& source,
                     const Dataset& rows);
@@ -162,25 +170,26 @@ void FileChecker::LoadRenderer() {
   renderer_ = *std::move(renderer);
 }
 
-void FileChecker::CheckSource(int index) {
-  const job::v1::DataSource& source = spec_.data().train(index);
-  const std::string path = absl::StrCat("data.train.", index);
+std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
+                                             const job::v1::DataSource& source,
+                                             bool skip_bad_rows) {
   if (!IsFile(source.path())) {
     if (must_exist_ || IsThere(source.path()))
       check_.Add(12, path + ".path", ": no file ", source.path());
-    return;
+    return std::nullopt;
   }
 
   std::map<std::string, std::string> fields(source.fields().begin(), source.fields().end());
   if (!source.prompt().empty()) fields["prompt"] = source.prompt();
   if (!source.answer().empty()) fields["answer"] = source.answer();
-  const bool skip = spec_.data().order().on_bad_row() == "skip";
-  const absl::StatusOr<Dataset> rows = ReadDataset({.name = source.name(),
+  absl::StatusOr<Dataset> rows = ReadDataset({.name = source.name(),
                                                     .path = source.path(),
                                                     .fields = fields,
-                                                    .skip_bad_rows = skip,
+                                                    .skip_bad_rows = skip_bad_rows,
                                                     .first_rows = kRowsLookedAt});
-  if (absl::IsResourceExhausted(rows.status())) return;  // Its rows are too long for a look.
+  if (absl::IsResourceExhausted(rows.status())) {
+    return std::nullopt;  // Its rows are too long for a look.
+  }
   if (!rows.ok()) {
     // A column that is not there is the mistake of the key that names it.
     std::string key = ".path";
@@ -191,8 +200,24 @@ void FileChecker::CheckSource(int index) {
     }
     const std::string hint = DetailOf(rows.status()).hint;
     check_.Add(16, path + key, ": ", rows.status().message(), hint.empty() ? "" : ". ", hint);
-    return;
+    return std::nullopt;
   }
+  return *std::move(rows);
+}
+
+void FileChecker::CheckEvalDataset(int index) {
+  const job::v1::DataSource& dataset = spec_.eval().datasets(index);
+  const std::string path = absl::StrCat("eval.datasets.", index);
+  const std::optional<Dataset> rows = ReadRows(path, dataset, /*skip_bad_rows=*/false);
+  if (rows.has_value()) CheckAnswers(path, dataset, *rows);
+}
+
+void FileChecker::CheckSource(int index) {
+  const job::v1::DataSource& source = spec_.data().train(index);
+  const std::string path = absl::StrCat("data.train.", index);
+  const bool skip = spec_.data().order().on_bad_row() == "skip";
+  const std::optional<Dataset> rows = ReadRows(path, source, skip);
+  if (!rows.has_value()) return;
 
   check_.WarnIf(rows->skipped() > 0, path + ".path", "has rows that are skipped: ", rows->skipped(),
                 " of the first ", rows->skipped() + rows->rows(), ", the first of them ",

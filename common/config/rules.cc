@@ -9,6 +9,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/algorithms/validate.h"
@@ -53,6 +54,36 @@ void CheckAlgorithm(const job::v1::JobSpec& spec, SpecProblems& check) {
                                  .has_reference = spec.model().has_reference()};
   for (const AlgorithmProblem& problem : ValidateAlgorithm(AlgorithmSpecOf(spec), context)) {
     check.Add(10, absl::StrCat("algorithm.", problem.field), ": ", problem.message);
+  }
+}
+
+void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::Eval& eval = spec.eval();
+  if (eval.every_steps() == 0) return;
+  check.Require(spec.kind() == "rl", "eval.every_steps", "is ", eval.every_steps(), ", but kind: ", spec.kind(),
+                " has no rollouts that could answer; leave it out, and ask checkpoints with `sluice eval`");
+  check.Require(eval.datasets_size() > 0, "eval.datasets", "is empty, but eval.every_steps is ", eval.every_steps(),
+                "; name at least one dataset, or leave eval.every_steps out");
+  check.Require(eval.samples() <= 1 || eval.temperature() > 0, "eval.samples", "is ", eval.samples(),
+                ", but at eval.temperature 0 all answers to a row are the same; give a temperature, or ask once");
+
+  std::set<std::string> seen;
+  for (int i = 0; i < eval.datasets_size(); ++i) {
+    const job::v1::DataSource& dataset = eval.datasets(i);
+    const std::string path = absl::StrCat("eval.datasets.", i);
+    const std::string& name = dataset.name();
+    check.Require(name.empty() || seen.insert(name).second, path + ".name", "\"", name, "\" is taken; names differ");
+    check.Require(!absl::StrContains(name, '/'), path + ".name", "\"", name,
+                  "\" has a slash; values are named eval/NAME/reward, so names have none");
+    check.Require(dataset.weight() == 1, path + ".weight", "is ", dataset.weight(),
+                  ", but all datasets of eval count alike; leave it out");
+    const bool scored = absl::c_any_of(spec.reward().rewards(), [&](const job::v1::RewardEntry& entry) {
+      const auto& sources = entry.when().data_source();
+      return sources.empty() || absl::c_linear_search(sources, name);
+    });
+    check.Require(scored || spec.reward().rewards().empty(), path + ".name", "\"", name,
+                  "\" is in no reward's when.data_source, so nothing scores its answers; name it as a source that has "
+                  "a reward, or add it there");
   }
 }
 
@@ -211,6 +242,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckSources(spec.data(), check);
   CheckOptimizer(spec.trainer().optimizer(), check);
   CheckSchedule(spec, check);
+  CheckEval(spec, check);
   if (spec.kind() != "rl") {
     CheckUnused(spec, "rollout", spec.rollout(), spec.has_rollout(), check);
     CheckUnused(spec, "reward", spec.reward(), spec.has_reward(), check);

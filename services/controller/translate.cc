@@ -44,6 +44,20 @@ Node FromProto(const common::v1::Node& node) {
   return {name.substr(std::string("NODE_KIND_").size()), node.id(), node.daemon()};
 }
 
+void ToProto(const EvalSummary& eval, job::v1::EvalSummary* out) {
+  out->set_versions(eval.versions);
+  out->set_first(eval.first);
+  out->set_last(eval.last);
+  out->set_best(eval.best);
+  out->set_best_version(eval.best_version);
+  out->set_best_checkpoint(eval.best_checkpoint);
+}
+
+EvalSummary FromProto(const job::v1::EvalSummary& eval) {
+  return {eval.versions(),     eval.first(),          eval.last(), eval.best(),
+          eval.best_version(), eval.best_checkpoint()};
+}
+
 }  // namespace
 
 rpc::v1::Role ToProto(Role role) {
@@ -146,6 +160,7 @@ void ToProto(const Result& result, job::v1::JobResult* out) {
   for (const CurvePoint& point : result.curve) ToProto(point, out->add_curve());
   if (result.best.has_value()) ToProto(*result.best, out->mutable_best());
   if (result.worst.has_value()) ToProto(*result.worst, out->mutable_worst());
+  if (result.eval.versions > 0) ToProto(result.eval, out->mutable_eval());
 }
 
 void ToProto(const Worker& worker, common::v1::Worker* out) {
@@ -219,7 +234,7 @@ HeartbeatInput FromProto(const registry::v1::HeartbeatRequest& request, uint64_t
   input.load.insert(request.load().begin(), request.load().end());
   for (const registry::v1::Progress& progress : request.progress()) {
     input.progress.push_back({progress.job(), progress.incarnation(), progress.ready(), rpc::FromProto(progress.version()),
-                              progress.step(), progress.phase(), progress.cause()});
+                              progress.step(), progress.phase(), progress.cause(), FromProto(progress.eval())});
   }
   for (const job::v1::StepReport& step : request.steps()) {
     StepReport report;

@@ -106,7 +106,17 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   config.publish_every_steps = spec.weights().every_steps() == 0 ? 1 : spec.weights().every_steps();
   config.retain_versions = static_cast<int>(spec.weights().retain_versions());
   if (spec.limits().has_max_steps()) config.max_steps = spec.limits().max_steps();
+
+  config.eval_every_steps = spec.eval().every_steps();
+  for (const job::v1::DataSource& dataset : spec.eval().datasets()) config.eval_datasets.push_back(dataset.name());
+  config.rollouts = RolloutsOf(assignment);
   return config;
+}
+
+std::vector<std::string> RolloutsOf(const registry::v1::Assignment& assignment) {
+  const auto& addresses = assignment.weights();  // Of the trainers, then of the rollouts.
+  const int trainers = std::min(static_cast<int>(assignment.world()), addresses.size());
+  return {addresses.begin() + trainers, addresses.end()};
 }
 
 }  // namespace sluice::trainer

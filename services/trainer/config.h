@@ -46,7 +46,14 @@ struct JobConfig {
   int64_t publish_every_steps = 1;
   int retain_versions = 4;
   int64_t max_steps = -1;               // -1: none.
+
+  int64_t eval_every_steps = 0;         // 0: nothing is evaluated.
+  std::vector<std::string> eval_datasets;  // Names.
+  std::vector<std::string> rollouts;    // HOST:PORT, at the start.
 };
+
+// HOST:PORT of the rollouts that work for the job.
+std::vector<std::string> RolloutsOf(const registry::v1::Assignment& assignment);
 
 // INVALID_ARGUMENT: a value out of place. UNIMPLEMENTED: something that this build's trainer does not have. Both name the key
 // of the job file.

@@ -31,6 +31,7 @@
 #include "services/trainer/core/lineage.h"
 #include "services/trainer/core/trainer.h"
 #include "services/trainer/demonstrations.h"
+#include "services/trainer/evaluator.h"
 #include "services/trainer/metrics.h"
 #include "services/trainer/publication.h"
 #include "sluice/job/v1/job.pb.h"
@@ -54,10 +55,11 @@ class TrainingJob::Impl {
  public:
   Impl(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
       : config(std::move(config)), worker_(std::move(worker)), waits_(worker_), cores_(cores), weights_(weights), hooks_(std::move(hooks)),
-        metrics_(registry == nullptr ? Metrics() : Metrics(registry, this->config.name)) {}
+        metrics_(registry == nullptr ? Metrics() : Metrics(registry, this->config.name)), rollouts_(this->config.rollouts) {}
 
   void Run();
   void Leave(bool checkpoint);
+  void SetRollouts(std::vector<std::string> rollouts) ABSL_LOCKS_EXCLUDED(evaluator_mu_);
   std::vector<common::v1::WaitEdge> Explain() const { return waits_.Edges(); }
   void HideWeights() { weights_->SetPublisher(nullptr); }
 
@@ -72,17 +74,35 @@ class TrainingJob::Impl {
   absl::Status Connect();      // To the queue: Restore, and what runs beside the steps.
   absl::Status Train();        // Steps until the end.
   absl::Status Step();
+  // `evaluate`: the version is to be evaluated, so it is published and gets a checkpoint.
   absl::Status Close(const StepResult& result, const std::vector<LineageEntry>& lineage, const BatchReader::Slice& last,
-                     PhaseSeconds* seconds, std::optional<CheckpointWriter::Contents>* checkpoint);
+                     bool evaluate, PhaseSeconds* seconds, std::optional<CheckpointWriter::Contents>* checkpoint);
   absl::StatusOr<CheckpointWriter::Contents> MakeCheckpoint(std::string cursor,
                                                             std::shared_ptr<const TensorSet> weights);
   absl::Status WriteCheckpoint(CheckpointWriter::Contents contents);
   absl::Status LastCheckpoint();
   bool CheckpointDue(int64_t version) const;
+  bool IsLast(int64_t version) const { return config.max_steps >= 0 && version >= config.max_steps; }
+  absl::Status MakeEvaluator();
+  // The version whose evaluation an earlier incarnation left unfinished, published again; nothing: there is none.
+  std::optional<LatestVersion> PublishUnevaluated();
+  bool EvaluationDue(int64_t version);
+  absl::Status StartEvaluation();
+  absl::Status FinishEvaluations();
   void Report(const StepResult& result, const PhaseSeconds& seconds);
   void Happened(common::v1::Severity severity, absl::string_view code, absl::string_view message);
   void Tell(bool ready, absl::string_view phase, absl::string_view cause = "") {
-    if (hooks_.told) hooks_.told({ready, {config.incarnation, version_}, std::string(phase), std::string(cause)});
+    if (!hooks_.told) return;
+    hooks_.told({ready, {config.incarnation, version_}, std::string(phase), std::string(cause), Evaluated()});
+  }
+  EvalTotals Evaluated() const {
+    const Evaluator* const made = evaluator();
+    return made == nullptr ? EvalTotals() : made->totals();
+  }
+  // Null: nothing is evaluated, or not yet.
+  Evaluator* evaluator() const ABSL_LOCKS_EXCLUDED(evaluator_mu_) {
+    MutexLock lock(&evaluator_mu_);
+    return evaluator_.get();
   }
   void End(const absl::Status& status);
   absl::StatusOr<std::shared_ptr<const TensorSet>> Snapshot(DType dtype) const;
@@ -105,6 +125,7 @@ class TrainingJob::Impl {
   std::atomic<int64_t> version_{0};  // K: steps done.
   rpc::Cancel cancel_reading_;       // Ends waits for data.
   rpc::Cancel cancel_all_;           // Ends every call.
+  rpc::Cancel cancel_evaluating_;
 
   // The `job` thread's, made in this order and destroyed in reverse.
   std::optional<CoreShare::Busy> busy_;  // None while the job waits for data.
@@ -130,6 +151,10 @@ class TrainingJob::Impl {
   std::unique_ptr<LeaseKeeper> leases_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::unique_ptr<Publication> publication_;
+  mutable Mutex evaluator_mu_;  // Guards the pointer, for SetRollouts() and what is told.
+  std::vector<std::string> rollouts_ ABSL_GUARDED_BY(evaluator_mu_);  // HOST:PORT
+  std::unique_ptr<Evaluator> evaluator_ ABSL_GUARDED_BY(evaluator_mu_);
+  int64_t evaluated_ = -1;           // The version handed to the evaluator last.
   mutable Mutex reader_mu_;  // Guards the pointer, for Explain().
   std::unique_ptr<BatchReader> reader_ ABSL_GUARDED_BY(reader_mu_);
 };
@@ -271,7 +296,8 @@ absl::Status TrainingJob::Impl::Connect() {
 
   publisher_ = std::make_shared<WeightPublisher>(
       WeightPublisher::Options{.job = config.id, .retain_versions = config.retain_versions}, clock_);
-  weights_->SetPublisher(publisher_);
+  SLUICE_RETURN_IF_ERROR(MakeEvaluator());
+  const std::optional<LatestVersion> unevaluated = PublishUnevaluated();
   leases_ = std::make_unique<LeaseKeeper>(queue_.get(), LeaseKeeper::Options{.lost = [](const auto&) {}, .failed = [](auto) {}});
   writer_ = std::make_unique<CheckpointWriter>(
       store_.get(), queue_.get(), clock_, previous_checkpoint_,
@@ -288,6 +314,9 @@ absl::Status TrainingJob::Impl::Connect() {
   publication_->Offer(std::move(weights), {config.incarnation, version_},
                       hold_until_ >= 0 ? std::optional<int64_t>(hold_until_) : std::nullopt);
   SLUICE_RETURN_IF_ERROR(publication_->Flush());
+  weights_->SetPublisher(publisher_);
+  if (unevaluated.has_value()) evaluator()->Start(*unevaluated);
+  else if (EvaluationDue(version_)) SLUICE_RETURN_IF_ERROR(StartEvaluation());
   MutexLock lock(&reader_mu_);
   reader_ = std::make_unique<BatchReader>(reading_queue_.get(), leases_.get(),
                                           BatchReader::Options{.first = version_,
@@ -314,6 +343,7 @@ absl::Status TrainingJob::Impl::Train() {
     status = absl::OkStatus();
   }
   if (status.ok()) status = LastCheckpoint();
+  if (status.ok() && !leave_) status = FinishEvaluations();
   const auto flushes = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " writes the last checkpoint")});
   if (status.ok()) status = publication_->Flush();
   if (status.ok()) status = writer_->Flush();
@@ -359,16 +389,27 @@ absl::Status TrainingJob::Impl::Step() {
   for (LineageEntry& entry : lineage) entry.skipped = result.skipped;
   seconds.forward_backward = result.seconds_forward_backward;
   seconds.optim = result.seconds_optim;
+  const bool evaluate = EvaluationDue(k + 1);
   std::optional<CheckpointWriter::Contents> checkpoint;
-  SLUICE_RETURN_IF_ERROR(Close(result, lineage, slice, &seconds, &checkpoint));
-  // The step is in the history before a checkpoint can hold it, so that a kill in between leaves no gap.
-  Report(result, seconds);
+  SLUICE_RETURN_IF_ERROR(Close(result, lineage, slice, evaluate, &seconds, &checkpoint));
+
+  // The step is in the history before a checkpoint can hold it, so that a kill in between leaves no
+  // gap. The report of the last step also carries the last evaluation, and the checkpoint does not
+  // wait for that.
+  const bool awaits_evaluation = IsLast(version_) && evaluator() != nullptr;
+  if (!awaits_evaluation) Report(result, seconds);
   if (checkpoint.has_value()) SLUICE_RETURN_IF_ERROR(WriteCheckpoint(*std::move(checkpoint)));
+  if (evaluate) SLUICE_RETURN_IF_ERROR(StartEvaluation());
+  if (awaits_evaluation) {
+    SLUICE_RETURN_IF_ERROR(FinishEvaluations());
+    Report(result, seconds);
+  }
   if (config.settings.skip_limit > 0 && result.skips_in_a_row >= config.settings.skip_limit) {
     return Error(absl::StatusCode::kFailedPrecondition, "SKIPPED",
                  absl::StrCat(result.skips_in_a_row, " steps in a row changed nothing (", result.skipped,
                               "), the last one step ", k, "; limits.skipped_steps is ", config.settings.skip_limit));
   }
+  if (evaluator() != nullptr) SLUICE_RETURN_IF_ERROR(evaluator()->status());
   SLUICE_RETURN_IF_ERROR(publication_->status());
   return writer_->status();
 }
@@ -376,7 +417,7 @@ absl::Status TrainingJob::Impl::Step() {
 // Tells the queue that step k is done, and hands the new version to those that publish it. Where a checkpoint is due,
 // *checkpoint is what it is made of.
 absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vector<LineageEntry>& lineage,
-                                      const BatchReader::Slice& last, PhaseSeconds* seconds,
+                                      const BatchReader::Slice& last, bool evaluate, PhaseSeconds* seconds,
                                       std::optional<CheckpointWriter::Contents>* checkpoint) {
   const int64_t k = result.k;
   const std::string canonical = CanonicalBytes(lineage);
@@ -385,7 +426,7 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
     return absl::DataLossError(absl::StrCat("batch ", k, ": CRC32C of what was trained on is ", Crc32c(canonical), ", the queue says ",
                                             last.crc32c));
   }
-  const bool due = CheckpointDue(k + 1);
+  const bool due = CheckpointDue(k + 1) || evaluate;
   SLUICE_FAILPOINT_STATUS("trainer.step.before_apply");
   absl::Duration start = clock_->Monotonic();
   leases_->Forget(last.lease);
@@ -421,8 +462,7 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
 
   start = clock_->Monotonic();
   std::shared_ptr<const TensorSet> weights;
-  const bool last_step = config.max_steps >= 0 && version_ >= config.max_steps;
-  const bool publish = version_ % config.publish_every_steps == 0 || last_step;
+  const bool publish = version_ % config.publish_every_steps == 0 || IsLast(version_) || evaluate;
   if (publish) {
     SLUICE_ASSIGN_OR_RETURN(weights, Snapshot(config.settings.dtype));
     const bool replaying = hold_until_ > version_;
@@ -441,7 +481,7 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
 }
 
 bool TrainingJob::Impl::CheckpointDue(int64_t version) const {
-  if (config.max_steps >= 0 && version >= config.max_steps) return true;
+  if (IsLast(version)) return true;
   if (config.checkpoint_every_steps > 0 && version % config.checkpoint_every_steps == 0) return true;
   return clock_->Monotonic() - checkpointed_at_ >= config.checkpoint_every;
 }
@@ -503,6 +543,11 @@ void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& sec
   const absl::Duration now = clock_->Monotonic();
   values["seconds_step"] = absl::ToDoubleSeconds(now - std::exchange(step_started_, now));
   for (const auto& [staleness, tokens] : result.staleness) (*report.mutable_staleness())[absl::StrCat(staleness)] = tokens;
+  if (evaluator() != nullptr) {
+    const std::map<std::string, double> evaluated = evaluator()->TakeValues(result.k);
+    metrics_.Evaluated(evaluated);
+    values.insert(evaluated.begin(), evaluated.end());
+  }
   if (!result.skipped.empty()) {
     log::Warning("step_skipped", {{"job_id", config.name}, {"k", result.k}, {"reason", result.skipped}});
     Happened(common::v1::SEVERITY_WARNING, "step_skipped", absl::StrCat("step ", result.k, " skipped: ", result.skipped));
@@ -531,6 +576,105 @@ void TrainingJob::Impl::Happened(common::v1::Severity severity, absl::string_vie
   hooks_.happened(std::move(event));
 }
 
+absl::Status TrainingJob::Impl::MakeEvaluator() {
+  if (config.eval_every_steps == 0) return absl::OkStatus();
+  EvaluationLog evaluations(config.checkpoint_dir);
+  if (const absl::Status loaded = evaluations.Load(version_); absl::IsDataLoss(loaded)) {
+    Happened(common::v1::SEVERITY_WARNING, "evaluations_damaged",
+             absl::StrCat(loaded.message(), "; the evaluations so far no longer count"));
+  } else if (!loaded.ok()) {
+    return loaded;
+  }
+  Evaluator::Hooks hooks;
+  hooks.happened = [this](Evaluator::Severity severity, absl::string_view code, absl::string_view message) {
+    const common::v1::Severity to = severity == Evaluator::Severity::kInfo      ? common::v1::SEVERITY_INFO
+                                    : severity == Evaluator::Severity::kWarning ? common::v1::SEVERITY_WARNING
+                                                                                : common::v1::SEVERITY_ERROR;
+    Happened(to, code, message);
+    log::Info(code, {{"job_id", config.name}, {"what", message}});
+  };
+  const Evaluator::Options options{.job = config.id,
+                                   .job_name = config.name,
+                                   .worker = worker_,
+                                   .incarnation = config.incarnation,
+                                   .dir = config.checkpoint_dir,
+                                   .datasets = config.eval_datasets,
+                                   .version = version_};
+  MutexLock lock(&evaluator_mu_);
+  evaluator_ = std::make_unique<Evaluator>(options, std::move(evaluations), publisher_.get(), &waits_,
+                                           &cancel_evaluating_, std::move(hooks));
+  evaluator_->SetRollouts(rollouts_);
+  return absl::OkStatus();
+}
+
+std::optional<LatestVersion> TrainingJob::Impl::PublishUnevaluated() {
+  const std::optional<int64_t> number = LinkedVersion(config.checkpoint_dir, kEvaluatingLink);
+  // That of this very version is begun again because it is due, that of a later one once the run is there.
+  if (evaluator() == nullptr || !number.has_value() || *number >= version_) return std::nullopt;
+
+  const auto publish = [&]() -> absl::StatusOr<LatestVersion> {
+    SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
+    TensorSet exact;
+    if (*number == 0) {
+      SLUICE_RETURN_IF_ERROR(LoadModel(model, &exact));
+    } else {
+      SLUICE_ASSIGN_OR_RETURN(Checkpoint checkpoint, store_->At(*number));
+      exact = std::move(checkpoint.model);
+    }
+    SLUICE_ASSIGN_OR_RETURN(TensorSet weights, TensorSet::Create(model.config.Parameters(config.settings.dtype)));
+    SLUICE_RETURN_IF_ERROR(ConvertTensors(exact, &weights));
+    return publisher_->Publish(weights, {config.incarnation, *number}, "");
+  };
+  const absl::StatusOr<LatestVersion> published = publish();
+  if (published.ok()) {
+    publisher_->Lease(Evaluator::kHolder, {published->manifest}, absl::InfiniteDuration());
+    return *published;
+  }
+  Happened(common::v1::SEVERITY_ERROR, "eval_lost",
+           absl::StrCat("version ", *number, " was being evaluated when the trainer ended, and cannot be read again: ",
+                        published.status().message(), "; it is not evaluated"));
+  return std::nullopt;
+}
+
+// The version is to be evaluated. Where it would be but another evaluation goes on, that is said.
+bool TrainingJob::Impl::EvaluationDue(int64_t version) {
+  if (evaluator() == nullptr) return false;
+  if (IsLast(version)) return true;
+  if (version % config.eval_every_steps != 0) return false;
+  if (!evaluator()->busy()) return true;
+  Happened(common::v1::SEVERITY_WARNING, "eval_skipped",
+           absl::StrCat("version ", version, " is not evaluated: the evaluation before it still goes on. Raise "
+                        "eval.every_steps or eval.share, or ask fewer rows"));
+  return false;
+}
+
+// Has the newest version evaluated. It is out by now, or soon.
+absl::Status TrainingJob::Impl::StartEvaluation() {
+  const auto waits = waits_.Begin({.kind = "VERSION",
+                                   .id = PolicyVersion{config.incarnation, version_}.str(),
+                                   .cause = absl::StrCat(worker_, " waits until the version to be evaluated is out, and "
+                                                         "the evaluation before it has ended")});
+  SLUICE_RETURN_IF_ERROR(publication_->Flush());
+  if (publisher_->latest()->version.number != version_) {  // weights.every_steps, where the data has ended.
+    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(config.settings.dtype));
+    publication_->Offer(std::move(weights), state_.version);
+    SLUICE_RETURN_IF_ERROR(publication_->Flush());
+  }
+  evaluator()->Await();
+  SLUICE_RETURN_IF_ERROR(LinkCheckpoint(config.checkpoint_dir, kEvaluatingLink, version_));
+  evaluator()->Start(*publisher_->latest());
+  evaluated_ = version_;
+  return absl::OkStatus();
+}
+
+// At the end of the run: its last version is evaluated too.
+absl::Status TrainingJob::Impl::FinishEvaluations() {
+  if (evaluator() == nullptr) return absl::OkStatus();
+  if (evaluated_ != version_) SLUICE_RETURN_IF_ERROR(StartEvaluation());
+  evaluator()->Await();
+  return evaluator()->status();
+}
+
 // Gives back what is held and says how it ended.
 void TrainingJob::Impl::End(const absl::Status& status) {
   cancel_reading_.Trigger();
@@ -552,6 +696,12 @@ void TrainingJob::Impl::End(const absl::Status& status) {
     }
   }
   cancel_all_.Trigger();
+  cancel_evaluating_.Trigger();
+  if (const std::optional<PolicyVersion> left = evaluator() == nullptr ? std::nullopt : evaluator()->abandoned()) {
+    Happened(common::v1::SEVERITY_WARNING, "eval_abandoned",
+             absl::StrCat("the trainer ends while version ", left->number, " is being evaluated; a later incarnation "
+                          "of the job evaluates it, and if there is none it stays without a score"));
+  }
   publication_.reset();
   writer_.reset();
   leases_.reset();
@@ -578,7 +728,14 @@ void TrainingJob::Impl::Leave(bool checkpoint) {
   leave_checkpoint_ = checkpoint;
   leave_ = true;
   cancel_reading_.Trigger();
+  cancel_evaluating_.Trigger();
   if (!checkpoint) cancel_all_.Trigger();
+}
+
+void TrainingJob::Impl::SetRollouts(std::vector<std::string> rollouts) {
+  MutexLock lock(&evaluator_mu_);
+  rollouts_ = std::move(rollouts);
+  if (evaluator_ != nullptr) evaluator_->SetRollouts(rollouts_);
 }
 
 TrainingJob::TrainingJob(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights,
@@ -596,6 +753,7 @@ TrainingJob::~TrainingJob() {
 
 const JobConfig& TrainingJob::config() const { return impl_->config; }
 void TrainingJob::Leave(bool checkpoint) { impl_->Leave(checkpoint); }
+void TrainingJob::SetRollouts(std::vector<std::string> rollouts) { impl_->SetRollouts(std::move(rollouts)); }
 void TrainingJob::Wait() {
   if (impl_->thread.joinable()) impl_->thread.join();
 }

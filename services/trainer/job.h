@@ -7,6 +7,7 @@
 
 #include "common/rl/version.h"
 #include "services/trainer/config.h"
+#include "services/trainer/core/evaluations.h"
 
 namespace sluice {
 class CoreShare;
@@ -38,6 +39,7 @@ class TrainingJob {
     PolicyVersion version;  // Trained.
     std::string phase;
     std::string cause;
+    EvalTotals evaluated;
   };
   // Run on the job's threads; must not block.
   struct Hooks {
@@ -56,6 +58,8 @@ class TrainingJob {
   TrainingJob& operator=(const TrainingJob&) = delete;
 
   const JobConfig& config() const;
+  // HOST:PORT of the rollouts that work for the job now.
+  void SetRollouts(std::vector<std::string> rollouts);
   // Ends: with `checkpoint` after the step under way, with a checkpoint that the queue knows of; else at once, as it is.
   // Returns before it is done; the phase becomes `left`. A later call may only hasten it.
   void Leave(bool checkpoint);

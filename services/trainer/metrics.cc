@@ -1,5 +1,9 @@
 #include "services/trainer/metrics.h"
 
+#include <vector>
+
+#include "absl/strings/str_split.h"
+
 namespace sluice::trainer {
 
 Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
@@ -91,6 +95,19 @@ void Metrics::Step(const StepResult& result, const PhaseSeconds& seconds, int64_
   SetIfPresent(result, "clip_low", clip_low_);
   SetIfPresent(result, "clip_dual", clip_dual_);
   SetIfPresent(result, "ess_seq", ess_);
+}
+
+void Metrics::Evaluated(const std::map<std::string, double>& values) {
+  if (registry_ == nullptr) return;
+  for (const auto& [name, value] : values) {
+    const std::vector<std::string> parts = absl::StrSplit(name, '/');  // eval, dataset, stat
+    if (parts.size() != 3) continue;
+    metrics::Labels labels = labels_;
+    labels["dataset"] = parts[1];
+    labels["stat"] = parts[2];
+    registry_->AddGauge("sluice_trainer_eval", "Of the last evaluated version, by dataset and statistic.", labels)
+        .Set(value);
+  }
 }
 
 }  // namespace sluice::trainer

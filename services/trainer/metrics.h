@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,8 @@ class Metrics {
   Metrics(metrics::Registry* registry, const std::string& job_name);
 
   void Step(const StepResult& result, const PhaseSeconds& seconds, int64_t version);
+  // `values` as in step reports: `eval/heldout/reward`, ..
+  void Evaluated(const std::map<std::string, double>& values);
   void Checkpoint(double seconds) const { checkpoint_seconds_.Observe(seconds); }
 
  private:

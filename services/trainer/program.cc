@@ -80,7 +80,7 @@ void TrainerProgram::Follow(const registry::v1::Assignment* assignment) {
   const bool same = current != nullptr && assignment != nullptr && current->config().id == assignment->job() &&
                     current->config().incarnation == assignment->incarnation();
   const bool runs = assignment != nullptr && assignment->phase() == registry::v1::ASSIGNMENT_PHASE_RUN;
-  if (same && runs) return;
+  if (same && runs) return current->SetRollouts(RolloutsOf(*assignment));
   if (same) {  // STOP, or HOLD: the step ends, and the job leaves. `left` takes its progress away.
     current->Leave(assignment->checkpoint() || assignment->phase() == registry::v1::ASSIGNMENT_PHASE_HOLD);
     return;
@@ -129,6 +129,15 @@ void TrainerProgram::Tell(const std::string& job, int64_t incarnation, const Tra
   progress.set_step(standing.version.number);
   progress.set_phase(standing.phase);
   progress.set_cause(standing.cause);
+  if (const EvalTotals& evaluated = standing.evaluated; evaluated.versions > 0) {
+    job::v1::EvalSummary& summary = *progress.mutable_eval();
+    summary.set_versions(evaluated.versions);
+    summary.set_first(evaluated.first);
+    summary.set_last(evaluated.last);
+    summary.set_best(evaluated.best);
+    summary.set_best_version(evaluated.best_version);
+    summary.set_best_checkpoint(evaluated.best_checkpoint);
+  }
   link_->SetProgress(progress);
 }
 

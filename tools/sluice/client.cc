@@ -66,6 +66,11 @@ std::string ServerAddress(const std::string& flag) {
   return state.ok() && !state->controller.empty() ? state->controller : kDefaultServer;
 }
 
+bool IsForPeople(const common::v1::Event& event) {
+  if (event.code() == "evaluation") return true;
+  return event.severity() >= common::v1::SEVERITY_WARNING && event.code() != "state";
+}
+
 bool IsFinal(job::v1::JobState state) {
   return state == job::v1::JOB_STATE_SUCCEEDED || state == job::v1::JOB_STATE_CANCELLED || state == job::v1::JOB_STATE_FAILED;
 }

@@ -49,6 +49,8 @@ absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const st
                                            const ReadFrom& from = {});
 
 bool IsFinal(job::v1::JobState state);
+// Whether those who follow a job see the event between its progress lines: warnings, errors, and evaluations.
+bool IsForPeople(const common::v1::Event& event);
 // "RUNNING".
 std::string StateName(job::v1::JobState state);
 // "digits RECOVERING: queue queue-0 is lost". Without the message where the job fails: ErrorLine has it.

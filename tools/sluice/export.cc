@@ -1,6 +1,7 @@
 #include "tools/sluice/export.h"
 
 #include <filesystem>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
 #include "services/trainer/core/checkpoint.h"
+#include "services/trainer/core/evaluations.h"
 
 namespace sluice::cli {
 namespace {
@@ -73,6 +75,21 @@ absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& 
                    {.hint = absl::StrCat("sluice ckpt verify ", std::filesystem::path(checkpoint).parent_path().string(),
                                          " tells which checkpoints are whole")},
                    status.message());
+}
+
+absl::StatusOr<std::string> BestCheckpoint(const std::string& dir, const std::string& job) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
+  std::string own = dir;
+  for (const std::string& name : names) {
+    if (job.size() >= 8 && absl::EndsWith(name, absl::StrCat("-", job.substr(0, 8)))) own = absl::StrCat(dir, "/", name);
+  }
+  if (const std::optional<int64_t> version = trainer::LinkedVersion(own, trainer::kBestLink)) {
+    return absl::StrCat(own, "/step-", *version);
+  }
+  return ErrorWith(absl::StatusCode::kNotFound,
+                   {.hint = "give the job file an `eval` block with every_steps and datasets; without --best the latest "
+                            "checkpoint is exported"},
+                   absl::StrCat("no version with a checkpoint in ", own, " was evaluated, so none is the best"));
 }
 
 }  // namespace sluice::cli

@@ -16,6 +16,9 @@ namespace sluice::cli {
 absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job,
                                              std::vector<std::string>* unreadable);
 
+// The best checkpoint by evaluation beside training; `dir` and `job` as above. NOT_FOUND: there is none.
+absl::StatusOr<std::string> BestCheckpoint(const std::string& dir, const std::string& job);
+
 // Copies the model's own files of a checkpoint (what transformers loads: no optimizer, cursor, lineage or state) to `out`,
 // which appears whole or not at all. The weights have the types of the job's model; with `dtype` they
 // are the checkpoint's fp32 parameters in that type.

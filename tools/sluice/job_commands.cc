@@ -40,7 +40,7 @@ struct Options {
   std::string server, output, job, file, dir, state;
   std::string dtype = "auto";
   std::vector<std::string> sets;
-  bool watch = false, dry_run = false;
+  bool watch = false, dry_run = false, best = false;
   absl::Duration timeout = absl::InfiniteDuration();
 };
 using OptionsPtr = std::shared_ptr<Options>;
@@ -69,7 +69,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer.Add(step); };
   handlers.event = [&](const common::v1::Event& event) {
-    if (event.severity() >= common::v1::SEVERITY_WARNING && event.code() != "state") printer.Note(event.message());
+    if (IsForPeople(event)) printer.Note(event.message());
   };
   handlers.status = [&](const JobStatus& status) {
     if (status.has_spec()) printer.SetSpec(status.spec());
@@ -235,7 +235,12 @@ ExitCode ExportJob(const Options& o, const Channel& channel) {
   std::optional<DType> dtype;
   if (o.dtype != "auto") dtype = *DTypeFromTorchName(o.dtype);  // The parser has checked it.
 
-  std::string checkpoint = job->result().checkpoint();
+  std::string checkpoint = o.best ? job->result().eval().best_checkpoint() : job->result().checkpoint();
+  if (o.best && checkpoint.empty()) {
+    const absl::StatusOr<std::string> best = BestCheckpoint(job->spec().checkpoint().dir(), job->job());
+    if (!best.ok()) return Complain(best.status());
+    checkpoint = *best;
+  }
   if (checkpoint.empty()) {
     std::vector<std::string> unreadable;
     const absl::StatusOr<std::string> newest =
@@ -340,7 +345,8 @@ std::vector<Command> JobCommands() {
          return Runner(o, CancelOne);
        }},
       {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.",
-       "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32",
+       "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32\n"
+       "  sluice job export digits --best -o out/",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
          app->add_option("JOB", o->job, "name or id of the job")->required();
@@ -348,6 +354,7 @@ std::vector<Command> JobCommands() {
          app->add_option("--dtype", o->dtype, "type of the weights; auto: each tensor's in the job's model")
              ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
              ->capture_default_str();
+         app->add_flag("--best", o->best, "the best checkpoint by evaluation (the job's `eval` block) instead of the latest");
          AddServer(app, &o->server);
          return Runner(o, ExportJob);
        }},

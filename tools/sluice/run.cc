@@ -157,10 +157,8 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
   handlers.event = [&](const common::v1::Event& event) {
-    const bool said = event.code() == "state" ||
-                      event.code() == "unusual";  // Unusual values: before the first daemon.
-    if (event.severity() >= common::v1::SEVERITY_WARNING && !said && !options_.quiet)
-      printer_.Note(event.message());
+    const bool told = event.code() == "unusual";  // Before the first daemon was started.
+    if (IsForPeople(event) && !told && !options_.quiet) printer_.Note(event.message());
   };
   handlers.status = [&](const job::v1::JobStatus& status) {
     if (StateName(status.state()) == state || options_.quiet) return;

@@ -63,6 +63,14 @@ std::string ResultTable(const job::v1::JobResult& result, bool utf8) {
                                        ledger.live(), " + dropped (", Counts(ledger.dropped()), ")")},
                {"restarts", Counts(result.restarts())},
                {"checkpoint", result.checkpoint().empty() ? "none" : result.checkpoint()}});
+  if (result.has_eval()) {
+    const job::v1::EvalSummary& eval = result.eval();
+    rows.push_back({"eval", absl::StrFormat("%.4f -> %.4f, %d versions", eval.first(), eval.last(),
+                                            eval.versions())});
+    const std::string best = absl::StrFormat("%.4f, version %d: %s", eval.best(),
+                                             eval.best_version(), eval.best_checkpoint());
+    rows.push_back({"best", eval.best_checkpoint().empty() ? "none" : best});
+  }
 
   std::string text = Table(rows);
   for (const std::string& warning : result.warnings()) {

@@ -51,10 +51,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Event, seq, at, incarnation, sev
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StepReport, k, version, at, values, staleness)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ledger, accepted, durable, applied, live, dropped, tokens_generated,
                                                 tokens_trained, tokens_masked, durable_version, hash, event)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvalSummary, versions, first, last, best, best_version, best_checkpoint)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CurvePoint, first_step, last_step, reward, loss)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Result, job, state, steps, seconds, reward_first, reward_last,
                                                 tokens_generated, tokens_trained, staleness_max, staleness_histogram, ledger,
-                                                restarts, checkpoint, curve, best, worst, warnings)
+                                                restarts, checkpoint, curve, best, worst, warnings, eval)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Count, min, max)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Needs, priority, trainers, rollouts, rewards, wall, start, stall_warn,
                                                 stall_fail, restarts_per_hour)
@@ -64,7 +65,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     JobRecord, id, name, hash, request, order, created, needs, state, code, message, conditions,
     running_since, ended, target, stage, stop_checkpoint, step, version, reported_incarnation,
     reported_k, last_event, restarts, restarted, ledger, ledger_final, checkpoint, told_findings,
-    folded)
+    folded, eval)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AssignRecord, gang, gang_whole, revision, phase, opened, queue,
                                                 queue_incarnation, queue_lost_job, workers)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build, protocol_min, protocol_max,

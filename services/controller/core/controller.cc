@@ -222,6 +222,10 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker, cons
     job.record.step = progress.step;
     Touch(job);
   }
+  if (trainer && progress.eval.versions > 0 && progress.eval != job.record.eval) {
+    job.record.eval = progress.eval;
+    Touch(job);
+  }
   if (!job.live()) return;
   if (trainer && progress.phase == "done") {
     TrainerDone(now, job, progress.cause);

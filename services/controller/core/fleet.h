@@ -43,6 +43,7 @@ struct Progress {
   int64_t step = 0;
   std::string phase;  // `done`, `failed`, `restore`, else free.
   std::string cause;
+  EvalSummary eval;   // Of a trainer.
 };
 
 enum class Liveness { kLive, kSuspect, kLost };

@@ -128,6 +128,7 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
   result.curve = CurveOf(job.steps);
   SetBestAndWorst(&result);
   result.warnings = job.learning.Warnings();
+  result.eval = job.record.eval;
   return result;
 }
 

@@ -65,6 +65,7 @@ struct JobRecord {
   // trains steps again meets the same spell again, which is then not news.
   std::map<std::string, int64_t> told_findings;
   FoldedSteps folded;
+  EvalSummary eval;
 };
 
 // What is stored at assign/ID.

@@ -81,6 +81,15 @@ struct CurvePoint {
   std::optional<double> reward, loss;  // None: no step of them told it.
 };
 
+// What the evaluations beside training came to, as the trainer told it last; see job.v1.EvalSummary.
+struct EvalSummary {
+  int64_t versions = 0;  // 0: none was evaluated.
+  double first = 0, last = 0, best = 0;
+  int64_t best_version = 0;
+  std::string best_checkpoint;
+  bool operator==(const EvalSummary&) const = default;
+};
+
 // What a job came to.
 struct Result {
   std::string job, state;
@@ -96,6 +105,7 @@ struct Result {
   std::vector<CurvePoint> curve;
   std::optional<CurvePoint> best, worst;
   std::vector<std::string> warnings;  // A sentence each.
+  EvalSummary eval;
 };
 
 // At least `min`, with surplus at most `max`.

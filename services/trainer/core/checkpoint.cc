@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "common/checkpoint/json.h"
 #include "common/checkpoint/safetensors.h"
 #include "nlohmann/json.hpp"
+#include "services/trainer/core/evaluations.h"
 #include "services/trainer/core/lineage.h"
 
 namespace sluice::trainer {
@@ -483,11 +485,13 @@ void CheckpointStore::Prune(const std::string& written) const {
   for (CheckpointEntry& entry : List()) {
     if (entry.status.ok() && !damaged_.contains(entry.path)) whole.push_back(std::move(entry));
   }
+  const std::set<std::string> linked = LinkedCheckpoints(options_.dir);
   const size_t keep_last = static_cast<size_t>(std::max(1, options_.keep_last));
   for (size_t i = 0; i + keep_last < whole.size(); ++i) {
     const int64_t number = whole[i].state.version.number;
     const bool for_good = options_.keep_every_steps > 0 && number % options_.keep_every_steps == 0;
-    if (!for_good && whole[i].path != written) (void)RemoveTree(whole[i].path);
+    const bool named = linked.contains(absl::StrCat("step-", number));
+    if (!for_good && !named && whole[i].path != written) (void)RemoveTree(whole[i].path);
   }
 }
 

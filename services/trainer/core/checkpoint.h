@@ -87,7 +87,8 @@ class CheckpointStore {
   // at the job's start than at its first checkpoint.
   absl::Status Prepare() const;
 
-  // Answers with the path; then removes what `keep_last` and `keep_every_steps` no longer hold.
+  // Answers with the path; then removes what `keep_last`, `keep_every_steps` and the links
+  // (evaluations.h) no longer hold.
   // Neither the one just written is removed, nor one that Newest() found damaged.
   //
   // RESOURCE_EXHAUSTED: disk full; nothing but the temporary folder has changed.

@@ -7,10 +7,12 @@
 
 #include <filesystem>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/algorithms/presets.h"
+#include "common/base/file.h"
 #include "common/config/algorithm_spec.h"
 #include "common/config/bind.h"
 #include "sluice/job/v1/job.pb.h"
@@ -265,6 +267,45 @@ TEST(JobFile, ADeterministicJobDependsOnNoClock) {
   EXPECT_THAT(with({"weights.kv_cache=keep"}), ElementsAre(HasSubstr("weights.kv_cache is keep, run.deterministic wants recompute")));
 }
 
+TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
+  const std::string eval = "eval: {every_steps: 5, datasets: [{name: heldout, path: h}]}\n";
+  const std::string plain = absl::StrCat(kMinimal, eval);
+  EXPECT_THAT(Lines(Parse(plain)), ElementsAre());
+  const auto with = [&](std::vector<std::string> sets) { return Lines(Parse(plain, std::move(sets))); };
+  EXPECT_THAT(Lines(Parse(kMinimal, {"eval.every_steps=5"})),
+              ElementsAre(HasSubstr("eval.datasets is empty, but eval.every_steps is 5")));
+  EXPECT_THAT(with({"eval.samples=4"}), ElementsAre(HasSubstr("at eval.temperature 0 all answers to a row are the same")));
+  EXPECT_THAT(with({"eval.samples=4", "eval.temperature=1"}), ElementsAre());
+  EXPECT_THAT(with({"eval.datasets.0.weight=2"}), ElementsAre(HasSubstr("all datasets of eval count alike")));
+  EXPECT_THAT(with({"eval.datasets.0.name=a/b"}), ElementsAre(HasSubstr("\"a/b\" has a slash")));
+  EXPECT_THAT(with({"reward.rewards.0.when.data_source=[a]"}),
+              ElementsAre(HasSubstr("eval.datasets.0.name \"heldout\" is in no reward's when.data_source")));
+  EXPECT_THAT(with({"reward.rewards.0.when.data_source=[a]", "eval.every_steps=0"}), ElementsAre()) << "it is off";
+
+  const std::string twice =
+      absl::StrCat(kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: h}, {name: h, path: i}]}\n");
+  EXPECT_THAT(Lines(Parse(twice)), ElementsAre(HasSubstr("eval.datasets.1.name \"h\" is taken; names differ")));
+  const std::string sft = "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: {dir: out}\n";
+  EXPECT_THAT(Lines(Parse(sft + eval)), ElementsAre(HasSubstr("kind: sft has no rollouts that could answer")));
+}
+
+TEST(JobFile, AnEvaluationDatasetThatCannotBeReadIsToldBeforeTheJobStarts) {
+  const std::string dir = testing::TempDir();
+  const auto problems = [&](const std::string& rows) {
+    EXPECT_TRUE(WriteFileAtomic(dir + "/eval_rows.jsonl", rows).ok());
+    const std::string text = absl::StrCat(kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: eval_rows.jsonl}]}\n");
+    std::vector<std::string> found;
+    for (const std::string& line : Lines(ParseJobFile(text, dir + "/job.yaml"))) {
+      if (absl::StrContains(line, "eval.datasets")) found.push_back(line);
+    }
+    return found;
+  };
+  EXPECT_THAT(problems("{\"prompt\": \"1+1\", \"answer\": \"2\"}\n"), ElementsAre());
+  EXPECT_THAT(problems(""), ElementsAre(HasSubstr("eval.datasets.0.path: ")));
+  EXPECT_THAT(problems("{\"question\": \"1+1\"}\n"), ElementsAre(HasSubstr("prompt")));
+  EXPECT_THAT(problems("{\"prompt\": \"1+1\"\n"), ElementsAre(HasSubstr("eval_rows.jsonl")));
+}
+
 TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
   for (const char* set : {"kind=dpo",
                           "profile=laptop",
@@ -288,7 +329,6 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "weights.publish_dtype=bfloat16",
                           "weights.verify=full",
                           "weights.allow_unverified=true",
-                          "eval.every_steps=5",
                           "resources.device=cuda",
                           "resources.trainer=2",
                           "resources.queue=2",

@@ -789,6 +789,17 @@ TEST_F(LifecycleTest, EventsAreNumberedWithoutGapsAndStoredOnce) {
   EXPECT_EQ(std::count_if(events.begin(), events.end(), [](const Event& e) { return e.code == "checkpoint"; }), 1);
 }
 
+TEST_F(LifecycleTest, TheResultTellsWhatTheEvaluationsCameTo) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  EXPECT_EQ(world_.job(job).record.eval.versions, 0);
+  const EvalSummary eval{.versions = 3, .first = 0.1, .last = 0.7, .best = 0.8, .best_version = 50, .best_checkpoint = "/ckpt/step-50"};
+  world_.Evaluated(job, eval);
+  Finish(job);
+  world_.Pass(absl::Seconds(16));
+  EXPECT_EQ(world_.ResultOfJob(job).eval, eval);
+}
+
 TEST_F(LifecycleTest, AJobThatWaitsForADaemonThatIsRegisteredAndSilentNamesIt) {
   world_.StartFleet();
   world_.actors["trainer-0"].silent = true;

@@ -246,6 +246,12 @@ class World {
     Settle();
   }
 
+  // The trainer tells what its evaluations came to.
+  void Evaluated(const std::string& job, const EvalSummary& eval) {
+    actors["trainer-0"].progress[job].eval = eval;
+    Settle();
+  }
+
   const Job& job(const std::string& id) { return core->jobs().at(id); }
   JobState State(const std::string& id) { return job(id).record.state; }
   Result ResultOfJob(const std::string& id) {

@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/safetensors.h"
 #include "nlohmann/json.hpp"
+#include "services/trainer/core/evaluations.h"
 #include "services/trainer/core/lineage.h"
 #include "tests/services/trainer/tiny_model.h"
 
@@ -163,6 +164,17 @@ TEST_F(CheckpointTest, ACutFileIsNoCheckpoint) {
 TEST_F(CheckpointTest, OldOnesGoButForThoseToBeKept) {
   for (int64_t v = 1; v <= 5; ++v) ASSERT_TRUE(Write(Store(2, 2), v, v - 1).ok());
   EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-5"));
+}
+
+TEST_F(CheckpointTest, ACheckpointThatALinkNamesIsKept) {
+  ASSERT_TRUE(LinkCheckpoint(dir_, kBestLink, 2).ok());
+  ASSERT_TRUE(LinkCheckpoint(dir_, kEvaluatingLink, 4).ok());
+  for (int64_t number = 1; number <= 6; ++number) ASSERT_TRUE(Write(Store(1), number, number - 1).ok());
+  EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-6"));
+  ASSERT_TRUE(LinkCheckpoint(dir_, kBestLink, 6).ok());
+  ASSERT_TRUE(RemoveLink(dir_, kEvaluatingLink).ok());
+  ASSERT_TRUE(Write(Store(1), 7, 6).ok());
+  EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-6", dir_ + "/step-7"));
 }
 
 TEST_F(CheckpointTest, AHigherIncarnationIsNewerWhateverTheNumber) {

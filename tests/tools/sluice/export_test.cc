@@ -72,6 +72,15 @@ TEST_F(ExportTest, AJobIsFoundAmongOthersByItsId) {
   EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789abcdef", &unreadable_), dir_ + "/digits-01234567/step-3");
 }
 
+TEST_F(ExportTest, TheBestCheckpointIsTheOneThatTheLinkNames) {
+  EXPECT_EQ(BestCheckpoint(dir_, "0123456789").status().code(), absl::StatusCode::kNotFound);
+  const std::string own = dir_ + "/digits-01234567";
+  Write(own, 3, 1);
+  ASSERT_EQ(symlink("step-3", (own + "/best").c_str()), 0);
+  EXPECT_EQ(*BestCheckpoint(dir_, "0123456789abcdef"), own + "/step-3");
+  EXPECT_EQ(*NewestCheckpoint(own, "", &unreadable_), own + "/step-3");
+}
+
 TEST_F(ExportTest, TheModelsOwnFilesAreCopiedInTheTypeThatItCameIn) {
   ASSERT_TRUE(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", std::nullopt).ok());
   EXPECT_THAT(*ListDir(dir_ + "/out"), ElementsAre("config.json", "model.safetensors"));

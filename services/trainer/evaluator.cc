@@ -1,0 +1,305 @@
+#include "services/trainer/evaluator.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/failpoint.h"
+#include "common/base/status.h"
+#include "common/daemon/waits.h"
+#include "common/log/log.h"
+#include "common/rpc/backoff.h"
+#include "common/rpc/convert.h"
+#include "common/rpc/stream.h"
+#include "sluice/engine/v1/engine.pb.h"
+
+namespace sluice::trainer {
+namespace {
+
+// The same call, again or elsewhere, would fail in the same way.
+bool IsForGood(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kDataLoss: return true;
+    default: return false;
+  }
+}
+
+// "heldout 0.8125 (pass@1 0.5300), sums 0.4000 (pass@1 0.4000)"
+std::string Describe(const Evaluation& evaluation, const std::vector<std::string>& datasets) {
+  std::vector<std::string> parts;
+  for (const std::string& name : datasets) {
+    const auto value = [&](absl::string_view stat) {
+      const auto at = evaluation.values.find(absl::StrCat("eval/", name, "/", stat));
+      return at == evaluation.values.end() ? 0.0 : at->second;
+    };
+    parts.push_back(absl::StrFormat("%s %.4f (pass@1 %.4f, %d rows, %.1f%% truncated)", name, value("reward"),
+                                    value("pass@1"), static_cast<int64_t>(value("rows")),
+                                    100 * value("truncated")));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+void AddValues(const std::string& name, const engine::v1::EvaluationResult& result,
+               std::map<std::string, double>* values) {
+  const std::string prefix = absl::StrCat("eval/", name, "/");
+  const double answers = static_cast<double>(result.answers() + result.unscorable());
+  (*values)[prefix + "reward"] = result.reward();
+  for (const auto& [k, pass] : result.pass()) (*values)[absl::StrCat(prefix, "pass@", k)] = pass;
+  (*values)[prefix + "rows"] = static_cast<double>(result.rows());
+  (*values)[prefix + "too_long"] = static_cast<double>(result.too_long());
+  (*values)[prefix + "truncated"] = static_cast<double>(result.truncated()) / answers;
+  (*values)[prefix + "unscorable"] = static_cast<double>(result.unscorable()) / answers;
+  (*values)[prefix + "tokens"] = static_cast<double>(result.tokens());
+  (*values)[prefix + "seconds"] = result.seconds();
+}
+
+}  // namespace
+
+struct Evaluator::Thread {
+  std::thread thread;
+};
+
+Evaluator::Evaluator(Options options, EvaluationLog log, WeightPublisher* publisher, daemon::Waits* waits,
+                     rpc::Cancel* cancel, Hooks hooks)
+    : options_(std::move(options)),
+      publisher_(publisher),
+      waits_(waits),
+      cancel_(cancel),
+      hooks_(std::move(hooks)),
+      log_(std::move(log)),
+      thread_(new Thread) {
+  {
+    // The run goes back behind the step report that carried the last evaluation: the next one carries it again.
+    MutexLock lock(&mu_);
+    const Evaluation* const last = log_.Last();
+    if (last != nullptr && last->reported >= options_.version) news_ = last->version.number;
+  }
+  cancel_hook_ = cancel_->Add([this] {
+    MutexLock lock(&mu_);
+    cancelled_ = true;
+    changed_.NotifyAll();
+  });
+  thread_->thread = std::thread([this] { Run(); });
+  pthread_setname_np(thread_->thread.native_handle(), "sluice-evaluate");
+}
+
+Evaluator::~Evaluator() {
+  thread_->thread.join();
+  cancel_->Remove(cancel_hook_);
+}
+
+void Evaluator::SetRollouts(std::vector<std::string> rollouts) {
+  std::erase(rollouts, "");
+  MutexLock lock(&mu_);
+  rollouts_ = std::move(rollouts);
+  if (end_call_ && std::find(rollouts_.begin(), rollouts_.end(), asked_) == rollouts_.end()) {
+    asked_.clear();
+    end_call_();
+  }
+  changed_.NotifyAll();
+}
+
+bool Evaluator::busy() const {
+  MutexLock lock(&mu_);
+  return running_.has_value();
+}
+
+void Evaluator::Start(const LatestVersion& version) {
+  MutexLock lock(&mu_);
+  while (running_.has_value() && !cancelled_) changed_.Wait(&mu_);
+  if (cancelled_) return;
+  publisher_->Lease(kHolder, {version.manifest}, absl::InfiniteDuration());
+  running_ = version;
+  changed_.NotifyAll();
+}
+
+void Evaluator::Await() {
+  MutexLock lock(&mu_);
+  while (running_.has_value() && !cancelled_) changed_.Wait(&mu_);
+}
+
+std::optional<PolicyVersion> Evaluator::abandoned() const {
+  MutexLock lock(&mu_);
+  return running_.has_value() ? std::optional(running_->version) : std::nullopt;
+}
+
+std::map<std::string, double> Evaluator::TakeValues(int64_t k) {
+  MutexLock lock(&mu_);
+  const Evaluation* const evaluation = news_.has_value() ? log_.Find(*news_) : nullptr;
+  if (evaluation == nullptr) return {};
+  std::map<std::string, double> values = evaluation->values;
+  const absl::Status written = log_.SetReported(*std::exchange(news_, std::nullopt), k);
+  if (!written.ok()) log::Warning("evaluations_not_written", {{"job_id", options_.job_name}, {"error", written}});
+  return values;
+}
+
+EvalTotals Evaluator::totals() const {
+  MutexLock lock(&mu_);
+  return log_.totals();
+}
+
+absl::Status Evaluator::status() const {
+  MutexLock lock(&mu_);
+  return failure_;
+}
+
+void Evaluator::Run() {
+  while (true) {
+    LatestVersion version;
+    {
+      MutexLock lock(&mu_);
+      while (!running_.has_value() && !cancelled_) changed_.Wait(&mu_);
+      if (cancelled_) return;
+      version = *running_;
+    }
+    bool known = false;
+    absl::StatusOr<Evaluation> evaluation = Evaluate(version, &known);
+    if (cancel_->triggered()) return;
+    Finish(version, std::move(evaluation), known);
+  }
+}
+
+absl::StatusOr<Evaluation> Evaluator::Evaluate(const LatestVersion& version, bool* known) {
+  {
+    MutexLock lock(&mu_);
+    const Evaluation* const before = log_.Find(version.version.number);
+    *known = before != nullptr && before->state == version.state.hex();
+    if (*known) return *before;
+  }
+  Evaluation evaluation{.version = version.version, .state = version.state.hex()};
+  const std::string number = absl::StrCat(version.version.number);
+  const auto waits = waits_->Begin({.kind = "VERSION",
+                                    .id = version.version.str(),
+                                    .cause = absl::StrCat(options_.worker, " has version ", number, " evaluated"),
+                                    .next = "training goes on meanwhile"});
+  for (const std::string& dataset : options_.datasets) {
+    SLUICE_ASSIGN_OR_RETURN(const engine::v1::EvaluationResult result, Ask(version, dataset));
+    AddValues(dataset, result, &evaluation.values);
+    evaluation.score += result.reward() / static_cast<double>(options_.datasets.size());
+    if (result.unscorable() == 0) continue;
+    hooks_.happened(Severity::kWarning, "eval_unscorable",
+                    absl::StrCat("evaluation of version ", number, " on ", dataset, ": ", result.unscorable(), " of ",
+                                 result.unscorable() + result.answers(),
+                                 " answers could not be scored and are left out; the first: ",
+                                 result.first_unscorable()));
+  }
+  evaluation.values["eval/version"] = static_cast<double>(version.version.number);
+  evaluation.values["eval/score"] = evaluation.score;
+  return evaluation;
+}
+
+// Waits for a rollout. Nullopt: cancelled.
+std::optional<std::string> Evaluator::NextRollout() {
+  MutexLock lock(&mu_);
+  while (rollouts_.empty() && !cancelled_) changed_.Wait(&mu_);
+  if (cancelled_) return std::nullopt;
+  return rollouts_[next_rollout_++ % rollouts_.size()];
+}
+
+absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const LatestVersion& version, const std::string& dataset) {
+  rpc::Backoff backoff({});
+  bool told = false;
+  while (true) {
+    const std::optional<std::string> rollout = NextRollout();
+    if (!rollout.has_value()) return absl::CancelledError("called off");
+    absl::StatusOr<engine::v1::EvaluationResult> result = AskOne(*rollout, version, dataset);
+    if (result.ok() || IsForGood(result.status()) || cancel_->triggered()) return result;
+
+    // BUSY: the rollout winds up the evaluation of a call that has just ended.
+    const std::string what = absl::StrCat("evaluation of version ", version.version.number, " on ", dataset,
+                                          " is begun again: ", result.status().message());
+    log::Info("eval_again", {{"job_id", options_.job_name}, {"rollout", *rollout}, {"what", what}});
+    if (ReasonOf(result.status()) != "BUSY" && ReasonOf(result.status()) != "NOT_LISTED" && !std::exchange(told, true)) {
+      hooks_.happened(Severity::kWarning, "eval_again", what);
+    }
+    if (cancel_->WaitFor(backoff.Next(DetailOf(result.status()).retry_after))) return result.status();
+  }
+}
+
+absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string& rollout,
+                                                               const LatestVersion& version,
+                                                               const std::string& dataset) {
+  engine::v1::EvaluateRequest request;
+  request.mutable_call()->mutable_job()->set_job(options_.job);
+  request.mutable_call()->mutable_job()->set_worker(options_.worker);
+  request.mutable_call()->mutable_job()->set_incarnation(options_.incarnation);
+  *request.mutable_version() = rpc::ToProto(version.version);
+  request.set_manifest(version.manifest);
+  request.set_state(version.state.bytes());
+  request.set_dataset(dataset);
+
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(rollout));
+  rpc::ClientStream stream(*channel, *engine::v1::EvaluateRequest::descriptor(), cancel_);
+  {
+    MutexLock lock(&mu_);
+    asked_ = rollout;
+    end_call_ = [&stream] { stream.TryCancel(); };
+  }
+  if (stream.Write(request)) stream.WritesDone();
+  SLUICE_FAILPOINT("trainer.evaluation.asked");
+  std::optional<engine::v1::EvaluationResult> result;
+  for (engine::v1::EvaluateResponse response; stream.Read(&response);) {
+    if (response.has_result()) result = std::move(*response.mutable_result());
+  }
+  bool left = false;
+  {
+    MutexLock lock(&mu_);
+    left = asked_.empty();
+    asked_.clear();
+    end_call_ = nullptr;
+  }
+  const absl::Status status = stream.Finish();
+  if (left) return absl::UnavailableError(absl::StrCat("the rollout at ", rollout, " has left the job"));
+  SLUICE_RETURN_IF_ERROR(status);
+  if (result.has_value()) return *std::move(result);
+  return absl::InternalError(absl::StrCat("the rollout at ", rollout, " ended the call without a result"));
+}
+
+void Evaluator::Finish(const LatestVersion& version, absl::StatusOr<Evaluation> evaluation, bool known) {
+  const int64_t number = version.version.number;
+  std::string message;
+  {
+    MutexLock lock(&mu_);
+    if (evaluation.ok()) {
+      const int64_t best_before = log_.totals().best_checkpoint.empty() ? -1 : log_.totals().best_version;
+      message = absl::StrCat("version ", number, ": ", Describe(*evaluation, options_.datasets));
+      if (absl::Status added = log_.Add(*std::move(evaluation)); !added.ok()) {
+        evaluation = std::move(added);
+      } else {
+        news_ = number;
+        const bool best = !log_.totals().best_checkpoint.empty() && log_.totals().best_version == number;
+        if (best && number != best_before) absl::StrAppend(&message, "; the best so far");
+        if (known) absl::StrAppend(&message, "; evaluated before the run went back, with the same weights");
+      }
+    }
+    if (!evaluation.ok()) {
+      message = absl::StrCat("version ", number, " could not be evaluated: ", evaluation.status().message());
+      if (log_.totals().versions == 0) {
+        failure_ = Annotate(evaluation.status(), absl::StrCat("the first evaluation, of version ", number, ", failed"));
+      }
+    }
+    SLUICE_FAILPOINT("trainer.evaluation.stored");
+    if (absl::Status status = RemoveLink(options_.dir, kEvaluatingLink); !status.ok()) {
+      log::Warning("link_not_removed", {{"job_id", options_.job_name}, {"error", status}});
+    }
+  }
+  if (evaluation.ok()) hooks_.happened(Severity::kInfo, "evaluation", message);
+  else hooks_.happened(Severity::kError, "eval_failed", message);
+
+  publisher_->Lease(kHolder, {}, absl::ZeroDuration());
+  MutexLock lock(&mu_);
+  running_.reset();
+  changed_.NotifyAll();
+}
+
+}  // namespace sluice::trainer
