@@ -306,7 +306,8 @@ absl::Status TrainingJob::Impl::Connect() {
         Happened(common::v1::SEVERITY_INFO, "checkpoint", path);
         log::Info("checkpoint", {{"job_id", config.name}, {"version", state.version.number}, {"path", path}, {"seconds", seconds}});
       });
-  publication_ = std::make_unique<Publication>(publisher_.get(), queue_.get(), clock_, published);
+  publication_ = std::make_unique<Publication>(publisher_.get(), queue_.get(), clock_, published,
+                                               [this] { cancel_reading_.Trigger(); });
 
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(config.settings.dtype));
   const auto publishes = waits_.Begin({.kind = "VERSION", .id = PolicyVersion{config.incarnation, version_}.str(),
@@ -337,6 +338,7 @@ absl::Status TrainingJob::Impl::Train() {
     why_done_ = std::string(status.message());
     status = absl::OkStatus();
   }
+  if (absl::IsCancelled(status) && !publication_->status().ok()) status = publication_->status();
   if (leave_ && (status.ok() || absl::IsCancelled(status))) {
     trainer_->Abandon();
     if (!leave_checkpoint_) return absl::CancelledError("told to leave");

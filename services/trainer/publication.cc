@@ -17,8 +17,14 @@ struct Publication::Thread {
   std::thread thread;
 };
 
-Publication::Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock, std::optional<PolicyVersion> published)
-    : weights_(weights), queue_(queue), clock_(clock), published_(published), thread_(new Thread) {
+Publication::Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock,
+                         std::optional<PolicyVersion> published, std::function<void()> failed)
+    : weights_(weights),
+      queue_(queue),
+      clock_(clock),
+      failed_(std::move(failed)),
+      published_(published),
+      thread_(new Thread) {
   thread_->thread = std::thread([this] { Run(); });
 }
 
@@ -51,15 +57,18 @@ void Publication::Run() {
     }
     const absl::Duration start = clock_->Monotonic();
     const absl::Status status = Publish(item);
-    MutexLock lock(&mu_);
-    seconds_ += absl::ToDoubleSeconds(clock_->Monotonic() - start);
-    if (status.ok()) {
-      published_ = item.version;
-      continue;
+    {
+      MutexLock lock(&mu_);
+      seconds_ += absl::ToDoubleSeconds(clock_->Monotonic() - start);
+      if (status.ok()) {
+        published_ = item.version;
+        continue;
+      }
+      failure_ = Annotate(status, absl::StrCat("publishing version ", item.version.str()));
+      busy_ = false;
+      changed_.NotifyAll();
     }
-    failure_ = Annotate(status, absl::StrCat("publishing version ", item.version.str()));
-    busy_ = false;
-    changed_.NotifyAll();
+    failed_();
     return;
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -23,7 +24,10 @@ namespace sluice::trainer {
 class Publication {
  public:
   // All outlive the publication; `queue`'s cancel token ends its calls. `published`: what the queue has as published.
-  Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock, std::optional<PolicyVersion> published);
+  // `failed` runs on the `publish` thread once publication has failed for good: whoever waits for data would
+  // wait for ever, because no engine samples for versions that never come.
+  Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock,
+              std::optional<PolicyVersion> published, std::function<void()> failed);
   // Cancel the queue's calls before; what is not published by then is not.
   ~Publication();
   Publication(const Publication&) = delete;
@@ -54,6 +58,7 @@ class Publication {
   WeightPublisher* const weights_;
   QueueClient* const queue_;
   Clock* const clock_;
+  const std::function<void()> failed_;
 
   mutable Mutex mu_;
   CondVar changed_;
