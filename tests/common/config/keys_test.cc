@@ -39,7 +39,7 @@ void VisitKeys(const Descriptor& type, const std::string& path, const Visit& vis
 constexpr char kController[] = "services/controller/spec.cc";
 constexpr char kTrainer[] = "services/trainer/config.cc";
 constexpr char kRollout[] = "services/rollout/spec.cc";
-constexpr char kReward[] = "services/reward/program.cc";
+constexpr char kReward[] = "common/scoring/job_scorer.cc";
 constexpr char kAlgorithm[] = "common/config/algorithm_spec.cc";
 
 // Which file reads the keys of a block, or one key. The longest path that fits decides.
@@ -64,6 +64,9 @@ const std::map<std::string, std::string> kReaders = {
     {"weights.kv_cache", kRollout},
     {"weights.max_version_span", kController},
     {"checkpoint", kTrainer},
+    {"eval", kRollout},
+    {"eval.every_steps", kTrainer},
+    {"eval.datasets.weight", "common/config/rules.cc"},  // It must be 1.
     {"resources", kController},
     {"limits", kController},
     {"limits.skipped_steps", kTrainer},
