@@ -71,10 +71,12 @@ TEST_F(GoldAnswerTest, TheGoldAnswerScoresOneAndAnotherNumberZero) {
     Answer(grant, 0, nlohmann::json::parse(grant.row().json()).at("answer"));
     Answer(grant, 1, "#### 123456789");
   }
-  auto scorer = reward::Scorer::Make({{.name = "gsm8k", .verifier = "gsm8k"}}, reward::Combine::kSum);
+  auto scorer = Scorer::Make({{.name = "gsm8k", .verifier = "gsm8k"}}, Combine::kSum);
   ASSERT_EQ(scorer.status(), absl::OkStatus());
-  reward::Worker worker({.job = job_, .job_name = "gold", .worker = reward_, .incarnation = kIncarnation, .queue = cluster_.address("queue-0")},
-                        *std::move(scorer), {}, [](const absl::Status& why) { ADD_FAILURE() << why; });
+  reward::Worker worker(
+      {.job = job_, .job_name = "gold", .worker = reward_, .incarnation = kIncarnation},
+      cluster_.channel("queue-0"), *std::move(scorer), {},
+      [](const absl::Status& why) { ADD_FAILURE() << why; });
   queue::v1::AcquireBatchRequest acquire;
   *acquire.mutable_call() = CallOf(trainer_);
   queue::v1::AcquireBatchResponse batch;

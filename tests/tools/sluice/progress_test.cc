@@ -103,9 +103,9 @@ TEST(Progress, NothingIsShownBeforeTheFirstStep) {
 
 TEST(Table, AResultEndsWithItsWarnings) {
   job::v1::JobResult result;
-  EXPECT_THAT(ResultTable(result), testing::Not(HasSubstr("warning")));
+  EXPECT_THAT(ResultTable(result, /*utf8=*/true), testing::Not(HasSubstr("warning")));
   result.add_warnings("nothing could be learned");
-  EXPECT_THAT(ResultTable(result), testing::EndsWith("\nwarning: nothing could be learned\n"));
+  EXPECT_THAT(ResultTable(result, /*utf8=*/true), testing::EndsWith("\nwarning: nothing could be learned\n"));
 }
 
 TEST(Table, ColumnsAreAligned) { EXPECT_EQ(Table({{"A", "LONG"}, {"bcd", "e"}}), "A    LONG\nbcd  e\n"); }
