@@ -125,6 +125,12 @@ void CheckLeaf(const Leaf& leaf, SpecProblems* problems) {
   if (leaf.field->is_repeated() && !IsLeaf(*leaf.field) &&
       leaf.message->GetReflection()->FieldSize(*leaf.message, leaf.field) == 0)
     return;
+  // A client that leaves a duration unset asks for nothing.
+  const bool unset = IsLeaf(*leaf.field) && !leaf.field->is_repeated() &&
+                     leaf.field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
+                     !leaf.message->GetReflection()->HasField(*leaf.message, leaf.field);
+  if (unset) return;
+
   const std::string word = IsLeaf(*leaf.field) ? WordOf(leaf) : "";
   const Refusal* row = word.empty() ? nullptr : RefusalOf(leaf.rule_path, word);
   if (row == nullptr) {

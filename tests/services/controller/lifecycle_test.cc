@@ -185,11 +185,11 @@ TEST_F(LifecycleTest, ASpellThatANewGangMeetsAgainIsNotToldAgain) {
   EXPECT_EQ(Told("no_signal").size(), 1u);
 
   world_.Say("trainer-0", job, "restore", "the queue has lost the job");
+  // From a checkpoint at step 4: steps 0 to 3 are those of the first gang.
+  world_.actors["trainer-0"].progress[job].step = 4;
   world_.AllReady(job);
   ASSERT_EQ(world_.State(job), JobState::kRunning);
-  for (int k = 4; k < 12; ++k)
-    world_.Step(job, k,
-                0);  // From a checkpoint at step 4: steps 0 to 3 are those of the first gang.
+  for (int k = 4; k < 12; ++k) world_.Step(job, k, 0);
   EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("NoSignal"));
   EXPECT_EQ(Told("no_signal").size(), 1u);
 

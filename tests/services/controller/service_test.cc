@@ -397,7 +397,7 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
   (*spec.mutable_reward()->mutable_rewards(0)->mutable_args()->mutable_fields())["property"]
       .set_number_value(std::nan(""));
   EXPECT_THAT(std::string(Submit(spec).status().message()),
-              HasSubstr("reward.rewards.0.args: not JSON"));
+              HasSubstr("reward.rewards.0.args: text: args.property is \"NaN\""));
   spec = Spec("digits");
   spec.set_kind("dpo");
   EXPECT_THAT(std::string(Submit(spec).status().message()),
