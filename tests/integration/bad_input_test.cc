@@ -132,7 +132,10 @@ class FilesTest : public testing::Test {
     text.replace(text.find("digits/train.jsonl"), std::strlen("digits/train.jsonl"), SLUICE_SOURCE_DIR "/configs/examples/digits/train.jsonl");
     ASSERT_EQ(WriteFileAtomic(yaml, text), absl::OkStatus());
     ASSERT_EQ(cluster_.Start(), absl::OkStatus());
-    const auto job = Job::Submit(&cluster_, yaml, {"limits.max_steps=3", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints")});
+    const auto job = Job::Submit(
+      &cluster_, yaml,
+      {"limits.max_steps=3", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints"),
+       "data.order.max_prompt=64", "model.max_context=128"});  // Room for its tokens.
     if (!job.ok()) {  // Some things are seen before it is taken.
       EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(job.status().message()), message);
