@@ -190,6 +190,14 @@ TEST_F(MethodsTest, OfEngines) {
   SetCall("reward-0", incarnation, header.mutable_call());
   OpenStream(rollout, score, "", read_scores);
   EXPECT_EQ(scored.payload().size(), 5 * sizeof(float));
+
+  // The trainer's alone. What it does is walked by eval_training_test.cc.
+  engine::v1::EvaluateRequest evaluate;
+  evaluate.set_dataset("heldout");
+  engine::v1::EvaluateResponse evaluated;
+  const auto read_result = [&](rpc::ClientStream& stream) { return stream.Read(&evaluated); };
+  SetCall("reward-0", incarnation, evaluate.mutable_call());
+  OpenStream(rollout, evaluate, "WRONG_ROLE", read_result);
   EXPECT_EQ(NotWalked("sluice.engine.v1.EngineService", walked_), "");
 }
 
