@@ -1,5 +1,6 @@
 #include "tests/integration/harness/cluster.h"
 
+#include <grpcpp/channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -87,9 +88,12 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
 
   // A daemon that is started again keeps its channel, because the threads of running jobs call over it at
   // any time: a call on a channel that is being destroyed ends the process with std::bad_weak_ptr.
-  if (daemon.channel == nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(daemon.channel, rpc::Connect(daemon.address));
+  if (daemon.channel != nullptr) {
+    // It is there now: no caller needs to wait for the channel's next try.
+    grpc::experimental::ChannelResetConnectionBackoff(daemon.channel->grpc_channel());
+    return absl::OkStatus();
   }
+  SLUICE_ASSIGN_OR_RETURN(daemon.channel, rpc::Connect(daemon.address));
   return absl::OkStatus();
 }
 

@@ -82,7 +82,10 @@ absl::Status Job::Await(const std::function<bool()>& done, absl::string_view wha
   const absl::Time deadline = absl::Now() + timeout;
   MutexLock lock(&mu_);
   while (!done()) {
-    if (IsFinal(status_.state())) {
+    // A reader that was cut off hears of the end before it hears of the steps that it has missed.
+    const bool heard_all = status_.step() == 0 ||
+                           (!reports_.empty() && reports_.back().k() + 1 >= status_.step());
+    if (IsFinal(status_.state()) && heard_all) {
       return absl::FailedPreconditionError(absl::StrCat("waiting for ", what, ", the job ended: ", Text(status_)));
     }
     if (absl::Now() >= deadline) {
