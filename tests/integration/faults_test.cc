@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
+#include "common/rpc/client.h"
 #include "tests/integration/faults.h"
 
 namespace sluice::integration {
@@ -95,11 +96,13 @@ TEST_F(FaultsTest, AControllerKilledWhileItStoresGoesOn) {
 }
 
 // The job's reader calls the controller from a thread of its own while the controller is started again.
-TEST_F(FaultsTest, ADaemonThatIsStartedAgainIsCalledOverTheSameChannel) {
+TEST_F(FaultsTest, AChannelOutlivesTheRestartOfItsDaemon) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
-  const rpc::Channel* const before = &cluster_->controller();
+  const rpc::Channel& before = cluster_->controller();
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("controller-0"));
-  EXPECT_EQ(&cluster_->controller(), before);
+  job::v1::ListResponse jobs;
+  EXPECT_EQ(rpc::Call(before, job::v1::ListRequest(), &jobs, {.give_up = kLong}), absl::OkStatus());
+  EXPECT_EQ(jobs.jobs_size(), 1);
   ExpectGoesOn();
 }
 

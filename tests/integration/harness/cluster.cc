@@ -1,6 +1,5 @@
 #include "tests/integration/harness/cluster.h"
 
-#include <grpcpp/channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -86,15 +85,15 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
   daemon.address = said.at("listening");
   daemon.ops = said.at("ops");
 
-  // A daemon that is started again keeps its channel, because the threads of running jobs call over it at
-  // any time: a call on a channel that is being destroyed ends the process with std::bad_weak_ptr.
-  if (daemon.channel != nullptr) {
-    // It is there now: no caller needs to wait for the channel's next try.
-    grpc::experimental::ChannelResetConnectionBackoff(daemon.channel->grpc_channel());
-    return absl::OkStatus();
-  }
-  SLUICE_ASSIGN_OR_RETURN(daemon.channel, rpc::Connect(daemon.address));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, rpc::Connect(daemon.address));
+  MutexLock lock(&channels_mu_);
+  daemon.channels.push_back(std::move(channel));
   return absl::OkStatus();
+}
+
+std::shared_ptr<rpc::Channel> Cluster::channel(const std::string& id) const {
+  MutexLock lock(&channels_mu_);
+  return daemons_.at(id).channels.back();
 }
 
 absl::Status Cluster::LoseData(const std::string& id) { return RemoveTree(absl::StrCat(dir_, "/", id)); }

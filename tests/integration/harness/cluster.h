@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/mutex.h"
 #include "common/rpc/channel.h"
 #include "tests/integration/harness/process.h"
 
@@ -53,7 +54,10 @@ class Cluster {
   std::vector<std::string> ids() const;
   std::string address(const std::string& id) const { return daemons_.at(id).address; }
   std::string ops(const std::string& id) const { return daemons_.at(id).ops; }
-  const std::shared_ptr<rpc::Channel>& channel(const std::string& id) const { return daemons_.at(id).channel; }
+  // The newest. Those before it stay until the end: a thread that calls over one while the daemon is
+  // started again would otherwise use a channel that is being destroyed, which ends the process with
+  // std::bad_weak_ptr.
+  std::shared_ptr<rpc::Channel> channel(const std::string& id) const ABSL_LOCKS_EXCLUDED(channels_mu_);
   const rpc::Channel& controller() const { return *channel("controller-0"); }
   Process& process(const std::string& id) { return *daemons_.at(id).process; }
   std::string Log(const std::string& id) const;
@@ -68,7 +72,7 @@ class Cluster {
     std::string binary;
     std::string address = "127.0.0.1:0", ops = "127.0.0.1:0";
     std::unique_ptr<Process> process;
-    std::shared_ptr<rpc::Channel> channel;
+    std::vector<std::shared_ptr<rpc::Channel>> channels;  // One for each start; guarded by channels_mu_.
   };
   std::string LogPath(const std::string& id) const { return dir_ + "/" + id + ".log"; }
   Process::Options SluiceOptions(std::vector<std::string> args);
@@ -79,6 +83,7 @@ class Cluster {
   std::string dir_;
   int commands_ = 0;  // Of the CLI.
   std::map<std::string, Daemon> daemons_;
+  mutable Mutex channels_mu_;
 };
 
 }  // namespace sluice::integration
