@@ -28,19 +28,28 @@ class Datasets : public RowSource {
   std::vector<Dataset> sets_;
 };
 
-// `skipped` is told of each source with rows that cannot be used. May be empty.
-absl::StatusOr<std::shared_ptr<const RowSource>> ReadSources(
-    const std::string& name, const Spec& spec,
-    const std::function<void(const std::string&)>& skipped) {
+using TellAlarm = std::function<void(const std::string& job_name, const Alarm& alarm)>;
+
+// `alarm`, which may be empty, is told of each source with rows that cannot be used.
+absl::StatusOr<std::shared_ptr<const RowSource>> ReadSources(const std::string& name,
+                                                             const Spec& spec,
+                                                             const TellAlarm& alarm) {
   auto sets = std::make_shared<Datasets>();
   for (const SourceSpec& source : spec.sources) {
-    SLUICE_ASSIGN_OR_RETURN(Dataset set, ReadDataset({.name = source.name, .path = source.path, .fields = source.fields, .skip_bad_rows = spec.skip_bad_rows}));
+    SLUICE_ASSIGN_OR_RETURN(Dataset set, ReadDataset({.name = source.name,
+                                                      .path = source.path,
+                                                      .fields = source.fields,
+                                                      .skip_bad_rows = spec.skip_bad_rows}));
     if (set.skipped() > 0) {
-      log::Warning("rows_skipped", {{"job_id", name}, {"source", source.name}, {"rows", set.skipped()}, {"first", set.first_skipped()}});
-      if (skipped) {
-        skipped(absl::StrCat("job ", name, ": ", set.skipped(), " of ", set.skipped() + set.rows(),
-                             " rows of data source ", source.name, " are skipped, the first ",
-                             set.first_skipped()));
+      log::Warning("rows_skipped", {{"job_id", name},
+                                    {"source", source.name},
+                                    {"rows", set.skipped()},
+                                    {"first", set.first_skipped()}});
+      if (alarm) {
+        alarm(name, {"rows_skipped",
+                     absl::StrCat(set.skipped(), " of ", set.skipped() + set.rows(),
+                                  " rows of data source ", source.name, " are skipped, the first ",
+                                  set.first_skipped())});
       }
     }
     sets->Add(std::move(set));
@@ -194,7 +203,7 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
                      absl::StrCat("queue.keep.durability: ", spec.durability == Durability::kFull ? "full" : "metadata", " needs a queue with a data directory"));
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows,
-                          ReadSources(name, spec, options_.rows_skipped));
+                          ReadSources(name, spec, options_.alarm));
   JobHeader header{.job = job, .name = name, .queue_incarnation = static_cast<uint32_t>(incarnation), .spec = spec};
   std::memcpy(&header.seed, RandomId16().data(), sizeof(header.seed));
   JobRunner::Options options = RunnerOptions(job, name, incarnation);

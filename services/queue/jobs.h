@@ -35,12 +35,9 @@ class JobTable {
     std::function<void(const std::shared_ptr<JobRunner>&)> removed;
     std::function<void(absl::Duration)> synced;     // A log was synced, on its thread. May be empty, as the next.
     std::function<void(absl::Duration)> recovered;  // A job was brought back from its log.
-    // Rows of a job that begins are skipped, as data.order.on_bad_row asks: what to tell its owner.
-    // May be empty.
-    std::function<void(const std::string& message)> rows_skipped;
     // Told each change of a job's books: see JobRunner::Options. `incarnation` is that of the queue.
     std::function<void(const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry)> books;
-    // Told each alarm of a job, under the job's lock: it must only take note. May be empty.
+    // Told each alarm of a job, maybe under the job's lock: it must only take note. May be empty.
     std::function<void(const std::string& job_name, const Alarm& alarm)> alarm;
   };
   explicit JobTable(Options options);

@@ -8,7 +8,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/base/utf8.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
 #include "sluice/common/v1/common.pb.h"
@@ -117,14 +116,6 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
         jobs.synced = [metrics](absl::Duration took) { metrics->ObserveSync(took); };
         jobs.recovered = [metrics](absl::Duration took) { metrics->ObserveRecovery(took); };
         jobs.books = NoteIn(mirror_);
-        jobs.rows_skipped = [this](const std::string& message) {
-          if (link_ == nullptr) return;
-          common::v1::Event event;
-          event.set_severity(common::v1::SEVERITY_WARNING);
-          event.set_code("rows_skipped");
-          event.set_message(Utf8Lossy(message));  // It quotes a file.
-          link_->Raise(std::move(event));
-        };
         jobs.alarm = [this](const std::string& job, const Alarm& alarm) {
           RaiseAlarm(job, alarm);
         };

@@ -45,22 +45,28 @@ absl::Status CopyModel(const std::string& checkpoint, const std::string& out) {
   return status;
 }
 
+// The folder of the job's checkpoints: the one below `dir` that is named after the job's id, or `dir`
+// itself where there is none.
+absl::StatusOr<std::string> OwnFolder(const std::string& dir, const std::string& job) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
+  for (const std::string& name : names) {
+    if (job.size() >= 8 && absl::EndsWith(name, absl::StrCat("-", job.substr(0, 8)))) {
+      return absl::StrCat(dir, "/", name);
+    }
+  }
+  return dir;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job,
                                              std::vector<std::string>* unreadable) {
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
-  for (const std::string& name : names) {
-    if (job.size() >= 8 && absl::EndsWith(name, absl::StrCat("-", job.substr(0, 8)))) {
-      return NewestCheckpoint(absl::StrCat(dir, "/", name), "", unreadable);
-    }
-  }
-
-  const std::vector<trainer::CheckpointEntry> entries = trainer::CheckpointStore({.dir = dir}).List();
+  SLUICE_ASSIGN_OR_RETURN(const std::string own, OwnFolder(dir, job));
+  const std::vector<trainer::CheckpointEntry> entries = trainer::CheckpointStore({.dir = own}).List();
   for (const trainer::CheckpointEntry& entry : entries) {
     if (!entry.status.ok()) unreadable->push_back(std::string(entry.status.message()));
   }
-  if (entries.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", dir));
+  if (entries.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", own));
   if (!entries.back().status.ok()) return entries.back().status;
   return entries.back().path;
 }
@@ -78,11 +84,7 @@ absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& 
 }
 
 absl::StatusOr<std::string> BestCheckpoint(const std::string& dir, const std::string& job) {
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
-  std::string own = dir;
-  for (const std::string& name : names) {
-    if (job.size() >= 8 && absl::EndsWith(name, absl::StrCat("-", job.substr(0, 8)))) own = absl::StrCat(dir, "/", name);
-  }
+  SLUICE_ASSIGN_OR_RETURN(const std::string own, OwnFolder(dir, job));
   if (const std::optional<int64_t> version = trainer::LinkedVersion(own, trainer::kBestLink)) {
     return absl::StrCat(own, "/step-", *version);
   }
