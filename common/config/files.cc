@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/config/columns.h"
 #include "common/config/rules.h"
 #include "common/data/dataset.h"
 #include "common/prompt/prompt.h"
@@ -155,9 +156,7 @@ void FileChecker::LoadRenderer() {
     PromptRenderer::Source& to = sources.emplace_back();
     to.name = from.name();
     to.format = from.format();
-    to.columns = {from.fields().begin(), from.fields().end()};
-    to.columns["prompt"] = from.prompt();
-    to.columns["answer"] = from.answer();
+    to.columns = ColumnsOf(from);
   }
   absl::StatusOr<std::unique_ptr<PromptRenderer>> renderer =
       PromptRenderer::Load(*model_, chat_template, std::move(sources));
@@ -179,9 +178,7 @@ std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
     return std::nullopt;
   }
 
-  std::map<std::string, std::string> fields(source.fields().begin(), source.fields().end());
-  if (!source.prompt().empty()) fields["prompt"] = source.prompt();
-  if (!source.answer().empty()) fields["answer"] = source.answer();
+  const std::map<std::string, std::string> fields = ColumnsOf(source);
   absl::StatusOr<Dataset> rows = ReadDataset({.name = source.name(),
                                                     .path = source.path(),
                                                     .fields = fields,
@@ -307,9 +304,9 @@ void FileChecker::CheckScores(const std::string& path, const job::v1::DataSource
   for (uint64_t i = 0; i < rows.rows(); ++i) {
     const nlohmann::json row = nlohmann::json::parse(rows.json(i), nullptr, false);
     answered = answered || row.contains("answer");
-    const absl::StatusOr<Verdict> verdict = (*verifier)->Score({}, row);
-    if (!verdict.ok() && unscorable++ == 0)
-      first = absl::StrCat(source.path(), ":", rows.line(i), ": ", verdict.status().message());
+    const absl::Status scorable = (*verifier)->CheckRow(row);
+    if (!scorable.ok() && unscorable++ == 0)
+      first = absl::StrCat(source.path(), ":", rows.line(i), ": ", scorable.message());
   }
   if (unscorable == 0) return;
   if (!answered && unscorable == rows.rows()) {

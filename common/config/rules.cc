@@ -1,6 +1,5 @@
 #include "common/config/rules.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/message_differencer.h>
 
 #include <memory>
@@ -13,11 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/algorithms/validate.h"
+#include "common/base/status.h"
 #include "common/config/algorithm_spec.h"
 #include "common/config/job_file.h"
 #include "common/config/leaves.h"
 #include "common/config/scalar.h"
 #include "common/optim/schedule.h"
+#include "common/scoring/job_scorer.h"
 #include "common/verifiers/verifier.h"
 #include "sluice/job/v1/job.pb.h"
 
@@ -226,12 +227,8 @@ void CheckModel(const job::v1::JobSpec& spec, SpecProblems& check) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifierOf(const job::v1::RewardEntry& entry) {
-  std::string args;
-  if (!google::protobuf::util::MessageToJsonString(entry.args(), &args).ok()) {
-    return absl::InvalidArgumentError(
-        "not JSON: a number that is not finite, or a value of no kind");
-  }
-  return MakeVerifier(entry.verifier(), nlohmann::json::parse(args));
+  SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(entry));
+  return MakeVerifier(entry.verifier(), args);
 }
 
 void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {

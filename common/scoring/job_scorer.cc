@@ -8,17 +8,15 @@
 #include "sluice/job/v1/job.pb.h"
 
 namespace sluice {
-namespace {
 
-absl::StatusOr<nlohmann::json> ArgsOf(const google::protobuf::Struct& args) {
+absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry) {
   std::string text;
-  if (!google::protobuf::util::MessageToJsonString(args, &text).ok()) {
-    return absl::InvalidArgumentError("args cannot be read");
+  if (!google::protobuf::util::MessageToJsonString(entry.args(), &text).ok()) {
+    return absl::InvalidArgumentError(
+        "not JSON: a number that is not finite, or a value of no kind");
   }
   return nlohmann::json::parse(text);
 }
-
-}  // namespace
 
 absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward) {
   std::vector<RewardRule> rules;
@@ -30,7 +28,7 @@ absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward) {
                     .gate_fail = entry.gate_fail()};
     const auto& sources = entry.when().data_source();
     rule.data_sources.assign(sources.begin(), sources.end());
-    SLUICE_ASSIGN_OR_RETURN(rule.args, ArgsOf(entry.args()));
+    SLUICE_ASSIGN_OR_RETURN(rule.args, VerifierArgs(entry));
     rules.push_back(std::move(rule));
   }
   const Combine combine = reward.combine() == "product" ? Combine::kProduct

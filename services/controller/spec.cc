@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/config/check.h"
+#include "common/config/columns.h"
 #include "common/rpc/convert.h"
 #include "services/controller/core/names.h"
 #include "sluice/job/v1/job.pb.h"
@@ -47,10 +48,8 @@ void AddSources(const JobSpec& spec, queue::v1::QueueSpec* queue) {
     source.set_name(train.name());
     source.set_path(train.path());
     source.set_weight(train.weight());
-    auto& fields = *source.mutable_fields();
-    fields.insert(train.fields().begin(), train.fields().end());
-    if (!train.prompt().empty()) fields["prompt"] = train.prompt();
-    if (!train.answer().empty()) fields["answer"] = train.answer();
+    const std::map<std::string, std::string> columns = ColumnsOf(train);
+    source.mutable_fields()->insert(columns.begin(), columns.end());
   }
 }
 

@@ -1,9 +1,9 @@
 #include "services/reward/data_check.h"
 
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/config/columns.h"
 #include "common/data/dataset.h"
 #include "common/log/log.h"
 #include "nlohmann/json.hpp"
@@ -11,14 +11,6 @@
 
 namespace sluice::reward {
 namespace {
-
-// Name in the row -> column of the file, as the queue maps them.
-std::map<std::string, std::string> FieldsOf(const job::v1::DataSource& source) {
-  std::map<std::string, std::string> fields(source.fields().begin(), source.fields().end());
-  if (!source.prompt().empty()) fields["prompt"] = source.prompt();
-  if (!source.answer().empty()) fields["answer"] = source.answer();
-  return fields;
-}
 
 absl::Status CheckRow(const Scorer& scorer, const nlohmann::json& row, const Dataset::Options& of) {
   const absl::Status status = scorer.CheckRow(row, of.name);
@@ -36,7 +28,7 @@ absl::StatusOr<std::vector<std::string>> CheckData(const job::v1::JobSpec& spec,
   for (const job::v1::DataSource& source : spec.data().train()) {
     Dataset::Options options{.name = source.name(),
                              .path = source.path(),
-                             .fields = FieldsOf(source),
+                             .fields = ColumnsOf(source),
                              .skip_bad_rows = spec.data().order().on_bad_row() == "skip"};
     const Dataset::Options of = options;
     options.check_scorable = [&](const nlohmann::json& row) { return CheckRow(scorer, row, of); };

@@ -2,6 +2,7 @@
 
 #include "common/base/status.h"
 #include "common/config/check.h"
+#include "common/config/columns.h"
 #include "common/scoring/job_scorer.h"
 #include "services/rollout/session.h"
 #include "sluice/job/v1/job.pb.h"
@@ -18,9 +19,7 @@ absl::StatusOr<EvalSpec> ReadEval(const job::v1::JobSpec& spec) {
     dataset.name = source.name();
     dataset.path = source.path();
     if (source.has_format() && source.format() != "none") dataset.format = source.format();
-    for (const auto& [field, column] : source.fields()) dataset.fields[field] = column;
-    dataset.fields["prompt"] = source.prompt();
-    dataset.fields["answer"] = source.answer();
+    dataset.fields = ColumnsOf(source);
   }
   read.samples = std::max(1u, spec.eval().samples());
   read.sampling = {.temperature = static_cast<float>(spec.eval().temperature()),
@@ -57,9 +56,7 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
     PromptRenderer::Source& made = read.sources.emplace_back();
     made.name = source.name();
     if (source.has_format() && source.format() != "none") made.format = source.format();
-    for (const auto& [field, column] : source.fields()) made.columns[field] = column;
-    made.columns["prompt"] = source.prompt();
-    made.columns["answer"] = source.answer();
+    made.columns = ColumnsOf(source);
   }
   SLUICE_ASSIGN_OR_RETURN(read.eval, ReadEval(spec));
   read.deterministic = spec.run().deterministic();

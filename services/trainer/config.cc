@@ -7,6 +7,7 @@
 #include "common/base/status.h"
 #include "common/config/algorithm_spec.h"
 #include "common/config/check.h"
+#include "common/config/columns.h"
 #include "common/rpc/convert.h"
 #include "sluice/registry/v1/registry.pb.h"
 
@@ -88,9 +89,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
     JobConfig::Source& to = config.sources.emplace_back();
     to.name = source.name();
     to.format = source.format();
-    to.columns = {source.fields().begin(), source.fields().end()};
-    to.columns["prompt"] = source.prompt();
-    to.columns["answer"] = source.answer();
+    to.columns = ColumnsOf(source);
   }
   config.max_context = spec.model().max_context();
 

@@ -40,6 +40,7 @@ constexpr char kController[] = "services/controller/spec.cc";
 constexpr char kTrainer[] = "services/trainer/config.cc";
 constexpr char kRollout[] = "services/rollout/spec.cc";
 constexpr char kReward[] = "common/scoring/job_scorer.cc";
+constexpr char kColumns[] = "common/config/columns.cc";
 constexpr char kAlgorithm[] = "common/config/algorithm_spec.cc";
 
 // Which file reads the keys of a block, or one key. The longest path that fits decides.
@@ -50,6 +51,9 @@ const std::map<std::string, std::string> kReaders = {
     {"model", kTrainer},
     {"data.train", kController},
     {"data.train.format", kTrainer},
+    {"data.train.prompt", kColumns},
+    {"data.train.answer", kColumns},
+    {"data.train.fields", kColumns},
     {"data.order", kController},
     {"rollout", kRollout},
     {"rollout.group.min", kController},
@@ -66,6 +70,9 @@ const std::map<std::string, std::string> kReaders = {
     {"checkpoint", kTrainer},
     {"eval", kRollout},
     {"eval.every_steps", kTrainer},
+    {"eval.datasets.prompt", kColumns},
+    {"eval.datasets.answer", kColumns},
+    {"eval.datasets.fields", kColumns},
     {"eval.datasets.weight", "common/config/rules.cc"},  // It must be 1.
     {"resources", kController},
     {"limits", kController},
