@@ -49,16 +49,6 @@ class Hasher {
   uint64_t bytes_ = 0;
 };
 
-absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, absl::StrCat("write ", path));
-    bytes.remove_prefix(n);
-  }
-  return absl::OkStatus();
-}
-
 // Of what is no regular file.
 absl::string_view KindName(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
@@ -86,6 +76,16 @@ bool IsGivenStream(absl::string_view path) {
   return path == "/dev/stdin" || absl::StartsWith(path, "/dev/fd/") || absl::StartsWith(path, "/proc/self/fd/");
 }
 }  // namespace
+
+absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("write ", path));
+    bytes.remove_prefix(n);
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ErrnoStatus(int error, absl::string_view what) {
   const std::string message = absl::StrCat(what, ": ", std::strerror(error));

@@ -57,6 +57,9 @@ struct CopiedFile {
 absl::StatusOr<CopiedFile> CopyFile(const std::string& from, const std::string& to,
                                     absl::string_view tail = {});
 
+// Writes all of `bytes` at the file's position. The error names `path`. RESOURCE_EXHAUSTED: the disk is full.
+absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path);
+
 absl::Status MakeDirs(const std::string& path);
 absl::Status RemoveTree(const std::string& path);
 absl::Status SyncDir(const std::string& path);

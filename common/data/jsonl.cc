@@ -1,12 +1,8 @@
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -110,22 +106,15 @@ class RowMapper {
 
 // The file, or of a large one its first kMaxHeadBytes without the line that they cut.
 absl::StatusOr<std::string> ReadHead(const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(const int fd, OpenToRead(path));
-  const absl::Cleanup close_it = [fd] { close(fd); };
-  std::string text(Dataset::kMaxHeadBytes, '\0');
-  size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t got = read(fd, text.data() + size, text.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return ErrnoStatus(errno, path);
-    if (got == 0) break;
-    size += static_cast<size_t>(got);
-  }
+  std::string text;
+  const absl::Status read = ReadFileInPieces(path, [&](absl::string_view piece) {
+    absl::StrAppend(&text, piece);
+    return text.size() < Dataset::kMaxHeadBytes ? absl::OkStatus() : absl::OutOfRangeError("enough");
+  });
+  if (read.ok()) return text;
+  if (!absl::IsOutOfRange(read)) return read;
 
-  if (size < text.size()) {
-    text.resize(size);
-    return text;
-  }
+  text.resize(Dataset::kMaxHeadBytes);
   const size_t last_line = text.rfind('\n');
   if (last_line == std::string::npos) {
     return absl::ResourceExhaustedError(

@@ -1,7 +1,6 @@
 #include "services/controller/core/job.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -9,21 +8,11 @@
 namespace sluice::controller {
 namespace {
 
-template <typename Iterator>
-std::optional<double> MeanReward(Iterator begin, Iterator end) {
-  double sum = 0, count = 0;
-  for (int taken = 0; begin != end && taken < kRewardSteps; ++begin, ++taken) {
-    sum += begin->second.reward_mean * begin->second.reward_count;
-    count += begin->second.reward_count;
-  }
-  return count > 0 ? std::optional(sum / count) : std::nullopt;
-}
-
 // Means over the steps of a stretch; steps that are not known count nothing.
 class StretchMean {
  public:
   void Add(const StepSummary& step) {
-    rewards_ += step.reward_mean * step.reward_count;
+    rewards_ += step.signal.reward_mean.value_or(0) * step.reward_count;
     members_ += step.reward_count;
     losses_ += step.loss.value_or(0);
     steps_ += step.loss.has_value() ? 1 : 0;
@@ -37,6 +26,14 @@ class StretchMean {
   }
   double rewards_ = 0, members_ = 0, losses_ = 0, steps_ = 0;
 };
+
+// Over the first kRewardSteps from `begin`.
+template <typename Iterator>
+std::optional<double> MeanReward(Iterator begin, Iterator end) {
+  StretchMean mean;
+  for (int taken = 0; begin != end && taken < kRewardSteps; ++begin, ++taken) mean.Add(begin->second);
+  return mean.reward();
+}
 
 std::vector<CurvePoint> CurveOf(const std::map<int64_t, StepSummary>& steps) {
   std::vector<CurvePoint> curve;
@@ -77,15 +74,9 @@ void SetBestAndWorst(Result* result) {
 }  // namespace
 
 StepSummary SummaryOf(const StepReport& step) {
-  const auto find = [&](const char* name) -> std::optional<double> {
-    const auto value = step.values.find(name);
-    if (value == step.values.end() || !std::isfinite(value->second)) return std::nullopt;
-    return value->second;
-  };
-  return {.reward_mean = find("reward_mean").value_or(0),
-          .reward_count = find("reward_count").value_or(0),
-          .tokens = find("tokens").value_or(0),
-          .loss = find("loss"),
+  return {.reward_count = step.Find("reward_count").value_or(0),
+          .tokens = step.Find("tokens").value_or(0),
+          .loss = step.Find("loss"),
           .staleness = step.staleness,
           .signal = SignalOf(step)};
 }

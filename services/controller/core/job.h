@@ -85,8 +85,7 @@ struct AssignRecord {
 
 // Of a step, what the result is made of.
 struct StepSummary {
-  double reward_mean = 0;
-  double reward_count = 0;
+  double reward_count = 0;  // Scored members; their mean reward is in `signal`.
   double tokens = 0;  // Trained.
   std::optional<double> loss;
   std::map<std::string, int64_t> staleness;

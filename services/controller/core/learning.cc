@@ -32,21 +32,16 @@ LearningWatch::Silence SilenceOf(const StepSignal& step) {
 }  // namespace
 
 StepSignal SignalOf(const StepReport& step) {
-  const auto value = [&](const char* name) {
-    const auto it = step.values.find(name);
-    return it == step.values.end() || !std::isfinite(it->second) ? std::nullopt
-                                                                 : std::optional(it->second);
-  };
   StepSignal signal;
   signal.k = step.k;
-  signal.reward_mean = value("reward_mean");
-  signal.reward_min = value("reward_min");
-  signal.reward_max = value("reward_max");
-  signal.flat_share = value("flat_share");
-  signal.entropy = value("entropy");
-  signal.grad_norm = value("grad_norm");
-  signal.lr = value("lr");
-  signal.skipped = value("skipped").value_or(0) != 0;
+  signal.reward_mean = step.Find("reward_mean");
+  signal.reward_min = step.Find("reward_min");
+  signal.reward_max = step.Find("reward_max");
+  signal.flat_share = step.Find("flat_share");
+  signal.entropy = step.Find("entropy");
+  signal.grad_norm = step.Find("grad_norm");
+  signal.lr = step.Find("lr");
+  signal.skipped = step.Find("skipped").value_or(0) != 0;
   return signal;
 }
 

@@ -1,5 +1,7 @@
 #include "services/controller/core/types.h"
 
+#include <cmath>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +18,12 @@ absl::string_view RoleName(Role role) {
     case Role::kTrainer: return "trainer";
   }
   return "";
+}
+
+std::optional<double> StepReport::Find(const std::string& name) const {
+  const auto value = values.find(name);
+  if (value == values.end() || !std::isfinite(value->second)) return std::nullopt;
+  return value->second;
 }
 
 std::string Short(absl::Duration duration) {

@@ -63,6 +63,9 @@ struct StepReport {
   absl::Time at;
   std::map<std::string, double> values;
   std::map<std::string, int64_t> staleness;  // Trained tokens by staleness in versions.
+
+  // Nothing: the trainer did not tell it, or it is not finite.
+  std::optional<double> Find(const std::string& name) const;
 };
 
 // A job's books, in trajectories unless said: accepted = durable + applied + live + sum(dropped).

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -10,9 +11,9 @@
 
 namespace sluice::queue {
 namespace {
+
 constexpr int64_t kAlarmsTold = 10;  // Of a kind, one by one.
 
-bool IsPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 }  // namespace
 
 // Errors of a writer's lease. -----------------------------------------------------------------------------------------
@@ -270,7 +271,8 @@ void Job::RaiseAlarm(const char* code, std::string message) {
   const int64_t count = ++counters_.alarms[code];
   if (count <= kAlarmsTold) return effects_->alarms.push_back({code, std::move(message)});
 
-  const bool doubled = count % kAlarmsTold == 0 && IsPowerOfTwo(count / kAlarmsTold);
+  const bool doubled =
+      count % kAlarmsTold == 0 && std::has_single_bit(static_cast<uint64_t>(count / kAlarmsTold));
   if (!doubled) return;
   absl::StrAppend(&message, " (", count,
                   " alarms of this kind so far; the next is told when there are ", 2 * count, ")");

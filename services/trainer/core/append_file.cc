@@ -12,20 +12,6 @@
 #include "common/base/status.h"
 
 namespace sluice::trainer {
-namespace {
-
-absl::Status WriteBytes(int fd, absl::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return ErrnoStatus(errno, absl::StrCat("writing ", path));
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 absl::StatusOr<int64_t> AppendToFile(const std::string& path, absl::string_view bytes,
                                      const KeptBytes& kept) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -39,7 +25,7 @@ absl::StatusOr<int64_t> AppendToFile(const std::string& path, absl::string_view 
     return ErrnoStatus(errno, absl::StrCat("cutting ", path, " back to ", size, " bytes"));
   }
 
-  if (absl::Status status = WriteBytes(fd, bytes, path); !status.ok()) {
+  if (absl::Status status = WriteAll(fd, bytes, path); !status.ok()) {
     (void)!::ftruncate(fd, size);
     return status;
   }
