@@ -109,11 +109,6 @@ void Evaluator::SetRollouts(std::vector<std::string> rollouts) {
   changed_.NotifyAll();
 }
 
-bool Evaluator::busy() const {
-  MutexLock lock(&mu_);
-  return running_.has_value();
-}
-
 void Evaluator::Start(const LatestVersion& version) {
   MutexLock lock(&mu_);
   while (running_.has_value() && !cancelled_) changed_.Wait(&mu_);
@@ -128,7 +123,7 @@ void Evaluator::Await() {
   while (running_.has_value() && !cancelled_) changed_.Wait(&mu_);
 }
 
-std::optional<PolicyVersion> Evaluator::abandoned() const {
+std::optional<PolicyVersion> Evaluator::running() const {
   MutexLock lock(&mu_);
   return running_.has_value() ? std::optional(running_->version) : std::nullopt;
 }

@@ -68,14 +68,12 @@ class Evaluator {
   // HOST:PORT of the rollouts that work for the job. What is asked of one that has left is asked of another.
   void SetRollouts(std::vector<std::string> rollouts) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // An evaluation is under way.
-  bool busy() const ABSL_LOCKS_EXCLUDED(mu_);
+  // The version that is being evaluated, or whose evaluation was called off. Nothing: there is none.
+  std::optional<PolicyVersion> running() const ABSL_LOCKS_EXCLUDED(mu_);
   // Evaluates `version`, which the publisher has. Waits for the one under way.
   void Start(const LatestVersion& version) ABSL_LOCKS_EXCLUDED(mu_);
   // Until no evaluation is under way, or cancelled.
   void Await() ABSL_LOCKS_EXCLUDED(mu_);
-  // After cancel: the version whose evaluation was called off.
-  std::optional<PolicyVersion> abandoned() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Values of what has ended since the last call, which the report of step k will carry.
   std::map<std::string, double> TakeValues(int64_t k) ABSL_LOCKS_EXCLUDED(mu_);

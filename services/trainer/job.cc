@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <bit>
 #include <map>
 #include <optional>
 #include <thread>
@@ -144,6 +145,7 @@ class TrainingJob::Impl {
   absl::Duration checkpointed_at_;   // Monotonic.
   double checkpoint_wait_ = 0;       // Seconds that a checkpoint waited for the one before it; the next step reports them.
   absl::Duration step_started_;      // Monotonic.
+  uint64_t bad_reward_steps_ = 0;    // Steps with rewards that are not finite, since this process began.
   std::optional<queue::v1::ApplyRequest> last_apply_;
   int64_t hold_until_ = -1;          // During a replay: its end.
   std::unique_ptr<QueueClient> queue_, reading_queue_;
@@ -246,10 +248,6 @@ absl::Status TrainingJob::Impl::Load() {
     SLUICE_RETURN_IF_ERROR(trainer_->Restore(found->model, found->optimizer, state_.updates, state_.skips_in_a_row));
   } else {
     SLUICE_RETURN_IF_ERROR(trainer_->Load(initial));
-    for (const std::string& doubt : Doubts(config.settings)) {
-      log::Warning("settings_doubtful", {{"job_id", config.name}, {"doubt", doubt}});
-      Happened(common::v1::SEVERITY_WARNING, "settings_doubtful", doubt);
-    }
   }
   version_ = state_.version.number;
   checkpointed_at_ = clock_->Monotonic();
@@ -394,6 +392,19 @@ absl::Status TrainingJob::Impl::Step() {
   const bool evaluate = EvaluationDue(k + 1);
   std::optional<CheckpointWriter::Contents> checkpoint;
   SLUICE_RETURN_IF_ERROR(Close(result, lineage, slice, evaluate, &seconds, &checkpoint));
+
+  // A report has room for one evaluation, and that of the last step carries the last version's. An
+  // older one that still goes on therefore has to end before the report of the step before.
+  const bool last_is_next = IsLast(version_ + 1) && !IsLast(version_);
+  const std::optional<PolicyVersion> evaluated =
+      evaluator() != nullptr && last_is_next ? evaluator()->running() : std::nullopt;
+  if (evaluated.has_value()) {
+    const auto waits = waits_.Begin({.kind = "VERSION",
+                                     .id = evaluated->str(),
+                                     .cause = absl::StrCat(worker_, " waits for the evaluation of a version before it "
+                                                           "trains the last step")});
+    evaluator()->Await();
+  }
 
   // The step is in the history before a checkpoint can hold it, so that a kill in between leaves no
   // gap. The report of the last step also carries the last evaluation, and the checkpoint does not
@@ -560,7 +571,9 @@ void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& sec
                     .values = {values.begin(), values.end()},
                     .staleness = result.staleness});
   const auto bad_rewards = result.metrics.find("bad_rewards");
-  if (bad_rewards != result.metrics.end() && bad_rewards->second > 0) {
+  const bool has_bad_rewards = bad_rewards != result.metrics.end() && bad_rewards->second > 0;
+  // A verifier that is broken spoils every step: the event is told ever more seldom.
+  if (has_bad_rewards && std::has_single_bit(++bad_reward_steps_)) {
     Happened(common::v1::SEVERITY_WARNING, "bad_rewards",
              absl::StrCat("step ", result.k, ": the rewards of ", bad_rewards->second,
                           " answers are not finite; these answers have no advantage"));
@@ -643,7 +656,12 @@ bool TrainingJob::Impl::EvaluationDue(int64_t version) {
   if (evaluator() == nullptr) return false;
   if (IsLast(version)) return true;
   if (version % config.eval_every_steps != 0) return false;
-  if (!evaluator()->busy()) return true;
+  if (IsLast(version + 1)) {  // No report is left that could carry it beside the last one.
+    Happened(common::v1::SEVERITY_INFO, "eval_skipped",
+             absl::StrCat("version ", version, " is not evaluated: the last one, ", version + 1, ", follows at once"));
+    return false;
+  }
+  if (!evaluator()->running().has_value()) return true;
   Happened(common::v1::SEVERITY_WARNING, "eval_skipped",
            absl::StrCat("version ", version, " is not evaluated: the evaluation before it still goes on. Raise "
                         "eval.every_steps or eval.share, or ask fewer rows"));
@@ -699,7 +717,7 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   }
   cancel_all_.Trigger();
   cancel_evaluating_.Trigger();
-  if (const std::optional<PolicyVersion> left = evaluator() == nullptr ? std::nullopt : evaluator()->abandoned()) {
+  if (const std::optional<PolicyVersion> left = evaluator() == nullptr ? std::nullopt : evaluator()->running()) {
     Happened(common::v1::SEVERITY_WARNING, "eval_abandoned",
              absl::StrCat("the trainer ends while version ", left->number, " is being evaluated; a later incarnation "
                           "of the job evaluates it, and if there is none it stays without a score"));

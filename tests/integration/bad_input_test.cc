@@ -204,7 +204,7 @@ TEST_F(FilesTest, AModelDirectoryWhoseFilesHoldBytesThatAreNotUtf8LeavesTheContr
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
   const std::string dir = ModelWith(
       "config.json",
-      "{\"architectures\": [\"Caf\xe9ForCausalLM\"], \"model_type\": \"caf\xe9\"}");
+      "{\"architectures\": [\"Caf\xe9" "ForCausalLM\"], \"model_type\": \"caf\xe9\"}");
   ASSERT_EQ(cluster_.Start(), absl::OkStatus());
   const JobFile loaded = ReadJobFile(
       kDigits, {.sets = {"model.init=none", "model.path=" + dir}, .check_paths = false});

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
 #include "common/rpc/stream.h"
+#include "common/testing/data.h"
 #include "tests/integration/faults.h"
 
 // A job whose versions are evaluated while it trains (its `eval` block).
@@ -42,7 +43,7 @@ class EvalTrainingTest : public FaultsTest {
     ASSERT_EQ(all.status(), absl::OkStatus());
     std::vector<std::string> lines = absl::StrSplit(*all, '\n');
     lines.resize(200);
-    rows_ = testing::TempDir() + "/eval_training_rows.jsonl";
+    rows_ = testing_data::TempPath("rows.jsonl");
     ASSERT_EQ(WriteFileAtomic(rows_, absl::StrJoin(lines, "\n") + "\n"), absl::OkStatus());
   }
 
@@ -150,6 +151,14 @@ TEST_F(EvalTrainingTest, VersionsAreEvaluatedWhileTheJobTrainsAndTheBestCheckpoi
   EXPECT_EQ(exported->exit, 0) << exported->err;
   EXPECT_THAT(exported->err, HasSubstr(end.result().eval().best_checkpoint()));
   EXPECT_EQ(*ReadFile(out + "/model.safetensors"), *ReadFile(end.result().eval().best_checkpoint() + "/model.safetensors"));
+}
+
+TEST_F(EvalTrainingTest, AnEvaluationThatGoesOnInTheLastStepsIsInTheHistoryToo) {
+  ASSERT_NO_FATAL_FAILURE(StartEvaluated({}, {absl::StrCat("eval.every_steps=", kLast - 2)}));
+  AwaitSuccess();
+  std::vector<int64_t> versions;
+  for (const auto& [version, values] : Evaluated()) versions.push_back(version);
+  EXPECT_THAT(versions, testing::ElementsAre(0, kLast - 2, kLast));
 }
 
 TEST_F(EvalTrainingTest, TheBestCheckpointIsNotPruned) {

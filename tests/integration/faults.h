@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
@@ -32,7 +33,10 @@ class FaultsTest : public testing::Test {
   }
 
   // The fault has just happened: remembers where.
-  void Happened() { fault_step_ = job_->steps(); }
+  void Happened() {
+    fault_step_ = job_->steps();
+    fault_time_ = absl::Now();
+  }
 
   // kill -9 once the job has done `after` steps more, and starts the daemon again.
   void KillAndRestart(const std::string& id) {
@@ -55,6 +59,8 @@ class FaultsTest : public testing::Test {
   job::v1::JobStatus ExpectGoesOn(bool went_behind = false) {
     EXPECT_EQ(job_->AwaitStep(fault_step_ + kStepsAfter, kLong), absl::OkStatus());
     if (steps_ == kEndless) {
+      // Steps of before the fault may be told behind it, and say nothing of what came after.
+      EXPECT_EQ(job_->AwaitStepsSince(fault_time_, kStepsAfter, kLong), absl::OkStatus());
       const auto said = cluster_->Sluice({"job", "cancel", job_->id()});
       EXPECT_TRUE(said.ok() && said->exit == 0) << (said.ok() ? said->err : said.status().ToString());
     }
@@ -70,6 +76,7 @@ class FaultsTest : public testing::Test {
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Job> job_;
   int64_t steps_ = 0, fault_step_ = 0;
+  absl::Time fault_time_ = absl::InfinitePast();
 };
 
 }  // namespace sluice::integration

@@ -1,7 +1,5 @@
 #include "services/trainer/core/settings.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/algorithms/registry.h"
@@ -64,25 +62,6 @@ absl::Status Validate(const Settings& settings) {
     absl::StrAppend(&problems, problems.empty() ? "" : "; ", "algorithm.", problem.field, ": ", problem.message);
   }
   return problems.empty() ? absl::OkStatus() : absl::InvalidArgumentError(problems);
-}
-
-std::vector<std::string> Doubts(const Settings& settings) {
-  const OptimizerSettings& optimizer = settings.optimizer;
-  std::vector<std::string> doubts;
-  if (optimizer.lr == 0) {
-    doubts.push_back(
-        "trainer.optimizer.lr is 0: the weights stay as they are. That is right for a control run; "
-        "to train, set it above 0");
-  }
-  if (optimizer.lr > 0 && optimizer.total > 0 && optimizer.warmup >= optimizer.total) {
-    const int64_t updates_per_step = std::max<int64_t>(1, settings.minibatches);
-    doubts.push_back(
-        absl::StrCat("trainer.optimizer.warmup is ", optimizer.warmup / updates_per_step,
-                     " steps, and limits.max_steps is ", optimizer.total / updates_per_step,
-                     ": the run ends before the learning rate has reached ", optimizer.lr,
-                     ". Set a shorter warmup, or more steps"));
-  }
-  return doubts;
 }
 
 bool Streams(const Settings& settings) {

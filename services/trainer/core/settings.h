@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "common/algorithms/spec.h"
@@ -44,9 +43,6 @@ struct Settings {
 // INVALID_ARGUMENT names the key, the value and what is allowed: a combination that the algorithms exclude, or a name that
 // the registries do not have.
 absl::Status Validate(const Settings& settings);
-
-// What is allowed, and yet seldom meant: a sentence each, with key, value and what to do.
-std::vector<std::string> Doubts(const Settings& settings);
 
 // Whether slices of a batch are trained on as they come: only where no token's coefficient depends on what is not there
 // yet, but for factors of the whole step.

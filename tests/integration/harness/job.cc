@@ -11,6 +11,7 @@
 #include "common/config/job_file.h"
 #include "common/rpc/backoff.h"
 #include "common/rpc/client.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
 #include "services/trainer/core/lineage.h"
 
@@ -99,6 +100,15 @@ absl::Status Job::Await(const std::function<bool()>& done, absl::string_view wha
 absl::Status Job::AwaitStep(int64_t k, absl::Duration timeout) {
   return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !reports_.empty() && reports_.back().k() >= k; },
                absl::StrCat("step ", k), timeout);
+}
+
+absl::Status Job::AwaitStepsSince(absl::Time since, int64_t count, absl::Duration timeout) {
+  const auto seen = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return std::count_if(reports_.begin(), reports_.end(), [&](const job::v1::StepReport& report) {
+             return rpc::FromProto(report.at()) > since;
+           }) >= count;
+  };
+  return Await(seen, absl::StrCat(count, " steps since ", absl::FormatTime(since)), timeout);
 }
 
 absl::Status Job::AwaitStatus(const std::function<bool(const job::v1::JobStatus&)>& what, absl::Duration timeout) {

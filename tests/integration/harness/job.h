@@ -32,6 +32,8 @@ class Job {
 
   // Waits until step k is reported.
   absl::Status AwaitStep(int64_t k, absl::Duration timeout);
+  // Waits for the reports of `count` steps that ended after `since`, by the trainer's clock.
+  absl::Status AwaitStepsSince(absl::Time since, int64_t count, absl::Duration timeout);
   // Waits until `what` of the job's status.
   absl::Status AwaitStatus(const std::function<bool(const job::v1::JobStatus&)>& what, absl::Duration timeout);
   absl::Status AwaitState(job::v1::JobState state, absl::Duration timeout);

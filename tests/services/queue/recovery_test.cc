@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "common/base/file.h"
+#include "common/testing/data.h"
 #include "services/queue/fsck.h"
 #include "services/queue/jobs.h"
 #include "tests/services/queue/core/harness.h"
@@ -17,8 +18,7 @@ constexpr char kJob[] = "00112233445566778899aabbccddeeff", kOther[] = "ffeeddcc
 class RecoveryTest : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = absl::StrCat(testing::TempDir(), "/queue_recovery_", testing::UnitTest::GetInstance()->current_test_info()->name());
-    ASSERT_TRUE(RemoveTree(dir_).ok());
+    dir_ = testing_data::TempPath("queue_recovery");
     ASSERT_TRUE(MakeDirs(dir_).ok());
     WriteRows("prompt");
     Start();

@@ -49,18 +49,5 @@ TEST(ConfigTest, AScheduleThatFallsToZeroIsRefusedWithoutALastStep) {
   EXPECT_TRUE(ConfigOf(assignment).ok());
 }
 
-TEST(ConfigTest, ARunThatCannotReachItsLearningRateRaisesADoubt) {
-  const auto doubts = [](const std::vector<std::string>& sets) {
-    return Doubts(ConfigOf(Assigned(sets))->settings);
-  };
-  EXPECT_THAT(doubts({}), testing::IsEmpty());
-  EXPECT_THAT(doubts({"trainer.optimizer.lr=0", "limits.max_steps=3"}),
-              testing::ElementsAre(HasSubstr("trainer.optimizer.lr is 0")));
-  EXPECT_THAT(doubts({"limits.max_steps=10", "trainer.optimizer.warmup=10",
-                      "trainer.batching.minibatches=2"}),
-              testing::ElementsAre(
-                  HasSubstr("trainer.optimizer.warmup is 10 steps, and limits.max_steps is 10")));
-}
-
 }  // namespace
 }  // namespace sluice::trainer

@@ -139,13 +139,13 @@ TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   EXPECT_EQ(request.manifest(), version.manifest);
   EXPECT_EQ(request.dataset(), "heldout");
   for (int64_t number = 51; number < 60; ++number) Publish(number, static_cast<uint64_t>(number));
-  EXPECT_TRUE(evaluator.busy());
+  EXPECT_TRUE(evaluator.running().has_value());
   EXPECT_NE(publisher_.Object(version.manifest), nullptr);
   EXPECT_THAT(evaluator.TakeValues(55), IsEmpty());
 
   rollout_.Answer(0, 0.8);
   evaluator.Await();
-  EXPECT_FALSE(evaluator.busy());
+  EXPECT_FALSE(evaluator.running().has_value());
   EXPECT_EQ(publisher_.Object(version.manifest), nullptr);
   const std::map<std::string, double> values = evaluator.TakeValues(56);
   EXPECT_EQ(values.at("eval/heldout/reward"), 0.8);
