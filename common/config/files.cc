@@ -16,6 +16,7 @@
 #include "common/config/rules.h"
 #include "common/data/dataset.h"
 #include "common/prompt/prompt.h"
+#include "common/verifiers/args.h"
 #include "common/verifiers/verifier.h"
 #include "sluice/job/v1/job.pb.h"
 
@@ -81,6 +82,8 @@ class FileChecker {
                     const Dataset& rows);
   void CheckAnswers(const std::string& path, const job::v1::DataSource& source,
                     const Dataset& rows);
+  void CheckDemonstrations(const std::string& path, const job::v1::DataSource& source,
+                           const Dataset& rows);
   void CheckScores(const std::string& path, const job::v1::DataSource& source, const Dataset& rows,
                    const job::v1::RewardEntry& entry);
 
@@ -279,16 +282,27 @@ void FileChecker::CheckPrompts(const std::string& path, const job::v1::DataSourc
 void FileChecker::CheckAnswers(const std::string& path, const job::v1::DataSource& source,
                                const Dataset& rows) {
   if (!sampled()) {
-    const bool answered = nlohmann::json::parse(rows.json(0), nullptr, false).contains("answer");
-    if (!answered)
-      check_.Add(16, path + ".answer", ": ", source.path(), ":", rows.line(0), ": no column \"",
-                 source.answer(), "\"; supervised training learns it");
+    CheckDemonstrations(path, source, rows);
     return;
   }
   for (const job::v1::RewardEntry& entry : spec_.reward().rewards()) {
     const auto& named = entry.when().data_source();
     if (named.empty() || std::find(named.begin(), named.end(), source.name()) != named.end())
       CheckScores(path, source, rows, entry);
+  }
+}
+
+// Whether each row has an answer to learn. One without ends the job when the trainer comes to it.
+void FileChecker::CheckDemonstrations(const std::string& path, const job::v1::DataSource& source,
+                                      const Dataset& rows) {
+  for (uint64_t i = 0; i < rows.rows(); ++i) {
+    const nlohmann::json row = nlohmann::json::parse(rows.json(i), nullptr, false);
+    const absl::Status answer = GoldOf(row).status();
+    if (answer.ok()) continue;
+
+    check_.Add(16, path + ".answer", ": ", source.path(), ":", rows.line(i), ": ",
+               answer.message(), "; supervised training learns it");
+    return;
   }
 }
 

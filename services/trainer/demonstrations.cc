@@ -9,6 +9,7 @@
 #include "common/checkpoint/model_dir.h"
 #include "common/prompt/prompt.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/verifiers/args.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice::trainer {
@@ -29,11 +30,8 @@ absl::StatusOr<RowEncoder> MakeRowEncoder(const ModelDir& model, const JobConfig
   return RowEncoder([renderer, end, limit](absl::string_view source, absl::string_view json) -> absl::StatusOr<EncodedRow> {
     SLUICE_ASSIGN_OR_RETURN(RenderedPrompt prompt, renderer->Render(source, json));
     const nlohmann::json row = nlohmann::json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-    if (!row.contains("answer") || !row["answer"].is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": field answer is not a text"));
-    }
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<int32_t> answer,
-                            renderer->tokenizer().Encode(row["answer"].get<std::string>(), {.add_special = false}));
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, GoldOf(row));
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<int32_t> answer, renderer->tokenizer().Encode(text, {.add_special = false}));
     EncodedRow encoded{std::move(prompt.tokens), {}};
     encoded.mask.assign(encoded.tokens.size(), 0);
     encoded.tokens.insert(encoded.tokens.end(), answer.begin(), answer.end());

@@ -420,7 +420,8 @@ absl::Status TrainingJob::Impl::Step() {
   if (config.settings.skip_limit > 0 && result.skips_in_a_row >= config.settings.skip_limit) {
     return Error(absl::StatusCode::kFailedPrecondition, "SKIPPED",
                  absl::StrCat(result.skips_in_a_row, " steps in a row changed nothing (", result.skipped,
-                              "), the last one step ", k, "; limits.skipped_steps is ", config.settings.skip_limit));
+                              "), the last one step ", k, "; limits.skipped_steps is ", config.settings.skip_limit,
+                              ". ", SkipText(result.skipped)));
   }
   if (evaluator() != nullptr) SLUICE_RETURN_IF_ERROR(evaluator()->status());
   SLUICE_RETURN_IF_ERROR(publication_->status());
@@ -563,7 +564,7 @@ void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& sec
   }
   if (!result.skipped.empty()) {
     log::Warning("step_skipped", {{"job_id", config.name}, {"k", result.k}, {"reason", result.skipped}});
-    Happened(common::v1::SEVERITY_WARNING, "step_skipped", absl::StrCat("step ", result.k, " skipped: ", result.skipped));
+    Happened(common::v1::SEVERITY_WARNING, "step_skipped", absl::StrCat("step ", result.k, " skipped (", result.skipped, "): ", SkipText(result.skipped)));
   }
   history_->Append({.step = result.k,
                     .version = state_.version,

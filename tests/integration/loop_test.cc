@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/base/file.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
@@ -46,6 +47,30 @@ TEST(LoopTest, AJobRunsToItsEndAndItsBooksBalance) {
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(end->result().steps(), 3);
   EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+}
+
+TEST(LoopTest, ASupervisedJobLearnsAnswersThatAreTextsAndAnswersThatAreNumbers) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const std::string rows = cluster.dir() + "/rows.jsonl", file = cluster.dir() + "/sft.yaml";
+  ASSERT_EQ(WriteFileAtomic(rows, "{\"q\": \"1234\", \"a\": 4321}\n{\"q\": 5678, \"a\": \"8765\"}\n"), absl::OkStatus());
+  ASSERT_EQ(WriteFileAtomic(file, absl::StrCat("name: copy\nkind: sft\n"
+                                               "model: {init: {config: ", SLUICE_SOURCE_DIR, "/configs/examples/digits, seed: 1}, max_context: 16}\n"
+                                               "data: {train: [{name: rows, path: ", rows, ", prompt: q, answer: a, format: \"{q}=\"}], order: {max_prompt: 8}}\n"
+                                               "queue: {groups_per_step: 4}\ntrainer: {optimizer: {lr: 1e-2}}\n"
+                                               "checkpoint: {dir: ", cluster.dir(), "/checkpoints}\nlimits: {max_steps: 20}\n")),
+            absl::OkStatus());
+
+  const auto job = Job::Submit(&cluster, file, {});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(absl::Minutes(1));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(end->result().tokens_trained(), 20 * 4 * 5) << "four digits and the end token of each row";
+
+  const std::vector<job::v1::StepReport> reports = (*job)->reports();
+  ASSERT_EQ(reports.size(), 20U);
+  EXPECT_LT(reports.back().values().at("loss"), reports.front().values().at("loss") / 2);
 }
 
 TEST(LoopTest, EveryDaemonAnswersItsMonitorsAndMeasuresItsWork) {

@@ -59,6 +59,14 @@ absl::StatusOr<std::string> OwnFolder(const std::string& dir, const std::string&
 
 }  // namespace
 
+bool IsCheckpoint(const std::string& dir) {
+  return PathExists(absl::StrCat(dir, "/state.json")) && PathExists(absl::StrCat(dir, "/config.json"));
+}
+
+bool HoldsCheckpoints(const std::string& dir) {
+  return !trainer::CheckpointStore({.dir = dir}).List().empty();
+}
+
 absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job,
                                              std::vector<std::string>* unreadable) {
   SLUICE_ASSIGN_OR_RETURN(const std::string own, OwnFolder(dir, job));

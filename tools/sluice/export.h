@@ -10,6 +10,11 @@
 
 namespace sluice::cli {
 
+// Whether `dir` is a checkpoint of a trainer.
+bool IsCheckpoint(const std::string& dir);
+// Whether `dir` is a job's own folder, with at least one checkpoint.
+bool HoldsCheckpoints(const std::string& dir);
+
 // The newest checkpoint of a job: `dir` is its own folder, or the folder of several jobs, where `job`
 // (32 hex digits) tells its own, NAME-<first 8 digits>. Those that cannot be read are named in
 // *unreadable. NOT_FOUND: there is none.

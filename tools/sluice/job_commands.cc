@@ -229,29 +229,36 @@ ExitCode CancelOne(const Options& o, const Channel& channel) {
   return kDone;
 }
 
+// The checkpoint in `dir` that the options name; `job`: see NewestCheckpoint().
+absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::string& job, const Options& o) {
+  if (o.best) return BestCheckpoint(dir, job);
+
+  std::vector<std::string> unreadable;
+  absl::StatusOr<std::string> newest = NewestCheckpoint(dir, job, &unreadable);
+  for (const std::string& what : unreadable) std::fprintf(stderr, "passed over: %s\n", what.c_str());
+  return newest;
+}
+
+absl::StatusOr<std::string> CheckpointOf(const Options& o, const Channel& channel) {
+  // The controller of `sluice run` is gone with its job, whose folder is still there.
+  if (IsCheckpoint(o.job) && !o.best) return o.job;
+  if (HoldsCheckpoints(o.job)) return CheckpointIn(o.job, "", o);
+
+  SLUICE_ASSIGN_OR_RETURN(const JobStatus job, GetJob(*channel, o.job));
+  const std::string& told = o.best ? job.result().eval().best_checkpoint() : job.result().checkpoint();
+  if (!told.empty()) return told;
+  return CheckpointIn(job.spec().checkpoint().dir(), job.job(), o);
+}
+
 ExitCode ExportJob(const Options& o, const Channel& channel) {
-  const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
-  if (!job.ok()) return Complain(job.status());
   std::optional<DType> dtype;
   if (o.dtype != "auto") dtype = *DTypeFromTorchName(o.dtype);  // The parser has checked it.
 
-  std::string checkpoint = o.best ? job->result().eval().best_checkpoint() : job->result().checkpoint();
-  if (o.best && checkpoint.empty()) {
-    const absl::StatusOr<std::string> best = BestCheckpoint(job->spec().checkpoint().dir(), job->job());
-    if (!best.ok()) return Complain(best.status());
-    checkpoint = *best;
-  }
-  if (checkpoint.empty()) {
-    std::vector<std::string> unreadable;
-    const absl::StatusOr<std::string> newest =
-        NewestCheckpoint(job->spec().checkpoint().dir(), job->job(), &unreadable);
-    for (const std::string& what : unreadable) std::fprintf(stderr, "passed over: %s\n", what.c_str());
-    if (!newest.ok()) return Complain(newest.status());
-    checkpoint = *newest;
-  }
-  if (const absl::Status status = ExportCheckpoint(checkpoint, o.dir, dtype); !status.ok()) return Complain(status);
+  const absl::StatusOr<std::string> checkpoint = CheckpointOf(o, channel);
+  if (!checkpoint.ok()) return Complain(checkpoint.status());
+  if (const absl::Status status = ExportCheckpoint(*checkpoint, o.dir, dtype); !status.ok()) return Complain(status);
   std::printf("%s\n", o.dir.c_str());
-  std::fprintf(stderr, "exported %s\n", checkpoint.c_str());
+  std::fprintf(stderr, "exported %s\n", checkpoint->c_str());
   return kDone;
 }
 
@@ -346,10 +353,11 @@ std::vector<Command> JobCommands() {
        }},
       {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.",
        "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32\n"
-       "  sluice job export digits --best -o out/",
+       "  sluice job export digits --best -o out/\n"
+       "  sluice job export build/digits/digits-5e3a90c1 -o out/    # of a run whose controller is gone",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
-         app->add_option("JOB", o->job, "name or id of the job")->required();
+         app->add_option("JOB", o->job, "name or id of the job, the folder of its checkpoints, or one checkpoint")->required();
          app->add_option("-o,--out", o->dir, "directory to make")->required();
          app->add_option("--dtype", o->dtype, "type of the weights; auto: each tensor's in the job's model")
              ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))

@@ -4,6 +4,8 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/string_view.h"
+
 namespace sluice::trainer {
 
 // What one training step came to.
@@ -27,5 +29,8 @@ struct StepResult {
   // advantages see them, do not differ. At 1 the rewards teach nothing.
   std::map<std::string, double> metrics;
 };
+
+// What `StepResult::skipped` means, and what helps.
+absl::string_view SkipText(absl::string_view reason);
 
 }  // namespace sluice::trainer

@@ -379,6 +379,12 @@ TEST_F(TrainerTest, ASkippedStepLeavesAllAsItWas) {  // T27
   }
 }
 
+TEST(StepTest, EveryReasonForASkippedStepIsSaidInWords) {
+  for (const char* reason : {"no_tokens", "no_terms", "nonfinite_logprob", "nonfinite_gradient"}) {
+    EXPECT_NE(SkipText(reason), "") << reason;
+  }
+}
+
 TEST_F(TrainerTest, ABatchWhoseTokensAreAllRejectedHasNoTerms) {  // T11
   Settings settings = BaseSettings();
   settings.algorithm.loss.entropy = 0;

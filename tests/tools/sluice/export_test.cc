@@ -53,6 +53,17 @@ class ExportTest : public ::testing::Test {
   std::vector<std::string> unreadable_;
 };
 
+TEST_F(ExportTest, AFolderOfCheckpointsIsToldFromOneCheckpointAndFromAnyOtherFolder) {
+  EXPECT_TRUE(HoldsCheckpoints(dir_));
+  EXPECT_FALSE(IsCheckpoint(dir_));
+  EXPECT_TRUE(IsCheckpoint(dir_ + "/step-9"));
+  EXPECT_FALSE(HoldsCheckpoints(dir_ + "/step-9"));
+  for (const std::string& other : {std::string("digits"), ::testing::TempDir(), dir_ + "/step-11"}) {
+    EXPECT_FALSE(HoldsCheckpoints(other)) << other;
+    EXPECT_FALSE(IsCheckpoint(other)) << other;
+  }
+}
+
 TEST_F(ExportTest, TheNewestCheckpointIsTheGreatestStepOfTheLastIncarnation) {
   EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789", &unreadable_), dir_ + "/step-10");
   Write(dir_, 4, 2);
