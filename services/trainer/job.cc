@@ -89,6 +89,7 @@ class TrainingJob::Impl {
   std::optional<LatestVersion> PublishUnevaluated();
   bool EvaluationDue(int64_t version);
   absl::Status StartEvaluation();
+  void AwaitOlderEvaluation();
   absl::Status FinishEvaluations();
   void Report(const StepResult& result, const PhaseSeconds& seconds);
   void Happened(common::v1::Severity severity, absl::string_view code, absl::string_view message);
@@ -393,18 +394,7 @@ absl::Status TrainingJob::Impl::Step() {
   std::optional<CheckpointWriter::Contents> checkpoint;
   SLUICE_RETURN_IF_ERROR(Close(result, lineage, slice, evaluate, &seconds, &checkpoint));
 
-  // A report has room for one evaluation, and that of the last step carries the last version's. An
-  // older one that still goes on therefore has to end before the report of the step before.
-  const bool last_is_next = IsLast(version_ + 1) && !IsLast(version_);
-  const std::optional<PolicyVersion> evaluated =
-      evaluator() != nullptr && last_is_next ? evaluator()->running() : std::nullopt;
-  if (evaluated.has_value()) {
-    const auto waits = waits_.Begin({.kind = "VERSION",
-                                     .id = evaluated->str(),
-                                     .cause = absl::StrCat(worker_, " waits for the evaluation of a version before it "
-                                                           "trains the last step")});
-    evaluator()->Await();
-  }
+  AwaitOlderEvaluation();
 
   // The step is in the history before a checkpoint can hold it, so that a kill in between leaves no
   // gap. The report of the last step also carries the last evaluation, and the checkpoint does not
@@ -686,6 +676,22 @@ absl::Status TrainingJob::Impl::StartEvaluation() {
   evaluator()->Start(*publisher_->latest());
   evaluated_ = version_;
   return absl::OkStatus();
+}
+
+// A step's report has room for one evaluation, and that of the last step carries the last version's.
+// An older one that still goes on therefore has to end before the report of the step before.
+void TrainingJob::Impl::AwaitOlderEvaluation() {
+  const bool last_is_next = IsLast(version_ + 1) && !IsLast(version_);
+  if (evaluator() == nullptr || !last_is_next) return;
+  const std::optional<PolicyVersion> running = evaluator()->running();
+  if (!running.has_value()) return;
+
+  const auto waits = waits_.Begin(
+      {.kind = "VERSION",
+       .id = running->str(),
+       .cause = absl::StrCat(worker_,
+                             " waits for the evaluation of a version before it trains the last step")});
+  evaluator()->Await();
 }
 
 // At the end of the run: its last version is evaluated too.

@@ -86,7 +86,7 @@ std::vector<std::string> FindCheckpoints(const std::string& path) {
 }
 
 std::vector<Verified> VerifyDirectory(const std::string& path) {
-  if (PathExists(path + "/state.json")) return {VerifyStep(path)};
+  if (trainer::IsCheckpoint(path)) return {VerifyStep(path)};
   const std::vector<std::string> checkpoints = FindCheckpoints(path);
   if (checkpoints.empty()) return {VerifyModel(path)};
   std::vector<Verified> all;

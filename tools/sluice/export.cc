@@ -59,10 +59,6 @@ absl::StatusOr<std::string> OwnFolder(const std::string& dir, const std::string&
 
 }  // namespace
 
-bool IsCheckpoint(const std::string& dir) {
-  return PathExists(absl::StrCat(dir, "/state.json")) && PathExists(absl::StrCat(dir, "/config.json"));
-}
-
 bool HoldsCheckpoints(const std::string& dir) {
   return !trainer::CheckpointStore({.dir = dir}).List().empty();
 }

@@ -10,8 +10,6 @@
 
 namespace sluice::cli {
 
-// Whether `dir` is a checkpoint of a trainer.
-bool IsCheckpoint(const std::string& dir);
 // Whether `dir` is a job's own folder, with at least one checkpoint.
 bool HoldsCheckpoints(const std::string& dir);
 

@@ -17,6 +17,7 @@
 #include "common/base/status.h"
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
+#include "services/trainer/core/checkpoint.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/curve.h"
@@ -241,7 +242,7 @@ absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::stri
 
 absl::StatusOr<std::string> CheckpointOf(const Options& o, const Channel& channel) {
   // The controller of `sluice run` is gone with its job, whose folder is still there.
-  if (IsCheckpoint(o.job) && !o.best) return o.job;
+  if (trainer::IsCheckpoint(o.job) && !o.best) return o.job;
   if (HoldsCheckpoints(o.job)) return CheckpointIn(o.job, "", o);
 
   SLUICE_ASSIGN_OR_RETURN(const JobStatus job, GetJob(*channel, o.job));

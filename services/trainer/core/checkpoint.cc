@@ -258,6 +258,8 @@ absl::StatusOr<FileDigest> CarryLineage(const std::string& previous, const std::
 
 }  // namespace
 
+bool IsCheckpoint(const std::string& dir) { return PathExists(In(dir, kState)); }
+
 std::optional<CheckpointEntry> FindEarlierJob(const std::string& dir) {
   const std::filesystem::path own(dir);
   const std::string folder = own.filename().string();

@@ -46,6 +46,9 @@ struct Checkpoint {
   std::string cursor;
 };
 
+// Whether `dir` is a checkpoint, which may be damaged.
+bool IsCheckpoint(const std::string& dir);
+
 // A folder `step-N` as found on disk; of its files only state.json was read.
 struct CheckpointEntry {
   std::string path;

@@ -55,12 +55,12 @@ class ExportTest : public ::testing::Test {
 
 TEST_F(ExportTest, AFolderOfCheckpointsIsToldFromOneCheckpointAndFromAnyOtherFolder) {
   EXPECT_TRUE(HoldsCheckpoints(dir_));
-  EXPECT_FALSE(IsCheckpoint(dir_));
-  EXPECT_TRUE(IsCheckpoint(dir_ + "/step-9"));
+  EXPECT_FALSE(trainer::IsCheckpoint(dir_));
+  EXPECT_TRUE(trainer::IsCheckpoint(dir_ + "/step-9"));
   EXPECT_FALSE(HoldsCheckpoints(dir_ + "/step-9"));
   for (const std::string& other : {std::string("digits"), ::testing::TempDir(), dir_ + "/step-11"}) {
     EXPECT_FALSE(HoldsCheckpoints(other)) << other;
-    EXPECT_FALSE(IsCheckpoint(other)) << other;
+    EXPECT_FALSE(trainer::IsCheckpoint(other)) << other;
   }
 }
 
