@@ -1,15 +1,17 @@
-# What every target here has in common: warnings, sanitizers, include root; and two short forms that keep
-# the CMakeLists.txt of a folder readable.
+# What every target here has in common: warnings, sanitizers, include root; and two short forms that
+# keep the CMakeLists.txt of a folder readable.
 
 add_library(sluice_options INTERFACE)
 target_include_directories(sluice_options INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_options(sluice_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror=return-type;-Wno-unused-parameter;-Wno-missing-field-initializers>)
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror=return-type;-Wno-unused-parameter>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>")
 if(SLUICE_FAILPOINTS)
   target_compile_definitions(sluice_options INTERFACE SLUICE_FAILPOINTS=1)
 endif()
 if(SLUICE_SANITIZE)
-  target_compile_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE}
+    -fno-omit-frame-pointer)
   target_compile_definitions(sluice_options INTERFACE SLUICE_SANITIZED=1)
   target_link_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE})
 endif()
@@ -20,15 +22,17 @@ if(SLUICE_FUZZ)
   target_compile_options(sluice_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 if(SLUICE_SANITIZE STREQUAL "thread")
-  # Under this macro protobuf's map fields grow members that the packaged library, built without it, does not have.
+  # Under this macro protobuf's map fields grow members that the packaged library, built without it,
+  # does not have.
   target_compile_options(sluice_options INTERFACE -U__SANITIZE_THREAD__)
   # Packaged libraries are not instrumented: what only they lock looks unlocked.
-  set(SLUICE_TEST_ENVIRONMENT
-    "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt:ignore_noninstrumented_modules=1")
+  set(_suppressions suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt)
+  set(SLUICE_TEST_ENVIRONMENT "TSAN_OPTIONS=${_suppressions}:ignore_noninstrumented_modules=1")
 endif()
 add_link_options(-fuse-ld=lld)
 
-# One library per folder:  sluice_library(base SOURCES a.cc b.cc PUBLIC absl::status PRIVATE OpenSSL::Crypto)
+# One library per folder:
+#   sluice_library(base SOURCES a.cc b.cc PUBLIC absl::status PRIVATE OpenSSL::Crypto)
 # makes the target sluice_base with the alias sluice::base.
 function(sluice_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
@@ -42,7 +46,8 @@ function(sluice_library name)
   add_library(sluice::${name} ALIAS sluice_${name})
 endfunction()
 
-# The folder's op.cu into sluice_<name>, where CUDA is built. As on the CPU, no multiply-add is fused unless it is written so.
+# The folder's op.cu into sluice_<name>, where CUDA is built. As on the CPU, no multiply-add is
+# fused unless it is written so.
 function(sluice_cuda name)
   if(SLUICE_CUDA)
     target_sources(sluice_${name} PRIVATE op.cu)
@@ -60,7 +65,8 @@ function(sluice_timeout out seconds)
   set(${out} ${seconds} PARENT_SCOPE)
 endfunction()
 
-# One test binary:  sluice_test(base_test SOURCES a_test.cc LINK sluice::base LABELS unit TIMEOUT 60)
+# One test binary:
+#   sluice_test(base_test SOURCES a_test.cc LINK sluice::base LABELS unit TIMEOUT 60)
 # Tests run with the source tree as SLUICE_SOURCE_DIR and the build's binaries as SLUICE_BIN_DIR.
 function(sluice_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
@@ -73,14 +79,18 @@ function(sluice_test name)
   sluice_timeout(timeout ${ARG_TIMEOUT})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SLUICE_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
-  # Before the first test every binary is asked for its tests; 5 s, the default, are short on a busy machine with cold files.
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${timeout}
+  target_compile_definitions(${name}
+    PRIVATE SLUICE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SLUICE_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
+  # Before the first test every binary is asked for its tests; 5 s, the default, are short on a busy
+  # machine with cold files.
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${timeout}
     ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
 endfunction()
 
-# Sanitizers bring their own allocator; what else runs for long takes jemalloc. Messages and payload of every size are freed by
-# other threads than those that made them, and glibc's malloc took a third of the queue's CPU time for that.
+# Sanitizers bring their own allocator; what else runs for long takes jemalloc. Messages and payload
+# of every size are freed by other threads than those that made them, and glibc's malloc took a
+# third of the queue's CPU time for that.
 function(sluice_jemalloc name)
   if(NOT SLUICE_SANITIZE)
     target_link_libraries(${name} PRIVATE PkgConfig::JEMALLOC)

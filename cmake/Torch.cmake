@@ -1,13 +1,17 @@
-# LibTorch as one imported target, sluice::torch, made by hand: the wheel's own CMake files demand CUDA in a CUDA wheel even
-# where only the CPU is used, and bring their flags along.
+# LibTorch as one imported target, sluice::torch, made by hand: the wheel's own CMake files demand
+# CUDA in a CUDA wheel even where only the CPU is used, and bring their flags along.
 #
-# Works with the CPU wheel and with the CUDA wheel, whose libraries need those of the nvidia-* wheels beside it.
+# Works with the CPU wheel and with the CUDA wheel, whose libraries need those of the nvidia-*
+# wheels beside it.
 
 if(NOT EXISTS "${SLUICE_TORCH}/include/torch/csrc/api/include/torch/torch.h")
-  message(FATAL_ERROR "LibTorch not found in ${SLUICE_TORCH}. Run tools/setup.sh, or pass -DSLUICE_TORCH=DIR (DIR/include, DIR/lib).")
+  message(FATAL_ERROR
+    "LibTorch not found in ${SLUICE_TORCH}. Run tools/test.sh, or pass -DSLUICE_TORCH=DIR "
+    "(DIR/include, DIR/lib).")
 endif()
 
-# Torch's include directory holds an old google/protobuf. A directory with nothing but a link to the right one goes in front.
+# Torch's include directory holds an old google/protobuf. A directory with nothing but a link to the
+# right one goes in front.
 set(_protobuf_first "${CMAKE_BINARY_DIR}/protobuf-first")
 file(MAKE_DIRECTORY "${_protobuf_first}")
 list(GET Protobuf_INCLUDE_DIRS 0 _protobuf_include)
@@ -25,13 +29,17 @@ endforeach()
 if(EXISTS "${SLUICE_TORCH}/lib/libtorch_cuda.so")
   target_link_libraries(sluice_torch INTERFACE "${SLUICE_TORCH}/lib/libc10_cuda.so"
     -Wl,--no-as-needed "${SLUICE_TORCH}/lib/libtorch_cuda.so" -Wl,--as-needed)
-  # The wheels nvidia-cudnn, -cublas, .. lie beside torch in site-packages; their lib folders go on the rpath.
-  file(GLOB _nvidia_libs LIST_DIRECTORIES true "${SLUICE_TORCH}/../nvidia/*/lib" "${SLUICE_TORCH}/../nvidia/lib")
+  # The wheels nvidia-cudnn, -cublas, .. lie beside torch in site-packages; their lib folders go on
+  # the rpath.
+  file(GLOB _nvidia_libs LIST_DIRECTORIES true "${SLUICE_TORCH}/../nvidia/*/lib"
+    "${SLUICE_TORCH}/../nvidia/lib")
   foreach(_dir IN LISTS _nvidia_libs)
     target_link_options(sluice_torch INTERFACE "-Wl,-rpath,${_dir}" "-Wl,-rpath-link,${_dir}")
   endforeach()
   if(NOT _nvidia_libs AND NOT SLUICE_CUDA)
-    message(WARNING "LibTorch in ${SLUICE_TORCH} is a CUDA build, and no nvidia-* wheels lie beside it: "
-      "libcudart, libcublas and libcudnn must be on the loader's path. `ldd ${SLUICE_TORCH}/lib/libtorch_cuda.so | grep 'not found'` names what is missing.")
+    message(WARNING
+      "LibTorch in ${SLUICE_TORCH} is a CUDA build, and no nvidia-* wheels lie beside it: "
+      "libcudart, libcublas and libcudnn must be on the loader's path. "
+      "`ldd ${SLUICE_TORCH}/lib/libtorch_cuda.so | grep 'not found'` names what is missing.")
   endif()
 endif()

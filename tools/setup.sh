@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what Sluice builds with, and builds. Sourced by demo.sh and test.sh:
 #   setup PRESET TARGET..    (no target: everything)
-# Debian packages come from tools/packages.txt; LibTorch from the PyPI wheel, into .deps/ in the tree; for tests, the openai client
-# from PyPI too. What is there is left alone.
+# Debian packages come from tools/packages.txt; LibTorch from the PyPI wheel, into .deps/ in the
+# tree; for tests, the openai client from PyPI too. What is there is left alone.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,34 +11,55 @@ openai_version=3.54.0
 torch_dir=
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
-fail() { printf 'error: %s\n' "$1" >&2; shift; for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done; exit 1; }
+# fail ERROR [HINT..]
+fail() {
+  printf 'error: %s\n' "$1" >&2
+  shift
+  for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done
+  exit 1
+}
 
 # Runs a stage with its output in a log; on failure shows the log's end.
 stage() {
   local name=$1 log="$root/build/logs/$1.log"; shift
   mkdir -p "$root/build/logs"
-  "$@" >"$log" 2>&1 || { tail -n 30 "$log" >&2; fail "$name failed" "the whole log is $log" "mend what it says and run the same command again"; }
+  "$@" >"$log" 2>&1 && return
+  tail -n 30 "$log" >&2
+  fail "$name failed" "the whole log is $log" "mend what it says and run the same command again"
 }
 
+# install_packages [PACKAGE..]    (none: those of tools/packages.txt)
 install_packages() {
   local missing=() package
-  for package in $(grep -v '^#' "$root/tools/packages.txt"); do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  [ $# -gt 0 ] || set -- $(grep -v '^#' "$root/tools/packages.txt")
+  for package in "$@"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
+      missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || fail "these packages are missing and this is neither root nor is there sudo: ${missing[*]}" "as root: apt-get install ${missing[*]}"
+    command -v sudo >/dev/null ||
+      fail "these packages are missing, you are not root, and there is no sudo: ${missing[*]}" \
+        "as root: apt-get install ${missing[*]}"
     sudo=(sudo)
   fi
   say "installing ${#missing[@]} Debian packages"
   stage apt-update "${sudo[@]}" apt-get update
-  stage apt-install "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+  stage apt-install "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+# pip_install DIRECTORY PACKAGE
+pip_install() {
+  python3 -m pip install --no-input --disable-pip-version-check --upgrade --target "$1" "$2"
 }
 
 install_torch() {
   if [ -n "$torch_dir" ]; then
-    [ -d "$torch_dir/include" ] && [ -d "$torch_dir/lib" ] || fail "--torch $torch_dir has no include/ and lib/" "give the directory of a LibTorch, or of the Python package torch"
+    [ -d "$torch_dir/include" ] && [ -d "$torch_dir/lib" ] ||
+      fail "--torch $torch_dir has no include/ and lib/" \
+        "give the directory of a LibTorch, or of the Python package torch"
     torch_dir=$(cd "$torch_dir" && pwd)
     return
   fi
@@ -47,7 +68,7 @@ install_torch() {
   local wheel=${SLUICE_TORCH_WHEEL:-torch==$torch_version}
   say "installing $wheel into .deps/ (LibTorch; several hundred MB)"
   mkdir -p "$root/.deps"
-  stage pip-torch python3 -m pip install --no-input --disable-pip-version-check --upgrade --target "$root/.deps/python" "$wheel"
+  stage pip-torch pip_install "$root/.deps/python" "$wheel"
   touch "$root/.deps/torch-$torch_version.done"
 }
 
@@ -55,17 +76,21 @@ install_torch() {
 install_openai() {
   [ -f "$root/.deps/openai-$openai_version.done" ] && return
   say "installing openai==$openai_version into .deps/ (tests only)"
-  stage pip-openai python3 -m pip install --no-input --disable-pip-version-check --upgrade --target "$root/.deps/openai" "openai==$openai_version"
+  stage pip-openai pip_install "$root/.deps/openai" "openai==$openai_version"
   touch "$root/.deps/openai-$openai_version.done"
 }
 
 setup() {
   local preset=$1; shift
-  command -v apt-get >/dev/null || fail "this set-up knows Debian and its kin only (no apt-get here)" "install the equivalents of tools/packages.txt, then: cmake --preset $preset -DSLUICE_TORCH=DIR && cmake --build build/$preset"
+  command -v apt-get >/dev/null ||
+    fail "this set-up knows Debian and its kin only (no apt-get here)" \
+      "install the equivalents of tools/packages.txt, then:
+      cmake --preset $preset -DSLUICE_TORCH=DIR && cmake --build build/$preset"
   install_packages
   install_torch
   local build=$root/build/$preset
-  # Absolute paths out of the cache's keys: a second checkout, and the second preset, find what the first compiled.
+  # Absolute paths out of the cache's keys: a second checkout, and the second preset, find what the
+  # first compiled.
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
   stage "configure-$preset" cmake -S "$root" --preset "$preset" -DSLUICE_TORCH="$torch_dir"
   if ! ninja -C "$build" -n "$@" 2>/dev/null | grep -q 'no work to do'; then

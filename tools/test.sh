@@ -19,7 +19,8 @@ install_openai
 say "running the tests"
 results=$root/build/$preset/results.xml
 status=0
-ctest --test-dir "$root/build/$preset" --output-on-failure --no-tests=error -j 2 --output-junit "$results" "$@" || status=$?
+ctest --test-dir "$root/build/$preset" --output-on-failure --no-tests=error -j 2 \
+  --output-junit "$results" "$@" || status=$?
 python3 - "$results" <<'PY'
 import sys, xml.etree.ElementTree as tree
 suite = tree.parse(sys.argv[1]).getroot()

@@ -78,11 +78,13 @@ double AdvantageStream::Factor() const {
   return sigma <= kFlat ? 0 : 1 / (sigma + kEps);
 }
 
-AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> rewards, absl::Span<const int64_t> groups) {
+AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> rewards,
+                           absl::Span<const int64_t> groups) {
   SLUICE_CHECK(rewards.size() == groups.size());
   double batch_sum = 0;
   int64_t batch_count = 0;
-  std::map<int64_t, std::vector<size_t>> members;  // Ordered by id: sums do not depend on the order of arrival.
+  // Ordered by id: sums do not depend on the order of arrival.
+  std::map<int64_t, std::vector<size_t>> members;
   for (size_t i = 0; i < rewards.size(); ++i) {
     members[groups[i]].push_back(i);
     if (std::isfinite(rewards[i])) batch_sum += rewards[i], ++batch_count;

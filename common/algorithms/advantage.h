@@ -7,10 +7,12 @@
 
 namespace sluice {
 
-// Group-relative advantages: A_i = c_i / (sigma + 1e-6), a centred reward over a scale. GRPO, Dr.GRPO, RLOO, POOL-LOO and
-// LitePPO differ only in the pair chosen; the names are rows of AdvantageRows() (registry.h).
+// Group-relative advantages: A_i = c_i / (sigma + 1e-6), a centred reward over a scale. GRPO,
+// Dr.GRPO, RLOO, POOL-LOO and LitePPO differ only in the pair chosen; the names are rows of
+// AdvantageRows() (registry.h).
 //
-// Legend: R reward of a sequence, g its group (the sequences of one prompt), n_g the group's size. All statistics in fp64.
+// Legend: R reward of a sequence, g its group (the sequences of one prompt), n_g the group's size.
+// All statistics in fp64.
 
 enum class Centre {
   kNone,      // c_i = R_i
@@ -31,25 +33,31 @@ struct AdvantageRule {
   Scale scale = Scale::kPooled;
 };
 
-// True where sigma needs every group of the step: a streamed advantage is final only up to that factor.
-inline bool StepWide(const AdvantageRule& rule) { return rule.scale == Scale::kBatch || rule.scale == Scale::kPooled; }
+// True where sigma needs every group of the step: a streamed advantage is final only up to that
+// factor.
+inline bool StepWide(const AdvantageRule& rule) {
+  return rule.scale == Scale::kBatch || rule.scale == Scale::kPooled;
+}
 
 // The advantages of a step, one complete group after another.
 //
-// Edges: a group of one has A = 0 where its own statistics are needed (a group centre or a group scale); a group whose std is
-// at most 1e-6 has A = 0 exactly under a group centre or a group scale; a member whose reward is not finite is left out of all
-// statistics and gets A = 0. Groups of one enter no step-wide scale.
+// Edges: a group of one has A = 0 where its own statistics are needed (a group centre or a group
+// scale); a group whose std is at most 1e-6 has A = 0 exactly under a group centre or a group
+// scale; a member whose reward is not finite is left out of all statistics and gets A = 0. Groups
+// of one enter no step-wide scale.
 class AdvantageStream {
  public:
   // `batch_mean`: the mean reward of the whole step, for Centre::kBatch alone.
-  explicit AdvantageStream(const AdvantageRule& rule, double batch_mean = 0) : rule_(rule), batch_mean_(batch_mean) {}
+  explicit AdvantageStream(const AdvantageRule& rule, double batch_mean = 0)
+      : rule_(rule), batch_mean_(batch_mean) {}
 
-  // A_i of the group's members up to Factor(), in their order. The group's pool may hold members that are not trained (other
-  // versions, trained before): they count in the statistics, and the caller drops their values.
+  // A_i of the group's members up to Factor(), in their order. The group's pool may hold members
+  // that are not trained (other versions, trained before): they count in the statistics, and the
+  // caller drops their values.
   std::vector<double> AddGroup(absl::Span<const double> rewards);
 
-  // What the values of all AddGroup calls are multiplied by when the step is complete: 1 unless StepWide, never negative; 0
-  // where the scale is degenerate (at most 1e-6).
+  // What the values of all AddGroup calls are multiplied by when the step is complete: 1 unless
+  // StepWide, never negative; 0 where the scale is degenerate (at most 1e-6).
   double Factor() const;
 
   int64_t groups() const { return groups_; }
@@ -57,7 +65,8 @@ class AdvantageStream {
   // members can have an advantage under a group centre.
   int64_t spread_groups() const { return spread_groups_; }
   int64_t singleton_groups() const { return singleton_groups_; }
-  int64_t flat_groups() const { return flat_groups_; }  // Of two members and more, std at most 1e-6.
+  // Of two members and more, std at most 1e-6.
+  int64_t flat_groups() const { return flat_groups_; }
   int64_t bad_rewards() const { return bad_rewards_; }  // Members with a reward that is not finite.
 
  private:
@@ -65,7 +74,8 @@ class AdvantageStream {
   double batch_mean_;
   int64_t groups_ = 0, spread_groups_ = 0, singleton_groups_ = 0, flat_groups_ = 0,
           bad_rewards_ = 0;
-  // kBatch: Welford's count, mean and sum of squares of the c_i. kPooled: `count_` is sum (n_g - 1), `squares_` the numerator.
+  // kBatch: Welford's count, mean and sum of squares of the c_i. kPooled: `count_` is sum (n_g -
+  // 1), `squares_` the numerator.
   int64_t count_ = 0;
   double mean_ = 0, squares_ = 0;
 };
@@ -76,6 +86,7 @@ struct AdvantageResult {
 };
 
 // The advantages of a whole step: rewards [B], group id of each [B] (any order, any ids).
-AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> rewards, absl::Span<const int64_t> groups);
+AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> rewards,
+                           absl::Span<const int64_t> groups);
 
 }  // namespace sluice

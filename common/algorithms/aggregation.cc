@@ -5,14 +5,22 @@ namespace {
 
 double One(int64_t, int64_t) { return 1; }
 double PerToken(int64_t tokens, int64_t) { return 1 / static_cast<double>(tokens); }
-double PerGroupToken(int64_t, int64_t group_tokens) { return 1 / static_cast<double>(group_tokens); }
+double PerGroupToken(int64_t, int64_t group_tokens) {
+  return 1 / static_cast<double>(group_tokens);
+}
 
-double OverTokens(const StepCounts& counts, int64_t) { return 1 / static_cast<double>(counts.tokens); }
-double OverSequences(const StepCounts& counts, int64_t) { return 1 / static_cast<double>(counts.sequences); }
+double OverTokens(const StepCounts& counts, int64_t) {
+  return 1 / static_cast<double>(counts.tokens);
+}
+double OverSequences(const StepCounts& counts, int64_t) {
+  return 1 / static_cast<double>(counts.sequences);
+}
 double OverCap(const StepCounts& counts, int64_t max_response) {
   return 1 / (static_cast<double>(counts.sequences) * static_cast<double>(max_response));
 }
-double OverPrompts(const StepCounts& counts, int64_t) { return 1 / static_cast<double>(counts.prompts); }
+double OverPrompts(const StepCounts& counts, int64_t) {
+  return 1 / static_cast<double>(counts.prompts);
+}
 
 }  // namespace
 

@@ -4,17 +4,20 @@
 
 namespace sluice {
 
-// The denominators of one optimizer step, over all ranks and micro-batches. They count trainable tokens before any rejection
-// (veto, bad log-probs), so that leaving tokens out never re-inflates the others.
+// The denominators of one optimizer step, over all ranks and micro-batches. They count trainable
+// tokens before any rejection (veto, bad log-probs), so that leaving tokens out never re-inflates
+// the others.
 struct StepCounts {
   int64_t tokens = 0;     // N
   int64_t sequences = 0;  // B_v: sequences with at least one trainable token.
   int64_t prompts = 0;    // Groups with at least one trainable token.
 };
 
-// A step's loss is  StepScale * sum_i SequenceWeight_i * sum_t l[i,t].  The weight is known when a sequence's group is
-// complete, the scale when the step is: a streaming trainer accumulates with the weights and multiplies the gradients by the
-// scale once, before clipping. The modes are rows of AggregationRows() (registry.h).
+// A step's loss is
+//   StepScale * sum_i SequenceWeight_i * sum_t l[i,t]
+// The weight is known when a sequence's group is complete, the scale when the step is: a streaming
+// trainer accumulates with the weights and multiplies the gradients by the scale once, before
+// clipping. The modes are rows of AggregationRows() (registry.h).
 struct Aggregation {
   // `tokens`: T_i > 0 of the sequence. `group_tokens`: N_g, the sum over its group.
   double (*sequence_weight)(int64_t tokens, int64_t group_tokens);

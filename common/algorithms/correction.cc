@@ -7,14 +7,15 @@
 namespace sluice {
 namespace {
 
-// Weight of one sequence's tokens [begin, end), none of them left out yet but those with a bad lp_behav.
+// Weight of one sequence's tokens [begin, end), none of them left out yet but those with a bad
+// lp_behav.
 struct SequenceWeights {
   double log_sum = 0;
   bool vetoed = false;
 };
 
-SequenceWeights Survey(const CorrectionRule& rule, absl::Span<const float> numerator, absl::Span<const float> lp_behav,
-                       int64_t begin, int64_t end) {
+SequenceWeights Survey(const CorrectionRule& rule, absl::Span<const float> numerator,
+                       absl::Span<const float> lp_behav, int64_t begin, int64_t end) {
   SequenceWeights s;
   for (int64_t t = begin; t < end; ++t) {
     if (!std::isfinite(lp_behav[t])) continue;
@@ -45,8 +46,9 @@ Correction Correct(const CorrectionRule& rule, const PolicyTokens& tokens) {
       out.bad_behav += !finite;
       out.keep[t] = finite && !sequence.vetoed;
       if (!finite || rule.level == WeightLevel::kNone) continue;
-      const double log_w = rule.level == WeightLevel::kToken ? static_cast<double>(numerator[t]) - tokens.lp_behav[t]
-                                                             : sequence.log_sum;
+      const double log_w = rule.level == WeightLevel::kToken
+                               ? static_cast<double>(numerator[t]) - tokens.lp_behav[t]
+                               : sequence.log_sum;
       const double w = std::exp(ClampLogRatio(log_w));
       out.capped_tokens += w > rule.cap;
       out.weight[t] = static_cast<float>(std::min(w, rule.cap));

@@ -14,9 +14,12 @@ namespace sluice {
 // lp_behav), detached, where there is no prox, prox is self, or the rule says so.
 
 enum class WeightLevel {
-  kNone,      // u = 1
-  kToken,     // u = min(w, cap): truncated importance sampling per token; low variance, biased over long sequences
-  kSequence,  // u = min(prod_t w, cap), one value per sequence: unbiased before truncation, high variance
+  kNone,  // u = 1
+  // u = min(w, cap): truncated importance sampling per token; low variance, biased over long
+  // sequences
+  kToken,
+  // u = min(prod_t w, cap), one value per sequence: unbiased before truncation, high variance
+  kSequence,
 };
 
 struct CorrectionRule {
@@ -30,12 +33,13 @@ struct CorrectionRule {
 };
 
 struct Correction {
-  std::vector<float> weight;  // [N] u
-  std::vector<uint8_t> keep;  // [N] 0: the token gives no policy term
+  std::vector<float> weight;     // [N] u
+  std::vector<uint8_t> keep;     // [N] 0: the token gives no policy term
   int64_t capped_tokens = 0;     // Tokens whose weight the cap lowered.
   int64_t vetoed_sequences = 0;  // Sequences left out by the veto, and their tokens.
   int64_t vetoed_tokens = 0;
-  int64_t bad_behav = 0;  // Tokens whose lp_behav is not finite: left out one by one, and in no product.
+  // Tokens whose lp_behav is not finite: left out one by one, and in no product.
+  int64_t bad_behav = 0;
 };
 
 Correction Correct(const CorrectionRule& rule, const PolicyTokens& tokens);

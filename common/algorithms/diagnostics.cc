@@ -32,10 +32,14 @@ void EssSum::Merge(const EssSum& other) {
   count_ += scaled.count_;
 }
 
-double EssSum::Ess() const { return count_ == 0 ? 0 : std::clamp(sum_ * sum_ / squares_, 1.0, static_cast<double>(count_)); }
+double EssSum::Ess() const {
+  return count_ == 0 ? 0 : std::clamp(sum_ * sum_ / squares_, 1.0, static_cast<double>(count_));
+}
 double EssSum::Ratio() const { return count_ == 0 ? 1 : Ess() / static_cast<double>(count_); }
 
-double EssFactor(double ess_ratio, double base, double power) { return std::pow(std::min(1.0, ess_ratio / base), power); }
+double EssFactor(double ess_ratio, double base, double power) {
+  return std::pow(std::min(1.0, ess_ratio / base), power);
+}
 
 void PolicyStats::RatioSums::Add(double log_ratio, double weight) {
   const double log_x = ClampLogRatio(log_ratio);
@@ -48,7 +52,8 @@ void PolicyStats::RatioSums::Merge(const RatioSums& other) {
   k3 += other.k3;
 }
 
-void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction, const ClipCounts& clipped) {
+void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
+                      const ClipCounts& clipped) {
   const absl::Span<const float> prox = tokens.lp_prox.empty() ? tokens.lp_theta : tokens.lp_prox;
   tokens_ += tokens.tokens();
   bad_behav_ += correction.bad_behav;
@@ -84,7 +89,8 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction, 
       ess_token_.Add(log_rho);
       absdiff_ += std::abs(log_w);
       absdiff_max_ = std::max(absdiff_max_, std::abs(log_w));
-      const double prob_diff = std::abs(std::exp(double{prox[t]}) - std::exp(double{tokens.lp_behav[t]}));
+      const double prob_diff =
+          std::abs(std::exp(double{prox[t]}) - std::exp(double{tokens.lp_behav[t]}));
       prob_diff_ += prob_diff;
       prob_diff_max_ = std::max(prob_diff_max_, prob_diff);
       advantage_ += tokens.advantage[t];
@@ -153,7 +159,9 @@ std::optional<PolicyMetrics> PolicyStats::Metrics() const {
   m.kept = static_cast<double>(kept_) / all, m.capped = static_cast<double>(capped_) / all;
   m.vetoed_sequences = static_cast<double>(vetoed_) / static_cast<double>(sequences_);
   m.advantage_mean = advantage_ / n;
-  if (finite_ > 1) m.advantage_std = std::sqrt(std::max(0.0, advantage2_ - n * m.advantage_mean * m.advantage_mean) / (n - 1));
+  if (finite_ > 1)
+    m.advantage_std =
+        std::sqrt(std::max(0.0, advantage2_ - n * m.advantage_mean * m.advantage_mean) / (n - 1));
   return m;
 }
 
@@ -186,7 +194,8 @@ int64_t StalenessStats::max() const { return histogram_.empty() ? 0 : histogram_
 
 double StalenessStats::mean() const {
   double sum = 0;
-  for (const auto& [staleness, count] : histogram_) sum += static_cast<double>(staleness) * static_cast<double>(count);
+  for (const auto& [staleness, count] : histogram_)
+    sum += static_cast<double>(staleness) * static_cast<double>(count);
   return histogram_.empty() ? 0 : sum / static_cast<double>(tokens());
 }
 

@@ -12,11 +12,12 @@
 
 namespace sluice {
 
-// Diagnostics of one optimizer step, as sums that merge over micro-batches and ranks. No gradient, fp64, over all trainable
-// tokens, kept or not; tokens with a log-prob that is not finite are counted and enter no mean.
+// Diagnostics of one optimizer step, as sums that merge over micro-batches and ranks. No gradient,
+// fp64, over all trainable tokens, kept or not; tokens with a log-prob that is not finite are
+// counted and enter no mean.
 
-// Effective sample size of importance weights given as logs: (sum e)^2 / sum e^2, free of overflow. Adding a constant to all
-// logs changes nothing.
+// Effective sample size of importance weights given as logs: (sum e)^2 / sum e^2, free of overflow.
+// Adding a constant to all logs changes nothing.
 class EssSum {
  public:
   void Add(double log_weight);
@@ -31,7 +32,8 @@ class EssSum {
   double max_ = 0, sum_ = 0, squares_ = 0;  // Of exp(log_weight - max_).
 };
 
-// Factor of the learning rate under variance control (arXiv 2602.17616): min(1, ratio / base)^power.
+// Factor of the learning rate under variance control (arXiv 2602.17616): min(1, ratio /
+// base)^power.
 double EssFactor(double ess_ratio, double base = 1.0, double power = 0.5);
 
 struct PolicyMetrics {
@@ -45,10 +47,11 @@ struct PolicyMetrics {
   double ess_seq = 0, ess_token = 0, ess_seq_w = 0;     // As ratios in (0, 1].
   double absdiff_mean = 0, absdiff_max = 0;             // abs(log w)
   double prob_diff_mean = 0, prob_diff_max = 0;         // abs(exp(lp_prox) - exp(lp_behav))
-  double log_ppl_gap = 0;                               // mean over sequences of mean_t (lp_behav - lp_prox)
-  double clip_high = 0, clip_low = 0, clip_dual = 0;    // Fractions of N.
-  double kept = 0, capped = 0, vetoed_sequences = 0;    // Fractions of N, N, B_v.
-  double advantage_mean = 0, advantage_std = 0;         // std with ddof 1; 0 at N = 1
+  // mean over sequences of mean_t (lp_behav - lp_prox)
+  double log_ppl_gap = 0;
+  double clip_high = 0, clip_low = 0, clip_dual = 0;  // Fractions of N.
+  double kept = 0, capped = 0, vetoed_sequences = 0;  // Fractions of N, N, B_v.
+  double advantage_mean = 0, advantage_std = 0;       // std with ddof 1; 0 at N = 1
 };
 
 class PolicyStats {
@@ -70,7 +73,8 @@ class PolicyStats {
     void Add(double log_ratio, double weight = 1);
     void Merge(const RatioSums& other);
   };
-  int64_t tokens_ = 0, finite_ = 0, sequences_ = 0, finite_sequences_ = 0, bad_behav_ = 0, bad_policy_ = 0;
+  int64_t tokens_ = 0, finite_ = 0, sequences_ = 0, finite_sequences_ = 0, bad_behav_ = 0,
+          bad_policy_ = 0;
   int64_t kept_ = 0, capped_ = 0, vetoed_ = 0;
   ClipCounts clipped_;
   RatioSums w_, rho_, r_, r_is_;
@@ -87,12 +91,13 @@ class StalenessStats {
   void Add(absl::Span<const VersionRun> runs, int64_t step_version);
   void Merge(const StalenessStats& other);
 
-  const std::map<int64_t, int64_t>& histogram() const { return histogram_; }  // Staleness to tokens.
+  // Staleness to tokens.
+  const std::map<int64_t, int64_t>& histogram() const { return histogram_; }
   int64_t tokens() const;
-  int64_t max() const;            // 0 if empty
-  double mean() const;            // 0 if empty
+  int64_t max() const;              // 0 if empty
+  double mean() const;              // 0 if empty
   double Quantile(double q) const;  // Linear between neighbours at index q (n - 1); 0 if empty.
-  double mixed_fraction() const;  // Of sequences, those of more than one version.
+  double mixed_fraction() const;    // Of sequences, those of more than one version.
 
  private:
   std::map<int64_t, int64_t> histogram_;

@@ -14,7 +14,9 @@ struct Difference {
   double value;
   bool moves;
 };
-Difference Diff(double a, double b) { return {ClampLogRatio(a - b), std::abs(a - b) <= kMaxLogRatio}; }
+Difference Diff(double a, double b) {
+  return {ClampLogRatio(a - b), std::abs(a - b) <= kMaxLogRatio};
+}
 
 }  // namespace
 
@@ -44,11 +46,15 @@ LossValue KlK3Is(const KlToken& token) {
   return {rho * k3.value, rho * ((log_rho.moves ? k3.value : 0) + k3.grad)};
 }
 
-void KlLoss(KlFunction kl, const PolicyTokens& tokens, absl::Span<float> value, absl::Span<float> grad) {
+void KlLoss(KlFunction kl, const PolicyTokens& tokens, absl::Span<float> value,
+            absl::Span<float> grad) {
   const size_t n = tokens.lp_theta.size();
-  SLUICE_CHECK(tokens.lp_ref.size() == n && tokens.lp_behav.size() == n && value.size() == n && grad.size() == n);
+  SLUICE_CHECK(tokens.lp_ref.size() == n && tokens.lp_behav.size() == n && value.size() == n &&
+               grad.size() == n);
   for (size_t t = 0; t < n; ++t) {
-    const LossValue k = kl({.lp_theta = tokens.lp_theta[t], .lp_ref = tokens.lp_ref[t], .lp_behav = tokens.lp_behav[t]});
+    const LossValue k = kl({.lp_theta = tokens.lp_theta[t],
+                            .lp_ref = tokens.lp_ref[t],
+                            .lp_behav = tokens.lp_behav[t]});
     value[t] = static_cast<float>(k.value);
     grad[t] = static_cast<float>(k.grad);
   }

@@ -19,7 +19,8 @@ double Anchor(ProxMode prox, const PolicyTokens& tokens, int64_t t) {
 void CheckShapes(ProxMode prox, const PolicyTokens& tokens) {
   const size_t n = tokens.lp_theta.size();
   SLUICE_CHECK(tokens.advantage.size() == n && tokens.lp_behav.size() == n);
-  SLUICE_CHECK((prox == ProxMode::kRecompute) ? tokens.lp_prox.size() == n : tokens.lp_prox.empty());
+  SLUICE_CHECK((prox == ProxMode::kRecompute) ? tokens.lp_prox.size() == n
+                                              : tokens.lp_prox.empty());
 }
 
 }  // namespace
@@ -53,15 +54,19 @@ ClipCounts CountClipped(const ClipRule& clip, ProxMode prox, const PolicyTokens&
   return counts;
 }
 
-void PolicyLoss(LossFunction loss, const ClipRule& clip, ProxMode prox, const PolicyTokens& tokens, const Correction& correction,
-                absl::Span<float> value, absl::Span<float> grad) {
+void PolicyLoss(LossFunction loss, const ClipRule& clip, ProxMode prox, const PolicyTokens& tokens,
+                const Correction& correction, absl::Span<float> value, absl::Span<float> grad) {
   CheckShapes(prox, tokens);
   const size_t n = tokens.lp_theta.size();
-  SLUICE_CHECK(correction.weight.size() == n && correction.keep.size() == n && value.size() == n && grad.size() == n);
+  SLUICE_CHECK(correction.weight.size() == n && correction.keep.size() == n && value.size() == n &&
+               grad.size() == n);
   for (int64_t t = 0; t < tokens.tokens(); ++t) {
     LossValue f;
     if (correction.keep[t]) {
-      f = loss({.lp_theta = tokens.lp_theta[t], .lp_anchor = Anchor(prox, tokens, t), .advantage = tokens.advantage[t]}, clip);
+      f = loss({.lp_theta = tokens.lp_theta[t],
+                .lp_anchor = Anchor(prox, tokens, t),
+                .advantage = tokens.advantage[t]},
+               clip);
     }
     value[t] = static_cast<float>(correction.weight[t] * f.value);
     grad[t] = static_cast<float>(correction.weight[t] * f.grad);

@@ -9,14 +9,16 @@
 
 namespace sluice {
 
-// Policy losses, minimised: per token l = u * f(x, A), where x is the update ratio to the anchor (ProxMode) and u the weight of
-// correction.h. Each has a closed form for d l / d lp_theta, computed beside the value in fp64: the trainer back-propagates
-// sum(c * dl * lp_theta) and needs no autograd for the loss itself. The names are rows of LossRows() (registry.h).
+// Policy losses, minimised: per token l = u * f(x, A), where x is the update ratio to the anchor
+// (ProxMode) and u the weight of correction.h. Each has a closed form for d l / d lp_theta,
+// computed beside the value in fp64: the trainer back-propagates sum(c * dl * lp_theta) and needs
+// no autograd for the loss itself. The names are rows of LossRows() (registry.h).
 
 struct ClipRule {
-  double low = 0.2;   // The ratio is clipped to [1 - low, 1 + high].
+  double low = 0.2;  // The ratio is clipped to [1 - low, 1 + high].
   double high = 0.28;
-  double dual = std::numeric_limits<double>::infinity();  // c: where A < 0 the loss is at most -A c.
+  // c: where A < 0 the loss is at most -A c.
+  double dual = std::numeric_limits<double>::infinity();
 };
 
 struct LossValue {
@@ -34,8 +36,9 @@ struct LossToken {
 // f = -A lp_theta. The value means nothing; the gradient is the policy gradient's.
 LossValue Reinforce(const LossToken& token, const ClipRule& clip);
 
-// f = max(-A x, -A clip(x, 1 - low, 1 + high)), x = exp(lp_theta - lp_anchor) (arXiv 1707.06347), with the upper bound apart
-// (DAPO's clip-higher, arXiv 2503.14476) and the dual clip (arXiv 1912.09729). Ties keep the unclipped branch's gradient.
+// f = max(-A x, -A clip(x, 1 - low, 1 + high)), x = exp(lp_theta - lp_anchor) (arXiv 1707.06347),
+// with the upper bound apart (DAPO's clip-higher, arXiv 2503.14476) and the dual clip (arXiv
+// 1912.09729). Ties keep the unclipped branch's gradient.
 LossValue PpoClip(const LossToken& token, const ClipRule& clip);
 
 // f = -lp_theta: supervised fine-tuning.
@@ -52,7 +55,7 @@ struct ClipCounts {
 ClipCounts CountClipped(const ClipRule& clip, ProxMode prox, const PolicyTokens& tokens);
 
 // l and d l / d lp_theta of all tokens, [N] each; 0 where `correction` leaves a token out.
-void PolicyLoss(LossFunction loss, const ClipRule& clip, ProxMode prox, const PolicyTokens& tokens, const Correction& correction,
-                absl::Span<float> value, absl::Span<float> grad);
+void PolicyLoss(LossFunction loss, const ClipRule& clip, ProxMode prox, const PolicyTokens& tokens,
+                const Correction& correction, absl::Span<float> value, absl::Span<float> grad);
 
 }  // namespace sluice

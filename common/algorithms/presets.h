@@ -7,7 +7,8 @@
 
 namespace sluice {
 
-// Named settings of the whole `algorithm` block (`algorithm.preset`), between the defaults and the job file.
+// Named settings of the whole `algorithm` block (`algorithm.preset`), between the defaults and the
+// job file.
 absl::Span<const Row<AlgorithmSpec>> PresetRows();
 
 }  // namespace sluice

@@ -11,11 +11,19 @@ namespace sluice {
 namespace {
 
 constexpr Row<AdvantageRule> kAdvantages[] = {
-    {"grpo", "reward standardised within its group (arXiv 2402.03300)", {Centre::kGroup, Scale::kGroup}},
+    {"grpo",
+     "reward standardised within its group (arXiv 2402.03300)",
+     {Centre::kGroup, Scale::kGroup}},
     {"dr_grpo", "reward minus the group's mean (arXiv 2503.20783)", {Centre::kGroup, Scale::kNone}},
-    {"rloo", "reward minus the mean of the group's other members (arXiv 2402.14740)", {Centre::kGroupLoo, Scale::kNone}},
-    {"pool_loo", "leave-one-out centre, one scale pooled over all groups of the step", {Centre::kGroupLoo, Scale::kPooled}},
-    {"lite_ppo", "group centre, scale over the step (arXiv 2508.08221)", {Centre::kGroup, Scale::kBatch}},
+    {"rloo",
+     "reward minus the mean of the group's other members (arXiv 2402.14740)",
+     {Centre::kGroupLoo, Scale::kNone}},
+    {"pool_loo",
+     "leave-one-out centre, one scale pooled over all groups of the step",
+     {Centre::kGroupLoo, Scale::kPooled}},
+    {"lite_ppo",
+     "group centre, scale over the step (arXiv 2508.08221)",
+     {Centre::kGroup, Scale::kBatch}},
 };
 
 constexpr Row<LossEntry> kLosses[] = {
@@ -27,7 +35,8 @@ constexpr Row<LossEntry> kLosses[] = {
 constexpr Row<ProxMode> kProx[] = {
     {"none", "the behaviour policy is the anchor", ProxMode::kNone},
     {"self", "the current policy is its own anchor; one optimizer step per batch", ProxMode::kSelf},
-    {"recompute", "one forward pass before the first update of a batch (arXiv 2505.24298)", ProxMode::kRecompute},
+    {"recompute", "one forward pass before the first update of a batch (arXiv 2505.24298)",
+     ProxMode::kRecompute},
 };
 
 constexpr Row<WeightLevel> kWeights[] = {
@@ -38,22 +47,29 @@ constexpr Row<WeightLevel> kWeights[] = {
 constexpr Row<KlEntry> kKl[] = {
     {"k1", "lp - lp_ref; for logging, never a loss", {KlK1, false}},
     {"k2", "(lp - lp_ref)^2 / 2", {KlK2, true}},
-    {"k3", "exp(lp_ref - lp) - 1 + lp - lp_ref; biased as a loss, as in GRPO's paper", {KlK3, true}},
+    {"k3",
+     "exp(lp_ref - lp) - 1 + lp - lp_ref; biased as a loss, as in GRPO's paper",
+     {KlK3, true}},
     {"k2+", "value of k3, gradient of k2; on-policy data", {KlK2Plus, true}},
     {"k3_is", "k3 weighted by the importance ratio; stale data", {KlK3Is, true}},
 };
 
 constexpr Row<Truncation> kTruncation[] = {
     {"keep", "answers cut at the length cap are trained on", Truncation::kKeep},
-    {"filter", "they are not trained on, and count in their group's statistics", Truncation::kFilter},
-    {"penalty", "answers near the cap lose up to 1 of reward (arXiv 2503.14476)", Truncation::kPenalty},
+    {"filter", "they are not trained on, and count in their group's statistics",
+     Truncation::kFilter},
+    {"penalty", "answers near the cap lose up to 1 of reward (arXiv 2503.14476)",
+     Truncation::kPenalty},
 };
 
 template <typename T>
-absl::StatusOr<T> Resolve(absl::Span<const Row<T>> rows, absl::string_view field, absl::string_view name) {
+absl::StatusOr<T> Resolve(absl::Span<const Row<T>> rows, absl::string_view field,
+                          absl::string_view name) {
   if (const Row<T>* row = FindRow(rows, name)) return row->value;
-  return absl::InvalidArgumentError(absl::StrCat("algorithm.", field, ": unknown name \"", name, "\"; one of ",
-      absl::StrJoin(rows, ", ", [](std::string* out, const Row<T>& row) { absl::StrAppend(out, row.name); })));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "algorithm.", field, ": unknown name \"", name, "\"; one of ",
+      absl::StrJoin(rows, ", ",
+                    [](std::string* out, const Row<T>& row) { absl::StrAppend(out, row.name); })));
 }
 
 }  // namespace
@@ -79,7 +95,8 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
   LossRule rule;
   SLUICE_ASSIGN_OR_RETURN(rule.loss, Resolve(LossRows(), "loss.kind", spec.kind));
   SLUICE_ASSIGN_OR_RETURN(rule.prox, Resolve(ProxRows(), "loss.prox", spec.prox));
-  SLUICE_ASSIGN_OR_RETURN(rule.aggregation, Resolve(AggregationRows(), "loss.aggregation", spec.aggregation));
+  SLUICE_ASSIGN_OR_RETURN(rule.aggregation,
+                          Resolve(AggregationRows(), "loss.aggregation", spec.aggregation));
   constexpr double kOff = std::numeric_limits<double>::infinity();
   rule.clip = {.low = spec.clip_low, .high = spec.clip_high, .dual = spec.dual.value_or(kOff)};
   rule.correction = {.level = WeightLevel::kNone,
@@ -87,10 +104,13 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
                      .veto = spec.veto.value_or(0),
                      .total_ratio = !rule.loss.has_ratio};
   if (spec.tis.has_value()) {
-    SLUICE_ASSIGN_OR_RETURN(rule.correction.level, Resolve(WeightRows(), "loss.tis_level", spec.tis_level));
+    SLUICE_ASSIGN_OR_RETURN(rule.correction.level,
+                            Resolve(WeightRows(), "loss.tis_level", spec.tis_level));
   }
   if (spec.kl > 0) {
-    const std::string kind = spec.kl_kind != "auto" ? spec.kl_kind : max_staleness == 0 ? "k2+" : "k3_is";
+    const std::string kind = spec.kl_kind != "auto" ? spec.kl_kind
+                             : max_staleness == 0   ? "k2+"
+                                                    : "k3_is";
     SLUICE_ASSIGN_OR_RETURN(KlEntry kl, Resolve(KlRows(), "loss.kl_kind", kind));
     rule.kl = kl.function;
   }

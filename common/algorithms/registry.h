@@ -16,8 +16,8 @@
 
 namespace sluice {
 
-// Every name a job's `algorithm` block may say, with what it stands for. A new algorithm is a file and a row; a row without an
-// oracle in tests/common/algorithms fails the tests.
+// Every name a job's `algorithm` block may say, with what it stands for. A new algorithm is a file
+// and a row; a row without an oracle in tests/common/algorithms fails the tests.
 
 template <typename T>
 struct Row {
@@ -28,7 +28,9 @@ struct Row {
 
 struct LossEntry {
   LossFunction function;
-  bool has_ratio;  // x enters the loss: with prox none the correction is in it already, and no weight may come on top.
+  // x enters the loss: with prox none the correction is in it already, and no weight may come on
+  // top.
+  bool has_ratio;
 };
 struct KlEntry {
   KlFunction function;

@@ -16,7 +16,8 @@ GroupSignal SignalOf(absl::Span<const double> task_rewards) {
   double mean = 0, squares = 0;
   for (double r : task_rewards) mean += r / static_cast<double>(task_rewards.size());
   for (double r : task_rewards) squares += (r - mean) * (r - mean);
-  if (std::sqrt(squares / static_cast<double>(task_rewards.size() - 1)) > 1e-6) return GroupSignal::kSignal;
+  if (std::sqrt(squares / static_cast<double>(task_rewards.size() - 1)) > 1e-6)
+    return GroupSignal::kSignal;
   if (std::abs(mean) <= 1e-6) return GroupSignal::kAllZero;
   if (std::abs(mean - 1) <= 1e-6) return GroupSignal::kAllOne;
   return GroupSignal::kAllEqual;

@@ -6,14 +6,17 @@
 
 namespace sluice {
 
-// What a job's `algorithm` block says, by the names of common/algorithms/registry.h. Plain data: ValidateAlgorithm
-// (validate.h) checks it, ResolveLoss and FindAdvantage turn the names into functions.
+// What a job's `algorithm` block says, by the names of common/algorithms/registry.h. Plain data:
+// ValidateAlgorithm (validate.h) checks it, ResolveLoss and FindAdvantage turn the names into
+// functions.
 
 struct AdvantageSpec {
   std::string kind = "pool_loo";  // A row of AdvantageRows().
-  bool signal_filter = false;     // group_filter: signal; groups whose task rewards are all equal are not trained on.
-  int64_t max_rejected_steps = 10;  // Steps' worth of groups rejected in a row before the job fails.
-  std::string truncated = "keep";   // A row of TruncationRows().
+  // group_filter: signal; groups whose task rewards are all equal are not trained on.
+  bool signal_filter = false;
+  // Steps' worth of groups rejected in a row before the job fails.
+  int64_t max_rejected_steps = 10;
+  std::string truncated = "keep";  // A row of TruncationRows().
 
   bool operator==(const AdvantageSpec&) const = default;
 };
@@ -23,14 +26,17 @@ struct LossSpec {
   std::string prox = "recompute";  // A row of ProxRows().
   double clip_low = 0.2;           // The ratio is clipped to [1 - clip_low, 1 + clip_high].
   double clip_high = 0.28;
-  std::optional<double> dual = 3.0;   // Dual clip c > 1; unset: off.
-  std::optional<double> tis = 2.0;    // Cap of the importance weight; unset: weights are 1.
-  std::string tis_level = "token";    // A row of WeightRows(): one weight per token, or one per sequence.
-  std::optional<double> veto = 1e-4;  // A sequence with a token weight below this is left out; unset: none is.
+  std::optional<double> dual = 3.0;  // Dual clip c > 1; unset: off.
+  std::optional<double> tis = 2.0;   // Cap of the importance weight; unset: weights are 1.
+  // A row of WeightRows(): one weight per token, or one per sequence.
+  std::string tis_level = "token";
+  // A sequence with a token weight below this is left out; unset: none is.
+  std::optional<double> veto = 1e-4;
   std::string aggregation = "token_mean";  // A row of AggregationRows().
-  double kl = 0;                   // Coefficient of KL(policy || reference); 0: off.
-  std::string kl_kind = "auto";    // A row of KlRows(), or auto: k2+ at max_staleness 0, k3_is above.
-  double entropy = 0;              // Coefficient of the entropy bonus; 0: off.
+  double kl = 0;                           // Coefficient of KL(policy || reference); 0: off.
+  // A row of KlRows(), or auto: k2+ at max_staleness 0, k3_is above.
+  std::string kl_kind = "auto";
+  double entropy = 0;  // Coefficient of the entropy bonus; 0: off.
 
   bool operator==(const LossSpec&) const = default;
 };

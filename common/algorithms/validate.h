@@ -23,6 +23,7 @@ struct AlgorithmProblem {
 };
 
 // Every broken rule of the block, alone and across fields; empty: the job may start.
-std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec, const AlgorithmContext& context);
+std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec,
+                                                const AlgorithmContext& context);
 
 }  // namespace sluice

@@ -5,7 +5,8 @@
 
 namespace sluice {
 
-// Time, injected. Cores that are state machines take `now` as an argument instead and need no clock at all.
+// Time, injected. Cores that are state machines take `now` as an argument instead and need no clock
+// at all.
 //
 // Thread-safe.
 class Clock {
@@ -28,7 +29,8 @@ class ManualClock : public Clock {
   explicit ManualClock(absl::Time start = absl::FromUnixSeconds(1'700'000'000)) : start_(start) {}
   absl::Time Now() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Duration Monotonic() override ABSL_LOCKS_EXCLUDED(mu_);
-  void Sleep(absl::Duration duration) override ABSL_LOCKS_EXCLUDED(mu_);  // Returns once Advance() has passed `duration`.
+  // Returns once Advance() has passed `duration`.
+  void Sleep(absl::Duration duration) override ABSL_LOCKS_EXCLUDED(mu_);
   void Advance(absl::Duration duration) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

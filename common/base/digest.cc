@@ -34,8 +34,9 @@ uint32_t Portable(const uint8_t* p, size_t n, uint32_t crc) {
     std::memcpy(&low, p, 4);
     std::memcpy(&high, p + 4, 4);
     low ^= crc;
-    crc = t[7][low & 0xff] ^ t[6][(low >> 8) & 0xff] ^ t[5][(low >> 16) & 0xff] ^ t[4][low >> 24] ^ t[3][high & 0xff] ^
-          t[2][(high >> 8) & 0xff] ^ t[1][(high >> 16) & 0xff] ^ t[0][high >> 24];
+    crc = t[7][low & 0xff] ^ t[6][(low >> 8) & 0xff] ^ t[5][(low >> 16) & 0xff] ^ t[4][low >> 24] ^
+          t[3][high & 0xff] ^ t[2][(high >> 8) & 0xff] ^ t[1][(high >> 16) & 0xff] ^
+          t[0][high >> 24];
   }
   for (; n > 0; ++p, --n) crc = (crc >> 8) ^ t[0][(crc ^ *p) & 0xff];
   return crc;
@@ -72,29 +73,34 @@ class Shift {
       for (uint32_t b = 0; b < 256; ++b) t_[k][b] = Multiply(b << (8 * k), power);
     }
   }
-  uint32_t operator()(uint32_t crc) const { return t_[0][crc & 0xff] ^ t_[1][crc >> 8 & 0xff] ^ t_[2][crc >> 16 & 0xff] ^ t_[3][crc >> 24]; }
+  uint32_t operator()(uint32_t crc) const {
+    return t_[0][crc & 0xff] ^ t_[1][crc >> 8 & 0xff] ^ t_[2][crc >> 16 & 0xff] ^ t_[3][crc >> 24];
+  }
 
  private:
   uint32_t t_[4][256];
 };
 
-// The instruction takes one word a cycle but answers after three: three lanes side by side keep it busy. Their CRCs are joined
-// as Crc32cConcat joins them. Lanes are short, so that the memory is read in order. With `to`, each word is also stored there
-// as it was read.
+// The instruction takes one word a cycle but answers after three: three lanes side by side keep it
+// busy. Their CRCs are joined as Crc32cConcat joins them. Lanes are short, so that the memory is
+// read in order. With `to`, each word is also stored there as it was read.
 //
-// ThreadSanitizer would look at each word, and of memory from a library that it cannot see into report each, for minutes a
-// megabyte; whoever copies or reads the bytes is still seen.
+// ThreadSanitizer would look at each word, and of memory from a library that it cannot see into
+// report each, for minutes a megabyte; whoever copies or reads the bytes is still seen.
 template <bool kCopy>
-__attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const uint8_t* p, size_t n, uint32_t crc, char* to) {
+__attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const uint8_t* p,
+                                                                           size_t n, uint32_t crc,
+                                                                           char* to) {
   constexpr size_t kLane = 128;
   static const Shift shift(kLane);
   uint64_t wide = crc;
-  const auto take = [&](size_t at, uint64_t* sum) __attribute__((target("sse4.2"), always_inline, no_sanitize("thread"))) {
-    uint64_t word;
-    std::memcpy(&word, p + at, 8);
-    if constexpr (kCopy) std::memcpy(to + at, &word, 8);
-    *sum = __builtin_ia32_crc32di(*sum, word);
-  };
+  const auto take = [&](size_t at, uint64_t* sum)
+                        __attribute__((target("sse4.2"), always_inline, no_sanitize("thread"))) {
+                          uint64_t word;
+                          std::memcpy(&word, p + at, 8);
+                          if constexpr (kCopy) std::memcpy(to + at, &word, 8);
+                          *sum = __builtin_ia32_crc32di(*sum, word);
+                        };
   const auto advance = [&](size_t bytes) __attribute__((no_sanitize("thread"))) {
     p += bytes;
     n -= bytes;
@@ -107,7 +113,8 @@ __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const
       take(kLane + i, &second);
       take(2 * kLane + i, &third);
     }
-    wide = shift(shift(static_cast<uint32_t>(wide)) ^ static_cast<uint32_t>(second)) ^ static_cast<uint32_t>(third);
+    wide = shift(shift(static_cast<uint32_t>(wide)) ^ static_cast<uint32_t>(second)) ^
+           static_cast<uint32_t>(third);
     advance(3 * kLane);
   }
   for (; n >= 8; advance(8)) take(0, &wide);
@@ -141,7 +148,8 @@ uint32_t Crc32c(absl::string_view bytes, uint32_t crc) {
 
 uint32_t Crc32cCopy(absl::string_view bytes, char* to, uint32_t crc) {
 #if defined(__x86_64__)
-  if (HasInstruction()) return ~Hardware<true>(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), ~crc, to);
+  if (HasInstruction())
+    return ~Hardware<true>(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), ~crc, to);
 #endif
   if (bytes.empty()) return crc;
   std::memcpy(to, bytes.data(), bytes.size());
@@ -163,11 +171,13 @@ Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {
 }
 Sha256Stream::~Sha256Stream() { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context_)); }
 void Sha256Stream::Update(absl::string_view bytes) {
-  SLUICE_CHECK(EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), bytes.data(), bytes.size()) == 1);
+  SLUICE_CHECK(EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), bytes.data(), bytes.size()) ==
+               1);
 }
 std::string Sha256Stream::Finish() {
   std::string digest(32, '\0');
-  SLUICE_CHECK(EVP_DigestFinal_ex(static_cast<EVP_MD_CTX*>(context_), reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1);
+  SLUICE_CHECK(EVP_DigestFinal_ex(static_cast<EVP_MD_CTX*>(context_),
+                                  reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1);
   return digest;
 }
 

@@ -24,11 +24,15 @@ std::map<std::string, Armed, std::less<>>& Table() {
   static auto* const table = [] {
     auto* const fresh = new std::map<std::string, Armed, std::less<>>;
     const char* const spec = std::getenv("SLUICE_FAILPOINTS");
-    for (absl::string_view item : absl::StrSplit(spec == nullptr ? "" : spec, ';', absl::SkipEmpty())) {
-      const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(item, absl::MaxSplits('=', 1));
-      const std::pair<absl::string_view, absl::string_view> action = absl::StrSplit(pair.second, absl::MaxSplits('@', 1));
+    for (absl::string_view item :
+         absl::StrSplit(spec == nullptr ? "" : spec, ';', absl::SkipEmpty())) {
+      const std::pair<absl::string_view, absl::string_view> pair =
+          absl::StrSplit(item, absl::MaxSplits('=', 1));
+      const std::pair<absl::string_view, absl::string_view> action =
+          absl::StrSplit(pair.second, absl::MaxSplits('@', 1));
       Armed armed{.action = std::string(action.first)};
-      if (!action.second.empty()) SLUICE_CHECK_MSG(absl::SimpleAtoi(action.second, &armed.hits_left), std::string(item));
+      if (!action.second.empty())
+        SLUICE_CHECK_MSG(absl::SimpleAtoi(action.second, &armed.hits_left), std::string(item));
       (*fresh)[std::string(pair.first)] = armed;
     }
     return fresh;
@@ -44,7 +48,8 @@ absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int 
     return absl::OkStatus();
   }
   if (action != "kill" && action != "stop" && action != "error") {
-    return absl::InvalidArgumentError(absl::StrCat("failpoint action \"", action, "\" is none of kill, stop, error"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("failpoint action \"", action, "\" is none of kill, stop, error"));
   }
   MutexLock lock(&mu);
   Table()[std::string(name)] = {.action = std::string(action), .hits_left = nth < 1 ? 1 : nth};

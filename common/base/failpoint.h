@@ -7,14 +7,16 @@
 
 namespace sluice {
 
-// Named places where a test makes a process die, stop or fail. Compiled in only with -DSLUICE_FAILPOINTS=ON (presets dev,
-// test, asan, tsan); else SLUICE_FAILPOINT costs nothing.
+// Named places where a test makes a process die, stop or fail. Compiled in only with
+// -DSLUICE_FAILPOINTS=ON (presets dev, test, asan, tsan); else SLUICE_FAILPOINT costs nothing.
 //
-//   SLUICE_FAILPOINT("trainer.step.before_apply");                     // kill | stop | abort
-//   SLUICE_FAILPOINT_STATUS("queue.log.before_fsync");                 // also error: returns UNAVAILABLE from the function
+//   SLUICE_FAILPOINT("trainer.step.before_apply");      // kill | stop | abort
+//   SLUICE_FAILPOINT_STATUS("queue.log.before_fsync");  // Also error: the function returns
+//                                                       // UNAVAILABLE.
 //
-// Armed by the environment, SLUICE_FAILPOINTS="name=action@n;name2=action@n" (the n-th hit, 1 unless given), or by the
-// admin call Failpoint. Actions: kill (SIGKILL to itself), stop (SIGSTOP; it goes on at SIGCONT), error; an empty one disarms.
+// Armed by the environment, SLUICE_FAILPOINTS="name=action@n;name2=action@n" (the n-th hit, 1
+// unless given), or by the admin call Failpoint. Actions: kill (SIGKILL to itself), stop (SIGSTOP;
+// it goes on at SIGCONT), error; an empty one disarms.
 //
 // Thread-safe.
 absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int nth);

@@ -58,11 +58,13 @@ absl::string_view KindName(mode_t mode) {
 }
 
 absl::Status NoFile(const std::string& path, mode_t mode) {
-  return absl::FailedPreconditionError(absl::StrCat(path, " is ", KindName(mode), ", a file is needed"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " is ", KindName(mode), ", a file is needed"));
 }
 
 // Hashes each piece just before it is written, while the processor's cache holds it.
-absl::Status WriteAndHash(int fd, absl::string_view bytes, const std::string& path, Hasher* hasher) {
+absl::Status WriteAndHash(int fd, absl::string_view bytes, const std::string& path,
+                          Hasher* hasher) {
   while (!bytes.empty()) {
     const absl::string_view piece = bytes.substr(0, kPieceBytes);
     hasher->Add(piece);
@@ -73,7 +75,8 @@ absl::Status WriteAndHash(int fd, absl::string_view bytes, const std::string& pa
 }
 
 bool IsGivenStream(absl::string_view path) {
-  return path == "/dev/stdin" || absl::StartsWith(path, "/dev/fd/") || absl::StartsWith(path, "/proc/self/fd/");
+  return path == "/dev/stdin" || absl::StartsWith(path, "/dev/fd/") ||
+         absl::StartsWith(path, "/proc/self/fd/");
 }
 }  // namespace
 
@@ -108,7 +111,8 @@ absl::StatusOr<int> OpenToRead(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (given ? 0 : O_NONBLOCK));
   if (fd < 0) {
     const int error = errno;
-    if (error == ENXIO && stat(path.c_str(), &info) == 0) return NoFile(path, info.st_mode);  // A socket, or a device without a driver.
+    // A socket, or a device without a driver.
+    if (error == ENXIO && stat(path.c_str(), &info) == 0) return NoFile(path, info.st_mode);
     return ErrnoStatus(error, absl::StrCat("open ", path));
   }
   absl::Status status;
@@ -128,7 +132,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
   if (static_cast<uint64_t>(info.st_size) > limit) {
-    return absl::ResourceExhaustedError(absl::StrCat(path, " has ", info.st_size, " bytes, the limit is ", limit));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, " has ", info.st_size, " bytes, the limit is ", limit));
   }
   // The size is a hint: files of /proc say 0, and a file may grow.
   std::string bytes(info.st_size + 1, '\0');
@@ -140,7 +145,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
     if (n < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
     if (n == 0) break;
     done += n;
-    if (done > limit) return absl::ResourceExhaustedError(absl::StrCat(path, " has more than ", limit, " bytes, the limit"));
+    if (done > limit)
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, " has more than ", limit, " bytes, the limit"));
   }
   bytes.resize(done);
   return bytes;
@@ -186,7 +193,8 @@ absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::str
       status = digest == nullptr ? WriteAll(fd.get(), pieces[i], temporary)
                                  : WriteAndHash(fd.get(), pieces[i], temporary, &hasher);
     }
-    if (status.ok() && fsync(fd.get()) != 0) status = ErrnoStatus(errno, absl::StrCat("fsync ", temporary));
+    if (status.ok() && fsync(fd.get()) != 0)
+      status = ErrnoStatus(errno, absl::StrCat("fsync ", temporary));
   }
   if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
     status = ErrnoStatus(errno, absl::StrCat("rename ", temporary, " to ", path));
@@ -267,7 +275,8 @@ absl::StatusOr<DirLock> DirLock::Lock(const std::string& dir, int open_flags, in
     const ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
     close(fd);
     return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                     {.reason = "DATA_DIR_IN_USE", .hint = "stop that process, or give this one another --data-dir"},
+                     {.reason = "DATA_DIR_IN_USE",
+                      .hint = "stop that process, or give this one another --data-dir"},
                      absl::StrCat("data directory ", dir, " is in use by the process with pid ",
                                   n > 0 ? std::string(owner, n) : "unknown"));
   }
@@ -278,11 +287,14 @@ absl::StatusOr<DirLock> DirLock::Take(const std::string& dir) {
   SLUICE_RETURN_IF_ERROR(MakeDirs(dir));
   SLUICE_ASSIGN_OR_RETURN(DirLock lock, Lock(dir, O_RDWR | O_CREAT, LOCK_EX));
   const std::string pid = absl::StrCat(getpid());
-  if (ftruncate(lock.fd_, 0) != 0 || pwrite(lock.fd_, pid.data(), pid.size(), 0) < 0) return ErrnoStatus(errno, absl::StrCat("write ", dir, "/lock"));
+  if (ftruncate(lock.fd_, 0) != 0 || pwrite(lock.fd_, pid.data(), pid.size(), 0) < 0)
+    return ErrnoStatus(errno, absl::StrCat("write ", dir, "/lock"));
   return lock;
 }
 
-absl::StatusOr<DirLock> DirLock::TakeToRead(const std::string& dir) { return Lock(dir, O_RDONLY, LOCK_SH); }
+absl::StatusOr<DirLock> DirLock::TakeToRead(const std::string& dir) {
+  return Lock(dir, O_RDONLY, LOCK_SH);
+}
 
 DirLock::~DirLock() {
   if (fd_ >= 0) close(fd_);

@@ -12,16 +12,20 @@
 
 namespace sluice {
 
-// Whole files and folders. Errors name the path and the system's reason: NOT_FOUND, PERMISSION_DENIED,
-// RESOURCE_EXHAUSTED (disk full), FAILED_PRECONDITION (not a file or folder), else UNKNOWN.
+// Whole files and folders. Errors name the path and the system's reason: NOT_FOUND,
+// PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full), FAILED_PRECONDITION (not a file or folder),
+// else UNKNOWN.
 
-// A descriptor to read `path` with, which the caller closes. FAILED_PRECONDITION, at once, where it is no regular file but a
-// directory, FIFO, socket or device: somebody else decides when, or whether, those give bytes.
+// A descriptor to read `path` with, which the caller closes. FAILED_PRECONDITION, at once, where it
+// is no regular file but a directory, FIFO, socket or device: somebody else decides when, or
+// whether, those give bytes.
 //
-// A stream that the process was given (/dev/stdin, /dev/fd/N or /proc/self/fd/N, as of a shell's <(..)) is opened as it is.
+// A stream that the process was given (/dev/stdin, /dev/fd/N or /proc/self/fd/N, as of a shell's
+// <(..)) is opened as it is.
 absl::StatusOr<int> OpenToRead(const std::string& path);
 
-// OpenToRead's file, to its end. RESOURCE_EXHAUSTED also if the file is larger than `limit` bytes; nothing is allocated then.
+// OpenToRead's file, to its end. RESOURCE_EXHAUSTED also if the file is larger than `limit` bytes;
+// nothing is allocated then.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit = 1ull << 32);
 
 // OpenToRead's file, handed over from start to end in pieces of at most a megabyte, so that a file
@@ -40,8 +44,8 @@ struct FileDigest {
 // Reads the whole file, of any size, in bounded memory.
 absl::StatusOr<FileDigest> DigestFile(const std::string& path);
 
-// Writes a temporary file beside `path`, syncs it, renames it over `path`, syncs the folder: after a crash there is
-// the old file or the new one, whole.
+// Writes a temporary file beside `path`, syncs it, renames it over `path`, syncs the folder: after
+// a crash there is the old file or the new one, whole.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes);
 // The same for a file whose bytes lie in several pieces. With `digest`, the bytes are hashed while
 // they are written, so the digest is of what was meant to be written, whatever the disk made of it.
@@ -57,7 +61,8 @@ struct CopiedFile {
 absl::StatusOr<CopiedFile> CopyFile(const std::string& from, const std::string& to,
                                     absl::string_view tail = {});
 
-// Writes all of `bytes` at the file's position. The error names `path`. RESOURCE_EXHAUSTED: the disk is full.
+// Writes all of `bytes` at the file's position. The error names `path`. RESOURCE_EXHAUSTED: the
+// disk is full.
 absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path);
 
 absl::Status MakeDirs(const std::string& path);
@@ -77,7 +82,8 @@ class DirLock {
  public:
   // FAILED_PRECONDITION: another process holds it; the message names its pid.
   static absl::StatusOr<DirLock> Take(const std::string& dir);
-  // Keeps an owner away while somebody reads; changes nothing. FAILED_PRECONDITION as above; NOT_FOUND: never owned.
+  // Keeps an owner away while somebody reads; changes nothing. FAILED_PRECONDITION as above;
+  // NOT_FOUND: never owned.
   static absl::StatusOr<DirLock> TakeToRead(const std::string& dir);
   ~DirLock();
   DirLock(DirLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }

@@ -13,9 +13,12 @@ namespace sluice {
 std::string ToHex(absl::string_view bytes) { return absl::BytesToHexString(bytes); }
 
 absl::StatusOr<std::string> FromHex(absl::string_view hex) {
-  if (hex.size() % 2 != 0) return absl::InvalidArgumentError(absl::StrCat("\"", hex, "\" has an odd number of hex digits"));
+  if (hex.size() % 2 != 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", hex, "\" has an odd number of hex digits"));
   for (const char c : hex) {
-    if (!absl::ascii_isxdigit(c)) return absl::InvalidArgumentError(absl::StrCat("\"", hex, "\" is not hexadecimal"));
+    if (!absl::ascii_isxdigit(c))
+      return absl::InvalidArgumentError(absl::StrCat("\"", hex, "\" is not hexadecimal"));
   }
   return absl::HexStringToBytes(hex);
 }

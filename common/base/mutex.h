@@ -8,7 +8,8 @@
 
 namespace sluice {
 
-// std::mutex with thread-safety annotations: unlike a packaged absl::Mutex, ThreadSanitizer sees it.
+// std::mutex with thread-safety annotations: unlike a packaged absl::Mutex, ThreadSanitizer sees
+// it.
 class ABSL_LOCKABLE Mutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
@@ -41,7 +42,8 @@ class CondVar {
   // False: `timeout` passed without a signal.
   bool WaitFor(Mutex* mu, absl::Duration timeout) {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
-    const bool signalled = cv_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;
+    const bool signalled =
+        cv_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;
     lock.release();
     return signalled;
   }

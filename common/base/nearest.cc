@@ -25,12 +25,14 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 
 }  // namespace
 
-absl::string_view NearestMatch(absl::string_view word, absl::Span<const absl::string_view> candidates) {
+absl::string_view NearestMatch(absl::string_view word,
+                               absl::Span<const absl::string_view> candidates) {
   absl::string_view best;
   size_t best_distance = SIZE_MAX;
   for (const absl::string_view candidate : candidates) {
     const size_t limit = std::max<size_t>(1, std::max(word.size(), candidate.size()) / 3);
-    const size_t gap = std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
+    const size_t gap =
+        std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
     if (gap > limit) continue;  // Also bounds the work on a huge word.
     const size_t distance = EditDistance(word, candidate);
     if (distance <= limit && distance < best_distance) best = candidate, best_distance = distance;

@@ -6,7 +6,8 @@ namespace sluice {
 
 inline constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;
 
-// splitmix64's finaliser: a bijection on 64 bits that mixes well. Seeds and weight fingerprints are made of it.
+// splitmix64's finaliser: a bijection on 64 bits that mixes well. Seeds and weight fingerprints are
+// made of it.
 constexpr uint64_t Mix64(uint64_t x) {
   x ^= x >> 30;
   x *= 0xBF58476D1CE4E5B9;
@@ -15,7 +16,8 @@ constexpr uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Seed of the group with this ordinal (0, 1, .. per job). Only the ordinal enters, so a restarted queue changes no draw.
+// Seed of the group with this ordinal (0, 1, .. per job). Only the ordinal enters, so a restarted
+// queue changes no draw.
 constexpr uint64_t GroupSeed(uint64_t job_seed, uint64_t ordinal) {
   return Mix64(Mix64(job_seed + kGolden) + kGolden * (ordinal + 1));
 }
@@ -26,7 +28,9 @@ class SplitMix64 {
  public:
   explicit SplitMix64(uint64_t seed) : state_(seed) {}
   uint64_t Next() { return Mix64(state_ += kGolden); }
-  uint64_t Below(uint64_t n) { return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * n) >> 64); }
+  uint64_t Below(uint64_t n) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * n) >> 64);
+  }
   uint64_t state() const { return state_; }  // A generator made of it goes on from here.
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }  // [0, 1)
 

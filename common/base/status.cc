@@ -24,8 +24,10 @@ absl::Status ErrorWith(absl::StatusCode code, ErrorDetail detail, absl::string_v
   for (std::string* part : {&detail.reason, &detail.catalogue, &detail.hint})
     std::replace(part->begin(), part->end(), kSeparator, ' ');
   absl::Status status(code, message);
-  status.SetPayload(kPayload, absl::Cord(absl::StrCat(detail.reason, "\x1f", detail.catalogue, "\x1f", detail.hint, "\x1f",
-                                                      absl::ToInt64Nanoseconds(detail.retry_after), "\x1f", detail.current)));
+  status.SetPayload(kPayload,
+                    absl::Cord(absl::StrCat(
+                        detail.reason, "\x1f", detail.catalogue, "\x1f", detail.hint, "\x1f",
+                        absl::ToInt64Nanoseconds(detail.retry_after), "\x1f", detail.current)));
   return status;
 }
 
@@ -48,7 +50,8 @@ ErrorDetail DetailOf(const absl::Status& status) {
 absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
   absl::Status annotated(status.code(), absl::StrCat(context, ": ", status.message()));
-  if (auto payload = status.GetPayload(kPayload); payload.has_value()) annotated.SetPayload(kPayload, *payload);
+  if (auto payload = status.GetPayload(kPayload); payload.has_value())
+    annotated.SetPayload(kPayload, *payload);
   return annotated;
 }
 

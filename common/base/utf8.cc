@@ -6,8 +6,8 @@ namespace sluice {
 namespace {
 
 struct Lead {
-  int length;          // Of the whole sequence; 0: cannot begin one.
-  uint8_t low, high;   // Range of the second byte.
+  int length;         // Of the whole sequence; 0: cannot begin one.
+  uint8_t low, high;  // Range of the second byte.
 };
 
 Lead LeadOf(uint8_t b) {
@@ -22,7 +22,8 @@ Lead LeadOf(uint8_t b) {
   return {0, 0, 0};
 }
 
-// Bytes at the start that belong together: a whole sequence (*whole = true), or the maximal part of a broken one.
+// Bytes at the start that belong together: a whole sequence (*whole = true), or the maximal part of
+// a broken one.
 size_t Subpart(absl::string_view bytes, bool* whole) {
   const Lead lead = LeadOf(static_cast<uint8_t>(bytes[0]));
   *whole = lead.length == 1;
@@ -52,7 +53,9 @@ size_t Utf8IncompleteTail(absl::string_view bytes) {
     const uint8_t lead = static_cast<uint8_t>(tail[0]);
     if ((lead & 0xC0) == 0x80) continue;  // Inside of a sequence, if it is one: look further left.
     bool whole = false;
-    return lead >= 0x80 && LeadOf(lead).length > static_cast<int>(n) && Subpart(tail, &whole) == n ? n : 0;
+    return lead >= 0x80 && LeadOf(lead).length > static_cast<int>(n) && Subpart(tail, &whole) == n
+               ? n
+               : 0;
   }
   return 0;
 }
@@ -60,7 +63,9 @@ size_t Utf8IncompleteTail(absl::string_view bytes) {
 bool IsUtf8(absl::string_view bytes) {
   while (!bytes.empty()) {
     uint64_t eight = 0;
-    while (bytes.size() >= 8 && (std::memcpy(&eight, bytes.data(), 8), (eight & 0x8080808080808080) == 0)) bytes.remove_prefix(8);
+    while (bytes.size() >= 8 &&
+           (std::memcpy(&eight, bytes.data(), 8), (eight & 0x8080808080808080) == 0))
+      bytes.remove_prefix(8);
     if (bytes.empty()) break;
     const size_t n = Utf8Length(bytes);
     if (n == 0) return false;

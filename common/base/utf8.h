@@ -12,7 +12,8 @@ namespace sluice {
 size_t Utf8Length(absl::string_view bytes);
 bool IsUtf8(absl::string_view bytes);
 
-// Of text known to be UTF-8: the length of the sequence that `lead` begins, and the character at `p`.
+// Of text known to be UTF-8: the length of the sequence that `lead` begins, and the character at
+// `p`.
 inline int Utf8SequenceLength(char lead) {
   const uint8_t b = static_cast<uint8_t>(lead);
   return b < 0x80 ? 1 : b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
@@ -29,7 +30,8 @@ inline uint32_t DecodeUtf8(const char* p) {
 size_t Utf8IncompleteTail(absl::string_view bytes);
 void AppendUtf8(uint32_t code_point, std::string* out);
 
-// `bytes` with each maximal ill-formed part replaced by one U+FFFD (Unicode 3.9, "substitution of maximal subparts").
+// `bytes` with each maximal ill-formed part replaced by one U+FFFD (Unicode 3.9, "substitution of
+// maximal subparts").
 std::string Utf8Lossy(absl::string_view bytes);
 
 // The start of `bytes`, at most `limit` bytes of it, that does not end inside of a character; the

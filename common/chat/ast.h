@@ -18,8 +18,21 @@ struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
 
 enum class Operator : uint8_t {
-  kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower,
-  kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn, kNotIn,
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kFloorDivide,
+  kModulo,
+  kPower,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kIn,
+  kNotIn,
 };
 absl::string_view OperatorName(Operator op);
 
@@ -39,11 +52,13 @@ struct Expression {
     kChain,      // ((operands[0] operators[0] operands[1]) operators[1] operands[2]) ..: arithmetic
     kConcat,     // operands[0] ~ operands[1] ~ ..
     kCompare,    // operands[0] operators[0] operands[1] and operands[1] operators[1] operands[2] ..
-    kAnd, kOr,   // operands[0] and operands[1] and ..
-    kIf,         // operands[1] if operands[0] else operands[2]; null: undefined
-    kFilter,     // operands[0] | function(operands[1..], keywords..); operands[0] null: of a filter block
-    kTest,       // operands[0] is function(operands[1..]); negated: is not
-    kCall,       // operands[0](operands[1..], keywords..)
+    kAnd,
+    kOr,  // operands[0] and operands[1] and ..
+    kIf,  // operands[1] if operands[0] else operands[2]; null: undefined
+    // operands[0] | function(operands[1..], keywords..); operands[0] null: of a filter block
+    kFilter,
+    kTest,  // operands[0] is function(operands[1..]); negated: is not
+    kCall,  // operands[0](operands[1..], keywords..)
   } kind;
   bool negated = false;
   bool plain_in_dicts = false;  // kAttribute: Python's dict has nothing of that name.
@@ -54,7 +69,8 @@ struct Expression {
   std::vector<Operator> operators;
   std::vector<std::pair<std::string, ExpressionPtr>> keywords;
   const Function* function = nullptr;
-  const Function* methods[kTypes] = {};  // kAttribute: what the name is on each type that has methods.
+  // kAttribute: what the name is on each type that has methods.
+  const Function* methods[kTypes] = {};
   Builtin builtins[kTypes] = {};
   std::string text;
   Value value;
@@ -89,18 +105,19 @@ struct Macro {
 
 struct Statement {
   enum Kind : uint8_t {
-    kText,        // text
-    kPrint,       // expression
-    kIf,          // branches: conditions and bodies; a null condition is the else
-    kFor,         // target, expression, condition (or null), body, otherwise; uses_loop
-    kSet,         // target = expression
-    kSetBlock,    // target = what body prints, through expression's filters if not null
-    kFilterBlock, // what body prints, through expression's filters
-    kMacro,       // target.symbol = macro
-    kCall,        // expression, a call, with macro as its caller
-    kWith,        // bindings, body
-    kGeneration,  // body, whose output is the assistant's
-    kBreak, kContinue,
+    kText,         // text
+    kPrint,        // expression
+    kIf,           // branches: conditions and bodies; a null condition is the else
+    kFor,          // target, expression, condition (or null), body, otherwise; uses_loop
+    kSet,          // target = expression
+    kSetBlock,     // target = what body prints, through expression's filters if not null
+    kFilterBlock,  // what body prints, through expression's filters
+    kMacro,        // target.symbol = macro
+    kCall,         // expression, a call, with macro as its caller
+    kWith,         // bindings, body
+    kGeneration,   // body, whose output is the assistant's
+    kBreak,
+    kContinue,
   } kind;
   bool uses_loop = false;
   uint32_t at = 0;
@@ -121,8 +138,8 @@ struct Program {
   std::vector<std::pair<Symbol, const Function*>> globals;  // Those that it names.
 };
 
-// `source`: as NormalizeSource leaves it. Throws Failure: does not parse, is nested deeper than kMaxDepth, or uses a construct
-// that is not built.
+// `source`: as NormalizeSource leaves it. Throws Failure: does not parse, is nested deeper than
+// kMaxDepth, or uses a construct that is not built.
 Program Parse(std::string source);
 
 }  // namespace sluice::chat

@@ -15,7 +15,8 @@ namespace sluice {
 namespace {
 
 absl::Status ToStatus(const chat::Failure& failure, absl::string_view source) {
-  return absl::Status(failure.code, absl::StrCat("template:", chat::PlaceOf(source, failure.at), ": ", failure.what));
+  return absl::Status(failure.code, absl::StrCat("template:", chat::PlaceOf(source, failure.at),
+                                                 ": ", failure.what));
 }
 
 }  // namespace
@@ -24,12 +25,14 @@ struct ChatTemplate::Compiled {
   chat::Program program;
 };
 
-ChatTemplate::ChatTemplate(std::unique_ptr<const Compiled> compiled) : compiled_(std::move(compiled)) {}
+ChatTemplate::ChatTemplate(std::unique_ptr<const Compiled> compiled)
+    : compiled_(std::move(compiled)) {}
 ChatTemplate::~ChatTemplate() = default;
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Compile(absl::string_view source) {
   if (source.size() > chat::kMaxSourceBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("template:1:1: the source has ", source.size(), " bytes, more than ", chat::kMaxSourceBytes));
+    return absl::ResourceExhaustedError(absl::StrCat("template:1:1: the source has ", source.size(),
+                                                     " bytes, more than ", chat::kMaxSourceBytes));
   }
   if (!IsUtf8(source)) return absl::InvalidArgumentError("template:1:1: the source is no UTF-8");
   const std::string normalized = chat::NormalizeSource(source);
@@ -42,8 +45,11 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Compile(absl::string
   }
 }
 
-absl::StatusOr<ChatTemplate::Rendered> ChatTemplate::RenderWithMask(const nlohmann::ordered_json& variables, const Options& options) const {
-  if (!variables.is_object()) return absl::InvalidArgumentError(absl::StrCat("the variables of a template are a ", variables.type_name(), "; wanted: an object"));
+absl::StatusOr<ChatTemplate::Rendered> ChatTemplate::RenderWithMask(
+    const nlohmann::ordered_json& variables, const Options& options) const {
+  if (!variables.is_object())
+    return absl::InvalidArgumentError(absl::StrCat("the variables of a template are a ",
+                                                   variables.type_name(), "; wanted: an object"));
   const chat::Program& program = compiled_->program;
   char first[16 << 10];  // Most conversations need no more.
   std::pmr::monotonic_buffer_resource arena(first, sizeof(first));
@@ -56,7 +62,9 @@ absl::StatusOr<ChatTemplate::Rendered> ChatTemplate::RenderWithMask(const nlohma
     }
     for (const auto& [name, value] : variables.get_ref<const nlohmann::ordered_json::object_t&>()) {
       const auto found = absl::c_find(program.symbols, name);
-      if (found != program.symbols.end()) interpreter.Define(static_cast<chat::Symbol>(found - program.symbols.begin()), chat::FromJson(meter, value, &arena));
+      if (found != program.symbols.end())
+        interpreter.Define(static_cast<chat::Symbol>(found - program.symbols.begin()),
+                           chat::FromJson(meter, value, &arena));
     }
     interpreter.Run();
     return Rendered{interpreter.TakeOutput(), interpreter.generated()};
@@ -65,11 +73,14 @@ absl::StatusOr<ChatTemplate::Rendered> ChatTemplate::RenderWithMask(const nlohma
   }
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const nlohmann::ordered_json& variables, const Options& options) const {
+absl::StatusOr<std::string> ChatTemplate::Render(const nlohmann::ordered_json& variables,
+                                                 const Options& options) const {
   SLUICE_ASSIGN_OR_RETURN(Rendered rendered, RenderWithMask(variables, options));
   return std::move(rendered.text);
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const nlohmann::ordered_json& variables) const { return Render(variables, Options()); }
+absl::StatusOr<std::string> ChatTemplate::Render(const nlohmann::ordered_json& variables) const {
+  return Render(variables, Options());
+}
 
 }  // namespace sluice

@@ -10,25 +10,33 @@ namespace {
 
 // What a value is to messages: its type, and itself if it is short.
 std::string Shown(Interpreter& in, const Value& value) {
-  if (value.is(Value::kUndefined)) return absl::StrCat(value.text().empty() ? "the value" : value.text(), " is undefined");
+  if (value.is(Value::kUndefined))
+    return absl::StrCat(value.text().empty() ? "the value" : value.text(), " is undefined");
   std::string text(TypeName(value));
-  if (value.is_number() || value.is_string()) absl::StrAppend(&text, " ", Repr(in.meter(), value).substr(0, 60));
+  if (value.is_number() || value.is_string())
+    absl::StrAppend(&text, " ", Repr(in.meter(), value).substr(0, 60));
   return text;
 }
 
 bool HasMethods(const Value& value) {
-  return value.is_string() || value.is(Value::kDict) || (value.is(Value::kArray) && value.array().kind <= Array::kRange) || value.is_number();
+  return value.is_string() || value.is(Value::kDict) ||
+         (value.is(Value::kArray) && value.array().kind <= Array::kRange) || value.is_number();
 }
 Type TypeOf(const Value& value) {  // Of one that has methods.
-  if (value.is(Value::kArray)) return value.array().kind == Array::kRange ? Type::kRange : Type::kList;
+  if (value.is(Value::kArray))
+    return value.array().kind == Array::kRange ? Type::kRange : Type::kList;
   return value.is_string() ? Type::kStr : value.is(Value::kDict) ? Type::kDict : Type::kNumber;
 }
 
 // Whether it names no variable and calls nothing.
 bool IsConstant(const Expression& e) {
   if (e.kind == Expression::kName || e.kind == Expression::kCall) return false;
-  return absl::c_all_of(e.operands, [](const ExpressionPtr& operand) { return operand == nullptr || IsConstant(*operand); }) &&
-         absl::c_all_of(e.keywords, [](const auto& keyword) { return IsConstant(*keyword.second); });
+  return absl::c_all_of(e.operands,
+                        [](const ExpressionPtr& operand) {
+                          return operand == nullptr || IsConstant(*operand);
+                        }) &&
+         absl::c_all_of(e.keywords,
+                        [](const auto& keyword) { return IsConstant(*keyword.second); });
 }
 
 }  // namespace
@@ -120,7 +128,8 @@ Value Interpreter::Eval(const Expression& e) {
       const Value value = Eval(*e.operands[0]);
       meter_.at = e.at;
       if (e.kind == Expression::kNegate) return Negate(meter_, value);
-      if (!value.is_number()) meter_.Invalid(absl::StrCat("+ needs a number, got ", Shown(*this, value)));
+      if (!value.is_number())
+        meter_.Invalid(absl::StrCat("+ needs a number, got ", Shown(*this, value)));
       return value.is(Value::kBool) ? Value::Int(value.integer()) : value;
     }
     case Expression::kChain: return EvalChain(e, 0, Eval(*e.operands[0]));
@@ -179,7 +188,8 @@ Value Interpreter::EvalDict(const Expression& e) {
 bool Interpreter::EvalCompare(const Expression& e) {
   const Expression& second = *e.operands[1];
   Value made;
-  if (e.operators.size() == 1 && second.kind == Expression::kLiteral) {  // Most often. It moves nothing that was read.
+  // Most often. It moves nothing that was read.
+  if (e.operators.size() == 1 && second.kind == Expression::kLiteral) {
     const Value& left = Read(*e.operands[0], &made);
     Enter(second);
     meter_.at = e.at;
@@ -195,38 +205,46 @@ bool Interpreter::EvalCompare(const Expression& e) {
   return true;
 }
 
-// What the value's type has under the name in Python: a method, or what is in its place; none: nothing.
-std::optional<Value> Interpreter::Member(const Value& object, absl::string_view name, const Function* method, Builtin builtin) {
+// What the value's type has under the name in Python: a method, or what is in its place; none:
+// nothing.
+std::optional<Value> Interpreter::Member(const Value& object, absl::string_view name,
+                                         const Function* method, Builtin builtin) {
   if (method != nullptr) {
     auto* const bound = new Method;
     bound->self = object;
     bound->function = method;
     return Value::Of(bound);
   }
-  if (builtin == Builtin::kUnbuilt) meter_.Unsupported(absl::StrCat("the attribute ", name, " of ", TypeName(object)));
+  if (builtin == Builtin::kUnbuilt)
+    meter_.Unsupported(absl::StrCat("the attribute ", name, " of ", TypeName(object)));
   if (builtin == Builtin::kForbidden) return Value();
   return std::nullopt;
 }
 
-// As Jinja: what Python's type has under the name comes before a key of a dict, so that `d.items` is the method.
+// As Jinja: what Python's type has under the name comes before a key of a dict, so that `d.items`
+// is the method.
 Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
   if (HasMethods(object)) {
     const auto type = static_cast<int>(TypeOf(object));
-    if (std::optional<Value> member = Member(object, e.text, e.methods[type], e.builtins[type])) return *std::move(member);
+    if (std::optional<Value> member = Member(object, e.text, e.methods[type], e.builtins[type]))
+      return *std::move(member);
   }
   if (object.is(Value::kDict)) {
     meter_.Work(static_cast<int64_t>(object.dict().items.size() / 8));
     const Value* const found = object.dict().Find(e.text);
     return found != nullptr ? *found : Value::Undefined(e.text);
   }
-  if (object.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot read the attribute ", e.text, ": ", Shown(*this, object)));
+  if (object.is(Value::kUndefined))
+    meter_.Invalid(absl::StrCat("cannot read the attribute ", e.text, ": ", Shown(*this, object)));
   if (object.is(Value::kObject)) return object.object()->Attribute(*this, e.text);
   return Value::Undefined(e.text);
 }
 
-// As Jinja's Environment.getitem: the item; where Python raises, the attribute that a text names; else undefined.
+// As Jinja's Environment.getitem: the item; where Python raises, the attribute that a text names;
+// else undefined.
 Value Interpreter::Subscript(const Value& value, const Value& key) {
-  if (value.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot read an item: ", Shown(*this, value)));
+  if (value.is(Value::kUndefined))
+    meter_.Invalid(absl::StrCat("cannot read an item: ", Shown(*this, value)));
   if (value.is(Value::kDict) && Unhashable(meter_, key) == nullptr) {
     if (const Value* const found = Find(meter_, value.dict(), key)) return *found;
   }
@@ -235,7 +253,9 @@ Value Interpreter::Subscript(const Value& value, const Value& key) {
   if (value.is(Value::kObject)) return value.object()->Attribute(*this, key.text());
   if (HasMethods(value)) {
     const Type type = TypeOf(value);
-    if (std::optional<Value> member = Member(value, key.text(), FindMethod(type, key.text()), PythonBuiltin(type, key.text()))) return *std::move(member);
+    if (std::optional<Value> member = Member(value, key.text(), FindMethod(type, key.text()),
+                                             PythonBuiltin(type, key.text())))
+      return *std::move(member);
   }
   return key.is(Value::kText) ? Value::Undefined(key.text()) : Value();
 }
@@ -273,11 +293,15 @@ Value Interpreter::EvalSlice(const Expression& e) {
     }
   }
   meter_.at = e.at;
-  if (object.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot slice: ", Shown(*this, object)));
-  const bool sliceable = object.is_string() || (object.is(Value::kArray) && object.array().kind <= Array::kRange);
+  if (object.is(Value::kUndefined))
+    meter_.Invalid(absl::StrCat("cannot slice: ", Shown(*this, object)));
+  const bool sliceable =
+      object.is_string() || (object.is(Value::kArray) && object.array().kind <= Array::kRange);
   if (sliceable && wrong == nullptr) return Slice(meter_, object, bounds[0], bounds[1], bounds[2]);
-  if (IsConstant(e)) return Value();  // Jinja computes constants ahead, and there a slice fails as an item does.
-  meter_.Invalid(sliceable ? absl::StrCat("a slice needs integers, got ", Shown(*this, *wrong)) : absl::StrCat("a ", TypeName(object), " cannot be sliced"));
+  // Jinja computes constants ahead, and there a slice fails as an item does.
+  if (IsConstant(e)) return Value();
+  meter_.Invalid(sliceable ? absl::StrCat("a slice needs integers, got ", Shown(*this, *wrong))
+                           : absl::StrCat("a ", TypeName(object), " cannot be sliced"));
 }
 
 void Interpreter::AddArguments(const Expression& e, Values* args) {
@@ -290,12 +314,14 @@ void Interpreter::AddKeywords(const Expression& e, Keywords* keywords) {
 
 bool Interpreter::EvalTest(const Expression& e) {
   const Function& test = *e.function;
-  if (e.operands.size() > 1 || !e.keywords.empty() || test.required != 0 || test.most() > 0) return Truth(EvalFunction(e)) != e.negated;
+  if (e.operands.size() > 1 || !e.keywords.empty() || test.required != 0 || test.most() > 0)
+    return Truth(EvalFunction(e)) != e.negated;
   Value made;
   const Value& value = Read(*e.operands[0], &made);
   meter_.at = e.at;
   meter_.Step();
-  return Truth(test.run(Call{*this, meter_, test, absl::MakeConstSpan(&value, 1), {}})) != e.negated;
+  return Truth(test.run(Call{*this, meter_, test, absl::MakeConstSpan(&value, 1), {}})) !=
+         e.negated;
 }
 
 Value Interpreter::EvalFunction(const Expression& e) {
@@ -322,7 +348,8 @@ Value Interpreter::EvalCall(const Expression& e, Keywords keywords) {
   // A method, most often: no need to make a value of it first.
   Value object = Eval(*callee.operands[0]);
   meter_.at = callee.at;
-  const Function* const method = HasMethods(object) ? callee.methods[static_cast<int>(TypeOf(object))] : nullptr;
+  const Function* const method =
+      HasMethods(object) ? callee.methods[static_cast<int>(TypeOf(object))] : nullptr;
   if (method != nullptr) {
     args.push_back(std::move(object));
     AddArguments(e, &args);
@@ -335,14 +362,16 @@ Value Interpreter::EvalCall(const Expression& e, Keywords keywords) {
   AddKeywords(e, &keywords);
   meter_.at = callee.at;
   if (!value.is(Value::kUndefined)) return CallValue(value, std::move(args), std::move(keywords));
-  if (object.is(Value::kObject)) return object.object()->CallMethod(*this, callee.text, std::move(args), keywords);
+  if (object.is(Value::kObject))
+    return object.object()->CallMethod(*this, callee.text, std::move(args), keywords);
   meter_.Invalid(absl::StrCat("a ", TypeName(object), " has no method ", callee.text));
 }
 
 Value Interpreter::CallValue(const Value& callee, Values args, Keywords keywords) {
   meter_.Step();
   switch (callee.kind()) {
-    case Value::kFunction: return Invoke(*this, *callee.function(), std::move(args), keywords, /*with_self=*/false);
+    case Value::kFunction:
+      return Invoke(*this, *callee.function(), std::move(args), keywords, /*with_self=*/false);
     case Value::kObject: return callee.object()->Call(*this, std::move(args), std::move(keywords));
     case Value::kMethod: {
       args.insert(args.begin(), callee.method().self);

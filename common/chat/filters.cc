@@ -3,7 +3,8 @@
 namespace sluice::chat {
 
 const Function* FindFilter(absl::string_view name) {
-  for (const auto& family : {TextFilters(), NumberFilters(), SequenceFilters(), SelectionFilters()}) {
+  for (const auto& family :
+       {TextFilters(), NumberFilters(), SequenceFilters(), SelectionFilters()}) {
     for (const Function& filter : family) {
       if (filter.name == name) return &filter;
     }

@@ -17,7 +17,9 @@ namespace {
 // float(text) of Python.
 bool ParseFloat(absl::string_view text, double* value) {
   const std::string plain = absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}});
-  if (plain.empty() || plain.find_first_of("xX") != std::string::npos || plain.find('(') != std::string::npos) return false;
+  if (plain.empty() || plain.find_first_of("xX") != std::string::npos ||
+      plain.find('(') != std::string::npos)
+    return false;
   char* end = nullptr;
   *value = std::strtod(plain.c_str(), &end);
   return end == plain.c_str() + plain.size() && !absl::ascii_isspace(plain[0]);
@@ -25,14 +27,17 @@ bool ParseFloat(absl::string_view text, double* value) {
 
 // int(text, base) of Python; false: no integer, or beyond 64 bits.
 bool ParseInt(absl::string_view text, int64_t base, int64_t* value) {
-  std::string plain = absl::AsciiStrToLower(absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}}));
+  std::string plain =
+      absl::AsciiStrToLower(absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}}));
   const bool minus = absl::StartsWith(plain, "-");
   if (minus || absl::StartsWith(plain, "+")) plain.erase(0, 1);
-  for (const auto& [prefix, of] : {std::pair<absl::string_view, int64_t>{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
+  for (const auto& [prefix, of] :
+       {std::pair<absl::string_view, int64_t>{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
     if (absl::StartsWith(plain, prefix) && (base == of || base == 0)) plain.erase(0, 2), base = of;
   }
   if (plain.empty() || plain[0] == '-') return false;
-  const auto [stop, error] = std::from_chars(plain.data(), plain.data() + plain.size(), *value, static_cast<int>(base == 0 ? 10 : base));
+  const auto [stop, error] = std::from_chars(plain.data(), plain.data() + plain.size(), *value,
+                                             static_cast<int>(base == 0 ? 10 : base));
   if (minus) *value = -*value;
   return error == std::errc() && stop == plain.data() + plain.size();
 }
@@ -44,7 +49,9 @@ Value FromDouble(const Call& call, double value, const Value& otherwise) {
 }
 
 void CheckDefined(const Call& call) {
-  if (!call.has(0)) call.Invalid(absl::StrCat(call[0].text(), call[0].text().empty() ? "the value" : "", " is undefined"));
+  if (!call.has(0))
+    call.Invalid(
+        absl::StrCat(call[0].text(), call[0].text().empty() ? "the value" : "", " is undefined"));
 }
 
 Value ToInt(const Call& call) {
@@ -71,7 +78,8 @@ Value ToFloat(const Call& call) {
 
 Value Abs(const Call& call) {
   if (call[0].is(Value::kFloat)) return Value::Float(std::abs(call[0].real()));
-  if (!call[0].is_integer()) call.Invalid(absl::StrCat("needs a number, got a ", TypeName(call[0])));
+  if (!call[0].is_integer())
+    call.Invalid(absl::StrCat("needs a number, got a ", TypeName(call[0])));
   return call[0].integer() < 0 ? Negate(call.meter, call[0]) : Value::Int(call[0].integer());
 }
 
@@ -91,11 +99,13 @@ double RoundHalfEven(double value, int64_t digits) {
 Value Round(const Call& call) {
   const int64_t digits = call.Int(1, 0);
   const absl::string_view method = call.Str(2, "common");
-  if (method != "common" && method != "ceil" && method != "floor") call.Invalid(absl::StrCat("method is ", method, "; wanted: common, ceil or floor"));
+  if (method != "common" && method != "ceil" && method != "floor")
+    call.Invalid(absl::StrCat("method is ", method, "; wanted: common, ceil or floor"));
   if (!call[0].is_number()) call.Invalid(absl::StrCat("needs a number, got a ", TypeName(call[0])));
   if (method == "common") {
     if (!call[0].is_integer()) return Value::Float(RoundHalfEven(call[0].real(), digits));
-    return digits >= 0 ? Value::Int(call[0].integer()) : Value::Int(static_cast<int64_t>(RoundHalfEven(call[0].real(), digits)));
+    return digits >= 0 ? Value::Int(call[0].integer())
+                       : Value::Int(static_cast<int64_t>(RoundHalfEven(call[0].real(), digits)));
   }
   const double scale = std::pow(10.0, static_cast<double>(digits));
   const double scaled = call[0].real() * scale;

@@ -24,9 +24,11 @@ Value KeyOf(const Call& call, const Value& item, const Value& path, bool case_se
 
 // As KeyOf; "a,b" sorts by a, then by b.
 Value SortKey(const Call& call, const Value& item, const Value& path, bool case_sensitive) {
-  if (!path.is_string() || !absl::StrContains(path.text(), ',')) return KeyOf(call, item, path, case_sensitive);
+  if (!path.is_string() || !absl::StrContains(path.text(), ','))
+    return KeyOf(call, item, path, case_sensitive);
   ArrayBuilder keys(call.meter, Array::kTuple);
-  for (const absl::string_view part : absl::StrSplit(path.text(), ',')) keys.Add(IgnoreCase(call, ReadPath(call, item, Value::Borrow(part)), case_sensitive));
+  for (const absl::string_view part : absl::StrSplit(path.text(), ','))
+    keys.Add(IgnoreCase(call, ReadPath(call, item, Value::Borrow(part)), case_sensitive));
   return std::move(keys).Take();
 }
 
@@ -56,7 +58,8 @@ Value Extreme(const Call& call, bool least) {
   const absl::Span<const Value> items = Items(call.meter, call[0], &owner);
   for (const Value& item : items) {
     Value key = KeyOf(call, item, call[2], call.Flag(1, false));
-    if (best == nullptr || (least ? Less(call.meter, key, best_key) : Less(call.meter, best_key, key))) {
+    if (best == nullptr ||
+        (least ? Less(call.meter, key, best_key) : Less(call.meter, best_key, key))) {
       best = &item;
       best_key = std::move(key);
     }
@@ -94,7 +97,8 @@ Value Unique(const Call& call) {
 }
 
 // The function `args[at]` names, with the arguments behind it, on `item`.
-Value Apply(const Call& call, size_t at, const Function* (*find)(absl::string_view), absl::string_view what, const Value& item) {
+Value Apply(const Call& call, size_t at, const Function* (*find)(absl::string_view),
+            absl::string_view what, const Value& item) {
   const absl::string_view name = call.Str(at);
   const Function* const function = find(name);
   if (function == nullptr) call.meter.Unsupported(absl::StrCat("the ", what, " \"", name, "\""));
@@ -108,7 +112,8 @@ Value Map(const Call& call) {
   Value owner, path, otherwise;
   if (call.args.size() == 1) {
     for (const auto& [name, value] : call.keywords) {
-      if (name != "attribute" && name != "default") call.Invalid(absl::StrCat("has no parameter ", name));
+      if (name != "attribute" && name != "default")
+        call.Invalid(absl::StrCat("has no parameter ", name));
       (name == "attribute" ? path : otherwise) = value;
     }
     if (path.is(Value::kUndefined)) call.Invalid("needs an attribute or the name of a filter");
@@ -116,7 +121,8 @@ Value Map(const Call& call) {
   ArrayBuilder mapped(call.meter, Array::kGenerator);
   if (!Truth(call[0])) return std::move(mapped).Take();
   for (const Value& item : Items(call.meter, call[0], &owner)) {
-    mapped.Add(call.args.size() == 1 ? ReadPath(call, item, path, otherwise) : Apply(call, 1, FindFilter, "filter", item));
+    mapped.Add(call.args.size() == 1 ? ReadPath(call, item, path, otherwise)
+                                     : Apply(call, 1, FindFilter, "filter", item));
   }
   return std::move(mapped).Take();
 }
@@ -131,7 +137,8 @@ Value Choose(const Call& call, bool wanted, bool attribute) {
   for (const Value& item : Items(call.meter, call[0], &owner)) {
     call.meter.Step();
     const Value looked_at = attribute ? ReadPath(call, item, call[1]) : item;
-    const Value held = call.args.size() > test ? Apply(call, test, FindTest, "test", looked_at) : looked_at;
+    const Value held =
+        call.args.size() > test ? Apply(call, test, FindTest, "test", looked_at) : looked_at;
     if (Truth(held) == wanted) chosen.Add(item);
   }
   return std::move(chosen).Take();
@@ -171,7 +178,9 @@ Value ReadPath(const Call& call, const Value& value, const Value& path, const Va
   for (const absl::string_view part : absl::StrSplit(path.text(), '.')) {
     call.meter.Step();
     int64_t index = 0;
-    const bool digits = !part.empty() && std::all_of(part.begin(), part.end(), absl::ascii_isdigit) && absl::SimpleAtoi(part, &index);
+    const bool digits = !part.empty() &&
+                        std::all_of(part.begin(), part.end(), absl::ascii_isdigit) &&
+                        absl::SimpleAtoi(part, &index);
     read(digits ? Value::Int(index) : Value::Borrow(part));
   }
   // Its name lies in the path, which may not outlive it.

@@ -17,15 +17,18 @@ Value Length(const Call& call) {
   }
   if (value.is(Value::kUndefined)) return Value::Int(0);
   if (value.is(Value::kDict)) return Value::Int(static_cast<int64_t>(value.dict().items.size()));
-  if (value.is(Value::kArray) && value.array().kind != Array::kGenerator) return Value::Int(static_cast<int64_t>(value.array().items.size()));
+  if (value.is(Value::kArray) && value.array().kind != Array::kGenerator)
+    return Value::Int(static_cast<int64_t>(value.array().items.size()));
   call.Invalid(absl::StrCat("a ", TypeName(value), " has no length"));
 }
 
 Value ItemsFilter(const Call& call) {
   ArrayBuilder pairs(call.meter, Array::kGenerator);
   if (call[0].is(Value::kUndefined)) return std::move(pairs).Take();
-  if (!call[0].is(Value::kDict)) call.Invalid(absl::StrCat("needs a dict, got a ", TypeName(call[0])));
-  for (const auto& [key, value] : call[0].dict().items) pairs.Add(MakeTuple(call.meter, {key, value}));
+  if (!call[0].is(Value::kDict))
+    call.Invalid(absl::StrCat("needs a dict, got a ", TypeName(call[0])));
+  for (const auto& [key, value] : call[0].dict().items)
+    pairs.Add(MakeTuple(call.meter, {key, value}));
   return std::move(pairs).Take();
 }
 
@@ -51,7 +54,8 @@ Value First(const Call& call) {
 }
 
 Value Last(const Call& call) {
-  if (call[0].is(Value::kArray) && call[0].array().kind == Array::kGenerator) call.Invalid("a generator has no last item; put | list before it");
+  if (call[0].is(Value::kArray) && call[0].array().kind == Array::kGenerator)
+    call.Invalid("a generator has no last item; put | list before it");
   if (call[0].is_string()) return call.in.Subscript(call[0], Value::Int(-1));
   Value owner;
   const absl::Span<const Value> items = Items(call.meter, call[0], &owner);
@@ -120,20 +124,24 @@ Value Default(const Call& call) {
 }
 
 Value DictSort(const Call& call) {
-  if (!call[0].is(Value::kDict)) call.Invalid(absl::StrCat("needs a dict, got a ", TypeName(call[0])));
+  if (!call[0].is(Value::kDict))
+    call.Invalid(absl::StrCat("needs a dict, got a ", TypeName(call[0])));
   const absl::string_view by = call.Str(2, "key");
-  if (by != "key" && by != "value") call.Invalid(absl::StrCat("by is ", by, "; wanted: key or value"));
+  if (by != "key" && by != "value")
+    call.Invalid(absl::StrCat("by is ", by, "; wanted: key or value"));
   const bool reverse = call.Flag(3, false);
   std::vector<std::pair<Value, const std::pair<Value, Value>*>> keyed;
   for (const auto& item : call[0].dict().items) {
     const Value& key = by == "key" ? item.first : item.second;
-    keyed.emplace_back(key.is_string() && !call.Flag(1, false) ? call.Text(Lower(key.text())) : key, &item);
+    keyed.emplace_back(key.is_string() && !call.Flag(1, false) ? call.Text(Lower(key.text())) : key,
+                       &item);
   }
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? Less(call.meter, b.first, a.first) : Less(call.meter, a.first, b.first);
   });
   ArrayBuilder sorted(call.meter, Array::kList);
-  for (const auto& [key, item] : keyed) sorted.Add(MakeTuple(call.meter, {item->first, item->second}));
+  for (const auto& [key, item] : keyed)
+    sorted.Add(MakeTuple(call.meter, {item->first, item->second}));
   return std::move(sorted).Take();
 }
 

@@ -18,13 +18,16 @@ absl::string_view SoftText(const Call& call, std::string* storage) {
   return *storage;
 }
 
-Value Made(const Call& call, absl::string_view text) { return call.Text(text).MarkedSafe(call[0].safe()); }
+Value Made(const Call& call, absl::string_view text) {
+  return call.Text(text).MarkedSafe(call[0].safe());
+}
 
 Value Trim(const Call& call) {
   std::string storage;
   const absl::string_view text = SoftText(call, &storage);
   const bool chars = call.has(1) && !call[1].is(Value::kNone);
-  const absl::string_view trimmed = chars ? StripAnyOf(text, call.Str(1), kBoth) : StripSpace(text, kBoth);
+  const absl::string_view trimmed =
+      chars ? StripAnyOf(text, call.Str(1), kBoth) : StripSpace(text, kBoth);
   if (trimmed.size() == text.size() && call[0].is_string()) return call[0];
   if (call[0].is(Value::kText)) return Value::Borrow(trimmed).MarkedSafe(call[0].safe());
   return Made(call, trimmed);
@@ -40,7 +43,9 @@ Value Mapped(const Call& call) {
 
 // Jinja's, not str.title: words begin behind white space and -({[<.
 std::string FilterTitle(absl::string_view text) {
-  const auto splits = [](char32_t c) { return IsSpace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<'; };
+  const auto splits = [](char32_t c) {
+    return IsSpace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+  };
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t word = at;
@@ -51,7 +56,9 @@ std::string FilterTitle(absl::string_view text) {
       if (end == word) first = next;
       end = next;
     }
-    if (end > word) absl::StrAppend(&out, Upper(text.substr(word, first - word)), Lower(text.substr(first, end - first)));
+    if (end > word)
+      absl::StrAppend(&out, Upper(text.substr(word, first - word)),
+                      Lower(text.substr(first, end - first)));
     at = end;
     if (at < text.size()) NextCodePoint(text, &at);
     absl::StrAppend(&out, text.substr(end, at - end));
@@ -67,13 +74,17 @@ Value Replace(const Call& call) {
   return call.Text(ReplaceText(call.meter, text, old, fresh, count));
 }
 
-Value ToString(const Call& call) { return call[0].is_string() ? call[0] : call.Text(Str(call.meter, call[0])); }
+Value ToString(const Call& call) {
+  return call[0].is_string() ? call[0] : call.Text(Str(call.meter, call[0]));
+}
 
 Value Indent(const Call& call) {
   std::string out;
   const absl::string_view text = call.Str(0);
   const bool first = call.Flag(2, false), blank = call.Flag(3, false);
-  const std::string indention = call.has(1) && call[1].is_string() ? std::string(call[1].text()) : Spaces(call.meter, call.Int(1, 4));
+  const std::string indention = call.has(1) && call[1].is_string()
+                                    ? std::string(call[1].text())
+                                    : Spaces(call.meter, call.Int(1, 4));
   // As Jinja: the text with one more newline is split, so that its last line may be empty.
   std::string whole = absl::StrCat(text, "\n");
   call.meter.WorkOnBytes(whole.size());
@@ -92,23 +103,28 @@ Value Indent(const Call& call) {
 Value Center(const Call& call) {
   std::string storage;
   const absl::string_view text = SoftText(call, &storage);
-  const int64_t size = static_cast<int64_t>(CountCodePoints(text)), width = call.Int(1, 80), missing = width - size;
+  const int64_t size = static_cast<int64_t>(CountCodePoints(text)), width = call.Int(1, 80),
+                missing = width - size;
   if (missing <= 0) return Made(call, text);
   const int64_t left = missing / 2 + (missing & width & 1);  // CPython's rounding.
-  return Made(call, absl::StrCat(Spaces(call.meter, left), text, Spaces(call.meter, missing - left)));
+  return Made(call,
+              absl::StrCat(Spaces(call.meter, left), text, Spaces(call.meter, missing - left)));
 }
 
 Value Truncate(const Call& call) {
   const absl::string_view text = call.Str(0);
   const absl::string_view end = call.Str(3, "...");
-  const int64_t length = call.Int(1, 255), leeway = call.has(4) && !call[4].is(Value::kNone) ? call.Int(4, 5) : 5;
+  const int64_t length = call.Int(1, 255),
+                leeway = call.has(4) && !call[4].is(Value::kNone) ? call.Int(4, 5) : 5;
   const auto end_size = static_cast<int64_t>(CountCodePoints(end));
-  if (length < end_size) call.Invalid(absl::StrCat("expected length >= ", end_size, ", got ", length));
+  if (length < end_size)
+    call.Invalid(absl::StrCat("expected length >= ", end_size, ", got ", length));
   if (leeway < 0) call.Invalid(absl::StrCat("expected leeway >= 0, got ", leeway));
   if (static_cast<int64_t>(CountCodePoints(text)) - length <= leeway) return Made(call, text);
   absl::string_view kept = text.substr(0, ByteOf(text, static_cast<size_t>(length - end_size)));
   if (!call.Flag(2, false)) {
-    if (const size_t space = kept.rfind(' '); space != absl::string_view::npos) kept = kept.substr(0, space);
+    if (const size_t space = kept.rfind(' '); space != absl::string_view::npos)
+      kept = kept.substr(0, space);
   }
   return Made(call, absl::StrCat(kept, end));
 }
@@ -147,7 +163,9 @@ Value Escape(const Call& call) {
   return call.Text(EscapeHtml(text)).MarkedSafe(true);
 }
 
-Value ForceEscape(const Call& call) { return call.Text(EscapeHtml(Str(call.meter, call[0]))).MarkedSafe(true); }
+Value ForceEscape(const Call& call) {
+  return call.Text(EscapeHtml(Str(call.meter, call[0]))).MarkedSafe(true);
+}
 
 Value Safe(const Call& call) {
   if (call[0].is_string()) return Value(call[0]).MarkedSafe(true);
@@ -165,7 +183,8 @@ void AppendUrl(absl::string_view text, std::string* out) {
 }
 
 Value UrlEncode(const Call& call) {
-  if (call[0].is(Value::kDict) || call[0].is(Value::kArray)) call.meter.Unsupported("urlencode of pairs");
+  if (call[0].is(Value::kDict) || call[0].is(Value::kArray))
+    call.meter.Unsupported("urlencode of pairs");
   const std::string text = Str(call.meter, call[0]);
   std::string out;
   AppendUrl(text, &out);
@@ -179,12 +198,14 @@ Value ToJsonFilter(const Call& call) {
   style.sort_keys = call.Flag(4, false);
   if (call.has(1) && !call[1].is(Value::kNone)) {
     style.indented = true;
-    style.indent = call[1].is_string() ? std::string(call[1].text()) : Spaces(call.meter, call.Int(1, 0));
+    style.indent =
+        call[1].is_string() ? std::string(call[1].text()) : Spaces(call.meter, call.Int(1, 0));
     style.item_separator = ",";
   }
   if (call.has(3) && !call[3].is(Value::kNone)) {
     const Value& pair = call[3];
-    if (!pair.is(Value::kArray) || pair.array().items.size() != 2 || !pair.array().items[0].is_string() || !pair.array().items[1].is_string()) {
+    if (!pair.is(Value::kArray) || pair.array().items.size() != 2 ||
+        !pair.array().items[0].is_string() || !pair.array().items[1].is_string()) {
       call.Invalid(absl::StrCat("separators is a ", TypeName(pair), "; wanted: two str"));
     }
     style.item_separator = std::string(pair.array().items[0].text());

@@ -12,7 +12,8 @@
 namespace sluice::chat {
 namespace {
 
-constexpr int kMaxPrecision = 100;  // Digits behind the point; what is wider is no number for people.
+// Digits behind the point; what is wider is no number for people.
+constexpr int kMaxPrecision = 100;
 
 // How one value is written: [[fill]align][sign][#][0][width][,][.precision][type] of a format spec.
 struct Spec {
@@ -71,32 +72,42 @@ class Formatter {
   }
 
   void Text(absl::string_view text, const Spec& spec) {
-    if (spec.precision >= 0) text = text.substr(0, ByteOf(text, static_cast<size_t>(spec.precision)));
+    if (spec.precision >= 0)
+      text = text.substr(0, ByteOf(text, static_cast<size_t>(spec.precision)));
     Pad(text, spec, '<');
   }
 
   void Integer(int64_t value, const Spec& spec, int64_t least_digits = 0) {
     const char lower = absl::ascii_tolower(spec.type);
     const unsigned base = lower == 'x' ? 16 : lower == 'o' ? 8 : lower == 'b' ? 2 : 10;
-    std::string digits = Digits(value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value), base);
-    while (static_cast<int64_t>(digits.size()) < std::min<int64_t>(least_digits, kMaxPrecision)) digits.insert(digits.begin(), '0');
+    std::string digits =
+        Digits(value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value), base);
+    while (static_cast<int64_t>(digits.size()) < std::min<int64_t>(least_digits, kMaxPrecision))
+      digits.insert(digits.begin(), '0');
     std::string head = Sign(value < 0, spec);
     if (spec.alternate && base != 10) absl::StrAppend(&head, "0", std::string(1, lower));
-    if (spec.type == 'X') head = absl::AsciiStrToUpper(head), digits = absl::AsciiStrToUpper(digits);
+    if (spec.type == 'X')
+      head = absl::AsciiStrToUpper(head), digits = absl::AsciiStrToUpper(digits);
     Number(head, digits, "", spec);
   }
 
   void Real(double value, const Spec& spec) {
-    if (spec.precision > kMaxPrecision) meter_.Invalid(absl::StrCat("a precision of ", spec.precision, " is more than ", kMaxPrecision));
+    if (spec.precision > kMaxPrecision)
+      meter_.Invalid(
+          absl::StrCat("a precision of ", spec.precision, " is more than ", kMaxPrecision));
     const std::string text = Written(std::abs(value), spec);
     const size_t whole = std::min(text.find_first_not_of("0123456789"), text.size());
-    Number(Sign(std::signbit(value) && !std::isnan(value), spec), text.substr(0, whole), text.substr(whole), spec);
+    Number(Sign(std::signbit(value) && !std::isnan(value), spec), text.substr(0, whole),
+           text.substr(whole), spec);
   }
 
  private:
-  static std::string Sign(bool negative, const Spec& spec) { return negative ? "-" : spec.sign == '+' || spec.sign == ' ' ? std::string(1, spec.sign) : ""; }
+  static std::string Sign(bool negative, const Spec& spec) {
+    return negative ? "-" : spec.sign == '+' || spec.sign == ' ' ? std::string(1, spec.sign) : "";
+  }
 
-  // What is written behind the sign. Without a type: as repr, or with a precision as g, but never without a digit behind the point.
+  // What is written behind the sign. Without a type: as repr, or with a precision as g, but never
+  // without a digit behind the point.
   static std::string Written(double value, const Spec& spec) {
     if (spec.type == '\0' && spec.precision < 0) {
       std::string text;
@@ -111,11 +122,15 @@ class Formatter {
       precision = std::max(precision, 1);
       const std::string scientific = absl::StrFormat("%.*e", precision - 1, value);
       int exponent = 0;
-      (void)absl::SimpleAtoi(absl::string_view(scientific).substr(std::min(scientific.find('e') + 1, scientific.size())), &exponent);
+      (void)absl::SimpleAtoi(absl::string_view(scientific)
+                                 .substr(std::min(scientific.find('e') + 1, scientific.size())),
+                             &exponent);
       type = 'g';
       point = std::isfinite(value) && exponent >= -4 && exponent < precision - 1;
       // g goes over to an exponent one digit later.
-      if (std::isfinite(value) && exponent == precision - 1) return Trimmed(scientific.substr(0, scientific.find('e'))) + scientific.substr(scientific.find('e'));
+      if (std::isfinite(value) && exponent == precision - 1)
+        return Trimmed(scientific.substr(0, scientific.find('e'))) +
+               scientific.substr(scientific.find('e'));
     }
     const char c_format[] = {'%', spec.alternate ? '#' : '-', '.', '*', type, '\0'};
     char buffer[512];
@@ -135,13 +150,16 @@ class Formatter {
   }
 
   // Zeros that fill the field are grouped as digits are.
-  void Number(absl::string_view head, std::string digits, absl::string_view rest, const Spec& spec) {
+  void Number(absl::string_view head, std::string digits, absl::string_view rest,
+              const Spec& spec) {
     if (spec.grouped && !digits.empty()) {
       if (spec.fill == "0" && spec.align == '=') {
         const int64_t room = spec.width - static_cast<int64_t>(head.size() + rest.size());
         meter_.CheckText(static_cast<size_t>(std::clamp<int64_t>(room, 0, kMaxTextBytes + 1)));
-        const int64_t least = room - (room - 1) / 4;  // Of four places one is a comma, which never comes first.
-        if (static_cast<int64_t>(digits.size()) < least) digits.insert(0, static_cast<size_t>(least) - digits.size(), '0');
+        // Of four places one is a comma, which never comes first.
+        const int64_t least = room - (room - 1) / 4;
+        if (static_cast<int64_t>(digits.size()) < least)
+          digits.insert(0, static_cast<size_t>(least) - digits.size(), '0');
       }
       Group(&digits);
     }
@@ -164,14 +182,24 @@ class Formatter {
 void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
   const char type = spec.type;
   switch (type) {
-    case 's': return to->Text(Str(meter, value), [&] { if (spec.align == '\0') spec.align = '>'; return spec; }());
-    case 'r': return to->Text(Repr(meter, value), [&] { if (spec.align == '\0') spec.align = '>'; return spec; }());
+    case 's':
+      return to->Text(Str(meter, value), [&] {
+        if (spec.align == '\0') spec.align = '>';
+        return spec;
+      }());
+    case 'r':
+      return to->Text(Repr(meter, value), [&] {
+        if (spec.align == '\0') spec.align = '>';
+        return spec;
+      }());
     case 'c':
       if (spec.align == '\0') spec.align = '>';
       spec.precision = -1;
-      if (value.is_string() && CountCodePoints(value.text()) == 1) return to->Text(value.text(), spec);
+      if (value.is_string() && CountCodePoints(value.text()) == 1)
+        return to->Text(value.text(), spec);
       if (value.is_integer()) meter.Unsupported("format: %c of an int");
-      meter.Invalid(absl::StrCat("format: %c needs a str of one character, got a ", TypeName(value)));
+      meter.Invalid(
+          absl::StrCat("format: %c needs a str of one character, got a ", TypeName(value)));
     case 'd':
     case 'i':
     case 'u':
@@ -179,9 +207,13 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
     case 'X':
     case 'o': {
       const bool real = value.is(Value::kFloat) && (type == 'd' || type == 'i' || type == 'u');
-      if (!value.is_integer() && !real) meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ", TypeName(value)));
-      if (real && !(std::abs(value.real()) < 9.2e18)) meter.Invalid(absl::StrCat("format: ", value.real(), " is beyond 64 bits"));
-      return to->Integer(real ? static_cast<int64_t>(value.real()) : value.integer(), spec, spec.precision);
+      if (!value.is_integer() && !real)
+        meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ",
+                                   TypeName(value)));
+      if (real && !(std::abs(value.real()) < 9.2e18))
+        meter.Invalid(absl::StrCat("format: ", value.real(), " is beyond 64 bits"));
+      return to->Integer(real ? static_cast<int64_t>(value.real()) : value.integer(), spec,
+                         spec.precision);
     }
     case 'e':
     case 'E':
@@ -189,7 +221,9 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
     case 'F':
     case 'g':
     case 'G':
-      if (!value.is_number()) meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ", TypeName(value)));
+      if (!value.is_number())
+        meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ",
+                                   TypeName(value)));
       return to->Real(value.real(), spec);
     default: meter.Invalid(absl::StrCat("format: %", std::string(1, type), " is no directive"));
   }
@@ -202,7 +236,8 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
   bool filled = false;
   if (!text.empty()) {
     const size_t first = ByteOf(text, 1);
-    if (first < text.size() && absl::string_view("<>^=").find(text[first]) != absl::string_view::npos) {
+    if (first < text.size() &&
+        absl::string_view("<>^=").find(text[first]) != absl::string_view::npos) {
       spec.fill = std::string(text.substr(0, first));
       text.remove_prefix(first);
       filled = true;
@@ -218,7 +253,8 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
   }
   TakeNumber(&text, &spec.width);
   spec.grouped = TakeOneOf(&text, ",", &taken);
-  if (TakeOneOf(&text, ".", &taken) && !TakeNumber(&text, &spec.precision)) meter.Invalid(absl::StrCat("format: \"", whole, "\" has no digits behind the point"));
+  if (TakeOneOf(&text, ".", &taken) && !TakeNumber(&text, &spec.precision))
+    meter.Invalid(absl::StrCat("format: \"", whole, "\" has no digits behind the point"));
   TakeOneOf(&text, "sdxXobeEfFgG%", &spec.type);
   if (!text.empty()) meter.Unsupported(absl::StrCat("format: the specification \"", whole, "\""));
   return spec;
@@ -228,15 +264,21 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
 void Braces(Meter& meter, const Value& value, absl::string_view text, Formatter* to) {
   if (text.empty()) return to->Append(Str(meter, value));
   const Spec spec = ParseSpec(meter, text, value.is_number());
-  const auto type_among = [&](absl::string_view types) { return spec.type == '\0' || types.find(spec.type) != absl::string_view::npos; };
-  const bool real = value.is(Value::kFloat) || (value.is_integer() && spec.type != '\0' && type_among("eEfFgG%"));
-  bool fits = value.is_string() && type_among("s") && spec.align != '=' && spec.sign == '\0' && !spec.alternate && !spec.grouped;
+  const auto type_among = [&](absl::string_view types) {
+    return spec.type == '\0' || types.find(spec.type) != absl::string_view::npos;
+  };
+  const bool real =
+      value.is(Value::kFloat) || (value.is_integer() && spec.type != '\0' && type_among("eEfFgG%"));
+  bool fits = value.is_string() && type_among("s") && spec.align != '=' && spec.sign == '\0' &&
+              !spec.alternate && !spec.grouped;
   if (real) fits = type_among("eEfFgG%");
-  if (value.is_integer() && !real) fits = type_among("dxXob") && spec.precision < 0 && (!spec.grouped || type_among("d"));
+  if (value.is_integer() && !real)
+    fits = type_among("dxXob") && spec.precision < 0 && (!spec.grouped || type_among("d"));
   if (!fits) meter.Invalid(absl::StrCat("format: \"", text, "\" does not fit a ", TypeName(value)));
   if (value.is_string()) return to->Text(value.text(), spec);
   if (!real) return to->Integer(value.integer(), spec);
-  if (spec.alternate && spec.type == '\0') meter.Unsupported(absl::StrCat("format: the specification \"", text, "\" of a float"));
+  if (spec.alternate && spec.type == '\0')
+    meter.Unsupported(absl::StrCat("format: the specification \"", text, "\" of a float"));
   to->Real(value.real(), spec);
 }
 
@@ -244,7 +286,8 @@ void Braces(Meter& meter, const Value& value, absl::string_view text, Formatter*
 
 std::string FormatPercent(Meter& meter, absl::string_view format, const Value& args) {
   const bool tuple = args.is(Value::kArray) && args.array().kind == Array::kTuple;
-  const absl::Span<const Value> values = tuple ? absl::MakeConstSpan(args.array().items) : absl::MakeConstSpan(&args, 1);
+  const absl::Span<const Value> values =
+      tuple ? absl::MakeConstSpan(args.array().items) : absl::MakeConstSpan(&args, 1);
   size_t used = 0;
   Formatter to(meter);
   while (true) {
@@ -256,9 +299,12 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
     Value value;
     if (!format.empty() && format[0] == '(') {
       const size_t close = format.find(')');
-      if (close == absl::string_view::npos || !args.is(Value::kDict)) meter.Invalid("format: %(name) needs a dict");
+      if (close == absl::string_view::npos || !args.is(Value::kDict))
+        meter.Invalid("format: %(name) needs a dict");
       const Value* const found = args.dict().Find(format.substr(1, close - 1));
-      if (found == nullptr) meter.Invalid(absl::StrCat("format: there is no value named ", format.substr(1, close - 1)));
+      if (found == nullptr)
+        meter.Invalid(
+            absl::StrCat("format: there is no value named ", format.substr(1, close - 1)));
       value = *found;
       format.remove_prefix(close + 1);
     }
@@ -272,7 +318,8 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
     }
     char point = '\0';
     TakeNumber(&format, &spec.width);
-    if (TakeOneOf(&format, ".", &point) && !TakeNumber(&format, &spec.precision)) spec.precision = 0;
+    if (TakeOneOf(&format, ".", &point) && !TakeNumber(&format, &spec.precision))
+      spec.precision = 0;
     if (format.empty()) meter.Invalid("format: the text ends within a directive");
     spec.type = format[0];
     format.remove_prefix(1);
@@ -280,17 +327,24 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
       to.Append("%");
       continue;
     }
-    if (!by_name && used >= values.size()) meter.Invalid(absl::StrCat("format: there are ", values.size(), " values, and more directives"));
-    if (spec.align == '=' && (spec.type == 's' || spec.type == 'r' || spec.type == 'c')) spec.align = '>', spec.fill = " ";
+    if (!by_name && used >= values.size())
+      meter.Invalid(
+          absl::StrCat("format: there are ", values.size(), " values, and more directives"));
+    if (spec.align == '=' && (spec.type == 's' || spec.type == 'r' || spec.type == 'c'))
+      spec.align = '>', spec.fill = " ";
     Percent(meter, spec, by_name ? value : values[used++], &to);
   }
   // Python lets pass what it could have looked up by name.
-  const bool by_key = args.is(Value::kDict) || args.is(Value::kUndefined) || (args.is(Value::kArray) && !tuple);
-  if (used < values.size() && !(by_key && used == 0)) meter.Invalid(absl::StrCat("format: there are ", values.size(), " values, and only ", used, " directives"));
+  const bool by_key =
+      args.is(Value::kDict) || args.is(Value::kUndefined) || (args.is(Value::kArray) && !tuple);
+  if (used < values.size() && !(by_key && used == 0))
+    meter.Invalid(absl::StrCat("format: there are ", values.size(), " values, and only ", used,
+                               " directives"));
   return std::move(to.out);
 }
 
-std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<const Value> args, absl::Span<const std::pair<absl::string_view, Value>> keywords) {
+std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<const Value> args,
+                         absl::Span<const std::pair<absl::string_view, Value>> keywords) {
   Formatter to(meter);
   size_t next = 0;
   for (size_t i = 0; i < format.size(); ++i) {
@@ -306,20 +360,25 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
       continue;
     }
     const size_t close = format.find('}', i);
-    if (c == '}' || close == absl::string_view::npos) meter.Invalid(absl::StrCat("format: a single ", format.substr(i, 1)));
+    if (c == '}' || close == absl::string_view::npos)
+      meter.Invalid(absl::StrCat("format: a single ", format.substr(i, 1)));
     meter.Step();
     absl::string_view field = format.substr(i + 1, close - i - 1), spec;
     i = close;
-    if (const size_t colon = field.find(':'); colon != absl::string_view::npos) spec = field.substr(colon + 1), field = field.substr(0, colon);
-    if (spec.find('{') != absl::string_view::npos) meter.Unsupported("format: a field within a field");
+    if (const size_t colon = field.find(':'); colon != absl::string_view::npos)
+      spec = field.substr(colon + 1), field = field.substr(0, colon);
+    if (spec.find('{') != absl::string_view::npos)
+      meter.Unsupported("format: a field within a field");
     bool repr = false;
     if (const size_t bang = field.find('!'); bang != absl::string_view::npos) {
       const absl::string_view conversion = field.substr(bang + 1);
-      if (conversion != "r" && conversion != "s") meter.Unsupported(absl::StrCat("format: the conversion !", conversion));
+      if (conversion != "r" && conversion != "s")
+        meter.Unsupported(absl::StrCat("format: the conversion !", conversion));
       repr = conversion == "r";
       field = field.substr(0, bang);
     }
-    if (field.find_first_of(".[") != absl::string_view::npos) meter.Unsupported(absl::StrCat("format: the field \"", field, "\""));
+    if (field.find_first_of(".[") != absl::string_view::npos)
+      meter.Unsupported(absl::StrCat("format: the field \"", field, "\""));
     const Value* value = nullptr;
     size_t index = next;
     if (field.empty() || absl::SimpleAtoi(field, &index)) {
@@ -328,7 +387,8 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
     } else {
       for (const auto& [name, keyword] : keywords) value = name == field ? &keyword : value;
     }
-    if (value == nullptr) meter.Invalid(absl::StrCat("format: there is no value for {", field, "}"));
+    if (value == nullptr)
+      meter.Invalid(absl::StrCat("format: there is no value for {", field, "}"));
     Braces(meter, repr ? Value::Copy(meter, Repr(meter, *value)) : *value, spec, &to);
   }
   return std::move(to.out);

@@ -13,19 +13,26 @@ int64_t Call::Int(size_t i, int64_t otherwise) const {
 
 absl::string_view Call::Str(size_t i) const {
   if (args[i].is_string()) return args[i].text();
-  const std::string seen = args[i].is(Value::kUndefined) ? "undefined" : absl::StrCat("a ", TypeName(args[i]));
-  Invalid(i == 0 ? absl::StrCat("needs a str, got ", seen) : absl::StrCat("argument ", i, " is ", seen, "; wanted: a str"));
+  const std::string seen =
+      args[i].is(Value::kUndefined) ? "undefined" : absl::StrCat("a ", TypeName(args[i]));
+  Invalid(i == 0 ? absl::StrCat("needs a str, got ", seen)
+                 : absl::StrCat("argument ", i, " is ", seen, "; wanted: a str"));
 }
 
-void Call::Invalid(absl::string_view what) const { meter.Invalid(absl::StrCat(function.name, ": ", what)); }
+void Call::Invalid(absl::string_view what) const {
+  meter.Invalid(absl::StrCat(function.name, ": ", what));
+}
 
-Value Invoke(Interpreter& in, const Function& function, Values args, const Keywords& keywords, bool with_self) {
+Value Invoke(Interpreter& in, const Function& function, Values args, const Keywords& keywords,
+             bool with_self) {
   Meter& meter = in.meter();
   meter.Step();
   const auto call = [&] { return Call{in, meter, function, args, keywords}; };
   if (function.required == Function::kVariadic) return function.run(call());
-  const size_t self = with_self ? 1 : 0, given = args.size(), most = self + static_cast<size_t>(function.most());
-  if (given > most) call().Invalid(absl::StrCat("takes at most ", most - self, " arguments, got ", given - self));
+  const size_t self = with_self ? 1 : 0, given = args.size(),
+               most = self + static_cast<size_t>(function.most());
+  if (given > most)
+    call().Invalid(absl::StrCat("takes at most ", most - self, " arguments, got ", given - self));
   args.resize(most);
   size_t named = 0;
   for (const auto& [name, value] : keywords) {
@@ -37,7 +44,8 @@ Value Invoke(Interpreter& in, const Function& function, Values args, const Keywo
     named += i < self + static_cast<size_t>(function.required);
   }
   if (std::min(given, self + function.required) + named < self + function.required) {
-    call().Invalid(absl::StrCat("needs ", function.required, " arguments, got ", given - self + keywords.size()));
+    call().Invalid(absl::StrCat("needs ", function.required, " arguments, got ",
+                                given - self + keywords.size()));
   }
   return function.run(call());
 }

@@ -19,14 +19,16 @@ struct Function;
 using Values = absl::InlinedVector<Value, 6>;
 using Keywords = absl::InlinedVector<std::pair<absl::string_view, Value>, 2>;
 
-// What a filter, test, method or global is called with. Arguments come in the order of its parameters, Undefined where
-// neither given nor keyword; a variadic function gets them as they were written.
+// What a filter, test, method or global is called with. Arguments come in the order of its
+// parameters, Undefined where neither given nor keyword; a variadic function gets them as they were
+// written.
 struct Call {
   Interpreter& in;
   Meter& meter;
   const Function& function;
-  absl::Span<const Value> args;  // The value a filter or test is applied to, or a method's object, comes first.
-  const Keywords& keywords;      // Of a variadic function only.
+  // The value a filter or test is applied to, or a method's object, comes first.
+  absl::Span<const Value> args;
+  const Keywords& keywords;  // Of a variadic function only.
 
   const Value& operator[](size_t i) const { return args[i]; }
   bool has(size_t i) const { return !args[i].is(Value::kUndefined); }
@@ -34,7 +36,9 @@ struct Call {
   int64_t Int(size_t i, int64_t otherwise) const;
   bool Flag(size_t i, bool otherwise) const { return has(i) ? Truth(args[i]) : otherwise; }
   absl::string_view Str(size_t i) const;
-  absl::string_view Str(size_t i, absl::string_view otherwise) const { return has(i) ? Str(i) : otherwise; }
+  absl::string_view Str(size_t i, absl::string_view otherwise) const {
+    return has(i) ? Str(i) : otherwise;
+  }
   Value Text(absl::string_view text) const { return Value::Copy(meter, text); }
   [[noreturn]] void Invalid(absl::string_view what) const;  // "trim: what"
 };
@@ -70,7 +74,9 @@ enum class Builtin : uint8_t {
 };
 Builtin PythonBuiltin(Type type, absl::string_view name);
 
-// Binds arguments to parameters and runs the function. `args` begins with the value it is applied to (globals: none).
-Value Invoke(Interpreter& in, const Function& function, Values args, const Keywords& keywords, bool with_self = true);
+// Binds arguments to parameters and runs the function. `args` begins with the value it is applied
+// to (globals: none).
+Value Invoke(Interpreter& in, const Function& function, Values args, const Keywords& keywords,
+             bool with_self = true);
 
 }  // namespace sluice::chat

@@ -24,24 +24,35 @@ Value RangeOf(const Call& call) {
   // Unsigned, since the distance of two numbers may not fit.
   const bool up = numbers.step > 0;
   const bool any = up ? numbers.start < numbers.stop : numbers.start > numbers.stop;
-  const uint64_t start = static_cast<uint64_t>(numbers.start), stop = static_cast<uint64_t>(numbers.stop), step = static_cast<uint64_t>(numbers.step);
-  const uint64_t count = !any ? 0 : up ? (stop - start - 1) / step + 1 : (start - stop - 1) / (0 - step) + 1;
-  if (count > static_cast<uint64_t>(kMaxRange)) call.meter.Exceeded(absl::StrCat("range of ", count, " numbers is longer than ", kMaxRange));
+  const uint64_t start = static_cast<uint64_t>(numbers.start),
+                 stop = static_cast<uint64_t>(numbers.stop),
+                 step = static_cast<uint64_t>(numbers.step);
+  const uint64_t count = !any ? 0
+                         : up ? (stop - start - 1) / step + 1
+                              : (start - stop - 1) / (0 - step) + 1;
+  if (count > static_cast<uint64_t>(kMaxRange))
+    call.meter.Exceeded(absl::StrCat("range of ", count, " numbers is longer than ", kMaxRange));
   ArrayBuilder range(call.meter, Array::kRange);
-  range.array().start = numbers.start, range.array().stop = numbers.stop, range.array().step = numbers.step;
-  for (uint64_t i = 0; i < count; ++i) range.Add(Value::Int(static_cast<int64_t>(start + i * step)));
+  range.array().start = numbers.start, range.array().stop = numbers.stop,
+  range.array().step = numbers.step;
+  for (uint64_t i = 0; i < count; ++i)
+    range.Add(Value::Int(static_cast<int64_t>(start + i * step)));
   return std::move(range).Take();
 }
 
-// The pairs that dict() and namespace() are made of: those of a dict, then the arguments with names.
+// The pairs that dict() and namespace() are made of: those of a dict, then the arguments with
+// names.
 template <typename Add>
 void AddPairs(const Call& call, Add add) {
-  if (call.args.size() > 1) call.Invalid(absl::StrCat("takes at most 1 argument without a name, got ", call.args.size()));
+  if (call.args.size() > 1)
+    call.Invalid(absl::StrCat("takes at most 1 argument without a name, got ", call.args.size()));
   if (call.args.size() == 1) {
-    if (!call[0].is(Value::kDict)) call.Invalid(absl::StrCat("needs a dict, got a ", TypeName(call[0])));
+    if (!call[0].is(Value::kDict))
+      call.Invalid(absl::StrCat("needs a dict, got a ", TypeName(call[0])));
     for (const auto& [key, value] : call[0].dict().items) add(key, value);
   }
-  for (const auto& [name, value] : call.keywords) add(Value::Borrow(name), value);  // The program's.
+  // The program's.
+  for (const auto& [name, value] : call.keywords) add(Value::Borrow(name), value);
 }
 
 Value DictOf(const Call& call) {
@@ -64,9 +75,13 @@ Value CyclerOf(const Call& call) {
   return Value::Of(call.in.New<Cycler>(Values(call.args.begin(), call.args.end())));
 }
 
-Value JoinerOf(const Call& call) { return Value::Of(call.in.New<Joiner>(call.has(0) ? call[0] : Value::Borrow(", "))); }
+Value JoinerOf(const Call& call) {
+  return Value::Of(call.in.New<Joiner>(call.has(0) ? call[0] : Value::Borrow(", ")));
+}
 
-Value StrftimeNow(const Call& call) { return call.Text(FormatTime(call.meter, call.in.now(), call.Str(0))); }
+Value StrftimeNow(const Call& call) {
+  return call.Text(FormatTime(call.meter, call.in.now(), call.Str(0)));
+}
 
 Value Lipsum(const Call& call) { call.meter.Unsupported("lipsum()"); }
 

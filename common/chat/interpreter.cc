@@ -10,13 +10,17 @@ namespace sluice::chat {
 class Interpreter::InScope {
  public:
   explicit InScope(Interpreter* in, int parent = -1) : in_(in), begin_(in->bindings_.size()) {
-    in->scopes_.push_back({begin_, parent >= 0 ? parent : static_cast<int>(in->scopes_.size()) - 1, in->next_scope_++});
+    in->scopes_.push_back({begin_, parent >= 0 ? parent : static_cast<int>(in->scopes_.size()) - 1,
+                           in->next_scope_++});
   }
   ~InScope() {
     Clear();
     in_->scopes_.pop_back();
   }
-  void Clear() { in_->bindings_.erase(in_->bindings_.begin() + static_cast<ptrdiff_t>(begin_), in_->bindings_.end()); }
+  void Clear() {
+    in_->bindings_.erase(in_->bindings_.begin() + static_cast<ptrdiff_t>(begin_),
+                         in_->bindings_.end());
+  }
 
  private:
   Interpreter* const in_;
@@ -43,10 +47,13 @@ class Interpreter::Captured {
 
 class MacroObject : public Object {
  public:
-  MacroObject(const Macro* macro, int scope, uint64_t scope_id) : macro_(*macro), scope_(scope), scope_id_(scope_id) {}
+  MacroObject(const Macro* macro, int scope, uint64_t scope_id)
+      : macro_(*macro), scope_(scope), scope_id_(scope_id) {}
   absl::string_view TypeName() const override { return "Macro"; }
   bool callable() const override { return true; }
-  Value Attribute(Interpreter&, absl::string_view name) override { return name == "name" ? Value::Borrow(macro_.name) : Value(); }
+  Value Attribute(Interpreter&, absl::string_view name) override {
+    return name == "name" ? Value::Borrow(macro_.name) : Value();
+  }
   Value Call(Interpreter& in, Values args, Keywords keywords) override {
     return in.CallMacro(macro_, scope_, scope_id_, std::move(args), std::move(keywords));
   }
@@ -58,7 +65,8 @@ class MacroObject : public Object {
 };
 
 Interpreter::~Interpreter() {
-  // Objects may be named by values that others hold, so values go first, and no destructor reaches into another object.
+  // Objects may be named by values that others hold, so values go first, and no destructor reaches
+  // into another object.
   bindings_.clear();
   root_.clear();
 }
@@ -92,14 +100,18 @@ Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
       break;
     }
     case Statement::kMacro:
-      Bind(statement.target.symbol, Value::Of(New<MacroObject>(statement.macro.get(), static_cast<int>(scopes_.size()) - 1, scopes_.back().id)));
+      Bind(statement.target.symbol,
+           Value::Of(New<MacroObject>(statement.macro.get(), static_cast<int>(scopes_.size()) - 1,
+                                      scopes_.back().id)));
       break;
     case Statement::kCall: RunCallBlock(statement); break;
     case Statement::kWith: {
       std::vector<Value> values;
-      for (const auto& [target, expression] : statement.bindings) values.push_back(Eval(*expression));
+      for (const auto& [target, expression] : statement.bindings)
+        values.push_back(Eval(*expression));
       const InScope scope(this);
-      for (size_t i = 0; i < values.size(); ++i) Assign(statement.bindings[i].first, std::move(values[i]));
+      for (size_t i = 0; i < values.size(); ++i)
+        Assign(statement.bindings[i].first, std::move(values[i]));
       return RunBody(*statement.body);
     }
     case Statement::kGeneration: RunGeneration(statement); break;
@@ -184,7 +196,9 @@ void Interpreter::RunSetBlock(const Statement& set) {
 
 void Interpreter::RunCallBlock(const Statement& call) {
   Keywords keywords;
-  keywords.emplace_back("caller", Value::Of(New<MacroObject>(call.macro.get(), static_cast<int>(scopes_.size()) - 1, scopes_.back().id)));
+  keywords.emplace_back(
+      "caller", Value::Of(New<MacroObject>(call.macro.get(), static_cast<int>(scopes_.size()) - 1,
+                                           scopes_.back().id)));
   const Value text = EvalCall(*call.expression, std::move(keywords));
   meter_.at = call.at;
   AppendStr(meter_, text, output_);
@@ -213,7 +227,8 @@ void Interpreter::Print(const Expression& e) {
     if (i == 0) return PrintValue(EvalChain(e, 0, value), e.at);
     Value sum = Value::Copy(meter_, absl::string_view(*output_).substr(begin));
     output_->resize(begin);
-    return PrintValue(EvalChain(e, i, Arithmetic(meter_, e.operators[i - 1], std::move(sum), value)), e.at);
+    return PrintValue(
+        EvalChain(e, i, Arithmetic(meter_, e.operators[i - 1], std::move(sum), value)), e.at);
   }
 }
 
@@ -232,8 +247,11 @@ void Interpreter::Assign(const Target& target, Value value) {
     case Target::kAttribute: {
       meter_.at = target.at;
       const Value owner = Lookup(target.symbol);
-      auto* const space = owner.is(Value::kObject) ? dynamic_cast<Namespace*>(owner.object()) : nullptr;
-      if (space == nullptr) meter_.Invalid(absl::StrCat("cannot set the attribute ", target.attribute, " of a ", TypeName(owner), "; wanted: a namespace"));
+      auto* const space =
+          owner.is(Value::kObject) ? dynamic_cast<Namespace*>(owner.object()) : nullptr;
+      if (space == nullptr)
+        meter_.Invalid(absl::StrCat("cannot set the attribute ", target.attribute, " of a ",
+                                    TypeName(owner), "; wanted: a namespace"));
       return space->Set(meter_, Value::Borrow(target.attribute), std::move(value));
     }
     case Target::kTuple: {
@@ -241,7 +259,8 @@ void Interpreter::Assign(const Target& target, Value value) {
       Value owner;
       const absl::Span<const Value> items = Items(meter_, value, &owner);
       if (items.size() != target.parts.size()) {
-        meter_.Invalid(absl::StrCat("cannot unpack ", items.size(), " values into ", target.parts.size(), " names"));
+        meter_.Invalid(absl::StrCat("cannot unpack ", items.size(), " values into ",
+                                    target.parts.size(), " names"));
       }
       for (size_t i = 0; i < items.size(); ++i) Assign(target.parts[i], items[i]);
     }
@@ -274,18 +293,24 @@ const Value& Interpreter::Lookup(Symbol symbol) const {
   return root_[symbol];
 }
 
-Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, Values args, Keywords keywords) {
+Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, Values args,
+                             Keywords keywords) {
   if (scope >= static_cast<int>(scopes_.size()) || scopes_[scope].id != scope_id) {
-    meter_.Invalid(absl::StrCat("the macro ", macro.name, " is called after the block that defines it has ended"));
+    meter_.Invalid(absl::StrCat("the macro ", macro.name,
+                                " is called after the block that defines it has ended"));
   }
   struct Levels {
-    Levels(Interpreter* in, int height) : in(in), height(height) { ++in->macros_, in->nesting_ += height; }
+    Levels(Interpreter* in, int height) : in(in), height(height) {
+      ++in->macros_, in->nesting_ += height;
+    }
     ~Levels() { --in->macros_, in->nesting_ -= height; }
     Interpreter* const in;
     const int height;
   } const levels(this, macro.height);
   if (macros_ > kMaxDepth || nesting_ > kMaxNesting) {
-    meter_.Exceeded(absl::StrCat("macro calls are nested deeper than ", macros_ > kMaxDepth ? kMaxDepth : kMaxNesting, macros_ > kMaxDepth ? "" : " levels"));
+    meter_.Exceeded(absl::StrCat("macro calls are nested deeper than ",
+                                 macros_ > kMaxDepth ? kMaxDepth : kMaxNesting,
+                                 macros_ > kMaxDepth ? "" : " levels"));
   }
   Captured captured(this);
   const InScope inner(this, scope);
@@ -307,13 +332,16 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
   }
   auto [called, caller] = keyword("caller");
   if (macro.takes_caller) Bind(program_.caller, std::move(caller));
-  if (called && !macro.takes_caller) meter_.Invalid(absl::StrCat("the macro ", macro.name, " is called with a block, but names no caller"));
+  if (called && !macro.takes_caller)
+    meter_.Invalid(
+        absl::StrCat("the macro ", macro.name, " is called with a block, but names no caller"));
   if (macro.takes_varargs) {
     ArrayBuilder rest(meter_, Array::kTuple);
     for (size_t i = macro.parameters.size(); i < args.size(); ++i) rest.Add(args[i]);
     Bind(program_.varargs, std::move(rest).Take());
   } else if (args.size() > macro.parameters.size()) {
-    meter_.Invalid(absl::StrCat("the macro ", macro.name, " takes ", macro.parameters.size(), " arguments, got ", args.size()));
+    meter_.Invalid(absl::StrCat("the macro ", macro.name, " takes ", macro.parameters.size(),
+                                " arguments, got ", args.size()));
   }
   if (macro.takes_kwargs) {
     DictBuilder rest(meter_);

@@ -19,7 +19,8 @@ namespace sluice::chat {
 // One rendering of a program. Expressions in evaluate.cc, statements in interpreter.cc.
 class Interpreter {
  public:
-  Interpreter(const Program& program, Meter* meter, absl::Time now) : program_(program), meter_(*meter), now_(now) {
+  Interpreter(const Program& program, Meter* meter, absl::Time now)
+      : program_(program), meter_(*meter), now_(now) {
     for (const std::string& name : program.symbols) root_.push_back(Value::Undefined(name));
   }
   ~Interpreter();
@@ -48,7 +49,8 @@ class Interpreter {
  private:
   friend class MacroObject;
   enum class Flow { kNext, kBreak, kContinue };
-  // Names bound in a scope lie together in bindings_, from `begin` to the next scope's. Scope 0 is root_.
+  // Names bound in a scope lie together in bindings_, from `begin` to the next scope's. Scope 0 is
+  // root_.
   struct Scope {
     size_t begin;
     int parent;
@@ -82,20 +84,23 @@ class Interpreter {
 
   // Expressions.
   Value Eval(const Expression& e);
-  // The value without a copy, where it is stored somewhere, else in *made: until anything else is evaluated, or *made goes.
+  // The value without a copy, where it is stored somewhere, else in *made: until anything else is
+  // evaluated, or *made goes.
   const Value& Read(const Expression& e, Value* made);
   bool Holds(const Expression& e);  // Whether it is true.
   void Enter(const Expression& e) {
     meter_.Step();
     meter_.at = e.at;
   }
-  Value EvalChain(const Expression& e, size_t done, Value value);  // `value`: what its first `done` operators give.
+  // `value`: what its first `done` operators give.
+  Value EvalChain(const Expression& e, size_t done, Value value);
   Value EvalConcat(const Expression& e);
   Value EvalDict(const Expression& e);
   bool EvalCompare(const Expression& e);
   bool EvalTest(const Expression& e);
   Value EvalAttribute(const Expression& e, const Value& object);
-  std::optional<Value> Member(const Value& object, absl::string_view name, const Function* method, Builtin builtin);
+  std::optional<Value> Member(const Value& object, absl::string_view name, const Function* method,
+                              Builtin builtin);
   Value ItemAt(const Value& value, int64_t i);
   Value EvalSlice(const Expression& e);
   Value EvalCall(const Expression& e, Keywords keywords);
@@ -112,8 +117,9 @@ class Interpreter {
   uint64_t next_scope_ = 1;
   std::vector<std::unique_ptr<Object>> objects_;
   std::string text_;
-  std::string* output_ = &text_;  // text_, or that of the innermost macro or block whose output is a value.
-  size_t outer_bytes_ = 0;        // In the outputs around it.
+  // text_, or that of the innermost macro or block whose output is a value.
+  std::string* output_ = &text_;
+  size_t outer_bytes_ = 0;  // In the outputs around it.
   std::vector<std::pair<size_t, size_t>> generated_;
   Value filter_input_;  // Of the filter block at hand.
   int macros_ = 0;      // Active macro calls, and the levels of all their bodies.
@@ -126,9 +132,11 @@ bool Compare(Meter& meter, Operator op, const Value& a, const Value& b);
 bool Contains(Meter& meter, const Value& container, const Value& item);
 Value Negate(Meter& meter, const Value& value);
 // value[start:stop:step] of a list, tuple, range or str; a missing bound is Undefined.
-Value Slice(Meter& meter, const Value& value, const Value& start, const Value& stop, const Value& step);
+Value Slice(Meter& meter, const Value& value, const Value& start, const Value& stop,
+            const Value& step);
 
-// What a for runs over: items of a list, keys of a dict, characters. Empties a generator. `owner` keeps the items alive.
+// What a for runs over: items of a list, keys of a dict, characters. Empties a generator. `owner`
+// keeps the items alive.
 absl::Span<const Value> Items(Meter& meter, const Value& value, Value* owner);
 
 }  // namespace sluice::chat

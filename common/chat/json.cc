@@ -23,7 +23,8 @@ Value FromText(Meter& meter, const std::string& text) {
 
 class Writer {
  public:
-  Writer(Meter& meter, const JsonStyle& style, std::string* out) : meter_(meter), style_(style), out_(out) {}
+  Writer(Meter& meter, const JsonStyle& style, std::string* out)
+      : meter_(meter), style_(style), out_(out) {}
 
   void Write(const Value& value) {
     meter_.Step();
@@ -46,7 +47,10 @@ class Writer {
 
  private:
   [[noreturn]] void Refuse(const Value& value) const {
-    meter_.Invalid(absl::StrCat("cannot write as JSON: ", value.is(Value::kUndefined) ? absl::StrCat(value.text(), " is undefined") : std::string(TypeName(value))));
+    meter_.Invalid(
+        absl::StrCat("cannot write as JSON: ", value.is(Value::kUndefined)
+                                                   ? absl::StrCat(value.text(), " is undefined")
+                                                   : std::string(TypeName(value))));
   }
 
   void Float(double value) {
@@ -80,7 +84,8 @@ class Writer {
 
   void Escape(char32_t c) {
     constexpr absl::string_view kPlain = "\"\\\b\f\n\r\t", kNames = "\"\\bfnrt";
-    if (const size_t i = c < 0x80 ? kPlain.find(static_cast<char>(c)) : absl::string_view::npos; i != absl::string_view::npos) {
+    if (const size_t i = c < 0x80 ? kPlain.find(static_cast<char>(c)) : absl::string_view::npos;
+        i != absl::string_view::npos) {
       out_->push_back('\\');
       out_->push_back(kNames[i]);
     } else if (c < 0x10000) {
@@ -116,7 +121,9 @@ class Writer {
     std::vector<const std::pair<Value, Value>*> items;
     if (style_.sort_keys) {
       for (const auto& item : dict.items) items.push_back(&item);
-      std::stable_sort(items.begin(), items.end(), [&](const auto* a, const auto* b) { return Less(meter_, a->first, b->first); });
+      std::stable_sort(items.begin(), items.end(), [&](const auto* a, const auto* b) {
+        return Less(meter_, a->first, b->first);
+      });
     }
     out_->push_back('{');
     ++level_;
@@ -135,7 +142,8 @@ class Writer {
 
   void Key(const Value& key) {
     if (key.is_string()) return Text(key.text());
-    if (key.kind() > Value::kFloat || key.is(Value::kUndefined)) meter_.Invalid(absl::StrCat("cannot write as JSON: a key that is a ", TypeName(key)));
+    if (key.kind() > Value::kFloat || key.is(Value::kUndefined))
+      meter_.Invalid(absl::StrCat("cannot write as JSON: a key that is a ", TypeName(key)));
     out_->push_back('"');
     Write(key);
     out_->push_back('"');
@@ -155,7 +163,9 @@ Value FromJson(Meter& meter, const Json& json, Memory* arena) {
     case Json::value_t::boolean: return Value::Bool(json.get<bool>());
     case Json::value_t::number_integer: return Value::Int(json.get<int64_t>());
     case Json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > INT64_MAX) meter.Invalid(absl::StrCat("the integer ", json.get<uint64_t>(), " of the variables is beyond 64 bits"));
+      if (json.get<uint64_t>() > INT64_MAX)
+        meter.Invalid(absl::StrCat("the integer ", json.get<uint64_t>(),
+                                   " of the variables is beyond 64 bits"));
       return Value::Int(json.get<int64_t>());
     case Json::value_t::number_float: return Value::Float(json.get<double>());
     case Json::value_t::string: return FromText(meter, json.get_ref<const std::string&>());
@@ -167,12 +177,14 @@ Value FromJson(Meter& meter, const Json& json, Memory* arena) {
   if (json.is_array()) {
     ArrayBuilder array(meter, Array::kList, arena);
     array.Reserve(json.size());
-    for (const Json& item : json.get_ref<const Json::array_t&>()) array.Add(FromJson(meter, item, arena));
+    for (const Json& item : json.get_ref<const Json::array_t&>())
+      array.Add(FromJson(meter, item, arena));
     return std::move(array).Take();
   }
   DictBuilder dict(meter, arena);
   dict.Reserve(json.size());
-  for (const auto& [key, value] : json.get_ref<const Json::object_t&>()) dict.Add(FromText(meter, key), FromJson(meter, value, arena));
+  for (const auto& [key, value] : json.get_ref<const Json::object_t&>())
+    dict.Add(FromText(meter, key), FromJson(meter, value, arena));
   return std::move(dict).Take();
 }
 

@@ -45,14 +45,16 @@ class Lexer {
   }
 
   size_t NextTag() const {
-    for (size_t at = source_.find('{', at_); at != absl::string_view::npos; at = source_.find('{', at + 1)) {
+    for (size_t at = source_.find('{', at_); at != absl::string_view::npos;
+         at = source_.find('{', at + 1)) {
       const char next = at + 1 < source_.size() ? source_[at + 1] : '\0';
       if (next == '{' || next == '%' || next == '#') return at;
     }
     return source_.size();
   }
 
-  // The text up to the tag at `end` (or the source's end), without what the tags on both sides take.
+  // The text up to the tag at `end` (or the source's end), without what the tags on both sides
+  // take.
   void Text(size_t end) {
     absl::string_view text = source_.substr(at_, end - at_);
     const absl::string_view tag = source_.substr(end, 3);
@@ -61,10 +63,12 @@ class Lexer {
     if (sign == '-') {
       text = StripSpace(text, kRight);
     } else if (sign != '+' && !tag.empty() && tag[1] != '{') {
-      // lstrip_blocks: what stands between the start of the line and a block or comment goes, if it is white space.
+      // lstrip_blocks: what stands between the start of the line and a block or comment goes, if it
+      // is white space.
       const size_t newline = text.rfind('\n');
       const size_t begin = newline == absl::string_view::npos ? 0 : newline + 1;
-      if ((begin > 0 || line_start) && StripSpace(text.substr(begin), kLeft).empty()) text = text.substr(0, begin);
+      if ((begin > 0 || line_start) && StripSpace(text.substr(begin), kLeft).empty())
+        text = text.substr(0, begin);
     }
     if (!text.empty()) Add(Token::kText, at_, text);
     at_ = end;
@@ -94,7 +98,9 @@ class Lexer {
     char sign = '\0';
   };
   bool BareTag(size_t at, absl::string_view name, Bare* bare) const {
-    const auto skip_space = [&] { at += source_.size() - at - StripSpace(source_.substr(at), kLeft).size(); };
+    const auto skip_space = [&] {
+      at += source_.size() - at - StripSpace(source_.substr(at), kLeft).size();
+    };
     if (!absl::StartsWith(source_.substr(at), "{%")) return false;
     at += 2;
     if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) ++at;
@@ -102,7 +108,8 @@ class Lexer {
     if (!absl::StartsWith(source_.substr(at), name)) return false;
     at += name.size();
     skip_space();
-    if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) bare->sign = source_[at++];
+    if (at < source_.size() && (source_[at] == '-' || source_[at] == '+'))
+      bare->sign = source_[at++];
     if (!absl::StartsWith(source_.substr(at), "%}")) return false;
     bare->end = at + 2;
     return true;
@@ -114,7 +121,8 @@ class Lexer {
     const size_t begin = at_;
     at_ = open.end;
     AfterTag(open.sign == '-', open.sign != '+');
-    for (size_t end = source_.find("{%", at_); end != absl::string_view::npos; end = source_.find("{%", end + 2)) {
+    for (size_t end = source_.find("{%", at_); end != absl::string_view::npos;
+         end = source_.find("{%", end + 2)) {
       if (!BareTag(end, "endraw", &close)) continue;
       Text(end);
       at_ = close.end;
@@ -134,9 +142,11 @@ class Lexer {
     brackets_.clear();
     while (true) {
       at_ += source_.size() - at_ - StripSpace(source_.substr(at_), kLeft).size();
-      if (at_ >= source_.size()) Invalid(begin, absl::StrCat("the tag is not closed; wanted ", close));
+      if (at_ >= source_.size())
+        Invalid(begin, absl::StrCat("the tag is not closed; wanted ", close));
       const char sign = Looking("-") || (block && Looking("+")) ? source_[at_] : '\0';
-      if (brackets_.empty() && absl::StartsWith(source_.substr(at_ + (sign != '\0' ? 1 : 0)), close)) {
+      if (brackets_.empty() &&
+          absl::StartsWith(source_.substr(at_ + (sign != '\0' ? 1 : 0)), close)) {
         Add(block ? Token::kBlockEnd : Token::kPrintEnd, at_);
         at_ += close.size() + (sign != '\0' ? 1 : 0);
         AfterTag(sign == '-', block && sign != '+');
@@ -156,7 +166,9 @@ class Lexer {
       Add(Token::kName, begin, source_.substr(begin, at_ - begin));
       return;
     }
-    for (const absl::string_view op : {"//", "==", "!=", "<=", ">=", "**", "+", "-", "*", "/", "%", "~", "<", ">", "=", "(", ")", "[", "]", "{", "}", ",", ":", ".", "|"}) {
+    for (const absl::string_view op :
+         {"//", "==", "!=", "<=", ">=", "**", "+", "-", "*", "/", "%", "~", "<",
+          ">",  "=",  "(",  ")",  "[",  "]",  "{", "}", ",", ":", ".", "|"}) {
       if (!Looking(op)) continue;
       at_ += op.size();
       Add(Token::kOperator, begin, op);
@@ -169,12 +181,15 @@ class Lexer {
     constexpr absl::string_view kOpen = "([{", kClose = ")]}";
     if (op.size() != 1) return;
     if (const size_t open = kOpen.find(op[0]); open != absl::string_view::npos) {
-      if (brackets_.size() >= kMaxDepth) throw Failure{absl::StatusCode::kResourceExhausted, static_cast<uint32_t>(at), absl::StrCat("brackets are nested deeper than ", kMaxDepth)};
+      if (brackets_.size() >= kMaxDepth)
+        throw Failure{absl::StatusCode::kResourceExhausted, static_cast<uint32_t>(at),
+                      absl::StrCat("brackets are nested deeper than ", kMaxDepth)};
       brackets_.push_back(kClose[open]);
     }
     if (kClose.find(op[0]) == absl::string_view::npos) return;
     if (brackets_.empty()) Invalid(at, absl::StrCat("unexpected ", op));
-    if (brackets_.back() != op[0]) Invalid(at, absl::StrCat("unexpected ", op, ", wanted ", std::string(1, brackets_.back())));
+    if (brackets_.back() != op[0])
+      Invalid(at, absl::StrCat("unexpected ", op, ", wanted ", std::string(1, brackets_.back())));
     brackets_.pop_back();
   }
 
@@ -202,12 +217,15 @@ class Lexer {
       out->push_back(kValues[i]);
     } else if (c >= '0' && c <= '7') {
       uint32_t code = c - '0';
-      for (int i = 1; i < 3 && at_ < source_.size() && source_[at_] >= '0' && source_[at_] <= '7'; ++i) code = code * 8 + (source_[at_++] - '0');
+      for (int i = 1; i < 3 && at_ < source_.size() && source_[at_] >= '0' && source_[at_] <= '7';
+           ++i)
+        code = code * 8 + (source_[at_++] - '0');
       AppendUtf8(code, out);
     } else if (c == 'x' || c == 'u' || c == 'U') {
       AppendUtf8(HexEscape(c == 'x' ? 2 : c == 'u' ? 4 : 8, begin), out);
     } else if (c == 'N') {
-      throw Failure{absl::StatusCode::kUnimplemented, static_cast<uint32_t>(begin), "the escape \\N is not supported"};
+      throw Failure{absl::StatusCode::kUnimplemented, static_cast<uint32_t>(begin),
+                    "the escape \\N is not supported"};
     } else {
       out->push_back('\\');
       --at_;
@@ -217,16 +235,23 @@ class Lexer {
   uint32_t HexEscape(int digits, size_t begin) {
     uint32_t code = 0;
     for (int i = 0; i < digits; ++i, ++at_) {
-      if (at_ >= source_.size() || !absl::ascii_isxdigit(source_[at_])) Invalid(begin, absl::StrCat("the escape ", source_.substr(begin, 2), " needs ", digits, " hex digits"));
+      if (at_ >= source_.size() || !absl::ascii_isxdigit(source_[at_]))
+        Invalid(begin, absl::StrCat("the escape ", source_.substr(begin, 2), " needs ", digits,
+                                    " hex digits"));
       const char c = absl::ascii_tolower(source_[at_]);
       code = code * 16 + (c <= '9' ? c - '0' : c - 'a' + 10);
     }
-    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) Invalid(begin, absl::StrCat("the escape ", source_.substr(begin, at_ - begin), " is no character"));
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+      Invalid(begin,
+              absl::StrCat("the escape ", source_.substr(begin, at_ - begin), " is no character"));
     return code;
   }
 
   void Digits(std::string* out, bool hex = false) {
-    const auto digit = [&](size_t at) { return at < source_.size() && (hex ? absl::ascii_isxdigit(source_[at]) : absl::ascii_isdigit(source_[at])); };
+    const auto digit = [&](size_t at) {
+      return at < source_.size() &&
+             (hex ? absl::ascii_isxdigit(source_[at]) : absl::ascii_isdigit(source_[at]));
+    };
     while (digit(at_) || (at_ < source_.size() && source_[at_] == '_' && digit(at_ + 1))) {
       if (source_[at_] != '_') out->push_back(source_[at_]);
       ++at_;
@@ -242,14 +267,17 @@ class Lexer {
       return Digits(&token.text, true);
     }
     Digits(&token.text);
-    const auto digit_at = [&](size_t at) { return at < source_.size() && absl::ascii_isdigit(source_[at]); };
+    const auto digit_at = [&](size_t at) {
+      return at < source_.size() && absl::ascii_isdigit(source_[at]);
+    };
     if (Looking(".") && digit_at(at_ + 1)) {
       token.kind = Token::kFloat;
       token.text.push_back(source_[at_++]);
       Digits(&token.text);
     }
     if (at_ < source_.size() && (source_[at_] == 'e' || source_[at_] == 'E')) {
-      const bool sign = at_ + 1 < source_.size() && (source_[at_ + 1] == '+' || source_[at_ + 1] == '-');
+      const bool sign =
+          at_ + 1 < source_.size() && (source_[at_ + 1] == '+' || source_[at_ + 1] == '-');
       if (!digit_at(at_ + (sign ? 2 : 1))) return;
       token.kind = Token::kFloat;
       absl::StrAppend(&token.text, source_.substr(at_, sign ? 2 : 1));
@@ -260,7 +288,7 @@ class Lexer {
 
   const absl::string_view source_;
   size_t at_ = 0;
-  std::string brackets_;        // Those that the tag has yet to close.
+  std::string brackets_;  // Those that the tag has yet to close.
   std::vector<Token> tokens_;
 };
 
@@ -286,8 +314,10 @@ std::vector<Token> Lex(absl::string_view source) { return Lexer(source).Run(); }
 std::string PlaceOf(absl::string_view source, uint32_t at) {
   const absl::string_view before = source.substr(0, at);
   const size_t newline = before.rfind('\n');
-  const absl::string_view line = newline == absl::string_view::npos ? before : before.substr(newline + 1);
-  return absl::StrCat(1 + std::count(before.begin(), before.end(), '\n'), ":", 1 + CountCodePoints(line));
+  const absl::string_view line =
+      newline == absl::string_view::npos ? before : before.substr(newline + 1);
+  return absl::StrCat(1 + std::count(before.begin(), before.end(), '\n'), ":",
+                      1 + CountCodePoints(line));
 }
 
 }  // namespace sluice::chat

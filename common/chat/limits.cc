@@ -36,16 +36,25 @@ void Meter::CheckTime() {
   const absl::Duration now = clock_->Monotonic();
   if (begin_ == absl::InfiniteDuration()) begin_ = now;
   if (now - begin_ <= kMaxTime) return;
-  Exceeded(absl::StrCat("the template ran for ", absl::FormatDuration(now - begin_), " of CPU time, longer than ", absl::FormatDuration(kMaxTime)));
+  Exceeded(absl::StrCat("the template ran for ", absl::FormatDuration(now - begin_),
+                        " of CPU time, longer than ", absl::FormatDuration(kMaxTime)));
 }
 
-void Meter::Invalid(absl::string_view what) const { throw Failure{absl::StatusCode::kInvalidArgument, at, std::string(what)}; }
+void Meter::Invalid(absl::string_view what) const {
+  throw Failure{absl::StatusCode::kInvalidArgument, at, std::string(what)};
+}
 void Meter::Unsupported(absl::string_view what) const {
   throw Failure{absl::StatusCode::kUnimplemented, at, absl::StrCat(what, " is not supported")};
 }
-void Meter::Exceeded(absl::string_view what) const { throw Failure{absl::StatusCode::kResourceExhausted, at, std::string(what)}; }
+void Meter::Exceeded(absl::string_view what) const {
+  throw Failure{absl::StatusCode::kResourceExhausted, at, std::string(what)};
+}
 void Meter::TooDeep() const { Exceeded(absl::StrCat("a value is nested deeper than ", kMaxDepth)); }
-void Meter::OutOfSteps() const { Exceeded(absl::StrCat("the template took more than ", kMaxSteps, " steps")); }
-void Meter::OutOfText() const { Exceeded(absl::StrCat("the template made more than ", kMaxTextBytes, " bytes of text")); }
+void Meter::OutOfSteps() const {
+  Exceeded(absl::StrCat("the template took more than ", kMaxSteps, " steps"));
+}
+void Meter::OutOfText() const {
+  Exceeded(absl::StrCat("the template made more than ", kMaxTextBytes, " bytes of text"));
+}
 
 }  // namespace sluice::chat

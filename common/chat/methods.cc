@@ -15,7 +15,8 @@ namespace {
 
 // A part of the string that the method belongs to: not copied where that outlives the rendering.
 Value Part(const Call& call, absl::string_view part) {
-  return (call[0].is(Value::kText) ? Value::Borrow(part) : call.Text(part)).MarkedSafe(call[0].safe());
+  return (call[0].is(Value::kText) ? Value::Borrow(part) : call.Text(part))
+      .MarkedSafe(call[0].safe());
 }
 
 bool GivenNotNone(const Call& call, size_t i) { return call.has(i) && !call[i].is(Value::kNone); }
@@ -23,7 +24,8 @@ bool GivenNotNone(const Call& call, size_t i) { return call.has(i) && !call[i].i
 template <Side kSide>
 Value Strip(const Call& call) {
   const absl::string_view text = call[0].text();
-  return Part(call, GivenNotNone(call, 1) ? StripAnyOf(text, call.Str(1), kSide) : StripSpace(text, kSide));
+  return Part(
+      call, GivenNotNone(call, 1) ? StripAnyOf(text, call.Str(1), kSide) : StripSpace(text, kSide));
 }
 
 template <std::string (*kMap)(absl::string_view)>
@@ -36,10 +38,13 @@ template <bool (*kHolds)(absl::string_view)>
 Value Holds(const Call& call) {
   return Value::Bool(kHolds(call[0].text()));
 }
-bool IsDigits(absl::string_view text) { return !text.empty() && absl::c_all_of(text, absl::ascii_isdigit); }
+bool IsDigits(absl::string_view text) {
+  return !text.empty() && absl::c_all_of(text, absl::ascii_isdigit);
+}
 bool IsSpaces(absl::string_view text) { return !text.empty() && StripSpace(text, kLeft).empty(); }
 
-// text[start:end] of the arguments behind `first`; `begin`: its byte in the text. False: starts behind the end.
+// text[start:end] of the arguments behind `first`; `begin`: its byte in the text. False: starts
+// behind the end.
 bool Window(const Call& call, size_t first, absl::string_view* window, size_t* begin) {
   *window = call[0].text();
   *begin = 0;
@@ -62,15 +67,19 @@ Value Affix(const Call& call) {
   absl::string_view window;
   size_t begin = 0;
   if (!Window(call, 2, &window, &begin)) return Value::Bool(false);
-  if (!call[1].is(Value::kArray) || call[1].array().kind != Array::kTuple) return Value::Bool(kMatches(window, call.Str(1)));
+  if (!call[1].is(Value::kArray) || call[1].array().kind != Array::kTuple)
+    return Value::Bool(kMatches(window, call.Str(1)));
   for (const Value& affix : call[1].array().items) {
     call.meter.Step();
-    if (!affix.is_string()) call.Invalid(absl::StrCat("the tuple holds a ", TypeName(affix), "; wanted: str"));
+    if (!affix.is_string())
+      call.Invalid(absl::StrCat("the tuple holds a ", TypeName(affix), "; wanted: str"));
     if (kMatches(window, affix.text())) return Value::Bool(true);
   }
   return Value::Bool(false);
 }
-bool Starts(absl::string_view text, absl::string_view affix) { return absl::StartsWith(text, affix); }
+bool Starts(absl::string_view text, absl::string_view affix) {
+  return absl::StartsWith(text, affix);
+}
 bool Ends(absl::string_view text, absl::string_view affix) { return absl::EndsWith(text, affix); }
 
 Value Find(const Call& call) {
@@ -89,7 +98,8 @@ Value Count(const Call& call) {
   call.meter.WorkOnBytes(text.size());
   if (wanted.empty()) return Value::Int(static_cast<int64_t>(CountCodePoints(text)) + 1);
   int64_t count = 0;
-  for (size_t at = FindText(text, wanted); at != absl::string_view::npos; at = FindText(text, wanted, at + wanted.size())) {
+  for (size_t at = FindText(text, wanted); at != absl::string_view::npos;
+       at = FindText(text, wanted, at + wanted.size())) {
     call.meter.Step();
     ++count;
   }
@@ -97,12 +107,15 @@ Value Count(const Call& call) {
 }
 
 Value Replace(const Call& call) {
-  const std::string out = ReplaceText(call.meter, call[0].text(), call.Str(1), call.Str(2), call.Int(3, -1));
+  const std::string out =
+      ReplaceText(call.meter, call[0].text(), call.Str(1), call.Str(2), call.Int(3, -1));
   return call.Text(out).MarkedSafe(call[0].safe());
 }
 
-// Words between white space, at most `most` cuts (-1: all), from the right if `right`: then what is left comes first.
-void SplitAtSpace(absl::string_view text, int64_t most, bool right, Meter& meter, std::vector<absl::string_view>* parts) {
+// Words between white space, at most `most` cuts (-1: all), from the right if `right`: then what is
+// left comes first.
+void SplitAtSpace(absl::string_view text, int64_t most, bool right, Meter& meter,
+                  std::vector<absl::string_view>* parts) {
   const Side side = right ? kRight : kLeft;
   for (text = StripSpace(text, side); !text.empty(); text = StripSpace(text, side)) {
     meter.Step();
@@ -125,7 +138,8 @@ void SplitAtSpace(absl::string_view text, int64_t most, bool right, Meter& meter
   }
 }
 
-void SplitAtText(absl::string_view text, absl::string_view separator, int64_t most, bool right, Meter& meter, std::vector<absl::string_view>* parts) {
+void SplitAtText(absl::string_view text, absl::string_view separator, int64_t most, bool right,
+                 Meter& meter, std::vector<absl::string_view>* parts) {
   while (most-- != 0) {
     const size_t at = right ? text.rfind(separator) : FindText(text, separator);
     if (at == absl::string_view::npos) break;
@@ -148,7 +162,8 @@ Value Split(const Call& call) {
     const absl::string_view separator = call.Str(1);
     if (separator.empty()) call.Invalid("the separator is empty");
     // Searching from the right takes time in proportion to both lengths.
-    if (kFromRight && separator.size() > 1024) call.meter.Unsupported("rsplit by more than 1024 bytes");
+    if (kFromRight && separator.size() > 1024)
+      call.meter.Unsupported("rsplit by more than 1024 bytes");
     SplitAtText(text, separator, most, kFromRight, call.meter, &parts);
   }
   if (kFromRight) std::reverse(parts.begin(), parts.end());
@@ -160,7 +175,8 @@ Value Split(const Call& call) {
 Value SplitLinesMethod(const Call& call) {
   call.meter.Step(static_cast<int64_t>(call[0].text().size() / 16));
   ArrayBuilder list(call.meter, Array::kList);
-  for (const absl::string_view line : SplitLines(call[0].text(), call.Flag(1, false))) list.Add(Part(call, line));
+  for (const absl::string_view line : SplitLines(call[0].text(), call.Flag(1, false)))
+    list.Add(Part(call, line));
   return std::move(list).Take();
 }
 
@@ -170,7 +186,8 @@ Value JoinMethod(const Call& call) {
   bool first = true;
   for (const Value& item : Items(call.meter, call[1], &owner)) {
     call.meter.Step();
-    if (!item.is_string()) call.Invalid(absl::StrCat("the list holds a ", TypeName(item), "; wanted: str"));
+    if (!item.is_string())
+      call.Invalid(absl::StrCat("the list holds a ", TypeName(item), "; wanted: str"));
     call.meter.CheckText(out.size() + call[0].text().size() + item.text().size());
     absl::StrAppend(&out, first ? "" : call[0].text(), item.text());
     first = false;
@@ -189,7 +206,9 @@ Value RemoveSuffix(const Call& call) {
   return Part(call, text);
 }
 
-Value Format(const Call& call) { return call.Text(FormatBraces(call.meter, call[0].text(), call.args.subspan(1), call.keywords)); }
+Value Format(const Call& call) {
+  return call.Text(FormatBraces(call.meter, call[0].text(), call.args.subspan(1), call.keywords));
+}
 
 constexpr Function kStrMethods[] = {
     {"startswith", Affix<Starts>, 1, {"prefix", "start", "end"}},
@@ -219,7 +238,8 @@ constexpr Function kStrMethods[] = {
 
 Value DictItems(const Call& call) {
   ArrayBuilder items(call.meter, Array::kItems);
-  for (const auto& [key, value] : call[0].dict().items) items.Add(MakeTuple(call.meter, {key, value}));
+  for (const auto& [key, value] : call[0].dict().items)
+    items.Add(MakeTuple(call.meter, {key, value}));
   return std::move(items).Take();
 }
 Value DictKeys(const Call& call) {
@@ -245,28 +265,39 @@ constexpr Function kDictMethods[] = {
     {"get", DictGet, 1, {"key", "default"}},
 };
 
-constexpr absl::string_view kStrUnbuilt[] = {"casefold", "center", "encode", "expandtabs", "format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isidentifier", "isnumeric", "isprintable", "istitle",
-                                             "ljust", "maketrans", "partition", "rfind", "rindex", "rjust", "rpartition", "swapcase", "translate", "zfill"};
+constexpr absl::string_view kStrUnbuilt[] = {
+    "casefold",    "center",  "encode",     "expandtabs", "format_map",   "index",
+    "isalnum",     "isalpha", "isascii",    "isdecimal",  "isidentifier", "isnumeric",
+    "isprintable", "istitle", "ljust",      "maketrans",  "partition",    "rfind",
+    "rindex",      "rjust",   "rpartition", "swapcase",   "translate",    "zfill"};
 constexpr absl::string_view kDictUnbuilt[] = {"copy", "fromkeys"};
 constexpr absl::string_view kDictForbidden[] = {"clear", "pop", "popitem", "setdefault", "update"};
 constexpr absl::string_view kListUnbuilt[] = {"copy", "count", "index"};
 constexpr absl::string_view kRangeUnbuilt[] = {"count", "index", "start", "step", "stop"};
-constexpr absl::string_view kNumberUnbuilt[] = {"as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes", "fromhex", "hex", "imag", "is_integer", "numerator", "real", "to_bytes"};
-constexpr absl::string_view kListForbidden[] = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
+constexpr absl::string_view kNumberUnbuilt[] = {
+    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator",
+    "from_bytes",       "fromhex",   "hex",        "imag",      "is_integer",
+    "numerator",        "real",      "to_bytes"};
+constexpr absl::string_view kListForbidden[] = {"append", "clear",  "extend",  "insert",
+                                                "pop",    "remove", "reverse", "sort"};
 
 }  // namespace
 
 const Function* FindMethod(Type type, absl::string_view name) {
   if (type != Type::kStr && type != Type::kDict) return nullptr;
-  for (const Function& method : type == Type::kStr ? absl::MakeConstSpan(kStrMethods) : absl::MakeConstSpan(kDictMethods)) {
+  for (const Function& method :
+       type == Type::kStr ? absl::MakeConstSpan(kStrMethods) : absl::MakeConstSpan(kDictMethods)) {
     if (method.name == name) return &method;
   }
   return nullptr;
 }
 
 Builtin PythonBuiltin(Type type, absl::string_view name) {
-  const auto among = [&](absl::Span<const absl::string_view> names) { return absl::c_linear_search(names, name); };
-  constexpr absl::Span<const absl::string_view> kUnbuilt[kTypes] = {kStrUnbuilt, kDictUnbuilt, kListUnbuilt, kRangeUnbuilt, kNumberUnbuilt};
+  const auto among = [&](absl::Span<const absl::string_view> names) {
+    return absl::c_linear_search(names, name);
+  };
+  constexpr absl::Span<const absl::string_view> kUnbuilt[kTypes] = {
+      kStrUnbuilt, kDictUnbuilt, kListUnbuilt, kRangeUnbuilt, kNumberUnbuilt};
   if (among(kUnbuilt[static_cast<int>(type)])) return Builtin::kUnbuilt;
   if (type == Type::kDict && among(kDictForbidden)) return Builtin::kForbidden;
   if (type == Type::kList && among(kListForbidden)) return Builtin::kForbidden;

@@ -11,7 +11,9 @@ Value Object::CallMethod(Interpreter& in, absl::string_view name, Values, const 
   in.meter().Invalid(absl::StrCat("a ", TypeName(), " has no method ", name));
 }
 
-Value Object::Call(Interpreter& in, Values, Keywords) { in.meter().Invalid(absl::StrCat("a ", TypeName(), " cannot be called")); }
+Value Object::Call(Interpreter& in, Values, Keywords) {
+  in.meter().Invalid(absl::StrCat("a ", TypeName(), " cannot be called"));
+}
 
 Value Namespace::Attribute(Interpreter& in, absl::string_view name) {
   in.meter().Work(static_cast<int64_t>(attributes_.size() / 8));
@@ -47,7 +49,8 @@ Value Loop::Attribute(Interpreter& in, absl::string_view name) {
   return Value();
 }
 
-Value Loop::CallMethod(Interpreter& in, absl::string_view name, Values args, const Keywords& keywords) {
+Value Loop::CallMethod(Interpreter& in, absl::string_view name, Values args,
+                       const Keywords& keywords) {
   if (name == "cycle" && keywords.empty()) {
     if (args.empty()) in.meter().Invalid("loop.cycle needs values");
     return args[index_ % args.size()];
@@ -66,9 +69,12 @@ Value Loop::CallMethod(Interpreter& in, absl::string_view name, Values args, con
 
 Value Loop::Call(Interpreter& in, Values, Keywords) { in.meter().Unsupported("a recursive loop"); }
 
-Value Cycler::Attribute(Interpreter&, absl::string_view name) { return name == "current" ? items_[at_] : Value(); }
+Value Cycler::Attribute(Interpreter&, absl::string_view name) {
+  return name == "current" ? items_[at_] : Value();
+}
 
-Value Cycler::CallMethod(Interpreter& in, absl::string_view name, Values args, const Keywords& keywords) {
+Value Cycler::CallMethod(Interpreter& in, absl::string_view name, Values args,
+                         const Keywords& keywords) {
   if (name == "next" && args.empty() && keywords.empty()) {
     const Value item = items_[at_];
     at_ = (at_ + 1) % items_.size();

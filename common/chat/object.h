@@ -10,14 +10,16 @@
 
 namespace sluice::chat {
 
-// A value with a state or a body: namespace, macro, loop, cycler, joiner. Owned by the interpreter until the rendering ends.
+// A value with a state or a body: namespace, macro, loop, cycler, joiner. Owned by the interpreter
+// until the rendering ends.
 class Object {
  public:
   virtual ~Object() = default;
   virtual absl::string_view TypeName() const = 0;
   virtual bool callable() const { return false; }
   virtual Value Attribute(Interpreter& in, absl::string_view name);  // Undefined if there is none.
-  virtual Value CallMethod(Interpreter& in, absl::string_view name, Values args, const Keywords& keywords);
+  virtual Value CallMethod(Interpreter& in, absl::string_view name, Values args,
+                           const Keywords& keywords);
   virtual Value Call(Interpreter& in, Values args, Keywords keywords);
 };
 
@@ -38,7 +40,8 @@ class Loop : public Object {
   void Move(size_t index) { index_ = index; }
   absl::string_view TypeName() const override { return "LoopContext"; }
   Value Attribute(Interpreter& in, absl::string_view name) override;
-  Value CallMethod(Interpreter& in, absl::string_view name, Values args, const Keywords& keywords) override;
+  Value CallMethod(Interpreter& in, absl::string_view name, Values args,
+                   const Keywords& keywords) override;
   Value Call(Interpreter& in, Values args, Keywords keywords) override;
   void End() { items_ = {}; }  // The items may be gone.
 
@@ -55,7 +58,8 @@ class Cycler : public Object {
   explicit Cycler(Values items) : items_(std::move(items)) {}
   absl::string_view TypeName() const override { return "Cycler"; }
   Value Attribute(Interpreter& in, absl::string_view name) override;
-  Value CallMethod(Interpreter& in, absl::string_view name, Values args, const Keywords& keywords) override;
+  Value CallMethod(Interpreter& in, absl::string_view name, Values args,
+                   const Keywords& keywords) override;
 
  private:
   const Values items_;

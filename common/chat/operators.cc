@@ -12,10 +12,12 @@ namespace {
 
 [[noreturn]] void Refuse(Meter& meter, Operator op, const Value& a, const Value& b) {
   const auto shown = [&](const Value& value) -> std::string {
-    if (value.is(Value::kUndefined)) return absl::StrCat(value.text(), value.text().empty() ? "" : " ", "(undefined)");
+    if (value.is(Value::kUndefined))
+      return absl::StrCat(value.text(), value.text().empty() ? "" : " ", "(undefined)");
     return std::string(TypeName(value));
   };
-  meter.Invalid(absl::StrCat("cannot apply ", OperatorName(op), " to ", shown(a), " and ", shown(b)));
+  meter.Invalid(
+      absl::StrCat("cannot apply ", OperatorName(op), " to ", shown(a), " and ", shown(b)));
 }
 
 [[noreturn]] void Overflow(Meter& meter, Operator op, int64_t a, int64_t b) {
@@ -40,7 +42,8 @@ Value Integers(Meter& meter, Operator op, int64_t a, int64_t b) {
     case Operator::kFloorDivide:
     case Operator::kModulo: {
       if (b == 0) meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " 0: division by zero"));
-      if (b == -1) return op == Operator::kModulo ? Value::Int(0) : Integers(meter, Operator::kSubtract, 0, a);
+      if (b == -1)
+        return op == Operator::kModulo ? Value::Int(0) : Integers(meter, Operator::kSubtract, 0, a);
       int64_t quotient = a / b, rest = a % b;  // Python rounds down.
       if (rest != 0 && (rest < 0) != (b < 0)) --quotient, rest += b;
       return Value::Int(op == Operator::kModulo ? rest : quotient);
@@ -68,7 +71,8 @@ Value Floats(Meter& meter, Operator op, double a, double b) {
     case Operator::kMultiply: return Value::Float(a * b);
     case Operator::kPower: {
       const double power = std::pow(a, b);
-      if (std::isfinite(a) && std::isfinite(b) && !std::isfinite(power)) meter.Invalid(absl::StrCat(a, " ** ", b, " is no finite number"));
+      if (std::isfinite(a) && std::isfinite(b) && !std::isfinite(power))
+        meter.Invalid(absl::StrCat(a, " ** ", b, " is no finite number"));
       return Value::Float(power);
     }
     default: break;
@@ -121,13 +125,16 @@ Value Repeat(Meter& meter, const Value& value, int64_t times) {
   return std::move(product).Take();
 }
 
-bool Repeatable(const Value& value) { return value.is_string() || (value.is(Value::kArray) && value.array().kind <= Array::kTuple); }
+bool Repeatable(const Value& value) {
+  return value.is_string() || (value.is(Value::kArray) && value.array().kind <= Array::kTuple);
+}
 
 // Python's slice.indices(): the first index, and how many follow it `step` apart.
 struct Range {
   int64_t begin, stop, step, count;
 };
-Range Resolve(Meter& meter, int64_t size, const Value& start, const Value& stop, const Value& step) {
+Range Resolve(Meter& meter, int64_t size, const Value& start, const Value& stop,
+              const Value& step) {
   const int64_t by = step.is(Value::kUndefined) ? 1 : step.integer();
   if (by == 0) meter.Invalid("the step of a slice is 0");
   const int64_t low = by < 0 ? -1 : 0, high = by < 0 ? size - 1 : size;
@@ -143,22 +150,28 @@ Range Resolve(Meter& meter, int64_t size, const Value& start, const Value& stop,
   return range;
 }
 
-Value SliceText(Meter& meter, const Value& value, const Value& start, const Value& stop, const Value& step) {
+Value SliceText(Meter& meter, const Value& value, const Value& start, const Value& stop,
+                const Value& step) {
   const absl::string_view text = value.text();
   meter.WorkOnBytes(text.size());
   const bool ascii = IsAscii(text);
-  const Range range = Resolve(meter, static_cast<int64_t>(ascii ? text.size() : CountCodePoints(text)), start, stop, step);
+  const Range range = Resolve(
+      meter, static_cast<int64_t>(ascii ? text.size() : CountCodePoints(text)), start, stop, step);
   if (range.count == 0) return Value::Borrow("");
   if (range.step == 1) {
-    const size_t begin = ascii ? static_cast<size_t>(range.begin) : ByteOf(text, static_cast<size_t>(range.begin));
-    const size_t size = ascii ? static_cast<size_t>(range.count) : ByteOf(text.substr(begin), static_cast<size_t>(range.count));
-    if (value.is(Value::kText)) return Value::Borrow(text.substr(begin, size)).MarkedSafe(value.safe());
+    const size_t begin =
+        ascii ? static_cast<size_t>(range.begin) : ByteOf(text, static_cast<size_t>(range.begin));
+    const size_t size = ascii ? static_cast<size_t>(range.count)
+                              : ByteOf(text.substr(begin), static_cast<size_t>(range.count));
+    if (value.is(Value::kText))
+      return Value::Borrow(text.substr(begin, size)).MarkedSafe(value.safe());
     return Value::Copy(meter, text.substr(begin, size)).MarkedSafe(value.safe());
   }
   meter.Step(static_cast<int64_t>(text.size()));
   const std::vector<absl::string_view> points = SplitCodePoints(text);
   std::string out;
-  for (int64_t i = 0; i < range.count; ++i) absl::StrAppend(&out, points[range.begin + i * range.step]);
+  for (int64_t i = 0; i < range.count; ++i)
+    absl::StrAppend(&out, points[range.begin + i * range.step]);
   return Value::Copy(meter, out).MarkedSafe(value.safe());
 }
 
@@ -169,7 +182,9 @@ Value Arithmetic(Meter& meter, Operator op, Value a, const Value& b) {
   if (a.is_number() && b.is_number()) return Floats(meter, op, a.real(), b.real());
   if (op == Operator::kAdd) {
     if (a.is_string() && b.is_string()) return AddTexts(meter, std::move(a), b);
-    if (a.is(Value::kArray) && b.is(Value::kArray) && a.array().kind == b.array().kind && a.array().kind <= Array::kTuple) return AddArrays(meter, a.array(), b.array());
+    if (a.is(Value::kArray) && b.is(Value::kArray) && a.array().kind == b.array().kind &&
+        a.array().kind <= Array::kTuple)
+      return AddArrays(meter, a.array(), b.array());
   } else if (op == Operator::kMultiply) {
     if (Repeatable(a) && b.is_integer()) return Repeat(meter, a, b.integer());
     if (a.is_integer() && Repeatable(b)) return Repeat(meter, b, a.integer());
@@ -196,7 +211,8 @@ bool Compare(Meter& meter, Operator op, const Value& a, const Value& b) {
 
 bool Contains(Meter& meter, const Value& container, const Value& item) {
   if (container.is_string()) {
-    if (!item.is_string()) meter.Invalid(absl::StrCat("in: a str holds only a str, not a ", TypeName(item)));
+    if (!item.is_string())
+      meter.Invalid(absl::StrCat("in: a str holds only a str, not a ", TypeName(item)));
     meter.WorkOnBytes(container.text().size());
     return FindText(container.text(), item.text()) != absl::string_view::npos;
   }
@@ -215,10 +231,14 @@ bool Contains(Meter& meter, const Value& container, const Value& item) {
 Value Negate(Meter& meter, const Value& value) {
   if (value.is(Value::kFloat)) return Value::Float(-value.real());
   if (value.is_integer()) return Integers(meter, Operator::kSubtract, 0, value.integer());
-  meter.Invalid(absl::StrCat("- needs a number, got ", value.is(Value::kUndefined) ? absl::StrCat(value.text(), " (undefined)") : std::string(TypeName(value))));
+  meter.Invalid(
+      absl::StrCat("- needs a number, got ", value.is(Value::kUndefined)
+                                                 ? absl::StrCat(value.text(), " (undefined)")
+                                                 : std::string(TypeName(value))));
 }
 
-Value Slice(Meter& meter, const Value& value, const Value& start, const Value& stop, const Value& step) {
+Value Slice(Meter& meter, const Value& value, const Value& start, const Value& stop,
+            const Value& step) {
   if (value.is_string()) return SliceText(meter, value, start, stop, step);
   const Array& array = value.array();
   const Range range = Resolve(meter, static_cast<int64_t>(array.items.size()), start, stop, step);

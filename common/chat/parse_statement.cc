@@ -27,7 +27,8 @@ Program Parser::Run() {
   program_.kwargs = SymbolOf("kwargs");
   program_.body = ParseBody({});
   for (const Function& function : Globals()) {
-    if (const auto named = symbols_.find(std::string(function.name)); named != symbols_.end()) program_.globals.emplace_back(named->second, &function);
+    if (const auto named = symbols_.find(std::string(function.name)); named != symbols_.end())
+      program_.globals.emplace_back(named->second, &function);
   }
   return std::move(program_);
 }
@@ -62,7 +63,8 @@ Body Parser::ParseBody(absl::Span<const absl::string_view> ends) {
       }
       default:
         if (ends.empty() && token.kind == Token::kEnd) return body;
-        Invalid(token, absl::StrCat("expected {% ", absl::StrJoin(ends, " or "), " %}, found the end of the template"));
+        Invalid(token, absl::StrCat("expected {% ", absl::StrJoin(ends, " or "),
+                                    " %}, found the end of the template"));
     }
   }
 }
@@ -74,7 +76,9 @@ std::unique_ptr<Body> Parser::BodyTo(absl::string_view end) {
 }
 
 Statement Parser::ParseStatement(const Token& word) {
-  static constexpr absl::string_view kStray[] = {"else", "elif", "endif", "endfor", "endset", "endmacro", "endcall", "endfilter", "endwith", "endgeneration", "endraw"};
+  static constexpr absl::string_view kStray[] = {"else",    "elif",          "endif",   "endfor",
+                                                 "endset",  "endmacro",      "endcall", "endfilter",
+                                                 "endwith", "endgeneration", "endraw"};
   const std::string& name = word.text;
   if (name == "for") return For(word);
   if (name == "if") return If(word);
@@ -88,7 +92,8 @@ Statement Parser::ParseStatement(const Token& word) {
     if (loops_ == 0) Invalid(word, absl::StrCat(name, " stands outside of a loop"));
     EndTag();
   } else if (name == "generation") {
-    if (captures_ > 0) Unsupported(word, "a generation block within a macro, call, set or filter block");
+    if (captures_ > 0)
+      Unsupported(word, "a generation block within a macro, call, set or filter block");
     statement.kind = Statement::kGeneration;
     EndTag();
     const Restore<int> loops(&loops_, 0);
@@ -174,7 +179,8 @@ Statement Parser::CallBlock(const Token& at) {
   statement.macro->at = at.at;
   if (Accept(Token::kOperator, "(")) Parameters(statement.macro.get());
   statement.expression = Postfix(Primary());
-  if (statement.expression->kind != Expression::kCall) Invalid(at, "call needs a call of a macro, as in {% call box(1) %}");
+  if (statement.expression->kind != Expression::kCall)
+    Invalid(at, "call needs a call of a macro, as in {% call box(1) %}");
   // The body stands in the macro around it: what it names of `caller` and `loop` is that one's.
   statement.macro->body = MacroBody(statement.macro.get(), "endcall");
   return statement;
@@ -213,9 +219,11 @@ Target Parser::OneTarget(bool attributes) {
     ExpectOp(")");
     return inner;
   }
-  static constexpr absl::string_view kConstants[] = {"true", "True", "false", "False", "none", "None"};
+  static constexpr absl::string_view kConstants[] = {"true",  "True", "false",
+                                                     "False", "none", "None"};
   const Token name = Expect(Token::kName, {}, "a name to assign to");
-  if (absl::c_linear_search(kConstants, name.text)) Invalid(name, absl::StrCat("cannot assign to ", name.text));
+  if (absl::c_linear_search(kConstants, name.text))
+    Invalid(name, absl::StrCat("cannot assign to ", name.text));
   Target target{.symbol = SymbolOf(name.text), .at = name.at};
   if (attributes && Accept(Token::kOperator, ".")) {
     target.kind = Target::kAttribute;
@@ -231,7 +239,8 @@ void Parser::Parameters(Macro* macro) {
     if (Accept(Token::kOperator, "=")) {
       parameter.otherwise = Whole();
     } else if (!macro->parameters.empty() && macro->parameters.back().otherwise != nullptr) {
-      Invalid(name, absl::StrCat("the parameter ", name.text, " has no default, but the one before it has"));
+      Invalid(name, absl::StrCat("the parameter ", name.text,
+                                 " has no default, but the one before it has"));
     }
     macro->parameters.push_back(std::move(parameter));
     if (!IsOp(")")) ExpectOp(",");
@@ -250,7 +259,8 @@ std::unique_ptr<Body> Parser::MacroBody(Macro* macro, absl::string_view end) {
   // A default may be as high as an expression can get.
   macro->height = static_cast<uint16_t>(height_ - depth_ + 1);
   for (const Macro::Parameter& parameter : macro->parameters) {
-    if (parameter.otherwise != nullptr) macro->height = std::max<uint16_t>(macro->height, parameter.otherwise->height);
+    if (parameter.otherwise != nullptr)
+      macro->height = std::max<uint16_t>(macro->height, parameter.otherwise->height);
   }
   height_ = std::max(outer_height, height_);
   return body;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kMaxSymbols = 65000;
 
-constexpr absl::string_view kOperatorNames[] = {"+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
+constexpr absl::string_view kOperatorNames[] = {
+    "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
 
 // A token as a message shows it.
 std::string Shown(const Token& token) {
@@ -42,7 +43,8 @@ Parser::Parser(std::string source) {
 Parser::Level::Level(Parser* parser) : parser_(parser) {
   if (++parser->depth_ > kMaxDepth) {
     --parser->depth_;
-    throw Failure{absl::StatusCode::kResourceExhausted, parser->Peek().at, absl::StrCat("the template is nested deeper than ", kMaxDepth)};
+    throw Failure{absl::StatusCode::kResourceExhausted, parser->Peek().at,
+                  absl::StrCat("the template is nested deeper than ", kMaxDepth)};
   }
   parser->height_ = std::max(parser->height_, parser->depth_);
 }
@@ -59,13 +61,17 @@ bool Parser::Accept(Token::Kind kind, absl::string_view text) {
 }
 
 Token Parser::Expect(Token::Kind kind, absl::string_view text, absl::string_view wanted) {
-  if (!Is(kind, text)) Invalid(Peek(), absl::StrCat("expected ", wanted, ", found ", Shown(Peek())));
+  if (!Is(kind, text))
+    Invalid(Peek(), absl::StrCat("expected ", wanted, ", found ", Shown(Peek())));
   return Take();
 }
 
-void Parser::Invalid(const Token& token, absl::string_view what) const { throw Failure{absl::StatusCode::kInvalidArgument, token.at, std::string(what)}; }
+void Parser::Invalid(const Token& token, absl::string_view what) const {
+  throw Failure{absl::StatusCode::kInvalidArgument, token.at, std::string(what)};
+}
 void Parser::Unsupported(const Token& token, absl::string_view what) const {
-  throw Failure{absl::StatusCode::kUnimplemented, token.at, absl::StrCat(what, " is not supported")};
+  throw Failure{absl::StatusCode::kUnimplemented, token.at,
+                absl::StrCat(what, " is not supported")};
 }
 
 ExpressionPtr Parser::New(Expression::Kind kind, const Token& at) const {
@@ -78,7 +84,8 @@ ExpressionPtr Parser::New(Expression::Kind kind, const Token& at) const {
 void Parser::Adopt(Expression* parent, ExpressionPtr child) const {
   if (child != nullptr) {
     if (child->height >= kMaxDepth) {
-      throw Failure{absl::StatusCode::kResourceExhausted, parent->at, absl::StrCat("an expression is nested deeper than ", kMaxDepth)};
+      throw Failure{absl::StatusCode::kResourceExhausted, parent->at,
+                    absl::StrCat("an expression is nested deeper than ", kMaxDepth)};
     }
     parent->height = std::max<uint16_t>(parent->height, child->height + 1);
     const_cast<Parser*>(this)->height_ = std::max(height_, depth_ + parent->height);
@@ -89,7 +96,9 @@ void Parser::Adopt(Expression* parent, ExpressionPtr child) const {
 Symbol Parser::SymbolOf(const std::string& name) {
   const auto [it, fresh] = symbols_.emplace(name, static_cast<Symbol>(program_.symbols.size()));
   if (fresh) {
-    if (program_.symbols.size() >= kMaxSymbols) throw Failure{absl::StatusCode::kResourceExhausted, Peek().at, absl::StrCat("the template has more than ", kMaxSymbols, " names")};
+    if (program_.symbols.size() >= kMaxSymbols)
+      throw Failure{absl::StatusCode::kResourceExhausted, Peek().at,
+                    absl::StrCat("the template has more than ", kMaxSymbols, " names")};
     program_.symbols.push_back(name);
   }
   return it->second;
@@ -121,13 +130,16 @@ ExpressionPtr Parser::TupleOr(bool conditional) {
   ExpressionPtr tuple = New(Expression::kTuple, at);
   Adopt(tuple.get(), std::move(first));
   while (Accept(Token::kOperator, ",")) {
-    if (Is(Token::kBlockEnd) || Is(Token::kPrintEnd) || IsOp(")") || IsOp("=") || IsName("recursive")) break;
+    if (Is(Token::kBlockEnd) || Is(Token::kPrintEnd) || IsOp(")") || IsOp("=") ||
+        IsName("recursive"))
+      break;
     Adopt(tuple.get(), one());
   }
   return tuple;
 }
 
-ExpressionPtr Parser::Logic(Expression::Kind kind, absl::string_view word, ExpressionPtr (Parser::*operand)()) {
+ExpressionPtr Parser::Logic(Expression::Kind kind, absl::string_view word,
+                            ExpressionPtr (Parser::*operand)()) {
   ExpressionPtr left = (this->*operand)();
   if (!IsName(word)) return left;
   ExpressionPtr all = New(kind, Peek());
@@ -152,7 +164,8 @@ ExpressionPtr Parser::Compare() {
   ExpressionPtr compare;
   while (true) {
     const Token at = Peek();
-    const auto* const found = std::find(std::begin(kOperatorNames) + 7, std::begin(kOperatorNames) + 13, at.text);
+    const auto* const found =
+        std::find(std::begin(kOperatorNames) + 7, std::begin(kOperatorNames) + 13, at.text);
     Operator op;
     if (at.kind == Token::kOperator && found != std::begin(kOperatorNames) + 13) {
       op = static_cast<Operator>(found - std::begin(kOperatorNames));
@@ -175,7 +188,9 @@ ExpressionPtr Parser::Compare() {
 }
 
 // Operators of one precedence, which are applied from the left.
-ExpressionPtr Parser::Chain(ExpressionPtr (Parser::*operand)(), absl::Span<const absl::string_view> names, absl::Span<const Operator> operators) {
+ExpressionPtr Parser::Chain(ExpressionPtr (Parser::*operand)(),
+                            absl::Span<const absl::string_view> names,
+                            absl::Span<const Operator> operators) {
   ExpressionPtr left = (this->*operand)();
   ExpressionPtr chain;
   while (Is(Token::kOperator)) {
@@ -192,9 +207,12 @@ ExpressionPtr Parser::Chain(ExpressionPtr (Parser::*operand)(), absl::Span<const
   return chain != nullptr ? std::move(chain) : std::move(left);
 }
 
-ExpressionPtr Parser::Sum() { return Chain(&Parser::Concat, {"+", "-"}, {Operator::kAdd, Operator::kSubtract}); }
+ExpressionPtr Parser::Sum() {
+  return Chain(&Parser::Concat, {"+", "-"}, {Operator::kAdd, Operator::kSubtract});
+}
 ExpressionPtr Parser::Product() {
-  return Chain(&Parser::Power, {"*", "/", "//", "%"}, {Operator::kMultiply, Operator::kDivide, Operator::kFloorDivide, Operator::kModulo});
+  return Chain(&Parser::Power, {"*", "/", "//", "%"},
+               {Operator::kMultiply, Operator::kDivide, Operator::kFloorDivide, Operator::kModulo});
 }
 // From the left, and -2 ** 2 is 4: Jinja's, not Python's.
 ExpressionPtr Parser::Power() {
@@ -270,7 +288,8 @@ ExpressionPtr Parser::Attribute(ExpressionPtr value) {
     attribute->builtins[type] = PythonBuiltin(static_cast<Type>(type), attribute->text);
   }
   const auto dict = static_cast<int>(Type::kDict);
-  attribute->plain_in_dicts = attribute->methods[dict] == nullptr && attribute->builtins[dict] == Builtin::kAbsent;
+  attribute->plain_in_dicts =
+      attribute->methods[dict] == nullptr && attribute->builtins[dict] == Builtin::kAbsent;
   Adopt(attribute.get(), std::move(value));
   return attribute;
 }
@@ -303,17 +322,20 @@ ExpressionPtr Parser::CallOf(ExpressionPtr callee) {
 
 void Parser::Arguments(Expression* call) {
   while (!Accept(Token::kOperator, ")")) {
-    if (IsOp("*") || IsOp("**")) Unsupported(Peek(), absl::StrCat("the argument ", Peek().text, "values"));
+    if (IsOp("*") || IsOp("**"))
+      Unsupported(Peek(), absl::StrCat("the argument ", Peek().text, "values"));
     if (Is(Token::kName) && Is(Token::kOperator, "=", 1)) {
       std::string name = Take().text;
       Take();
       const auto same = [&](const auto& keyword) { return keyword.first == name; };
-      if (absl::c_any_of(call->keywords, same)) Invalid(Peek(), absl::StrCat("the argument ", name, " is given twice"));
+      if (absl::c_any_of(call->keywords, same))
+        Invalid(Peek(), absl::StrCat("the argument ", name, " is given twice"));
       ExpressionPtr value = Whole();
       call->height = std::max<uint16_t>(call->height, value->height + 1);
       call->keywords.emplace_back(std::move(name), std::move(value));
     } else {
-      if (!call->keywords.empty()) Invalid(Peek(), "an argument without a name follows one with a name");
+      if (!call->keywords.empty())
+        Invalid(Peek(), "an argument without a name follows one with a name");
       Adopt(call, Whole());
     }
     if (!IsOp(")")) ExpectOp(",");
@@ -324,7 +346,8 @@ ExpressionPtr Parser::Filter(ExpressionPtr value) {
   const Token name = Expect(Token::kName, {}, "the name of a filter");
   ExpressionPtr filter = New(Expression::kFilter, name);
   filter->function = FindFilter(name.text);
-  if (filter->function == nullptr) Unsupported(name, absl::StrCat("the filter \"", name.text, "\""));
+  if (filter->function == nullptr)
+    Unsupported(name, absl::StrCat("the filter \"", name.text, "\""));
   Adopt(filter.get(), std::move(value));
   if (Accept(Token::kOperator, "(")) Arguments(filter.get());
   return filter;
@@ -342,8 +365,9 @@ ExpressionPtr Parser::Test(ExpressionPtr value) {
     return test;
   }
   // `x is divisibleby 3`: one argument without parentheses.
-  const bool value_begins = Is(Token::kString) || Is(Token::kInteger) || Is(Token::kFloat) || IsOp("[") || IsOp("{") ||
-                            (Is(Token::kName) && !IsName("else") && !IsName("or") && !IsName("and"));
+  const bool value_begins =
+      Is(Token::kString) || Is(Token::kInteger) || Is(Token::kFloat) || IsOp("[") || IsOp("{") ||
+      (Is(Token::kName) && !IsName("else") && !IsName("or") && !IsName("and"));
   if (!value_begins) return test;
   if (IsName("is")) Invalid(Peek(), "a test follows a test; put the first in parentheses");
   Adopt(test.get(), Postfix(Primary()));
@@ -405,9 +429,12 @@ ExpressionPtr Parser::NumberLiteral() {
   const int base = !prefixed ? 10 : token.text[1] == 'x' ? 16 : token.text[1] == 'o' ? 8 : 2;
   const char* const end = token.text.data() + token.text.size();
   int64_t integer = 0;
-  const auto [stop, error] = std::from_chars(token.text.data() + (prefixed ? 2 : 0), end, integer, base);
-  if (error == std::errc::result_out_of_range) Invalid(token, absl::StrCat("the integer ", Shown(token), " is beyond 64 bits"));
-  if (error != std::errc() || stop != end) Invalid(token, absl::StrCat(Shown(token), " is no integer"));
+  const auto [stop, error] =
+      std::from_chars(token.text.data() + (prefixed ? 2 : 0), end, integer, base);
+  if (error == std::errc::result_out_of_range)
+    Invalid(token, absl::StrCat("the integer ", Shown(token), " is beyond 64 bits"));
+  if (error != std::errc() || stop != end)
+    Invalid(token, absl::StrCat(Shown(token), " is no integer"));
   literal->value = Value::Int(integer);
   return literal;
 }

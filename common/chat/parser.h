@@ -11,7 +11,8 @@
 
 namespace sluice::chat {
 
-// Recursive descent over the tokens, with Jinja's precedences. Expressions in parser.cc, statements in parse_statement.cc.
+// Recursive descent over the tokens, with Jinja's precedences. Expressions in parser.cc, statements
+// in parse_statement.cc.
 class Parser {
  public:
   explicit Parser(std::string source);
@@ -29,7 +30,9 @@ class Parser {
   };
 
   // Tokens.
-  const Token& Peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+  const Token& Peek(size_t ahead = 0) const {
+    return tokens_[std::min(at_ + ahead, tokens_.size() - 1)];
+  }
   bool Is(Token::Kind kind, absl::string_view text = {}, size_t ahead = 0) const;
   bool IsOp(absl::string_view op) const { return Is(Token::kOperator, op); }
   bool IsName(absl::string_view name) const { return Is(Token::kName, name); }
@@ -47,7 +50,8 @@ class Parser {
 
   // Expressions, loosest first.
   ExpressionPtr Whole();
-  ExpressionPtr TupleOr(bool conditional);  // a, b is a tuple; `conditional`: a may be `x if y else z`.
+  // a, b is a tuple; `conditional`: a may be `x if y else z`.
+  ExpressionPtr TupleOr(bool conditional);
   ExpressionPtr Or();
   ExpressionPtr And();
   ExpressionPtr Not();
@@ -61,8 +65,10 @@ class Parser {
   ExpressionPtr Primary();
   ExpressionPtr Postfix(ExpressionPtr value);
   ExpressionPtr Filters(ExpressionPtr value);
-  ExpressionPtr Chain(ExpressionPtr (Parser::*operand)(), absl::Span<const absl::string_view> names, absl::Span<const Operator> operators);
-  ExpressionPtr Logic(Expression::Kind kind, absl::string_view word, ExpressionPtr (Parser::*operand)());
+  ExpressionPtr Chain(ExpressionPtr (Parser::*operand)(), absl::Span<const absl::string_view> names,
+                      absl::Span<const Operator> operators);
+  ExpressionPtr Logic(Expression::Kind kind, absl::string_view word,
+                      ExpressionPtr (Parser::*operand)());
   ExpressionPtr Attribute(ExpressionPtr value);
   ExpressionPtr Subscript(ExpressionPtr value);
   ExpressionPtr CallOf(ExpressionPtr callee);
@@ -76,7 +82,8 @@ class Parser {
   void Arguments(Expression* call);  // Behind `(`, through `)`.
 
   // Statements.
-  Body ParseBody(absl::Span<const absl::string_view> ends);  // Stops at a tag that begins with one of `ends`, its word taken.
+  // Stops at a tag that begins with one of `ends`, its word taken.
+  Body ParseBody(absl::Span<const absl::string_view> ends);
   std::unique_ptr<Body> BodyTo(absl::string_view end);
   Statement ParseStatement(const Token& word);
   Statement For(const Token& at);
@@ -98,7 +105,8 @@ class Parser {
   int depth_ = 0;
   int height_ = 0;  // Of what was parsed within the macro at hand: the deepest level seen.
   int loops_ = 0;   // Around the statement at hand, within its macro.
-  int captures_ = 0;  // Macros, call, set and filter blocks around it: their output is a value, not the template's.
+  // Macros, call, set and filter blocks around it: their output is a value, not the template's.
+  int captures_ = 0;
   bool uses_loop_ = false;  // `loop` was named in the body at hand.
   Macro* macro_ = nullptr;  // The innermost one.
   std::string end_;         // The word that ended the last body.

@@ -12,7 +12,8 @@ namespace sluice::chat {
 namespace {
 
 void AppendQuoted(absl::string_view text, std::string* out) {
-  const bool single = text.find('\'') != absl::string_view::npos && text.find('"') == absl::string_view::npos;
+  const bool single =
+      text.find('\'') != absl::string_view::npos && text.find('"') == absl::string_view::npos;
   const char quote = single ? '"' : '\'';
   out->push_back(quote);
   for (size_t at = 0; at < text.size();) {
@@ -31,7 +32,11 @@ void AppendQuoted(absl::string_view text, std::string* out) {
       out->append(text.data() + begin, at - begin);
     } else {
       absl::StrAppend(out, c < 0x100 ? "\\x" : c < 0x10000 ? "\\u" : "\\U");
-      absl::StrAppendFormat(out, "%0*x", c < 0x100 ? 2 : c < 0x10000 ? 4 : 8, static_cast<uint32_t>(c));
+      absl::StrAppendFormat(out, "%0*x",
+                            c < 0x100     ? 2
+                            : c < 0x10000 ? 4
+                                          : 8,
+                            static_cast<uint32_t>(c));
     }
   }
   out->push_back(quote);
@@ -59,7 +64,9 @@ void AppendArray(Meter& meter, const Value& value, std::string* out) {
       if (array.step != 1) absl::StrAppend(out, ", ", array.step);
       out->push_back(')');
       return;
-    case Array::kGenerator: meter.Unsupported("printing a generator, whose text is an address; put | list behind it: that");
+    case Array::kGenerator:
+      meter.Unsupported(
+          "printing a generator, whose text is an address; put | list behind it: that");
     case Array::kList: break;
     default: absl::StrAppend(out, TypeName(value), "(");
   }
@@ -74,12 +81,14 @@ void AppendFloat(double value, std::string* out) {
   if (std::isnan(value)) return out->append("nan"), void();
   if (std::isinf(value)) return out->append(value > 0 ? "inf" : "-inf"), void();
   char buffer[40];
-  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific).ptr;
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific).ptr;
   absl::string_view text(buffer, end - buffer);  // d.ddde[+-]dd
   if (text[0] == '-') out->push_back('-'), text.remove_prefix(1);
   const size_t e = text.find('e');
   int exponent = 0;
-  std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1), text.data() + text.size(), exponent);
+  std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1), text.data() + text.size(),
+                  exponent);
   std::string digits(1, text[0]);
   if (e > 2) absl::StrAppend(&digits, text.substr(2, e - 2));
   const int count = static_cast<int>(digits.size());
@@ -155,7 +164,8 @@ std::string Repr(Meter& meter, const Value& value) {
   return out;
 }
 
-std::string ReplaceText(Meter& meter, absl::string_view text, absl::string_view old, absl::string_view fresh, int64_t count) {
+std::string ReplaceText(Meter& meter, absl::string_view text, absl::string_view old,
+                        absl::string_view fresh, int64_t count) {
   std::string out;
   size_t at = 0;
   meter.WorkOnBytes(text.size());
@@ -183,7 +193,8 @@ std::string Spaces(Meter& meter, int64_t count) {
 }
 
 std::string EscapeHtml(absl::string_view text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}});
+  return absl::StrReplaceAll(
+      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}});
 }
 
 }  // namespace sluice::chat

@@ -7,12 +7,16 @@
 namespace sluice::chat {
 namespace {
 
-constexpr absl::string_view kDays[] = {"Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"};
-constexpr absl::string_view kMonths[] = {"January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"};
+constexpr absl::string_view kDays[] = {"Monday", "Tuesday",  "Wednesday", "Thursday",
+                                       "Friday", "Saturday", "Sunday"};
+constexpr absl::string_view kMonths[] = {"January",   "February", "March",    "April",
+                                         "May",       "June",     "July",     "August",
+                                         "September", "October",  "November", "December"};
 
 class Formatter {
  public:
-  Formatter(const Meter& meter, absl::Time time) : meter_(meter), now_(absl::UTCTimeZone().At(time)), second_(now_.cs) {}
+  Formatter(const Meter& meter, absl::Time time)
+      : meter_(meter), now_(absl::UTCTimeZone().At(time)), second_(now_.cs) {}
 
   void Append(absl::string_view format, std::string* out) const {
     for (size_t i = 0; i < format.size(); ++i) {
@@ -31,10 +35,12 @@ class Formatter {
   void Directive(char c, bool bare, std::string* out) const {
     const auto number = [&](int64_t value, int width, char pad = '0') {
       std::string digits = absl::StrCat(value);
-      if (!bare && static_cast<int>(digits.size()) < width) digits.insert(0, width - digits.size(), pad);
+      if (!bare && static_cast<int>(digits.size()) < width)
+        digits.insert(0, width - digits.size(), pad);
       *out += digits;
     };
-    const int day = static_cast<int>(absl::GetWeekday(second_)), hour12 = (second_.hour() + 11) % 12 + 1;
+    const int day = static_cast<int>(absl::GetWeekday(second_)),
+              hour12 = (second_.hour() + 11) % 12 + 1;
     switch (c) {
       case 'a': absl::StrAppend(out, kDays[day].substr(0, 3)); break;
       case 'A': absl::StrAppend(out, kDays[day]); break;

@@ -35,15 +35,18 @@ bool Mapping(const Call& call) { return call[0].is(Value::kDict); }
 // Has a length and a subscript. As in Jinja, undefined counts.
 bool Sequence(const Call& call) {
   const Value& value = call[0];
-  return value.is_string() || value.is(Value::kDict) || value.is(Value::kUndefined) || (value.is(Value::kArray) && value.array().kind <= Array::kRange);
+  return value.is_string() || value.is(Value::kDict) || value.is(Value::kUndefined) ||
+         (value.is(Value::kArray) && value.array().kind <= Array::kRange);
 }
 bool Iterable(const Call& call) {
   const Value& value = call[0];
-  return value.is_string() || value.is(Value::kDict) || value.is(Value::kArray) || value.is(Value::kUndefined);
+  return value.is_string() || value.is(Value::kDict) || value.is(Value::kArray) ||
+         value.is(Value::kUndefined);
 }
 bool Callable(const Call& call) {
   const Value& value = call[0];
-  return value.is(Value::kFunction) || value.is(Value::kMethod) || value.is(Value::kUndefined) || (value.is(Value::kObject) && value.object()->callable());
+  return value.is(Value::kFunction) || value.is(Value::kMethod) || value.is(Value::kUndefined) ||
+         (value.is(Value::kObject) && value.object()->callable());
 }
 
 bool Divisible(const Call& call, const Value& by) {
@@ -60,7 +63,8 @@ bool DivisibleBy(const Call& call) { return Divisible(call, call[1]); }
 bool IsUpperTest(const Call& call) { return IsUpper(Str(call.meter, call[0])); }
 bool IsLowerTest(const Call& call) { return IsLower(Str(call.meter, call[0])); }
 
-// Python's `is`, as far as values here have an identity: numbers and strings are the same if equal and of one type.
+// Python's `is`, as far as values here have an identity: numbers and strings are the same if equal
+// and of one type.
 bool SameAs(const Call& call) {
   const Value &a = call[0], &b = call[1];
   if (a.is_string() && b.is_string()) return a.text() == b.text();

@@ -15,7 +15,9 @@ namespace {
 
 using icu::UnicodeString;
 
-UnicodeString ToUtf16(absl::string_view text) { return UnicodeString::fromUTF8(icu::StringPiece(text.data(), static_cast<int32_t>(text.size()))); }
+UnicodeString ToUtf16(absl::string_view text) {
+  return UnicodeString::fromUTF8(icu::StringPiece(text.data(), static_cast<int32_t>(text.size())));
+}
 
 std::string ToUtf8(const UnicodeString& text) {
   std::string out;
@@ -30,7 +32,10 @@ size_t LastCodePoint(absl::string_view text) {
   return at;
 }
 
-bool IsLineEnd(char32_t c) { return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029; }
+bool IsLineEnd(char32_t c) {
+  return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 ||
+         c == 0x2029;
+}
 
 template <typename Drop>
 absl::string_view Strip(absl::string_view text, Side side, Drop drop) {
@@ -52,7 +57,9 @@ bool OnlyCase(absl::string_view text, bool upper) {
   bool any = false;
   for (size_t at = 0; at < text.size();) {
     const auto c = static_cast<UChar32>(NextCodePoint(text, &at));
-    if (u_hasBinaryProperty(c, upper ? UCHAR_LOWERCASE : UCHAR_UPPERCASE) || u_charType(c) == U_TITLECASE_LETTER) return false;
+    if (u_hasBinaryProperty(c, upper ? UCHAR_LOWERCASE : UCHAR_UPPERCASE) ||
+        u_charType(c) == U_TITLECASE_LETTER)
+      return false;
     any |= u_hasBinaryProperty(c, upper ? UCHAR_UPPERCASE : UCHAR_LOWERCASE) != 0;
   }
   return any;
@@ -92,7 +99,9 @@ size_t ByteOf(absl::string_view text, size_t n) {
 }
 
 char32_t NextCodePoint(absl::string_view text, size_t* at) {
-  const auto byte = [&](size_t i) -> char32_t { return *at + i < text.size() ? static_cast<uint8_t>(text[*at + i]) : 0x80; };
+  const auto byte = [&](size_t i) -> char32_t {
+    return *at + i < text.size() ? static_cast<uint8_t>(text[*at + i]) : 0x80;
+  };
   const char32_t lead = byte(0);
   const size_t size = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
   char32_t c = lead & (size == 1 ? 0x7f : 0x7f >> size);
@@ -113,7 +122,8 @@ std::vector<absl::string_view> SplitCodePoints(absl::string_view text) {
 
 bool IsSpace(char32_t c) {
   if (c < 0x80) return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20);
-  return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 bool IsPrintable(char32_t c) {
@@ -159,7 +169,8 @@ std::string Title(absl::string_view text) {
     const size_t begin = at;
     while (at < text.size()) {
       size_t next = at;
-      if (!u_hasBinaryProperty(static_cast<UChar32>(NextCodePoint(text, &next)), UCHAR_CASED)) break;
+      if (!u_hasBinaryProperty(static_cast<UChar32>(NextCodePoint(text, &next)), UCHAR_CASED))
+        break;
       at = next;
     }
     if (at > begin) out += Capitalize(text.substr(begin, at - begin));
@@ -176,7 +187,9 @@ absl::string_view StripSpace(absl::string_view text, Side side) {
 
 absl::string_view StripAnyOf(absl::string_view text, absl::string_view code_points, Side side) {
   if (IsAscii(code_points)) {
-    return Strip(text, side, [&](absl::string_view, size_t, char32_t c) { return c < 0x80 && code_points.find(static_cast<char>(c)) != absl::string_view::npos; });
+    return Strip(text, side, [&](absl::string_view, size_t, char32_t c) {
+      return c < 0x80 && code_points.find(static_cast<char>(c)) != absl::string_view::npos;
+    });
   }
   return Strip(text, side, [&](absl::string_view, size_t, char32_t c) {
     for (size_t at = 0; at < code_points.size();) {
@@ -206,8 +219,10 @@ bool IsWord(char32_t c) { return c == '_' || u_isalnum(static_cast<UChar32>(c));
 size_t FindText(absl::string_view text, absl::string_view wanted, size_t from) {
   if (from > text.size()) return absl::string_view::npos;
   if (wanted.empty()) return from;
-  const void* const found = memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
-  return found == nullptr ? absl::string_view::npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+  const void* const found =
+      memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
+  return found == nullptr ? absl::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
 }  // namespace sluice::chat

@@ -18,9 +18,10 @@ char32_t NextCodePoint(absl::string_view text, size_t* at);
 // The text's code points, each as a view.
 std::vector<absl::string_view> SplitCodePoints(absl::string_view text);
 
-bool IsSpace(char32_t c);  // str.isspace
+bool IsSpace(char32_t c);      // str.isspace
 bool IsPrintable(char32_t c);  // str.isprintable: repr() escapes the others.
-bool IsUpper(absl::string_view text);  // str.isupper: a cased letter, and none in lower or title case.
+// str.isupper: a cased letter, and none in lower or title case.
+bool IsUpper(absl::string_view text);
 bool IsLower(absl::string_view text);
 
 // Full case mappings: sharp s becomes SS, a final sigma its own form.

@@ -44,7 +44,8 @@ void Value::Append(Meter& meter, absl::string_view added) {
     grown.safe_ = safe_;
     // `added` may point into the old string, which lives until the end of this call.
     Swap(grown);
-    if (!added.empty()) std::memcpy(const_cast<char*>(text().data()) + old.size(), added.data(), added.size());
+    if (!added.empty())
+      std::memcpy(const_cast<char*>(text().data()) + old.size(), added.data(), added.size());
   } else if (!added.empty()) {
     std::memcpy(const_cast<char*>(old.data()) + old.size(), added.data(), added.size());
   }
@@ -90,7 +91,8 @@ Value MakeTuple(Meter& meter, std::initializer_list<Value> items) {
 
 void DictBuilder::Assign(Value key, Value value) {
   if (const Value* const found = Find(meter_, *dict_, key)) {
-    if (value.kind() >= Value::kArray) dict_->depth = std::max(dict_->depth, DepthAround(meter_, value));
+    if (value.kind() >= Value::kArray)
+      dict_->depth = std::max(dict_->depth, DepthAround(meter_, value));
     *const_cast<Value*>(found) = std::move(value);
     return;
   }
@@ -107,7 +109,8 @@ absl::string_view TypeName(const Value& value) {
     case Value::kText:
     case Value::kString: return "str";
     case Value::kArray: {
-      constexpr absl::string_view kNames[] = {"list", "tuple", "range", "dict_keys", "dict_values", "dict_items", "generator"};
+      constexpr absl::string_view kNames[] = {"list",        "tuple",      "range",    "dict_keys",
+                                              "dict_values", "dict_items", "generator"};
       return kNames[value.array().kind];
     }
     case Value::kDict: return "dict";
@@ -123,7 +126,9 @@ namespace {
 // Lists equal lists, tuples equal tuples; a range or a view equals its like.
 bool EqualArrays(Meter& meter, const Array& a, const Array& b) {
   if (&a == &b) return true;
-  if (a.kind != b.kind || a.kind == Array::kGenerator || a.kind == Array::kValues || a.items.size() != b.items.size()) return false;
+  if (a.kind != b.kind || a.kind == Array::kGenerator || a.kind == Array::kValues ||
+      a.items.size() != b.items.size())
+    return false;
   for (size_t i = 0; i < a.items.size(); ++i) {
     meter.Step();
     if (!Equal(meter, a.items[i], b.items[i])) return false;
@@ -158,7 +163,8 @@ const Value* Unhashable(Meter& meter, const Value& key) {
 }
 
 void CheckHashable(Meter& meter, const Value& key) {
-  if (const Value* const part = Unhashable(meter, key)) meter.Invalid(absl::StrCat("a ", TypeName(*part), " cannot be hashed, so it is no key"));
+  if (const Value* const part = Unhashable(meter, key))
+    meter.Invalid(absl::StrCat("a ", TypeName(*part), " cannot be hashed, so it is no key"));
 }
 
 bool Equal(Meter& meter, const Value& a, const Value& b) {
@@ -177,7 +183,10 @@ bool Equal(Meter& meter, const Value& a, const Value& b) {
     case Value::kNone: return true;
     case Value::kArray: return EqualArrays(meter, a.array(), b.array());
     case Value::kDict: return EqualDicts(meter, a.dict(), b.dict());
-    case Value::kMethod: return a.method().function == b.method().function && a.method().self.kind() == b.method().self.kind() && a.method().self.identity() == b.method().self.identity();
+    case Value::kMethod:
+      return a.method().function == b.method().function &&
+             a.method().self.kind() == b.method().self.kind() &&
+             a.method().self.identity() == b.method().self.identity();
     default: return a.identity() == b.identity();
   }
 }
@@ -190,7 +199,8 @@ bool Less(Meter& meter, const Value& a, const Value& b) {
     meter.WorkOnBytes(std::min(a.text().size(), b.text().size()));
     return a.text() < b.text();
   }
-  if (a.is(Value::kArray) && b.is(Value::kArray) && a.array().kind == b.array().kind && a.array().kind <= Array::kTuple) {
+  if (a.is(Value::kArray) && b.is(Value::kArray) && a.array().kind == b.array().kind &&
+      a.array().kind <= Array::kTuple) {
     const auto &x = a.array().items, &y = b.array().items;
     for (size_t i = 0; i < x.size() && i < y.size(); ++i) {
       meter.Step();

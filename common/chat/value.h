@@ -20,12 +20,14 @@ struct Function;
 struct Method;
 class Object;
 
-// Shared by the values that name it, within one rendering: one thread, so the count is a plain number.
+// Shared by the values that name it, within one rendering: one thread, so the count is a plain
+// number.
 struct Counted {
   uint32_t references = 0;
 };
 
-// A value of the template's language, 16 bytes, cheap to copy. Never changed in place but by the namespace that is meant to be.
+// A value of the template's language, 16 bytes, cheap to copy. Never changed in place but by the
+// namespace that is meant to be.
 class Value {
  public:
   enum Kind : uint8_t {
@@ -34,8 +36,10 @@ class Value {
     kBool,
     kInt,
     kFloat,
-    kText,      // A string owned by the template or by the variables, which outlive the rendering.
-    kObject,    // A namespace, macro, loop, ..: owned by the rendering, so that cycles through namespaces do no harm.
+    kText,  // A string owned by the template or by the variables, which outlive the rendering.
+    // A namespace, macro, loop, ..: owned by the rendering, so that cycles through namespaces do no
+    // harm.
+    kObject,
     kFunction,  // One of the globals.
     kString,    // From here on counted. A string made by the rendering.
     kArray,     // list, tuple, range, views of a dict, generators.
@@ -65,7 +69,8 @@ class Value {
     value.function_ = function;
     return value;
   }
-  static Value Of(Array* array) { return Value(kArray, array); }  // These share what they are given.
+  // These share what they are given.
+  static Value Of(Array* array) { return Value(kArray, array); }
   static Value Of(Dict* dict) { return Value(kDict, dict); }
   static Value Of(Method* method) { return Value(kMethod, method); }
 
@@ -89,7 +94,8 @@ class Value {
   int64_t integer() const { return integer_; }
   double real() const { return kind_ == kFloat ? real_ : static_cast<double>(integer_); }
   absl::string_view text() const {  // Of a string, or an undefined value's name.
-    return {kind_ == kString ? reinterpret_cast<const char*>(counted_) + kStringHeader : text_, size_};
+    return {kind_ == kString ? reinterpret_cast<const char*>(counted_) + kStringHeader : text_,
+            size_};
   }
   Object* object() const { return object_; }
   const Function* function() const { return function_; }
@@ -106,7 +112,8 @@ class Value {
     return std::move(*this);
   }
 
-  // Appends to a string; in place where nobody else holds it, so that a chain of + copies nothing twice.
+  // Appends to a string; in place where nobody else holds it, so that a chain of + copies nothing
+  // twice.
   void Append(Meter& meter, absl::string_view text);
 
  private:
@@ -118,7 +125,9 @@ class Value {
   static_assert(sizeof(Counted) == 4);
 
   explicit Value(Kind kind, int64_t i = 0) : kind_(kind), integer_(i) {}
-  Value(Kind kind, void* counted) : kind_(kind), counted_(static_cast<Counted*>(counted)) { ++counted_->references; }
+  Value(Kind kind, void* counted) : kind_(kind), counted_(static_cast<Counted*>(counted)) {
+    ++counted_->references;
+  }
   static Value Text(absl::string_view text, Kind kind) {
     Value value(kind);
     value.size_ = static_cast<uint32_t>(text.size());
@@ -127,7 +136,9 @@ class Value {
   }
   static Value WithCapacity(Meter& meter, size_t capacity);
 
-  void CopyBits(const Value& other) { std::memcpy(static_cast<void*>(this), static_cast<const void*>(&other), sizeof(Value)); }
+  void CopyBits(const Value& other) {
+    std::memcpy(static_cast<void*>(this), static_cast<const void*>(&other), sizeof(Value));
+  }
   void Swap(Value& other) {
     char bits[sizeof(Value)];
     std::memcpy(bits, static_cast<const void*>(this), sizeof(Value));
@@ -153,15 +164,17 @@ class Value {
   };
 };
 
-// All of Python's ordered things. A generator yields its items once; a range also keeps its three numbers, for printing.
+// All of Python's ordered things. A generator yields its items once; a range also keeps its three
+// numbers, for printing.
 using Memory = std::pmr::memory_resource;
 
 struct Array : Counted {
   enum Kind : uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
-  explicit Array(Kind kind, Memory* memory = std::pmr::new_delete_resource()) : kind(kind), items(memory) {}
+  explicit Array(Kind kind, Memory* memory = std::pmr::new_delete_resource())
+      : kind(kind), items(memory) {}
 
   Kind kind;
-  uint16_t depth = 1;  // Of the deepest value within; strings and numbers have none.
+  uint16_t depth = 1;          // Of the deepest value within; strings and numbers have none.
   mutable uint32_t taken = 0;  // Items of a generator that are gone.
   int64_t start = 0, stop = 0, step = 1;
   std::pmr::vector<Value> items;
@@ -188,7 +201,8 @@ struct Method : Counted {
   const Function* function = nullptr;
 };
 
-// Fails if `value` within one more container would be deeper than kMaxDepth; else the container's depth.
+// Fails if `value` within one more container would be deeper than kMaxDepth; else the container's
+// depth.
 uint16_t DepthAround(Meter& meter, const Value& value);
 
 // A T that lives in `arena`, which holds it for ever: when the arena goes, no destructor runs.
@@ -199,15 +213,19 @@ T* NewIn(Memory* arena, Args... args) {
   return object;
 }
 
-// Builds one array; each item counts as a step. `arena`, if not null: NewIn it, and so are its items.
+// Builds one array; each item counts as a step. `arena`, if not null: NewIn it, and so are its
+// items.
 class ArrayBuilder {
  public:
   ArrayBuilder(Meter& meter, Array::Kind kind, Memory* arena = nullptr)
-      : meter_(meter), array_(arena != nullptr ? NewIn<Array>(arena, kind) : new Array(kind)), value_(Value::Of(array_)) {}
+      : meter_(meter),
+        array_(arena != nullptr ? NewIn<Array>(arena, kind) : new Array(kind)),
+        value_(Value::Of(array_)) {}
   void Reserve(size_t items) { array_->items.reserve(items); }
   void Add(Value item) {
     meter_.Step();
-    if (item.kind() >= Value::kArray) array_->depth = std::max(array_->depth, DepthAround(meter_, item));
+    if (item.kind() >= Value::kArray)
+      array_->depth = std::max(array_->depth, DepthAround(meter_, item));
     array_->items.push_back(std::move(item));
   }
   Array& array() { return *array_; }
@@ -224,12 +242,17 @@ Value MakeTuple(Meter& meter, std::initializer_list<Value> items);
 
 class DictBuilder {
  public:
-  explicit DictBuilder(Meter& meter, Memory* arena = nullptr) : meter_(meter), dict_(arena != nullptr ? NewIn<Dict>(arena) : new Dict), value_(Value::Of(dict_)) {}
+  explicit DictBuilder(Meter& meter, Memory* arena = nullptr)
+      : meter_(meter),
+        dict_(arena != nullptr ? NewIn<Dict>(arena) : new Dict),
+        value_(Value::Of(dict_)) {}
   void Reserve(size_t items) { dict_->items.reserve(items); }
   void Add(Value key, Value value) {  // The key is new.
     meter_.Step();
-    if (value.kind() >= Value::kArray) dict_->depth = std::max(dict_->depth, DepthAround(meter_, value));
-    if (key.kind() >= Value::kArray) dict_->depth = std::max(dict_->depth, DepthAround(meter_, key));
+    if (value.kind() >= Value::kArray)
+      dict_->depth = std::max(dict_->depth, DepthAround(meter_, value));
+    if (key.kind() >= Value::kArray)
+      dict_->depth = std::max(dict_->depth, DepthAround(meter_, key));
     dict_->items.emplace_back(std::move(key), std::move(value));
   }
   void Assign(Value key, Value value);  // Fails on a key that Python cannot hash.
@@ -250,7 +273,8 @@ inline bool Truth(const Value& value) {
     case Value::kFloat: return value.real() != 0;
     case Value::kText:
     case Value::kString: return !value.text().empty();
-    case Value::kArray: return value.array().kind == Array::kGenerator || !value.array().items.empty();
+    case Value::kArray:
+      return value.array().kind == Array::kGenerator || !value.array().items.empty();
     case Value::kDict: return !value.dict().items.empty();
     default: return true;
   }

@@ -11,8 +11,9 @@
 namespace sluice {
 namespace {
 
-// ln x for x > 0 to about 1e-16. Built from operations that IEEE 754 rounds exactly, so that every machine gets the same bits,
-// which a libm does not promise: x = m 2^e with m near 1, ln m = 2 atanh((m - 1) / (m + 1)).
+// ln x for x > 0 to about 1e-16. Built from operations that IEEE 754 rounds exactly, so that every
+// machine gets the same bits, which a libm does not promise: x = m 2^e with m near 1, ln m = 2
+// atanh((m - 1) / (m + 1)).
 double ExactLog(double x) {
   int e = 0;
   double m = std::frexp(x, &e);  // In [1/2, 1).
@@ -67,9 +68,11 @@ absl::StatusOr<TensorSet> InitWeights(const ModelConfig& config, uint64_t seed, 
     values.assign(weights.elements(i), 1.0f);
     if (!absl::EndsWith(name, "norm.weight")) {
       Normal normal(Mix64(seed + kGolden) ^ Mix64(Fnv1a64(name)));
-      std::generate(values.begin(), values.end(), [&] { return static_cast<float>(config.initializer_range * normal.Next()); });
+      std::generate(values.begin(), values.end(),
+                    [&] { return static_cast<float>(config.initializer_range * normal.Next()); });
     }
-    SLUICE_RETURN_IF_ERROR(ConvertElements(DType::kF32, values.data(), dtype, weights.data(i), weights.elements(i)));
+    SLUICE_RETURN_IF_ERROR(
+        ConvertElements(DType::kF32, values.data(), dtype, weights.data(i), weights.elements(i)));
   }
   return weights;
 }

@@ -24,7 +24,8 @@ class Watch final : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t) override { return Value(); }
   bool number_unsigned(number_unsigned_t) override { return Value(); }
   bool number_float(number_float_t, const string_t& text) override {
-    if (limits_.exact_integers && text.find_first_of(".eE") == string_t::npos) return Stop(absl::StrCat("the integer ", Printable(text), " is beyond 64 bits"));
+    if (limits_.exact_integers && text.find_first_of(".eE") == string_t::npos)
+      return Stop(absl::StrCat("the integer ", Printable(text), " is beyond 64 bits"));
     return Value();
   }
   bool string(string_t&) override { return Value(); }
@@ -35,11 +36,14 @@ class Watch final : public nlohmann::json_sax<Json> {
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
-    if (!keys_.back().insert(name).second) return Stop(absl::StrCat("key \"", Printable(name), "\" occurs twice"));
-    return keys_.back().size() <= limits_.members || Stop(absl::StrCat("an object of more than ", limits_.members, " members"));
+    if (!keys_.back().insert(name).second)
+      return Stop(absl::StrCat("key \"", Printable(name), "\" occurs twice"));
+    return keys_.back().size() <= limits_.members ||
+           Stop(absl::StrCat("an object of more than ", limits_.members, " members"));
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    const absl::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 3: .."
+    // "[json.exception.parse_error.101] parse error at line 1, column 3: .."
+    const absl::string_view what = error.what();
     const size_t name = absl::StartsWith(what, "[") ? what.find("] ") : absl::string_view::npos;
     return Stop(std::string(name == absl::string_view::npos ? what : what.substr(name + 2)));
   }
@@ -49,9 +53,13 @@ class Watch final : public nlohmann::json_sax<Json> {
     problem_ = std::move(problem);
     return false;
   }
-  bool Value() { return ++values_ <= limits_.values || Stop(absl::StrCat("more than ", limits_.values, " values")); }
+  bool Value() {
+    return ++values_ <= limits_.values ||
+           Stop(absl::StrCat("more than ", limits_.values, " values"));
+  }
   bool Open() {
-    if (static_cast<int>(keys_.size()) >= max_depth_) return Stop(absl::StrCat("nested deeper than ", max_depth_));
+    if (static_cast<int>(keys_.size()) >= max_depth_)
+      return Stop(absl::StrCat("nested deeper than ", max_depth_));
     keys_.emplace_back();
     return Value();
   }
@@ -69,10 +77,13 @@ class Watch final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view source, int max_depth, const JsonLimits& limits) {
-  // Two passes: the library's own filter, a callback while it builds, takes quadratic time over a list of objects.
+absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view source, int max_depth,
+                               const JsonLimits& limits) {
+  // Two passes: the library's own filter, a callback while it builds, takes quadratic time over a
+  // list of objects.
   Watch watch(max_depth, limits);
-  if (!Json::sax_parse(text.begin(), text.end(), &watch)) return absl::InvalidArgumentError(absl::StrCat(source, ": ", watch.problem()));
+  if (!Json::sax_parse(text.begin(), text.end(), &watch))
+    return absl::InvalidArgumentError(absl::StrCat(source, ": ", watch.problem()));
   return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
@@ -81,7 +92,8 @@ absl::StatusOr<std::vector<int32_t>> TokenIds(const Json& value) {
   std::vector<int32_t> ids;
   for (const Json& id : list) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(INT32_MAX)) {
-      return absl::InvalidArgumentError(absl::StrCat(JsonExcerpt(id), " is no token id, an integer in [0, 2^31) or a list of them is needed"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          JsonExcerpt(id), " is no token id, an integer in [0, 2^31) or a list of them is needed"));
     }
     ids.push_back(id.get<int32_t>());
   }
@@ -89,7 +101,8 @@ absl::StatusOr<std::vector<int32_t>> TokenIds(const Json& value) {
 }
 
 std::string Printable(absl::string_view text) {
-  return text.size() <= 80 ? absl::CHexEscape(text) : absl::StrCat(absl::CHexEscape(text.substr(0, 80)), "..");
+  return text.size() <= 80 ? absl::CHexEscape(text)
+                           : absl::StrCat(absl::CHexEscape(text.substr(0, 80)), "..");
 }
 
 std::string JsonExcerpt(const Json& value) {

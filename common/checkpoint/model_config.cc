@@ -18,20 +18,62 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 32;
 constexpr int64_t kMaxExperts = 1 << 16;  // Of all layers: three times the largest models of today.
-constexpr int64_t kMaxDimension = int64_t{1} << 24;  // Keeps every product of two dimensions, in bytes, far below 2^62.
+// Keeps every product of two dimensions, in bytes, far below 2^62.
+constexpr int64_t kMaxDimension = int64_t{1} << 24;
 
-// What transformers writes of how a model was loaded, reports, labels and generates by default, and what other tools leave behind: nothing of
-// what is computed here. Sampling comes from the job or the request.
-constexpr const char* kOfNoEffect[] = {
-    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "attn_implementation", "begin_suppress_tokens", "bos_token_id",
-    "chunk_size_feed_forward", "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
-    "finetuning_task", "id2label", "is_llama_config", "label2id", "length_penalty", "max_length", "min_length", "model_max_length",
-    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores",
-    "pad_token_id", "prefix", "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate",
-    "sep_token_id", "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p", "torchscript", "transformers.js_config",
-    "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_cache"};
+// What transformers writes of how a model was loaded, reports, labels and generates by default, and
+// what other tools leave behind: nothing of what is computed here. Sampling comes from the job or
+// the request.
+constexpr const char* kOfNoEffect[] = {"_attn_implementation",
+                                       "_attn_implementation_autoset",
+                                       "_name_or_path",
+                                       "attn_implementation",
+                                       "begin_suppress_tokens",
+                                       "bos_token_id",
+                                       "chunk_size_feed_forward",
+                                       "decoder_start_token_id",
+                                       "diversity_penalty",
+                                       "do_sample",
+                                       "early_stopping",
+                                       "encoder_no_repeat_ngram_size",
+                                       "finetuning_task",
+                                       "id2label",
+                                       "is_llama_config",
+                                       "label2id",
+                                       "length_penalty",
+                                       "max_length",
+                                       "min_length",
+                                       "model_max_length",
+                                       "no_repeat_ngram_size",
+                                       "num_beam_groups",
+                                       "num_beams",
+                                       "num_return_sequences",
+                                       "output_attentions",
+                                       "output_hidden_states",
+                                       "output_scores",
+                                       "pad_token_id",
+                                       "prefix",
+                                       "problem_type",
+                                       "remove_invalid_values",
+                                       "repetition_penalty",
+                                       "return_dict",
+                                       "return_dict_in_generate",
+                                       "sep_token_id",
+                                       "task_specific_params",
+                                       "temperature",
+                                       "tokenizer_class",
+                                       "top_k",
+                                       "top_p",
+                                       "torchscript",
+                                       "transformers.js_config",
+                                       "transformers_version",
+                                       "typical_p",
+                                       "unsloth_fixed",
+                                       "unsloth_version",
+                                       "use_cache"};
 
-// Takes keys out of a JSON object one by one; what is left at the end nobody knows. Null counts as absent.
+// Takes keys out of a JSON object one by one; what is left at the end nobody knows. Null counts as
+// absent.
 class Fields {
  public:
   Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
@@ -49,7 +91,9 @@ class Fields {
   absl::Status Integer(absl::string_view key, int64_t low, int64_t high, int64_t* out) {
     const Json* value = Take(key);
     if (value == nullptr) return absl::OkStatus();
-    if (!value->is_number_integer() || (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))) {
+    if (!value->is_number_integer() ||
+        (value->is_number_unsigned() &&
+         value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))) {
       return Bad(key, *value, "an integer");
     }
     if (value->get<int64_t>() < low || value->get<int64_t>() > high) {
@@ -61,7 +105,8 @@ class Fields {
 
   absl::Status Required(absl::string_view key, int64_t high, int64_t* out) {
     const auto it = object_.find(std::string(key));
-    if (it == object_.end() || it->is_null()) return absl::InvalidArgumentError(absl::StrCat(path_, ": has no ", key));
+    if (it == object_.end() || it->is_null())
+      return absl::InvalidArgumentError(absl::StrCat(path_, ": has no ", key));
     return Integer(key, 1, high, out);
   }
 
@@ -83,24 +128,33 @@ class Fields {
     return absl::OkStatus();
   }
 
-  // `key` may be absent or have one of `allowed`; anything else is a feature that Sluice does not have.
+  // `key` may be absent or have one of `allowed`; anything else is a feature that Sluice does not
+  // have.
   absl::Status Only(absl::string_view key, std::initializer_list<Json> allowed) {
     const Json* value = Take(key);
-    if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return absl::OkStatus();
-    return absl::UnimplementedError(absl::StrCat(path_, ": ", key, " ", JsonExcerpt(*value), " is not supported, only ", JsonExcerpt(*allowed.begin())));
+    if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end())
+      return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(path_, ": ", key, " ", JsonExcerpt(*value),
+                                                 " is not supported, only ",
+                                                 JsonExcerpt(*allowed.begin())));
   }
 
   absl::Status Bad(absl::string_view key, const Json& value, absl::string_view wanted) const {
-    return absl::InvalidArgumentError(absl::StrCat(path_, ": ", key, " is ", JsonExcerpt(value), ", needed is ", wanted));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, ": ", key, " is ", JsonExcerpt(value), ", needed is ", wanted));
   }
 
-  // An error for the first key that nobody took, unless it is null or false, which turns a feature off.
+  // An error for the first key that nobody took, unless it is null or false, which turns a feature
+  // off.
   absl::Status NoneUnknown() const {
     for (const auto& [key, value] : object_.items()) {
-      if (value.is_null() || value == Json(false) || std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+      if (value.is_null() || value == Json(false) ||
+          std::find(known_.begin(), known_.end(), key) != known_.end())
+        continue;
       const absl::string_view near = NearestMatch(key, known_);
-      return absl::InvalidArgumentError(absl::StrCat(path_, ": unknown key ", Printable(key), " (its value: ", JsonExcerpt(value), ")",
-                                                     near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path_, ": unknown key ", Printable(key), " (its value: ", JsonExcerpt(value),
+                       ")", near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
     }
     return absl::OkStatus();
   }
@@ -114,24 +168,29 @@ class Fields {
 absl::StatusOr<const Architecture*> TakeArchitecture(Fields& fields, const std::string& path) {
   const Json* names = fields.Take("architectures");
   if (names == nullptr || !names->is_array() || names->size() != 1 || !names->front().is_string()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": architectures is ", names == nullptr ? "absent" : JsonExcerpt(*names),
-                                                   ", needed is a list of one name"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": architectures is ", names == nullptr ? "absent" : JsonExcerpt(*names),
+                     ", needed is a list of one name"));
   }
   const Architecture* row = FindArchitecture(names->front().get<std::string>());
   if (row == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(path, ": architecture ", JsonExcerpt(names->front()), " is not supported; supported are ", ArchitectureNames()));
+    return absl::UnimplementedError(
+        absl::StrCat(path, ": architecture ", JsonExcerpt(names->front()),
+                     " is not supported; supported are ", ArchitectureNames()));
   }
   SLUICE_RETURN_IF_ERROR(fields.Only("model_type", {std::string(row->model_type)}));
   return row;
 }
 
-// The newer `rope_parameters` holds theta as well; the older form is `rope_theta` beside `rope_scaling`.
+// The newer `rope_parameters` holds theta as well; the older form is `rope_theta` beside
+// `rope_scaling`.
 absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope) {
   SLUICE_RETURN_IF_ERROR(fields.Number("rope_theta", 1, 1e12, &rope->theta));
   const Json* scaling = fields.Take("rope_scaling");
   const Json* parameters = fields.Take("rope_parameters");
   if (scaling != nullptr && parameters != nullptr && *scaling != *parameters) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": rope_scaling and rope_parameters are both set, and differ"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": rope_scaling and rope_parameters are both set, and differ"));
   }
   const absl::string_view name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
   const Json* section = parameters != nullptr ? parameters : scaling;
@@ -149,35 +208,47 @@ absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope)
     SLUICE_RETURN_IF_ERROR(inner.Number("factor", 1, 1e6, &rope->factor));
     SLUICE_RETURN_IF_ERROR(inner.Number("low_freq_factor", 1e-6, 1e6, &rope->low_freq_factor));
     SLUICE_RETURN_IF_ERROR(inner.Number("high_freq_factor", 1e-6, 1e6, &rope->high_freq_factor));
-    SLUICE_RETURN_IF_ERROR(inner.Required("original_max_position_embeddings", kMaxDimension, &rope->original_context));
+    SLUICE_RETURN_IF_ERROR(
+        inner.Required("original_max_position_embeddings", kMaxDimension, &rope->original_context));
     if (rope->high_freq_factor <= rope->low_freq_factor) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": high_freq_factor ", rope->high_freq_factor, " is not above low_freq_factor ", rope->low_freq_factor));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": high_freq_factor ", rope->high_freq_factor,
+                       " is not above low_freq_factor ", rope->low_freq_factor));
     }
   } else if (kind == "linear") {
     rope->type = RopeConfig::Type::kLinear;
     SLUICE_RETURN_IF_ERROR(inner.Number("factor", 1, 1e6, &rope->factor));
   } else if (kind != "default") {
-    return absl::UnimplementedError(absl::StrCat(path, ": rope type \"", Printable(kind), "\" is not supported; supported are default, linear, llama3"));
+    return absl::UnimplementedError(
+        absl::StrCat(path, ": rope type \"", Printable(kind),
+                     "\" is not supported; supported are default, linear, llama3"));
   }
   return inner.NoneUnknown();
 }
 
-absl::Status TakeShape(Fields& fields, const Architecture& arch, const std::string& path, ModelConfig* config) {
+absl::Status TakeShape(Fields& fields, const Architecture& arch, const std::string& path,
+                       ModelConfig* config) {
   SLUICE_RETURN_IF_ERROR(fields.Required("vocab_size", kMaxDimension, &config->vocab_size));
   SLUICE_RETURN_IF_ERROR(fields.Required("hidden_size", kMaxDimension, &config->hidden_size));
-  SLUICE_RETURN_IF_ERROR(fields.Required("intermediate_size", kMaxDimension, &config->intermediate_size));
+  SLUICE_RETURN_IF_ERROR(
+      fields.Required("intermediate_size", kMaxDimension, &config->intermediate_size));
   SLUICE_RETURN_IF_ERROR(fields.Required("num_hidden_layers", 4096, &config->num_layers));
   SLUICE_RETURN_IF_ERROR(fields.Required("num_attention_heads", 65536, &config->num_heads));
-  SLUICE_RETURN_IF_ERROR(fields.Required("max_position_embeddings", kMaxDimension, &config->max_context));
+  SLUICE_RETURN_IF_ERROR(
+      fields.Required("max_position_embeddings", kMaxDimension, &config->max_context));
   config->num_kv_heads = arch.default_kv_heads != 0 ? arch.default_kv_heads : config->num_heads;
   SLUICE_RETURN_IF_ERROR(fields.Integer("num_key_value_heads", 1, 65536, &config->num_kv_heads));
-  config->head_dim = arch.default_head_dim != 0 ? arch.default_head_dim : config->hidden_size / config->num_heads;
+  config->head_dim =
+      arch.default_head_dim != 0 ? arch.default_head_dim : config->hidden_size / config->num_heads;
   SLUICE_RETURN_IF_ERROR(fields.Integer("head_dim", 1, 4096, &config->head_dim));
   if (config->num_heads % config->num_kv_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": num_attention_heads ", config->num_heads, " is no multiple of num_key_value_heads ", config->num_kv_heads));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": num_attention_heads ", config->num_heads,
+                     " is no multiple of num_key_value_heads ", config->num_kv_heads));
   }
   if (config->head_dim < 2 || config->head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": head_dim ", config->head_dim, " is odd; rotary positions turn pairs"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": head_dim ", config->head_dim,
+                                                   " is odd; rotary positions turn pairs"));
   }
   return absl::OkStatus();
 }
@@ -199,14 +270,17 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
   if (const Json* types = fields.Take("layer_types"); types != nullptr) {
     const auto full = [](const Json& type) { return type == "full_attention"; };
     if (!types->is_array() || !std::all_of(types->begin(), types->end(), full)) {
-      return absl::UnimplementedError(absl::StrCat("layer_types ", JsonExcerpt(*types), " is not supported, only full_attention"));
+      return absl::UnimplementedError(absl::StrCat("layer_types ", JsonExcerpt(*types),
+                                                   " is not supported, only full_attention"));
     }
   }
   SLUICE_RETURN_IF_ERROR(fields.Only("pruned_heads", {Json::object()}));
   for (const char* key : kOfNoEffect) fields.Take(key);
   if (arch.default_window != 0) {
-    config->sliding_window = fields.Has("sliding_window") ? 0 : arch.default_window;  // Null: no window.
-    SLUICE_RETURN_IF_ERROR(fields.Integer("sliding_window", 1, kMaxDimension, &config->sliding_window));
+    // Null: no window.
+    config->sliding_window = fields.Has("sliding_window") ? 0 : arch.default_window;
+    SLUICE_RETURN_IF_ERROR(
+        fields.Integer("sliding_window", 1, kMaxDimension, &config->sliding_window));
   }
   if (absl::StartsWith(arch.model_type, "qwen")) {  // Without use_sliding_window these say nothing.
     fields.Take("sliding_window");
@@ -223,21 +297,29 @@ absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* c
   SLUICE_RETURN_IF_ERROR(fields.Integer("num_experts", 1, UINT16_MAX, &experts));
   SLUICE_RETURN_IF_ERROR(fields.Integer("num_local_experts", 1, UINT16_MAX, &local));
   if (experts != 0 && local != 0 && experts != local) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": num_experts ", experts, " and num_local_experts ", local, " are two names of one number, and differ"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": num_experts ", experts,
+                                                   " and num_local_experts ", local,
+                                                   " are two names of one number, and differ"));
   }
   if (experts != 0 || local != 0) config->num_experts = std::max(experts, local);
-  SLUICE_RETURN_IF_ERROR(fields.Integer("num_experts_per_tok", 1, UINT16_MAX, &config->experts_per_token));
-  SLUICE_RETURN_IF_ERROR(fields.Integer("moe_intermediate_size", 1, kMaxDimension, &config->expert_size));
+  SLUICE_RETURN_IF_ERROR(
+      fields.Integer("num_experts_per_tok", 1, UINT16_MAX, &config->experts_per_token));
+  SLUICE_RETURN_IF_ERROR(
+      fields.Integer("moe_intermediate_size", 1, kMaxDimension, &config->expert_size));
   SLUICE_RETURN_IF_ERROR(fields.Boolean("norm_topk_prob", &config->norm_topk_prob));
   SLUICE_RETURN_IF_ERROR(fields.Only("decoder_sparse_step", {1}));
   SLUICE_RETURN_IF_ERROR(fields.Only("mlp_only_layers", {Json::array()}));
   SLUICE_RETURN_IF_ERROR(fields.Only("output_router_logits", {false}));
   fields.Take("router_aux_loss_coef");  // Of a loss that is off.
   if (config->experts_per_token > config->num_experts) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": num_experts_per_tok ", config->experts_per_token, " is above num_experts ", config->num_experts));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": num_experts_per_tok ",
+                                                   config->experts_per_token,
+                                                   " is above num_experts ", config->num_experts));
   }
   if (config->num_layers * config->num_experts > kMaxExperts) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", config->num_layers, " layers of ", config->num_experts, " experts are more than ", kMaxExperts, " in all"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", config->num_layers, " layers of ",
+                                                   config->num_experts, " experts are more than ",
+                                                   kMaxExperts, " in all"));
   }
   return absl::OkStatus();
 }
@@ -246,7 +328,8 @@ absl::Status TakeDType(Fields& fields, DType* out) {
   const Json* value = fields.Take("dtype");
   if (const Json* old = fields.Take("torch_dtype"); value == nullptr) value = old;
   if (value == nullptr) return absl::OkStatus();
-  const absl::StatusOr<DType> dtype = DTypeFromTorchName(value->is_string() ? value->get<std::string>() : "");
+  const absl::StatusOr<DType> dtype =
+      DTypeFromTorchName(value->is_string() ? value->get<std::string>() : "");
   if (!dtype.ok()) return fields.Bad("dtype", *value, "float32, float16 or bfloat16");
   *out = *dtype;
   return absl::OkStatus();
@@ -266,10 +349,12 @@ absl::Status TakeEos(Fields& fields, std::vector<int32_t>* out) {
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view path_view) {
   const std::string path(path_view);
   if (static_cast<int64_t>(text.size()) > kMaxConfigBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": has ", text.size(), " bytes, the limit is ", kMaxConfigBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": has ", text.size(), " bytes, the limit is ", kMaxConfigBytes));
   }
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path, kMaxConfigDepth));
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
+  if (!json.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
 
   ModelConfig config;
   Fields fields(json, path);
@@ -291,7 +376,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
 
 std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
   std::vector<TensorSpec> out;
-  const auto add = [&](std::string name, std::vector<int64_t> shape) { out.push_back({std::move(name), dtype, std::move(shape)}); };
+  const auto add = [&](std::string name, std::vector<int64_t> shape) {
+    out.push_back({std::move(name), dtype, std::move(shape)});
+  };
   const int64_t q = num_heads * head_dim, kv = num_kv_heads * head_dim;
   add("model.embed_tokens.weight", {vocab_size, hidden_size});
   add("model.norm.weight", {hidden_size});
@@ -304,7 +391,9 @@ std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
     add(p + "self_attn.k_proj.weight", {kv, hidden_size});
     add(p + "self_attn.v_proj.weight", {kv, hidden_size});
     add(p + "self_attn.o_proj.weight", {hidden_size, q});
-    if (qkv_bias) add(p + "self_attn.q_proj.bias", {q}), add(p + "self_attn.k_proj.bias", {kv}), add(p + "self_attn.v_proj.bias", {kv});
+    if (qkv_bias)
+      add(p + "self_attn.q_proj.bias", {q}), add(p + "self_attn.k_proj.bias", {kv}),
+          add(p + "self_attn.v_proj.bias", {kv});
     if (qk_norm) add(p + "self_attn.q_norm.weight", {head_dim});
     if (qk_norm) add(p + "self_attn.k_norm.weight", {head_dim});
     if (o_bias) add(p + "self_attn.o_proj.bias", {hidden_size});
@@ -314,11 +403,16 @@ std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
       add(prefix + "down_proj.weight", {hidden_size, width});
     };
     if (num_experts == 0) add_mlp(p + "mlp.", intermediate_size);
-    if (mlp_bias) add(p + "mlp.gate_proj.bias", {intermediate_size}), add(p + "mlp.up_proj.bias", {intermediate_size}), add(p + "mlp.down_proj.bias", {hidden_size});
+    if (mlp_bias)
+      add(p + "mlp.gate_proj.bias", {intermediate_size}),
+          add(p + "mlp.up_proj.bias", {intermediate_size}),
+          add(p + "mlp.down_proj.bias", {hidden_size});
     if (num_experts > 0) add(p + "mlp.gate.weight", {num_experts, hidden_size});
-    for (int64_t e = 0; e < num_experts; ++e) add_mlp(absl::StrCat(p, "mlp.experts.", e, "."), expert_size);
+    for (int64_t e = 0; e < num_experts; ++e)
+      add_mlp(absl::StrCat(p, "mlp.experts.", e, "."), expert_size);
   }
-  std::sort(out.begin(), out.end(), [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
+  std::sort(out.begin(), out.end(),
+            [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
   return out;
 }
 
@@ -332,11 +426,13 @@ std::vector<float> RopeConfig::Frequencies(int64_t head_dim) const {
   constexpr float kTwoPi = 6.283185307179586f;
   std::vector<float> frequencies(head_dim / 2);
   for (int64_t i = 0; i < head_dim / 2; ++i) {
-    float f = 1.0f / std::pow(static_cast<float>(theta), static_cast<float>(2 * i) / static_cast<float>(head_dim));
+    float f = 1.0f / std::pow(static_cast<float>(theta),
+                              static_cast<float>(2 * i) / static_cast<float>(head_dim));
     if (type == Type::kLinear) f /= static_cast<float>(factor);
     if (type == Type::kLlama3) {
       const float context = static_cast<float>(original_context), wavelength = kTwoPi / f;
-      const float low = static_cast<float>(low_freq_factor), high = static_cast<float>(high_freq_factor);
+      const float low = static_cast<float>(low_freq_factor),
+                  high = static_cast<float>(high_freq_factor);
       const float slowed = f / static_cast<float>(factor);
       if (wavelength > context / low) {
         f = slowed;

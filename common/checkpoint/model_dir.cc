@@ -29,10 +29,19 @@ constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
 
 // Copied from the source directory to a written one, where they exist.
-constexpr const char* kSideFiles[] = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-                                      "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model"};
+constexpr const char* kSideFiles[] = {"generation_config.json",
+                                      "tokenizer.json",
+                                      "tokenizer_config.json",
+                                      "chat_template.jinja",
+                                      "special_tokens_map.json",
+                                      "added_tokens.json",
+                                      "vocab.json",
+                                      "merges.txt",
+                                      "tokenizer.model"};
 
-std::string In(const std::string& dir, absl::string_view name) { return absl::StrCat(dir, "/", name); }
+std::string In(const std::string& dir, absl::string_view name) {
+  return absl::StrCat(dir, "/", name);
+}
 
 // The file's text, or nothing if there is no such file.
 absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path) {
@@ -47,11 +56,13 @@ absl::StatusOr<Json> ReadObject(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadIfThere(path));
   if (!text.has_value()) return Json::object();
   SLUICE_ASSIGN_OR_RETURN(Json json, ParseJson(*text, path, kMaxJsonDepth));
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
+  if (!json.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
   return json;
 }
 
-absl::StatusOr<std::vector<int32_t>> ReadStopIds(const std::string& dir, const ModelConfig& config) {
+absl::StatusOr<std::vector<int32_t>> ReadStopIds(const std::string& dir,
+                                                 const ModelConfig& config) {
   const std::string path = In(dir, "generation_config.json");
   SLUICE_ASSIGN_OR_RETURN(const Json json, ReadObject(path));
   std::vector<int32_t> ids = config.eos_ids;
@@ -62,7 +73,8 @@ absl::StatusOr<std::vector<int32_t>> ReadStopIds(const std::string& dir, const M
   }
   for (const int32_t id : ids) {
     if (id >= config.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat(dir, ": end token ", id, " is not below vocab_size ", config.vocab_size));
+      return absl::InvalidArgumentError(
+          absl::StrCat(dir, ": end token ", id, " is not below vocab_size ", config.vocab_size));
     }
   }
   return ids;
@@ -70,7 +82,8 @@ absl::StatusOr<std::vector<int32_t>> ReadStopIds(const std::string& dir, const M
 
 // tokenizer_config.json holds one template, or a list of {name, template} whose "default" counts.
 absl::StatusOr<std::string> ReadChatTemplate(const std::string& dir) {
-  SLUICE_ASSIGN_OR_RETURN(std::optional<std::string> own, ReadIfThere(In(dir, "chat_template.jinja")));
+  SLUICE_ASSIGN_OR_RETURN(std::optional<std::string> own,
+                          ReadIfThere(In(dir, "chat_template.jinja")));
   if (own.has_value()) return *std::move(own);
   const std::string path = In(dir, "tokenizer_config.json");
   SLUICE_ASSIGN_OR_RETURN(const Json json, ReadObject(path));
@@ -79,33 +92,44 @@ absl::StatusOr<std::string> ReadChatTemplate(const std::string& dir) {
   if (it->is_string()) return it->get<std::string>();
   if (it->is_array()) {
     for (const Json& entry : *it) {
-      if (entry.is_object() && entry.value("name", Json()) == "default" && entry.value("template", Json()).is_string()) {
+      if (entry.is_object() && entry.value("name", Json()) == "default" &&
+          entry.value("template", Json()).is_string()) {
         return entry["template"].get<std::string>();
       }
     }
   }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": chat_template is neither a string nor a list with a template named default"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": chat_template is neither a string nor a list with a template named default"));
 }
 
-// A file of weights and the names it must hold; no names: whatever it holds (a directory without an index).
+// A file of weights and the names it must hold; no names: whatever it holds (a directory without an
+// index).
 struct Shard {
   std::string path;
   std::optional<std::vector<std::string>> names;  // Sorted.
 };
 
 absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
-  if (PathExists(In(dir, kSingleFile))) return std::vector<Shard>{{In(dir, kSingleFile), std::nullopt}};
+  if (PathExists(In(dir, kSingleFile)))
+    return std::vector<Shard>{{In(dir, kSingleFile), std::nullopt}};
   const std::string path = In(dir, kIndexFile);
-  if (!PathExists(path)) return absl::NotFoundError(absl::StrCat(dir, ": has neither ", kSingleFile, " nor ", kIndexFile));
+  if (!PathExists(path))
+    return absl::NotFoundError(
+        absl::StrCat(dir, ": has neither ", kSingleFile, " nor ", kIndexFile));
   SLUICE_ASSIGN_OR_RETURN(const Json json, ReadObject(path));
   const auto map = json.find("weight_map");
-  if (map == json.end() || !map->is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": has no weight_map"));
+  if (map == json.end() || !map->is_object())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": has no weight_map"));
   std::map<std::string, std::vector<std::string>> files;
   for (const auto& [name, file] : map->items()) {
-    if (!file.is_string()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", Printable(name), " is in no file"));
+    if (!file.is_string())
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": ", Printable(name), " is in no file"));
     const std::string plain = file.get<std::string>();
-    if (absl::StrContains(plain, '/') || absl::StrContains(plain, '\0') || absl::StartsWith(plain, ".") || !absl::EndsWith(plain, ".safetensors")) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": \"", Printable(plain), "\" is no plain name of a .safetensors file"));
+    if (absl::StrContains(plain, '/') || absl::StrContains(plain, '\0') ||
+        absl::StartsWith(plain, ".") || !absl::EndsWith(plain, ".safetensors")) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": \"", Printable(plain),
+                                                     "\" is no plain name of a .safetensors file"));
     }
     files[plain].push_back(name);
   }
@@ -124,19 +148,23 @@ absl::Status CheckIndex(const Shard& shard, const SafetensorsFile& file) {
   std::sort(held.begin(), held.end());
   for (const std::string& name : *shard.names) {
     if (!std::binary_search(held.begin(), held.end(), name)) {
-      return absl::InvalidArgumentError(absl::StrCat(shard.path, ": lacks tensor ", Printable(name), ", which ", kIndexFile, " places there"));
+      return absl::InvalidArgumentError(absl::StrCat(shard.path, ": lacks tensor ", Printable(name),
+                                                     ", which ", kIndexFile, " places there"));
     }
   }
   for (const std::string& name : held) {
     if (!std::binary_search(shard.names->begin(), shard.names->end(), name)) {
-      return absl::InvalidArgumentError(absl::StrCat(shard.path, ": holds tensor ", Printable(name), ", which ", kIndexFile, " does not place there"));
+      return absl::InvalidArgumentError(absl::StrCat(shard.path, ": holds tensor ", Printable(name),
+                                                     ", which ", kIndexFile,
+                                                     " does not place there"));
     }
   }
   return absl::OkStatus();
 }
 
 bool MayBeSkipped(const ModelConfig& config, absl::string_view name) {
-  return absl::EndsWith(name, "rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight");
+  return absl::EndsWith(name, "rotary_emb.inv_freq") ||
+         (config.tie_word_embeddings && name == "lm_head.weight");
 }
 
 bool IsWeightType(DType dtype) {
@@ -155,8 +183,9 @@ struct WeightFiles {
 };
 
 // Notes the parameters that one file holds. `found` has a place for each parameter of the config.
-absl::Status FindParameters(const ModelConfig& config, const std::map<std::string, TensorSpec>& wanted,
-                            size_t file, const SafetensorsFile& in,
+absl::Status FindParameters(const ModelConfig& config,
+                            const std::map<std::string, TensorSpec>& wanted, size_t file,
+                            const SafetensorsFile& in,
                             std::map<std::string, WeightFiles::Parameter>* found) {
   for (const SafetensorsFile::Entry& entry : in.entries()) {
     const TensorSpec& spec = entry.spec;
@@ -183,8 +212,8 @@ absl::Status FindParameters(const ModelConfig& config, const std::map<std::strin
   return absl::OkStatus();
 }
 
-// Opens the files of the weights and checks their headers; no weight is read. `dtype`: the type that
-// messages say is wanted.
+// Opens the files of the weights and checks their headers; no weight is read. `dtype`: the type
+// that messages say is wanted.
 absl::StatusOr<WeightFiles> OpenWeights(const ModelDir& dir, DType dtype) {
   std::map<std::string, TensorSpec> wanted;
   for (TensorSpec& spec : dir.config.Parameters(dtype)) {
@@ -216,8 +245,7 @@ absl::StatusOr<WeightFiles> OpenWeights(const ModelDir& dir, DType dtype) {
 absl::Status ReadParameter(const WeightFiles& weights, const WeightFiles::Parameter& parameter,
                            DType dtype, std::vector<std::byte>* scratch, std::byte* to) {
   const SafetensorsFile& file = weights.files[parameter.file];
-  const std::string where =
-      absl::StrCat(file.path(), ": tensor ", Printable(parameter.spec.name));
+  const std::string where = absl::StrCat(file.path(), ": tensor ", Printable(parameter.spec.name));
   const size_t bytes = static_cast<size_t>(parameter.entry.bytes);
   SLUICE_ASSIGN_OR_RETURN(const int64_t elements, NumElements(parameter.spec.shape));
 
@@ -230,8 +258,8 @@ absl::Status ReadParameter(const WeightFiles& weights, const WeightFiles::Parame
         ConvertElements(parameter.spec.dtype, scratch->data(), dtype, to, elements));
   }
   if (const int64_t bad = FirstNonFinite(dtype, to, elements); bad >= 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, ": element ", bad, " is infinite or no number as ", DTypeName(dtype)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": element ", bad, " is infinite or no number as ", DTypeName(dtype)));
   }
   return absl::OkStatus();
 }
@@ -242,14 +270,17 @@ absl::StatusOr<std::string> TorchName(DType dtype) {
     case DType::kF32: return "float32";
     case DType::kF16: return "float16";
     case DType::kBF16: return "bfloat16";
-    default: return absl::InvalidArgumentError(absl::StrCat("weights of type ", DTypeName(dtype), " cannot be written as a model"));
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("weights of type ", DTypeName(dtype), " cannot be written as a model"));
   }
 }
 
 // The type of most elements.
 DType CommonType(const TensorSet& weights) {
   std::map<DType, int64_t> elements;
-  for (size_t i = 0; i < weights.size(); ++i) elements[weights.spec(i).dtype] += weights.elements(i);
+  for (size_t i = 0; i < weights.size(); ++i)
+    elements[weights.spec(i).dtype] += weights.elements(i);
   return std::max_element(elements.begin(), elements.end(),
                           [](const auto& a, const auto& b) { return a.second < b.second; })
       ->first;
@@ -261,7 +292,8 @@ absl::Status WriteNoted(const std::string& dir, const std::string& name, absl::s
   return WriteFileAtomic(In(dir, name), absl::MakeConstSpan(&bytes, 1), &(*written)[name]);
 }
 
-absl::Status WriteConfig(const std::string& dir, const ModelDir& source, DType dtype, WrittenFiles* written) {
+absl::Status WriteConfig(const std::string& dir, const ModelDir& source, DType dtype,
+                         WrittenFiles* written) {
   SLUICE_ASSIGN_OR_RETURN(Json json, ReadObject(In(source.path, "config.json")));
   SLUICE_ASSIGN_OR_RETURN(const std::string name, TorchName(dtype));
   if (json.contains("dtype")) json["dtype"] = name;
@@ -273,18 +305,22 @@ absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, Writ
   std::vector<std::vector<size_t>> shards(1);
   int64_t total = 0, in_shard = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
-    if (in_shard > 0 && in_shard + weights.bytes(i) > kMaxShardBytes) shards.emplace_back(), in_shard = 0;
+    if (in_shard > 0 && in_shard + weights.bytes(i) > kMaxShardBytes)
+      shards.emplace_back(), in_shard = 0;
     shards.back().push_back(i);
     in_shard += weights.bytes(i), total += weights.bytes(i);
   }
-  const std::map<std::string, std::string> metadata = {{"format", "pt"}};  // transformers insists on it.
+  // transformers insists on it.
+  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (shards.size() == 1) {
-    return WriteSafetensors(In(dir, kSingleFile), weights, shards[0], metadata, &(*written)[kSingleFile]);
+    return WriteSafetensors(In(dir, kSingleFile), weights, shards[0], metadata,
+                            &(*written)[kSingleFile]);
   }
 
   Json map = Json::object();
   for (size_t s = 0; s < shards.size(); ++s) {
-    const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", s + 1, shards.size());
+    const std::string name =
+        absl::StrFormat("model-%05d-of-%05d.safetensors", s + 1, shards.size());
     SLUICE_RETURN_IF_ERROR(
         WriteSafetensors(In(dir, name), weights, shards[s], metadata, &(*written)[name]));
     for (const size_t i : shards[s]) map[weights.spec(i).name] = name;
@@ -297,8 +333,11 @@ absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, Writ
 
 absl::StatusOr<ModelDir> ReadModelDir(const std::string& path) {
   struct stat info;
-  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("model directory ", path));
-  if (!S_ISDIR(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat("model directory ", path, ": is no directory"));
+  if (stat(path.c_str(), &info) != 0)
+    return ErrnoStatus(errno, absl::StrCat("model directory ", path));
+  if (!S_ISDIR(info.st_mode))
+    return absl::FailedPreconditionError(
+        absl::StrCat("model directory ", path, ": is no directory"));
   ModelDir dir;
   dir.path = path;
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(In(path, "config.json"), kMaxJsonBytes));
@@ -306,7 +345,8 @@ absl::StatusOr<ModelDir> ReadModelDir(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(dir.stop_ids, ReadStopIds(path, dir.config));
   SLUICE_ASSIGN_OR_RETURN(dir.chat_template, ReadChatTemplate(path));
   if (PathExists(In(path, "tokenizer.json"))) dir.tokenizer_path = In(path, "tokenizer.json");
-  if (PathExists(In(path, "tokenizer_config.json"))) dir.tokenizer_config_path = In(path, "tokenizer_config.json");
+  if (PathExists(In(path, "tokenizer_config.json")))
+    dir.tokenizer_config_path = In(path, "tokenizer_config.json");
   return dir;
 }
 
@@ -330,7 +370,8 @@ absl::StatusOr<std::vector<TensorSpec>> ReadWeightSpecs(const ModelDir& dir) {
 }
 
 absl::Status ReadEachWeight(
-    const ModelDir& dir, const std::function<void(const TensorSpec& spec, const std::byte* data)>& take) {
+    const ModelDir& dir,
+    const std::function<void(const TensorSpec& spec, const std::byte* data)>& take) {
   SLUICE_ASSIGN_OR_RETURN(const WeightFiles files, OpenWeights(dir, dir.config.dtype));
   std::vector<std::byte> scratch, data;
   for (const WeightFiles::Parameter& parameter : files.parameters) {
@@ -342,11 +383,12 @@ absl::Status ReadEachWeight(
   return absl::OkStatus();
 }
 
-absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source, const TensorSet& weights,
-                             WrittenFiles* written) {
+absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,
+                             const TensorSet& weights, WrittenFiles* written) {
   WrittenFiles unused;
   if (written == nullptr) written = &unused;
-  if (weights.size() == 0) return absl::InvalidArgumentError("a model without weights cannot be written");
+  if (weights.size() == 0)
+    return absl::InvalidArgumentError("a model without weights cannot be written");
   SLUICE_RETURN_IF_ERROR(WriteConfig(dir, source, CommonType(weights), written));
   for (const char* name : kSideFiles) {
     if (!PathExists(In(source.path, name))) continue;
@@ -356,8 +398,11 @@ absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source, con
   return WriteWeights(dir, weights, written);
 }
 
-absl::Status WriteModelDir(const std::string& path, const ModelDir& source, const TensorSet& weights) {
-  if (PathExists(path)) return absl::AlreadyExistsError(absl::StrCat(path, " exists already; name another directory or remove it"));
+absl::Status WriteModelDir(const std::string& path, const ModelDir& source,
+                           const TensorSet& weights) {
+  if (PathExists(path))
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, " exists already; name another directory or remove it"));
   const std::string temporary = absl::StrCat(path, ".tmp-", ToHex(RandomId16()).substr(0, 8));
   SLUICE_RETURN_IF_ERROR(MakeDirs(temporary));
   absl::Status status = WriteModelFiles(temporary, source, weights);

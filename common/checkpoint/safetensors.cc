@@ -36,7 +36,9 @@ absl::Status ReadAt(int fd, int64_t offset, void* to, int64_t n, const std::stri
     const ssize_t got = pread(fd, out, n, offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
-    if (got == 0) return absl::DataLossError(absl::StrCat(path, ": ends at byte ", offset, ", ", n, " more are needed"));
+    if (got == 0)
+      return absl::DataLossError(
+          absl::StrCat(path, ": ends at byte ", offset, ", ", n, " more are needed"));
     out += got, offset += got, n -= got;
   }
   return absl::OkStatus();
@@ -44,38 +46,48 @@ absl::Status ReadAt(int fd, int64_t offset, void* to, int64_t n, const std::stri
 
 // A list of non-negative integers.
 absl::StatusOr<std::vector<int64_t>> Integers(const Json& value, absl::string_view what) {
-  if (!value.is_array()) return absl::InvalidArgumentError(absl::StrCat(what, " is no list: ", JsonExcerpt(value)));
+  if (!value.is_array())
+    return absl::InvalidArgumentError(absl::StrCat(what, " is no list: ", JsonExcerpt(value)));
   std::vector<int64_t> out;
   for (const Json& item : value) {
     if (!item.is_number_unsigned() || item.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-      return absl::InvalidArgumentError(absl::StrCat(what, " holds ", JsonExcerpt(item), ", an integer in [0, 2^63) is needed"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, " holds ", JsonExcerpt(item), ", an integer in [0, 2^63) is needed"));
     }
     out.push_back(item.get<int64_t>());
   }
   return out;
 }
 
-// One member of the header: {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, offsets from the header's end.
-absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const Json& value, int64_t data_start, int64_t data_bytes) {
+// One member of the header: {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, offsets
+// from the header's end.
+absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const Json& value,
+                                                  int64_t data_start, int64_t data_bytes) {
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
-    if (!value.is_object() || !value.contains(key)) return absl::InvalidArgumentError(absl::StrCat("has no ", key));
+    if (!value.is_object() || !value.contains(key))
+      return absl::InvalidArgumentError(absl::StrCat("has no ", key));
   }
-  if (value.size() != 3) return absl::InvalidArgumentError(absl::StrCat("has unknown keys: ", JsonExcerpt(value)));
+  if (value.size() != 3)
+    return absl::InvalidArgumentError(absl::StrCat("has unknown keys: ", JsonExcerpt(value)));
   if (!value["dtype"].is_string()) return absl::InvalidArgumentError("dtype is no string");
 
   SafetensorsFile::Entry entry;
   entry.spec.name = name;
-  SLUICE_ASSIGN_OR_RETURN(entry.spec.dtype, DTypeFromName(Printable(value["dtype"].get<std::string>())));
+  SLUICE_ASSIGN_OR_RETURN(entry.spec.dtype,
+                          DTypeFromName(Printable(value["dtype"].get<std::string>())));
   SLUICE_ASSIGN_OR_RETURN(entry.spec.shape, Integers(value["shape"], "shape"));
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<int64_t> range, Integers(value["data_offsets"], "data_offsets"));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<int64_t> range,
+                          Integers(value["data_offsets"], "data_offsets"));
   if (range.size() != 2 || range[0] > range[1] || range[1] > data_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("data_offsets ", JsonExcerpt(value["data_offsets"]), " do not lie in the file's ", data_bytes, " bytes of data"));
+        absl::StrCat("data_offsets ", JsonExcerpt(value["data_offsets"]),
+                     " do not lie in the file's ", data_bytes, " bytes of data"));
   }
   SLUICE_ASSIGN_OR_RETURN(const int64_t needed, NumBytes(entry.spec));
   if (needed != range[1] - range[0]) {
-    return absl::InvalidArgumentError(absl::StrCat(ShapeText(entry.spec.dtype, entry.spec.shape), " needs ", needed,
-                                                   " bytes, data_offsets give ", range[1] - range[0]));
+    return absl::InvalidArgumentError(absl::StrCat(ShapeText(entry.spec.dtype, entry.spec.shape),
+                                                   " needs ", needed, " bytes, data_offsets give ",
+                                                   range[1] - range[0]));
   }
   entry.offset = data_start + range[0];
   entry.bytes = needed;
@@ -83,17 +95,22 @@ absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const
 }
 
 // Each tensor starts where the one before it ended, and the last ends with the file.
-absl::Status CheckCover(const std::vector<SafetensorsFile::Entry>& entries, int64_t data_start, int64_t file_bytes) {
+absl::Status CheckCover(const std::vector<SafetensorsFile::Entry>& entries, int64_t data_start,
+                        int64_t file_bytes) {
   int64_t end = data_start;
   for (const auto& entry : entries) {
     if (entry.offset != end) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", Printable(entry.spec.name), " starts at byte ", entry.offset, " of the file, ",
-                                                     entry.offset < end ? "inside the tensor before it, which ends at " : "after a hole that starts at ", end));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", Printable(entry.spec.name), " starts at byte ", entry.offset, " of the file, ",
+          entry.offset < end ? "inside the tensor before it, which ends at "
+                             : "after a hole that starts at ",
+          end));
     }
     end += entry.bytes;
   }
   if (end != file_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the last tensor ends at byte ", end, ", the file at ", file_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the last tensor ends at byte ", end, ", the file at ", file_bytes));
   }
   return absl::OkStatus();
 }
@@ -112,7 +129,10 @@ SafetensorsFile::~SafetensorsFile() {
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(other.fd_), entries_(std::move(other.entries_)), metadata_(std::move(other.metadata_)) {
+    : path_(std::move(other.path_)),
+      fd_(other.fd_),
+      entries_(std::move(other.entries_)),
+      metadata_(std::move(other.metadata_)) {
   other.fd_ = -1;
 }
 
@@ -120,15 +140,19 @@ absl::Status SafetensorsFile::ReadHeader() {
   struct stat info;
   if (fstat(fd_, &info) != 0) return ErrnoStatus(errno, "stat");
   unsigned char prefix[8];
-  if (info.st_size < 8) return absl::InvalidArgumentError(absl::StrCat("has ", info.st_size, " bytes, a safetensors file has at least 8"));
+  if (info.st_size < 8)
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", info.st_size, " bytes, a safetensors file has at least 8"));
   SLUICE_RETURN_IF_ERROR(ReadAt(fd_, 0, prefix, 8, path_));
   const uint64_t header_bytes = LoadLittle64(prefix);
   if (header_bytes > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
-    return absl::InvalidArgumentError(absl::StrCat("says its header has ", header_bytes, " bytes, the limit is ", kMaxSafetensorsHeader));
+    return absl::InvalidArgumentError(absl::StrCat("says its header has ", header_bytes,
+                                                   " bytes, the limit is ", kMaxSafetensorsHeader));
   }
   const int64_t data_start = 8 + static_cast<int64_t>(header_bytes);
   if (data_start > info.st_size) {
-    return absl::InvalidArgumentError(absl::StrCat("truncated: has ", info.st_size, " bytes, its header alone ends at ", data_start));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "truncated: has ", info.st_size, " bytes, its header alone ends at ", data_start));
   }
   std::string text(header_bytes, '\0');
   SLUICE_RETURN_IF_ERROR(ReadAt(fd_, 8, text.data(), text.size(), path_));
@@ -139,7 +163,9 @@ absl::Status SafetensorsFile::ReadHeader() {
     if (name == "__metadata__") {
       if (!value.is_object()) return absl::InvalidArgumentError("__metadata__ is no object");
       for (const auto& [key, item] : value.items()) {
-        if (!item.is_string()) return absl::InvalidArgumentError(absl::StrCat("__metadata__.", Printable(key), " is no string"));
+        if (!item.is_string())
+          return absl::InvalidArgumentError(
+              absl::StrCat("__metadata__.", Printable(key), " is no string"));
         metadata_[key] = item.get<std::string>();
       }
       continue;
@@ -172,7 +198,8 @@ absl::StatusOr<TensorSet> ReadSafetensors(const std::string& path) {
   return set;
 }
 
-absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors, absl::Span<const size_t> indices,
+absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
+                              absl::Span<const size_t> indices,
                               const std::map<std::string, std::string>& metadata,
                               FileDigest* digest) {
   Json header = Json::object();
@@ -181,7 +208,9 @@ absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
   std::vector<absl::string_view> pieces(1);
   for (const size_t i : indices) {
     const TensorSpec& spec = tensors.spec(i);
-    header[spec.name] = {{"dtype", std::string(DTypeName(spec.dtype))}, {"shape", spec.shape}, {"data_offsets", {offset, offset + tensors.bytes(i)}}};
+    header[spec.name] = {{"dtype", std::string(DTypeName(spec.dtype))},
+                         {"shape", spec.shape},
+                         {"data_offsets", {offset, offset + tensors.bytes(i)}}};
     offset += tensors.bytes(i);
     pieces.emplace_back(reinterpret_cast<const char*>(tensors.data(i)), tensors.bytes(i));
   }
@@ -193,7 +222,8 @@ absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
 }
 
 absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
-                              const std::map<std::string, std::string>& metadata, FileDigest* digest) {
+                              const std::map<std::string, std::string>& metadata,
+                              FileDigest* digest) {
   std::vector<size_t> all(tensors.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = i;
   return WriteSafetensors(path, tensors, all, metadata, digest);

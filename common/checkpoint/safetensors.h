@@ -12,11 +12,13 @@
 
 namespace sluice {
 
-// The safetensors format: u64 little-endian length, a JSON header of that length, then the tensors' bytes.
+// The safetensors format: u64 little-endian length, a JSON header of that length, then the tensors'
+// bytes.
 //
-// Files come from outside and are believed in nothing. Checked before any tensor is read or allocated: header at most 16 MiB
-// and nested at most 4 deep; names unique; known dtype; dtype x shape = the range's bytes, without overflow; ranges that
-// follow each other without hole or overlap up to the file's end. Errors name file, tensor, value and limit.
+// Files come from outside and are believed in nothing. Checked before any tensor is read or
+// allocated: header at most 16 MiB and nested at most 4 deep; names unique; known dtype; dtype x
+// shape = the range's bytes, without overflow; ranges that follow each other without hole or
+// overlap up to the file's end. Errors name file, tensor, value and limit.
 inline constexpr int64_t kMaxSafetensorsHeader = 16 << 20;  // Bytes.
 
 class SafetensorsFile {
@@ -52,9 +54,11 @@ class SafetensorsFile {
 // The whole file as it is stored.
 absl::StatusOr<TensorSet> ReadSafetensors(const std::string& path);
 
-// Writes the tensors `indices` of `tensors`, in that order (all, by name, in the short form): temp, fsync, rename. Equal
-// tensors and metadata make equal bytes. `digest`, if given, is that of the file.
-absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors, absl::Span<const size_t> indices,
+// Writes the tensors `indices` of `tensors`, in that order (all, by name, in the short form): temp,
+// fsync, rename. Equal tensors and metadata make equal bytes. `digest`, if given, is that of the
+// file.
+absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
+                              absl::Span<const size_t> indices,
                               const std::map<std::string, std::string>& metadata,
                               FileDigest* digest = nullptr);
 absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,

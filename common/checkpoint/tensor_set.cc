@@ -25,9 +25,21 @@ struct DTypeRow {
   size_t bytes;
 };
 // In the order of DType.
-constexpr std::array<DTypeRow, 15> kDTypes = {{{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8}, {"F8_E4M3", 1},
-                                               {"F8_E5M2", 1}, {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},
-                                               {"U64", 8}, {"U32", 4}, {"U16", 2}, {"U8", 1}, {"BOOL", 1}}};
+constexpr std::array<DTypeRow, 15> kDTypes = {{{"F32", 4},
+                                               {"F16", 2},
+                                               {"BF16", 2},
+                                               {"F64", 8},
+                                               {"F8_E4M3", 1},
+                                               {"F8_E5M2", 1},
+                                               {"I64", 8},
+                                               {"I32", 4},
+                                               {"I16", 2},
+                                               {"I8", 1},
+                                               {"U64", 8},
+                                               {"U32", 4},
+                                               {"U16", 2},
+                                               {"U8", 1},
+                                               {"BOOL", 1}}};
 
 absl::Status CheckName(absl::string_view name) {
   if (name.empty()) return absl::InvalidArgumentError("a tensor has an empty name");
@@ -35,7 +47,8 @@ absl::Status CheckName(absl::string_view name) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte <= ' ' || byte == 0x7f) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tensor name of ", name.size(), " bytes holds a space or control character (byte ", int{byte}, ")"));
+          absl::StrCat("tensor name of ", name.size(),
+                       " bytes holds a space or control character (byte ", int{byte}, ")"));
     }
   }
   return absl::OkStatus();
@@ -44,15 +57,18 @@ absl::Status CheckName(absl::string_view name) {
 std::string LayoutId(absl::Span<const TensorSpec> specs) {
   Sha256Stream hash;
   for (const TensorSpec& spec : specs) {
-    hash.Update(absl::StrCat(spec.name, " ", DTypeName(spec.dtype), " ", absl::StrJoin(spec.shape, "x"), "\n"));
+    hash.Update(absl::StrCat(spec.name, " ", DTypeName(spec.dtype), " ",
+                             absl::StrJoin(spec.shape, "x"), "\n"));
   }
   return hash.Finish();
 }
 
-// Large sets in huge pages where the system gives them: a version of the weights comes and goes with each update.
+// Large sets in huge pages where the system gives them: a version of the weights comes and goes
+// with each update.
 std::byte* AllocateZeroed(size_t bytes) {
   const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
-  void* const p = std::aligned_alloc(align, std::max<size_t>(1, (bytes + align - 1) / align) * align);
+  void* const p =
+      std::aligned_alloc(align, std::max<size_t>(1, (bytes + align - 1) / align) * align);
   if (p == nullptr) return nullptr;
   if (align == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // A wish.
   std::memset(p, 0, bytes);
@@ -63,15 +79,19 @@ float HalfToFloat(uint16_t h) {
   const uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ffu;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  const float tiny = static_cast<float>(mantissa) * 0x1.0p-24f;  // Subnormal or zero: exact in fp32.
+  // Subnormal or zero: exact in fp32.
+  const float tiny = static_cast<float>(mantissa) * 0x1.0p-24f;
   return sign != 0 ? -tiny : tiny;
 }
 
 uint16_t FloatToHalf(float f) {
-  const uint32_t bits = std::bit_cast<uint32_t>(f), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN.
-  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and beyond round to infinity.
-  if (magnitude < 0x38800000u) {  // Below 2^-14: the sum's last bits are the subnormal, rounded by the FPU.
+  const uint32_t bits = std::bit_cast<uint32_t>(f), sign = (bits >> 16) & 0x8000u,
+                 magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);  // NaN.
+  // 65520 and beyond round to infinity.
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
+  // Below 2^-14: the sum's last bits are the subnormal, rounded by the FPU.
+  if (magnitude < 0x38800000u) {
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }
@@ -93,7 +113,9 @@ void Narrow(const float* from, DType dtype, void* to, int64_t n) {
   if (dtype == DType::kBF16) std::transform(from, from + n, narrow, Bf16FromFloat);
 }
 
-bool IsWeightType(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
+bool IsWeightType(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
 
 }  // namespace
 
@@ -111,7 +133,8 @@ absl::StatusOr<DType> DTypeFromTorchName(absl::string_view name) {
   if (name == "float32") return DType::kF32;
   if (name == "float16") return DType::kF16;
   if (name == "bfloat16") return DType::kBF16;
-  return absl::InvalidArgumentError(absl::StrCat("unknown type of weights \"", name, "\"; known are float32, float16, bfloat16"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown type of weights \"", name, "\"; known are float32, float16, bfloat16"));
 }
 
 std::string ShapeText(DType dtype, absl::Span<const int64_t> shape) {
@@ -125,7 +148,8 @@ absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> shape) {
     if (d < 0) return absl::InvalidArgumentError(absl::StrCat("negative dimension ", d));
     if (d == 0) empty = true;
     if (d > 0 && (__builtin_mul_overflow(n, d, &n) || n > kMaxBytes)) {
-      return absl::InvalidArgumentError(absl::StrCat("[", absl::StrJoin(shape, ", "), "] has more than 2^62 elements"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("[", absl::StrJoin(shape, ", "), "] has more than 2^62 elements"));
     }
   }
   return empty ? 0 : n;
@@ -133,8 +157,10 @@ absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> shape) {
 
 absl::StatusOr<int64_t> NumBytes(const TensorSpec& spec) {
   SLUICE_ASSIGN_OR_RETURN(int64_t n, NumElements(spec.shape));
-  if (__builtin_mul_overflow(n, static_cast<int64_t>(DTypeBytes(spec.dtype)), &n) || n > kMaxBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(ShapeText(spec.dtype, spec.shape), " has more than 2^62 bytes"));
+  if (__builtin_mul_overflow(n, static_cast<int64_t>(DTypeBytes(spec.dtype)), &n) ||
+      n > kMaxBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ShapeText(spec.dtype, spec.shape), " has more than 2^62 bytes"));
   }
   return n;
 }
@@ -142,7 +168,8 @@ absl::StatusOr<int64_t> NumBytes(const TensorSpec& spec) {
 void TensorSet::Free::operator()(std::byte* p) const { std::free(p); }
 
 absl::StatusOr<TensorSet> TensorSet::Create(std::vector<TensorSpec> specs) {
-  std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
+  std::sort(specs.begin(), specs.end(),
+            [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
   TensorSet set;
   int64_t total = 0;
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -155,11 +182,13 @@ absl::StatusOr<TensorSet> TensorSet::Create(std::vector<TensorSpec> specs) {
     set.offsets_.push_back(total);
     set.bytes_.push_back(*bytes);
     total += static_cast<int64_t>((*bytes + kAlign - 1) / kAlign * kAlign);
-    if (total > kMaxBytes) return absl::InvalidArgumentError("the tensors have more than 2^62 bytes together");
+    if (total > kMaxBytes)
+      return absl::InvalidArgumentError("the tensors have more than 2^62 bytes together");
   }
   set.buffer_bytes_ = total;
   set.buffer_.reset(AllocateZeroed(total));
-  if (set.buffer_ == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for ", total, " bytes of tensors"));
+  if (set.buffer_ == nullptr)
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", total, " bytes of tensors"));
   set.layout_id_ = LayoutId(specs);
   set.specs_ = std::move(specs);
   return set;
@@ -183,18 +212,21 @@ TensorSet& TensorSet::operator=(const TensorSet& other) {
 }
 
 int64_t TensorSet::Find(absl::string_view name) const {
-  const auto it = std::lower_bound(specs_.begin(), specs_.end(), name,
-                                   [](const TensorSpec& spec, absl::string_view n) { return spec.name < n; });
+  const auto it =
+      std::lower_bound(specs_.begin(), specs_.end(), name,
+                       [](const TensorSpec& spec, absl::string_view n) { return spec.name < n; });
   return it != specs_.end() && it->name == name ? it - specs_.begin() : -1;
 }
 
-absl::Status ConvertElements(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t n) {
+absl::Status ConvertElements(DType from_dtype, const void* from, DType to_dtype, void* to,
+                             int64_t n) {
   if (from_dtype == to_dtype) {
     std::memcpy(to, from, n * DTypeBytes(to_dtype));
     return absl::OkStatus();
   }
   if (!IsWeightType(from_dtype) || !IsWeightType(to_dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot convert ", DTypeName(from_dtype), " to ", DTypeName(to_dtype)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot convert ", DTypeName(from_dtype), " to ", DTypeName(to_dtype)));
   }
   constexpr int64_t kPiece = 4096;
   float piece[kPiece];
@@ -235,16 +267,21 @@ int64_t FirstNonFinite(DType dtype, const void* data, int64_t n) {
 
 absl::Status ConvertTensors(const TensorSet& from, TensorSet* to) {
   if (from.size() != to->size()) {
-    return absl::InvalidArgumentError(absl::StrCat("there are ", from.size(), " tensors, ", to->size(), " are needed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("there are ", from.size(), " tensors, ", to->size(), " are needed"));
   }
   for (size_t i = 0; i < from.size(); ++i) {
     const TensorSpec &a = from.spec(i), &b = to->spec(i);
-    if (a.name != b.name) return absl::InvalidArgumentError(absl::StrCat("tensor ", a.name, " where ", b.name, " is needed"));
+    if (a.name != b.name)
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", a.name, " where ", b.name, " is needed"));
     if (a.shape != b.shape) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", a.name, " is ", ShapeText(a.dtype, a.shape), ", needed is ",
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", a.name, " is ",
+                                                     ShapeText(a.dtype, a.shape), ", needed is ",
                                                      ShapeText(b.dtype, b.shape)));
     }
-    const absl::Status converted = ConvertElements(a.dtype, from.data(i), b.dtype, to->data(i), from.elements(i));
+    const absl::Status converted =
+        ConvertElements(a.dtype, from.data(i), b.dtype, to->data(i), from.elements(i));
     if (!converted.ok()) return Annotate(converted, absl::StrCat("tensor ", a.name));
   }
   return absl::OkStatus();

@@ -12,7 +12,10 @@ AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec) {
                    .signal_filter = advantage.group_filter() == "signal",
                    .max_rejected_steps = advantage.max_rejected_steps(),
                    .truncated = advantage.truncated()};
-  out.loss = {.kind = loss.kind(), .prox = loss.prox(), .clip_low = loss.clip_low(), .clip_high = loss.clip_high()};
+  out.loss = {.kind = loss.kind(),
+              .prox = loss.prox(),
+              .clip_low = loss.clip_low(),
+              .clip_high = loss.clip_high()};
   out.loss.dual = loss.has_dual() ? std::optional(loss.dual()) : std::nullopt;
   out.loss.tis = loss.has_tis() ? std::optional(loss.tis()) : std::nullopt;
   out.loss.veto = loss.has_veto() ? std::optional(loss.veto()) : std::nullopt;

@@ -34,7 +34,8 @@ constexpr char kDuration[] = "google.protobuf.Duration";
 constexpr char kStruct[] = "google.protobuf.Struct";
 
 bool IsMessage(const FieldDescriptor& field, const char* name) {
-  return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && field.message_type()->full_name() == name;
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
+         field.message_type()->full_name() == name;
 }
 
 std::vector<std::string> KeysOf(const Descriptor& type) {
@@ -49,8 +50,11 @@ std::string FindKey(const Descriptor& type, const std::string& key, const std::s
     const FieldDescriptor& field = *type.field(i);
     const std::string here = JoinPath(path, field.name());
     if (field.name() == key) return here;
-    if (field.is_map() || field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || IsMessage(field, kStruct) || IsMessage(field, kDuration)) continue;
-    const std::string found = FindKey(*field.message_type(), key, field.is_repeated() ? here + "[]" : here);
+    if (field.is_map() || field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE ||
+        IsMessage(field, kStruct) || IsMessage(field, kDuration))
+      continue;
+    const std::string found =
+        FindKey(*field.message_type(), key, field.is_repeated() ? here + "[]" : here);
     if (!found.empty()) return found;
   }
   return "";
@@ -75,40 +79,48 @@ template <typename T>
 bool ParseInteger(const std::string& text, T* value) {
   if (absl::SimpleAtoi(text, value)) return true;
   double number;
-  if (!absl::SimpleAtod(text, &number) || number != std::floor(number) || std::abs(number) > 0x1p53) return false;
-  if (number < static_cast<double>(std::numeric_limits<T>::min()) || number > static_cast<double>(std::numeric_limits<T>::max())) return false;
+  if (!absl::SimpleAtod(text, &number) || number != std::floor(number) || std::abs(number) > 0x1p53)
+    return false;
+  if (number < static_cast<double>(std::numeric_limits<T>::min()) ||
+      number > static_cast<double>(std::numeric_limits<T>::max()))
+    return false;
   *value = static_cast<T>(number);
   return true;
 }
 
 void ToValue(const YamlNode& node, google::protobuf::Value* value, Problems* problems) {
   switch (node.kind) {
-    case Kind::kNull:
-      problems->Add(node.place, 5, "wants a value, has nothing");
-      return;
+    case Kind::kNull: problems->Add(node.place, 5, "wants a value, has nothing"); return;
     case Kind::kMap:
-      for (const auto& [key, child] : node.map) ToValue(child, &(*value->mutable_struct_value()->mutable_fields())[key.text], problems);
+      for (const auto& [key, child] : node.map)
+        ToValue(child, &(*value->mutable_struct_value()->mutable_fields())[key.text], problems);
       if (node.map.empty()) value->mutable_struct_value();
       return;
     case Kind::kList:
       value->mutable_list_value();
-      for (const YamlNode& child : node.list) ToValue(child, value->mutable_list_value()->add_values(), problems);
+      for (const YamlNode& child : node.list)
+        ToValue(child, value->mutable_list_value()->add_values(), problems);
       return;
     case Kind::kScalar:
       double number;
       if (node.quoted) value->set_string_value(node.text);
-      else if (node.text == "true" || node.text == "false") value->set_bool_value(node.text == "true");
-      else if (absl::SimpleAtod(node.text, &number) && std::isfinite(number)) value->set_number_value(number);
+      else if (node.text == "true" || node.text == "false")
+        value->set_bool_value(node.text == "true");
+      else if (absl::SimpleAtod(node.text, &number) && std::isfinite(number))
+        value->set_number_value(number);
       else value->set_string_value(node.text);
   }
 }
 
 }  // namespace
 
-const FieldRule& RuleOf(const FieldDescriptor& field) { return field.options().GetExtension(sluice::rpc::v1::field); }
+const FieldRule& RuleOf(const FieldDescriptor& field) {
+  return field.options().GetExtension(sluice::rpc::v1::field);
+}
 
 bool IsLeaf(const FieldDescriptor& field) {
-  return field.is_map() || field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || IsMessage(field, kDuration) || IsMessage(field, kStruct);
+  return field.is_map() || field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE ||
+         IsMessage(field, kDuration) || IsMessage(field, kStruct);
 }
 
 std::string UnsetWord(const FieldDescriptor& field) {
@@ -127,7 +139,9 @@ Binder::Binder(std::string file_dir, std::string set_dir, Problems* problems)
 
 void Binder::Note(const YamlNode& node, const std::string& path) {
   if (defaults_) origins_[path] = {"default", {0, 0, 0}};
-  else origins_[path] = {node.place.source > 0 ? "set" : absl::StrCat("file:", node.place.line), node.place};
+  else
+    origins_[path] = {node.place.source > 0 ? "set" : absl::StrCat("file:", node.place.line),
+                      node.place};
 }
 
 Place Binder::PlaceOf(absl::string_view path) const {
@@ -148,7 +162,8 @@ void Binder::FillDefaults(Message* message, const std::string& path) {
     const std::string here = JoinPath(path, field.name());
     const FieldRule& rule = RuleOf(field);
     if (!IsLeaf(field) && !field.is_repeated()) {
-      if (rule.default_() != "none") FillDefaults(message->GetReflection()->MutableMessage(message, &field), here);
+      if (rule.default_() != "none")
+        FillDefaults(message->GetReflection()->MutableMessage(message, &field), here);
     } else if (rule.has_default_()) {
       BindField(ParseYaml(rule.default_(), 0, problems_), message, &field, here);
     }
@@ -158,7 +173,9 @@ void Binder::FillDefaults(Message* message, const std::string& path) {
 
 void Binder::Bind(const YamlNode& map, Message* message, const std::string& path) {
   if (map.kind != Kind::kMap) {
-    problems_->Add(map.place, 5, absl::StrCat(path.empty() ? "a job file" : path, " wants a block of keys, has ", KindName(map)));
+    problems_->Add(map.place, 5,
+                   absl::StrCat(path.empty() ? "a job file" : path, " wants a block of keys, has ",
+                                KindName(map)));
     return;
   }
   for (const auto& [key, value] : map.map) {
@@ -172,15 +189,23 @@ void Binder::UnknownKey(const YamlNode::Key& key, const Message& message, const 
   const Descriptor& type = *message.GetDescriptor();
   std::string hint = DidYouMean(NearestWord(key.text, KeysOf(type)));
   if (hint.empty()) {
-    const std::string elsewhere = FindKey(*google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName("sluice.job.v1.JobSpec"), key.text, "");
-    if (elsewhere.empty()) hint = absl::StrCat("; the keys here are ", absl::StrJoin(KeysOf(type), ", "));
-    else if (elsewhere == key.text) hint = "; it belongs at the top level of the file, without indentation";
+    const std::string elsewhere =
+        FindKey(*google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName(
+                    "sluice.job.v1.JobSpec"),
+                key.text, "");
+    if (elsewhere.empty())
+      hint = absl::StrCat("; the keys here are ", absl::StrJoin(KeysOf(type), ", "));
+    else if (elsewhere == key.text)
+      hint = "; it belongs at the top level of the file, without indentation";
     else hint = DidYouMean(elsewhere);
   }
-  problems_->Add(key.place, 3, absl::StrCat("unknown key \"", key.text, "\" in ", path.empty() ? "the job file" : path, hint));
+  problems_->Add(key.place, 3,
+                 absl::StrCat("unknown key \"", key.text, "\" in ",
+                              path.empty() ? "the job file" : path, hint));
 }
 
-void Binder::BindField(const YamlNode& node, Message* message, const FieldDescriptor* field, const std::string& path) {
+void Binder::BindField(const YamlNode& node, Message* message, const FieldDescriptor* field,
+                       const std::string& path) {
   Note(node, path);
   const Reflection& reflection = *message->GetReflection();
   const std::string word = UnsetWord(*field);
@@ -190,13 +215,16 @@ void Binder::BindField(const YamlNode& node, Message* message, const FieldDescri
   }
   if (field->is_map()) return BindStringMap(node, message, field, path);
   if (field->is_repeated()) return BindList(node, message, field, path);
-  if (IsMessage(*field, kStruct)) return BindStruct(node, reflection.MutableMessage(message, field), path);
+  if (IsMessage(*field, kStruct))
+    return BindStruct(node, reflection.MutableMessage(message, field), path);
   if (IsLeaf(*field)) return BindScalar(node, message, field, path);
-  if (!reflection.HasField(*message, field)) FillDefaults(reflection.MutableMessage(message, field), path);
+  if (!reflection.HasField(*message, field))
+    FillDefaults(reflection.MutableMessage(message, field), path);
   Bind(node, reflection.MutableMessage(message, field), path);
 }
 
-void Binder::BindList(const YamlNode& node, Message* message, const FieldDescriptor* field, const std::string& path) {
+void Binder::BindList(const YamlNode& node, Message* message, const FieldDescriptor* field,
+                      const std::string& path) {
   message->GetReflection()->ClearField(message, field);
   if (node.kind != Kind::kList) {
     problems_->Add(node.place, 5, absl::StrCat(path, " wants a list, has ", KindName(node)));
@@ -215,16 +243,19 @@ void Binder::BindList(const YamlNode& node, Message* message, const FieldDescrip
   }
 }
 
-void Binder::BindStringMap(const YamlNode& node, Message* message, const FieldDescriptor* field, const std::string& path) {
+void Binder::BindStringMap(const YamlNode& node, Message* message, const FieldDescriptor* field,
+                           const std::string& path) {
   message->GetReflection()->ClearField(message, field);
   if (node.kind != Kind::kMap) {
-    problems_->Add(node.place, 5, absl::StrCat(path, " wants a block of keys, has ", KindName(node)));
+    problems_->Add(node.place, 5,
+                   absl::StrCat(path, " wants a block of keys, has ", KindName(node)));
     return;
   }
   const FieldDescriptor* value_field = field->message_type()->map_value();
   for (const auto& [key, value] : node.map) {
     if (value.kind != Kind::kScalar) {
-      problems_->Add(value.place, 5, absl::StrCat(path, ".", key.text, " wants a word, has ", KindName(value)));
+      problems_->Add(value.place, 5,
+                     absl::StrCat(path, ".", key.text, " wants a word, has ", KindName(value)));
       continue;
     }
     Message* entry = message->GetReflection()->AddMessage(message, field);
@@ -236,7 +267,8 @@ void Binder::BindStringMap(const YamlNode& node, Message* message, const FieldDe
 void Binder::BindStruct(const YamlNode& node, Message* message, const std::string& path) {
   message->Clear();
   if (node.kind != Kind::kMap) {
-    problems_->Add(node.place, 5, absl::StrCat(path, " wants a block of keys, has ", KindName(node)));
+    problems_->Add(node.place, 5,
+                   absl::StrCat(path, " wants a block of keys, has ", KindName(node)));
     return;
   }
   google::protobuf::Value value;
@@ -244,29 +276,36 @@ void Binder::BindStruct(const YamlNode& node, Message* message, const std::strin
   message->CopyFrom(value.struct_value());
 }
 
-void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescriptor* field, const std::string& path) {
+void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescriptor* field,
+                        const std::string& path) {
   const FieldRule& rule = RuleOf(*field);
   const Reflection& reflection = *message->GetReflection();
   const auto wrong = [&](absl::string_view wanted) {
-    problems_->Add(node.place, 5, absl::StrCat(path, " wants ", wanted, ", has ", KindName(node), node.quoted ? " in quotes" : ""));
+    problems_->Add(node.place, 5,
+                   absl::StrCat(path, " wants ", wanted, ", has ", KindName(node),
+                                node.quoted ? " in quotes" : ""));
   };
   const auto set_number = [&](auto value, auto setter, auto adder) {
     if (field->is_repeated()) (reflection.*adder)(message, field, value);
     else (reflection.*setter)(message, field, value);
   };
-  const std::string or_word = UnsetWord(*field).empty() ? "" : absl::StrCat(" or ", UnsetWord(*field));
+  const std::string or_word =
+      UnsetWord(*field).empty() ? "" : absl::StrCat(" or ", UnsetWord(*field));
   const bool number = node.kind == Kind::kScalar && !node.quoted;
 
   if (IsMessage(*field, kDuration)) {
     if (node.kind != Kind::kScalar) return wrong("a duration such as 30s" + or_word);
     const absl::StatusOr<absl::Duration> value = ParseDurationText(node.text);
     if (!value.ok()) {
-      problems_->Add(node.place, ReasonOf(value.status()) == "UNIT" ? 6 : 5, absl::StrCat(path, ": ", value.status().message()));
+      problems_->Add(node.place, ReasonOf(value.status()) == "UNIT" ? 6 : 5,
+                     absl::StrCat(path, ": ", value.status().message()));
       return;
     }
-    auto* duration = static_cast<google::protobuf::Duration*>(reflection.MutableMessage(message, field));
+    auto* duration =
+        static_cast<google::protobuf::Duration*>(reflection.MutableMessage(message, field));
     duration->set_seconds(absl::ToInt64Seconds(*value));
-    duration->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(*value - absl::Seconds(duration->seconds()))));
+    duration->set_nanos(static_cast<int32_t>(
+        absl::ToInt64Nanoseconds(*value - absl::Seconds(duration->seconds()))));
     return;
   }
   switch (field->cpp_type()) {
@@ -291,7 +330,8 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
     }
     case FieldDescriptor::CPPTYPE_UINT32: {
       uint32_t value;
-      if (!number || !ParseInteger(node.text, &value)) return wrong("a whole number from 0 on" + or_word);
+      if (!number || !ParseInteger(node.text, &value))
+        return wrong("a whole number from 0 on" + or_word);
       return set_number(value, &Reflection::SetUInt32, &Reflection::AddUInt32);
     }
     case FieldDescriptor::CPPTYPE_UINT64: {
@@ -300,7 +340,8 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
         if (!number) return wrong("a size such as 512MiB");
         const absl::StatusOr<uint64_t> size = ParseSizeText(node.text);
         if (!size.ok()) {
-          problems_->Add(node.place, ReasonOf(size.status()) == "UNIT" ? 6 : 5, absl::StrCat(path, ": ", size.status().message()));
+          problems_->Add(node.place, ReasonOf(size.status()) == "UNIT" ? 6 : 5,
+                         absl::StrCat(path, ": ", size.status().message()));
           return;
         }
         value = *size;

@@ -44,16 +44,18 @@ class Binder {
   Place PlaceOf(absl::string_view path) const;
 
  private:
-  void BindField(const YamlNode& node, google::protobuf::Message* message, const google::protobuf::FieldDescriptor* field,
-                 const std::string& path);
-  void BindList(const YamlNode& node, google::protobuf::Message* message, const google::protobuf::FieldDescriptor* field,
-                const std::string& path);
-  void BindScalar(const YamlNode& node, google::protobuf::Message* message, const google::protobuf::FieldDescriptor* field,
+  void BindField(const YamlNode& node, google::protobuf::Message* message,
+                 const google::protobuf::FieldDescriptor* field, const std::string& path);
+  void BindList(const YamlNode& node, google::protobuf::Message* message,
+                const google::protobuf::FieldDescriptor* field, const std::string& path);
+  void BindScalar(const YamlNode& node, google::protobuf::Message* message,
+                  const google::protobuf::FieldDescriptor* field, const std::string& path);
+  void BindStruct(const YamlNode& node, google::protobuf::Message* message,
                   const std::string& path);
-  void BindStruct(const YamlNode& node, google::protobuf::Message* message, const std::string& path);
-  void BindStringMap(const YamlNode& node, google::protobuf::Message* message, const google::protobuf::FieldDescriptor* field,
-                     const std::string& path);
-  void UnknownKey(const YamlNode::Key& key, const google::protobuf::Message& message, const std::string& path);
+  void BindStringMap(const YamlNode& node, google::protobuf::Message* message,
+                     const google::protobuf::FieldDescriptor* field, const std::string& path);
+  void UnknownKey(const YamlNode::Key& key, const google::protobuf::Message& message,
+                  const std::string& path);
   void Note(const YamlNode& node, const std::string& path);
 
   const std::string file_dir_;

@@ -73,8 +73,8 @@ class FileChecker {
   void LoadRenderer();
   void CheckSource(int index);
   void CheckEvalDataset(int index);
-  // The first rows of a source whose keys lie at `path`. Nothing: it cannot be seen from here, or is
-  // wrong.
+  // The first rows of a source whose keys lie at `path`. Nothing: it cannot be seen from here, or
+  // is wrong.
   std::optional<Dataset> ReadRows(const std::string& path, const job::v1::DataSource& source,
                                   bool skip_bad_rows);
   // Of the rows that were read.
@@ -183,10 +183,10 @@ std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
 
   const std::map<std::string, std::string> fields = ColumnsOf(source);
   absl::StatusOr<Dataset> rows = ReadDataset({.name = source.name(),
-                                                    .path = source.path(),
-                                                    .fields = fields,
-                                                    .skip_bad_rows = skip_bad_rows,
-                                                    .first_rows = kRowsLookedAt});
+                                              .path = source.path(),
+                                              .fields = fields,
+                                              .skip_bad_rows = skip_bad_rows,
+                                              .first_rows = kRowsLookedAt});
   if (absl::IsResourceExhausted(rows.status())) {
     return std::nullopt;  // Its rows are too long for a look.
   }
@@ -300,8 +300,8 @@ void FileChecker::CheckDemonstrations(const std::string& path, const job::v1::Da
     const absl::Status answer = GoldOf(row).status();
     if (answer.ok()) continue;
 
-    check_.Add(16, path + ".answer", ": ", source.path(), ":", rows.line(i), ": ",
-               answer.message(), "; supervised training learns it");
+    check_.Add(16, path + ".answer", ": ", source.path(), ":", rows.line(i), ": ", answer.message(),
+               "; supervised training learns it");
     return;
   }
 }

@@ -36,8 +36,10 @@ void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec)
   const Row<AlgorithmSpec>* preset = FindRow(PresetRows(), name);
   if (preset == nullptr) return;  // CheckJobSpec says so.
   ApplyPreset(preset->value, spec->mutable_algorithm());
-  for (const char* path : {"advantage.kind", "advantage.group_filter", "advantage.truncated", "loss.kind", "loss.prox", "loss.clip_low",
-                           "loss.clip_high", "loss.dual", "loss.tis", "loss.tis_level", "loss.veto", "loss.aggregation", "loss.kl"}) {
+  for (const char* path :
+       {"advantage.kind", "advantage.group_filter", "advantage.truncated", "loss.kind", "loss.prox",
+        "loss.clip_low", "loss.clip_high", "loss.dual", "loss.tis", "loss.tis_level", "loss.veto",
+        "loss.aggregation", "loss.kl"}) {
     binder->MarkPreset(absl::StrCat("algorithm.", path));
   }
 }
@@ -48,9 +50,11 @@ void Derive(Binder* binder, job::v1::JobSpec* spec) {
     const auto at = binder->origins().find(path);
     return at == binder->origins().end() || at->second.place.line == 0;
   };
-  if (open("rollout.group.min")) spec->mutable_rollout()->mutable_group()->set_min(spec->rollout().group().size());
+  if (open("rollout.group.min"))
+    spec->mutable_rollout()->mutable_group()->set_min(spec->rollout().group().size());
   // A preset's `self` holds for one optimizer step per batch.
-  if (open("algorithm.loss.prox") && spec->algorithm().loss().prox() == "self" && spec->trainer().batching().minibatches() > 1) {
+  if (open("algorithm.loss.prox") && spec->algorithm().loss().prox() == "self" &&
+      spec->trainer().batching().minibatches() > 1) {
     spec->mutable_algorithm()->mutable_loss()->set_prox("recompute");
   }
   if (open("weights.kv_cache") && spec->run().deterministic())
@@ -89,14 +93,21 @@ std::string ConfigProblem::ToString() const {
 
 absl::Status ProblemStatus(const std::vector<ConfigProblem>& problems) {
   if (problems.empty()) return absl::OkStatus();
-  return ErrorWith(absl::StatusCode::kInvalidArgument,
-                   {.reason = "BAD_CONFIG", .catalogue = absl::StrFormat("SLUICE-CONFIG-%04d", problems[0].number)},
-                   absl::StrJoin(problems, "\n", [](std::string* out, const ConfigProblem& problem) { out->append(problem.ToString()); }));
+  return ErrorWith(
+      absl::StatusCode::kInvalidArgument,
+      {.reason = "BAD_CONFIG",
+       .catalogue = absl::StrFormat("SLUICE-CONFIG-%04d", problems[0].number)},
+      absl::StrJoin(problems, "\n", [](std::string* out, const ConfigProblem& problem) {
+        out->append(problem.ToString());
+      }));
 }
 
-JobFile ParseJobFile(absl::string_view text, const std::string& path, const JobFileOptions& options) {
+JobFile ParseJobFile(absl::string_view text, const std::string& path,
+                     const JobFileOptions& options) {
   if (text.size() > kMaxJobFileBytes) {
-    return Failed(path, 2, absl::StrCat("is ", text.size(), " bytes, most is ", kMaxJobFileBytes, " (1 MiB)"));
+    return Failed(
+        path, 2,
+        absl::StrCat("is ", text.size(), " bytes, most is ", kMaxJobFileBytes, " (1 MiB)"));
   }
   std::vector<std::string> sources{path};
   for (const std::string& set : options.sets) sources.push_back(absl::StrCat("--set ", set));
@@ -109,7 +120,8 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path, const JobF
   JobFile file;
   const std::filesystem::path absolute = std::filesystem::absolute(path).lexically_normal();
   if (problems.empty()) {
-    Binder binder(absolute.parent_path().string(), std::filesystem::current_path().string(), &problems);
+    Binder binder(absolute.parent_path().string(), std::filesystem::current_path().string(),
+                  &problems);
     binder.FillDefaults(file.spec.get(), "");
     BindPreset(PresetOf(root), &binder, file.spec.get());
     binder.Bind(root, file.spec.get(), "");
@@ -125,7 +137,8 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path, const JobF
   }
   file.problems = problems.Take();
   file.warnings = warnings.Take();
-  file.hash = Sha256(absl::StrCat(absolute.parent_path().string(), absl::string_view("\0", 1), text, absl::string_view("\0", 1),
+  file.hash = Sha256(absl::StrCat(absolute.parent_path().string(), absl::string_view("\0", 1), text,
+                                  absl::string_view("\0", 1),
                                   absl::StrJoin(options.sets, absl::string_view("\0", 1))));
   return file;
 }
@@ -136,7 +149,8 @@ JobFile ReadJobFile(const std::string& path, const JobFileOptions& options) {
   return ParseJobFile(*text, path, options);
 }
 
-absl::StatusOr<job::v1::JobSpec> LoadJobFile(const std::string& path, const std::vector<std::string>& sets) {
+absl::StatusOr<job::v1::JobSpec> LoadJobFile(const std::string& path,
+                                             const std::vector<std::string>& sets) {
   JobFile file = ReadJobFile(path, {.sets = sets});
   SLUICE_RETURN_IF_ERROR(ProblemStatus(file.problems));
   return std::move(*file.spec);

@@ -73,20 +73,16 @@ std::string StructText(const google::protobuf::Struct& value) {
 
 std::string ValueText(const google::protobuf::Value& value) {
   switch (value.kind_case()) {
-    case google::protobuf::Value::kBoolValue:
-      return value.bool_value() ? "true" : "false";
-    case google::protobuf::Value::kNumberValue:
-      return NumberText(value.number_value());
-    case google::protobuf::Value::kStructValue:
-      return StructText(value.struct_value());
+    case google::protobuf::Value::kBoolValue: return value.bool_value() ? "true" : "false";
+    case google::protobuf::Value::kNumberValue: return NumberText(value.number_value());
+    case google::protobuf::Value::kStructValue: return StructText(value.struct_value());
     case google::protobuf::Value::kListValue:
       return absl::StrCat(
           "[",
           absl::StrJoin(value.list_value().values(), ", ",
                         [](std::string* out, const auto& child) { out->append(ValueText(child)); }),
           "]");
-    default:
-      return StringText(value.string_value());
+    default: return StringText(value.string_value());
   }
 }
 
@@ -103,10 +99,8 @@ std::string ScalarText(const Message& message, const FieldDescriptor& field, int
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return reflection.GetBool(message, &field) ? "true" : "false";
-    case FieldDescriptor::CPPTYPE_INT32:
-      return absl::StrCat(reflection.GetInt32(message, &field));
-    case FieldDescriptor::CPPTYPE_INT64:
-      return absl::StrCat(reflection.GetInt64(message, &field));
+    case FieldDescriptor::CPPTYPE_INT32: return absl::StrCat(reflection.GetInt32(message, &field));
+    case FieldDescriptor::CPPTYPE_INT64: return absl::StrCat(reflection.GetInt64(message, &field));
     case FieldDescriptor::CPPTYPE_UINT32:
       return absl::StrCat(reflection.GetUInt32(message, &field));
     case FieldDescriptor::CPPTYPE_UINT64: {
@@ -124,8 +118,7 @@ std::string ScalarText(const Message& message, const FieldDescriptor& field, int
                  ? value
                  : StringText(value);
     }
-    default:
-      break;
+    default: break;
   }
   const Message& value = reflection.GetMessage(message, &field);
   if (value.GetDescriptor()->full_name() == "google.protobuf.Struct")

@@ -12,7 +12,8 @@ namespace {
 // learning_rate -> lr.
 std::string Initials(absl::string_view word) {
   std::string initials;
-  for (absl::string_view part : absl::StrSplit(word, absl::ByAnyChar("_-"), absl::SkipEmpty())) initials += part[0];
+  for (absl::string_view part : absl::StrSplit(word, absl::ByAnyChar("_-"), absl::SkipEmpty()))
+    initials += part[0];
   return initials;
 }
 
@@ -23,7 +24,8 @@ std::string NearestWord(absl::string_view word, const std::vector<std::string>& 
   const absl::string_view nearest = NearestMatch(word, candidates);
   if (!nearest.empty()) return std::string(nearest);
   for (const std::string& candidate : words) {
-    if (candidate.size() > 1 && (Initials(word) == candidate || Initials(candidate) == word)) return candidate;
+    if (candidate.size() > 1 && (Initials(word) == candidate || Initials(candidate) == word))
+      return candidate;
   }
   return "";
 }

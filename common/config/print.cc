@@ -44,12 +44,15 @@ std::string RuleText(const FieldDescriptor& field, const std::string& rule_path)
   const FieldRule& rule = config::RuleOf(field);
   std::vector<std::string> notes;
   if (rule.required()) notes.push_back("required");
-  if (!rule.unit().empty() && rule.unit() != "s" && rule.unit() != "bytes") notes.push_back(rule.unit());
+  if (!rule.unit().empty() && rule.unit() != "s" && rule.unit() != "bytes")
+    notes.push_back(rule.unit());
   const auto bound = [&](double value) {
     if (rule.unit() == "bytes") return config::SizeText(static_cast<uint64_t>(value));
-    return rule.unit() == "s" ? config::DurationText(absl::Seconds(value)) : config::NumberText(value);
+    return rule.unit() == "s" ? config::DurationText(absl::Seconds(value))
+                              : config::NumberText(value);
   };
-  if (rule.has_min() && rule.has_max()) notes.push_back(absl::StrCat(bound(rule.min()), " to ", bound(rule.max())));
+  if (rule.has_min() && rule.has_max())
+    notes.push_back(absl::StrCat(bound(rule.min()), " to ", bound(rule.max())));
   else if (rule.has_min() && rule.unit() == "s" && rule.min() == 0) notes.push_back("more than 0s");
   else if (rule.has_min()) notes.push_back(absl::StrCat("from ", bound(rule.min())));
   if (const std::string choices = ChoicesText(field, rule_path); !choices.empty())
@@ -73,7 +76,8 @@ class Printer {
     for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
       const FieldDescriptor& field = *message.GetDescriptor()->field(i);
       const bool dash = in_list && i == 0;
-      const std::string key = absl::StrCat(std::string(dash ? indent - 2 : indent, ' '), dash ? "- " : "", field.name(), ":");
+      const std::string key = absl::StrCat(std::string(dash ? indent - 2 : indent, ' '),
+                                           dash ? "- " : "", field.name(), ":");
       PrintField(message, field, config::JoinPath(rule_path, field.name()), key, indent);
     }
   }
@@ -122,7 +126,8 @@ void FillExamples(Message* message) {
       Message* element = reflection.AddMessage(message, &field);
       config::FillDefaults(element);
       FillExamples(element);
-    } else if (!config::IsLeaf(field) && !field.is_repeated() && reflection.HasField(*message, &field)) {
+    } else if (!config::IsLeaf(field) && !field.is_repeated() &&
+               reflection.HasField(*message, &field)) {
       FillExamples(reflection.MutableMessage(message, &field));
     }
   }

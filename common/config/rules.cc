@@ -27,7 +27,8 @@ namespace {
 
 using google::protobuf::Message;
 
-constexpr uint64_t kTokenBytes = 20;  // The queue's bytes of one token: id, log-prob, and its share of runs and index.
+// The queue's bytes of one token: id, log-prob, and its share of runs and index.
+constexpr uint64_t kTokenBytes = 20;
 
 bool IsJobName(const std::string& name) {
   if (name.empty() || name.size() > 63 || name[0] == '-') return false;
@@ -61,29 +62,36 @@ void CheckAlgorithm(const job::v1::JobSpec& spec, SpecProblems& check) {
 void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Eval& eval = spec.eval();
   if (eval.every_steps() == 0) return;
-  check.Require(spec.kind() == "rl", "eval.every_steps", "is ", eval.every_steps(), ", but kind: ", spec.kind(),
-                " has no rollouts that could answer; leave it out, and ask checkpoints with `sluice eval`");
-  check.Require(eval.datasets_size() > 0, "eval.datasets", "is empty, but eval.every_steps is ", eval.every_steps(),
-                "; name at least one dataset, or leave eval.every_steps out");
-  check.Require(eval.samples() <= 1 || eval.temperature() > 0, "eval.samples", "is ", eval.samples(),
-                ", but at eval.temperature 0 all answers to a row are the same; give a temperature, or ask once");
+  check.Require(
+      spec.kind() == "rl", "eval.every_steps", "is ", eval.every_steps(),
+      ", but kind: ", spec.kind(),
+      " has no rollouts that could answer; leave it out, and ask checkpoints with `sluice eval`");
+  check.Require(eval.datasets_size() > 0, "eval.datasets", "is empty, but eval.every_steps is ",
+                eval.every_steps(), "; name at least one dataset, or leave eval.every_steps out");
+  check.Require(eval.samples() <= 1 || eval.temperature() > 0, "eval.samples", "is ",
+                eval.samples(),
+                ", but at eval.temperature 0 all answers to a row are the same; give a "
+                "temperature, or ask once");
 
   std::set<std::string> seen;
   for (int i = 0; i < eval.datasets_size(); ++i) {
     const job::v1::DataSource& dataset = eval.datasets(i);
     const std::string path = absl::StrCat("eval.datasets.", i);
     const std::string& name = dataset.name();
-    check.Require(name.empty() || seen.insert(name).second, path + ".name", "\"", name, "\" is taken; names differ");
+    check.Require(name.empty() || seen.insert(name).second, path + ".name", "\"", name,
+                  "\" is taken; names differ");
     check.Require(!absl::StrContains(name, '/'), path + ".name", "\"", name,
                   "\" has a slash; values are named eval/NAME/reward, so names have none");
     check.Require(dataset.weight() == 1, path + ".weight", "is ", dataset.weight(),
                   ", but all datasets of eval count alike; leave it out");
-    const bool scored = absl::c_any_of(spec.reward().rewards(), [&](const job::v1::RewardEntry& entry) {
-      const auto& sources = entry.when().data_source();
-      return sources.empty() || absl::c_linear_search(sources, name);
-    });
+    const bool scored =
+        absl::c_any_of(spec.reward().rewards(), [&](const job::v1::RewardEntry& entry) {
+          const auto& sources = entry.when().data_source();
+          return sources.empty() || absl::c_linear_search(sources, name);
+        });
     check.Require(scored || spec.reward().rewards().empty(), path + ".name", "\"", name,
-                  "\" is in no reward's when.data_source, so nothing scores its answers; name it as a source that has "
+                  "\" is in no reward's when.data_source, so nothing scores its answers; name it "
+                  "as a source that has "
                   "a reward, or add it there");
   }
 }
@@ -134,8 +142,8 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
 
 void CheckOptimizer(const job::v1::Optimizer& optimizer, SpecProblems& check) {
   const std::string path = "trainer.optimizer.";
-  check.Require(optimizer.betas_size() == 2 && optimizer.betas(0) < 1 && optimizer.betas(1) < 1, path + "betas",
-                "wants two values, both from 0 to below 1");
+  check.Require(optimizer.betas_size() == 2 && optimizer.betas(0) < 1 && optimizer.betas(1) < 1,
+                path + "betas", "wants two values, both from 0 to below 1");
   check.Require(
       optimizer.eps() > 0, path + "eps",
       "is 0: a weight whose gradient is 0 would become 0 / 0; wants more than 0, as 1e-8");
@@ -181,14 +189,17 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.Require(spec.weights().every_steps() <= most_between, "weights.every_steps", "is ",
                 spec.weights().every_steps(), ", most is queue.max_staleness + 1 = ", most_between,
                 ": older tokens could never be trained on");
-  check.Require(!queue.admission().has_staleness() || queue.admission().staleness() <= queue.max_staleness(), "queue.admission.staleness",
-                "is ", queue.admission().staleness(), ", most is queue.max_staleness = ", queue.max_staleness());
-  check.Require(queue.straggler().policy() != "mask" || queue.admission().statistic() == "masked", "queue.straggler.policy",
-                "mask needs queue.admission.statistic: masked");
+  check.Require(
+      !queue.admission().has_staleness() || queue.admission().staleness() <= queue.max_staleness(),
+      "queue.admission.staleness", "is ", queue.admission().staleness(),
+      ", most is queue.max_staleness = ", queue.max_staleness());
+  check.Require(queue.straggler().policy() != "mask" || queue.admission().statistic() == "masked",
+                "queue.straggler.policy", "mask needs queue.admission.statistic: masked");
   const uint64_t steps = uint64_t{spec.checkpoint().every_steps()} + queue.max_staleness() + 1;
   const uint64_t tokens =
       uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
-  const double worst = static_cast<double>(steps) * queue.groups_per_step() * spec.rollout().group().size() * tokens * kTokenBytes;
+  const double worst = static_cast<double>(steps) * queue.groups_per_step() *
+                       spec.rollout().group().size() * tokens * kTokenBytes;
   if (worst > static_cast<double>(queue.keep().quota())) {
     check.Add(11, "queue.keep.quota", " ", SizeText(queue.keep().quota()), " < worst case ",
               WholeMiB(worst), " = (", spec.checkpoint().every_steps(),
@@ -205,10 +216,14 @@ void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
   if (!spec.run().deterministic()) return;
   const job::v1::Queue& queue = spec.queue();
   const std::string& straggler = queue.straggler().policy();
-  check.Require(queue.max_staleness() == 0, "queue.max_staleness", "is ", queue.max_staleness(), ", run.deterministic wants 0: each step trains what its own weights sampled");
-  check.Require(queue.admission().oversample() == 0, "queue.admission.oversample", "is ", queue.admission().oversample(),
+  check.Require(queue.max_staleness() == 0, "queue.max_staleness", "is ", queue.max_staleness(),
+                ", run.deterministic wants 0: each step trains what its own weights sampled");
+  check.Require(queue.admission().oversample() == 0, "queue.admission.oversample", "is ",
+                queue.admission().oversample(),
                 ", run.deterministic wants 0: the first to end would be the ones trained on");
-  check.Require(straggler == "wait" || straggler == "mask", "queue.straggler.policy", "is ", straggler, ", run.deterministic wants wait or mask: ", straggler, " goes by the clock");
+  check.Require(straggler == "wait" || straggler == "mask", "queue.straggler.policy", "is ",
+                straggler, ", run.deterministic wants wait or mask: ", straggler,
+                " goes by the clock");
   check.Require(spec.weights().kv_cache() == "recompute", "weights.kv_cache", "is ",
                 spec.weights().kv_cache(),
                 ", run.deterministic wants recompute: over keys and values of two versions no "
@@ -217,11 +232,14 @@ void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
 
 void CheckModel(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Model& model = spec.model();
-  check.Require(!model.path().empty() || model.has_init(), "model",
-                "wants one of path (a Hugging Face directory) and init (random weights from a config)");
-  check.Require(model.path().empty() || !model.has_init(), "model.init", "contradicts model.path; give one of them (--set model.init=none)");
-  check.Require(spec.kind() != "rl" || spec.rollout().max_response() < model.max_context(), "rollout.max_response", "is ",
-                spec.rollout().max_response(), ", must be below model.max_context = ", model.max_context());
+  check.Require(
+      !model.path().empty() || model.has_init(), "model",
+      "wants one of path (a Hugging Face directory) and init (random weights from a config)");
+  check.Require(model.path().empty() || !model.has_init(), "model.init",
+                "contradicts model.path; give one of them (--set model.init=none)");
+  check.Require(spec.kind() != "rl" || spec.rollout().max_response() < model.max_context(),
+                "rollout.max_response", "is ", spec.rollout().max_response(),
+                ", must be below model.max_context = ", model.max_context());
 }
 
 }  // namespace
@@ -251,12 +269,16 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckRewards(spec, check);
   check.Require(spec.rollout().sampling().temperature() > 0, "rollout.sampling.temperature",
                 "is 0: greedy answers have no probability to train on; wants more than 0");
-  check.Require(spec.rollout().group().min() <= spec.rollout().group().size(), "rollout.group.min", "is ", spec.rollout().group().min(),
+  check.Require(spec.rollout().group().min() <= spec.rollout().group().size(), "rollout.group.min",
+                "is ", spec.rollout().group().min(),
                 ", most is rollout.group.size = ", spec.rollout().group().size());
-  check.Require(spec.trainer().batching().minibatches() <= spec.queue().groups_per_step(), "trainer.batching.minibatches", "is ",
-                spec.trainer().batching().minibatches(), ", most is queue.groups_per_step = ", spec.queue().groups_per_step());
-  for (const auto& [name, range] : {std::pair{"resources.rollout", &spec.resources().rollout()}, {"resources.reward", &spec.resources().reward()}}) {
-    check.Require(range->min() >= 1 && range->min() <= range->max(), name, "wants 1 <= min <= max, has ", range->min(), " and ", range->max());
+  check.Require(spec.trainer().batching().minibatches() <= spec.queue().groups_per_step(),
+                "trainer.batching.minibatches", "is ", spec.trainer().batching().minibatches(),
+                ", most is queue.groups_per_step = ", spec.queue().groups_per_step());
+  for (const auto& [name, range] : {std::pair{"resources.rollout", &spec.resources().rollout()},
+                                    {"resources.reward", &spec.resources().reward()}}) {
+    check.Require(range->min() >= 1 && range->min() <= range->max(), name,
+                  "wants 1 <= min <= max, has ", range->min(), " and ", range->max());
   }
   CheckAlgorithm(spec, check);
   CheckQueue(spec, check);

@@ -17,7 +17,8 @@ struct SizeUnit {
   const char* name;
   uint64_t bytes;
 };
-constexpr SizeUnit kSizeUnits[] = {{"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"B", 1}};
+constexpr SizeUnit kSizeUnits[] = {
+    {"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"B", 1}};
 
 constexpr absl::Duration kLongest =
     absl::Hours(24 * 36525);  // 100 years; a wire format's limit is farther away.
@@ -40,7 +41,8 @@ absl::StatusOr<absl::Duration> ParseDurationText(absl::string_view text) {
   double number = 0;
   absl::string_view unit;
   if (!SplitNumber(text, &number, &unit)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no duration such as 30s or 1h30m"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is no duration such as 30s or 1h30m"));
   }
   if (unit.empty()) return UnitError(text, "needs a unit: ms, s, m, h or d");
   absl::Duration value = absl::Hours(24) * number;
@@ -61,7 +63,8 @@ absl::StatusOr<uint64_t> ParseSizeText(absl::string_view text) {
   for (const SizeUnit& known : kSizeUnits) {
     if (unit != known.name) continue;
     const double bytes = number * static_cast<double>(known.bytes);
-    if (bytes >= 0x1p63) return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is more than 8388607TiB"));
+    if (bytes >= 0x1p63)
+      return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is more than 8388607TiB"));
     return static_cast<uint64_t>(std::llround(bytes));
   }
   return UnitError(text, "has an unknown unit; known are B, KiB, MiB, GiB and TiB");
@@ -74,7 +77,8 @@ std::string DurationText(absl::Duration value) {
     const char* name;
     int64_t ns;
   };
-  for (const Unit& unit : {Unit{"h", 3600000000000}, Unit{"m", 60000000000}, Unit{"s", 1000000000}, Unit{"ms", 1000000}, Unit{"us", 1000}}) {
+  for (const Unit& unit : {Unit{"h", 3600000000000}, Unit{"m", 60000000000}, Unit{"s", 1000000000},
+                           Unit{"ms", 1000000}, Unit{"us", 1000}}) {
     if (ns % unit.ns == 0) return absl::StrCat(ns / unit.ns, unit.name);
   }
   return absl::StrCat(ns, "ns");
@@ -82,7 +86,8 @@ std::string DurationText(absl::Duration value) {
 
 std::string SizeText(uint64_t bytes) {
   for (const SizeUnit& unit : kSizeUnits) {
-    if (bytes >= unit.bytes && bytes % unit.bytes == 0) return absl::StrCat(bytes / unit.bytes, unit.name);
+    if (bytes >= unit.bytes && bytes % unit.bytes == 0)
+      return absl::StrCat(bytes / unit.bytes, unit.name);
   }
   return "0B";
 }
@@ -97,13 +102,20 @@ std::string NumberText(double value) {
 }
 
 std::string StringText(absl::string_view value) {
-  bool plain = !value.empty() && (absl::ascii_isalnum(value[0]) || value[0] == '/' || value[0] == '_' || value[0] == '.');
-  for (char c : value) plain = plain && (absl::ascii_isalnum(c) || c == '/' || c == '_' || c == '.' || c == '-');
+  bool plain = !value.empty() && (absl::ascii_isalnum(value[0]) || value[0] == '/' ||
+                                  value[0] == '_' || value[0] == '.');
+  for (char c : value)
+    plain = plain && (absl::ascii_isalnum(c) || c == '/' || c == '_' || c == '.' || c == '-');
   double number;
   const std::string lower = absl::AsciiStrToLower(value);
-  for (const char* word : {"true", "false", "null", "none", "auto", "yes", "no", "on", "off"}) plain = plain && lower != word;
+  for (const char* word : {"true", "false", "null", "none", "auto", "yes", "no", "on", "off"})
+    plain = plain && lower != word;
   if (plain && !absl::SimpleAtod(value, &number)) return std::string(value);
-  return absl::StrCat("\"", absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}, {"\t", "\\t"}, {"\r", "\\r"}}), "\"");
+  return absl::StrCat(
+      "\"",
+      absl::StrReplaceAll(
+          value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}, {"\t", "\\t"}, {"\r", "\\r"}}),
+      "\"");
 }
 
 }  // namespace sluice::config

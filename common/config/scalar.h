@@ -9,8 +9,8 @@
 
 namespace sluice::config {
 
-// Text of single values. Errors say what is wanted; INVALID_ARGUMENT with reason UNIT where only the unit is missing
-// or unknown.
+// Text of single values. Errors say what is wanted; INVALID_ARGUMENT with reason UNIT where only
+// the unit is missing or unknown.
 
 // "30s", "1h30m", "1.5m": ns, us, ms, s, m, h, d.
 absl::StatusOr<absl::Duration> ParseDurationText(absl::string_view text);

@@ -49,16 +49,13 @@ std::optional<double> NumberOf(const Leaf& leaf, int index) {
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return list ? reflection.GetRepeatedDouble(*leaf.message, &field, index)
                   : reflection.GetDouble(*leaf.message, &field);
-    case FieldDescriptor::CPPTYPE_INT32:
-      return reflection.GetInt32(*leaf.message, &field);
+    case FieldDescriptor::CPPTYPE_INT32: return reflection.GetInt32(*leaf.message, &field);
     case FieldDescriptor::CPPTYPE_INT64:
       return static_cast<double>(reflection.GetInt64(*leaf.message, &field));
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return reflection.GetUInt32(*leaf.message, &field);
+    case FieldDescriptor::CPPTYPE_UINT32: return reflection.GetUInt32(*leaf.message, &field);
     case FieldDescriptor::CPPTYPE_UINT64:
       return static_cast<double>(reflection.GetUInt64(*leaf.message, &field));
-    default:
-      break;
+    default: break;
   }
   if (!IsDuration(field)) return std::nullopt;
   const auto& duration =

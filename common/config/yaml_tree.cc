@@ -33,33 +33,42 @@ class TreeBuilder : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
   void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
-    problems_->Add(At(mark), 2, absl::StrCat("anchor \"&", name, "\": job files have no anchors; write the value out"));
+    problems_->Add(
+        At(mark), 2,
+        absl::StrCat("anchor \"&", name, "\": job files have no anchors; write the value out"));
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    problems_->Add(At(mark), 2, "alias: job files have no anchors and aliases; write the value out");
+    problems_->Add(At(mark), 2,
+                   "alias: job files have no anchors and aliases; write the value out");
     Attach(Make(mark, Kind::kNull));
   }
   void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { Attach(Make(mark, Kind::kNull)); }
 
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+                const std::string& value) override {
     YamlNode node = Make(mark, Kind::kScalar);
     node.text = value;
     node.quoted = tag == "!";
     if (tag != "!" && tag != "?" && !tag.empty()) CheckTag(mark, tag);
     if (!node.quoted && IsYesNo(value)) {
-      problems_->Add(At(mark), 2, absl::StrCat("\"", value, "\" means different things to YAML readers; write true or false, or put it in quotes"));
+      problems_->Add(At(mark), 2,
+                     absl::StrCat("\"", value,
+                                  "\" means different things to YAML readers; write true or false, "
+                                  "or put it in quotes"));
     }
     if (absl::StrContains(value, "${")) {
       problems_->Add(At(mark), 2, "\"${\": job files have no substitution; use --set KEY=VALUE");
     }
     Attach(std::move(node));
   }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
     CheckTag(mark, tag);
     Open(Make(mark, Kind::kList));
   }
   void OnSequenceEnd() override { Close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
     CheckTag(mark, tag);
     Open(Make(mark, Kind::kMap));
   }
@@ -68,7 +77,7 @@ class TreeBuilder : public YAML::EventHandler {
  private:
   struct Frame {
     YamlNode node;
-    YamlNode::Key key;     // Of the value that comes next, in a map.
+    YamlNode::Key key;  // Of the value that comes next, in a map.
     bool has_key = false;
   };
 
@@ -90,7 +99,8 @@ class TreeBuilder : public YAML::EventHandler {
 
   void Open(YamlNode node) {
     if (stack_.size() >= kMaxJobFileDepth) {
-      problems_->Add(node.place, 2, absl::StrCat("nested deeper than ", kMaxJobFileDepth, " levels"));
+      problems_->Add(node.place, 2,
+                     absl::StrCat("nested deeper than ", kMaxJobFileDepth, " levels"));
       throw TooDeep();
     }
     stack_.push_back({std::move(node), {}, false});
@@ -109,14 +119,16 @@ class TreeBuilder : public YAML::EventHandler {
     if (top.node.kind == Kind::kList) {
       top.node.list.push_back(std::move(node));
     } else if (!top.has_key) {
-      if (node.kind != Kind::kScalar) problems_->Add(node.place, 2, "a key is a word; this is no scalar");
+      if (node.kind != Kind::kScalar)
+        problems_->Add(node.place, 2, "a key is a word; this is no scalar");
       top.key = {node.text, node.place};
       top.has_key = true;
     } else {
       top.has_key = false;
       if (const YamlNode* first = top.node.Find(top.key.text)) {
         problems_->Add(top.key.place, 4,
-                       absl::StrCat("duplicate key \"", top.key.text, "\"; its first value is in line ", first->place.line));
+                       absl::StrCat("duplicate key \"", top.key.text,
+                                    "\"; its first value is in line ", first->place.line));
         return;
       }
       top.node.map.emplace_back(std::move(top.key), std::move(node));
@@ -133,8 +145,11 @@ class TreeBuilder : public YAML::EventHandler {
 YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Problems* problems) {
   int64_t index = 0;
   if (at->kind == Kind::kList) {
-    if (!absl::SimpleAtoi(part, &index) || index < 0 || index > static_cast<int64_t>(at->list.size())) {
-      problems->Add(place, 14, absl::StrCat("\"", part, "\" is no place of a list of ", at->list.size(), "; places count from 0"));
+    if (!absl::SimpleAtoi(part, &index) || index < 0 ||
+        index > static_cast<int64_t>(at->list.size())) {
+      problems->Add(place, 14,
+                    absl::StrCat("\"", part, "\" is no place of a list of ", at->list.size(),
+                                 "; places count from 0"));
       return nullptr;
     }
     if (index == static_cast<int64_t>(at->list.size())) at->list.emplace_back();
@@ -192,10 +207,12 @@ YamlNode ParseYaml(absl::string_view text, int source, Problems* problems) {
     parser.HandleNextDocument(builder);
     YamlNode root = builder.Take();
     TreeBuilder second(source, problems);
-    if (parser.HandleNextDocument(second)) problems->Add(second.Take().place, 2, "a second document; a job file is one");
+    if (parser.HandleNextDocument(second))
+      problems->Add(second.Take().place, 2, "a second document; a job file is one");
     return root;
   } catch (const YAML::Exception& error) {
-    problems->Add({source, error.mark.line + 1, error.mark.column + 1}, 1, absl::StrCat("not YAML: ", error.msg));
+    problems->Add({source, error.mark.line + 1, error.mark.column + 1}, 1,
+                  absl::StrCat("not YAML: ", error.msg));
   } catch (const TooDeep&) {
   }
   return YamlNode();
@@ -206,7 +223,8 @@ void ApplySet(absl::string_view set, int source, YamlNode* root, Problems* probl
   const std::vector<std::string> halves = absl::StrSplit(set, absl::MaxSplits('=', 1));
   const std::vector<std::string> parts = absl::StrSplit(halves[0], '.');
   if (halves.size() != 2 || halves[0].empty() || absl::c_linear_search(parts, "")) {
-    problems->Add(place, 14, "want KEY=VALUE, as in trainer.optimizer.lr=1e-3 or data.train.0.path=FILE");
+    problems->Add(place, 14,
+                  "want KEY=VALUE, as in trainer.optimizer.lr=1e-3 or data.train.0.path=FILE");
     return;
   }
   YamlNode value = ParseYaml(halves[1], source, problems);

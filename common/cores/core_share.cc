@@ -70,8 +70,8 @@ absl::Status WriteCorePlan(const std::string& path, const CorePlan& plan) {
     const CorePlan::Member& member = plan.members[i];
     CorePlanFile::Slot& slot = file->slots[i];
     if (member.name.size() >= sizeof slot.name) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the daemon's name ", member.name, " is longer than ", sizeof slot.name - 1, " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the daemon's name ", member.name, " is longer than ", sizeof slot.name - 1, " bytes"));
     }
     member.name.copy(slot.name, member.name.size());
     slot.threads = member.threads;
@@ -84,23 +84,29 @@ CoreShare::CoreShare(int threads) : alone_(std::max(1, threads)), file_(nullptr)
 
 CoreShare::CoreShare(CorePlanFile* file, size_t self) : alone_(0), file_(file), self_(self) {}
 
-absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& path, const std::string& name) {
+absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& path,
+                                                           const std::string& name) {
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open the plan of cores ", path));
-  struct stat info {};
+  struct stat info{};
   const bool whole = fstat(fd, &info) == 0 && info.st_size == sizeof(CorePlanFile);
-  void* const mapped = whole ? mmap(nullptr, sizeof(CorePlanFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+  void* const mapped =
+      whole ? mmap(nullptr, sizeof(CorePlanFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+            : MAP_FAILED;
   const int map_error = errno;
   close(fd);
   if (!whole) return absl::DataLossError(absl::StrCat(path, " is no plan of cores"));
-  if (mapped == MAP_FAILED) return ErrnoStatus(map_error, absl::StrCat("map the plan of cores ", path));
+  if (mapped == MAP_FAILED)
+    return ErrnoStatus(map_error, absl::StrCat("map the plan of cores ", path));
 
   CorePlanFile* const file = static_cast<CorePlanFile*>(mapped);
   const bool sound = file->magic == kMagic && file->cores >= 1 && file->members >= 0 &&
                      file->members <= static_cast<int32_t>(kMaxMembers);
   for (int32_t i = 0; sound && i < file->members; ++i) {
     CorePlanFile::Slot& slot = file->slots[i];
-    if (strnlen(slot.name, sizeof slot.name) != name.size() || std::memcmp(slot.name, name.data(), name.size()) != 0) continue;
+    if (strnlen(slot.name, sizeof slot.name) != name.size() ||
+        std::memcmp(slot.name, name.data(), name.size()) != 0)
+      continue;
     slot.busy = 0;  // A process of this name that died may have left it busy.
     return std::unique_ptr<CoreShare>(new CoreShare(file, static_cast<size_t>(i)));
   }
@@ -130,7 +136,8 @@ int CoreShare::threads() const {
     const size_t count = static_cast<size_t>(file_->members);
     for (size_t i = 0; i < count; ++i) {
       const CorePlanFile::Slot& slot = file_->slots[i];
-      users[i] = {std::clamp(slot.threads, 1, kMaxThreads), slot.fixed != 0, slot.busy.load(std::memory_order_relaxed) > 0};
+      users[i] = {std::clamp(slot.threads, 1, kMaxThreads), slot.fixed != 0,
+                  slot.busy.load(std::memory_order_relaxed) > 0};
     }
     threads = ThreadsNow(std::min(file_->cores, kMaxThreads), {users, count}, self_);
   }

@@ -30,10 +30,12 @@ struct CoreUser {
 };
 
 // The threads that the busy member `self` may use now: its own, and an equal part of the cores that
-// no busy member owns. Members that are fixed take no part, and their own cores are lent like others.
+// no busy member owns. Members that are fixed take no part, and their own cores are lent like
+// others.
 int ThreadsNow(int cores, absl::Span<const CoreUser> users, size_t self);
 
-// Writes the plan to `path` for CoreShare::Open(). Readers of an older file there are cut off from it.
+// Writes the plan to `path` for CoreShare::Open(). Readers of an older file there are cut off from
+// it.
 absl::Status WriteCorePlan(const std::string& path, const CorePlan& plan);
 
 struct CorePlanFile;  // What lies in the plan's file.
@@ -41,9 +43,9 @@ struct CorePlanFile;  // What lies in the plan's file.
 // One daemon's share of the cores. While it waits it lends them, and while others wait it borrows:
 // all read and write a small file in memory, so that asking costs some loads and no system call.
 //
-// Nobody waits for a core. A daemon that becomes busy takes its own at once, and who has borrowed them
-// gives them back the next time it asks; until then both compute on them. A daemon that dies while it
-// is busy lends nothing until it is started again.
+// Nobody waits for a core. A daemon that becomes busy takes its own at once, and who has borrowed
+// them gives them back the next time it asks; until then both compute on them. A daemon that dies
+// while it is busy lends nothing until it is started again.
 //
 // Thread-safe.
 class CoreShare {
@@ -52,7 +54,8 @@ class CoreShare {
   explicit CoreShare(int threads);
   // The share of the daemon `name` in the plan at `path`.
   // NOT_FOUND: no such file, or no such daemon in it. DATA_LOSS: it is no plan.
-  static absl::StatusOr<std::unique_ptr<CoreShare>> Open(const std::string& path, const std::string& name);
+  static absl::StatusOr<std::unique_ptr<CoreShare>> Open(const std::string& path,
+                                                         const std::string& name);
   ~CoreShare();
   CoreShare(const CoreShare&) = delete;
   CoreShare& operator=(const CoreShare&) = delete;

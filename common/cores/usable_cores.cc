@@ -36,8 +36,9 @@ double QuotaOver(absl::string_view quota, absl::string_view period) {
 double QuotaIn(const std::string& dir) {
   const std::pair<std::string, std::string> max =
       absl::StrSplit(FirstLine(dir + "/cpu.max"), absl::MaxSplits(' ', 1));
-  return std::min(QuotaOver(max.first, max.second),
-                  QuotaOver(FirstLine(dir + "/cpu.cfs_quota_us"), FirstLine(dir + "/cpu.cfs_period_us")));
+  return std::min(
+      QuotaOver(max.first, max.second),
+      QuotaOver(FirstLine(dir + "/cpu.cfs_quota_us"), FirstLine(dir + "/cpu.cfs_period_us")));
 }
 
 // Whether a hierarchy of version 1, by its comma-separated controllers, limits CPU time.
@@ -48,8 +49,8 @@ bool LimitsCpu(absl::string_view controllers) {
   return false;
 }
 
-// The least quota of the cgroup at `path` and all above it. A container often sees its own cgroup as
-// the mount itself, whatever the path says, so that one counts too.
+// The least quota of the cgroup at `path` and all above it. A container often sees its own cgroup
+// as the mount itself, whatever the path says, so that one counts too.
 double LeastQuota(const std::string& mount, absl::string_view path) {
   double least = QuotaIn(mount);
   std::string dir = mount;
@@ -75,7 +76,8 @@ int UsableCores(const CoreSources& sources) {
     if (fields.size() != 3) continue;
     double quota = kNoQuota;
     if (fields[1].empty()) quota = LeastQuota(sources.mount, fields[2]);
-    else if (LimitsCpu(fields[1])) quota = LeastQuota(absl::StrCat(sources.mount, "/", fields[1]), fields[2]);
+    else if (LimitsCpu(fields[1]))
+      quota = LeastQuota(absl::StrCat(sources.mount, "/", fields[1]), fields[2]);
     cores = std::min(cores, static_cast<int>(std::ceil(std::min(quota, kNoQuota))));
   }
   return std::max(1, cores);

@@ -10,8 +10,8 @@ struct CoreSources {
   std::string mount = "/sys/fs/cgroup";      // Where their files are.
 };
 
-// The cores that this process may compute on: those of its affinity mask, or fewer where a CPU quota
-// of its cgroup, or of one above it, allows less time. At least 1.
+// The cores that this process may compute on: those of its affinity mask, or fewer where a CPU
+// quota of its cgroup, or of one above it, allows less time. At least 1.
 int UsableCores(const CoreSources& sources = {});
 
 }  // namespace sluice

@@ -12,10 +12,15 @@ namespace {
 
 class AdminServiceImpl final : public admin::v1::AdminService::CallbackService {
  public:
-  explicit AdminServiceImpl(std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain) : explain_(std::move(explain)) {}
+  explicit AdminServiceImpl(
+      std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain)
+      : explain_(std::move(explain)) {}
 
-  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context, const admin::v1::ExplainRequest* request, admin::v1::ExplainResponse* response) override {
-    for (common::v1::WaitEdge& edge : explain_(request->call().job().job())) *response->add_edges() = std::move(edge);
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const admin::v1::ExplainRequest* request,
+                                    admin::v1::ExplainResponse* response) override {
+    for (common::v1::WaitEdge& edge : explain_(request->call().job().job()))
+      *response->add_edges() = std::move(edge);
     rpc::MakeTextValid(response);
 
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
@@ -23,7 +28,9 @@ class AdminServiceImpl final : public admin::v1::AdminService::CallbackService {
     return reactor;
   }
 
-  grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext*, const admin::v1::FailpointRequest* request, admin::v1::FailpointResponse*) override {
+  grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext*,
+                                      const admin::v1::FailpointRequest* request,
+                                      admin::v1::FailpointResponse*) override {
     return AnswerFailpoint(*request);
   }
 
@@ -35,7 +42,8 @@ absl::Status Arm(const admin::v1::FailpointRequest& request) {
 #ifdef SLUICE_FAILPOINTS
   return ArmFailpoint(request.name(), request.action(), static_cast<int>(request.nth()));
 #else
-  return absl::UnimplementedError("this build has no failpoints; configure with -DSLUICE_FAILPOINTS=ON");
+  return absl::UnimplementedError(
+      "this build has no failpoints; configure with -DSLUICE_FAILPOINTS=ON");
 #endif
 }
 
@@ -60,9 +68,12 @@ class FailpointReactor final : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* AnswerFailpoint(const admin::v1::FailpointRequest& request) { return new FailpointReactor(request); }
+grpc::ServerUnaryReactor* AnswerFailpoint(const admin::v1::FailpointRequest& request) {
+  return new FailpointReactor(request);
+}
 
-std::unique_ptr<grpc::Service> MakeAdminService(std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain) {
+std::unique_ptr<grpc::Service> MakeAdminService(
+    std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain) {
   return std::make_unique<AdminServiceImpl>(std::move(explain));
 }
 

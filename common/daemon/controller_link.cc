@@ -77,8 +77,8 @@ struct ControllerLink::Impl {
 
   // Up.
   std::map<std::string, registry::v1::Progress, std::less<>> progress ABSL_GUARDED_BY(mu);
-  std::deque<job::v1::StepReport> steps ABSL_GUARDED_BY(mu);    // Not stored yet.
-  std::deque<common::v1::Event> events ABSL_GUARDED_BY(mu);     // Not stored yet.
+  std::deque<job::v1::StepReport> steps ABSL_GUARDED_BY(mu);  // Not stored yet.
+  std::deque<common::v1::Event> events ABSL_GUARDED_BY(mu);   // Not stored yet.
   uint64_t last_event ABSL_GUARDED_BY(mu) = 0;
   std::map<std::string, double> load ABSL_GUARDED_BY(mu);
   bool draining ABSL_GUARDED_BY(mu) = false;
@@ -86,8 +86,10 @@ struct ControllerLink::Impl {
 
   // Down, for the deliver thread.
   std::optional<int64_t> tell_incarnation ABSL_GUARDED_BY(mu);
-  std::optional<registry::v1::HeartbeatResponse> level ABSL_GUARDED_BY(mu);  // The newest not delivered.
-  uint64_t received ABSL_GUARDED_BY(mu) = 0;                                 // Its generation, or that delivered last.
+  // The newest not delivered.
+  std::optional<registry::v1::HeartbeatResponse> level ABSL_GUARDED_BY(mu);
+  // Its generation, or that delivered last.
+  uint64_t received ABSL_GUARDED_BY(mu) = 0;
   bool tell_drain ABSL_GUARDED_BY(mu) = false;
   bool told_drain ABSL_GUARDED_BY(mu) = false;
   std::optional<absl::Status> tell_refused ABSL_GUARDED_BY(mu);
@@ -147,9 +149,11 @@ absl::Status ControllerLink::Impl::Register(const rpc::Channel& channel) {
     request.mutable_running()->Add(running.begin(), running.end());
   }
   registry::v1::RegisterResponse response;
-  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response,
-                                   {.give_up = absl::InfiniteDuration(), .cancel = &cancel, .backoff = options.backoff}));
-  log::Info("registered", {{"controller", options.controller}, {"incarnation", response.incarnation()}});
+  SLUICE_RETURN_IF_ERROR(rpc::Call(
+      channel, request, &response,
+      {.give_up = absl::InfiniteDuration(), .cancel = &cancel, .backoff = options.backoff}));
+  log::Info("registered",
+            {{"controller", options.controller}, {"incarnation", response.incarnation()}});
   MutexLock lock(&mu);
   if (response.has_beat()) beat = rpc::FromProto(response.beat());
   if (incarnation != response.incarnation()) {
@@ -169,14 +173,16 @@ absl::Status ControllerLink::Impl::Beat(const rpc::Channel& channel) {
   rpc::ClientStream stream(channel, *registry::v1::HeartbeatRequest::descriptor(), &cancel);
   std::thread reader([&] {
     uint64_t newest = 0;
-    for (registry::v1::HeartbeatResponse response; stream.Read(&response);) Take(std::move(response), &newest);
+    for (registry::v1::HeartbeatResponse response; stream.Read(&response);)
+      Take(std::move(response), &newest);
     MutexLock lock(&mu);
     broken = true;
     changed.NotifyAll();
   });
   while (stream.Write(Compose()) && AwaitNextBeat()) {
   }
-  stream.TryCancel();  // Ends the reader where it was the writer that failed; a status from the server stays.
+  // Ends the reader where it was the writer that failed; a status from the server stays.
+  stream.TryCancel();
   reader.join();
   return stream.Finish();
 }
@@ -219,12 +225,15 @@ void ControllerLink::Impl::Take(registry::v1::HeartbeatResponse response, uint64
   MutexLock lock(&mu);
   const size_t before = steps.size() + events.size();
   for (const registry::v1::StepStored& stored : response.steps_stored()) {
-    std::erase_if(steps, [&](const job::v1::StepReport& step) { return step.job() == stored.job() && step.k() <= stored.k(); });
+    std::erase_if(steps, [&](const job::v1::StepReport& step) {
+      return step.job() == stored.job() && step.k() <= stored.k();
+    });
   }
   while (!events.empty() && events.front().seq() <= response.events_stored()) events.pop_front();
   if (steps.size() + events.size() < before && steps.size() + events.size() > 0) dirty = true;
   if (response.drain() && !told_drain) tell_drain = told_drain = true;
-  // On one stream generations rise; a new controller may count from another number, so any other one is news.
+  // On one stream generations rise; a new controller may count from another number, so any other
+  // one is news.
   if (response.generation() > *newest) {
     *newest = response.generation();
     if (response.generation() != received) {
@@ -243,7 +252,8 @@ void ControllerLink::Impl::Deliver() {
     bool now_drain = false;
     {
       MutexLock lock(&mu);
-      while (!stopped && !tell_incarnation && !level && !tell_drain && !tell_refused) changed.Wait(&mu);
+      while (!stopped && !tell_incarnation && !level && !tell_drain && !tell_refused)
+        changed.Wait(&mu);
       if (stopped) return;
       std::swap(now_incarnation, tell_incarnation);
       std::swap(now_level, level);

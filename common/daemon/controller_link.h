@@ -27,12 +27,13 @@ class Progress;
 
 namespace sluice::daemon {
 
-// A daemon's line to its controller: registers, beats, brings assignments down and progress, step reports and events up.
-// The daemon may start before its controller and outlives it: whatever breaks, the link comes back with the same boot id,
-// and so under the same incarnation, and sends again what was not stored.
+// A daemon's line to its controller: registers, beats, brings assignments down and progress, step
+// reports and events up. The daemon may start before its controller and outlives it: whatever
+// breaks, the link comes back with the same boot id, and so under the same incarnation, and sends
+// again what was not stored.
 //
-// Thread-safe. Owns two threads: `link` registers and writes beats (and starts a reader for each stream); `deliver` runs
-// the handlers, so a slow handler delays no beat.
+// Thread-safe. Owns two threads: `link` registers and writes beats (and starts a reader for each
+// stream); `deliver` runs the handlers, so a slow handler delays no beat.
 class ControllerLink {
  public:
   struct Options {
@@ -41,7 +42,8 @@ class ControllerLink {
     rpc::Role role = rpc::Role::kUnspecified;
     std::map<std::string, std::string> addresses;  // HOST:PORT by listener: "grpc", "ops".
     std::map<std::string, std::string> labels;
-    std::function<void(registry::v1::Capacity*)> capacity;  // Fills in what the daemon offers; may be empty.
+    // Fills in what the daemon offers; may be empty.
+    std::function<void(registry::v1::Capacity*)> capacity;
     uint32_t protocol_min = kProtocol;
     uint32_t protocol_max = kProtocol;
     rpc::BackoffOptions backoff;
@@ -49,15 +51,16 @@ class ControllerLink {
 
   // All run on the `deliver` thread, one at a time; each may be empty.
   struct Handlers {
-    // The daemon is known under `incarnation`; before its first assignment, and again if it changes.
+    // The daemon is known under `incarnation`; before its first assignment, and again if it
+    // changes.
     std::function<void(int64_t incarnation)> registered;
-    // A new generation of all the daemon's assignments. Only the newest is delivered. Once this returns, its generation is
-    // told to the controller as applied.
+    // A new generation of all the daemon's assignments. Only the newest is delivered. Once this
+    // returns, its generation is told to the controller as applied.
     std::function<void(const registry::v1::HeartbeatResponse& level)> assigned;
     // The controller asks the daemon to drain and end. Once.
     std::function<void()> drain;
-    // The controller will never take this daemon (no common protocol, wrong role, a newer process under the same id): the
-    // link has ended. Usually Host::stop.
+    // The controller will never take this daemon (no common protocol, wrong role, a newer process
+    // under the same id): the link has ended. Usually Host::stop.
     std::function<void(absl::Status why)> refused;
   };
 
@@ -68,7 +71,8 @@ class ControllerLink {
   ControllerLink& operator=(const ControllerLink&) = delete;
 
   void Start();
-  // Ends the stream and joins the threads; no handler runs afterwards. Not from a handler. Idempotent.
+  // Ends the stream and joins the threads; no handler runs afterwards. Not from a handler.
+  // Idempotent.
   void Stop();
   // Waits until the controller has stored all step reports and events; false: not within `timeout`.
   bool Flush(absl::Duration timeout);

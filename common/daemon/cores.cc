@@ -7,8 +7,10 @@ namespace sluice::daemon {
 
 About::Flag CoresFlag() {
   return {.name = "--cores",
-          .help = "file by which the daemons of a machine share its cores: while one waits, others compute on its "
-                  "cores. `sluice` writes it. Without it --threads holds"};
+          .help =
+              "file by which the daemons of a machine share its cores: while one waits, others "
+              "compute on its "
+              "cores. `sluice` writes it. Without it --threads holds"};
 }
 
 absl::StatusOr<std::unique_ptr<CoreShare>> OpenCores(const Flags& flags) {

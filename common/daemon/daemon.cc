@@ -45,7 +45,8 @@ class Signals {
     int signal = 0;
     sigwait(&set_, &signal);
     MutexLock lock(&mu_);
-    stopped_ = true;  // A Stop() from now on, or its signal sent meanwhile, must not kill a process that drains.
+    // A Stop() from now on, or its signal sent meanwhile, must not kill a process that drains.
+    stopped_ = true;
     const timespec now{};
     while (sigtimedwait(&set_, nullptr, &now) > 0) {
     }
@@ -72,18 +73,25 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
   app.footer(absl::StrCat("Example: ", about.example));
   app.set_version_flag("--version", kBuild);
   flags->id = absl::StrCat(rpc::RoleName(about.role), "-0");
-  app.add_option("--listen", flags->listen, "HOST:PORT for gRPC, on loopback; port 0: any free one")->capture_default_str();
-  app.add_option("--ops", flags->ops, "HOST:PORT for /metrics, /livez and /readyz")->capture_default_str();
-  if (about.role != rpc::Role::kController) app.add_option("--controller", flags->controller, "HOST:PORT of the controller");
+  app.add_option("--listen", flags->listen, "HOST:PORT for gRPC, on loopback; port 0: any free one")
+      ->capture_default_str();
+  app.add_option("--ops", flags->ops, "HOST:PORT for /metrics, /livez and /readyz")
+      ->capture_default_str();
+  if (about.role != rpc::Role::kController)
+    app.add_option("--controller", flags->controller, "HOST:PORT of the controller");
   app.add_option("--id", flags->id, "name of this daemon in the fleet")->capture_default_str();
   app.add_option("--data-dir", flags->data_dir, "directory that this daemon alone writes");
-  app.add_option("--threads", flags->threads, "threads for computing; 0: one per core")->check(CLI::Range(0, 4096))->capture_default_str();
+  app.add_option("--threads", flags->threads, "threads for computing; 0: one per core")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
   app.add_option("--log-level", flags->log_level, "lowest level logged")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
   for (const About::Flag& flag : about.flags) {
     std::string& value = flags->own[flag.name];
-    CLI::Option* option = flag.kind == About::Flag::Kind::kSwitch ? app.add_flag(flag.name, value, flag.help) : app.add_option(flag.name, value, flag.help);
+    CLI::Option* option = flag.kind == About::Flag::Kind::kSwitch
+                              ? app.add_flag(flag.name, value, flag.help)
+                              : app.add_option(flag.name, value, flag.help);
     if (flag.kind == About::Flag::Kind::kBytes) option->transform(CLI::AsSizeValue(false));
     if (!flag.env.empty()) option->envname(flag.env);
   }
@@ -98,26 +106,31 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
 int Fail(const About& about, const absl::Status& status) {
   const ErrorDetail detail = DetailOf(status);
   std::fprintf(stderr, "%s: error%s: %s\n", about.name.c_str(),
-               detail.catalogue.empty() ? "" : absl::StrCat(" ", detail.catalogue).c_str(), std::string(status.message()).c_str());
+               detail.catalogue.empty() ? "" : absl::StrCat(" ", detail.catalogue).c_str(),
+               std::string(status.message()).c_str());
   if (!detail.hint.empty()) std::fprintf(stderr, "hint: %s\n", detail.hint.c_str());
   return 1;
 }
 
-absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make, Signals* signals) {
+absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make,
+                 Signals* signals) {
   metrics::Registry metrics;
   metrics::AddProcessMetrics(&metrics, rpc::RoleName(about.role), kBuild);
   const Host host{&flags, &metrics, [signals](absl::Status why) { signals->Stop(std::move(why)); }};
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Program> program, make(host));
 
   const std::vector<grpc::Service*> services = program->services();
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> server,
-                          rpc::Server::Start({.address = flags.listen, .metrics = &metrics}, services));
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<rpc::Server> server,
+      rpc::Server::Start({.address = flags.listen, .metrics = &metrics}, services));
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<OpsServer> ops,
                           OpsServer::Start(flags.ops, &metrics, [&] { return program->Ready(); }));
   SLUICE_RETURN_IF_ERROR(program->Start(server->address(), ops->address()));
-  std::printf("{\"listening\": \"%s\", \"ops\": \"%s\"}\n", server->address().c_str(), ops->address().c_str());
+  std::printf("{\"listening\": \"%s\", \"ops\": \"%s\"}\n", server->address().c_str(),
+              ops->address().c_str());
   std::fflush(stdout);
-  log::Info("started", {{"version", kBuild}, {"listening", server->address()}, {"ops", ops->address()}});
+  log::Info("started",
+            {{"version", kBuild}, {"listening", server->address()}, {"ops", ops->address()}});
 
   const absl::Status why = signals->Wait();
   log::Info("draining", {{"why", why.ok() ? absl::string_view("asked to") : why.message()}});
@@ -130,8 +143,8 @@ absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make
 
 }  // namespace
 
-// Read by jemalloc as the process starts. Memory touched for the first time costs many times a warm copy: buffers above 8 MiB,
-// the tensors of a step, are kept for a while like all others.
+// Read by jemalloc as the process starts. Memory touched for the first time costs many times a warm
+// copy: buffers above 8 MiB, the tensors of a step, are kept for a while like all others.
 extern "C" {
 extern const char* const malloc_conf;
 const char* const malloc_conf = "oversize_threshold:0";

@@ -17,7 +17,8 @@ namespace sluice::metrics {
 class Registry;
 }  // namespace sluice::metrics
 
-// What all daemons have in common: flags, signals, the gRPC server, the ops server, the first line on stdout.
+// What all daemons have in common: flags, signals, the gRPC server, the ops server, the first line
+// on stdout.
 namespace sluice::daemon {
 
 inline constexpr char kBuild[] = "0.1.0";
@@ -29,7 +30,8 @@ struct About {
   rpc::Role role = rpc::Role::kUnspecified;
   std::string summary;  // One sentence.
   std::string example;  // A command line that runs.
-  // Flags of this daemon alone; each may come from the environment too, where `env` names a variable.
+  // Flags of this daemon alone; each may come from the environment too, where `env` names a
+  // variable.
   struct Flag {
     enum class Kind {
       kText,
@@ -64,7 +66,8 @@ struct Flags {
 struct Host {
   const Flags* flags = nullptr;
   metrics::Registry* metrics = nullptr;
-  // Ends the daemon as SIGTERM does; an error ends it with exit code 1 and is printed. From any thread.
+  // Ends the daemon as SIGTERM does; an error ends it with exit code 1 and is printed. From any
+  // thread.
   std::function<void(absl::Status why)> stop;
 };
 
@@ -75,19 +78,21 @@ class Program {
 
   // gRPC services of the callback API, owned by the program, to be served from before Start().
   virtual std::vector<grpc::Service*> services() = 0;
-  // The server listens on `address`, the ops server on `ops`: start threads, register with the controller.
+  // The server listens on `address`, the ops server on `ops`: start threads, register with the
+  // controller.
   virtual absl::Status Start(const std::string& address, const std::string& ops) = 0;
   // OK: /readyz answers 200; else 503 with the message. From the ops server's threads.
   virtual absl::Status Ready() { return absl::OkStatus(); }
-  // Takes no new work, ends or gives back what it holds, finishes parked calls. Health is NOT_SERVING by now, calls are
-  // still answered; they are cancelled a little after it returns.
+  // Takes no new work, ends or gives back what it holds, finishes parked calls. Health is
+  // NOT_SERVING by now, calls are still answered; they are cancelled a little after it returns.
   virtual void Drain() = 0;
 };
 
 using MakeProgram = std::function<absl::StatusOr<std::unique_ptr<Program>>(const Host& host)>;
 
-// A daemon's whole main(). Parses the flags, makes the program, starts it, prints {"listening": .., "ops": ..} as the first
-// line of stdout, and waits for SIGTERM or SIGINT; a second one ends it at once. Exit codes: 0 drained, 1 failed, 2 misused.
+// A daemon's whole main(). Parses the flags, makes the program, starts it, prints {"listening": ..,
+// "ops": ..} as the first line of stdout, and waits for SIGTERM or SIGINT; a second one ends it at
+// once. Exit codes: 0 drained, 1 failed, 2 misused.
 int Main(int argc, char** argv, const About& about, const MakeProgram& make);
 
 }  // namespace sluice::daemon

@@ -20,9 +20,9 @@ namespace sluice::daemon {
 namespace {
 
 int Answer(mg_connection* connection, int code, const char* type, absl::string_view body) {
-  const std::string head =
-      absl::StrCat("HTTP/1.1 ", code, code == 200 ? " OK" : " Service Unavailable", "\r\nContent-Type: ", type,
-                   "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n");
+  const std::string head = absl::StrCat(
+      "HTTP/1.1 ", code, code == 200 ? " OK" : " Service Unavailable", "\r\nContent-Type: ", type,
+      "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n");
   mg_write(connection, head.data(), head.size());
   mg_write(connection, body.data(), body.size());
   return code;
@@ -33,10 +33,14 @@ void Knock(int port, bool ipv6) {
   const int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
   if (ipv6) {
-    sockaddr_in6 peer{.sin6_family = AF_INET6, .sin6_port = htons(static_cast<uint16_t>(port)), .sin6_addr = in6addr_loopback};
+    sockaddr_in6 peer{.sin6_family = AF_INET6,
+                      .sin6_port = htons(static_cast<uint16_t>(port)),
+                      .sin6_addr = in6addr_loopback};
     (void)connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof(peer));
   } else {
-    sockaddr_in peer{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    sockaddr_in peer{.sin_family = AF_INET,
+                     .sin_port = htons(static_cast<uint16_t>(port)),
+                     .sin_addr = {htonl(INADDR_LOOPBACK)}};
     (void)connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof(peer));
   }
   close(fd);
@@ -55,7 +59,8 @@ struct OpsServer::Impl {
     if (context != nullptr) Stop();
   }
 
-  // The library looks only every two seconds whether it should end, unless a connection comes: so one is made.
+  // The library looks only every two seconds whether it should end, unless a connection comes: so
+  // one is made.
   void Stop() {
     Mutex mu;
     CondVar changed;
@@ -81,7 +86,8 @@ OpsServer::OpsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 OpsServer::~OpsServer() = default;
 const std::string& OpsServer::address() const { return impl_->address; }
 
-absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view address, metrics::Registry* metrics,
+absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view address,
+                                                            metrics::Registry* metrics,
                                                             std::function<absl::Status()> ready) {
   SLUICE_RETURN_IF_ERROR(rpc::CheckLoopback(address));
   static const bool initialized = mg_init_library(MG_FEATURES_DEFAULT) != 0;
@@ -91,18 +97,22 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
   impl->ready = std::move(ready);
 
   const std::string host(address.substr(0, address.rfind(':')));
-  const std::string ports =
-      absl::StartsWith(address, "localhost:") ? absl::StrCat("127.0.0.1", address.substr(host.size())) : std::string(address);
-  const char* options[] = {"listening_ports", ports.c_str(), "num_threads", "2", "request_timeout_ms", "5000", nullptr};
+  const std::string ports = absl::StartsWith(address, "localhost:")
+                                ? absl::StrCat("127.0.0.1", address.substr(host.size()))
+                                : std::string(address);
+  const char* options[] = {"listening_ports",    ports.c_str(), "num_threads", "2",
+                           "request_timeout_ms", "5000",        nullptr};
   mg_callbacks callbacks{};
-  callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // Errors come back as a status.
+  // Errors come back as a status.
+  callbacks.log_message = [](const mg_connection*, const char*) { return 1; };
   impl->context = mg_start(&callbacks, nullptr, options);
   if (impl->context == nullptr) {
-    return ErrorWith(absl::StatusCode::kAlreadyExists,
-                     {.reason = "PORT_IN_USE",
-                      .catalogue = "SLUICE-RPC-0002",
-                      .hint = "stop what listens there, or give another port with --ops (port 0: any free one)"},
-                     absl::StrCat("cannot serve metrics on ", address, ": the port is in use"));
+    return ErrorWith(
+        absl::StatusCode::kAlreadyExists,
+        {.reason = "PORT_IN_USE",
+         .catalogue = "SLUICE-RPC-0002",
+         .hint = "stop what listens there, or give another port with --ops (port 0: any free one)"},
+        absl::StrCat("cannot serve metrics on ", address, ": the port is in use"));
   }
   mg_server_port bound{};
   SLUICE_CHECK(mg_get_server_ports(impl->context, 1, &bound) == 1);
@@ -112,12 +122,16 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
   mg_set_request_handler(
       impl->context, "/metrics$",
       [](mg_connection* connection, void* self) {
-        return Answer(connection, 200, "text/plain; version=0.0.4; charset=utf-8", static_cast<Impl*>(self)->metrics->Text());
+        return Answer(connection, 200, "text/plain; version=0.0.4; charset=utf-8",
+                      static_cast<Impl*>(self)->metrics->Text());
       },
       impl.get());
   mg_set_request_handler(
       impl->context, "/livez$",
-      [](mg_connection* connection, void*) { return Answer(connection, 200, "text/plain", "ok\n"); }, nullptr);
+      [](mg_connection* connection, void*) {
+        return Answer(connection, 200, "text/plain", "ok\n");
+      },
+      nullptr);
   mg_set_request_handler(
       impl->context, "/readyz$",
       [](mg_connection* connection, void* self) {

@@ -13,14 +13,15 @@ class Registry;
 
 namespace sluice::daemon {
 
-// Plain HTTP for people and monitors: /metrics (Prometheus text), /livez (200 while the process answers) and /readyz (200,
-// or 503 with the reason). Owns its threads; they end in the destructor.
+// Plain HTTP for people and monitors: /metrics (Prometheus text), /livez (200 while the process
+// answers) and /readyz (200, or 503 with the reason). Owns its threads; they end in the destructor.
 class OpsServer {
  public:
-  // Listens on `address`, HOST:PORT on loopback, port 0: any free one. `metrics` outlives the server; `ready` is called
-  // from its threads.
+  // Listens on `address`, HOST:PORT on loopback, port 0: any free one. `metrics` outlives the
+  // server; `ready` is called from its threads.
   // INVALID_ARGUMENT: no such address. ALREADY_EXISTS (PORT_IN_USE).
-  static absl::StatusOr<std::unique_ptr<OpsServer>> Start(absl::string_view address, metrics::Registry* metrics,
+  static absl::StatusOr<std::unique_ptr<OpsServer>> Start(absl::string_view address,
+                                                          metrics::Registry* metrics,
                                                           std::function<absl::Status()> ready);
   ~OpsServer();
   OpsServer(const OpsServer&) = delete;

@@ -18,20 +18,23 @@ namespace sluice::daemon {
 
 // A wait, or long work that others may wait for.
 struct Wait {
-  // What it is on. `kind`: STEP, BATCH, CALL, STORE, .. as in the contracts; `at`: the daemon, or role, that knows it.
+  // What it is on. `kind`: STEP, BATCH, CALL, STORE, .. as in the contracts; `at`: the daemon, or
+  // role, that knows it.
   std::string kind, id, at;
   std::string cause;  // A sentence about the daemon: "trainer-0 trains batch 75".
   std::string next;   // What comes by itself. Empty: nothing does.
   int64_t step = -1;  // Of a trainer: the step that waits.
 };
 
-// What a daemon waits for at this moment, for Explain: each wait is noted where it begins and gone when its scope ends.
+// What a daemon waits for at this moment, for Explain: each wait is noted where it begins and gone
+// when its scope ends.
 //
 // Thread-safe.
 class Waits {
  public:
   // `daemon`: its id. `clock` outlives the waits.
-  explicit Waits(std::string daemon, Clock* clock = Clock::Real()) : daemon_(std::move(daemon)), clock_(clock) {}
+  explicit Waits(std::string daemon, Clock* clock = Clock::Real())
+      : daemon_(std::move(daemon)), clock_(clock) {}
   Waits(const Waits&) = delete;
   Waits& operator=(const Waits&) = delete;
 

@@ -12,7 +12,8 @@
 
 namespace sluice {
 
-// The rows of one file, each as JSON of its mapped fields with sorted keys: {"answer":"..","prompt":".."}.
+// The rows of one file, each as JSON of its mapped fields with sorted keys:
+// {"answer":"..","prompt":".."}.
 //
 // Immutable once read, so safe from any thread.
 class Dataset {
@@ -24,11 +25,13 @@ class Dataset {
   struct Options {
     std::string name;  // Of the source, for messages.
     std::string path;
-    // Name in the row -> column of the file; a column inside an object is written a.b. `prompt` must be among the names.
-    // A field mapped to the column of its own name may be absent, but then from all rows (a prompt never may).
+    // Name in the row -> column of the file; a column inside an object is written a.b. `prompt`
+    // must be among the names. A field mapped to the column of its own name may be absent, but then
+    // from all rows (a prompt never may).
     std::map<std::string, std::string> fields;
     bool skip_bad_rows = false;  // Skipped and counted; else the first one is the error.
-    // A row whose prompt is neither a text nor a list of messages, or is empty, is bad. Else that shows when it is rendered.
+    // A row whose prompt is neither a text nor a list of messages, or is empty, is bad. Else that
+    // shows when it is rendered.
     bool check_prompts = false;
     // Only so many rows from the start of the file, and of that no more than kMaxHeadBytes: for a
     // look at it. 0: all. RESOURCE_EXHAUSTED where not even one row ends within them.
@@ -60,13 +63,14 @@ class Dataset {
   std::string first_skipped_, first_set_aside_;
 };
 
-// Reads JSON lines: one object a line, blank lines skipped (the layout of GSM8K and most prompt files).
-// INVALID_ARGUMENT (BAD_ROW, SLUICE-DATA-0001) names file, line and column, what was found and wanted. Also
-// INVALID_ARGUMENT: no rows (NO_ROWS), none that can be scored (UNSCORABLE, with the first of
-// them), or no mapping for `prompt`. NOT_FOUND, PERMISSION_DENIED: of the file.
+// Reads JSON lines: one object a line, blank lines skipped (the layout of GSM8K and most prompt
+// files). INVALID_ARGUMENT (BAD_ROW, SLUICE-DATA-0001) names file, line and column, what was found
+// and wanted. Also INVALID_ARGUMENT: no rows (NO_ROWS), none that can be scored (UNSCORABLE, with
+// the first of them), or no mapping for `prompt`. NOT_FOUND, PERMISSION_DENIED: of the file.
 absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options);
 
-// Reads `options.path` by its suffix. INVALID_ARGUMENT: a format that this build does not read (says which it does).
+// Reads `options.path` by its suffix. INVALID_ARGUMENT: a format that this build does not read
+// (says which it does).
 absl::StatusOr<Dataset> ReadDataset(const Dataset::Options& options);
 
 }  // namespace sluice

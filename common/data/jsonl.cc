@@ -42,20 +42,25 @@ std::string Columns(const json& row) {
 }
 
 std::string Excerpt(const json& value) {
-  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  const std::string text =
+      value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
   return text.size() <= kMaxExcerpt ? text : absl::StrCat(text.substr(0, kMaxExcerpt), "..");
 }
 
 // A text or a list of messages, not empty.
 bool IsPrompt(const json& value) {
   if (value.is_string()) return value != "";
-  return value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), [](const json& message) { return message.is_object(); });
+  return value.is_array() && !value.empty() &&
+         std::all_of(value.begin(), value.end(),
+                     [](const json& message) { return message.is_object(); });
 }
 
-// What is wrong with a line, with its column where the parser knows it; empty: nothing, and `out` is the mapped row.
+// What is wrong with a line, with its column where the parser knows it; empty: nothing, and `out`
+// is the mapped row.
 class RowMapper {
  public:
-  explicit RowMapper(const Dataset::Options& options) : fields_(options.fields), check_prompts_(options.check_prompts) {}
+  explicit RowMapper(const Dataset::Options& options)
+      : fields_(options.fields), check_prompts_(options.check_prompts) {}
 
   std::string Map(absl::string_view line, json* out, std::string* text) {
     // Before anything is built of it, because copying and printing a JSON value recurse.
@@ -69,20 +74,25 @@ class RowMapper {
     } catch (const json::parse_error& error) {
       const std::string what = error.what();  // "[json.exception..] parse error at ..: why"
       const size_t why = what.find("syntax error");
-      return absl::StrCat(error.byte, ": broken JSON: ", why == std::string::npos ? what : what.substr(why));
+      return absl::StrCat(error.byte,
+                          ": broken JSON: ", why == std::string::npos ? what : what.substr(why));
     }
-    if (!row.is_object()) return absl::StrCat("1: wanted one JSON object a line, found ", row.type_name());
+    if (!row.is_object())
+      return absl::StrCat("1: wanted one JSON object a line, found ", row.type_name());
     json mapped = json::object();
     for (const auto& [name, column] : fields_) {
       const json* value = Column(row, column);
       if (value == nullptr) {
         const bool optional = name == column && name != "prompt" && !seen_.contains(name);
         if (optional) continue;
-        return absl::StrCat("1: no column \"", column, "\" for field ", name, "; the row has ", Columns(row));
+        return absl::StrCat("1: no column \"", column, "\" for field ", name, "; the row has ",
+                            Columns(row));
       }
-      if (first_done_ && !seen_.contains(name)) return absl::StrCat("1: column \"", column, "\" is here, but not in the rows before");
+      if (first_done_ && !seen_.contains(name))
+        return absl::StrCat("1: column \"", column, "\" is here, but not in the rows before");
       if (name == "prompt" && check_prompts_ && !IsPrompt(*value)) {
-        return absl::StrCat("1: the prompt, column \"", column, "\", is ", Excerpt(*value), "; wanted: a text or a list of messages, not empty");
+        return absl::StrCat("1: the prompt, column \"", column, "\", is ", Excerpt(*value),
+                            "; wanted: a text or a list of messages, not empty");
       }
       mapped[name] = *value;
     }
@@ -109,7 +119,8 @@ absl::StatusOr<std::string> ReadHead(const std::string& path) {
   std::string text;
   const absl::Status read = ReadFileInPieces(path, [&](absl::string_view piece) {
     absl::StrAppend(&text, piece);
-    return text.size() < Dataset::kMaxHeadBytes ? absl::OkStatus() : absl::OutOfRangeError("enough");
+    return text.size() < Dataset::kMaxHeadBytes ? absl::OkStatus()
+                                                : absl::OutOfRangeError("enough");
   });
   if (read.ok()) return text;
   if (!absl::IsOutOfRange(read)) return read;
@@ -152,7 +163,8 @@ absl::string_view Dataset::json(uint64_t row) const {
 
 absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
   if (!options.fields.contains("prompt")) {
-    return Error(absl::StatusCode::kInvalidArgument, "NO_PROMPT", absl::StrCat("data source ", options.name, " maps no column to prompt"));
+    return Error(absl::StatusCode::kInvalidArgument, "NO_PROMPT",
+                 absl::StrCat("data source ", options.name, " maps no column to prompt"));
   }
   absl::StatusOr<std::string> text =
       options.first_rows > 0 ? ReadHead(options.path) : ReadFile(options.path);
@@ -183,8 +195,10 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
     }
     const std::string where = absl::StrCat(options.path, ":", line_number, ":", wrong);
     if (!options.skip_bad_rows) {
-      return ErrorWith(absl::StatusCode::kInvalidArgument,
-                       {.reason = "BAD_ROW", .catalogue = "SLUICE-DATA-0001", .hint = options.bad_row_hint}, where);
+      return ErrorWith(
+          absl::StatusCode::kInvalidArgument,
+          {.reason = "BAD_ROW", .catalogue = "SLUICE-DATA-0001", .hint = options.bad_row_hint},
+          where);
     }
     if (dataset.skipped_++ == 0) dataset.first_skipped_ = where;
   }
@@ -196,8 +210,11 @@ absl::StatusOr<Dataset> ReadDataset(const Dataset::Options& options) {
   for (const char* suffix : {".parquet", ".csv", ".arrow"}) {
     if (!absl::EndsWith(options.path, suffix)) continue;
     return ErrorWith(absl::StatusCode::kInvalidArgument,
-                     {.reason = "UNSUPPORTED", .catalogue = "SLUICE-DATA-0003", .hint = "convert it to JSON lines"},
-                     absl::StrCat("data source ", options.name, ": ", options.path, ": this build reads JSON lines, not ", suffix + 1));
+                     {.reason = "UNSUPPORTED",
+                      .catalogue = "SLUICE-DATA-0003",
+                      .hint = "convert it to JSON lines"},
+                     absl::StrCat("data source ", options.name, ": ", options.path,
+                                  ": this build reads JSON lines, not ", suffix + 1));
   }
   return ReadJsonl(options);
 }

@@ -22,7 +22,9 @@ struct State {
   std::string daemon;  // Written by Init alone, before there are threads.
   std::atomic<Level> lowest{Level::kInfo};
 
-  State() : logger(std::make_shared<spdlog::logger>("sluice", std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
+  State()
+      : logger(std::make_shared<spdlog::logger>(
+            "sluice", std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
     logger->set_pattern("%v");
     logger->set_level(spdlog::level::trace);
     logger->flush_on(spdlog::level::trace);
@@ -36,7 +38,8 @@ State& GetState() {
 }
 
 std::string Quoted(absl::string_view text) {
-  return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string Text(const Value& value) {
@@ -46,7 +49,8 @@ std::string Text(const Value& value) {
         if constexpr (std::is_same_v<Held, std::string>) {
           return Quoted(held);
         } else {
-          return nlohmann::json(held).dump();  // JSON has no NaN or infinity: they come out as null.
+          // JSON has no NaN or infinity: they come out as null.
+          return nlohmann::json(held).dump();
         }
       },
       value.variant());
@@ -58,8 +62,8 @@ void Append(std::string* line, absl::string_view key, absl::string_view json) {
 
 std::string TextOf(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
-  return absl::StrCat(absl::StatusCodeToString(status.code()), status.ok() ? "" : ": ", status.message(),
-                      reason.empty() ? "" : absl::StrCat(" (", reason, ")"));
+  return absl::StrCat(absl::StatusCodeToString(status.code()), status.ok() ? "" : ": ",
+                      status.message(), reason.empty() ? "" : absl::StrCat(" (", reason, ")"));
 }
 
 }  // namespace
@@ -83,8 +87,8 @@ bool ParseLevel(absl::string_view text, Level* level) {
 
 bool Enabled(Level level) { return level >= GetState().lowest.load(std::memory_order_relaxed); }
 
-std::string FormatLine(absl::string_view ts, Level level, absl::string_view daemon, absl::string_view event,
-                       std::initializer_list<Field> fields) {
+std::string FormatLine(absl::string_view ts, Level level, absl::string_view daemon,
+                       absl::string_view event, std::initializer_list<Field> fields) {
   std::string line = "{";
   Append(&line, "ts", Quoted(ts));
   Append(&line, "level", Quoted(kNames[static_cast<int>(level)]));
@@ -102,7 +106,8 @@ std::string FormatLine(absl::string_view ts, Level level, absl::string_view daem
 void Write(Level level, absl::string_view event, std::initializer_list<Field> fields) {
   if (!Enabled(level)) return;
   const std::string ts = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
-  GetState().logger->log(spdlog::level::info, "{}", FormatLine(ts, level, GetState().daemon, event, fields));
+  GetState().logger->log(spdlog::level::info, "{}",
+                         FormatLine(ts, level, GetState().daemon, event, fields));
 }
 
 }  // namespace sluice::log

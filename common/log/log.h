@@ -11,7 +11,8 @@
 #include "absl/strings/string_view.h"
 
 // Logs are JSON lines on stderr, an event with fields:
-//   {"ts":"2026-01-02T03:04:05.678Z","level":"info","daemon":"queue-0","job_id":"digits","event":"batch_cut","k":12}
+//   {"ts":"2026-01-02T03:04:05.678Z","level":"info","daemon":"queue-0","job_id":"digits",
+//    "event":"batch_cut","k":12}                                    (on one line)
 namespace sluice::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
@@ -31,9 +32,12 @@ class Value {
   Value(const std::string& value) : value_(value) {}
   Value(absl::string_view value) : value_(std::string(value)) {}
   Value(std::string_view value) : value_(std::string(value)) {}
-  Value(const absl::Status& status);  // Code, message and reason: "ABORTED: incarnation 2 < 3 (FENCED)".
+  // Code, message and reason: "ABORTED: incarnation 2 < 3 (FENCED)".
+  Value(const absl::Status& status);
 
-  const std::variant<bool, int64_t, uint64_t, double, std::string>& variant() const { return value_; }
+  const std::variant<bool, int64_t, uint64_t, double, std::string>& variant() const {
+    return value_;
+  }
 
  private:
   std::variant<bool, int64_t, uint64_t, double, std::string> value_;
@@ -44,25 +48,32 @@ struct Field {
   Value value;
 };
 
-// Names the daemon in every line and sets the lowest level written. Before it: "", info. Once, at start.
+// Names the daemon in every line and sets the lowest level written. Before it: "", info. Once, at
+// start.
 void Init(absl::string_view daemon, Level lowest);
 // False: none of debug, info, warning, error.
 bool ParseLevel(absl::string_view text, Level* level);
 bool Enabled(Level level);
 
-// Writes one line. A field `job_id` comes right before the event, the others behind it. Bytes that are no UTF-8 are
-// replaced. Thread-safe; lines do not mix.
+// Writes one line. A field `job_id` comes right before the event, the others behind it. Bytes that
+// are no UTF-8 are replaced. Thread-safe; lines do not mix.
 void Write(Level level, absl::string_view event, std::initializer_list<Field> fields = {});
 
 inline void Debug(absl::string_view event, std::initializer_list<Field> fields = {}) {
   if (Enabled(Level::kDebug)) Write(Level::kDebug, event, fields);
 }
-inline void Info(absl::string_view event, std::initializer_list<Field> fields = {}) { Write(Level::kInfo, event, fields); }
-inline void Warning(absl::string_view event, std::initializer_list<Field> fields = {}) { Write(Level::kWarning, event, fields); }
-inline void Error(absl::string_view event, std::initializer_list<Field> fields = {}) { Write(Level::kError, event, fields); }
+inline void Info(absl::string_view event, std::initializer_list<Field> fields = {}) {
+  Write(Level::kInfo, event, fields);
+}
+inline void Warning(absl::string_view event, std::initializer_list<Field> fields = {}) {
+  Write(Level::kWarning, event, fields);
+}
+inline void Error(absl::string_view event, std::initializer_list<Field> fields = {}) {
+  Write(Level::kError, event, fields);
+}
 
 // The line that Write() would write, without its newline and with `ts` as given: for tests.
-std::string FormatLine(absl::string_view ts, Level level, absl::string_view daemon, absl::string_view event,
-                       std::initializer_list<Field> fields);
+std::string FormatLine(absl::string_view ts, Level level, absl::string_view daemon,
+                       absl::string_view event, std::initializer_list<Field> fields);
 
 }  // namespace sluice::log

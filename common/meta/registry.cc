@@ -17,12 +17,14 @@ absl::StatusOr<std::unique_ptr<Store>> Open(absl::string_view url) {
   const size_t colon = url.find(':');
   const absl::string_view name = url.substr(0, colon);
   for (const Kind& kind : Kinds()) {
-    if (name == kind.name && colon != absl::string_view::npos) return kind.open(std::string(url.substr(colon + 1)));
+    if (name == kind.name && colon != absl::string_view::npos)
+      return kind.open(std::string(url.substr(colon + 1)));
   }
   const std::string known = absl::StrJoin(Kinds(), "; ", [](std::string* out, const Kind& kind) {
     absl::StrAppend(out, kind.name, " (", kind.doc, ")");
   });
-  return ErrorWith(absl::StatusCode::kInvalidArgument, {"STORE", "SLUICE-META-0001", "use --store sqlite:FILE"},
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {"STORE", "SLUICE-META-0001", "use --store sqlite:FILE"},
                    absl::StrCat("no job store \"", url, "\"; there is ", known));
 }
 

@@ -18,23 +18,29 @@ constexpr size_t kMaxKey = 512;
 constexpr size_t kMaxValue = 16u << 20;
 
 absl::Status SqliteError(sqlite3* db, int code, absl::string_view what) {
-  const std::string message = absl::StrCat(what, ": ", db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code));
+  const std::string message =
+      absl::StrCat(what, ": ", db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code));
   switch (code & 0xff) {
     case SQLITE_FULL:
       return ErrorWith(absl::StatusCode::kResourceExhausted,
-                       {"DISK_FULL", "SLUICE-META-0002", "free space on the controller's disk", absl::Seconds(1)}, message);
+                       {"DISK_FULL", "SLUICE-META-0002", "free space on the controller's disk",
+                        absl::Seconds(1)},
+                       message);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return ErrorWith(absl::StatusCode::kDataLoss,
-                       {"STORE_DAMAGED", "SLUICE-META-0003", "put the file back from a copy, or move it away to start empty"},
+                       {"STORE_DAMAGED", "SLUICE-META-0003",
+                        "put the file back from a copy, or move it away to start empty"},
                        message);
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
     case SQLITE_READONLY:
-      return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                       {"STORE", "SLUICE-META-0004", "give the controller a folder that it may write"}, message);
+      return ErrorWith(
+          absl::StatusCode::kFailedPrecondition,
+          {"STORE", "SLUICE-META-0004", "give the controller a folder that it may write"}, message);
     default:
-      return ErrorWith(absl::StatusCode::kUnavailable, {"STORE_AWAY", "SLUICE-META-0005", "", absl::Seconds(1)}, message);
+      return ErrorWith(absl::StatusCode::kUnavailable,
+                       {"STORE_AWAY", "SLUICE-META-0005", "", absl::Seconds(1)}, message);
   }
 }
 
@@ -54,7 +60,8 @@ class Statement {
   // The bytes must outlive Reset().
   void Bind(int place, absl::string_view bytes) {
     // A null pointer would bind NULL, which is not the empty string.
-    sqlite3_bind_blob64(stmt_, place, bytes.data() == nullptr ? "" : bytes.data(), bytes.size(), SQLITE_STATIC);
+    sqlite3_bind_blob64(stmt_, place, bytes.data() == nullptr ? "" : bytes.data(), bytes.size(),
+                        SQLITE_STATIC);
   }
   void Bind(int place, int64_t number) { sqlite3_bind_int64(stmt_, place, number); }
   // True: a row is there.
@@ -133,9 +140,10 @@ class SqliteStore : public Store {
     SLUICE_RETURN_IF_ERROR(Annotate(Prepare(path), path));
     MutexLock read(&read_mu_);
     SLUICE_RETURN_IF_ERROR(Annotate(reader_.Open(path), path));
-    SLUICE_RETURN_IF_ERROR(list_.Prepare(
-        reader_.get(), "SELECT key, value, revision FROM kv WHERE key >= ?1 AND key > ?2 AND (?3 = x'' OR key < ?3) "
-                       "ORDER BY key LIMIT ?4"));
+    SLUICE_RETURN_IF_ERROR(list_.Prepare(reader_.get(),
+                                         "SELECT key, value, revision FROM kv WHERE key >= ?1 AND "
+                                         "key > ?2 AND (?3 = x'' OR key < ?3) "
+                                         "ORDER BY key LIMIT ?4"));
     return get_.Prepare(reader_.get(), "SELECT value, revision FROM kv WHERE key = ?1");
   }
 
@@ -143,14 +151,16 @@ class SqliteStore : public Store {
     MutexLock lock(&read_mu_);
     get_.Bind(1, key);
     const absl::StatusOr<bool> row = get_.Step();
-    absl::StatusOr<Entry> entry = absl::NotFoundError(absl::StrCat("no key ", key, " in the job store"));
+    absl::StatusOr<Entry> entry =
+        absl::NotFoundError(absl::StrCat("no key ", key, " in the job store"));
     if (!row.ok()) entry = row.status();
     if (row.ok() && *row) entry = Entry{std::string(key), get_.Bytes(0), get_.Number(1)};
     get_.Reset();
     return entry;
   }
 
-  absl::StatusOr<std::vector<Entry>> List(absl::string_view prefix, absl::string_view after, int limit) override {
+  absl::StatusOr<std::vector<Entry>> List(absl::string_view prefix, absl::string_view after,
+                                          int limit) override {
     const std::string end = After(prefix);
     MutexLock lock(&read_mu_);
     list_.Bind(1, prefix);
@@ -159,14 +169,15 @@ class SqliteStore : public Store {
     list_.Bind(4, limit > 0 ? int64_t{limit} : int64_t{-1});
     std::vector<Entry> entries;
     absl::StatusOr<bool> row = list_.Step();
-    for (; row.ok() && *row; row = list_.Step()) entries.push_back({list_.Bytes(0), list_.Bytes(1), list_.Number(2)});
+    for (; row.ok() && *row; row = list_.Step())
+      entries.push_back({list_.Bytes(0), list_.Bytes(1), list_.Number(2)});
     list_.Reset();
     if (!row.ok()) return row.status();
     return entries;
   }
 
-  // Group commit: whoever finds no leader leads. It takes all that wait, commits them together and wakes them; those that
-  // came meanwhile elect the next.
+  // Group commit: whoever finds no leader leads. It takes all that wait, commits them together and
+  // wakes them; those that came meanwhile elect the next.
   absl::StatusOr<int64_t> Txn(std::vector<Compare> compares, std::vector<Op> ops) override {
     for (const Op& op : ops) SLUICE_RETURN_IF_ERROR(CheckSizes(op));
     Pending mine{&compares, &ops};
@@ -205,11 +216,12 @@ class SqliteStore : public Store {
 
   static absl::Status CheckSizes(const Op& op) {
     if (op.key.empty() || op.key.size() > kMaxKey) {
-      return absl::InvalidArgumentError(absl::StrCat("a key of ", op.key.size(), " bytes; the limit is 1 to ", kMaxKey));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a key of ", op.key.size(), " bytes; the limit is 1 to ", kMaxKey));
     }
     if (op.value && op.value->size() > kMaxValue) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the value of ", op.key, " has ", op.value->size(), " bytes; the limit is ", kMaxValue));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the value of ", op.key, " has ", op.value->size(), " bytes; the limit is ", kMaxValue));
     }
     return absl::OkStatus();
   }
@@ -218,27 +230,35 @@ class SqliteStore : public Store {
   absl::Status Prepare(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
     SLUICE_ASSIGN_OR_RETURN(const int64_t application, writer_.Number("PRAGMA application_id"));
     SLUICE_ASSIGN_OR_RETURN(const int64_t format, writer_.Number("PRAGMA user_version"));
-    SLUICE_ASSIGN_OR_RETURN(const int64_t tables, writer_.Number("SELECT count(*) FROM sqlite_master"));
+    SLUICE_ASSIGN_OR_RETURN(const int64_t tables,
+                            writer_.Number("SELECT count(*) FROM sqlite_master"));
     if (tables > 0 && application != kApplicationId) {
-      return Error(absl::StatusCode::kFailedPrecondition, "STORE", "this SQLite file is another program's");
+      return Error(absl::StatusCode::kFailedPrecondition, "STORE",
+                   "this SQLite file is another program's");
     }
     if (format > kFormat) {
-      return ErrorWith(absl::StatusCode::kFailedPrecondition, {"STORE", "SLUICE-META-0006", "run the newer build"},
-                       absl::StrCat("the file has format ", format, ", this build reads up to ", kFormat));
+      return ErrorWith(
+          absl::StatusCode::kFailedPrecondition,
+          {"STORE", "SLUICE-META-0006", "run the newer build"},
+          absl::StrCat("the file has format ", format, ", this build reads up to ", kFormat));
     }
     SLUICE_RETURN_IF_ERROR(writer_.Exec("PRAGMA journal_mode=WAL"));
     SLUICE_RETURN_IF_ERROR(writer_.Exec("PRAGMA synchronous=FULL"));
     if (tables == 0) {
-      SLUICE_RETURN_IF_ERROR(writer_.Exec(absl::StrCat(
-          "BEGIN IMMEDIATE;"
-          "CREATE TABLE kv (key BLOB PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL) WITHOUT ROWID;"
-          "CREATE TABLE counter (revision INTEGER NOT NULL);"
-          "INSERT INTO counter VALUES (0);"
-          "PRAGMA application_id=", kApplicationId, ";PRAGMA user_version=", kFormat, ";COMMIT")));
+      SLUICE_RETURN_IF_ERROR(
+          writer_.Exec(absl::StrCat("BEGIN IMMEDIATE;"
+                                    "CREATE TABLE kv (key BLOB PRIMARY KEY, value BLOB NOT NULL, "
+                                    "revision INTEGER NOT NULL) WITHOUT ROWID;"
+                                    "CREATE TABLE counter (revision INTEGER NOT NULL);"
+                                    "INSERT INTO counter VALUES (0);"
+                                    "PRAGMA application_id=",
+                                    kApplicationId, ";PRAGMA user_version=", kFormat, ";COMMIT")));
     }
     SLUICE_ASSIGN_OR_RETURN(revision_, writer_.Number("SELECT revision FROM counter"));
-    SLUICE_RETURN_IF_ERROR(revision_of_.Prepare(writer_.get(), "SELECT revision FROM kv WHERE key = ?1"));
-    SLUICE_RETURN_IF_ERROR(put_.Prepare(writer_.get(), "INSERT OR REPLACE INTO kv VALUES (?1, ?2, ?3)"));
+    SLUICE_RETURN_IF_ERROR(
+        revision_of_.Prepare(writer_.get(), "SELECT revision FROM kv WHERE key = ?1"));
+    SLUICE_RETURN_IF_ERROR(
+        put_.Prepare(writer_.get(), "INSERT OR REPLACE INTO kv VALUES (?1, ?2, ?3)"));
     SLUICE_RETURN_IF_ERROR(delete_.Prepare(writer_.get(), "DELETE FROM kv WHERE key = ?1"));
     return count_.Prepare(writer_.get(), "UPDATE counter SET revision = ?1");
   }
@@ -266,8 +286,8 @@ class SqliteStore : public Store {
   }
 
   // One transaction of the batch. `fatal`: the batch as a whole failed.
-  absl::StatusOr<int64_t> Run(const std::vector<Compare>& compares, const std::vector<Op>& ops, absl::Status* fatal)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
+  absl::StatusOr<int64_t> Run(const std::vector<Compare>& compares, const std::vector<Op>& ops,
+                              absl::Status* fatal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
     for (const Compare& compare : compares) {
       revision_of_.Bind(1, absl::string_view(compare.key));
       const absl::StatusOr<bool> row = revision_of_.Step();
@@ -275,8 +295,9 @@ class SqliteStore : public Store {
       revision_of_.Reset();
       if (!row.ok()) return *fatal = row.status();
       if (current != compare.revision) {
-        return ErrorWith(absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = absl::StrCat(current)},
-                         absl::StrCat(compare.key, " is at revision ", current, ", not ", compare.revision));
+        return ErrorWith(
+            absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = absl::StrCat(current)},
+            absl::StrCat(compare.key, " is at revision ", current, ", not ", compare.revision));
       }
     }
     if (ops.empty()) return revision_;

@@ -30,15 +30,18 @@ void Histogram::Observe(double value) const {
 }
 
 absl::Span<const double> RpcSeconds() {
-  static constexpr double kBounds[] = {.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
+  static constexpr double kBounds[] = {.0005, .001, .0025, .005, .01, .025, .05,
+                                       .1,    .25,  .5,    1,    2.5, 5,    10};
   return kBounds;
 }
 absl::Span<const double> FsyncSeconds() {
-  static constexpr double kBounds[] = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1};
+  static constexpr double kBounds[] = {.0001, .00025, .0005, .001, .0025, .005, .01,
+                                       .025,  .05,    .1,    .25,  .5,    1};
   return kBounds;
 }
 absl::Span<const double> LongSeconds() {
-  static constexpr double kBounds[] = {.001, .005, .01, .05, .1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600};
+  static constexpr double kBounds[] = {.001, .005, .01, .05, .1,  .5,  1,  2,
+                                       5,    10,   30,  60,  120, 300, 600};
   return kBounds;
 }
 absl::Span<const double> Versions() {
@@ -46,7 +49,8 @@ absl::Span<const double> Versions() {
   return kBounds;
 }
 absl::Span<const double> Tokens() {
-  static constexpr double kBounds[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
+  static constexpr double kBounds[] = {16,   32,   64,   128,   256,   512,   1024,
+                                       2048, 4096, 8192, 16384, 32768, 65536, 131072};
   return kBounds;
 }
 
@@ -73,7 +77,8 @@ struct Registry::Impl {
 
   // The metric of `family` with these labels, made if it is new.
   template <typename Metric, typename... Args>
-  Metric* Add(prometheus::Family<Metric>& family, const Labels& labels, Args&&... args) ABSL_LOCKS_EXCLUDED(mu) {
+  Metric* Add(prometheus::Family<Metric>& family, const Labels& labels, Args&&... args)
+      ABSL_LOCKS_EXCLUDED(mu) {
     MutexLock lock(&mu);
     Metric* const metric = &family.Add(labels, std::forward<Args>(args)...);
     series.try_emplace(metric, Series{labels, [&family, metric] { family.Remove(metric); }});
@@ -85,17 +90,29 @@ Registry::Registry() : impl_(std::make_unique<Impl>()) {}
 Registry::~Registry() = default;
 
 Counter Registry::AddCounter(absl::string_view name, absl::string_view help, const Labels& labels) {
-  return Counter(impl_->Add(prometheus::BuildCounter().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry), labels));
+  return Counter(impl_->Add(prometheus::BuildCounter()
+                                .Name(std::string(name))
+                                .Help(std::string(help))
+                                .Register(impl_->registry),
+                            labels));
 }
 
 Gauge Registry::AddGauge(absl::string_view name, absl::string_view help, const Labels& labels) {
-  return Gauge(impl_->Add(prometheus::BuildGauge().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry), labels));
+  return Gauge(impl_->Add(prometheus::BuildGauge()
+                              .Name(std::string(name))
+                              .Help(std::string(help))
+                              .Register(impl_->registry),
+                          labels));
 }
 
-Histogram Registry::AddHistogram(absl::string_view name, absl::string_view help, absl::Span<const double> buckets,
-                                 const Labels& labels) {
-  return Histogram(impl_->Add(prometheus::BuildHistogram().Name(std::string(name)).Help(std::string(help)).Register(impl_->registry), labels,
-                              prometheus::Histogram::BucketBoundaries(buckets.begin(), buckets.end())));
+Histogram Registry::AddHistogram(absl::string_view name, absl::string_view help,
+                                 absl::Span<const double> buckets, const Labels& labels) {
+  return Histogram(
+      impl_->Add(prometheus::BuildHistogram()
+                     .Name(std::string(name))
+                     .Help(std::string(help))
+                     .Register(impl_->registry),
+                 labels, prometheus::Histogram::BucketBoundaries(buckets.begin(), buckets.end())));
 }
 
 std::shared_ptr<void> Registry::Hold(absl::string_view label, absl::string_view value) {

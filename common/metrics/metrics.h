@@ -19,10 +19,11 @@ class Histogram;
 namespace sluice::metrics {
 
 // A daemon's metrics are one struct of these handles, made once from its Registry. Names:
-// sluice_<daemon>_<what>_<unit>, base units, `_total` on counters alone. Labels come from small fixed sets, never ids.
+// sluice_<daemon>_<what>_<unit>, base units, `_total` on counters alone. Labels come from small
+// fixed sets, never ids.
 //
-// Handles are cheap to copy, thread-safe, and valid as long as their registry. A default one counts nowhere, so that a
-// core runs in a test without a registry.
+// Handles are cheap to copy, thread-safe, and valid as long as their registry. A default one counts
+// nowhere, so that a core runs in a test without a registry.
 using Labels = std::map<std::string, std::string>;
 
 class Counter {
@@ -61,7 +62,8 @@ class Histogram {
   prometheus::Histogram* histogram_ = nullptr;
 };
 
-// Upper bounds of buckets. Seconds: of calls and decode steps, of fsyncs, of long things. Versions; tokens.
+// Upper bounds of buckets. Seconds: of calls and decode steps, of fsyncs, of long things. Versions;
+// tokens.
 absl::Span<const double> RpcSeconds();
 absl::Span<const double> FsyncSeconds();
 absl::Span<const double> LongSeconds();
@@ -70,7 +72,8 @@ absl::Span<const double> Tokens();
 
 // All metrics of one process.
 //
-// Thread-safe. Asking again for the same name and labels gives the same metric; it takes a lock, so keep the handle.
+// Thread-safe. Asking again for the same name and labels gives the same metric; it takes a lock, so
+// keep the handle.
 class Registry {
  public:
   Registry();
@@ -80,8 +83,8 @@ class Registry {
 
   Counter AddCounter(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Gauge AddGauge(absl::string_view name, absl::string_view help, const Labels& labels = {});
-  Histogram AddHistogram(absl::string_view name, absl::string_view help, absl::Span<const double> buckets,
-                         const Labels& labels = {});
+  Histogram AddHistogram(absl::string_view name, absl::string_view help,
+                         absl::Span<const double> buckets, const Labels& labels = {});
 
   // Keeps the series that carry this label: they end with the last hold on the same label and
   // value. Take it before the handles, and keep it at least as long as these. The registry outlives
@@ -90,8 +93,8 @@ class Registry {
   // Ends all series that carry this label. Their handles must not be used any more.
   void Remove(absl::string_view label, absl::string_view value);
 
-  // `update` runs before each exposition, on the scraper's thread and under no lock: for gauges that are read off a core. It
-  // may add metrics, and must stay callable as long as the registry.
+  // `update` runs before each exposition, on the scraper's thread and under no lock: for gauges
+  // that are read off a core. It may add metrics, and must stay callable as long as the registry.
   void BeforeCollect(std::function<void()> update);
 
   // The Prometheus text exposition.
@@ -102,11 +105,12 @@ class Registry {
   const std::unique_ptr<Impl> impl_;
 };
 
-// Adds sluice_build_info, sluice_start_timestamp_seconds and process_{cpu_seconds_total, resident_memory_bytes, open_fds}.
+// Adds sluice_build_info, sluice_start_timestamp_seconds and process_{cpu_seconds_total,
+// resident_memory_bytes, open_fds}.
 void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_view version);
 
-// Adds sluice_disk_{free,size}_bytes of the file system that holds `path`, label mount = `mount`: log, checkpoint or cache.
-// Free is what an ordinary user may still take.
+// Adds sluice_disk_{free,size}_bytes of the file system that holds `path`, label mount = `mount`:
+// log, checkpoint or cache. Free is what an ordinary user may still take.
 void AddDiskMetrics(Registry* registry, absl::string_view mount, std::string path);
 
 }  // namespace sluice::metrics

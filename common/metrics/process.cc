@@ -39,9 +39,12 @@ double OpenFiles() {
 }  // namespace
 
 void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_view version) {
-  registry->AddGauge("sluice_build_info", "1, labelled with what runs.", {{"role", std::string(role)}, {"version", std::string(version)}})
+  registry
+      ->AddGauge("sluice_build_info", "1, labelled with what runs.",
+                 {{"role", std::string(role)}, {"version", std::string(version)}})
       .Set(1);
-  registry->AddGauge("sluice_start_timestamp_seconds", "When the process started.").Set(static_cast<double>(std::time(nullptr)));
+  registry->AddGauge("sluice_start_timestamp_seconds", "When the process started.")
+      .Set(static_cast<double>(std::time(nullptr)));
   const Counter cpu = registry->AddCounter("process_cpu_seconds_total", "User and system time.");
   const Gauge resident = registry->AddGauge("process_resident_memory_bytes", "Memory in RAM.");
   const Gauge files = registry->AddGauge("process_open_fds", "Open file descriptors.");
@@ -57,7 +60,7 @@ void AddDiskMetrics(Registry* registry, absl::string_view mount, std::string pat
   const Gauge free = registry->AddGauge("sluice_disk_free_bytes", "Room left on the disk.", labels);
   const Gauge size = registry->AddGauge("sluice_disk_size_bytes", "Size of the disk.", labels);
   registry->BeforeCollect([=] {
-    struct statvfs disk {};
+    struct statvfs disk{};
     if (statvfs(path.c_str(), &disk) != 0) return;
     free.Set(static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize));
     size.Set(static_cast<double>(disk.f_blocks) * static_cast<double>(disk.f_frsize));

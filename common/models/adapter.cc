@@ -24,21 +24,29 @@ constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 16;
 constexpr int kLanes = 16;  // Strided partials of A x.
 
-constexpr const char* kNames[Adapter::kTargets] = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+constexpr const char* kNames[Adapter::kTargets] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                                   "gate_proj", "up_proj", "down_proj"};
 
-// Keys that say nothing of what is computed. Any other is read here, or must say no: null, false, empty.
-constexpr const char* kOfNoEffect[] = {"auto_mapping", "base_model_name_or_path", "inference_mode", "lora_dropout", "megatron_core",
-                                       "peft_version", "revision", "task_type", "qalora_group_size"};
+// Keys that say nothing of what is computed. Any other is read here, or must say no: null, false,
+// empty.
+constexpr const char* kOfNoEffect[] = {"auto_mapping",     "base_model_name_or_path",
+                                       "inference_mode",   "lora_dropout",
+                                       "megatron_core",    "peft_version",
+                                       "revision",         "task_type",
+                                       "qalora_group_size"};
 
 // What helps whatever the setting.
-constexpr char kMerge[] = "merge the adapter into its model (PEFT's merge_and_unload) and give that directory instead";
+constexpr char kMerge[] =
+    "merge the adapter into its model (PEFT's merge_and_unload) and give that directory instead";
 
 bool SaysNo(const Json& value) {
-  return value.is_null() || value == false || ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
+  return value.is_null() || value == false ||
+         ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
 }
 
 std::pair<int64_t, int64_t> InOut(const ModelConfig& config, int target) {
-  const int64_t h = config.hidden_size, q = config.num_heads * config.head_dim, kv = config.num_kv_heads * config.head_dim;
+  const int64_t h = config.hidden_size, q = config.num_heads * config.head_dim,
+                kv = config.num_kv_heads * config.head_dim;
   switch (target) {
     case Adapter::kQ: return {h, q};
     case Adapter::kK:
@@ -50,17 +58,23 @@ std::pair<int64_t, int64_t> InOut(const ModelConfig& config, int target) {
 }
 
 std::string TensorName(size_t layer, int target, char side) {
-  return absl::StrCat("base_model.model.model.layers.", layer, target < Adapter::kGate ? ".self_attn." : ".mlp.", kNames[target], ".lora_",
+  return absl::StrCat("base_model.model.model.layers.", layer,
+                      target < Adapter::kGate ? ".self_attn." : ".mlp.", kNames[target], ".lora_",
                       std::string(1, side), ".weight");
 }
 
-absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file, const SafetensorsFile::Entry& entry) {
+absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file,
+                                              const SafetensorsFile::Entry& entry) {
   std::vector<std::byte> bytes(static_cast<size_t>(entry.bytes));
   SLUICE_RETURN_IF_ERROR(file.Read(entry, absl::MakeSpan(bytes)));
   std::vector<float> numbers(bytes.size() / DTypeBytes(entry.spec.dtype));
-  SLUICE_RETURN_IF_ERROR(ConvertElements(entry.spec.dtype, bytes.data(), DType::kF32, numbers.data(), static_cast<int64_t>(numbers.size())));
-  const auto bad = std::find_if(numbers.begin(), numbers.end(), [](float x) { return !std::isfinite(x); });
-  if (bad != numbers.end()) return absl::InvalidArgumentError(absl::StrCat(entry.spec.name, "[", bad - numbers.begin(), "] is ", *bad, ", not finite"));
+  SLUICE_RETURN_IF_ERROR(ConvertElements(entry.spec.dtype, bytes.data(), DType::kF32,
+                                         numbers.data(), static_cast<int64_t>(numbers.size())));
+  const auto bad =
+      std::find_if(numbers.begin(), numbers.end(), [](float x) { return !std::isfinite(x); });
+  if (bad != numbers.end())
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry.spec.name, "[", bad - numbers.begin(), "] is ", *bad, ", not finite"));
   return numbers;
 }
 
@@ -95,24 +109,31 @@ void Raise(const float* b, const float* low, int64_t rank, int64_t out, float* y
 absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTargets>* targets) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, file, kMaxConfigDepth));
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(file, ": is no JSON object"));
+  if (!json.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(file, ": is no JSON object"));
   const auto wrong = [&](absl::string_view key, const Json& value, absl::string_view wanted) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": ", Printable(key), " is ", JsonExcerpt(value), "; wanted: ", wanted));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": ", Printable(key), " is ", JsonExcerpt(value), "; wanted: ", wanted));
   };
-  const std::string whole_modules = absl::StrCat("give a list of ", absl::StrJoin(kNames, ", "), " as target_modules, where it changes these in every layer; else ", kMerge);
+  const std::string whole_modules =
+      absl::StrCat("give a list of ", absl::StrJoin(kNames, ", "),
+                   " as target_modules, where it changes these in every layer; else ", kMerge);
   double alpha = 0;
   bool rank_stabilized = false;
   for (const auto& [key, value] : json.items()) {
     const auto not_built = [&, &key = key, &value = value](absl::string_view have) {
-      return absl::UnimplementedError(absl::StrCat(file, ": ", Printable(key), " ", JsonExcerpt(value), " is not in this build; ", have));
+      return absl::UnimplementedError(absl::StrCat(
+          file, ": ", Printable(key), " ", JsonExcerpt(value), " is not in this build; ", have));
     };
     if (key == "peft_type") {
       if (value != "LORA") return not_built("it has LORA");
     } else if (key == "r") {
-      if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kMaxRank) return wrong(key, value, absl::StrCat("1 to ", kMaxRank));
+      if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kMaxRank)
+        return wrong(key, value, absl::StrCat("1 to ", kMaxRank));
       rank_ = value.get<int64_t>();
     } else if (key == "lora_alpha") {
-      if (!value.is_number() || value == 0 || !std::isfinite(value.get<double>())) return wrong(key, value, "a number other than 0");
+      if (!value.is_number() || value == 0 || !std::isfinite(value.get<double>()))
+        return wrong(key, value, "a number other than 0");
       alpha = value.get<double>();
     } else if (key == "use_rslora") {
       if (!value.is_boolean()) return wrong(key, value, "true or false");
@@ -120,44 +141,59 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
     } else if (key == "target_modules") {
       if (!value.is_array() || value.empty()) return not_built(whole_modules);
       for (const Json& name : value) {
-        const auto at = std::find_if(std::begin(kNames), std::end(kNames), [&](const char* known) { return name == known; });
-        if (at == std::end(kNames)) return not_built(absl::StrCat(JsonExcerpt(name), " is none of ", absl::StrJoin(kNames, ", ")));
+        const auto at = std::find_if(std::begin(kNames), std::end(kNames),
+                                     [&](const char* known) { return name == known; });
+        if (at == std::end(kNames))
+          return not_built(
+              absl::StrCat(JsonExcerpt(name), " is none of ", absl::StrJoin(kNames, ", ")));
         (*targets)[static_cast<size_t>(at - std::begin(kNames))] = true;
       }
     } else if (key == "bias") {
       if (value != "none") return not_built(absl::StrCat("it has none; ", kMerge));
     } else if (key == "init_lora_weights") {  // Others than these change the weights below too.
-      if (!value.is_boolean() && value != "gaussian" && value != "orthogonal") return not_built("it has true, false, gaussian and orthogonal");
-    } else if (std::find(std::begin(kOfNoEffect), std::end(kOfNoEffect), key) == std::end(kOfNoEffect) && !SaysNo(value)) {
+      if (!value.is_boolean() && value != "gaussian" && value != "orthogonal")
+        return not_built("it has true, false, gaussian and orthogonal");
+    } else if (std::find(std::begin(kOfNoEffect), std::end(kOfNoEffect), key) ==
+                   std::end(kOfNoEffect) &&
+               !SaysNo(value)) {
       return not_built(key == "exclude_modules" ? whole_modules : kMerge);
     }
   }
   for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
-    if (!json.contains(key)) return absl::InvalidArgumentError(absl::StrCat(file, ": ", key, " is missing"));
+    if (!json.contains(key))
+      return absl::InvalidArgumentError(absl::StrCat(file, ": ", key, " is missing"));
   }
-  const double scale = rank_stabilized ? alpha / std::sqrt(static_cast<double>(rank_)) : alpha / static_cast<double>(rank_);
+  const double scale = rank_stabilized ? alpha / std::sqrt(static_cast<double>(rank_))
+                                       : alpha / static_cast<double>(rank_);
   scale_ = static_cast<float>(scale);
   if (!std::isfinite(scale_) || scale_ == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": lora_alpha ", alpha, " with r ", rank_, " makes a scale of ", scale, ", which no fp32 number holds"));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": lora_alpha ", alpha, " with r ", rank_,
+                                                   " makes a scale of ", scale,
+                                                   ", which no fp32 number holds"));
   }
   return absl::OkStatus();
 }
 
-absl::Status Adapter::ReadTensors(const std::string& path, const std::array<bool, kTargets>& targets) {
+absl::Status Adapter::ReadTensors(const std::string& path,
+                                  const std::array<bool, kTargets>& targets) {
   SLUICE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(path));
   std::map<std::string, const SafetensorsFile::Entry*> entries;
   for (const SafetensorsFile::Entry& entry : file.entries()) entries[entry.spec.name] = &entry;
   Sha256Stream digest;
   digest.Update(absl::StrCat(rank_, " ", std::bit_cast<uint32_t>(scale_)));
-  const auto take = [&](const std::string& name, std::vector<int64_t> shape) -> absl::StatusOr<std::vector<float>> {
+  const auto take = [&](const std::string& name,
+                        std::vector<int64_t> shape) -> absl::StatusOr<std::vector<float>> {
     const auto it = entries.find(name);
-    if (it == entries.end()) return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is missing"));
+    if (it == entries.end())
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is missing"));
     const SafetensorsFile::Entry& entry = *it->second;
     entries.erase(it);
     const DType dtype = entry.spec.dtype;
-    if (entry.spec.shape != shape || (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16)) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is ", ShapeText(dtype, entry.spec.shape), "; this model and r need ",
-                                                     ShapeText(DType::kF32, shape), " (or BF16, F16)"));
+    if (entry.spec.shape != shape ||
+        (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", name, " is ", ShapeText(dtype, entry.spec.shape), "; this model and r need ",
+          ShapeText(DType::kF32, shape), " (or BF16, F16)"));
     }
     SLUICE_ASSIGN_OR_RETURN(std::vector<float> numbers, ReadFloats(file, entry));
     digest.Update(name);
@@ -169,14 +205,17 @@ absl::Status Adapter::ReadTensors(const std::string& path, const std::array<bool
       if (!targets[static_cast<size_t>(target)]) continue;
       Matrix& matrix = layers_[layer][static_cast<size_t>(target)];
       SLUICE_ASSIGN_OR_RETURN(matrix.a, take(TensorName(layer, target, 'A'), {rank_, matrix.in}));
-      SLUICE_ASSIGN_OR_RETURN(const std::vector<float> b, take(TensorName(layer, target, 'B'), {matrix.out, rank_}));
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<float> b,
+                              take(TensorName(layer, target, 'B'), {matrix.out, rank_}));
       matrix.b.resize(b.size());
       for (int64_t n = 0; n < matrix.out; ++n) {
         for (int64_t j = 0; j < rank_; ++j) {
           const float scaled = scale_ * b[static_cast<size_t>(n * rank_ + j)];
           if (!std::isfinite(scaled)) {
-            return absl::InvalidArgumentError(absl::StrCat("tensor ", TensorName(layer, target, 'B'), "[", n * rank_ + j, "] is ", b[static_cast<size_t>(n * rank_ + j)],
-                                                           ", which times the scale ", scale_, " is not finite"));
+            return absl::InvalidArgumentError(
+                absl::StrCat("tensor ", TensorName(layer, target, 'B'), "[", n * rank_ + j, "] is ",
+                             b[static_cast<size_t>(n * rank_ + j)], ", which times the scale ",
+                             scale_, " is not finite"));
           }
           matrix.b[static_cast<size_t>(j * matrix.out + n)] = scaled;
         }
@@ -184,23 +223,31 @@ absl::Status Adapter::ReadTensors(const std::string& path, const std::array<bool
     }
   }
   if (!entries.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", Printable(entries.begin()->first), " is none of target_modules in this model's ", layers_.size(), " layers"));
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", Printable(entries.begin()->first),
+                                                   " is none of target_modules in this model's ",
+                                                   layers_.size(), " layers"));
   }
   digest_ = digest.Finish();
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Adapter>> Adapter::Read(const std::string& dir, const ModelConfig& config) {
+absl::StatusOr<std::shared_ptr<const Adapter>> Adapter::Read(const std::string& dir,
+                                                             const ModelConfig& config) {
   std::shared_ptr<Adapter> adapter(new Adapter());
   adapter->path_ = dir;
   adapter->layers_.resize(static_cast<size_t>(config.num_layers));
   for (auto& layer : adapter->layers_) {
-    for (int target = 0; target < kTargets; ++target) std::tie(layer[static_cast<size_t>(target)].in, layer[static_cast<size_t>(target)].out) = InOut(config, target);
+    for (int target = 0; target < kTargets; ++target)
+      std::tie(layer[static_cast<size_t>(target)].in, layer[static_cast<size_t>(target)].out) =
+          InOut(config, target);
   }
   std::array<bool, kTargets> targets{};
   SLUICE_RETURN_IF_ERROR(adapter->ReadConfig(dir + "/adapter_config.json", &targets));
   if (config.num_experts > 0 && (targets[kGate] || targets[kUp] || targets[kDown])) {
-    return absl::UnimplementedError(absl::StrCat(dir, ": adapters of experts are not in this build; leave gate_proj, up_proj and down_proj out of target_modules"));
+    return absl::UnimplementedError(
+        absl::StrCat(dir,
+                     ": adapters of experts are not in this build; leave gate_proj, up_proj and "
+                     "down_proj out of target_modules"));
   }
   const std::string file = dir + "/adapter_model.safetensors";
   SLUICE_RETURN_IF_ERROR(Annotate(adapter->ReadTensors(file, targets), file));

@@ -15,36 +15,44 @@
 #include "common/models/team.h"
 #include "kernels/decoder/op.h"
 
-// M rows of a tile, H hidden, Q query and KV key/value widths (heads x D), D head size, F feed-forward width, V vocabulary.
+// M rows of a tile, H hidden, Q query and KV key/value widths (heads x D), D head size, F
+// feed-forward width, V vocabulary.
 namespace sluice {
 namespace {
 
-// Two ways to divide a step. Apart: each thread takes its rows through all layers, and none waits for another; while one attends, which
-// is a matter of memory, another multiplies. They read each weight at about the same time, so that it comes from memory once. Together:
-// all threads share each product's outputs, and wait for each other some ten times a layer. That is for few rows a thread, which would
-// not use a weight often enough, and for sequences that cannot be dealt out evenly.
+// Two ways to divide a step. Apart: each thread takes its rows through all layers, and none waits
+// for another; while one attends, which is a matter of memory, another multiplies. They read each
+// weight at about the same time, so that it comes from memory once. Together: all threads share
+// each product's outputs, and wait for each other some ten times a layer. That is for few rows a
+// thread, which would not use a weight often enough, and for sequences that cannot be dealt out
+// evenly.
 constexpr int64_t kApartRows = 8;      // A thread, at least.
 constexpr double kApartUneven = 1.25;  // The longest share of the work over the mean.
 // Weights up to this fit in the cache of one core, which always works apart then.
 constexpr int64_t kSmallBytes = 2 << 20;
-// Rows that go through all layers together: enough to use a weight often, few enough for their activations to stay in a cache.
+// Rows that go through all layers together: enough to use a weight often, few enough for their
+// activations to stay in a cache.
 constexpr int64_t kTileRows = 128, kSmallTileRows = 48;
-// What a number of the keys and values that a row sees costs, a weight being one: it comes from memory for this row alone.
+// What a number of the keys and values that a row sees costs, a weight being one: it comes from
+// memory for this row alone.
 constexpr int64_t kSeenCost = 10;
 constexpr int kMaxThreads = 1024;
-constexpr int64_t kDrawLogits = 1 << 14;  // That a thread takes at a time to draw from: some ten microseconds.
+// That a thread takes at a time to draw from: some ten microseconds.
+constexpr int64_t kDrawLogits = 1 << 14;
 
 // What one tile is computed in. T is float, or uint16_t for bf16: what products take in.
 template <typename T>
 struct Scratch {
-  std::vector<float> x;       // [M, H]
-  std::vector<T> normed;      // [M, H]
-  std::vector<float> wide;    // [M, H]: for q, k and v, not rounded; unused in fp32.
-  std::vector<float> qkv;     // [M, Q + 2 KV]
-  std::vector<float> mixed;   // [M, Q]
-  std::vector<T> narrow;      // [M, Q]: `mixed` in bf16; unused in fp32.
-  std::vector<T> act;         // [M, F]
-  std::vector<float> gated;   // [M, 2 F rounded up to panels]: gate and up in panels that alternate, where they have a bias or an adapter.
+  std::vector<float> x;      // [M, H]
+  std::vector<T> normed;     // [M, H]
+  std::vector<float> wide;   // [M, H]: for q, k and v, not rounded; unused in fp32.
+  std::vector<float> qkv;    // [M, Q + 2 KV]
+  std::vector<float> mixed;  // [M, Q]
+  std::vector<T> narrow;     // [M, Q]: `mixed` in bf16; unused in fp32.
+  std::vector<T> act;        // [M, F]
+  // [M, 2 F rounded up to panels]: gate and up in panels that alternate, where they have a bias or
+  // an adapter.
+  std::vector<float> gated;
   typename MoeMlp<T>::Scratch moe;
   AttentionPlan attention;
   std::vector<int32_t> wanted;  // Rows of the tile whose logits are wanted.
@@ -74,7 +82,10 @@ class Decoder final : public DecodeModel {
         kv_width_(config.num_kv_heads * config.head_dim),
         qkv_width_(q_width_ + 2 * kv_width_),
         ffn_(config.intermediate_size),
-        layer_cost_(hidden_ * (2 * q_width_ + 2 * kv_width_ + 3 * (config.num_experts > 0 ? config.experts_per_token * config.expert_size : ffn_))),
+        layer_cost_(
+            hidden_ *
+            (2 * q_width_ + 2 * kv_width_ +
+             3 * (config.num_experts > 0 ? config.experts_per_token * config.expert_size : ffn_))),
         head_size_(KvHead<T>::BlockSize(config.head_dim)),
         block_size_(config.num_kv_heads * head_size_),
         ops_(BestDecoderOps()),
@@ -83,9 +94,12 @@ class Decoder final : public DecodeModel {
         team_(options.threads, "sluice-decode") {}
 
   absl::Status Allocate() {
-    const int64_t cache_bytes = config_.num_layers * options_.blocks * block_size_ * static_cast<int64_t>(sizeof(T));
-    SLUICE_ASSIGN_OR_RETURN(cache_, HugeBuffer::Create(cache_bytes, absl::StrCat("a KV cache of ", options_.blocks, " blocks of ", kBlockTokens,
-                                                                                 " tokens; ask for fewer:")));
+    const int64_t cache_bytes =
+        config_.num_layers * options_.blocks * block_size_ * static_cast<int64_t>(sizeof(T));
+    SLUICE_ASSIGN_OR_RETURN(
+        cache_, HugeBuffer::Create(cache_bytes,
+                                   absl::StrCat("a KV cache of ", options_.blocks, " blocks of ",
+                                                kBlockTokens, " tokens; ask for fewer:")));
     SLUICE_RETURN_IF_ERROR(packed_.Create(config_, weights_));
     small_ = packed_.bytes() <= kSmallBytes;
     AllocateScratch();
@@ -118,7 +132,8 @@ class Decoder final : public DecodeModel {
   }
   std::vector<Fingerprint> Fingerprints() override { return packed_.Fingerprints(&team_); }
 
-  void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables, float* logits) override {
+  void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables,
+            float* logits) override {
     Check(rows, tables);
     tables_ = tables;
     logits_row_.resize(rows.size());
@@ -130,10 +145,13 @@ class Decoder final : public DecodeModel {
       if (rows[i].adapter != nullptr) adapted_ = true;
     }
     if (adapted_) {
-      for (Scratch<T>& s : scratch_) s.gated.resize(s.x.size() / static_cast<size_t>(hidden_) * static_cast<size_t>(2 * RoundUpToLanes(ffn_)));
+      for (Scratch<T>& s : scratch_)
+        s.gated.resize(s.x.size() / static_cast<size_t>(hidden_) *
+                       static_cast<size_t>(2 * RoundUpToLanes(ffn_)));
     }
     routing_.resize(wanted * config_.num_layers * config_.experts_per_token);
-    const size_t tile_rows = static_cast<size_t>(small_ && team_.size() > 1 ? kSmallTileRows : kTileRows);
+    const size_t tile_rows =
+        static_cast<size_t>(small_ && team_.size() > 1 ? kSmallTileRows : kTileRows);
     if (team_.size() > 1 && Apart(rows)) {
       return team_.Run([&](int thread) {
         const absl::Span<const int32_t> mine = shares_.of(thread);
@@ -158,14 +176,17 @@ class Decoder final : public DecodeModel {
     const int64_t unit = std::max<int64_t>(1, kDrawLogits / vocab), units = (n + unit - 1) / unit;
     if (units < 2) return SampleCpu(rows.data(), n, vocab, draws);
     team_.Run([&](int) {
-      team_.Share(units, [&](int64_t i) { SampleCpu(&rows[i * unit], std::min(unit, n - i * unit), vocab, draws + i * unit); });
+      team_.Share(units, [&](int64_t i) {
+        SampleCpu(&rows[i * unit], std::min(unit, n - i * unit), vocab, draws + i * unit);
+      });
     });
   }
 
   void CopyBlock(int from, int to) override {
     SLUICE_CHECK(from >= 0 && from < options_.blocks && to >= 0 && to < options_.blocks);
     if (from == to) return;
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer) std::copy_n(Block(layer, from), block_size_, Block(layer, to));
+    for (int64_t layer = 0; layer < config_.num_layers; ++layer)
+      std::copy_n(Block(layer, from), block_size_, Block(layer, to));
   }
 
   absl::Span<const uint16_t> routing() const override { return routing_; }
@@ -179,20 +200,27 @@ class Decoder final : public DecodeModel {
     constexpr int64_t m = kTileRows;
     for (int i = static_cast<int>(scratch_.size()); i < team_.size(); ++i) {
       Scratch<T>& s = scratch_.emplace_back();
-      s.x.resize(m * hidden_), s.normed.resize(m * RoundUpToPairs(hidden_)), s.qkv.resize(m * qkv_width_);
+      s.x.resize(m * hidden_), s.normed.resize(m * RoundUpToPairs(hidden_)),
+          s.qkv.resize(m * qkv_width_);
       s.mixed.resize(m * q_width_), s.act.resize(m * RoundUpToPairs(ffn_));
       if (config_.mlp_bias) s.gated.resize(m * 2 * RoundUpToLanes(ffn_));
       moe_.Allocate(m, &s.moe);
-      if (!std::is_same_v<T, float>) s.narrow.resize(m * q_width_), s.wide.resize(m * RoundUpToPairs(hidden_));
+      if (!std::is_same_v<T, float>)
+        s.narrow.resize(m * q_width_), s.wide.resize(m * RoundUpToPairs(hidden_));
     }
   }
 
-  T* Block(int64_t layer, int64_t block) { return reinterpret_cast<T*>(cache_.data()) + (layer * options_.blocks + block) * block_size_; }
-  KvHead<T> Cache(int64_t layer, int64_t head) { return {Block(layer, 0) + head * head_size_, block_size_}; }
+  T* Block(int64_t layer, int64_t block) {
+    return reinterpret_cast<T*>(cache_.data()) + (layer * options_.blocks + block) * block_size_;
+  }
+  KvHead<T> Cache(int64_t layer, int64_t head) {
+    return {Block(layer, 0) + head * head_size_, block_size_};
+  }
 
   void Check(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables) const {
     for (const Row& row : rows) {
-      SLUICE_CHECK(row.position >= 0 && row.position < options_.max_context && row.token >= 0 && row.token < config_.vocab_size);
+      SLUICE_CHECK(row.position >= 0 && row.position < options_.max_context && row.token >= 0 &&
+                   row.token < config_.vocab_size);
       SLUICE_CHECK(row.adapter == nullptr || row.adapter->Fits(config_));
       SLUICE_CHECK(row.table >= 0 && row.table < static_cast<int64_t>(tables.size()) &&
                    row.position / kBlockTokens < static_cast<int64_t>(tables[row.table].size()));
@@ -205,13 +233,16 @@ class Decoder final : public DecodeModel {
   // Of a row, in weights that it is multiplied with.
   int64_t Cost(const Row& row) const {
     const int64_t seen = row.position + 1 - WindowBegin(row.position, config_.sliding_window);
-    return config_.num_layers * (layer_cost_ + kSeenCost * 2 * kv_width_ * seen) + (row.want_logits ? config_.vocab_size * hidden_ : 0);
+    return config_.num_layers * (layer_cost_ + kSeenCost * 2 * kv_width_ * seen) +
+           (row.want_logits ? config_.vocab_size * hidden_ : 0);
   }
 
   // Deals the rows to the threads. False: they should rather work together.
   bool Apart(absl::Span<const Row> rows) {
     if (!small_ && static_cast<int64_t>(rows.size()) < kApartRows * team_.size()) return false;
-    return shares_.Deal(rows, tables_.size(), [&](const Row& row) { return Cost(row); }) <= kApartUneven || small_;
+    return shares_.Deal(rows, tables_.size(), [&](const Row& row) { return Cost(row); }) <=
+               kApartUneven ||
+           small_;
   }
 
   void Plan(absl::Span<const Row> rows, absl::Span<const int32_t> tile, Scratch<T>* s) const {
@@ -223,7 +254,8 @@ class Decoder final : public DecodeModel {
   }
 
   // Takes a tile of rows through all layers.
-  void Tile(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile, float* logits, Scratch<T>* s) {
+  void Tile(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile,
+            float* logits, Scratch<T>* s) {
     const int64_t m = static_cast<int64_t>(tile.size());
     crew.Each(m, [&](int64_t r) {
       Embed(rows[tile[r]].token, &s->x[r * hidden_]);
@@ -231,31 +263,41 @@ class Decoder final : public DecodeModel {
     });
     for (int64_t i = 0; i < config_.num_layers; ++i) {
       const auto& layer = packed_.layers()[i];
-      Product(crew, Wide(s, 0), RoundUpToPairs(hidden_), layer.qkv, m, qkv_width_, hidden_, s->qkv.data(), false);
+      Product(crew, Wide(s, 0), RoundUpToPairs(hidden_), layer.qkv, m, qkv_width_, hidden_,
+              s->qkv.data(), false);
       Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) {
         adapter.Add(i, Adapter::kQ, Wide(s, r), &s->qkv[r * qkv_width_]);
         adapter.Add(i, Adapter::kK, Wide(s, r), &s->qkv[r * qkv_width_ + q_width_]);
         adapter.Add(i, Adapter::kV, Wide(s, r), &s->qkv[r * qkv_width_ + q_width_ + kv_width_]);
       });
       crew.Each(m, [&](int64_t r) { Prepare(layer, i, rows[tile[r]], &s->qkv[r * qkv_width_]); });
-      crew.Each(static_cast<int64_t>(s->attention.units().size()), [&](int64_t unit) { Attend(i, s->attention.units()[unit], rows, tile, s); });
+      crew.Each(static_cast<int64_t>(s->attention.units().size()),
+                [&](int64_t unit) { Attend(i, s->attention.units()[unit], rows, tile, s); });
       Product(crew, Mixed(s), q_width_, layer.o, m, hidden_, q_width_, s->x.data(), true);
-      Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) { adapter.Add(i, Adapter::kO, &s->mixed[r * q_width_], &s->x[r * hidden_]); });
+      Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) {
+        adapter.Add(i, Adapter::kO, &s->mixed[r * q_width_], &s->x[r * hidden_]);
+      });
       AddBias(crew, layer.o_bias, m, s);
       if (config_.num_experts > 0) {
         crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Wide(s, r)); });
         moe_.Add(crew, layer, Wide(s, 0), m, s->x.data(), &s->moe);
-        crew.Each(static_cast<int64_t>(s->wanted.size()), [&](int64_t j) { Record(i, s->wanted[j], tile, *s); });
+        crew.Each(static_cast<int64_t>(s->wanted.size()),
+                  [&](int64_t j) { Record(i, s->wanted[j], tile, *s); });
       } else {
         crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Normed(s, r)); });
         if (config_.mlp_bias || adapted_) GateUpByRow(crew, rows, tile, i, layer, s);
         else GateUp(crew, layer.gate_up, m, s);
-        Product(crew, s->act.data(), RoundUpToPairs(ffn_), layer.down, m, hidden_, ffn_, s->x.data(), true);
-        Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) { adapter.Add(i, Adapter::kDown, &s->act[r * RoundUpToPairs(ffn_)], &s->x[r * hidden_]); });
+        Product(crew, s->act.data(), RoundUpToPairs(ffn_), layer.down, m, hidden_, ffn_,
+                s->x.data(), true);
+        Adapt(crew, rows, tile, [&](const Adapter& adapter, int64_t r) {
+          adapter.Add(i, Adapter::kDown, &s->act[r * RoundUpToPairs(ffn_)], &s->x[r * hidden_]);
+        });
         AddBias(crew, layer.down_bias, m, s);
       }
       if (i + 1 < config_.num_layers) {
-        crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], packed_.layers()[i + 1].input_norm, Wide(s, r)); });
+        crew.Each(m, [&](int64_t r) {
+          Norm(&s->x[r * hidden_], packed_.layers()[i + 1].input_norm, Wide(s, r));
+        });
       }
     }
     Head(crew, tile, logits, s);
@@ -263,8 +305,10 @@ class Decoder final : public DecodeModel {
 
   void Embed(int64_t token, float* x) const {
     const DType dtype = weights_->spec(embed_index_).dtype;
-    const std::byte* from = weights_->data(embed_index_) + token * hidden_ * static_cast<int64_t>(DTypeBytes(dtype));
-    SLUICE_CHECK(ConvertElements(dtype, from, DType::kF32, x, hidden_).ok());  // Create() saw the dtype.
+    const std::byte* from =
+        weights_->data(embed_index_) + token * hidden_ * static_cast<int64_t>(DTypeBytes(dtype));
+    // Create() saw the dtype.
+    SLUICE_CHECK(ConvertElements(dtype, from, DType::kF32, x, hidden_).ok());
   }
 
   T* Normed(Scratch<T>* s, int64_t row) const { return &s->normed[row * RoundUpToPairs(hidden_)]; }
@@ -277,7 +321,8 @@ class Decoder final : public DecodeModel {
     else return s->narrow.data();
   }
 
-  // The rows of `normed` in fp32 lie as far apart as in bf16, where an odd width needs a zero behind.
+  // The rows of `normed` in fp32 lie as far apart as in bf16, where an odd width needs a zero
+  // behind.
   void Norm(const float* x, const std::vector<float>& weight, float* to) const {
     ops_.rms_norm(x, weight.data(), hidden_, static_cast<float>(config_.rms_norm_eps), to);
   }
@@ -288,54 +333,73 @@ class Decoder final : public DecodeModel {
     ops_.to_bf16(wide.data(), hidden_, to);
   }
 
-  // Panels of 16 outputs that one thread takes at a time: an even number, all of them for a thread alone.
+  // Panels of 16 outputs that one thread takes at a time: an even number, all of them for a thread
+  // alone.
   static int64_t UnitPanels(const Crew& crew, int64_t panels) {
     return crew.size == 1 ? panels : std::max<int64_t>(2, panels / (4 * crew.size) / 2 * 2);
   }
 
-  // y [m, n] (rows side by side) = x [m, k] (row stride ldx) times w^T, plus y if `add`. X is T or float.
+  // y [m, n] (rows side by side) = x [m, k] (row stride ldx) times w^T, plus y if `add`. X is T or
+  // float.
   template <typename X>
-  void Product(const Crew& crew, const X* x, int64_t ldx, const T* w, int64_t m, int64_t n, int64_t k, float* y, bool add) const {
-    const int64_t panels = RoundUpToLanes(n) / kDecoderLanes, unit = UnitPanels(crew, panels), depth = std::is_same_v<T, float> ? k : RoundUpToPairs(k);
+  void Product(const Crew& crew, const X* x, int64_t ldx, const T* w, int64_t m, int64_t n,
+               int64_t k, float* y, bool add) const {
+    const int64_t panels = RoundUpToLanes(n) / kDecoderLanes, unit = UnitPanels(crew, panels),
+                  depth = std::is_same_v<T, float> ? k : RoundUpToPairs(k);
     crew.Each((panels + unit - 1) / unit, [&](int64_t i) {
-      const int64_t first = i * unit * kDecoderLanes, count = std::min(n - first, unit * kDecoderLanes);
-      if constexpr (std::is_same_v<T, float>) ops_.gemm(x, ldx, w + first * depth, m, count, k, y + first, n, add);
-      else if constexpr (std::is_same_v<X, float>) ops_.gemm_mixed(x, ldx, w + first * depth, m, count, k, y + first, n, add);
+      const int64_t first = i * unit * kDecoderLanes,
+                    count = std::min(n - first, unit * kDecoderLanes);
+      if constexpr (std::is_same_v<T, float>)
+        ops_.gemm(x, ldx, w + first * depth, m, count, k, y + first, n, add);
+      else if constexpr (std::is_same_v<X, float>)
+        ops_.gemm_mixed(x, ldx, w + first * depth, m, count, k, y + first, n, add);
       else ops_.gemm_bf16(x, ldx, w + first * depth, m, count, k, y + first, n, add);
     });
   }
 
   // act = silu(gate(normed)) * up(normed).
   void GateUp(const Crew& crew, const T* w, int64_t m, Scratch<T>* s) const {
-    const int64_t panels = RoundUpToLanes(ffn_) / kDecoderLanes, unit = UnitPanels(crew, panels), ld = RoundUpToPairs(hidden_), to = RoundUpToPairs(ffn_);
+    const int64_t panels = RoundUpToLanes(ffn_) / kDecoderLanes, unit = UnitPanels(crew, panels),
+                  ld = RoundUpToPairs(hidden_), to = RoundUpToPairs(ffn_);
     const int64_t depth = std::is_same_v<T, float> ? hidden_ : RoundUpToPairs(hidden_);
     crew.Each((panels + unit - 1) / unit, [&](int64_t i) {
-      const int64_t first = i * unit * kDecoderLanes, count = std::min(ffn_ - first, unit * kDecoderLanes);
-      if constexpr (std::is_same_v<T, float>) ops_.gate_up(s->normed.data(), ld, w + 2 * first * depth, m, count, hidden_, &s->act[first], to);
-      else ops_.gate_up_bf16(s->normed.data(), ld, w + 2 * first * depth, m, count, hidden_, &s->act[first], to);
+      const int64_t first = i * unit * kDecoderLanes,
+                    count = std::min(ffn_ - first, unit * kDecoderLanes);
+      if constexpr (std::is_same_v<T, float>)
+        ops_.gate_up(s->normed.data(), ld, w + 2 * first * depth, m, count, hidden_, &s->act[first],
+                     to);
+      else
+        ops_.gate_up_bf16(s->normed.data(), ld, w + 2 * first * depth, m, count, hidden_,
+                          &s->act[first], to);
     });
   }
 
   // Calls add(adapter, r) for each row of the tile that has one.
   template <typename Add>
-  void Adapt(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile, const Add& add) const {
+  void Adapt(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile,
+             const Add& add) const {
     if (!adapted_) return;
     crew.Each(static_cast<int64_t>(tile.size()), [&](int64_t r) {
       if (const Adapter* adapter = rows[tile[r]].adapter) add(*adapter, r);
     });
   }
 
-  // As GateUp, in the same bits, where biases or an adapter come between the products and their SwiGLU.
-  void GateUpByRow(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile, int64_t index,
-                   const typename PackedWeights<T>::Layer& layer, Scratch<T>* s) const {
+  // As GateUp, in the same bits, where biases or an adapter come between the products and their
+  // SwiGLU.
+  void GateUpByRow(const Crew& crew, absl::Span<const Row> rows, absl::Span<const int32_t> tile,
+                   int64_t index, const typename PackedWeights<T>::Layer& layer,
+                   Scratch<T>* s) const {
     const int64_t m = static_cast<int64_t>(tile.size()), width = 2 * RoundUpToLanes(ffn_);
-    Product(crew, s->normed.data(), RoundUpToPairs(hidden_), layer.gate_up, m, width, hidden_, s->gated.data(), false);
+    Product(crew, s->normed.data(), RoundUpToPairs(hidden_), layer.gate_up, m, width, hidden_,
+            s->gated.data(), false);
     crew.Each(m, [&](int64_t r) {
-      thread_local std::vector<float> sides;  // Gate [F], up [F]; in `gated` they lie in turns, panel by panel.
+      // Gate [F], up [F]; in `gated` they lie in turns, panel by panel.
+      thread_local std::vector<float> sides;
       sides.resize(2 * ffn_);
       float *gate = sides.data(), *up = gate + ffn_;
       for (int64_t f = 0; f < ffn_; ++f) {
-        const float* panels = &s->gated[r * width + f / kDecoderLanes * 2 * kDecoderLanes + f % kDecoderLanes];
+        const float* panels =
+            &s->gated[r * width + f / kDecoderLanes * 2 * kDecoderLanes + f % kDecoderLanes];
         gate[f] = panels[0], up[f] = panels[kDecoderLanes];
         if (config_.mlp_bias) gate[f] += layer.gate_bias[f], up[f] += layer.up_bias[f];
       }
@@ -353,7 +417,8 @@ class Decoder final : public DecodeModel {
   // What a row of the tile went through in a layer.
   void Record(int64_t layer, int64_t row, absl::Span<const int32_t> tile, const Scratch<T>& s) {
     const int64_t k = config_.experts_per_token;
-    std::copy_n(&s.moe.ids[row * k], k, &routing_[(logits_row_[tile[row]] * config_.num_layers + layer) * k]);
+    std::copy_n(&s.moe.ids[row * k], k,
+                &routing_[(logits_row_[tile[row]] * config_.num_layers + layer) * k]);
   }
 
   // To the rows of the residual stream.
@@ -364,8 +429,10 @@ class Decoder final : public DecodeModel {
     });
   }
 
-  // Biases and norms of the heads, where the model has them, and rotation of one row's queries and key; key and value go to the cache.
-  void Prepare(const typename PackedWeights<T>::Layer& layer, int64_t index, const Row& row, float* q) {
+  // Biases and norms of the heads, where the model has them, and rotation of one row's queries and
+  // key; key and value go to the cache.
+  void Prepare(const typename PackedWeights<T>::Layer& layer, int64_t index, const Row& row,
+               float* q) {
     const int64_t d = config_.head_dim, block = tables_[row.table][row.position / kBlockTokens];
     float *k = q + q_width_, *v = k + kv_width_;
     for (size_t i = 0; i < layer.qkv_bias.size(); ++i) q[i] += layer.qkv_bias[i];
@@ -378,12 +445,15 @@ class Decoder final : public DecodeModel {
 
   void Rotate(const std::vector<float>& norm, int64_t position, float* head) const {
     const int64_t half = config_.head_dim / 2;
-    if (!norm.empty()) ops_.rms_norm(head, norm.data(), config_.head_dim, static_cast<float>(config_.rms_norm_eps), head);
+    if (!norm.empty())
+      ops_.rms_norm(head, norm.data(), config_.head_dim, static_cast<float>(config_.rms_norm_eps),
+                    head);
     ops_.rope(head, &cos_[position * half], &sin_[position * half], 1, half, head);
   }
 
   // The query heads of one kv head, for a piece of the tile.
-  void Attend(int64_t layer, const AttentionPlan::Unit& unit, absl::Span<const Row> rows, absl::Span<const int32_t> tile, Scratch<T>* s) {
+  void Attend(int64_t layer, const AttentionPlan::Unit& unit, absl::Span<const Row> rows,
+              absl::Span<const int32_t> tile, Scratch<T>* s) {
     const AttentionPlan::Piece& piece = s->attention.pieces()[unit.piece];
     const int64_t head = unit.head;
     const int64_t d = config_.head_dim, group = config_.num_heads / config_.num_kv_heads;
@@ -392,26 +462,35 @@ class Decoder final : public DecodeModel {
     for (int64_t r = piece.first; r < piece.first + piece.count; ++r) {
       for (int64_t h = head * group; h < (head + 1) * group; ++h) {
         const int64_t position = rows[tile[r]].position;
-        queries.push_back({&s->qkv[r * qkv_width_ + h * d], &s->mixed[r * q_width_ + h * d], WindowBegin(position, config_.sliding_window), position + 1});
+        queries.push_back({&s->qkv[r * qkv_width_ + h * d], &s->mixed[r * q_width_ + h * d],
+                           WindowBegin(position, config_.sliding_window), position + 1});
       }
     }
     const int32_t* blocks = tables_[rows[tile[piece.first]].table].data();
     if constexpr (std::is_same_v<T, float>) {
-      ops_.attend(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head), blocks, d);
+      ops_.attend(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head), blocks,
+                  d);
     } else {
-      ops_.attend_f16(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head), blocks, d);
-      for (const AttentionQuery& query : queries) ops_.to_bf16(query.out, d, &s->narrow[query.out - s->mixed.data()]);
+      ops_.attend_f16(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head),
+                      blocks, d);
+      for (const AttentionQuery& query : queries)
+        ops_.to_bf16(query.out, d, &s->narrow[query.out - s->mixed.data()]);
     }
   }
 
   // Logits of the rows that want them, one product per run of neighbours in the output.
   void Head(const Crew& crew, absl::Span<const int32_t> tile, float* logits, Scratch<T>* s) const {
-    const int64_t vocab = config_.vocab_size, ld = RoundUpToPairs(hidden_), wanted = static_cast<int64_t>(s->wanted.size());
-    crew.Each(wanted, [&](int64_t i) { Norm(&s->x[s->wanted[i] * hidden_], packed_.final_norm(), Normed(s, i)); });
+    const int64_t vocab = config_.vocab_size, ld = RoundUpToPairs(hidden_),
+                  wanted = static_cast<int64_t>(s->wanted.size());
+    crew.Each(wanted, [&](int64_t i) {
+      Norm(&s->x[s->wanted[i] * hidden_], packed_.final_norm(), Normed(s, i));
+    });
     for (int64_t first = 0, end; first < wanted; first = end) {
       const int64_t to = logits_row_[tile[s->wanted[first]]];
-      for (end = first + 1; end < wanted && logits_row_[tile[s->wanted[end]]] == to + end - first;) ++end;
-      Product(crew, s->normed.data() + first * ld, ld, packed_.head(), end - first, vocab, hidden_, logits + to * vocab, false);
+      for (end = first + 1; end < wanted && logits_row_[tile[s->wanted[end]]] == to + end - first;)
+        ++end;
+      Product(crew, s->normed.data() + first * ld, ld, packed_.head(), end - first, vocab, hidden_,
+              logits + to * vocab, false);
     }
   }
 
@@ -428,30 +507,38 @@ class Decoder final : public DecodeModel {
   PackedWeights<T> packed_;
   std::vector<float> cos_, sin_;  // [max_context, D / 2]
   HugeBuffer cache_;              // [layers, blocks, kv heads, head_size_]
-  bool small_ = false;      // The weights fit in the cache of a core.
-  bool adapted_ = false;  // Some row of this step has an adapter.
+  bool small_ = false;            // The weights fit in the cache of a core.
+  bool adapted_ = false;          // Some row of this step has an adapter.
 
-  std::vector<Scratch<T>> scratch_;                      // By thread where each takes its rows; the first for all of them together. May be more.
+  // By thread where each takes its rows; the first for all of them together. May be more.
+  std::vector<Scratch<T>> scratch_;
   absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.
   RowShares shares_;
-  std::vector<int64_t> logits_row_;                      // By row of this step: where its logits go.
-  std::vector<uint16_t> routing_;                        // [wanted rows of this step, layers, k]
-  Team team_;                                            // Last: its threads end before what they use.
+  // By row of this step: where its logits go.
+  std::vector<int64_t> logits_row_;
+  std::vector<uint16_t> routing_;  // [wanted rows of this step, layers, k]
+  // Last: its threads end before what they use.
+  Team team_;
 };
 
 absl::Status CheckWeights(const ModelConfig& config, const TensorSet& weights) {
   const std::vector<TensorSpec> needed = config.Parameters(DType::kF32);
-  if (weights.size() > needed.size()) {  // Of those that nothing is computed with there would be no fingerprints.
-    return absl::InvalidArgumentError(absl::StrCat("there are ", weights.size(), " tensors of weights, the model has ", needed.size()));
+  // Of those that nothing is computed with there would be no fingerprints.
+  if (weights.size() > needed.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there are ", weights.size(), " tensors of weights, the model has ", needed.size()));
   }
   for (const TensorSpec& spec : needed) {
     const int64_t i = weights.Find(spec.name);
-    if (i < 0) return absl::InvalidArgumentError(absl::StrCat("the weights lack tensor ", spec.name));
+    if (i < 0)
+      return absl::InvalidArgumentError(absl::StrCat("the weights lack tensor ", spec.name));
     const TensorSpec& held = weights.spec(i);
-    const bool float_type = held.dtype == DType::kF32 || held.dtype == DType::kBF16 || held.dtype == DType::kF16;
+    const bool float_type =
+        held.dtype == DType::kF32 || held.dtype == DType::kBF16 || held.dtype == DType::kF16;
     if (!float_type || held.shape != spec.shape) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", spec.name, " is ", ShapeText(held.dtype, held.shape), ", needed is ",
-                                                     ShapeText(spec.dtype, spec.shape), " (or BF16, F16)"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", spec.name, " is ", ShapeText(held.dtype, held.shape),
+                       ", needed is ", ShapeText(spec.dtype, spec.shape), " (or BF16, F16)"));
     }
   }
   return absl::OkStatus();
@@ -466,7 +553,9 @@ bool IsBf16(const ModelConfig& config, const TensorSet& weights) {
 }
 
 template <typename T>
-absl::StatusOr<std::unique_ptr<DecodeModel>> Make(const ModelConfig& config, const TensorSet* weights, const DecodeModel::Options& options) {
+absl::StatusOr<std::unique_ptr<DecodeModel>> Make(const ModelConfig& config,
+                                                  const TensorSet* weights,
+                                                  const DecodeModel::Options& options) {
   auto model = std::make_unique<Decoder<T>>(config, weights, options);
   SLUICE_RETURN_IF_ERROR(model->Allocate());
   return model;
@@ -474,16 +563,22 @@ absl::StatusOr<std::unique_ptr<DecodeModel>> Make(const ModelConfig& config, con
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DecodeModel>> DecodeModel::Create(const ModelConfig& config, const TensorSet* weights, const Options& options) {
+absl::StatusOr<std::unique_ptr<DecodeModel>> DecodeModel::Create(const ModelConfig& config,
+                                                                 const TensorSet* weights,
+                                                                 const Options& options) {
   SLUICE_RETURN_IF_ERROR(CheckWeights(config, *weights));
   if (options.blocks < 1 || options.threads < 1 || options.threads > kMaxThreads) {
-    return absl::InvalidArgumentError(absl::StrCat("blocks ", options.blocks, " and threads ", options.threads, " must be at least 1, threads at most ", kMaxThreads));
+    return absl::InvalidArgumentError(
+        absl::StrCat("blocks ", options.blocks, " and threads ", options.threads,
+                     " must be at least 1, threads at most ", kMaxThreads));
   }
   if (options.max_context < 1 || options.max_context > config.max_context) {
-    return absl::InvalidArgumentError(absl::StrCat("max_context ", options.max_context, " is not in [1, ", config.max_context,
+    return absl::InvalidArgumentError(absl::StrCat("max_context ", options.max_context,
+                                                   " is not in [1, ", config.max_context,
                                                    "], the model's max_position_embeddings"));
   }
-  return IsBf16(config, *weights) ? Make<uint16_t>(config, weights, options) : Make<float>(config, weights, options);
+  return IsBf16(config, *weights) ? Make<uint16_t>(config, weights, options)
+                                  : Make<float>(config, weights, options);
 }
 
 }  // namespace sluice

@@ -43,17 +43,19 @@ void PickExperts(absl::Span<const float> logits, absl::Span<uint16_t> ids) {
   std::sort(ids.begin(), ids.end());
 }
 
-void WeighExperts(absl::Span<const float> logits, absl::Span<const uint16_t> ids, bool normalize, float* weights) {
+void WeighExperts(absl::Span<const float> logits, absl::Span<const uint16_t> ids, bool normalize,
+                  float* weights) {
   const Softmax softmax = normalize ? OverIds(logits, ids) : OverAll(logits);
   for (const uint16_t id : ids) *weights++ = softmax.Of(logits[id]);
 }
 
-void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t> ids, bool normalize, const float* weights, const float* dweights,
-                      float* dlogits) {
+void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t> ids,
+                      bool normalize, const float* weights, const float* dweights, float* dlogits) {
   float mean = 0;  // sum_j w_j dw_j
   for (size_t i = 0; i < ids.size(); ++i) mean += weights[i] * dweights[i];
   const Softmax softmax = OverAll(logits);
-  for (size_t e = 0; e < logits.size(); ++e) dlogits[e] = normalize ? 0 : -softmax.Of(logits[e]) * mean;
+  for (size_t e = 0; e < logits.size(); ++e)
+    dlogits[e] = normalize ? 0 : -softmax.Of(logits[e]) * mean;
   for (size_t i = 0; i < ids.size(); ++i) dlogits[ids[i]] = weights[i] * (dweights[i] - mean);
 }
 

@@ -15,7 +15,8 @@
 
 namespace sluice {
 
-// Zeroed memory, 2 MiB aligned and in huge pages where the system gives them: a step streams through all of it.
+// Zeroed memory, 2 MiB aligned and in huge pages where the system gives them: a step streams
+// through all of it.
 class HugeBuffer {
  public:
   HugeBuffer() = default;
@@ -34,9 +35,9 @@ class HugeBuffer {
   int64_t bytes_ = 0;
 };
 
-// A decoder's weights as kernels/decoder wants them, T = float or uint16_t for bf16: matrices in panels, q, k and v as one, gate and
-// up in panels that alternate; vectors widened to fp32. H hidden, Q query and KV key/value widths (heads x D), F feed-forward width,
-// E experts.
+// A decoder's weights as kernels/decoder wants them, T = float or uint16_t for bf16: matrices in
+// panels, q, k and v as one, gate and up in panels that alternate; vectors widened to fp32. H
+// hidden, Q query and KV key/value widths (heads x D), F feed-forward width, E experts.
 template <typename T>
 class PackedWeights {
  public:
@@ -48,21 +49,23 @@ class PackedWeights {
     std::vector<float> input_norm, post_norm;  // [H]
     std::vector<float> q_norm, k_norm;         // [D]; empty without qk_norm.
     std::vector<float> qkv_bias;               // [Q + 2 KV]; empty without one.
-    T* qkv;      // [Q + 2 KV, H]
-    T* o;        // [H, Q]
-    T* gate_up;  // [2 F rounded up to panels, H]; null with experts.
-    T* down;     // [H, F]; likewise.
-    std::vector<float> o_bias, gate_bias, up_bias, down_bias;  // [H], [F], [F], [H]; empty without them.
+    T* qkv;                                    // [Q + 2 KV, H]
+    T* o;                                      // [H, Q]
+    T* gate_up;                                // [2 F rounded up to panels, H]; null with experts.
+    T* down;                                   // [H, F]; likewise.
+    // [H], [F], [F], [H]; empty without them.
+    std::vector<float> o_bias, gate_bias, up_bias, down_bias;
     T* router = nullptr;          // [E, H]
     std::vector<Expert> experts;  // [E]; empty without experts.
   };
 
   // Room for `weights`, which have the parameters of `config`. RESOURCE_EXHAUSTED: no memory.
   absl::Status Create(const ModelConfig& config, const TensorSet* weights);
-  // Packs `weights`, of the layout that Create() saw, by all threads of the team. They outlive this, or the next Pack().
+  // Packs `weights`, of the layout that Create() saw, by all threads of the team. They outlive
+  // this, or the next Pack().
   void Pack(const TensorSet* weights, Team* team);
-  // Of each tensor, from the packed numbers; of an embedding that is not packed, for it is not tied, from the weights. By all threads
-  // of the team.
+  // Of each tensor, from the packed numbers; of an embedding that is not packed, for it is not
+  // tied, from the weights. By all threads of the team.
   std::vector<Fingerprint> Fingerprints(Team* team) const;
 #ifdef SLUICE_FAILPOINTS
   void FlipBit() { buffer_.data()[0] ^= std::byte{1}; }  // Of the first layer's q_proj.

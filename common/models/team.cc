@@ -72,14 +72,18 @@ void Team::Offer(const std::function<void(int)>& work) {
   work(0);
 
   // From here on nobody enters; those inside are waited for.
-  const int entered = static_cast<int>(gate_.exchange(kClosed, std::memory_order_acq_rel) & 0xffffffff);
-  for (int left; (left = left_.load(std::memory_order_acquire)) < entered;) AwaitChange(left_, left);
+  const int entered =
+      static_cast<int>(gate_.exchange(kClosed, std::memory_order_acq_rel) & 0xffffffff);
+  for (int left; (left = left_.load(std::memory_order_acquire)) < entered;)
+    AwaitChange(left_, left);
 }
 
 bool Team::Enter(uint32_t round) {
   uint64_t gate = gate_.load(std::memory_order_relaxed);
   while (gate != kClosed && gate >> 32 == round) {
-    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) return true;
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel,
+                                    std::memory_order_relaxed))
+      return true;
   }
   return false;
 }
@@ -102,8 +106,10 @@ void Team::Help(int index, uint32_t seen) {
 }
 
 void Team::Meet() {
-  const uint32_t meeting = meetings_.load(std::memory_order_relaxed);  // Cannot end before this thread has come.
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_) return AwaitChange(meetings_, meeting);
+  // Cannot end before this thread has come.
+  const uint32_t meeting = meetings_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_)
+    return AwaitChange(meetings_, meeting);
   arrived_.store(0, std::memory_order_relaxed);
   next_.store(0, std::memory_order_relaxed);
   meetings_.fetch_add(1, std::memory_order_release);

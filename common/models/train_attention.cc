@@ -12,9 +12,10 @@
 namespace sluice::train_ops {
 namespace {
 
-// Sequences that see a prefix come right behind it: family f is sequences starts[f] .. starts[f + 1] - 1, of which the first is
-// the prefix of the others, if there are any.
-std::vector<int64_t> Families(const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix) {
+// Sequences that see a prefix come right behind it: family f is sequences starts[f] .. starts[f +
+// 1] - 1, of which the first is the prefix of the others, if there are any.
+std::vector<int64_t> Families(const std::vector<int64_t>& ends,
+                              const std::vector<int64_t>& prefix) {
   const int64_t sequences = static_cast<int64_t>(ends.size()) - 1;
   std::vector<int64_t> starts;
   for (int64_t b = 0; b < sequences; ++b) {
@@ -33,7 +34,7 @@ int64_t LongestOf(const std::vector<int64_t>& ends, int64_t first, int64_t last)
 
 struct Heads {
   int64_t q_width, kv_width, d;
-  int64_t window;  // 0: none.
+  int64_t window;                                       // 0: none.
   int64_t group() const { return q_width / kv_width; }  // Query heads of one kv head.
   int64_t kv_heads() const { return kv_width / d; }
 };
@@ -48,18 +49,20 @@ void EachFamilyHead(const std::vector<int64_t>& families, const Heads& heads, co
   });
 }
 
-void Attend(const AttentionQuery* queries, int64_t count, const KvHead<float>& cache, const int32_t* blocks, int64_t d) {
+void Attend(const AttentionQuery* queries, int64_t count, const KvHead<float>& cache,
+            const int32_t* blocks, int64_t d) {
   BestDecoderOps().attend(queries, count, cache, blocks, d);
 }
-void Attend(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>& cache, const int32_t* blocks, int64_t d) {
+void Attend(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>& cache,
+            const int32_t* blocks, int64_t d) {
   BestDecoderOps().attend_f16(queries, count, cache, blocks, d);
 }
 
-// Attention of one family in kv head h: its keys and values go through the blocks of a decode cache of T,
-// the prefix's once for all.
+// Attention of one family in kv head h: its keys and values go through the blocks of a decode cache
+// of T, the prefix's once for all.
 template <typename T>
-void AttendFamily(const float* q, const float* k, const float* v, const std::vector<int64_t>& ends, int64_t first, int64_t last, const Heads& heads,
-                  int64_t h, float* out) {
+void AttendFamily(const float* q, const float* k, const float* v, const std::vector<int64_t>& ends,
+                  int64_t first, int64_t last, const Heads& heads, int64_t h, float* out) {
   const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last);
   std::vector<int32_t> blocks((longest + kKvBlockTokens - 1) / kKvBlockTokens);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
@@ -71,7 +74,8 @@ void AttendFamily(const float* q, const float* k, const float* v, const std::vec
     queries.clear();
     for (int64_t t = ends[b]; t < ends[b + 1]; ++t, ++position) {
       const int64_t from = t * heads.kv_width + h * d;
-      StoreKeyValue(cache, position / kKvBlockTokens, position % kKvBlockTokens, d, k + from, v + from);
+      StoreKeyValue(cache, position / kKvBlockTokens, position % kKvBlockTokens, d, k + from,
+                    v + from);
       for (int64_t at = t * heads.q_width + h * group * d, g = 0; g < group; ++g, at += d) {
         queries.push_back({q + at, out + at, WindowBegin(position, heads.window), position + 1});
       }
@@ -81,10 +85,12 @@ void AttendFamily(const float* q, const float* k, const float* v, const std::vec
 }
 
 // Rows [first, last) of one head, `width` floats apart, to or from rows side by side.
-void GatherHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d, float* to) {
+void GatherHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d,
+                float* to) {
   for (int64_t t = first; t < last; ++t, to += d) std::copy_n(from + t * width, d, to);
 }
-void ScatterHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d, float* to) {
+void ScatterHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d,
+                 float* to) {
   for (int64_t t = first; t < last; ++t, from += d) std::copy_n(from, d, to + t * width);
 }
 
@@ -92,11 +98,15 @@ struct AttentionGrads {
   float *dq, *dk, *dv;
 };
 
-// The gradients of one family in kv head h. What its sequences give to the prefix's keys and values adds up in their order.
-void AttendFamilyGrad(const float* q, const float* k, const float* v, const float* dout, const std::vector<int64_t>& ends, int64_t first,
-                      int64_t last, const Heads& heads, int64_t h, const AttentionGrads& grads) {
-  const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last), shared = ends[first + 1] - ends[first];
-  std::vector<float> keys(longest * d), values(longest * d), dkeys(longest * d), dvalues(longest * d), scratch(2 * longest);
+// The gradients of one family in kv head h. What its sequences give to the prefix's keys and values
+// adds up in their order.
+void AttendFamilyGrad(const float* q, const float* k, const float* v, const float* dout,
+                      const std::vector<int64_t>& ends, int64_t first, int64_t last,
+                      const Heads& heads, int64_t h, const AttentionGrads& grads) {
+  const int64_t d = heads.d, group = heads.group(), longest = LongestOf(ends, first, last),
+                shared = ends[first + 1] - ends[first];
+  std::vector<float> keys(longest * d), values(longest * d), dkeys(longest * d),
+      dvalues(longest * d), scratch(2 * longest);
   const auto attention = BestDecoderGradOps().attention;
   const int64_t at = h * d;
   for (int64_t b = first; b < last; ++b) {
@@ -107,12 +117,13 @@ void AttendFamilyGrad(const float* q, const float* k, const float* v, const floa
     std::fill_n(dvalues.data() + before * d, length * d, 0.0f);
     for (int64_t g = h * group; g < (h + 1) * group; ++g) {
       const int64_t row = ends[b] * heads.q_width + g * d;
-      attention(q + row, keys.data(), values.data(), dout + row, before, length, d, heads.window, heads.q_width, scratch.data(), grads.dq + row, dkeys.data(),
-                dvalues.data());
+      attention(q + row, keys.data(), values.data(), dout + row, before, length, d, heads.window,
+                heads.q_width, scratch.data(), grads.dq + row, dkeys.data(), dvalues.data());
     }
     if (b == first) continue;
     ScatterHead(dkeys.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dk + at);
-    ScatterHead(dvalues.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d, grads.dv + at);
+    ScatterHead(dvalues.data() + before * d, ends[b], ends[b + 1], heads.kv_width, d,
+                grads.dv + at);
   }
   ScatterHead(dkeys.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dk + at);
   ScatterHead(dvalues.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dv + at);
@@ -129,8 +140,10 @@ at::Tensor HalvedCopy(const at::Tensor& x) {
 }
 
 struct AttentionFn : Function<AttentionFn> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& all_k, const at::Tensor& all_v,
-                            const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix, int64_t d, int64_t window, bool halves) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& all_k,
+                            const at::Tensor& all_v, const std::vector<int64_t>& ends,
+                            const std::vector<int64_t>& prefix, int64_t d, int64_t window,
+                            bool halves) {
     const std::vector<int64_t> families = Families(ends, prefix);
     const at::Tensor k = halves ? HalvedCopy(all_k) : all_k, v = halves ? HalvedCopy(all_v) : all_v;
     ctx->save_for_backward({q, k, v});
@@ -151,8 +164,10 @@ struct AttentionFn : Function<AttentionFn> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], dout = grads[0].contiguous();
-    const std::vector<int64_t> ends = ctx->saved_data["ends"].toIntVector(), families = ctx->saved_data["families"].toIntVector();
-    const Heads heads{q.size(1), k.size(1), ctx->saved_data["d"].toInt(), ctx->saved_data["window"].toInt()};
+    const std::vector<int64_t> ends = ctx->saved_data["ends"].toIntVector(),
+                               families = ctx->saved_data["families"].toIntVector();
+    const Heads heads{q.size(1), k.size(1), ctx->saved_data["d"].toInt(),
+                      ctx->saved_data["window"].toInt()};
     at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
     const float *qs = In(q), *ks = In(k), *vs = In(v), *douts = In(dout);
     const AttentionGrads to{Out(dq), Out(dk), Out(dv)};
@@ -165,8 +180,9 @@ struct AttentionFn : Function<AttentionFn> {
 
 }  // namespace
 
-at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& ends,
-                           const std::vector<int64_t>& prefix, int64_t head_dim, int64_t window, bool halves) {
+at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix,
+                           int64_t head_dim, int64_t window, bool halves) {
   return AttentionFn::apply(q, k, v, ends, prefix, head_dim, window, halves);
 }
 

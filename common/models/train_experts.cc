@@ -17,13 +17,16 @@ namespace {
 
 // logits [T, E] -> weights [T, k] of the experts `ids` [T, k].
 struct WeighFn : Function<WeighFn> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits, const std::vector<int64_t>& ids, bool normalize) {
-    const int64_t tokens = logits.size(0), experts = logits.size(1), k = static_cast<int64_t>(ids.size()) / tokens;
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits,
+                            const std::vector<int64_t>& ids, bool normalize) {
+    const int64_t tokens = logits.size(0), experts = logits.size(1),
+                  k = static_cast<int64_t>(ids.size()) / tokens;
     at::Tensor weights = at::empty({tokens, k}, logits.options());
     float* to = Out(weights);
     for (int64_t t = 0; t < tokens; ++t) {
       const std::vector<uint16_t> chosen(ids.begin() + t * k, ids.begin() + (t + 1) * k);
-      WeighExperts({In(logits) + t * experts, static_cast<size_t>(experts)}, chosen, normalize, to + t * k);
+      WeighExperts({In(logits) + t * experts, static_cast<size_t>(experts)}, chosen, normalize,
+                   to + t * k);
     }
     ctx->save_for_backward({logits, weights});
     ctx->saved_data["ids"] = ids;
@@ -39,8 +42,9 @@ struct WeighFn : Function<WeighFn> {
     float* to = Out(dlogits);
     for (int64_t t = 0; t < tokens; ++t) {
       const std::vector<uint16_t> chosen(ids.begin() + t * k, ids.begin() + (t + 1) * k);
-      WeighExpertsGrad({In(logits) + t * experts, static_cast<size_t>(experts)}, chosen, ctx->saved_data["normalize"].toBool(), In(weights) + t * k,
-                       In(g) + t * k, to + t * experts);
+      WeighExpertsGrad({In(logits) + t * experts, static_cast<size_t>(experts)}, chosen,
+                       ctx->saved_data["normalize"].toBool(), In(weights) + t * k, In(g) + t * k,
+                       to + t * experts);
     }
     return {dlogits, at::Tensor(), at::Tensor()};
   }
@@ -52,8 +56,10 @@ std::vector<int64_t> Choose(const at::Tensor& logits, int64_t k, const uint16_t*
   std::vector<int64_t> ids(tokens * k);
   std::vector<uint16_t> chosen(k);
   for (int64_t t = 0; t < tokens; ++t) {
-    if (recorded != nullptr && recorded[t * k] != kAnyExpert) std::copy_n(recorded + t * k, k, chosen.begin());
-    else PickExperts({In(logits) + t * experts, static_cast<size_t>(experts)}, absl::MakeSpan(chosen));
+    if (recorded != nullptr && recorded[t * k] != kAnyExpert)
+      std::copy_n(recorded + t * k, k, chosen.begin());
+    else
+      PickExperts({In(logits) + t * experts, static_cast<size_t>(experts)}, absl::MakeSpan(chosen));
     std::copy(chosen.begin(), chosen.end(), ids.begin() + t * k);
   }
   return ids;
@@ -67,18 +73,24 @@ at::Tensor Integers(const std::vector<int64_t>& values) {
 
 }  // namespace
 
-at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bool normalize, bool narrow, const uint16_t* recorded) {
+at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bool normalize,
+                      bool narrow, const uint16_t* recorded) {
   const Operands operands = narrow ? Operands::kBf16 : Operands::kF32;
-  const at::Tensor logits = Linear(x, weights.router, narrow ? Operands::kBf16Weight : Operands::kF32);
+  const at::Tensor logits =
+      Linear(x, weights.router, narrow ? Operands::kBf16Weight : Operands::kF32);
   const std::vector<int64_t> ids = Choose(logits, k, recorded);
   const at::Tensor shares = WeighFn::apply(logits, ids, normalize).view({-1, 1});  // [T k, 1]
   std::vector<std::vector<int64_t>> rows(weights.gate.size()), slots(rows.size());
-  for (size_t i = 0; i < ids.size(); ++i) rows[ids[i]].push_back(static_cast<int64_t>(i) / k), slots[ids[i]].push_back(static_cast<int64_t>(i));
+  for (size_t i = 0; i < ids.size(); ++i)
+    rows[ids[i]].push_back(static_cast<int64_t>(i) / k),
+        slots[ids[i]].push_back(static_cast<int64_t>(i));
   at::Tensor out = at::zeros_like(x);
   for (size_t e = 0; e < rows.size(); ++e) {  // In rising order, as each token's sum runs.
     if (rows[e].empty()) continue;
     const at::Tensor at = Integers(rows[e]), in = at::index_select(x, 0, at);
-    const at::Tensor y = Linear(SwiGlu(Linear(in, weights.gate[e], operands), Linear(in, weights.up[e], operands)), weights.down[e], operands);
+    const at::Tensor y =
+        Linear(SwiGlu(Linear(in, weights.gate[e], operands), Linear(in, weights.up[e], operands)),
+               weights.down[e], operands);
     out.index_add_(0, at, at::mul(y, at::index_select(shares, 0, Integers(slots[e]))));
   }
   return out;

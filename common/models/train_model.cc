@@ -44,7 +44,8 @@ at::Tensor Integers(absl::Span<const int64_t> values) {
 absl::Status CheckRange(absl::string_view what, absl::Span<const int64_t> values, int64_t limit) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] < 0 || values[i] >= limit) {
-      return absl::InvalidArgumentError(absl::StrCat(what, " ", i, " is ", values[i], ", not in [0, ", limit, ")"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, " ", i, " is ", values[i], ", not in [0, ", limit, ")"));
     }
   }
   return absl::OkStatus();
@@ -52,15 +53,21 @@ absl::Status CheckRange(absl::string_view what, absl::Span<const int64_t> values
 
 absl::Status CheckRouting(const PackedBatch& batch, const ModelConfig& config) {
   if (batch.routing.empty()) return absl::OkStatus();
-  const size_t k = static_cast<size_t>(config.experts_per_token), sets = batch.tokens.size() * config.num_layers;
+  const size_t k = static_cast<size_t>(config.experts_per_token),
+               sets = batch.tokens.size() * config.num_layers;
   if (config.num_experts == 0 || batch.routing.size() != sets * k) {
-    return absl::InvalidArgumentError(absl::StrCat("routing names ", batch.routing.size(), " experts, needed are ", config.num_experts == 0 ? 0 : sets * k));
+    return absl::InvalidArgumentError(absl::StrCat("routing names ", batch.routing.size(),
+                                                   " experts, needed are ",
+                                                   config.num_experts == 0 ? 0 : sets * k));
   }
   for (size_t i = 0; i < batch.routing.size(); i += k) {
     if (batch.routing[i] == kAnyExpert) continue;
     for (size_t j = i; j < i + k; ++j) {
-      if (batch.routing[j] >= config.num_experts || (j > i && batch.routing[j] <= batch.routing[j - 1])) {
-        return absl::InvalidArgumentError(absl::StrCat("expert ", j, " of the routing is ", batch.routing[j], "; a token's experts rise and are below ", config.num_experts));
+      if (batch.routing[j] >= config.num_experts ||
+          (j > i && batch.routing[j] <= batch.routing[j - 1])) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("expert ", j, " of the routing is ", batch.routing[j],
+                         "; a token's experts rise and are below ", config.num_experts));
       }
     }
   }
@@ -70,7 +77,8 @@ absl::Status CheckRouting(const PackedBatch& batch, const ModelConfig& config) {
 absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   const int64_t t = static_cast<int64_t>(batch.tokens.size());
   if (t == 0 || batch.positions.size() != batch.tokens.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", t, " tokens and ", batch.positions.size(), " positions"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a batch of ", t, " tokens and ", batch.positions.size(), " positions"));
   }
   SLUICE_RETURN_IF_ERROR(CheckRange("token", batch.tokens, config.vocab_size));
   SLUICE_RETURN_IF_ERROR(CheckRange("position", batch.positions, config.max_context));
@@ -78,36 +86,44 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   const std::vector<int64_t>& ends = batch.cu_seqlens;
   const bool rise = std::is_sorted(ends.begin(), ends.end());
   if (ends.size() < 2 || ends.front() != 0 || ends.back() != t || !rise) {
-    return absl::InvalidArgumentError(absl::StrCat("cu_seqlens must rise from 0 to the number of tokens, ", t));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cu_seqlens must rise from 0 to the number of tokens, ", t));
   }
   SLUICE_RETURN_IF_ERROR(CheckRouting(batch, config));
   if (batch.prefix.empty()) return absl::OkStatus();
   if (batch.prefix.size() + 1 != ends.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(ends.size() - 1, " sequences and ", batch.prefix.size(), " prefixes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(ends.size() - 1, " sequences and ", batch.prefix.size(), " prefixes"));
   }
   int64_t last = -1;  // The last sequence that may be a prefix.
   for (size_t b = 0; b < batch.prefix.size(); ++b) {
     if (batch.prefix[b] < 0) last = static_cast<int64_t>(b);
     else if (batch.prefix[b] != last) {
-      return absl::InvalidArgumentError(absl::StrCat("prefix ", b, " is ", batch.prefix[b], ", not the last sequence before it without one, ", last));
+      return absl::InvalidArgumentError(
+          absl::StrCat("prefix ", b, " is ", batch.prefix[b],
+                       ", not the last sequence before it without one, ", last));
     }
   }
   return absl::OkStatus();
 }
 
 struct Layer {
-  at::Tensor input_norm, post_norm;        // [H]
-  at::Tensor q_norm, k_norm;               // [D]; undefined without qk_norm.
-  at::Tensor q_bias, k_bias, v_bias;       // [heads * D]; undefined without qkv_bias.
-  at::Tensor o_bias;                       // [H]; undefined without o_bias.
+  at::Tensor input_norm, post_norm;          // [H]
+  at::Tensor q_norm, k_norm;                 // [D]; undefined without qk_norm.
+  at::Tensor q_bias, k_bias, v_bias;         // [heads * D]; undefined without qkv_bias.
+  at::Tensor o_bias;                         // [H]; undefined without o_bias.
   at::Tensor gate_bias, up_bias, down_bias;  // [F], [F], [H]; undefined without mlp_bias.
-  at::Tensor q, k, v, o, gate, up, down;   // [outputs, inputs]; the last three undefined with experts.
-  train_ops::Experts experts;              // Empty without them.
+  // [outputs, inputs]; the last three undefined with experts.
+  at::Tensor q, k, v, o, gate, up, down;
+  train_ops::Experts experts;  // Empty without them.
 };
 
 class Trainable final : public TrainModel {
  public:
-  Trainable(const ModelConfig& config, DType dtype) : config_(config), narrow_(dtype == DType::kBF16), frequencies_(config.rope.Frequencies(config.head_dim)) {
+  Trainable(const ModelConfig& config, DType dtype)
+      : config_(config),
+        narrow_(dtype == DType::kBF16),
+        frequencies_(config.rope.Frequencies(config.head_dim)) {
     std::map<std::string, at::Tensor> by_name;
     for (const TensorSpec& spec : config.Parameters(DType::kF32)) {
       at::Tensor t = at::zeros(spec.shape, at::kFloat);
@@ -119,20 +135,27 @@ class Trainable final : public TrainModel {
     norm_ = by_name["model.norm.weight"];
     head_ = config.tie_word_embeddings ? embed_ : by_name["lm_head.weight"];
     for (int64_t i = 0; i < config.num_layers; ++i) {
-      const std::string p = absl::StrCat("model.layers.", i, "."), a = p + "self_attn.", m = p + "mlp.";
-      Layer layer{.input_norm = by_name[p + "input_layernorm.weight"], .post_norm = by_name[p + "post_attention_layernorm.weight"]};
-      if (config.qk_norm) layer.q_norm = by_name[a + "q_norm.weight"], layer.k_norm = by_name[a + "k_norm.weight"];
+      const std::string p = absl::StrCat("model.layers.", i, "."), a = p + "self_attn.",
+                        m = p + "mlp.";
+      Layer layer{.input_norm = by_name[p + "input_layernorm.weight"],
+                  .post_norm = by_name[p + "post_attention_layernorm.weight"]};
+      if (config.qk_norm)
+        layer.q_norm = by_name[a + "q_norm.weight"], layer.k_norm = by_name[a + "k_norm.weight"];
       if (config.qkv_bias) {
-        layer.q_bias = by_name[a + "q_proj.bias"], layer.k_bias = by_name[a + "k_proj.bias"], layer.v_bias = by_name[a + "v_proj.bias"];
+        layer.q_bias = by_name[a + "q_proj.bias"], layer.k_bias = by_name[a + "k_proj.bias"],
+        layer.v_bias = by_name[a + "v_proj.bias"];
       }
       layer.q = by_name[a + "q_proj.weight"], layer.k = by_name[a + "k_proj.weight"];
       layer.v = by_name[a + "v_proj.weight"], layer.o = by_name[a + "o_proj.weight"];
       if (config.o_bias) layer.o_bias = by_name[a + "o_proj.bias"];
       if (config.mlp_bias) {
-        layer.gate_bias = by_name[m + "gate_proj.bias"], layer.up_bias = by_name[m + "up_proj.bias"], layer.down_bias = by_name[m + "down_proj.bias"];
+        layer.gate_bias = by_name[m + "gate_proj.bias"],
+        layer.up_bias = by_name[m + "up_proj.bias"],
+        layer.down_bias = by_name[m + "down_proj.bias"];
       }
       if (config.num_experts == 0) {
-        layer.gate = by_name[m + "gate_proj.weight"], layer.up = by_name[m + "up_proj.weight"], layer.down = by_name[m + "down_proj.weight"];
+        layer.gate = by_name[m + "gate_proj.weight"], layer.up = by_name[m + "up_proj.weight"],
+        layer.down = by_name[m + "down_proj.weight"];
       } else {
         layer.experts.router = by_name[m + "gate.weight"];
       }
@@ -148,9 +171,11 @@ class Trainable final : public TrainModel {
 
   absl::Status Load(const TensorSet& weights) override {
     SLUICE_RETURN_IF_ERROR(CheckLayout(weights));
-    for (size_t i = 0; i < parameters_.size(); ++i) {  // Written past autograd: the leaves stay leaves.
+    // Written past autograd: the leaves stay leaves.
+    for (size_t i = 0; i < parameters_.size(); ++i) {
       float* to = parameters_[i].tensor.mutable_data_ptr<float>();
-      SLUICE_RETURN_IF_ERROR(ConvertElements(weights.spec(i).dtype, weights.data(i), DType::kF32, to, weights.elements(i)));
+      SLUICE_RETURN_IF_ERROR(ConvertElements(weights.spec(i).dtype, weights.data(i), DType::kF32,
+                                             to, weights.elements(i)));
     }
     return absl::OkStatus();
   }
@@ -159,7 +184,8 @@ class Trainable final : public TrainModel {
     SLUICE_RETURN_IF_ERROR(CheckLayout(*weights));
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const float* from = parameters_[i].tensor.const_data_ptr<float>();
-      SLUICE_RETURN_IF_ERROR(ConvertElements(DType::kF32, from, weights->spec(i).dtype, weights->data(i), weights->elements(i)));
+      SLUICE_RETURN_IF_ERROR(ConvertElements(DType::kF32, from, weights->spec(i).dtype,
+                                             weights->data(i), weights->elements(i)));
     }
     return absl::OkStatus();
   }
@@ -179,13 +205,17 @@ class Trainable final : public TrainModel {
   // Parameters and TensorSets are sorted alike.
   absl::Status CheckLayout(const TensorSet& weights) const {
     if (weights.size() != parameters_.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("there are ", weights.size(), " weights, this ", config_.architecture, " has ", parameters_.size()));
+      return absl::InvalidArgumentError(absl::StrCat("there are ", weights.size(),
+                                                     " weights, this ", config_.architecture,
+                                                     " has ", parameters_.size()));
     }
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const TensorSpec& spec = weights.spec(i);
-      if (spec.name != parameters_[i].name || parameters_[i].tensor.sizes() != at::IntArrayRef(spec.shape)) {
-        return absl::InvalidArgumentError(absl::StrCat("tensor ", spec.name, " ", ShapeText(spec.dtype, spec.shape), " where ", parameters_[i].name,
-                                                       " is needed, of another name or shape"));
+      if (spec.name != parameters_[i].name ||
+          parameters_[i].tensor.sizes() != at::IntArrayRef(spec.shape)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("tensor ", spec.name, " ", ShapeText(spec.dtype, spec.shape), " where ",
+                         parameters_[i].name, " is needed, of another name or shape"));
       }
     }
     return absl::OkStatus();
@@ -193,7 +223,8 @@ class Trainable final : public TrainModel {
 
   // cos and sin [T, D / 2] of the tokens' angles, which are fp32 products as in transformers.
   std::pair<at::Tensor, at::Tensor> Angles(absl::Span<const int64_t> positions) const {
-    const int64_t t = static_cast<int64_t>(positions.size()), half = static_cast<int64_t>(frequencies_.size());
+    const int64_t t = static_cast<int64_t>(positions.size()),
+                  half = static_cast<int64_t>(frequencies_.size());
     at::Tensor cos = at::empty({t, half}, at::kFloat), sin = at::empty({t, half}, at::kFloat);
     float *c = cos.mutable_data_ptr<float>(), *s = sin.mutable_data_ptr<float>();
     for (const int64_t p : positions) {
@@ -213,46 +244,66 @@ class Trainable final : public TrainModel {
       x = at::add(x, Attention(layer, Norm(x, layer.input_norm), cos, sin, batch));
       if (config_.o_bias) x = at::add(x, Held(layer.o_bias));
       const at::Tensor normed = Norm(x, layer.post_norm);
-      x = at::add(x, config_.num_experts > 0 ? Mixture(layer, normed, Recorded(batch, i)) : Mlp(layer, normed));
+      x = at::add(x, config_.num_experts > 0 ? Mixture(layer, normed, Recorded(batch, i))
+                                             : Mlp(layer, normed));
       if (config_.mlp_bias) x = at::add(x, Held(layer.down_bias));
     }
-    x = at::index_select(x, 0, Integers(batch.score_rows));  // [N, H]: the head sees only what is scored.
+    // [N, H]: the head sees only what is scored.
+    x = at::index_select(x, 0, Integers(batch.score_rows));
     return Linear(Norm(x, norm_), head_);
   }
 
-  at::Tensor Attention(const Layer& layer, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const PackedBatch& batch) const {
-    const train_ops::Operands operands = narrow_ ? train_ops::Operands::kBf16Weight : train_ops::Operands::kF32;
-    at::Tensor q = train_ops::Linear(x, layer.q, operands), k = train_ops::Linear(x, layer.k, operands), v = train_ops::Linear(x, layer.v, operands);
-    if (config_.qkv_bias) q = at::add(q, Held(layer.q_bias)), k = at::add(k, Held(layer.k_bias)), v = at::add(v, Held(layer.v_bias));
+  at::Tensor Attention(const Layer& layer, const at::Tensor& x, const at::Tensor& cos,
+                       const at::Tensor& sin, const PackedBatch& batch) const {
+    const train_ops::Operands operands =
+        narrow_ ? train_ops::Operands::kBf16Weight : train_ops::Operands::kF32;
+    at::Tensor q = train_ops::Linear(x, layer.q, operands),
+               k = train_ops::Linear(x, layer.k, operands),
+               v = train_ops::Linear(x, layer.v, operands);
+    if (config_.qkv_bias)
+      q = at::add(q, Held(layer.q_bias)), k = at::add(k, Held(layer.k_bias)),
+      v = at::add(v, Held(layer.v_bias));
     if (config_.qk_norm) q = Norm(q, layer.q_norm), k = Norm(k, layer.k_norm);
     q = train_ops::Rope(q, cos, sin);
     k = train_ops::Rope(k, cos, sin);
-    return Linear(train_ops::CausalAttention(q, k, v, batch.cu_seqlens, batch.prefix, config_.head_dim, config_.sliding_window, narrow_), layer.o);
+    return Linear(train_ops::CausalAttention(q, k, v, batch.cu_seqlens, batch.prefix,
+                                             config_.head_dim, config_.sliding_window, narrow_),
+                  layer.o);
   }
 
   at::Tensor Mlp(const Layer& layer, const at::Tensor& x) const {
     at::Tensor gate = Linear(x, layer.gate), up = Linear(x, layer.up);
-    if (config_.mlp_bias) gate = at::add(gate, Held(layer.gate_bias)), up = at::add(up, Held(layer.up_bias));
+    if (config_.mlp_bias)
+      gate = at::add(gate, Held(layer.gate_bias)), up = at::add(up, Held(layer.up_bias));
     return Linear(train_ops::SwiGlu(gate, up), layer.down);
   }
 
-  at::Tensor Mixture(const Layer& layer, const at::Tensor& x, const std::vector<uint16_t>& recorded) const {
-    return train_ops::MixExperts(x, layer.experts, config_.experts_per_token, config_.norm_topk_prob, narrow_, recorded.empty() ? nullptr : recorded.data());
+  at::Tensor Mixture(const Layer& layer, const at::Tensor& x,
+                     const std::vector<uint16_t>& recorded) const {
+    return train_ops::MixExperts(x, layer.experts, config_.experts_per_token,
+                                 config_.norm_topk_prob, narrow_,
+                                 recorded.empty() ? nullptr : recorded.data());
   }
 
   // A layer's part of the batch's routing, [T, k].
   std::vector<uint16_t> Recorded(const PackedBatch& batch, size_t layer) const {
     std::vector<uint16_t> out;
     const size_t k = static_cast<size_t>(config_.experts_per_token), stride = k * layers_.size();
-    for (size_t from = layer * k; from < batch.routing.size(); from += stride) out.insert(out.end(), &batch.routing[from], &batch.routing[from] + k);
+    for (size_t from = layer * k; from < batch.routing.size(); from += stride)
+      out.insert(out.end(), &batch.routing[from], &batch.routing[from] + k);
     return out;
   }
 
   // Numbers of a parameter as the decode execution holds them.
-  at::Tensor Held(const at::Tensor& parameter) const { return narrow_ ? train_ops::Rounded(parameter) : parameter; }
-  at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const { return train_ops::RmsNorm(x, Held(weight), config_.rms_norm_eps); }
+  at::Tensor Held(const at::Tensor& parameter) const {
+    return narrow_ ? train_ops::Rounded(parameter) : parameter;
+  }
+  at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const {
+    return train_ops::RmsNorm(x, Held(weight), config_.rms_norm_eps);
+  }
   at::Tensor Linear(const at::Tensor& x, const at::Tensor& w) const {
-    return train_ops::Linear(x, w, narrow_ ? train_ops::Operands::kBf16 : train_ops::Operands::kF32);
+    return train_ops::Linear(x, w,
+                             narrow_ ? train_ops::Operands::kBf16 : train_ops::Operands::kF32);
   }
 
   const ModelConfig config_;
@@ -265,30 +316,41 @@ class Trainable final : public TrainModel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig& config, DType dtype) {
+absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig& config,
+                                                               DType dtype) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
-    return absl::UnimplementedError(absl::StrCat("training in ", DTypeName(dtype), " is not built; use F32 or BF16"));
+    return absl::UnimplementedError(
+        absl::StrCat("training in ", DTypeName(dtype), " is not built; use F32 or BF16"));
   }
-  return Guard("create model", [&]() -> std::unique_ptr<TrainModel> { return std::make_unique<Trainable>(config, dtype); });
+  return Guard("create model", [&]() -> std::unique_ptr<TrainModel> {
+    return std::make_unique<Trainable>(config, dtype);
+  });
 }
 
-absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<const int64_t> targets, double temperature) {
-  if (logits.dim() != 2 || logits.scalar_type() != at::kFloat || logits.size(0) != static_cast<int64_t>(targets.size()) || logits.size(1) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("logits must be fp32 [N, V] with N = ", targets.size(), " targets"));
+absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<const int64_t> targets,
+                                        double temperature) {
+  if (logits.dim() != 2 || logits.scalar_type() != at::kFloat ||
+      logits.size(0) != static_cast<int64_t>(targets.size()) || logits.size(1) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("logits must be fp32 [N, V] with N = ", targets.size(), " targets"));
   }
-  if (!(temperature > 0)) return absl::InvalidArgumentError(absl::StrCat("temperature ", temperature, " is not above 0"));
+  if (!(temperature > 0))
+    return absl::InvalidArgumentError(absl::StrCat("temperature ", temperature, " is not above 0"));
   SLUICE_RETURN_IF_ERROR(CheckRange("target", targets, logits.size(1)));
   return Guard("score tokens", [&] {
-    const std::vector<at::Tensor> out = train_ops::Score(logits.contiguous(), Integers(targets), temperature);
+    const std::vector<at::Tensor> out =
+        train_ops::Score(logits.contiguous(), Integers(targets), temperature);
     return TokenScores{out[0], out[1]};
   });
 }
 
 absl::Status Backward(const at::Tensor& loss) {
-  return Guard("backward", [&] {
-           torch::autograd::backward({loss}, {});
-           return true;
-         }).status();
+  return Guard("backward",
+               [&] {
+                 torch::autograd::backward({loss}, {});
+                 return true;
+               })
+      .status();
 }
 
 }  // namespace sluice

@@ -20,7 +20,8 @@ namespace {
 
 // y [M, N] in pieces of rows: product(first row, rows, y's rows).
 template <typename Product>
-at::Tensor ByRows(int64_t m, int64_t n, int64_t k, const at::TensorOptions& options, const Product& product) {
+at::Tensor ByRows(int64_t m, int64_t n, int64_t k, const at::TensorOptions& options,
+                  const Product& product) {
   constexpr int64_t kTile = 48;  // Rows whose inputs stay in L1 while the weight's panels pass.
   at::Tensor y = at::empty({m, n}, options);
   float* to = Out(y);
@@ -75,13 +76,15 @@ at::Tensor NarrowProduct(const at::Tensor& x, const at::Tensor& w, bool round_x)
       BestDecoderOps().gemm_bf16(&rows[r * ld], ld, packed.data(), count, n, k, to, n, false);
     });
   }
-  const std::vector<float> rows = EvenRows<float>(x, [](const float* from, int64_t count, float* to) { std::copy_n(from, count, to); });
+  const std::vector<float> rows = EvenRows<float>(
+      x, [](const float* from, int64_t count, float* to) { std::copy_n(from, count, to); });
   return ByRows(m, n, k, x.options(), [&](int64_t r, int64_t count, float* to) {
     BestDecoderOps().gemm_mixed(&rows[r * ld], ld, packed.data(), count, n, k, to, n, false);
   });
 }
 
-// dw [N, K] = g [M, N]^T times x [M, K], the rows of both in pieces, x packed so that the sums run over the piece.
+// dw [N, K] = g [M, N]^T times x [M, K], the rows of both in pieces, x packed so that the sums run
+// over the piece.
 at::Tensor OuterProduct(const at::Tensor& g, const at::Tensor& x) {
   constexpr int64_t kPiece = 256;
   const int64_t m = g.size(0), n = g.size(1), k = x.size(1);
@@ -93,14 +96,16 @@ at::Tensor OuterProduct(const at::Tensor& g, const at::Tensor& x) {
     for (int64_t r = 0; r < m; r += kPiece) {
       const int64_t rows = std::min(kPiece, m - r);
       PackColumns(inputs + r * k, rows, k, packed.data());
-      BestDecoderOps().gemm_turned(grads + r * n + begin, n, packed.data(), end - begin, k, rows, to + begin * k, k, true);
+      BestDecoderOps().gemm_turned(grads + r * n + begin, n, packed.data(), end - begin, k, rows,
+                                   to + begin * k, k, true);
     }
   });
   return dw;
 }
 
 struct LinearFn : Function<LinearFn> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w, Operands operands) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w,
+                            Operands operands) {
     const bool narrow = operands != Operands::kF32;
     ctx->save_for_backward({x, w});
     ctx->saved_data["narrow"] = narrow;
@@ -122,7 +127,8 @@ struct LinearFn : Function<LinearFn> {
       PackColumns(In(used), n, k, packed.data());
       dx = Product(g, packed, k);
     }
-    if (ctx->needs_input_grad(1)) dw = OuterProduct(g, ctx->saved_data["round_x"].toBool() ? RoundedCopy(x) : x);
+    if (ctx->needs_input_grad(1))
+      dw = OuterProduct(g, ctx->saved_data["round_x"].toBool() ? RoundedCopy(x) : x);
     return {dx, dw, at::Tensor()};
   }
 };
@@ -133,7 +139,8 @@ struct RoundedFn : Function<RoundedFn> {
 };
 
 struct RmsNormFn : Function<RmsNormFn> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            double eps) {
     ctx->save_for_backward({x, weight});
     ctx->saved_data["eps"] = eps;
     const int64_t n = weight.size(0);
@@ -142,7 +149,8 @@ struct RmsNormFn : Function<RmsNormFn> {
     float* to = Out(y);
     const auto norm = BestDecoderOps().rms_norm;
     ParallelFor(x.numel() / n, PointGrain(n), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) norm(from + r * n, w, n, static_cast<float>(eps), to + r * n);
+      for (int64_t r = begin; r < end; ++r)
+        norm(from + r * n, w, n, static_cast<float>(eps), to + r * n);
     });
     return y;
   }
@@ -155,12 +163,15 @@ struct RmsNormFn : Function<RmsNormFn> {
     const float *inputs = In(x), *w = In(weight), *dy = In(g);
     float *dxs = Out(dx), *dws = Out(dw);
     const auto norm = BestDecoderGradOps().rms_norm;
-    for (int64_t r = 0; r < rows; ++r) norm(inputs + r * n, w, dy + r * n, n, eps, dxs + r * n, dws);  // One thread: dw adds up in one order.
+    // One thread: dw adds up in one order.
+    for (int64_t r = 0; r < rows; ++r)
+      norm(inputs + r * n, w, dy + r * n, n, eps, dxs + r * n, dws);
     return {dx, dw, at::Tensor()};
   }
 };
 
-// Turns pairs (a, b) of the halves of each head by +angle or -angle: (a cos - b sin, b cos + a sin).
+// Turns pairs (a, b) of the halves of each head by +angle or -angle: (a cos - b sin, b cos + a
+// sin).
 at::Tensor Turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, float sign) {
   const int64_t half = cos.size(1), heads = x.size(1) / (2 * half), width = x.size(1);
   at::Tensor y = at::empty_like(x);
@@ -178,7 +189,8 @@ at::Tensor Turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 }
 
 struct RopeFn : Function<RopeFn> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos,
+                            const at::Tensor& sin) {
     ctx->save_for_backward({cos, sin});
     return Turn(x, cos, sin, 1);
   }
@@ -196,7 +208,8 @@ struct SwiGluFn : Function<SwiGluFn> {
     float* to = Out(y);
     const int64_t n = gate.size(1);
     ParallelFor(gate.size(0), PointGrain(n), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) BestDecoderOps().swiglu(g + r * n, u + r * n, n, to + r * n);
+      for (int64_t r = begin; r < end; ++r)
+        BestDecoderOps().swiglu(g + r * n, u + r * n, n, to + r * n);
     });
     return y;
   }
@@ -208,23 +221,27 @@ struct SwiGluFn : Function<SwiGluFn> {
     const float *g = In(gate), *u = In(saved[1]), *d = In(dy);
     float *dg = Out(dgate), *du = Out(dup);
     ParallelFor(gate.numel(), kPointGrain, [&](int64_t begin, int64_t end) {
-      BestDecoderGradOps().swiglu(g + begin, u + begin, d + begin, end - begin, dg + begin, du + begin);
+      BestDecoderGradOps().swiglu(g + begin, u + begin, d + begin, end - begin, dg + begin,
+                                  du + begin);
     });
     return {dgate, dup};
   }
 };
 
 struct ScoreFn : Function<ScoreFn> {
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& logits, const at::Tensor& targets, double temperature) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& logits,
+                               const at::Tensor& targets, double temperature) {
     const int64_t rows = logits.size(0), vocab = logits.size(1);
-    at::Tensor lp = at::empty({rows}, logits.options()), entropy = at::empty_like(lp), lse = at::empty_like(lp);
+    at::Tensor lp = at::empty({rows}, logits.options()), entropy = at::empty_like(lp),
+               lse = at::empty_like(lp);
     const float divisor = static_cast<float>(temperature);
     const float* z = In(logits);
     const int64_t* target = targets.const_data_ptr<int64_t>();
     float *lps = Out(lp), *entropies = Out(entropy), *lses = Out(lse);
     ParallelFor(rows, Grain(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const TokenScore score = ScoreCpu(z + r * vocab, vocab, divisor, static_cast<int32_t>(target[r]));
+        const TokenScore score =
+            ScoreCpu(z + r * vocab, vocab, divisor, static_cast<int32_t>(target[r]));
         lps[r] = score.logprob, entropies[r] = score.entropy, lses[r] = score.logsumexp;
       }
     });
@@ -236,16 +253,20 @@ struct ScoreFn : Function<ScoreFn> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor& logits = saved[0];
     const int64_t rows = logits.size(0), vocab = logits.size(1);
-    const auto or_zeros = [&](const at::Tensor& g) { return g.defined() ? g.contiguous() : at::zeros({rows}, logits.options()); };
+    const auto or_zeros = [&](const at::Tensor& g) {
+      return g.defined() ? g.contiguous() : at::zeros({rows}, logits.options());
+    };
     const at::Tensor dlp = or_zeros(grads[0]), dentropy = or_zeros(grads[1]);
     at::Tensor dlogits = at::empty_like(logits);
     const float inverse = static_cast<float>(ctx->saved_data["inverse"].toDouble());
     const int64_t* target = saved[1].const_data_ptr<int64_t>();
-    const float *z = In(logits), *entropy = In(saved[2]), *lse = In(saved[3]), *g = In(dlp), *h = In(dentropy);
+    const float *z = In(logits), *entropy = In(saved[2]), *lse = In(saved[3]), *g = In(dlp),
+                *h = In(dentropy);
     float* to = Out(dlogits);
     ParallelFor(rows, Grain(vocab), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        BestDecoderGradOps().score_grad(z + r * vocab, vocab, inverse, target[r], entropy[r], lse[r], g[r], h[r], to + r * vocab);
+        BestDecoderGradOps().score_grad(z + r * vocab, vocab, inverse, target[r], entropy[r],
+                                        lse[r], g[r], h[r], to + r * vocab);
       }
     });
     return {dlogits, at::Tensor(), at::Tensor()};
@@ -254,12 +275,21 @@ struct ScoreFn : Function<ScoreFn> {
 
 }  // namespace
 
-at::Tensor Linear(const at::Tensor& x, const at::Tensor& w, Operands operands) { return LinearFn::apply(x, w, operands); }
+at::Tensor Linear(const at::Tensor& x, const at::Tensor& w, Operands operands) {
+  return LinearFn::apply(x, w, operands);
+}
 at::Tensor Rounded(const at::Tensor& x) { return RoundedFn::apply(x); }
-at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) { return RmsNormFn::apply(x, weight, eps); }
-at::Tensor Rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) { return RopeFn::apply(x, cos, sin); }
-at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) { return SwiGluFn::apply(gate, up); }
-std::vector<at::Tensor> Score(const at::Tensor& logits, const at::Tensor& targets, double temperature) {
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return RmsNormFn::apply(x, weight, eps);
+}
+at::Tensor Rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  return RopeFn::apply(x, cos, sin);
+}
+at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) {
+  return SwiGluFn::apply(gate, up);
+}
+std::vector<at::Tensor> Score(const at::Tensor& logits, const at::Tensor& targets,
+                              double temperature) {
   return ScoreFn::apply(logits, targets, temperature);
 }
 

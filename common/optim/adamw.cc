@@ -4,8 +4,9 @@
 
 namespace sluice {
 
-void AdamWStep(const AdamWOptions& options, int64_t t, double lr, bool decay, double grad_scale, int64_t n,
-               const float* __restrict grad, float* __restrict param, float* __restrict m, float* __restrict v) {
+void AdamWStep(const AdamWOptions& options, int64_t t, double lr, bool decay, double grad_scale,
+               int64_t n, const float* __restrict grad, float* __restrict param,
+               float* __restrict m, float* __restrict v) {
   const double correction1 = 1 - std::pow(options.beta1, static_cast<double>(t));
   const double correction2 = 1 - std::pow(options.beta2, static_cast<double>(t));
   const float keep = static_cast<float>(decay ? 1 - lr * options.weight_decay : 1.0);

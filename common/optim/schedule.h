@@ -8,12 +8,14 @@
 namespace sluice {
 
 // Factor of the learning rate at step s = optimizer steps completed (from 0).
-//   s < warmup: (s + 1) / warmup, so the first step is not zero; after that the schedule's own shape.
+//   s < warmup:  (s + 1) / warmup, so that the first step is not zero
+//   later:       the schedule's own shape
 struct Schedule {
   int64_t warmup = 0;  // W, steps
   int64_t total = 0;   // S, steps; cosine reaches its floor there. Above 0 if the shape needs it.
   double floor = 0;    // f_min
-  double (*shape)(double progress, double floor) = nullptr;  // progress = clip((s - W) / max(1, S - W), 0, 1)
+  // progress = clip((s - W) / max(1, S - W), 0, 1)
+  double (*shape)(double progress, double floor) = nullptr;
 
   // Aborts where a shape that ends at 0 has no total: all its steps would lie behind its end, and
   // nothing would ever be learned.
@@ -28,7 +30,7 @@ struct ScheduleRow {
   // Whether it ends at a factor of 0, and so needs to know the last step.
   bool needs_total() const { return shape(1, 0) == 0; }
 };
-absl::Span<const ScheduleRow> ScheduleRows();            // constant, cosine
+absl::Span<const ScheduleRow> ScheduleRows();             // constant, cosine
 const ScheduleRow* FindSchedule(absl::string_view name);  // Null: unknown.
 
 // The optimizers a job may name: adamw.

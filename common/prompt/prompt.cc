@@ -19,14 +19,17 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr uint64_t kMaxTemplateBytes = 1 << 20;
 
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 // A special token of tokenizer_config.json: a text, or an object that holds one.
 std::string SpecialToken(const Json& config, const char* key) {
   const auto it = config.find(key);
   if (it == config.end()) return "";
   if (it->is_string()) return it->get<std::string>();
-  if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) return (*it)["content"].get<std::string>();
+  if (it->is_object() && it->contains("content") && (*it)["content"].is_string())
+    return (*it)["content"].get<std::string>();
   return "";
 }
 
@@ -39,11 +42,13 @@ absl::StatusOr<std::string> TemplateSource(const ModelDir& dir, const std::strin
 absl::StatusOr<Json> Messages(const Json& prompt) {
   if (prompt.is_string()) return Json::array({{{"role", "user"}, {"content", prompt}}});
   if (!prompt.is_array() || prompt.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("field prompt is ", prompt.type_name(), "; wanted: a text or a list of messages"));
+    return absl::InvalidArgumentError(absl::StrCat("field prompt is ", prompt.type_name(),
+                                                   "; wanted: a text or a list of messages"));
   }
   for (const Json& message : prompt) {
     if (!message.is_object() || !message.contains("role") || !message.contains("content")) {
-      return absl::InvalidArgumentError(absl::StrCat("field prompt: a message is ", Dump(message).substr(0, 100),
+      return absl::InvalidArgumentError(absl::StrCat("field prompt: a message is ",
+                                                     Dump(message).substr(0, 100),
                                                      "; wanted: an object with role and content"));
     }
   }
@@ -51,18 +56,22 @@ absl::StatusOr<Json> Messages(const Json& prompt) {
 }
 
 // A row's fields as texts, under their mapped names and their names in the file.
-std::map<std::string, std::string> FieldTexts(const Json& row, const std::map<std::string, std::string>& columns) {
+std::map<std::string, std::string> FieldTexts(const Json& row,
+                                              const std::map<std::string, std::string>& columns) {
   std::map<std::string, std::string> texts;
   for (const auto& [name, column] : columns) {
-    if (row.contains(name)) texts[column] = row[name].is_string() ? row[name].get<std::string>() : Dump(row[name]);
+    if (row.contains(name))
+      texts[column] = row[name].is_string() ? row[name].get<std::string>() : Dump(row[name]);
   }
-  for (const auto& [name, value] : row.items()) texts[name] = value.is_string() ? value.get<std::string>() : Dump(value);
+  for (const auto& [name, value] : row.items())
+    texts[name] = value.is_string() ? value.get<std::string>() : Dump(value);
   return texts;
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> FillFormat(absl::string_view format, const std::map<std::string, std::string>& fields) {
+absl::StatusOr<std::string> FillFormat(absl::string_view format,
+                                       const std::map<std::string, std::string>& fields) {
   std::string text;
   for (size_t i = 0; i < format.size(); ++i) {
     const char c = format[i];
@@ -72,14 +81,16 @@ absl::StatusOr<std::string> FillFormat(absl::string_view format, const std::map<
     } else if (c == '{') {
       const size_t close = format.find('}', i);
       if (close == absl::string_view::npos) {
-        return absl::InvalidArgumentError(absl::StrCat("format \"", format, "\": the brace at ", i, " is not closed; {{ is a brace"));
+        return absl::InvalidArgumentError(absl::StrCat("format \"", format, "\": the brace at ", i,
+                                                       " is not closed; {{ is a brace"));
       }
       const std::string name(format.substr(i + 1, close - i - 1));
       const auto field = fields.find(name);
       if (field == fields.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("format \"", format, "\": the row has no field ", name, "; it has ",
-                         absl::StrJoin(fields, ", ", [](std::string* out, const auto& f) { out->append(f.first); })));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "format \"", format, "\": the row has no field ", name, "; it has ",
+            absl::StrJoin(fields, ", ",
+                          [](std::string* out, const auto& f) { out->append(f.first); })));
       }
       text += field->second;
       i = close;
@@ -92,24 +103,29 @@ absl::StatusOr<std::string> FillFormat(absl::string_view format, const std::map<
 
 PromptRenderer::~PromptRenderer() = default;
 
-absl::StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Load(const ModelDir& dir, const std::string& chat_template,
-                                                                     std::vector<Source> sources) {
+absl::StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Load(
+    const ModelDir& dir, const std::string& chat_template, std::vector<Source> sources) {
   auto renderer = std::unique_ptr<PromptRenderer>(new PromptRenderer());
   if (dir.tokenizer_path.empty()) {
-    return absl::NotFoundError(absl::StrCat(dir.path, " has no tokenizer.json, so no prompt can be encoded"));
+    return absl::NotFoundError(
+        absl::StrCat(dir.path, " has no tokenizer.json, so no prompt can be encoded"));
   }
   SLUICE_ASSIGN_OR_RETURN(renderer->tokenizer_, Tokenizer::Load(dir.tokenizer_path));
   SLUICE_ASSIGN_OR_RETURN(const std::string source, TemplateSource(dir, chat_template));
   if (!source.empty()) {
     absl::StatusOr<std::unique_ptr<ChatTemplate>> compiled = ChatTemplate::Compile(source);
-    if (!compiled.ok()) return Annotate(compiled.status(), absl::StrCat("chat template of ", dir.path));
+    if (!compiled.ok())
+      return Annotate(compiled.status(), absl::StrCat("chat template of ", dir.path));
     renderer->template_ = *std::move(compiled);
     renderer->template_source_ = source;
   }
   if (!dir.tokenizer_config_path.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(dir.tokenizer_config_path, kMaxConfigBytes));
+    SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                            ReadFile(dir.tokenizer_config_path, kMaxConfigBytes));
     const Json config = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!config.is_object()) return absl::InvalidArgumentError(absl::StrCat(dir.tokenizer_config_path, ": not a JSON object"));
+    if (!config.is_object())
+      return absl::InvalidArgumentError(
+          absl::StrCat(dir.tokenizer_config_path, ": not a JSON object"));
     renderer->bos_token_ = SpecialToken(config, "bos_token");
     renderer->eos_token_ = SpecialToken(config, "eos_token");
   }
@@ -121,25 +137,33 @@ absl::StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Load(const Model
   return renderer;
 }
 
-absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source, absl::string_view row_json) const {
+absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source,
+                                                      absl::string_view row_json) const {
   const auto found = sources_.find(source);
-  if (found == sources_.end()) return absl::InvalidArgumentError(absl::StrCat("no source named ", source));
+  if (found == sources_.end())
+    return absl::InvalidArgumentError(absl::StrCat("no source named ", source));
   const Json row = Json::parse(row_json, nullptr, /*allow_exceptions=*/false);
-  if (!row.is_object()) return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": not a JSON object"));
+  if (!row.is_object())
+    return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": not a JSON object"));
   RenderedPrompt rendered;
   if (template_ != nullptr) {
-    if (!row.contains("prompt")) return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": no field prompt"));
+    if (!row.contains("prompt"))
+      return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": no field prompt"));
     SLUICE_ASSIGN_OR_RETURN(Json messages, Messages(row["prompt"]));
-    SLUICE_ASSIGN_OR_RETURN(const std::string text, RenderChat({{"messages", messages}, {"add_generation_prompt", true}}));
+    SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                            RenderChat({{"messages", messages}, {"add_generation_prompt", true}}));
     SLUICE_ASSIGN_OR_RETURN(rendered.tokens, tokenizer_->Encode(text, {.add_special = false}));
     rendered.messages = Dump(messages);
   } else {
-    absl::StatusOr<std::string> text = FillFormat(found->second.format, FieldTexts(row, found->second.columns));
+    absl::StatusOr<std::string> text =
+        FillFormat(found->second.format, FieldTexts(row, found->second.columns));
     if (!text.ok()) return Annotate(text.status(), absl::StrCat("row of ", source));
     SLUICE_ASSIGN_OR_RETURN(rendered.tokens, tokenizer_->Encode(*text, {.add_special = true}));
     rendered.messages = Dump(Json::array({{{"role", "user"}, {"content", *text}}}));
   }
-  if (rendered.tokens.empty()) return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": the prompt has no tokens"));
+  if (rendered.tokens.empty())
+    return absl::InvalidArgumentError(
+        absl::StrCat("row of ", source, ": the prompt has no tokens"));
   return rendered;
 }
 

@@ -14,30 +14,44 @@ constexpr absl::Duration kPatience = absl::Seconds(5);
 constexpr absl::Duration kUnused = absl::Minutes(1);  // Then a segment is unmapped.
 
 // Asks over `socket`; the answer's descriptor is mapped.
-absl::StatusOr<std::pair<queue::v1::AttachResponse, shm::Segment>> AskOver(shm::Socket* socket, const common::v1::Call& call, uint32_t segment) {
+absl::StatusOr<std::pair<queue::v1::AttachResponse, shm::Segment>> AskOver(
+    shm::Socket* socket, const common::v1::Call& call, uint32_t segment) {
   queue::v1::AttachRequest request;
   *request.mutable_call() = call;
   request.set_segment(segment);
   SLUICE_RETURN_IF_ERROR(socket->Send(request.SerializeAsString()));
   SLUICE_ASSIGN_OR_RETURN(shm::Socket::Packet packet, socket->Receive(kPatience));
   queue::v1::AttachResponse response;
-  if (!response.ParseFromString(packet.bytes)) return absl::InternalError("the queue's answer is no AttachResponse");
-  if (response.code() != 0) return absl::Status(static_cast<absl::StatusCode>(response.code()), response.message());
-  SLUICE_ASSIGN_OR_RETURN(shm::Segment mapped, shm::Segment::Map(std::move(packet.fd), response.bytes(), /*writable=*/segment == 0));
+  if (!response.ParseFromString(packet.bytes))
+    return absl::InternalError("the queue's answer is no AttachResponse");
+  if (response.code() != 0)
+    return absl::Status(static_cast<absl::StatusCode>(response.code()), response.message());
+  SLUICE_ASSIGN_OR_RETURN(
+      shm::Segment mapped,
+      shm::Segment::Map(std::move(packet.fd), response.bytes(), /*writable=*/segment == 0));
   return std::make_pair(std::move(response), std::move(mapped));
 }
 
-absl::Status Recycled() { return Error(absl::StatusCode::kAborted, "RECYCLED", "the queue has used the memory again; ask for the bytes again"); }
+absl::Status Recycled() {
+  return Error(absl::StatusCode::kAborted, "RECYCLED",
+               "the queue has used the memory again; ask for the bytes again");
+}
 absl::Status NotShared(uint32_t segment, const absl::Status& why) {
-  return Error(absl::StatusCode::kAborted, "NOT_SHARED", absl::StrCat("the queue does not share segment ", segment, ": ", why.message(), "; ask for the bytes in messages"));
+  return Error(absl::StatusCode::kAborted, "NOT_SHARED",
+               absl::StrCat("the queue does not share segment ", segment, ": ", why.message(),
+                            "; ask for the bytes in messages"));
 }
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Attach(const std::string& address, const common::v1::Call& call) {
-  const std::string name = absl::StartsWith(address, "localhost:") ? absl::StrCat("127.0.0.1", address.substr(9)) : address;
+absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Attach(const std::string& address,
+                                                               const common::v1::Call& call) {
+  const std::string name = absl::StartsWith(address, "localhost:")
+                               ? absl::StrCat("127.0.0.1", address.substr(9))
+                               : address;
   SLUICE_ASSIGN_OR_RETURN(shm::Socket socket, shm::Socket::Connect("sluice-queue/" + name));
   SLUICE_ASSIGN_OR_RETURN(auto answer, AskOver(&socket, call, 0));
-  return std::shared_ptr<Attachment>(new Attachment(std::move(socket), std::move(answer.second), answer.first.session(), call));
+  return std::shared_ptr<Attachment>(
+      new Attachment(std::move(socket), std::move(answer.second), answer.first.session(), call));
 }
 
 std::optional<shm::Slice> Attachment::Allocate(uint64_t bytes) {
@@ -60,7 +74,8 @@ absl::StatusOr<std::shared_ptr<const shm::Segment>> Attachment::Ask(uint32_t seg
   if (broken_) return NotShared(segment, absl::UnavailableError("the connection is broken"));
   auto answer = AskOver(&socket_, call_, segment);
   if (!answer.ok()) {
-    broken_ = !absl::IsNotFound(answer.status());  // An answer that comes too late would be taken for another's.
+    // An answer that comes too late would be taken for another's.
+    broken_ = !absl::IsNotFound(answer.status());
     return NotShared(segment, answer.status());
   }
   const auto mapped = std::make_shared<const shm::Segment>(std::move(answer->second));
@@ -68,22 +83,28 @@ absl::StatusOr<std::shared_ptr<const shm::Segment>> Attachment::Ask(uint32_t seg
   return mapped;
 }
 
-absl::Status Attachment::Map(absl::Span<const shm::Slice> slices, std::vector<std::shared_ptr<const shm::Segment>>* segments) {
+absl::Status Attachment::Map(absl::Span<const shm::Slice> slices,
+                             std::vector<std::shared_ptr<const shm::Segment>>* segments) {
   {
     MutexLock lock(&mu_);
-    std::erase_if(segments_, [now = absl::Now()](const auto& mapped) { return now - mapped.second.used > kUnused; });
+    std::erase_if(segments_, [now = absl::Now()](const auto& mapped) {
+      return now - mapped.second.used > kUnused;
+    });
     for (const shm::Slice& slice : slices) {
       SLUICE_ASSIGN_OR_RETURN(segments->emplace_back(), Ask(slice.segment));
       if (!shm::InBounds(*segments->back(), slice)) {
         return Error(absl::StatusCode::kInvalidArgument, "BAD_SLICE",
-                     absl::StrCat("shared memory: ", slice.length, " bytes at ", slice.offset, " are not in segment ", slice.segment));
+                     absl::StrCat("shared memory: ", slice.length, " bytes at ", slice.offset,
+                                  " are not in segment ", slice.segment));
       }
     }
   }
   return CheckStill(slices, *segments);
 }
 
-absl::Status Attachment::CheckStill(absl::Span<const shm::Slice> slices, absl::Span<const std::shared_ptr<const shm::Segment>> segments) {
+absl::Status Attachment::CheckStill(
+    absl::Span<const shm::Slice> slices,
+    absl::Span<const std::shared_ptr<const shm::Segment>> segments) {
   for (size_t i = 0; i < slices.size(); ++i) {
     if (!shm::BlockIs(*segments[i], slices[i])) return Recycled();
   }

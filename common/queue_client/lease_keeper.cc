@@ -84,7 +84,8 @@ struct LeaseKeeper::Impl {
     do {
       const size_t to = std::min(leases.size(), from + kPerCall);
       queue::v1::RenewRequest request;
-      request.mutable_leases()->Add(leases.begin() + static_cast<ptrdiff_t>(from), leases.begin() + static_cast<ptrdiff_t>(to));
+      request.mutable_leases()->Add(leases.begin() + static_cast<ptrdiff_t>(from),
+                                    leases.begin() + static_cast<ptrdiff_t>(to));
       request.mutable_loaded()->Add(versions.begin(), versions.end());
       SLUICE_RETURN_IF_ERROR(Renew(std::move(request)));
       from = to;
@@ -98,13 +99,15 @@ struct LeaseKeeper::Impl {
   absl::Status Renew(queue::v1::RenewRequest request) ABSL_LOCKS_EXCLUDED(mu) {
     *request.mutable_call() = client->MakeCall();
     queue::v1::RenewResponse response;
-    SLUICE_RETURN_IF_ERROR(
-        rpc::Call(client->channel(), request, &response,
-                  {.give_up = absl::InfiniteDuration(), .cancel = &cancel, .backoff = client->options().backoff}));
+    SLUICE_RETURN_IF_ERROR(rpc::Call(client->channel(), request, &response,
+                                     {.give_up = absl::InfiniteDuration(),
+                                      .cancel = &cancel,
+                                      .backoff = client->options().backoff}));
     std::vector<std::string> lost;
     {
       MutexLock lock(&mu);
-      if (const absl::Duration ttl = rpc::FromProto(response.ttl()); ttl > absl::ZeroDuration()) period = ttl / 3;
+      if (const absl::Duration ttl = rpc::FromProto(response.ttl()); ttl > absl::ZeroDuration())
+        period = ttl / 3;
       for (const std::string& lease : response.lost()) {
         if (held.erase(lease) > 0) lost.push_back(lease);  // Else it was given up meanwhile.
       }
@@ -114,7 +117,8 @@ struct LeaseKeeper::Impl {
   }
 };
 
-LeaseKeeper::LeaseKeeper(QueueClient* client, Options options) : impl_(new Impl{client, std::move(options)}) {
+LeaseKeeper::LeaseKeeper(QueueClient* client, Options options)
+    : impl_(new Impl{client, std::move(options)}) {
   {
     MutexLock lock(&impl_->mu);
     impl_->period = impl_->options.first_period;
@@ -156,9 +160,11 @@ absl::Status LeaseKeeper::Sync() {
   impl_->active = true;
   const int64_t mine = ++impl_->wanted;
   impl_->changed.NotifyAll();
-  while (impl_->told < mine && !impl_->stopped && impl_->failure.ok()) impl_->changed.Wait(&impl_->mu);
+  while (impl_->told < mine && !impl_->stopped && impl_->failure.ok())
+    impl_->changed.Wait(&impl_->mu);
   if (impl_->told >= mine) return absl::OkStatus();
-  return impl_->failure.ok() ? absl::CancelledError("the lease keeper has stopped") : impl_->failure;
+  return impl_->failure.ok() ? absl::CancelledError("the lease keeper has stopped")
+                             : impl_->failure;
 }
 
 void LeaseKeeper::Stop() {

@@ -23,10 +23,11 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMaxRecords = 1000;         // In one message.
+constexpr size_t kMaxRecords = 1000;           // In one message.
 constexpr size_t kAimHeaderBytes = 128 << 10;  // Half of what a header may have.
 constexpr size_t kAimSharedBytes = 4 << 20;
-constexpr size_t kLeastSharedBytes = 64 << 10;  // Below it a message with the bytes in it costs less.
+// Below it a message with the bytes in it costs less.
+constexpr size_t kLeastSharedBytes = 64 << 10;
 
 // A record, or as much of one as goes into a message.
 struct Part {
@@ -77,7 +78,8 @@ class Cutter {
   size_t at_ = 0;
 };
 
-// Cuts a record that is too large for one message: between fields, and fields that are too large themselves.
+// Cuts a record that is too large for one message: between fields, and fields that are too large
+// themselves.
 std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::PayloadSlice> payload) {
   common::v1::Record head = record;
   head.clear_fields();
@@ -90,9 +92,12 @@ std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::Payload
     const size_t total = field.inline_().empty() ? field.bytes() : 0;
     size_t from = 0;
     do {
-      const size_t room = rpc::kAimPayloadBytes - std::min(rpc::kAimPayloadBytes, parts.back().payload_bytes);
+      const size_t room =
+          rpc::kAimPayloadBytes - std::min(rpc::kAimPayloadBytes, parts.back().payload_bytes);
       const bool whole = total - from <= room;
-      if (parts.back().record.fields_size() > 0 && (header_bytes + field.ByteSizeLong() > kAimHeaderBytes || (!whole && room < rpc::kAimPayloadBytes))) {
+      if (parts.back().record.fields_size() > 0 &&
+          (header_bytes + field.ByteSizeLong() > kAimHeaderBytes ||
+           (!whole && room < rpc::kAimPayloadBytes))) {
         parts.push_back({head, {}, 0});
         header_bytes = head.ByteSizeLong();
         continue;
@@ -128,15 +133,16 @@ struct PutStream::Impl {
   Mutex mu;
   CondVar changed;
   std::deque<Item> items ABSL_GUARDED_BY(mu);  // Without outcome, oldest first; ..
-  size_t sent ABSL_GUARDED_BY(mu) = 0;         // .. so many of them are sent on the stream in use, ..
-  size_t sent_parts ABSL_GUARDED_BY(mu) = 0;   // .. and so many parts of the one behind them, ..
+  // .. so many of them are sent on the stream in use, ..
+  size_t sent ABSL_GUARDED_BY(mu) = 0;
+  size_t sent_parts ABSL_GUARDED_BY(mu) = 0;  // .. and so many parts of the one behind them, ..
   std::deque<Flight> flights ABSL_GUARDED_BY(mu);  // .. in these messages.
-  std::shared_ptr<Attachment> attachment;      // Of the stream in use; the put thread's.
+  std::shared_ptr<Attachment> attachment;          // Of the stream in use; the put thread's.
   size_t flying_bytes ABSL_GUARDED_BY(mu) = 0;
   size_t held_bytes ABSL_GUARDED_BY(mu) = 0;
   uint64_t first_seq ABSL_GUARDED_BY(mu) = 1;  // Of flights.front().
-  uint64_t put ABSL_GUARDED_BY(mu) = 0;      // Items ever taken, ..
-  uint64_t settled ABSL_GUARDED_BY(mu) = 0;  // .. and those whose callback has returned.
+  uint64_t put ABSL_GUARDED_BY(mu) = 0;        // Items ever taken, ..
+  uint64_t settled ABSL_GUARDED_BY(mu) = 0;    // .. and those whose callback has returned.
   bool broken ABSL_GUARDED_BY(mu) = false;
   bool stopped ABSL_GUARDED_BY(mu) = false;
   absl::Status end ABSL_GUARDED_BY(mu);  // Not OK: the stream has ended for good.
@@ -147,7 +153,8 @@ struct PutStream::Impl {
   absl::Status Session(bool* progress);
   bool AwaitSendable() ABSL_LOCKS_EXCLUDED(mu);
   absl::Status SendSome(rpc::ClientStream* stream, uint64_t seq) ABSL_LOCKS_EXCLUDED(mu);
-  Flight Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload, size_t* payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  Flight Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload,
+              size_t* payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ClearFlights() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Runs the callbacks; `why` not OK: of all the same.
   void Settle(std::vector<Item> done, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
@@ -214,11 +221,13 @@ absl::Status PutStream::Impl::Session(bool* progress) {
 
 bool PutStream::Impl::AwaitSendable() {
   MutexLock lock(&mu);
-  while (!broken && !stopped && (sent == items.size() || flying_bytes >= options.window_bytes)) changed.Wait(&mu);
+  while (!broken && !stopped && (sent == items.size() || flying_bytes >= options.window_bytes))
+    changed.Wait(&mu);
   return !broken && !stopped;
 }
 
-// Its memory is used again by the next stream: should the queue still read it for this one, the CRCs tell.
+// Its memory is used again by the next stream: should the queue still read it for this one, the
+// CRCs tell.
 void PutStream::Impl::ClearFlights() {
   for (const Flight& flight : flights) {
     if (flight.shared) attachment->Free(*flight.shared);
@@ -227,7 +236,8 @@ void PutStream::Impl::ClearFlights() {
 }
 
 // Fills one message from what was not sent yet.
-Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload, size_t* payload_bytes) {
+Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload,
+                             size_t* payload_bytes) {
   Flight flight;
   const size_t aim = attachment == nullptr ? rpc::kAimPayloadBytes : kAimSharedBytes;
   size_t header_bytes = 0;
@@ -235,7 +245,9 @@ Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::Payl
     const Item& item = items[sent];
     const Part& part = item.parts[sent_parts];
     header_bytes += part.header_bytes();
-    if (header->records_size() > 0 && (header_bytes > kAimHeaderBytes || *payload_bytes + part.payload_bytes > aim)) break;
+    if (header->records_size() > 0 &&
+        (header_bytes > kAimHeaderBytes || *payload_bytes + part.payload_bytes > aim))
+      break;
     *header->add_records() = part.record;
     payload->insert(payload->end(), part.payload.begin(), part.payload.end());
     *payload_bytes += part.payload_bytes;
@@ -264,7 +276,8 @@ absl::Status PutStream::Impl::SendSome(rpc::ClientStream* stream, uint64_t seq) 
   {
     MutexLock lock(&mu);
     Flight flight = Pack(&header, &payload, &payload_bytes);
-    if (attachment != nullptr && payload_bytes >= kLeastSharedBytes) flight.shared = attachment->Allocate(payload_bytes);
+    if (attachment != nullptr && payload_bytes >= kLeastSharedBytes)
+      flight.shared = attachment->Allocate(payload_bytes);
     shared = flight.shared;
     flying_bytes += flight.bytes;
     flights.push_back(flight);
@@ -285,7 +298,8 @@ absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
   {
     MutexLock lock(&mu);
     if (flights.empty() || ack.seq() != first_seq) {
-      return absl::InternalError(absl::StrCat("QueueService.Put: an ack for message ", ack.seq(), "; wanted ", first_seq));
+      return absl::InternalError(
+          absl::StrCat("QueueService.Put: an ack for message ", ack.seq(), "; wanted ", first_seq));
     }
     const Flight flight = flights.front();
     flights.pop_front();
@@ -296,7 +310,9 @@ absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
       if (failed.record() >= flight.items + flight.more) continue;
       PutOutcome& refused = items[failed.record()].refused;
       if (!refused.status.ok()) continue;
-      refused = {Error(static_cast<absl::StatusCode>(failed.code()), failed.reason(), absl::StrCat("QueueService.Put: ", failed.reason())), failed.watermark()};
+      refused = {Error(static_cast<absl::StatusCode>(failed.code()), failed.reason(),
+                       absl::StrCat("QueueService.Put: ", failed.reason())),
+                 failed.watermark()};
     }
     sent -= flight.items;
     for (size_t i = 0; i < flight.items; ++i) {
@@ -334,7 +350,8 @@ void PutStream::Impl::FailAll(const absl::Status& why) {
 
 PutStream::PutStream(QueueClient* client) : PutStream(client, Options()) {}
 
-PutStream::PutStream(QueueClient* client, const Options& options) : impl_(new Impl{client, options}) {
+PutStream::PutStream(QueueClient* client, const Options& options)
+    : impl_(new Impl{client, options}) {
   impl_->thread = std::thread([this] { impl_->Run(); });
 }
 
@@ -349,7 +366,8 @@ absl::Status PutStream::Put(common::v1::Record record, std::string payload, Done
   return Put(std::move(record), std::move(slices), std::move(done));
 }
 
-absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadSlice> payload, Done done) {
+absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadSlice> payload,
+                            Done done) {
   size_t payload_bytes = 0, field_bytes = 0, largest = 0;
   for (const rpc::PayloadSlice& slice : payload) payload_bytes += slice.bytes.size();
   for (const common::v1::Field& field : record.fields()) {
@@ -357,11 +375,15 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
     largest = std::max(largest, field.ByteSizeLong());
   }
   if (payload_bytes != field_bytes) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_PAYLOAD", absl::StrCat("the record's fields say ", field_bytes, " bytes of payload, there are ", payload_bytes));
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_PAYLOAD",
+                 absl::StrCat("the record's fields say ", field_bytes,
+                              " bytes of payload, there are ", payload_bytes));
   }
   const size_t header_bytes = record.ByteSizeLong();
   if (largest > rpc::kMaxHeaderBytes / 2) {
-    return Error(absl::StatusCode::kInvalidArgument, "TOO_LARGE", absl::StrCat("a field has ", largest, " bytes beside its payload; the limit is ", rpc::kMaxHeaderBytes / 2));
+    return Error(absl::StatusCode::kInvalidArgument, "TOO_LARGE",
+                 absl::StrCat("a field has ", largest, " bytes beside its payload; the limit is ",
+                              rpc::kMaxHeaderBytes / 2));
   }
   Item item{.bytes = payload_bytes + header_bytes, .refused = {}, .done = std::move(done)};
   if (payload_bytes > rpc::kMaxPayloadBytes || header_bytes > kAimHeaderBytes) {
@@ -375,8 +397,8 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
   if (impl_->stopped) return absl::CancelledError("the stream to the queue was stopped");
   if (impl_->held_bytes + bytes > impl_->options.buffer_bytes) {
     return Error(absl::StatusCode::kResourceExhausted, "BUFFER_FULL",
-                 absl::StrCat("the queue has not acknowledged ", impl_->held_bytes, " bytes; the limit is ",
-                              impl_->options.buffer_bytes));
+                 absl::StrCat("the queue has not acknowledged ", impl_->held_bytes,
+                              " bytes; the limit is ", impl_->options.buffer_bytes));
   }
   impl_->held_bytes += bytes;
   impl_->items.push_back(std::move(item));
@@ -392,7 +414,8 @@ absl::Status PutStream::Flush(absl::Duration timeout) {
   while (impl_->settled < target) {
     const absl::Duration left = until - absl::Now();
     if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(absl::StrCat("the queue has not acknowledged ", target - impl_->settled, " records"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("the queue has not acknowledged ", target - impl_->settled, " records"));
     }
     impl_->changed.WaitFor(&impl_->mu, std::min(left, absl::Seconds(60)));
   }

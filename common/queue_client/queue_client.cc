@@ -20,17 +20,19 @@ namespace {
 constexpr size_t kMaxInline = 64;
 
 // Copies field `f` of `record` to its place and checks its CRC.
-absl::Status CopyField(const common::v1::Record& record, int f, rpc::PayloadReader* payload, const QueueClient::Place& place,
-                       std::string* scratch) {
+absl::Status CopyField(const common::v1::Record& record, int f, rpc::PayloadReader* payload,
+                       const QueueClient::Place& place, std::string* scratch) {
   const common::v1::Field& field = record.fields(f);
   const bool is_inline = !field.inline_().empty();
   if (is_inline && field.inline_().size() != field.bytes()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_FRAME",
-                 absl::StrCat("field ", field.name(), " says ", field.bytes(), " bytes and carries ", field.inline_().size()));
+                 absl::StrCat("field ", field.name(), " says ", field.bytes(),
+                              " bytes and carries ", field.inline_().size()));
   }
   if (!is_inline && field.bytes() > payload->left()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_FRAME",
-                 absl::StrCat("field ", field.name(), " says ", field.bytes(), " bytes; ", payload->left(), " are left"));
+                 absl::StrCat("field ", field.name(), " says ", field.bytes(), " bytes; ",
+                              payload->left(), " are left"));
   }
   char* to = place(record, f);
   if (to == nullptr) {
@@ -44,9 +46,10 @@ absl::Status CopyField(const common::v1::Record& record, int f, rpc::PayloadRead
     SLUICE_ASSIGN_OR_RETURN(crc, payload->Copy(field.bytes(), to));
   }
   if (crc == field.crc32c()) return absl::OkStatus();
-  return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
-               absl::StrCat("field ", field.name(), " of group ", ToHex(record.owner().group()), " member ",
-                            record.owner().member(), ": CRC32C ", crc, ", wanted ", field.crc32c()));
+  return Error(
+      absl::StatusCode::kDataLoss, "BAD_CRC",
+      absl::StrCat("field ", field.name(), " of group ", ToHex(record.owner().group()), " member ",
+                   record.owner().member(), ": CRC32C ", crc, ", wanted ", field.crc32c()));
 }
 
 }  // namespace
@@ -63,9 +66,10 @@ common::v1::Call QueueClient::MakeCall(bool with_request) const {
   return call;
 }
 
-absl::Status QueueClient::CallUntil(const google::protobuf::Message& request, google::protobuf::Message* response,
-                                    rpc::Cancel* cancel) {
-  return rpc::Call(*channel_, request, response, {.give_up = options_.give_up, .cancel = cancel, .backoff = options_.backoff});
+absl::Status QueueClient::CallUntil(const google::protobuf::Message& request,
+                                    google::protobuf::Message* response, rpc::Cancel* cancel) {
+  return rpc::Call(*channel_, request, response,
+                   {.give_up = options_.give_up, .cancel = cancel, .backoff = options_.backoff});
 }
 
 template <typename Request, typename Response>
@@ -80,18 +84,24 @@ template <typename Request, typename Response>
 absl::StatusOr<Response> QueueClient::CallParked(Request* request, bool with_request) {
   *request->mutable_call() = MakeCall(with_request);
   Response response;
-  SLUICE_RETURN_IF_ERROR(CallUntil(*request, &response, options_.drain == nullptr ? options_.cancel : options_.drain));
+  SLUICE_RETURN_IF_ERROR(
+      CallUntil(*request, &response, options_.drain == nullptr ? options_.cancel : options_.drain));
   return response;
 }
 
 absl::StatusOr<queue::v1::AdmitResponse> QueueClient::Admit(queue::v1::AdmitRequest request) {
-  return CallParked<queue::v1::AdmitRequest, queue::v1::AdmitResponse>(&request, /*with_request=*/true);
+  return CallParked<queue::v1::AdmitRequest, queue::v1::AdmitResponse>(&request,
+                                                                       /*with_request=*/true);
 }
-absl::StatusOr<queue::v1::LeaseTasksResponse> QueueClient::LeaseTasks(queue::v1::LeaseTasksRequest request) {
-  return CallParked<queue::v1::LeaseTasksRequest, queue::v1::LeaseTasksResponse>(&request, /*with_request=*/true);
+absl::StatusOr<queue::v1::LeaseTasksResponse> QueueClient::LeaseTasks(
+    queue::v1::LeaseTasksRequest request) {
+  return CallParked<queue::v1::LeaseTasksRequest, queue::v1::LeaseTasksResponse>(
+      &request, /*with_request=*/true);
 }
-absl::StatusOr<queue::v1::AcquireBatchResponse> QueueClient::AcquireBatch(queue::v1::AcquireBatchRequest request) {
-  return CallParked<queue::v1::AcquireBatchRequest, queue::v1::AcquireBatchResponse>(&request, /*with_request=*/false);
+absl::StatusOr<queue::v1::AcquireBatchResponse> QueueClient::AcquireBatch(
+    queue::v1::AcquireBatchRequest request) {
+  return CallParked<queue::v1::AcquireBatchRequest, queue::v1::AcquireBatchResponse>(
+      &request, /*with_request=*/false);
 }
 absl::StatusOr<queue::v1::SealResponse> QueueClient::Seal(queue::v1::SealRequest request) {
   return Call<queue::v1::SealRequest, queue::v1::SealResponse>(&request);
@@ -114,7 +124,8 @@ absl::StatusOr<queue::v1::DurableResponse> QueueClient::Durable(queue::v1::Durab
 absl::StatusOr<queue::v1::RestoreResponse> QueueClient::Restore(queue::v1::RestoreRequest request) {
   return Call<queue::v1::RestoreRequest, queue::v1::RestoreResponse>(&request);
 }
-absl::StatusOr<queue::v1::AdvanceVersionResponse> QueueClient::AdvanceVersion(queue::v1::AdvanceVersionRequest request) {
+absl::StatusOr<queue::v1::AdvanceVersionResponse> QueueClient::AdvanceVersion(
+    queue::v1::AdvanceVersionRequest request) {
   return Call<queue::v1::AdvanceVersionRequest, queue::v1::AdvanceVersionResponse>(&request);
 }
 
@@ -128,32 +139,40 @@ std::shared_ptr<Attachment> QueueClient::Attached() {
 
 namespace {
 // Copies the fields of a message's records to their places.
-absl::Status CopyFields(const queue::v1::GetHeader& header, const rpc::Frame& frame, const QueueClient::Place& place, std::string* scratch) {
+absl::Status CopyFields(const queue::v1::GetHeader& header, const rpc::Frame& frame,
+                        const QueueClient::Place& place, std::string* scratch) {
   rpc::PayloadReader payload(frame);
   for (const common::v1::Record& record : header.records()) {
-    for (int f = 0; f < record.fields_size(); ++f) SLUICE_RETURN_IF_ERROR(CopyField(record, f, &payload, place, scratch));
+    for (int f = 0; f < record.fields_size(); ++f)
+      SLUICE_RETURN_IF_ERROR(CopyField(record, f, &payload, place, scratch));
   }
   return absl::OkStatus();
 }
 
-// The same where the bytes lie in shared memory: what was copied counts only if the memory was not used again meanwhile.
-absl::Status CopyShared(const queue::v1::GetHeader& header, rpc::Frame* frame, Attachment* attachment, const QueueClient::Place& place, std::string* scratch) {
-  if (attachment == nullptr) return absl::InternalError("QueueService.Get: shared memory, though none was asked for");
+// The same where the bytes lie in shared memory: what was copied counts only if the memory was not
+// used again meanwhile.
+absl::Status CopyShared(const queue::v1::GetHeader& header, rpc::Frame* frame,
+                        Attachment* attachment, const QueueClient::Place& place,
+                        std::string* scratch) {
+  if (attachment == nullptr)
+    return absl::InternalError("QueueService.Get: shared memory, though none was asked for");
   std::vector<std::shared_ptr<const shm::Segment>> segments;
   SLUICE_RETURN_IF_ERROR(attachment->Map(frame->shared(), &segments));
   std::vector<absl::string_view> views;
-  for (size_t i = 0; i < segments.size(); ++i) views.emplace_back(segments[i]->data() + frame->shared()[i].offset, frame->shared()[i].length);
+  for (size_t i = 0; i < segments.size(); ++i)
+    views.emplace_back(segments[i]->data() + frame->shared()[i].offset, frame->shared()[i].length);
   frame->Resolve(std::move(views), nullptr);
   SLUICE_FAILPOINT("queue_client.get.before_copy");
   const absl::Status copied = CopyFields(header, *frame, place, scratch);
   SLUICE_FAILPOINT("queue_client.get.after_copy");
-  SLUICE_RETURN_IF_ERROR(Attachment::CheckStill(frame->shared(), segments));  // Tells a wrong CRC of recycled memory from damage.
+  // Tells a wrong CRC of recycled memory from damage.
+  SLUICE_RETURN_IF_ERROR(Attachment::CheckStill(frame->shared(), segments));
   return copied;
 }
 }  // namespace
 
-absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, Attachment* attachment, const Place& place,
-                                  std::vector<common::v1::Want>* missing) {
+absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, Attachment* attachment,
+                                  const Place& place, std::vector<common::v1::Want>* missing) {
   rpc::ClientStream stream(*channel_, *queue::v1::GetRequest::descriptor(), options_.cancel);
   if (stream.Write(request)) stream.WritesDone();
   std::string scratch;
@@ -161,7 +180,9 @@ absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, Attachme
   for (rpc::Frame frame; stream.ReadFrame(&frame);) {
     queue::v1::GetHeader header;
     SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
-    SLUICE_RETURN_IF_ERROR(frame.shared().empty() ? CopyFields(header, frame, place, &scratch) : CopyShared(header, &frame, attachment, place, &scratch));
+    SLUICE_RETURN_IF_ERROR(frame.shared().empty()
+                               ? CopyFields(header, frame, place, &scratch)
+                               : CopyShared(header, &frame, attachment, place, &scratch));
     missing->insert(missing->end(), header.missing().begin(), header.missing().end());
     ended = ended || header.end();
   }
@@ -170,12 +191,13 @@ absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, Attachme
   return absl::OkStatus();
 }
 
-absl::Status QueueClient::Get(absl::string_view lease, absl::Span<const common::v1::Want> wants, const Place& place,
-                              std::vector<common::v1::Want>* missing) {
+absl::Status QueueClient::Get(absl::string_view lease, absl::Span<const common::v1::Want> wants,
+                              const Place& place, std::vector<common::v1::Want>* missing) {
   return GetFrom(lease, wants, [] {}, place, missing);
 }
 
-absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const common::v1::Want> wants, const std::function<void()>& begin, const Place& place,
+absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const common::v1::Want> wants,
+                                  const std::function<void()>& begin, const Place& place,
                                   std::vector<common::v1::Want>* missing) {
   queue::v1::GetRequest request;
   *request.mutable_call() = MakeCall();
@@ -192,11 +214,14 @@ absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const comm
     request.set_session(attachment == nullptr ? "" : attachment->session());
     const absl::Status status = GetOnce(request, attachment.get(), place, &gone);
     if (status.ok()) break;
-    if (share && absl::IsAborted(status) && (ReasonOf(status) == "RECYCLED" || ReasonOf(status) == "NOT_SHARED")) {  // Once more, with the bytes in the messages.
+    // Once more, with the bytes in the messages.
+    if (share && absl::IsAborted(status) &&
+        (ReasonOf(status) == "RECYCLED" || ReasonOf(status) == "NOT_SHARED")) {
       share = false;
       continue;
     }
-    if (options_.cancel != nullptr && options_.cancel->triggered()) return absl::CancelledError("QueueService.Get: ended");
+    if (options_.cancel != nullptr && options_.cancel->triggered())
+      return absl::CancelledError("QueueService.Get: ended");
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
     if (absl::Now() + wait >= end) return status;
@@ -210,20 +235,24 @@ absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const comm
     missing->insert(missing->end(), gone.begin(), gone.end());
   } else if (!gone.empty()) {
     return Error(absl::StatusCode::kNotFound, "GONE",
-                 absl::StrCat("the queue has dropped or freed ", gone.size(), " of ", wants.size(), " items; the first: group ",
-                              ToHex(gone[0].owner().group()), " member ", gone[0].owner().member()));
+                 absl::StrCat("the queue has dropped or freed ", gone.size(), " of ", wants.size(),
+                              " items; the first: group ", ToHex(gone[0].owner().group()),
+                              " member ", gone[0].owner().member()));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(absl::string_view lease,
-                                                                      absl::Span<const common::v1::Want> wants,
-                                                                      std::vector<common::v1::Want>* missing) {
+absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(
+    absl::string_view lease, absl::Span<const common::v1::Want> wants,
+    std::vector<common::v1::Want>* missing) {
   std::vector<Fetched> fetched;
   std::string last_record;  // Its name while more of it may come, else empty.
-  const auto name = [](const common::v1::Record& record) { return absl::StrCat(record.owner().SerializeAsString(), "/", record.has_piece() ? record.piece().at() + 1 : 0); };
-  // Fields are asked for in order: the first of a record opens it, or goes on with the one before. Records without fields
-  // carry nothing to fetch.
+  const auto name = [](const common::v1::Record& record) {
+    return absl::StrCat(record.owner().SerializeAsString(), "/",
+                        record.has_piece() ? record.piece().at() + 1 : 0);
+  };
+  // Fields are asked for in order: the first of a record opens it, or goes on with the one before.
+  // Records without fields carry nothing to fetch.
   const auto place = [&](const common::v1::Record& record, int f) {
     if (f == 0 && (last_record.empty() || last_record != name(record))) {
       fetched.push_back({record, {}});
@@ -253,7 +282,9 @@ absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(absl::stri
 }
 
 namespace {
-common::v1::Field* Describe(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape, absl::string_view bytes, common::v1::Record* record) {
+common::v1::Field* Describe(absl::string_view name, common::v1::Dtype dtype,
+                            absl::Span<const int64_t> shape, absl::string_view bytes,
+                            common::v1::Record* record) {
   common::v1::Field* field = record->add_fields();
   field->set_name(std::string(name));
   field->set_dtype(dtype);
@@ -264,19 +295,21 @@ common::v1::Field* Describe(absl::string_view name, common::v1::Dtype dtype, abs
 }
 }  // namespace
 
-void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape, absl::string_view bytes,
-              common::v1::Record* record, std::string* payload) {
+void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape,
+              absl::string_view bytes, common::v1::Record* record, std::string* payload) {
   Describe(name, dtype, shape, bytes, record);
   payload->append(bytes.data(), bytes.size());
 }
 
-void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape, absl::string_view bytes,
-              std::shared_ptr<const void> owner, common::v1::Record* record, std::vector<rpc::PayloadSlice>* payload) {
+void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape,
+              absl::string_view bytes, std::shared_ptr<const void> owner,
+              common::v1::Record* record, std::vector<rpc::PayloadSlice>* payload) {
   Describe(name, dtype, shape, bytes, record);
   if (!bytes.empty()) payload->push_back({bytes, std::move(owner)});
 }
 
-void AddInlineField(absl::string_view name, common::v1::Dtype dtype, absl::string_view bytes, common::v1::Record* record) {
+void AddInlineField(absl::string_view name, common::v1::Dtype dtype, absl::string_view bytes,
+                    common::v1::Record* record) {
   SLUICE_CHECK(bytes.size() <= kMaxInline);
   Describe(name, dtype, {}, bytes, record)->set_inline_(std::string(bytes));
 }

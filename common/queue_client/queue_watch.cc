@@ -42,7 +42,8 @@ struct QueueWatch::Impl {
   }
 };
 
-QueueWatch::QueueWatch(QueueClient* client, Handlers handlers) : impl_(new Impl{client, std::move(handlers)}) {
+QueueWatch::QueueWatch(QueueClient* client, Handlers handlers)
+    : impl_(new Impl{client, std::move(handlers)}) {
   impl_->thread = std::thread([this] { impl_->Run(); });
 }
 

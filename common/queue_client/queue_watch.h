@@ -9,8 +9,8 @@
 namespace sluice {
 class QueueClient;
 
-// Follows a job at the queue: its version, phase, what is published, hints that work is in vain. The stream is opened again
-// when it breaks, and then begins with the whole state.
+// Follows a job at the queue: its version, phase, what is published, hints that work is in vain.
+// The stream is opened again when it breaks, and then begins with the whole state.
 //
 // Owns one thread, `watch`, which runs the handlers.
 class QueueWatch {

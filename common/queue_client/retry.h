@@ -4,8 +4,9 @@
 
 namespace sluice {
 
-// Whether a stream to the queue that ended so is opened again: also one that the server ended well, which it does when it
-// drains. RESOURCE_EXHAUSTED: the disk is full, for now. CANCELLED and UNKNOWN come of connections cut at a bad moment.
+// Whether a stream to the queue that ended so is opened again: also one that the server ended well,
+// which it does when it drains. RESOURCE_EXHAUSTED: the disk is full, for now. CANCELLED and
+// UNKNOWN come of connections cut at a bad moment.
 inline bool IsRetryable(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:

@@ -15,7 +15,8 @@ namespace sluice::redis {
 namespace {
 
 absl::Status BadUrl(absl::string_view why) {
-  return ErrorWith(absl::StatusCode::kInvalidArgument, {.reason = "BAD_URL", .hint = "write it as redis://HOST[:PORT][/DB]"},
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {.reason = "BAD_URL", .hint = "write it as redis://HOST[:PORT][/DB]"},
                    absl::StrCat("Redis URL: ", why));
 }
 
@@ -36,8 +37,7 @@ Reply Convert(const redisReply& from) {
       reply.kind = Reply::Kind::kList;
       for (size_t i = 0; i < from.elements; ++i) reply.list.push_back(Convert(*from.element[i]));
       break;
-    default:
-      break;
+    default: break;
   }
   return reply;
 }
@@ -47,15 +47,20 @@ struct FreeReply {
 };
 }  // namespace
 
-std::string Endpoint::str() const { return absl::StrCat(absl::StrContains(host, ':') ? absl::StrCat("[", host, "]") : host, ":", port, "/", db); }
+std::string Endpoint::str() const {
+  return absl::StrCat(absl::StrContains(host, ':') ? absl::StrCat("[", host, "]") : host, ":", port,
+                      "/", db);
+}
 
 absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
   if (!absl::ConsumePrefix(&url, "redis://")) return BadUrl("it does not begin with redis://");
-  if (absl::StrContains(url, '@')) return BadUrl("it carries a user or password; give the password by file or environment");
+  if (absl::StrContains(url, '@'))
+    return BadUrl("it carries a user or password; give the password by file or environment");
   Endpoint endpoint;
   if (const size_t slash = url.find('/'); slash != url.npos) {
     const absl::string_view db = url.substr(slash + 1);
-    if (!db.empty() && (!absl::SimpleAtoi(db, &endpoint.db) || endpoint.db < 0)) return BadUrl(absl::StrCat("database \"", db, "\" is no number from 0"));
+    if (!db.empty() && (!absl::SimpleAtoi(db, &endpoint.db) || endpoint.db < 0))
+      return BadUrl(absl::StrCat("database \"", db, "\" is no number from 0"));
     url = url.substr(0, slash);
   }
   absl::string_view host = url, port;
@@ -64,28 +69,33 @@ absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
     if (end == url.npos) return BadUrl("the [ of its host is not closed");
     host = url.substr(1, end - 1);
     port = url.substr(end + 1);
-    if (!port.empty() && !absl::ConsumePrefix(&port, ":")) return BadUrl(absl::StrCat("\"", port, "\" behind the host"));
+    if (!port.empty() && !absl::ConsumePrefix(&port, ":"))
+      return BadUrl(absl::StrCat("\"", port, "\" behind the host"));
   } else if (const size_t colon = url.rfind(':'); colon != url.npos) {
     host = url.substr(0, colon);
     port = url.substr(colon + 1);
     if (port.empty()) return BadUrl("its port is empty");
   }
   if (host.empty()) return BadUrl("it names no host");
-  if (!port.empty() && (!absl::SimpleAtoi(port, &endpoint.port) || endpoint.port < 1 || endpoint.port > 65535)) {
+  if (!port.empty() &&
+      (!absl::SimpleAtoi(port, &endpoint.port) || endpoint.port < 1 || endpoint.port > 65535)) {
     return BadUrl(absl::StrCat("port \"", port, "\" is not within 1 to 65535"));
   }
   endpoint.host = std::string(host);
   return endpoint;
 }
 
-Connection::Connection(Endpoint endpoint, absl::Duration timeout) : endpoint_(std::move(endpoint)), timeout_(timeout) {}
+Connection::Connection(Endpoint endpoint, absl::Duration timeout)
+    : endpoint_(std::move(endpoint)), timeout_(timeout) {}
 
 Connection::~Connection() {
   if (context_ != nullptr) redisFree(context_);
 }
 
 absl::Status Connection::Lost(absl::string_view what) {
-  const std::string why = context_ == nullptr ? "not connected" : context_->errstr[0] != '\0' ? context_->errstr : "closed";
+  const std::string why = context_ == nullptr           ? "not connected"
+                          : context_->errstr[0] != '\0' ? context_->errstr
+                                                        : "closed";
   MutexLock lock(&mu_);
   if (context_ != nullptr) redisFree(context_);
   context_ = nullptr;
@@ -106,12 +116,14 @@ absl::Status Connection::Connect() {
   SLUICE_RETURN_IF_ERROR(Broken());
   const timeval timeout = absl::ToTimeval(timeout_);
   redisContext* context = redisConnectWithTimeout(endpoint_.host.c_str(), endpoint_.port, timeout);
-  if (context == nullptr) return absl::ResourceExhaustedError("no memory for a connection to Redis");
+  if (context == nullptr)
+    return absl::ResourceExhaustedError("no memory for a connection to Redis");
   {
     MutexLock lock(&mu_);
     context_ = context;
   }
-  if (context_->err != 0 || redisSetTimeout(context_, timeout) != REDIS_OK) return Lost("no connection");
+  if (context_->err != 0 || redisSetTimeout(context_, timeout) != REDIS_OK)
+    return Lost("no connection");
   redisEnableKeepAlive(context_);
   SLUICE_RETURN_IF_ERROR(Broken());
   std::vector<Command> hello;
@@ -124,7 +136,8 @@ absl::Status Connection::Connect() {
     MutexLock lock(&mu_);
     redisFree(context_);
     context_ = nullptr;
-    return absl::FailedPreconditionError(absl::StrCat("Redis at ", endpoint_.str(), " refuses: ", reply.text));
+    return absl::FailedPreconditionError(
+        absl::StrCat("Redis at ", endpoint_.str(), " refuses: ", reply.text));
   }
   return absl::OkStatus();
 }
@@ -134,8 +147,11 @@ absl::StatusOr<std::vector<Reply>> Connection::Run(absl::Span<const Command> com
   for (const Command& command : commands) {
     std::vector<const char*> words;
     std::vector<size_t> sizes;
-    for (const std::string& word : command) words.push_back(word.data()), sizes.push_back(word.size());
-    if (redisAppendCommandArgv(context_, static_cast<int>(words.size()), words.data(), sizes.data()) != REDIS_OK) return Lost("no command sent");
+    for (const std::string& word : command)
+      words.push_back(word.data()), sizes.push_back(word.size());
+    if (redisAppendCommandArgv(context_, static_cast<int>(words.size()), words.data(),
+                               sizes.data()) != REDIS_OK)
+      return Lost("no command sent");
   }
   std::vector<Reply> replies;
   for (size_t i = 0; i < commands.size(); ++i) {

@@ -6,8 +6,10 @@
 namespace sluice::rpc {
 
 absl::Duration Backoff::Next(absl::Duration at_least) {
-  thread_local std::minstd_rand generator{std::random_device{}()};  // Only spreads callers out: nothing repeats it.
-  const double blur = std::uniform_real_distribution<double>(1 - options_.jitter, 1 + options_.jitter)(generator);
+  // Only spreads callers out: nothing repeats it.
+  thread_local std::minstd_rand generator{std::random_device{}()};
+  const double blur =
+      std::uniform_real_distribution<double>(1 - options_.jitter, 1 + options_.jitter)(generator);
   const absl::Duration wait = next_ * blur;
   next_ = std::min(next_ * options_.factor, options_.most);
   return std::max(wait, at_least);

@@ -4,7 +4,8 @@
 
 namespace sluice::rpc {
 
-// Waits between tries: `first`, then each `factor` times the one before up to `most`, each blurred by +-`jitter`.
+// Waits between tries: `first`, then each `factor` times the one before up to `most`, each blurred
+// by +-`jitter`.
 struct BackoffOptions {
   absl::Duration first = absl::Milliseconds(50);
   absl::Duration most = absl::Seconds(5);

@@ -13,13 +13,16 @@ namespace sluice::rpc {
 inline grpc::ByteBuffer ToBuffer(const google::protobuf::MessageLite& message) {
   grpc::ByteBuffer buffer;
   bool own = false;
-  (void)grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::MessageLite>(message, &buffer, &own);
+  (void)grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::MessageLite>(
+      message, &buffer, &own);
   return buffer;
 }
 
 // INVALID_ARGUMENT or INTERNAL: the bytes are no such message. `buffer` is used up.
 inline absl::Status FromBuffer(grpc::ByteBuffer* buffer, google::protobuf::MessageLite* message) {
-  return FromGrpcStatus(grpc::GenericDeserialize<grpc::ProtoBufferReader, google::protobuf::MessageLite>(buffer, message));
+  return FromGrpcStatus(
+      grpc::GenericDeserialize<grpc::ProtoBufferReader, google::protobuf::MessageLite>(buffer,
+                                                                                       message));
 }
 
 }  // namespace sluice::rpc

@@ -12,16 +12,20 @@ namespace {
 // What the caller is told to wait until the controller's list may have come.
 constexpr absl::Duration kListComes = absl::Milliseconds(50);
 
-bool IsUnlisted(Role role) { return role == Role::kController || role == Role::kSubmitter || role == Role::kOperator; }
+bool IsUnlisted(Role role) {
+  return role == Role::kController || role == Role::kSubmitter || role == Role::kOperator;
+}
 
 absl::Status NotListed(absl::string_view what) {
-  return ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_LISTED", .retry_after = kListComes},
+  return ErrorWith(absl::StatusCode::kUnavailable,
+                   {.reason = "NOT_LISTED", .retry_after = kListComes},
                    absl::StrCat(what, " is not known here yet"));
 }
 
 absl::Status WrongRole(absl::string_view worker, Role role) {
   return Error(absl::StatusCode::kPermissionDenied, "WRONG_ROLE",
-               absl::StrCat("worker '", worker, "' is a ", RoleName(role), ", which may not make this call"));
+               absl::StrCat("worker '", worker, "' is a ", RoleName(role),
+                            ", which may not make this call"));
 }
 
 }  // namespace
@@ -31,7 +35,9 @@ void CallerTable::SetJob(absl::string_view job, absl::Span<const Worker> workers
   Job& known = jobs_[std::string(job)];
   for (auto& [id, entry] : known.workers) entry.listed = false;
   for (const Worker& worker : workers) {
-    Entry& entry = known.workers.try_emplace(worker.id, Entry{worker.role, worker.incarnation, true}).first->second;
+    Entry& entry =
+        known.workers.try_emplace(worker.id, Entry{worker.role, worker.incarnation, true})
+            .first->second;
     entry = {worker.role, std::max(entry.incarnation, worker.incarnation), true};
     if (worker.role == Role::kTrainer) known.gang = std::max(known.gang, worker.incarnation);
   }
@@ -42,8 +48,8 @@ void CallerTable::RemoveJob(absl::string_view job) {
   jobs_.erase(std::string(job));
 }
 
-absl::Status CallerTable::Check(absl::string_view job, absl::string_view worker, int64_t incarnation,
-                                absl::Span<const Role> roles) const {
+absl::Status CallerTable::Check(absl::string_view job, absl::string_view worker,
+                                int64_t incarnation, absl::Span<const Role> roles) const {
   MutexLock lock(&mu_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return NotListed(absl::StrCat("job ", job));
@@ -55,11 +61,14 @@ absl::Status CallerTable::Check(absl::string_view job, absl::string_view worker,
   const Entry& entry = at->second;
   const int64_t highest = entry.role == Role::kTrainer ? found->second.gang : entry.incarnation;
   if (incarnation < highest) {
-    return ErrorWith(absl::StatusCode::kAborted, {.reason = "FENCED", .current = absl::StrCat(highest)},
-                     absl::StrCat("worker '", worker, "' calls as incarnation ", incarnation, "; ", highest, " has taken over"));
+    return ErrorWith(absl::StatusCode::kAborted,
+                     {.reason = "FENCED", .current = absl::StrCat(highest)},
+                     absl::StrCat("worker '", worker, "' calls as incarnation ", incarnation, "; ",
+                                  highest, " has taken over"));
   }
   if (!entry.listed) return NotListed(absl::StrCat("worker '", worker, "'"));
-  if (incarnation > highest) return NotListed(absl::StrCat("incarnation ", incarnation, " of worker '", worker, "'"));
+  if (incarnation > highest)
+    return NotListed(absl::StrCat("incarnation ", incarnation, " of worker '", worker, "'"));
   if (!absl::c_linear_search(roles, entry.role)) return WrongRole(worker, entry.role);
   return absl::OkStatus();
 }

@@ -12,8 +12,9 @@
 
 namespace sluice::rpc {
 
-// Who may call for a job, and under which incarnation: the controller's list of workers, held against each call's JobRef.
-// Incarnations only rise: of the trainers' gang of a job, and of each other worker, the highest ever listed counts.
+// Who may call for a job, and under which incarnation: the controller's list of workers, held
+// against each call's JobRef. Incarnations only rise: of the trainers' gang of a job, and of each
+// other worker, the highest ever listed counts.
 //
 // Thread-safe.
 class CallerTable {
@@ -28,12 +29,13 @@ class CallerTable {
   void SetJob(absl::string_view job, absl::Span<const Worker> workers) ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveJob(absl::string_view job) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // OK: `worker` is listed for `job` with `incarnation` and one of `roles`. The controller and people's tools are listed in no
-  // job: where kController, kSubmitter or kOperator is among `roles`, incarnation 0 is believed to be one.
-  // ABORTED FENCED: a higher incarnation is listed. UNAVAILABLE NOT_LISTED, with a time to retry: the job, the worker or
-  // the incarnation has not been heard of yet. PERMISSION_DENIED WRONG_ROLE.
-  absl::Status Check(absl::string_view job, absl::string_view worker, int64_t incarnation, absl::Span<const Role> roles) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // OK: `worker` is listed for `job` with `incarnation` and one of `roles`. The controller and
+  // people's tools are listed in no job: where kController, kSubmitter or kOperator is among
+  // `roles`, incarnation 0 is believed to be one. ABORTED FENCED: a higher incarnation is listed.
+  // UNAVAILABLE NOT_LISTED, with a time to retry: the job, the worker or the incarnation has not
+  // been heard of yet. PERMISSION_DENIED WRONG_ROLE.
+  absl::Status Check(absl::string_view job, absl::string_view worker, int64_t incarnation,
+                     absl::Span<const Role> roles) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Entry {

@@ -17,12 +17,14 @@ namespace {
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // Call() repeats by what the contracts allow.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // Never through a proxy that the environment names.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // Call() repeats by what the contracts allow.
+  // Never through a proxy that the environment names.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // A peer that comes back is found within a second; the library's own schedule grows to two minutes.
+  // A peer that comes back is found within a second; the library's own schedule grows to two
+  // minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
@@ -35,28 +37,34 @@ grpc::ChannelArguments Arguments() {
 
 }  // namespace
 
-Channel::Channel(std::shared_ptr<grpc::Channel> channel, std::string address, metrics::Registry* metrics)
+Channel::Channel(std::shared_ptr<grpc::Channel> channel, std::string address,
+                 metrics::Registry* metrics)
     : channel_(std::move(channel)), address_(std::move(address)), metrics_(metrics) {}
 
 absl::Status CheckLoopback(absl::string_view address) {
   const size_t colon = address.rfind(':');
   int port = 0;
-  if (colon == absl::string_view::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 ||
-      port > 65535) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
-                 absl::StrCat("'", address, "' is no address; wanted HOST:PORT, such as 127.0.0.1:7000"));
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return Error(
+        absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
+        absl::StrCat("'", address, "' is no address; wanted HOST:PORT, such as 127.0.0.1:7000"));
   }
   const absl::string_view host = address.substr(0, colon);
-  const bool numeric = absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == absl::string_view::npos;
+  const bool numeric = absl::StartsWith(host, "127.") &&
+                       host.find_first_not_of("0123456789.") == absl::string_view::npos;
   if (numeric || host == "localhost" || host == "[::1]") return absl::OkStatus();
-  return ErrorWith(absl::StatusCode::kInvalidArgument,
-                   {.reason = "NOT_LOOPBACK", .hint = "use 127.0.0.1; this build has no TLS"},
-                   absl::StrCat("address '", address, "' is not on loopback; TLS is needed off loopback"));
+  return ErrorWith(
+      absl::StatusCode::kInvalidArgument,
+      {.reason = "NOT_LOOPBACK", .hint = "use 127.0.0.1; this build has no TLS"},
+      absl::StrCat("address '", address, "' is not on loopback; TLS is needed off loopback"));
 }
 
-absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address, metrics::Registry* metrics) {
+absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
+                                                 metrics::Registry* metrics) {
   SLUICE_RETURN_IF_ERROR(CheckLoopback(address));
-  auto channel = grpc::CreateCustomChannel(std::string(address), grpc::InsecureChannelCredentials(), Arguments());
+  auto channel = grpc::CreateCustomChannel(std::string(address), grpc::InsecureChannelCredentials(),
+                                           Arguments());
   return std::make_shared<Channel>(std::move(channel), std::string(address), metrics);
 }
 

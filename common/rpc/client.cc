@@ -21,16 +21,19 @@ namespace sluice::rpc {
 namespace {
 
 // One try.
-absl::Status CallOnce(const Channel& channel, const Method& method, const google::protobuf::Message& request,
-                      google::protobuf::Message* response, absl::Time deadline, Cancel* cancel) {
+absl::Status CallOnce(const Channel& channel, const Method& method,
+                      const google::protobuf::Message& request, google::protobuf::Message* response,
+                      absl::Time deadline, Cancel* cancel) {
   grpc::ClientContext context;
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
   const int64_t id = cancel == nullptr ? 0 : cancel->Add([&] { context.TryCancel(); });
-  const grpc::internal::RpcMethod rpc_method(method.path.c_str(), nullptr, grpc::internal::RpcMethod::NORMAL_RPC);
+  const grpc::internal::RpcMethod rpc_method(method.path.c_str(), nullptr,
+                                             grpc::internal::RpcMethod::NORMAL_RPC);
   const grpc::Status status =
-      grpc::internal::BlockingUnaryCall<google::protobuf::Message, google::protobuf::Message, google::protobuf::MessageLite,
-                                        google::protobuf::MessageLite>(channel.grpc_channel(), rpc_method, &context, request,
-                                                                       response);
+      grpc::internal::BlockingUnaryCall<google::protobuf::Message, google::protobuf::Message,
+                                        google::protobuf::MessageLite,
+                                        google::protobuf::MessageLite>(
+          channel.grpc_channel(), rpc_method, &context, request, response);
   if (cancel != nullptr) cancel->Remove(id);
   return FromGrpcStatus(status);
 }
@@ -38,13 +41,15 @@ absl::Status CallOnce(const Channel& channel, const Method& method, const google
 // CANCELLED that is not ours comes from a server that shuts down: the peer is gone for now.
 bool MayRepeat(const Method& method, const absl::Status& status) {
   return method.repeat != Repeat::kNever &&
-         (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status));
+         (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+          absl::IsCancelled(status));
 }
 
 void CountTry(const Channel& channel, const Method& method, absl::Duration took) {
   if (channel.metrics() == nullptr) return;
   channel.metrics()
-      ->AddHistogram("sluice_rpc_client_duration_seconds", "Time of calls made, each try on its own.", metrics::RpcSeconds(),
+      ->AddHistogram("sluice_rpc_client_duration_seconds",
+                     "Time of calls made, each try on its own.", metrics::RpcSeconds(),
                      {{"method", method.name}})
       .Observe(absl::ToDoubleSeconds(took));
 }
@@ -69,19 +74,24 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
   }
   const google::protobuf::Message& request = valid == nullptr ? given : *valid;
   const Method& method = MethodOf(request.GetDescriptor());
-  SLUICE_CHECK_MSG(response->GetDescriptor() == method.response, absl::StrCat(method.name, " answers another message"));
-  const absl::Duration deadline = options.deadline > absl::ZeroDuration() ? options.deadline : method.deadline;
-  const absl::Duration give_up = options.give_up > absl::ZeroDuration() ? options.give_up : deadline;
+  SLUICE_CHECK_MSG(response->GetDescriptor() == method.response,
+                   absl::StrCat(method.name, " answers another message"));
+  const absl::Duration deadline =
+      options.deadline > absl::ZeroDuration() ? options.deadline : method.deadline;
+  const absl::Duration give_up =
+      options.give_up > absl::ZeroDuration() ? options.give_up : deadline;
   const absl::Time end = absl::Now() + give_up;
   Backoff backoff(options.backoff);
   while (true) {
     const absl::Time start = absl::Now();
-    const absl::Status status =
-        CallOnce(channel, method, request, response, std::min(start + deadline, end), options.cancel);
+    const absl::Status status = CallOnce(channel, method, request, response,
+                                         std::min(start + deadline, end), options.cancel);
     CountTry(channel, method, absl::Now() - start);
     if (status.ok()) return status;
-    const absl::Status told = Annotate(status, absl::StrCat(method.name, " at ", channel.address()));
-    if (options.cancel != nullptr && options.cancel->triggered()) return Annotate(absl::CancelledError("ended"), method.name);
+    const absl::Status told =
+        Annotate(status, absl::StrCat(method.name, " at ", channel.address()));
+    if (options.cancel != nullptr && options.cancel->triggered())
+      return Annotate(absl::CancelledError("ended"), method.name);
     if (!MayRepeat(method, status)) return told;
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
     if (absl::Now() + wait >= end) return told;

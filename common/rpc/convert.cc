@@ -18,7 +18,8 @@ google::protobuf::Timestamp ToProto(absl::Time time) {
   google::protobuf::Timestamp proto;
   const int64_t seconds = absl::ToUnixSeconds(time);  // Rounds down, so nanos are never negative.
   proto.set_seconds(seconds);
-  proto.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(time - absl::FromUnixSeconds(seconds))));
+  proto.set_nanos(
+      static_cast<int32_t>(absl::ToInt64Nanoseconds(time - absl::FromUnixSeconds(seconds))));
   return proto;
 }
 
@@ -33,7 +34,9 @@ common::v1::PolicyVersion ToProto(const PolicyVersion& version) {
   return proto;
 }
 
-PolicyVersion FromProto(const common::v1::PolicyVersion& version) { return {version.incarnation(), version.number()}; }
+PolicyVersion FromProto(const common::v1::PolicyVersion& version) {
+  return {version.incarnation(), version.number()};
+}
 
 common::v1::VersionRun ToProto(const VersionRun& run) {
   common::v1::VersionRun proto;

@@ -18,17 +18,23 @@ std::string Unknown(const Message& message) {
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
-    const bool is_enum = field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM, is_message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    const bool is_enum = field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM,
+               is_message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (!is_enum && !is_message) continue;
     const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
     for (int i = 0; i < count; ++i) {
       if (is_message) {
-        const std::string within = Unknown(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i) : reflection.GetMessage(message, field));
+        const std::string within =
+            Unknown(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                         : reflection.GetMessage(message, field));
         if (!within.empty()) return absl::StrCat(field->name(), ".", within);
         continue;
       }
-      const int value = field->is_repeated() ? reflection.GetRepeatedEnumValue(message, field, i) : reflection.GetEnumValue(message, field);
-      if (field->enum_type()->FindValueByNumber(value) == nullptr) return absl::StrCat(field->name(), ": ", value, " is not a value of ", field->enum_type()->name());
+      const int value = field->is_repeated() ? reflection.GetRepeatedEnumValue(message, field, i)
+                                             : reflection.GetEnumValue(message, field);
+      if (field->enum_type()->FindValueByNumber(value) == nullptr)
+        return absl::StrCat(field->name(), ": ", value, " is not a value of ",
+                            field->enum_type()->name());
     }
   }
   return "";
@@ -38,7 +44,9 @@ std::string Unknown(const Message& message) {
 absl::Status CheckEnums(const Message& message) {
   const std::string unknown = Unknown(message);
   if (unknown.empty()) return absl::OkStatus();
-  return ErrorWith(absl::StatusCode::kInvalidArgument, {.reason = "UNKNOWN_VALUE", .hint = "use clients and daemons of one build"}, absl::StrCat(unknown, " in this build"));
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {.reason = "UNKNOWN_VALUE", .hint = "use clients and daemons of one build"},
+                   absl::StrCat(unknown, " in this build"));
 }
 
 }  // namespace sluice::rpc

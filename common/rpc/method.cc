@@ -42,7 +42,8 @@ Method Find(const google::protobuf::Descriptor* request) {
     for (int m = 0; m < file->service(s)->method_count(); ++m) {
       const google::protobuf::MethodDescriptor* method = file->service(s)->method(m);
       if (method->input_type() != request) continue;
-      SLUICE_CHECK_MSG(found == nullptr, absl::StrCat(request->full_name(), " is taken by more than one method"));
+      SLUICE_CHECK_MSG(found == nullptr,
+                       absl::StrCat(request->full_name(), " is taken by more than one method"));
       found = method;
     }
   }
@@ -55,9 +56,11 @@ Method Find(const google::protobuf::Descriptor* request) {
 const Method& MethodOf(const google::protobuf::Descriptor* request) {
   struct Cache {
     Mutex mu;
-    absl::flat_hash_map<const google::protobuf::Descriptor*, std::unique_ptr<const Method>> methods ABSL_GUARDED_BY(mu);
+    absl::flat_hash_map<const google::protobuf::Descriptor*, std::unique_ptr<const Method>> methods
+        ABSL_GUARDED_BY(mu);
   };
-  static Cache* const cache = new Cache;  // Never destroyed: threads may call while the process ends.
+  // Never destroyed: threads may call while the process ends.
+  static Cache* const cache = new Cache;
   MutexLock lock(&cache->mu);
   std::unique_ptr<const Method>& method = cache->methods[request];
   if (method == nullptr) method = std::make_unique<const Method>(Find(request));

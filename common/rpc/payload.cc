@@ -21,12 +21,14 @@ constexpr uint32_t kPayloadField = 15;
 constexpr uint32_t kBytesWire = 2;
 
 absl::Status TooLarge(absl::string_view what, size_t bytes, size_t limit) {
-  return Error(absl::StatusCode::kResourceExhausted, "TOO_LARGE",
-               absl::StrCat(what, " of a stream message has ", bytes, " bytes; the limit is ", limit));
+  return Error(
+      absl::StatusCode::kResourceExhausted, "TOO_LARGE",
+      absl::StrCat(what, " of a stream message has ", bytes, " bytes; the limit is ", limit));
 }
 
 absl::Status Malformed(absl::string_view what) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_FRAME", absl::StrCat("stream message: ", what));
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_FRAME",
+               absl::StrCat("stream message: ", what));
 }
 
 void AppendVarint(uint64_t value, std::string* to) {
@@ -53,9 +55,11 @@ absl::Status AppendHeader(const google::protobuf::MessageLite& header, std::stri
 absl::Status AddShared(const std::string& bytes, std::vector<shm::Slice>* to, size_t* total) {
   common::v1::SharedSlice slice;
   if (!slice.ParseFromString(bytes)) return Malformed("a name of shared memory cannot be read");
-  if (slice.length() > kMaxSharedBytes - *total) return TooLarge("the shared memory", *total + slice.length(), kMaxSharedBytes);
+  if (slice.length() > kMaxSharedBytes - *total)
+    return TooLarge("the shared memory", *total + slice.length(), kMaxSharedBytes);
   *total += slice.length();
-  to->push_back({slice.segment(), slice.block(), slice.offset(), slice.length(), slice.generation()});
+  to->push_back(
+      {slice.segment(), slice.block(), slice.offset(), slice.length(), slice.generation()});
   return absl::OkStatus();
 }
 
@@ -64,8 +68,9 @@ constexpr size_t kCopyBelow = 4096;
 
 grpc::Slice Borrow(const PayloadSlice& slice) {
   auto* owner = new std::shared_ptr<const void>(slice.owner);
-  return grpc::Slice(const_cast<char*>(slice.bytes.data()), slice.bytes.size(),
-                     [](void* held) { delete static_cast<std::shared_ptr<const void>*>(held); }, owner);
+  return grpc::Slice(
+      const_cast<char*>(slice.bytes.data()), slice.bytes.size(),
+      [](void* held) { delete static_cast<std::shared_ptr<const void>*>(held); }, owner);
 }
 
 // Reads bytes that lie in several slices, in order.
@@ -131,7 +136,8 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite
                                              absl::Span<const PayloadSlice> payload) {
   size_t payload_bytes = 0;
   for (const PayloadSlice& slice : payload) payload_bytes += slice.bytes.size();
-  if (payload_bytes > kMaxPayloadBytes) return TooLarge("the payload", payload_bytes, kMaxPayloadBytes);
+  if (payload_bytes > kMaxPayloadBytes)
+    return TooLarge("the payload", payload_bytes, kMaxPayloadBytes);
 
   std::string own;  // What is ours, up to the next borrowed slice.
   SLUICE_RETURN_IF_ERROR(AppendHeader(header, &own));
@@ -150,7 +156,8 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-absl::StatusOr<grpc::ByteBuffer> EncodeSharedFrame(const google::protobuf::MessageLite& header, absl::Span<const shm::Slice> shared) {
+absl::StatusOr<grpc::ByteBuffer> EncodeSharedFrame(const google::protobuf::MessageLite& header,
+                                                   absl::Span<const shm::Slice> shared) {
   std::string own;
   SLUICE_RETURN_IF_ERROR(AppendHeader(header, &own));
   uint64_t total = 0;
@@ -172,10 +179,12 @@ absl::StatusOr<grpc::ByteBuffer> EncodeSharedFrame(const google::protobuf::Messa
 
 absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
   auto slices = std::make_shared<std::vector<grpc::Slice>>();
-  if (message.Valid() && !message.Dump(slices.get()).ok()) return Malformed("its bytes cannot be read");
+  if (message.Valid() && !message.Dump(slices.get()).ok())
+    return Malformed("its bytes cannot be read");
   std::vector<absl::string_view> views;
   for (const grpc::Slice& slice : *slices) {
-    if (slice.size() > 0) views.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    if (slice.size() > 0)
+      views.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   *frame = Frame();
   frame->memory_ = slices;
@@ -184,30 +193,39 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
   Input input(views);
   while (input.left() > 0) {
     uint64_t tag = 0, length = 0;
-    if (!input.Varint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX) return Malformed("a tag cannot be read");
+    if (!input.Varint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX)
+      return Malformed("a tag cannot be read");
     const uint64_t field = tag >> 3, wire = tag & 7;
     if (field != kHeaderField && field != kSharedField && field != kPayloadField) {
-      if (!Skip(wire, &input)) return Malformed(absl::StrCat("field ", field, " cannot be skipped"));
+      if (!Skip(wire, &input))
+        return Malformed(absl::StrCat("field ", field, " cannot be skipped"));
       continue;
     }
-    if (wire != kBytesWire) return Malformed(absl::StrCat("field ", field, " has wire type ", wire, ", not 2"));
-    if (!input.Varint(&length) || length > input.left()) return Malformed(absl::StrCat("field ", field, " is cut short"));
+    if (wire != kBytesWire)
+      return Malformed(absl::StrCat("field ", field, " has wire type ", wire, ", not 2"));
+    if (!input.Varint(&length) || length > input.left())
+      return Malformed(absl::StrCat("field ", field, " is cut short"));
     if (field == kHeaderField) {
       if (length > kMaxHeaderBytes) return TooLarge("the header", length, kMaxHeaderBytes);
       frame->header_.clear();
-      input.Take(length, [&](absl::string_view piece) { frame->header_.append(piece.data(), piece.size()); });
+      input.Take(length, [&](absl::string_view piece) {
+        frame->header_.append(piece.data(), piece.size());
+      });
     } else if (field == kSharedField) {
       std::string bytes;
       if (length > 64) return Malformed("a name of shared memory is too long");
-      input.Take(length, [&](absl::string_view piece) { bytes.append(piece.data(), piece.size()); });
+      input.Take(length,
+                 [&](absl::string_view piece) { bytes.append(piece.data(), piece.size()); });
       SLUICE_RETURN_IF_ERROR(AddShared(bytes, &frame->shared_, &shared_bytes));
     } else {
       frame->payload_bytes_ += length;
-      if (frame->payload_bytes_ > kMaxPayloadBytes) return TooLarge("the payload", frame->payload_bytes_, kMaxPayloadBytes);
+      if (frame->payload_bytes_ > kMaxPayloadBytes)
+        return TooLarge("the payload", frame->payload_bytes_, kMaxPayloadBytes);
       input.Take(length, [&](absl::string_view piece) { frame->payload_.push_back(piece); });
     }
   }
-  if (!frame->shared_.empty() && frame->payload_bytes_ > 0) return Malformed("it has both payload and names of shared memory");
+  if (!frame->shared_.empty() && frame->payload_bytes_ > 0)
+    return Malformed("it has both payload and names of shared memory");
   return absl::OkStatus();
 }
 
@@ -240,7 +258,8 @@ void PayloadReader::Take(size_t bytes, Use use) {
 
 absl::StatusOr<uint32_t> PayloadReader::Copy(size_t bytes, char* to) {
   if (bytes > left_) {
-    return Malformed(absl::StrCat("its fields need ", bytes, " more bytes of payload; ", left_, " are left"));
+    return Malformed(
+        absl::StrCat("its fields need ", bytes, " more bytes of payload; ", left_, " are left"));
   }
   uint32_t crc = 0;
   Take(bytes, [&](absl::string_view piece) {

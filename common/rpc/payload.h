@@ -21,8 +21,9 @@ class ByteBuffer;
 
 // The messages of Put, Get, Fetch and Score, as bytes: plain protobuf of the form
 //   message XMessage { XHeader header = 1;  repeated SharedSlice shared = 3;  bytes payload = 15; }
-// whose payload no generated code ever sees: it is sent as slices of the owner's memory, and received as slices of the
-// network's, to be copied once into its place. In place of payload a message may name slices of memory that both sides map.
+// whose payload no generated code ever sees: it is sent as slices of the owner's memory, and
+// received as slices of the network's, to be copied once into its place. In place of payload a
+// message may name slices of memory that both sides map.
 namespace sluice::rpc {
 
 constexpr size_t kMaxHeaderBytes = 256 << 10;
@@ -30,20 +31,24 @@ constexpr size_t kMaxPayloadBytes = 4 << 20;
 constexpr size_t kAimPayloadBytes = 1 << 20;
 constexpr size_t kMaxSharedBytes = 64 << 20;  // Of one message, in shared memory.
 
-// Bytes to send. With an owner they are borrowed, and the owner is kept until the network has them; without they are
-// copied (right for small ones).
+// Bytes to send. With an owner they are borrowed, and the owner is kept until the network has them;
+// without they are copied (right for small ones).
 struct PayloadSlice {
   absl::string_view bytes;
   std::shared_ptr<const void> owner;
 };
 
-// 0A len header | 7A len payload. RESOURCE_EXHAUSTED: the header or payload is beyond the limits above (states both).
-absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite& header, absl::Span<const PayloadSlice> payload);
+// 0A len header | 7A len payload. RESOURCE_EXHAUSTED: the header or payload is beyond the limits
+// above (states both).
+absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite& header,
+                                             absl::Span<const PayloadSlice> payload);
 
 // The same with names of shared memory in place of payload.
-absl::StatusOr<grpc::ByteBuffer> EncodeSharedFrame(const google::protobuf::MessageLite& header, absl::Span<const shm::Slice> shared);
+absl::StatusOr<grpc::ByteBuffer> EncodeSharedFrame(const google::protobuf::MessageLite& header,
+                                                   absl::Span<const shm::Slice> shared);
 
-// A message received: its header's bytes, and its payload in slices that stay valid as long as the frame.
+// A message received: its header's bytes, and its payload in slices that stay valid as long as the
+// frame.
 class Frame {
  public:
   absl::string_view header() const { return header_; }
@@ -66,10 +71,10 @@ class Frame {
   std::shared_ptr<const void> memory_;
 };
 
-// Reads any protobuf encoding of such a message: header and payload in any order, unknown fields skipped, the last of
-// repeated headers, all payloads one after the other.
-// INVALID_ARGUMENT: a tag or length that cannot be read, a message cut short, a wrong wire type of field 1, 3 or 15, or both
-// payload and names of shared memory.
+// Reads any protobuf encoding of such a message: header and payload in any order, unknown fields
+// skipped, the last of repeated headers, all payloads one after the other.
+// INVALID_ARGUMENT: a tag or length that cannot be read, a message cut short, a wrong wire type of
+// field 1, 3 or 15, or both payload and names of shared memory.
 // RESOURCE_EXHAUSTED: beyond the limits above.
 absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame);
 
@@ -77,7 +82,8 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame);
 class PayloadReader {
  public:
   // `frame` outlives the reader.
-  explicit PayloadReader(const Frame& frame) : slices_(frame.payload()), left_(frame.payload_bytes()) {}
+  explicit PayloadReader(const Frame& frame)
+      : slices_(frame.payload()), left_(frame.payload_bytes()) {}
 
   size_t left() const { return left_; }
   // Copies the next `bytes` to `to` and returns their CRC32C, computed in the same pass.

@@ -21,23 +21,28 @@ namespace {
 
 void SetLimits(const Server::Options& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.receive_limit));
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // Else two daemons share a port in silence.
+  // Else two daemons share a port in silence.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 20'000);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, static_cast<int>(absl::ToInt64Milliseconds(options.connection_age)));
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
-                              static_cast<int>(absl::ToInt64Milliseconds(options.connection_grace)));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(options.connection_age)));
+  builder->AddChannelArgument(
+      GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.connection_grace)));
 }
 
 absl::Status PortInUse(const std::string& address) {
-  return ErrorWith(absl::StatusCode::kAlreadyExists,
-                   {.reason = "PORT_IN_USE",
-                    .catalogue = "SLUICE-RPC-0001",
-                    .hint = "stop what listens there, or give another port with --listen (port 0: any free one)"},
-                   absl::StrCat("cannot listen on ", address, ": the port is in use"));
+  return ErrorWith(
+      absl::StatusCode::kAlreadyExists,
+      {.reason = "PORT_IN_USE",
+       .catalogue = "SLUICE-RPC-0001",
+       .hint =
+           "stop what listens there, or give another port with --listen (port 0: any free one)"},
+      absl::StrCat("cannot listen on ", address, ": the port is in use"));
 }
 
 }  // namespace
@@ -47,14 +52,16 @@ struct Server::Impl {
   std::atomic<bool> drained{false};
 };
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, absl::Span<grpc::Service* const> services) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
+                                                      absl::Span<grpc::Service* const> services) {
   SLUICE_RETURN_IF_ERROR(CheckLoopback(options.address));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
   for (grpc::Service* service : services) builder.RegisterService(service);
   if (options.metrics != nullptr) {
-    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+        interceptors;
     interceptors.push_back(ServerMetrics(options.metrics));
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
   }
@@ -68,7 +75,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, ab
   return std::unique_ptr<Server>(new Server(std::move(impl), absl::StrCat(host, ":", port)));
 }
 
-Server::Server(std::unique_ptr<Impl> impl, std::string address) : impl_(std::move(impl)), address_(std::move(address)) {}
+Server::Server(std::unique_ptr<Impl> impl, std::string address)
+    : impl_(std::move(impl)), address_(std::move(address)) {}
 
 Server::~Server() { Drain(absl::ZeroDuration()); }
 

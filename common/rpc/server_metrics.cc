@@ -25,8 +25,9 @@ class MethodMetrics {
     const std::vector<std::string> parts = absl::StrSplit(path, '/');
     service_ = parts.size() == 3 ? parts[1] : "other";
     method_ = parts.size() == 3 ? parts[2] : "other";
-    duration_ = metrics->AddHistogram("sluice_rpc_server_duration_seconds", "Time of calls handled.", metrics::RpcSeconds(),
-                                      {{"method", method_}});
+    duration_ =
+        metrics->AddHistogram("sluice_rpc_server_duration_seconds", "Time of calls handled.",
+                              metrics::RpcSeconds(), {{"method", method_}});
   }
 
   void Count(int code, absl::Duration took) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -35,10 +36,12 @@ class MethodMetrics {
     auto found = handled_.find(code);
     if (found == handled_.end()) {
       const std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
-      found = handled_
-                  .emplace(code, registry_->AddCounter("sluice_rpc_server_handled_total", "Calls that ended, by outcome.",
-                                                       {{"service", service_}, {"method", method_}, {"code", name}}))
-                  .first;
+      found =
+          handled_
+              .emplace(code, registry_->AddCounter(
+                                 "sluice_rpc_server_handled_total", "Calls that ended, by outcome.",
+                                 {{"service", service_}, {"method", method_}, {"code", name}}))
+              .first;
     }
     found->second.Add();
   }
@@ -48,7 +51,11 @@ class MethodMetrics {
     MutexLock lock(&mu_);
     auto found = denied_.find(reason);
     if (found == denied_.end()) {
-      found = denied_.emplace(reason, registry_->AddCounter("sluice_rpc_denied_total", "Calls refused for who made them.", {{"method", method_}, {"reason", reason}})).first;
+      found = denied_
+                  .emplace(reason, registry_->AddCounter("sluice_rpc_denied_total",
+                                                         "Calls refused for who made them.",
+                                                         {{"method", method_}, {"reason", reason}}))
+                  .first;
     }
     found->second.Add();
   }
@@ -67,9 +74,14 @@ class MethodMetrics {
 std::string DeniedFor(const grpc::Status& status) {
   if (status.ok()) return "";
   const std::string reason = ReasonOf(FromGrpcStatus(status));
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return reason == "NOT_LISTED" ? reason : "";
-  if (status.error_code() != grpc::StatusCode::PERMISSION_DENIED && status.error_code() != grpc::StatusCode::UNAUTHENTICATED) return "";
-  return reason.empty() ? absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code())) : reason;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE)
+    return reason == "NOT_LISTED" ? reason : "";
+  if (status.error_code() != grpc::StatusCode::PERMISSION_DENIED &&
+      status.error_code() != grpc::StatusCode::UNAUTHENTICATED)
+    return "";
+  return reason.empty()
+             ? absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()))
+             : reason;
 }
 
 class Interceptor : public grpc::experimental::Interceptor {
@@ -80,11 +92,14 @@ class Interceptor : public grpc::experimental::Interceptor {
   }
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS) && !counted_) {
+    if (methods->QueryInterceptionHookPoint(
+            grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS) &&
+        !counted_) {
       counted_ = true;
       const grpc::Status status = methods->GetSendStatus();
       metrics_->Count(status.error_code(), absl::Now() - start_);
-      if (const std::string denied = DeniedFor(status); !denied.empty()) metrics_->CountDenied(denied);
+      if (const std::string denied = DeniedFor(status); !denied.empty())
+        metrics_->CountDenied(denied);
     }
     methods->Proceed();
   }
@@ -99,7 +114,8 @@ class Factory : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   explicit Factory(metrics::Registry* metrics) : registry_(metrics) {}
 
-  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* info) override {
     MutexLock lock(&mu_);
     // The set of methods is that of the services served: a path that none serves never comes here.
     std::unique_ptr<MethodMetrics>& metrics = methods_[info->method()];
@@ -115,7 +131,8 @@ class Factory : public grpc::experimental::ServerInterceptorFactoryInterface {
 
 }  // namespace
 
-std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> ServerMetrics(metrics::Registry* metrics) {
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> ServerMetrics(
+    metrics::Registry* metrics) {
   return std::make_unique<Factory>(metrics);
 }
 

@@ -12,17 +12,19 @@
 #include "common/base/mutex.h"
 #include "common/rpc/status.h"
 
-// The server's end of streaming calls, for services of the callback API. Only service.cc files include this.
+// The server's end of streaming calls, for services of the callback API. Only service.cc files
+// include this.
 //
-// Methods that carry payload are served raw, so that no generated parser sees it: the service derives from
-// WithRawCallbackMethod_Put<..> of the generated code, its messages are grpc::ByteBuffer, read by DecodeFrame and made by
-// EncodeFrame or ToBuffer. A raw and a plain callback method of one name do not stack: list a service's methods one by one
-// instead of deriving from CallbackService.
+// Methods that carry payload are served raw, so that no generated parser sees it: the service
+// derives from WithRawCallbackMethod_Put<..> of the generated code, its messages are
+// grpc::ByteBuffer, read by DecodeFrame and made by EncodeFrame or ToBuffer. A raw and a plain
+// callback method of one name do not stack: list a service's methods one by one instead of deriving
+// from CallbackService.
 namespace sluice::rpc {
 
-// What both kinds share: answers are queued from any thread and written one after the other. The stream owns itself from
-// the moment a service returns it, until the call is over; others hold it by shared_ptr, and send into a stream that has
-// ended without harm.
+// What both kinds share: answers are queued from any thread and written one after the other. The
+// stream owns itself from the moment a service returns it, until the call is over; others hold it
+// by shared_ptr, and send into a stream that has ended without harm.
 template <typename Reactor, typename Response>
 class ServerStream : public Reactor {
  public:
@@ -51,7 +53,8 @@ class ServerStream : public Reactor {
     this->Finish(ToGrpcStatus(status_));
   }
 
-  // Messages queued or being written: a producer that holds this below a limit keeps memory bounded.
+  // Messages queued or being written: a producer that holds this below a limit keeps memory
+  // bounded.
   size_t pending() const ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     return outbox_.size();

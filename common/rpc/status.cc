@@ -24,7 +24,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   const auto code = static_cast<grpc::StatusCode>(status.code());
   const std::string message = Text(status.message(), kMaxMessage);
   const ErrorDetail detail = DetailOf(status);
-  if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration()) return grpc::Status(code, message);
+  if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration())
+    return grpc::Status(code, message);
 
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));

@@ -32,15 +32,19 @@ struct ClientStream::Impl {
   bool finished = false;
 };
 
-ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descriptor& request, rpc::Cancel* cancel,
-                           absl::Duration deadline)
+ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descriptor& request,
+                           rpc::Cancel* cancel, absl::Duration deadline)
     : impl_(new Impl{MethodOf(&request), channel.address(), cancel}) {
-  if (deadline != absl::InfiniteDuration()) impl_->context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
+  if (deadline != absl::InfiniteDuration())
+    impl_->context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
   // On the wire a stream in one direction is one in both, with one message and the end behind it.
-  const grpc::internal::RpcMethod method(impl_->method.path.c_str(), nullptr, grpc::internal::RpcMethod::BIDI_STREAMING);
-  impl_->stream.reset(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
-      channel.grpc_channel(), method, &impl_->context));
-  if (cancel != nullptr) impl_->cancel_id = cancel->Add([impl = impl_.get()] { impl->context.TryCancel(); });
+  const grpc::internal::RpcMethod method(impl_->method.path.c_str(), nullptr,
+                                         grpc::internal::RpcMethod::BIDI_STREAMING);
+  impl_->stream.reset(
+      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+          channel.grpc_channel(), method, &impl_->context));
+  if (cancel != nullptr)
+    impl_->cancel_id = cancel->Add([impl = impl_.get()] { impl->context.TryCancel(); });
 }
 
 ClientStream::~ClientStream() {
@@ -59,21 +63,26 @@ bool ClientStream::Write(const google::protobuf::Message& message) {
   }
   grpc::ByteBuffer buffer;
   bool own = false;
-  const grpc::Status status = grpc::SerializationTraits<google::protobuf::Message>::Serialize(message, &buffer, &own);
+  const grpc::Status status =
+      grpc::SerializationTraits<google::protobuf::Message>::Serialize(message, &buffer, &own);
   SLUICE_CHECK_MSG(status.ok(), status.error_message());
   return impl_->stream->Write(buffer);
 }
 
-absl::Status ClientStream::WriteFrame(const google::protobuf::MessageLite& header, absl::Span<const PayloadSlice> payload) {
+absl::Status ClientStream::WriteFrame(const google::protobuf::MessageLite& header,
+                                      absl::Span<const PayloadSlice> payload) {
   SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeFrame(header, payload));
   if (impl_->stream->Write(buffer)) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(impl_->method.name, " at ", impl_->address, ": the stream is broken"));
+  return absl::UnavailableError(
+      absl::StrCat(impl_->method.name, " at ", impl_->address, ": the stream is broken"));
 }
 
-absl::Status ClientStream::WriteSharedFrame(const google::protobuf::MessageLite& header, absl::Span<const shm::Slice> shared) {
+absl::Status ClientStream::WriteSharedFrame(const google::protobuf::MessageLite& header,
+                                            absl::Span<const shm::Slice> shared) {
   SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeSharedFrame(header, shared));
   if (impl_->stream->Write(buffer)) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(impl_->method.name, " at ", impl_->address, ": the stream is broken"));
+  return absl::UnavailableError(
+      absl::StrCat(impl_->method.name, " at ", impl_->address, ": the stream is broken"));
 }
 
 void ClientStream::WritesDone() { impl_->stream->WritesDone(); }
@@ -81,7 +90,8 @@ void ClientStream::WritesDone() { impl_->stream->WritesDone(); }
 bool ClientStream::Read(google::protobuf::Message* message) {
   grpc::ByteBuffer buffer;
   if (!impl_->stream->Read(&buffer)) return false;
-  const grpc::Status status = grpc::SerializationTraits<google::protobuf::Message>::Deserialize(&buffer, message);
+  const grpc::Status status =
+      grpc::SerializationTraits<google::protobuf::Message>::Deserialize(&buffer, message);
   if (status.ok()) return true;
   impl_->unreadable = FromGrpcStatus(status);
   impl_->context.TryCancel();

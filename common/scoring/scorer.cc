@@ -17,13 +17,22 @@ namespace {
 constexpr char kVerifiersVersion[] = "2";
 
 bool Applies(const RewardRule& rule, const std::string& data_source) {
-  return rule.data_sources.empty() || std::find(rule.data_sources.begin(), rule.data_sources.end(), data_source) != rule.data_sources.end();
+  return rule.data_sources.empty() || std::find(rule.data_sources.begin(), rule.data_sources.end(),
+                                                data_source) != rule.data_sources.end();
 }
 
 uint32_t GenerationOf(const std::vector<RewardRule>& rules, Combine combine) {
-  nlohmann::json canonical = {{"version", kVerifiersVersion}, {"combine", static_cast<int>(combine)}, {"rules", nlohmann::json::array()}};
+  nlohmann::json canonical = {{"version", kVerifiersVersion},
+                              {"combine", static_cast<int>(combine)},
+                              {"rules", nlohmann::json::array()}};
   for (const RewardRule& rule : rules) {
-    canonical["rules"].push_back({{"name", rule.name}, {"verifier", rule.verifier}, {"weight", rule.weight}, {"gate", rule.gate}, {"gate_fail", rule.gate_fail}, {"sources", rule.data_sources}, {"args", rule.args}});
+    canonical["rules"].push_back({{"name", rule.name},
+                                  {"verifier", rule.verifier},
+                                  {"weight", rule.weight},
+                                  {"gate", rule.gate},
+                                  {"gate_fail", rule.gate_fail},
+                                  {"sources", rule.data_sources},
+                                  {"args", rule.args}});
   }
   uint32_t generation = 0;
   std::memcpy(&generation, Sha256(canonical.dump()).data(), sizeof generation);
@@ -43,15 +52,19 @@ Score Unscorable(std::string reason, const nlohmann::json& info) {
 }  // namespace
 
 absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combine) {
-  if (rules.empty()) return absl::InvalidArgumentError("reward.rewards is empty; at least one rule is needed");
+  if (rules.empty())
+    return absl::InvalidArgumentError("reward.rewards is empty; at least one rule is needed");
   const uint32_t generation = GenerationOf(rules, combine);
   std::vector<Part> parts;
   std::set<std::string> names;
   for (size_t i = 0; i < rules.size(); ++i) {
     RewardRule& rule = rules[i];
     const std::string where = absl::StrCat("reward.rewards[", i, "] (", rule.name, ")");
-    if (!names.insert(rule.name).second) return absl::InvalidArgumentError(absl::StrCat(where, ": the name is used twice"));
-    if (!std::isfinite(rule.weight) || !std::isfinite(rule.gate_fail)) return absl::InvalidArgumentError(absl::StrCat(where, ": weight and gate_fail must be finite"));
+    if (!names.insert(rule.name).second)
+      return absl::InvalidArgumentError(absl::StrCat(where, ": the name is used twice"));
+    if (!std::isfinite(rule.weight) || !std::isfinite(rule.gate_fail))
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": weight and gate_fail must be finite"));
     auto verifier = MakeVerifier(rule.verifier, rule.args);
     if (!verifier.ok()) return Annotate(verifier.status(), where);
     parts.push_back({.rule = std::move(rule), .verifier = *std::move(verifier)});
@@ -59,22 +72,29 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
   return Scorer(std::move(parts), combine, generation);
 }
 
-Score Scorer::Run(const Answer& answer, const nlohmann::json& row, const std::string& data_source) const {
+Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
+                  const std::string& data_source) const {
   Score score;
   nlohmann::json info = nlohmann::json::object();
   bool any = false;
   score.passes = true;
   const Part* failed_gate = nullptr;
-  double total = combine_ == Combine::kProduct ? 1 : combine_ == Combine::kMin ? std::numeric_limits<double>::infinity() : 0;
+  double total = combine_ == Combine::kProduct ? 1
+                 : combine_ == Combine::kMin   ? std::numeric_limits<double>::infinity()
+                                               : 0;
   for (const Part& part : parts_) {
     if (!Applies(part.rule, data_source)) {
       score.parts.push_back(std::numeric_limits<double>::quiet_NaN());
       continue;
     }
     const absl::StatusOr<Verdict> verdict = part.verifier->Score(answer, row);
-    if (!verdict.ok()) return Unscorable("bad_row", {{part.rule.name, std::string(verdict.status().message())}});
-    if (!std::isfinite(verdict->score) || verdict->score < part.verifier->low() || verdict->score > part.verifier->high()) {
-      return Unscorable("bad_value", {{part.rule.name, absl::StrCat(verdict->score, " is outside [", part.verifier->low(), ", ", part.verifier->high(), "]")}});
+    if (!verdict.ok())
+      return Unscorable("bad_row", {{part.rule.name, std::string(verdict.status().message())}});
+    if (!std::isfinite(verdict->score) || verdict->score < part.verifier->low() ||
+        verdict->score > part.verifier->high()) {
+      return Unscorable("bad_value", {{part.rule.name, absl::StrCat(verdict->score, " is outside [",
+                                                                    part.verifier->low(), ", ",
+                                                                    part.verifier->high(), "]")}});
     }
     any = true;
     score.parts.push_back(verdict->score);
@@ -90,7 +110,8 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row, const std::st
   }
   if (!any) return Unscorable("no_part", {{"data_source", data_source}});
   score.task_reward = failed_gate != nullptr ? failed_gate->rule.gate_fail : total;
-  if (!std::isfinite(score.task_reward)) return Unscorable("bad_value", {{"task_reward", absl::StrCat(score.task_reward)}});
+  if (!std::isfinite(score.task_reward))
+    return Unscorable("bad_value", {{"task_reward", absl::StrCat(score.task_reward)}});
   score.info = InfoText(info);
   return score;
 }
@@ -109,10 +130,13 @@ absl::Status Scorer::CheckRow(const nlohmann::json& row, const std::string& data
 }
 
 absl::StatusOr<std::string> LastAnswer(absl::string_view messages) {
-  const nlohmann::json list = nlohmann::json::parse(messages.begin(), messages.end(), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json list =
+      nlohmann::json::parse(messages.begin(), messages.end(), nullptr, /*allow_exceptions=*/false);
   if (list.is_array()) {
     for (auto message = list.rbegin(); message != list.rend(); ++message) {
-      if (message->is_object() && message->value("role", "") == "assistant" && message->contains("content") && (*message)["content"].is_string()) return (*message)["content"].get<std::string>();
+      if (message->is_object() && message->value("role", "") == "assistant" &&
+          message->contains("content") && (*message)["content"].is_string())
+        return (*message)["content"].get<std::string>();
     }
   }
   return absl::InvalidArgumentError("the field `messages` holds no assistant message");

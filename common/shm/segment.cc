@@ -18,7 +18,8 @@
 namespace sluice::shm {
 namespace {
 absl::Status NoMemory(const char* what, uint64_t bytes) {
-  return Error(absl::StatusCode::kResourceExhausted, "NO_MEMORY", absl::StrCat(what, " of a segment of ", bytes, " bytes: ", std::strerror(errno)));
+  return Error(absl::StatusCode::kResourceExhausted, "NO_MEMORY",
+               absl::StrCat(what, " of a segment of ", bytes, " bytes: ", std::strerror(errno)));
 }
 }  // namespace
 
@@ -26,15 +27,20 @@ Fd::~Fd() {
   if (fd_ >= 0) close(fd_);
 }
 
-absl::StatusOr<Segment> Segment::Create(const char* name, uint64_t bytes, Access access, bool touch) {
+absl::StatusOr<Segment> Segment::Create(const char* name, uint64_t bytes, Access access,
+                                        bool touch) {
   Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return NoMemory("memfd_create", bytes);
+  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    return NoMemory("memfd_create", bytes);
   // Its pages are taken now: later there would be a signal in place of an error.
-  if (touch && fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0) return NoMemory("fallocate", bytes);
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (touch ? MAP_POPULATE : 0), fd.get(), 0);
+  if (touch && fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
+    return NoMemory("fallocate", bytes);
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (touch ? MAP_POPULATE : 0),
+                    fd.get(), 0);
   if (data == MAP_FAILED) return NoMemory("mmap", bytes);
   Segment segment(std::move(fd), static_cast<char*>(data), bytes);
-  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (access == Access::kOwner ? F_SEAL_FUTURE_WRITE : 0) | F_SEAL_SEAL;
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW |
+                    (access == Access::kOwner ? F_SEAL_FUTURE_WRITE : 0) | F_SEAL_SEAL;
   if (fcntl(segment.fd(), F_ADD_SEALS, seals) != 0) return NoMemory("sealing", bytes);
   return segment;
 }
@@ -43,10 +49,14 @@ absl::StatusOr<Segment> Segment::Map(Fd fd, uint64_t bytes, bool writable) {
   struct stat found = {};
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   const int fixed = F_SEAL_SHRINK | F_SEAL_GROW;
-  if (seals < 0 || (seals & fixed) != fixed || fstat(fd.get(), &found) != 0 || static_cast<uint64_t>(found.st_size) != bytes || bytes == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("a segment of ", bytes, " bytes was announced; the descriptor is of another size, or can change it"));
+  if (seals < 0 || (seals & fixed) != fixed || fstat(fd.get(), &found) != 0 ||
+      static_cast<uint64_t>(found.st_size) != bytes || bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a segment of ", bytes,
+                     " bytes was announced; the descriptor is of another size, or can change it"));
   }
-  void* data = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);
+  void* data =
+      mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return NoMemory("mmap", bytes);
   return Segment(std::move(fd), static_cast<char*>(data), bytes);
 }

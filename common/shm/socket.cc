@@ -19,26 +19,33 @@ constexpr size_t kMaxPacket = 4096;
 absl::StatusOr<std::pair<sockaddr_un, socklen_t>> Address(absl::string_view name) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  if (name.size() + 1 > sizeof(address.sun_path)) return absl::InvalidArgumentError(absl::StrCat("socket name ", name, " is too long"));
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // The leading zero makes it abstract.
-  return std::make_pair(address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
+  if (name.size() + 1 > sizeof(address.sun_path))
+    return absl::InvalidArgumentError(absl::StrCat("socket name ", name, " is too long"));
+  // The leading zero makes it abstract.
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return std::make_pair(address,
+                        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
 }
 
 absl::Status CheckPeer(int fd) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid()) return absl::OkStatus();
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid())
+    return absl::OkStatus();
   return absl::PermissionDeniedError("the other end of the socket is of another user");
 }
 
-absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno))); }
+absl::Status Failed(const char* what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
 }  // namespace
 
 absl::StatusOr<Socket> Socket::Listen(absl::string_view name) {
   SLUICE_ASSIGN_OR_RETURN(const auto address, Address(name));
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return Failed("socket");
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) != 0 || listen(fd.get(), 64) != 0) {
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) != 0 ||
+      listen(fd.get(), 64) != 0) {
     return absl::AlreadyExistsError(absl::StrCat("@", name, ": ", std::strerror(errno)));
   }
   return Socket(std::move(fd));
@@ -47,7 +54,9 @@ absl::StatusOr<Socket> Socket::Listen(absl::string_view name) {
 absl::StatusOr<Socket> Socket::Connect(absl::string_view name) {
   SLUICE_ASSIGN_OR_RETURN(const auto address, Address(name));
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid() || connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) != 0) return Failed("connect");
+  if (!fd.valid() ||
+      connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) != 0)
+    return Failed("connect");
   SLUICE_RETURN_IF_ERROR(CheckPeer(fd.get()));
   return Socket(std::move(fd));
 }
@@ -74,7 +83,9 @@ absl::Status Socket::Send(absl::string_view packet, int fd) {
     head->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(head), &fd, sizeof(int));
   }
-  if (sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(packet.size())) return absl::OkStatus();
+  if (sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+      static_cast<ssize_t>(packet.size()))
+    return absl::OkStatus();
   return Failed("send");
 }
 
@@ -92,10 +103,14 @@ absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   const ssize_t got = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (got <= 0) return got == 0 ? absl::UnavailableError("the socket is closed") : Failed("receive");
+  if (got <= 0)
+    return got == 0 ? absl::UnavailableError("the socket is closed") : Failed("receive");
   packet.bytes.resize(static_cast<size_t>(got));
-  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
-    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof(int))) continue;
+  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
+       head = CMSG_NXTHDR(&message, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||
+        head->cmsg_len != CMSG_LEN(sizeof(int)))
+      continue;
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(head), sizeof(int));
     packet.fd = Fd(fd);

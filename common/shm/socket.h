@@ -10,8 +10,9 @@
 
 namespace sluice::shm {
 
-// A unix socket for packets that may carry a descriptor. Its name is abstract: it lives in the network namespace, as the
-// loopback address does, leaves no file behind and ends with its process. Both ends are of one user, or there is no connection.
+// A unix socket for packets that may carry a descriptor. Its name is abstract: it lives in the
+// network namespace, as the loopback address does, leaves no file behind and ends with its process.
+// Both ends are of one user, or there is no connection.
 class Socket {
  public:
   // ALREADY_EXISTS: another process listens there.

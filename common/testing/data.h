@@ -11,7 +11,8 @@
 
 namespace sluice::testing_data {
 
-// The folder with the shared test data: $SLUICE_TEST_DATA, or ../shared/data beside the source tree.
+// The folder with the shared test data: $SLUICE_TEST_DATA, or ../shared/data beside the source
+// tree.
 inline std::string Dir() {
   const char* const dir = std::getenv("SLUICE_TEST_DATA");
   return dir != nullptr && *dir != '\0' ? dir : std::string(SLUICE_SOURCE_DIR) + "/../shared/data";
@@ -37,7 +38,9 @@ inline std::string TempPath(const std::string& name) {
 
 }  // namespace sluice::testing_data
 
-// At the start of a test that needs the file or folder `relative` of the test data: skips it, aloud, where that is absent.
-#define SLUICE_NEEDS_TEST_DATA(relative)                                                                  \
-  if (!::sluice::PathExists(::sluice::testing_data::Path(relative)))                                      \
-  GTEST_SKIP() << "no test data at " << ::sluice::testing_data::Path(relative) << "; set SLUICE_TEST_DATA"
+// At the start of a test that needs the file or folder `relative` of the test data: skips it,
+// aloud, where that is absent.
+#define SLUICE_NEEDS_TEST_DATA(relative)                                       \
+  if (!::sluice::PathExists(::sluice::testing_data::Path(relative)))           \
+  GTEST_SKIP() << "no test data at " << ::sluice::testing_data::Path(relative) \
+               << "; set SLUICE_TEST_DATA"

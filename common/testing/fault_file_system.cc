@@ -47,7 +47,8 @@ class FaultFileSystem::MemoryFile : public File {
     SLUICE_RETURN_IF_ERROR(Begin("allocate"));
     if (system_->calls_ == system_->die_at_) return Down();
     SLUICE_RETURN_IF_ERROR(system_->Reserve(*node_, size));
-    // Sizes are on the disk at once: that a shorter file comes back is what a lost write looks like, too.
+    // Sizes are on the disk at once: that a shorter file comes back is what a lost write looks
+    // like, too.
     if (size > node_->now.size()) node_->now.resize(size);
     if (size > node_->synced.size()) node_->synced.resize(size);
     return absl::OkStatus();
@@ -85,7 +86,8 @@ class FaultFileSystem::MemoryFile : public File {
 
 class FaultFileSystem::MemoryLock : public FileSystem::Lock {
  public:
-  MemoryLock(FaultFileSystem* system, std::string dir, uint64_t life) : system_(system), dir_(std::move(dir)), life_(life) {}
+  MemoryLock(FaultFileSystem* system, std::string dir, uint64_t life)
+      : system_(system), dir_(std::move(dir)), life_(life) {}
   ~MemoryLock() override {
     MutexLock lock(&system_->mu_);
     if (life_ == system_->life_) system_->locks_.erase(dir_);
@@ -129,7 +131,8 @@ absl::Status FaultFileSystem::Reserve(const Node& node, uint64_t size) {
   if (size <= node.now.size()) return absl::OkStatus();
   uint64_t used = size - node.now.size();
   for (const auto& [path, other] : names_) used += other->now.size();
-  return used <= capacity_ ? absl::OkStatus() : absl::ResourceExhaustedError("No space left on device");
+  return used <= capacity_ ? absl::OkStatus()
+                           : absl::ResourceExhaustedError("No space left on device");
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenForRead(const std::string& path) {
@@ -141,7 +144,8 @@ absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenForRead(const std::st
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenForWrite(const std::string& path) {
   MutexLock lock(&mu_);
-  if (const auto it = names_.find(path); it != names_.end()) return std::make_unique<MemoryFile>(this, it->second, path, life_);
+  if (const auto it = names_.find(path); it != names_.end())
+    return std::make_unique<MemoryFile>(this, it->second, path, life_);
   SLUICE_RETURN_IF_ERROR(Begin("create", path));
   if (calls_ == die_at_) return Down();
   const auto node = names_[path] = std::make_shared<Node>();
@@ -197,10 +201,12 @@ absl::StatusOr<uint64_t> FaultFileSystem::FreeBytes(const std::string&) {
   return capacity_ - std::min(used, capacity_);
 }
 
-absl::StatusOr<std::unique_ptr<FileSystem::Lock>> FaultFileSystem::TakeLock(const std::string& dir) {
+absl::StatusOr<std::unique_ptr<FileSystem::Lock>> FaultFileSystem::TakeLock(
+    const std::string& dir) {
   MutexLock lock(&mu_);
   if (!locks_.insert(dir).second) {
-    return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_IN_USE", absl::StrCat("data directory ", dir, " is in use"));
+    return Error(absl::StatusCode::kFailedPrecondition, "DATA_DIR_IN_USE",
+                 absl::StrCat("data directory ", dir, " is in use"));
   }
   return std::make_unique<MemoryLock>(this, dir, life_);
 }
@@ -295,7 +301,8 @@ std::unique_ptr<FaultFileSystem> FaultFileSystem::Clone() const {
   };
   for (const auto& [path, node] : names_) clone->names_[path] = copy(node);
   for (const auto& [path, node] : synced_names_) clone->synced_names_[path] = copy(node);
-  for (const NameChange& change : changes_) clone->changes_.push_back({change.from, change.to, copy(change.node)});
+  for (const NameChange& change : changes_)
+    clone->changes_.push_back({change.from, change.to, copy(change.node)});
   clone->capacity_ = capacity_;
   return clone;
 }

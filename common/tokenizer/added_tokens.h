@@ -22,27 +22,31 @@ struct AddedToken {
   bool normalized = false;   // Looked for in the normalized text, as its own normalized form.
   bool single_word = false;  // Not with a word character next to it.
   bool lstrip = false, rstrip = false;  // Takes the spaces at that side along.
-  std::string form;          // What is looked for, and decoded: `content`, or its normalized form.
+  std::string form;  // What is looked for, and decoded: `content`, or its normalized form.
 };
 
-// The list `added_tokens`: strings that become their own ids wherever they are written. Leftmost-longest.
+// The list `added_tokens`: strings that become their own ids wherever they are written.
+// Leftmost-longest.
 //
 // Immutable, so thread-safe.
 class AddedTokens {
  public:
   static constexpr size_t kMaxTokens = 200'000, kMaxContent = 512;
 
-  // INVALID_ARGUMENT: an entry of a wrong form, an empty or overlong one, or an id other than the reference library's own:
-  // that of the model's token of the same content, else the next free one.
-  static absl::StatusOr<AddedTokens> Parse(const Component& root, const Bpe& bpe, const Normalizer& normalizer);
+  // INVALID_ARGUMENT: an entry of a wrong form, an empty or overlong one, or an id other than the
+  // reference library's own: that of the model's token of the same content, else the next free one.
+  static absl::StatusOr<AddedTokens> Parse(const Component& root, const Bpe& bpe,
+                                           const Normalizer& normalizer);
 
   struct Piece {
     Span span;
     const AddedToken* token;  // Null: plain text.
   };
-  // Appends what `text` consists of: added tokens that are `normalized` or not, and plain text. Pieces can overlap where one
-  // token's spaces are another token. `special`: whether special tokens count.
-  void Find(absl::string_view text, bool normalized, bool special, std::vector<Piece>* pieces) const;
+  // Appends what `text` consists of: added tokens that are `normalized` or not, and plain text.
+  // Pieces can overlap where one token's spaces are another token. `special`: whether special
+  // tokens count.
+  void Find(absl::string_view text, bool normalized, bool special,
+            std::vector<Piece>* pieces) const;
   bool AnyNormalized() const { return !normalized_.tokens.empty(); }
 
   const AddedToken* ById(int32_t id) const;

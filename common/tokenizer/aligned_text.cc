@@ -12,8 +12,12 @@ std::pair<uint32_t, uint32_t> AlignedText::OriginOf(size_t byte) const {
 }
 
 AlignedText::AlignedText(const AlignedText& whole, Span part)
-    : view_(whole.view_.substr(part.begin, part.size())), begin_(whole.begin_ + (whole.rewritten_ ? 0 : part.begin)), track_(whole.track_), rewritten_(whole.rewritten_) {
-  if (rewritten_ && track_) origin_.assign(whole.origin_.begin() + part.begin, whole.origin_.begin() + part.end);
+    : view_(whole.view_.substr(part.begin, part.size())),
+      begin_(whole.begin_ + (whole.rewritten_ ? 0 : part.begin)),
+      track_(whole.track_),
+      rewritten_(whole.rewritten_) {
+  if (rewritten_ && track_)
+    origin_.assign(whole.origin_.begin() + part.begin, whole.origin_.begin() + part.end);
 }
 
 Span AlignedText::Origin(Span part) const {
@@ -29,7 +33,9 @@ void AlignedText::Builder::Copy(Span part) {
 
 void AlignedText::Builder::Insert(absl::string_view content, size_t like) {
   out_.append(content.data(), content.size());
-  if (text_->track_ && !content.empty()) origin_.resize(out_.size(), like < text_->view_.size() ? text_->OriginOf(like) : std::make_pair(0u, 0u));
+  if (text_->track_ && !content.empty())
+    origin_.resize(out_.size(),
+                   like < text_->view_.size() ? text_->OriginOf(like) : std::make_pair(0u, 0u));
 }
 
 void AlignedText::Builder::Finish() {
@@ -48,7 +54,8 @@ void AlignedText::Apply(absl::Span<const Edit> edits, size_t skipped_characters)
   for (const Edit& edit : edits) {
     character.clear();
     AppendUtf8(edit.code_point, &character);
-    builder.Insert(character, edit.change > 0 ? old - 1 : old);  // Before the first, old - 1 is no byte at all.
+    // Before the first, old - 1 is no byte at all.
+    builder.Insert(character, edit.change > 0 ? old - 1 : old);
     for (int n = edit.change; n <= 0; ++n) step();
   }
   builder.Finish();

@@ -13,17 +13,25 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kFew = 40;  // Up to so many symbols, looking at all pairs again after each merge is faster than a heap.
+// Up to so many symbols, looking at all pairs again after each merge is faster than a heap.
+constexpr size_t kFew = 40;
 
-size_t Meeting(char left, char right) { return static_cast<size_t>(static_cast<uint8_t>(left)) << 8 | static_cast<uint8_t>(right); }
+size_t Meeting(char left, char right) {
+  return static_cast<size_t>(static_cast<uint8_t>(left)) << 8 | static_cast<uint8_t>(right);
+}
 
-uint64_t PairKey(int32_t left, int32_t right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
+uint64_t PairKey(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+}
 
 }  // namespace
 
 absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool byte_level) {
-  if (model.Has("type") && model.type() != "BPE") return model.Unsupported(absl::StrCat("the model \"", model.type(), "\""));
-  SLUICE_RETURN_IF_ERROR(model.Only({"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
+  if (model.Has("type") && model.type() != "BPE")
+    return model.Unsupported(absl::StrCat("the model \"", model.type(), "\""));
+  SLUICE_RETURN_IF_ERROR(
+      model.Only({"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                  "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
   if (model.Has("dropout")) return model.Unsupported("dropout other than null");
   for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     SLUICE_ASSIGN_OR_RETURN(const std::string affix, model.String(key, ""));
@@ -37,15 +45,19 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
   SLUICE_RETURN_IF_ERROR(bpe.ReadMerges(file));
   SLUICE_ASSIGN_OR_RETURN(bpe.fuse_unknown_, model.Bool("fuse_unk", false));
   SLUICE_ASSIGN_OR_RETURN(bpe.byte_fallback_, model.Bool("byte_fallback", false));
-  if (byte_level && bpe.byte_fallback_) return model.Unsupported("byte_fallback behind a ByteLevel pre-tokenizer");
+  if (byte_level && bpe.byte_fallback_)
+    return model.Unsupported("byte_fallback behind a ByteLevel pre-tokenizer");
   SLUICE_ASSIGN_OR_RETURN(bpe.ignore_merges_, model.Bool("ignore_merges", false));
   if (model.Has("unk_token")) {
     SLUICE_ASSIGN_OR_RETURN(const std::string unknown, model.String("unk_token"));
     bpe.unknown_ = bpe.Id(unknown);
-    if (!bpe.unknown_) return model.Invalid(absl::StrCat("unk_token \"", unknown, "\" is not in the vocabulary"));
+    if (!bpe.unknown_)
+      return model.Invalid(absl::StrCat("unk_token \"", unknown, "\" is not in the vocabulary"));
   }
   for (int b = 0; b < 256; ++b) {
-    const std::string spelling = byte_level ? ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b))) : absl::StrFormat("<0x%02X>", b);
+    const std::string spelling =
+        byte_level ? ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)))
+                   : absl::StrFormat("<0x%02X>", b);
     bpe.byte_ids_[b] = bpe.Id(spelling).value_or(-1);
   }
   bpe.FindCuts();
@@ -59,9 +71,13 @@ absl::Status Bpe::ReadVocab(TokenizerFile* file) {
   ids_.reserve(file->vocab.size());
   for (auto& [token, id] : file->vocab) {
     if (token.empty()) continue;  // No text has it, and as output it is nothing.
-    if (!tokens_[id].empty()) return absl::InvalidArgumentError(absl::StrCat("model.vocab: \"", token, "\" and \"", tokens_[id], "\" both have the id ", id));
+    if (!tokens_[id].empty())
+      return absl::InvalidArgumentError(absl::StrCat("model.vocab: \"", token, "\" and \"",
+                                                     tokens_[id], "\" both have the id ", id));
     tokens_[id] = std::move(token);
-    if (!ids_.try_emplace(tokens_[id], id).second) return absl::InvalidArgumentError(absl::StrCat("model.vocab has \"", tokens_[id], "\" twice"));
+    if (!ids_.try_emplace(tokens_[id], id).second)
+      return absl::InvalidArgumentError(
+          absl::StrCat("model.vocab has \"", tokens_[id], "\" twice"));
   }
   return absl::OkStatus();
 }
@@ -72,9 +88,12 @@ absl::Status Bpe::ReadMerges(const TokenizerFile& file) {
     const auto& [a, b] = file.merges[rank];
     const auto left = Id(a), right = Id(b), whole = Id(absl::StrCat(a, b));
     if (!left || !right || !whole) {
-      return absl::InvalidArgumentError(absl::StrCat("model.merges[", rank, "]: \"", a, "\", \"", b, "\" or the two together are not in the vocabulary"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("model.merges[", rank, "]: \"", a, "\", \"", b,
+                       "\" or the two together are not in the vocabulary"));
     }
-    merges_[PairKey(*left, *right)] = {static_cast<uint32_t>(rank), *whole};  // The last of equals counts.
+    // The last of equals counts.
+    merges_[PairKey(*left, *right)] = {static_cast<uint32_t>(rank), *whole};
     joined_.set(Meeting(a.back(), b.front()));
   }
   return absl::OkStatus();
@@ -85,12 +104,15 @@ void Bpe::FindCuts() {
   // Without an unknown token a character may go, and what it parted meets.
   cuts_ = !byte_level_ && !ignore_merges_ && (all_bytes_ || unknown_);
   if (!cuts_) return;
-  // Tokens that stand for another text than they spell: a merge of one joins what `joined_` does not tell.
+  // Tokens that stand for another text than they spell: a merge of one joins what `joined_` does
+  // not tell.
   absl::flat_hash_set<int32_t> others;
   if (byte_fallback_) others.insert(byte_ids_.begin(), byte_ids_.end());
   if (unknown_) others.insert(*unknown_);
   for (const auto& [pair, merge] : merges_) {
-    if (others.contains(static_cast<int32_t>(pair >> 32)) || others.contains(static_cast<int32_t>(pair & 0xFFFFFFFFu))) cuts_ = false;
+    if (others.contains(static_cast<int32_t>(pair >> 32)) ||
+        others.contains(static_cast<int32_t>(pair & 0xFFFFFFFFu)))
+      cuts_ = false;
   }
 }
 
@@ -111,15 +133,18 @@ size_t Bpe::CutAt(absl::string_view word) const {
 }
 
 void Bpe::First(absl::string_view word, Symbols* symbols) const {
-  uint32_t unknown_bytes = 0;  // Of an unknown symbol not yet given: the next known character gives it, byte tokens do not.
+  // Of an unknown symbol not yet given: the next known character gives it, byte tokens do not.
+  uint32_t unknown_bytes = 0;
   const auto give_unknown = [&] {
     if (unknown_bytes > 0) symbols->push_back({*unknown_, unknown_bytes});
     unknown_bytes = 0;
   };
   while (!word.empty()) {
-    const absl::string_view character = word.substr(0, byte_level_ ? 1 : Utf8SequenceLength(word[0]));
+    const absl::string_view character =
+        word.substr(0, byte_level_ ? 1 : Utf8SequenceLength(word[0]));
     word.remove_prefix(character.size());
-    const int32_t id = byte_level_ ? byte_ids_[static_cast<uint8_t>(character[0])] : Id(character).value_or(-1);
+    const int32_t id =
+        byte_level_ ? byte_ids_[static_cast<uint8_t>(character[0])] : Id(character).value_or(-1);
     if (id >= 0) {
       give_unknown();
       symbols->push_back({id, static_cast<uint32_t>(character.size())});
@@ -196,17 +221,19 @@ void Bpe::MergeMany(Symbols* symbols) const {
   }
   struct Candidate {
     uint32_t rank;
-    int at;                   // Of the left symbol.
+    int at;  // Of the left symbol.
     int32_t left, right, id;
     bool operator>(const Candidate& o) const { return rank != o.rank ? rank > o.rank : at > o.at; }
   };
   std::vector<Candidate> first;
   const auto candidate = [&](int at, auto&& use) {
     if (at < 0 || next[at] < 0) return;
-    if (const Merge* const merge = Find(s[at], s[next[at]])) use(Candidate{merge->rank, at, s[at].id, s[next[at]].id, merge->id});
+    if (const Merge* const merge = Find(s[at], s[next[at]]))
+      use(Candidate{merge->rank, at, s[at].id, s[next[at]].id, merge->id});
   };
   for (int i = 0; i + 1 < n; ++i) candidate(i, [&](const Candidate& c) { first.push_back(c); });
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(), std::move(first));
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(),
+                                                                               std::move(first));
   const auto offer = [&](int at) { candidate(at, [&](const Candidate& c) { queue.push(c); }); };
   constexpr int32_t kGone = -1;
   while (!queue.empty()) {

@@ -22,7 +22,8 @@ bool Newer(size_t run) { return (kRuns[run] & 0x80) != 0; }
 
 CharTable::CharTable() {
   std::vector<uint8_t> flat(kEnd);
-  for (size_t run = 0; run < kCount; ++run) std::fill(flat.begin() + Begin(run), flat.begin() + Begin(run + 1), Class(run));
+  for (size_t run = 0; run < kCount; ++run)
+    std::fill(flat.begin() + Begin(run), flat.begin() + Begin(run + 1), Class(run));
   std::map<std::vector<uint8_t>, uint16_t> known;
   for (uint32_t at = 0; at < kEnd; at += 1 << kBits) {
     const std::vector<uint8_t> block(flat.begin() + at, flat.begin() + at + (1 << kBits));
@@ -35,7 +36,8 @@ CharTable::CharTable() {
 std::string CharTable::Ranges(CharMask mask, bool all) const {
   std::string out;
   for (size_t run = 0; run < kCount; ++run) {
-    if ((all || Newer(run)) && (mask >> Class(run) & 1) != 0) absl::StrAppendFormat(&out, "\\x{%X}-\\x{%X}", Begin(run), Begin(run + 1) - 1);
+    if ((all || Newer(run)) && (mask >> Class(run) & 1) != 0)
+      absl::StrAppendFormat(&out, "\\x{%X}-\\x{%X}", Begin(run), Begin(run + 1) - 1);
   }
   return out;
 }

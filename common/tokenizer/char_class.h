@@ -8,29 +8,35 @@
 
 namespace sluice {
 
-// General categories as split patterns tell them apart. kSpace is White_Space: Z and U+0009-000D, U+0085.
+// General categories as split patterns tell them apart. kSpace is White_Space: Z and U+0009-000D,
+// U+0085.
 enum class CharClass : uint8_t { kOther, kLu, kLl, kLt, kLm, kLo, kM, kN, kP, kS, kSpace };
 
 // A set of classes.
 using CharMask = uint32_t;
 constexpr CharMask MaskOf(CharClass c) { return 1u << static_cast<int>(c); }
-constexpr CharMask kUpperMask = MaskOf(CharClass::kLu) | MaskOf(CharClass::kLt), kLowerMask = MaskOf(CharClass::kLl);
+constexpr CharMask kUpperMask = MaskOf(CharClass::kLu) | MaskOf(CharClass::kLt),
+                   kLowerMask = MaskOf(CharClass::kLl);
 constexpr CharMask kCaselessMask = MaskOf(CharClass::kLm) | MaskOf(CharClass::kLo);
 constexpr CharMask kLetterMask = kUpperMask | kLowerMask | kCaselessMask;
-constexpr CharMask kMarkMask = MaskOf(CharClass::kM), kNumberMask = MaskOf(CharClass::kN), kSpaceMask = MaskOf(CharClass::kSpace);
+constexpr CharMask kMarkMask = MaskOf(CharClass::kM), kNumberMask = MaskOf(CharClass::kN),
+                   kSpaceMask = MaskOf(CharClass::kSpace);
 constexpr CharMask kPunctuationMask = MaskOf(CharClass::kP), kSymbolMask = MaskOf(CharClass::kS);
 
-// The class of every code point, at the reference library's Unicode version (16), whatever ICU and PCRE2 know.
+// The class of every code point, at the reference library's Unicode version (16), whatever ICU and
+// PCRE2 know.
 class CharTable {
  public:
   static const CharTable& Get() {
     static const CharTable* const table = new CharTable;
     return *table;
   }
-  CharMask Mask(uint32_t code_point) const { return 1u << blocks_[index_[code_point >> kBits] << kBits | (code_point & kLow)]; }
+  CharMask Mask(uint32_t code_point) const {
+    return 1u << blocks_[index_[code_point >> kBits] << kBits | (code_point & kLow)];
+  }
 
-  // Ranges of `mask` that Unicode 14 had not assigned, as a regular expression's class spells them: \x{10D50}-\x{10D65}..
-  // Of all its ranges, with `all`.
+  // Ranges of `mask` that Unicode 14 had not assigned, as a regular expression's class spells them:
+  // \x{10D50}-\x{10D65}.. Of all its ranges, with `all`.
   std::string Ranges(CharMask mask, bool all = false) const;
 
  private:

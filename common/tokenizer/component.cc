@@ -18,7 +18,9 @@ std::string Shown(const nlohmann::json& value) {
 }
 }  // namespace
 
-std::string Component::At(absl::string_view key) const { return absl::StrCat(path_, path_.empty() ? "" : ".", key); }
+std::string Component::At(absl::string_view key) const {
+  return absl::StrCat(path_, path_.empty() ? "" : ".", key);
+}
 
 std::string Component::type() const {
   const auto it = object_.find("type");
@@ -34,30 +36,41 @@ absl::Status Component::Only(std::initializer_list<const char*> known) const {
   for (const auto& [key, value] : object_.items()) {
     const auto same = [&key = key](const char* name) { return key == name; };
     if (key != "type" && !value.is_null() && std::none_of(known.begin(), known.end(), same)) {
-      return absl::UnimplementedError(absl::StrCat(At(key), " = ", Shown(value), ": this key is not supported here"));
+      return absl::UnimplementedError(
+          absl::StrCat(At(key), " = ", Shown(value), ": this key is not supported here"));
     }
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Component::Bool(const char* key) const {
-  if (!Has(key)) return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing; want true or false"));
-  if (!object_[key].is_boolean()) return absl::InvalidArgumentError(absl::StrCat(At(key), " is ", Shown(object_[key]), "; want true or false"));
+  if (!Has(key))
+    return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing; want true or false"));
+  if (!object_[key].is_boolean())
+    return absl::InvalidArgumentError(
+        absl::StrCat(At(key), " is ", Shown(object_[key]), "; want true or false"));
   return object_[key].get<bool>();
 }
 
 absl::StatusOr<int64_t> Component::Int(const char* key, int64_t least, int64_t most) const {
-  if (!Has(key)) return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing; want a whole number"));
+  if (!Has(key))
+    return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing; want a whole number"));
   const nlohmann::json& value = object_[key];
-  const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX) && value.get<int64_t>() >= least &&
-                    value.get<int64_t>() <= most;
-  if (!fits) return absl::InvalidArgumentError(absl::StrCat(At(key), " is ", Shown(value), "; want a whole number in [", least, ", ", most, "]"));
+  const bool fits = value.is_number_integer() &&
+                    (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX) &&
+                    value.get<int64_t>() >= least && value.get<int64_t>() <= most;
+  if (!fits)
+    return absl::InvalidArgumentError(absl::StrCat(
+        At(key), " is ", Shown(value), "; want a whole number in [", least, ", ", most, "]"));
   return value.get<int64_t>();
 }
 
 absl::StatusOr<std::string> Component::String(const char* key) const {
-  if (!Has(key)) return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing; want a string"));
-  if (!object_[key].is_string()) return absl::InvalidArgumentError(absl::StrCat(At(key), " is ", Shown(object_[key]), "; want a string"));
+  if (!Has(key))
+    return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing; want a string"));
+  if (!object_[key].is_string())
+    return absl::InvalidArgumentError(
+        absl::StrCat(At(key), " is ", Shown(object_[key]), "; want a string"));
   return object_[key].get<std::string>();
 }
 
@@ -68,23 +81,30 @@ absl::StatusOr<std::string> Component::String(const char* key, const char* absen
 
 absl::StatusOr<std::string> Component::Character(const char* key) const {
   SLUICE_ASSIGN_OR_RETURN(std::string text, String(key));
-  if (text.empty() || Utf8Length(text) != text.size()) return absl::InvalidArgumentError(absl::StrCat(At(key), " is \"", text, "\"; want one character"));
+  if (text.empty() || Utf8Length(text) != text.size())
+    return absl::InvalidArgumentError(
+        absl::StrCat(At(key), " is \"", text, "\"; want one character"));
   return text;
 }
 
 absl::StatusOr<Component> Component::Object(const char* key) const {
-  if (!Has(key) || !object_[key].is_object()) return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing or no object"));
+  if (!Has(key) || !object_[key].is_object())
+    return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing or no object"));
   return Component(object_[key], At(key));
 }
 
 absl::StatusOr<std::vector<Component>> Component::Objects(const char* key) const {
-  if (!Has(key) || !object_[key].is_array()) return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing or no list"));
+  if (!Has(key) || !object_[key].is_array())
+    return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing or no list"));
   const nlohmann::json& list = object_[key];
-  if (list.size() > kMaxList) return absl::InvalidArgumentError(absl::StrCat(At(key), " has ", list.size(), " entries; the limit is ", kMaxList));
+  if (list.size() > kMaxList)
+    return absl::InvalidArgumentError(
+        absl::StrCat(At(key), " has ", list.size(), " entries; the limit is ", kMaxList));
   std::vector<Component> parts;
   for (size_t i = 0; i < list.size(); ++i) {
     std::string path = absl::StrCat(At(key), "[", i, "]");
-    if (!list[i].is_object()) return absl::InvalidArgumentError(absl::StrCat(path, " is no object"));
+    if (!list[i].is_object())
+      return absl::InvalidArgumentError(absl::StrCat(path, " is no object"));
     parts.emplace_back(list[i], std::move(path));
   }
   return parts;
@@ -105,7 +125,11 @@ absl::StatusOr<std::vector<Component>> Component::Unfolded(const char* parts) co
   return all;
 }
 
-absl::Status Component::Invalid(absl::string_view what) const { return absl::InvalidArgumentError(absl::StrCat(path_, ": ", what)); }
-absl::Status Component::Unsupported(absl::string_view what) const { return absl::UnimplementedError(absl::StrCat(path_, ": ", what, " is not supported")); }
+absl::Status Component::Invalid(absl::string_view what) const {
+  return absl::InvalidArgumentError(absl::StrCat(path_, ": ", what));
+}
+absl::Status Component::Unsupported(absl::string_view what) const {
+  return absl::UnimplementedError(absl::StrCat(path_, ": ", what, " is not supported"));
+}
 
 }  // namespace sluice

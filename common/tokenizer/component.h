@@ -12,35 +12,42 @@
 
 namespace sluice {
 
-// One JSON object of a tokenizer.json with its place in the file, as `pre_tokenizer.pretokenizers[1]`; "" is the file. Every error names the
-// place: INVALID_ARGUMENT for a value that is missing or of the wrong type, UNIMPLEMENTED for what this reader does not have.
+// One JSON object of a tokenizer.json with its place in the file, as
+// `pre_tokenizer.pretokenizers[1]`; "" is the file. Every error names the place: INVALID_ARGUMENT
+// for a value that is missing or of the wrong type, UNIMPLEMENTED for what this reader does not
+// have.
 //
 // Borrows the object.
 class Component {
  public:
-  Component(const nlohmann::json& object, std::string path) : object_(object), path_(std::move(path)) {}
+  Component(const nlohmann::json& object, std::string path)
+      : object_(object), path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
   std::string At(absl::string_view key) const;  // The place of a key.
   const nlohmann::json& json() const { return object_; }
-  std::string type() const;  // "" if it has none.
+  std::string type() const;         // "" if it has none.
   bool Has(const char* key) const;  // And it is not null.
 
   // Refuses the first key that is not `type` nor among `known`.
   absl::Status Only(std::initializer_list<const char*> known) const;
   absl::StatusOr<bool> Bool(const char* key) const;
-  absl::StatusOr<bool> Bool(const char* key, bool absent) const { return Has(key) ? Bool(key) : absl::StatusOr<bool>(absent); }
+  absl::StatusOr<bool> Bool(const char* key, bool absent) const {
+    return Has(key) ? Bool(key) : absl::StatusOr<bool>(absent);
+  }
   absl::StatusOr<int64_t> Int(const char* key, int64_t least, int64_t most) const;
   absl::StatusOr<std::string> String(const char* key) const;
   absl::StatusOr<std::string> String(const char* key, const char* absent) const;
   absl::StatusOr<std::string> Character(const char* key) const;  // A string of one character.
   absl::StatusOr<Component> Object(const char* key) const;
-  absl::StatusOr<std::vector<Component>> Objects(const char* key) const;  // A list of objects, at most 1024.
+  // A list of objects, at most 1024.
+  absl::StatusOr<std::vector<Component>> Objects(const char* key) const;
 
-  // The links of a chain, in order: this one, or those in the list `parts` of a `Sequence`, each unfolded in turn.
+  // The links of a chain, in order: this one, or those in the list `parts` of a `Sequence`, each
+  // unfolded in turn.
   absl::StatusOr<std::vector<Component>> Unfolded(const char* parts) const;
 
-  absl::Status Invalid(absl::string_view what) const;      // "<path>: what"
+  absl::Status Invalid(absl::string_view what) const;  // "<path>: what"
   absl::Status Unsupported(absl::string_view what) const;
 
  private:

@@ -11,7 +11,12 @@ namespace {
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
-int HexDigit(char c) { return c >= '0' && c <= '9' ? c - '0' : absl::ascii_tolower(c) >= 'a' && absl::ascii_tolower(c) <= 'f' ? absl::ascii_tolower(c) - 'a' + 10 : -1; }
+int HexDigit(char c) {
+  return c >= '0' && c <= '9' ? c - '0'
+         : absl::ascii_tolower(c) >= 'a' && absl::ascii_tolower(c) <= 'f'
+             ? absl::ascii_tolower(c) - 'a' + 10
+             : -1;
+}
 
 }  // namespace
 
@@ -64,7 +69,8 @@ void ByteLevelStage::Finish() {
 
 void ReplaceStage::Token(absl::string_view token) {
   const auto replaced = pattern_->Replace(token, content_);
-  next->Feed(replaced.ok() ? absl::string_view(*replaced) : token, true);  // A pattern at its limit leaves the token as it is.
+  // A pattern at its limit leaves the token as it is.
+  next->Feed(replaced.ok() ? absl::string_view(*replaced) : token, true);
 }
 
 void ByteFallbackStage::Token(absl::string_view token) {

@@ -24,7 +24,8 @@ class WholeTokenStage : public DecodeStage {
   bool open_ = false;
 };
 
-// All tokens' bytes in a row are one token; parts that are no UTF-8 become U+FFFD. Holds back a sequence that is not complete.
+// All tokens' bytes in a row are one token; parts that are no UTF-8 become U+FFFD. Holds back a
+// sequence that is not complete.
 class ByteLevelStage : public DecodeStage {
  public:
   explicit ByteLevelStage(bool spelled) : spelled_(spelled) {}
@@ -40,7 +41,8 @@ class ByteLevelStage : public DecodeStage {
 
 class ReplaceStage : public WholeTokenStage {
  public:
-  ReplaceStage(const Pattern* pattern, std::string content) : pattern_(pattern), content_(std::move(content)) {}
+  ReplaceStage(const Pattern* pattern, std::string content)
+      : pattern_(pattern), content_(std::move(content)) {}
 
  private:
   void Token(absl::string_view token) override;
@@ -48,7 +50,8 @@ class ReplaceStage : public WholeTokenStage {
   const std::string content_;
 };
 
-// A run of tokens <0x00>..<0xFF> is one token if its bytes are UTF-8, else each of them is a U+FFFD: known when the run ends.
+// A run of tokens <0x00>..<0xFF> is one token if its bytes are UTF-8, else each of them is a
+// U+FFFD: known when the run ends.
 class ByteFallbackStage : public WholeTokenStage {
  public:
   void Finish() override;
@@ -68,24 +71,27 @@ class FuseStage : public DecodeStage {
   }
 };
 
-// Takes up to `start` times the character off each token's start and up to `stop` times off its end.
+// Takes up to `start` times the character off each token's start and up to `stop` times off its
+// end.
 class StripStage : public DecodeStage {
  public:
-  StripStage(std::string character, int start, int stop) : character_(std::move(character)), start_(start), stop_(stop) {}
+  StripStage(std::string character, int start, int stop)
+      : character_(std::move(character)), start_(start), stop_(stop) {}
   void Feed(absl::string_view piece, bool ends) override;
   void Finish() override { next->Finish(); }
 
  private:
   const std::string character_;
   const int start_, stop_;
-  int taken_ = 0;            // Off the start of this token.
+  int taken_ = 0;  // Off the start of this token.
   bool at_start_ = true;
-  int held_ = 0;             // Characters at its end that may have to go; at most stop_.
+  int held_ = 0;  // Characters at its end that may have to go; at most stop_.
 };
 
 class MetaspaceStage : public WholeTokenStage {
  public:
-  MetaspaceStage(std::string character, bool drops_first) : character_(std::move(character)), dropping_(drops_first) {}
+  MetaspaceStage(std::string character, bool drops_first)
+      : character_(std::move(character)), dropping_(drops_first) {}
 
  private:
   void Token(absl::string_view token) override;
@@ -102,7 +108,9 @@ class JoinStage : public WholeTokenStage {
 class OutStage : public DecodeStage {
  public:
   explicit OutStage(std::string* out) : out_(out) {}
-  void Feed(absl::string_view piece, bool ends) override { out_->append(piece.data(), piece.size()); }
+  void Feed(absl::string_view piece, bool ends) override {
+    out_->append(piece.data(), piece.size());
+  }
   void Finish() override {}
 
  private:

@@ -20,7 +20,9 @@ absl::StatusOr<Decoder> Decoder::Parse(const Component& component) {
   decoder.joins_with_spaces_ = false;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("decoders"));
   for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(decoder.Add(part));
-  while (decoder.prepared_ < decoder.steps_.size() && decoder.steps_[decoder.prepared_].kind == Step::kReplace) ++decoder.prepared_;
+  while (decoder.prepared_ < decoder.steps_.size() &&
+         decoder.steps_[decoder.prepared_].kind == Step::kReplace)
+    ++decoder.prepared_;
   return decoder;
 }
 
@@ -52,7 +54,8 @@ absl::Status Decoder::Add(const Component& component) {
   } else {
     return component.Unsupported(absl::StrCat("the decoder \"", type, "\""));
   }
-  if (steps_.size() == kMaxSteps) return component.Invalid(absl::StrCat("more than ", kMaxSteps, " decoders"));
+  if (steps_.size() == kMaxSteps)
+    return component.Invalid(absl::StrCat("more than ", kMaxSteps, " decoders"));
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }
@@ -62,7 +65,8 @@ absl::StatusOr<std::string> Decoder::Prepare(absl::string_view token) const {
   for (size_t i = 0; i < prepared_; ++i) {
     SLUICE_ASSIGN_OR_RETURN(text, steps_[i].pattern->Replace(text, steps_[i].content));
   }
-  if (prepared_ < steps_.size() && steps_[prepared_].kind == Step::kByteLevel) return ByteLevelAlphabet::Get().Bytes(text);
+  if (prepared_ < steps_.size() && steps_[prepared_].kind == Step::kByteLevel)
+    return ByteLevelAlphabet::Get().Bytes(text);
   return text;
 }
 
@@ -75,16 +79,20 @@ std::string Decoder::Bytes(absl::string_view prepared) const {
       if (i > prepared_) bytes = ByteLevelAlphabet::Get().Bytes(bytes);
       fused = true;
     } else if (step.kind == Step::kReplace) {
-      if (auto replaced = step.pattern->Replace(bytes, step.content); replaced.ok()) bytes = *std::move(replaced);
+      if (auto replaced = step.pattern->Replace(bytes, step.content); replaced.ok())
+        bytes = *std::move(replaced);
     } else if (step.kind == Step::kByteFallback) {
-      if (const int byte = FallbackByte(bytes); byte >= 0) return std::string(1, static_cast<char>(byte));
+      if (const int byte = FallbackByte(bytes); byte >= 0)
+        return std::string(1, static_cast<char>(byte));
     } else if (step.kind == Step::kFuse) {
       fused = true;
     } else if (step.kind == Step::kMetaspace) {
       bytes = absl::StrReplaceAll(bytes, {{step.content, " "}});
     } else if (step.kind == Step::kStrip && !fused) {
-      for (int n = 0; n < step.start && absl::StartsWith(bytes, step.content); ++n) bytes.erase(0, step.content.size());
-      for (int n = 0; n < step.stop && absl::EndsWith(bytes, step.content); ++n) bytes.resize(bytes.size() - step.content.size());
+      for (int n = 0; n < step.start && absl::StartsWith(bytes, step.content); ++n)
+        bytes.erase(0, step.content.size());
+      for (int n = 0; n < step.stop && absl::EndsWith(bytes, step.content); ++n)
+        bytes.resize(bytes.size() - step.content.size());
     }
   }
   return bytes;
@@ -104,7 +112,8 @@ std::unique_ptr<DecodeStage> Decoder::Stage(const Step& step, bool prepared) {
 
 Decoder::Stream::Stream(const Decoder* decoder, std::string* out) {
   if (decoder->joins_with_spaces_) stages_.push_back(std::make_unique<JoinStage>());
-  for (size_t i = decoder->prepared_; i < decoder->steps_.size(); ++i) stages_.push_back(Stage(decoder->steps_[i], i == decoder->prepared_));
+  for (size_t i = decoder->prepared_; i < decoder->steps_.size(); ++i)
+    stages_.push_back(Stage(decoder->steps_[i], i == decoder->prepared_));
   stages_.push_back(std::make_unique<OutStage>(out));
   for (size_t i = 0; i + 1 < stages_.size(); ++i) stages_[i]->next = stages_[i + 1].get();
   first_ = stages_.front().get();

@@ -11,7 +11,8 @@
 
 namespace sluice {
 
-// One decoder at work: tokens flow in, text flows out to `next`. A token may come in several pieces, `ends` with the last.
+// One decoder at work: tokens flow in, text flows out to `next`. A token may come in several
+// pieces, `ends` with the last.
 class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
@@ -20,8 +21,9 @@ class DecodeStage {
   DecodeStage* next = nullptr;
 };
 
-// The chain `decoder` of a tokenizer.json: token strings to text. Each decoder is a stage that holds back only what later
-// tokens may change, so that decoding token by token equals decoding the whole list by construction.
+// The chain `decoder` of a tokenizer.json: token strings to text. Each decoder is a stage that
+// holds back only what later tokens may change, so that decoding token by token equals decoding the
+// whole list by construction.
 //
 // Immutable, so thread-safe; a Stream has one user.
 class Decoder {
@@ -31,12 +33,13 @@ class Decoder {
   // Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace.
   static absl::StatusOr<Decoder> Parse(const Component& component);
 
-  // What the leading decoders that see one token at a time make of `token`: done once for each token of the vocabulary.
-  // RESOURCE_EXHAUSTED: a pattern ran into its limits.
+  // What the leading decoders that see one token at a time make of `token`: done once for each
+  // token of the vocabulary. RESOURCE_EXHAUSTED: a pattern ran into its limits.
   absl::StatusOr<std::string> Prepare(absl::string_view token) const;
 
-  // What a token, prepared, puts into a text that has begun: its bytes, which may be a part of a character. In a row they are the text
-  // but for what is at its ends, and for bytes that form no UTF-8.
+  // What a token, prepared, puts into a text that has begun: its bytes, which may be a part of a
+  // character. In a row they are the text but for what is at its ends, and for bytes that form no
+  // UTF-8.
   std::string Bytes(absl::string_view prepared) const;
 
   class Stream {
@@ -55,9 +58,10 @@ class Decoder {
   struct Step {
     enum Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace } kind;
     std::shared_ptr<const Pattern> pattern;  // kReplace.
-    std::string content;                     // kReplace: what goes in. kStrip, kMetaspace: the character.
-    int start = 0, stop = 0;                 // kStrip: how many at either end.
-    bool drops_first = false;                // kMetaspace: the first token loses its characters.
+    // kReplace: what goes in. kStrip, kMetaspace: the character.
+    std::string content;
+    int start = 0, stop = 0;   // kStrip: how many at either end.
+    bool drops_first = false;  // kMetaspace: the first token loses its characters.
   };
   static std::unique_ptr<DecodeStage> Stage(const Step& step, bool prepared);
   absl::Status Add(const Component& component);

@@ -6,11 +6,16 @@
 namespace sluice {
 
 Detokenizer::Detokenizer(const Tokenizer* tokenizer, bool skip_special, StopMatcher matcher)
-    : tokenizer_(tokenizer), skip_special_(skip_special), matcher_(std::move(matcher)), stream_(&tokenizer->decoder(), &text_) {}
+    : tokenizer_(tokenizer),
+      skip_special_(skip_special),
+      matcher_(std::move(matcher)),
+      stream_(&tokenizer->decoder(), &text_) {}
 
-absl::StatusOr<std::unique_ptr<Detokenizer>> Detokenizer::Create(const Tokenizer* tokenizer, Options options) {
+absl::StatusOr<std::unique_ptr<Detokenizer>> Detokenizer::Create(const Tokenizer* tokenizer,
+                                                                 Options options) {
   SLUICE_ASSIGN_OR_RETURN(StopMatcher matcher, StopMatcher::Create(std::move(options.stops)));
-  return std::unique_ptr<Detokenizer>(new Detokenizer(tokenizer, options.skip_special, std::move(matcher)));
+  return std::unique_ptr<Detokenizer>(
+      new Detokenizer(tokenizer, options.skip_special, std::move(matcher)));
 }
 
 void Detokenizer::Prime(absl::Span<const int32_t> ids) {

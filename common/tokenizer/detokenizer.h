@@ -13,10 +13,11 @@
 namespace sluice {
 class Tokenizer;
 
-// Token ids to text, one token at a time. What it gives, put together, is what Tokenizer::Decode gives for the whole list, cut
-// at the first stop string. Held back: a UTF-8 sequence that is not complete; a run of byte-fallback tokens, for one later
-// byte can make all of it U+FFFD; a tail that may begin a stop string. So a stop string whose characters are spelled in
-// byte-fallback tokens is seen at the token behind them.
+// Token ids to text, one token at a time. What it gives, put together, is what Tokenizer::Decode
+// gives for the whole list, cut at the first stop string. Held back: a UTF-8 sequence that is not
+// complete; a run of byte-fallback tokens, for one later byte can make all of it U+FFFD; a tail
+// that may begin a stop string. So a stop string whose characters are spelled in byte-fallback
+// tokens is seen at the token behind them.
 //
 // One user at a time; the tokenizer may be shared.
 class Detokenizer {
@@ -27,17 +28,20 @@ class Detokenizer {
   };
 
   // `tokenizer` outlives it. INVALID_ARGUMENT: a stop string that StopMatcher refuses.
-  static absl::StatusOr<std::unique_ptr<Detokenizer>> Create(const Tokenizer* tokenizer, Options options);
+  static absl::StatusOr<std::unique_ptr<Detokenizer>> Create(const Tokenizer* tokenizer,
+                                                             Options options);
 
-  // What comes before the text, such as the prompt: its text is not given and holds no stop string, but the text continues it
-  // (no leading space is taken off; bytes at its end and the next token's may be one character). Before any Push.
+  // What comes before the text, such as the prompt: its text is not given and holds no stop string,
+  // but the text continues it (no leading space is taken off; bytes at its end and the next token's
+  // may be one character). Before any Push.
   void Prime(absl::Span<const int32_t> ids);
 
-  // Takes the next token and appends to *out the text that is now certain. True: a stop string is complete; the text ends
-  // before it, and later tokens give nothing.
+  // Takes the next token and appends to *out the text that is now certain. True: a stop string is
+  // complete; the text ends before it, and later tokens give nothing.
   bool Push(int32_t id, std::string* out);
 
-  // No token follows: appends what was held back, unless a stop string was found. True: one is complete, maybe only now.
+  // No token follows: appends what was held back, unless a stop string was found. True: one is
+  // complete, maybe only now.
   bool Finish(std::string* out);
 
   int matched_stop() const { return matcher_.matched(); }  // Index in Options::stops; -1: none.

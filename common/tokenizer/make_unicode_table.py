@@ -1,21 +1,35 @@
-"""Writes unicode_table.inc: the class of every code point, as the reference library's regular expressions see it.
+"""Writes unicode_table.inc: the class of every code point, as the reference library's regular
+expressions see it.
 
-Asking the library, not a copy of the Unicode files, keeps the table at its version (Unicode 16 in tokenizers 0.23.3):
+Asking the library, not a copy of the Unicode files, keeps the table at its version (Unicode 16 in
+tokenizers 0.23.3):
     pip install tokenizers==0.23.3 && python3 make_unicode_table.py > unicode_table.inc
-Code points that Unicode 14 had not assigned are marked: python3 must be 3.11 or 3.12 (unicodedata 14 or 15).
+Code points that Unicode 14 had not assigned are marked: python3 must be 3.11 or 3.12 (unicodedata
+14 or 15).
 """
+
 import unicodedata
 from tokenizers import Regex, pre_tokenizers
 
-CLASSES = [("Lu", r"\p{Lu}"), ("Ll", r"\p{Ll}"), ("Lt", r"\p{Lt}"), ("Lm", r"\p{Lm}"), ("Lo", r"\p{Lo}"), ("M", r"\p{M}"), ("N", r"\p{N}"),
-           ("P", r"\p{P}"), ("S", r"\p{S}"), ("Space", r"\s")]
+CLASSES = [
+    ("Lu", r"\p{Lu}"),
+    ("Ll", r"\p{Ll}"),
+    ("Lt", r"\p{Lt}"),
+    ("Lm", r"\p{Lm}"),
+    ("Lo", r"\p{Lo}"),
+    ("M", r"\p{M}"),
+    ("N", r"\p{N}"),
+    ("P", r"\p{P}"),
+    ("S", r"\p{S}"),
+    ("Space", r"\s"),
+]
 CHARACTERS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 
 
 def matching(pattern):
     split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
     for at in range(0, len(CHARACTERS), 4096):
-        block = CHARACTERS[at:at + 4096]
+        block = CHARACTERS[at : at + 4096]
         # U+0001, of no class, keeps the characters apart: those of even index are the block's.
         for _, (begin, _) in split.pre_tokenize_str("\x01".join(map(chr, block))):
             if begin % 2 == 0:
@@ -28,11 +42,12 @@ for number, (_, pattern) in enumerate(CLASSES, 1):
         classes[c] = number | (0x80 if unicodedata.category(chr(c)) == "Cn" else 0)
 
 runs = [(c, classes[c]) for c in range(0x110000) if c == 0 or classes[c] != classes[c - 1]]
-print("// Made by make_unicode_table.py. A run: its first code point << 8 | 0x80 if newer than Unicode 14 | class (CharClass).")
+print("// Made by make_unicode_table.py. A run: its first code point << 8")
+print("// | 0x80 if newer than Unicode 14 | class (CharClass).")
 words = [f"0x{start << 8 | kind:X}" for start, kind in runs]
 line = ""
 for word in words:
-    if len(line) + len(word) + 2 > 150:
+    if len(line) + len(word) + 2 > 100:
         print(line.rstrip())
         line = ""
     line += word + ", "

@@ -7,9 +7,11 @@
 
 namespace sluice {
 
-// The keys of Metaspace, pre-tokenizer and decoder: spaces become `replacement`, and one goes in front of a text.
+// The keys of Metaspace, pre-tokenizer and decoder: spaces become `replacement`, and one goes in
+// front of a text.
 struct Metaspace {
-  enum Prepend { kNever, kFirst, kAlways };  // kFirst: to the piece at the start of the whole text only.
+  // kFirst: to the piece at the start of the whole text only.
+  enum Prepend { kNever, kFirst, kAlways };
   std::string replacement;
   Prepend prepend = kAlways;
   bool split = true;

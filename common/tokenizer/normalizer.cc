@@ -9,14 +9,19 @@
 namespace sluice {
 namespace {
 constexpr size_t kMaxSteps = 64, kMaxText = 256 << 20;
-constexpr std::pair<const char*, UnicodeForm> kForms[] = {
-    {"NFC", UnicodeForm::kNfc}, {"NFD", UnicodeForm::kNfd}, {"NFKC", UnicodeForm::kNfkc}, {"NFKD", UnicodeForm::kNfkd}};
+constexpr std::pair<const char*, UnicodeForm> kForms[] = {{"NFC", UnicodeForm::kNfc},
+                                                          {"NFD", UnicodeForm::kNfd},
+                                                          {"NFKC", UnicodeForm::kNfkc},
+                                                          {"NFKD", UnicodeForm::kNfkd}};
 }  // namespace
 
 Span StripSpaces(absl::string_view text, bool left, bool right) {
   Span kept{0, text.size()};
-  const auto space = [&](size_t at) { return CharTable::Get().Mask(DecodeUtf8(&text[at])) == kSpaceMask; };
-  while (left && kept.begin < kept.end && space(kept.begin)) kept.begin += Utf8SequenceLength(text[kept.begin]);
+  const auto space = [&](size_t at) {
+    return CharTable::Get().Mask(DecodeUtf8(&text[at])) == kSpaceMask;
+  };
+  while (left && kept.begin < kept.end && space(kept.begin))
+    kept.begin += Utf8SequenceLength(text[kept.begin]);
   while (right && kept.begin < kept.end) {
     size_t last = kept.end - 1;
     while ((static_cast<uint8_t>(text[last]) & 0xC0) == 0x80) --last;
@@ -64,7 +69,8 @@ absl::Status Normalizer::Add(const Component& component) {
   } else if (!known) {
     return component.Unsupported(absl::StrCat("the normalizer \"", type, "\""));
   }
-  if (steps_.size() == kMaxSteps) return component.Invalid(absl::StrCat("more than ", kMaxSteps, " normalizers"));
+  if (steps_.size() == kMaxSteps)
+    return component.Invalid(absl::StrCat("more than ", kMaxSteps, " normalizers"));
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }
@@ -87,13 +93,17 @@ absl::Status Normalizer::Run(AlignedText* text) const {
         std::vector<Span> matches;
         SLUICE_RETURN_IF_ERROR(step.pattern->Find(text->text(), &matches));
         if (matches.size() > kMaxText / (step.content.size() + 1)) {
-          return absl::ResourceExhaustedError(absl::StrCat("a Replace of ", matches.size(), " places by ", step.content.size(), " bytes; a text may grow to ", kMaxText));
+          return absl::ResourceExhaustedError(
+              absl::StrCat("a Replace of ", matches.size(), " places by ", step.content.size(),
+                           " bytes; a text may grow to ", kMaxText));
         }
         text->Replace(matches, step.content);
         break;
       }
     }
-    if (text->text().size() > kMaxText) return absl::ResourceExhaustedError(absl::StrCat("the normalized text has ", text->text().size(), " bytes; the limit is ", kMaxText));
+    if (text->text().size() > kMaxText)
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the normalized text has ", text->text().size(), " bytes; the limit is ", kMaxText));
   }
   return absl::OkStatus();
 }

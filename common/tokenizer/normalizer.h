@@ -12,7 +12,8 @@
 
 namespace sluice {
 
-// The chain `normalizer` of a tokenizer.json: Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip, Lowercase.
+// The chain `normalizer` of a tokenizer.json: Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace,
+// Strip, Lowercase.
 //
 // Immutable, so thread-safe.
 class Normalizer {
@@ -29,7 +30,7 @@ class Normalizer {
     enum Kind { kForm, kPrepend, kReplace, kStrip, kLowercase } kind;
     UnicodeForm form = UnicodeForm::kNfc;
     std::shared_ptr<const Pattern> pattern;
-    std::string content;             // kPrepend, kReplace: what goes in.
+    std::string content;               // kPrepend, kReplace: what goes in.
     bool left = false, right = false;  // kStrip.
   };
   absl::Status Add(const Component& component);

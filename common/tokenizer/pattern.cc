@@ -13,7 +13,9 @@ class StringPattern : public Pattern {
  public:
   explicit StringPattern(std::string text) : text_(std::move(text)) {}
   absl::Status Find(absl::string_view text, std::vector<Span>* matches) const override {
-    for (size_t at = text.find(text_); at != absl::string_view::npos; at = text.find(text_, at + text_.size())) matches->push_back({at, at + text_.size()});
+    for (size_t at = text.find(text_); at != absl::string_view::npos;
+         at = text.find(text_, at + text_.size()))
+      matches->push_back({at, at + text_.size()});
     return absl::OkStatus();
   }
 
@@ -54,7 +56,9 @@ class DigitPattern : public Pattern {
 }  // namespace
 
 std::unique_ptr<const Pattern> Pattern::Digit() { return std::make_unique<DigitPattern>(); }
-std::unique_ptr<const Pattern> Pattern::String(std::string text) { return std::make_unique<StringPattern>(std::move(text)); }
+std::unique_ptr<const Pattern> Pattern::String(std::string text) {
+  return std::make_unique<StringPattern>(std::move(text));
+}
 
 absl::StatusOr<std::unique_ptr<const Pattern>> Pattern::Regex(absl::string_view regex) {
   if (const Scanner scanner = ScannerFor(regex)) return std::make_unique<ScannerPattern>(scanner);
@@ -64,7 +68,8 @@ absl::StatusOr<std::unique_ptr<const Pattern>> Pattern::Regex(absl::string_view 
 absl::StatusOr<std::unique_ptr<const Pattern>> Pattern::Parse(const Component& component) {
   SLUICE_ASSIGN_OR_RETURN(const Component pattern, component.Object("pattern"));
   SLUICE_RETURN_IF_ERROR(pattern.Only({"String", "Regex"}));
-  if (pattern.Has("String") == pattern.Has("Regex")) return pattern.Invalid("want one of String and Regex");
+  if (pattern.Has("String") == pattern.Has("Regex"))
+    return pattern.Invalid("want one of String and Regex");
   if (pattern.Has("String")) {
     SLUICE_ASSIGN_OR_RETURN(std::string text, pattern.String("String"));
     if (text.empty()) return pattern.Invalid("String is empty");
@@ -76,7 +81,8 @@ absl::StatusOr<std::unique_ptr<const Pattern>> Pattern::Parse(const Component& c
   return regex;
 }
 
-absl::StatusOr<std::string> Pattern::Replace(absl::string_view text, absl::string_view content) const {
+absl::StatusOr<std::string> Pattern::Replace(absl::string_view text,
+                                             absl::string_view content) const {
   std::vector<Span> matches;
   SLUICE_RETURN_IF_ERROR(Find(text, &matches));
   std::string out;

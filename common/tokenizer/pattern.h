@@ -18,7 +18,8 @@ struct Span {
   size_t size() const { return end - begin; }
 };
 
-// What a Replace or Split looks for: a fixed string, a regular expression, or a class of characters.
+// What a Replace or Split looks for: a fixed string, a regular expression, or a class of
+// characters.
 //
 // Immutable, so thread-safe.
 class Pattern {
@@ -28,13 +29,15 @@ class Pattern {
   // `component`.pattern: {"String": ..} or {"Regex": ..}.
   static absl::StatusOr<std::unique_ptr<const Pattern>> Parse(const Component& component);
   static std::unique_ptr<const Pattern> String(std::string text);  // Not empty.
-  static std::unique_ptr<const Pattern> Digit();                   // Each character of the category N.
+  // Each character of the category N.
+  static std::unique_ptr<const Pattern> Digit();
   // A scanner of ours where `regex` is one of the well-known patterns (scanners.h), else PCRE2.
-  // INVALID_ARGUMENT: over 4 KiB, or no valid pattern. UNIMPLEMENTED: TranslateRegex has no form for it.
+  // INVALID_ARGUMENT: over 4 KiB, or no valid pattern. UNIMPLEMENTED: TranslateRegex has no form
+  // for it.
   static absl::StatusOr<std::unique_ptr<const Pattern>> Regex(absl::string_view regex);
 
-  // Appends the matches in `text` (UTF-8), left to right, none overlapping; an empty one never directly behind another.
-  // RESOURCE_EXHAUSTED: the match, depth or heap limit was reached.
+  // Appends the matches in `text` (UTF-8), left to right, none overlapping; an empty one never
+  // directly behind another. RESOURCE_EXHAUSTED: the match, depth or heap limit was reached.
   virtual absl::Status Find(absl::string_view text, std::vector<Span>* matches) const = 0;
 
   // The scanner that finds the same, or null.

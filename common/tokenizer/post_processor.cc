@@ -12,10 +12,13 @@ namespace sluice {
 namespace {
 constexpr size_t kMaxSteps = 64, kMaxAdded = 1024;
 
-// Takes the spaces of a token off its range. A single one in front may be one that the pre-tokenizer put there.
-Span Trim(absl::string_view text, Span range, TokenSpans::Spaces spaces, bool first, bool prefix_space) {
+// Takes the spaces of a token off its range. A single one in front may be one that the
+// pre-tokenizer put there.
+Span Trim(absl::string_view text, Span range, TokenSpans::Spaces spaces, bool first,
+          bool prefix_space) {
   if (spaces.leading == 1 && prefix_space && (first || range.begin == 0)) spaces.leading = 0;
-  for (; spaces.leading > 0 && range.begin < range.end; --spaces.leading) range.begin += Utf8SequenceLength(text[range.begin]);
+  for (; spaces.leading > 0 && range.begin < range.end; --spaces.leading)
+    range.begin += Utf8SequenceLength(text[range.begin]);
   range.begin = std::min(range.begin, range.end);
   size_t end = range.end;
   for (; spaces.trailing > 0; --spaces.trailing) {
@@ -42,9 +45,11 @@ absl::StatusOr<PostProcessor> PostProcessor::Parse(const Component& component) {
 
 absl::Status PostProcessor::Add(const Component& component) {
   const std::string type = component.type();
-  if (steps_.size() == kMaxSteps) return component.Invalid(absl::StrCat("more than ", kMaxSteps, " post-processors"));
+  if (steps_.size() == kMaxSteps)
+    return component.Invalid(absl::StrCat("more than ", kMaxSteps, " post-processors"));
   if (type == "TemplateProcessing") return AddTemplate(component);
-  if (type != "ByteLevel") return component.Unsupported(absl::StrCat("the post-processor \"", type, "\""));
+  if (type != "ByteLevel")
+    return component.Unsupported(absl::StrCat("the post-processor \"", type, "\""));
   SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
   Step step;
   SLUICE_ASSIGN_OR_RETURN(step.prefix_space, component.Bool("add_prefix_space"));
@@ -54,7 +59,8 @@ absl::Status PostProcessor::Add(const Component& component) {
 }
 
 absl::Status PostProcessor::AddTemplate(const Component& component) {
-  SLUICE_RETURN_IF_ERROR(component.Only({"single", "pair", "special_tokens"}));  // `pair` is for two texts: not used here.
+  // `pair` is for two texts: not used here.
+  SLUICE_RETURN_IF_ERROR(component.Only({"single", "pair", "special_tokens"}));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> items, component.Objects("single"));
   Step step;
   bool seen = false;
@@ -71,12 +77,16 @@ absl::Status PostProcessor::AddTemplate(const Component& component) {
     SLUICE_ASSIGN_OR_RETURN(const std::string name, special.String("id"));
     SLUICE_ASSIGN_OR_RETURN(const Component tokens, component.Object("special_tokens"));
     SLUICE_ASSIGN_OR_RETURN(const Component token, tokens.Object(name.c_str()));
-    if (!token.Has("ids") || !token.json()["ids"].is_array()) return token.Invalid("ids is missing or no list");
+    if (!token.Has("ids") || !token.json()["ids"].is_array())
+      return token.Invalid("ids is missing or no list");
     for (const nlohmann::json& id : token.json()["ids"]) {
-      if (!id.is_number_unsigned() || id > TokenizerFile::kMaxId) return token.Invalid(absl::StrCat("ids has an entry that is not in [0, ", TokenizerFile::kMaxId, "]"));
+      if (!id.is_number_unsigned() || id > TokenizerFile::kMaxId)
+        return token.Invalid(
+            absl::StrCat("ids has an entry that is not in [0, ", TokenizerFile::kMaxId, "]"));
       (seen ? step.after : step.before).push_back(id.get<int32_t>());
     }
-    if (step.before.size() + step.after.size() > kMaxAdded) return component.Invalid(absl::StrCat("more than ", kMaxAdded, " special tokens"));
+    if (step.before.size() + step.after.size() > kMaxAdded)
+      return component.Invalid(absl::StrCat("more than ", kMaxAdded, " special tokens"));
   }
   if (!seen) return component.Invalid("single lacks the text A");
   steps_.push_back(std::move(step));
@@ -85,7 +95,9 @@ absl::Status PostProcessor::AddTemplate(const Component& component) {
 
 void PostProcessor::Run(absl::string_view text, bool add_special, TokenSpans* tokens) const {
   for (const Step& step : steps_) {
-    for (size_t i = 0; step.trims && i < tokens->ids.size(); ++i) tokens->offsets[i] = Trim(text, tokens->offsets[i], tokens->spaces[i], i == 0, step.prefix_space);
+    for (size_t i = 0; step.trims && i < tokens->ids.size(); ++i)
+      tokens->offsets[i] =
+          Trim(text, tokens->offsets[i], tokens->spaces[i], i == 0, step.prefix_space);
     if (!add_special) continue;
     const size_t n = tokens->ids.size() + step.before.size() + step.after.size();
     tokens->ids.insert(tokens->ids.begin(), step.before.begin(), step.before.end());

@@ -20,7 +20,8 @@ struct TokenSpans {
   std::vector<Spaces> spaces;
 };
 
-// The chain `post_processor` of a tokenizer.json: Sequence, ByteLevel (which trims offsets), TemplateProcessing (one text).
+// The chain `post_processor` of a tokenizer.json: Sequence, ByteLevel (which trims offsets),
+// TemplateProcessing (one text).
 //
 // Immutable, so thread-safe.
 class PostProcessor {

@@ -19,7 +19,8 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const Component& component) {
 absl::Status PreTokenizer::Add(const Component& component) {
   const std::string type = component.type();
   if (byte_level_) return component.Unsupported("a pre-tokenizer behind ByteLevel");
-  if (steps_.size() >= kMaxSteps) return component.Invalid(absl::StrCat("more than ", kMaxSteps, " pre-tokenizers"));
+  if (steps_.size() >= kMaxSteps)
+    return component.Invalid(absl::StrCat("more than ", kMaxSteps, " pre-tokenizers"));
   if (type == "ByteLevel") {
     SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
     SLUICE_ASSIGN_OR_RETURN(const bool prefix_space, component.Bool("add_prefix_space"));
@@ -36,12 +37,15 @@ absl::Status PreTokenizer::Add(const Component& component) {
   } else if (type == "Digits") {
     SLUICE_RETURN_IF_ERROR(component.Only({"individual_digits"}));
     SLUICE_ASSIGN_OR_RETURN(const bool individual, component.Bool("individual_digits"));
-    steps_.push_back({.splitter = Splitter(Pattern::Digit(), individual ? Splitter::kIsolated : Splitter::kContiguous, false)});
+    steps_.push_back(
+        {.splitter = Splitter(Pattern::Digit(),
+                              individual ? Splitter::kIsolated : Splitter::kContiguous, false)});
   } else if (type == "Metaspace") {
     SLUICE_ASSIGN_OR_RETURN(Metaspace metaspace, Metaspace::Parse(component));
     if (metaspace.prepend == Metaspace::kFirst) {
       looks_at_origin_ = true;
-      for (const Step& step : steps_) rewrites_before_looking_ = rewrites_before_looking_ || !step.splitter;
+      for (const Step& step : steps_)
+        rewrites_before_looking_ = rewrites_before_looking_ || !step.splitter;
     }
     steps_.push_back({.metaspace = std::move(metaspace)});
   } else {
@@ -61,7 +65,8 @@ absl::Status PreTokenizer::Run(AlignedText* text, Span part, std::vector<Span>* 
     } else {
       std::vector<Span> finer;
       finer.reserve(pieces.size() + text->text().size() / 4);
-      for (const Span& piece : pieces) SLUICE_RETURN_IF_ERROR(step.splitter->Split(text->text(), piece, &finer));
+      for (const Span& piece : pieces)
+        SLUICE_RETURN_IF_ERROR(step.splitter->Split(text->text(), piece, &finer));
       pieces = std::move(finer);
     }
   }
@@ -80,13 +85,15 @@ void PreTokenizer::PrefixSpaces(AlignedText* text, std::vector<Span>* pieces) {
   builder.Finish();
 }
 
-void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text, std::vector<Span>* pieces) {
+void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text,
+                                std::vector<Span>* pieces) {
   const std::string& mark = metaspace.replacement;
   AlignedText::Builder builder(text);
   std::vector<Span> out;
   for (const Span& piece : *pieces) {
     const absl::string_view view = text->text().substr(piece.begin, piece.size());
-    const bool first = metaspace.prepend == Metaspace::kAlways || (metaspace.prepend == Metaspace::kFirst && text->Origin(piece).begin == 0);
+    const bool first = metaspace.prepend == Metaspace::kAlways ||
+                       (metaspace.prepend == Metaspace::kFirst && text->Origin(piece).begin == 0);
     size_t begin = builder.size();  // Of the word being put together.
     if (first && view[0] != ' ' && !absl::StartsWith(view, mark)) builder.Insert(mark, piece.begin);
     for (size_t at = 0; at < view.size();) {
@@ -100,7 +107,8 @@ void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text, s
       if (space) {
         builder.Insert(mark, piece.begin + at);
       } else {
-        while (end < view.size() && view[end] != ' ' && (!metaspace.split || view[end] != mark[0])) ++end;
+        while (end < view.size() && view[end] != ' ' && (!metaspace.split || view[end] != mark[0]))
+          ++end;
         builder.Copy({piece.begin + at, piece.begin + end});
       }
       at = end;

@@ -21,8 +21,10 @@ struct Free {
 };
 using Code = std::unique_ptr<pcre2_code, Free<pcre2_code, pcre2_code_free>>;
 using Match = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data, pcre2_match_data_free>>;
-using MatchContext = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context, pcre2_match_context_free>>;
-using CompileContext = std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context, pcre2_compile_context_free>>;
+using MatchContext =
+    std::unique_ptr<pcre2_match_context, Free<pcre2_match_context, pcre2_match_context_free>>;
+using CompileContext =
+    std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context, pcre2_compile_context_free>>;
 
 std::string Message(int code) {
   PCRE2_UCHAR message[256] = {};
@@ -41,7 +43,9 @@ RegexPattern::RegexPattern(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 RegexPattern::~RegexPattern() = default;
 
 absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::string_view pattern) {
-  if (pattern.size() > kMaxPattern) return absl::InvalidArgumentError(absl::StrCat("a pattern of ", pattern.size(), " bytes; the limit is ", kMaxPattern));
+  if (pattern.size() > kMaxPattern)
+    return absl::InvalidArgumentError(
+        absl::StrCat("a pattern of ", pattern.size(), " bytes; the limit is ", kMaxPattern));
   if (!IsUtf8(pattern)) return absl::InvalidArgumentError("the pattern is not UTF-8");
   SLUICE_ASSIGN_OR_RETURN(const std::string translated, TranslateRegex(pattern));
   const CompileContext context(pcre2_compile_context_create(nullptr));
@@ -49,9 +53,12 @@ absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::strin
   int error = 0;
   PCRE2_SIZE at = 0;
   auto impl = std::make_unique<Impl>();
-  impl->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions, &error, &at, context.get()));
-  if (impl->code == nullptr) return absl::InvalidArgumentError(absl::StrCat("no valid pattern: ", Message(error)));
-  pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);  // Where there is no JIT, matching is interpreted.
+  impl->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                                 kOptions, &error, &at, context.get()));
+  if (impl->code == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("no valid pattern: ", Message(error)));
+  // Where there is no JIT, matching is interpreted.
+  pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
   impl->limits.reset(pcre2_match_context_create(nullptr));
   pcre2_set_match_limit(impl->limits.get(), kMatchLimit);
   pcre2_set_depth_limit(impl->limits.get(), kDepthLimit);
@@ -63,12 +70,18 @@ absl::Status RegexPattern::Find(absl::string_view text, std::vector<Span>* match
   const Match match(pcre2_match_data_create_from_pattern(impl_->code.get(), nullptr));
   size_t from = 0, last_end = absl::string_view::npos;
   while (from <= text.size()) {
-    const int rc = pcre2_match(impl_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, PCRE2_NO_UTF_CHECK, match.get(), impl_->limits.get());
+    const int rc =
+        pcre2_match(impl_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                    PCRE2_NO_UTF_CHECK, match.get(), impl_->limits.get());
     if (rc == PCRE2_ERROR_NOMATCH) break;
-    if (rc < 0) return absl::ResourceExhaustedError(absl::StrCat("the pattern at byte ", from, " of ", text.size(), ": ", Message(rc)));
+    if (rc < 0)
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the pattern at byte ", from, " of ", text.size(), ": ", Message(rc)));
     const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(match.get());
-    if (span[0] > span[1]) return absl::InternalError("a match that ends before it begins");  // \K in a lookahead; not translated.
-    if (span[0] == span[1] && span[1] == last_end) {  // An empty match right behind another is none: one character on.
+    // \K in a lookahead; not translated.
+    if (span[0] > span[1]) return absl::InternalError("a match that ends before it begins");
+    // An empty match right behind another is none: one character on.
+    if (span[0] == span[1] && span[1] == last_end) {
       ++from;
       while (from < text.size() && (static_cast<uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
       continue;

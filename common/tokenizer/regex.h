@@ -9,9 +9,10 @@
 
 namespace sluice {
 
-// The pattern as PCRE2 must be given it to mean what it means to the reference library's engine (Oniguruma, Ruby syntax, at its
-// Unicode version): \s, \w, \b, \h and categories are written out.
-// UNIMPLEMENTED: a construct whose meaning differs and that has no such form, by name and byte offset.
+// The pattern as PCRE2 must be given it to mean what it means to the reference library's engine
+// (Oniguruma, Ruby syntax, at its Unicode version): \s, \w, \b, \h and categories are written out.
+// UNIMPLEMENTED: a construct whose meaning differs and that has no such form, by name and byte
+// offset.
 absl::StatusOr<std::string> TranslateRegex(absl::string_view pattern);
 
 // A regular expression run by PCRE2 (UTF, UCP, JIT).

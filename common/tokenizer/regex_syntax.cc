@@ -10,18 +10,33 @@ namespace sluice {
 namespace {
 
 // Insides of classes. Oniguruma's word characters are Alphabetic, M, Nd and Pc.
-constexpr char kSpace[] = R"(\x{09}-\x{0D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-std::string Word() { return absl::StrCat(R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})", CharTable::Get().Ranges(kLetterMask | kMarkMask)); }
+constexpr char kSpace[] = R"(\x{09}-\x{0D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A})"
+                          R"(\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+std::string Word() {
+  return absl::StrCat(R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})",
+                      CharTable::Get().Ranges(kLetterMask | kMarkMask));
+}
 
 struct Category {
   const char* name;
   CharMask mask;
 };
 // Those that the table keeps apart. PCRE2's own, of an older Unicode, gain the newer characters.
-constexpr Category kCategories[] = {
-    {"L", kLetterMask}, {"Lu", MaskOf(CharClass::kLu)}, {"Ll", kLowerMask}, {"Lt", MaskOf(CharClass::kLt)}, {"Lm", MaskOf(CharClass::kLm)}, {"Lo", MaskOf(CharClass::kLo)},
-    {"M", kMarkMask},   {"N", kNumberMask},             {"P", kPunctuationMask}, {"S", kSymbolMask},       {"Letter", kLetterMask},            {"Mark", kMarkMask},
-    {"Number", kNumberMask}, {"Punctuation", kPunctuationMask}, {"Symbol", kSymbolMask}};
+constexpr Category kCategories[] = {{"L", kLetterMask},
+                                    {"Lu", MaskOf(CharClass::kLu)},
+                                    {"Ll", kLowerMask},
+                                    {"Lt", MaskOf(CharClass::kLt)},
+                                    {"Lm", MaskOf(CharClass::kLm)},
+                                    {"Lo", MaskOf(CharClass::kLo)},
+                                    {"M", kMarkMask},
+                                    {"N", kNumberMask},
+                                    {"P", kPunctuationMask},
+                                    {"S", kSymbolMask},
+                                    {"Letter", kLetterMask},
+                                    {"Mark", kMarkMask},
+                                    {"Number", kNumberMask},
+                                    {"Punctuation", kPunctuationMask},
+                                    {"Symbol", kSymbolMask}};
 
 // Walks over a pattern and writes it anew.
 class Translation {
@@ -34,7 +49,9 @@ class Translation {
   }
 
  private:
-  absl::Status Unsupported(absl::string_view what) const { return absl::UnimplementedError(absl::StrCat("at byte ", at_, ": ", what, " is not supported")); }
+  absl::Status Unsupported(absl::string_view what) const {
+    return absl::UnimplementedError(absl::StrCat("at byte ", at_, ": ", what, " is not supported"));
+  }
   bool Follows(absl::string_view text) const { return absl::StartsWith(in_.substr(at_), text); }
 
   absl::Status Next() {
@@ -57,7 +74,8 @@ class Translation {
 
   // Copies `(?` and what makes the group special, where it means the same to both engines.
   absl::Status Group() {
-    for (const char* const same : {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)", "(?-i:", "(?-i)"}) {
+    for (const char* const same :
+         {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)", "(?-i:", "(?-i)"}) {
       if (!Follows(same)) continue;
       absl::StrAppend(&out_, same);
       at_ += absl::string_view(same).size();
@@ -74,13 +92,16 @@ class Translation {
     return absl::OkStatus();
   }
 
-  void Class(absl::string_view inside, bool negated) { absl::StrAppend(&out_, in_class_ ? "" : negated ? "[^" : "[", inside, in_class_ ? "" : "]"); }
+  void Class(absl::string_view inside, bool negated) {
+    absl::StrAppend(&out_, in_class_ ? "" : negated ? "[^" : "[", inside, in_class_ ? "" : "]");
+  }
 
   absl::Status Escape() {
     if (at_ + 1 >= in_.size()) return absl::InvalidArgumentError("the pattern ends in a backslash");
     const char c = in_[at_ + 1];
     const bool negated = absl::ascii_isupper(c);
-    if (in_class_ && negated && absl::StrContains("SWHDP", c)) return Unsupported(absl::StrCat("\\", std::string(1, c), " in a class"));
+    if (in_class_ && negated && absl::StrContains("SWHDP", c))
+      return Unsupported(absl::StrCat("\\", std::string(1, c), " in a class"));
     if (c == 'p' || c == 'P') return Property(negated);
     if (c == 'u' || c == 'x') return CodePoint();
     const std::string word = absl::StrContains("wWbB", c) ? Word() : "";
@@ -90,15 +111,18 @@ class Translation {
       Class(word, negated);
     } else if (absl::ascii_tolower(c) == 'h') {
       Class("0-9A-Fa-f", negated);
-    } else if (absl::ascii_tolower(c) == 'b' && !in_class_) {  // Between a word character and something else.
+    } else if (absl::ascii_tolower(c) == 'b' &&
+               !in_class_) {  // Between a word character and something else.
       const char* const one = negated ? "=" : "!";
       const char* const other = negated ? "!" : "=";
-      absl::StrAppend(&out_, "(?:(?<=[", word, "])(?", one, "[", word, "])|(?<![", word, "])(?", other, "[", word, "]))");
+      absl::StrAppend(&out_, "(?:(?<=[", word, "])(?", one, "[", word, "])|(?<![", word, "])(?",
+                      other, "[", word, "]))");
     } else if (c == 'v') {
       out_ += R"(\x{0B})";
     } else if (!absl::ascii_isalnum(c) || absl::StrContains("dDrntfaeAz", c)) {
       absl::StrAppend(&out_, in_.substr(at_, 1));
-      if ((static_cast<uint8_t>(c) & 0x80) != 0) out_.pop_back();  // PCRE2 takes no backslash before these.
+      // PCRE2 takes no backslash before these.
+      if ((static_cast<uint8_t>(c) & 0x80) != 0) out_.pop_back();
       out_ += c;
     } else {
       return Unsupported(absl::StrCat("\\", std::string(1, c)));
@@ -110,20 +134,23 @@ class Translation {
   // \p{Name}, \P{Name}, \p{^Name}.
   absl::Status Property(bool negated) {
     const size_t close = in_.find('}', at_);
-    if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || close == absl::string_view::npos) return Unsupported("\\p without {name}");
+    if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || close == absl::string_view::npos)
+      return Unsupported("\\p without {name}");
     absl::string_view name = in_.substr(at_ + 3, close - at_ - 3);
     if (absl::StartsWith(name, "^")) {
       negated = !negated;
       name.remove_prefix(1);
     }
     if (negated && in_class_) return Unsupported("a negated property in a class");
-    if (name.empty() || name[0] == 'X' || !absl::c_all_of(name, [](char c) { return absl::ascii_isalnum(c) || c == '_'; })) {
+    if (name.empty() || name[0] == 'X' ||
+        !absl::c_all_of(name, [](char c) { return absl::ascii_isalnum(c) || c == '_'; })) {
       return Unsupported(absl::StrCat("the property ", name));
     }
     std::string inside = absl::StrCat("\\p{", name, "}");
     for (const Category& category : kCategories) {
       if (category.name != name) continue;
-      inside = absl::StrCat("\\p{", name.substr(0, name.size() > 2 ? 1 : 2), "}", CharTable::Get().Ranges(category.mask));
+      inside = absl::StrCat("\\p{", name.substr(0, name.size() > 2 ? 1 : 2), "}",
+                            CharTable::Get().Ranges(category.mask));
     }
     Class(inside, negated);
     at_ = close + 1;
@@ -136,8 +163,11 @@ class Translation {
     const size_t begin = at_ + (braced ? 3 : 2), limit = braced ? 6 : Follows("\\u") ? 4 : 2;
     size_t end = begin;
     while (end < in_.size() && end - begin < limit && absl::ascii_isxdigit(in_[end])) ++end;
-    const bool whole = braced ? end > begin && end < in_.size() && in_[end] == '}' : end - begin == limit;
-    if (!whole) return absl::InvalidArgumentError(absl::StrCat("at byte ", at_, ": want \\x{H..}, \\xHH or \\uHHHH"));
+    const bool whole =
+        braced ? end > begin && end < in_.size() && in_[end] == '}' : end - begin == limit;
+    if (!whole)
+      return absl::InvalidArgumentError(
+          absl::StrCat("at byte ", at_, ": want \\x{H..}, \\xHH or \\uHHHH"));
     if (limit == 2 && in_[begin] >= '8') return Unsupported("\\x80 and above, which is a byte");
     absl::StrAppend(&out_, "\\x{", in_.substr(begin, end - begin), "}");
     at_ = end + (braced ? 1 : 0);
@@ -152,6 +182,8 @@ class Translation {
 
 }  // namespace
 
-absl::StatusOr<std::string> TranslateRegex(absl::string_view pattern) { return Translation(pattern).Run(); }
+absl::StatusOr<std::string> TranslateRegex(absl::string_view pattern) {
+  return Translation(pattern).Run();
+}
 
 }  // namespace sluice

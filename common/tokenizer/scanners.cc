@@ -11,7 +11,8 @@ namespace {
 
 constexpr CharMask kWordMask = kLetterMask | kNumberMask;
 constexpr CharMask kNoPunctuation = kWordMask | kSpaceMask;  // What [^\s\p{L}\p{N}] leaves out.
-constexpr CharMask kUpperPart = kUpperMask | kCaselessMask | kMarkMask, kLowerPart = kLowerMask | kCaselessMask | kMarkMask;
+constexpr CharMask kUpperPart = kUpperMask | kCaselessMask | kMarkMask,
+                   kLowerPart = kLowerMask | kCaselessMask | kMarkMask;
 
 // ASCII needs no look-up in the two levels of the table.
 std::array<CharMask, 128> AsciiMasks() {
@@ -25,7 +26,8 @@ const CharTable& kTable = CharTable::Get();
 // A place in the text. Steps over whole characters.
 class Cursor {
  public:
-  Cursor(absl::string_view text, size_t at) : begin_(text.data()), p_(begin_ + at), end_(begin_ + text.size()) {}
+  Cursor(absl::string_view text, size_t at)
+      : begin_(text.data()), p_(begin_ + at), end_(begin_ + text.size()) {}
 
   bool done() const { return p_ == end_; }
   char byte() const { return *p_; }  // Not done().
@@ -75,11 +77,14 @@ class Cursor {
   const char* end_;
 };
 
-// 's 't 'm 'd 're 've 'll behind `c`; c itself where there is none. Case folding adds one character: U+017F is an s.
+// 's 't 'm 'd 're 've 'll behind `c`; c itself where there is none. Case folding adds one
+// character: U+017F is an s.
 template <bool kAnyCase>
 Cursor Contraction(Cursor c) {
   if (!c.IsByte('\'')) return c;
-  const auto lower = [](char b) { return kAnyCase && b >= 'A' && b <= 'Z' ? static_cast<char>(b | 0x20) : b; };
+  const auto lower = [](char b) {
+    return kAnyCase && b >= 'A' && b <= 'Z' ? static_cast<char>(b | 0x20) : b;
+  };
   Cursor one = c;
   one.NextByte();
   if (one.done()) return c;
@@ -87,8 +92,13 @@ Cursor Contraction(Cursor c) {
   Cursor two = one;
   two.NextByte();
   switch (first) {
-    case 's': case 't': case 'm': case 'd': return two;
-    case 'r': case 'v': case 'l': {
+    case 's':
+    case 't':
+    case 'm':
+    case 'd': return two;
+    case 'r':
+    case 'v':
+    case 'l': {
       if (two.done() || lower(two.byte()) != (first == 'l' ? 'l' : 'e')) return c;
       two.NextByte();
       return two;
@@ -102,7 +112,8 @@ Cursor Contraction(Cursor c) {
   }
 }
 
-// \s+(?!\S)|\s+ on a run of spaces: all of it at the end of the text, else all but its last character.
+// \s+(?!\S)|\s+ on a run of spaces: all of it at the end of the text, else all but its last
+// character.
 Cursor SpaceRun(Cursor c, Cursor end) {
   if (end.done() || c.After() == end) return end;
   end.Back();
@@ -157,8 +168,8 @@ Scanned Llama3(absl::string_view text, size_t at) {
   return {SpacesOrLines(c).at(), true};
 }
 
-// [U]*[W]+, where U and W share the caseless letters and the marks; c itself where it does not match. Where no W follows the
-// run of U, the run gives back characters until its last one is in W.
+// [U]*[W]+, where U and W share the caseless letters and the marks; c itself where it does not
+// match. Where no W follows the run of U, the run gives back characters until its last one is in W.
 Cursor UpperThenLower(Cursor c) {
   const Cursor upper = c.Skip(kUpperPart), lower = upper.Skip(kLowerPart);
   if (!(lower == upper)) return lower;
@@ -175,7 +186,8 @@ Cursor UpperMaybeLower(Cursor c) {
   return upper == c ? c : upper.Skip(kLowerPart);
 }
 
-// The two alternatives for a word, each first with a character in front, [^\r\n\p{L}\p{N}], then without.
+// The two alternatives for a word, each first with a character in front, [^\r\n\p{L}\p{N}], then
+// without.
 Cursor CasedWord(Cursor c) {
   const bool prefix = !c.IsNewline() && c.IsNot(kWordMask);
   for (Cursor (*const part)(Cursor) : {UpperThenLower, UpperMaybeLower}) {
@@ -191,7 +203,8 @@ Cursor CasedWord(Cursor c) {
 template <bool kContractions, int kDigits>
 Scanned Cased(absl::string_view text, size_t at) {
   const Cursor c(text, at);
-  if (const Cursor end = CasedWord(c); !(end == c)) return {(kContractions ? Contraction<true>(end) : end).at(), true};
+  if (const Cursor end = CasedWord(c); !(end == c))
+    return {(kContractions ? Contraction<true>(end) : end).at(), true};
   if (c.Is(kNumberMask)) return {Digits(c, kDigits).at(), true};
   if (const Cursor end = Punctuation(c, true); !(end == c)) return {end.at(), true};
   return {SpacesOrLines(c).at(), true};
@@ -207,7 +220,8 @@ Scanned ThreeDigits(absl::string_view text, size_t at) {
 bool IsCjk(Cursor c) {
   if (c.done() || static_cast<uint8_t>(c.byte()) < 0xE3) return false;
   const uint32_t code_point = c.CodePoint();
-  return (code_point >= 0x3040 && code_point <= 0x30FF) || (code_point >= 0x4E00 && code_point <= 0x9FA5);
+  return (code_point >= 0x3040 && code_point <= 0x30FF) ||
+         (code_point >= 0x4E00 && code_point <= 0x9FA5);
 }
 Scanned CjkRun(absl::string_view text, size_t at) {
   Cursor c(text, at);
@@ -216,7 +230,9 @@ Scanned CjkRun(absl::string_view text, size_t at) {
   return {c.at(), match};
 }
 
-bool IsAsciiLetter(Cursor c) { return !c.done() && (c.byte() | 0x20) >= 'a' && (c.byte() | 0x20) <= 'z'; }
+bool IsAsciiLetter(Cursor c) {
+  return !c.done() && (c.byte() | 0x20) >= 'a' && (c.byte() | 0x20) <= 'z';
+}
 
 // DeepSeek's third pattern at `c`; c itself where it does not match.
 Cursor DeepSeekWord(Cursor c) {
@@ -249,25 +265,36 @@ struct Known {
 };
 #define SLUICE_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SLUICE_LINES R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"
-#define SLUICE_CASED(behind)                                                                     \
-  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" behind       \
+#define SLUICE_CASED(behind)                                                               \
+  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" behind \
   R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)" behind
 constexpr Known kKnown[] = {
     {kGpt2Pattern, Gpt2},
-    {SLUICE_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)" SLUICE_LINES, Llama3<3>},
-    {SLUICE_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)" SLUICE_LINES, Llama3<1>},
+    {SLUICE_CONTRACTIONS
+     R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)" SLUICE_LINES,
+     Llama3<3>},
+    {SLUICE_CONTRACTIONS
+     R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)" SLUICE_LINES,
+     Llama3<1>},
     {SLUICE_CASED("") R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" SLUICE_LINES, Cased<false, 1>},
-    {SLUICE_CASED(SLUICE_CONTRACTIONS "?") R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" SLUICE_LINES, Cased<true, 3>},
+    {SLUICE_CASED(SLUICE_CONTRACTIONS "?") R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*)" SLUICE_LINES,
+     Cased<true, 3>},
     {R"(\p{N}{1,3})", ThreeDigits},
     {"[一-龥\u3040-ゟ゠-ヿ]+", CjkRun},
-    {R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)" "\r\n" R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[)" "\r\n" R"(]*|\s*[)" "\r\n"
+    {R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)"
+     "\r\n"
+     R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[)"
+     "\r\n"
+     R"(]*|\s*[)"
+     "\r\n"
      R"(]+|\s+(?!\S)|\s+)",
      DeepSeek},
 };
 
 }  // namespace
 
-const char kGpt2Pattern[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const char kGpt2Pattern[] =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 Scanner ScannerFor(absl::string_view pattern) {
   for (const Known& known : kKnown) {
@@ -276,6 +303,8 @@ Scanner ScannerFor(absl::string_view pattern) {
   return nullptr;
 }
 
-bool MatchesEverywhere(Scanner scanner) { return scanner != ThreeDigits && scanner != CjkRun && scanner != DeepSeek; }
+bool MatchesEverywhere(Scanner scanner) {
+  return scanner != ThreeDigits && scanner != CjkRun && scanner != DeepSeek;
+}
 
 }  // namespace sluice

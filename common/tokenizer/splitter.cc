@@ -8,11 +8,12 @@
 namespace sluice {
 namespace {
 
-constexpr std::pair<const char*, Splitter::Behavior> kBehaviors[] = {{"Isolated", Splitter::kIsolated},
-                                                                     {"Removed", Splitter::kRemoved},
-                                                                     {"MergedWithPrevious", Splitter::kMergedWithPrevious},
-                                                                     {"MergedWithNext", Splitter::kMergedWithNext},
-                                                                     {"Contiguous", Splitter::kContiguous}};
+constexpr std::pair<const char*, Splitter::Behavior> kBehaviors[] = {
+    {"Isolated", Splitter::kIsolated},
+    {"Removed", Splitter::kRemoved},
+    {"MergedWithPrevious", Splitter::kMergedWithPrevious},
+    {"MergedWithNext", Splitter::kMergedWithNext},
+    {"Contiguous", Splitter::kContiguous}};
 
 struct Piece {
   Span span;
@@ -45,7 +46,8 @@ std::vector<Span> Merge(Splitter::Behavior behavior, std::vector<Piece> pieces) 
   bool previous_match = false;
   for (const Piece& piece : pieces) {
     if (!merged.empty() && Joins(behavior, piece.match, previous_match)) {
-      merged.back() = {std::min(merged.back().begin, piece.span.begin), std::max(merged.back().end, piece.span.end)};
+      merged.back() = {std::min(merged.back().begin, piece.span.begin),
+                       std::max(merged.back().end, piece.span.end)};
     } else {
       merged.push_back(piece.span);
     }
@@ -68,9 +70,12 @@ absl::StatusOr<Splitter> Splitter::Parse(const Component& split) {
   return split.Unsupported(absl::StrCat("the behavior \"", name, "\""));
 }
 
-Splitter::Splitter(std::shared_ptr<const Pattern> pattern, Behavior behavior, bool invert) : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {
-  // Every piece is kept, or all but the matches' complement, which a pattern that matches everywhere does not have.
-  if (behavior == kIsolated || (behavior == kRemoved && invert && pattern_->matches_everywhere())) scanner_ = pattern_->scanner();
+Splitter::Splitter(std::shared_ptr<const Pattern> pattern, Behavior behavior, bool invert)
+    : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {
+  // Every piece is kept, or all but the matches' complement, which a pattern that matches
+  // everywhere does not have.
+  if (behavior == kIsolated || (behavior == kRemoved && invert && pattern_->matches_everywhere()))
+    scanner_ = pattern_->scanner();
 }
 
 absl::Status Splitter::Split(absl::string_view text, Span part, std::vector<Span>* pieces) const {

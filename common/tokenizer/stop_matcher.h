@@ -9,8 +9,9 @@
 
 namespace sluice {
 
-// Finds the first of several strings in a text that comes piece by piece. The match that ends first wins, the longest of
-// those that end together: how the text is cut into pieces changes nothing. O(strings) per byte (Knuth, Morris, Pratt).
+// Finds the first of several strings in a text that comes piece by piece. The match that ends first
+// wins, the longest of those that end together: how the text is cut into pieces changes nothing.
+// O(strings) per byte (Knuth, Morris, Pratt).
 class StopMatcher {
  public:
   static constexpr size_t kMaxStops = 16, kMaxBytes = 1024;
@@ -18,8 +19,8 @@ class StopMatcher {
   // INVALID_ARGUMENT: more than 16 strings; one that is empty, over 1 KiB, or no UTF-8.
   static absl::StatusOr<StopMatcher> Create(std::vector<std::string> stops);
 
-  // Takes `piece` and appends to *out what can no longer be part of a match: at a match, all that came before it; later
-  // pieces are ignored. The rest is held back.
+  // Takes `piece` and appends to *out what can no longer be part of a match: at a match, all that
+  // came before it; later pieces are ignored. The rest is held back.
   void Feed(absl::string_view piece, std::string* out);
   // No text follows: appends what was held back.
   void Finish(std::string* out);
@@ -31,8 +32,9 @@ class StopMatcher {
  private:
   struct Stop {
     std::string text;
-    std::vector<uint16_t> fallback;  // [i]: the longest proper prefix that ends the first i + 1 bytes.
-    size_t seen = 0;                 // Bytes of `text` that the text so far ends with.
+    // [i]: the longest proper prefix that ends the first i + 1 bytes.
+    std::vector<uint16_t> fallback;
+    size_t seen = 0;  // Bytes of `text` that the text so far ends with.
   };
   std::vector<Stop> stops_;
   std::string held_;

@@ -28,7 +28,8 @@ TokenSpans::Spaces SpacesOf(absl::string_view token) {
     return c == 0x120 || CharTable::Get().Mask(c) == kSpaceMask;
   };
   TokenSpans::Spaces spaces;
-  for (size_t at = 0; at < token.size() && space(at); at += Utf8SequenceLength(token[at])) ++spaces.leading;
+  for (size_t at = 0; at < token.size() && space(at); at += Utf8SequenceLength(token[at]))
+    ++spaces.leading;
   for (size_t end = token.size(); end > 0;) {
     do --end;
     while ((static_cast<uint8_t>(token[end]) & 0xC0) == 0x80);
@@ -41,7 +42,8 @@ TokenSpans::Spaces SpacesOf(absl::string_view token) {
 // Which byte of `word` each byte of its spelling in the byte-level alphabet stands for.
 std::vector<size_t> SpelledBytes(absl::string_view word) {
   std::vector<size_t> bytes;
-  for (size_t i = 0; i < word.size(); ++i) bytes.resize(bytes.size() + ByteLevelAlphabet::Get().Spell(word.substr(i, 1)).size(), i);
+  for (size_t i = 0; i < word.size(); ++i)
+    bytes.resize(bytes.size() + ByteLevelAlphabet::Get().Spell(word.substr(i, 1)).size(), i);
   return bytes;
 }
 
@@ -50,8 +52,10 @@ std::vector<size_t> SpelledBytes(absl::string_view word) {
 class Tokenizer::Impl {
  public:
   absl::Status Read(TokenizerFile file);
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options) const;
-  absl::StatusOr<Encoding> EncodeWithOffsets(absl::string_view text, const EncodeOptions& options) const;
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
+                                              const EncodeOptions& options) const;
+  absl::StatusOr<Encoding> EncodeWithOffsets(absl::string_view text,
+                                             const EncodeOptions& options) const;
   std::optional<absl::string_view> Piece(int32_t id, bool skip_special) const;
 
   std::optional<Bpe> bpe;
@@ -71,7 +75,8 @@ class Tokenizer::Impl {
   absl::Status Words(AlignedText* text, Span part, const Sink& sink) const;
   void Word(absl::string_view word, std::vector<int32_t>* ids, WordCache* words) const;
   void WordWithOffsets(const AlignedText& text, Span word, TokenSpans* spans) const;
-  void Added(const AddedToken& token, absl::string_view written, Span origin, const Sink& sink) const;
+  void Added(const AddedToken& token, absl::string_view written, Span origin,
+             const Sink& sink) const;
   absl::Status PreparePieces();
 
   Normalizer normalizer_;
@@ -84,11 +89,16 @@ class Tokenizer::Impl {
 absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
   const std::unique_ptr<nlohmann::json> rest = std::move(file.rest);
   const Component root(*rest, "");
-  SLUICE_RETURN_IF_ERROR(root.Only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}));
+  SLUICE_RETURN_IF_ERROR(
+      root.Only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                 "post_processor", "decoder", "model"}));
   SLUICE_ASSIGN_OR_RETURN(const std::string version, root.String("version", "1.0"));
-  if (version != "1.0") return absl::UnimplementedError(absl::StrCat("version \"", version, "\" is not supported; want \"1.0\""));
+  if (version != "1.0")
+    return absl::UnimplementedError(
+        absl::StrCat("version \"", version, "\" is not supported; want \"1.0\""));
   for (const char* const key : {"truncation", "padding"}) {
-    if (root.Has(key)) return absl::UnimplementedError(absl::StrCat(key, " other than null is not supported"));
+    if (root.Has(key))
+      return absl::UnimplementedError(absl::StrCat(key, " other than null is not supported"));
   }
   SLUICE_ASSIGN_OR_RETURN(const Component model, root.Object("model"));
   const auto parse = [&](const char* key, auto* part) -> absl::Status {
@@ -114,12 +124,15 @@ absl::Status Tokenizer::Impl::PreparePieces() {
   for (int32_t id = 0; id < vocab_size; ++id) {
     const AddedToken* const token = added.ById(id);
     if (token == nullptr && !bpe->Has(id)) continue;
-    SLUICE_ASSIGN_OR_RETURN(pieces_[id], decoder.Prepare(token != nullptr ? absl::string_view(token->form) : bpe->tokens()[id]));
+    SLUICE_ASSIGN_OR_RETURN(
+        pieces_[id],
+        decoder.Prepare(token != nullptr ? absl::string_view(token->form) : bpe->tokens()[id]));
   }
   return absl::OkStatus();
 }
 
-void Tokenizer::Impl::Word(absl::string_view word, std::vector<int32_t>* ids, WordCache* words) const {
+void Tokenizer::Impl::Word(absl::string_view word, std::vector<int32_t>* ids,
+                           WordCache* words) const {
   WordCache::Slot* slot = nullptr;
   if (WordCache::Fits(word)) {
     slot = &words->At(word);
@@ -140,8 +153,10 @@ void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenS
   bpe->Encode(bytes, &symbols);
   size_t given = 0;
   for (const Bpe::Symbol& symbol : symbols) given += symbol.bytes;
-  // As in the reference library, a byte that no token has moves all behind it to the front, in the word as it is spelled.
-  const std::vector<size_t> spelled = bpe->byte_level() && given < bytes.size() ? SpelledBytes(bytes) : std::vector<size_t>();
+  // As in the reference library, a byte that no token has moves all behind it to the front, in the
+  // word as it is spelled.
+  const std::vector<size_t> spelled =
+      bpe->byte_level() && given < bytes.size() ? SpelledBytes(bytes) : std::vector<size_t>();
   size_t at = 0;
   for (const Bpe::Symbol& symbol : symbols) {
     const absl::string_view token = bpe->tokens()[symbol.id];
@@ -155,7 +170,8 @@ void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenS
 }
 
 absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& sink) const {
-  if (const Scanner scanner = pre_tokenizer_.scanner(); scanner != nullptr && sink.spans == nullptr) {
+  if (const Scanner scanner = pre_tokenizer_.scanner();
+      scanner != nullptr && sink.spans == nullptr) {
     const absl::string_view view = text->text().substr(part.begin, part.size());
     for (size_t at = 0; at < view.size();) {
       const size_t end = scanner(view, at).end;
@@ -181,32 +197,40 @@ absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& si
   return absl::OkStatus();
 }
 
-void Tokenizer::Impl::Added(const AddedToken& token, absl::string_view written, Span origin, const Sink& sink) const {
+void Tokenizer::Impl::Added(const AddedToken& token, absl::string_view written, Span origin,
+                            const Sink& sink) const {
   sink.ids->push_back(token.id);
   if (sink.spans == nullptr) return;
   sink.spans->offsets.push_back(origin);
   sink.spans->spaces.push_back(SpacesOf(written));
 }
 
-absl::Status Tokenizer::Impl::Plain(absl::string_view text, size_t begin, bool special, const Sink& sink) const {
-  AlignedText normalized(text, begin, /*track=*/sink.spans != nullptr || pre_tokenizer_.needs_origin(!normalizer_.empty()));
+absl::Status Tokenizer::Impl::Plain(absl::string_view text, size_t begin, bool special,
+                                    const Sink& sink) const {
+  AlignedText normalized(text, begin, /*track=*/sink.spans != nullptr ||
+                                          pre_tokenizer_.needs_origin(!normalizer_.empty()));
   SLUICE_RETURN_IF_ERROR(normalizer_.Run(&normalized));
   if (!added.AnyNormalized()) return Words(&normalized, {0, normalized.text().size()}, sink);
   std::vector<AddedTokens::Piece> pieces;
   added.Find(normalized.text(), /*normalized=*/true, special, &pieces);
   for (const AddedTokens::Piece& piece : pieces) {
     if (piece.token != nullptr) {
-      Added(*piece.token, normalized.text().substr(piece.span.begin, piece.span.size()), normalized.Origin(piece.span), sink);
+      Added(*piece.token, normalized.text().substr(piece.span.begin, piece.span.size()),
+            normalized.Origin(piece.span), sink);
     } else {
-      AlignedText part(normalized, piece.span);  // The pre-tokenizer may rewrite it; the other pieces need the text as it is.
+      // The pre-tokenizer may rewrite it; the other pieces need the text as it is.
+      AlignedText part(normalized, piece.span);
       SLUICE_RETURN_IF_ERROR(Words(&part, {0, part.text().size()}, sink));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::Impl::Walk(absl::string_view text, const EncodeOptions& options, const Sink& sink) const {
-  if (text.size() > kMaxText) return absl::InvalidArgumentError(absl::StrCat("the text has ", text.size(), " bytes; the limit is ", kMaxText));
+absl::Status Tokenizer::Impl::Walk(absl::string_view text, const EncodeOptions& options,
+                                   const Sink& sink) const {
+  if (text.size() > kMaxText)
+    return absl::InvalidArgumentError(
+        absl::StrCat("the text has ", text.size(), " bytes; the limit is ", kMaxText));
   if (!IsUtf8(text)) return absl::InvalidArgumentError("the text is not UTF-8");
   std::vector<AddedTokens::Piece> pieces;
   added.Find(text, /*normalized=*/false, options.parse_special, &pieces);
@@ -221,18 +245,23 @@ absl::Status Tokenizer::Impl::Walk(absl::string_view text, const EncodeOptions& 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view text, const EncodeOptions& options) const {
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view text,
+                                                             const EncodeOptions& options) const {
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3 + 8);
   if (options.add_special) ids = post_processor_.before();
-  SLUICE_RETURN_IF_ERROR(Walk(text, options, {.ids = &ids, .spans = nullptr, .words = &WordCache::ForThread(number_)}));
-  if (options.add_special) ids.insert(ids.end(), post_processor_.after().begin(), post_processor_.after().end());
+  SLUICE_RETURN_IF_ERROR(Walk(
+      text, options, {.ids = &ids, .spans = nullptr, .words = &WordCache::ForThread(number_)}));
+  if (options.add_special)
+    ids.insert(ids.end(), post_processor_.after().begin(), post_processor_.after().end());
   return ids;
 }
 
-absl::StatusOr<Tokenizer::Encoding> Tokenizer::Impl::EncodeWithOffsets(absl::string_view text, const EncodeOptions& options) const {
+absl::StatusOr<Tokenizer::Encoding> Tokenizer::Impl::EncodeWithOffsets(
+    absl::string_view text, const EncodeOptions& options) const {
   TokenSpans spans;
-  SLUICE_RETURN_IF_ERROR(Walk(text, options, {.ids = &spans.ids, .spans = &spans, .words = nullptr}));
+  SLUICE_RETURN_IF_ERROR(
+      Walk(text, options, {.ids = &spans.ids, .spans = &spans, .words = nullptr}));
   post_processor_.Run(text, options.add_special, &spans);
   return Encoding{.ids = std::move(spans.ids), .offsets = std::move(spans.offsets)};
 }
@@ -242,7 +271,8 @@ std::optional<absl::string_view> Tokenizer::Impl::Piece(int32_t id, bool skip_sp
   const AddedToken* const token = added.ById(id);
   if (token == nullptr && !bpe->Has(id)) return std::nullopt;
   // As in the reference library, one that the normalizer changes is not known again as special.
-  if (token != nullptr && skip_special && token->special && token->form == token->content) return std::nullopt;
+  if (token != nullptr && skip_special && token->special && token->form == token->content)
+    return std::nullopt;
   return pieces_[id];
 }
 
@@ -263,8 +293,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& pa
   return tokenizer;
 }
 
-absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, const EncodeOptions& options) const { return impl_->Encode(text, options); }
-absl::StatusOr<Tokenizer::Encoding> Tokenizer::EncodeWithOffsets(absl::string_view text, const EncodeOptions& options) const {
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
+                                                       const EncodeOptions& options) const {
+  return impl_->Encode(text, options);
+}
+absl::StatusOr<Tokenizer::Encoding> Tokenizer::EncodeWithOffsets(
+    absl::string_view text, const EncodeOptions& options) const {
   return impl_->EncodeWithOffsets(text, options);
 }
 std::string Tokenizer::Decode(absl::Span<const int32_t> ids, bool skip_special) const {
@@ -284,7 +318,9 @@ std::optional<int32_t> Tokenizer::TokenId(absl::string_view token) const {
   if (const AddedToken* const added = impl_->added.ByContent(token)) return added->id;
   return impl_->bpe->Id(token);
 }
-std::optional<absl::string_view> Tokenizer::Piece(int32_t id, bool skip_special) const { return impl_->Piece(id, skip_special); }
+std::optional<absl::string_view> Tokenizer::Piece(int32_t id, bool skip_special) const {
+  return impl_->Piece(id, skip_special);
+}
 const Decoder& Tokenizer::decoder() const { return impl_->decoder; }
 int32_t Tokenizer::vocab_size() const { return impl_->vocab_size; }
 

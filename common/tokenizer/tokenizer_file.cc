@@ -10,7 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-// Takes the parser's events. model.vocab and model.merges go straight into their lists, all else becomes JSON values.
+// Takes the parser's events. model.vocab and model.merges go straight into their lists, all else
+// becomes JSON values.
 class Reader : public nlohmann::json_sax<json> {
  public:
   explicit Reader(TokenizerFile* file) : file_(file) {}
@@ -18,8 +19,13 @@ class Reader : public nlohmann::json_sax<json> {
 
   bool null() override { return Value(nullptr); }
   bool boolean(bool value) override { return Value(value); }
-  bool number_integer(number_integer_t value) override { return mode_ == kVocab ? Id(value) : Value(value); }
-  bool number_unsigned(number_unsigned_t value) override { return mode_ == kVocab ? Id(value > INT32_MAX ? -1 : static_cast<int64_t>(value)) : Value(value); }
+  bool number_integer(number_integer_t value) override {
+    return mode_ == kVocab ? Id(value) : Value(value);
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    return mode_ == kVocab ? Id(value > INT32_MAX ? -1 : static_cast<int64_t>(value))
+                           : Value(value);
+  }
   bool number_float(number_float_t value, const string_t&) override { return Value(value); }
   bool binary(binary_t&) override { return Fail("binary data"); }
   bool string(string_t& value) override {
@@ -47,7 +53,8 @@ class Reader : public nlohmann::json_sax<json> {
   }
   bool key(string_t& name) override {
     key_ = std::move(name);
-    if (mode_ == kRest && open_.back()->contains(key_)) return Fail(absl::StrCat("the key \"", key_, "\" comes twice in one object"));
+    if (mode_ == kRest && open_.back()->contains(key_))
+      return Fail(absl::StrCat("the key \"", key_, "\" comes twice in one object"));
     return true;
   }
   bool start_array(std::size_t) override {
@@ -78,7 +85,10 @@ class Reader : public nlohmann::json_sax<json> {
     }
     return Close();
   }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override { return Fail(error.what()); }
+  bool parse_error(std::size_t, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    return Fail(error.what());
+  }
 
  private:
   enum Mode { kRest, kVocab, kMerges, kPair };  // What the next value belongs to.
@@ -88,11 +98,16 @@ class Reader : public nlohmann::json_sax<json> {
     return false;
   }
   bool Wrong() {
-    if (mode_ == kVocab) return Fail(absl::StrCat("model.vocab: the id of \"", key_, "\" is not in [0, ", TokenizerFile::kMaxId, "]"));
-    return Fail(absl::StrCat("model.merges[", file_->merges.size(), "] is neither \"a b\" nor [\"a\", \"b\"]"));
+    if (mode_ == kVocab)
+      return Fail(absl::StrCat("model.vocab: the id of \"", key_, "\" is not in [0, ",
+                               TokenizerFile::kMaxId, "]"));
+    return Fail(absl::StrCat("model.merges[", file_->merges.size(),
+                             "] is neither \"a b\" nor [\"a\", \"b\"]"));
   }
   // Whether the value to come is `name` of the top-level object `model`.
-  bool AtModel(absl::string_view name) const { return open_.size() == 2 && model_ && key_ == name && open_.back()->is_object(); }
+  bool AtModel(absl::string_view name) const {
+    return open_.size() == 2 && model_ && key_ == name && open_.back()->is_object();
+  }
 
   bool Id(int64_t id) {
     if (id < 0 || id > TokenizerFile::kMaxId) return Wrong();
@@ -102,7 +117,8 @@ class Reader : public nlohmann::json_sax<json> {
   bool MergeText(std::string text) {
     if (absl::StartsWith(text, "#version")) return true;
     const size_t space = text.find(' ');
-    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) return Wrong();
+    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
+      return Wrong();
     file_->merges.emplace_back(text.substr(0, space), text.substr(space + 1));
     return true;
   }
@@ -112,10 +128,12 @@ class Reader : public nlohmann::json_sax<json> {
     return true;
   }
 
-  // Puts a value where it belongs. Pointers into open_ stay good: a container is not touched while one of its values is open.
+  // Puts a value where it belongs. Pointers into open_ stay good: a container is not touched while
+  // one of its values is open.
   json* Put(json value) {
     if (++values_ > TokenizerFile::kMaxValues) {
-      Fail(absl::StrCat("more than ", TokenizerFile::kMaxValues, " values beside vocab and merges"));
+      Fail(
+          absl::StrCat("more than ", TokenizerFile::kMaxValues, " values beside vocab and merges"));
       return nullptr;
     }
     if (open_.empty()) {
@@ -128,7 +146,8 @@ class Reader : public nlohmann::json_sax<json> {
   }
   bool Value(json value) { return mode_ == kRest ? Put(std::move(value)) != nullptr : Wrong(); }
   bool Open(json container) {
-    if (open_.size() == TokenizerFile::kMaxDepth) return Fail(absl::StrCat("values nested deeper than ", TokenizerFile::kMaxDepth));
+    if (open_.size() == TokenizerFile::kMaxDepth)
+      return Fail(absl::StrCat("values nested deeper than ", TokenizerFile::kMaxDepth));
     if (open_.size() == 1) model_ = key_ == "model";
     json* const placed = Put(std::move(container));
     if (placed != nullptr) open_.push_back(placed);
@@ -142,9 +161,9 @@ class Reader : public nlohmann::json_sax<json> {
   TokenizerFile* const file_;
   absl::Status status_;
   Mode mode_ = kRest;
-  bool model_ = false;        // The second open container is `model`.
+  bool model_ = false;  // The second open container is `model`.
   std::string key_;
-  std::vector<json*> open_;   // Containers, outermost first.
+  std::vector<json*> open_;  // Containers, outermost first.
   std::vector<std::string> pair_;
   size_t values_ = 0;
 };
@@ -156,12 +175,15 @@ TokenizerFile::TokenizerFile(TokenizerFile&&) noexcept = default;
 TokenizerFile::~TokenizerFile() = default;
 
 absl::StatusOr<TokenizerFile> TokenizerFile::Parse(absl::string_view text) {
-  if (text.size() > kMaxBytes) return absl::InvalidArgumentError(absl::StrCat("a file of ", text.size(), " bytes; the limit is ", kMaxBytes));
+  if (text.size() > kMaxBytes)
+    return absl::InvalidArgumentError(
+        absl::StrCat("a file of ", text.size(), " bytes; the limit is ", kMaxBytes));
   TokenizerFile file;
   Reader reader(&file);
   const bool whole = json::sax_parse(text.begin(), text.end(), &reader);
   SLUICE_RETURN_IF_ERROR(reader.status());
-  if (!whole || !file.rest->is_object()) return absl::InvalidArgumentError("the file is no JSON object");
+  if (!whole || !file.rest->is_object())
+    return absl::InvalidArgumentError("the file is no JSON object");
   return file;
 }
 

@@ -27,22 +27,28 @@ const icu::Normalizer2& Instance(UnicodeForm form) {
 }
 
 bool IsAscii(absl::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
-// The reference library's normal forms are of Unicode 12.0: a newer character is left as it is, and parts its neighbours.
+// The reference library's normal forms are of Unicode 12.0: a newer character is left as it is, and
+// parts its neighbours.
 bool IsNewer(UChar32 c) {
   UVersionInfo age;
   u_charAge(c, age);
   return age[0] > 12 || (age[0] == 12 && age[1] > 0);
 }
 
-// Its lowercase is newer than that of ICU 72, Unicode 17. Pairs that ICU does not have: first, last, lowercase of the first.
+// Its lowercase is newer than that of ICU 72, Unicode 17. Pairs that ICU does not have: first,
+// last, lowercase of the first.
 struct NewLowercase {
   uint32_t first, last, lower;
 };
-constexpr NewLowercase kNewLowercase[] = {{0x1C89, 0x1C89, 0x1C8A},    {0xA7CB, 0xA7CB, 0x264},       {0xA7CC, 0xA7CC, 0xA7CD},     {0xA7CE, 0xA7CE, 0xA7CF},   {0xA7D2, 0xA7D2, 0xA7D3},
-                                          {0xA7D4, 0xA7D4, 0xA7D5},    {0xA7DA, 0xA7DA, 0xA7DB},      {0xA7DC, 0xA7DC, 0x19B},      {0x10D50, 0x10D65, 0x10D70}, {0x16EA0, 0x16EB8, 0x16EBB}};
+constexpr NewLowercase kNewLowercase[] = {{0x1C89, 0x1C89, 0x1C8A},    {0xA7CB, 0xA7CB, 0x264},
+                                          {0xA7CC, 0xA7CC, 0xA7CD},    {0xA7CE, 0xA7CE, 0xA7CF},
+                                          {0xA7D2, 0xA7D2, 0xA7D3},    {0xA7D4, 0xA7D4, 0xA7D5},
+                                          {0xA7DA, 0xA7DA, 0xA7DB},    {0xA7DC, 0xA7DC, 0x19B},
+                                          {0x10D50, 0x10D65, 0x10D70}, {0x16EA0, 0x16EB8, 0x16EBB}};
 uint32_t LowerOf(uint32_t c) {
   for (const NewLowercase& range : kNewLowercase) {
     if (c >= range.first && c <= range.last) return range.lower + (c - range.first);
@@ -65,7 +71,8 @@ std::vector<Part> Decompose(const icu::Normalizer2& form, absl::string_view text
   const auto add = [&](UChar32 c, int change) {
     const uint8_t order = IsNewer(c) ? 0 : form.getCombiningClass(c);
     if (order == 0) {
-      std::stable_sort(parts.begin() + marks, parts.end(), [](const Part& a, const Part& b) { return a.order < b.order; });
+      std::stable_sort(parts.begin() + marks, parts.end(),
+                       [](const Part& a, const Part& b) { return a.order < b.order; });
       marks = parts.size() + 1;
     }
     parts.push_back({static_cast<uint32_t>(c), order, change});
@@ -76,21 +83,24 @@ std::vector<Part> Decompose(const icu::Normalizer2& form, absl::string_view text
       add(c, 0);
       continue;
     }
-    for (int32_t i = 0; i < decomposed.length(); i = decomposed.moveIndex32(i, 1)) add(decomposed.char32At(i), i == 0 ? 0 : 1);
+    for (int32_t i = 0; i < decomposed.length(); i = decomposed.moveIndex32(i, 1))
+      add(decomposed.char32At(i), i == 0 ? 0 : 1);
   }
-  std::stable_sort(parts.begin() + std::min(marks, parts.size()), parts.end(), [](const Part& a, const Part& b) { return a.order < b.order; });
+  std::stable_sort(parts.begin() + std::min(marks, parts.size()), parts.end(),
+                   [](const Part& a, const Part& b) { return a.order < b.order; });
   return parts;
 }
 
-// Composes what can be composed with the starter before it, in place. A character that goes leaves its change to the starter,
-// less one.
+// Composes what can be composed with the starter before it, in place. A character that goes leaves
+// its change to the starter, less one.
 void Compose(const icu::Normalizer2& form, std::vector<Part>* parts) {
   constexpr size_t kNone = ~size_t{0};
   size_t starter = kNone, kept = 0;
   int last_order = -1;  // Of the last part kept behind the starter; -1: none.
   for (const Part& part : *parts) {
     if (starter != kNone && (last_order < 0 || (last_order < part.order))) {
-      const UChar32 whole = form.composePair(static_cast<UChar32>((*parts)[starter].code_point), static_cast<UChar32>(part.code_point));
+      const UChar32 whole = form.composePair(static_cast<UChar32>((*parts)[starter].code_point),
+                                             static_cast<UChar32>(part.code_point));
       if (whole >= 0 && !IsNewer(whole)) {
         (*parts)[starter].code_point = static_cast<uint32_t>(whole);
         (*parts)[starter].change += part.change - 1;
@@ -116,7 +126,9 @@ void Normalize(UnicodeForm form, AlignedText* text) {
   if (IsAscii(text->text())) return;
   const icu::Normalizer2& instance = Instance(form);
   UErrorCode error = U_ZERO_ERROR;
-  if (instance.isNormalizedUTF8(icu::StringPiece(text->text().data(), static_cast<int32_t>(text->text().size())), error)) return;
+  if (instance.isNormalizedUTF8(
+          icu::StringPiece(text->text().data(), static_cast<int32_t>(text->text().size())), error))
+    return;
   const bool composes = form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc;
   std::vector<Part> parts = Decompose(instance, text->text());
   if (composes) Compose(instance, &parts);
@@ -133,7 +145,8 @@ void Lowercase(AlignedText* text) {
     const uint32_t lower = LowerOf(c);
     changed = changed || lower != c;
     edits.push_back({lower, 0});
-    if (c == 0x130) edits.push_back({0x307, 1});  // Capital I with a dot: the one character whose lowercase is two.
+    // Capital I with a dot: the one character whose lowercase is two.
+    if (c == 0x130) edits.push_back({0x307, 1});
   }
   if (changed) text->Apply(edits, 0);
 }

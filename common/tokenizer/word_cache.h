@@ -10,18 +10,20 @@
 
 namespace sluice {
 
-// The tokens of words seen before: texts repeat their words, and merging is what costs. A table of fixed size in which a word
-// has one place; a newer word takes the place of an older one. Words over 31 bytes or 7 tokens are not kept.
+// The tokens of words seen before: texts repeat their words, and merging is what costs. A table of
+// fixed size in which a word has one place; a newer word takes the place of an older one. Words
+// over 31 bytes or 7 tokens are not kept.
 //
 // One thread at a time; ForThread gives each its own.
 class WordCache {
  public:
   WordCache() : slots_(new Slot[kSlots]()) {}
 
-  // This thread's cache for tokenizer number `tokenizer`: at most 4 caches of 2 MiB a thread, the least lately used goes.
+  // This thread's cache for tokenizer number `tokenizer`: at most 4 caches of 2 MiB a thread, the
+  // least lately used goes.
   static WordCache& ForThread(uint64_t tokenizer);
 
-  struct Slot {  // One cache line.
+  struct Slot {     // One cache line.
     uint8_t bytes;  // 0: free.
     char word[31];
     int32_t count;
@@ -31,7 +33,9 @@ class WordCache {
 
   // The slot of `word`, which may hold another one.
   Slot& At(absl::string_view word) { return slots_[Hash(word) >> (64 - kBits)]; }
-  static bool Holds(const Slot& slot, absl::string_view word) { return slot.bytes == word.size() && std::memcmp(slot.word, word.data(), word.size()) == 0; }
+  static bool Holds(const Slot& slot, absl::string_view word) {
+    return slot.bytes == word.size() && std::memcmp(slot.word, word.data(), word.size()) == 0;
+  }
   static bool Fits(absl::string_view word) { return word.size() <= sizeof(Slot::word); }
   template <typename Symbols>
   static void Put(absl::string_view word, const Symbols& symbols, Slot* slot) {
@@ -56,7 +60,9 @@ class WordCache {
       std::memcpy(&high, p + n - 4, 4);
       v = static_cast<uint64_t>(high) << 32 | low;
     } else {
-      v = static_cast<uint64_t>(static_cast<uint8_t>(p[0])) | static_cast<uint64_t>(static_cast<uint8_t>(p[n / 2])) << 8 | static_cast<uint64_t>(static_cast<uint8_t>(p[n - 1])) << 16;
+      v = static_cast<uint64_t>(static_cast<uint8_t>(p[0])) |
+          static_cast<uint64_t>(static_cast<uint8_t>(p[n / 2])) << 8 |
+          static_cast<uint64_t>(static_cast<uint8_t>(p[n - 1])) << 16;
     }
     return v;
   }

@@ -16,7 +16,8 @@ const nlohmann::json* ArgReader::Find(absl::string_view name) {
 }
 
 void ArgReader::Complain(absl::string_view name, absl::string_view what) {
-  if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(owner_, ": args.", name, " ", what));
+  if (status_.ok())
+    status_ = absl::InvalidArgumentError(absl::StrCat(owner_, ": args.", name, " ", what));
 }
 
 std::string ArgReader::String(absl::string_view name, absl::string_view fallback) {
@@ -38,8 +39,10 @@ bool ArgReader::Bool(absl::string_view name, bool fallback) {
 double ArgReader::Number(absl::string_view name, double fallback, double low, double high) {
   const nlohmann::json* const value = Find(name);
   if (value == nullptr) return fallback;
-  if (value->is_number() && value->get<double>() >= low && value->get<double>() <= high) return value->get<double>();
-  Complain(name, absl::StrCat("is ", value->dump(), ", a number from ", low, " to ", high, " is needed"));
+  if (value->is_number() && value->get<double>() >= low && value->get<double>() <= high)
+    return value->get<double>();
+  Complain(name,
+           absl::StrCat("is ", value->dump(), ", a number from ", low, " to ", high, " is needed"));
   return fallback;
 }
 
@@ -48,15 +51,19 @@ std::vector<std::string> ArgReader::Strings(absl::string_view name) {
   const nlohmann::json* const value = Find(name);
   if (value == nullptr) return out;
   if (value->is_string()) return {value->get<std::string>()};
-  if (value->is_array() && std::all_of(value->begin(), value->end(), [](const auto& item) { return item.is_string(); })) return value->get<std::vector<std::string>>();
+  if (value->is_array() &&
+      std::all_of(value->begin(), value->end(), [](const auto& item) { return item.is_string(); }))
+    return value->get<std::vector<std::string>>();
   Complain(name, absl::StrCat("is ", value->dump(), ", a list of strings is needed"));
   return out;
 }
 
 absl::Status ArgReader::Finish() {
-  if (!args_.is_object() && !args_.is_null()) return absl::InvalidArgumentError(absl::StrCat(owner_, ": args is no mapping"));
+  if (!args_.is_object() && !args_.is_null())
+    return absl::InvalidArgumentError(absl::StrCat(owner_, ": args is no mapping"));
   for (const auto& [name, unused] : args_.items()) {
-    if (std::find(read_.begin(), read_.end(), name) == read_.end()) Complain(name, absl::StrCat("is unknown; there are: ", absl::StrJoin(read_, ", ")));
+    if (std::find(read_.begin(), read_.end(), name) == read_.end())
+      Complain(name, absl::StrCat("is unknown; there are: ", absl::StrJoin(read_, ", ")));
   }
   return status_;
 }

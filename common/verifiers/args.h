@@ -9,7 +9,8 @@
 
 namespace sluice {
 
-// Reads a verifier's arguments one by one and complains of what is left, so that a misspelt one is never ignored.
+// Reads a verifier's arguments one by one and complains of what is left, so that a misspelt one is
+// never ignored.
 class ArgReader {
  public:
   // `owner`: for messages, as in "text (property: length)".

@@ -30,7 +30,8 @@ std::string WithoutCommas(absl::string_view digits) {
 }
 
 std::optional<Rational> ParseDecimal(absl::string_view text) {
-  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('.', 1));
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('.', 1));
   const std::string digits = WithoutCommas(parts.first);
   if (digits.empty() && (parts.second.empty() || !parts.first.empty())) return std::nullopt;
   Rational value;
@@ -52,12 +53,14 @@ std::optional<Rational> ParseRational(absl::string_view text) {
   const bool negative = absl::ConsumePrefix(&text, "-");
   if (!negative) absl::ConsumePrefix(&text, "+");
   absl::ConsumePrefix(&text, "$");
-  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('/', 1));
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('/', 1));
   std::optional<Rational> value = ParseDecimal(parts.first);
   if (!value) return std::nullopt;
   if (text.find('/') != absl::string_view::npos) {
     const std::optional<Rational> divisor = ParseDecimal(parts.second);
-    if (!divisor || divisor->numerator == 0 || value->denominator != 1 || divisor->denominator != 1) return std::nullopt;
+    if (!divisor || divisor->numerator == 0 || value->denominator != 1 || divisor->denominator != 1)
+      return std::nullopt;
     value->denominator = divisor->numerator;
   }
   const __int128 common = Gcd(value->numerator, value->denominator);

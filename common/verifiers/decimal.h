@@ -15,8 +15,8 @@ struct Rational {
   bool operator==(const Rational&) const = default;
 };
 
-// Reads "18", "-3.50", "1,234", "$18", "7/2", "18." with blanks around; thousands commas must stand in threes. Nothing: it
-// is no such number, or too large to hold.
+// Reads "18", "-3.50", "1,234", "$18", "7/2", "18." with blanks around; thousands commas must stand
+// in threes. Nothing: it is no such number, or too large to hold.
 std::optional<Rational> ParseRational(absl::string_view text);
 
 }  // namespace sluice

@@ -52,7 +52,9 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeGsm8k(const nlohmann::json& args) 
   ArgReader reader("gsm8k", args);
   const std::string extract = reader.String("extract", "strict");
   SLUICE_RETURN_IF_ERROR(reader.Finish());
-  if (extract != "strict") return absl::InvalidArgumentError(absl::StrCat("gsm8k: args.extract is \"", extract, "\"; this build has strict"));
+  if (extract != "strict")
+    return absl::InvalidArgumentError(
+        absl::StrCat("gsm8k: args.extract is \"", extract, "\"; this build has strict"));
   return std::make_unique<Gsm8k>();
 }
 

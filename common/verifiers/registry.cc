@@ -17,20 +17,24 @@ const std::vector<VerifierRow>& Verifiers() {
   return *rows;
 }
 
-absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifier(absl::string_view name, const nlohmann::json& args) {
+absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifier(absl::string_view name,
+                                                       const nlohmann::json& args) {
   for (const VerifierRow& row : Verifiers()) {
     if (row.name == name) return row.make(args);
   }
-  return absl::InvalidArgumentError(absl::StrCat("unknown verifier \"", name, "\"; there are: ", absl::StrJoin(Verifiers(), ", ", [](std::string* out, const VerifierRow& row) {
-                                                   absl::StrAppend(out, row.name);
-                                                 })));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown verifier \"", name, "\"; there are: ",
+                   absl::StrJoin(Verifiers(), ", ", [](std::string* out, const VerifierRow& row) {
+                     absl::StrAppend(out, row.name);
+                   })));
 }
 
 bool AfterThinking(absl::string_view text, absl::string_view* answer) {
   constexpr absl::string_view kBegin = "<think>", kEnd = "</think>";
   const size_t end = text.rfind(kEnd);
   const size_t begin = text.rfind(kBegin);
-  if (begin != absl::string_view::npos && (end == absl::string_view::npos || end < begin)) return false;
+  if (begin != absl::string_view::npos && (end == absl::string_view::npos || end < begin))
+    return false;
   *answer = end == absl::string_view::npos ? text : text.substr(end + kEnd.size());
   return true;
 }

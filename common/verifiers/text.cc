@@ -49,9 +49,11 @@ absl::StatusOr<double> Reversed(const Answer& answer, const nlohmann::json& row)
 
 absl::StatusOr<Property> Length(ArgReader& reader) {
   const double target = reader.Number("target", 0, 1, 100'000);
-  if (target < 1) return absl::InvalidArgumentError("text (property: length): args.target, in words, is missing");
+  if (target < 1)
+    return absl::InvalidArgumentError("text (property: length): args.target, in words, is missing");
   return Property([target](const Answer& answer, const nlohmann::json&) {
-    return std::max(0.0, 1 - std::abs(static_cast<double>(Words(answer.text).size()) - target) / target);
+    return std::max(0.0,
+                    1 - std::abs(static_cast<double>(Words(answer.text).size()) - target) / target);
   });
 }
 
@@ -61,26 +63,33 @@ absl::StatusOr<Property> Repetition(ArgReader& reader) {
     const std::vector<std::string> words = Words(answer.text);
     if (words.size() < n) return 0.0;
     std::set<std::vector<std::string>> different;
-    for (size_t i = 0; i + n <= words.size(); ++i) different.insert({words.begin() + i, words.begin() + i + n});
+    for (size_t i = 0; i + n <= words.size(); ++i)
+      different.insert({words.begin() + i, words.begin() + i + n});
     return static_cast<double>(different.size()) / static_cast<double>(words.size() - n + 1);
   });
 }
 
 absl::StatusOr<Property> RequiredWords(ArgReader& reader) {
   std::vector<std::string> required = reader.Strings("words");
-  if (required.empty()) return absl::InvalidArgumentError("text (property: words): args.words is missing or empty");
+  if (required.empty())
+    return absl::InvalidArgumentError("text (property: words): args.words is missing or empty");
   for (std::string& word : required) word = absl::AsciiStrToLower(word);
   return Property([required](const Answer& answer, const nlohmann::json&) {
     const std::vector<std::string> words = Words(answer.text);
-    const auto found = std::count_if(required.begin(), required.end(), [&](const std::string& word) { return std::find(words.begin(), words.end(), word) != words.end(); });
+    const auto found =
+        std::count_if(required.begin(), required.end(), [&](const std::string& word) {
+          return std::find(words.begin(), words.end(), word) != words.end();
+        });
     return static_cast<double>(found) / static_cast<double>(required.size());
   });
 }
 
 absl::StatusOr<Property> Letters(ArgReader& reader) {
   const std::string listed = absl::AsciiStrToLower(reader.String("letters", ""));
-  if (listed.empty() || !std::all_of(listed.begin(), listed.end(), [](char c) { return absl::ascii_isalpha(c); })) {
-    return absl::InvalidArgumentError(absl::StrCat("text (property: letters): args.letters is \"", listed, "\", ASCII letters are needed"));
+  if (listed.empty() ||
+      !std::all_of(listed.begin(), listed.end(), [](char c) { return absl::ascii_isalpha(c); })) {
+    return absl::InvalidArgumentError(absl::StrCat("text (property: letters): args.letters is \"",
+                                                   listed, "\", ASCII letters are needed"));
   }
   return Property([listed](const Answer& answer, const nlohmann::json&) {
     size_t letters = 0, hits = 0;
@@ -100,7 +109,9 @@ class Text : public Verifier {
   absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const override {
     absl::string_view text;
     if (!AfterThinking(answer.text, &text)) return Verdict{.reason = "unfinished"};
-    SLUICE_ASSIGN_OR_RETURN(const double score, property_({.text = std::string(text), .truncated = answer.truncated}, row));
+    SLUICE_ASSIGN_OR_RETURN(
+        const double score,
+        property_({.text = std::string(text), .truncated = answer.truncated}, row));
     return Verdict{.score = score, .reason = "scored"};
   }
   absl::Status CheckRow(const nlohmann::json& row) const override {
@@ -118,7 +129,9 @@ absl::StatusOr<Property> MakeProperty(const std::string& name, ArgReader& reader
   if (name == "repetition") return Repetition(reader);
   if (name == "words") return RequiredWords(reader);
   if (name == "letters") return Letters(reader);
-  return absl::InvalidArgumentError(absl::StrCat("text: args.property is \"", name, "\"; there are: reversed, length, repetition, words, letters"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("text: args.property is \"", name,
+                   "\"; there are: reversed, length, repetition, words, letters"));
 }
 
 }  // namespace

@@ -16,7 +16,8 @@ struct Answer {
   bool truncated = false;  // Ended by a limit, without an end token.
 };
 
-// A statement about the policy. What the policy caused (wrong, unreadable, endless) is a verdict, mostly 0.
+// A statement about the policy. What the policy caused (wrong, unreadable, endless) is a verdict,
+// mostly 0.
 struct Verdict {
   double score = 0;
   std::string reason;  // One word: right, wrong, no_answer, unfinished, ..
@@ -29,8 +30,9 @@ class Verifier {
  public:
   virtual ~Verifier() = default;
 
-  // `row`: the mapped fields, with the gold in `answer`. INVALID_ARGUMENT: the row lacks what the verifier needs, or its gold
-  // cannot be read; that is the data's fault, and no verdict about the policy.
+  // `row`: the mapped fields, with the gold in `answer`. INVALID_ARGUMENT: the row lacks what the
+  // verifier needs, or its gold cannot be read; that is the data's fault, and no verdict about the
+  // policy.
   virtual absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const = 0;
 
   // Whether answers to `row` can be scored at all: INVALID_ARGUMENT where Score() would refuse the
@@ -49,11 +51,14 @@ struct VerifierRow {
   absl::StatusOr<std::unique_ptr<Verifier>> (*make)(const nlohmann::json& args);
 };
 
-// All verifiers of this build. INVALID_ARGUMENT of MakeVerifier: no such name (the known ones are listed), or its args.
+// All verifiers of this build. INVALID_ARGUMENT of MakeVerifier: no such name (the known ones are
+// listed), or its args.
 const std::vector<VerifierRow>& Verifiers();
-absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifier(absl::string_view name, const nlohmann::json& args);
+absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifier(absl::string_view name,
+                                                       const nlohmann::json& args);
 
-// What counts as the answer: the text behind the last </think>. False: thinking was begun and not ended.
+// What counts as the answer: the text behind the last </think>. False: thinking was begun and not
+// ended.
 bool AfterThinking(absl::string_view text, absl::string_view* answer);
 
 }  // namespace sluice

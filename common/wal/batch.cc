@@ -5,12 +5,14 @@
 
 namespace sluice::wal {
 namespace {
-constexpr size_t kGatherBelow = 8192;  // Copying this much costs less than an entry of a vectored write.
+// Copying this much costs less than an entry of a vectored write.
+constexpr size_t kGatherBelow = 8192;
 
 FrameHeader Describe(const Record& record) {
   FrameHeader header{.type = record.type, .head_bytes = static_cast<uint32_t>(record.head.size())};
   for (const Part& part : record.payload) header.payload_bytes += part.bytes.size();
-  SLUICE_CHECK_MSG(record.head.size() <= kMaxHeadBytes && header.payload_bytes <= kMaxPayloadBytes, "a record above the log's limits");
+  SLUICE_CHECK_MSG(record.head.size() <= kMaxHeadBytes && header.payload_bytes <= kMaxPayloadBytes,
+                   "a record above the log's limits");
   return header;
 }
 }  // namespace
@@ -18,7 +20,8 @@ FrameHeader Describe(const Record& record) {
 uint64_t FrameBytes(const Record& record) { return Describe(record).frame_bytes(); }
 
 void Batch::Gather(absl::string_view bytes) {
-  if (pieces_.empty() || pieces_.back().data != nullptr) pieces_.push_back({nullptr, gathered_.size(), 0});
+  if (pieces_.empty() || pieces_.back().data != nullptr)
+    pieces_.push_back({nullptr, gathered_.size(), 0});
   pieces_.back().size += bytes.size();
   gathered_.append(bytes.data(), bytes.size());
   bytes_ += bytes.size();
@@ -36,7 +39,8 @@ void Batch::AddRecord(Position position, Position durable, const Record& record)
   header.head_crc = Crc32c(record.head);
   bool first = true;
   for (const Part& part : record.payload) {
-    header.payload_crc = first ? part.crc32c : Crc32cConcat(header.payload_crc, part.crc32c, part.bytes.size());
+    header.payload_crc =
+        first ? part.crc32c : Crc32cConcat(header.payload_crc, part.crc32c, part.bytes.size());
     first = false;
   }
   AddHeader(header);
@@ -53,13 +57,17 @@ void Batch::AddRecord(Position position, Position durable, const Record& record)
   Gather({kZeros, (8 - bytes_ % 8) % 8});
 }
 
-void Batch::AddMark(Position position) { AddHeader({.kind = FrameKind::kMark, .position = position, .durable = position}); }
+void Batch::AddMark(Position position) {
+  AddHeader({.kind = FrameKind::kMark, .position = position, .durable = position});
+}
 
 std::vector<absl::string_view> Batch::Pieces() const {
   std::vector<absl::string_view> pieces;
   pieces.reserve(pieces_.size());
   for (const Piece& piece : pieces_) {
-    pieces.push_back(piece.data != nullptr ? absl::string_view(piece.data, piece.size) : absl::string_view(gathered_).substr(piece.offset, piece.size));
+    pieces.push_back(piece.data != nullptr
+                         ? absl::string_view(piece.data, piece.size)
+                         : absl::string_view(gathered_).substr(piece.offset, piece.size));
   }
   return pieces;
 }

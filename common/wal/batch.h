@@ -10,8 +10,8 @@
 
 namespace sluice::wal {
 
-// Frames laid one behind the other, ready for one write. Small bytes are gathered; large parts stay where they are, so the
-// records added must outlive the batch's last Pieces().
+// Frames laid one behind the other, ready for one write. Small bytes are gathered; large parts stay
+// where they are, so the records added must outlive the batch's last Pieces().
 class Batch {
  public:
   // Of the file the frames go to.

@@ -13,8 +13,9 @@
 
 namespace sluice::wal {
 namespace {
-constexpr uint64_t kChunkBytes = 4 << 20;       // Of a snapshot, in one write.
-constexpr uint64_t kSyncEvery = 16 << 20;       // So that the log's own syncs never wait for more than this.
+constexpr uint64_t kChunkBytes = 4 << 20;  // Of a snapshot, in one write.
+// So that the log's own syncs never wait for more than this.
+constexpr uint64_t kSyncEvery = 16 << 20;
 
 uint64_t NewSalt() {
   uint64_t salt;
@@ -45,7 +46,8 @@ absl::StatusOr<Spare> Directory::AllocateSpare(uint64_t bytes) {
   const Spare spare{.number = next_spare_++, .bytes = bytes};
   absl::Status status;
   {
-    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system_->OpenForWrite(Path(SpareName(spare.number))));
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                            file_system_->OpenForWrite(Path(SpareName(spare.number))));
     status = file->Allocate(bytes);
   }
   if (!status.ok()) {
@@ -64,9 +66,14 @@ absl::StatusOr<Spare> Directory::AdoptSpare(uint64_t number) {
 
 absl::Status Directory::RemoveSpare(const Spare& spare) { return Remove(SpareName(spare.number)); }
 
-absl::StatusOr<Segment> Directory::StartSegment(const Spare& spare, uint64_t number, Position first) {
+absl::StatusOr<Segment> Directory::StartSegment(const Spare& spare, uint64_t number,
+                                                Position first) {
   const std::string from = Path(SpareName(spare.number));
-  Segment segment{.number = number, .salt = NewSalt(), .bytes = spare.bytes, .offset = sizeof(FileHeader), .path = Path(SegmentName(number))};
+  Segment segment{.number = number,
+                  .salt = NewSalt(),
+                  .bytes = spare.bytes,
+                  .offset = sizeof(FileHeader),
+                  .path = Path(SegmentName(number))};
   SLUICE_FAILPOINT_STATUS("wal.segment.header.before");
   {
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system_->OpenForWrite(from));
@@ -80,18 +87,21 @@ absl::StatusOr<Segment> Directory::StartSegment(const Spare& spare, uint64_t num
   SLUICE_FAILPOINT_STATUS("wal.segment.dirsync.before");
   SLUICE_RETURN_IF_ERROR(Sync());
   SLUICE_FAILPOINT_STATUS("wal.segment.dirsync.after");
-  SLUICE_ASSIGN_OR_RETURN(segment.file, file_system_->OpenForWrite(segment.path));  // Errors name it as it is called now.
+  // Errors name it as it is called now.
+  SLUICE_ASSIGN_OR_RETURN(segment.file, file_system_->OpenForWrite(segment.path));
   return segment;
 }
 
 absl::Status Directory::SettleEnd(const std::string& segment_path, uint64_t from, uint64_t end) {
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system_->OpenForWrite(segment_path));
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                          file_system_->OpenForWrite(segment_path));
   SLUICE_FAILPOINT_STATUS("wal.open.rewrite.before");
   std::string chunk;
   for (uint64_t at = from; at < end; at += chunk.size()) {
     chunk.resize(std::min(end - at, kChunkBytes));
     SLUICE_ASSIGN_OR_RETURN(const size_t n, file->Read(at, chunk.data(), chunk.size()));
-    std::fill(chunk.begin() + n, chunk.end(), '\0');  // A last record may be whole without the zeros behind it.
+    // A last record may be whole without the zeros behind it.
+    std::fill(chunk.begin() + n, chunk.end(), '\0');
     SLUICE_RETURN_IF_ERROR(file->Write(at, {chunk}));
   }
   SLUICE_RETURN_IF_ERROR(file->Sync());
@@ -102,7 +112,9 @@ absl::Status Directory::SettleEnd(const std::string& segment_path, uint64_t from
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> Directory::WriteSnapshot(Position position, const std::vector<Record>& state, const std::function<bool()>& cancelled) {
+absl::StatusOr<uint64_t> Directory::WriteSnapshot(Position position,
+                                                  const std::vector<Record>& state,
+                                                  const std::function<bool()>& cancelled) {
   const std::string temporary = Path(kSnapshotTemporary);
   absl::Cleanup remove = [&] { (void)Remove(kSnapshotTemporary); };
   const uint64_t salt = NewSalt();
@@ -147,14 +159,16 @@ absl::Status Directory::RemoveSnapshots(const std::vector<Position>& positions, 
   return temporary ? Remove(kSnapshotTemporary) : absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Spare>> Directory::Recycle(const std::vector<uint64_t>& segments, uint64_t bytes, size_t most) {
+absl::StatusOr<std::vector<Spare>> Directory::Recycle(const std::vector<uint64_t>& segments,
+                                                      uint64_t bytes, size_t most) {
   SLUICE_FAILPOINT_STATUS("wal.snapshot.recycle.before");
   std::vector<Spare> spares;
   for (const uint64_t segment : segments) {
     SLUICE_ASSIGN_OR_RETURN(const uint64_t size, SizeOf(SegmentName(segment)));
     if (size == bytes && spares.size() < most) {
       spares.push_back({.number = next_spare_++, .bytes = size});
-      SLUICE_RETURN_IF_ERROR(file_system_->Rename(Path(SegmentName(segment)), Path(SpareName(spares.back().number))));
+      SLUICE_RETURN_IF_ERROR(
+          file_system_->Rename(Path(SegmentName(segment)), Path(SpareName(spares.back().number))));
     } else {
       SLUICE_RETURN_IF_ERROR(Remove(SegmentName(segment)));
     }

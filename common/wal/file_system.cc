@@ -30,24 +30,32 @@ class RealFile : public File {
       if (!piece.empty()) rest.push_back({const_cast<char*>(piece.data()), piece.size()});
     }
     for (size_t at = 0; at < rest.size();) {
-      const ssize_t n = pwritev(fd_, &rest[at], static_cast<int>(std::min<size_t>(rest.size() - at, IOV_MAX)), static_cast<off_t>(offset));
+      const ssize_t n =
+          pwritev(fd_, &rest[at], static_cast<int>(std::min<size_t>(rest.size() - at, IOV_MAX)),
+                  static_cast<off_t>(offset));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return Failed("write");
       offset += n;
       size_t written = n;
       for (; at < rest.size() && written >= rest[at].iov_len; ++at) written -= rest[at].iov_len;
-      if (written > 0) rest[at] = {static_cast<char*>(rest[at].iov_base) + written, rest[at].iov_len - written};
+      if (written > 0)
+        rest[at] = {static_cast<char*>(rest[at].iov_base) + written, rest[at].iov_len - written};
     }
     return absl::OkStatus();
   }
-  absl::Status Sync() override { return fdatasync(fd_) == 0 ? absl::OkStatus() : Failed("fdatasync"); }
+  absl::Status Sync() override {
+    return fdatasync(fd_) == 0 ? absl::OkStatus() : Failed("fdatasync");
+  }
   absl::Status Allocate(uint64_t size) override {
     int error;
     do error = posix_fallocate(fd_, 0, static_cast<off_t>(size));
     while (error == EINTR);
-    return error == 0 ? absl::OkStatus() : ErrnoStatus(error, absl::StrCat("allocate ", size, " bytes for ", path_));
+    return error == 0 ? absl::OkStatus()
+                      : ErrnoStatus(error, absl::StrCat("allocate ", size, " bytes for ", path_));
   }
-  absl::Status Truncate(uint64_t size) override { return ftruncate(fd_, static_cast<off_t>(size)) == 0 ? absl::OkStatus() : Failed("truncate"); }
+  absl::Status Truncate(uint64_t size) override {
+    return ftruncate(fd_, static_cast<off_t>(size)) == 0 ? absl::OkStatus() : Failed("truncate");
+  }
   absl::StatusOr<size_t> Read(uint64_t offset, char* to, size_t size) override {
     size_t done = 0;
     while (done < size) {
@@ -66,7 +74,9 @@ class RealFile : public File {
   }
 
  private:
-  absl::Status Failed(const char* call) const { return ErrnoStatus(errno, absl::StrCat(call, " ", path_)); }
+  absl::Status Failed(const char* call) const {
+    return ErrnoStatus(errno, absl::StrCat(call, " ", path_));
+  }
 
   const int fd_;
   const std::string path_;
@@ -82,15 +92,24 @@ class RealLock : public FileSystem::Lock {
 
 class RealFileSystem : public FileSystem {
  public:
-  absl::StatusOr<std::unique_ptr<File>> OpenForRead(const std::string& path) override { return Open(path, O_RDONLY); }
-  absl::StatusOr<std::unique_ptr<File>> OpenForWrite(const std::string& path) override { return Open(path, O_RDWR | O_CREAT); }
+  absl::StatusOr<std::unique_ptr<File>> OpenForRead(const std::string& path) override {
+    return Open(path, O_RDONLY);
+  }
+  absl::StatusOr<std::unique_ptr<File>> OpenForWrite(const std::string& path) override {
+    return Open(path, O_RDWR | O_CREAT);
+  }
   absl::Status Rename(const std::string& from, const std::string& to) override {
-    return rename(from.c_str(), to.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("rename ", from, " to ", to));
+    return rename(from.c_str(), to.c_str()) == 0
+               ? absl::OkStatus()
+               : ErrnoStatus(errno, absl::StrCat("rename ", from, " to ", to));
   }
   absl::Status Remove(const std::string& path) override {
-    return unlink(path.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat("remove ", path));
+    return unlink(path.c_str()) == 0 ? absl::OkStatus()
+                                     : ErrnoStatus(errno, absl::StrCat("remove ", path));
   }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& dir) override { return ListDir(dir); }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& dir) override {
+    return ListDir(dir);
+  }
   absl::Status MakeDirs(const std::string& dir) override { return sluice::MakeDirs(dir); }
   absl::Status SyncDir(const std::string& dir) override { return sluice::SyncDir(dir); }
   absl::StatusOr<uint64_t> FreeBytes(const std::string& dir) override {

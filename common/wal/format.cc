@@ -36,19 +36,25 @@ std::string Encode(FileHeader header, const char* magic) {
   return std::string(BytesOf(header));
 }
 
-absl::StatusOr<FileHeader> Decode(absl::string_view bytes, absl::string_view file, const char* magic) {
+absl::StatusOr<FileHeader> Decode(absl::string_view bytes, absl::string_view file,
+                                  const char* magic) {
   FileHeader header;
   if (bytes.size() < sizeof(header)) {
-    return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat(file, " has ", bytes.size(), " bytes, not even its header of ", sizeof(header)));
+    return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+                 absl::StrCat(file, " has ", bytes.size(), " bytes, not even its header of ",
+                              sizeof(header)));
   }
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (std::memcmp(header.magic, magic, sizeof(header.magic)) != 0 || HeaderCrc(header) != header.crc) {
-    return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat(file, " at offset 0: its header is damaged"));
+  if (std::memcmp(header.magic, magic, sizeof(header.magic)) != 0 ||
+      HeaderCrc(header) != header.crc) {
+    return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+                 absl::StrCat(file, " at offset 0: its header is damaged"));
   }
   if (header.format > kFormat) {
-    return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                     {.reason = "NEWER_FORMAT", .hint = "run the build that wrote it, or a newer one"},
-                     absl::StrCat(file, " has format ", header.format, ", this build reads up to ", kFormat));
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.reason = "NEWER_FORMAT", .hint = "run the build that wrote it, or a newer one"},
+        absl::StrCat(file, " has format ", header.format, ", this build reads up to ", kFormat));
   }
   return header;
 }
@@ -57,24 +63,33 @@ absl::StatusOr<FileHeader> Decode(absl::string_view bytes, absl::string_view fil
 std::string EncodeSegmentHeader(uint64_t number, uint64_t salt, Position first) {
   return Encode({.number = number, .salt = salt, .first = first}, kSegmentMagic);
 }
-std::string EncodeSnapshotHeader(Position position, uint64_t salt) { return Encode({.number = position, .salt = salt}, kSnapshotMagic); }
+std::string EncodeSnapshotHeader(Position position, uint64_t salt) {
+  return Encode({.number = position, .salt = salt}, kSnapshotMagic);
+}
 
-absl::StatusOr<FileHeader> DecodeSegmentHeader(absl::string_view bytes, absl::string_view file) { return Decode(bytes, file, kSegmentMagic); }
-absl::StatusOr<FileHeader> DecodeSnapshotHeader(absl::string_view bytes, absl::string_view file) { return Decode(bytes, file, kSnapshotMagic); }
+absl::StatusOr<FileHeader> DecodeSegmentHeader(absl::string_view bytes, absl::string_view file) {
+  return Decode(bytes, file, kSegmentMagic);
+}
+absl::StatusOr<FileHeader> DecodeSnapshotHeader(absl::string_view bytes, absl::string_view file) {
+  return Decode(bytes, file, kSnapshotMagic);
+}
 
 void SealFrame(uint64_t salt, FrameHeader* header) { header->crc = FrameCrc(salt, *header); }
 
 bool DecodeFrame(uint64_t salt, const char* bytes, FrameHeader* header) {
   std::memcpy(header, bytes, sizeof(*header));
   // The cheap looks first: a search tries this at every place of a segment.
-  if (header->reserved != 0 || header->reserved2 != 0 || header->durable > header->position) return false;
+  if (header->reserved != 0 || header->reserved2 != 0 || header->durable > header->position)
+    return false;
   if (header->head_bytes > kMaxHeadBytes || header->payload_bytes > kMaxPayloadBytes) return false;
   if (header->kind != FrameKind::kRecord && header->kind != FrameKind::kMark) return false;
   return FrameCrc(salt, *header) == header->crc;
 }
 
 std::string SegmentName(uint64_t number) { return absl::StrFormat("log-%016x.seg", number); }
-std::string SnapshotName(Position position) { return absl::StrFormat("snapshot-%016x.snap", position); }
+std::string SnapshotName(Position position) {
+  return absl::StrFormat("snapshot-%016x.snap", position);
+}
 std::string SpareName(uint64_t number) { return absl::StrCat("spare-", number); }
 
 FileName ParseName(absl::string_view name) {
@@ -82,9 +97,14 @@ FileName ParseName(absl::string_view name) {
   FileName parsed;
   if (name == kSnapshotTemporary) return {FileName::kTemporary};
   if (name == "lock") return {FileName::kLock};
-  if (absl::ConsumePrefix(&rest, "spare-")) return absl::SimpleAtoi(rest, &parsed.number) ? FileName{FileName::kSpare, parsed.number} : FileName{};
-  if (absl::ConsumePrefix(&rest, "log-") && absl::ConsumeSuffix(&rest, ".seg")) parsed.kind = FileName::kSegment;
-  else if (rest = name; absl::ConsumePrefix(&rest, "snapshot-") && absl::ConsumeSuffix(&rest, ".snap")) parsed.kind = FileName::kSnapshot;
+  if (absl::ConsumePrefix(&rest, "spare-"))
+    return absl::SimpleAtoi(rest, &parsed.number) ? FileName{FileName::kSpare, parsed.number}
+                                                  : FileName{};
+  if (absl::ConsumePrefix(&rest, "log-") && absl::ConsumeSuffix(&rest, ".seg"))
+    parsed.kind = FileName::kSegment;
+  else if (rest = name;
+           absl::ConsumePrefix(&rest, "snapshot-") && absl::ConsumeSuffix(&rest, ".snap"))
+    parsed.kind = FileName::kSnapshot;
   else return {};
   if (rest.size() != 16 || !absl::SimpleHexAtoi(rest, &parsed.number)) return {};
   return parsed;

@@ -18,7 +18,8 @@ absl::StatusOr<absl::string_view> FrameReader::Window(uint64_t offset, size_t si
     SLUICE_ASSIGN_OR_RETURN(const size_t n, file_->Read(offset, window_.data(), window_.size()));
     window_.resize(n);
   }
-  return absl::string_view(window_).substr(std::min<uint64_t>(offset - window_at_, window_.size()), size);
+  return absl::string_view(window_).substr(std::min<uint64_t>(offset - window_at_, window_.size()),
+                                           size);
 }
 
 absl::StatusOr<bool> FrameReader::ReadTo(uint64_t offset, char* to, uint64_t size) {
@@ -55,9 +56,11 @@ absl::StatusOr<FileHeader> FrameReader::SnapshotHeader() {
   return header;
 }
 
-absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* header, Entry* entry) {
+absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* header,
+                                                   Entry* entry) {
   SLUICE_ASSIGN_OR_RETURN(const absl::string_view bytes, Window(offset_, sizeof(FrameHeader)));
-  if (bytes.size() < sizeof(FrameHeader) || !DecodeFrame(salt_, bytes.data(), header)) return Got::kNone;
+  if (bytes.size() < sizeof(FrameHeader) || !DecodeFrame(salt_, bytes.data(), header))
+    return Got::kNone;
   const uint64_t head_at = offset_ + sizeof(FrameHeader), payload_at = head_at + header->head_bytes;
   // A length that leads beyond the file must not make anybody allocate it.
   if (size_ == 0) {
@@ -71,9 +74,13 @@ absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* 
   head_.resize(header->head_bytes);
   SLUICE_ASSIGN_OR_RETURN(bool whole, ReadTo(head_at, head_.data(), head_.size()));
   if (!whole || Crc32c(head_) != header->head_crc) return Got::kBadBody;
-  *entry = {.position = header->position, .type = header->type, .head = head_, .payload_crc32c = header->payload_crc};
+  *entry = {.position = header->position,
+            .type = header->type,
+            .head = head_,
+            .payload_crc32c = header->payload_crc};
   if (header->payload_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(Replay::Memory memory, replay->Allocate(header->type, head_, header->payload_bytes));
+    SLUICE_ASSIGN_OR_RETURN(Replay::Memory memory,
+                            replay->Allocate(header->type, head_, header->payload_bytes));
     SLUICE_ASSIGN_OR_RETURN(whole, ReadTo(payload_at, memory.data, header->payload_bytes));
     entry->payload = {memory.data, header->payload_bytes};
     entry->owner = std::move(memory.owner);
@@ -91,7 +98,8 @@ absl::StatusOr<std::optional<Position>> FrameReader::NewestDurable(uint64_t from
     size_t i = 0;
     for (; i + sizeof(FrameHeader) <= bytes.size(); i += 8) {
       FrameHeader header;
-      if (DecodeFrame(salt_, bytes.data() + i, &header)) newest = std::max(newest.value_or(0), header.durable);
+      if (DecodeFrame(salt_, bytes.data() + i, &header))
+        newest = std::max(newest.value_or(0), header.durable);
     }
     at += i;
   }

@@ -14,7 +14,8 @@
 
 namespace sluice::wal {
 
-// Reads one file of frames from front to back, through a window so that small ones cost no call each.
+// Reads one file of frames from front to back, through a window so that small ones cost no call
+// each.
 class FrameReader {
  public:
   enum class Got {
@@ -24,18 +25,19 @@ class FrameReader {
   };
 
   // `path` names the file in errors.
-  FrameReader(std::unique_ptr<File> file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  FrameReader(std::unique_ptr<File> file, std::string path)
+      : file_(std::move(file)), path_(std::move(path)) {}
 
   absl::StatusOr<FileHeader> SegmentHeader();
   absl::StatusOr<FileHeader> SnapshotHeader();
 
-  // Reads the frame at offset() and moves behind it, unless it is not whole. With `replay`, a record's payload goes to
-  // memory from it and `entry` is filled (its head lives until the next call); without, the body is stepped over unread.
-  // Errors: the system's and the replay's.
+  // Reads the frame at offset() and moves behind it, unless it is not whole. With `replay`, a
+  // record's payload goes to memory from it and `entry` is filled (its head lives until the next
+  // call); without, the body is stepped over unread. Errors: the system's and the replay's.
   absl::StatusOr<Got> Next(Replay* replay, FrameHeader* header, Entry* entry);
 
-  // The highest position that any frame at or behind `from`, found by its checksum wherever it starts, says was durable
-  // before it was written. None: no frame there.
+  // The highest position that any frame at or behind `from`, found by its checksum wherever it
+  // starts, says was durable before it was written. None: no frame there.
   absl::StatusOr<std::optional<Position>> NewestDurable(uint64_t from);
 
   uint64_t offset() const { return offset_; }

@@ -37,12 +37,14 @@ struct SegmentStart {
 
 class Log::Impl {
  public:
-  Impl(const Options& options, const std::string& dir) : options_(options), directory_(options.file_system, dir) {}
+  Impl(const Options& options, const std::string& dir)
+      : options_(options), directory_(options.file_system, dir) {}
 
   absl::Status Open(const std::string& dir, Replay* replay, Found* found);
   void Start(Callbacks callbacks);
   Position Append(Record record) ABSL_LOCKS_EXCLUDED(mu_);
-  bool Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
   Stats stats() const ABSL_LOCKS_EXCLUDED(mu_);
   Space space() const { return space_; }
@@ -97,23 +99,27 @@ class Log::Impl {
   bool unsynced_mark_ = false;
 
   mutable Mutex mu_;
-  CondVar work_;    // For `log`: records, room, or the end.
-  CondVar chores_;  // For `log-files`: a snapshot, a spare used up, durable_ moved while a snapshot waits, or the end.
+  CondVar work_;  // For `log`: records, room, or the end.
+  // For `log-files`: a snapshot, a spare used up, durable_ moved while a snapshot waits, or the
+  // end.
+  CondVar chores_;
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);
   Position last_ ABSL_GUARDED_BY(mu_) = 0;
   Position durable_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t appended_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Since the log began, as far as this process knows.
-  uint64_t room_ ABSL_GUARDED_BY(mu_) = 0;            // In the current segment.
+  // Since the log began, as far as this process knows.
+  uint64_t appended_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t room_ ABSL_GUARDED_BY(mu_) = 0;  // In the current segment.
   std::deque<SegmentStart> segments_ ABSL_GUARDED_BY(mu_);
   std::vector<Spare> spares_ ABSL_GUARDED_BY(mu_);
   bool allocation_failed_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t free_bytes_ ABSL_GUARDED_BY(mu_) = ~uint64_t{0};
   std::unique_ptr<SnapshotJob> snapshot_job_ ABSL_GUARDED_BY(mu_);
   bool snapshot_busy_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t snapshot_base_ ABSL_GUARDED_BY(mu_) = 0;   // appended_bytes_ that a snapshot covers.
-  Position snapshot_ ABSL_GUARDED_BY(mu_) = 0;        // The newest whole one on disk.
-  std::vector<Position> snapshots_ ABSL_GUARDED_BY(mu_);  // All on disk: with leftovers, where Open passed over a damaged one.
+  uint64_t snapshot_base_ ABSL_GUARDED_BY(mu_) = 0;  // appended_bytes_ that a snapshot covers.
+  Position snapshot_ ABSL_GUARDED_BY(mu_) = 0;       // The newest whole one on disk.
+  // All on disk: with leftovers, where Open passed over a damaged one.
+  std::vector<Position> snapshots_ ABSL_GUARDED_BY(mu_);
   uint64_t snapshot_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t syncs_ ABSL_GUARDED_BY(mu_) = 0;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
@@ -133,10 +139,14 @@ absl::Status Log::Impl::Open(const std::string& dir, Replay* replay, Found* foun
 // Makes what was read durable and goes on in a new segment: only then are old files touched.
 absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
   MutexLock lock(&mu_);  // For the annotations: there are no threads yet.
-  if (!found.end_segment.empty()) SLUICE_RETURN_IF_ERROR(directory_.SettleEnd(found.end_segment, layout.doubt_offset, found.end_offset));
+  if (!found.end_segment.empty())
+    SLUICE_RETURN_IF_ERROR(
+        directory_.SettleEnd(found.end_segment, layout.doubt_offset, found.end_offset));
   for (const uint64_t number : layout.spares) {
     SLUICE_ASSIGN_OR_RETURN(const Spare spare, directory_.AdoptSpare(number));
-    if (spare.bytes == options_.segment_bytes && spares_.size() < static_cast<size_t>(options_.most_spares)) spares_.push_back(spare);
+    if (spare.bytes == options_.segment_bytes &&
+        spares_.size() < static_cast<size_t>(options_.most_spares))
+      spares_.push_back(spare);
     else SLUICE_RETURN_IF_ERROR(directory_.RemoveSpare(spare));
   }
   Spare spare;
@@ -150,7 +160,8 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
         spare = *allocated;
         break;
       }
-      if (!absl::IsResourceExhausted(allocated.status()) || bytes / 2 < kLeastSegmentBytes) return allocated.status();
+      if (!absl::IsResourceExhausted(allocated.status()) || bytes / 2 < kLeastSegmentBytes)
+        return allocated.status();
     }
   }
   const uint64_t number = layout.segments.empty() ? 1 : layout.segments.rbegin()->first + 1;
@@ -165,11 +176,15 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
   }
   segments_.push_back({number, found.last + 1});
   std::vector<Position> older;
-  for (const Position position : layout.snapshots) (position < found.snapshot ? older : snapshots_).push_back(position);
+  for (const Position position : layout.snapshots)
+    (position < found.snapshot ? older : snapshots_).push_back(position);
   SLUICE_RETURN_IF_ERROR(directory_.RemoveSnapshots(older, layout.temporary));
   if (!covered.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<Spare> spares,
-                            directory_.Recycle(covered, options_.segment_bytes, options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size())));
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::vector<Spare> spares,
+        directory_.Recycle(
+            covered, options_.segment_bytes,
+            options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size())));
     spares_.insert(spares_.end(), spares.begin(), spares.end());
   }
   last_ = durable_ = written_durable_ = found.last;
@@ -209,7 +224,8 @@ bool Log::Impl::Snapshot(std::vector<Record> state, std::function<void(const abs
   MutexLock lock(&mu_);
   if (snapshot_busy_ || Ended()) return false;
   snapshot_busy_ = true;
-  snapshot_job_ = std::make_unique<SnapshotJob>(SnapshotJob{last_, std::exchange(snapshot_base_, appended_bytes_), std::move(state), std::move(done)});
+  snapshot_job_ = std::make_unique<SnapshotJob>(SnapshotJob{
+      last_, std::exchange(snapshot_base_, appended_bytes_), std::move(state), std::move(done)});
   chores_.NotifyAll();
   return true;
 }
@@ -289,8 +305,9 @@ void Log::Impl::WriteLoop() {
   if (const absl::Status status = SyncSegment(); !status.ok()) Fatal(status);
 }
 
-// Before the last segment's reserve is written into it is known whether another can be had, however late `log-files` is: else
-// records that could have been refused would take it from those that must fit.
+// Before the last segment's reserve is written into it is known whether another can be had, however
+// late `log-files` is: else records that could have been refused would take it from those that must
+// fit.
 absl::Status Log::Impl::KeepReserve() {
   {
     MutexLock lock(&mu_);
@@ -308,7 +325,9 @@ bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
     if (pending_.empty() && !Ended() && Judge() == space_) work_.Wait(&mu_);
     if (!fatal_.ok()) return false;
     if (!pending_.empty()) {
-      for (uint64_t bytes = 0; !pending_.empty() && (batch->empty() || bytes + pending_.front().bytes <= options_.batch_bytes);) {
+      for (uint64_t bytes = 0;
+           !pending_.empty() &&
+           (batch->empty() || bytes + pending_.front().bytes <= options_.batch_bytes);) {
         bytes += pending_.front().bytes;
         batch->push_back(std::move(pending_.front()));
         pending_.pop_front();
@@ -319,10 +338,12 @@ bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
   }
 }
 
-// A batch that does not fit the segment goes on in the next one; each share is durable before anything lies behind it.
+// A batch that does not fit the segment goes on in the next one; each share is durable before
+// anything lies behind it.
 absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
   for (size_t at = 0; at < batch.size();) {
-    if (segment_.room() < batch[at].bytes) SLUICE_RETURN_IF_ERROR(Rotate(batch[at].bytes, batch[at].position));
+    if (segment_.room() < batch[at].bytes)
+      SLUICE_RETURN_IF_ERROR(Rotate(batch[at].bytes, batch[at].position));
     frames_->Clear();
     size_t end = at;
     while (end < batch.size() && frames_->bytes() + batch[end].bytes <= segment_.room()) {
@@ -341,7 +362,8 @@ absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
 absl::Status Log::Impl::WriteFrames() {
   SLUICE_FAILPOINT_STATUS("wal.write.before");
   absl::Status status = segment_.file->Write(segment_.offset, frames_->Pieces());
-  // File systems that write elsewhere each time can be full even here. Nothing was synced: the same bytes again will do.
+  // File systems that write elsewhere each time can be full even here. Nothing was synced: the same
+  // bytes again will do.
   while (absl::IsResourceExhausted(status)) {
     SLUICE_RETURN_IF_ERROR(WaitForRoom());
     status = segment_.file->Write(segment_.offset, frames_->Pieces());
@@ -356,7 +378,8 @@ absl::Status Log::Impl::SyncSegment() {
   const absl::Duration start = Clock::Real()->Monotonic();
   absl::Status status = segment_.file->Sync();
   // Whatever the cause, what was to be synced may be gone from memory: never tried again.
-  if (absl::IsResourceExhausted(status) || absl::IsCancelled(status)) status = absl::UnknownError(status.message());
+  if (absl::IsResourceExhausted(status) || absl::IsCancelled(status))
+    status = absl::UnknownError(status.message());
   SLUICE_RETURN_IF_ERROR(status);
   if (callbacks_.on_sync) callbacks_.on_sync(Clock::Real()->Monotonic() - start);
   unsynced_mark_ = false;
@@ -377,7 +400,8 @@ void Log::Impl::Publish(Position position, uint64_t bytes) {
   if (callbacks_.on_durable) callbacks_.on_durable(position);
 }
 
-// With nothing more to write for now, says of the last batch that it was durable. It reaches the disk when it may.
+// With nothing more to write for now, says of the last batch that it was durable. It reaches the
+// disk when it may.
 absl::Status Log::Impl::WriteMark() {
   {
     MutexLock lock(&mu_);
@@ -387,7 +411,8 @@ absl::Status Log::Impl::WriteMark() {
   frames_->Clear();
   frames_->AddMark(written_durable_);
   const absl::Status status = segment_.file->Write(segment_.offset, frames_->Pieces());
-  if (absl::IsResourceExhausted(status)) return absl::OkStatus();  // The next batch starts in its place.
+  // The next batch starts in its place.
+  if (absl::IsResourceExhausted(status)) return absl::OkStatus();
   SLUICE_RETURN_IF_ERROR(status);
   segment_.offset += sizeof(FrameHeader);
   unsynced_mark_ = true;
@@ -448,7 +473,8 @@ void Log::Impl::TendLoop() {
     {
       MutexLock lock(&mu_);
       work_.NotifyAll();  // It says what became of the room.
-      if (!Ended() && snapshot_job_ == nullptr && (!spares_.empty() || allocation_failed_)) chores_.WaitFor(&mu_, options_.retry);
+      if (!Ended() && snapshot_job_ == nullptr && (!spares_.empty() || allocation_failed_))
+        chores_.WaitFor(&mu_, options_.retry);
       job = std::move(snapshot_job_);
       if (Ended() && job == nullptr) return;
     }
@@ -482,7 +508,8 @@ void Log::Impl::TakeSnapshot(SnapshotJob job) {
     snapshot_busy_ = false;
     if (!status.ok()) snapshot_base_ = job.base_before;
   }
-  if (!status.ok() && !absl::IsResourceExhausted(status) && !absl::IsCancelled(status)) Fatal(status);
+  if (!status.ok() && !absl::IsResourceExhausted(status) && !absl::IsCancelled(status))
+    Fatal(status);
   if (job.done) job.done(status);
 }
 
@@ -497,7 +524,8 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
     MutexLock lock(&mu_);
     return Ended();
   };
-  SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes, directory_.WriteSnapshot(job.position, job.state, cancelled));
+  SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes,
+                          directory_.WriteSnapshot(job.position, job.state, cancelled));
   std::vector<Position> older;
   std::vector<uint64_t> covered;
   size_t most;
@@ -515,7 +543,8 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
   }
   SLUICE_RETURN_IF_ERROR(directory_.RemoveSnapshots(older, false));
   if (covered.empty()) return absl::OkStatus();
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Spare> spares, directory_.Recycle(covered, options_.segment_bytes, most));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Spare> spares,
+                          directory_.Recycle(covered, options_.segment_bytes, most));
   MutexLock lock(&mu_);
   spares_.insert(spares_.begin(), spares.begin(), spares.end());
   if (!spares_.empty()) allocation_failed_ = false;
@@ -528,7 +557,8 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
 Log::Log(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Log::~Log() { Close(); }
 
-absl::StatusOr<std::unique_ptr<Log>> Log::Open(const Options& options, const std::string& dir, Replay* replay, Found* found) {
+absl::StatusOr<std::unique_ptr<Log>> Log::Open(const Options& options, const std::string& dir,
+                                               Replay* replay, Found* found) {
   Found ignored;
   auto impl = std::make_unique<Impl>(options, dir);
   SLUICE_RETURN_IF_ERROR(impl->Open(dir, replay, found != nullptr ? found : &ignored));
@@ -537,7 +567,9 @@ absl::StatusOr<std::unique_ptr<Log>> Log::Open(const Options& options, const std
 
 void Log::Start(Callbacks callbacks) { impl_->Start(std::move(callbacks)); }
 Position Log::Append(Record record) { return impl_->Append(std::move(record)); }
-bool Log::Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) { return impl_->Snapshot(std::move(state), std::move(done)); }
+bool Log::Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) {
+  return impl_->Snapshot(std::move(state), std::move(done));
+}
 uint64_t Log::BytesSinceSnapshot() const { return impl_->stats().bytes_since_snapshot; }
 Space Log::space() const { return impl_->space(); }
 Log::Stats Log::stats() const { return impl_->stats(); }

@@ -12,7 +12,8 @@ namespace {
 using Got = FrameReader::Got;
 
 absl::Status Damaged(absl::string_view file, uint64_t offset, absl::string_view what) {
-  return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat(file, " at offset ", offset, ": ", what));
+  return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+               absl::StrCat(file, " at offset ", offset, ": ", what));
 }
 
 // What the user of a record says of it, with its place.
@@ -29,7 +30,8 @@ class Discard : public Replay {
 
 class DirectoryReader {
  public:
-  DirectoryReader(FileSystem* file_system, const std::string& dir, Replay* replay, Found* found, Layout* layout)
+  DirectoryReader(FileSystem* file_system, const std::string& dir, Replay* replay, Found* found,
+                  Layout* layout)
       : file_system_(file_system), dir_(dir), replay_(replay), found_(found), layout_(layout) {}
 
   absl::Status Run() {
@@ -63,15 +65,18 @@ class DirectoryReader {
         case FileName::kSpare: layout_->spares.push_back(parsed.number); break;
         case FileName::kTemporary: layout_->temporary = true; break;
         case FileName::kLock: break;
-        case FileName::kOther: found_->remarks.push_back(absl::StrCat(name, " is no file of a log; left alone")); break;
+        case FileName::kOther:
+          found_->remarks.push_back(absl::StrCat(name, " is no file of a log; left alone"));
+          break;
       }
     }
     std::sort(layout_->spares.begin(), layout_->spares.end());
     return absl::OkStatus();
   }
 
-  // The newest whole one. With several there, the log before the newest one is still whole (or this came in between), so
-  // a damaged one may be passed over; but what it says was durable must then be found in the log.
+  // The newest whole one. With several there, the log before the newest one is still whole (or this
+  // came in between), so a damaged one may be passed over; but what it says was durable must then
+  // be found in the log.
   absl::Status ReadSnapshots() {
     const std::vector<Position>& all = layout_->snapshots;
     if (all.empty()) return absl::OkStatus();
@@ -98,9 +103,12 @@ class DirectoryReader {
   }
 
   absl::Status ReadSnapshot(Position position, Replay* replay, Found* found) {
-    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader, Open(SnapshotName(position)));
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader,
+                            Open(SnapshotName(position)));
     SLUICE_ASSIGN_OR_RETURN(const FileHeader file, reader->SnapshotHeader());
-    if (file.number != position) return Damaged(reader->path(), 0, absl::StrCat("its header is of the snapshot at position ", file.number));
+    if (file.number != position)
+      return Damaged(reader->path(), 0,
+                     absl::StrCat("its header is of the snapshot at position ", file.number));
     SLUICE_RETURN_IF_ERROR(replay->OnSnapshot(position));
     found->snapshot_records = 0;
     while (true) {
@@ -108,9 +116,11 @@ class DirectoryReader {
       FrameHeader header;
       Entry entry;
       SLUICE_ASSIGN_OR_RETURN(const Got got, reader->Next(replay, &header, &entry));
-      if (got != Got::kFrame) return Damaged(reader->path(), at, "a record of the snapshot is damaged");
+      if (got != Got::kFrame)
+        return Damaged(reader->path(), at, "a record of the snapshot is damaged");
       const bool end = header.kind == FrameKind::kMark;
-      if (header.position != found->snapshot_records + (end ? 0 : 1)) return Damaged(reader->path(), at, "a record of the snapshot is missing");
+      if (header.position != found->snapshot_records + (end ? 0 : 1))
+        return Damaged(reader->path(), at, "a record of the snapshot is missing");
       if (end) break;
       entry.position = 0;
       ++found->snapshot_records;
@@ -126,24 +136,31 @@ class DirectoryReader {
     auto& segments = layout_->segments;
     if (segments.empty()) {
       if (promised_ == 0) return absl::OkStatus();
-      return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat(dir_, " has a snapshot at position ", promised_, " and no segment of the log"));
+      return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+                   absl::StrCat(dir_, " has a snapshot at position ", promised_,
+                                " and no segment of the log"));
     }
     uint64_t expected = 0;  // Number of the segment before the one just read.
     Position after = ~Position{0};
     for (auto it = segments.rbegin(); it != segments.rend(); ++it) {
       if (expected != 0 && it->first != expected) break;
-      SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader, Open(SegmentName(it->first)));
+      SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader,
+                              Open(SegmentName(it->first)));
       SLUICE_ASSIGN_OR_RETURN(const FileHeader header, reader->SegmentHeader());
       if (header.number != it->first || header.first == 0 || header.first > after) {
-        return Damaged(reader->path(), 0, absl::StrCat("its header is of segment ", header.number, " from position ", header.first));
+        return Damaged(reader->path(), 0,
+                       absl::StrCat("its header is of segment ", header.number, " from position ",
+                                    header.first));
       }
       start_ = it->first;
       it->second = after = header.first;
       expected = it->first - 1;
       if (header.first <= found_->snapshot + 1) return absl::OkStatus();
     }
-    return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
-                 absl::StrCat(Path(SegmentName(start_ - 1)), " is missing: the records from position ", found_->snapshot + 1, " to ", after - 1, " were in it or before"));
+    return Error(
+        absl::StatusCode::kDataLoss, "BAD_CRC",
+        absl::StrCat(Path(SegmentName(start_ - 1)), " is missing: the records from position ",
+                     found_->snapshot + 1, " to ", after - 1, " were in it or before"));
   }
 
   // `next_first`: where the segment behind it starts; null in the last one.
@@ -160,11 +177,16 @@ class DirectoryReader {
       FrameHeader header;
       Entry entry;
       // What the snapshot covers is stepped over.
-      SLUICE_ASSIGN_OR_RETURN(const Got got, reader->Next(expected > found_->snapshot ? replay_ : nullptr, &header, &entry));
+      SLUICE_ASSIGN_OR_RETURN(
+          const Got got,
+          reader->Next(expected > found_->snapshot ? replay_ : nullptr, &header, &entry));
       const bool mark = got == Got::kFrame && header.kind == FrameKind::kMark;
       if (got != Got::kFrame || header.position != expected - (mark ? 1 : 0)) {
-        if (next_first == nullptr) return JudgeEnd(reader.get(), expected, got == Got::kBadBody ? &header : nullptr);
-        return Damaged(reader->path(), found_->end_offset, absl::StrCat("the record of position ", expected, " is damaged, and the log goes on behind it"));
+        if (next_first == nullptr)
+          return JudgeEnd(reader.get(), expected, got == Got::kBadBody ? &header : nullptr);
+        return Damaged(reader->path(), found_->end_offset,
+                       absl::StrCat("the record of position ", expected,
+                                    " is damaged, and the log goes on behind it"));
       }
       // A batch starts when all before it is durable; a mark says so of itself.
       if (header.durable > known) {
@@ -176,21 +198,30 @@ class DirectoryReader {
         ++found_->records;
         found_->last = expected;
         found_->bytes += header.frame_bytes();
-        SLUICE_RETURN_IF_ERROR(Judged(replay_->OnRecord(std::move(entry)), reader->path(), found_->end_offset));
+        SLUICE_RETURN_IF_ERROR(
+            Judged(replay_->OnRecord(std::move(entry)), reader->path(), found_->end_offset));
       }
       ++expected;
     }
   }
 
-  // Nothing whole at the end offset, in the last segment: the end of the log, torn perhaps, or damage?
+  // Nothing whole at the end offset, in the last segment: the end of the log, torn perhaps, or
+  // damage?
   absl::Status JudgeEnd(FrameReader* reader, Position expected, const FrameHeader* broken) {
     const uint64_t end = found_->end_offset;
     if (promised_ >= expected) {
-      return Damaged(reader->path(), end, absl::StrCat("the record of position ", expected, " is damaged, and a snapshot says it was durable"));
+      return Damaged(reader->path(), end,
+                     absl::StrCat("the record of position ", expected,
+                                  " is damaged, and a snapshot says it was durable"));
     }
     // Behind a header that is whole its body is no place to look for frames.
-    SLUICE_ASSIGN_OR_RETURN(const std::optional<Position> durable, reader->NewestDurable(end + (broken != nullptr ? broken->frame_bytes() : 8)));
-    if (durable >= expected) return Damaged(reader->path(), end, absl::StrCat("the record of position ", expected, " is damaged, and a later one says it was durable"));
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::optional<Position> durable,
+        reader->NewestDurable(end + (broken != nullptr ? broken->frame_bytes() : 8)));
+    if (durable >= expected)
+      return Damaged(reader->path(), end,
+                     absl::StrCat("the record of position ", expected,
+                                  " is damaged, and a later one says it was durable"));
     found_->torn = broken != nullptr || durable.has_value();
     return absl::OkStatus();
   }
@@ -200,12 +231,14 @@ class DirectoryReader {
   Replay* const replay_;
   Found* const found_;
   Layout* const layout_;
-  Position promised_ = 0;  // The newest snapshot, whole or not, was of this position, and the log durable up to it.
-  uint64_t start_ = 0;     // Number of the first segment read.
+  // The newest snapshot, whole or not, was of this position, and the log durable up to it.
+  Position promised_ = 0;
+  uint64_t start_ = 0;  // Number of the first segment read.
 };
 }  // namespace
 
-absl::Status ReadDirectory(FileSystem* file_system, const std::string& dir, Replay* replay, Found* found, Layout* layout) {
+absl::Status ReadDirectory(FileSystem* file_system, const std::string& dir, Replay* replay,
+                           Found* found, Layout* layout) {
   return DirectoryReader(file_system, dir, replay, found, layout).Run();
 }
 

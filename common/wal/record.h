@@ -12,7 +12,8 @@
 
 namespace sluice::wal {
 
-// Where a record stands: the first is 1, each next one more, over all segments and restarts. 0: none yet.
+// Where a record stands: the first is 1, each next one more, over all segments and restarts. 0:
+// none yet.
 using Position = uint64_t;
 
 inline constexpr uint32_t kMaxHeadBytes = 64u << 20;
@@ -29,21 +30,22 @@ struct Part {
 struct Record {
   uint8_t type = 0;  // The user's, any value.
   std::string head;  // At most kMaxHeadBytes.
-  std::vector<Part> payload;  // Read back as one run of bytes, in this order; at most kMaxPayloadBytes in sum.
+  // Read back as one run of bytes, in this order; at most kMaxPayloadBytes in sum.
+  std::vector<Part> payload;
 };
 
 // What comes back: the same, its payload in one piece.
 struct Entry {
   Position position = 0;  // 0 in a snapshot.
   uint8_t type = 0;
-  absl::string_view head;  // Until the call returns.
+  absl::string_view head;             // Until the call returns.
   std::shared_ptr<const void> owner;  // Of `payload`; null if that is empty.
   absl::string_view payload;
   uint32_t payload_crc32c = 0;  // Verified.
 };
 
-// Takes what a directory holds: first the snapshot's records, if there is one, then each record after it, in order.
-// An error ends the reading and becomes its result.
+// Takes what a directory holds: first the snapshot's records, if there is one, then each record
+// after it, in order. An error ends the reading and becomes its result.
 class Replay {
  public:
   // Memory that stays as long as its owner: `data` has room for the size asked.
@@ -53,9 +55,11 @@ class Replay {
   };
 
   virtual ~Replay() = default;
-  // Where a payload of `size` > 0 bytes is to be read to. `head` is verified already; the payload is not.
+  // Where a payload of `size` > 0 bytes is to be read to. `head` is verified already; the payload
+  // is not.
   virtual absl::StatusOr<Memory> Allocate(uint8_t type, absl::string_view head, uint64_t size);
-  // A snapshot starts; it says what the records up to `position` led to. OnRecord with position 0 follows for each of its records.
+  // A snapshot starts; it says what the records up to `position` led to. OnRecord with position 0
+  // follows for each of its records.
   virtual absl::Status OnSnapshot(Position position) = 0;
   // Also: OnSnapshotEnd follows before the first record of the log.
   virtual absl::Status OnSnapshotEnd() { return absl::OkStatus(); }
@@ -64,16 +68,18 @@ class Replay {
 
 // What was found in a directory.
 struct Found {
-  Position snapshot = 0;         // Position the snapshot stands for; 0: no snapshot.
+  Position snapshot = 0;  // Position the snapshot stands for; 0: no snapshot.
   uint64_t snapshot_bytes = 0;
   uint64_t snapshot_records = 0;
-  Position last = 0;             // Of the last whole record.
-  uint64_t records = 0;          // After the snapshot.
-  uint64_t bytes = 0;            // Of those in the log, framing included.
-  std::string end_segment;       // File with the end of the log; empty: no segment yet.
-  uint64_t end_offset = 0;       // Where in it.
-  bool torn = false;             // Something was begun behind the end and is not whole: a write that nothing was promised for.
-  std::vector<std::string> remarks;  // Harmless oddities, for people: a snapshot left aside, a leftover file.
+  Position last = 0;        // Of the last whole record.
+  uint64_t records = 0;     // After the snapshot.
+  uint64_t bytes = 0;       // Of those in the log, framing included.
+  std::string end_segment;  // File with the end of the log; empty: no segment yet.
+  uint64_t end_offset = 0;  // Where in it.
+  // Something was begun behind the end and is not whole: a write that nothing was promised for.
+  bool torn = false;
+  // Harmless oddities, for people: a snapshot left aside, a leftover file.
+  std::vector<std::string> remarks;
 };
 
 }  // namespace sluice::wal

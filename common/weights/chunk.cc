@@ -44,14 +44,16 @@ std::string Assemble(const TensorSet& weights, const std::vector<Run>& runs, uin
   for (const Run& run : runs) chunk.append(reinterpret_cast<const char*>(&run), sizeof run);
   for (const Run& run : runs) {
     const uint64_t width = DTypeBytes(weights.spec(run.tensor).dtype);
-    chunk.append(reinterpret_cast<const char*>(weights.data(run.tensor)) + run.first * width, run.count * width);
+    chunk.append(reinterpret_cast<const char*>(weights.data(run.tensor)) + run.first * width,
+                 run.count * width);
   }
   return chunk;
 }
 
 }  // namespace
 
-void EncodeFullChunks(const TensorSet& weights, uint64_t target, const std::function<void(std::string chunk)>& emit) {
+void EncodeFullChunks(const TensorSet& weights, uint64_t target,
+                      const std::function<void(std::string chunk)>& emit) {
   std::vector<Run> runs;
   uint64_t body = 0;
   const auto close = [&] {
@@ -64,7 +66,8 @@ void EncodeFullChunks(const TensorSet& weights, uint64_t target, const std::func
     const uint64_t elements = static_cast<uint64_t>(weights.elements(tensor));
     for (uint64_t first = 0; first < elements;) {
       if (body + width > target || runs.size() == UINT16_MAX) close();
-      const uint64_t count = std::min(elements - first, std::max<uint64_t>(1, (target - body) / width));
+      const uint64_t count =
+          std::min(elements - first, std::max<uint64_t>(1, (target - body) / width));
       runs.push_back({.tensor = static_cast<uint32_t>(tensor), .first = first, .count = count});
       body += count * width;
       first += count;
@@ -75,30 +78,39 @@ void EncodeFullChunks(const TensorSet& weights, uint64_t target, const std::func
 
 absl::Status DecodeFullChunk(absl::string_view chunk, TensorSet* weights, uint64_t* written) {
   const auto bad = [&](absl::string_view what) {
-    return absl::DataLossError(absl::StrCat("weight chunk ", ToHex(Sha256(chunk)).substr(0, 16), ": ", what));
+    return absl::DataLossError(
+        absl::StrCat("weight chunk ", ToHex(Sha256(chunk)).substr(0, 16), ": ", what));
   };
   Header header;
-  if (chunk.size() < sizeof header || chunk.size() > kMaxChunkBytes + sizeof header + UINT16_MAX * sizeof(Run)) return bad(absl::StrCat(chunk.size(), " bytes"));
+  if (chunk.size() < sizeof header ||
+      chunk.size() > kMaxChunkBytes + sizeof header + UINT16_MAX * sizeof(Run))
+    return bad(absl::StrCat(chunk.size(), " bytes"));
   std::memcpy(&header, chunk.data(), sizeof header);
   if (std::memcmp(header.magic, "SLW1", 4) != 0) return bad("does not begin with SLW1");
   if (header.codec != 0) return bad(absl::StrCat("codec ", header.codec, ", this build reads 0"));
   if (header.tile_log2 != 0 || header.tiles != 0) return bad("codec 0 has no tiles");
   const uint64_t runs_bytes = uint64_t{header.runs} * sizeof(Run);
   if (chunk.size() != sizeof header + runs_bytes + header.body) {
-    return bad(absl::StrCat(chunk.size(), " bytes where header, ", header.runs, " runs and a body of ", header.body, " are ", sizeof header + runs_bytes + header.body));
+    return bad(absl::StrCat(chunk.size(), " bytes where header, ", header.runs,
+                            " runs and a body of ", header.body, " are ",
+                            sizeof header + runs_bytes + header.body));
   }
   std::vector<Run> runs(header.runs);
   std::memcpy(runs.data(), chunk.data() + sizeof header, runs_bytes);
   uint64_t need = 0;
   for (const Run& run : runs) {  // Everything is checked before the first byte is written.
-    if (run.tensor >= weights->size()) return bad(absl::StrCat("tensor ", run.tensor, " of ", weights->size()));
+    if (run.tensor >= weights->size())
+      return bad(absl::StrCat("tensor ", run.tensor, " of ", weights->size()));
     const absl::string_view name = weights->spec(run.tensor).name;
     const uint64_t elements = static_cast<uint64_t>(weights->elements(run.tensor));
-    if (run.tiles != 0 || run.row_len != 1 || run.row_stride != 1 || run.start != 0) return bad(absl::StrCat(name, ": a run of codec 0 is contiguous"));
-    if (run.first > elements || run.count > elements - run.first) return bad(absl::StrCat(name, ": elements ", run.first, " + ", run.count, " of ", elements));
+    if (run.tiles != 0 || run.row_len != 1 || run.row_stride != 1 || run.start != 0)
+      return bad(absl::StrCat(name, ": a run of codec 0 is contiguous"));
+    if (run.first > elements || run.count > elements - run.first)
+      return bad(absl::StrCat(name, ": elements ", run.first, " + ", run.count, " of ", elements));
     need += run.count * DTypeBytes(weights->spec(run.tensor).dtype);
   }
-  if (need != header.body) return bad(absl::StrCat("runs of ", need, " bytes in a body of ", header.body));
+  if (need != header.body)
+    return bad(absl::StrCat("runs of ", need, " bytes in a body of ", header.body));
   const char* from = chunk.data() + sizeof header + runs_bytes;
   for (const Run& run : runs) {
     const uint64_t width = DTypeBytes(weights->spec(run.tensor).dtype);

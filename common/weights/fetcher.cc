@@ -16,7 +16,8 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kMaxManifest = 64 << 20;
-constexpr size_t kObjectsPerStream = 64;  // Of about 1 MiB: the deadline is theirs, so weights of any size may come.
+// Of about 1 MiB: the deadline is theirs, so weights of any size may come.
+constexpr size_t kObjectsPerStream = 64;
 constexpr absl::Duration kStreamDeadline = absl::Minutes(1);
 
 std::string ShortName(const std::string& id) { return ToHex(id).substr(0, 16); }
@@ -26,20 +27,27 @@ const std::string& AnchorOf(const LatestVersion& version) {
   return version.anchor.empty() ? version.manifest : version.anchor;
 }
 
-// `manifest` is that of AnchorOf(announced): of the version itself, or of an older one with its state.
-absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVersion& announced, const std::string& job, const std::string& layout_id) {
+// `manifest` is that of AnchorOf(announced): of the version itself, or of an older one with its
+// state.
+absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVersion& announced,
+                           const std::string& job, const std::string& layout_id) {
   const PolicyVersion& version = announced.version;
   if (manifest.job() != job) return absl::DataLossError("the manifest is another job's");
   const bool own = AnchorOf(announced) == announced.manifest;
-  const bool right_version =
-      !own || (manifest.incarnation() == version.incarnation && manifest.version() == version.number);
+  const bool right_version = !own || (manifest.incarnation() == version.incarnation &&
+                                      manifest.version() == version.number);
   if (!right_version || manifest.state() != announced.state.bytes()) {
-    return absl::DataLossError(absl::StrCat("the manifest of ", manifest.incarnation(), ":", manifest.version(), " was announced as ", version.str()));
+    return absl::DataLossError(absl::StrCat("the manifest of ", manifest.incarnation(), ":",
+                                            manifest.version(), " was announced as ",
+                                            version.str()));
   }
-  if (manifest.kind() != weights::v1::Manifest::KIND_FULL) return absl::UnimplementedError("this build applies full weights only");
+  if (manifest.kind() != weights::v1::Manifest::KIND_FULL)
+    return absl::UnimplementedError("this build applies full weights only");
   if (manifest.layout_id() != layout_id) {
-    return absl::InvalidArgumentError(absl::StrCat("version ", version.str(), " has the layout ", ShortName(manifest.layout_id()), ", this engine's model ", ShortName(layout_id),
-                                                   ": trainer and rollout were given different models"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("version ", version.str(), " has the layout ", ShortName(manifest.layout_id()),
+                     ", this engine's model ", ShortName(layout_id),
+                     ": trainer and rollout were given different models"));
   }
   return absl::OkStatus();
 }
@@ -47,8 +55,11 @@ absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVe
 absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& manifest) {
   std::vector<std::string> chunks;
   for (const weights::v1::Chunk& chunk : manifest.chunks()) {
-    if (chunk.codec() != 0) return absl::UnimplementedError(absl::StrCat("weight codec ", chunk.codec(), "; this build reads 0"));
-    if (chunk.sha256().size() != 32 || chunk.wire_bytes() > kMaxChunkBytes + 4096) return absl::DataLossError("the manifest names a chunk that is none");
+    if (chunk.codec() != 0)
+      return absl::UnimplementedError(
+          absl::StrCat("weight codec ", chunk.codec(), "; this build reads 0"));
+    if (chunk.sha256().size() != 32 || chunk.wire_bytes() > kMaxChunkBytes + 4096)
+      return absl::DataLossError("the manifest names a chunk that is none");
     chunks.push_back(chunk.sha256());
   }
   return chunks;
@@ -57,7 +68,9 @@ absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& m
 }  // namespace
 
 WeightFetcher::WeightFetcher(Caller caller, const TensorSet& layout)
-    : caller_(std::move(caller)), specs_(layout.specs().begin(), layout.specs().end()), layout_id_(layout.layout_id()) {}
+    : caller_(std::move(caller)),
+      specs_(layout.specs().begin(), layout.specs().end()),
+      layout_id_(layout.layout_id()) {}
 
 common::v1::Call WeightFetcher::MakeCall() const {
   common::v1::Call call;
@@ -67,31 +80,41 @@ common::v1::Call WeightFetcher::MakeCall() const {
   return call;
 }
 
-absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel, const LatestVersion& version, const Fingerprint& held, rpc::Cancel* cancel) const {
-  StagedWeights staged{.version = version.version, .state = version.state, .manifest = version.manifest};
+absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
+                                                   const LatestVersion& version,
+                                                   const Fingerprint& held,
+                                                   rpc::Cancel* cancel) const {
+  StagedWeights staged{
+      .version = version.version, .state = version.state, .manifest = version.manifest};
   if (staged.state == held) return staged;  // A relabel.
 
   std::string bytes;
-  SLUICE_RETURN_IF_ERROR(FetchObjects(channel, {AnchorOf(version)}, cancel, [&](std::string object) {
-    bytes = std::move(object);
-    return absl::OkStatus();
-  }));
+  SLUICE_RETURN_IF_ERROR(
+      FetchObjects(channel, {AnchorOf(version)}, cancel, [&](std::string object) {
+        bytes = std::move(object);
+        return absl::OkStatus();
+      }));
   weights::v1::Manifest manifest;
-  if (bytes.size() > kMaxManifest || !manifest.ParseFromString(bytes)) return absl::DataLossError("the manifest cannot be read");
+  if (bytes.size() > kMaxManifest || !manifest.ParseFromString(bytes))
+    return absl::DataLossError("the manifest cannot be read");
   SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, version, caller_.job, layout_id_));
 
   SLUICE_ASSIGN_OR_RETURN(TensorSet tensors, TensorSet::Create(specs_));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> chunks, ChunksOf(manifest));
   uint64_t written = 0;
   for (size_t first = 0; first < chunks.size(); first += kObjectsPerStream) {
-    SLUICE_RETURN_IF_ERROR(FetchObjects(channel, absl::MakeConstSpan(chunks).subspan(first, kObjectsPerStream), cancel, [&](std::string object) {
-      staged.bytes += object.size();
-      return DecodeFullChunk(object, &tensors, &written);
-    }));
+    SLUICE_RETURN_IF_ERROR(
+        FetchObjects(channel, absl::MakeConstSpan(chunks).subspan(first, kObjectsPerStream), cancel,
+                     [&](std::string object) {
+                       staged.bytes += object.size();
+                       return DecodeFullChunk(object, &tensors, &written);
+                     }));
   }
   uint64_t expected = 0;
   for (size_t i = 0; i < tensors.size(); ++i) expected += static_cast<uint64_t>(tensors.bytes(i));
-  if (written != expected) return absl::DataLossError(absl::StrCat("the chunks of version ", staged.version.str(), " hold ", written, " bytes of ", expected));
+  if (written != expected)
+    return absl::DataLossError(absl::StrCat("the chunks of version ", staged.version.str(),
+                                            " hold ", written, " bytes of ", expected));
   staged.tensors = std::make_shared<const TensorSet>(std::move(tensors));
   return staged;
 }
@@ -105,14 +128,16 @@ absl::StatusOr<std::vector<LatestVersion>> WeightFetcher::List(const rpc::Channe
   std::map<std::string, std::string> anchors;  // By state.
   for (const weights::v1::VersionNode& node : response.nodes()) {
     if (node.kind() == weights::v1::Manifest::KIND_FULL) anchors[node.state()] = node.manifest();
-    LatestVersion& version = versions.emplace_back(LatestVersion{.version = rpc::FromProto(node.version()), .manifest = node.manifest()});
+    LatestVersion& version = versions.emplace_back(
+        LatestVersion{.version = rpc::FromProto(node.version()), .manifest = node.manifest()});
     SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(node.state()));
     version.anchor = anchors[node.state()];
   }
   return versions;
 }
 
-absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const LatestVersion& version, absl::Duration ttl) const {
+absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const LatestVersion& version,
+                                  absl::Duration ttl) const {
   weights::v1::LeaseRequest request;
   *request.mutable_call() = MakeCall();
   request.add_manifests(version.manifest);
@@ -121,12 +146,16 @@ absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const LatestVersi
   return rpc::Call(channel, request, &response);
 }
 
-// Gets whole objects in order and hands each over after its CRCs and its name, which is its SHA-256, were checked.
-absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel, absl::Span<const std::string> ids, rpc::Cancel* cancel, const Take& take) const {
+// Gets whole objects in order and hands each over after its CRCs and its name, which is its
+// SHA-256, were checked.
+absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
+                                         absl::Span<const std::string> ids, rpc::Cancel* cancel,
+                                         const Take& take) const {
   weights::v1::FetchRequest request;
   *request.mutable_call() = MakeCall();
   for (const std::string& id : ids) request.add_objects()->set_id(id);
-  rpc::ClientStream stream(channel, *weights::v1::FetchRequest::descriptor(), cancel, kStreamDeadline);
+  rpc::ClientStream stream(channel, *weights::v1::FetchRequest::descriptor(), cancel,
+                           kStreamDeadline);
   stream.Write(request);
   stream.WritesDone();
   rpc::Frame frame;
@@ -135,16 +164,26 @@ absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel, absl::Span
   while (next < ids.size() && stream.ReadFrame(&frame)) {
     weights::v1::FetchHeader header;
     SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
-    if (header.missing_size() > 0) return absl::NotFoundError(absl::StrCat("the trainer no longer has object ", ShortName(ids[next])));
-    if (header.index() != next || header.offset() != object.size()) return absl::DataLossError("objects came out of order");
-    if (header.size() > kMaxManifest) return absl::ResourceExhaustedError(absl::StrCat("an object of ", header.size(), " bytes; the limit is ", kMaxManifest));
+    if (header.missing_size() > 0)
+      return absl::NotFoundError(
+          absl::StrCat("the trainer no longer has object ", ShortName(ids[next])));
+    if (header.index() != next || header.offset() != object.size())
+      return absl::DataLossError("objects came out of order");
+    if (header.size() > kMaxManifest)
+      return absl::ResourceExhaustedError(
+          absl::StrCat("an object of ", header.size(), " bytes; the limit is ", kMaxManifest));
     const size_t at = object.size();
     object.resize(at + frame.payload_bytes());
     rpc::PayloadReader reader(frame);
-    SLUICE_ASSIGN_OR_RETURN(const uint32_t crc, reader.Copy(frame.payload_bytes(), object.data() + at));
-    if (crc != header.crc32c()) return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat("object ", ShortName(ids[next]), " at byte ", at));
+    SLUICE_ASSIGN_OR_RETURN(const uint32_t crc,
+                            reader.Copy(frame.payload_bytes(), object.data() + at));
+    if (crc != header.crc32c())
+      return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+                   absl::StrCat("object ", ShortName(ids[next]), " at byte ", at));
     if (object.size() < header.size()) continue;
-    if (Sha256(object) != ids[next]) return Error(absl::StatusCode::kDataLoss, "BAD_DIGEST", absl::StrCat("object ", ShortName(ids[next]), " is not what its name says"));
+    if (Sha256(object) != ids[next])
+      return Error(absl::StatusCode::kDataLoss, "BAD_DIGEST",
+                   absl::StrCat("object ", ShortName(ids[next]), " is not what its name says"));
     SLUICE_RETURN_IF_ERROR(take(std::move(object)));
     object.clear();
     ++next;

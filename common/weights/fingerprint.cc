@@ -25,7 +25,9 @@ std::string Fingerprint::bytes() const {
 std::string Fingerprint::hex() const { return absl::StrFormat("%016x%016x", f[0], f[1]); }
 
 absl::StatusOr<Fingerprint> Fingerprint::FromBytes(absl::string_view bytes) {
-  if (bytes.size() != 16) return absl::InvalidArgumentError(absl::StrCat("a fingerprint has 16 bytes, not ", bytes.size()));
+  if (bytes.size() != 16)
+    return absl::InvalidArgumentError(
+        absl::StrCat("a fingerprint has 16 bytes, not ", bytes.size()));
   Fingerprint out;
   std::memcpy(out.f, bytes.data(), 16);
   return out;
@@ -37,7 +39,8 @@ uint64_t TensorKey(absl::string_view name) {
   return Mix64(hash);
 }
 
-Fingerprint FingerprintOfElements(const TensorSpec& spec, DType dtype, const void* elements, int64_t first, int64_t n) {
+Fingerprint FingerprintOfElements(const TensorSpec& spec, DType dtype, const void* elements,
+                                  int64_t first, int64_t n) {
   std::vector<std::byte> narrow, wide;
   Fingerprint sum;
   if (dtype != spec.dtype) {
@@ -47,17 +50,17 @@ Fingerprint FingerprintOfElements(const TensorSpec& spec, DType dtype, const voi
     if (std::memcmp(wide.data(), elements, wide.size()) != 0) sum.f[0] = 1;
     elements = narrow.data();
   }
-  kernels::AddFingerprint(TensorKey(spec.name), elements, static_cast<int>(DTypeBytes(spec.dtype)), static_cast<uint64_t>(first), static_cast<uint64_t>(n), sum.f);
+  kernels::AddFingerprint(TensorKey(spec.name), elements, static_cast<int>(DTypeBytes(spec.dtype)),
+                          static_cast<uint64_t>(first), static_cast<uint64_t>(n), sum.f);
   return sum;
 }
 
 Fingerprint FingerprintOfTensor(const TensorSet& weights, size_t tensor) {
-  return FingerprintOfElements(weights.spec(tensor), weights.spec(tensor).dtype, weights.data(tensor), 0, weights.elements(tensor));
+  return FingerprintOfElements(weights.spec(tensor), weights.spec(tensor).dtype,
+                               weights.data(tensor), 0, weights.elements(tensor));
 }
 
-Fingerprint FingerprintOf(const TensorSet& weights) {
-  return Sum(TensorFingerprints(weights));
-}
+Fingerprint FingerprintOf(const TensorSet& weights) { return Sum(TensorFingerprints(weights)); }
 
 std::vector<Fingerprint> TensorFingerprints(const TensorSet& weights) {
   std::vector<Fingerprint> out;

@@ -14,14 +14,19 @@
 
 namespace sluice {
 
-WeightPublisher::WeightPublisher(Options options, Clock* clock) : options_(std::move(options)), clock_(clock) {}
+WeightPublisher::WeightPublisher(Options options, Clock* clock)
+    : options_(std::move(options)), clock_(clock) {}
 
-absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights, PolicyVersion version, const std::string& source,
+absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
+                                                       PolicyVersion version,
+                                                       const std::string& source,
                                                        std::optional<int64_t> hold_until) {
   const std::optional<LatestVersion> before = latest();
   if (before && version <= before->version) {
-    return ErrorWith(absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = before->version.str()},
-                     absl::StrCat("version ", version.str(), " is not above the published ", before->version.str()));
+    return ErrorWith(absl::StatusCode::kAborted,
+                     {.reason = "LOST_RACE", .current = before->version.str()},
+                     absl::StrCat("version ", version.str(), " is not above the published ",
+                                  before->version.str()));
   }
   weights::v1::Manifest manifest;
   manifest.set_job(options_.job);
@@ -83,7 +88,8 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
 }
 
 // The full manifest of the version before, if that has the same state; else empty.
-std::string WeightPublisher::AnchorOf(const Fingerprint& state, const std::string& layout_id) const {
+std::string WeightPublisher::AnchorOf(const Fingerprint& state,
+                                      const std::string& layout_id) const {
   MutexLock lock(&mu_);
   if (versions_.empty()) return "";
   const Version& before = versions_.back();
@@ -121,7 +127,8 @@ std::shared_ptr<const std::string> WeightPublisher::Object(const std::string& id
   return it == objects_.end() ? nullptr : it->second;
 }
 
-void WeightPublisher::Lease(const std::string& holder, std::vector<std::string> manifests, absl::Duration ttl) {
+void WeightPublisher::Lease(const std::string& holder, std::vector<std::string> manifests,
+                            absl::Duration ttl) {
   MutexLock lock(&mu_);
   leases_[holder] = {std::move(manifests), clock_->Monotonic() + ttl};
   Collect();
@@ -163,7 +170,8 @@ void WeightPublisher::Collect() {
   std::set<std::string> wanted;  // Manifests. An anchor is always older than its relabels.
   for (size_t i = versions_.size(); i-- > 0;) {
     const LatestVersion& version = versions_[i].node.version;
-    if (i < old && !leased.contains(version.manifest) && !wanted.contains(version.manifest)) continue;
+    if (i < old && !leased.contains(version.manifest) && !wanted.contains(version.manifest))
+      continue;
     wanted.insert({version.manifest, version.anchor});
   }
   std::vector<Version> kept;
@@ -172,7 +180,8 @@ void WeightPublisher::Collect() {
   }
   versions_ = std::move(kept);
   std::set<std::string> needed;
-  for (const Version& version : versions_) needed.insert(version.objects.begin(), version.objects.end());
+  for (const Version& version : versions_)
+    needed.insert(version.objects.begin(), version.objects.end());
   std::erase_if(objects_, [&](const auto& object) { return !needed.contains(object.first); });
 }
 

@@ -21,12 +21,13 @@ class TensorSet;
 // The newest version that is out: what subscribers follow. Only rises, as a pair.
 struct LatestVersion {
   PolicyVersion version;
-  std::string manifest;               // Id, 32 bytes.
+  std::string manifest;  // Id, 32 bytes.
   Fingerprint state;
-  // Id of the full manifest that has this state. It is `manifest`, but for a relabel: a version with
-  // the state of the one before, whose manifest has no chunks. Empty: taken for `manifest`.
+  // Id of the full manifest that has this state. It is `manifest`, but for a relabel: a version
+  // with the state of the one before, whose manifest has no chunks. Empty: taken for `manifest`.
   std::string anchor;
-  std::optional<int64_t> hold_until;  // During a replay: engines with a version up to this number keep what they hold.
+  // During a replay: engines with a version up to this number keep what they hold.
+  std::optional<int64_t> hold_until;
 };
 
 // What a subscriber last said of itself.
@@ -39,11 +40,12 @@ struct ReplicaState {
   absl::Duration reported_at;  // Monotonic.
 };
 
-// Published weights in the trainer's memory: objects (manifests, chunks) named by their SHA-256, and `latest`.
+// Published weights in the trainer's memory: objects (manifests, chunks) named by their SHA-256,
+// and `latest`.
 //
-// The manifest's appearance in `latest` is the commit; an object is immutable. The objects of the newest
-// `retain_versions` versions are kept, those of older ones that a subscriber leases, and the anchors
-// of all of these.
+// The manifest's appearance in `latest` is the commit; an object is immutable. The objects of the
+// newest `retain_versions` versions are kept, those of older ones that a subscriber leases, and the
+// anchors of all of these.
 //
 // Thread-safe. Owns no thread.
 class WeightPublisher {
@@ -56,23 +58,28 @@ class WeightPublisher {
   };
   WeightPublisher(Options options, Clock* clock);
 
-  // Makes chunks and a FULL manifest of `weights`, stores them, and moves `latest` to `version`. `source`: a directory with
-  // the same weights, for people; may be empty. Where the version before has the same fingerprint, as
-  // after a skipped step, this one is a relabel: a DELTA manifest without chunks, whose base is its state.
-  // ABORTED: `version` is not above `latest` (LOST_RACE).
-  absl::StatusOr<LatestVersion> Publish(const TensorSet& weights, PolicyVersion version, const std::string& source,
-                                        std::optional<int64_t> hold_until = std::nullopt) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes chunks and a FULL manifest of `weights`, stores them, and moves `latest` to `version`.
+  // `source`: a directory with the same weights, for people; may be empty. Where the version before
+  // has the same fingerprint, as after a skipped step, this one is a relabel: a DELTA manifest
+  // without chunks, whose base is its state. ABORTED: `version` is not above `latest` (LOST_RACE).
+  absl::StatusOr<LatestVersion> Publish(const TensorSet& weights, PolicyVersion version,
+                                        const std::string& source,
+                                        std::optional<int64_t> hold_until = std::nullopt)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   std::optional<LatestVersion> latest() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `on_latest` at each move of `latest` until it is removed; at once if there is one. It must not block.
-  uint64_t AddListener(std::function<void(const LatestVersion&)> on_latest) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `on_latest` at each move of `latest` until it is removed; at once if there is one. It
+  // must not block.
+  uint64_t AddListener(std::function<void(const LatestVersion&)> on_latest)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveListener(uint64_t listener) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Null: not here (never was, or collected).
   std::shared_ptr<const std::string> Object(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Replaces what `holder` keeps from collection, for `ttl`.
-  void Lease(const std::string& holder, std::vector<std::string> manifests, absl::Duration ttl) ABSL_LOCKS_EXCLUDED(mu_);
+  void Lease(const std::string& holder, std::vector<std::string> manifests, absl::Duration ttl)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void Report(ReplicaState state) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ReplicaState> replicas() const ABSL_LOCKS_EXCLUDED(mu_);
   struct Node {

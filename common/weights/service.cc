@@ -34,8 +34,10 @@ weights::v1::Latest ToProto(const LatestVersion& latest) {
   return out;
 }
 
-// One Watch stream: writes the newest `latest`, one at a time; what came between two writes is skipped.
-class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>, public std::enable_shared_from_this<WatchReactor> {
+// One Watch stream: writes the newest `latest`, one at a time; what came between two writes is
+// skipped.
+class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
+                     public std::enable_shared_from_this<WatchReactor> {
  public:
   static std::shared_ptr<WatchReactor> Make() {
     auto reactor = std::make_shared<WatchReactor>();
@@ -101,7 +103,10 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>, publi
 // Sends a list of frames, then ends. Deletes itself.
 class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  FetchReactor(std::deque<grpc::ByteBuffer> frames, grpc::Status end) : frames_(std::move(frames)), end_(std::move(end)) { Next(); }
+  FetchReactor(std::deque<grpc::ByteBuffer> frames, grpc::Status end)
+      : frames_(std::move(frames)), end_(std::move(end)) {
+    Next();
+  }
   void OnWriteDone(bool ok) override {
     if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the subscriber is gone"));
     frames_.pop_front();
@@ -124,7 +129,8 @@ using Base = WeightsService::WithRawCallbackMethod_Fetch<WeightsService::Callbac
 
 class WeightsServer::Impl final : public Base {
  public:
-  explicit Impl(const rpc::CallerTable* callers) : callers_(callers), beats_([this] { BeatLoop(); }) {}
+  explicit Impl(const rpc::CallerTable* callers)
+      : callers_(callers), beats_([this] { BeatLoop(); }) {}
   ~Impl() override { Stop(); }
 
   void SetPublisher(std::shared_ptr<WeightPublisher> publisher) {
@@ -135,7 +141,8 @@ class WeightsServer::Impl final : public Base {
       open = watches_;
     }
     // Subscribers come back to the new one.
-    for (const auto& watch : open) watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the publisher changed"));
+    for (const auto& watch : open)
+      watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the publisher changed"));
   }
 
   void Stop() {
@@ -147,11 +154,13 @@ class WeightsServer::Impl final : public Base {
       stop_.NotifyAll();
       open = watches_;
     }
-    for (const auto& watch : open) watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down"));
+    for (const auto& watch : open)
+      watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down"));
     beats_.join();
   }
 
-  grpc::ServerWriteReactor<weights::v1::Latest>* Watch(grpc::CallbackServerContext*, const weights::v1::WatchRequest* request) override {
+  grpc::ServerWriteReactor<weights::v1::Latest>* Watch(
+      grpc::CallbackServerContext*, const weights::v1::WatchRequest* request) override {
     const std::shared_ptr<WatchReactor> watch = WatchReactor::Make();
     const auto publisher = Admit(request->call(), {rpc::Role::kRollout});
     if (!publisher.ok()) {
@@ -172,71 +181,98 @@ class WeightsServer::Impl final : public Base {
     return watch.get();
   }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext*, const grpc::ByteBuffer* bytes) override {
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext*,
+                                                    const grpc::ByteBuffer* bytes) override {
     std::deque<grpc::ByteBuffer> frames;
     const absl::Status status = FetchFrames(*bytes, &frames);
     return new FetchReactor(std::move(frames), rpc::ToGrpcStatus(status));
   }
 
-  grpc::ServerUnaryReactor* Lease(grpc::CallbackServerContext* context, const weights::v1::LeaseRequest* request, weights::v1::LeaseResponse*) override {
-    return Unary(context, request->call(), {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator}, [&](WeightPublisher& publisher) {
-      publisher.Lease(request->call().job().worker(), {request->manifests().begin(), request->manifests().end()}, rpc::FromProto(request->ttl()));
-      return absl::OkStatus();
-    });
+  grpc::ServerUnaryReactor* Lease(grpc::CallbackServerContext* context,
+                                  const weights::v1::LeaseRequest* request,
+                                  weights::v1::LeaseResponse*) override {
+    return Unary(
+        context, request->call(),
+        {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator},
+        [&](WeightPublisher& publisher) {
+          publisher.Lease(request->call().job().worker(),
+                          {request->manifests().begin(), request->manifests().end()},
+                          rpc::FromProto(request->ttl()));
+          return absl::OkStatus();
+        });
   }
 
-  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const weights::v1::ReportRequest* request, weights::v1::ReportResponse*) override {
-    return Unary(context, request->call(), {rpc::Role::kRollout}, [&](WeightPublisher& publisher) -> absl::Status {
-      SLUICE_ASSIGN_OR_RETURN(const Fingerprint state, Fingerprint::FromBytes(request->state()));
-      publisher.Report({.worker = request->call().job().worker(),
-                        .version = rpc::FromProto(request->version()),
-                        .phase = weights::v1::ReplicaPhase_Name(request->phase()).substr(sizeof("REPLICA_PHASE_") - 1),
-                        .state = state,
-                        .cause = request->cause()});
-      return absl::OkStatus();
-    });
+  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
+                                   const weights::v1::ReportRequest* request,
+                                   weights::v1::ReportResponse*) override {
+    return Unary(context, request->call(), {rpc::Role::kRollout},
+                 [&](WeightPublisher& publisher) -> absl::Status {
+                   SLUICE_ASSIGN_OR_RETURN(const Fingerprint state,
+                                           Fingerprint::FromBytes(request->state()));
+                   publisher.Report({.worker = request->call().job().worker(),
+                                     .version = rpc::FromProto(request->version()),
+                                     .phase = weights::v1::ReplicaPhase_Name(request->phase())
+                                                  .substr(sizeof("REPLICA_PHASE_") - 1),
+                                     .state = state,
+                                     .cause = request->cause()});
+                   return absl::OkStatus();
+                 });
   }
 
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const weights::v1::ListRequest* request, weights::v1::ListResponse* response) override {
-    return Unary(context, request->call(), {rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator}, [&](WeightPublisher& publisher) {
-      for (const WeightPublisher::Node& node : publisher.nodes()) {
-        weights::v1::VersionNode* const out = response->add_nodes();
-        *out->mutable_version() = rpc::ToProto(node.version.version);
-        out->set_state(node.version.state.bytes());
-        out->set_manifest(node.version.manifest);
-        const bool relabel = node.version.anchor != node.version.manifest;
-        out->set_kind(relabel ? weights::v1::Manifest::KIND_DELTA : weights::v1::Manifest::KIND_FULL);
-        if (relabel) out->set_base(node.version.state.bytes());
-        out->set_bytes(node.bytes);
-        *out->mutable_created() = rpc::ToProto(node.created);
-      }
-      for (const ReplicaState& replica : publisher.replicas()) {
-        weights::v1::Replica* const out = response->add_replicas();
-        out->set_replica(replica.worker);
-        out->set_daemon(replica.worker);
-        *out->mutable_version() = rpc::ToProto(replica.version);
-        weights::v1::ReplicaPhase phase;
-        if (weights::v1::ReplicaPhase_Parse(absl::StrCat("REPLICA_PHASE_", replica.phase), &phase)) out->set_phase(phase);
-        out->set_state(replica.state.bytes());
-        *out->mutable_age() = rpc::ToProto(Clock::Real()->Monotonic() - replica.reported_at);
-        out->set_cause(replica.cause);
-      }
-      return absl::OkStatus();
-    });
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const weights::v1::ListRequest* request,
+                                 weights::v1::ListResponse* response) override {
+    return Unary(context, request->call(),
+                 {rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator},
+                 [&](WeightPublisher& publisher) {
+                   for (const WeightPublisher::Node& node : publisher.nodes()) {
+                     weights::v1::VersionNode* const out = response->add_nodes();
+                     *out->mutable_version() = rpc::ToProto(node.version.version);
+                     out->set_state(node.version.state.bytes());
+                     out->set_manifest(node.version.manifest);
+                     const bool relabel = node.version.anchor != node.version.manifest;
+                     out->set_kind(relabel ? weights::v1::Manifest::KIND_DELTA
+                                           : weights::v1::Manifest::KIND_FULL);
+                     if (relabel) out->set_base(node.version.state.bytes());
+                     out->set_bytes(node.bytes);
+                     *out->mutable_created() = rpc::ToProto(node.created);
+                   }
+                   for (const ReplicaState& replica : publisher.replicas()) {
+                     weights::v1::Replica* const out = response->add_replicas();
+                     out->set_replica(replica.worker);
+                     out->set_daemon(replica.worker);
+                     *out->mutable_version() = rpc::ToProto(replica.version);
+                     weights::v1::ReplicaPhase phase;
+                     if (weights::v1::ReplicaPhase_Parse(
+                             absl::StrCat("REPLICA_PHASE_", replica.phase), &phase))
+                       out->set_phase(phase);
+                     out->set_state(replica.state.bytes());
+                     *out->mutable_age() =
+                         rpc::ToProto(Clock::Real()->Monotonic() - replica.reported_at);
+                     out->set_cause(replica.cause);
+                   }
+                   return absl::OkStatus();
+                 });
   }
 
  private:
-  absl::StatusOr<std::shared_ptr<WeightPublisher>> Admit(const common::v1::Call& call, std::initializer_list<rpc::Role> roles) {
-    SLUICE_RETURN_IF_ERROR(callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
+  absl::StatusOr<std::shared_ptr<WeightPublisher>> Admit(const common::v1::Call& call,
+                                                         std::initializer_list<rpc::Role> roles) {
+    SLUICE_RETURN_IF_ERROR(
+        callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
     MutexLock lock(&mu_);
     if (publisher_ == nullptr || stopping_) {
-      return ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_YET", .retry_after = absl::Milliseconds(200)}, "no weights are published here yet");
+      return ErrorWith(absl::StatusCode::kUnavailable,
+                       {.reason = "NOT_YET", .retry_after = absl::Milliseconds(200)},
+                       "no weights are published here yet");
     }
     return publisher_;
   }
 
   template <typename Body>
-  grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context, const common::v1::Call& call, std::initializer_list<rpc::Role> roles, Body body) {
+  grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context,
+                                  const common::v1::Call& call,
+                                  std::initializer_list<rpc::Role> roles, Body body) {
     const auto publisher = Admit(call, roles);
     const absl::Status status = publisher.ok() ? body(**publisher) : publisher.status();
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
@@ -247,8 +283,11 @@ class WeightsServer::Impl final : public Base {
   absl::Status FetchFrames(const grpc::ByteBuffer& bytes, std::deque<grpc::ByteBuffer>* frames) {
     weights::v1::FetchRequest request;
     grpc::ByteBuffer copy = bytes;  // Shares the slices; parsing empties it.
-    if (!grpc::SerializationTraits<weights::v1::FetchRequest>::Deserialize(&copy, &request).ok()) return absl::InvalidArgumentError("not a FetchRequest");
-    SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<WeightPublisher> publisher, Admit(request.call(), {rpc::Role::kRollout, rpc::Role::kSubmitter, rpc::Role::kOperator}));
+    if (!grpc::SerializationTraits<weights::v1::FetchRequest>::Deserialize(&copy, &request).ok())
+      return absl::InvalidArgumentError("not a FetchRequest");
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::shared_ptr<WeightPublisher> publisher,
+        Admit(request.call(), {rpc::Role::kRollout, rpc::Role::kSubmitter, rpc::Role::kOperator}));
     for (int index = 0; index < request.objects_size(); ++index) {
       const weights::v1::ObjectRange& want = request.objects(index);
       weights::v1::FetchHeader header;
@@ -260,15 +299,21 @@ class WeightsServer::Impl final : public Base {
         frames->push_back(std::move(frame));
         continue;
       }
-      if (want.offset() > object->size()) return absl::InvalidArgumentError(absl::StrCat("objects[", index, "].offset ", want.offset(), " is beyond the object's ", object->size(), " bytes"));
+      if (want.offset() > object->size())
+        return absl::InvalidArgumentError(absl::StrCat("objects[", index, "].offset ",
+                                                       want.offset(), " is beyond the object's ",
+                                                       object->size(), " bytes"));
       const uint64_t rest = object->size() - want.offset();
-      const uint64_t end = want.offset() + (want.length() == 0 ? rest : std::min(want.length(), rest));
+      const uint64_t end =
+          want.offset() + (want.length() == 0 ? rest : std::min(want.length(), rest));
       for (uint64_t at = want.offset(); at < end || at == want.offset();) {
-        const absl::string_view piece = absl::string_view(*object).substr(at, std::min<uint64_t>(end - at, rpc::kAimPayloadBytes));
+        const absl::string_view piece = absl::string_view(*object).substr(
+            at, std::min<uint64_t>(end - at, rpc::kAimPayloadBytes));
         header.set_offset(at);
         header.set_size(object->size());
         header.set_crc32c(Crc32c(piece));
-        SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer frame, rpc::EncodeFrame(header, {{.bytes = piece, .owner = object}}));
+        SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer frame,
+                                rpc::EncodeFrame(header, {{.bytes = piece, .owner = object}}));
         frames->push_back(std::move(frame));
         at += std::max<uint64_t>(1, piece.size());
       }
@@ -298,10 +343,13 @@ class WeightsServer::Impl final : public Base {
   std::thread beats_;
 };
 
-WeightsServer::WeightsServer(const rpc::CallerTable* callers) : impl_(std::make_unique<Impl>(callers)) {}
+WeightsServer::WeightsServer(const rpc::CallerTable* callers)
+    : impl_(std::make_unique<Impl>(callers)) {}
 WeightsServer::~WeightsServer() = default;
 grpc::Service* WeightsServer::service() { return impl_.get(); }
-void WeightsServer::SetPublisher(std::shared_ptr<WeightPublisher> publisher) { impl_->SetPublisher(std::move(publisher)); }
+void WeightsServer::SetPublisher(std::shared_ptr<WeightPublisher> publisher) {
+  impl_->SetPublisher(std::move(publisher));
+}
 void WeightsServer::Shutdown() { impl_->Stop(); }
 
 }  // namespace sluice

@@ -12,8 +12,8 @@ namespace rpc {
 class CallerTable;
 }
 
-// WeightsService over one publisher: translates and nothing else. Register service() with a server before it starts, and
-// call Shutdown() before the server drains: it ends the open streams.
+// WeightsService over one publisher: translates and nothing else. Register service() with a server
+// before it starts, and call Shutdown() before the server drains: it ends the open streams.
 //
 // Thread-safe. Owns one thread, which sends a beat on silent streams each 10 s.
 class WeightsServer {
@@ -23,7 +23,8 @@ class WeightsServer {
   ~WeightsServer();
   grpc::Service* service();
 
-  // The publisher of the job that this daemon works for; null when it has none: calls get UNAVAILABLE.
+  // The publisher of the job that this daemon works for; null when it has none: calls get
+  // UNAVAILABLE.
   void SetPublisher(std::shared_ptr<WeightPublisher> publisher);
   void Shutdown();
 

@@ -22,7 +22,9 @@ class WeightSubscriber::Impl {
   Impl(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged)
       : options_(std::move(options)),
         clock_(options_.clock == nullptr ? Clock::Real() : options_.clock),
-        fetcher_({.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation}, layout),
+        fetcher_(
+            {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation},
+            layout),
         on_staged_(std::move(on_staged)),
         held_state_(held) {
     watcher_ = std::thread([this] { WatchLoop(); });
@@ -62,7 +64,10 @@ class WeightSubscriber::Impl {
   }
 
   void Refused(PolicyVersion version, const std::string& cause, const std::string& tensor) {
-    log::Error("weights_refused", {{"job_id", options_.job}, {"version", version.str()}, {"tensor", tensor}, {"cause", cause}});
+    log::Error("weights_refused", {{"job_id", options_.job},
+                                   {"version", version.str()},
+                                   {"tensor", tensor},
+                                   {"cause", cause}});
     MutexLock lock(&mu_);
     offered_ = false;
     if (latest_ && rpc::FromProto(latest_->version()) == version) Postpone(absl::ZeroDuration());
@@ -77,7 +82,8 @@ class WeightSubscriber::Impl {
     if (fetch_ != nullptr) fetch_->Trigger();
   }
 
-  void AddReport(PolicyVersion version, const Fingerprint& state, weights::v1::ReplicaPhase phase, const std::string& cause, const std::string& tensor)
+  void AddReport(PolicyVersion version, const Fingerprint& state, weights::v1::ReplicaPhase phase,
+                 const std::string& cause, const std::string& tensor)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     weights::v1::ReportRequest report;
     *report.mutable_call() = fetcher_.MakeCall();
@@ -112,7 +118,8 @@ class WeightSubscriber::Impl {
         *request.mutable_call() = fetcher_.MakeCall();
         request.set_policy(options_.policy);
         *request.mutable_held()->mutable_version() = rpc::ToProto(held_version_);
-        stream = stream_ = std::make_shared<rpc::ClientStream>(*channel_, *weights::v1::WatchRequest::descriptor(), &stop_);
+        stream = stream_ = std::make_shared<rpc::ClientStream>(
+            *channel_, *weights::v1::WatchRequest::descriptor(), &stop_);
         stream->Write(request);
         stream->WritesDone();
       }
@@ -138,8 +145,9 @@ class WeightSubscriber::Impl {
   void Follow(weights::v1::Latest latest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const PolicyVersion version = rpc::FromProto(latest.version());
     if (version < newest_) {
-      const std::string cause = absl::StrCat("version ", newest_.str(), " was announced before, so this is a ",
-                                             "trainer that was replaced");
+      const std::string cause =
+          absl::StrCat("version ", newest_.str(), " was announced before, so this is a ",
+                       "trainer that was replaced");
       log::Warning("weights_refused",
                    {{"job_id", options_.job}, {"version", version.str()}, {"cause", cause}});
       AddReport(version, held_state_, weights::v1::REPLICA_PHASE_REFUSED, cause, "");
@@ -183,9 +191,12 @@ class WeightSubscriber::Impl {
     if (!latest_ || offered_) return false;
     const PolicyVersion version = rpc::FromProto(latest_->version());
     if (version == held_version_) return false;
-    // During a replay the engine keeps what it sampled ahead with, until `latest` has caught up with it.
-    const bool replay = latest_->has_hold_until() && held_version_.incarnation > 0 && held_version_.incarnation < version.incarnation;
-    return !(replay && held_version_.number <= latest_->hold_until() && version.number < held_version_.number);
+    // During a replay the engine keeps what it sampled ahead with, until `latest` has caught up
+    // with it.
+    const bool replay = latest_->has_hold_until() && held_version_.incarnation > 0 &&
+                        held_version_.incarnation < version.incarnation;
+    return !(replay && held_version_.number <= latest_->hold_until() &&
+             version.number < held_version_.number);
   }
 
   void FetchLoop() {
@@ -222,19 +233,26 @@ class WeightSubscriber::Impl {
           staged->fetch = Clock::Real()->Monotonic() - announced;
           on_staged_(*std::move(staged));
         } else if (!absl::IsCancelled(staged.status())) {
-          log::Warning("weights_fetch_failed", {{"job_id", options_.job}, {"version", rpc::FromProto(latest.version()).str()}, {"error", staged.status()}});
+          log::Warning("weights_fetch_failed", {{"job_id", options_.job},
+                                                {"version", rpc::FromProto(latest.version()).str()},
+                                                {"error", staged.status()}});
         }
       }
       for (const weights::v1::ReportRequest& report : reports) {
         weights::v1::ReportResponse response;
-        const absl::Status sent = rpc::Call(*channel, report, &response, {.deadline = absl::Seconds(2), .cancel = &stop_});
-        if (!sent.ok()) log::Debug("weights_report_failed", {{"error", sent}});  // For people; the queue's Renew is what counts.
+        const absl::Status sent = rpc::Call(*channel, report, &response,
+                                            {.deadline = absl::Seconds(2), .cancel = &stop_});
+        // For people; the queue's Renew is what counts.
+        if (!sent.ok()) log::Debug("weights_report_failed", {{"error", sent}});
       }
     }
   }
 
-  absl::StatusOr<StagedWeights> Stage(const weights::v1::Latest& latest, const Fingerprint& held, const rpc::Channel& channel, rpc::Cancel* cancel) {
-    LatestVersion version{.version = rpc::FromProto(latest.version()), .manifest = latest.manifest(), .anchor = latest.anchor()};
+  absl::StatusOr<StagedWeights> Stage(const weights::v1::Latest& latest, const Fingerprint& held,
+                                      const rpc::Channel& channel, rpc::Cancel* cancel) {
+    LatestVersion version{.version = rpc::FromProto(latest.version()),
+                          .manifest = latest.manifest(),
+                          .anchor = latest.anchor()};
     SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(latest.state()));
     return fetcher_.Fetch(channel, version, held, cancel);
   }
@@ -261,17 +279,24 @@ class WeightSubscriber::Impl {
   absl::Duration not_before_ ABSL_GUARDED_BY(mu_);
   PolicyVersion held_version_ ABSL_GUARDED_BY(mu_);
   Fingerprint held_state_ ABSL_GUARDED_BY(mu_);
-  bool offered_ ABSL_GUARDED_BY(mu_) = false;  // The engine has a staged version and has not answered.
+  // The engine has a staged version and has not answered.
+  bool offered_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<weights::v1::ReportRequest> reports_ ABSL_GUARDED_BY(mu_);
 
   std::thread watcher_, fetching_;
 };
 
-WeightSubscriber::WeightSubscriber(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged)
+WeightSubscriber::WeightSubscriber(Options options, const TensorSet& layout, Fingerprint held,
+                                   OnStaged on_staged)
     : impl_(std::make_unique<Impl>(std::move(options), layout, held, std::move(on_staged))) {}
 WeightSubscriber::~WeightSubscriber() = default;
 void WeightSubscriber::SetSource(const std::string& address) { impl_->SetSource(address); }
-void WeightSubscriber::Activated(PolicyVersion version, Fingerprint state, absl::Duration pause) { impl_->Activated(version, state, pause); }
-void WeightSubscriber::Refused(PolicyVersion version, const std::string& cause, const std::string& tensor) { impl_->Refused(version, cause, tensor); }
+void WeightSubscriber::Activated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
+  impl_->Activated(version, state, pause);
+}
+void WeightSubscriber::Refused(PolicyVersion version, const std::string& cause,
+                               const std::string& tensor) {
+  impl_->Refused(version, cause, tensor);
+}
 
 }  // namespace sluice

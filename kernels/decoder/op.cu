@@ -3,8 +3,9 @@
 
 #include "kernels/decoder/op_cuda.h"
 
-// Sums in the order of op_cpu.cc: a thread owns each output of a product and each number of an attention's output, 16 threads the
-// partials of a norm. Fused multiply-adds are written as such; the file is compiled without contraction.
+// Sums in the order of op_cpu.cc: a thread owns each output of a product and each number of an
+// attention's output, 16 threads the partials of a norm. Fused multiply-adds are written as such;
+// the file is compiled without contraction.
 namespace sluice::cuda {
 namespace {
 
@@ -50,17 +51,23 @@ __device__ uint16_t ToBf16(float x) {
 __device__ void Put(float x, float* to) { *to = x; }
 __device__ void Put(float x, uint16_t* to) { *to = ToBf16(x); }
 __device__ float Get(const float* from) { return *from; }
-__device__ float Get(const uint16_t* from) { return __half2float(*reinterpret_cast<const __half*>(from)); }
+__device__ float Get(const uint16_t* from) {
+  return __half2float(*reinterpret_cast<const __half*>(from));
+}
 
 // One step of 4 bytes of x and of a panel's lane, as in gemm.inc.
 struct F32Dot {
-  __device__ static float Add(float sum, uint32_t x, uint32_t w) { return __fmaf_rn(__uint_as_float(x), __uint_as_float(w), sum); }
+  __device__ static float Add(float sum, uint32_t x, uint32_t w) {
+    return __fmaf_rn(__uint_as_float(x), __uint_as_float(w), sum);
+  }
 };
 // Pairs, the odd one first; denormals count as zero.
 struct Bf16Dot {
   __device__ static float Fma(uint32_t a, uint32_t b, float c) {
     float out;
-    asm("fma.rn.ftz.f32 %0, %1, %2, %3;" : "=f"(out) : "f"(__uint_as_float(a)), "f"(__uint_as_float(b)), "f"(c));
+    asm("fma.rn.ftz.f32 %0, %1, %2, %3;"
+        : "=f"(out)
+        : "f"(__uint_as_float(a)), "f"(__uint_as_float(b)), "f"(c));
     return out;
   }
   __device__ static float Add(float sum, uint32_t x, uint32_t w) {
@@ -70,8 +77,8 @@ struct Bf16Dot {
 
 // sums[r] = row first + r of x times lane `lane` of a panel, all steps in one chain.
 template <typename Dot>
-__device__ void Chains(const uint32_t* x, int64_t ldx, const uint32_t* panel, int lane, int64_t first, int64_t m, int64_t steps,
-                       float (&sums)[kRowsPerThread]) {
+__device__ void Chains(const uint32_t* x, int64_t ldx, const uint32_t* panel, int lane,
+                       int64_t first, int64_t m, int64_t steps, float (&sums)[kRowsPerThread]) {
   for (float& sum : sums) sum = 0;
   for (int64_t i = 0; i < steps; ++i) {
     const uint32_t w = panel[i * kLanes + lane];
@@ -83,9 +90,11 @@ __device__ void Chains(const uint32_t* x, int64_t ldx, const uint32_t* panel, in
 
 // Blocks of [16 outputs of a panel] x [rows]: the threads of a panel read its steps side by side.
 template <typename Dot>
-__global__ void Product(const uint32_t* x, int64_t ldx, const uint32_t* packed, int64_t m, int64_t n, int64_t steps, float* y, int64_t ldy, bool add) {
+__global__ void Product(const uint32_t* x, int64_t ldx, const uint32_t* packed, int64_t m,
+                        int64_t n, int64_t steps, float* y, int64_t ldy, bool add) {
   const int lane = threadIdx.x % kLanes;
-  const int64_t first = (int64_t{blockIdx.y} * (kThreads / kLanes) + threadIdx.x / kLanes) * kRowsPerThread;
+  const int64_t first =
+      (int64_t{blockIdx.y} * (kThreads / kLanes) + threadIdx.x / kLanes) * kRowsPerThread;
   const int64_t output = int64_t{blockIdx.x} * kLanes + lane;
   if (first >= m || output >= n) return;
   float sums[kRowsPerThread];
@@ -98,21 +107,25 @@ __global__ void Product(const uint32_t* x, int64_t ldx, const uint32_t* packed, 
 
 // The same with a panel of gates and one of ups.
 template <typename Dot, typename T>
-__global__ void GatedProduct(const uint32_t* x, int64_t ldx, const uint32_t* packed, int64_t m, int64_t n, int64_t steps, T* y, int64_t ldy) {
+__global__ void GatedProduct(const uint32_t* x, int64_t ldx, const uint32_t* packed, int64_t m,
+                             int64_t n, int64_t steps, T* y, int64_t ldy) {
   const int lane = threadIdx.x % kLanes;
-  const int64_t first = (int64_t{blockIdx.y} * (kThreads / kLanes) + threadIdx.x / kLanes) * kRowsPerThread;
+  const int64_t first =
+      (int64_t{blockIdx.y} * (kThreads / kLanes) + threadIdx.x / kLanes) * kRowsPerThread;
   const int64_t output = int64_t{blockIdx.x} * kLanes + lane;
   if (first >= m || output >= n) return;
   const uint32_t* const panels = packed + int64_t{blockIdx.x} * 2 * steps * kLanes;
   float gates[kRowsPerThread], ups[kRowsPerThread];
   Chains<Dot>(x, ldx, panels, lane, first, m, steps, gates);
   Chains<Dot>(x, ldx, panels + steps * kLanes, lane, first, m, steps, ups);
-  for (int64_t r = first; r < m && r < first + kRowsPerThread; ++r) Put(Silu(gates[r - first], ups[r - first]), y + r * ldy + output);
+  for (int64_t r = first; r < m && r < first + kRowsPerThread; ++r)
+    Put(Silu(gates[r - first], ups[r - first]), y + r * ldy + output);
 }
 
 dim3 Grid(int64_t m, int64_t n) {
   constexpr int64_t kRows = kThreads / kLanes * kRowsPerThread;
-  return dim3(static_cast<unsigned>((n + kLanes - 1) / kLanes), static_cast<unsigned>((m + kRows - 1) / kRows));
+  return dim3(static_cast<unsigned>((n + kLanes - 1) / kLanes),
+              static_cast<unsigned>((m + kRows - 1) / kRows));
 }
 
 // A block a row; its first 16 threads hold the partials.
@@ -125,7 +138,8 @@ __global__ void Norm(const float* x, const float* weight, int64_t n, float eps, 
     lanes[threadIdx.x] = partial;
   }
   __syncthreads();
-  const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(SumLanes(lanes), static_cast<float>(n)) + eps));
+  const float scale =
+      __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(SumLanes(lanes), static_cast<float>(n)) + eps));
   for (int64_t i = threadIdx.x; i < n; i += kThreads) y[i] = x[i] * scale * weight[i];
 }
 
@@ -135,19 +149,23 @@ __global__ void Gate(const float* gate, const float* up, int64_t n, float* y) {
 }
 
 // A block a row.
-__global__ void Rotate(float* x, int64_t ldx, int64_t heads, const int32_t* positions, const float* cos, const float* sin, float sign, int64_t half) {
+__global__ void Rotate(float* x, int64_t ldx, int64_t heads, const int32_t* positions,
+                       const float* cos, const float* sin, float sign, int64_t half) {
   const int64_t angles = int64_t{positions[blockIdx.x]} * half;
   for (int64_t i = threadIdx.x; i < heads * half; i += kThreads) {
     float* const a = x + int64_t{blockIdx.x} * ldx + i / half * 2 * half + i % half;
     float* const b = a + half;
-    const float c = cos[angles + i % half], s = sin[angles + i % half] * sign, first = *a, second = *b;
+    const float c = cos[angles + i % half], s = sin[angles + i % half] * sign, first = *a,
+                second = *b;
     *a = first * c - second * s;
     *b = second * c + first * s;
   }
 }
 
-// Softmax weights of scores [begin, end) of a chunk in place, their maximum and sum. For the whole block.
-__device__ void Softmax(float* scores, int begin, int end, float* lanes, float* max_out, float* sum_out) {
+// Softmax weights of scores [begin, end) of a chunk in place, their maximum and sum. For the whole
+// block.
+__device__ void Softmax(float* scores, int begin, int end, float* lanes, float* max_out,
+                        float* sum_out) {
   __syncthreads();
   float max = scores[begin];
   for (int p = begin + 1; p < end; ++p) max = scores[p] > max ? scores[p] : max;
@@ -171,16 +189,21 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
   constexpr int kOwn = 2;  // Numbers of the output that a thread owns: D <= 256.
   __shared__ float scores[kChunk], lanes[kLanes];
   const PagedQuery<T> job = queries[blockIdx.x];
-  const int64_t width = (d + kLanes - 1) / kLanes * kLanes, begin = job.query.begin, end = job.query.end;
+  const int64_t width = (d + kLanes - 1) / kLanes * kLanes, begin = job.query.begin,
+                end = job.query.end;
   const float scale = __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(d)));
   float out[kOwn] = {}, max = 0, sum = 0;
   for (int64_t first = begin / kChunk * kChunk; first < end; first += kChunk) {
-    const int low = begin > first ? static_cast<int>(begin - first) : 0, high = end - first < kChunk ? static_cast<int>(end - first) : kChunk;
+    const int low = begin > first ? static_cast<int>(begin - first) : 0,
+              high = end - first < kChunk ? static_cast<int>(end - first) : kChunk;
     const int p = threadIdx.x;
     if (p < high) {
-      const T* const keys = job.cache.data + job.blocks[(first + p) / kKvBlockTokens] * job.cache.stride + (first + p) % kKvBlockTokens;
+      const T* const keys = job.cache.data +
+                            job.blocks[(first + p) / kKvBlockTokens] * job.cache.stride +
+                            (first + p) % kKvBlockTokens;
       float score = 0;
-      for (int i = 0; i < d; ++i) score = __fmaf_rn(job.query.q[i], Get(keys + i * kKvBlockTokens), score);
+      for (int i = 0; i < d; ++i)
+        score = __fmaf_rn(job.query.q[i], Get(keys + i * kKvBlockTokens), score);
       scores[p] = score * scale;
     }
     float chunk_max, chunk_sum, keep = 0, take = 1;
@@ -199,8 +222,12 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
       if (number >= d) continue;
       float mixed = 0;
       for (int at = low; at < high; ++at) {
-        const T* const block = job.cache.data + job.blocks[(first + at) / kKvBlockTokens] * job.cache.stride;
-        mixed = __fmaf_rn(scores[at], Get(block + kKvBlockTokens * d + (first + at) % kKvBlockTokens * width + number), mixed);
+        const T* const block =
+            job.cache.data + job.blocks[(first + at) / kKvBlockTokens] * job.cache.stride;
+        mixed = __fmaf_rn(
+            scores[at],
+            Get(block + kKvBlockTokens * d + (first + at) % kKvBlockTokens * width + number),
+            mixed);
       }
       out[own] = __fmaf_rn(out[own], keep, mixed * take);
     }
@@ -219,31 +246,40 @@ cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 }  // namespace
 
-int Gemm(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k, float* y, int64_t ldy, bool add, void* stream) {
+int Gemm(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k,
+         float* y, int64_t ldy, bool add, void* stream) {
   if (m == 0) return cudaSuccess;
-  Product<F32Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx, Steps(packed), m, n, k, y, ldy, add);
+  Product<F32Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx, Steps(packed), m, n,
+                                                               k, y, ldy, add);
   return cudaGetLastError();
 }
 
-int GemmBf16(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n, int64_t k, float* y, int64_t ldy, bool add, void* stream) {
+int GemmBf16(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n,
+             int64_t k, float* y, int64_t ldy, bool add, void* stream) {
   if (m == 0) return cudaSuccess;
-  Product<Bf16Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx / 2, Steps(packed), m, n, k / 2, y, ldy, add);
+  Product<Bf16Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx / 2, Steps(packed), m,
+                                                                n, k / 2, y, ldy, add);
   return cudaGetLastError();
 }
 
-int GateUp(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k, float* y, int64_t ldy, void* stream) {
+int GateUp(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k,
+           float* y, int64_t ldy, void* stream) {
   if (m == 0) return cudaSuccess;
-  GatedProduct<F32Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx, Steps(packed), m, n, k, y, ldy);
+  GatedProduct<F32Dot>
+      <<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx, Steps(packed), m, n, k, y, ldy);
   return cudaGetLastError();
 }
 
-int GateUpBf16(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n, int64_t k, uint16_t* y, int64_t ldy, void* stream) {
+int GateUpBf16(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n,
+               int64_t k, uint16_t* y, int64_t ldy, void* stream) {
   if (m == 0) return cudaSuccess;
-  GatedProduct<Bf16Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx / 2, Steps(packed), m, n, k / 2, y, ldy);
+  GatedProduct<Bf16Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(
+      Steps(x), ldx / 2, Steps(packed), m, n, k / 2, y, ldy);
   return cudaGetLastError();
 }
 
-int RmsNorm(const float* x, const float* weight, int64_t m, int64_t n, float eps, float* y, void* stream) {
+int RmsNorm(const float* x, const float* weight, int64_t m, int64_t n, float eps, float* y,
+            void* stream) {
   if (m == 0) return cudaSuccess;
   Norm<<<static_cast<unsigned>(m), kThreads, 0, Stream(stream)>>>(x, weight, n, eps, y);
   return cudaGetLastError();
@@ -251,28 +287,32 @@ int RmsNorm(const float* x, const float* weight, int64_t m, int64_t n, float eps
 
 int SwiGlu(const float* gate, const float* up, int64_t n, float* y, void* stream) {
   if (n == 0) return cudaSuccess;
-  Gate<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0, Stream(stream)>>>(gate, up, n, y);
+  Gate<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0, Stream(stream)>>>(
+      gate, up, n, y);
   return cudaGetLastError();
 }
 
-int Rope(float* x, int64_t ldx, int64_t m, int64_t heads, const int32_t* positions, const float* cos, const float* sin, float sign, int64_t half,
-         void* stream) {
+int Rope(float* x, int64_t ldx, int64_t m, int64_t heads, const int32_t* positions,
+         const float* cos, const float* sin, float sign, int64_t half, void* stream) {
   if (m == 0) return cudaSuccess;
-  Rotate<<<static_cast<unsigned>(m), kThreads, 0, Stream(stream)>>>(x, ldx, heads, positions, cos, sin, sign, half);
+  Rotate<<<static_cast<unsigned>(m), kThreads, 0, Stream(stream)>>>(x, ldx, heads, positions, cos,
+                                                                    sin, sign, half);
   return cudaGetLastError();
 }
 
 int Attend(const PagedQuery<float>* queries, int64_t count, int64_t d, void* stream) {
   if (count == 0) return cudaSuccess;
   if (d > 2 * kThreads) return cudaErrorInvalidValue;
-  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, Stream(stream)>>>(queries, static_cast<int>(d));
+  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, Stream(stream)>>>(queries,
+                                                                              static_cast<int>(d));
   return cudaGetLastError();
 }
 
 int AttendF16(const PagedQuery<uint16_t>* queries, int64_t count, int64_t d, void* stream) {
   if (count == 0) return cudaSuccess;
   if (d > 2 * kThreads) return cudaErrorInvalidValue;
-  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, Stream(stream)>>>(queries, static_cast<int>(d));
+  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, Stream(stream)>>>(queries,
+                                                                              static_cast<int>(d));
   return cudaGetLastError();
 }
 

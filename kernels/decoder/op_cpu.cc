@@ -30,42 +30,47 @@ class FlushDenormals {
 #endif
 };
 
-#define SLUICE_OPS(name) \
-  {name, Gemm, GemmTurned, GemmBf16, GemmMixed, GateUp, GateUpBf16, RmsNorm, SwiGlu, Rope, ToBf16, ToF16, Attend<float>, Attend<uint16_t>, PackPanel, UnpackPanel}
+#define SLUICE_OPS(name)                                                                     \
+  {name,   Gemm, GemmTurned, GemmBf16, GemmMixed,     GateUp,           GateUpBf16, RmsNorm, \
+   SwiGlu, Rope, ToBf16,     ToF16,    Attend<float>, Attend<uint16_t>, PackPanel,  UnpackPanel}
 
 #if defined(__x86_64__)
 #if defined(__clang__)
-#define SLUICE_WIDE  // Not known, and not needed: it would have clang pass over the whole attribute.
+// Not known, and not needed: it would have clang pass over the whole attribute.
+#define SLUICE_WIDE
 #else
 #define SLUICE_WIDE ",prefer-vector-width=512"
 #endif
 namespace avx512 {
-#define SLUICE_TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma" SLUICE_WIDE)))
+#define SLUICE_TARGET \
+  __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma" SLUICE_WIDE)))
 #define SLUICE_WIDTH 16
 #define SLUICE_ROWS 13
 #define SLUICE_PANELS 2
 #define SLUICE_GATE_ROWS 13
 #define SLUICE_QUERIES 4
-#include "kernels/decoder/vector.inc"
-#include "kernels/decoder/pointwise.inc"
-#include "kernels/decoder/gemm.inc"
 #include "kernels/decoder/attend.inc"
+#include "kernels/decoder/gemm.inc"
 #include "kernels/decoder/pack.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/vector.inc"
 constexpr DecoderOps kOps = SLUICE_OPS("avx512");
 #undef SLUICE_INLINE
 #undef SLUICE_TARGET
 }  // namespace avx512
 
 namespace avx512bf16 {
-#define SLUICE_TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx512bf16,avx2,fma" SLUICE_WIDE)))
+#define SLUICE_TARGET \
+  __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx512bf16,avx2,fma" SLUICE_WIDE)))
 #define SLUICE_NATIVE_BF16
-#include "kernels/decoder/vector.inc"
-#include "kernels/decoder/pointwise.inc"
 #include "kernels/decoder/gemm.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/vector.inc"
 constexpr DecoderOps kOps = [] {
   DecoderOps ops = avx512::kOps;
   ops.name = "avx512bf16", ops.gemm_bf16 = GemmBf16, ops.gate_up_bf16 = GateUpBf16;
-  ops.rms_norm = RmsNorm, ops.swiglu = SwiGlu, ops.rope = Rope, ops.to_bf16 = ToBf16, ops.to_f16 = ToF16;
+  ops.rms_norm = RmsNorm, ops.swiglu = SwiGlu, ops.rope = Rope, ops.to_bf16 = ToBf16,
+  ops.to_f16 = ToF16;
   return ops;
 }();
 #undef SLUICE_NATIVE_BF16
@@ -85,11 +90,11 @@ namespace avx2 {
 #define SLUICE_PANELS 1
 #define SLUICE_GATE_ROWS 2
 #define SLUICE_QUERIES 2
-#include "kernels/decoder/vector.inc"
-#include "kernels/decoder/pointwise.inc"
-#include "kernels/decoder/gemm.inc"
 #include "kernels/decoder/attend.inc"
+#include "kernels/decoder/gemm.inc"
 #include "kernels/decoder/pack.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/vector.inc"
 constexpr DecoderOps kOps = SLUICE_OPS("avx2");
 #undef SLUICE_TARGET
 #undef SLUICE_WIDTH
@@ -108,16 +113,17 @@ namespace base {
 #define SLUICE_PANELS 1
 #define SLUICE_GATE_ROWS 1
 #define SLUICE_QUERIES 2
-#include "kernels/decoder/vector.inc"
-#include "kernels/decoder/pointwise.inc"
-#include "kernels/decoder/gemm.inc"
 #include "kernels/decoder/attend.inc"
+#include "kernels/decoder/gemm.inc"
 #include "kernels/decoder/pack.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/vector.inc"
 constexpr DecoderOps kOps = SLUICE_OPS("base");
 }  // namespace base
 
 #if defined(__x86_64__)
-// Whether two kinds give the same bits for products of bf16 numbers of all sizes, denormals among them.
+// Whether two kinds give the same bits for products of bf16 numbers of all sizes, denormals among
+// them.
 bool SameBits(const DecoderOps& a, const DecoderOps& b) {
   constexpr int64_t kM = 3, kN = 32, kK = 64;
   uint16_t x[kM * kK], w[kN * kK];
@@ -125,8 +131,10 @@ bool SameBits(const DecoderOps& a, const DecoderOps& b) {
   const auto fill = [&](uint16_t* to, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       state = state * 1664525 + 1013904223;
-      const uint32_t exponent = i % 5 == 0 ? (state >> 8) % 4 : 40 + (state >> 8) % 170;  // Of 255: no infinities, nor sums that get there.
-      to[i] = static_cast<uint16_t>((state >> 31) << 15 | (exponent / (i % 3 + 1)) << 7 | (state >> 17 & 0x7F));
+      // Of 255: no infinities, nor sums that get there.
+      const uint32_t exponent = i % 5 == 0 ? (state >> 8) % 4 : 40 + (state >> 8) % 170;
+      to[i] = static_cast<uint16_t>((state >> 31) << 15 | (exponent / (i % 3 + 1)) << 7 |
+                                    (state >> 17 & 0x7F));
     }
   };
   for (int round = 0; round < 64; ++round) {
@@ -150,12 +158,15 @@ std::vector<const DecoderOps*> Detect() {
   std::vector<const DecoderOps*> kinds;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("fma")) {
-    if (__builtin_cpu_supports("avx512bf16") && SameBits(avx512bf16::kOps, avx512::kOps)) kinds.push_back(&avx512bf16::kOps);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("fma")) {
+    if (__builtin_cpu_supports("avx512bf16") && SameBits(avx512bf16::kOps, avx512::kOps))
+      kinds.push_back(&avx512bf16::kOps);
     kinds.push_back(&avx512::kOps);
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c()) kinds.push_back(&avx2::kOps);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c())
+    kinds.push_back(&avx2::kOps);
 #endif
   kinds.push_back(&base::kOps);
   return kinds;
@@ -164,23 +175,28 @@ std::vector<const DecoderOps*> Detect() {
 }  // namespace
 
 absl::Span<const DecoderOps* const> DecoderOpsKinds() {
-  static const std::vector<const DecoderOps*>& kinds = *new std::vector<const DecoderOps*>(Detect());
+  static const std::vector<const DecoderOps*>& kinds =
+      *new std::vector<const DecoderOps*>(Detect());
   return kinds;
 }
 
 namespace {
 
-// Calls move(place in the packed weight, place in w) for each number of w [rows, K], kPair of whose k lie together when packed.
+// Calls move(place in the packed weight, place in w) for each number of w [rows, K], kPair of whose
+// k lie together when packed.
 template <int64_t kPair, typename Move>
 void EachPlace(int64_t rows, int64_t k, int64_t first, const Move& move) {
   const int64_t panel = (k + kPair - 1) / kPair * kPair * kDecoderLanes;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t begin = (first + r) / kDecoderLanes * panel + (first + r) % kDecoderLanes * kPair;
-    for (int64_t i = 0; i < k; ++i) move(begin + i / kPair * kPair * kDecoderLanes + i % kPair, r * k + i);
+    for (int64_t i = 0; i < k; ++i)
+      move(begin + i / kPair * kPair * kDecoderLanes + i % kPair, r * k + i);
   }
 }
 
-bool IsPanel(int64_t rows, int64_t first) { return rows == kDecoderLanes && first % kDecoderLanes == 0; }
+bool IsPanel(int64_t rows, int64_t first) {
+  return rows == kDecoderLanes && first % kDecoderLanes == 0;
+}
 
 }  // namespace
 
@@ -190,7 +206,8 @@ void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* pac
 }
 
 void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_t* packed) {
-  if (IsPanel(rows, first) && k % 2 == 0) return BestDecoderOps().pack_panel(w, k / 2, packed + first * k);
+  if (IsPanel(rows, first) && k % 2 == 0)
+    return BestDecoderOps().pack_panel(w, k / 2, packed + first * k);
   EachPlace<2>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
 }
 
@@ -200,7 +217,8 @@ void UnpackRows(const float* packed, int64_t rows, int64_t k, int64_t first, flo
 }
 
 void UnpackRows(const uint16_t* packed, int64_t rows, int64_t k, int64_t first, uint16_t* w) {
-  if (IsPanel(rows, first) && k % 2 == 0) return BestDecoderOps().unpack_panel(packed + first * k, k / 2, w);
+  if (IsPanel(rows, first) && k % 2 == 0)
+    return BestDecoderOps().unpack_panel(packed + first * k, k / 2, w);
   EachPlace<2>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
 }
 
@@ -210,7 +228,8 @@ void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
     const float* from = w + c;
     float* to = packed + c * k;
     if (width == kDecoderLanes) {  // A constant size, which the compiler copies in place.
-      for (int64_t i = 0; i < k; ++i) std::copy_n(from + i * n, kDecoderLanes, to + i * kDecoderLanes);
+      for (int64_t i = 0; i < k; ++i)
+        std::copy_n(from + i * n, kDecoderLanes, to + i * kDecoderLanes);
     } else {
       for (int64_t i = 0; i < k; ++i) std::copy_n(from + i * n, width, to + i * kDecoderLanes);
     }
@@ -221,7 +240,8 @@ namespace {
 
 // `key` and `value` in the cache's own numbers.
 template <typename T>
-void Put(const KvHead<T>& cache, int64_t block, int64_t offset, int64_t d, const T* key, const T* value) {
+void Put(const KvHead<T>& cache, int64_t block, int64_t offset, int64_t d, const T* key,
+         const T* value) {
   const int64_t width = RoundUpToLanes(d);
   T* keys = cache.data + block * cache.stride;
   T* values = keys + kKvBlockTokens * d + offset * width;
@@ -232,11 +252,13 @@ void Put(const KvHead<T>& cache, int64_t block, int64_t offset, int64_t d, const
 
 }  // namespace
 
-void StoreKeyValue(const KvHead<float>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value) {
+void StoreKeyValue(const KvHead<float>& cache, int64_t block, int64_t offset, int64_t d,
+                   const float* key, const float* value) {
   Put(cache, block, offset, d, key, value);
 }
 
-void StoreKeyValue(const KvHead<uint16_t>& cache, int64_t block, int64_t offset, int64_t d, const float* key, const float* value) {
+void StoreKeyValue(const KvHead<uint16_t>& cache, int64_t block, int64_t offset, int64_t d,
+                   const float* key, const float* value) {
   thread_local std::vector<uint16_t> halves;
   halves.resize(2 * d);
   BestDecoderOps().to_f16(key, d, halves.data());

@@ -9,7 +9,8 @@ namespace {
 
 #if defined(__x86_64__)
 namespace avx512 {
-#define SLUICE_TARGET __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,prefer-vector-width=512")))
+#define SLUICE_TARGET \
+  __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,prefer-vector-width=512")))
 #include "kernels/decoder_grad/op_cpu.inc"
 #undef SLUICE_TARGET
 constexpr DecoderGradOps kOps = MakeOps("avx512");
@@ -34,8 +35,9 @@ std::vector<const DecoderGradOps*> Detect() {
   std::vector<const DecoderGradOps*> kinds;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("fma")) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("fma")) {
     kinds.push_back(&avx512::kOps);
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) kinds.push_back(&avx2::kOps);
@@ -47,7 +49,8 @@ std::vector<const DecoderGradOps*> Detect() {
 }  // namespace
 
 absl::Span<const DecoderGradOps* const> DecoderGradOpsKinds() {
-  static const std::vector<const DecoderGradOps*>& kinds = *new std::vector<const DecoderGradOps*>(Detect());
+  static const std::vector<const DecoderGradOps*>& kinds =
+      *new std::vector<const DecoderGradOps*>(Detect());
   return kinds;
 }
 

@@ -8,9 +8,11 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// One CTA per block of 1024 elements. Addition modulo 2^64 has no order, so atomics keep the result exact.
+// One CTA per block of 1024 elements. Addition modulo 2^64 has no order, so atomics keep the result
+// exact.
 template <typename Word>
-__global__ void Fingerprint(uint64_t tid, const Word* elements, uint64_t first, uint64_t count, unsigned long long* sum) {
+__global__ void Fingerprint(uint64_t tid, const Word* elements, uint64_t first, uint64_t count,
+                            unsigned long long* sum) {
   const uint64_t block = first / kFingerprintBlock + blockIdx.x;
   const uint64_t begin = block * kFingerprintBlock;
   unsigned long long lanes[2] = {0, 0};
@@ -23,21 +25,26 @@ __global__ void Fingerprint(uint64_t tid, const Word* elements, uint64_t first, 
   }
   for (int lane = 0; lane < 2; ++lane) {
     unsigned long long value = lanes[lane];
-    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(0xffffffffu, value, offset);
+    for (int offset = 16; offset > 0; offset /= 2)
+      value += __shfl_down_sync(0xffffffffu, value, offset);
     if (threadIdx.x % 32 == 0) atomicAdd(&sum[lane], value * BlockKey(tid, lane, block));
   }
 }
 
 template <typename Word>
-void Launch(uint64_t tid, const void* elements, uint64_t first, uint64_t count, uint64_t* sum, cudaStream_t stream) {
-  const uint64_t blocks = (first + count + kFingerprintBlock - 1) / kFingerprintBlock - first / kFingerprintBlock;
+void Launch(uint64_t tid, const void* elements, uint64_t first, uint64_t count, uint64_t* sum,
+            cudaStream_t stream) {
+  const uint64_t blocks =
+      (first + count + kFingerprintBlock - 1) / kFingerprintBlock - first / kFingerprintBlock;
   Fingerprint<Word><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      tid, static_cast<const Word*>(elements), first, count, reinterpret_cast<unsigned long long*>(sum));
+      tid, static_cast<const Word*>(elements), first, count,
+      reinterpret_cast<unsigned long long*>(sum));
 }
 
 }  // namespace
 
-void AddFingerprintCuda(uint64_t tid, const void* elements, int width, uint64_t first, uint64_t count, uint64_t* sum, void* stream) {
+void AddFingerprintCuda(uint64_t tid, const void* elements, int width, uint64_t first,
+                        uint64_t count, uint64_t* sum, void* stream) {
   if (count == 0) return;
   const auto s = static_cast<cudaStream_t>(stream);
   switch (width) {

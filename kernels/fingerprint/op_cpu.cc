@@ -19,10 +19,13 @@ struct KeyTable {
 
 // Sum of R_l[j] bits(j) over `count` elements of one block that begin at place j0 in it.
 template <typename Word>
-#if defined(__x86_64__) && !defined(SLUICE_SANITIZED) && !defined(__clang__)  // Clang clones no templates.
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))  // By what the CPU can do: arch=skylake-avx512 asks who made it.
+#if defined(__x86_64__) && !defined(SLUICE_SANITIZED) && \
+    !defined(__clang__)  // Clang clones no templates.
+// By what the CPU can do: arch=skylake-avx512 asks who made it.
+__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
-void BlockSums(const KeyTable& keys, const char* elements, uint64_t j0, uint64_t count, uint64_t sums[2]) {
+void BlockSums(const KeyTable& keys, const char* elements, uint64_t j0, uint64_t count,
+               uint64_t sums[2]) {
   uint64_t s0 = 0, s1 = 0;
   const uint64_t* const r0 = keys.r[0].data() + j0;
   const uint64_t* const r1 = keys.r[1].data() + j0;
@@ -45,14 +48,16 @@ void AddAll(uint64_t tid, const char* elements, uint64_t first, uint64_t count, 
     const uint64_t n = std::min(count - done, kFingerprintBlock - j0);
     uint64_t block[2];
     BlockSums<Word>(keys, elements + done * sizeof(Word), j0, n, block);
-    for (int lane = 0; lane < 2; ++lane) sum[lane] += BlockKey(tid, lane, index / kFingerprintBlock) * block[lane];
+    for (int lane = 0; lane < 2; ++lane)
+      sum[lane] += BlockKey(tid, lane, index / kFingerprintBlock) * block[lane];
     done += n;
   }
 }
 
 }  // namespace
 
-void AddFingerprint(uint64_t tid, const void* elements, int width, uint64_t first, uint64_t count, uint64_t sum[2]) {
+void AddFingerprint(uint64_t tid, const void* elements, int width, uint64_t first, uint64_t count,
+                    uint64_t sum[2]) {
   const char* const bytes = static_cast<const char*>(elements);
   switch (width) {
     case 1: return AddAll<uint8_t>(tid, bytes, first, count, sum);

@@ -3,8 +3,9 @@
 #include <cstdint>
 #include <cstring>
 
-// The arithmetic that op_cpu.cc and op.cu share, written so that both give the same bits: plain fp32 operations, each rounded
-// once (no contraction: -ffp-contract=off, -fmad=false), no libm, no branches that a vectorizer would mind.
+// The arithmetic that op_cpu.cc and op.cu share, written so that both give the same bits: plain
+// fp32 operations, each rounded once (no contraction: -ffp-contract=off, -fmad=false), no libm, no
+// branches that a vectorizer would mind.
 
 #ifdef __CUDACC__
 #define SLUICE_SAMPLE_INLINE __host__ __device__ inline __attribute__((always_inline))
@@ -14,8 +15,9 @@
 
 namespace sluice::sample {
 
-inline constexpr int kLanes = 16;    // Strided partials of a sum.
-inline constexpr int kChunk = 1024;  // Vocabulary entries per partial sum; chunks are added left to right.
+inline constexpr int kLanes = 16;  // Strided partials of a sum.
+// Vocabulary entries per partial sum; chunks are added left to right.
+inline constexpr int kChunk = 1024;
 // g_v stays below -log(2^-33) = 22.874: a logit that much below the best cannot win.
 inline constexpr float kMaxNoise = 22.9f;
 // And above -log(17.4) = -2.86: the best logit scores at least its value less this.
@@ -33,9 +35,11 @@ SLUICE_SAMPLE_INLINE float FromBits(uint32_t bits) {
   return x;
 }
 
-// e^x for x <= 0 within 2 ulp; 0 below -87. x = n ln 2 + r, |r| <= ln 2 / 2, Taylor to r^7 (remainder 1e-9).
+// e^x for x <= 0 within 2 ulp; 0 below -87. x = n ln 2 + r, |r| <= ln 2 / 2, Taylor to r^7
+// (remainder 1e-9).
 SLUICE_SAMPLE_INLINE float Exp(float x) {
-  const float shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer in the low bits.
+  // 1.5 * 2^23: rounds to an integer in the low bits.
+  const float shifted = x * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.0f / 5040;
@@ -50,7 +54,8 @@ SLUICE_SAMPLE_INLINE float Exp(float x) {
   return x < -87.0f ? 0.0f : p * scale;
 }
 
-// ln x for normal x > 0 within 2 ulp. x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); polynomial of the Cephes library.
+// ln x for normal x > 0 within 2 ulp. x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); polynomial of
+// the Cephes library.
 SLUICE_SAMPLE_INLINE float Log(float x) {
   const uint32_t offset = Bits(x) - 0x3f3504f3;  // sqrt(1/2)
   const float e = static_cast<float>(static_cast<int32_t>(offset) >> 23);
@@ -112,9 +117,12 @@ SLUICE_SAMPLE_INLINE bool Keeps(const Cut& cut, float z, int64_t id) {
   return key > cut.key || (key == cut.key && id <= cut.last);
 }
 
-// A key is found digit by digit, the highest first: of 11, 11 and 10 bits. (Functions: device code cannot index a constant array.)
+// A key is found digit by digit, the highest first: of 11, 11 and 10 bits. (Functions: device code
+// cannot index a constant array.)
 inline constexpr int kDigits = 3;
-SLUICE_SAMPLE_INLINE constexpr int DigitShift(int digit) { return digit == 0 ? 21 : digit == 1 ? 10 : 0; }
+SLUICE_SAMPLE_INLINE constexpr int DigitShift(int digit) {
+  return digit == 0 ? 21 : digit == 1 ? 10 : 0;
+}
 SLUICE_SAMPLE_INLINE constexpr int DigitBits(int digit) { return digit < 2 ? 11 : 10; }
 inline constexpr int kMostBuckets = 1 << 11;
 
@@ -123,7 +131,8 @@ struct Words {
 };
 
 // Philox4x32-10.
-SLUICE_SAMPLE_INLINE Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {
+SLUICE_SAMPLE_INLINE Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0,
+                                  uint32_t k1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c0;
     const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;

@@ -4,8 +4,9 @@
 
 #include "kernels/sample/math.h"
 
-// One block draws one row. The order of every sum is op_cpu.cc's: 16 strided partials per chunk of 1024, a fixed tree, chunks
-// left to right; maxima, the race's winner and the integer sums that find a cut do not depend on order.
+// One block draws one row. The order of every sum is op_cpu.cc's: 16 strided partials per chunk of
+// 1024, a fixed tree, chunks left to right; maxima, the race's winner and the integer sums that
+// find a cut do not depend on order.
 namespace sluice {
 namespace {
 
@@ -33,8 +34,10 @@ struct Distribution {
   }
 };
 
-// op_cpu.cc's Select(), by the whole block: the cut behind which masses (or ones) reach `wanted`. Of what `before` keeps.
-__device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by_mass, unsigned long long wanted) {
+// op_cpu.cc's Select(), by the whole block: the cut behind which masses (or ones) reach `wanted`.
+// Of what `before` keeps.
+__device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by_mass,
+                              unsigned long long wanted) {
   __shared__ unsigned long long buckets[sample::kMostBuckets];
   __shared__ unsigned long long above, inside, ties;
   __shared__ uint32_t key;
@@ -67,7 +70,8 @@ __device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by
     __syncthreads();
   }
   unsigned long long mine = 0;
-  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) mine += sample::OrderKey(before(v)) == key;
+  for (int64_t v = threadIdx.x; v < vocab; v += kThreads)
+    mine += sample::OrderKey(before(v)) == key;
   if (mine > 0) atomicAdd(&ties, mine);
   __syncthreads();
   // The last of the equal ones that is kept: chunk by chunk, then within the chunk.
@@ -75,7 +79,8 @@ __device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by
   unsigned long long left = (wanted - above + each - 1) / each;
   for (int64_t first = 0; first < vocab; first += kThreads) {
     const int64_t v = first + threadIdx.x;
-    const unsigned long long here = __syncthreads_count(v < vocab && sample::OrderKey(before(v)) == key);
+    const unsigned long long here =
+        __syncthreads_count(v < vocab && sample::OrderKey(before(v)) == key);
     if (here < left) {
       left -= here;
       continue;
@@ -112,11 +117,13 @@ __device__ Distribution CutTo(const SampleRow& row, int64_t vocab, float max) {
   if (row.top_k > 0) {
     unsigned long long finite = 0;
     for (int64_t v = threadIdx.x; v < vocab; v += kThreads) finite += z(v) > -INFINITY;
-    if (static_cast<unsigned long long>(row.top_k) < SumOf(finite)) z.cut = Select(z, vocab, false, row.top_k);
+    if (static_cast<unsigned long long>(row.top_k) < SumOf(finite))
+      z.cut = Select(z, vocab, false, row.top_k);
   }
   if (row.top_p < 1) {
     unsigned long long mass = 0;
-    for (int64_t v = threadIdx.x; v < vocab; v += kThreads) mass += sample::Mass(sample::Exp(z(v) - max));
+    for (int64_t v = threadIdx.x; v < vocab; v += kThreads)
+      mass += sample::Mass(sample::Exp(z(v) - max));
     z.cut = Select(z, vocab, true, sample::MassWanted(row.top_p, SumOf(mass)));
   }
   z.min_p = row.min_p;
@@ -145,8 +152,8 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
   __shared__ float total;
   const SampleRow row = rows[blockIdx.x];
 
-  // The best logit: the maximum of the softmax, and the answer at temperature 0. As on the CPU a banned token's own value is
-  // looked at too.
+  // The best logit: the maximum of the softmax, and the answer at temperature 0. As on the CPU a
+  // banned token's own value is looked at too.
   float best = -INFINITY;
   int32_t winner = 0;
   bool bad = false;
@@ -167,7 +174,9 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
   const int32_t top = ids[0];
   __syncthreads();
   if (bad || !(max > -INFINITY) || row.temperature == 0) {
-    if (threadIdx.x == 0) draws[blockIdx.x] = bad || !(max > -INFINITY) ? SampleDraw{-1, 0.0f, 0} : SampleDraw{top, 0.0f, 0};
+    if (threadIdx.x == 0)
+      draws[blockIdx.x] =
+          bad || !(max > -INFINITY) ? SampleDraw{-1, 0.0f, 0} : SampleDraw{top, 0.0f, 0};
     return;
   }
 
@@ -177,8 +186,9 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
   best = -INFINITY;
   winner = INT32_MAX;
   for (int64_t c = threadIdx.x; c * 4 < vocab; c += kThreads) {
-    const sample::Words x = sample::Philox(static_cast<uint32_t>(c), row.position, row.member, row.stream,
-                                           static_cast<uint32_t>(row.key), static_cast<uint32_t>(row.key >> 32));
+    const sample::Words x =
+        sample::Philox(static_cast<uint32_t>(c), row.position, row.member, row.stream,
+                       static_cast<uint32_t>(row.key), static_cast<uint32_t>(row.key >> 32));
     for (int w = 0; w < 4 && c * 4 + w < vocab; ++w) {
       const float score = z_of(c * 4 + w) + sample::Gumbel(x.c[w]);
       if (score > best) {
@@ -222,9 +232,11 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
 
 }  // namespace
 
-int SampleCuda(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws, void* stream) {
+int SampleCuda(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws,
+               void* stream) {
   if (row_count == 0) return cudaSuccess;
-  SampleKernel<<<static_cast<unsigned>(row_count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, vocab, draws);
+  SampleKernel<<<static_cast<unsigned>(row_count), kThreads, 0,
+                 static_cast<cudaStream_t>(stream)>>>(rows, vocab, draws);
   return cudaGetLastError();
 }
 

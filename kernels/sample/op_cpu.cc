@@ -23,7 +23,8 @@ SampleDraw Greedy(const float* z, int64_t vocab) {
   return {static_cast<int32_t>(best), 0.0f};
 }
 
-// The largest of n numbers, none of them NaN. In lanes: a single chain of comparisons would wait for each of them.
+// The largest of n numbers, none of them NaN. In lanes: a single chain of comparisons would wait
+// for each of them.
 SLUICE_SAMPLE_INLINE float Largest(const float* x, int64_t n) {
   float lanes[kLanes];
   for (int l = 0; l < kLanes; ++l) lanes[l] = -kInfinity;
@@ -36,7 +37,8 @@ SLUICE_SAMPLE_INLINE float Largest(const float* x, int64_t n) {
   return lanes[0];
 }
 
-// z [V] of one row, scaled, banned tokens at -inf; `max` its largest. False: not finite, or nothing is left.
+// z [V] of one row, scaled, banned tokens at -inf; `max` its largest. False: not finite, or nothing
+// is left.
 SLUICE_SAMPLE_INLINE bool Prepare(const SampleRow& row, int64_t vocab, float* z, float* max) {
   const float temperature = row.temperature > 0 ? row.temperature : 1.0f;
   int bad = 0;
@@ -53,8 +55,8 @@ SLUICE_SAMPLE_INLINE bool Prepare(const SampleRow& row, int64_t vocab, float* z,
   return *max > -kInfinity;
 }
 
-// The cut behind which the weights of `ids` in the order reach `wanted` > 0; it must be at most their sum. Weights: masses of e, or 1
-// where e is null.
+// The cut behind which the weights of `ids` in the order reach `wanted` > 0; it must be at most
+// their sum. Weights: masses of e, or 1 where e is null.
 sample::Cut Select(const float* z, const float* e, int64_t vocab, uint64_t wanted) {
   uint64_t buckets[sample::kMostBuckets];
   uint64_t above = 0;  // Weight of what comes before the bucket.
@@ -96,11 +98,13 @@ SLUICE_SAMPLE_INLINE void Exps(const float* z, int64_t vocab, float max, float* 
 }
 
 // Puts what is not in S to -inf. `e` [V] is scratch.
-SLUICE_SAMPLE_INLINE void CutTo(const SampleRow& row, int64_t vocab, float max, float* z, float* e) {
+SLUICE_SAMPLE_INLINE void CutTo(const SampleRow& row, int64_t vocab, float max, float* z,
+                                float* e) {
   if (row.top_k > 0) {
     int64_t finite = 0;
     for (int64_t v = 0; v < vocab; ++v) finite += z[v] > -kInfinity;
-    if (row.top_k < finite) Apply(Select(z, nullptr, vocab, static_cast<uint64_t>(row.top_k)), vocab, z);
+    if (row.top_k < finite)
+      Apply(Select(z, nullptr, vocab, static_cast<uint64_t>(row.top_k)), vocab, z);
   }
   if (row.top_p < 1) {
     Exps(z, vocab, max, e);
@@ -141,7 +145,9 @@ SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max, floa
   }
   return total;
 }
-SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max) { return SumExp<false>(z, vocab, max, nullptr); }
+SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max) {
+  return SumExp<false>(z, vocab, max, nullptr);
+}
 
 // argmax of z_v + g_v. Noise is made only where it can win.
 SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t vocab, float max) {
@@ -159,10 +165,12 @@ SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t 
     const uint32_t base = static_cast<uint32_t>(begin / 4);
     const int counters = (count + 3) / 4;
     for (int c = 0; c < counters; ++c) {
-      const sample::Words x = sample::Philox(base + c, row.position, row.member, row.stream, k0, k1);
+      const sample::Words x =
+          sample::Philox(base + c, row.position, row.member, row.stream, k0, k1);
       for (int w = 0; w < 4; ++w) words[w][c] = x.c[w];
     }
-    // Noise falls as its word rises, but for rounding: where the block's best logit with its most noise would lose, all do.
+    // Noise falls as its word rises, but for rounding: where the block's best logit with its most
+    // noise would lose, all do.
     uint32_t lowest = words[0][0];
     for (int w = 0; w < 4; ++w) {
       for (int c = 0; c < counters; ++c) lowest = words[w][c] < lowest ? words[w][c] : lowest;
@@ -185,7 +193,8 @@ SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t 
   return winner;
 }
 
-SLUICE_SAMPLE_INLINE void SampleRows(const SampleRow* rows, int64_t row_count, int64_t vocab, float* z, SampleDraw* draws) {
+SLUICE_SAMPLE_INLINE void SampleRows(const SampleRow* rows, int64_t row_count, int64_t vocab,
+                                     float* z, SampleDraw* draws) {
   for (int64_t r = 0; r < row_count; ++r) {
     const SampleRow& row = rows[r];
     float max;
@@ -206,14 +215,17 @@ SLUICE_SAMPLE_INLINE void SampleRows(const SampleRow* rows, int64_t row_count, i
   }
 }
 
-SLUICE_SAMPLE_INLINE TokenScore Score(const float* logits, int64_t vocab, float temperature, int32_t target, float* z) {
+SLUICE_SAMPLE_INLINE TokenScore Score(const float* logits, int64_t vocab, float temperature,
+                                      int32_t target, float* z) {
   float max, weighted = 0;
   if (!Prepare({.logits = logits, .temperature = temperature}, vocab, z, &max)) {
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     return {kNan, kNan, kNan};
   }
   const float sum = SumExp<true>(z, vocab, max, &weighted), log_sum = sample::Log(sum);
-  return {.logprob = (z[target] - max) - log_sum, .entropy = log_sum - weighted / sum, .logsumexp = max + log_sum};
+  return {.logprob = (z[target] - max) - log_sum,
+          .entropy = log_sum - weighted / sum,
+          .logsumexp = max + log_sum};
 }
 
 // One instruction set's.
@@ -221,23 +233,26 @@ struct Kind {
   void (*sample)(const SampleRow*, int64_t, int64_t, float*, SampleDraw*);
   TokenScore (*score)(const float*, int64_t, float, int32_t, float*);
 };
-#define SLUICE_SAMPLE_KIND(name, attributes)                                                                                        \
-  attributes void SampleRows##name(const SampleRow* rows, int64_t row_count, int64_t vocab, float* z, SampleDraw* draws) {           \
-    SampleRows(rows, row_count, vocab, z, draws);                                                                                    \
-  }                                                                                                                                  \
-  attributes TokenScore Score##name(const float* logits, int64_t vocab, float temperature, int32_t target, float* z) {               \
-    return Score(logits, vocab, temperature, target, z);                                                                             \
-  }                                                                                                                                  \
+#define SLUICE_SAMPLE_KIND(name, attributes)                                                \
+  attributes void SampleRows##name(const SampleRow* rows, int64_t row_count, int64_t vocab, \
+                                   float* z, SampleDraw* draws) {                           \
+    SampleRows(rows, row_count, vocab, z, draws);                                           \
+  }                                                                                         \
+  attributes TokenScore Score##name(const float* logits, int64_t vocab, float temperature,  \
+                                    int32_t target, float* z) {                             \
+    return Score(logits, vocab, temperature, target, z);                                    \
+  }                                                                                         \
   constexpr Kind k##name = {SampleRows##name, Score##name};
 
 SLUICE_SAMPLE_KIND(Base, )
 #if defined(__x86_64__) && defined(__GNUC__)
 SLUICE_SAMPLE_KIND(Avx2, __attribute__((target("avx2"))))
-SLUICE_SAMPLE_KIND(Avx512, __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512"))))
+SLUICE_SAMPLE_KIND(
+    Avx512, __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512"))))
 
 Kind Pick() {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512bw")) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")) {
     return kAvx512;
   }
   return __builtin_cpu_supports("avx2") ? kAvx2 : kBase;
@@ -255,7 +270,8 @@ const Kind& Best() {
 }  // namespace
 
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
-  const sample::Words x = sample::Philox(counter[0], counter[1], counter[2], counter[3], key[0], key[1]);
+  const sample::Words x =
+      sample::Philox(counter[0], counter[1], counter[2], counter[3], key[0], key[1]);
   return {x.c[0], x.c[1], x.c[2], x.c[3]};
 }
 
@@ -268,7 +284,8 @@ float* Scratch(int64_t vocab) {
   return scratch.data();
 }
 
-// z' [V], what is not in S at -inf, its maximum and its logsumexp less the maximum. False: the row cannot be drawn from.
+// z' [V], what is not in S at -inf, its maximum and its logsumexp less the maximum. False: the row
+// cannot be drawn from.
 bool Distribution(const SampleRow& row, int64_t vocab, float* z, float* max, float* log_sum) {
   if (!Prepare(row, vocab, z, max)) return false;
   CutTo(row, vocab, *max, z, z + vocab);
@@ -286,7 +303,8 @@ void SampleCpuPortable(const SampleRow* rows, int64_t row_count, int64_t vocab, 
   SampleRowsBase(rows, row_count, vocab, Scratch(vocab), draws);
 }
 
-int32_t TopLogprobsCpu(const SampleRow& row, int64_t vocab, int32_t count, int32_t* ids, float* logprobs) {
+int32_t TopLogprobsCpu(const SampleRow& row, int64_t vocab, int32_t count, int32_t* ids,
+                       float* logprobs) {
   float* z = Scratch(vocab);
   float max, log_sum;
   if (!Distribution(row, vocab, z, &max, &log_sum)) return -1;
@@ -299,9 +317,11 @@ int32_t TopLogprobsCpu(const SampleRow& row, int64_t vocab, int32_t count, int32
   const auto before = [z](int32_t a, int32_t b) { return z[a] > z[b] || (z[a] == z[b] && a < b); };
   int32_t found = 0;
   for (int64_t v = 0; v < vocab; ++v) {
-    if (z[v] == -kInfinity || (found == count && (count == 0 || !(z[v] > z[ids[count - 1]])))) continue;
+    if (z[v] == -kInfinity || (found == count && (count == 0 || !(z[v] > z[ids[count - 1]]))))
+      continue;
     int32_t place = found < count ? found++ : count - 1;
-    for (; place > 0 && before(static_cast<int32_t>(v), ids[place - 1]); --place) ids[place] = ids[place - 1];
+    for (; place > 0 && before(static_cast<int32_t>(v), ids[place - 1]); --place)
+      ids[place] = ids[place - 1];
     ids[place] = static_cast<int32_t>(v);
   }
   for (int32_t i = 0; i < found; ++i) logprobs[i] = (z[ids[i]] - max) - log_sum;

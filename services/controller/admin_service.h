@@ -10,9 +10,11 @@ class AdminService : public admin::v1::AdminService::CallbackService {
  public:
   explicit AdminService(Loop* loop) : loop_(loop) {}  // Outlives the service.
 
-  grpc::ServerUnaryReactor* Daemons(grpc::CallbackServerContext* context, const admin::v1::DaemonsRequest* request,
+  grpc::ServerUnaryReactor* Daemons(grpc::CallbackServerContext* context,
+                                    const admin::v1::DaemonsRequest* request,
                                     admin::v1::DaemonsResponse* response) override;
-  grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext* context, const admin::v1::FailpointRequest* request,
+  grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext* context,
+                                      const admin::v1::FailpointRequest* request,
                                       admin::v1::FailpointResponse* response) override;
 
  private:

@@ -6,8 +6,10 @@
 
 namespace sluice::controller {
 
-void Diagnose(Peers& peers, const Controller& core, Instant now, const Job& job,
-              std::function<void(const std::vector<Edge>& chain, const std::vector<std::string>& silent)> done) {
+void Diagnose(
+    Peers& peers, const Controller& core, Instant now, const Job& job,
+    std::function<void(const std::vector<Edge>& chain, const std::vector<std::string>& silent)>
+        done) {
   Waits waits = core.WaitsOf(now, job);
   std::vector<Peers::Target> targets;
   std::vector<std::string> lost;
@@ -18,7 +20,8 @@ void Diagnose(Peers& peers, const Controller& core, Instant now, const Job& job,
     else lost.push_back(daemon);
   }
   peers.Explain(job.record.id, std::move(targets),
-                [waits = std::move(waits), lost = std::move(lost), done = std::move(done)](std::vector<Edge> edges, std::vector<std::string> silent) mutable {
+                [waits = std::move(waits), lost = std::move(lost), done = std::move(done)](
+                    std::vector<Edge> edges, std::vector<std::string> silent) mutable {
                   waits.edges.insert(waits.edges.end(), edges.begin(), edges.end());
                   waits.silent.insert(silent.begin(), silent.end());
                   lost.insert(lost.end(), silent.begin(), silent.end());

@@ -9,9 +9,12 @@
 namespace sluice::controller {
 class Peers;
 
-// Asks all daemons of a job at once what they wait for, each for at most 2 s, and joins their answers with what the controller
-// knows. `done` runs once, perhaps before this returns; `silent`: daemons that are lost or did not answer. On the loop's thread.
-void Diagnose(Peers& peers, const Controller& core, Instant now, const Job& job,
-              std::function<void(const std::vector<Edge>& chain, const std::vector<std::string>& silent)> done);
+// Asks all daemons of a job at once what they wait for, each for at most 2 s, and joins their
+// answers with what the controller knows. `done` runs once, perhaps before this returns; `silent`:
+// daemons that are lost or did not answer. On the loop's thread.
+void Diagnose(
+    Peers& peers, const Controller& core, Instant now, const Job& job,
+    std::function<void(const std::vector<Edge>& chain, const std::vector<std::string>& silent)>
+        done);
 
 }  // namespace sluice::controller

@@ -23,7 +23,8 @@ namespace sluice::controller {
 namespace {
 
 absl::Status NotBuilt(absl::string_view what) {
-  return Error(absl::StatusCode::kUnimplemented, "NOT_BUILT", absl::StrCat(what, " is not built yet"));
+  return Error(absl::StatusCode::kUnimplemented, "NOT_BUILT",
+               absl::StrCat(what, " is not built yet"));
 }
 
 grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
@@ -34,11 +35,13 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const abs
 
 absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
   if (request.hash().size() != 32) {
-    return Error(absl::StatusCode::kInvalidArgument, "HASH", absl::StrCat("hash has ", request.hash().size(), " bytes, not 32"));
+    return Error(absl::StatusCode::kInvalidArgument, "HASH",
+                 absl::StrCat("hash has ", request.hash().size(), " bytes, not 32"));
   }
   if (request.spec().name() != request.name()) {
     return Error(absl::StatusCode::kInvalidArgument, "NAME",
-                 absl::StrCat("the job is \"", request.name(), "\", its spec \"", request.spec().name(), "\""));
+                 absl::StrCat("the job is \"", request.name(), "\", its spec \"",
+                              request.spec().name(), "\""));
   }
   if (!request.request().empty() && request.request().size() != 16) {
     return Error(absl::StatusCode::kInvalidArgument, "REQUEST",
@@ -55,10 +58,12 @@ absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
 }
 
 // The conflict with what differs, if the job's spec can still be read.
-absl::Status WithDifference(const absl::Status& conflict, const std::string& stored, const job::v1::JobSpec& submitted) {
+absl::Status WithDifference(const absl::Status& conflict, const std::string& stored,
+                            const job::v1::JobSpec& submitted) {
   job::v1::JobSpec before;
   if (!before.ParseFromString(stored)) return conflict;
-  return ErrorWith(conflict.code(), DetailOf(conflict), absl::StrCat(conflict.message(), ". ", Difference(before, submitted)));
+  return ErrorWith(conflict.code(), DetailOf(conflict),
+                   absl::StrCat(conflict.message(), ". ", Difference(before, submitted)));
 }
 
 // Ends a call. An answer carries what daemons, their files and libraries said, so its text is made
@@ -82,16 +87,19 @@ void JobService::Describe(const Job& job, job::v1::JobStatus* out) const {
   const std::string key = JobKey(job.record.id, "result");
   const auto entry = store_->Get(key);
   if (!entry.ok()) return;
-  if (const auto result = Decode<Result>(key, entry->value); result.ok()) ToProto(*result, out->mutable_result());
+  if (const auto result = Decode<Result>(key, entry->value); result.ok())
+    ToProto(*result, out->mutable_result());
 }
 
-grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* context, const job::v1::SubmitRequest* request,
+grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* context,
+                                             const job::v1::SubmitRequest* request,
                                              job::v1::SubmitResponse* response) {
   absl::StatusOr<SubmitInput> input = InputOf(*request);
   if (!input.ok()) return Refuse(context, input.status());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto output = std::make_shared<absl::StatusOr<SubmitOutput>>(absl::UnknownError("not done"));
-  loop_->Post([input = *std::move(input), output](Controller& core, Instant now) { *output = core.Submit(now, input); },
+  loop_->Post([input = *std::move(input), output](
+                  Controller& core, Instant now) { *output = core.Submit(now, input); },
               [this, reactor, request, response, output](Controller& core) {
                 SLUICE_FAILPOINT("controller.submit.after_store");
                 absl::Status status = output->status();
@@ -110,18 +118,24 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
   return reactor;
 }
 
-grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* context, const job::v1::ControlRequest* request,
+grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* context,
+                                              const job::v1::ControlRequest* request,
                                               job::v1::ControlResponse* response) {
   if (request->verb() != job::v1::VERB_CANCEL) {
     if (!job::v1::Verb_IsValid(request->verb()) || request->verb() == job::v1::VERB_UNSPECIFIED) {
-      return Refuse(context, absl::InvalidArgumentError(absl::StrCat("verb ", static_cast<int>(request->verb()), " is none")));
+      return Refuse(context, absl::InvalidArgumentError(absl::StrCat(
+                                 "verb ", static_cast<int>(request->verb()), " is none")));
     }
-    return Refuse(context, NotBuilt(absl::StrCat(absl::StripPrefix(job::v1::Verb_Name(request->verb()), "VERB_"), " of a job")));
+    return Refuse(context, NotBuilt(absl::StrCat(
+                               absl::StripPrefix(job::v1::Verb_Name(request->verb()), "VERB_"),
+                               " of a job")));
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto repeat = std::make_shared<absl::StatusOr<bool>>(absl::UnknownError("not done"));
   loop_->Post(
-      [request, repeat](Controller& core, Instant now) { *repeat = core.Cancel(now, request->job(), request->now()); },
+      [request, repeat](Controller& core, Instant now) {
+        *repeat = core.Cancel(now, request->job(), request->now());
+      },
       [this, reactor, request, response, repeat](Controller& core) {
         if (repeat->ok()) {
           response->set_repeat(**repeat);
@@ -132,89 +146,108 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
   return reactor;
 }
 
-grpc::ServerUnaryReactor* JobService::Get(grpc::CallbackServerContext* context, const job::v1::GetRequest* request,
+grpc::ServerUnaryReactor* JobService::Get(grpc::CallbackServerContext* context,
+                                          const job::v1::GetRequest* request,
                                           job::v1::JobStatus* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([](Controller&, Instant) {}, [this, reactor, request, response](Controller& core) {
-    const absl::StatusOr<const Job*> job = core.Find(request->job());
-    if (job.ok()) Describe(**job, response);
-    Finish(reactor, response, job.status());
-  });
+  loop_->Post([](Controller&, Instant) {},
+              [this, reactor, request, response](Controller& core) {
+                const absl::StatusOr<const Job*> job = core.Find(request->job());
+                if (job.ok()) Describe(**job, response);
+                Finish(reactor, response, job.status());
+              });
   return reactor;
 }
 
-grpc::ServerUnaryReactor* JobService::List(grpc::CallbackServerContext* context, const job::v1::ListRequest*,
+grpc::ServerUnaryReactor* JobService::List(grpc::CallbackServerContext* context,
+                                           const job::v1::ListRequest*,
                                            job::v1::ListResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([](Controller&, Instant) {}, [reactor, response](Controller& core) {
-    std::vector<const Job*> jobs;
-    for (const auto& [id, job] : core.jobs()) jobs.push_back(&job);
-    std::sort(jobs.begin(), jobs.end(), [](const Job* a, const Job* b) { return a->record.order > b->record.order; });
-    for (const Job* job : jobs) ToProto(*job, response->add_jobs());
-    Finish(reactor, response, absl::OkStatus());
-  });
+  loop_->Post([](Controller&, Instant) {},
+              [reactor, response](Controller& core) {
+                std::vector<const Job*> jobs;
+                for (const auto& [id, job] : core.jobs()) jobs.push_back(&job);
+                std::sort(jobs.begin(), jobs.end(), [](const Job* a, const Job* b) {
+                  return a->record.order > b->record.order;
+                });
+                for (const Job* job : jobs) ToProto(*job, response->add_jobs());
+                Finish(reactor, response, absl::OkStatus());
+              });
   return reactor;
 }
 
-grpc::ServerUnaryReactor* JobService::Why(grpc::CallbackServerContext* context, const job::v1::WhyRequest* request,
+grpc::ServerUnaryReactor* JobService::Why(grpc::CallbackServerContext* context,
+                                          const job::v1::WhyRequest* request,
                                           job::v1::WhyResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto asked = std::make_shared<Instant>();
-  loop_->Post([asked](Controller&, Instant now) { *asked = now; }, [this, reactor, request, response, asked](Controller& core) {
-    const absl::StatusOr<const Job*> job = core.Find(request->job());
-    if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
-    response->set_moving(core.Moving(*asked, **job));
-    Diagnose(*peers_, core, *asked, **job, [reactor, response](const std::vector<Edge>& chain, const std::vector<std::string>& silent) {
-      for (const Edge& edge : chain) ToProto(edge, response->add_chain());
-      response->mutable_silent()->Add(silent.begin(), silent.end());
-      Finish(reactor, response, absl::OkStatus());
-    });
-  });
+  loop_->Post([asked](Controller&, Instant now) { *asked = now; },
+              [this, reactor, request, response, asked](Controller& core) {
+                const absl::StatusOr<const Job*> job = core.Find(request->job());
+                if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+                response->set_moving(core.Moving(*asked, **job));
+                Diagnose(*peers_, core, *asked, **job,
+                         [reactor, response](const std::vector<Edge>& chain,
+                                             const std::vector<std::string>& silent) {
+                           for (const Edge& edge : chain) ToProto(edge, response->add_chain());
+                           response->mutable_silent()->Add(silent.begin(), silent.end());
+                           Finish(reactor, response, absl::OkStatus());
+                         });
+              });
   return reactor;
 }
 
-grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* context, const job::v1::InspectRequest* request,
+grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* context,
+                                              const job::v1::InspectRequest* request,
                                               job::v1::InspectResponse* response) {
   using Request = job::v1::InspectRequest;
   const auto question = request->question_case();
   if (question == Request::kWeightsList) return Refuse(context, NotBuilt("weights list"));
   if (question == Request::kWeightsVerify) return Refuse(context, NotBuilt("weights verify"));
-  if (question == Request::QUESTION_NOT_SET) return Refuse(context, absl::InvalidArgumentError("a question is missing"));
+  if (question == Request::QUESTION_NOT_SET)
+    return Refuse(context, absl::InvalidArgumentError("a question is missing"));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([](Controller&, Instant) {}, [this, reactor, request, response, question](Controller& core) {
-    const absl::StatusOr<const Job*> job = core.Find(request->job());
-    if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
-    if ((*job)->record.stage >= Stage::kFreeing) {
-      return reactor->Finish(rpc::ToGrpcStatus(Error(
-          absl::StatusCode::kNotFound, "GONE", absl::StrCat("job ", request->job(), " has ended and its queue data is freed; its result has the final ledger"))));
-    }
-    if (!(*job)->assign.opened) {
-      return reactor->Finish(rpc::ToGrpcStatus(
-          Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", absl::StrCat("no queue has the job yet; it is ", StateName((*job)->record.state)))));
-    }
-    const std::string address = core.Address((*job)->assign.queue), id = (*job)->record.id;
-    if (question == Request::kQueueStats) {
-      auto asked = std::make_shared<queue::v1::StatsRequest>(request->queue_stats());
-      auto answer = std::make_shared<queue::v1::StatsResponse>();
-      peers_->FillCall(id, asked->mutable_call());
-      return peers_->Ask(address, asked, answer, [reactor, response, answer](absl::Status status) {
-        response->mutable_queue_stats()->Swap(answer.get());
-        Finish(reactor, response, status);
+  loop_->Post(
+      [](Controller&, Instant) {},
+      [this, reactor, request, response, question](Controller& core) {
+        const absl::StatusOr<const Job*> job = core.Find(request->job());
+        if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+        if ((*job)->record.stage >= Stage::kFreeing) {
+          return reactor->Finish(rpc::ToGrpcStatus(Error(
+              absl::StatusCode::kNotFound, "GONE",
+              absl::StrCat(
+                  "job ", request->job(),
+                  " has ended and its queue data is freed; its result has the final ledger"))));
+        }
+        if (!(*job)->assign.opened) {
+          return reactor->Finish(rpc::ToGrpcStatus(Error(
+              absl::StatusCode::kFailedPrecondition, "NOT_YET",
+              absl::StrCat("no queue has the job yet; it is ", StateName((*job)->record.state)))));
+        }
+        const std::string address = core.Address((*job)->assign.queue), id = (*job)->record.id;
+        if (question == Request::kQueueStats) {
+          auto asked = std::make_shared<queue::v1::StatsRequest>(request->queue_stats());
+          auto answer = std::make_shared<queue::v1::StatsResponse>();
+          peers_->FillCall(id, asked->mutable_call());
+          return peers_->Ask(address, asked, answer,
+                             [reactor, response, answer](absl::Status status) {
+                               response->mutable_queue_stats()->Swap(answer.get());
+                               Finish(reactor, response, status);
+                             });
+        }
+        auto asked = std::make_shared<queue::v1::PeekRequest>(request->queue_peek());
+        auto answer = std::make_shared<queue::v1::PeekResponse>();
+        peers_->FillCall(id, asked->mutable_call());
+        peers_->Ask(address, asked, answer, [reactor, response, answer](absl::Status status) {
+          response->mutable_queue_peek()->Swap(answer.get());
+          Finish(reactor, response, status);
+        });
       });
-    }
-    auto asked = std::make_shared<queue::v1::PeekRequest>(request->queue_peek());
-    auto answer = std::make_shared<queue::v1::PeekResponse>();
-    peers_->FillCall(id, asked->mutable_call());
-    peers_->Ask(address, asked, answer, [reactor, response, answer](absl::Status status) {
-      response->mutable_queue_peek()->Swap(answer.get());
-      Finish(reactor, response, status);
-    });
-  });
   return reactor;
 }
 
-grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(grpc::CallbackServerContext*,
-                                                                    const job::v1::WatchRequest* request) {
+grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(
+    grpc::CallbackServerContext*, const job::v1::WatchRequest* request) {
   auto watcher = std::make_shared<Watcher>(this, *request);
   bool shut = false;
   {
@@ -259,7 +292,8 @@ void JobService::Shutdown() {
     shut_ = true;
     for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
   }
-  for (const std::shared_ptr<Watcher>& watcher : watchers) watcher->End(absl::UnavailableError("the controller is shutting down"));
+  for (const std::shared_ptr<Watcher>& watcher : watchers)
+    watcher->End(absl::UnavailableError("the controller is shutting down"));
 }
 
 }  // namespace sluice::controller

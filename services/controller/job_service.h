@@ -16,23 +16,30 @@ namespace sluice::controller {
 class JobService : public job::v1::JobService::CallbackService {
  public:
   // All outlive the service. `store` is read on the loop's thread, and never written.
-  JobService(Loop* loop, Peers* peers, meta::Store* store) : loop_(loop), peers_(peers), store_(store) {}
+  JobService(Loop* loop, Peers* peers, meta::Store* store)
+      : loop_(loop), peers_(peers), store_(store) {}
 
-  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context, const job::v1::SubmitRequest* request,
+  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
+                                   const job::v1::SubmitRequest* request,
                                    job::v1::SubmitResponse* response) override;
   // CANCEL; UNIMPLEMENTED, by name, for the other verbs.
-  grpc::ServerUnaryReactor* Control(grpc::CallbackServerContext* context, const job::v1::ControlRequest* request,
+  grpc::ServerUnaryReactor* Control(grpc::CallbackServerContext* context,
+                                    const job::v1::ControlRequest* request,
                                     job::v1::ControlResponse* response) override;
-  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const job::v1::GetRequest* request,
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
+                                const job::v1::GetRequest* request,
                                 job::v1::JobStatus* response) override;
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const job::v1::ListRequest* request,
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const job::v1::ListRequest* request,
                                  job::v1::ListResponse* response) override;
-  grpc::ServerUnaryReactor* Why(grpc::CallbackServerContext* context, const job::v1::WhyRequest* request,
+  grpc::ServerUnaryReactor* Why(grpc::CallbackServerContext* context,
+                                const job::v1::WhyRequest* request,
                                 job::v1::WhyResponse* response) override;
-  grpc::ServerUnaryReactor* Inspect(grpc::CallbackServerContext* context, const job::v1::InspectRequest* request,
+  grpc::ServerUnaryReactor* Inspect(grpc::CallbackServerContext* context,
+                                    const job::v1::InspectRequest* request,
                                     job::v1::InspectResponse* response) override;
-  grpc::ServerWriteReactor<job::v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
-                                                          const job::v1::WatchRequest* request) override;
+  grpc::ServerWriteReactor<job::v1::WatchResponse>* Watch(
+      grpc::CallbackServerContext* context, const job::v1::WatchRequest* request) override;
 
   // On the loop's thread: something of the job is new to watchers.
   void Changed(Controller& core, const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);

@@ -95,10 +95,14 @@ bool Loop::Commit(const Outbox& out) {
       return true;
     }
     if (absl::IsAborted(revision.status()) || absl::IsInvalidArgument(revision.status())) {
-      log::Error("store_lost", {{"cause", revision.status()}, {"next", "see that one controller alone uses this store; start it again"}});
+      log::Error("store_lost",
+                 {{"cause", revision.status()},
+                  {"next", "see that one controller alone uses this store; start it again"}});
       SLUICE_CHECK_MSG(false, "the job store was changed by someone else, or refuses a record");
     }
-    if (!away) log::Error("store_away", {{"cause", revision.status()}, {"next", "tried again until it works"}});
+    if (!away)
+      log::Error("store_away",
+                 {{"cause", revision.status()}, {"next", "tried again until it works"}});
     away = true;
     if (Stopping()) return false;
     absl::SleepFor(kStoreRetry);

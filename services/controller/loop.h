@@ -15,10 +15,11 @@
 
 namespace sluice::controller {
 
-// Runs the core: what comes in is done by one thread, `loop`, one after the other; what follows is stored, many at once in
-// one transaction, and only then told. While the store fails nothing is told and nothing new is done; it is tried again
-// until it works, and the daemons go on under what they hold. A store that another process has changed ends this one at
-// once: nothing that it believes may be told.
+// Runs the core: what comes in is done by one thread, `loop`, one after the other; what follows is
+// stored, many at once in one transaction, and only then told. While the store fails nothing is
+// told and nothing new is done; it is tried again until it works, and the daemons go on under what
+// they hold. A store that another process has changed ends this one at once: nothing that it
+// believes may be told.
 //
 // Thread-safe.
 class Loop {
@@ -31,13 +32,15 @@ class Loop {
     std::function<void(Controller&, const std::string& job)> job;        // Something to watch.
     std::function<void(Controller&, const std::string& job)> diagnose;   // Answered by Diagnosed().
     std::function<void(Controller&)> tick;                               // Four times a second.
-    std::function<void(const char* outcome, absl::Duration)> stored;     // How long a transaction took.
+    // How long a transaction took.
+    std::function<void(const char* outcome, absl::Duration)> stored;
   };
   using Work = std::function<void(Controller&, Instant)>;
   using Then = std::function<void(Controller&)>;
 
   // `store` and `clock` outlive the loop.
-  Loop(std::unique_ptr<Controller> core, meta::Store* store, Clock* clock) : core_(std::move(core)), store_(store), clock_(clock) {}
+  Loop(std::unique_ptr<Controller> core, meta::Store* store, Clock* clock)
+      : core_(std::move(core)), store_(store), clock_(clock) {}
   // Stop().
   ~Loop();
   Loop(const Loop&) = delete;
@@ -47,7 +50,8 @@ class Loop {
   // Does what was posted, then ends the thread. Later posts are dropped. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `work` runs with the core and the time, then, when what it did is stored, `then`. Both on the loop's thread.
+  // `work` runs with the core and the time, then, when what it did is stored, `then`. Both on the
+  // loop's thread.
   void Post(Work work, Then then = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

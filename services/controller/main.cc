@@ -5,9 +5,11 @@ int main(int argc, char** argv) {
       .name = "sluice-controller",
       .role = sluice::rpc::Role::kController,
       .summary = "Keeps jobs and their states, knows the fleet and says who works for which job.",
-      .example = "sluice-controller --listen 127.0.0.1:7400 --ops 127.0.0.1:7401 --data-dir ./controller",
+      .example =
+          "sluice-controller --listen 127.0.0.1:7400 --ops 127.0.0.1:7401 --data-dir ./controller",
   };
   return sluice::daemon::Main(argc, argv, about, [](const sluice::daemon::Host& host) {
-    return sluice::controller::MakeController({.id = host.flags->id, .data_dir = host.flags->data_dir}, host);
+    return sluice::controller::MakeController(
+        {.id = host.flags->id, .data_dir = host.flags->data_dir}, host);
   });
 }

@@ -12,12 +12,14 @@ namespace {
 
 constexpr absl::Duration kKept =
     absl::Minutes(10);  // As the queue keeps them: time for a scrape to see how a job ended.
-constexpr JobState kStates[] = {JobState::kWaiting,   JobState::kStarting,   JobState::kRunning,   JobState::kRecovering, JobState::kFinishing,
-                                JobState::kSucceeded, JobState::kCancelling, JobState::kCancelled, JobState::kFailed};
+constexpr JobState kStates[] = {JobState::kWaiting,    JobState::kStarting,  JobState::kRunning,
+                                JobState::kRecovering, JobState::kFinishing, JobState::kSucceeded,
+                                JobState::kCancelling, JobState::kCancelled, JobState::kFailed};
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
@@ -38,8 +40,9 @@ Metrics::Metrics(metrics::Registry* registry) : registry_(registry) {
 }
 
 void Metrics::Stored(const char* outcome, absl::Duration took) {
-  registry_->AddHistogram("sluice_controller_store_op_duration_seconds", "Calls of the job store", metrics::RpcSeconds(),
-                          {{"op", "txn"}, {"outcome", outcome}})
+  registry_
+      ->AddHistogram("sluice_controller_store_op_duration_seconds", "Calls of the job store",
+                     metrics::RpcSeconds(), {{"op", "txn"}, {"outcome", outcome}})
       .Observe(absl::ToDoubleSeconds(took));
 }
 
@@ -52,12 +55,17 @@ Metrics::JobGauges& Metrics::Of(const Job& job) {
   for (const JobState state : kStates) {
     metrics::Labels with_state = labels;
     with_state["state"] = absl::AsciiStrToLower(StateName(state));
-    gauges.state[state] = registry_->AddGauge("sluice_job_state", "1: the state that the job is in", with_state);
+    gauges.state[state] =
+        registry_->AddGauge("sluice_job_state", "1: the state that the job is in", with_state);
   }
-  gauges.max_staleness = registry_->AddGauge("sluice_job_max_staleness_versions", "Highest staleness of a token of the last step", labels);
-  gauges.stalled_since = registry_->AddGauge("sluice_job_stalled_since_timestamp_seconds", "Since when no step advances; 0: moving", labels);
-  gauges.last_step = registry_->AddGauge("sluice_job_last_step_timestamp_seconds", "When the last step ended", labels);
-  gauges.step_duration = registry_->AddGauge("sluice_job_step_duration_seconds", "Median of the last 20 steps", labels);
+  gauges.max_staleness = registry_->AddGauge(
+      "sluice_job_max_staleness_versions", "Highest staleness of a token of the last step", labels);
+  gauges.stalled_since = registry_->AddGauge("sluice_job_stalled_since_timestamp_seconds",
+                                             "Since when no step advances; 0: moving", labels);
+  gauges.last_step = registry_->AddGauge("sluice_job_last_step_timestamp_seconds",
+                                         "When the last step ended", labels);
+  gauges.step_duration = registry_->AddGauge("sluice_job_step_duration_seconds",
+                                             "Median of the last 20 steps", labels);
   return gauges;
 }
 
@@ -67,19 +75,23 @@ void Metrics::UpdateJob(const Job& job, absl::Duration now) {
   gauges.over = job.record.stage == Stage::kOver;
   for (const JobState state : kStates) gauges.state[state].Set(state == job.record.state ? 1 : 0);
   gauges.max_staleness.Set(MaxStaleness(job));
-  const bool stalled = std::count(job.record.conditions.begin(), job.record.conditions.end(), "Stalled") > 0;
+  const bool stalled =
+      std::count(job.record.conditions.begin(), job.record.conditions.end(), "Stalled") > 0;
   const double ago = absl::ToDoubleSeconds(now - job.moved);
   gauges.stalled_since.Set(stalled ? absl::ToUnixSeconds(absl::Now()) - ago : 0);
   const bool stepped = job.last_step_at != absl::InfinitePast();
   gauges.last_step.Set(stepped ? absl::ToDoubleSeconds(job.last_step_at - absl::UnixEpoch()) : 0);
   gauges.step_duration.Set(Median(job.step_seconds));
 
-  if (job.record.state == JobState::kRecovering && gauges.recovering_since == absl::InfiniteDuration()) {
+  if (job.record.state == JobState::kRecovering &&
+      gauges.recovering_since == absl::InfiniteDuration()) {
     gauges.recovering_since = now;
     gauges.recovering_role = job.record.code == "SLUICE-CTL-0011" ? "queue" : "trainer";
-  } else if (job.record.state == JobState::kRunning && gauges.recovering_since != absl::InfiniteDuration()) {
-    registry_->AddHistogram("sluice_controller_recovery_duration_seconds", "From RECOVERING to RUNNING", metrics::LongSeconds(),
-                            {{"role", gauges.recovering_role}})
+  } else if (job.record.state == JobState::kRunning &&
+             gauges.recovering_since != absl::InfiniteDuration()) {
+    registry_
+        ->AddHistogram("sluice_controller_recovery_duration_seconds", "From RECOVERING to RUNNING",
+                       metrics::LongSeconds(), {{"role", gauges.recovering_role}})
         .Observe(absl::ToDoubleSeconds(now - gauges.recovering_since));
     gauges.recovering_since = absl::InfiniteDuration();
   }
@@ -88,12 +100,16 @@ void Metrics::UpdateJob(const Job& job, absl::Duration now) {
 void Metrics::Update(const Controller& core, absl::Duration now) {
   std::map<std::pair<Role, Liveness>, int> daemons;
   for (const Role role : kRoles) {
-    for (const Liveness liveness : {Liveness::kLive, Liveness::kSuspect, Liveness::kLost}) daemons[{role, liveness}] = 0;
+    for (const Liveness liveness : {Liveness::kLive, Liveness::kSuspect, Liveness::kLost})
+      daemons[{role, liveness}] = 0;
   }
-  for (const auto& [id, daemon] : core.fleet().daemons()) ++daemons[{daemon.record.role, daemon.liveness}];
+  for (const auto& [id, daemon] : core.fleet().daemons())
+    ++daemons[{daemon.record.role, daemon.liveness}];
   for (const auto& [key, count] : daemons) {
-    registry_->AddGauge("sluice_controller_daemons", "Daemons of the registry",
-                        {{"role", std::string(RoleName(key.first))}, {"state", std::string(LivenessName(key.second))}})
+    registry_
+        ->AddGauge("sluice_controller_daemons", "Daemons of the registry",
+                   {{"role", std::string(RoleName(key.first))},
+                    {"state", std::string(LivenessName(key.second))}})
         .Set(count);
   }
   for (const auto& [id, job] : core.jobs()) {
@@ -103,10 +119,8 @@ void Metrics::Update(const Controller& core, absl::Duration now) {
     const bool shown = jobs_.count(id) > 0;
     const bool over = shown ? IsFinal(job.record.state) && now - job.state_since >= kKept
                             : job.record.stage == Stage::kOver;
-    if (newest && !over)
-      UpdateJob(job, now);
-    else
-      jobs_.erase(id);
+    if (newest && !over) UpdateJob(job, now);
+    else jobs_.erase(id);
   }
 }
 

@@ -30,7 +30,8 @@ struct Gathering {
 };
 }  // namespace
 
-Peers::Peers(std::string id, metrics::Registry* metrics) : id_(std::move(id)), metrics_(metrics), pool_(kThreads) {}
+Peers::Peers(std::string id, metrics::Registry* metrics)
+    : id_(std::move(id)), metrics_(metrics), pool_(kThreads) {}
 
 Peers::~Peers() { Stop(); }
 
@@ -58,7 +59,8 @@ void Peers::FillCall(const std::string& job, common::v1::Call* call) const {
   call->mutable_job()->set_worker(id_);
 }
 
-void Peers::SetJob(const SetJobCall& call, std::string spec, std::function<void(absl::StatusOr<SetJobAnswer>)> done) {
+void Peers::SetJob(const SetJobCall& call, std::string spec,
+                   std::function<void(absl::StatusOr<SetJobAnswer>)> done) {
   pool_.Run([this, call, spec = std::move(spec), done = std::move(done)] {
     job::v1::JobSpec job;
     job.ParseFromString(spec);
@@ -73,10 +75,14 @@ void Peers::SetJob(const SetJobCall& call, std::string spec, std::function<void(
     if (!channel.ok()) return done(channel.status());
     queue::v1::SetJobResponse response;
     const absl::Status status =
-        rpc::Call(**channel, request, &response, {.deadline = kSetJobTime, .give_up = kSetJobTime, .cancel = &cancel_});
+        rpc::Call(**channel, request, &response,
+                  {.deadline = kSetJobTime, .give_up = kSetJobTime, .cancel = &cancel_});
     SLUICE_FAILPOINT("controller.assign.after_setjob");
     if (!status.ok()) {
-      log::Warning("set_job_failed", {{"job_id", job.name()}, {"queue", call.queue}, {"revision", call.revision}, {"cause", status}});
+      log::Warning("set_job_failed", {{"job_id", job.name()},
+                                      {"queue", call.queue},
+                                      {"revision", call.revision},
+                                      {"cause", status}});
       return done(status);
     }
     done(SetJobAnswer{response.restored(), FromProto(response.ledger())});
@@ -94,19 +100,25 @@ void Peers::Release(const ReleaseCall& call) {
     absl::Status status;
     if (const auto channel = ChannelTo(call.address); channel.ok()) {
       queue::v1::ReleaseResponse response;
-      status = rpc::Call(**channel, request, &response, {.give_up = kReleaseTime, .cancel = &cancel_});
+      status =
+          rpc::Call(**channel, request, &response, {.give_up = kReleaseTime, .cancel = &cancel_});
     } else {
       status = channel.status();
     }
     if (!status.ok()) {
-      log::Warning("release_failed", {{"worker", call.worker}, {"queue", call.queue}, {"next", "its leases run out"}, {"cause", status}});
+      log::Warning("release_failed", {{"worker", call.worker},
+                                      {"queue", call.queue},
+                                      {"next", "its leases run out"},
+                                      {"cause", status}});
     }
   });
 }
 
 void Peers::Ask(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
-                std::shared_ptr<google::protobuf::Message> response, std::function<void(absl::Status)> done) {
-  pool_.Run([this, address, request = std::move(request), response = std::move(response), done = std::move(done)] {
+                std::shared_ptr<google::protobuf::Message> response,
+                std::function<void(absl::Status)> done) {
+  pool_.Run([this, address, request = std::move(request), response = std::move(response),
+             done = std::move(done)] {
     const auto channel = ChannelTo(address);
     if (!channel.ok()) return done(channel.status());
     done(rpc::Call(**channel, *request, response.get(), {.cancel = &cancel_}));
@@ -139,7 +151,8 @@ void Peers::Explain(const std::string& job, std::vector<Target> targets, Explain
         if (!status.ok()) gathering->silent.push_back(target.daemon);
         for (const common::v1::WaitEdge& edge : response.edges()) {
           gathering->edges.push_back(FromProto(edge));
-          if (gathering->edges.back().waiter.daemon.empty()) gathering->edges.back().waiter.daemon = target.daemon;
+          if (gathering->edges.back().waiter.daemon.empty())
+            gathering->edges.back().waiter.daemon = target.daemon;
         }
         if (--gathering->open > 0) return;
         edges.swap(gathering->edges);

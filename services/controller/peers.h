@@ -29,8 +29,8 @@ class Channel;
 
 namespace sluice::controller {
 
-// The controller's calls to queues and other daemons. They run on threads of their own; what they answer is handed to a
-// callback there.
+// The controller's calls to queues and other daemons. They run on threads of their own; what they
+// answer is handed to a callback there.
 //
 // Thread-safe.
 class Peers {
@@ -41,12 +41,14 @@ class Peers {
   ~Peers();
 
   // `spec`: the job's, as submitted.
-  void SetJob(const SetJobCall& call, std::string spec, std::function<void(absl::StatusOr<SetJobAnswer>)> done);
+  void SetJob(const SetJobCall& call, std::string spec,
+              std::function<void(absl::StatusOr<SetJobAnswer>)> done);
   // Tried for a little while; if it never arrives, the leases run out.
   void Release(const ReleaseCall& call);
   // Any unary call of the contracts whose `call` field has been filled in by FillCall().
   void Ask(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
-           std::shared_ptr<google::protobuf::Message> response, std::function<void(absl::Status)> done);
+           std::shared_ptr<google::protobuf::Message> response,
+           std::function<void(absl::Status)> done);
   void FillCall(const std::string& job, common::v1::Call* call) const;
 
   struct Target {
@@ -60,13 +62,15 @@ class Peers {
   void Stop();
 
  private:
-  absl::StatusOr<std::shared_ptr<rpc::Channel>> ChannelTo(const std::string& address) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::shared_ptr<rpc::Channel>> ChannelTo(const std::string& address)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string id_;
   metrics::Registry* const metrics_;
   rpc::Cancel cancel_;
   Mutex mu_;
-  std::map<std::string, std::shared_ptr<rpc::Channel>> channels_ ABSL_GUARDED_BY(mu_);  // By address.
+  // By address.
+  std::map<std::string, std::shared_ptr<rpc::Channel>> channels_ ABSL_GUARDED_BY(mu_);
   Pool pool_;
 };
 

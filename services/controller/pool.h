@@ -9,8 +9,8 @@
 
 namespace sluice::controller {
 
-// Threads for calls to daemons, which block. Tasks begin in the order they came; there is no limit to those that wait, as
-// each is asked for by a job or a user's call of which there are few.
+// Threads for calls to daemons, which block. Tasks begin in the order they came; there is no limit
+// to those that wait, as each is asked for by a job or a user's call of which there are few.
 //
 // Thread-safe.
 class Pool {
@@ -21,7 +21,8 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // After Stop() the task runs at once, on the caller's thread: whoever stops first makes tasks short.
+  // After Stop() the task runs at once, on the caller's thread: whoever stops first makes tasks
+  // short.
   void Run(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
   // Does what waits, then ends the threads. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);

@@ -25,7 +25,8 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
     return reactor;
   }
   auto output = std::make_shared<absl::StatusOr<RegisterOutput>>(absl::UnknownError("not done"));
-  loop_->Post([input = *std::move(input), output](Controller& core, Instant now) { *output = core.Register(now, input); },
+  loop_->Post([input = *std::move(input), output](
+                  Controller& core, Instant now) { *output = core.Register(now, input); },
               [reactor, response, output](Controller&) {
                 if (output->ok()) {
                   response->set_repeat((*output)->repeat);
@@ -38,8 +39,8 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
   return reactor;
 }
 
-// One stream. gRPC's threads and the loop's meet in `mu_`; at most one read and one write are open. It is kept by its
-// service, and by what was posted, until OnDone.
+// One stream. gRPC's threads and the loop's meet in `mu_`; at most one read and one write are open.
+// It is kept by its service, and by what was posted, until OnDone.
 class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>,
                                public std::enable_shared_from_this<Beats> {
  public:
@@ -54,7 +55,8 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
     {
       MutexLock lock(&mu_);
       if (daemon_.empty()) daemon_ = input.daemon;
-      if (daemon_ != input.daemon) *status = absl::InvalidArgumentError("a heartbeat stream is of one daemon");
+      if (daemon_ != input.daemon)
+        *status = absl::InvalidArgumentError("a heartbeat stream is of one daemon");
     }
     auto self = shared_from_this();
     service_->loop_->Post(
@@ -133,7 +135,8 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* RegistryService::Heartbeat(grpc::CallbackServerContext*) {
+grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* RegistryService::Heartbeat(
+    grpc::CallbackServerContext*) {
   const uint64_t stream = next_stream_++;
   auto beats = std::make_shared<Beats>(this, stream);
   bool shut = false;

@@ -11,17 +11,18 @@
 
 namespace sluice::controller {
 
-// Daemons: Register, and a Heartbeat stream each. Each heartbeat is answered with the daemon's level once what it said is
-// stored; a level that changes goes down at once.
+// Daemons: Register, and a Heartbeat stream each. Each heartbeat is answered with the daemon's
+// level once what it said is stored; a level that changes goes down at once.
 class RegistryService : public registry::v1::RegistryService::CallbackService {
  public:
   // `loop` outlives the service.
   explicit RegistryService(Loop* loop) : loop_(loop) {}
 
-  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context, const registry::v1::RegisterRequest* request,
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
+                                     const registry::v1::RegisterRequest* request,
                                      registry::v1::RegisterResponse* response) override;
-  grpc::ServerBidiReactor<registry::v1::HeartbeatRequest, registry::v1::HeartbeatResponse>* Heartbeat(
-      grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<registry::v1::HeartbeatRequest, registry::v1::HeartbeatResponse>*
+  Heartbeat(grpc::CallbackServerContext* context) override;
 
   // On the loop's thread: the daemon's Down has changed.
   void Changed(Controller& core, const std::string& daemon) ABSL_LOCKS_EXCLUDED(mu_);

@@ -18,8 +18,8 @@ namespace {
 
 class Program : public daemon::Program {
  public:
-  Program(const Options& options, const daemon::Host& host, DirLock lock, std::unique_ptr<meta::Store> store,
-          std::unique_ptr<Controller> core, Clock* clock)
+  Program(const Options& options, const daemon::Host& host, DirLock lock,
+          std::unique_ptr<meta::Store> store, std::unique_ptr<Controller> core, Clock* clock)
       : clock_(clock),
         lock_(std::move(lock)),
         store_(std::move(store)),
@@ -30,17 +30,20 @@ class Program : public daemon::Program {
         jobs_(&loop_, &peers_, store_.get()),
         admin_(&loop_) {
     // Calls may come before Start().
-    loop_.Start({.set_job = [this](Controller& core, const SetJobCall& call) { SetJob(core, call); },
-                 .release = [this](const ReleaseCall& call) { peers_.Release(call); },
-                 .daemon = [this](Controller& core, const std::string& daemon) { registry_.Changed(core, daemon); },
-                 .job = [this](Controller& core, const std::string& job) { jobs_.Changed(core, job); },
-                 .diagnose = [this](Controller& core, const std::string& job) { DiagnoseStall(core, job); },
-                 .tick =
-                     [this](Controller& core) {
-                       metrics_.Update(core, clock_->Monotonic());
-                       jobs_.Beat(clock_->Monotonic());
-                     },
-                 .stored = [this](const char* outcome, absl::Duration took) { metrics_.Stored(outcome, took); }});
+    loop_.Start(
+        {.set_job = [this](Controller& core, const SetJobCall& call) { SetJob(core, call); },
+         .release = [this](const ReleaseCall& call) { peers_.Release(call); },
+         .daemon = [this](Controller& core,
+                          const std::string& daemon) { registry_.Changed(core, daemon); },
+         .job = [this](Controller& core, const std::string& job) { jobs_.Changed(core, job); },
+         .diagnose = [this](Controller& core, const std::string& job) { DiagnoseStall(core, job); },
+         .tick =
+             [this](Controller& core) {
+               metrics_.Update(core, clock_->Monotonic());
+               jobs_.Beat(clock_->Monotonic());
+             },
+         .stored = [this](const char* outcome,
+                          absl::Duration took) { metrics_.Stored(outcome, took); }});
   }
   // The server is gone by now. The loop ends before what it tells.
   ~Program() override {
@@ -61,15 +64,20 @@ class Program : public daemon::Program {
  private:
   // On the loop's thread.
   void SetJob(Controller& core, const SetJobCall& call) {
-    peers_.SetJob(call, core.jobs().at(call.job).spec, [this, call](absl::StatusOr<SetJobAnswer> answer) {
-      loop_.Post([call, answer = std::move(answer)](Controller& core, Instant now) { core.SetJobAnswered(now, call, answer); });
-    });
+    peers_.SetJob(call, core.jobs().at(call.job).spec,
+                  [this, call](absl::StatusOr<SetJobAnswer> answer) {
+                    loop_.Post([call, answer = std::move(answer)](Controller& core, Instant now) {
+                      core.SetJobAnswered(now, call, answer);
+                    });
+                  });
   }
 
   void DiagnoseStall(Controller& core, const std::string& job) {
     Diagnose(peers_, core, {clock_->Now(), clock_->Monotonic()}, core.jobs().at(job),
              [this, job](const std::vector<Edge>& chain, const std::vector<std::string>&) {
-               loop_.Post([job, text = ChainText(chain)](Controller& core, Instant now) { core.Diagnosed(now, job, text); });
+               loop_.Post([job, text = ChainText(chain)](Controller& core, Instant now) {
+                 core.Diagnosed(now, job, text);
+               });
              });
   }
 
@@ -86,20 +94,26 @@ class Program : public daemon::Program {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& options, const daemon::Host& host) {
+absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& options,
+                                                                const daemon::Host& host) {
   if (options.data_dir.empty()) {
-    return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                     {.reason = "DATA_DIR", .catalogue = "SLUICE-CTL-0008", .hint = "give --data-dir DIR"},
-                     "the controller keeps jobs in its data directory, and none was given");
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.reason = "DATA_DIR", .catalogue = "SLUICE-CTL-0008", .hint = "give --data-dir DIR"},
+        "the controller keeps jobs in its data directory, and none was given");
   }
   Clock* clock = options.clock != nullptr ? options.clock : Clock::Real();
   SLUICE_RETURN_IF_ERROR(MakeDirs(options.data_dir));
   SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Take(options.data_dir));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<meta::Store> store, meta::Open(absl::StrCat("sqlite:", options.data_dir, "/meta.db")));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<meta::Store> store,
+                          meta::Open(absl::StrCat("sqlite:", options.data_dir, "/meta.db")));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Controller> core,
                           Controller::Load(store.get(), {clock->Now(), clock->Monotonic()}));
-  log::Info("store_opened", {{"dir", options.data_dir}, {"jobs", core->jobs().size()}, {"daemons", core->fleet().daemons().size()}});
-  return std::make_unique<Program>(options, host, std::move(lock), std::move(store), std::move(core), clock);
+  log::Info("store_opened", {{"dir", options.data_dir},
+                             {"jobs", core->jobs().size()},
+                             {"daemons", core->fleet().daemons().size()}});
+  return std::make_unique<Program>(options, host, std::move(lock), std::move(store),
+                                   std::move(core), clock);
 }
 
 }  // namespace sluice::controller

@@ -22,24 +22,29 @@ namespace {
 
 using job::v1::JobSpec;
 
-constexpr uint32_t kTokenBytes = 20;  // Token id, log-prob, its share of runs, messages and task fields.
+// Token id, log-prob, its share of runs, messages and task fields.
+constexpr uint32_t kTokenBytes = 20;
 constexpr size_t kMaxProblems = 20;
 
-// What a token's experts take beside it, in a mixture of experts. A directory that this host does not see adds nothing: those who load
-// the model say what is wrong with it.
+// What a token's experts take beside it, in a mixture of experts. A directory that this host does
+// not see adds nothing: those who load the model say what is wrong with it.
 uint32_t RoutingBytes(const JobSpec& spec) {
-  const absl::StatusOr<ModelDir> model = ReadModelDir(spec.model().has_init() ? spec.model().init().config() : spec.model().path());
+  const absl::StatusOr<ModelDir> model =
+      ReadModelDir(spec.model().has_init() ? spec.model().init().config() : spec.model().path());
   if (!model.ok()) return 0;
-  return static_cast<uint32_t>(sizeof(uint16_t) * model->config.num_layers * model->config.experts_per_token);
+  return static_cast<uint32_t>(sizeof(uint16_t) * model->config.num_layers *
+                               model->config.experts_per_token);
 }
 
 bool Supervised(const JobSpec& spec) { return spec.kind() == "sft"; }
 
 uint32_t MemberTokens(const JobSpec& spec) {
-  const uint64_t wanted = uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
+  const uint64_t wanted =
+      uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
   const uint32_t context = spec.model().max_context();
   if (Supervised(spec) || wanted == 0) return context;
-  return context == 0 ? static_cast<uint32_t>(wanted) : static_cast<uint32_t>(std::min<uint64_t>(wanted, context));
+  return context == 0 ? static_cast<uint32_t>(wanted)
+                      : static_cast<uint32_t>(std::min<uint64_t>(wanted, context));
 }
 
 void AddSources(const JobSpec& spec, queue::v1::QueueSpec* queue) {
@@ -58,7 +63,9 @@ void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   queue::v1::TaskSpec& task = *queue->add_tasks();
   task.set_name("reward");
   task.add_needs("messages");
-  for (const char* field : {"reward_status", "task_reward", "reward_parts", "reward_gen", "reward_info"}) task.add_produces(field);
+  for (const char* field :
+       {"reward_status", "task_reward", "reward_parts", "reward_gen", "reward_info"})
+    task.add_produces(field);
   task.set_granularity(common::v1::GRANULARITY_TRAJECTORY);
   task.set_pool("cpu");
   absl::Duration deadline;
@@ -115,10 +122,12 @@ Needs NeedsOf(const JobSpec& spec) {
     return given > absl::ZeroDuration() ? given : unset;
   };
   needs.priority = spec.run().priority();
-  needs.trainers.min = needs.trainers.max = std::max(1, static_cast<int>(spec.resources().trainer()));
+  needs.trainers.min = needs.trainers.max =
+      std::max(1, static_cast<int>(spec.resources().trainer()));
   needs.rollouts = Supervised(spec) ? Count{0, 0} : CountOf(spec.resources().rollout());
   needs.rewards = Supervised(spec) ? Count{0, 0} : CountOf(spec.resources().reward());
-  if (spec.limits().has_wall()) needs.wall = duration(spec.limits().wall(), absl::InfiniteDuration());
+  if (spec.limits().has_wall())
+    needs.wall = duration(spec.limits().wall(), absl::InfiniteDuration());
   needs.start = duration(spec.limits().start(), needs.start);
   needs.stall_warn = duration(spec.limits().stall_warn(), needs.stall_warn);
   needs.stall_fail = duration(spec.limits().stall_fail(), needs.stall_fail);
@@ -135,14 +144,18 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue.add_policies("policy");
   queue.set_groups_per_step(block.groups_per_step());
   queue.set_max_staleness(block.max_staleness());
-  if (block.admission().has_staleness()) queue.set_admission_staleness(block.admission().staleness());
+  if (block.admission().has_staleness())
+    queue.set_admission_staleness(block.admission().staleness());
   queue.set_oversample(block.admission().oversample());
-  queue.set_statistic(block.admission().statistic() == "strict" ? queue::v1::STATISTIC_STRICT : queue::v1::STATISTIC_MASKED);
+  queue.set_statistic(block.admission().statistic() == "strict" ? queue::v1::STATISTIC_STRICT
+                                                                : queue::v1::STATISTIC_MASKED);
   queue.set_straggler(StragglerOf(block.straggler().policy()));
   *queue.mutable_wait() = block.straggler().wait();
   queue.set_reissues(block.straggler().reissues());
   queue.set_min_trainable(block.straggler().min_trainable());
-  queue.set_max_version_span(spec.weights().has_max_version_span() ? spec.weights().max_version_span() : block.max_staleness());
+  queue.set_max_version_span(spec.weights().has_max_version_span()
+                                 ? spec.weights().max_version_span()
+                                 : block.max_staleness());
   queue.set_max_steps(spec.limits().max_steps());
   const std::string& durability = block.keep().durability();
   queue.set_durability(durability == "full"       ? queue::v1::DURABILITY_FULL
@@ -166,7 +179,8 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   }
   queue.set_group_size(spec.rollout().group().size());
   queue.set_group_min(spec.rollout().group().min());
-  if (spec.algorithm().advantage().group_filter() == "signal") queue.set_filter(queue::v1::GROUP_FILTER_SIGNAL);
+  if (spec.algorithm().advantage().group_filter() == "signal")
+    queue.set_filter(queue::v1::GROUP_FILTER_SIGNAL);
   AddRewardTask(spec, &queue);
   common::v1::Sampling& sampling = *queue.mutable_sampling();
   sampling.set_temperature(spec.rollout().sampling().temperature());
@@ -179,11 +193,14 @@ std::string Difference(const JobSpec& before, const JobSpec& after) {
   std::string report;
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&report);
-  if (differencer.Compare(before, after)) return "no value differs: the files do, or the settings that were given";
+  if (differencer.Compare(before, after))
+    return "no value differs: the files do, or the settings that were given";
   std::vector<std::string> lines = absl::StrSplit(report, '\n', absl::SkipEmpty());
   const size_t all = lines.size();
   if (all > kMaxProblems) lines.resize(kMaxProblems);
-  return absl::StrCat(absl::StrJoin(lines, "; "), all > kMaxProblems ? absl::StrCat("; and ", all - kMaxProblems, " more") : "");
+  return absl::StrCat(
+      absl::StrJoin(lines, "; "),
+      all > kMaxProblems ? absl::StrCat("; and ", all - kMaxProblems, " more") : "");
 }
 
 }  // namespace sluice::controller

@@ -25,7 +25,8 @@ Needs NeedsOf(const job::v1::JobSpec& spec);
 // Of a spec that CheckSpec() took.
 queue::v1::QueueSpec QueueSpecOf(const job::v1::JobSpec& spec);
 
-// The fields in which two specs differ, as `path: old -> new` lines, at most 20 and a count of the rest.
+// The fields in which two specs differ, as `path: old -> new` lines, at most 20 and a count of the
+// rest.
 std::string Difference(const job::v1::JobSpec& before, const job::v1::JobSpec& after);
 
 }  // namespace sluice::controller

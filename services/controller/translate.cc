@@ -54,8 +54,8 @@ void ToProto(const EvalSummary& eval, job::v1::EvalSummary* out) {
 }
 
 EvalSummary FromProto(const job::v1::EvalSummary& eval) {
-  return {eval.versions(),     eval.first(),          eval.last(), eval.best(),
-          eval.best_version(), eval.best_checkpoint()};
+  return {eval.versions(), eval.first(),        eval.last(),
+          eval.best(),     eval.best_version(), eval.best_checkpoint()};
 }
 
 }  // namespace
@@ -75,7 +75,8 @@ absl::StatusOr<Role> RoleFromProto(rpc::v1::Role role) {
     if (ToProto(known) == role) return known;
   }
   return Error(absl::StatusCode::kInvalidArgument, "ROLE",
-               absl::StrCat("role ", static_cast<int>(role), " does not register; a queue, rollout, reward or trainer does"));
+               absl::StrCat("role ", static_cast<int>(role),
+                            " does not register; a queue, rollout, reward or trainer does"));
 }
 
 void ToProto(const Event& event, common::v1::Event* out) {
@@ -152,7 +153,8 @@ void ToProto(const Result& result, job::v1::JobResult* out) {
   out->set_tokens_generated(result.tokens_generated);
   out->set_tokens_trained(result.tokens_trained);
   out->set_staleness_max(result.staleness_max);
-  out->mutable_staleness_histogram()->insert(result.staleness_histogram.begin(), result.staleness_histogram.end());
+  out->mutable_staleness_histogram()->insert(result.staleness_histogram.begin(),
+                                             result.staleness_histogram.end());
   ToProto(result.ledger, out->mutable_ledger());
   out->mutable_restarts()->insert(result.restarts.begin(), result.restarts.end());
   out->mutable_warnings()->Add(result.warnings.begin(), result.warnings.end());
@@ -180,7 +182,8 @@ void ToProto(const Edge& edge, common::v1::WaitEdge* out) {
 }
 
 Edge FromProto(const common::v1::WaitEdge& edge) {
-  Edge out{FromProto(edge.waiter()), FromProto(edge.on()), rpc::FromProto(edge.since()), edge.cause(), edge.next()};
+  Edge out{FromProto(edge.waiter()), FromProto(edge.on()), rpc::FromProto(edge.since()),
+           edge.cause(), edge.next()};
   if (edge.has_next_in()) out.next_in = rpc::FromProto(edge.next_in());
   out.hint = edge.hint();
   return out;
@@ -208,7 +211,8 @@ absl::StatusOr<RegisterInput> FromProto(const registry::v1::RegisterRequest& req
   daemon.id = request.daemon();
   SLUICE_ASSIGN_OR_RETURN(daemon.role, RoleFromProto(request.role()));
   if (request.boot().size() != 16) {
-    return Error(absl::StatusCode::kInvalidArgument, "BOOT", absl::StrCat("boot has ", request.boot().size(), " bytes, not 16"));
+    return Error(absl::StatusCode::kInvalidArgument, "BOOT",
+                 absl::StrCat("boot has ", request.boot().size(), " bytes, not 16"));
   }
   daemon.boot = ToHex(request.boot());
   daemon.incarnation = request.incarnation();
@@ -233,8 +237,9 @@ HeartbeatInput FromProto(const registry::v1::HeartbeatRequest& request, uint64_t
   input.draining = request.draining();
   input.load.insert(request.load().begin(), request.load().end());
   for (const registry::v1::Progress& progress : request.progress()) {
-    input.progress.push_back({progress.job(), progress.incarnation(), progress.ready(), rpc::FromProto(progress.version()),
-                              progress.step(), progress.phase(), progress.cause(), FromProto(progress.eval())});
+    input.progress.push_back({progress.job(), progress.incarnation(), progress.ready(),
+                              rpc::FromProto(progress.version()), progress.step(), progress.phase(),
+                              progress.cause(), FromProto(progress.eval())});
   }
   for (const job::v1::StepReport& step : request.steps()) {
     StepReport report;
@@ -248,7 +253,8 @@ HeartbeatInput FromProto(const registry::v1::HeartbeatRequest& request, uint64_t
   for (const common::v1::Event& event : request.events()) {
     Event out;
     out.seq = event.seq();
-    const bool known = event.severity() >= common::v1::SEVERITY_INFO && event.severity() <= common::v1::SEVERITY_ALARM;
+    const bool known = event.severity() >= common::v1::SEVERITY_INFO &&
+                       event.severity() <= common::v1::SEVERITY_ALARM;
     out.severity = known ? static_cast<Severity>(event.severity()) : Severity::kInfo;
     out.code = event.code();
     out.message = event.message();
@@ -265,7 +271,8 @@ void ToProto(const Down& down, const Controller& core, registry::v1::HeartbeatRe
     to.set_job(part.job);
     to.set_incarnation(part.incarnation);
     for (const Worker& peer : part.peers) ToProto(peer, to.add_peers());
-    to.set_phase(part.phase == PartPhase::kRun ? registry::v1::ASSIGNMENT_PHASE_RUN : registry::v1::ASSIGNMENT_PHASE_STOP);
+    to.set_phase(part.phase == PartPhase::kRun ? registry::v1::ASSIGNMENT_PHASE_RUN
+                                               : registry::v1::ASSIGNMENT_PHASE_STOP);
     to.set_checkpoint(part.checkpoint);
     to.mutable_spec()->ParseFromString(core.jobs().at(part.job).spec);
     to.set_protocol(kProtocol);

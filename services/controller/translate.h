@@ -27,7 +27,8 @@ namespace sluice::rpc::v1 {
 enum Role : int;
 }  // namespace sluice::rpc::v1
 
-// The core's structs to and from the messages of the wire. Ids and digests are bytes there, hex here.
+// The core's structs to and from the messages of the wire. Ids and digests are bytes there, hex
+// here.
 namespace sluice::controller {
 
 rpc::v1::Role ToProto(Role role);

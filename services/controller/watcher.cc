@@ -47,7 +47,8 @@ void JobService::Watcher::Pump(Controller& core) {
 }
 
 bool JobService::Watcher::Fill(const Job& job) {
-  const auto events = service_->store_->List(JobKey(job_, "events/"), EventKey(job_, event_), kPage);
+  const auto events =
+      service_->store_->List(JobKey(job_, "events/"), EventKey(job_, event_), kPage);
   if (events.ok()) {
     for (const meta::Entry& entry : *events) {
       const auto event = Decode<Event>(entry.key, entry.value);
@@ -56,7 +57,8 @@ bool JobService::Watcher::Fill(const Job& job) {
       ToProto(*event, page_.emplace_back().mutable_event());
     }
   }
-  const auto steps = service_->store_->List(JobKey(job_, "steps/"), step_ < 0 ? "" : StepKey(job_, step_), kPage);
+  const auto steps =
+      service_->store_->List(JobKey(job_, "steps/"), step_ < 0 ? "" : StepKey(job_, step_), kPage);
   if (steps.ok()) {
     for (const meta::Entry& entry : *steps) {
       const auto step = Decode<StepReport>(entry.key, entry.value);
@@ -94,7 +96,8 @@ void JobService::Watcher::OnWriteDone(bool ok) {
     writing_ = false;
   }
   if (!ok) return End(absl::CancelledError("the client left"));
-  service_->loop_->Post([](Controller&, Instant) {}, [self = shared_from_this()](Controller& core) { self->Pump(core); });
+  service_->loop_->Post([](Controller&, Instant) {},
+                        [self = shared_from_this()](Controller& core) { self->Pump(core); });
 }
 
 void JobService::Watcher::End(const absl::Status& status) {

@@ -21,7 +21,8 @@ constexpr uint64_t kMaxSegment = 256ull << 20;
 constexpr uint64_t kHead = sizeof(shm::BlockHead);
 
 struct Part {
-  Part(shm::Segment made, uint32_t number) : segment(std::move(made)), id(number), holes(segment.bytes()) {}
+  Part(shm::Segment made, uint32_t number)
+      : segment(std::move(made)), id(number), holes(segment.bytes()) {}
   shm::Segment segment;
   const uint32_t id;
   shm::OffsetAllocator holes;
@@ -50,7 +51,8 @@ struct Arena::State {
   }
   // Without the lock: it takes a while.
   bool AddPart(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu);
-  std::shared_ptr<char> TryAllocate(const std::shared_ptr<State>& self, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu);
+  std::shared_ptr<char> TryAllocate(const std::shared_ptr<State>& self, uint64_t bytes)
+      ABSL_LOCKS_EXCLUDED(mu);
   void Free(const Block& block) ABSL_LOCKS_EXCLUDED(mu);
   void MakeAhead() ABSL_LOCKS_EXCLUDED(mu);
 };
@@ -64,7 +66,8 @@ struct Arena::Block {
 };
 
 bool Arena::State::AddPart(uint64_t bytes) {
-  absl::StatusOr<shm::Segment> made = shm::Segment::Create("sluice-queue", bytes, shm::Access::kOwner, /*touch=*/true);
+  absl::StatusOr<shm::Segment> made =
+      shm::Segment::Create("sluice-queue", bytes, shm::Access::kOwner, /*touch=*/true);
   if (!made.ok()) {
     log::Warning("no_segment", {{"message", made.status().message()}});
     return false;
@@ -76,7 +79,8 @@ bool Arena::State::AddPart(uint64_t bytes) {
   return true;
 }
 
-std::shared_ptr<char> Arena::State::TryAllocate(const std::shared_ptr<State>& self, uint64_t bytes) {
+std::shared_ptr<char> Arena::State::TryAllocate(const std::shared_ptr<State>& self,
+                                                uint64_t bytes) {
   Block block{.state = self, .bytes = bytes + kHead};
   shm::BlockHead* head = nullptr;
   {
@@ -91,7 +95,10 @@ std::shared_ptr<char> Arena::State::TryAllocate(const std::shared_ptr<State>& se
       break;
     }
     const bool last = block.part == nullptr || block.part == parts.rbegin()->second;
-    if (options.ahead && last && (block.part == nullptr || block.part->holes.free_bytes() < block.part->segment.bytes() / 2) && !wanted) {
+    if (options.ahead && last &&
+        (block.part == nullptr ||
+         block.part->holes.free_bytes() < block.part->segment.bytes() / 2) &&
+        !wanted) {
       wanted = true;
       changed.NotifyAll();
     }
@@ -176,16 +183,20 @@ std::optional<shm::Slice> Arena::SliceOf(const std::shared_ptr<const char>& data
 absl::StatusOr<Arena::Shared> Arena::Share(uint32_t segment) const {
   MutexLock lock(&state_->mu);
   const auto it = state_->parts.find(segment);
-  if (it == state_->parts.end()) return absl::NotFoundError(absl::StrCat("segment ", segment, " is not in use"));
+  if (it == state_->parts.end())
+    return absl::NotFoundError(absl::StrCat("segment ", segment, " is not in use"));
   shm::Fd fd(fcntl(it->second->segment.fd(), F_DUPFD_CLOEXEC, 0));
-  if (!fd.valid()) return absl::ResourceExhaustedError(absl::StrCat("no descriptor for segment ", segment, ": ", std::strerror(errno)));
+  if (!fd.valid())
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no descriptor for segment ", segment, ": ", std::strerror(errno)));
   return Shared{std::move(fd), it->second->segment.bytes()};
 }
 
 void Arena::Trim() {
   std::vector<std::shared_ptr<Part>> gone;  // Unmapped without the lock.
   MutexLock lock(&state_->mu);
-  bool spare = state_->used == 0;  // While anything is stored one empty segment stays, for what comes next.
+  // While anything is stored one empty segment stays, for what comes next.
+  bool spare = state_->used == 0;
   for (auto it = state_->parts.begin(); it != state_->parts.end();) {
     Part& part = *it->second;
     const bool idle = part.holes.idle() && !part.used;
@@ -202,7 +213,10 @@ void Arena::Trim() {
 
 Arena::Use Arena::use() const {
   MutexLock lock(&state_->mu);
-  return {.segments = state_->parts.size(), .bytes = state_->total, .used_bytes = state_->used, .allocations = state_->allocations};
+  return {.segments = state_->parts.size(),
+          .bytes = state_->total,
+          .used_bytes = state_->used,
+          .allocations = state_->allocations};
 }
 
 }  // namespace sluice::queue

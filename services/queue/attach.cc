@@ -33,10 +33,13 @@ void AttachServer::Stop() {
   thread_.join();
 }
 
-std::shared_ptr<const AttachServer::Session> AttachServer::Find(absl::string_view id, absl::string_view job, const Caller& caller) const {
+std::shared_ptr<const AttachServer::Session> AttachServer::Find(absl::string_view id,
+                                                                absl::string_view job,
+                                                                const Caller& caller) const {
   MutexLock lock(&mu_);
   const auto it = sessions_.find(id);
-  if (it == sessions_.end() || it->second->job != job || it->second->caller.worker != caller.worker) return nullptr;
+  if (it == sessions_.end() || it->second->job != job || it->second->caller.worker != caller.worker)
+    return nullptr;
   return it->second;
 }
 
@@ -78,24 +81,30 @@ bool AttachServer::Serve(Client& client) {
   return client.socket.Send(response, fd.get()).ok();
 }
 
-absl::Status AttachServer::Answer(Client& client, const std::string& packet, std::string* response, shm::Fd* fd) {
+absl::Status AttachServer::Answer(Client& client, const std::string& packet, std::string* response,
+                                  shm::Fd* fd) {
   v1::AttachRequest request;
   if (!request.ParseFromString(packet)) return absl::InvalidArgumentError("no AttachRequest");
   SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(request.call()));
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
-  SLUICE_RETURN_IF_ERROR(runner->Look([&](const Job& job, Instant) { return job.Known(from.caller); }));
+  SLUICE_RETURN_IF_ERROR(
+      runner->Look([&](const Job& job, Instant) { return job.Known(from.caller); }));
   v1::AttachResponse answer;
   if (request.segment() != 0) {
-    if (Find(client.session, from.job, from.caller) == nullptr) return absl::FailedPreconditionError("attach first, for the same job and worker");
+    if (Find(client.session, from.job, from.caller) == nullptr)
+      return absl::FailedPreconditionError("attach first, for the same job and worker");
     SLUICE_ASSIGN_OR_RETURN(Arena::Shared shared, runner->arena()->Share(request.segment()));
     answer.set_bytes(shared.bytes);
     *fd = std::move(shared.fd);
   } else {
     if (!client.session.empty()) return absl::FailedPreconditionError("attached already");
-    SLUICE_ASSIGN_OR_RETURN(shm::Segment buffer, shm::Segment::Create("sluice-queue-put", kBufferBytes, shm::Access::kExchange, /*touch=*/false));
+    SLUICE_ASSIGN_OR_RETURN(shm::Segment buffer,
+                            shm::Segment::Create("sluice-queue-put", kBufferBytes,
+                                                 shm::Access::kExchange, /*touch=*/false));
     *fd = shm::Fd(fcntl(buffer.fd(), F_DUPFD_CLOEXEC, 0));
     if (!fd->valid()) return absl::ResourceExhaustedError("no file descriptor is left");
-    const auto session = std::make_shared<Session>(Session{RandomId16(), from.job, from.caller, std::move(buffer)});
+    const auto session =
+        std::make_shared<Session>(Session{RandomId16(), from.job, from.caller, std::move(buffer)});
     client.session = session->id;
     answer.set_session(session->id);
     answer.set_bytes(kBufferBytes);

@@ -16,17 +16,20 @@
 namespace sluice::queue {
 class JobTable;
 
-// The socket where clients on the same host attach: a client names its job, worker and incarnation, is checked as in any
-// call, and gets a buffer of its own, to write what it will Put, and read-only segments of its job alone. What a client does
-// in memory can harm nobody: the queue copies out of its buffer once, checking the CRC, before anything is acknowledged.
+// The socket where clients on the same host attach: a client names its job, worker and incarnation,
+// is checked as in any call, and gets a buffer of its own, to write what it will Put, and read-only
+// segments of its job alone. What a client does in memory can harm nobody: the queue copies out of
+// its buffer once, checking the CRC, before anything is acknowledged.
 //
 // Thread-safe. Owns one thread, `attach`.
 class AttachServer {
  public:
-  static constexpr uint64_t kBufferBytes = 64 << 20;  // Of each client; its pages are taken as it touches them.
+  // Of each client; its pages are taken as it touches them.
+  static constexpr uint64_t kBufferBytes = 64 << 20;
   static constexpr size_t kMostSessions = 256;
 
-  // A client that attached; it ends with its connection, and its memory with the last stream that uses it.
+  // A client that attached; it ends with its connection, and its memory with the last stream that
+  // uses it.
   struct Session {
     std::string id, job;
     Caller caller;
@@ -43,7 +46,8 @@ class AttachServer {
   void Stop();
 
   // Null: unknown, or of another worker or job.
-  std::shared_ptr<const Session> Find(absl::string_view id, absl::string_view job, const Caller& caller) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<const Session> Find(absl::string_view id, absl::string_view job,
+                                      const Caller& caller) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Client {
@@ -53,7 +57,8 @@ class AttachServer {
   void Loop();
   // False: the connection ends.
   bool Serve(Client& client) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Answer(Client& client, const std::string& packet, std::string* response, shm::Fd* fd) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Answer(Client& client, const std::string& packet, std::string* response, shm::Fd* fd)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void End(const Client& client) ABSL_LOCKS_EXCLUDED(mu_);
 
   JobTable* const jobs_;

@@ -8,7 +8,8 @@
 
 namespace sluice::queue {
 
-// A change of a job's books, with all of them as they are after it: enough to go on from, whatever was missed before.
+// A change of a job's books, with all of them as they are after it: enough to go on from, whatever
+// was missed before.
 struct BookEntry {
   enum class Kind { kAccepted = 1, kDropped, kApplied, kDurable, kRestored };
 

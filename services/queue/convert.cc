@@ -22,7 +22,8 @@ absl::StatusOr<Id16> IdFrom(absl::string_view field, const std::string& bytes) {
   return id;
 }
 
-absl::StatusOr<std::vector<Id16>> IdsFrom(absl::string_view field, const google::protobuf::RepeatedPtrField<std::string>& all) {
+absl::StatusOr<std::vector<Id16>> IdsFrom(
+    absl::string_view field, const google::protobuf::RepeatedPtrField<std::string>& all) {
   std::vector<Id16> ids;
   for (const std::string& bytes : all) {
     SLUICE_ASSIGN_OR_RETURN(const Id16 id, IdFrom(field, bytes));
@@ -38,7 +39,9 @@ absl::StatusOr<TrajectoryRef> RefFrom(const common::v1::TrajectoryRef& in) {
   return ref;
 }
 
-absl::Duration WaitFrom(bool set, const google::protobuf::Duration& wait) { return set ? rpc::FromProto(wait) : absl::Seconds(30); }
+absl::Duration WaitFrom(bool set, const google::protobuf::Duration& wait) {
+  return set ? rpc::FromProto(wait) : absl::Seconds(30);
+}
 
 Spec SpecFrom(const v1::QueueSpec& in) {
   Spec spec;
@@ -64,7 +67,10 @@ Spec SpecFrom(const v1::QueueSpec& in) {
   spec.member_tokens = in.member_tokens();
   spec.token_bytes = in.token_bytes();
   for (const v1::Source& source : in.sources()) {
-    spec.sources.push_back({.name = source.name(), .path = source.path(), .weight = source.weight(), .fields = {source.fields().begin(), source.fields().end()}});
+    spec.sources.push_back({.name = source.name(),
+                            .path = source.path(),
+                            .weight = source.weight(),
+                            .fields = {source.fields().begin(), source.fields().end()}});
   }
   spec.sampler = static_cast<Sampler>(in.sampler());
   spec.epochs = in.epochs();
@@ -107,31 +113,47 @@ WorkerRole RoleFrom(sluice::rpc::v1::Role role) {
 
 absl::StatusOr<From> FromProto(const common::v1::Call& call) {
   const common::v1::JobRef& job = call.job();
-  if (job.job().size() != 32 || !FromHex(job.job()).ok()) return Bad("call.job.job", absl::StrCat("32 hex digits are wanted, not \"", job.job(), "\""));
+  if (job.job().size() != 32 || !FromHex(job.job()).ok())
+    return Bad("call.job.job", absl::StrCat("32 hex digits are wanted, not \"", job.job(), "\""));
   if (job.worker().empty()) return Bad("call.job.worker", "is empty");
   return From{job.job(), {job.worker(), job.incarnation()}};
 }
 
-absl::StatusOr<Id16> RequestOf(const common::v1::Call& call) { return IdFrom("call.request", call.request()); }
+absl::StatusOr<Id16> RequestOf(const common::v1::Call& call) {
+  return IdFrom("call.request", call.request());
+}
 
 absl::StatusOr<SetJob> FromProto(const v1::SetJobRequest& request) {
   SLUICE_RETURN_IF_ERROR(rpc::CheckEnums(request));
   for (const v1::Source& source : request.spec().sources()) {
-    if (source.format() != v1::SOURCE_FORMAT_UNSPECIFIED && source.format() != v1::SOURCE_FORMAT_JSONL) {
-      return Bad("spec.sources.format", absl::StrCat(v1::SourceFormat_Name(source.format()), " is not supported by this build's queue; convert ", source.path(), " to JSON lines"));
+    if (source.format() != v1::SOURCE_FORMAT_UNSPECIFIED &&
+        source.format() != v1::SOURCE_FORMAT_JSONL) {
+      return Bad("spec.sources.format",
+                 absl::StrCat(v1::SourceFormat_Name(source.format()),
+                              " is not supported by this build's queue; convert ", source.path(),
+                              " to JSON lines"));
     }
   }
-  SetJob set{.revision = request.revision(), .spec = SpecFrom(request.spec()), .phase = static_cast<Phase>(request.phase())};
-  for (const common::v1::Worker& worker : request.workers()) set.workers.push_back({worker.id(), RoleFrom(worker.role()), worker.incarnation()});
+  SetJob set{.revision = request.revision(),
+             .spec = SpecFrom(request.spec()),
+             .phase = static_cast<Phase>(request.phase())};
+  for (const common::v1::Worker& worker : request.workers())
+    set.workers.push_back({worker.id(), RoleFrom(worker.role()), worker.incarnation()});
   return set;
 }
 
 absl::StatusOr<Admit> FromProto(const v1::AdmitRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const Id16 id, RequestOf(request.call()));
-  Admit admit{.request = id, .room = request.room(), .wait = WaitFrom(request.has_wait(), request.wait())};
+  Admit admit{
+      .request = id, .room = request.room(), .wait = WaitFrom(request.has_wait(), request.wait())};
   if (request.has_own()) {
     const common::v1::Row& own = request.own();
-    admit.own = Row{.ref = {.source = RowRef::kOutside, .epoch = own.epoch(), .index = own.index(), .occurrence = own.occurrence()}, .source = own.source(), .json = own.json()};
+    admit.own = Row{.ref = {.source = RowRef::kOutside,
+                            .epoch = own.epoch(),
+                            .index = own.index(),
+                            .occurrence = own.occurrence()},
+                    .source = own.source(),
+                    .json = own.json()};
   }
   return admit;
 }
@@ -142,7 +164,12 @@ absl::StatusOr<Seal> FromProto(const v1::SealRequest& request) {
   for (const v1::SealItem& item : request.items()) {
     SLUICE_ASSIGN_OR_RETURN(const TrajectoryRef ref, RefFrom(item.ref()));
     SLUICE_ASSIGN_OR_RETURN(const Id16 lease, IdFrom("items.lease", item.lease()));
-    seal.items.push_back({.ref = ref, .lease = lease, .tokens = item.tokens(), .crc32c = item.crc32c(), .finish = static_cast<Finish>(item.finish()), .turns = item.turns()});
+    seal.items.push_back({.ref = ref,
+                          .lease = lease,
+                          .tokens = item.tokens(),
+                          .crc32c = item.crc32c(),
+                          .finish = static_cast<Finish>(item.finish()),
+                          .turns = item.turns()});
   }
   return seal;
 }
@@ -159,7 +186,9 @@ absl::StatusOr<Drop> FromProto(const v1::DropRequest& request) {
 
 absl::StatusOr<LeaseTasks> FromProto(const v1::LeaseTasksRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const Id16 id, RequestOf(request.call()));
-  LeaseTasks lease{.request = id, .generation = request.generation(), .wait = WaitFrom(request.has_wait(), request.wait())};
+  LeaseTasks lease{.request = id,
+                   .generation = request.generation(),
+                   .wait = WaitFrom(request.has_wait(), request.wait())};
   for (const v1::Room& room : request.rooms()) lease.rooms.push_back({room.pool(), room.count()});
   return lease;
 }
@@ -167,7 +196,8 @@ absl::StatusOr<LeaseTasks> FromProto(const v1::LeaseTasksRequest& request) {
 absl::StatusOr<Renew> FromProto(const v1::RenewRequest& request) {
   Renew renew;
   SLUICE_ASSIGN_OR_RETURN(renew.leases, IdsFrom("leases", request.leases()));
-  for (const common::v1::Loaded& loaded : request.loaded()) renew.loaded.push_back({loaded.policy(), rpc::FromProto(loaded.version()), loaded.verified()});
+  for (const common::v1::Loaded& loaded : request.loaded())
+    renew.loaded.push_back({loaded.policy(), rpc::FromProto(loaded.version()), loaded.verified()});
   return renew;
 }
 
@@ -182,12 +212,19 @@ absl::StatusOr<Release> FromProto(const v1::ReleaseRequest& request) {
 }
 
 absl::StatusOr<AcquireBatch> FromProto(const v1::AcquireBatchRequest& request) {
-  return AcquireBatch{.k = request.k(), .from = request.from(), .stream = request.stream(), .wait = WaitFrom(request.has_wait(), request.wait())};
+  return AcquireBatch{.k = request.k(),
+                      .from = request.from(),
+                      .stream = request.stream(),
+                      .wait = WaitFrom(request.has_wait(), request.wait())};
 }
 
 absl::StatusOr<queue::Apply> FromProto(const v1::ApplyRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const Id16 lease, IdFrom("lease", request.lease()));
-  return queue::Apply{.k = request.k(), .lease = lease, .crc32c = request.crc32c(), .skipped = request.skipped(), .want_cursor = request.want_cursor()};
+  return queue::Apply{.k = request.k(),
+                      .lease = lease,
+                      .crc32c = request.crc32c(),
+                      .skipped = request.skipped(),
+                      .want_cursor = request.want_cursor()};
 }
 
 absl::StatusOr<AdvanceVersion> FromProto(const v1::AdvanceVersionRequest& request) {
@@ -197,17 +234,22 @@ absl::StatusOr<AdvanceVersion> FromProto(const v1::AdvanceVersionRequest& reques
 }
 
 absl::StatusOr<Durable> FromProto(const v1::DurableRequest& request) {
-  return Durable{.version = request.version(), .checkpoint = request.checkpoint(), .hash = request.hash()};
+  return Durable{
+      .version = request.version(), .checkpoint = request.checkpoint(), .hash = request.hash()};
 }
 
 absl::StatusOr<Restore> FromProto(const v1::RestoreRequest& request) {
   SLUICE_RETURN_IF_ERROR(rpc::CheckEnums(request));
-  return Restore{.cursor = request.cursor(), .checkpoint = request.checkpoint(), .mode = static_cast<RestoreMode>(request.mode())};
+  return Restore{.cursor = request.cursor(),
+                 .checkpoint = request.checkpoint(),
+                 .mode = static_cast<RestoreMode>(request.mode())};
 }
 
 absl::StatusOr<Retask> FromProto(const v1::RetaskRequest& request) {
   SLUICE_RETURN_IF_ERROR(rpc::CheckEnums(request));
-  Retask retask{.mode = static_cast<RetaskMode>(request.mode()), .task = request.task(), .generation = request.generation()};
+  Retask retask{.mode = static_cast<RetaskMode>(request.mode()),
+                .task = request.task(),
+                .generation = request.generation()};
   for (const std::string& bytes : request.groups()) {
     SLUICE_ASSIGN_OR_RETURN(const Id16 id, IdFrom("groups", bytes));
     retask.groups.push_back(GroupId::From(id));
@@ -217,10 +259,13 @@ absl::StatusOr<Retask> FromProto(const v1::RetaskRequest& request) {
 
 absl::StatusOr<Want> FromProto(const common::v1::Want& in) {
   SLUICE_ASSIGN_OR_RETURN(TrajectoryRef owner, RefFrom(in.owner()));
-  return Want{.owner = std::move(owner), .names = {in.names().begin(), in.names().end()}, .from = in.from(), .to = in.to()};
+  return Want{.owner = std::move(owner),
+              .names = {in.names().begin(), in.names().end()},
+              .from = in.from(),
+              .to = in.to()};
 }
 
-// Put. ----------------------------------------------------------------------------------------------------------------
+// Put. --------------------------------------------------------------------------------------------
 
 namespace {
 absl::StatusOr<Record> RecordFrom(const common::v1::Record& in) {
@@ -232,7 +277,9 @@ absl::StatusOr<Record> RecordFrom(const common::v1::Record& in) {
   }
   if (!in.has_piece()) return record;
   const common::v1::Piece& piece = in.piece();
-  if (!common::v1::SegmentRole_IsValid(piece.role())) return Bad("piece.role", absl::StrCat(static_cast<int>(piece.role()), " is not a role in this build"));
+  if (!common::v1::SegmentRole_IsValid(piece.role()))
+    return Bad("piece.role",
+               absl::StrCat(static_cast<int>(piece.role()), " is not a role in this build"));
   record.piece = Piece{.at = piece.at(),
                        .segment = piece.segment(),
                        .role = static_cast<SegmentRole>(piece.role()),
@@ -241,15 +288,18 @@ absl::StatusOr<Record> RecordFrom(const common::v1::Record& in) {
                        .trainable = piece.trainable()};
   if (piece.has_parent()) record.piece->parent = piece.parent();
   if (piece.has_duration()) record.piece->duration = rpc::FromProto(piece.duration());
-  for (const common::v1::VersionRun& run : piece.runs()) record.piece->runs.push_back(rpc::FromProto(run));
+  for (const common::v1::VersionRun& run : piece.runs())
+    record.piece->runs.push_back(rpc::FromProto(run));
   return record;
 }
 }  // namespace
 
 namespace {
 bool SameRecord(const Record& a, const Record& b) {
-  const bool piece = a.piece.has_value() == b.piece.has_value() && (!a.piece || (a.piece->at == b.piece->at && a.piece->count == b.piece->count));
-  return piece && a.owner.group == b.owner.group && a.owner.member == b.owner.member && a.owner.attempt == b.owner.attempt && a.task == b.task && a.lease == b.lease;
+  const bool piece = a.piece.has_value() == b.piece.has_value() &&
+                     (!a.piece || (a.piece->at == b.piece->at && a.piece->count == b.piece->count));
+  return piece && a.owner.group == b.owner.group && a.owner.member == b.owner.member &&
+         a.owner.attempt == b.owner.attempt && a.task == b.task && a.lease == b.lease;
 }
 
 // The payload is what the fields say, no more and no less; else nothing of it can be told apart.
@@ -258,31 +308,48 @@ absl::Status CheckSizes(const v1::PutHeader& header, const rpc::Frame& frame) {
   for (const common::v1::Record& record : header.records()) {
     for (const common::v1::Field& field : record.fields()) {
       const bool in_place = !field.inline_().empty();
-      if (in_place && field.inline_().size() != field.bytes()) return Bad("fields.inline", absl::StrCat(field.name(), " says ", field.bytes(), " bytes, carries ", field.inline_().size()));
-      if (!in_place && field.bytes() > frame.payload_bytes()) return Bad("fields.bytes", absl::StrCat(field.name(), " says ", field.bytes(), " bytes, the payload has ", frame.payload_bytes()));
+      if (in_place && field.inline_().size() != field.bytes())
+        return Bad("fields.inline", absl::StrCat(field.name(), " says ", field.bytes(),
+                                                 " bytes, carries ", field.inline_().size()));
+      if (!in_place && field.bytes() > frame.payload_bytes())
+        return Bad("fields.bytes", absl::StrCat(field.name(), " says ", field.bytes(),
+                                                " bytes, the payload has ", frame.payload_bytes()));
       payload += in_place ? 0 : field.bytes();
     }
   }
-  if (payload != frame.payload_bytes()) return Bad("payload", absl::StrCat("fields say ", payload, " bytes, it has ", frame.payload_bytes()));
+  if (payload != frame.payload_bytes())
+    return Bad("payload",
+               absl::StrCat("fields say ", payload, " bytes, it has ", frame.payload_bytes()));
   return absl::OkStatus();
 }
 
 bool IsCut(const common::v1::Field& field) { return field.total() != 0 || field.from() != 0; }
 }  // namespace
 
-// Copies one field to `offset` of `memory`, or, of a field that is cut, a part behind those that came before.
-absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadReader* payload, std::shared_ptr<char> memory, uint64_t offset, Partial* partial) {
+// Copies one field to `offset` of `memory`, or, of a field that is cut, a part behind those that
+// came before.
+absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadReader* payload,
+                                     std::shared_ptr<char> memory, uint64_t offset,
+                                     Partial* partial) {
   char* to = memory == nullptr ? nullptr : memory.get() + offset;
   if (in.from() > 0) {
-    const bool follows = !partial->record.fields.empty() && partial->record.fields.back().name == in.name() && partial->filled == in.from() && partial->total == in.total();
+    const bool follows = !partial->record.fields.empty() &&
+                         partial->record.fields.back().name == in.name() &&
+                         partial->filled == in.from() && partial->total == in.total();
     if (!follows || in.bytes() > partial->total - partial->filled) {
-      return Bad("fields.from", absl::StrCat(in.name(), " goes on at ", in.from(), " of ", in.total(), " bytes; ", partial->filled, " of ", partial->total, " have come"));
+      return Bad("fields.from",
+                 absl::StrCat(in.name(), " goes on at ", in.from(), " of ", in.total(), " bytes; ",
+                              partial->filled, " of ", partial->total, " have come"));
     }
     to = partial->memory.get() + partial->filled;
   } else if (partial->filled != partial->total) {
-    return Bad("fields.from", absl::StrCat(in.name(), " begins where ", partial->total - partial->filled, " bytes of the field before it are missing"));
+    return Bad("fields.from",
+               absl::StrCat(in.name(), " begins where ", partial->total - partial->filled,
+                            " bytes of the field before it are missing"));
   } else if (in.total() > 0) {
-    if (in.bytes() > in.total()) return Bad("fields.total", absl::StrCat(in.name(), " carries ", in.bytes(), " of ", in.total(), " bytes"));
+    if (in.bytes() > in.total())
+      return Bad("fields.total",
+                 absl::StrCat(in.name(), " carries ", in.bytes(), " of ", in.total(), " bytes"));
     memory = arena_->Allocate(in.total());
     to = memory.get();
   }
@@ -292,7 +359,9 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
   } else {
     crc = Crc32cCopy(in.inline_(), to);
   }
-  if (crc != in.crc32c()) return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat("field ", in.name(), " has CRC ", crc, ", not ", in.crc32c()));
+  if (crc != in.crc32c())
+    return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+                 absl::StrCat("field ", in.name(), " has CRC ", crc, ", not ", in.crc32c()));
   if (in.from() > 0) {
     Bytes& whole = partial->record.fields.back().bytes;
     whole.crc32c = Crc32cConcat(whole.crc32c, crc, in.bytes());
@@ -304,7 +373,9 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
                                     .shape = {in.shape().begin(), in.shape().end()},
                                     .rows = {in.rows().begin(), in.rows().end()},
                                     .round = in.round(),
-                                    .bytes = {.data = std::shared_ptr<const char>(memory, to), .size = in.total() > 0 ? in.total() : in.bytes(), .crc32c = crc}});
+                                    .bytes = {.data = std::shared_ptr<const char>(memory, to),
+                                              .size = in.total() > 0 ? in.total() : in.bytes(),
+                                              .crc32c = crc}});
   partial->filled = in.bytes();
   partial->total = in.total() > 0 ? in.total() : in.bytes();
   partial->memory = std::move(memory);
@@ -318,7 +389,8 @@ RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool fir
   if (first && partial_) {
     partial = *std::move(partial_);
     partial_.reset();
-    if (partial.status.ok() && record.ok() && !SameRecord(partial.record, *record)) partial.status = Bad("records.more", "another record follows the part of one");
+    if (partial.status.ok() && record.ok() && !SameRecord(partial.record, *record))
+      partial.status = Bad("records.more", "another record follows the part of one");
     partial.record.last = in.last();
   } else if (record.ok()) {
     partial.record = *std::move(record);
@@ -327,17 +399,21 @@ RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool fir
   return partial;
 }
 
-void RecordReader::ReadFields(const common::v1::Record& in, rpc::PayloadReader* payload, Partial* partial) {
+void RecordReader::ReadFields(const common::v1::Record& in, rpc::PayloadReader* payload,
+                              Partial* partial) {
   uint64_t here = 0;  // Of the fields that are not cut: one allocation holds them.
   for (const common::v1::Field& field : in.fields()) {
     here += IsCut(field) ? 0 : field.bytes();
     partial->bytes += field.from() > 0 ? 0 : std::max(field.bytes(), field.total());
   }
   if (partial->status.ok() && partial->bytes > record_bytes_) {
-    partial->status = Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
-                            absl::StrCat(partial->record.owner.str(), ": a record of at least ", partial->bytes, " B; a member reserves ", record_bytes_, " B"));
+    partial->status =
+        Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
+              absl::StrCat(partial->record.owner.str(), ": a record of at least ", partial->bytes,
+                           " B; a member reserves ", record_bytes_, " B"));
   }
-  const std::shared_ptr<char> memory = partial->status.ok() && here > 0 ? arena_->Allocate(here) : nullptr;
+  const std::shared_ptr<char> memory =
+      partial->status.ok() && here > 0 ? arena_->Allocate(here) : nullptr;
   uint64_t offset = 0;
   for (const common::v1::Field& field : in.fields()) {
     const size_t behind = payload->left() - (field.inline_().empty() ? field.bytes() : 0);
@@ -355,9 +431,13 @@ absl::StatusOr<PutBatch> RecordReader::Read(const v1::PutHeader& header, const r
     const common::v1::Record& in = header.records(i);
     Partial partial = Begin(in, i == 0);
     ReadFields(in, &payload, &partial);
-    if (partial.status.ok() && in.more() && i + 1 != header.records_size()) partial.status = Bad("records.more", "only the last record of a message goes on in the next");
+    if (partial.status.ok() && in.more() && i + 1 != header.records_size())
+      partial.status = Bad("records.more", "only the last record of a message goes on in the next");
     if (partial.status.ok() && !in.more() && partial.filled != partial.total) {
-      partial.status = Bad("fields.total", absl::StrCat(partial.total - partial.filled, " bytes of a field are missing, and no more of its record follows"));
+      partial.status =
+          Bad("fields.total",
+              absl::StrCat(partial.total - partial.filled,
+                           " bytes of a field are missing, and no more of its record follows"));
     }
     if (!partial.status.ok()) {
       batch.failed.push_back({.record = static_cast<uint32_t>(i), .status = partial.status});

@@ -12,8 +12,8 @@
 #include "services/queue/core/job.h"
 #include "sluice/queue/v1/queue.pb.h"
 
-// Messages to and from the core's structs; nothing else is decided here than whether a message is well formed.
-// INVALID_ARGUMENT names the field.
+// Messages to and from the core's structs; nothing else is decided here than whether a message is
+// well formed. INVALID_ARGUMENT names the field.
 namespace sluice::queue {
 
 struct From {
@@ -67,8 +67,9 @@ struct PutBatch {
   std::vector<Failed> failed;
 };
 
-// Reads the records of one Put stream: copies their payload into the arena, checking each field's CRC, and joins those that
-// are cut over messages. Memory is taken for at most `record_bytes` of one record, whatever it claims. Not thread-safe.
+// Reads the records of one Put stream: copies their payload into the arena, checking each field's
+// CRC, and joins those that are cut over messages. Memory is taken for at most `record_bytes` of
+// one record, whatever it claims. Not thread-safe.
 class RecordReader {
  public:
   // `arena` outlives it.
@@ -80,13 +81,14 @@ class RecordReader {
   struct Partial {  // A record whose last part has not come.
     Record record;
     uint64_t bytes = 0;
-    absl::Status status;           // Why it cannot be stored; its other parts are passed over.
-    std::shared_ptr<char> memory;  // Of the last field, where that is cut.
+    absl::Status status;             // Why it cannot be stored; its other parts are passed over.
+    std::shared_ptr<char> memory;    // Of the last field, where that is cut.
     uint64_t filled = 0, total = 0;  // Of it; equal: it is whole.
   };
   Partial Begin(const common::v1::Record& in, bool first);
   void ReadFields(const common::v1::Record& in, rpc::PayloadReader* payload, Partial* partial);
-  absl::Status ReadField(const common::v1::Field& in, rpc::PayloadReader* payload, std::shared_ptr<char> memory, uint64_t offset, Partial* partial);
+  absl::Status ReadField(const common::v1::Field& in, rpc::PayloadReader* payload,
+                         std::shared_ptr<char> memory, uint64_t offset, Partial* partial);
 
   Arena* const arena_;
   const uint64_t record_bytes_;

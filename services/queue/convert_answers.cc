@@ -155,7 +155,8 @@ void ToProto(const LeaseTasksAnswer& answer, v1::LeaseTasksResponse* out) {
       ToProto(member, to.add_members());
       if (!task.wants.empty()) ToProto(Want{.owner = member, .names = task.wants}, to.add_wants());
     }
-    if (task.members.empty() && !task.wants.empty()) ToProto(Want{.owner = task.owner, .names = task.wants}, to.add_wants());
+    if (task.members.empty() && !task.wants.empty())
+      ToProto(Want{.owner = task.owner, .names = task.wants}, to.add_wants());
     for (const Field& field : task.fields) InlineToProto(field, to.add_fields());
     to.set_finish(static_cast<common::v1::Finish>(task.finish));
     to.set_round(task.round);
@@ -225,7 +226,9 @@ void ToProto(const AdvanceVersionAnswer& answer, v1::AdvanceVersionResponse* out
   *out->mutable_current() = rpc::ToProto(answer.current);
 }
 
-void ToProto(const DurableAnswer& answer, v1::DurableResponse* out) { out->set_repeat(answer.repeat); }
+void ToProto(const DurableAnswer& answer, v1::DurableResponse* out) {
+  out->set_repeat(answer.repeat);
+}
 
 void ToProto(const RestoreAnswer& answer, v1::RestoreResponse* out) {
   out->set_repeat(answer.repeat);

@@ -23,8 +23,11 @@ class RowCounts : public RowSource {
 
 FsckJob CheckJob(wal::FileSystem* file_system, const std::string& dir, const std::string& id) {
   FsckJob report{.job = id};
-  JobReplay replay([](const JobHeader& header) { return std::make_shared<RowCounts>(header.sources); },
-                   [](uint64_t bytes) { return std::shared_ptr<char>(new char[bytes], std::default_delete<char[]>()); });
+  JobReplay replay(
+      [](const JobHeader& header) { return std::make_shared<RowCounts>(header.sources); },
+      [](uint64_t bytes) {
+        return std::shared_ptr<char>(new char[bytes], std::default_delete<char[]>());
+      });
   wal::Found found;
   report.status = wal::Scan(file_system, dir, &replay, &found);
   report.name = replay.header().name;
@@ -38,11 +41,14 @@ FsckJob CheckJob(wal::FileSystem* file_system, const std::string& dir, const std
   report.torn = found.torn;
   report.remarks = found.remarks;
   if (replay.job() == nullptr) {
-    if (report.status.ok()) report.remarks.push_back("holds no job: its first call was never answered");
+    if (report.status.ok())
+      report.remarks.push_back("holds no job: its first call was never answered");
     return report;
   }
   const Job& job = *replay.job();
-  if (report.status.ok() && job.id() != id) report.status = Error(absl::StatusCode::kDataLoss, "BAD_RECORD", absl::StrCat(dir, " is the log of job ", job.id()));
+  if (report.status.ok() && job.id() != id)
+    report.status = Error(absl::StatusCode::kDataLoss, "BAD_RECORD",
+                          absl::StrCat(dir, " is the log of job ", job.id()));
   report.version = job.version();
   report.groups = job.groups();
   report.stored_bytes = job.stored_bytes();
@@ -59,15 +65,18 @@ bool FsckReport::ok() const {
 absl::StatusOr<FsckReport> FsckDataDir(const std::string& data_dir, wal::FileSystem* file_system) {
   absl::StatusOr<std::vector<std::string>> ids = file_system->List(JobsDir(data_dir));
   if (absl::IsNotFound(ids.status())) {
-    return ErrorWith(absl::StatusCode::kNotFound, {.reason = "NO_DATA_DIR", .hint = "name the --data-dir of a sluice-queue"},
-                     absl::StrCat(data_dir, " is not the data directory of a queue: it has no folder jobs"));
+    return ErrorWith(
+        absl::StatusCode::kNotFound,
+        {.reason = "NO_DATA_DIR", .hint = "name the --data-dir of a sluice-queue"},
+        absl::StrCat(data_dir, " is not the data directory of a queue: it has no folder jobs"));
   }
   SLUICE_RETURN_IF_ERROR(ids.status());
   const absl::StatusOr<DirLock> lock = DirLock::TakeToRead(data_dir);
   if (!lock.ok() && !absl::IsNotFound(lock.status())) return lock.status();
   FsckReport report;
   for (const std::string& id : *ids) {
-    if (id.find('.') == std::string::npos) report.jobs.push_back(CheckJob(file_system, JobDir(data_dir, id), id));
+    if (id.find('.') == std::string::npos)
+      report.jobs.push_back(CheckJob(file_system, JobDir(data_dir, id), id));
   }
   return report;
 }

@@ -13,7 +13,8 @@ namespace sluice::queue {
 namespace {
 constexpr size_t kAimHeaderBytes = 128 << 10;
 constexpr size_t kAimSharedBytes = 4 << 20;
-constexpr size_t kLeastSharedBytes = 64 << 10;  // Below it a message with the bytes in it costs less.
+// Below it a message with the bytes in it costs less.
+constexpr size_t kLeastSharedBytes = 64 << 10;
 }  // namespace
 
 // One message being made: its payload lies all in shared memory, or goes with it.
@@ -26,9 +27,14 @@ struct GetStream::Message {
 
   bool sharing() const { return may_share && (payload.empty() || !shared.empty()); }
   size_t most() const { return sharing() ? rpc::kMaxSharedBytes : rpc::kMaxPayloadBytes; }
-  bool full() const { return header_bytes >= kAimHeaderBytes || payload_bytes >= (sharing() ? kAimSharedBytes : rpc::kAimPayloadBytes); }
+  bool full() const {
+    return header_bytes >= kAimHeaderBytes ||
+           payload_bytes >= (sharing() ? kAimSharedBytes : rpc::kAimPayloadBytes);
+  }
   absl::StatusOr<grpc::ByteBuffer> Encode() const {
-    return shared.empty() || payload_bytes < kLeastSharedBytes ? rpc::EncodeFrame(header, payload) : rpc::EncodeSharedFrame(header, shared);
+    return shared.empty() || payload_bytes < kLeastSharedBytes
+               ? rpc::EncodeFrame(header, payload)
+               : rpc::EncodeSharedFrame(header, shared);
   }
 };
 
@@ -56,7 +62,8 @@ void GetStream::Closed() {
 
 void GetStream::CutIfStuck() {
   MutexLock lock(&mu_);
-  if (context_ != nullptr && pending() > 0 && clock_->Monotonic() - progress_ > kPatience) context_->TryCancel();
+  if (context_ != nullptr && pending() > 0 && clock_->Monotonic() - progress_ > kPatience)
+    context_->TryCancel();
 }
 
 // One thread at a time fills; what comes meanwhile makes it look again.
@@ -142,18 +149,23 @@ bool GetStream::AddRecord(Message* message) {
   return true;
 }
 
-// Adds the field, or as much of it as a message may carry. False: the message is full, from_ says how far it came.
+// Adds the field, or as much of it as a message may carry. False: the message is full, from_ says
+// how far it came.
 bool GetStream::AddField(const Field& field, Message* message) {
   common::v1::Record& record = *message->header.mutable_records(message->header.records_size() - 1);
   if (message->full()) return false;
   const bool in_place = field.bytes.size <= 64;
-  const std::optional<shm::Slice> slice = in_place || !message->sharing() ? std::nullopt : Arena::SliceOf(field.bytes.data, field.bytes.size);
+  const std::optional<shm::Slice> slice = in_place || !message->sharing()
+                                              ? std::nullopt
+                                              : Arena::SliceOf(field.bytes.data, field.bytes.size);
   if (!in_place && message->sharing() && !slice) {
     if (message->payload_bytes > 0) return false;
     message->may_share = false;
   }
   const uint64_t left = field.bytes.size - from_, room = message->most() - message->payload_bytes;
-  if (!in_place && left > room && left <= message->most() && message->payload_bytes > 0) return false;  // Whole in the next one.
+  // Whole in the next one.
+  if (!in_place && left > room && left <= message->most() && message->payload_bytes > 0)
+    return false;
   const uint64_t take = in_place ? left : std::min(left, room);
   common::v1::Field* const out = record.add_fields();
   ToProto(field, out);
@@ -165,8 +177,11 @@ bool GetStream::AddField(const Field& field, Message* message) {
   }
   message->header_bytes += out->ByteSizeLong() + 4;
   if (in_place || take == 0) return true;
-  message->payload.push_back({.bytes = field.bytes.view().substr(from_, take), .owner = field.bytes.data});
-  if (slice) message->shared.push_back({slice->segment, slice->block, slice->offset + from_, take, slice->generation});
+  message->payload.push_back(
+      {.bytes = field.bytes.view().substr(from_, take), .owner = field.bytes.data});
+  if (slice)
+    message->shared.push_back(
+        {slice->segment, slice->block, slice->offset + from_, take, slice->generation});
   message->payload_bytes += take;
   from_ += take;
   return from_ == field.bytes.size;

@@ -22,8 +22,9 @@ class CallbackServerContext;
 
 namespace sluice::queue {
 
-// Get: reads what is wanted piece by piece as the reader takes it, so that a reader who stops holds four messages and one
-// want's records, no more. The job's lock is held to look up one want at a time, never while bytes are copied or sent.
+// Get: reads what is wanted piece by piece as the reader takes it, so that a reader who stops holds
+// four messages and one want's records, no more. The job's lock is held to look up one want at a
+// time, never while bytes are copied or sent.
 class GetStream : public rpc::WriteStream<grpc::ByteBuffer> {
  public:
   static constexpr size_t kInFlight = 4;  // Messages.
@@ -38,7 +39,8 @@ class GetStream : public rpc::WriteStream<grpc::ByteBuffer> {
     bool shared = false;  // The reader has attached.
   };
   // `context`: of the call, to end it. `clock` outlives the stream.
-  GetStream(grpc::CallbackServerContext* context, Clock* clock) : clock_(clock), context_(context) {}
+  GetStream(grpc::CallbackServerContext* context, Clock* clock)
+      : clock_(clock), context_(context) {}
 
   void Start(Request request);
   // Ends the call of a reader who has taken nothing for kPatience.
@@ -61,9 +63,9 @@ class GetStream : public rpc::WriteStream<grpc::ByteBuffer> {
   Request request_;
   // Of whoever fills.
   size_t next_want_ = 0;
-  std::vector<Record> records_;      // Of the wants read, oldest first; ..
-  size_t record_ = 0, field_ = 0;    // .. so far they are sent, ..
-  uint64_t from_ = 0;                // .. and of this field so many bytes.
+  std::vector<Record> records_;    // Of the wants read, oldest first; ..
+  size_t record_ = 0, field_ = 0;  // .. so far they are sent, ..
+  uint64_t from_ = 0;              // .. and of this field so many bytes.
   std::vector<Want> missing_;
   bool done_ = false;
 

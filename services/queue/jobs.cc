@@ -21,7 +21,9 @@ constexpr absl::Duration kTrim = absl::Seconds(10);
 class Datasets : public RowSource {
  public:
   uint64_t rows(uint32_t source) const override { return sets_[source].rows(); }
-  std::string json(uint32_t source, uint64_t index) const override { return std::string(sets_[source].json(index)); }
+  std::string json(uint32_t source, uint64_t index) const override {
+    return std::string(sets_[source].json(index));
+  }
   void Add(Dataset set) { sets_.push_back(std::move(set)); }
 
  private:
@@ -46,10 +48,10 @@ absl::StatusOr<std::shared_ptr<const RowSource>> ReadSources(const std::string& 
                                     {"rows", set.skipped()},
                                     {"first", set.first_skipped()}});
       if (alarm) {
-        alarm(name, {"rows_skipped",
-                     absl::StrCat(set.skipped(), " of ", set.skipped() + set.rows(),
-                                  " rows of data source ", source.name, " are skipped, the first ",
-                                  set.first_skipped())});
+        alarm(name,
+              {"rows_skipped", absl::StrCat(set.skipped(), " of ", set.skipped() + set.rows(),
+                                            " rows of data source ", source.name,
+                                            " are skipped, the first ", set.first_skipped())});
       }
     }
     sets->Add(std::move(set));
@@ -69,13 +71,18 @@ absl::Status RemoveJob(const std::string& data_dir, const std::string& job) {
 }
 
 absl::Status NotListed(const std::string& job) {
-  return ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_LISTED", .retry_after = absl::Milliseconds(100)},
+  return ErrorWith(absl::StatusCode::kUnavailable,
+                   {.reason = "NOT_LISTED", .retry_after = absl::Milliseconds(100)},
                    absl::StrCat("job ", job, " has not been heard of here yet"));
 }
 }  // namespace
 
 JobTable::JobTable(Options options)
-    : options_(std::move(options)), memory_bytes_(options_.memory_bytes > 0 ? options_.memory_bytes : DefaultMemory()), incarnation_(options_.incarnation), load_thread_([this] { LoadLoop(); }), timer_thread_([this] { TimerLoop(); }) {}
+    : options_(std::move(options)),
+      memory_bytes_(options_.memory_bytes > 0 ? options_.memory_bytes : DefaultMemory()),
+      incarnation_(options_.incarnation),
+      load_thread_([this] { LoadLoop(); }),
+      timer_thread_([this] { TimerLoop(); }) {}
 
 JobTable::~JobTable() { Shut(); }
 
@@ -87,8 +94,10 @@ void JobTable::SetIncarnation(int64_t incarnation) {
   }
   for (auto& [job, waiting] : recovered) {
     StoredJob& stored = waiting.stored;
-    // Higher than before, whatever a controller that lost its store says: watchers know a restart by it.
-    const uint32_t now = std::max(static_cast<uint32_t>(incarnation), stored.job->queue_incarnation() + 1);
+    // Higher than before, whatever a controller that lost its store says: watchers know a restart
+    // by it.
+    const uint32_t now =
+        std::max(static_cast<uint32_t>(incarnation), stored.job->queue_incarnation() + 1);
     JobRunner::Options options = RunnerOptions(job, stored.header.name, now);
     options.arena = waiting.arena;
     const auto runner = std::make_shared<JobRunner>(std::move(options), std::move(stored));
@@ -123,16 +132,18 @@ std::vector<std::shared_ptr<JobRunner>> JobTable::All() {
   return all;
 }
 
-void JobTable::SetJob(const std::string& job, const std::string& name, const Caller& caller, queue::SetJob input, JobRunner::Done done) {
+void JobTable::SetJob(const std::string& job, const std::string& name, const Caller& caller,
+                      queue::SetJob input, JobRunner::Done done) {
   std::shared_ptr<JobRunner> runner;
   {
     MutexLock lock(&mu_);
     if (const auto it = jobs_.find(job); it != jobs_.end()) {
       runner = it->second;
     } else if (!shut_) {
-      loads_.push_back([this, job, name, caller, input = std::move(input), done = std::move(done)]() mutable {
-        Load(job, name, caller, std::move(input), std::move(done));
-      });
+      loads_.push_back(
+          [this, job, name, caller, input = std::move(input), done = std::move(done)]() mutable {
+            Load(job, name, caller, std::move(input), std::move(done));
+          });
       load_.NotifyOne();
       return;
     }
@@ -142,24 +153,28 @@ void JobTable::SetJob(const std::string& job, const std::string& name, const Cal
 }
 
 // On the load thread. A second SetJob of the same job may have come before this one.
-void JobTable::Load(const std::string& job, const std::string& name, const Caller& caller, queue::SetJob input, JobRunner::Done done) {
+void JobTable::Load(const std::string& job, const std::string& name, const Caller& caller,
+                    queue::SetJob input, JobRunner::Done done) {
   int64_t incarnation = 0;
   {
     MutexLock lock(&mu_);
     incarnation = incarnation_;
   }
-  const auto found = Find(job);  // Asked after the incarnation: with that, all jobs that were recovered are there.
+  // Asked after the incarnation: with that, all jobs that were recovered are there.
+  const auto found = Find(job);
   if (found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
   if (input.phase == Phase::kFreed) {
     MutexLock lock(&mu_);
     refused_.erase(job);
   }
   if (incarnation == 0) {
-    return done(ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_REGISTERED", .retry_after = absl::Milliseconds(50)},
+    return done(ErrorWith(absl::StatusCode::kUnavailable,
+                          {.reason = "NOT_REGISTERED", .retry_after = absl::Milliseconds(50)},
                           "the queue has not been told its incarnation yet"));
   }
   if (input.phase == Phase::kFreed) {  // Gone before, or never brought back.
-    absl::Status removed = options_.data_dir.empty() ? absl::OkStatus() : RemoveJob(options_.data_dir, job);
+    absl::Status removed =
+        options_.data_dir.empty() ? absl::OkStatus() : RemoveJob(options_.data_dir, job);
     return removed.ok() ? done(SetJobAnswer{.repeat = true}) : done(std::move(removed));
   }
   if (!absl::IsUnavailable(found.status())) return done(found.status());
@@ -171,8 +186,11 @@ void JobTable::Load(const std::string& job, const std::string& name, const Calle
   Forward(*runner, job, caller, std::move(input), std::move(done));
 }
 
-JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::string& name, int64_t incarnation) {
-  JobRunner::Options options{.name = name.empty() ? job : name, .clock = options_.clock, .snapshot_bytes = options_.snapshot_bytes};
+JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::string& name,
+                                           int64_t incarnation) {
+  JobRunner::Options options{.name = name.empty() ? job : name,
+                             .clock = options_.clock,
+                             .snapshot_bytes = options_.snapshot_bytes};
   options.wake = [this](absl::Duration when) {
     MutexLock lock(&mu_);
     if (when >= wake_) return;
@@ -180,10 +198,14 @@ JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::st
     timer_.NotifyOne();
   };
   if (options_.books) {
-    options.books = [this, job, incarnation](std::shared_ptr<const BookEntry> entry) { options_.books(job, incarnation, std::move(entry)); };
+    options.books = [this, job, incarnation](std::shared_ptr<const BookEntry> entry) {
+      options_.books(job, incarnation, std::move(entry));
+    };
   }
   if (options_.alarm) {
-    options.alarm = [this, name = options.name](const Alarm& alarm) { options_.alarm(name, alarm); };
+    options.alarm = [this, name = options.name](const Alarm& alarm) {
+      options_.alarm(name, alarm);
+    };
   }
   options.synced = options_.synced;
   options.fatal = [this, job](const absl::Status& why) {
@@ -194,17 +216,27 @@ JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::st
   return options;
 }
 
-absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job, const std::string& name, const Spec& spec, int64_t incarnation) {
+absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job,
+                                                          const std::string& name, const Spec& spec,
+                                                          int64_t incarnation) {
   SLUICE_RETURN_IF_ERROR(Job::Check(spec));
   SLUICE_RETURN_IF_ERROR(CheckMemory(spec));
   if (spec.durability != Durability::kMemory && options_.data_dir.empty()) {
-    return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                     {.reason = "NO_DATA_DIR", .catalogue = "SLUICE-QUEUE-0007", .hint = "start sluice-queue with --data-dir DIR, or set queue.keep.durability to memory"},
-                     absl::StrCat("queue.keep.durability: ", spec.durability == Durability::kFull ? "full" : "metadata", " needs a queue with a data directory"));
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.reason = "NO_DATA_DIR",
+         .catalogue = "SLUICE-QUEUE-0007",
+         .hint = "start sluice-queue with --data-dir DIR, or set queue.keep.durability to memory"},
+        absl::StrCat(
+            "queue.keep.durability: ", spec.durability == Durability::kFull ? "full" : "metadata",
+            " needs a queue with a data directory"));
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows,
                           ReadSources(name, spec, options_.alarm));
-  JobHeader header{.job = job, .name = name, .queue_incarnation = static_cast<uint32_t>(incarnation), .spec = spec};
+  JobHeader header{.job = job,
+                   .name = name,
+                   .queue_incarnation = static_cast<uint32_t>(incarnation),
+                   .spec = spec};
   std::memcpy(&header.seed, RandomId16().data(), sizeof(header.seed));
   JobRunner::Options options = RunnerOptions(job, name, incarnation);
   if (spec.durability == Durability::kMemory) {
@@ -212,27 +244,32 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
     return std::make_shared<JobRunner>(std::move(options), spec, std::move(rows));
   }
   for (uint32_t s = 0; s < spec.sources.size(); ++s) header.sources.push_back(DigestOf(*rows, s));
-  SLUICE_ASSIGN_OR_RETURN(StoredJob stored, CreateJob(options_.log, JobDir(options_.data_dir, job), std::move(header), std::move(rows)));
+  SLUICE_ASSIGN_OR_RETURN(StoredJob stored, CreateJob(options_.log, JobDir(options_.data_dir, job),
+                                                      std::move(header), std::move(rows)));
   return std::make_shared<JobRunner>(std::move(options), std::move(stored));
 }
 
-void JobTable::Forward(const std::shared_ptr<JobRunner>& runner, const std::string& job, const Caller& caller, queue::SetJob input, JobRunner::Done done) {
+void JobTable::Forward(const std::shared_ptr<JobRunner>& runner, const std::string& job,
+                       const Caller& caller, queue::SetJob input, JobRunner::Done done) {
   const bool freed = input.phase == Phase::kFreed;
-  runner->Run(caller, std::move(input), [this, freed, job, done = std::move(done)](Reply reply) mutable {
-    if (!freed || !std::holds_alternative<SetJobAnswer>(reply)) return done(std::move(reply));
-    {  // Not here: this may be the thread of the log that is to be closed.
-      MutexLock lock(&mu_);
-      if (!shut_) {
-        loads_.push_back([this, job, done = std::move(done), reply = std::move(reply)]() mutable {
-          Remove(job);
-          done(std::move(reply));
-        });
-        load_.NotifyOne();
-        return;
-      }
-    }
-    done(std::move(reply));  // The next start removes it.
-  });
+  runner->Run(caller, std::move(input),
+              [this, freed, job, done = std::move(done)](Reply reply) mutable {
+                if (!freed || !std::holds_alternative<SetJobAnswer>(reply))
+                  return done(std::move(reply));
+                {  // Not here: this may be the thread of the log that is to be closed.
+                  MutexLock lock(&mu_);
+                  if (!shut_) {
+                    loads_.push_back(
+                        [this, job, done = std::move(done), reply = std::move(reply)]() mutable {
+                          Remove(job);
+                          done(std::move(reply));
+                        });
+                    load_.NotifyOne();
+                    return;
+                  }
+                }
+                done(std::move(reply));  // The next start removes it.
+              });
 }
 
 // On the load thread.
@@ -249,16 +286,19 @@ void JobTable::Remove(const std::string& job) {
   if (options_.removed) options_.removed(runner);
   runner->Shut(NotListed(job));
   if (!options_.data_dir.empty()) {
-    if (absl::Status removed = RemoveJob(options_.data_dir, job); !removed.ok()) log::Warning("job_not_removed", {{"job", job}, {"message", removed.message()}});
+    if (absl::Status removed = RemoveJob(options_.data_dir, job); !removed.ok())
+      log::Warning("job_not_removed", {{"job", job}, {"message", removed.message()}});
   }
   log::Info("job_freed", {{"job_id", runner->name()}, {"job", job}});
 }
 
-// Memory. -------------------------------------------------------------------------------------------------------------
+// Memory. -----------------------------------------------------------------------------------------
 
 namespace {
 MemoryClaim ClaimOf(JobRunner& runner) {
-  return runner.Look([](const Job& job, Instant) { return MemoryClaim{Job::NeededBytes(job.spec()), job.spec().quota_bytes, job.reserved_bytes()}; });
+  return runner.Look([](const Job& job, Instant) {
+    return MemoryClaim{Job::NeededBytes(job.spec()), job.spec().quota_bytes, job.reserved_bytes()};
+  });
 }
 }  // namespace
 
@@ -301,7 +341,7 @@ void JobTable::Rebalance() {
   }
 }
 
-// Recovery. -----------------------------------------------------------------------------------------------------------
+// Recovery. ---------------------------------------------------------------------------------------
 
 absl::Status JobTable::Recover() {
   if (options_.data_dir.empty()) return absl::OkStatus();
@@ -315,10 +355,14 @@ absl::Status JobTable::Recover() {
     }
     const auto arena = std::make_shared<Arena>();
     absl::StatusOr<StoredJob> stored = RecoverOne(name, arena.get());
-    if (!stored.ok()) log::Error("job_refused", {{"job", name}, {"message", stored.status().message()}, {"hint", DetailOf(stored.status()).hint}});
+    if (!stored.ok())
+      log::Error("job_refused", {{"job", name},
+                                 {"message", stored.status().message()},
+                                 {"hint", DetailOf(stored.status()).hint}});
     MutexLock lock(&mu_);
     if (!stored.ok()) {
-      refused_.emplace(name, Annotate(stored.status(), absl::StrCat("job ", name, " cannot go on")));
+      refused_.emplace(name,
+                       Annotate(stored.status(), absl::StrCat("job ", name, " cannot go on")));
     } else if (stored->job != nullptr) {
       recovered_.emplace(name, Recovered{*std::move(stored), arena});
     }
@@ -343,13 +387,19 @@ absl::StatusOr<StoredJob> JobTable::RecoverOne(const std::string& job, Arena* ar
     for (uint32_t s = 0; s < header.sources.size(); ++s) {
       if (DigestOf(*rows, s) == header.sources[s]) continue;
       const SourceSpec& source = header.spec.sources[s];
-      return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                       {.reason = "DATA_CHANGED", .catalogue = "SLUICE-QUEUE-0008", .hint = "put the file back as it was and restart the queue, or delete the job"},
-                       absl::StrCat("data.train ", source.name, ": ", source.path, " holds other rows than when the job began"));
+      return ErrorWith(
+          absl::StatusCode::kFailedPrecondition,
+          {.reason = "DATA_CHANGED",
+           .catalogue = "SLUICE-QUEUE-0008",
+           .hint = "put the file back as it was and restart the queue, or delete the job"},
+          absl::StrCat("data.train ", source.name, ": ", source.path,
+                       " holds other rows than when the job began"));
     }
     return rows;
   };
-  SLUICE_ASSIGN_OR_RETURN(StoredJob stored, OpenJob(options_.log, dir, rows, [arena](uint64_t bytes) { return arena->Allocate(bytes); }));
+  SLUICE_ASSIGN_OR_RETURN(
+      StoredJob stored,
+      OpenJob(options_.log, dir, rows, [arena](uint64_t bytes) { return arena->Allocate(bytes); }));
   if (stored.job == nullptr || stored.job->phase() == Phase::kFreed) {
     stored.log.reset();
     SLUICE_RETURN_IF_ERROR(RemoveJob(options_.data_dir, job));
@@ -364,7 +414,8 @@ absl::StatusOr<StoredJob> JobTable::RecoverOne(const std::string& job, Arena* ar
                               {"events", stored.events},
                               {"step", stored.job->version()},
                               {"seconds", absl::ToDoubleSeconds(took)}});
-  for (const std::string& remark : stored.found.remarks) log::Warning("job_log", {{"job", job}, {"message", remark}});
+  for (const std::string& remark : stored.found.remarks)
+    log::Warning("job_log", {{"job", job}, {"message", remark}});
   return stored;
 }
 
@@ -383,13 +434,15 @@ void JobTable::LoadLoop() {
 }
 
 void JobTable::TimerLoop() {
-  Instant rebalance = options_.clock->Monotonic() + kRebalance, trim = options_.clock->Monotonic() + kTrim;
+  Instant rebalance = options_.clock->Monotonic() + kRebalance,
+          trim = options_.clock->Monotonic() + kTrim;
   while (true) {
     std::vector<std::shared_ptr<JobRunner>> due;
     {
       MutexLock lock(&mu_);
       while (!shut_ && std::min(wake_, rebalance) > options_.clock->Monotonic()) {
-        timer_.WaitFor(&mu_, std::min(std::min(wake_, rebalance) - options_.clock->Monotonic(), absl::Seconds(60)));
+        timer_.WaitFor(&mu_, std::min(std::min(wake_, rebalance) - options_.clock->Monotonic(),
+                                      absl::Seconds(60)));
       }
       if (shut_) return;
       wake_ = absl::InfiniteDuration();
@@ -425,7 +478,9 @@ void JobTable::Shut() {
   load_thread_.join();
   timer_thread_.join();
   for (const auto& runner : All()) {
-    runner->Shut(ErrorWith(absl::StatusCode::kUnavailable, {.reason = "SHUTTING_DOWN", .retry_after = absl::Seconds(1)}, "the queue is shutting down"));
+    runner->Shut(ErrorWith(absl::StatusCode::kUnavailable,
+                           {.reason = "SHUTTING_DOWN", .retry_after = absl::Seconds(1)},
+                           "the queue is shutting down"));
   }
 }
 

@@ -12,17 +12,22 @@
 namespace sluice::queue {
 
 uint64_t DefaultMemory() {
-  uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+  uint64_t bytes =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     uint64_t limit = 0;
     const auto text = ReadFile(path);  // "max" where there is none.
-    if (text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &limit) && limit > 0) bytes = std::min(bytes, limit);
+    if (text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &limit) && limit > 0)
+      bytes = std::min(bytes, limit);
   }
   return bytes / 2;
 }
 
 namespace {
-uint64_t Clamped(const MemoryClaim& claim, uint64_t level) { return std::clamp(level, claim.needed, std::max(claim.needed, claim.quota)); }
+uint64_t Clamped(const MemoryClaim& claim, uint64_t level) {
+  return std::clamp(level, claim.needed, std::max(claim.needed, claim.quota));
+}
 
 uint64_t SumAt(absl::Span<const MemoryClaim> claims, uint64_t level) {
   uint64_t sum = 0;
@@ -46,14 +51,16 @@ std::vector<uint64_t> FairShares(uint64_t limit, absl::Span<const MemoryClaim> c
   uint64_t over = 0, room = 0;  // Held above the shares; what the others lack to theirs.
   for (const MemoryClaim& claim : claims) {
     const uint64_t share = shares.emplace_back(Clamped(claim, low));
-    (claim.reserved > share ? over : room) += claim.reserved > share ? claim.reserved - share : share - claim.reserved;
+    (claim.reserved > share ? over : room) +=
+        claim.reserved > share ? claim.reserved - share : share - claim.reserved;
   }
   if (over == 0 || room == 0) return shares;
   for (size_t i = 0; i < claims.size(); ++i) {
     const uint64_t held = claims[i].reserved;
     if (held >= shares[i]) continue;
     const double lack = static_cast<double>(shares[i] - held);
-    const double withheld = lack * std::min(1.0, static_cast<double>(over) / static_cast<double>(room));
+    const double withheld =
+        lack * std::min(1.0, static_cast<double>(over) / static_cast<double>(room));
     shares[i] -= std::min(shares[i] - held, static_cast<uint64_t>(withheld) + 1);
   }
   return shares;

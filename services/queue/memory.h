@@ -18,9 +18,10 @@ struct MemoryClaim {
   uint64_t reserved = 0;  // What it holds now.
 };
 
-// Shares `limit` among jobs: each gets what it needs, and of the rest, up to its quota, as much as any other (max-min fair). A
-// job that holds more than its share keeps it and gets no more; those below theirs rise to it only as that comes back. So
-// for all jobs together max(share, reserved) never exceeds `limit`, if they held no more than it, and needed no more.
+// Shares `limit` among jobs: each gets what it needs, and of the rest, up to its quota, as much as
+// any other (max-min fair). A job that holds more than its share keeps it and gets no more; those
+// below theirs rise to it only as that comes back. So for all jobs together max(share, reserved)
+// never exceeds `limit`, if they held no more than it, and needed no more.
 std::vector<uint64_t> FairShares(uint64_t limit, absl::Span<const MemoryClaim> claims);
 
 }  // namespace sluice::queue

@@ -4,9 +4,12 @@
 
 namespace sluice::queue {
 namespace {
-constexpr size_t kLabelValues = 10;  // Of a label whose values a job chooses; further ones are summed as `other`.
+// Of a label whose values a job chooses; further ones are summed as `other`.
+constexpr size_t kLabelValues = 10;
 constexpr const char* kParkedCalls[] = {"Admit", "LeaseTasks", "AcquireBatch"};
-constexpr const char* kKeyedCalls[] = {"SetJob", "Admit", "Seal", "Drop", "LeaseTasks", "Release", "AcquireBatch", "Apply", "AdvanceVersion", "Durable", "Restore"};
+constexpr const char* kKeyedCalls[] = {"SetJob",         "Admit",   "Seal",         "Drop",
+                                       "LeaseTasks",     "Release", "AcquireBatch", "Apply",
+                                       "AdvanceVersion", "Durable", "Restore"};
 
 double Number(auto value) { return static_cast<double>(value); }
 }  // namespace
@@ -14,23 +17,32 @@ double Number(auto value) { return static_cast<double>(value); }
 // Writes one job's numbers into its series, which are made when first named.
 class Metrics::Writer {
  public:
-  Writer(metrics::Registry* registry, const std::string& job, Series* series) : registry_(registry), job_(job), series_(*series) {}
+  Writer(metrics::Registry* registry, const std::string& job, Series* series)
+      : registry_(registry), job_(job), series_(*series) {}
 
-  void Gauge(const char* name, const char* help, double value, const char* label = "", const std::string& of = "") {
+  void Gauge(const char* name, const char* help, double value, const char* label = "",
+             const std::string& of = "") {
     const auto [it, fresh] = series_.gauges.try_emplace(absl::StrCat(name, "/", of));
-    if (fresh) it->second = registry_->AddGauge(absl::StrCat("sluice_queue_", name), help, Labels(label, of));
+    if (fresh)
+      it->second =
+          registry_->AddGauge(absl::StrCat("sluice_queue_", name), help, Labels(label, of));
     it->second.Set(value);
   }
-  void Counter(const char* name, const char* help, int64_t value, const char* label = "", const std::string& of = "") {
+  void Counter(const char* name, const char* help, int64_t value, const char* label = "",
+               const std::string& of = "") {
     const auto [it, fresh] = series_.counters.try_emplace(absl::StrCat(name, "/", of));
-    if (fresh) it->second.first = registry_->AddCounter(absl::StrCat("sluice_queue_", name), help, Labels(label, of));
+    if (fresh)
+      it->second.first =
+          registry_->AddCounter(absl::StrCat("sluice_queue_", name), help, Labels(label, of));
     if (value > it->second.second) it->second.first.Add(Number(value - it->second.second));
     it->second.second = std::max(it->second.second, value);
   }
   void Staleness(const char* where, const std::map<int64_t, int64_t>& counts) {
     const auto [it, fresh] = series_.staleness.try_emplace(where);
     if (fresh) {
-      it->second = registry_->AddHistogram("sluice_queue_staleness_versions", "Oldest trained token of a trajectory, in versions.", metrics::Versions(), Labels("where", where));
+      it->second = registry_->AddHistogram("sluice_queue_staleness_versions",
+                                           "Oldest trained token of a trajectory, in versions.",
+                                           metrics::Versions(), Labels("where", where));
     }
     for (const auto& [age, count] : counts) {
       int64_t& told = series_.observed[absl::StrCat(where, "/", age)];
@@ -41,30 +53,41 @@ class Metrics::Writer {
   void Books(const Ledger& ledger) {
     Counter("accepted_total", "Trajectories granted for the first time.", ledger.accepted);
     Counter("durable_total", "Trajectories in durable checkpoints.", ledger.durable);
-    for (const auto& [reason, count] : ledger.dropped) Counter("dropped_total", "Trajectories dropped.", count, "reason", reason);
+    for (const auto& [reason, count] : ledger.dropped)
+      Counter("dropped_total", "Trajectories dropped.", count, "reason", reason);
     Gauge("applied_trajectories", "Trained on, not yet durable.", Number(ledger.applied));
     Gauge("live_trajectories", "Neither applied nor dropped.", Number(ledger.live));
-    Gauge("ledger_gap_trajectories", "accepted - durable - applied - live - dropped; 0.", Number(ledger.gap()));
+    Gauge("ledger_gap_trajectories", "accepted - durable - applied - live - dropped; 0.",
+          Number(ledger.gap()));
   }
   void Events(const Counters& counters) {
-    Labelled("ledger_violations_total", "Broken rules.", "rule", {"staleness", "conflict"}, counters.violations);
-    Labelled("fenced_calls_total", "Calls of older incarnations.", "role", {"rollout", "reward", "trainer"}, counters.fenced);
-    Labelled("repeated_calls_total", "Calls known as repeats.", "call", kKeyedCalls, counters.repeats);
-    Labelled("leases_expired_total", "Leases that ran out.", "kind", {"trajectory", "task", "batch"}, counters.leases_expired);
-    Labelled("tokens_dropped_total", "Trainable tokens not trained.", "reason", {"masked", "stale", "filtered"}, counters.tokens_dropped);
+    Labelled("ledger_violations_total", "Broken rules.", "rule", {"staleness", "conflict"},
+             counters.violations);
+    Labelled("fenced_calls_total", "Calls of older incarnations.", "role",
+             {"rollout", "reward", "trainer"}, counters.fenced);
+    Labelled("repeated_calls_total", "Calls known as repeats.", "call", kKeyedCalls,
+             counters.repeats);
+    Labelled("leases_expired_total", "Leases that ran out.", "kind",
+             {"trajectory", "task", "batch"}, counters.leases_expired);
+    Labelled("tokens_dropped_total", "Trainable tokens not trained.", "reason",
+             {"masked", "stale", "filtered"}, counters.tokens_dropped);
   }
   void Contents(const StatsAnswer& stats) {
-    for (const auto& [state, count] : stats.groups) Gauge("groups", "Groups by state.", Number(count), "state", state);
-    for (const char* state : {"used", "overdue"}) Gauge("slots", "Slots by state.", Number(stats.slots.at(state)), "state", state);
+    for (const auto& [state, count] : stats.groups)
+      Gauge("groups", "Groups by state.", Number(count), "state", state);
+    for (const char* state : {"used", "overdue"})
+      Gauge("slots", "Slots by state.", Number(stats.slots.at(state)), "state", state);
     Gauge("stored_bytes", "Payload held.", Number(stats.bytes.at("stored")));
     Gauge("reserved_bytes", "Payload reserved.", Number(stats.bytes.at("reserved")));
-    for (const auto& [call, count] : stats.waiting) Gauge("waiting_calls", "Calls parked now.", count, "call", call);
+    for (const auto& [call, count] : stats.waiting)
+      Gauge("waiting_calls", "Calls parked now.", count, "call", call);
   }
   void Bias(const Counters& counters) {
     std::array<LengthBin, 8> octiles;
     std::map<std::string, LengthBin> datasets;
     for (const auto& [source, bins] : counters.lengths) {
-      const bool named = datasets.size() + 1 < kLabelValues || counters.lengths.size() <= kLabelValues;
+      const bool named =
+          datasets.size() + 1 < kLabelValues || counters.lengths.size() <= kLabelValues;
       LengthBin& dataset = datasets[named ? source : "other"];
       for (size_t octile = 0; octile < bins.size(); ++octile) {
         dataset += bins[octile];
@@ -73,10 +96,14 @@ class Metrics::Writer {
     }
     for (size_t octile = 0; octile < octiles.size(); ++octile) {
       if (octiles[octile].sealed == 0) continue;
-      Gauge("acceptance_ratio", "Trained over sealed trajectories, by length in eighths of the longest allowed.", octiles[octile].acceptance(), "octile", absl::StrCat(octile));
+      Gauge("acceptance_ratio",
+            "Trained over sealed trajectories, by length in eighths of the longest allowed.",
+            octiles[octile].acceptance(), "octile", absl::StrCat(octile));
     }
     for (const auto& [dataset, bin] : datasets) {
-      if (bin.ratio()) Gauge("length_bias_ratio", "Trained over generated mean length.", *bin.ratio(), "dataset", dataset);
+      if (bin.ratio())
+        Gauge("length_bias_ratio", "Trained over generated mean length.", *bin.ratio(), "dataset",
+              dataset);
     }
   }
 
@@ -87,7 +114,8 @@ class Metrics::Writer {
     return labels;
   }
   // `known`: label values that are told from the start, at zero.
-  void Labelled(const char* name, const char* help, const char* label, absl::Span<const char* const> known, const std::map<std::string, int64_t>& counts) {
+  void Labelled(const char* name, const char* help, const char* label,
+                absl::Span<const char* const> known, const std::map<std::string, int64_t>& counts) {
     for (const char* value : known) Counter(name, help, 0, label, value);
     for (const auto& [value, count] : counts) Counter(name, help, count, label, value);
   }
@@ -98,9 +126,14 @@ class Metrics::Writer {
 };
 
 Metrics::Metrics(metrics::Registry* registry, Clock* clock, absl::Duration kept)
-    : registry_(registry), clock_(clock), kept_(kept),
-      syncs_(registry->AddHistogram("sluice_queue_log_fsync_duration_seconds", "Time of syncs of the jobs' logs.", metrics::FsyncSeconds())),
-      recovery_(registry->AddGauge("sluice_queue_recovery_duration_seconds", "Time of the last replay of a job's log; 0: none since the start.")) {}
+    : registry_(registry),
+      clock_(clock),
+      kept_(kept),
+      syncs_(registry->AddHistogram("sluice_queue_log_fsync_duration_seconds",
+                                    "Time of syncs of the jobs' logs.", metrics::FsyncSeconds())),
+      recovery_(
+          registry->AddGauge("sluice_queue_recovery_duration_seconds",
+                             "Time of the last replay of a job's log; 0: none since the start.")) {}
 
 void Metrics::ObserveSync(absl::Duration took) { syncs_.Observe(absl::ToDoubleSeconds(took)); }
 void Metrics::ObserveRecovery(absl::Duration took) { recovery_.Set(absl::ToDoubleSeconds(took)); }
@@ -129,7 +162,8 @@ void Metrics::Remove(const std::shared_ptr<JobRunner>& runner) {
 metrics::Histogram& Metrics::Wait(const std::string& job, Entry& entry, const char* call) {
   const auto [it, fresh] = entry.series.waits.try_emplace(call);
   if (fresh) {
-    it->second = registry_->AddHistogram("sluice_queue_wait_duration_seconds", "How long parked calls waited.", metrics::LongSeconds(),
+    it->second = registry_->AddHistogram("sluice_queue_wait_duration_seconds",
+                                         "How long parked calls waited.", metrics::LongSeconds(),
                                          {{"job_id", job}, {"call", call}});
   }
   return it->second;
@@ -137,11 +171,13 @@ metrics::Histogram& Metrics::Wait(const std::string& job, Entry& entry, const ch
 
 void Metrics::ObserveWait(const std::string& job, const char* call, absl::Duration wait) {
   MutexLock lock(&mu_);
-  if (const auto it = entries_.find(job); it != entries_.end()) Wait(job, it->second, call).Observe(absl::ToDoubleSeconds(wait));
+  if (const auto it = entries_.find(job); it != entries_.end())
+    Wait(job, it->second, call).Observe(absl::ToDoubleSeconds(wait));
 }
 
 void Metrics::Write(const std::string& job, Entry& entry) {
-  const auto [stats, counters] = entry.runner->Look([](const Job& core, Instant) { return std::make_pair(core.Stats(), core.counters()); });
+  const auto [stats, counters] = entry.runner->Look(
+      [](const Job& core, Instant) { return std::make_pair(core.Stats(), core.counters()); });
   Writer writer(registry_, job, &entry.series);
   writer.Books(stats.ledger);
   writer.Events(counters);

@@ -14,23 +14,31 @@
 
 namespace sluice::queue {
 namespace {
-constexpr size_t kEntriesPerPass = 128;     // Of one stream.
+constexpr size_t kEntriesPerPass = 128;      // Of one stream.
 constexpr uint64_t kBytesPerPass = 1 << 20;  // Of all.
-constexpr uint64_t kEntryBytes = 1024;      // Of an entry without its batch, about.
+constexpr uint64_t kEntryBytes = 1024;       // Of an entry without its batch, about.
 }  // namespace
 
 std::string LedgerMirror::Id::str() const { return absl::StrCat(incarnation, "-", event); }
 
-std::string LedgerMirror::KeyOf(const std::string& job) { return absl::StrCat("sluice:{", job, "}:ledger"); }
+std::string LedgerMirror::KeyOf(const std::string& job) {
+  return absl::StrCat("sluice:{", job, "}:ledger");
+}
 
-LedgerMirror::LedgerMirror(Options options) : options_(std::move(options)), redis_(options_.redis, options_.timeout), thread_([this] { Loop(); }) {}
+LedgerMirror::LedgerMirror(Options options)
+    : options_(std::move(options)),
+      redis_(options_.redis, options_.timeout),
+      thread_([this] { Loop(); }) {}
 
 LedgerMirror::~LedgerMirror() { Stop(); }
 
-// The queue's side. ---------------------------------------------------------------------------------------------------
+// The queue's side. -------------------------------------------------------------------------------
 
-void LedgerMirror::Note(const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry) {
-  Waiting noted{.id = {incarnation, entry->ledger.event}, .entry = entry, .bytes = kEntryBytes + entry->batch.size()};
+void LedgerMirror::Note(const std::string& job, uint64_t incarnation,
+                        std::shared_ptr<const BookEntry> entry) {
+  Waiting noted{.id = {incarnation, entry->ledger.event},
+                .entry = entry,
+                .bytes = kEntryBytes + entry->batch.size()};
   MutexLock lock(&mu_);
   const auto [it, fresh] = streams_.try_emplace(job);
   Stream& stream = it->second;
@@ -64,13 +72,15 @@ void LedgerMirror::Stop() {
     stop_ = true;
     changed_.NotifyAll();
     const Instant end = Clock::Real()->Monotonic() + options_.linger;
-    for (Instant now = Clock::Real()->Monotonic(); !over_ && now < end; now = Clock::Real()->Monotonic()) changed_.WaitFor(&mu_, end - now);
+    for (Instant now = Clock::Real()->Monotonic(); !over_ && now < end;
+         now = Clock::Real()->Monotonic())
+      changed_.WaitFor(&mu_, end - now);
   }
   redis_.Break();
   if (thread_.joinable()) thread_.join();
 }
 
-// The thread. ---------------------------------------------------------------------------------------------------------
+// The thread. -------------------------------------------------------------------------------------
 
 bool LedgerMirror::Pending() const {
   return std::any_of(streams_.begin(), streams_.end(), [](const auto& it) {
@@ -117,7 +127,10 @@ void LedgerMirror::Tell(const absl::Status& status) {
   if (status.ok()) {
     log::Info("mirror_connected", {{"redis", options_.redis.str()}});
   } else {
-    log::Warning("mirror_disconnected", {{"redis", options_.redis.str()}, {"why", status.message()}, {"next", "it is tried again each second; training goes on"}});
+    log::Warning("mirror_disconnected",
+                 {{"redis", options_.redis.str()},
+                  {"why", status.message()},
+                  {"next", "it is tried again each second; training goes on"}});
   }
 }
 
@@ -129,16 +142,20 @@ void LedgerMirror::Overflow(const std::string& job, Stream& stream) {
   if (first == newest) return;
   uint64_t missed = newest - first;
   dropped_ += missed;
-  if (first->gap == nullptr) log::Warning("mirror_overflow", {{"job", job}, {"waiting_bytes", stream.bytes}, {"entries", missed}});
+  if (first->gap == nullptr)
+    log::Warning("mirror_overflow",
+                 {{"job", job}, {"waiting_bytes", stream.bytes}, {"entries", missed}});
   for (auto it = first; it != newest; ++it) missed += it->missed, stream.bytes -= it->bytes;
   newest->gap = "overflow";
   newest->missed = missed;
   stream.waiting.erase(first, newest);
 }
 
-// Redis holds only what `top` ends: the books are told anew, with the next entry or, where none waits, the newest again.
+// Redis holds only what `top` ends: the books are told anew, with the next entry or, where none
+// waits, the newest again.
 void LedgerMirror::Lost(const std::string& job, Stream& stream, const Id& top) {
-  log::Warning("mirror_lost", {{"job", job}, {"written", stream.written.str()}, {"held", top.str()}});
+  log::Warning("mirror_lost",
+               {{"job", job}, {"written", stream.written.str()}, {"held", top.str()}});
   stream.written = stream.sent = top;
   if (stream.waiting.empty()) {
     stream.waiting.push_back(stream.newest);
@@ -148,8 +165,10 @@ void LedgerMirror::Lost(const std::string& job, Stream& stream, const Id& top) {
 }
 
 void LedgerMirror::SetRefused(const std::string& job, Stream& stream, const std::string& why) {
-  if (stream.refused.empty() && !why.empty()) log::Warning("mirror_refused", {{"job", job}, {"key", KeyOf(job)}, {"why", why}});
-  if (!stream.refused.empty() && why.empty()) log::Info("mirror_taken_again", {{"job", job}, {"key", KeyOf(job)}});
+  if (stream.refused.empty() && !why.empty())
+    log::Warning("mirror_refused", {{"job", job}, {"key", KeyOf(job)}, {"why", why}});
+  if (!stream.refused.empty() && why.empty())
+    log::Info("mirror_taken_again", {{"job", job}, {"key", KeyOf(job)}});
   stream.refused = why;
 }
 
@@ -176,7 +195,8 @@ absl::Status LedgerMirror::Compare() {
   if (commands.empty()) commands.push_back({"PING"});
   SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, redis_.Run(commands));
   MutexLock lock(&mu_);
-  for (size_t i = 0; i < jobs.size(); ++i) Compared(jobs[i], streams_.at(jobs[i]), replies[i]);  // Only this thread removes one.
+  // Only this thread removes one.
+  for (size_t i = 0; i < jobs.size(); ++i) Compared(jobs[i], streams_.at(jobs[i]), replies[i]);
   return absl::OkStatus();
 }
 
@@ -184,12 +204,18 @@ void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis:
   if (reply.kind == redis::Reply::Kind::kError) return SetRefused(job, stream, reply.text);
   Id top;
   if (!reply.list.empty()) {
-    const std::pair<std::string, std::string> parts = absl::StrSplit(reply.list[0].list.at(0).text, absl::MaxSplits('-', 1));
-    if (!absl::SimpleAtoi(parts.first, &top.incarnation) || !absl::SimpleAtoi(parts.second, &top.event)) return SetRefused(job, stream, "an id that is none");
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(reply.list[0].list.at(0).text, absl::MaxSplits('-', 1));
+    if (!absl::SimpleAtoi(parts.first, &top.incarnation) ||
+        !absl::SimpleAtoi(parts.second, &top.event))
+      return SetRefused(job, stream, "an id that is none");
   }
   const bool ours = stream.sent != Id{};
   if (top > stream.sent && (ours || top >= stream.newest.id)) {
-    return SetRefused(job, stream, absl::StrCat("the stream holds entry ", top.str(), ", beyond this queue's; if no other queue writes it, delete it"));
+    return SetRefused(
+        job, stream,
+        absl::StrCat("the stream holds entry ", top.str(),
+                     ", beyond this queue's; if no other queue writes it, delete it"));
   }
   SetRefused(job, stream, "");
   if (!ours) return;
@@ -220,8 +246,11 @@ redis::Command LedgerMirror::EntryOf(const Plan& plan, size_t place) const {
   const Waiting& waiting = plan.entries[place];
   const BookEntry& entry = *waiting.entry;
   redis::Command command = {"XADD", KeyOf(plan.job)};
-  if (waiting.gap == nullptr) command.push_back("NOMKSTREAM");  // A stream that is gone is not begun again as if nothing were missing.
-  for (const auto& word : {std::string("MAXLEN"), std::string("~"), absl::StrCat(options_.entries), waiting.id.str()}) command.push_back(word);
+  // A stream that is gone is not begun again as if nothing were missing.
+  if (waiting.gap == nullptr) command.push_back("NOMKSTREAM");
+  for (const auto& word :
+       {std::string("MAXLEN"), std::string("~"), absl::StrCat(options_.entries), waiting.id.str()})
+    command.push_back(word);
   const auto add = [&](const std::string& name, const std::string& value) {
     command.push_back(name);
     command.push_back(value);
@@ -262,7 +291,9 @@ absl::Status LedgerMirror::Send() {
   std::vector<redis::Command> commands;
   for (const Plan& plan : plans) {
     for (size_t i = 0; i < plan.entries.size(); ++i) commands.push_back(EntryOf(plan, i));
-    if (plan.last) commands.push_back({"PEXPIRE", KeyOf(plan.job), absl::StrCat(absl::ToInt64Milliseconds(options_.keep))});
+    if (plan.last)
+      commands.push_back(
+          {"PEXPIRE", KeyOf(plan.job), absl::StrCat(absl::ToInt64Milliseconds(options_.keep))});
   }
   if (commands.empty()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, redis_.Run(commands));
@@ -278,7 +309,8 @@ absl::Status LedgerMirror::Send() {
 void LedgerMirror::Settle(const Plan& plan, const redis::Reply* replies) {
   Stream& stream = streams_.at(plan.job);
   for (size_t i = 0; i < plan.entries.size(); ++i) {
-    if (replies[i].kind == redis::Reply::Kind::kError) return SetRefused(plan.job, stream, replies[i].text);
+    if (replies[i].kind == redis::Reply::Kind::kError)
+      return SetRefused(plan.job, stream, replies[i].text);
     if (replies[i].kind == redis::Reply::Kind::kNil) return Lost(plan.job, stream, {});
     Written(stream, plan.entries[i].id);
   }

@@ -17,15 +17,17 @@
 
 namespace sluice::queue {
 
-// Copies the books of each job into a Redis stream, sluice:{<job id>}:ledger, that others may follow. One way, and never
-// waited for: whatever Redis does, the queue goes on.
+// Copies the books of each job into a Redis stream, sluice:{<job id>}:ledger, that others may
+// follow. One way, and never waited for: whatever Redis does, the queue goes on.
 //
-// An entry's id is <queue incarnation>-<event>, so an entry sent twice is stored once. Its fields: `kind` (accepted,
-// dropped, applied, durable, restored), `version` (K), the ledger's counters by their names, `dropped.<reason>` where it is
-// not 0, `hash` (hex), of applied ones `batch` (canonical bytes of batch K - 1, so that H(K) can be recomputed). `prev` is
-// the id of the entry before it. An entry with `gap` in its place says that others before it are missing, and why: `start`
-// (a new run of the queue), `overflow` (Redis took too little, `missed` entries), `lost` (Redis no longer had them); its
-// counters stand for them. Streams are trimmed to about `entries`, and expire some days after the job is freed.
+// An entry's id is <queue incarnation>-<event>, so an entry sent twice is stored once. Its fields:
+// `kind` (accepted, dropped, applied, durable, restored), `version` (K), the ledger's counters by
+// their names, `dropped.<reason>` where it is not 0, `hash` (hex), of applied ones `batch`
+// (canonical bytes of batch K - 1, so that H(K) can be recomputed). `prev` is the id of the entry
+// before it. An entry with `gap` in its place says that others before it are missing, and why:
+// `start` (a new run of the queue), `overflow` (Redis took too little, `missed` entries), `lost`
+// (Redis no longer had them); its counters stand for them. Streams are trimmed to about `entries`,
+// and expire some days after the job is freed.
 //
 // Thread-safe. Owns a thread, `mirror`, the only one that talks to Redis.
 class LedgerMirror {
@@ -33,19 +35,22 @@ class LedgerMirror {
   struct Options {
     redis::Endpoint redis;
     absl::Duration timeout = absl::Seconds(2);  // Of a wait for Redis.
-    absl::Duration check = absl::Seconds(1);    // How often a quiet mirror looks whether Redis still has it all.
+    // How often a quiet mirror looks whether Redis still has it all.
+    absl::Duration check = absl::Seconds(1);
     absl::Duration retry = absl::Seconds(1);    // Between tries to connect.
     absl::Duration linger = absl::Seconds(1);   // How long Stop() lets what waits go out.
     absl::Duration keep = absl::Hours(7 * 24);  // A freed job's stream.
     uint64_t entries = 100'000;                 // Kept in a stream, about.
-    uint64_t buffer_bytes = 8 << 20;            // Waiting, per job; beyond it all but the newest are given up.
+    // Waiting, per job; beyond it all but the newest are given up.
+    uint64_t buffer_bytes = 8 << 20;
   };
   // Needs Redis 6.2 or later.
   explicit LedgerMirror(Options options);
   ~LedgerMirror();  // Stop().
 
   // Takes note. An event at or below the newest noted of this run is old news.
-  void Note(const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry) ABSL_LOCKS_EXCLUDED(mu_);
+  void Note(const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // No more of this job.
   void Freed(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -75,11 +80,11 @@ class LedgerMirror {
   };
   struct Stream {
     std::deque<Waiting> waiting;
-    uint64_t bytes = 0;     // Of `waiting`.
-    Waiting newest;         // Noted last, waiting or not.
-    Id written;             // Redis holds all up to here.
-    Id sent;                // It may hold all up to here.
-    std::string refused;    // Why Redis takes no entry of this stream; empty: it does.
+    uint64_t bytes = 0;   // Of `waiting`.
+    Waiting newest;       // Noted last, waiting or not.
+    Id written;           // Redis holds all up to here.
+    Id sent;              // It may hold all up to here.
+    std::string refused;  // Why Redis takes no entry of this stream; empty: it does.
     bool freed = false;
   };
   // What one pass sends for one stream, gathered under the lock.
@@ -93,21 +98,25 @@ class LedgerMirror {
   void Loop();
   bool AwaitWork(bool up, Instant due) ABSL_LOCKS_EXCLUDED(mu_);  // False: stop.
   absl::Status Compare() ABSL_LOCKS_EXCLUDED(mu_);
-  void Compared(const std::string& job, Stream& stream, const redis::Reply& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Compared(const std::string& job, Stream& stream, const redis::Reply& reply)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Send() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Plan> Gather() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   redis::Command EntryOf(const Plan& plan, size_t place) const;
   void Settle(const Plan& plan, const redis::Reply* replies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Written(Stream& stream, const Id& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Overflow(const std::string& job, Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Lost(const std::string& job, Stream& stream, const Id& top) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void SetRefused(const std::string& job, Stream& stream, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Lost(const std::string& job, Stream& stream, const Id& top)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetRefused(const std::string& job, Stream& stream, const std::string& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Pending() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
   redis::Connection redis_;  // Of the thread, but for Break().
-  absl::StatusCode told_ = absl::StatusCode::kUnknown;  // Of the thread: how it stood when it was last logged.
+  // Of the thread: how it stood when it was last logged.
+  absl::StatusCode told_ = absl::StatusCode::kUnknown;
   mutable Mutex mu_;
   CondVar changed_;
   std::map<std::string, Stream> streams_ ABSL_GUARDED_BY(mu_);  // By job.

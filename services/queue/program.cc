@@ -24,7 +24,8 @@ constexpr char kMirrorPasswordVariable[] = "SLUICE_MIRROR_PASSWORD";
 absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& host) {
   const std::string url = host.flags->Own(kMirrorFlag), file = host.flags->Own(kMirrorPasswordFlag);
   if (url.empty() && file.empty()) return nullptr;
-  if (url.empty()) return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " without ", kMirrorFlag));
+  if (url.empty())
+    return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " without ", kMirrorFlag));
   absl::StatusOr<redis::Endpoint> endpoint = redis::ParseUrl(url);
   if (!endpoint.ok()) return Annotate(endpoint.status(), kMirrorFlag);
   if (!file.empty()) {
@@ -33,10 +34,15 @@ absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& hos
   } else if (const char* password = std::getenv(kMirrorPasswordVariable); password != nullptr) {
     endpoint->password = password;
   }
-  const auto mirror = std::make_shared<LedgerMirror>(LedgerMirror::Options{.redis = *std::move(endpoint)});
-  const metrics::Gauge connected = host.metrics->AddGauge("sluice_queue_mirror_connected", "1: the ledger mirror has its Redis.");
-  const metrics::Gauge lag = host.metrics->AddGauge("sluice_queue_mirror_lag_entries", "Entries of ledgers that are not in Redis yet.");
-  const metrics::Gauge dropped = host.metrics->AddGauge("sluice_queue_mirror_dropped_entries", "Entries of ledgers given up so far; later ones carry their sums.");
+  const auto mirror =
+      std::make_shared<LedgerMirror>(LedgerMirror::Options{.redis = *std::move(endpoint)});
+  const metrics::Gauge connected = host.metrics->AddGauge("sluice_queue_mirror_connected",
+                                                          "1: the ledger mirror has its Redis.");
+  const metrics::Gauge lag = host.metrics->AddGauge(
+      "sluice_queue_mirror_lag_entries", "Entries of ledgers that are not in Redis yet.");
+  const metrics::Gauge dropped =
+      host.metrics->AddGauge("sluice_queue_mirror_dropped_entries",
+                             "Entries of ledgers given up so far; later ones carry their sums.");
   host.metrics->BeforeCollect([=] {
     const LedgerMirror::State state = mirror->state();
     connected.Set(state.connected ? 1 : 0);
@@ -53,23 +59,30 @@ absl::StatusOr<int64_t> NextIncarnation(const std::string& data_dir) {
   int64_t incarnation = 0;
   if (PathExists(path)) {
     SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 64));
-    if (!absl::SimpleAtoi(text, &incarnation) || incarnation < 0) return absl::DataLossError(absl::StrCat(path, " holds no number"));
+    if (!absl::SimpleAtoi(text, &incarnation) || incarnation < 0)
+      return absl::DataLossError(absl::StrCat(path, " holds no number"));
   }
   SLUICE_RETURN_IF_ERROR(WriteFileAtomic(path, absl::StrCat(++incarnation)));
   return incarnation;
 }
 
-std::function<void(const std::string&, uint64_t, std::shared_ptr<const BookEntry>)> NoteIn(const std::shared_ptr<LedgerMirror>& mirror) {
+std::function<void(const std::string&, uint64_t, std::shared_ptr<const BookEntry>)> NoteIn(
+    const std::shared_ptr<LedgerMirror>& mirror) {
   if (mirror == nullptr) return nullptr;
-  return [mirror](const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry) { mirror->Note(job, incarnation, std::move(entry)); };
+  return [mirror](const std::string& job, uint64_t incarnation,
+                  std::shared_ptr<const BookEntry> entry) {
+    mirror->Note(job, incarnation, std::move(entry));
+  };
 }
 
 // `flag`'s value, at least `least`.
-absl::StatusOr<uint64_t> BytesOf(const daemon::Host& host, const char* flag, uint64_t otherwise, uint64_t least) {
+absl::StatusOr<uint64_t> BytesOf(const daemon::Host& host, const char* flag, uint64_t otherwise,
+                                 uint64_t least) {
   const std::string text = host.flags->Own(flag);
   uint64_t bytes = otherwise;
   if (!text.empty() && (!absl::SimpleAtoi(text, &bytes) || bytes < least)) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, " ", text, ": wanted a number of bytes from ", least));
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " ", text, ": wanted a number of bytes from ", least));
   }
   return bytes;
 }
@@ -77,12 +90,24 @@ absl::StatusOr<uint64_t> BytesOf(const daemon::Host& host, const char* flag, uin
 
 std::vector<daemon::About::Flag> QueueProgram::Flags() {
   using Kind = daemon::About::Flag::Kind;
-  return {{kMemoryFlag, "bytes (or 512m, 8g) that the payload of all jobs may take; 0: half of the machine's [0]", "", Kind::kBytes},
-          {kNoSharedMemoryFlag, "payload goes in messages alone, also of clients on this host", "", Kind::kSwitch},
-          {kMirrorFlag, "redis://HOST[:PORT][/DB] that gets a copy of each job's ledger as a stream; none: no copy", "SLUICE_MIRROR"},
-          {kMirrorPasswordFlag, absl::StrCat("file with that Redis' password; else the environment's ", kMirrorPasswordVariable), ""},
-          {kSegmentFlag, "size of a log's files, each allocated ahead, from 65536 [67108864]", ""},
-          {kSnapshotFlag, "log behind a job's last snapshot before the next one is taken, at least twice the payload it holds [67108864]", ""}};
+  return {
+      {kMemoryFlag,
+       "bytes (or 512m, 8g) that the payload of all jobs may take; 0: half of the machine's [0]",
+       "", Kind::kBytes},
+      {kNoSharedMemoryFlag, "payload goes in messages alone, also of clients on this host", "",
+       Kind::kSwitch},
+      {kMirrorFlag,
+       "redis://HOST[:PORT][/DB] that gets a copy of each job's ledger as a stream; none: no copy",
+       "SLUICE_MIRROR"},
+      {kMirrorPasswordFlag,
+       absl::StrCat("file with that Redis' password; else the environment's ",
+                    kMirrorPasswordVariable),
+       ""},
+      {kSegmentFlag, "size of a log's files, each allocated ahead, from 65536 [67108864]", ""},
+      {kSnapshotFlag,
+       "log behind a job's last snapshot before the next one is taken, at least twice the payload "
+       "it holds [67108864]",
+       ""}};
 }
 
 absl::StatusOr<std::unique_ptr<daemon::Program>> QueueProgram::Make(const daemon::Host& host) {
@@ -94,20 +119,25 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> QueueProgram::Make(const daemon
   }
   JobTable::Options jobs{.incarnation = 0, .data_dir = host.flags->data_dir};
   SLUICE_ASSIGN_OR_RETURN(jobs.memory_bytes, BytesOf(host, kMemoryFlag, 0, 0));
-  SLUICE_ASSIGN_OR_RETURN(jobs.log.segment_bytes, BytesOf(host, kSegmentFlag, jobs.log.segment_bytes, 1 << 16));
-  SLUICE_ASSIGN_OR_RETURN(jobs.snapshot_bytes, BytesOf(host, kSnapshotFlag, jobs.snapshot_bytes, 1 << 10));
+  SLUICE_ASSIGN_OR_RETURN(jobs.log.segment_bytes,
+                          BytesOf(host, kSegmentFlag, jobs.log.segment_bytes, 1 << 16));
+  SLUICE_ASSIGN_OR_RETURN(jobs.snapshot_bytes,
+                          BytesOf(host, kSnapshotFlag, jobs.snapshot_bytes, 1 << 10));
   jobs.log.reserve_bytes = std::min(jobs.log.reserve_bytes, jobs.log.segment_bytes / 2);
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<LedgerMirror> mirror, MakeMirror(host));
-  return std::unique_ptr<daemon::Program>(new QueueProgram(host, std::move(lock), std::move(mirror), std::move(jobs)));
+  return std::unique_ptr<daemon::Program>(
+      new QueueProgram(host, std::move(lock), std::move(mirror), std::move(jobs)));
 }
 
-QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock, std::shared_ptr<LedgerMirror> mirror, JobTable::Options jobs)
+QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock,
+                           std::shared_ptr<LedgerMirror> mirror, JobTable::Options jobs)
     : host_(host),
       lock_(std::move(lock)),
       metrics_(std::make_shared<Metrics>(host.metrics)),
       mirror_(std::move(mirror)),
       jobs_([&] {
-        Metrics* const metrics = metrics_.get();  // Not shared: it holds runners, and those hold these.
+        // Not shared: it holds runners, and those hold these.
+        Metrics* const metrics = metrics_.get();
         jobs.added = [metrics](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); };
         jobs.removed = [metrics, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
           metrics->Remove(runner);
@@ -116,15 +146,15 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
         jobs.synced = [metrics](absl::Duration took) { metrics->ObserveSync(took); };
         jobs.recovered = [metrics](absl::Duration took) { metrics->ObserveRecovery(took); };
         jobs.books = NoteIn(mirror_);
-        jobs.alarm = [this](const std::string& job, const Alarm& alarm) {
-          RaiseAlarm(job, alarm);
-        };
+        jobs.alarm = [this](const std::string& job, const Alarm& alarm) { RaiseAlarm(job, alarm); };
         return std::move(jobs);
       }()),
       server_(&jobs_, metrics_.get()),
-      admin_(daemon::MakeAdminService([this](const std::string& job) { return server_.Explain(job); })) {
+      admin_(daemon::MakeAdminService(
+          [this](const std::string& job) { return server_.Explain(job); })) {
   host.metrics->BeforeCollect([metrics = metrics_] { metrics->Update(); });
-  if (!host.flags->data_dir.empty()) metrics::AddDiskMetrics(host.metrics, "log", host.flags->data_dir);
+  if (!host.flags->data_dir.empty())
+    metrics::AddDiskMetrics(host.metrics, "log", host.flags->data_dir);
 }
 
 QueueProgram::~QueueProgram() {
@@ -150,9 +180,11 @@ std::vector<grpc::Service*> QueueProgram::services() { return {server_.service()
 absl::Status QueueProgram::Start(const std::string& address, const std::string& ops) {
   SLUICE_RETURN_IF_ERROR(jobs_.Recover());
   if (host_.flags->Own(kNoSharedMemoryFlag).empty()) {
-    if (absl::Status status = server_.ShareMemory(address); !status.ok()) log::Warning("no_shared_memory", {{"message", status.message()}});
+    if (absl::Status status = server_.ShareMemory(address); !status.ok())
+      log::Warning("no_shared_memory", {{"message", status.message()}});
   }
-  if (host_.flags->controller.empty()) {  // Jobs come by SetJob; whoever sends it is the controller.
+  // Jobs come by SetJob; whoever sends it is the controller.
+  if (host_.flags->controller.empty()) {
     SLUICE_ASSIGN_OR_RETURN(const int64_t incarnation, NextIncarnation(host_.flags->data_dir));
     jobs_.SetIncarnation(incarnation);
     recovered_ = true;
@@ -174,7 +206,8 @@ absl::Status QueueProgram::Start(const std::string& address, const std::string& 
 
 absl::Status QueueProgram::Ready() {
   if (!recovered_) return absl::UnavailableError("bringing back the jobs of the data directory");
-  if (host_.flags->controller.empty() || (link_ != nullptr && link_->incarnation() > 0)) return absl::OkStatus();
+  if (host_.flags->controller.empty() || (link_ != nullptr && link_->incarnation() > 0))
+    return absl::OkStatus();
   return absl::UnavailableError("not registered with the controller yet");
 }
 

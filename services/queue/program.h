@@ -15,7 +15,8 @@
 
 namespace sluice::queue {
 
-// sluice-queue: the jobs that the controller sets; those of level metadata and full come back from the data directory.
+// sluice-queue: the jobs that the controller sets; those of level metadata and full come back from
+// the data directory.
 class QueueProgram : public daemon::Program {
  public:
   static std::vector<daemon::About::Flag> Flags();
@@ -29,14 +30,15 @@ class QueueProgram : public daemon::Program {
   void Drain() override;
 
  private:
-  QueueProgram(const daemon::Host& host, std::optional<DirLock> lock, std::shared_ptr<LedgerMirror> mirror, JobTable::Options jobs);
+  QueueProgram(const daemon::Host& host, std::optional<DirLock> lock,
+               std::shared_ptr<LedgerMirror> mirror, JobTable::Options jobs);
 
   // Sends it to the controller as an event.
   void RaiseAlarm(const std::string& job_name, const Alarm& alarm);
 
   const daemon::Host host_;
-  const std::optional<DirLock> lock_;       // Of the data directory.
-  const std::shared_ptr<Metrics> metrics_;  // The registry keeps a share.
+  const std::optional<DirLock> lock_;           // Of the data directory.
+  const std::shared_ptr<Metrics> metrics_;      // The registry keeps a share.
   const std::shared_ptr<LedgerMirror> mirror_;  // Null: none asked for. The registry keeps a share.
   JobTable jobs_;
   std::atomic<bool> recovered_ = false;

@@ -11,8 +11,10 @@ namespace sluice::queue {
 namespace {
 // Calls that a fault test may want the daemon to die or fail around.
 const char* FailpointName(const Input& input) {
-  static constexpr const char* kNames[] = {"set_job", "admit", "put",     "seal",    "drop",  "lease_tasks", "renew", "release", "acquire", "apply",
-                                           "advance", "durable", "restore", nullptr, nullptr, nullptr,       nullptr, nullptr,   "retask"};
+  static constexpr const char* kNames[] = {"set_job",     "admit",   "put",     "seal",    "drop",
+                                           "lease_tasks", "renew",   "release", "acquire", "apply",
+                                           "advance",     "durable", "restore", nullptr,   nullptr,
+                                           nullptr,       nullptr,   nullptr,   "retask"};
   return input.index() < std::size(kNames) ? kNames[input.index()] : nullptr;
 }
 
@@ -40,10 +42,12 @@ JobRunner::JobRunner(Options options, StoredJob stored)
       arena_(options_.arena != nullptr ? options_.arena : std::make_shared<Arena>()),
       header_(std::move(stored.header)),
       sampling_(stored.job->spec().sampling),
-      payload_(stored.job->spec().durability == Durability::kMetadata ? Payload::kLeftOut : Payload::kKept),
+      payload_(stored.job->spec().durability == Durability::kMetadata ? Payload::kLeftOut
+                                                                      : Payload::kKept),
       job_(std::move(stored.job)),
       log_(std::move(stored.log)),
-      offset_(job_->ledger().event == 0 ? absl::ZeroDuration() : job_->now() - options_.clock->Monotonic()),
+      offset_(job_->ledger().event == 0 ? absl::ZeroDuration()
+                                        : job_->now() - options_.clock->Monotonic()),
       books_(*job_) {
   if (options_.books) options_.books(std::make_shared<BookEntry>(BooksOf(*job_)));
   log_->Start({.on_durable = [this](wal::Position durable) { Release(durable); },
@@ -57,13 +61,15 @@ JobRunner::JobRunner(Options options, StoredJob stored)
 
 JobRunner::~JobRunner() { Shut(absl::CancelledError("the job is gone")); }
 
-// Events. -------------------------------------------------------------------------------------------------------------
+// Events. -----------------------------------------------------------------------------------------
 
 void JobRunner::Apply(Event event, Finished* finished) {
   event.now = JobTime();
   const bool put = std::holds_alternative<Put>(event.input);
-  if (put && job_->space() == Space::kFull) std::get<Put>(event.input).records.clear();  // Refused whatever they are; the log has no room for them.
-  const bool log_after = put && payload_ == Payload::kLeftOut;  // What it leaves out cannot be judged again.
+  // Refused whatever they are; the log has no room for them.
+  if (put && job_->space() == Space::kFull) std::get<Put>(event.input).records.clear();
+  // What it leaves out cannot be judged again.
+  const bool log_after = put && payload_ == Payload::kLeftOut;
   if (log_ != nullptr && !log_after) appended_ = log_->Append(EventRecord(event, payload_));
   Effects effects;
   job_->Step(event, &effects);
@@ -83,7 +89,9 @@ void JobRunner::Apply(Event event, Finished* finished) {
     if (options_.alarm) options_.alarm(alarm);
   }
   if (effects.watch || !effects.cancel.empty() || !effects.alarms.empty()) {
-    output.update = {.sequence = ++sequence_, .cancel = std::move(effects.cancel), .alarms = std::move(effects.alarms)};
+    output.update = {.sequence = ++sequence_,
+                     .cancel = std::move(effects.cancel),
+                     .alarms = std::move(effects.alarms)};
     if (effects.watch) output.update->state = job_->watch();
   }
   Emit(std::move(output), finished);
@@ -144,23 +152,26 @@ void JobRunner::Settle(Finished finished) {
   }
 }
 
-// Snapshots. ----------------------------------------------------------------------------------------------------------
+// Snapshots. --------------------------------------------------------------------------------------
 
 void JobRunner::MaybeSnapshot() {
   if (log_ == nullptr || snapshotting_) return;
   const uint64_t since = log_->BytesSinceSnapshot();
-  if (since < snapshot_at_ || since <= std::max(options_.snapshot_bytes, 2 * job_->stored_bytes())) return;
+  if (since < snapshot_at_ || since <= std::max(options_.snapshot_bytes, 2 * job_->stored_bytes()))
+    return;
   TakeSnapshot();
 }
 
 bool JobRunner::TakeSnapshot() {
-  snapshotting_ = log_->Snapshot(Snapshot(header_, job_->Dump(payload_)), [this](const absl::Status& done) {
-    MutexLock lock(&mu_);
-    snapshotting_ = false;
-    snapshot_at_ = done.ok() ? 0 : log_->BytesSinceSnapshot() + options_.snapshot_bytes;
-    if (!done.ok()) log::Warning("snapshot_failed", {{"job_id", options_.name}, {"message", done.message()}});
-    snapshotted_.NotifyAll();
-  });
+  snapshotting_ =
+      log_->Snapshot(Snapshot(header_, job_->Dump(payload_)), [this](const absl::Status& done) {
+        MutexLock lock(&mu_);
+        snapshotting_ = false;
+        snapshot_at_ = done.ok() ? 0 : log_->BytesSinceSnapshot() + options_.snapshot_bytes;
+        if (!done.ok())
+          log::Warning("snapshot_failed", {{"job_id", options_.name}, {"message", done.message()}});
+        snapshotted_.NotifyAll();
+      });
   return snapshotting_;
 }
 
@@ -169,16 +180,20 @@ void JobRunner::CloseLog(const absl::Status& why) {
     // A disk without room may stay so for ever: then the log is all there is.
     MutexLock lock(&mu_);
     const auto wait = [&] {
-      while (snapshotting_ && log_->space() != wal::Space::kFull) snapshotted_.WaitFor(&mu_, absl::Seconds(1));
+      while (snapshotting_ && log_->space() != wal::Space::kFull)
+        snapshotted_.WaitFor(&mu_, absl::Seconds(1));
     };
     wait();
-    if (!snapshotting_ && job_->phase() != Phase::kFreed && log_->BytesSinceSnapshot() > 0 && TakeSnapshot()) wait();
+    if (!snapshotting_ && job_->phase() != Phase::kFreed && log_->BytesSinceSnapshot() > 0 &&
+        TakeSnapshot())
+      wait();
   }
   log_->Close();
   Finished finished;
   {
     MutexLock lock(&mu_);
-    for (Output& output : held_) {  // The log failed, or the disk is full: nobody knows whether it is durable.
+    // The log failed, or the disk is full: nobody knows whether it is durable.
+    for (Output& output : held_) {
       for (Answer& answer : output.answers) finished.push_back({std::move(answer.done), why});
     }
     held_.clear();
@@ -186,7 +201,7 @@ void JobRunner::CloseLog(const absl::Status& why) {
   Settle(std::move(finished));
 }
 
-// Calls. --------------------------------------------------------------------------------------------------------------
+// Calls. ------------------------------------------------------------------------------------------
 
 uint64_t JobRunner::Run(const Caller& caller, Input input, Done done) {
   const char* const name = FailpointName(input);
@@ -251,7 +266,8 @@ void JobRunner::Restart(uint32_t incarnation) {
 // On the log's thread.
 void JobRunner::SetSpace(wal::Space space) {
   static constexpr const char* kNames[] = {"ok", "low", "full"};
-  log::Warning("disk_space", {{"job_id", options_.name}, {"space", kNames[static_cast<int>(space)]}});
+  log::Warning("disk_space",
+               {{"job_id", options_.name}, {"space", kNames[static_cast<int>(space)]}});
   Finished finished;
   {
     MutexLock lock(&mu_);
@@ -282,14 +298,16 @@ void JobRunner::Shut(const absl::Status& why) {
   if (close) CloseLog(why);
 }
 
-// Watching. -----------------------------------------------------------------------------------------------------------
+// Watching. ---------------------------------------------------------------------------------------
 
 uint64_t JobRunner::AddWatcher(std::function<void(const WatchUpdate&)> told) {
   Finished none;
   MutexLock lock(&mu_);
   const uint64_t id = ++sequence_;
   watchers_.emplace(id, Watcher{.told = std::move(told)});
-  Output first{.position = appended_, .update = WatchUpdate{.sequence = id, .state = job_->watch()}, .new_watcher = id};
+  Output first{.position = appended_,
+               .update = WatchUpdate{.sequence = id, .state = job_->watch()},
+               .new_watcher = id};
   if (held_.empty()) {
     GiveOut(std::move(first), &none);  // All that the state comes from is out.
   } else {

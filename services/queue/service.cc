@@ -27,17 +27,21 @@ constexpr absl::Duration kBeat = absl::Seconds(10);
 constexpr size_t kPeekRows = 500;       // A page, ..
 constexpr size_t kPeekBytes = 4 << 20;  // .. about, where rows are long.
 
-// All methods by callback; Put and Get as raw bytes. Spelled out, for CallbackService has a typed Put that a raw one cannot
-// override.
+// All methods by callback; Put and Get as raw bytes. Spelled out, for CallbackService has a typed
+// Put that a raw one cannot override.
 using Q = v1::QueueService;
-using Jobs = Q::WithCallbackMethod_SetJob<Q::WithCallbackMethod_Stats<Q::WithCallbackMethod_Peek<Q::WithCallbackMethod_Retask<Q::Service>>>>;
-using Shared = Q::WithCallbackMethod_Renew<Q::WithCallbackMethod_Release<Q::WithCallbackMethod_Watch<Q::WithRawCallbackMethod_Get<Jobs>>>>;
-using Writers = Q::WithCallbackMethod_Admit<Q::WithRawCallbackMethod_Put<Q::WithCallbackMethod_Seal<Q::WithCallbackMethod_Drop<Q::WithCallbackMethod_LeaseTasks<Shared>>>>>;
-using Base = Q::WithCallbackMethod_AcquireBatch<Q::WithCallbackMethod_Apply<
-    Q::WithCallbackMethod_AdvanceVersion<Q::WithCallbackMethod_Durable<Q::WithCallbackMethod_Restore<Writers>>>>>;
+using Jobs = Q::WithCallbackMethod_SetJob<Q::WithCallbackMethod_Stats<
+    Q::WithCallbackMethod_Peek<Q::WithCallbackMethod_Retask<Q::Service>>>>;
+using Shared = Q::WithCallbackMethod_Renew<
+    Q::WithCallbackMethod_Release<Q::WithCallbackMethod_Watch<Q::WithRawCallbackMethod_Get<Jobs>>>>;
+using Writers = Q::WithCallbackMethod_Admit<Q::WithRawCallbackMethod_Put<Q::WithCallbackMethod_Seal<
+    Q::WithCallbackMethod_Drop<Q::WithCallbackMethod_LeaseTasks<Shared>>>>>;
+using Base = Q::WithCallbackMethod_AcquireBatch<
+    Q::WithCallbackMethod_Apply<Q::WithCallbackMethod_AdvanceVersion<
+        Q::WithCallbackMethod_Durable<Q::WithCallbackMethod_Restore<Writers>>>>>;
 
-// One unary call under way: finished once, by its answer or because its client went away. Whoever claims it finishes it;
-// request and response are gone soon after.
+// One unary call under way: finished once, by its answer or because its client went away. Whoever
+// claims it finishes it; request and response are gone soon after.
 class CallReactor : public grpc::ServerUnaryReactor {
  public:
   static std::shared_ptr<CallReactor> Make() {
@@ -82,10 +86,12 @@ class CallReactor : public grpc::ServerUnaryReactor {
 
 class QueueServer::Impl final : public Base {
  public:
-  Impl(JobTable* jobs, Metrics* metrics) : jobs_(jobs), metrics_(metrics), beats_([this] { BeatLoop(); }) {}
+  Impl(JobTable* jobs, Metrics* metrics)
+      : jobs_(jobs), metrics_(metrics), beats_([this] { BeatLoop(); }) {}
   ~Impl() override { Shut(); }
 
-  grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext*, const v1::SetJobRequest* request, v1::SetJobResponse* response) override {
+  grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext*, const v1::SetJobRequest* request,
+                                   v1::SetJobResponse* response) override {
     const std::shared_ptr<CallReactor> reactor = CallReactor::Make();
     const absl::StatusOr<From> from = FromProto(request->call());
     absl::StatusOr<queue::SetJob> input = FromProto(*request);
@@ -94,68 +100,93 @@ class QueueServer::Impl final : public Base {
     } else {
       jobs_->SetJob(from->job, request->spec().job_name(), from->caller, *std::move(input),
                     [reactor, response](Reply reply) {
-                      Answer<SetJobAnswer>(*reactor, reply, [&](const SetJobAnswer& answer) { ToProto(answer, response); });
+                      Answer<SetJobAnswer>(*reactor, reply, [&](const SetJobAnswer& answer) {
+                        ToProto(answer, response);
+                      });
                     });
     }
     return reactor.get();
   }
-  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*, const v1::AdmitRequest* request, v1::AdmitResponse* response) override {
+  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*, const v1::AdmitRequest* request,
+                                  v1::AdmitResponse* response) override {
     return Serve<AdmitAnswer>(request, response, "Admit");
   }
-  grpc::ServerUnaryReactor* Seal(grpc::CallbackServerContext*, const v1::SealRequest* request, v1::SealResponse* response) override {
+  grpc::ServerUnaryReactor* Seal(grpc::CallbackServerContext*, const v1::SealRequest* request,
+                                 v1::SealResponse* response) override {
     return Serve<ItemsAnswer>(request, response);
   }
-  grpc::ServerUnaryReactor* Drop(grpc::CallbackServerContext*, const v1::DropRequest* request, v1::DropResponse* response) override {
+  grpc::ServerUnaryReactor* Drop(grpc::CallbackServerContext*, const v1::DropRequest* request,
+                                 v1::DropResponse* response) override {
     return Serve<ItemsAnswer>(request, response);
   }
-  grpc::ServerUnaryReactor* LeaseTasks(grpc::CallbackServerContext*, const v1::LeaseTasksRequest* request, v1::LeaseTasksResponse* response) override {
+  grpc::ServerUnaryReactor* LeaseTasks(grpc::CallbackServerContext*,
+                                       const v1::LeaseTasksRequest* request,
+                                       v1::LeaseTasksResponse* response) override {
     return Serve<LeaseTasksAnswer>(request, response, "LeaseTasks");
   }
-  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext*, const v1::RenewRequest* request, v1::RenewResponse* response) override {
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext*, const v1::RenewRequest* request,
+                                  v1::RenewResponse* response) override {
     return Serve<RenewAnswer>(request, response);
   }
-  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext*, const v1::ReleaseRequest* request, v1::ReleaseResponse* response) override {
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext*, const v1::ReleaseRequest* request,
+                                    v1::ReleaseResponse* response) override {
     return Serve<ReleaseAnswer>(request, response);
   }
-  grpc::ServerUnaryReactor* AcquireBatch(grpc::CallbackServerContext*, const v1::AcquireBatchRequest* request, v1::AcquireBatchResponse* response) override {
+  grpc::ServerUnaryReactor* AcquireBatch(grpc::CallbackServerContext*,
+                                         const v1::AcquireBatchRequest* request,
+                                         v1::AcquireBatchResponse* response) override {
     return Serve<AcquireBatchAnswer>(request, response, "AcquireBatch");
   }
-  grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext*, const v1::ApplyRequest* request, v1::ApplyResponse* response) override {
+  grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext*, const v1::ApplyRequest* request,
+                                  v1::ApplyResponse* response) override {
     return Serve<ApplyAnswer>(request, response);
   }
-  grpc::ServerUnaryReactor* AdvanceVersion(grpc::CallbackServerContext*, const v1::AdvanceVersionRequest* request, v1::AdvanceVersionResponse* response) override {
+  grpc::ServerUnaryReactor* AdvanceVersion(grpc::CallbackServerContext*,
+                                           const v1::AdvanceVersionRequest* request,
+                                           v1::AdvanceVersionResponse* response) override {
     return Serve<AdvanceVersionAnswer>(request, response);
   }
-  grpc::ServerUnaryReactor* Durable(grpc::CallbackServerContext*, const v1::DurableRequest* request, v1::DurableResponse* response) override {
+  grpc::ServerUnaryReactor* Durable(grpc::CallbackServerContext*, const v1::DurableRequest* request,
+                                    v1::DurableResponse* response) override {
     return Serve<DurableAnswer>(request, response);
   }
-  grpc::ServerUnaryReactor* Restore(grpc::CallbackServerContext*, const v1::RestoreRequest* request, v1::RestoreResponse* response) override {
+  grpc::ServerUnaryReactor* Restore(grpc::CallbackServerContext*, const v1::RestoreRequest* request,
+                                    v1::RestoreResponse* response) override {
     return Serve<RestoreAnswer>(request, response);
   }
-  grpc::ServerUnaryReactor* Retask(grpc::CallbackServerContext*, const v1::RetaskRequest* request, v1::RetaskResponse* response) override {
+  grpc::ServerUnaryReactor* Retask(grpc::CallbackServerContext*, const v1::RetaskRequest* request,
+                                   v1::RetaskResponse* response) override {
     return Serve<RetaskAnswer>(request, response);
   }
 
-  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const v1::StatsRequest* request, v1::StatsResponse* response) override {
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
+                                  const v1::StatsRequest* request,
+                                  v1::StatsResponse* response) override {
     return Read(context, request->call(), [&](const Job& job, Instant) {
       ToProto(job.Stats(), response);
       return absl::OkStatus();
     });
   }
-  grpc::ServerUnaryReactor* Peek(grpc::CallbackServerContext* context, const v1::PeekRequest* request, v1::PeekResponse* response) override {
+  grpc::ServerUnaryReactor* Peek(grpc::CallbackServerContext* context,
+                                 const v1::PeekRequest* request,
+                                 v1::PeekResponse* response) override {
     return Read(context, request->call(), [&](const Job& job, Instant now) -> absl::Status {
-      if (request->what() < v1::PEEK_WHAT_GROUPS || request->what() > v1::PEEK_WHAT_VIOLATIONS) return absl::InvalidArgumentError("what is unset");
+      if (request->what() < v1::PEEK_WHAT_GROUPS || request->what() > v1::PEEK_WHAT_VIOLATIONS)
+        return absl::InvalidArgumentError("what is unset");
       uint64_t first = 0;
-      if (!request->page().empty() && !absl::SimpleAtoi(request->page(), &first)) return absl::InvalidArgumentError("page is not from an answer");
+      if (!request->page().empty() && !absl::SimpleAtoi(request->page(), &first))
+        return absl::InvalidArgumentError("page is not from an answer");
       std::set<std::string> ids;
       for (const std::string& id : request->ids()) ids.insert(ToHex(id));
       uint64_t place = 0;
       size_t bytes = 0;
-      for (const PeekRow& row : job.Peek(static_cast<PeekWhat>(request->what()), request->state(), now, request->text())) {
+      for (const PeekRow& row : job.Peek(static_cast<PeekWhat>(request->what()), request->state(),
+                                         now, request->text())) {
         if (!ids.empty() && !ids.contains(row.node.id)) continue;
         if (place++ < first) continue;
         bytes += row.json.size();
-        if (response->rows_size() == kPeekRows || (bytes > kPeekBytes && response->rows_size() > 0)) {
+        if (response->rows_size() == kPeekRows ||
+            (bytes > kPeekBytes && response->rows_size() > 0)) {
           response->set_page(absl::StrCat(place - 1));
           break;
         }
@@ -165,19 +196,23 @@ class QueueServer::Impl final : public Base {
     });
   }
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(grpc::CallbackServerContext*) override {
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(
+      grpc::CallbackServerContext*) override {
     const auto stream = rpc::MakeStream<PutStream>(jobs_, &attached_);
     stream->StartReading();
     return stream.get();
   }
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) override {
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* bytes) override {
     const auto stream = rpc::MakeStream<GetStream>(context, Clock::Real());
     if (absl::Status status = StartGet(*bytes, stream); !status.ok()) stream->End(status);
     return stream.get();
   }
-  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*, const v1::WatchRequest* request) override {
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*,
+                                                     const v1::WatchRequest* request) override {
     const auto stream = rpc::MakeStream<WatchStream>();
-    if (absl::Status status = StartWatch(request->call(), stream); !status.ok()) stream->End(status);
+    if (absl::Status status = StartWatch(request->call(), stream); !status.ok())
+      stream->End(status);
     return stream.get();
   }
 
@@ -185,7 +220,9 @@ class QueueServer::Impl final : public Base {
     std::vector<common::v1::WaitEdge> edges;
     const auto runner = jobs_->Find(job);
     if (!runner.ok()) return edges;
-    for (const WaitEdge& edge : (*runner)->Look([](const Job& core, Instant now) { return core.Explain(now); })) ToProto(edge, &edges.emplace_back());
+    for (const WaitEdge& edge :
+         (*runner)->Look([](const Job& core, Instant now) { return core.Explain(now); }))
+      ToProto(edge, &edges.emplace_back());
     return edges;
   }
 
@@ -216,33 +253,40 @@ class QueueServer::Impl final : public Base {
   }
 
   template <typename Result, typename Request, typename Response>
-  grpc::ServerUnaryReactor* Serve(const Request* request, Response* response, const char* parked = nullptr) {
+  grpc::ServerUnaryReactor* Serve(const Request* request, Response* response,
+                                  const char* parked = nullptr) {
     const std::shared_ptr<CallReactor> reactor = CallReactor::Make();
     const absl::StatusOr<From> from = FromProto(request->call());
     auto input = FromProto(*request);
-    absl::StatusOr<std::shared_ptr<JobRunner>> runner = !from.ok() ? from.status() : !input.ok() ? input.status() : jobs_->Find(from->job);
+    absl::StatusOr<std::shared_ptr<JobRunner>> runner = !from.ok()    ? from.status()
+                                                        : !input.ok() ? input.status()
+                                                                      : jobs_->Find(from->job);
     if (!runner.ok()) {
       reactor->End(runner.status());
       return reactor.get();
     }
     const absl::Time start = absl::Now();
     JobRunner* const job = runner->get();
-    const uint64_t call = job->Run(from->caller, *std::move(input), [this, reactor, response, start, parked, job](Reply reply) {
-      if (parked != nullptr) metrics_->ObserveWait(job->name(), parked, absl::Now() - start);
-      Answer<Result>(*reactor, reply, [&](const Result& result) {
-        if constexpr (std::is_same_v<Result, AdmitAnswer>) {
-          ToProto(result, job->sampling(), response);
-        } else {
-          ToProto(result, response);
-        }
-      });
-    });
+    const uint64_t call =
+        job->Run(from->caller, *std::move(input),
+                 [this, reactor, response, start, parked, job](Reply reply) {
+                   if (parked != nullptr)
+                     metrics_->ObserveWait(job->name(), parked, absl::Now() - start);
+                   Answer<Result>(*reactor, reply, [&](const Result& result) {
+                     if constexpr (std::is_same_v<Result, AdmitAnswer>) {
+                       ToProto(result, job->sampling(), response);
+                     } else {
+                       ToProto(result, response);
+                     }
+                   });
+                 });
     if (parked != nullptr) reactor->SetForget([runner = *runner, call] { runner->Forget(call); });
     return reactor.get();
   }
 
   template <typename F>
-  grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context, const common::v1::Call& call, F f) {
+  grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context, const common::v1::Call& call,
+                                 F f) {
     const absl::StatusOr<From> from = FromProto(call);
     absl::Status status = from.status();
     if (status.ok()) {
@@ -267,8 +311,11 @@ class QueueServer::Impl final : public Base {
     for (const common::v1::Want& want : message.wants()) {
       SLUICE_ASSIGN_OR_RETURN(request.wants.emplace_back(), FromProto(want));
     }
-    SLUICE_RETURN_IF_ERROR(request.runner->Look([&](const Job& job, Instant) { return job.Read(request.caller, request.controller, request.lease, {}).status(); }));
-    request.shared = !message.session().empty() && attached_.Find(message.session(), from.job, from.caller) != nullptr;
+    SLUICE_RETURN_IF_ERROR(request.runner->Look([&](const Job& job, Instant) {
+      return job.Read(request.caller, request.controller, request.lease, {}).status();
+    }));
+    request.shared = !message.session().empty() &&
+                     attached_.Find(message.session(), from.job, from.caller) != nullptr;
     {
       MutexLock lock(&mu_);
       std::erase_if(gets_, [](const std::weak_ptr<GetStream>& get) { return get.expired(); });
@@ -278,10 +325,12 @@ class QueueServer::Impl final : public Base {
     return absl::OkStatus();
   }
 
-  absl::Status StartWatch(const common::v1::Call& call, const std::shared_ptr<WatchStream>& stream) {
+  absl::Status StartWatch(const common::v1::Call& call,
+                          const std::shared_ptr<WatchStream>& stream) {
     SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(call));
     SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
-    SLUICE_RETURN_IF_ERROR(runner->Look([&](const Job& job, Instant) { return job.Known(from.caller); }));
+    SLUICE_RETURN_IF_ERROR(
+        runner->Look([&](const Job& job, Instant) { return job.Known(from.caller); }));
     {
       MutexLock lock(&mu_);
       if (shut_) return absl::UnavailableError("the queue is shutting down");
@@ -324,11 +373,16 @@ class QueueServer::Impl final : public Base {
   std::thread beats_;
 };
 
-QueueServer::QueueServer(JobTable* jobs, Metrics* metrics) : impl_(std::make_unique<Impl>(jobs, metrics)) {}
+QueueServer::QueueServer(JobTable* jobs, Metrics* metrics)
+    : impl_(std::make_unique<Impl>(jobs, metrics)) {}
 QueueServer::~QueueServer() = default;
 grpc::Service* QueueServer::service() { return impl_.get(); }
-std::vector<common::v1::WaitEdge> QueueServer::Explain(const std::string& job) { return impl_->Explain(job); }
-absl::Status QueueServer::ShareMemory(const std::string& address) { return impl_->ShareMemory(address); }
+std::vector<common::v1::WaitEdge> QueueServer::Explain(const std::string& job) {
+  return impl_->Explain(job);
+}
+absl::Status QueueServer::ShareMemory(const std::string& address) {
+  return impl_->ShareMemory(address);
+}
 void QueueServer::Shut() { impl_->Shut(); }
 
 }  // namespace sluice::queue

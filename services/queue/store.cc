@@ -32,12 +32,17 @@ std::string HeadOf(const T&... values) {
   return std::move(writer).Finish().head;
 }
 
-wal::Part PartOf(const Bytes& bytes) { return {.owner = bytes.data, .bytes = bytes.view(), .crc32c = bytes.crc32c}; }
+wal::Part PartOf(const Bytes& bytes) {
+  return {.owner = bytes.data, .bytes = bytes.view(), .crc32c = bytes.crc32c};
+}
 
 absl::Status CheckFormat(const Written& written) {
   if (written.format <= kFormat) return absl::OkStatus();
-  return ErrorWith(absl::StatusCode::kFailedPrecondition, {.reason = "NEWER_FORMAT", .hint = "start the build that wrote it, or a newer one"},
-                   absl::StrCat("the job is written in format ", written.format, ", this build reads up to ", kFormat));
+  return ErrorWith(
+      absl::StatusCode::kFailedPrecondition,
+      {.reason = "NEWER_FORMAT", .hint = "start the build that wrote it, or a newer one"},
+      absl::StrCat("the job is written in format ", written.format, ", this build reads up to ",
+                   kFormat));
 }
 }  // namespace
 
@@ -54,11 +59,15 @@ SourceDigest DigestOf(const RowSource& rows, uint32_t source) {
 }
 
 std::string JobsDir(const std::string& data_dir) { return absl::StrCat(data_dir, "/jobs"); }
-std::string JobDir(const std::string& data_dir, const std::string& job) { return absl::StrCat(JobsDir(data_dir), "/", job); }
+std::string JobDir(const std::string& data_dir, const std::string& job) {
+  return absl::StrCat(JobsDir(data_dir), "/", job);
+}
 
-// Records. ------------------------------------------------------------------------------------------------------------
+// Records. ----------------------------------------------------------------------------------------
 
-wal::Record HeaderRecord(const JobHeader& header) { return {.type = kHeader, .head = HeadOf(Written(), header)}; }
+wal::Record HeaderRecord(const JobHeader& header) {
+  return {.type = kHeader, .head = HeadOf(Written(), header)};
+}
 
 wal::Record SessionRecord() { return {.type = kSession, .head = HeadOf(Written())}; }
 
@@ -72,7 +81,8 @@ wal::Record EventRecord(const Event& event, Payload payload) {
 
 std::vector<wal::Record> Snapshot(const JobHeader& header, Encoded dump) {
   std::vector<wal::Record> records = {HeaderRecord(header)};
-  for (size_t at = 0; at < dump.head.size(); at += kStateHeadBytes) records.push_back({.type = kState, .head = dump.head.substr(at, kStateHeadBytes)});
+  for (size_t at = 0; at < dump.head.size(); at += kStateHeadBytes)
+    records.push_back({.type = kState, .head = dump.head.substr(at, kStateHeadBytes)});
   uint64_t bytes = kStatePayloadBytes;
   for (const Bytes& part : dump.parts) {
     if (bytes + part.size > kStatePayloadBytes) {
@@ -85,11 +95,14 @@ std::vector<wal::Record> Snapshot(const JobHeader& header, Encoded dump) {
   return records;
 }
 
-// Reading. ------------------------------------------------------------------------------------------------------------
+// Reading. ----------------------------------------------------------------------------------------
 
-absl::StatusOr<wal::Replay::Memory> JobReplay::Allocate(uint8_t type, absl::string_view head, uint64_t size) {
+absl::StatusOr<wal::Replay::Memory> JobReplay::Allocate(uint8_t type, absl::string_view head,
+                                                        uint64_t size) {
   const std::shared_ptr<char> memory = allocate_(size);
-  if (memory == nullptr) return Error(absl::StatusCode::kResourceExhausted, "NO_MEMORY", absl::StrCat("no memory for ", size, " B of payload"));
+  if (memory == nullptr)
+    return Error(absl::StatusCode::kResourceExhausted, "NO_MEMORY",
+                 absl::StrCat("no memory for ", size, " B of payload"));
   return Memory{.owner = memory, .data = memory.get()};
 }
 
@@ -113,7 +126,8 @@ absl::Status JobReplay::OnSnapshot(wal::Position position) {
 }
 
 absl::Status JobReplay::OnSnapshotEnd() {
-  if (job_ == nullptr) return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", "the snapshot names no job");
+  if (job_ == nullptr)
+    return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", "the snapshot names no job");
   SLUICE_RETURN_IF_ERROR(job_->Load(dump_, std::move(dump_payload_)));
   dump_.clear();
   dump_payload_.clear();
@@ -122,7 +136,9 @@ absl::Status JobReplay::OnSnapshotEnd() {
 
 absl::Status JobReplay::OnRecord(wal::Entry entry) {
   if (entry.type == kHeader) return OnHeader(entry.head);
-  if (job_ == nullptr) return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", absl::StrCat("record ", entry.position, " comes before the job's own"));
+  if (job_ == nullptr)
+    return Error(absl::StatusCode::kDataLoss, "BAD_RECORD",
+                 absl::StrCat("record ", entry.position, " comes before the job's own"));
   switch (entry.type) {
     case kSession: {
       Reader reader(entry.head, {});
@@ -138,10 +154,13 @@ absl::Status JobReplay::OnRecord(wal::Entry entry) {
       return absl::OkStatus();
     case kEvent: {
       if (logic_ != kLogic) {
-        return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                         {.reason = "OTHER_LOGIC", .hint = "start the build that wrote it, stop it with SIGTERM, then start this one"},
-                         absl::StrCat("event ", entry.position, " and those behind it are written by logic ", logic_, ", this build has ", kLogic,
-                                      " and would replay them differently"));
+        return ErrorWith(
+            absl::StatusCode::kFailedPrecondition,
+            {.reason = "OTHER_LOGIC",
+             .hint = "start the build that wrote it, stop it with SIGTERM, then start this one"},
+            absl::StrCat("event ", entry.position, " and those behind it are written by logic ",
+                         logic_, ", this build has ", kLogic,
+                         " and would replay them differently"));
       }
       std::vector<PayloadRun> payload;
       if (!entry.payload.empty()) payload.push_back({entry.owner, entry.payload});
@@ -151,12 +170,18 @@ absl::Status JobReplay::OnRecord(wal::Entry entry) {
       ++events_;
       return absl::OkStatus();
     }
-    default: return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", absl::StrCat("record ", entry.position, " is of type ", entry.type, ", which this build does not know"));
+    default:
+      return Error(absl::StatusCode::kDataLoss, "BAD_RECORD",
+                   absl::StrCat("record ", entry.position, " is of type ", entry.type,
+                                ", which this build does not know"));
   }
 }
 
-absl::StatusOr<StoredJob> CreateJob(const wal::Log::Options& options, const std::string& dir, JobHeader header, std::shared_ptr<const RowSource> rows) {
-  JobReplay nothing([&](const JobHeader&) -> absl::StatusOr<std::shared_ptr<const RowSource>> { return rows; }, nullptr);
+absl::StatusOr<StoredJob> CreateJob(const wal::Log::Options& options, const std::string& dir,
+                                    JobHeader header, std::shared_ptr<const RowSource> rows) {
+  JobReplay nothing(
+      [&](const JobHeader&) -> absl::StatusOr<std::shared_ptr<const RowSource>> { return rows; },
+      nullptr);
   StoredJob stored{.header = std::move(header)};
   SLUICE_ASSIGN_OR_RETURN(stored.log, wal::Log::Open(options, dir, &nothing, &stored.found));
   if (stored.found.last > 0) return absl::InternalError(absl::StrCat(dir, " holds a job"));
@@ -165,7 +190,8 @@ absl::StatusOr<StoredJob> CreateJob(const wal::Log::Options& options, const std:
   return stored;
 }
 
-absl::StatusOr<StoredJob> OpenJob(const wal::Log::Options& options, const std::string& dir, JobReplay::OpenRows rows, JobReplay::Allocator allocate) {
+absl::StatusOr<StoredJob> OpenJob(const wal::Log::Options& options, const std::string& dir,
+                                  JobReplay::OpenRows rows, JobReplay::Allocator allocate) {
   JobReplay replay(std::move(rows), std::move(allocate));
   StoredJob stored;
   SLUICE_ASSIGN_OR_RETURN(stored.log, wal::Log::Open(options, dir, &replay, &stored.found));

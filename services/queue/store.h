@@ -11,11 +11,12 @@
 #include "common/wal/log.h"
 #include "services/queue/core/job.h"
 
-// How a job lies on disk: DATA_DIR/jobs/<job>/ is one log. Its first record says what the job is, each further one is an
-// event; a snapshot is that first record and the dump of the state.
+// How a job lies on disk: DATA_DIR/jobs/<job>/ is one log. Its first record says what the job is,
+// each further one is an event; a snapshot is that first record and the dump of the state.
 namespace sluice::queue {
 
-// The rows of a source as the job saw them first. Replayed over other rows, its draws would be others.
+// The rows of a source as the job saw them first. Replayed over other rows, its draws would be
+// others.
 struct SourceDigest {
   uint64_t rows = 0;
   std::string sha256;  // Of all rows' JSON, each behind its length.
@@ -33,7 +34,9 @@ struct JobHeader {
   Spec spec;
   std::vector<SourceDigest> sources;
 
-  Job::Options options() const { return {.id = job, .queue_incarnation = queue_incarnation, .seed = seed}; }
+  Job::Options options() const {
+    return {.id = job, .queue_incarnation = queue_incarnation, .seed = seed};
+  }
 };
 
 std::string JobsDir(const std::string& data_dir);
@@ -46,15 +49,18 @@ wal::Record EventRecord(const Event& event, Payload payload);
 // The whole state, in records of bounded size.
 std::vector<wal::Record> Snapshot(const JobHeader& header, Encoded dump);
 
-// Makes a job of its log. Errors, besides the log's own: DATA_LOSS (a record that this build cannot have written),
-// FAILED_PRECONDITION NEWER_FORMAT and OTHER_LOGIC, which say what to do; and those of `rows`.
+// Makes a job of its log. Errors, besides the log's own: DATA_LOSS (a record that this build cannot
+// have written), FAILED_PRECONDITION NEWER_FORMAT and OTHER_LOGIC, which say what to do; and those
+// of `rows`.
 class JobReplay : public wal::Replay {
  public:
   // Gives the job's rows, once its header is read.
-  using OpenRows = std::function<absl::StatusOr<std::shared_ptr<const RowSource>>(const JobHeader&)>;
+  using OpenRows =
+      std::function<absl::StatusOr<std::shared_ptr<const RowSource>>(const JobHeader&)>;
   using Allocator = std::function<std::shared_ptr<char>(uint64_t bytes)>;
 
-  JobReplay(OpenRows rows, Allocator allocate) : rows_(std::move(rows)), allocate_(std::move(allocate)) {}
+  JobReplay(OpenRows rows, Allocator allocate)
+      : rows_(std::move(rows)), allocate_(std::move(allocate)) {}
 
   absl::StatusOr<Memory> Allocate(uint8_t type, absl::string_view head, uint64_t size) override;
   absl::Status OnSnapshot(wal::Position position) override;
@@ -89,8 +95,10 @@ struct StoredJob {
   uint64_t events = 0;  // Replayed.
 };
 // A new one. INTERNAL: the folder holds a job.
-absl::StatusOr<StoredJob> CreateJob(const wal::Log::Options& options, const std::string& dir, JobHeader header, std::shared_ptr<const RowSource> rows);
+absl::StatusOr<StoredJob> CreateJob(const wal::Log::Options& options, const std::string& dir,
+                                    JobHeader header, std::shared_ptr<const RowSource> rows);
 // As it was. Errors of the log and of JobReplay.
-absl::StatusOr<StoredJob> OpenJob(const wal::Log::Options& options, const std::string& dir, JobReplay::OpenRows rows, JobReplay::Allocator allocate);
+absl::StatusOr<StoredJob> OpenJob(const wal::Log::Options& options, const std::string& dir,
+                                  JobReplay::OpenRows rows, JobReplay::Allocator allocate);
 
 }  // namespace sluice::queue

@@ -33,9 +33,13 @@ absl::Status PutStream::Open(const v1::PutHeader& header) {
   if (!header.session().empty()) {
     session_ = attached_->Find(header.session(), from.job, from.caller);
     // Its connection broke: opened again, the stream goes by another session, or without.
-    if (session_ == nullptr) return Error(absl::StatusCode::kUnavailable, "NO_SESSION", "the client is not attached to the queue's memory; attach again");
+    if (session_ == nullptr)
+      return Error(absl::StatusCode::kUnavailable, "NO_SESSION",
+                   "the client is not attached to the queue's memory; attach again");
   }
-  reader_ = std::make_unique<RecordReader>(runner->arena(), runner->Look([](const Job& job, Instant) { return job.spec().member_bytes(); }));
+  reader_ = std::make_unique<RecordReader>(
+      runner->arena(),
+      runner->Look([](const Job& job, Instant) { return job.spec().member_bytes(); }));
   caller_ = std::move(from.caller);
   runner_ = std::move(runner);
   return absl::OkStatus();
@@ -44,9 +48,11 @@ absl::Status PutStream::Open(const v1::PutHeader& header) {
 absl::Status PutStream::Resolve(rpc::Frame* frame) const {
   std::vector<absl::string_view> views;
   for (const shm::Slice& slice : frame->shared()) {
-    if (session_ == nullptr || slice.segment != 0 || !session_->buffer.Holds(slice.offset, slice.length)) {
+    if (session_ == nullptr || slice.segment != 0 ||
+        !session_->buffer.Holds(slice.offset, slice.length)) {
       return Error(absl::StatusCode::kInvalidArgument, "BAD_SLICE",
-                   absl::StrCat("shared memory: ", slice.length, " bytes at ", slice.offset, " of segment ", slice.segment, " are not in the client's buffer"));
+                   absl::StrCat("shared memory: ", slice.length, " bytes at ", slice.offset,
+                                " of segment ", slice.segment, " are not in the client's buffer"));
     }
     views.emplace_back(session_->buffer.data() + slice.offset, slice.length);
   }
@@ -65,7 +71,9 @@ absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
   {
     MutexLock lock(&mu_);
     if (storing_bytes_ + bytes > kWindowBytes) {
-      return Error(absl::StatusCode::kResourceExhausted, "WINDOW", absl::StrCat("more than ", kWindowBytes, " bytes of the stream are unacknowledged; wait for acks"));
+      return Error(absl::StatusCode::kResourceExhausted, "WINDOW",
+                   absl::StrCat("more than ", kWindowBytes,
+                                " bytes of the stream are unacknowledged; wait for acks"));
     }
     ++storing_;
     storing_bytes_ += bytes;
@@ -73,9 +81,9 @@ absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
   SLUICE_ASSIGN_OR_RETURN(PutBatch batch, reader_->Read(header, frame));
   Put put{std::move(batch.records)};
   // Also where nothing of it is to be stored: acks come in order.
-  runner_->Run(caller_, std::move(put), [self = shared_from_this(), batch = std::move(batch), seq = header.seq(), bytes](Reply reply) {
-    self->Stored(seq, bytes, batch, std::move(reply));
-  });
+  runner_->Run(caller_, std::move(put),
+               [self = shared_from_this(), batch = std::move(batch), seq = header.seq(),
+                bytes](Reply reply) { self->Stored(seq, bytes, batch, std::move(reply)); });
   return absl::OkStatus();
 }
 
@@ -87,7 +95,8 @@ void PutStream::Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Repl
     refused.record = batch.places[refused.record];
     failed.push_back(std::move(refused));
   }
-  std::sort(failed.begin(), failed.end(), [](const Failed& a, const Failed& b) { return a.record < b.record; });
+  std::sort(failed.begin(), failed.end(),
+            [](const Failed& a, const Failed& b) { return a.record < b.record; });
   v1::PutAck ack;
   ack.set_seq(seq);
   for (const Failed& refused : failed) {
@@ -107,13 +116,16 @@ void PutStream::Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Repl
   if (end) End(absl::OkStatus());
 }
 
-void WatchStream::Follow(const std::shared_ptr<WatchStream>& stream, std::shared_ptr<JobRunner> runner, Caller caller, std::function<void()> closed) {
+void WatchStream::Follow(const std::shared_ptr<WatchStream>& stream,
+                         std::shared_ptr<JobRunner> runner, Caller caller,
+                         std::function<void()> closed) {
   stream->runner_ = std::move(runner);
   stream->caller_ = std::move(caller);
   stream->closed_ = std::move(closed);
-  stream->watcher_ = stream->runner_->AddWatcher([weak = std::weak_ptr<WatchStream>(stream)](const WatchUpdate& update) {
-    if (const auto alive = weak.lock()) alive->Take(update);
-  });
+  stream->watcher_ = stream->runner_->AddWatcher(
+      [weak = std::weak_ptr<WatchStream>(stream)](const WatchUpdate& update) {
+        if (const auto alive = weak.lock()) alive->Take(update);
+      });
 }
 
 void WatchStream::Take(const WatchUpdate& update) {

@@ -17,7 +17,8 @@
 namespace sluice::queue {
 
 // Put: one message after the other is stored, and acknowledged once it is durable.
-class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, public std::enable_shared_from_this<PutStream> {
+class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
+                  public std::enable_shared_from_this<PutStream> {
  public:
   // A client keeps to half of it: what one stream may have unacknowledged, in bytes.
   static constexpr uint64_t kWindowBytes = 128 << 20;
@@ -33,7 +34,8 @@ class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, pu
   // The payload that a message names in the client's buffer.
   absl::Status Resolve(rpc::Frame* frame) const;
   // A message of `bytes` has its answer.
-  void Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply) ABSL_LOCKS_EXCLUDED(mu_);
+  void Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   JobTable* const jobs_;
   const AttachServer* const attached_;
@@ -48,11 +50,13 @@ class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, pu
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Watch: first the whole state, then what changed; what comes while a message is under way is folded into the next.
+// Watch: first the whole state, then what changed; what comes while a message is under way is
+// folded into the next.
 class WatchStream : public rpc::WriteStream<v1::WatchResponse> {
  public:
   // Subscribes at `runner`; `closed` runs when the call is over.
-  static void Follow(const std::shared_ptr<WatchStream>& stream, std::shared_ptr<JobRunner> runner, Caller caller, std::function<void()> closed);
+  static void Follow(const std::shared_ptr<WatchStream>& stream, std::shared_ptr<JobRunner> runner,
+                     Caller caller, std::function<void()> closed);
   // An empty message, where nothing else is under way.
   void Beat() ABSL_LOCKS_EXCLUDED(mu_);
 

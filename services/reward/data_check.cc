@@ -1,6 +1,5 @@
 #include "services/reward/data_check.h"
 
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/columns.h"

@@ -1,12 +1,16 @@
 #include "services/reward/program.h"
 
 int main(int argc, char** argv) {
-  return sluice::daemon::Main(argc, argv,
-                              {.name = "sluice-reward",
-                               .role = sluice::rpc::Role::kReward,
-                               .summary = "Scores finished answers: leases reward tasks from the queue and puts their verdicts.",
-                               .example = "sluice-reward --controller 127.0.0.1:7400 --listen 127.0.0.1:7430 --ops 127.0.0.1:7431"},
-                              [](const sluice::daemon::Host& host) -> absl::StatusOr<std::unique_ptr<sluice::daemon::Program>> {
-                                return std::make_unique<sluice::reward::RewardProgram>(host);
-                              });
+  return sluice::daemon::Main(
+      argc, argv,
+      {.name = "sluice-reward",
+       .role = sluice::rpc::Role::kReward,
+       .summary =
+           "Scores finished answers: leases reward tasks from the queue and puts their verdicts.",
+       .example = "sluice-reward --controller 127.0.0.1:7400 --listen 127.0.0.1:7430 --ops "
+                  "127.0.0.1:7431"},
+      [](const sluice::daemon::Host& host)
+          -> absl::StatusOr<std::unique_ptr<sluice::daemon::Program>> {
+        return std::make_unique<sluice::reward::RewardProgram>(host);
+      });
 }

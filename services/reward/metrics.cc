@@ -5,13 +5,17 @@ namespace sluice::reward {
 Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   series = registry->Hold("job_id", job_name);
   const auto evaluations = [&](const char* outcome) {
-    return registry->AddCounter("sluice_reward_evaluations_total", "Answers scored, by outcome.", {{"job_id", job_name}, {"reward", "task"}, {"outcome", outcome}});
+    return registry->AddCounter("sluice_reward_evaluations_total", "Answers scored, by outcome.",
+                                {{"job_id", job_name}, {"reward", "task"}, {"outcome", outcome}});
   };
   ok = evaluations("ok");
   unscorable = evaluations("unscorable");
   late = evaluations("late");
-  seconds = registry->AddHistogram("sluice_reward_duration_seconds", "Time to score one answer.", metrics::RpcSeconds(), {{"job_id", job_name}, {"reward", "task"}});
-  leased = registry->AddGauge("sluice_reward_tasks", "Tasks in this daemon's hands.", {{"job_id", job_name}, {"state", "leased"}});
+  seconds =
+      registry->AddHistogram("sluice_reward_duration_seconds", "Time to score one answer.",
+                             metrics::RpcSeconds(), {{"job_id", job_name}, {"reward", "task"}});
+  leased = registry->AddGauge("sluice_reward_tasks", "Tasks in this daemon's hands.",
+                              {{"job_id", job_name}, {"state", "leased"}});
 }
 
 }  // namespace sluice::reward

@@ -9,10 +9,11 @@ namespace sluice::reward {
 
 // Of one job, whose series end with the last copy. A default one counts nowhere.
 struct Metrics {
-  std::shared_ptr<void> series;           // Keeps those of the job.
-  metrics::Counter ok, unscorable, late;  // Evaluations: verdicts; no number; the lease was lost meanwhile.
-  metrics::Histogram seconds;             // Of one evaluation.
-  metrics::Gauge leased;                  // Tasks in hand.
+  std::shared_ptr<void> series;  // Keeps those of the job.
+  // Evaluations: verdicts; no number; the lease was lost meanwhile.
+  metrics::Counter ok, unscorable, late;
+  metrics::Histogram seconds;  // Of one evaluation.
+  metrics::Gauge leased;       // Tasks in hand.
 
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);

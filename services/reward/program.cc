@@ -19,16 +19,21 @@
 namespace sluice::reward {
 
 RewardProgram::RewardProgram(const daemon::Host& host)
-    : host_(host), admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
+    : host_(host),
+      admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
 RewardProgram::~RewardProgram() = default;
 
 std::vector<grpc::Service*> RewardProgram::services() { return {admin_.get()}; }
 
 absl::Status RewardProgram::Start(const std::string& address, const std::string& ops) {
   if (host_.flags->controller.empty()) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"}, "sluice-reward needs a controller");
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"},
+                     "sluice-reward needs a controller");
   }
-  daemon::ControllerLink::Options options{.controller = host_.flags->controller, .id = host_.flags->id, .role = rpc::Role::kReward, .addresses = {{"grpc", address}, {"ops", ops}}};
+  daemon::ControllerLink::Options options{.controller = host_.flags->controller,
+                                          .id = host_.flags->id,
+                                          .role = rpc::Role::kReward,
+                                          .addresses = {{"grpc", address}, {"ops", ops}}};
   daemon::ControllerLink::Handlers handlers;
   handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
   handlers.drain = [this] { host_.stop(absl::OkStatus()); };
@@ -41,10 +46,13 @@ absl::Status RewardProgram::Start(const std::string& address, const std::string&
 absl::Status RewardProgram::Ready() {
   MutexLock lock(&mu_);
   if (draining_) return absl::UnavailableError("draining");
-  return link_ != nullptr && link_->incarnation() > 0 ? absl::OkStatus() : absl::UnavailableError("not registered with the controller yet");
+  return link_ != nullptr && link_->incarnation() > 0
+             ? absl::OkStatus()
+             : absl::UnavailableError("not registered with the controller yet");
 }
 
-// The newest list of assignments: starts what is new, ends what is gone or stopped, starts anew what changed.
+// The newest list of assignments: starts what is new, ends what is gone or stopped, starts anew
+// what changed.
 void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
   std::vector<std::unique_ptr<Worker>> ended;  // Joined without the lock.
   std::vector<const registry::v1::Assignment*> fresh;
@@ -53,7 +61,8 @@ void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
     if (draining_) return;
     std::set<std::string> kept;
     for (const registry::v1::Assignment& assignment : level.jobs()) {
-      if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0) continue;
+      if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
+        continue;
       kept.insert(assignment.job());
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) continue;
@@ -99,7 +108,8 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
                         .worker = host_.flags->id,
                         .incarnation = link_->incarnation()},
         *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
-          // Fenced or unlisted: another process works under this id, or the job is over. The controller decides.
+          // Fenced or unlisted: another process works under this id, or the job is over. The
+          // controller decides.
           Tell(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
         });
     Tell(id, true, "scoring", "");
@@ -108,8 +118,8 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   jobs_[id] = std::move(job);
 }
 
-// The controller takes a daemon's event for one of each job that the daemon works for, so the message
-// names the job.
+// The controller takes a daemon's event for one of each job that the daemon works for, so the
+// message names the job.
 absl::Status RewardProgram::CheckRows(const job::v1::JobSpec& spec, const Scorer& scorer) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> remarks, CheckData(spec, scorer));
   for (const std::string& remark : remarks) {
@@ -123,7 +133,8 @@ absl::Status RewardProgram::CheckRows(const job::v1::JobSpec& spec, const Scorer
   return absl::OkStatus();
 }
 
-void RewardProgram::Tell(const std::string& job, bool ready, const std::string& phase, const std::string& cause) {
+void RewardProgram::Tell(const std::string& job, bool ready, const std::string& phase,
+                         const std::string& cause) {
   registry::v1::Progress progress;
   progress.set_job(job);
   progress.set_incarnation(link_->incarnation());

@@ -27,7 +27,9 @@ absl::string_view BytesOf(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-std::string GroupOf(const queue::v1::Task& task) { return absl::StrCat("group ", ToHex(task.owner().group()), ", member ", task.owner().member()); }
+std::string GroupOf(const queue::v1::Task& task) {
+  return absl::StrCat("group ", ToHex(task.owner().group()), ", member ", task.owner().member());
+}
 
 // A prompt from outside has not been through a reader of data files.
 absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
@@ -41,7 +43,9 @@ absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
 }
 
 // The lease, or the member itself, is no longer there: another worker's business.
-bool IsGone(const absl::Status& status) { return ReasonOf(status) == "LEASE_LOST" || ReasonOf(status) == "GONE"; }
+bool IsGone(const absl::Status& status) {
+  return ReasonOf(status) == "LEASE_LOST" || ReasonOf(status) == "GONE";
+}
 
 }  // namespace
 
@@ -87,15 +91,20 @@ void Worker::Stop() {
   }
   if (release.leases_size() == 0) return;
   const auto released = goodbye.Release(release);
-  if (!released.ok()) log::Info("release_failed", {{"job_id", options_.job_name}, {"error", released.status()}});
+  if (!released.ok())
+    log::Info("release_failed", {{"job_id", options_.job_name}, {"error", released.status()}});
 }
 
 std::vector<common::v1::WaitEdge> Worker::Explain() const {
   std::vector<common::v1::WaitEdge> edges = waits_.Edges();
   if (const PutStream::Backlog backlog = puts_.backlog(); backlog.records > 0) {
-    edges.push_back(daemon::OwnEdge(options_.worker, {.kind = "DAEMON", .id = "queue", .at = "queue",
-                                                      .cause = absl::StrCat(options_.worker, " has ", backlog.records, " verdicts that the queue has not acknowledged"),
-                                                      .next = "they are sent again should the connection break"}));
+    edges.push_back(daemon::OwnEdge(
+        options_.worker, {.kind = "DAEMON",
+                          .id = "queue",
+                          .at = "queue",
+                          .cause = absl::StrCat(options_.worker, " has ", backlog.records,
+                                                " verdicts that the queue has not acknowledged"),
+                          .next = "they are sent again should the connection break"}));
   }
   return edges;
 }
@@ -109,10 +118,15 @@ void Worker::Run() {
     request.set_generation(scorer_.generation());
     const auto leased = client_.LeaseTasks(std::move(request));
     absl::Status status = leased.status();
-    if (status.ok() && leased->tasks_size() > 0) status = ScoreTasks({leased->tasks().begin(), leased->tasks().end()});
+    if (status.ok() && leased->tasks_size() > 0)
+      status = ScoreTasks({leased->tasks().begin(), leased->tasks().end()});
     if (status.ok() || stop_.triggered()) continue;
     if (ReasonOf(status) == "NOT_YET" || ReasonOf(status) == "RESTORE_FIRST") {
-      const auto waits = waits_.Begin({.kind = "DAEMON", .id = "trainer", .at = "trainer", .cause = absl::StrCat(options_.worker, " gets no tasks: ", status.message())});
+      const auto waits = waits_.Begin(
+          {.kind = "DAEMON",
+           .id = "trainer",
+           .at = "trainer",
+           .cause = absl::StrCat(options_.worker, " gets no tasks: ", status.message())});
       if (stop_.WaitFor(absl::Milliseconds(200))) return;
       continue;
     }
@@ -131,7 +145,11 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
   metrics_.leased.Set(static_cast<double>(tasks.size()));
   SLUICE_FAILPOINT("reward.leased");
   const absl::StatusOr<std::vector<std::string>> read = [&] {
-    const auto reads = waits_.Begin({.kind = "DAEMON", .id = "queue", .at = "queue", .cause = absl::StrCat(options_.worker, " reads ", tasks.size(), " answers from the queue")});
+    const auto reads = waits_.Begin({.kind = "DAEMON",
+                                     .id = "queue",
+                                     .at = "queue",
+                                     .cause = absl::StrCat(options_.worker, " reads ", tasks.size(),
+                                                           " answers from the queue")});
     return ReadMessages(tasks);
   }();
   SLUICE_RETURN_IF_ERROR(read.status());
@@ -141,8 +159,11 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
       Done(tasks[i].lease().id());
       continue;
     }
-    const auto scores = waits_.Begin({.kind = "CALL", .id = "score", .cause = absl::StrCat(options_.worker, " scores answer ", i + 1, " of the ", tasks.size(), " it leased: task ",
-                                                                                           tasks[i].name(), " of ", GroupOf(tasks[i]))});
+    const auto scores = waits_.Begin(
+        {.kind = "CALL",
+         .id = "score",
+         .cause = absl::StrCat(options_.worker, " scores answer ", i + 1, " of the ", tasks.size(),
+                               " it leased: task ", tasks[i].name(), " of ", GroupOf(tasks[i]))});
     const absl::Duration begin = Clock::Real()->Monotonic();
     const absl::StatusOr<std::string> text = LastAnswer(messages[i]);
     const absl::StatusOr<nlohmann::json> row = ParseRow(tasks[i].row().json());
@@ -166,7 +187,8 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(const std::vector<queue::v1::Task>& tasks) {
+absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(
+    const std::vector<queue::v1::Task>& tasks) {
   std::vector<std::string> messages(tasks.size());
   std::vector<const queue::v1::Task*> unread;
   std::map<std::pair<std::string, uint32_t>, size_t> place;  // By member.
@@ -188,18 +210,23 @@ absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(const std::vector<
   };
   const absl::Status all = Read(unread, take);
   if (!IsGone(all)) return all.ok() ? absl::StatusOr<std::vector<std::string>>(messages) : all;
-  for (const queue::v1::Task* const task : unread) {  // A lease among them was lost: the others are read one by one.
+  // A lease among them was lost: the others are read one by one.
+  for (const queue::v1::Task* const task : unread) {
     const absl::Status one = Read({task}, take);
     if (!one.ok() && !IsGone(one)) return one;
   }
   return messages;
 }
 
-absl::Status Worker::Read(const std::vector<const queue::v1::Task*>& tasks, const std::function<void(const std::vector<QueueClient::Fetched>&)>& take) {
+absl::Status Worker::Read(
+    const std::vector<const queue::v1::Task*>& tasks,
+    const std::function<void(const std::vector<QueueClient::Fetched>&)>& take) {
   if (tasks.empty()) return absl::OkStatus();
   std::vector<common::v1::Want> wants, missing;
-  for (const queue::v1::Task* const task : tasks) wants.insert(wants.end(), task->wants().begin(), task->wants().end());
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> fetched, client_.GetAll(tasks[0]->lease().id(), wants, &missing));
+  for (const queue::v1::Task* const task : tasks)
+    wants.insert(wants.end(), task->wants().begin(), task->wants().end());
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> fetched,
+                          client_.GetAll(tasks[0]->lease().id(), wants, &missing));
   take(fetched);
   return absl::OkStatus();
 }
@@ -223,23 +250,28 @@ void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
   if (score.status == "ok") {
     AddInlineField("task_reward", common::v1::DTYPE_F64, BytesOf(score.task_reward), &record);
     const std::vector<int64_t> shape = {static_cast<int64_t>(score.parts.size())};
-    AddField("reward_parts", common::v1::DTYPE_F64, shape, {reinterpret_cast<const char*>(score.parts.data()), score.parts.size() * sizeof(double)}, &record, &payload);
+    AddField(
+        "reward_parts", common::v1::DTYPE_F64, shape,
+        {reinterpret_cast<const char*>(score.parts.data()), score.parts.size() * sizeof(double)},
+        &record, &payload);
   }
   const absl::string_view info = absl::string_view(score.info).substr(0, kMaxInfo);
   const std::vector<int64_t> info_shape = {static_cast<int64_t>(info.size())};
   AddField("reward_info", common::v1::DTYPE_U8, info_shape, info, &record, &payload);
   const std::string lease = task.lease().id();
-  const absl::Status put = puts_.Put(std::move(record), std::move(payload), [this, lease](const PutOutcome& outcome) {
-    if (absl::IsCancelled(outcome.status)) return;  // The worker stops, and gives the lease back.
-    Done(lease);
-    if (outcome.status.ok()) return;
-    metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
-    // When a group is dropped, each of its other members' scores is refused.
-    if (const auto count = refused_.Count(Clock::Real()->Monotonic())) {
-      log::Info("scores_refused",
-                {{"job_id", options_.job_name}, {"count", *count}, {"last", outcome.status}});
-    }
-  });
+  const absl::Status put =
+      puts_.Put(std::move(record), std::move(payload), [this, lease](const PutOutcome& outcome) {
+        if (absl::IsCancelled(outcome.status))
+          return;  // The worker stops, and gives the lease back.
+        Done(lease);
+        if (outcome.status.ok()) return;
+        metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
+        // When a group is dropped, each of its other members' scores is refused.
+        if (const auto count = refused_.Count(Clock::Real()->Monotonic())) {
+          log::Info("scores_refused",
+                    {{"job_id", options_.job_name}, {"count", *count}, {"last", outcome.status}});
+        }
+      });
   if (!put.ok()) log::Warning("score_not_put", {{"job_id", options_.job_name}, {"error", put}});
 }
 

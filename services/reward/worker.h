@@ -19,18 +19,18 @@
 
 namespace sluice::reward {
 
-// Scores one job's tasks: leases what is ready, reads the answers, puts the verdicts. One call leases many tasks, one Get reads
-// all their answers and one message carries all their fields.
+// Scores one job's tasks: leases what is ready, reads the answers, puts the verdicts. One call
+// leases many tasks, one Get reads all their answers and one message carries all their fields.
 //
 // Owns one thread, `score`, and those of its queue clients. Thread-safe.
 class Worker {
  public:
   struct Options {
-    std::string job;         // 32 hex digits.
-    std::string job_name;    // For people.
-    std::string worker;      // This daemon's id.
+    std::string job;       // 32 hex digits.
+    std::string job_name;  // For people.
+    std::string worker;    // This daemon's id.
     int64_t incarnation = 0;
-    uint32_t room = 256;     // Tasks leased at once.
+    uint32_t room = 256;  // Tasks leased at once.
   };
   // `queue`: the channel to the job's queue. `failed`: the work has ended for good, why; from the
   // worker's thread.
@@ -48,7 +48,8 @@ class Worker {
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
   // The text of each task's answer; a task whose answer is gone is left out.
   absl::StatusOr<std::vector<std::string>> ReadMessages(const std::vector<queue::v1::Task>& tasks);
-  absl::Status Read(const std::vector<const queue::v1::Task*>& tasks, const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
+  absl::Status Read(const std::vector<const queue::v1::Task*>& tasks,
+                    const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
   void PutScore(const queue::v1::Task& task, const Score& score);
   void Done(const std::string& lease);  // Renewed and given back no more.
 
@@ -66,7 +67,8 @@ class Worker {
   PutStream puts_;
 
   mutable Mutex mu_;
-  std::set<std::string> held_ ABSL_GUARDED_BY(mu_);  // Leases without a verdict that the queue has acknowledged.
+  // Leases without a verdict that the queue has acknowledged.
+  std::set<std::string> held_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };
 

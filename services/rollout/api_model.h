@@ -9,14 +9,16 @@
 namespace sluice::rollout {
 class Session;
 
-// A session as the HTTP API sees it: the job's name is the model's, its newest verified weights answer. With an adapter the model is
-// JOB:ADAPTER, those weights and the adapter's change; its digest names both.
+// A session as the HTTP API sees it: the job's name is the model's, its newest verified weights
+// answer. With an adapter the model is JOB:ADAPTER, those weights and the adapter's change; its
+// digest names both.
 //
 // Thread-safe.
 class ApiModel : public http::Model {
  public:
   explicit ApiModel(std::shared_ptr<Session> session);
-  ApiModel(std::shared_ptr<Session> session, const std::string& adapter_name, std::shared_ptr<const Adapter> adapter);
+  ApiModel(std::shared_ptr<Session> session, const std::string& adapter_name,
+           std::shared_ptr<const Adapter> adapter);
   ~ApiModel() override;
 
   const std::string& name() const override { return name_; }

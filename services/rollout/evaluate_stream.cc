@@ -29,12 +29,16 @@ engine::v1::EvaluateResponse ToProto(const EvalResult& result) {
 absl::Status EvaluateStream::Start(const std::shared_ptr<Session>& session,
                                    const engine::v1::EvaluateRequest& request) {
   if (request.manifest().size() != 32) {
-    return absl::InvalidArgumentError(absl::StrCat("manifest has ", request.manifest().size(), " bytes, not 32"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("manifest has ", request.manifest().size(), " bytes, not 32"));
   }
-  LatestVersion version{.version = rpc::FromProto(request.version()), .manifest = request.manifest()};
+  LatestVersion version{.version = rpc::FromProto(request.version()),
+                        .manifest = request.manifest()};
   SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(request.state()));
   session_ = session;
-  const auto done = [self = shared_from_this()](const absl::StatusOr<EvalResult>& result) { self->Finished(result); };
+  const auto done = [self = shared_from_this()](const absl::StatusOr<EvalResult>& result) {
+    self->Finished(result);
+  };
   SLUICE_ASSIGN_OR_RETURN(task_, session->Evaluate(version, request.dataset(), done));
   return absl::OkStatus();
 }

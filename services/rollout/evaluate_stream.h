@@ -17,7 +17,8 @@ class EvaluateStream : public rpc::WriteStream<engine::v1::EvaluateResponse>,
                        public std::enable_shared_from_this<EvaluateStream> {
  public:
   // An error ends the call. Once, before the stream is handed to gRPC.
-  absl::Status Start(const std::shared_ptr<Session>& session, const engine::v1::EvaluateRequest& request);
+  absl::Status Start(const std::shared_ptr<Session>& session,
+                     const engine::v1::EvaluateRequest& request);
   // An empty message, if nothing else is on its way.
   void Beat();
 
@@ -26,8 +27,9 @@ class EvaluateStream : public rpc::WriteStream<engine::v1::EvaluateResponse>,
   void Closed() override;
 
   std::weak_ptr<Session> session_;
-  uint64_t task_ = 0;                  // 0: none was begun.
-  std::atomic<bool> finished_{false};  // The evaluation is over, and its thread may be in this stream.
+  uint64_t task_ = 0;  // 0: none was begun.
+  // The evaluation is over, and its thread may be in this stream.
+  std::atomic<bool> finished_{false};
 };
 
 }  // namespace sluice::rollout

@@ -42,30 +42,36 @@ Evaluations::~Evaluations() {
 
 absl::StatusOr<uint64_t> Evaluations::Start(Task task, Done done) {
   const auto& datasets = options_.spec.datasets;
-  const auto is_named = [&](const EvalSpec::Dataset& dataset) { return dataset.name == task.dataset; };
+  const auto is_named = [&](const EvalSpec::Dataset& dataset) {
+    return dataset.name == task.dataset;
+  };
   const auto found = std::find_if(datasets.begin(), datasets.end(), is_named);
   if (found == datasets.end() || !options_.spec.scorer.has_value()) {
-    return absl::NotFoundError(absl::StrCat("the job's eval.datasets have no \"", task.dataset, "\""));
+    return absl::NotFoundError(
+        absl::StrCat("the job's eval.datasets have no \"", task.dataset, "\""));
   }
 
   MutexLock lock(&mu_);
-  if (closed_) return absl::UnavailableError("the job is leaving this worker; ask another, or again later");
+  if (closed_)
+    return absl::UnavailableError("the job is leaving this worker; ask another, or again later");
   if (running_) {
-    return Error(absl::StatusCode::kResourceExhausted, "BUSY", "another evaluation is under way here; ask again later");
+    return Error(absl::StatusCode::kResourceExhausted, "BUSY",
+                 "another evaluation is under way here; ask again later");
   }
   if (thread_.joinable()) thread_.join();  // It has said that it is over, and ends.
   running_ = true;
   cancel_ = std::make_shared<rpc::Cancel>();
-  thread_ = std::thread([this, task = std::move(task), done = std::move(done), cancel = cancel_, dataset = &*found] {
-    // On Linux this is of the calling thread alone, and of those that it starts: the engine's.
-    (void)::setpriority(PRIO_PROCESS, 0, NiceOf(options_.spec.share));
-    absl::StatusOr<EvalResult> result = Run(task, *dataset, cancel.get());
-    {
-      MutexLock end(&mu_);
-      running_ = false;
-    }
-    done(std::move(result));
-  });
+  thread_ = std::thread(
+      [this, task = std::move(task), done = std::move(done), cancel = cancel_, dataset = &*found] {
+        // On Linux this is of the calling thread alone, and of those that it starts: the engine's.
+        (void)::setpriority(PRIO_PROCESS, 0, NiceOf(options_.spec.share));
+        absl::StatusOr<EvalResult> result = Run(task, *dataset, cancel.get());
+        {
+          MutexLock end(&mu_);
+          running_ = false;
+        }
+        done(std::move(result));
+      });
   pthread_setname_np(thread_.native_handle(), "sluice-evaluate");
   return ++last_;
 }
@@ -81,13 +87,15 @@ absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Da
   EvalOptions options;
   options.engine = options_.engine;
   options.engine.slots = ShareOf(options_.slots, spec.share);
-  options.engine.threads = static_cast<int>(ShareOf(static_cast<uint32_t>(options.engine.threads), spec.share));
+  options.engine.threads =
+      static_cast<int>(ShareOf(static_cast<uint32_t>(options.engine.threads), spec.share));
   options.chat_template = options_.chat_template;
   options.format = dataset.format;
   options.data_path = dataset.path;
   options.fields = dataset.fields;
   options.samples = spec.samples;
-  options.pass_k = spec.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, spec.samples};
+  options.pass_k =
+      spec.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, spec.samples};
   options.sampling = spec.sampling;
   options.max_prompt = options_.max_prompt;
   options.seed = spec.seed;
@@ -98,22 +106,25 @@ absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Da
     return cancel->triggered();
   };
   options.weights = [&](const TensorSet&) -> absl::StatusOr<StagedWeights> {
-    SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer, rpc::Connect(task.trainer));
+    SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer,
+                            rpc::Connect(task.trainer));
     return options_.fetcher.Fetch(*trainer, task.version, Fingerprint(), cancel);
   };
 
   const auto score = [&](absl::string_view text, bool truncated,
                          absl::string_view row) -> absl::StatusOr<EvalVerdict> {
     const nlohmann::json json = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
-    const Score given = spec.scorer->Run({.text = std::string(text), .truncated = truncated}, json, dataset.name);
-    if (given.status == "ok") return EvalVerdict{.score = given.task_reward, .passes = given.passes};
+    const Score given =
+        spec.scorer->Run({.text = std::string(text), .truncated = truncated}, json, dataset.name);
+    if (given.status == "ok")
+      return EvalVerdict{.score = given.task_reward, .passes = given.passes};
     return absl::InvalidArgumentError(absl::StrCat(given.status, ": ", given.info));
   };
   SLUICE_ASSIGN_OR_RETURN(EvalResult result, Evaluate(options, score));
   if (result.answers > 0) return result;
-  return absl::InvalidArgumentError(absl::StrCat("eval.datasets ", dataset.name, " (", dataset.path, "): none of the ",
-                                                 result.unscorable, " answers could be scored; the first: ",
-                                                 result.first_unscorable));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "eval.datasets ", dataset.name, " (", dataset.path, "): none of the ", result.unscorable,
+      " answers could be scored; the first: ", result.first_unscorable));
 }
 
 }  // namespace sluice::rollout

@@ -32,21 +32,22 @@ struct EvalSpec {
   std::optional<Scorer> scorer;  // Of the job's rewards. Nothing: the job evaluates nothing.
 };
 
-// The nice value at which a thread gets about `share` of a processor that another thread at 0 wants too. The
-// kernel weighs a thread 1.25 times less for each step. `share` in (0, 1].
+// The nice value at which a thread gets about `share` of a processor that another thread at 0 wants
+// too. The kernel weighs a thread 1.25 times less for each step. `share` in (0, 1].
 int NiceOf(double share);
 
-// Evaluates versions of a job beside the session's own work: in an engine of its own, so that every answer is of
-// the one version that was asked for, whatever the session's engine switches to meanwhile. That engine lives as
-// long as the evaluation and costs as much memory as the session's weights do, and keys and values of its slots.
+// Evaluates versions of a job beside the session's own work: in an engine of its own, so that every
+// answer is of the one version that was asked for, whatever the session's engine switches to
+// meanwhile. That engine lives as long as the evaluation and costs as much memory as the session's
+// weights do, and keys and values of its slots.
 //
 // Thread-safe. Owns one thread, `evaluate`, while an evaluation is under way.
 class Evaluations {
  public:
   struct Options {
     EvalSpec spec;
-    EngineSpec engine;        // The session's.
-    uint32_t slots = 1;       // Of the session's engine.
+    EngineSpec engine;   // The session's.
+    uint32_t slots = 1;  // Of the session's engine.
     std::string chat_template;
     uint32_t max_prompt = 0;  // Tokens.
     WeightFetcher fetcher;
@@ -72,7 +73,8 @@ class Evaluations {
   void Cancel(uint64_t task) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  absl::StatusOr<EvalResult> Run(const Task& task, const EvalSpec::Dataset& dataset, rpc::Cancel* cancel) const;
+  absl::StatusOr<EvalResult> Run(const Task& task, const EvalSpec::Dataset& dataset,
+                                 rpc::Cancel* cancel) const;
 
   const Options options_;
   Mutex mu_;
@@ -80,7 +82,8 @@ class Evaluations {
   bool running_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<rpc::Cancel> cancel_ ABSL_GUARDED_BY(mu_);  // Of the last task.
-  std::thread thread_ ABSL_GUARDED_BY(mu_);                   // Of the last task; joinable until the next one.
+  // Of the last task; joinable until the next one.
+  std::thread thread_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::rollout

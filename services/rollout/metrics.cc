@@ -5,48 +5,76 @@ namespace sluice::rollout {
 Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   series = registry->Hold("job_id", job_name);
   const metrics::Labels job = {{"job_id", job_name}};
-  const auto labelled = [&](const char* label, const char* value) { return metrics::Labels{{"job_id", job_name}, {label, value}}; };
+  const auto labelled = [&](const char* label, const char* value) {
+    return metrics::Labels{{"job_id", job_name}, {label, value}};
+  };
   const auto requests = [&](const char* state) {
-    return registry->AddGauge("sluice_rollout_requests", "Answers in this engine's hands, by state.", labelled("state", state));
+    return registry->AddGauge("sluice_rollout_requests",
+                              "Answers in this engine's hands, by state.",
+                              labelled("state", state));
   };
   running = requests("running");
   waiting = requests("waiting");
   unsealed = requests("unsealed");
-  policy_version = registry->AddGauge("sluice_rollout_policy_version", "Version that samples.", labelled("policy", "policy"));
-  kv_usage = registry->AddGauge("sluice_rollout_kv_cache_usage_ratio", "Share of the KV blocks that running answers hold.");
+  policy_version = registry->AddGauge("sluice_rollout_policy_version", "Version that samples.",
+                                      labelled("policy", "policy"));
+  kv_usage = registry->AddGauge("sluice_rollout_kv_cache_usage_ratio",
+                                "Share of the KV blocks that running answers hold.");
   const auto phase = [&](const char* name) {
-    return registry->AddCounter("sluice_rollout_phase_seconds_total", "Time of the step thread, by what it did.", {{"phase", name}});
+    return registry->AddCounter("sluice_rollout_phase_seconds_total",
+                                "Time of the step thread, by what it did.", {{"phase", name}});
   };
   decode_seconds = phase("decode");
   prefill_seconds = phase("prefill");
   activate_seconds = phase("activate");
   idle_seconds = phase("idle");
-  unacked_tokens = registry->AddGauge("sluice_rollout_unacked_tokens", "Sampled tokens that the queue has not acknowledged.", job);
+  unacked_tokens = registry->AddGauge("sluice_rollout_unacked_tokens",
+                                      "Sampled tokens that the queue has not acknowledged.", job);
   const auto prompt = [&](const char* source) {
-    return registry->AddCounter("sluice_rollout_prompt_tokens_total", "Prompt tokens, computed, or taken from a sibling or the prefix cache.", labelled("source", source));
+    return registry->AddCounter(
+        "sluice_rollout_prompt_tokens_total",
+        "Prompt tokens, computed, or taken from a sibling or the prefix cache.",
+        labelled("source", source));
   };
   prompt_computed = prompt("computed");
   prompt_cached = prompt("cached");
-  preemptions = registry->AddCounter("sluice_rollout_preemptions_total", "Answers that gave up their KV blocks and wait to compute them again.", job);
-  tokens_generated = registry->AddCounter("sluice_rollout_tokens_generated_total", "Tokens sampled.", job);
-  tokens_resumed = registry->AddCounter("sluice_rollout_tokens_resumed_total", "Tokens of prefixes taken over from other workers.", job);
+  preemptions = registry->AddCounter(
+      "sluice_rollout_preemptions_total",
+      "Answers that gave up their KV blocks and wait to compute them again.", job);
+  tokens_generated =
+      registry->AddCounter("sluice_rollout_tokens_generated_total", "Tokens sampled.", job);
+  tokens_resumed = registry->AddCounter("sluice_rollout_tokens_resumed_total",
+                                        "Tokens of prefixes taken over from other workers.", job);
   const auto finished = [&](const char* reason) {
-    return registry->AddCounter("sluice_rollout_finished_total", "Answers ended, by reason.", labelled("reason", reason));
+    return registry->AddCounter("sluice_rollout_finished_total", "Answers ended, by reason.",
+                                labelled("reason", reason));
   };
   finished_stop = finished("stop");
   finished_length = finished("length");
   dropped = finished("dropped");
   abandoned = finished("abandoned");
-  migrated = registry->AddCounter("sluice_rollout_migrated_total", "Answers that the KV cache had no room for twice, given back to be resumed by another worker.", job);
-  resumed = registry->AddCounter("sluice_rollout_resumed_total", "Answers taken over with a prefix.", job);
-  nonfinite = registry->AddCounter("sluice_rollout_nonfinite_rows_total", "Rows of logits that were not finite.", job);
-  verify_failures = registry->AddCounter("sluice_weights_verify_failures_total", "Activations whose fingerprint was not the published one.",
+  migrated = registry->AddCounter("sluice_rollout_migrated_total",
+                                  "Answers that the KV cache had no room for twice, given back to "
+                                  "be resumed by another worker.",
+                                  job);
+  resumed = registry->AddCounter("sluice_rollout_resumed_total",
+                                 "Answers taken over with a prefix.", job);
+  nonfinite = registry->AddCounter("sluice_rollout_nonfinite_rows_total",
+                                   "Rows of logits that were not finite.", job);
+  verify_failures = registry->AddCounter("sluice_weights_verify_failures_total",
+                                         "Activations whose fingerprint was not the published one.",
                                          labelled("stage", "activate"));
-  decode_step = registry->AddHistogram("sluice_rollout_decode_step_duration_seconds", "Time of one engine step.", metrics::RpcSeconds());
-  response_tokens = registry->AddHistogram("sluice_rollout_response_tokens", "Tokens of an answer.", metrics::Tokens(), job);
-  pause = registry->AddHistogram("sluice_weights_update_duration_seconds", "A weight update, by phase.", metrics::RpcSeconds(), labelled("phase", "pause"));
+  decode_step = registry->AddHistogram("sluice_rollout_decode_step_duration_seconds",
+                                       "Time of one engine step.", metrics::RpcSeconds());
+  response_tokens = registry->AddHistogram("sluice_rollout_response_tokens", "Tokens of an answer.",
+                                           metrics::Tokens(), job);
+  pause =
+      registry->AddHistogram("sluice_weights_update_duration_seconds", "A weight update, by phase.",
+                             metrics::RpcSeconds(), labelled("phase", "pause"));
   constexpr double kNats[] = {0, 1e-6, 1e-4, 1e-3, 0.01, 0.02, 0.1, 1};  // 0: the same bits.
-  rescore_gap = registry->AddHistogram("sluice_rollout_rescore_gap_nats", "Mean distance of a sealed answer's log-probs to those of prefilling it again.", kNats, job);
+  rescore_gap = registry->AddHistogram(
+      "sluice_rollout_rescore_gap_nats",
+      "Mean distance of a sealed answer's log-probs to those of prefilling it again.", kNats, job);
 }
 
 }  // namespace sluice::rollout

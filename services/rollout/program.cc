@@ -24,18 +24,22 @@
 namespace sluice::rollout {
 namespace {
 constexpr char kGraceFlag[] = "--drain-grace";
-constexpr char kHttpFlag[] = "--http", kKeysFlag[] = "--http-keys", kCertFlag[] = "--http-cert", kCertKeyFlag[] = "--http-cert-key";
+constexpr char kHttpFlag[] = "--http", kKeysFlag[] = "--http-keys", kCertFlag[] = "--http-cert",
+               kCertKeyFlag[] = "--http-cert-key";
 constexpr char kAdaptersFlag[] = "--http-adapters";
 constexpr absl::Duration kGrace = absl::Seconds(3);
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);  // For the API's errors to be sent.
 
 bool HasOthers(const registry::v1::Assignment& assignment) {
-  return absl::c_count_if(assignment.peers(), [](const common::v1::Worker& peer) { return peer.role() == rpc::v1::ROLE_ROLLOUT; }) > 1;
+  return absl::c_count_if(assignment.peers(), [](const common::v1::Worker& peer) {
+           return peer.role() == rpc::v1::ROLE_ROLLOUT;
+         }) > 1;
 }
 
 std::vector<rpc::CallerTable::Worker> WorkersOf(const registry::v1::Assignment& assignment) {
   std::vector<rpc::CallerTable::Worker> workers;
-  for (const common::v1::Worker& peer : assignment.peers()) workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
+  for (const common::v1::Worker& peer : assignment.peers())
+    workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
   return workers;
 }
 
@@ -43,10 +47,17 @@ std::vector<rpc::CallerTable::Worker> WorkersOf(const registry::v1::Assignment& 
 absl::StatusOr<std::map<std::string, std::string>> ParseAdapters(const std::string& text) {
   std::map<std::string, std::string> adapters;
   for (const absl::string_view entry : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    const std::pair<std::string, std::string> parts = absl::StrSplit(entry, absl::MaxSplits('=', 1));
-    const bool named = !parts.first.empty() && parts.first.size() <= 63 && absl::c_all_of(parts.first, [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; });
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(entry, absl::MaxSplits('=', 1));
+    const bool named =
+        !parts.first.empty() && parts.first.size() <= 63 && absl::c_all_of(parts.first, [](char c) {
+          return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+        });
     if (!named || parts.second.empty() || !adapters.emplace(parts).second) {
-      return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give NAME=DIR[,NAME=DIR..], names of letters, digits, dashes, dots and underscores, each once"}, absl::StrCat(kAdaptersFlag, " ", entry));
+      return ErrorWith(absl::StatusCode::kInvalidArgument,
+                       {.hint = "give NAME=DIR[,NAME=DIR..], names of letters, digits, dashes, "
+                                "dots and underscores, each once"},
+                       absl::StrCat(kAdaptersFlag, " ", entry));
     }
   }
   return adapters;
@@ -54,11 +65,24 @@ absl::StatusOr<std::map<std::string, std::string>> ParseAdapters(const std::stri
 }  // namespace
 
 std::vector<daemon::About::Flag> RolloutProgram::Flags() {
-  return {{kGraceFlag, absl::StrCat("time that running answers get to end on SIGTERM; their rest goes on elsewhere; default ", absl::FormatDuration(kGrace)),
+  return {{kGraceFlag,
+           absl::StrCat("time that running answers get to end on SIGTERM; their rest goes on "
+                        "elsewhere; default ",
+                        absl::FormatDuration(kGrace)),
            "SLUICE_DRAIN_GRACE"},
-          {kHttpFlag, "IP:PORT of the OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and /v1/chat/completions; port 0: any free one; off loopback it takes keys and TLS; default: no API", "SLUICE_HTTP"},
-          {kKeysFlag, "file of the API's bearer keys, readable by its owner alone: a line NAME KEY [MOST_ANSWERS] each; default: everybody may ask", "SLUICE_HTTP_KEYS"},
-          {kAdaptersFlag, "NAME=DIR[,NAME=DIR..]: LoRA adapters, directories as PEFT writes them, that the API serves beside each job's model as JOB:NAME; default: none", "SLUICE_HTTP_ADAPTERS"},
+          {kHttpFlag,
+           "IP:PORT of the OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and "
+           "/v1/chat/completions; port 0: any free one; off loopback it takes keys and TLS; "
+           "default: no API",
+           "SLUICE_HTTP"},
+          {kKeysFlag,
+           "file of the API's bearer keys, readable by its owner alone: a line NAME KEY "
+           "[MOST_ANSWERS] each; default: everybody may ask",
+           "SLUICE_HTTP_KEYS"},
+          {kAdaptersFlag,
+           "NAME=DIR[,NAME=DIR..]: LoRA adapters, directories as PEFT writes them, that the API "
+           "serves beside each job's model as JOB:NAME; default: none",
+           "SLUICE_HTTP_ADAPTERS"},
           {kCertFlag, "PEM file of the API's certificate chain; default: no TLS"},
           {kCertKeyFlag, "PEM file of the certificate's private key"},
           daemon::CoresFlag()};
@@ -73,14 +97,21 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daem
   SLUICE_ASSIGN_OR_RETURN(options.cores, daemon::OpenCores(*host.flags));
   SLUICE_ASSIGN_OR_RETURN(options.adapters, ParseAdapters(host.flags->Own(kAdaptersFlag)));
   const std::string given = host.flags->Own(kGraceFlag);
-  if (!given.empty() && (!absl::ParseDuration(given, &options.grace) || options.grace <= absl::ZeroDuration())) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give a duration above 0, as 500ms or 30s"}, absl::StrCat(kGraceFlag, " ", given));
+  if (!given.empty() &&
+      (!absl::ParseDuration(given, &options.grace) || options.grace <= absl::ZeroDuration())) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument,
+                     {.hint = "give a duration above 0, as 500ms or 30s"},
+                     absl::StrCat(kGraceFlag, " ", given));
   }
   if (options.http_cert.empty() != options.http_cert_key.empty()) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give both, or neither"}, absl::StrCat(kCertFlag, " and ", kCertKeyFlag, " belong together"));
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give both, or neither"},
+                     absl::StrCat(kCertFlag, " and ", kCertKeyFlag, " belong together"));
   }
-  if (options.http.empty() && !(options.http_keys.empty() && options.http_cert.empty() && options.adapters.empty())) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = absl::StrCat("add ", kHttpFlag, " IP:PORT")}, absl::StrCat("keys, adapters or a certificate are given, but no ", kHttpFlag));
+  if (options.http.empty() &&
+      !(options.http_keys.empty() && options.http_cert.empty() && options.adapters.empty())) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument,
+                     {.hint = absl::StrCat("add ", kHttpFlag, " IP:PORT")},
+                     absl::StrCat("keys, adapters or a certificate are given, but no ", kHttpFlag));
   }
   return std::make_unique<RolloutProgram>(host, std::move(options));
 }
@@ -98,7 +129,8 @@ std::vector<grpc::Service*> RolloutProgram::services() { return {admin_.get(), e
 
 absl::Status RolloutProgram::Start(const std::string& address, const std::string& ops) {
   if (host_.flags->controller.empty()) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"}, "sluice-rollout needs a controller");
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"},
+                     "sluice-rollout needs a controller");
   }
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
@@ -122,9 +154,15 @@ absl::Status RolloutProgram::StartHttp() {
     SLUICE_ASSIGN_OR_RETURN(http::Keys keys, http::Keys::Load(options_.http_keys));
     keys_ = std::make_unique<http::Keys>(std::move(keys));
   }
-  SLUICE_ASSIGN_OR_RETURN(http_, http::Server::Start({.address = options_.http, .cert = options_.http_cert, .cert_key = options_.http_cert_key},
-                                                     {.keys = keys_.get(), .guests = &guests_, .metrics = http::ApiMetrics(host_.metrics)}));
-  log::Info("http_listening", {{"address", http_->address()}, {"keys", keys_ != nullptr}, {"tls", !options_.http_cert.empty()}});
+  SLUICE_ASSIGN_OR_RETURN(http_, http::Server::Start({.address = options_.http,
+                                                      .cert = options_.http_cert,
+                                                      .cert_key = options_.http_cert_key},
+                                                     {.keys = keys_.get(),
+                                                      .guests = &guests_,
+                                                      .metrics = http::ApiMetrics(host_.metrics)}));
+  log::Info("http_listening", {{"address", http_->address()},
+                               {"keys", keys_ != nullptr},
+                               {"tls", !options_.http_cert.empty()}});
   return absl::OkStatus();
 }
 
@@ -137,14 +175,19 @@ void RolloutProgram::ShowModels(const std::string& id, Job* job) {
   };
   show(std::make_shared<ApiModel>(job->session));
   for (const auto& [name, dir] : options_.adapters) {
-    absl::StatusOr<std::shared_ptr<const Adapter>> adapter = Adapter::Read(dir, job->session->model_config());
+    absl::StatusOr<std::shared_ptr<const Adapter>> adapter =
+        Adapter::Read(dir, job->session->model_config());
     if (adapter.ok()) show(std::make_shared<ApiModel>(job->session, name, *std::move(adapter)));
-    else log::Error("adapter_refused", {{"job_id", job->name}, {"adapter", name}, {"error", adapter.status()}});
+    else
+      log::Error("adapter_refused",
+                 {{"job_id", job->name}, {"adapter", name}, {"error", adapter.status()}});
   }
 }
 
-void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duration grace, absl::string_view why) {
-  for (const std::string& name : job.models) http_->api().RemoveModel(name, absl::UnavailableError(why));
+void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duration grace,
+                            absl::string_view why) {
+  for (const std::string& name : job.models)
+    http_->api().RemoveModel(name, absl::UnavailableError(why));
   if (job.session != nullptr) job.session->Stop(grace);  // Takes no more.
   engine_.RemoveJob(id, absl::UnavailableError(why));
 }
@@ -152,14 +195,17 @@ void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duratio
 absl::Status RolloutProgram::Ready() {
   MutexLock lock(&mu_);
   if (draining_) return absl::UnavailableError("draining");
-  if (link_ == nullptr || link_->incarnation() == 0) return absl::UnavailableError("not registered with the controller yet");
+  if (link_ == nullptr || link_->incarnation() == 0)
+    return absl::UnavailableError("not registered with the controller yet");
   for (const auto& [id, job] : jobs_) {
-    if (job.session != nullptr) SLUICE_RETURN_IF_ERROR(Annotate(job.session->health(), absl::StrCat("job ", job.name)));
+    if (job.session != nullptr)
+      SLUICE_RETURN_IF_ERROR(Annotate(job.session->health(), absl::StrCat("job ", job.name)));
   }
   return absl::OkStatus();
 }
 
-// The newest list of assignments: starts what is new, ends what is gone, held or stopped, starts anew what moved to another queue.
+// The newest list of assignments: starts what is new, ends what is gone, held or stopped, starts
+// anew what moved to another queue.
 void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
   std::vector<std::pair<std::string, Job>> ended;  // Stopped without the lock.
   std::vector<const registry::v1::Assignment*> fresh;
@@ -168,13 +214,15 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
     MutexLock lock(&mu_);
     if (draining_) return;
     for (const registry::v1::Assignment& assignment : level.jobs()) {
-      if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0) continue;
+      if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
+        continue;
       kept.insert(assignment.job());
       callers_.SetJob(assignment.job(), WorkersOf(assignment));
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) {
         if (it->second.session != nullptr) {
-          it->second.session->SetWeightsSource(assignment.weights_size() > 0 ? assignment.weights(0) : "");
+          it->second.session->SetWeightsSource(assignment.weights_size() > 0 ? assignment.weights(0)
+                                                                             : "");
           it->second.session->SetOthers(HasOthers(assignment));
         }
         continue;
@@ -204,29 +252,38 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
 
 void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
   const std::string id = assignment.job();
-  Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .session = nullptr, .models = {}};
+  Job job{.queue = assignment.queues(0),
+          .name = assignment.spec().name(),
+          .session = nullptr,
+          .models = {}};
   Tell(id, false, {}, "loading", "");
   {
     MutexLock lock(&mu_);
     loading_ = id;
   }
-  const auto loads = waits_.Begin({.kind = "STORE", .id = assignment.spec().model().path().empty() ? assignment.spec().model().init().config() : assignment.spec().model().path(), .cause = absl::StrCat(host_.flags->id, " loads the model")});
+  const auto loads = waits_.Begin({.kind = "STORE",
+                                   .id = assignment.spec().model().path().empty()
+                                             ? assignment.spec().model().init().config()
+                                             : assignment.spec().model().path(),
+                                   .cause = absl::StrCat(host_.flags->id, " loads the model")});
   Session::Handlers handlers;
   handlers.serving = [this, id](PolicyVersion version) { Tell(id, true, version, "sampling", ""); };
   handlers.failed = [this, id](absl::Status why) {
-    // Fenced: another process works under this id. Else the job cannot go on here; the controller decides.
+    // Fenced: another process works under this id. Else the job cannot go on here; the controller
+    // decides.
     Tell(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
   };
   handlers.broken = [this](absl::Status why) { host_.stop(std::move(why)); };
   handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
-  auto session = Session::Start({.job = id,
-                                 .job_name = job.name,
-                                 .worker = host_.flags->id,
-                                 .incarnation = link_->incarnation(),
-                                 .queue = job.queue,
-                                 .weights = assignment.weights_size() > 0 ? assignment.weights(0) : "",
-                                 .cores = options_.cores},
-                                assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
+  auto session =
+      Session::Start({.job = id,
+                      .job_name = job.name,
+                      .worker = host_.flags->id,
+                      .incarnation = link_->incarnation(),
+                      .queue = job.queue,
+                      .weights = assignment.weights_size() > 0 ? assignment.weights(0) : "",
+                      .cores = options_.cores},
+                     assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {
     job.session = *std::move(session);
     job.session->SetOthers(HasOthers(assignment));
@@ -239,7 +296,8 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
   jobs_[id] = std::move(job);
 }
 
-void RolloutProgram::Tell(const std::string& job, bool ready, PolicyVersion version, const std::string& phase, const std::string& cause) {
+void RolloutProgram::Tell(const std::string& job, bool ready, PolicyVersion version,
+                          const std::string& phase, const std::string& cause) {
   registry::v1::Progress progress;
   progress.set_job(job);
   progress.set_incarnation(link_->incarnation());

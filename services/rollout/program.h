@@ -32,9 +32,9 @@ namespace sluice::rollout {
 class RolloutProgram : public daemon::Program {
  public:
   struct Options {
-    absl::Duration grace;          // That running answers get to end when the daemon is to.
-    std::string http;              // HOST:PORT of the OpenAI-compatible API; empty: none.
-    std::string http_keys;         // Files; empty: none.
+    absl::Duration grace;   // That running answers get to end when the daemon is to.
+    std::string http;       // HOST:PORT of the OpenAI-compatible API; empty: none.
+    std::string http_keys;  // Files; empty: none.
     std::string http_cert, http_cert_key;
     std::map<std::string, std::string> adapters;  // Of the API: directories by name.
     std::shared_ptr<CoreShare> cores;             // What the sessions compute on.
@@ -61,7 +61,8 @@ class RolloutProgram : public daemon::Program {
   };
 
   absl::Status StartHttp();
-  // Lets outsiders at the job's session: callers of EngineService, and as a model of the API, with each adapter that fits too.
+  // Lets outsiders at the job's session: callers of EngineService, and as a model of the API, with
+  // each adapter that fits too.
   void ShowModels(const std::string& id, Job* job);
   // Ends the job's session, and what outsiders asked of it.
   void EndJob(const std::string& id, const Job& job, absl::Duration grace, absl::string_view why);
@@ -70,7 +71,8 @@ class RolloutProgram : public daemon::Program {
   void Assigned(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);
   void StartJob(const registry::v1::Assignment& assignment) ABSL_LOCKS_EXCLUDED(mu_);
 
-  void Tell(const std::string& job, bool ready, PolicyVersion version, const std::string& phase, const std::string& cause);
+  void Tell(const std::string& job, bool ready, PolicyVersion version, const std::string& phase,
+            const std::string& cause);
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
 
   const daemon::Host host_;

@@ -23,24 +23,32 @@ uint64_t BigEndian(absl::string_view bytes) {
 // Incarnation and ordinal in hex, as `sluice queue peek` takes a group.
 std::string Brief(const common::v1::TrajectoryRef& ref) {
   const absl::string_view group = ref.group();
-  return absl::StrCat(absl::Hex(BigEndian(group.substr(0, 4))), ":", absl::Hex(BigEndian(group.substr(8))));
+  return absl::StrCat(absl::Hex(BigEndian(group.substr(0, 4))), ":",
+                      absl::Hex(BigEndian(group.substr(8))));
 }
 
-bool Mine(uint64_t request) { return (request & (http::kApiRequest | Rescorer::kRescored)) == Rescorer::kRescored; }
+bool Mine(uint64_t request) {
+  return (request & (http::kApiRequest | Rescorer::kRescored)) == Rescorer::kRescored;
+}
 
 }  // namespace
 
-Rescorer::Rescorer(Options options, std::function<void(Request request)> add, const Metrics& metrics)
+Rescorer::Rescorer(Options options, std::function<void(Request request)> add,
+                   const Metrics& metrics)
     : options_(std::move(options)), add_(std::move(add)), metrics_(metrics) {}
 
 bool Rescorer::Chosen(const common::v1::TrajectoryRef& ref) const {
-  return ref.group().size() == 16 && Mix64(Mix64(BigEndian(ref.group().substr(8)) + kGolden) + ref.member()) % options_.one_in == 0;
+  return ref.group().size() == 16 &&
+         Mix64(Mix64(BigEndian(ref.group().substr(8)) + kGolden) + ref.member()) %
+                 options_.one_in ==
+             0;
 }
 
 void Rescorer::Sealed(const Member& member, PolicyVersion loaded) {
   if (!Chosen(member.ref)) return;
   const std::vector<PolicyVersion>& versions = member.trajectory.versions();
-  const bool of_loaded = std::all_of(versions.begin(), versions.end(), [&](PolicyVersion version) { return version == loaded; });
+  const bool of_loaded = std::all_of(versions.begin(), versions.end(),
+                                     [&](PolicyVersion version) { return version == loaded; });
   if (versions.empty() || member.granted_under != loaded || !of_loaded) return;
   std::vector<int32_t> tokens = member.prompt->tokens;
   tokens.insert(tokens.end(), member.trajectory.tokens().begin(), member.trajectory.tokens().end());
@@ -50,7 +58,8 @@ void Rescorer::Sealed(const Member& member, PolicyVersion loaded) {
     MutexLock lock(&mu_);
     if (pending_.size() >= kMostPending) return;
     request.id = next_++;
-    pending_.emplace(request.id, Sampled{member.ref, member.trajectory.prompt(), member.trajectory.logprobs(), loaded});
+    pending_.emplace(request.id, Sampled{member.ref, member.trajectory.prompt(),
+                                         member.trajectory.logprobs(), loaded});
   }
   add_(std::move(request));
 }
@@ -64,7 +73,10 @@ void Rescorer::Take(StepEvents* step) {
   std::erase_if(step->failures, [this](const RequestFailure& failure) {
     if (!Mine(failure.request)) return false;
     const Sampled sampled = Remove(failure.request);
-    log::Warning("rescore_failed", {{"job_id", options_.job_name}, {"group", Brief(sampled.ref)}, {"member", sampled.ref.member()}, {"error", failure.status}});
+    log::Warning("rescore_failed", {{"job_id", options_.job_name},
+                                    {"group", Brief(sampled.ref)},
+                                    {"member", sampled.ref.member()},
+                                    {"error", failure.status}});
     return true;
   });
 }
@@ -84,7 +96,8 @@ void Rescorer::Compare(const Sampled& sampled, const TokenEvent& event) const {
   double sum = 0, worst = -1;
   size_t worst_at = 0;
   for (size_t i = 0; i < sampled.logprobs.size(); ++i) {
-    double gap = std::abs(static_cast<double>(sampled.logprobs[i]) - static_cast<double>(scores[first + i]));
+    double gap =
+        std::abs(static_cast<double>(sampled.logprobs[i]) - static_cast<double>(scores[first + i]));
     if (std::isnan(gap)) gap = HUGE_VAL;
     sum += gap;
     if (gap <= worst) continue;
@@ -102,7 +115,9 @@ void Rescorer::Compare(const Sampled& sampled, const TokenEvent& event) const {
                                {"max_nats", worst},
                                {"position", static_cast<int64_t>(worst_at)},
                                {"version", sampled.version.str()},
-                               {"hint", "its log-probs are not those of this version: test the memory, and report the worst token's position"}});
+                               {"hint",
+                                "its log-probs are not those of this version: test the memory, and "
+                                "report the worst token's position"}});
 }
 
 }  // namespace sluice::rollout

@@ -15,19 +15,22 @@
 namespace sluice::rollout {
 struct Member;
 
-// Computes one sealed trajectory in `one_in` again, by prefill and behind all other work, and compares its log-probs with those it was
-// sampled with: a corrupt block of keys and values, a wrong hit in the prefix cache or a wrong stamp shows where it arises. The choice
-// is a hash of group and member, so that every worker, and every run of a seeded job, makes the same.
+// Computes one sealed trajectory in `one_in` again, by prefill and behind all other work, and
+// compares its log-probs with those it was sampled with: a corrupt block of keys and values, a
+// wrong hit in the prefix cache or a wrong stamp shows where it arises. The choice is a hash of
+// group and member, so that every worker, and every run of a seeded job, makes the same.
 //
-// Only what was granted, sampled and sealed under one version that is loaded still can be compared: the log-probs of others are of no
-// single version that is here, and they are passed over, as is what comes while kMostPending are under way.
+// Only what was granted, sampled and sealed under one version that is loaded still can be compared:
+// the log-probs of others are of no single version that is here, and they are passed over, as is
+// what comes while kMostPending are under way.
 //
 // Thread-safe.
 class Rescorer {
  public:
-  static constexpr uint64_t kRescored = uint64_t{1} << 62;  // Ids of its requests have this bit, the job's own do not.
+  // Ids of its requests have this bit, the job's own do not.
+  static constexpr uint64_t kRescored = uint64_t{1} << 62;
   static constexpr size_t kMostPending = 64;
-  static constexpr double kWarnAbove = 0.02;                // Nats, the mean of a trajectory.
+  static constexpr double kWarnAbove = 0.02;  // Nats, the mean of a trajectory.
 
   struct Options {
     std::string job_name;

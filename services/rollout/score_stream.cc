@@ -19,20 +19,29 @@ constexpr char kPolicy[] = "policy";  // The only one there is.
 constexpr size_t kInFlight = 4;       // Messages that the caller has not taken.
 
 absl::Status Bad(const common::v1::Record& record, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("record of member ", record.owner().member(), ", at ", record.piece().at(), ": ", what));
+  return absl::InvalidArgumentError(absl::StrCat("record of member ", record.owner().member(),
+                                                 ", at ", record.piece().at(), ": ", what));
 }
 
 // Appends the tokens of a record that has nothing else.
-absl::Status ReadTokens(const common::v1::Record& record, rpc::PayloadReader* payload, std::vector<int32_t>* tokens) {
-  if (!record.has_piece() || record.fields_size() != 1 || record.fields(0).name() != "tokens") return Bad(record, "a piece with the field tokens alone is wanted");
+absl::Status ReadTokens(const common::v1::Record& record, rpc::PayloadReader* payload,
+                        std::vector<int32_t>* tokens) {
+  if (!record.has_piece() || record.fields_size() != 1 || record.fields(0).name() != "tokens")
+    return Bad(record, "a piece with the field tokens alone is wanted");
   const common::v1::Field& field = record.fields(0);
   const uint64_t bytes = uint64_t{record.piece().count()} * sizeof(int32_t);
   if (field.dtype() != common::v1::DTYPE_I32 || bytes == 0 || field.bytes() != bytes) {
-    return Bad(record, absl::StrCat("tokens have ", field.bytes(), " bytes of dtype ", static_cast<int>(field.dtype()), "; wanted: I32, 4 bytes for each of the piece's ", record.piece().count()));
+    return Bad(record, absl::StrCat("tokens have ", field.bytes(), " bytes of dtype ",
+                                    static_cast<int>(field.dtype()),
+                                    "; wanted: I32, 4 bytes for each of the piece's ",
+                                    record.piece().count()));
   }
-  if (field.from() != 0 || record.more()) return Bad(record, absl::StrCat("it is cut over messages; send it whole, at most ", rpc::kMaxPayloadBytes, " bytes, or as several pieces"));
+  if (field.from() != 0 || record.more())
+    return Bad(record, absl::StrCat("it is cut over messages; send it whole, at most ",
+                                    rpc::kMaxPayloadBytes, " bytes, or as several pieces"));
   const size_t before = tokens->size();
-  if (bytes > (field.inline_().empty() ? payload->left() : field.inline_().size())) return Bad(record, absl::StrCat("the message ends before its ", bytes, " bytes"));
+  if (bytes > (field.inline_().empty() ? payload->left() : field.inline_().size()))
+    return Bad(record, absl::StrCat("the message ends before its ", bytes, " bytes"));
   tokens->resize(before + record.piece().count());
   char* const to = reinterpret_cast<char*>(tokens->data() + before);
   uint32_t crc = 0;
@@ -43,7 +52,10 @@ absl::Status ReadTokens(const common::v1::Record& record, rpc::PayloadReader* pa
     crc = Crc32c(field.inline_());
   }
   if (crc == field.crc32c()) return absl::OkStatus();
-  return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat("record of member ", record.owner().member(), ", at ", record.piece().at(), ": tokens have CRC ", crc, ", not ", field.crc32c(), "; send them again"));
+  return Error(
+      absl::StatusCode::kDataLoss, "BAD_CRC",
+      absl::StrCat("record of member ", record.owner().member(), ", at ", record.piece().at(),
+                   ": tokens have CRC ", crc, ", not ", field.crc32c(), "; send them again"));
 }
 
 common::v1::Record WithoutFields(const common::v1::Record& record) {
@@ -65,7 +77,7 @@ uint64_t ScoreStream::Sequence::bytes() const {
   return bytes;
 }
 
-// The thread that reads. --------------------------------------------------------------------------------------------------
+// The thread that reads. --------------------------------------------------------------------------
 
 void ScoreStream::Received(grpc::ByteBuffer& message) {
   if (absl::Status status = Read(message); !status.ok()) End(std::move(status));
@@ -85,31 +97,42 @@ absl::Status ScoreStream::Read(const grpc::ByteBuffer& message) {
   engine::v1::ScoreHeader header;
   SLUICE_RETURN_IF_ERROR(rpc::DecodeFrame(message, &frame));
   SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
-  if (!frame.shared().empty()) return absl::InvalidArgumentError("payload in shared memory is not read here; send it in the message");
+  if (!frame.shared().empty())
+    return absl::InvalidArgumentError(
+        "payload in shared memory is not read here; send it in the message");
   if (model_ == nullptr) SLUICE_RETURN_IF_ERROR(Open(header));
   rpc::PayloadReader payload(frame);
-  for (const common::v1::Record& record : header.records()) SLUICE_RETURN_IF_ERROR(ReadRecord(record, &payload));
-  if (payload.left() > 0) return absl::InvalidArgumentError(absl::StrCat("the payload has ", payload.left(), " bytes that no record's field names"));
+  for (const common::v1::Record& record : header.records())
+    SLUICE_RETURN_IF_ERROR(ReadRecord(record, &payload));
+  if (payload.left() > 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("the payload has ", payload.left(), " bytes that no record's field names"));
   return absl::OkStatus();
 }
 
 absl::Status ScoreStream::Open(const engine::v1::ScoreHeader& header) {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<http::Model> model, admit_(header.call()));
   if (!header.policy().empty() && header.policy() != kPolicy) {
-    return absl::NotFoundError(absl::StrCat("policy '", header.policy(), "' is not held here; there is '", kPolicy, "'"));
+    return absl::NotFoundError(
+        absl::StrCat("policy '", header.policy(), "' is not held here; there is '", kPolicy, "'"));
   }
   if (header.has_version()) version_ = rpc::FromProto(header.version());
   SLUICE_RETURN_IF_ERROR(CheckLoaded(*model, version_));
   if (header.temperature() != 0) temperature_ = static_cast<float>(header.temperature());
-  SLUICE_RETURN_IF_ERROR(CheckSampling({.temperature = temperature_, .max_tokens = 1}, /*trainable=*/true));
+  SLUICE_RETURN_IF_ERROR(
+      CheckSampling({.temperature = temperature_, .max_tokens = 1}, /*trainable=*/true));
   model_ = std::move(model);
   return absl::OkStatus();
 }
 
-absl::Status ScoreStream::ReadRecord(const common::v1::Record& record, rpc::PayloadReader* payload) {
+absl::Status ScoreStream::ReadRecord(const common::v1::Record& record,
+                                     rpc::PayloadReader* payload) {
   const bool of_group = !record.owner().has_member();
-  if (coming_ != nullptr && (of_group || !SameMember(coming_->records.back().owner(), record.owner()))) SLUICE_RETURN_IF_ERROR(Whole());
-  const bool known_group = !prompt_.records.empty() && prompt_.records.back().owner().group() == record.owner().group();
+  if (coming_ != nullptr &&
+      (of_group || !SameMember(coming_->records.back().owner(), record.owner())))
+    SLUICE_RETURN_IF_ERROR(Whole());
+  const bool known_group =
+      !prompt_.records.empty() && prompt_.records.back().owner().group() == record.owner().group();
   if (of_group) {
     if (!known_group || record.piece().at() == 0) prompt_ = Sequence();
     SLUICE_RETURN_IF_ERROR(CheckPlace(record, prompt_));
@@ -130,23 +153,33 @@ absl::Status ScoreStream::ReadRecord(const common::v1::Record& record, rpc::Payl
   return record.last() ? Whole() : absl::OkStatus();
 }
 
-absl::Status ScoreStream::CheckPlace(const common::v1::Record& record, const Sequence& sequence) const {
+absl::Status ScoreStream::CheckPlace(const common::v1::Record& record,
+                                     const Sequence& sequence) const {
   const common::v1::Piece& piece = record.piece();
   if (piece.at() != sequence.tokens.size()) {
-    return Bad(record, absl::StrCat("wanted is what lies at ", sequence.tokens.size(), "; send the group's prompt and then each member's pieces in order"));
+    return Bad(record,
+               absl::StrCat("wanted is what lies at ", sequence.tokens.size(),
+                            "; send the group's prompt and then each member's pieces in order"));
   }
-  if (piece.has_parent() && piece.parent() != sequence.segment && piece.segment() != sequence.segment) {
-    return Bad(record, absl::StrCat("its segment goes on behind segment ", piece.parent(), ", not ", sequence.segment, "; send each branch as a member of its own"));
+  if (piece.has_parent() && piece.parent() != sequence.segment &&
+      piece.segment() != sequence.segment) {
+    return Bad(record, absl::StrCat("its segment goes on behind segment ", piece.parent(), ", not ",
+                                    sequence.segment, "; send each branch as a member of its own"));
   }
   if (sequence.tokens.size() + piece.count() > model_->max_context()) {
-    return Bad(record, absl::StrCat("it ends at ", sequence.tokens.size() + piece.count(), "; this model's context holds ", model_->max_context(), " tokens: send fewer"));
+    return Bad(record, absl::StrCat("it ends at ", sequence.tokens.size() + piece.count(),
+                                    "; this model's context holds ", model_->max_context(),
+                                    " tokens: send fewer"));
   }
   return absl::OkStatus();
 }
 
 absl::Status ScoreStream::Whole() {
   if (coming_ == nullptr) return absl::OkStatus();
-  if (coming_->tokens.size() < 2) return Bad(coming_->records.back(), "the first token of all has no log-prob; send what goes before it, or more behind it");
+  if (coming_->tokens.size() < 2)
+    return Bad(
+        coming_->records.back(),
+        "the first token of all has no log-prob; send what goes before it, or more behind it");
   return Enqueue(std::exchange(coming_, nullptr));
 }
 
@@ -155,7 +188,9 @@ absl::Status ScoreStream::Enqueue(std::shared_ptr<Sequence> sequence) {
     MutexLock lock(&mu_);
     bytes_ += sequence->bytes();
     if (bytes_ > kWindowBytes) {
-      return Error(absl::StatusCode::kResourceExhausted, "WINDOW", absl::StrCat("more than ", kWindowBytes, " bytes of the stream are unanswered; wait for answers"));
+      return Error(absl::StatusCode::kResourceExhausted, "WINDOW",
+                   absl::StrCat("more than ", kWindowBytes,
+                                " bytes of the stream are unanswered; wait for answers"));
     }
     if (!sequence->done) unasked_.push_back(sequence);
     unanswered_.push_back(std::move(sequence));
@@ -165,7 +200,7 @@ absl::Status ScoreStream::Enqueue(std::shared_ptr<Sequence> sequence) {
   return absl::OkStatus();
 }
 
-// Any thread. -------------------------------------------------------------------------------------------------------------
+// Any thread. -------------------------------------------------------------------------------------
 
 void ScoreStream::Ask() {
   while (true) {
@@ -179,7 +214,9 @@ void ScoreStream::Ask() {
     }
     std::vector<Request> requests = {MakeScoring(next->tokens, temperature_)};
     requests[0].order = RequestClass::kEval;
-    const absl::StatusOr<uint64_t> guest = guests_->Add(model_, std::move(requests), [self = shared_from_this(), next](const StepEvents& events) { self->Take(next, events); });
+    const absl::StatusOr<uint64_t> guest = guests_->Add(
+        model_, std::move(requests),
+        [self = shared_from_this(), next](const StepEvents& events) { self->Take(next, events); });
     if (!guest.ok()) return End(guest.status());
     bool late = false;
     {
@@ -194,11 +231,16 @@ void ScoreStream::Ask() {
 void ScoreStream::Take(const std::shared_ptr<Sequence>& sequence, const StepEvents& events) {
   if (!events.failures.empty()) return End(events.failures.front().status);
   const TokenEvent& event = events.tokens.front();
-  if (absl::Status still = CheckStill(version_, event.version); !still.ok()) return End(std::move(still));
+  if (absl::Status still = CheckStill(version_, event.version); !still.ok())
+    return End(std::move(still));
   std::vector<float> logprobs = Scores(event);
   logprobs.insert(logprobs.begin(), 0);
-  if (std::any_of(logprobs.begin(), logprobs.end(), [](float logprob) { return !std::isfinite(logprob); })) {
-    return End(Error(absl::StatusCode::kDataLoss, "NONFINITE", absl::StrCat("a trajectory of ", sequence->tokens.size(), " tokens has log-probs that are not finite under version ", event.version.str())));
+  if (std::any_of(logprobs.begin(), logprobs.end(),
+                  [](float logprob) { return !std::isfinite(logprob); })) {
+    return End(Error(absl::StatusCode::kDataLoss, "NONFINITE",
+                     absl::StrCat("a trajectory of ", sequence->tokens.size(),
+                                  " tokens has log-probs that are not finite under version ",
+                                  event.version.str())));
   }
   {
     MutexLock lock(&mu_);
@@ -220,9 +262,12 @@ absl::StatusOr<grpc::ByteBuffer> ScoreStream::Encode(const Sequence& sequence) {
     if (sequence.logprobs.empty()) continue;
     common::v1::Piece& piece = *scored.mutable_piece();
     piece.clear_runs();
-    *piece.add_runs() = rpc::ToProto(VersionRun{.version = sequence.version, .count = piece.count()});
+    *piece.add_runs() =
+        rpc::ToProto(VersionRun{.version = sequence.version, .count = piece.count()});
     AddField("logprobs", common::v1::DTYPE_F32, {piece.count()},
-             {reinterpret_cast<const char*>(sequence.logprobs.data() + piece.at()), piece.count() * sizeof(float)}, &scored, &payload);
+             {reinterpret_cast<const char*>(sequence.logprobs.data() + piece.at()),
+              piece.count() * sizeof(float)},
+             &scored, &payload);
   }
   return rpc::EncodeFrame(header, {{.bytes = payload}});
 }
@@ -241,7 +286,8 @@ void ScoreStream::Flush() {
 
 void ScoreStream::Beat() {
   if (pending() > 0) return;
-  if (auto frame = rpc::EncodeFrame(engine::v1::ScoreResponseHeader(), {}); frame.ok()) Send(*std::move(frame));
+  if (auto frame = rpc::EncodeFrame(engine::v1::ScoreResponseHeader(), {}); frame.ok())
+    Send(*std::move(frame));
 }
 
 void ScoreStream::Closed() {

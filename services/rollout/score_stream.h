@@ -19,16 +19,21 @@
 
 namespace sluice::rollout {
 
-// One call of Score. Its records make sequences: a group's prompt, and behind it the pieces of a member in order. A sequence is whole
-// with a record that says `last`, with the first record of another owner, or with the end of the requests; the engine then computes it by
-// prefill, under one version, and its records go back with `logprobs`. Those of a group's prompt go back as they came.
-class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, public std::enable_shared_from_this<ScoreStream> {
+// One call of Score. Its records make sequences: a group's prompt, and behind it the pieces of a
+// member in order. A sequence is whole with a record that says `last`, with the first record of
+// another owner, or with the end of the requests; the engine then computes it by prefill, under one
+// version, and its records go back with `logprobs`. Those of a group's prompt go back as they came.
+class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
+                    public std::enable_shared_from_this<ScoreStream> {
  public:
-  static constexpr size_t kAtOnce = 8;             // Sequences in the engine, where each has a step's chunk.
-  static constexpr uint64_t kWindowBytes = 32 << 20;  // Of records and tokens that are not answered; beyond it the call ends.
+  // Sequences in the engine, where each has a step's chunk.
+  static constexpr size_t kAtOnce = 8;
+  // Of records and tokens that are not answered; beyond it the call ends.
+  static constexpr uint64_t kWindowBytes = 32 << 20;
 
   // The model that the caller may ask; an error ends the call.
-  using Admit = std::function<absl::StatusOr<std::shared_ptr<http::Model>>(const common::v1::Call& call)>;
+  using Admit =
+      std::function<absl::StatusOr<std::shared_ptr<http::Model>>(const common::v1::Call& call)>;
   // `guests` outlives the stream.
   ScoreStream(http::Guests* guests, Admit admit) : guests_(guests), admit_(std::move(admit)) {}
 
@@ -40,8 +45,8 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, 
     std::vector<common::v1::Record> records;  // Without their fields.
     uint32_t segment = 0;                     // Of the last record.
     std::vector<int32_t> tokens;
-    std::vector<float> logprobs;              // By token, of the first 0. None: a group's prompt.
-    PolicyVersion version;                    // That scored it.
+    std::vector<float> logprobs;  // By token, of the first 0. None: a group's prompt.
+    PolicyVersion version;        // That scored it.
     uint64_t guest = 0;
     bool done = false;
     uint64_t bytes() const;
@@ -61,7 +66,8 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, 
 
   // Any thread.
   void Ask() ABSL_LOCKS_EXCLUDED(mu_);
-  void Take(const std::shared_ptr<Sequence>& sequence, const StepEvents& events) ABSL_LOCKS_EXCLUDED(mu_);
+  void Take(const std::shared_ptr<Sequence>& sequence, const StepEvents& events)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
   void Sent() override { Flush(); }
   void Closed() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -73,14 +79,14 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>, 
   std::optional<PolicyVersion> version_;
   float temperature_ = 1;
   // Of the thread that reads.
-  Sequence prompt_;                         // Of the group last seen; its records: the last one.
-  std::shared_ptr<Sequence> coming_;        // Null: none.
+  Sequence prompt_;                   // Of the group last seen; its records: the last one.
+  std::shared_ptr<Sequence> coming_;  // Null: none.
 
   Mutex mu_;
   std::deque<std::shared_ptr<Sequence>> unanswered_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<Sequence>> unasked_ ABSL_GUARDED_BY(mu_);  // Of these.
-  size_t asked_ ABSL_GUARDED_BY(mu_) = 0;   // In the engine.
-  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Unanswered.
+  size_t asked_ ABSL_GUARDED_BY(mu_) = 0;                               // In the engine.
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;                             // Unanswered.
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

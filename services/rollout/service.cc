@@ -28,7 +28,8 @@ namespace sluice::rollout {
 namespace {
 
 constexpr absl::Duration kBeat = absl::Seconds(10);
-constexpr absl::Duration kComes = absl::Milliseconds(200);  // A model that is being loaded may be there by then.
+// A model that is being loaded may be there by then.
+constexpr absl::Duration kComes = absl::Milliseconds(200);
 
 void Describe(const Session& session, engine::v1::DescribeResponse* response) {
   const EngineCaps& caps = session.engine().caps();
@@ -83,7 +84,8 @@ class Beats {
     while (true) {
       {
         MutexLock lock(&mu_);
-        beats_.insert(beats_.end(), std::make_move_iterator(beats.begin()), std::make_move_iterator(beats.end()));
+        beats_.insert(beats_.end(), std::make_move_iterator(beats.begin()),
+                      std::make_move_iterator(beats.end()));
         if (!stopping_) stop_.WaitFor(&mu_, kBeat);
         if (stopping_) return;
         beats = std::exchange(beats_, {});
@@ -101,14 +103,15 @@ class Beats {
 
 // Spelled out, for CallbackService has a typed Score that a raw one cannot override.
 using E = engine::v1::EngineService;
-using Base = E::WithCallbackMethod_Describe<
-    E::WithCallbackMethod_Generate<E::WithCallbackMethod_Evaluate<E::WithRawCallbackMethod_Score<E::Service>>>>;
+using Base = E::WithCallbackMethod_Describe<E::WithCallbackMethod_Generate<
+    E::WithCallbackMethod_Evaluate<E::WithRawCallbackMethod_Score<E::Service>>>>;
 
 }  // namespace
 
 class EngineServer::Impl final : public Base {
  public:
-  Impl(const rpc::CallerTable* callers, http::Guests* guests) : callers_(callers), guests_(guests) {}
+  Impl(const rpc::CallerTable* callers, http::Guests* guests)
+      : callers_(callers), guests_(guests) {}
 
   void SetJob(const std::string& job, std::shared_ptr<Session> session) {
     auto model = std::make_shared<ApiModel>(session);
@@ -130,7 +133,8 @@ class EngineServer::Impl final : public Base {
 
   void Shutdown() { beats_.Stop(); }
 
-  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context, const engine::v1::DescribeRequest* request,
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
+                                     const engine::v1::DescribeRequest* request,
                                      engine::v1::DescribeResponse* response) override {
     const absl::StatusOr<Job> job = Find(request->call().job().job());
     if (job.ok()) rollout::Describe(*job->session, response);
@@ -139,9 +143,11 @@ class EngineServer::Impl final : public Base {
     return reactor;
   }
 
-  grpc::ServerWriteReactor<engine::v1::GenerateResponse>* Generate(grpc::CallbackServerContext*, const engine::v1::GenerateRequest* request) override {
+  grpc::ServerWriteReactor<engine::v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext*, const engine::v1::GenerateRequest* request) override {
     const auto stream = rpc::MakeStream<GenerateStream>(guests_);
-    const absl::StatusOr<Job> job = Admit(request->call(), {rpc::Role::kReward, rpc::Role::kOperator});
+    const absl::StatusOr<Job> job =
+        Admit(request->call(), {rpc::Role::kReward, rpc::Role::kOperator});
     absl::Status status = job.status();
     if (job.ok()) status = stream->Start(job->model, *request);
     if (!status.ok()) stream->End(std::move(status));
@@ -149,11 +155,14 @@ class EngineServer::Impl final : public Base {
     return stream.get();
   }
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Score(grpc::CallbackServerContext*) override {
-    const auto stream = rpc::MakeStream<ScoreStream>(guests_, [this](const common::v1::Call& call) -> absl::StatusOr<std::shared_ptr<http::Model>> {
-      SLUICE_ASSIGN_OR_RETURN(const Job job, Admit(call, {rpc::Role::kReward}));
-      return job.model;
-    });
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Score(
+      grpc::CallbackServerContext*) override {
+    const auto stream = rpc::MakeStream<ScoreStream>(
+        guests_,
+        [this](const common::v1::Call& call) -> absl::StatusOr<std::shared_ptr<http::Model>> {
+          SLUICE_ASSIGN_OR_RETURN(const Job job, Admit(call, {rpc::Role::kReward}));
+          return job.model;
+        });
     beats_.Add(stream);
     stream->StartReading();
     return stream.get();
@@ -177,7 +186,8 @@ class EngineServer::Impl final : public Base {
   };
 
   absl::StatusOr<Job> Admit(const common::v1::Call& call, std::initializer_list<rpc::Role> roles) {
-    SLUICE_RETURN_IF_ERROR(callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
+    SLUICE_RETURN_IF_ERROR(
+        callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
     return Find(call.job().job());
   }
 
@@ -185,8 +195,12 @@ class EngineServer::Impl final : public Base {
     MutexLock lock(&mu_);
     const auto found = jobs_.find(job);
     if (found != jobs_.end()) return found->second;
-    return ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_LISTED", .hint = "call.job.job is the 32 hex digits of a job that this daemon samples for", .retry_after = kComes},
-                     absl::StrCat("job '", job, "' has no engine here, or not yet"));
+    return ErrorWith(
+        absl::StatusCode::kUnavailable,
+        {.reason = "NOT_LISTED",
+         .hint = "call.job.job is the 32 hex digits of a job that this daemon samples for",
+         .retry_after = kComes},
+        absl::StrCat("job '", job, "' has no engine here, or not yet"));
   }
 
   const rpc::CallerTable* const callers_;
@@ -196,11 +210,16 @@ class EngineServer::Impl final : public Base {
   Beats beats_;
 };
 
-EngineServer::EngineServer(const rpc::CallerTable* callers, http::Guests* guests) : impl_(std::make_unique<Impl>(callers, guests)) {}
+EngineServer::EngineServer(const rpc::CallerTable* callers, http::Guests* guests)
+    : impl_(std::make_unique<Impl>(callers, guests)) {}
 EngineServer::~EngineServer() = default;
 grpc::Service* EngineServer::service() { return impl_.get(); }
-void EngineServer::SetJob(const std::string& job, std::shared_ptr<Session> session) { impl_->SetJob(job, std::move(session)); }
-void EngineServer::RemoveJob(const std::string& job, const absl::Status& why) { impl_->RemoveJob(job, why); }
+void EngineServer::SetJob(const std::string& job, std::shared_ptr<Session> session) {
+  impl_->SetJob(job, std::move(session));
+}
+void EngineServer::RemoveJob(const std::string& job, const absl::Status& why) {
+  impl_->RemoveJob(job, why);
+}
 void EngineServer::Shutdown() { impl_->Shutdown(); }
 
 }  // namespace sluice::rollout

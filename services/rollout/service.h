@@ -18,13 +18,14 @@ namespace http {
 class Guests;
 }
 
-// EngineService over the sessions of this daemon: a call's job names the session. Register service() with a server before it
-// starts, and call Shutdown() before the server drains.
+// EngineService over the sessions of this daemon: a call's job names the session. Register
+// service() with a server before it starts, and call Shutdown() before the server drains.
 //
 // Thread-safe. Owns one thread, which sends a beat on silent streams each 10 s.
 class EngineServer {
  public:
-  // `callers`: who works for the jobs; `guests`: through whom the engines are asked. Both outlive the server.
+  // `callers`: who works for the jobs; `guests`: through whom the engines are asked. Both outlive
+  // the server.
   EngineServer(const rpc::CallerTable* callers, http::Guests* guests);
   ~EngineServer();
   grpc::Service* service();

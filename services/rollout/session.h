@@ -16,6 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/cores/core_share.h"
 #include "common/daemon/waits.h"
+#include "common/prompt/prompt.h"
 #include "common/queue_client/lease_keeper.h"
 #include "common/queue_client/put_stream.h"
 #include "common/queue_client/queue_client.h"
@@ -23,7 +24,6 @@
 #include "common/rpc/cancel.h"
 #include "common/weights/subscriber.h"
 #include "services/rollout/core/engine/registry.h"
-#include "common/prompt/prompt.h"
 #include "services/rollout/core/row_health/row_health.h"
 #include "services/rollout/core/step_loop/step_loop.h"
 #include "services/rollout/evaluation.h"
@@ -40,24 +40,26 @@ namespace sluice::rollout {
 // What a job asks of this daemon, read from its spec.
 struct SessionSpec {
   EngineSpec engine;
-  SamplingParams sampling;       // Checked at the start; each grant brings its own.
+  SamplingParams sampling;  // Checked at the start; each grant brings its own.
   std::string chat_template;
   std::vector<PromptRenderer::Source> sources;
   KvPolicy kv = KvPolicy::kKeep;
-  bool deterministic = false;    // The engine must give the same numbers whatever the batch.
-  uint32_t max_prompt = 0;       // Tokens; longer prompts are dropped.
+  bool deterministic = false;  // The engine must give the same numbers whatever the batch.
+  uint32_t max_prompt = 0;     // Tokens; longer prompts are dropped.
   uint32_t group_size = 1;
-  uint32_t piece = 64;           // Tokens.
+  uint32_t piece = 64;  // Tokens.
   EvalSpec eval;
 };
 
-// INVALID_ARGUMENT or UNIMPLEMENTED: what the job asks for and this build lacks, by its name in the job file.
+// INVALID_ARGUMENT or UNIMPLEMENTED: what the job asks for and this build lacks, by its name in the
+// job file.
 absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads);
 
-// This daemon's work for one job: engine, weights and the line to the queue. Members are granted as slots come free, sampled,
-// streamed and sealed; new weights are switched in between two steps.
+// This daemon's work for one job: engine, weights and the line to the queue. Members are granted as
+// slots come free, sampled, streamed and sealed; new weights are switched in between two steps.
 //
-// Thread-safe. Owns one thread, `admit`, and those of its parts: `step`, `stream`, the queue clients' and the weights'.
+// Thread-safe. Owns one thread, `admit`, and those of its parts: `step`, `stream`, the queue
+// clients' and the weights'.
 class Session : private StepLoop::Sink {
  public:
   struct Options {
@@ -65,38 +67,45 @@ class Session : private StepLoop::Sink {
     std::string job_name;  // For people.
     std::string worker;    // This daemon's id.
     int64_t incarnation = 0;
-    std::string queue;     // HOST:PORT.
-    std::string weights;   // HOST:PORT of the trainer; may be empty for now.
+    std::string queue;    // HOST:PORT.
+    std::string weights;  // HOST:PORT of the trainer; may be empty for now.
     // What it computes on; not null.
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
     uint32_t rescore_one_in = 1000;  // Sealed answers; see Rescorer.
   };
   // All from the session's threads; must not block.
   struct Handlers {
-    std::function<void(PolicyVersion version)> serving;  // The queue knows that this version samples.
-    std::function<void(absl::Status why)> failed;        // The work has ended for good.
-    std::function<void(absl::Status why)> broken;        // The engine cannot be trusted: the process should end.
-    std::function<void(StepEvents events)> guests;       // What was sampled for requests of AddApi(). May be empty.
+    // The queue knows that this version samples.
+    std::function<void(PolicyVersion version)> serving;
+    std::function<void(absl::Status why)> failed;  // The work has ended for good.
+    // The engine cannot be trusted: the process should end.
+    std::function<void(absl::Status why)> broken;
+    // What was sampled for requests of AddApi(). May be empty.
+    std::function<void(StepEvents events)> guests;
   };
 
   // Loads the model, which may take long. Errors are the job's or the model's.
-  static absl::StatusOr<std::unique_ptr<Session>> Start(const Options& options, const job::v1::JobSpec& spec, const Metrics& metrics,
-                                                        Handlers handlers);
+  static absl::StatusOr<std::unique_ptr<Session>> Start(const Options& options,
+                                                        const job::v1::JobSpec& spec,
+                                                        const Metrics& metrics, Handlers handlers);
   ~Session();  // Stop(0).
 
   void SetWeightsSource(const std::string& address);
-  // Whether other workers sample for the job; else an answer that the engine has no room for stays here.
+  // Whether other workers sample for the job; else an answer that the engine has no room for stays
+  // here.
   void SetOthers(bool others) { streamer_->SetOthers(others); }
-  // Ends the session: admits no more, waits up to `grace` for what runs, flushes what was sampled and gives back the leases of
-  // the rest. Idempotent.
+  // Ends the session: admits no more, waits up to `grace` for what runs, flushes what was sampled
+  // and gives back the leases of the rest. Idempotent.
   void Stop(absl::Duration grace);
 
-  // Requests beside the job's work; their ids have http::kApiRequest. What becomes of them goes to Handlers::guests.
+  // Requests beside the job's work; their ids have http::kApiRequest. What becomes of them goes to
+  // Handlers::guests.
   void AddApi(std::vector<Request> requests);
   void AbortApi(const std::vector<uint64_t>& requests);
-  // Answers and scores one of the job's `eval.datasets` with `version`, beside all else; see Evaluations.
-  absl::StatusOr<uint64_t> Evaluate(const LatestVersion& version, const std::string& dataset, Evaluations::Done done)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Answers and scores one of the job's `eval.datasets` with `version`, beside all else; see
+  // Evaluations.
+  absl::StatusOr<uint64_t> Evaluate(const LatestVersion& version, const std::string& dataset,
+                                    Evaluations::Done done) ABSL_LOCKS_EXCLUDED(mu_);
   void CancelEvaluation(uint64_t task) ABSL_LOCKS_EXCLUDED(mu_);
   // The version that samples. Nothing: none that the trainer published is loaded yet.
   std::optional<PolicyVersion> serving() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -108,17 +117,20 @@ class Session : private StepLoop::Sink {
   // What the work here waits for. The queue tells of the calls parked there.
   std::vector<common::v1::WaitEdge> Explain() const;
   EngineStats stats() const { return loop_->stats(); }
-  absl::Status health() const { return health_.status(); }  // Of the weights that sample, by the job's own rows.
-  int64_t refused_versions() const { return refused_; }  // Activations whose fingerprint was not the published one.
+  // Of the weights that sample, by the job's own rows.
+  absl::Status health() const { return health_.status(); }
+  // Activations whose fingerprint was not the published one.
+  int64_t refused_versions() const { return refused_; }
   const Engine& engine() const { return *made_.engine; }
   const ModelConfig& model_config() const { return made_.model.config; }
   const std::string& layout_id() const { return layout_id_; }  // Of the weights, 32 bytes.
-  // SHA-256 of the model's configuration and tokenizer files, and of the fingerprint of the weights it started with: 32 bytes.
+  // SHA-256 of the model's configuration and tokenizer files, and of the fingerprint of the weights
+  // it started with: 32 bytes.
   const std::string& model_digest() const { return model_digest_; }
 
  private:
-  Session(const Options& options, SessionSpec spec, MadeEngine made, std::unique_ptr<PromptRenderer> renderer, const Metrics& metrics,
-          Handlers handlers);
+  Session(const Options& options, SessionSpec spec, MadeEngine made,
+          std::unique_ptr<PromptRenderer> renderer, const Metrics& metrics, Handlers handlers);
   void Begin();
 
   // The step thread.
@@ -130,11 +142,12 @@ class Session : private StepLoop::Sink {
   void AdmitLoop();
   bool AwaitWeights() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status AdmitOnce();
-  absl::Status TakeGrant(const queue::v1::Grant& grant, std::vector<Member>* members, std::vector<Request>* requests,
-                         std::vector<queue::v1::DropItem>* drops);
+  absl::Status TakeGrant(const queue::v1::Grant& grant, std::vector<Member>* members,
+                         std::vector<Request>* requests, std::vector<queue::v1::DropItem>* drops);
   absl::StatusOr<Member> TakeMember(const queue::v1::Grant& grant, const queue::v1::Member& granted,
                                     std::shared_ptr<const RenderedPrompt> prompt);
-  Request MakeRequest(const queue::v1::Grant& grant, const Member& member, const SamplingParams& sampling) const;
+  Request MakeRequest(const queue::v1::Grant& grant, const Member& member,
+                      const SamplingParams& sampling) const;
   void Fail(absl::Status why);
 
   const Options options_;
@@ -162,15 +175,17 @@ class Session : private StepLoop::Sink {
   RowHealth health_;
   std::atomic<int64_t> refused_ = 0;
   int64_t queue_incarnation_ = 0;  // Of the watch's thread; 0: not told yet.
-  uint64_t next_id_ = 1;  // Of the admit thread: requests, and groups within the engine.
+  uint64_t next_id_ = 1;           // Of the admit thread: requests, and groups within the engine.
 
   mutable Mutex mu_;
   CondVar changed_;
   std::optional<PolicyVersion> serving_ ABSL_GUARDED_BY(mu_);  // None: no published version yet.
-  std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);  // Of the last kDigests versions.
+  // Of the last kDigests versions.
+  std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::string trainer_ ABSL_GUARDED_BY(mu_);  // HOST:PORT of who has the weights; empty: none now.
-  std::unique_ptr<Evaluations> evaluations_ ABSL_GUARDED_BY(mu_);  // Null: the session has not begun, or stops.
+  // Null: the session has not begun, or stops.
+  std::unique_ptr<Evaluations> evaluations_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;
 };

@@ -37,7 +37,8 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   const job::v1::Rollout& rollout = spec.rollout();
   read.engine.kind = rollout.engine().kind().empty() ? "native" : rollout.engine().kind();
   read.engine.random_init = spec.model().has_init();
-  read.engine.model_path = read.engine.random_init ? spec.model().init().config() : spec.model().path();
+  read.engine.model_path =
+      read.engine.random_init ? spec.model().init().config() : spec.model().path();
   read.engine.init_seed = spec.model().init().seed();
   if (spec.model().has_dtype()) {
     SLUICE_ASSIGN_OR_RETURN(read.engine.dtype, DTypeFromTorchName(spec.model().dtype()));
@@ -45,7 +46,8 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   read.engine.slots = rollout.engine().has_max_running() ? rollout.engine().max_running() : 0;
   read.engine.threads = threads;
   read.max_prompt = spec.data().order().max_prompt();
-  read.engine.max_context = std::min(spec.model().max_context(), read.max_prompt + rollout.max_response());
+  read.engine.max_context =
+      std::min(spec.model().max_context(), read.max_prompt + rollout.max_response());
   read.sampling = {.temperature = static_cast<float>(rollout.sampling().temperature()),
                    .top_p = rollout.sampling().top_p(),
                    .top_k = rollout.sampling().top_k(),
@@ -61,7 +63,8 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   SLUICE_ASSIGN_OR_RETURN(read.eval, ReadEval(spec));
   read.deterministic = spec.run().deterministic();
   // Over keys and values of two versions no single one gives a token's log-prob.
-  read.kv = read.deterministic || spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute : KvPolicy::kKeep;
+  read.kv = read.deterministic || spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute
+                                                                           : KvPolicy::kKeep;
   read.group_size = std::max(1u, rollout.group().size());
   read.piece = std::max(1u, rollout.piece());
   return read;

@@ -29,8 +29,9 @@ absl::string_view Bytes(absl::Span<const T> values) {
 
 }  // namespace
 
-Streamer::Streamer(Options options, QueueClient* client, LeaseKeeper* leases, PutStream* puts, const PromptRenderer* renderer,
-                   const Metrics& metrics, std::function<void(absl::Status why)> failed)
+Streamer::Streamer(Options options, QueueClient* client, LeaseKeeper* leases, PutStream* puts,
+                   const PromptRenderer* renderer, const Metrics& metrics,
+                   std::function<void(absl::Status why)> failed)
     : options_(std::move(options)),
       client_(client),
       leases_(leases),
@@ -46,7 +47,7 @@ void Streamer::Start(StepLoop* loop) {
   thread_ = std::thread([this] { Run(); });
 }
 
-// Notes of other threads. -----------------------------------------------------------------------------------------------
+// Notes of other threads. -------------------------------------------------------------------------
 
 void Streamer::Granted(std::vector<Member> members) {
   MutexLock lock(&mu_);
@@ -132,7 +133,7 @@ std::vector<std::string> Streamer::leases() const {
   return leases;
 }
 
-// The stream thread. ----------------------------------------------------------------------------------------------------
+// The stream thread. ------------------------------------------------------------------------------
 
 void Streamer::Run() {
   while (true) {
@@ -145,7 +146,8 @@ void Streamer::Run() {
     for (const StepEvents& step : inbox.steps) TakeStep(step);
     for (const Ack& ack : inbox.acks) TakeAck(ack);
     for (const std::string& lease : inbox.lost) {
-      if (const auto it = by_lease_.find(lease); it != by_lease_.end()) Abandon(it->second, AbortReason::kLeaseLost, "lease lost");
+      if (const auto it = by_lease_.find(lease); it != by_lease_.end())
+        Abandon(it->second, AbortReason::kLeaseLost, "lease lost");
     }
     for (const queue::v1::CancelHint& hint : inbox.cancelled) TakeCancelled(hint);
     for (queue::v1::DropItem& item : inbox.drops) drops_.push_back(std::move(item));
@@ -157,14 +159,18 @@ void Streamer::Run() {
       for (auto& [request, live] : live_) {
         const Trajectory& trajectory = live.member.trajectory;
         const bool old = trajectory.unsent() > 0 && now - live.oldest_unsent >= options_.piece_age;
-        const bool ended = trajectory.finish() != FinishReason::kNone && live.messages == Live::Messages::kNone;
+        const bool ended =
+            trajectory.finish() != FinishReason::kNone && live.messages == Live::Messages::kNone;
         if (old || ended || inbox.flush) SendPieces(request, live, /*all=*/true);
       }
       UpdateMetrics();
     }
     for (uint64_t request : std::exchange(unsent_, {})) {
       const auto it = live_.find(request);
-      if (it != live_.end()) SendPieces(request, it->second, it->second.leaves || it->second.member.trajectory.finish() != FinishReason::kNone);
+      if (it != live_.end())
+        SendPieces(
+            request, it->second,
+            it->second.leaves || it->second.member.trajectory.finish() != FinishReason::kNone);
     }
     SetCounts();
     absl::Status status = SealFinished();
@@ -213,7 +219,9 @@ void Streamer::HoldBack() {
   held_back_ = hold;
   loop_->SetPaused(hold);
   if (hold) {
-    log::Warning("decoding_held_back", {{"job_id", options_.job_name}, {"unacked_tokens", static_cast<int64_t>(unacked_ + new_tokens_)}});
+    log::Warning("decoding_held_back",
+                 {{"job_id", options_.job_name},
+                  {"unacked_tokens", static_cast<int64_t>(unacked_ + new_tokens_)}});
   } else {
     log::Info("decoding_goes_on", {{"job_id", options_.job_name}});
   }
@@ -250,10 +258,12 @@ void Streamer::TakeStep(const StepEvents& step) {
     if (event.finish != FinishReason::kNone) {
       trajectory.Finish(event.finish);
       EndGenerating(live);
-      (event.finish == FinishReason::kStop ? metrics_.finished_stop : metrics_.finished_length).Add();
+      (event.finish == FinishReason::kStop ? metrics_.finished_stop : metrics_.finished_length)
+          .Add();
       metrics_.response_tokens.Observe(static_cast<double>(trajectory.tokens().size()));
     }
-    if (event.finish != FinishReason::kNone || trajectory.unsent() >= options_.piece) unsent_.push_back(event.request);
+    if (event.finish != FinishReason::kNone || trajectory.unsent() >= options_.piece)
+      unsent_.push_back(event.request);
   }
   if (others_) {
     for (const uint64_t request : step.crowded_out) Migrate(request);
@@ -276,13 +286,15 @@ void Streamer::Migrate(uint64_t request) {
   leaving_.push_back(request);
 }
 
-// Gives back the leases of answers that leave and that the queue has whole. One that ended before the engine heard of it is sealed.
+// Gives back the leases of answers that leave and that the queue has whole. One that ended before
+// the engine heard of it is sealed.
 absl::Status Streamer::ReleaseLeaving() {
   queue::v1::ReleaseRequest request;
   request.set_reason(queue::v1::RELEASE_REASON_MIGRATE);
   std::erase_if(leaving_, [&](uint64_t id) {
     const auto it = live_.find(id);
-    if (it == live_.end() || it->second.member.trajectory.finish() != FinishReason::kNone) return true;
+    if (it == live_.end() || it->second.member.trajectory.finish() != FinishReason::kNone)
+      return true;
     const Live& live = it->second;
     if (!live.member.trajectory.all_acked() || request.leases_size() == kMaxItems) return false;
     request.add_leases(live.member.lease);
@@ -327,7 +339,8 @@ void Streamer::TakeCancelled(const queue::v1::CancelHint& hint) {
   std::vector<uint64_t> requests;
   for (const auto& [request, live] : live_) {
     const common::v1::TrajectoryRef& ref = live.member.ref;
-    const bool same = ref.group() == hint.ref().group() && (!hint.ref().has_member() || hint.ref().member() == ref.member()) &&
+    const bool same = ref.group() == hint.ref().group() &&
+                      (!hint.ref().has_member() || hint.ref().member() == ref.member()) &&
                       (hint.ref().attempt() == 0 || hint.ref().attempt() == ref.attempt());
     if (same) requests.push_back(request);
   }
@@ -366,7 +379,8 @@ void Streamer::TakeAck(const Ack& ack) {
 
 void Streamer::SendFrom(uint64_t request, Live& live, uint64_t watermark) {
   Trajectory& trajectory = live.member.trajectory;
-  if (watermark < trajectory.prompt()) {  // The sibling that was to bring the prompt is gone, or the queue has lost it.
+  // The sibling that was to bring the prompt is gone, or the queue has lost it.
+  if (watermark < trajectory.prompt()) {
     live.member.put_prompt = true;
     live.prompt_put = false;
   }
@@ -376,12 +390,18 @@ void Streamer::SendFrom(uint64_t request, Live& live, uint64_t watermark) {
 
 // Sending. False: the PutStream is full; the rest is sent with the next scan.
 
-bool Streamer::Send(uint64_t request, common::v1::Record record, std::string payload, Ack::What what, uint64_t end) {
-  const absl::Status put = puts_->Put(std::move(record), std::move(payload), [this, request, what, end](const PutOutcome& outcome) {
-    MutexLock lock(&mu_);
-    inbox_.acks.push_back({.request = request, .what = what, .end = end, .status = outcome.status, .watermark = outcome.watermark});
-    changed_.NotifyOne();
-  });
+bool Streamer::Send(uint64_t request, common::v1::Record record, std::string payload,
+                    Ack::What what, uint64_t end) {
+  const absl::Status put = puts_->Put(std::move(record), std::move(payload),
+                                      [this, request, what, end](const PutOutcome& outcome) {
+                                        MutexLock lock(&mu_);
+                                        inbox_.acks.push_back({.request = request,
+                                                               .what = what,
+                                                               .end = end,
+                                                               .status = outcome.status,
+                                                               .watermark = outcome.watermark});
+                                        changed_.NotifyOne();
+                                      });
   if (!put.ok() && !absl::IsResourceExhausted(put) && !absl::IsCancelled(put)) {
     log::Error("put_failed", {{"job_id", options_.job_name}, {"error", put}});
   }
@@ -398,8 +418,10 @@ bool Streamer::SendPrompt(uint64_t request, Live& live) {
   piece.set_segment(kPromptSegment);
   piece.set_role(common::v1::SEGMENT_ROLE_PROMPT);
   piece.set_count(static_cast<uint32_t>(tokens.size()));
-  AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(tokens.size())}, Bytes<int32_t>(tokens), &record, &payload);
-  live.prompt_put = Send(request, std::move(record), std::move(payload), Ack::What::kPrompt, tokens.size());
+  AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(tokens.size())},
+           Bytes<int32_t>(tokens), &record, &payload);
+  live.prompt_put =
+      Send(request, std::move(record), std::move(payload), Ack::What::kPrompt, tokens.size());
   return live.prompt_put;
 }
 
@@ -407,7 +429,8 @@ bool Streamer::SendPieces(uint64_t request, Live& live, bool all) {
   Trajectory& trajectory = live.member.trajectory;
   while (trajectory.unsent() > 0 && (all || trajectory.unsent() >= options_.piece)) {
     if (live.member.put_prompt && !live.prompt_put && !SendPrompt(request, live)) return false;
-    const Trajectory::Piece taken = trajectory.TakePiece(std::max<size_t>(1, kMaxPiece / options_.token_bytes()));
+    const Trajectory::Piece taken =
+        trajectory.TakePiece(std::max<size_t>(1, kMaxPiece / options_.token_bytes()));
     const int64_t count = static_cast<int64_t>(taken.tokens.size());
     common::v1::Record record;
     std::string payload;
@@ -423,19 +446,22 @@ bool Streamer::SendPieces(uint64_t request, Live& live, bool all) {
     AddField("tokens", common::v1::DTYPE_I32, {count}, Bytes(taken.tokens), &record, &payload);
     AddField("logprobs", common::v1::DTYPE_F32, {count}, Bytes(taken.logprobs), &record, &payload);
     if (!taken.routing.empty()) {
-      AddField("routing", common::v1::DTYPE_U16, {count, options_.layers, options_.experts}, Bytes(taken.routing), &record, &payload);
+      AddField("routing", common::v1::DTYPE_U16, {count, options_.layers, options_.experts},
+               Bytes(taken.routing), &record, &payload);
     }
-    if (!Send(request, std::move(record), std::move(payload), Ack::What::kPiece, taken.at + taken.tokens.size())) {
+    if (!Send(request, std::move(record), std::move(payload), Ack::What::kPiece,
+              taken.at + taken.tokens.size())) {
       trajectory.Rewind(taken.at);
       return false;
     }
   }
-  return trajectory.finish() == FinishReason::kNone || live.messages != Live::Messages::kNone || SendMessages(request, live);
+  return trajectory.finish() == FinishReason::kNone || live.messages != Live::Messages::kNone ||
+         SendMessages(request, live);
 }
 
 bool Streamer::SendMessages(uint64_t request, Live& live) {
-  const std::string text =
-      PromptRenderer::WithAnswer(live.member.prompt->messages, renderer_->AnswerText(live.member.trajectory.tokens()));
+  const std::string text = PromptRenderer::WithAnswer(
+      live.member.prompt->messages, renderer_->AnswerText(live.member.trajectory.tokens()));
   common::v1::Record record;
   std::string payload;
   *record.mutable_owner() = live.member.ref;
@@ -443,14 +469,15 @@ bool Streamer::SendMessages(uint64_t request, Live& live) {
   if (text.size() <= kMaxInline) {
     AddInlineField("messages", common::v1::DTYPE_UNSPECIFIED, text, &record);
   } else {
-    AddField("messages", common::v1::DTYPE_UNSPECIFIED, {static_cast<int64_t>(text.size())}, text, &record, &payload);
+    AddField("messages", common::v1::DTYPE_UNSPECIFIED, {static_cast<int64_t>(text.size())}, text,
+             &record, &payload);
   }
   if (!Send(request, std::move(record), std::move(payload), Ack::What::kMessages, 0)) return false;
   live.messages = Live::Messages::kSent;
   return true;
 }
 
-// Ends. -----------------------------------------------------------------------------------------------------------------
+// Ends. -------------------------------------------------------------------------------------------
 
 absl::Status Streamer::SealFinished() {
   queue::v1::SealRequest request;
@@ -460,7 +487,8 @@ absl::Status Streamer::SealFinished() {
     if (it == live_.end() || request.items_size() == kMaxItems) continue;
     const Live& live = it->second;
     const Trajectory& trajectory = live.member.trajectory;
-    const bool ready = trajectory.finish() != FinishReason::kNone && trajectory.all_acked() && live.messages == Live::Messages::kStored;
+    const bool ready = trajectory.finish() != FinishReason::kNone && trajectory.all_acked() &&
+                       live.messages == Live::Messages::kStored;
     if (!ready || std::find(sealing.begin(), sealing.end(), id) != sealing.end()) continue;
     queue::v1::SealItem& item = *request.add_items();
     *item.mutable_ref() = live.member.ref;
@@ -472,11 +500,15 @@ absl::Status Streamer::SealFinished() {
     sealing.push_back(id);
     leases_->Forget(live.member.lease);
   }
-  std::erase_if(finished_, [&](uint64_t id) { return !live_.contains(id) || std::find(sealing.begin(), sealing.end(), id) != sealing.end(); });
+  std::erase_if(finished_, [&](uint64_t id) {
+    return !live_.contains(id) || std::find(sealing.begin(), sealing.end(), id) != sealing.end();
+  });
   if (sealing.empty()) return absl::OkStatus();
   SLUICE_FAILPOINT("rollout.seal.before");
-  SLUICE_ASSIGN_OR_RETURN(const queue::v1::SealResponse response, client_->Seal(std::move(request)));
-  for (int i = 0; i < response.items_size() && i < static_cast<int>(sealing.size()); ++i) Sealed(sealing[i], response.items(i));
+  SLUICE_ASSIGN_OR_RETURN(const queue::v1::SealResponse response,
+                          client_->Seal(std::move(request)));
+  for (int i = 0; i < response.items_size() && i < static_cast<int>(sealing.size()); ++i)
+    Sealed(sealing[i], response.items(i));
   return absl::OkStatus();
 }
 
@@ -494,7 +526,8 @@ void Streamer::Sealed(uint64_t request, const common::v1::Item& item) {
     live.messages = Live::Messages::kNone;
     SendFrom(request, live, item.watermark());
   } else {
-    log::Error("seal_refused", {{"job_id", options_.job_name}, {"code", item.code()}, {"reason", item.reason()}});
+    log::Error("seal_refused",
+               {{"job_id", options_.job_name}, {"code", item.code()}, {"reason", item.reason()}});
     Drop(request, "lost");
   }
 }
@@ -502,12 +535,16 @@ void Streamer::Sealed(uint64_t request, const common::v1::Item& item) {
 absl::Status Streamer::TellDrops(std::vector<queue::v1::DropItem> items) {
   for (size_t from = 0; from < items.size(); from += kMaxItems) {
     queue::v1::DropRequest request;
-    for (size_t i = from; i < std::min(items.size(), from + kMaxItems); ++i) *request.add_items() = std::move(items[i]);
+    for (size_t i = from; i < std::min(items.size(), from + kMaxItems); ++i)
+      *request.add_items() = std::move(items[i]);
     metrics_.dropped.Add(request.items_size());
-    SLUICE_ASSIGN_OR_RETURN(const queue::v1::DropResponse response, client_->Drop(std::move(request)));
+    SLUICE_ASSIGN_OR_RETURN(const queue::v1::DropResponse response,
+                            client_->Drop(std::move(request)));
     for (const common::v1::Item& item : response.items()) {
       if (item.code() != 0 && item.reason() != "LEASE_LOST" && item.reason() != "GONE") {
-        log::Warning("drop_refused", {{"job_id", options_.job_name}, {"code", item.code()}, {"reason", item.reason()}});
+        log::Warning(
+            "drop_refused",
+            {{"job_id", options_.job_name}, {"code", item.code()}, {"reason", item.reason()}});
       }
     }
   }
@@ -521,15 +558,20 @@ void Streamer::UpdateMetrics() {
   metrics_.waiting.Set(stats.waiting);
   metrics_.unsealed.Set(static_cast<double>(live_.size() - generating_));
   metrics_.policy_version.Set(static_cast<double>(stats.version.number));
-  metrics_.kv_usage.Set(stats.kv_capacity == 0 ? 0 : static_cast<double>(stats.kv_tokens) / static_cast<double>(stats.kv_capacity));
+  metrics_.kv_usage.Set(stats.kv_capacity == 0 ? 0
+                                               : static_cast<double>(stats.kv_tokens) /
+                                                     static_cast<double>(stats.kv_capacity));
   metrics_.decode_seconds.Add(absl::ToDoubleSeconds(times.decode - seen_times_.decode));
   metrics_.prefill_seconds.Add(absl::ToDoubleSeconds(times.prefill - seen_times_.prefill));
   metrics_.activate_seconds.Add(absl::ToDoubleSeconds(times.activate - seen_times_.activate));
   metrics_.idle_seconds.Add(absl::ToDoubleSeconds(times.idle - seen_times_.idle));
-  metrics_.prompt_computed.Add(static_cast<double>(stats.prompt_tokens_computed - seen_stats_.prompt_tokens_computed));
-  metrics_.prompt_cached.Add(static_cast<double>(stats.prompt_tokens_forked - seen_stats_.prompt_tokens_forked +
-                                                 stats.prompt_tokens_cached - seen_stats_.prompt_tokens_cached));
-  metrics_.nonfinite.Add(static_cast<double>(stats.nonfinite_rows - seen_stats_.nonfinite_rows));  // Of all requests, guests' too.
+  metrics_.prompt_computed.Add(
+      static_cast<double>(stats.prompt_tokens_computed - seen_stats_.prompt_tokens_computed));
+  metrics_.prompt_cached.Add(
+      static_cast<double>(stats.prompt_tokens_forked - seen_stats_.prompt_tokens_forked +
+                          stats.prompt_tokens_cached - seen_stats_.prompt_tokens_cached));
+  // Of all requests, guests' too.
+  metrics_.nonfinite.Add(static_cast<double>(stats.nonfinite_rows - seen_stats_.nonfinite_rows));
   metrics_.preemptions.Add(static_cast<double>(stats.preemptions - seen_stats_.preemptions));
   uint64_t unacked = 0;
   for (const auto& [request, live] : live_) unacked += live.member.trajectory.unacked();

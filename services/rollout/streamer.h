@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
-#include "services/rollout/core/engine/engine.h"
 #include "common/prompt/prompt.h"
+#include "services/rollout/core/engine/engine.h"
 #include "services/rollout/core/step_loop/step_loop.h"
 #include "services/rollout/core/trajectory/trajectory.h"
 #include "services/rollout/metrics.h"
@@ -32,55 +32,64 @@ namespace sluice::rollout {
 
 // A member granted to this worker.
 struct Member {
-  uint64_t request = 0;          // Its id in the engine.
+  uint64_t request = 0;  // Its id in the engine.
   common::v1::TrajectoryRef ref;
   std::string lease;
   std::shared_ptr<const RenderedPrompt> prompt;
-  bool put_prompt = false;       // This member's lease carries the group's prompt to the queue.
-  bool generating = true;        // False: the prefix is a whole answer already.
-  PolicyVersion granted_under;   // What the engine held before.
+  bool put_prompt = false;      // This member's lease carries the group's prompt to the queue.
+  bool generating = true;       // False: the prefix is a whole answer already.
+  PolicyVersion granted_under;  // What the engine held before.
   float temperature = 1;
   Trajectory trajectory;
 };
 
-// Takes answers from the engine to the queue: pieces as they grow, at the end the messages and the seal. What the queue has
-// acknowledged survives this process.
+// Takes answers from the engine to the queue: pieces as they grow, at the end the messages and the
+// seal. What the queue has acknowledged survives this process.
 //
-// Thread-safe. Owns one thread, `stream`, which alone touches the members; everybody else leaves notes in its inbox.
+// Thread-safe. Owns one thread, `stream`, which alone touches the members; everybody else leaves
+// notes in its inbox.
 class Streamer {
  public:
   struct Options {
     std::string job_name;
-    size_t piece = 64;                              // Tokens that are sent at once, ..
-    absl::Duration piece_age = absl::Seconds(2);    // .. or when the first of them is so old.
-    uint64_t most_unacked = 256 << 20;              // Bytes of tokens, log-probs and experts; beyond it no more is sampled.
-    int64_t layers = 0, experts = 0;                // In a mixture of experts: what a token goes through, `experts` of each layer.
-    std::function<void(const Member& member)> sealed;  // The queue has all of it; from the stream thread. May be empty.
-    size_t token_bytes() const { return sizeof(int32_t) + sizeof(float) + sizeof(uint16_t) * layers * experts; }
+    size_t piece = 64;                            // Tokens that are sent at once, ..
+    absl::Duration piece_age = absl::Seconds(2);  // .. or when the first of them is so old.
+    // Bytes of tokens, log-probs and experts; beyond it no more is sampled.
+    uint64_t most_unacked = 256 << 20;
+    // In a mixture of experts: what a token goes through, `experts` of each layer.
+    int64_t layers = 0, experts = 0;
+    // The queue has all of it; from the stream thread. May be empty.
+    std::function<void(const Member& member)> sealed;
+    size_t token_bytes() const {
+      return sizeof(int32_t) + sizeof(float) + sizeof(uint16_t) * layers * experts;
+    }
   };
 
   // All outlive the streamer. `failed`: the work has ended for good; from the stream thread.
-  Streamer(Options options, QueueClient* client, LeaseKeeper* leases, PutStream* puts, const PromptRenderer* renderer,
-           const Metrics& metrics, std::function<void(absl::Status why)> failed);
+  Streamer(Options options, QueueClient* client, LeaseKeeper* leases, PutStream* puts,
+           const PromptRenderer* renderer, const Metrics& metrics,
+           std::function<void(absl::Status why)> failed);
   ~Streamer();  // Stop().
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
 
-  // Starts the thread; once, before the first grant. `loop`, where members are aborted and the engine's numbers are read,
-  // outlives it.
+  // Starts the thread; once, before the first grant. `loop`, where members are aborted and the
+  // engine's numbers are read, outlives it.
   void Start(StepLoop* loop);
 
   void Granted(std::vector<Member> members) ABSL_LOCKS_EXCLUDED(mu_);
-  void Dropped(std::vector<queue::v1::DropItem> items) ABSL_LOCKS_EXCLUDED(mu_);  // To be told to the queue.
+  // To be told to the queue.
+  void Dropped(std::vector<queue::v1::DropItem> items) ABSL_LOCKS_EXCLUDED(mu_);
   void Stepped(StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
   void Lost(const std::vector<std::string>& leases) ABSL_LOCKS_EXCLUDED(mu_);
   void Cancelled(std::vector<queue::v1::CancelHint> hints) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether other workers sample for the job: then answers that crowd each other out of the engine go on there.
+  // Whether other workers sample for the job: then answers that crowd each other out of the engine
+  // go on there.
   void SetOthers(bool others) { others_ = others; }
 
-  // Waits until fewer than `limit` members are being sampled and fewer than 4 x `limit` are unsealed; how many fewer.
-  // 0: stopped or draining.
+  // Waits until fewer than `limit` members are being sampled and fewer than 4 x `limit` are
+  // unsealed; how many fewer. 0: stopped or draining.
   size_t AwaitRoom(size_t limit) ABSL_LOCKS_EXCLUDED(mu_);
   // From now on AwaitRoom gives 0.
   void CloseRoom() ABSL_LOCKS_EXCLUDED(mu_);
@@ -97,14 +106,14 @@ class Streamer {
   struct Live {
     Member member;
     bool prompt_put = false;
-    bool leaves = false;           // Is given back once the queue has all of it.
+    bool leaves = false;  // Is given back once the queue has all of it.
     enum class Messages { kNone, kSent, kStored } messages = Messages::kNone;
     absl::Duration oldest_unsent;  // Monotonic.
   };
   struct Ack {
     uint64_t request = 0;
     enum class What { kPrompt, kPiece, kMessages } what = What::kPiece;
-    uint64_t end = 0;              // Position behind the piece.
+    uint64_t end = 0;  // Position behind the piece.
     absl::Status status;
     uint64_t watermark = 0;
   };
@@ -117,7 +126,8 @@ class Streamer {
     std::vector<queue::v1::DropItem> drops;
     bool flush = false;
     bool empty() const {
-      return granted.empty() && steps.empty() && acks.empty() && lost.empty() && cancelled.empty() && drops.empty() && !flush;
+      return granted.empty() && steps.empty() && acks.empty() && lost.empty() &&
+             cancelled.empty() && drops.empty() && !flush;
     }
   };
 
@@ -136,7 +146,8 @@ class Streamer {
   void Drop(uint64_t request, absl::string_view reason);
 
   bool SendPieces(uint64_t request, Live& live, bool all);
-  bool Send(uint64_t request, common::v1::Record record, std::string payload, Ack::What what, uint64_t end);
+  bool Send(uint64_t request, common::v1::Record record, std::string payload, Ack::What what,
+            uint64_t end);
   bool SendPrompt(uint64_t request, Live& live);
   bool SendMessages(uint64_t request, Live& live);
   absl::Status SealFinished();
@@ -158,25 +169,25 @@ class Streamer {
   // Of the stream thread.
   absl::flat_hash_map<uint64_t, Live> live_;
   absl::flat_hash_map<std::string, uint64_t> by_lease_;
-  std::vector<uint64_t> unsent_;             // Requests with something to send now.
-  std::vector<uint64_t> leaving_;            // Requests that are to be given back.
-  std::vector<uint64_t> finished_;           // Requests that may be ready to be sealed.
+  std::vector<uint64_t> unsent_;    // Requests with something to send now.
+  std::vector<uint64_t> leaving_;   // Requests that are to be given back.
+  std::vector<uint64_t> finished_;  // Requests that may be ready to be sealed.
   std::vector<queue::v1::DropItem> drops_;
   size_t generating_ = 0;
   std::atomic<bool> others_ = false;
-  absl::Duration last_scan_;                 // Monotonic; of ages and metrics.
+  absl::Duration last_scan_;  // Monotonic; of ages and metrics.
   StepLoop::Times seen_times_;
   EngineStats seen_stats_;
 
   mutable Mutex mu_;
-  CondVar changed_;                          // The inbox.
-  CondVar counted_;                          // The counts.
+  CondVar changed_;  // The inbox.
+  CondVar counted_;  // The counts.
   Inbox inbox_ ABSL_GUARDED_BY(mu_);
   size_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // Members in the inbox.
   size_t sampling_count_ ABSL_GUARDED_BY(mu_) = 0;
   size_t live_count_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t unacked_ ABSL_GUARDED_BY(mu_) = 0;      // Tokens of the members; ..
-  size_t new_tokens_ ABSL_GUARDED_BY(mu_) = 0;   // .. and those in the inbox.
+  size_t unacked_ ABSL_GUARDED_BY(mu_) = 0;     // Tokens of the members; ..
+  size_t new_tokens_ ABSL_GUARDED_BY(mu_) = 0;  // .. and those in the inbox.
   bool held_back_ ABSL_GUARDED_BY(mu_) = false;
   bool flushed_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

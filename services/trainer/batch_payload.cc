@@ -36,27 +36,33 @@ class Assembly {
  public:
   Assembly(const queue::v1::Batch& batch, uint64_t experts) : batch_(batch), experts_(experts) {
     groups_.resize(batch.groups_size());
-    for (int g = 0; g < batch.groups_size(); ++g) groups_[g].members.resize(batch.groups(g).members_size());
+    for (int g = 0; g < batch.groups_size(); ++g)
+      groups_[g].members.resize(batch.groups(g).members_size());
   }
 
   absl::StatusOr<std::vector<Group>> Run(QueueClient& queue) {
     std::vector<common::v1::Want> wants;
-    for (int g = 0; g < batch_.groups_size(); ++g) SLUICE_RETURN_IF_ERROR(Open(batch_.groups(g), groups_[g], wants));
+    for (int g = 0; g < batch_.groups_size(); ++g)
+      SLUICE_RETURN_IF_ERROR(Open(batch_.groups(g), groups_[g], wants));
     SLUICE_RETURN_IF_ERROR(
-        queue.Get(batch_.lease().id(), wants, [this](const Record& record, int field) { return Place(record, field); }));
+        queue.Get(batch_.lease().id(), wants,
+                  [this](const Record& record, int field) { return Place(record, field); }));
     SLUICE_RETURN_IF_ERROR(failure_);
-    for (int g = 0; g < batch_.groups_size(); ++g) SLUICE_RETURN_IF_ERROR(Close(batch_.groups(g), groups_[g]));
+    for (int g = 0; g < batch_.groups_size(); ++g)
+      SLUICE_RETURN_IF_ERROR(Close(batch_.groups(g), groups_[g]));
     return std::move(groups_);
   }
 
  private:
-  absl::Status Open(const queue::v1::BatchGroup& from, Group& to, std::vector<common::v1::Want>& wants);
+  absl::Status Open(const queue::v1::BatchGroup& from, Group& to,
+                    std::vector<common::v1::Want>& wants);
   char* Place(const Record& record, int index);
   char* PlaceInPrompt(const Field& field, uint64_t at, uint64_t count, Slot& slot);
   char* PlaceInMember(const Record& record, const Field& field, Slot& slot);
   absl::Status Close(const queue::v1::BatchGroup& from, Group& to);
   char* Fail(const Record& record, absl::string_view what) {
-    failure_ = absl::DataLossError(absl::StrCat("group ", ToHex(record.owner().group()), " member ", record.owner().member(), ": ", what));
+    failure_ = absl::DataLossError(absl::StrCat("group ", ToHex(record.owner().group()), " member ",
+                                                record.owner().member(), ": ", what));
     return nullptr;
   }
 
@@ -73,7 +79,8 @@ class Assembly {
   absl::Status failure_;
 };
 
-absl::Status Assembly::Open(const queue::v1::BatchGroup& from, Group& to, std::vector<common::v1::Want>& wants) {
+absl::Status Assembly::Open(const queue::v1::BatchGroup& from, Group& to,
+                            std::vector<common::v1::Want>& wants) {
   SLUICE_ASSIGN_OR_RETURN(to.id, Id16::FromBytes(from.group()));
   to.pool.assign(from.pool().begin(), from.pool().end());
   common::v1::Want& prompt = wants.emplace_back();
@@ -86,8 +93,10 @@ absl::Status Assembly::Open(const queue::v1::BatchGroup& from, Group& to, std::v
     trajectory.member = member.member();
     trajectory.attempt = member.attempt();
     trajectory.crc32c = member.crc32c();
-    for (const queue::v1::TokenRun& run : member.masked()) trajectory.masked.push_back({run.first(), run.count()});
-    trajectory.truncated = member.finish() == common::v1::FINISH_LENGTH || member.finish() == common::v1::FINISH_TRUNCATED;
+    for (const queue::v1::TokenRun& run : member.masked())
+      trajectory.masked.push_back({run.first(), run.count()});
+    trajectory.truncated = member.finish() == common::v1::FINISH_LENGTH ||
+                           member.finish() == common::v1::FINISH_TRUNCATED;
     trajectory.tokens.resize(member.tokens());
     trajectory.mask.resize(member.tokens());
     trajectory.logprobs.resize(member.tokens());
@@ -111,12 +120,15 @@ char* Assembly::Place(const Record& record, int index) {
   const auto slot = slots_.find(KeyOf(record.owner()));
   const uint64_t width = BytesPerToken(field.name());
   if (slot == slots_.end() || !record.has_piece() || width == 0) return nullptr;
-  const uint64_t count = record.piece().count(), unit = field.name() == "routing" ? sizeof(uint16_t) : sizeof(int32_t);
-  if (count > kMaxTokens || record.piece().at() > kMaxTokens || field.from() % unit != 0 || field.bytes() % unit != 0 ||
-      field.from() + field.bytes() > count * width) {
-    return Fail(record, absl::StrCat("field ", field.name(), " does not fit its piece of ", count, " tokens"));
+  const uint64_t count = record.piece().count(),
+                 unit = field.name() == "routing" ? sizeof(uint16_t) : sizeof(int32_t);
+  if (count > kMaxTokens || record.piece().at() > kMaxTokens || field.from() % unit != 0 ||
+      field.bytes() % unit != 0 || field.from() + field.bytes() > count * width) {
+    return Fail(record, absl::StrCat("field ", field.name(), " does not fit its piece of ", count,
+                                     " tokens"));
   }
-  if (slot->second.trajectory == nullptr) return PlaceInPrompt(field, record.piece().at(), count, slot->second);
+  if (slot->second.trajectory == nullptr)
+    return PlaceInPrompt(field, record.piece().at(), count, slot->second);
   return PlaceInMember(record, field, slot->second);
 }
 
@@ -130,11 +142,13 @@ char* Assembly::PlaceInMember(const Record& record, const Field& field, Slot& sl
   const common::v1::Piece& piece = record.piece();
   Trajectory& trajectory = *slot.trajectory;
   if (piece.at() + piece.count() > trajectory.tokens.size()) {
-    return Fail(record, absl::StrCat("a piece ends at ", piece.at() + piece.count(), " of ", trajectory.tokens.size(), " tokens"));
+    return Fail(record, absl::StrCat("a piece ends at ", piece.at() + piece.count(), " of ",
+                                     trajectory.tokens.size(), " tokens"));
   }
   if (field.name() == "routing") {  // Of the rows before the tokens: those they were drawn from.
     if (piece.at() == 0) return Fail(record, "a drawn token has no token before it");
-    return reinterpret_cast<char*>(trajectory.routing.data() + (piece.at() - 1) * experts_) + field.from();
+    return reinterpret_cast<char*>(trajectory.routing.data() + (piece.at() - 1) * experts_) +
+           field.from();
   }
   if (field.name() == "logprobs") {
     std::fill_n(slot.sampled.begin() + piece.at(), piece.count(), 1);
@@ -152,10 +166,13 @@ char* Assembly::PlaceInMember(const Record& record, const Field& field, Slot& sl
   return reinterpret_cast<char*>(trajectory.tokens.data() + piece.at()) + field.from();
 }
 
-absl::Status CheckMember(const queue::v1::BatchMember& member, const Trajectory& trajectory, size_t prompt,
-                         const std::vector<uint8_t>& sampled) {
-  const auto bytes = [](const auto* data, size_t count) { return absl::string_view(reinterpret_cast<const char*>(data), count * 4); };
-  uint32_t crc = Crc32c(bytes(trajectory.tokens.data() + prompt, trajectory.tokens.size() - prompt));
+absl::Status CheckMember(const queue::v1::BatchMember& member, const Trajectory& trajectory,
+                         size_t prompt, const std::vector<uint8_t>& sampled) {
+  const auto bytes = [](const auto* data, size_t count) {
+    return absl::string_view(reinterpret_cast<const char*>(data), count * 4);
+  };
+  uint32_t crc =
+      Crc32c(bytes(trajectory.tokens.data() + prompt, trajectory.tokens.size() - prompt));
   for (size_t t = prompt; t < sampled.size();) {
     size_t end = t;
     while (end < sampled.size() && sampled[end]) ++end;
@@ -163,11 +180,14 @@ absl::Status CheckMember(const queue::v1::BatchMember& member, const Trajectory&
     t = end + 1;
   }
   if (crc != member.crc32c()) {
-    return absl::DataLossError(absl::StrCat("CRC32C of its tokens and log-probs is ", crc, ", the batch says ", member.crc32c()));
+    return absl::DataLossError(absl::StrCat("CRC32C of its tokens and log-probs is ", crc,
+                                            ", the batch says ", member.crc32c()));
   }
-  const uint64_t trained = static_cast<uint64_t>(std::count(trajectory.mask.begin(), trajectory.mask.end(), 1));
+  const uint64_t trained =
+      static_cast<uint64_t>(std::count(trajectory.mask.begin(), trajectory.mask.end(), 1));
   if (trained != member.trained()) {
-    return absl::DataLossError(absl::StrCat(trained, " tokens train, the batch says ", member.trained()));
+    return absl::DataLossError(
+        absl::StrCat(trained, " tokens train, the batch says ", member.trained()));
   }
   return absl::OkStatus();
 }
@@ -186,17 +206,20 @@ absl::Status Assembly::Close(const queue::v1::BatchGroup& from, Group& to) {
   for (int m = 0; m < from.members_size(); ++m) {
     Trajectory& trajectory = to.members[m];
     const auto close = [&]() -> absl::Status {
-      if (prompt.size() > trajectory.tokens.size()) return absl::DataLossError("its prompt is longer than it is");
+      if (prompt.size() > trajectory.tokens.size())
+        return absl::DataLossError("its prompt is longer than it is");
       std::copy(prompt.begin(), prompt.end(), trajectory.tokens.begin());
       for (const TokenRun& run : trajectory.masked) {
-        if (run.first + run.count > trajectory.mask.size()) return absl::DataLossError("a masked run lies outside of it");
+        if (run.first + run.count > trajectory.mask.size())
+          return absl::DataLossError("a masked run lies outside of it");
         std::fill_n(trajectory.mask.begin() + run.first, run.count, 0);
         std::fill_n(trajectory.versions.begin() + run.first, run.count, -1);
       }
       common::v1::TrajectoryRef owner;
       owner.set_group(from.group());
       owner.set_member(trajectory.member);
-      SLUICE_RETURN_IF_ERROR(CheckMember(from.members(m), trajectory, prompt.size(), slots_[KeyOf(owner)].sampled));
+      SLUICE_RETURN_IF_ERROR(
+          CheckMember(from.members(m), trajectory, prompt.size(), slots_[KeyOf(owner)].sampled));
       return TakeReward(from.members(m), trajectory);
     };
     if (absl::Status status = close(); !status.ok()) {
@@ -208,18 +231,22 @@ absl::Status Assembly::Close(const queue::v1::BatchGroup& from, Group& to) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::v1::Batch& batch, int64_t experts) {
+absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::v1::Batch& batch,
+                                               int64_t experts) {
   if (batch.groups_size() == 0) return std::vector<Group>();
   return Assembly(batch, static_cast<uint64_t>(experts)).Run(queue);
 }
 
-absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode, const queue::v1::Batch& batch) {
+absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode,
+                                                const queue::v1::Batch& batch) {
   std::vector<Group> groups;
   for (const queue::v1::BatchGroup& from : batch.groups()) {
     Group& to = groups.emplace_back();
     SLUICE_ASSIGN_OR_RETURN(to.id, Id16::FromBytes(from.group()));
     absl::StatusOr<EncodedRow> row = encode(from.row().source(), from.row().json());
-    if (!row.ok()) return Annotate(row.status(), absl::StrCat("row ", from.row().index(), " of ", from.row().source()));
+    if (!row.ok())
+      return Annotate(row.status(),
+                      absl::StrCat("row ", from.row().index(), " of ", from.row().source()));
     for (const queue::v1::BatchMember& member : from.members()) {
       Trajectory& trajectory = to.members.emplace_back();
       trajectory.member = member.member();

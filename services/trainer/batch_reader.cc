@@ -23,7 +23,8 @@ struct BatchReader::Impl {
   CondVar changed;
   std::deque<Slice> slices ABSL_GUARDED_BY(mu);  // At most those of two batches.
   int64_t version ABSL_GUARDED_BY(mu) = 0;       // K.
-  std::map<int64_t, std::string> held ABSL_GUARDED_BY(mu);  // Leases of batches read and not applied, by k.
+  // Leases of batches read and not applied, by k.
+  std::map<int64_t, std::string> held ABSL_GUARDED_BY(mu);
   bool stopped ABSL_GUARDED_BY(mu) = false;
   absl::Status failure ABSL_GUARDED_BY(mu);
 
@@ -49,7 +50,8 @@ struct BatchReader::Impl {
       request.set_k(k);
       request.set_from(from);
       request.set_stream(options.stream);
-      SLUICE_ASSIGN_OR_RETURN(const queue::v1::AcquireBatchResponse response, queue->AcquireBatch(std::move(request)));
+      SLUICE_ASSIGN_OR_RETURN(const queue::v1::AcquireBatchResponse response,
+                              queue->AcquireBatch(std::move(request)));
       if (!response.has_batch()) {
         MutexLock lock(&mu);
         if (stopped) return absl::CancelledError("the reader was stopped");
@@ -62,8 +64,11 @@ struct BatchReader::Impl {
         held[k] = batch.lease().id();
       }
       from = batch.from() + static_cast<uint32_t>(batch.groups_size());
-      Slice slice{k, {}, batch.closed() && from >= batch.size(), batch.crc32c(), batch.lease().id()};
-      SLUICE_ASSIGN_OR_RETURN(slice.groups, options.encode_row ? EncodeGroups(options.encode_row, batch) : FetchGroups(*queue, batch, options.experts));
+      Slice slice{
+          k, {}, batch.closed() && from >= batch.size(), batch.crc32c(), batch.lease().id()};
+      SLUICE_ASSIGN_OR_RETURN(slice.groups, options.encode_row
+                                                ? EncodeGroups(options.encode_row, batch)
+                                                : FetchGroups(*queue, batch, options.experts));
       const bool closed = slice.closed;
       MutexLock lock(&mu);
       slices.push_back(std::move(slice));

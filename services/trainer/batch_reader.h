@@ -16,8 +16,8 @@ class QueueClient;
 
 namespace sluice::trainer {
 
-// Brings batches from the queue ahead of the step that trains them: while batch K is trained, batch K + 1 is asked for and
-// read. The batch's lease is kept alive until Applied().
+// Brings batches from the queue ahead of the step that trains them: while batch K is trained, batch
+// K + 1 is asked for and read. The batch's lease is kept alive until Applied().
 //
 // Owns one thread, `batches`. Next() and Applied() come from one thread.
 class BatchReader {
@@ -33,8 +33,8 @@ class BatchReader {
   struct Slice {
     int64_t k = 0;
     std::vector<Group> groups;
-    bool closed = false;   // The batch has no further slice.
-    uint32_t crc32c = 0;   // Of the batch; with closed.
+    bool closed = false;  // The batch has no further slice.
+    uint32_t crc32c = 0;  // Of the batch; with closed.
     std::string lease;
   };
 
@@ -45,12 +45,14 @@ class BatchReader {
   BatchReader(const BatchReader&) = delete;
   BatchReader& operator=(const BatchReader&) = delete;
 
-  // Waits for the next slice, in order. Errors are the reader's last word: FENCED, RESTORE_FIRST, GONE, CANCELLED, DATA_LOSS.
+  // Waits for the next slice, in order. Errors are the reader's last word: FENCED, RESTORE_FIRST,
+  // GONE, CANCELLED, DATA_LOSS.
   absl::StatusOr<Slice> Next();
   // Batch k has been applied: k + 2 may be asked for.
   void Applied(int64_t k);
 
-  // Joins the thread; cancel the queue's calls before. Answers with the leases of batches that were not applied. Idempotent.
+  // Joins the thread; cancel the queue's calls before. Answers with the leases of batches that were
+  // not applied. Idempotent.
   std::vector<std::string> Stop();
 
  private:

@@ -14,8 +14,14 @@ struct CheckpointWriter::Thread {
   std::thread thread;
 };
 
-CheckpointWriter::CheckpointWriter(CheckpointStore* store, QueueClient* queue, Clock* clock, std::string previous, Done done)
-    : store_(store), queue_(queue), clock_(clock), done_(std::move(done)), previous_(std::move(previous)), thread_(new Thread) {
+CheckpointWriter::CheckpointWriter(CheckpointStore* store, QueueClient* queue, Clock* clock,
+                                   std::string previous, Done done)
+    : store_(store),
+      queue_(queue),
+      clock_(clock),
+      done_(std::move(done)),
+      previous_(std::move(previous)),
+      thread_(new Thread) {
   thread_->thread = std::thread([this] { Run(); });
 }
 
@@ -61,12 +67,13 @@ void CheckpointWriter::Run() {
 
 absl::Status CheckpointWriter::WriteOne(const Contents& contents) {
   const absl::Duration start = clock_->Monotonic();
-  SLUICE_ASSIGN_OR_RETURN(const std::string path, store_->Write({.model = contents.model.get(),
-                                                                 .optimizer = &contents.optimizer,
-                                                                 .state = contents.state,
-                                                                 .cursor = contents.cursor,
-                                                                 .lineage_tail = contents.lineage_tail,
-                                                                 .previous = previous_}));
+  SLUICE_ASSIGN_OR_RETURN(const std::string path,
+                          store_->Write({.model = contents.model.get(),
+                                         .optimizer = &contents.optimizer,
+                                         .state = contents.state,
+                                         .cursor = contents.cursor,
+                                         .lineage_tail = contents.lineage_tail,
+                                         .previous = previous_}));
   previous_ = path;
   SLUICE_FAILPOINT_STATUS("trainer.durable.before");
   queue::v1::DurableRequest request;

@@ -16,7 +16,8 @@ class QueueClient;
 
 namespace sluice::trainer {
 
-// Writes checkpoints beside the next steps, one at a time, and tells the queue of each that is safe (Durable).
+// Writes checkpoints beside the next steps, one at a time, and tells the queue of each that is safe
+// (Durable).
 //
 // Owns one thread, `checkpoint`. Thread-safe.
 class CheckpointWriter {
@@ -30,10 +31,13 @@ class CheckpointWriter {
     std::string lineage_tail;  // Lines since the checkpoint written or found before.
   };
   // Runs on the `checkpoint` thread once the queue has heard of the checkpoint at `path`.
-  using Done = std::function<void(const std::string& path, const TrainState& state, double seconds)>;
+  using Done =
+      std::function<void(const std::string& path, const TrainState& state, double seconds)>;
 
-  // `previous`: the checkpoint the run goes on from; empty: none. `store`, `queue` and `clock` outlive the writer.
-  CheckpointWriter(CheckpointStore* store, QueueClient* queue, Clock* clock, std::string previous, Done done);
+  // `previous`: the checkpoint the run goes on from; empty: none. `store`, `queue` and `clock`
+  // outlive the writer.
+  CheckpointWriter(CheckpointStore* store, QueueClient* queue, Clock* clock, std::string previous,
+                   Done done);
   // Cancel the queue's calls before; a write under way is finished.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;

@@ -83,7 +83,8 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
     config.model_dir = spec.model().init().config();
     config.init_seed = spec.model().init().seed();
   }
-  if (config.model_dir.empty()) return absl::InvalidArgumentError("model: neither path nor init is given");
+  if (config.model_dir.empty())
+    return absl::InvalidArgumentError("model: neither path nor init is given");
   config.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
   for (const job::v1::DataSource& source : spec.data().train()) {
     JobConfig::Source& to = config.sources.emplace_back();
@@ -94,9 +95,11 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   config.max_context = spec.model().max_context();
 
   // A folder per job, so that a job of another id never goes on from here, and its name for people.
-  config.checkpoint_dir = absl::StrCat(spec.checkpoint().dir(), "/", spec.name(), "-", config.id.substr(0, 8));
+  config.checkpoint_dir =
+      absl::StrCat(spec.checkpoint().dir(), "/", spec.name(), "-", config.id.substr(0, 8));
   config.checkpoint_every_steps = spec.checkpoint().every_steps();
-  if (spec.checkpoint().has_every()) config.checkpoint_every = rpc::FromProto(spec.checkpoint().every());
+  if (spec.checkpoint().has_every())
+    config.checkpoint_every = rpc::FromProto(spec.checkpoint().every());
   config.keep_last = static_cast<int>(spec.checkpoint().keep_last());
   config.keep_every_steps = spec.checkpoint().keep_every_steps();
   if (assignment.has_from_version()) config.from_version = assignment.from_version();
@@ -107,7 +110,8 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   if (spec.limits().has_max_steps()) config.max_steps = spec.limits().max_steps();
 
   config.eval_every_steps = spec.eval().every_steps();
-  for (const job::v1::DataSource& dataset : spec.eval().datasets()) config.eval_datasets.push_back(dataset.name());
+  for (const job::v1::DataSource& dataset : spec.eval().datasets())
+    config.eval_datasets.push_back(dataset.name());
   config.rollouts = RolloutsOf(assignment);
   return config;
 }

@@ -42,9 +42,9 @@ std::string Describe(const Evaluation& evaluation, const std::vector<std::string
       const auto at = evaluation.values.find(absl::StrCat("eval/", name, "/", stat));
       return at == evaluation.values.end() ? 0.0 : at->second;
     };
-    parts.push_back(absl::StrFormat("%s %.4f (pass@1 %.4f, %d rows, %.1f%% truncated)", name, value("reward"),
-                                    value("pass@1"), static_cast<int64_t>(value("rows")),
-                                    100 * value("truncated")));
+    parts.push_back(absl::StrFormat("%s %.4f (pass@1 %.4f, %d rows, %.1f%% truncated)", name,
+                                    value("reward"), value("pass@1"),
+                                    static_cast<int64_t>(value("rows")), 100 * value("truncated")));
   }
   return absl::StrJoin(parts, ", ");
 }
@@ -69,8 +69,8 @@ struct Evaluator::Thread {
   std::thread thread;
 };
 
-Evaluator::Evaluator(Options options, EvaluationLog log, WeightPublisher* publisher, daemon::Waits* waits,
-                     rpc::Cancel* cancel, Hooks hooks)
+Evaluator::Evaluator(Options options, EvaluationLog log, WeightPublisher* publisher,
+                     daemon::Waits* waits, rpc::Cancel* cancel, Hooks hooks)
     : options_(std::move(options)),
       publisher_(publisher),
       waits_(waits),
@@ -79,7 +79,8 @@ Evaluator::Evaluator(Options options, EvaluationLog log, WeightPublisher* publis
       log_(std::move(log)),
       thread_(new Thread) {
   {
-    // The run goes back behind the step report that carried the last evaluation: the next one carries it again.
+    // The run goes back behind the step report that carried the last evaluation: the next one
+    // carries it again.
     MutexLock lock(&mu_);
     const Evaluation* const last = log_.Last();
     if (last != nullptr && last->reported >= options_.version) news_ = last->version.number;
@@ -134,7 +135,8 @@ std::map<std::string, double> Evaluator::TakeValues(int64_t k) {
   if (evaluation == nullptr) return {};
   std::map<std::string, double> values = evaluation->values;
   const absl::Status written = log_.SetReported(*std::exchange(news_, std::nullopt), k);
-  if (!written.ok()) log::Warning("evaluations_not_written", {{"job_id", options_.job_name}, {"error", written}});
+  if (!written.ok())
+    log::Warning("evaluations_not_written", {{"job_id", options_.job_name}, {"error", written}});
   return values;
 }
 
@@ -173,20 +175,22 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(const LatestVersion& version, boo
   }
   Evaluation evaluation{.version = version.version, .state = version.state.hex()};
   const std::string number = absl::StrCat(version.version.number);
-  const auto waits = waits_->Begin({.kind = "VERSION",
-                                    .id = version.version.str(),
-                                    .cause = absl::StrCat(options_.worker, " has version ", number, " evaluated"),
-                                    .next = "training goes on meanwhile"});
+  const auto waits =
+      waits_->Begin({.kind = "VERSION",
+                     .id = version.version.str(),
+                     .cause = absl::StrCat(options_.worker, " has version ", number, " evaluated"),
+                     .next = "training goes on meanwhile"});
   for (const std::string& dataset : options_.datasets) {
     SLUICE_ASSIGN_OR_RETURN(const engine::v1::EvaluationResult result, Ask(version, dataset));
     AddValues(dataset, result, &evaluation.values);
     evaluation.score += result.reward() / static_cast<double>(options_.datasets.size());
     if (result.unscorable() == 0) continue;
-    hooks_.happened(Severity::kWarning, "eval_unscorable",
-                    absl::StrCat("evaluation of version ", number, " on ", dataset, ": ", result.unscorable(), " of ",
-                                 result.unscorable() + result.answers(),
-                                 " answers could not be scored and are left out; the first: ",
-                                 result.first_unscorable()));
+    hooks_.happened(
+        Severity::kWarning, "eval_unscorable",
+        absl::StrCat("evaluation of version ", number, " on ", dataset, ": ", result.unscorable(),
+                     " of ", result.unscorable() + result.answers(),
+                     " answers could not be scored and are left out; the first: ",
+                     result.first_unscorable()));
   }
   evaluation.values["eval/version"] = static_cast<double>(version.version.number);
   evaluation.values["eval/score"] = evaluation.score;
@@ -201,7 +205,8 @@ std::optional<std::string> Evaluator::NextRollout() {
   return rollouts_[next_rollout_++ % rollouts_.size()];
 }
 
-absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const LatestVersion& version, const std::string& dataset) {
+absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const LatestVersion& version,
+                                                            const std::string& dataset) {
   rpc::Backoff backoff({});
   bool told = false;
   while (true) {
@@ -211,13 +216,15 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const LatestVersion&
     if (result.ok() || IsForGood(result.status()) || cancel_->triggered()) return result;
 
     // BUSY: the rollout winds up the evaluation of a call that has just ended.
-    const std::string what = absl::StrCat("evaluation of version ", version.version.number, " on ", dataset,
-                                          " is begun again: ", result.status().message());
+    const std::string what = absl::StrCat("evaluation of version ", version.version.number, " on ",
+                                          dataset, " is begun again: ", result.status().message());
     log::Info("eval_again", {{"job_id", options_.job_name}, {"rollout", *rollout}, {"what", what}});
-    if (ReasonOf(result.status()) != "BUSY" && ReasonOf(result.status()) != "NOT_LISTED" && !std::exchange(told, true)) {
+    if (ReasonOf(result.status()) != "BUSY" && ReasonOf(result.status()) != "NOT_LISTED" &&
+        !std::exchange(told, true)) {
       hooks_.happened(Severity::kWarning, "eval_again", what);
     }
-    if (cancel_->WaitFor(backoff.Next(DetailOf(result.status()).retry_after))) return result.status();
+    if (cancel_->WaitFor(backoff.Next(DetailOf(result.status()).retry_after)))
+      return result.status();
   }
 }
 
@@ -254,33 +261,41 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string
     end_call_ = nullptr;
   }
   const absl::Status status = stream.Finish();
-  if (left) return absl::UnavailableError(absl::StrCat("the rollout at ", rollout, " has left the job"));
+  if (left)
+    return absl::UnavailableError(absl::StrCat("the rollout at ", rollout, " has left the job"));
   SLUICE_RETURN_IF_ERROR(status);
   if (result.has_value()) return *std::move(result);
-  return absl::InternalError(absl::StrCat("the rollout at ", rollout, " ended the call without a result"));
+  return absl::InternalError(
+      absl::StrCat("the rollout at ", rollout, " ended the call without a result"));
 }
 
-void Evaluator::Finish(const LatestVersion& version, absl::StatusOr<Evaluation> evaluation, bool known) {
+void Evaluator::Finish(const LatestVersion& version, absl::StatusOr<Evaluation> evaluation,
+                       bool known) {
   const int64_t number = version.version.number;
   std::string message;
   {
     MutexLock lock(&mu_);
     if (evaluation.ok()) {
-      const int64_t best_before = log_.totals().best_checkpoint.empty() ? -1 : log_.totals().best_version;
+      const int64_t best_before =
+          log_.totals().best_checkpoint.empty() ? -1 : log_.totals().best_version;
       message = absl::StrCat("version ", number, ": ", Describe(*evaluation, options_.datasets));
       if (absl::Status added = log_.Add(*std::move(evaluation)); !added.ok()) {
         evaluation = std::move(added);
       } else {
         news_ = number;
-        const bool best = !log_.totals().best_checkpoint.empty() && log_.totals().best_version == number;
+        const bool best =
+            !log_.totals().best_checkpoint.empty() && log_.totals().best_version == number;
         if (best && number != best_before) absl::StrAppend(&message, "; the best so far");
-        if (known) absl::StrAppend(&message, "; evaluated before the run went back, with the same weights");
+        if (known)
+          absl::StrAppend(&message, "; evaluated before the run went back, with the same weights");
       }
     }
     if (!evaluation.ok()) {
-      message = absl::StrCat("version ", number, " could not be evaluated: ", evaluation.status().message());
+      message = absl::StrCat("version ", number,
+                             " could not be evaluated: ", evaluation.status().message());
       if (log_.totals().versions == 0) {
-        failure_ = Annotate(evaluation.status(), absl::StrCat("the first evaluation, of version ", number, ", failed"));
+        failure_ = Annotate(evaluation.status(),
+                            absl::StrCat("the first evaluation, of version ", number, ", failed"));
       }
     }
     SLUICE_FAILPOINT("trainer.evaluation.stored");

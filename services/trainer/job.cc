@@ -40,9 +40,10 @@
 namespace sluice::trainer {
 namespace {
 
-// The types that the model's tensors came in, which those of its checkpoints have too. A random start
-// has none of its own: it is fp32.
-absl::StatusOr<std::map<std::string, DType>> ModelTypes(const ModelDir& model, const JobConfig& config) {
+// The types that the model's tensors came in, which those of its checkpoints have too. A random
+// start has none of its own: it is fp32.
+absl::StatusOr<std::map<std::string, DType>> ModelTypes(const ModelDir& model,
+                                                        const JobConfig& config) {
   std::map<std::string, DType> types;
   if (config.init_seed.has_value()) return types;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, ReadWeightSpecs(model));
@@ -54,9 +55,16 @@ absl::StatusOr<std::map<std::string, DType>> ModelTypes(const ModelDir& model, c
 
 class TrainingJob::Impl {
  public:
-  Impl(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
-      : config(std::move(config)), worker_(std::move(worker)), waits_(worker_), cores_(cores), weights_(weights), hooks_(std::move(hooks)),
-        metrics_(registry == nullptr ? Metrics() : Metrics(registry, this->config.name)), rollouts_(this->config.rollouts) {}
+  Impl(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights,
+       metrics::Registry* registry, Hooks hooks)
+      : config(std::move(config)),
+        worker_(std::move(worker)),
+        waits_(worker_),
+        cores_(cores),
+        weights_(weights),
+        hooks_(std::move(hooks)),
+        metrics_(registry == nullptr ? Metrics() : Metrics(registry, this->config.name)),
+        rollouts_(this->config.rollouts) {}
 
   void Run();
   void Leave(bool checkpoint);
@@ -68,24 +76,28 @@ class TrainingJob::Impl {
   std::thread thread;
 
  private:
-  absl::Status Load();         // The newest checkpoint that verifies, else the model.
+  absl::Status Load();  // The newest checkpoint that verifies, else the model.
   absl::Status LoadModel(const ModelDir& model, TensorSet* initial);
   absl::StatusOr<std::optional<Checkpoint>> FindCheckpoint();
   void TellOfEarlierJobs();
-  absl::Status Connect();      // To the queue: Restore, and what runs beside the steps.
-  absl::Status Train();        // Steps until the end.
+  absl::Status Connect();  // To the queue: Restore, and what runs beside the steps.
+  absl::Status Train();    // Steps until the end.
   absl::Status Step();
   // `evaluate`: the version is to be evaluated, so it is published and gets a checkpoint.
-  absl::Status Close(const StepResult& result, const std::vector<LineageEntry>& lineage, const BatchReader::Slice& last,
-                     bool evaluate, PhaseSeconds* seconds, std::optional<CheckpointWriter::Contents>* checkpoint);
-  absl::StatusOr<CheckpointWriter::Contents> MakeCheckpoint(std::string cursor,
-                                                            std::shared_ptr<const TensorSet> weights);
+  absl::Status Close(const StepResult& result, const std::vector<LineageEntry>& lineage,
+                     const BatchReader::Slice& last, bool evaluate, PhaseSeconds* seconds,
+                     std::optional<CheckpointWriter::Contents>* checkpoint);
+  absl::StatusOr<CheckpointWriter::Contents> MakeCheckpoint(
+      std::string cursor, std::shared_ptr<const TensorSet> weights);
   absl::Status WriteCheckpoint(CheckpointWriter::Contents contents);
   absl::Status LastCheckpoint();
   bool CheckpointDue(int64_t version) const;
-  bool IsLast(int64_t version) const { return config.max_steps >= 0 && version >= config.max_steps; }
+  bool IsLast(int64_t version) const {
+    return config.max_steps >= 0 && version >= config.max_steps;
+  }
   absl::Status MakeEvaluator();
-  // The version whose evaluation an earlier incarnation left unfinished, published again; nothing: there is none.
+  // The version whose evaluation an earlier incarnation left unfinished, published again; nothing:
+  // there is none.
   std::optional<LatestVersion> PublishUnevaluated();
   bool EvaluationDue(int64_t version);
   absl::Status StartEvaluation();
@@ -95,7 +107,11 @@ class TrainingJob::Impl {
   void Happened(common::v1::Severity severity, absl::string_view code, absl::string_view message);
   void Tell(bool ready, absl::string_view phase, absl::string_view cause = "") {
     if (!hooks_.told) return;
-    hooks_.told({ready, {config.incarnation, version_}, std::string(phase), std::string(cause), Evaluated()});
+    hooks_.told({ready,
+                 {config.incarnation, version_},
+                 std::string(phase),
+                 std::string(cause),
+                 Evaluated()});
   }
   EvalTotals Evaluated() const {
     const Evaluator* const made = evaluator();
@@ -109,9 +125,15 @@ class TrainingJob::Impl {
   void End(const absl::Status& status);
   absl::StatusOr<std::shared_ptr<const TensorSet>> Snapshot(DType dtype) const;
   daemon::Wait Training(int64_t k) const {
-    return {.kind = "CALL", .id = "train", .cause = absl::StrCat(worker_, " trains batch ", k), .next = "the step ends", .step = k};
+    return {.kind = "CALL",
+            .id = "train",
+            .cause = absl::StrCat(worker_, " trains batch ", k),
+            .next = "the step ends",
+            .step = k};
   }
-  double Since(absl::Duration start) const { return absl::ToDoubleSeconds(clock_->Monotonic() - start); }
+  double Since(absl::Duration start) const {
+    return absl::ToDoubleSeconds(clock_->Monotonic() - start);
+  }
 
   const std::string worker_;
   daemon::Waits waits_;
@@ -144,11 +166,13 @@ class TrainingJob::Impl {
                                      // limits.max_steps was reached.
   int64_t checkpointed_ = -1;        // Version of the last checkpoint.
   absl::Duration checkpointed_at_;   // Monotonic.
-  double checkpoint_wait_ = 0;       // Seconds that a checkpoint waited for the one before it; the next step reports them.
-  absl::Duration step_started_;      // Monotonic.
-  uint64_t bad_reward_steps_ = 0;    // Steps with rewards that are not finite, since this process began.
+  // Seconds that a checkpoint waited for the one before it; the next step reports them.
+  double checkpoint_wait_ = 0;
+  absl::Duration step_started_;  // Monotonic.
+  // Steps with rewards that are not finite, since this process began.
+  uint64_t bad_reward_steps_ = 0;
   std::optional<queue::v1::ApplyRequest> last_apply_;
-  int64_t hold_until_ = -1;          // During a replay: its end.
+  int64_t hold_until_ = -1;  // During a replay: its end.
   std::unique_ptr<QueueClient> queue_, reading_queue_;
   std::shared_ptr<WeightPublisher> publisher_;
   std::unique_ptr<LeaseKeeper> leases_;
@@ -157,7 +181,7 @@ class TrainingJob::Impl {
   mutable Mutex evaluator_mu_;  // Guards the pointer, for SetRollouts() and what is told.
   std::vector<std::string> rollouts_ ABSL_GUARDED_BY(evaluator_mu_);  // HOST:PORT
   std::unique_ptr<Evaluator> evaluator_ ABSL_GUARDED_BY(evaluator_mu_);
-  int64_t evaluated_ = -1;           // The version handed to the evaluator last.
+  int64_t evaluated_ = -1;   // The version handed to the evaluator last.
   mutable Mutex reader_mu_;  // Guards the pointer, for Explain().
   std::unique_ptr<BatchReader> reader_ ABSL_GUARDED_BY(reader_mu_);
 };
@@ -191,8 +215,9 @@ absl::StatusOr<std::optional<Checkpoint>> TrainingJob::Impl::FindCheckpoint() {
   std::vector<std::string> damaged;
   SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found, store_->Newest(&damaged));
   const std::string instead =
-      found.has_value() ? absl::StrCat("the run goes on from ", found->path)
-                        : "no checkpoint of this job verifies, so the run starts again from the model";
+      found.has_value()
+          ? absl::StrCat("the run goes on from ", found->path)
+          : "no checkpoint of this job verifies, so the run starts again from the model";
   for (const std::string& what : damaged) {
     log::Error("checkpoint_damaged",
                {{"job_id", config.name}, {"damage", what}, {"instead", instead}});
@@ -208,36 +233,46 @@ void TrainingJob::Impl::TellOfEarlierJobs() {
   const std::optional<CheckpointEntry> earlier = FindEarlierJob(config.checkpoint_dir);
   if (!earlier.has_value()) return;
   const std::string what =
-      absl::StrCat("this run starts from the model and not from ", earlier->path, ", which is of job ",
-                   earlier->state.job, ", an earlier one of this name; to start from those weights, submit "
-                   "with model.path: ", earlier->path);
+      absl::StrCat("this run starts from the model and not from ", earlier->path,
+                   ", which is of job ", earlier->state.job,
+                   ", an earlier one of this name; to start from those weights, submit "
+                   "with model.path: ",
+                   earlier->path);
   log::Warning("earlier_job", {{"job_id", config.name}, {"checkpoint", earlier->path}});
   Happened(common::v1::SEVERITY_WARNING, "earlier_job", what);
 }
 
 absl::Status TrainingJob::Impl::Load() {
-  const auto loads = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " loads the newest checkpoint, or the model")});
+  const auto loads =
+      waits_.Begin({.kind = "STORE",
+                    .id = config.checkpoint_dir,
+                    .cause = absl::StrCat(worker_, " loads the newest checkpoint, or the model")});
   SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
   if (const std::vector<std::string>& ignored = model.config.ignored; !ignored.empty()) {
-    log::Warning("model_keys_ignored", {{"job_id", config.name}, {"model", model.path}, {"keys", absl::StrJoin(ignored, ", ")}});
+    log::Warning(
+        "model_keys_ignored",
+        {{"job_id", config.name}, {"model", model.path}, {"keys", absl::StrJoin(ignored, ", ")}});
   }
-  experts_ = model.config.num_experts > 0 ? model.config.num_layers * model.config.experts_per_token : 0;
+  experts_ =
+      model.config.num_experts > 0 ? model.config.num_layers * model.config.experts_per_token : 0;
   SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, clock_));
   if (config.settings.kind == Settings::Kind::kSft) {
     SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config));
   }
   SLUICE_ASSIGN_OR_RETURN(auto model_types, ModelTypes(model, config));
-  store_ = std::make_unique<CheckpointStore>(CheckpointStore::Options{.dir = config.checkpoint_dir,
-                                                                      .job = config.id,
-                                                                      .source = model,
-                                                                      .model_types = std::move(model_types),
-                                                                      .keep_last = config.keep_last,
-                                                                      .keep_every_steps = config.keep_every_steps});
+  store_ = std::make_unique<CheckpointStore>(
+      CheckpointStore::Options{.dir = config.checkpoint_dir,
+                               .job = config.id,
+                               .source = model,
+                               .model_types = std::move(model_types),
+                               .keep_last = config.keep_last,
+                               .keep_every_steps = config.keep_every_steps});
   SLUICE_RETURN_IF_ERROR(store_->Prepare());
   SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found, FindCheckpoint());
 
   TensorSet initial;
-  if (!found.has_value() || config.settings.reference) SLUICE_RETURN_IF_ERROR(LoadModel(model, &initial));
+  if (!found.has_value() || config.settings.reference)
+    SLUICE_RETURN_IF_ERROR(LoadModel(model, &initial));
   if (config.settings.reference) SLUICE_RETURN_IF_ERROR(trainer_->SetReference(initial));
   state_ = {.job = config.id, .seed = config.seed, .ledger_hash = FirstLedgerHash()};
   if (found.has_value()) {
@@ -245,20 +280,25 @@ absl::Status TrainingJob::Impl::Load() {
     cursor_ = std::move(found->cursor);
     previous_checkpoint_ = found->path;
     checkpointed_ = state_.version.number;
-    Happened(common::v1::SEVERITY_INFO, "checkpoint_loaded", found->path);  // The process that wrote it may have died before it told.
-    SLUICE_RETURN_IF_ERROR(trainer_->Restore(found->model, found->optimizer, state_.updates, state_.skips_in_a_row));
+    // The process that wrote it may have died before it told.
+    Happened(common::v1::SEVERITY_INFO, "checkpoint_loaded", found->path);
+    SLUICE_RETURN_IF_ERROR(
+        trainer_->Restore(found->model, found->optimizer, state_.updates, state_.skips_in_a_row));
   } else {
     SLUICE_RETURN_IF_ERROR(trainer_->Load(initial));
   }
   version_ = state_.version.number;
   checkpointed_at_ = clock_->Monotonic();
 
-  history_ = std::make_unique<History>(config.checkpoint_dir, config.incarnation, [this](const std::string& text) {
-    log::Warning("history", {{"job_id", config.name}, {"cause", text}});
-    Happened(common::v1::SEVERITY_WARNING, "history", text);
-  });
+  history_ = std::make_unique<History>(
+      config.checkpoint_dir, config.incarnation, [this](const std::string& text) {
+        log::Warning("history", {{"job_id", config.name}, {"cause", text}});
+        Happened(common::v1::SEVERITY_WARNING, "history", text);
+      });
   history_->Begin(version_);
-  log::Info("model_loaded", {{"job_id", config.name}, {"version", version_.load()}, {"checkpoint", previous_checkpoint_}});
+  log::Info("model_loaded", {{"job_id", config.name},
+                             {"version", version_.load()},
+                             {"checkpoint", previous_checkpoint_}});
   return absl::OkStatus();
 }
 
@@ -269,7 +309,10 @@ absl::StatusOr<std::shared_ptr<const TensorSet>> TrainingJob::Impl::Snapshot(DTy
 
 absl::Status TrainingJob::Impl::Connect() {
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(config.queue));
-  QueueClient::Options options{.job = config.id, .worker = worker_, .incarnation = config.incarnation, .cancel = &cancel_all_};
+  QueueClient::Options options{.job = config.id,
+                               .worker = worker_,
+                               .incarnation = config.incarnation,
+                               .cancel = &cancel_all_};
   queue_ = std::make_unique<QueueClient>(channel, options);
   options.cancel = &cancel_reading_;
   reading_queue_ = std::make_unique<QueueClient>(channel, options);
@@ -277,16 +320,22 @@ absl::Status TrainingJob::Impl::Connect() {
   queue::v1::RestoreRequest restore;
   restore.set_cursor(cursor_);
   restore.set_checkpoint(previous_checkpoint_);
-  restore.set_mode(config.requeue ? queue::v1::RESTORE_MODE_REQUEUE : queue::v1::RESTORE_MODE_REPLAY);
+  restore.set_mode(config.requeue ? queue::v1::RESTORE_MODE_REQUEUE
+                                  : queue::v1::RESTORE_MODE_REPLAY);
   const absl::StatusOr<queue::v1::RestoreResponse> answer = [&] {
-    const auto asks = waits_.Begin({.kind = "DAEMON", .id = "queue", .at = "queue", .cause = absl::StrCat(worker_, " asks the queue to restore version ", version_.load())});
+    const auto asks = waits_.Begin(
+        {.kind = "DAEMON",
+         .id = "queue",
+         .at = "queue",
+         .cause = absl::StrCat(worker_, " asks the queue to restore version ", version_.load())});
     return queue_->Restore(std::move(restore));
   }();
   SLUICE_RETURN_IF_ERROR(answer.status());
   const queue::v1::RestoreResponse& restored = *answer;
   if (restored.version() != version_ || restored.ledger().hash() != state_.ledger_hash) {
-    return absl::DataLossError(absl::StrCat("the queue restored version ", restored.version(), " with ledger hash ",
-                                            ToHex(restored.ledger().hash()), "; the checkpoint holds version ", version_.load(),
+    return absl::DataLossError(absl::StrCat("the queue restored version ", restored.version(),
+                                            " with ledger hash ", ToHex(restored.ledger().hash()),
+                                            "; the checkpoint holds version ", version_.load(),
                                             " with ", ToHex(state_.ledger_hash)));
   }
   std::optional<PolicyVersion> published;
@@ -294,23 +343,31 @@ absl::Status TrainingJob::Impl::Connect() {
   if (restored.end() > version_) hold_until_ = restored.end();
 
   publisher_ = std::make_shared<WeightPublisher>(
-      WeightPublisher::Options{.job = config.id, .retain_versions = config.retain_versions}, clock_);
+      WeightPublisher::Options{.job = config.id, .retain_versions = config.retain_versions},
+      clock_);
   SLUICE_RETURN_IF_ERROR(MakeEvaluator());
   const std::optional<LatestVersion> unevaluated = PublishUnevaluated();
-  leases_ = std::make_unique<LeaseKeeper>(queue_.get(), LeaseKeeper::Options{.lost = [](const auto&) {}, .failed = [](auto) {}});
+  leases_ = std::make_unique<LeaseKeeper>(
+      queue_.get(), LeaseKeeper::Options{.lost = [](const auto&) {}, .failed = [](auto) {}});
   writer_ = std::make_unique<CheckpointWriter>(
       store_.get(), queue_.get(), clock_, previous_checkpoint_,
       [this](const std::string& path, const TrainState& state, double seconds) {
         metrics_.Checkpoint(seconds);
         Happened(common::v1::SEVERITY_INFO, "checkpoint", path);
-        log::Info("checkpoint", {{"job_id", config.name}, {"version", state.version.number}, {"path", path}, {"seconds", seconds}});
+        log::Info("checkpoint", {{"job_id", config.name},
+                                 {"version", state.version.number},
+                                 {"path", path},
+                                 {"seconds", seconds}});
       });
   publication_ = std::make_unique<Publication>(publisher_.get(), queue_.get(), clock_, published,
                                                [this] { cancel_reading_.Trigger(); });
 
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(config.settings.dtype));
-  const auto publishes = waits_.Begin({.kind = "VERSION", .id = PolicyVersion{config.incarnation, version_}.str(),
-                                       .cause = absl::StrCat(worker_, " publishes its first version")});
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights,
+                          Snapshot(config.settings.dtype));
+  const auto publishes =
+      waits_.Begin({.kind = "VERSION",
+                    .id = PolicyVersion{config.incarnation, version_}.str(),
+                    .cause = absl::StrCat(worker_, " publishes its first version")});
   publication_->Offer(std::move(weights), {config.incarnation, version_},
                       hold_until_ >= 0 ? std::optional<int64_t>(hold_until_) : std::nullopt);
   SLUICE_RETURN_IF_ERROR(publication_->Flush());
@@ -331,9 +388,11 @@ absl::Status TrainingJob::Impl::Train() {
   Tell(true, "training");
   step_started_ = clock_->Monotonic();
   absl::Status status;
-  while (status.ok() && !leave_ && (config.max_steps < 0 || version_ < config.max_steps)) status = Step();
+  while (status.ok() && !leave_ && (config.max_steps < 0 || version_ < config.max_steps))
+    status = Step();
   if (ReasonOf(status) == "END") {  // The data is used up, or the queue has lower limits.
-    log::Info("data_ended", {{"job_id", config.name}, {"version", version_.load()}, {"why", status}});
+    log::Info("data_ended",
+              {{"job_id", config.name}, {"version", version_.load()}, {"why", status}});
     why_done_ = std::string(status.message());
     status = absl::OkStatus();
   }
@@ -345,7 +404,10 @@ absl::Status TrainingJob::Impl::Train() {
   }
   if (status.ok()) status = LastCheckpoint();
   if (status.ok() && !leave_) status = FinishEvaluations();
-  const auto flushes = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " writes the last checkpoint")});
+  const auto flushes =
+      waits_.Begin({.kind = "STORE",
+                    .id = config.checkpoint_dir,
+                    .cause = absl::StrCat(worker_, " writes the last checkpoint")});
   if (status.ok()) status = publication_->Flush();
   if (status.ok()) status = writer_->Flush();
   return status;
@@ -364,7 +426,11 @@ absl::Status TrainingJob::Impl::Step() {
   do {
     const absl::Duration start = clock_->Monotonic();
     absl::StatusOr<BatchReader::Slice> next = [&] {
-      const auto waits = waits_.Begin({.kind = "BATCH", .id = absl::StrCat(k), .at = "queue", .cause = absl::StrCat(worker_, " waits for batch ", k), .step = k});
+      const auto waits = waits_.Begin({.kind = "BATCH",
+                                       .id = absl::StrCat(k),
+                                       .at = "queue",
+                                       .cause = absl::StrCat(worker_, " waits for batch ", k),
+                                       .step = k});
       busy_.reset();
       auto read = reader->Next();
       busy_.emplace(cores_);
@@ -373,9 +439,11 @@ absl::Status TrainingJob::Impl::Step() {
     seconds.wait_data += Since(start);
     if (!next.ok()) return next.status();
     slice = *std::move(next);
-    if (slice.k != k) return absl::InternalError(absl::StrCat("a slice of batch ", slice.k, " came for batch ", k));
+    if (slice.k != k)
+      return absl::InternalError(absl::StrCat("a slice of batch ", slice.k, " came for batch ", k));
     for (const Group& group : slice.groups) {
-      for (const Trajectory& trajectory : group.members) lineage.push_back(MakeLineageEntry(k, group.id, trajectory, ""));
+      for (const Trajectory& trajectory : group.members)
+        lineage.push_back(MakeLineageEntry(k, group.id, trajectory, ""));
     }
     const auto trains = waits_.Begin(Training(k));
     SLUICE_RETURN_IF_ERROR(trainer_->Add(k, std::move(slice.groups)));
@@ -408,27 +476,30 @@ absl::Status TrainingJob::Impl::Step() {
     Report(result, seconds);
   }
   if (config.settings.skip_limit > 0 && result.skips_in_a_row >= config.settings.skip_limit) {
-    return Error(absl::StatusCode::kFailedPrecondition, "SKIPPED",
-                 absl::StrCat(result.skips_in_a_row, " steps in a row changed nothing (", result.skipped,
-                              "), the last one step ", k, "; limits.skipped_steps is ", config.settings.skip_limit,
-                              ". ", SkipText(result.skipped)));
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "SKIPPED",
+        absl::StrCat(result.skips_in_a_row, " steps in a row changed nothing (", result.skipped,
+                     "), the last one step ", k, "; limits.skipped_steps is ",
+                     config.settings.skip_limit, ". ", SkipText(result.skipped)));
   }
   if (evaluator() != nullptr) SLUICE_RETURN_IF_ERROR(evaluator()->status());
   SLUICE_RETURN_IF_ERROR(publication_->status());
   return writer_->status();
 }
 
-// Tells the queue that step k is done, and hands the new version to those that publish it. Where a checkpoint is due,
-// *checkpoint is what it is made of.
-absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vector<LineageEntry>& lineage,
-                                      const BatchReader::Slice& last, bool evaluate, PhaseSeconds* seconds,
+// Tells the queue that step k is done, and hands the new version to those that publish it. Where a
+// checkpoint is due, *checkpoint is what it is made of.
+absl::Status TrainingJob::Impl::Close(const StepResult& result,
+                                      const std::vector<LineageEntry>& lineage,
+                                      const BatchReader::Slice& last, bool evaluate,
+                                      PhaseSeconds* seconds,
                                       std::optional<CheckpointWriter::Contents>* checkpoint) {
   const int64_t k = result.k;
   const std::string canonical = CanonicalBytes(lineage);
   const std::string hash = NextLedgerHash(state_.ledger_hash, k, canonical);
   if (Crc32c(canonical) != last.crc32c) {
-    return absl::DataLossError(absl::StrCat("batch ", k, ": CRC32C of what was trained on is ", Crc32c(canonical), ", the queue says ",
-                                            last.crc32c));
+    return absl::DataLossError(absl::StrCat("batch ", k, ": CRC32C of what was trained on is ",
+                                            Crc32c(canonical), ", the queue says ", last.crc32c));
   }
   const bool due = CheckpointDue(k + 1) || evaluate;
   SLUICE_FAILPOINT_STATUS("trainer.step.before_apply");
@@ -442,7 +513,12 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
   apply.set_want_cursor(due);
   last_apply_ = apply;
   const absl::StatusOr<queue::v1::ApplyResponse> answer = [&] {
-    const auto applies = waits_.Begin({.kind = "DAEMON", .id = "queue", .at = "queue", .cause = absl::StrCat(worker_, " has trained batch ", k, " and tells the queue"), .step = k});
+    const auto applies = waits_.Begin(
+        {.kind = "DAEMON",
+         .id = "queue",
+         .at = "queue",
+         .cause = absl::StrCat(worker_, " has trained batch ", k, " and tells the queue"),
+         .step = k});
     return queue_->Apply(std::move(apply));
   }();
   SLUICE_RETURN_IF_ERROR(answer.status());
@@ -450,7 +526,8 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
   seconds->apply = Since(start);
   SLUICE_FAILPOINT_STATUS("trainer.step.after_apply");
   if (applied.ledger().hash() != hash) {
-    return absl::DataLossError(absl::StrCat("batch ", k, ": the ledger's hash is ", ToHex(applied.ledger().hash()),
+    return absl::DataLossError(absl::StrCat("batch ", k, ": the ledger's hash is ",
+                                            ToHex(applied.ledger().hash()),
                                             ", what was trained on gives ", ToHex(hash)));
   }
   state_.ledger_hash = hash;
@@ -470,7 +547,8 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
   if (publish) {
     SLUICE_ASSIGN_OR_RETURN(weights, Snapshot(config.settings.dtype));
     const bool replaying = hold_until_ > version_;
-    publication_->Offer(weights, state_.version, replaying ? std::optional<int64_t>(hold_until_) : std::nullopt);
+    publication_->Offer(weights, state_.version,
+                        replaying ? std::optional<int64_t>(hold_until_) : std::nullopt);
   }
   seconds->publish = Since(start);
   seconds->checkpoint = std::exchange(checkpoint_wait_, 0);
@@ -486,12 +564,13 @@ absl::Status TrainingJob::Impl::Close(const StepResult& result, const std::vecto
 
 bool TrainingJob::Impl::CheckpointDue(int64_t version) const {
   if (IsLast(version)) return true;
-  if (config.checkpoint_every_steps > 0 && version % config.checkpoint_every_steps == 0) return true;
+  if (config.checkpoint_every_steps > 0 && version % config.checkpoint_every_steps == 0)
+    return true;
   return clock_->Monotonic() - checkpointed_at_ >= config.checkpoint_every;
 }
 
-absl::StatusOr<CheckpointWriter::Contents> TrainingJob::Impl::MakeCheckpoint(std::string cursor,
-                                                                            std::shared_ptr<const TensorSet> weights) {
+absl::StatusOr<CheckpointWriter::Contents> TrainingJob::Impl::MakeCheckpoint(
+    std::string cursor, std::shared_ptr<const TensorSet> weights) {
   SLUICE_ASSIGN_OR_RETURN(TensorSet moments, trainer_->Moments());
   return CheckpointWriter::Contents{.model = std::move(weights),
                                     .optimizer = std::move(moments),
@@ -504,20 +583,25 @@ absl::Status TrainingJob::Impl::WriteCheckpoint(CheckpointWriter::Contents conte
   checkpointed_ = version_;
   checkpointed_at_ = clock_->Monotonic();
   const absl::Duration start = clock_->Monotonic();
-  const auto writes = waits_.Begin({.kind = "STORE", .id = config.checkpoint_dir, .cause = absl::StrCat(worker_, " waits for the checkpoint before this one to be written"),
-                                    .step = version_});
+  const auto writes = waits_.Begin(
+      {.kind = "STORE",
+       .id = config.checkpoint_dir,
+       .cause = absl::StrCat(worker_, " waits for the checkpoint before this one to be written"),
+       .step = version_});
   const absl::Status status = writer_->Write(std::move(contents));
   checkpoint_wait_ = Since(start);
   return status;
 }
 
-// At the end of the run, unless the version has one: the last Apply is repeated, now for its cursor.
+// At the end of the run, unless the version has one: the last Apply is repeated, now for its
+// cursor.
 absl::Status TrainingJob::Impl::LastCheckpoint() {
   if (checkpointed_ == version_ || !last_apply_.has_value()) return absl::OkStatus();
   last_apply_->set_want_cursor(true);
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::ApplyResponse applied, queue_->Apply(*last_apply_));
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(DType::kF32));
-  SLUICE_ASSIGN_OR_RETURN(CheckpointWriter::Contents contents, MakeCheckpoint(applied.cursor(), std::move(weights)));
+  SLUICE_ASSIGN_OR_RETURN(CheckpointWriter::Contents contents,
+                          MakeCheckpoint(applied.cursor(), std::move(weights)));
   return WriteCheckpoint(std::move(contents));
 }
 
@@ -546,15 +630,19 @@ void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& sec
   values["seconds_checkpoint"] = seconds.checkpoint;
   const absl::Duration now = clock_->Monotonic();
   values["seconds_step"] = absl::ToDoubleSeconds(now - std::exchange(step_started_, now));
-  for (const auto& [staleness, tokens] : result.staleness) (*report.mutable_staleness())[absl::StrCat(staleness)] = tokens;
+  for (const auto& [staleness, tokens] : result.staleness)
+    (*report.mutable_staleness())[absl::StrCat(staleness)] = tokens;
   if (evaluator() != nullptr) {
     const std::map<std::string, double> evaluated = evaluator()->TakeValues(result.k);
     metrics_.Evaluated(evaluated);
     values.insert(evaluated.begin(), evaluated.end());
   }
   if (!result.skipped.empty()) {
-    log::Warning("step_skipped", {{"job_id", config.name}, {"k", result.k}, {"reason", result.skipped}});
-    Happened(common::v1::SEVERITY_WARNING, "step_skipped", absl::StrCat("step ", result.k, " skipped (", result.skipped, "): ", SkipText(result.skipped)));
+    log::Warning("step_skipped",
+                 {{"job_id", config.name}, {"k", result.k}, {"reason", result.skipped}});
+    Happened(common::v1::SEVERITY_WARNING, "step_skipped",
+             absl::StrCat("step ", result.k, " skipped (", result.skipped,
+                          "): ", SkipText(result.skipped)));
   }
   history_->Append({.step = result.k,
                     .version = state_.version,
@@ -573,7 +661,8 @@ void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& sec
   Tell(true, "training");
 }
 
-void TrainingJob::Impl::Happened(common::v1::Severity severity, absl::string_view code, absl::string_view message) {
+void TrainingJob::Impl::Happened(common::v1::Severity severity, absl::string_view code,
+                                 absl::string_view message) {
   if (!hooks_.happened) return;
   common::v1::Event event;
   event.set_severity(severity);
@@ -592,10 +681,12 @@ absl::Status TrainingJob::Impl::MakeEvaluator() {
     return loaded;
   }
   Evaluator::Hooks hooks;
-  hooks.happened = [this](Evaluator::Severity severity, absl::string_view code, absl::string_view message) {
-    const common::v1::Severity to = severity == Evaluator::Severity::kInfo      ? common::v1::SEVERITY_INFO
-                                    : severity == Evaluator::Severity::kWarning ? common::v1::SEVERITY_WARNING
-                                                                                : common::v1::SEVERITY_ERROR;
+  hooks.happened = [this](Evaluator::Severity severity, absl::string_view code,
+                          absl::string_view message) {
+    const common::v1::Severity to =
+        severity == Evaluator::Severity::kInfo      ? common::v1::SEVERITY_INFO
+        : severity == Evaluator::Severity::kWarning ? common::v1::SEVERITY_WARNING
+                                                    : common::v1::SEVERITY_ERROR;
     Happened(to, code, message);
     log::Info(code, {{"job_id", config.name}, {"what", message}});
   };
@@ -607,15 +698,16 @@ absl::Status TrainingJob::Impl::MakeEvaluator() {
                                    .datasets = config.eval_datasets,
                                    .version = version_};
   MutexLock lock(&evaluator_mu_);
-  evaluator_ = std::make_unique<Evaluator>(options, std::move(evaluations), publisher_.get(), &waits_,
-                                           &cancel_evaluating_, std::move(hooks));
+  evaluator_ = std::make_unique<Evaluator>(options, std::move(evaluations), publisher_.get(),
+                                           &waits_, &cancel_evaluating_, std::move(hooks));
   evaluator_->SetRollouts(rollouts_);
   return absl::OkStatus();
 }
 
 std::optional<LatestVersion> TrainingJob::Impl::PublishUnevaluated() {
   const std::optional<int64_t> number = LinkedVersion(config.checkpoint_dir, kEvaluatingLink);
-  // That of this very version is begun again because it is due, that of a later one once the run is there.
+  // That of this very version is begun again because it is due, that of a later one once the run is
+  // there.
   if (evaluator() == nullptr || !number.has_value() || *number >= version_) return std::nullopt;
 
   const auto publish = [&]() -> absl::StatusOr<LatestVersion> {
@@ -627,7 +719,8 @@ std::optional<LatestVersion> TrainingJob::Impl::PublishUnevaluated() {
       SLUICE_ASSIGN_OR_RETURN(Checkpoint checkpoint, store_->At(*number));
       exact = std::move(checkpoint.model);
     }
-    SLUICE_ASSIGN_OR_RETURN(TensorSet weights, TensorSet::Create(model.config.Parameters(config.settings.dtype)));
+    SLUICE_ASSIGN_OR_RETURN(TensorSet weights,
+                            TensorSet::Create(model.config.Parameters(config.settings.dtype)));
     SLUICE_RETURN_IF_ERROR(ConvertTensors(exact, &weights));
     return publisher_->Publish(weights, {config.incarnation, *number}, "");
   };
@@ -637,7 +730,8 @@ std::optional<LatestVersion> TrainingJob::Impl::PublishUnevaluated() {
     return *published;
   }
   Happened(common::v1::SEVERITY_ERROR, "eval_lost",
-           absl::StrCat("version ", *number, " was being evaluated when the trainer ended, and cannot be read again: ",
+           absl::StrCat("version ", *number,
+                        " was being evaluated when the trainer ended, and cannot be read again: ",
                         published.status().message(), "; it is not evaluated"));
   return std::nullopt;
 }
@@ -649,25 +743,31 @@ bool TrainingJob::Impl::EvaluationDue(int64_t version) {
   if (version % config.eval_every_steps != 0) return false;
   if (IsLast(version + 1)) {  // No report is left that could carry it beside the last one.
     Happened(common::v1::SEVERITY_INFO, "eval_skipped",
-             absl::StrCat("version ", version, " is not evaluated: the last one, ", version + 1, ", follows at once"));
+             absl::StrCat("version ", version, " is not evaluated: the last one, ", version + 1,
+                          ", follows at once"));
     return false;
   }
   if (!evaluator()->running().has_value()) return true;
   Happened(common::v1::SEVERITY_WARNING, "eval_skipped",
-           absl::StrCat("version ", version, " is not evaluated: the evaluation before it still goes on. Raise "
+           absl::StrCat("version ", version,
+                        " is not evaluated: the evaluation before it still goes on. Raise "
                         "eval.every_steps or eval.share, or ask fewer rows"));
   return false;
 }
 
 // Has the newest version evaluated. It is out by now, or soon.
 absl::Status TrainingJob::Impl::StartEvaluation() {
-  const auto waits = waits_.Begin({.kind = "VERSION",
-                                   .id = PolicyVersion{config.incarnation, version_}.str(),
-                                   .cause = absl::StrCat(worker_, " waits until the version to be evaluated is out, and "
-                                                         "the evaluation before it has ended")});
+  const auto waits =
+      waits_.Begin({.kind = "VERSION",
+                    .id = PolicyVersion{config.incarnation, version_}.str(),
+                    .cause = absl::StrCat(worker_,
+                                          " waits until the version to be evaluated is out, and "
+                                          "the evaluation before it has ended")});
   SLUICE_RETURN_IF_ERROR(publication_->Flush());
-  if (publisher_->latest()->version.number != version_) {  // weights.every_steps, where the data has ended.
-    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(config.settings.dtype));
+  // weights.every_steps, where the data has ended.
+  if (publisher_->latest()->version.number != version_) {
+    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights,
+                            Snapshot(config.settings.dtype));
     publication_->Offer(std::move(weights), state_.version);
     SLUICE_RETURN_IF_ERROR(publication_->Flush());
   }
@@ -678,8 +778,9 @@ absl::Status TrainingJob::Impl::StartEvaluation() {
   return absl::OkStatus();
 }
 
-// A step's report has room for one evaluation, and that of the last step carries the last version's.
-// An older one that still goes on therefore has to end before the report of the step before.
+// A step's report has room for one evaluation, and that of the last step carries the last
+// version's. An older one that still goes on therefore has to end before the report of the step
+// before.
 void TrainingJob::Impl::AwaitOlderEvaluation() {
   const bool last_is_next = IsLast(version_ + 1) && !IsLast(version_);
   if (evaluator() == nullptr || !last_is_next) return;
@@ -689,8 +790,8 @@ void TrainingJob::Impl::AwaitOlderEvaluation() {
   const auto waits = waits_.Begin(
       {.kind = "VERSION",
        .id = running->str(),
-       .cause = absl::StrCat(worker_,
-                             " waits for the evaluation of a version before it trains the last step")});
+       .cause = absl::StrCat(
+           worker_, " waits for the evaluation of a version before it trains the last step")});
   evaluator()->Await();
 }
 
@@ -710,7 +811,8 @@ void TrainingJob::Impl::End(const absl::Status& status) {
     MutexLock lock(&reader_mu_);
     reader = std::move(reader_);
   }
-  const std::vector<std::string> held = reader == nullptr ? std::vector<std::string>() : reader->Stop();
+  const std::vector<std::string> held =
+      reader == nullptr ? std::vector<std::string>() : reader->Stop();
   if (status.ok() && !held.empty()) {  // A batch that was read ahead is for whoever goes on.
     queue::v1::ReleaseRequest release;
     release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
@@ -724,10 +826,13 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   }
   cancel_all_.Trigger();
   cancel_evaluating_.Trigger();
-  if (const std::optional<PolicyVersion> left = evaluator() == nullptr ? std::nullopt : evaluator()->running()) {
-    Happened(common::v1::SEVERITY_WARNING, "eval_abandoned",
-             absl::StrCat("the trainer ends while version ", left->number, " is being evaluated; a later incarnation "
-                          "of the job evaluates it, and if there is none it stays without a score"));
+  if (const std::optional<PolicyVersion> left =
+          evaluator() == nullptr ? std::nullopt : evaluator()->running()) {
+    Happened(
+        common::v1::SEVERITY_WARNING, "eval_abandoned",
+        absl::StrCat("the trainer ends while version ", left->number,
+                     " is being evaluated; a later incarnation "
+                     "of the job evaluates it, and if there is none it stays without a score"));
   }
   publication_.reset();
   writer_.reset();
@@ -739,7 +844,8 @@ void TrainingJob::Impl::End(const absl::Status& status) {
     return Tell(true, "done", why_done_);
   }
   if (status.ok() || (leave_ && absl::IsCancelled(status))) return Tell(false, "left");
-  log::Error("job_ended", {{"job_id", config.name}, {"version", version_.load()}, {"error", status}});
+  log::Error("job_ended",
+             {{"job_id", config.name}, {"version", version_.load()}, {"error", status}});
   if (reason == "FENCED") return Tell(false, "fenced", status.message());
   if (reason == "CHECKPOINT_DAMAGED") {
     const std::string cause = absl::StrCat(
@@ -747,7 +853,8 @@ void TrainingJob::Impl::End(const absl::Status& status) {
     Happened(common::v1::SEVERITY_ERROR, "checkpoint_damaged", cause);
     return Tell(false, "restore", cause);
   }
-  if (reason == "RESTORE_FIRST" || reason == "GONE" || reason == "LEASE_LOST") return Tell(false, "restore", status.message());
+  if (reason == "RESTORE_FIRST" || reason == "GONE" || reason == "LEASE_LOST")
+    return Tell(false, "restore", status.message());
   Tell(false, "failed", StatusText(status));
 }
 
@@ -765,9 +872,10 @@ void TrainingJob::Impl::SetRollouts(std::vector<std::string> rollouts) {
   if (evaluator_ != nullptr) evaluator_->SetRollouts(rollouts_);
 }
 
-TrainingJob::TrainingJob(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights,
-                         metrics::Registry* registry, Hooks hooks)
-    : impl_(new Impl(std::move(config), std::move(worker), cores, weights, registry, std::move(hooks))) {
+TrainingJob::TrainingJob(JobConfig config, std::string worker, CoreShare* cores,
+                         WeightsServer* weights, metrics::Registry* registry, Hooks hooks)
+    : impl_(new Impl(std::move(config), std::move(worker), cores, weights, registry,
+                     std::move(hooks))) {
   impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
   pthread_setname_np(impl_->thread.native_handle(), "sluice-train");
 }
@@ -780,7 +888,9 @@ TrainingJob::~TrainingJob() {
 
 const JobConfig& TrainingJob::config() const { return impl_->config; }
 void TrainingJob::Leave(bool checkpoint) { impl_->Leave(checkpoint); }
-void TrainingJob::SetRollouts(std::vector<std::string> rollouts) { impl_->SetRollouts(std::move(rollouts)); }
+void TrainingJob::SetRollouts(std::vector<std::string> rollouts) {
+  impl_->SetRollouts(std::move(rollouts));
+}
 void TrainingJob::Wait() {
   if (impl_->thread.joinable()) impl_->thread.join();
 }

@@ -26,14 +26,16 @@ class Registry;
 
 namespace sluice::trainer {
 
-// One incarnation of a job's trainer: loads the newest checkpoint that verifies, or the model; restores the queue to it;
-// publishes; and trains batch after batch until it is told to stop or the steps are done.
+// One incarnation of a job's trainer: loads the newest checkpoint that verifies, or the model;
+// restores the queue to it; publishes; and trains batch after batch until it is told to stop or the
+// steps are done.
 //
-// Owns a thread, `job`, on which everything is trained, and those of its reader, publication and checkpoint writer.
-// Thread-safe.
+// Owns a thread, `job`, on which everything is trained, and those of its reader, publication and
+// checkpoint writer. Thread-safe.
 class TrainingJob {
  public:
-  // How it stands; phase as in registry.Progress: loading, training, done, restore, fenced, failed, left.
+  // How it stands; phase as in registry.Progress: loading, training, done, restore, fenced, failed,
+  // left.
   struct Standing {
     bool ready = false;
     PolicyVersion version;  // Trained.
@@ -48,8 +50,8 @@ class TrainingJob {
     std::function<void(common::v1::Event event)> happened;
   };
 
-  // `worker`: this daemon's id. `cores`: lent to others while the job waits for data. `cores`, `weights` and
-  // `registry` outlive the job.
+  // `worker`: this daemon's id. `cores`: lent to others while the job waits for data. `cores`,
+  // `weights` and `registry` outlive the job.
   TrainingJob(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights,
               metrics::Registry* registry, Hooks hooks);
   // Leave(false), Wait().
@@ -60,8 +62,9 @@ class TrainingJob {
   const JobConfig& config() const;
   // HOST:PORT of the rollouts that work for the job now.
   void SetRollouts(std::vector<std::string> rollouts);
-  // Ends: with `checkpoint` after the step under way, with a checkpoint that the queue knows of; else at once, as it is.
-  // Returns before it is done; the phase becomes `left`. A later call may only hasten it.
+  // Ends: with `checkpoint` after the step under way, with a checkpoint that the queue knows of;
+  // else at once, as it is. Returns before it is done; the phase becomes `left`. A later call may
+  // only hasten it.
   void Leave(bool checkpoint);
   // Until the `job` thread has ended.
   void Wait();

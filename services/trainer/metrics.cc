@@ -16,9 +16,11 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
     return labels;
   };
   const auto phase = [&](const char* name) {
-    return registry->AddCounter("sluice_trainer_phase_seconds_total", "Time of the trainer, by what it went into.", with("phase", name));
+    return registry->AddCounter("sluice_trainer_phase_seconds_total",
+                                "Time of the trainer, by what it went into.", with("phase", name));
   };
-  steps_ = registry->AddCounter("sluice_trainer_steps_total", "Steps applied, skipped ones too.", labels_);
+  steps_ = registry->AddCounter("sluice_trainer_steps_total", "Steps applied, skipped ones too.",
+                                labels_);
   tokens_ = registry->AddCounter("sluice_trainer_tokens_total", "Tokens trained on.", labels_);
   wait_data_ = phase("wait_data");
   forward_backward_ = phase("forward_backward");
@@ -26,10 +28,13 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
   apply_ = phase("apply");
   publish_ = phase("publish");
   checkpoint_ = phase("checkpoint");
-  checkpoint_seconds_ = registry->AddHistogram("sluice_trainer_checkpoint_duration_seconds", "From its start until the queue knows it.",
+  checkpoint_seconds_ = registry->AddHistogram("sluice_trainer_checkpoint_duration_seconds",
+                                               "From its start until the queue knows it.",
                                                metrics::LongSeconds(), labels_);
-  version_ = registry->AddGauge("sluice_trainer_policy_version", "Steps contained in the weights.", with("policy", "policy"));
-  reward_mean_ = registry->AddGauge("sluice_trainer_reward_mean", "Unshaped task reward of the last step.", labels_);
+  version_ = registry->AddGauge("sluice_trainer_policy_version", "Steps contained in the weights.",
+                                with("policy", "policy"));
+  reward_mean_ = registry->AddGauge("sluice_trainer_reward_mean",
+                                    "Unshaped task reward of the last step.", labels_);
   reward_std_ = registry->AddGauge(
       "sluice_trainer_reward_std",
       "Standard deviation of the unshaped task rewards of the last step.", labels_);
@@ -37,28 +42,35 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
       "sluice_trainer_flat_groups_ratio",
       "Share of the last step's groups whose rewards do not differ; at 1 they teach nothing.",
       labels_);
-  grad_norm_ = registry->AddGauge("sluice_trainer_grad_norm", "Of the last step, before clipping.", labels_);
-  entropy_ = registry->AddGauge("sluice_trainer_entropy_nats", "Of the last step's tokens.", labels_);
+  grad_norm_ =
+      registry->AddGauge("sluice_trainer_grad_norm", "Of the last step, before clipping.", labels_);
+  entropy_ =
+      registry->AddGauge("sluice_trainer_entropy_nats", "Of the last step's tokens.", labels_);
   const auto kl = [&](const char* kind) {
-    return registry->AddGauge("sluice_trainer_kl_nats", "KL of the last step, by kind.", with("kind", kind));
+    return registry->AddGauge("sluice_trainer_kl_nats", "KL of the last step, by kind.",
+                              with("kind", kind));
   };
   kl_ref_ = kl("reference");
   kl_behav_theta_ = kl("behav_theta");
   const auto gap = [&](const char* stat) {
-    return registry->AddGauge("sluice_trainer_logprob_gap_nats", "Distance of log-probs to the engine's.", with("stat", stat));
+    return registry->AddGauge("sluice_trainer_logprob_gap_nats",
+                              "Distance of log-probs to the engine's.", with("stat", stat));
   };
   gap_mean_ = gap("mean");
   gap_max_ = gap("max");
   const auto clip = [&](const char* side) {
-    return registry->AddGauge("sluice_trainer_clip_ratio", "Share of tokens whose ratio was clipped.", with("side", side));
+    return registry->AddGauge("sluice_trainer_clip_ratio",
+                              "Share of tokens whose ratio was clipped.", with("side", side));
   };
   clip_high_ = clip("high");
   clip_low_ = clip("low");
   clip_dual_ = clip("dual");
-  ess_ = registry->AddGauge("sluice_trainer_ess_ratio", "Effective sample size of the sequences' weights.", labels_);
+  ess_ = registry->AddGauge("sluice_trainer_ess_ratio",
+                            "Effective sample size of the sequences' weights.", labels_);
 }
 
-void Metrics::SetIfPresent(const StepResult& result, const char* name, const metrics::Gauge& gauge) {
+void Metrics::SetIfPresent(const StepResult& result, const char* name,
+                           const metrics::Gauge& gauge) {
   if (const auto it = result.metrics.find(name); it != result.metrics.end()) gauge.Set(it->second);
 }
 
@@ -75,11 +87,16 @@ void Metrics::Step(const StepResult& result, const PhaseSeconds& seconds, int64_
   if (!result.skipped.empty() && registry_ != nullptr) {
     metrics::Labels labels = labels_;
     labels["reason"] = result.skipped;
-    registry_->AddCounter("sluice_trainer_skipped_steps_total", "Steps that changed nothing, by reason.", labels).Add();
+    registry_
+        ->AddCounter("sluice_trainer_skipped_steps_total", "Steps that changed nothing, by reason.",
+                     labels)
+        .Add();
     if (result.skipped == "nonfinite_logprob" || result.skipped == "nonfinite_gradient") {
       labels = labels_;
       labels["what"] = result.skipped == "nonfinite_logprob" ? "logprob" : "gradient";
-      registry_->AddCounter("sluice_trainer_nonfinite_total", "Numbers that were not finite.", labels).Add();
+      registry_
+          ->AddCounter("sluice_trainer_nonfinite_total", "Numbers that were not finite.", labels)
+          .Add();
     }
   }
   if (result.reward_count > 0) reward_mean_.Set(result.reward_mean);
@@ -105,7 +122,9 @@ void Metrics::Evaluated(const std::map<std::string, double>& values) {
     metrics::Labels labels = labels_;
     labels["dataset"] = parts[1];
     labels["stat"] = parts[2];
-    registry_->AddGauge("sluice_trainer_eval", "Of the last evaluated version, by dataset and statistic.", labels)
+    registry_
+        ->AddGauge("sluice_trainer_eval",
+                   "Of the last evaluated version, by dataset and statistic.", labels)
         .Set(value);
   }
 }

@@ -33,11 +33,14 @@ TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreSha
 
 TrainerProgram::~TrainerProgram() = default;
 
-std::vector<grpc::Service*> TrainerProgram::services() { return {weights_->service(), admin_.get()}; }
+std::vector<grpc::Service*> TrainerProgram::services() {
+  return {weights_->service(), admin_.get()};
+}
 
 absl::Status TrainerProgram::Start(const std::string& address, const std::string& ops) {
   if (host_.flags->controller.empty()) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"}, "sluice-trainer needs a controller");
+    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"},
+                     "sluice-trainer needs a controller");
   }
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
@@ -55,7 +58,9 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
 absl::Status TrainerProgram::Ready() {
   MutexLock lock(&mu_);
   if (draining_) return absl::UnavailableError("draining");
-  return link_ != nullptr && link_->incarnation() > 0 ? absl::OkStatus() : absl::UnavailableError("not registered with the controller yet");
+  return link_ != nullptr && link_->incarnation() > 0
+             ? absl::OkStatus()
+             : absl::UnavailableError("not registered with the controller yet");
 }
 
 // A trainer works for one job: the first of the list.
@@ -77,12 +82,15 @@ void TrainerProgram::Follow(const registry::v1::Assignment* assignment) {
     if (draining_) return;
     current = job_;
   }
-  const bool same = current != nullptr && assignment != nullptr && current->config().id == assignment->job() &&
+  const bool same = current != nullptr && assignment != nullptr &&
+                    current->config().id == assignment->job() &&
                     current->config().incarnation == assignment->incarnation();
-  const bool runs = assignment != nullptr && assignment->phase() == registry::v1::ASSIGNMENT_PHASE_RUN;
+  const bool runs =
+      assignment != nullptr && assignment->phase() == registry::v1::ASSIGNMENT_PHASE_RUN;
   if (same && runs) return current->SetRollouts(RolloutsOf(*assignment));
   if (same) {  // STOP, or HOLD: the step ends, and the job leaves. `left` takes its progress away.
-    current->Leave(assignment->checkpoint() || assignment->phase() == registry::v1::ASSIGNMENT_PHASE_HOLD);
+    current->Leave(assignment->checkpoint() ||
+                   assignment->phase() == registry::v1::ASSIGNMENT_PHASE_HOLD);
     return;
   }
   if (current != nullptr) {
@@ -111,15 +119,19 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   }
   log::Info("job_started", {{"job_id", config->name}, {"incarnation", incarnation}});
   TrainingJob::Hooks hooks;
-  hooks.told = [this, id, incarnation](const TrainingJob::Standing& standing) { Tell(id, incarnation, standing); };
+  hooks.told = [this, id, incarnation](const TrainingJob::Standing& standing) {
+    Tell(id, incarnation, standing);
+  };
   hooks.stepped = [this](const job::v1::StepReport& report) { link_->Report(report); };
   hooks.happened = [this](common::v1::Event event) { link_->Raise(std::move(event)); };
-  auto job = std::make_shared<TrainingJob>(*std::move(config), host_.flags->id, cores_.get(), weights_.get(), host_.metrics, std::move(hooks));
+  auto job = std::make_shared<TrainingJob>(*std::move(config), host_.flags->id, cores_.get(),
+                                           weights_.get(), host_.metrics, std::move(hooks));
   MutexLock lock(&mu_);
   job_ = std::move(job);
 }
 
-void TrainerProgram::Tell(const std::string& job, int64_t incarnation, const TrainingJob::Standing& standing) {
+void TrainerProgram::Tell(const std::string& job, int64_t incarnation,
+                          const TrainingJob::Standing& standing) {
   if (standing.phase == "left" || standing.phase == "fenced") return link_->RemoveProgress(job);
   registry::v1::Progress progress;
   progress.set_job(job);

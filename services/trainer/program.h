@@ -54,7 +54,8 @@ class TrainerProgram : public daemon::Program {
 
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<TrainingJob> job_ ABSL_GUARDED_BY(mu_);  // Replaced on the link's thread alone, and in Drain().
+  // Replaced on the link's thread alone, and in Drain().
+  std::shared_ptr<TrainingJob> job_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::trainer

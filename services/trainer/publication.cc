@@ -37,7 +37,8 @@ Publication::~Publication() {
   thread_->thread.join();
 }
 
-void Publication::Offer(std::shared_ptr<const TensorSet> weights, PolicyVersion version, std::optional<int64_t> hold_until) {
+void Publication::Offer(std::shared_ptr<const TensorSet> weights, PolicyVersion version,
+                        std::optional<int64_t> hold_until) {
   MutexLock lock(&mu_);
   waiting_ = Item{std::move(weights), version, hold_until};
   changed_.NotifyAll();
@@ -75,7 +76,8 @@ void Publication::Run() {
 
 absl::Status Publication::Publish(const Item& item) {
   SLUICE_FAILPOINT_STATUS("trainer.publish.before");
-  SLUICE_ASSIGN_OR_RETURN(const LatestVersion latest, weights_->Publish(*item.weights, item.version, "", item.hold_until));
+  SLUICE_ASSIGN_OR_RETURN(const LatestVersion latest,
+                          weights_->Publish(*item.weights, item.version, "", item.hold_until));
   queue::v1::AdvanceVersionRequest request;
   {
     MutexLock lock(&mu_);

@@ -17,15 +17,17 @@ class WeightPublisher;
 
 namespace sluice::trainer {
 
-// Publishes versions beside the next step: chunks, manifest, `latest`, then the queue's AdvanceVersion, in that order. A
-// version that is overtaken before its turn is left out: engines want the newest.
+// Publishes versions beside the next step: chunks, manifest, `latest`, then the queue's
+// AdvanceVersion, in that order. A version that is overtaken before its turn is left out: engines
+// want the newest.
 //
 // Owns one thread, `publish`. Thread-safe.
 class Publication {
  public:
-  // All outlive the publication; `queue`'s cancel token ends its calls. `published`: what the queue has as published.
-  // `failed` runs on the `publish` thread once publication has failed for good: whoever waits for data would
-  // wait for ever, because no engine samples for versions that never come.
+  // All outlive the publication; `queue`'s cancel token ends its calls. `published`: what the queue
+  // has as published. `failed` runs on the `publish` thread once publication has failed for good:
+  // whoever waits for data would wait for ever, because no engine samples for versions that never
+  // come.
   Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock,
               std::optional<PolicyVersion> published, std::function<void()> failed);
   // Cancel the queue's calls before; what is not published by then is not.
@@ -33,10 +35,11 @@ class Publication {
   Publication(const Publication&) = delete;
   Publication& operator=(const Publication&) = delete;
 
-  // Hands over `weights` as `version`, once the queue has answered Apply for its last step. Returns at once.
-  // `hold_until`: during a replay (contracts: engines keep what they hold up to that number).
-  void Offer(std::shared_ptr<const TensorSet> weights, PolicyVersion version, std::optional<int64_t> hold_until = std::nullopt)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Hands over `weights` as `version`, once the queue has answered Apply for its last step. Returns
+  // at once. `hold_until`: during a replay (contracts: engines keep what they hold up to that
+  // number).
+  void Offer(std::shared_ptr<const TensorSet> weights, PolicyVersion version,
+             std::optional<int64_t> hold_until = std::nullopt) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Waits until all that was offered is out. An error is why publication has failed for good.
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mu_);

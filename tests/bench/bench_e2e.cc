@@ -1,6 +1,7 @@
-// The whole loop on the example: tokens per second, what each role did with its time, how much decoding and training overlap,
-// and how long a weight update pauses generation.
-//   bench_e2e [--json] [--runs 3] [--steps 150] [--file configs/examples/digits.yaml] [--set KEY=VALUE ..] [--threads N|ROLE=N,..]
+// The whole loop on the example: tokens per second, what each role did with its time, how much
+// decoding and training overlap, and how long a weight update pauses generation.
+//   bench_e2e [--json] [--runs 3] [--steps 150] [--file configs/examples/digits.yaml] [--set
+//     KEY=VALUE ..] [--threads N|ROLE=N,..]
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -29,9 +30,13 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
     out[absl::StrCat(daemon.role, ".cpu_seconds")] += daemon.cpu_seconds;
     if (daemon.role != "rollout") continue;
     ++rollouts;
-    for (const char* const phase : {"decode", "prefill", "activate"}) decode += MetricSum(daemon.metrics, "sluice_rollout_phase_seconds_total", absl::StrCat("phase=\"", phase, "\""));
-    pause += MetricSum(daemon.metrics, "sluice_weights_update_duration_seconds_sum", "phase=\"pause\"");
-    updates += MetricSum(daemon.metrics, "sluice_weights_update_duration_seconds_count", "phase=\"pause\"");
+    for (const char* const phase : {"decode", "prefill", "activate"})
+      decode += MetricSum(daemon.metrics, "sluice_rollout_phase_seconds_total",
+                          absl::StrCat("phase=\"", phase, "\""));
+    pause +=
+        MetricSum(daemon.metrics, "sluice_weights_update_duration_seconds_sum", "phase=\"pause\"");
+    updates += MetricSum(daemon.metrics, "sluice_weights_update_duration_seconds_count",
+                         "phase=\"pause\"");
   }
   decode /= std::max(1.0, rollouts);
   double train = 0, waiting = 0;
@@ -46,7 +51,8 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
   out["rollout.busy_share"] = decode / seconds;
   out["trainer.busy_share"] = std::max(0.0, 1 - waiting / seconds);
   out["trainer.forward_backward_share"] = train / seconds;
-  // As sampled: the engine's threads and the trainer's run at once. At most what the smaller of the two takes.
+  // As sampled: the engine's threads and the trainer's run at once. At most what the smaller of the
+  // two takes.
   out["overlap_share"] = run.overlap.both;
   out["overlap_of_decode"] = run.overlap.first > 0 ? run.overlap.both / run.overlap.first : 0;
   out["pause_per_update_seconds"] = updates == 0 ? 0 : pause / updates;
@@ -63,7 +69,9 @@ std::string UnitOf(const std::string& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("The whole loop on the example: throughput, use of time by role, overlap, pause per weight update.");
+  CLI::App app(
+      "The whole loop on the example: throughput, use of time by role, overlap, pause per weight "
+      "update.");
   bool json = false;
   int runs = 3, steps = 150;
   std::string file = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
@@ -88,6 +96,8 @@ int main(int argc, char** argv) {
     for (const auto& [name, value] : Measure(*run)) all[name].push_back(value);
   }
   const sluice::bench::Report report(json);
-  for (const auto& [name, values] : all) report.Add({.name = name, .value = sluice::bench::Median(values), .unit = UnitOf(name), .runs = runs});
+  for (const auto& [name, values] : all)
+    report.Add(
+        {.name = name, .value = sluice::bench::Median(values), .unit = UnitOf(name), .runs = runs});
   return 0;
 }

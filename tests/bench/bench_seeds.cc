@@ -28,7 +28,8 @@ double MeanReward(const RunOutcome& run, size_t end) {
 }
 
 double SecondsSince(const RunOutcome& run, size_t step) {
-  return absl::ToDoubleSeconds(sluice::rpc::FromProto(run.steps[step].at()) - sluice::rpc::FromProto(run.steps[0].at()));
+  return absl::ToDoubleSeconds(sluice::rpc::FromProto(run.steps[step].at()) -
+                               sluice::rpc::FromProto(run.steps[0].at()));
 }
 
 }  // namespace
@@ -59,24 +60,48 @@ int main(int argc, char** argv) {
     }
     const std::string name = absl::StrCat("seed_", seed);
     for (size_t end = 25; end <= run->steps.size(); end += 25) {
-      report.Add({.name = absl::StrCat(name, ".reward_at_step_", end), .value = MeanReward(*run, end), .unit = "reward"});
+      report.Add({.name = absl::StrCat(name, ".reward_at_step_", end),
+                  .value = MeanReward(*run, end),
+                  .unit = "reward"});
     }
-    report.Add({.name = absl::StrCat(name, ".reward_first"), .value = run->status.result().reward_first(), .unit = "reward"});
-    report.Add({.name = absl::StrCat(name, ".reward_last"), .value = run->status.result().reward_last(), .unit = "reward"});
-    report.Add({.name = absl::StrCat(name, ".seconds"), .value = run->status.result().seconds(), .unit = "s"});
-    report.Add({.name = absl::StrCat(name, ".steps"), .value = static_cast<double>(run->steps.size()), .unit = "steps"});
+    report.Add({.name = absl::StrCat(name, ".reward_first"),
+                .value = run->status.result().reward_first(),
+                .unit = "reward"});
+    report.Add({.name = absl::StrCat(name, ".reward_last"),
+                .value = run->status.result().reward_last(),
+                .unit = "reward"});
+    report.Add({.name = absl::StrCat(name, ".seconds"),
+                .value = run->status.result().seconds(),
+                .unit = "s"});
+    report.Add({.name = absl::StrCat(name, ".steps"),
+                .value = static_cast<double>(run->steps.size()),
+                .unit = "steps"});
     last.push_back(run->status.result().reward_last());
     for (size_t end = kWindow; end <= run->steps.size(); ++end) {
       if (MeanReward(*run, end) < kGoal) continue;
-      report.Add({.name = absl::StrCat(name, ".seconds_to_0.8"), .value = SecondsSince(*run, end - 1), .unit = "s"});
-      report.Add({.name = absl::StrCat(name, ".steps_to_0.8"), .value = static_cast<double>(end), .unit = "steps"});
+      report.Add({.name = absl::StrCat(name, ".seconds_to_0.8"),
+                  .value = SecondsSince(*run, end - 1),
+                  .unit = "s"});
+      report.Add({.name = absl::StrCat(name, ".steps_to_0.8"),
+                  .value = static_cast<double>(end),
+                  .unit = "steps"});
       times.push_back(SecondsSince(*run, end - 1));
       ++reached;
       break;
     }
   }
-  report.Add({.name = "seeds_that_reached_0.8", .value = static_cast<double>(reached), .unit = "seeds", .baseline = static_cast<double>(seeds), .runs = seeds});
-  report.Add({.name = "seconds_to_0.8", .value = sluice::bench::Median(times), .unit = "s", .runs = reached});
-  report.Add({.name = "reward_last", .value = sluice::bench::Median(last), .unit = "reward", .runs = seeds});
+  report.Add({.name = "seeds_that_reached_0.8",
+              .value = static_cast<double>(reached),
+              .unit = "seeds",
+              .baseline = static_cast<double>(seeds),
+              .runs = seeds});
+  report.Add({.name = "seconds_to_0.8",
+              .value = sluice::bench::Median(times),
+              .unit = "s",
+              .runs = reached});
+  report.Add({.name = "reward_last",
+              .value = sluice::bench::Median(last),
+              .unit = "reward",
+              .runs = seeds});
   return reached == seeds ? 0 : 1;
 }

@@ -20,9 +20,11 @@ std::vector<std::string> FindThreads(const OverlapSampler::Kind& kind) {
   std::vector<std::string> found;
   for (const pid_t process : kind.processes) {
     std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat("/proc/", process, "/task"), error)) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(absl::StrCat("/proc/", process, "/task"), error)) {
       const auto name = ReadFile(entry.path().string() + "/comm");
-      if (name.ok() && absl::StripSuffix(*name, "\n") == kind.thread) found.push_back(entry.path().string() + "/stat");
+      if (name.ok() && absl::StripSuffix(*name, "\n") == kind.thread)
+        found.push_back(entry.path().string() + "/stat");
     }
   }
   return found;
@@ -40,7 +42,10 @@ bool AnyRuns(const std::vector<std::string>& threads) {
 }  // namespace
 
 OverlapSampler::OverlapSampler(Kind first, Kind second, std::function<bool()> active)
-    : first_(std::move(first)), second_(std::move(second)), active_(std::move(active)), thread_([this] { Run(); }) {}
+    : first_(std::move(first)),
+      second_(std::move(second)),
+      active_(std::move(active)),
+      thread_([this] { Run(); }) {}
 
 OverlapSampler::~OverlapSampler() { Stop(); }
 
@@ -52,7 +57,10 @@ OverlapSampler::Shares OverlapSampler::Stop() {
   }
   if (thread_.joinable()) thread_.join();
   const double samples = static_cast<double>(std::max<uint64_t>(samples_, 1));
-  return {.samples = samples_, .first = first_runs_ / samples, .second = second_runs_ / samples, .both = both_run_ / samples};
+  return {.samples = samples_,
+          .first = first_runs_ / samples,
+          .second = second_runs_ / samples,
+          .both = both_run_ / samples};
 }
 
 void OverlapSampler::Run() {

@@ -12,8 +12,9 @@
 
 namespace sluice::bench {
 
-// How much of the time two kinds of threads of different processes run, and run at once: looks every few milliseconds whether
-// one of them is running or ready to run, as /proc tells it. A thread is of a kind if its name is `thread`.
+// How much of the time two kinds of threads of different processes run, and run at once: looks
+// every few milliseconds whether one of them is running or ready to run, as /proc tells it. A
+// thread is of a kind if its name is `thread`.
 //
 // Owns one thread, `sampler`, from construction to Stop().
 class OverlapSampler {

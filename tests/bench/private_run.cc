@@ -25,7 +25,8 @@ namespace {
 
 // The body of http://address/metrics; empty if it cannot be had.
 std::string GetMetrics(const std::string& address) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(address, absl::MaxSplits(':', 1));
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(address, absl::MaxSplits(':', 1));
   int port = 0;
   if (!absl::SimpleAtoi(parts.second, &port)) return "";
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -34,10 +35,13 @@ std::string GetMetrics(const std::string& address) {
   to.sin_port = htons(static_cast<uint16_t>(port));
   inet_pton(AF_INET, parts.first.c_str(), &to.sin_addr);
   std::string answer;
-  const std::string request = absl::StrCat("GET /metrics HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
-  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 && write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
+  const std::string request =
+      absl::StrCat("GET /metrics HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
+  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 &&
+      write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
     char buffer[65536];
-    for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;) answer.append(buffer, static_cast<size_t>(n));
+    for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;)
+      answer.append(buffer, static_cast<size_t>(n));
   }
   close(fd);
   const size_t body = answer.find("\r\n\r\n");
@@ -50,7 +54,9 @@ double CpuSeconds(pid_t pid) {
   if (!stat.ok() || stat->rfind(')') == std::string::npos) return 0;
   const std::vector<std::string> fields = absl::StrSplit(stat->substr(stat->rfind(')') + 2), ' ');
   double user = 0, system = 0;
-  if (fields.size() < 13 || !absl::SimpleAtod(fields[11], &user) || !absl::SimpleAtod(fields[12], &system)) return 0;
+  if (fields.size() < 13 || !absl::SimpleAtod(fields[11], &user) ||
+      !absl::SimpleAtod(fields[12], &system))
+    return 0;
   return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
@@ -64,8 +70,8 @@ std::vector<pid_t> PidsOf(const cli::Supervisor& supervisor, const std::string& 
 
 }  // namespace
 
-absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets, int rollouts,
-                                        const std::string& threads) {
+absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets,
+                                        int rollouts, const std::string& threads) {
   std::string dir = (std::filesystem::temp_directory_path() / "sluice-bench-XXXXXX").string();
   if (mkdtemp(dir.data()) == nullptr) return ErrnoStatus(errno, dir);
   struct Remove {
@@ -92,15 +98,22 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
     stepping = true;
     outcome.steps.push_back(step);
   };
-  OverlapSampler overlap({"sluice-decode", PidsOf(supervisor, "rollout")}, {"sluice-train", PidsOf(supervisor, "trainer")}, [&] { return stepping.load(); });
-  SLUICE_ASSIGN_OR_RETURN(outcome.status, cli::FollowJob(*channel, submitted.job(), nullptr, absl::Minutes(1), handlers));
+  OverlapSampler overlap({"sluice-decode", PidsOf(supervisor, "rollout")},
+                         {"sluice-train", PidsOf(supervisor, "trainer")},
+                         [&] { return stepping.load(); });
+  SLUICE_ASSIGN_OR_RETURN(outcome.status, cli::FollowJob(*channel, submitted.job(), nullptr,
+                                                         absl::Minutes(1), handlers));
   outcome.overlap = overlap.Stop();
   for (const cli::DaemonState& daemon : supervisor.states()) {
-    outcome.daemons.push_back({.name = daemon.name, .role = daemon.role, .cpu_seconds = CpuSeconds(daemon.pid), .metrics = GetMetrics(daemon.ops)});
+    outcome.daemons.push_back({.name = daemon.name,
+                               .role = daemon.role,
+                               .cpu_seconds = CpuSeconds(daemon.pid),
+                               .metrics = GetMetrics(daemon.ops)});
   }
   supervisor.Stop(absl::Seconds(10));
   if (outcome.status.state() != job::v1::JOB_STATE_SUCCEEDED) {
-    return absl::UnknownError(absl::StrCat("the job ended ", cli::StateName(outcome.status.state()), ": ", outcome.status.message()));
+    return absl::UnknownError(absl::StrCat("the job ended ", cli::StateName(outcome.status.state()),
+                                           ": ", outcome.status.message()));
   }
   return outcome;
 }

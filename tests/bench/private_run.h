@@ -22,16 +22,18 @@ struct RunOutcome {
   job::v1::JobStatus status;
   std::vector<job::v1::StepReport> steps;
   std::vector<DaemonUse> daemons;
-  OverlapSampler::Shares overlap;  // Of decoding (first) and training (second), from the first step's report to the last's.
+  // Of decoding (first) and training (second), from the first step's report to the last's.
+  OverlapSampler::Shares overlap;
 };
 
-// Runs a job file on daemons of its own in a temporary directory, as `sluice run` does, and keeps what benchmarks look at.
-// `sets`: as --set; checkpoints go to that directory too unless a set says otherwise. `threads`: as --threads; empty:
-// the daemons share the cores.
-absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets, int rollouts = 1,
-                                        const std::string& threads = "");
+// Runs a job file on daemons of its own in a temporary directory, as `sluice run` does, and keeps
+// what benchmarks look at. `sets`: as --set; checkpoints go to that directory too unless a set says
+// otherwise. `threads`: as --threads; empty: the daemons share the cores.
+absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets,
+                                        int rollouts = 1, const std::string& threads = "");
 
-// The sum of the samples of `name` in a Prometheus text that carry the label text `label`, as in phase="decode"; empty: all.
+// The sum of the samples of `name` in a Prometheus text that carry the label text `label`, as in
+// phase="decode"; empty: all.
 double MetricSum(const std::string& metrics, const std::string& name, const std::string& label);
 
 }  // namespace sluice::bench

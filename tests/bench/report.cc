@@ -9,12 +9,15 @@ namespace sluice::bench {
 void Report::Add(const Figure& figure) const {
   const double ratio = figure.baseline == 0 ? 0 : figure.value / figure.baseline;
   if (json_) {
-    const nlohmann::ordered_json line = {{"name", figure.name}, {"value", figure.value}, {"unit", figure.unit}, {"baseline", figure.baseline}, {"ratio", ratio}, {"runs", figure.runs}};
+    const nlohmann::ordered_json line = {{"name", figure.name}, {"value", figure.value},
+                                         {"unit", figure.unit}, {"baseline", figure.baseline},
+                                         {"ratio", ratio},      {"runs", figure.runs}};
     std::printf("%s\n", line.dump().c_str());
   } else if (figure.baseline == 0) {
     std::printf("%-44s %14.6g %s\n", figure.name.c_str(), figure.value, figure.unit.c_str());
   } else {
-    std::printf("%-44s %14.6g %-12s %6.3f x %.6g\n", figure.name.c_str(), figure.value, figure.unit.c_str(), ratio, figure.baseline);
+    std::printf("%-44s %14.6g %-12s %6.3f x %.6g\n", figure.name.c_str(), figure.value,
+                figure.unit.c_str(), ratio, figure.baseline);
   }
   std::fflush(stdout);
 }

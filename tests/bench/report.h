@@ -6,7 +6,8 @@
 
 namespace sluice::bench {
 
-// One figure. `baseline` and `ratio` (value / baseline) are of the same run; without a baseline both are 0.
+// One figure. `baseline` and `ratio` (value / baseline) are of the same run; without a baseline
+// both are 0.
 struct Figure {
   std::string name;
   double value = 0;

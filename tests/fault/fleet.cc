@@ -21,11 +21,14 @@ constexpr int kSteps = 400, kKillsPerJob = 20, kSpare = 20;
 
 using Point = std::pair<std::string, std::string>;
 
-// kill -9 of a daemon at a failpoint or now, and its start. The job has done a step or two since the last one.
-absl::Status KillOnce(Cluster* cluster, Job* job, const Point& point, SplitMix64* random, Tally* tally) {
+// kill -9 of a daemon at a failpoint or now, and its start. The job has done a step or two since
+// the last one.
+absl::Status KillOnce(Cluster* cluster, Job* job, const Point& point, SplitMix64* random,
+                      Tally* tally) {
   const auto& [role, name] = point;
   const std::string id = role + "-0";
-  SLUICE_RETURN_IF_ERROR(job->AwaitStep(job->steps() + static_cast<int64_t>(random->Below(2)), kPatience));
+  SLUICE_RETURN_IF_ERROR(
+      job->AwaitStep(job->steps() + static_cast<int64_t>(random->Below(2)), kPatience));
   if (name.empty()) {
     SLUICE_RETURN_IF_ERROR(cluster->Kill(id));
   } else {
@@ -43,7 +46,8 @@ absl::Status KillOnce(Cluster* cluster, Job* job, const Point& point, SplitMix64
 }
 
 absl::Status JudgeJob(const job::v1::JobStatus& status, Verdict* verdict) {
-  if (status.state() != job::v1::JOB_STATE_SUCCEEDED) return absl::InternalError("the job did not succeed: " + integration::Text(status));
+  if (status.state() != job::v1::JOB_STATE_SUCCEEDED)
+    return absl::InternalError("the job did not succeed: " + integration::Text(status));
   SLUICE_RETURN_IF_ERROR(integration::CheckBooks(status));
   const common::v1::Ledger& ledger = status.result().ledger();
   verdict->steps += status.result().steps();
@@ -52,7 +56,8 @@ absl::Status JudgeJob(const job::v1::JobStatus& status, Verdict* verdict) {
     verdict->dropped += count;
     if (count == 0 || reason == "stale" || reason == "straggler" || reason == "closed") continue;
     ++verdict->lost;
-    verdict->wrong.push_back(absl::StrCat("LOST: ", count, " trajectories were dropped as ", reason));
+    verdict->wrong.push_back(
+        absl::StrCat("LOST: ", count, " trajectories were dropped as ", reason));
   }
   return absl::OkStatus();
 }
@@ -62,10 +67,15 @@ absl::Status JudgeJob(const job::v1::JobStatus& status, Verdict* verdict) {
 std::vector<Point> FleetPoints() {
   std::vector<Point> points;
   for (const char* role : {"queue", "rollout", "reward", "trainer"}) points.emplace_back(role, "");
-  for (const char* name : {"queue.put.after", "queue.apply.before", "queue.apply.after", "wal.sync.before", "wal.sync.after"}) points.emplace_back("queue", name);
-  for (const char* name : {"put.after_ack", "seal.before", "activate.before", "activate.after"}) points.emplace_back("rollout", absl::StrCat("rollout.", name));
-  for (const char* name : {"leased", "scored"}) points.emplace_back("reward", absl::StrCat("reward.", name));
-  for (const char* name : {"step.before_apply", "step.after_apply", "checkpoint.before_rename", "durable.before", "publish.before"}) {
+  for (const char* name : {"queue.put.after", "queue.apply.before", "queue.apply.after",
+                           "wal.sync.before", "wal.sync.after"})
+    points.emplace_back("queue", name);
+  for (const char* name : {"put.after_ack", "seal.before", "activate.before", "activate.after"})
+    points.emplace_back("rollout", absl::StrCat("rollout.", name));
+  for (const char* name : {"leased", "scored"})
+    points.emplace_back("reward", absl::StrCat("reward.", name));
+  for (const char* name : {"step.before_apply", "step.after_apply", "checkpoint.before_rename",
+                           "durable.before", "publish.before"}) {
     points.emplace_back("trainer", absl::StrCat("trainer.", name));
   }
   return points;
@@ -79,8 +89,11 @@ absl::StatusOr<Verdict> RunFleet(const MatrixOptions& options, int kills, Tally*
   while (tally->kills() < end) {
     Cluster cluster;
     SLUICE_RETURN_IF_ERROR(cluster.Start());
-    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Job> job,
-                            integration::SubmitDigits(&cluster, kSteps, {"limits.wall=30m", "limits.restarts_per_hour=100000", "queue.keep.durability=full"}));
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Job> job,
+        integration::SubmitDigits(
+            &cluster, kSteps,
+            {"limits.wall=30m", "limits.restarts_per_hour=100000", "queue.keep.durability=full"}));
     const int enough = std::min(end, tally->kills() + kKillsPerJob);
     while (tally->kills() < enough && job->steps() + kSpare < kSteps) {
       if (walk.empty()) {
@@ -90,7 +103,10 @@ absl::StatusOr<Verdict> RunFleet(const MatrixOptions& options, int kills, Tally*
       const Point point = walk.back();
       walk.pop_back();
       const absl::Status killed = KillOnce(&cluster, job.get(), point, &random, tally);
-      if (!killed.ok()) return Annotate(killed, absl::StrCat("kill of the ", point.first, " at ", point.second.empty() ? "random" : point.second, ", step ", job->steps()));
+      if (!killed.ok())
+        return Annotate(killed, absl::StrCat("kill of the ", point.first, " at ",
+                                             point.second.empty() ? "random" : point.second,
+                                             ", step ", job->steps()));
     }
     SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus status, job->AwaitEnd(kPatience));
     SLUICE_RETURN_IF_ERROR(JudgeJob(status, &verdict));

@@ -18,10 +18,14 @@ namespace {
 
 // "<group>.<member>" and "<attempt>" of each member in the canonical bytes of a batch.
 std::vector<std::pair<std::string, uint32_t>> MembersOf(const std::string& canonical) {
-  const auto u32 = [&](size_t at) { return static_cast<uint32_t>(static_cast<unsigned char>(canonical[at])) | static_cast<uint32_t>(static_cast<unsigned char>(canonical[at + 1])) << 8; };
+  const auto u32 = [&](size_t at) {
+    return static_cast<uint32_t>(static_cast<unsigned char>(canonical[at])) |
+           static_cast<uint32_t>(static_cast<unsigned char>(canonical[at + 1])) << 8;
+  };
   std::vector<std::pair<std::string, uint32_t>> members;
   for (size_t at = 0; at + 32 <= canonical.size(); at += 32 + 16 * u32(at + 28)) {
-    members.emplace_back(absl::StrCat(ToHex(canonical.substr(at, 16)), ".", u32(at + 16)), u32(at + 20));
+    members.emplace_back(absl::StrCat(ToHex(canonical.substr(at, 16)), ".", u32(at + 16)),
+                         u32(at + 20));
   }
   return members;
 }
@@ -31,11 +35,14 @@ struct Step {
 };
 
 // Words of a line: "train K DIGEST CANONICAL HASH", all but K in hex.
-Step StepOf(const Line& line) { return {*FromHex(line.words[2]), *FromHex(line.words[3]), *FromHex(line.words[4])}; }
+Step StepOf(const Line& line) {
+  return {*FromHex(line.words[2]), *FromHex(line.words[3]), *FromHex(line.words[4])};
+}
 
 class Court {
  public:
-  explicit Court(const Evidence& evidence) : evidence_(evidence), full_(evidence.durability == queue::v1::DURABILITY_FULL) {}
+  explicit Court(const Evidence& evidence)
+      : evidence_(evidence), full_(evidence.durability == queue::v1::DURABILITY_FULL) {}
 
   Verdict Judge() {
     for (const Line& line : evidence_.lines) Hear(line);
@@ -67,7 +74,8 @@ class Court {
       Grant(line);
     } else if (words[0] == "seal") {
       ++verdict_.acknowledged;
-      if (!seals_.insert(words[1]).second) Twice(absl::StrCat(words[1], " was sealed by two attempts"));
+      if (!seals_.insert(words[1]).second)
+        Twice(absl::StrCat(words[1], " was sealed by two attempts"));
     } else if (words[0] == "train") {
       Train(std::stoll(words[1]), StepOf(line));
     } else if (words[0] == "restore") {
@@ -84,7 +92,9 @@ class Court {
     const std::vector<std::string>& words = line.words;
     const uint64_t prefix = std::stoull(words[3]);
     for (const auto& [at, end] : puts_[words[1]]) {
-      if (full_ && at < asked_[line.process] && end > prefix) Lost(absl::StrCat("tokens up to ", end, " of ", words[1], "; attempt ", words[2], " begins at ", prefix));
+      if (full_ && at < asked_[line.process] && end > prefix)
+        Lost(absl::StrCat("tokens up to ", end, " of ", words[1], "; attempt ", words[2],
+                          " begins at ", prefix));
     }
   }
 
@@ -92,31 +102,43 @@ class Court {
     const auto [it, fresh] = steps_.try_emplace(k, step);
     if (fresh) return;
     ++verdict_.replayed;
-    if (it->second.canonical != step.canonical) Wrong(absl::StrCat("step ", k, " was trained on another list when it came again"));
-    if (it->second.digest != step.digest) Wrong(absl::StrCat("step ", k, " was trained on other bytes when it came again"));
-    if (it->second.hash != step.hash) Wrong(absl::StrCat("step ", k, " has another H when it came again"));
+    if (it->second.canonical != step.canonical)
+      Wrong(absl::StrCat("step ", k, " was trained on another list when it came again"));
+    if (it->second.digest != step.digest)
+      Wrong(absl::StrCat("step ", k, " was trained on other bytes when it came again"));
+    if (it->second.hash != step.hash)
+      Wrong(absl::StrCat("step ", k, " has another H when it came again"));
   }
 
   // The branch goes on behind `end`; what was trained beyond is not in the lineage.
   void Restore(int64_t version, int64_t end) {
-    if (version < durable_) Lost(absl::StrCat("a restore began at version ", version, ", ", durable_, " was durable"));
+    if (version < durable_)
+      Lost(absl::StrCat("a restore began at version ", version, ", ", durable_, " was durable"));
     for (auto it = steps_.lower_bound(end); it != steps_.end(); it = steps_.erase(it)) {
       ++verdict_.forgotten;
-      if (full_) Lost(absl::StrCat("step ", it->first, " was trained and not handed out again, the restore of version ", version, " ends at ", end));
+      if (full_)
+        Lost(absl::StrCat("step ", it->first,
+                          " was trained and not handed out again, the restore of version ", version,
+                          " ends at ", end));
     }
   }
 
   void Lineage() {
     verdict_.steps = evidence_.checkpoint.version;
-    if (durable_ > verdict_.steps) Lost(absl::StrCat("version ", durable_, " is durable, the checkpoint holds ", verdict_.steps));
+    if (durable_ > verdict_.steps)
+      Lost(
+          absl::StrCat("version ", durable_, " is durable, the checkpoint holds ", verdict_.steps));
     std::string weights(32, '\0'), hash = trainer::FirstLedgerHash();
     std::map<std::string, int64_t> where;
     int64_t next = 0;
     for (const auto& [k, step] : steps_) {
-      if (k != next++) Wrong(absl::StrCat("step ", k, " was trained, step ", next - 1, " never was"));
+      if (k != next++)
+        Wrong(absl::StrCat("step ", k, " was trained, step ", next - 1, " never was"));
       weights = Fold(weights, k, step.digest);
       hash = trainer::NextLedgerHash(hash, k, step.canonical);
-      if (hash != step.hash) Wrong(absl::StrCat("H(", k + 1, ") recomputed is ", ToHex(hash), ", the queue said ", ToHex(step.hash)));
+      if (hash != step.hash)
+        Wrong(absl::StrCat("H(", k + 1, ") recomputed is ", ToHex(hash), ", the queue said ",
+                           ToHex(step.hash)));
       for (const auto& [member, attempt] : MembersOf(step.canonical)) {
         ++verdict_.trained;
         const auto [it, fresh] = where.try_emplace(member, k);
@@ -124,52 +146,74 @@ class Court {
         trained_.insert(member);
       }
     }
-    if (next != verdict_.steps) Wrong(absl::StrCat("the checkpoint is of version ", verdict_.steps, ", ", next, " steps were trained"));
-    if (weights != evidence_.checkpoint.weights) Wrong("the checkpoint's weights are not those of an undisturbed run over its lineage");
-    if (hash != evidence_.ledger.hash()) Wrong(absl::StrCat("H recomputed over the lineage is ", ToHex(hash), ", the ledger has ", ToHex(evidence_.ledger.hash())));
+    if (next != verdict_.steps)
+      Wrong(absl::StrCat("the checkpoint is of version ", verdict_.steps, ", ", next,
+                         " steps were trained"));
+    if (weights != evidence_.checkpoint.weights)
+      Wrong("the checkpoint's weights are not those of an undisturbed run over its lineage");
+    if (hash != evidence_.ledger.hash())
+      Wrong(absl::StrCat("H recomputed over the lineage is ", ToHex(hash), ", the ledger has ",
+                         ToHex(evidence_.ledger.hash())));
   }
 
   void Seals() {
     for (const auto& [reason, count] : evidence_.ledger.dropped()) {
       verdict_.dropped += count;
-      const bool stale = (reason == "stale" || reason == "straggler") && evidence_.max_staleness < kUnbounded;
-      if (!stale && !(!full_ && (reason == "lost" || reason == "off_branch")) && count > 0) Lost(absl::StrCat(count, " trajectories were dropped as ", reason));
+      const bool stale =
+          (reason == "stale" || reason == "straggler") && evidence_.max_staleness < kUnbounded;
+      if (!stale && !(!full_ && (reason == "lost" || reason == "off_branch")) && count > 0)
+        Lost(absl::StrCat(count, " trajectories were dropped as ", reason));
     }
     std::vector<std::string> missing;
     for (const std::string& member : seals_) {
       if (!trained_.contains(member) && !evidence_.live.contains(member)) missing.push_back(member);
     }
     if (static_cast<int64_t>(missing.size()) <= verdict_.dropped) return;
-    Lost(absl::StrCat(missing.size(), " sealed trajectories are neither trained nor live, the ledger has ", verdict_.dropped, " dropped; one is ", missing[0]));
+    Lost(absl::StrCat(missing.size(),
+                      " sealed trajectories are neither trained nor live, the ledger has ",
+                      verdict_.dropped, " dropped; one is ", missing[0]));
   }
 
   void Books() {
     const common::v1::Ledger& ledger = evidence_.ledger;
-    if (ledger.accepted() != ledger.durable() + ledger.applied() + ledger.live() + verdict_.dropped) Wrong("the ledger does not balance: " + ledger.ShortDebugString());
+    if (ledger.accepted() != ledger.durable() + ledger.applied() + ledger.live() + verdict_.dropped)
+      Wrong("the ledger does not balance: " + ledger.ShortDebugString());
     const int64_t booked = ledger.durable() + ledger.applied();
-    if (booked < verdict_.trained) Lost(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ", verdict_.trained));
-    if (booked > verdict_.trained) Twice(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ", verdict_.trained));
-    if (ledger.live() != static_cast<int64_t>(evidence_.live.size())) Wrong(absl::StrCat("the ledger has ", ledger.live(), " live, Peek shows ", evidence_.live.size()));
-    if (ledger.durable_version() != verdict_.steps) Wrong(absl::StrCat("the queue's durable version is ", ledger.durable_version(), ", the checkpoint's ", verdict_.steps));
+    if (booked < verdict_.trained)
+      Lost(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ",
+                        verdict_.trained));
+    if (booked > verdict_.trained)
+      Twice(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ",
+                         verdict_.trained));
+    if (ledger.live() != static_cast<int64_t>(evidence_.live.size()))
+      Wrong(absl::StrCat("the ledger has ", ledger.live(), " live, Peek shows ",
+                         evidence_.live.size()));
+    if (ledger.durable_version() != verdict_.steps)
+      Wrong(absl::StrCat("the queue's durable version is ", ledger.durable_version(),
+                         ", the checkpoint's ", verdict_.steps));
   }
 
   const Evidence& evidence_;
   const bool full_;
   Verdict verdict_;
-  std::map<std::string, int64_t> asked_;                                   // Last Admit, by process.
-  std::map<std::string, std::vector<std::pair<int64_t, uint64_t>>> puts_;  // By trajectory: when, up to which token.
+  // Last Admit, by process.
+  std::map<std::string, int64_t> asked_;
+  // By trajectory: when, up to which token.
+  std::map<std::string, std::vector<std::pair<int64_t, uint64_t>>> puts_;
   std::set<std::string> seals_, trained_;
   std::map<int64_t, Step> steps_;  // Of the branch.
   int64_t durable_ = 0;
 };
 
-// Tampering. ----------------------------------------------------------------------------------------------------------
+// Tampering. --------------------------------------------------------------------------------------
 
 // Of the branch: the last training of the last step.
 Line* LastTraining(Evidence* evidence) {
   Line* last = nullptr;
   for (Line& line : evidence->lines) {
-    if (line.words[0] == "train" && (last == nullptr || std::stoll(line.words[1]) >= std::stoll(last->words[1]))) last = &line;
+    if (line.words[0] == "train" &&
+        (last == nullptr || std::stoll(line.words[1]) >= std::stoll(last->words[1])))
+      last = &line;
   }
   return last;
 }
@@ -197,7 +241,8 @@ absl::StatusOr<Evidence> Gather(const std::string& dir) {
       evidence.lines.push_back({at, std::move(words), file});
     }
   }
-  std::stable_sort(evidence.lines.begin(), evidence.lines.end(), [](const Line& a, const Line& b) { return a.at < b.at; });
+  std::stable_sort(evidence.lines.begin(), evidence.lines.end(),
+                   [](const Line& a, const Line& b) { return a.at < b.at; });
   SLUICE_ASSIGN_OR_RETURN(evidence.checkpoint, LoadCheckpoint(dir));
   return evidence;
 }
@@ -206,7 +251,8 @@ Verdict Judge(const Evidence& evidence) { return Court(evidence).Judge(); }
 
 std::vector<std::string> SelfCheck(const Evidence& evidence) {
   std::vector<std::string> missed;
-  const auto expect = [&](const char* what, const std::function<void(Evidence*)>& tamper, const std::function<bool(const Verdict&)>& seen) {
+  const auto expect = [&](const char* what, const std::function<void(Evidence*)>& tamper,
+                          const std::function<bool(const Verdict&)>& seen) {
     Evidence changed = evidence;
     tamper(&changed);
     if (!seen(Judge(changed))) missed.push_back(what);
@@ -214,52 +260,91 @@ std::vector<std::string> SelfCheck(const Evidence& evidence) {
   const auto lost = [](const Verdict& verdict) { return verdict.lost > 0; };
   const auto twice = [](const Verdict& verdict) { return verdict.twice > 0; };
   const auto wrong = [](const Verdict& verdict) { return !verdict.wrong.empty(); };
-  expect("a trained trajectory that the ledger forgot", [](Evidence* e) { e->ledger.set_durable(e->ledger.durable() - 1), e->ledger.set_accepted(e->ledger.accepted() - 1); }, lost);
-  expect("sealed trajectories that vanished", [](Evidence* e) {
-    int64_t dropped = 0;
-    for (const auto& [reason, count] : e->ledger.dropped()) dropped += count;
-    for (int64_t i = 0; i <= dropped; ++i) {
-      Line seal = e->lines.back();
-      seal.words = {"seal", absl::StrCat("ghost.", i), "1"};
-      e->lines.push_back(seal);
-    }
-  }, lost);
-  expect("a trajectory trained in two steps", [](Evidence* e) {
-    const std::string before = [&] {
-      for (const Line& line : e->lines) {
-        if (line.words[0] == "train") return *FromHex(line.words[3]);
-      }
-      return std::string();
-    }();
-    ChangeLastStep(e, [&](const std::string& canonical) { return canonical + before; });
-  }, twice);
-  expect("a trajectory left out of the last step", [](Evidence* e) { ChangeLastStep(e, [](const std::string& canonical) { return canonical.substr(0, canonical.size() - 32); }); }, wrong);
-  expect("a trajectory with another CRC32C", [](Evidence* e) { ChangeLastStep(e, [](const std::string& canonical) { return canonical.substr(0, 24) + static_cast<char>(canonical.at(24) ^ 1) + canonical.substr(25); }); }, wrong);
+  expect(
+      "a trained trajectory that the ledger forgot",
+      [](Evidence* e) {
+        e->ledger.set_durable(e->ledger.durable() - 1),
+            e->ledger.set_accepted(e->ledger.accepted() - 1);
+      },
+      lost);
+  expect(
+      "sealed trajectories that vanished",
+      [](Evidence* e) {
+        int64_t dropped = 0;
+        for (const auto& [reason, count] : e->ledger.dropped()) dropped += count;
+        for (int64_t i = 0; i <= dropped; ++i) {
+          Line seal = e->lines.back();
+          seal.words = {"seal", absl::StrCat("ghost.", i), "1"};
+          e->lines.push_back(seal);
+        }
+      },
+      lost);
+  expect(
+      "a trajectory trained in two steps",
+      [](Evidence* e) {
+        const std::string before = [&] {
+          for (const Line& line : e->lines) {
+            if (line.words[0] == "train") return *FromHex(line.words[3]);
+          }
+          return std::string();
+        }();
+        ChangeLastStep(e, [&](const std::string& canonical) { return canonical + before; });
+      },
+      twice);
+  expect(
+      "a trajectory left out of the last step",
+      [](Evidence* e) {
+        ChangeLastStep(e, [](const std::string& canonical) {
+          return canonical.substr(0, canonical.size() - 32);
+        });
+      },
+      wrong);
+  expect(
+      "a trajectory with another CRC32C",
+      [](Evidence* e) {
+        ChangeLastStep(e, [](const std::string& canonical) {
+          return canonical.substr(0, 24) + static_cast<char>(canonical.at(24) ^ 1) +
+                 canonical.substr(25);
+        });
+      },
+      wrong);
   expect("a changed ledger hash", [](Evidence* e) { (*e->ledger.mutable_hash())[0] ^= 1; }, wrong);
   expect("weights of another run", [](Evidence* e) { e->checkpoint.weights[0] ^= 1; }, wrong);
-  expect("a live trajectory that vanished", [](Evidence* e) { e->ledger.set_live(e->ledger.live() + 1); }, wrong);
-  expect("a step trained on other bytes when it came again", [](Evidence* e) {
-    Line again = *LastTraining(e);
-    again.words[2] = ToHex(std::string(32, 'x'));
-    e->lines.push_back(again);
-  }, wrong);
+  expect(
+      "a live trajectory that vanished",
+      [](Evidence* e) { e->ledger.set_live(e->ledger.live() + 1); }, wrong);
+  expect(
+      "a step trained on other bytes when it came again",
+      [](Evidence* e) {
+        Line again = *LastTraining(e);
+        again.words[2] = ToHex(std::string(32, 'x'));
+        e->lines.push_back(again);
+      },
+      wrong);
   if (evidence.durability == queue::v1::DURABILITY_FULL) {
-    expect("a prefix without an acknowledged piece", [](Evidence* e) {
-      for (size_t i = 0; i < e->lines.size(); ++i) {
-        if (e->lines[i].words[0] != "put") continue;
-        Line ask = e->lines.back(), grant = e->lines.back();
-        ask.words = {"ask", "admit"};
-        ask.at += 1;
-        grant.words = {"grant", e->lines[i].words[1], "9", "0"};
-        e->lines.insert(e->lines.end(), {ask, grant});
-        return;
-      }
-    }, lost);
-    expect("a step that was forgotten", [](Evidence* e) {
-      Line restore = e->lines.back();
-      restore.words = {"restore", absl::StrCat(e->checkpoint.version), absl::StrCat(e->checkpoint.version - 1)};
-      e->lines.push_back(restore);
-    }, lost);
+    expect(
+        "a prefix without an acknowledged piece",
+        [](Evidence* e) {
+          for (size_t i = 0; i < e->lines.size(); ++i) {
+            if (e->lines[i].words[0] != "put") continue;
+            Line ask = e->lines.back(), grant = e->lines.back();
+            ask.words = {"ask", "admit"};
+            ask.at += 1;
+            grant.words = {"grant", e->lines[i].words[1], "9", "0"};
+            e->lines.insert(e->lines.end(), {ask, grant});
+            return;
+          }
+        },
+        lost);
+    expect(
+        "a step that was forgotten",
+        [](Evidence* e) {
+          Line restore = e->lines.back();
+          restore.words = {"restore", absl::StrCat(e->checkpoint.version),
+                           absl::StrCat(e->checkpoint.version - 1)};
+          e->lines.push_back(restore);
+        },
+        lost);
   }
   return missed;
 }

@@ -18,9 +18,10 @@ struct Line {
   std::string process;
 };
 
-// All that is known of a run, once everything is at rest and the trainer has stopped behind a checkpoint.
+// All that is known of a run, once everything is at rest and the trainer has stopped behind a
+// checkpoint.
 struct Evidence {
-  std::vector<Line> lines;     // Of all processes, in the order of their times.
+  std::vector<Line> lines;  // Of all processes, in the order of their times.
   Checkpoint checkpoint;
   common::v1::Ledger ledger;   // The queue's, and
   std::set<std::string> live;  // "<group>.<member>" of what it still holds, trained ones left out.
@@ -29,9 +30,10 @@ struct Evidence {
 };
 
 struct Verdict {
-  int64_t steps = 0;         // Of the lineage.
-  int64_t replayed = 0;      // Steps trained again on the same batch, after a restore.
-  int64_t forgotten = 0;     // Steps taken back by a restore that could not replay them (level metadata).
+  int64_t steps = 0;     // Of the lineage.
+  int64_t replayed = 0;  // Steps trained again on the same batch, after a restore.
+  // Steps taken back by a restore that could not replay them (level metadata).
+  int64_t forgotten = 0;
   int64_t trained = 0;       // Trajectories in the lineage.
   int64_t acknowledged = 0;  // Pieces and seals.
   int64_t dropped = 0;
@@ -43,17 +45,20 @@ struct Verdict {
 absl::StatusOr<Evidence> Gather(const std::string& dir);
 
 // Holds what everybody was told against the checkpoint and the queue's last word:
-// - LOST: an acknowledged piece that a later grant's prefix does not contain (level full); an acknowledged seal whose
-//   trajectory is neither trained nor live, beyond what the ledger counts as dropped; trained trajectories that the ledger
-//   does not count; at level full a step that had to be forgotten, or a drop for another reason than staleness.
+// - LOST: an acknowledged piece that a later grant's prefix does not contain (level full); an
+//   acknowledged seal whose trajectory is neither trained nor live, beyond what the ledger counts
+//   as dropped; trained trajectories that the ledger does not count; at level full a step that had
+//   to be forgotten, or a drop for another reason than staleness.
 // - TWICE: a trajectory in two steps of the lineage, or sealed by two attempts.
-// - A step whose list, bytes or hash differ between two trainings of it; a step left out; a ledger hash that is not the
-//   chain recomputed from what was trained; weights that are not the fold over the lineage's bytes, as a trainer that was
-//   never disturbed would have them; a ledger that does not balance.
+// - A step whose list, bytes or hash differ between two trainings of it; a step left out; a ledger
+//   hash that is not the chain recomputed from what was trained; weights that are not the fold over
+//   the lineage's bytes, as a trainer that was never disturbed would have them; a ledger that does
+//   not balance.
 Verdict Judge(const Evidence& evidence);
 
-// Tampers with the evidence of a run in which nothing was wrong, one thing at a time: a trajectory dropped, doubled, a
-// token changed, a prefix cut, .. Answers with what the judge then failed to see; empty: it saw everything.
+// Tampers with the evidence of a run in which nothing was wrong, one thing at a time: a trajectory
+// dropped, doubled, a token changed, a prefix cut, .. Answers with what the judge then failed to
+// see; empty: it saw everything.
 std::vector<std::string> SelfCheck(const Evidence& evidence);
 
 }  // namespace sluice::fault

@@ -13,12 +13,14 @@
 #include "tests/fault/tally.h"
 #include "tests/fault/toy_matrix.h"
 
-// Kills the queue, rollouts, rewards and trainers over and over, at every failpoint of the log and of the calls and at random
-// moments, and then holds what everybody was told against each other. Needs a build with failpoints.
+// Kills the queue, rollouts, rewards and trainers over and over, at every failpoint of the log and
+// of the calls and at random moments, and then holds what everybody was told against each other.
+// Needs a build with failpoints.
 //
-// Three in four are in jobs of toy workers on the real queue, killed too: they do a step in milliseconds, and know every byte
-// that they wrote and read, so the judge sees each trajectory. The rest are in jobs of the real daemons, the example's model
-// and all, judged by their checkpoint's lineage and the ledger (replay_test.cc compares the weights).
+// Three in four are in jobs of toy workers on the real queue, killed too: they do a step in
+// milliseconds, and know every byte that they wrote and read, so the judge sees each trajectory.
+// The rest are in jobs of the real daemons, the example's model and all, judged by their
+// checkpoint's lineage and the ledger (replay_test.cc compares the weights).
 namespace sluice::fault {
 namespace {
 
@@ -39,10 +41,15 @@ std::vector<std::string> RegimeNames() {
   return names;
 }
 
-int RunAll(const MatrixOptions& options, int kills, const std::vector<std::string>& chosen, bool every_point, bool as_json) {
+int RunAll(const MatrixOptions& options, int kills, const std::vector<std::string>& chosen,
+           bool every_point, bool as_json) {
   Tally tally(kills, as_json);
-  const auto wanted = [&](const std::string& name) { return std::find(chosen.begin(), chosen.end(), name) != chosen.end(); };
-  int parts = static_cast<int>(std::count_if(std::begin(kRegimes), std::end(kRegimes), [&](const Regime& regime) { return wanted(regime.name); }));
+  const auto wanted = [&](const std::string& name) {
+    return std::find(chosen.begin(), chosen.end(), name) != chosen.end();
+  };
+  int parts =
+      static_cast<int>(std::count_if(std::begin(kRegimes), std::end(kRegimes),
+                                     [&](const Regime& regime) { return wanted(regime.name); }));
   const int real = !wanted(kReal) ? 0 : parts == 0 ? kills : kills / kRealShare;
   std::vector<std::pair<std::string, std::string>> points;
   if (parts > 0) points = ToyPoints();
@@ -52,7 +59,9 @@ int RunAll(const MatrixOptions& options, int kills, const std::vector<std::strin
     tally.Judged(regime, verdict.ok() ? *verdict : broken);
   };
   for (const Regime& regime : kRegimes) {
-    if (wanted(regime.name)) judged(regime.name, RunToyMatrix(options, regime, (kills - real - tally.kills()) / parts--, &tally));
+    if (wanted(regime.name))
+      judged(regime.name,
+             RunToyMatrix(options, regime, (kills - real - tally.kills()) / parts--, &tally));
   }
   if (real > 0) {
     judged(kReal, RunFleet(options, kills - tally.kills(), &tally));
@@ -65,12 +74,18 @@ int RunAll(const MatrixOptions& options, int kills, const std::vector<std::strin
 int RunRole(RoleOptions role) {
   role.worker = role.role + "-0";
   role.checkpoint_every = 5;
-  const absl::Status status = role.role == "trainer" ? RunTrainer(role) : role.role == "rollout" ? RunRollout(role) : RunReward(role);
+  const absl::Status status = role.role == "trainer"   ? RunTrainer(role)
+                              : role.role == "rollout" ? RunRollout(role)
+                                                       : RunReward(role);
   if (status.ok()) return 0;
-  std::fprintf(stderr, "%s.%ld: %s\n", role.worker.c_str(), role.incarnation, status.ToString().c_str());
-  if (role.role == "trainer" && role.durability != queue::v1::DURABILITY_FULL && ReasonOf(status) == "GONE") return kRestoreMe;
+  std::fprintf(stderr, "%s.%ld: %s\n", role.worker.c_str(), role.incarnation,
+               status.ToString().c_str());
+  if (role.role == "trainer" && role.durability != queue::v1::DURABILITY_FULL &&
+      ReasonOf(status) == "GONE")
+    return kRestoreMe;
   // Being fenced is how a worker learns that it was replaced.
-  if (ReasonOf(status) != "FENCED") History(role.dir, role.worker, role.incarnation).Log(absl::StrCat("wrong ", status.ToString()));
+  if (ReasonOf(status) != "FENCED")
+    History(role.dir, role.worker, role.incarnation).Log(absl::StrCat("wrong ", status.ToString()));
   return 1;
 }
 
@@ -79,22 +94,33 @@ int RunRole(RoleOptions role) {
 
 int main(int argc, char** argv) {
   using namespace sluice::fault;
-  CLI::App app{"Kills queue, rollout, reward and trainer with SIGKILL at every failpoint and at random, and checks that no accepted\n"
-               "trajectory is lost or trained twice, that the ledger balances and that its hash chain is what was trained.",
-               "queue_crash_matrix"};
-  app.footer("Exit code 0: all promises kept, 1: broken, 2: misused. The seed gives the order of failpoints; those not reached yet come before the others.");
+  CLI::App app{
+      "Kills queue, rollout, reward and trainer with SIGKILL at every failpoint and at random, and "
+      "checks that no accepted\n"
+      "trajectory is lost or trained twice, that the ledger balances and that its hash chain is "
+      "what was trained.",
+      "queue_crash_matrix"};
+  app.footer(
+      "Exit code 0: all promises kept, 1: broken, 2: misused. The seed gives the order of "
+      "failpoints; those not reached yet come before the others.");
   MatrixOptions options;
   RoleOptions role;
   int kills = 60, durability = 0;
   bool as_json = false, keep = false, every_point = false;
   std::vector<std::string> regimes = RegimeNames();
-  app.add_option("--kills", kills, "processes to kill")->capture_default_str()->check(CLI::Range(4, 1000000));
+  app.add_option("--kills", kills, "processes to kill")
+      ->capture_default_str()
+      ->check(CLI::Range(4, 1000000));
   app.add_option("--seed", options.seed, "of the order of kills")->capture_default_str();
-  app.add_option("--dir", options.dir, "where the run's files go [a fresh one in the temporary directory]");
-  app.add_option("--regime", regimes, "jobs to kill in; may be repeated")->capture_default_str()->check(CLI::IsMember(RegimeNames()));
+  app.add_option("--dir", options.dir,
+                 "where the run's files go [a fresh one in the temporary directory]");
+  app.add_option("--regime", regimes, "jobs to kill in; may be repeated")
+      ->capture_default_str()
+      ->check(CLI::IsMember(RegimeNames()));
   app.add_flag("--every-point", every_point, "fail unless each failpoint was seen to kill");
   app.add_flag("--keep", keep, "keep the files when all is well");
-  app.add_flag("--json", as_json, "progress and report as lines of JSON; the last one is the report");
+  app.add_flag("--json", as_json,
+               "progress and report as lines of JSON; the last one is the report");
   app.add_option("--role", role.role)->group("");
   app.add_option("--queue", role.queue)->group("");
   app.add_option("--incarnation", role.incarnation)->group("");
@@ -108,11 +134,15 @@ int main(int argc, char** argv) {
     return RunRole(role);
   }
 #ifndef SLUICE_FAILPOINTS
-  std::fprintf(stderr, "this build has no failpoints\nhint: cmake --preset test, build, and run build/test/bin/queue_crash_matrix\n");
+  std::fprintf(stderr,
+               "this build has no failpoints\nhint: cmake --preset test, build, and run "
+               "build/test/bin/queue_crash_matrix\n");
   return 2;
 #endif
   options.self = std::filesystem::read_symlink("/proc/self/exe").string();
-  if (options.dir.empty()) options.dir = absl::StrCat(std::filesystem::temp_directory_path().string(), "/queue-crash-matrix-", getpid());
+  if (options.dir.empty())
+    options.dir = absl::StrCat(std::filesystem::temp_directory_path().string(),
+                               "/queue-crash-matrix-", getpid());
   const int code = RunAll(options, kills, regimes, every_point, as_json);
   if (code == 0 && !keep) (void)sluice::RemoveTree(options.dir);
   if (code != 0) std::fprintf(stderr, "logs and histories: %s\n", options.dir.c_str());

@@ -23,8 +23,9 @@
 #include "tools/sluice/fleet.h"
 #include "tools/sluice/supervisor.h"
 
-// Trains the example again and again on one fleet, under the supervisor of `sluice run` and `sluice dev up`, while every so
-// often a random daemon is killed with SIGKILL and the supervisor starts it again. Watches memory all along.
+// Trains the example again and again on one fleet, under the supervisor of `sluice run` and `sluice
+// dev up`, while every so often a random daemon is killed with SIGKILL and the supervisor starts it
+// again. Watches memory all along.
 namespace sluice::fault {
 namespace {
 
@@ -32,18 +33,20 @@ struct Options {
   std::string file = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
   std::vector<std::string> sets;
   double minutes = 30;
-  double every = 20;     // Seconds between kills; 0: none.
-  double reward = 0.8;   // Each job must end with.
+  double every = 20;    // Seconds between kills; 0: none.
+  double reward = 0.8;  // Each job must end with.
   uint64_t seed = 1;
   std::string dir;
   bool as_json = false, keep = false;
 };
 
 constexpr absl::Duration kSample = absl::Seconds(1);
-constexpr absl::Duration kWarm = absl::Seconds(5);   // A process younger than that still loads.
+constexpr absl::Duration kWarm = absl::Seconds(5);  // A process younger than that still loads.
 constexpr absl::Duration kJobLimit = absl::Minutes(20);
-constexpr double kGrowth = 0.10, kGrowthMib = 16;    // Of the last third's mean over the first's: more is not flat.
-constexpr size_t kJudged = 60;                       // Samples of one daemon: fewer say nothing of its growth.
+// Of the last third's mean over the first's: more is not flat.
+constexpr double kGrowth = 0.10, kGrowthMib = 16;
+// Samples of one daemon: fewer say nothing of its growth.
+constexpr size_t kJudged = 60;
 
 // Resident memory of one daemon's processes, one after the other.
 class Memory {
@@ -57,7 +60,8 @@ class Memory {
     return spread <= 0 ? 0 : (n * tm - t * m) / spread;
   }
   double Third(int i) const {
-    const size_t from = samples_.size() * static_cast<size_t>(i) / 3, to = samples_.size() * static_cast<size_t>(i + 1) / 3;
+    const size_t from = samples_.size() * static_cast<size_t>(i) / 3,
+                 to = samples_.size() * static_cast<size_t>(i + 1) / 3;
     double sum = 0;
     for (size_t s = from; s < to; ++s) sum += samples_[s].second;
     return to == from ? 0 : sum / static_cast<double>(to - from);
@@ -75,21 +79,26 @@ double ResidentMib(pid_t pid) {
   const absl::StatusOr<std::string> text = ReadFile(absl::StrCat("/proc/", pid, "/statm"));
   const std::vector<std::string> words = absl::StrSplit(text.value_or(""), ' ');
   int64_t pages = 0;
-  return words.size() > 1 && absl::SimpleAtoi(words[1], &pages) ? static_cast<double>(pages) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20) : 0;
+  return words.size() > 1 && absl::SimpleAtoi(words[1], &pages)
+             ? static_cast<double>(pages) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20)
+             : 0;
 }
 
 bool IsFinal(job::v1::JobState state) {
-  return state == job::v1::JOB_STATE_SUCCEEDED || state == job::v1::JOB_STATE_CANCELLED || state == job::v1::JOB_STATE_FAILED;
+  return state == job::v1::JOB_STATE_SUCCEEDED || state == job::v1::JOB_STATE_CANCELLED ||
+         state == job::v1::JOB_STATE_FAILED;
 }
 
 class Soak {
  public:
-  explicit Soak(const Options& options) : options_(options), random_(options.seed), supervisor_({.log_dir = options.dir + "/logs"}) {}
+  explicit Soak(const Options& options)
+      : options_(options), random_(options.seed), supervisor_({.log_dir = options.dir + "/logs"}) {}
 
   // OK: it ran to its end; wrong() says what was found.
   absl::Status Run() {
     SLUICE_RETURN_IF_ERROR(MakeDirs(options_.dir + "/logs"));
-    SLUICE_ASSIGN_OR_RETURN(const std::string controller, cli::StartFleet({.data_dir = options_.dir}, &supervisor_));
+    SLUICE_ASSIGN_OR_RETURN(const std::string controller,
+                            cli::StartFleet({.data_dir = options_.dir}, &supervisor_));
     SLUICE_ASSIGN_OR_RETURN(controller_, rpc::Connect(controller));
     const absl::Time end = start_ + absl::Seconds(60 * options_.minutes);
     next_kill_ = start_ + absl::Seconds(options_.every);
@@ -99,7 +108,9 @@ class Soak {
     }
     supervisor_.Stop(absl::Seconds(20));
     for (const auto& [daemon, memory] : memory_) {
-      if (!memory.Flat()) wrong_.push_back(absl::StrFormat("memory of %s grew from %.0f to %.0f MiB", daemon, memory.Third(0), memory.Third(2)));
+      if (!memory.Flat())
+        wrong_.push_back(absl::StrFormat("memory of %s grew from %.0f to %.0f MiB", daemon,
+                                         memory.Third(0), memory.Third(2)));
     }
     return absl::OkStatus();
   }
@@ -107,36 +118,52 @@ class Soak {
   const std::vector<std::string>& wrong() const { return wrong_; }
 
   void Report() const {
-    nlohmann::json out = {{"seconds", absl::ToDoubleSeconds(absl::Now() - start_)}, {"jobs", jobs_}, {"wrong", wrong_}, {"ok", wrong_.empty()}};
+    nlohmann::json out = {{"seconds", absl::ToDoubleSeconds(absl::Now() - start_)},
+                          {"jobs", jobs_},
+                          {"wrong", wrong_},
+                          {"ok", wrong_.empty()}};
     for (const auto& [daemon, memory] : memory_) {
-      nlohmann::json& of = out["daemons"][daemon] = {{"kills", kills_.contains(daemon) ? kills_.at(daemon) : 0}, {"rss_samples", memory.samples()}};
+      nlohmann::json& of =
+          out["daemons"][daemon] = {{"kills", kills_.contains(daemon) ? kills_.at(daemon) : 0},
+                                    {"rss_samples", memory.samples()}};
       if (!memory.Judged()) continue;
-      of.update({{"rss_first_third_mib", memory.Third(0)}, {"rss_last_third_mib", memory.Third(2)}, {"rss_slope_mib_per_minute", memory.Slope()}});
+      of.update({{"rss_first_third_mib", memory.Third(0)},
+                 {"rss_last_third_mib", memory.Third(2)},
+                 {"rss_slope_mib_per_minute", memory.Slope()}});
     }
     if (options_.as_json) {
       std::printf("%s\n", out.dump().c_str());
       return;
     }
-    std::printf("%-14s %5s %16s %16s %18s\n", "daemon", "kills", "RSS first third", "RSS last third", "slope");
+    std::printf("%-14s %5s %16s %16s %18s\n", "daemon", "kills", "RSS first third",
+                "RSS last third", "slope");
     for (const auto& [daemon, memory] : memory_) {
       std::printf("%-14s %5d ", daemon.c_str(), kills_.contains(daemon) ? kills_.at(daemon) : 0);
       if (!memory.Judged()) {
-        std::printf("  memory is not judged: %zu samples, %zu say something of growth\n", memory.samples(), kJudged);
+        std::printf("  memory is not judged: %zu samples, %zu say something of growth\n",
+                    memory.samples(), kJudged);
         continue;
       }
-      std::printf("%12.1f MiB %12.1f MiB %+10.2f MiB/min\n", memory.Third(0), memory.Third(2), memory.Slope());
+      std::printf("%12.1f MiB %12.1f MiB %+10.2f MiB/min\n", memory.Third(0), memory.Third(2),
+                  memory.Slope());
     }
     for (const std::string& what : wrong_) std::printf("WRONG: %s\n", what.c_str());
     int kills = 0;
     for (const auto& [daemon, count] : kills_) kills += count;
-    std::printf("%s: %zu jobs and %d kills in %.0f s\n", wrong_.empty() ? "ok" : "FAILED", jobs_.size(), kills, absl::ToDoubleSeconds(absl::Now() - start_));
+    std::printf("%s: %zu jobs and %d kills in %.0f s\n", wrong_.empty() ? "ok" : "FAILED",
+                jobs_.size(), kills, absl::ToDoubleSeconds(absl::Now() - start_));
   }
 
  private:
   absl::StatusOr<std::string> Submit() {
     const size_t n = jobs_.size();
-    std::vector<std::string> sets = {absl::StrCat("name=soak-", n), absl::StrCat("run.seed=", 1 + n % 5), absl::StrCat("checkpoint.dir=", options_.dir, "/checkpoints-", n),
-                                     "limits.wall=1h", "limits.restarts_per_hour=100000", "queue.keep.durability=full"};
+    std::vector<std::string> sets = {
+        absl::StrCat("name=soak-", n),
+        absl::StrCat("run.seed=", 1 + n % 5),
+        absl::StrCat("checkpoint.dir=", options_.dir, "/checkpoints-", n),
+        "limits.wall=1h",
+        "limits.restarts_per_hour=100000",
+        "queue.keep.durability=full"};
     sets.insert(sets.end(), options_.sets.begin(), options_.sets.end());
     const JobFile loaded = ReadJobFile(options_.file, {.sets = sets});
     SLUICE_RETURN_IF_ERROR(ProblemStatus(loaded.problems));
@@ -146,7 +173,9 @@ class Soak {
     *request.mutable_spec() = *loaded.spec;
     request.mutable_origins()->insert(loaded.origins.begin(), loaded.origins.end());
     job::v1::SubmitResponse response;
-    SLUICE_RETURN_IF_ERROR(rpc::Call(*controller_, request, &response, {.give_up = absl::Minutes(1)}));  // The controller may be the one just killed.
+    // The controller may be the one just killed.
+    SLUICE_RETURN_IF_ERROR(
+        rpc::Call(*controller_, request, &response, {.give_up = absl::Minutes(1)}));
     return response.job();
   }
 
@@ -159,13 +188,16 @@ class Soak {
       Sample();
       if (options_.every > 0 && absl::Now() >= next_kill_) KillOne();
       job::v1::JobStatus status;
-      const absl::Status got = rpc::Call(*controller_, request, &status, {.give_up = absl::Seconds(30)});
+      const absl::Status got =
+          rpc::Call(*controller_, request, &status, {.give_up = absl::Seconds(30)});
       if (!got.ok() && !absl::IsUnavailable(got) && !absl::IsDeadlineExceeded(got)) return got;
       if (got.ok() && IsFinal(status.state())) {
         Judge(status, absl::Now() - begun);
         return absl::OkStatus();
       }
-      if (absl::Now() - begun > kJobLimit) return absl::DeadlineExceededError(absl::StrCat("job ", job, " has not ended: ", integration::Text(status)));
+      if (absl::Now() - begun > kJobLimit)
+        return absl::DeadlineExceededError(
+            absl::StrCat("job ", job, " has not ended: ", integration::Text(status)));
     }
   }
 
@@ -186,17 +218,26 @@ class Soak {
     const std::string name = daemons[random_.Below(daemons.size())].name;
     if (!supervisor_.Signal(name, SIGKILL).ok()) return;  // Down already.
     ++kills_[name];
-    if (!options_.as_json) std::fprintf(stderr, "%5.0f s  kill -9 of %s\n", absl::ToDoubleSeconds(absl::Now() - start_), name.c_str());
+    if (!options_.as_json)
+      std::fprintf(stderr, "%5.0f s  kill -9 of %s\n", absl::ToDoubleSeconds(absl::Now() - start_),
+                   name.c_str());
   }
 
   void Judge(const job::v1::JobStatus& status, absl::Duration took) {
     const job::v1::JobResult& result = status.result();
     const absl::Status books = integration::CheckBooks(status);
-    if (status.state() != job::v1::JOB_STATE_SUCCEEDED) wrong_.push_back("a job did not succeed: " + integration::Text(status));
+    if (status.state() != job::v1::JOB_STATE_SUCCEEDED)
+      wrong_.push_back("a job did not succeed: " + integration::Text(status));
     if (!books.ok()) wrong_.push_back(absl::StrCat(status.name(), ": ", books.message()));
-    if (result.reward_last() < options_.reward) wrong_.push_back(absl::StrFormat("%s: reward %.3f, wanted %.2f", status.name(), result.reward_last(), options_.reward));
-    jobs_.push_back({{"name", status.name()}, {"state", job::v1::JobState_Name(status.state())}, {"seconds", absl::ToDoubleSeconds(took)}, {"steps", result.steps()},
-                     {"reward_last", result.reward_last()}, {"balanced", books.ok()}});
+    if (result.reward_last() < options_.reward)
+      wrong_.push_back(absl::StrFormat("%s: reward %.3f, wanted %.2f", status.name(),
+                                       result.reward_last(), options_.reward));
+    jobs_.push_back({{"name", status.name()},
+                     {"state", job::v1::JobState_Name(status.state())},
+                     {"seconds", absl::ToDoubleSeconds(took)},
+                     {"steps", result.steps()},
+                     {"reward_last", result.reward_last()},
+                     {"balanced", books.ok()}});
     const std::string line = jobs_.back().dump();
     std::fprintf(options_.as_json ? stdout : stderr, "%s\n", line.c_str());
     std::fflush(stdout);
@@ -220,23 +261,33 @@ class Soak {
 
 int main(int argc, char** argv) {
   using namespace sluice::fault;
-  CLI::App app{"Trains the example again and again while random daemons are killed with SIGKILL; each job must succeed, reach its reward and\n"
-               "have balanced books, and no daemon's memory may grow (judged from a minute of samples on).",
-               "soak"};
+  CLI::App app{
+      "Trains the example again and again while random daemons are killed with SIGKILL; each job "
+      "must succeed, reach its reward and\n"
+      "have balanced books, and no daemon's memory may grow (judged from a minute of samples on).",
+      "soak"};
   app.footer("Exit code 0: all is well, 1: not, 2: misused. The last job is run to its end.");
   Options options;
   app.add_option("--file", options.file, "the job file")->capture_default_str();
   app.add_option("--set", options.sets, "KEY=VALUE over the file; may be repeated");
-  app.add_option("--minutes", options.minutes, "no job is begun later")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--every", options.every, "seconds between kills; 0: none, to look at memory alone")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--minutes", options.minutes, "no job is begun later")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--every", options.every,
+                 "seconds between kills; 0: none, to look at memory alone")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--reward", options.reward, "that each job must end with")->capture_default_str();
   app.add_option("--seed", options.seed, "of who is killed")->capture_default_str();
-  app.add_option("--dir", options.dir, "where the run's files go [a fresh one in the temporary directory]");
+  app.add_option("--dir", options.dir,
+                 "where the run's files go [a fresh one in the temporary directory]");
   app.add_flag("--keep", options.keep, "keep the files when all is well");
   app.add_flag("--json", options.as_json, "lines of JSON: each job, then the report");
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
-  if (options.dir.empty()) options.dir = absl::StrCat(std::filesystem::temp_directory_path().string(), "/sluice-soak-", getpid());
+  if (options.dir.empty())
+    options.dir =
+        absl::StrCat(std::filesystem::temp_directory_path().string(), "/sluice-soak-", getpid());
   bool ok = false;
   {
     Soak soak(options);

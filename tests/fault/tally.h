@@ -13,22 +13,26 @@ namespace sluice::fault {
 // What a run of the matrix has done and found so far, and how it is told.
 class Tally {
  public:
-  // `most`: kills wanted. `as_json`: a line of JSON each, the report too; else for people, progress on stderr.
+  // `most`: kills wanted. `as_json`: a line of JSON each, the report too; else for people, progress
+  // on stderr.
   Tally(int most, bool as_json) : most_(most), as_json_(as_json) {}
 
   // `point`: of which failpoint it died; empty: at random.
   void Killed(const std::string& regime, const std::string& role, const std::string& point);
   // `role` works again `took` after its death.
-  void Back(const std::string& role, absl::Duration took) { back_[role].push_back(absl::ToDoubleMilliseconds(took)); }
+  void Back(const std::string& role, absl::Duration took) {
+    back_[role].push_back(absl::ToDoubleMilliseconds(took));
+  }
   // What became of a regime.
   void Judged(const std::string& regime, const Verdict& verdict) { verdicts_[regime] = verdict; }
 
   int kills() const { return kills_; }
   bool SawKill(const std::string& role, const std::string& point) const;
 
-  // `points`: role and failpoint of all that there are. Answers with the exit code: 0, all promises kept and, with
-  // `every_point`, each failpoint was seen to kill.
-  int Report(const std::vector<std::pair<std::string, std::string>>& points, bool every_point) const;
+  // `points`: role and failpoint of all that there are. Answers with the exit code: 0, all promises
+  // kept and, with `every_point`, each failpoint was seen to kill.
+  int Report(const std::vector<std::pair<std::string, std::string>>& points,
+             bool every_point) const;
 
  private:
   const int most_;
@@ -36,9 +40,9 @@ class Tally {
   const absl::Time start_ = absl::Now();
   absl::Time told_ = start_;
   int kills_ = 0;
-  std::map<std::string, std::map<std::string, int>> points_;  // By role and point.
-  std::map<std::string, std::map<std::string, int>> regimes_; // By regime and role.
-  std::map<std::string, std::vector<double>> back_;           // Milliseconds, by role.
+  std::map<std::string, std::map<std::string, int>> points_;   // By role and point.
+  std::map<std::string, std::map<std::string, int>> regimes_;  // By regime and role.
+  std::map<std::string, std::vector<double>> back_;            // Milliseconds, by role.
   std::map<std::string, Verdict> verdicts_;
 };
 

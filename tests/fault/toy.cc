@@ -26,7 +26,8 @@ int32_t Token(absl::string_view group, int member, uint64_t place) {
 }
 }  // namespace
 
-queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness, queue::v1::Durability durability) {
+queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness,
+                             queue::v1::Durability durability) {
   queue::v1::QueueSpec spec = SmallQueueSpec(data);
   spec.set_job_name("matrix");
   spec.set_max_staleness(max_staleness);
@@ -36,7 +37,8 @@ queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness, qu
   spec.mutable_lease()->set_seconds(10);
   (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "q";
   (*spec.mutable_sources(0)->mutable_fields())["answer"] = "a";
-  spec.mutable_tasks(0)->set_tries(1000);  // Workers are killed more often than any real one would be.
+  // Workers are killed more often than any real one would be.
+  spec.mutable_tasks(0)->set_tries(1000);
   return spec;
 }
 
@@ -76,13 +78,18 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& dir) {
 }
 
 absl::Status SaveCheckpoint(const std::string& dir, const Checkpoint& checkpoint) {
-  return WriteFileAtomic(dir + "/checkpoint", absl::StrCat(checkpoint.version, "\n", ToHex(checkpoint.weights), "\n", checkpoint.cursor));
+  return WriteFileAtomic(
+      dir + "/checkpoint",
+      absl::StrCat(checkpoint.version, "\n", ToHex(checkpoint.weights), "\n", checkpoint.cursor));
 }
 
-std::string Fold(const std::string& weights, int64_t k, const std::string& digest) { return Sha256(absl::StrCat(weights, ToHex(digest), ":", k)); }
+std::string Fold(const std::string& weights, int64_t k, const std::string& digest) {
+  return Sha256(absl::StrCat(weights, ToHex(digest), ":", k));
+}
 
 History::History(const std::string& dir, const std::string& worker, int64_t incarnation)
-    : fd_(open(absl::StrCat(dir, "/history/", worker, ".", incarnation).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+    : fd_(open(absl::StrCat(dir, "/history/", worker, ".", incarnation).c_str(),
+               O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
   SLUICE_CHECK(fd_ >= 0);
 }
 
@@ -91,7 +98,8 @@ History::~History() { close(fd_); }
 void History::Log(const std::string& line) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  const std::string whole = absl::StrCat(now.tv_sec * 1'000'000'000LL + now.tv_nsec, " ", line, "\n");
+  const std::string whole =
+      absl::StrCat(now.tv_sec * 1'000'000'000LL + now.tv_nsec, " ", line, "\n");
   SLUICE_CHECK(write(fd_, whole.data(), whole.size()) == static_cast<ssize_t>(whole.size()));
 }
 
@@ -105,10 +113,12 @@ void History::Ready() {
 std::unique_ptr<QueueClient> Connect(const RoleOptions& options) {
   auto channel = rpc::Connect(options.queue);
   SLUICE_CHECK(channel.ok());
-  return std::make_unique<QueueClient>(*std::move(channel), QueueClient::Options{.job = kJob,
-                                                                                 .worker = options.worker,
-                                                                                 .incarnation = options.incarnation,
-                                                                                 .backoff = {.first = absl::Milliseconds(5), .most = absl::Milliseconds(50)}});
+  return std::make_unique<QueueClient>(
+      *std::move(channel), QueueClient::Options{.job = kJob,
+                                                .worker = options.worker,
+                                                .incarnation = options.incarnation,
+                                                .backoff = {.first = absl::Milliseconds(5),
+                                                            .most = absl::Milliseconds(50)}});
 }
 
 }  // namespace sluice::fault

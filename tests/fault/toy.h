@@ -12,20 +12,23 @@
 #include "common/queue_client/queue_client.h"
 #include "sluice/queue/v1/queue.pb.h"
 
-// A training job without a model, to be killed at any moment: small processes in the parts of rollout, reward and trainer, on
-// the same client library as the real ones. All they write is a function of what it is written for, so whoever reads it can
-// tell whether it is right; the trainer's "weights" are a hash folded over every byte that it trained on. Each logs what it
-// asks and is told (History), and judge.h holds that together afterwards.
+// A training job without a model, to be killed at any moment: small processes in the parts of
+// rollout, reward and trainer, on the same client library as the real ones. All they write is a
+// function of what it is written for, so whoever reads it can tell whether it is right; the
+// trainer's "weights" are a hash folded over every byte that it trained on. Each logs what it asks
+// and is told (History), and judge.h holds that together afterwards.
 namespace sluice::fault {
 
 inline constexpr char kJob[] = "00000000000000000000000000000fab";
 inline constexpr int kPromptTokens = 4;
-inline constexpr int kPieces = 3;  // Of a member; 2 to 4 tokens each.
+inline constexpr int kPieces = 3;            // Of a member; 2 to 4 tokens each.
 inline constexpr int64_t kUnbounded = 1000;  // A max_staleness that nothing reaches.
-inline constexpr int kRestoreMe = 3;         // Exit code of a trainer whose batch the queue lost: it wants to begin anew at its checkpoint.
+// Exit code of a trainer whose batch the queue lost: it wants to begin anew at its checkpoint.
+inline constexpr int kRestoreMe = 3;
 
 // What a job of the matrix is.
-queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness, queue::v1::Durability durability);
+queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness,
+                             queue::v1::Durability durability);
 
 // Columns of `count` tokens of a member (of the prompt: no member) from place `at`.
 std::string Tokens(absl::string_view group, int member, uint64_t at, uint64_t count);
@@ -34,11 +37,11 @@ std::string Logprobs(absl::string_view group, int member, uint64_t at, uint64_t 
 std::vector<uint64_t> PieceEnds(absl::string_view group, int member);
 
 struct RoleOptions {
-  std::string role;     // rollout | reward | trainer
-  std::string queue;    // HOST:PORT
-  std::string worker;   // Daemon id.
+  std::string role;    // rollout | reward | trainer
+  std::string queue;   // HOST:PORT
+  std::string worker;  // Daemon id.
   int64_t incarnation = 0;
-  std::string dir;      // Of the run: history, checkpoint, and at its end a file `stop`.
+  std::string dir;  // Of the run: history, checkpoint, and at its end a file `stop`.
   int64_t max_staleness = 0;
   queue::v1::Durability durability = queue::v1::DURABILITY_FULL;
   int64_t checkpoint_every = 0;
@@ -47,7 +50,8 @@ struct RoleOptions {
 // Each runs until it is killed, or something is wrong: that is its answer.
 absl::Status RunRollout(const RoleOptions& options);
 absl::Status RunReward(const RoleOptions& options);
-// OK: it found DIR/stop behind a checkpoint. NOT_FOUND GONE: the queue lost the batch (level metadata).
+// OK: it found DIR/stop behind a checkpoint. NOT_FOUND GONE: the queue lost the batch (level
+// metadata).
 absl::Status RunTrainer(const RoleOptions& options);
 
 // A toy checkpoint: the file DIR/checkpoint, written whole or not at all.
@@ -62,8 +66,8 @@ absl::Status SaveCheckpoint(const std::string& dir, const Checkpoint& checkpoint
 // weights after a step whose batch has this digest.
 std::string Fold(const std::string& weights, int64_t k, const std::string& digest);
 
-// One process' lines: "<monotonic ns> <what> ..", each written whole before the call returns, so that they outlive its kill.
-// T = "<group in hex>.<member>":
+// One process' lines: "<monotonic ns> <what> ..", each written whole before the call returns, so
+// that they outlive its kill. T = "<group in hex>.<member>":
 //   ask admit | grant T ATTEMPT PREFIX | put T ATTEMPT END | seal T ATTEMPT | score T
 //   restore VERSION END | ask apply K | train K DIGEST CANONICAL H | durable VERSION
 // all but those with `ask` once they are acknowledged.

@@ -37,19 +37,28 @@ std::vector<Point> AllPoints() {
   std::vector<Point> points;
   for (const char* name : wal::kFailpoints) {
     const bool opens = absl::StartsWith(name, "wal.open.");
-    if (opens || absl::StartsWith(name, "wal.segment.")) points.push_back({"queue", name, When::kStarts});
+    if (opens || absl::StartsWith(name, "wal.segment."))
+      points.push_back({"queue", name, When::kStarts});
     if (!opens) points.push_back({"queue", name, When::kRuns});
   }
-  for (const std::string call : {"set_job", "admit", "put", "seal", "lease_tasks", "renew", "acquire", "apply", "advance", "durable", "restore"}) {
-    const When when = call == "restore" ? When::kRestores : call == "set_job" ? When::kSetJob : When::kRuns;
-    for (const char* side : {"before", "after"}) points.push_back({"queue", absl::StrCat("queue.", call, ".", side), when});
+  for (const std::string call : {"set_job", "admit", "put", "seal", "lease_tasks", "renew",
+                                 "acquire", "apply", "advance", "durable", "restore"}) {
+    const When when = call == "restore"   ? When::kRestores
+                      : call == "set_job" ? When::kSetJob
+                                          : When::kRuns;
+    for (const char* side : {"before", "after"})
+      points.push_back({"queue", absl::StrCat("queue.", call, ".", side), when});
   }
-  for (const char* name : {"granted", "put", "before_seal", "sealed"}) points.push_back({"rollout", absl::StrCat("toy.rollout.", name)});
-  for (const char* name : {"leased", "before_put", "scored"}) points.push_back({"reward", absl::StrCat("toy.reward.", name)});
-  for (const char* name : {"restored", "acquired", "before_apply", "applied", "before_checkpoint", "checkpointed", "durable"}) {
+  for (const char* name : {"granted", "put", "before_seal", "sealed"})
+    points.push_back({"rollout", absl::StrCat("toy.rollout.", name)});
+  for (const char* name : {"leased", "before_put", "scored"})
+    points.push_back({"reward", absl::StrCat("toy.reward.", name)});
+  for (const char* name : {"restored", "acquired", "before_apply", "applied", "before_checkpoint",
+                           "checkpointed", "durable"}) {
     points.push_back({"trainer", absl::StrCat("toy.trainer.", name)});
   }
-  for (const char* role : {"queue", "queue", "rollout", "reward", "trainer"}) points.push_back({role, ""});
+  for (const char* role : {"queue", "queue", "rollout", "reward", "trainer"})
+    points.push_back({role, ""});
   return points;
 }
 
@@ -59,8 +68,12 @@ constexpr std::array<const char*, 3> kRoles = {"trainer", "rollout", "reward"};
 class Matrix {
  public:
   Matrix(const MatrixOptions& options, const Regime& regime, Tally* tally)
-      : options_(options), regime_(regime), dir_(absl::StrCat(options.dir, "/", regime.name)), tally_(*tally),
-        random_(options.seed * 1000 + static_cast<uint64_t>(regime.max_staleness) * 10 + static_cast<uint64_t>(regime.durability)) {}
+      : options_(options),
+        regime_(regime),
+        dir_(absl::StrCat(options.dir, "/", regime.name)),
+        tally_(*tally),
+        random_(options.seed * 1000 + static_cast<uint64_t>(regime.max_staleness) * 10 +
+                static_cast<uint64_t>(regime.durability)) {}
 
   absl::StatusOr<Verdict> Run(int kills) {
     SLUICE_RETURN_IF_ERROR(Begin());
@@ -70,12 +83,17 @@ class Matrix {
       if (walk.empty()) {
         walk = AllPoints();
         for (size_t i = walk.size(); i > 1; --i) std::swap(walk[i - 1], walk[random_.Below(i)]);
-        // What was never reached comes first: which failpoints a job meets while one is armed is chance.
-        std::stable_partition(walk.begin(), walk.end(), [this](const Point& point) { return tally_.SawKill(point.role, point.name); });
+        // What was never reached comes first: which failpoints a job meets while one is armed is
+        // chance.
+        std::stable_partition(walk.begin(), walk.end(), [this](const Point& point) {
+          return tally_.SawKill(point.role, point.name);
+        });
       }
       const Point point = walk.back();
       walk.pop_back();
-      if (absl::Status status = KillAt(point); !status.ok()) return Annotate(status, absl::StrCat("kill of the ", point.role, " at ", point.name.empty() ? "random" : point.name));
+      if (absl::Status status = KillAt(point); !status.ok())
+        return Annotate(status, absl::StrCat("kill of the ", point.role, " at ",
+                                             point.name.empty() ? "random" : point.name));
     }
     return End();
   }
@@ -97,17 +115,22 @@ class Matrix {
     return absl::OkStatus();
   }
 
-  // The queue. --------------------------------------------------------------------------------------------------------
+  // The queue. ------------------------------------------------------------------------------------
 
   // `failpoint`: armed from its first moment. An error: it died before it served, or soon after.
   absl::Status StartQueue(const std::string& failpoint) {
-    SLUICE_ASSIGN_OR_RETURN(queue_, Process::Start({.binary = "sluice-queue",
-                                                    .args = {"--listen", address_, "--ops", "127.0.0.1:0", "--data-dir", dir_ + "/queue", "--log-level", "warning",
-                                                             "--log-segment-bytes", kSegmentBytes, "--log-snapshot-bytes", kSnapshotBytes},
-                                                    .env = {{"SLUICE_FAILPOINTS", failpoint}},
-                                                    .log = dir_ + "/queue.log"}));
+    SLUICE_ASSIGN_OR_RETURN(
+        queue_,
+        Process::Start({.binary = "sluice-queue",
+                        .args = {"--listen", address_, "--ops", "127.0.0.1:0", "--data-dir",
+                                 dir_ + "/queue", "--log-level", "warning", "--log-segment-bytes",
+                                 kSegmentBytes, "--log-snapshot-bytes", kSnapshotBytes},
+                        .env = {{"SLUICE_FAILPOINTS", failpoint}},
+                        .log = dir_ + "/queue.log"}));
     const absl::StatusOr<std::string> line = queue_->ReadLine(kPatience);
-    if (!line.ok()) return absl::AbortedError(absl::StrCat("the queue ended before it served; see ", dir_, "/queue.log"));
+    if (!line.ok())
+      return absl::AbortedError(
+          absl::StrCat("the queue ended before it served; see ", dir_, "/queue.log"));
     address_ = nlohmann::json::parse(*line).at("listening");
     SLUICE_ASSIGN_OR_RETURN(channel_, rpc::Connect(address_));
     if (failpoint.empty()) return SetJob(queue::v1::PHASE_OPEN);
@@ -119,16 +142,21 @@ class Matrix {
     queue::v1::SetJobRequest request;
     FillCall(request.mutable_call());
     request.set_revision(++revision_);
-    *request.mutable_spec() = ToySpec(dir_ + "/rows.jsonl", static_cast<uint32_t>(regime_.max_staleness), regime_.durability);
+    *request.mutable_spec() = ToySpec(
+        dir_ + "/rows.jsonl", static_cast<uint32_t>(regime_.max_staleness), regime_.durability);
     request.set_phase(phase);
     for (const auto& [role, worker] : workers_) {
       common::v1::Worker& listed = *request.add_workers();
       listed.set_id(role + "-0");
-      listed.set_role(role == "trainer" ? rpc::v1::ROLE_TRAINER : role == "rollout" ? rpc::v1::ROLE_ROLLOUT : rpc::v1::ROLE_REWARD);
+      listed.set_role(role == "trainer"   ? rpc::v1::ROLE_TRAINER
+                      : role == "rollout" ? rpc::v1::ROLE_ROLLOUT
+                                          : rpc::v1::ROLE_REWARD);
       listed.set_incarnation(worker.incarnation);
     }
     queue::v1::SetJobResponse response;
-    return rpc::Call(*channel_, request, &response, {.give_up = patience, .backoff = {.first = absl::Milliseconds(2), .most = absl::Milliseconds(20)}});
+    return rpc::Call(*channel_, request, &response,
+                     {.give_up = patience,
+                      .backoff = {.first = absl::Milliseconds(2), .most = absl::Milliseconds(20)}});
   }
 
   absl::Status Arm(const std::string& name, const std::string& action) {
@@ -154,39 +182,54 @@ class Matrix {
       tally_.Killed(regime_.name, "queue", "");
       const absl::Status started = StartQueue(point.name + "=kill");
       if (started.ok()) (void)Arm(point.name, "");
-      if (started.ok() && queue_->running()) return started;  // What the point stands for had nothing to do in this start.
-      return Died(queue_.get()) ? RestartQueue(point.name) : absl::InternalError(absl::StrCat("it did not start; see ", dir_, "/queue.log"));
+      // What the point stands for had nothing to do in this start.
+      if (started.ok() && queue_->running()) return started;
+      return Died(queue_.get())
+                 ? RestartQueue(point.name)
+                 : absl::InternalError(absl::StrCat("it did not start; see ", dir_, "/queue.log"));
     }
-    const absl::Status armed = Arm(point.name, "kill");  // It may die of it with its answer not yet through.
-    if (!armed.ok() && !absl::IsUnavailable(armed) && !absl::IsDeadlineExceeded(armed)) return armed;
+    // It may die of it with its answer not yet through.
+    const absl::Status armed = Arm(point.name, "kill");
+    if (!armed.ok() && !absl::IsUnavailable(armed) && !absl::IsDeadlineExceeded(armed))
+      return armed;
     if (point.when == When::kRestores) {
       SLUICE_RETURN_IF_ERROR(KillNow(workers_.at("trainer").process.get()));
       tally_.Killed(regime_.name, "trainer", "");
       const absl::Status started = StartWorker("trainer", "", absl::Seconds(1));
-      if (!started.ok() && !absl::IsUnavailable(started) && !absl::IsDeadlineExceeded(started)) return started;
+      if (!started.ok() && !absl::IsUnavailable(started) && !absl::IsDeadlineExceeded(started))
+        return started;
     }
-    for (int i = 0; point.when == When::kSetJob && i < 3; ++i) (void)SetJob(queue::v1::PHASE_OPEN, absl::Seconds(1));
+    for (int i = 0; point.when == When::kSetJob && i < 3; ++i)
+      (void)SetJob(queue::v1::PHASE_OPEN, absl::Seconds(1));
     absl::StatusOr<int> end = queue_->Await(kReach);
     if (!end.ok()) {
       (void)Arm(point.name, "");
       end = queue_->Await(absl::ZeroDuration());
-      if (!end.ok()) return point.when == When::kRestores ? AwaitReady("trainer") : absl::OkStatus();
+      if (!end.ok())
+        return point.when == When::kRestores ? AwaitReady("trainer") : absl::OkStatus();
     }
-    if (*end != -SIGKILL) return absl::InternalError(absl::StrCat("it ended with ", *end, "; see ", dir_, "/queue.log"));
+    if (*end != -SIGKILL)
+      return absl::InternalError(
+          absl::StrCat("it ended with ", *end, "; see ", dir_, "/queue.log"));
     SLUICE_RETURN_IF_ERROR(RestartQueue(point.name));
     return point.when == When::kRestores ? AwaitReady("trainer") : absl::OkStatus();
   }
 
-  // Workers. ----------------------------------------------------------------------------------------------------------
+  // Workers. --------------------------------------------------------------------------------------
 
-  absl::Status StartWorker(const std::string& role, const std::string& failpoint, absl::Duration patience = kPatience) {
+  absl::Status StartWorker(const std::string& role, const std::string& failpoint,
+                           absl::Duration patience = kPatience) {
     Worker& worker = workers_[role];
     ++worker.incarnation;
-    SLUICE_ASSIGN_OR_RETURN(worker.process, Process::Start({.binary = options_.self,
-                                                            .args = {"--role", role, "--queue", address_, "--incarnation", absl::StrCat(worker.incarnation), "--dir", dir_,
-                                                                     "--max-staleness", absl::StrCat(regime_.max_staleness), "--durability", absl::StrCat(static_cast<int>(regime_.durability))},
-                                                            .env = {{"SLUICE_FAILPOINTS", failpoint}},
-                                                            .log = dir_ + "/" + role + ".log"}));
+    SLUICE_ASSIGN_OR_RETURN(
+        worker.process,
+        Process::Start({.binary = options_.self,
+                        .args = {"--role", role, "--queue", address_, "--incarnation",
+                                 absl::StrCat(worker.incarnation), "--dir", dir_, "--max-staleness",
+                                 absl::StrCat(regime_.max_staleness), "--durability",
+                                 absl::StrCat(static_cast<int>(regime_.durability))},
+                        .env = {{"SLUICE_FAILPOINTS", failpoint}},
+                        .log = dir_ + "/" + role + ".log"}));
     return SetJob(queue::v1::PHASE_OPEN, patience);
   }
 
@@ -194,15 +237,18 @@ class Matrix {
   absl::Status AwaitReady(const std::string& role) {
     const absl::Time give_up = absl::Now() + kPatience;
     while (true) {
-      const absl::StatusOr<std::string> line = workers_.at(role).process->ReadLine(absl::Milliseconds(100));
+      const absl::StatusOr<std::string> line =
+          workers_.at(role).process->ReadLine(absl::Milliseconds(100));
       if (line.ok()) return absl::OkStatus();
       SLUICE_RETURN_IF_ERROR(LookAfter(absl::ZeroDuration()));
-      if (absl::Now() > give_up) return absl::DeadlineExceededError(absl::StrCat("the ", role, " did not come to work; see ", dir_));
+      if (absl::Now() > give_up)
+        return absl::DeadlineExceededError(
+            absl::StrCat("the ", role, " did not come to work; see ", dir_));
     }
   }
 
-  // Looks at each worker for a while. Whoever has ended found something wrong, but a trainer that a queue of level metadata
-  // sent back to its checkpoint.
+  // Looks at each worker for a while. Whoever has ended found something wrong, but a trainer that a
+  // queue of level metadata sent back to its checkpoint.
   absl::Status LookAfter(absl::Duration while_each) {
     for (const char* role : kRoles) {
       const absl::StatusOr<int> end = workers_.at(role).process->Await(while_each);
@@ -211,7 +257,8 @@ class Matrix {
         SLUICE_RETURN_IF_ERROR(StartWorker(role, ""));
         continue;
       }
-      return absl::InternalError(absl::StrCat("the ", role, " ended with ", *end, "; see ", dir_, "/", role, ".log"));
+      return absl::InternalError(
+          absl::StrCat("the ", role, " ended with ", *end, "; see ", dir_, "/", role, ".log"));
     }
     return absl::OkStatus();
   }
@@ -229,29 +276,36 @@ class Matrix {
     SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(point.role).process.get()));
     if (point.name.empty()) return RestartWorker(point.role, "");
     tally_.Killed(regime_.name, point.role, "");
-    SLUICE_RETURN_IF_ERROR(StartWorker(point.role, absl::StrCat(point.name, "=kill@", 1 + random_.Below(4))));
+    SLUICE_RETURN_IF_ERROR(
+        StartWorker(point.role, absl::StrCat(point.name, "=kill@", 1 + random_.Below(4))));
     const absl::StatusOr<int> end = workers_.at(point.role).process->Await(kReach);
     if (!end.ok()) {  // Not reached: killed as it is, so that it does not die of it later.
       SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(point.role).process.get()));
       return RestartWorker(point.role, "");
     }
     if (*end == kRestoreMe) return LookAfter(absl::ZeroDuration());
-    if (*end != -SIGKILL) return absl::InternalError(absl::StrCat("it ended with ", *end, "; see ", dir_, "/", point.role, ".log"));
+    if (*end != -SIGKILL)
+      return absl::InternalError(
+          absl::StrCat("it ended with ", *end, "; see ", dir_, "/", point.role, ".log"));
     return RestartWorker(point.role, point.name);
   }
 
-  // Kills. ------------------------------------------------------------------------------------------------------------
+  // Kills. ----------------------------------------------------------------------------------------
 
   // SIGKILL; an error if it had ended by itself.
   absl::Status KillNow(Process* process) {
     process->Signal(SIGKILL);
     SLUICE_ASSIGN_OR_RETURN(const int end, process->Await(kPatience));
-    return end == -SIGKILL || end == kRestoreMe ? absl::OkStatus() : absl::InternalError(absl::StrCat("it had ended with ", end, " before it was killed; see the logs in ", dir_));
+    return end == -SIGKILL || end == kRestoreMe
+               ? absl::OkStatus()
+               : absl::InternalError(absl::StrCat("it had ended with ", end,
+                                                  " before it was killed; see the logs in ", dir_));
   }
   bool Died(Process* process) { return process->Await(kPatience).value_or(0) == -SIGKILL; }
 
   absl::Status KillAt(const Point& point) {
-    SLUICE_RETURN_IF_ERROR(LookAfter(absl::Milliseconds(random_.Below(30))));  // A while of undisturbed work.
+    // A while of undisturbed work.
+    SLUICE_RETURN_IF_ERROR(LookAfter(absl::Milliseconds(random_.Below(30))));
     if (point.role != "queue") return KillWorkerAt(point);
     if (!point.name.empty()) return KillQueueAt(point);
     SLUICE_RETURN_IF_ERROR(KillNow(queue_.get()));
@@ -262,18 +316,22 @@ class Matrix {
     return RestartWorker(other, "");
   }
 
-  // The end. ----------------------------------------------------------------------------------------------------------
+  // The end. --------------------------------------------------------------------------------------
 
-  // Undisturbed work up to another checkpoint, where the trainer stops; then all is at rest, and everybody is heard.
+  // Undisturbed work up to another checkpoint, where the trainer stops; then all is at rest, and
+  // everybody is heard.
   absl::StatusOr<Verdict> End() {
     SLUICE_RETURN_IF_ERROR(WriteFileAtomic(dir_ + "/stop", ""));
     for (const absl::Time give_up = absl::Now() + kPatience; true;) {
       const absl::StatusOr<int> end = workers_.at("trainer").process->Await(absl::Milliseconds(20));
       if (end.ok() && *end == 0) break;
       SLUICE_RETURN_IF_ERROR(LookAfter(absl::ZeroDuration()));
-      if (absl::Now() > give_up) return absl::DeadlineExceededError(absl::StrCat("the trainer did not reach a checkpoint; see ", dir_));
+      if (absl::Now() > give_up)
+        return absl::DeadlineExceededError(
+            absl::StrCat("the trainer did not reach a checkpoint; see ", dir_));
     }
-    for (const char* role : {"rollout", "reward"}) SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(role).process.get()));
+    for (const char* role : {"rollout", "reward"})
+      SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(role).process.get()));
     SLUICE_RETURN_IF_ERROR(SetJob(queue::v1::PHASE_HOLD));
     SLUICE_ASSIGN_OR_RETURN(Evidence evidence, Gather(dir_));
     evidence.durability = regime_.durability;
@@ -286,7 +344,8 @@ class Matrix {
     SLUICE_RETURN_IF_ERROR(ReadLive(told.version(), &evidence.live));
     Verdict verdict = Judge(evidence);
     if (verdict.wrong.empty()) {
-      for (const std::string& missed : SelfCheck(evidence)) verdict.wrong.push_back("the judge did not see " + missed);
+      for (const std::string& missed : SelfCheck(evidence))
+        verdict.wrong.push_back("the judge did not see " + missed);
     }
     SLUICE_RETURN_IF_ERROR(ReadViolations(&verdict));
     queue_->Signal(SIGTERM);
@@ -314,14 +373,18 @@ class Matrix {
       if (group.at("batch") >= 0 && group.at("batch") < version) return;  // Applied.
       int member = 0;
       for (const auto& json : group.at("members")) {
-        const bool granted = json.at("state") != "reserved" || json.at("attempt") > 1 || json.at("worker") != "";
-        if (json.at("state") != "dropped" && granted) live->insert(absl::StrCat(row.node().id(), ".", member));
+        const bool granted =
+            json.at("state") != "reserved" || json.at("attempt") > 1 || json.at("worker") != "";
+        if (json.at("state") != "dropped" && granted)
+          live->insert(absl::StrCat(row.node().id(), ".", member));
         ++member;
       }
     });
   }
   absl::Status ReadViolations(Verdict* verdict) {
-    return Peek(queue::v1::PEEK_WHAT_VIOLATIONS, [&](const queue::v1::PeekRow& row) { verdict->wrong.push_back(absl::StrCat("fsck: ", row.state(), " ", row.json())); });
+    return Peek(queue::v1::PEEK_WHAT_VIOLATIONS, [&](const queue::v1::PeekRow& row) {
+      verdict->wrong.push_back(absl::StrCat("fsck: ", row.state(), " ", row.json()));
+    });
   }
 
   void FillCall(common::v1::Call* call) const {
@@ -351,7 +414,8 @@ std::vector<std::pair<std::string, std::string>> ToyPoints() {
   return points;
 }
 
-absl::StatusOr<Verdict> RunToyMatrix(const MatrixOptions& options, const Regime& regime, int kills, Tally* tally) {
+absl::StatusOr<Verdict> RunToyMatrix(const MatrixOptions& options, const Regime& regime, int kills,
+                                     Tally* tally) {
   return Matrix(options, regime, tally).Run(kills);
 }
 

@@ -24,12 +24,15 @@ struct Regime {
   int64_t max_staleness = 0;
 };
 
-// Role and failpoint of every place where RunToyMatrix kills; no failpoint: at a random moment. Those of the log
-// (common/wal/failpoints.h), before and after each call of the queue, and between the calls of each worker.
+// Role and failpoint of every place where RunToyMatrix kills; no failpoint: at a random moment.
+// Those of the log (common/wal/failpoints.h), before and after each call of the queue, and between
+// the calls of each worker.
 std::vector<std::pair<std::string, std::string>> ToyPoints();
 
-// Runs one job, and in it kills the queue and its workers `kills` times, walking over all points in an order of the seed's;
-// then lets it rest, judges it, and looks whether the judge was awake. An error: it could not go on.
-absl::StatusOr<Verdict> RunToyMatrix(const MatrixOptions& options, const Regime& regime, int kills, Tally* tally);
+// Runs one job, and in it kills the queue and its workers `kills` times, walking over all points in
+// an order of the seed's; then lets it rest, judges it, and looks whether the judge was awake. An
+// error: it could not go on.
+absl::StatusOr<Verdict> RunToyMatrix(const MatrixOptions& options, const Regime& regime, int kills,
+                                     Tally* tally);
 
 }  // namespace sluice::fault

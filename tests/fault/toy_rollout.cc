@@ -17,13 +17,20 @@ namespace sluice::fault {
 namespace {
 
 // Longer than what may travel inline.
-std::string Messages(const std::string& group, uint32_t member) { return absl::StrCat("[\"", ToHex(group), " ", ToHex(group), " ", ToHex(group), ".", member, "\"]"); }
+std::string Messages(const std::string& group, uint32_t member) {
+  return absl::StrCat("[\"", ToHex(group), " ", ToHex(group), " ", ToHex(group), ".", member,
+                      "\"]");
+}
 
 class Rollout {
  public:
   explicit Rollout(const RoleOptions& options)
-      : client_(Connect(options)), history_(options.dir, options.worker, options.incarnation), keeper_(client_.get(), {}), stream_(client_.get()),
-        watch_(client_.get(), {.changed = [this](const queue::v1::WatchResponse& change) { Changed(change); }}) {}
+      : client_(Connect(options)),
+        history_(options.dir, options.worker, options.incarnation),
+        keeper_(client_.get(), {}),
+        stream_(client_.get()),
+        watch_(client_.get(),
+               {.changed = [this](const queue::v1::WatchResponse& change) { Changed(change); }}) {}
 
   absl::Status Run() {
     Load();
@@ -33,7 +40,8 @@ class Rollout {
       request.mutable_wait()->set_nanos(200'000'000);
       history_.Log("ask admit");
       const auto admitted = client_->Admit(request);
-      if (ReasonOf(admitted.status()) == "NOT_YET") {  // Another run of the queue: it has not heard which version this engine holds.
+      // Another run of the queue: it has not heard which version this engine holds.
+      if (ReasonOf(admitted.status()) == "NOT_YET") {
         Load(/*again=*/true);
         continue;
       }
@@ -41,12 +49,14 @@ class Rollout {
       for (const queue::v1::Grant& grant : admitted->grants()) {
         for (const queue::v1::Member& member : grant.members()) {
           keeper_.Hold(member.lease().id());
-          history_.Log(absl::StrCat("grant ", ToHex(grant.group()), ".", member.member(), " ", member.attempt(), " ", member.prefix()));
+          history_.Log(absl::StrCat("grant ", ToHex(grant.group()), ".", member.member(), " ",
+                                    member.attempt(), " ", member.prefix()));
         }
       }
       SLUICE_FAILPOINT("toy.rollout.granted");
       for (const queue::v1::Grant& grant : admitted->grants()) {
-        for (const queue::v1::Member& member : grant.members()) SLUICE_RETURN_IF_ERROR(Sample(grant, member));
+        for (const queue::v1::Member& member : grant.members())
+          SLUICE_RETURN_IF_ERROR(Sample(grant, member));
       }
       Load();
     }
@@ -86,31 +96,37 @@ class Rollout {
   // Puts a record and waits for its outcome. LEASE_LOST and the like: not ours any more.
   absl::Status Put(const common::v1::Record& record, const std::string& payload) {
     absl::Status outcome;
-    SLUICE_RETURN_IF_ERROR(stream_.Put(record, payload, [&outcome](const PutOutcome& told) { outcome = told.status; }));
+    SLUICE_RETURN_IF_ERROR(stream_.Put(
+        record, payload, [&outcome](const PutOutcome& told) { outcome = told.status; }));
     SLUICE_RETURN_IF_ERROR(stream_.Flush());
     return outcome;
   }
 
-  // A queue of level metadata that came back has nothing of what runs: then all of it is written once more.
+  // A queue of level metadata that came back has nothing of what runs: then all of it is written
+  // once more.
   absl::Status Sample(const queue::v1::Grant& grant, const queue::v1::Member& member) {
     absl::Status status = Write(grant, member, member.prefix());
     while (ReasonOf(status) == "NOT_YET") status = Write(grant, member, 0);
     keeper_.Forget(member.lease().id());
     if (absl::IsAborted(status) && ReasonOf(status) == "FENCED") return status;
-    if (absl::IsAborted(status) || absl::IsNotFound(status)) return absl::OkStatus();  // Somebody else's now.
+    // Somebody else's now.
+    if (absl::IsAborted(status) || absl::IsNotFound(status)) return absl::OkStatus();
     return status;
   }
 
-  absl::Status Write(const queue::v1::Grant& grant, const queue::v1::Member& member, uint64_t prefix) {
+  absl::Status Write(const queue::v1::Grant& grant, const queue::v1::Member& member,
+                     uint64_t prefix) {
     const std::string& group = grant.group();
-    const std::string name = absl::StrCat(ToHex(group), ".", member.member(), " ", member.attempt());
+    const std::string name =
+        absl::StrCat(ToHex(group), ".", member.member(), " ", member.attempt());
     common::v1::Record record;
     std::string payload;
     record.mutable_owner()->set_group(group);
     record.set_lease(member.lease().id());
     record.mutable_piece()->set_role(common::v1::SEGMENT_ROLE_PROMPT);
     record.mutable_piece()->set_count(kPromptTokens);
-    AddField("tokens", common::v1::DTYPE_I32, {int64_t{kPromptTokens}}, Tokens(group, -1, 0, kPromptTokens), &record, &payload);
+    AddField("tokens", common::v1::DTYPE_I32, {int64_t{kPromptTokens}},
+             Tokens(group, -1, 0, kPromptTokens), &record, &payload);
     SLUICE_RETURN_IF_ERROR(Put(record, payload));
     const std::vector<uint64_t> ends = PieceEnds(group, static_cast<int>(member.member()));
     uint64_t at = std::max<uint64_t>(kPromptTokens, prefix);
@@ -126,7 +142,8 @@ class Rollout {
     *record.mutable_owner() = Ref(grant, member);
     record.set_lease(member.lease().id());
     const std::string messages = Messages(group, member.member());
-    AddField("messages", common::v1::DTYPE_U8, {static_cast<int64_t>(messages.size())}, messages, &record, &payload);
+    AddField("messages", common::v1::DTYPE_U8, {static_cast<int64_t>(messages.size())}, messages,
+             &record, &payload);
     SLUICE_RETURN_IF_ERROR(Put(record, payload));
     SLUICE_FAILPOINT("toy.rollout.before_seal");
     queue::v1::SealRequest seal;
@@ -135,13 +152,15 @@ class Rollout {
     item.set_lease(member.lease().id());
     item.set_tokens(at);
     const int m = static_cast<int>(member.member());
-    item.set_crc32c(Crc32c(absl::StrCat(Tokens(group, m, kPromptTokens, at - kPromptTokens), Logprobs(group, m, kPromptTokens, at - kPromptTokens))));
+    item.set_crc32c(Crc32c(absl::StrCat(Tokens(group, m, kPromptTokens, at - kPromptTokens),
+                                        Logprobs(group, m, kPromptTokens, at - kPromptTokens))));
     item.set_finish(common::v1::FINISH_STOP);
     item.set_turns(1);
     keeper_.Forget(member.lease().id());
     SLUICE_ASSIGN_OR_RETURN(const queue::v1::SealResponse sealed, client_->Seal(seal));
     if (const uint32_t code = sealed.items(0).code(); code != 0) {
-      return Error(static_cast<absl::StatusCode>(code), sealed.items(0).reason(), absl::StrCat("Seal of ", name, ": ", sealed.items(0).reason()));
+      return Error(static_cast<absl::StatusCode>(code), sealed.items(0).reason(),
+                   absl::StrCat("Seal of ", name, ": ", sealed.items(0).reason()));
     }
     history_.Log("seal " + name);
     history_.Ready();
@@ -149,7 +168,8 @@ class Rollout {
     return absl::OkStatus();
   }
 
-  absl::Status PutPiece(const queue::v1::Grant& grant, const queue::v1::Member& member, uint64_t at, uint64_t end) {
+  absl::Status PutPiece(const queue::v1::Grant& grant, const queue::v1::Member& member, uint64_t at,
+                        uint64_t end) {
     Load();  // As an engine that changes weights between two tokens.
     common::v1::Record record;
     std::string payload;
@@ -166,8 +186,10 @@ class Rollout {
     run.set_count(piece.count());
     const int m = static_cast<int>(member.member());
     const int64_t count = piece.count();
-    AddField("tokens", common::v1::DTYPE_I32, {count}, Tokens(grant.group(), m, at, count), &record, &payload);
-    AddField("logprobs", common::v1::DTYPE_F32, {count}, Logprobs(grant.group(), m, at, count), &record, &payload);
+    AddField("tokens", common::v1::DTYPE_I32, {count}, Tokens(grant.group(), m, at, count), &record,
+             &payload);
+    AddField("logprobs", common::v1::DTYPE_F32, {count}, Logprobs(grant.group(), m, at, count),
+             &record, &payload);
     return Put(record, payload);
   }
 
@@ -200,22 +222,27 @@ absl::Status RunReward(const RoleOptions& options) {
     queue::v1::Room& room = *request.add_rooms();
     room.set_pool("cpu");
     room.set_count(4);
-    SLUICE_ASSIGN_OR_RETURN(const queue::v1::LeaseTasksResponse leased, client->LeaseTasks(request));
+    SLUICE_ASSIGN_OR_RETURN(const queue::v1::LeaseTasksResponse leased,
+                            client->LeaseTasks(request));
     for (const queue::v1::Task& task : leased.tasks()) keeper.Hold(task.lease().id());
     if (leased.tasks_size() > 0) SLUICE_FAILPOINT("toy.reward.leased");
     for (const queue::v1::Task& task : leased.tasks()) {
       std::vector<common::v1::Want> missing;
-      const auto got = client->GetAll(task.lease().id(), std::vector<common::v1::Want>(task.wants().begin(), task.wants().end()), &missing);
+      const auto got = client->GetAll(
+          task.lease().id(),
+          std::vector<common::v1::Want>(task.wants().begin(), task.wants().end()), &missing);
       keeper.Forget(task.lease().id());
       if (absl::IsAborted(got.status()) && ReasonOf(got.status()) != "FENCED") continue;
       SLUICE_RETURN_IF_ERROR(got.status());
       if (!missing.empty()) continue;
       const std::string& group = task.owner().group();
       std::vector<std::string> fields;
-      for (const QueueClient::Fetched& fetched : *got) fields.insert(fields.end(), fetched.fields.begin(), fetched.fields.end());
+      for (const QueueClient::Fetched& fetched : *got)
+        fields.insert(fields.end(), fetched.fields.begin(), fetched.fields.end());
       if (fields != std::vector<std::string>{Messages(group, task.owner().member())}) {
-        return absl::DataLossError(absl::StrCat("messages of ", ToHex(group), ".", task.owner().member(), " are not what was put, but ", fields.size(), " fields: ",
-                                                absl::StrJoin(fields, ", ")));
+        return absl::DataLossError(absl::StrCat(
+            "messages of ", ToHex(group), ".", task.owner().member(), " are not what was put, but ",
+            fields.size(), " fields: ", absl::StrJoin(fields, ", ")));
       }
       common::v1::Record record;
       *record.mutable_owner() = task.owner();
@@ -224,13 +251,17 @@ absl::Status RunReward(const RoleOptions& options) {
       record.set_last(true);
       const double reward = task.owner().member();
       AddInlineField("reward_status", common::v1::DTYPE_U8, "ok", &record);
-      AddInlineField("task_reward", common::v1::DTYPE_F64, {reinterpret_cast<const char*>(&reward), sizeof(reward)}, &record);
+      AddInlineField("task_reward", common::v1::DTYPE_F64,
+                     {reinterpret_cast<const char*>(&reward), sizeof(reward)}, &record);
       SLUICE_FAILPOINT("toy.reward.before_put");
       absl::Status outcome;
-      SLUICE_RETURN_IF_ERROR(stream.Put(record, "", [&outcome](const PutOutcome& told) { outcome = told.status; }));
+      SLUICE_RETURN_IF_ERROR(
+          stream.Put(record, "", [&outcome](const PutOutcome& told) { outcome = told.status; }));
       SLUICE_RETURN_IF_ERROR(stream.Flush());
       if (!outcome.ok() && !absl::IsAborted(outcome) && !absl::IsNotFound(outcome)) return outcome;
-      if (outcome.ok()) history.Log(absl::StrCat("score ", ToHex(group), ".", task.owner().member())), history.Ready();
+      if (outcome.ok())
+        history.Log(absl::StrCat("score ", ToHex(group), ".", task.owner().member())),
+            history.Ready();
       SLUICE_FAILPOINT("toy.reward.scored");
     }
   }

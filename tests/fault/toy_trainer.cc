@@ -17,21 +17,30 @@ bool Masked(const queue::v1::BatchMember& member, uint64_t place) {
   return false;
 }
 
-void Append32(uint32_t value, std::string* bytes) { bytes->append(reinterpret_cast<const char*>(&value), sizeof(value)); }
-void Append64(uint64_t value, std::string* bytes) { bytes->append(reinterpret_cast<const char*>(&value), sizeof(value)); }
+void Append32(uint32_t value, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+void Append64(uint64_t value, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
 
-// Reads a member of batch k as a trainer would, and looks at every byte: tokens and log-probs are what a rollout writes, no
-// token that is trained is older than max_staleness (S1). Its bytes and mask go into `digest`, and as the ledger hashes them into `canonical`.
-absl::Status ReadMember(const RoleOptions& options, QueueClient* client, const queue::v1::Batch& batch, const std::string& group,
-                        const queue::v1::BatchMember& member, Sha256Stream* digest, std::string* canonical) {
-  const std::string name = absl::StrCat("batch ", batch.k(), " ", ToHex(group), " ", member.member());
+// Reads a member of batch k as a trainer would, and looks at every byte: tokens and log-probs are
+// what a rollout writes, no token that is trained is older than max_staleness (S1). Its bytes and
+// mask go into `digest`, and as the ledger hashes them into `canonical`.
+absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
+                        const queue::v1::Batch& batch, const std::string& group,
+                        const queue::v1::BatchMember& member, Sha256Stream* digest,
+                        std::string* canonical) {
+  const std::string name =
+      absl::StrCat("batch ", batch.k(), " ", ToHex(group), " ", member.member());
   common::v1::Want want;
   want.mutable_owner()->set_group(group);
   want.mutable_owner()->set_member(member.member());
   want.mutable_owner()->set_attempt(member.attempt());
   want.add_names("tokens");
   want.add_names("logprobs");
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> pieces, client->GetAll(batch.lease().id(), {&want, 1}));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> pieces,
+                          client->GetAll(batch.lease().id(), {&want, 1}));
   const int m = static_cast<int>(member.member());
   uint64_t at = kPromptTokens, trained = 0;
   std::string tokens, logprobs;
@@ -39,8 +48,11 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client, const q
   for (const QueueClient::Fetched& fetched : pieces) {
     const common::v1::Piece& piece = fetched.record.piece();
     if (piece.role() != common::v1::SEGMENT_ROLE_SAMPLED) continue;
-    if (piece.at() != at || fetched.fields.size() != 2) return absl::DataLossError(absl::StrCat(name, " has a piece at ", piece.at(), ", wanted ", at));
-    if (fetched.fields[0] != Tokens(group, m, at, piece.count()) || fetched.fields[1] != Logprobs(group, m, at, piece.count())) {
+    if (piece.at() != at || fetched.fields.size() != 2)
+      return absl::DataLossError(
+          absl::StrCat(name, " has a piece at ", piece.at(), ", wanted ", at));
+    if (fetched.fields[0] != Tokens(group, m, at, piece.count()) ||
+        fetched.fields[1] != Logprobs(group, m, at, piece.count())) {
       return absl::DataLossError(absl::StrCat(name, ": bytes at ", at, " are not what was put"));
     }
     for (const std::string& field : fetched.fields) digest->Update(field);
@@ -54,19 +66,25 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client, const q
         }
         ++trained;
         if (batch.k() - run.version().number() > options.max_staleness) {
-          return absl::InternalError(absl::StrCat("S1: ", name, " trains a token of version ", run.version().number()));
+          return absl::InternalError(
+              absl::StrCat("S1: ", name, " trains a token of version ", run.version().number()));
         }
       }
     }
   }
-  if (at != PieceEnds(group, m).back() || at != member.tokens()) return absl::DataLossError(absl::StrCat(name, " has ", at, " tokens, not ", PieceEnds(group, m).back()));
-  if (trained != member.trained()) return absl::DataLossError(absl::StrCat(name, " has ", trained, " tokens to train, the batch says ", member.trained()));
+  if (at != PieceEnds(group, m).back() || at != member.tokens())
+    return absl::DataLossError(
+        absl::StrCat(name, " has ", at, " tokens, not ", PieceEnds(group, m).back()));
+  if (trained != member.trained())
+    return absl::DataLossError(absl::StrCat(name, " has ", trained,
+                                            " tokens to train, the batch says ", member.trained()));
   canonical->append(group);
   Append32(member.member(), canonical);
   Append32(member.attempt(), canonical);
   Append32(Crc32c(tokens + logprobs), canonical);
   Append32(static_cast<uint32_t>(member.masked_size()), canonical);
-  for (const auto& run : member.masked()) Append64(run.first(), canonical), Append64(run.count(), canonical);
+  for (const auto& run : member.masked())
+    Append64(run.first(), canonical), Append64(run.count(), canonical);
   return absl::OkStatus();
 }
 
@@ -76,25 +94,32 @@ absl::StatusOr<queue::v1::Batch> Acquire(QueueClient* client, int64_t k) {
     queue::v1::AcquireBatchRequest request;
     request.set_k(k);
     request.mutable_wait()->set_nanos(200'000'000);
-    SLUICE_ASSIGN_OR_RETURN(const queue::v1::AcquireBatchResponse answer, client->AcquireBatch(request));
-    if (answer.has_batch() && answer.batch().closed() && answer.batch().groups_size() == static_cast<int>(answer.batch().size())) return answer.batch();
+    SLUICE_ASSIGN_OR_RETURN(const queue::v1::AcquireBatchResponse answer,
+                            client->AcquireBatch(request));
+    if (answer.has_batch() && answer.batch().closed() &&
+        answer.batch().groups_size() == static_cast<int>(answer.batch().size()))
+      return answer.batch();
   }
 }
 
-absl::Status Publish(QueueClient* client, const RoleOptions& options, int64_t number, common::v1::PolicyVersion* published) {
+absl::Status Publish(QueueClient* client, const RoleOptions& options, int64_t number,
+                     common::v1::PolicyVersion* published) {
   queue::v1::AdvanceVersionRequest advance;
   if (published->incarnation() > 0) *advance.mutable_expected() = *published;
   advance.mutable_next()->set_incarnation(options.incarnation);
   advance.mutable_next()->set_number(number);
   advance.set_state(std::string(16, 's'));
   advance.set_manifest(std::string(32, 'm'));
-  SLUICE_ASSIGN_OR_RETURN(const queue::v1::AdvanceVersionResponse answer, client->AdvanceVersion(advance));
+  SLUICE_ASSIGN_OR_RETURN(const queue::v1::AdvanceVersionResponse answer,
+                          client->AdvanceVersion(advance));
   *published = answer.current();
   return absl::OkStatus();
 }
 
 // "A trainer whose batch lease ran out asks again; the list is the same."
-bool LeaseLost(const absl::Status& status) { return absl::IsAborted(status) && ReasonOf(status) == "LEASE_LOST"; }
+bool LeaseLost(const absl::Status& status) {
+  return absl::IsAborted(status) && ReasonOf(status) == "LEASE_LOST";
+}
 
 }  // namespace
 
@@ -108,8 +133,11 @@ absl::Status RunTrainer(const RoleOptions& options) {
   if (state.version > 0) restore.set_checkpoint(absl::StrCat("checkpoint-", state.version));
   restore.set_mode(queue::v1::RESTORE_MODE_REPLAY);
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::RestoreResponse restored, client->Restore(restore));
-  if ((restored.mode() != queue::v1::RESTORE_MODE_REPLAY && options.durability == queue::v1::DURABILITY_FULL) || restored.version() != state.version) {
-    return absl::DataLossError(absl::StrCat("Restore of version ", state.version, " gave mode ", restored.mode(), ", version ", restored.version()));
+  if ((restored.mode() != queue::v1::RESTORE_MODE_REPLAY &&
+       options.durability == queue::v1::DURABILITY_FULL) ||
+      restored.version() != state.version) {
+    return absl::DataLossError(absl::StrCat("Restore of version ", state.version, " gave mode ",
+                                            restored.mode(), ", version ", restored.version()));
   }
   history.Log(absl::StrCat("restore ", state.version, " ", restored.end()));
   common::v1::PolicyVersion published;
@@ -126,7 +154,9 @@ absl::Status RunTrainer(const RoleOptions& options) {
     absl::Status read;
     for (const queue::v1::BatchGroup& group : batch.groups()) {
       for (const queue::v1::BatchMember& member : group.members()) {
-        if (read.ok()) read = ReadMember(options, client.get(), batch, group.group(), member, &stream, &canonical);
+        if (read.ok())
+          read =
+              ReadMember(options, client.get(), batch, group.group(), member, &stream, &canonical);
       }
     }
     keeper.Forget(batch.lease().id());
@@ -147,7 +177,8 @@ absl::Status RunTrainer(const RoleOptions& options) {
     state.weights = Fold(state.weights, k, digest);
     state.version = k + 1;
     state.cursor = applied->cursor();
-    history.Log(absl::StrCat("train ", k, " ", ToHex(digest), " ", ToHex(canonical), " ", ToHex(applied->ledger().hash())));
+    history.Log(absl::StrCat("train ", k, " ", ToHex(digest), " ", ToHex(canonical), " ",
+                             ToHex(applied->ledger().hash())));
     history.Ready();
     SLUICE_FAILPOINT("toy.trainer.applied");
     SLUICE_RETURN_IF_ERROR(Publish(client.get(), options, state.version, &published));

@@ -1,5 +1,6 @@
-// Any bytes as the body of an API request: an answer in range, or a 400 that says what is wrong; what is taken is prepared for a
-// model whose template reads all of it, and answered in whole and as a stream.
+// Any bytes as the body of an API request: an answer in range, or a 400 that says what is wrong;
+// what is taken is prepared for a model whose template reads all of it, and answered in whole and
+// as a stream.
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -16,7 +17,8 @@ namespace {
 using namespace rollout::http;  // NOLINT: one file, one subject.
 
 constexpr char kTemplate[] =
-    "{% for m in messages %}{{ m.role }}{{ m.content }}{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{{ m.role }}{{ m.content }}{% if m.tool_calls %}{% for c in "
+    "m.tool_calls %}{{ c | tojson }}{% endfor %}{% endif %}{% endfor %}"
     "{{ tools | tojson if tools else '' }}=";
 
 // Takes what a client would see, and sees that it is well formed.
@@ -48,7 +50,10 @@ std::shared_ptr<FakeModel> MakeModel() {
 
 void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::string_view body) {
   auto seen = std::make_shared<Check>();
-  const auto route = api->Admit({.method = "POST", .target = path, .content_type = "application/json", .content_length = static_cast<int64_t>(body.size())});
+  const auto route = api->Admit({.method = "POST",
+                                 .target = path,
+                                 .content_type = "application/json",
+                                 .content_length = static_cast<int64_t>(body.size())});
   SLUICE_CHECK(route.ok() == (body.size() <= kMaxBody));
   if (!route.ok()) return;
   const size_t before = model->AwaitRequests(0).size();
@@ -62,7 +67,8 @@ void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::str
   if (body.size() % 3 == 0) api->Cancel(call);
   StepEvents step;
   for (size_t i = before; i < asked.size(); ++i) {
-    SLUICE_CHECK(!asked[i].prompt->empty() && asked[i].sampling.max_tokens >= 1 && asked[i].prompt->size() + asked[i].sampling.max_tokens <= model->max_context());
+    SLUICE_CHECK(!asked[i].prompt->empty() && asked[i].sampling.max_tokens >= 1 &&
+                 asked[i].prompt->size() + asked[i].sampling.max_tokens <= model->max_context());
     step.tokens.push_back(Sampled(asked[i].id, 5, "2"));
     step.tokens.push_back(Sampled(asked[i].id, 63, "\xF0\x9F", FinishReason::kStop));
   }
@@ -76,7 +82,11 @@ void Run(absl::string_view input) {
   static const std::shared_ptr<FakeModel> model = MakeModel();
   ManualClock clock;
   Guests guests;
-  Api api({.guests = &guests, .clock = &clock, .random = [] { return uint64_t{7}; }, .work = [](std::function<void()> run) { run(); }, .post = [](std::function<void()> run) { run(); }});
+  Api api({.guests = &guests,
+           .clock = &clock,
+           .random = [] { return uint64_t{7}; },
+           .work = [](std::function<void()> run) { run(); },
+           .post = [](std::function<void()> run) { run(); }});
   api.SetModel(model);
   Ask(&api, &guests, model.get(), "/v1/completions", input);
   Ask(&api, &guests, model.get(), "/v1/chat/completions", input);
@@ -85,12 +95,21 @@ void Run(absl::string_view input) {
 
 std::vector<std::string> Seeds() {
   return {
-      R"({"model":"digits","prompt":"12=","max_tokens":4,"temperature":0.7,"top_p":1,"n":2,"seed":7,"stream":false,"stop":["9"],"echo":true})",
-      R"({"model":"digits","prompt":["1=","2="],"logprobs":0,"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true})",
-      R"({"model":"digits","prompt":[[1,4,13],[5]],"return_versions":true,"min_tokens":1,"ignore_eos":true,"stop_token_ids":[3],"logprobs_mode":"raw"})",
-      R"({"model":"digits","messages":[{"role":"user","content":"12"}],"max_completion_tokens":4,"logprobs":true,"top_logprobs":3})",
-      R"({"model":"digits","messages":[{"role":"system","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":[1]}"}}]},{"role":"tool","content":"2","tool_call_id":"c"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"tool_choice":"auto","chat_template_kwargs":{"x":true}})",
-      R"({"model":"digits","messages":[{"role":"user","content":"1"},{"role":"assistant","content":" 34 "}],"continue_final_message":true,"stream":true})",
+      R"({"model":"digits","prompt":"12=","max_tokens":4,"temperature":0.7,"top_p":1,"n":2,)"
+      R"("seed":7,"stream":false,"stop":["9"],"echo":true})",
+      R"({"model":"digits","prompt":["1=","2="],"logprobs":0,"stream":true,)"
+      R"("stream_options":{"include_usage":true},"return_token_ids":true})",
+      R"({"model":"digits","prompt":[[1,4,13],[5]],"return_versions":true,"min_tokens":1,)"
+      R"("ignore_eos":true,"stop_token_ids":[3],"logprobs_mode":"raw"})",
+      R"({"model":"digits","messages":[{"role":"user","content":"12"}],)"
+      R"("max_completion_tokens":4,"logprobs":true,"top_logprobs":3})",
+      R"({"model":"digits","messages":[{"role":"system","content":[{"type":"text",)"
+      R"("text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{"id":"c",)"
+      R"("type":"function","function":{"name":"f","arguments":"{\"a\":[1]}"}}]},{"role":"tool",)"
+      R"("content":"2","tool_call_id":"c"}],"tools":[{"type":"function","function":{"name":"f",)"
+      R"("parameters":{}}}],"tool_choice":"auto","chat_template_kwargs":{"x":true}})",
+      R"({"model":"digits","messages":[{"role":"user","content":"1"},{"role":"assistant",)"
+      R"("content":" 34 "}],"continue_final_message":true,"stream":true})",
       R"({"model":"other","prompt":[],"n":1e9,"max_tokens":-1})",
       R"([{"model":[[[[[[[[[[]]]]]]]]]]}])",
   };

@@ -1,6 +1,6 @@
-// The log's reader over any bytes of its files. Input: a byte of flags, then files: u8 kind (0 segment, 1 snapshot, 2
-// spare), u8 number, u16 size little-endian, bytes. Flag 1: all checksums are put right first, so that what lies behind
-// them is reached.
+// The log's reader over any bytes of its files. Input: a byte of flags, then files: u8 kind (0
+// segment, 1 snapshot, 2 spare), u8 number, u16 size little-endian, bytes. Flag 1: all checksums
+// are put right first, so that what lies behind them is reached.
 #include <algorithm>
 #include <cstring>
 
@@ -32,7 +32,8 @@ void PutRight(std::string* file) {
   for (size_t at = sizeof(header); at + sizeof(frame) <= file->size(); at += frame.frame_bytes()) {
     std::memcpy(&frame, &(*file)[at], sizeof(frame));
     const absl::string_view body = absl::string_view(*file).substr(at + sizeof(frame));
-    if (frame.head_bytes > body.size() || frame.payload_bytes > body.size() - frame.head_bytes) frame.head_bytes = frame.payload_bytes = 0;
+    if (frame.head_bytes > body.size() || frame.payload_bytes > body.size() - frame.head_bytes)
+      frame.head_bytes = frame.payload_bytes = 0;
     frame.head_crc = Crc32c(body.substr(0, frame.head_bytes));
     frame.payload_crc = Crc32c(body.substr(frame.head_bytes, frame.payload_bytes));
     wal::SealFrame(header.salt, &frame);
@@ -46,11 +47,16 @@ void PutFiles(absl::string_view input, FaultFileSystem* system) {
   input.remove_prefix(1);
   while (input.size() >= 4) {
     const uint8_t kind = input[0] % 3, number = input[1];
-    const size_t size = std::min<size_t>(static_cast<uint8_t>(input[2]) | static_cast<uint8_t>(input[3]) << 8, input.size() - 4);
+    const size_t size = std::min<size_t>(
+        static_cast<uint8_t>(input[2]) | static_cast<uint8_t>(input[3]) << 8, input.size() - 4);
     std::string bytes(input.substr(4, size));
     input.remove_prefix(4 + size);
     if (right) PutRight(&bytes);
-    system->Put(absl::StrCat(kDir, "/", kind == 0 ? wal::SegmentName(number) : kind == 1 ? wal::SnapshotName(number) : wal::SpareName(number)), bytes);
+    system->Put(absl::StrCat(kDir, "/",
+                             kind == 0   ? wal::SegmentName(number)
+                             : kind == 1 ? wal::SnapshotName(number)
+                                         : wal::SpareName(number)),
+                bytes);
   }
 }
 
@@ -111,20 +117,23 @@ void Run(absl::string_view input) {
   Check scanned;
   wal::Found found;
   const absl::Status status = wal::Scan(&system, kDir, &scanned, &found);
-  SLUICE_CHECK(status.ok() || status.code() == absl::StatusCode::kDataLoss || status.code() == absl::StatusCode::kFailedPrecondition);
+  SLUICE_CHECK(status.ok() || status.code() == absl::StatusCode::kDataLoss ||
+               status.code() == absl::StatusCode::kFailedPrecondition);
   SLUICE_CHECK(system.Snapshot() == before);
   SLUICE_CHECK(!status.ok() || found.last == scanned.last);
 
   Check opened;
   {
     const auto log = wal::Log::Open(SmallOptions(&system), kDir, &opened);
-    SLUICE_CHECK_MSG(log.status().code() == status.code(), absl::StrCat(log.status().ToString(), " after ", status.ToString()));
+    SLUICE_CHECK_MSG(log.status().code() == status.code(),
+                     absl::StrCat(log.status().ToString(), " after ", status.ToString()));
     SLUICE_CHECK(opened.digest == scanned.digest);
     if (!status.ok()) SLUICE_CHECK(system.Snapshot() == before);
   }
   if (!status.ok()) return;
   Check again;
-  SLUICE_CHECK_MSG(wal::Scan(&system, kDir, &again, nullptr).ok(), "a log that was opened is whole");
+  SLUICE_CHECK_MSG(wal::Scan(&system, kDir, &again, nullptr).ok(),
+                   "a log that was opened is whole");
   SLUICE_CHECK(again.last == scanned.last && again.digest == scanned.digest);
 }
 
@@ -138,8 +147,11 @@ std::vector<std::string> Seeds() {
     (*log)->Start({});
     for (int i = 0; i < 12; ++i) {
       auto payload = std::make_shared<std::string>(i * 7, 'p');
-      (*log)->Append({.type = static_cast<uint8_t>(i), .head = absl::StrCat("head ", i), .payload = {{payload, *payload, Crc32c(*payload)}}});
-      if (life == 1 && i == 6) (*log)->Snapshot({{.type = 1, .head = "state"}, {.type = 2, .head = "more"}}, nullptr);
+      (*log)->Append({.type = static_cast<uint8_t>(i),
+                      .head = absl::StrCat("head ", i),
+                      .payload = {{payload, *payload, Crc32c(*payload)}}});
+      if (life == 1 && i == 6)
+        (*log)->Snapshot({{.type = 1, .head = "state"}, {.type = 2, .head = "more"}}, nullptr);
     }
     while ((*log)->stats().snapshot == 0 && life == 1) {
     }

@@ -1,6 +1,6 @@
-// A model directory of any bytes. Input: files, each u8 name (kNames), u16 size little-endian, bytes; a name that comes again
-// replaces. Read as an engine reads it: what is accepted has the config's tensors, all finite, and reads back the same from
-// the directory that is written of it.
+// A model directory of any bytes. Input: files, each u8 name (kNames), u16 size little-endian,
+// bytes; a name that comes again replaces. Read as an engine reads it: what is accepted has the
+// config's tensors, all finite, and reads back the same from the directory that is written of it.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,20 +18,26 @@
 namespace sluice::fuzz {
 namespace {
 
-constexpr const char* kNames[] = {"config.json",       "generation_config.json",       "tokenizer_config.json", "chat_template.jinja",
-                                  "model.safetensors", "model.safetensors.index.json", "a.safetensors",         "b.safetensors"};
-constexpr int64_t kMostParameters = 1 << 16;  // A config may ask for any size; memory is not what is tested.
+constexpr const char* kNames[] = {"config.json",           "generation_config.json",
+                                  "tokenizer_config.json", "chat_template.jinja",
+                                  "model.safetensors",     "model.safetensors.index.json",
+                                  "a.safetensors",         "b.safetensors"};
+// A config may ask for any size; memory is not what is tested.
+constexpr int64_t kMostParameters = 1 << 16;
 
 const std::string& Root() {
   static const std::string root = [] {
-    const std::string base = PathExists("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+    const std::string base =
+        PathExists("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path().string();
     return absl::StrCat(base, "/fuzz_model_dir-", getpid());
   }();
   return root;
 }
 
 struct Folder {
-  explicit Folder(const std::string& name) : path(absl::StrCat(Root(), "/", name)) { SLUICE_CHECK(MakeDirs(path).ok()); }
+  explicit Folder(const std::string& name) : path(absl::StrCat(Root(), "/", name)) {
+    SLUICE_CHECK(MakeDirs(path).ok());
+  }
   ~Folder() { (void)RemoveTree(Root()); }
   const std::string path;
 };
@@ -52,12 +58,14 @@ void Run(absl::string_view input) {
   const Folder folder("model");
   while (input.size() >= 3) {
     const char* const name = kNames[static_cast<uint8_t>(input[0]) % std::size(kNames)];
-    const size_t size = std::min<size_t>(static_cast<uint8_t>(input[1]) | static_cast<uint8_t>(input[2]) << 8, input.size() - 3);
+    const size_t size = std::min<size_t>(
+        static_cast<uint8_t>(input[1]) | static_cast<uint8_t>(input[2]) << 8, input.size() - 3);
     SLUICE_CHECK(WriteFileAtomic(absl::StrCat(folder.path, "/", name), input.substr(3, size)).ok());
     input.remove_prefix(3 + size);
   }
   for (const char* const name : {"model.safetensors", "a.safetensors"}) {
-    if (const auto file = SafetensorsFile::Open(absl::StrCat(folder.path, "/", name)); file.ok()) Check(*file);
+    if (const auto file = SafetensorsFile::Open(absl::StrCat(folder.path, "/", name)); file.ok())
+      Check(*file);
   }
   const auto dir = ReadModelDir(folder.path);
   if (!dir.ok() || dir->config.NumParameters() > kMostParameters) return;
@@ -74,12 +82,17 @@ void Run(absl::string_view input) {
 }
 
 std::vector<std::string> Seeds() {
-  const std::string config = R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 16, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,
-      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 32, "tie_word_embeddings": true, "eos_token_id": 2,
-      "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
+  const std::string config =
+      R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 16, "hidden_size": 8, )"
+      R"("intermediate_size": 12, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, )"
+      R"("max_position_embeddings": 32, "tie_word_embeddings": true, "eos_token_id": 2,
+      "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, )"
+      R"("high_freq_factor": 4.0, "original_max_position_embeddings": 16},
       "torch_dtype": "float32"})";
   const auto file = [](int name, absl::string_view bytes) {
-    std::string out = {static_cast<char>(name), static_cast<char>(bytes.size()), static_cast<char>(bytes.size() >> 8)};
+    std::string out = {static_cast<char>(name), static_cast<char>(bytes.size()),
+                       static_cast<char>(bytes.size() >> 8)};
     return absl::StrCat(out, bytes);
   };
   const auto parsed = ParseModelConfig(config, "seed");
@@ -90,10 +103,13 @@ std::vector<std::string> Seeds() {
   const std::string weights = *ReadFile(path);
   SLUICE_CHECK(weights.size() < 1 << 16);
   std::string index = R"({"metadata": {}, "weight_map": {)";
-  for (const TensorSpec& spec : parsed->Parameters(DType::kF32)) absl::StrAppend(&index, index.back() == '{' ? "" : ", ", "\"", spec.name, "\": \"a.safetensors\"");
+  for (const TensorSpec& spec : parsed->Parameters(DType::kF32))
+    absl::StrAppend(&index, index.back() == '{' ? "" : ", ", "\"", spec.name,
+                    "\": \"a.safetensors\"");
   index += "}}";
   return {file(0, config) + file(4, weights), file(0, config) + file(5, index) + file(6, weights),
-          file(0, config) + file(1, R"({"eos_token_id": [2, 3]})") + file(2, R"({"chat_template": "{{ messages }}"})") + file(4, weights)};
+          file(0, config) + file(1, R"({"eos_token_id": [2, 3]})") +
+              file(2, R"({"chat_template": "{{ messages }}"})") + file(4, weights)};
 }
 
 }  // namespace sluice::fuzz

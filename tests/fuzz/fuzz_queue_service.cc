@@ -1,5 +1,6 @@
-// Every request of the queue's service, in any order and form. Input: steps, each u8 Op (modulo their number), u16 size
-// little-endian, and so many bytes: the protobuf message of the call (queue_calls.h).
+// Every request of the queue's service, in any order and form. Input: steps, each u8 Op (modulo
+// their number), u16 size little-endian, and so many bytes: the protobuf message of the call
+// (queue_calls.h).
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
@@ -44,7 +45,9 @@ class Scribe {
     set.set_revision(1);
     set.set_phase(v1::PHASE_OPEN);
     *set.mutable_spec() = spec;
-    for (const auto& [id, role] : {std::pair("t1", rpc::v1::ROLE_TRAINER), std::pair("r1", rpc::v1::ROLE_ROLLOUT), std::pair("w1", rpc::v1::ROLE_REWARD)}) {
+    for (const auto& [id, role] :
+         {std::pair("t1", rpc::v1::ROLE_TRAINER), std::pair("r1", rpc::v1::ROLE_ROLLOUT),
+          std::pair("w1", rpc::v1::ROLE_REWARD)}) {
       common::v1::Worker& worker = *set.add_workers();
       worker.set_id(id);
       worker.set_role(role);
@@ -74,7 +77,8 @@ class Scribe {
     loaded.set_verified(true);
     Tell(Op::kRenew, renew);
   }
-  static void AddTokens(const char* name, common::v1::Dtype dtype, int count, Record* record, std::string* payload) {
+  static void AddTokens(const char* name, common::v1::Dtype dtype, int count, Record* record,
+                        std::string* payload) {
     common::v1::Field& field = *record->add_fields();
     field.set_name(name);
     field.set_dtype(dtype);
@@ -82,7 +86,8 @@ class Scribe {
     field.set_bytes(4 * count);
     payload->append(4 * count, '\1');
   }
-  static void AddInline(const char* name, common::v1::Dtype dtype, const std::string& bytes, Record* record) {
+  static void AddInline(const char* name, common::v1::Dtype dtype, const std::string& bytes,
+                        Record* record) {
     common::v1::Field& field = *record->add_fields();
     field.set_name(name);
     field.set_dtype(dtype);
@@ -152,7 +157,8 @@ class Scribe {
       record.set_last(true);
       AddInline("reward_status", common::v1::DTYPE_UNSPECIFIED, "ok", &record);
       const double reward = task.owner().member();
-      AddInline("task_reward", common::v1::DTYPE_F64, {reinterpret_cast<const char*>(&reward), sizeof(reward)}, &record);
+      AddInline("task_reward", common::v1::DTYPE_F64,
+                {reinterpret_cast<const char*>(&reward), sizeof(reward)}, &record);
       Tell(Op::kPut, put);
     }
   }
@@ -313,8 +319,10 @@ std::string Reordered(absl::string_view input, SplitMix64* random) {
 void Run(absl::string_view input) {
   QueueCalls calls;
   while (input.size() >= 3) {
-    const Op op = static_cast<Op>(static_cast<uint8_t>(input[0]) % static_cast<uint8_t>(Op::kCount));
-    const size_t size = std::min<size_t>(static_cast<uint8_t>(input[1]) | static_cast<uint8_t>(input[2]) << 8, input.size() - 3);
+    const Op op =
+        static_cast<Op>(static_cast<uint8_t>(input[0]) % static_cast<uint8_t>(Op::kCount));
+    const size_t size = std::min<size_t>(
+        static_cast<uint8_t>(input[1]) | static_cast<uint8_t>(input[2]) << 8, input.size() - 3);
     calls.Do(op, input.substr(3, size));
     input.remove_prefix(3 + size);
   }
@@ -335,7 +343,8 @@ std::vector<std::string> Seeds() {
   rows.clear_tasks();
   for (const v1::QueueSpec& spec : {metadata, strict, rows}) seeds.push_back(TwoSteps(spec));
   SplitMix64 random(1);
-  for (size_t i = 0, whole = seeds.size(); i < whole * kReordered; ++i) seeds.push_back(Reordered(seeds[i % whole], &random));
+  for (size_t i = 0, whole = seeds.size(); i < whole * kReordered; ++i)
+    seeds.push_back(Reordered(seeds[i % whole], &random));
   return seeds;
 }
 

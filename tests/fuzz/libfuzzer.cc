@@ -6,7 +6,8 @@
 #include "common/base/file.h"
 #include "tests/fuzz/target.h"
 
-// The first directory named on the command line is the corpus; an empty or absent one gets the target's seeds.
+// The first directory named on the command line is the corpus; an empty or absent one gets the
+// target's seeds.
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   for (int i = 1; i < *argc; ++i) {
     const std::string dir = (*argv)[i];
@@ -15,7 +16,8 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
     const auto names = sluice::ListDir(dir);
     if (!names.ok() || !names->empty()) break;
     int number = 0;
-    for (const std::string& seed : sluice::fuzz::Seeds()) (void)sluice::WriteFileAtomic(absl::StrCat(dir, "/seed-", number++), seed);
+    for (const std::string& seed : sluice::fuzz::Seeds())
+      (void)sluice::WriteFileAtomic(absl::StrCat(dir, "/seed-", number++), seed);
     break;
   }
   return 0;

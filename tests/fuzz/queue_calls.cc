@@ -38,7 +38,9 @@ constexpr uint64_t kCheckEach = 16;    // Events.
 class Rows : public queue::RowSource {
  public:
   uint64_t rows(uint32_t) const override { return 50; }
-  std::string json(uint32_t source, uint64_t index) const override { return absl::StrCat(R"({"prompt":")", source, ".", index, "\"}"); }
+  std::string json(uint32_t source, uint64_t index) const override {
+    return absl::StrCat(R"({"prompt":")", source, ".", index, "\"}");
+  }
 };
 
 std::string BytesOf(const queue::Effects& effects) {
@@ -58,22 +60,33 @@ std::vector<queue::PayloadRun> AsRead(const queue::Encoded& encoded) {
 }
 
 void CheckStatus(const absl::Status& status) {
-  SLUICE_CHECK_MSG(status.code() != absl::StatusCode::kInternal && status.code() != absl::StatusCode::kUnknown, status.ToString());
+  SLUICE_CHECK_MSG(
+      status.code() != absl::StatusCode::kInternal && status.code() != absl::StatusCode::kUnknown,
+      status.ToString());
 }
 
-bool Parse(absl::string_view bytes, Message* message) { return message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size())); }
+bool Parse(absl::string_view bytes, Message* message) {
+  return message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+}
 
-Job::Options Options(uint32_t incarnation) { return {.id = kJob, .queue_incarnation = incarnation, .seed = 99}; }
+Job::Options Options(uint32_t incarnation) {
+  return {.id = kJob, .queue_incarnation = incarnation, .seed = 99};
+}
 
-std::unique_ptr<Job> MakeJob(const queue::Spec& spec) { return std::make_unique<Job>(Options(1), spec, std::make_shared<Rows>()); }
+std::unique_ptr<Job> MakeJob(const queue::Spec& spec) {
+  return std::make_unique<Job>(Options(1), spec, std::make_shared<Rows>());
+}
 
 }  // namespace
 
-QueueCalls::QueueCalls() { google::protobuf::SetLogHandler(nullptr); }  // Says of each text that it is no UTF-8.
+// Says of each text that it is no UTF-8.
+QueueCalls::QueueCalls() { google::protobuf::SetLogHandler(nullptr); }
 QueueCalls::~QueueCalls() = default;
 
 std::string QueueCalls::Ref(const std::string& id) const {
-  const auto index = [&](const std::vector<std::string>& told) { return std::find(told.begin(), told.end(), id) - told.begin(); };
+  const auto index = [&](const std::vector<std::string>& told) {
+    return std::find(told.begin(), told.end(), id) - told.begin();
+  };
   const auto& told = id.size() == 16 ? ids_ : id.size() == 32 ? hashes_ : cursors_;
   SLUICE_CHECK(static_cast<size_t>(index(told)) < told.size());
   return std::string(1, static_cast<char>(index(told)));
@@ -84,20 +97,35 @@ void QueueCalls::Do(Op op, absl::string_view bytes) {
   answer_.reset();
   switch (op) {
     case Op::kSetJob: return SetJob(bytes);
-    case Op::kAdmit: return Unary<v1::AdmitRequest, v1::AdmitResponse, queue::AdmitAnswer>(bytes, "r1");
+    case Op::kAdmit:
+      return Unary<v1::AdmitRequest, v1::AdmitResponse, queue::AdmitAnswer>(bytes, "r1");
     case Op::kPut: return Put(bytes);
     case Op::kGet: return Get(bytes);
-    case Op::kSeal: return Unary<v1::SealRequest, v1::SealResponse, queue::ItemsAnswer>(bytes, "r1");
-    case Op::kDrop: return Unary<v1::DropRequest, v1::DropResponse, queue::ItemsAnswer>(bytes, "r1");
-    case Op::kLeaseTasks: return Unary<v1::LeaseTasksRequest, v1::LeaseTasksResponse, queue::LeaseTasksAnswer>(bytes, "w1");
-    case Op::kRenew: return Unary<v1::RenewRequest, v1::RenewResponse, queue::RenewAnswer>(bytes, "r1");
-    case Op::kRelease: return Unary<v1::ReleaseRequest, v1::ReleaseResponse, queue::ReleaseAnswer>(bytes, "r1");
-    case Op::kAcquireBatch: return Unary<v1::AcquireBatchRequest, v1::AcquireBatchResponse, queue::AcquireBatchAnswer>(bytes, "t1");
-    case Op::kApply: return Unary<v1::ApplyRequest, v1::ApplyResponse, queue::ApplyAnswer>(bytes, "t1");
-    case Op::kAdvanceVersion: return Unary<v1::AdvanceVersionRequest, v1::AdvanceVersionResponse, queue::AdvanceVersionAnswer>(bytes, "t1");
-    case Op::kDurable: return Unary<v1::DurableRequest, v1::DurableResponse, queue::DurableAnswer>(bytes, "t1");
-    case Op::kRestore: return Unary<v1::RestoreRequest, v1::RestoreResponse, queue::RestoreAnswer>(bytes, "t1");
-    case Op::kRetask: return Unary<v1::RetaskRequest, v1::RetaskResponse, queue::RetaskAnswer>(bytes, "controller");
+    case Op::kSeal:
+      return Unary<v1::SealRequest, v1::SealResponse, queue::ItemsAnswer>(bytes, "r1");
+    case Op::kDrop:
+      return Unary<v1::DropRequest, v1::DropResponse, queue::ItemsAnswer>(bytes, "r1");
+    case Op::kLeaseTasks:
+      return Unary<v1::LeaseTasksRequest, v1::LeaseTasksResponse, queue::LeaseTasksAnswer>(bytes,
+                                                                                           "w1");
+    case Op::kRenew:
+      return Unary<v1::RenewRequest, v1::RenewResponse, queue::RenewAnswer>(bytes, "r1");
+    case Op::kRelease:
+      return Unary<v1::ReleaseRequest, v1::ReleaseResponse, queue::ReleaseAnswer>(bytes, "r1");
+    case Op::kAcquireBatch:
+      return Unary<v1::AcquireBatchRequest, v1::AcquireBatchResponse, queue::AcquireBatchAnswer>(
+          bytes, "t1");
+    case Op::kApply:
+      return Unary<v1::ApplyRequest, v1::ApplyResponse, queue::ApplyAnswer>(bytes, "t1");
+    case Op::kAdvanceVersion:
+      return Unary<v1::AdvanceVersionRequest, v1::AdvanceVersionResponse,
+                   queue::AdvanceVersionAnswer>(bytes, "t1");
+    case Op::kDurable:
+      return Unary<v1::DurableRequest, v1::DurableResponse, queue::DurableAnswer>(bytes, "t1");
+    case Op::kRestore:
+      return Unary<v1::RestoreRequest, v1::RestoreResponse, queue::RestoreAnswer>(bytes, "t1");
+    case Op::kRetask:
+      return Unary<v1::RetaskRequest, v1::RetaskResponse, queue::RetaskAnswer>(bytes, "controller");
     case Op::kStats:
     case Op::kPeek:
     case Op::kWatch: return Read(op, bytes);
@@ -105,7 +133,8 @@ void QueueCalls::Do(Op op, absl::string_view bytes) {
   }
   if (job_ == nullptr) return;
   uint64_t number = 0;
-  for (size_t i = 0; i < std::min<size_t>(bytes.size(), 3); ++i) number |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
+  for (size_t i = 0; i < std::min<size_t>(bytes.size(), 3); ++i)
+    number |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
   switch (op) {
     case Op::kClock: return PassTime(number);
     case Op::kDisk: return Send({}, queue::DiskSpace{static_cast<queue::Space>(number % 3)});
@@ -121,7 +150,7 @@ void QueueCalls::Do(Op op, absl::string_view bytes) {
   }
 }
 
-// Messages. ---------------------------------------------------------------------------------------------------------------
+// Messages. ---------------------------------------------------------------------------------------
 
 template <typename Request, typename Response, typename Result>
 void QueueCalls::Unary(absl::string_view bytes, const char* worker) {
@@ -131,8 +160,11 @@ void QueueCalls::Unary(absl::string_view bytes, const char* worker) {
   if constexpr (std::is_same_v<Request, queue::v1::SealRequest>) {
     for (queue::v1::SealItem& item : *request.mutable_items()) {
       const auto group = Id16::FromBytes(item.ref().group());
-      const queue::Group* held = job_ != nullptr && group.ok() ? job_->group(queue::GroupId::From(*group).ordinal) : nullptr;
-      if (item.crc32c() != 0 || held == nullptr || item.ref().member() >= held->members.size()) continue;
+      const queue::Group* held = job_ != nullptr && group.ok()
+                                     ? job_->group(queue::GroupId::From(*group).ordinal)
+                                     : nullptr;
+      if (item.crc32c() != 0 || held == nullptr || item.ref().member() >= held->members.size())
+        continue;
       item.set_tokens(held->prompt.tokens() + held->members[item.ref().member()].log.tokens());
       item.set_crc32c(held->members[item.ref().member()].log.crc32c());
     }
@@ -198,24 +230,29 @@ void QueueCalls::Put(absl::string_view bytes) {
   CheckStatus(status);
   if (!status.ok()) return;
   const auto from = queue::FromProto(header.call());
-  if (!from.ok() || from->job != kJob || job_ == nullptr || !frame.shared().empty()) return;  // Shared memory needs a session.
+  // Shared memory needs a session.
+  if (!from.ok() || from->job != kJob || job_ == nullptr || !frame.shared().empty()) return;
   // One stream a worker; it ends with its first malformed message.
-  const auto stream = streams_.try_emplace(from->caller.worker, &arena_, spec_.member_bytes()).first;
+  const auto stream =
+      streams_.try_emplace(from->caller.worker, &arena_, spec_.member_bytes()).first;
   auto batch = stream->second.Read(header, frame);
   CheckStatus(batch.status());
   if (!batch.ok()) {
     streams_.erase(stream);
     return;
   }
-  SLUICE_CHECK(batch->records.size() == batch->places.size() && batch->records.size() + batch->failed.size() <= static_cast<size_t>(header.records_size()));
+  SLUICE_CHECK(batch->records.size() == batch->places.size() &&
+               batch->records.size() + batch->failed.size() <=
+                   static_cast<size_t>(header.records_size()));
   for (const queue::Failed& failed : batch->failed) CheckStatus(failed.status);
-  Send(from->caller, queue::Put{std::move(batch->records)}, [this, places = batch->places](const queue::Reply& reply) {
-    for (const queue::Failed& failed : std::get<queue::PutAnswer>(reply).failed) {
-      SLUICE_CHECK(failed.record < places.size() && !failed.status.ok());
-      CheckStatus(failed.status);
-    }
-    answer_ = std::make_unique<queue::v1::PutAck>();
-  });
+  Send(from->caller, queue::Put{std::move(batch->records)},
+       [this, places = batch->places](const queue::Reply& reply) {
+         for (const queue::Failed& failed : std::get<queue::PutAnswer>(reply).failed) {
+           SLUICE_CHECK(failed.record < places.size() && !failed.status.ok());
+           CheckStatus(failed.status);
+         }
+         answer_ = std::make_unique<queue::v1::PutAck>();
+       });
 }
 
 void QueueCalls::Get(absl::string_view bytes) {
@@ -242,7 +279,8 @@ void QueueCalls::Get(absl::string_view bytes) {
     common::v1::Record message;
     queue::ToProto(record, &message);
     for (const queue::Field& field : record.fields) {
-      SLUICE_CHECK(field.bytes.data == nullptr || Crc32c({field.bytes.data.get(), field.bytes.size}) == field.bytes.crc32c);
+      SLUICE_CHECK(field.bytes.data == nullptr ||
+                   Crc32c({field.bytes.data.get(), field.bytes.size}) == field.bytes.crc32c);
       queue::ToProto(field, message.add_fields());
     }
   }
@@ -264,8 +302,10 @@ void QueueCalls::Read(Op op, absl::string_view bytes) {
       common::v1::Loaded message;
       queue::ToProto(loaded, &message);
     }
-  } else if (request.what() >= queue::v1::PEEK_WHAT_GROUPS && request.what() <= queue::v1::PEEK_WHAT_VIOLATIONS) {
-    for (const queue::PeekRow& row : job_->Peek(static_cast<queue::PeekWhat>(request.what()), request.state(), now_, request.text())) {
+  } else if (request.what() >= queue::v1::PEEK_WHAT_GROUPS &&
+             request.what() <= queue::v1::PEEK_WHAT_VIOLATIONS) {
+    for (const queue::PeekRow& row : job_->Peek(static_cast<queue::PeekWhat>(request.what()),
+                                                request.state(), now_, request.text())) {
       queue::v1::PeekRow message;
       queue::ToProto(row, &message);
       SLUICE_CHECK_MSG(nlohmann::json::accept(row.json), row.json);
@@ -277,14 +317,16 @@ void QueueCalls::Read(Op op, absl::string_view bytes) {
 void QueueCalls::Prepare(Message* request, const char* worker) {
   Substitute(request);
   const FieldDescriptor* const field = request->GetDescriptor()->FindFieldByName("call");
-  auto* const call = static_cast<common::v1::Call*>(request->GetReflection()->MutableMessage(request, field));
+  auto* const call =
+      static_cast<common::v1::Call*>(request->GetReflection()->MutableMessage(request, field));
   common::v1::JobRef& job = *call->mutable_job();
   if (job.job().empty()) job.set_job(kJob);
   if (job.worker().empty()) {
     job.set_worker(worker);
     if (job.incarnation() == 0 && job.worker() != "controller") job.set_incarnation(1);
   }
-  if (call->request().empty()) call->set_request(absl::StrCat("request ", absl::Hex(calls_, absl::kZeroPad8)));
+  if (call->request().empty())
+    call->set_request(absl::StrCat("request ", absl::Hex(calls_, absl::kZeroPad8)));
 }
 
 void QueueCalls::Substitute(Message* message) {
@@ -292,16 +334,24 @@ void QueueCalls::Substitute(Message* message) {
   std::vector<const FieldDescriptor*> fields;
   r.ListFields(*message, &fields);
   const auto told = [this](const FieldDescriptor& field, const std::string& value) {
-    const std::vector<std::string>& pool = field.name() == "hash" ? hashes_ : field.name() == "cursor" ? cursors_ : ids_;
-    const bool stands_for_one = value.size() == 1 && field.type() == FieldDescriptor::TYPE_BYTES && field.name() != "inline" && field.name() != "payload";
-    return stands_for_one && !pool.empty() ? pool[static_cast<uint8_t>(value[0]) % pool.size()] : value;
+    const std::vector<std::string>& pool = field.name() == "hash"     ? hashes_
+                                           : field.name() == "cursor" ? cursors_
+                                                                      : ids_;
+    const bool stands_for_one = value.size() == 1 && field.type() == FieldDescriptor::TYPE_BYTES &&
+                                field.name() != "inline" && field.name() != "payload";
+    return stands_for_one && !pool.empty() ? pool[static_cast<uint8_t>(value[0]) % pool.size()]
+                                           : value;
   };
   for (const FieldDescriptor* field : fields) {
-    const bool text = field->cpp_type() == FieldDescriptor::CPPTYPE_STRING, nested = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
-    if (text && !field->is_repeated()) r.SetString(message, field, told(*field, r.GetString(*message, field)));
+    const bool text = field->cpp_type() == FieldDescriptor::CPPTYPE_STRING,
+               nested = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    if (text && !field->is_repeated())
+      r.SetString(message, field, told(*field, r.GetString(*message, field)));
     if (nested && !field->is_repeated()) Substitute(r.MutableMessage(message, field));
     for (int i = 0; field->is_repeated() && i < r.FieldSize(*message, field); ++i) {
-      if (text) r.SetRepeatedString(message, field, i, told(*field, r.GetRepeatedString(*message, field, i)));
+      if (text)
+        r.SetRepeatedString(message, field, i,
+                            told(*field, r.GetRepeatedString(*message, field, i)));
       if (nested) Substitute(r.MutableRepeatedMessage(message, field, i));
     }
   }
@@ -312,15 +362,18 @@ void QueueCalls::Collect(const Message& message) {
   std::vector<const FieldDescriptor*> fields;
   r.ListFields(message, &fields);
   const auto keep = [](std::vector<std::string>* told, const std::string& value) {
-    if (told->size() < kMostIds && std::find(told->begin(), told->end(), value) == told->end()) told->push_back(value);
+    if (told->size() < kMostIds && std::find(told->begin(), told->end(), value) == told->end())
+      told->push_back(value);
   };
   for (const FieldDescriptor* field : fields) {
     const int n = field->is_repeated() ? r.FieldSize(message, field) : 1;
     for (int i = 0; i < n; ++i) {
       if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-        Collect(field->is_repeated() ? r.GetRepeatedMessage(message, field, i) : r.GetMessage(message, field));
+        Collect(field->is_repeated() ? r.GetRepeatedMessage(message, field, i)
+                                     : r.GetMessage(message, field));
       } else if (field->type() == FieldDescriptor::TYPE_BYTES) {
-        const std::string value = field->is_repeated() ? r.GetRepeatedString(message, field, i) : r.GetString(message, field);
+        const std::string value = field->is_repeated() ? r.GetRepeatedString(message, field, i)
+                                                       : r.GetString(message, field);
         if (field->name() == "cursor") keep(&cursors_, value);
         else if (field->name() == "hash") keep(&hashes_, value);
         else if (value.size() == 16) keep(&ids_, value);
@@ -344,7 +397,7 @@ void QueueCalls::PutRight(queue::v1::PutMessage* message) const {
   }
 }
 
-// The job. ----------------------------------------------------------------------------------------------------------------
+// The job. ----------------------------------------------------------------------------------------
 
 void QueueCalls::PassTime(uint64_t ticks) {
   const queue::Instant end = now_ + absl::Milliseconds(10) * ticks;
@@ -360,7 +413,9 @@ void QueueCalls::PassTime(uint64_t ticks) {
 // As a job of its level comes back: parked calls are gone, at level metadata payload too.
 void QueueCalls::Restart() {
   if (spec_.durability == queue::Durability::kMemory) return;
-  const queue::Encoded dump = job_->Dump(spec_.durability == queue::Durability::kMetadata ? queue::Payload::kLeftOut : queue::Payload::kKept);
+  const queue::Encoded dump =
+      job_->Dump(spec_.durability == queue::Durability::kMetadata ? queue::Payload::kLeftOut
+                                                                  : queue::Payload::kKept);
   for (std::unique_ptr<Job>* job : {&job_, &twin_}) {
     *job = MakeJob(spec_);
     const absl::Status loaded = (*job)->Load(dump.head, AsRead(dump));
@@ -375,7 +430,9 @@ void QueueCalls::Send(const queue::Caller& caller, queue::Input input, OnReply o
   const uint64_t call = ++calls_;
   const bool answered = on_reply != nullptr;
   if (answered) waiting_.emplace(call, std::move(on_reply));
-  const bool parks = std::holds_alternative<queue::Admit>(input) || std::holds_alternative<queue::LeaseTasks>(input) || std::holds_alternative<queue::AcquireBatch>(input);
+  const bool parks = std::holds_alternative<queue::Admit>(input) ||
+                     std::holds_alternative<queue::LeaseTasks>(input) ||
+                     std::holds_alternative<queue::AcquireBatch>(input);
   Step({.now = now_, .call = answered ? call : 0, .caller = caller, .input = std::move(input)});
   SLUICE_CHECK_MSG(parks || !waiting_.contains(call), "a call that never parks has no answer");
 }
@@ -416,7 +473,8 @@ void QueueCalls::CheckAll() {
   SLUICE_CHECK_MSG(twin_->Dump(queue::Payload::kKept).head == dump.head, "a recovered job differs");
   twin_ = MakeJob(spec_);
   SLUICE_CHECK(twin_->Load(dump.head, AsRead(dump)).ok());
-  SLUICE_CHECK_MSG(twin_->Dump(queue::Payload::kKept).head == dump.head, "a dump does not survive its loading");
+  SLUICE_CHECK_MSG(twin_->Dump(queue::Payload::kKept).head == dump.head,
+                   "a dump does not survive its loading");
 }
 
 }  // namespace sluice::fuzz

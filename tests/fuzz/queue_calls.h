@@ -19,8 +19,24 @@ namespace sluice::fuzz {
 
 // The calls of the queue's service, and what else happens to a job.
 enum class Op : uint8_t {
-  kSetJob, kAdmit, kPut, kGet, kSeal, kDrop, kLeaseTasks, kRenew, kRelease, kAcquireBatch, kApply, kAdvanceVersion, kDurable, kRestore,
-  kRetask, kStats, kPeek, kWatch,
+  kSetJob,
+  kAdmit,
+  kPut,
+  kGet,
+  kSeal,
+  kDrop,
+  kLeaseTasks,
+  kRenew,
+  kRelease,
+  kAcquireBatch,
+  kApply,
+  kAdvanceVersion,
+  kDurable,
+  kRestore,
+  kRetask,
+  kStats,
+  kPeek,
+  kWatch,
   kClock,    // Time passes: up to 3 bytes, little-endian, times 10 ms.
   kForget,   // The client of the oldest parked call is gone.
   kDisk,     // A byte: ok, low, full.
@@ -29,13 +45,14 @@ enum class Op : uint8_t {
   kCount,
 };
 
-// One job behind the messages of the queue's service, without sockets, threads or a clock of its own: bytes in, checks after
-// each step. What a message leaves out is filled in as a fitting client would have it: who calls, the checksums. A `bytes`
-// field of one byte stands for the nth id that an answer told (Ref), so that a changed input still speaks of what is there.
+// One job behind the messages of the queue's service, without sockets, threads or a clock of its
+// own: bytes in, checks after each step. What a message leaves out is filled in as a fitting client
+// would have it: who calls, the checksums. A `bytes` field of one byte stands for the nth id that
+// an answer told (Ref), so that a changed input still speaks of what is there.
 //
-// Broken promises end the process: an INTERNAL error, an answer that is missing or comes twice, a broken rule of the state
-// (Job::Violations), books that do not balance, JSON of Peek that is none, and a twin that is fed what the log would bring
-// back and answers or becomes anything else.
+// Broken promises end the process: an INTERNAL error, an answer that is missing or comes twice, a
+// broken rule of the state (Job::Violations), books that do not balance, JSON of Peek that is none,
+// and a twin that is fed what the log would bring back and answers or becomes anything else.
 class QueueCalls {
  public:
   QueueCalls();
@@ -44,7 +61,8 @@ class QueueCalls {
   void Do(Op op, absl::string_view bytes);
   void CheckAll();
 
-  // For those who make inputs: what the last call was answered, null if it parked or failed; and the byte for an id.
+  // For those who make inputs: what the last call was answered, null if it parked or failed; and
+  // the byte for an id.
   const google::protobuf::Message* answer() const { return answer_.get(); }
   std::string Ref(const std::string& id) const;
   const queue::Job* job() const { return job_.get(); }
@@ -71,11 +89,11 @@ class QueueCalls {
   queue::Arena arena_{{.segment_bytes = 64 << 10, .ahead = false}};
   queue::Spec spec_;
   std::map<std::string, queue::RecordReader> streams_;  // Of Put, by worker.
-  std::unique_ptr<queue::Job> job_, twin_;  // Null before SetJob.
+  std::unique_ptr<queue::Job> job_, twin_;              // Null before SetJob.
   queue::Instant now_ = absl::Seconds(1000);
   uint32_t incarnation_ = 1;
   uint64_t calls_ = 0, steps_ = 0;
-  std::map<uint64_t, OnReply> waiting_;  // By call.
+  std::map<uint64_t, OnReply> waiting_;              // By call.
   std::vector<std::string> ids_, hashes_, cursors_;  // As told, in order.
   std::unique_ptr<google::protobuf::Message> answer_;
 };

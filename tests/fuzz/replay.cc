@@ -1,6 +1,7 @@
-// Runs a fuzz target without a fuzzer:  TARGET [--mutations N] [--write-seeds DIRECTORY] [FILE|DIRECTORY]..
-// Its seeds and each file, each followed by N mutations of it (100 by default), always the same ones. An input that ends the
-// process is left in ./crash-input.
+// Runs a fuzz target without a fuzzer:
+//   TARGET [--mutations N] [--write-seeds DIRECTORY] [FILE|DIRECTORY]..
+// Its seeds and each file, each followed by N mutations of it (100 by default), always the same
+// ones. An input that ends the process is left in ./crash-input.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -22,7 +23,8 @@ namespace {
 // A few flips, overwrites, cuts, repeats and moves of stretches.
 std::string Mutate(std::string input, SplitMix64* random) {
   for (uint64_t n = 1 + random->Below(4); n > 0 && !input.empty(); --n) {
-    const size_t at = random->Below(input.size()), size = 1 + random->Below(std::min<size_t>(input.size() - at, 64));
+    const size_t at = random->Below(input.size()),
+                 size = 1 + random->Below(std::min<size_t>(input.size() - at, 64));
     switch (random->Below(6)) {
       case 0: input[at] ^= static_cast<char>(1 << random->Below(8)); break;
       case 1: input[at] = static_cast<char>(random->Below(3) == 0 ? 0xff : random->Next()); break;
@@ -43,7 +45,8 @@ absl::string_view running;
 
 void KeepInput(int signal) {
   const int file = open("crash-input", O_CREAT | O_WRONLY | O_TRUNC, 0644);
-  const bool kept = write(file, running.data(), running.size()) == static_cast<ssize_t>(running.size());
+  const bool kept =
+      write(file, running.data(), running.size()) == static_cast<ssize_t>(running.size());
   constexpr char kText[] = "the input is in ./crash-input\n";
   if (kept) (void)!write(STDERR_FILENO, kText, sizeof(kText) - 1);
   std::signal(signal, SIG_DFL);
@@ -58,18 +61,23 @@ void RunKept(absl::string_view input) {
 int WriteSeeds(const std::string& directory) {
   SLUICE_CHECK(MakeDirs(directory).ok());
   int number = 0;
-  for (const std::string& seed : Seeds()) SLUICE_CHECK(WriteFileAtomic(absl::StrCat(directory, "/seed-", number++), seed).ok());
+  for (const std::string& seed : Seeds())
+    SLUICE_CHECK(WriteFileAtomic(absl::StrCat(directory, "/seed-", number++), seed).ok());
   std::fprintf(stderr, "%d seeds in %s\n", number, directory.c_str());
   return 0;
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Runs a fuzz target on its seeds and on files, each followed by mutations of it. It starts no fuzzer.");
+  CLI::App app(
+      "Runs a fuzz target on its seeds and on files, each followed by mutations of it. It starts "
+      "no fuzzer.");
   uint64_t mutations = 100;
   std::string seeds;
   std::vector<std::string> paths;
-  app.add_option("PATHS", paths, "files, or directories of them; those that do not exist are left out");
-  app.add_option("--mutations", mutations, "of each input, always the same ones")->capture_default_str();
+  app.add_option("PATHS", paths,
+                 "files, or directories of them; those that do not exist are left out");
+  app.add_option("--mutations", mutations, "of each input, always the same ones")
+      ->capture_default_str();
   app.add_option("--write-seeds", seeds, "write the seeds to this directory, and run nothing");
   CLI11_PARSE(app, argc, argv);
   if (!seeds.empty()) return WriteSeeds(seeds);
@@ -87,7 +95,8 @@ int Main(int argc, char** argv) {
       add(path);
     }
   }
-  for (const std::string& seed : Seeds()) inputs.emplace_back(absl::StrCat("seed ", inputs.size()), seed);
+  for (const std::string& seed : Seeds())
+    inputs.emplace_back(absl::StrCat("seed ", inputs.size()), seed);
   for (const int signal : {SIGABRT, SIGSEGV, SIGFPE}) std::signal(signal, KeepInput);
   uint64_t runs = 0;
   for (const auto& [name, input] : inputs) {

@@ -19,7 +19,8 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// What people and other programs get wrong is said with its code, its place and what to do, and nothing is lost by it.
+// What people and other programs get wrong is said with its code, its place and what to do, and
+// nothing is lost by it.
 namespace sluice::integration {
 namespace {
 
@@ -30,7 +31,7 @@ using testing::HasSubstr;
 constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
 
-// Job files. ----------------------------------------------------------------------------------------------------------
+// Job files. --------------------------------------------------------------------------------------
 
 class JobFileTest : public testing::Test {
  protected:
@@ -42,7 +43,10 @@ class JobFileTest : public testing::Test {
     text.replace(at, line.size(), instead);
     const std::string file = cluster_.dir() + "/bad.yaml";
     EXPECT_EQ(WriteFileAtomic(file, text), absl::OkStatus());
-    const auto finished = RunToEnd({.binary = "sluice", .args = {"config", "validate", file}, .log = cluster_.dir() + "/validate.log"}, kLong);
+    const auto finished = RunToEnd({.binary = "sluice",
+                                    .args = {"config", "validate", file},
+                                    .log = cluster_.dir() + "/validate.log"},
+                                   kLong);
     EXPECT_EQ(finished.status(), absl::OkStatus());
     return finished.value_or(Finished{});
   }
@@ -53,7 +57,8 @@ class JobFileTest : public testing::Test {
 TEST_F(JobFileTest, AMisspeltKeyIsNamedWithItsPlaceAndTheNearestKey) {
   const Finished finished = Validate("max_steps:", "max_stepz:");
   EXPECT_EQ(finished.exit, 2);
-  EXPECT_THAT(finished.err, ContainsRegex("bad.yaml:[0-9]+:[0-9]+ SLUICE-CONFIG-0003 .*max_stepz.*max_steps"));
+  EXPECT_THAT(finished.err,
+              ContainsRegex("bad.yaml:[0-9]+:[0-9]+ SLUICE-CONFIG-0003 .*max_stepz.*max_steps"));
 }
 
 TEST_F(JobFileTest, AValueOfAnotherTypeIsNamedWithItsPlace) {
@@ -65,10 +70,11 @@ TEST_F(JobFileTest, AValueOfAnotherTypeIsNamedWithItsPlace) {
 TEST_F(JobFileTest, AModelDirectoryThatIsNotThereIsNamedWithItsPlace) {
   const Finished finished = Validate("init: {config: digits, seed: 1}", "path: /no/such/model");
   EXPECT_EQ(finished.exit, 2);
-  EXPECT_THAT(finished.err, ContainsRegex("bad.yaml:[0-9]+:[0-9]+ SLUICE-CONFIG-0012 .*/no/such/model"));
+  EXPECT_THAT(finished.err,
+              ContainsRegex("bad.yaml:[0-9]+:[0-9]+ SLUICE-CONFIG-0012 .*/no/such/model"));
 }
 
-// Files that a job reads. ---------------------------------------------------------------------------------------------
+// Files that a job reads. -------------------------------------------------------------------------
 
 class FilesTest : public testing::Test {
  protected:
@@ -89,7 +95,8 @@ class FilesTest : public testing::Test {
     const common::v1::Ledger& ledger = end->result().ledger();
     int64_t dropped = 0;
     for (const auto& [reason, count] : ledger.dropped()) dropped += count;
-    EXPECT_EQ(ledger.accepted(), ledger.durable() + ledger.applied() + ledger.live() + dropped) << ledger.DebugString();
+    EXPECT_EQ(ledger.accepted(), ledger.durable() + ledger.applied() + ledger.live() + dropped)
+        << ledger.DebugString();
   }
 
   // Every command that asks about the job is answered, in both formats.
@@ -116,26 +123,33 @@ class FilesTest : public testing::Test {
   std::string ModelWith(const std::string& file, const std::string& bytes) {
     const std::string dir = cluster_.dir() + "/model";
     std::filesystem::create_directory(dir);
-    for (const char* name : {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}) {
-      EXPECT_EQ(WriteFileAtomic(absl::StrCat(dir, "/", name), name == file ? bytes : *ReadFile(Model(name))), absl::OkStatus());
+    for (const char* name : {"config.json", "generation_config.json", "model.safetensors",
+                             "tokenizer.json", "tokenizer_config.json"}) {
+      EXPECT_EQ(WriteFileAtomic(absl::StrCat(dir, "/", name),
+                                name == file ? bytes : *ReadFile(Model(name))),
+                absl::OkStatus());
     }
     return dir;
   }
-  static std::string Model(const std::string& file) { return testing_data::Path("models/qwen3-tiny/" + file); }
+  static std::string Model(const std::string& file) {
+    return testing_data::Path("models/qwen3-tiny/" + file);
+  }
 
-  void ExpectModelFailure(const std::string& file, const std::string& bytes, const testing::Matcher<std::string>& message) {
+  void ExpectModelFailure(const std::string& file, const std::string& bytes,
+                          const testing::Matcher<std::string>& message) {
     const std::string dir = ModelWith(file, bytes);
     const std::string yaml = cluster_.dir() + "/job.yaml";
     std::string text = *ReadFile(kDigits);
     const std::string init = "init: {config: digits, seed: 1}";
     text.replace(text.find(init), init.size(), "path: " + dir);
-    text.replace(text.find("digits/train.jsonl"), std::strlen("digits/train.jsonl"), SLUICE_SOURCE_DIR "/configs/examples/digits/train.jsonl");
+    text.replace(text.find("digits/train.jsonl"), std::strlen("digits/train.jsonl"),
+                 SLUICE_SOURCE_DIR "/configs/examples/digits/train.jsonl");
     ASSERT_EQ(WriteFileAtomic(yaml, text), absl::OkStatus());
     ASSERT_EQ(cluster_.Start(), absl::OkStatus());
     const auto job = Job::Submit(
-      &cluster_, yaml,
-      {"limits.max_steps=3", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints"),
-       "data.order.max_prompt=64", "model.max_context=128"});  // Room for its tokens.
+        &cluster_, yaml,
+        {"limits.max_steps=3", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints"),
+         "data.order.max_prompt=64", "model.max_context=128"});  // Room for its tokens.
     if (!job.ok()) {  // Some things are seen before it is taken.
       EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(job.status().message()), message);
@@ -150,7 +164,8 @@ class FilesTest : public testing::Test {
 
   static std::string Safetensors(const std::string& header, size_t data_bytes) {
     const uint64_t size = header.size();
-    return std::string(reinterpret_cast<const char*>(&size), sizeof size) + header + std::string(data_bytes, '\0');
+    return std::string(reinterpret_cast<const char*>(&size), sizeof size) + header +
+           std::string(data_bytes, '\0');
   }
 
   Cluster cluster_;
@@ -202,9 +217,9 @@ TEST_F(FilesTest, APathThatIsNotUtf8IsRefusedWithItsPlaceAndAnotherClientsFailsI
 
 TEST_F(FilesTest, AModelDirectoryWhoseFilesHoldBytesThatAreNotUtf8LeavesTheControllerAnswering) {
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
-  const std::string dir = ModelWith(
-      "config.json",
-      "{\"architectures\": [\"Caf\xe9" "ForCausalLM\"], \"model_type\": \"caf\xe9\"}");
+  const std::string dir = ModelWith("config.json",
+                                    "{\"architectures\": [\"Caf\xe9"
+                                    "ForCausalLM\"], \"model_type\": \"caf\xe9\"}");
   ASSERT_EQ(cluster_.Start(), absl::OkStatus());
   const JobFile loaded = ReadJobFile(
       kDigits, {.sets = {"model.init=none", "model.path=" + dir}, .check_paths = false});
@@ -297,9 +312,8 @@ TEST_F(FilesTest, GoldsThatAreNumbersAreScoredAndRowsWithoutOneAreSetAsideAloud)
   EXPECT_THAT(said["rows_unscorable"],
               testing::ElementsAre(AllOf(HasSubstr("data source digits: answers to 25 of 50 rows"),
                                          HasSubstr("golds.jsonl:2: "))));
-  EXPECT_THAT(said["quarantined"],
-              testing::Contains(AllOf(HasSubstr("cannot be scored (bad_row: "),
-                                      HasSubstr("`answer` is null"))));
+  EXPECT_THAT(said["quarantined"], testing::Contains(AllOf(HasSubstr("cannot be scored (bad_row: "),
+                                                           HasSubstr("`answer` is null"))));
 }
 
 TEST_F(FilesTest, AJobThatNeedsMoreMemoryThanTheQueueMayUseFailsAtOnceWithBothNumbers) {
@@ -310,7 +324,8 @@ TEST_F(FilesTest, AJobThatNeedsMoreMemoryThanTheQueueMayUseFailsAtOnceWithBothNu
 
 TEST_F(FilesTest, APromptLongerThanTheContextIsDroppedAndCounted) {
   std::string text;
-  for (int i = 0; i < 40; ++i) absl::StrAppend(&text, "{\"digits\": \"", i % 4 == 0 ? "123456789012" : "4821", "\"}\n");
+  for (int i = 0; i < 40; ++i)
+    absl::StrAppend(&text, "{\"digits\": \"", i % 4 == 0 ? "123456789012" : "4821", "\"}\n");
   const std::string file = cluster_.dir() + "/long.jsonl";
   ASSERT_EQ(WriteFileAtomic(file, text), absl::OkStatus());
   ASSERT_EQ(cluster_.Start(), absl::OkStatus());
@@ -326,51 +341,64 @@ TEST_F(FilesTest, APromptLongerThanTheContextIsDroppedAndCounted) {
 TEST_F(FilesTest, ATruncatedModelFailsTheJobWithItsFile) {
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
   const std::string whole = *ReadFile(Model("model.safetensors"));
-  ExpectModelFailure("model.safetensors", whole.substr(0, whole.size() / 2), HasSubstr("model.safetensors"));
+  ExpectModelFailure("model.safetensors", whole.substr(0, whole.size() / 2),
+                     HasSubstr("model.safetensors"));
 }
 
 TEST_F(FilesTest, TensorsThatOverlapFailTheJobWithTheirFile) {
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
-  ExpectModelFailure("model.safetensors",
-                     Safetensors(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12),
-                     AllOf(HasSubstr("model.safetensors"), ContainsRegex("overlap|[4-8]")));
+  ExpectModelFailure(
+      "model.safetensors",
+      Safetensors(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32",)"
+                  R"("shape":[2],"data_offsets":[4,12]}})",
+                  12),
+      AllOf(HasSubstr("model.safetensors"), ContainsRegex("overlap|[4-8]")));
 }
 
 TEST_F(FilesTest, AHeaderThatClaimsATerabyteFailsTheJobWithItsLimit) {
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
   const uint64_t size = uint64_t{1} << 40;
-  ExpectModelFailure("model.safetensors", std::string(reinterpret_cast<const char*>(&size), sizeof size) + "{}",
+  ExpectModelFailure("model.safetensors",
+                     std::string(reinterpret_cast<const char*>(&size), sizeof size) + "{}",
                      AllOf(HasSubstr("model.safetensors"), HasSubstr("header")));
 }
 
 TEST_F(FilesTest, AnUnsupportedArchitectureFailsTheJobWithItsName) {
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
-  ExpectModelFailure("config.json", R"({"architectures":["BertForMaskedLM"],"model_type":"bert","hidden_size":64})",
-                     AllOf(HasSubstr("Bert"), HasSubstr("config.json")));
+  ExpectModelFailure(
+      "config.json",
+      R"({"architectures":["BertForMaskedLM"],"model_type":"bert","hidden_size":64})",
+      AllOf(HasSubstr("Bert"), HasSubstr("config.json")));
 }
 
-// Daemons. ------------------------------------------------------------------------------------------------------------
+// Daemons. ----------------------------------------------------------------------------------------
 
 TEST(DaemonsTest, AUsedPortIsNamed) {
   Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
   const auto second = RunToEnd({.binary = "sluice-controller",
-                                .args = {"--listen", cluster.address("controller-0"), "--data-dir", cluster.dir() + "/other"},
-                                .log = cluster.dir() + "/second.log"}, kLong);
+                                .args = {"--listen", cluster.address("controller-0"), "--data-dir",
+                                         cluster.dir() + "/other"},
+                                .log = cluster.dir() + "/second.log"},
+                               kLong);
   ASSERT_EQ(second.status(), absl::OkStatus());
   EXPECT_EQ(second->exit, 1);
-  EXPECT_THAT(second->err, AllOf(HasSubstr("error SLUICE-RPC-"), HasSubstr(cluster.address("controller-0")), HasSubstr("hint: ")));
+  EXPECT_THAT(second->err, AllOf(HasSubstr("error SLUICE-RPC-"),
+                                 HasSubstr(cluster.address("controller-0")), HasSubstr("hint: ")));
 }
 
 TEST(DaemonsTest, ASecondDaemonOnOneDataDirectoryIsRefused) {
   Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
   const std::string dir = cluster.dir() + "/controller-0";
-  const auto second = RunToEnd({.binary = "sluice-controller", .args = {"--listen", "127.0.0.1:0", "--data-dir", dir},
-                                .log = cluster.dir() + "/second.log"}, kLong);
+  const auto second = RunToEnd({.binary = "sluice-controller",
+                                .args = {"--listen", "127.0.0.1:0", "--data-dir", dir},
+                                .log = cluster.dir() + "/second.log"},
+                               kLong);
   ASSERT_EQ(second.status(), absl::OkStatus());
   EXPECT_EQ(second->exit, 1);
-  EXPECT_THAT(second->err, AllOf(HasSubstr("error"), HasSubstr(dir), HasSubstr(absl::StrCat(cluster.process("controller-0").pid()))));
+  EXPECT_THAT(second->err, AllOf(HasSubstr("error"), HasSubstr(dir),
+                                 HasSubstr(absl::StrCat(cluster.process("controller-0").pid()))));
 }
 
 TEST(DaemonsTest, ADaemonOfAnotherProtocolIsRefusedAtRegister) {
@@ -389,14 +417,16 @@ TEST(DaemonsTest, ADaemonOfAnotherProtocolIsRefusedAtRegister) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("2"), HasSubstr("1")));
 }
 
-// Ctrl-C. -------------------------------------------------------------------------------------------------------------
+// Ctrl-C. -----------------------------------------------------------------------------------------
 
 // Lines up to the first with `text`.
 absl::Status ReadUntil(Process* process, const std::string& text) {
   std::vector<std::string> seen;
   while (true) {
     const auto line = process->ReadLine(kLong);
-    if (!line.ok()) return Annotate(line.status(), absl::StrCat("no \"", text, "\" in: ", absl::StrJoin(seen, "\n")));
+    if (!line.ok())
+      return Annotate(line.status(),
+                      absl::StrCat("no \"", text, "\" in: ", absl::StrJoin(seen, "\n")));
     if (line->find(text) != std::string::npos) return absl::OkStatus();
     seen.push_back(*line);
   }
@@ -430,9 +460,11 @@ TEST(CtrlCTest, WhileWatchingDetachesAndTheJobGoesOn) {
 TEST(CtrlCTest, OnceInRunCancelsTheJobAndEndsItsDaemons) {
   Cluster cluster;  // Not started: `run` has daemons of its own, in this folder.
   const std::string data = cluster.dir() + "/run";
-  const auto run = Process::Start({.binary = "sluice",
-                                   .args = {"run", kDigits, "--data-dir", data, "-o", "json", "--set", "limits.max_steps=100000", "--set",
-                                            "queue.groups_per_step=4", "--set", absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")}});
+  const auto run = Process::Start(
+      {.binary = "sluice",
+       .args = {"run", kDigits, "--data-dir", data, "-o", "json", "--set",
+                "limits.max_steps=100000", "--set", "queue.groups_per_step=4", "--set",
+                absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")}});
   ASSERT_EQ(run.status(), absl::OkStatus());
   ASSERT_EQ(ReadUntil(run->get(), "step "), absl::OkStatus());
 

@@ -1,5 +1,6 @@
-// `run.deterministic`: the trainer finds each log-prob in the bits that the engine drew with, and the same job gives the same
-// weights, however many workers sample it and however many threads compute in each daemon.
+// `run.deterministic`: the trainer finds each log-prob in the bits that the engine drew with, and
+// the same job gives the same weights, however many workers sample it and however many threads
+// compute in each daemon.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,15 +19,17 @@ namespace {
 constexpr int kSteps = 12;
 
 struct Outcome {
-  std::string weights;                        // The last checkpoint's file.
-  std::string hash;                           // Of all that was trained on, in order.
+  std::string weights;  // The last checkpoint's file.
+  std::string hash;     // Of all that was trained on, in order.
   std::vector<job::v1::StepReport> reports;
 };
 
-void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {}, int threads = 1) {
+void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {},
+               int threads = 1) {
   Cluster cluster({.rollouts = rollouts, .threads = threads});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
-  sets.insert(sets.end(), {"run.deterministic=true", "queue.max_staleness=0", absl::StrCat("resources.rollout.min=", rollouts),
+  sets.insert(sets.end(), {"run.deterministic=true", "queue.max_staleness=0",
+                           absl::StrCat("resources.rollout.min=", rollouts),
                            absl::StrCat("resources.rollout.max=", rollouts)});
   const auto job = SubmitDigits(&cluster, kSteps, sets);
   ASSERT_EQ(job.status(), absl::OkStatus());
@@ -51,7 +54,8 @@ void ExpectNoGap(const Outcome& outcome) {
   }
 }
 
-TEST(DeterministicTest, TheTrainerFindsEachLogprobInTheEnginesBitsAndTheSameJobGivesTheSameWeights) {
+TEST(DeterministicTest,
+     TheTrainerFindsEachLogprobInTheEnginesBitsAndTheSameJobGivesTheSameWeights) {
   Outcome one, two;
   ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/1, &one));
   ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/2, &two, {}, /*threads=*/3));
@@ -68,14 +72,20 @@ TEST(DeterministicTest, SoItIsInBf16) {
 
 // The digits' model with eight small experts in each layer, in a directory of its own.
 std::string ExpertsModel() {
-  const std::string from = SLUICE_SOURCE_DIR "/configs/examples/digits/", dir = testing_data::TempPath("digits-experts");
+  const std::string from = SLUICE_SOURCE_DIR "/configs/examples/digits/",
+                    dir = testing_data::TempPath("digits-experts");
   EXPECT_EQ(MakeDirs(dir), absl::OkStatus());
-  for (const std::string name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+  for (const std::string name :
+       {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
     EXPECT_EQ(WriteFileAtomic(dir + "/" + name, *ReadFile(from + name)), absl::OkStatus());
   }
-  const std::string config = absl::StrReplaceAll(*ReadFile(from + "config.json"), {{"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"},
-                                                                                   {"\"qwen3\"", "\"qwen3_moe\""},
-                                                                                   {"\"intermediate_size\": 192", "\"intermediate_size\": 192, \"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"norm_topk_prob\": true"}});
+  const std::string config = absl::StrReplaceAll(
+      *ReadFile(from + "config.json"),
+      {{"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"},
+       {"\"qwen3\"", "\"qwen3_moe\""},
+       {"\"intermediate_size\": 192",
+        "\"intermediate_size\": 192, \"num_experts\": 8, \"num_experts_per_tok\": 2, "
+        "\"moe_intermediate_size\": 48, \"norm_topk_prob\": true"}});
   EXPECT_EQ(WriteFileAtomic(dir + "/config.json", config), absl::OkStatus());
   return dir;
 }
@@ -83,9 +93,12 @@ std::string ExpertsModel() {
 TEST(DeterministicTest, SoItIsInAMixtureOfExpertsWhichTheTrainerIsTold) {
   for (const std::string dtype : {"float32", "bfloat16"}) {
     Outcome outcome;
-    ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/1, &outcome, {absl::StrCat("model.init.config=", ExpertsModel()), absl::StrCat("model.dtype=", dtype)}));
+    ASSERT_NO_FATAL_FAILURE(RunDigits(
+        /*rollouts=*/1, &outcome,
+        {absl::StrCat("model.init.config=", ExpertsModel()), absl::StrCat("model.dtype=", dtype)}));
     ExpectNoGap(outcome);
-    for (const job::v1::StepReport& report : outcome.reports) EXPECT_EQ(report.values().at("experts_recorded"), 1) << "step " << report.k();
+    for (const job::v1::StepReport& report : outcome.reports)
+      EXPECT_EQ(report.values().at("experts_recorded"), 1) << "step " << report.k();
   }
 }
 

@@ -30,15 +30,19 @@ class DevFleetTest : public ::testing::Test {
     const absl::StatusOr<Finished> done =
         RunToEnd({.binary = "sluice",
                   .args = std::move(args),
-                  .env = {{"XDG_STATE_HOME", dir_ + "/state"}, {"SLUICE_DATA_DIR", ""}, {"SLUICE_SERVER", ""}, {"TMPDIR", dir_ + "/tmp"}},
+                  .env = {{"XDG_STATE_HOME", dir_ + "/state"},
+                          {"SLUICE_DATA_DIR", ""},
+                          {"SLUICE_SERVER", ""},
+                          {"TMPDIR", dir_ + "/tmp"}},
                   .log = absl::StrCat(dir_, "/sluice-", commands_++, ".log")},
                  kLong);
     EXPECT_EQ(done.status(), absl::OkStatus());
     return done.value_or(Finished{.exit = -1});
   }
   Finished Submit(const std::string& name) {
-    return Sluice({"job", "submit", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set", "name=" + name, "--set", "limits.max_steps=1000000",
-                   "--set", "limits.wall=none", "--set", absl::StrCat("checkpoint.dir=", dir_, "/checkpoints")});
+    return Sluice({"job", "submit", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set",
+                   "name=" + name, "--set", "limits.max_steps=1000000", "--set", "limits.wall=none",
+                   "--set", absl::StrCat("checkpoint.dir=", dir_, "/checkpoints")});
   }
 
   const std::string dir_;
@@ -46,7 +50,8 @@ class DevFleetTest : public ::testing::Test {
 };
 
 TEST_F(DevFleetTest, TwoJobsRunAtOnceOnTwoTrainersAndEachCommandFindsTheFleet) {
-  const Finished up = Sluice({"dev", "up", "--data-dir", dir_ + "/elsewhere", "--trainers", "2", "--free-ports"});
+  const Finished up =
+      Sluice({"dev", "up", "--data-dir", dir_ + "/elsewhere", "--trainers", "2", "--free-ports"});
   ASSERT_EQ(up.exit, 0) << up.err;
   EXPECT_THAT(up.out, HasSubstr("trainer-1"));
   EXPECT_THAT(up.err, HasSubstr("threads: 2 rollouts x"));
@@ -69,15 +74,18 @@ TEST_F(DevFleetTest, TwoJobsRunAtOnceOnTwoTrainersAndEachCommandFindsTheFleet) {
 
 TEST_F(DevFleetTest, RunRefusesAtOnceToStartFewerDaemonsThanTheJobNeeds) {
   const std::string job = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
-  const Finished refused = Sluice({"run", job, "--set", "resources.rollout={min: 3, max: 3}", "--rollouts", "2"});
+  const Finished refused =
+      Sluice({"run", job, "--set", "resources.rollout={min: 3, max: 3}", "--rollouts", "2"});
   EXPECT_EQ(refused.exit, 2);
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("the job starts with 3 rollout daemons (resources.rollout.min), and --rollouts starts 2"),
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("the job starts with 3 rollout daemons "
+                                           "(resources.rollout.min), and --rollouts starts 2"),
                                  HasSubstr("hint: give --rollouts 3")));
 }
 
 TEST_F(DevFleetTest, ARunThatFailsLeavesItsLogsAndNothingElse) {
-  const Finished failed = Sluice({"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set", "limits.start=1ms", "-q", "--set",
-                                  absl::StrCat("checkpoint.dir=", dir_, "/checkpoints")});
+  const Finished failed =
+      Sluice({"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set", "limits.start=1ms",
+              "-q", "--set", absl::StrCat("checkpoint.dir=", dir_, "/checkpoints")});
   EXPECT_EQ(failed.exit, 3) << failed.err;
   const auto left = *ListDir(dir_ + "/tmp");
   ASSERT_EQ(left.size(), 1u);

@@ -29,10 +29,13 @@ TEST_P(DrainTest, ADaemonEndsWithZeroAndTheJobGoesOnWithItsSuccessor) {
   EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, DrainTest, testing::Values("controller-0", "queue-0", "reward-0", "rollout-0", "trainer-0"), [](const auto& info) {
-  const std::string id = info.param;
-  return id.substr(0, id.find('-'));
-});
+INSTANTIATE_TEST_SUITE_P(Of, DrainTest,
+                         testing::Values("controller-0", "queue-0", "reward-0", "rollout-0",
+                                         "trainer-0"),
+                         [](const auto& info) {
+                           const std::string id = info.param;
+                           return id.substr(0, id.find('-'));
+                         });
 
 TEST(IdleTest, AnIdleFleetEndsWithZero) {
   Cluster cluster;

@@ -25,8 +25,17 @@ class EvalJobTest : public testing::Test {
     ASSERT_EQ(job_->AwaitStep(5, kLong), absl::OkStatus());
   }
   absl::StatusOr<Finished> Eval(const std::string& model) {
-    return cluster_.Sluice({"eval", model, "--data", SLUICE_SOURCE_DIR "/configs/examples/digits/heldout.jsonl", "--prompt", "digits", "--answer", "digits", "--format",
-                            "{digits}=", "--verifier", "text", "--args", R"({"property": "reversed"})", "--max-tokens", "7", "--rows", "50", "-o", "json"});
+    return cluster_.Sluice(
+        {"eval",         model,
+         "--data",       SLUICE_SOURCE_DIR "/configs/examples/digits/heldout.jsonl",
+         "--prompt",     "digits",
+         "--answer",     "digits",
+         "--format",     "{digits}=",
+         "--verifier",   "text",
+         "--args",       R"({"property": "reversed"})",
+         "--max-tokens", "7",
+         "--rows",       "50",
+         "-o",           "json"});
   }
 
   Cluster cluster_;
@@ -54,8 +63,10 @@ TEST_F(EvalJobTest, AVersionThatIsGoneIsRefusedWithThoseThatAreThere) {
   EXPECT_NE(gone->exit, 0);
   EXPECT_THAT(gone->err, HasSubstr("the trainer no longer keeps version 0; it has "));
   EXPECT_THAT(gone->err, HasSubstr("`sluice ckpt verify "));
-  EXPECT_THAT(Eval(absl::StrCat(job_->id(), "@999999999"))->err, HasSubstr("the trainer has not made version 999999999 yet; it has "));
-  EXPECT_THAT(Eval(absl::StrCat(job_->id(), "@-1"))->err, HasSubstr("'-1' is no version; versions count from 0"));
+  EXPECT_THAT(Eval(absl::StrCat(job_->id(), "@999999999"))->err,
+              HasSubstr("the trainer has not made version 999999999 yet; it has "));
+  EXPECT_THAT(Eval(absl::StrCat(job_->id(), "@-1"))->err,
+              HasSubstr("'-1' is no version; versions count from 0"));
   const auto word = Eval(absl::StrCat(job_->id(), "@best"));
   EXPECT_THAT(word->err, HasSubstr("'best' is no version"));
   EXPECT_THAT(Eval("no-such-job")->err, HasSubstr("no-such-job is no directory, and as a job"));

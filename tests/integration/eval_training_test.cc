@@ -47,8 +47,8 @@ class EvalTrainingTest : public FaultsTest {
     ASSERT_EQ(WriteFileAtomic(rows_, absl::StrJoin(lines, "\n") + "\n"), absl::OkStatus());
   }
 
-  // The steps as the controller has stored them. A watch that was there all along does not see those again that a
-  // trainer came back to.
+  // The steps as the controller has stored them. A watch that was there all along does not see
+  // those again that a trainer came back to.
   std::map<int64_t, job::v1::StepReport> History() {
     job::v1::WatchRequest request;
     request.set_job(job_->id());
@@ -71,16 +71,18 @@ class EvalTrainingTest : public FaultsTest {
     for (const auto& [k, report] : history) {
       const auto version = report.values().find("eval/version");
       if (version == report.values().end()) continue;
-      const bool first = evaluated.try_emplace(static_cast<int64_t>(version->second), report.values().begin(),
-                                               report.values().end()).second;
+      const bool first = evaluated
+                             .try_emplace(static_cast<int64_t>(version->second),
+                                          report.values().begin(), report.values().end())
+                             .second;
       EXPECT_TRUE(first) << "version " << version->second << " is in the history twice";
       EXPECT_GE(k + 1, version->second);
     }
     return evaluated;
   }
 
-  // Each version that was due is in the history, or an event says that it was skipped; what is in the history is what
-  // `sluice eval` finds on the version's checkpoint alone, in bits.
+  // Each version that was due is in the history, or an event says that it was skipped; what is in
+  // the history is what `sluice eval` finds on the version's checkpoint alone, in bits.
   void ExpectEvaluatedExactly(const job::v1::JobStatus& end) {
     const auto evaluated = Evaluated();
     std::set<int64_t> known;
@@ -89,20 +91,38 @@ class EvalTrainingTest : public FaultsTest {
     for (const common::v1::Event& event : job_->events()) {
       int64_t version = 0;
       if (event.code() != "eval_skipped") continue;
-      ASSERT_EQ(std::sscanf(event.message().c_str(), "version %ld", &version), 1) << event.message();
+      ASSERT_EQ(std::sscanf(event.message().c_str(), "version %ld", &version), 1)
+          << event.message();
       known.insert(version);
     }
-    for (int64_t version = 0; version <= kLast; version += kEvery) EXPECT_TRUE(known.contains(version)) << version;
+    for (int64_t version = 0; version <= kLast; version += kEvery)
+      EXPECT_TRUE(known.contains(version)) << version;
 
     const std::string folder = std::filesystem::path(end.result().checkpoint()).parent_path();
     double best = -1;
     int64_t best_version = -1;
     for (const auto& [version, values] : evaluated) {
       if (version == 0) continue;
-      const auto alone = cluster_->Sluice({"eval", absl::StrCat(folder, "/step-", version), "--data", rows_, "--prompt",
-                                           "digits", "--answer", "digits", "--format", "{digits}=", "--chat-template",
-                                           "none", "--verifier", "text", "--args", R"({"property": "reversed"})",
-                                           "--max-tokens", "7", "-o", "json"});
+      const auto alone = cluster_->Sluice({"eval",
+                                           absl::StrCat(folder, "/step-", version),
+                                           "--data",
+                                           rows_,
+                                           "--prompt",
+                                           "digits",
+                                           "--answer",
+                                           "digits",
+                                           "--format",
+                                           "{digits}=",
+                                           "--chat-template",
+                                           "none",
+                                           "--verifier",
+                                           "text",
+                                           "--args",
+                                           R"({"property": "reversed"})",
+                                           "--max-tokens",
+                                           "7",
+                                           "-o",
+                                           "json"});
       ASSERT_EQ(alone.status(), absl::OkStatus());
       ASSERT_EQ(alone->exit, 0) << alone->err;
       const nlohmann::json result = nlohmann::json::parse(alone->out);
@@ -150,7 +170,8 @@ TEST_F(EvalTrainingTest, VersionsAreEvaluatedWhileTheJobTrainsAndTheBestCheckpoi
   ASSERT_EQ(exported.status(), absl::OkStatus());
   EXPECT_EQ(exported->exit, 0) << exported->err;
   EXPECT_THAT(exported->err, HasSubstr(end.result().eval().best_checkpoint()));
-  EXPECT_EQ(*ReadFile(out + "/model.safetensors"), *ReadFile(end.result().eval().best_checkpoint() + "/model.safetensors"));
+  EXPECT_EQ(*ReadFile(out + "/model.safetensors"),
+            *ReadFile(end.result().eval().best_checkpoint() + "/model.safetensors"));
 }
 
 TEST_F(EvalTrainingTest, AnEvaluationThatGoesOnInTheLastStepsIsInTheHistoryToo) {
@@ -162,12 +183,14 @@ TEST_F(EvalTrainingTest, AnEvaluationThatGoesOnInTheLastStepsIsInTheHistoryToo) 
 }
 
 TEST_F(EvalTrainingTest, TheBestCheckpointIsNotPruned) {
-  ASSERT_NO_FATAL_FAILURE(StartEvaluated({}, {"checkpoint.keep_last=1", "checkpoint.keep_every_steps=0"}));
+  ASSERT_NO_FATAL_FAILURE(
+      StartEvaluated({}, {"checkpoint.keep_last=1", "checkpoint.keep_every_steps=0"}));
   const job::v1::JobStatus end = AwaitSuccess();
   const job::v1::EvalSummary& eval = end.result().eval();
   EXPECT_TRUE(PathExists(eval.best_checkpoint() + "/model.safetensors"));
   const std::filesystem::path folder = std::filesystem::path(eval.best_checkpoint()).parent_path();
-  EXPECT_EQ(std::filesystem::read_symlink(folder / "best").string(), absl::StrCat("step-", eval.best_version()));
+  EXPECT_EQ(std::filesystem::read_symlink(folder / "best").string(),
+            absl::StrCat("step-", eval.best_version()));
 }
 
 TEST_F(EvalTrainingTest, ARolloutKilledAmidAnEvaluationChangesNoResult) {

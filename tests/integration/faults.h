@@ -10,20 +10,23 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// What the tests share in which daemons die while a job runs. Each is a witness: it saw its fault in the middle of the job,
-// and at least kStepsAfter steps behind it. Where the fault comes at once the job has an end, and must get there; where a timeout
-// must pass first it has none of its own, so that it is not over before on a machine however fast: the test ends it.
+// What the tests share in which daemons die while a job runs. Each is a witness: it saw its fault
+// in the middle of the job, and at least kStepsAfter steps behind it. Where the fault comes at once
+// the job has an end, and must get there; where a timeout must pass first it has none of its own,
+// so that it is not over before on a machine however fast: the test ends it.
 namespace sluice::integration {
 
 inline constexpr int kSteps = 150;
 inline constexpr int kEndless = 1'000'000;  // Steps.
 inline constexpr int64_t kBefore = 5;       // Steps between faults, and before the first.
-inline constexpr int64_t kStepsAfter = 20;  // And after the last; more than what is generated ahead would do without the dead one.
+// And after the last; more than what is generated ahead would do without the dead one.
+inline constexpr int64_t kStepsAfter = 20;
 inline constexpr absl::Duration kLong = absl::Minutes(2);
 
 class FaultsTest : public testing::Test {
  protected:
-  void StartJob(ClusterOptions options = {}, std::vector<std::string> sets = {}, int steps = kEndless) {
+  void StartJob(ClusterOptions options = {}, std::vector<std::string> sets = {},
+                int steps = kEndless) {
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_EQ(cluster_->Start(), absl::OkStatus());
     steps_ = steps;
@@ -62,12 +65,15 @@ class FaultsTest : public testing::Test {
       // Steps of before the fault may be told behind it, and say nothing of what came after.
       EXPECT_EQ(job_->AwaitStepsSince(fault_time_, kStepsAfter, kLong), absl::OkStatus());
       const auto said = cluster_->Sluice({"job", "cancel", job_->id()});
-      EXPECT_TRUE(said.ok() && said->exit == 0) << (said.ok() ? said->err : said.status().ToString());
+      EXPECT_TRUE(said.ok() && said->exit == 0)
+          << (said.ok() ? said->err : said.status().ToString());
     }
     const auto end = job_->AwaitEnd(kLong);
     EXPECT_EQ(end.status(), absl::OkStatus());
     if (!end.ok()) return {};
-    EXPECT_EQ(end->state(), steps_ == kEndless ? job::v1::JOB_STATE_CANCELLED : job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+    EXPECT_EQ(end->state(),
+              steps_ == kEndless ? job::v1::JOB_STATE_CANCELLED : job::v1::JOB_STATE_SUCCEEDED)
+        << Text(*end);
     EXPECT_EQ(CheckBooks(*end, went_behind), absl::OkStatus());
     EXPECT_GE(end->result().steps(), fault_step_ + kStepsAfter);
     return *end;

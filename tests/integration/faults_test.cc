@@ -43,7 +43,8 @@ TEST_F(FaultsTest, AScoreThatWasNotPutIsScoredAgain) {
 
 class TrainerFaultsTest : public FaultsTest, public testing::WithParamInterface<const char*> {
  protected:
-  // metrics.jsonl has each step once, in order, and `sluice job steps` says of a step what is there.
+  // metrics.jsonl has each step once, in order, and `sluice job steps` says of a step what is
+  // there.
   void ExpectWholeHistory(const job::v1::JobStatus& end) {
     const std::string& checkpoint = end.result().checkpoint();
     const auto text = ReadFile(checkpoint.substr(0, checkpoint.rfind('/')) + "/metrics.jsonl");
@@ -57,7 +58,8 @@ class TrainerFaultsTest : public FaultsTest, public testing::WithParamInterface<
     const auto steps = cluster_->Sluice({"job", "steps", job_->id(), "-o", "json"});
     ASSERT_EQ(steps.status(), absl::OkStatus());
     const std::vector<std::string> told = absl::StrSplit(steps->out, '\n', absl::SkipEmpty());
-    EXPECT_GE(told.size(), lines.size() - 1) << "a kill can lose the report of a step that a checkpoint holds, of one";
+    EXPECT_GE(told.size(), lines.size() - 1)
+        << "a kill can lose the report of a step that a checkpoint holds, of one";
     for (const std::string& line : told) {
       EXPECT_NE(std::find(lines.begin(), lines.end(), line), lines.end()) << line;
     }
@@ -73,7 +75,8 @@ TEST_P(TrainerFaultsTest, AKilledTrainerGoesOnFromItsCheckpoint) {
 }
 
 INSTANTIATE_TEST_SUITE_P(At, TrainerFaultsTest,
-                         testing::Values("trainer.step.before_apply", "trainer.step.after_apply", "trainer.checkpoint.before_rename",
+                         testing::Values("trainer.step.before_apply", "trainer.step.after_apply",
+                                         "trainer.checkpoint.before_rename",
                                          "trainer.durable.before", "trainer.publish.before"),
                          [](const auto& info) {
                            std::string name = info.param;
@@ -86,7 +89,8 @@ TEST_F(FaultsTest, AKilledControllerDisturbsNothing) {
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("controller-0"));
   const job::v1::JobStatus end = ExpectGoesOn();
   EXPECT_EQ(end.incarnation(), 1);
-  for (const auto& [role, count] : end.result().restarts()) EXPECT_EQ(count, role == "controller" ? 1 : 0) << role;
+  for (const auto& [role, count] : end.result().restarts())
+    EXPECT_EQ(count, role == "controller" ? 1 : 0) << role;
 }
 
 TEST_F(FaultsTest, AControllerKilledWhileItStoresGoesOn) {
@@ -95,7 +99,8 @@ TEST_F(FaultsTest, AControllerKilledWhileItStoresGoesOn) {
   ExpectGoesOn();
 }
 
-// The job's reader calls the controller from a thread of its own while the controller is started again.
+// The job's reader calls the controller from a thread of its own while the controller is started
+// again.
 TEST_F(FaultsTest, AChannelOutlivesTheRestartOfItsDaemon) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   const rpc::Channel& before = cluster_->controller();
@@ -153,7 +158,8 @@ TEST_F(FaultsTest, ABitFlippedInAnEngineKeepsTheOldVersionServing) {
   ASSERT_EQ(cluster_->Arm("rollout-0", "rollout.activate.bitflip", "error", 1), absl::OkStatus());
   Happened();
   ExpectGoesOn();
-  EXPECT_NE(cluster_->Log("rollout-0").find("weights_refused"), std::string::npos) << "no bit was flipped";
+  EXPECT_NE(cluster_->Log("rollout-0").find("weights_refused"), std::string::npos)
+      << "no bit was flipped";
 }
 
 }  // namespace

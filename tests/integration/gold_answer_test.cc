@@ -15,16 +15,19 @@
 namespace sluice::integration {
 namespace {
 
-// The GSM8K example's tasks: a hand-made rollout writes what the data set says, or something else; a real reward worker scores it.
+// The GSM8K example's tasks: a hand-made rollout writes what the data set says, or something else;
+// a real reward worker scores it.
 class GoldAnswerTest : public QueueScene {
  protected:
   void SetUp() override {
     SLUICE_NEEDS_TEST_DATA("gsm8k/test.jsonl");
     ASSERT_EQ(cluster_.Start(), absl::OkStatus());
-    const JobFile file = ReadJobFile(SLUICE_SOURCE_DIR "/configs/examples/gsm8k.yaml",
-                                     {.sets = {absl::StrCat("model.path=", testing_data::Path("models/qwen3-tiny")),
-                                               absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/test.jsonl")), "queue.groups_per_step=2",
-                                               "queue.max_staleness=0", "rollout.group.size=2", "rollout.group.min=2"}});
+    const JobFile file = ReadJobFile(
+        SLUICE_SOURCE_DIR "/configs/examples/gsm8k.yaml",
+        {.sets = {absl::StrCat("model.path=", testing_data::Path("models/qwen3-tiny")),
+                  absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/test.jsonl")),
+                  "queue.groups_per_step=2", "queue.max_staleness=0", "rollout.group.size=2",
+                  "rollout.group.min=2"}});
     ASSERT_EQ(ProblemStatus(file.problems), absl::OkStatus());
     spec_ = controller::QueueSpecOf(*file.spec);
     SetUpJob();
@@ -47,7 +50,9 @@ class GoldAnswerTest : public QueueScene {
     record.clear_piece();
     record.clear_fields();
     payload.clear();
-    AddField("messages", common::v1::DTYPE_UNSPECIFIED, {}, nlohmann::json::array({{{"role", "assistant"}, {"content", text}}}).dump(), &record, &payload);
+    AddField("messages", common::v1::DTYPE_UNSPECIFIED, {},
+             nlohmann::json::array({{{"role", "assistant"}, {"content", text}}}).dump(), &record,
+             &payload);
     Put(record, payload);
     queue::v1::SealResponse sealed;
     ASSERT_EQ(rpc::Call(queue(), seal, &sealed), absl::OkStatus());

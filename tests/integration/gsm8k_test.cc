@@ -29,9 +29,11 @@ TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
   const std::string model = testing_data::Path("models/qwen3-tiny");
   Cluster cluster;
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
-  const auto job = Job::Submit(&cluster, SLUICE_SOURCE_DIR "/configs/examples/gsm8k.yaml",
-                               {absl::StrCat("model.path=", model), absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/train.jsonl")),
-                                absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+  const auto job =
+      Job::Submit(&cluster, SLUICE_SOURCE_DIR "/configs/examples/gsm8k.yaml",
+                  {absl::StrCat("model.path=", model),
+                   absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/train.jsonl")),
+                   absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
   ASSERT_EQ(end.status(), absl::OkStatus());
@@ -39,20 +41,23 @@ TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
   EXPECT_EQ(end->result().steps(), 3);
   EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
   EXPECT_GT(end->result().ledger().dropped().at("prompt_too_long"), 0);
-  EXPECT_FALSE(FingerprintOfDir(end->result().checkpoint()) == FingerprintOfDir(model)) << "three steps changed no weight";
+  EXPECT_FALSE(FingerprintOfDir(end->result().checkpoint()) == FingerprintOfDir(model))
+      << "three steps changed no weight";
 }
 
-// What transformers loads from a checkpoint of a bf16 model is what the engines were given, bit for bit.
+// What transformers loads from a checkpoint of a bf16 model is what the engines were given, bit for
+// bit.
 TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
   SLUICE_NEEDS_TEST_DATA("gsm8k/train.jsonl");
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny-bf16-sharded/model.safetensors.index.json");
   const std::string model = testing_data::Path("models/qwen3-tiny-bf16-sharded");
   Cluster cluster;
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
-  const auto job = Job::Submit(&cluster, SLUICE_SOURCE_DIR "/configs/examples/gsm8k.yaml",
-                               {absl::StrCat("model.path=", model), "model.dtype=bfloat16",
-                                absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/train.jsonl")),
-                                absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+  const auto job =
+      Job::Submit(&cluster, SLUICE_SOURCE_DIR "/configs/examples/gsm8k.yaml",
+                  {absl::StrCat("model.path=", model), "model.dtype=bfloat16",
+                   absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/train.jsonl")),
+                   absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
   PublishedVersions published(&cluster, "trainer-0", (*job)->id());
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));

@@ -23,7 +23,8 @@ using rollout::http::PostText;
 
 constexpr char kKey[] = "a-key-for-this-test-alone";
 constexpr char kPath[] = "/v1/completions";
-constexpr char kTemplate[] = "{% for m in messages %}{{ m.content }}{% if m.role == 'user' %}={% endif %}{% endfor %}";
+constexpr char kTemplate[] =
+    "{% for m in messages %}{{ m.content }}{% if m.role == 'user' %}={% endif %}{% endfor %}";
 
 class HttpTest : public FaultsTest {
  protected:
@@ -37,8 +38,12 @@ class HttpTest : public FaultsTest {
     ASSERT_EQ(chmod((dir + "/keys").c_str(), 0600), 0);
     const auto model = ReadModelDir(SLUICE_SOURCE_DIR "/configs/examples/digits");
     ASSERT_EQ(model.status(), absl::OkStatus());
-    WriteAdapter(dir + "/extra", AdapterConfig(4, 64, kAllAdapterModules), AdapterTensors(model->config, 4, kAllAdapterModules, 1));
-    StartJob({.env = {{"SLUICE_HTTP", "127.0.0.1:0"}, {"SLUICE_HTTP_KEYS", dir + "/keys"}, {"SLUICE_HTTP_ADAPTERS", absl::StrCat("extra=", dir, "/extra,gone=", dir, "/gone")}}},
+    WriteAdapter(dir + "/extra", AdapterConfig(4, 64, kAllAdapterModules),
+                 AdapterTensors(model->config, 4, kAllAdapterModules, 1));
+    StartJob({.env = {{"SLUICE_HTTP", "127.0.0.1:0"},
+                      {"SLUICE_HTTP_KEYS", dir + "/keys"},
+                      {"SLUICE_HTTP_ADAPTERS",
+                       absl::StrCat("extra=", dir, "/extra,gone=", dir, "/gone")}}},
              {absl::StrCat("model.chat_template=", dir, "/template.jinja")});
     ASSERT_EQ(job_->AwaitStep(2, kLong), absl::OkStatus());
     address_ = HttpAddress();
@@ -55,7 +60,11 @@ class HttpTest : public FaultsTest {
     return "127.0.0.1:1";
   }
   static std::string Bearer() { return absl::StrCat("Authorization: Bearer ", kKey, "\r\n"); }
-  static std::string Body(bool stream) { return absl::StrCat(R"({"model": "digits", "prompt": "4821=", "max_tokens": 6, "ignore_eos": true, "stream": )", stream ? "true" : "false", "}"); }
+  static std::string Body(bool stream) {
+    return absl::StrCat(
+        R"({"model": "digits", "prompt": "4821=", "max_tokens": 6, "ignore_eos": true, "stream": )",
+        stream ? "true" : "false", "}");
+  }
 
   // A metric of rollout-0, summed over its labels.
   double Metric(const std::string& name) {
@@ -64,14 +73,17 @@ class HttpTest : public FaultsTest {
     double sum = 0;
     for (absl::string_view line : absl::StrSplit(client.Rest(), '\n')) {
       double value = 0;
-      if (absl::StartsWith(line, name) && absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) sum += value;
+      if (absl::StartsWith(line, name) &&
+          absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value))
+        sum += value;
     }
     return sum;
   }
   // Waits until no answer of the API is being sampled.
   void AwaitNoAnswers() {
     const absl::Duration until = Clock::Real()->Monotonic() + kLong;
-    while (Metric("sluice_rollout_api_answers") > 0) ASSERT_LT(Clock::Real()->Monotonic(), until) << "answers are left behind";
+    while (Metric("sluice_rollout_api_answers") > 0)
+      ASSERT_LT(Clock::Real()->Monotonic(), until) << "answers are left behind";
   }
 
   std::string dir_, address_;
@@ -79,11 +91,18 @@ class HttpTest : public FaultsTest {
 
 TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
   const std::string packages = SLUICE_SOURCE_DIR "/.deps/openai";
-  const auto there = RunToEnd({.binary = "/bin/sh", .args = {"-c", "python3 -c 'import openai'"}, .env = {{"PYTHONPATH", packages}}, .log = dir_ + "/import.err"}, kLong);
+  const auto there = RunToEnd({.binary = "/bin/sh",
+                               .args = {"-c", "python3 -c 'import openai'"},
+                               .env = {{"PYTHONPATH", packages}},
+                               .log = dir_ + "/import.err"},
+                              kLong);
   ASSERT_EQ(there.status(), absl::OkStatus());
-  if (there->exit != 0) GTEST_SKIP() << "no Python package openai in " << packages << "; tools/test.sh installs it";
+  if (there->exit != 0)
+    GTEST_SKIP() << "no Python package openai in " << packages << "; tools/test.sh installs it";
   const auto ran = RunToEnd({.binary = "/bin/sh",
-                             .args = {"-c", absl::StrCat("exec python3 '" SLUICE_SOURCE_DIR "/tests/integration/openai_client.py' ", address_, " ", kKey)},
+                             .args = {"-c", absl::StrCat("exec python3 '" SLUICE_SOURCE_DIR
+                                                         "/tests/integration/openai_client.py' ",
+                                                         address_, " ", kKey)},
                              .env = {{"PYTHONPATH", packages}},
                              .log = dir_ + "/client.err"},
                             kLong);
@@ -96,12 +115,21 @@ TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
 
 TEST_F(HttpTest, AnAdapterIsAModelBesideTheJobsAndOneThatCannotBeReadIsNot) {
   Client client(address_);
-  ASSERT_TRUE(client.Send(absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: x\r\n", Bearer(), "\r\n")));
+  ASSERT_TRUE(
+      client.Send(absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: x\r\n", Bearer(), "\r\n")));
   const std::string models = client.Until("]}");
-  EXPECT_TRUE(absl::StrContains(models, "\"digits\"") && absl::StrContains(models, "\"digits:extra\"") && !absl::StrContains(models, "gone")) << models;
+  EXPECT_TRUE(absl::StrContains(models, "\"digits\"") &&
+              absl::StrContains(models, "\"digits:extra\"") && !absl::StrContains(models, "gone"))
+      << models;
   EXPECT_TRUE(absl::StrContains(cluster_->Log("rollout-0"), "adapter_refused"));
   const auto ask = [&](const std::string& name) {
-    EXPECT_TRUE(client.Send(PostText(kPath, absl::StrCat(R"({"model": ")", name, R"(", "prompt": "4821=", "max_tokens": 6, "temperature": 0, "ignore_eos": true, "echo": true, "logprobs": 0})"), Bearer())));
+    EXPECT_TRUE(client.Send(PostText(
+        kPath,
+        absl::StrCat(
+            R"({"model": ")", name,
+            R"(", "prompt": "4821=", "max_tokens": 6, "temperature": 0, "ignore_eos": true, )"
+            R"("echo": true, "logprobs": 0})"),
+        Bearer())));
     const std::string answer = client.Until("\"usage\"");
     (void)client.Until("}}");
     EXPECT_TRUE(absl::StrContains(answer, "200 OK")) << answer;
@@ -123,7 +151,8 @@ TEST_F(HttpTest, AThousandStreamsRunBesideTheJob) {
     clients.emplace_back(address_);
     ASSERT_TRUE(clients.back().Send(PostText(kPath, Body(true), Bearer())));
   }
-  for (Client& client : clients) ASSERT_TRUE(absl::EndsWith(client.Until("[DONE]\n\n"), "[DONE]\n\n"));
+  for (Client& client : clients)
+    ASSERT_TRUE(absl::EndsWith(client.Until("[DONE]\n\n"), "[DONE]\n\n"));
   AwaitNoAnswers();
   Happened();
   ExpectGoesOn();
@@ -134,15 +163,23 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
     for (int i = 0; i < rounds; ++i) {
       std::vector<Client> clients;
       for (int c = 0; c < 12; ++c) clients.emplace_back(address_);
-      for (int c = 0; c < 4; ++c) clients[c].Send(PostText(kPath, Body(c % 2 == 0), Bearer()));        // Leaves at once.
-      clients[4].Send(PostText(kPath, Body(true), Bearer()).substr(0, 150));                            // In the middle of its request.
-      clients[5].Send(PostText(kPath, Body(true)));                                                     // No key.
-      clients[6].Send(PostText(kPath, Body(true), "Authorization: Bearer not-the-key-of-anybody\r\n"));
+      // Leaves at once.
+      for (int c = 0; c < 4; ++c) clients[c].Send(PostText(kPath, Body(c % 2 == 0), Bearer()));
+      // In the middle of its request.
+      clients[4].Send(PostText(kPath, Body(true), Bearer()).substr(0, 150));
+      // No key.
+      clients[5].Send(PostText(kPath, Body(true)));
+      clients[6].Send(
+          PostText(kPath, Body(true), "Authorization: Bearer not-the-key-of-anybody\r\n"));
       clients[7].Send(PostText(kPath, std::string(200, '['), Bearer()));
-      clients[8].Send(PostText(kPath, R"({"model": "digits", "prompt": "1=", "max_tokens": 99999})", Bearer()));
+      clients[8].Send(
+          PostText(kPath, R"({"model": "digits", "prompt": "1=", "max_tokens": 99999})", Bearer()));
       clients[9].Send("\xff\xfe\xfd no HTTP \r\n\r\n");
       clients[10].Send(absl::StrCat("GET /v1/models HTTP/1.1\r\nX: ", std::string(20 << 10, 'x')));
-      clients[11].Send(absl::StrCat("POST ", kPath, " HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 99999999\r\n", Bearer(), "\r\n"));
+      clients[11].Send(absl::StrCat(
+          "POST ", kPath,
+          " HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 99999999\r\n", Bearer(),
+          "\r\n"));
       EXPECT_TRUE(absl::StrContains(clients[5].Until("\r\n"), "401"));
       EXPECT_TRUE(absl::StrContains(clients[6].Until("\r\n"), "401"));
       EXPECT_TRUE(absl::StrContains(clients[7].Until("\r\n"), "400"));

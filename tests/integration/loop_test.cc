@@ -23,14 +23,18 @@ std::string HttpGet(const std::string& address, const std::string& path) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(address, ':');
   int port = 0;
   EXPECT_TRUE(absl::SimpleAtoi(parts.second, &port)) << address;
-  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  sockaddr_in to{.sin_family = AF_INET,
+                 .sin_port = htons(static_cast<uint16_t>(port)),
+                 .sin_addr = {htonl(INADDR_LOOPBACK)}};
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0) << address;
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
+  const std::string request =
+      absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
   std::string answer;
   char bytes[4096];
-  for (ssize_t n; (n = read(fd, bytes, sizeof bytes)) > 0;) answer.append(bytes, static_cast<size_t>(n));
+  for (ssize_t n; (n = read(fd, bytes, sizeof bytes)) > 0;)
+    answer.append(bytes, static_cast<size_t>(n));
   close(fd);
   return answer;
 }
@@ -53,20 +57,30 @@ TEST(LoopTest, ASupervisedJobLearnsAnswersThatAreTextsAndAnswersThatAreNumbers) 
   Cluster cluster;
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
   const std::string rows = cluster.dir() + "/rows.jsonl", file = cluster.dir() + "/sft.yaml";
-  ASSERT_EQ(WriteFileAtomic(rows, "{\"q\": \"1234\", \"a\": 4321}\n{\"q\": 5678, \"a\": \"8765\"}\n"), absl::OkStatus());
-  ASSERT_EQ(WriteFileAtomic(file, absl::StrCat("name: copy\nkind: sft\n"
-                                               "model: {init: {config: ", SLUICE_SOURCE_DIR, "/configs/examples/digits, seed: 1}, max_context: 16}\n"
-                                               "data: {train: [{name: rows, path: ", rows, ", prompt: q, answer: a, format: \"{q}=\"}], order: {max_prompt: 8}}\n"
-                                               "queue: {groups_per_step: 4}\ntrainer: {optimizer: {lr: 1e-2}}\n"
-                                               "checkpoint: {dir: ", cluster.dir(), "/checkpoints}\nlimits: {max_steps: 20}\n")),
-            absl::OkStatus());
+  ASSERT_EQ(
+      WriteFileAtomic(rows, "{\"q\": \"1234\", \"a\": 4321}\n{\"q\": 5678, \"a\": \"8765\"}\n"),
+      absl::OkStatus());
+  ASSERT_EQ(
+      WriteFileAtomic(
+          file, absl::StrCat("name: copy\nkind: sft\n"
+                             "model: {init: {config: ",
+                             SLUICE_SOURCE_DIR,
+                             "/configs/examples/digits, seed: 1}, max_context: 16}\n"
+                             "data: {train: [{name: rows, path: ",
+                             rows,
+                             ", prompt: q, answer: a, format: \"{q}=\"}], order: {max_prompt: 8}}\n"
+                             "queue: {groups_per_step: 4}\ntrainer: {optimizer: {lr: 1e-2}}\n"
+                             "checkpoint: {dir: ",
+                             cluster.dir(), "/checkpoints}\nlimits: {max_steps: 20}\n")),
+      absl::OkStatus());
 
   const auto job = Job::Submit(&cluster, file, {});
   ASSERT_EQ(job.status(), absl::OkStatus());
   const auto end = (*job)->AwaitEnd(absl::Minutes(1));
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-  EXPECT_EQ(end->result().tokens_trained(), 20 * 4 * 5) << "four digits and the end token of each row";
+  EXPECT_EQ(end->result().tokens_trained(), 20 * 4 * 5)
+      << "four digits and the end token of each row";
 
   const std::vector<job::v1::StepReport> reports = (*job)->reports();
   ASSERT_EQ(reports.size(), 20U);
@@ -83,7 +97,9 @@ TEST(LoopTest, EveryDaemonAnswersItsMonitorsAndMeasuresItsWork) {
     EXPECT_TRUE(absl::StrContains(HttpGet(cluster.ops(id), "/livez"), " 200 ")) << id;
     EXPECT_TRUE(absl::StrContains(HttpGet(cluster.ops(id), "/readyz"), " 200 ")) << id;
     const std::string role = id.substr(0, id.find('-'));
-    EXPECT_TRUE(absl::StrContains(HttpGet(cluster.ops(id), "/metrics"), absl::StrCat("\nsluice_", role, "_"))) << id;
+    EXPECT_TRUE(absl::StrContains(HttpGet(cluster.ops(id), "/metrics"),
+                                  absl::StrCat("\nsluice_", role, "_")))
+        << id;
   }
 }
 

@@ -49,7 +49,8 @@ class MethodsTest : public testing::Test {
   }
   int64_t IncarnationOf(const std::string& id) {
     admin::v1::DaemonsResponse daemons;
-    EXPECT_EQ(rpc::Call(cluster_.controller(), admin::v1::DaemonsRequest(), &daemons), absl::OkStatus());
+    EXPECT_EQ(rpc::Call(cluster_.controller(), admin::v1::DaemonsRequest(), &daemons),
+              absl::OkStatus());
     for (const admin::v1::Daemon& daemon : daemons.daemons()) {
       if (daemon.daemon() == id) return daemon.incarnation();
     }
@@ -67,7 +68,8 @@ class MethodsTest : public testing::Test {
     walked_.insert(MethodName(request));
     Response response;
     for (int time = 0; time < 2; ++time) {
-      EXPECT_EQ(rpc::Call(channel, request, &response), absl::OkStatus()) << MethodName(request) << " " << request.DebugString();
+      EXPECT_EQ(rpc::Call(channel, request, &response), absl::OkStatus())
+          << MethodName(request) << " " << request.DebugString();
     }
     return response;
   }
@@ -79,12 +81,14 @@ class MethodsTest : public testing::Test {
     SetCall("rollout-0", 1, request.mutable_call());
     EXPECT_EQ(ReasonOf(CallOnce(channel, request)), "FENCED") << MethodName(request);
     SetCall("rollout-0", 2, request.mutable_call());
-    for (int time = 0; time < 2; ++time) EXPECT_EQ(CallOnce(channel, request), absl::OkStatus()) << MethodName(request);
+    for (int time = 0; time < 2; ++time)
+      EXPECT_EQ(CallOnce(channel, request), absl::OkStatus()) << MethodName(request);
   }
 
   // The first answer of a stream, of rollout-0; nullopt: it failed with `reason`.
   template <typename Read>
-  void OpenStream(const rpc::Channel& channel, const google::protobuf::Message& request, const std::string& reason, Read read) {
+  void OpenStream(const rpc::Channel& channel, const google::protobuf::Message& request,
+                  const std::string& reason, Read read) {
     walked_.insert(MethodName(request));
     rpc::ClientStream stream(channel, *request.GetDescriptor());
     ASSERT_TRUE(stream.Write(request));
@@ -107,7 +111,8 @@ TEST_F(MethodsTest, OfWeights) {
     weights::v1::WatchRequest watch;
     watch.set_policy("policy");
     SetCall("rollout-0", incarnation, watch.mutable_call());
-    OpenStream(trainer, watch, incarnation == 1 ? "FENCED" : "", [&](rpc::ClientStream& stream) { return stream.Read(&latest); });
+    OpenStream(trainer, watch, incarnation == 1 ? "FENCED" : "",
+               [&](rpc::ClientStream& stream) { return stream.Read(&latest); });
   }
   ASSERT_EQ(latest.manifest().size(), 32U);
 
@@ -181,7 +186,8 @@ TEST_F(MethodsTest, OfEngines) {
   record.mutable_owner()->set_member(0);
   record.mutable_piece()->set_role(common::v1::SEGMENT_ROLE_SAMPLED);
   record.mutable_piece()->set_count(5);
-  AddField("tokens", common::v1::DTYPE_I32, {5}, {reinterpret_cast<const char*>(tokens), sizeof(tokens)}, &record, &payload);
+  AddField("tokens", common::v1::DTYPE_I32, {5},
+           {reinterpret_cast<const char*>(tokens), sizeof(tokens)}, &record, &payload);
   score.set_payload(payload);
   engine::v1::ScoreResponse scored;
   const auto read_scores = [&](rpc::ClientStream& stream) { return stream.Read(&scored); };
@@ -203,8 +209,9 @@ TEST_F(MethodsTest, OfEngines) {
 
 TEST_F(MethodsTest, OfJobs) {
   // A second job, which waits for the daemons that the first one has: it stands still.
-  const JobFile file = ReadJobFile(SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
-                                   {.sets = {"name=waiting", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/waiting")}});
+  const JobFile file = ReadJobFile(
+      SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
+      {.sets = {"name=waiting", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/waiting")}});
   ASSERT_EQ(ProblemStatus(file.problems), absl::OkStatus());
   job::v1::SubmitRequest submit;
   submit.set_name("waiting");
@@ -221,20 +228,27 @@ TEST_F(MethodsTest, OfJobs) {
 
   job::v1::GetRequest get;
   get.set_job("waiting");
-  EXPECT_EQ(Twice<job::v1::JobStatus>(cluster_.controller(), get).state(), job::v1::JOB_STATE_WAITING);
-  EXPECT_EQ(Twice<job::v1::ListResponse>(cluster_.controller(), job::v1::ListRequest()).jobs_size(), 2);
+  EXPECT_EQ(Twice<job::v1::JobStatus>(cluster_.controller(), get).state(),
+            job::v1::JOB_STATE_WAITING);
+  EXPECT_EQ(Twice<job::v1::ListResponse>(cluster_.controller(), job::v1::ListRequest()).jobs_size(),
+            2);
   job::v1::WhyRequest why;
   why.set_job("waiting");
   EXPECT_GT(Twice<job::v1::WhyResponse>(cluster_.controller(), why).chain_size(), 0);
   job::v1::InspectRequest inspect;
   inspect.set_job(job_->id());
   inspect.mutable_queue_stats();
-  EXPECT_GT(Twice<job::v1::InspectResponse>(cluster_.controller(), inspect).queue_stats().ledger().accepted(), 0);
+  EXPECT_GT(Twice<job::v1::InspectResponse>(cluster_.controller(), inspect)
+                .queue_stats()
+                .ledger()
+                .accepted(),
+            0);
   job::v1::WatchRequest watch;
   watch.set_job("waiting");
   job::v1::WatchResponse seen;
   for (int time = 0; time < 2; ++time) {
-    OpenStream(cluster_.controller(), watch, "", [&](rpc::ClientStream& stream) { return stream.Read(&seen); });
+    OpenStream(cluster_.controller(), watch, "",
+               [&](rpc::ClientStream& stream) { return stream.Read(&seen); });
   }
 
   job::v1::ControlRequest cancel;
@@ -298,14 +312,16 @@ TEST_F(MethodsTest, OfAdministration) {
     ExpectNotBuilt(daemon, admin::v1::DrainRequest(), &walked_);
     ExpectNotBuilt(daemon, admin::v1::BackupRequest(), &walked_);
   }
-  const auto daemons = Twice<admin::v1::DaemonsResponse>(cluster_.controller(), admin::v1::DaemonsRequest());
+  const auto daemons =
+      Twice<admin::v1::DaemonsResponse>(cluster_.controller(), admin::v1::DaemonsRequest());
   EXPECT_EQ(static_cast<size_t>(daemons.daemons_size()), cluster_.ids().size() - 1);
   EXPECT_EQ(NotWalked("sluice.admin.v1.AdminService", walked_), "");
 }
 
 // A new service must be walked too. Those of env/ and plugin/ are served by user code.
 TEST(ServicesTest, EachIsWalkedOrServedByUserCode) {
-  const std::set<std::string> known = {"admin", "common", "engine", "env", "job", "plugin", "queue", "registry", "rpc", "weights"};
+  const std::set<std::string> known = {"admin",  "common", "engine",   "env", "job",
+                                       "plugin", "queue",  "registry", "rpc", "weights"};
   const auto folders = ListDir(SLUICE_SOURCE_DIR "/proto/sluice");
   ASSERT_EQ(folders.status(), absl::OkStatus());
   EXPECT_EQ(std::set<std::string>(folders->begin(), folders->end()), known);

@@ -42,10 +42,13 @@ using Answers = std::map<Owner, Stored>;
 class Recorder {
  public:
   Recorder(const Cluster& cluster, const std::string& job)
-      : client_(cluster.channel("queue-0"), {.job = job, .worker = "controller", .incarnation = 0, .give_up = absl::Seconds(20)}) {}
+      : client_(
+            cluster.channel("queue-0"),
+            {.job = job, .worker = "controller", .incarnation = 0, .give_up = absl::Seconds(20)}) {}
 
   // Members of groups that `keep` takes, by their row of Peek (member's JSON).
-  absl::StatusOr<Answers> Read(const std::function<bool(const Owner& owner, const nlohmann::json& member)>& keep) {
+  absl::StatusOr<Answers> Read(
+      const std::function<bool(const Owner& owner, const nlohmann::json& member)>& keep) {
     queue::v1::PeekRequest peek;
     *peek.mutable_call() = client_.MakeCall();
     peek.set_what(queue::v1::PEEK_WHAT_GROUPS);
@@ -71,7 +74,8 @@ class Recorder {
   absl::StatusOr<Answers> Read(const std::vector<common::v1::Want>& wants) {
     if (wants.empty()) return Answers();
     std::vector<common::v1::Want> missing;
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> records, client_.GetAll("", wants, &missing));
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> records,
+                            client_.GetAll("", wants, &missing));
     Answers answers;
     for (const QueueClient::Fetched& fetched : records) {
       const common::v1::Record& record = fetched.record;
@@ -79,11 +83,14 @@ class Recorder {
       Stored& stored = answers[{record.owner().group(), record.owner().member()}];
       stored.attempt = record.owner().attempt();
       for (int i = 0; i < record.fields_size(); ++i) {
-        if (record.fields(i).name() == "tokens") stored.tokens += fetched.fields[static_cast<size_t>(i)];
-        if (record.fields(i).name() == "logprobs") stored.logprobs += fetched.fields[static_cast<size_t>(i)];
+        if (record.fields(i).name() == "tokens")
+          stored.tokens += fetched.fields[static_cast<size_t>(i)];
+        if (record.fields(i).name() == "logprobs")
+          stored.logprobs += fetched.fields[static_cast<size_t>(i)];
       }
       for (const common::v1::VersionRun& run : record.piece().runs()) {
-        const std::string version = absl::StrCat(run.version().incarnation(), ".", run.version().number());
+        const std::string version =
+            absl::StrCat(run.version().incarnation(), ".", run.version().number());
         stored.versions.insert(stored.versions.end(), run.count(), version);
       }
     }
@@ -97,12 +104,18 @@ class Recorder {
 enum class Loss { kKilled, kKilledAndThenTheQueue, kDrained };
 
 // As the queue has it.
-bool Unfinished(const nlohmann::json& member) { return member.at("state") == "running" || member.at("state") == "reserved"; }
-bool AtRolloutZero(const Owner&, const nlohmann::json& member) { return member.at("worker") == "rollout-0" && Unfinished(member); }
+bool Unfinished(const nlohmann::json& member) {
+  return member.at("state") == "running" || member.at("state") == "reserved";
+}
+bool AtRolloutZero(const Owner&, const nlohmann::json& member) {
+  return member.at("worker") == "rollout-0" && Unfinished(member);
+}
 
 // `part` is how `whole` begins.
 bool Begins(const Stored& part, const Stored& whole) {
-  return absl::StartsWith(whole.tokens, part.tokens) && absl::StartsWith(whole.logprobs, part.logprobs) && whole.versions.size() >= part.versions.size() &&
+  return absl::StartsWith(whole.tokens, part.tokens) &&
+         absl::StartsWith(whole.logprobs, part.logprobs) &&
+         whole.versions.size() >= part.versions.size() &&
          std::equal(part.versions.begin(), part.versions.end(), whole.versions.begin());
 }
 
@@ -115,9 +128,10 @@ std::vector<common::v1::Want> WantsOf(const Answers& answers) {
   return wants;
 }
 
-// Stops rollout-0 at an ack that finds some of its answers begun, and tells what the queue has of these. Any ack will not
-// do: the queue may have all tokens of all answers by then, and lack only their Seal. Such answers end where they are, or
-// are dropped for their age before the controller has given rollout-0 up; in neither case do they go on.
+// Stops rollout-0 at an ack that finds some of its answers begun, and tells what the queue has of
+// these. Any ack will not do: the queue may have all tokens of all answers by then, and lack only
+// their Seal. Such answers end where they are, or are dropped for their age before the controller
+// has given rollout-0 up; in neither case do they go on.
 void StopWithAnswersBegun(Cluster& cluster, Recorder& recorder, int acks, Answers* held) {
   for (int tries = 0; held->empty() && tries < kTries; ++tries) {
     if (tries > 0) cluster.Signal("rollout-0", SIGCONT);
@@ -126,9 +140,12 @@ void StopWithAnswersBegun(Cluster& cluster, Recorder& recorder, int acks, Answer
     auto running = recorder.Read(AtRolloutZero);
     ASSERT_EQ(running.status(), absl::OkStatus());
     *held = *std::move(running);
-    std::erase_if(*held, [](const auto& answer) { return answer.second.versions.empty() || answer.second.versions.size() > kEarly; });
+    std::erase_if(*held, [](const auto& answer) {
+      return answer.second.versions.empty() || answer.second.versions.size() > kEarly;
+    });
   }
-  ASSERT_FALSE(held->empty()) << "rollout-0 had none of its answers just begun, each time it was stopped";
+  ASSERT_FALSE(held->empty())
+      << "rollout-0 had none of its answers just begun, each time it was stopped";
 }
 
 using Trained = std::map<Owner, trainer::LineageEntry>;
@@ -162,23 +179,25 @@ class PrefixTest : public testing::TestWithParam<Loss> {
     ASSERT_EQ(after.status(), absl::OkStatus());
     for (const auto& [owner, stored] : held) {
       const auto now = after->find(owner);
-      EXPECT_TRUE(now != after->end() && Begins(stored, now->second)) << "the queue has lost what it acknowledged of member " << owner.second;
+      EXPECT_TRUE(now != after->end() && Begins(stored, now->second))
+          << "the queue has lost what it acknowledged of member " << owner.second;
     }
   }
 };
 
-// What the queue had acknowledged of the lost rollout's answers is what was trained on: the same tokens, log-probs and
-// versions, gone on with elsewhere.
+// What the queue had acknowledged of the lost rollout's answers is what was trained on: the same
+// tokens, log-probs and versions, gone on with elsewhere.
 TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   SLUICE_NEEDS_TEST_DATA("models/stories260k/model.safetensors");
   const std::string model = testing_data::Path("models/stories260k");
   Cluster cluster({.rollouts = 2, .env = {{"SLUICE_DRAIN_GRACE", "1ms"}}});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
-  const auto job = Job::Submit(
-      &cluster, SLUICE_SOURCE_DIR "/tests/integration/stories.yaml",
-      {absl::StrCat("model.path=", model), absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"), "rollout.max_response=380",
-       absl::StrCat("limits.max_steps=", kSteps),
-       absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+  const auto job =
+      Job::Submit(&cluster, SLUICE_SOURCE_DIR "/tests/integration/stories.yaml",
+                  {absl::StrCat("model.path=", model),
+                   absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"),
+                   "rollout.max_response=380", absl::StrCat("limits.max_steps=", kSteps),
+                   absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
   ASSERT_EQ((*job)->AwaitStep(1, kLong), absl::OkStatus());
   Recorder recorder(cluster, (*job)->id());
@@ -187,7 +206,9 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   ASSERT_NO_FATAL_FAILURE(Lose(cluster, recorder, held));
   const int64_t fault_step = (*job)->steps();
   absl::StatusOr<Answers> left;
-  const auto is_left = [&](const Owner& owner, const nlohmann::json& member) { return held.contains(owner) && Unfinished(member); };
+  const auto is_left = [&](const Owner& owner, const nlohmann::json& member) {
+    return held.contains(owner) && Unfinished(member);
+  };
   for (int64_t step = fault_step + 5; step < kSteps && (!left.ok() || !left->empty()); ++step) {
     ASSERT_EQ((*job)->AwaitStep(step, kLong), absl::OkStatus());
     left = recorder.Read(is_left);
@@ -213,19 +234,27 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
     if (used == trained.end()) continue;  // The job ended before its turn.
     EXPECT_EQ(used->second.attempt, whole.attempt);
     EXPECT_EQ(Crc32c(whole.tokens + whole.logprobs), used->second.crc32c);
-    if (GetParam() == Loss::kDrained && whole.attempt == 1) continue;  // It ended before the drain did.
+    // It ended before the drain did.
+    if (GetParam() == Loss::kDrained && whole.attempt == 1) continue;
     EXPECT_GT(whole.attempt, 1U);
     if (whole.tokens.size() > prefix.tokens.size()) ++resumed;
   }
-  EXPECT_GT(resumed, 0) << "of " << held.size() << " answers none went on elsewhere and was trained on";
+  EXPECT_GT(resumed, 0) << "of " << held.size()
+                        << " answers none went on elsewhere and was trained on";
   const auto& dropped = end->result().ledger().dropped();
   const auto stale = dropped.find("stale");
-  EXPECT_LE(held.size() - after->size(), stale == dropped.end() ? 0U : static_cast<size_t>(stale->second)) << "answers are gone, and not for their age";
+  EXPECT_LE(held.size() - after->size(),
+            stale == dropped.end() ? 0U : static_cast<size_t>(stale->second))
+      << "answers are gone, and not for their age";
 }
 
-INSTANTIATE_TEST_SUITE_P(After, PrefixTest, testing::Values(Loss::kKilled, Loss::kKilledAndThenTheQueue, Loss::kDrained), [](const auto& info) {
-  return std::string(info.param == Loss::kKilled ? "AKill" : info.param == Loss::kDrained ? "ADrain" : "AKillAndThenOneOfTheQueue");
-});
+INSTANTIATE_TEST_SUITE_P(
+    After, PrefixTest, testing::Values(Loss::kKilled, Loss::kKilledAndThenTheQueue, Loss::kDrained),
+    [](const auto& info) {
+      return std::string(info.param == Loss::kKilled    ? "AKill"
+                         : info.param == Loss::kDrained ? "ADrain"
+                                                        : "AKillAndThenOneOfTheQueue");
+    });
 
 struct DeterministicRun {
   Answers held;     // Just begun by the worker that was killed.
@@ -236,15 +265,18 @@ struct DeterministicRun {
 
 // A deterministic job of long answers; `kill`: its first worker dies in the middle of some.
 void RunDeterministic(bool kill, DeterministicRun* run) {
-  constexpr int64_t kFew = 12;  // On a busy machine some pass before the worker is caught at an answer's begin.
+  // On a busy machine some pass before the worker is caught at an answer's begin.
+  constexpr int64_t kFew = 12;
   constexpr int kFirstAck = 1;  // A step's answers come in few messages.
   const std::string model = testing_data::Path("models/stories260k");
   Cluster cluster({.rollouts = 2});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
-  const auto job = Job::Submit(&cluster, SLUICE_SOURCE_DIR "/tests/integration/stories.yaml",
-                               {"run.deterministic=true", "queue.max_staleness=0", absl::StrCat("model.path=", model),
-                                absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"), "rollout.max_response=380",
-                                absl::StrCat("limits.max_steps=", kFew), absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+  const auto job = Job::Submit(
+      &cluster, SLUICE_SOURCE_DIR "/tests/integration/stories.yaml",
+      {"run.deterministic=true", "queue.max_staleness=0", absl::StrCat("model.path=", model),
+       absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"), "rollout.max_response=380",
+       absl::StrCat("limits.max_steps=", kFew),
+       absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
   Recorder recorder(cluster, (*job)->id());
   ASSERT_EQ((*job)->AwaitStep(0, kLong), absl::OkStatus());
@@ -252,26 +284,31 @@ void RunDeterministic(bool kill, DeterministicRun* run) {
     ASSERT_NO_FATAL_FAILURE(StopWithAnswersBegun(cluster, recorder, kFirstAck, &run->held));
     ASSERT_EQ(cluster.Kill("rollout-0"), absl::OkStatus());
   }
-  ASSERT_EQ((*job)->AwaitStep(kFew - 3, kLong), absl::OkStatus());  // The queue has the answers until the job ends.
-  const auto answers = recorder.Read([&](const Owner&, const nlohmann::json& member) { return !Unfinished(member); });
+  // The queue has the answers until the job ends.
+  ASSERT_EQ((*job)->AwaitStep(kFew - 3, kLong), absl::OkStatus());
+  const auto answers = recorder.Read(
+      [&](const Owner&, const nlohmann::json& member) { return !Unfinished(member); });
   ASSERT_EQ(answers.status(), absl::OkStatus());
   run->answers = *answers;
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
-  for (const job::v1::StepReport& report : (*job)->reports()) EXPECT_EQ(report.values().at("absdiff_max"), 0) << "step " << report.k();
+  for (const job::v1::StepReport& report : (*job)->reports())
+    EXPECT_EQ(report.values().at("absdiff_max"), 0) << "step " << report.k();
   ASSERT_NO_FATAL_FAILURE(ReadTrained(*end, &run->trained));
   const auto weights = ReadFile(end->result().checkpoint() + "/model.safetensors");
   ASSERT_EQ(weights.status(), absl::OkStatus());
   run->weights = *weights;
 }
 
-TEST(DeterministicPrefixTest, AnswersOfAWorkerKilledWhileItSampledEndElsewhereInTheBitsOfAnUndisturbedRun) {
+TEST(DeterministicPrefixTest,
+     AnswersOfAWorkerKilledWhileItSampledEndElsewhereInTheBitsOfAnUndisturbedRun) {
   SLUICE_NEEDS_TEST_DATA("models/stories260k/model.safetensors");
   DeterministicRun quiet;
   ASSERT_NO_FATAL_FAILURE(RunDeterministic(/*kill=*/false, &quiet));
-  // A worker that was caught so late that its answers were not whole when they were read tells nothing: then another job is run.
+  // A worker that was caught so late that its answers were not whole when they were read tells
+  // nothing: then another job is run.
   int went_on = 0;
   for (int jobs = 0; went_on == 0 && jobs < 4; ++jobs) {
     DeterministicRun killed;
@@ -279,7 +316,9 @@ TEST(DeterministicPrefixTest, AnswersOfAWorkerKilledWhileItSampledEndElsewhereIn
     ASSERT_EQ(quiet.trained.size(), killed.trained.size());
     for (const auto& [owner, entry] : quiet.trained) {
       ASSERT_TRUE(killed.trained.contains(owner));
-      EXPECT_EQ(killed.trained.at(owner).crc32c, entry.crc32c) << "member " << owner.second << " of step " << entry.k << " has other tokens or log-probs";
+      EXPECT_EQ(killed.trained.at(owner).crc32c, entry.crc32c)
+          << "member " << owner.second << " of step " << entry.k
+          << " has other tokens or log-probs";
     }
     EXPECT_EQ(quiet.weights, killed.weights);
     for (const auto& [owner, prefix] : killed.held) {

@@ -42,7 +42,9 @@ class QueueFsckTest : public QueueScene {
     EXPECT_EQ(said.status(), absl::OkStatus());
     return said.value_or(Finished());
   }
-  json FsckJson() { return json::parse(Fsck({"-o", "json"}).out, nullptr, /*allow_exceptions=*/false); }
+  json FsckJson() {
+    return json::parse(Fsck({"-o", "json"}).out, nullptr, /*allow_exceptions=*/false);
+  }
 };
 
 TEST_F(QueueFsckTest, ARunningQueueKeepsItsDirectoryAKilledOneLeavesItWhole) {
@@ -89,7 +91,8 @@ TEST_F(QueueFsckTest, AMissingFileIsNamed) {
   for (const std::string& path : Files("log-")) ASSERT_EQ(RemoveTree(path), absl::OkStatus());
   const Finished said = Fsck();
   EXPECT_EQ(said.exit, 1) << said.out << said.err;
-  EXPECT_THAT(said.out, HasSubstr("damage: " + DataDir() + "/jobs/" + job_ + " has a snapshot at position "));
+  EXPECT_THAT(said.out,
+              HasSubstr("damage: " + DataDir() + "/jobs/" + job_ + " has a snapshot at position "));
   EXPECT_THAT(said.out, HasSubstr("no segment"));
 }
 

@@ -35,10 +35,13 @@ std::vector<std::string> Quoted(const std::string& cell) {
 
 // The table of services/queue/README.md.
 Metrics Documented() {
-  const std::map<std::string, std::string> buckets = {{"R", Joined(metrics::RpcSeconds())}, {"F", Joined(metrics::FsyncSeconds())},
-                                                      {"D", Joined(metrics::LongSeconds())}, {"S", Joined(metrics::Versions())}};
+  const std::map<std::string, std::string> buckets = {{"R", Joined(metrics::RpcSeconds())},
+                                                      {"F", Joined(metrics::FsyncSeconds())},
+                                                      {"D", Joined(metrics::LongSeconds())},
+                                                      {"S", Joined(metrics::Versions())}};
   Metrics table;
-  for (const absl::string_view line : absl::StrSplit(*ReadFile(SLUICE_SOURCE_DIR "/services/queue/README.md"), '\n')) {
+  for (const absl::string_view line :
+       absl::StrSplit(*ReadFile(SLUICE_SOURCE_DIR "/services/queue/README.md"), '\n')) {
     if (!absl::StartsWith(line, "| `sluice_")) continue;
     const std::vector<std::string> cells = absl::StrSplit(line, '|');
     const std::vector<std::string> type = absl::StrSplit(cells[2], ' ', absl::SkipEmpty());
@@ -54,8 +57,9 @@ Metrics Documented() {
 }
 
 struct Page {
-  Metrics metrics;                                                      // Of sluice_.
-  std::map<std::pair<std::string, std::string>, std::set<std::string>> values;  // By metric and label.
+  Metrics metrics;  // Of sluice_.
+  // By metric and label.
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> values;
   size_t series = 0, bytes = 0;
 };
 
@@ -63,7 +67,8 @@ Page Read(const std::string& text) {
   Page page{.bytes = text.size()};
   std::string family;
   std::map<std::string, std::string> bounds;  // By series.
-  for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()))) {
+  for (const std::string& line :
+       std::vector<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()))) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ');
     if (line.starts_with("# TYPE sluice_")) page.metrics[family = words[2]].type = words[3];
     if (line.starts_with("#")) continue;
@@ -72,8 +77,10 @@ Page Read(const std::string& text) {
     const size_t open = line.find('{');
     if (open == line.npos) continue;
     std::string rest, le;
-    for (const std::string& pair : std::vector<std::string>(absl::StrSplit(line.substr(open + 1, line.rfind('}') - open - 1), ','))) {
-      const std::pair<std::string, std::string> label = absl::StrSplit(pair, absl::MaxSplits('=', 1));
+    for (const std::string& pair : std::vector<std::string>(
+             absl::StrSplit(line.substr(open + 1, line.rfind('}') - open - 1), ','))) {
+      const std::pair<std::string, std::string> label =
+          absl::StrSplit(pair, absl::MaxSplits('=', 1));
       if (label.first == "le") {
         le = label.second;
         continue;
@@ -89,10 +96,13 @@ Page Read(const std::string& text) {
   return page;
 }
 
-std::string Body(const std::string& response) { return response.substr(response.find("\r\n\r\n") + 4); }
+std::string Body(const std::string& response) {
+  return response.substr(response.find("\r\n\r\n") + 4);
+}
 
 TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
-  EXPECT_LE(Read(Body(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"))).series, 500u) << "at rest";
+  EXPECT_LE(Read(Body(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"))).series, 500u)
+      << "at rest";
   ASSERT_NO_FATAL_FAILURE(SetUpJob());
   const auto granted = Admit();
   for (const queue::v1::Grant& grant : granted.grants()) {
@@ -114,12 +124,15 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
     EXPECT_EQ(metric.labels, row->second.labels) << name;
     EXPECT_EQ(metric.buckets, row->second.buckets) << name;
   }
-  for (const auto& [name, row] : table) EXPECT_TRUE(row.later || page.metrics.contains(name)) << name << " is in the table alone";
-  for (const char* later : {"sluice_queue_acceptance_ratio", "sluice_queue_length_bias_ratio", "sluice_disk_free_bytes"}) {
+  for (const auto& [name, row] : table)
+    EXPECT_TRUE(row.later || page.metrics.contains(name)) << name << " is in the table alone";
+  for (const char* later : {"sluice_queue_acceptance_ratio", "sluice_queue_length_bias_ratio",
+                            "sluice_disk_free_bytes"}) {
     EXPECT_TRUE(page.metrics.contains(later)) << later;
   }
   for (const char* where : {"\"in_flight\"", "\"in_queue\"", "\"at_cut\""}) {
-    EXPECT_TRUE((page.values.at({"sluice_queue_staleness_versions", "where"}).contains(where))) << where;
+    EXPECT_TRUE((page.values.at({"sluice_queue_staleness_versions", "where"}).contains(where)))
+        << where;
   }
   for (const auto& [key, values] : page.values) {
     const bool wide = key.second == "method" || key.second == "reason" || key.second == "call";
@@ -130,7 +143,10 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
 
   const std::string file = cluster_.dir() + "/metrics.txt";
   ASSERT_TRUE(WriteFileAtomic(file, text).ok());
-  const auto linted = RunToEnd({.binary = "/bin/sh", .args = {"-c", "promtool check metrics < " + file}, .log = file + ".err"}, absl::Seconds(60));
+  const auto linted = RunToEnd({.binary = "/bin/sh",
+                                .args = {"-c", "promtool check metrics < " + file},
+                                .log = file + ".err"},
+                               absl::Seconds(60));
   ASSERT_TRUE(linted.ok()) << linted.status();
   EXPECT_EQ(linted->exit, 0) << linted->out << linted->err;
   EXPECT_EQ(linted->out + linted->err, "");

@@ -65,7 +65,8 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
     record.set_last(true);
     const double reward = 0.5 * task.owner().member();
     AddInlineField("reward_status", common::v1::DTYPE_UNSPECIFIED, "ok", &record);
-    AddInlineField("task_reward", common::v1::DTYPE_F64, {reinterpret_cast<const char*>(&reward), sizeof(reward)}, &record);
+    AddInlineField("task_reward", common::v1::DTYPE_F64,
+                   {reinterpret_cast<const char*>(&reward), sizeof(reward)}, &record);
     const auto ack = PutOnce(CallOf(reward_), record, "");
     ASSERT_EQ(ack.status(), absl::OkStatus());
     EXPECT_EQ(ack->failed_size(), 0) << ack->DebugString();

@@ -14,8 +14,8 @@ TEST_F(QueueRefusals, ALogProbThatIsNoNumberLeavesTheMemberAsItWas) {
   const auto granted = Admit();
   ASSERT_EQ(granted.grants_size(), 2);
   std::string payload;
-  const common::v1::Record record =
-      SampledRecord(granted.grants(0), 0, 0, {7, 8, 2}, &payload, std::numeric_limits<float>::quiet_NaN());
+  const common::v1::Record record = SampledRecord(granted.grants(0), 0, 0, {7, 8, 2}, &payload,
+                                                  std::numeric_limits<float>::quiet_NaN());
   ExpectRefused(rollout_, record, payload);
   ASSERT_NO_FATAL_FAILURE(WriteAndSeal(granted.grants(0)));
 }
@@ -42,7 +42,8 @@ TEST_F(QueueRefusals, ARewardThatIsNoNumberLeavesTheTaskAsItWas) {
   record.set_last(true);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   AddInlineField("reward_status", common::v1::DTYPE_UNSPECIFIED, "ok", &record);
-  AddInlineField("task_reward", common::v1::DTYPE_F64, {reinterpret_cast<const char*>(&nan), sizeof nan}, &record);
+  AddInlineField("task_reward", common::v1::DTYPE_F64,
+                 {reinterpret_cast<const char*>(&nan), sizeof nan}, &record);
   ExpectRefused(reward_, record, "");
 }
 
@@ -51,11 +52,13 @@ TEST_F(QueueRefusals, TokensOfAVersionThatIsNotYetTrained) {
   const auto granted = Admit();
   ASSERT_EQ(granted.grants_size(), 2);
   std::string payload;
-  const common::v1::Record record = SampledRecord(granted.grants(0), 0, 0, {7}, &payload, -0.5F, /*version=*/5);
+  const common::v1::Record record =
+      SampledRecord(granted.grants(0), 0, 0, {7}, &payload, -0.5F, /*version=*/5);
   ExpectRefused(rollout_, record, payload);
 }
 
-// Two steps at max_staleness 0; in the second, a member of the first group has two tokens of version 0.
+// Two steps at max_staleness 0; in the second, a member of the first group has two tokens of
+// version 0.
 class OverAgeTest : public QueueRefusals {
  protected:
   void WriteSecondStep() {

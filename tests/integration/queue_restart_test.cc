@@ -9,20 +9,26 @@
 #include "tests/integration/faults.h"
 #include "tests/integration/harness/versions.h"
 
-// The queue dies while a job runs, at each level of durability. Where each of the contracts' sequences that have to do with
-// the queue is tested; `core`: tests/services/queue/core, `lifecycle`: tests/services/controller/lifecycle_test.cc.
+// The queue dies while a job runs, at each level of durability. Where each of the contracts'
+// sequences that have to do with the queue is tested; `core`: tests/services/queue/core,
+// `lifecycle`: tests/services/controller/lifecycle_test.cc.
 //
 //   job start                          loop_test
 //   one group                          core/put_test, core/tasks_test, core/batch_test; loop_test
 //   streaming step, max_staleness 0    core/batch_test; staleness_test
-//   publication                        tests/services/rollout/session_test; faults_test (a bit flipped)
+//   publication                        tests/services/rollout/session_test; faults_test (a bit
+//                                      flipped)
 //   a rollout dies                     prefix_test; faults_test
-//   a trainer rank dies: replay        core/restore_test; faults_test; here: AReplayGivesTheSameWeights
-//   .. requeue, the one before         core/restore_test; here: ATrainerThatRequeues.., ADamagedCheckpoint..
+//   a trainer rank dies: replay        core/restore_test; faults_test; here:
+//                                      AReplayGivesTheSameWeights
+//   .. requeue, the one before         core/restore_test; here: ATrainerThatRequeues..,
+//                                      ADamagedCheckpoint..
 //   .. two trainers alive              here: TwoTrainersAlive..
-//   the queue restarts, from its log   lifecycle (AQueueThatGoesOnFromItsLog..); here, levels full and metadata
+//   the queue restarts, from its log   lifecycle (AQueueThatGoesOnFromItsLog..); here, levels full
+//                                      and metadata
 //   .. its payload gone                tests/services/rollout/trajectory_test; here, level metadata
-//   .. the job lost                    core/restore_test, lifecycle (AQueueThatHasLostTheJob..); here, level memory, and ALostDirectory..
+//   .. the job lost                    core/restore_test, lifecycle (AQueueThatHasLostTheJob..);
+//                                      here, level memory, and ALostDirectory..
 //   the controller restarts            tests/services/controller/restart_test; faults_test
 //   drain                              drain_test
 //   cancel, end                        lifecycle; methods_test
@@ -31,10 +37,12 @@ namespace {
 
 bool SawEvent(const Job& job, const std::string& code) {
   const std::vector<common::v1::Event> events = job.events();
-  return std::any_of(events.begin(), events.end(), [&](const common::v1::Event& event) { return event.code() == code; });
+  return std::any_of(events.begin(), events.end(),
+                     [&](const common::v1::Event& event) { return event.code() == code; });
 }
 
-// Cuts the weights of the newest checkpoint that the job has told of, and of one that it could not tell of any more.
+// Cuts the weights of the newest checkpoint that the job has told of, and of one that it could not
+// tell of any more.
 void DamageNewestCheckpoint(const Job& job) {
   std::filesystem::path told;
   for (const common::v1::Event& event : job.events()) {
@@ -44,21 +52,26 @@ void DamageNewestCheckpoint(const Job& job) {
   const auto written = std::filesystem::last_write_time(told);
   for (const auto& entry : std::filesystem::directory_iterator(told.parent_path())) {
     const std::filesystem::path weights = entry.path() / "model.safetensors";
-    if (std::filesystem::exists(weights) && std::filesystem::last_write_time(entry) >= written) std::filesystem::resize_file(weights, 100);
+    if (std::filesystem::exists(weights) && std::filesystem::last_write_time(entry) >= written)
+      std::filesystem::resize_file(weights, 100);
   }
 }
 
 class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<std::string> {
  protected:
   void StartJobAtLevel() {
-    StartJob({}, {absl::StrCat("queue.keep.durability=", GetParam()), "limits.restarts_per_hour=20"});
+    StartJob({},
+             {absl::StrCat("queue.keep.durability=", GetParam()), "limits.restarts_per_hour=20"});
   }
-  // At level memory a trainer that goes back has the next incarnation: a step reported before the fault may be told behind it,
-  // and says nothing of the recovery.
+  // At level memory a trainer that goes back has the next incarnation: a step reported before the
+  // fault may be told behind it, and says nothing of the recovery.
   void AwaitNextGang() {
     if (GetParam() != "memory") return;
     const int64_t next = ++gang_;
-    ASSERT_EQ(job_->AwaitStatus([&](const job::v1::JobStatus& status) { return status.incarnation() == next; }, kLong), absl::OkStatus());
+    ASSERT_EQ(
+        job_->AwaitStatus(
+            [&](const job::v1::JobStatus& status) { return status.incarnation() == next; }, kLong),
+        absl::OkStatus());
   }
   // The books of a job whose queue died `times` times.
   void ExpectRecovered(int times) {
@@ -66,7 +79,8 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
     EXPECT_EQ(end.result().restarts().at("queue"), times);
     if (GetParam() == "full") {
       const auto& dropped = end.result().ledger().dropped();
-      EXPECT_TRUE(!dropped.contains("lost") || dropped.at("lost") == 0) << "acknowledged work was lost: " << Text(end);
+      EXPECT_TRUE(!dropped.contains("lost") || dropped.at("lost") == 0)
+          << "acknowledged work was lost: " << Text(end);
       EXPECT_EQ(end.incarnation(), 1) << "the trainer went back";
     }
     if (GetParam() == "memory") {
@@ -85,10 +99,12 @@ TEST_P(QueueRestartTest, AKilledQueueIsGoneOnWith) {
 
 TEST_P(QueueRestartTest, AQueueKilledInEachOfItsCallsIsGoneOnWith) {
   ASSERT_NO_FATAL_FAILURE(StartJobAtLevel());
-  const char* const calls[] = {"admit", "put", "seal", "lease_tasks", "acquire", "apply", "durable"};
+  const char* const calls[] = {"admit",   "put",   "seal",   "lease_tasks",
+                               "acquire", "apply", "durable"};
   SplitMix64 random(1);
   for (const char* call : calls) {
-    ASSERT_NO_FATAL_FAILURE(KillAt("queue-0", absl::StrCat("queue.", call, random.Below(2) == 0 ? ".before" : ".after"), 1));
+    ASSERT_NO_FATAL_FAILURE(KillAt(
+        "queue-0", absl::StrCat("queue.", call, random.Below(2) == 0 ? ".before" : ".after"), 1));
     ASSERT_NO_FATAL_FAILURE(AwaitNextGang());
   }
   ExpectRecovered(static_cast<int>(std::size(calls)));
@@ -96,7 +112,8 @@ TEST_P(QueueRestartTest, AQueueKilledInEachOfItsCallsIsGoneOnWith) {
 
 TEST_P(QueueRestartTest, AQueueKilledInTurnWithTheOthersIsGoneOnWith) {
   ASSERT_NO_FATAL_FAILURE(StartJobAtLevel());
-  for (const char* id : {"queue-0", "rollout-0", "queue-0", "reward-0", "queue-0", "trainer-0", "queue-0", "controller-0", "queue-0"}) {
+  for (const char* id : {"queue-0", "rollout-0", "queue-0", "reward-0", "queue-0", "trainer-0",
+                         "queue-0", "controller-0", "queue-0"}) {
     ASSERT_NO_FATAL_FAILURE(KillAndRestart(id));
   }
   const auto restarts = ExpectGoesOn().result().restarts();
@@ -128,10 +145,11 @@ TEST_P(QueueRestartTest, ALostDirectorySendsTheTrainerBackToItsCheckpoint) {
   EXPECT_EQ(ExpectGoesOn().incarnation(), 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(At, QueueRestartTest, testing::Values("memory", "metadata", "full"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(At, QueueRestartTest, testing::Values("memory", "metadata", "full"),
+                         [](const auto& info) { return info.param; });
 
-// What the old gang published, the new one publishes again, bit for bit, until it is beyond. Steps are large here, so that
-// few versions are passed over.
+// What the old gang published, the new one publishes again, bit for bit, until it is beyond. Steps
+// are large here, so that few versions are passed over.
 TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.every_steps=20", "queue.groups_per_step=32"}));
   PublishedVersions published(cluster_.get(), "trainer-0", job_->id());
@@ -144,7 +162,8 @@ TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   for (const auto& [number, gangs] : published.seen()) {
     if (gangs.size() < 2) continue;
     ++compared;
-    for (const auto& [gang, state] : gangs) EXPECT_EQ(state, gangs.begin()->second) << "version " << number << " of gang " << gang;
+    for (const auto& [gang, state] : gangs)
+      EXPECT_EQ(state, gangs.begin()->second) << "version " << number << " of gang " << gang;
   }
   EXPECT_GE(compared, 1);
 }
@@ -156,7 +175,8 @@ TEST_F(FaultsTest, ATrainerThatRequeuesTrainsOnANewBranch) {
 }
 
 TEST_F(FaultsTest, ADamagedCheckpointIsSaidAndTheOneBeforeIsTaken) {
-  ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.keep_last=1000"}));  // Whatever is told late: the one before that is there.
+  // Whatever is told late: the one before that is there.
+  ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.keep_last=1000"}));
   ASSERT_EQ(job_->AwaitStep(2 * kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("trainer-0"), absl::OkStatus());
   Happened();
@@ -166,15 +186,20 @@ TEST_F(FaultsTest, ADamagedCheckpointIsSaidAndTheOneBeforeIsTaken) {
   EXPECT_TRUE(SawEvent(*job_, "checkpoint_damaged"));
 }
 
-// The first trainer sleeps through its lease while the second works, then wakes: it is fenced, and harms nothing.
+// The first trainer sleeps through its lease while the second works, then wakes: it is fenced, and
+// harms nothing.
 TEST_F(FaultsTest, TwoTrainersAliveAndTheOldOneHarmsNothing) {
   ASSERT_NO_FATAL_FAILURE(StartJob({.trainers = 2}));
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   const job::v1::JobStatus before = job_->status();
-  const std::string old = std::count(before.daemons().begin(), before.daemons().end(), "trainer-0") > 0 ? "trainer-0" : "trainer-1";
+  const std::string old =
+      std::count(before.daemons().begin(), before.daemons().end(), "trainer-0") > 0 ? "trainer-0"
+                                                                                    : "trainer-1";
   cluster_->Signal(old, SIGSTOP);
   Happened();
-  ASSERT_EQ(job_->AwaitStatus([](const job::v1::JobStatus& status) { return status.incarnation() == 2; }, kLong), absl::OkStatus());
+  ASSERT_EQ(job_->AwaitStatus(
+                [](const job::v1::JobStatus& status) { return status.incarnation() == 2; }, kLong),
+            absl::OkStatus());
   ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
   cluster_->Signal(old, SIGCONT);
   Happened();

@@ -30,9 +30,10 @@ common::v1::TrajectoryRef Owner(const queue::v1::Grant& grant, int member) {
 
 void QueueScene::SetUp() {
   ASSERT_EQ(cluster_.Start(), absl::OkStatus());
-  const JobFile file = ReadJobFile(SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
-                                   {.sets = {"queue.groups_per_step=2", "queue.max_staleness=0", "queue.admission.oversample=0",
-                                             "rollout.group.size=2", "rollout.group.min=2"}});
+  const JobFile file = ReadJobFile(
+      SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
+      {.sets = {"queue.groups_per_step=2", "queue.max_staleness=0", "queue.admission.oversample=0",
+                "rollout.group.size=2", "rollout.group.min=2"}});
   ASSERT_EQ(ProblemStatus(file.problems), absl::OkStatus());
   spec_ = controller::QueueSpecOf(*file.spec);
 }
@@ -53,7 +54,8 @@ std::string QueueScene::State() {
   EXPECT_EQ(rpc::Call(queue(), stats, &answer), absl::OkStatus());
   answer.mutable_ledger()->clear_event();
   std::string state = Canonical(answer);
-  for (const queue::v1::PeekWhat what : {queue::v1::PEEK_WHAT_GROUPS, queue::v1::PEEK_WHAT_TASKS, queue::v1::PEEK_WHAT_BATCHES}) {
+  for (const queue::v1::PeekWhat what :
+       {queue::v1::PEEK_WHAT_GROUPS, queue::v1::PEEK_WHAT_TASKS, queue::v1::PEEK_WHAT_BATCHES}) {
     queue::v1::PeekRequest peek;
     *peek.mutable_call() = CallOf("controller");
     peek.set_what(what);
@@ -64,27 +66,32 @@ std::string QueueScene::State() {
   return state;
 }
 
-// Streams. ------------------------------------------------------------------------------------------------------------
+// Streams. ----------------------------------------------------------------------------------------
 
-absl::StatusOr<queue::v1::PutAck> QueueScene::PutOnce(const common::v1::Call& call, const common::v1::Record& record, const std::string& payload) {
+absl::StatusOr<queue::v1::PutAck> QueueScene::PutOnce(const common::v1::Call& call,
+                                                      const common::v1::Record& record,
+                                                      const std::string& payload) {
   rpc::ClientStream stream(queue(), *queue::v1::PutMessage::descriptor());
   queue::v1::PutHeader header;
   *header.mutable_call() = call;
   header.set_seq(1);
   *header.add_records() = record;
-  if (absl::Status status = stream.WriteFrame(header, {{.bytes = payload}}); !status.ok()) return status;
+  if (absl::Status status = stream.WriteFrame(header, {{.bytes = payload}}); !status.ok())
+    return status;
   queue::v1::PutAck ack;
   if (!stream.Read(&ack)) return stream.Finish();
   return ack;
 }
 
-void QueueScene::WalkPut(const common::v1::Call& call, const common::v1::Record& record, const std::string& payload) {
+void QueueScene::WalkPut(const common::v1::Call& call, const common::v1::Record& record,
+                         const std::string& payload) {
   walked_.insert("sluice.queue.v1.QueueService.Put");
   common::v1::Call lower = call;
   lower.mutable_job()->set_incarnation(kIncarnation - 1);
   std::string state = State();
   const auto fenced = PutOnce(lower, record, payload);
-  EXPECT_EQ(ReasonOf(fenced.status()), "FENCED") << (fenced.ok() ? fenced->DebugString() : fenced.status().ToString());
+  EXPECT_EQ(ReasonOf(fenced.status()), "FENCED")
+      << (fenced.ok() ? fenced->DebugString() : fenced.status().ToString());
   EXPECT_EQ(State(), state);
 
   for (const bool repeat : {false, true}) {  // Equal bytes are a repeat.
@@ -96,17 +103,20 @@ void QueueScene::WalkPut(const common::v1::Call& call, const common::v1::Record&
   }
 }
 
-void QueueScene::ExpectRefused(const std::string& worker, const common::v1::Record& record, const std::string& payload) {
+void QueueScene::ExpectRefused(const std::string& worker, const common::v1::Record& record,
+                               const std::string& payload) {
   const std::string before = State();
   const auto ack = PutOnce(CallOf(worker), record, payload);
   ASSERT_EQ(ack.status(), absl::OkStatus());
   ASSERT_EQ(ack->failed_size(), 1);
-  EXPECT_EQ(ack->failed(0).code(), static_cast<uint32_t>(absl::StatusCode::kInvalidArgument)) << ack->DebugString();
+  EXPECT_EQ(ack->failed(0).code(), static_cast<uint32_t>(absl::StatusCode::kInvalidArgument))
+      << ack->DebugString();
   EXPECT_FALSE(ack->failed(0).reason().empty());
   EXPECT_EQ(State(), before);
 }
 
-void QueueScene::WalkGet(const common::v1::Call& call, const std::string& lease, const std::vector<common::v1::Want>& wants) {
+void QueueScene::WalkGet(const common::v1::Call& call, const std::string& lease,
+                         const std::vector<common::v1::Want>& wants) {
   walked_.insert("sluice.queue.v1.QueueService.Get");
   for (const int64_t incarnation : {kIncarnation - 1, kIncarnation}) {
     queue::v1::GetRequest request;
@@ -136,19 +146,23 @@ void QueueScene::WalkWatch(const common::v1::Call& call) {
   }
 }
 
-// Records. ------------------------------------------------------------------------------------------------------------
+// Records. ----------------------------------------------------------------------------------------
 
-common::v1::Record QueueScene::PromptRecord(const queue::v1::Grant& grant, std::initializer_list<int32_t> tokens, std::string* payload) {
+common::v1::Record QueueScene::PromptRecord(const queue::v1::Grant& grant,
+                                            std::initializer_list<int32_t> tokens,
+                                            std::string* payload) {
   common::v1::Record record;
   record.mutable_owner()->set_group(grant.group());
   record.set_lease(grant.members(0).lease().id());
   record.mutable_piece()->set_count(static_cast<uint32_t>(tokens.size()));
   record.mutable_piece()->set_role(common::v1::SEGMENT_ROLE_PROMPT);
-  AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(tokens.size())}, AsBytes(std::vector<int32_t>(tokens)), &record, payload);
+  AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(tokens.size())},
+           AsBytes(std::vector<int32_t>(tokens)), &record, payload);
   return record;
 }
 
-common::v1::Record QueueScene::SampledRecord(const queue::v1::Grant& grant, int member, uint64_t at, std::initializer_list<int32_t> tokens,
+common::v1::Record QueueScene::SampledRecord(const queue::v1::Grant& grant, int member, uint64_t at,
+                                             std::initializer_list<int32_t> tokens,
                                              std::string* payload, float logprob, int64_t version) {
   common::v1::Record record;
   *record.mutable_owner() = Owner(grant, member);
@@ -164,12 +178,14 @@ common::v1::Record QueueScene::SampledRecord(const queue::v1::Grant& grant, int 
   run.mutable_version()->set_number(version);
   run.set_count(piece.count());
   const int64_t count = piece.count();
-  AddField("tokens", common::v1::DTYPE_I32, {count}, AsBytes(std::vector<int32_t>(tokens)), &record, payload);
-  AddField("logprobs", common::v1::DTYPE_F32, {count}, AsBytes(std::vector<float>(tokens.size(), logprob)), &record, payload);
+  AddField("tokens", common::v1::DTYPE_I32, {count}, AsBytes(std::vector<int32_t>(tokens)), &record,
+           payload);
+  AddField("logprobs", common::v1::DTYPE_F32, {count},
+           AsBytes(std::vector<float>(tokens.size(), logprob)), &record, payload);
   return record;
 }
 
-// The parts of a step. ------------------------------------------------------------------------------------------------
+// The parts of a step. ----------------------------------------------------------------------------
 
 void QueueScene::SetUpJob() {
   queue::v1::SetJobRequest set;
@@ -177,8 +193,9 @@ void QueueScene::SetUpJob() {
   set.set_revision(2);
   *set.mutable_spec() = spec_;
   set.set_phase(queue::v1::PHASE_OPEN);
-  const std::pair<std::string, rpc::v1::Role> workers[] = {
-      {rollout_, rpc::v1::ROLE_ROLLOUT}, {reward_, rpc::v1::ROLE_REWARD}, {trainer_, rpc::v1::ROLE_TRAINER}};
+  const std::pair<std::string, rpc::v1::Role> workers[] = {{rollout_, rpc::v1::ROLE_ROLLOUT},
+                                                           {reward_, rpc::v1::ROLE_REWARD},
+                                                           {trainer_, rpc::v1::ROLE_TRAINER}};
   for (const auto& [id, role] : workers) {
     common::v1::Worker& worker = *set.add_workers();
     worker.set_id(id);
@@ -229,7 +246,8 @@ queue::v1::AdmitResponse QueueScene::Admit() {
   return granted;
 }
 
-void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions, std::optional<int64_t> began) {
+void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions,
+                              std::optional<int64_t> began) {
   std::string payload;
   common::v1::Record record = PromptRecord(grant, {1, 5, 6}, &payload);
   WalkPut(CallOf(rollout_), record, payload);
@@ -237,7 +255,8 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
   *seal.mutable_call() = CallOf(rollout_);
   for (int m = 0; m < grant.members_size(); ++m) {
     payload.clear();
-    record = SampledRecord(grant, m, 3, {7, 8, 2}, &payload, -0.5F, versions[static_cast<size_t>(m)]);
+    record =
+        SampledRecord(grant, m, 3, {7, 8, 2}, &payload, -0.5F, versions[static_cast<size_t>(m)]);
     if (m == 0 && began) {
       common::v1::VersionRun& last = *record.mutable_piece()->add_runs();
       common::v1::VersionRun& first = *record.mutable_piece()->mutable_runs(0);
@@ -258,11 +277,13 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
     record.clear_piece();
     record.clear_fields();
     payload.clear();
-    AddField("messages", common::v1::DTYPE_UNSPECIFIED, {}, R"([{"role":"assistant","content":"65"}])", &record, &payload);
+    AddField("messages", common::v1::DTYPE_UNSPECIFIED, {},
+             R"([{"role":"assistant","content":"65"}])", &record, &payload);
     WalkPut(CallOf(rollout_), record, payload);
   }
   const auto sealed = Walk<queue::v1::SealResponse>(seal, {"items.repeat"});
-  for (const common::v1::Item& item : sealed.items()) EXPECT_EQ(item.code(), 0U) << item.DebugString();
+  for (const common::v1::Item& item : sealed.items())
+    EXPECT_EQ(item.code(), 0U) << item.DebugString();
 }
 
 void QueueScene::Score() {

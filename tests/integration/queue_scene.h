@@ -18,9 +18,9 @@
 
 namespace sluice::integration {
 
-// A running queue with a job of two groups of two a step, at max_staleness 0, and hand-made clients in the parts of
-// controller, rollout, reward and trainer. Each call that changes something is walked: tried with a lower incarnation, made,
-// and repeated.
+// A running queue with a job of two groups of two a step, at max_staleness 0, and hand-made clients
+// in the parts of controller, rollout, reward and trainer. Each call that changes something is
+// walked: tried with a lower incarnation, made, and repeated.
 class QueueScene : public testing::Test {
  protected:
   static constexpr int64_t kIncarnation = 2;  // Of all workers, so that a lower one exists.
@@ -33,9 +33,9 @@ class QueueScene : public testing::Test {
   // All that the queue tells of its state, without ages.
   std::string State();
 
-  // A unary call that changes something: a lower incarnation is fenced and changes nothing; the call works; its repeat
-  // changes nothing and answers the same, a KEYED one with `repeat`. `not_compared`: fields of the answer that tell what this
-  // call itself did.
+  // A unary call that changes something: a lower incarnation is fenced and changes nothing; the
+  // call works; its repeat changes nothing and answers the same, a KEYED one with `repeat`.
+  // `not_compared`: fields of the answer that tell what this call itself did.
   template <typename Response, typename Request>
   Response Walk(const Request& request, const std::set<std::string>& not_compared = {}) {
     walked_.insert(MethodName(request));
@@ -52,14 +52,16 @@ class QueueScene : public testing::Test {
 
   template <typename Request>
   void ExpectFenced(Request request) {
-    if (request.call().job().incarnation() == 0) return;  // The controller's: fenced by revision, not by incarnation.
+    // The controller's: fenced by revision, not by incarnation.
+    if (request.call().job().incarnation() == 0) return;
     request.mutable_call()->mutable_job()->set_incarnation(kIncarnation - 1);
     if (!request.call().request().empty()) request.mutable_call()->set_request(RandomId16());
     const std::string before = State();
     const absl::Status status = CallOnce(queue(), request);
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << MethodName(request) << ": " << status;
     EXPECT_EQ(ReasonOf(status), "FENCED") << MethodName(request) << ": " << status;
-    EXPECT_EQ(State(), before) << MethodName(request) << " of a lower incarnation changed something";
+    EXPECT_EQ(State(), before) << MethodName(request)
+                               << " of a lower incarnation changed something";
   }
 
   // A parked call for which there is nothing.
@@ -69,22 +71,32 @@ class QueueScene : public testing::Test {
     Response response;
     ASSERT_EQ(rpc::Call(queue(), request, &response), absl::OkStatus());
     EXPECT_TRUE(response.has_edge()) << response.DebugString();
-    EXPECT_NE(response.edge().on().kind(), common::v1::NODE_KIND_UNSPECIFIED) << response.DebugString();
+    EXPECT_NE(response.edge().on().kind(), common::v1::NODE_KIND_UNSPECIFIED)
+        << response.DebugString();
     EXPECT_FALSE(response.edge().cause().empty()) << response.DebugString();
   }
 
   // A Put of one message, on a stream of its own.
-  absl::StatusOr<queue::v1::PutAck> PutOnce(const common::v1::Call& call, const common::v1::Record& record, const std::string& payload);
-  void WalkPut(const common::v1::Call& call, const common::v1::Record& record, const std::string& payload);
+  absl::StatusOr<queue::v1::PutAck> PutOnce(const common::v1::Call& call,
+                                            const common::v1::Record& record,
+                                            const std::string& payload);
+  void WalkPut(const common::v1::Call& call, const common::v1::Record& record,
+               const std::string& payload);
   // The record comes back INVALID_ARGUMENT and leaves no trace.
-  void ExpectRefused(const std::string& worker, const common::v1::Record& record, const std::string& payload);
-  void WalkGet(const common::v1::Call& call, const std::string& lease, const std::vector<common::v1::Want>& wants);
+  void ExpectRefused(const std::string& worker, const common::v1::Record& record,
+                     const std::string& payload);
+  void WalkGet(const common::v1::Call& call, const std::string& lease,
+               const std::vector<common::v1::Want>& wants);
   void WalkWatch(const common::v1::Call& call);
 
   // A piece of `tokens`: of the prompt, or sampled by `version` with `logprob` each.
-  static common::v1::Record PromptRecord(const queue::v1::Grant& grant, std::initializer_list<int32_t> tokens, std::string* payload);
-  static common::v1::Record SampledRecord(const queue::v1::Grant& grant, int member, uint64_t at, std::initializer_list<int32_t> tokens,
-                                          std::string* payload, float logprob = -0.5F, int64_t version = 0);
+  static common::v1::Record PromptRecord(const queue::v1::Grant& grant,
+                                         std::initializer_list<int32_t> tokens,
+                                         std::string* payload);
+  static common::v1::Record SampledRecord(const queue::v1::Grant& grant, int member, uint64_t at,
+                                          std::initializer_list<int32_t> tokens,
+                                          std::string* payload, float logprob = -0.5F,
+                                          int64_t version = 0);
 
   // SetJob, Restore, and version 0 published and loaded.
   void SetUpJob();
@@ -92,10 +104,12 @@ class QueueScene : public testing::Test {
   void Publish(int64_t number);
   // All members that the step has room for; one more Admit parks.
   queue::v1::AdmitResponse Admit();
-  // Prompt, answer of three tokens and seal of each member; `versions`: of the members' tokens, in order; `began`: of the
-  // first member's first two, if it is another.
-  void WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions = {0, 0}, std::optional<int64_t> began = std::nullopt);
-  // Leases the ready tasks of two members, gives them back, leases them again and puts their rewards.
+  // Prompt, answer of three tokens and seal of each member; `versions`: of the members' tokens, in
+  // order; `began`: of the first member's first two, if it is another.
+  void WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions = {0, 0},
+                    std::optional<int64_t> began = std::nullopt);
+  // Leases the ready tasks of two members, gives them back, leases them again and puts their
+  // rewards.
   void Score();
   // Acquires batch k of two groups.
   queue::v1::Batch Acquire(int64_t k);

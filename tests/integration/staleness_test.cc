@@ -40,13 +40,15 @@ TEST_P(StalenessTest, NoTrainedTokenIsOlderThanTheBound) {
   ASSERT_EQ(described.status(), absl::OkStatus());
   ASSERT_EQ(described->exit, 0) << described->err;
   const nlohmann::json result = nlohmann::json::parse(described->out).at("result");
-  EXPECT_EQ(result.at("staleness_histogram").size(), static_cast<size_t>(end->result().staleness_histogram_size()));
+  EXPECT_EQ(result.at("staleness_histogram").size(),
+            static_cast<size_t>(end->result().staleness_histogram_size()));
   const auto fsck = cluster.Sluice({"queue", "fsck", (*job)->id()});
   ASSERT_EQ(fsck.status(), absl::OkStatus());
   EXPECT_EQ(fsck->exit, 0) << fsck->out << fsck->err;
 }
 
-INSTANTIATE_TEST_SUITE_P(Bound, StalenessTest, testing::Values(0, 1, 4), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Bound, StalenessTest, testing::Values(0, 1, 4),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace sluice::integration

@@ -36,11 +36,13 @@ TEST(SupervisedTest, AQueueThatIsKilledUnderRunIsStartedAgainAndTheJobGoesOn) {
   const std::string data = cluster.dir() + "/run";
   const auto run = Process::Start(
       {.binary = "sluice",
-       .args = {"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--data-dir", data, "-o", "json", "--set", "limits.max_steps=1000000", "--set", "limits.wall=10m",
-                "--set", "queue.groups_per_step=4", "--set", "queue.keep.durability=full", "--set",
+       .args = {"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--data-dir", data, "-o",
+                "json", "--set", "limits.max_steps=1000000", "--set", "limits.wall=10m", "--set",
+                "queue.groups_per_step=4", "--set", "queue.keep.durability=full", "--set",
                 absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")}});
   ASSERT_EQ(run.status(), absl::OkStatus());
-  // The newest step that was printed: about one a second is. The job has no end that could come before the kill: it is ended.
+  // The newest step that was printed: about one a second is. The job has no end that could come
+  // before the kill: it is ended.
   int step = 0, killed_at = 0, back_at = 0;
   bool ended = false;
   std::string result;

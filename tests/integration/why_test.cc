@@ -1,6 +1,6 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
@@ -16,7 +16,8 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// Nothing waits in silence: daemons stop (SIGSTOP, or for good) while a job runs, and `why` names them.
+// Nothing waits in silence: daemons stop (SIGSTOP, or for good) while a job runs, and `why` names
+// them.
 namespace sluice::integration {
 namespace {
 
@@ -56,7 +57,9 @@ class WhyTest : public testing::Test {
     return last.waiter().id() == daemon && last.on().id() == daemon;
   }
   static bool Mentions(const job::v1::WhyResponse& why, common::v1::NodeKind kind) {
-    return std::any_of(why.chain().begin(), why.chain().end(), [&](const common::v1::WaitEdge& edge) { return edge.waiter().kind() == kind; });
+    return std::any_of(
+        why.chain().begin(), why.chain().end(),
+        [&](const common::v1::WaitEdge& edge) { return edge.waiter().kind() == kind; });
   }
   // Asks until the chain ends at `daemon`.
   job::v1::WhyResponse ExpectNamed(const std::string& daemon) {
@@ -79,14 +82,17 @@ class WhyTest : public testing::Test {
   std::string AwaitText(const std::string& part) {
     const absl::Duration end = Clock::Real()->Monotonic() + kLong;
     std::string text;
-    while (text.find(part) == std::string::npos && Clock::Real()->Monotonic() < end) text = TextOf(job_->id());
+    while (text.find(part) == std::string::npos && Clock::Real()->Monotonic() < end)
+      text = TextOf(job_->id());
     EXPECT_THAT(text, HasSubstr(part));
     return text;
   }
-  // Stops `daemon` again and again, until it is named with work of those `kinds` that it holds, and `sluice why` says all
-  // `parts` of that. It may be stopped without such work, and where the answers take their time the controller gives it up
-  // first (10 s of silence), and its work goes elsewhere.
-  void ExpectNamedWithItsWork(const std::string& daemon, const std::function<void()>& stop, const std::vector<common::v1::NodeKind>& kinds,
+  // Stops `daemon` again and again, until it is named with work of those `kinds` that it holds, and
+  // `sluice why` says all `parts` of that. It may be stopped without such work, and where the
+  // answers take their time the controller gives it up first (10 s of silence), and its work goes
+  // elsewhere.
+  void ExpectNamedWithItsWork(const std::string& daemon, const std::function<void()>& stop,
+                              const std::vector<common::v1::NodeKind>& kinds,
                               const std::vector<std::string>& parts) {
     constexpr int kStops = 50, kAsks = 3;
     job::v1::WhyResponse why;
@@ -105,7 +111,8 @@ class WhyTest : public testing::Test {
       cluster_->Signal(daemon, SIGCONT);
       ASSERT_EQ(job_->AwaitStep(job_->steps() + 1, kLong), absl::OkStatus());
     }
-    FAIL() << daemon << " is not named with its work; the last answer: " << why.DebugString() << text;
+    FAIL() << daemon << " is not named with its work; the last answer: " << why.DebugString()
+           << text;
   }
   void Cancel() {
     EXPECT_EQ(cluster_->Sluice({"job", "cancel", job_->id()})->exit, 0);
@@ -118,7 +125,8 @@ class WhyTest : public testing::Test {
 
 class Tmpfs {
  public:
-  Tmpfs(std::string dir, const char* options) : dir_(std::move(dir)), mounted_(mount("tmpfs", dir_.c_str(), "tmpfs", 0, options) == 0) {}
+  Tmpfs(std::string dir, const char* options)
+      : dir_(std::move(dir)), mounted_(mount("tmpfs", dir_.c_str(), "tmpfs", 0, options) == 0) {}
   ~Tmpfs() {
     if (mounted_) umount2(dir_.c_str(), MNT_DETACH);
   }
@@ -164,8 +172,9 @@ TEST_F(WhyTest, ARewardThatHangsIsNamedWithTheTaskTheGroupAndTheMemberItHolds) {
     ASSERT_EQ(cluster_->Arm("reward-0", "reward.leased", "stop", 1), absl::OkStatus());
     ASSERT_EQ(cluster_->process("reward-0").AwaitStopped(), absl::OkStatus());
   };
-  ExpectNamedWithItsWork("reward-0", stop, {common::v1::NODE_KIND_GROUP, common::v1::NODE_KIND_TASK},
-                         {"group 1:", "member ", "reward-0 has had task ", "by itself: ", "goes to another reward"});
+  ExpectNamedWithItsWork(
+      "reward-0", stop, {common::v1::NODE_KIND_GROUP, common::v1::NODE_KIND_TASK},
+      {"group 1:", "member ", "reward-0 has had task ", "by itself: ", "goes to another reward"});
   Cancel();
 }
 
@@ -173,7 +182,8 @@ TEST_F(WhyTest, AStragglerIsNamedWithTheMemberThatItsBatchLacksAndItsAge) {
   ASSERT_NO_FATAL_FAILURE(Run());
   const auto stop = [&] { cluster_->Signal("rollout-0", SIGSTOP); };
   ExpectNamedWithItsWork("rollout-0", stop, {common::v1::NODE_KIND_TRAJECTORY},
-                         {"batch ", " groups", "group 1:", "rollout-0 has had member ", " for ", "by itself: ", "goes on at another rollout from token "});
+                         {"batch ", " groups", "group 1:", "rollout-0 has had member ", " for ",
+                          "by itself: ", "goes on at another rollout from token "});
   Cancel();
 }
 
@@ -191,8 +201,10 @@ TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
   ASSERT_EQ(statvfs(dir.c_str(), &room), 0);
   const int file = open((dir + "/ballast").c_str(), O_CREAT | O_WRONLY, 0600);
   ASSERT_GE(file, 0);
-  ASSERT_EQ(posix_fallocate(file, 0, static_cast<off_t>(room.f_bavail * room.f_frsize) - (32 << 20)), 0);
-  EXPECT_THAT(AwaitText("the disk of the queue's log is "), HasSubstr("you could: make room on the disk"));
+  ASSERT_EQ(
+      posix_fallocate(file, 0, static_cast<off_t>(room.f_bavail * room.f_frsize) - (32 << 20)), 0);
+  EXPECT_THAT(AwaitText("the disk of the queue's log is "),
+              HasSubstr("you could: make room on the disk"));
   EXPECT_EQ(ftruncate(file, 0), 0);
   close(file);
   EXPECT_EQ(job_->AwaitStep(job_->steps() + 3, kLong), absl::OkStatus());
@@ -210,7 +222,8 @@ TEST_F(WhyTest, AStoppedTrainerIsNamedThoughRolloutsWaitForIt) {
 
 TEST_F(WhyTest, AJobThatStartsBlamesTheStoppedTrainerNotTheRolloutsThatWaitForIt) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_EQ(cluster_->Arm("trainer-0", "trainer.publish.before", "stop", 1), absl::OkStatus());  // Its first weights: it has the job.
+  // Its first weights: it has the job.
+  ASSERT_EQ(cluster_->Arm("trainer-0", "trainer.publish.before", "stop", 1), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(Submit());
   ASSERT_EQ(cluster_->process("trainer-0").AwaitStopped(), absl::OkStatus());
   ExpectNamed("trainer-0");
@@ -239,7 +252,8 @@ TEST_F(WhyTest, AStallIsToldWithItsDiagnosisAndEndsTheJobWithIt) {
   EXPECT_THAT(end->message(), HasSubstr("reward")) << Text(*end);
   EXPECT_THAT(end->message(), HasSubstr("stall_fail"));
   bool told = false;
-  for (const common::v1::Event& event : job_->events()) told |= event.code() == "stalled" && event.message().find("reward") != std::string::npos;
+  for (const common::v1::Event& event : job_->events())
+    told |= event.code() == "stalled" && event.message().find("reward") != std::string::npos;
   EXPECT_TRUE(told);
 }
 
@@ -263,7 +277,8 @@ TEST_F(WhyTest, PeopleReadStatsGroupsAndBooksOfARunningJob) {
   EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0);
   cluster_->Signal("reward-0", SIGCONT);
   Cancel();
-  EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0) << "the books of an ended job are kept";
+  EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0)
+      << "the books of an ended job are kept";
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ namespace pb = google::protobuf;
 std::string TypeName(const pb::FieldDescriptor& field) {
   if (field.is_map()) {
     const pb::Descriptor& entry = *field.message_type();
-    return absl::StrCat("map<", TypeName(*entry.map_key()), ", ", TypeName(*entry.map_value()), ">");
+    return absl::StrCat("map<", TypeName(*entry.map_key()), ", ", TypeName(*entry.map_value()),
+                        ">");
   }
   if (field.message_type() != nullptr) return field.message_type()->full_name();
   if (field.enum_type() != nullptr) return field.enum_type()->full_name();
@@ -29,17 +30,19 @@ std::string TypeName(const pb::FieldDescriptor& field) {
 std::string Label(const pb::FieldDescriptor& field) {
   if (field.is_map()) return "";
   if (field.is_repeated()) return "repeated ";
-  if (field.real_containing_oneof() != nullptr) return absl::StrCat("oneof ", field.containing_oneof()->name(), " ");
+  if (field.real_containing_oneof() != nullptr)
+    return absl::StrCat("oneof ", field.containing_oneof()->name(), " ");
   return field.has_optional_keyword() ? "optional " : "";
 }
 
 void Describe(const pb::EnumDescriptor& type, std::string* out) {
   for (int i = 0; i < type.value_count(); ++i) {
-    absl::StrAppend(out, "enum ", type.full_name(), " ", type.value(i)->name(), " = ", type.value(i)->number(), "\n");
+    absl::StrAppend(out, "enum ", type.full_name(), " ", type.value(i)->name(), " = ",
+                    type.value(i)->number(), "\n");
   }
   for (int i = 0; i < type.reserved_range_count(); ++i) {
-    absl::StrAppend(out, "enum ", type.full_name(), " reserved ", type.reserved_range(i)->start, " to ",
-                    type.reserved_range(i)->end, "\n");
+    absl::StrAppend(out, "enum ", type.full_name(), " reserved ", type.reserved_range(i)->start,
+                    " to ", type.reserved_range(i)->end, "\n");
   }
 }
 
@@ -48,12 +51,12 @@ void Describe(const pb::Descriptor& type, std::string* out) {
   absl::StrAppend(out, "message ", type.full_name(), "\n");
   for (int i = 0; i < type.field_count(); ++i) {
     const pb::FieldDescriptor& field = *type.field(i);
-    absl::StrAppend(out, "message ", type.full_name(), " ", Label(field), TypeName(field), " ", field.name(), " = ",
-                    field.number(), "\n");
+    absl::StrAppend(out, "message ", type.full_name(), " ", Label(field), TypeName(field), " ",
+                    field.name(), " = ", field.number(), "\n");
   }
   for (int i = 0; i < type.reserved_range_count(); ++i) {
-    absl::StrAppend(out, "message ", type.full_name(), " reserved ", type.reserved_range(i)->start, " to ",
-                    type.reserved_range(i)->end - 1, "\n");
+    absl::StrAppend(out, "message ", type.full_name(), " reserved ", type.reserved_range(i)->start,
+                    " to ", type.reserved_range(i)->end - 1, "\n");
   }
   for (int i = 0; i < type.reserved_name_count(); ++i) {
     absl::StrAppend(out, "message ", type.full_name(), " reserved ", type.reserved_name(i), "\n");
@@ -68,15 +71,18 @@ std::string Seconds(const pb::Duration& duration) {
 
 void Describe(const pb::MethodDescriptor& method, std::string* out) {
   const rpc::v1::MethodRule& rule = method.options().GetExtension(rpc::v1::method);
-  absl::StrAppend(out, "method ", method.full_name(), " (", method.client_streaming() ? "stream " : "",
-                  method.input_type()->full_name(), ") -> (", method.server_streaming() ? "stream " : "",
-                  method.output_type()->full_name(), ") ", rpc::v1::Kind_Name(rule.kind()), " ",
-                  rpc::v1::Repeat_Name(rule.repeat()), " deadline ", rule.has_deadline() ? Seconds(rule.deadline()) : "none",
-                  rule.has_max_deadline() ? absl::StrCat(" at most ", Seconds(rule.max_deadline())) : "", " ",
-                  absl::StrJoin(rule.roles(), " ", [](std::string* to, int role) {
-                    absl::StrAppend(to, rpc::v1::Role_Name(static_cast<rpc::v1::Role>(role)));
-                  }),
-                  "\n");
+  absl::StrAppend(
+      out, "method ", method.full_name(), " (", method.client_streaming() ? "stream " : "",
+      method.input_type()->full_name(), ") -> (", method.server_streaming() ? "stream " : "",
+      method.output_type()->full_name(), ") ", rpc::v1::Kind_Name(rule.kind()), " ",
+      rpc::v1::Repeat_Name(rule.repeat()), " deadline ",
+      rule.has_deadline() ? Seconds(rule.deadline()) : "none",
+      rule.has_max_deadline() ? absl::StrCat(" at most ", Seconds(rule.max_deadline())) : "", " ",
+      absl::StrJoin(rule.roles(), " ",
+                    [](std::string* to, int role) {
+                      absl::StrAppend(to, rpc::v1::Role_Name(static_cast<rpc::v1::Role>(role)));
+                    }),
+      "\n");
 }
 
 }  // namespace
@@ -85,14 +91,16 @@ std::vector<const pb::FileDescriptor*> Files() {
   const std::filesystem::path root = std::filesystem::path(SLUICE_SOURCE_DIR) / "proto";
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
-    if (entry.path().extension() == ".proto") names.push_back(std::filesystem::relative(entry.path(), root).string());
+    if (entry.path().extension() == ".proto")
+      names.push_back(std::filesystem::relative(entry.path(), root).string());
   }
   std::sort(names.begin(), names.end());
   std::vector<const pb::FileDescriptor*> files;
   for (const std::string& name : names) {
     const pb::FileDescriptor* file = pb::DescriptorPool::generated_pool()->FindFileByName(name);
     if (file == nullptr) {
-      std::fprintf(stderr, "proto/%s is not in the build: list it in proto/CMakeLists.txt\n", name.c_str());
+      std::fprintf(stderr, "proto/%s is not in the build: list it in proto/CMakeLists.txt\n",
+                   name.c_str());
       std::abort();
     }
     files.push_back(file);
@@ -104,7 +112,8 @@ std::vector<const pb::MethodDescriptor*> Methods() {
   std::vector<const pb::MethodDescriptor*> methods;
   for (const pb::FileDescriptor* file : Files()) {
     for (int s = 0; s < file->service_count(); ++s) {
-      for (int m = 0; m < file->service(s)->method_count(); ++m) methods.push_back(file->service(s)->method(m));
+      for (int m = 0; m < file->service(s)->method_count(); ++m)
+        methods.push_back(file->service(s)->method(m));
     }
   }
   return methods;
@@ -115,14 +124,15 @@ std::string Describe() {
   for (const pb::FileDescriptor* file : Files()) {
     absl::StrAppend(&out, "file ", file->name(), "\n");
     for (int i = 0; i < file->service_count(); ++i) {
-      for (int m = 0; m < file->service(i)->method_count(); ++m) Describe(*file->service(i)->method(m), &out);
+      for (int m = 0; m < file->service(i)->method_count(); ++m)
+        Describe(*file->service(i)->method(m), &out);
     }
     for (int i = 0; i < file->message_type_count(); ++i) Describe(*file->message_type(i), &out);
     for (int i = 0; i < file->enum_type_count(); ++i) Describe(*file->enum_type(i), &out);
     for (int i = 0; i < file->extension_count(); ++i) {
       const pb::FieldDescriptor& field = *file->extension(i);
-      absl::StrAppend(&out, "extension ", field.containing_type()->full_name(), " ", TypeName(field), " ", field.full_name(), " = ",
-                      field.number(), "\n");
+      absl::StrAppend(&out, "extension ", field.containing_type()->full_name(), " ",
+                      TypeName(field), " ", field.full_name(), " = ", field.number(), "\n");
     }
   }
   return out;

@@ -17,8 +17,9 @@ std::vector<const google::protobuf::FileDescriptor*> Files();
 // Every method of every service, in the order of Files().
 std::vector<const google::protobuf::MethodDescriptor*> Methods();
 
-// All that a peer can see of the contracts, one fact a line: fields with number, label and type, enum values, reserved
-// numbers and names, methods with their messages and rule. Documentation and the job file's defaults are left out.
+// All that a peer can see of the contracts, one fact a line: fields with number, label and type,
+// enum values, reserved numbers and names, methods with their messages and rule. Documentation and
+// the job file's defaults are left out.
 std::string Describe();
 
 }  // namespace sluice::contracts

@@ -41,8 +41,10 @@ TEST(ContractsTest, NothingThatAPeerCanSeeChangesUnnoticed) {
   const absl::StatusOr<std::string> golden = ReadFile(kGolden);
   ASSERT_TRUE(golden.ok()) << golden.status();
   EXPECT_TRUE(*golden == now) << Difference(*golden, now)
-                              << "The wire contracts changed. A field, method or enum value may be added; a number is never\n"
-                                 "re-used, a removed one is `reserved`, a changed meaning is a new field. If the change is meant:\n"
+                              << "The wire contracts changed. A field, method or enum value may be "
+                                 "added; a number is never\n"
+                                 "re-used, a removed one is `reserved`, a changed meaning is a new "
+                                 "field. If the change is meant:\n"
                                  "  SLUICE_UPDATE_GOLDEN=1 "
                               << SLUICE_BIN_DIR << "/proto_test --gtest_filter='ContractsTest.*'";
 }

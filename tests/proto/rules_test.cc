@@ -11,18 +11,23 @@ namespace {
 
 namespace pb = google::protobuf;
 
-bool IsStream(const pb::MethodDescriptor& method) { return method.client_streaming() || method.server_streaming(); }
+bool IsStream(const pb::MethodDescriptor& method) {
+  return method.client_streaming() || method.server_streaming();
+}
 
 bool HasMessage(const pb::Descriptor& type, const std::string& name, const std::string& message) {
   const pb::FieldDescriptor* field = type.FindFieldByName(name);
-  return field != nullptr && field->message_type() != nullptr && field->message_type()->full_name() == message;
+  return field != nullptr && field->message_type() != nullptr &&
+         field->message_type()->full_name() == message;
 }
 
 // One case per method of the tree.
 class MethodTest : public testing::TestWithParam<const pb::MethodDescriptor*> {
  protected:
   const pb::MethodDescriptor& method() const { return *GetParam(); }
-  const rpc::v1::MethodRule& rule() const { return method().options().GetExtension(rpc::v1::method); }
+  const rpc::v1::MethodRule& rule() const {
+    return method().options().GetExtension(rpc::v1::method);
+  }
 };
 
 TEST_P(MethodTest, HasARuleThatSaysWhoMayCallAndWhatARepeatDoes) {
@@ -38,7 +43,8 @@ TEST_P(MethodTest, IsAStreamOrHasTheDeadlineOfItsKind) {
   switch (rule().kind()) {
     case rpc::v1::KIND_UNARY: EXPECT_EQ(rule().deadline().seconds(), 5); break;
     case rpc::v1::KIND_LONG: EXPECT_EQ(rule().deadline().seconds(), 60); break;
-    case rpc::v1::KIND_PARKED: EXPECT_EQ(rule().deadline().seconds(), 35); break;  // `wait` of at most 30 s, and 5 s.
+    // `wait` of at most 30 s, and 5 s.
+    case rpc::v1::KIND_PARKED: EXPECT_EQ(rule().deadline().seconds(), 35); break;
     default: break;
   }
 }
@@ -64,9 +70,11 @@ TEST_P(MethodTest, HasItsOwnRequestMessage) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Contracts, MethodTest, testing::ValuesIn(contracts::Methods()), [](const auto& info) {
-  return std::string(info.param->service()->name()) + "_" + std::string(info.param->name());
-});
+INSTANTIATE_TEST_SUITE_P(Contracts, MethodTest, testing::ValuesIn(contracts::Methods()),
+                         [](const auto& info) {
+                           return std::string(info.param->service()->name()) + "_" +
+                                  std::string(info.param->name());
+                         });
 
 TEST(EnumTest, ZeroIsUnspecified) {
   for (const pb::FileDescriptor* file : contracts::Files()) {

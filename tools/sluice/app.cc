@@ -16,16 +16,22 @@ constexpr const char* kGroups[][2] = {{"dev", "daemons on this machine, for tryi
 
 }  // namespace
 
-SluiceApp::SluiceApp() : app_("Post-training of language models by reinforcement learning, asynchronously.", "sluice") {
+SluiceApp::SluiceApp()
+    : app_("Post-training of language models by reinforcement learning, asynchronously.",
+           "sluice") {
   app_.footer(
-      "Examples:\n  sluice run configs/examples/digits.yaml\n  sluice dev up && sluice job submit configs/examples/digits.yaml --watch\n"
-      "Exit codes: 0 done, 1 failed, 2 misuse or bad config, 3 job failed or cancelled, 4 not allowed, 5 not found, 6 time-out,\n"
+      "Examples:\n  sluice run configs/examples/digits.yaml\n  sluice dev up && sluice job submit "
+      "configs/examples/digits.yaml --watch\n"
+      "Exit codes: 0 done, 1 failed, 2 misuse or bad config, 3 job failed or cancelled, 4 not "
+      "allowed, 5 not found, 6 time-out,\n"
       "7 unreachable, 8 conflict, 130 Ctrl-C. Results go to stdout, all else to stderr.");
   std::map<std::string, CLI::App*> groups;
   for (const auto& [name, summary] : kGroups) {
     groups[name] = app_.add_subcommand(name, summary);
   }
-  for (const std::vector<Command>& table : {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands()}) {
+  for (const std::vector<Command>& table :
+       {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(),
+        CkptCommands(), LocalCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

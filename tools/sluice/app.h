@@ -15,7 +15,8 @@ class SluiceApp {
   SluiceApp();
 
   CLI::App& parser() { return app_; }
-  // After parse(): runs the command that was chosen. A group, or nothing, is a misuse, and prints the help.
+  // After parse(): runs the command that was chosen. A group, or nothing, is a misuse, and prints
+  // the help.
   ExitCode Run();
 
  private:

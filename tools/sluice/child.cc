@@ -46,9 +46,11 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
 
 absl::StatusOr<Child> StartChild(const ChildOptions& options) {
   if (access(options.argv[0].c_str(), X_OK) != 0) {
-    return absl::NotFoundError(absl::StrCat("no program ", options.argv[0], ": ", std::strerror(errno)));
+    return absl::NotFoundError(
+        absl::StrCat("no program ", options.argv[0], ": ", std::strerror(errno)));
   }
-  // Everything is made before the fork: the child of a process with threads may only make system calls.
+  // Everything is made before the fork: the child of a process with threads may only make system
+  // calls.
   const std::vector<std::string> environment = Environment(options.env);
   std::vector<char*> argv = Pointers(options.argv), envp = Pointers(environment);
   const char* err_path = options.stderr_path.empty() ? nullptr : options.stderr_path.c_str();
@@ -90,25 +92,30 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
 }
 
 std::string WaitStatusText(int status) {
-  if (WIFSIGNALED(status)) return absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+  if (WIFSIGNALED(status))
+    return absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
   return absl::StrCat("exit code ", WEXITSTATUS(status));
 }
 
 uint64_t ProcessStart(pid_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));  // Files there have no size, so ReadFile finds them empty.
+  // Files there have no size, so ReadFile finds them empty.
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string stat;
   if (!std::getline(file, stat)) return 0;
   const size_t name_end = stat.rfind(") ");
   if (name_end == std::string::npos) return 0;
-  // Fields behind the program's name, from the third on; the start is the 22nd, the state the third.
-  const std::vector<absl::string_view> fields = absl::StrSplit(absl::string_view(stat).substr(name_end + 2), ' ');
+  // Fields behind the program's name, from the third on; the start is the 22nd, the state the
+  // third.
+  const std::vector<absl::string_view> fields =
+      absl::StrSplit(absl::string_view(stat).substr(name_end + 2), ' ');
   uint64_t start = 0;
   if (fields.size() < 20 || fields[0] == "Z" || !absl::SimpleAtoi(fields[19], &start)) return 0;
   return start;
 }
 
 absl::Status SignalProcess(pid_t pid, uint64_t start, int signal) {
-  if (start == 0 || ProcessStart(pid) != start) return absl::NotFoundError(absl::StrCat("process ", pid, " is gone"));
+  if (start == 0 || ProcessStart(pid) != start)
+    return absl::NotFoundError(absl::StrCat("process ", pid, " is gone"));
   if (kill(pid, signal) != 0) return ErrnoStatus(errno, absl::StrCat("signal to process ", pid));
   return absl::OkStatus();
 }
@@ -120,7 +127,8 @@ absl::Status AwaitEnd(pid_t pid, uint64_t start, absl::Duration timeout) {
   if (ProcessStart(pid) == start) {
     pollfd wait{fd, POLLIN, 0};
     if (poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) == 0) {
-      status = absl::DeadlineExceededError(absl::StrCat("process ", pid, " still runs after ", absl::FormatDuration(timeout)));
+      status = absl::DeadlineExceededError(
+          absl::StrCat("process ", pid, " still runs after ", absl::FormatDuration(timeout)));
     }
   }
   close(fd);

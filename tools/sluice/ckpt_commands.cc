@@ -23,9 +23,11 @@ ExitCode InitCheckpoint(const std::string& config, uint64_t seed, const std::str
   if (!dir.ok()) return Complain(dir.status());
   const absl::StatusOr<TensorSet> weights = InitWeights(dir->config, seed);
   if (!weights.ok()) return Complain(weights.status());
-  if (const absl::Status status = WriteModelDir(out, *dir, *weights); !status.ok()) return Complain(status);
+  if (const absl::Status status = WriteModelDir(out, *dir, *weights); !status.ok())
+    return Complain(status);
   std::printf("%s\n", out.c_str());
-  std::fprintf(stderr, "%s, %lld parameters, seed %llu\n", dir->config.architecture.c_str(), static_cast<long long>(dir->config.NumParameters()),
+  std::fprintf(stderr, "%s, %lld parameters, seed %llu\n", dir->config.architecture.c_str(),
+               static_cast<long long>(dir->config.NumParameters()),
                static_cast<unsigned long long>(seed));
   return kDone;
 }
@@ -34,10 +36,11 @@ ExitCode InitCheckpoint(const std::string& config, uint64_t seed, const std::str
 struct Verified {
   std::string path;
   absl::Status status;
-  std::string kind;         // "checkpoint" or "model".
-  std::string job;          // Of a checkpoint; 32 hex digits.
-  PolicyVersion version;    // Of a checkpoint.
-  std::string fingerprint;  // Of the weights in the types that they are stored in, as trainer and engines compute it.
+  std::string kind;       // "checkpoint" or "model".
+  std::string job;        // Of a checkpoint; 32 hex digits.
+  PolicyVersion version;  // Of a checkpoint.
+  // Of the weights in the types that they are stored in, as trainer and engines compute it.
+  std::string fingerprint;
   std::string ledger_hash;
 };
 
@@ -76,7 +79,8 @@ Verified VerifyStep(const std::string& path) {
 std::vector<std::string> FindCheckpoints(const std::string& path) {
   std::vector<std::string> found;
   const auto add = [&](const std::string& dir) {
-    for (const auto& entry : trainer::CheckpointStore({.dir = dir}).List()) found.push_back(entry.path);
+    for (const auto& entry : trainer::CheckpointStore({.dir = dir}).List())
+      found.push_back(entry.path);
   };
   add(path);
   const absl::StatusOr<std::vector<std::string>> names = ListDir(path);
@@ -97,16 +101,20 @@ std::vector<Verified> VerifyDirectory(const std::string& path) {
 ExitCode VerifyCheckpoints(const std::vector<std::string>& paths, const std::string& output) {
   std::vector<Verified> all;
   for (const std::string& path : paths) {
-    if (!PathExists(path)) return Complain(absl::NotFoundError(absl::StrCat("no directory ", path)));
+    if (!PathExists(path))
+      return Complain(absl::NotFoundError(absl::StrCat("no directory ", path)));
     for (Verified& one : VerifyDirectory(path)) all.push_back(std::move(one));
   }
   bool damaged = false;
-  std::vector<std::vector<std::string>> rows = {{"PATH", "KIND", "VERSION", "FINGERPRINT", "STATE"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"PATH", "KIND", "VERSION", "FINGERPRINT", "STATE"}};
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const Verified& one : all) {
     damaged |= !one.status.ok();
     const std::string state = one.status.ok() ? "ok" : std::string(one.status.message());
-    rows.push_back({one.path, one.kind, one.kind == "checkpoint" && one.status.ok() ? one.version.str() : "-", one.fingerprint.empty() ? "-" : one.fingerprint, state});
+    rows.push_back({one.path, one.kind,
+                    one.kind == "checkpoint" && one.status.ok() ? one.version.str() : "-",
+                    one.fingerprint.empty() ? "-" : one.fingerprint, state});
     json.push_back({{"path", one.path},
                     {"kind", one.kind},
                     {"ok", one.status.ok()},
@@ -117,7 +125,12 @@ ExitCode VerifyCheckpoints(const std::vector<std::string>& paths, const std::str
                     {"fingerprint", one.fingerprint},
                     {"ledger_hash", one.ledger_hash}});
   }
-  std::fputs((output == "json" ? json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n" : Table(rows)).c_str(), stdout);
+  std::fputs(
+      (output == "json"
+           ? json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"
+           : Table(rows))
+          .c_str(),
+      stdout);
   return damaged ? kFailed : kDone;
 }
 
@@ -138,16 +151,24 @@ std::vector<Command> CkptCommands() {
        "  sluice ckpt init configs/examples/digits --seed 1 -o /tmp/model",
        [](CLI::App* app) {
          auto o = std::make_shared<InitOptions>();
-         app->add_option("CONFIG_DIR", o->config, "directory with config.json and the tokenizer")->required();
-         app->add_option("--seed", o->seed, "of the random weights")->required()->check([](const std::string& text) { return text.substr(0, 1) == "-" ? text + " is negative" : std::string(); });
+         app->add_option("CONFIG_DIR", o->config, "directory with config.json and the tokenizer")
+             ->required();
+         app->add_option("--seed", o->seed, "of the random weights")
+             ->required()
+             ->check([](const std::string& text) {
+               return text.substr(0, 1) == "-" ? text + " is negative" : std::string();
+             });
          app->add_option("-o,--out", o->out, "directory to make")->required();
          return [o] { return InitCheckpoint(o->config, o->seed, o->out); };
        }},
-      {"ckpt", "verify", "Read model directories and checkpoints whole, and print the fingerprint of their weights.",
-       "  sluice ckpt verify /models/qwen3-tiny\n  sluice ckpt verify checkpoints/digits-6dbce5f1 -o json    # each step-N in it",
+      {"ckpt", "verify",
+       "Read model directories and checkpoints whole, and print the fingerprint of their weights.",
+       "  sluice ckpt verify /models/qwen3-tiny\n  sluice ckpt verify checkpoints/digits-6dbce5f1 "
+       "-o json    # each step-N in it",
        [](CLI::App* app) {
          auto o = std::make_shared<VerifyOptions>();
-         app->add_option("DIR", o->paths, "model directory, checkpoint, or folder of checkpoints")->required();
+         app->add_option("DIR", o->paths, "model directory, checkpoint, or folder of checkpoints")
+             ->required();
          AddOutput(app, &o->output);
          return [o] { return VerifyCheckpoints(o->paths, o->output); };
        }},

@@ -25,8 +25,10 @@ struct Cursor {
 };
 
 // One stream, up to its end or until `until` holds.
-absl::Status Watch(const rpc::Channel& channel, const std::string& job, bool follow, rpc::Cancel* cancel, const JobHandlers& handlers,
-                   const std::function<bool(const job::v1::JobStatus&)>& until, Cursor* cursor, job::v1::JobStatus* last, bool* reached) {
+absl::Status Watch(const rpc::Channel& channel, const std::string& job, bool follow,
+                   rpc::Cancel* cancel, const JobHandlers& handlers,
+                   const std::function<bool(const job::v1::JobStatus&)>& until, Cursor* cursor,
+                   job::v1::JobStatus* last, bool* reached) {
   rpc::ClientStream stream(channel, *job::v1::WatchRequest::descriptor(), cancel);
   job::v1::WatchRequest request;
   request.set_job(job);
@@ -61,7 +63,8 @@ absl::Status Watch(const rpc::Channel& channel, const std::string& job, bool fol
 
 std::string ServerAddress(const std::string& flag) {
   if (!flag.empty()) return flag;
-  if (const char* server = std::getenv("SLUICE_SERVER"); server != nullptr && *server != '\0') return server;
+  if (const char* server = std::getenv("SLUICE_SERVER"); server != nullptr && *server != '\0')
+    return server;
   const auto state = RunningFleet(FindFleetDir(""));
   return state.ok() && !state->controller.empty() ? state->controller : kDefaultServer;
 }
@@ -72,7 +75,8 @@ bool IsForPeople(const common::v1::Event& event) {
 }
 
 bool IsFinal(job::v1::JobState state) {
-  return state == job::v1::JOB_STATE_SUCCEEDED || state == job::v1::JOB_STATE_CANCELLED || state == job::v1::JOB_STATE_FAILED;
+  return state == job::v1::JOB_STATE_SUCCEEDED || state == job::v1::JOB_STATE_CANCELLED ||
+         state == job::v1::JOB_STATE_FAILED;
 }
 
 std::string StateName(job::v1::JobState state) {
@@ -80,12 +84,16 @@ std::string StateName(job::v1::JobState state) {
 }
 
 std::string StateLine(const job::v1::JobStatus& status) {
-  const bool fails = !status.code().empty() && (status.state() == job::v1::JOB_STATE_FINISHING || status.state() == job::v1::JOB_STATE_FAILED);
-  return absl::StrCat(status.name(), " ", StateName(status.state()), fails || status.message().empty() ? "" : absl::StrCat(": ", status.message()));
+  const bool fails = !status.code().empty() && (status.state() == job::v1::JOB_STATE_FINISHING ||
+                                                status.state() == job::v1::JOB_STATE_FAILED);
+  return absl::StrCat(
+      status.name(), " ", StateName(status.state()),
+      fails || status.message().empty() ? "" : absl::StrCat(": ", status.message()));
 }
 
 std::string ErrorLine(const job::v1::JobStatus& status) {
-  return absl::StrCat("error", status.code().empty() ? "" : " ", status.code(), ": job ", status.name(), " ", StateName(status.state()), ": ", status.message());
+  return absl::StrCat("error", status.code().empty() ? "" : " ", status.code(), ": job ",
+                      status.name(), " ", StateName(status.state()), ": ", status.message());
 }
 
 void PrintWarnings(const JobFile& file) {
@@ -122,24 +130,31 @@ absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const 
   return response.status();
 }
 
-absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job, const JobHandlers& handlers, const ReadFrom& from) {
+absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job,
+                                           const JobHandlers& handlers, const ReadFrom& from) {
   Cursor cursor{from.after_event, from.after_step};
   job::v1::JobStatus last;
   bool reached = false;
-  SLUICE_RETURN_IF_ERROR(Watch(channel, job, false, nullptr, handlers, {}, &cursor, &last, &reached));
+  SLUICE_RETURN_IF_ERROR(
+      Watch(channel, job, false, nullptr, handlers, {}, &cursor, &last, &reached));
   return last;
 }
 
-absl::StatusOr<job::v1::JobStatus> FollowJob(const rpc::Channel& channel, const std::string& job, rpc::Cancel* cancel, absl::Duration patience,
-                                             const JobHandlers& handlers, const std::function<bool(const job::v1::JobStatus&)>& until) {
-  const auto done = [&](const job::v1::JobStatus& status) { return IsFinal(status.state()) || (until && until(status)); };
+absl::StatusOr<job::v1::JobStatus> FollowJob(
+    const rpc::Channel& channel, const std::string& job, rpc::Cancel* cancel,
+    absl::Duration patience, const JobHandlers& handlers,
+    const std::function<bool(const job::v1::JobStatus&)>& until) {
+  const auto done = [&](const job::v1::JobStatus& status) {
+    return IsFinal(status.state()) || (until && until(status));
+  };
   Cursor cursor;
   job::v1::JobStatus last;
   bool reached = false;
   rpc::Backoff backoff{rpc::BackoffOptions()};
   std::optional<absl::Time> heard;
   for (;;) {
-    // The first message of a stream is the status: of a job that has ended before, it would come ahead of its steps.
+    // The first message of a stream is the status: of a job that has ended before, it would come
+    // ahead of its steps.
     absl::StatusOr<job::v1::JobStatus> now = GetJob(channel, job);
     absl::Status status = now.status();
     if (now.ok()) {
@@ -150,12 +165,16 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(const rpc::Channel& channel, const 
       if (reached || (status.ok() && !follow)) return last;
     }
     if (cancel != nullptr && cancel->triggered()) return absl::CancelledError("interrupted");
-    if (!status.ok() && status.code() != absl::StatusCode::kUnavailable && status.code() != absl::StatusCode::kDeadlineExceeded &&
+    if (!status.ok() && status.code() != absl::StatusCode::kUnavailable &&
+        status.code() != absl::StatusCode::kDeadlineExceeded &&
         status.code() != absl::StatusCode::kCancelled) {
       return status;
     }
     if (!heard) return status;  // It was never there.
-    if (absl::Now() - *heard > patience) return absl::UnavailableError(absl::StrCat("no answer from ", channel.address(), " for ", absl::FormatDuration(patience), ": ", status.message()));
+    if (absl::Now() - *heard > patience)
+      return absl::UnavailableError(absl::StrCat("no answer from ", channel.address(), " for ",
+                                                 absl::FormatDuration(patience), ": ",
+                                                 status.message()));
     const absl::Duration wait = backoff.Next();
     if (cancel == nullptr) absl::SleepFor(wait);
     else if (cancel->WaitFor(wait)) return absl::CancelledError("interrupted");

@@ -14,7 +14,7 @@ namespace sluice::cli {
 
 // One row of the command table, from which parser and help are made.
 struct Command {
-  const char* group;    // "job" of `sluice job submit`; empty: none.
+  const char* group;  // "job" of `sluice job submit`; empty: none.
   const char* name;
   const char* summary;  // One sentence.
   const char* example;  // Command lines that run.

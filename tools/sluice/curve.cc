@@ -91,9 +91,9 @@ std::vector<std::vector<std::string>> CurveRows(const job::v1::JobResult& result
   if (curve.size() < 2 || (!scored && !lost)) return rows;
   std::vector<double> values;
   for (const job::v1::CurvePoint& point : curve) values.push_back(value(point));
-  rows.push_back({"curve", absl::StrCat(Sparkline(values, utf8), "   ",
-                                        StepsText(curve.begin()->first_step(),
-                                                  curve.rbegin()->last_step()))});
+  rows.push_back(
+      {"curve", absl::StrCat(Sparkline(values, utf8), "   ",
+                             StepsText(curve.begin()->first_step(), curve.rbegin()->last_step()))});
   return rows;
 }
 

@@ -15,8 +15,8 @@ bool Utf8Terminal();
 // Means over stretches of equal length, at most `points` of them.
 std::vector<double> MeansOfStretches(const std::vector<double>& values, size_t points);
 
-// One character per value, from least to greatest: ▁▂▃▄▅▆▇█, or _.-=# without UTF-8. A value that is
-// not a number is a space.
+// One character per value, from least to greatest: ▁▂▃▄▅▆▇█, or _.-=# without UTF-8. A value that
+// is not a number is a space.
 std::string Sparkline(const std::vector<double>& values, bool utf8);
 
 // The rows of a job's result that tell how its reward went, or its loss where nothing was scored:

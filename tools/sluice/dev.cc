@@ -31,10 +31,16 @@ void PrintFleet(const FleetState& state, bool json) {
     std::fputs(FleetStateJson(state).c_str(), stdout);
     return;
   }
-  std::vector<std::vector<std::string>> rows{{"DAEMON", "STATE", "PID", "LISTENING", "METRICS", "RESTARTS", "LAST END"}};
+  std::vector<std::vector<std::string>> rows{
+      {"DAEMON", "STATE", "PID", "LISTENING", "METRICS", "RESTARTS", "LAST END"}};
   for (const DaemonState& daemon : state.daemons) {
-    rows.push_back({daemon.name, daemon.ready ? "ready" : daemon.pid > 0 ? "starting" : "down", daemon.pid > 0 ? absl::StrCat(daemon.pid) : "-", daemon.listening,
-                    daemon.ops, absl::StrCat(daemon.restarts), daemon.last_end.empty() ? "-" : daemon.last_end});
+    rows.push_back({daemon.name,
+                    daemon.ready     ? "ready"
+                    : daemon.pid > 0 ? "starting"
+                                     : "down",
+                    daemon.pid > 0 ? absl::StrCat(daemon.pid) : "-", daemon.listening, daemon.ops,
+                    absl::StrCat(daemon.restarts),
+                    daemon.last_end.empty() ? "-" : daemon.last_end});
   }
   std::fputs(Table(rows).c_str(), stdout);
 }
@@ -64,21 +70,34 @@ std::string FirstLine(int fd) {
 
 ExitCode DevUp(const DevOptions& options) {
   if (const auto running = RunningFleet(options.data_dir); running.ok()) {
-    std::fprintf(stderr, "already up, on %s, as it was started; `sluice dev down` ends it\n", options.data_dir.c_str());
+    std::fprintf(stderr, "already up, on %s, as it was started; `sluice dev down` ends it\n",
+                 options.data_dir.c_str());
     PrintFleet(*running, options.json);
     return kDone;
   }
   if (const std::string other = FindFleetDir(""); !options.free_ports && RunningFleet(other).ok()) {
-    return Complain(ErrorWith(absl::StatusCode::kFailedPrecondition,
-                              {.hint = absl::StrCat("`sluice dev down --data-dir ", other, "` ends it; --free-ports takes other ports")},
-                              absl::StrCat("a fleet runs on ", other, ", and this one would need the same ports")));
+    return Complain(ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.hint = absl::StrCat("`sluice dev down --data-dir ", other,
+                              "` ends it; --free-ports takes other ports")},
+        absl::StrCat("a fleet runs on ", other, ", and this one would need the same ports")));
   }
   const std::string log = options.data_dir + "/logs/supervisor.log";
-  if (const absl::Status status = MakeDirs(options.data_dir + "/logs"); !status.ok()) return Complain(status);
+  if (const absl::Status status = MakeDirs(options.data_dir + "/logs"); !status.ok())
+    return Complain(status);
   const absl::Time start = absl::Now();
   ChildOptions child;
-  child.argv = {absl::StrCat(ProgramDir(), "/sluice"), "dev",       "supervise", "--data-dir", options.data_dir, "--rollouts", absl::StrCat(options.rollouts), "--rewards",
-                absl::StrCat(options.rewards), "--trainers", absl::StrCat(options.trainers)};
+  child.argv = {absl::StrCat(ProgramDir(), "/sluice"),
+                "dev",
+                "supervise",
+                "--data-dir",
+                options.data_dir,
+                "--rollouts",
+                absl::StrCat(options.rollouts),
+                "--rewards",
+                absl::StrCat(options.rewards),
+                "--trainers",
+                absl::StrCat(options.trainers)};
   if (!options.threads.empty()) child.argv.insert(child.argv.end(), {"--threads", options.threads});
   if (options.http) child.argv.push_back("--http");
   if (options.free_ports) child.argv.push_back("--free-ports");
@@ -93,14 +112,19 @@ ExitCode DevUp(const DevOptions& options) {
   if (!said.is_object() || said.contains("error")) {
     int status = 0;
     waitpid(supervisor->pid, &status, 0);
-    return Complain(ErrorWith(absl::StatusCode::kInternal, {.hint = absl::StrCat("logs are in ", options.data_dir, "/logs")},
-                              said.is_object() ? said.value("error", "") : absl::StrCat("the supervisor ended with ", WaitStatusText(status))));
+    return Complain(ErrorWith(
+        absl::StatusCode::kInternal,
+        {.hint = absl::StrCat("logs are in ", options.data_dir, "/logs")},
+        said.is_object() ? said.value("error", "")
+                         : absl::StrCat("the supervisor ended with ", WaitStatusText(status))));
   }
   const auto fleet = ReadFleetState(options.data_dir);
   if (!fleet.ok()) return Complain(fleet.status());
   PrintFleet(*fleet, options.json);
-  if (const auto planned = FleetOf(options); planned.ok()) std::fprintf(stderr, "%s\n", PlanText(PlanCores(*planned)).c_str());
-  std::fprintf(stderr, "loopback only, no TLS   data and logs in %s   ready in %.1f s\n", options.data_dir.c_str(), absl::ToDoubleSeconds(absl::Now() - start));
+  if (const auto planned = FleetOf(options); planned.ok())
+    std::fprintf(stderr, "%s\n", PlanText(PlanCores(*planned)).c_str());
+  std::fprintf(stderr, "loopback only, no TLS   data and logs in %s   ready in %.1f s\n",
+               options.data_dir.c_str(), absl::ToDoubleSeconds(absl::Now() - start));
   return kDone;
 }
 
@@ -111,7 +135,8 @@ ExitCode DevSupervise(const DevOptions& options) {
   std::string controller;
   Supervisor* running = nullptr;
 
-  // This thread and the supervisor's write it. Held from reading to writing, so that what is written last is the newest.
+  // This thread and the supervisor's write it. Held from reading to writing, so that what is
+  // written last is the newest.
   Mutex writing;
   const auto write_state = [&] {
     MutexLock one_at_a_time(&writing);
@@ -142,7 +167,9 @@ ExitCode DevSupervise(const DevOptions& options) {
     stop = true;
     changed.NotifyAll();
   });
-  supervisor = std::make_unique<Supervisor>(Supervisor::Options{.log_dir = options.data_dir + "/logs", .changed = [&](const DaemonState&) { write_state(); }});
+  supervisor = std::make_unique<Supervisor>(
+      Supervisor::Options{.log_dir = options.data_dir + "/logs",
+                          .changed = [&](const DaemonState&) { write_state(); }});
   {
     MutexLock lock(&mu);
     running = supervisor.get();
@@ -178,7 +205,8 @@ ExitCode DevSupervise(const DevOptions& options) {
 ExitCode DevDown(const DevOptions& options) {
   const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
   if (!state.ok()) {
-    RemoveFleetState(options.data_dir);  // Of a fleet that did not end well; its daemons died with their supervisor.
+    // Of a fleet that did not end well; its daemons died with their supervisor.
+    RemoveFleetState(options.data_dir);
     ForgetFleet(options.data_dir);
     std::fprintf(stderr, "%s\n", std::string(state.status().message()).c_str());
     return kDone;
@@ -198,19 +226,26 @@ ExitCode DevStatus(const DevOptions& options) {
 }
 
 ExitCode DevKill(const DevOptions& options, const std::string& role, const std::string& signal) {
-  static const std::map<std::string, int> kSignals = {{"KILL", SIGKILL}, {"TERM", SIGTERM}, {"INT", SIGINT}, {"STOP", SIGSTOP}, {"CONT", SIGCONT}, {"ABRT", SIGABRT}, {"SEGV", SIGSEGV}};
+  static const std::map<std::string, int> kSignals = {
+      {"KILL", SIGKILL}, {"TERM", SIGTERM}, {"INT", SIGINT},  {"STOP", SIGSTOP},
+      {"CONT", SIGCONT}, {"ABRT", SIGABRT}, {"SEGV", SIGSEGV}};
   const std::string name(absl::StripPrefix(absl::AsciiStrToUpper(signal), "SIG"));
   const auto known = kSignals.find(name);
-  if (known == kSignals.end()) return Complain(absl::InvalidArgumentError(absl::StrCat("no signal ", signal, "; there are KILL, TERM, INT, STOP, CONT, ABRT, SEGV")));
+  if (known == kSignals.end())
+    return Complain(absl::InvalidArgumentError(
+        absl::StrCat("no signal ", signal, "; there are KILL, TERM, INT, STOP, CONT, ABRT, SEGV")));
   const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
   if (!state.ok()) return Complain(state.status());
   for (const DaemonState& daemon : state->daemons) {
     if (daemon.name != role && daemon.role != role) continue;
-    if (const absl::Status status = SignalProcess(daemon.pid, daemon.start, known->second); !status.ok()) return Complain(Annotate(status, daemon.name));
+    if (const absl::Status status = SignalProcess(daemon.pid, daemon.start, known->second);
+        !status.ok())
+      return Complain(Annotate(status, daemon.name));
     std::printf("%s (pid %d) got SIG%s\n", daemon.name.c_str(), daemon.pid, name.c_str());
     return kDone;
   }
-  return Complain(absl::NotFoundError(absl::StrCat("no daemon or role ", role, "; `sluice dev status` lists them")));
+  return Complain(absl::NotFoundError(
+      absl::StrCat("no daemon or role ", role, "; `sluice dev status` lists them")));
 }
 
 }  // namespace sluice::cli

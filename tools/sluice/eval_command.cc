@@ -35,36 +35,54 @@ struct EvalFlags {
 };
 
 nlohmann::ordered_json ToJson(const EvalResult& result) {
-  nlohmann::ordered_json json = {{"rows", result.rows},           {"too_long", result.too_long}, {"answers", result.answers},
-                                 {"unscorable", result.unscorable}, {"truncated", result.truncated}, {"tokens", result.tokens},
-                                 {"score_mean", result.score_mean}, {"seconds", result.seconds},
+  nlohmann::ordered_json json = {{"rows", result.rows},
+                                 {"too_long", result.too_long},
+                                 {"answers", result.answers},
+                                 {"unscorable", result.unscorable},
+                                 {"truncated", result.truncated},
+                                 {"tokens", result.tokens},
+                                 {"score_mean", result.score_mean},
+                                 {"seconds", result.seconds},
                                  {"first_unscorable", result.first_unscorable},
-                                 {"version", result.version.str()}, {"fingerprint", result.fingerprint.hex()}, {"ignored", result.ignored}};
+                                 {"version", result.version.str()},
+                                 {"fingerprint", result.fingerprint.hex()},
+                                 {"ignored", result.ignored}};
   for (const auto& [k, pass] : result.pass) json["pass"][absl::StrCat(k)] = pass;
   json["kept"] = nlohmann::ordered_json::array();
   for (const EvalAnswer& answer : result.kept) {
-    json["kept"].push_back({{"row", answer.row}, {"sample", answer.sample}, {"messages", answer.messages}, {"text", answer.text}, {"score", answer.score}, {"truncated", answer.truncated}});
+    json["kept"].push_back({{"row", answer.row},
+                            {"sample", answer.sample},
+                            {"messages", answer.messages},
+                            {"text", answer.text},
+                            {"score", answer.score},
+                            {"truncated", answer.truncated}});
   }
   return json;
 }
 
 // JOB or JOB@VERSION: the job's model and weights.
 absl::Status AskJob(EvalFlags& flags) {
-  const std::pair<std::string, std::string> halves = absl::StrSplit(flags.model, absl::MaxSplits('@', 1));
+  const std::pair<std::string, std::string> halves =
+      absl::StrSplit(flags.model, absl::MaxSplits('@', 1));
   std::optional<int64_t> version;
   int64_t number = 0;
   if (absl::StrContains(flags.model, '@')) {
     if (!absl::SimpleAtoi(halves.second, &number) || number < 0) {
-      return absl::InvalidArgumentError(absl::StrCat(flags.model, ": '", halves.second, "' is no version; versions count from 0, as in digits@1200"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(flags.model, ": '", halves.second,
+                       "' is no version; versions count from 0, as in digits@1200"));
     }
     version = number;
   }
   absl::StatusOr<EvalJob> job = FindEvalJob(flags.server, halves.first);
-  if (!job.ok()) return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
+  if (!job.ok())
+    return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
   const std::string chat_template = flags.options.chat_template;
   SLUICE_RETURN_IF_ERROR(TakeModel(job->status.spec(), &flags.options));
   if (chat_template != "model") flags.options.chat_template = chat_template;
-  flags.options.weights = [job = *std::move(job), version](const TensorSet& layout) { return FetchJobWeights(job, version, layout); };
+  flags.options.weights = [job = *std::move(job), version](const TensorSet& layout) {
+    return FetchJobWeights(job, version, layout);
+  };
   return absl::OkStatus();
 }
 
@@ -72,9 +90,15 @@ absl::Status AskJob(EvalFlags& flags) {
 absl::StatusOr<std::map<std::string, std::string>> Fields(const EvalFlags& flags) {
   std::map<std::string, std::string> fields = {{"prompt", flags.prompt}, {"answer", flags.answer}};
   for (const std::string& field : flags.fields) {
-    const std::pair<std::string, std::string> halves = absl::StrSplit(field, absl::MaxSplits('=', 1));
-    if (halves.first.empty() || halves.second.empty()) return absl::InvalidArgumentError(absl::StrCat("--field is '", field, "'; wanted: NAME=COLUMN"));
-    if (!fields.insert(halves).second) return absl::InvalidArgumentError(absl::StrCat("--field ", field, ": the field ", halves.first, " has a column already, ", fields[halves.first]));
+    const std::pair<std::string, std::string> halves =
+        absl::StrSplit(field, absl::MaxSplits('=', 1));
+    if (halves.first.empty() || halves.second.empty())
+      return absl::InvalidArgumentError(
+          absl::StrCat("--field is '", field, "'; wanted: NAME=COLUMN"));
+    if (!fields.insert(halves).second)
+      return absl::InvalidArgumentError(absl::StrCat("--field ", field, ": the field ",
+                                                     halves.first, " has a column already, ",
+                                                     fields[halves.first]));
   }
   return fields;
 }
@@ -87,8 +111,10 @@ ExitCode RunEval(EvalFlags& flags) {
     options.engine.init_seed = *flags.init_seed;
   }
   if (options.samples > 1 && options.sampling.temperature == 0) {
-    return Complain(absl::InvalidArgumentError(absl::StrCat("--samples ", options.samples, " with --temperature 0: all answers to a row would be the same, and pass@k all one number; "
-                                                            "give --temperature, or ask once")));
+    return Complain(absl::InvalidArgumentError(absl::StrCat(
+        "--samples ", options.samples,
+        " with --temperature 0: all answers to a row would be the same, and pass@k all one number; "
+        "give --temperature, or ask once")));
   }
   absl::StatusOr<std::map<std::string, std::string>> fields = Fields(flags);
   if (!fields.ok()) return Complain(fields.status());
@@ -96,34 +122,51 @@ ExitCode RunEval(EvalFlags& flags) {
   if (!PathExists(flags.model)) {
     if (const absl::Status status = AskJob(flags); !status.ok()) return Complain(status);
   }
-  if (options.pass_k.empty()) options.pass_k = options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
+  if (options.pass_k.empty())
+    options.pass_k =
+        options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
   const nlohmann::json args = nlohmann::json::parse(flags.args, nullptr, false);
-  if (!args.is_object()) return Complain(absl::InvalidArgumentError(absl::StrCat("--args wants a JSON object, has ", flags.args)));
+  if (!args.is_object())
+    return Complain(
+        absl::InvalidArgumentError(absl::StrCat("--args wants a JSON object, has ", flags.args)));
   const absl::StatusOr<std::unique_ptr<Verifier>> verifier = MakeVerifier(flags.verifier, args);
   if (!verifier.ok()) return Complain(verifier.status());
 
-  const absl::StatusOr<EvalResult> result =
-      Evaluate(options, [&](absl::string_view text, bool truncated, absl::string_view row) -> absl::StatusOr<EvalVerdict> {
+  const absl::StatusOr<EvalResult> result = Evaluate(
+      options,
+      [&](absl::string_view text, bool truncated,
+          absl::string_view row) -> absl::StatusOr<EvalVerdict> {
         SLUICE_ASSIGN_OR_RETURN(const Verdict verdict,
-                                (*verifier)->Score({std::string(text), truncated}, nlohmann::json::parse(row, nullptr, false)));
+                                (*verifier)->Score({std::string(text), truncated},
+                                                   nlohmann::json::parse(row, nullptr, false)));
         return EvalVerdict{.score = verdict.score, .passes = verdict.score >= flags.pass_score};
       });
   if (!result.ok()) return Complain(result.status());
   if (!result->ignored.empty()) {
-    std::fprintf(stderr, "warning: %s/config.json: %s is ignored: Sluice runs no code of a model's own\n", options.engine.model_path.c_str(), absl::StrJoin(result->ignored, ", ").c_str());
+    std::fprintf(stderr,
+                 "warning: %s/config.json: %s is ignored: Sluice runs no code of a model's own\n",
+                 options.engine.model_path.c_str(), absl::StrJoin(result->ignored, ", ").c_str());
   }
   if (flags.output == "json") {
-    std::printf("%s\n", ToJson(*result).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    std::printf("%s\n", ToJson(*result)
+                            .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+                            .c_str());
     return kDone;
   }
-  std::vector<std::vector<std::string>> rows = {{"score", absl::StrFormat("%.4f", result->score_mean)}};
-  for (const auto& [k, pass] : result->pass) rows.push_back({absl::StrCat("pass@", k), absl::StrFormat("%.4f", pass)});
-  if (options.weights) rows.push_back({"version", absl::StrCat(result->version.str(), "  ", result->fingerprint.hex())});
+  std::vector<std::vector<std::string>> rows = {
+      {"score", absl::StrFormat("%.4f", result->score_mean)}};
+  for (const auto& [k, pass] : result->pass)
+    rows.push_back({absl::StrCat("pass@", k), absl::StrFormat("%.4f", pass)});
+  if (options.weights)
+    rows.push_back(
+        {"version", absl::StrCat(result->version.str(), "  ", result->fingerprint.hex())});
   rows.push_back({"rows", absl::StrCat(result->rows, "  too long ", result->too_long)});
-  rows.push_back({"answers", absl::StrCat(result->answers, "  unscorable ", result->unscorable, "  truncated ", result->truncated)});
+  rows.push_back({"answers", absl::StrCat(result->answers, "  unscorable ", result->unscorable,
+                                          "  truncated ", result->truncated)});
   rows.push_back({"tokens", absl::StrFormat("%d in %.1f s", result->tokens, result->seconds)});
   std::fputs(Table(rows).c_str(), stdout);
-  if (result->unscorable > 0) std::fprintf(stderr, "first unscorable: %s\n", result->first_unscorable.c_str());
+  if (result->unscorable > 0)
+    std::fprintf(stderr, "first unscorable: %s\n", result->first_unscorable.c_str());
   return kDone;
 }
 
@@ -131,38 +174,80 @@ ExitCode RunEval(EvalFlags& flags) {
 
 std::vector<Command> EvalCommands() {
   return {{"", "eval", "Let a model answer a file of rows, and score the answers.",
-           "  sluice eval configs/examples/digits --init-seed 1 --data configs/examples/digits/heldout.jsonl --prompt digits \\\n"
-           "      --answer digits --format '{digits}=' --verifier text --args '{\"property\": \"reversed\"}'    # random weights\n"
-           "  sluice eval out --data test.jsonl --verifier gsm8k --prompt question --samples 4 --temperature 1    # what `sluice job export` wrote\n"
-           "  sluice eval digits --data test.jsonl --verifier exact    # the newest version of a running job, which goes on training\n"
-           "  sluice eval digits@1200 --data test.jsonl --verifier exact    # version 1200 of it, while the job has it",
+           "  sluice eval configs/examples/digits --init-seed 1 --data "
+           "configs/examples/digits/heldout.jsonl --prompt digits \\\n"
+           "      --answer digits --format '{digits}=' --verifier text --args '{\"property\": "
+           "\"reversed\"}'    # random weights\n"
+           "  sluice eval out --data test.jsonl --verifier gsm8k --prompt question --samples 4 "
+           "--temperature 1    # what `sluice job export` wrote\n"
+           "  sluice eval digits --data test.jsonl --verifier exact    # the newest version of a "
+           "running job, which goes on training\n"
+           "  sluice eval digits@1200 --data test.jsonl --verifier exact    # version 1200 of it, "
+           "while the job has it",
            [](CLI::App* app) {
              auto f = std::make_shared<EvalFlags>();
              EvalOptions& o = f->options;
              o.engine.threads = UsableCores();
              o.pass_k.clear();
-             app->add_option("MODEL", f->model, "a Hugging Face directory, or JOB[@VERSION] of a running job")->required();
+             app->add_option("MODEL", f->model,
+                             "a Hugging Face directory, or JOB[@VERSION] of a running job")
+                 ->required();
              AddServer(app, &f->server);
              app->add_option("--data", o.data_path, "a file of JSON lines")->required();
              app->add_option("--verifier", f->verifier, "exact, gsm8k or text")->required();
-             app->add_option("--args", f->args, "the verifier's settings, a JSON object")->capture_default_str();
-             app->add_option("--prompt", f->prompt, "the column with the prompt")->capture_default_str();
-             app->add_option("--answer", f->answer, "the column with the answer")->capture_default_str();
-             app->add_option("--field", f->fields, "NAME=COLUMN, a further field; may be repeated")->allow_extra_args(false);
-             app->add_option("--format", o.format, "the prompt's text where there is no chat template, as in '{prompt}='");
-             app->add_option("--chat-template", o.chat_template, "model, none or a file")->capture_default_str();
-             app->add_option("--first-row", o.first_row, "rows before it are left out; the file's first is 0")->check(NumberIn<uint64_t>(0))->capture_default_str();
-             app->add_option("--rows", o.rows, "how many; 0: all")->check(NumberIn<uint64_t>(0))->capture_default_str();
-             app->add_option("--samples", o.samples, "answers per row; more than 1 with a --temperature above 0")->check(NumberIn<uint32_t>(1, 1024))->capture_default_str();
-             app->add_option("--pass-k", o.pass_k, "ks of pass@k, as in 1,4,16; default: 1 and --samples")->delimiter(',')->check(NumberIn<uint32_t>(1, 1024));
-             app->add_option("--pass-score", f->pass_score, "an answer passes from this score on")->check(NumberIn<double>())->capture_default_str();
-             app->add_option("--temperature", o.sampling.temperature, "0: greedy")->check(NumberIn<float>(0))->capture_default_str();
-             app->add_option("--max-tokens", o.sampling.max_tokens, "of an answer")->check(NumberIn<uint32_t>(1))->capture_default_str();
-             app->add_option("--max-prompt", o.max_prompt, "tokens; longer ones are left out; 0: what the context has room for")->check(NumberIn<uint32_t>(0))->capture_default_str();
-             app->add_option("--seed", o.seed, "of the draws")->check(NumberIn<uint64_t>(0))->capture_default_str();
-             app->add_option("--init-seed", f->init_seed, "random weights of this seed instead of the directory's")->check(NumberIn<uint64_t>(0));
-             app->add_option("--threads", o.engine.threads, "threads")->check(NumberIn<int>(1, 4096))->capture_default_str();
-             app->add_option("--keep", o.keep, "of how many rows the JSON result has the answers")->check(NumberIn<uint32_t>(0))->capture_default_str();
+             app->add_option("--args", f->args, "the verifier's settings, a JSON object")
+                 ->capture_default_str();
+             app->add_option("--prompt", f->prompt, "the column with the prompt")
+                 ->capture_default_str();
+             app->add_option("--answer", f->answer, "the column with the answer")
+                 ->capture_default_str();
+             app->add_option("--field", f->fields, "NAME=COLUMN, a further field; may be repeated")
+                 ->allow_extra_args(false);
+             app->add_option(
+                 "--format", o.format,
+                 "the prompt's text where there is no chat template, as in '{prompt}='");
+             app->add_option("--chat-template", o.chat_template, "model, none or a file")
+                 ->capture_default_str();
+             app->add_option("--first-row", o.first_row,
+                             "rows before it are left out; the file's first is 0")
+                 ->check(NumberIn<uint64_t>(0))
+                 ->capture_default_str();
+             app->add_option("--rows", o.rows, "how many; 0: all")
+                 ->check(NumberIn<uint64_t>(0))
+                 ->capture_default_str();
+             app->add_option("--samples", o.samples,
+                             "answers per row; more than 1 with a --temperature above 0")
+                 ->check(NumberIn<uint32_t>(1, 1024))
+                 ->capture_default_str();
+             app->add_option("--pass-k", o.pass_k,
+                             "ks of pass@k, as in 1,4,16; default: 1 and --samples")
+                 ->delimiter(',')
+                 ->check(NumberIn<uint32_t>(1, 1024));
+             app->add_option("--pass-score", f->pass_score, "an answer passes from this score on")
+                 ->check(NumberIn<double>())
+                 ->capture_default_str();
+             app->add_option("--temperature", o.sampling.temperature, "0: greedy")
+                 ->check(NumberIn<float>(0))
+                 ->capture_default_str();
+             app->add_option("--max-tokens", o.sampling.max_tokens, "of an answer")
+                 ->check(NumberIn<uint32_t>(1))
+                 ->capture_default_str();
+             app->add_option("--max-prompt", o.max_prompt,
+                             "tokens; longer ones are left out; 0: what the context has room for")
+                 ->check(NumberIn<uint32_t>(0))
+                 ->capture_default_str();
+             app->add_option("--seed", o.seed, "of the draws")
+                 ->check(NumberIn<uint64_t>(0))
+                 ->capture_default_str();
+             app->add_option("--init-seed", f->init_seed,
+                             "random weights of this seed instead of the directory's")
+                 ->check(NumberIn<uint64_t>(0));
+             app->add_option("--threads", o.engine.threads, "threads")
+                 ->check(NumberIn<int>(1, 4096))
+                 ->capture_default_str();
+             app->add_option("--keep", o.keep, "of how many rows the JSON result has the answers")
+                 ->check(NumberIn<uint32_t>(0))
+                 ->capture_default_str();
              AddOutput(app, &f->output);
              return [f] { return RunEval(*f); };
            }}};

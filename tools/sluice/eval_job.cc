@@ -32,8 +32,13 @@ std::string Ranges(const std::vector<int64_t>& numbers) {  // Rising.
 
 }  // namespace
 
-absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job, const std::vector<LatestVersion>& kept, std::optional<int64_t> version) {
-  if (kept.empty()) return ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NO_VERSION", .hint = "try again in a moment"}, "the trainer has published no version yet");
+absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job,
+                                            const std::vector<LatestVersion>& kept,
+                                            std::optional<int64_t> version) {
+  if (kept.empty())
+    return ErrorWith(absl::StatusCode::kUnavailable,
+                     {.reason = "NO_VERSION", .hint = "try again in a moment"},
+                     "the trainer has published no version yet");
   if (!version) return kept.back();
   std::vector<int64_t> numbers;
   for (const LatestVersion& one : kept) {
@@ -42,33 +47,48 @@ absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job, const
   }
   std::sort(numbers.begin(), numbers.end());
   if (*version > numbers.back()) {
-    return absl::NotFoundError(absl::StrCat("the trainer has not made version ", *version, " yet; it has ", Ranges(numbers), ". Ask for ", job.name(), ", the newest, or again later"));
+    return absl::NotFoundError(absl::StrCat("the trainer has not made version ", *version,
+                                            " yet; it has ", Ranges(numbers), ". Ask for ",
+                                            job.name(), ", the newest, or again later"));
   }
-  return absl::NotFoundError(absl::StrCat("the trainer no longer keeps version ", *version, "; it has ", Ranges(numbers), ". Some older ones are checkpoints: `sluice ckpt verify ",
-                                          job.spec().checkpoint().dir(), "/", job.name(), "-", job.job().substr(0, 8), "` lists them, and `sluice eval` takes their directory"));
+  return absl::NotFoundError(
+      absl::StrCat("the trainer no longer keeps version ", *version, "; it has ", Ranges(numbers),
+                   ". Some older ones are checkpoints: `sluice ckpt verify ",
+                   job.spec().checkpoint().dir(), "/", job.name(), "-", job.job().substr(0, 8),
+                   "` lists them, and `sluice eval` takes their directory"));
 }
 
 absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string& name) {
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(ServerAddress(server)));
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel,
+                          rpc::Connect(ServerAddress(server)));
   EvalJob found;
   SLUICE_ASSIGN_OR_RETURN(found.status, GetJob(*channel, name));
   admin::v1::DaemonsResponse fleet;
   SLUICE_RETURN_IF_ERROR(rpc::Call(*channel, admin::v1::DaemonsRequest(), &fleet));
   for (const admin::v1::Daemon& daemon : fleet.daemons()) {
-    const bool works = std::find(daemon.jobs().begin(), daemon.jobs().end(), found.status.job()) != daemon.jobs().end();
+    const bool works = std::find(daemon.jobs().begin(), daemon.jobs().end(), found.status.job()) !=
+                       daemon.jobs().end();
     const auto address = daemon.addresses().find("grpc");
-    if (works && !daemon.lost() && daemon.role() == sluice::rpc::v1::ROLE_TRAINER && address != daemon.addresses().end()) found.trainer = address->second;
+    if (works && !daemon.lost() && daemon.role() == sluice::rpc::v1::ROLE_TRAINER &&
+        address != daemon.addresses().end())
+      found.trainer = address->second;
   }
   if (found.trainer.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("job ", name, " is ", StateName(found.status.state()), " and has no trainer now; give the directory of a checkpoint instead",
-                                                      found.status.result().checkpoint().empty() ? "" : absl::StrCat(", as ", found.status.result().checkpoint())));
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", name, " is ", StateName(found.status.state()),
+                     " and has no trainer now; give the directory of a checkpoint instead",
+                     found.status.result().checkpoint().empty()
+                         ? ""
+                         : absl::StrCat(", as ", found.status.result().checkpoint())));
   }
   return found;
 }
 
 absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options) {
-  options->engine.random_init = spec.model().has_init();  // Its weights are replaced by the trainer's.
-  options->engine.model_path = options->engine.random_init ? spec.model().init().config() : spec.model().path();
+  // Its weights are replaced by the trainer's.
+  options->engine.random_init = spec.model().has_init();
+  options->engine.model_path =
+      options->engine.random_init ? spec.model().init().config() : spec.model().path();
   options->engine.init_seed = spec.model().init().seed();
   if (spec.model().has_dtype()) {
     SLUICE_ASSIGN_OR_RETURN(options->engine.dtype, DTypeFromTorchName(spec.model().dtype()));
@@ -78,16 +98,19 @@ absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version, const TensorSet& layout) {
+absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version,
+                                              const TensorSet& layout) {
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer, rpc::Connect(job.trainer));
-  const WeightFetcher fetcher({.job = job.status.job(), .worker = absl::StrCat("eval-", getpid())}, layout);
+  const WeightFetcher fetcher({.job = job.status.job(), .worker = absl::StrCat("eval-", getpid())},
+                              layout);
   absl::StatusOr<StagedWeights> staged = absl::UnknownError("not tried");
   for (int i = 0; i < kTries; ++i) {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<LatestVersion> kept, fetcher.List(*trainer));
     SLUICE_ASSIGN_OR_RETURN(const LatestVersion chosen, ChooseVersion(job.status, kept, version));
     SLUICE_RETURN_IF_ERROR(fetcher.Lease(*trainer, chosen, kLease));
     staged = fetcher.Fetch(*trainer, chosen, Fingerprint(), nullptr);
-    if (staged.ok()) (void)fetcher.Lease(*trainer, chosen, absl::ZeroDuration());  // At worst it ends by itself.
+    // At worst it ends by itself.
+    if (staged.ok()) (void)fetcher.Lease(*trainer, chosen, absl::ZeroDuration());
     if (!absl::IsNotFound(staged.status())) break;
   }
   return staged;

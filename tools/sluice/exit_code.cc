@@ -31,10 +31,13 @@ ExitCode Complain(const absl::Status& status) {
     return kMisuse;
   }
   const ErrorDetail detail = DetailOf(status);
-  std::fprintf(stderr, "error%s%s: %s\n", detail.catalogue.empty() ? "" : " ", detail.catalogue.c_str(), std::string(status.message()).c_str());
+  std::fprintf(stderr, "error%s%s: %s\n", detail.catalogue.empty() ? "" : " ",
+               detail.catalogue.c_str(), std::string(status.message()).c_str());
   std::string hint = detail.hint;
   if (hint.empty() && status.code() == absl::StatusCode::kUnavailable) {
-    hint = "is a controller running there? `sluice dev up` starts one, --server HOST:PORT names another";
+    hint =
+        "is a controller running there? `sluice dev up` starts one, --server HOST:PORT names "
+        "another";
   }
   if (!hint.empty()) std::fprintf(stderr, "hint: %s\n", hint.c_str());
   return ExitCodeOf(status);

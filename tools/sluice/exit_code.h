@@ -7,9 +7,9 @@ namespace sluice::cli {
 // What the program says to its caller.
 enum ExitCode : int {
   kDone = 0,
-  kFailed = 1,       // Also: fsck found damage.
-  kMisuse = 2,       // Wrong command line or job file.
-  kJobFailed = 3,    // The job ended FAILED or CANCELLED.
+  kFailed = 1,     // Also: fsck found damage.
+  kMisuse = 2,     // Wrong command line or job file.
+  kJobFailed = 3,  // The job ended FAILED or CANCELLED.
   kNotAllowed = 4,
   kNotFound = 5,
   kTimeout = 6,

@@ -45,8 +45,8 @@ absl::Status CopyModel(const std::string& checkpoint, const std::string& out) {
   return status;
 }
 
-// The folder of the job's checkpoints: the one below `dir` that is named after the job's id, or `dir`
-// itself where there is none.
+// The folder of the job's checkpoints: the one below `dir` that is named after the job's id, or
+// `dir` itself where there is none.
 absl::StatusOr<std::string> OwnFolder(const std::string& dir, const std::string& job) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
   for (const std::string& name : names) {
@@ -66,7 +66,8 @@ bool HoldsCheckpoints(const std::string& dir) {
 absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job,
                                              std::vector<std::string>* unreadable) {
   SLUICE_ASSIGN_OR_RETURN(const std::string own, OwnFolder(dir, job));
-  const std::vector<trainer::CheckpointEntry> entries = trainer::CheckpointStore({.dir = own}).List();
+  const std::vector<trainer::CheckpointEntry> entries =
+      trainer::CheckpointStore({.dir = own}).List();
   for (const trainer::CheckpointEntry& entry : entries) {
     if (!entry.status.ok()) unreadable->push_back(std::string(entry.status.message()));
   }
@@ -77,12 +78,15 @@ absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::
 
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out,
                               std::optional<DType> dtype) {
-  if (PathExists(out)) return absl::AlreadyExistsError(absl::StrCat(out, " is there already; name a directory to be made"));
+  if (PathExists(out))
+    return absl::AlreadyExistsError(
+        absl::StrCat(out, " is there already; name a directory to be made"));
   const absl::Status status =
       dtype.has_value() ? ExportAs(checkpoint, out, *dtype) : CopyModel(checkpoint, out);
   if (!absl::IsDataLoss(status)) return status;
   return ErrorWith(absl::StatusCode::kDataLoss,
-                   {.hint = absl::StrCat("sluice ckpt verify ", std::filesystem::path(checkpoint).parent_path().string(),
+                   {.hint = absl::StrCat("sluice ckpt verify ",
+                                         std::filesystem::path(checkpoint).parent_path().string(),
                                          " tells which checkpoints are whole")},
                    status.message());
 }
@@ -92,10 +96,12 @@ absl::StatusOr<std::string> BestCheckpoint(const std::string& dir, const std::st
   if (const std::optional<int64_t> version = trainer::LinkedVersion(own, trainer::kBestLink)) {
     return absl::StrCat(own, "/step-", *version);
   }
-  return ErrorWith(absl::StatusCode::kNotFound,
-                   {.hint = "give the job file an `eval` block with every_steps and datasets; without --best the latest "
-                            "checkpoint is exported"},
-                   absl::StrCat("no version with a checkpoint in ", own, " was evaluated, so none is the best"));
+  return ErrorWith(
+      absl::StatusCode::kNotFound,
+      {.hint = "give the job file an `eval` block with every_steps and datasets; without --best "
+               "the latest "
+               "checkpoint is exported"},
+      absl::StrCat("no version with a checkpoint in ", own, " was evaluated, so none is the best"));
 }
 
 }  // namespace sluice::cli

@@ -22,7 +22,9 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-std::string Loopback(const FleetOptions& options, int port) { return absl::StrCat("127.0.0.1:", options.fixed_ports ? port : 0); }
+std::string Loopback(const FleetOptions& options, int port) {
+  return absl::StrCat("127.0.0.1:", options.fixed_ports ? port : 0);
+}
 
 std::string StatePath(const std::string& data_dir) { return data_dir + "/state.json"; }
 std::string CoresPath(const std::string& data_dir) { return data_dir + "/cores"; }
@@ -30,7 +32,8 @@ std::string CoresPath(const std::string& data_dir) { return data_dir + "/cores";
 // $SLUICE_DATA_DIR, or empty.
 std::string ChosenDataDir() {
   const char* dir = std::getenv("SLUICE_DATA_DIR");
-  return dir != nullptr && *dir != '\0' ? std::filesystem::absolute(dir).lexically_normal().string() : "";
+  return dir != nullptr && *dir != '\0' ? std::filesystem::absolute(dir).lexically_normal().string()
+                                        : "";
 }
 
 std::string RememberedPath() { return StateHome() + "/fleet"; }
@@ -45,18 +48,21 @@ bool Runs(const std::string& data_dir) {
 
 absl::StatusOr<ThreadChoice> ParseThreads(const std::string& text) {
   const auto error = [&](absl::string_view part) {
-    return absl::InvalidArgumentError(absl::StrCat("'", part, "' is no choice of threads; wanted: a number from 1 to ",
-                                                   kMaxThreads, ", or rollout=N and trainer=N with a comma between"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", part, "' is no choice of threads; wanted: a number from 1 to ",
+                     kMaxThreads, ", or rollout=N and trainer=N with a comma between"));
   };
   ThreadChoice choice;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
     const std::vector<absl::string_view> sides = absl::StrSplit(part, '=');
     int threads = 0;
-    if (!absl::SimpleAtoi(sides.back(), &threads) || threads < 1 || threads > kMaxThreads) return error(part);
+    if (!absl::SimpleAtoi(sides.back(), &threads) || threads < 1 || threads > kMaxThreads)
+      return error(part);
 
     const bool both = sides.size() == 1;
     if (both && text != part) return error(text);
-    if (!both && (sides.size() > 2 || (sides[0] != "rollout" && sides[0] != "trainer"))) return error(part);
+    if (!both && (sides.size() > 2 || (sides[0] != "rollout" && sides[0] != "trainer")))
+      return error(part);
     if (both || sides[0] == "rollout") choice.rollout = threads;
     if (both || sides[0] == "trainer") choice.trainer = threads;
   }
@@ -69,10 +75,13 @@ CorePlan PlanCores(const FleetOptions& options) {
   const int rollouts = options.rollouts, trainers = options.trainers;
   int rollout = options.threads.rollout, trainer = options.threads.trainer;
   if (trainer == 0) {
-    const int others = rollouts == 0 ? 0 : rollout > 0 ? rollouts * rollout : plan.cores - plan.cores / 2;
+    const int others = rollouts == 0 ? 0
+                       : rollout > 0 ? rollouts * rollout
+                                     : plan.cores - plan.cores / 2;
     trainer = std::max(1, (plan.cores - others) / std::max(1, trainers));
   }
-  if (rollout == 0) rollout = std::max(1, (plan.cores - trainers * trainer) / std::max(1, rollouts));
+  if (rollout == 0)
+    rollout = std::max(1, (plan.cores - trainers * trainer) / std::max(1, rollouts));
 
   for (int i = 0; i < rollouts; ++i) {
     plan.members.push_back({absl::StrCat("rollout-", i), rollout, options.threads.rollout > 0});
@@ -95,11 +104,14 @@ std::string PlanText(const CorePlan& plan) {
       ++count;
     }
     if (first == nullptr) continue;
-    roles.push_back(count == 1 ? absl::StrCat(role, " ", first->threads) : absl::StrCat(count, " ", role, "s x ", first->threads));
+    roles.push_back(count == 1 ? absl::StrCat(role, " ", first->threads)
+                               : absl::StrCat(count, " ", role, "s x ", first->threads));
     lends = lends || (!first->fixed && plan.members.size() > 1);
   }
-  return absl::StrCat("threads: ", absl::StrJoin(roles, ", "), ", on ", plan.cores, plan.cores == 1 ? " core" : " cores",
-                      lends && plan.cores > 1 ? "; while one waits, others compute on its cores" : "");
+  return absl::StrCat(
+      "threads: ", absl::StrJoin(roles, ", "), ", on ", plan.cores,
+      plan.cores == 1 ? " core" : " cores",
+      lends && plan.cores > 1 ? "; while one waits, others compute on its cores" : "");
 }
 
 std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& plan) {
@@ -114,12 +126,15 @@ std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& 
     spec.ops = Loopback(options, port + 1);
     for (const CorePlan::Member& member : plan.members) {
       if (member.name != spec.name) continue;
-      spec.args.insert(spec.args.end(), {"--threads", absl::StrCat(member.threads), "--cores", CoresPath(options.data_dir)});
+      spec.args.insert(spec.args.end(), {"--threads", absl::StrCat(member.threads), "--cores",
+                                         CoresPath(options.data_dir)});
     }
-    if (options.http && role == "rollout") spec.args.insert(spec.args.end(), {"--http", Loopback(options, port + 2)});
+    if (options.http && role == "rollout")
+      spec.args.insert(spec.args.end(), {"--http", Loopback(options, port + 2)});
     specs.push_back(std::move(spec));
   };
-  // Blocks of ten ports a role, three for each daemon; a role of more than three moves those behind it up.
+  // Blocks of ten ports a role, three for each daemon; a role of more than three moves those behind
+  // it up.
   const auto block = [](int daemons) { return std::max(10, (3 * daemons + 9) / 10 * 10); };
   int port = 7420;
   add("controller", 0, 7400);
@@ -137,7 +152,8 @@ absl::StatusOr<std::string> StartFleet(const FleetOptions& options, Supervisor* 
   std::vector<DaemonSpec> specs = FleetSpecs(options, plan);
   SLUICE_RETURN_IF_ERROR(MakeDirs(options.data_dir));
   SLUICE_RETURN_IF_ERROR(WriteCorePlan(CoresPath(options.data_dir), plan));
-  for (const DaemonSpec& spec : specs) SLUICE_RETURN_IF_ERROR(MakeDirs(absl::StrCat(options.data_dir, "/", spec.name)));
+  for (const DaemonSpec& spec : specs)
+    SLUICE_RETURN_IF_ERROR(MakeDirs(absl::StrCat(options.data_dir, "/", spec.name)));
   SLUICE_RETURN_IF_ERROR(supervisor->Start({specs[0]}));
   const std::string controller = supervisor->states()[0].listening;
   specs.erase(specs.begin());
@@ -147,12 +163,21 @@ absl::StatusOr<std::string> StartFleet(const FleetOptions& options, Supervisor* 
 }
 
 std::string FleetStateJson(const FleetState& state) {
-  nlohmann::ordered_json json = {{"supervisor", state.supervisor}, {"supervisor_start", state.supervisor_start}, {"controller", state.controller}};
+  nlohmann::ordered_json json = {{"supervisor", state.supervisor},
+                                 {"supervisor_start", state.supervisor_start},
+                                 {"controller", state.controller}};
   json["daemons"] = nlohmann::ordered_json::array();
   for (const DaemonState& daemon : state.daemons) {
-    json["daemons"].push_back({{"name", daemon.name}, {"role", daemon.role}, {"pid", daemon.pid}, {"start", daemon.start},
-                               {"listening", daemon.listening}, {"ops", daemon.ops}, {"ready", daemon.ready}, {"restarts", daemon.restarts},
-                               {"last_end", daemon.last_end}, {"log", daemon.log}});
+    json["daemons"].push_back({{"name", daemon.name},
+                               {"role", daemon.role},
+                               {"pid", daemon.pid},
+                               {"start", daemon.start},
+                               {"listening", daemon.listening},
+                               {"ops", daemon.ops},
+                               {"ready", daemon.ready},
+                               {"restarts", daemon.restarts},
+                               {"last_end", daemon.last_end},
+                               {"log", daemon.log}});
   }
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -164,16 +189,24 @@ absl::Status WriteFleetState(const std::string& data_dir, const FleetState& stat
 absl::StatusOr<FleetState> ReadFleetState(const std::string& data_dir) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(StatePath(data_dir)));
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return absl::DataLossError(absl::StrCat(StatePath(data_dir), " is no JSON object"));
+  if (!json.is_object())
+    return absl::DataLossError(absl::StrCat(StatePath(data_dir), " is no JSON object"));
   FleetState state;
   try {
     state.supervisor = json.at("supervisor");
     state.supervisor_start = json.at("supervisor_start");
     state.controller = json.at("controller");
     for (const nlohmann::json& daemon : json.at("daemons")) {
-      state.daemons.push_back({.name = daemon.at("name"), .role = daemon.at("role"), .listening = daemon.at("listening"), .ops = daemon.at("ops"),
-                               .log = daemon.at("log"), .pid = daemon.at("pid"), .start = daemon.at("start"), .ready = daemon.at("ready"),
-                               .restarts = daemon.at("restarts"), .last_end = daemon.at("last_end")});
+      state.daemons.push_back({.name = daemon.at("name"),
+                               .role = daemon.at("role"),
+                               .listening = daemon.at("listening"),
+                               .ops = daemon.at("ops"),
+                               .log = daemon.at("log"),
+                               .pid = daemon.at("pid"),
+                               .start = daemon.at("start"),
+                               .ready = daemon.at("ready"),
+                               .restarts = daemon.at("restarts"),
+                               .last_end = daemon.at("last_end")});
     }
   } catch (const nlohmann::json::exception& error) {
     return absl::DataLossError(absl::StrCat(StatePath(data_dir), ": ", error.what()));
@@ -193,7 +226,8 @@ std::string DefaultDataDir() {
 }
 
 std::string StateHome() {
-  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0') return absl::StrCat(state, "/sluice");
+  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0')
+    return absl::StrCat(state, "/sluice");
   const char* home = std::getenv("HOME");
   return absl::StrCat(home == nullptr ? "/tmp" : home, "/.local/state/sluice");
 }
@@ -221,8 +255,10 @@ absl::StatusOr<FleetState> RunningFleet(const std::string& data_dir) {
   const std::string remembered = RememberedDir();
   const bool elsewhere = !remembered.empty() && remembered != data_dir && Runs(remembered);
   const std::string hint =
-      elsewhere ? absl::StrCat("one runs on ", remembered, ": pass --data-dir ", remembered) : "`sluice dev up` starts one";
-  return ErrorWith(absl::StatusCode::kNotFound, {.hint = hint}, absl::StrCat("no fleet runs on ", data_dir));
+      elsewhere ? absl::StrCat("one runs on ", remembered, ": pass --data-dir ", remembered)
+                : "`sluice dev up` starts one";
+  return ErrorWith(absl::StatusCode::kNotFound, {.hint = hint},
+                   absl::StrCat("no fleet runs on ", data_dir));
 }
 
 std::string ProgramDir() {

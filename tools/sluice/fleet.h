@@ -21,18 +21,20 @@ absl::StatusOr<ThreadChoice> ParseThreads(const std::string& text);
 
 // One machine's daemons: controller, queue, rollouts, rewards and trainers, on loopback.
 struct FleetOptions {
-  std::string data_dir;    // DIR/<daemon>, DIR/logs/<daemon>.log, DIR/state.json, DIR/cores.
+  std::string data_dir;  // DIR/<daemon>, DIR/logs/<daemon>.log, DIR/state.json, DIR/cores.
   int rollouts = 1;
   int rewards = 1;
   int trainers = 1;
   ThreadChoice threads;
-  bool http = false;         // Rollouts serve the OpenAI-compatible API, on the port behind that of their metrics.
+  // Rollouts serve the OpenAI-compatible API, on the port behind that of their metrics.
+  bool http = false;
   bool fixed_ports = false;  // 7400 on; else any free ones.
   int cores = 0;             // Shared among the daemons; 0: those that this process may use.
 };
 
-// Half of the cores is the trainers', half the rollouts', at least one each. A role without daemons leaves its
-// half to the other, and so does one whose threads were chosen leave what it does not use.
+// Half of the cores is the trainers', half the rollouts', at least one each. A role without daemons
+// leaves its half to the other, and so does one whose threads were chosen leave what it does not
+// use.
 CorePlan PlanCores(const FleetOptions& options);
 
 // "threads: 2 rollouts x 1, trainer 1, on 2 cores; while one waits, others compute on its cores".
@@ -63,15 +65,16 @@ bool IsAlive(const FleetState& state);
 // $SLUICE_DATA_DIR, else StateHome().
 std::string DefaultDataDir();
 
-// $XDG_STATE_HOME/sluice, else ~/.local/state/sluice. STATE_HOME/fleet names the data directory of this user's
-// last fleet, so that it is found wherever that is.
+// $XDG_STATE_HOME/sluice, else ~/.local/state/sluice. STATE_HOME/fleet names the data directory of
+// this user's last fleet, so that it is found wherever that is.
 std::string StateHome();
 void RememberFleet(const std::string& data_dir);
 // Unless another fleet has been remembered since.
 void ForgetFleet(const std::string& data_dir);
 
-// The data directory of the fleet that a command means: `given` by --data-dir, else $SLUICE_DATA_DIR, else StateHome()
-// if one runs there, else the remembered one if it runs, else StateHome().
+// The data directory of the fleet that a command means: `given` by --data-dir, else
+// $SLUICE_DATA_DIR, else StateHome() if one runs there, else the remembered one if it runs, else
+// StateHome().
 std::string FindFleetDir(const std::string& given);
 
 // The fleet that runs on `data_dir`. NOT_FOUND: none does; names the one that runs elsewhere.

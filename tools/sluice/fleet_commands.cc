@@ -16,57 +16,83 @@ struct Dev {
 };
 
 // A command of `dev`; `extra` adds what it has beside -o and --data-dir.
-Command DevCommand(const char* name, const char* summary, const char* example, std::function<void(CLI::App*, Dev*)> extra, ExitCode (*run)(const Dev&), bool hidden = false) {
-  return {"dev", name, summary, example,
-          [extra, run](CLI::App* app) {
-            auto dev = std::make_shared<Dev>();
-            app->add_option("--data-dir", dev->options.data_dir,
-                            absl::StrCat("where the daemons keep data and logs; default: that of the fleet that runs, else ",
-                                         DefaultDataDir()));
-            AddOutput(app, &dev->output);
-            if (extra) extra(app, dev.get());
-            return [dev, run] {
-              dev->options.json = dev->output == "json";
-              dev->options.data_dir = FindFleetDir(dev->options.data_dir);
-              return run(*dev);
-            };
-          },
-          hidden};
+Command DevCommand(const char* name, const char* summary, const char* example,
+                   std::function<void(CLI::App*, Dev*)> extra, ExitCode (*run)(const Dev&),
+                   bool hidden = false) {
+  return {
+      "dev",
+      name,
+      summary,
+      example,
+      [extra, run](CLI::App* app) {
+        auto dev = std::make_shared<Dev>();
+        app->add_option(
+            "--data-dir", dev->options.data_dir,
+            absl::StrCat(
+                "where the daemons keep data and logs; default: that of the fleet that runs, else ",
+                DefaultDataDir()));
+        AddOutput(app, &dev->output);
+        if (extra) extra(app, dev.get());
+        return [dev, run] {
+          dev->options.json = dev->output == "json";
+          dev->options.data_dir = FindFleetDir(dev->options.data_dir);
+          return run(*dev);
+        };
+      },
+      hidden};
 }
 
 void AddThreads(CLI::App* app, std::string* threads) {
-  const auto check = [](const std::string& text) { return std::string(ParseThreads(text).status().message()); };
+  const auto check = [](const std::string& text) {
+    return std::string(ParseThreads(text).status().message());
+  };
   app->add_option("--threads", *threads,
-                  "threads that each rollout and trainer computes with, always: 2, or rollout=2,trainer=4; default: "
+                  "threads that each rollout and trainer computes with, always: 2, or "
+                  "rollout=2,trainer=4; default: "
                   "they share the cores, and while one waits others compute on its cores")
       ->check(CLI::Validator(check, "N|ROLE=N,..", "threads"));
 }
 
 void AddCounts(CLI::App* app, Dev* dev) {
-  app->add_option("--rollouts", dev->options.rollouts, "rollout daemons")->check(CLI::Range(1, 64))->capture_default_str();
-  app->add_option("--rewards", dev->options.rewards, "reward daemons")->check(CLI::Range(1, 64))->capture_default_str();
+  app->add_option("--rollouts", dev->options.rollouts, "rollout daemons")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app->add_option("--rewards", dev->options.rewards, "reward daemons")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app->add_option("--trainers", dev->options.trainers, "trainer daemons: so many jobs run at once")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   AddThreads(app, &dev->options.threads);
-  app->add_flag("--free-ports", dev->options.free_ports, "any free ports, instead of those from 7400 on");
-  app->add_flag("--http", dev->options.http, "rollouts serve the OpenAI-compatible API: rollout-0 on 127.0.0.1:7422, each further one three ports on");
+  app->add_flag("--free-ports", dev->options.free_ports,
+                "any free ports, instead of those from 7400 on");
+  app->add_flag("--http", dev->options.http,
+                "rollouts serve the OpenAI-compatible API: rollout-0 on 127.0.0.1:7422, each "
+                "further one three ports on");
 }
 
 }  // namespace
 
 std::vector<Command> FleetCommands() {
   return {
-      {"", "run", "Run one job on daemons of its own, and print its result. Ctrl-C cancels it cleanly, a second one kills.",
-       "  sluice run configs/examples/digits.yaml\n  sluice run job.yaml --set limits.max_steps=10 --rollouts 2 -o json",
+      {"", "run",
+       "Run one job on daemons of its own, and print its result. Ctrl-C cancels it cleanly, a "
+       "second one kills.",
+       "  sluice run configs/examples/digits.yaml\n  sluice run job.yaml --set limits.max_steps=10 "
+       "--rollouts 2 -o json",
        [](CLI::App* app) {
          auto o = std::make_shared<RunOptions>();
          auto output = std::make_shared<std::string>();
          app->add_option("FILE", o->file, "the job file")->required();
          AddSets(app, &o->sets);
-         app->add_option("--rollouts", o->rollouts, "rollout daemons; default: resources.rollout.min")->check(CLI::Range(1, 64));
-         app->add_option("--rewards", o->rewards, "reward daemons; default: resources.reward.min")->check(CLI::Range(1, 64));
-         app->add_option("--data-dir", o->data_dir, "where the daemons keep data and logs; default: a temporary one, of which a failed run leaves the logs, for a day");
+         app->add_option("--rollouts", o->rollouts,
+                         "rollout daemons; default: resources.rollout.min")
+             ->check(CLI::Range(1, 64));
+         app->add_option("--rewards", o->rewards, "reward daemons; default: resources.reward.min")
+             ->check(CLI::Range(1, 64));
+         app->add_option("--data-dir", o->data_dir,
+                         "where the daemons keep data and logs; default: a temporary one, of which "
+                         "a failed run leaves the logs, for a day");
          AddThreads(app, &o->threads);
          app->add_flag("-q,--quiet", o->quiet, "no progress");
          AddOutput(app, output.get());
@@ -75,17 +101,27 @@ std::vector<Command> FleetCommands() {
            return RunJob(*o);
          };
        }},
-      DevCommand("up", "Start the daemons and leave a supervisor that keeps them running.", "  sluice dev up --rollouts 2\n  sluice dev up --trainers 2 --threads rollout=1,trainer=2", AddCounts,
-                 [](const Dev& dev) { return DevUp(dev.options); }),
-      DevCommand("down", "End the daemons; their data stays.", "  sluice dev down", {}, [](const Dev& dev) { return DevDown(dev.options); }),
-      DevCommand("status", "Show the daemons.", "  sluice dev status -o json", {}, [](const Dev& dev) { return DevStatus(dev.options); }),
-      DevCommand("kill", "Send a daemon a signal; the supervisor starts it again.", "  sluice dev kill rollout-1\n  sluice dev kill queue --signal STOP",
-                 [](CLI::App* app, Dev* dev) {
-                   app->add_option("ROLE", dev->role, "a daemon's name, or a role (its first daemon)")->required();
-                   app->add_option("--signal", dev->signal, "KILL, TERM, STOP, CONT, ..")->capture_default_str();
-                 },
-                 [](const Dev& dev) { return DevKill(dev.options, dev.role, dev.signal); }),
-      DevCommand("supervise", "What `dev up` leaves behind.", "", AddCounts, [](const Dev& dev) { return DevSupervise(dev.options); }, true),
+      DevCommand("up", "Start the daemons and leave a supervisor that keeps them running.",
+                 "  sluice dev up --rollouts 2\n  sluice dev up --trainers 2 --threads "
+                 "rollout=1,trainer=2",
+                 AddCounts, [](const Dev& dev) { return DevUp(dev.options); }),
+      DevCommand("down", "End the daemons; their data stays.", "  sluice dev down", {},
+                 [](const Dev& dev) { return DevDown(dev.options); }),
+      DevCommand("status", "Show the daemons.", "  sluice dev status -o json", {},
+                 [](const Dev& dev) { return DevStatus(dev.options); }),
+      DevCommand(
+          "kill", "Send a daemon a signal; the supervisor starts it again.",
+          "  sluice dev kill rollout-1\n  sluice dev kill queue --signal STOP",
+          [](CLI::App* app, Dev* dev) {
+            app->add_option("ROLE", dev->role, "a daemon's name, or a role (its first daemon)")
+                ->required();
+            app->add_option("--signal", dev->signal, "KILL, TERM, STOP, CONT, ..")
+                ->capture_default_str();
+          },
+          [](const Dev& dev) { return DevKill(dev.options, dev.role, dev.signal); }),
+      DevCommand(
+          "supervise", "What `dev up` leaves behind.", "", AddCounts,
+          [](const Dev& dev) { return DevSupervise(dev.options); }, true),
   };
 }
 

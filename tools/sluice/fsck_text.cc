@@ -23,27 +23,36 @@ const char* LevelName(queue::Durability level) {
   return "?";
 }
 
-std::string NameOf(const queue::FsckJob& job) { return job.name.empty() ? job.job : absl::StrCat(job.name, " (", job.job, ")"); }
+std::string NameOf(const queue::FsckJob& job) {
+  return job.name.empty() ? job.job : absl::StrCat(job.name, " (", job.job, ")");
+}
 
 std::string BooksOf(const queue::FsckJob& job) {
   const queue::Ledger& ledger = job.ledger;
-  return absl::StrCat("accepted ", ledger.accepted, " = durable ", ledger.durable, " + applied ", ledger.applied, " + live ", ledger.live, " + dropped ", ledger.dropped_total());
+  return absl::StrCat("accepted ", ledger.accepted, " = durable ", ledger.durable, " + applied ",
+                      ledger.applied, " + live ", ledger.live, " + dropped ",
+                      ledger.dropped_total());
 }
 
 Json LedgerJson(const queue::Ledger& ledger) {
   Json dropped = Json::object();
   for (const auto& [reason, count] : ledger.dropped) dropped[reason] = count;
-  return {{"accepted", ledger.accepted}, {"durable", ledger.durable}, {"applied", ledger.applied}, {"live", ledger.live}, {"dropped", std::move(dropped)},
-          {"durable_version", ledger.durable_version}, {"hash", ToHex(ledger.hash)}, {"event", ledger.event}};
+  return {{"accepted", ledger.accepted},   {"durable", ledger.durable},
+          {"applied", ledger.applied},     {"live", ledger.live},
+          {"dropped", std::move(dropped)}, {"durable_version", ledger.durable_version},
+          {"hash", ToHex(ledger.hash)},    {"event", ledger.event}};
 }
 
 void AddDamage(const queue::FsckJob& job, const std::string& data_dir, std::string* out) {
   absl::StrAppend(out, "\n", NameOf(job), "\n");
   if (!job.status.ok()) {
     absl::StrAppend(out, "  damage: ", job.status.message(), "\n");
-    if (!job.end_file.empty()) absl::StrAppend(out, "  whole up to: position ", job.last, ", ", job.end_file, " at offset ", job.end_offset, "\n");
+    if (!job.end_file.empty())
+      absl::StrAppend(out, "  whole up to: position ", job.last, ", ", job.end_file, " at offset ",
+                      job.end_offset, "\n");
   }
-  for (const std::string& rule : job.violations) absl::StrAppend(out, "  broken rule: ", rule, "\n");
+  for (const std::string& rule : job.violations)
+    absl::StrAppend(out, "  broken rule: ", rule, "\n");
   absl::StrAppend(out, "  you could: ", FsckHint(job, data_dir), "\n");
 }
 
@@ -54,25 +63,41 @@ std::string FsckHint(const queue::FsckJob& job, const std::string& data_dir) {
   const ErrorDetail detail = DetailOf(job.status);
   if (!detail.hint.empty()) return detail.hint;
   const std::string dir = absl::StrCat(data_dir, "/jobs/", job.job);
-  if (job.status.ok()) return absl::StrCat("keep a copy of ", dir, " and report it: no damage of the disk does this, the build that wrote it has a fault");
-  if (!absl::IsDataLoss(job.status)) return absl::StrCat("see to it that ", dir, " can be read, and check again");
-  return absl::StrCat("check the disk; bring ", dir, " back from a copy of the same moment, or move it out of ", data_dir,
-                      "/jobs and start the queue: the job then goes on from its trainer's last checkpoint, and samples anew what came after");
+  if (job.status.ok())
+    return absl::StrCat(
+        "keep a copy of ", dir,
+        " and report it: no damage of the disk does this, the build that wrote it has a fault");
+  if (!absl::IsDataLoss(job.status))
+    return absl::StrCat("see to it that ", dir, " can be read, and check again");
+  return absl::StrCat("check the disk; bring ", dir,
+                      " back from a copy of the same moment, or move it out of ", data_dir,
+                      "/jobs and start the queue: the job then goes on from its trainer's last "
+                      "checkpoint, and samples anew what came after");
 }
 
 std::string FsckText(const queue::FsckReport& report, const std::string& data_dir) {
   if (report.jobs.empty()) return absl::StrCat(data_dir, " holds no jobs\n");
-  std::vector<std::vector<std::string>> rows = {{"JOB", "ID", "LEVEL", "VERSION", "GROUPS", "SNAPSHOT", "LAST", "REPLAYED", "LOG", "STATE"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"JOB", "ID", "LEVEL", "VERSION", "GROUPS", "SNAPSHOT", "LAST", "REPLAYED", "LOG", "STATE"}};
   std::string books, remarks, damage;
   for (const queue::FsckJob& job : report.jobs) {
-    rows.push_back({job.name.empty() ? "-" : job.name, job.job, LevelName(job.durability), absl::StrCat(job.version), absl::StrCat(job.groups), absl::StrCat(job.snapshot),
-                    absl::StrCat(job.last), absl::StrCat(job.events), ShortBytes(job.bytes), job.ok() ? "ok" : "DAMAGED"});
-    if (job.ok()) absl::StrAppend(&books, job.name.empty() ? job.job : job.name, ": ", BooksOf(job), "   balanced\n");
-    if (job.torn) absl::StrAppend(&remarks, NameOf(job), ": the log ends in a write that was cut off and never acknowledged; the next start leaves it out\n");
-    for (const std::string& remark : job.remarks) absl::StrAppend(&remarks, NameOf(job), ": ", remark, "\n");
+    rows.push_back({job.name.empty() ? "-" : job.name, job.job, LevelName(job.durability),
+                    absl::StrCat(job.version), absl::StrCat(job.groups), absl::StrCat(job.snapshot),
+                    absl::StrCat(job.last), absl::StrCat(job.events), ShortBytes(job.bytes),
+                    job.ok() ? "ok" : "DAMAGED"});
+    if (job.ok())
+      absl::StrAppend(&books, job.name.empty() ? job.job : job.name, ": ", BooksOf(job),
+                      "   balanced\n");
+    if (job.torn)
+      absl::StrAppend(&remarks, NameOf(job),
+                      ": the log ends in a write that was cut off and never acknowledged; the next "
+                      "start leaves it out\n");
+    for (const std::string& remark : job.remarks)
+      absl::StrAppend(&remarks, NameOf(job), ": ", remark, "\n");
     if (!job.ok()) AddDamage(job, data_dir, &damage);
   }
-  return absl::StrCat(Table(rows), books.empty() ? "" : "\n", books, remarks.empty() ? "" : "\nharmless:\n", remarks, damage);
+  return absl::StrCat(Table(rows), books.empty() ? "" : "\n", books,
+                      remarks.empty() ? "" : "\nharmless:\n", remarks, damage);
 }
 
 Json FsckJson(const queue::FsckReport& report, const std::string& data_dir) {
@@ -82,7 +107,10 @@ Json FsckJson(const queue::FsckReport& report, const std::string& data_dir) {
                     {"name", job.name},
                     {"durability", LevelName(job.durability)},
                     {"ok", job.ok()},
-                    {"error", {{"reason", ReasonOf(job.status)}, {"message", std::string(job.status.message())}, {"hint", FsckHint(job, data_dir)}}},
+                    {"error",
+                     {{"reason", ReasonOf(job.status)},
+                      {"message", std::string(job.status.message())},
+                      {"hint", FsckHint(job, data_dir)}}},
                     {"violations", job.violations},
                     {"remarks", job.remarks},
                     {"snapshot", job.snapshot},

@@ -7,8 +7,8 @@
 
 namespace sluice::cli {
 
-// Takes SIGINT and SIGTERM, for the whole process; at most one at a time. `on_signal` gets 1, 2, .. on the thread
-// `interrupts`, so it may call anything. The destructor gives the signals back.
+// Takes SIGINT and SIGTERM, for the whole process; at most one at a time. `on_signal` gets 1, 2, ..
+// on the thread `interrupts`, so it may call anything. The destructor gives the signals back.
 class Interrupts {
  public:
   explicit Interrupts(std::function<void(int count)> on_signal);

@@ -47,9 +47,13 @@ struct Options {
 using OptionsPtr = std::shared_ptr<Options>;
 
 bool Json(const Options& o) { return o.output == "json"; }
-void Print(const google::protobuf::Message& message) { std::fputs(ToJsonText(message).c_str(), stdout); }
+void Print(const google::protobuf::Message& message) {
+  std::fputs(ToJsonText(message).c_str(), stdout);
+}
 void PrintLine(const google::protobuf::Message& message) {
-  std::printf("%s\n", ToJson(message).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  std::printf("%s\n", ToJson(message)
+                          .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+                          .c_str());
 }
 
 std::string TimeText(const google::protobuf::Timestamp& time) {
@@ -81,7 +85,10 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   const absl::StatusOr<JobStatus> status = FollowJob(*channel, job, &cancel, kPatience, handlers);
   printer.Finish();
   if (cancel.triggered()) {
-    std::fprintf(stderr, "detached, the job runs on; `sluice job watch %s` attaches again, `sluice job cancel %s` ends it\n", job.c_str(), job.c_str());
+    std::fprintf(stderr,
+                 "detached, the job runs on; `sluice job watch %s` attaches again, `sluice job "
+                 "cancel %s` ends it\n",
+                 job.c_str(), job.c_str());
     return kInterrupted;
   }
   if (!status.ok()) return Complain(status.status());
@@ -92,7 +99,8 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
 
 ExitCode SubmitJob(const Options& o, const Channel& channel) {
   const JobFile file = ReadJobFile(o.file, {.sets = o.sets});
-  if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok()) return Complain(problems);
+  if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok())
+    return Complain(problems);
   if (!o.watch || o.dry_run) PrintWarnings(file);  // A watch shows them as the job's first events.
   if (o.dry_run) {
     std::fprintf(stderr, "%s is in order; nothing was submitted\n", o.file.c_str());
@@ -119,15 +127,19 @@ ExitCode SubmitJob(const Options& o, const Channel& channel) {
 
 ExitCode ListJobs(const Options& o, const Channel& channel) {
   job::v1::ListResponse response;
-  if (const absl::Status status = rpc::Call(*channel, job::v1::ListRequest(), &response); !status.ok()) return Complain(status);
+  if (const absl::Status status = rpc::Call(*channel, job::v1::ListRequest(), &response);
+      !status.ok())
+    return Complain(status);
   if (Json(o)) return Print(response), kDone;
   if (o.output == "jsonl") {
     for (const JobStatus& job : response.jobs()) PrintLine(job);
     return kDone;
   }
-  std::vector<std::vector<std::string>> rows{{"NAME", "STATE", "STEP", "CREATED", "JOB", "MESSAGE"}};
+  std::vector<std::vector<std::string>> rows{
+      {"NAME", "STATE", "STEP", "CREATED", "JOB", "MESSAGE"}};
   for (const JobStatus& job : response.jobs()) {
-    rows.push_back({job.name(), StateName(job.state()), absl::StrCat(job.step()), TimeText(job.created()), job.job(), job.message()});
+    rows.push_back({job.name(), StateName(job.state()), absl::StrCat(job.step()),
+                    TimeText(job.created()), job.job(), job.message()});
   }
   std::fputs(Table(rows).c_str(), stdout);
   return kDone;
@@ -137,17 +149,20 @@ ExitCode DescribeJob(const Options& o, const Channel& channel) {
   const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
   if (Json(o)) return Print(*job), kDone;
-  std::fputs(Table({{"name", job->name()},
-                    {"job", job->job()},
-                    {"state", StateName(job->state())},
-                    {"message", absl::StrCat(job->code(), job->code().empty() ? "" : ": ", job->message().empty() ? "none" : job->message())},
-                    {"conditions", job->conditions().empty() ? "none" : absl::StrJoin(job->conditions(), ", ")},
-                    {"created", TimeText(job->created())},
-                    {"step", absl::StrCat(job->step())},
-                    {"version", absl::StrCat(job->version().incarnation(), ".", job->version().number())},
-                    {"daemons", job->daemons().empty() ? "none" : absl::StrJoin(job->daemons(), ", ")}})
-                 .c_str(),
-             stdout);
+  std::fputs(
+      Table({{"name", job->name()},
+             {"job", job->job()},
+             {"state", StateName(job->state())},
+             {"message", absl::StrCat(job->code(), job->code().empty() ? "" : ": ",
+                                      job->message().empty() ? "none" : job->message())},
+             {"conditions",
+              job->conditions().empty() ? "none" : absl::StrJoin(job->conditions(), ", ")},
+             {"created", TimeText(job->created())},
+             {"step", absl::StrCat(job->step())},
+             {"version", absl::StrCat(job->version().incarnation(), ".", job->version().number())},
+             {"daemons", job->daemons().empty() ? "none" : absl::StrJoin(job->daemons(), ", ")}})
+          .c_str(),
+      stdout);
   if (job->has_result()) std::printf("\n%s", ResultTable(job->result(), Utf8Terminal()).c_str());
   return kDone;
 }
@@ -162,7 +177,9 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
   const std::string wanted = absl::AsciiStrToUpper(o.state);
   job::v1::JobState state = job::v1::JOB_STATE_UNSPECIFIED;
   if (!wanted.empty() && !job::v1::JobState_Parse(absl::StrCat("JOB_STATE_", wanted), &state)) {
-    return Complain(absl::InvalidArgumentError(absl::StrCat("no state ", o.state, "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, FAILED, ..")));
+    return Complain(absl::InvalidArgumentError(absl::StrCat(
+        "no state ", o.state,
+        "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, FAILED, ..")));
   }
   Mutex mu;
   CondVar changed;
@@ -176,7 +193,9 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
     }
     if (!done) cancel.Trigger();
   });
-  const absl::StatusOr<JobStatus> status = FollowJob(*channel, o.job, &cancel, kPatience, {}, [&](const JobStatus& s) { return s.state() == state; });
+  const absl::StatusOr<JobStatus> status =
+      FollowJob(*channel, o.job, &cancel, kPatience, {},
+                [&](const JobStatus& s) { return s.state() == state; });
   {
     MutexLock lock(&mu);
     done = true;
@@ -185,14 +204,17 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
   timer.join();
   if (interrupted) return kInterrupted;
   if (!status.ok() && cancel.triggered()) {
-    return Complain(absl::DeadlineExceededError(absl::StrCat(o.job, " is not ", wanted.empty() ? "done" : wanted, " after ", absl::FormatDuration(o.timeout))));
+    return Complain(absl::DeadlineExceededError(
+        absl::StrCat(o.job, " is not ", wanted.empty() ? "done" : wanted, " after ",
+                     absl::FormatDuration(o.timeout))));
   }
   if (!status.ok()) return Complain(status.status());
   if (Json(o)) Print(*status);
   else std::printf("%s\n", StateName(status->state()).c_str());
   if (status->state() == state) return kDone;
   if (IsFinal(state) && status->state() == job::v1::JOB_STATE_SUCCEEDED) {
-    return Complain(absl::FailedPreconditionError(absl::StrCat(o.job, " has ended SUCCEEDED and will not be ", wanted)));
+    return Complain(absl::FailedPreconditionError(
+        absl::StrCat(o.job, " has ended SUCCEEDED and will not be ", wanted)));
   }
   return EndOf(*status);
 }
@@ -208,13 +230,18 @@ ExitCode JobEvents(const Options& o, const Channel& channel) {
   } else if (Json(o)) {
     nlohmann::ordered_json json = nlohmann::ordered_json::array();
     for (const common::v1::Event& event : events) json.push_back(ToJson(event));
-    std::printf("%s\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    std::printf("%s\n",
+                json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
   } else {
-    std::vector<std::vector<std::string>> rows{{"SEQ", "TIME", "SEVERITY", "DAEMON", "CODE", "MESSAGE"}};
+    std::vector<std::vector<std::string>> rows{
+        {"SEQ", "TIME", "SEVERITY", "DAEMON", "CODE", "MESSAGE"}};
     for (const common::v1::Event& event : events) {
-      rows.push_back({absl::StrCat(event.seq()), TimeText(event.at()),
-                      std::string(absl::StripPrefix(common::v1::Severity_Name(event.severity()), "SEVERITY_")), event.daemon(), event.code(),
-                      absl::StrCat(event.message(), event.count() > 1 ? absl::StrCat(" (", event.count(), " times)") : "")});
+      rows.push_back(
+          {absl::StrCat(event.seq()), TimeText(event.at()),
+           std::string(absl::StripPrefix(common::v1::Severity_Name(event.severity()), "SEVERITY_")),
+           event.daemon(), event.code(),
+           absl::StrCat(event.message(),
+                        event.count() > 1 ? absl::StrCat(" (", event.count(), " times)") : "")});
     }
     std::fputs(Table(rows).c_str(), stdout);
   }
@@ -225,18 +252,24 @@ ExitCode CancelOne(const Options& o, const Channel& channel) {
   const absl::StatusOr<JobStatus> job = CancelJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
   if (Json(o)) Print(*job);
-  if (IsFinal(job->state())) std::fprintf(stderr, "%s has ended: it is %s\n", o.job.c_str(), StateName(job->state()).c_str());
-  else std::fprintf(stderr, "%s is being cancelled; `sluice job wait %s` waits for its end\n", o.job.c_str(), o.job.c_str());
+  if (IsFinal(job->state()))
+    std::fprintf(stderr, "%s has ended: it is %s\n", o.job.c_str(),
+                 StateName(job->state()).c_str());
+  else
+    std::fprintf(stderr, "%s is being cancelled; `sluice job wait %s` waits for its end\n",
+                 o.job.c_str(), o.job.c_str());
   return kDone;
 }
 
 // The checkpoint in `dir` that the options name; `job`: see NewestCheckpoint().
-absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::string& job, const Options& o) {
+absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::string& job,
+                                         const Options& o) {
   if (o.best) return BestCheckpoint(dir, job);
 
   std::vector<std::string> unreadable;
   absl::StatusOr<std::string> newest = NewestCheckpoint(dir, job, &unreadable);
-  for (const std::string& what : unreadable) std::fprintf(stderr, "passed over: %s\n", what.c_str());
+  for (const std::string& what : unreadable)
+    std::fprintf(stderr, "passed over: %s\n", what.c_str());
   return newest;
 }
 
@@ -246,7 +279,8 @@ absl::StatusOr<std::string> CheckpointOf(const Options& o, const Channel& channe
   if (HoldsCheckpoints(o.job)) return CheckpointIn(o.job, "", o);
 
   SLUICE_ASSIGN_OR_RETURN(const JobStatus job, GetJob(*channel, o.job));
-  const std::string& told = o.best ? job.result().eval().best_checkpoint() : job.result().checkpoint();
+  const std::string& told =
+      o.best ? job.result().eval().best_checkpoint() : job.result().checkpoint();
   if (!told.empty()) return told;
   return CheckpointIn(job.spec().checkpoint().dir(), job.job(), o);
 }
@@ -257,19 +291,22 @@ ExitCode ExportJob(const Options& o, const Channel& channel) {
 
   const absl::StatusOr<std::string> checkpoint = CheckpointOf(o, channel);
   if (!checkpoint.ok()) return Complain(checkpoint.status());
-  if (const absl::Status status = ExportCheckpoint(*checkpoint, o.dir, dtype); !status.ok()) return Complain(status);
+  if (const absl::Status status = ExportCheckpoint(*checkpoint, o.dir, dtype); !status.ok())
+    return Complain(status);
   std::printf("%s\n", o.dir.c_str());
   std::fprintf(stderr, "exported %s\n", checkpoint->c_str());
   return kDone;
 }
 
 ExitCode WhyJob(const Options& o, const Channel& channel) {
-  const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);  // Says soon if there is no controller.
+  // Says soon if there is no controller.
+  const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
   job::v1::WhyRequest request;
   request.set_job(job->job());
   job::v1::WhyResponse response;
-  if (const absl::Status status = rpc::Call(*channel, request, &response); !status.ok()) return Complain(status);
+  if (const absl::Status status = rpc::Call(*channel, request, &response); !status.ok())
+    return Complain(status);
   if (Json(o)) return Print(response), kDone;
   std::fputs(WhyText(*job, response).c_str(), stdout);
   return kDone;
@@ -286,7 +323,8 @@ std::function<ExitCode()> Runner(OptionsPtr o, Handler handler) {
 }
 
 // A command about one job, with -o.
-Command JobCommand(const char* group, const char* name, const char* summary, const char* example, Handler handler, bool lines = false) {
+Command JobCommand(const char* group, const char* name, const char* summary, const char* example,
+                   Handler handler, bool lines = false) {
   return {group, name, summary, example, [handler, lines](CLI::App* app) {
             auto o = std::make_shared<Options>();
             app->add_option("JOB", o->job, "name or id of the job")->required();
@@ -355,15 +393,21 @@ std::vector<Command> JobCommands() {
       {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.",
        "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32\n"
        "  sluice job export digits --best -o out/\n"
-       "  sluice job export build/digits/digits-5e3a90c1 -o out/    # of a run whose controller is gone",
+       "  sluice job export build/digits/digits-5e3a90c1 -o out/    # of a run whose controller is "
+       "gone",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
-         app->add_option("JOB", o->job, "name or id of the job, the folder of its checkpoints, or one checkpoint")->required();
+         app->add_option("JOB", o->job,
+                         "name or id of the job, the folder of its checkpoints, or one checkpoint")
+             ->required();
          app->add_option("-o,--out", o->dir, "directory to make")->required();
-         app->add_option("--dtype", o->dtype, "type of the weights; auto: each tensor's in the job's model")
+         app->add_option("--dtype", o->dtype,
+                         "type of the weights; auto: each tensor's in the job's model")
              ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
              ->capture_default_str();
-         app->add_flag("--best", o->best, "the best checkpoint by evaluation (the job's `eval` block) instead of the latest");
+         app->add_flag(
+             "--best", o->best,
+             "the best checkpoint by evaluation (the job's `eval` block) instead of the latest");
          AddServer(app, &o->server);
          return Runner(o, ExportJob);
        }},

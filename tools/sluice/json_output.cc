@@ -36,7 +36,9 @@ Json EnumName(const google::protobuf::EnumValueDescriptor* value, int number) {
 }
 
 // google.protobuf.Timestamp, Duration, Struct: their own canonical JSON.
-bool IsWellKnown(const google::protobuf::Descriptor& type) { return type.file()->package() == "google.protobuf"; }
+bool IsWellKnown(const google::protobuf::Descriptor& type) {
+  return type.file()->package() == "google.protobuf";
+}
 
 Json WellKnown(const Message& message) {
   std::string text;
@@ -44,30 +46,43 @@ Json WellKnown(const Message& message) {
   return Json::parse(text);
 }
 
-Json OfMessage(const Message& message) { return IsWellKnown(*message.GetDescriptor()) ? WellKnown(message) : ToJson(message); }
+Json OfMessage(const Message& message) {
+  return IsWellKnown(*message.GetDescriptor()) ? WellKnown(message) : ToJson(message);
+}
 
 // The value of a field; index -1 where it is not repeated.
 Json Value(const Message& message, const FieldDescriptor& field, int index) {
   const google::protobuf::Reflection& r = *message.GetReflection();
   const bool one = index < 0;
   switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL: return one ? r.GetBool(message, &field) : r.GetRepeatedBool(message, &field, index);
-    case FieldDescriptor::CPPTYPE_INT32: return one ? r.GetInt32(message, &field) : r.GetRepeatedInt32(message, &field, index);
-    case FieldDescriptor::CPPTYPE_INT64: return one ? r.GetInt64(message, &field) : r.GetRepeatedInt64(message, &field, index);
-    case FieldDescriptor::CPPTYPE_UINT32: return one ? r.GetUInt32(message, &field) : r.GetRepeatedUInt32(message, &field, index);
-    case FieldDescriptor::CPPTYPE_UINT64: return one ? r.GetUInt64(message, &field) : r.GetRepeatedUInt64(message, &field, index);
-    case FieldDescriptor::CPPTYPE_DOUBLE: return Number(one ? r.GetDouble(message, &field) : r.GetRepeatedDouble(message, &field, index));
-    case FieldDescriptor::CPPTYPE_FLOAT: return Number(one ? r.GetFloat(message, &field) : r.GetRepeatedFloat(message, &field, index));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return one ? r.GetBool(message, &field) : r.GetRepeatedBool(message, &field, index);
+    case FieldDescriptor::CPPTYPE_INT32:
+      return one ? r.GetInt32(message, &field) : r.GetRepeatedInt32(message, &field, index);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return one ? r.GetInt64(message, &field) : r.GetRepeatedInt64(message, &field, index);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return one ? r.GetUInt32(message, &field) : r.GetRepeatedUInt32(message, &field, index);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return one ? r.GetUInt64(message, &field) : r.GetRepeatedUInt64(message, &field, index);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return Number(one ? r.GetDouble(message, &field)
+                        : r.GetRepeatedDouble(message, &field, index));
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return Number(one ? r.GetFloat(message, &field) : r.GetRepeatedFloat(message, &field, index));
     case FieldDescriptor::CPPTYPE_ENUM: {
-      const int number = one ? r.GetEnumValue(message, &field) : r.GetRepeatedEnumValue(message, &field, index);
+      const int number =
+          one ? r.GetEnumValue(message, &field) : r.GetRepeatedEnumValue(message, &field, index);
       return EnumName(field.enum_type()->FindValueByNumber(number), number);
     }
     case FieldDescriptor::CPPTYPE_STRING: {
-      const std::string text = one ? r.GetString(message, &field) : r.GetRepeatedString(message, &field, index);
+      const std::string text =
+          one ? r.GetString(message, &field) : r.GetRepeatedString(message, &field, index);
       return field.type() == FieldDescriptor::TYPE_BYTES ? ToHex(text) : text;
     }
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return OfMessage(one ? r.GetMessage(message, &field) : r.GetRepeatedMessage(message, &field, index));
+      return OfMessage(one ? r.GetMessage(message, &field)
+                           : r.GetRepeatedMessage(message, &field, index));
   }
   return nullptr;
 }
@@ -78,7 +93,8 @@ Json MapValue(const Message& message, const FieldDescriptor& field) {
   for (int i = 0; i < r.FieldSize(message, &field); ++i) {
     const Message& entry = r.GetRepeatedMessage(message, &field, i);
     const Json key = Value(entry, *field.message_type()->map_key(), -1);
-    sorted[key.is_string() ? key.get<std::string>() : key.dump()] = Value(entry, *field.message_type()->map_value(), -1);
+    sorted[key.is_string() ? key.get<std::string>() : key.dump()] =
+        Value(entry, *field.message_type()->map_value(), -1);
   }
   Json out = Json::object();
   for (auto& [key, value] : sorted) out[key] = std::move(value);
@@ -97,7 +113,8 @@ Json ToJson(const Message& message) {
       value = MapValue(message, field);
     } else if (field.is_repeated()) {
       value = Json::array();
-      for (int j = 0; j < r.FieldSize(message, &field); ++j) value.push_back(Value(message, field, j));
+      for (int j = 0; j < r.FieldSize(message, &field); ++j)
+        value.push_back(Value(message, field, j));
     } else if (!field.has_presence() || r.HasField(message, &field)) {
       value = Value(message, field, -1);
     }

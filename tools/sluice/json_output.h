@@ -10,9 +10,10 @@ class Message;
 
 namespace sluice::cli {
 
-// A message as the CLI prints it: the proto's field names in their order, every field, zeros and empty lists included; an
-// unset message or `optional` is null; 64-bit integers are numbers, bytes are hex; enums by their short names (RUNNING), times and durations in
-// the canonical form, a number that is not finite as null; map keys sorted.
+// A message as the CLI prints it: the proto's field names in their order, every field, zeros and
+// empty lists included; an unset message or `optional` is null; 64-bit integers are numbers, bytes
+// are hex; enums by their short names (RUNNING), times and durations in the canonical form, a
+// number that is not finite as null; map keys sorted.
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
 
 // With two spaces of indent and a newline at the end.

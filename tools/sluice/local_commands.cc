@@ -31,7 +31,8 @@ nlohmann::ordered_json ProblemsJson(const std::vector<ConfigProblem>& problems) 
   return json;
 }
 
-ExitCode ValidateConfig(const std::string& path, const std::vector<std::string>& sets, const std::string& output) {
+ExitCode ValidateConfig(const std::string& path, const std::vector<std::string>& sets,
+                        const std::string& output) {
   const JobFile file = ReadJobFile(path, {.sets = sets});
   if (output == "json") {
     nlohmann::ordered_json json = {{"file", path}, {"valid", file.problems.empty()}};
@@ -39,8 +40,10 @@ ExitCode ValidateConfig(const std::string& path, const std::vector<std::string>&
     json["warnings"] = ProblemsJson(file.warnings);
     json["hash"] = ToHex(file.hash);
     json["spec"] = file.problems.empty() ? ToJson(*file.spec) : nlohmann::ordered_json(nullptr);
-    json["origins"] = file.problems.empty() ? nlohmann::ordered_json(file.origins) : nlohmann::ordered_json(nullptr);
-    std::printf("%s\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    json["origins"] = file.problems.empty() ? nlohmann::ordered_json(file.origins)
+                                            : nlohmann::ordered_json(nullptr);
+    std::printf("%s\n",
+                json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
   } else if (file.problems.empty()) {
     std::fputs(JobFileText(*file.spec).c_str(), stdout);
     PrintWarnings(file);
@@ -59,7 +62,8 @@ struct ConfigOptions {
 std::vector<Command> LocalCommands() {
   return {
       {"config", "validate", "Check a job file, and print it with every value filled in.",
-       "  sluice config validate job.yaml\n  sluice config validate job.yaml --set trainer.optimizer.lr=1e-4 -o json",
+       "  sluice config validate job.yaml\n  sluice config validate job.yaml --set "
+       "trainer.optimizer.lr=1e-4 -o json",
        [](CLI::App* app) {
          auto o = std::make_shared<ConfigOptions>();
          app->add_option("FILE", o->file, "the job file")->required();
@@ -67,7 +71,9 @@ std::vector<Command> LocalCommands() {
          AddOutput(app, &o->output);
          return [o] { return ValidateConfig(o->file, o->sets, o->output); };
        }},
-      {"config", "defaults", "Print a job file with every key, its default, unit, bounds and meaning.", "  sluice config defaults > job.yaml",
+      {"config", "defaults",
+       "Print a job file with every key, its default, unit, bounds and meaning.",
+       "  sluice config defaults > job.yaml",
        [](CLI::App*) {
          return [] {
            std::fputs(JobFileDefaults().c_str(), stdout);
@@ -79,7 +85,9 @@ std::vector<Command> LocalCommands() {
          auto output = std::make_shared<std::string>();
          AddOutput(app, output.get());
          return [output] {
-           if (*output == "json") std::printf("{\"version\": \"%s\", \"protocol\": %u}\n", daemon::kBuild, daemon::kProtocol);
+           if (*output == "json")
+             std::printf("{\"version\": \"%s\", \"protocol\": %u}\n", daemon::kBuild,
+                         daemon::kProtocol);
            else std::printf("sluice %s, protocol %u\n", daemon::kBuild, daemon::kProtocol);
            return kDone;
          };

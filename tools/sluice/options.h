@@ -19,47 +19,60 @@ namespace sluice::cli {
 inline void AddOutput(CLI::App* app, std::string* output, bool lines = false) {
   *output = "table";
   app->add_option("-o,--output", *output, "form of the result")
-      ->check(CLI::IsMember(lines ? std::set<std::string>{"table", "json", "jsonl"} : std::set<std::string>{"table", "json"}))
+      ->check(CLI::IsMember(lines ? std::set<std::string>{"table", "json", "jsonl"}
+                                  : std::set<std::string>{"table", "json"}))
       ->capture_default_str();
 }
 
 inline void AddServer(CLI::App* app, std::string* server) {
-  app->add_option("--server", *server, "HOST:PORT of the controller; else $SLUICE_SERVER, else the fleet of `dev up`");
+  app->add_option("--server", *server,
+                  "HOST:PORT of the controller; else $SLUICE_SERVER, else the fleet of `dev up`");
 }
 
 inline void AddSets(CLI::App* app, std::vector<std::string>* sets) {
-  app->add_option("--set", *sets, "KEY=VALUE over the file, as in trainer.optimizer.lr=1e-3; may be repeated")
+  app->add_option("--set", *sets,
+                  "KEY=VALUE over the file, as in trainer.optimizer.lr=1e-3; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->take_all();
 }
 
-inline void AddDuration(CLI::App* app, const std::string& name, absl::Duration* value, const std::string& help) {
-  app->add_option_function<std::string>(name,
-                                        [value, name](const std::string& text) {
-                                          const absl::StatusOr<absl::Duration> parsed = config::ParseDurationText(text);
-                                          if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
-                                          *value = *parsed;
-                                        },
-                                        help)
+inline void AddDuration(CLI::App* app, const std::string& name, absl::Duration* value,
+                        const std::string& help) {
+  app->add_option_function<std::string>(
+         name,
+         [value, name](const std::string& text) {
+           const absl::StatusOr<absl::Duration> parsed = config::ParseDurationText(text);
+           if (!parsed.ok())
+             throw CLI::ValidationError(name, std::string(parsed.status().message()));
+           *value = *parsed;
+         },
+         help)
       ->type_name("DURATION");
 }
 
-// A check: the option is a number in [low, high], and finite. CLI11's own takes -1 for an unsigned number's largest value, and writes limits
-// out to their last digit. A limit that is the type's own goes unsaid.
+// A check: the option is a number in [low, high], and finite. CLI11's own takes -1 for an unsigned
+// number's largest value, and writes limits out to their last digit. A limit that is the type's own
+// goes unsaid.
 template <typename T>
-CLI::Validator NumberIn(T low = std::numeric_limits<T>::lowest(), T high = std::numeric_limits<T>::max()) {
+CLI::Validator NumberIn(T low = std::numeric_limits<T>::lowest(),
+                        T high = std::numeric_limits<T>::max()) {
   using Limits = std::numeric_limits<T>;
-  const std::string limits = high != Limits::max() ? absl::StrCat(low, " to ", high) : low != Limits::lowest() || low == 0 ? absl::StrCat("at least ", low) : "";
+  const std::string limits = high != Limits::max()                 ? absl::StrCat(low, " to ", high)
+                             : low != Limits::lowest() || low == 0 ? absl::StrCat("at least ", low)
+                                                                   : "";
   const auto check = [=](const std::string& text) -> std::string {
     T value{};
     const auto parsed = [&] {
-      if constexpr (std::is_same_v<T, float>) return absl::SimpleAtof(text, &value) && std::isfinite(value);
-      else if constexpr (std::is_same_v<T, double>) return absl::SimpleAtod(text, &value) && std::isfinite(value);
+      if constexpr (std::is_same_v<T, float>)
+        return absl::SimpleAtof(text, &value) && std::isfinite(value);
+      else if constexpr (std::is_same_v<T, double>)
+        return absl::SimpleAtod(text, &value) && std::isfinite(value);
       else return absl::SimpleAtoi(text, &value);
     };
     if (parsed() && value >= low && value <= high) return "";
-    return absl::StrCat("is ", text, "; wanted: a ", std::is_integral_v<T> ? "whole" : "finite", " number", limits.empty() ? "" : ", ", limits);
+    return absl::StrCat("is ", text, "; wanted: a ", std::is_integral_v<T> ? "whole" : "finite",
+                        " number", limits.empty() ? "" : ", ", limits);
   };
   return CLI::Validator(check, low == 0 && high == Limits::max() ? "" : limits);
 }

@@ -23,7 +23,8 @@ constexpr int kMedianSteps = 20;
 
 bool IsTerminal(std::FILE* out) {
   const char* term = std::getenv("TERM");
-  return isatty(fileno(out)) && std::getenv("NO_COLOR") == nullptr && (term == nullptr || absl::string_view(term) != "dumb");
+  return isatty(fileno(out)) && std::getenv("NO_COLOR") == nullptr &&
+         (term == nullptr || absl::string_view(term) != "dumb");
 }
 
 int Columns(std::FILE* out) {
@@ -35,7 +36,8 @@ int Columns(std::FILE* out) {
 std::string Cut(const std::string& line, int columns) {
   int width = 0;
   for (size_t i = 0; i < line.size(); ++i) {
-    if ((static_cast<unsigned char>(line[i]) & 0xc0) != 0x80 && ++width > columns) return line.substr(0, i);
+    if ((static_cast<unsigned char>(line[i]) & 0xc0) != 0x80 && ++width > columns)
+      return line.substr(0, i);
   }
   return line;
 }
@@ -115,27 +117,34 @@ std::string Progress::Of() const {
 
 std::optional<double> Progress::SecondsLeft() const {
   std::optional<double> left;
-  if (wall_seconds_ && !steps_.empty()) left = *wall_seconds_ - (steps_.back().at - steps_.front().at);
+  if (wall_seconds_ && !steps_.empty())
+    left = *wall_seconds_ - (steps_.back().at - steps_.front().at);
   if (!max_steps_ || steps_.size() < 2) return left;
   std::vector<double> durations;
-  for (size_t i = std::max<size_t>(1, steps_.size() > kMedianSteps ? steps_.size() - kMedianSteps : 1); i < steps_.size(); ++i) {
+  for (size_t i =
+           std::max<size_t>(1, steps_.size() > kMedianSteps ? steps_.size() - kMedianSteps : 1);
+       i < steps_.size(); ++i) {
     durations.push_back(steps_[i].at - steps_[i - 1].at);
   }
   std::nth_element(durations.begin(), durations.begin() + durations.size() / 2, durations.end());
-  const double by_steps = durations[durations.size() / 2] * static_cast<double>(std::max<int64_t>(0, *max_steps_ - steps()));
+  const double by_steps = durations[durations.size() / 2] *
+                          static_cast<double>(std::max<int64_t>(0, *max_steps_ - steps()));
   return left ? std::min(*left, by_steps) : by_steps;
 }
 
 std::string Progress::StepLine() const {
   std::string line = absl::StrCat("step ", Of());
   if (max_steps_ && *max_steps_ > 0) {
-    const double share = std::min(1.0, static_cast<double>(steps()) / static_cast<double>(*max_steps_));
+    const double share =
+        std::min(1.0, static_cast<double>(steps()) / static_cast<double>(*max_steps_));
     const int filled = static_cast<int>(share * 30);
-    absl::StrAppend(&line, " [", std::string(filled, '#'), std::string(30 - filled, '.'), "] ", std::lround(share * 100), " %");
+    absl::StrAppend(&line, " [", std::string(filled, '#'), std::string(30 - filled, '.'), "] ",
+                    std::lround(share * 100), " %");
   }
   if (const auto left = SecondsLeft()) absl::StrAppend(&line, "  ends in ", ShortDuration(*left));
   if (!steps_.empty() && !supervised_) {
-    absl::StrAppend(&line, "   staleness p50 ", steps_.back().p50, " p99 ", steps_.back().p99, " (bound ", bound_, ")");
+    absl::StrAppend(&line, "   staleness p50 ", steps_.back().p50, " p99 ", steps_.back().p99,
+                    " (bound ", bound_, ")");
   }
   return line;
 }
@@ -154,9 +163,11 @@ std::string Progress::RewardLine() const {
   for (const Step& step : steps_) scores.push_back(step.score);
   const Step& last = steps_.back();
   const std::vector<double> means = MeansOfStretches(scores, kSparks);
-  std::string line = absl::StrFormat("%s %.2f -> %.2f %s", supervised_ ? "loss" : "reward", scores.front(), scores.back(), Sparkline(means, utf8_));
+  std::string line = absl::StrFormat("%s %.2f -> %.2f %s", supervised_ ? "loss" : "reward",
+                                     scores.front(), scores.back(), Sparkline(means, utf8_));
   // Said once the run is past its best, so that a collapse shows.
-  const auto best = supervised_ ? std::min_element(means.begin(), means.end()) : std::max_element(means.begin(), means.end());
+  const auto best = supervised_ ? std::min_element(means.begin(), means.end())
+                                : std::max_element(means.begin(), means.end());
   if (*best != means.back()) absl::StrAppend(&line, absl::StrFormat("  best %.2f", *best));
   absl::StrAppend(&line, SpreadText(last));
   if (last.kl) absl::StrAppend(&line, absl::StrFormat("  kl %.3f", *last.kl));
@@ -169,7 +180,9 @@ std::string Progress::RewardLine() const {
       trained += static_cast<double>(steps_[i].tokens);
       generated += steps_[i].generated.value_or(0);
     }
-    absl::StrAppend(&line, "   tok/s", generated > 0 ? absl::StrCat(" made ", ShortCount(generated / seconds)) : "", " trained ", ShortCount(trained / seconds));
+    absl::StrAppend(&line, "   tok/s",
+                    generated > 0 ? absl::StrCat(" made ", ShortCount(generated / seconds)) : "",
+                    " trained ", ShortCount(trained / seconds));
   }
   return line;
 }
@@ -212,7 +225,8 @@ void ProgressPrinter::Note(const std::string& text) {
 
 void ProgressPrinter::Finish() {
   MutexLock lock(&mu_);
-  if (!finished_ && progress_.steps() > 0 && shown_steps_ != progress_.steps()) Show(absl::ZeroDuration());
+  if (!finished_ && progress_.steps() > 0 && shown_steps_ != progress_.steps())
+    Show(absl::ZeroDuration());
   finished_ = true;
   drawn_ = false;
 }
@@ -231,7 +245,8 @@ void ProgressPrinter::Show(absl::Duration pause) {
   } else {
     Erase();
     const int columns = Columns(out_) - 1;
-    std::fprintf(out_, "%s\n%s\n", Cut(progress_.StepLine(), columns).c_str(), Cut(progress_.RewardLine(), columns).c_str());
+    std::fprintf(out_, "%s\n%s\n", Cut(progress_.StepLine(), columns).c_str(),
+                 Cut(progress_.RewardLine(), columns).c_str());
     drawn_ = true;
   }
   std::fflush(out_);

@@ -39,9 +39,9 @@ class Progress {
 
  private:
   struct Step {
-    double at = 0;  // Seconds.
-    double score = 0;    // Mean reward; the loss where nothing is scored.
-    int64_t tokens = 0;  // Trained.
+    double at = 0;                      // Seconds.
+    double score = 0;                   // Mean reward; the loss where nothing is scored.
+    int64_t tokens = 0;                 // Trained.
     int64_t p50 = 0, p99 = 0, max = 0;  // Staleness.
     std::optional<double> generated, entropy, kl, reward_std, flat_share;
   };
@@ -65,8 +65,8 @@ std::string ShortCount(double count);
 // "312 B", "1.2 MiB".
 std::string ShortBytes(uint64_t bytes);
 
-// Prints progress and notes on a stream. On a terminal two lines are redrawn, at most 5 times a second; else a line a step,
-// at most one a second. Thread-safe.
+// Prints progress and notes on a stream. On a terminal two lines are redrawn, at most 5 times a
+// second; else a line a step, at most one a second. Thread-safe.
 class ProgressPrinter {
  public:
   // `quiet`: notes alone.

@@ -30,9 +30,12 @@ struct Options {
 };
 
 bool IsJson(const Options& o) { return o.output == "json"; }
-void Print(const Json& json) { std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str()); }
+void Print(const Json& json) {
+  std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+}
 
-absl::StatusOr<queue::v1::StatsResponse> Stats(const rpc::Channel& channel, const std::string& job) {
+absl::StatusOr<queue::v1::StatsResponse> Stats(const rpc::Channel& channel,
+                                               const std::string& job) {
   job::v1::InspectRequest request;
   request.set_job(job);
   request.mutable_queue_stats();
@@ -42,7 +45,9 @@ absl::StatusOr<queue::v1::StatsResponse> Stats(const rpc::Channel& channel, cons
 }
 
 // All rows of a question, page by page. `group`: 16 bytes, or empty for all.
-absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std::string& job, queue::v1::PeekWhat what, const std::string& group = "", bool text = false) {
+absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std::string& job,
+                                          queue::v1::PeekWhat what, const std::string& group = "",
+                                          bool text = false) {
   std::vector<PeekRow> rows;
   std::string page;
   do {
@@ -55,7 +60,8 @@ absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std
     if (!group.empty()) peek.add_ids(group);
     job::v1::InspectResponse response;
     SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
-    rows.insert(rows.end(), response.queue_peek().rows().begin(), response.queue_peek().rows().end());
+    rows.insert(rows.end(), response.queue_peek().rows().begin(),
+                response.queue_peek().rows().end());
     page = response.queue_peek().page();
   } while (!page.empty());
   return rows;
@@ -83,30 +89,44 @@ ExitCode ShowStats(const Options& o, const rpc::Channel& channel) {
 }
 
 // What decodes the job's tokens: the tokenizer of its model, read from here.
-absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const rpc::Channel& channel, const std::string& job) {
+absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const rpc::Channel& channel,
+                                                             const std::string& job) {
   SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus status, GetJob(channel, job));
   const job::v1::Model& model = status.spec().model();
-  SLUICE_ASSIGN_OR_RETURN(const ModelDir dir, ReadModelDir(model.path().empty() ? model.init().config() : model.path()));
-  if (dir.tokenizer_path.empty()) return absl::NotFoundError(absl::StrCat(dir.path, " has no tokenizer.json to decode texts with"));
+  SLUICE_ASSIGN_OR_RETURN(
+      const ModelDir dir,
+      ReadModelDir(model.path().empty() ? model.init().config() : model.path()));
+  if (dir.tokenizer_path.empty())
+    return absl::NotFoundError(
+        absl::StrCat(dir.path, " has no tokenizer.json to decode texts with"));
   return Tokenizer::Load(dir.tokenizer_path);
 }
 
 ExitCode PeekGroup(const Options& o, const rpc::Channel& channel) {
   const std::string id = GroupIdOf(o.group);
   if (id.empty()) {
-    return Complain(absl::InvalidArgumentError(absl::StrCat(o.group, " names no group; wanted 32 hex digits, or the short form 1:2f, as `sluice queue peek ", o.job, "` lists them")));
+    return Complain(absl::InvalidArgumentError(absl::StrCat(
+        o.group,
+        " names no group; wanted 32 hex digits, or the short form 1:2f, as `sluice queue peek ",
+        o.job, "` lists them")));
   }
   const auto groups = Peek(channel, o.job, queue::v1::PEEK_WHAT_GROUPS, id, o.show_text);
   if (!groups.ok()) return Complain(groups.status());
-  if (groups->empty()) return Complain(absl::NotFoundError(absl::StrCat("the queue holds no group ", o.group, " of job ", o.job, ": it is freed or dropped, or never was")));
+  if (groups->empty())
+    return Complain(
+        absl::NotFoundError(absl::StrCat("the queue holds no group ", o.group, " of job ", o.job,
+                                         ": it is freed or dropped, or never was")));
   auto tasks = Peek(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
   if (!tasks.ok()) return Complain(tasks.status());
-  std::erase_if(*tasks, [&](const PeekRow& task) { return task.node().id().substr(0, 32) != ToHex(id); });
+  std::erase_if(*tasks,
+                [&](const PeekRow& task) { return task.node().id().substr(0, 32) != ToHex(id); });
   Decode decode;
   if (o.show_text) {
     const auto tokenizer = TokenizerOf(channel, o.job);
     if (!tokenizer.ok()) return Complain(tokenizer.status());
-    decode = [tokenizer = *tokenizer](const std::vector<int32_t>& ids) { return tokenizer->Decode(ids, /*skip_special=*/false); };
+    decode = [tokenizer = *tokenizer](const std::vector<int32_t>& ids) {
+      return tokenizer->Decode(ids, /*skip_special=*/false);
+    };
   }
   if (!IsJson(o)) {
     std::fputs(GroupText((*groups)[0], *tasks, decode).c_str(), stdout);
@@ -114,8 +134,10 @@ ExitCode PeekGroup(const Options& o, const rpc::Channel& channel) {
   }
   Json group = RowJson((*groups)[0]);
   if (decode && group["json"].is_object()) {
-    group["json"]["prompt_text"] = decode(group["json"].value("prompt_ids", std::vector<int32_t>()));
-    for (Json& member : group["json"]["members"]) member["text"] = decode(member.value("ids", std::vector<int32_t>()));
+    group["json"]["prompt_text"] =
+        decode(group["json"].value("prompt_ids", std::vector<int32_t>()));
+    for (Json& member : group["json"]["members"])
+      member["text"] = decode(member.value("ids", std::vector<int32_t>()));
   }
   Print({{"group", std::move(group)}, {"tasks", RowsJson(*tasks)}});
   return kDone;
@@ -125,8 +147,10 @@ ExitCode PeekJob(const Options& o, const rpc::Channel& channel) {
   if (!o.group.empty()) return PeekGroup(o, channel);
   if (o.show_text) return Complain(absl::InvalidArgumentError("--show-text needs a GROUP"));
   PeekAnswers answers;
-  for (const auto& [what, rows] : {std::pair(queue::v1::PEEK_WHAT_GROUPS, &answers.groups), std::pair(queue::v1::PEEK_WHAT_TASKS, &answers.tasks),
-                                   std::pair(queue::v1::PEEK_WHAT_BATCHES, &answers.batches), std::pair(queue::v1::PEEK_WHAT_PROMPTS, &answers.prompts)}) {
+  for (const auto& [what, rows] : {std::pair(queue::v1::PEEK_WHAT_GROUPS, &answers.groups),
+                                   std::pair(queue::v1::PEEK_WHAT_TASKS, &answers.tasks),
+                                   std::pair(queue::v1::PEEK_WHAT_BATCHES, &answers.batches),
+                                   std::pair(queue::v1::PEEK_WHAT_PROMPTS, &answers.prompts)}) {
     auto found = Peek(channel, o.job, what);
     if (!found.ok()) return Complain(found.status());
     *rows = *std::move(found);
@@ -135,11 +159,15 @@ ExitCode PeekJob(const Options& o, const rpc::Channel& channel) {
     std::fputs(PeekText(answers).c_str(), stdout);
     return kDone;
   }
-  Print({{"groups", RowsJson(answers.groups)}, {"tasks", RowsJson(answers.tasks)}, {"batches", RowsJson(answers.batches)}, {"prompts", RowsJson(answers.prompts)}});
+  Print({{"groups", RowsJson(answers.groups)},
+         {"tasks", RowsJson(answers.tasks)},
+         {"batches", RowsJson(answers.batches)},
+         {"prompts", RowsJson(answers.prompts)}});
   return kDone;
 }
 
-// A live queue is asked for the rules that its state breaks; of a job that has ended the stored ledger is checked.
+// A live queue is asked for the rules that its state breaks; of a job that has ended the stored
+// ledger is checked.
 ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
   const absl::StatusOr<job::v1::JobStatus> job = GetJob(channel, o.job);
   if (!job.ok()) return Complain(job.status());
@@ -151,12 +179,16 @@ ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
     ledger = stats->ledger();
     const auto rows = Peek(channel, o.job, queue::v1::PEEK_WHAT_VIOLATIONS);
     if (!rows.ok()) return Complain(rows.status());
-    for (const PeekRow& row : *rows) damage.push_back(Json::parse(row.json(), nullptr, false).value("rule", row.json()));
+    for (const PeekRow& row : *rows)
+      damage.push_back(Json::parse(row.json(), nullptr, false).value("rule", row.json()));
   }
   const int64_t gap = LedgerGap(ledger);
   if (gap != 0) damage.push_back(absl::StrCat("the ledger is off by ", gap, " trajectories"));
   if (IsJson(o)) {
-    Print({{"job", job->job()}, {"balanced", gap == 0}, {"ledger", ToJson(ledger)}, {"damage", damage}});
+    Print({{"job", job->job()},
+           {"balanced", gap == 0},
+           {"ledger", ToJson(ledger)},
+           {"damage", damage}});
   } else {
     std::printf("%s\n", LedgerLine(ledger).c_str());
     for (const std::string& line : damage) std::printf("damage: %s\n", line.c_str());
@@ -178,11 +210,14 @@ ExitCode CheckDataDir(const Options& o) {
 }
 
 // Names of jobs have no slash; a job wins over a folder of its name unless that one is a queue's.
-bool IsDataDir(const std::string& name) { return name.find('/') != std::string::npos || name == "." || PathExists(name + "/jobs"); }
+bool IsDataDir(const std::string& name) {
+  return name.find('/') != std::string::npos || name == "." || PathExists(name + "/jobs");
+}
 
 using Handler = ExitCode (*)(const Options&, const rpc::Channel&);
 
-Command QueueCommand(const char* name, const char* summary, const char* example, Handler handler, std::function<void(CLI::App*, Options*)> extra = {}) {
+Command QueueCommand(const char* name, const char* summary, const char* example, Handler handler,
+                     std::function<void(CLI::App*, Options*)> extra = {}) {
   return {"queue", name, summary, example, [handler, extra](CLI::App* app) {
             auto o = std::make_shared<Options>();
             app->add_option("JOB", o->job, "name or id of the job")->required();
@@ -200,19 +235,30 @@ Command QueueCommand(const char* name, const char* summary, const char* example,
 
 std::vector<Command> QueueCommands() {
   return {
-      QueueCommand("stats", "Show what the queue counts of a running job: its books, versions, slots, bytes, staleness, who waits.",
+      QueueCommand("stats",
+                   "Show what the queue counts of a running job: its books, versions, slots, "
+                   "bytes, staleness, who waits.",
                    "  sluice queue stats digits\n  sluice queue stats digits -o json", ShowStats),
-      QueueCommand("peek", "Show the groups, tasks, batches and prompts that the queue holds, or one group with its members.",
-                   "  sluice queue peek digits\n  sluice queue peek digits 1:2f --show-text", PeekJob,
-                   [](CLI::App* app, Options* o) {
-                     app->add_option("GROUP", o->group, "a group, as listed without it");
-                     app->add_flag("--show-text", o->show_text, "with the texts of prompt and answers, decoded by the model's tokenizer");
-                   }),
-      {"queue", "fsck", "Check a job's books and the rules of its state in the live queue, or a queue's data directory at rest: every checksum, every event, every rule. Exit 1: damage.",
-       "  sluice queue fsck digits\n  sluice queue fsck /var/lib/sluice/queue-0 -o json    # the --data-dir of a queue that does not run",
+      QueueCommand(
+          "peek",
+          "Show the groups, tasks, batches and prompts that the queue holds, or one group with its "
+          "members.",
+          "  sluice queue peek digits\n  sluice queue peek digits 1:2f --show-text", PeekJob,
+          [](CLI::App* app, Options* o) {
+            app->add_option("GROUP", o->group, "a group, as listed without it");
+            app->add_flag("--show-text", o->show_text,
+                          "with the texts of prompt and answers, decoded by the model's tokenizer");
+          }),
+      {"queue", "fsck",
+       "Check a job's books and the rules of its state in the live queue, or a queue's data "
+       "directory at rest: every checksum, every event, every rule. Exit 1: damage.",
+       "  sluice queue fsck digits\n  sluice queue fsck /var/lib/sluice/queue-0 -o json    # the "
+       "--data-dir of a queue that does not run",
        [](CLI::App* app) {
          auto o = std::make_shared<Options>();
-         app->add_option("JOB_OR_DATA_DIR", o->job, "name or id of a job, or a data directory; nothing is written")->required();
+         app->add_option("JOB_OR_DATA_DIR", o->job,
+                         "name or id of a job, or a data directory; nothing is written")
+             ->required();
          AddServer(app, &o->server);
          AddOutput(app, &o->output);
          return [o] {

@@ -43,8 +43,13 @@ std::string Counts(const Map& map) {
   for (const auto& [key, count] : map) {
     if (count != 0) counts.emplace_back(key, static_cast<int64_t>(count));
   }
-  std::sort(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return std::pair(-a.second, a.first) < std::pair(-b.second, b.first); });
-  return counts.empty() ? "none" : absl::StrJoin(counts, "  ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.first, " ", entry.second); });
+  std::sort(counts.begin(), counts.end(), [](const auto& a, const auto& b) {
+    return std::pair(-a.second, a.first) < std::pair(-b.second, b.first);
+  });
+  return counts.empty() ? "none"
+                        : absl::StrJoin(counts, "  ", [](std::string* out, const auto& entry) {
+                            absl::StrAppend(out, entry.first, " ", entry.second);
+                          });
 }
 
 // Shares of the trained tokens by their staleness.
@@ -59,20 +64,27 @@ std::string Staleness(const queue::v1::StatsResponse& stats) {
   }
   if (total == 0) return "nothing is trained yet";
   return absl::StrJoin(sorted, "  ", [&](std::string* out, const auto& entry) {
-    absl::StrAppend(out, entry.first, ": ", absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(entry.second) / static_cast<double>(total)));
+    absl::StrAppend(out, entry.first, ": ",
+                    absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(entry.second) /
+                                                   static_cast<double>(total)));
   });
 }
 
 std::string LengthRatio(const queue::v1::StatsResponse& stats) {
   std::map<std::string, double> sorted;
   for (const auto& [name, ratio] : stats.length_ratio()) {
-    if (!absl::StrContains(name, "/")) sorted[name] = ratio;  // Those with a slash are of parts of a data set.
+    // Those with a slash are of parts of a data set.
+    if (!absl::StrContains(name, "/")) sorted[name] = ratio;
   }
   if (sorted.empty()) return "nothing is trained yet";
-  return absl::StrJoin(sorted, "  ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.first, " ", absl::StrFormat("%.2f", entry.second)); });
+  return absl::StrJoin(sorted, "  ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.first, " ", absl::StrFormat("%.2f", entry.second));
+  });
 }
 
-std::string Age(const PeekRow& row) { return ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(row.age()))); }
+std::string Age(const PeekRow& row) {
+  return ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(row.age())));
+}
 json Parsed(const PeekRow& row) {
   const json parsed = json::parse(row.json(), nullptr, /*allow_exceptions=*/false);
   return parsed.is_object() ? parsed : json::object();
@@ -81,7 +93,8 @@ json Parsed(const PeekRow& row) {
 std::string PromptOf(const json& row) {
   if (!row.is_object()) return "-";
   const uint64_t occurrence = row.value("occurrence", uint64_t{0});
-  return absl::StrCat(row.value("source", ""), " row ", row.value("index", uint64_t{0}), " epoch ", row.value("epoch", uint64_t{0}),
+  return absl::StrCat(row.value("source", ""), " row ", row.value("index", uint64_t{0}), " epoch ",
+                      row.value("epoch", uint64_t{0}),
                       occurrence > 0 ? absl::StrCat(" again ", occurrence) : "");
 }
 
@@ -92,7 +105,9 @@ std::string MembersOf(const json& members) {
     const bool scored = member.contains("task_reward");
     ++states[scored ? "scored" : member.value("state", "")];
   }
-  return absl::StrJoin(states, ", ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.second, " ", entry.first); });
+  return absl::StrJoin(states, ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.second, " ", entry.first);
+  });
 }
 
 // A task's id is GROUP/MEMBER/ATTEMPT/NAME; GROUP/NAME of a group's task.
@@ -107,52 +122,76 @@ std::string Or(const std::string& text) { return text.empty() ? "-" : text; }
 void AddTasks(const std::vector<PeekRow>& tasks, std::string* out) {
   Rows rows{{"TASK", "STATE", "WORKER", "AGE", "CAUSE"}};
   for (const PeekRow& task : tasks) {
-    rows.push_back({TaskName(task.node().id()), task.state(), Or(task.worker()), Age(task), Or(Parsed(task).value("cause", ""))});
+    rows.push_back({TaskName(task.node().id()), task.state(), Or(task.worker()), Age(task),
+                    Or(Parsed(task).value("cause", ""))});
   }
   if (rows.size() > 1) absl::StrAppend(out, "\n", Table(rows));
 }
 
-std::string Indented(const std::string& text) { return absl::StrCat("    ", absl::StrJoin(absl::StrSplit(text, '\n'), "\n    "), "\n"); }
+std::string Indented(const std::string& text) {
+  return absl::StrCat("    ", absl::StrJoin(absl::StrSplit(text, '\n'), "\n    "), "\n");
+}
 
 }  // namespace
 
-int64_t LedgerGap(const common::v1::Ledger& ledger) { return ledger.accepted() - ledger.durable() - ledger.applied() - ledger.live() - Dropped(ledger); }
+int64_t LedgerGap(const common::v1::Ledger& ledger) {
+  return ledger.accepted() - ledger.durable() - ledger.applied() - ledger.live() - Dropped(ledger);
+}
 
 std::string LedgerLine(const common::v1::Ledger& ledger) {
   const int64_t gap = LedgerGap(ledger);
-  return absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(), " + applied ", ledger.applied(), " + live ", ledger.live(), " + dropped ", Dropped(ledger),
-                      gap == 0 ? "" : absl::StrCat("   OFF BY ", gap));
+  return absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(),
+                      " + applied ", ledger.applied(), " + live ", ledger.live(), " + dropped ",
+                      Dropped(ledger), gap == 0 ? "" : absl::StrCat("   OFF BY ", gap));
 }
 
 std::string StatsText(const queue::v1::StatsResponse& stats) {
   const common::v1::Ledger& ledger = stats.ledger();
-  const uint64_t limit = At(stats.slots(), "limit_per_step"), window = At(stats.slots(), "window_steps"), overdue = At(stats.slots(), "overdue");
-  const std::string lowest = stats.lowest() < 0 ? "none: no live engine" : absl::StrCat(stats.lowest());
-  return Table({{"ledger", absl::StrCat(LedgerLine(ledger), LedgerGap(ledger) == 0 ? "   trajectories, balanced" : "")},
-                {"dropped", Counts(ledger.dropped())},
-                {"tokens", absl::StrCat("generated ", ShortCount(static_cast<double>(ledger.tokens_generated())), "  trained ", ShortCount(static_cast<double>(ledger.tokens_trained())),
-                                        "  masked ", ShortCount(static_cast<double>(ledger.tokens_masked())))},
-                {"versions", absl::StrCat("K ", stats.version(), " (steps trained)  L ", lowest, " (lowest an engine holds)  durable ", ledger.durable_version())},
-                {"admission", absl::StrCat("up to ", absl::StrFormat("%g", stats.admission_staleness()), " versions ahead of L: ", window, " steps open")},
-                {"slots", absl::StrCat("used ", At(stats.slots(), "used"), " of ", window * limit, " (", window, " steps x ", limit, ")",
-                                       overdue > 0 ? absl::StrCat("  of steps gone by ", overdue) : "")},
-                {"groups", Counts(stats.groups())},
-                {"bytes", absl::StrCat("stored ", ShortBytes(At(stats.bytes(), "stored")), "  reserved ", ShortBytes(At(stats.bytes(), "reserved")), "  quota ", ShortBytes(At(stats.bytes(), "quota")))},
-                {"staleness", absl::StrCat(Staleness(stats), stats.staleness().empty() ? "" : "   of trained tokens, by versions")},
-                {"length", absl::StrCat(LengthRatio(stats), stats.length_ratio().empty() ? "" : "   mean length trained / generated")},
-                {"waiting", Counts(stats.waiting())}});
+  const uint64_t limit = At(stats.slots(), "limit_per_step"),
+                 window = At(stats.slots(), "window_steps"), overdue = At(stats.slots(), "overdue");
+  const std::string lowest =
+      stats.lowest() < 0 ? "none: no live engine" : absl::StrCat(stats.lowest());
+  return Table(
+      {{"ledger", absl::StrCat(LedgerLine(ledger),
+                               LedgerGap(ledger) == 0 ? "   trajectories, balanced" : "")},
+       {"dropped", Counts(ledger.dropped())},
+       {"tokens",
+        absl::StrCat("generated ", ShortCount(static_cast<double>(ledger.tokens_generated())),
+                     "  trained ", ShortCount(static_cast<double>(ledger.tokens_trained())),
+                     "  masked ", ShortCount(static_cast<double>(ledger.tokens_masked())))},
+       {"versions", absl::StrCat("K ", stats.version(), " (steps trained)  L ", lowest,
+                                 " (lowest an engine holds)  durable ", ledger.durable_version())},
+       {"admission", absl::StrCat("up to ", absl::StrFormat("%g", stats.admission_staleness()),
+                                  " versions ahead of L: ", window, " steps open")},
+       {"slots", absl::StrCat("used ", At(stats.slots(), "used"), " of ", window * limit, " (",
+                              window, " steps x ", limit, ")",
+                              overdue > 0 ? absl::StrCat("  of steps gone by ", overdue) : "")},
+       {"groups", Counts(stats.groups())},
+       {"bytes", absl::StrCat("stored ", ShortBytes(At(stats.bytes(), "stored")), "  reserved ",
+                              ShortBytes(At(stats.bytes(), "reserved")), "  quota ",
+                              ShortBytes(At(stats.bytes(), "quota")))},
+       {"staleness",
+        absl::StrCat(Staleness(stats),
+                     stats.staleness().empty() ? "" : "   of trained tokens, by versions")},
+       {"length",
+        absl::StrCat(LengthRatio(stats),
+                     stats.length_ratio().empty() ? "" : "   mean length trained / generated")},
+       {"waiting", Counts(stats.waiting())}});
 }
 
 std::string BriefGroup(const std::string& id) {
   uint64_t incarnation = 0, ordinal = 0;
-  if (id.size() != 32 || !absl::SimpleHexAtoi(id.substr(0, 8), &incarnation) || !absl::SimpleHexAtoi(id.substr(16), &ordinal)) return id;
+  if (id.size() != 32 || !absl::SimpleHexAtoi(id.substr(0, 8), &incarnation) ||
+      !absl::SimpleHexAtoi(id.substr(16), &ordinal))
+    return id;
   return absl::StrFormat("%x:%02x", incarnation, ordinal);
 }
 
 std::string GroupIdOf(const std::string& name) {
   const std::vector<std::string> halves = absl::StrSplit(name, ':');
   uint64_t incarnation = 0, ordinal = 0;
-  if (halves.size() == 2 && absl::SimpleHexAtoi(halves[0], &incarnation) && absl::SimpleHexAtoi(halves[1], &ordinal) && incarnation <= 0xffffffff) {
+  if (halves.size() == 2 && absl::SimpleHexAtoi(halves[0], &incarnation) &&
+      absl::SimpleHexAtoi(halves[1], &ordinal) && incarnation <= 0xffffffff) {
     return FromHex(absl::StrFormat("%08x%08x%016x", incarnation, 0, ordinal)).value_or("");
   }
   return name.size() == 32 ? FromHex(absl::AsciiStrToLower(name)).value_or("") : "";
@@ -167,9 +206,14 @@ std::string PeekText(const PeekAnswers& answers) {
       const std::string state = member.value("state", "");
       if (state == "reserved" || state == "running") ++workers[Or(member.value("worker", ""))];
     }
-    const int64_t slot = parsed.value("slot", int64_t{-1}), batch = parsed.value("batch", int64_t{-1});
-    groups.push_back({BriefGroup(row.node().id()), row.state(), absl::StrCat(batch >= 0 ? batch : slot), Age(row), MembersOf(members),
-                      Or(absl::StrJoin(workers, " ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.first, " ", entry.second); })),
+    const int64_t slot = parsed.value("slot", int64_t{-1}),
+                  batch = parsed.value("batch", int64_t{-1});
+    groups.push_back({BriefGroup(row.node().id()), row.state(),
+                      absl::StrCat(batch >= 0 ? batch : slot), Age(row), MembersOf(members),
+                      Or(absl::StrJoin(workers, " ",
+                                       [](std::string* out, const auto& entry) {
+                                         absl::StrAppend(out, entry.first, " ", entry.second);
+                                       })),
                       PromptOf(parsed.value("row", json()))});
   }
   std::string out = groups.size() > 1 ? Table(groups) : "no groups\n";
@@ -185,35 +229,51 @@ std::string PeekText(const PeekAnswers& answers) {
 
   Rows batches{{"BATCH", "STATE", "GROUPS", "WORKER", "AGE"}};
   for (const PeekRow& row : answers.batches) {
-    batches.push_back({row.node().id(), row.state(), absl::StrCat(Parsed(row).value("groups", uint64_t{0})), Or(row.worker()), row.worker().empty() ? "-" : Age(row)});
+    batches.push_back({row.node().id(), row.state(),
+                       absl::StrCat(Parsed(row).value("groups", uint64_t{0})), Or(row.worker()),
+                       row.worker().empty() ? "-" : Age(row)});
   }
   if (batches.size() > 1) absl::StrAppend(&out, "\n", Table(batches));
 
   Rows prompts{{"PROMPT", "STATE"}};
-  for (const PeekRow& row : answers.prompts) prompts.push_back({PromptOf(Parsed(row)), row.state() == "again" ? "to be drawn again" : row.state()});
+  for (const PeekRow& row : answers.prompts)
+    prompts.push_back(
+        {PromptOf(Parsed(row)), row.state() == "again" ? "to be drawn again" : row.state()});
   if (prompts.size() > 1) absl::StrAppend(&out, "\n", Table(prompts));
   return out;
 }
 
-std::string GroupText(const PeekRow& group, const std::vector<PeekRow>& tasks, const Decode& decode) {
+std::string GroupText(const PeekRow& group, const std::vector<PeekRow>& tasks,
+                      const Decode& decode) {
   const json parsed = Parsed(group), members = parsed.value("members", json::array());
-  std::string out = absl::StrCat("group ", BriefGroup(group.node().id()), "  ", group.state(), " for ", Age(group), "  step ",
-                                 parsed.value("batch", int64_t{-1}) >= 0 ? parsed.value("batch", int64_t{-1}) : parsed.value("slot", int64_t{-1}), "  ",
-                                 PromptOf(parsed.value("row", json())), "  id ", group.node().id(), "\n\n");
+  std::string out = absl::StrCat(
+      "group ", BriefGroup(group.node().id()), "  ", group.state(), " for ", Age(group), "  step ",
+      parsed.value("batch", int64_t{-1}) >= 0 ? parsed.value("batch", int64_t{-1})
+                                              : parsed.value("slot", int64_t{-1}),
+      "  ", PromptOf(parsed.value("row", json())), "  id ", group.node().id(), "\n\n");
   Rows rows{{"MEMBER", "ATTEMPT", "STATE", "WORKER", "AGE", "TOKENS", "VERSIONS", "END", "REWARD"}};
   for (size_t m = 0; m < members.size(); ++m) {
     const json& member = members[m];
     const json versions = member.value("versions", json::array());
-    rows.push_back({absl::StrCat(m), absl::StrCat(member.value("attempt", 0)), member.value("state", ""), Or(member.value("worker", "")), ShortDuration(member.value("age", 0.0)),
-                    absl::StrCat(member.value("tokens", uint64_t{0})),
-                    versions.size() != 2 ? "-" : versions[0] == versions[1] ? versions[0].dump() : absl::StrCat(versions[0].dump(), "..", versions[1].dump()),
-                    Or(member.value("dropped", member.value("finish", ""))), member.contains("task_reward") ? absl::StrFormat("%g", member.value("task_reward", 0.0)) : "-"});
+    rows.push_back(
+        {absl::StrCat(m), absl::StrCat(member.value("attempt", 0)), member.value("state", ""),
+         Or(member.value("worker", "")), ShortDuration(member.value("age", 0.0)),
+         absl::StrCat(member.value("tokens", uint64_t{0})),
+         versions.size() != 2         ? "-"
+         : versions[0] == versions[1] ? versions[0].dump()
+                                      : absl::StrCat(versions[0].dump(), "..", versions[1].dump()),
+         Or(member.value("dropped", member.value("finish", ""))),
+         member.contains("task_reward") ? absl::StrFormat("%g", member.value("task_reward", 0.0))
+                                        : "-"});
   }
   absl::StrAppend(&out, Table(rows));
   AddTasks(tasks, &out);
   if (!decode) return out;
-  absl::StrAppend(&out, "\nprompt:\n", Indented(decode(parsed.value("prompt_ids", std::vector<int32_t>()))));
-  for (size_t m = 0; m < members.size(); ++m) absl::StrAppend(&out, "member ", m, ":\n", Indented(decode(members[m].value("ids", std::vector<int32_t>()))));
+  absl::StrAppend(&out, "\nprompt:\n",
+                  Indented(decode(parsed.value("prompt_ids", std::vector<int32_t>()))));
+  for (size_t m = 0; m < members.size(); ++m)
+    absl::StrAppend(&out, "member ", m, ":\n",
+                    Indented(decode(members[m].value("ids", std::vector<int32_t>()))));
   return out;
 }
 

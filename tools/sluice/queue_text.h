@@ -17,7 +17,8 @@ class StatsResponse;
 // What the queue tells, as people read it. Pure.
 namespace sluice::cli {
 
-// "accepted 8 = durable 4 + applied 2 + live 1 + dropped 1", and what it is off by if it does not add up.
+// "accepted 8 = durable 4 + applied 2 + live 1 + dropped 1", and what it is off by if it does not
+// add up.
 std::string LedgerLine(const common::v1::Ledger& ledger);
 // accepted - (durable + applied + live + dropped): 0, always.
 int64_t LedgerGap(const common::v1::Ledger& ledger);
@@ -32,10 +33,13 @@ using Decode = std::function<std::string(const std::vector<int32_t>& ids)>;
 struct PeekAnswers {
   std::vector<queue::v1::PeekRow> groups, tasks, batches, prompts;
 };
-// A line a group, batch and prompt; tasks by state, those that failed a line each. `quarantined`, `dead_letter` rows included.
+// A line a group, batch and prompt; tasks by state, those that failed a line each. `quarantined`,
+// `dead_letter` rows included.
 std::string PeekText(const PeekAnswers& answers);
-// One group: its prompt, a line a member, its tasks. `decode` set: with texts, where the rows carry token ids.
-std::string GroupText(const queue::v1::PeekRow& group, const std::vector<queue::v1::PeekRow>& tasks, const Decode& decode);
+// One group: its prompt, a line a member, its tasks. `decode` set: with texts, where the rows carry
+// token ids.
+std::string GroupText(const queue::v1::PeekRow& group, const std::vector<queue::v1::PeekRow>& tasks,
+                      const Decode& decode);
 
 // The group's short name, as `why` has it: "1:02" of 00000001..02. Other ids stay as they are.
 std::string BriefGroup(const std::string& id);

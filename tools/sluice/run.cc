@@ -31,21 +31,23 @@ constexpr absl::Duration kPatience = absl::Minutes(2);  // With a controller tha
 constexpr absl::Duration kGrace = absl::Seconds(15);    // For daemons to drain.
 constexpr int kMaxDaemons = 64;                         // Of a role.
 
-// The daemons of a role that the job starts with, or as many as the caller wants: with fewer than the job needs
-// it would wait for the others until limits.start.
+// The daemons of a role that the job starts with, or as many as the caller wants: with fewer than
+// the job needs it would wait for the others until limits.start.
 absl::StatusOr<int> CountFor(absl::string_view role, int wanted, uint32_t needed) {
   if (wanted == 0) wanted = static_cast<int>(std::min<uint32_t>(needed, INT_MAX));
   if (static_cast<uint32_t>(wanted) < needed) {
     return ErrorWith(absl::StatusCode::kInvalidArgument,
-                     {.hint = absl::StrCat("give --", role, "s ", needed, ", or --set resources.", role, ".min=", wanted)},
-                     absl::StrCat("the job starts with ", needed, " ", role, " daemons (resources.", role,
-                                  ".min), and --", role, "s starts ", wanted));
+                     {.hint = absl::StrCat("give --", role, "s ", needed, ", or --set resources.",
+                                           role, ".min=", wanted)},
+                     absl::StrCat("the job starts with ", needed, " ", role, " daemons (resources.",
+                                  role, ".min), and --", role, "s starts ", wanted));
   }
   if (wanted > kMaxDaemons) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument,
-                     {.hint = "start such a fleet by hand, and submit the job with `sluice job submit`"},
-                     absl::StrCat("the job starts with ", needed, " ", role, " daemons (resources.", role,
-                                  ".min), and one machine runs at most ", kMaxDaemons));
+    return ErrorWith(
+        absl::StatusCode::kInvalidArgument,
+        {.hint = "start such a fleet by hand, and submit the job with `sluice job submit`"},
+        absl::StrCat("the job starts with ", needed, " ", role, " daemons (resources.", role,
+                     ".min), and one machine runs at most ", kMaxDaemons));
   }
   return wanted;
 }
@@ -55,8 +57,10 @@ absl::StatusOr<FleetOptions> FleetFor(const RunOptions& options, const job::v1::
   FleetOptions fleet;
   const bool sampled = spec.kind() == "rl";
   const job::v1::Resources& resources = spec.resources();
-  SLUICE_ASSIGN_OR_RETURN(fleet.rollouts, CountFor("rollout", options.rollouts, sampled ? resources.rollout().min() : 0));
-  SLUICE_ASSIGN_OR_RETURN(fleet.rewards, CountFor("reward", options.rewards, sampled ? resources.reward().min() : 0));
+  SLUICE_ASSIGN_OR_RETURN(fleet.rollouts, CountFor("rollout", options.rollouts,
+                                                   sampled ? resources.rollout().min() : 0));
+  SLUICE_ASSIGN_OR_RETURN(
+      fleet.rewards, CountFor("reward", options.rewards, sampled ? resources.reward().min() : 0));
   if (!options.threads.empty()) {
     SLUICE_ASSIGN_OR_RETURN(fleet.threads, ParseThreads(options.threads));
   }
@@ -67,7 +71,11 @@ absl::StatusOr<FleetOptions> FleetFor(const RunOptions& options, const job::v1::
 class Run {
  public:
   Run(const RunOptions& options, const JobFile& file, const FleetOptions& fleet)
-      : options_(options), file_(file), fleet_(fleet), data_dir_(fleet.data_dir), printer_(stderr, options.quiet) {
+      : options_(options),
+        file_(file),
+        fleet_(fleet),
+        data_dir_(fleet.data_dir),
+        printer_(stderr, options.quiet) {
     printer_.SetSpec(*file.spec);
   }
 
@@ -95,9 +103,10 @@ class Run {
   // Held from reading the state to writing it, so that what is written last is the newest.
   Mutex writing_ ABSL_ACQUIRED_BEFORE(mu_);
   Mutex mu_;
-  std::unique_ptr<Supervisor> supervisor_ ABSL_GUARDED_BY(mu_);  // From the first daemon to the last.
+  // From the first daemon to the last.
+  std::unique_ptr<Supervisor> supervisor_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
-  std::string job_ ABSL_GUARDED_BY(mu_);         // Once it is submitted.
+  std::string job_ ABSL_GUARDED_BY(mu_);  // Once it is submitted.
   std::string controller_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -121,7 +130,8 @@ void Run::OnSignal(int count) {
     return;
   }
   printer_.Note("cancelling the job; Ctrl-C again kills");
-  if (const absl::Status status = CancelJob(*channel, job).status(); !status.ok()) printer_.Note(absl::StrCat("cancel: ", status.message()));
+  if (const absl::Status status = CancelJob(*channel, job).status(); !status.ok())
+    printer_.Note(absl::StrCat("cancel: ", status.message()));
 }
 
 void Run::WriteState() {
@@ -133,13 +143,15 @@ void Run::WriteState() {
     MutexLock lock(&mu_);
     state.controller = controller_;
   }
-  (void)WriteFleetState(data_dir_, state);  // For people and tests; the run itself does not need it.
+  // For people and tests; the run itself does not need it.
+  (void)WriteFleetState(data_dir_, state);
 }
 
 void Run::OnDaemon(const DaemonState& state) {
   WriteState();
   if (!state.last_end.empty() && !ending_) {
-    if (!state.ready) printer_.Note(absl::StrCat(state.name, " ended (", state.last_end, "); starting it again"));
+    if (!state.ready)
+      printer_.Note(absl::StrCat(state.name, " ended (", state.last_end, "); starting it again"));
     else printer_.Note(absl::StrCat(state.name, " is back (pid ", state.pid, ")"));
   }
 }
@@ -152,7 +164,8 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
     channel_ = channel;
     job_ = submitted.job();
   }
-  if (interrupted()) SLUICE_RETURN_IF_ERROR(CancelJob(*channel, submitted.job()).status());  // It came while the job was submitted.
+  // It came while the job was submitted.
+  if (interrupted()) SLUICE_RETURN_IF_ERROR(CancelJob(*channel, submitted.job()).status());
   std::string state;
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
@@ -173,7 +186,8 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
   {
     MutexLock lock(&mu_);
     supervisor_ = std::make_unique<Supervisor>(
-        Supervisor::Options{.log_dir = data_dir_ + "/logs", .changed = [this](const DaemonState& state) { OnDaemon(state); }});
+        Supervisor::Options{.log_dir = data_dir_ + "/logs",
+                            .changed = [this](const DaemonState& state) { OnDaemon(state); }});
   }
   if (!options_.quiet) printer_.Note(PlanText(PlanCores(fleet_)));
   absl::StatusOr<std::string> controller = StartFleet(fleet_, supervisor());
@@ -187,7 +201,8 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
     }
     WriteState();
     status = Follow(*controller);
-    // A controller that ends waits for connections to close, and an idle one of this process would not notice.
+    // A controller that ends waits for connections to close, and an idle one of this process would
+    // not notice.
     MutexLock lock(&mu_);
     channel_.reset();
   }
@@ -214,7 +229,8 @@ void PrintResult(const job::v1::JobStatus& status, bool json) {
 
 ExitCode RunJob(const RunOptions& options) {
   const JobFile file = ReadJobFile(options.file, {.sets = options.sets});
-  if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok()) return Complain(problems);
+  if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok())
+    return Complain(problems);
   PrintWarnings(file);
   absl::StatusOr<FleetOptions> fleet = FleetFor(options, *file.spec);
   if (!fleet.ok()) return Complain(fleet.status());

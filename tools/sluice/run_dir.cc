@@ -21,13 +21,14 @@ constexpr char kPrefix[] = "sluice-run-";
 
 // Whether `path` is a directory itself, not a link to one, and this user's.
 bool IsOwnDir(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid();
 }
 
 absl::Time ChangedAt(const std::string& path) {
-  struct stat info {};
-  return stat(path.c_str(), &info) == 0 ? absl::TimeFromTimespec(info.st_mtim) : absl::InfinitePast();
+  struct stat info{};
+  return stat(path.c_str(), &info) == 0 ? absl::TimeFromTimespec(info.st_mtim)
+                                        : absl::InfinitePast();
 }
 
 std::vector<std::string> EntriesOf(const std::string& dir) {
@@ -61,9 +62,11 @@ absl::StatusOr<RunDir> RunDir::Make(const std::string& wanted) {
   SweepRunDirs(dir, absl::Now());
   for (;;) {
     std::string path = absl::StrCat(dir, "/", kPrefix, "XXXXXX");
-    if (mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("temporary directory ", path));
+    if (mkdtemp(path.data()) == nullptr)
+      return ErrnoStatus(errno, absl::StrCat("temporary directory ", path));
     absl::StatusOr<DirLock> lock = DirLock::Take(path);
-    if (absl::IsFailedPrecondition(lock.status())) continue;  // Another run sweeps it away: it saw no lock yet.
+    // Another run sweeps it away: it saw no lock yet.
+    if (absl::IsFailedPrecondition(lock.status())) continue;
     SLUICE_RETURN_IF_ERROR(lock.status());
     SLUICE_RETURN_IF_ERROR(MakeDirs(path + "/logs"));
     return RunDir(path, true, *std::move(lock));

@@ -9,8 +9,9 @@
 
 namespace sluice::cli {
 
-// Where the daemons of one `sluice run` keep data and logs: the directory that the caller named, or a temporary
-// one, sluice-run-XXXXXX. This process holds its lock, by which others see that it is in use.
+// Where the daemons of one `sluice run` keep data and logs: the directory that the caller named, or
+// a temporary one, sluice-run-XXXXXX. This process holds its lock, by which others see that it is
+// in use.
 class RunDir {
  public:
   // `wanted` empty: a temporary one. FAILED_PRECONDITION: another process uses the wanted one.
@@ -19,7 +20,8 @@ class RunDir {
   const std::string& path() const { return path_; }
   std::string logs() const { return path_ + "/logs"; }
 
-  // Of a temporary one, once its daemons have ended: nothing stays, or the logs alone. A named one stays whole.
+  // Of a temporary one, once its daemons have ended: nothing stays, or the logs alone. A named one
+  // stays whole.
   void Remove();
   void KeepLogs();
 
@@ -35,8 +37,9 @@ class RunDir {
 // How long the logs of a temporary run directory stay.
 inline constexpr absl::Duration kLogsStay = absl::Hours(24);
 
-// Clears up after runs that were killed: of this user's temporary run directories in `dir` that no process uses,
-// removes all but the logs, and those too where nothing was written there for kLogsStay.
+// Clears up after runs that were killed: of this user's temporary run directories in `dir` that no
+// process uses, removes all but the logs, and those too where nothing was written there for
+// kLogsStay.
 void SweepRunDirs(const std::string& dir, absl::Time now);
 
 }  // namespace sluice::cli

@@ -31,10 +31,11 @@ namespace {
 
 using job::v1::StepReport;
 
-// Shown where no columns are asked for, as far as the job has them; after them what evaluation told.
-constexpr const char* kUsual[] = {"step",     "reward_mean", "reward_std", "flat_share",
-                                  "loss",     "entropy",     "kl",         "grad_norm",
-                                  "lr",       "tokens",      "staleness_max", "seconds_step"};
+// Shown where no columns are asked for, as far as the job has them; after them what evaluation
+// told.
+constexpr const char* kUsual[] = {
+    "step", "reward_mean", "reward_std", "flat_share", "loss",          "entropy",
+    "kl",   "grad_norm",   "lr",         "tokens",     "staleness_max", "seconds_step"};
 // What a step has beside its values.
 constexpr const char* kFixed[] = {"step", "version", "incarnation", "time"};
 
@@ -60,7 +61,8 @@ std::string CellText(const trainer::StepRecord& record, const std::string& colum
   if (column == "step") return absl::StrCat(record.step);
   if (column == "version") return absl::StrCat(record.version.number);
   if (column == "incarnation") return absl::StrCat(record.version.incarnation);
-  if (column == "time") return absl::FormatTime("%Y-%m-%d %H:%M:%S", record.at, absl::LocalTimeZone());
+  if (column == "time")
+    return absl::FormatTime("%Y-%m-%d %H:%M:%S", record.at, absl::LocalTimeZone());
   if (const auto value = record.values.find(column); value != record.values.end()) {
     return NumberText(value->second);
   }
@@ -68,7 +70,8 @@ std::string CellText(const trainer::StepRecord& record, const std::string& colum
 }
 
 // The steps asked for, oldest first.
-absl::StatusOr<std::vector<StepReport>> ReadSteps(const rpc::Channel& channel, const StepsOptions& o) {
+absl::StatusOr<std::vector<StepReport>> ReadSteps(const rpc::Channel& channel,
+                                                  const StepsOptions& o) {
   SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus job, GetJob(channel, o.job));
   ReadFrom from{.after_event = std::numeric_limits<uint64_t>::max()};  // No events.
   if (o.last > 0 && job.step() > o.last) from.after_step = job.step() - o.last - 1;
@@ -85,7 +88,8 @@ absl::StatusOr<std::vector<StepReport>> ReadSteps(const rpc::Channel& channel, c
 }
 
 ExitCode PrintSteps(const StepsOptions& o) {
-  const absl::StatusOr<std::shared_ptr<rpc::Channel>> channel = rpc::Connect(ServerAddress(o.server));
+  const absl::StatusOr<std::shared_ptr<rpc::Channel>> channel =
+      rpc::Connect(ServerAddress(o.server));
   if (!channel.ok()) return Complain(channel.status());
   absl::StatusOr<std::vector<StepReport>> read = ReadSteps(**channel, o);
   if (!read.ok()) return Complain(read.status());
@@ -95,9 +99,11 @@ ExitCode PrintSteps(const StepsOptions& o) {
     return kDone;
   }
 
-  const int64_t missing = steps.back().k() - steps.front().k() + 1 - static_cast<int64_t>(steps.size());
+  const int64_t missing =
+      steps.back().k() - steps.front().k() + 1 - static_cast<int64_t>(steps.size());
   const int64_t newest = steps.back().k();
-  std::erase_if(steps, [&](const StepReport& step) { return step.k() % o.every != 0 && step.k() != newest; });
+  std::erase_if(
+      steps, [&](const StepReport& step) { return step.k() % o.every != 0 && step.k() != newest; });
   if (o.output == "table") {
     const auto rows = StepRows(steps, o.columns);
     if (!rows.ok()) return Complain(rows.status());
@@ -106,7 +112,9 @@ ExitCode PrintSteps(const StepsOptions& o) {
     for (const StepReport& step : steps) std::printf("%s\n", StepJson(step).c_str());
   }
   if (missing > 0) {
-    std::fprintf(stderr, "%lld steps between these are not kept by the controller; metrics.jsonl beside the job's checkpoints has them\n",
+    std::fprintf(stderr,
+                 "%lld steps between these are not kept by the controller; metrics.jsonl beside "
+                 "the job's checkpoints has them\n",
                  static_cast<long long>(missing));
   }
   return kDone;
@@ -116,8 +124,8 @@ ExitCode PrintSteps(const StepsOptions& o) {
 
 std::string StepJson(const StepReport& step) { return trainer::MetricsLine(RecordOf(step)); }
 
-absl::StatusOr<std::vector<std::vector<std::string>>> StepRows(const std::vector<StepReport>& steps,
-                                                               const std::vector<std::string>& columns) {
+absl::StatusOr<std::vector<std::vector<std::string>>> StepRows(
+    const std::vector<StepReport>& steps, const std::vector<std::string>& columns) {
   std::vector<trainer::StepRecord> records;
   std::set<std::string> known(std::begin(kFixed), std::end(kFixed));
   for (const StepReport& step : steps) {
@@ -127,15 +135,19 @@ absl::StatusOr<std::vector<std::vector<std::string>>> StepRows(const std::vector
 
   std::vector<std::string> shown = columns;
   if (columns.empty()) {
-    absl::c_copy_if(kUsual, std::back_inserter(shown), [&](const char* name) { return known.count(name) > 0; });
-    absl::c_copy_if(known, std::back_inserter(shown), [](const std::string& name) { return absl::StartsWith(name, "eval/"); });
+    absl::c_copy_if(kUsual, std::back_inserter(shown),
+                    [&](const char* name) { return known.count(name) > 0; });
+    absl::c_copy_if(known, std::back_inserter(shown),
+                    [](const std::string& name) { return absl::StartsWith(name, "eval/"); });
   } else if (columns == std::vector<std::string>{"all"}) {
     shown.assign(std::begin(kFixed), std::end(kFixed));
-    absl::c_copy_if(known, std::back_inserter(shown), [](const std::string& name) { return !absl::c_linear_search(kFixed, name); });
+    absl::c_copy_if(known, std::back_inserter(shown),
+                    [](const std::string& name) { return !absl::c_linear_search(kFixed, name); });
   }
   for (const std::string& column : shown) {
     if (known.count(column) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("no step has a column \"", column, "\"; there are ", absl::StrJoin(known, ", ")));
+      return absl::InvalidArgumentError(absl::StrCat("no step has a column \"", column,
+                                                     "\"; there are ", absl::StrJoin(known, ", ")));
     }
   }
 
@@ -151,17 +163,21 @@ std::vector<Command> StepsCommands() {
   return {{"job", "steps", "Show a job's training steps; of one that has ended too.",
            "  sluice job steps digits --last 20\n"
            "  sluice job steps digits --every 10 --columns step,reward_mean,entropy\n"
-           "  sluice job steps digits -o json    # an object per step and line, in the form of metrics.jsonl",
+           "  sluice job steps digits -o json    # an object per step and line, in the form of "
+           "metrics.jsonl",
            [](CLI::App* app) {
              auto o = std::make_shared<StepsOptions>();
              app->add_option("JOB", o->job, "name or id of the job")->required();
-             app->add_option("--last", o->last, "the newest N steps alone")->check(NumberIn<int64_t>(1))->type_name("N");
+             app->add_option("--last", o->last, "the newest N steps alone")
+                 ->check(NumberIn<int64_t>(1))
+                 ->type_name("N");
              app->add_option("--every", o->every, "the steps that N divides, and the newest one")
                  ->check(NumberIn<int64_t>(1))
                  ->type_name("N");
              // One text: a list option would take the words behind it too.
              app->add_option_function<std::string>(
-                    "--columns", [o](const std::string& names) { o->columns = absl::StrSplit(names, ','); },
+                    "--columns",
+                    [o](const std::string& names) { o->columns = absl::StrSplit(names, ','); },
                     "names of values, with commas between, or all; else the usual ones")
                  ->type_name("NAME,..");
              AddServer(app, &o->server);

@@ -14,8 +14,8 @@ namespace sluice::cli {
 
 struct StepsOptions {
   std::string server, job, output;
-  int64_t last = 0;   // The newest so many steps; 0: all.
-  int64_t every = 1;  // Steps whose number it divides, and the newest one.
+  int64_t last = 0;                  // The newest so many steps; 0: all.
+  int64_t every = 1;                 // Steps whose number it divides, and the newest one.
   std::vector<std::string> columns;  // Empty: the usual ones that the job has. "all": every one.
 };
 

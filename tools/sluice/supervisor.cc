@@ -23,7 +23,8 @@ namespace {
 
 constexpr size_t kMaxFirstLine = 4096;
 
-// What a daemon said last: the lines meant for people (those that are no JSON) at the log's end, else its last lines.
+// What a daemon said last: the lines meant for people (those that are no JSON) at the log's end,
+// else its last lines.
 std::string LogTail(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok() || text->empty()) return "it wrote no log";
@@ -41,11 +42,11 @@ struct Supervisor::Impl {
   struct Daemon {
     DaemonSpec spec;
     DaemonState state;
-    int fd = -1;            // The child's stdout; its end means that the child has ended.
-    std::string line;       // The first line so far.
-    int deaths = 0;         // In a row.
+    int fd = -1;       // The child's stdout; its end means that the child has ended.
+    std::string line;  // The first line so far.
+    int deaths = 0;    // In a row.
     absl::Time started;
-    absl::Time due;         // When to start it again; infinite future: not.
+    absl::Time due;  // When to start it again; infinite future: not.
   };
 
   explicit Impl(Options o) : options(std::move(o)), wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -89,11 +90,13 @@ void Supervisor::Impl::Launch(Daemon& daemon) {
   child.argv = {daemon.spec.program};
   child.argv.insert(child.argv.end(), daemon.spec.args.begin(), daemon.spec.args.end());
   // Where it was before, so that its peers find it again.
-  const std::string& listen = daemon.state.listening.empty() ? daemon.spec.listen : daemon.state.listening;
+  const std::string& listen =
+      daemon.state.listening.empty() ? daemon.spec.listen : daemon.state.listening;
   const std::string& ops = daemon.state.ops.empty() ? daemon.spec.ops : daemon.state.ops;
   child.argv.insert(child.argv.end(), {"--listen", listen, "--ops", ops});
   child.stderr_path = daemon.state.log;
-  if (daemon.deaths > 0) child.env["SLUICE_FAILPOINTS"] = "";  // A fault armed from outside happens once.
+  // A fault armed from outside happens once.
+  if (daemon.deaths > 0) child.env["SLUICE_FAILPOINTS"] = "";
   daemon.due = absl::InfiniteFuture();
   daemon.started = absl::Now();
   daemon.line.clear();
@@ -134,7 +137,8 @@ bool Supervisor::Impl::ReadFrom(Daemon& daemon) {
   for (;;) {
     const ssize_t n = read(daemon.fd, bytes, sizeof bytes);
     if (n > 0) {
-      if (daemon.state.ready || daemon.line.size() > kMaxFirstLine) continue;  // Further lines are of no use here.
+      // Further lines are of no use here.
+      if (daemon.state.ready || daemon.line.size() > kMaxFirstLine) continue;
       daemon.line.append(bytes, n);
       const size_t end = daemon.line.find('\n');
       if (end == std::string::npos) continue;
@@ -188,7 +192,10 @@ void Supervisor::Impl::Supervise() {
         }
       }
     }
-    const int timeout = next == absl::InfiniteFuture() ? -1 : static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(next - absl::Now()) + 1));
+    const int timeout = next == absl::InfiniteFuture()
+                            ? -1
+                            : static_cast<int>(std::max<int64_t>(
+                                  0, absl::ToInt64Milliseconds(next - absl::Now()) + 1));
     poll(polled.data(), polled.size(), timeout);
     uint64_t count;
     (void)!read(wake, &count, sizeof count);
@@ -196,7 +203,8 @@ void Supervisor::Impl::Supervise() {
     {
       MutexLock lock(&mu);
       for (size_t i = 1; i < polled.size(); ++i) {
-        if (polled[i].revents != 0 && ReadFrom(*polled_daemons[i])) news.push_back(polled_daemons[i]->state);
+        if (polled[i].revents != 0 && ReadFrom(*polled_daemons[i]))
+          news.push_back(polled_daemons[i]->state);
       }
       if (!news.empty()) changed.NotifyAll();
     }
@@ -228,14 +236,18 @@ absl::Status Supervisor::Start(const std::vector<DaemonSpec>& specs) {
     bool ready = true;
     for (const Impl::Daemon* daemon : mine) {
       if (!daemon->state.last_end.empty()) {
-        return absl::FailedPreconditionError(absl::StrCat(daemon->state.name, " did not start: ", daemon->state.last_end, "; ", LogTail(daemon->state.log)));
+        return absl::FailedPreconditionError(
+            absl::StrCat(daemon->state.name, " did not start: ", daemon->state.last_end, "; ",
+                         LogTail(daemon->state.log)));
       }
       ready = ready && daemon->state.ready;
     }
     if (ready) return absl::OkStatus();
     if (impl_->stopping) return absl::CancelledError("stopped while starting");
     if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("daemons are not ready after ", absl::FormatDuration(impl_->options.start_timeout), "; their logs are in ", impl_->options.log_dir));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "daemons are not ready after ", absl::FormatDuration(impl_->options.start_timeout),
+          "; their logs are in ", impl_->options.log_dir));
     }
     impl_->changed.WaitFor(&impl_->mu, deadline - absl::Now());
   }
@@ -254,11 +266,14 @@ absl::Status Supervisor::Signal(const std::string& name, int signal) {
   for (const auto& daemon : impl_->daemons) {
     names.push_back(daemon->spec.name);
     if (daemon->spec.name != name) continue;
-    if (daemon->fd < 0) return absl::FailedPreconditionError(absl::StrCat(name, " does not run now: ", daemon->state.last_end));
+    if (daemon->fd < 0)
+      return absl::FailedPreconditionError(
+          absl::StrCat(name, " does not run now: ", daemon->state.last_end));
     kill(daemon->state.pid, signal);  // Not reaped yet, so the pid is still its own.
     return absl::OkStatus();
   }
-  return absl::NotFoundError(absl::StrCat("no daemon ", name, "; there are ", absl::StrJoin(names, ", ")));
+  return absl::NotFoundError(
+      absl::StrCat("no daemon ", name, "; there are ", absl::StrJoin(names, ", ")));
 }
 
 void Supervisor::Stop(absl::Duration grace) {
@@ -278,7 +293,8 @@ void Supervisor::Stop(absl::Duration grace) {
       return running;
     };
     signal_all(SIGTERM);
-    while (signal_all(0) > 0 && absl::Now() < deadline) impl_->changed.WaitFor(&impl_->mu, deadline - absl::Now());
+    while (signal_all(0) > 0 && absl::Now() < deadline)
+      impl_->changed.WaitFor(&impl_->mu, deadline - absl::Now());
     signal_all(SIGKILL);
     while (signal_all(0) > 0) impl_->changed.Wait(&impl_->mu);
   };

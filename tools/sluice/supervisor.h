@@ -32,20 +32,23 @@ struct DaemonState {
   std::string last_end;  // "signal 9 (Killed)"; empty: never ended.
 };
 
-// Starts daemons and keeps them running: a dead one is started again on the ports it had, after a back-off that doubles with
-// each death in a row. A daemon is ready once it has printed its first line, {"listening": .., "ops": ..}. Ends only what it
-// started, and what it started dies with it.
+// Starts daemons and keeps them running: a dead one is started again on the ports it had, after a
+// back-off that doubles with each death in a row. A daemon is ready once it has printed its first
+// line, {"listening": .., "ops": ..}. Ends only what it started, and what it started dies with it.
 //
 // Thread-safe. Owns one thread, `supervise`, which starts and reaps all children.
 class Supervisor {
  public:
   struct Options {
-    std::string log_dir;                                // NAME.log: the daemon's stderr and further stdout.
+    // NAME.log: the daemon's stderr and further stdout.
+    std::string log_dir;
     absl::Duration first_backoff = absl::Milliseconds(200);
     absl::Duration most_backoff = absl::Seconds(60);
-    absl::Duration steady = absl::Seconds(10);          // Having run that long, a death is the first in a row.
-    absl::Duration start_timeout = absl::Seconds(60);   // Of Start().
-    std::function<void(const DaemonState&)> changed;    // Ready or dead; on the thread `supervise`, may be empty.
+    // Having run that long, a death is the first in a row.
+    absl::Duration steady = absl::Seconds(10);
+    absl::Duration start_timeout = absl::Seconds(60);  // Of Start().
+    // Ready or dead; on the thread `supervise`, may be empty.
+    std::function<void(const DaemonState&)> changed;
   };
   explicit Supervisor(Options options);
   // Kills what still runs.
@@ -53,8 +56,8 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Starts the daemons and waits until all are ready. FAILED_PRECONDITION: one ended first; the message has the end of its
-  // log. DEADLINE_EXCEEDED.
+  // Starts the daemons and waits until all are ready. FAILED_PRECONDITION: one ended first; the
+  // message has the end of its log. DEADLINE_EXCEEDED.
   absl::Status Start(const std::vector<DaemonSpec>& specs);
 
   std::vector<DaemonState> states() const;  // In the order they were started in.
@@ -62,8 +65,8 @@ class Supervisor {
   // NOT_FOUND: no such daemon; names them. FAILED_PRECONDITION: it does not run now.
   absl::Status Signal(const std::string& name, int signal);
 
-  // SIGTERM to all, and to the first (which the others look to) once they have ended; SIGKILL to what still runs after
-  // `grace`. Nothing is restarted any more. Idempotent.
+  // SIGTERM to all, and to the first (which the others look to) once they have ended; SIGKILL to
+  // what still runs after `grace`. Nothing is restarted any more. Idempotent.
   void Stop(absl::Duration grace);
 
  private:

@@ -27,7 +27,10 @@ std::string Counts(const ProtoMap& counts) {
     if (absl::SimpleAtoi(a.first, &x) && absl::SimpleAtoi(b.first, &y)) return x < y;
     return a.first < b.first;
   });
-  return sorted.empty() ? "none" : absl::StrJoin(sorted, "  ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.first, ": ", entry.second); });
+  return sorted.empty() ? "none"
+                        : absl::StrJoin(sorted, "  ", [](std::string* out, const auto& entry) {
+                            absl::StrAppend(out, entry.first, ": ", entry.second);
+                          });
 }
 
 }  // namespace
@@ -57,13 +60,17 @@ std::string ResultTable(const job::v1::JobResult& result, bool utf8) {
                                                 {"steps", absl::StrCat(result.steps())},
                                                 {"time", ShortDuration(result.seconds())}};
   for (std::vector<std::string>& row : CurveRows(result, utf8)) rows.push_back(std::move(row));
-  rows.insert(rows.end(),
-              {{"tokens", absl::StrCat("generated ", result.tokens_generated(), "  trained ", result.tokens_trained())},
-               {"staleness", absl::StrCat("max ", result.staleness_max(), "  tokens by version: ", Counts(result.staleness_histogram()))},
-               {"ledger", absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(), " + applied ", ledger.applied(), " + live ",
-                                       ledger.live(), " + dropped (", Counts(ledger.dropped()), ")")},
-               {"restarts", Counts(result.restarts())},
-               {"checkpoint", result.checkpoint().empty() ? "none" : result.checkpoint()}});
+  rows.insert(
+      rows.end(),
+      {{"tokens", absl::StrCat("generated ", result.tokens_generated(), "  trained ",
+                               result.tokens_trained())},
+       {"staleness", absl::StrCat("max ", result.staleness_max(),
+                                  "  tokens by version: ", Counts(result.staleness_histogram()))},
+       {"ledger", absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(),
+                               " + applied ", ledger.applied(), " + live ", ledger.live(),
+                               " + dropped (", Counts(ledger.dropped()), ")")},
+       {"restarts", Counts(result.restarts())},
+       {"checkpoint", result.checkpoint().empty() ? "none" : result.checkpoint()}});
   if (result.has_eval()) {
     const job::v1::EvalSummary& eval = result.eval();
     rows.push_back({"eval", absl::StrFormat("%.4f -> %.4f, %d versions", eval.first(), eval.last(),

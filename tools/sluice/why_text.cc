@@ -17,14 +17,20 @@ namespace {
 using common::v1::WaitEdge;
 
 // Whether the link is said better by the next one: who waits for a batch, by what the batch lacks.
-bool IsPassing(const WaitEdge& edge, bool last) { return edge.cause().empty() || (!last && edge.on().kind() == common::v1::NODE_KIND_BATCH); }
+bool IsPassing(const WaitEdge& edge, bool last) {
+  return edge.cause().empty() || (!last && edge.on().kind() == common::v1::NODE_KIND_BATCH);
+}
 
 // From the root back: what it does by itself comes first, and what that lets happen after it.
 std::string ByItself(const job::v1::WhyResponse& why) {
   std::vector<std::string> nexts;
   for (auto edge = why.chain().rbegin(); edge != why.chain().rend() && nexts.size() < 2; ++edge) {
     if (edge->next().empty()) continue;
-    const std::string in = edge->has_next_in() ? absl::StrCat("in ", ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(edge->next_in()))), " ") : "";
+    const std::string in =
+        edge->has_next_in()
+            ? absl::StrCat(
+                  "in ", ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(edge->next_in()))), " ")
+            : "";
     nexts.push_back(absl::StrCat(nexts.empty() ? in : "", edge->next()));
   }
   return absl::StrJoin(nexts, "; ");
@@ -34,7 +40,8 @@ std::string ByItself(const job::v1::WhyResponse& why) {
 bool EndsInFault(const job::v1::WhyResponse& why) {
   if (why.chain_size() == 0) return false;
   const WaitEdge& last = why.chain(why.chain_size() - 1);
-  return last.waiter().kind() == last.on().kind() && last.waiter().id() == last.on().id() && last.waiter().daemon() == last.on().daemon();
+  return last.waiter().kind() == last.on().kind() && last.waiter().id() == last.on().id() &&
+         last.waiter().daemon() == last.on().daemon();
 }
 
 std::string Hint(const job::v1::WhyResponse& why) {
@@ -53,32 +60,45 @@ std::string StepOf(const job::v1::JobStatus& job, const job::v1::WhyResponse& wh
 }
 
 std::string Begin(const job::v1::JobStatus& job, const job::v1::WhyResponse& why) {
-  const std::string since = ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(why.chain(0).since())));
-  if (why.moving()) return absl::StrCat(job.name(), " is moving, in step ", StepOf(job, why), " for ", since, ". At this moment: ");
-  if (job.state() != job::v1::JOB_STATE_RUNNING) return absl::StrCat(job.name(), " has been ", StateName(job.state()), " for ", since, ": ");
+  const std::string since =
+      ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(why.chain(0).since())));
+  if (why.moving())
+    return absl::StrCat(job.name(), " is moving, in step ", StepOf(job, why), " for ", since,
+                        ". At this moment: ");
+  if (job.state() != job::v1::JOB_STATE_RUNNING)
+    return absl::StrCat(job.name(), " has been ", StateName(job.state()), " for ", since, ": ");
   return absl::StrCat(job.name(), " has waited ", since, " in step ", StepOf(job, why), ": ");
 }
 
 }  // namespace
 
-std::string WhyText(const job::v1::JobStatus& job, const job::v1::WhyResponse& why, size_t columns) {
-  if (IsFinal(job.state())) return absl::StrCat(job.name(), " is ", StateName(job.state()), " and waits for nothing\n");
+std::string WhyText(const job::v1::JobStatus& job, const job::v1::WhyResponse& why,
+                    size_t columns) {
+  if (IsFinal(job.state()))
+    return absl::StrCat(job.name(), " is ", StateName(job.state()), " and waits for nothing\n");
   std::string out;
   std::vector<std::string> links;
   for (int i = 0; i < why.chain_size(); ++i) {
     if (!IsPassing(why.chain(i), i + 1 == why.chain_size())) links.push_back(why.chain(i).cause());
   }
   if (links.empty()) {
-    out = absl::StrCat(job.name(), " is ", StateName(job.state()), why.moving() ? ", moving," : "", " and waits for nothing that its daemons tell\n");
+    out = absl::StrCat(job.name(), " is ", StateName(job.state()), why.moving() ? ", moving," : "",
+                       " and waits for nothing that its daemons tell\n");
   } else {
-    const std::string begin = Begin(job, why), line = absl::StrCat(begin, absl::StrJoin(links, " <- "));
-    out = absl::StrCat(line.size() <= columns ? line : absl::StrCat(begin, absl::StrJoin(links, "\n  <- ")), "\n");
+    const std::string begin = Begin(job, why),
+                      line = absl::StrCat(begin, absl::StrJoin(links, " <- "));
+    out = absl::StrCat(
+        line.size() <= columns ? line : absl::StrCat(begin, absl::StrJoin(links, "\n  <- ")), "\n");
   }
-  if (const std::string next = ByItself(why); !next.empty() && (!why.moving() || EndsInFault(why))) absl::StrAppend(&out, "by itself: ", next, "\n");
-  if (const std::string hint = Hint(why); !hint.empty()) absl::StrAppend(&out, "you could: ", hint, "\n");
+  if (const std::string next = ByItself(why); !next.empty() && (!why.moving() || EndsInFault(why)))
+    absl::StrAppend(&out, "by itself: ", next, "\n");
+  if (const std::string hint = Hint(why); !hint.empty())
+    absl::StrAppend(&out, "you could: ", hint, "\n");
   std::vector<std::string> silent;
   for (const std::string& daemon : why.silent()) {
-    const bool named = std::any_of(links.begin(), links.end(), [&](const std::string& link) { return absl::StartsWith(link, daemon); });
+    const bool named = std::any_of(links.begin(), links.end(), [&](const std::string& link) {
+      return absl::StartsWith(link, daemon);
+    });
     if (!named) silent.push_back(daemon);
   }
   if (!silent.empty()) absl::StrAppend(&out, "silent: ", absl::StrJoin(silent, ", "), "\n");

@@ -80,7 +80,8 @@ class Planner {
       if (Exclusive(role) && load_[id] > 0) continue;
       if (std::find(have.begin(), have.end(), id) == have.end()) ids.push_back(id);
     }
-    std::stable_sort(ids.begin(), ids.end(), [&](const auto& a, const auto& b) { return load_[a] < load_[b]; });
+    std::stable_sort(ids.begin(), ids.end(),
+                     [&](const auto& a, const auto& b) { return load_[a] < load_[b]; });
     return ids;
   }
 
@@ -90,7 +91,8 @@ class Planner {
     for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
       const int have = static_cast<int>(parts->of(role).size());
       if (const int min = needs.of(role).min; have < min) {
-        lacks.push_back(absl::StrCat(min - have, " of ", min, " ", RoleName(role), min == 1 ? "" : "s"));
+        lacks.push_back(
+            absl::StrCat(min - have, " of ", min, " ", RoleName(role), min == 1 ? "" : "s"));
       }
     }
     return absl::StrJoin(lacks, ", ");
@@ -107,7 +109,8 @@ std::vector<std::string>& Parts::of(Role role) {
   return role == Role::kTrainer ? trainers : role == Role::kRollout ? rollouts : rewards;
 }
 
-std::map<std::string, Parts> Assign(std::vector<JobView> jobs, const std::vector<DaemonView>& daemons) {
+std::map<std::string, Parts> Assign(std::vector<JobView> jobs,
+                                    const std::vector<DaemonView>& daemons) {
   std::sort(jobs.begin(), jobs.end(), [](const JobView& a, const JobView& b) {
     return std::make_tuple(!a.started, -a.needs.priority, a.order, a.id) <
            std::make_tuple(!b.started, -b.needs.priority, b.order, b.id);

@@ -19,11 +19,12 @@ struct DaemonView {
 // A job as the assignment sees it.
 struct JobView {
   std::string id;
-  int64_t order = 0;   // Of its Submit.
+  int64_t order = 0;  // Of its Submit.
   Needs needs;
-  bool started = false;  // Keeps what it has, and takes what it can get. Else all of the minimum or nothing.
-  bool ending = false;   // Keeps what it has, gets nothing.
-  std::string queue;     // Empty: none yet. A job never changes its queue.
+  // Keeps what it has, and takes what it can get. Else all of the minimum or nothing.
+  bool started = false;
+  bool ending = false;  // Keeps what it has, gets nothing.
+  std::string queue;    // Empty: none yet. A job never changes its queue.
   std::vector<std::string> held;
 };
 
@@ -36,13 +37,14 @@ struct Parts {
   std::vector<std::string>& of(Role role);
 };
 
-// Gives daemons to jobs. A pure function: the same views, in whatever order, give the same answer, and applying it twice
-// changes nothing more.
+// Gives daemons to jobs. A pure function: the same views, in whatever order, give the same answer,
+// and applying it twice changes nothing more.
 //
-// Jobs keep the present daemons they hold. Then, by started before waiting, priority and Submit order, each gets its
-// minimum: all trainer ranks, `min` rollouts and rewards, a queue; a waiting job all of it or nothing. Then, in the same
-// order, what is left as surplus up to `max`. Rollouts and trainers serve one job, queues and rewards any number (the least
-// loaded first).
-std::map<std::string, Parts> Assign(std::vector<JobView> jobs, const std::vector<DaemonView>& daemons);
+// Jobs keep the present daemons they hold. Then, by started before waiting, priority and Submit
+// order, each gets its minimum: all trainer ranks, `min` rollouts and rewards, a queue; a waiting
+// job all of it or nothing. Then, in the same order, what is left as surplus up to `max`. Rollouts
+// and trainers serve one job, queues and rewards any number (the least loaded first).
+std::map<std::string, Parts> Assign(std::vector<JobView> jobs,
+                                    const std::vector<DaemonView>& daemons);
 
 }  // namespace sluice::controller

@@ -47,29 +47,38 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PolicyVersion, incarnation, numb
 
 namespace sluice::controller {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Event, seq, at, incarnation, severity, role, daemon, code, message, count)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Event, seq, at, incarnation, severity, role, daemon,
+                                                code, message, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StepReport, k, version, at, values, staleness)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ledger, accepted, durable, applied, live, dropped, tokens_generated,
-                                                tokens_trained, tokens_masked, durable_version, hash, event)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvalSummary, versions, first, last, best, best_version, best_checkpoint)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ledger, accepted, durable, applied, live, dropped,
+                                                tokens_generated, tokens_trained, tokens_masked,
+                                                durable_version, hash, event)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(EvalSummary, versions, first, last, best,
+                                                best_version, best_checkpoint)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CurvePoint, first_step, last_step, reward, loss)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Result, job, state, steps, seconds, reward_first, reward_last,
-                                                tokens_generated, tokens_trained, staleness_max, staleness_histogram, ledger,
-                                                restarts, checkpoint, curve, best, worst, warnings, eval)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Result, job, state, steps, seconds, reward_first,
+                                                reward_last, tokens_generated, tokens_trained,
+                                                staleness_max, staleness_histogram, ledger,
+                                                restarts, checkpoint, curve, best, worst, warnings,
+                                                eval)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Count, min, max)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Needs, priority, trainers, rollouts, rewards, wall, start, stall_warn,
-                                                stall_fail, restarts_per_hour)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Needs, priority, trainers, rollouts, rewards, wall,
+                                                start, stall_warn, stall_fail, restarts_per_hour)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Worker, id, role, incarnation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FoldedSteps, tokens, staleness)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
-    JobRecord, id, name, hash, request, order, created, needs, state, code, message, conditions,
-    running_since, ended, target, stage, stop_checkpoint, step, version, reported_incarnation,
-    reported_k, last_event, restarts, restarted, ledger, ledger_final, checkpoint, told_findings,
-    folded, eval)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AssignRecord, gang, gang_whole, revision, phase, opened, queue,
-                                                queue_incarnation, queue_lost_job, workers)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build, protocol_min, protocol_max,
-                                                addresses, labels, capacity, events_stored)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobRecord, id, name, hash, request, order, created,
+                                                needs, state, code, message, conditions,
+                                                running_since, ended, target, stage,
+                                                stop_checkpoint, step, version,
+                                                reported_incarnation, reported_k, last_event,
+                                                restarts, restarted, ledger, ledger_final,
+                                                checkpoint, told_findings, folded, eval)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AssignRecord, gang, gang_whole, revision, phase,
+                                                opened, queue, queue_incarnation, queue_lost_job,
+                                                workers)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build,
+                                                protocol_min, protocol_max, addresses, labels,
+                                                capacity, events_stored)
 
 namespace {
 // Text from daemons need not be UTF-8; what is not is replaced.
@@ -100,7 +109,8 @@ absl::StatusOr<T> Decode(absl::string_view key, absl::string_view text) {
     return nlohmann::json::parse(Utf8Lossy(text)).get<T>();
   } catch (const nlohmann::json::exception& error) {
     return ErrorWith(absl::StatusCode::kDataLoss,
-                     {"STORE_DAMAGED", "SLUICE-META-0003", "put the store back from a copy, or move it away to start empty"},
+                     {"STORE_DAMAGED", "SLUICE-META-0003",
+                      "put the store back from a copy, or move it away to start empty"},
                      absl::StrCat("the job store's ", key, ": ", error.what()));
   }
 }
@@ -112,9 +122,15 @@ template absl::StatusOr<StepReport> Decode(absl::string_view, absl::string_view)
 template absl::StatusOr<Result> Decode(absl::string_view, absl::string_view);
 
 std::string NameKey(absl::string_view name) { return absl::StrCat("names/", name); }
-std::string JobKey(absl::string_view job, absl::string_view part) { return absl::StrCat("jobs/", job, "/", part); }
-std::string EventKey(absl::string_view job, uint64_t seq) { return absl::StrFormat("jobs/%s/events/%012d", job, seq); }
-std::string StepKey(absl::string_view job, int64_t k) { return absl::StrFormat("jobs/%s/steps/%012d", job, k); }
+std::string JobKey(absl::string_view job, absl::string_view part) {
+  return absl::StrCat("jobs/", job, "/", part);
+}
+std::string EventKey(absl::string_view job, uint64_t seq) {
+  return absl::StrFormat("jobs/%s/events/%012d", job, seq);
+}
+std::string StepKey(absl::string_view job, int64_t k) {
+  return absl::StrFormat("jobs/%s/steps/%012d", job, k);
+}
 std::string AssignKey(absl::string_view job) { return absl::StrCat("assign/", job); }
 std::string DaemonKey(absl::string_view daemon) { return absl::StrCat("daemons/", daemon); }
 

@@ -10,9 +10,9 @@
 
 namespace sluice::controller {
 
-// What the store holds, as JSON text: fields by name, times in microseconds since 1970, durations in microseconds (-1:
-// without end). A field that a file lacks has its default, so a newer build reads what an older one wrote.
-// Values of a step that are no finite numbers are left out.
+// What the store holds, as JSON text: fields by name, times in microseconds since 1970, durations
+// in microseconds (-1: without end). A field that a file lacks has its default, so a newer build
+// reads what an older one wrote. Values of a step that are no finite numbers are left out.
 // Decode: DATA_LOSS, naming `key`, where it is no such record.
 std::string Encode(const JobRecord& record);
 std::string Encode(const AssignRecord& record);

@@ -30,9 +30,8 @@ absl::Status NameTaken(const JobRecord& record) {
 }  // namespace
 
 Controller::Controller()
-    : fleet_({[this](Instant now, const Daemon& daemon, int64_t incarnation, const std::string& cause) {
-                Gone(now, daemon, incarnation, cause);
-              },
+    : fleet_({[this](Instant now, const Daemon& daemon, int64_t incarnation,
+                     const std::string& cause) { Gone(now, daemon, incarnation, cause); },
               [this](Instant now, const Daemon& daemon) { Back(now, daemon); }}) {}
 
 absl::StatusOr<std::unique_ptr<Controller>> Controller::Load(meta::Store* store, Instant now) {
@@ -71,7 +70,8 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
   SLUICE_ASSIGN_OR_RETURN(job.record, Decode<JobRecord>(status.key, status.value));
   job.state_since = job.stage_since = job.moved = now.mono;
   if (job.record.running_since != absl::InfiniteFuture()) {
-    job.running_since = now.mono - std::max(now.wall - job.record.running_since, absl::ZeroDuration());
+    job.running_since =
+        now.mono - std::max(now.wall - job.record.running_since, absl::ZeroDuration());
   }
   SLUICE_ASSIGN_OR_RETURN(const meta::Entry assign, store->Get(AssignKey(id)));
   SLUICE_ASSIGN_OR_RETURN(job.assign, Decode<AssignRecord>(assign.key, assign.value));
@@ -79,7 +79,8 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
   if (job.record.stage != Stage::kOver) {
     SLUICE_ASSIGN_OR_RETURN(meta::Entry spec, store->Get(JobKey(id, "spec")));
     job.spec = std::move(spec.value);
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> steps, store->List(JobKey(id, "steps/")));
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> steps,
+                            store->List(JobKey(id, "steps/")));
     for (const meta::Entry& entry : steps) {
       SLUICE_ASSIGN_OR_RETURN(const StepReport step, Decode<StepReport>(entry.key, entry.value));
       job.steps[step.k] = SummaryOf(step);
@@ -90,7 +91,8 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
   Job& loaded = jobs_.emplace(id, std::move(job)).first->second;
   if (loaded.live() && loaded.started()) {
     ++loaded.record.restarts["controller"];
-    Emit(now, loaded, Severity::kWarning, "controller", "", "controller_back", "the controller was started anew");
+    Emit(now, loaded, Severity::kWarning, "controller", "", "controller_back",
+         "the controller was started anew");
   }
   return absl::OkStatus();
 }
@@ -149,7 +151,8 @@ absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_na
   }
   if (IsFinal(state) || job.record.stage != Stage::kNone) {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
-                 absl::StrCat("job ", job.record.name, " is ", StateName(state), "; it cannot be cancelled any more"));
+                 absl::StrCat("job ", job.record.name, " is ", StateName(state),
+                              "; it cannot be cancelled any more"));
   }
   End(now, job, JobState::kCancelled, !hard, "", hard ? "cancelled at once" : "cancelled");
   return false;
@@ -172,7 +175,8 @@ absl::StatusOr<RegisterOutput> Controller::Register(Instant now, const RegisterI
 absl::Status Controller::Heartbeat(Instant now, const HeartbeatInput& input) {
   Daemon* known = fleet_.Find(input.daemon);
   const bool was_usable = known != nullptr && known->usable();
-  SLUICE_ASSIGN_OR_RETURN(Daemon* daemon, fleet_.Beat(now, input.daemon, input.incarnation, input.stream));
+  SLUICE_ASSIGN_OR_RETURN(Daemon * daemon,
+                          fleet_.Beat(now, input.daemon, input.incarnation, input.stream));
   daemon->draining = input.draining;
   if (daemon->usable() != was_usable) staff_due_ = true;
   Heard(now, *daemon, input);
@@ -196,11 +200,14 @@ void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input)
     daemon.record.events_stored = event.seq;
     for (const std::string& id : active_) {
       Job& job = jobs_.at(id);
-      const bool works = job.assign.queue == daemon.record.id || job.assign.Find(daemon.record.id) != nullptr;
+      const bool works =
+          job.assign.queue == daemon.record.id || job.assign.Find(daemon.record.id) != nullptr;
       if (!works) continue;
       const bool has_checkpoint = event.code == "checkpoint" || event.code == "checkpoint_loaded";
-      if (has_checkpoint && daemon.record.role == Role::kTrainer) job.record.checkpoint = event.message;
-      Emit(now, job, event.severity, RoleName(daemon.record.role), daemon.record.id, event.code, event.message);
+      if (has_checkpoint && daemon.record.role == Role::kTrainer)
+        job.record.checkpoint = event.message;
+      Emit(now, job, event.severity, RoleName(daemon.record.role), daemon.record.id, event.code,
+           event.message);
     }
   }
   if (daemon.record.events_stored != stored) Save(daemon);
@@ -212,7 +219,8 @@ void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input)
   }
 }
 
-void Controller::HeardProgress(Instant now, Job& job, const Worker& worker, const Progress& progress) {
+void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
+                               const Progress& progress) {
   const bool trainer = worker.role == Role::kTrainer;
   if (progress.incarnation != (trainer ? job.assign.gang : worker.incarnation)) return;
   const bool other_gang = progress.version.incarnation > job.record.version.incarnation;
@@ -230,19 +238,23 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker, cons
   if (trainer && progress.phase == "done") {
     TrainerDone(now, job, progress.cause);
   } else if (progress.phase == "failed") {
-    Fail(now, job, "SLUICE-CTL-0010", absl::StrCat(RoleName(worker.role), " ", worker.id, " failed: ", progress.cause));
+    Fail(now, job, "SLUICE-CTL-0010",
+         absl::StrCat(RoleName(worker.role), " ", worker.id, " failed: ", progress.cause));
   } else if (trainer && progress.phase == "restore" && job.assign.gang_whole) {
     job.assign.gang_whole = false;
     staff_due_ = true;
     const std::string cause = absl::StrCat("it asked to restore: ", progress.cause);
-    Emit(now, job, Severity::kWarning, "trainer", worker.id, "restart", absl::StrCat(worker.id, ": ", cause));
+    Emit(now, job, Severity::kWarning, "trainer", worker.id, "restart",
+         absl::StrCat(worker.id, ": ", cause));
     CountRestart(now, job, Role::kTrainer, cause);
   }
 }
 
 void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
   const auto newest = std::make_pair(job.record.reported_incarnation, job.record.reported_k);
-  if (step.version.incarnation != job.assign.gang || std::make_pair(step.version.incarnation, step.k) <= newest) return;
+  if (step.version.incarnation != job.assign.gang ||
+      std::make_pair(step.version.incarnation, step.k) <= newest)
+    return;
   if (step.version.incarnation != job.record.reported_incarnation) {
     DropSteps(job, step.k);
   } else if (job.last_step_at != absl::InfinitePast()) {
@@ -292,7 +304,8 @@ void Controller::DropSteps(Job& job, int64_t k) {
 // Waits until twice as many as kStepsKept are there, so that a pass over them all is rare.
 void Controller::ThinSteps(Job& job) {
   if (job.steps.size() < 2 * kStepsKept) return;
-  const auto begin = job.steps.lower_bound(kRewardSteps);  // The result takes the first reward from those below.
+  // The result takes the first reward from those below.
+  const auto begin = job.steps.lower_bound(kRewardSteps);
   const auto end = std::prev(job.steps.end(), kStepsKept);
   int64_t stride = 1;
   while (end->first / stride > static_cast<int64_t>(kStepsKept / 2)) stride *= 2;
@@ -303,7 +316,8 @@ void Controller::ThinSteps(Job& job) {
       continue;
     }
     job.record.folded.tokens += it->second.tokens;
-    for (const auto& [staleness, tokens] : it->second.staleness) job.record.folded.staleness[staleness] += tokens;
+    for (const auto& [staleness, tokens] : it->second.staleness)
+      job.record.folded.staleness[staleness] += tokens;
     out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
     it = job.steps.erase(it);
   }
@@ -340,19 +354,29 @@ absl::StatusOr<const Job*> Controller::Find(const std::string& id_or_name) const
   const auto name = names_.find(id_or_name);
   const auto job = jobs_.find(name == names_.end() ? id_or_name : name->second);
   if (job != jobs_.end()) return &job->second;
-  return ErrorWith(absl::StatusCode::kNotFound, {.reason = "JOB", .catalogue = "SLUICE-CTL-0006", .hint = "see `sluice job list`"},
-                   absl::StrCat("no job \"", id_or_name.substr(0, 80), "\""));
+  return ErrorWith(
+      absl::StatusCode::kNotFound,
+      {.reason = "JOB", .catalogue = "SLUICE-CTL-0006", .hint = "see `sluice job list`"},
+      absl::StrCat("no job \"", id_or_name.substr(0, 80), "\""));
 }
 
 double Controller::Seconds(const Job& job, absl::Time now) {
   if (job.record.running_since == absl::InfiniteFuture()) return 0;
-  return absl::ToDoubleSeconds(std::max(std::min(job.record.ended, now) - job.record.running_since, absl::ZeroDuration()));
+  return absl::ToDoubleSeconds(
+      std::max(std::min(job.record.ended, now) - job.record.running_since, absl::ZeroDuration()));
 }
 
-void Controller::Emit(Instant now, Job& job, Severity severity, absl::string_view role, const std::string& daemon,
-                      absl::string_view code, std::string message) {
-  Event event{++job.record.last_event, now.wall, job.assign.gang, severity, std::string(role), daemon, std::string(code),
-              std::move(message), 1};
+void Controller::Emit(Instant now, Job& job, Severity severity, absl::string_view role,
+                      const std::string& daemon, absl::string_view code, std::string message) {
+  Event event{++job.record.last_event,
+              now.wall,
+              job.assign.gang,
+              severity,
+              std::string(role),
+              daemon,
+              std::string(code),
+              std::move(message),
+              1};
   out_.ops.push_back({EventKey(job.record.id, event.seq), Encode(event)});
   Touch(job);
 }
@@ -362,7 +386,9 @@ void Controller::Touch(Job& job) {
   unsaved_.insert(job.record.id);
 }
 
-void Controller::Save(const Daemon& daemon) { PutGuarded(DaemonKey(daemon.record.id), Encode(daemon.record)); }
+void Controller::Save(const Daemon& daemon) {
+  PutGuarded(DaemonKey(daemon.record.id), Encode(daemon.record));
+}
 
 // One put and one compare for a key in each transaction: the last value counts.
 void Controller::PutGuarded(std::string key, std::string value) {

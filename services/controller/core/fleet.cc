@@ -31,10 +31,12 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
   const DaemonRecord& said = input.daemon;
   SLUICE_RETURN_IF_ERROR(CheckName("daemon id", said.id));
   if (said.protocol_min > kProtocol || said.protocol_max < kProtocol) {
-    return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                     {"PROTOCOL", "SLUICE-CTL-0001", "run builds whose protocols overlap; upgrade the controller first"},
-                     absl::StrCat(said.id, " speaks protocols ", said.protocol_min, " to ", said.protocol_max,
-                                  ", this controller ", kProtocol, " to ", kProtocol));
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {"PROTOCOL", "SLUICE-CTL-0001",
+         "run builds whose protocols overlap; upgrade the controller first"},
+        absl::StrCat(said.id, " speaks protocols ", said.protocol_min, " to ", said.protocol_max,
+                     ", this controller ", kProtocol, " to ", kProtocol));
   }
   const auto [it, created] = daemons_.try_emplace(said.id);
   Daemon& daemon = it->second;
@@ -42,15 +44,18 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
   if (created) {
     output.incarnation = std::max<int64_t>(said.incarnation, 1);
   } else if (daemon.record.role != said.role) {
-    return ErrorWith(absl::StatusCode::kAlreadyExists, {"CONFLICT", "SLUICE-CTL-0002", "give each daemon its own --id"},
-                     absl::StrCat("daemon ", said.id, " is a ", RoleName(daemon.record.role), ", not a ", RoleName(said.role)));
+    return ErrorWith(absl::StatusCode::kAlreadyExists,
+                     {"CONFLICT", "SLUICE-CTL-0002", "give each daemon its own --id"},
+                     absl::StrCat("daemon ", said.id, " is a ", RoleName(daemon.record.role),
+                                  ", not a ", RoleName(said.role)));
   } else if (daemon.record.boot == said.boot) {
     output.repeat = true;
     output.incarnation = daemon.record.incarnation;
   } else {
     if (daemon.stream != 0 && now.mono - daemon.heard < kSuspectAfter) {
       return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                       {"NOT_YET", "SLUICE-CTL-0003", "stop the other process, or give this one another --id", absl::Seconds(1)},
+                       {"NOT_YET", "SLUICE-CTL-0003",
+                        "stop the other process, or give this one another --id", absl::Seconds(1)},
                        absl::StrCat("another process that calls itself ", said.id, " still beats"));
     }
     if (daemon.present()) Lose(now, daemon, "it was started anew");
@@ -70,14 +75,17 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
   return output;
 }
 
-absl::StatusOr<Daemon*> Fleet::Beat(Instant now, const std::string& id, int64_t incarnation, uint64_t stream) {
+absl::StatusOr<Daemon*> Fleet::Beat(Instant now, const std::string& id, int64_t incarnation,
+                                    uint64_t stream) {
   Daemon* daemon = Find(id);
   if (daemon == nullptr) {
-    return Error(absl::StatusCode::kNotFound, "GONE", absl::StrCat("daemon ", id, " is not registered"));
+    return Error(absl::StatusCode::kNotFound, "GONE",
+                 absl::StrCat("daemon ", id, " is not registered"));
   }
   if (incarnation != daemon->record.incarnation) {
     return Error(absl::StatusCode::kAborted, "FENCED",
-                 absl::StrCat("incarnation ", incarnation, " of ", id, "; it is now ", daemon->record.incarnation));
+                 absl::StrCat("incarnation ", incarnation, " of ", id, "; it is now ",
+                              daemon->record.incarnation));
   }
   const bool was_lost = !daemon->present();
   daemon->stream = stream;

@@ -15,10 +15,11 @@ namespace sluice::controller {
 
 inline constexpr uint32_t kProtocol = 1;  // Of contracts; this build speaks it alone.
 inline constexpr absl::Duration kBeat = absl::Seconds(2);
-inline constexpr absl::Duration kSuspectAfter = absl::Seconds(6);     // Of silence.
-inline constexpr absl::Duration kLostAfter = absl::Seconds(10);       // Of silence.
-inline constexpr absl::Duration kLostAfterBreak = absl::Seconds(3);   // Of the heartbeat stream.
-inline constexpr absl::Duration kGrace = absl::Seconds(10);           // After the controller's start nobody is lost.
+inline constexpr absl::Duration kSuspectAfter = absl::Seconds(6);    // Of silence.
+inline constexpr absl::Duration kLostAfter = absl::Seconds(10);      // Of silence.
+inline constexpr absl::Duration kLostAfterBreak = absl::Seconds(3);  // Of the heartbeat stream.
+// After the controller's start nobody is lost.
+inline constexpr absl::Duration kGrace = absl::Seconds(10);
 
 // What is stored of a daemon, at daemons/ID.
 struct DaemonRecord {
@@ -30,7 +31,7 @@ struct DaemonRecord {
   uint32_t protocol_min = 0, protocol_max = 0;
   std::map<std::string, std::string> addresses;  // HOST:PORT by listener.
   std::map<std::string, std::string> labels;
-  std::string capacity;     // As the daemon said it; opaque here. Hex.
+  std::string capacity;        // As the daemon said it; opaque here. Hex.
   uint64_t events_stored = 0;  // Seq of its last event that is stored, of this incarnation.
 };
 
@@ -43,7 +44,7 @@ struct Progress {
   int64_t step = 0;
   std::string phase;  // `done`, `failed`, `restore`, else free.
   std::string cause;
-  EvalSummary eval;   // Of a trainer.
+  EvalSummary eval;  // Of a trainer.
 };
 
 enum class Liveness { kLive, kSuspect, kLost };
@@ -66,8 +67,8 @@ struct Daemon {
 };
 
 struct RegisterInput {
-  DaemonRecord daemon;         // Its incarnation: the one it had, 0 for none.
-  uint64_t generation = 0;     // Of the assignments that it runs.
+  DaemonRecord daemon;      // Its incarnation: the one it had, 0 for none.
+  uint64_t generation = 0;  // Of the assignments that it runs.
 };
 struct RegisterOutput {
   bool repeat = false;
@@ -75,29 +76,32 @@ struct RegisterOutput {
   uint32_t protocol = kProtocol;
 };
 
-// The registry: which daemons there are, under which incarnation, and who is silent. Not thread-safe; time comes with each
-// call.
+// The registry: which daemons there are, under which incarnation, and who is silent. Not
+// thread-safe; time comes with each call.
 class Fleet {
  public:
-  // `gone`: this incarnation of the daemon works no more; called once for each. `back`: a lost daemon beats again. Neither
-  // may call the fleet back.
+  // `gone`: this incarnation of the daemon works no more; called once for each. `back`: a lost
+  // daemon beats again. Neither may call the fleet back.
   struct Listener {
     std::function<void(Instant, const Daemon&, int64_t incarnation, const std::string& cause)> gone;
     std::function<void(Instant, const Daemon&)> back;
   };
   explicit Fleet(Listener listener) : listener_(std::move(listener)) {}
 
-  // A daemon of the store, before the first other call. `working`: it serves a job, so it is given kGrace to come back; else
-  // it counts as lost until it registers.
+  // A daemon of the store, before the first other call. `working`: it serves a job, so it is given
+  // kGrace to come back; else it counts as lost until it registers.
   void Restore(Instant now, DaemonRecord record, bool working);
 
   // The same boot keeps its incarnation, another gets the next; the one before is gone then.
-  // FAILED_PRECONDITION NOT_YET: the old boot still beats. FAILED_PRECONDITION PROTOCOL: none in common.
-  // ALREADY_EXISTS CONFLICT: the id is a daemon of another role. INVALID_ARGUMENT: a name that is none.
+  // FAILED_PRECONDITION NOT_YET: the old boot still beats. FAILED_PRECONDITION PROTOCOL: none in
+  // common. ALREADY_EXISTS CONFLICT: the id is a daemon of another role. INVALID_ARGUMENT: a name
+  // that is none.
   absl::StatusOr<RegisterOutput> Register(Instant now, const RegisterInput& input);
 
-  // A heartbeat over `stream` (not 0). NOT_FOUND GONE: register again. ABORTED FENCED: another boot has taken over.
-  absl::StatusOr<Daemon*> Beat(Instant now, const std::string& id, int64_t incarnation, uint64_t stream);
+  // A heartbeat over `stream` (not 0). NOT_FOUND GONE: register again. ABORTED FENCED: another boot
+  // has taken over.
+  absl::StatusOr<Daemon*> Beat(Instant now, const std::string& id, int64_t incarnation,
+                               uint64_t stream);
 
   // The stream ended. A daemon that was draining is gone at once.
   void StreamClosed(Instant now, const std::string& id, uint64_t stream);

@@ -31,7 +31,8 @@ class StretchMean {
 template <typename Iterator>
 std::optional<double> MeanReward(Iterator begin, Iterator end) {
   StretchMean mean;
-  for (int taken = 0; begin != end && taken < kRewardSteps; ++begin, ++taken) mean.Add(begin->second);
+  for (int taken = 0; begin != end && taken < kRewardSteps; ++begin, ++taken)
+    mean.Add(begin->second);
   return mean.reward();
 }
 
@@ -98,18 +99,21 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
   result.reward_last = MeanReward(job.steps.rbegin(), job.steps.rend());
   result.tokens_generated = job.record.ledger.tokens_generated;
   result.tokens_trained = job.record.ledger.tokens_trained;
-  if (job.record.ledger.tokens_generated == 0) {  // Supervised: the queue hands out rows, the trainer alone knows their tokens.
+  // Supervised: the queue hands out rows, the trainer alone knows their tokens.
+  if (job.record.ledger.tokens_generated == 0) {
     double tokens = job.record.folded.tokens;
     for (const auto& [k, step] : job.steps) tokens += step.tokens;
     result.tokens_trained = static_cast<int64_t>(tokens);
   }
   result.staleness_histogram = job.record.folded.staleness;
   for (const auto& [k, step] : job.steps) {
-    for (const auto& [staleness, tokens] : step.staleness) result.staleness_histogram[staleness] += tokens;
+    for (const auto& [staleness, tokens] : step.staleness)
+      result.staleness_histogram[staleness] += tokens;
   }
   for (const auto& [staleness, tokens] : result.staleness_histogram) {
     int64_t value = 0;
-    if (tokens > 0 && absl::SimpleAtoi(staleness, &value)) result.staleness_max = std::max(result.staleness_max, value);
+    if (tokens > 0 && absl::SimpleAtoi(staleness, &value))
+      result.staleness_max = std::max(result.staleness_max, value);
   }
   result.ledger = job.record.ledger;
   result.restarts = job.record.restarts;

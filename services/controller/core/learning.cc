@@ -16,7 +16,7 @@ constexpr double kLearnedShare = 0.75;  // Of the way from the lowest to the hig
 constexpr double kHeightLost = 0.5;
 constexpr double kHeightBack = 0.75;
 constexpr double kStandardErrors = 10;
-constexpr double kLeastLoss = 0.1;      // Of the range: the noise of rare rewards is hard to know.
+constexpr double kLeastLoss = 0.1;  // Of the range: the noise of rare rewards is hard to know.
 
 constexpr size_t kLeastMean = 3;          // Steps; a mean over fewer is no level to fall from.
 constexpr size_t kLeastDifferences = 20;  // To know the noise from.
@@ -180,9 +180,11 @@ std::string LearningWatch::SilenceText(const Spell& spell) const {
       return "the learning rate is 0. That is right for a control run; to train, set "
              "trainer.optimizer.lr above 0";
     case Silence::kZeroGradient:
-      return "the gradient is 0. Most likely the weights have run away, so that the policy no longer "
+      return "the gradient is 0. Most likely the weights have run away, so that the policy no "
+             "longer "
              "depends on them: go on from an earlier checkpoint with a lower trainer.optimizer.lr. "
-             "Else look at kept, clip_high and clip_low of the steps: all tokens may be rejected or "
+             "Else look at kept, clip_high and clip_low of the steps: all tokens may be rejected "
+             "or "
              "clipped";
     case Silence::kFlat: {
       const bool solved = highest_ > lowest_ && spell.to >= highest_;

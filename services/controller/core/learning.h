@@ -21,7 +21,7 @@ struct StepSignal {
   std::optional<double> entropy;     // Nats per token.
   std::optional<double> grad_norm;   // Before clipping.
   std::optional<double> lr;
-  bool skipped = false;              // The step left the weights as they were.
+  bool skipped = false;  // The step left the weights as they were.
 };
 StepSignal SignalOf(const StepReport& step);
 

@@ -13,9 +13,12 @@
 
 namespace sluice::controller {
 namespace {
-constexpr absl::Duration kLeaveTime = absl::Seconds(10);  // For rollouts and rewards to end what they do.
-constexpr absl::Duration kCloseTime = absl::Seconds(15);  // For the queue to come back and tell the final ledger.
-constexpr absl::Duration kFreeTime = absl::Seconds(60);   // For a queue that is there to free the data; later it is left to the operator.
+// For rollouts and rewards to end what they do.
+constexpr absl::Duration kLeaveTime = absl::Seconds(10);
+// For the queue to come back and tell the final ledger.
+constexpr absl::Duration kCloseTime = absl::Seconds(15);
+// For a queue that is there to free the data; later it is left to the operator.
+constexpr absl::Duration kFreeTime = absl::Seconds(60);
 constexpr absl::Duration kDiagnoseEvery = absl::Seconds(10);  // At the most, of a stalled job.
 constexpr char kWallEnd[] = "ended by limits.wall ";
 constexpr char kNoStepCode[] = "SLUICE-CTL-0018";
@@ -56,7 +59,8 @@ int Controller::Ready(const Job& job, Role role) const {
     if (daemon == fleet_.daemons().end()) continue;
     const auto progress = daemon->second.progress.find(job.record.id);
     const int64_t incarnation = role == Role::kTrainer ? job.assign.gang : worker.incarnation;
-    if (progress == daemon->second.progress.end() || progress->second.incarnation != incarnation) continue;
+    if (progress == daemon->second.progress.end() || progress->second.incarnation != incarnation)
+      continue;
     if (progress->second.ready) ++ready;
   }
   return ready;
@@ -75,12 +79,14 @@ bool Controller::QueueServes(const Job& job) const {
 std::string Controller::QueueStanding(const Job& job) const {
   if (QueueServes(job) || job.assign.queue.empty()) return "";
   const auto queue = fleet_.daemons().find(job.assign.queue);
-  if (queue == fleet_.daemons().end() || !queue->second.present()) return absl::StrCat("queue ", job.assign.queue, " is lost");
+  if (queue == fleet_.daemons().end() || !queue->second.present())
+    return absl::StrCat("queue ", job.assign.queue, " is lost");
   if (!job.assign.opened) {
     const std::string why = job.queue_refusal.empty() ? "" : absl::StrCat(": ", job.queue_refusal);
     return absl::StrCat("queue ", job.assign.queue, " has not taken the job yet", why);
   }
-  return absl::StrCat("queue ", job.assign.queue, " was started anew and has not taken the job up again yet");
+  return absl::StrCat("queue ", job.assign.queue,
+                      " was started anew and has not taken the job up again yet");
 }
 
 std::vector<std::string> Controller::NotReady(const Job& job) const {
@@ -88,15 +94,16 @@ std::vector<std::string> Controller::NotReady(const Job& job) const {
   if (std::string queue = QueueStanding(job); !queue.empty()) missing.push_back(std::move(queue));
   for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
     const int ready = Ready(job, role), min = job.record.needs.of(role).min;
-    if (ready < min) missing.push_back(absl::StrCat(ready, " of ", min, " ", RoleName(role), min == 1 ? "" : "s", " ready"));
+    if (ready < min)
+      missing.push_back(
+          absl::StrCat(ready, " of ", min, " ", RoleName(role), min == 1 ? "" : "s", " ready"));
   }
   return missing;
 }
 
 void Controller::AdvanceLive(Instant now, Job& job) {
   switch (job.record.state) {
-    case JobState::kWaiting:
-      return;  // Staff() starts it.
+    case JobState::kWaiting: return;  // Staff() starts it.
     case JobState::kStarting:
     case JobState::kRecovering: {
       // A recovered job may go on with fewer rollouts than it started with: that is Degraded.
@@ -111,15 +118,16 @@ void Controller::AdvanceLive(Instant now, Job& job) {
       break;
     }
     case JobState::kRunning:
-      // The first beats after the controller's own start tell who is ready; until then nothing has changed.
+      // The first beats after the controller's own start tell who is ready; until then nothing has
+      // changed.
       if (const std::string queue = QueueStanding(job); !queue.empty()) {
         SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0011", queue);
       } else if (!job.assign.gang_whole) {
-        SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0012", "a trainer is missing; a new gang is due");
+        SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0012",
+                 "a trainer is missing; a new gang is due");
       }
       break;
-    default:
-      return;
+    default: return;
   }
   Judge(now, job);
 }
@@ -135,23 +143,30 @@ void Controller::Judge(Instant now, Job& job) {
     return End(now, job, JobState::kSucceeded, true, "", absl::StrCat(kWallEnd, Short(needs.wall)));
   }
   if (job.record.state == JobState::kStarting && now.mono - job.state_since >= needs.start) {
-    return Fail(now, job, "SLUICE-CTL-0013",
-                absl::StrCat("not running ", Short(needs.start), " (limits.start) after its start: ", absl::StrJoin(NotReady(job), ", "),
-                             "; see the logs of those daemons, or raise limits.start"));
+    return Fail(
+        now, job, "SLUICE-CTL-0013",
+        absl::StrCat("not running ", Short(needs.start),
+                     " (limits.start) after its start: ", absl::StrJoin(NotReady(job), ", "),
+                     "; see the logs of those daemons, or raise limits.start"));
   }
   std::vector<std::string> conditions;
   if (job.record.state != JobState::kStarting) {
     const absl::Duration still = now.mono - job.moved;
     if (still >= needs.stall_fail && !QueueServes(job)) {
       return Fail(now, job, "SLUICE-CTL-0014",
-                  absl::StrCat("no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail), "): ", QueueStanding(job),
-                               "; see its log. A queue that is started again in time, under its id and on its data directory, is waited "
-                               "for; the job's last checkpoint: ", job.record.checkpoint.empty() ? "none" : job.record.checkpoint));
+                  absl::StrCat("no step for ", Short(still), " (limits.stall_fail ",
+                               Short(needs.stall_fail), "): ", QueueStanding(job),
+                               "; see its log. A queue that is started again in time, under its id "
+                               "and on its data directory, is waited "
+                               "for; the job's last checkpoint: ",
+                               job.record.checkpoint.empty() ? "none" : job.record.checkpoint));
     }
     if (still >= needs.stall_fail) {
-      return Fail(now, job, "SLUICE-CTL-0015",
-                  absl::StrCat("no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail), "): ",
-                               job.diagnosis.empty() ? absl::StrJoin(NotReady(job), ", ") : job.diagnosis));
+      return Fail(
+          now, job, "SLUICE-CTL-0015",
+          absl::StrCat(
+              "no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail),
+              "): ", job.diagnosis.empty() ? absl::StrJoin(NotReady(job), ", ") : job.diagnosis));
     }
     if (still >= needs.stall_warn) {
       conditions.push_back("Stalled");
@@ -160,7 +175,8 @@ void Controller::Judge(Instant now, Job& job) {
         out_.diagnose.push_back(job.record.id);
       }
     }
-    if (Ready(job, Role::kRollout) < needs.rollouts.min || Ready(job, Role::kReward) < needs.rewards.min) {
+    if (Ready(job, Role::kRollout) < needs.rollouts.min ||
+        Ready(job, Role::kReward) < needs.rewards.min) {
       conditions.push_back("Degraded");
     }
     for (const Finding finding : kFindings) {
@@ -168,7 +184,9 @@ void Controller::Judge(Instant now, Job& job) {
     }
   }
   if (conditions == job.record.conditions) return;
-  const auto has = [](const std::vector<std::string>& in, const char* what) { return std::count(in.begin(), in.end(), what) > 0; };
+  const auto has = [](const std::vector<std::string>& in, const char* what) {
+    return std::count(in.begin(), in.end(), what) > 0;
+  };
   const bool stalls = has(conditions, "Stalled"), stalled = has(job.record.conditions, "Stalled");
   job.record.conditions = std::move(conditions);
   if (stalled && !stalls) {
@@ -186,11 +204,16 @@ void Controller::Diagnosed(Instant now, const std::string& id, const std::string
   const auto& conditions = job.record.conditions;
   if (std::find(conditions.begin(), conditions.end(), "Stalled") == conditions.end()) return;
   const bool first = job.diagnosis.empty();
-  job.diagnosis = text.empty() ? absl::StrCat("`sluice why ", job.record.name, "` finds nothing that it waits for") : text;
-  if (first) Emit(now, job, Severity::kWarning, "controller", "", "stalled", absl::StrCat("no step for ", Short(now.mono - job.moved), ": ", job.diagnosis));
+  job.diagnosis = text.empty() ? absl::StrCat("`sluice why ", job.record.name,
+                                              "` finds nothing that it waits for")
+                               : text;
+  if (first)
+    Emit(now, job, Severity::kWarning, "controller", "", "stalled",
+         absl::StrCat("no step for ", Short(now.mono - job.moved), ": ", job.diagnosis));
 }
 
-void Controller::SetState(Instant now, Job& job, JobState state, std::string code, std::string message) {
+void Controller::SetState(Instant now, Job& job, JobState state, std::string code,
+                          std::string message) {
   const JobState before = job.record.state;
   job.record.state = state;
   job.record.code = std::move(code);
@@ -202,7 +225,8 @@ void Controller::SetState(Instant now, Job& job, JobState state, std::string cod
                             : state == JobState::kRecovering ? Severity::kWarning
                                                              : Severity::kInfo;
   Emit(now, job, severity, "controller", "", "state",
-       absl::StrCat(StateName(before), " -> ", StateName(state), job.record.message.empty() ? "" : ": ", job.record.message));
+       absl::StrCat(StateName(before), " -> ", StateName(state),
+                    job.record.message.empty() ? "" : ": ", job.record.message));
 }
 
 void Controller::TrainerDone(Instant now, Job& job, const std::string& why) {
@@ -218,13 +242,17 @@ void Controller::Fail(Instant now, Job& job, std::string code, std::string messa
 }
 
 // CANCELLING is stored before anything is undone. A failure shows its cause while it finishes.
-void Controller::End(Instant now, Job& job, JobState target, bool checkpoint, std::string code, std::string message) {
+void Controller::End(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
+                     std::string message) {
   job.record.target = target;
   job.record.stop_checkpoint = checkpoint;
   job.record.conditions.clear();
-  const JobState passing = target == JobState::kCancelled ? JobState::kCancelling : JobState::kFinishing;
+  const JobState passing =
+      target == JobState::kCancelled ? JobState::kCancelling : JobState::kFinishing;
   SetState(now, job, passing, std::move(code), std::move(message));
-  Enter(now, job, checkpoint && job.started() && job.assign.gang_whole ? Stage::kStopTrainers : Stage::kStopAll);
+  Enter(now, job,
+        checkpoint && job.started() && job.assign.gang_whole ? Stage::kStopTrainers
+                                                             : Stage::kStopAll);
 }
 
 void Controller::Enter(Instant now, Job& job, Stage stage) {
@@ -233,7 +261,7 @@ void Controller::Enter(Instant now, Job& job, Stage stage) {
   }
   job.record.stage = stage;
   job.stage_since = now.mono;
-  const QueuePhase phase = stage <= Stage::kStopAll    ? QueuePhase::kHold
+  const QueuePhase phase = stage <= Stage::kStopAll   ? QueuePhase::kHold
                            : stage == Stage::kClosing ? QueuePhase::kClosed
                                                       : QueuePhase::kFreed;
   if (job.assign.revision > 0 && job.assign.phase != phase && stage != Stage::kOver) {
@@ -251,29 +279,32 @@ void Controller::Enter(Instant now, Job& job, Stage stage) {
   Touch(job);
 }
 
-// A worker has left a job when it has applied the assignments that say STOP and tells no progress of the job, or that it
-// works on it no more.
+// A worker has left a job when it has applied the assignments that say STOP and tells no progress
+// of the job, or that it works on it no more.
 bool Controller::Left(const Job& job, const Worker& worker) const {
   const auto daemon = fleet_.daemons().find(worker.id);
   const auto down = downs_.find(worker.id);
   if (daemon == fleet_.daemons().end() || !daemon->second.present()) return true;
   if (down == downs_.end() || daemon->second.generation_up < down->second.generation) return false;
   const auto& parts = down->second.parts;
-  const auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.job == job.record.id; });
+  const auto part = std::find_if(parts.begin(), parts.end(),
+                                 [&](const Part& p) { return p.job == job.record.id; });
   if (part == parts.end()) return !job.assign.opened;
   if (part->phase != PartPhase::kStop) return false;
   const auto progress = daemon->second.progress.find(job.record.id);
   if (progress == daemon->second.progress.end()) return true;
   const std::string& phase = progress->second.phase;
-  return phase == "done" || phase == "failed" || phase == "restore";  // An ending job draws no next gang.
+  // An ending job draws no next gang.
+  return phase == "done" || phase == "failed" || phase == "restore";
 }
 
 void Controller::AdvanceEnding(Instant now, Job& job) {
   const absl::Duration spent = now.mono - job.stage_since;
   const auto all_left = [&](bool trainers_only) {
-    return std::all_of(job.assign.workers.begin(), job.assign.workers.end(), [&](const Worker& worker) {
-      return (trainers_only && worker.role != Role::kTrainer) || Left(job, worker);
-    });
+    return std::all_of(
+        job.assign.workers.begin(), job.assign.workers.end(), [&](const Worker& worker) {
+          return (trainers_only && worker.role != Role::kTrainer) || Left(job, worker);
+        });
   };
   const auto queue = fleet_.daemons().find(job.assign.queue);
   const bool queue_there = queue != fleet_.daemons().end() && queue->second.present();
@@ -282,20 +313,24 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
     const bool late = spent >= job.record.needs.start;
     if (late) {
       Emit(now, job, Severity::kError, "controller", "", "late",
-           absl::StrCat("the trainer did not leave within ", Short(spent), "; it goes without a last checkpoint"));
+           absl::StrCat("the trainer did not leave within ", Short(spent),
+                        "; it goes without a last checkpoint"));
     }
     if (late || all_left(true)) Enter(now, job, Stage::kStopAll);
   }
-  if (job.record.stage == Stage::kStopAll && (spent >= kLeaveTime || all_left(false))) Enter(now, job, Stage::kClosing);
+  if (job.record.stage == Stage::kStopAll && (spent >= kLeaveTime || all_left(false)))
+    Enter(now, job, Stage::kClosing);
   if (job.record.stage == Stage::kClosing && (!told || now.mono - job.stage_since >= kCloseTime)) {
     if (told) {
       Emit(now, job, Severity::kWarning, "controller", "", "ledger",
-           absl::StrCat("queue ", job.assign.queue, " did not close the books; the ledger is the last that it told"));
+           absl::StrCat("queue ", job.assign.queue,
+                        " did not close the books; the ledger is the last that it told"));
     }
     Finalize(now, job);
   }
   // A lost queue frees the data when it comes back.
-  if (job.record.stage == Stage::kFreeing && (!told || (queue_there && now.mono - job.stage_since >= kFreeTime))) {
+  if (job.record.stage == Stage::kFreeing &&
+      (!told || (queue_there && now.mono - job.stage_since >= kFreeTime))) {
     Enter(now, job, Stage::kOver);
   }
 }
@@ -318,21 +353,25 @@ void Controller::Finalize(Instant now, Job& job) {
   }
 
   job.record.ended = now.wall;
-  const double seconds =
-      job.running_since == absl::InfiniteDuration() ? 0 : absl::ToDoubleSeconds(now.mono - job.running_since);
-  out_.ops.push_back({JobKey(job.record.id, "result"), Encode(ResultOf(job, job.record.target, seconds))});
+  const double seconds = job.running_since == absl::InfiniteDuration()
+                             ? 0
+                             : absl::ToDoubleSeconds(now.mono - job.running_since);
+  out_.ops.push_back(
+      {JobKey(job.record.id, "result"), Encode(ResultOf(job, job.record.target, seconds))});
   SetState(now, job, job.record.target, job.record.code, job.record.message);
   job.assign.workers.clear();
   Enter(now, job, Stage::kFreeing);
 }
 
-void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl::StatusOr<SetJobAnswer>& answer) {
+void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
+                                const absl::StatusOr<SetJobAnswer>& answer) {
   const auto it = jobs_.find(call.job);
   if (it == jobs_.end() || active_.count(call.job) == 0) return;
   Job& job = it->second;
   job.call_in_flight = false;
   const Daemon* queue = fleet_.Find(call.queue);
-  if (queue == nullptr || queue->record.incarnation != call.queue_incarnation) return;  // The next process is asked again.
+  // The next process is asked again.
+  if (queue == nullptr || queue->record.incarnation != call.queue_incarnation) return;
   const bool closing = call.phase == QueuePhase::kClosed && job.record.stage == Stage::kClosing;
   if (!answer.ok()) {
     job.call_not_before = now.mono + absl::Milliseconds(500);
@@ -352,7 +391,8 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
       return;
     }
     if (job.live()) {
-      Fail(now, job, "SLUICE-CTL-0016", absl::StrCat("queue ", call.queue, " refuses the job: ", StatusText(status)));
+      Fail(now, job, "SLUICE-CTL-0016",
+           absl::StrCat("queue ", call.queue, " refuses the job: ", StatusText(status)));
     } else if (closing) {
       Finalize(now, job);
     } else if (call.phase == QueuePhase::kFreed) {
@@ -363,7 +403,8 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
     return;
   }
   job.queue_refusal.clear();
-  const bool other = job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != call.queue_incarnation;
+  const bool other =
+      job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != call.queue_incarnation;
   job.acked_revision = std::max(job.acked_revision, call.revision);
   job.assign.opened = true;
   job.assign.queue_incarnation = call.queue_incarnation;
@@ -375,7 +416,8 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
     job.record.ledger_final = !job.assign.queue_lost_job;
     if (job.assign.queue_lost_job) {
       Emit(now, job, Severity::kWarning, "controller", "", "ledger",
-           absl::StrCat("queue ", call.queue, " has lost the job; the ledger is the last that it told before"));
+           absl::StrCat("queue ", call.queue,
+                        " has lost the job; the ledger is the last that it told before"));
     }
     Finalize(now, job);
   } else if (call.phase == QueuePhase::kFreed && job.record.stage == Stage::kFreeing) {
@@ -383,18 +425,24 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call, const absl:
   }
 }
 
-// The queue's next process has taken the job up. If it has nothing of it, the trainers go back to their last checkpoint, as
-// a new gang, and bring the queue the cursor that lies there.
-void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call, const SetJobAnswer& answer) {
+// The queue's next process has taken the job up. If it has nothing of it, the trainers go back to
+// their last checkpoint, as a new gang, and bring the queue the cursor that lies there.
+void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
+                           const SetJobAnswer& answer) {
   const std::string queue = absl::StrCat("queue ", job.assign.queue);
   if (answer.restored) {
-    return Emit(now, job, Severity::kInfo, "queue", job.assign.queue, "queue_back", absl::StrCat(queue, " goes on from its log"));
+    return Emit(now, job, Severity::kInfo, "queue", job.assign.queue, "queue_back",
+                absl::StrCat(queue, " goes on from its log"));
   }
   // A gang drawn since the call, or one that has not trained yet, calls Restore anyway.
-  const bool trained = job.record.running_since != absl::InfiniteFuture() && job.assign.gang_whole && call.gang == job.assign.gang;
-  const std::string from = job.record.checkpoint.empty() ? "the model, as there is no checkpoint yet" : job.record.checkpoint;
+  const bool trained = job.record.running_since != absl::InfiniteFuture() &&
+                       job.assign.gang_whole && call.gang == job.assign.gang;
+  const std::string from = job.record.checkpoint.empty()
+                               ? "the model, as there is no checkpoint yet"
+                               : job.record.checkpoint;
   Emit(now, job, Severity::kWarning, "queue", job.assign.queue, "queue_lost_job",
-       absl::StrCat(queue, " has lost the job", trained ? absl::StrCat("; a new gang goes on from ", from) : ""));
+       absl::StrCat(queue, " has lost the job",
+                    trained ? absl::StrCat("; a new gang goes on from ", from) : ""));
   if (!trained) return;
   job.assign.gang_whole = false;
   staff_due_ = true;
@@ -405,14 +453,18 @@ void Controller::CountRestart(Instant now, Job& job, Role role, const std::strin
   ++job.record.restarts[name];
   std::vector<int64_t>& recent = job.record.restarted[name];
   const int64_t seconds = absl::ToUnixSeconds(now.wall);
-  recent.erase(std::remove_if(recent.begin(), recent.end(), [&](int64_t at) { return at <= seconds - 3600; }), recent.end());
+  recent.erase(std::remove_if(recent.begin(), recent.end(),
+                              [&](int64_t at) { return at <= seconds - 3600; }),
+               recent.end());
   recent.push_back(seconds);
   const int daemons = role == Role::kQueue ? 1 : std::max(1, job.record.needs.of(role).max);
   const int limit = job.record.needs.restarts_per_hour * daemons;
   if (job.live() && static_cast<int>(recent.size()) > limit) {
     Fail(now, job, "SLUICE-CTL-0017",
-         absl::StrCat(recent.size(), " restarts of the ", name, " within an hour (limits.restarts_per_hour ",
-                      job.record.needs.restarts_per_hour, "), the last one: ", cause, "; see that daemon's log"));
+         absl::StrCat(recent.size(), " restarts of the ", name,
+                      " within an hour (limits.restarts_per_hour ",
+                      job.record.needs.restarts_per_hour, "), the last one: ", cause,
+                      "; see that daemon's log"));
   }
 }
 

@@ -19,7 +19,8 @@ void Controller::Staff(Instant now) {
   for (const std::string& id : active_) {
     const Job& job = jobs_.at(id);
     if (job.record.stage >= Stage::kFreeing) continue;
-    JobView view{id, job.record.order, job.record.needs, job.started(), !job.live(), job.assign.queue, {}};
+    JobView view{
+        id, job.record.order, job.record.needs, job.started(), !job.live(), job.assign.queue, {}};
     for (const Worker& worker : job.assign.workers) view.held.push_back(worker.id);
     jobs.push_back(std::move(view));
   }
@@ -37,13 +38,16 @@ void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
   }
   std::vector<Worker> workers;
   const auto add = [&](Role role, const std::vector<std::string>& ids) {
-    for (const std::string& id : ids) workers.push_back({id, role, fleet_.Find(id)->record.incarnation});
+    for (const std::string& id : ids)
+      workers.push_back({id, role, fleet_.Find(id)->record.incarnation});
   };
   add(Role::kTrainer, parts.trainers);
   add(Role::kRollout, parts.rollouts);
   add(Role::kReward, parts.rewards);
-  std::sort(workers.begin(), workers.end(), [](const Worker& a, const Worker& b) { return a.id < b.id; });
-  const bool draws = !job.assign.gang_whole && static_cast<int>(parts.trainers.size()) == job.record.needs.trainers.min;
+  std::sort(workers.begin(), workers.end(),
+            [](const Worker& a, const Worker& b) { return a.id < b.id; });
+  const bool draws = !job.assign.gang_whole &&
+                     static_cast<int>(parts.trainers.size()) == job.record.needs.trainers.min;
   if (workers == job.assign.workers && !draws && job.started()) return;
 
   for (const Worker& worker : workers) {
@@ -60,14 +64,16 @@ void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
     job.assign.gang_whole = true;
     ++job.assign.gang;
     if (job.assign.gang > 1) {
-      Emit(now, job, Severity::kInfo, "controller", "", "gang", absl::StrCat("gang ", job.assign.gang, " takes over"));
+      Emit(now, job, Severity::kInfo, "controller", "", "gang",
+           absl::StrCat("gang ", job.assign.gang, " takes over"));
     }
   }
   if (job.record.state == JobState::kWaiting) SetState(now, job, JobState::kStarting, "", "");
   Touch(job);
 }
 
-void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation, const std::string& cause) {
+void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation,
+                      const std::string& cause) {
   staff_due_ = true;
   for (const std::string& id : active_) {
     Job& job = jobs_.at(id);
@@ -76,7 +82,8 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation, co
     if (worker == nullptr || worker->incarnation != incarnation) continue;
     const bool trainer = worker->role == Role::kTrainer;
     if (job.assign.opened) {
-      out_.releases.push_back({id, job.assign.queue, Address(job.assign.queue), worker->id, trainer ? job.assign.gang : incarnation});
+      out_.releases.push_back({id, job.assign.queue, Address(job.assign.queue), worker->id,
+                               trainer ? job.assign.gang : incarnation});
     }
     if (!job.live()) {
       Touch(job);  // It counts as having left.
@@ -89,9 +96,11 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation, co
     job.call_not_before = now.mono;
     Touch(job);
     if (daemon.draining) {
-      Emit(now, job, Severity::kInfo, RoleName(role), daemon.record.id, "daemon_left", absl::StrCat(daemon.record.id, ": ", cause));
+      Emit(now, job, Severity::kInfo, RoleName(role), daemon.record.id, "daemon_left",
+           absl::StrCat(daemon.record.id, ": ", cause));
     } else {
-      Emit(now, job, Severity::kWarning, RoleName(role), daemon.record.id, "daemon_lost", absl::StrCat(daemon.record.id, ": ", cause));
+      Emit(now, job, Severity::kWarning, RoleName(role), daemon.record.id, "daemon_lost",
+           absl::StrCat(daemon.record.id, ": ", cause));
       CountRestart(now, job, role, cause);
     }
   }
@@ -101,9 +110,11 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation, co
 void Controller::QueueGone(Instant now, Job& job, const Daemon& daemon, const std::string& cause) {
   if (!job.live() || !job.started()) return;
   if (daemon.draining) {
-    return Emit(now, job, Severity::kInfo, "queue", daemon.record.id, "daemon_left", absl::StrCat(daemon.record.id, ": ", cause));
+    return Emit(now, job, Severity::kInfo, "queue", daemon.record.id, "daemon_left",
+                absl::StrCat(daemon.record.id, ": ", cause));
   }
-  Emit(now, job, Severity::kWarning, "queue", daemon.record.id, "daemon_lost", absl::StrCat(daemon.record.id, ": ", cause));
+  Emit(now, job, Severity::kWarning, "queue", daemon.record.id, "daemon_lost",
+       absl::StrCat(daemon.record.id, ": ", cause));
   CountRestart(now, job, Role::kQueue, cause);
 }
 
@@ -111,7 +122,8 @@ void Controller::Back(Instant now, const Daemon& daemon) {
   staff_due_ = true;
   for (const std::string& id : active_) {
     if (jobs_.at(id).assign.queue != daemon.record.id) continue;
-    Emit(now, jobs_.at(id), Severity::kInfo, "queue", daemon.record.id, "daemon_back", absl::StrCat("queue ", daemon.record.id, " beats again"));
+    Emit(now, jobs_.at(id), Severity::kInfo, "queue", daemon.record.id, "daemon_back",
+         absl::StrCat("queue ", daemon.record.id, " beats again"));
   }
 }
 
@@ -136,7 +148,8 @@ Part Controller::PartOf(const Job& job, const Worker& worker) const {
   const bool trainer = worker.role == Role::kTrainer;
   part.incarnation = trainer ? job.assign.gang : worker.incarnation;
   part.peers = Callers(job);
-  const bool stops = job.record.stage >= Stage::kStopAll || (job.record.stage == Stage::kStopTrainers && trainer);
+  const bool stops =
+      job.record.stage >= Stage::kStopAll || (job.record.stage == Stage::kStopTrainers && trainer);
   part.phase = stops ? PartPhase::kStop : PartPhase::kRun;
   part.checkpoint = stops && trainer && job.record.stop_checkpoint;
   part.queues = {Address(job.assign.queue)};
@@ -198,13 +211,15 @@ Down Controller::DownFor(const std::string& daemon) const {
 void Controller::DueCalls(Instant now) {
   for (const std::string& id : active_) {
     Job& job = jobs_.at(id);
-    if (job.assign.revision <= job.acked_revision || job.call_in_flight || now.mono < job.call_not_before) continue;
+    if (job.assign.revision <= job.acked_revision || job.call_in_flight ||
+        now.mono < job.call_not_before)
+      continue;
     const std::string address = Address(job.assign.queue);
     const auto queue = fleet_.daemons().find(job.assign.queue);
     if (address.empty() || queue == fleet_.daemons().end() || !queue->second.present()) continue;
     job.call_in_flight = true;
-    out_.set_jobs.push_back({id, job.assign.queue, address, queue->second.record.incarnation, job.assign.revision, job.assign.phase, Callers(job),
-                              job.assign.gang});
+    out_.set_jobs.push_back({id, job.assign.queue, address, queue->second.record.incarnation,
+                             job.assign.revision, job.assign.phase, Callers(job), job.assign.gang});
   }
 }
 

@@ -27,7 +27,8 @@ std::optional<double> StepReport::Find(const std::string& name) const {
 }
 
 std::string Short(absl::Duration duration) {
-  return absl::FormatDuration(absl::Trunc(duration, duration < absl::Seconds(1) ? absl::Milliseconds(100) : absl::Seconds(1)));
+  return absl::FormatDuration(absl::Trunc(
+      duration, duration < absl::Seconds(1) ? absl::Milliseconds(100) : absl::Seconds(1)));
 }
 
 absl::string_view StateName(JobState state) {
@@ -46,7 +47,8 @@ absl::string_view StateName(JobState state) {
 }
 
 bool IsFinal(JobState state) {
-  return state == JobState::kSucceeded || state == JobState::kCancelled || state == JobState::kFailed;
+  return state == JobState::kSucceeded || state == JobState::kCancelled ||
+         state == JobState::kFailed;
 }
 
 const Count& Needs::of(Role role) const {
@@ -55,19 +57,25 @@ const Count& Needs::of(Role role) const {
 }
 
 namespace {
-absl::Status CheckAlphabet(absl::string_view what, absl::string_view name, absl::string_view marks) {
+absl::Status CheckAlphabet(absl::string_view what, absl::string_view name,
+                           absl::string_view marks) {
   bool good = !name.empty() && name.size() <= 63 && marks.find(name[0]) == absl::string_view::npos;
   for (const char c : name) {
-    good = good && (absl::ascii_islower(c) || absl::ascii_isdigit(c) || marks.find(c) != absl::string_view::npos);
+    good = good && (absl::ascii_islower(c) || absl::ascii_isdigit(c) ||
+                    marks.find(c) != absl::string_view::npos);
   }
   if (good) return absl::OkStatus();
-  return ErrorWith(absl::StatusCode::kInvalidArgument,
-                   {"NAME", "SLUICE-CTL-0004", absl::StrCat("use a-z, 0-9 and ", marks, ", at most 63, a letter or digit first")},
-                   absl::StrFormat("\"%s\" is no %s", name.substr(0, 80), what));
+  return ErrorWith(
+      absl::StatusCode::kInvalidArgument,
+      {"NAME", "SLUICE-CTL-0004",
+       absl::StrCat("use a-z, 0-9 and ", marks, ", at most 63, a letter or digit first")},
+      absl::StrFormat("\"%s\" is no %s", name.substr(0, 80), what));
 }
 }  // namespace
 
-absl::Status CheckName(absl::string_view what, absl::string_view name) { return CheckAlphabet(what, name, "._-"); }
+absl::Status CheckName(absl::string_view what, absl::string_view name) {
+  return CheckAlphabet(what, name, "._-");
+}
 absl::Status CheckJobName(absl::string_view name) { return CheckAlphabet("job name", name, "-"); }
 
 }  // namespace sluice::controller

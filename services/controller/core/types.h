@@ -20,11 +20,12 @@ absl::string_view RoleName(Role role);  // "queue", "rollout", "reward", "traine
 // A duration for people: whole seconds, below one second whole tenths.
 std::string Short(absl::Duration duration);
 
-// WAITING -> STARTING -> RUNNING <-> RECOVERING; then FINISHING or CANCELLING, then a final state. A job that fails passes
-// through FINISHING too, while its daemons leave and the queue closes its books.
+// WAITING -> STARTING -> RUNNING <-> RECOVERING; then FINISHING or CANCELLING, then a final state.
+// A job that fails passes through FINISHING too, while its daemons leave and the queue closes its
+// books.
 enum class JobState {
-  kWaiting,     // For daemons.
-  kStarting,    // Daemons are assigned, not all ready.
+  kWaiting,   // For daemons.
+  kStarting,  // Daemons are assigned, not all ready.
   kRunning,
   kRecovering,  // No step can advance: a trainer or the queue is missing.
   kFinishing,
@@ -36,7 +37,8 @@ enum class JobState {
 absl::string_view StateName(JobState state);  // "WAITING", ..
 bool IsFinal(JobState state);
 
-// One moment on both clocks: `mono` for what happens to processes that live, `wall` for what is stored.
+// One moment on both clocks: `mono` for what happens to processes that live, `wall` for what is
+// stored.
 struct Instant {
   absl::Time wall;
   absl::Duration mono;
@@ -45,11 +47,11 @@ struct Instant {
 enum class Severity { kInfo = 1, kWarning = 2, kError = 3, kAlarm = 4 };
 
 struct Event {
-  uint64_t seq = 0;         // Of the job, from 1.
+  uint64_t seq = 0;  // Of the job, from 1.
   absl::Time at;
   int64_t incarnation = 0;  // Of the gang.
   Severity severity = Severity::kInfo;
-  std::string role;         // Whose event; "controller" for its own.
+  std::string role;  // Whose event; "controller" for its own.
   std::string daemon;
   std::string code;
   std::string message;
@@ -84,7 +86,8 @@ struct CurvePoint {
   std::optional<double> reward, loss;  // None: no step of them told it.
 };
 
-// What the evaluations beside training came to, as the trainer told it last; see job.v1.EvalSummary.
+// What the evaluations beside training came to, as the trainer told it last; see
+// job.v1.EvalSummary.
 struct EvalSummary {
   int64_t versions = 0;  // 0: none was evaluated.
   double first = 0, last = 0, best = 0;
@@ -98,7 +101,8 @@ struct Result {
   std::string job, state;
   int64_t steps = 0;
   double seconds = 0;  // Wall time from RUNNING on.
-  std::optional<double> reward_first, reward_last;  // None: nothing was scored, as in supervised training.
+  // None: nothing was scored, as in supervised training.
+  std::optional<double> reward_first, reward_last;
   int64_t tokens_generated = 0, tokens_trained = 0;
   int64_t staleness_max = 0;
   std::map<std::string, int64_t> staleness_histogram;
@@ -125,7 +129,7 @@ struct Needs {
   absl::Duration start = absl::Seconds(240);
   absl::Duration stall_warn = absl::Seconds(60);
   absl::Duration stall_fail = absl::Minutes(30);
-  int restarts_per_hour = 5;    // Of each role, per daemon that the job may have of it.
+  int restarts_per_hour = 5;  // Of each role, per daemon that the job may have of it.
 
   const Count& of(Role role) const;
 };

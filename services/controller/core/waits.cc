@@ -1,4 +1,5 @@
-// What a job waits for, seen from the controller: the ends of `why` that no daemon can tell, as it is missing or silent.
+// What a job waits for, seen from the controller: the ends of `why` that no daemon can tell, as it
+// is missing or silent.
 
 #include <algorithm>
 #include <optional>
@@ -12,9 +13,11 @@ namespace sluice::controller {
 
 std::string Controller::HeldByOthers(const Job& job) const {
   std::map<Role, int> idle;
-  for (const auto& [id, daemon] : fleet_.daemons()) idle[daemon.record.role] += daemon.usable() ? 1 : 0;
+  for (const auto& [id, daemon] : fleet_.daemons())
+    idle[daemon.record.role] += daemon.usable() ? 1 : 0;
   std::map<std::string, std::vector<std::string>> held;  // By the holder's name.
-  for (const Role role : {Role::kTrainer, Role::kRollout}) {  // Queues and rewards serve any number of jobs.
+  // Queues and rewards serve any number of jobs.
+  for (const Role role : {Role::kTrainer, Role::kRollout}) {
     std::map<std::string, std::vector<std::string>> of_role;
     for (const std::string& id : active_) {
       const Job& other = jobs_.at(id);
@@ -26,7 +29,8 @@ std::string Controller::HeldByOthers(const Job& job) const {
       }
     }
     if (idle[role] >= job.record.needs.of(role).min) continue;
-    for (const auto& [name, ids] : of_role) held[name].insert(held[name].end(), ids.begin(), ids.end());
+    for (const auto& [name, ids] : of_role)
+      held[name].insert(held[name].end(), ids.begin(), ids.end());
   }
   return absl::StrJoin(held, ", ", [](std::string* out, const auto& entry) {
     absl::StrAppend(out, "job ", entry.first, " has ", absl::StrJoin(entry.second, " and "));
@@ -38,26 +42,40 @@ bool Controller::Moving(Instant now, const Job& job) const {
   std::vector<double> seconds = job.step_seconds;
   if (seconds.empty()) return false;
   std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  return now.mono - job.moved < std::max(absl::Seconds(2), 3 * absl::Seconds(seconds[seconds.size() / 2]));
+  return now.mono - job.moved <
+         std::max(absl::Seconds(2), 3 * absl::Seconds(seconds[seconds.size() / 2]));
 }
 
 // Why a daemon does nothing, if it does nothing: it is its own fault then, and chains end there.
 std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role role) const {
   const Node node{"DAEMON", id, id};
   const auto it = fleet_.daemons().find(id);
-  if (it == fleet_.daemons().end()) return Edge{node, node, absl::ZeroDuration(), absl::StrCat(id, " is not registered"), "", -absl::Seconds(1), "start it"};
+  if (it == fleet_.daemons().end())
+    return Edge{node,
+                node,
+                absl::ZeroDuration(),
+                absl::StrCat(id, " is not registered"),
+                "",
+                -absl::Seconds(1),
+                "start it"};
   const Daemon& daemon = it->second;
   if (daemon.liveness == Liveness::kLive) return std::nullopt;
   const absl::Duration silent = now.mono - daemon.heard;
-  Edge edge{node, node, silent, absl::StrCat(id, ", silent for ", Short(silent), " (", LivenessName(daemon.liveness), ")"), ""};
+  Edge edge{
+      node, node, silent,
+      absl::StrCat(id, ", silent for ", Short(silent), " (", LivenessName(daemon.liveness), ")"),
+      ""};
   edge.hint = absl::StrCat("see the log of ", id, ", and start it again");
   if (daemon.liveness == Liveness::kLost) {
     if (role == Role::kQueue) edge.next = "the job goes on when the queue is back";
     return edge;
   }
-  const absl::Duration left = daemon.stream == 0 ? kLostAfterBreak - (now.mono - daemon.broken) : kLostAfter - silent;
+  const absl::Duration left =
+      daemon.stream == 0 ? kLostAfterBreak - (now.mono - daemon.broken) : kLostAfter - silent;
   edge.next_in = std::max(left, absl::ZeroDuration());
-  edge.next = absl::StrCat(id, " is given up", role == Role::kTrainer ? ", and the next trainer goes on from the last checkpoint" : "");
+  edge.next = absl::StrCat(
+      id, " is given up",
+      role == Role::kTrainer ? ", and the next trainer goes on from the last checkpoint" : "");
   return edge;
 }
 
@@ -65,14 +83,22 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
   const Node root{"JOB", job.record.id, ""};
   Waits waits{root, {}, {}, {}};
   const absl::Duration never = -absl::Seconds(1);
-  const auto add = [&](const std::string& daemon, absl::Duration since, std::string cause, std::string next, std::string hint, absl::Duration next_in) {
-    waits.edges.push_back({root, {"DAEMON", daemon, daemon}, now.mono - since, std::move(cause), std::move(next), next_in, std::move(hint)});
+  const auto add = [&](const std::string& daemon, absl::Duration since, std::string cause,
+                       std::string next, std::string hint, absl::Duration next_in) {
+    waits.edges.push_back({root,
+                           {"DAEMON", daemon, daemon},
+                           now.mono - since,
+                           std::move(cause),
+                           std::move(next),
+                           next_in,
+                           std::move(hint)});
   };
   if (IsFinal(job.record.state)) return waits;
   if (job.record.state == JobState::kWaiting) {
     const std::string held = HeldByOthers(job);
     add("", job.state_since, absl::StrCat(job.record.message, held.empty() ? "" : "; ", held),
-        held.empty() ? "it starts when they have registered" : "it starts when they are free, or others have registered",
+        held.empty() ? "it starts when they have registered"
+                     : "it starts when they are free, or others have registered",
         "start daemons, or end another job: `sluice job list`", never);
     AddUnheard(now, job, waits);
     return waits;
@@ -92,8 +118,9 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     if (!job.live() || working[role] > 0 || job.record.needs.of(role).min == 0) continue;
     const std::string name(RoleName(role));
     const Node node{"DAEMON", name, name};
-    waits.edges.push_back({node, node, absl::ZeroDuration(), absl::StrCat("no ", name, " works for the job"),
-                           "it goes on when one has registered", never, absl::StrCat("start a ", name)});
+    waits.edges.push_back(
+        {node, node, absl::ZeroDuration(), absl::StrCat("no ", name, " works for the job"),
+         "it goes on when one has registered", never, absl::StrCat("start a ", name)});
     if (role == Role::kTrainer) add(name, job.state_since, "", "", "", never);
   }
   if (!job.live()) {
@@ -103,17 +130,24 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
       if (worker.role == Role::kTrainer) add(worker.id, job.moved, "", "", "", never);
     }
   } else {
-    const absl::Duration left = job.record.state == JobState::kStarting
-                                    ? std::max(job.record.needs.start - (now.mono - job.state_since), absl::ZeroDuration()) : never;
-    const std::string late = job.record.state == JobState::kStarting ? "the job fails (limits.start)" : "";
-    if (const std::string queue = QueueStanding(job); !queue.empty()) add(job.assign.queue, job.state_since, queue, late, "", left);
+    const absl::Duration left =
+        job.record.state == JobState::kStarting
+            ? std::max(job.record.needs.start - (now.mono - job.state_since), absl::ZeroDuration())
+            : never;
+    const std::string late =
+        job.record.state == JobState::kStarting ? "the job fails (limits.start)" : "";
+    if (const std::string queue = QueueStanding(job); !queue.empty())
+      add(job.assign.queue, job.state_since, queue, late, "", left);
     for (const Worker& worker : job.assign.workers) {
       const auto daemon = fleet_.daemons().find(worker.id);
       if (daemon == fleet_.daemons().end()) continue;
       const auto progress = daemon->second.progress.find(job.record.id);
       if (progress != daemon->second.progress.end() && progress->second.ready) continue;
-      const std::string phase = progress == daemon->second.progress.end() ? " has not taken up the job" : absl::StrCat(" is not ready: ", progress->second.phase);
-      add(worker.id, job.state_since, absl::StrCat(worker.id, phase), late, absl::StrCat("see the log of ", worker.id), left);
+      const std::string phase = progress == daemon->second.progress.end()
+                                    ? " has not taken up the job"
+                                    : absl::StrCat(" is not ready: ", progress->second.phase);
+      add(worker.id, job.state_since, absl::StrCat(worker.id, phase), late,
+          absl::StrCat("see the log of ", worker.id), left);
     }
   }
   return waits;
@@ -122,15 +156,17 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
 // A start waits for daemons that have registered and are not heard now.
 void Controller::AddUnheard(Instant now, const Job& job, Waits& waits) const {
   std::map<Role, int> heard;
-  for (const auto& [id, daemon] : fleet_.daemons()) heard[daemon.record.role] += daemon.usable() ? 1 : 0;
+  for (const auto& [id, daemon] : fleet_.daemons())
+    heard[daemon.record.role] += daemon.usable() ? 1 : 0;
   for (const auto& [id, daemon] : fleet_.daemons()) {
     const Role role = daemon.record.role;
     const int wanted = role == Role::kQueue ? 1 : job.record.needs.of(role).min;
     if (heard[role] >= wanted || daemon.liveness != Liveness::kSuspect) continue;
     Edge fault = *FaultOf(now, id, role);
     fault.next = absl::StrCat(id, " is given up");
-    waits.edges.push_back({waits.root, fault.waiter, now.mono - job.state_since, job.record.message,
-                           absl::StrCat("it starts when ", id, " is heard again, or others have registered")});
+    waits.edges.push_back(
+        {waits.root, fault.waiter, now.mono - job.state_since, job.record.message,
+         absl::StrCat("it starts when ", id, " is heard again, or others have registered")});
     waits.edges.push_back(std::move(fault));
   }
 }
@@ -138,13 +174,25 @@ void Controller::AddUnheard(Instant now, const Job& job, Waits& waits) const {
 // An end waits for those who have still to leave, then for the queue's last word.
 void Controller::AddLeaving(Instant now, const Job& job, Waits& waits) const {
   const auto add = [&](const std::string& daemon, std::string cause, std::string next) {
-    waits.edges.push_back({waits.root, {"DAEMON", daemon, daemon}, now.mono - job.stage_since, std::move(cause), std::move(next), -absl::Seconds(1),
+    waits.edges.push_back({waits.root,
+                           {"DAEMON", daemon, daemon},
+                           now.mono - job.stage_since,
+                           std::move(cause),
+                           std::move(next),
+                           -absl::Seconds(1),
                            absl::StrCat("see the log of ", daemon)});
   };
-  if (job.record.stage > Stage::kStopAll) return add(job.assign.queue, absl::StrCat(job.assign.queue, " closes the books"), "the job ends without");
+  if (job.record.stage > Stage::kStopAll)
+    return add(job.assign.queue, absl::StrCat(job.assign.queue, " closes the books"),
+               "the job ends without");
   for (const Worker& worker : job.assign.workers) {
-    if (Left(job, worker) || (job.record.stage == Stage::kStopTrainers && worker.role != Role::kTrainer)) continue;
-    add(worker.id, absl::StrCat(worker.id, worker.role == Role::kTrainer && job.record.stop_checkpoint ? " writes the last checkpoint" : " has not left the job yet"),
+    if (Left(job, worker) ||
+        (job.record.stage == Stage::kStopTrainers && worker.role != Role::kTrainer))
+      continue;
+    add(worker.id,
+        absl::StrCat(worker.id, worker.role == Role::kTrainer && job.record.stop_checkpoint
+                                    ? " writes the last checkpoint"
+                                    : " has not left the job yet"),
         "the job goes on to its end without it");
   }
 }

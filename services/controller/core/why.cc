@@ -12,7 +12,8 @@ namespace sluice::controller {
 namespace {
 
 std::string KeyOf(const Node& node) {
-  return absl::StrCat(node.kind, " ", node.id, node.kind == "CALL" ? absl::StrCat("@", node.daemon) : "");
+  return absl::StrCat(node.kind, " ", node.id,
+                      node.kind == "CALL" ? absl::StrCat("@", node.daemon) : "");
 }
 
 Node DaemonNode(const std::string& id) { return {"DAEMON", id, id}; }
@@ -22,8 +23,10 @@ class Joiner {
  public:
   explicit Joiner(const Waits& waits) : waits_(waits), edges_(waits.edges) {
     for (const std::string& daemon : waits.silent) {
-      edges_.push_back({DaemonNode(daemon), DaemonNode(daemon), absl::ZeroDuration(), absl::StrCat(daemon, " does not answer"), "", -absl::Seconds(1),
-                        absl::StrCat("see the log of ", daemon, "; if it hangs, kill it: its work goes on elsewhere")});
+      edges_.push_back({DaemonNode(daemon), DaemonNode(daemon), absl::ZeroDuration(),
+                        absl::StrCat(daemon, " does not answer"), "", -absl::Seconds(1),
+                        absl::StrCat("see the log of ", daemon,
+                                     "; if it hangs, kill it: its work goes on elsewhere")});
     }
     for (const Edge& edge : edges_) from_[KeyOf(edge.waiter)].push_back(&edge);
     for (const Edge& edge : edges_) {
@@ -48,9 +51,11 @@ class Joiner {
   // All ways on from a node, best first; a fault before all else, as there the chain ends.
   std::vector<Edge> Onward(const Node& node) const {
     std::vector<Edge> onward;
-    const auto take = [&](const std::map<std::string, std::vector<const Edge*>>& index, const std::string& key) {
+    const auto take = [&](const std::map<std::string, std::vector<const Edge*>>& index,
+                          const std::string& key) {
       const auto it = index.find(key);
-      if (it != index.end()) for (const Edge* edge : it->second) onward.push_back(*edge);
+      if (it != index.end())
+        for (const Edge* edge : it->second) onward.push_back(*edge);
     };
     take(from_, KeyOf(node));
     if (node.kind == "DAEMON") take(steps_, node.id);
@@ -64,7 +69,8 @@ class Joiner {
       }
     }
     std::stable_sort(onward.begin(), onward.end(), [&](const Edge& a, const Edge& b) {
-      return std::make_tuple(!IsFault(a), Rank(a), -a.since) < std::make_tuple(!IsFault(b), Rank(b), -b.since);
+      return std::make_tuple(!IsFault(a), Rank(a), -a.since) <
+             std::make_tuple(!IsFault(b), Rank(b), -b.since);
     });
     return onward;
   }
@@ -105,18 +111,21 @@ class Joiner {
     Node at = waits_.root;
     while (true) {
       const std::vector<Edge> onward = Onward(at);
-      const auto edge = std::find_if(onward.begin(), onward.end(), [&](const Edge& e) { return seen.insert(KeyOf(e.on)).second; });
+      const auto edge = std::find_if(onward.begin(), onward.end(), [&](const Edge& e) {
+        return seen.insert(KeyOf(e.on)).second;
+      });
       if (edge == onward.end()) break;
       chain.push_back(*edge);
       at = edge->on;
     }
-    while (!chain.empty() && chain.back().cause.empty()) chain.pop_back();  // Led to a daemon that has nothing to say.
+    // Led to a daemon that has nothing to say.
+    while (!chain.empty() && chain.back().cause.empty()) chain.pop_back();
     return chain;
   }
 
   const Waits& waits_;
   std::vector<Edge> edges_;
-  std::map<std::string, std::vector<const Edge*>> from_;       // By the waiter's key.
+  std::map<std::string, std::vector<const Edge*>> from_;           // By the waiter's key.
   std::map<std::string, std::vector<const Edge*>> steps_, calls_;  // By whose they are.
 };
 

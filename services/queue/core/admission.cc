@@ -14,7 +14,8 @@ constexpr double kUnsafe = 0.05;  // Of the tokens too old: more than a job shou
 constexpr uint32_t kLongestBackOff = 64;
 }  // namespace
 
-AdmissionWindow::AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed) : eta_(eta), moves_(!fixed && eta > 0) {
+AdmissionWindow::AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed)
+    : eta_(eta), moves_(!fixed && eta > 0) {
   state_.parts = fixed.value_or(eta) * kParts;
 }
 
@@ -45,8 +46,13 @@ bool AdmissionWindow::Applied(Instant now) {
   const absl::Duration busy = std::max(elapsed - state_.idle, absl::Nanoseconds(1)) / state_.steps;
   Report report;
   report.idle = absl::FDivDuration(state_.idle, elapsed);
-  report.old = state_.generated == 0 ? 0 : std::min(1.0, static_cast<double>(state_.old) / static_cast<double>(state_.generated));
-  report.duration = state_.sealed == 0 ? 0 : absl::FDivDuration(state_.durations, busy) / static_cast<double>(state_.sealed);
+  report.old =
+      state_.generated == 0
+          ? 0
+          : std::min(1.0, static_cast<double>(state_.old) / static_cast<double>(state_.generated));
+  report.duration = state_.sealed == 0 ? 0
+                                       : absl::FDivDuration(state_.durations, busy) /
+                                             static_cast<double>(state_.sealed);
   int64_t below = 0;
   for (const auto& [span, count] : state_.spans) {
     report.span = span;
@@ -54,7 +60,12 @@ bool AdmissionWindow::Applied(Instant now) {
     if (static_cast<double>(below) >= 0.95 * static_cast<double>(state_.sealed)) break;
   }
   const bool was = state_.infeasible;
-  State next{.parts = state_.parts, .narrowed = state_.narrowed, .hold = state_.hold, .back_off = state_.back_off, .report = report, .began = now};
+  State next{.parts = state_.parts,
+             .narrowed = state_.narrowed,
+             .hold = state_.hold,
+             .back_off = state_.back_off,
+             .report = report,
+             .began = now};
   next.infeasible = report.idle > kIdleHigh && report.duration > eta_ + 1.0 && report.old > kUnsafe;
   state_ = std::move(next);
   if (moves_) Move();
@@ -71,7 +82,8 @@ void AdmissionWindow::Move() {
     }
     state_.parts = std::min(state_.parts + kParts, eta_ * kParts);
     state_.narrowed = false;
-  } else if (report.idle < kIdleLow && report.old > kOldHigh && state_.hold == 0 && state_.parts > 0) {
+  } else if (report.idle < kIdleLow && report.old > kOldHigh && state_.hold == 0 &&
+             state_.parts > 0) {
     --state_.parts;
     state_.narrowed = true;
   }
@@ -84,12 +96,15 @@ int64_t AdmissionWindow::Needed() const {
 std::string AdmissionWindow::Advice() const {
   const Report& report = state_.report;
   std::string text = absl::StrFormat(
-      "over the last %d steps the trainer waited %.0f %% of the time, %.0f %% of the tokens were too old to be trained; a rollout takes %.1f steps, "
+      "over the last %d steps the trainer waited %.0f %% of the time, %.0f %% of the tokens were "
+      "too old to be trained; a rollout takes %.1f steps, "
       "95 %% end within %d versions",
       kWindow, 100 * report.idle, 100 * report.old, report.duration, report.span);
   if (!state_.infeasible) return text;
-  return absl::StrFormat("max_staleness %d can keep neither the trainer busy (needs %.0f) nor the tokens young: %s. Set queue.max_staleness to %d or more, or add rollouts",
-                         eta_, std::ceil(report.duration) - 1, text, Needed());
+  return absl::StrFormat(
+      "max_staleness %d can keep neither the trainer busy (needs %.0f) nor the tokens young: %s. "
+      "Set queue.max_staleness to %d or more, or add rollouts",
+      eta_, std::ceil(report.duration) - 1, text, Needed());
 }
 
 }  // namespace sluice::queue

@@ -9,17 +9,21 @@
 
 namespace sluice::queue {
 
-// How far ahead of the lowest engine groups are admitted (eta_adm), and whether the job's max_staleness (eta) can be kept.
+// How far ahead of the lowest engine groups are admitted (eta_adm), and whether the job's
+// max_staleness (eta) can be kept.
 //
-// By Little's law a trainer is kept busy if eta_adm + 1 >= the mean duration of a rollout in steps; tokens stay young
-// enough if eta - eta_adm covers what reordering adds. So each kWindow steps two shares are looked at: the time the
-// trainer waited for a batch (idle), and the generated tokens that were too old to be trained, masked or dropped (old).
-//   idle > 5 %                -> one version wider, up to eta. Narrowed last: that was wrong, so no narrowing for twice as
-//                                many windows as the last time (2, 4, .. 64).
+// By Little's law a trainer is kept busy if eta_adm + 1 >= the mean duration of a rollout in steps;
+// tokens stay young enough if eta - eta_adm covers what reordering adds. So each kWindow steps two
+// shares are looked at: the time the trainer waited for a batch (idle), and the generated tokens
+// that were too old to be trained, masked or dropped (old).
+//   idle > 5 %                -> one version wider, up to eta. If the last move narrowed it, that
+//                                was wrong: no narrowing for twice as many windows as the last
+//                                time (2, 4, .. 64).
 //   idle < 2 % and old > 2 %  -> a quarter of a version narrower, down to 0.
 //   else                      -> as it is.
-// The trainer's time comes first: a wider window costs tokens, an idle trainer costs everything. With a fixed eta_adm the
-// shares are measured all the same. All of it is a function of the events; no clock is read.
+// The trainer's time comes first: a wider window costs tokens, an idle trainer costs everything.
+// With a fixed eta_adm the shares are measured all the same. All of it is a function of the events;
+// no clock is read.
 class AdmissionWindow {
  public:
   static constexpr int64_t kWindow = 8;  // Steps.
@@ -28,13 +32,15 @@ class AdmissionWindow {
   // What the last whole window showed; zeros before.
   struct Report {
     double idle = 0, old = 0;  // Shares.
-    double duration = 0;       // Mean rollout, first grant to seal, in the trainer's own time of a step.
-    int64_t span = 0;          // 95 % of rollouts were sealed within this many versions.
+    // Mean rollout, first grant to seal, in the trainer's own time of a step.
+    double duration = 0;
+    int64_t span = 0;  // 95 % of rollouts were sealed within this many versions.
   };
   struct State {
-    uint32_t parts = 0;      // eta_adm in parts of a version.
-    bool narrowed = false;   // The last move.
-    uint32_t hold = 0, back_off = 1;  // Windows in which it must not narrow; how many the last time.
+    uint32_t parts = 0;     // eta_adm in parts of a version.
+    bool narrowed = false;  // The last move.
+    // Windows in which it must not narrow; how many the last time.
+    uint32_t hold = 0, back_off = 1;
     bool infeasible = false;
     Report report;
     // Of the window at hand.
@@ -49,9 +55,12 @@ class AdmissionWindow {
   // Without `fixed` it moves, from `eta` on.
   AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed);
 
-  // The last step, beyond the lowest engine's version, that has slots, and how many of a step's `limit` that one has.
+  // The last step, beyond the lowest engine's version, that has slots, and how many of a step's
+  // `limit` that one has.
   int64_t whole() const { return state_.parts / kParts; }
-  uint32_t partial_slots(uint32_t limit) const { return (limit * (state_.parts % kParts) + kParts - 1) / kParts; }
+  uint32_t partial_slots(uint32_t limit) const {
+    return (limit * (state_.parts % kParts) + kParts - 1) / kParts;
+  }
   double versions() const { return static_cast<double>(state_.parts) / kParts; }
 
   void Generated(uint64_t tokens) { state_.generated += tokens; }
@@ -62,7 +71,8 @@ class AdmissionWindow {
   // A step was applied. True: max_staleness turned out too small just now, see Advice.
   bool Applied(Instant now);
 
-  // The numbers, and if neither throughput nor safety can be had with this max_staleness, the one that would do.
+  // The numbers, and if neither throughput nor safety can be had with this max_staleness, the one
+  // that would do.
   std::string Advice() const;
   bool infeasible() const { return state_.infeasible; }
 

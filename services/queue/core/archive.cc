@@ -14,7 +14,8 @@ const absl::Duration kTick = absl::Nanoseconds(1) / 4;
 
 void Writer::Put(absl::Duration duration) {
   absl::Duration rest;
-  Put(absl::IDivDuration(duration, kTick, &rest));  // The largest and least int64 for the infinite ones.
+  // The largest and least int64 for the infinite ones.
+  Put(absl::IDivDuration(duration, kTick, &rest));
 }
 
 void Writer::Put(const absl::Status& status) {
@@ -22,7 +23,8 @@ void Writer::Put(const absl::Status& status) {
   if (status.ok()) return;
   Put(std::string(status.message()));
   std::map<std::string, std::string> payloads;
-  status.ForEachPayload([&](absl::string_view type, const absl::Cord& bytes) { payloads.emplace(type, bytes); });
+  status.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& bytes) { payloads.emplace(type, bytes); });
   Put(payloads);
 }
 
@@ -40,9 +42,13 @@ void Writer::Put(const Bytes& bytes) {
 }
 
 absl::Status Reader::Finish() const {
-  const bool all = head_.empty() && (run_ == payload_.size() || (run_ + 1 == payload_.size() && place_ == payload_[run_].bytes.size()));
+  const bool all =
+      head_.empty() && (run_ == payload_.size() ||
+                        (run_ + 1 == payload_.size() && place_ == payload_[run_].bytes.size()));
   if (!failed_ && all) return absl::OkStatus();
-  return Error(absl::StatusCode::kDataLoss, "BAD_RECORD", failed_ ? "the record is not what this build writes" : "the record has bytes left over");
+  return Error(
+      absl::StatusCode::kDataLoss, "BAD_RECORD",
+      failed_ ? "the record is not what this build writes" : "the record has bytes left over");
 }
 
 uint64_t Reader::Varint() {
@@ -130,7 +136,8 @@ void Reader::Get(Bytes& bytes) {
     bytes = {};
     return Fail();
   }
-  bytes.data = std::shared_ptr<const char>(payload_[run_].owner, payload_[run_].bytes.data() + place_);
+  bytes.data =
+      std::shared_ptr<const char>(payload_[run_].owner, payload_[run_].bytes.data() + place_);
   place_ += bytes.size;
 }
 

@@ -22,18 +22,21 @@
 #include "common/base/id.h"
 #include "services/queue/core/types.h"
 
-// How the queue's structs become bytes and come back. Each struct names its fields once, for both directions:
+// How the queue's structs become bytes and come back. Each struct names its fields once, for both
+// directions:
 //
 //   SLUICE_FIELDS(Piece, at, segment, parent, role, turn, count, trainable, runs, duration)
 //
-// All of them, or it does not compile. Integers are varints, signed ones zigzag; containers begin with their count; payload
-// (Bytes) of more than kInHead is not copied but listed beside the head, shared.
+// All of them, or it does not compile. Integers are varints, signed ones zigzag; containers begin
+// with their count; payload (Bytes) of more than kInHead is not copied but listed beside the head,
+// shared.
 namespace sluice::queue {
 
 template <typename T, typename Named>
 concept Of = std::same_as<std::remove_const_t<T>, Named>;
 
-// The names are for the reader: what binds is the order, and that there are as many as the struct has fields.
+// The names are for the reader: what binds is the order, and that there are as many as the struct
+// has fields.
 #define SLUICE_FIELDS(Type, ...)                           \
   template <typename Archive>                              \
   void Fields(Archive& archive_, Of<Type> auto& struct_) { \
@@ -64,7 +67,8 @@ concept Sequence = requires(T t, typename T::value_type v) {
   t.push_back(v);
 } && !std::same_as<T, std::string>;
 template <typename T>
-concept Set = requires { typename T::key_type; } && std::same_as<typename T::key_type, typename T::value_type>;
+concept Set = requires { typename T::key_type; } &&
+              std::same_as<typename T::key_type, typename T::value_type>;
 template <typename T>
 concept Map = requires { typename T::mapped_type; };
 
@@ -88,7 +92,9 @@ class Writer {
     bytes[n++] = static_cast<char>(value);
     out_.head.append(bytes, n);
   }
-  void Raw(const void* bytes, size_t size) { out_.head.append(static_cast<const char*>(bytes), size); }
+  void Raw(const void* bytes, size_t size) {
+    out_.head.append(static_cast<const char*>(bytes), size);
+  }
 
   void Put(std::integral auto value) {
     if constexpr (std::is_signed_v<decltype(value)>) {
@@ -139,7 +145,8 @@ class Writer {
       std::vector<const typename T::value_type*> sorted;  // Equal states are equal bytes.
       sorted.reserve(values.size());
       for (const auto& value : values) sorted.push_back(&value);
-      std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+      std::sort(sorted.begin(), sorted.end(),
+                [](const auto* a, const auto* b) { return a->first < b->first; });
       for (const auto* value : sorted) Put(*value);
     } else {
       for (const auto& value : values) Put(value);
@@ -159,14 +166,15 @@ class Writer {
   Encoded out_;
 };
 
-// Takes any bytes: what is not what a Writer made ends in an error, and in values that are empty from there on. Memory stays
-// within a fixed multiple of the bytes given.
+// Takes any bytes: what is not what a Writer made ends in an error, and in values that are empty
+// from there on. Memory stays within a fixed multiple of the bytes given.
 class Reader {
  public:
   static constexpr bool kReading = true;
 
   // `head` outlives the reader.
-  Reader(absl::string_view head, std::vector<PayloadRun> payload) : head_(head), payload_(std::move(payload)) {}
+  Reader(absl::string_view head, std::vector<PayloadRun> payload)
+      : head_(head), payload_(std::move(payload)) {}
 
   template <typename... T>
   void operator()(T&... values) {

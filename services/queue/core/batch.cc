@@ -10,7 +10,8 @@ namespace sluice::queue {
 namespace {
 template <typename T>
 void AppendLittleEndian(T value, std::string& out) {
-  for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
+  for (size_t i = 0; i < sizeof(T); ++i)
+    out.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
 }
 
 constexpr int kFormat = 1;
@@ -24,7 +25,8 @@ nlohmann::json ToJson(const std::vector<RowRef>& rows) {
 std::vector<RowRef> RowsFrom(const nlohmann::json& json) {
   std::vector<RowRef> rows;
   for (const auto& row : json) {
-    rows.push_back({.source = row.at(0), .epoch = row.at(1), .index = row.at(2), .occurrence = row.at(3)});
+    rows.push_back(
+        {.source = row.at(0), .epoch = row.at(1), .index = row.at(2), .occurrence = row.at(3)});
   }
   return rows;
 }
@@ -77,17 +79,20 @@ std::string EncodeCursor(const Cursor& cursor) {
       {"again", ToJson(cursor.prompts.again)},
       {"quarantined", ToJson(cursor.prompts.quarantined)},
       {"live", ToJson(cursor.live)},
-  }.dump();
+  }
+      .dump();
 }
 
 absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
   const auto bad = [](absl::string_view why) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_CURSOR", absl::StrCat("the cursor cannot be read: ", why));
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CURSOR",
+                 absl::StrCat("the cursor cannot be read: ", why));
   };
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return bad("no JSON object");
   try {
-    if (json.at("format") != kFormat) return bad(absl::StrCat("format ", json.at("format").dump(), ", this build reads ", kFormat));
+    if (json.at("format") != kFormat)
+      return bad(absl::StrCat("format ", json.at("format").dump(), ", this build reads ", kFormat));
     Cursor cursor;
     cursor.job = json.at("job");
     cursor.version = json.at("version");

@@ -37,19 +37,21 @@ struct Batch {
   bool closed = false;
   bool applied = false;
   bool skipped = false;
-  uint32_t crc32c = 0;       // Of the canonical bytes, once closed.
-  std::string hash;          // H(k + 1), once closed.
+  uint32_t crc32c = 0;  // Of the canonical bytes, once closed.
+  std::string hash;     // H(k + 1), once closed.
   std::optional<Id16> lease;
-  uint32_t handed = 0;       // Groups handed out so far.
+  uint32_t handed = 0;  // Groups handed out so far.
 };
 
-// Canonical bytes of a batch: per member, packed little-endian, group id (16), u32 member, u32 attempt, u32 CRC32C of its
-// own tokens followed by its log-probs, u32 n, n x (u64 first, u64 count) masked runs.
+// Canonical bytes of a batch: per member, packed little-endian, group id (16), u32 member, u32
+// attempt, u32 CRC32C of its own tokens followed by its log-probs, u32 n, n x (u64 first, u64
+// count) masked runs.
 std::string CanonicalBytes(const std::vector<FrozenGroup>& groups);
 // H(k+1) = SHA-256(H(k), i64 k little-endian, canonical bytes of batch k).
 std::string NextHash(const std::string& hash, int64_t k, const std::string& canonical);
 
-// All that a checkpoint of version K must know of the queue, to go on from it even if the queue lost the job.
+// All that a checkpoint of version K must know of the queue, to go on from it even if the queue
+// lost the job.
 struct Cursor {
   std::string job;
   int64_t version = 0;  // K

@@ -10,10 +10,11 @@
 // Events as bytes, for the log.
 namespace sluice::queue {
 
-// How events and states are written. Rises when a written byte changes its meaning; a build reads its own number alone.
+// How events and states are written. Rises when a written byte changes its meaning; a build reads
+// its own number alone.
 inline constexpr uint32_t kFormat = 1;
-// What the state machine makes of events. Rises when the same events would lead elsewhere: a log is replayed only by the
-// logic that wrote it. A snapshot can be read by any logic of the same format.
+// What the state machine makes of events. Rises when the same events would lead elsewhere: a log is
+// replayed only by the logic that wrote it. A snapshot can be read by any logic of the same format.
 inline constexpr uint32_t kLogic = 1;
 
 Encoded EncodeEvent(const Event& event, Payload payload);

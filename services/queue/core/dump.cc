@@ -3,24 +3,32 @@
 #include "services/queue/core/fields.h"
 #include "services/queue/core/job.h"
 
-// A job's whole state as bytes. Each class binds all its members by a structured binding, so that one added later and not
-// thought of here does not compile; what a binding names and does not pass on is constant, or made of the rest.
+// A job's whole state as bytes. Each class binds all its members by a structured binding, so that
+// one added later and not thought of here does not compile; what a binding names and does not pass
+// on is constant, or made of the rest.
 namespace sluice::queue {
 
 SLUICE_FIELDS(StoredPiece, piece, fields)
-SLUICE_FIELDS(TaskProgress, state, id, tries, lease, worker, since, not_before, cause, round, staged)
-SLUICE_FIELDS(GroupMember, state, granted, attempt, lease, worker, since, began, began_at, progress, stalls, log, generated, fields, past, field_bytes, finish, sealed_by,
-              sealed_at, task_reward, tasks, drop_reason)
-SLUICE_FIELDS(Group, id, state, row, own, slot, cut_key, opened, since, overdue, prompt, members, tasks, fields, field_bytes, generation, batch, payload_lost)
-SLUICE_FIELDS(LeaseEntry, kind, group, member, task, batch, worker, incarnation, granted, expires, limit)
-SLUICE_FIELDS(FrozenMember, member, attempt, tokens, trained, masked_count, crc32c, masked, oldest, newest, histogram)
+SLUICE_FIELDS(TaskProgress, state, id, tries, lease, worker, since, not_before, cause, round,
+              staged)
+SLUICE_FIELDS(GroupMember, state, granted, attempt, lease, worker, since, began, began_at, progress,
+              stalls, log, generated, fields, past, field_bytes, finish, sealed_by, sealed_at,
+              task_reward, tasks, drop_reason)
+SLUICE_FIELDS(Group, id, state, row, own, slot, cut_key, opened, since, overdue, prompt, members,
+              tasks, fields, field_bytes, generation, batch, payload_lost)
+SLUICE_FIELDS(LeaseEntry, kind, group, member, task, batch, worker, incarnation, granted, expires,
+              limit)
+SLUICE_FIELDS(FrozenMember, member, attempt, tokens, trained, masked_count, crc32c, masked, oldest,
+              newest, histogram)
 SLUICE_FIELDS(FrozenGroup, id, row, size, pool, members)
 SLUICE_FIELDS(Batch, k, groups, closed, applied, skipped, crc32c, hash, lease, handed)
 SLUICE_FIELDS(LengthBin, sealed, sealed_tokens, trained, trained_tokens)
-SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, filtered, tokens_dropped, in_flight, in_queue, at_cut, lengths, quarantined, reissued, stalled,
+SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, filtered,
+              tokens_dropped, in_flight, in_queue, at_cut, lengths, quarantined, reissued, stalled,
               rescored, shrunk, alarms)
 SLUICE_FIELDS(AdmissionWindow::Report, idle, old, duration, span)
-SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, infeasible, report, began, waiting, idle, durations, steps, sealed, generated, old, spans)
+SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, infeasible, report, began,
+              waiting, idle, durations, steps, sealed, generated, old, spans)
 
 // Sees what is private.
 struct Access {
@@ -40,7 +48,8 @@ struct Access {
     archive(progress);
     if constexpr (Archive::kReading) {
       const auto has = [&](const RowRef& row) { return prompts.Has(row); };
-      if (progress.drawn.size() != sources.size() || !std::all_of(progress.quarantined.begin(), progress.quarantined.end(), has)) {
+      if (progress.drawn.size() != sources.size() ||
+          !std::all_of(progress.quarantined.begin(), progress.quarantined.end(), has)) {
         progress = {.drawn = std::vector<uint64_t>(sources.size())};
         return archive.Fail();
       }
@@ -107,18 +116,24 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, Of<Job> auto& job) {
-    auto& [options, spec, queue_incarnation, space,                                                                                      //
-           set, revision, phase, workers, fence, gang, engines, kept, generations, generation_seen,                                      //
-           version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash,                   //
-           prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters,                  //
-           overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes,                                 //
-           ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable, unscorable, failure, parked, now, effects] = job;
+    auto& [options, spec, queue_incarnation, space, set, revision, phase, workers, fence, gang,
+           engines, kept, generations, generation_seen, version, next_cut, restored, restore_answer,
+           published, reached, branch, replay_end, durable, durable_hash, prompts, slots, leases,
+           next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters,
+           overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes,
+           share_bytes, ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved,
+           unusable, unscorable, failure, parked, now, effects] = job;
     archive(spec, queue_incarnation, space);
-    archive(set, revision, phase, workers, fence, gang, engines, kept, generations, generation_seen);
-    archive(version, next_cut, restored, restore_answer, published, reached, branch, replay_end, durable, durable_hash);
-    archive(prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters);
-    archive(overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes, share_bytes);
-    archive(ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable, unscorable, failure, parked, now);
+    archive(set, revision, phase, workers, fence, gang, engines, kept, generations,
+            generation_seen);
+    archive(version, next_cut, restored, restore_answer, published, reached, branch, replay_end,
+            durable, durable_hash);
+    archive(prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready,
+            delayed, dead_letters);
+    archive(overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes,
+            share_bytes);
+    archive(ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable,
+            unscorable, failure, parked, now);
   }
 };
 

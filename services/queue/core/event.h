@@ -10,8 +10,9 @@
 #include "absl/status/status.h"
 #include "services/queue/core/types.h"
 
-// What goes into the state machine (events) and what comes out (effects). The sequence of events, with their times, is all
-// that a log must keep: applied again they lead to the same state and the same answers.
+// What goes into the state machine (events) and what comes out (effects). The sequence of events,
+// with their times, is all that a log must keep: applied again they lead to the same state and the
+// same answers.
 namespace sluice::queue {
 
 // Who calls. The job is known by then.
@@ -237,8 +238,8 @@ struct RestoreAnswer {
   Ledger ledger;
 };
 
-// How much of the daemon's memory the job may reserve, in bytes: its quota, or less while other jobs need theirs. What is
-// reserved already stays.
+// How much of the daemon's memory the job may reserve, in bytes: its quota, or less while other
+// jobs need theirs. What is reserved already stays.
 struct MemoryShare {
   uint64_t bytes = 0;
 };
@@ -258,8 +259,9 @@ struct Tick {};
 // The client of a parked call is gone.
 struct Forget {};
 
-// The queue daemon came back and goes on with this job under a new incarnation: engines and parked calls are forgotten, leases
-// run anew in full. At level metadata payload is lost: watermarks of what runs fall to 0, what was sealed is Dropped(lost).
+// The queue daemon came back and goes on with this job under a new incarnation: engines and parked
+// calls are forgotten, leases run anew in full. At level metadata payload is lost: watermarks of
+// what runs fall to 0, what was sealed is Dropped(lost).
 struct Restarted {
   uint32_t incarnation = 0;
 };
@@ -270,8 +272,9 @@ struct DiskSpace {
 };
 
 // The log knows them by their place: new ones go at the end.
-using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Release, AcquireBatch, Apply, AdvanceVersion, Durable,
-                           Restore, Tick, Forget, MemoryShare, Restarted, DiskSpace, Retask>;
+using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Release, AcquireBatch,
+                           Apply, AdvanceVersion, Durable, Restore, Tick, Forget, MemoryShare,
+                           Restarted, DiskSpace, Retask>;
 
 struct Event {
   Instant now;
@@ -280,8 +283,10 @@ struct Event {
   Input input;
 };
 
-using Reply = std::variant<absl::Status, SetJobAnswer, AdmitAnswer, PutAnswer, ItemsAnswer, LeaseTasksAnswer, RenewAnswer, ReleaseAnswer,
-                           AcquireBatchAnswer, ApplyAnswer, AdvanceVersionAnswer, DurableAnswer, RestoreAnswer, RetaskAnswer>;
+using Reply =
+    std::variant<absl::Status, SetJobAnswer, AdmitAnswer, PutAnswer, ItemsAnswer, LeaseTasksAnswer,
+                 RenewAnswer, ReleaseAnswer, AcquireBatchAnswer, ApplyAnswer, AdvanceVersionAnswer,
+                 DurableAnswer, RestoreAnswer, RetaskAnswer>;
 
 // A hint that work on a member, or group, is in vain.
 struct CancelHint {
@@ -296,10 +301,11 @@ struct Alarm {
 };
 
 struct Effects {
-  std::vector<std::pair<uint64_t, Reply>> answers;  // By call; parked ones come in a later event's effects.
+  // By call; parked ones come in a later event's effects.
+  std::vector<std::pair<uint64_t, Reply>> answers;
   std::vector<CancelHint> cancel;
   std::vector<Alarm> alarms;
-  bool watch = false;  // What Watch tells (WatchState) changed.
+  bool watch = false;            // What Watch tells (WatchState) changed.
   std::vector<uint32_t> stored;  // Of a Put: the records that were new and are stored.
 };
 

@@ -3,7 +3,8 @@
 #include "services/queue/core/archive.h"
 #include "services/queue/core/event.h"
 
-// The fields of the queue's nouns, events and answers, in the order of their structs. See archive.h.
+// The fields of the queue's nouns, events and answers, in the order of their structs. See
+// archive.h.
 namespace sluice::queue {
 
 SLUICE_FIELDS(PolicyVersion, incarnation, number)
@@ -13,12 +14,15 @@ SLUICE_FIELDS(GroupId, incarnation, ordinal)
 SLUICE_FIELDS(TrajectoryRef, group, member, attempt)
 SLUICE_FIELDS(RowRef, source, epoch, index, occurrence)
 SLUICE_FIELDS(Row, ref, source, json)
-SLUICE_FIELDS(Sampling, temperature, top_p, min_p, top_k, max_tokens, min_tokens, stop, stop_ids, ignore_eos)
+SLUICE_FIELDS(Sampling, temperature, top_p, min_p, top_k, max_tokens, min_tokens, stop, stop_ids,
+              ignore_eos)
 SLUICE_FIELDS(SourceSpec, name, path, weight, fields)
 SLUICE_FIELDS(TaskSpec, name, needs, produces, granularity, pool, deadline, tries)
-SLUICE_FIELDS(Spec, seed, deterministic, policies, groups_per_step, group_size, group_min, max_staleness, admission_staleness, oversample, statistic, straggler,
-              wait, reissues, min_trainable, max_version_span, max_steps, durability, quota_bytes, lease, member_tokens, token_bytes, sources, sampler, epochs,
-              filter, max_rejected_steps, tasks, sampling, rows_only, skip_bad_rows)
+SLUICE_FIELDS(Spec, seed, deterministic, policies, groups_per_step, group_size, group_min,
+              max_staleness, admission_staleness, oversample, statistic, straggler, wait, reissues,
+              min_trainable, max_version_span, max_steps, durability, quota_bytes, lease,
+              member_tokens, token_bytes, sources, sampler, epochs, filter, max_rejected_steps,
+              tasks, sampling, rows_only, skip_bad_rows)
 SLUICE_FIELDS(Worker, id, role, incarnation)
 SLUICE_FIELDS(Loaded, policy, version, verified)
 SLUICE_FIELDS(Lease, id, ttl)
@@ -28,7 +32,8 @@ SLUICE_FIELDS(Record, owner, task, lease, piece, fields, last)
 SLUICE_FIELDS(TokenRun, first, count)
 SLUICE_FIELDS(Node, kind, id, daemon)
 SLUICE_FIELDS(WaitEdge, waiter, on, since, cause, next, next_in, hint)
-SLUICE_FIELDS(Ledger, accepted, durable, applied, live, dropped, tokens_generated, tokens_trained, tokens_masked, durable_version, hash, event)
+SLUICE_FIELDS(Ledger, accepted, durable, applied, live, dropped, tokens_generated, tokens_trained,
+              tokens_masked, durable_version, hash, event)
 
 SLUICE_FIELDS(Caller, worker, incarnation)
 SLUICE_FIELDS(SetJob, revision, spec, phase, workers)
@@ -48,16 +53,19 @@ SLUICE_FIELDS(Drop, items)
 SLUICE_FIELDS(ItemsAnswer, repeat, items)
 SLUICE_FIELDS(Room, pool, count)
 SLUICE_FIELDS(LeaseTasks, request, rooms, generation, wait)
-SLUICE_FIELDS(TaskGrant, id, name, owner, members, row, lease, wants, fields, finish, round, tries, deadline)
+SLUICE_FIELDS(TaskGrant, id, name, owner, members, row, lease, wants, fields, finish, round, tries,
+              deadline)
 SLUICE_FIELDS(LeaseTasksAnswer, repeat, tasks, edge)
 SLUICE_FIELDS(Renew, leases, loaded)
 SLUICE_FIELDS(RenewAnswer, lost, ttl)
 SLUICE_FIELDS(Release, leases, worker, incarnation, reason, not_before)
 SLUICE_FIELDS(ReleaseAnswer, repeat, released)
 SLUICE_FIELDS(AcquireBatch, k, from, stream, wait)
-SLUICE_FIELDS(BatchMember, member, attempt, tokens, trained, crc32c, masked, oldest, newest, finish, fields)
+SLUICE_FIELDS(BatchMember, member, attempt, tokens, trained, crc32c, masked, oldest, newest, finish,
+              fields)
 SLUICE_FIELDS(BatchGroup, group, row, size, pool, members)
-SLUICE_FIELDS(AcquireBatchAnswer, repeat, filled, k, lease, from, groups, closed, size, crc32c, edge)
+SLUICE_FIELDS(AcquireBatchAnswer, repeat, filled, k, lease, from, groups, closed, size, crc32c,
+              edge)
 SLUICE_FIELDS(Apply, k, lease, crc32c, skipped, want_cursor)
 SLUICE_FIELDS(ApplyAnswer, repeat, version, ledger, cursor)
 SLUICE_FIELDS(AdvanceVersion, policy, expected, next)

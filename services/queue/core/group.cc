@@ -48,14 +48,18 @@ const Field* StoredPiece::Find(absl::string_view name) const {
 }
 
 bool StoredPiece::lost() const {
-  return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.bytes.lost(); });
+  return std::any_of(fields.begin(), fields.end(),
+                     [](const Field& field) { return field.bytes.lost(); });
 }
 
 bool TokenLog::lost() const {
-  return std::any_of(pieces_.begin(), pieces_.end(), [](const StoredPiece& piece) { return piece.lost(); });
+  return std::any_of(pieces_.begin(), pieces_.end(),
+                     [](const StoredPiece& piece) { return piece.lost(); });
 }
 
-uint32_t TokenLog::crc32c() const { return Crc32cConcat(crc_tokens_, crc_logprobs_, logprob_bytes_); }
+uint32_t TokenLog::crc32c() const {
+  return Crc32cConcat(crc_tokens_, crc_logprobs_, logprob_bytes_);
+}
 
 void TokenLog::Append(StoredPiece piece) {
   tokens_ += piece.piece.count;
@@ -81,12 +85,14 @@ struct TokenImage {
   bool trainable = false;
   VersionRun run;
   bool operator==(const TokenImage& other) const {
-    return token == other.token && std::memcmp(&logprob, &other.logprob, sizeof(float)) == 0 && role == other.role &&
-           trainable == other.trainable && run.version == other.run.version && run.policy == other.run.policy;
+    return token == other.token && std::memcmp(&logprob, &other.logprob, sizeof(float)) == 0 &&
+           role == other.role && trainable == other.trainable && run.version == other.run.version &&
+           run.policy == other.run.policy;
   }
 };
 
-void AppendImages(const StoredPiece& stored, uint64_t from, uint64_t to, std::vector<TokenImage>& out) {
+void AppendImages(const StoredPiece& stored, uint64_t from, uint64_t to,
+                  std::vector<TokenImage>& out) {
   const Piece& piece = stored.piece;
   const Field* tokens = stored.Find("tokens");
   const Field* logprobs = stored.Find("logprobs");
@@ -131,33 +137,41 @@ bool TokenLog::Holds(const StoredPiece& piece, uint64_t base) const {
 
 namespace {
 bool AnyLost(const std::map<std::string, Field>& fields) {
-  return std::any_of(fields.begin(), fields.end(), [](const auto& field) { return field.second.bytes.lost(); });
+  return std::any_of(fields.begin(), fields.end(),
+                     [](const auto& field) { return field.second.bytes.lost(); });
 }
 }  // namespace
 
 bool GroupMember::lost() const { return log.lost() || AnyLost(fields); }
 
 bool Group::lost() const {
-  return prompt.lost() || AnyLost(fields) || std::any_of(members.begin(), members.end(), [](const GroupMember& m) { return m.lost(); });
+  return prompt.lost() || AnyLost(fields) ||
+         std::any_of(members.begin(), members.end(), [](const GroupMember& m) { return m.lost(); });
 }
 
 bool GroupMember::scored() const {
   return state == MemberState::kSealed &&
-         std::all_of(tasks.begin(), tasks.end(), [](const TaskProgress& task) { return task.state == TaskState::kDone; });
+         std::all_of(tasks.begin(), tasks.end(),
+                     [](const TaskProgress& task) { return task.state == TaskState::kDone; });
 }
 
 uint32_t Group::standing() const {
   return static_cast<uint32_t>(
-      std::count_if(members.begin(), members.end(), [](const GroupMember& m) { return m.state != MemberState::kDropped; }));
+      std::count_if(members.begin(), members.end(),
+                    [](const GroupMember& m) { return m.state != MemberState::kDropped; }));
 }
 
 uint32_t Group::scored() const {
-  return static_cast<uint32_t>(std::count_if(members.begin(), members.end(), [](const GroupMember& m) { return m.scored(); }));
+  return static_cast<uint32_t>(std::count_if(members.begin(), members.end(),
+                                             [](const GroupMember& m) { return m.scored(); }));
 }
 
 bool Group::complete() const {
-  return std::all_of(members.begin(), members.end(), [](const GroupMember& m) { return m.state == MemberState::kDropped || m.scored(); }) &&
-         std::all_of(tasks.begin(), tasks.end(), [](const TaskProgress& task) { return task.state == TaskState::kDone; });
+  return std::all_of(
+             members.begin(), members.end(),
+             [](const GroupMember& m) { return m.state == MemberState::kDropped || m.scored(); }) &&
+         std::all_of(tasks.begin(), tasks.end(),
+                     [](const TaskProgress& task) { return task.state == TaskState::kDone; });
 }
 
 bool Group::has_unheld() const {
@@ -193,10 +207,12 @@ void ForEachTrainable(const GroupMember& member,
 }
 
 namespace {
-absl::Status Bad(absl::string_view message) { return Error(absl::StatusCode::kInvalidArgument, "BAD_PIECE", message); }
+absl::Status Bad(absl::string_view message) {
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_PIECE", message);
+}
 
-// Whether no number has all bits of `kExponent` set. By blocks of a fixed length, which the compiler turns into vectors: this
-// looks at every byte that is put, under the job's lock.
+// Whether no number has all bits of `kExponent` set. By blocks of a fixed length, which the
+// compiler turns into vectors: this looks at every byte that is put, under the job's lock.
 template <typename Word, Word kExponent>
 bool AllFinite(const Bytes& bytes) {
   constexpr uint64_t kBlock = 64;
@@ -221,36 +237,46 @@ bool AllFinite(const Bytes& bytes) {
 
 absl::Status CheckFinite(const Field& field) {
   if (field.bytes.lost()) return absl::OkStatus();  // Checked when it was stored.
-  const bool finite = field.dtype == static_cast<int>(Dtype::kF32)   ? AllFinite<uint32_t, 0x7f800000>(field.bytes)
-                      : field.dtype == static_cast<int>(Dtype::kF64) ? AllFinite<uint64_t, 0x7ff0000000000000>(field.bytes)
-                                                                     : true;
+  const bool finite = field.dtype == static_cast<int>(Dtype::kF32)
+                          ? AllFinite<uint32_t, 0x7f800000>(field.bytes)
+                      : field.dtype == static_cast<int>(Dtype::kF64)
+                          ? AllFinite<uint64_t, 0x7ff0000000000000>(field.bytes)
+                          : true;
   if (finite) return absl::OkStatus();
-  return Error(absl::StatusCode::kInvalidArgument, "NOT_FINITE",
-               absl::StrCat("field ", field.name, " holds NaN or infinity; drop the member as nonfinite"));
+  return Error(
+      absl::StatusCode::kInvalidArgument, "NOT_FINITE",
+      absl::StrCat("field ", field.name, " holds NaN or infinity; drop the member as nonfinite"));
 }
 
 absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t policies) {
   const Piece& piece = stored.piece;
   if (piece.count == 0) return Bad("a piece has at least one token");
   const bool sampled = piece.role == SegmentRole::kSampled;
-  if (group_owned && piece.role != SegmentRole::kPrompt) return Bad("only a PROMPT piece may belong to the whole group");
+  if (group_owned && piece.role != SegmentRole::kPrompt)
+    return Bad("only a PROMPT piece may belong to the whole group");
   if (piece.trainable && !sampled) return Bad("only SAMPLED tokens may be trainable");
   const Field* tokens = stored.Find("tokens");
-  if (tokens == nullptr || tokens->dtype != static_cast<int>(Dtype::kI32) || tokens->bytes.size != 4ull * piece.count) {
+  if (tokens == nullptr || tokens->dtype != static_cast<int>(Dtype::kI32) ||
+      tokens->bytes.size != 4ull * piece.count) {
     return Bad(absl::StrCat("column tokens must be I32 [", piece.count, "]"));
   }
   const Field* logprobs = stored.Find("logprobs");
-  if (!sampled && (logprobs != nullptr || !piece.runs.empty())) return Bad("only SAMPLED tokens have logprobs and runs");
+  if (!sampled && (logprobs != nullptr || !piece.runs.empty()))
+    return Bad("only SAMPLED tokens have logprobs and runs");
   if (sampled) {
-    if (logprobs == nullptr || logprobs->dtype != static_cast<int>(Dtype::kF32) || logprobs->bytes.size != 4ull * piece.count) {
+    if (logprobs == nullptr || logprobs->dtype != static_cast<int>(Dtype::kF32) ||
+        logprobs->bytes.size != 4ull * piece.count) {
       return Bad(absl::StrCat("column logprobs must be F32 [", piece.count, "]"));
     }
     uint64_t stamped = 0;
     for (const VersionRun& run : piece.runs) {
-      if (run.count == 0 || run.policy >= policies || run.version.number < 0) return Bad("a run needs a count, a known policy and a version");
+      if (run.count == 0 || run.policy >= policies || run.version.number < 0)
+        return Bad("a run needs a count, a known policy and a version");
       stamped += run.count;
     }
-    if (stamped != piece.count) return Bad(absl::StrCat("runs stamp ", stamped, " of ", piece.count, " tokens; every sampled token needs a version"));
+    if (stamped != piece.count)
+      return Bad(absl::StrCat("runs stamp ", stamped, " of ", piece.count,
+                              " tokens; every sampled token needs a version"));
   }
   for (const Field& field : stored.fields) SLUICE_RETURN_IF_ERROR(CheckFinite(field));
   return absl::OkStatus();
@@ -259,8 +285,10 @@ absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t poli
 absl::Status CheckFollows(const Piece& piece, const TokenLog& log) {
   if (log.pieces().empty()) return absl::OkStatus();
   const Piece& last = log.pieces().back().piece;
-  if (piece.segment < last.segment) return Bad(absl::StrCat("segment ", piece.segment, " after ", last.segment));
-  if (piece.segment == last.segment && (piece.role != last.role || piece.turn != last.turn || piece.trainable != last.trainable)) {
+  if (piece.segment < last.segment)
+    return Bad(absl::StrCat("segment ", piece.segment, " after ", last.segment));
+  if (piece.segment == last.segment &&
+      (piece.role != last.role || piece.turn != last.turn || piece.trainable != last.trainable)) {
     return Bad(absl::StrCat("segment ", piece.segment, " is uniform in role, turn and trainable"));
   }
   return absl::OkStatus();

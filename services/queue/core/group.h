@@ -32,8 +32,8 @@ struct StoredPiece {
 // Owner of a task or field that no single member owns: the group.
 inline constexpr uint32_t kWholeGroup = ~0u;
 
-// How far one of the tasks is, for a member or for the group; in the order of Spec::tasks. Tasks of the other granularity
-// are done from the start.
+// How far one of the tasks is, for a member or for the group; in the order of Spec::tasks. Tasks of
+// the other granularity are done from the start.
 struct TaskProgress {
   TaskState state = TaskState::kWaiting;
   Id16 id;
@@ -44,7 +44,8 @@ struct TaskProgress {
   Instant not_before;         // Ready, but not to be leased earlier.
   std::string cause;          // Of the last failure.
   uint32_t round = 1;         // Of scoring.
-  std::vector<std::pair<uint32_t, Field>> staged;  // Written, not yet visible; whose: a member's, or kWholeGroup.
+  // Written, not yet visible; whose: a member's, or kWholeGroup.
+  std::vector<std::pair<uint32_t, Field>> staged;
 };
 
 // The pieces of a member or of a group's prompt, in order, with the checksums of what they hold.
@@ -61,8 +62,9 @@ class TokenLog {
 
   void Append(StoredPiece piece);
   bool lost() const;  // Some of its bytes are.
-  // Whether tokens [at, at + count) as stored equal the piece: roles, versions, tokens, log-probs; where the boundaries
-  // are the same, all other columns too. `base`: tokens before this log. Of lost bytes the checksums are compared.
+  // Whether tokens [at, at + count) as stored equal the piece: roles, versions, tokens, log-probs;
+  // where the boundaries are the same, all other columns too. `base`: tokens before this log. Of
+  // lost bytes the checksums are compared.
   bool Holds(const StoredPiece& piece, uint64_t base) const;
 
  private:
@@ -78,16 +80,17 @@ struct GroupMember {
   bool granted = false;  // At least once: it counts as accepted.
   uint32_t attempt = 1;
   std::optional<Id16> lease;
-  std::string worker;           // Who holds it, or held it last.
-  Instant since;                // In this state.
-  Instant began;                // First granted.
-  int64_t began_at = 0;         // K then.
-  Instant progress;             // The holder's last grant or stored piece.
-  uint32_t stalls = 0;          // Holders in a row that stored nothing for too long.
-  TokenLog log;                 // Without the group's prompt.
-  uint64_t generated = 0;       // SAMPLED tokens.
-  std::map<std::string, Field> fields;  // Whole fields, of the rollout and of tasks; the last round's.
-  std::vector<Field> past;      // Of earlier rounds.
+  std::string worker;      // Who holds it, or held it last.
+  Instant since;           // In this state.
+  Instant began;           // First granted.
+  int64_t began_at = 0;    // K then.
+  Instant progress;        // The holder's last grant or stored piece.
+  uint32_t stalls = 0;     // Holders in a row that stored nothing for too long.
+  TokenLog log;            // Without the group's prompt.
+  uint64_t generated = 0;  // SAMPLED tokens.
+  // Whole fields, of the rollout and of tasks; the last round's.
+  std::map<std::string, Field> fields;
+  std::vector<Field> past;  // Of earlier rounds.
   uint64_t field_bytes = 0;
   Finish finish = Finish::kNone;
   std::optional<Id16> sealed_by;
@@ -106,20 +109,20 @@ struct Group {
   GroupState state = GroupState::kOpen;
   RowRef row;
   std::optional<Row> own;  // A prompt from outside.
-  int64_t slot = -1;     // Step whose slot it holds; -1: none (spent by its batch).
-  int64_t cut_key = 0;   // Oldest version, once accepted.
+  int64_t slot = -1;       // Step whose slot it holds; -1: none (spent by its batch).
+  int64_t cut_key = 0;     // Oldest version, once accepted.
   Instant opened;
-  Instant since;  // In this state.
-  bool overdue = false;               // Open for longer than the straggler time.
+  Instant since;         // In this state.
+  bool overdue = false;  // Open for longer than the straggler time.
   TokenLog prompt;
   std::vector<GroupMember> members;
-  std::vector<TaskProgress> tasks;    // Empty where no task is a group's.
+  std::vector<TaskProgress> tasks;      // Empty where no task is a group's.
   std::map<std::string, Field> fields;  // That group tasks wrote for the whole group: verdict.
   uint64_t field_bytes = 0;
-  std::optional<uint32_t> generation;   // Of the reward that scores it, from the first lease on.
-  int64_t batch = -1;  // k, in a batch.
-  // A restart of the queue lost its payload. Decided then: while a log without payload is replayed, bytes are lost that were
-  // there when the events behind them were decided.
+  std::optional<uint32_t> generation;  // Of the reward that scores it, from the first lease on.
+  int64_t batch = -1;                  // k, in a batch.
+  // A restart of the queue lost its payload. Decided then: while a log without payload is replayed,
+  // bytes are lost that were there when the events behind them were decided.
   bool payload_lost = false;
 
   uint32_t standing() const;  // Members not dropped.
@@ -132,13 +135,16 @@ struct Group {
   int64_t oldest() const;
 };
 
-// Calls f(first place, count, version) for each run of trainable tokens of a member, in order; places count the prompt.
+// Calls f(first place, count, version) for each run of trainable tokens of a member, in order;
+// places count the prompt.
 void ForEachTrainable(const GroupMember& member,
                       const std::function<void(uint64_t, uint64_t, const PolicyVersion&)>& f);
 
-// Checks a piece on its own: shapes of its columns, roles, runs, finite numbers. INVALID_ARGUMENT says which and why.
+// Checks a piece on its own: shapes of its columns, roles, runs, finite numbers. INVALID_ARGUMENT
+// says which and why.
 absl::Status CheckPiece(const StoredPiece& piece, bool group_owned, size_t policies);
-// Checks that a piece may follow what `log` holds: segments never fall and are uniform. INVALID_ARGUMENT.
+// Checks that a piece may follow what `log` holds: segments never fall and are uniform.
+// INVALID_ARGUMENT.
 absl::Status CheckFollows(const Piece& piece, const TokenLog& log);
 // INVALID_ARGUMENT: an F32 or F64 field holds a number that is not finite.
 absl::Status CheckFinite(const Field& field);

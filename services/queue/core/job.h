@@ -36,7 +36,8 @@ struct Want {
   uint64_t from = 0, to = 0;
 };
 struct ReadAnswer {
-  std::vector<Record> records;  // In the order of wants; one per stored piece, one for whole fields.
+  // In the order of wants; one per stored piece, one for whole fields.
+  std::vector<Record> records;
   std::vector<Want> missing;
 };
 
@@ -57,7 +58,8 @@ struct StatsAnswer {
   std::map<std::string, int64_t> staleness;
   std::map<std::string, double> length_ratio;  // By source and by source/octile of length.
   std::map<std::string, double> acceptance;    // Trained over sealed members, likewise.
-  std::string advice;                          // What admission_staleness rests on; what to do if max_staleness is too small.
+  // What admission_staleness rests on; what to do if max_staleness is too small.
+  std::string advice;
 };
 
 enum class PeekWhat { kGroups = 1, kTasks, kBatches, kPrompts, kViolations };
@@ -73,7 +75,8 @@ struct LengthBin {
   int64_t sealed = 0, sealed_tokens = 0, trained = 0, trained_tokens = 0;
 
   LengthBin& operator+=(const LengthBin& other) {
-    sealed += other.sealed, sealed_tokens += other.sealed_tokens, trained += other.trained, trained_tokens += other.trained_tokens;
+    sealed += other.sealed, sealed_tokens += other.sealed_tokens, trained += other.trained,
+        trained_tokens += other.trained_tokens;
     return *this;
   }
   // Trained over sealed members; there are sealed ones.
@@ -81,67 +84,80 @@ struct LengthBin {
   // Mean length of the trained over that of the sealed; unset: nothing to compare yet.
   std::optional<double> ratio() const {
     if (trained == 0 || sealed_tokens == 0) return std::nullopt;
-    return static_cast<double>(trained_tokens) / static_cast<double>(trained) / (static_cast<double>(sealed_tokens) / static_cast<double>(sealed));
+    return static_cast<double>(trained_tokens) / static_cast<double>(trained) /
+           (static_cast<double>(sealed_tokens) / static_cast<double>(sealed));
   }
 };
 
 // Counts for people and metrics; no decision reads them.
 struct Counters {
-  std::map<std::string, int64_t> fenced;           // Calls, by role.
-  std::map<std::string, int64_t> denied;           // Calls of workers not listed, by role.
-  std::map<std::string, int64_t> repeats;          // Calls, by name.
-  std::map<std::string, int64_t> leases_expired;   // By kind.
-  std::map<std::string, int64_t> violations;       // By rule.
-  std::map<std::string, int64_t> filtered;         // Groups: all_zero, all_one, other.
-  std::map<std::string, int64_t> tokens_dropped;   // Trainable tokens that no batch got, by reason; masked ones too.
-  std::map<int64_t, int64_t> in_flight, in_queue, at_cut;  // Trajectories by staleness: gained until sealed, since, in all.
-  // By source and length, in eighths of the longest answer allowed: members, and the tokens they sampled (masked ones too).
+  std::map<std::string, int64_t> fenced;          // Calls, by role.
+  std::map<std::string, int64_t> denied;          // Calls of workers not listed, by role.
+  std::map<std::string, int64_t> repeats;         // Calls, by name.
+  std::map<std::string, int64_t> leases_expired;  // By kind.
+  std::map<std::string, int64_t> violations;      // By rule.
+  std::map<std::string, int64_t> filtered;        // Groups: all_zero, all_one, other.
+  // Trainable tokens that no batch got, by reason; masked ones too.
+  std::map<std::string, int64_t> tokens_dropped;
+  // Trajectories by staleness: gained until sealed, since, in all.
+  std::map<int64_t, int64_t> in_flight, in_queue, at_cut;
+  // By source and length, in eighths of the longest answer allowed: members, and the tokens they
+  // sampled (masked ones too).
   std::map<std::string, std::array<LengthBin, 8>> lengths;
   int64_t quarantined = 0, reissued = 0, stalled = 0, rescored = 0, shrunk = 0;
   std::map<std::string, int64_t> alarms;  // By code, those that were not told too.
 };
 
-// The state machine of one job: events in, effects out. It holds all that the queue knows of the job; payload bytes are
-// shared with whoever reads them. Single-threaded: the owner calls one method at a time. No clock, no I/O, no thread; random
-// numbers (lease ids) come from a seed, so the same events give the same effects.
+// The state machine of one job: events in, effects out. It holds all that the queue knows of the
+// job; payload bytes are shared with whoever reads them. Single-threaded: the owner calls one
+// method at a time. No clock, no I/O, no thread; random numbers (lease ids) come from a seed, so
+// the same events give the same effects.
 class Job {
  public:
   struct Options {
-    std::string id;                // 32 hex digits.
+    std::string id;                  // 32 hex digits.
     uint32_t queue_incarnation = 1;  // Until Restarted tells a newer one.
-    uint64_t seed = 0;             // Of lease ids.
+    uint64_t seed = 0;               // Of lease ids.
   };
 
-  // Whether this build can keep what the spec asks for. INVALID_ARGUMENT names the field, value and what to do.
+  // Whether this build can keep what the spec asks for. INVALID_ARGUMENT names the field, value and
+  // what to do.
   static absl::Status Check(const Spec& spec);
-  // Bytes that a job must be able to reserve to move at all: the worst case of the steps in its admission window and one more.
+  // Bytes that a job must be able to reserve to move at all: the worst case of the steps in its
+  // admission window and one more.
   static uint64_t NeededBytes(const Spec& spec);
 
   // `spec` passed Check; `rows` holds its sources. The first event is SetJob with the same spec.
   Job(Options options, Spec spec, std::shared_ptr<const RowSource> rows);
 
-  // The one way state changes. Answers to calls, this one's or parked ones', are appended to `effects`.
+  // The one way state changes. Answers to calls, this one's or parked ones', are appended to
+  // `effects`.
   void Step(const Event& event, Effects* effects);
   // When a Tick is due at the latest; infinite: none.
   Instant NextWake() const;
 
-  // All that decisions read, as bytes; a job made with the same options and data that loads them behaves as this one from
-  // there on. Payload is shared, not copied.
+  // All that decisions read, as bytes; a job made with the same options and data that loads them
+  // behaves as this one from there on. Payload is shared, not copied.
   Encoded Dump(Payload payload) const;
   // Into a job that saw no event yet. DATA_LOSS: not a dump; the job is of no use then.
   absl::Status Load(absl::string_view head, std::vector<PayloadRun> payload);
 
-  // Reads. LEASE_LOST: neither `lease` nor another lease of the caller covers a want's owner. `controller`: needs no lease.
-  absl::StatusOr<ReadAnswer> Read(const Caller& caller, bool controller, const Id16& lease, const std::vector<Want>& wants) const;
+  // Reads. LEASE_LOST: neither `lease` nor another lease of the caller covers a want's owner.
+  // `controller`: needs no lease.
+  absl::StatusOr<ReadAnswer> Read(const Caller& caller, bool controller, const Id16& lease,
+                                  const std::vector<Want>& wants) const;
   WatchState watch() const;
   StatsAnswer Stats() const;
   // `text`: with the token ids of prompts and answers, which the caller decodes.
-  std::vector<PeekRow> Peek(PeekWhat what, const std::string& state, Instant now, bool text = false) const;
-  // What waits on what, joined by node: an edge for each parked call and each lease, and those between batch, groups, members
-  // and tasks that lead from one to the other, groups in the order of their slots. About kMaxEdges at most.
+  std::vector<PeekRow> Peek(PeekWhat what, const std::string& state, Instant now,
+                            bool text = false) const;
+  // What waits on what, joined by node: an edge for each parked call and each lease, and those
+  // between batch, groups, members and tasks that lead from one to the other, groups in the order
+  // of their slots. About kMaxEdges at most.
   std::vector<WaitEdge> Explain(Instant now) const;
   static constexpr size_t kMaxEdges = 8192;
-  // The live fsck: every broken rule, recomputed from the parts. Empty: all is well. Looks at everything.
+  // The live fsck: every broken rule, recomputed from the parts. Empty: all is well. Looks at
+  // everything.
   std::vector<std::string> Violations() const;
   // What Watch asks before it tells anything. ABORTED FENCED; UNAVAILABLE: not listed.
   absl::Status Known(const Caller& caller) const;
@@ -206,7 +222,9 @@ class Job {
   void Dispatch(const Event& event);
   template <typename T>
   void Finish(uint64_t call, absl::StatusOr<T> answer);
-  void Answer(uint64_t call, Reply reply) { effects_->answers.emplace_back(call, std::move(reply)); }
+  void Answer(uint64_t call, Reply reply) {
+    effects_->answers.emplace_back(call, std::move(reply));
+  }
   absl::Status Fence(const Caller& caller, WorkerRole role);
   absl::Status Listed(const Caller& caller, WorkerRole role);
   absl::Status Admitted(const Caller& caller, WorkerRole role);  // Both.
@@ -221,21 +239,25 @@ class Job {
   void EndLease(const Id16& id, LeaseEnd how, ReleaseReason reason, absl::Duration not_before);
   void OnTick();
   void Pump();
-  void Park(const Event& event, absl::Duration wait, std::variant<Admit, LeaseTasks, AcquireBatch> input);
+  void Park(const Event& event, absl::Duration wait,
+            std::variant<Admit, LeaseTasks, AcquireBatch> input);
   void EndParked(const Parked& parked);
 
   // job_admit.cc: engines, slots, grants.
   void OnAdmit(const Event& event, const Admit& input);
   std::optional<Reply> TryAdmit(const Caller& caller, const Admit& input);
-  void GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room, std::vector<queue::Grant>& grants);
+  void GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room,
+                   std::vector<queue::Grant>& grants);
   void GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant>& grants);
   std::optional<Reply> TryAdmitOwn(const Caller& caller, const Admit& input);
   void Open(Group& group);  // Takes the group's slot and bytes.
-  void GrantMember(Group& group, uint32_t member, const Caller& caller, std::vector<queue::Grant>& grants);
+  void GrantMember(Group& group, uint32_t member, const Caller& caller,
+                   std::vector<queue::Grant>& grants);
   std::optional<int64_t> Lowest() const;  // L
   std::optional<int64_t> NewestLoaded() const;
-  const Engine* Serving(const Caller& caller) const;  // The caller's engine if it may be admitted, else null.
-  bool Lives(const Engine& engine) const;       // It renews, and holds a version of the branch.
+  // The caller's engine if it may be admitted, else null.
+  const Engine* Serving(const Caller& caller) const;
+  bool Lives(const Engine& engine) const;  // It renews, and holds a version of the branch.
   bool CountsForL(const Engine& engine) const;
   std::optional<int64_t> FreeStep() const;
   std::optional<int64_t> WindowEnd() const;  // Last step all of whose slots may be admitted to.
@@ -249,12 +271,15 @@ class Job {
 
   // job_put.cc: what rollouts write.
   PutAnswer OnPut(const Caller& caller, const Put& input);
-  absl::Status PutRecord(const Caller& caller, const Record& record, uint64_t* watermark, bool* repeat);
-  absl::Status PutPiece(const Caller& caller, const Record& record, Group& group, uint64_t* watermark, bool* repeat);
+  absl::Status PutRecord(const Caller& caller, const Record& record, uint64_t* watermark,
+                         bool* repeat);
+  absl::Status PutPiece(const Caller& caller, const Record& record, Group& group,
+                        uint64_t* watermark, bool* repeat);
   absl::Status PutFields(const Caller& caller, const Record& record, Group& group, bool* repeat);
   absl::Status CheckStamps(const Piece& piece) const;
   size_t Octile(const GroupMember& member) const;
-  absl::Status CheckLease(const Caller& caller, const Id16& lease, const TrajectoryRef& ref, const Group& group);
+  absl::Status CheckLease(const Caller& caller, const Id16& lease, const TrajectoryRef& ref,
+                          const Group& group);
   absl::Status Absent(const Id16& lease, const TrajectoryRef& ref) const;
   absl::Status Conflict(const TrajectoryRef& ref, const std::string& what);
   Item SealOne(const Caller& caller, const SealItem& item);
@@ -268,7 +293,8 @@ class Job {
   void NoteQuarantined(const Group& group, const std::string& reason, const std::string& why);
   void CountDropped(Group& group, uint32_t member, const std::string& reason);
   void EndMember(Group& group, uint32_t member, const std::string& reason);
-  void Settle(Group& group, const std::string& reason);  // After a member left: too few, or complete now.
+  // After a member left: too few, or complete now.
+  void Settle(Group& group, const std::string& reason);
   void Complete(Group& group);
   void Reject(Group& group, const std::string& why);
   void Erase(Group& group);
@@ -284,7 +310,8 @@ class Job {
   // job_tasks.cc: tasks of members and groups. `member`: kWholeGroup for a group's.
   void OnLeaseTasks(const Event& event, const LeaseTasks& input);
   std::optional<Reply> TryLeaseTasks(const Caller& caller, const LeaseTasks& input);
-  std::string MissingField(const GroupMember& member) const;  // That a task needs and nothing will write; empty: none.
+  // That a task needs and nothing will write; empty: none.
+  std::string MissingField(const GroupMember& member) const;
   static TaskProgress& TaskOf(Group& group, uint32_t member, uint32_t task);
   void StartTasks(Group& group, uint32_t member);
   void ResetTask(uint32_t task, Granularity granularity, TaskProgress& progress);
@@ -304,18 +331,21 @@ class Job {
 
   // job_task_results.cc: what rewards write.
   absl::Status RepeatedResult(const Record& record, const Group& group);
-  absl::Status CheckResult(const Group& group, const LeaseEntry& entry, const std::vector<std::pair<uint32_t, Field>>& staged) const;
+  absl::Status CheckResult(const Group& group, const LeaseEntry& entry,
+                           const std::vector<std::pair<uint32_t, Field>>& staged) const;
   void Store(Group& group, uint32_t whose, Field field);
   absl::Status PutTask(const Caller& caller, const Record& record, Group& group, bool* repeat);
   void FinishTask(Group& group, uint32_t member, uint32_t task);
   void DropUnscorable(Group& group, const std::string& cause, bool row_at_fault);
   void CountUnscorable(const Group& group, const std::string& cause);
   const UnscorableRun* LongestUnscorable() const;  // Null: each source's last group was scored.
-  void FailTask(Group& group, uint32_t member, uint32_t task, bool use_try, absl::Duration not_before, const std::string& cause);
+  void FailTask(Group& group, uint32_t member, uint32_t task, bool use_try,
+                absl::Duration not_before, const std::string& cause);
 
   // job_retask.cc: scoring again, drawing again.
   absl::StatusOr<RetaskAnswer> OnRetask(const Caller& caller, const Retask& input);
-  std::vector<bool> Affected(const std::string& task) const;  // By task: it, and what rests on what it writes.
+  // By task: it, and what rests on what it writes.
+  std::vector<bool> Affected(const std::string& task) const;
   bool Rescore(Group& group, const std::vector<bool>& tasks);
   void Rescore(Group& group, uint32_t member, uint32_t task);
   uint32_t Readmit(const std::vector<GroupId>& groups);
@@ -325,12 +355,14 @@ class Job {
   std::optional<Reply> TryAcquire(const Caller& caller, const AcquireBatch& input);
   void Fill(int64_t k, bool stream);
   void FillRows(Batch& batch);
-  // What the cut makes of each member. Members that no batch from k on can train are dropped; none: the whole group was.
+  // What the cut makes of each member. Members that no batch from k on can train are dropped; none:
+  // the whole group was.
   std::optional<std::vector<Verdict>> JudgeGroup(Group& group, int64_t k);
   void Freeze(Batch& batch, Group& group, std::vector<Verdict> verdicts);
   std::vector<double> Pool(const Group& group) const;
   void TakeSlot(Group& group, int64_t k);
-  bool HeldUp(int64_t k) const;  // Straggler policy wait: a group that holds a slot of step k still runs.
+  // Straggler policy wait: a group that holds a slot of step k still runs.
+  bool HeldUp(int64_t k) const;
   void CloseBatch(Batch& batch);
   void Evict();
   bool SourcesEnded() const;
@@ -347,7 +379,8 @@ class Job {
   WaitEdge AdmitEdge(const Caller& caller, Instant since) const;
   WaitEdge TaskEdge(const Caller& caller, Instant since) const;
   WaitEdge BatchEdge(const Caller& caller, int64_t k, Instant since) const;
-  bool TaskEdge(const std::string& owner, const std::vector<TaskProgress>& tasks, const Group& group, WaitEdge& edge) const;
+  bool TaskEdge(const std::string& owner, const std::vector<TaskProgress>& tasks,
+                const Group& group, WaitEdge& edge) const;
   WaitEdge GroupEdge(const Node& waiter, const Group& group, Instant since) const;
 
   // job_explain.cc: the edges that Explain joins them by.
@@ -388,18 +421,19 @@ class Job {
   bool set_ = false;
   uint64_t revision_ = 0;
   Phase phase_ = Phase::kOpen;
-  std::map<std::string, Worker> workers_;        // As listed last.
-  std::map<std::string, int64_t> fence_;         // Highest incarnation ever listed, by worker.
-  int64_t gang_ = 0;                             // The same of the trainers.
+  std::map<std::string, Worker> workers_;  // As listed last.
+  std::map<std::string, int64_t> fence_;   // Highest incarnation ever listed, by worker.
+  int64_t gang_ = 0;                       // The same of the trainers.
   std::map<std::string, Engine> engines_;
-  std::map<std::string, std::deque<std::pair<Id16, Reply>>> kept_;  // Answers by request id, newest last.
-  std::map<std::string, uint32_t> generations_;     // Of each reward worker.
-  std::map<uint32_t, Instant> generation_seen_;     // When a worker of it called last.
+  // Answers by request id, newest last.
+  std::map<std::string, std::deque<std::pair<Id16, Reply>>> kept_;
+  std::map<std::string, uint32_t> generations_;  // Of each reward worker.
+  std::map<uint32_t, Instant> generation_seen_;  // When a worker of it called last.
 
   // Versions.
-  int64_t version_ = 0;        // K
-  int64_t next_cut_ = 0;       // The lowest step whose batch is not closed.
-  int64_t restored_ = -1;      // Incarnation that called Restore last.
+  int64_t version_ = 0;    // K
+  int64_t next_cut_ = 0;   // The lowest step whose batch is not closed.
+  int64_t restored_ = -1;  // Incarnation that called Restore last.
   RestoreAnswer restore_answer_;
   std::optional<PolicyVersion> published_;
   std::map<int64_t, int64_t> reached_;  // Highest K by incarnation.
@@ -414,18 +448,24 @@ class Job {
   LeaseTable leases_;
   uint64_t next_group_ = 0;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Group>> groups_;
-  std::set<std::pair<int64_t, uint64_t>> open_;      // Open groups by (slot, ordinal).
-  std::set<std::pair<int64_t, uint64_t>> unheld_;    // Those of them with a member nobody holds.
-  std::set<std::pair<int64_t, uint64_t>> accepted_;  // By (oldest version, ordinal): the order of the cut.
-  std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>> by_prompt_;  // Resident groups by (source, index).
-  std::map<ReadyKey, std::set<TaskKey>> ready_;      // By pool and, once the group has one, its generation.
-  std::set<std::pair<Instant, TaskKey>> delayed_;    // Ready later.
-  std::deque<DeadLetter> dead_letters_;              // The last 1000.
-  std::deque<std::pair<Instant, uint64_t>> overdue_;  // When which open group has its straggler time behind it.
-  std::set<std::pair<Instant, std::pair<uint64_t, uint32_t>>> stalling_;  // When to look whether a held member makes progress; may lag.
+  std::set<std::pair<int64_t, uint64_t>> open_;    // Open groups by (slot, ordinal).
+  std::set<std::pair<int64_t, uint64_t>> unheld_;  // Those of them with a member nobody holds.
+  // By (oldest version, ordinal): the order of the cut.
+  std::set<std::pair<int64_t, uint64_t>> accepted_;
+  // Resident groups by (source, index).
+  std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>> by_prompt_;
+  // By pool and, once the group has one, its generation.
+  std::map<ReadyKey, std::set<TaskKey>> ready_;
+  std::set<std::pair<Instant, TaskKey>> delayed_;  // Ready later.
+  std::deque<DeadLetter> dead_letters_;            // The last 1000.
+  // When which open group has its straggler time behind it.
+  std::deque<std::pair<Instant, uint64_t>> overdue_;
+  // When to look whether a held member makes progress; may lag.
+  std::set<std::pair<Instant, std::pair<uint64_t, uint32_t>>> stalling_;
   AdmissionWindow admission_;
-  std::map<int64_t, Batch> batches_;                 // Cut or being filled, until durable.
-  std::map<int64_t, std::vector<RowRef>> freed_rows_;  // Prompts of the last freed batches, should an older checkpoint come back.
+  std::map<int64_t, Batch> batches_;  // Cut or being filled, until durable.
+  // Prompts of the last freed batches, should an older checkpoint come back.
+  std::map<int64_t, std::vector<RowRef>> freed_rows_;
   uint64_t reserved_bytes_ = 0, stored_bytes_ = 0;
   uint64_t share_bytes_ = ~uint64_t{0};  // Of the daemon's memory.
 
@@ -435,11 +475,12 @@ class Job {
   std::map<int64_t, int64_t> staleness_;  // Trained tokens by staleness, along the lineage.
   uint64_t rejected_in_a_row_ = 0;
   std::map<uint32_t, uint64_t> rejected_of_source_;  // In a row, by source.
-  std::map<std::pair<uint32_t, uint64_t>, uint32_t> starved_;  // By source and row: draws in a row that were not trained.
+  // By source and row: draws in a row that were not trained.
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> starved_;
   // Source and row of each prompt that no rollout could take. None of them is quarantined.
   std::set<std::pair<uint32_t, uint64_t>> unusable_;
   std::map<uint32_t, UnscorableRun> unscorable_;  // By source; absent: its last group was scored.
-  absl::Status failure_;                  // Why the job cannot go on; OK while it can.
+  absl::Status failure_;                          // Why the job cannot go on; OK while it can.
 
   // Waiting calls, oldest first.
   std::list<Parked> parked_;

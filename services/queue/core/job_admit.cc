@@ -12,30 +12,41 @@ constexpr size_t kLargestRow = 1 << 20;
 
 void Job::OnAdmit(const Event& event, const Admit& input) {
   const Caller& caller = event.caller;
-  if (absl::Status fenced = Fence(caller, WorkerRole::kRollout); !fenced.ok()) return Answer(event.call, fenced);
+  if (absl::Status fenced = Fence(caller, WorkerRole::kRollout); !fenced.ok())
+    return Answer(event.call, fenced);
   if (const Reply* kept = Kept(caller, input.request)) {
     ++counters_.repeats["Admit"];
     AdmitAnswer again = std::get<AdmitAnswer>(*kept);
     again.repeat = true;
     return Answer(event.call, std::move(again));
   }
-  if (absl::Status listed = Listed(caller, WorkerRole::kRollout); !listed.ok()) return Answer(event.call, listed);
+  if (absl::Status listed = Listed(caller, WorkerRole::kRollout); !listed.ok())
+    return Answer(event.call, listed);
   if (input.own && (input.own->source.empty() || input.own->json.size() > kLargestRow)) {
-    return Answer(event.call, Error(absl::StatusCode::kInvalidArgument, "BAD_ROW",
-                                    absl::StrCat("own: source \"", input.own->source, "\", ", input.own->json.size(), " B of JSON; wanted a name and at most ", kLargestRow, " B")));
+    return Answer(
+        event.call,
+        Error(absl::StatusCode::kInvalidArgument, "BAD_ROW",
+              absl::StrCat("own: source \"", input.own->source, "\", ", input.own->json.size(),
+                           " B of JSON; wanted a name and at most ", kLargestRow, " B")));
   }
-  if (input.room == 0) return Answer(event.call, Error(absl::StatusCode::kInvalidArgument, "BAD_ROOM", "room is 0, wanted at least 1"));
+  if (input.room == 0)
+    return Answer(event.call, Error(absl::StatusCode::kInvalidArgument, "BAD_ROOM",
+                                    "room is 0, wanted at least 1"));
   if (!engines_.contains(caller.worker)) {
-    return Answer(event.call, ErrorWith(absl::StatusCode::kFailedPrecondition, {.reason = "NOT_YET", .hint = "Renew with the loaded version first"},
-                                        absl::StrCat(caller.worker, " has not told which version it holds")));
+    return Answer(event.call,
+                  ErrorWith(absl::StatusCode::kFailedPrecondition,
+                            {.reason = "NOT_YET", .hint = "Renew with the loaded version first"},
+                            absl::StrCat(caller.worker, " has not told which version it holds")));
   }
   Park(event, input.wait, input);
 }
 
 std::optional<Reply> Job::TryAdmit(const Caller& caller, const Admit& input) {
-  if (phase_ >= Phase::kClosed) return Error(absl::StatusCode::kFailedPrecondition, "CLOSED", "the job is closed");
+  if (phase_ >= Phase::kClosed)
+    return Error(absl::StatusCode::kFailedPrecondition, "CLOSED", "the job is closed");
   if (!failure_.ok()) return failure_;
-  if (phase_ != Phase::kOpen || restored_ < 0 || spec_.rows_only || space_ != Space::kOk) return std::nullopt;
+  if (phase_ != Phase::kOpen || restored_ < 0 || spec_.rows_only || space_ != Space::kOk)
+    return std::nullopt;
   const Engine* engine = Serving(caller);
   if (engine == nullptr) return std::nullopt;
   if (input.own) return TryAdmitOwn(caller, input);
@@ -50,12 +61,14 @@ std::optional<Reply> Job::TryAdmit(const Caller& caller, const Admit& input) {
   return answer;
 }
 
-// Engines. ------------------------------------------------------------------------------------------------------------
+// Engines. ----------------------------------------------------------------------------------------
 
-// Not so an engine that holds what a gang trained of which this queue, having lost the job, knows nothing: it is to load anew.
+// Not so an engine that holds what a gang trained of which this queue, having lost the job, knows
+// nothing: it is to load anew.
 bool Job::Lives(const Engine& engine) const {
   const PolicyVersion& version = engine.loaded.version;
-  return engine.renewed + leases_.ttl() > now_ && engine.loaded.verified && branch_.Holds(version) && reached_.contains(version.incarnation);
+  return engine.renewed + leases_.ttl() > now_ && engine.loaded.verified &&
+         branch_.Holds(version) && reached_.contains(version.incarnation);
 }
 
 std::optional<int64_t> Job::NewestLoaded() const {
@@ -84,11 +97,13 @@ std::optional<int64_t> Job::Lowest() const {
 
 const Job::Engine* Job::Serving(const Caller& caller) const {
   const auto it = engines_.find(caller.worker);
-  if (it == engines_.end() || it->second.incarnation != caller.incarnation || !CountsForL(it->second)) return nullptr;
+  if (it == engines_.end() || it->second.incarnation != caller.incarnation ||
+      !CountsForL(it->second))
+    return nullptr;
   return &it->second;
 }
 
-// Slots. --------------------------------------------------------------------------------------------------------------
+// Slots. ------------------------------------------------------------------------------------------
 
 std::optional<int64_t> Job::WindowEnd() const {
   const std::optional<int64_t> lowest = Lowest();
@@ -103,8 +118,11 @@ std::optional<int64_t> Job::FreeStep() const {
   if (!last) return std::nullopt;
   if (const std::optional<int64_t> step = slots_.LowestFree(next_cut_, *last)) return step;
   const int64_t beyond = std::max(*last + 1, next_cut_);
-  const bool some = *last == *Lowest() + admission_.whole() && beyond == *last + 1 && (spec_.max_steps == 0 || beyond < spec_.max_steps);
-  return some && slots_.used(beyond) < admission_.partial_slots(slots_.limit()) ? std::optional(beyond) : std::nullopt;
+  const bool some = *last == *Lowest() + admission_.whole() && beyond == *last + 1 &&
+                    (spec_.max_steps == 0 || beyond < spec_.max_steps);
+  return some && slots_.used(beyond) < admission_.partial_slots(slots_.limit())
+             ? std::optional(beyond)
+             : std::nullopt;
 }
 
 void Job::MoveSlot(Group& group, int64_t step) {
@@ -115,7 +133,8 @@ void Job::MoveSlot(Group& group, int64_t step) {
   AddIndexes(group);
 }
 
-// Groups that a cut left behind hold slots of steps gone by; they move to the first free ones ahead, before any new group.
+// Groups that a cut left behind hold slots of steps gone by; they move to the first free ones
+// ahead, before any new group.
 void Job::Reslot() {
   while (!slots_.steps().empty() && slots_.steps().begin()->first < next_cut_) {
     const std::optional<int64_t> step = FreeStep();
@@ -135,7 +154,7 @@ void Job::RemoveIndexes(const Group& group) {
   unheld_.erase({group.slot, group.id.ordinal});
 }
 
-// Grants. -------------------------------------------------------------------------------------------------------------
+// Grants. -----------------------------------------------------------------------------------------
 
 Group& Job::OpenGroup(const RowRef& row, int64_t step, uint32_t size) {
   auto group = std::make_unique<Group>();
@@ -147,7 +166,8 @@ Group& Job::OpenGroup(const RowRef& row, int64_t step, uint32_t size) {
   for (GroupMember& member : group->members) member.since = now_;
   if (!spec_.rows_only && spec_.has_task(Granularity::kGroup)) {
     group->tasks.resize(spec_.tasks.size());
-    for (uint32_t t = 0; t < group->tasks.size(); ++t) ResetTask(t, Granularity::kGroup, group->tasks[t]);
+    for (uint32_t t = 0; t < group->tasks.size(); ++t)
+      ResetTask(t, Granularity::kGroup, group->tasks[t]);
   }
   by_prompt_[{row.source, row.index}].insert(group->id.ordinal);
   Group& opened = *group;
@@ -155,7 +175,8 @@ Group& Job::OpenGroup(const RowRef& row, int64_t step, uint32_t size) {
   return opened;
 }
 
-void Job::GrantMember(Group& group, uint32_t index, const Caller& caller, std::vector<queue::Grant>& grants) {
+void Job::GrantMember(Group& group, uint32_t index, const Caller& caller,
+                      std::vector<queue::Grant>& grants) {
   GroupMember& member = group.members[index];
   RemoveIndexes(group);
   const Lease lease = leases_.Grant({.kind = LeaseKind::kTrajectory,
@@ -184,13 +205,19 @@ void Job::GrantMember(Group& group, uint32_t index, const Caller& caller, std::v
                       .size = static_cast<uint32_t>(group.members.size()),
                       .overdue = std::max(absl::ZeroDuration(), group.opened + spec_.wait - now_)});
   }
-  const uint64_t prefix = member.log.tokens() == 0 ? 0 : group.prompt.tokens() + member.log.tokens();
-  grants.back().members.push_back({.member = index, .attempt = member.attempt, .lease = lease, .prefix = prefix});
+  const uint64_t prefix =
+      member.log.tokens() == 0 ? 0 : group.prompt.tokens() + member.log.tokens();
+  grants.back().members.push_back(
+      {.member = index, .attempt = member.attempt, .lease = lease, .prefix = prefix});
 }
 
-Row Job::RowOf(const Group& group) const { return group.own ? *group.own : prompts_.Read(group.row); }
+Row Job::RowOf(const Group& group) const {
+  return group.own ? *group.own : prompts_.Read(group.row);
+}
 
-const std::string& Job::SourceName(const Group& group) const { return group.own ? group.own->source : spec_.sources[group.row.source].name; }
+const std::string& Job::SourceName(const Group& group) const {
+  return group.own ? group.own->source : spec_.sources[group.row.source].name;
+}
 
 void Job::Open(Group& group) {
   slots_.Take(group.slot, group.id.ordinal);
@@ -204,28 +231,37 @@ std::optional<Reply> Job::TryAdmitOwn(const Caller& caller, const Admit& input) 
   const std::optional<int64_t> step = FreeStep();
   if (!step || reserved_bytes_ + spec_.group_bytes() > allowed_bytes()) return std::nullopt;
   // No two prompts from outside are known to be the same one.
-  Group& group = OpenGroup({.source = RowRef::kOutside, .epoch = input.own->ref.epoch, .index = next_group_, .occurrence = input.own->ref.occurrence}, *step, spec_.group_size);
+  Group& group = OpenGroup({.source = RowRef::kOutside,
+                            .epoch = input.own->ref.epoch,
+                            .index = next_group_,
+                            .occurrence = input.own->ref.occurrence},
+                           *step, spec_.group_size);
   group.own = input.own;
   Open(group);
   AdmitAnswer answer{.phase = phase_};
-  for (uint32_t m = 0; m < std::min(input.room, spec_.group_size); ++m) GrantMember(group, m, caller, answer.grants);
+  for (uint32_t m = 0; m < std::min(input.room, spec_.group_size); ++m)
+    GrantMember(group, m, caller, answer.grants);
   Keep(caller, input.request, answer);
   return answer;
 }
 
-void Job::GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room, std::vector<queue::Grant>& grants) {
+void Job::GrantUnheld(const Caller& caller, const Engine& engine, uint32_t room,
+                      std::vector<queue::Grant>& grants) {
   const int64_t last = engine.loaded.version.number + spec_.max_staleness;
   const auto grant_from = [&](bool siblings_only) {
     const std::vector<std::pair<int64_t, uint64_t>> candidates(unheld_.begin(), unheld_.end());
     for (const auto& [slot, ordinal] : candidates) {
       if (room == 0 || slot > last) return;
       Group& group = *groups_.at(ordinal);
-      const bool sibling = std::any_of(group.members.begin(), group.members.end(),
-                                       [&](const GroupMember& m) { return m.lease && m.worker == caller.worker; });
+      const bool sibling =
+          std::any_of(group.members.begin(), group.members.end(),
+                      [&](const GroupMember& m) { return m.lease && m.worker == caller.worker; });
       if (siblings_only && !sibling) continue;
       for (uint32_t m = 0; m < group.members.size() && room > 0; ++m) {
         const GroupMember& member = group.members[m];
-        if (member.lease || member.state == MemberState::kSealed || member.state == MemberState::kDropped) continue;
+        if (member.lease || member.state == MemberState::kSealed ||
+            member.state == MemberState::kDropped)
+          continue;
         GrantMember(group, m, caller, grants);
         --room;
       }
@@ -244,7 +280,8 @@ void Job::GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant
     if (!row) return;
     Group& group = OpenGroup(*row, *step, spec_.group_size);
     Open(group);
-    for (uint32_t m = 0; m < group.members.size() && room > 0; ++m, --room) GrantMember(group, m, caller, grants);
+    for (uint32_t m = 0; m < group.members.size() && room > 0; ++m, --room)
+      GrantMember(group, m, caller, grants);
   }
 }
 

@@ -19,63 +19,93 @@ std::vector<std::string> Job::Violations() const {
     const std::string name = group.id.hex();
     const bool in_batch = group.state == GroupState::kInBatch;
     const auto batch = batches_.find(group.batch);
-    expect(in_batch == (group.batch >= 0) && (!in_batch || batch != batches_.end()), name, " is in batch ", group.batch, ", which is not there");
-    expect(group.slot < 0 || slots_.holders(group.slot).contains(ordinal), name, " says it holds a slot of step ", group.slot);
+    expect(in_batch == (group.batch >= 0) && (!in_batch || batch != batches_.end()), name,
+           " is in batch ", group.batch, ", which is not there");
+    expect(group.slot < 0 || slots_.holders(group.slot).contains(ordinal), name,
+           " says it holds a slot of step ", group.slot);
     expect(group.slot >= 0 || in_batch, name, " is alive without a slot");
     const bool is_applied = in_batch && batch != batches_.end() && batch->second.applied;
     for (uint32_t m = 0; m < group.members.size(); ++m) {
       const GroupMember& member = group.members[m];
       if (member.granted && member.state != MemberState::kDropped) ++(is_applied ? applied : live);
-      expect(!member.lease || (leases_.Find(*member.lease) && leases_.Find(*member.lease)->member == m), name, "/", m, " holds a lease that is not there");
-      expect(!member.lease || member.state == MemberState::kReserved || member.state == MemberState::kRunning, name, "/", m, " holds a lease but does not run");
-      expect(group.state == GroupState::kOpen || member.state == MemberState::kSealed || member.state == MemberState::kDropped, name, "/", m, " runs in a group that is complete");
+      expect(!member.lease ||
+                 (leases_.Find(*member.lease) && leases_.Find(*member.lease)->member == m),
+             name, "/", m, " holds a lease that is not there");
+      expect(!member.lease || member.state == MemberState::kReserved ||
+                 member.state == MemberState::kRunning,
+             name, "/", m, " holds a lease but does not run");
+      expect(group.state == GroupState::kOpen || member.state == MemberState::kSealed ||
+                 member.state == MemberState::kDropped,
+             name, "/", m, " runs in a group that is complete");
       trajectories += member.lease.has_value();
       for (const TaskProgress& task : member.tasks) tasks += task.lease.has_value();
       const uint64_t held = group.prompt.bytes() + member.stored();
-      expect(spec_.rows_only || held <= spec_.member_bytes(), name, "/", m, " stores ", held, " B of ", spec_.member_bytes(), " reserved");
+      expect(spec_.rows_only || held <= spec_.member_bytes(), name, "/", m, " stores ", held,
+             " B of ", spec_.member_bytes(), " reserved");
     }
     for (const TaskProgress& task : group.tasks) tasks += task.lease.has_value();
-    expect(group.state == GroupState::kOpen || group.complete(), name, " is ", Name(group.state), " but not complete");
-    expect(group.state == GroupState::kOpen || group.standing() >= (spec_.rows_only ? 1 : spec_.group_min), name, " stands with ", group.standing(), " members");
+    expect(group.state == GroupState::kOpen || group.complete(), name, " is ", Name(group.state),
+           " but not complete");
+    expect(group.state == GroupState::kOpen ||
+               group.standing() >= (spec_.rows_only ? 1 : spec_.group_min),
+           name, " stands with ", group.standing(), " members");
     open += group.state == GroupState::kOpen;
     accepted += group.state == GroupState::kAccepted;
     unheld += group.state == GroupState::kOpen && group.has_unheld();
-    expect(group.state != GroupState::kOpen || open_.contains({group.slot, ordinal}), name, " is open but not indexed");
-    expect(group.state != GroupState::kAccepted || accepted_.contains({group.cut_key, ordinal}), name, " is accepted but not indexed");
+    expect(group.state != GroupState::kOpen || open_.contains({group.slot, ordinal}), name,
+           " is open but not indexed");
+    expect(group.state != GroupState::kAccepted || accepted_.contains({group.cut_key, ordinal}),
+           name, " is accepted but not indexed");
     stored += group.stored();
     reserved += spec_.rows_only ? 0 : spec_.group_bytes();
   }
-  expect(open == open_.size() && accepted == accepted_.size() && unheld == unheld_.size(), "an index holds groups that are gone");
+  expect(open == open_.size() && accepted == accepted_.size() && unheld == unheld_.size(),
+         "an index holds groups that are gone");
   expect(live == ledger_.live, "ledger: live ", ledger_.live, ", counted ", live);
   expect(applied == ledger_.applied, "ledger: applied ", ledger_.applied, ", counted ", applied);
-  expect(ledger_.gap() == 0, "ledger: accepted - durable - applied - live - dropped = ", ledger_.gap());
+  expect(ledger_.gap() == 0,
+         "ledger: accepted - durable - applied - live - dropped = ", ledger_.gap());
   expect(ledger_.hash == HashAt(version_), "ledger: hash is not H(K)");
-  expect(stored == stored_bytes_ && reserved == reserved_bytes_, "bytes: stored ", stored_bytes_, " (counted ", stored, "), reserved ", reserved_bytes_, " (counted ", reserved, ")");
-  expect(spec_.rows_only || (stored <= reserved && reserved <= spec_.quota_bytes), "bytes: stored ", stored, " <= reserved ", reserved, " <= quota ", spec_.quota_bytes, " does not hold");
+  expect(stored == stored_bytes_ && reserved == reserved_bytes_, "bytes: stored ", stored_bytes_,
+         " (counted ", stored, "), reserved ", reserved_bytes_, " (counted ", reserved, ")");
+  expect(spec_.rows_only || (stored <= reserved && reserved <= spec_.quota_bytes), "bytes: stored ",
+         stored, " <= reserved ", reserved, " <= quota ", spec_.quota_bytes, " does not hold");
   for (const auto& [step, holders] : slots_.steps()) {
-    expect(holders.size() <= slots_.limit(), "slots: ", holders.size(), " of ", slots_.limit(), " used in step ", step);
-    for (uint64_t ordinal : holders) expect(groups_.contains(ordinal) && groups_.at(ordinal)->slot == step, "slots: step ", step, " is held by a group that is gone");
+    expect(holders.size() <= slots_.limit(), "slots: ", holders.size(), " of ", slots_.limit(),
+           " used in step ", step);
+    for (uint64_t ordinal : holders)
+      expect(groups_.contains(ordinal) && groups_.at(ordinal)->slot == step, "slots: step ", step,
+             " is held by a group that is gone");
   }
   std::string hash = durable_hash_;
   for (const auto& [k, batch] : batches_) {
     batch_leases += batch.lease.has_value();
-    expect(batch.applied == (k < version_), "batch ", k, " is ", batch.applied ? "" : "not ", "applied at K = ", version_);
-    expect(batch.closed == (k < next_cut_), "batch ", k, " is ", batch.closed ? "" : "not ", "closed");
+    expect(batch.applied == (k < version_), "batch ", k, " is ", batch.applied ? "" : "not ",
+           "applied at K = ", version_);
+    expect(batch.closed == (k < next_cut_), "batch ", k, " is ", batch.closed ? "" : "not ",
+           "closed");
     for (const FrozenGroup& frozen : batch.groups) {
       const Group* group = Find(frozen.id);
-      expect(group != nullptr && group->batch == k, "batch ", k, " lists ", frozen.id.hex(), ", which is not in it");
+      expect(group != nullptr && group->batch == k, "batch ", k, " lists ", frozen.id.hex(),
+             ", which is not in it");
       if (group == nullptr || spec_.rows_only) continue;
-      expect(frozen.members.size() == group->standing(), "batch ", k, " lists ", frozen.members.size(), " members of ", frozen.id.hex());
+      expect(frozen.members.size() == group->standing(), "batch ", k, " lists ",
+             frozen.members.size(), " members of ", frozen.id.hex());
       for (const FrozenMember& member : frozen.members) {
-        expect(group->members[member.member].log.crc32c() == member.crc32c, "batch ", k, ": a member's bytes changed after the cut");
-        expect(batch.applied || OverAge(group->members[member.member], member.masked, k, spec_, branch_) == 0, "batch ", k, " holds tokens beyond max_staleness");
+        expect(group->members[member.member].log.crc32c() == member.crc32c, "batch ", k,
+               ": a member's bytes changed after the cut");
+        expect(batch.applied ||
+                   OverAge(group->members[member.member], member.masked, k, spec_, branch_) == 0,
+               "batch ", k, " holds tokens beyond max_staleness");
       }
     }
     if (!batch.closed) continue;
     hash = NextHash(hash, k, CanonicalBytes(batch.groups));
     expect(hash == batch.hash, "batch ", k, ": its hash is not H(", k + 1, ")");
   }
-  expect(trajectories + tasks + batch_leases == leases_.size(), "leases: ", leases_.size(), " live, ", trajectories, " of trajectories, ", tasks, " of tasks, ", batch_leases, " of batches");
+  expect(trajectories + tasks + batch_leases == leases_.size(), "leases: ", leases_.size(),
+         " live, ", trajectories, " of trajectories, ", tasks, " of tasks, ", batch_leases,
+         " of batches");
   return broken;
 }
 

@@ -18,15 +18,18 @@ bool CutIsBlind() {
 }
 }  // namespace
 
-// The cut. ------------------------------------------------------------------------------------------------------------
+// The cut. ----------------------------------------------------------------------------------------
 
 std::optional<std::vector<Verdict>> Job::JudgeGroup(Group& group, int64_t k) {
   std::vector<Verdict> verdicts(group.members.size());
   std::string reason;
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     const GroupMember& member = group.members[m];
-    // What still runs can gain tokens of newer versions; only one token too old ends it where the statistic is strict.
-    const bool judged = member.state == MemberState::kSealed || (spec_.statistic == Statistic::kStrict && member.state != MemberState::kDropped);
+    // What still runs can gain tokens of newer versions; only one token too old ends it where the
+    // statistic is strict.
+    const bool judged =
+        member.state == MemberState::kSealed ||
+        (spec_.statistic == Statistic::kStrict && member.state != MemberState::kDropped);
     if (!judged) continue;
     verdicts[m] = Judge(member, k, spec_, branch_);
     if (verdicts[m].masked_count > 0 && CutIsBlind()) {
@@ -54,14 +57,16 @@ std::vector<double> Job::Pool(const Group& group) const {
     for (const GroupMember& member : other.members) {
       const bool in_batch = &other == &group && member.state != MemberState::kDropped;
       // When a batch becomes durable is a matter of time.
-      const bool timeless = !spec_.deterministic || other.state == GroupState::kAccepted || other.batch == next_cut_;
+      const bool timeless =
+          !spec_.deterministic || other.state == GroupState::kAccepted || other.batch == next_cut_;
       if (!in_batch && timeless && member.task_reward) pool.push_back(*member.task_reward);
     }
   }
   return pool;
 }
 
-// The group gets a slot of step k: a free one, or that of a group it overtakes, which takes its own in exchange.
+// The group gets a slot of step k: a free one, or that of a group it overtakes, which takes its own
+// in exchange.
 void Job::TakeSlot(Group& group, int64_t k) {
   if (group.slot == k) return;
   if (!slots_.full(k)) return MoveSlot(group, k);
@@ -72,7 +77,9 @@ void Job::TakeSlot(Group& group, int64_t k) {
     overtaken = std::prev(runs)->second;
   } else {
     const std::set<uint64_t>& holders = slots_.holders(k);
-    const auto waits = std::find_if(holders.rbegin(), holders.rend(), [&](uint64_t o) { return groups_.at(o)->state != GroupState::kInBatch; });
+    const auto waits = std::find_if(holders.rbegin(), holders.rend(), [&](uint64_t o) {
+      return groups_.at(o)->state != GroupState::kInBatch;
+    });
     SLUICE_CHECK(waits != holders.rend());
     overtaken = *waits;
   }
@@ -90,7 +97,10 @@ void Job::TakeSlot(Group& group, int64_t k) {
 
 void Job::Freeze(Batch& batch, Group& group, std::vector<Verdict> verdicts) {
   TakeSlot(group, batch.k);
-  FrozenGroup frozen{.id = group.id, .row = group.row, .size = static_cast<uint32_t>(group.members.size()), .pool = Pool(group)};
+  FrozenGroup frozen{.id = group.id,
+                     .row = group.row,
+                     .size = static_cast<uint32_t>(group.members.size()),
+                     .pool = Pool(group)};
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     const GroupMember& member = group.members[m];
     if (member.state == MemberState::kDropped) continue;
@@ -137,7 +147,8 @@ void Job::Fill(int64_t k, bool stream) {
     return;
   }
   const bool held_up = HeldUp(k);
-  if (accepted_.empty() || (!stream && (held_up || (accepted_.size() < needed && !SourcesEnded())))) return;
+  if (accepted_.empty() || (!stream && (held_up || (accepted_.size() < needed && !SourcesEnded()))))
+    return;
   std::vector<std::pair<Group*, std::vector<Verdict>>> chosen;
   chosen.reserve(std::min(needed, accepted_.size()));
   for (auto it = accepted_.begin(); it != accepted_.end() && chosen.size() < needed;) {
@@ -150,7 +161,8 @@ void Job::Fill(int64_t k, bool stream) {
   batch.k = k;
   batch.groups.reserve(batch.groups.size() + chosen.size());
   for (auto& [group, verdicts] : chosen) Freeze(batch, *group, std::move(verdicts));
-  if (batch.groups.size() == spec_.groups_per_step || (SourcesEnded() && accepted_.empty())) CloseBatch(batch);
+  if (batch.groups.size() == spec_.groups_per_step || (SourcesEnded() && accepted_.empty()))
+    CloseBatch(batch);
 }
 
 // Supervised rows: groups of one, accepted at birth, without tokens; their only content is the row.
@@ -165,7 +177,8 @@ void Job::FillRows(Batch& batch) {
     group.batch = batch.k;
     ++ledger_.accepted;
     ++ledger_.live;
-    batch.groups.push_back({.id = group.id, .row = *row, .size = 1, .members = {{.member = 0, .attempt = 1}}});
+    batch.groups.push_back(
+        {.id = group.id, .row = *row, .size = 1, .members = {{.member = 0, .attempt = 1}}});
   }
   if (!batch.groups.empty()) CloseBatch(batch);
 }
@@ -193,14 +206,17 @@ void Job::CloseBatch(Batch& batch) {
 
 // Drops what no batch to come can train.
 void Job::Evict() {
-  for (auto it = accepted_.begin(); it != accepted_.end() && it->first < next_cut_ - int64_t{spec_.max_staleness};) {
+  for (auto it = accepted_.begin();
+       it != accepted_.end() && it->first < next_cut_ - int64_t{spec_.max_staleness};) {
     JudgeGroup(*groups_.at((it++)->second), next_cut_);
   }
   const int64_t bound = next_cut_ - int64_t{spec_.max_staleness};
   std::vector<uint64_t> aged;
   for (const auto& [slot, ordinal] : open_) {
     const auto& members = groups_.at(ordinal)->members;
-    if (std::any_of(members.begin(), members.end(), [&](const GroupMember& m) { return m.log.oldest() < bound; })) aged.push_back(ordinal);
+    if (std::any_of(members.begin(), members.end(),
+                    [&](const GroupMember& m) { return m.log.oldest() < bound; }))
+      aged.push_back(ordinal);
   }
   for (uint64_t ordinal : aged) {
     Group& group = *groups_.at(ordinal);

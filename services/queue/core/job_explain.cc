@@ -1,5 +1,6 @@
-// The wait-for edges of one job: parked call -> batch -> group -> member or task -> who holds it. The controller joins them
-// with those of the daemons. `cause` is a sentence about the waiter; `on.daemon` names a daemon, or a role where any will do.
+// The wait-for edges of one job: parked call -> batch -> group -> member or task -> who holds it.
+// The controller joins them with those of the daemons. `cause` is a sentence about the waiter;
+// `on.daemon` names a daemon, or a role where any will do.
 
 #include <algorithm>
 
@@ -10,19 +11,30 @@ namespace sluice::queue {
 namespace {
 constexpr uint64_t kUnscorableTold = 4;  // Groups in a row: fewer may be chance.
 
-std::string Age(absl::Duration age) { return absl::FormatDuration(absl::Trunc(age, age < absl::Seconds(10) ? absl::Milliseconds(100) : absl::Seconds(1))); }
+std::string Age(absl::Duration age) {
+  return absl::FormatDuration(
+      absl::Trunc(age, age < absl::Seconds(10) ? absl::Milliseconds(100) : absl::Seconds(1)));
+}
 
 const Node kDisk{NodeKind::kStore, "disk", ""};
 
-// The next batch and the queue wait for the disk, and the disk for whoever makes room: there a chain ends. Parked Admits tell of
-// it too; a Put that is sent again and again does not, nor an answer that waits to be durable.
+// The next batch and the queue wait for the disk, and the disk for whoever makes room: there a
+// chain ends. Parked Admits tell of it too; a Put that is sent again and again does not, nor an
+// answer that waits to be durable.
 void ExplainDisk(Space space, const Node& batch, std::vector<WaitEdge>& edges) {
   const bool full = space == Space::kFull;
   for (const Node& waiter : {batch, Node{NodeKind::kDaemon, "queue", "queue"}}) {
-    edges.push_back({.waiter = waiter, .on = kDisk, .cause = absl::StrCat("the disk of the queue's log is ", full ? "full" : "nearly full")});
+    edges.push_back(
+        {.waiter = waiter,
+         .on = kDisk,
+         .cause = absl::StrCat("the disk of the queue's log is ", full ? "full" : "nearly full")});
   }
-  edges.push_back({.waiter = kDisk, .on = kDisk, .cause = full ? "nothing is stored until there is room again" : "no new work is taken in until there is room again",
-                   .next = "as soon as there is room all goes on, nothing accepted is lost", .hint = "make room on the disk of the queue's --data-dir"});
+  edges.push_back({.waiter = kDisk,
+                   .on = kDisk,
+                   .cause = full ? "nothing is stored until there is room again"
+                                 : "no new work is taken in until there is room again",
+                   .next = "as soon as there is room all goes on, nothing accepted is lost",
+                   .hint = "make room on the disk of the queue's --data-dir"});
 }
 
 Node BatchNode(int64_t k) { return {NodeKind::kBatch, absl::StrCat(k), "queue"}; }
@@ -33,12 +45,15 @@ Node GroupNode(const Group& group) { return {NodeKind::kGroup, group.id.hex(), "
 std::string Job::Progress(int64_t k) const {
   const auto begun = batches_.find(k);
   const size_t taken = begun == batches_.end() ? 0 : begun->second.groups.size();
-  return absl::StrCat("batch ", k, " has ", std::min<size_t>(taken + accepted_.size(), spec_.groups_per_step), " of ", spec_.groups_per_step, " groups");
+  return absl::StrCat("batch ", k, " has ",
+                      std::min<size_t>(taken + accepted_.size(), spec_.groups_per_step), " of ",
+                      spec_.groups_per_step, " groups");
 }
 
 WaitEdge Job::ParkedEdge(const Parked& parked) const {
   if (std::holds_alternative<Admit>(parked.input)) return AdmitEdge(parked.caller, parked.since);
-  if (std::holds_alternative<LeaseTasks>(parked.input)) return TaskEdge(parked.caller, parked.since);
+  if (std::holds_alternative<LeaseTasks>(parked.input))
+    return TaskEdge(parked.caller, parked.since);
   const int64_t k = std::get<AcquireBatch>(parked.input).k;
   WaitEdge edge = BatchEdge(parked.caller, k, parked.since);
   edge.on = BatchNode(std::min(k, next_cut_));
@@ -60,7 +75,10 @@ void Job::ExplainBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) con
   for (const auto& [slot, ordinal] : open_) {
     if (edges.size() >= kMaxEdges) return;
     const Group& group = *groups_.at(ordinal);
-    edges.push_back({.waiter = BatchNode(k), .on = GroupNode(group), .since = now - group.opened, .cause = Progress(k)});
+    edges.push_back({.waiter = BatchNode(k),
+                     .on = GroupNode(group),
+                     .since = now - group.opened,
+                     .cause = Progress(k)});
     ExplainGroup(group, now, edges);
   }
   if (!open_.empty()) return;
@@ -71,8 +89,11 @@ void Job::ExplainBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) con
 
 void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& edges) const {
   const auto lacks = [&](uint32_t m, Node on, absl::Duration since, const char* what) {
-    edges.push_back({.waiter = GroupNode(group), .on = std::move(on), .since = since,
-                     .cause = absl::StrCat("group ", group.id.brief(), " lacks ", what, "member ", m, " of ", group.members.size())});
+    edges.push_back({.waiter = GroupNode(group),
+                     .on = std::move(on),
+                     .since = since,
+                     .cause = absl::StrCat("group ", group.id.brief(), " lacks ", what, "member ",
+                                           m, " of ", group.members.size())});
   };
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     const GroupMember& member = group.members[m];
@@ -92,9 +113,14 @@ void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& e
     }
   }
   for (uint32_t t = 0; t < group.tasks.size(); ++t) {
-    if (group.tasks[t].state != TaskState::kReady && group.tasks[t].state != TaskState::kLeased) continue;
+    if (group.tasks[t].state != TaskState::kReady && group.tasks[t].state != TaskState::kLeased)
+      continue;
     WaitEdge edge = WorkEdge(group, kWholeGroup, t, now);
-    edges.push_back({.waiter = GroupNode(group), .on = edge.waiter, .since = edge.since, .cause = absl::StrCat("group ", group.id.brief(), " lacks its ", spec_.tasks[t].name)});
+    edges.push_back(
+        {.waiter = GroupNode(group),
+         .on = edge.waiter,
+         .since = edge.since,
+         .cause = absl::StrCat("group ", group.id.brief(), " lacks its ", spec_.tasks[t].name)});
     edges.push_back(std::move(edge));
   }
 }
@@ -102,17 +128,22 @@ void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& e
 WaitEdge Job::MemberEdge(const Group& group, uint32_t index, Instant now) const {
   const GroupMember& member = group.members[index];
   const uint64_t tokens = group.prompt.tokens() + member.log.tokens();
-  WaitEdge edge{.waiter = {NodeKind::kTrajectory, TrajectoryRef{group.id, index, member.attempt}.str(), "queue"}, .since = now - member.since};
+  WaitEdge edge{.waiter = {NodeKind::kTrajectory,
+                           TrajectoryRef{group.id, index, member.attempt}.str(), "queue"},
+                .since = now - member.since};
   const LeaseEntry* lease = member.lease ? leases_.Find(*member.lease) : nullptr;
   if (lease == nullptr) {
     edge.on = {NodeKind::kDaemon, "rollout", "rollout"};
-    edge.cause = absl::StrCat("nobody holds member ", index, tokens == 0 ? "" : absl::StrCat(", stored up to token ", tokens));
+    edge.cause = absl::StrCat("nobody holds member ", index,
+                              tokens == 0 ? "" : absl::StrCat(", stored up to token ", tokens));
     edge.next = absl::StrCat("member ", index, " goes to the next rollout that asks for work");
     return edge;
   }
   edge.on = {NodeKind::kDaemon, member.worker, member.worker};
-  edge.cause = absl::StrCat(member.worker, " has had member ", index, " for ", Age(edge.since), ", stored up to token ", tokens);
-  edge.next = absl::StrCat("without ", member.worker, ", member ", index, " goes on at another rollout from token ", tokens);
+  edge.cause = absl::StrCat(member.worker, " has had member ", index, " for ", Age(edge.since),
+                            ", stored up to token ", tokens);
+  edge.next = absl::StrCat("without ", member.worker, ", member ", index,
+                           " goes on at another rollout from token ", tokens);
   return edge;
 }
 
@@ -120,21 +151,25 @@ WaitEdge Job::WorkEdge(const Group& group, uint32_t index, uint32_t t, Instant n
   const bool whole = index == kWholeGroup;
   const TaskProgress& task = whole ? group.tasks[t] : group.members[index].tasks[t];
   const std::string& name = spec_.tasks[t].name;
-  const std::string owner = whole ? group.id.hex() : TrajectoryRef{group.id, index, group.members[index].attempt}.str();
+  const std::string owner =
+      whole ? group.id.hex() : TrajectoryRef{group.id, index, group.members[index].attempt}.str();
   WaitEdge edge{.waiter = {NodeKind::kTask, absl::StrCat(owner, "/", name), "queue"},
                 .since = now - task.since};
   const std::string before = task.cause.empty() ? "" : absl::StrCat("; the last try: ", task.cause);
   const LeaseEntry* lease = task.lease ? leases_.Find(*task.lease) : nullptr;
   if (lease != nullptr) {
     edge.on = {NodeKind::kDaemon, task.worker, task.worker};
-    edge.cause = absl::StrCat(task.worker, " has had task ", name, " for ", Age(edge.since), before);
-    edge.next = absl::StrCat("without a result task ", name, " goes to another reward, ", task.tries, " tries left");
+    edge.cause =
+        absl::StrCat(task.worker, " has had task ", name, " for ", Age(edge.since), before);
+    edge.next = absl::StrCat("without a result task ", name, " goes to another reward, ",
+                             task.tries, " tries left");
     edge.next_in = std::max(std::min(lease->expires, lease->limit) - now, absl::ZeroDuration());
     return edge;
   }
   edge.on = {NodeKind::kDaemon, "reward", "reward"};
   const std::string of = group.generation ? absl::StrCat(" of generation ", *group.generation) : "";
-  edge.cause = absl::StrCat("no reward", of, " has taken task ", name, " (pool ", spec_.tasks[t].pool, ") for ", Age(edge.since), before);
+  edge.cause = absl::StrCat("no reward", of, " has taken task ", name, " (pool ",
+                            spec_.tasks[t].pool, ") for ", Age(edge.since), before);
   edge.next = "the next reward that asks for tasks takes it";
   edge.next_in = std::max(task.not_before - now, absl::ZeroDuration());
   return edge;
@@ -151,10 +186,14 @@ std::vector<WaitEdge> Job::Explain(Instant now) const {
   for (const auto& [k, batch] : batches_) {
     const LeaseEntry* lease = batch.lease ? leases_.Find(*batch.lease) : nullptr;
     if (lease == nullptr) continue;
-    edges.push_back({.waiter = BatchNode(k), .on = {NodeKind::kDaemon, lease->worker, lease->worker}, .since = now - lease->granted,
-                     .cause = absl::StrCat(lease->worker, " has had batch ", k, " for ", Age(now - lease->granted)),
-                     .next = absl::StrCat("without a renewal batch ", k, " is offered to the next trainer"),
-                     .next_in = std::max(lease->expires - now, absl::ZeroDuration())});
+    edges.push_back(
+        {.waiter = BatchNode(k),
+         .on = {NodeKind::kDaemon, lease->worker, lease->worker},
+         .since = now - lease->granted,
+         .cause =
+             absl::StrCat(lease->worker, " has had batch ", k, " for ", Age(now - lease->granted)),
+         .next = absl::StrCat("without a renewal batch ", k, " is offered to the next trainer"),
+         .next_in = std::max(lease->expires - now, absl::ZeroDuration())});
   }
   return edges;
 }

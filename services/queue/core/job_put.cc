@@ -16,34 +16,43 @@ constexpr int64_t kAlarmsTold = 10;  // Of a kind, one by one.
 
 }  // namespace
 
-// Errors of a writer's lease. -----------------------------------------------------------------------------------------
+// Errors of a writer's lease. ---------------------------------------------------------------------
 
 // The group is not resident: sealed work that went its way is gone, anything else lost its lease.
 absl::Status Job::Absent(const Id16& lease, const TrajectoryRef& ref) const {
   const std::optional<LeaseEnd> ended = leases_.Ended(lease);
-  if (ended != LeaseEnd::kSealed && ended != LeaseEnd::kDone) {  // Of a job that the queue lost, it knows none.
-    return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat(ref.str(), " was dropped or given to another"));
+  // Of a job that the queue lost, it knows none.
+  if (ended != LeaseEnd::kSealed && ended != LeaseEnd::kDone) {
+    return Error(absl::StatusCode::kAborted, "LEASE_LOST",
+                 absl::StrCat(ref.str(), " was dropped or given to another"));
   }
-  return Error(absl::StatusCode::kNotFound, "GONE", absl::StrCat(ref.str(), " is not in the queue"));
+  return Error(absl::StatusCode::kNotFound, "GONE",
+               absl::StrCat(ref.str(), " is not in the queue"));
 }
 
-absl::Status Job::CheckLease(const Caller& caller, const Id16& lease, const TrajectoryRef& ref, const Group& group) {
+absl::Status Job::CheckLease(const Caller& caller, const Id16& lease, const TrajectoryRef& ref,
+                             const Group& group) {
   const LeaseEntry* entry = leases_.Find(lease);
-  const bool holds = entry != nullptr && entry->kind == LeaseKind::kTrajectory && entry->group == group.id.ordinal &&
-                     entry->worker == caller.worker && entry->incarnation == caller.incarnation &&
-                     (!ref.member || (entry->member == *ref.member && group.members[*ref.member].attempt == ref.attempt));
-  if (!holds) return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat(ref.str(), ": the lease is not the current one; stop its work"));
+  const bool holds = entry != nullptr && entry->kind == LeaseKind::kTrajectory &&
+                     entry->group == group.id.ordinal && entry->worker == caller.worker &&
+                     entry->incarnation == caller.incarnation &&
+                     (!ref.member || (entry->member == *ref.member &&
+                                      group.members[*ref.member].attempt == ref.attempt));
+  if (!holds)
+    return Error(absl::StatusCode::kAborted, "LEASE_LOST",
+                 absl::StrCat(ref.str(), ": the lease is not the current one; stop its work"));
   return Listed(caller, WorkerRole::kRollout);
 }
 
 absl::Status Job::Conflict(const TrajectoryRef& ref, const std::string& what) {
   ++counters_.violations["conflict"];
-  const std::string message = absl::StrCat(ref.str(), ": ", what, " was written before with other bytes");
+  const std::string message =
+      absl::StrCat(ref.str(), ": ", what, " was written before with other bytes");
   RaiseAlarm("conflict", message);
   return Error(absl::StatusCode::kAlreadyExists, "CONFLICT", message);
 }
 
-// Put. ----------------------------------------------------------------------------------------------------------------
+// Put. --------------------------------------------------------------------------------------------
 
 PutAnswer Job::OnPut(const Caller& caller, const Put& input) {
   PutAnswer answer;
@@ -51,7 +60,8 @@ PutAnswer Job::OnPut(const Caller& caller, const Put& input) {
     uint64_t watermark = 0;
     bool repeat = false;
     const absl::Status status = PutRecord(caller, input.records[i], &watermark, &repeat);
-    if (!status.ok()) answer.failed.push_back({.record = i, .status = status, .watermark = watermark});
+    if (!status.ok())
+      answer.failed.push_back({.record = i, .status = status, .watermark = watermark});
     answer.repeats += repeat;
     if (status.ok() && !repeat) effects_->stored.push_back(i);
   }
@@ -59,7 +69,8 @@ PutAnswer Job::OnPut(const Caller& caller, const Put& input) {
   return answer;
 }
 
-absl::Status Job::PutRecord(const Caller& caller, const Record& record, uint64_t* watermark, bool* repeat) {
+absl::Status Job::PutRecord(const Caller& caller, const Record& record, uint64_t* watermark,
+                            bool* repeat) {
   Group* group = Find(record.owner.group);
   if (group == nullptr) {
     // A task's result that dropped its group is repeated: it was taken.
@@ -67,7 +78,9 @@ absl::Status Job::PutRecord(const Caller& caller, const Record& record, uint64_t
     return *repeat ? absl::OkStatus() : Absent(record.lease, record.owner);
   }
   if (record.owner.member && *record.owner.member >= group->members.size()) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER", absl::StrCat(record.owner.str(), ": the group has ", group->members.size(), " members"));
+    return Error(
+        absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
+        absl::StrCat(record.owner.str(), ": the group has ", group->members.size(), " members"));
   }
   if (record.task) return PutTask(caller, record, *group, repeat);
   if (record.piece) return PutPiece(caller, record, *group, watermark, repeat);
@@ -78,15 +91,20 @@ absl::Status Job::CheckStamps(const Piece& piece) const {
   for (const VersionRun& run : piece.runs) {
     const auto reached = reached_.find(run.version.incarnation);
     if (reached == reached_.end() || run.version.number > reached->second) {
-      return Error(absl::StatusCode::kInvalidArgument, "BAD_VERSION",
-                   absl::StrCat("tokens stamped ", run.version.str(), ", which incarnation ", run.version.incarnation,
-                                reached == reached_.end() ? " never trained" : absl::StrCat(" has not reached; it is at ", reached->second)));
+      return Error(
+          absl::StatusCode::kInvalidArgument, "BAD_VERSION",
+          absl::StrCat("tokens stamped ", run.version.str(), ", which incarnation ",
+                       run.version.incarnation,
+                       reached == reached_.end()
+                           ? " never trained"
+                           : absl::StrCat(" has not reached; it is at ", reached->second)));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Job::PutPiece(const Caller& caller, const Record& record, Group& group, uint64_t* watermark, bool* repeat) {
+absl::Status Job::PutPiece(const Caller& caller, const Record& record, Group& group,
+                           uint64_t* watermark, bool* repeat) {
   const bool group_owned = !record.owner.member;
   GroupMember* member = group_owned ? nullptr : &group.members[*record.owner.member];
   TokenLog& log = group_owned ? group.prompt : member->log;
@@ -97,15 +115,19 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, Group& gr
 
   SLUICE_RETURN_IF_ERROR(CheckPiece(stored, group_owned, spec_.policies.size()));
   if (piece.at + piece.count <= *watermark) {
-    if (!log.Holds(stored, base)) return Conflict(record.owner, absl::StrCat("the piece at ", piece.at));
+    if (!log.Holds(stored, base))
+      return Conflict(record.owner, absl::StrCat("the piece at ", piece.at));
     *repeat = true;
     return absl::OkStatus();
   }
   SLUICE_RETURN_IF_ERROR(CheckLease(caller, record.lease, record.owner, group));
   if (piece.at != *watermark) {
-    return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", absl::StrCat(record.owner.str(), ": send from token ", *watermark, ", not ", piece.at));
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "NOT_YET",
+        absl::StrCat(record.owner.str(), ": send from token ", *watermark, ", not ", piece.at));
   }
-  const bool begun = std::any_of(group.members.begin(), group.members.end(), [](const GroupMember& m) { return m.log.tokens() > 0; });
+  const bool begun = std::any_of(group.members.begin(), group.members.end(),
+                                 [](const GroupMember& m) { return m.log.tokens() > 0; });
   if (group_owned && begun) return Conflict(record.owner, "the prompt");
   SLUICE_RETURN_IF_ERROR(CheckFollows(piece, log));
   SLUICE_RETURN_IF_ERROR(CheckStamps(piece));
@@ -114,7 +136,8 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, Group& gr
   const uint64_t held = group.prompt.bytes() + (member ? member->stored() : 0);
   if (held + bytes > spec_.member_bytes()) {
     return Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
-                 absl::StrCat(record.owner.str(), " reserved ", spec_.member_bytes(), " B, holds ", held, ", wants ", bytes, " more; seal it with LENGTH"));
+                 absl::StrCat(record.owner.str(), " reserved ", spec_.member_bytes(), " B, holds ",
+                              held, ", wants ", bytes, " more; seal it with LENGTH"));
   }
   stored_bytes_ += bytes;
   Progressed(record.lease);
@@ -133,8 +156,11 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, Group& gr
   return absl::OkStatus();
 }
 
-absl::Status Job::PutFields(const Caller& caller, const Record& record, Group& group, bool* repeat) {
-  if (!record.owner.member) return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER", "whole fields belong to a member");
+absl::Status Job::PutFields(const Caller& caller, const Record& record, Group& group,
+                            bool* repeat) {
+  if (!record.owner.member)
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
+                 "whole fields belong to a member");
   GroupMember& member = group.members[*record.owner.member];
   *repeat = !record.fields.empty();
   std::string differs;
@@ -153,7 +179,9 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, Group& g
     bytes += field.bytes.size;
   }
   if (group.prompt.bytes() + member.stored() + bytes > spec_.member_bytes()) {
-    return Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION", absl::StrCat(record.owner.str(), ": whole fields of ", bytes, " B exceed what the member reserved"));
+    return Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
+                 absl::StrCat(record.owner.str(), ": whole fields of ", bytes,
+                              " B exceed what the member reserved"));
   }
   for (const Field& field : record.fields) {
     if (!member.fields.emplace(field.name, field).second) continue;
@@ -164,10 +192,11 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, Group& g
   return absl::OkStatus();
 }
 
-// Seal and Drop. ------------------------------------------------------------------------------------------------------
+// Seal and Drop. ----------------------------------------------------------------------------------
 
 size_t Job::Octile(const GroupMember& member) const {
-  const uint64_t longest = spec_.sampling.max_tokens > 0 ? spec_.sampling.max_tokens : spec_.member_tokens;
+  const uint64_t longest =
+      spec_.sampling.max_tokens > 0 ? spec_.sampling.max_tokens : spec_.member_tokens;
   return std::min<uint64_t>(7, 8 * member.generated / std::max<uint64_t>(1, longest));
 }
 
@@ -175,27 +204,37 @@ Item Job::SealOne(const Caller& caller, const SealItem& item) {
   Group* group = Find(item.ref.group);
   if (group == nullptr) return {.status = Absent(item.lease, item.ref)};
   if (!item.ref.member || *item.ref.member >= group->members.size()) {
-    return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER", "Seal names one member of the group")};
+    return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
+                            "Seal names one member of the group")};
   }
   GroupMember& member = group->members[*item.ref.member];
   const uint64_t watermark = group->prompt.tokens() + member.log.tokens();
   if (member.sealed_by == item.lease) return {.watermark = watermark, .repeat = true};
-  if (absl::Status lease = CheckLease(caller, item.lease, item.ref, *group); !lease.ok()) return {.status = lease, .watermark = watermark};
-  if (item.finish == Finish::kNone) return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_FINISH", "Seal needs a finish"), .watermark = watermark};
+  if (absl::Status lease = CheckLease(caller, item.lease, item.ref, *group); !lease.ok())
+    return {.status = lease, .watermark = watermark};
+  if (item.finish == Finish::kNone)
+    return {
+        .status = Error(absl::StatusCode::kInvalidArgument, "BAD_FINISH", "Seal needs a finish"),
+        .watermark = watermark};
   if (item.tokens > watermark) {
-    return {.status = Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", absl::StrCat("the queue holds ", watermark, " of ", item.tokens, " tokens")),
+    return {.status =
+                Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
+                      absl::StrCat("the queue holds ", watermark, " of ", item.tokens, " tokens")),
             .watermark = watermark};
   }
   if (item.tokens < watermark || item.crc32c != member.log.crc32c()) {
     RaiseAlarm("bad_crc",
                absl::StrCat(item.ref.str(), ": sealed with other tokens than were stored"));
     return {.status = Error(absl::StatusCode::kDataLoss, "BAD_CRC",
-                            absl::StrCat(item.ref.str(), ": sealed as ", item.tokens, " tokens, CRC ", item.crc32c, "; the queue holds ", watermark, ", CRC ",
-                                         member.log.crc32c())),
+                            absl::StrCat(item.ref.str(), ": sealed as ", item.tokens,
+                                         " tokens, CRC ", item.crc32c, "; the queue holds ",
+                                         watermark, ", CRC ", member.log.crc32c())),
             .watermark = watermark};
   }
   if (const std::string missing = MissingField(member); !missing.empty()) {
-    return {.status = Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", absl::StrCat(item.ref.str(), ": put field ", missing, " first; a task needs it")),
+    return {.status = Error(
+                absl::StatusCode::kFailedPrecondition, "NOT_YET",
+                absl::StrCat(item.ref.str(), ": put field ", missing, " first; a task needs it")),
             .watermark = watermark};
   }
   leases_.End(item.lease, LeaseEnd::kSealed);
@@ -220,16 +259,21 @@ Item Job::SealOne(const Caller& caller, const SealItem& item) {
 }
 
 Item Job::DropOne(const Caller& caller, const DropItem& item) {
-  if (!IsDropReason(item.reason) || item.reason == "filtered" || item.reason == "closed" || item.reason == "shrunk") {
-    return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_REASON", absl::StrCat("\"", item.reason, "\" is no reason a rollout drops work for"))};
+  if (!IsDropReason(item.reason) || item.reason == "filtered" || item.reason == "closed" ||
+      item.reason == "shrunk") {
+    return {.status =
+                Error(absl::StatusCode::kInvalidArgument, "BAD_REASON",
+                      absl::StrCat("\"", item.reason, "\" is no reason a rollout drops work for"))};
   }
   if (leases_.Ended(item.lease) == LeaseEnd::kDropped) return {.repeat = true};
   Group* group = Find(item.ref.group);
   if (group == nullptr) return {.status = Absent(item.lease, item.ref)};
   if (item.ref.member && *item.ref.member >= group->members.size()) {
-    return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER", absl::StrCat("the group has ", group->members.size(), " members"))};
+    return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
+                            absl::StrCat("the group has ", group->members.size(), " members"))};
   }
-  if (absl::Status lease = CheckLease(caller, item.lease, item.ref, *group); !lease.ok()) return {.status = lease};
+  if (absl::Status lease = CheckLease(caller, item.lease, item.ref, *group); !lease.ok())
+    return {.status = lease};
   if (item.ref.member) {
     DropMember(*group, *item.ref.member, item.reason);
   } else {
@@ -242,7 +286,8 @@ Item Job::DropOne(const Caller& caller, const DropItem& item) {
 
 // Without a limit of epochs, rows that none can use would be drawn for ever.
 void Job::CountUnusable(const RowRef& row, const std::string& reason) {
-  if ((reason != "prompt_too_long" && reason != "bad_row") || row.source == RowRef::kOutside) return;
+  if ((reason != "prompt_too_long" && reason != "bad_row") || row.source == RowRef::kOutside)
+    return;
   if (prompts_.IsQuarantined(row)) return;
   unusable_.insert({row.source, row.index});
   FailWithoutPrompts(reason,
@@ -294,7 +339,8 @@ void Job::CountDropped(Group& group, uint32_t index, const std::string& reason) 
   --ledger_.live;
   ++ledger_.dropped[reason];
   uint64_t tokens = 0;
-  ForEachTrainable(member, [&](uint64_t, uint64_t count, const PolicyVersion&) { tokens += count; });
+  ForEachTrainable(member,
+                   [&](uint64_t, uint64_t count, const PolicyVersion&) { tokens += count; });
   counters_.tokens_dropped[reason] += static_cast<int64_t>(tokens);
   if (reason == "stale") admission_.TooOld(tokens);
 }
@@ -353,7 +399,8 @@ void Job::Settle(Group& group, const std::string& reason) {
 }
 
 namespace {
-// Sample standard deviation (ddof 1) at most 1e-6, or a group of one: no signal (DAPO's dynamic sampling).
+// Sample standard deviation (ddof 1) at most 1e-6, or a group of one: no signal (DAPO's dynamic
+// sampling).
 bool NoSignal(const std::vector<double>& rewards) {
   if (rewards.size() < 2) return true;
   double mean = 0, squares = 0;
@@ -366,13 +413,16 @@ bool NoSignal(const std::vector<double>& rewards) {
 void Job::Complete(Group& group) {
   if (const auto verdict = group.fields.find("verdict"); verdict != group.fields.end()) {
     const absl::string_view text = verdict->second.bytes.view();
-    if (text != "accept") return Reject(group, text == "reject" ? "verdict" : std::string(absl::StripPrefix(text, "reject:")));
+    if (text != "accept")
+      return Reject(group,
+                    text == "reject" ? "verdict" : std::string(absl::StripPrefix(text, "reject:")));
   }
   std::vector<double> rewards;
   for (const GroupMember& member : group.members) {
     if (member.state == MemberState::kSealed) rewards.push_back(member.task_reward.value_or(0));
   }
-  if (spec_.filter == Filter::kSignal && NoSignal(rewards)) return Reject(group, rewards[0] == 0 ? "all_zero" : rewards[0] == 1 ? "all_one" : "other");
+  if (spec_.filter == Filter::kSignal && NoSignal(rewards))
+    return Reject(group, rewards[0] == 0 ? "all_zero" : rewards[0] == 1 ? "all_one" : "other");
   unscorable_.erase(group.row.source);
   rejected_in_a_row_ = 0;
   rejected_of_source_.erase(group.row.source);
@@ -383,7 +433,8 @@ void Job::Complete(Group& group) {
   accepted_.insert({group.cut_key, group.id.ordinal});
 }
 
-// The group filter's no. A long run of them ends the job; one of a single source, while others are accepted, is an alarm.
+// The group filter's no. A long run of them ends the job; one of a single source, while others are
+// accepted, is an alarm.
 void Job::Reject(Group& group, const std::string& why) {
   unscorable_.erase(group.row.source);
   ++counters_.filtered[why];
@@ -395,7 +446,9 @@ void Job::Reject(Group& group, const std::string& why) {
   if (limit == 0 || !failure_.ok()) return;
   const auto counts = [&] {
     std::string text;
-    for (const auto& [reason, count] : counters_.filtered) absl::StrAppend(&text, text.empty() ? "" : ", ", absl::StrReplaceAll(reason, {{"_", " "}}), " ", count);
+    for (const auto& [reason, count] : counters_.filtered)
+      absl::StrAppend(&text, text.empty() ? "" : ", ", absl::StrReplaceAll(reason, {{"_", " "}}),
+                      " ", count);
     return text;
   };
   if (rejected_in_a_row_ >= limit) {

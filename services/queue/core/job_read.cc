@@ -11,7 +11,9 @@
 namespace sluice::queue {
 namespace {
 // Text that is no UTF-8 must not end the daemon.
-std::string AsText(const nlohmann::json& json) { return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string AsText(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 bool Wanted(const std::vector<std::string>& names, const std::string& name) {
   return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
@@ -22,7 +24,8 @@ Field CutRows(const Field& field, const Piece& piece, uint64_t first, uint64_t c
   if (count == piece.count) return field;
   const uint64_t row = field.bytes.size / piece.count;
   Field cut = field;
-  cut.bytes.data = std::shared_ptr<const char>(field.bytes.data, field.bytes.data.get() + first * row);
+  cut.bytes.data =
+      std::shared_ptr<const char>(field.bytes.data, field.bytes.data.get() + first * row);
   cut.bytes.size = count * row;
   cut.bytes.crc32c = Crc32c(cut.bytes.view());
   if (!cut.shape.empty()) cut.shape[0] = static_cast<int64_t>(count);
@@ -56,7 +59,9 @@ nlohmann::json MemberJson(const Group& group, const GroupMember& member, Instant
   for (const StoredPiece& stored : member.log.pieces()) {
     for (const VersionRun& run : stored.piece.runs) {
       const int64_t number = run.version.number;
-      versions = versions ? std::pair(std::min(versions->first, number), std::max(versions->second, number)) : std::pair(number, number);
+      versions = versions ? std::pair(std::min(versions->first, number),
+                                      std::max(versions->second, number))
+                          : std::pair(number, number);
     }
   }
   if (versions) json["versions"] = {versions->first, versions->second};
@@ -64,10 +69,12 @@ nlohmann::json MemberJson(const Group& group, const GroupMember& member, Instant
   return json;
 }
 
-void ReadPieces(const TokenLog& log, const TrajectoryRef& owner, const Want& want, std::vector<Record>& out) {
+void ReadPieces(const TokenLog& log, const TrajectoryRef& owner, const Want& want,
+                std::vector<Record>& out) {
   const uint64_t to = want.to == 0 ? ~uint64_t{0} : want.to;
   for (const StoredPiece& stored : log.pieces()) {
-    const uint64_t first = std::max(stored.piece.at, want.from), last = std::min(stored.piece.at + stored.piece.count, to);
+    const uint64_t first = std::max(stored.piece.at, want.from),
+                   last = std::min(stored.piece.at + stored.piece.count, to);
     if (first >= last) continue;
     Record record{.owner = owner, .piece = stored.piece};
     Piece& piece = *record.piece;
@@ -94,29 +101,42 @@ void ReadPieces(const TokenLog& log, const TrajectoryRef& owner, const Want& wan
 }
 }  // namespace
 
-absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, const Id16& lease, const std::vector<Want>& wants) const {
+absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, const Id16& lease,
+                                     const std::vector<Want>& wants) const {
   const LeaseEntry* entry = leases_.Find(lease);
   if (!controller) {
-    if (const auto fence = fence_.find(caller.worker); fence != fence_.end() && caller.incarnation < fence->second) return Known(caller);
+    if (const auto fence = fence_.find(caller.worker);
+        fence != fence_.end() && caller.incarnation < fence->second)
+      return Known(caller);
     // The ranks of a gang share the lease of a batch; others are their holder's alone.
-    const bool holds = entry != nullptr && entry->incarnation == caller.incarnation && (entry->worker == caller.worker || entry->kind == LeaseKind::kBatch);
-    if (!holds) return Error(absl::StatusCode::kAborted, "LEASE_LOST", "Get: the lease is not the current one");
+    const bool holds = entry != nullptr && entry->incarnation == caller.incarnation &&
+                       (entry->worker == caller.worker || entry->kind == LeaseKind::kBatch);
+    if (!holds)
+      return Error(absl::StatusCode::kAborted, "LEASE_LOST",
+                   "Get: the lease is not the current one");
     SLUICE_RETURN_IF_ERROR(Known(caller));
   }
   ReadAnswer answer;
   for (const Want& want : wants) {
     const Group* group = Find(want.owner.group);
-    const bool absent = group == nullptr || (want.owner.member && *want.owner.member >= group->members.size());
-    const GroupMember* member = absent || !want.owner.member ? nullptr : &group->members[*want.owner.member];
-    const bool other = member != nullptr && (member->state == MemberState::kDropped || (want.owner.attempt != 0 && want.owner.attempt != member->attempt));
+    const bool absent =
+        group == nullptr || (want.owner.member && *want.owner.member >= group->members.size());
+    const GroupMember* member =
+        absent || !want.owner.member ? nullptr : &group->members[*want.owner.member];
+    const bool other =
+        member != nullptr && (member->state == MemberState::kDropped ||
+                              (want.owner.attempt != 0 && want.owner.attempt != member->attempt));
     const bool lost = !absent && (member != nullptr ? member->lost() : group->prompt.lost());
     if (absent || other || lost) {
       answer.missing.push_back(want);
       continue;
     }
     if (!controller) {
-      const bool covered = entry->kind == LeaseKind::kBatch ? group->batch == entry->batch : group->id.ordinal == entry->group;
-      if (!covered && !Holds(caller, *group)) return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat("Get: the lease does not cover ", want.owner.str()));
+      const bool covered = entry->kind == LeaseKind::kBatch ? group->batch == entry->batch
+                                                            : group->id.ordinal == entry->group;
+      if (!covered && !Holds(caller, *group))
+        return Error(absl::StatusCode::kAborted, "LEASE_LOST",
+                     absl::StrCat("Get: the lease does not cover ", want.owner.str()));
     }
     if (member == nullptr) {
       ReadPieces(group->prompt, {.group = group->id}, want, answer.records);
@@ -133,37 +153,65 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
   return answer;
 }
 
-// Whether the caller holds a lease on a member of the group or on a task of one: then one Get may read many groups.
+// Whether the caller holds a lease on a member of the group or on a task of one: then one Get may
+// read many groups.
 bool Job::Holds(const Caller& caller, const Group& group) const {
   const auto mine = [&](const std::optional<Id16>& lease) {
     const LeaseEntry* entry = lease ? leases_.Find(*lease) : nullptr;
-    return entry != nullptr && entry->worker == caller.worker && entry->incarnation == caller.incarnation;
+    return entry != nullptr && entry->worker == caller.worker &&
+           entry->incarnation == caller.incarnation;
   };
   const auto any_task = [&](const std::vector<TaskProgress>& tasks) {
-    return std::any_of(tasks.begin(), tasks.end(), [&](const TaskProgress& task) { return mine(task.lease); });
+    return std::any_of(tasks.begin(), tasks.end(),
+                       [&](const TaskProgress& task) { return mine(task.lease); });
   };
   return any_task(group.tasks) ||
-         std::any_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) { return mine(member.lease) || any_task(member.tasks); });
+         std::any_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) {
+           return mine(member.lease) || any_task(member.tasks);
+         });
 }
 
 WatchState Job::watch() const {
-  WatchState state{.queue_incarnation = queue_incarnation_, .trainer = gang_, .version = version_, .end = replay_end_, .phase = phase_};
-  if (published_) state.published.push_back({.policy = 0, .version = *published_, .verified = true});
+  WatchState state{.queue_incarnation = queue_incarnation_,
+                   .trainer = gang_,
+                   .version = version_,
+                   .end = replay_end_,
+                   .phase = phase_};
+  if (published_)
+    state.published.push_back({.policy = 0, .version = *published_, .verified = true});
   return state;
 }
 
 StatsAnswer Job::Stats() const {
-  StatsAnswer stats{.ledger = ledger_, .version = version_, .lowest = Lowest().value_or(-1), .admission_staleness = admission_.versions(), .advice = admission_.Advice()};
-  stats.groups = {{"open", open_.size()}, {"accepted", accepted_.size()}, {"in_batch", 0}, {"applied", 0}, {"quarantined", prompts_.progress().quarantined.size()}, {"starved", 0}, {"overdue", 0}};
+  StatsAnswer stats{.ledger = ledger_,
+                    .version = version_,
+                    .lowest = Lowest().value_or(-1),
+                    .admission_staleness = admission_.versions(),
+                    .advice = admission_.Advice()};
+  stats.groups = {{"open", open_.size()},
+                  {"accepted", accepted_.size()},
+                  {"in_batch", 0},
+                  {"applied", 0},
+                  {"quarantined", prompts_.progress().quarantined.size()},
+                  {"starved", 0},
+                  {"overdue", 0}};
   for (const auto& [row, count] : starved_) stats.groups["starved"] += count > 1;
   for (const auto& [slot, ordinal] : open_) stats.groups["overdue"] += groups_.at(ordinal)->overdue;
-  for (const auto& [k, batch] : batches_) stats.groups[batch.applied ? "applied" : "in_batch"] += batch.groups.size();
+  for (const auto& [k, batch] : batches_)
+    stats.groups[batch.applied ? "applied" : "in_batch"] += batch.groups.size();
   for (const auto& [why, count] : counters_.filtered) stats.groups["filtered_" + why] = count;
   uint64_t overdue = 0, used = 0;
-  for (const auto& [step, holders] : slots_.steps()) (step < next_cut_ ? overdue : used) += holders.size();
+  for (const auto& [step, holders] : slots_.steps())
+    (step < next_cut_ ? overdue : used) += holders.size();
   const int64_t window = std::max<int64_t>(0, WindowEnd().value_or(next_cut_ - 1) - next_cut_ + 1);
-  stats.slots = {{"used", used}, {"overdue", overdue}, {"limit_per_step", slots_.limit()}, {"window_steps", static_cast<uint64_t>(window)}};
-  stats.bytes = {{"reserved", reserved_bytes_}, {"stored", stored_bytes_}, {"quota", spec_.quota_bytes}, {"share", allowed_bytes()}};
+  stats.slots = {{"used", used},
+                 {"overdue", overdue},
+                 {"limit_per_step", slots_.limit()},
+                 {"window_steps", static_cast<uint64_t>(window)}};
+  stats.bytes = {{"reserved", reserved_bytes_},
+                 {"stored", stored_bytes_},
+                 {"quota", spec_.quota_bytes},
+                 {"share", allowed_bytes()}};
   stats.waiting = {{"Admit", 0}, {"LeaseTasks", 0}, {"AcquireBatch", 0}};
   static constexpr const char* kCalls[] = {"Admit", "LeaseTasks", "AcquireBatch"};
   for (const Parked& parked : parked_) ++stats.waiting[kCalls[parked.input.index()]];
@@ -186,26 +234,39 @@ StatsAnswer Job::Stats() const {
   return stats;
 }
 
-std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant now, bool text) const {
+std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant now,
+                               bool text) const {
   std::vector<PeekRow> rows;
   const auto add = [&](PeekRow row) {
     if (state.empty() || row.state == state) rows.push_back(std::move(row));
   };
   std::vector<const Group*> groups;
   for (const auto& [ordinal, group] : groups_) groups.push_back(group.get());
-  std::sort(groups.begin(), groups.end(), [](const Group* a, const Group* b) { return a->id < b->id; });
+  std::sort(groups.begin(), groups.end(),
+            [](const Group* a, const Group* b) { return a->id < b->id; });
   const auto row_json = [&](const RowRef& row) {
-    const std::string source = row.source == RowRef::kOutside ? "outside" : spec_.sources[row.source].name;
-    return nlohmann::json{{"source", source}, {"epoch", row.epoch}, {"index", row.index}, {"occurrence", row.occurrence}};
+    const std::string source =
+        row.source == RowRef::kOutside ? "outside" : spec_.sources[row.source].name;
+    return nlohmann::json{{"source", source},
+                          {"epoch", row.epoch},
+                          {"index", row.index},
+                          {"occurrence", row.occurrence}};
   };
   switch (what) {
     case PeekWhat::kGroups:
       for (const Group* group : groups) {
         nlohmann::json members = nlohmann::json::array();
-        for (const GroupMember& m : group->members) members.push_back(MemberJson(*group, m, now, text));
-        nlohmann::json json = {{"row", row_json(group->row)}, {"slot", group->slot}, {"batch", group->batch}, {"members", members}};
+        for (const GroupMember& m : group->members)
+          members.push_back(MemberJson(*group, m, now, text));
+        nlohmann::json json = {{"row", row_json(group->row)},
+                               {"slot", group->slot},
+                               {"batch", group->batch},
+                               {"members", members}};
         if (text) json["prompt_ids"] = TokensOf(group->prompt);
-        add({.node = {NodeKind::kGroup, group->id.hex(), ""}, .state = Name(group->state), .age = now - group->since, .json = AsText(json)});
+        add({.node = {NodeKind::kGroup, group->id.hex(), ""},
+             .state = Name(group->state),
+             .age = now - group->since,
+             .json = AsText(json)});
       }
       break;
     case PeekWhat::kTasks:
@@ -214,34 +275,56 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
           for (size_t t = 0; t < group->members[m].tasks.size(); ++t) {
             const TaskProgress& task = group->members[m].tasks[t];
             if (spec_.tasks[t].granularity != Granularity::kTrajectory) continue;
-            const std::string id = absl::StrCat(TrajectoryRef{group->id, m, group->members[m].attempt}.str(), "/", spec_.tasks[t].name);
-            const nlohmann::json json = {{"tries_left", task.tries}, {"round", task.round}, {"cause", task.cause}};
-            add({.node = {NodeKind::kTask, id, ""}, .state = Name(task.state), .worker = task.lease ? task.worker : "", .age = now - task.since, .json = AsText(json)});
+            const std::string id =
+                absl::StrCat(TrajectoryRef{group->id, m, group->members[m].attempt}.str(), "/",
+                             spec_.tasks[t].name);
+            const nlohmann::json json = {
+                {"tries_left", task.tries}, {"round", task.round}, {"cause", task.cause}};
+            add({.node = {NodeKind::kTask, id, ""},
+                 .state = Name(task.state),
+                 .worker = task.lease ? task.worker : "",
+                 .age = now - task.since,
+                 .json = AsText(json)});
           }
         }
       }
       for (const DeadLetter& letter : dead_letters_) {
         const nlohmann::json json = {{"row", row_json(letter.row)}, {"cause", letter.cause}};
-        add({.node = {NodeKind::kTask, absl::StrCat(letter.ref.str(), "/", letter.task), ""}, .state = "dead_letter", .worker = letter.worker, .age = now - letter.at, .json = AsText(json)});
+        add({.node = {NodeKind::kTask, absl::StrCat(letter.ref.str(), "/", letter.task), ""},
+             .state = "dead_letter",
+             .worker = letter.worker,
+             .age = now - letter.at,
+             .json = AsText(json)});
       }
       break;
     case PeekWhat::kBatches:
       for (const auto& [k, batch] : batches_) {
         const LeaseEntry* lease = batch.lease ? leases_.Find(*batch.lease) : nullptr;
-        const nlohmann::json json = {{"groups", batch.groups.size()}, {"crc32c", batch.crc32c}, {"hash", ToHex(batch.hash)}};
+        const nlohmann::json json = {
+            {"groups", batch.groups.size()}, {"crc32c", batch.crc32c}, {"hash", ToHex(batch.hash)}};
         add({.node = {NodeKind::kBatch, absl::StrCat(k), ""},
-             .state = batch.applied ? "applied" : batch.lease ? "leased" : batch.closed ? "frozen" : "filling",
+             .state = batch.applied  ? "applied"
+                      : batch.lease  ? "leased"
+                      : batch.closed ? "frozen"
+                                     : "filling",
              .worker = lease ? lease->worker : "",
              .age = lease ? now - lease->granted : absl::ZeroDuration(),
              .json = AsText(json)});
       }
       break;
     case PeekWhat::kPrompts:
-      for (const RowRef& row : prompts_.progress().again) add({.node = {NodeKind::kGroup, "", ""}, .state = "again", .json = AsText(row_json(row))});
-      for (const RowRef& row : prompts_.progress().quarantined) add({.node = {NodeKind::kGroup, "", ""}, .state = "quarantined", .json = AsText(row_json(row))});
+      for (const RowRef& row : prompts_.progress().again)
+        add({.node = {NodeKind::kGroup, "", ""}, .state = "again", .json = AsText(row_json(row))});
+      for (const RowRef& row : prompts_.progress().quarantined)
+        add({.node = {NodeKind::kGroup, "", ""},
+             .state = "quarantined",
+             .json = AsText(row_json(row))});
       break;
     case PeekWhat::kViolations:
-      for (const std::string& broken : Violations()) add({.node = {NodeKind::kJob, options_.id, ""}, .state = "broken", .json = AsText({{"rule", broken}})});
+      for (const std::string& broken : Violations())
+        add({.node = {NodeKind::kJob, options_.id, ""},
+             .state = "broken",
+             .json = AsText({{"rule", broken}})});
       break;
   }
   return rows;

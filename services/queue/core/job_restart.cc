@@ -21,7 +21,8 @@ void Job::OnRestarted(const Restarted& input) {
 
 void Job::OnDiskSpace(const DiskSpace& input) { space_ = input.space; }
 
-// Members go back to the source as those of a trainer's lost work do: their prompt is drawn again, whatever it failed before.
+// Members go back to the source as those of a trainer's lost work do: their prompt is drawn again,
+// whatever it failed before.
 void Job::LoseGroup(Group& group) {
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     if (group.members[m].state != MemberState::kDropped) EndMember(group, m, "lost");
@@ -31,8 +32,8 @@ void Job::LoseGroup(Group& group) {
   Erase(group);
 }
 
-// What runs is sent again by its holders, or sampled anew. Frozen batches keep their lists: a trainer that has read one may
-// apply it; to any other Get says GONE, and it asks for a restore.
+// What runs is sent again by its holders, or sampled anew. Frozen batches keep their lists: a
+// trainer that has read one may apply it; to any other Get says GONE, and it asks for a restore.
 void Job::LosePayload() {
   std::vector<Group*> groups;
   for (const auto& [ordinal, group] : groups_) {
@@ -42,7 +43,8 @@ void Job::LosePayload() {
       group->payload_lost = group->lost();
     }
   }
-  std::sort(groups.begin(), groups.end(), [](const Group* a, const Group* b) { return a->id.ordinal < b->id.ordinal; });
+  std::sort(groups.begin(), groups.end(),
+            [](const Group* a, const Group* b) { return a->id.ordinal < b->id.ordinal; });
   for (Group* group : groups) {
     RemoveIndexes(*group);
     stored_bytes_ -= group->prompt.bytes() + group->field_bytes;

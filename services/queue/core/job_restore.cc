@@ -20,16 +20,22 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   cursor.ledger.hash = std::string(32, '\0');
   if (!input.cursor.empty()) {
     SLUICE_ASSIGN_OR_RETURN(cursor, DecodeCursor(input.cursor));
-    if (cursor.job != options_.id) return Error(absl::StatusCode::kInvalidArgument, "BAD_CURSOR", absl::StrCat("the cursor is of job ", cursor.job));
+    if (cursor.job != options_.id)
+      return Error(absl::StatusCode::kInvalidArgument, "BAD_CURSOR",
+                   absl::StrCat("the cursor is of job ", cursor.job));
   }
   const bool lost = next_group_ == 0 && version_ == 0 && cursor.version > 0;
   RestoreMode mode = input.mode;
-  if (mode != RestoreMode::kReplay && mode != RestoreMode::kRequeue) return Error(absl::StatusCode::kInvalidArgument, "BAD_MODE", "mode is unset");
+  if (mode != RestoreMode::kReplay && mode != RestoreMode::kRequeue)
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MODE", "mode is unset");
   if (!lost && cursor.version > version_) {
-    return Error(absl::StatusCode::kFailedPrecondition, "BAD_CURSOR", absl::StrCat("the cursor is of version ", cursor.version, "; the job never went beyond ", version_));
+    return Error(absl::StatusCode::kFailedPrecondition, "BAD_CURSOR",
+                 absl::StrCat("the cursor is of version ", cursor.version,
+                              "; the job never went beyond ", version_));
   }
   if (!lost && cursor.version >= durable_ && HashAt(cursor.version) != cursor.ledger.hash) {
-    return Error(absl::StatusCode::kDataLoss, "BAD_CRC", absl::StrCat("the cursor's ledger hash is not H(", cursor.version, ")"));
+    return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+                 absl::StrCat("the cursor's ledger hash is not H(", cursor.version, ")"));
   }
   int64_t fork = cursor.version;
   if (lost) {
@@ -38,9 +44,12 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   } else {
     if (!input.checkpoint.empty() && cursor.version > durable_) MakeDurable(cursor.version);
     if (cursor.version < durable_) mode = RestoreMode::kRequeue;
-    const bool lost_payload = std::any_of(batches_.lower_bound(cursor.version), batches_.end(), [&](const auto& batch) {
-      return std::any_of(batch.second.groups.begin(), batch.second.groups.end(), [&](const FrozenGroup& frozen) { return Find(frozen.id)->payload_lost; });
-    });
+    const bool lost_payload =
+        std::any_of(batches_.lower_bound(cursor.version), batches_.end(), [&](const auto& batch) {
+          return std::any_of(
+              batch.second.groups.begin(), batch.second.groups.end(),
+              [&](const FrozenGroup& frozen) { return Find(frozen.id)->payload_lost; });
+        });
     if (lost_payload) mode = RestoreMode::kRequeue;
     if (mode == RestoreMode::kReplay) fork = next_cut_;
   }
@@ -58,14 +67,18 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   unusable_.clear();
   unscorable_.clear();
   effects_->watch = true;
-  restore_answer_ = {.mode = mode, .version = version_, .end = fork, .fork = fork, .ledger = ledger_};
-  if (published_) restore_answer_.published.push_back({.policy = 0, .version = *published_, .verified = true});
+  restore_answer_ = {
+      .mode = mode, .version = version_, .end = fork, .fork = fork, .ledger = ledger_};
+  if (published_)
+    restore_answer_.published.push_back({.policy = 0, .version = *published_, .verified = true});
   return restore_answer_;
 }
 
 absl::Status Job::RestoreLost(const Cursor& cursor) {
   if (cursor.prompts.drawn.size() != spec_.sources.size()) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_CURSOR", absl::StrCat("the cursor knows ", cursor.prompts.drawn.size(), " sources, the job has ", spec_.sources.size()));
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_CURSOR",
+                 absl::StrCat("the cursor knows ", cursor.prompts.drawn.size(),
+                              " sources, the job has ", spec_.sources.size()));
   }
   for (const std::vector<RowRef>* const rows :
        {&cursor.prompts.again, &cursor.prompts.quarantined, &cursor.live}) {
@@ -130,8 +143,8 @@ void Job::GiveBack(const Batch& batch) {
   }
 }
 
-// The groups of all batches from `version` on compete anew; prompts of those already freed go back to the source, their
-// first groups stay in the ledger as durable on the old branch.
+// The groups of all batches from `version` on compete anew; prompts of those already freed go back
+// to the source, their first groups stay in the ledger as durable on the old branch.
 void Job::RestoreRequeue(int64_t version, const std::string& hash) {
   while (!batches_.empty() && batches_.rbegin()->first >= version) {
     const auto last = std::prev(batches_.end());
@@ -141,7 +154,8 @@ void Job::RestoreRequeue(int64_t version, const std::string& hash) {
     batches_.erase(last);
   }
   if (version < durable_) {
-    for (auto it = freed_rows_.lower_bound(version); it != freed_rows_.end(); it = freed_rows_.erase(it)) {
+    for (auto it = freed_rows_.lower_bound(version); it != freed_rows_.end();
+         it = freed_rows_.erase(it)) {
       for (const RowRef& row : it->second) prompts_.Return(row);
     }
     durable_ = ledger_.durable_version = version;
@@ -161,10 +175,16 @@ void Job::RestoreRequeue(int64_t version, const std::string& hash) {
 }
 
 std::string Job::MakeCursor() const {
-  Cursor cursor{.job = options_.id, .version = version_, .ledger = ledger_, .next_group = next_group_, .incarnation = gang_, .prompts = prompts_.progress()};
+  Cursor cursor{.job = options_.id,
+                .version = version_,
+                .ledger = ledger_,
+                .next_group = next_group_,
+                .incarnation = gang_,
+                .prompts = prompts_.progress()};
   std::vector<const Group*> live;
   for (const auto& [ordinal, group] : groups_) {
-    if (group->state != GroupState::kInBatch || !batches_.at(group->batch).applied) live.push_back(group.get());
+    if (group->state != GroupState::kInBatch || !batches_.at(group->batch).applied)
+      live.push_back(group.get());
   }
   std::sort(live.begin(), live.end(), [](const Group* a, const Group* b) { return a->id < b->id; });
   for (const Group* group : live) {

@@ -8,21 +8,28 @@
 namespace sluice::queue {
 
 absl::StatusOr<RetaskAnswer> Job::OnRetask(const Caller& caller, const Retask& input) {
-  if (caller.incarnation != 0) return Error(absl::StatusCode::kPermissionDenied, "WRONG_ROLE", "only the controller may Retask");
-  if (phase_ >= Phase::kClosed) return Error(absl::StatusCode::kFailedPrecondition, "CLOSED", "the job is closed");
+  if (caller.incarnation != 0)
+    return Error(absl::StatusCode::kPermissionDenied, "WRONG_ROLE",
+                 "only the controller may Retask");
+  if (phase_ >= Phase::kClosed)
+    return Error(absl::StatusCode::kFailedPrecondition, "CLOSED", "the job is closed");
   if (input.mode == RetaskMode::kReadmit) return RetaskAnswer{Readmit(input.groups)};
-  if (input.mode != RetaskMode::kRescore) return Error(absl::StatusCode::kInvalidArgument, "BAD_MODE", "mode is unset");
+  if (input.mode != RetaskMode::kRescore)
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_MODE", "mode is unset");
   const std::vector<bool> tasks = Affected(input.task);
   if (std::find(tasks.begin(), tasks.end(), true) == tasks.end()) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_TASK", absl::StrCat("the job has no task \"", input.task, "\""));
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_TASK",
+                 absl::StrCat("the job has no task \"", input.task, "\""));
   }
   std::vector<Group*> groups;
   for (const auto& [ordinal, group] : groups_) {
-    const bool named = input.groups.empty() || std::find(input.groups.begin(), input.groups.end(), group->id) != input.groups.end();
+    const bool named = input.groups.empty() || std::find(input.groups.begin(), input.groups.end(),
+                                                         group->id) != input.groups.end();
     const bool scored = input.generation == 0 || group->generation == input.generation;
     if (named && scored && group->state != GroupState::kInBatch) groups.push_back(group.get());
   }
-  std::sort(groups.begin(), groups.end(), [](const Group* a, const Group* b) { return a->id < b->id; });
+  std::sort(groups.begin(), groups.end(),
+            [](const Group* a, const Group* b) { return a->id < b->id; });
   RetaskAnswer answer;
   for (Group* group : groups) answer.count += Rescore(*group, tasks);
   return answer;
@@ -30,10 +37,12 @@ absl::StatusOr<RetaskAnswer> Job::OnRetask(const Caller& caller, const Retask& i
 
 std::vector<bool> Job::Affected(const std::string& task) const {
   std::vector<bool> affected(spec_.tasks.size());
-  for (size_t t = 0; t < affected.size(); ++t) affected[t] = task.empty() || spec_.tasks[t].name == task;
+  for (size_t t = 0; t < affected.size(); ++t)
+    affected[t] = task.empty() || spec_.tasks[t].name == task;
   const auto rests_on = [&](const TaskSpec& later, const TaskSpec& earlier) {
     return std::any_of(later.needs.begin(), later.needs.end(), [&](const std::string& name) {
-      return std::find(earlier.produces.begin(), earlier.produces.end(), name) != earlier.produces.end();
+      return std::find(earlier.produces.begin(), earlier.produces.end(), name) !=
+             earlier.produces.end();
     });
   };
   for (bool changed = true; changed;) {
@@ -53,13 +62,17 @@ bool Job::Rescore(Group& group, const std::vector<bool>& tasks) {
   const auto begun = [&](const std::vector<TaskProgress>& all, Granularity granularity) {
     for (size_t t = 0; t < all.size(); ++t) {
       const bool mine = tasks[t] && spec_.tasks[t].granularity == granularity;
-      if (mine && (all[t].state == TaskState::kDone || all[t].state == TaskState::kLeased)) return true;
+      if (mine && (all[t].state == TaskState::kDone || all[t].state == TaskState::kLeased))
+        return true;
     }
     return false;
   };
-  const bool any = begun(group.tasks, Granularity::kGroup) || std::any_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) {
-                     return member.state == MemberState::kSealed && begun(member.tasks, Granularity::kTrajectory);
-                   });
+  const bool any =
+      begun(group.tasks, Granularity::kGroup) ||
+      std::any_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) {
+        return member.state == MemberState::kSealed &&
+               begun(member.tasks, Granularity::kTrajectory);
+      });
   if (!any) return false;
   if (group.state == GroupState::kAccepted) {
     accepted_.erase({group.cut_key, group.id.ordinal});
@@ -89,7 +102,8 @@ bool Job::Rescore(Group& group, const std::vector<bool>& tasks) {
 
 // One task of one owner: what it wrote is of an earlier round now.
 void Job::Rescore(Group& group, uint32_t index, uint32_t t) {
-  const Granularity granularity = index == kWholeGroup ? Granularity::kGroup : Granularity::kTrajectory;
+  const Granularity granularity =
+      index == kWholeGroup ? Granularity::kGroup : Granularity::kTrajectory;
   TaskProgress& task = TaskOf(group, index, t);
   if (spec_.tasks[t].granularity == granularity) {
     EndTask(group, index, t);
@@ -119,19 +133,26 @@ uint32_t Job::Readmit(const std::vector<GroupId>& groups) {
   std::set<std::pair<uint32_t, uint64_t>> named;
   uint32_t count = 0;
   for (DeadLetter& letter : dead_letters_) {
-    const bool meant = groups.empty() || std::find(groups.begin(), groups.end(), letter.ref.group) != groups.end();
+    const bool meant =
+        groups.empty() || std::find(groups.begin(), groups.end(), letter.ref.group) != groups.end();
     if (meant) named.insert({letter.row.source, letter.row.index});
     if (!meant || letter.readmitted || letter.row.source == RowRef::kOutside) continue;
     letter.readmitted = true;
     const auto& again = prompts_.progress();
-    const auto same = [&](const RowRef& row) { return row.source == letter.row.source && row.index == letter.row.index; };
+    const auto same = [&](const RowRef& row) {
+      return row.source == letter.row.source && row.index == letter.row.index;
+    };
     // It may be on its way already, or come with the quarantined ones below.
-    if (std::any_of(again.again.begin(), again.again.end(), same) || std::any_of(again.quarantined.begin(), again.quarantined.end(), same)) continue;
+    if (std::any_of(again.again.begin(), again.again.end(), same) ||
+        std::any_of(again.quarantined.begin(), again.quarantined.end(), same))
+      continue;
     if (by_prompt_.contains({letter.row.source, letter.row.index})) continue;
     prompts_.Return(letter.row);
     ++count;
   }
-  return count + prompts_.Readmit([&](const RowRef& row) { return groups.empty() || named.contains({row.source, row.index}); });
+  return count + prompts_.Readmit([&](const RowRef& row) {
+    return groups.empty() || named.contains({row.source, row.index});
+  });
 }
 
 }  // namespace sluice::queue

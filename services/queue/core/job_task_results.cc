@@ -9,22 +9,24 @@
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
-// What rewards write. A task's fields become visible all at once, with its last record. A member's task writes fields of
-// that member; a group's task writes fields of any sealed member (records that name it) and of the group (records that
-// name no member).
+// What rewards write. A task's fields become visible all at once, with its last record. A member's
+// task writes fields of that member; a group's task writes fields of any sealed member (records
+// that name it) and of the group (records that name no member).
 namespace sluice::queue {
 namespace {
 constexpr size_t kCauseBytes = 300;  // Of a reward_status, with its reward_info, that is shown.
 // Groups of a source in a row without one that was scored, after which the job fails. A batch's
 // worth where that is more.
 constexpr uint64_t kUnscorableGroups = 64;
-constexpr size_t kReasonBytes = kInHead - 7;  // With "reject:" it stays in the log at each level of durability.
+// With "reject:" it stays in the log at each level of durability.
+constexpr size_t kReasonBytes = kInHead - 7;
 
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-const Field* Named(const std::vector<std::pair<uint32_t, Field>>& fields, uint32_t whose, absl::string_view name) {
+const Field* Named(const std::vector<std::pair<uint32_t, Field>>& fields, uint32_t whose,
+                   absl::string_view name) {
   for (const auto& [owner, field] : fields) {
     if (owner == whose && field.name == name) return &field;
   }
@@ -32,7 +34,8 @@ const Field* Named(const std::vector<std::pair<uint32_t, Field>>& fields, uint32
 }
 
 absl::Status BadField(const std::string& task, absl::string_view what) {
-  return Error(absl::StatusCode::kInvalidArgument, "BAD_FIELD", absl::StrCat("task ", task, " ", what));
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_FIELD",
+               absl::StrCat("task ", task, " ", what));
 }
 
 // A status that says what is wrong with the row, and so would be said of any answer to it.
@@ -41,28 +44,36 @@ bool IsFaultOfRow(absl::string_view status) { return status == "bad_row" || stat
 // A reason is counted by its name: a word.
 bool IsVerdict(absl::string_view text) {
   if (text == "accept" || text == "reject") return true;
-  if (!absl::ConsumePrefix(&text, "reject:") || text.empty() || text.size() > kReasonBytes) return false;
-  return std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.' || c == ' '; });
+  if (!absl::ConsumePrefix(&text, "reject:") || text.empty() || text.size() > kReasonBytes)
+    return false;
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.' || c == ' ';
+  });
 }
 }  // namespace
 
-// A result that was taken before. What was taken stands: equal bytes, of this round or an earlier one, are a repeat; so is
-// a field that went with its member.
+// A result that was taken before. What was taken stands: equal bytes, of this round or an earlier
+// one, are a repeat; so is a field that went with its member.
 absl::Status Job::RepeatedResult(const Record& record, const Group& group) {
   const GroupMember* member = record.owner.member ? &group.members[*record.owner.member] : nullptr;
   if (member != nullptr && member->state == MemberState::kDropped) return absl::OkStatus();
   const auto& fields = member != nullptr ? member->fields : group.fields;
   for (const Field& field : record.fields) {
     const auto it = fields.find(field.name);
-    const auto equal = [&](const Field& other) { return other.name == field.name && other.bytes == field.bytes; };
-    const bool before = member != nullptr && std::any_of(member->past.begin(), member->past.end(), equal);
-    if (it != fields.end() && !equal(it->second) && !before) return Conflict(record.owner, "field " + field.name);
+    const auto equal = [&](const Field& other) {
+      return other.name == field.name && other.bytes == field.bytes;
+    };
+    const bool before =
+        member != nullptr && std::any_of(member->past.begin(), member->past.end(), equal);
+    if (it != fields.end() && !equal(it->second) && !before)
+      return Conflict(record.owner, "field " + field.name);
   }
   return absl::OkStatus();
 }
 
 // Whether a task may end with these fields.
-absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry, const std::vector<std::pair<uint32_t, Field>>& staged) const {
+absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry,
+                              const std::vector<std::pair<uint32_t, Field>>& staged) const {
   const TaskSpec& spec = spec_.tasks[entry.task];
   const auto status_ok = [&](uint32_t whose) {
     const Field* status = Named(staged, whose, "reward_status");
@@ -70,10 +81,12 @@ absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry, const
   };
   if (!status_ok(kWholeGroup)) return absl::OkStatus();
   for (uint32_t m = 0; m < group.members.size(); ++m) {
-    const bool meant = entry.member == m || (entry.member == kWholeGroup && group.members[m].state == MemberState::kSealed);
+    const bool meant = entry.member == m || (entry.member == kWholeGroup &&
+                                             group.members[m].state == MemberState::kSealed);
     if (!meant || !status_ok(m) || !Contains(spec.produces, "task_reward")) continue;
     const Field* reward = Named(staged, m, "task_reward");
-    if (reward == nullptr || reward->dtype != static_cast<int>(Dtype::kF64) || reward->bytes.size != sizeof(double)) {
+    if (reward == nullptr || reward->dtype != static_cast<int>(Dtype::kF64) ||
+        reward->bytes.size != sizeof(double)) {
       return BadField(spec.name, absl::StrCat("ended without task_reward, one F64, of member ", m));
     }
   }
@@ -84,15 +97,19 @@ absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry, const
 }
 
 absl::Status Job::PutTask(const Caller& caller, const Record& record, Group& group, bool* repeat) {
-  const auto lost = [&] { return Error(absl::StatusCode::kAborted, "LEASE_LOST", absl::StrCat(record.owner.str(), ": the task is another's, or done")); };
+  const auto lost = [&] {
+    return Error(absl::StatusCode::kAborted, "LEASE_LOST",
+                 absl::StrCat(record.owner.str(), ": the task is another's, or done"));
+  };
   if (leases_.Ended(record.lease) == LeaseEnd::kDone) {
     *repeat = true;
     return RepeatedResult(record, group);
   }
   const LeaseEntry* entry = leases_.Find(record.lease);
-  const bool owns = entry != nullptr && entry->kind == LeaseKind::kTask && entry->group == group.id.ordinal &&
-                    (entry->member == kWholeGroup || record.owner.member == entry->member) && entry->worker == caller.worker &&
-                    entry->incarnation == caller.incarnation;
+  const bool owns = entry != nullptr && entry->kind == LeaseKind::kTask &&
+                    entry->group == group.id.ordinal &&
+                    (entry->member == kWholeGroup || record.owner.member == entry->member) &&
+                    entry->worker == caller.worker && entry->incarnation == caller.incarnation;
   if (!owns) return lost();
   const uint32_t index = entry->member, t = entry->task;
   const uint32_t whose = record.owner.member.value_or(kWholeGroup);
@@ -103,30 +120,38 @@ absl::Status Job::PutTask(const Caller& caller, const Record& record, Group& gro
   GroupMember* member = whose == kWholeGroup ? nullptr : &group.members[whose];
   if (member != nullptr && member->state == MemberState::kDropped) {
     *repeat = true;  // It went while the group's task ran; nobody wants its fields.
-    if (record.last) return BadField(spec.name, "ended with a record of a member that was dropped; end with one of the group");
+    if (record.last)
+      return BadField(
+          spec.name, "ended with a record of a member that was dropped; end with one of the group");
     return absl::OkStatus();
   }
   uint64_t bytes = 0;
   for (const Field& field : record.fields) {
-    if (!Contains(spec.produces, field.name)) return BadField(spec.name, absl::StrCat("does not produce field ", field.name));
+    if (!Contains(spec.produces, field.name))
+      return BadField(spec.name, absl::StrCat("does not produce field ", field.name));
     SLUICE_RETURN_IF_ERROR(CheckFinite(field));
     bytes += field.bytes.size;
   }
   for (const auto& [owner, field] : task.staged) bytes += owner == whose ? field.bytes.size : 0;
-  const auto held = [&] { return member == nullptr ? group.field_bytes : group.prompt.bytes() + member->stored(); };
+  const auto held = [&] {
+    return member == nullptr ? group.field_bytes : group.prompt.bytes() + member->stored();
+  };
   const uint64_t limit = member == nullptr ? Spec::kFieldBytes : spec_.member_bytes();
   if (held() + bytes > limit && member != nullptr) {  // Earlier rounds make way.
-    for (const Field& field : member->past) member->field_bytes -= field.bytes.size, stored_bytes_ -= field.bytes.size;
+    for (const Field& field : member->past)
+      member->field_bytes -= field.bytes.size, stored_bytes_ -= field.bytes.size;
     member->past.clear();
   }
   if (held() + bytes > limit) {
     return Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
-                 absl::StrCat(record.owner.str(), ": results of ", bytes, " B exceed the ", limit, " B reserved; shorten reward_info"));
+                 absl::StrCat(record.owner.str(), ": results of ", bytes, " B exceed the ", limit,
+                              " B reserved; shorten reward_info"));
   }
   std::vector<std::pair<uint32_t, Field>> staged = task.staged;
   for (const Field& field : record.fields) {
     const Field* before = Named(staged, whose, field.name);
-    if (before != nullptr && !(before->bytes == field.bytes)) return Conflict(record.owner, "field " + field.name);
+    if (before != nullptr && !(before->bytes == field.bytes))
+      return Conflict(record.owner, "field " + field.name);
     if (before == nullptr) staged.emplace_back(whose, field);
   }
   if (record.last) SLUICE_RETURN_IF_ERROR(CheckResult(group, *entry, staged));

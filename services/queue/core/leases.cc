@@ -107,7 +107,8 @@ std::vector<Id16> LeaseTable::Of(LeaseKind kind, int64_t incarnation) const {
 
 std::vector<Id16> LeaseTable::Expired(Instant now) const {
   std::vector<Id16> expired;
-  for (auto it = due_.begin(); it != due_.end() && it->first <= now; ++it) expired.push_back(it->second);
+  for (auto it = due_.begin(); it != due_.end() && it->first <= now; ++it)
+    expired.push_back(it->second);
   return expired;
 }
 

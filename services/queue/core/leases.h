@@ -23,10 +23,10 @@ enum class LeaseEnd { kSealed, kDropped, kDone, kReleased, kExpired, kFenced };
 
 struct LeaseEntry {
   LeaseKind kind = LeaseKind::kTrajectory;
-  uint64_t group = 0;   // Ordinal: of trajectory and task leases.
+  uint64_t group = 0;  // Ordinal: of trajectory and task leases.
   uint32_t member = 0;
-  uint32_t task = 0;    // Index in Spec::tasks.
-  int64_t batch = 0;    // k: of batch leases.
+  uint32_t task = 0;  // Index in Spec::tasks.
+  int64_t batch = 0;  // k: of batch leases.
   std::string worker;
   int64_t incarnation = 0;
   Instant granted;
@@ -34,7 +34,8 @@ struct LeaseEntry {
   Instant limit = absl::InfiniteDuration();  // Not renewed beyond.
 };
 
-// All leases of a job. Each grant has a new id; what ended is remembered (the last 64 Ki) so that repeats are known.
+// All leases of a job. Each grant has a new id; what ended is remembered (the last 64 Ki) so that
+// repeats are known.
 class LeaseTable {
  public:
   LeaseTable(absl::Duration ttl, uint64_t seed) : ttl_(ttl), random_(seed) {}
@@ -52,7 +53,9 @@ class LeaseTable {
   std::vector<Id16> Of(LeaseKind kind, int64_t incarnation) const;
   // Those that have run out, in order of expiry; they are still to be ended.
   std::vector<Id16> Expired(Instant now) const;
-  Instant NextExpiry() const { return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first; }
+  Instant NextExpiry() const {
+    return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first;
+  }
   // All run anew in full: time in which nobody could renew does not count.
   void Rearm(Instant now);
 

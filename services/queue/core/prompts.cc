@@ -50,7 +50,8 @@ uint64_t Prompts::Permuted(uint32_t source, uint64_t epoch, uint64_t place) {
     shuffle.order.resize(rows_->rows(source));
     std::iota(shuffle.order.begin(), shuffle.order.end(), 0);
     SplitMix64 random(Mix64(Mix64(seed_ + kGolden * (source + 1)) + kGolden * (epoch + 1)));
-    for (uint64_t i = shuffle.order.size(); i > 1; --i) std::swap(shuffle.order[i - 1], shuffle.order[random.Below(i)]);
+    for (uint64_t i = shuffle.order.size(); i > 1; --i)
+      std::swap(shuffle.order[i - 1], shuffle.order[random.Below(i)]);
   }
   return shuffle.order[place];
 }
@@ -132,7 +133,8 @@ uint32_t Prompts::Readmit(const std::function<bool(const RowRef&)>& which) {
 }
 
 Row Prompts::Read(const RowRef& ref) const {
-  return {.ref = ref, .source = sources_[ref.source].name, .json = rows_->json(ref.source, ref.index)};
+  return {
+      .ref = ref, .source = sources_[ref.source].name, .json = rows_->json(ref.source, ref.index)};
 }
 
 void Prompts::Reset(Progress progress) {

@@ -19,16 +19,19 @@ class RowSource {
  public:
   virtual ~RowSource() = default;
   virtual uint64_t rows(uint32_t source) const = 0;
-  virtual std::string json(uint32_t source, uint64_t index) const = 0;  // Mapped fields, sorted keys.
+  // Mapped fields, sorted keys.
+  virtual std::string json(uint32_t source, uint64_t index) const = 0;
 };
 
-// Which prompt comes next. A source's epochs are shuffles of its rows by (job seed, source, epoch); sources take turns by
-// weight; prompts to be drawn again go first. All of it is a function of the seed and the number of draws so far.
+// Which prompt comes next. A source's epochs are shuffles of its rows by (job seed, source, epoch);
+// sources take turns by weight; prompts to be drawn again go first. All of it is a function of the
+// seed and the number of draws so far.
 class Prompts {
  public:
   // What a cursor keeps of it. Together with the draws still live this is the set of finished ones.
   struct Progress {
-    std::vector<uint64_t> drawn;      // Per source: fresh draws so far, epoch * rows + place in the epoch's shuffle.
+    // Per source: fresh draws so far, epoch * rows + place in the epoch's shuffle.
+    std::vector<uint64_t> drawn;
     std::vector<RowRef> again;        // To be drawn again, in this order.
     std::vector<RowRef> quarantined;  // Failed too often; drawn no more. Each row once.
   };
@@ -45,17 +48,22 @@ class Prompts {
   Fate Reissue(const RowRef& row);
   // Draws the prompt no more, in no epoch. False: it was quarantined before.
   bool Quarantine(const RowRef& row);
-  // Gives a prompt back whose group is to be trained anew; no failure of the prompt, so always drawn again.
+  // Gives a prompt back whose group is to be trained anew; no failure of the prompt, so always
+  // drawn again.
   void Return(const RowRef& row);
 
   // Lets quarantined prompts for which `which` holds be drawn again; how many.
   uint32_t Readmit(const std::function<bool(const RowRef&)>& which);
 
   // Whether the data has this row.
-  bool Has(const RowRef& row) const { return row.source < sources_.size() && row.index < rows_->rows(row.source); }
+  bool Has(const RowRef& row) const {
+    return row.source < sources_.size() && row.index < rows_->rows(row.source);
+  }
   // Rows of all sources that are drawn.
   uint64_t rows() const;
-  bool IsQuarantined(const RowRef& row) const { return quarantined_[row.source].contains(row.index); }
+  bool IsQuarantined(const RowRef& row) const {
+    return quarantined_[row.source].contains(row.index);
+  }
   uint64_t quarantined() const { return progress_.quarantined.size(); }
   // Whether every row of the source is quarantined.
   bool AllQuarantined(uint32_t source) const;

@@ -7,8 +7,9 @@
 
 namespace sluice::queue {
 
-// Slots: the right to have one group trained in a step. At most `limit` groups hold a slot of one step; a slot comes back
-// when its group is dropped, filtered or applied. Groups are named by ordinal; who holds which is kept by the groups too.
+// Slots: the right to have one group trained in a step. At most `limit` groups hold a slot of one
+// step; a slot comes back when its group is dropped, filtered or applied. Groups are named by
+// ordinal; who holds which is kept by the groups too.
 class SlotTable {
  public:
   explicit SlotTable(uint32_t limit) : limit_(limit) {}
@@ -20,7 +21,8 @@ class SlotTable {
   }
   bool full(int64_t step) const { return used(step) >= limit_; }
 
-  // The lowest step in [first, last] with a free slot. Steps known to be full are not looked at again.
+  // The lowest step in [first, last] with a free slot. Steps known to be full are not looked at
+  // again.
   std::optional<int64_t> LowestFree(int64_t first, int64_t last) const;
 
   void Take(int64_t step, uint64_t group);

@@ -25,13 +25,16 @@ Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Bran
     }
     off_branch |= !on_branch;
     verdict.masked_count += count;
-    if (!verdict.masked.empty() && verdict.masked.back().first + verdict.masked.back().count == first) {
+    if (!verdict.masked.empty() &&
+        verdict.masked.back().first + verdict.masked.back().count == first) {
       verdict.masked.back().count += count;
     } else {
       verdict.masked.push_back({first, count});
     }
   });
-  const uint64_t needed = spec.statistic == Statistic::kStrict ? verdict.trained + verdict.masked_count : spec.min_trainable;
+  const uint64_t needed = spec.statistic == Statistic::kStrict
+                              ? verdict.trained + verdict.masked_count
+                              : spec.min_trainable;
   if (verdict.masked_count > 0 && verdict.trained < needed) {
     verdict.legal = false;
     verdict.reason = off_branch ? "off_branch" : "stale";
@@ -39,8 +42,8 @@ Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Bran
   return verdict;
 }
 
-uint64_t OverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k, const Spec& spec,
-                 const Branch& branch) {
+uint64_t OverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
+                 const Spec& spec, const Branch& branch) {
   uint64_t over = 0;
   size_t next = 0;
   ForEachTrainable(member, [&](uint64_t first, uint64_t count, const PolicyVersion& version) {

@@ -41,7 +41,8 @@ uint32_t Spec::slots_per_step() const {
 }
 
 bool Spec::has_task(Granularity granularity) const {
-  return std::any_of(tasks.begin(), tasks.end(), [&](const TaskSpec& task) { return task.granularity == granularity; });
+  return std::any_of(tasks.begin(), tasks.end(),
+                     [&](const TaskSpec& task) { return task.granularity == granularity; });
 }
 
 int64_t Ledger::dropped_total() const {
@@ -51,11 +52,13 @@ int64_t Ledger::dropped_total() const {
 }
 
 bool IsDropReason(absl::string_view reason) {
-  return std::any_of(kDropReasons.begin(), kDropReasons.end(), [&](const char* known) { return reason == known; });
+  return std::any_of(kDropReasons.begin(), kDropReasons.end(),
+                     [&](const char* known) { return reason == known; });
 }
 
 bool IsReissued(absl::string_view reason) {
-  return reason == "straggler" || reason == "lost" || reason == "env_lost" || reason == "nonfinite" || reason == "unscorable";
+  return reason == "straggler" || reason == "lost" || reason == "env_lost" ||
+         reason == "nonfinite" || reason == "unscorable";
 }
 
 }  // namespace sluice::queue

@@ -13,22 +13,25 @@
 #include "common/base/id.h"
 #include "common/rl/version.h"
 
-// The queue's nouns, as plain structs. They mirror the wire contracts but share nothing with generated code.
+// The queue's nouns, as plain structs. They mirror the wire contracts but share nothing with
+// generated code.
 namespace sluice::queue {
 
 // Monotonic time since some fixed moment. The core never reads a clock: time comes with each event.
 using Instant = absl::Duration;
 
-// A group's name: the queue's incarnation in the high bits, an ordinal (0, 1, .. per job) in the low 64.
+// A group's name: the queue's incarnation in the high bits, an ordinal (0, 1, .. per job) in the
+// low 64.
 struct GroupId {
   uint32_t incarnation = 0;
   uint64_t ordinal = 0;
 
   auto operator<=>(const GroupId&) const = default;
-  Id16 id() const;                     // Big-endian: u32 incarnation, u16 shard (0), u16 zero, u64 ordinal.
+  // Big-endian: u32 incarnation, u16 shard (0), u16 zero, u64 ordinal.
+  Id16 id() const;
   static GroupId From(const Id16& id);
   std::string hex() const { return id().hex(); }
-  std::string brief() const;           // For people: incarnation and ordinal in hex, as in "1:2f".
+  std::string brief() const;  // For people: incarnation and ordinal in hex, as in "1:2f".
 };
 
 // A member of a group, or (without member) the whole group. Attempts count from 1.
@@ -40,8 +43,8 @@ struct TrajectoryRef {
   std::string str() const;  // group/member/attempt, for people.
 };
 
-// Immutable bytes that several holders share; they are given back when the last one lets go. Lost ones (level metadata, after
-// a restart) have a size and a CRC, but no data.
+// Immutable bytes that several holders share; they are given back when the last one lets go. Lost
+// ones (level metadata, after a restart) have a size and a CRC, but no data.
 struct Bytes {
   std::shared_ptr<const char> data;
   uint64_t size = 0;
@@ -135,7 +138,7 @@ struct Spec {
   double oversample = 0;
   Statistic statistic = Statistic::kMasked;
   Straggler straggler = Straggler::kMask;
-  absl::Duration wait = absl::Seconds(60);      // T, from a group's first grant.
+  absl::Duration wait = absl::Seconds(60);  // T, from a group's first grant.
   uint32_t reissues = 2;
   uint32_t min_trainable = 1;
   uint32_t max_version_span = 0;  // 0: eta.
@@ -161,8 +164,11 @@ struct Spec {
   absl::Duration stalled_after() const { return 10 * wait; }
   bool has_task(Granularity granularity) const;
   // What a group reserves: its members, and room for what group tasks write for all of it.
-  uint64_t group_bytes() const { return group_size * member_bytes() + (has_task(Granularity::kGroup) ? kFieldBytes : 0); }
-  // What a member reserves: its tokens' columns, and room for whole fields and task results beside them.
+  uint64_t group_bytes() const {
+    return group_size * member_bytes() + (has_task(Granularity::kGroup) ? kFieldBytes : 0);
+  }
+  // What a member reserves: its tokens' columns, and room for whole fields and task results beside
+  // them.
   uint64_t member_bytes() const { return uint64_t{member_tokens} * token_bytes + kFieldBytes; }
   static constexpr uint64_t kFieldBytes = 8192;
 
@@ -186,7 +192,8 @@ struct Lease {
   absl::Duration ttl;
 };
 
-// A named column or value. In pieces: `tokens` I32 [count], `logprobs` F32 [count], others carried unread.
+// A named column or value. In pieces: `tokens` I32 [count], `logprobs` F32 [count], others carried
+// unread.
 struct Field {
   std::string name;
   int dtype = 0;  // Dtype of the wire.
@@ -225,7 +232,22 @@ struct TokenRun {
   auto operator<=>(const TokenRun&) const = default;
 };
 
-enum class NodeKind { kJob = 1, kStep, kBatch, kGroup, kTrajectory, kTask, kCall, kLease, kSlot, kBytes, kVersion, kChunk, kDaemon, kStore };
+enum class NodeKind {
+  kJob = 1,
+  kStep,
+  kBatch,
+  kGroup,
+  kTrajectory,
+  kTask,
+  kCall,
+  kLease,
+  kSlot,
+  kBytes,
+  kVersion,
+  kChunk,
+  kDaemon,
+  kStore
+};
 
 struct Node {
   NodeKind kind = NodeKind::kJob;
@@ -233,7 +255,8 @@ struct Node {
   std::string daemon;
 };
 
-// One wait: who waits, on what, since when and why; what comes by itself (next, next_in) and what a person can do (hint).
+// One wait: who waits, on what, since when and why; what comes by itself (next, next_in) and what a
+// person can do (hint).
 struct WaitEdge {
   Node waiter, on;
   absl::Duration since;
@@ -258,8 +281,9 @@ struct Ledger {
 
 // The drop reasons of the contracts; no other is counted.
 inline constexpr std::array<const char*, 14> kDropReasons = {
-    "stale", "off_branch", "filtered", "shrunk", "straggler", "unscorable", "lost", "nonfinite",
-    "env_lost", "reward_timeout", "prompt_too_long", "bad_row", "client_gone", "closed"};
+    "stale",           "off_branch", "filtered",    "shrunk",   "straggler",
+    "unscorable",      "lost",       "nonfinite",   "env_lost", "reward_timeout",
+    "prompt_too_long", "bad_row",    "client_gone", "closed"};
 bool IsDropReason(absl::string_view reason);
 // Reasons after which the prompt is drawn again, `reissues` times, then quarantined.
 bool IsReissued(absl::string_view reason);

@@ -22,11 +22,16 @@ constexpr char kModelPath[] = "/v1/models/";
 
 Response ErrorResponse(const absl::Status& status) {
   const ApiError error = ApiErrorOf(status);
-  return {.status = error.status, .body = ErrorJson(error), .allow = error.allow, .retry_after = error.retry_after};
+  return {.status = error.status,
+          .body = ErrorJson(error),
+          .allow = error.allow,
+          .retry_after = error.retry_after};
 }
 
 ModelEntry EntryOf(const Model& model) {
-  ModelEntry entry{.name = model.name(), .created = absl::ToUnixSeconds(model.loaded()), .max_context = model.max_context()};
+  ModelEntry entry{.name = model.name(),
+                   .created = absl::ToUnixSeconds(model.loaded()),
+                   .max_context = model.max_context()};
   if (const auto version = model.serving()) {
     entry.version = version->str();
     entry.digest = model.digest(*version);
@@ -34,24 +39,31 @@ ModelEntry EntryOf(const Model& model) {
   return entry;
 }
 
-bool WantsTokens(const ApiRequest& request) { return request.logprobs || request.return_token_ids || request.return_versions; }
+bool WantsTokens(const ApiRequest& request) {
+  return request.logprobs || request.return_token_ids || request.return_versions;
+}
 
 }  // namespace
 
 ApiMetrics::ApiMetrics(metrics::Registry* registry) {
   const auto calls = [&](const char* end) {
-    return registry->AddCounter("sluice_rollout_api_calls_total", "Calls of the HTTP API that asked for answers, by how they ended.", {{"end", end}});
+    return registry->AddCounter("sluice_rollout_api_calls_total",
+                                "Calls of the HTTP API that asked for answers, by how they ended.",
+                                {{"end", end}});
   };
   answered = calls("answered");
   refused = calls("refused");
   failed = calls("failed");
   left = calls("left");
-  prompt_tokens = registry->AddCounter("sluice_rollout_api_prompt_tokens_total", "Tokens of the API's prompts.");
-  completion_tokens = registry->AddCounter("sluice_rollout_api_completion_tokens_total", "Tokens sampled for the API.");
-  answers = registry->AddGauge("sluice_rollout_api_answers", "The API's answers that are being sampled.");
+  prompt_tokens = registry->AddCounter("sluice_rollout_api_prompt_tokens_total",
+                                       "Tokens of the API's prompts.");
+  completion_tokens = registry->AddCounter("sluice_rollout_api_completion_tokens_total",
+                                           "Tokens sampled for the API.");
+  answers =
+      registry->AddGauge("sluice_rollout_api_answers", "The API's answers that are being sampled.");
 }
 
-// Any thread. -------------------------------------------------------------------------------------------------------------
+// Any thread. -------------------------------------------------------------------------------------
 
 void Api::SetModel(std::shared_ptr<Model> model) {
   options_.post([this, model = std::move(model)] { models_[model->name()] = model; });
@@ -83,7 +95,7 @@ void Api::Drain() {
   options_.post([this] { draining_ = true; });
 }
 
-// Requests. ---------------------------------------------------------------------------------------------------------------
+// Requests. ---------------------------------------------------------------------------------------
 
 absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
   const absl::string_view path = head.target.substr(0, head.target.find('?'));
@@ -95,7 +107,10 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
     if (options_.keys != nullptr) {
       route.tenant = options_.keys->Find(head.authorization);
       if (route.tenant == nullptr) {
-        return Refuse(401, "invalid_api_key", "", head.authorization.empty() ? "no key: send the header Authorization: Bearer KEY" : "this key is not known here");
+        return Refuse(401, "invalid_api_key", "",
+                      head.authorization.empty()
+                          ? "no key: send the header Authorization: Bearer KEY"
+                          : "this key is not known here");
       }
     }
     if (path == "/v1/models") {
@@ -107,47 +122,75 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
       route.kind = path == "/v1/completions" ? Route::kCompletions : Route::kChat;
       post = true;
     } else {
-      return Refuse(404, "unknown_url", "", "no such path here; there are GET /v1/models, POST /v1/completions and POST /v1/chat/completions");
+      return Refuse(404, "unknown_url", "",
+                    "no such path here; there are GET /v1/models, POST /v1/completions and POST "
+                    "/v1/chat/completions");
     }
   }
   const bool allowed = post ? head.method == "POST" : head.method == "GET" || head.method == "HEAD";
-  if (!allowed) return RefuseMethod(post ? "POST" : "GET, HEAD", absl::StrCat("this path takes ", post ? "POST" : "GET"));
+  if (!allowed)
+    return RefuseMethod(post ? "POST" : "GET, HEAD",
+                        absl::StrCat("this path takes ", post ? "POST" : "GET"));
   if (!post) return route;
-  const absl::string_view media_type = absl::StripAsciiWhitespace(head.content_type.substr(0, head.content_type.find(';')));
-  if (!absl::EqualsIgnoreCase(media_type, "application/json")) {  // Which no web page can send here unasked.
-    return Refuse(415, "unsupported_media_type", "", "the body must be JSON: send the header Content-Type: application/json");
+  const absl::string_view media_type =
+      absl::StripAsciiWhitespace(head.content_type.substr(0, head.content_type.find(';')));
+  // Which no web page can send here unasked.
+  if (!absl::EqualsIgnoreCase(media_type, "application/json")) {
+    return Refuse(415, "unsupported_media_type", "",
+                  "the body must be JSON: send the header Content-Type: application/json");
   }
-  if (!head.content_encoding.empty() && !absl::EqualsIgnoreCase(head.content_encoding, "identity")) {
-    return Refuse(415, "unsupported_encoding", "", absl::StrCat("Content-Encoding is ", absl::CHexEscape(head.content_encoding.substr(0, 80)), "; the body must come as it is, without that header"));
+  if (!head.content_encoding.empty() &&
+      !absl::EqualsIgnoreCase(head.content_encoding, "identity")) {
+    return Refuse(
+        415, "unsupported_encoding", "",
+        absl::StrCat("Content-Encoding is ", absl::CHexEscape(head.content_encoding.substr(0, 80)),
+                     "; the body must come as it is, without that header"));
   }
-  if (head.content_length < 0) return Refuse(411, "length_required", "", "the body must come with a Content-Length");
+  if (head.content_length < 0)
+    return Refuse(411, "length_required", "", "the body must come with a Content-Length");
   if (head.content_length > static_cast<int64_t>(kMaxBody)) {
-    return Refuse(413, "request_too_large", "", absl::StrCat("the body has ", head.content_length, " bytes; at most ", kMaxBody, " are taken"));
+    return Refuse(413, "request_too_large", "",
+                  absl::StrCat("the body has ", head.content_length, " bytes; at most ", kMaxBody,
+                               " are taken"));
   }
-  if (draining_) return Refuse(503, "draining", "", "this server is ending; ask another, or again once it is back");
+  if (draining_)
+    return Refuse(503, "draining", "",
+                  "this server is ending; ask another, or again once it is back");
   return route;
 }
 
 absl::StatusOr<std::shared_ptr<Model>> Api::FindModel(const std::string& name) const {
-  if (models_.empty()) return Refuse(503, "no_model_loaded", "", "no model is loaded: this daemon has no job yet");
+  if (models_.empty())
+    return Refuse(503, "no_model_loaded", "", "no model is loaded: this daemon has no job yet");
   const auto found = models_.find(name);
   if (found == models_.end()) {
-    return Refuse(404, "model_not_found", "model", absl::StrCat("no model ", name.substr(0, 80), " here; there is ", absl::StrJoin(models_, ", ", [](std::string* out, const auto& model) { out->append(model.first); })));
+    return Refuse(
+        404, "model_not_found", "model",
+        absl::StrCat("no model ", name.substr(0, 80), " here; there is ",
+                     absl::StrJoin(models_, ", ", [](std::string* out, const auto& model) {
+                       out->append(model.first);
+                     })));
   }
-  if (!found->second->serving()) return Refuse(503, "no_weights", "model", absl::StrCat("model ", name, " has no published weights yet"));
+  if (!found->second->serving())
+    return Refuse(503, "no_weights", "model",
+                  absl::StrCat("model ", name, " has no published weights yet"));
   return found->second;
 }
 
 Response Api::ModelsResponse(const Route& route) const {
   if (route.kind == Route::kModel) {
     const auto model = FindModel(route.model);
-    return model.ok() ? Response{.body = ModelJson(EntryOf(**model))} : ErrorResponse(model.status());
+    return model.ok() ? Response{.body = ModelJson(EntryOf(**model))}
+                      : ErrorResponse(model.status());
   }
   std::vector<ModelEntry> entries;
   for (const auto& [name, model] : models_) {
     if (model->serving()) entries.push_back(EntryOf(*model));
   }
-  if (entries.empty()) return ErrorResponse(Refuse(503, "no_model_loaded", "", "no model is loaded: this daemon has no job, or no published weights yet"));
+  if (entries.empty())
+    return ErrorResponse(
+        Refuse(503, "no_model_loaded", "",
+               "no model is loaded: this daemon has no job, or no published weights yet"));
   return {.body = ModelsJson(entries)};
 }
 
@@ -155,8 +198,11 @@ uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply
   switch (route.kind) {
     case Route::kLive: reply->Send({.body = "ok\n", .json = false}); return 0;
     case Route::kReady:
-      reply->Send(draining_ || models_.empty() ? Response{.status = 503, .body = draining_ ? "draining\n" : "no model is loaded\n", .json = false}
-                                               : Response{.body = "ok\n", .json = false});
+      reply->Send(draining_ || models_.empty()
+                      ? Response{.status = 503,
+                                 .body = draining_ ? "draining\n" : "no model is loaded\n",
+                                 .json = false}
+                      : Response{.body = "ok\n", .json = false});
       return 0;
     case Route::kModels:
     case Route::kModel: reply->Send(ModelsResponse(route)); return 0;
@@ -170,14 +216,16 @@ uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply
   calls_.emplace(id, std::move(call));
   options_.work([this, id, chat = route.kind == Route::kChat, body = std::move(body)] {
     absl::StatusOr<ApiRequest> request = chat ? ParseChat(body) : ParseCompletion(body);
-    if (!request.ok()) return options_.post([this, id, status = request.status()] { Begin(id, status, nullptr); });
+    if (!request.ok())
+      return options_.post([this, id, status = request.status()] { Begin(id, status, nullptr); });
     // Models are looked up on the API's thread, what takes long goes back to `work`.
     auto parsed = std::make_shared<ApiRequest>(*std::move(request));
     options_.post([this, id, parsed] {
       absl::StatusOr<std::shared_ptr<Model>> model = FindModel(parsed->model);
       if (!model.ok()) return Begin(id, model.status(), nullptr);
       options_.work([this, id, parsed, model = *std::move(model)] {
-        auto prepared = std::make_shared<absl::StatusOr<Prepared>>(Prepare(std::move(*parsed), *model));
+        auto prepared =
+            std::make_shared<absl::StatusOr<Prepared>>(Prepare(std::move(*parsed), *model));
         options_.post([this, id, prepared, model] { Begin(id, std::move(*prepared), model); });
       });
     });
@@ -192,12 +240,17 @@ absl::Status Api::CheckRoom(const Call& call, size_t answers) const {
   const uint32_t has = held == tenant_answers_.end() ? 0 : held->second;
   if (has + answers <= call.tenant->most_answers) return absl::OkStatus();
   if (answers > call.tenant->most_answers) {  // Which waiting does not help.
-    return Refuse(400, "quota_exceeded", "n", absl::StrCat(answers, " answers are asked for; the quota of ", call.tenant->name, " is ", call.tenant->most_answers, " at once"));
+    return Refuse(400, "quota_exceeded", "n",
+                  absl::StrCat(answers, " answers are asked for; the quota of ", call.tenant->name,
+                               " is ", call.tenant->most_answers, " at once"));
   }
-  return Refuse(429, "quota_exceeded", "", absl::StrCat(has, " answers of ", call.tenant->name, " are being sampled and ", answers, " more asked for; its quota is ", call.tenant->most_answers));
+  return Refuse(429, "quota_exceeded", "",
+                absl::StrCat(has, " answers of ", call.tenant->name, " are being sampled and ",
+                             answers, " more asked for; its quota is ", call.tenant->most_answers));
 }
 
-void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared, const std::shared_ptr<Model>& model) {
+void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared,
+                const std::shared_ptr<Model>& model) {
   const auto it = calls_.find(id);
   if (it == calls_.end()) return;  // The client has left meanwhile.
   if (!prepared.ok()) return Fail(id, prepared.status());
@@ -206,9 +259,12 @@ void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared, const std::share
   absl::Status room = CheckRoom(*call, answers);
   // It may have gone while the prompt was made.
   if (const auto now = FindModel(model->name()); room.ok() && (!now.ok() || *now != model)) {
-    room = now.ok() ? Refuse(503, "model_replaced", "model", "the model was loaded anew; ask again") : now.status();
+    room = now.ok() ? Refuse(503, "model_replaced", "model", "the model was loaded anew; ask again")
+                    : now.status();
   }
-  if (room.ok() && draining_) room = Refuse(503, "draining", "", "this server is ending; ask another, or again once it is back");
+  if (room.ok() && draining_)
+    room =
+        Refuse(503, "draining", "", "this server is ending; ask another, or again once it is back");
   if (!room.ok()) return Fail(id, room);
   call->model = model;
   call->prepared = *std::move(prepared);
@@ -218,9 +274,10 @@ void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared, const std::share
 void Api::AddRequests(uint64_t id, Call* call) {
   const ApiRequest& request = call->prepared.request;
   const size_t count = call->prepared.answers();
-  call->head = {.id = absl::StrFormat("%s-%016x", request.chat ? "chatcmpl" : "cmpl", options_.random()),
-                .created = absl::ToUnixSeconds(options_.clock->Now()),
-                .model = call->model->name()};
+  call->head = {
+      .id = absl::StrFormat("%s-%016x", request.chat ? "chatcmpl" : "cmpl", options_.random()),
+      .created = absl::ToUnixSeconds(options_.clock->Now()),
+      .model = call->model->name()};
   call->version = call->model->serving().value_or(PolicyVersion());
   SetFingerprint(call);
   call->open = count;
@@ -229,22 +286,26 @@ void Api::AddRequests(uint64_t id, Call* call) {
   if (request.echo && request.logprobs) call->echoed.resize(count, false);
   if (request.has_tools) {
     const absl::string_view parser = ToolCallParserOf(call->model->renderer().template_source());
-    for (size_t i = 0; i < count && !parser.empty(); ++i) call->parsers.push_back(MakeToolCallParser(parser));
+    for (size_t i = 0; i < count && !parser.empty(); ++i)
+      call->parsers.push_back(MakeToolCallParser(parser));
   }
   call->last_write = options_.clock->Monotonic();
-  std::vector<Request> requests = MakeRequests(call->prepared, request.seed.value_or(options_.random()), RequestClass::kApi);
-  for (size_t i = 0; i < count && request.echo && !request.logprobs; ++i) call->parts[i].text = call->prepared.prompts[i / request.n].text;
+  std::vector<Request> requests =
+      MakeRequests(call->prepared, request.seed.value_or(options_.random()), RequestClass::kApi);
+  for (size_t i = 0; i < count && request.echo && !request.logprobs; ++i)
+    call->parts[i].text = call->prepared.prompts[i / request.n].text;
   answers_ += static_cast<uint32_t>(count);
   if (call->tenant != nullptr) tenant_answers_[call->tenant->name] += static_cast<uint32_t>(count);
   options_.metrics.answers.Set(answers_);
   const absl::StatusOr<uint64_t> guest =
-      options_.guests->Add(call->model, std::move(requests), [this, id](StepEvents events) { Stepped(id, std::move(events)); });
+      options_.guests->Add(call->model, std::move(requests),
+                           [this, id](StepEvents events) { Stepped(id, std::move(events)); });
   if (!guest.ok()) return Fail(id, Refuse(429, "server_busy", "", guest.status().message()));
   call->guest = *guest;
   options_.metrics.prompt_tokens.Add(static_cast<double>(call->prepared.prompt_tokens));
 }
 
-// Events. -----------------------------------------------------------------------------------------------------------------
+// Events. -----------------------------------------------------------------------------------------
 
 void Api::TakeEvents() {
   std::vector<std::pair<uint64_t, StepEvents>> steps;
@@ -303,7 +364,8 @@ void Api::TakeEcho(Call* call, size_t index, const TokenEvent& event) {
 
 void Api::TakeText(Call* call, size_t index, const TokenEvent& event) {
   AnswerPart& part = call->parts[index];
-  const absl::string_view text = event.details == nullptr ? absl::string_view() : event.details->text;
+  const absl::string_view text =
+      event.details == nullptr ? absl::string_view() : event.details->text;
   if (call->parsers.empty()) {
     absl::StrAppend(&part.text, text);
     return;
@@ -315,7 +377,9 @@ void Api::TakeText(Call* call, size_t index, const TokenEvent& event) {
 // Sends what the answer grew by, if there is something to see.
 void Api::Emit(Call* call, size_t index) {
   AnswerPart& part = call->parts[index];
-  if (part.text.empty() && part.calls.empty() && part.tokens.empty() && part.finish == FinishReason::kNone) return;
+  if (part.text.empty() && part.calls.empty() && part.tokens.empty() &&
+      part.finish == FinishReason::kNone)
+    return;
   if (!call->streaming) call->reply->BeginStream();
   call->streaming = true;
   const Format format(call->prepared, call->model->renderer().tokenizer());
@@ -323,19 +387,23 @@ void Api::Emit(Call* call, size_t index) {
   call->begun[index] = true;
   call->last_write = options_.clock->Monotonic();
   const uint64_t characters = part.characters_before + chat::CountCodePoints(part.text);
-  part = {.text = "", .characters_before = characters, .calls_before = part.calls_before + part.calls.size()};
+  part = {.text = "",
+          .characters_before = characters,
+          .calls_before = part.calls_before + part.calls.size()};
   call->reply->Write(std::move(chunk));
 }
 
 void Api::Complete(uint64_t id) {
   Call* const call = calls_.at(id).get();
   const Format format(call->prepared, call->model->renderer().tokenizer());
-  const Usage usage{.prompt_tokens = call->prepared.prompt_tokens, .completion_tokens = call->sampled};
+  const Usage usage{.prompt_tokens = call->prepared.prompt_tokens,
+                    .completion_tokens = call->sampled};
   const std::shared_ptr<Reply> reply = call->reply;
   if (!call->prepared.request.stream) {
     reply->Send({.body = format.Whole(call->head, call->parts, usage)});
   } else {
-    std::string last = call->prepared.request.include_usage ? format.UsageChunk(call->head, usage) : "";
+    std::string last =
+        call->prepared.request.include_usage ? format.UsageChunk(call->head, usage) : "";
     last += Format::kDone;
     reply->Write(std::move(last));
     reply->End();
@@ -381,7 +449,9 @@ void Api::Forget(uint64_t id) {
 void Api::Tick() {
   const absl::Duration now = options_.clock->Monotonic();
   for (const auto& [id, call] : calls_) {
-    if (call->model == nullptr || !call->prepared.request.stream || now - call->last_write < options_.heartbeat) continue;
+    if (call->model == nullptr || !call->prepared.request.stream ||
+        now - call->last_write < options_.heartbeat)
+      continue;
     if (!call->streaming) call->reply->BeginStream();
     call->streaming = true;
     call->last_write = now;
@@ -390,7 +460,8 @@ void Api::Tick() {
 }
 
 void Api::SetFingerprint(Call* call) {
-  call->head.fingerprint = absl::StrCat(call->version.str(), "-", call->model->digest(call->version));
+  call->head.fingerprint =
+      absl::StrCat(call->version.str(), "-", call->model->digest(call->version));
 }
 
 }  // namespace sluice::rollout::http

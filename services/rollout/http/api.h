@@ -29,16 +29,16 @@ namespace sluice::rollout::http {
 
 // A request before its body is read.
 struct RequestHead {
-  absl::string_view method, target;   // "POST", "/v1/completions"; what follows a ? is ignored.
-  absl::string_view authorization;    // The header's value; empty: none.
+  absl::string_view method, target;  // "POST", "/v1/completions"; what follows a ? is ignored.
+  absl::string_view authorization;   // The header's value; empty: none.
   absl::string_view content_type, content_encoding;
-  int64_t content_length = -1;        // -1: not given.
+  int64_t content_length = -1;  // -1: not given.
 };
 
 // Where a request goes.
 struct Route {
   enum Kind { kLive, kReady, kModels, kModel, kCompletions, kChat } kind = kLive;
-  std::string model;                  // Of kModel.
+  std::string model;  // Of kModel.
   std::shared_ptr<const Tenant> tenant;
   bool has_body() const { return kind == kCompletions || kind == kChat; }
 };
@@ -46,18 +46,18 @@ struct Route {
 struct Response {
   int status = 200;
   std::string body;
-  std::string allow;                  // Of a 405.
-  int retry_after = 0;                // Seconds; 0: no such header.
-  bool json = true;                   // False: plain text.
+  std::string allow;    // Of a 405.
+  int retry_after = 0;  // Seconds; 0: no such header.
+  bool json = true;     // False: plain text.
 };
 
-// The way out of one call's answer: Send() once, or BeginStream(), Write()s and End(). Called on the API's thread; must neither
-// block nor call the API.
+// The way out of one call's answer: Send() once, or BeginStream(), Write()s and End(). Called on
+// the API's thread; must neither block nor call the API.
 class Reply {
  public:
   virtual ~Reply() = default;
   virtual void Send(Response response) = 0;
-  virtual void BeginStream() = 0;               // 200, text/event-stream.
+  virtual void BeginStream() = 0;  // 200, text/event-stream.
   virtual void Write(std::string events) = 0;
   virtual void End() = 0;
 };
@@ -67,22 +67,23 @@ struct ApiMetrics {
   explicit ApiMetrics(metrics::Registry* registry);
   metrics::Counter answered, refused, failed, left;  // Calls, by how they ended.
   metrics::Counter prompt_tokens, completion_tokens;
-  metrics::Gauge answers;                            // Being sampled.
+  metrics::Gauge answers;  // Being sampled.
 };
 
-// The OpenAI-compatible surface without its sockets: requests become the engine's, its events responses.
+// The OpenAI-compatible surface without its sockets: requests become the engine's, its events
+// responses.
 //
-// Runs on one thread, that of `post`, but for SetModel, RemoveModel and Drain, which any thread may call. Parsing, rendering and
-// encoding run on `work`.
+// Runs on one thread, that of `post`, but for SetModel, RemoveModel and Drain, which any thread may
+// call. Parsing, rendering and encoding run on `work`.
 class Api {
  public:
   using Run = std::function<void(std::function<void()>)>;
   struct Options {
-    const Keys* keys = nullptr;                      // Null: everybody may ask.
-    Guests* guests = nullptr;                        // Through whom it asks the engines.
-    absl::Duration heartbeat = absl::Seconds(15);    // A stream is silent for so long at most.
+    const Keys* keys = nullptr;                    // Null: everybody may ask.
+    Guests* guests = nullptr;                      // Through whom it asks the engines.
+    absl::Duration heartbeat = absl::Seconds(15);  // A stream is silent for so long at most.
     Clock* clock = nullptr;
-    std::function<uint64_t()> random;                // Seeds of requests that give none.
+    std::function<uint64_t()> random;  // Seeds of requests that give none.
     Run work, post;
     ApiMetrics metrics;
   };
@@ -98,11 +99,13 @@ class Api {
   // Takes no more calls: 503.
   void Drain();
 
-  // By the head alone, before any of the body is read. Errors as Refuse() makes them: 401, 404, 405, 411, 413, 415, 503.
+  // By the head alone, before any of the body is read. Errors as Refuse() makes them: 401, 404,
+  // 405, 411, 413, 415, 503.
   absl::StatusOr<Route> Admit(const RequestHead& head) const;
   // Answers through `reply`, now or later. The call's id, for Cancel().
   uint64_t Handle(const Route& route, std::string body, std::shared_ptr<Reply> reply);
-  // The client is gone: what it asked for is aborted before the next step. Unknown or ended: nothing happens.
+  // The client is gone: what it asked for is aborted before the next step. Unknown or ended:
+  // nothing happens.
   void Cancel(uint64_t call);
   // Comments on silent streams; to be called about every second.
   void Tick();
@@ -114,19 +117,21 @@ class Api {
   struct Call {
     std::shared_ptr<const Tenant> tenant;
     std::shared_ptr<Reply> reply;
-    std::shared_ptr<Model> model;      // Null: being prepared, as are the members behind it.
+    std::shared_ptr<Model> model;  // Null: being prepared, as are the members behind it.
     Prepared prepared;
     ResponseHead head;
-    PolicyVersion version;             // Of the last token.
-    uint64_t guest = 0;                // Of whom answer i is request i.
-    std::vector<AnswerPart> parts;     // What is not sent.
-    std::vector<std::unique_ptr<ToolCallParser>> parsers;  // By answer, of a chat with tools that the model has a parser for; else empty.
-    std::vector<bool> begun;           // Streams: the answer's first chunk is out.
-    std::vector<bool> echoed;          // Where the prompt's log-probs are told: it is among the parts.
-    size_t open = 0;                   // Answers that go on.
-    uint64_t sampled = 0;              // Tokens.
-    bool streaming = false;            // The stream has begun.
-    absl::Duration last_write;         // Monotonic.
+    PolicyVersion version;          // Of the last token.
+    uint64_t guest = 0;             // Of whom answer i is request i.
+    std::vector<AnswerPart> parts;  // What is not sent.
+    // By answer, of a chat with tools that the model has a parser for; else empty.
+    std::vector<std::unique_ptr<ToolCallParser>> parsers;
+    std::vector<bool> begun;  // Streams: the answer's first chunk is out.
+    // Where the prompt's log-probs are told: it is among the parts.
+    std::vector<bool> echoed;
+    size_t open = 0;            // Answers that go on.
+    uint64_t sampled = 0;       // Tokens.
+    bool streaming = false;     // The stream has begun.
+    absl::Duration last_write;  // Monotonic.
   };
   using Calls = absl::flat_hash_map<uint64_t, std::unique_ptr<Call>>;
 
@@ -151,7 +156,7 @@ class Api {
   const Options options_;
   std::map<std::string, std::shared_ptr<Model>> models_;
   Calls calls_;
-  absl::flat_hash_map<std::string, uint32_t> tenant_answers_;   // Being sampled.
+  absl::flat_hash_map<std::string, uint32_t> tenant_answers_;  // Being sampled.
   uint32_t answers_ = 0;
   uint64_t last_call_ = 0;
   bool draining_ = false;

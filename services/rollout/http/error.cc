@@ -49,7 +49,8 @@ const char* TypeOf(int status) {
 
 }  // namespace
 
-absl::Status Refuse(int status, absl::string_view code, absl::string_view param, absl::string_view message) {
+absl::Status Refuse(int status, absl::string_view code, absl::string_view param,
+                    absl::string_view message) {
   absl::Status refusal(CodeOf(status), message);
   refusal.SetPayload(kPayload, absl::Cord(absl::StrCat(status, "\n", code, "\n", param, "\n")));
   return refusal;
@@ -79,8 +80,14 @@ ApiError ApiErrorOf(const absl::Status& status) {
 
 std::string ErrorJson(const ApiError& error) {
   using Json = nlohmann::ordered_json;
-  const auto text = [](const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); };
-  const Json json = {{"error", {{"message", error.message}, {"type", TypeOf(error.status)}, {"param", text(error.param)}, {"code", text(error.code)}}}};
+  const auto text = [](const std::string& value) {
+    return value.empty() ? Json(nullptr) : Json(value);
+  };
+  const Json json = {{"error",
+                      {{"message", error.message},
+                       {"type", TypeOf(error.status)},
+                       {"param", text(error.param)},
+                       {"code", text(error.code)}}}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -28,7 +28,9 @@ void Fields::Unfit(absl::string_view name, const Json& value, absl::string_view 
 
 void Fields::NotBuilt(absl::string_view name, const Json& value, absl::string_view why) {
   const std::string field = absl::StrCat(path_, name);
-  if (status_.ok()) status_ = Refuse(400, "unsupported_value", field, absl::StrCat(field, " is ", JsonExcerpt(value), ": this build ", why));
+  if (status_.ok())
+    status_ = Refuse(400, "unsupported_value", field,
+                     absl::StrCat(field, " is ", JsonExcerpt(value), ": this build ", why));
 }
 
 void Fields::Bool(absl::string_view name, bool* value) {
@@ -41,16 +43,21 @@ void Fields::Bool(absl::string_view name, bool* value) {
 void Fields::Number(absl::string_view name, double low, double high, double* value) {
   const Json* const given = Find(name);
   if (given == nullptr) return;
-  const double number = given->is_number() ? given->get<double>() : std::numeric_limits<double>::quiet_NaN();
-  if (!(number >= low && number <= high)) return Unfit(name, *given, absl::StrCat("a number from ", low, " to ", high));
+  const double number =
+      given->is_number() ? given->get<double>() : std::numeric_limits<double>::quiet_NaN();
+  if (!(number >= low && number <= high))
+    return Unfit(name, *given, absl::StrCat("a number from ", low, " to ", high));
   *value = number;
 }
 
-void Fields::Integer(absl::string_view name, int64_t low, int64_t high, std::optional<uint32_t>* value) {
+void Fields::Integer(absl::string_view name, int64_t low, int64_t high,
+                     std::optional<uint32_t>* value) {
   const Json* const given = Find(name);
   if (given == nullptr) return;
-  const bool fits = given->is_number_integer() && (!given->is_number_unsigned() || given->get<uint64_t>() <= static_cast<uint64_t>(high)) &&
-                    given->get<int64_t>() >= low && given->get<int64_t>() <= high;
+  const bool fits =
+      given->is_number_integer() &&
+      (!given->is_number_unsigned() || given->get<uint64_t>() <= static_cast<uint64_t>(high)) &&
+      given->get<int64_t>() >= low && given->get<int64_t>() <= high;
   if (!fits) return Unfit(name, *given, absl::StrCat("an integer from ", low, " to ", high));
   *value = given->get<uint32_t>();
 }
@@ -71,7 +78,8 @@ void Fields::Text(absl::string_view name, std::string* value) {
 void Fields::Ids(absl::string_view name, size_t most, std::vector<int32_t>* ids) {
   const Json* const given = Find(name);
   if (given == nullptr) return;
-  if (given->is_array() && given->size() > most) return Fail(name, absl::StrCat(" has ", given->size(), " ids; at most ", most, " are taken"));
+  if (given->is_array() && given->size() > most)
+    return Fail(name, absl::StrCat(" has ", given->size(), " ids; at most ", most, " are taken"));
   auto read = TokenIds(*given);
   if (!read.ok()) return Fail(name, absl::StrCat(": ", read.status().message()));
   *ids = *std::move(read);
@@ -85,7 +93,9 @@ absl::Status Fields::Finish() {
     const absl::string_view near = NearestMatch(name, known);
     const std::string field = absl::StrCat(path_, Printable(name));
     return Refuse(400, "unknown_parameter", field,
-                  absl::StrCat("unknown field ", field, near.empty() ? "; this server takes only what it can honour" : absl::StrCat("; did you mean ", near, "?")));
+                  absl::StrCat("unknown field ", field,
+                               near.empty() ? "; this server takes only what it can honour"
+                                            : absl::StrCat("; did you mean ", near, "?")));
   }
   return absl::OkStatus();
 }

@@ -14,8 +14,9 @@ namespace sluice::rollout::http {
 
 using Json = nlohmann::ordered_json;
 
-// Reads the fields of one JSON object by name. The first that does not fit is kept and the rest of the reading does nothing;
-// Finish() gives it, or refuses the first field that nobody has asked for. A field that is null counts as absent.
+// Reads the fields of one JSON object by name. The first that does not fit is kept and the rest of
+// the reading does nothing; Finish() gives it, or refuses the first field that nobody has asked
+// for. A field that is null counts as absent.
 //
 // For .cc files only: the header is heavy. `object` outlives the reader.
 class Fields {

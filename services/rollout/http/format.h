@@ -19,20 +19,21 @@ namespace sluice::rollout::http {
 // What an answer grew by, or all of it.
 struct AnswerPart {
   std::string text;
-  uint64_t characters_before = 0;      // Of the answer's text, echo included.
-  std::vector<TokenEvent> prompt;      // The prompt's tokens, where their log-probs are told; the first has none.
-  std::vector<TokenEvent> tokens;      // Empty where the response tells nothing of them.
+  uint64_t characters_before = 0;  // Of the answer's text, echo included.
+  // The prompt's tokens, where their log-probs are told; the first has none.
+  std::vector<TokenEvent> prompt;
+  std::vector<TokenEvent> tokens;  // Empty where the response tells nothing of them.
   std::vector<ToolCall> calls;
-  size_t calls_before = 0;             // Of the answer.
+  size_t calls_before = 0;  // Of the answer.
   FinishReason finish = FinishReason::kNone;
 };
 
 // What all responses to one call begin with.
 struct ResponseHead {
   std::string id;
-  int64_t created = 0;                 // Unix seconds.
+  int64_t created = 0;  // Unix seconds.
   std::string model;
-  std::string fingerprint;             // Version and digest.
+  std::string fingerprint;  // Version and digest.
 };
 
 struct Usage {
@@ -43,13 +44,16 @@ struct Usage {
 // Writes OpenAI's objects for one call. `prepared` and `tokenizer` outlive it.
 class Format {
  public:
-  Format(const Prepared& prepared, const Tokenizer& tokenizer) : prepared_(prepared), tokenizer_(tokenizer) {}
+  Format(const Prepared& prepared, const Tokenizer& tokenizer)
+      : prepared_(prepared), tokenizer_(tokenizer) {}
 
   // The response in one piece; the answers by index.
-  std::string Whole(const ResponseHead& head, absl::Span<const AnswerPart> answers, const Usage& usage) const;
+  std::string Whole(const ResponseHead& head, absl::Span<const AnswerPart> answers,
+                    const Usage& usage) const;
 
   // Server-sent events. `first`: the answer's first.
-  std::string Chunk(const ResponseHead& head, size_t index, const AnswerPart& part, bool first) const;
+  std::string Chunk(const ResponseHead& head, size_t index, const AnswerPart& part,
+                    bool first) const;
   std::string UsageChunk(const ResponseHead& head, const Usage& usage) const;
   static std::string ErrorChunk(const absl::Status& status);
   static constexpr char kDone[] = "data: [DONE]\n\n";

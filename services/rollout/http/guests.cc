@@ -8,13 +8,15 @@
 
 namespace sluice::rollout::http {
 
-absl::StatusOr<uint64_t> Guests::Add(std::shared_ptr<Model> model, std::vector<Request> requests, Sink sink) {
+absl::StatusOr<uint64_t> Guests::Add(std::shared_ptr<Model> model, std::vector<Request> requests,
+                                     Sink sink) {
   uint64_t first = 0;
   {
     MutexLock lock(&mu_);
     if (running_ + requests.size() > most_requests_) {
       return Error(absl::StatusCode::kResourceExhausted, "BUSY",
-                   absl::StrCat(running_, " answers are being sampled and ", requests.size(), " more asked for; at most ", most_requests_, " go at once"));
+                   absl::StrCat(running_, " answers are being sampled and ", requests.size(),
+                                " more asked for; at most ", most_requests_, " go at once"));
     }
     first = next_request_;
     uint64_t groups = 0;
@@ -58,7 +60,8 @@ void Guests::Stepped(StepEvents events) {
   {
     MutexLock lock(&mu_);
     // Where an event of `request` belongs, its id made the guest's own; null: the guest has left.
-    const auto place = [&](uint64_t* request, bool ends) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> StepEvents* {
+    const auto place = [&](uint64_t* request, bool ends)
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> StepEvents* {
       const auto guest = Find(*request);
       if (guest == guests_.end()) return nullptr;
       News& of_guest = news.try_emplace(guest->first, News{guest->second.sink, {}}).first->second;
@@ -67,10 +70,12 @@ void Guests::Stepped(StepEvents events) {
       return &of_guest.events;
     };
     for (TokenEvent& event : events.tokens) {
-      if (StepEvents* const to = place(&event.request, event.finish != FinishReason::kNone)) to->tokens.push_back(std::move(event));
+      if (StepEvents* const to = place(&event.request, event.finish != FinishReason::kNone))
+        to->tokens.push_back(std::move(event));
     }
     for (RequestFailure& failure : events.failures) {
-      if (StepEvents* const to = place(&failure.request, true)) to->failures.push_back(std::move(failure));
+      if (StepEvents* const to = place(&failure.request, true))
+        to->failures.push_back(std::move(failure));
     }
   }
   for (auto& [guest, of_guest] : news) (*of_guest.sink)(std::move(of_guest.events));

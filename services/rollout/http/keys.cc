@@ -26,7 +26,9 @@ absl::StatusOr<Keys> Keys::Load(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return ErrorWith(absl::StatusCode::kFailedPrecondition, {.hint = absl::StrCat("chmod 600 ", path)}, absl::StrCat(path, ": others than its owner may read these keys"));
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.hint = absl::StrCat("chmod 600 ", path)},
+                     absl::StrCat(path, ": others than its owner may read these keys"));
   }
   return Parse(text, path);
 }
@@ -39,25 +41,36 @@ absl::StatusOr<Keys> Keys::Parse(absl::string_view text, absl::string_view sourc
     ++number;
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || line.front() == '#') continue;
-    const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    const auto wrong = [&](absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat(source, ":", number, ": ", what)); };
-    if (parts.size() < 2 || parts.size() > 3) return wrong(absl::StrCat(parts.size(), " words; wanted: NAME KEY [MOST_ANSWERS]"));
-    if (parts[1].size() < kShortest) return wrong(absl::StrCat("a key of ", parts[1].size(), " bytes; wanted: at least ", kShortest));
+    const std::vector<absl::string_view> parts =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    const auto wrong = [&](absl::string_view what) {
+      return absl::InvalidArgumentError(absl::StrCat(source, ":", number, ": ", what));
+    };
+    if (parts.size() < 2 || parts.size() > 3)
+      return wrong(absl::StrCat(parts.size(), " words; wanted: NAME KEY [MOST_ANSWERS]"));
+    if (parts[1].size() < kShortest)
+      return wrong(
+          absl::StrCat("a key of ", parts[1].size(), " bytes; wanted: at least ", kShortest));
     std::shared_ptr<Tenant>& tenant = tenants[std::string(parts[0])];
     if (tenant == nullptr) tenant = std::make_shared<Tenant>(Tenant{.name = std::string(parts[0])});
-    if (parts.size() == 3 && (!absl::SimpleAtoi(parts[2], &tenant->most_answers) || tenant->most_answers == 0)) {
+    if (parts.size() == 3 &&
+        (!absl::SimpleAtoi(parts[2], &tenant->most_answers) || tenant->most_answers == 0)) {
       return wrong(absl::StrCat("\"", parts[2], "\" answers at once; wanted: a number above 0"));
     }
-    if (!keys.by_digest_.emplace(Sha256(parts[1]), tenant).second) return wrong("this key stands here twice");
+    if (!keys.by_digest_.emplace(Sha256(parts[1]), tenant).second)
+      return wrong("this key stands here twice");
   }
-  if (keys.by_digest_.empty()) return absl::FailedPreconditionError(absl::StrCat(source, ": holds no key; wanted: lines of NAME KEY [MOST_ANSWERS]"));
+  if (keys.by_digest_.empty())
+    return absl::FailedPreconditionError(
+        absl::StrCat(source, ": holds no key; wanted: lines of NAME KEY [MOST_ANSWERS]"));
   return keys;
 }
 
 std::shared_ptr<const Tenant> Keys::Find(absl::string_view authorization) const {
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return nullptr;
   // By digest, so that how long the look-up takes tells nothing of a key.
-  const auto found = by_digest_.find(Sha256(absl::StripAsciiWhitespace(authorization.substr(kScheme.size()))));
+  const auto found =
+      by_digest_.find(Sha256(absl::StripAsciiWhitespace(authorization.substr(kScheme.size()))));
   return found == by_digest_.end() ? nullptr : found->second;
 }
 

@@ -19,12 +19,15 @@
 namespace sluice::rollout::http {
 namespace {
 
-// A rendered conversation up to the end of its last message, behind which templates close the turn. As transformers does it.
+// A rendered conversation up to the end of its last message, behind which templates close the turn.
+// As transformers does it.
 absl::StatusOr<std::string> CutBehind(std::string rendered, const std::string& last) {
   const absl::string_view stripped = absl::StripAsciiWhitespace(last);
   const size_t at = stripped.empty() ? std::string::npos : rendered.rfind(std::string(stripped));
   if (at == std::string::npos) {
-    return Refuse(400, "invalid_value", "continue_final_message", "continue_final_message: the chat template does not write the last message as it is, so it cannot be gone on from");
+    return Refuse(400, "invalid_value", "continue_final_message",
+                  "continue_final_message: the chat template does not write the last message as it "
+                  "is, so it cannot be gone on from");
   }
   const absl::string_view whole = absl::StripLeadingAsciiWhitespace(last);
   const bool as_it_is = absl::string_view(rendered).substr(at, whole.size()) == whole;
@@ -32,21 +35,27 @@ absl::StatusOr<std::string> CutBehind(std::string rendered, const std::string& l
   return rendered;
 }
 
-absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request, const PromptRenderer& renderer) {
+absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request,
+                                                const PromptRenderer& renderer) {
   if (!renderer.has_template()) {
-    return Refuse(400, "no_chat_template", "messages", "this model has no chat template; give a prompt, to /v1/completions");
+    return Refuse(400, "no_chat_template", "messages",
+                  "this model has no chat template; give a prompt, to /v1/completions");
   }
   absl::StatusOr<std::string> text = renderer.RenderChat(*request.conversation);
   if (!text.ok()) return Refuse(400, "chat_template_error", "messages", text.status().message());
   if (request.continue_final_message) {
-    SLUICE_ASSIGN_OR_RETURN(text, CutBehind(*std::move(text), (*request.conversation)["messages"].back()["content"].get<std::string>()));
+    SLUICE_ASSIGN_OR_RETURN(
+        text, CutBehind(*std::move(text),
+                        (*request.conversation)["messages"].back()["content"].get<std::string>()));
   }
-  absl::StatusOr<std::vector<int32_t>> ids = renderer.tokenizer().Encode(*text, {.add_special = false});
+  absl::StatusOr<std::vector<int32_t>> ids =
+      renderer.tokenizer().Encode(*text, {.add_special = false});
   if (!ids.ok()) return Refuse(400, "invalid_value", "messages", ids.status().message());
   return ids;
 }
 
-// The characters of `text` before each token, which rise: those that the tokenizer adds stand where they are put.
+// The characters of `text` before each token, which rise: those that the tokenizer adds stand where
+// they are put.
 std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const Span> tokens) {
   std::vector<uint64_t> offsets;
   size_t at = 0;
@@ -62,8 +71,10 @@ std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const 
 }
 
 // What the engine's detokenizer takes to have been said, and where each token stands in it.
-absl::Status EchoIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, Prepared::Prompt* prompt) {
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Detokenizer> detokenizer, Detokenizer::Create(&tokenizer, {}));
+absl::Status EchoIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
+                     Prepared::Prompt* prompt) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Detokenizer> detokenizer,
+                          Detokenizer::Create(&tokenizer, {}));
   uint64_t characters = 0;
   for (const int32_t id : ids) {
     prompt->offsets.push_back(characters);
@@ -74,21 +85,25 @@ absl::Status EchoIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
   return absl::OkStatus();
 }
 
-absl::StatusOr<Prepared::Prompt> EncodePrompt(const ApiRequest& request, ApiRequest::Prompt given, const PromptRenderer& renderer) {
+absl::StatusOr<Prepared::Prompt> EncodePrompt(const ApiRequest& request, ApiRequest::Prompt given,
+                                              const PromptRenderer& renderer) {
   Prepared::Prompt prompt;
   if (!given.ids.empty()) {
     if (request.echo) SLUICE_RETURN_IF_ERROR(EchoIds(renderer.tokenizer(), given.ids, &prompt));
   } else if (request.echo && request.logprobs) {
-    absl::StatusOr<Tokenizer::Encoding> encoding = renderer.tokenizer().EncodeWithOffsets(given.text, {.add_special = true});
+    absl::StatusOr<Tokenizer::Encoding> encoding =
+        renderer.tokenizer().EncodeWithOffsets(given.text, {.add_special = true});
     if (!encoding.ok()) return Refuse(400, "invalid_value", "prompt", encoding.status().message());
     prompt.offsets = CharacterOffsets(given.text, encoding->offsets);
     given.ids = std::move(encoding->ids);
   } else {
-    absl::StatusOr<std::vector<int32_t>> ids = renderer.tokenizer().Encode(given.text, {.add_special = true});
+    absl::StatusOr<std::vector<int32_t>> ids =
+        renderer.tokenizer().Encode(given.text, {.add_special = true});
     if (!ids.ok()) return Refuse(400, "invalid_value", "prompt", ids.status().message());
     given.ids = *std::move(ids);
   }
-  if (given.ids.empty()) return Refuse(400, "invalid_value", "prompt", "prompt has no tokens; wanted: at least one");
+  if (given.ids.empty())
+    return Refuse(400, "invalid_value", "prompt", "prompt has no tokens; wanted: at least one");
   prompt.ids = std::make_shared<const std::vector<int32_t>>(std::move(given.ids));
   if (request.echo && prompt.text.empty()) prompt.text = std::move(given.text);
   return prompt;
@@ -98,7 +113,9 @@ absl::StatusOr<Prepared::Prompt> EncodePrompt(const ApiRequest& request, ApiRequ
 absl::Status FromEngine(const absl::Status& status) {
   if (status.ok()) return status;
   const absl::string_view message = absl::StripPrefix(status.message(), "sampling.");
-  const absl::string_view field = message.size() < status.message().size() ? message.substr(0, message.find_first_of(" :")) : "";
+  const absl::string_view field = message.size() < status.message().size()
+                                      ? message.substr(0, message.find_first_of(" :"))
+                                      : "";
   return Refuse(400, "unsupported_value", field, message);
 }
 
@@ -109,11 +126,15 @@ absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
   const PromptRenderer& renderer = model.renderer();
   if (request.chat) {
     SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeChat(request, renderer));
-    if (ids.empty()) return Refuse(400, "invalid_value", "messages", "messages: the chat template renders them to nothing");
-    prepared.prompts.push_back({.ids = std::make_shared<const std::vector<int32_t>>(std::move(ids)), .text = ""});
+    if (ids.empty())
+      return Refuse(400, "invalid_value", "messages",
+                    "messages: the chat template renders them to nothing");
+    prepared.prompts.push_back(
+        {.ids = std::make_shared<const std::vector<int32_t>>(std::move(ids)), .text = ""});
   }
   for (ApiRequest::Prompt& given : request.prompts) {
-    SLUICE_ASSIGN_OR_RETURN(Prepared::Prompt prompt, EncodePrompt(request, std::move(given), renderer));
+    SLUICE_ASSIGN_OR_RETURN(Prepared::Prompt prompt,
+                            EncodePrompt(request, std::move(given), renderer));
     prepared.prompts.push_back(std::move(prompt));
   }
   request.prompts.clear();
@@ -123,16 +144,21 @@ absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
     const uint64_t tokens = prompt.ids->size();
     const absl::string_view param = request.chat ? "messages" : "prompt";
     if (tokens >= context) {
-      return Refuse(400, "context_length_exceeded", param, absl::StrCat("the prompt has ", tokens, " tokens; this model's context holds ", context, " with the answer; shorten the prompt"));
+      return Refuse(400, "context_length_exceeded", param,
+                    absl::StrCat("the prompt has ", tokens, " tokens; this model's context holds ",
+                                 context, " with the answer; shorten the prompt"));
     }
     if (tokens + request.sampling.max_tokens > context) {
       return Refuse(400, "context_length_exceeded", param,
-                    absl::StrCat("the prompt has ", tokens, " tokens and max_tokens is ", request.sampling.max_tokens, "; this model's context holds ", context, "; shorten the one or lower the other"));
+                    absl::StrCat("the prompt has ", tokens, " tokens and max_tokens is ",
+                                 request.sampling.max_tokens, "; this model's context holds ",
+                                 context, "; shorten the one or lower the other"));
     }
     room = std::min(room, context - static_cast<uint32_t>(tokens));
     prepared.prompt_tokens += tokens;
   }
-  if (request.sampling.max_tokens == 0) request.sampling.max_tokens = std::min(room, request.most_tokens);
+  if (request.sampling.max_tokens == 0)
+    request.sampling.max_tokens = std::min(room, request.most_tokens);
   SLUICE_RETURN_IF_ERROR(FromEngine(CheckSampling(request.sampling, /*trainable=*/false)));
   prepared.request = std::move(request);
   return prepared;

@@ -17,13 +17,21 @@ namespace {
 constexpr uint32_t kCompletionTokens = 16;  // OpenAI's default of /v1/completions.
 constexpr uint32_t kMostTokens = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxStopIds = 256, kMaxStopBytes = 1024;
-constexpr std::array<const char*, 5> kOurVariables = {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"};
+constexpr std::array<const char*, 5> kOurVariables = {"messages", "tools", "add_generation_prompt",
+                                                      "bos_token", "eos_token"};
 
 absl::StatusOr<Json> ParseBody(absl::string_view body) {
-  if (body.size() > kMaxBody) return Refuse(413, "request_too_large", "", absl::StrCat("the body has ", body.size(), " bytes; at most ", kMaxBody, " are taken"));
-  absl::StatusOr<Json> json = ParseJson(body, "the body", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers, .exact_integers = true});
+  if (body.size() > kMaxBody)
+    return Refuse(
+        413, "request_too_large", "",
+        absl::StrCat("the body has ", body.size(), " bytes; at most ", kMaxBody, " are taken"));
+  absl::StatusOr<Json> json =
+      ParseJson(body, "the body", kMaxDepth,
+                {.values = kMaxValues, .members = kMaxMembers, .exact_integers = true});
   if (!json.ok()) return Refuse(400, "invalid_json", "", json.status().message());
-  if (!json->is_object()) return Refuse(400, "invalid_json", "", absl::StrCat("the body is ", JsonExcerpt(*json), "; wanted: an object"));
+  if (!json->is_object())
+    return Refuse(400, "invalid_json", "",
+                  absl::StrCat("the body is ", JsonExcerpt(*json), "; wanted: an object"));
   return json;
 }
 
@@ -31,9 +39,12 @@ void ReadStop(Fields* fields, std::vector<std::string>* stop) {
   const Json* const given = fields->Find("stop");
   if (given == nullptr) return;
   const Json list = given->is_array() ? *given : Json::array({*given});
-  if (list.size() > kMaxStops) return fields->Fail("stop", absl::StrCat(" has ", list.size(), " texts; at most ", kMaxStops, " are taken"));
+  if (list.size() > kMaxStops)
+    return fields->Fail(
+        "stop", absl::StrCat(" has ", list.size(), " texts; at most ", kMaxStops, " are taken"));
   for (const Json& text : list) {
-    if (!text.is_string() || text.get_ref<const std::string&>().empty() || text.get_ref<const std::string&>().size() > kMaxStopBytes) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty() ||
+        text.get_ref<const std::string&>().size() > kMaxStopBytes) {
       return fields->Unfit("stop", *given, absl::StrCat("texts of 1 to ", kMaxStopBytes, " bytes"));
     }
     stop->push_back(text.get<std::string>());
@@ -57,29 +68,44 @@ void ReadSeed(Fields* fields, std::optional<uint64_t>* seed) {
   const Json* const given = fields->Find("seed");
   if (given == nullptr) return;
   if (!given->is_number_integer()) return fields->Unfit("seed", *given, "an integer of 64 bits");
-  *seed = given->is_number_unsigned() ? given->get<uint64_t>() : static_cast<uint64_t>(given->get<int64_t>());
+  *seed = given->is_number_unsigned() ? given->get<uint64_t>()
+                                      : static_cast<uint64_t>(given->get<int64_t>());
 }
 
-// What clients send along and what changes nothing at these values. At others this build would not do what is asked.
+// What clients send along and what changes nothing at these values. At others this build would not
+// do what is asked.
 void ReadNeutral(Fields* fields, uint32_t n) {
-  const std::pair<const char*, Json> neutral[] = {{"frequency_penalty", 0}, {"presence_penalty", 0}, {"repetition_penalty", 1}, {"length_penalty", 1},
-                                                  {"logit_bias", Json::object()}, {"best_of", n}, {"response_format", {{"type", "text"}}},
-                                                  {"use_beam_search", false}, {"skip_special_tokens", true}, {"spaces_between_special_tokens", true},
-                                                  {"include_stop_str_in_output", false}, {"suffix", ""}, {"parallel_tool_calls", true}, {"store", false}};
+  const std::pair<const char*, Json> neutral[] = {{"frequency_penalty", 0},
+                                                  {"presence_penalty", 0},
+                                                  {"repetition_penalty", 1},
+                                                  {"length_penalty", 1},
+                                                  {"logit_bias", Json::object()},
+                                                  {"best_of", n},
+                                                  {"response_format", {{"type", "text"}}},
+                                                  {"use_beam_search", false},
+                                                  {"skip_special_tokens", true},
+                                                  {"spaces_between_special_tokens", true},
+                                                  {"include_stop_str_in_output", false},
+                                                  {"suffix", ""},
+                                                  {"parallel_tool_calls", true},
+                                                  {"store", false}};
   for (const auto& [name, value] : neutral) {
     const Json* const given = fields->Find(name);
-    if (given != nullptr && *given != value) fields->NotBuilt(name, *given, absl::StrCat("takes ", value.dump(), " alone"));
+    if (given != nullptr && *given != value)
+      fields->NotBuilt(name, *given, absl::StrCat("takes ", value.dump(), " alone"));
   }
   std::string user, tier;  // Whose call it is, and how soon it goes: said to nobody here.
   fields->Text("user", &user);
   fields->Text("service_tier", &tier);
   const Json* const metadata = fields->Find("metadata");
-  if (metadata != nullptr && !metadata->is_object()) fields->Unfit("metadata", *metadata, "an object");
+  if (metadata != nullptr && !metadata->is_object())
+    fields->Unfit("metadata", *metadata, "an object");
 }
 
 // What both calls have.
 void ReadCommon(Fields* fields, ApiRequest* request) {
-  if (fields->Find("model") == nullptr) fields->Fail("model", " is missing; GET /v1/models lists what there is");
+  if (fields->Find("model") == nullptr)
+    fields->Fail("model", " is missing; GET /v1/models lists what there is");
   fields->Text("model", &request->model);
   SamplingParams& sampling = request->sampling;
   double temperature = 1;
@@ -88,7 +114,8 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   fields->Number("top_p", 0, 1, &sampling.top_p);
   // The shortest run of so small a share is the most likely token; the engine's 0 is all of them.
   if (sampling.top_p == 0) sampling.top_p = std::numeric_limits<double>::min();
-  if (const Json* const top_k = fields->Find("top_k"); top_k == nullptr || *top_k != -1) fields->Integer("top_k", 0, kMostTokens, &sampling.top_k);
+  if (const Json* const top_k = fields->Find("top_k"); top_k == nullptr || *top_k != -1)
+    fields->Integer("top_k", 0, kMostTokens, &sampling.top_k);
   fields->Number("min_p", 0, 1, &sampling.min_p);
   fields->Integer("min_tokens", 0, kMostTokens, &sampling.min_tokens);
   fields->Bool("ignore_eos", &sampling.ignore_eos);
@@ -99,19 +126,24 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   ReadStream(fields, request);
   fields->Bool("return_token_ids", &request->return_token_ids);
   fields->Bool("return_versions", &request->return_versions);
-  std::string mode = sampling.temperature == 0 ? "raw" : "processed";  // Of greedy draws the latter are all 0.
+  // Of greedy draws the latter are all 0.
+  std::string mode = sampling.temperature == 0 ? "raw" : "processed";
   fields->Text("logprobs_mode", &mode);
-  if (mode != "processed" && mode != "raw") fields->Unfit("logprobs_mode", mode, "processed or raw");
+  if (mode != "processed" && mode != "raw")
+    fields->Unfit("logprobs_mode", mode, "processed or raw");
   request->raw_logprobs = mode == "raw";
   ReadNeutral(fields, request->n);
 }
 
-bool IsIds(const Json& value) { return value.is_array() && !value.empty() && value.front().is_number(); }
+bool IsIds(const Json& value) {
+  return value.is_array() && !value.empty() && value.front().is_number();
+}
 
 void ReadPrompt(Fields* fields, std::vector<ApiRequest::Prompt>* prompts) {
   const Json* const given = fields->Find("prompt");
   if (given == nullptr) return fields->Fail("prompt", " is missing");
-  constexpr char kWanted[] = "a text, a list of texts, a list of token ids, or a list of such lists";
+  constexpr char kWanted[] =
+      "a text, a list of texts, a list of token ids, or a list of such lists";
   const auto add = [&](const Json& prompt) {
     if (prompt.is_string()) {
       prompts->push_back({.text = prompt.get<std::string>(), .ids = {}});
@@ -134,7 +166,9 @@ void ReadPrompt(Fields* fields, std::vector<ApiRequest::Prompt>* prompts) {
     return;
   }
   if (!given->is_array() || given->empty()) return fields->Unfit("prompt", *given, kWanted);
-  if (given->size() > kMaxAnswers) return fields->Fail("prompt", absl::StrCat(" has ", given->size(), " prompts; at most ", kMaxAnswers, " are taken"));
+  if (given->size() > kMaxAnswers)
+    return fields->Fail("prompt", absl::StrCat(" has ", given->size(), " prompts; at most ",
+                                               kMaxAnswers, " are taken"));
   for (const Json& prompt : *given) {
     if (!add(prompt)) return;
   }
@@ -146,7 +180,8 @@ void ReadChatTokens(Fields* fields, uint32_t* max_tokens) {
   fields->Integer("max_tokens", 1, kMostTokens, &old_name);
   fields->Integer("max_completion_tokens", 1, kMostTokens, &new_name);
   if (old_name && new_name && *old_name != *new_name) {
-    fields->Fail("max_tokens", absl::StrCat(" is ", *old_name, " and max_completion_tokens ", *new_name, "; give one of them"));
+    fields->Fail("max_tokens", absl::StrCat(" is ", *old_name, " and max_completion_tokens ",
+                                            *new_name, "; give one of them"));
   }
   *max_tokens = new_name.value_or(old_name.value_or(0));
 }
@@ -170,12 +205,14 @@ absl::Status ReadConversation(Fields* fields, ApiRequest* request) {
   const Json* const tools = fields->Find("tools");
   const Json* const more = fields->Find("chat_template_kwargs");
   if (messages == nullptr) fields->Fail("messages", " is missing");
-  if (more != nullptr && !more->is_object()) fields->Unfit("chat_template_kwargs", *more, "an object");
+  if (more != nullptr && !more->is_object())
+    fields->Unfit("chat_template_kwargs", *more, "an object");
   if (!fields->ok()) return fields->Finish();
 
   auto conversation = std::make_shared<Json>(more == nullptr ? Json::object() : *more);
   for (const char* name : kOurVariables) {
-    if (conversation->contains(name)) fields->Fail("chat_template_kwargs", absl::StrCat(".", name, " is not the request's to set"));
+    if (conversation->contains(name))
+      fields->Fail("chat_template_kwargs", absl::StrCat(".", name, " is not the request's to set"));
   }
   SLUICE_ASSIGN_OR_RETURN((*conversation)["messages"], ReadMessages(*messages));
   if (tools != nullptr && !tools->empty()) {
@@ -185,8 +222,11 @@ absl::Status ReadConversation(Fields* fields, ApiRequest* request) {
   }
   (*conversation)["add_generation_prompt"] = add_generation_prompt;
   const Json& last = (*conversation)["messages"].back();
-  if (request->continue_final_message && (last["role"] != "assistant" || !last["content"].is_string() || last["content"].get_ref<const std::string&>().empty())) {
-    fields->Fail("continue_final_message", ": the last message must be the assistant's, with a text to go on from");
+  if (request->continue_final_message &&
+      (last["role"] != "assistant" || !last["content"].is_string() ||
+       last["content"].get_ref<const std::string&>().empty())) {
+    fields->Fail("continue_final_message",
+                 ": the last message must be the assistant's, with a text to go on from");
   }
   request->conversation = std::move(conversation);
   return absl::OkStatus();
@@ -211,7 +251,8 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
   request.logprobs = logprobs.has_value();
   request.top_logprobs = logprobs.value_or(0);
   if (request.prompts.size() * request.n > kMaxAnswers) {
-    fields.Fail("n", absl::StrCat(" is ", request.n, " for ", request.prompts.size(), " prompts; at most ", kMaxAnswers, " answers are taken at once"));
+    fields.Fail("n", absl::StrCat(" is ", request.n, " for ", request.prompts.size(),
+                                  " prompts; at most ", kMaxAnswers, " answers are taken at once"));
   }
   SLUICE_RETURN_IF_ERROR(fields.Finish());
   return request;
@@ -226,15 +267,21 @@ absl::StatusOr<ApiRequest> ParseChat(absl::string_view body) {
   ReadChatTokens(&fields, &request.sampling.max_tokens);
   fields.Bool("logprobs", &request.logprobs);
   fields.Integer("top_logprobs", 0, kMaxTopLogprobs, &request.top_logprobs);
-  if (request.top_logprobs > 0 && !request.logprobs) fields.Fail("top_logprobs", " is given without logprobs");
+  if (request.top_logprobs > 0 && !request.logprobs)
+    fields.Fail("top_logprobs", " is given without logprobs");
   SLUICE_RETURN_IF_ERROR(ReadConversation(&fields, &request));
   SLUICE_RETURN_IF_ERROR(fields.Finish());
   return request;
 }
 
 absl::StatusOr<ApiRequest> ParseMessages(absl::string_view messages) {
-  if (messages.size() > kMaxBody) return Refuse(413, "request_too_large", "messages", absl::StrCat("messages has ", messages.size(), " bytes; at most ", kMaxBody, " are taken"));
-  const absl::StatusOr<Json> json = ParseJson(messages, "messages", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers, .exact_integers = true});
+  if (messages.size() > kMaxBody)
+    return Refuse(
+        413, "request_too_large", "messages",
+        absl::StrCat("messages has ", messages.size(), " bytes; at most ", kMaxBody, " are taken"));
+  const absl::StatusOr<Json> json =
+      ParseJson(messages, "messages", kMaxDepth,
+                {.values = kMaxValues, .members = kMaxMembers, .exact_integers = true});
   if (!json.ok()) return Refuse(400, "invalid_json", "messages", json.status().message());
   auto conversation = std::make_shared<Json>(Json::object());
   SLUICE_ASSIGN_OR_RETURN((*conversation)["messages"], ReadMessages(*json));

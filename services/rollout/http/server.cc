@@ -41,8 +41,9 @@ using boost::system::error_code;
 using TlsStream = asio::ssl::stream<tcp::socket>;
 
 constexpr uint32_t kMaxHead = 16 << 10;
-constexpr size_t kMaxEarly = 64 << 10;   // Bytes that a client may send before the answer to its last request is out.
-constexpr int kSendBuffer = 256 << 10;   // Of the kernel, so that a reader who is behind is seen.
+// Bytes that a client may send before the answer to its last request is out.
+constexpr size_t kMaxEarly = 64 << 10;
+constexpr int kSendBuffer = 256 << 10;  // Of the kernel, so that a reader who is behind is seen.
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr std::chrono::milliseconds kTick(100);
 
@@ -72,7 +73,9 @@ struct Hub {
 };
 
 template <typename Stream>
-class Connection : public Link, public Reply, public std::enable_shared_from_this<Connection<Stream>> {
+class Connection : public Link,
+                   public Reply,
+                   public std::enable_shared_from_this<Connection<Stream>> {
  public:
   static constexpr bool kTls = std::is_same_v<Stream, TlsStream>;
 
@@ -94,8 +97,12 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
 
   void Tick(absl::Duration now) override {
     if (now < deadline_) return;
-    if (state_ == State::kHead && parser_ && parser_->got_some()) return Refused(Refuse(408, "timeout", "", "the request's headers took too long"), /*reading=*/true);
-    if (state_ == State::kBody) return Refused(Refuse(408, "timeout", "", "the request's body took too long"), /*reading=*/true);
+    if (state_ == State::kHead && parser_ && parser_->got_some())
+      return Refused(Refuse(408, "timeout", "", "the request's headers took too long"),
+                     /*reading=*/true);
+    if (state_ == State::kBody)
+      return Refused(Refuse(408, "timeout", "", "the request's body took too long"),
+                     /*reading=*/true);
     Shut();
   }
 
@@ -109,14 +116,15 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     hub_->links.erase(this);  // The handlers that are under way hold the rest.
   }
 
-  // Reply: the answer. ---------------------------------------------------------------------------------------------------
+  // Reply: the answer. ----------------------------------------------------------------------------
 
   void Send(Response response) override {
     web::response<web::empty_body> head{static_cast<web::status>(response.status), version_};
     head.set(web::field::content_type, response.json ? "application/json" : "text/plain");
     head.set(web::field::cache_control, "no-store");
     if (!response.allow.empty()) head.set(web::field::allow, response.allow);
-    if (response.retry_after > 0) head.set(web::field::retry_after, absl::StrCat(response.retry_after));
+    if (response.retry_after > 0)
+      head.set(web::field::retry_after, absl::StrCat(response.retry_after));
     if (response.status == 401) head.set(web::field::www_authenticate, "Bearer");
     head.content_length(response.body.size());
     head.keep_alive(keep_alive_);
@@ -142,7 +150,8 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
       asio::post(hub_->io, [self = Self()] { self->Shut(); });  // Not from within the API.
       return;
     }
-    Queue(chunked_ ? beast::buffers_to_string(web::make_chunk(asio::buffer(events))) : std::move(events));
+    Queue(chunked_ ? beast::buffers_to_string(web::make_chunk(asio::buffer(events)))
+                   : std::move(events));
   }
 
   void End() override {
@@ -169,7 +178,7 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     return std::move(text).str();
   }
 
-  // Reading. -------------------------------------------------------------------------------------------------------------
+  // Reading. --------------------------------------------------------------------------------------
 
   void ReadHead(absl::Duration time) {
     state_ = State::kHead;
@@ -188,10 +197,17 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
   }
 
   void OnHead(error_code error) {
-    if (error == web::error::header_limit) return Refused(Refuse(431, "headers_too_large", "", absl::StrCat("the headers exceed ", kMaxHead, " bytes")), true);
-    const bool unparsable = error && error.category() == web::make_error_code(web::error::bad_method).category() && error != web::error::end_of_stream &&
-                            error != web::error::partial_message;
-    if (unparsable) return Refused(Refuse(400, "bad_request", "", absl::StrCat("this is no HTTP request: ", error.message())), true);
+    if (error == web::error::header_limit)
+      return Refused(Refuse(431, "headers_too_large", "",
+                            absl::StrCat("the headers exceed ", kMaxHead, " bytes")),
+                     true);
+    const bool unparsable =
+        error && error.category() == web::make_error_code(web::error::bad_method).category() &&
+        error != web::error::end_of_stream && error != web::error::partial_message;
+    if (unparsable)
+      return Refused(Refuse(400, "bad_request", "",
+                            absl::StrCat("this is no HTTP request: ", error.message())),
+                     true);
     if (error) return Shut();
     const auto& request = parser_->get();
     version_ = request.version();
@@ -201,7 +217,8 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
                      .authorization = View(request[web::field::authorization]),
                      .content_type = View(request[web::field::content_type]),
                      .content_encoding = View(request[web::field::content_encoding])};
-    if (const auto length = parser_->content_length()) head.content_length = static_cast<int64_t>(*length > INT64_MAX ? INT64_MAX : *length);
+    if (const auto length = parser_->content_length())
+      head.content_length = static_cast<int64_t>(*length > INT64_MAX ? INT64_MAX : *length);
     absl::StatusOr<Route> route = hub_->api->Admit(head);
     const bool empty = parser_->is_done() || head.content_length == 0;
     if (!route.ok()) return Refused(route.status(), /*reading=*/!empty);
@@ -215,7 +232,11 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
 
   void ReadBody(Route route, uint64_t length) {
     if (hub_->bodies + length > hub_->options.most_bodies) {
-      return Refused(Refuse(429, "server_busy", "", absl::StrCat("bodies of ", hub_->bodies, " bytes are being read; at most ", hub_->options.most_bodies, " are")), true);
+      return Refused(
+          Refuse(429, "server_busy", "",
+                 absl::StrCat("bodies of ", hub_->bodies, " bytes are being read; at most ",
+                              hub_->options.most_bodies, " are")),
+          true);
     }
     body_ = length;
     hub_->bodies += length;
@@ -226,13 +247,14 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
       Queue(HeadText(web::response<web::empty_body>{web::status::continue_, version_}));
     }
     reading_ = true;
-    web::async_read(stream_, buffer_, *parser_, [self = Self(), route = std::move(route)](error_code error, size_t) {
-      self->reading_ = false;
-      if (self->state_ == State::kLinger) return self->Discard();
-      if (self->state_ != State::kBody) return;
-      if (error) return self->Shut();
-      self->Call(route, std::move(self->parser_->get().body()));
-    });
+    web::async_read(stream_, buffer_, *parser_,
+                    [self = Self(), route = std::move(route)](error_code error, size_t) {
+                      self->reading_ = false;
+                      if (self->state_ == State::kLinger) return self->Discard();
+                      if (self->state_ != State::kBody) return;
+                      if (error) return self->Shut();
+                      self->Call(route, std::move(self->parser_->get().body()));
+                    });
   }
 
   void ReleaseBody() { hub_->bodies -= std::exchange(body_, 0); }
@@ -253,7 +275,8 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     stream_.async_read_some(buffer_.prepare(4096), [self = Self()](error_code error, size_t bytes) {
       self->reading_ = false;
       if (self->state_ == State::kClosed) return;
-      const bool interrupted = error == asio::error::operation_aborted && self->state_ == State::kHead;
+      const bool interrupted =
+          error == asio::error::operation_aborted && self->state_ == State::kHead;
       if (error && !interrupted) return self->Shut();
       self->buffer_.commit(bytes);
       if (self->state_ == State::kHead) return self->ReadHead(self->hub_->options.head_time);
@@ -263,7 +286,7 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     });
   }
 
-  // Writing. -------------------------------------------------------------------------------------------------------------
+  // Writing. --------------------------------------------------------------------------------------
 
   // `reading`: something of the request is unread, so that the connection cannot go on.
   void Refused(const absl::Status& why, bool reading) {
@@ -271,7 +294,10 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     keep_alive_ = !reading && parser_ && parser_->is_header_done() && parser_->get().keep_alive();
     state_ = State::kCall;
     chunked_ = false;
-    Send({.status = error.status, .body = ErrorJson(error), .allow = error.allow, .retry_after = error.retry_after});
+    Send({.status = error.status,
+          .body = ErrorJson(error),
+          .allow = error.allow,
+          .retry_after = error.retry_after});
   }
 
   void Queue(std::string bytes) {
@@ -291,13 +317,14 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     if (out_.empty()) return Flushed();
     writing_ = true;
     if (state_ != State::kBody) SetDeadline(hub_->options.write_time);
-    stream_.async_write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), [self = Self()](error_code error, size_t bytes) {
-      self->writing_ = false;
-      if (self->state_ == State::kClosed) return;
-      if (error) return self->Shut();
-      self->sent_ += bytes;
-      self->Pump();
-    });
+    stream_.async_write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_),
+                             [self = Self()](error_code error, size_t bytes) {
+                               self->writing_ = false;
+                               if (self->state_ == State::kClosed) return;
+                               if (error) return self->Shut();
+                               self->sent_ += bytes;
+                               self->Pump();
+                             });
   }
 
   // The answer is complete; it may not be sent yet.
@@ -321,10 +348,12 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
     SetDeadline(hub_->options.idle_time);
     if (!reading_) return ReadHead(hub_->options.idle_time);
     error_code ignored;
-    if (buffer_.size() > 0) Socket().cancel(ignored);  // The next request may be here in full; Listen() goes over to it.
+    // The next request may be here in full; Listen() goes over to it.
+    if (buffer_.size() > 0) Socket().cancel(ignored);
   }
 
-  // Closed at once, unread bytes would make the kernel reset the connection, and the client might never see the answer.
+  // Closed at once, unread bytes would make the kernel reset the connection, and the client might
+  // never see the answer.
   void Linger() {
     state_ = State::kLinger;
     SetDeadline(kLinger);
@@ -354,16 +383,16 @@ class Connection : public Link, public Reply, public std::enable_shared_from_thi
   beast::flat_buffer buffer_{256 << 10};
   std::optional<web::request_parser<web::string_body>> parser_;
   State state_ = State::kHead;
-  absl::Duration deadline_;     // Monotonic.
+  absl::Duration deadline_;  // Monotonic.
   unsigned version_ = 11;
   bool keep_alive_ = false, chunked_ = false;
-  bool bodiless_ = false;       // The answer is to a HEAD: that of a GET, without its body.
+  bool bodiless_ = false;  // The answer is to a HEAD: that of a GET, without its body.
   bool reading_ = false, writing_ = false;  // An operation is under way.
-  bool answered_ = false;       // The call's answer is complete.
+  bool answered_ = false;                   // The call's answer is complete.
   bool cut_ = false;
-  uint64_t call_ = 0;           // Of the Api; 0: none.
-  uint64_t body_ = 0;           // Bytes reserved.
-  std::string out_, pending_;   // Being written, from sent_ on; to be written then.
+  uint64_t call_ = 0;          // Of the Api; 0: none.
+  uint64_t body_ = 0;          // Bytes reserved.
+  std::string out_, pending_;  // Being written, from sent_ on; to be written then.
   size_t sent_ = 0;
 };
 
@@ -384,12 +413,15 @@ absl::StatusOr<tcp::endpoint> ParseAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
   uint32_t port = 0;
   std::string host = address.substr(0, colon == std::string::npos ? 0 : colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
   if (host == "localhost") host = "127.0.0.1";
   error_code error;
   const asio::ip::address ip = asio::ip::make_address(host, error);
-  if (colon == std::string::npos || error || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("--http ", address, ": not an address; wanted: IP:PORT, as 127.0.0.1:8000 or [::1]:8000"));
+  if (colon == std::string::npos || error || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
+      port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--http ", address, ": not an address; wanted: IP:PORT, as 127.0.0.1:8000 or [::1]:8000"));
   }
   return tcp::endpoint(ip, static_cast<uint16_t>(port));
 }
@@ -397,18 +429,25 @@ absl::StatusOr<tcp::endpoint> ParseAddress(const std::string& address) {
 absl::StatusOr<std::unique_ptr<asio::ssl::context>> MakeTls(const Server::Options& options) {
   auto tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
   error_code error;
-  tls->set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1 | asio::ssl::context::no_compression, error);
+  tls->set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1 |
+                       asio::ssl::context::no_compression,
+                   error);
   tls->use_certificate_chain_file(options.cert, error);
-  if (error) return absl::InvalidArgumentError(absl::StrCat("certificate ", options.cert, ": ", error.message()));
+  if (error)
+    return absl::InvalidArgumentError(
+        absl::StrCat("certificate ", options.cert, ": ", error.message()));
   tls->use_private_key_file(options.cert_key, asio::ssl::context::pem, error);
-  if (error) return absl::InvalidArgumentError(absl::StrCat("key ", options.cert_key, ": ", error.message()));
+  if (error)
+    return absl::InvalidArgumentError(
+        absl::StrCat("key ", options.cert_key, ": ", error.message()));
   return tls;
 }
 
 }  // namespace
 
 struct Server::Impl {
-  explicit Impl(const Options& options) : hub(options), acceptor(hub.io), timer(hub.io), guard(asio::make_work_guard(hub.io)) {}
+  explicit Impl(const Options& options)
+      : hub(options), acceptor(hub.io), timer(hub.io), guard(asio::make_work_guard(hub.io)) {}
 
   Hub hub;
   std::unique_ptr<asio::ssl::context> tls;
@@ -428,17 +467,25 @@ struct Server::Impl {
     if (!error) acceptor.bind(endpoint, error);
     if (!error) acceptor.listen(1024, error);
     if (error == asio::error::address_in_use) {
-      return ErrorWith(absl::StatusCode::kAlreadyExists, {.reason = "PORT_IN_USE", .hint = "stop what listens there, or give another port with --http (port 0: any free one)"},
-                       absl::StrCat("cannot serve HTTP on ", hub.options.address, ": the port is in use"));
+      return ErrorWith(
+          absl::StatusCode::kAlreadyExists,
+          {.reason = "PORT_IN_USE",
+           .hint =
+               "stop what listens there, or give another port with --http (port 0: any free one)"},
+          absl::StrCat("cannot serve HTTP on ", hub.options.address, ": the port is in use"));
     }
-    if (error) return absl::InvalidArgumentError(absl::StrCat("cannot serve HTTP on ", hub.options.address, ": ", error.message()));
+    if (error)
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot serve HTTP on ", hub.options.address, ": ", error.message()));
     const tcp::endpoint bound = acceptor.local_endpoint(error);
-    address = absl::StrCat(hub.options.address.substr(0, hub.options.address.rfind(':')), ":", bound.port());
+    address = absl::StrCat(hub.options.address.substr(0, hub.options.address.rfind(':')), ":",
+                           bound.port());
     return absl::OkStatus();
   }
 
   void Accept() {
-    if (accepting || !acceptor.is_open() || hub.links.size() >= hub.options.most_connections) return;
+    if (accepting || !acceptor.is_open() || hub.links.size() >= hub.options.most_connections)
+      return;
     accepting = true;
     acceptor.async_accept([this](error_code error, tcp::socket socket) {
       accepting = false;
@@ -509,8 +556,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, Ap
   SLUICE_ASSIGN_OR_RETURN(const tcp::endpoint endpoint, ParseAddress(options.address));
   const bool tls = !options.cert.empty() && !options.cert_key.empty();
   if (!endpoint.address().is_loopback() && (api.keys == nullptr || !tls)) {
-    return ErrorWith(absl::StatusCode::kFailedPrecondition, {.hint = "give --http-keys, --http-cert and --http-cert-key, or listen on 127.0.0.1"},
-                     absl::StrCat("--http ", options.address, " is off loopback: that takes keys and TLS"));
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.hint = "give --http-keys, --http-cert and --http-cert-key, or listen on 127.0.0.1"},
+        absl::StrCat("--http ", options.address, " is off loopback: that takes keys and TLS"));
   }
   RaiseDescriptorLimit();
   auto impl = std::make_unique<Impl>(options);

@@ -12,28 +12,33 @@ namespace sluice::rollout::http {
 
 // HTTP/1.1, with TLS or without, in front of an Api. Boost.Beast reads and writes the protocol.
 //
-// Limits hold before anything of their size is allocated: 16 KiB of headers, kMaxBody, most_bodies over all connections,
-// most_connections. A client that leaves, or reads too slowly, is cut off and what it asked for aborted.
+// Limits hold before anything of their size is allocated: 16 KiB of headers, kMaxBody, most_bodies
+// over all connections, most_connections. A client that leaves, or reads too slowly, is cut off and
+// what it asked for aborted.
 //
 // Owns one thread, `http`, where the Api runs, and `workers` for parsing, rendering and encoding.
 class Server {
  public:
   struct Options {
-    std::string address = "127.0.0.1:0";             // HOST:PORT; port 0: any free one.
-    std::string cert, cert_key;                      // PEM files; empty: no TLS.
+    std::string address = "127.0.0.1:0";  // HOST:PORT; port 0: any free one.
+    std::string cert, cert_key;           // PEM files; empty: no TLS.
     int workers = 2;
-    size_t most_connections = 4096;                  // Further ones wait to be accepted.
-    uint64_t most_bodies = 256 << 20;                // Bytes of bodies being read and parsed; beyond: 429.
-    size_t most_behind = 1 << 20;                    // Bytes of a stream that its reader has not taken.
-    absl::Duration head_time = absl::Seconds(10);    // For a request's headers, and a TLS handshake.
+    size_t most_connections = 4096;  // Further ones wait to be accepted.
+    // Bytes of bodies being read and parsed; beyond: 429.
+    uint64_t most_bodies = 256 << 20;
+    // Bytes of a stream that its reader has not taken.
+    size_t most_behind = 1 << 20;
+    // For a request's headers, and a TLS handshake.
+    absl::Duration head_time = absl::Seconds(10);
     absl::Duration body_time = absl::Seconds(60);
-    absl::Duration idle_time = absl::Seconds(75);    // Between two requests of a connection.
-    absl::Duration write_time = absl::Seconds(30);   // In which the client must take something of what is there for it.
+    absl::Duration idle_time = absl::Seconds(75);  // Between two requests of a connection.
+    // In which the client must take something of what is there for it.
+    absl::Duration write_time = absl::Seconds(30);
   };
 
-  // `api`: its post, work, clock and random are filled in here; what it points to outlives the server.
-  // FAILED_PRECONDITION: an address off loopback without keys and TLS. INVALID_ARGUMENT: no such address, or a certificate or
-  // key that cannot be used. ALREADY_EXISTS: the port is in use.
+  // `api`: its post, work, clock and random are filled in here; what it points to outlives the
+  // server. FAILED_PRECONDITION: an address off loopback without keys and TLS. INVALID_ARGUMENT: no
+  // such address, or a certificate or key that cannot be used. ALREADY_EXISTS: the port is in use.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options, Api::Options api);
   ~Server();  // Stop().
   Server(const Server&) = delete;

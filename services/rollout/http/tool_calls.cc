@@ -40,13 +40,19 @@ absl::string_view MemberText(absl::string_view object, size_t n) {
   return absl::StripAsciiWhitespace(object.substr(begin, at - begin));
 }
 
-// The arguments go on as the model wrote them: read and written anew, a number might not be the same.
+// The arguments go on as the model wrote them: read and written anew, a number might not be the
+// same.
 std::optional<ToolCall> ReadCall(absl::string_view text) {
-  const absl::StatusOr<Json> json = ParseJson(text, "a call", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers});
+  const absl::StatusOr<Json> json =
+      ParseJson(text, "a call", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers});
   if (!json.ok() || !json->is_object()) return std::nullopt;
   const auto name = json->find("name"), arguments = json->find("arguments");
-  if (name == json->end() || !name->is_string() || arguments == json->end() || !arguments->is_object()) return std::nullopt;
-  return ToolCall{.name = name->get<std::string>(), .arguments = std::string(MemberText(text, static_cast<size_t>(std::distance(json->begin(), arguments))))};
+  if (name == json->end() || !name->is_string() || arguments == json->end() ||
+      !arguments->is_object())
+    return std::nullopt;
+  return ToolCall{.name = name->get<std::string>(),
+                  .arguments = std::string(MemberText(
+                      text, static_cast<size_t>(std::distance(json->begin(), arguments))))};
 }
 
 // The longest end of `text` that begins `tag`.
@@ -66,13 +72,15 @@ class Hermes final : public ToolCallParser {
   }
 
   void Finish(std::string* text) override {
-    if (!inside_ && called_ && held_.find_first_not_of(kSpace) == std::string::npos) return held_.clear();
+    if (!inside_ && called_ && held_.find_first_not_of(kSpace) == std::string::npos)
+      return held_.clear();
     text->append(held_);
     held_.clear();
   }
 
  private:
-  // Text up to the next call. White space before it waits, for it may belong to the call. True: a call begins.
+  // Text up to the next call. White space before it waits, for it may belong to the call. True: a
+  // call begins.
   bool TakeText(std::string* text) {
     const size_t open = held_.find(kOpen);
     size_t end = open != std::string::npos ? open : held_.size() - PartialTag(held_, kOpen);
@@ -93,7 +101,9 @@ class Hermes final : public ToolCallParser {
     if (close == std::string::npos && held_.size() - begin <= kMaxCall) return false;
     const size_t end = close == std::string::npos ? held_.size() : close + kClose.size();
     std::optional<ToolCall> call;
-    if (close != std::string::npos) call = ReadCall(absl::StripAsciiWhitespace(absl::string_view(held_).substr(begin, close - begin)));
+    if (close != std::string::npos)
+      call = ReadCall(
+          absl::StripAsciiWhitespace(absl::string_view(held_).substr(begin, close - begin)));
     if (call) {
       calls->push_back(*std::move(call));
       called_ = true;
@@ -112,8 +122,12 @@ class Hermes final : public ToolCallParser {
 
 }  // namespace
 
-absl::string_view ToolCallParserOf(absl::string_view chat_template) { return absl::StrContains(chat_template, "<tool_call>") ? "hermes" : ""; }
+absl::string_view ToolCallParserOf(absl::string_view chat_template) {
+  return absl::StrContains(chat_template, "<tool_call>") ? "hermes" : "";
+}
 
-std::unique_ptr<ToolCallParser> MakeToolCallParser(absl::string_view name) { return name == "hermes" ? std::make_unique<Hermes>() : nullptr; }
+std::unique_ptr<ToolCallParser> MakeToolCallParser(absl::string_view name) {
+  return name == "hermes" ? std::make_unique<Hermes>() : nullptr;
+}
 
 }  // namespace sluice::rollout::http

@@ -99,7 +99,8 @@ absl::StatusOr<StateFile> FromJson(const ordered_json& object) {
     SLUICE_ASSIGN_OR_RETURN(digest.sha256, FromHex(entry.at("sha256").get<std::string>()));
   }
   for (const char* name : {kOptimizer, kCursor, kLineage}) {
-    if (!file.files.contains(name)) return absl::DataLossError(absl::StrCat("does not list ", name));
+    if (!file.files.contains(name))
+      return absl::DataLossError(absl::StrCat("does not list ", name));
   }
   return file;
 }
@@ -123,11 +124,13 @@ absl::StatusOr<StateFile> ParseState(const std::string& text, const std::string&
   SLUICE_ASSIGN_OR_RETURN(ordered_json object, ParseJson(text, path, kMaxStateDepth));
   const int format = object.at("format").get<int>();
   if (format > kFormat) {
-    return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                     {.reason = "NEWER_FORMAT",
-                      .hint = "use the build that wrote it, or move that folder away to go on from an older one"},
-                     absl::StrCat(path, ": the checkpoint has format ", format,
-                                  ", this build reads formats 1 to ", kFormat));
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.reason = "NEWER_FORMAT",
+         .hint =
+             "use the build that wrote it, or move that folder away to go on from an older one"},
+        absl::StrCat(path, ": the checkpoint has format ", format,
+                     ", this build reads formats 1 to ", kFormat));
   }
   SLUICE_RETURN_IF_ERROR(TakeOwnDigest(format, &object));
   return FromJson(object);
@@ -148,7 +151,8 @@ absl::StatusOr<StateFile> ReadStateFile(const std::string& dir) {
   }
 }
 
-absl::Status CompareDigests(const std::string& path, const FileDigest& found, const FileDigest& written) {
+absl::Status CompareDigests(const std::string& path, const FileDigest& found,
+                            const FileDigest& written) {
   if (found.bytes != written.bytes) {
     return absl::DataLossError(
         absl::StrCat(path, ": has ", found.bytes, " bytes, state.json says ", written.bytes));
@@ -160,7 +164,8 @@ absl::Status CompareDigests(const std::string& path, const FileDigest& found, co
   return absl::OkStatus();
 }
 
-absl::Status VerifyFile(const std::string& dir, const std::string& name, const FileDigest& written) {
+absl::Status VerifyFile(const std::string& dir, const std::string& name,
+                        const FileDigest& written) {
   const std::string path = In(dir, name);
   const absl::StatusOr<FileDigest> found = DigestFile(path);
   if (!found.ok()) return absl::DataLossError(found.status().message());
@@ -173,9 +178,8 @@ absl::Status VerifyLineage(const std::string& dir, const StateFile& file) {
 
   const std::string path = In(dir, kLineage);
   LineageCheck check(file.state.version.number);
-  SLUICE_RETURN_IF_ERROR(ReadFileInPieces(path, [&](absl::string_view piece) {
-    return Annotate(check.Add(piece), path);
-  }));
+  SLUICE_RETURN_IF_ERROR(ReadFileInPieces(
+      path, [&](absl::string_view piece) { return Annotate(check.Add(piece), path); }));
   const absl::StatusOr<LineageSummary> summary = check.Finish();
   if (!summary.ok()) return Annotate(summary.status(), path);
   if (summary->hash != file.state.ledger_hash) {
@@ -199,7 +203,8 @@ absl::Status VerifyFiles(const std::string& dir, const StateFile& file,
 bool AnyFile(absl::string_view) { return true; }
 
 // Replaces the parameters that model.safetensors holds rounded by their fp32 masters.
-absl::Status TakeMasters(const std::string& dir, const std::vector<TensorSpec>& stored, TensorSet* model) {
+absl::Status TakeMasters(const std::string& dir, const std::vector<TensorSpec>& stored,
+                         TensorSet* model) {
   const std::string path = In(dir, kMasters);
   SLUICE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(path));
   std::map<std::string, const SafetensorsFile::Entry*> masters;
@@ -252,8 +257,10 @@ absl::StatusOr<FileDigest> CarryLineage(const std::string& previous, const std::
   }
   if (status.ok()) return copied->to;
   if (!absl::IsDataLoss(status)) return status;
-  return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED",
-               absl::StrCat(status.message(), "; it changed since it was written, so no checkpoint can go on from it"));
+  return Error(
+      absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED",
+      absl::StrCat(status.message(),
+                   "; it changed since it was written, so no checkpoint can go on from it"));
 }
 
 }  // namespace
@@ -344,18 +351,21 @@ absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSet
     const TensorSpec& spec = stored.spec(i);
     const int64_t bad = FirstNonFinite(spec.dtype, stored.data(i), stored.elements(i));
     if (bad < 0) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("element ", bad, " of ", spec.name, " is ", parameters.as<float>(i)[bad], ", too large for ",
-                     DTypeName(spec.dtype), ", the type that it has in model.path; start from a float32 copy of the model"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "element ", bad, " of ", spec.name, " is ", parameters.as<float>(i)[bad],
+        ", too large for ", DTypeName(spec.dtype),
+        ", the type that it has in model.path; start from a float32 copy of the model"));
   }
   SLUICE_RETURN_IF_ERROR(WriteModelFiles(dir, options_.source, stored, written));
   return WriteSafetensors(In(dir, kMasters), parameters, rounded, {}, &(*written)[kMasters]);
 }
 
-absl::Status CheckpointStore::WriteFiles(const std::string& dir, const CheckpointContents& contents) const {
+absl::Status CheckpointStore::WriteFiles(const std::string& dir,
+                                         const CheckpointContents& contents) const {
   StateFile file{contents.state, {}};
-  SLUICE_ASSIGN_OR_RETURN(file.files[kLineage],
-                          CarryLineage(contents.previous, contents.lineage_tail, In(dir, kLineage)));
+  SLUICE_ASSIGN_OR_RETURN(
+      file.files[kLineage],
+      CarryLineage(contents.previous, contents.lineage_tail, In(dir, kLineage)));
   SLUICE_RETURN_IF_ERROR(WriteModel(dir, *contents.model, &file.files));
   SLUICE_RETURN_IF_ERROR(
       WriteSafetensors(In(dir, kOptimizer), *contents.optimizer, {}, &file.files[kOptimizer]));
@@ -387,8 +397,9 @@ absl::Status CheckpointStore::CheckOwners(const std::vector<CheckpointEntry>& en
     if (!entry.status.ok() || options_.job.empty() || entry.state.job == options_.job) continue;
     return ErrorWith(absl::StatusCode::kFailedPrecondition,
                      {.reason = "OTHER_JOB",
-                      .hint = absl::StrCat("give this job another checkpoint.dir, or move ", entry.path,
-                                           " away; a job with model.path: ", entry.path, " starts from its weights")},
+                      .hint = absl::StrCat("give this job another checkpoint.dir, or move ",
+                                           entry.path, " away; a job with model.path: ", entry.path,
+                                           " starts from its weights")},
                      absl::StrCat(entry.path, " is a checkpoint of job ", entry.state.job,
                                   ", and this is job ", options_.job));
   }
@@ -399,10 +410,12 @@ absl::Status CheckpointStore::CheckMayWrite(const TrainState& state) const {
   const std::vector<CheckpointEntry> entries = List();
   SLUICE_RETURN_IF_ERROR(CheckOwners(entries));
   for (const CheckpointEntry& entry : entries) {
-    if (!entry.status.ok() || entry.state.version.incarnation <= state.version.incarnation) continue;
-    return Error(absl::StatusCode::kAborted, "FENCED",
-                 absl::StrCat(entry.path, " was written by incarnation ", entry.state.version.incarnation,
-                              ", which has replaced this one, ", state.version.incarnation));
+    if (!entry.status.ok() || entry.state.version.incarnation <= state.version.incarnation)
+      continue;
+    return Error(
+        absl::StatusCode::kAborted, "FENCED",
+        absl::StrCat(entry.path, " was written by incarnation ", entry.state.version.incarnation,
+                     ", which has replaced this one, ", state.version.incarnation));
   }
   return absl::OkStatus();
 }
@@ -410,7 +423,8 @@ absl::Status CheckpointStore::CheckMayWrite(const TrainState& state) const {
 absl::StatusOr<std::string> CheckpointStore::Write(const CheckpointContents& contents) {
   const PolicyVersion version = contents.state.version;
   const std::string path = absl::StrCat(options_.dir, "/step-", version.number);
-  // A trainer that was replaced may still be writing: the temporary folder has the incarnation's name.
+  // A trainer that was replaced may still be writing: the temporary folder has the incarnation's
+  // name.
   const std::string temporary =
       absl::StrCat(options_.dir, "/.step-", version.number, ".", version.incarnation, ".tmp");
   SLUICE_RETURN_IF_ERROR(MakeDirs(options_.dir));
@@ -453,7 +467,8 @@ std::vector<CheckpointEntry> CheckpointStore::List() const {
   return entries;
 }
 
-absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::Newest(std::vector<std::string>* damaged) {
+absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::Newest(
+    std::vector<std::string>* damaged) {
   const std::vector<CheckpointEntry> entries = List();
   SLUICE_RETURN_IF_ERROR(CheckOwners(entries));
 
@@ -480,8 +495,8 @@ absl::StatusOr<Checkpoint> CheckpointStore::At(int64_t number) const {
   return ReadCheckpoint(path);
 }
 
-// Damaged checkpoints are neither counted nor removed: they must not push out one that verifies, and
-// a person may want to look at them.
+// Damaged checkpoints are neither counted nor removed: they must not push out one that verifies,
+// and a person may want to look at them.
 void CheckpointStore::Prune(const std::string& written) const {
   std::vector<CheckpointEntry> whole;
   for (CheckpointEntry& entry : List()) {

@@ -17,17 +17,19 @@ namespace sluice::trainer {
 
 // What must come back so that the run goes on as if nothing had happened, beside the tensors.
 struct TrainState {
-  std::string job;              // 32 hex digits.
-  PolicyVersion version;        // The checkpoint's.
-  int64_t updates = 0;          // Optimizer updates done: t of AdamW and s of the schedule.
+  std::string job;        // 32 hex digits.
+  PolicyVersion version;  // The checkpoint's.
+  int64_t updates = 0;    // Optimizer updates done: t of AdamW and s of the schedule.
   int64_t skips_in_a_row = 0;
-  uint64_t seed = 0;            // Of the job; nothing in a step is drawn at random, so it is the whole random state.
-  std::string ledger_hash;      // H(version.number), 32 bytes.
+  // Of the job; nothing in a step is drawn at random, so it is the whole random state.
+  uint64_t seed = 0;
+  std::string ledger_hash;  // H(version.number), 32 bytes.
 
   bool operator==(const TrainState&) const = default;
 };
 
-// What goes into a checkpoint. `model` and `optimizer` (AdamW's moments `m.NAME`, `v.NAME`) are fp32.
+// What goes into a checkpoint. `model` and `optimizer` (AdamW's moments `m.NAME`, `v.NAME`) are
+// fp32.
 struct CheckpointContents {
   const TensorSet* model = nullptr;
   const TensorSet* optimizer = nullptr;
@@ -52,22 +54,23 @@ bool IsCheckpoint(const std::string& dir);
 // A folder `step-N` as found on disk; of its files only state.json was read.
 struct CheckpointEntry {
   std::string path;
-  // DATA_LOSS: state.json is missing or damaged. FAILED_PRECONDITION: a newer build wrote it. Both name
-  // the file and what is wrong.
+  // DATA_LOSS: state.json is missing or damaged. FAILED_PRECONDITION: a newer build wrote it. Both
+  // name the file and what is wrong.
   absl::Status status;
   TrainState state;  // Only where `status` is OK.
 };
 
-// Checkpoints of one job in one folder, `step-N` for version N, each a Hugging Face directory that transformers loads as
-// it is (config.json, model.safetensors, tokenizer files) plus
-//   masters.safetensors    the fp32 parameters of those tensors that model.safetensors holds rounded;
-//                          missing where it holds all of them in fp32
+// Checkpoints of one job in one folder, `step-N` for version N, each a Hugging Face directory that
+// transformers loads as it is (config.json, model.safetensors, tokenizer files) plus
+//   masters.safetensors    the fp32 parameters of those tensors that model.safetensors holds
+//                          rounded; missing where it holds all of them in fp32
 //   optimizer.safetensors  AdamW's moments
 //   cursor.bin             the queue's cursor
 //   lineage.jsonl          every trajectory trained on (lineage.h)
 //   state.json             TrainState, size and SHA-256 of each file above, and its own SHA-256: of
 //                          the object without the member `sha256`, its keys sorted, without spaces
-// A checkpoint is written into a folder of another name, synced, and renamed: it is there whole or not at all.
+// A checkpoint is written into a folder of another name, synced, and renamed: it is there whole or
+// not at all.
 //
 // The number `format` in state.json is 2. Format 1 is read too: it has no digest of state.json, and
 // model.safetensors holds the fp32 parameters. A higher one is refused, never passed over.
@@ -76,12 +79,13 @@ struct CheckpointEntry {
 class CheckpointStore {
  public:
   struct Options {
-    std::string dir;             // Made if missing.
-    std::string job;             // 32 hex digits: whose checkpoints these must be. Empty: anyone's, to read.
-    ModelDir source;             // Where configuration and tokenizer files come from.
+    std::string dir;  // Made if missing.
+    // 32 hex digits: whose checkpoints these must be. Empty: anyone's, to read.
+    std::string job;
+    ModelDir source;  // Where configuration and tokenizer files come from.
     // The types of the tensors in model.safetensors, by name; those that are not here are F32.
     std::map<std::string, DType> model_types;
-    int keep_last = 3;           // At least 1.
+    int keep_last = 3;             // At least 1.
     int64_t keep_every_steps = 0;  // Versions divisible by it are kept for good; 0: none.
   };
   explicit CheckpointStore(Options options) : options_(std::move(options)) {}
@@ -99,10 +103,11 @@ class CheckpointStore {
   // ABORTED FENCED: a later incarnation has written here. FAILED_PRECONDITION: another job has.
   absl::StatusOr<std::string> Write(const CheckpointContents& contents);
 
-  // The newest (by incarnation, then number) that verifies; those that do not are named in *damaged. Nullopt: none does.
-  // FAILED_PRECONDITION: one is a newer build's, or another job's.
+  // The newest (by incarnation, then number) that verifies; those that do not are named in
+  // *damaged. Nullopt: none does. FAILED_PRECONDITION: one is a newer build's, or another job's.
   absl::StatusOr<std::optional<Checkpoint>> Newest(std::vector<std::string>* damaged);
-  // That of version `number`. NOT_FOUND: none. DATA_LOSS: it does not verify. FAILED_PRECONDITION as above.
+  // That of version `number`. NOT_FOUND: none. DATA_LOSS: it does not verify. FAILED_PRECONDITION
+  // as above.
   absl::StatusOr<Checkpoint> At(int64_t number) const;
 
   // All folders `step-N`: first those that cannot be read, then the others, oldest first by
@@ -118,7 +123,8 @@ class CheckpointStore {
   void Prune(const std::string& written) const;
 
   const Options options_;
-  std::set<std::string> damaged_;  // Paths that Newest() could not verify, until they are written anew.
+  // Paths that Newest() could not verify, until they are written anew.
+  std::set<std::string> damaged_;
 };
 
 // The newest checkpoint that another job of the same name has left beside `dir`, a job's own folder

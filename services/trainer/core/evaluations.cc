@@ -38,7 +38,8 @@ absl::StatusOr<Evaluation> FromJson(absl::string_view line) {
   try {
     const json object = json::parse(line);
     Evaluation evaluation;
-    evaluation.version = {object.at("incarnation").get<int64_t>(), object.at("version").get<int64_t>()};
+    evaluation.version = {object.at("incarnation").get<int64_t>(),
+                          object.at("version").get<int64_t>()};
     evaluation.state = object.at("state").get<std::string>();
     evaluation.score = object.at("score").get<double>();
     evaluation.reported = object.at("reported").get<int64_t>();
@@ -66,7 +67,8 @@ absl::Status EvaluationLog::Load(int64_t version) {
     if (!evaluation.ok()) {
       all_.clear();
       (void)Recount();
-      return absl::DataLossError(absl::StrCat(path, ", line ", number, ": ", evaluation.status().message()));
+      return absl::DataLossError(
+          absl::StrCat(path, ", line ", number, ": ", evaluation.status().message()));
     }
     all_[evaluation->version.number] = *std::move(evaluation);
   }
@@ -85,7 +87,8 @@ const Evaluation* EvaluationLog::Last() const {
 
 absl::Status EvaluationLog::Add(Evaluation evaluation) {
   const int64_t number = evaluation.version.number;
-  // What lies between was evaluated before the run went back, and was not reached again: another branch's.
+  // What lies between was evaluated before the run went back, and was not reached again: another
+  // branch's.
   if (number > reached_) all_.erase(all_.upper_bound(reached_), all_.lower_bound(number));
   reached_ = std::max(reached_, number);
   all_[number] = std::move(evaluation);
@@ -102,7 +105,8 @@ absl::Status EvaluationLog::SetReported(int64_t number, int64_t k) {
 
 absl::Status EvaluationLog::Write() const {
   std::string text;
-  for (const auto& [number, evaluation] : all_) absl::StrAppend(&text, ToJson(evaluation).dump(), "\n");
+  for (const auto& [number, evaluation] : all_)
+    absl::StrAppend(&text, ToJson(evaluation).dump(), "\n");
   return WriteFileAtomic(absl::StrCat(dir_, "/", kFile), text);
 }
 
@@ -117,7 +121,8 @@ absl::Status EvaluationLog::Recount() {
     // The checkpoint of the newest version may still be on its way to the disk.
     const std::string path = absl::StrCat(dir_, "/", CheckpointName(number));
     const bool has_checkpoint = number > 0 && (number == reached_ || PathExists(path));
-    if (!has_checkpoint || (!totals.best_checkpoint.empty() && evaluation.score <= totals.best)) continue;
+    if (!has_checkpoint || (!totals.best_checkpoint.empty() && evaluation.score <= totals.best))
+      continue;
     totals.best = evaluation.score;
     totals.best_version = number;
     totals.best_checkpoint = path;
@@ -149,18 +154,22 @@ absl::Status RemoveLink(const std::string& dir, absl::string_view name) {
 
 std::optional<int64_t> LinkedVersion(const std::string& dir, absl::string_view name) {
   std::error_code error;
-  const std::string to = std::filesystem::read_symlink(absl::StrCat(dir, "/", name), error).string();
+  const std::string to =
+      std::filesystem::read_symlink(absl::StrCat(dir, "/", name), error).string();
   absl::string_view number = to;
   int64_t version = 0;
-  if (error || !absl::ConsumePrefix(&number, "step-") || !absl::SimpleAtoi(number, &version)) return std::nullopt;
+  if (error || !absl::ConsumePrefix(&number, "step-") || !absl::SimpleAtoi(number, &version))
+    return std::nullopt;
   return version;
 }
 
 std::set<std::string> LinkedCheckpoints(const std::string& dir) {
   std::set<std::string> names;
-  // In this order, because an evaluation that ends meanwhile sets `best` before it removes `evaluating`.
+  // In this order, because an evaluation that ends meanwhile sets `best` before it removes
+  // `evaluating`.
   for (const char* link : {kEvaluatingLink, kBestLink}) {
-    if (const std::optional<int64_t> version = LinkedVersion(dir, link)) names.insert(CheckpointName(*version));
+    if (const std::optional<int64_t> version = LinkedVersion(dir, link))
+      names.insert(CheckpointName(*version));
   }
   return names;
 }

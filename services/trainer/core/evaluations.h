@@ -17,10 +17,12 @@ namespace sluice::trainer {
 // What an evaluation of one version came to.
 struct Evaluation {
   PolicyVersion version;
-  std::string state;   // Fingerprint of its weights, hex: the same version of another branch has another one.
-  double score = 0;    // Mean over the datasets of their mean reward; higher is better.
+  // Fingerprint of its weights, hex: the same version of another branch has another one.
+  std::string state;
+  double score = 0;  // Mean over the datasets of their mean reward; higher is better.
   std::map<std::string, double> values;  // As a step report names them: `eval/heldout/reward`, ..
-  int64_t reported = -1;                 // k of the step report that carried the values; -1: none yet.
+  // k of the step report that carried the values; -1: none yet.
+  int64_t reported = -1;
 
   bool operator==(const Evaluation&) const = default;
 };
@@ -33,12 +35,15 @@ struct EvalTotals {
   std::string best_checkpoint;
 };
 
-// Names of links in the folder of a job's checkpoints. A checkpoint that a link names is never pruned.
-inline constexpr char kBestLink[] = "best";              // To the best one by evaluation.
-inline constexpr char kEvaluatingLink[] = "evaluating";  // To the one whose version is being evaluated.
+// Names of links in the folder of a job's checkpoints. A checkpoint that a link names is never
+// pruned.
+inline constexpr char kBestLink[] = "best";  // To the best one by evaluation.
+// To the one whose version is being evaluated.
+inline constexpr char kEvaluatingLink[] = "evaluating";
 
-// The evaluations of one job, in the folder of its checkpoints: file `evaluations.jsonl`, one line for each, and link
-// `best`. What Add() has returned from is on disk; a crash leaves the file of before or of after.
+// The evaluations of one job, in the folder of its checkpoints: file `evaluations.jsonl`, one line
+// for each, and link `best`. What Add() has returned from is on disk; a crash leaves the file of
+// before or of after.
 //
 // Not thread-safe; one process writes.
 class EvaluationLog {
@@ -46,8 +51,9 @@ class EvaluationLog {
   // `dir`: the folder, which exists.
   explicit EvaluationLog(std::string dir) : dir_(std::move(dir)) {}
 
-  // Reads what an earlier incarnation left, which went on to version `version`: later ones may be reached again, and count
-  // from then on. DATA_LOSS: names file, line and what is wrong; the log is empty then.
+  // Reads what an earlier incarnation left, which went on to version `version`: later ones may be
+  // reached again, and count from then on. DATA_LOSS: names file, line and what is wrong; the log
+  // is empty then.
   absl::Status Load(int64_t version);
 
   // That of version `number`, perhaps of another branch's. Null: there is none.
@@ -55,7 +61,8 @@ class EvaluationLog {
   // The newest that counts. Null: none does.
   const Evaluation* Last() const;
 
-  // Adds one, or replaces that of the same version; it counts from now on. Moves the link `best` if it is the best.
+  // Adds one, or replaces that of the same version; it counts from now on. Moves the link `best` if
+  // it is the best.
   absl::Status Add(Evaluation evaluation);
   // Step report k carried the values of version `number`.
   absl::Status SetReported(int64_t number, int64_t k);
@@ -68,12 +75,14 @@ class EvaluationLog {
 
   const std::string dir_;
   std::map<int64_t, Evaluation> all_;  // By version.
-  // The newest version that the run has reached, as far as the log knows: evaluations up to it count.
+  // The newest version that the run has reached, as far as the log knows: evaluations up to it
+  // count.
   int64_t reached_ = 0;
   EvalTotals totals_;
 };
 
-// Points the link `name` in `dir` at the checkpoint of version `number`, which need not be there yet. Atomic.
+// Points the link `name` in `dir` at the checkpoint of version `number`, which need not be there
+// yet. Atomic.
 absl::Status LinkCheckpoint(const std::string& dir, absl::string_view name, int64_t number);
 absl::Status RemoveLink(const std::string& dir, absl::string_view name);
 // The version that the link names. Nullopt: there is no such link.

@@ -86,7 +86,8 @@ std::string BeginEvent(const StepRecord& record) {
   return event;
 }
 
-// What a file begins with: the format's version, and the step from which on it replaces earlier ones.
+// What a file begins with: the format's version, and the step from which on it replaces earlier
+// ones.
 std::string Header(const StepRecord& first) {
   std::string version;
   AddDouble(kEventWallTime, UnixSeconds(first.at), &version);

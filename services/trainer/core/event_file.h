@@ -11,15 +11,15 @@
 namespace sluice::trainer {
 
 // The name that TensorBoard shows a value under. It draws what has the same words before the first
-// slash as one section: a name with a slash stays, seconds_X becomes seconds/X, staleness_X staleness/X, any
-// other train/NAME.
+// slash as one section: a name with a slash stays, seconds_X becomes seconds/X, staleness_X
+// staleness/X, any other train/NAME.
 std::string TensorBoardTag(absl::string_view name);
 
 // Writes the steps of one incarnation of a trainer as a TensorBoard event file
 //   DIR/events.out.tfevents.INCARNATION.sluice
 // The number is padded with zeros, as TensorBoard reads the files of a folder in the order of their
-// names. The first record says which step this file begins with; TensorBoard then hides the points of
-// that step and later ones in the files before it, as they are off the lineage.
+// names. The first record says which step this file begins with; TensorBoard then hides the points
+// of that step and later ones in the files before it, as they are off the lineage.
 //
 // The format: records of {length u64, masked CRC-32C of the length, bytes, masked CRC-32C of the
 // bytes}, all little-endian (tensorflow/core/lib/io/record_writer.h); the bytes are Event messages

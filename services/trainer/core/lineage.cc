@@ -15,7 +15,8 @@ constexpr size_t kMaxLineBytes = 64 << 20;  // Far beyond a trajectory with all 
 
 template <typename T>
 void AppendLittleEndian(T value, std::string& out) {
-  for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
+  for (size_t i = 0; i < sizeof(T); ++i)
+    out.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
 }
 
 absl::StatusOr<LineageEntry> FromJson(const nlohmann::json& json) {
@@ -37,13 +38,21 @@ absl::StatusOr<LineageEntry> FromJson(const nlohmann::json& json) {
 
 }  // namespace
 
-LineageEntry MakeLineageEntry(int64_t k, const Id16& group, const Trajectory& trajectory, absl::string_view skipped) {
-  return {k, group, trajectory.member, trajectory.attempt, trajectory.crc32c, trajectory.masked, std::string(skipped)};
+LineageEntry MakeLineageEntry(int64_t k, const Id16& group, const Trajectory& trajectory,
+                              absl::string_view skipped) {
+  return {k,
+          group,
+          trajectory.member,
+          trajectory.attempt,
+          trajectory.crc32c,
+          trajectory.masked,
+          std::string(skipped)};
 }
 
 std::string LineageLine(const LineageEntry& entry) {
-  std::string line = absl::StrCat("{\"k\":", entry.k, ",\"group\":\"", entry.group.hex(), "\",\"member\":", entry.member,
-                                  ",\"attempt\":", entry.attempt, ",\"crc\":", entry.crc32c);
+  std::string line = absl::StrCat("{\"k\":", entry.k, ",\"group\":\"", entry.group.hex(),
+                                  "\",\"member\":", entry.member, ",\"attempt\":", entry.attempt,
+                                  ",\"crc\":", entry.crc32c);
   if (!entry.masked.empty()) {
     const char* separator = ",\"masked\":[";
     for (const TokenRun& run : entry.masked) {
@@ -52,7 +61,8 @@ std::string LineageLine(const LineageEntry& entry) {
     }
     line += "]";
   }
-  if (!entry.skipped.empty()) absl::StrAppend(&line, ",\"skipped\":", nlohmann::json(entry.skipped).dump());
+  if (!entry.skipped.empty())
+    absl::StrAppend(&line, ",\"skipped\":", nlohmann::json(entry.skipped).dump());
   line += "}\n";
   return line;
 }
@@ -106,8 +116,8 @@ absl::Status LineageCheck::AddLine(absl::string_view line) {
   absl::StatusOr<LineageEntry> entry = ParseLineageLine(line);
   if (!entry.ok()) return absl::DataLossError(absl::StrCat(where, entry.status().message()));
   if (entry->k < k_ || entry->k >= summary_.version) {
-    return absl::DataLossError(absl::StrCat(where, "step ", entry->k, ", wanted one in ", k_, "..",
-                                            summary_.version - 1));
+    return absl::DataLossError(
+        absl::StrCat(where, "step ", entry->k, ", wanted one in ", k_, "..", summary_.version - 1));
   }
   if (!seen_.emplace(entry->group, entry->member).second) {
     return absl::DataLossError(absl::StrCat(where, "group ", entry->group.hex(), " member ",

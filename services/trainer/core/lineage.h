@@ -13,32 +13,34 @@
 
 namespace sluice::trainer {
 
-// The lineage of a checkpoint: which trajectories its weights were trained on, in the order of training. Kept as
-// lineage.jsonl, one object per trajectory:
-//   {"k":0,"group":"..32 hex..","member":0,"attempt":1,"crc":123,"masked":[[first,count],..],"skipped":"reason"}
-// `masked` and `skipped` are left out where empty. It holds all that the ledger's hash chain needs, so anyone can
-// recompute the chain and compare it with what the queue wrote down.
+// The lineage of a checkpoint: which trajectories its weights were trained on, in the order of
+// training. Kept as lineage.jsonl, one object per trajectory:
+//   {"k":0,"group":"..32 hex digits..","member":0,"attempt":1,"crc":123,
+//    "masked":[[first,count],..],"skipped":"reason"}                (on one line)
+// `masked` and `skipped` are left out where empty. It holds all that the ledger's hash chain needs,
+// so anyone can recompute the chain and compare it with what the queue wrote down.
 struct LineageEntry {
   int64_t k = 0;  // Step that trained it.
   Id16 group;
   uint32_t member = 0;
   uint32_t attempt = 0;
-  uint32_t crc32c = 0;            // Of its own tokens followed by its log-probs.
+  uint32_t crc32c = 0;  // Of its own tokens followed by its log-probs.
   std::vector<TokenRun> masked;
-  std::string skipped;            // Why its step changed no weights. Empty: it did.
+  std::string skipped;  // Why its step changed no weights. Empty: it did.
 
   bool operator==(const LineageEntry&) const = default;
 };
 
-LineageEntry MakeLineageEntry(int64_t k, const Id16& group, const Trajectory& trajectory, absl::string_view skipped);
+LineageEntry MakeLineageEntry(int64_t k, const Id16& group, const Trajectory& trajectory,
+                              absl::string_view skipped);
 
 // With the newline.
 std::string LineageLine(const LineageEntry& entry);
 // INVALID_ARGUMENT: not such a line; names what is wrong.
 absl::StatusOr<LineageEntry> ParseLineageLine(absl::string_view line);
 
-// A batch as the ledger hashes it: per member, packed little-endian, group id, u32 member, u32 attempt, u32 CRC32C,
-// u32 n, n x (u64 first, u64 count) masked runs.
+// A batch as the ledger hashes it: per member, packed little-endian, group id, u32 member, u32
+// attempt, u32 CRC32C, u32 n, n x (u64 first, u64 count) masked runs.
 std::string CanonicalBytes(absl::Span<const LineageEntry> batch);
 
 // The chain: H(0) = 32 zero bytes, H(k + 1) = SHA-256(H(k), i64 k, canonical bytes of batch k).
@@ -46,9 +48,9 @@ std::string FirstLedgerHash();
 std::string NextLedgerHash(absl::string_view hash, int64_t k, absl::string_view canonical);
 
 struct LineageSummary {
-  int64_t version = 0;        // Steps the chain covers.
+  int64_t version = 0;  // Steps the chain covers.
   int64_t trajectories = 0;
-  std::string hash;           // H(version), 32 bytes.
+  std::string hash;  // H(version), 32 bytes.
 };
 
 // Checks the text of a lineage.jsonl of version `version`, which may come in pieces cut anywhere:

@@ -17,8 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kBlock = 4096;         // The file is searched backwards in blocks of it.
-constexpr int64_t kMaxLine = 16 << 20;   // A longer line is none of ours.
+constexpr int64_t kBlock = 4096;        // The file is searched backwards in blocks of it.
+constexpr int64_t kMaxLine = 16 << 20;  // A longer line is none of ours.
 
 absl::StatusOr<std::string> ReadRange(int fd, int64_t begin, int64_t end) {
   std::string bytes(static_cast<size_t>(end - begin), '\0');
@@ -70,7 +70,8 @@ std::string MetricsLine(const StepRecord& record) {
                  {"incarnation", record.version.incarnation},
                  {"time", UnixSeconds(record.at)}};
   Json staleness = Json::object();
-  for (const auto& [versions, tokens] : record.staleness) staleness[absl::StrCat(versions)] = tokens;
+  for (const auto& [versions, tokens] : record.staleness)
+    staleness[absl::StrCat(versions)] = tokens;
 
   for (const auto& [name, value] : record.values) {
     if (name != "staleness") object.emplace(name, value);  // Keeps what is there under the name.

@@ -26,9 +26,10 @@ struct StepRecord {
 double UnixSeconds(absl::Time time);
 
 // The record as one JSON object, without a newline:
-//   {"step":12,"version":13,"incarnation":1,"time":1763847000.25,"entropy":1.9,"staleness":{"0":512}}
-// `time` is in seconds since 1970. All values lie beside it under their names, except that one named
-// like a key above is left out. A number that JSON does not have (NaN, infinity) is null.
+//   {"step":12,"version":13,"incarnation":1,"time":1763847000.25,"entropy":1.9,
+//    "staleness":{"0":512}}
+// `time` is in seconds since 1970. All values lie beside it under their names, except that one
+// named like a key above is left out. A number that JSON does not have (NaN, infinity) is null.
 std::string MetricsLine(const StepRecord& record);
 
 // The file metrics.jsonl of a job: one line per step of the run that led to the present weights, in
@@ -38,13 +39,14 @@ std::string MetricsLine(const StepRecord& record);
 // not contain, because they are trained again. A line that a crash left unfinished at the end is
 // removed too. Lines are not synced: a loss of power may take the newest ones.
 //
-// Not thread-safe. Where the job has two processes for a moment, that of the higher incarnation wins.
+// Not thread-safe. Where the job has two processes for a moment, that of the higher incarnation
+// wins.
 class MetricsLog {
  public:
   // What CutBack() found.
   struct Cut {
-    int64_t last_step = -1;      // Of the last line that stays. -1: the file has none.
-    int64_t steps = 0;           // Lines of steps that were removed.
+    int64_t last_step = -1;        // Of the last line that stays. -1: the file has none.
+    int64_t steps = 0;             // Lines of steps that were removed.
     int64_t bytes_unreadable = 0;  // Removed besides: an unfinished line, or what is no step.
   };
 
@@ -72,8 +74,8 @@ class MetricsLog {
   const std::string path_;
   const int64_t incarnation_;
 
-  // As the last call left the file. Another size means that somebody else has changed it, so that it
-  // is cut back again. -1: not known.
+  // As the last call left the file. Another size means that somebody else has changed it, so that
+  // it is cut back again. -1: not known.
   int64_t size_ = -1;
   std::deque<std::pair<int64_t, std::string>> waiting_;  // Step and line, oldest first.
   int64_t lost_ = 0;

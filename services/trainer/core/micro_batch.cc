@@ -14,7 +14,8 @@ size_t Common(const std::vector<T>& a, const std::vector<T>& b, size_t limit) {
   return std::mismatch(a.begin(), a.begin() + limit, b.begin()).first - a.begin();
 }
 
-// Tokens from the start that all of them have, and that went through the same experts; a single sequence shares nothing.
+// Tokens from the start that all of them have, and that went through the same experts; a single
+// sequence shares nothing.
 int64_t CommonPrefix(Members members) {
   if (members.size() < 2) return 0;
   const Sequence& first = *members[0];
@@ -22,7 +23,10 @@ int64_t CommonPrefix(Members members) {
   size_t common = first.tokens.size();
   for (const Sequence* member : members.subspan(1)) {
     common = Common(first.tokens, member->tokens, std::min(common, member->tokens.size()));
-    if (experts > 0) common = Common(first.routing, member->routing, std::min(common * experts, member->routing.size())) / experts;
+    if (experts > 0)
+      common = Common(first.routing, member->routing,
+                      std::min(common * experts, member->routing.size())) /
+               experts;
   }
   return static_cast<int64_t>(common);
 }
@@ -37,14 +41,17 @@ void ForEachGroup(Members sequences, Visit visit) {
 }
 
 // Appends tokens [first, end) of a sequence and returns the row of the first of them.
-int64_t AppendTokens(const Sequence& sequence, int64_t first, int64_t end, int64_t prefix, PackedBatch* packed) {
+int64_t AppendTokens(const Sequence& sequence, int64_t first, int64_t end, int64_t prefix,
+                     PackedBatch* packed) {
   const int64_t start = packed->cu_seqlens.back();
   for (int64_t t = first; t < end; ++t) {
     packed->tokens.push_back(sequence.tokens[t]);
     packed->positions.push_back(t);
   }
-  const int64_t experts = static_cast<int64_t>(sequence.routing.size() / sequence.tokens.size());  // Of a token.
-  packed->routing.insert(packed->routing.end(), sequence.routing.begin() + first * experts, sequence.routing.begin() + end * experts);
+  // Of a token.
+  const int64_t experts = static_cast<int64_t>(sequence.routing.size() / sequence.tokens.size());
+  packed->routing.insert(packed->routing.end(), sequence.routing.begin() + first * experts,
+                         sequence.routing.begin() + end * experts);
   packed->cu_seqlens.push_back(start + end - first);
   packed->prefix.push_back(prefix);
   return start;
@@ -56,8 +63,11 @@ void AppendGroup(Members members, MicroBatch* batch) {
   const int64_t shared_start = shared == 0 ? 0 : AppendTokens(*members[0], 0, shared, -1, &packed);
   for (const Sequence* member : members) {
     const int64_t length = static_cast<int64_t>(member->tokens.size());
-    const int64_t own_start = length == shared ? 0 : AppendTokens(*member, shared, length, shared == 0 ? -1 : prefix, &packed);
-    for (const int32_t row : member->rows) packed.score_rows.push_back(row < shared ? shared_start + row : own_start + row - shared);
+    const int64_t own_start = length == shared ? 0
+                                               : AppendTokens(*member, shared, length,
+                                                              shared == 0 ? -1 : prefix, &packed);
+    for (const int32_t row : member->rows)
+      packed.score_rows.push_back(row < shared ? shared_start + row : own_start + row - shared);
     batch->targets.insert(batch->targets.end(), member->targets.begin(), member->targets.end());
     batch->behavior.insert(batch->behavior.end(), member->behavior.begin(), member->behavior.end());
     batch->advantage.insert(batch->advantage.end(), member->targets.size(), member->advantage);
@@ -68,22 +78,27 @@ void AppendGroup(Members members, MicroBatch* batch) {
 
 }  // namespace
 
-std::vector<MicroBatch> MakeMicroBatches(absl::Span<const Sequence> sequences, uint32_t max_tokens) {
+std::vector<MicroBatch> MakeMicroBatches(absl::Span<const Sequence> sequences,
+                                         uint32_t max_tokens) {
   std::vector<const Sequence*> all;
   for (const Sequence& sequence : sequences) all.push_back(&sequence);
   std::vector<PackItem> items;
   ForEachGroup(all, [&](size_t first, size_t count) {
     const Members members = absl::MakeConstSpan(all).subspan(first, count);
     const uint32_t shared = static_cast<uint32_t>(CommonPrefix(members));
-    for (const Sequence* member : members) items.push_back({member->group, static_cast<uint32_t>(member->tokens.size()), shared});
+    for (const Sequence* member : members)
+      items.push_back({member->group, static_cast<uint32_t>(member->tokens.size()), shared});
   });
 
   std::vector<MicroBatch> batches;
   for (const std::vector<uint32_t>& bin : Pack(items, max_tokens)) {
     std::vector<const Sequence*> members;
     for (const uint32_t i : bin) members.push_back(&sequences[i]);
-    MicroBatch& batch = batches.emplace_back(MicroBatch{.packed = {.cu_seqlens = {0}}, .offsets = {0}});
-    ForEachGroup(members, [&](size_t first, size_t count) { AppendGroup(absl::MakeConstSpan(members).subspan(first, count), &batch); });
+    MicroBatch& batch =
+        batches.emplace_back(MicroBatch{.packed = {.cu_seqlens = {0}}, .offsets = {0}});
+    ForEachGroup(members, [&](size_t first, size_t count) {
+      AppendGroup(absl::MakeConstSpan(members).subspan(first, count), &batch);
+    });
   }
   return batches;
 }

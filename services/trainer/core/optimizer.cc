@@ -36,19 +36,22 @@ Optimizer::Optimizer(TrainModel* model, const OptimizerSettings& settings) : set
 Optimizer::Flat Optimizer::MakeFlat() const {
   Flat flat{at::zeros({flat_size_}), {}};
   for (const Slot& slot : slots_) {
-    flat.views.push_back(flat.whole.narrow(0, slot.offset, slot.size).view(slot.parameter->tensor.sizes()));
+    flat.views.push_back(
+        flat.whole.narrow(0, slot.offset, slot.size).view(slot.parameter->tensor.sizes()));
   }
   return flat;
 }
 
 void Optimizer::Accumulate(int index) {
   if (!used(index)) grads_[index] = MakeFlat();
-  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].parameter->tensor.mutable_grad() = grads_[index].views[i];
+  for (size_t i = 0; i < slots_.size(); ++i)
+    slots_[i].parameter->tensor.mutable_grad() = grads_[index].views[i];
 }
 
 void Optimizer::ZeroGrad() {
   for (Flat& flat : grads_) {
-    if (flat.whole.defined()) std::memset(flat.whole.mutable_data_ptr<float>(), 0, flat_size_ * sizeof(float));
+    if (flat.whole.defined())
+      std::memset(flat.whole.mutable_data_ptr<float>(), 0, flat_size_ * sizeof(float));
   }
 }
 
@@ -56,7 +59,8 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
   float* grad = grads_[0].whole.mutable_data_ptr<float>();
   if (used(1)) {
     const float* other = grads_[1].whole.const_data_ptr<float>();
-    for (int64_t i = 0; i < flat_size_; ++i) grad[i] = static_cast<float>(scale0 * grad[i] + scale1 * other[i]);
+    for (int64_t i = 0; i < flat_size_; ++i)
+      grad[i] = static_cast<float>(scale0 * grad[i] + scale1 * other[i]);
     scale0 = 1;
   }
   Outcome outcome;
@@ -64,7 +68,8 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
   outcome.lr = settings_.lr * schedule_.Factor(updates_);
   if (!std::isfinite(outcome.grad_norm)) return outcome;
 
-  const AdamWOptions options{settings_.beta1, settings_.beta2, settings_.eps, settings_.weight_decay};
+  const AdamWOptions options{settings_.beta1, settings_.beta2, settings_.eps,
+                             settings_.weight_decay};
   const double grad_scale = scale0 * ClipFactor(outcome.grad_norm, settings_.max_grad_norm);
   ++updates_;
   float *const m = m_.mutable_data_ptr<float>(), *const v = v_.mutable_data_ptr<float>();
@@ -73,8 +78,8 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
     float* const values = parameter.mutable_data_ptr<float>();
     ParallelFor(slot.size, kAdamGrain, [&](int64_t begin, int64_t end) {
       const int64_t at = slot.offset + begin;
-      AdamWStep(options, updates_, outcome.lr, /*decay=*/parameter.dim() >= 2, grad_scale, end - begin, grad + at,
-                values + begin, m + at, v + at);
+      AdamWStep(options, updates_, outcome.lr, /*decay=*/parameter.dim() >= 2, grad_scale,
+                end - begin, grad + at, values + begin, m + at, v + at);
     });
   }
   outcome.applied = true;
@@ -85,14 +90,16 @@ absl::StatusOr<TensorSet> Optimizer::Moments() const {
   std::vector<TensorSpec> specs;
   for (const char* prefix : {"m.", "v."}) {
     for (const Slot& slot : slots_) {
-      specs.push_back({absl::StrCat(prefix, slot.parameter->name), DType::kF32, slot.parameter->tensor.sizes().vec()});
+      specs.push_back({absl::StrCat(prefix, slot.parameter->name), DType::kF32,
+                       slot.parameter->tensor.sizes().vec()});
     }
   }
   SLUICE_ASSIGN_OR_RETURN(TensorSet moments, TensorSet::Create(std::move(specs)));
   for (const auto& [prefix, flat] : {std::pair("m.", &m_), std::pair("v.", &v_)}) {
     for (const Slot& slot : slots_) {
       const int64_t i = moments.Find(absl::StrCat(prefix, slot.parameter->name));
-      std::memcpy(moments.data(i), flat->const_data_ptr<float>() + slot.offset, slot.size * sizeof(float));
+      std::memcpy(moments.data(i), flat->const_data_ptr<float>() + slot.offset,
+                  slot.size * sizeof(float));
     }
   }
   return moments;
@@ -101,15 +108,17 @@ absl::StatusOr<TensorSet> Optimizer::Moments() const {
 absl::Status Optimizer::Restore(const TensorSet& moments, int64_t updates) {
   for (const auto& [prefix, flat] : {std::pair("m.", &m_), std::pair("v.", &v_)}) {
     for (const Slot& slot : slots_) {
-      const TensorSpec wanted{absl::StrCat(prefix, slot.parameter->name), DType::kF32, slot.parameter->tensor.sizes().vec()};
+      const TensorSpec wanted{absl::StrCat(prefix, slot.parameter->name), DType::kF32,
+                              slot.parameter->tensor.sizes().vec()};
       const int64_t i = moments.Find(wanted.name);
       if (i < 0 || !(moments.spec(i) == wanted)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("optimizer state: ", wanted.name, " is ",
-                         i < 0 ? "missing" : ShapeText(moments.spec(i).dtype, moments.spec(i).shape), ", wanted ",
-                         ShapeText(wanted.dtype, wanted.shape)));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "optimizer state: ", wanted.name, " is ",
+            i < 0 ? "missing" : ShapeText(moments.spec(i).dtype, moments.spec(i).shape),
+            ", wanted ", ShapeText(wanted.dtype, wanted.shape)));
       }
-      std::memcpy(flat->mutable_data_ptr<float>() + slot.offset, moments.data(i), slot.size * sizeof(float));
+      std::memcpy(flat->mutable_data_ptr<float>() + slot.offset, moments.data(i),
+                  slot.size * sizeof(float));
     }
   }
   updates_ = updates;

@@ -13,10 +13,12 @@
 
 namespace sluice::trainer {
 
-// AdamW over a model's parameters, with gradients and moments in flat fp32 buffers: one pass to zero, one for the norm.
+// AdamW over a model's parameters, with gradients and moments in flat fp32 buffers: one pass to
+// zero, one for the norm.
 //
-// Gradients are sums over micro-batches without the step's denominator; Update() brings the factors. There are two
-// accumulators, so that terms whose factors are known only when the batch closes can be kept apart.
+// Gradients are sums over micro-batches without the step's denominator; Update() brings the
+// factors. There are two accumulators, so that terms whose factors are known only when the batch
+// closes can be kept apart.
 class Optimizer {
  public:
   // `model` outlives the optimizer, which writes its parameters in place.
@@ -27,11 +29,12 @@ class Optimizer {
   void ZeroGrad();
 
   struct Outcome {
-    bool applied = false;   // False: the gradient is not finite, and nothing has changed.
-    double grad_norm = 0;   // Before clipping.
+    bool applied = false;  // False: the gradient is not finite, and nothing has changed.
+    double grad_norm = 0;  // Before clipping.
     double lr = 0;
   };
-  // One AdamW update with the gradient scale0 * accumulator 0 + scale1 * accumulator 1, clipped to the global norm.
+  // One AdamW update with the gradient scale0 * accumulator 0 + scale1 * accumulator 1, clipped to
+  // the global norm.
   Outcome Update(double scale0, double scale1);
 
   int64_t updates() const { return updates_; }  // t of AdamW, s of the schedule.

@@ -17,7 +17,8 @@ std::vector<Part> Parts(absl::Span<const PackItem> items, uint32_t max_tokens) {
     const PackItem& item = items[i];
     if (item.length == 0) continue;
     const uint64_t own = item.length - item.shared;
-    const bool joins = !parts.empty() && items[parts.back().members.back()].group == item.group && parts.back().tokens + own <= max_tokens;
+    const bool joins = !parts.empty() && items[parts.back().members.back()].group == item.group &&
+                       parts.back().tokens + own <= max_tokens;
     if (!joins) parts.push_back({{}, item.shared});
     parts.back().members.push_back(i);
     parts.back().tokens += own;
@@ -29,7 +30,8 @@ std::vector<Part> Parts(absl::Span<const PackItem> items, uint32_t max_tokens) {
 
 std::vector<std::vector<uint32_t>> Pack(absl::Span<const PackItem> items, uint32_t max_tokens) {
   std::vector<Part> parts = Parts(items, max_tokens);
-  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.tokens > b.tokens; });
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.tokens > b.tokens; });
 
   std::vector<std::vector<uint32_t>> bins;
   std::vector<uint64_t> used;
@@ -51,7 +53,8 @@ std::vector<std::vector<uint32_t>> Pack(absl::Span<const PackItem> items, uint32
 
 std::vector<uint32_t> CutEvenly(uint32_t count, uint32_t parts) {
   std::vector<uint32_t> cuts(parts + 1);
-  for (uint32_t p = 0; p <= parts; ++p) cuts[p] = static_cast<uint32_t>(static_cast<uint64_t>(count) * p / parts);
+  for (uint32_t p = 0; p <= parts; ++p)
+    cuts[p] = static_cast<uint32_t>(static_cast<uint64_t>(count) * p / parts);
   return cuts;
 }
 

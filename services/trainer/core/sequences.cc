@@ -12,13 +12,16 @@ namespace sluice::trainer {
 namespace {
 
 int64_t CountTrained(const Trajectory& trajectory) {
-  return std::count_if(trajectory.mask.begin(), trajectory.mask.end(), [](uint8_t m) { return m != 0; });
+  return std::count_if(trajectory.mask.begin(), trajectory.mask.end(),
+                       [](uint8_t m) { return m != 0; });
 }
 
-// Whether the trajectory's tokens train: not where its reward is no number, nor where the cap cut it and the job filters.
+// Whether the trajectory's tokens train: not where its reward is no number, nor where the cap cut
+// it and the job filters.
 bool Trains(const Settings& settings, const Trajectory& trajectory) {
   if (settings.kind == Settings::Kind::kSft) return true;
-  return std::isfinite(trajectory.reward) && !(trajectory.truncated && settings.algorithm.advantage.truncated == "filter");
+  return std::isfinite(trajectory.reward) &&
+         !(trajectory.truncated && settings.algorithm.advantage.truncated == "filter");
 }
 
 Sequence MakeSequence(const Trajectory& trajectory, uint32_t group) {
@@ -32,7 +35,9 @@ Sequence MakeSequence(const Trajectory& trajectory, uint32_t group) {
   }
   const size_t length = static_cast<size_t>(sequence.rows.back()) + 1;
   sequence.tokens.assign(trajectory.tokens.begin(), trajectory.tokens.begin() + length);
-  sequence.routing.assign(trajectory.routing.begin(), trajectory.routing.begin() + trajectory.routing.size() / trajectory.tokens.size() * length);
+  sequence.routing.assign(
+      trajectory.routing.begin(),
+      trajectory.routing.begin() + trajectory.routing.size() / trajectory.tokens.size() * length);
   return sequence;
 }
 
@@ -80,8 +85,8 @@ double RewardStats::std() const {
 
 double ShapedReward(const Settings& settings, const Trajectory& trajectory) {
   if (!HasOverlongPenalty(settings)) return trajectory.reward;
-  return trajectory.reward +
-         SoftOverlong(CountTrained(trajectory), settings.max_response, DefaultOverlongBuffer(settings.max_response));
+  return trajectory.reward + SoftOverlong(CountTrained(trajectory), settings.max_response,
+                                          DefaultOverlongBuffer(settings.max_response));
 }
 
 double MeanReward(const Settings& settings, absl::Span<const Group> groups) {
@@ -106,27 +111,35 @@ SequenceBuilder::SequenceBuilder(const Settings& settings, int64_t k, double bat
       advantages_(RuleOf(settings), batch_mean) {}
 
 absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajectory) const {
-  const auto name = [&] { return absl::StrCat("step ", k_, ", group ", group.id.hex(), " member ", trajectory.member, ": "); };
+  const auto name = [&] {
+    return absl::StrCat("step ", k_, ", group ", group.id.hex(), " member ", trajectory.member,
+                        ": ");
+  };
   const size_t length = trajectory.tokens.size();
   const bool rl = settings_.kind == Settings::Kind::kRl;
-  if (trajectory.mask.size() != length || (rl && (trajectory.logprobs.size() != length || trajectory.versions.size() != length))) {
-    return absl::InvalidArgumentError(absl::StrCat(name(), length, " tokens, ", trajectory.mask.size(), " mask entries, ",
-                                                   trajectory.logprobs.size(), " log-probs, ", trajectory.versions.size(),
-                                                   " versions"));
+  if (trajectory.mask.size() != length ||
+      (rl && (trajectory.logprobs.size() != length || trajectory.versions.size() != length))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name(), length, " tokens, ", trajectory.mask.size(), " mask entries, ",
+        trajectory.logprobs.size(), " log-probs, ", trajectory.versions.size(), " versions"));
   }
   if (length > 0 && trajectory.routing.size() % length != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(name(), length, " tokens went through ", trajectory.routing.size(), " experts, which is no multiple"));
+    return absl::InvalidArgumentError(absl::StrCat(name(), length, " tokens went through ",
+                                                   trajectory.routing.size(),
+                                                   " experts, which is no multiple"));
   }
   if (length > 0 && trajectory.mask[0]) {
-    return absl::InvalidArgumentError(absl::StrCat(name(), "its first token is trainable; a prompt of at least one token is needed"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name(), "its first token is trainable; a prompt of at least one token is needed"));
   }
   if (!rl) return absl::OkStatus();
   for (size_t t = 0; t < length; ++t) {
     const int64_t staleness = k_ - trajectory.versions[t];
     if (!trajectory.mask[t] || (staleness >= 0 && staleness <= settings_.max_staleness)) continue;
-    return Error(absl::StatusCode::kFailedPrecondition, "STALE",
-                 absl::StrCat(name(), "token ", t, " is of version ", trajectory.versions[t], ", staleness ", staleness,
-                              " is not in 0..", settings_.max_staleness, " (max_staleness)"));
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "STALE",
+        absl::StrCat(name(), "token ", t, " is of version ", trajectory.versions[t], ", staleness ",
+                     staleness, " is not in 0..", settings_.max_staleness, " (max_staleness)"));
   }
   return absl::OkStatus();
 }
@@ -135,7 +148,8 @@ void SequenceBuilder::CountVersions(const Trajectory& trajectory) {
   std::vector<VersionRun> runs;
   for (size_t t = 0; t < trajectory.tokens.size(); ++t) {
     if (!trajectory.mask[t]) continue;
-    if (runs.empty() || runs.back().version.number != trajectory.versions[t]) runs.push_back({{0, trajectory.versions[t]}, 0, 0});
+    if (runs.empty() || runs.back().version.number != trajectory.versions[t])
+      runs.push_back({{0, trajectory.versions[t]}, 0, 0});
     ++runs.back().count;
   }
   staleness_.Add(runs, k_);

@@ -15,14 +15,15 @@ namespace sluice::trainer {
 
 // One trajectory with trained tokens, as the loss sees it. T_i trained tokens.
 struct Sequence {
-  uint32_t group = 0;                // In the order of the groups of the step.
-  std::vector<int32_t> tokens;       // Up to the last one that predicts a trained token; what follows has no gradient.
-  std::vector<uint16_t> routing;     // [tokens, layers, k], or empty: as Trajectory has it.
-  std::vector<int32_t> rows;         // [T_i] ascending: tokens[rows[j]] predicts targets[j].
-  std::vector<int32_t> targets;      // [T_i]
-  std::vector<float> behavior;       // [T_i] behaviour log-probs; empty in supervised data.
-  float advantage = 0;               // Up to SequenceBuilder::factor().
-  double weight = 1;                 // Of the aggregation, without the step's scale.
+  uint32_t group = 0;  // In the order of the groups of the step.
+  // Up to the last one that predicts a trained token; what follows has no gradient.
+  std::vector<int32_t> tokens;
+  std::vector<uint16_t> routing;  // [tokens, layers, k], or empty: as Trajectory has it.
+  std::vector<int32_t> rows;      // [T_i] ascending: tokens[rows[j]] predicts targets[j].
+  std::vector<int32_t> targets;   // [T_i]
+  std::vector<float> behavior;    // [T_i] behaviour log-probs; empty in supervised data.
+  float advantage = 0;            // Up to SequenceBuilder::factor().
+  double weight = 1;              // Of the aggregation, without the step's scale.
 };
 
 // The unshaped task rewards of a step.
@@ -45,16 +46,18 @@ class RewardStats {
   double min_ = 0, max_ = 0;
 };
 
-// Turns the groups of one step into sequences: shapes rewards, computes advantages, counts what the step's denominators
-// need, and refuses tokens that break the staleness bound, whatever the queue let through.
+// Turns the groups of one step into sequences: shapes rewards, computes advantages, counts what the
+// step's denominators need, and refuses tokens that break the staleness bound, whatever the queue
+// let through.
 class SequenceBuilder {
  public:
-  // `batch_mean`: mean shaped reward of the whole step, for advantages centred on it. `settings` outlives the builder.
+  // `batch_mean`: mean shaped reward of the whole step, for advantages centred on it. `settings`
+  // outlives the builder.
   SequenceBuilder(const Settings& settings, int64_t k, double batch_mean = 0);
 
   // Appends the groups' sequences to *out, those without a trained token left out.
-  // INVALID_ARGUMENT: columns of unequal length, a trained first token. FAILED_PRECONDITION STALE: a trained token's
-  // staleness is negative or above max_staleness. Both name the trajectory.
+  // INVALID_ARGUMENT: columns of unequal length, a trained first token. FAILED_PRECONDITION STALE:
+  // a trained token's staleness is negative or above max_staleness. Both name the trajectory.
   absl::Status Add(absl::Span<const Group> groups, std::vector<Sequence>* out);
 
   // What all advantages are multiplied by once the step is complete.
@@ -79,7 +82,8 @@ class SequenceBuilder {
   RewardStats rewards_;
 };
 
-// The reward that advantages are made of: the task reward, less the soft overlong penalty where the job asks for it.
+// The reward that advantages are made of: the task reward, less the soft overlong penalty where the
+// job asks for it.
 double ShapedReward(const Settings& settings, const Trajectory& trajectory);
 
 // Mean shaped reward over all members with a finite one; 0 if there are none.

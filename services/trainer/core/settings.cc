@@ -16,10 +16,13 @@ absl::Status Invalid(absl::string_view key, absl::string_view value, absl::strin
 absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
   bool known = false;
   for (absl::string_view name : OptimizerNames()) known |= name == optimizer.name;
-  if (!known) return Invalid("trainer.optimizer.name", optimizer.name, absl::StrJoin(OptimizerNames(), " | "));
+  if (!known)
+    return Invalid("trainer.optimizer.name", optimizer.name,
+                   absl::StrJoin(OptimizerNames(), " | "));
   if (FindSchedule(optimizer.schedule) == nullptr) {
     std::string names;
-    for (const ScheduleRow& row : ScheduleRows()) absl::StrAppend(&names, names.empty() ? "" : " | ", row.name);
+    for (const ScheduleRow& row : ScheduleRows())
+      absl::StrAppend(&names, names.empty() ? "" : " | ", row.name);
     return Invalid("trainer.optimizer.schedule", optimizer.schedule, names);
   }
   if (FindSchedule(optimizer.schedule)->needs_total() && optimizer.total <= 0) {
@@ -27,16 +30,21 @@ absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
         "trainer.optimizer.schedule", optimizer.schedule,
         "limits.max_steps above 0, where the learning rate reaches 0; or schedule: constant");
   }
-  if (!(optimizer.lr >= 0)) return Invalid("trainer.optimizer.lr", absl::StrCat(optimizer.lr), "a number from 0");
+  if (!(optimizer.lr >= 0))
+    return Invalid("trainer.optimizer.lr", absl::StrCat(optimizer.lr), "a number from 0");
   for (double beta : {optimizer.beta1, optimizer.beta2}) {
-    if (!(beta >= 0 && beta < 1)) return Invalid("trainer.optimizer.betas", absl::StrCat(beta), "numbers in [0, 1)");
+    if (!(beta >= 0 && beta < 1))
+      return Invalid("trainer.optimizer.betas", absl::StrCat(beta), "numbers in [0, 1)");
   }
-  if (!(optimizer.eps >= 0)) return Invalid("trainer.optimizer.eps", absl::StrCat(optimizer.eps), "a number from 0");
+  if (!(optimizer.eps >= 0))
+    return Invalid("trainer.optimizer.eps", absl::StrCat(optimizer.eps), "a number from 0");
   if (!(optimizer.weight_decay >= 0)) {
-    return Invalid("trainer.optimizer.weight_decay", absl::StrCat(optimizer.weight_decay), "a number from 0");
+    return Invalid("trainer.optimizer.weight_decay", absl::StrCat(optimizer.weight_decay),
+                   "a number from 0");
   }
   if (!(optimizer.max_grad_norm >= 0)) {
-    return Invalid("trainer.optimizer.max_grad_norm", absl::StrCat(optimizer.max_grad_norm), "a number from 0 (off)");
+    return Invalid("trainer.optimizer.max_grad_norm", absl::StrCat(optimizer.max_grad_norm),
+                   "a number from 0 (off)");
   }
   return absl::OkStatus();
 }
@@ -46,9 +54,11 @@ absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
 absl::Status Validate(const Settings& settings) {
   if (absl::Status status = ValidateOptimizer(settings.optimizer); !status.ok()) return status;
   if (settings.minibatches < 1) return Invalid("trainer.batching.minibatches", "0", "at least 1");
-  if (settings.micro_batch_tokens < 1) return Invalid("trainer.batching.micro_batch_tokens", "0", "at least 1");
+  if (settings.micro_batch_tokens < 1)
+    return Invalid("trainer.batching.micro_batch_tokens", "0", "at least 1");
   if (!(settings.temperature > 0)) {
-    return Invalid("rollout.sampling.temperature", absl::StrCat(settings.temperature), "above 0, where tokens are trained on");
+    return Invalid("rollout.sampling.temperature", absl::StrCat(settings.temperature),
+                   "above 0, where tokens are trained on");
   }
   if (settings.kind == Settings::Kind::kSft) return absl::OkStatus();
 
@@ -59,7 +69,8 @@ absl::Status Validate(const Settings& settings) {
                                  .has_reference = settings.reference};
   std::string problems;
   for (const AlgorithmProblem& problem : ValidateAlgorithm(settings.algorithm, context)) {
-    absl::StrAppend(&problems, problems.empty() ? "" : "; ", "algorithm.", problem.field, ": ", problem.message);
+    absl::StrAppend(&problems, problems.empty() ? "" : "; ", "algorithm.", problem.field, ": ",
+                    problem.message);
   }
   return problems.empty() ? absl::OkStatus() : absl::InvalidArgumentError(problems);
 }

@@ -27,10 +27,12 @@
 namespace sluice::trainer {
 namespace {
 
-absl::StatusOr<std::vector<float>> Score(TrainModel& model, const MicroBatch& batch, double temperature) {
+absl::StatusOr<std::vector<float>> Score(TrainModel& model, const MicroBatch& batch,
+                                         double temperature) {
   const at::NoGradGuard no_grad;
   SLUICE_ASSIGN_OR_RETURN(const at::Tensor logits, model.Forward(batch.packed));
-  SLUICE_ASSIGN_OR_RETURN(const TokenScores scores, ScoreTokens(logits, batch.targets, temperature));
+  SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
+                          ScoreTokens(logits, batch.targets, temperature));
   const at::Tensor logprobs = scores.logprobs.contiguous();
   const float* data = logprobs.const_data_ptr<float>();
   return std::vector<float>(data, data + logprobs.numel());
@@ -40,7 +42,8 @@ absl::StatusOr<std::vector<float>> Score(TrainModel& model, const MicroBatch& ba
 int64_t RecordedRows(const PackedBatch& batch) {
   const size_t experts = batch.routing.size() / batch.tokens.size();  // Of a token.
   if (experts == 0) return 0;
-  return std::count_if(batch.score_rows.begin(), batch.score_rows.end(), [&](int64_t row) { return batch.routing[row * experts] != kAnyExpert; });
+  return std::count_if(batch.score_rows.begin(), batch.score_rows.end(),
+                       [&](int64_t row) { return batch.routing[row * experts] != kAnyExpert; });
 }
 
 absl::Status BackwardKeeping(const at::Tensor& loss, bool keep_graph) {
@@ -55,32 +58,45 @@ absl::Status BackwardKeeping(const at::Tensor& loss, bool keep_graph) {
 // Sums over the micro-batches of one update, without denominators.
 struct UpdateSums {
   PolicyStats stats;
-  int64_t bad_logprobs = 0;  // Of trained tokens, supervised data.
-  int64_t kept = 0;          // Whether any policy term is left.
+  int64_t bad_logprobs = 0;        // Of trained tokens, supervised data.
+  int64_t kept = 0;                // Whether any policy term is left.
   double policy = 0, regular = 0;  // Terms of the loss, with the aggregation's weights.
   double kl = 0, entropy = 0;  // Over tokens, each counted once: for the means that are reported.
   int64_t tokens = 0;
-  int64_t recorded = 0;      // Of these, with the experts that they went through.
+  int64_t recorded = 0;  // Of these, with the experts that they went through.
 
   // Whether no token made a sum NaN or infinite.
   bool finite() const { return std::isfinite(policy + regular + kl + entropy); }
 };
 
-void AddPolicyMetrics(const PolicyMetrics& m, double advantage_factor, std::map<std::string, double>* out) {
+void AddPolicyMetrics(const PolicyMetrics& m, double advantage_factor,
+                      std::map<std::string, double>* out) {
   const std::pair<const char*, double> values[] = {
-      {"kl_behav_prox_k1", m.kl_behav_prox_k1},   {"kl_behav_prox_k3", m.kl_behav_prox_k3},
-      {"kl_behav_theta_k1", m.kl_behav_theta_k1}, {"kl_behav_theta_k3", m.kl_behav_theta_k3},
-      {"kl_prox_theta_k1", m.kl_prox_theta_k1},   {"kl_prox_theta_k3", m.kl_prox_theta_k3},
+      {"kl_behav_prox_k1", m.kl_behav_prox_k1},
+      {"kl_behav_prox_k3", m.kl_behav_prox_k3},
+      {"kl_behav_theta_k1", m.kl_behav_theta_k1},
+      {"kl_behav_theta_k3", m.kl_behav_theta_k3},
+      {"kl_prox_theta_k1", m.kl_prox_theta_k1},
+      {"kl_prox_theta_k3", m.kl_prox_theta_k3},
       {"kl_prox_theta_k3_is", m.kl_prox_theta_k3_is},
-      {"chi2_token", m.chi2_token},               {"chi2_seq", m.chi2_seq},
-      {"ess_seq", m.ess_seq},                     {"ess_token", m.ess_token},
-      {"ess_seq_w", m.ess_seq_w},                 {"absdiff_mean", m.absdiff_mean},
-      {"absdiff_max", m.absdiff_max},             {"prob_diff_mean", m.prob_diff_mean},
-      {"prob_diff_max", m.prob_diff_max},         {"log_ppl_gap", m.log_ppl_gap},
-      {"clip_high", m.clip_high},                 {"clip_low", m.clip_low},
-      {"clip_dual", m.clip_dual},                 {"kept", m.kept},
-      {"tis_capped", m.capped},                   {"vetoed_sequences", m.vetoed_sequences},
-      {"advantage_mean", m.advantage_mean * advantage_factor}, {"advantage_std", m.advantage_std * advantage_factor}};
+      {"chi2_token", m.chi2_token},
+      {"chi2_seq", m.chi2_seq},
+      {"ess_seq", m.ess_seq},
+      {"ess_token", m.ess_token},
+      {"ess_seq_w", m.ess_seq_w},
+      {"absdiff_mean", m.absdiff_mean},
+      {"absdiff_max", m.absdiff_max},
+      {"prob_diff_mean", m.prob_diff_mean},
+      {"prob_diff_max", m.prob_diff_max},
+      {"log_ppl_gap", m.log_ppl_gap},
+      {"clip_high", m.clip_high},
+      {"clip_low", m.clip_low},
+      {"clip_dual", m.clip_dual},
+      {"kept", m.kept},
+      {"tis_capped", m.capped},
+      {"vetoed_sequences", m.vetoed_sequences},
+      {"advantage_mean", m.advantage_mean * advantage_factor},
+      {"advantage_std", m.advantage_std * advantage_factor}};
   for (const auto& [name, value] : values) (*out)[name] = value;
 }
 
@@ -105,7 +121,8 @@ void AddRewardMetrics(const SequenceBuilder& builder, std::map<std::string, doub
 
 class Trainer::Impl {
  public:
-  Impl(const Settings& settings, std::unique_ptr<TrainModel> model, std::unique_ptr<TrainModel> reference, Clock* clock)
+  Impl(const Settings& settings, std::unique_ptr<TrainModel> model,
+       std::unique_ptr<TrainModel> reference, Clock* clock)
       : settings_(settings),
         streams_(Streams(settings)),
         clock_(clock),
@@ -116,7 +133,8 @@ class Trainer::Impl {
   absl::Status Resolve() {
     if (settings_.kind == Settings::Kind::kSft) return absl::OkStatus();
     SLUICE_ASSIGN_OR_RETURN(rule_, ResolveLoss(settings_.algorithm.loss, settings_.max_staleness));
-    if (rule_.prox == ProxMode::kRecompute && settings_.minibatches == 1) rule_.prox = ProxMode::kSelf;
+    if (rule_.prox == ProxMode::kRecompute && settings_.minibatches == 1)
+      rule_.prox = ProxMode::kSelf;
     SLUICE_ASSIGN_OR_RETURN(advantage_, ResolveAdvantage(settings_.algorithm.advantage));
     split_ = streams_ && StepWide(advantage_) && (rule_.kl != nullptr || rule_.entropy_coef != 0);
     return absl::OkStatus();
@@ -133,9 +151,9 @@ class Trainer::Impl {
   struct Step {
     Step(const Settings& settings, int64_t k) : k(k) { builder.emplace(settings, k); }
     int64_t k;
-    std::vector<Group> groups;   // Not streamed: kept until Finish().
+    std::vector<Group> groups;  // Not streamed: kept until Finish().
     std::optional<SequenceBuilder> builder;
-    UpdateSums sums;             // Streamed: of all slices.
+    UpdateSums sums;  // Streamed: of all slices.
     double seconds_forward_backward = 0, seconds_optim = 0;
   };
 
@@ -144,9 +162,12 @@ class Trainer::Impl {
   absl::Status RunSft(const MicroBatch& batch, const at::Tensor& logprobs, UpdateSums* sums);
   absl::Status RunPolicy(const MicroBatch& batch, const TokenScores& scores, UpdateSums* sums);
   // Applies one update, or says why not.
-  std::string Update(const UpdateSums& sums, const StepCounts& counts, double advantage_factor, Step& step, StepResult* result);
+  std::string Update(const UpdateSums& sums, const StepCounts& counts, double advantage_factor,
+                     Step& step, StepResult* result);
   absl::Status FinishWhole(Step& step, StepResult* result);
-  double Seconds(absl::Duration since) const { return absl::ToDoubleSeconds(clock_->Monotonic() - since); }
+  double Seconds(absl::Duration since) const {
+    return absl::ToDoubleSeconds(clock_->Monotonic() - since);
+  }
 
   const Settings settings_;
   const bool streams_;
@@ -165,16 +186,20 @@ absl::Status Trainer::Impl::Run(MicroBatch& batch, UpdateSums* sums) {
   sums->tokens += static_cast<int64_t>(batch.targets.size());
   sums->recorded += RecordedRows(batch.packed);
   if (reference_ != nullptr && rule_.kl != nullptr) {
-    std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});  // The reference policy chooses its experts itself.
+    // The reference policy chooses its experts itself.
+    std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
     SLUICE_ASSIGN_OR_RETURN(batch.ref, Score(*reference_, batch, settings_.temperature));
     batch.packed.routing = std::move(routing);
   }
   SLUICE_ASSIGN_OR_RETURN(const at::Tensor logits, model_->Forward(batch.packed));
-  SLUICE_ASSIGN_OR_RETURN(const TokenScores scores, ScoreTokens(logits, batch.targets, settings_.temperature));
-  return settings_.kind == Settings::Kind::kSft ? RunSft(batch, scores.logprobs, sums) : RunPolicy(batch, scores, sums);
+  SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
+                          ScoreTokens(logits, batch.targets, settings_.temperature));
+  return settings_.kind == Settings::Kind::kSft ? RunSft(batch, scores.logprobs, sums)
+                                                : RunPolicy(batch, scores, sums);
 }
 
-absl::Status Trainer::Impl::RunSft(const MicroBatch& batch, const at::Tensor& logprobs, UpdateSums* sums) {
+absl::Status Trainer::Impl::RunSft(const MicroBatch& batch, const at::Tensor& logprobs,
+                                   UpdateSums* sums) {
   const at::Tensor loss = SftTerm(logprobs);
   const double value = loss.item<double>();
   sums->policy += value;
@@ -183,7 +208,8 @@ absl::Status Trainer::Impl::RunSft(const MicroBatch& batch, const at::Tensor& lo
   return BackwardKeeping(loss, false);
 }
 
-absl::Status Trainer::Impl::RunPolicy(const MicroBatch& batch, const TokenScores& scores, UpdateSums* sums) {
+absl::Status Trainer::Impl::RunPolicy(const MicroBatch& batch, const TokenScores& scores,
+                                      UpdateSums* sums) {
   const PolicyTokens tokens{.offsets = batch.offsets,
                             .lp_theta = {},
                             .lp_prox = batch.prox,
@@ -192,7 +218,8 @@ absl::Status Trainer::Impl::RunPolicy(const MicroBatch& batch, const TokenScores
                             .advantage = batch.advantage};
   LossTerms terms;
   try {
-    terms = ComputeLossTerms(rule_, scores.logprobs, scores.entropy, tokens, batch.weight, &sums->stats);
+    terms = ComputeLossTerms(rule_, scores.logprobs, scores.entropy, tokens, batch.weight,
+                             &sums->stats);
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("loss: ", e.what()));
   }
@@ -211,8 +238,8 @@ absl::Status Trainer::Impl::RunPolicy(const MicroBatch& batch, const TokenScores
   return status;
 }
 
-std::string Trainer::Impl::Update(const UpdateSums& sums, const StepCounts& counts, double advantage_factor, Step& step,
-                                  StepResult* result) {
+std::string Trainer::Impl::Update(const UpdateSums& sums, const StepCounts& counts,
+                                  double advantage_factor, Step& step, StepResult* result) {
   if (counts.tokens == 0) return "no_tokens";
   if (sums.stats.bad_policy() > 0 || sums.bad_logprobs > 0) return "nonfinite_logprob";
   const bool sft = settings_.kind == Settings::Kind::kSft;
@@ -220,7 +247,8 @@ std::string Trainer::Impl::Update(const UpdateSums& sums, const StepCounts& coun
   const bool regular = rule_.kl != nullptr || rule_.entropy_coef != 0;
   if (!sft && !regular && (!metrics.has_value() || metrics->kept == 0)) return "no_terms";
 
-  const double scale = (sft ? kTokenMean : rule_.aggregation).step_scale(counts, settings_.max_response);
+  const double scale =
+      (sft ? kTokenMean : rule_.aggregation).step_scale(counts, settings_.max_response);
   const absl::Duration start = clock_->Monotonic();
   const Optimizer::Outcome outcome = optimizer_.Update(scale * advantage_factor, scale);
   step.seconds_optim += Seconds(start);
@@ -236,7 +264,8 @@ std::string Trainer::Impl::Update(const UpdateSums& sums, const StepCounts& coun
 
 absl::Status Trainer::Impl::Add(int64_t k, std::vector<Group> groups) {
   if (step_.has_value() && step_->k != k) {
-    return absl::FailedPreconditionError(absl::StrCat("batch ", k, " was added while batch ", step_->k, " is open"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("batch ", k, " was added while batch ", step_->k, " is open"));
   }
   if (!step_.has_value()) {
     step_.emplace(settings_, k);
@@ -266,13 +295,15 @@ absl::Status Trainer::Impl::FinishWhole(Step& step, StepResult* result) {
   std::vector<StepCounts> counts(settings_.minibatches);
   for (uint32_t i = 0; i < settings_.minibatches; ++i) {
     const StepCounts before = step.builder->counts();
-    SLUICE_RETURN_IF_ERROR(
-        step.builder->Add(absl::MakeConstSpan(step.groups).subspan(cuts[i], cuts[i + 1] - cuts[i]), &minibatches[i]));
+    SLUICE_RETURN_IF_ERROR(step.builder->Add(
+        absl::MakeConstSpan(step.groups).subspan(cuts[i], cuts[i + 1] - cuts[i]), &minibatches[i]));
     const StepCounts& after = step.builder->counts();
-    counts[i] = {after.tokens - before.tokens, after.sequences - before.sequences, after.prompts - before.prompts};
+    counts[i] = {after.tokens - before.tokens, after.sequences - before.sequences,
+                 after.prompts - before.prompts};
   }
 
-  const float factor = settings_.kind == Settings::Kind::kRl ? static_cast<float>(step.builder->factor()) : 1.0f;
+  const float factor =
+      settings_.kind == Settings::Kind::kRl ? static_cast<float>(step.builder->factor()) : 1.0f;
   std::vector<std::vector<MicroBatch>> batches;
   for (std::vector<Sequence>& sequences : minibatches) {
     for (Sequence& sequence : sequences) sequence.advantage *= factor;
@@ -302,7 +333,8 @@ absl::Status Trainer::Impl::FinishWhole(Step& step, StepResult* result) {
   }
   if (settings_.minibatches > 1) {
     result->metrics["skipped_updates"] = static_cast<double>(settings_.minibatches - applied);
-    if (const std::optional<PolicyMetrics> metrics = all.stats.Metrics()) AddPolicyMetrics(*metrics, 1.0, &result->metrics);
+    if (const std::optional<PolicyMetrics> metrics = all.stats.Metrics())
+      AddPolicyMetrics(*metrics, 1.0, &result->metrics);
   }
   if (applied > 0) {
     result->skipped.clear();  // The parameters have changed.
@@ -315,12 +347,14 @@ absl::Status Trainer::Impl::FinishWhole(Step& step, StepResult* result) {
 
 absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
   if (!step_.has_value()) SLUICE_RETURN_IF_ERROR(Add(k, {}));
-  if (step_->k != k) return absl::FailedPreconditionError(absl::StrCat("batch ", step_->k, " is open, not ", k));
+  if (step_->k != k)
+    return absl::FailedPreconditionError(absl::StrCat("batch ", step_->k, " is open, not ", k));
   Step& step = *step_;
   StepResult result;
   result.k = k;
   if (streams_) {
-    result.skipped = Update(step.sums, step.builder->counts(), step.builder->factor(), step, &result);
+    result.skipped =
+        Update(step.sums, step.builder->counts(), step.builder->factor(), step, &result);
   } else if (absl::Status status = FinishWhole(step, &result); !status.ok()) {
     Abandon();
     return status;
@@ -358,9 +392,11 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& settings, const ModelConfig& config, Clock* clock) {
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& settings,
+                                                         const ModelConfig& config, Clock* clock) {
   SLUICE_RETURN_IF_ERROR(Validate(settings));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model, TrainModel::Create(config, settings.dtype));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
+                          TrainModel::Create(config, settings.dtype));
   std::unique_ptr<TrainModel> reference;
   if (settings.reference && settings.kind == Settings::Kind::kRl) {
     SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, settings.dtype));
@@ -380,7 +416,8 @@ absl::Status Trainer::Load(const TensorSet& weights) {
   return impl_->model_->Load(weights);
 }
 
-absl::Status Trainer::Restore(const TensorSet& weights, const TensorSet& moments, int64_t updates, int64_t skips_in_a_row) {
+absl::Status Trainer::Restore(const TensorSet& weights, const TensorSet& moments, int64_t updates,
+                              int64_t skips_in_a_row) {
   SLUICE_RETURN_IF_ERROR(Load(weights));
   SLUICE_RETURN_IF_ERROR(impl_->optimizer_.Restore(moments, updates));
   impl_->skips_in_a_row_ = skips_in_a_row;
@@ -388,7 +425,8 @@ absl::Status Trainer::Restore(const TensorSet& weights, const TensorSet& moments
 }
 
 absl::Status Trainer::SetReference(const TensorSet& weights) {
-  if (impl_->reference_ == nullptr) return absl::FailedPreconditionError("the job has no reference policy");
+  if (impl_->reference_ == nullptr)
+    return absl::FailedPreconditionError("the job has no reference policy");
   return impl_->reference_->Load(weights);
 }
 
@@ -401,7 +439,8 @@ absl::StatusOr<StepResult> Trainer::Finish(int64_t k) { return impl_->Finish(k);
 void Trainer::Abandon() { impl_->Abandon(); }
 
 absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const {
-  SLUICE_ASSIGN_OR_RETURN(TensorSet weights, TensorSet::Create(impl_->model_->config().Parameters(dtype)));
+  SLUICE_ASSIGN_OR_RETURN(TensorSet weights,
+                          TensorSet::Create(impl_->model_->config().Parameters(dtype)));
   SLUICE_RETURN_IF_ERROR(impl_->model_->Store(&weights));
   return weights;
 }
@@ -410,8 +449,8 @@ int64_t Trainer::updates() const { return impl_->optimizer_.updates(); }
 int64_t Trainer::skips_in_a_row() const { return impl_->skips_in_a_row_; }
 
 void SetComputeThreads(std::function<int()> threads) {
-  // Torch's own operations are the small ones of a step. On one thread their sums run in one order, and
-  // OpenMP starts no threads, which would spin on cores that others compute on.
+  // Torch's own operations are the small ones of a step. On one thread their sums run in one order,
+  // and OpenMP starts no threads, which would spin on cores that others compute on.
   at::set_num_threads(1);
   SetParallelThreads(std::move(threads));
 }

@@ -2,8 +2,8 @@
 //
 //   bench_chat_template [--json] [--text] CONVERSATION.json TEMPLATE.jinja..
 //
-// CONVERSATION.json holds the template's variables. --text prints what the templates render, one JSON string a line, in place
-// of figures: compare.py checks it against Python's.
+// CONVERSATION.json holds the template's variables. --text prints what the templates render, one
+// JSON string a line, in place of figures: compare.py checks it against Python's.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -22,10 +22,12 @@
 namespace sluice {
 namespace {
 
-constexpr int kRuns = 15;           // Each figure is the median of these,
+constexpr int kRuns = 15;             // Each figure is the median of these,
 constexpr double kRunSeconds = 0.02;  // each of which repeats for so long.
 
-double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // Microseconds a call takes.
 template <typename Call>
@@ -44,7 +46,8 @@ double MedianMicroseconds(Call call) {
 }
 
 std::string NameOf(absl::string_view path) {
-  if (const size_t slash = path.rfind('/'); slash != absl::string_view::npos) path = path.substr(slash + 1);
+  if (const size_t slash = path.rfind('/'); slash != absl::string_view::npos)
+    path = path.substr(slash + 1);
   return std::string(path.substr(0, path.find('.')));
 }
 
@@ -68,8 +71,16 @@ int Main(const std::vector<std::string>& paths, bool json, bool text) {
       std::printf("%s\n", nlohmann::json(*rendered).dump().c_str());
       continue;
     }
-    report.Add({.name = "chat_template_render/" + name, .value = MedianMicroseconds([&] { SLUICE_CHECK((*compiled)->Render(variables, options).ok()); }), .unit = "us", .runs = kRuns});
-    report.Add({.name = "chat_template_compile/" + name, .value = MedianMicroseconds([&] { SLUICE_CHECK(ChatTemplate::Compile(source).ok()); }), .unit = "us", .runs = kRuns});
+    report.Add({.name = "chat_template_render/" + name,
+                .value = MedianMicroseconds(
+                    [&] { SLUICE_CHECK((*compiled)->Render(variables, options).ok()); }),
+                .unit = "us",
+                .runs = kRuns});
+    report.Add(
+        {.name = "chat_template_compile/" + name,
+         .value = MedianMicroseconds([&] { SLUICE_CHECK(ChatTemplate::Compile(source).ok()); }),
+         .unit = "us",
+         .runs = kRuns});
   }
   return 0;
 }
@@ -81,7 +92,9 @@ int main(int argc, char** argv) {
   CLI::App app("Time to compile and to render chat templates.");
   std::vector<std::string> paths;
   bool json = false, text = false;
-  app.add_option("FILES", paths, "CONVERSATION.json TEMPLATE.jinja ..")->required()->expected(2, 1000);
+  app.add_option("FILES", paths, "CONVERSATION.json TEMPLATE.jinja ..")
+      ->required()
+      ->expected(2, 1000);
   app.add_flag("--text", text, "print what each template renders, and measure nothing");
   app.add_flag("--json", json, "one JSON object a line");
   CLI11_PARSE(app, argc, argv);

@@ -1,10 +1,12 @@
-"""Renders templates with Python's jinja2, set as transformers sets it, beside bench_chat_template, and prints the ratio.
+"""Renders templates with Python's jinja2, set as transformers sets it, beside bench_chat_template,
+and prints the ratio.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install jinja2
-    /tmp/venv/bin/python tests/bench/chat/compare.py build/release/bin/bench_chat_template TEMPLATE.jinja.. [--json]
+    /tmp/venv/bin/python tests/bench/chat/compare.py build/release/bin/bench_chat_template \\
+        TEMPLATE.jinja.. [--json]
 
-Both render tests/bench/chat/conversation.json: 20 messages with tools. Texts must be equal. Times are medians; the two
-programs take turns, one template after the other.
+Both render tests/bench/chat/conversation.json: 20 messages with tools. Texts must be equal. Times
+are medians; the two programs take turns, one template after the other.
 """
 
 import argparse
@@ -40,9 +42,13 @@ def environment():
         raise jinja2.exceptions.TemplateError(message)
 
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        return json.dumps(
+            x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
 
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    env = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
     env.globals["strftime_now"] = lambda form: time.strftime(form, time.gmtime(0))
@@ -64,16 +70,22 @@ def median_microseconds(call):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("bench")
     parser.add_argument("templates", nargs="+")
-    parser.add_argument("--json", action="store_true", help="one object a line, as the bench programs print")
+    parser.add_argument(
+        "--json", action="store_true", help="one object a line, as the bench programs print"
+    )
     args = parser.parse_args()
     variables, env, ratios = json.loads(CONVERSATION.read_text()), environment(), []
     for path in args.templates:
         name = pathlib.Path(path).stem
         template = env.from_string(pathlib.Path(path).read_text())
-        ran = lambda *flags: subprocess.run([args.bench, *flags, CONVERSATION, path], check=True, capture_output=True, text=True).stdout
+        ran = lambda *flags: subprocess.run(
+            [args.bench, *flags, CONVERSATION, path], check=True, capture_output=True, text=True
+        ).stdout
         try:
             text = template.render(**variables)
         except (jinja2.exceptions.TemplateError, TypeError) as error:
@@ -82,12 +94,26 @@ def main():
         if json.loads(ran("--text")) != text:
             sys.exit(f"{name}: the two texts differ")
         theirs = median_microseconds(lambda: template.render(**variables))
-        ours = next(f["value"] for f in map(json.loads, ran("--json").splitlines()) if "render" in f["name"])
+        ours = next(
+            f["value"] for f in map(json.loads, ran("--json").splitlines()) if "render" in f["name"]
+        )
         ratios.append(theirs / ours)
         if args.json:
-            print(json.dumps({"name": f"chat_template/{name}", "value": ours, "unit": "us", "baseline": theirs, "ratio": ours / theirs, "runs": RUNS}))
+            print(
+                json.dumps(
+                    {
+                        "name": f"chat_template/{name}",
+                        "value": ours,
+                        "unit": "us",
+                        "baseline": theirs,
+                        "ratio": ours / theirs,
+                        "runs": RUNS,
+                    }
+                )
+            )
         else:
-            print(f"{name:24} {ours:8.1f} us   jinja2 {theirs:8.1f} us   {theirs / ours:5.1f} times faster")
+            times = f"{ours:8.1f} us   jinja2 {theirs:8.1f} us"
+            print(f"{name:24} {times}   {theirs / ours:5.1f} times faster")
     if not args.json:
         print(f"{'median':24} {statistics.median(ratios):43.1f} times faster")
 

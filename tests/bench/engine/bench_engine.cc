@@ -1,15 +1,20 @@
-// Prefill and decode of a Qwen3 shape of 33.6 M random parameters, held against what the machine's memory and multipliers allow:
-//   bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt 128] [--new 256] [--threads N] [--runs N] [--cpu-time] [--json]
+// Prefill and decode of a Qwen3 shape of 33.6 M random parameters, held against what the machine's
+// memory and multipliers allow:
+//   bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt 128] [--new 256] [--threads N]
+//     [--runs N] [--cpu-time] [--json]
 //                [--config FILE]
 // or of the shape of a config.json.
 //
-// Steps are planned by the engine's scheduler and block manager, computed and sampled as the engine does. `prefill` is of the steps that
-// compute prompt tokens (with the decodes that share them), `decode` of the others, `generate` new tokens over all. `schedule` is what a
-// step spends on plan, packing and bookkeeping, against the whole step; `sample` the sampler's share of the time.
+// Steps are planned by the engine's scheduler and block manager, computed and sampled as the engine
+// does. `prefill` is of the steps that compute prompt tokens (with the decodes that share them),
+// `decode` of the others, `generate` new tokens over all. `schedule` is what a step spends on plan,
+// packing and bookkeeping, against the whole step; `sample` the sampler's share of the time.
 //
-// The baseline of each figure is the roofline: for each step the longer of bytes / bandwidth (packed weights once, keys and values once)
-// and operations / peak. Both are measured before and after each run, and the run is held against the better of the two, since a machine
-// that others use gives now more, now less. `--new 32` gives a short run, `--threads 1 --cpu-time` figures of such a machine.
+// The baseline of each figure is the roofline: for each step the longer of bytes / bandwidth
+// (packed weights once, keys and values once) and operations / peak. Both are measured before and
+// after each run, and the run is held against the better of the two, since a machine that others
+// use gives now more, now less. `--new 32` gives a short run, `--threads 1 --cpu-time` figures of
+// such a machine.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -34,8 +39,10 @@
 namespace sluice::bench {
 namespace {
 
-constexpr absl::string_view kShape = R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 8192, "hidden_size": 512,
-    "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
+constexpr absl::string_view kShape =
+    R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 8192, "hidden_size": 512,
+    "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8, )"
+    R"("num_key_value_heads": 4, "head_dim": 64,
     "max_position_embeddings": 4096, "tie_word_embeddings": false})";
 
 constexpr int kPrefillTokens = 2048;  // Of a step, as the engine's max_batch_tokens.
@@ -53,7 +60,8 @@ struct Machine {
   double bandwidth = 0, peak = 0;  // Bytes/s, operations/s.
 
   static Machine Now(DType dtype, int threads) {
-    return {.bandwidth = ReadBandwidth(threads), .peak = dtype == DType::kF32 ? PeakFlops(threads) : PeakFlopsBf16(threads)};
+    return {.bandwidth = ReadBandwidth(threads),
+            .peak = dtype == DType::kF32 ? PeakFlops(threads) : PeakFlopsBf16(threads)};
   }
   static Machine Better(const Machine& a, const Machine& b) {
     return {.bandwidth = std::max(a.bandwidth, b.bandwidth), .peak = std::max(a.peak, b.peak)};
@@ -63,22 +71,27 @@ struct Machine {
 // What a step must move and compute.
 struct Work {
   double bytes = 0, operations = 0;
-  double Seconds(const Machine& machine) const { return std::max(bytes / machine.bandwidth, operations / machine.peak); }
+  double Seconds(const Machine& machine) const {
+    return std::max(bytes / machine.bandwidth, operations / machine.peak);
+  }
 };
 
 class Costs {
  public:
-  Costs(const ModelConfig& config, DType dtype) : number_bytes_(static_cast<double>(DTypeBytes(dtype))) {
-    const double h = static_cast<double>(config.hidden_size), q = static_cast<double>(config.num_heads * config.head_dim);
-    const double kv = static_cast<double>(config.num_kv_heads * config.head_dim), layers = static_cast<double>(config.num_layers);
+  Costs(const ModelConfig& config, DType dtype)
+      : number_bytes_(static_cast<double>(DTypeBytes(dtype))) {
+    const double h = static_cast<double>(config.hidden_size),
+                 q = static_cast<double>(config.num_heads * config.head_dim);
+    const double kv = static_cast<double>(config.num_kv_heads * config.head_dim),
+                 layers = static_cast<double>(config.num_layers);
     body_ = layers * (h * (2 * q + 2 * kv) + 3 * h * static_cast<double>(config.intermediate_size));
     head_ = h * static_cast<double>(config.vocab_size);
     position_numbers_ = layers * 2 * kv;
     position_operations_ = layers * 4 * q;
   }
 
-  // A step of `rows` rows, `logits` of which give logits, which see `seen` positions in all; of `read` positions keys and values come
-  // from memory.
+  // A step of `rows` rows, `logits` of which give logits, which see `seen` positions in all; of
+  // `read` positions keys and values come from memory.
   Work Step(double rows, double logits, double seen, double read) const {
     return {.bytes = number_bytes_ * (body_ + (logits > 0 ? head_ : 0) + position_numbers_ * read),
             .operations = 2 * (rows * body_ + logits * head_) + position_operations_ * seen};
@@ -108,10 +121,12 @@ struct Result {
 
 class Run {
  public:
-  Run(const ModelConfig& config, DType dtype, const TensorSet* weights, const Options& options, int batch)
+  Run(const ModelConfig& config, DType dtype, const TensorSet* weights, const Options& options,
+      int batch)
       : config_(config), options_(options), batch_(batch), costs_(config, dtype) {
     const int context = options.prompt + options.fresh;
-    auto model = DecodeModel::Create(config, weights, {.blocks = Blocks(), .max_context = context, .threads = options.threads});
+    auto model = DecodeModel::Create(
+        config, weights, {.blocks = Blocks(), .max_context = context, .threads = options.threads});
     SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
     model_ = *std::move(model);
     logits_.resize(static_cast<size_t>(batch) * config.vocab_size);
@@ -119,15 +134,18 @@ class Run {
 
   // All requests from their prompts to their ends.
   Result Measure() {
-    Scheduler scheduler({.blocks = static_cast<uint32_t>(Blocks()),
-                         .max_running = static_cast<uint32_t>(batch_),
-                         .max_batch_tokens = static_cast<uint32_t>(std::max(kPrefillTokens, batch_)),
-                         .salt = {.lo = 1, .hi = 1}});
+    Scheduler scheduler(
+        {.blocks = static_cast<uint32_t>(Blocks()),
+         .max_running = static_cast<uint32_t>(batch_),
+         .max_batch_tokens = static_cast<uint32_t>(std::max(kPrefillTokens, batch_)),
+         .salt = {.lo = 1, .hi = 1}});
     SplitMix64 random(1);
     for (int i = 0; i < batch_; ++i) {
-      SchedulerRequest request{.id = static_cast<uint64_t>(i) + 1, .prompt = static_cast<uint32_t>(options_.prompt),
+      SchedulerRequest request{.id = static_cast<uint64_t>(i) + 1,
+                               .prompt = static_cast<uint32_t>(options_.prompt),
                                .end = static_cast<uint32_t>(options_.prompt + options_.fresh)};
-      for (int p = 0; p < options_.prompt; ++p) request.tokens.push_back(static_cast<int32_t>(random.Below(config_.vocab_size)));
+      for (int p = 0; p < options_.prompt; ++p)
+        request.tokens.push_back(static_cast<int32_t>(random.Below(config_.vocab_size)));
       const absl::Status added = scheduler.Add(std::move(request));
       SLUICE_CHECK_MSG(added.ok(), added.ToString());
     }
@@ -137,7 +155,9 @@ class Run {
   }
 
  private:
-  int Blocks() const { return batch_ * static_cast<int>(BlocksFor(options_.prompt + options_.fresh)); }
+  int Blocks() const {
+    return batch_ * static_cast<int>(BlocksFor(options_.prompt + options_.fresh));
+  }
 
   void Step(Scheduler* scheduler, Result* result) {
     const double start = Seconds();
@@ -154,7 +174,8 @@ class Run {
     Phase& phase = rows_.size() > drawn_.size() ? result->prefill : result->decode;
     phase.tokens += static_cast<double>(rows_.size());
     phase.seconds += end - start;
-    phase.steps.push_back(costs_.Step(static_cast<double>(rows_.size()), static_cast<double>(drawn_.size()), seen_, read_));
+    phase.steps.push_back(costs_.Step(static_cast<double>(rows_.size()),
+                                      static_cast<double>(drawn_.size()), seen_, read_));
     result->schedule += (planned - start) + (end - sampled);
     result->sample += sampled - computed;
     ++result->steps;
@@ -168,7 +189,8 @@ class Run {
     for (const SchedulerPlan::Row& row : plan.rows) {
       const uint32_t end = row.first + row.count;
       for (uint32_t position = row.first; position < end; ++position) {
-        rows_.push_back({static_cast<int32_t>(tables_.size()), static_cast<int32_t>(position), row.tokens[position], row.sample && position + 1 == end});
+        rows_.push_back({static_cast<int32_t>(tables_.size()), static_cast<int32_t>(position),
+                         row.tokens[position], row.sample && position + 1 == end});
         seen_ += position + 1;
       }
       read_ += row.first;
@@ -180,12 +202,14 @@ class Run {
     sampling_.clear(), drawn_.clear();
     for (const SchedulerPlan::Row& row : plan.rows) {
       if (!row.sample) continue;
-      sampling_.push_back({.logits = logits_.data() + sampling_.size() * static_cast<size_t>(config_.vocab_size),
-                           .key = 7,
-                           .position = static_cast<uint32_t>(row.tokens.size()),
-                           .member = static_cast<uint32_t>(row.request),
-                           .temperature = 1});
-      drawn_.push_back({.ends = row.tokens.size() + 1 == static_cast<size_t>(options_.prompt + options_.fresh)});
+      sampling_.push_back(
+          {.logits = logits_.data() + sampling_.size() * static_cast<size_t>(config_.vocab_size),
+           .key = 7,
+           .position = static_cast<uint32_t>(row.tokens.size()),
+           .member = static_cast<uint32_t>(row.request),
+           .temperature = 1});
+      drawn_.push_back(
+          {.ends = row.tokens.size() + 1 == static_cast<size_t>(options_.prompt + options_.fresh)});
     }
     draws_.resize(sampling_.size());
     model_->Draw(sampling_, draws_.data());
@@ -208,27 +232,40 @@ class Run {
   double seen_ = 0, read_ = 0;  // Positions that its rows see; those of them that come from memory.
 };
 
-void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights, const Options& options, int batch, const Report& report) {
+void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights,
+             const Options& options, int batch, const Report& report) {
   Run run(config, dtype, weights, options, batch);
   run.Measure();  // Warm-up: pages of the cache.
-  std::vector<double> bandwidth, peak, prefill, decode, total, prefill_limit, decode_limit, total_limit, schedule, step, sample;
+  std::vector<double> bandwidth, peak, prefill, decode, total, prefill_limit, decode_limit,
+      total_limit, schedule, step, sample;
   Machine before = Machine::Now(dtype, options.threads);
   for (int i = 0; i < options.runs; ++i) {
     const Result r = run.Measure();
-    const Machine after = Machine::Now(dtype, options.threads), machine = Machine::Better(before, after);
+    const Machine after = Machine::Now(dtype, options.threads),
+                  machine = Machine::Better(before, after);
     before = after;
-    const double fresh = static_cast<double>(batch) * options.fresh, seconds = r.prefill.seconds + r.decode.seconds;
-    const double prefill_seconds = r.prefill.Limit(machine), decode_seconds = r.decode.Limit(machine);
+    const double fresh = static_cast<double>(batch) * options.fresh,
+                 seconds = r.prefill.seconds + r.decode.seconds;
+    const double prefill_seconds = r.prefill.Limit(machine),
+                 decode_seconds = r.decode.Limit(machine);
     bandwidth.push_back(machine.bandwidth / 1e9), peak.push_back(machine.peak / 1e9);
-    prefill.push_back(r.prefill.tokens / r.prefill.seconds), prefill_limit.push_back(r.prefill.tokens / prefill_seconds);
-    decode.push_back(r.decode.tokens / r.decode.seconds), decode_limit.push_back(r.decode.tokens / decode_seconds);
-    total.push_back(fresh / seconds), total_limit.push_back(fresh / (prefill_seconds + decode_seconds));
+    prefill.push_back(r.prefill.tokens / r.prefill.seconds),
+        prefill_limit.push_back(r.prefill.tokens / prefill_seconds);
+    decode.push_back(r.decode.tokens / r.decode.seconds),
+        decode_limit.push_back(r.decode.tokens / decode_seconds);
+    total.push_back(fresh / seconds),
+        total_limit.push_back(fresh / (prefill_seconds + decode_seconds));
     schedule.push_back(1e6 * r.schedule / r.steps), step.push_back(1e6 * seconds / r.steps);
     sample.push_back(100 * r.sample / seconds);
   }
   const std::string name = absl::StrCat(dtype == DType::kF32 ? "f32" : "bf16", "_batch_", batch);
-  const auto add = [&](absl::string_view what, const std::vector<double>& values, absl::string_view unit, const std::vector<double>& baselines) {
-    report.Add({.name = absl::StrCat(what, "_", name), .value = Median(values), .unit = std::string(unit), .baseline = Median(baselines), .runs = options.runs});
+  const auto add = [&](absl::string_view what, const std::vector<double>& values,
+                       absl::string_view unit, const std::vector<double>& baselines) {
+    report.Add({.name = absl::StrCat(what, "_", name),
+                .value = Median(values),
+                .unit = std::string(unit),
+                .baseline = Median(baselines),
+                .runs = options.runs});
   };
   add("memory_bandwidth", bandwidth, "GB/s", {});
   add("multiply_peak", peak, "GFLOP/s", {});
@@ -244,26 +281,45 @@ absl::StatusOr<ModelConfig> ConfigOf(const Options& options) {
   if (!options.config.empty()) {
     SLUICE_ASSIGN_OR_RETURN(text, ReadFile(options.config));
   }
-  SLUICE_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, options.config.empty() ? "shape" : options.config));
+  SLUICE_ASSIGN_OR_RETURN(
+      const ModelConfig config,
+      ParseModelConfig(text, options.config.empty() ? "shape" : options.config));
   if (options.prompt + options.fresh <= config.max_context) return config;
-  return absl::InvalidArgumentError(absl::StrCat("prompt and new tokens are ", options.prompt + options.fresh, ", the model's context is ",
-                                                 config.max_context, "; lower --prompt or --new"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("prompt and new tokens are ", options.prompt + options.fresh,
+                   ", the model's context is ", config.max_context, "; lower --prompt or --new"));
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Prefill and decode of a model's shape, beside what the machine's memory and multipliers allow.");
+  CLI::App app(
+      "Prefill and decode of a model's shape, beside what the machine's memory and multipliers "
+      "allow.");
   Options options;
   std::string dtype = "both";
   bool cpu_time = false;
   const CLI::Validator positive = CLI::Range(1, 1'000'000);
-  app.add_option("--dtype", dtype, "of the weights: f32, bf16 or both")->check(CLI::IsMember({"f32", "bf16", "both"}))->capture_default_str();
-  app.add_option("--batch", options.batches, "sequences at once, one run each, as in 1,16,64")->delimiter(',')->check(positive)->capture_default_str();
-  app.add_option("--prompt", options.prompt, "tokens of a prompt")->check(positive)->capture_default_str();
-  app.add_option("--new", options.fresh, "tokens of an answer")->check(CLI::Range(2, 1'000'000))->capture_default_str();
-  app.add_option("--threads", options.threads, "threads that compute")->check(CLI::Range(1, 1024))->capture_default_str();
-  app.add_option("--runs", options.runs, "medians are taken over these")->check(positive)->capture_default_str();
+  app.add_option("--dtype", dtype, "of the weights: f32, bf16 or both")
+      ->check(CLI::IsMember({"f32", "bf16", "both"}))
+      ->capture_default_str();
+  app.add_option("--batch", options.batches, "sequences at once, one run each, as in 1,16,64")
+      ->delimiter(',')
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--prompt", options.prompt, "tokens of a prompt")
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--new", options.fresh, "tokens of an answer")
+      ->check(CLI::Range(2, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "threads that compute")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--runs", options.runs, "medians are taken over these")
+      ->check(positive)
+      ->capture_default_str();
   app.add_flag("--cpu-time", cpu_time, "measure CPU time instead of the clock's; with --threads 1");
-  app.add_option("--config", options.config, "config.json of the shape; default: a Qwen3 of 33.6 M parameters");
+  app.add_option("--config", options.config,
+                 "config.json of the shape; default: a Qwen3 of 33.6 M parameters");
   app.add_flag("--json", options.json, "one JSON object a line");
   CLI11_PARSE(app, argc, argv);
   if (dtype != "both") options.dtypes = {dtype == "f32" ? DType::kF32 : DType::kBF16};
@@ -275,10 +331,12 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const Report report(options.json);
-  report.Add({.name = "parameters", .value = static_cast<double>(config->NumParameters()), .unit = ""});
+  report.Add(
+      {.name = "parameters", .value = static_cast<double>(config->NumParameters()), .unit = ""});
   for (const DType dtype : options.dtypes) {
     const TensorSet weights = *InitWeights(*config, 1, dtype);
-    for (const int batch : options.batches) Measure(*config, dtype, &weights, options, batch, report);
+    for (const int batch : options.batches)
+      Measure(*config, dtype, &weights, options, batch, report);
   }
   return 0;
 }

@@ -35,7 +35,8 @@ SLUICE_CLONES float Sum(const float* from, int64_t n) {
   return sum[0][0];
 }
 
-// Multiply-adds in chains that do not wait for each other, each from another start, so that none can be left out.
+// Multiply-adds in chains that do not wait for each other, each from another start, so that none
+// can be left out.
 constexpr int64_t kRounds = 1000000;
 constexpr int kChains = 12;
 
@@ -43,7 +44,8 @@ typedef float Vec16 __attribute__((vector_size(64)));
 typedef float Vec8 __attribute__((vector_size(32)));
 typedef float Vec4 __attribute__((vector_size(16)));
 
-// In vectors of one register. The compiler fuses them where the caller's instruction set can (this file allows contraction).
+// In vectors of one register. The compiler fuses them where the caller's instruction set can (this
+// file allows contraction).
 template <typename Vec>
 inline __attribute__((always_inline)) float Chains(float x) {
   const Vec a = Vec{} + x;
@@ -60,7 +62,9 @@ inline __attribute__((always_inline)) float Chains(float x) {
 float Chains4(float x) { return Chains<Vec4>(x); }
 #if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) float Chains8(float x) { return Chains<Vec8>(x); }
-__attribute__((target("avx512f,prefer-vector-width=512"))) float Chains16(float x) { return Chains<Vec16>(x); }
+__attribute__((target("avx512f,prefer-vector-width=512"))) float Chains16(float x) {
+  return Chains<Vec16>(x);
+}
 
 __attribute__((target("avx512f,avx512bf16"))) float ChainsBf16(float x) {
   const __m512bh a = (__m512bh)_mm512_set1_ps(x);
@@ -110,7 +114,8 @@ double ReadBandwidth(int threads) {
     return static_cast<float*>(p);
   }();
   const int64_t share = kBytes / 4 / threads / 128 * 128;
-  return Best(threads, static_cast<double>(share * 4 * threads), [&](int t) { g_sink = Sum(memory + t * share, share); });
+  return Best(threads, static_cast<double>(share * 4 * threads),
+              [&](int t) { g_sink = Sum(memory + t * share, share); });
 }
 
 namespace {
@@ -118,7 +123,8 @@ namespace {
 // Of chains(x), where a vector has so many lanes and a lane does so many operations.
 double Peak(int threads, float (*chains)(float), int lanes, int operations) {
   volatile float x = 0.5f;
-  return Best(threads, static_cast<double>(operations) * lanes * kChains * kRounds * threads, [&](int) { g_sink = chains(x); });
+  return Best(threads, static_cast<double>(operations) * lanes * kChains * kRounds * threads,
+              [&](int) { g_sink = chains(x); });
 }
 
 }  // namespace
@@ -127,7 +133,8 @@ double PeakFlops(int threads) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f")) return Peak(threads, Chains16, 16, 2);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Peak(threads, Chains8, 8, 2);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return Peak(threads, Chains8, 8, 2);
 #endif
   return Peak(threads, Chains4, 4, 2);
 }

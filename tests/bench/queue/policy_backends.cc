@@ -66,9 +66,11 @@ class Rows : public queue::RowSource {
 // Groups of one, scored by nothing: a member's name is its group's ordinal.
 class Queue : public Backend {
  public:
-  Queue(const Workload& workload, queue::Straggler straggler, bool automatic) : spec_(MakeSpec(workload, straggler, automatic)) {
+  Queue(const Workload& workload, queue::Straggler straggler, bool automatic)
+      : spec_(MakeSpec(workload, straggler, automatic)) {
     SLUICE_CHECK(queue::Job::Check(spec_).ok());
-    job_ = std::make_unique<queue::Job>(queue::Job::Options{.id = std::string(32, 'b')}, spec_, std::make_shared<Rows>());
+    job_ = std::make_unique<queue::Job>(queue::Job::Options{.id = std::string(32, 'b')}, spec_,
+                                        std::make_shared<Rows>());
     queue::SetJob set{.revision = 1, .spec = spec_};
     set.workers = {{"t", queue::WorkerRole::kTrainer, 1}, {"r", queue::WorkerRole::kRollout, 1}};
     Get<queue::SetJobAnswer>(0, {"c", 0}, set);
@@ -88,19 +90,33 @@ class Queue : public Backend {
     for (const queue::Grant& grant : admitted->grants) {
       started.push_back(grant.group.ordinal);
       held_[grant.group.ordinal] = {grant.group, grant.members[0].lease.id};
-      Put(now, {.owner = {.group = grant.group}, .lease = grant.members[0].lease.id, .piece = queue::Piece{.count = 1}, .fields = {Zeros("tokens", 10, 1)}});
+      Put(now, {.owner = {.group = grant.group},
+                .lease = grant.members[0].lease.id,
+                .piece = queue::Piece{.count = 1},
+                .fields = {Zeros("tokens", 10, 1)}});
     }
     return started;
   }
   void Wrote(double now, const Rollout& rollout, const VersionRun& run) override {
     const Held& held = held_.at(rollout.id);
-    queue::Piece piece{.at = 1 + rollout.written, .segment = 1, .role = queue::SegmentRole::kSampled, .count = run.count, .trainable = true, .runs = {run}};
-    Put(now, {.owner = {held.group, 0, 1}, .lease = held.lease, .piece = piece, .fields = {Zeros("tokens", 10, run.count), Zeros("logprobs", 12, run.count)}});
+    queue::Piece piece{.at = 1 + rollout.written,
+                       .segment = 1,
+                       .role = queue::SegmentRole::kSampled,
+                       .count = run.count,
+                       .trainable = true,
+                       .runs = {run}};
+    Put(now, {.owner = {held.group, 0, 1},
+              .lease = held.lease,
+              .piece = piece,
+              .fields = {Zeros("tokens", 10, run.count), Zeros("logprobs", 12, run.count)}});
   }
   void Finished(double now, const Rollout& rollout) override {
     const Held held = held_.at(rollout.id);
-    const queue::SealItem item{.ref = {held.group, 0, 1}, .lease = held.lease, .tokens = 1 + rollout.tokens,
-                               .crc32c = job_->group(rollout.id)->members[0].log.crc32c(), .finish = queue::Finish::kStop};
+    const queue::SealItem item{.ref = {held.group, 0, 1},
+                               .lease = held.lease,
+                               .tokens = 1 + rollout.tokens,
+                               .crc32c = job_->group(rollout.id)->members[0].log.crc32c(),
+                               .finish = queue::Finish::kStop};
     const auto sealed = Get<queue::ItemsAnswer>(now, rollout_, queue::Seal{{item}});
     SLUICE_CHECK(sealed.items[0].status.ok());
     held_.erase(rollout.id);
@@ -125,7 +141,9 @@ class Queue : public Backend {
     return batch;
   }
   void Applied(double now) override {
-    Get<queue::ApplyAnswer>(now, trainer_, queue::Apply{.k = batch_.k, .lease = batch_.lease.id, .crc32c = batch_.crc32c});
+    Get<queue::ApplyAnswer>(
+        now, trainer_,
+        queue::Apply{.k = batch_.k, .lease = batch_.lease.id, .crc32c = batch_.crc32c});
     Get<queue::DurableAnswer>(now, trainer_, queue::Durable{batch_.k + 1, "", job_->ledger().hash});
     Publish(now);
   }
@@ -149,7 +167,8 @@ class Queue : public Backend {
     Id16 lease;
   };
 
-  static queue::Spec MakeSpec(const Workload& workload, queue::Straggler straggler, bool automatic) {
+  static queue::Spec MakeSpec(const Workload& workload, queue::Straggler straggler,
+                              bool automatic) {
     queue::Spec spec;
     spec.groups_per_step = workload.batch;
     spec.max_staleness = workload.staleness;
@@ -166,7 +185,10 @@ class Queue : public Backend {
   static queue::Field Zeros(const char* name, int dtype, uint64_t count) {
     static const auto* const kZeros = new std::vector<char>(1 << 22, 0);
     SLUICE_CHECK(4 * count <= kZeros->size());
-    return {.name = name, .dtype = dtype, .bytes = {std::shared_ptr<const char>(std::shared_ptr<void>(), kZeros->data()), 4 * count, 0}};
+    return {.name = name,
+            .dtype = dtype,
+            .bytes = {std::shared_ptr<const char>(std::shared_ptr<void>(), kZeros->data()),
+                      4 * count, 0}};
   }
   void Publish(double now) {
     const queue::WatchState state = job_->watch();
@@ -175,11 +197,18 @@ class Queue : public Backend {
     Get<queue::AdvanceVersionAnswer>(now, trainer_, advance);
     Get<queue::RenewAnswer>(now, rollout_, queue::Renew{.loaded = {{0, {1, state.version}, true}}});
   }
-  void Put(double now, queue::Record record) { SLUICE_CHECK(Get<queue::PutAnswer>(now, rollout_, queue::Put{{std::move(record)}}).failed.empty()); }
+  void Put(double now, queue::Record record) {
+    SLUICE_CHECK(
+        Get<queue::PutAnswer>(now, rollout_, queue::Put{{std::move(record)}}).failed.empty());
+  }
 
   uint64_t Send(double now, const Caller& caller, queue::Input input) {
     queue::Effects effects;
-    job_->Step({.now = absl::Seconds(1 + now), .call = ++calls_, .caller = caller, .input = std::move(input)}, &effects);
+    job_->Step({.now = absl::Seconds(1 + now),
+                .call = ++calls_,
+                .caller = caller,
+                .input = std::move(input)},
+               &effects);
     for (auto& [call, reply] : effects.answers) answers_.insert_or_assign(call, std::move(reply));
     return calls_;
   }
@@ -218,9 +247,12 @@ class Queue : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeGate(const Workload& workload, bool drop) { return std::make_unique<Gate>(workload, drop); }
+std::unique_ptr<Backend> MakeGate(const Workload& workload, bool drop) {
+  return std::make_unique<Gate>(workload, drop);
+}
 
-std::unique_ptr<Backend> MakeQueue(const Workload& workload, queue::Straggler straggler, bool automatic) {
+std::unique_ptr<Backend> MakeQueue(const Workload& workload, queue::Straggler straggler,
+                                   bool automatic) {
   return std::make_unique<Queue>(workload, straggler, automatic);
 }
 

@@ -31,8 +31,8 @@ struct Rollout {
 
 struct Trained {
   uint64_t id = 0;
-  uint64_t masked = 0;                    // Tokens left out.
-  std::vector<queue::TokenRun> mask;      // Which, by place among its own tokens.
+  uint64_t masked = 0;                // Tokens left out.
+  std::vector<queue::TokenRun> mask;  // Which, by place among its own tokens.
 };
 
 class Backend {
@@ -50,10 +50,11 @@ class Backend {
   virtual double admission() const = 0;
 };
 
-// AReaL's gate: start while accepted + running < (eta + v + 1) B; batches in order of finishing. With `drop` what is too
-// old at the cut is dropped, and counted back.
+// AReaL's gate: start while accepted + running < (eta + v + 1) B; batches in order of finishing.
+// With `drop` what is too old at the cut is dropped, and counted back.
 std::unique_ptr<Backend> MakeGate(const Workload& workload, bool drop);
 // The queue's own state machine.
-std::unique_ptr<Backend> MakeQueue(const Workload& workload, queue::Straggler straggler, bool automatic);
+std::unique_ptr<Backend> MakeQueue(const Workload& workload, queue::Straggler straggler,
+                                   bool automatic);
 
 }  // namespace sluice::bench

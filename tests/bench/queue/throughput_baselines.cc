@@ -47,8 +47,11 @@ class NaiveService : public grpc::Service {
   void Add(const char* name, Serve serve) {
     AddMethod(new grpc::internal::RpcServiceMethod(
         name, grpc::internal::RpcMethod::NORMAL_RPC,
-        new grpc::internal::RpcMethodHandler<NaiveService, Request, Response, google::protobuf::MessageLite, google::protobuf::MessageLite>(
-            [serve](NaiveService*, grpc::ServerContext*, const Request* request, Response* response) {
+        new grpc::internal::RpcMethodHandler<NaiveService, Request, Response,
+                                             google::protobuf::MessageLite,
+                                             google::protobuf::MessageLite>(
+            [serve](NaiveService*, grpc::ServerContext*, const Request* request,
+                    Response* response) {
               serve(*request, response);
               return grpc::Status::OK;
             },
@@ -59,11 +62,14 @@ class NaiveService : public grpc::Service {
 };
 
 template <typename Request, typename Response>
-void NaiveCall(grpc::Channel* channel, const char* name, const Request& request, Response* response) {
+void NaiveCall(grpc::Channel* channel, const char* name, const Request& request,
+               Response* response) {
   grpc::ClientContext context;
   const grpc::internal::RpcMethod method(name, grpc::internal::RpcMethod::NORMAL_RPC);
-  const grpc::Status status = grpc::internal::BlockingUnaryCall<Request, Response, google::protobuf::MessageLite, google::protobuf::MessageLite>(
-      channel, method, &context, request, response);
+  const grpc::Status status =
+      grpc::internal::BlockingUnaryCall<Request, Response, google::protobuf::MessageLite,
+                                        google::protobuf::MessageLite>(channel, method, &context,
+                                                                       request, response);
   SLUICE_CHECK_MSG(status.ok(), status.error_message());
 }
 
@@ -93,7 +99,8 @@ Cost SendTcp(size_t bytes) {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
-  SLUICE_CHECK(bind(listening, reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(listening, 1) == 0);
+  SLUICE_CHECK(bind(listening, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+               listen(listening, 1) == 0);
   SLUICE_CHECK(getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size) == 0);
   SLUICE_CHECK(connect(out, reinterpret_cast<sockaddr*>(&address), size) == 0);
   const int in = accept(listening, nullptr, nullptr);
@@ -101,9 +108,13 @@ Cost SendTcp(size_t bytes) {
   std::string from(1 << 20, 'x'), to(1 << 20, 'y');
   const Cost cost = Timed([&] {
     std::thread sender([&] {
-      for (size_t sent = 0; sent < bytes;) sent += static_cast<size_t>(std::max<ssize_t>(0, write(out, from.data(), std::min(from.size(), bytes - sent))));
+      for (size_t sent = 0; sent < bytes;)
+        sent += static_cast<size_t>(
+            std::max<ssize_t>(0, write(out, from.data(), std::min(from.size(), bytes - sent))));
     });
-    for (size_t got = 0; got < bytes;) got += static_cast<size_t>(std::max<ssize_t>(0, read(in, to.data(), std::min(to.size(), bytes - got))));
+    for (size_t got = 0; got < bytes;)
+      got += static_cast<size_t>(
+          std::max<ssize_t>(0, read(in, to.data(), std::min(to.size(), bytes - got))));
     sender.join();
   });
   for (int fd : {in, out, listening}) close(fd);
@@ -111,13 +122,15 @@ Cost SendTcp(size_t bytes) {
 }
 
 NaiveCost NaiveQueue(size_t samples, size_t fields, size_t field_bytes) {
-  auto server = integration::Process::Start({.binary = "/proc/self/exe", .args = {"--naive-server"}});
+  auto server =
+      integration::Process::Start({.binary = "/proc/self/exe", .args = {"--naive-server"}});
   SLUICE_CHECK_MSG(server.ok(), server.status().ToString());
   const auto address = (*server)->ReadLine(absl::Seconds(20));
   SLUICE_CHECK_MSG(address.ok(), address.status().ToString());
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
-  const auto channel = grpc::CreateCustomChannel(*address, grpc::InsecureChannelCredentials(), arguments);
+  const auto channel =
+      grpc::CreateCustomChannel(*address, grpc::InsecureChannelCredentials(), arguments);
   std::vector<std::string> data;
   for (size_t f = 0; f < fields; ++f) data.emplace_back(field_bytes, static_cast<char>('a' + f));
   const auto timed = [&](auto work) {
@@ -141,7 +154,8 @@ NaiveCost NaiveQueue(size_t samples, size_t fields, size_t field_bytes) {
     want.mutable_owner()->set_group(absl::StrCat(s));
     Record record;
     NaiveCall(channel.get(), kGet, want, &record);
-    for (size_t f = 0; f < fields; ++f) SLUICE_CHECK(record.fields(static_cast<int>(f)).inline_() == data[f]);
+    for (size_t f = 0; f < fields; ++f)
+      SLUICE_CHECK(record.fields(static_cast<int>(f)).inline_() == data[f]);
   };
   return {timed(put), timed(get)};
 }

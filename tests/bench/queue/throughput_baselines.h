@@ -2,7 +2,8 @@
 
 #include <cstddef>
 
-// What the queue's throughput is measured against, in the same run. Seconds for `bytes`, and CPU seconds of all that took part.
+// What the queue's throughput is measured against, in the same run. Seconds for `bytes`, and CPU
+// seconds of all that took part.
 namespace sluice::bench {
 
 struct Cost {
@@ -14,8 +15,9 @@ Cost CopyMemory(size_t bytes);
 // One TCP connection on loopback, from one thread to another, by megabytes.
 Cost SendTcp(size_t bytes);
 
-// What one writes first: unary calls whose messages hold all fields of a sample as repeated protobuf bytes, kept as they came
-// in a std::map. Its server is a process of its own (`--naive-server`).
+// What one writes first: unary calls whose messages hold all fields of a sample as repeated
+// protobuf bytes, kept as they came in a std::map. Its server is a process of its own
+// (`--naive-server`).
 struct NaiveCost {
   Cost put, get;
 };

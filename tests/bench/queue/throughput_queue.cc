@@ -26,15 +26,20 @@ T Must(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-QueueClient::Options ClientOf(const std::string& worker, bool shared_memory) { return {.job = kJob, .worker = worker, .incarnation = 1, .shared_memory = shared_memory}; }
+QueueClient::Options ClientOf(const std::string& worker, bool shared_memory) {
+  return {.job = kJob, .worker = worker, .incarnation = 1, .shared_memory = shared_memory};
+}
 }  // namespace
 
-double WallSeconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double WallSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 double OwnCpuSeconds() {
   rusage use = {};
   getrusage(RUSAGE_SELF, &use);
-  return static_cast<double>(use.ru_utime.tv_sec + use.ru_stime.tv_sec) + 1e-6 * static_cast<double>(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+  return static_cast<double>(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
 }
 
 double CpuSeconds(pid_t pid) {
@@ -47,10 +52,14 @@ QueueUnderTest::QueueUnderTest(const Options& options) : options_(options) {
   std::string name = "/tmp/bench_queue_XXXXXX";
   SLUICE_CHECK(mkdtemp(name.data()) != nullptr);
   dir_ = name;
-  integration::Process::Options start{.binary = "sluice-queue", .args = {"--listen", "127.0.0.1:0", "--log-level", "warning", "--data-dir", dir_ + "/data"}, .log = dir_ + "/log"};
+  integration::Process::Options start{
+      .binary = "sluice-queue",
+      .args = {"--listen", "127.0.0.1:0", "--log-level", "warning", "--data-dir", dir_ + "/data"},
+      .log = dir_ + "/log"};
   if (!options.shared_memory) start.args.push_back("--no-shared-memory");
   process_ = Must(integration::Process::Start(start));
-  const std::string line = Must(process_->ReadLine(absl::Seconds(20)));  // {"listening": "127.0.0.1:1234", ..
+  // {"listening": "127.0.0.1:1234", ..
+  const std::string line = Must(process_->ReadLine(absl::Seconds(20)));
   const std::vector<std::string> words = absl::StrSplit(line, '"');
   channel_ = Must(rpc::Connect(words.at(3)));
   rollout_ = std::make_unique<QueueClient>(channel_, ClientOf("r1", options.shared_memory));
@@ -85,7 +94,8 @@ void QueueUnderTest::Begin() {
   spec.set_durability(options_.durability);
   spec.set_member_tokens(1);
   spec.set_token_bytes(static_cast<uint32_t>(options_.member_bytes));
-  spec.set_quota_bytes(uint64_t{options_.groups + 1} * kMembers * (options_.member_bytes + 8192) * 2);
+  spec.set_quota_bytes(uint64_t{options_.groups + 1} * kMembers * (options_.member_bytes + 8192) *
+                       2);
   spec.mutable_lease()->set_seconds(600);
   (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "prompt";
   spec.clear_tasks();
@@ -112,7 +122,8 @@ void QueueUnderTest::Begin() {
   Must(rollout_->Renew(renew).status());
 }
 
-std::vector<QueueUnderTest::Member> QueueUnderTest::MembersOf(const queue::v1::AdmitResponse& answer) {
+std::vector<QueueUnderTest::Member> QueueUnderTest::MembersOf(
+    const queue::v1::AdmitResponse& answer) {
   std::vector<Member> members;
   for (const queue::v1::Grant& grant : answer.grants()) {
     for (const queue::v1::Member& granted : grant.members()) {
@@ -169,8 +180,10 @@ void QueueUnderTest::PutPrompts(const std::vector<Member>& members) {
     record.mutable_piece()->set_role(common::v1::SEGMENT_ROLE_PROMPT);
     record.mutable_piece()->set_count(1);
     std::string payload;
-    AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{1}, std::string(4, '\1'), &record, &payload);
-    Must(stream.Put(std::move(record), std::move(payload), [](const PutOutcome& outcome) { Must(outcome.status); }));
+    AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{1}, std::string(4, '\1'),
+             &record, &payload);
+    Must(stream.Put(std::move(record), std::move(payload),
+                    [](const PutOutcome& outcome) { Must(outcome.status); }));
   }
   Must(stream.Flush());
 }

@@ -17,7 +17,8 @@ double CpuSeconds(pid_t pid);
 double OwnCpuSeconds();
 double WallSeconds();
 
-// A sluice-queue process with one job, and a rollout's and a trainer's hands. Dies loudly: a benchmark has no other way.
+// A sluice-queue process with one job, and a rollout's and a trainer's hands. Dies loudly: a
+// benchmark has no other way.
 class QueueUnderTest {
  public:
   static constexpr uint32_t kMembers = 8;
@@ -41,7 +42,8 @@ class QueueUnderTest {
   void Drop(const std::vector<Member>& members);
   // Gives them back, to be granted again as they are.
   void Release(const std::vector<Member>& members);
-  // Puts a prompt of one token into each group and seals nothing: members can take pieces behind it.
+  // Puts a prompt of one token into each group and seals nothing: members can take pieces behind
+  // it.
   void PutPrompts(const std::vector<Member>& members);
 
   QueueClient* client() { return rollout_.get(); }

@@ -1,8 +1,10 @@
-// What durability costs: small records committed in groups, their delay alone and while bulk flows through the same log,
-// CPU time per GB, and how long a log of 1 GiB takes to read back. Baselines of the same run: one fdatasync per record, and
-// a plain file written and synced in pieces of 4 MiB.
+// What durability costs: small records committed in groups, their delay alone and while bulk flows
+// through the same log, CPU time per GB, and how long a log of 1 GiB takes to read back. Baselines
+// of the same run: one fdatasync per record, and a plain file written and synced in pieces of 4
+// MiB.
 //
-//   bench_queue_log [--json] [--dir DIR]     DIR (default: .) is on the disk to measure; 3 GB free are needed.
+//   bench_queue_log [--json] [--dir DIR]
+// DIR (default: .) is on the disk to measure; 3 GB free are needed.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -32,18 +34,22 @@ constexpr double kSeconds = 3;
 constexpr size_t kSmall = 1024, kBulk = 1 << 20;
 constexpr uint64_t kGiB = 1ull << 30;
 
-double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 double CpuSeconds() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + 1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 double Quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())))];
+  return values[std::min(values.size() - 1,
+                         static_cast<size_t>(q * static_cast<double>(values.size())))];
 }
 
 Part MakePart(size_t size) {
@@ -69,15 +75,21 @@ class Bench {
     auto log = Log::Open({}, dir, &forget);
     SLUICE_CHECK_MSG(log.ok(), log.status().ToString());
     log_ = *std::move(log);
-    log_->Start({.on_durable = [this](Position position) {
-      MutexLock lock(&mu_);
-      durable_ = position;
-      changed_.NotifyAll();
-    }, .on_fatal = [](const absl::Status& status) { SLUICE_CHECK_MSG(false, status.ToString()); }});
+    log_->Start(
+        {.on_durable =
+             [this](Position position) {
+               MutexLock lock(&mu_);
+               durable_ = position;
+               changed_.NotifyAll();
+             },
+         .on_fatal =
+             [](const absl::Status& status) { SLUICE_CHECK_MSG(false, status.ToString()); }});
   }
 
-  // Appends `record` with at most `outstanding` not durable until told to stop; adds each one's delay.
-  uint64_t Flow(const Record& record, size_t outstanding, const std::function<bool()>& stop, std::vector<double>* delays) {
+  // Appends `record` with at most `outstanding` not durable until told to stop; adds each one's
+  // delay.
+  uint64_t Flow(const Record& record, size_t outstanding, const std::function<bool()>& stop,
+                std::vector<double>* delays) {
     std::deque<std::pair<Position, double>> waiting;
     uint64_t count = 0;
     while (true) {
@@ -119,7 +131,9 @@ std::vector<double> PlainFile(const std::string& path, size_t size, double secon
   uint64_t offset = 0;
   for (const double end = Seconds() + seconds; Seconds() < end; offset = (offset + size) % kGiB) {
     const double start = Seconds();
-    SLUICE_CHECK(pwrite(fd, bytes.data(), size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size) && fdatasync(fd) == 0);
+    SLUICE_CHECK(pwrite(fd, bytes.data(), size, static_cast<off_t>(offset)) ==
+                     static_cast<ssize_t>(size) &&
+                 fdatasync(fd) == 0);
     delays.push_back(Seconds() - start);
   }
   close(fd);
@@ -142,15 +156,28 @@ void Small(const bench::Report& report, const std::string& dir) {
     const uint64_t count = bench.Flow(record, outstanding, After(kSeconds), &delays);
     const int runs = static_cast<int>(count);
     const std::string name = absl::StrCat("queue_log_1k_", outstanding, "_waiting");
-    report.Add({.name = name + "_per_second", .value = static_cast<double>(count) / (Seconds() - start), .unit = "1/s", .baseline = per_second, .runs = runs});
-    report.Add({.name = name + "_p50_seconds", .value = Quantile(delays, 0.5), .unit = "s", .baseline = Quantile(alone, 0.5), .runs = runs});
-    report.Add({.name = name + "_p99_seconds", .value = Quantile(delays, 0.99), .unit = "s", .baseline = Quantile(alone, 0.99), .runs = runs});
+    report.Add({.name = name + "_per_second",
+                .value = static_cast<double>(count) / (Seconds() - start),
+                .unit = "1/s",
+                .baseline = per_second,
+                .runs = runs});
+    report.Add({.name = name + "_p50_seconds",
+                .value = Quantile(delays, 0.5),
+                .unit = "s",
+                .baseline = Quantile(alone, 0.5),
+                .runs = runs});
+    report.Add({.name = name + "_p99_seconds",
+                .value = Quantile(delays, 0.99),
+                .unit = "s",
+                .baseline = Quantile(alone, 0.99),
+                .runs = runs});
   }
 }
 
 void Bulk(const bench::Report& report, const std::string& dir) {
   const double plain_cpu = CpuSeconds();
-  const double plain_bytes = static_cast<double>(PlainFile(dir + "/plain", 4 << 20, kSeconds).size() * (4 << 20));
+  const double plain_bytes =
+      static_cast<double>(PlainFile(dir + "/plain", 4 << 20, kSeconds).size() * (4 << 20));
   const double plain_cpu_per_gb = (CpuSeconds() - plain_cpu) / (plain_bytes / 1e9);
 
   const Record small{.type = 1, .head = std::string(64, 'h'), .payload = {MakePart(kSmall - 64)}};
@@ -164,21 +191,38 @@ void Bulk(const bench::Report& report, const std::string& dir) {
   std::thread flow([&] { bulk_count = bench.Flow(bulk, 8, stop, nullptr); });
   const uint64_t count = bench.Flow(small, 1, stop, &delays);
   flow.join();
-  const double bytes = static_cast<double>(bulk_count * kBulk + count * kSmall), seconds = Seconds() - start;
+  const double bytes = static_cast<double>(bulk_count * kBulk + count * kSmall),
+               seconds = Seconds() - start;
   const int runs = static_cast<int>(count);
-  report.Add({.name = "queue_log_bulk_bytes_per_second", .value = bytes / seconds, .unit = "B/s", .baseline = plain_bytes / kSeconds, .runs = static_cast<int>(bulk_count)});
-  report.Add({.name = "queue_log_bulk_cpu_seconds_per_gb", .value = (CpuSeconds() - cpu) / (bytes / 1e9), .unit = "s/GB", .baseline = plain_cpu_per_gb});
-  report.Add({.name = "queue_log_1k_beside_bulk_p50_seconds", .value = Quantile(delays, 0.5), .unit = "s", .runs = runs});
-  report.Add({.name = "queue_log_1k_beside_bulk_p99_seconds", .value = Quantile(delays, 0.99), .unit = "s", .runs = runs});
+  report.Add({.name = "queue_log_bulk_bytes_per_second",
+              .value = bytes / seconds,
+              .unit = "B/s",
+              .baseline = plain_bytes / kSeconds,
+              .runs = static_cast<int>(bulk_count)});
+  report.Add({.name = "queue_log_bulk_cpu_seconds_per_gb",
+              .value = (CpuSeconds() - cpu) / (bytes / 1e9),
+              .unit = "s/GB",
+              .baseline = plain_cpu_per_gb});
+  report.Add({.name = "queue_log_1k_beside_bulk_p50_seconds",
+              .value = Quantile(delays, 0.5),
+              .unit = "s",
+              .runs = runs});
+  report.Add({.name = "queue_log_1k_beside_bulk_p99_seconds",
+              .value = Quantile(delays, 0.99),
+              .unit = "s",
+              .runs = runs});
 }
 
 void Recovery(const bench::Report& report, const std::string& dir) {
   for (const size_t size : {kBulk, kSmall}) {
     const std::string log = absl::StrCat(dir, "/recover-", size);
     {
-      const Record record{.type = 2, .head = std::string(64, 'h'), .payload = {MakePart(size - 64)}};
+      const Record record{
+          .type = 2, .head = std::string(64, 'h'), .payload = {MakePart(size - 64)}};
       Bench bench(log, false);
-      (void)bench.Flow(record, 8 * kBulk / size, [&] { return bench.log()->stats().bytes_since_snapshot >= kGiB; }, nullptr);
+      (void)bench.Flow(
+          record, 8 * kBulk / size,
+          [&] { return bench.log()->stats().bytes_since_snapshot >= kGiB; }, nullptr);
     }
     Forget forget;
     const double start = Seconds();
@@ -186,7 +230,10 @@ void Recovery(const bench::Report& report, const std::string& dir) {
     const double seconds = Seconds() - start;
     SLUICE_CHECK_MSG(opened.ok(), opened.status().ToString());
     SLUICE_CHECK(forget.bytes > kGiB / 10 * 9);
-    report.Add({.name = absl::StrCat("queue_log_recovery_1gib_of_", size == kBulk ? "1m" : "1k", "_seconds"), .value = seconds, .unit = "s"});
+    report.Add({.name = absl::StrCat("queue_log_recovery_1gib_of_", size == kBulk ? "1m" : "1k",
+                                     "_seconds"),
+                .value = seconds,
+                .unit = "s"});
     opened->reset();
     SLUICE_CHECK(RemoveTree(log).ok());
   }
@@ -196,7 +243,9 @@ int Main(int argc, char** argv) {
   CLI::App app("What the queue's log costs: small records, bulk payload, recovery.");
   bool json = false;
   std::string parent = ".";
-  app.add_option("--dir", parent, "the logs are written in a folder of this one, on the disk to measure")->capture_default_str();
+  app.add_option("--dir", parent,
+                 "the logs are written in a folder of this one, on the disk to measure")
+      ->capture_default_str();
   app.add_flag("--json", json, "one JSON object a line");
   CLI11_PARSE(app, argc, argv);
 

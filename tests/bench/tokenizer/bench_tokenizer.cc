@@ -16,9 +16,12 @@
 namespace sluice::bench {
 namespace {
 
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
-// Runs `pass` for `seconds`, at least three times; figures in MB of `bytes` a second, the median of the passes.
+// Runs `pass` for `seconds`, at least three times; figures in MB of `bytes` a second, the median of
+// the passes.
 template <typename Pass>
 Figure Measure(const std::string& name, size_t bytes, double seconds, const Pass& pass) {
   pass();  // Caches warm.
@@ -28,7 +31,8 @@ Figure Measure(const std::string& name, size_t bytes, double seconds, const Pass
     pass();
     rates.push_back(static_cast<double>(bytes) / 1e6 / (Now() - start));
   }
-  return {.name = name, .value = Median(rates), .unit = "MB/s", .runs = static_cast<int>(rates.size())};
+  return {
+      .name = name, .value = Median(rates), .unit = "MB/s", .runs = static_cast<int>(rates.size())};
 }
 
 template <typename T>
@@ -45,8 +49,12 @@ int Main(int argc, char** argv) {
   double seconds = 1;
   bool json = false;
   app.add_option("--tokenizer", tokenizer_path, "the tokenizer.json")->required();
-  app.add_option("--text", texts, "NAME=FILE, a text to encode; may be repeated")->required()->allow_extra_args(false);
-  app.add_option("--seconds", seconds, "of each measurement")->check(CLI::Range(0.001, 1e6))->capture_default_str();
+  app.add_option("--text", texts, "NAME=FILE, a text to encode; may be repeated")
+      ->required()
+      ->allow_extra_args(false);
+  app.add_option("--seconds", seconds, "of each measurement")
+      ->check(CLI::Range(0.001, 1e6))
+      ->capture_default_str();
   app.add_flag("--json", json, "one JSON object a line");
   CLI11_PARSE(app, argc, argv);
 
@@ -55,23 +63,29 @@ int Main(int argc, char** argv) {
   const auto tokenizer = OrExit(Tokenizer::Load(tokenizer_path));
   report.Add({.name = "load", .value = Now() - start, .unit = "s"});
   for (const std::string& argument : texts) {
-    const std::pair<std::string, std::string> named = absl::StrSplit(argument, absl::MaxSplits('=', 1));
+    const std::pair<std::string, std::string> named =
+        absl::StrSplit(argument, absl::MaxSplits('=', 1));
     // Documents as the reference gets them: pieces of up to 64 KiB that end at a line's end.
     const std::string text = OrExit(ReadFile(named.second));
     std::vector<absl::string_view> documents;
     for (absl::string_view rest = text; !rest.empty();) {
       const size_t line = rest.size() <= 65536 ? absl::string_view::npos : rest.rfind('\n', 65536);
-      const size_t end = rest.size() <= 65536 ? rest.size() : line == absl::string_view::npos ? rest.find('\n') + 1 : line + 1;
+      const size_t end = rest.size() <= 65536              ? rest.size()
+                         : line == absl::string_view::npos ? rest.find('\n') + 1
+                                                           : line + 1;
       documents.push_back(rest.substr(0, end == 0 ? rest.size() : end));
       rest.remove_prefix(documents.back().size());
     }
     std::vector<std::vector<int32_t>> ids(documents.size());
     report.Add(Measure(absl::StrCat("encode.", named.first), text.size(), seconds, [&] {
-      for (size_t i = 0; i < documents.size(); ++i) ids[i] = OrExit(tokenizer->Encode(documents[i], {.add_special = false}));
+      for (size_t i = 0; i < documents.size(); ++i)
+        ids[i] = OrExit(tokenizer->Encode(documents[i], {.add_special = false}));
     }));
     size_t tokens = 0;
     for (const auto& list : ids) tokens += list.size();
-    report.Add({.name = absl::StrCat("tokens.", named.first), .value = static_cast<double>(tokens), .unit = "tokens"});
+    report.Add({.name = absl::StrCat("tokens.", named.first),
+                .value = static_cast<double>(tokens),
+                .unit = "tokens"});
     report.Add(Measure(absl::StrCat("decode.", named.first), text.size(), seconds, [&] {
       for (const auto& list : ids) tokenizer->Decode(list, false);
     }));

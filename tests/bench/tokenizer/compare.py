@@ -1,8 +1,11 @@
 """Our tokenizer against the Python package `tokenizers`, one thread each, on the same files:
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install tokenizers==0.23.3
-    /tmp/venv/bin/python tests/bench/tokenizer/compare.py build/release/bin/bench_tokenizer DATA/tokenizers/gpt2/tokenizer.json.gz english=FILE code=FILE
-Prints one figure a line as bench_tokenizer --json does, `baseline` being the package's, and fails if the ids' counts differ.
+    /tmp/venv/bin/python tests/bench/tokenizer/compare.py build/release/bin/bench_tokenizer \\
+        DATA/tokenizers/gpt2/tokenizer.json.gz english=FILE code=FILE
+Prints one figure a line as bench_tokenizer --json does, `baseline` being the package's, and fails
+if the ids' counts differ.
 """
+
 import gzip
 import json
 import os
@@ -51,9 +54,13 @@ def baseline(tokenizer, name, path):
     ids = [tokenizer.encode(piece, add_special_tokens=False).ids for piece in pieces]
     # encode_batch_fast keeps no offsets: what our Encode does, too.
     return {
-        f"encode.{name}": rate(size, lambda: tokenizer.encode_batch_fast(pieces, add_special_tokens=False)),
+        f"encode.{name}": rate(
+            size, lambda: tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        ),
         f"tokens.{name}": sum(map(len, ids)),
-        f"decode.{name}": rate(size, lambda: [tokenizer.decode(one, skip_special_tokens=False) for one in ids]),
+        f"decode.{name}": rate(
+            size, lambda: [tokenizer.decode(one, skip_special_tokens=False) for one in ids]
+        ),
     }
 
 
@@ -65,7 +72,12 @@ def main():
         unpacked.write(source)
         unpacked.flush()
         command = [binary, "--tokenizer", unpacked.name, "--json", "--seconds", str(SECONDS)]
-        ours = subprocess.run(command + [part for text in texts for part in ("--text", text)], check=True, capture_output=True, text=True)
+        ours = subprocess.run(
+            command + [part for text in texts for part in ("--text", text)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     start = time.monotonic()
     tokenizer = Tokenizer.from_str(source)
     theirs = {"load": time.monotonic() - start}

@@ -1,6 +1,8 @@
-// One training step of the example's shape, by phase:  bench_trainer_step MODEL_DIR [--threads N] [--steps N] [--json]
-// 32 groups of 8 answers, prompts of 6 tokens and answers of 6, GRPO with entropy bonus, as configs/examples/digits.yaml. The
-// baseline is the same with a prompt for each answer, so that none can be shared.
+// One training step of the example's shape, by phase:  bench_trainer_step MODEL_DIR [--threads N]
+// [--steps N] [--json]
+// 32 groups of 8 answers, prompts of 6 tokens and answers of 6, GRPO with entropy bonus, as
+// configs/examples/digits.yaml. The baseline is the same with a prompt for each answer, so that
+// none can be shared.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -26,7 +28,8 @@ std::vector<Group> MakeBatch(SplitMix64& random, int64_t version, int64_t vocab,
     for (Trajectory& t : group.members) {
       for (int i = 0; i < 12; ++i) {
         const bool shared = one_prompt && i < kPrompt && &t != &group.members[0];
-        t.tokens.push_back(shared ? group.members[0].tokens[i] : static_cast<int32_t>(random.Below(vocab)));
+        t.tokens.push_back(shared ? group.members[0].tokens[i]
+                                  : static_cast<int32_t>(random.Below(vocab)));
         t.mask.push_back(i >= kPrompt);
         t.logprobs.push_back(-4.1f);
         t.versions.push_back(i >= kPrompt ? version : -1);
@@ -42,8 +45,10 @@ struct Times {
   std::vector<double> total, forward_backward, optim, snapshot;
 };
 
-absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& config, int steps, bool one_prompt) {
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(settings, config, Clock::Real()));
+absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& config, int steps,
+                              bool one_prompt) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                          Trainer::Create(settings, config, Clock::Real()));
   SLUICE_ASSIGN_OR_RETURN(const TensorSet weights, InitWeights(config, 1));
   SLUICE_RETURN_IF_ERROR(trainer->Load(weights));
   SplitMix64 random(1);
@@ -66,19 +71,28 @@ absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& confi
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("One training step of the example's shape, by phase; the baseline has a prompt for each answer.");
+  CLI::App app(
+      "One training step of the example's shape, by phase; the baseline has a prompt for each "
+      "answer.");
   int threads = 1, steps = 60;
   bool as_json = false;
   std::string dir;
-  app.add_option("MODEL_DIR", dir, "a model directory, as configs/examples/digits; its weights are random")->required();
-  app.add_option("--threads", threads, "threads that compute")->check(CLI::Range(1, 1024))->capture_default_str();
-  app.add_option("--steps", steps, "of each run; the first sixth is not counted")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("MODEL_DIR", dir,
+                 "a model directory, as configs/examples/digits; its weights are random")
+      ->required();
+  app.add_option("--threads", threads, "threads that compute")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--steps", steps, "of each run; the first sixth is not counted")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   app.add_flag("--json", as_json, "one JSON object a line");
   CLI11_PARSE(app, argc, argv);
 
   const absl::StatusOr<ModelDir> model = ReadModelDir(dir);
   if (!model.ok()) {
-    std::fprintf(stderr, "%s\nhint: bench_trainer_step configs/examples/digits\n", model.status().ToString().c_str());
+    std::fprintf(stderr, "%s\nhint: bench_trainer_step configs/examples/digits\n",
+                 model.status().ToString().c_str());
     return 2;
   }
   SetComputeThreads([threads] { return threads; });
@@ -89,15 +103,20 @@ int Main(int argc, char** argv) {
   settings.algorithm.loss.veto = std::nullopt;
   settings.optimizer.lr = 1e-3;
   settings.max_response = 7;
-  const absl::StatusOr<Times> baseline = Measure(settings, model->config, steps, false), times = Measure(settings, model->config, steps, true);
+  const absl::StatusOr<Times> baseline = Measure(settings, model->config, steps, false),
+                              times = Measure(settings, model->config, steps, true);
   if (!baseline.ok() || !times.ok()) {
     std::fprintf(stderr, "%s\n", (baseline.ok() ? times : baseline).status().ToString().c_str());
     return 1;
   }
   const bench::Report report(as_json);
-  const auto print = [&](const char* name, std::vector<double> Times::*phase) {
+  const auto print = [&](const char* name, std::vector<double> Times::* phase) {
     const std::vector<double>& values = (*times).*phase;
-    report.Add({.name = name, .value = bench::Median(values), .unit = "ms", .baseline = bench::Median((*baseline).*phase), .runs = static_cast<int>(values.size())});
+    report.Add({.name = name,
+                .value = bench::Median(values),
+                .unit = "ms",
+                .baseline = bench::Median((*baseline).*phase),
+                .runs = static_cast<int>(values.size())});
   };
   print("trainer_step_total", &Times::total);
   print("trainer_step_forward_backward", &Times::forward_backward);

@@ -29,7 +29,8 @@ const std::vector<AdvantageOracle> kOracles = {
     {"lite_ppo", {0.769482, -1.282470, -0.256494, 0.769482, -1.025976, 1.025976}},
 };
 
-std::vector<double> Of(AdvantageRule rule, std::vector<double> rewards, std::vector<int64_t> groups) {
+std::vector<double> Of(AdvantageRule rule, std::vector<double> rewards,
+                       std::vector<int64_t> groups) {
   return Advantages(rule, rewards, groups).advantage;
 }
 
@@ -41,7 +42,8 @@ TEST(AdvantageTest, EveryRowHasAnOracle) {
 
 TEST(AdvantageTest, RowsGiveTheWorkedNumbers) {
   for (const AdvantageOracle& oracle : kOracles) {
-    ExpectAllClose(Of(FindRow(AdvantageRows(), oracle.kind)->value, kRewards, kGroups), oracle.wanted, oracle.kind);
+    ExpectAllClose(Of(FindRow(AdvantageRows(), oracle.kind)->value, kRewards, kGroups),
+                   oracle.wanted, oracle.kind);
   }
 }
 
@@ -54,7 +56,8 @@ TEST(AdvantageTest, CentreAndScaleCombineFreely) {
   double squares = 0;
   for (double c : centred) squares += c * c;
   for (double& c : centred) c /= std::sqrt(squares / 5) + 1e-6;
-  ExpectAllClose(Of({Centre::kBatch, Scale::kBatch}, kRewards, kGroups), centred, "batch centre, batch scale");
+  ExpectAllClose(Of({Centre::kBatch, Scale::kBatch}, kRewards, kGroups), centred,
+                 "batch centre, batch scale");
 }
 
 TEST(AdvantageTest, SumIsZeroOverAGroupAndAShiftOfRewardsChangesNothing) {
@@ -69,7 +72,8 @@ TEST(AdvantageTest, SumIsZeroOverAGroupAndAShiftOfRewardsChangesNothing) {
         rewards.push_back(random.Uniform());
         shifted.push_back(rewards.back() + 5);
       }
-      const std::vector<double> a = Of(row.value, rewards, groups), b = Of(row.value, shifted, groups);
+      const std::vector<double> a = Of(row.value, rewards, groups),
+                                b = Of(row.value, shifted, groups);
       std::vector<double> sums(4, 0.0);
       for (int i = 0; i < 24; ++i) {
         sums[groups[i]] += a[i];
@@ -81,7 +85,8 @@ TEST(AdvantageTest, SumIsZeroOverAGroupAndAShiftOfRewardsChangesNothing) {
 }
 
 TEST(AdvantageTest, RlooIsDrGrpoTimesNOverNMinusOne) {
-  const std::vector<double> rloo = Of({Centre::kGroupLoo, Scale::kNone}, {0.3, 0.9, 0.1}, {0, 0, 0});
+  const std::vector<double> rloo =
+      Of({Centre::kGroupLoo, Scale::kNone}, {0.3, 0.9, 0.1}, {0, 0, 0});
   const std::vector<double> dr = Of({Centre::kGroup, Scale::kNone}, {0.3, 0.9, 0.1}, {0, 0, 0});
   for (int i = 0; i < 3; ++i) EXPECT_NEAR(rloo[i], 1.5 * dr[i], 1e-12);
 }
@@ -125,7 +130,8 @@ TEST(AdvantageTest, ARewardThatIsNotFiniteIsLeftOutAndCounted) {
       const std::vector<double> without = Of(row.value, kRewards, kGroups);
       EXPECT_EQ(r.advantage[0], 0) << row.name;
       EXPECT_EQ(r.bad_rewards, 1) << row.name;
-      for (size_t i = 0; i < without.size(); ++i) EXPECT_EQ(r.advantage[i + 1], without[i]) << row.name;
+      for (size_t i = 0; i < without.size(); ++i)
+        EXPECT_EQ(r.advantage[i + 1], without[i]) << row.name;
     }
   }
 }

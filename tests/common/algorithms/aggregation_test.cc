@@ -9,28 +9,35 @@ namespace sluice {
 namespace {
 
 TEST(AggregationTest, EveryRowGivesTheWorkedNumber) {
-  const std::vector<std::pair<std::string, double>> oracles = {
-      {"token_mean", -0.451485}, {"seq_mean_token_mean", -0.296855}, {"seq_mean_token_sum", -1.128711},
-      {"fixed_length", -0.282178}, {"prompt_mean", -0.296855}};
+  const std::vector<std::pair<std::string, double>> oracles = {{"token_mean", -0.451485},
+                                                               {"seq_mean_token_mean", -0.296855},
+                                                               {"seq_mean_token_sum", -1.128711},
+                                                               {"fixed_length", -0.282178},
+                                                               {"prompt_mean", -0.296855}};
   std::vector<std::string> tested;
   const F1 f;
   const PolicyTokens tokens = f.Tokens(ProxMode::kRecompute);
   std::vector<float> value(5), grad(5);
-  PolicyLoss(PpoClip, {.low = 0.2, .high = 0.2}, ProxMode::kRecompute, tokens, Correct({.level = WeightLevel::kNone}, tokens),
-             absl::MakeSpan(value), absl::MakeSpan(grad));
+  PolicyLoss(PpoClip, {.low = 0.2, .high = 0.2}, ProxMode::kRecompute, tokens,
+             Correct({.level = WeightLevel::kNone}, tokens), absl::MakeSpan(value),
+             absl::MakeSpan(grad));
   for (const auto& [name, wanted] : oracles) {
     tested.push_back(name);
     const Aggregation mode = FindRow(AggregationRows(), name)->value;
     double sum = 0;  // One prompt per sequence.
-    for (int t = 0; t < 5; ++t) sum += mode.sequence_weight(t < 3 ? 3 : 2, t < 3 ? 3 : 2) * value[t];
-    ExpectClose(sum * mode.step_scale({.tokens = 5, .sequences = 2, .prompts = 2}, 4), wanted, name);
+    for (int t = 0; t < 5; ++t)
+      sum += mode.sequence_weight(t < 3 ? 3 : 2, t < 3 ? 3 : 2) * value[t];
+    ExpectClose(sum * mode.step_scale({.tokens = 5, .sequences = 2, .prompts = 2}, 4), wanted,
+                name);
   }
   ExpectOracleForEveryRow(AggregationRows(), tested);
 }
 
 TEST(AggregationTest, PromptMeanDividesByTheTokensOfTheWholeGroup) {
-  // Two members of 3 and 1 tokens in one prompt, 2 tokens in another; losses all 1: each prompt's mean is 1.
-  const double sum = 3 * kPromptMean.sequence_weight(3, 4) + kPromptMean.sequence_weight(1, 4) + 2 * kPromptMean.sequence_weight(2, 2);
+  // Two members of 3 and 1 tokens in one prompt, 2 tokens in another; losses all 1: each prompt's
+  // mean is 1.
+  const double sum = 3 * kPromptMean.sequence_weight(3, 4) + kPromptMean.sequence_weight(1, 4) +
+                     2 * kPromptMean.sequence_weight(2, 2);
   EXPECT_DOUBLE_EQ(sum * kPromptMean.step_scale({.tokens = 6, .sequences = 3, .prompts = 2}, 8), 1);
 }
 
@@ -39,10 +46,12 @@ TEST(AggregationTest, MicroBatchesOfUnequalSizeAddUpToTheMeanOverAllTokens) {
   double sum = 0;
   int64_t tokens = 0;
   for (const auto& batch : micro_batches) {
-    sum += std::accumulate(batch.begin(), batch.end(), 0.0);  // token_mean: each sequence's weight is 1.
+    // token_mean: each sequence's weight is 1.
+    sum += std::accumulate(batch.begin(), batch.end(), 0.0);
     tokens += static_cast<int64_t>(batch.size());
   }
-  EXPECT_DOUBLE_EQ(sum * kTokenMean.step_scale({.tokens = tokens, .sequences = 4, .prompts = 4}, 8), 10);
+  EXPECT_DOUBLE_EQ(sum * kTokenMean.step_scale({.tokens = tokens, .sequences = 4, .prompts = 4}, 8),
+                   10);
 }
 
 }  // namespace

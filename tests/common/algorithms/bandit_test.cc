@@ -1,6 +1,7 @@
-// The whole chain (advantages, corrections, loss, aggregation, clipping, AdamW) on a bandit of two arms: reward 1 for arm 1, which
-// the policy starts to choose one time in ten. Eight groups of eight per step, behaviour weights `lag` steps old. Catches a flipped
-// sign; wrong weights and clips are the oracles' business.
+// The whole chain (advantages, corrections, loss, aggregation, clipping, AdamW) on a bandit of two
+// arms: reward 1 for arm 1, which the policy starts to choose one time in ten. Eight groups of
+// eight per step, behaviour weights `lag` steps old. Catches a flipped sign; wrong weights and
+// clips are the oracles' business.
 
 #include <cmath>
 
@@ -23,8 +24,8 @@ struct Logits {
 const Logits kStart = {{0, std::log(1.0f / 9)}};
 
 // Adds the gradient of one step to `gradient` [2]; false if there is nothing to train on.
-bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits& policy, const Logits& behav, SplitMix64* random,
-                  float* gradient) {
+bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits& policy,
+                  const Logits& behav, SplitMix64* random, float* gradient) {
   std::vector<int> arm;
   std::vector<double> rewards;
   std::vector<int64_t> groups;
@@ -43,7 +44,8 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
   if (arm.empty()) return false;
 
   const int64_t n = static_cast<int64_t>(arm.size());
-  const std::vector<double> advantage = Advantages(ResolveAdvantage(spec.advantage).value(), rewards, groups).advantage;
+  const std::vector<double> advantage =
+      Advantages(ResolveAdvantage(spec.advantage).value(), rewards, groups).advantage;
   std::vector<int64_t> offsets = {0};
   std::vector<float> theta, behaviour, ref, a(advantage.begin(), advantage.end());
   for (int x : arm) {
@@ -55,11 +57,13 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
   PolicyTokens tokens{offsets, theta, {}, behaviour, ref, a};
   if (rule.prox == ProxMode::kRecompute) tokens.lp_prox = theta;
   std::vector<float> value(n), grad(n), kl(n, 0.0f);
-  PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, Correct(rule.correction, tokens), absl::MakeSpan(value), absl::MakeSpan(grad));
+  PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, Correct(rule.correction, tokens),
+             absl::MakeSpan(value), absl::MakeSpan(grad));
   if (rule.kl != nullptr) KlLoss(rule.kl, tokens, absl::MakeSpan(value), absl::MakeSpan(kl));
 
-  const double c = rule.aggregation.sequence_weight(1, kGroupSize) *
-                   rule.aggregation.step_scale({.tokens = n, .sequences = n, .prompts = n / kGroupSize}, 1);
+  const double c =
+      rule.aggregation.sequence_weight(1, kGroupSize) *
+      rule.aggregation.step_scale({.tokens = n, .sequences = n, .prompts = n / kGroupSize}, 1);
   for (int64_t t = 0; t < n; ++t) {
     const double score1 = arm[t] - policy.P1();  // d lp / d z[1]
     gradient[1] += static_cast<float>(c * (grad[t] + rule.kl_coef * kl[t]) * score1);
@@ -97,7 +101,8 @@ Curve Train(const AlgorithmSpec& spec, int lag, uint64_t seed) {
 void ExpectLearns(const AlgorithmSpec& spec, absl::string_view name, double floor = 0.95) {
   for (int lag : {0, 4, 16}) {
     for (uint64_t seed = 0; seed < 20; ++seed) {
-      EXPECT_GT(Train(spec, lag, seed).final_p, floor) << name << " lag " << lag << " seed " << seed;
+      EXPECT_GT(Train(spec, lag, seed).final_p, floor)
+          << name << " lag " << lag << " seed " << seed;
     }
   }
 }

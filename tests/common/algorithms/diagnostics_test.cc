@@ -49,7 +49,8 @@ TEST(EssTest, IsFreeOfScaleBoundedAndMergesInAnyOrder) {
 PolicyStats StatsOf(const F1& f, const ClipRule& clip = {.low = 0.2, .high = 0.2}) {
   const PolicyTokens tokens = f.Tokens(ProxMode::kRecompute);
   PolicyStats stats;
-  stats.Add(tokens, Correct({.level = WeightLevel::kToken, .cap = 1.2}, tokens), CountClipped(clip, ProxMode::kRecompute, tokens));
+  stats.Add(tokens, Correct({.level = WeightLevel::kToken, .cap = 1.2}, tokens),
+            CountClipped(clip, ProxMode::kRecompute, tokens));
   return stats;
 }
 
@@ -85,7 +86,8 @@ TEST(PolicyStatsTest, GivesTheWorkedNumbers) { ExpectF1(*StatsOf(F1()).Metrics()
 TEST(PolicyStatsTest, MicroBatchesMerge) {
   F1 a, b;
   const auto cut = [](F1* f, size_t begin, size_t end) {
-    for (auto* v : {&f->theta, &f->prox, &f->behav, &f->ref, &f->advantage}) *v = std::vector<float>(v->begin() + begin, v->begin() + end);
+    for (auto* v : {&f->theta, &f->prox, &f->behav, &f->ref, &f->advantage})
+      *v = std::vector<float>(v->begin() + begin, v->begin() + end);
     f->offsets = {0, static_cast<int64_t>(end - begin)};
   };
   cut(&a, 0, 3);
@@ -100,8 +102,9 @@ TEST(PolicyStatsTest, EqualPoliciesAreAtRest) {
   F1 f;
   f.prox = f.behav = f.theta;
   const PolicyMetrics m = *StatsOf(f).Metrics();
-  for (double zero : {m.kl_behav_prox_k1, m.kl_behav_prox_k3, m.kl_behav_theta_k1, m.kl_behav_theta_k3, m.kl_prox_theta_k1,
-                      m.kl_prox_theta_k3, m.chi2_token, m.chi2_seq, m.absdiff_max, m.clip_high, m.clip_low}) {
+  for (double zero : {m.kl_behav_prox_k1, m.kl_behav_prox_k3, m.kl_behav_theta_k1,
+                      m.kl_behav_theta_k3, m.kl_prox_theta_k1, m.kl_prox_theta_k3, m.chi2_token,
+                      m.chi2_seq, m.absdiff_max, m.clip_high, m.clip_low}) {
     EXPECT_EQ(zero, 0);
   }
   EXPECT_EQ(m.ess_seq, 1);
@@ -125,18 +128,21 @@ TEST(PolicyStatsTest, LogProbsThatAreNotFiniteAreCountedAndEnterNoMean) {
   EXPECT_EQ(stats.bad_policy(), 1);
   EXPECT_EQ(stats.tokens(), 5);
   const PolicyMetrics m = *stats.Metrics();
-  EXPECT_TRUE(std::isfinite(m.kl_behav_theta_k3) && std::isfinite(m.ess_seq) && std::isfinite(m.chi2_seq));
+  EXPECT_TRUE(std::isfinite(m.kl_behav_theta_k3) && std::isfinite(m.ess_seq) &&
+              std::isfinite(m.chi2_seq));
   ExpectClose(m.kept, 0.8, "kept");
 }
 
 TEST(StalenessTest, CountsTokensByVersionsBehind) {
-  const std::vector<VersionRun> mixed = {{{1, 5}, 1}, {{1, 6}, 1}, {{1, 7}, 1}}, one = {{{1, 6}, 2}}, none = {};
+  const std::vector<VersionRun> mixed = {{{1, 5}, 1}, {{1, 6}, 1}, {{1, 7}, 1}},
+                                one = {{{1, 6}, 2}}, none = {};
   StalenessStats stats, other;
   stats.Add(mixed, 7);
   other.Add(one, 7);
   other.Add(none, 7);
   stats.Merge(other);
-  EXPECT_THAT(stats.histogram(), testing::ElementsAre(testing::Pair(0, 1), testing::Pair(1, 3), testing::Pair(2, 1)));
+  EXPECT_THAT(stats.histogram(),
+              testing::ElementsAre(testing::Pair(0, 1), testing::Pair(1, 3), testing::Pair(2, 1)));
   EXPECT_EQ(stats.max(), 2);
   EXPECT_EQ(stats.tokens(), 5);
   EXPECT_DOUBLE_EQ(stats.mean(), 1);

@@ -11,18 +11,33 @@ namespace {
 
 struct KlOracle {
   std::string kind;
-  std::vector<double> value, grad;      // On F1.
-  std::vector<double> expected;         // Expected gradient in the logits, on policy (k3_is: under kBehav), see below.
-  bool exact;                           // Whether that is the gradient of KL(policy, reference).
+  std::vector<double> value, grad;  // On F1.
+  // Expected gradient in the logits, on policy (k3_is: under kBehav), see below.
+  std::vector<double> expected;
+  bool exact;  // Whether that is the gradient of KL(policy, reference).
 };
 const std::vector<KlOracle> kOracles = {
     {"k1", {-0.1, 0.2, -0.2, 0.2, -0.3}, {1, 1, 1, 1, 1}, {0, 0, 0}, false},
-    {"k2", {0.005, 0.02, 0.02, 0.02, 0.045}, {-0.1, 0.2, -0.2, 0.2, -0.3}, {0.456047, -0.301201, -0.154846}, true},
-    {"k3", {0.005171, 0.018731, 0.021403, 0.018731, 0.049859}, {-0.105171, 0.181269, -0.221403, 0.181269, -0.349859},
-     {0.465241, -0.255272, -0.209969}, false},
-    {"k2+", {0.005171, 0.018731, 0.021403, 0.018731, 0.049859}, {-0.1, 0.2, -0.2, 0.2, -0.3}, {0.456047, -0.301201, -0.154846}, true},
-    {"k3_is", {0.006316, 0.025284, 0.026141, 0.016948, 0.040821}, {-0.122140, 0.269972, -0.244281, 0.180967, -0.245619},
-     {0.456047, -0.301201, -0.154846}, true},
+    {"k2",
+     {0.005, 0.02, 0.02, 0.02, 0.045},
+     {-0.1, 0.2, -0.2, 0.2, -0.3},
+     {0.456047, -0.301201, -0.154846},
+     true},
+    {"k3",
+     {0.005171, 0.018731, 0.021403, 0.018731, 0.049859},
+     {-0.105171, 0.181269, -0.221403, 0.181269, -0.349859},
+     {0.465241, -0.255272, -0.209969},
+     false},
+    {"k2+",
+     {0.005171, 0.018731, 0.021403, 0.018731, 0.049859},
+     {-0.1, 0.2, -0.2, 0.2, -0.3},
+     {0.456047, -0.301201, -0.154846},
+     true},
+    {"k3_is",
+     {0.006316, 0.025284, 0.026141, 0.016948, 0.040821},
+     {-0.122140, 0.269972, -0.244281, 0.180967, -0.245619},
+     {0.456047, -0.301201, -0.154846},
+     true},
 };
 
 // A vocabulary of three: logits (1, 0, -1), reference and behaviour probabilities.
@@ -37,7 +52,10 @@ std::vector<double> ExpectedLogitGradient(KlFunction kl, const std::vector<doubl
   const std::vector<double> p = Policy();
   std::vector<double> gradient(3, 0.0);
   for (int a = 0; a < 3; ++a) {
-    const double grad = kl({.lp_theta = std::log(p[a]), .lp_ref = std::log(kRef[a]), .lp_behav = std::log(under[a])}).grad;
+    const double grad = kl({.lp_theta = std::log(p[a]),
+                            .lp_ref = std::log(kRef[a]),
+                            .lp_behav = std::log(under[a])})
+                            .grad;
     for (int v = 0; v < 3; ++v) gradient[v] += under[a] * grad * ((v == a ? 1 : 0) - p[v]);
   }
   return gradient;
@@ -53,7 +71,8 @@ TEST(KlTest, RowsGiveTheWorkedNumbers) {
   const F1 f;
   for (const KlOracle& oracle : kOracles) {
     std::vector<float> value(5), grad(5);
-    KlLoss(FindRow(KlRows(), oracle.kind)->value.function, f.Tokens(ProxMode::kNone), absl::MakeSpan(value), absl::MakeSpan(grad));
+    KlLoss(FindRow(KlRows(), oracle.kind)->value.function, f.Tokens(ProxMode::kNone),
+           absl::MakeSpan(value), absl::MakeSpan(grad));
     ExpectAllClose(value, oracle.value, oracle.kind);
     ExpectAllClose(grad, oracle.grad, oracle.kind + " gradient");
   }
@@ -66,7 +85,8 @@ TEST(KlTest, ExpectedGradientsByEnumeration) {
   EXPECT_NEAR(kl, 0.516296, 1e-6);
   for (const KlOracle& oracle : kOracles) {
     const KlFunction function = FindRow(KlRows(), oracle.kind)->value.function;
-    const std::vector<double> gradient = ExpectedLogitGradient(function, oracle.kind == "k3_is" ? kBehav : p);
+    const std::vector<double> gradient =
+        ExpectedLogitGradient(function, oracle.kind == "k3_is" ? kBehav : p);
     for (int v = 0; v < 3; ++v) {
       EXPECT_NEAR(gradient[v], oracle.expected[v], 1e-6) << oracle.kind;
       if (oracle.exact) {
@@ -74,8 +94,10 @@ TEST(KlTest, ExpectedGradientsByEnumeration) {
       }
     }
   }
-  const std::vector<double> stale = ExpectedLogitGradient(KlK3, kBehav);  // k3 on stale data is neither KL.
-  for (int v = 0; v < 3; ++v) EXPECT_NEAR(stale[v], (std::vector<double>{0.678402, -0.139840, -0.538562})[v], 1e-6);
+  // k3 on stale data is neither KL.
+  const std::vector<double> stale = ExpectedLogitGradient(KlK3, kBehav);
+  for (int v = 0; v < 3; ++v)
+    EXPECT_NEAR(stale[v], (std::vector<double>{0.678402, -0.139840, -0.538562})[v], 1e-6);
 }
 
 TEST(KlTest, GradientsAgreeWithFiniteDifferences) {

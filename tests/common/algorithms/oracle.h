@@ -12,8 +12,8 @@
 
 namespace sluice {
 
-// Two sequences of three and two tokens, with advantages and every policy's log-probs; the published numbers of the policy
-// losses, KL terms and diagnostics are computed on it.
+// Two sequences of three and two tokens, with advantages and every policy's log-probs; the
+// published numbers of the policy losses, KL terms and diagnostics are computed on it.
 struct F1 {
   std::vector<int64_t> offsets = {0, 3, 5};
   std::vector<float> theta = {-0.5f, -1.2f, -2.0f, -0.9f, -1.6f};
@@ -31,21 +31,27 @@ struct F1 {
 
 // Fails for each row that no oracle names, so that a new row cannot go untested.
 template <typename T>
-void ExpectOracleForEveryRow(absl::Span<const Row<T>> rows, const std::vector<std::string>& tested) {
+void ExpectOracleForEveryRow(absl::Span<const Row<T>> rows,
+                             const std::vector<std::string>& tested) {
   for (const Row<T>& row : rows) {
-    EXPECT_NE(std::find(tested.begin(), tested.end(), row.name), tested.end()) << "no oracle for " << row.name;
+    EXPECT_NE(std::find(tested.begin(), tested.end(), row.name), tested.end())
+        << "no oracle for " << row.name;
     EXPECT_FALSE(row.doc.empty()) << row.name;
   }
 }
 
 // fp32 results against numbers of six digits: 2e-6, or 1e-5 of values above 1.
 inline void ExpectClose(double value, double wanted, const std::string& what) {
-  EXPECT_NEAR(value, wanted, std::max(2e-6, 1e-5 * std::max(0.0, std::abs(wanted) - 1) + (std::abs(wanted) > 1 ? 1e-5 : 0))) << what;
+  EXPECT_NEAR(value, wanted,
+              std::max(2e-6, 1e-5 * std::max(0.0, std::abs(wanted) - 1) +
+                                 (std::abs(wanted) > 1 ? 1e-5 : 0)))
+      << what;
 }
 template <typename V, typename W>
 void ExpectAllClose(const V& values, const W& wanted, const std::string& what) {
   ASSERT_EQ(values.size(), wanted.size()) << what;
-  for (size_t i = 0; i < wanted.size(); ++i) ExpectClose(values[i], wanted[i], what + " [" + std::to_string(i) + "]");
+  for (size_t i = 0; i < wanted.size(); ++i)
+    ExpectClose(values[i], wanted[i], what + " [" + std::to_string(i) + "]");
 }
 
 }  // namespace sluice

@@ -23,7 +23,8 @@ Evaluated Evaluate(const LossSpec& spec, const PolicyTokens& tokens) {
   e.value.resize(tokens.tokens());
   e.grad.resize(tokens.tokens());
   e.correction = Correct(rule.correction, tokens);
-  PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, e.correction, absl::MakeSpan(e.value), absl::MakeSpan(e.grad));
+  PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, e.correction,
+             absl::MakeSpan(e.value), absl::MakeSpan(e.grad));
   return e;
 }
 
@@ -32,7 +33,12 @@ Evaluated Evaluate(const LossSpec& spec, const F1& f) {
 }
 
 LossSpec Plain(std::string kind, std::string prox) {
-  return {.kind = kind, .prox = prox, .clip_high = kind == "dapo" ? 0.28 : 0.2, .dual = std::nullopt, .tis = std::nullopt, .veto = std::nullopt};
+  return {.kind = kind,
+          .prox = prox,
+          .clip_high = kind == "dapo" ? 0.28 : 0.2,
+          .dual = std::nullopt,
+          .tis = std::nullopt,
+          .veto = std::nullopt};
 }
 LossSpec Weighted(LossSpec spec, double cap, std::string level = "token") {
   spec.tis = cap;
@@ -49,11 +55,21 @@ struct LossOracle {
 
 const std::vector<LossOracle>& Oracles() {
   static const std::vector<LossOracle> oracles = {
-      {"REINFORCE", Plain("reinforce", "none"), {0.5, 1.2, 2.0, -0.45, -0.8}, {-1, -1, -1, 0.5, 0.5}, 0.49},
-      {"REINFORCE token IS 1.3", Weighted(Plain("reinforce", "none"), 1.3),
-       {0.610701, 1.56, 2.442806, -0.407177, -0.654985}, {-1.221403, -1.3, -1.221403, 0.452419, 0.409365}, 0.710269},
-      {"REINFORCE sequence IS 2", Weighted(Plain("reinforce", "none"), 2, "sequence"),
-       {1, 2.4, 4, -0.333368, -0.592655}, {-2, -2, -2, 0.370409, 0.370409}, 1.294795},
+      {"REINFORCE",
+       Plain("reinforce", "none"),
+       {0.5, 1.2, 2.0, -0.45, -0.8},
+       {-1, -1, -1, 0.5, 0.5},
+       0.49},
+      {"REINFORCE token IS 1.3",
+       Weighted(Plain("reinforce", "none"), 1.3),
+       {0.610701, 1.56, 2.442806, -0.407177, -0.654985},
+       {-1.221403, -1.3, -1.221403, 0.452419, 0.409365},
+       0.710269},
+      {"REINFORCE sequence IS 2",
+       Weighted(Plain("reinforce", "none"), 2, "sequence"),
+       {1, 2.4, 4, -0.333368, -0.592655},
+       {-2, -2, -2, 0.370409, 0.370409},
+       1.294795},
       // No ratio of this loss carries the part from prox to theta, so its weight is rho here too.
       {"REINFORCE token IS 1.3, prox recompute",
        Weighted(Plain("reinforce", "recompute"), 1.3),
@@ -65,23 +81,43 @@ const std::vector<LossOracle>& Oracles() {
        {1, 2.4, 4, -0.333368, -0.592655},
        {-2, -2, -2, 0.370409, 0.370409},
        1.294795},
-      {"PPO, anchor prox", Plain("ppo", "recompute"),
-       {-1.105171, -1.2, -0.904837, 0.552585, 0.4}, {-1.105171, 0, -0.904837, 0.552585, 0}, -0.451485},
-      {"DAPO", Plain("dapo", "recompute"),
-       {-1.105171, -1.28, -0.904837, 0.552585, 0.4}, {-1.105171, 0, -0.904837, 0.552585, 0}, -0.467485},
-      {"PPO, anchor behav", Plain("ppo", "none"), {-1.2, -1.2, -1.2, 0.452419, 0.409365}, {0, 0, 0, 0.452419, 0.409365}, -0.547643},
-      {"decoupled, untruncated", Weighted(Plain("ppo", "recompute"), kInf),
-       {-1.221403, -1.085805, -1.221403, 0.452419, 0.539944}, {-1.221403, 0, -1.221403, 0.452419, 0}, -0.507250},
-      {"decoupled, token TIS 1.2", Weighted(Plain("ppo", "recompute"), 1.2),
-       {-1.221403, -1.085805, -1.085805, 0.452419, 0.48}, {-1.221403, 0, -1.085805, 0.452419, 0}, -0.492119},
-      {"decoupled, sequence TIS 1.2", Weighted(Plain("ppo", "recompute"), 1.2, "sequence"),
-       {-1.326205, -1.44, -1.085805, 0.610701, 0.442068}, {-1.326205, 0, -1.085805, 0.610701, 0}, -0.559848},
+      {"PPO, anchor prox",
+       Plain("ppo", "recompute"),
+       {-1.105171, -1.2, -0.904837, 0.552585, 0.4},
+       {-1.105171, 0, -0.904837, 0.552585, 0},
+       -0.451485},
+      {"DAPO",
+       Plain("dapo", "recompute"),
+       {-1.105171, -1.28, -0.904837, 0.552585, 0.4},
+       {-1.105171, 0, -0.904837, 0.552585, 0},
+       -0.467485},
+      {"PPO, anchor behav",
+       Plain("ppo", "none"),
+       {-1.2, -1.2, -1.2, 0.452419, 0.409365},
+       {0, 0, 0, 0.452419, 0.409365},
+       -0.547643},
+      {"decoupled, untruncated",
+       Weighted(Plain("ppo", "recompute"), kInf),
+       {-1.221403, -1.085805, -1.221403, 0.452419, 0.539944},
+       {-1.221403, 0, -1.221403, 0.452419, 0},
+       -0.507250},
+      {"decoupled, token TIS 1.2",
+       Weighted(Plain("ppo", "recompute"), 1.2),
+       {-1.221403, -1.085805, -1.085805, 0.452419, 0.48},
+       {-1.221403, 0, -1.085805, 0.452419, 0},
+       -0.492119},
+      {"decoupled, sequence TIS 1.2",
+       Weighted(Plain("ppo", "recompute"), 1.2, "sequence"),
+       {-1.326205, -1.44, -1.085805, 0.610701, 0.442068},
+       {-1.326205, 0, -1.085805, 0.610701, 0},
+       -0.559848},
   };
   return oracles;
 }
 
 TEST(PolicyLossTest, EveryLossAnchorAndWeightHasAnOracle) {
-  std::vector<std::string> losses, proxes = {"self"}, weights;  // self: SelfIsReinforceWithTheSameWeights below.
+  // self: SelfIsReinforceWithTheSameWeights below.
+  std::vector<std::string> losses, proxes = {"self"}, weights;
   for (const LossOracle& oracle : Oracles()) {
     losses.push_back(oracle.spec.kind);
     proxes.push_back(oracle.spec.prox);
@@ -113,7 +149,9 @@ std::vector<Variant> Variants() {
   std::vector<Variant> variants;
   for (const Row<LossEntry>& row : LossRows()) {
     variants.push_back({std::string(row.name), row.value.function, {.low = 0.2, .high = 0.28}});
-    variants.push_back({std::string(row.name) + " dual", row.value.function, {.low = 0.2, .high = 0.28, .dual = 3}});
+    variants.push_back({std::string(row.name) + " dual",
+                        row.value.function,
+                        {.low = 0.2, .high = 0.28, .dual = 3}});
   }
   return variants;
 }
@@ -125,12 +163,14 @@ TEST(PolicyLossTest, GradientsAgreeWithFiniteDifferences) {
     for (int i = 0; i < 2000; ++i) {
       LossToken token{-3 * random.Uniform(), -3 * random.Uniform(), 4 * random.Uniform() - 2};
       const double x = std::exp(token.lp_theta - token.lp_anchor);
-      const bool at_kink = std::abs(x - 0.8) < 1e-4 || std::abs(x - 1.28) < 1e-4 || std::abs(x - 3) < 1e-4;
+      const bool at_kink =
+          std::abs(x - 0.8) < 1e-4 || std::abs(x - 1.28) < 1e-4 || std::abs(x - 3) < 1e-4;
       if (at_kink) continue;
       LossToken up = token, down = token;
       up.lp_theta += kH;
       down.lp_theta -= kH;
-      const double slope = (v.function(up, v.clip).value - v.function(down, v.clip).value) / (2 * kH);
+      const double slope =
+          (v.function(up, v.clip).value - v.function(down, v.clip).value) / (2 * kH);
       EXPECT_NEAR(v.function(token, v.clip).grad, slope, 1e-6 * std::max(1.0, std::abs(slope)))
           << v.name << " x " << x << " A " << token.advantage;
     }
@@ -143,10 +183,13 @@ TEST(PolicyLossTest, AtEqualPoliciesEveryLossHasReinforcesGradient) {
   for (const Row<LossEntry>& row : LossRows()) {
     for (const Row<ProxMode>& prox : ProxRows()) {
       for (const Row<WeightLevel>& level : WeightRows()) {
-        LossSpec spec{.kind = std::string(row.name), .prox = std::string(prox.name), .tis_level = std::string(level.name)};
+        LossSpec spec{.kind = std::string(row.name),
+                      .prox = std::string(prox.name),
+                      .tis_level = std::string(level.name)};
         const Evaluated e = Evaluate(spec, f);
         for (int t = 0; t < 5; ++t) {
-          EXPECT_FLOAT_EQ(e.grad[t], -f.advantage[t]) << row.name << " " << prox.name << " " << level.name;
+          EXPECT_FLOAT_EQ(e.grad[t], -f.advantage[t])
+              << row.name << " " << prox.name << " " << level.name;
           EXPECT_EQ(e.correction.weight[t], 1);
           EXPECT_EQ(e.correction.keep[t], 1);
         }
@@ -158,8 +201,10 @@ TEST(PolicyLossTest, AtEqualPoliciesEveryLossHasReinforcesGradient) {
 TEST(PolicyLossTest, SelfIsReinforceWithTheSameWeights) {
   for (const Row<WeightLevel>& level : WeightRows()) {
     const F1 f;
-    const Evaluated self = Evaluate(Weighted(Plain("ppo", "self"), 1.3, std::string(level.name)), f);
-    const Evaluated reinforce = Evaluate(Weighted(Plain("reinforce", "none"), 1.3, std::string(level.name)), f);
+    const Evaluated self =
+        Evaluate(Weighted(Plain("ppo", "self"), 1.3, std::string(level.name)), f);
+    const Evaluated reinforce =
+        Evaluate(Weighted(Plain("reinforce", "none"), 1.3, std::string(level.name)), f);
     EXPECT_EQ(self.grad, reinforce.grad) << level.name;
   }
 }
@@ -174,7 +219,8 @@ TEST(PolicyLossTest, DecoupledWithoutBoundsIsTheRhoWeightedGradientWhateverProxI
     rule.clip = {.low = kInf, .high = kInf};
     const PolicyTokens tokens = f.Tokens(ProxMode::kRecompute);
     std::vector<float> value(5), grad(5);
-    PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, Correct(rule.correction, tokens), absl::MakeSpan(value), absl::MakeSpan(grad));
+    PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, Correct(rule.correction, tokens),
+               absl::MakeSpan(value), absl::MakeSpan(grad));
     for (int t = 0; t < 5; ++t) {
       const double wanted = -f.advantage[t] * std::exp(double{f.theta[t]} - f.behav[t]);
       EXPECT_NEAR(grad[t], wanted, 1e-6 * std::abs(wanted)) << "seed " << seed;
@@ -185,12 +231,15 @@ TEST(PolicyLossTest, DecoupledWithoutBoundsIsTheRhoWeightedGradientWhateverProxI
 TEST(PolicyLossTest, BypassEqualsDecoupledWhereProxIsTheBehaviourPolicy) {
   F1 f;
   f.prox = f.behav;
-  EXPECT_EQ(Evaluate(Plain("ppo", "none"), f).grad, Evaluate(Weighted(Plain("ppo", "recompute"), 2), f).grad);
+  EXPECT_EQ(Evaluate(Plain("ppo", "none"), f).grad,
+            Evaluate(Weighted(Plain("ppo", "recompute"), 2), f).grad);
 }
 
 TEST(PolicyLossTest, DualClipBoundsTheLossOfNegativeTokensAlone) {
   const ClipRule clip{.low = 0.2, .high = 0.2, .dual = 3};
-  const auto at = [&](double x, double a) { return PpoClip({.lp_theta = std::log(x), .lp_anchor = 0, .advantage = a}, clip); };
+  const auto at = [&](double x, double a) {
+    return PpoClip({.lp_theta = std::log(x), .lp_anchor = 0, .advantage = a}, clip);
+  };
   EXPECT_NEAR(at(4, -0.5).value, 1.5, 1e-12);
   EXPECT_EQ(at(4, -0.5).grad, 0);
   EXPECT_NEAR(at(2.5, -0.5).value, 1.25, 1e-12);
@@ -207,34 +256,41 @@ TEST(PolicyLossTest, ClipSemanticsHoldOverSixDecadesOfTheRatio) {
     const double x = std::pow(10.0, log10_x);
     for (double a : {1.0, -1.0}) {
       const LossValue l = PpoClip({.lp_theta = std::log(x), .lp_anchor = 0, .advantage = a}, clip);
-      const bool gone_too_far = a > 0 ? x > 1.28 : x < 0.8;  // In the direction the advantage asks for.
+      // In the direction the advantage asks for.
+      const bool gone_too_far = a > 0 ? x > 1.28 : x < 0.8;
       EXPECT_NEAR(l.grad, gone_too_far ? 0 : -a * x, 1e-9 * x) << x << " " << a;
-      EXPECT_NEAR(l.value, gone_too_far ? -a * (a > 0 ? 1.28 : 0.8) : -a * x, 1e-9 * x) << x << " " << a;
+      EXPECT_NEAR(l.value, gone_too_far ? -a * (a > 0 ? 1.28 : 0.8) : -a * x, 1e-9 * x)
+          << x << " " << a;
     }
   }
 }
 
 TEST(PolicyLossTest, AtTheBoundTheUnclippedBranchKeepsItsGradient) {
-  EXPECT_EQ(PpoClip({.lp_theta = 0, .lp_anchor = 0, .advantage = 1}, {.low = 0, .high = 0}).grad, -1);
-  EXPECT_EQ(PpoClip({.lp_theta = 0, .lp_anchor = 0, .advantage = -1}, {.low = 0, .high = 0}).grad, 1);
+  EXPECT_EQ(PpoClip({.lp_theta = 0, .lp_anchor = 0, .advantage = 1}, {.low = 0, .high = 0}).grad,
+            -1);
+  EXPECT_EQ(PpoClip({.lp_theta = 0, .lp_anchor = 0, .advantage = -1}, {.low = 0, .high = 0}).grad,
+            1);
 }
 
 TEST(PolicyLossTest, ARatioBeyondTheClampIsBoundedAndPassesNoGradient) {
-  const LossValue l = PpoClip({.lp_theta = 0, .lp_anchor = -100, .advantage = -1}, {.low = 0.2, .high = 0.2});
+  const LossValue l =
+      PpoClip({.lp_theta = 0, .lp_anchor = -100, .advantage = -1}, {.low = 0.2, .high = 0.2});
   EXPECT_NEAR(l.value, std::exp(20.0), 1);
   EXPECT_EQ(l.grad, 0);
 }
 
 TEST(PolicyLossTest, NoAdvantageNoGradientAndASignFlipFlipsReinforce) {
   for (const Variant& v : Variants()) {
-    for (double x : {0.1, 1.0, 10.0}) EXPECT_EQ(v.function({std::log(x), 0, 0}, v.clip).grad, 0) << v.name;
+    for (double x : {0.1, 1.0, 10.0})
+      EXPECT_EQ(v.function({std::log(x), 0, 0}, v.clip).grad, 0) << v.name;
   }
   EXPECT_EQ(Reinforce({-1, 0, 0.7}, {}).grad, -Reinforce({-1, 0, -0.7}, {}).grad);
 }
 
 TEST(PolicyLossTest, ClipCountsAreOverAllTokens) {
   const F1 f;
-  const ClipCounts counts = CountClipped({.low = 0.2, .high = 0.2, .dual = 3}, ProxMode::kRecompute, f.Tokens(ProxMode::kRecompute));
+  const ClipCounts counts = CountClipped({.low = 0.2, .high = 0.2, .dual = 3}, ProxMode::kRecompute,
+                                         f.Tokens(ProxMode::kRecompute));
   EXPECT_EQ(counts.high, 1);
   EXPECT_EQ(counts.low, 1);
   EXPECT_EQ(counts.dual, 0);
@@ -252,15 +308,18 @@ TEST(PolicyLossTest, SftIsTheNegativeLogProb) {
 // --- weights and masks
 
 TEST(CorrectionTest, TheCapIsCounted) {
-  const Correction c = Correct({.level = WeightLevel::kToken, .cap = 1.2}, F1().Tokens(ProxMode::kRecompute));
-  ExpectAllClose(c.weight, std::vector<double>{1.105171, 0.904837, 1.2, 0.818731, 1.2}, "token TIS");
+  const Correction c =
+      Correct({.level = WeightLevel::kToken, .cap = 1.2}, F1().Tokens(ProxMode::kRecompute));
+  ExpectAllClose(c.weight, std::vector<double>{1.105171, 0.904837, 1.2, 0.818731, 1.2},
+                 "token TIS");
   EXPECT_EQ(c.capped_tokens, 2);
 }
 
 TEST(CorrectionTest, OneCatastrophicTokenVetoesItsSequence) {
   F1 f;
   f.prox[1] = f.behav[1] - 9.3f;  // w = 9.1e-5
-  const Correction c = Correct({.level = WeightLevel::kToken, .cap = 2, .veto = 1e-4}, f.Tokens(ProxMode::kRecompute));
+  const Correction c = Correct({.level = WeightLevel::kToken, .cap = 2, .veto = 1e-4},
+                               f.Tokens(ProxMode::kRecompute));
   EXPECT_THAT(c.keep, testing::ElementsAre(0, 0, 0, 1, 1));
   EXPECT_EQ(c.vetoed_sequences, 1);
   EXPECT_EQ(c.vetoed_tokens, 3);
@@ -276,7 +335,8 @@ TEST(CorrectionTest, ALossWithoutARatioIsWeightedByTheTotalRatio) {
 }
 
 TEST(CorrectionTest, ABadBehaviourLogProbRemovesItsOwnTokenAndNothingElse) {
-  for (float bad : {std::nanf(""), -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()}) {
+  for (float bad : {std::nanf(""), -std::numeric_limits<float>::infinity(),
+                    std::numeric_limits<float>::infinity()}) {
     for (const Row<LossEntry>& row : LossRows()) {
       for (const Row<ProxMode>& prox : ProxRows()) {
         const LossSpec spec{.kind = std::string(row.name), .prox = std::string(prox.name)};
@@ -286,8 +346,10 @@ TEST(CorrectionTest, ABadBehaviourLogProbRemovesItsOwnTokenAndNothingElse) {
         const Evaluated less = Evaluate(spec, f);
         EXPECT_EQ(less.correction.bad_behav, 1);
         for (int t = 0; t < 5; ++t) {
-          EXPECT_EQ(less.grad[t], t == 2 ? 0 : whole.grad[t]) << row.name << " " << prox.name << " token " << t;
-          EXPECT_EQ(less.value[t], t == 2 ? 0 : whole.value[t]) << row.name << " " << prox.name << " token " << t;
+          EXPECT_EQ(less.grad[t], t == 2 ? 0 : whole.grad[t])
+              << row.name << " " << prox.name << " token " << t;
+          EXPECT_EQ(less.value[t], t == 2 ? 0 : whole.value[t])
+              << row.name << " " << prox.name << " token " << t;
         }
       }
     }
@@ -306,13 +368,15 @@ TEST(CorrectionTest, AnEmptySequenceChangesNothing) {
 TEST(CorrectionTest, NoTokensAreFine) {
   const std::vector<int64_t> offsets = {0, 0};
   for (const Row<LossEntry>& row : LossRows()) {
-    EXPECT_TRUE(Evaluate(Plain(std::string(row.name), "none"), PolicyTokens{.offsets = offsets}).grad.empty());
+    EXPECT_TRUE(Evaluate(Plain(std::string(row.name), "none"), PolicyTokens{.offsets = offsets})
+                    .grad.empty());
   }
 }
 
 // --- off-policy estimators by enumeration: three tokens of a vocabulary of three
 
-// Log-probs of a policy whose distribution at a position depends on the token before it: logits [3 positions][4 contexts][3].
+// Log-probs of a policy whose distribution at a position depends on the token before it: logits [3
+// positions][4 contexts][3].
 struct ToyPolicy {
   double logits[3][4][3];
   explicit ToyPolicy(uint64_t seed) {
@@ -329,9 +393,11 @@ struct ToyPolicy {
   }
 };
 
-// Expected gradient in theta's logits of sum_t grad_t lp_t, where the estimator gives grad_t, over sequences weighted by `under`.
+// Expected gradient in theta's logits of sum_t grad_t lp_t, where the estimator gives grad_t, over
+// sequences weighted by `under`.
 template <typename Estimator>
-std::vector<double> ExpectedGradient(const ToyPolicy& theta, const ToyPolicy& under, Estimator estimator) {
+std::vector<double> ExpectedGradient(const ToyPolicy& theta, const ToyPolicy& under,
+                                     Estimator estimator) {
   std::vector<double> gradient(36, 0.0);
   for (int code = 0; code < 27; ++code) {
     const int tokens[3] = {code % 3, code / 3 % 3, code / 9};
@@ -351,9 +417,11 @@ std::vector<double> ExpectedGradient(const ToyPolicy& theta, const ToyPolicy& un
 
 TEST(OffPolicyTest, SequenceWeightsAreUnbiasedAndTokenWeightsAreNot) {
   const ToyPolicy theta(1), behav(2);
-  const auto reward = [](const int* tokens) { return tokens[0] == tokens[2] ? 1.0 + tokens[1] : -0.5; };
-  const std::vector<double> exact =
-      ExpectedGradient(theta, theta, [&](const int* tokens) { return std::vector<double>(3, -reward(tokens)); });
+  const auto reward = [](const int* tokens) {
+    return tokens[0] == tokens[2] ? 1.0 + tokens[1] : -0.5;
+  };
+  const std::vector<double> exact = ExpectedGradient(
+      theta, theta, [&](const int* tokens) { return std::vector<double>(3, -reward(tokens)); });
 
   const auto estimate = [&](std::string level) {
     return ExpectedGradient(theta, behav, [&](const int* tokens) {

@@ -17,9 +17,11 @@ AlgorithmSpec With(void (*edit)(AlgorithmSpec&)) {
   return spec;
 }
 
-void ExpectOne(const AlgorithmSpec& spec, const AlgorithmContext& context, const std::string& field, const std::string& text) {
+void ExpectOne(const AlgorithmSpec& spec, const AlgorithmContext& context, const std::string& field,
+               const std::string& text) {
   EXPECT_THAT(ValidateAlgorithm(spec, context),
-              ElementsAre(testing::AllOf(Field(&AlgorithmProblem::field, field), Field(&AlgorithmProblem::message, HasSubstr(text)))));
+              ElementsAre(testing::AllOf(Field(&AlgorithmProblem::field, field),
+                                         Field(&AlgorithmProblem::message, HasSubstr(text)))));
 }
 
 TEST(ValidateTest, EveryPresetIsAccepted) {
@@ -36,22 +38,30 @@ TEST(ValidateTest, TheDefaultsAreThePresetAsyncDecoupled) {
 }
 
 TEST(ValidateTest, UnknownNamesAreRefusedWithTheKnownOnes) {
-  ExpectOne(With([](auto& s) { s.loss.kind = "pppo"; }), {}, "loss.kind", "unknown name \"pppo\"; one of reinforce, ppo, dapo");
+  ExpectOne(With([](auto& s) { s.loss.kind = "pppo"; }), {}, "loss.kind",
+            "unknown name \"pppo\"; one of reinforce, ppo, dapo");
   ExpectOne(With([](auto& s) { s.loss.prox = "loglinear"; }), {}, "loss.prox",
             "none, self, recompute");
-  ExpectOne(With([](auto& s) { s.loss.aggregation = "mean"; }), {}, "loss.aggregation", "token_mean");
-  ExpectOne(With([](auto& s) { s.loss.tis_level = "word"; }), {}, "loss.tis_level", "token, sequence");
+  ExpectOne(With([](auto& s) { s.loss.aggregation = "mean"; }), {}, "loss.aggregation",
+            "token_mean");
+  ExpectOne(With([](auto& s) { s.loss.tis_level = "word"; }), {}, "loss.tis_level",
+            "token, sequence");
   ExpectOne(With([](auto& s) { s.loss.kl_kind = "k9"; }), {}, "loss.kl_kind", "k3_is");
   ExpectOne(With([](auto& s) { s.advantage.kind = "gae"; }), {}, "advantage.kind",
             "grpo, dr_grpo, rloo");
-  ExpectOne(With([](auto& s) { s.advantage.truncated = "cut"; }), {}, "advantage.truncated", "keep, filter, penalty");
+  ExpectOne(With([](auto& s) { s.advantage.truncated = "cut"; }), {}, "advantage.truncated",
+            "keep, filter, penalty");
   EXPECT_EQ(ResolveLoss({.kind = "pppo"}, 0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ValidateTest, AWeightOnTopOfARatioToTheBehaviourPolicyIsRefused) {
   ExpectOne(With([](auto& s) { s.loss.prox = "none"; }), {}, "loss.tis", "count it twice");
-  EXPECT_THAT(ValidateAlgorithm(With([](auto& s) { s.loss.prox = "none", s.loss.tis.reset(); }), {}), IsEmpty());
-  EXPECT_THAT(ValidateAlgorithm(With([](auto& s) { s.loss.prox = "none", s.loss.kind = "reinforce"; }), {}), IsEmpty());
+  EXPECT_THAT(
+      ValidateAlgorithm(With([](auto& s) { s.loss.prox = "none", s.loss.tis.reset(); }), {}),
+      IsEmpty());
+  EXPECT_THAT(
+      ValidateAlgorithm(With([](auto& s) { s.loss.prox = "none", s.loss.kind = "reinforce"; }), {}),
+      IsEmpty());
 }
 
 TEST(ValidateTest, ProxSelfNeedsOneUpdatePerBatch) {
@@ -71,8 +81,10 @@ TEST(ValidateTest, NumbersOutsideTheirRangeAreRefused) {
 
 TEST(ValidateTest, KlNeedsAReferenceAndAGradient) {
   ExpectOne(With([](auto& s) { s.loss.kl = 0.1; }), {}, "loss.kl", "model.reference");
-  EXPECT_THAT(ValidateAlgorithm(With([](auto& s) { s.loss.kl = 0.1; }), {.has_reference = true}), IsEmpty());
-  ExpectOne(With([](auto& s) { s.loss.kl_kind = "k1"; }), {}, "loss.kl_kind", "expected gradient of 0");
+  EXPECT_THAT(ValidateAlgorithm(With([](auto& s) { s.loss.kl = 0.1; }), {.has_reference = true}),
+              IsEmpty());
+  ExpectOne(With([](auto& s) { s.loss.kl_kind = "k1"; }), {}, "loss.kl_kind",
+            "expected gradient of 0");
 }
 
 TEST(ValidateTest, KlKindFollowsTheStaleness) {

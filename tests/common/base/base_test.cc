@@ -22,9 +22,13 @@
 namespace sluice {
 namespace {
 
-TEST(DigestTest, Crc32cMatchesThePublishedCheckValue) { EXPECT_EQ(Crc32c("123456789"), 0xE3069283u); }
+TEST(DigestTest, Crc32cMatchesThePublishedCheckValue) {
+  EXPECT_EQ(Crc32c("123456789"), 0xE3069283u);
+}
 
-TEST(DigestTest, Crc32cGoesOnOverPieces) { EXPECT_EQ(Crc32c("456789", Crc32c("123")), Crc32c("123456789")); }
+TEST(DigestTest, Crc32cGoesOnOverPieces) {
+  EXPECT_EQ(Crc32c("456789", Crc32c("123")), Crc32c("123456789"));
+}
 
 TEST(DigestTest, Crc32cOfEveryLengthIsWhatItsBytesOneByOneGive) {
   std::string bytes(1300, '\0');
@@ -60,12 +64,14 @@ TEST(DigestTest, Crc32cCopyCopiesAndSums) {
 }
 
 TEST(DigestTest, Sha256MatchesThePublishedVector) {
-  EXPECT_EQ(ToHex(Sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(ToHex(Sha256("abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 TEST(StatusTest, AnErrorKeepsItsDetailWhenAnnotated) {
-  const absl::Status error = ErrorWith(absl::StatusCode::kAborted,
-                                       {.reason = "FENCED", .hint = "stop", .retry_after = absl::Seconds(2)}, "old");
+  const absl::Status error =
+      ErrorWith(absl::StatusCode::kAborted,
+                {.reason = "FENCED", .hint = "stop", .retry_after = absl::Seconds(2)}, "old");
   const absl::Status annotated = Annotate(error, "Apply");
   EXPECT_EQ(annotated.message(), "Apply: old");
   EXPECT_EQ(ReasonOf(annotated), "FENCED");
@@ -161,13 +167,15 @@ TEST(FileTest, AFileThatTellsNoSizeIsReadToItsEnd) {
   const auto status = ReadFile("/proc/self/status");
   ASSERT_TRUE(status.ok());
   EXPECT_THAT(*status, testing::HasSubstr("VmRSS"));
-  EXPECT_EQ(ReadFile("/proc/self/status", 10).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReadFile("/proc/self/status", 10).status().code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST(FileTest, AFifoIsRefusedThoughNobodyWritesToIt) {
   const std::string path = testing::TempDir() + "/fifo_" + ToHex(RandomId16());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  std::thread writer([&] { close(open(path.c_str(), O_WRONLY)); });  // Lets go a reader that waits for one.
+  // Lets go a reader that waits for one.
+  std::thread writer([&] { close(open(path.c_str(), O_WRONLY)); });
   const auto bytes = ReadFile(path);
   EXPECT_EQ(bytes.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(bytes.status().message(), path + " is a FIFO, a file is needed");
@@ -179,7 +187,8 @@ TEST(FileTest, AFifoIsRefusedThoughNobodyWritesToIt) {
 
 TEST(FileTest, ASocketADeviceAndADirectoryAreRefusedAsWhatTheyAre) {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  const std::string path = absl::StrCat("socket_", ToHex(RandomId16()));  // Short: a socket's path has a limit of its own.
+  // Short: a socket's path has a limit of its own.
+  const std::string path = absl::StrCat("socket_", ToHex(RandomId16()));
   std::memcpy(address.sun_path, path.data(), path.size());
   const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
   ASSERT_EQ(bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);

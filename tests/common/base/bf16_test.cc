@@ -28,8 +28,10 @@ uint16_t SlowBf16(float x) {
   const uint16_t toward_zero = static_cast<uint16_t>(bits >> 16);
   const double low = FloatFromBf16(toward_zero), value = x;
   const uint16_t next = static_cast<uint16_t>(toward_zero + 1);
-  // The step beyond the largest finite number is infinity, at the distance the format would have continued with.
-  const double high = (next & 0x7fff) == 0x7f80 ? std::copysign(std::ldexp(1.0, 128), value) : FloatFromBf16(next);
+  // The step beyond the largest finite number is infinity, at the distance the format would have
+  // continued with.
+  const double high =
+      (next & 0x7fff) == 0x7f80 ? std::copysign(std::ldexp(1.0, 128), value) : FloatFromBf16(next);
   const double down = std::abs(value - low), up = std::abs(high - value);
   if (down != up) return down < up ? toward_zero : next;
   return toward_zero & 1 ? next : toward_zero;

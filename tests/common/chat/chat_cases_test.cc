@@ -1,4 +1,5 @@
-// Templates as published and small programs of one feature each, against what Python rendered from them.
+// Templates as published and small programs of one feature each, against what Python rendered from
+// them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,12 +23,14 @@ using testing::HasSubstr;
 std::vector<Json> Rows(const std::string& name) {
   std::vector<Json> rows;
   const std::string text = *ReadFile(testing_data::Path("chat_templates/" + name));
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) rows.push_back(Json::parse(line.begin(), line.end()));
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty()))
+    rows.push_back(Json::parse(line.begin(), line.end()));
   return rows;
 }
 
 absl::Time At(int year, int month, int day, int hour, int minute, int second) {
-  return absl::FromCivil(absl::CivilSecond(year, month, day, hour, minute, second), absl::UTCTimeZone());
+  return absl::FromCivil(absl::CivilSecond(year, month, day, hour, minute, second),
+                         absl::UTCTimeZone());
 }
 const absl::Time kNow = At(2026, 11, 21, 12, 34, 56);
 
@@ -50,7 +53,9 @@ Rendered Render(const std::string& source, const Json& variables, absl::Time now
 bool Equals(const Json& row, const Rendered& rendered, const std::string& name) {
   if (row.contains("error")) {
     EXPECT_FALSE(rendered.ok()) << name;
-    EXPECT_THAT(std::string(rendered.status().message()), HasSubstr(row["error"].get<std::string>())) << name;
+    EXPECT_THAT(std::string(rendered.status().message()),
+                HasSubstr(row["error"].get<std::string>()))
+        << name;
     return !rendered.ok();
   }
   EXPECT_TRUE(rendered.ok()) << name << ": " << rendered.status();
@@ -65,16 +70,21 @@ TEST(ChatCasesTest, EveryPublishedTemplateRendersEveryConversationAsPythonDoes) 
   const std::vector<Json> rows = Rows("cases.jsonl");
   for (const Json& row : rows) {
     const std::string name = row["template"];
-    Json variables = {{"messages", row["messages"]}, {"tools", row["tools"]}, {"documents", nullptr}, {"add_generation_prompt", row["add_generation_prompt"]}};
+    Json variables = {{"messages", row["messages"]},
+                      {"tools", row["tools"]},
+                      {"documents", nullptr},
+                      {"add_generation_prompt", row["add_generation_prompt"]}};
     if (row["extra"].is_object()) variables.update(row["extra"]);
-    const std::string source = *ReadFile(testing_data::Path("chat_templates/templates/" + name + (name.ends_with(".jinja") ? "" : ".jinja")));
+    const std::string source = *ReadFile(testing_data::Path(
+        "chat_templates/templates/" + name + (name.ends_with(".jinja") ? "" : ".jinja")));
     const Rendered rendered = Render(source, variables, kNow);
     equal += Equals(row, rendered, absl::StrCat(name, ", ", row["scenario"].get<std::string>()));
     if (!row.contains("generation_spans") || !rendered.ok()) continue;
     Json spans = Json::array();
     for (const auto& [begin, end] : rendered->generated) {
       const absl::string_view text = rendered->text;
-      spans.push_back({chat::CountCodePoints(text.substr(0, begin)), chat::CountCodePoints(text.substr(0, end))});
+      spans.push_back({chat::CountCodePoints(text.substr(0, begin)),
+                       chat::CountCodePoints(text.substr(0, end))});
     }
     EXPECT_EQ(spans, row["generation_spans"]) << name;
   }
@@ -85,7 +95,8 @@ TEST(ChatCasesTest, EveryPublishedTemplateRendersEveryConversationAsPythonDoes) 
 TEST(ChatCasesTest, EveryHubTemplateRendersAsPythonDoes) {
   SLUICE_NEEDS_TEST_DATA("chat_templates/hub.jsonl");
   for (const Json& row : Rows("hub.jsonl")) {
-    Equals(row, Render(row["template_text"], row["vars"], At(2025, 7, 10, 12, 0, 0)), row.value("name", ""));
+    Equals(row, Render(row["template_text"], row["vars"], At(2025, 7, 10, 12, 0, 0)),
+           row.value("name", ""));
   }
 }
 

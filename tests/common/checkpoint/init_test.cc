@@ -12,13 +12,18 @@ namespace sluice {
 namespace {
 
 ModelConfig SmallConfig() {
-  return *ParseModelConfig(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 64, "hidden_size": 64, "intermediate_size": 192,
-      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64,
+  return *ParseModelConfig(
+      R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 64, "hidden_size": 64, )"
+      R"("intermediate_size": 192,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, )"
+      R"("head_dim": 16, "max_position_embeddings": 64,
       "tie_word_embeddings": true})",
-                           "small");
+      "small");
 }
 
-std::string Digest(const TensorSet& set) { return ToHex(Sha256({reinterpret_cast<const char*>(set.buffer().data()), set.buffer().size()})); }
+std::string Digest(const TensorSet& set) {
+  return ToHex(Sha256({reinterpret_cast<const char*>(set.buffer().data()), set.buffer().size()}));
+}
 
 TEST(InitTest, NormsAreOneAndTheRestIsNormalOfTheConfiguredWidth) {
   const TensorSet weights = *InitWeights(SmallConfig(), 3);
@@ -45,7 +50,8 @@ TEST(InitTest, NormsAreOneAndTheRestIsNormalOfTheConfiguredWidth) {
 TEST(InitTest, ASeedGivesTheSameBitsForEver) {
   EXPECT_EQ(Digest(*InitWeights(SmallConfig(), 3)), Digest(*InitWeights(SmallConfig(), 3)));
   EXPECT_NE(Digest(*InitWeights(SmallConfig(), 3)), Digest(*InitWeights(SmallConfig(), 4)));
-  EXPECT_EQ(Digest(*InitWeights(SmallConfig(), 3)), "68f0c586dcdbdb47ae0ed180c4c9d240a7b7b2e8a58e4a81d9ed1b0dbc875fc9");
+  EXPECT_EQ(Digest(*InitWeights(SmallConfig(), 3)),
+            "68f0c586dcdbdb47ae0ed180c4c9d240a7b7b2e8a58e4a81d9ed1b0dbc875fc9");
 }
 
 TEST(InitTest, ATensorsNumbersDoNotDependOnTheOthers) {

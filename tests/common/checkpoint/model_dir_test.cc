@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 
 #include <cmath>
-#include <cstring>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -21,8 +21,11 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr char kConfig[] = R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 16, "hidden_size": 8, "intermediate_size": 12,
-    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "max_position_embeddings": 32,
+constexpr char kConfig[] =
+    R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 16, "hidden_size": 8, )"
+    R"("intermediate_size": 12,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, )"
+    R"("max_position_embeddings": 32,
     "tie_word_embeddings": true, "eos_token_id": 2, "torch_dtype": "float32"})";
 
 class ModelDirTest : public testing::Test {
@@ -35,9 +38,13 @@ class ModelDirTest : public testing::Test {
   }
   void TearDown() override { (void)RemoveTree(root_); }
 
-  void Write(const std::string& name, absl::string_view bytes) { ASSERT_TRUE(WriteFileAtomic(absl::StrCat(source_, "/", name), bytes).ok()); }
+  void Write(const std::string& name, absl::string_view bytes) {
+    ASSERT_TRUE(WriteFileAtomic(absl::StrCat(source_, "/", name), bytes).ok());
+  }
   // Stores `tensors` (all of them F32) as a file of the model.
-  void WriteTensors(const std::string& name, const TensorSet& tensors) { ASSERT_TRUE(WriteSafetensors(absl::StrCat(source_, "/", name), tensors).ok()); }
+  void WriteTensors(const std::string& name, const TensorSet& tensors) {
+    ASSERT_TRUE(WriteSafetensors(absl::StrCat(source_, "/", name), tensors).ok());
+  }
 
   ModelDir Read() {
     auto dir = ReadModelDir(source_);
@@ -82,7 +89,9 @@ TEST_F(ModelDirTest, TheChatTemplateIsItsOwnFileOrTheTokenizersOrNone) {
   EXPECT_EQ(Read().chat_template, "one");
   EXPECT_EQ(Read().tokenizer_path, source_ + "/tokenizer.json");
   EXPECT_EQ(Read().tokenizer_config_path, source_ + "/tokenizer_config.json");
-  Write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "listed"}]})");
+  Write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", )"
+        R"("template": "listed"}]})");
   EXPECT_EQ(Read().chat_template, "listed");
   Write("chat_template.jinja", "own\n");
   EXPECT_EQ(Read().chat_template, "own\n");
@@ -93,13 +102,15 @@ TEST_F(ModelDirTest, TheChatTemplateIsItsOwnFileOrTheTokenizersOrNone) {
 
 TEST_F(ModelDirTest, AMissingDirectoryConfigOrWeightFileIsNotFound) {
   EXPECT_EQ(ReadModelDir(root_ + "/nowhere").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(WeightsRefusal(absl::StatusCode::kNotFound), HasSubstr("has neither model.safetensors nor model.safetensors.index.json"));
+  EXPECT_THAT(WeightsRefusal(absl::StatusCode::kNotFound),
+              HasSubstr("has neither model.safetensors nor model.safetensors.index.json"));
   ASSERT_TRUE(RemoveTree(source_ + "/config.json").ok());
   EXPECT_EQ(ReadModelDir(source_).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(ModelDirTest, AFifoInPlaceOfAnyOfItsFilesIsRefusedAtOnce) {
-  for (const char* name : {"config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"}) {
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer_config.json",
+                           "chat_template.jinja", "model.safetensors"}) {
     const std::string path = absl::StrCat(source_, "/", name);
     ASSERT_TRUE(RemoveTree(path).ok());
     ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
@@ -116,16 +127,24 @@ TEST_F(ModelDirTest, WeightsThatDoNotFitTheConfigAreRefused) {
   const TensorSet good = *InitWeights(Read().config, 1);
   WriteTensors("model.safetensors", Changed(good, [](auto* specs) { specs->pop_back(); }));
   EXPECT_THAT(WeightsRefusal(), HasSubstr("no file holds tensor model.norm.weight"));
-  WriteTensors("model.safetensors", Changed(good, [](auto* specs) { specs->push_back({"extra.weight", DType::kF32, {1}}); }));
-  EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor extra.weight is no parameter of this Qwen3ForCausalLM"));
-  WriteTensors("model.safetensors", Changed(good, [](auto* specs) { specs->back().shape = {4, 2}; }));
-  EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor model.norm.weight is F32 [4, 2], config.json asks for F32 [8]"));
-  WriteTensors("model.safetensors", Changed(good, [](auto* specs) { specs->back().dtype = DType::kI32; }));
-  EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor model.norm.weight is I32, weights are F32, F16 or BF16"));
   WriteTensors("model.safetensors", Changed(good, [](auto* specs) {
-                 specs->push_back({"lm_head.weight", DType::kF32, {16, 8}});
-                 specs->push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}});
+                 specs->push_back({"extra.weight", DType::kF32, {1}});
                }));
+  EXPECT_THAT(WeightsRefusal(),
+              HasSubstr("tensor extra.weight is no parameter of this Qwen3ForCausalLM"));
+  WriteTensors("model.safetensors",
+               Changed(good, [](auto* specs) { specs->back().shape = {4, 2}; }));
+  EXPECT_THAT(WeightsRefusal(),
+              HasSubstr("tensor model.norm.weight is F32 [4, 2], config.json asks for F32 [8]"));
+  WriteTensors("model.safetensors",
+               Changed(good, [](auto* specs) { specs->back().dtype = DType::kI32; }));
+  EXPECT_THAT(WeightsRefusal(),
+              HasSubstr("tensor model.norm.weight is I32, weights are F32, F16 or BF16"));
+  WriteTensors(
+      "model.safetensors", Changed(good, [](auto* specs) {
+        specs->push_back({"lm_head.weight", DType::kF32, {16, 8}});
+        specs->push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}});
+      }));
   EXPECT_TRUE(ReadWeights(Read(), DType::kF32).ok());
 }
 
@@ -133,7 +152,8 @@ TEST_F(ModelDirTest, EachWeightIsHandedOverAsItIsStored) {
   const TensorSet good = *InitWeights(Read().config, 1);
   const TensorSet mixed = Changed(good, [](auto* specs) { specs->back().dtype = DType::kBF16; });
   WriteTensors("model.safetensors", mixed);
-  EXPECT_EQ(*ReadWeightSpecs(Read()), std::vector<TensorSpec>(mixed.specs().begin(), mixed.specs().end()));
+  EXPECT_EQ(*ReadWeightSpecs(Read()),
+            std::vector<TensorSpec>(mixed.specs().begin(), mixed.specs().end()));
 
   std::vector<TensorSpec> seen;
   ASSERT_TRUE(ReadEachWeight(Read(), [&](const TensorSpec& spec, const std::byte* data) {
@@ -147,15 +167,18 @@ TEST_F(ModelDirTest, EachWeightIsHandedOverAsItIsStored) {
 TEST_F(ModelDirTest, ANumberThatIsNotFiniteIsRefusedWithItsPlace) {
   TensorSet weights = *InitWeights(Read().config, 1);
   float& victim = weights.as<float>(weights.Find("model.layers.0.mlp.up_proj.weight"))[17];
-  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
     victim = bad;
     WriteTensors("model.safetensors", weights);
-    EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor model.layers.0.mlp.up_proj.weight: element 17 is infinite or no number as F32"));
+    EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor model.layers.0.mlp.up_proj.weight: element 17 "
+                                            "is infinite or no number as F32"));
   }
   victim = 1e20f;  // Finite, but not as F16.
   WriteTensors("model.safetensors", weights);
   EXPECT_TRUE(ReadWeights(Read(), DType::kF32).ok());
-  EXPECT_THAT(std::string(ReadWeights(Read(), DType::kF16).status().message()), HasSubstr("element 17 is infinite or no number as F16"));
+  EXPECT_THAT(std::string(ReadWeights(Read(), DType::kF16).status().message()),
+              HasSubstr("element 17 is infinite or no number as F16"));
 }
 
 TEST_F(ModelDirTest, ShardsAreReadByTheirIndexAndHeldToIt) {
@@ -164,17 +187,22 @@ TEST_F(ModelDirTest, ShardsAreReadByTheirIndexAndHeldToIt) {
   std::string map;
   for (size_t i = 0; i < good.size(); ++i) {
     (i < 5 ? low : high).push_back(i);
-    absl::StrAppend(&map, i == 0 ? "" : ", ", "\"", good.spec(i).name, "\": \"", i < 5 ? "low" : "high", ".safetensors\"");
+    absl::StrAppend(&map, i == 0 ? "" : ", ", "\"", good.spec(i).name, "\": \"",
+                    i < 5 ? "low" : "high", ".safetensors\"");
   }
   ASSERT_TRUE(WriteSafetensors(source_ + "/low.safetensors", good, low, {}).ok());
   ASSERT_TRUE(WriteSafetensors(source_ + "/high.safetensors", good, high, {}).ok());
-  const auto index = [&](const std::string& weight_map) { Write("model.safetensors.index.json", absl::StrCat("{\"weight_map\": {", weight_map, "}}")); };
+  const auto index = [&](const std::string& weight_map) {
+    Write("model.safetensors.index.json", absl::StrCat("{\"weight_map\": {", weight_map, "}}"));
+  };
   index(map);
   EXPECT_EQ(ReadWeights(Read(), DType::kF32)->buffer(), good.buffer());
   index(absl::StrCat(map, ", \"ghost\": \"low.safetensors\""));
   EXPECT_THAT(WeightsRefusal(), HasSubstr("low.safetensors: lacks tensor ghost"));
   index(map.substr(map.find(", ") + 2));
-  EXPECT_THAT(WeightsRefusal(), HasSubstr("low.safetensors: holds tensor model.embed_tokens.weight, which model.safetensors.index.json does not place there"));
+  EXPECT_THAT(WeightsRefusal(),
+              HasSubstr("low.safetensors: holds tensor model.embed_tokens.weight, which "
+                        "model.safetensors.index.json does not place there"));
   index("\"a\": \"../low.safetensors\"");
   EXPECT_THAT(WeightsRefusal(), HasSubstr("\"../low.safetensors\" is no plain name"));
   index("\"a\": \"missing.safetensors\"");
@@ -189,7 +217,8 @@ TEST_F(ModelDirTest, AWrittenDirectoryReadsBackAndEqualWeightsMakeEqualBytes) {
   const ModelDir source = Read();
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const TensorSet weights = *InitWeights(source.config, 7, dtype);
-    const std::string one = absl::StrCat(root_, "/one", DTypeName(dtype)), two = absl::StrCat(root_, "/two", DTypeName(dtype));
+    const std::string one = absl::StrCat(root_, "/one", DTypeName(dtype)),
+                      two = absl::StrCat(root_, "/two", DTypeName(dtype));
     ASSERT_TRUE(WriteModelDir(one, source, weights).ok());
     const auto dir = ReadModelDir(one);
     ASSERT_TRUE(dir.ok()) << dir.status();
@@ -199,10 +228,12 @@ TEST_F(ModelDirTest, AWrittenDirectoryReadsBackAndEqualWeightsMakeEqualBytes) {
     EXPECT_EQ(read.buffer(), weights.buffer());
     ASSERT_TRUE(WriteModelDir(two, *dir, read).ok());
     const std::vector<std::string> names = *ListDir(one);
-    EXPECT_THAT(names, ElementsAre("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"));
+    EXPECT_THAT(names, ElementsAre("config.json", "generation_config.json", "model.safetensors",
+                                   "tokenizer.json"));
     EXPECT_EQ(*ListDir(two), names);
     for (const std::string& name : names) {
-      EXPECT_EQ(*ReadFile(absl::StrCat(one, "/", name)), *ReadFile(absl::StrCat(two, "/", name))) << name;
+      EXPECT_EQ(*ReadFile(absl::StrCat(one, "/", name)), *ReadFile(absl::StrCat(two, "/", name)))
+          << name;
     }
   }
 }
@@ -211,17 +242,21 @@ TEST_F(ModelDirTest, AnExistingDirectoryIsNotWrittenOverAndAFailureLeavesNothing
   const ModelDir source = Read();
   const TensorSet weights = *InitWeights(source.config, 7);
   EXPECT_EQ(WriteModelDir(source_, source, weights).code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_FALSE(WriteModelDir(root_ + "/out", source, *TensorSet::Create({{"a", DType::kI64, {1}}})).ok());
+  EXPECT_FALSE(
+      WriteModelDir(root_ + "/out", source, *TensorSet::Create({{"a", DType::kI64, {1}}})).ok());
   EXPECT_THAT(*ListDir(root_), ElementsAre("source"));
 }
 
 TEST_F(ModelDirTest, SharedModelsAreReadAndWrittenAsTheyWere) {
   const char* root = std::getenv("SLUICE_TEST_DATA");
-  const std::string models = absl::StrCat(root != nullptr ? root : SLUICE_SOURCE_DIR "/../shared/data", "/models");
-  if (!PathExists(models)) GTEST_SKIP() << "no shared test data in " << models << "; set SLUICE_TEST_DATA";
+  const std::string models =
+      absl::StrCat(root != nullptr ? root : SLUICE_SOURCE_DIR "/../shared/data", "/models");
+  if (!PathExists(models))
+    GTEST_SKIP() << "no shared test data in " << models << "; set SLUICE_TEST_DATA";
   const std::vector<std::pair<std::string, int64_t>> supported = {
-      {"qwen3-tiny", 197248}, {"qwen3-tiny-tied", 123328}, {"qwen3-tiny-bf16-sharded", 197248}, {"llama3-tiny", 123200}, {"qwen2-tiny", 98880},
-      {"qwen3moe-tiny", 173440}, {"stories260k", 260032}};
+      {"qwen3-tiny", 197248},  {"qwen3-tiny-tied", 123328}, {"qwen3-tiny-bf16-sharded", 197248},
+      {"llama3-tiny", 123200}, {"qwen2-tiny", 98880},       {"qwen3moe-tiny", 173440},
+      {"stories260k", 260032}};
   for (const auto& [name, parameters] : supported) {
     const auto dir = ReadModelDir(absl::StrCat(models, "/", name));
     ASSERT_TRUE(dir.ok()) << dir.status();

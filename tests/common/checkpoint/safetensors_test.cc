@@ -1,5 +1,5 @@
-#include "common/testing/data.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/testing/data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,9 @@ std::string Length(uint64_t n) {
   for (int i = 0; i < 8; ++i) out.push_back(static_cast<char>(n >> (8 * i)));
   return out;
 }
-std::string File(const std::string& header, const std::string& data) { return Length(header.size()) + header + data; }
+std::string File(const std::string& header, const std::string& data) {
+  return Length(header.size()) + header + data;
+}
 
 // The reason why a file of these bytes is refused.
 std::string Refusal(const std::string& bytes) {
@@ -29,10 +31,15 @@ std::string Refusal(const std::string& bytes) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(path));
   return std::string(status.message());
 }
-std::string RefusalOf(const std::string& entries, const std::string& data) { return Refusal(File("{" + entries + "}", data)); }
+std::string RefusalOf(const std::string& entries, const std::string& data) {
+  return Refusal(File("{" + entries + "}", data));
+}
 
 TEST(SafetensorsTest, WhatWasWrittenIsReadBack) {
-  TensorSet set = *TensorSet::Create({{"b", DType::kF32, {2, 2}}, {"a", DType::kBF16, {3}}, {"none", DType::kF32, {0, 4}}, {"one", DType::kI64, {}}});
+  TensorSet set = *TensorSet::Create({{"b", DType::kF32, {2, 2}},
+                                      {"a", DType::kBF16, {3}},
+                                      {"none", DType::kF32, {0, 4}},
+                                      {"one", DType::kI64, {}}});
   set.as<float>(1)[3] = 2.5f;
   set.as<uint16_t>(0)[2] = 0x3f80;
   set.as<int64_t>(3)[0] = -7;
@@ -49,8 +56,10 @@ TEST(SafetensorsTest, WhatWasWrittenIsReadBack) {
 
 TEST(SafetensorsTest, AHeaderOfWrongLengthIsRefused) {
   EXPECT_THAT(Refusal(""), HasSubstr("has 0 bytes"));
-  EXPECT_THAT(Refusal(Length(uint64_t{1} << 63)), HasSubstr("header has 9223372036854775808 bytes, the limit is 16777216"));
-  EXPECT_THAT(Refusal(Length(100) + "{}"), HasSubstr("truncated: has 10 bytes, its header alone ends at 108"));
+  EXPECT_THAT(Refusal(Length(uint64_t{1} << 63)),
+              HasSubstr("header has 9223372036854775808 bytes, the limit is 16777216"));
+  EXPECT_THAT(Refusal(Length(100) + "{}"),
+              HasSubstr("truncated: has 10 bytes, its header alone ends at 108"));
 }
 
 TEST(SafetensorsTest, AHeaderThatIsNoFlatJsonObjectIsRefused) {
@@ -58,38 +67,59 @@ TEST(SafetensorsTest, AHeaderThatIsNoFlatJsonObjectIsRefused) {
   EXPECT_THAT(Refusal(File("[]", "")), HasSubstr("no JSON object"));
   EXPECT_THAT(RefusalOf(R"("a": [[[[[1]]]]])", ""), HasSubstr("nested deeper than 4"));
   EXPECT_THAT(Refusal(File(std::string(100000, '['), "")), HasSubstr("nested deeper than 4"));
-  EXPECT_THAT(RefusalOf(R"("__metadata__": {"a": 1})", ""), HasSubstr("__metadata__.a is no string"));
-  EXPECT_THAT(RefusalOf(R"("a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]})",
-                        std::string(8, 'x')),
-              HasSubstr("key \"a\" occurs twice"));
+  EXPECT_THAT(RefusalOf(R"("__metadata__": {"a": 1})", ""),
+              HasSubstr("__metadata__.a is no string"));
+  EXPECT_THAT(
+      RefusalOf(
+          R"("a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": {"dtype": "F32", )"
+          R"("shape": [1], "data_offsets": [4, 8]})",
+          std::string(8, 'x')),
+      HasSubstr("key \"a\" occurs twice"));
 }
 
 TEST(SafetensorsTest, AMalformedTensorIsRefusedByName) {
-  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [1]})", ""), HasSubstr("tensor w: has no data_offsets"));
-  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F33", "shape": [1], "data_offsets": [0, 4]})", "xxxx"), HasSubstr("unknown dtype \"F33\""));
-  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]})", "xxxx"), HasSubstr("shape holds -1"));
-  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]})", "xxxx"), HasSubstr("shape holds 1.5"));
-  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 4]})", "xxxx"), HasSubstr("more than 2^62"));
-  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]})", "xxxx"), HasSubstr("F32 [2] needs 8 bytes, data_offsets give 4"));
-  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]})", "xxxx"), HasSubstr("do not lie in"));
-  EXPECT_THAT(RefusalOf(R"("a b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]})", "xxxx"), HasSubstr("space or control"));
+  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [1]})", ""),
+              HasSubstr("tensor w: has no data_offsets"));
+  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F33", "shape": [1], "data_offsets": [0, 4]})", "xxxx"),
+              HasSubstr("unknown dtype \"F33\""));
+  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]})", "xxxx"),
+              HasSubstr("shape holds -1"));
+  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]})", "xxxx"),
+              HasSubstr("shape holds 1.5"));
+  EXPECT_THAT(
+      RefusalOf(
+          R"("w": {"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 4]})",
+          "xxxx"),
+      HasSubstr("more than 2^62"));
+  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]})", "xxxx"),
+              HasSubstr("F32 [2] needs 8 bytes, data_offsets give 4"));
+  EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]})", "xxxx"),
+              HasSubstr("do not lie in"));
+  EXPECT_THAT(RefusalOf(R"("a b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]})", "xxxx"),
+              HasSubstr("space or control"));
 }
 
 TEST(SafetensorsTest, HolesOverlapsAndTruncationAreRefused) {
   const auto two = [](int begin, int end) {
-    return R"("a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [2], "data_offsets": [)" +
+    return R"("a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", )"
+           R"("shape": [2], "data_offsets": [)" +
            std::to_string(begin) + ", " + std::to_string(end) + "]}";
   };
   EXPECT_THAT(RefusalOf(two(4, 12), std::string(12, 'x')), HasSubstr("tensor b starts at byte"));
-  EXPECT_THAT(RefusalOf(two(4, 12), std::string(12, 'x')), HasSubstr("inside the tensor before it"));
+  EXPECT_THAT(RefusalOf(two(4, 12), std::string(12, 'x')),
+              HasSubstr("inside the tensor before it"));
   EXPECT_THAT(RefusalOf(two(12, 20), std::string(20, 'x')), HasSubstr("after a hole"));
-  EXPECT_THAT(RefusalOf(two(8, 16), std::string(15, 'x')), HasSubstr("do not lie in the file's 15 bytes of data"));
-  EXPECT_THAT(RefusalOf(two(8, 16), std::string(17, 'x')), HasSubstr("the last tensor ends at byte"));
+  EXPECT_THAT(RefusalOf(two(8, 16), std::string(15, 'x')),
+              HasSubstr("do not lie in the file's 15 bytes of data"));
+  EXPECT_THAT(RefusalOf(two(8, 16), std::string(17, 'x')),
+              HasSubstr("the last tensor ends at byte"));
 }
 
 TEST(SafetensorsTest, AMissingFileAndADirectoryAreToldApart) {
-  EXPECT_EQ(ReadSafetensors(TempFile("nowhere.safetensors")).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(ReadSafetensors(testing::TempDir()).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReadSafetensors(TempFile("nowhere.safetensors")).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadSafetensors(testing::TempDir()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ namespace sluice {
 namespace {
 
 TEST(TensorSetTest, TensorsLieSortedAndAlignedInOneZeroedBuffer) {
-  const TensorSet set = *TensorSet::Create({{"b", DType::kF32, {3}}, {"a.z", DType::kBF16, {5, 7}}, {"a", DType::kF32, {}}});
+  const TensorSet set = *TensorSet::Create(
+      {{"b", DType::kF32, {3}}, {"a.z", DType::kBF16, {5, 7}}, {"a", DType::kF32, {}}});
   ASSERT_EQ(set.size(), 3u);
   EXPECT_EQ(set.spec(0).name, "a");
   EXPECT_EQ(set.spec(1).name, "a.z");
@@ -50,8 +51,10 @@ TEST(TensorSetTest, BadNamesAndShapesAreRefused) {
   EXPECT_THAT(refusal({{"a b", DType::kF32, {1}}}), testing::HasSubstr("byte 32"));
   EXPECT_THAT(refusal({{"a\n", DType::kF32, {1}}}), testing::HasSubstr("byte 10"));
   EXPECT_THAT(refusal({{"a", DType::kF32, {-1}}}), testing::HasSubstr("negative dimension -1"));
-  EXPECT_THAT(refusal({{"a", DType::kF32, {int64_t{1} << 40, int64_t{1} << 40}}}), testing::HasSubstr("2^62"));
-  EXPECT_THAT(refusal({{"a", DType::kF32, {int64_t{1} << 40, 0, int64_t{1} << 40}}}), testing::HasSubstr("2^62"));
+  EXPECT_THAT(refusal({{"a", DType::kF32, {int64_t{1} << 40, int64_t{1} << 40}}}),
+              testing::HasSubstr("2^62"));
+  EXPECT_THAT(refusal({{"a", DType::kF32, {int64_t{1} << 40, 0, int64_t{1} << 40}}}),
+              testing::HasSubstr("2^62"));
 }
 
 TEST(TensorSetTest, ACopyIsDeep) {
@@ -104,11 +107,15 @@ TEST(ConvertTest, EveryNarrowNumberComesBackFromFp32) {
 
 TEST(ConvertTest, SetsOfOtherTensorsAreRefused) {
   const TensorSet from = *TensorSet::Create({{"a", DType::kF32, {2}}});
-  TensorSet name = *TensorSet::Create({{"b", DType::kF32, {2}}}), shape = *TensorSet::Create({{"a", DType::kF32, {3}}}),
+  TensorSet name = *TensorSet::Create({{"b", DType::kF32, {2}}}),
+            shape = *TensorSet::Create({{"a", DType::kF32, {3}}}),
             type = *TensorSet::Create({{"a", DType::kI32, {2}}});
-  EXPECT_THAT(std::string(ConvertTensors(from, &name).message()), testing::HasSubstr("tensor a where b is needed"));
-  EXPECT_THAT(std::string(ConvertTensors(from, &shape).message()), testing::HasSubstr("F32 [2], needed is F32 [3]"));
-  EXPECT_THAT(std::string(ConvertTensors(from, &type).message()), testing::HasSubstr("cannot convert F32 to I32"));
+  EXPECT_THAT(std::string(ConvertTensors(from, &name).message()),
+              testing::HasSubstr("tensor a where b is needed"));
+  EXPECT_THAT(std::string(ConvertTensors(from, &shape).message()),
+              testing::HasSubstr("F32 [2], needed is F32 [3]"));
+  EXPECT_THAT(std::string(ConvertTensors(from, &type).message()),
+              testing::HasSubstr("cannot convert F32 to I32"));
 }
 
 }  // namespace

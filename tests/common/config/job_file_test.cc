@@ -25,15 +25,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kMinimal[] =
-    "name: demo\n"                                               // 1
-    "model: {path: m}\n"                                         // 2
-    "data:\n"                                                    // 3
-    "  train: [{name: a, path: rows.jsonl}]\n"                   // 4
-    "reward: {rewards: [{name: r, verifier: exact}]}\n"          // 5
-    "checkpoint: {dir: out}\n"                                   // 6
-    "trainer:\n"                                                 // 7
-    "  optimizer: {lr: 1e-3, betas: [0.9, 0.95]}\n"              // 8
-    "rollout: {max_response: 512}\n";                            // 9
+    "name: demo\n"                                       // 1
+    "model: {path: m}\n"                                 // 2
+    "data:\n"                                            // 3
+    "  train: [{name: a, path: rows.jsonl}]\n"           // 4
+    "reward: {rewards: [{name: r, verifier: exact}]}\n"  // 5
+    "checkpoint: {dir: out}\n"                           // 6
+    "trainer:\n"                                         // 7
+    "  optimizer: {lr: 1e-3, betas: [0.9, 0.95]}\n"      // 8
+    "rollout: {max_response: 512}\n";                    // 9
 
 JobFile Parse(absl::string_view text, std::vector<std::string> sets = {}) {
   return ParseJobFile(text, "/jobs/job.yaml", {.sets = std::move(sets), .check_paths = false});
@@ -41,7 +41,8 @@ JobFile Parse(absl::string_view text, std::vector<std::string> sets = {}) {
 
 std::vector<std::string> Lines(const JobFile& file) {
   std::vector<std::string> lines;
-  for (const ConfigProblem& problem : file.problems) lines.push_back(absl::StrReplaceAll(problem.ToString(), {{"/jobs/", ""}}));
+  for (const ConfigProblem& problem : file.problems)
+    lines.push_back(absl::StrReplaceAll(problem.ToString(), {{"/jobs/", ""}}));
   return lines;
 }
 
@@ -75,13 +76,14 @@ TEST(JobFile, EachValueTellsItsOrigin) {
 }
 
 TEST(JobFile, SetGoesOverFileOverPresetOverDefault) {
-  const std::string text = absl::StrCat(kMinimal, "algorithm: {preset: sync_grpo, loss: {clip_high: 0.3, tis: none}}\n");
+  const std::string text =
+      absl::StrCat(kMinimal, "algorithm: {preset: sync_grpo, loss: {clip_high: 0.3, tis: none}}\n");
   const JobFile file = Parse(text, {"algorithm.loss.clip_high=0.4"});
   ASSERT_THAT(Lines(file), ElementsAre());
   EXPECT_EQ(file.spec->algorithm().advantage().kind(), "grpo");  // The preset's.
   EXPECT_EQ(file.spec->algorithm().loss().clip_low(), 0.2);
-  EXPECT_FALSE(file.spec->algorithm().loss().has_tis());         // The file's.
-  EXPECT_EQ(file.spec->algorithm().loss().clip_high(), 0.4);     // The command line's.
+  EXPECT_FALSE(file.spec->algorithm().loss().has_tis());      // The file's.
+  EXPECT_EQ(file.spec->algorithm().loss().clip_high(), 0.4);  // The command line's.
 }
 
 TEST(JobFile, PresetsGiveWhatTheAlgorithmLibrarySays) {
@@ -93,16 +95,19 @@ TEST(JobFile, PresetsGiveWhatTheAlgorithmLibrarySays) {
 }
 
 TEST(JobFile, APresetsSelfAnchorGivesWayToSeveralUpdatesABatch) {
-  const JobFile file = Parse(kMinimal, {"algorithm.preset=sync_grpo", "trainer.batching.minibatches=2"});
+  const JobFile file =
+      Parse(kMinimal, {"algorithm.preset=sync_grpo", "trainer.batching.minibatches=2"});
   ASSERT_THAT(Lines(file), ElementsAre());
   EXPECT_EQ(file.spec->algorithm().loss().prox(), "recompute");
 }
 
 TEST(JobFile, SetReachesListsByPlaceAndItsPathsAreTheShells) {
-  const JobFile file = Parse(kMinimal, {"data.train.0.path=here.jsonl", "data.train.1.name=b", "data.train.1.path=/x/b.jsonl",
-                                        "data.train.1.fields={a: b}"});
+  const JobFile file =
+      Parse(kMinimal, {"data.train.0.path=here.jsonl", "data.train.1.name=b",
+                       "data.train.1.path=/x/b.jsonl", "data.train.1.fields={a: b}"});
   ASSERT_THAT(Lines(file), ElementsAre());
-  EXPECT_EQ(file.spec->data().train(0).path(), (std::filesystem::current_path() / "here.jsonl").string());
+  EXPECT_EQ(file.spec->data().train(0).path(),
+            (std::filesystem::current_path() / "here.jsonl").string());
   EXPECT_EQ(file.spec->data().train(1).name(), "b");
   EXPECT_EQ(file.spec->data().train(1).weight(), 1);  // New entries get their defaults.
   EXPECT_EQ(file.spec->data().train(1).fields().at("a"), "b");
@@ -116,16 +121,20 @@ TEST(JobFile, PrintedDefaultsLoadToTheDefaults) {
   const JobFile printed = Parse(JobFileDefaults());
   ASSERT_THAT(Lines(printed), ElementsAre());
   const JobFile sparse = Parse(
-      "name: my-job\nmodel: {path: /models/my-model}\ndata: {train: [{name: train, path: /data/train.jsonl}]}\n"
-      "reward: {rewards: [{name: correct, verifier: exact}]}\ncheckpoint: {dir: /checkpoints/my-job}\n");
+      "name: my-job\nmodel: {path: /models/my-model}\ndata: {train: [{name: train, path: "
+      "/data/train.jsonl}]}\n"
+      "reward: {rewards: [{name: correct, verifier: exact}]}\ncheckpoint: {dir: "
+      "/checkpoints/my-job}\n");
   ASSERT_THAT(Lines(sparse), ElementsAre());
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*printed.spec, *sparse.spec));
 }
 
 TEST(JobFile, APrintedSpecLoadsToItself) {
-  const JobFile file = Parse(absl::StrCat(kMinimal, "limits: {wall: 5m}\n"),
-                             {"model.path=/m", "data.train.0.format=\"{question}\\n\"", "reward.rewards.0.verifier=text", "reward.rewards.0.args={property: reversed}",
-                              "data.train.0.fields={question: q}", "algorithm.loss.dual=none"});
+  const JobFile file =
+      Parse(absl::StrCat(kMinimal, "limits: {wall: 5m}\n"),
+            {"model.path=/m", "data.train.0.format=\"{question}\\n\"",
+             "reward.rewards.0.verifier=text", "reward.rewards.0.args={property: reversed}",
+             "data.train.0.fields={question: q}", "algorithm.loss.dual=none"});
   ASSERT_THAT(Lines(file), ElementsAre());
   const JobFile again = Parse(JobFileText(*file.spec));
   ASSERT_THAT(Lines(again), ElementsAre());
@@ -134,58 +143,92 @@ TEST(JobFile, APrintedSpecLoadsToItself) {
 
 TEST(JobFile, AnUnknownKeyNamesTheNearest) {
   EXPECT_THAT(Wrong("lr: 1e-3", "learnig_rate: 1e-3"),
-              ElementsAre("job.yaml:8:15 SLUICE-CONFIG-0003 unknown key \"learnig_rate\" in trainer.optimizer. Did you mean \"lr\"?"));
+              ElementsAre("job.yaml:8:15 SLUICE-CONFIG-0003 unknown key \"learnig_rate\" in "
+                          "trainer.optimizer. Did you mean \"lr\"?"));
   EXPECT_THAT(Wrong("checkpoint:", "checkpiont:"),
-              ElementsAre("job.yaml:1:1 SLUICE-CONFIG-0009 checkpoint.dir is missing: Directory of the checkpoints; one is written at what comes "
+              ElementsAre("job.yaml:1:1 SLUICE-CONFIG-0009 checkpoint.dir is missing: Directory of "
+                          "the checkpoints; one is written at what comes "
                           "first, also at pause, SIGTERM and end.",
-                          "job.yaml:6:1 SLUICE-CONFIG-0003 unknown key \"checkpiont\" in the job file. Did you mean \"checkpoint\"?"));
+                          "job.yaml:6:1 SLUICE-CONFIG-0003 unknown key \"checkpiont\" in the job "
+                          "file. Did you mean \"checkpoint\"?"));
   EXPECT_THAT(Wrong("max_response: 512", "max_staleness: 1"),
-              ElementsAre("job.yaml:9:11 SLUICE-CONFIG-0003 unknown key \"max_staleness\" in rollout. Did you mean \"queue.max_staleness\"?"));
+              ElementsAre("job.yaml:9:11 SLUICE-CONFIG-0003 unknown key \"max_staleness\" in "
+                          "rollout. Did you mean \"queue.max_staleness\"?"));
   EXPECT_THAT(Wrong("max_response: 512", "limits: {}"),
-              ElementsAre("job.yaml:9:11 SLUICE-CONFIG-0003 unknown key \"limits\" in rollout; it belongs at the top level of the file, without indentation"));
+              ElementsAre("job.yaml:9:11 SLUICE-CONFIG-0003 unknown key \"limits\" in rollout; it "
+                          "belongs at the top level of the file, without indentation"));
 }
 
 TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
-  EXPECT_THAT(Wrong("lr: 1e-3", "lr: fast"), ElementsAre("job.yaml:8:19 SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number, has \"fast\""));
+  EXPECT_THAT(
+      Wrong("lr: 1e-3", "lr: fast"),
+      ElementsAre(
+          "job.yaml:8:19 SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number, has \"fast\""));
   EXPECT_THAT(Wrong("lr: 1e-3", "lr: \"1e-3\""),
-              ElementsAre("job.yaml:8:19 SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number, has \"1e-3\" in quotes"));
-  EXPECT_THAT(Wrong("lr: 1e-3", "lr: -1"), ElementsAre("job.yaml:8:19 SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, least is 0"));
-  EXPECT_THAT(Wrong("lr: 1e-3", "lr: .nan"), ElementsAre(HasSubstr("SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number")));
+              ElementsAre("job.yaml:8:19 SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number, "
+                          "has \"1e-3\" in quotes"));
+  EXPECT_THAT(
+      Wrong("lr: 1e-3", "lr: -1"),
+      ElementsAre("job.yaml:8:19 SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, least is 0"));
+  EXPECT_THAT(Wrong("lr: 1e-3", "lr: .nan"),
+              ElementsAre(HasSubstr("SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number")));
   EXPECT_THAT(Wrong("512}", "512, timeout: 30}"),
-              ElementsAre("job.yaml:9:39 SLUICE-CONFIG-0006 rollout.timeout: \"30\" needs a unit: ms, s, m, h or d"));
-  EXPECT_THAT(Wrong("rollout:", "limits: {wall: 0s}\nrollout:"),
-              ElementsAre("job.yaml:9:16 SLUICE-CONFIG-0007 limits.wall is 0s, wants more than 0s or none"));
+              ElementsAre("job.yaml:9:39 SLUICE-CONFIG-0006 rollout.timeout: \"30\" needs a unit: "
+                          "ms, s, m, h or d"));
+  EXPECT_THAT(
+      Wrong("rollout:", "limits: {wall: 0s}\nrollout:"),
+      ElementsAre(
+          "job.yaml:9:16 SLUICE-CONFIG-0007 limits.wall is 0s, wants more than 0s or none"));
   EXPECT_THAT(
       Wrong("rollout:", "limits: {start: 0ms}\nrollout:"),
       ElementsAre("job.yaml:9:17 SLUICE-CONFIG-0007 limits.start is 0s, wants more than 0s"));
-  EXPECT_THAT(Wrong("512}", "5.5}"), ElementsAre("job.yaml:9:25 SLUICE-CONFIG-0005 rollout.max_response wants a whole number from 0 on, has \"5.5\""));
+  EXPECT_THAT(Wrong("512}", "5.5}"),
+              ElementsAre("job.yaml:9:25 SLUICE-CONFIG-0005 rollout.max_response wants a whole "
+                          "number from 0 on, has \"5.5\""));
   EXPECT_THAT(Wrong("rollout:", "queue: {keep: {quota: 8GB}}\nrollout:"),
-              ElementsAre("job.yaml:9:23 SLUICE-CONFIG-0006 queue.keep.quota: \"8GB\" has an unknown unit; known are B, KiB, MiB, GiB and TiB"));
+              ElementsAre("job.yaml:9:23 SLUICE-CONFIG-0006 queue.keep.quota: \"8GB\" has an "
+                          "unknown unit; known are B, KiB, MiB, GiB and TiB"));
   EXPECT_THAT(
       Wrong("name: demo", "name: demo\nkind: rll"),
       ElementsAre(
           "job.yaml:2:7 SLUICE-CONFIG-0008 kind is \"rll\", wants rl, sft. Did you mean \"rl\"?"));
-  EXPECT_THAT(Wrong("{path: m}", "m"), ElementsAre("job.yaml:2:8 SLUICE-CONFIG-0005 model wants a block of keys, has \"m\""));
-  EXPECT_THAT(Wrong("[{name: a, path: rows.jsonl}]", "{name: a}"), ElementsAre("job.yaml:4:10 SLUICE-CONFIG-0005 data.train wants a list, has a block"));
+  EXPECT_THAT(
+      Wrong("{path: m}", "m"),
+      ElementsAre("job.yaml:2:8 SLUICE-CONFIG-0005 model wants a block of keys, has \"m\""));
+  EXPECT_THAT(Wrong("[{name: a, path: rows.jsonl}]", "{name: a}"),
+              ElementsAre("job.yaml:4:10 SLUICE-CONFIG-0005 data.train wants a list, has a block"));
 }
 
 TEST(JobFile, MissingValuesPointAtTheirBlock) {
   EXPECT_THAT(Wrong("{name: r, verifier: exact}", "{name: r}"),
-              ElementsAre("job.yaml:5:20 SLUICE-CONFIG-0009 reward.rewards.0.verifier is missing: Which verifier scores it."));
+              ElementsAre("job.yaml:5:20 SLUICE-CONFIG-0009 reward.rewards.0.verifier is missing: "
+                          "Which verifier scores it."));
   EXPECT_THAT(Wrong("model: {path: m}\n", ""),
-              ElementsAre("job.yaml:1:1 SLUICE-CONFIG-0010 model wants one of path (a Hugging Face directory) and init (random weights from a config)"));
+              ElementsAre("job.yaml:1:1 SLUICE-CONFIG-0010 model wants one of path (a Hugging Face "
+                          "directory) and init (random weights from a config)"));
 }
 
 TEST(JobFile, YamlThatJobFilesMayNotUseIsRefusedWithItsPlace) {
-  EXPECT_THAT(Wrong("name: demo", "name: &x demo"), ElementsAre(HasSubstr("job.yaml:1:7 SLUICE-CONFIG-0002 anchor \"&x\"")));
-  EXPECT_THAT(Wrong("name: demo", "name: demo\nname: two"), ElementsAre("job.yaml:2:1 SLUICE-CONFIG-0004 duplicate key \"name\"; its first value is in line 1"));
-  EXPECT_THAT(Wrong("name: demo", "name: demo\nrun: {deterministic: no}"), ElementsAre(HasSubstr("job.yaml:2:22 SLUICE-CONFIG-0002 \"no\"")));
-  EXPECT_THAT(Wrong("name: demo", "name: ${USER}"), ElementsAre(HasSubstr("job.yaml:1:7 SLUICE-CONFIG-0002")));
-  EXPECT_THAT(Wrong("name: demo", "name: !!str demo"), ElementsAre(HasSubstr("SLUICE-CONFIG-0002 tag")));
-  EXPECT_THAT(Wrong("name: demo", "name: [demo"), ElementsAre(HasSubstr("SLUICE-CONFIG-0001 not YAML")));
-  EXPECT_THAT(Lines(Parse(absl::StrCat(std::string(40, '['), std::string(40, ']')))), ElementsAre(HasSubstr("SLUICE-CONFIG-0002 nested deeper than 32")));
-  EXPECT_THAT(Lines(Parse(std::string(kMaxJobFileBytes + 1, '#'))), ElementsAre(HasSubstr("SLUICE-CONFIG-0002 is 1048577 bytes")));
-  EXPECT_THAT(Lines(Parse(absl::StrCat(kMinimal, "---\nname: two\n"))), ElementsAre(HasSubstr("a second document")));
+  EXPECT_THAT(Wrong("name: demo", "name: &x demo"),
+              ElementsAre(HasSubstr("job.yaml:1:7 SLUICE-CONFIG-0002 anchor \"&x\"")));
+  EXPECT_THAT(
+      Wrong("name: demo", "name: demo\nname: two"),
+      ElementsAre(
+          "job.yaml:2:1 SLUICE-CONFIG-0004 duplicate key \"name\"; its first value is in line 1"));
+  EXPECT_THAT(Wrong("name: demo", "name: demo\nrun: {deterministic: no}"),
+              ElementsAre(HasSubstr("job.yaml:2:22 SLUICE-CONFIG-0002 \"no\"")));
+  EXPECT_THAT(Wrong("name: demo", "name: ${USER}"),
+              ElementsAre(HasSubstr("job.yaml:1:7 SLUICE-CONFIG-0002")));
+  EXPECT_THAT(Wrong("name: demo", "name: !!str demo"),
+              ElementsAre(HasSubstr("SLUICE-CONFIG-0002 tag")));
+  EXPECT_THAT(Wrong("name: demo", "name: [demo"),
+              ElementsAre(HasSubstr("SLUICE-CONFIG-0001 not YAML")));
+  EXPECT_THAT(Lines(Parse(absl::StrCat(std::string(40, '['), std::string(40, ']')))),
+              ElementsAre(HasSubstr("SLUICE-CONFIG-0002 nested deeper than 32")));
+  EXPECT_THAT(Lines(Parse(std::string(kMaxJobFileBytes + 1, '#'))),
+              ElementsAre(HasSubstr("SLUICE-CONFIG-0002 is 1048577 bytes")));
+  EXPECT_THAT(Lines(Parse(absl::StrCat(kMinimal, "---\nname: two\n"))),
+              ElementsAre(HasSubstr("a second document")));
 }
 
 TEST(JobFile, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
@@ -202,10 +245,13 @@ TEST(JobFile, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
 }
 
 TEST(JobFile, SetsThatNameNothingAreTold) {
-  EXPECT_THAT(Lines(Parse(kMinimal, {"nonsense"})), ElementsAre(HasSubstr("--set nonsense SLUICE-CONFIG-0014 want KEY=VALUE")));
-  EXPECT_THAT(Lines(Parse(kMinimal, {"data.train.7.path=x"})), ElementsAre(HasSubstr("SLUICE-CONFIG-0014 \"7\" is no place of a list of 1")));
+  EXPECT_THAT(Lines(Parse(kMinimal, {"nonsense"})),
+              ElementsAre(HasSubstr("--set nonsense SLUICE-CONFIG-0014 want KEY=VALUE")));
+  EXPECT_THAT(Lines(Parse(kMinimal, {"data.train.7.path=x"})),
+              ElementsAre(HasSubstr("SLUICE-CONFIG-0014 \"7\" is no place of a list of 1")));
   EXPECT_THAT(Lines(Parse(kMinimal, {"trainer.optimizer.lrr=1"})),
-              ElementsAre("--set trainer.optimizer.lrr=1 SLUICE-CONFIG-0003 unknown key \"lrr\" in trainer.optimizer. Did you mean \"lr\"?"));
+              ElementsAre("--set trainer.optimizer.lrr=1 SLUICE-CONFIG-0003 unknown key \"lrr\" in "
+                          "trainer.optimizer. Did you mean \"lr\"?"));
 }
 
 TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
@@ -254,46 +300,64 @@ TEST(JobFile, AScheduleThatFallsToZeroWantsALastStep) {
 }
 
 TEST(JobFile, ADeterministicJobDependsOnNoClock) {
-  const std::vector<std::string> fits = {"run.deterministic=true", "queue.max_staleness=0", "weights.every_steps=1"};
+  const std::vector<std::string> fits = {"run.deterministic=true", "queue.max_staleness=0",
+                                         "weights.every_steps=1"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), fits.begin(), fits.end());
     return Lines(Parse(kMinimal, more));
   };
   EXPECT_THAT(with({}), ElementsAre());
   EXPECT_THAT(with({"weights.kv_cache=recompute"}), ElementsAre());
-  EXPECT_THAT(with({"queue.max_staleness=1"}), ElementsAre(HasSubstr("queue.max_staleness is 1, run.deterministic wants 0")));
-  EXPECT_THAT(with({"queue.admission.oversample=0.5"}), ElementsAre(HasSubstr("queue.admission.oversample is 0.5, run.deterministic wants 0")));
-  EXPECT_THAT(with({"queue.straggler.policy=drop"}), ElementsAre(HasSubstr("drop goes by the clock")));
-  EXPECT_THAT(with({"weights.kv_cache=keep"}), ElementsAre(HasSubstr("weights.kv_cache is keep, run.deterministic wants recompute")));
+  EXPECT_THAT(with({"queue.max_staleness=1"}),
+              ElementsAre(HasSubstr("queue.max_staleness is 1, run.deterministic wants 0")));
+  EXPECT_THAT(
+      with({"queue.admission.oversample=0.5"}),
+      ElementsAre(HasSubstr("queue.admission.oversample is 0.5, run.deterministic wants 0")));
+  EXPECT_THAT(with({"queue.straggler.policy=drop"}),
+              ElementsAre(HasSubstr("drop goes by the clock")));
+  EXPECT_THAT(
+      with({"weights.kv_cache=keep"}),
+      ElementsAre(HasSubstr("weights.kv_cache is keep, run.deterministic wants recompute")));
 }
 
 TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
   const std::string eval = "eval: {every_steps: 5, datasets: [{name: heldout, path: h}]}\n";
   const std::string plain = absl::StrCat(kMinimal, eval);
   EXPECT_THAT(Lines(Parse(plain)), ElementsAre());
-  const auto with = [&](std::vector<std::string> sets) { return Lines(Parse(plain, std::move(sets))); };
+  const auto with = [&](std::vector<std::string> sets) {
+    return Lines(Parse(plain, std::move(sets)));
+  };
   EXPECT_THAT(Lines(Parse(kMinimal, {"eval.every_steps=5"})),
               ElementsAre(HasSubstr("eval.datasets is empty, but eval.every_steps is 5")));
-  EXPECT_THAT(with({"eval.samples=4"}), ElementsAre(HasSubstr("at eval.temperature 0 all answers to a row are the same")));
+  EXPECT_THAT(with({"eval.samples=4"}),
+              ElementsAre(HasSubstr("at eval.temperature 0 all answers to a row are the same")));
   EXPECT_THAT(with({"eval.samples=4", "eval.temperature=1"}), ElementsAre());
-  EXPECT_THAT(with({"eval.datasets.0.weight=2"}), ElementsAre(HasSubstr("all datasets of eval count alike")));
+  EXPECT_THAT(with({"eval.datasets.0.weight=2"}),
+              ElementsAre(HasSubstr("all datasets of eval count alike")));
   EXPECT_THAT(with({"eval.datasets.0.name=a/b"}), ElementsAre(HasSubstr("\"a/b\" has a slash")));
   EXPECT_THAT(with({"reward.rewards.0.when.data_source=[a]"}),
-              ElementsAre(HasSubstr("eval.datasets.0.name \"heldout\" is in no reward's when.data_source")));
-  EXPECT_THAT(with({"reward.rewards.0.when.data_source=[a]", "eval.every_steps=0"}), ElementsAre()) << "it is off";
+              ElementsAre(HasSubstr(
+                  "eval.datasets.0.name \"heldout\" is in no reward's when.data_source")));
+  EXPECT_THAT(with({"reward.rewards.0.when.data_source=[a]", "eval.every_steps=0"}), ElementsAre())
+      << "it is off";
 
-  const std::string twice =
-      absl::StrCat(kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: h}, {name: h, path: i}]}\n");
-  EXPECT_THAT(Lines(Parse(twice)), ElementsAre(HasSubstr("eval.datasets.1.name \"h\" is taken; names differ")));
-  const std::string sft = "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: {dir: out}\n";
-  EXPECT_THAT(Lines(Parse(sft + eval)), ElementsAre(HasSubstr("kind: sft has no rollouts that could answer")));
+  const std::string twice = absl::StrCat(
+      kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: h}, {name: h, path: i}]}\n");
+  EXPECT_THAT(Lines(Parse(twice)),
+              ElementsAre(HasSubstr("eval.datasets.1.name \"h\" is taken; names differ")));
+  const std::string sft =
+      "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: "
+      "{dir: out}\n";
+  EXPECT_THAT(Lines(Parse(sft + eval)),
+              ElementsAre(HasSubstr("kind: sft has no rollouts that could answer")));
 }
 
 TEST(JobFile, AnEvaluationDatasetThatCannotBeReadIsToldBeforeTheJobStarts) {
   const std::string dir = testing::TempDir();
   const auto problems = [&](const std::string& rows) {
     EXPECT_TRUE(WriteFileAtomic(dir + "/eval_rows.jsonl", rows).ok());
-    const std::string text = absl::StrCat(kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: eval_rows.jsonl}]}\n");
+    const std::string text = absl::StrCat(
+        kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: eval_rows.jsonl}]}\n");
     std::vector<std::string> found;
     for (const std::string& line : Lines(ParseJobFile(text, dir + "/job.yaml"))) {
       if (absl::StrContains(line, "eval.datasets")) found.push_back(line);
@@ -344,24 +408,32 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
 }
 
 TEST(JobFile, SupervisedTrainingTakesNeitherRolloutNorReward) {
-  const std::string text = "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: {dir: out}\n";
+  const std::string text =
+      "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: "
+      "{dir: out}\n";
   EXPECT_THAT(Lines(Parse(text)), ElementsAre());
-  EXPECT_THAT(Lines(Parse(text + "reward: {rewards: [{name: r, verifier: exact}]}\n")), ElementsAre(HasSubstr("reward is not used by kind: sft")));
+  EXPECT_THAT(Lines(Parse(text + "reward: {rewards: [{name: r, verifier: exact}]}\n")),
+              ElementsAre(HasSubstr("reward is not used by kind: sft")));
 }
 
 TEST(JobFile, MissingFilesAreToldAtTheirValue) {
   const JobFile file = ParseJobFile(kMinimal, "/jobs/job.yaml");
-  EXPECT_THAT(Lines(file), ElementsAre("job.yaml:2:15 SLUICE-CONFIG-0012 model.path: no directory m",
-                                       "job.yaml:4:27 SLUICE-CONFIG-0012 data.train.0.path: no file rows.jsonl"));
-  EXPECT_THAT(ReadJobFile("/nowhere/job.yaml").problems, ElementsAre(::testing::Field(&ConfigProblem::number, 1)));
+  EXPECT_THAT(
+      Lines(file),
+      ElementsAre("job.yaml:2:15 SLUICE-CONFIG-0012 model.path: no directory m",
+                  "job.yaml:4:27 SLUICE-CONFIG-0012 data.train.0.path: no file rows.jsonl"));
+  EXPECT_THAT(ReadJobFile("/nowhere/job.yaml").problems,
+              ElementsAre(::testing::Field(&ConfigProblem::number, 1)));
 }
 
 TEST(JobFile, EveryExampleLoads) {
   int examples = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(SLUICE_SOURCE_DIR) + "/configs/examples")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(SLUICE_SOURCE_DIR) + "/configs/examples")) {
     if (entry.path().extension() != ".yaml") continue;
     ++examples;
-    EXPECT_THAT(Lines(ReadJobFile(entry.path().string(), {.check_paths = false})), ElementsAre()) << entry.path();
+    EXPECT_THAT(Lines(ReadJobFile(entry.path().string(), {.check_paths = false})), ElementsAre())
+        << entry.path();
   }
   EXPECT_GT(examples, 0);
 }
@@ -371,7 +443,8 @@ TEST(JobFile, AllProblemsComeAtOnceInOrderAndAtMostTwenty) {
   for (int i = 0; i < 30; ++i) absl::StrAppend(&text, "  key", i, ": 1\n");
   const JobFile file = Parse(text);
   ASSERT_EQ(file.problems.size(), 20u);
-  for (size_t i = 1; i < file.problems.size(); ++i) EXPECT_LE(file.problems[i - 1].line, file.problems[i].line);
+  for (size_t i = 1; i < file.problems.size(); ++i)
+    EXPECT_LE(file.problems[i - 1].line, file.problems[i].line);
   EXPECT_EQ(ProblemStatus(file.problems).code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -390,7 +463,9 @@ void CheckRules(const google::protobuf::Descriptor& type, const std::string& pat
   }
 }
 
-TEST(JobFile, EveryKeyHasItsDocumentationAndADefaultOrAnExample) { CheckRules(*job::v1::JobSpec::descriptor(), ""); }
+TEST(JobFile, EveryKeyHasItsDocumentationAndADefaultOrAnExample) {
+  CheckRules(*job::v1::JobSpec::descriptor(), "");
+}
 
 }  // namespace
 }  // namespace sluice

@@ -29,10 +29,8 @@ void VisitKeys(const Descriptor& type, const std::string& path, const Visit& vis
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
     const std::string here = JoinPath(path, field.name());
-    if (IsLeaf(field))
-      visit(field, here);
-    else
-      VisitKeys(*field.message_type(), here, visit);
+    if (IsLeaf(field)) visit(field, here);
+    else VisitKeys(*field.message_type(), here, visit);
   }
 }
 

@@ -18,13 +18,15 @@ TEST(ThreadsNow, WhoWaitsLendsItsCoresToWhoIsBusy) {
 }
 
 TEST(ThreadsNow, SeveralBorrowersDivideWhatIsFree) {
-  const std::vector<CoreUser> users = {{4, kShares, kBusy}, {4, kShares, kBusy}, {9, kShares, kWaits}};
+  const std::vector<CoreUser> users = {
+      {4, kShares, kBusy}, {4, kShares, kBusy}, {9, kShares, kWaits}};
   EXPECT_EQ(ThreadsNow(17, users, 0), 4 + 5);
   EXPECT_EQ(ThreadsNow(17, users, 1), 4 + 4);
 }
 
 TEST(ThreadsNow, FixedOnesLendAndDoNotBorrow) {
-  const std::vector<CoreUser> users = {{2, kFixed, kBusy}, {1, kShares, kBusy}, {3, kFixed, kWaits}};
+  const std::vector<CoreUser> users = {
+      {2, kFixed, kBusy}, {1, kShares, kBusy}, {3, kFixed, kWaits}};
   EXPECT_EQ(ThreadsNow(8, users, 0), 2);
   EXPECT_EQ(ThreadsNow(8, users, 1), 1 + 5);
 }
@@ -45,7 +47,8 @@ class CoreShareTest : public ::testing::Test {
 };
 
 TEST_F(CoreShareTest, CoresMoveToWhoComputes) {
-  const auto rollout = *CoreShare::Open(path_, "rollout-0"), trainer = *CoreShare::Open(path_, "trainer-0");
+  const auto rollout = *CoreShare::Open(path_, "rollout-0"),
+             trainer = *CoreShare::Open(path_, "trainer-0");
   const CoreShare::Busy sampling(rollout.get());
   EXPECT_EQ(rollout->threads(), 4);
   {
@@ -65,7 +68,8 @@ TEST_F(CoreShareTest, PartsOfOneDaemonDivideItsCores) {
 TEST_F(CoreShareTest, ADaemonThatDiedBusyIsNotBusyWhenItStartsAgain) {
   const auto trainer = *CoreShare::Open(path_, "trainer-0");
   auto died = *CoreShare::Open(path_, "rollout-0");
-  auto* const busy = new CoreShare::Busy(died.get());  // Never ends, as in a process that was killed.
+  // Never ends, as in a process that was killed.
+  auto* const busy = new CoreShare::Busy(died.get());
   const CoreShare::Busy training(trainer.get());
   ASSERT_EQ(trainer->threads(), 2);
 
@@ -76,9 +80,11 @@ TEST_F(CoreShareTest, ADaemonThatDiedBusyIsNotBusyWhenItStartsAgain) {
 
 TEST_F(CoreShareTest, WhatIsNoPlanIsRefused) {
   EXPECT_EQ(CoreShare::Open(path_, "reward-0").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(CoreShare::Open(path_ + "-none", "rollout-0").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(CoreShare::Open(path_ + "-none", "rollout-0").status().code(),
+            absl::StatusCode::kNotFound);
   const std::string plan = *ReadFile(path_);
-  for (const std::string& bytes : {std::string("rollout 2"), std::string(plan.size(), 'x'), std::string(plan.size(), '\0')}) {
+  for (const std::string& bytes :
+       {std::string("rollout 2"), std::string(plan.size(), 'x'), std::string(plan.size(), '\0')}) {
     ASSERT_TRUE(WriteFileAtomic(path_, bytes).ok());
     EXPECT_EQ(CoreShare::Open(path_, "rollout-0").status().code(), absl::StatusCode::kDataLoss);
   }

@@ -67,17 +67,20 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
     FakeRegistry* const owner;
   };
 
-  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context, const RegisterRequest* request,
+  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
+                                     const RegisterRequest* request,
                                      RegisterResponse* response) override {
     auto* reactor = context->DefaultReactor();
     response->set_incarnation(incarnation);
-    response->mutable_beat()->set_seconds(3600);  // Whatever comes is sent because something changed.
+    // Whatever comes is sent because something changed.
+    response->mutable_beat()->set_seconds(3600);
     reactor->Finish(rpc::ToGrpcStatus(refusal));
     registered.Push(*request);
     return reactor;
   }
 
-  grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* Heartbeat(grpc::CallbackServerContext*) override {
+  grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* Heartbeat(
+      grpc::CallbackServerContext*) override {
     auto stream = rpc::MakeStream<Stream>(this);
     streams.Push(stream);
     stream->StartReading();
@@ -94,7 +97,8 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
 
 class ControllerLinkTest : public testing::Test {
  protected:
-  // The first picks an address, those after it listen there again. Declare the server behind its registry.
+  // The first picks an address, those after it listen there again. Declare the server behind its
+  // registry.
   std::unique_ptr<rpc::Server> Serve(FakeRegistry* registry) {
     grpc::Service* const services[] = {registry};
     rpc::Server::Options options;
@@ -106,15 +110,17 @@ class ControllerLinkTest : public testing::Test {
   }
   std::unique_ptr<ControllerLink> Link() {
     return std::make_unique<ControllerLink>(
-        ControllerLink::Options{.controller = address_,
-                                .id = "rollout-0",
-                                .role = rpc::Role::kRollout,
-                                .addresses = {{"grpc", "127.0.0.1:1"}},
-                                .backoff = {.first = absl::Milliseconds(1), .most = absl::Milliseconds(5)}},
-        ControllerLink::Handlers{.registered = [this](int64_t incarnation) { incarnations_.Push(incarnation); },
-                                 .assigned = [this](const HeartbeatResponse& level) { levels_.Push(level); },
-                                 .drain = [this] { drains_.Push(true); },
-                                 .refused = [this](absl::Status why) { refusals_.Push(why); }});
+        ControllerLink::Options{
+            .controller = address_,
+            .id = "rollout-0",
+            .role = rpc::Role::kRollout,
+            .addresses = {{"grpc", "127.0.0.1:1"}},
+            .backoff = {.first = absl::Milliseconds(1), .most = absl::Milliseconds(5)}},
+        ControllerLink::Handlers{
+            .registered = [this](int64_t incarnation) { incarnations_.Push(incarnation); },
+            .assigned = [this](const HeartbeatResponse& level) { levels_.Push(level); },
+            .drain = [this] { drains_.Push(true); },
+            .refused = [this](absl::Status why) { refusals_.Push(why); }});
   }
   static job::v1::StepReport Step(int64_t k) {
     job::v1::StepReport step;
@@ -162,9 +168,13 @@ TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndStaysALevel) {
   progress.set_job("job");
   progress.set_step(3);
   link->SetProgress(progress);
-  EXPECT_EQ(registry.beats.PopUntil([](const auto& beat) { return beat.progress_size() > 0; }).progress(0).step(), 3);
+  EXPECT_EQ(registry.beats.PopUntil([](const auto& beat) { return beat.progress_size() > 0; })
+                .progress(0)
+                .step(),
+            3);
   link->SetDraining();
-  const HeartbeatRequest beat = registry.beats.PopUntil([](const auto& said) { return said.draining(); });
+  const HeartbeatRequest beat =
+      registry.beats.PopUntil([](const auto& said) { return said.draining(); });
   EXPECT_EQ(beat.progress_size(), 1);
   link->RemoveProgress("job");
   registry.beats.PopUntil([](const auto& said) { return said.progress_size() == 0; });
@@ -215,7 +225,8 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   common::v1::Event event;
   event.set_code("paused");
   link->Raise(event);
-  const HeartbeatRequest all = registry.beats.PopUntil([](const auto& beat) { return beat.events_size() == 1 && beat.steps_size() == 2; });
+  const HeartbeatRequest all = registry.beats.PopUntil(
+      [](const auto& beat) { return beat.events_size() == 1 && beat.steps_size() == 2; });
   EXPECT_EQ(all.events(0).seq(), 1u);
   EXPECT_EQ(all.events(0).daemon(), "rollout-0");
   EXPECT_TRUE(all.events(0).has_at());
@@ -228,7 +239,8 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   stored.set_events_stored(1);
   const auto stream = registry.streams.Pop();
   stream->Send(stored);
-  const HeartbeatRequest rest = registry.beats.PopUntil([](const auto& beat) { return beat.steps_size() == 1; });
+  const HeartbeatRequest rest =
+      registry.beats.PopUntil([](const auto& beat) { return beat.steps_size() == 1; });
   EXPECT_EQ(rest.steps(0).k(), 2);
   EXPECT_EQ(rest.events_size(), 0);
   stored.mutable_steps_stored(0)->set_k(2);
@@ -245,7 +257,8 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
   link->Report(Step(4));
   const std::string boot = first->registered.Pop().boot();
   levels_.Pop();
-  first->beats.PopUntil([](const auto& beat) { return beat.steps_size() == 1 && beat.generation() == 8; });
+  first->beats.PopUntil(
+      [](const auto& beat) { return beat.steps_size() == 1 && beat.generation() == 8; });
   first_server.reset();
   first.reset();
   link->Report(Step(5));  // While nobody listens.
@@ -260,7 +273,8 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
   ASSERT_EQ(again.running_size(), 1);
   EXPECT_EQ(again.running(0).job(), "job");
   EXPECT_EQ(again.running(0).generation(), 8u);
-  const HeartbeatRequest beat = second.beats.PopUntil([](const auto& said) { return said.steps_size() == 2; });
+  const HeartbeatRequest beat =
+      second.beats.PopUntil([](const auto& said) { return said.steps_size() == 2; });
   EXPECT_EQ(beat.incarnation(), 6);
   EXPECT_EQ(beat.steps(0).k(), 4);
   EXPECT_EQ(incarnations_.Pop(), 5);
@@ -280,7 +294,8 @@ TEST_F(ControllerLinkTest, ADaemonMayStartBeforeItsController) {
 
 TEST_F(ControllerLinkTest, ANotYetIsTriedAgainANoIsNot) {
   FakeRegistry registry;
-  registry.refusal = Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", "the old boot still beats");
+  registry.refusal =
+      Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", "the old boot still beats");
   auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
@@ -289,7 +304,8 @@ TEST_F(ControllerLinkTest, ANotYetIsTriedAgainANoIsNot) {
   server.reset();
 
   FakeRegistry other;
-  other.refusal = Error(absl::StatusCode::kFailedPrecondition, "PROTOCOL", "this controller speaks protocols 2 to 3");
+  other.refusal = Error(absl::StatusCode::kFailedPrecondition, "PROTOCOL",
+                        "this controller speaks protocols 2 to 3");
   const auto other_server = Serve(&other);
   const absl::Status why = refusals_.Pop();
   EXPECT_EQ(ReasonOf(why), "PROTOCOL");

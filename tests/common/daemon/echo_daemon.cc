@@ -10,7 +10,8 @@ namespace {
 
 class Echo : public queue::v1::QueueService::CallbackService {
  public:
-  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const queue::v1::StatsRequest*,
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
+                                  const queue::v1::StatsRequest*,
                                   queue::v1::StatsResponse* response) override {
     response->set_version(7);
     auto* reactor = context->DefaultReactor();
@@ -35,7 +36,8 @@ class EchoProgram : public Program {
 
 absl::StatusOr<std::unique_ptr<Program>> Make(const Host& host) {
   if (host.flags->id == "stops-itself") {
-    host.stop(ErrorWith(absl::StatusCode::kFailedPrecondition, {.catalogue = "SLUICE-CTL-0002", .hint = "upgrade it"},
+    host.stop(ErrorWith(absl::StatusCode::kFailedPrecondition,
+                        {.catalogue = "SLUICE-CTL-0002", .hint = "upgrade it"},
                         "the controller speaks protocols 2 to 3"));
   }
   return std::make_unique<EchoProgram>();
@@ -45,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Program>> Make(const Host& host) {
 }  // namespace sluice::daemon
 
 int main(int argc, char** argv) {
-  return sluice::daemon::Main(argc, argv,
-                              {"sluice-echo", sluice::rpc::Role::kQueue, "Answers.", "sluice-echo --listen 127.0.0.1:7000"},
-                              sluice::daemon::Make);
+  return sluice::daemon::Main(
+      argc, argv,
+      {"sluice-echo", sluice::rpc::Role::kQueue, "Answers.", "sluice-echo --listen 127.0.0.1:7000"},
+      sluice::daemon::Make);
 }

@@ -91,8 +91,10 @@ TEST(MainTest, ADaemonSaysWhereItListensServesAndDrainsOnSigterm) {
 TEST(MainTest, ADaemonThatStopsItselfSaysWhyAndFails) {
   Child child({"--id", "stops-itself"});
   EXPECT_EQ(child.Wait(), 1);
-  EXPECT_THAT(child.Errors(), HasSubstr("sluice-echo: error SLUICE-CTL-0002: the controller speaks protocols 2 to 3\n"
-                                        "hint: upgrade it\n"));
+  EXPECT_THAT(
+      child.Errors(),
+      HasSubstr("sluice-echo: error SLUICE-CTL-0002: the controller speaks protocols 2 to 3\n"
+                "hint: upgrade it\n"));
 }
 
 TEST(MainTest, AMisuseIsExitCodeTwo) {

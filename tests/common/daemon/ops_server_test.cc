@@ -47,7 +47,8 @@ TEST(OpsServerTest, APortInUseIsNamed) {
   metrics::Registry metrics;
   const auto first = OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); });
   ASSERT_TRUE(first.ok());
-  const auto second = OpsServer::Start((*first)->address(), &metrics, [] { return absl::OkStatus(); });
+  const auto second =
+      OpsServer::Start((*first)->address(), &metrics, [] { return absl::OkStatus(); });
   EXPECT_EQ(ReasonOf(second.status()), "PORT_IN_USE");
   EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));
 }

@@ -15,9 +15,15 @@ TEST(WaitsTest, AWaitIsToldWhileItsScopeLastsWithItsAge) {
   Waits waits("trainer-0", &clock);
   EXPECT_TRUE(waits.Edges().empty());
   {
-    std::optional<Waits::Scope> loads = waits.Begin({.kind = "STORE", .id = "/m", .cause = "trainer-0 loads the model"});
+    std::optional<Waits::Scope> loads =
+        waits.Begin({.kind = "STORE", .id = "/m", .cause = "trainer-0 loads the model"});
     clock.Advance(absl::Seconds(3));
-    const Waits::Scope moved = waits.Begin({.kind = "BATCH", .id = "7", .at = "queue", .cause = "trainer-0 waits for batch 7", .next = "it trains it", .step = 7});
+    const Waits::Scope moved = waits.Begin({.kind = "BATCH",
+                                            .id = "7",
+                                            .at = "queue",
+                                            .cause = "trainer-0 waits for batch 7",
+                                            .next = "it trains it",
+                                            .step = 7});
     ASSERT_EQ(waits.Edges().size(), 2u);
     const common::v1::WaitEdge store = waits.Edges()[0], batch = waits.Edges()[1];
     EXPECT_EQ(store.waiter().kind(), common::v1::NODE_KIND_DAEMON);

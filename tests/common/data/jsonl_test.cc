@@ -16,15 +16,20 @@ using testing::HasSubstr;
 
 class JsonlTest : public testing::Test {
  protected:
-  absl::StatusOr<Dataset> Read(const std::string& text, std::map<std::string, std::string> fields = {{"prompt", "q"}}, bool skip = false) {
+  absl::StatusOr<Dataset> Read(const std::string& text,
+                               std::map<std::string, std::string> fields = {{"prompt", "q"}},
+                               bool skip = false) {
     const std::string path = testing_data::TempPath("rows.jsonl");
     EXPECT_TRUE(WriteFileAtomic(path, text).ok());
-    return ReadDataset({.name = "rows", .path = path, .fields = std::move(fields), .skip_bad_rows = skip});
+    return ReadDataset(
+        {.name = "rows", .path = path, .fields = std::move(fields), .skip_bad_rows = skip});
   }
 };
 
 TEST_F(JsonlTest, FieldsAreMappedAndKeysSorted) {
-  const auto data = Read("{\"q\": \"1+1\", \"a\": 2, \"other\": 0}\n\n{\"a\": 3, \"q\": \"1+2\"}\r\n", {{"prompt", "q"}, {"answer", "a"}});
+  const auto data =
+      Read("{\"q\": \"1+1\", \"a\": 2, \"other\": 0}\n\n{\"a\": 3, \"q\": \"1+2\"}\r\n",
+           {{"prompt", "q"}, {"answer", "a"}});
   ASSERT_TRUE(data.ok()) << data.status();
   ASSERT_EQ(data->rows(), 2u);
   EXPECT_EQ(data->json(0), "{\"answer\":2,\"prompt\":\"1+1\"}");
@@ -32,7 +37,8 @@ TEST_F(JsonlTest, FieldsAreMappedAndKeysSorted) {
 }
 
 TEST_F(JsonlTest, AColumnInsideAnObjectIsNamedWithADot) {
-  const auto data = Read("{\"q\": \"x\", \"reward_model\": {\"ground_truth\": \"7\"}}\n", {{"prompt", "q"}, {"answer", "reward_model.ground_truth"}});
+  const auto data = Read("{\"q\": \"x\", \"reward_model\": {\"ground_truth\": \"7\"}}\n",
+                         {{"prompt", "q"}, {"answer", "reward_model.ground_truth"}});
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ(data->json(0), "{\"answer\":\"7\",\"prompt\":\"x\"}");
 }
@@ -40,18 +46,24 @@ TEST_F(JsonlTest, AColumnInsideAnObjectIsNamedWithADot) {
 TEST_F(JsonlTest, ABrokenLineIsNamedByFileLineAndColumn) {
   const auto data = Read("{\"q\": 1}\n{\"q\": \n");
   EXPECT_EQ(ReasonOf(data.status()), "BAD_ROW");
-  EXPECT_THAT(std::string(data.status().message()), testing::AllOf(HasSubstr(".jsonl:2:"), HasSubstr("syntax error")));
+  EXPECT_THAT(std::string(data.status().message()),
+              testing::AllOf(HasSubstr(".jsonl:2:"), HasSubstr("syntax error")));
   EXPECT_THAT(DetailOf(data.status()).hint, HasSubstr("on_bad_row"));
 }
 
 TEST_F(JsonlTest, AMissingColumnIsNamedWithThoseThatAreThere) {
   const auto data = Read("{\"question\": \"x\"}\n");
-  EXPECT_THAT(std::string(data.status().message()), testing::AllOf(HasSubstr("no column \"q\""), HasSubstr("question")));
+  EXPECT_THAT(std::string(data.status().message()),
+              testing::AllOf(HasSubstr("no column \"q\""), HasSubstr("question")));
 }
 
-TEST_F(JsonlTest, ALineThatIsNoObjectIsRefused) { EXPECT_THAT(std::string(Read("[1]\n").status().message()), HasSubstr("found array")); }
+TEST_F(JsonlTest, ALineThatIsNoObjectIsRefused) {
+  EXPECT_THAT(std::string(Read("[1]\n").status().message()), HasSubstr("found array"));
+}
 
-TEST_F(JsonlTest, BytesThatAreNoUtf8AreRefused) { EXPECT_EQ(ReasonOf(Read("{\"q\": \"\xff\"}\n").status()), "BAD_ROW"); }
+TEST_F(JsonlTest, BytesThatAreNoUtf8AreRefused) {
+  EXPECT_EQ(ReasonOf(Read("{\"q\": \"\xff\"}\n").status()), "BAD_ROW");
+}
 
 TEST_F(JsonlTest, ALookAtTheFirstRowsReadsNoMoreAndKnowsTheirLines) {
   const std::string path = testing_data::TempPath("rows.jsonl");
@@ -88,20 +100,30 @@ TEST_F(JsonlTest, ARowAboveTheLimitIsRefusedWithBothNumbers) {
 TEST_F(JsonlTest, AnAnswerMayBeAbsentFromAllRowsButNotFromSome) {
   const std::map<std::string, std::string> fields = {{"prompt", "prompt"}, {"answer", "answer"}};
   EXPECT_TRUE(Read("{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n", fields).ok());
-  EXPECT_EQ(ReasonOf(Read("{\"prompt\": \"a\", \"answer\": 1}\n{\"prompt\": \"b\"}\n", fields).status()), "BAD_ROW");
-  EXPECT_EQ(ReasonOf(Read("{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"answer\": 1}\n", fields).status()), "BAD_ROW");
+  EXPECT_EQ(
+      ReasonOf(Read("{\"prompt\": \"a\", \"answer\": 1}\n{\"prompt\": \"b\"}\n", fields).status()),
+      "BAD_ROW");
+  EXPECT_EQ(
+      ReasonOf(Read("{\"prompt\": \"a\"}\n{\"prompt\": \"b\", \"answer\": 1}\n", fields).status()),
+      "BAD_ROW");
 }
 
 TEST_F(JsonlTest, APromptThatIsNoTextOrEmptyIsABadRowWhereAskedFor) {
   const std::string path = testing_data::TempPath("prompts.jsonl");
   const auto read = [&](const std::string& prompt) {
     EXPECT_TRUE(WriteFileAtomic(path, "{\"q\": \"good\"}\n\n{\"q\": " + prompt + "}\n").ok());
-    return ReadDataset({.name = "rows", .path = path, .fields = {{"prompt", "q"}}, .check_prompts = true, .bad_row_hint = "mend it"}).status();
+    return ReadDataset({.name = "rows",
+                        .path = path,
+                        .fields = {{"prompt", "q"}},
+                        .check_prompts = true,
+                        .bad_row_hint = "mend it"})
+        .status();
   };
   for (const char* prompt : {"5", "null", "\"\"", "[]", "{}", "[1]", "true"}) {
     const absl::Status status = read(prompt);
     EXPECT_EQ(ReasonOf(status), "BAD_ROW") << prompt;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(".jsonl:3:1: the prompt, column \"q\", is ") + prompt));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(std::string(".jsonl:3:1: the prompt, column \"q\", is ") + prompt));
     EXPECT_EQ(DetailOf(status).hint, "mend it");
   }
   EXPECT_TRUE(read("\"5\"").ok());
@@ -111,7 +133,9 @@ TEST_F(JsonlTest, APromptThatIsNoTextOrEmptyIsABadRowWhereAskedFor) {
 TEST_F(JsonlTest, AnEmptyFileIsRefused) { EXPECT_EQ(ReasonOf(Read("\n\n").status()), "NO_ROWS"); }
 
 TEST_F(JsonlTest, AnAbsentFileIsNotFound) {
-  EXPECT_TRUE(absl::IsNotFound(ReadDataset({.name = "x", .path = "/does/not/exist.jsonl", .fields = {{"prompt", "q"}}}).status()));
+  EXPECT_TRUE(absl::IsNotFound(
+      ReadDataset({.name = "x", .path = "/does/not/exist.jsonl", .fields = {{"prompt", "q"}}})
+          .status()));
 }
 
 TEST_F(JsonlTest, ARowThatNestsTooDeeplyIsRefusedBeforeItIsCopied) {
@@ -165,16 +189,20 @@ TEST_F(ScorableRowsTest, AFileWithoutOneSuchRowIsRefusedWithTheSourceAndTheFirst
 }
 
 TEST_F(JsonlTest, OtherFormatsAreRefusedByName) {
-  const absl::Status status = ReadDataset({.name = "x", .path = "rows.parquet", .fields = {{"prompt", "q"}}}).status();
+  const absl::Status status =
+      ReadDataset({.name = "x", .path = "rows.parquet", .fields = {{"prompt", "q"}}}).status();
   EXPECT_EQ(ReasonOf(status), "UNSUPPORTED");
   EXPECT_THAT(std::string(status.message()), HasSubstr("parquet"));
 }
 
 TEST_F(JsonlTest, Gsm8kReadsWhole) {
   const char* root = std::getenv("SLUICE_TEST_DATA");
-  const std::string path = std::string(root != nullptr ? root : SLUICE_SOURCE_DIR "/../shared/data") + "/gsm8k/train.jsonl";
+  const std::string path =
+      std::string(root != nullptr ? root : SLUICE_SOURCE_DIR "/../shared/data") +
+      "/gsm8k/train.jsonl";
   if (!PathExists(path)) GTEST_SKIP() << path << " is absent";
-  const auto data = ReadDataset({.name = "gsm8k", .path = path, .fields = {{"prompt", "question"}, {"answer", "answer"}}});
+  const auto data = ReadDataset(
+      {.name = "gsm8k", .path = path, .fields = {{"prompt", "question"}, {"answer", "answer"}}});
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ(data->rows(), 7473u);
   EXPECT_THAT(std::string(data->json(0)), HasSubstr("#### 72"));

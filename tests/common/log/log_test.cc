@@ -13,13 +13,19 @@ namespace {
 
 TEST(LogTest, ALineIsJsonWithItsFieldsInOrder) {
   EXPECT_EQ(FormatLine("2026-01-02T03:04:05.678Z", Level::kWarning, "queue-0", "batch_cut",
-                       {{"k", 12}, {"job_id", "digits"}, {"ratio", 0.5}, {"closed", true}, {"bytes", uint64_t{1} << 63}}),
-            R"({"ts":"2026-01-02T03:04:05.678Z","level":"warning","daemon":"queue-0","job_id":"digits","event":"batch_cut",)"
+                       {{"k", 12},
+                        {"job_id", "digits"},
+                        {"ratio", 0.5},
+                        {"closed", true},
+                        {"bytes", uint64_t{1} << 63}}),
+            R"({"ts":"2026-01-02T03:04:05.678Z","level":"warning","daemon":"queue-0",)"
+            R"("job_id":"digits","event":"batch_cut",)"
             R"("k":12,"ratio":0.5,"closed":true,"bytes":9223372036854775808})");
 }
 
 TEST(LogTest, HostileTextStaysOneParsableLine) {
-  const std::string line = FormatLine("t", Level::kError, "d\n", "e\"", {{"text", "a\n\"b\\\xff"}, {"nan", std::nan("")}});
+  const std::string line = FormatLine("t", Level::kError, "d\n", "e\"",
+                                      {{"text", "a\n\"b\\\xff"}, {"nan", std::nan("")}});
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const auto parsed = nlohmann::json::parse(line);
   EXPECT_EQ(parsed["text"], "a\n\"b\\\xEF\xBF\xBD");
@@ -29,7 +35,8 @@ TEST(LogTest, HostileTextStaysOneParsableLine) {
 TEST(LogTest, AStatusIsLoggedAsItsTextAndReason) {
   const auto parsed = nlohmann::json::parse(
       FormatLine("t", Level::kInfo, "d", "e",
-                 {{"cause", sluice::Error(absl::StatusCode::kAborted, "FENCED", "2 < 3")}, {"end", absl::OkStatus()}}));
+                 {{"cause", sluice::Error(absl::StatusCode::kAborted, "FENCED", "2 < 3")},
+                  {"end", absl::OkStatus()}}));
   EXPECT_EQ(parsed["cause"], "ABORTED: 2 < 3 (FENCED)");
   EXPECT_EQ(parsed["end"], "OK");
 }

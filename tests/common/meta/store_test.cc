@@ -46,7 +46,8 @@ class StoreTest : public testing::TestWithParam<std::string> {
   void SetUp() override { Reopen(); }
   void Reopen() {
     store_.reset();
-    absl::StatusOr<std::unique_ptr<Store>> store = Open(absl::StrCat(GetParam(), ":", dir_.path, "/store"));
+    absl::StatusOr<std::unique_ptr<Store>> store =
+        Open(absl::StrCat(GetParam(), ":", dir_.path, "/store"));
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
@@ -92,15 +93,16 @@ TEST_P(StoreTest, PutOfANewKeyLosesWhereOneIsThere) {
 TEST_P(StoreTest, ATransactionWhoseCompareFailsDoesNothing) {
   ASSERT_TRUE(store_->Put("a", "1").ok());
 
-  const absl::Status lost = store_->Txn({{"absent", 0}, {"a", 0}}, {{"b", "x"}, {"a", std::nullopt}}).status();
+  const absl::Status lost =
+      store_->Txn({{"absent", 0}, {"a", 0}}, {{"b", "x"}, {"a", std::nullopt}}).status();
 
   EXPECT_EQ(ReasonOf(lost), "LOST_RACE");
   EXPECT_THAT(Keys(*store_->List("")), ElementsAre("a"));
 }
 
 TEST_P(StoreTest, ATransactionsOpsHappenInOrderAtOneRevision) {
-  const absl::StatusOr<int64_t> revision =
-      store_->Txn({{"a", 0}}, {{"a", "1"}, {"b", "1"}, {"a", std::nullopt}, {"c", "1"}, {"c", "2"}});
+  const absl::StatusOr<int64_t> revision = store_->Txn(
+      {{"a", 0}}, {{"a", "1"}, {"b", "1"}, {"a", std::nullopt}, {"c", "1"}, {"c", "2"}});
 
   ASSERT_TRUE(revision.ok());
   const std::vector<Entry> all = *store_->List("");
@@ -120,13 +122,14 @@ TEST_P(StoreTest, RevisionsRiseAndAreNotUsedAgainAfterADeleteAndAReopen) {
 }
 
 TEST_P(StoreTest, ListGivesAPrefixInByteOrderAndPages) {
-  for (const char* key : {"jobs/1/events/01", "jobs/1/events/02", "jobs/1/events/10", "jobs/10/spec", "jobs/1/spec",
-                          "jobs/1/event", "jobs0"}) {
+  for (const char* key : {"jobs/1/events/01", "jobs/1/events/02", "jobs/1/events/10",
+                          "jobs/10/spec", "jobs/1/spec", "jobs/1/event", "jobs0"}) {
     ASSERT_TRUE(store_->Put(key, key).ok());
   }
   EXPECT_THAT(Keys(*store_->List("jobs/1/events/")),
               ElementsAre("jobs/1/events/01", "jobs/1/events/02", "jobs/1/events/10"));
-  EXPECT_THAT(Keys(*store_->List("jobs/1/events/", "jobs/1/events/01", 1)), ElementsAre("jobs/1/events/02"));
+  EXPECT_THAT(Keys(*store_->List("jobs/1/events/", "jobs/1/events/01", 1)),
+              ElementsAre("jobs/1/events/02"));
   EXPECT_THAT(Keys(*store_->List("jobs/1/events/", "jobs/1/events/10")), ElementsAre());
   EXPECT_EQ(store_->List("jobs/")->size(), 6u);
   EXPECT_EQ(store_->List("")->size(), 7u);
@@ -134,7 +137,11 @@ TEST_P(StoreTest, ListGivesAPrefixInByteOrderAndPages) {
 
 TEST_P(StoreTest, APrefixThatEndsInTheHighestByteStillEnds) {
   ASSERT_TRUE(store_->Put("a\xff", "1").ok());
-  ASSERT_TRUE(store_->Put("a\xff" "b", "1").ok());
+  ASSERT_TRUE(store_
+                  ->Put("a\xff"
+                        "b",
+                        "1")
+                  .ok());
   ASSERT_TRUE(store_->Put("b", "1").ok());
   EXPECT_EQ(store_->List("a\xff")->size(), 2u);
   EXPECT_EQ(store_->List("\xff")->size(), 0u);
@@ -149,8 +156,10 @@ TEST_P(StoreTest, WhatWasAnsweredIsThereAfterAReopen) {
 
 TEST_P(StoreTest, RefusesAKeyOrValueOverTheLimit) {
   EXPECT_EQ(store_->Put("", "1").status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(store_->Put(std::string(513, 'k'), "1").status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(store_->Put("a", std::string((16u << 20) + 1, 'v')).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store_->Put(std::string(513, 'k'), "1").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store_->Put("a", std::string((16u << 20) + 1, 'v')).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(store_->List("")->size(), 0u);
 }
 
@@ -163,7 +172,8 @@ TEST_P(StoreTest, OfManyWhoCountByCompareAndSetEachCountsOnce) {
       for (int done = 0; done < kEach;) {
         const absl::StatusOr<Entry> old = store_->Get("count");
         const int value = old.ok() ? std::stoi(old->value) : 0;
-        const absl::StatusOr<int64_t> put = store_->Put("count", absl::StrCat(value + 1), old.ok() ? old->revision : 0);
+        const absl::StatusOr<int64_t> put =
+            store_->Put("count", absl::StrCat(value + 1), old.ok() ? old->revision : 0);
         if (put.ok()) ++done;
         else if (ReasonOf(put.status()) == "LOST_RACE") ++races;
         else FAIL() << put.status();
@@ -171,7 +181,8 @@ TEST_P(StoreTest, OfManyWhoCountByCompareAndSetEachCountsOnce) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(store_->Get("count").value().value, absl::StrCat(kThreads * kEach)) << races << " lost races";
+  EXPECT_EQ(store_->Get("count").value().value, absl::StrCat(kThreads * kEach))
+      << races << " lost races";
 }
 
 std::vector<std::string> KindNames() {
@@ -179,7 +190,8 @@ std::vector<std::string> KindNames() {
   for (const Kind& kind : Kinds()) names.push_back(kind.name);
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(EveryKind, StoreTest, testing::ValuesIn(KindNames()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(EveryKind, StoreTest, testing::ValuesIn(KindNames()),
+                         [](const auto& info) { return info.param; });
 
 TEST(OpenTest, AnUnknownKindIsRefusedWithTheKnownOnes) {
   const absl::Status status = Open("etcd:here").status();
@@ -200,7 +212,9 @@ TEST(SqliteTest, AnotherProgramsDatabaseAndANewerFormatAreRefused) {
   ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
   ASSERT_EQ(sqlite3_exec(db, "CREATE TABLE t (x)", nullptr, nullptr, nullptr), SQLITE_OK);
   EXPECT_EQ(OpenSqlite(path).status().code(), absl::StatusCode::kFailedPrecondition);
-  ASSERT_EQ(sqlite3_exec(db, "PRAGMA application_id=1397508419; PRAGMA user_version=2", nullptr, nullptr, nullptr), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "PRAGMA application_id=1397508419; PRAGMA user_version=2", nullptr,
+                         nullptr, nullptr),
+            SQLITE_OK);
   sqlite3_close(db);
   EXPECT_EQ(OpenSqlite(path).status().code(), absl::StatusCode::kFailedPrecondition);
 }

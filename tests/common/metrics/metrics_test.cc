@@ -21,7 +21,8 @@ TEST(MetricsTest, TheSameNameAndLabelsAreTheSameMetric) {
 
 TEST(MetricsTest, HistogramsCountIntoTheirBuckets) {
   Registry registry;
-  const Histogram histogram = registry.AddHistogram("sluice_queue_staleness_versions", "Staleness.", Versions());
+  const Histogram histogram =
+      registry.AddHistogram("sluice_queue_staleness_versions", "Staleness.", Versions());
   histogram.Observe(0);
   histogram.Observe(3);
 
@@ -51,7 +52,10 @@ TEST(MetricsTest, SeriesThatAreRemovedAreGoneAndTheOthersStay) {
   for (const char* job : {"a", "b"}) {
     registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", job}}).Add();
     registry.AddGauge("sluice_queue_slots", "Slots.", {{"job_id", job}, {"state", "used"}}).Set(1);
-    registry.AddHistogram("sluice_queue_staleness_versions", "Staleness.", Versions(), {{"job_id", job}}).Observe(1);
+    registry
+        .AddHistogram("sluice_queue_staleness_versions", "Staleness.", Versions(),
+                      {{"job_id", job}})
+        .Observe(1);
   }
   registry.Remove("job_id", "a");
   EXPECT_THAT(registry.Text(), Not(HasSubstr("job_id=\"a\"")));

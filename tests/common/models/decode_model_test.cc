@@ -16,7 +16,8 @@ namespace {
 
 using Row = DecodeModel::Row;
 
-// Block tables of whole contexts, for sequences side by side: sequence i takes blocks i, i + sequences, ..
+// Block tables of whole contexts, for sequences side by side: sequence i takes blocks i, i +
+// sequences, ..
 std::vector<std::vector<int32_t>> Tables(const ModelConfig& config, size_t sequences) {
   std::vector<std::vector<int32_t>> tables(sequences);
   for (size_t i = 0; i < sequences; ++i) {
@@ -27,14 +28,18 @@ std::vector<std::vector<int32_t>> Tables(const ModelConfig& config, size_t seque
   return tables;
 }
 
-void Step(DecodeModel* model, const std::vector<Row>& rows, const std::vector<std::vector<int32_t>>& tables, float* logits) {
+void Step(DecodeModel* model, const std::vector<Row>& rows,
+          const std::vector<std::vector<int32_t>>& tables, float* logits) {
   const std::vector<absl::Span<const int32_t>> spans(tables.begin(), tables.end());
   model->Step(rows, spans, logits);
 }
 
-std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* weights, int sequences, int threads = 1) {
-  const int context = static_cast<int>(config.max_context), blocks = sequences * static_cast<int>(Tables(config, 1)[0].size());
-  auto model = DecodeModel::Create(config, weights, {.blocks = blocks, .max_context = context, .threads = threads});
+std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* weights,
+                                  int sequences, int threads = 1) {
+  const int context = static_cast<int>(config.max_context),
+            blocks = sequences * static_cast<int>(Tables(config, 1)[0].size());
+  auto model = DecodeModel::Create(config, weights,
+                                   {.blocks = blocks, .max_context = context, .threads = threads});
   SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
   return *std::move(model);
 }
@@ -42,8 +47,13 @@ std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* we
 // Runs sequences through a model, in steps that a plan gives, and collects their logits.
 class Collector {
  public:
-  Collector(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens) : model_(*model), tokens_(tokens), tables_(Tables(model->config(), tokens.size())), done_(tokens.size()) {
-    for (const auto& sequence : tokens) logits_.emplace_back(sequence.size() * model->config().vocab_size);
+  Collector(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens)
+      : model_(*model),
+        tokens_(tokens),
+        tables_(Tables(model->config(), tokens.size())),
+        done_(tokens.size()) {
+    for (const auto& sequence : tokens)
+      logits_.emplace_back(sequence.size() * model->config().vocab_size);
   }
 
   // One step with the next `counts[b]` tokens of each sequence b, mixed in a round.
@@ -53,7 +63,8 @@ class Collector {
     for (int64_t t = 0; t < *std::max_element(counts.begin(), counts.end()); ++t) {
       for (size_t b = 0; b < tokens_.size(); ++b) {
         const int64_t p = done_[b] + t;
-        if (t < counts[b] && p < Length(b)) rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(p), tokens_[b][p], true});
+        if (t < counts[b] && p < Length(b))
+          rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(p), tokens_[b][p], true});
       }
     }
     std::vector<float> out(rows.size() * vocab);
@@ -81,31 +92,37 @@ class Collector {
   std::vector<std::vector<float>> logits_;  // By sequence: [length, V].
 };
 
-std::vector<std::vector<float>> Prefill(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens) {
+std::vector<std::vector<float>> Prefill(DecodeModel* model,
+                                        const std::vector<std::vector<int32_t>>& tokens) {
   Collector c(model, tokens);
   c.Step(std::vector<int64_t>(tokens.size(), 1 << 20));
   return c.logits();
 }
 
-std::vector<std::vector<float>> TokenByToken(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens) {
+std::vector<std::vector<float>> TokenByToken(DecodeModel* model,
+                                             const std::vector<std::vector<int32_t>>& tokens) {
   Collector c(model, tokens);
   while (!c.Done()) c.Step(std::vector<int64_t>(tokens.size(), 1));
   return c.logits();
 }
 
 // Random pieces: decode rows and pieces of prompts in one step, some sequences resting.
-std::vector<std::vector<float>> Ragged(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens, uint64_t seed) {
+std::vector<std::vector<float>> Ragged(DecodeModel* model,
+                                       const std::vector<std::vector<int32_t>>& tokens,
+                                       uint64_t seed) {
   Collector c(model, tokens);
   SplitMix64 random(seed);
   while (!c.Done()) {
     std::vector<int64_t> counts;
-    for (size_t b = 0; b < tokens.size(); ++b) counts.push_back(random.Below(3) == 0 ? random.Below(20) : random.Below(2));
+    for (size_t b = 0; b < tokens.size(); ++b)
+      counts.push_back(random.Below(3) == 0 ? random.Below(20) : random.Below(2));
     c.Step(counts);
   }
   return c.logits();
 }
 
-// What the model says of the weights that it computes with is what the trainer says of those it published.
+// What the model says of the weights that it computes with is what the trainer says of those it
+// published.
 void ExpectFingerprintsOf(const ModelConfig& config, const TensorSet& weights, int threads) {
   const auto model = Make(config, &weights, 1, threads);
   EXPECT_EQ(model->Fingerprints(), TensorFingerprints(weights)) << threads << " threads";
@@ -121,7 +138,8 @@ double LogProb(const float* logits, int64_t vocab, int32_t token) {
 class DecodeReferenceTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (!HaveTestData()) GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
+    if (!HaveTestData())
+      GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
   }
 };
 
@@ -135,11 +153,13 @@ TEST_P(DecodeReferenceTest, PrefillGivesTheReferenceLogitsAndLogProbs) {
   for (size_t b = 0; b < got.size(); ++b) {
     const int64_t length = static_cast<int64_t>(want.tokens[b].size());
     for (int64_t i = 0; i < length * vocab; ++i) {
-      worst_logit = std::max<double>(worst_logit, std::abs(got[b][i] - want.logits[b * want.longest * vocab + i]));
+      worst_logit = std::max<double>(
+          worst_logit, std::abs(got[b][i] - want.logits[b * want.longest * vocab + i]));
     }
     for (int64_t t = 0; t + 1 < length; ++t) {
       const double lp = LogProb(&got[b][t * vocab], vocab, want.tokens[b][t + 1]);
-      worst_logprob = std::max(worst_logprob, std::abs(lp - want.logprobs[b * (want.longest - 1) + t]));
+      worst_logprob =
+          std::max(worst_logprob, std::abs(lp - want.logprobs[b * (want.longest - 1) + t]));
     }
   }
   EXPECT_LT(worst_logit, 1e-4);
@@ -154,7 +174,10 @@ TEST_P(DecodeReferenceTest, CuttingIntoStepsAndThreadsChangesNoBit) {
   EXPECT_EQ(TokenByToken(Make(m.dir.config, &m.weights, sequences).get(), want.tokens), whole);
   EXPECT_EQ(Prefill(Make(m.dir.config, &m.weights, sequences, 3).get(), want.tokens), whole);
   for (uint64_t seed = 0; seed < 5; ++seed) {
-    EXPECT_EQ(Ragged(Make(m.dir.config, &m.weights, sequences, 1 + seed % 3).get(), want.tokens, seed), whole) << "seed " << seed;
+    EXPECT_EQ(
+        Ragged(Make(m.dir.config, &m.weights, sequences, 1 + seed % 3).get(), want.tokens, seed),
+        whole)
+        << "seed " << seed;
   }
 }
 
@@ -176,7 +199,8 @@ TEST_P(DecodeReferenceTest, GreedyContinuationsAreTheReference) {
   std::vector<Row> rows;
   for (size_t b = 0; b < want.prompts.size(); ++b) {
     for (size_t t = 0; t < want.prompts[b].size(); ++t) {
-      rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(t), want.prompts[b][t], t + 1 == want.prompts[b].size()});
+      rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(t), want.prompts[b][t],
+                      t + 1 == want.prompts[b].size()});
     }
   }
   std::vector<float> logits(want.prompts.size() * vocab);
@@ -186,29 +210,36 @@ TEST_P(DecodeReferenceTest, GreedyContinuationsAreTheReference) {
     for (size_t b = 0; b < got.size(); ++b) {
       const float* row = &logits[b * vocab];
       got[b].push_back(static_cast<int32_t>(std::max_element(row, row + vocab) - row));
-      rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(want.prompts[b].size() + got[b].size() - 1), got[b].back(), true});
+      rows.push_back({static_cast<int32_t>(b),
+                      static_cast<int32_t>(want.prompts[b].size() + got[b].size() - 1),
+                      got[b].back(), true});
     }
   }
   EXPECT_EQ(got, want.continuations);
 }
 
 TEST(DecodeBf16Test, ErrorsAgainstFp32AreWellBelowThoseOfTransformers) {
-  if (!HaveTestData()) GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
+  if (!HaveTestData())
+    GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
   const ReferenceModel m("qwen3-tiny-bf16-sharded");
   const TensorSet weights = *ReadWeights(m.dir, DType::kBF16);
   const ReferenceSequences want = m.Sequences();
   const auto model = Make(m.dir.config, &weights, static_cast<int>(want.tokens.size()));
   const auto got = Prefill(model.get(), want.tokens);
-  EXPECT_EQ(TokenByToken(Make(m.dir.config, &weights, static_cast<int>(want.tokens.size())).get(), want.tokens), got);
+  EXPECT_EQ(TokenByToken(Make(m.dir.config, &weights, static_cast<int>(want.tokens.size())).get(),
+                         want.tokens),
+            got);
   const int64_t vocab = m.dir.config.vocab_size;
   double sum = 0, worst = 0, peer_sum = 0, peer_worst = 0;
   int64_t count = 0;
   for (size_t b = 0; b < got.size(); ++b) {
     for (size_t t = 0; t + 1 < want.tokens[b].size(); ++t, ++count) {
       const int64_t at = b * (want.longest - 1) + t;
-      const double error = std::abs(LogProb(&got[b][t * vocab], vocab, want.tokens[b][t + 1]) - want.logprobs[at]);
+      const double error =
+          std::abs(LogProb(&got[b][t * vocab], vocab, want.tokens[b][t + 1]) - want.logprobs[at]);
       const double peer = std::abs(m.floats("bf16.logprobs")[at] - want.logprobs[at]);
-      sum += error, worst = std::max(worst, error), peer_sum += peer, peer_worst = std::max(peer_worst, peer);
+      sum += error, worst = std::max(worst, error), peer_sum += peer,
+                    peer_worst = std::max(peer_worst, peer);
     }
   }
   // These random weights are sharp: transformers' own mean is 0.024.
@@ -223,10 +254,13 @@ INSTANTIATE_TEST_SUITE_P(Models, DecodeReferenceTest, testing::ValuesIn(Referenc
 
 // Of the shape of the example job.
 ModelConfig SmallConfig() {
-  return *ParseModelConfig(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 64, "hidden_size": 64, "intermediate_size": 192,
-      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64,
+  return *ParseModelConfig(
+      R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 64, "hidden_size": 64, )"
+      R"("intermediate_size": 192,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, )"
+      R"("head_dim": 16, "max_position_embeddings": 64,
       "tie_word_embeddings": true})",
-                           "small");
+      "small");
 }
 
 std::vector<int32_t> RandomTokens(uint64_t seed, size_t n) {
@@ -243,11 +277,13 @@ TEST(DecodeModelTest, AForkSharesFullBlocksAndGoesOnInACopyOfTheLast) {
     const std::vector<int32_t> tokens = RandomTokens(prompt, prompt + 1);
     std::vector<float> own(tokens.size() * 64), forked(64);
     std::vector<Row> rows;
-    for (size_t t = 0; t < tokens.size(); ++t) rows.push_back({0, static_cast<int32_t>(t), tokens[t], true});
+    for (size_t t = 0; t < tokens.size(); ++t)
+      rows.push_back({0, static_cast<int32_t>(t), tokens[t], true});
     Step(model.get(), rows, {{5, 2}}, own.data());
     std::vector<int32_t> table = prompt < 32 ? std::vector<int32_t>{7} : std::vector<int32_t>{5, 7};
     if (prompt % 32 != 0) model->CopyBlock(prompt < 32 ? 5 : 2, 7);
-    Step(model.get(), {{0, static_cast<int32_t>(prompt), tokens.back(), true}}, {table}, forked.data());
+    Step(model.get(), {{0, static_cast<int32_t>(prompt), tokens.back(), true}}, {table},
+         forked.data());
     EXPECT_EQ(std::memcmp(forked.data(), &own[prompt * 64], 64 * sizeof(float)), 0) << prompt;
   }
 }
@@ -256,7 +292,8 @@ TEST(DecodeModelTest, ABlockServesTheNextSequenceWithoutATraceOfTheLast) {
   const TensorSet weights = *InitWeights(SmallConfig(), 7);
   const auto fresh = Make(SmallConfig(), &weights, 1), used = Make(SmallConfig(), &weights, 1);
   Prefill(used.get(), {RandomTokens(1, 60)});
-  EXPECT_EQ(Prefill(used.get(), {RandomTokens(2, 20)}), Prefill(fresh.get(), {RandomTokens(2, 20)}));
+  EXPECT_EQ(Prefill(used.get(), {RandomTokens(2, 20)}),
+            Prefill(fresh.get(), {RandomTokens(2, 20)}));
 }
 
 TEST(DecodeModelTest, ChangedWeightsAreUsedFromTheNextStep) {
@@ -273,21 +310,27 @@ TEST(DecodeModelTest, HalfPrecisionWeightsAreWidenedExactly) {
   TensorSet wide = *TensorSet::Create(SmallConfig().Parameters(DType::kF32));
   ASSERT_TRUE(ConvertTensors(narrow, &wide).ok());
   const std::vector<std::vector<int32_t>> tokens = {RandomTokens(3, 9)};
-  EXPECT_EQ(Prefill(Make(SmallConfig(), &narrow, 1).get(), tokens), Prefill(Make(SmallConfig(), &wide, 1).get(), tokens));
+  EXPECT_EQ(Prefill(Make(SmallConfig(), &narrow, 1).get(), tokens),
+            Prefill(Make(SmallConfig(), &wide, 1).get(), tokens));
 }
 
 // Too large for the mode in which each thread takes its rows; with widths that no panel divides.
 ModelConfig LargeConfig() {
-  return *ParseModelConfig(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 2500, "hidden_size": 150, "intermediate_size": 333,
-      "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "max_position_embeddings": 320,
+  return *ParseModelConfig(
+      R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 2500, "hidden_size": 150, )"
+      R"("intermediate_size": 333,
+      "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, )"
+      R"("head_dim": 20, "max_position_embeddings": 320,
       "tie_word_embeddings": false})",
-                           "large");
+      "large");
 }
 
 TEST(DecodeModelTest, ThreadsAndCutsIntoStepsChangeNoBit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const TensorSet weights = *InitWeights(LargeConfig(), 7, dtype);
-    for (const std::vector<size_t>& lengths : {std::vector<size_t>{290, 140, 31}, {150, 140, 145}}) {  // Worked on together, and apart.
+    // Worked on together, and apart.
+    for (const std::vector<size_t>& lengths :
+         {std::vector<size_t>{290, 140, 31}, {150, 140, 145}}) {
       std::vector<std::vector<int32_t>> tokens;
       for (const size_t length : lengths) tokens.push_back(RandomTokens(length, length));
       const auto whole = Prefill(Make(LargeConfig(), &weights, 3).get(), tokens);
@@ -301,7 +344,8 @@ TEST(DecodeModelTest, ThreadsThatComeAndGoBetweenStepsChangeNoBit) {
   for (const ModelConfig& config : {LargeConfig(), SmallConfig()}) {
     const TensorSet weights = *InitWeights(config, 7);
     const size_t most = static_cast<size_t>(std::min<int64_t>(config.max_context, 150)) - 1;
-    std::vector<std::vector<int32_t>> tokens = {RandomTokens(most, 1), RandomTokens(most / 2, 2), RandomTokens(most, 3)};
+    std::vector<std::vector<int32_t>> tokens = {RandomTokens(most, 1), RandomTokens(most / 2, 2),
+                                                RandomTokens(most, 3)};
     for (std::vector<int32_t>& sequence : tokens) {
       for (int32_t& token : sequence) token %= static_cast<int32_t>(config.vocab_size);
     }
@@ -336,7 +380,11 @@ TEST(DecodeModelTest, ThreadsThatShareTheRowsDrawWhatOneCallDraws) {
     std::vector<float> logits(count * vocab);
     for (float& x : logits) x = static_cast<float>(random.Below(1000)) / 50;
     std::vector<SampleRow> rows;
-    for (int i = 0; i < count; ++i) rows.push_back({.logits = &logits[i * vocab], .key = 5, .member = static_cast<uint32_t>(i), .top_k = i % 3 * 20});
+    for (int i = 0; i < count; ++i)
+      rows.push_back({.logits = &logits[i * vocab],
+                      .key = 5,
+                      .member = static_cast<uint32_t>(i),
+                      .top_k = i % 3 * 20});
     std::vector<SampleDraw> want(count);
     SampleCpu(rows.data(), count, vocab, want.data());
     for (const int threads : {1, 2, 3}) {
@@ -351,9 +399,11 @@ TEST(DecodeModelTest, CreateRefusesWeightsOfAnotherShapeAndOptionsOutOfRange) {
   ModelConfig other = SmallConfig();
   other.intermediate_size = 128;
   const TensorSet weights = *InitWeights(SmallConfig(), 1);
-  const absl::Status shape = DecodeModel::Create(other, &weights, {.blocks = 1, .max_context = 8}).status();
+  const absl::Status shape =
+      DecodeModel::Create(other, &weights, {.blocks = 1, .max_context = 8}).status();
   EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(shape.message()), testing::HasSubstr("mlp.down_proj.weight is F32 [64, 192], needed is F32 [64, 128]"));
+  EXPECT_THAT(std::string(shape.message()),
+              testing::HasSubstr("mlp.down_proj.weight is F32 [64, 192], needed is F32 [64, 128]"));
   EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.blocks = 0, .max_context = 8}).ok());
   EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.blocks = 1, .max_context = 65}).ok());
 }

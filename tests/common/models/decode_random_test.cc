@@ -1,4 +1,5 @@
-// Steps of many sequences, in any order and cut anywhere, by any number of threads, against one thread that takes each sequence alone.
+// Steps of many sequences, in any order and cut anywhere, by any number of threads, against one
+// thread that takes each sequence alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,13 +30,17 @@ struct Sequence {
   size_t done = 0;
 };
 
-std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* weights, int sequences, int threads) {
-  auto model = DecodeModel::Create(config, weights, {.blocks = sequences * kBlocksEach, .max_context = kMaxTokens, .threads = threads});
+std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* weights,
+                                  int sequences, int threads) {
+  auto model = DecodeModel::Create(
+      config, weights,
+      {.blocks = sequences * kBlocksEach, .max_context = kMaxTokens, .threads = threads});
   SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
   return *std::move(model);
 }
 
-std::vector<Sequence> RandomSequences(const ModelConfig& config, size_t count, const Adapter* adapter, SplitMix64* random) {
+std::vector<Sequence> RandomSequences(const ModelConfig& config, size_t count,
+                                      const Adapter* adapter, SplitMix64* random) {
   std::vector<Sequence> sequences(count);
   std::vector<int32_t> blocks(count * kBlocksEach);
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -46,8 +51,10 @@ std::vector<Sequence> RandomSequences(const ModelConfig& config, size_t count, c
   for (size_t i = 0; i < count; ++i) {
     Sequence& s = sequences[i];
     s.tokens.resize(1 + random->Below(random->Below(4) == 0 ? kMaxTokens : 12));
-    for (int32_t& token : s.tokens) token = static_cast<int32_t>(random->Below(static_cast<uint64_t>(config.vocab_size)));
-    s.blocks.assign(blocks.begin() + static_cast<ptrdiff_t>(i * kBlocksEach), blocks.begin() + static_cast<ptrdiff_t>((i + 1) * kBlocksEach));
+    for (int32_t& token : s.tokens)
+      token = static_cast<int32_t>(random->Below(static_cast<uint64_t>(config.vocab_size)));
+    s.blocks.assign(blocks.begin() + static_cast<ptrdiff_t>(i * kBlocksEach),
+                    blocks.begin() + static_cast<ptrdiff_t>((i + 1) * kBlocksEach));
     if (random->Below(2) == 0) s.adapter = adapter;
     s.logits.resize(s.tokens.size() * static_cast<size_t>(config.vocab_size));
     s.routing.resize(s.tokens.size() * experts);
@@ -57,7 +64,9 @@ std::vector<Sequence> RandomSequences(const ModelConfig& config, size_t count, c
 
 // One step of `rows`, whose tables are the sequences.
 void Step(DecodeModel* model, const std::vector<Row>& rows, std::vector<Sequence>* sequences) {
-  const size_t vocab = static_cast<size_t>(model->config().vocab_size), experts = static_cast<size_t>(model->config().num_layers * model->config().experts_per_token);
+  const size_t vocab = static_cast<size_t>(model->config().vocab_size),
+               experts = static_cast<size_t>(model->config().num_layers *
+                                             model->config().experts_per_token);
   std::vector<absl::Span<const int32_t>> tables;
   for (const Sequence& s : *sequences) tables.push_back(s.blocks);
   std::vector<float> logits(rows.size() * vocab);
@@ -67,24 +76,28 @@ void Step(DecodeModel* model, const std::vector<Row>& rows, std::vector<Sequence
     s.done = static_cast<size_t>(rows[i].position) + 1;
     if (!rows[i].want_logits) continue;
     std::copy_n(&logits[at * vocab], vocab, &s.logits[(s.done - 1) * vocab]);
-    std::copy_n(model->routing().begin() + static_cast<ptrdiff_t>(at * experts), experts, s.routing.begin() + static_cast<ptrdiff_t>((s.done - 1) * experts));
+    std::copy_n(model->routing().begin() + static_cast<ptrdiff_t>(at * experts), experts,
+                s.routing.begin() + static_cast<ptrdiff_t>((s.done - 1) * experts));
     ++at;
   }
 }
 
 Row NextRow(const std::vector<Sequence>& sequences, size_t of, size_t position) {
   const Sequence& s = sequences[of];
-  return {static_cast<int32_t>(of), static_cast<int32_t>(position), s.tokens[position], true, s.adapter};
+  return {static_cast<int32_t>(of), static_cast<int32_t>(position), s.tokens[position], true,
+          s.adapter};
 }
 
-// A piece of each sequence, mostly of one row; of some none. The pieces lie one behind the other, or their rows are mixed.
+// A piece of each sequence, mostly of one row; of some none. The pieces lie one behind the other,
+// or their rows are mixed.
 std::vector<Row> RandomRows(const std::vector<Sequence>& sequences, SplitMix64* random) {
   std::vector<std::vector<Row>> pieces;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Sequence& s = sequences[i];
     const size_t count = random->Below(8) == 0 ? random->Below(60) : random->Below(8) == 0 ? 0 : 1;
     std::vector<Row>& piece = pieces.emplace_back();
-    for (size_t p = s.done; p < std::min(s.done + count, s.tokens.size()); ++p) piece.push_back(NextRow(sequences, i, p));
+    for (size_t p = s.done; p < std::min(s.done + count, s.tokens.size()); ++p)
+      piece.push_back(NextRow(sequences, i, p));
   }
   std::vector<Row> rows;
   const bool mixed = random->Below(3) == 0;
@@ -100,7 +113,10 @@ std::vector<Row> RandomRows(const std::vector<Sequence>& sequences, SplitMix64* 
 
 void ExpectSameBits(const std::vector<Sequence>& got, const std::vector<Sequence>& wanted) {
   for (size_t i = 0; i < wanted.size(); ++i) {
-    ASSERT_EQ(std::memcmp(got[i].logits.data(), wanted[i].logits.data(), wanted[i].logits.size() * sizeof(float)), 0) << "sequence " << i;
+    ASSERT_EQ(std::memcmp(got[i].logits.data(), wanted[i].logits.data(),
+                          wanted[i].logits.size() * sizeof(float)),
+              0)
+        << "sequence " << i;
     ASSERT_EQ(got[i].routing, wanted[i].routing) << "sequence " << i;
   }
 }
@@ -119,9 +135,11 @@ void TryAll(const ModelConfig& config, const Adapter* adapter) {
         for (size_t p = 0; p < wanted[i].tokens.size(); ++p) rows.push_back(NextRow(wanted, i, p));
         Step(alone.get(), rows, &wanted);
       }
-      const auto model = Make(config, &weights, static_cast<int>(count), 2 + static_cast<int>(random.Below(5)));
+      const auto model =
+          Make(config, &weights, static_cast<int>(count), 2 + static_cast<int>(random.Below(5)));
       const auto rest = [](const Sequence& s) { return s.done < s.tokens.size(); };
-      for (int step = 0; step < 1000 && std::any_of(got.begin(), got.end(), rest); ++step) Step(model.get(), RandomRows(got, &random), &got);
+      for (int step = 0; step < 1000 && std::any_of(got.begin(), got.end(), rest); ++step)
+        Step(model.get(), RandomRows(got, &random), &got);
       ASSERT_NO_FATAL_FAILURE(ExpectSameBits(got, wanted));
     }
   }
@@ -130,7 +148,8 @@ void TryAll(const ModelConfig& config, const Adapter* adapter) {
 // Packed, more than 2 MiB in either type, with widths that no panel divides.
 ModelConfig LargeConfig() {
   ModelConfig config;
-  config.vocab_size = 4100, config.hidden_size = 151, config.intermediate_size = 333, config.num_layers = 2;
+  config.vocab_size = 4100, config.hidden_size = 151, config.intermediate_size = 333,
+  config.num_layers = 2;
   config.num_heads = 6, config.num_kv_heads = 2, config.head_dim = 20, config.max_context = 320;
   config.initializer_range = 0.2;
   return config;
@@ -138,7 +157,8 @@ ModelConfig LargeConfig() {
 
 ModelConfig SmallConfig() {
   ModelConfig config = LargeConfig();
-  config.vocab_size = 64, config.hidden_size = 48, config.intermediate_size = 80, config.sliding_window = 9, config.tie_word_embeddings = true;
+  config.vocab_size = 64, config.hidden_size = 48, config.intermediate_size = 80,
+  config.sliding_window = 9, config.tie_word_embeddings = true;
   return config;
 }
 
@@ -163,7 +183,8 @@ TEST(DecodeRandomTest, NorWithExperts) {
 TEST(DecodeRandomTest, NorWithAnAdapterThatSomeHave) {
   const std::string dir = testing_data::TempPath("decode_random");
   const ModelConfig large = LargeConfig();
-  WriteAdapter(dir, AdapterConfig(3, 6, kAllAdapterModules), AdapterTensors(large, 3, kAllAdapterModules, 5));
+  WriteAdapter(dir, AdapterConfig(3, 6, kAllAdapterModules),
+               AdapterTensors(large, 3, kAllAdapterModules, 5));
   const auto adapter = Adapter::Read(dir, large);
   ASSERT_TRUE(adapter.ok()) << adapter.status();
   TryAll(large, adapter->get());

@@ -30,7 +30,8 @@ Step RandomStep(SplitMix64* random) {
   std::vector<int32_t> next(step.tables);
   for (uint64_t run = 0, runs = 1 + random->Below(2 * step.tables); run < runs; ++run) {
     const auto table = static_cast<int32_t>(random->Below(step.tables));
-    for (uint64_t n = random->Below(3) == 0 ? 1 + random->Below(60) : 1; n > 0; --n) step.rows.push_back({.table = table, .position = next[table]++});
+    for (uint64_t n = random->Below(3) == 0 ? 1 + random->Below(60) : 1; n > 0; --n)
+      step.rows.push_back({.table = table, .position = next[table]++});
   }
   return step;
 }
@@ -84,7 +85,8 @@ TEST(RowSharesTest, EqualSequencesAreDealtOutEvenlyNeighboursTogether) {
       int32_t next = 0;
       for (int t = 0; t < threads; ++t) {
         const auto share = static_cast<int>(shares.of(t).size());
-        EXPECT_GE(share, sequences / threads) << threads << " threads, " << sequences << " sequences";
+        EXPECT_GE(share, sequences / threads)
+            << threads << " threads, " << sequences << " sequences";
         EXPECT_LE(share, (sequences + threads - 1) / threads);
         for (const int32_t row : shares.of(t)) EXPECT_EQ(row, next++);
       }
@@ -94,7 +96,8 @@ TEST(RowSharesTest, EqualSequencesAreDealtOutEvenlyNeighboursTogether) {
 
 TEST(RowSharesTest, AllOfOneSequenceGoesToOneThreadAndAllToTheFirstWhereAsked) {
   std::vector<Row> rows;
-  for (int32_t position = 0; position < 100; ++position) rows.push_back({.table = 0, .position = position});
+  for (int32_t position = 0; position < 100; ++position)
+    rows.push_back({.table = 0, .position = position});
   RowShares shares(4);
   EXPECT_DOUBLE_EQ(shares.Deal(rows, 1, CostOf), 4) << "one thread has all";
   EXPECT_DOUBLE_EQ(shares.Deal({}, 0, CostOf), 1);
@@ -110,7 +113,8 @@ TEST(AttentionPlanTest, PiecesCoverTheTileAndEachTakesEachHeadOnce) {
     SplitMix64 random(seed);
     const Step step = RandomStep(&random);
     std::vector<int32_t> blocks(step.tables), tile;
-    for (int32_t& block : blocks) block = static_cast<int32_t>(random.Below(8));  // Some share a prompt.
+    // Some share a prompt.
+    for (int32_t& block : blocks) block = static_cast<int32_t>(random.Below(8));
     std::vector<absl::Span<const int32_t>> tables;
     for (const int32_t& block : blocks) tables.emplace_back(&block, 1);
     for (size_t i = 0; i < step.rows.size(); ++i) {
@@ -123,7 +127,8 @@ TEST(AttentionPlanTest, PiecesCoverTheTileAndEachTakesEachHeadOnce) {
       EXPECT_EQ(piece.first, next);
       EXPECT_GE(piece.count, 1);
       EXPECT_LE(piece.count, AttentionPlan::kPieceRows);
-      for (int64_t r = piece.first; r < piece.first + piece.count; ++r) EXPECT_EQ(step.rows[tile[r]].table, step.rows[tile[piece.first]].table);
+      for (int64_t r = piece.first; r < piece.first + piece.count; ++r)
+        EXPECT_EQ(step.rows[tile[r]].table, step.rows[tile[piece.first]].table);
       next += piece.count;
     }
     EXPECT_EQ(next, static_cast<int64_t>(tile.size()));
@@ -140,12 +145,14 @@ TEST(AttentionPlanTest, PiecesCoverTheTileAndEachTakesEachHeadOnce) {
 TEST(AttentionPlanTest, AGroupTakesAHeadOneAfterTheOtherASequenceAloneItsHeadsInARow) {
   const std::vector<int32_t> shared = {5, 6}, alone = {9};
   const std::vector<absl::Span<const int32_t>> tables = {shared, shared, alone};
-  const std::vector<Row> rows = {{.table = 0, .position = 40}, {.table = 1, .position = 41}, {.table = 2, .position = 3}};
+  const std::vector<Row> rows = {
+      {.table = 0, .position = 40}, {.table = 1, .position = 41}, {.table = 2, .position = 3}};
   AttentionPlan plan;
   plan.Make(rows, {0, 1, 2}, tables, 2);
   std::vector<std::pair<int64_t, int64_t>> order;
   for (const AttentionPlan::Unit& unit : plan.units()) order.emplace_back(unit.piece, unit.head);
-  EXPECT_EQ(order, (std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {2, 1}}));
+  EXPECT_EQ(order, (std::vector<std::pair<int64_t, int64_t>>{
+                       {0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {2, 1}}));
 }
 
 }  // namespace

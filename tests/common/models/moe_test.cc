@@ -41,7 +41,8 @@ TEST(MoeTest, ThePickIsThatOfASort) {
     const size_t k = 1 + seed % logits.size();
     Ids all(logits.size());
     for (size_t e = 0; e < all.size(); ++e) all[e] = static_cast<uint16_t>(e);
-    std::stable_sort(all.begin(), all.end(), [&](uint16_t a, uint16_t b) { return logits[a] > logits[b]; });
+    std::stable_sort(all.begin(), all.end(),
+                     [&](uint16_t a, uint16_t b) { return logits[a] > logits[b]; });
     all.resize(k);
     std::sort(all.begin(), all.end());
     EXPECT_EQ(Pick(logits, k), all) << seed;
@@ -53,7 +54,8 @@ std::vector<double> Weights(const std::vector<float>& logits, const Ids& ids, bo
   for (const float x : logits) all += std::exp(double{x});
   for (const uint16_t id : ids) some += std::exp(double{logits[id]});
   std::vector<double> out;
-  for (const uint16_t id : ids) out.push_back(std::exp(double{logits[id]}) / (normalize ? some : all));
+  for (const uint16_t id : ids)
+    out.push_back(std::exp(double{logits[id]}) / (normalize ? some : all));
   return out;
 }
 

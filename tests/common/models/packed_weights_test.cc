@@ -13,7 +13,8 @@ namespace {
 // Odd widths, so that panels are padded, and all tensors that a model may have.
 ModelConfig SomeConfig() {
   ModelConfig config;
-  config.vocab_size = 53, config.hidden_size = 37, config.intermediate_size = 45, config.num_layers = 2;
+  config.vocab_size = 53, config.hidden_size = 37, config.intermediate_size = 45,
+  config.num_layers = 2;
   config.num_heads = 3, config.num_kv_heads = 1, config.head_dim = 10, config.max_context = 64;
   config.qk_norm = config.qkv_bias = config.o_bias = config.mlp_bias = true;
   return config;
@@ -51,18 +52,22 @@ void ExpectEachFlipIsFound(const ModelConfig& config, DType dtype) {
     auto* const byte = reinterpret_cast<unsigned char*>(p + at) + random.Below(sizeof(*p));
     const auto bit = static_cast<unsigned char>(1 << random.Below(8));
     *byte ^= bit;
-    EXPECT_EQ(Differing(packed.Fingerprints(&team), wanted), 1) << where << ", number " << at << ", bit " << int{bit};
+    EXPECT_EQ(Differing(packed.Fingerprints(&team), wanted), 1)
+        << where << ", number " << at << ", bit " << int{bit};
     *byte ^= bit;
   };
-  for (int i = 0; i < 300; ++i) flip(packed.layers()[0].qkv, packed.bytes() / static_cast<int64_t>(sizeof(T)), "matrices");
+  for (int i = 0; i < 300; ++i)
+    flip(packed.layers()[0].qkv, packed.bytes() / static_cast<int64_t>(sizeof(T)), "matrices");
   const auto in_vector = [&](const std::vector<float>& v, const char* name) {
-    for (int i = 0; i < 20 && !v.empty(); ++i) flip(const_cast<float*>(v.data()), static_cast<int64_t>(v.size()), name);
+    for (int i = 0; i < 20 && !v.empty(); ++i)
+      flip(const_cast<float*>(v.data()), static_cast<int64_t>(v.size()), name);
   };
   for (const auto& layer : packed.layers()) {
     in_vector(layer.input_norm, "input_norm"), in_vector(layer.post_norm, "post_norm");
     in_vector(layer.q_norm, "q_norm"), in_vector(layer.k_norm, "k_norm");
     in_vector(layer.qkv_bias, "qkv_bias"), in_vector(layer.o_bias, "o_bias");
-    in_vector(layer.gate_bias, "gate_bias"), in_vector(layer.up_bias, "up_bias"), in_vector(layer.down_bias, "down_bias");
+    in_vector(layer.gate_bias, "gate_bias"), in_vector(layer.up_bias, "up_bias"),
+        in_vector(layer.down_bias, "down_bias");
   }
   in_vector(packed.final_norm(), "final_norm");
   EXPECT_EQ(packed.Fingerprints(&team), wanted);
@@ -72,8 +77,10 @@ TEST(PackedWeightsTest, AFlippedBitOfAnyTensorChangesItsFingerprintAlone) {
   for (const ModelConfig& config : {SomeConfig(), SomeExperts()}) {
     ExpectEachFlipIsFound<float>(config, DType::kF32);
     ExpectEachFlipIsFound<uint16_t>(config, DType::kBF16);
-    ExpectEachFlipIsFound<float>(config, DType::kF16);   // Widened: the digits that fp16 lacks are looked at too.
-    ExpectEachFlipIsFound<float>(config, DType::kBF16);  // Likewise, as where one matrix alone is fp32.
+    // Widened: the digits that fp16 lacks are looked at too.
+    ExpectEachFlipIsFound<float>(config, DType::kF16);
+    // Likewise, as where one matrix alone is fp32.
+    ExpectEachFlipIsFound<float>(config, DType::kBF16);
   }
 }
 

@@ -21,7 +21,9 @@ using ::testing::UnorderedElementsAre;
 
 class ParallelTest : public ::testing::Test {
  protected:
-  ~ParallelTest() override { SetParallelThreads([] { return 1; }); }
+  ~ParallelTest() override {
+    SetParallelThreads([] { return 1; });
+  }
 };
 
 TEST_F(ParallelTest, ALoopRunsOnAsManyThreadsAsItMay) {
@@ -44,7 +46,8 @@ TEST_F(ParallelTest, ItsRangesCoverAllOnceAndAreNoSmallerThanTheGrain) {
     });
     return out;
   };
-  EXPECT_THAT(ranges(10, 1), UnorderedElementsAre(std::pair(0, 3), std::pair(3, 6), std::pair(6, 9), std::pair(9, 10)));
+  EXPECT_THAT(ranges(10, 1), UnorderedElementsAre(std::pair(0, 3), std::pair(3, 6), std::pair(6, 9),
+                                                  std::pair(9, 10)));
   EXPECT_THAT(ranges(10, 5), UnorderedElementsAre(std::pair(0, 5), std::pair(5, 10)));
   EXPECT_THAT(ranges(10, 100), UnorderedElementsAre(std::pair(0, 10)));
   EXPECT_TRUE(ranges(0, 1).empty());

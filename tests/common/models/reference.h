@@ -44,8 +44,12 @@ struct ReferenceModel {
     return reference.as<float>(i).data();
   }
   bool has(const std::string& name) const { return reference.Find(name) >= 0; }
-  std::vector<int64_t> shape(const std::string& name) const { return reference.spec(reference.Find(name)).shape; }
-  int64_t integer(const std::string& name, int64_t index) const { return reference.as<int64_t>(reference.Find(name))[index]; }
+  std::vector<int64_t> shape(const std::string& name) const {
+    return reference.spec(reference.Find(name)).shape;
+  }
+  int64_t integer(const std::string& name, int64_t index) const {
+    return reference.as<int64_t>(reference.Find(name))[index];
+  }
 
   ReferenceSequences Sequences() const {
     ReferenceSequences out;
@@ -54,8 +58,10 @@ struct ReferenceModel {
     for (int64_t i = 0; i < b; ++i) {
       out.tokens.emplace_back();
       for (int64_t t = 0; t < out.longest; ++t) {
-        if (has("attention_mask") && integer("attention_mask", i * out.longest + t) == 0) break;  // Padded on the right.
-        out.tokens.back().push_back(static_cast<int32_t>(integer("input_ids", i * out.longest + t)));
+        // Padded on the right.
+        if (has("attention_mask") && integer("attention_mask", i * out.longest + t) == 0) break;
+        out.tokens.back().push_back(
+            static_cast<int32_t>(integer("input_ids", i * out.longest + t)));
       }
     }
     out.logits = floats("logits");
@@ -67,15 +73,19 @@ struct ReferenceModel {
   ReferenceGreedy Greedy() const {
     ReferenceGreedy out;
     const bool left = has("prompt_ids");
-    const std::string prompts = left ? "prompt_ids" : "greedy_prompt_ids", ids = left ? "greedy_ids" : "greedy_continuation_ids";
+    const std::string prompts = left ? "prompt_ids" : "greedy_prompt_ids",
+                      ids = left ? "greedy_ids" : "greedy_continuation_ids";
     const int64_t width = shape(prompts)[1], length = shape(ids)[1];
     for (int64_t i = 0; i < shape(prompts)[0]; ++i) {
       out.prompts.emplace_back(), out.continuations.emplace_back();
       for (int64_t t = 0; t < width; ++t) {
-        const bool real = left ? integer("prompt_mask", i * width + t) != 0 : t < integer("greedy_prompt_len", i);
-        if (real) out.prompts.back().push_back(static_cast<int32_t>(integer(prompts, i * width + t)));
+        const bool real =
+            left ? integer("prompt_mask", i * width + t) != 0 : t < integer("greedy_prompt_len", i);
+        if (real)
+          out.prompts.back().push_back(static_cast<int32_t>(integer(prompts, i * width + t)));
       }
-      for (int64_t t = 0; t < length; ++t) out.continuations.back().push_back(static_cast<int32_t>(integer(ids, i * length + t)));
+      for (int64_t t = 0; t < length; ++t)
+        out.continuations.back().push_back(static_cast<int32_t>(integer(ids, i * length + t)));
     }
     return out;
   }
@@ -86,7 +96,9 @@ struct ReferenceModel {
 };
 
 inline const std::vector<std::string>& ReferenceModelNames() {
-  static const auto& names = *new std::vector<std::string>{"qwen3-tiny", "qwen3-tiny-tied", "qwen3-tiny-bf16-sharded", "qwen2-tiny", "llama3-tiny", "qwen3moe-tiny", "stories260k"};
+  static const auto& names = *new std::vector<std::string>{
+      "qwen3-tiny",    "qwen3-tiny-tied", "qwen3-tiny-bf16-sharded", "qwen2-tiny", "llama3-tiny",
+      "qwen3moe-tiny", "stories260k"};
   return names;
 }
 

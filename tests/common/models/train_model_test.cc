@@ -33,7 +33,8 @@ PackedBatch Pack(const std::vector<std::vector<int32_t>>& sequences) {
   return batch;
 }
 
-std::unique_ptr<TrainModel> Make(const ModelConfig& config, const TensorSet& weights, DType dtype = DType::kF32) {
+std::unique_ptr<TrainModel> Make(const ModelConfig& config, const TensorSet& weights,
+                                 DType dtype = DType::kF32) {
   auto model = TrainModel::Create(config, dtype);
   SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
   SLUICE_CHECK((*model)->Load(weights).ok());
@@ -46,9 +47,12 @@ at::Tensor Logits(TrainModel* model, const PackedBatch& batch) {
   return *logits;
 }
 
-// A reference tensor of the packed sequences' rows: [B, width, ...] without the padding, `skip` rows less per sequence.
-at::Tensor Unpadded(const ReferenceModel& m, const std::string& name, const ReferenceSequences& sequences, int64_t skip) {
-  const at::Tensor whole = at::from_blob(const_cast<float*>(m.floats(name)), m.shape(name), at::kFloat);
+// A reference tensor of the packed sequences' rows: [B, width, ...] without the padding, `skip`
+// rows less per sequence.
+at::Tensor Unpadded(const ReferenceModel& m, const std::string& name,
+                    const ReferenceSequences& sequences, int64_t skip) {
+  const at::Tensor whole =
+      at::from_blob(const_cast<float*>(m.floats(name)), m.shape(name), at::kFloat);
   std::vector<at::Tensor> rows;
   for (size_t b = 0; b < sequences.tokens.size(); ++b) {
     rows.push_back(whole[b].narrow(0, 0, static_cast<int64_t>(sequences.tokens[b].size()) - skip));
@@ -56,7 +60,9 @@ at::Tensor Unpadded(const ReferenceModel& m, const std::string& name, const Refe
   return at::cat(rows);
 }
 
-double Worst(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+double Worst(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
 
 // Rows t whose next token is known, with that token.
 struct Predictions {
@@ -78,7 +84,8 @@ Predictions NextTokens(const std::vector<std::vector<int32_t>>& sequences) {
 class TrainReferenceTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (!HaveTestData()) GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
+    if (!HaveTestData())
+      GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
   }
 };
 
@@ -97,7 +104,9 @@ TEST_P(TrainReferenceTest, LogitsLogProbsAndEntropyAreTheReference) {
     EXPECT_LT(Worst(scores.entropy, Unpadded(m, "entropy", want, 1)), 1e-4);
   }
   if (m.has("logprobs_t0_7")) {
-    EXPECT_LT(Worst(ScoreTokens(scored, next.targets, 0.7)->logprobs, Unpadded(m, "logprobs_t0_7", want, 1)), 1e-4);
+    EXPECT_LT(Worst(ScoreTokens(scored, next.targets, 0.7)->logprobs,
+                    Unpadded(m, "logprobs_t0_7", want, 1)),
+              1e-4);
   }
 }
 
@@ -109,8 +118,10 @@ TEST_P(Bf16ReferenceTest, LogProbsInBf16StayWithinItsBounds) {
   const ReferenceSequences want = m.Sequences();
   const auto model = Make(m.dir.config, *ReadWeights(m.dir, DType::kBF16), DType::kBF16);
   const Predictions next = NextTokens(want.tokens);
-  const at::Tensor ours = ScoreTokens(Logits(model.get(), next.batch).detach(), next.targets, 1.0)->logprobs;
-  const at::Tensor exact = Unpadded(m, "logprobs", want, 1), theirs = Unpadded(m, "bf16.logprobs", want, 1);
+  const at::Tensor ours =
+      ScoreTokens(Logits(model.get(), next.batch).detach(), next.targets, 1.0)->logprobs;
+  const at::Tensor exact = Unpadded(m, "logprobs", want, 1),
+                   theirs = Unpadded(m, "bf16.logprobs", want, 1);
   const double mean = (ours - exact).abs().mean().item<double>();
   EXPECT_LE(mean, 0.01);
   EXPECT_LE(Worst(ours, exact), 0.15);
@@ -126,7 +137,8 @@ TEST_P(TrainReferenceTest, GreedyContinuationsAreTheReference) {
   while (got[0].size() < want.continuations[0].size()) {
     PackedBatch batch = Pack(sequences);
     batch.score_rows.clear();
-    for (size_t b = 0; b < sequences.size(); ++b) batch.score_rows.push_back(batch.cu_seqlens[b + 1] - 1);
+    for (size_t b = 0; b < sequences.size(); ++b)
+      batch.score_rows.push_back(batch.cu_seqlens[b + 1] - 1);
     const at::Tensor best = Logits(model.get(), batch).argmax(1);
     for (size_t b = 0; b < sequences.size(); ++b) {
       got[b].push_back(static_cast<int32_t>(best[b].item<int64_t>()));
@@ -136,8 +148,11 @@ TEST_P(TrainReferenceTest, GreedyContinuationsAreTheReference) {
   EXPECT_EQ(got, want.continuations);
 }
 
-// Logits of the decode execution, all sequences in one step, and the experts of each row where there are any.
-at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights, const std::vector<std::vector<int32_t>>& sequences, std::vector<uint16_t>* routing = nullptr) {
+// Logits of the decode execution, all sequences in one step, and the experts of each row where
+// there are any.
+at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights,
+                   const std::vector<std::vector<int32_t>>& sequences,
+                   std::vector<uint16_t>* routing = nullptr) {
   std::vector<std::vector<int32_t>> blocks(sequences.size());
   std::vector<DecodeModel::Row> rows;
   int held = 0;
@@ -148,7 +163,8 @@ at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights, const st
     }
   }
   const std::vector<absl::Span<const int32_t>> tables(blocks.begin(), blocks.end());
-  auto decode = DecodeModel::Create(config, &weights, {.blocks = held, .max_context = static_cast<int>(config.max_context)});
+  auto decode = DecodeModel::Create(
+      config, &weights, {.blocks = held, .max_context = static_cast<int>(config.max_context)});
   SLUICE_CHECK_MSG(decode.ok(), decode.status().ToString());
   at::Tensor logits = at::empty({static_cast<int64_t>(rows.size()), config.vocab_size});
   (*decode)->Step(rows, tables, logits.mutable_data_ptr<float>());
@@ -156,20 +172,24 @@ at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights, const st
   return logits;
 }
 
-// What makes the ratio of an on-policy token exactly 1: the trainer's fp32 parameters in either arithmetic, against a decode execution
-// that holds them as the trainer publishes them.
-void ExpectDecodeGivesTheSameBits(const ModelConfig& config, const TensorSet& weights, const std::vector<std::vector<int32_t>>& sequences) {
+// What makes the ratio of an on-policy token exactly 1: the trainer's fp32 parameters in either
+// arithmetic, against a decode execution that holds them as the trainer publishes them.
+void ExpectDecodeGivesTheSameBits(const ModelConfig& config, const TensorSet& weights,
+                                  const std::vector<std::vector<int32_t>>& sequences) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const auto train = Make(config, weights, dtype);
     TensorSet published = *TensorSet::Create(config.Parameters(dtype));
     ASSERT_TRUE(train->Store(&published).ok());
     PackedBatch batch = Pack(sequences);
     std::vector<uint16_t> routing;
-    const at::Tensor logits = Logits(train.get(), batch).detach(), decoded = Decoded(config, published, sequences, &routing);
-    EXPECT_TRUE(at::equal(decoded, logits)) << config.architecture << " in " << DTypeName(dtype) << ": worst difference " << Worst(decoded, logits);
+    const at::Tensor logits = Logits(train.get(), batch).detach(),
+                     decoded = Decoded(config, published, sequences, &routing);
+    EXPECT_TRUE(at::equal(decoded, logits)) << config.architecture << " in " << DTypeName(dtype)
+                                            << ": worst difference " << Worst(decoded, logits);
     EXPECT_EQ(routing.size(), batch.tokens.size() * config.num_layers * config.experts_per_token);
     batch.routing = std::move(routing);
-    EXPECT_TRUE(at::equal(Logits(train.get(), batch).detach(), logits)) << "with the experts that decoding recorded";
+    EXPECT_TRUE(at::equal(Logits(train.get(), batch).detach(), logits))
+        << "with the experts that decoding recorded";
   }
 }
 
@@ -180,7 +200,8 @@ TEST_P(TrainReferenceTest, TheDecodeExecutionGivesTheSameBits) {
 }
 
 // The losses of the reference file's README, over its response tokens.
-at::Tensor ReferenceLoss(const ReferenceModel& m, const std::string& kind, const ReferenceSequences& sequences, const at::Tensor& lp) {
+at::Tensor ReferenceLoss(const ReferenceModel& m, const std::string& kind,
+                         const ReferenceSequences& sequences, const at::Tensor& lp) {
   std::vector<float> mask, advantage;
   for (size_t b = 0; b < sequences.tokens.size(); ++b) {
     for (size_t t = 1; t < sequences.tokens[b].size(); ++t) {
@@ -190,8 +211,10 @@ at::Tensor ReferenceLoss(const ReferenceModel& m, const std::string& kind, const
   }
   const at::Tensor w = at::tensor(mask);
   if (kind == "sft") return -(lp * w).sum() / w.sum();
-  const at::Tensor a = at::tensor(advantage), ratio = (lp - Unpadded(m, "old_logprobs", sequences, 1)).exp();
-  const at::Tensor policy = -at::min(ratio * a, ratio.clamp(0.8, 1.28) * a), d = Unpadded(m, "ref_logprobs", sequences, 1) - lp;
+  const at::Tensor a = at::tensor(advantage),
+                   ratio = (lp - Unpadded(m, "old_logprobs", sequences, 1)).exp();
+  const at::Tensor policy = -at::min(ratio * a, ratio.clamp(0.8, 1.28) * a),
+                   d = Unpadded(m, "ref_logprobs", sequences, 1) - lp;
   return ((policy + 0.05 * (d.exp() - d - 1)) * w).sum() / w.sum();
 }
 
@@ -214,8 +237,10 @@ TEST_P(GradientReferenceTest, GradientsOfBothLossesAreTheReference) {
       const at::Tensor grad = p.tensor.grad();
       squares += grad.square().sum().item<double>();
       if (!m.has(kind + ".grad." + p.name)) continue;
-      const at::Tensor want = at::from_blob(const_cast<float*>(m.floats(kind + ".grad." + p.name)), grad.sizes(), at::kFloat);
-      EXPECT_LT((grad - want).norm().item<double>(), 1e-4 * want.norm().item<double>()) << kind << " " << p.name;
+      const at::Tensor want = at::from_blob(const_cast<float*>(m.floats(kind + ".grad." + p.name)),
+                                            grad.sizes(), at::kFloat);
+      EXPECT_LT((grad - want).norm().item<double>(), 1e-4 * want.norm().item<double>())
+          << kind << " " << p.name;
       ++compared;
     }
     EXPECT_GE(compared, 6);
@@ -224,15 +249,23 @@ TEST_P(GradientReferenceTest, GradientsOfBothLossesAreTheReference) {
 }
 
 std::string NameOf(const testing::TestParamInfo<std::string>& info) { return TestName(info.param); }
-INSTANTIATE_TEST_SUITE_P(Models, TrainReferenceTest, testing::ValuesIn(ReferenceModelNames()), NameOf);
-INSTANTIATE_TEST_SUITE_P(Models, Bf16ReferenceTest, testing::Values("qwen3-tiny-bf16-sharded"), NameOf);
-INSTANTIATE_TEST_SUITE_P(Models, GradientReferenceTest, testing::Values("qwen3-tiny", "qwen3-tiny-tied", "qwen2-tiny", "llama3-tiny", "qwen3moe-tiny"), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, TrainReferenceTest, testing::ValuesIn(ReferenceModelNames()),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, Bf16ReferenceTest, testing::Values("qwen3-tiny-bf16-sharded"),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, GradientReferenceTest,
+                         testing::Values("qwen3-tiny", "qwen3-tiny-tied", "qwen2-tiny",
+                                         "llama3-tiny", "qwen3moe-tiny"),
+                         NameOf);
 
 ModelConfig SmallConfig() {
-  return *ParseModelConfig(R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 19, "hidden_size": 20, "intermediate_size": 27,
-      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 64,
+  return *ParseModelConfig(
+      R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 19, "hidden_size": 20, )"
+      R"("intermediate_size": 27,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, )"
+      R"("max_position_embeddings": 64,
       "initializer_range": 0.3})",
-                           "small");
+      "small");
 }
 
 std::vector<std::vector<int32_t>> SmallSequences() {
@@ -247,14 +280,21 @@ std::vector<std::vector<int32_t>> SmallSequences() {
 
 // Sizes that no vector width and no pair divides, contexts longer than a chunk of attention.
 TEST(TrainModelTest, TheDecodeExecutionGivesTheSameBitsInEveryArchitecture) {
-  for (const std::string shape : {R"("Qwen3ForCausalLM"], "head_dim": 6)", R"("Qwen2ForCausalLM"])", R"("LlamaForCausalLM"], "head_dim": 10)",
-                                  R"("MistralForCausalLM"], "sliding_window": 33)", R"("Qwen3ForCausalLM"], "head_dim": 6, "attention_bias": true)",
-                                  R"("LlamaForCausalLM"], "attention_bias": true, "mlp_bias": true)",
-                                  R"("Qwen3MoeForCausalLM"], "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 17)",
-                                  R"("Qwen3MoeForCausalLM"], "num_experts": 5, "moe_intermediate_size": 9, "num_experts_per_tok": 2, "norm_topk_prob": true)"}) {
-    const ModelConfig config = *ParseModelConfig(R"({"vocab_size": 67, "hidden_size": 44, "intermediate_size": 37, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 300, "initializer_range": 0.3, "architectures": [)" + shape + "}",
-                                                 shape);
+  for (const std::string shape :
+       {R"("Qwen3ForCausalLM"], "head_dim": 6)", R"("Qwen2ForCausalLM"])",
+        R"("LlamaForCausalLM"], "head_dim": 10)", R"("MistralForCausalLM"], "sliding_window": 33)",
+        R"("Qwen3ForCausalLM"], "head_dim": 6, "attention_bias": true)",
+        R"("LlamaForCausalLM"], "attention_bias": true, "mlp_bias": true)",
+        R"("Qwen3MoeForCausalLM"], "num_experts": 7, "num_experts_per_tok": 3, )"
+        R"("moe_intermediate_size": 17)",
+        R"("Qwen3MoeForCausalLM"], "num_experts": 5, "moe_intermediate_size": 9, )"
+        R"("num_experts_per_tok": 2, "norm_topk_prob": true)"}) {
+    const ModelConfig config = *ParseModelConfig(
+        R"({"vocab_size": 67, "hidden_size": 44, "intermediate_size": 37, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 300, )"
+        R"("initializer_range": 0.3, "architectures": [)" +
+            shape + "}",
+        shape);
     SplitMix64 random(9);
     std::vector<std::vector<int32_t>> sequences;
     for (const size_t length : {1, 31, 32, 33, 127, 129, 290}) {
@@ -268,7 +308,8 @@ TEST(TrainModelTest, TheDecodeExecutionGivesTheSameBitsInEveryArchitecture) {
 // Log-probs with weights of both signs, plus the entropy: every output of the scores takes part.
 at::Tensor SmallLoss(TrainModel* model, const PackedBatch& batch) {
   std::vector<int64_t> targets;
-  for (size_t i = 0; i < batch.score_rows.size(); ++i) targets.push_back(static_cast<int64_t>(i * 7 % 19));
+  for (size_t i = 0; i < batch.score_rows.size(); ++i)
+    targets.push_back(static_cast<int64_t>(i * 7 % 19));
   const TokenScores scores = *ScoreTokens(Logits(model, batch), targets, 0.8);
   const at::Tensor weights = at::arange(scores.logprobs.size(0), at::kFloat).sin();
   return (scores.logprobs * weights).sum() + 0.5 * scores.entropy.sum();
@@ -278,10 +319,13 @@ TEST(TrainModelTest, GradientsInBf16AreThoseOfFp32ButForItsRoundings) {
   const TensorSet weights = *InitWeights(SmallConfig(), 4);
   TensorSet rounded = *TensorSet::Create(SmallConfig().Parameters(DType::kBF16));
   ASSERT_TRUE(ConvertTensors(weights, &rounded).ok());
-  const auto narrow = Make(SmallConfig(), weights, DType::kBF16), wide = Make(SmallConfig(), rounded);
-  for (TrainModel* model : {narrow.get(), wide.get()}) ASSERT_TRUE(Backward(SmallLoss(model, Pack(SmallSequences()))).ok());
+  const auto narrow = Make(SmallConfig(), weights, DType::kBF16),
+             wide = Make(SmallConfig(), rounded);
+  for (TrainModel* model : {narrow.get(), wide.get()})
+    ASSERT_TRUE(Backward(SmallLoss(model, Pack(SmallSequences()))).ok());
   for (size_t i = 0; i < narrow->parameters().size(); ++i) {
-    const at::Tensor got = narrow->parameters()[i].tensor.grad(), want = wide->parameters()[i].tensor.grad();
+    const at::Tensor got = narrow->parameters()[i].tensor.grad(),
+                     want = wide->parameters()[i].tensor.grad();
     const double off = (got - want).norm().item<double>();
     EXPECT_LT(off, 0.03 * want.norm().item<double>()) << narrow->parameters()[i].name;
     EXPECT_GT(off, 0) << narrow->parameters()[i].name;
@@ -290,12 +334,20 @@ TEST(TrainModelTest, GradientsInBf16AreThoseOfFp32ButForItsRoundings) {
 
 // Enough rows and columns that each product and each loop is divided.
 TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfLossAndGradients) {
-  for (const std::string shape : {R"("Qwen2ForCausalLM"])", R"("Qwen3MoeForCausalLM"], "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 70)"}) {
-    const ModelConfig config = *ParseModelConfig(R"({"vocab_size": 19, "hidden_size": 150, "intermediate_size": 333, "num_hidden_layers": 2,
-        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "max_position_embeddings": 300, "architectures": [)" + shape + "}", shape);
+  for (const std::string shape :
+       {R"("Qwen2ForCausalLM"])",
+        R"("Qwen3MoeForCausalLM"], "num_experts": 3, "num_experts_per_tok": 2, )"
+        R"("moe_intermediate_size": 70)"}) {
+    const ModelConfig config = *ParseModelConfig(
+        R"({"vocab_size": 19, "hidden_size": 150, "intermediate_size": 333, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, )"
+        R"("max_position_embeddings": 300, "architectures": [)" +
+            shape + "}",
+        shape);
     const TensorSet weights = *InitWeights(config, 4);
     std::vector<std::vector<int32_t>> sequences;
-    for (const size_t length : {290, 3, 280, 270, 33}) sequences.emplace_back(length, static_cast<int32_t>(length % 19));
+    for (const size_t length : {290, 3, 280, 270, 33})
+      sequences.emplace_back(length, static_cast<int32_t>(length % 19));
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       std::vector<at::Tensor> first;
       for (const int threads : {1, 2, 3, 5}) {
@@ -305,9 +357,11 @@ TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfLossAndGradients) {
         ASSERT_TRUE(Backward(loss).ok());
 
         std::vector<at::Tensor> got = {loss.detach()};
-        for (const TrainModel::Parameter& p : model->parameters()) got.push_back(p.tensor.grad().clone());
+        for (const TrainModel::Parameter& p : model->parameters())
+          got.push_back(p.tensor.grad().clone());
         if (first.empty()) first = got;
-        for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], first[i])) << threads << " threads, tensor " << i;
+        for (size_t i = 0; i < got.size(); ++i)
+          EXPECT_TRUE(at::equal(got[i], first[i])) << threads << " threads, tensor " << i;
       }
       SetParallelThreads([] { return 1; });
     }
@@ -325,24 +379,31 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
     // Along one random direction per parameter.
     at::Tensor direction = at::empty_like(p.tensor);
     float* to = direction.mutable_data_ptr<float>();
-    for (int64_t i = 0; i < direction.numel(); ++i) to[i] = static_cast<float>(random.Uniform() - 0.5);
-    const double step = 2e-3 / direction.norm().item<double>() * std::sqrt(static_cast<double>(direction.numel())) / 5;
+    for (int64_t i = 0; i < direction.numel(); ++i)
+      to[i] = static_cast<float>(random.Uniform() - 0.5);
+    const double step = 2e-3 / direction.norm().item<double>() *
+                        std::sqrt(static_cast<double>(direction.numel())) / 5;
     at::Tensor tensor = p.tensor;
     tensor.add_(direction, step);
     const double above = SmallLoss(model.get(), batch).item<double>();
     tensor.add_(direction, -2 * step);
     const double below = SmallLoss(model.get(), batch).item<double>();
     tensor.add_(direction, step);
-    const double want = (p.tensor.grad() * direction).sum().item<double>(), got = (above - below) / (2 * step);
+    const double want = (p.tensor.grad() * direction).sum().item<double>(),
+                 got = (above - below) / (2 * step);
     EXPECT_NEAR(got, want, 0.02 * std::max(1.0, std::abs(want))) << p.name;
   }
 }
 
 ModelConfig SmallExperts() {
-  return *ParseModelConfig(R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 19, "hidden_size": 20, "intermediate_size": 27,
-      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 64,
-      "initializer_range": 0.3, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 9, "norm_topk_prob": true})",
-                           "experts");
+  return *ParseModelConfig(
+      R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 19, "hidden_size": 20, )"
+      R"("intermediate_size": 27,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, )"
+      R"("max_position_embeddings": 64,
+      "initializer_range": 0.3, "num_experts": 5, "num_experts_per_tok": 2, )"
+      R"("moe_intermediate_size": 9, "norm_topk_prob": true})",
+      "experts");
 }
 
 TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {
@@ -354,7 +415,8 @@ TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {
   batch.routing.assign(sets * 2, kAnyExpert);
   EXPECT_TRUE(at::equal(Logits(model.get(), batch).detach(), chosen));
 
-  // The last token of the first sequence: experts 0 and 1 in both layers, then 3 and 4. Nothing else sees it.
+  // The last token of the first sequence: experts 0 and 1 in both layers, then 3 and 4. Nothing
+  // else sees it.
   std::vector<at::Tensor> logits;
   for (const uint16_t first : {0, 3}) {
     for (size_t i = 4 * 4; i < 5 * 4; ++i) batch.routing[i] = static_cast<uint16_t>(first + i % 2);
@@ -366,7 +428,8 @@ TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {
   EXPECT_FALSE(at::equal(logits[0][4], logits[1][4]));
 
   batch.routing[0] = 2, batch.routing[1] = 2;
-  EXPECT_EQ(model->Forward(batch).status().message(), "expert 1 of the routing is 2; a token's experts rise and are below 5");
+  EXPECT_EQ(model->Forward(batch).status().message(),
+            "expert 1 of the routing is 2; a token's experts rise and are below 5");
   batch.routing.pop_back();
   EXPECT_FALSE(model->Forward(batch).ok());
 }
@@ -375,7 +438,8 @@ TEST(TrainModelTest, ASequenceDoesNotSeeItsNeighbours) {
   const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
   const auto sequences = SmallSequences();
   std::vector<at::Tensor> alone;
-  for (const auto& sequence : sequences) alone.push_back(Logits(model.get(), Pack({sequence})).detach());
+  for (const auto& sequence : sequences)
+    alone.push_back(Logits(model.get(), Pack({sequence})).detach());
   EXPECT_TRUE(at::equal(Logits(model.get(), Pack(sequences)).detach(), at::cat(alone)));
 }
 
@@ -395,7 +459,8 @@ PackedBatch WithPrefixes() {
   return batch;
 }
 
-// The same sequences with a copy of the prefix before each, and for each row of `batch` the rows that are its copies.
+// The same sequences with a copy of the prefix before each, and for each row of `batch` the rows
+// that are its copies.
 struct Unshared {
   PackedBatch batch;
   std::vector<std::vector<int64_t>> copies;
@@ -422,9 +487,11 @@ TEST(TrainModelTest, BehindASharedPrefixARowHasTheBitsItHasBehindACopy) {
   const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
   const PackedBatch shared = WithPrefixes();
   const Unshared unshared = CopyPrefixes(shared);
-  const at::Tensor got = Logits(model.get(), shared).detach(), want = Logits(model.get(), unshared.batch).detach();
+  const at::Tensor got = Logits(model.get(), shared).detach(),
+                   want = Logits(model.get(), unshared.batch).detach();
   for (size_t row = 0; row < unshared.copies.size(); ++row) {
-    for (const int64_t copy : unshared.copies[row]) EXPECT_TRUE(at::equal(got[static_cast<int64_t>(row)], want[copy])) << "row " << row;
+    for (const int64_t copy : unshared.copies[row])
+      EXPECT_TRUE(at::equal(got[static_cast<int64_t>(row)], want[copy])) << "row " << row;
   }
 }
 
@@ -436,17 +503,21 @@ TEST(TrainModelTest, TheGradientsOfAllThatFollowAPrefixAddUp) {
     model->ZeroGrad();
     EXPECT_TRUE(Backward(loss).ok());
     std::vector<at::Tensor> out;
-    for (const TrainModel::Parameter& p : model->parameters()) out.push_back(p.tensor.grad().clone());
+    for (const TrainModel::Parameter& p : model->parameters())
+      out.push_back(p.tensor.grad().clone());
     return out;
   };
   // The first copy of each row carries its term of the loss.
   std::vector<int64_t> firsts;
   for (const std::vector<int64_t>& copies : unshared.copies) firsts.push_back(copies[0]);
-  const at::Tensor weights = at::arange(static_cast<int64_t>(firsts.size()) * 19, at::kFloat).sin().view({-1, 19});
+  const at::Tensor weights =
+      at::arange(static_cast<int64_t>(firsts.size()) * 19, at::kFloat).sin().view({-1, 19});
   const auto got = gradients((Logits(model.get(), shared) * weights).sum());
-  const auto want = gradients((Logits(model.get(), unshared.batch).index_select(0, at::tensor(firsts)) * weights).sum());
+  const auto want = gradients(
+      (Logits(model.get(), unshared.batch).index_select(0, at::tensor(firsts)) * weights).sum());
   for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_LT((got[i] - want[i]).norm().item<double>(), 1e-5 * want[i].norm().item<double>()) << model->parameters()[i].name;
+    EXPECT_LT((got[i] - want[i]).norm().item<double>(), 1e-5 * want[i].norm().item<double>())
+        << model->parameters()[i].name;
   }
 }
 
@@ -458,7 +529,8 @@ TEST(TrainModelTest, AWindowHidesWhatLiesBeforeIt) {
   config.sliding_window = 7;
   const at::Tensor windowed = Logits(Make(config, weights).get(), Pack(sequences)).detach();
   EXPECT_TRUE(at::equal(windowed, Decoded(config, weights, sequences)));
-  EXPECT_TRUE(at::equal(windowed.narrow(0, 6, 7), open.narrow(0, 6, 7)));       // The first tokens of the last sequence.
+  // The first tokens of the last sequence.
+  EXPECT_TRUE(at::equal(windowed.narrow(0, 6, 7), open.narrow(0, 6, 7)));
   EXPECT_FALSE(at::equal(windowed.narrow(0, 13, 11), open.narrow(0, 13, 11)));
 }
 
@@ -473,7 +545,8 @@ TEST(TrainModelTest, StoreGivesBackWhatLoadTook) {
   other.intermediate_size = 28;
   const absl::Status refused = model->Load(*InitWeights(other, 4));
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("model.layers.0.mlp.down_proj.weight"));
+  EXPECT_THAT(std::string(refused.message()),
+              testing::HasSubstr("model.layers.0.mlp.down_proj.weight"));
 }
 
 TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
@@ -487,13 +560,19 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
     return std::string(status.message());
   };
   EXPECT_EQ(refusal([](PackedBatch* b) { b->tokens[1] = 19; }), "token 1 is 19, not in [0, 19)");
-  EXPECT_EQ(refusal([](PackedBatch* b) { b->positions[2] = 64; }), "position 2 is 64, not in [0, 64)");
-  EXPECT_EQ(refusal([](PackedBatch* b) { b->score_rows[0] = 3; }), "row to score 0 is 3, not in [0, 3)");
-  EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 2}; }), testing::HasSubstr("cu_seqlens"));
-  EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 4, 3}; }), testing::HasSubstr("cu_seqlens"));
+  EXPECT_EQ(refusal([](PackedBatch* b) { b->positions[2] = 64; }),
+            "position 2 is 64, not in [0, 64)");
+  EXPECT_EQ(refusal([](PackedBatch* b) { b->score_rows[0] = 3; }),
+            "row to score 0 is 3, not in [0, 3)");
+  EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 2}; }),
+              testing::HasSubstr("cu_seqlens"));
+  EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 4, 3}; }),
+              testing::HasSubstr("cu_seqlens"));
   EXPECT_EQ(refusal([](PackedBatch* b) { b->prefix = {-1, 0}; }), "1 sequences and 2 prefixes");
-  EXPECT_THAT(refusal([](PackedBatch* b) { b->prefix = {0}; }), testing::HasSubstr("prefix 0 is 0"));
-  EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 1, 2, 3}, b->prefix = {-1, 0, 1}; }), testing::HasSubstr("prefix 2 is 1"));
+  EXPECT_THAT(refusal([](PackedBatch* b) { b->prefix = {0}; }),
+              testing::HasSubstr("prefix 0 is 0"));
+  EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 1, 2, 3}, b->prefix = {-1, 0, 1}; }),
+              testing::HasSubstr("prefix 2 is 1"));
   const at::Tensor logits = at::zeros({2, 19});
   EXPECT_FALSE(ScoreTokens(logits, {1}, 1.0).ok());
   EXPECT_FALSE(ScoreTokens(logits, {1, 19}, 1.0).ok());
@@ -506,17 +585,26 @@ TEST(TrainModelTest, TokensScoreInTheBitsOfTheirDraw) {
     for (const float temperature : {1.0f, 0.7f, 1.3f}) {
       const at::Tensor logits = at::randn({20, vocab}) * 3;
       std::vector<int64_t> targets(20);
-      for (int64_t& target : targets) target = static_cast<int64_t>(random.Below(static_cast<uint64_t>(vocab)));
+      for (int64_t& target : targets)
+        target = static_cast<int64_t>(random.Below(static_cast<uint64_t>(vocab)));
       for (int64_t r = 0; r < 10; ++r) {
         SampleDraw draw;
-        const SampleRow row{.logits = logits.const_data_ptr<float>() + r * vocab, .key = 7, .position = static_cast<uint32_t>(r), .temperature = temperature};
+        const SampleRow row{.logits = logits.const_data_ptr<float>() + r * vocab,
+                            .key = 7,
+                            .position = static_cast<uint32_t>(r),
+                            .temperature = temperature};
         SampleCpu(&row, 1, vocab, &draw);
         targets[static_cast<size_t>(r)] = draw.token;
-        EXPECT_EQ(ScoreTokens(logits.slice(0, r, r + 1), {&targets[static_cast<size_t>(r)], 1}, temperature)->logprobs.item<float>(), draw.logprob);
+        EXPECT_EQ(ScoreTokens(logits.slice(0, r, r + 1), {&targets[static_cast<size_t>(r)], 1},
+                              temperature)
+                      ->logprobs.item<float>(),
+                  draw.logprob);
       }
       const TokenScores scores = *ScoreTokens(logits, targets, temperature);
       const at::Tensor lp = at::log_softmax(logits.to(at::kDouble) / temperature, 1);
-      EXPECT_LT(Worst(scores.logprobs, lp.gather(1, at::tensor(targets).unsqueeze(1)).squeeze(1).to(at::kFloat)), 1e-5);
+      EXPECT_LT(Worst(scores.logprobs,
+                      lp.gather(1, at::tensor(targets).unsqueeze(1)).squeeze(1).to(at::kFloat)),
+                1e-5);
       EXPECT_LT(Worst(scores.entropy, -(lp * lp.exp()).sum(1).to(at::kFloat)), 1e-5);
     }
   }

@@ -51,12 +51,14 @@ TEST(AdamWTest, SplittingATensorChangesNoBit) {
   constexpr int kN = 101;
   std::vector<float> g(kN), p(kN), m(kN, 0.0f), v(kN, 0.0f);
   SplitMix64 random(1);
-  for (int i = 0; i < kN; ++i) g[i] = static_cast<float>(random.Uniform() - 0.5), p[i] = static_cast<float>(random.Uniform());
+  for (int i = 0; i < kN; ++i)
+    g[i] = static_cast<float>(random.Uniform() - 0.5), p[i] = static_cast<float>(random.Uniform());
   std::vector<float> p2 = p, m2 = m, v2 = v;
   for (int t = 1; t <= 3; ++t) {
     AdamWStep(kOptions, t, 0.1, true, 1, kN, g.data(), p.data(), m.data(), v.data());
     AdamWStep(kOptions, t, 0.1, true, 1, 37, g.data(), p2.data(), m2.data(), v2.data());
-    AdamWStep(kOptions, t, 0.1, true, 1, kN - 37, g.data() + 37, p2.data() + 37, m2.data() + 37, v2.data() + 37);
+    AdamWStep(kOptions, t, 0.1, true, 1, kN - 37, g.data() + 37, p2.data() + 37, m2.data() + 37,
+              v2.data() + 37);
   }
   EXPECT_EQ(p, p2);
   EXPECT_EQ(m, m2);

@@ -41,12 +41,15 @@ class Handed {
   std::deque<T> values_;
 };
 
-// A queue's calls as seen from the wire: a test says what each answers. Set the functions before the first call.
-class FakeQueue
-    : public queue::v1::QueueService::WithRawCallbackMethod_Put<queue::v1::QueueService::WithRawCallbackMethod_Get<
-          queue::v1::QueueService::WithCallbackMethod_Watch<queue::v1::QueueService::WithCallbackMethod_Renew<
-              queue::v1::QueueService::WithCallbackMethod_Admit<
-                  queue::v1::QueueService::WithCallbackMethod_Apply<queue::v1::QueueService::Service>>>>>> {
+// A queue's calls as seen from the wire: a test says what each answers. Set the functions before
+// the first call.
+class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
+                      queue::v1::QueueService::WithRawCallbackMethod_Get<
+                          queue::v1::QueueService::WithCallbackMethod_Watch<
+                              queue::v1::QueueService::WithCallbackMethod_Renew<
+                                  queue::v1::QueueService::WithCallbackMethod_Admit<
+                                      queue::v1::QueueService::WithCallbackMethod_Apply<
+                                          queue::v1::QueueService::Service>>>>>> {
  public:
   using Buffer = grpc::ByteBuffer;
   using GetStream = rpc::WriteStream<Buffer>;
@@ -87,27 +90,33 @@ class FakeQueue
     stream->StartReading();
     return stream.get();
   }
-  grpc::ServerWriteReactor<Buffer>* Get(grpc::CallbackServerContext*, const Buffer* bytes) override {
+  grpc::ServerWriteReactor<Buffer>* Get(grpc::CallbackServerContext*,
+                                        const Buffer* bytes) override {
     auto stream = rpc::MakeStream<GetStream>();
     Buffer copy = *bytes;
     queue::v1::GetRequest request;
-    if (absl::Status status = rpc::FromBuffer(&copy, &request); status.ok()) on_get(*stream, request);
+    if (absl::Status status = rpc::FromBuffer(&copy, &request); status.ok())
+      on_get(*stream, request);
     return stream.get();
   }
-  grpc::ServerWriteReactor<queue::v1::WatchResponse>* Watch(grpc::CallbackServerContext*, const queue::v1::WatchRequest*) override {
+  grpc::ServerWriteReactor<queue::v1::WatchResponse>* Watch(
+      grpc::CallbackServerContext*, const queue::v1::WatchRequest*) override {
     auto stream = rpc::MakeStream<WatchStream>();
     on_watch(*stream, watches_++);
     return stream.get();
   }
-  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext* context, const queue::v1::RenewRequest* request,
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext* context,
+                                  const queue::v1::RenewRequest* request,
                                   queue::v1::RenewResponse* response) override {
     return Answer(context, on_renew(*request, response));
   }
-  grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext* context, const queue::v1::ApplyRequest* request,
+  grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext* context,
+                                  const queue::v1::ApplyRequest* request,
                                   queue::v1::ApplyResponse* response) override {
     return Answer(context, on_apply(*request, response));
   }
-  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*, const queue::v1::AdmitRequest* request,
+  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*,
+                                  const queue::v1::AdmitRequest* request,
                                   queue::v1::AdmitResponse*) override {
     class Parked : public grpc::ServerUnaryReactor {
       void OnCancel() override { Finish(grpc::Status::CANCELLED); }
@@ -119,7 +128,8 @@ class FakeQueue
   }
 
  private:
-  static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
+  static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                          const absl::Status& status) {
     auto* reactor = context->DefaultReactor();
     reactor->Finish(rpc::ToGrpcStatus(status));
     return reactor;
@@ -140,13 +150,15 @@ struct Served {
   void Start() {
     grpc::Service* const services[] = {&queue};
     server = *rpc::Server::Start({}, services);
-    client = std::make_unique<QueueClient>(*rpc::Connect(server->address()),
-                                           QueueClient::Options{.job = "job",
-                                                                .worker = "rollout-0",
-                                                                .incarnation = 3,
-                                                                .cancel = &cancel,
-                                                                .drain = &drain,
-                                                                .backoff = {.first = absl::Microseconds(100), .most = absl::Milliseconds(1)}});
+    client = std::make_unique<QueueClient>(
+        *rpc::Connect(server->address()),
+        QueueClient::Options{
+            .job = "job",
+            .worker = "rollout-0",
+            .incarnation = 3,
+            .cancel = &cancel,
+            .drain = &drain,
+            .backoff = {.first = absl::Microseconds(100), .most = absl::Milliseconds(1)}});
   }
 };
 

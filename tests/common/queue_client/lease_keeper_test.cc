@@ -17,7 +17,8 @@ class LeaseKeeperTest : public testing::Test {
  protected:
   // Answers each Renew with `ttl` and hands it to the test.
   void Serve(absl::Duration ttl, std::vector<std::string> lost = {}) {
-    served_.queue.on_renew = [this, ttl, lost](const RenewRequest& request, RenewResponse* response) {
+    served_.queue.on_renew = [this, ttl, lost](const RenewRequest& request,
+                                               RenewResponse* response) {
       *response->mutable_ttl() = rpc::ToProto(ttl);
       for (const std::string& lease : lost) response->add_lost(lease);
       renews_.Push(request);
@@ -74,7 +75,9 @@ TEST_F(LeaseKeeperTest, LeasesAreRenewedEachThirdOfTheirTtl) {
 TEST_F(LeaseKeeperTest, ALostLeaseIsToldOnceAndOneGivenUpIsNot) {
   Serve(absl::Hours(1), {"kept", "given up"});
   Handed<std::vector<std::string>> lost;
-  LeaseKeeper keeper(served_.client.get(), {.lost = [&](const std::vector<std::string>& leases) { lost.Push(leases); }, .first_period = absl::Hours(1)});
+  LeaseKeeper keeper(served_.client.get(),
+                     {.lost = [&](const std::vector<std::string>& leases) { lost.Push(leases); },
+                      .first_period = absl::Hours(1)});
   keeper.Hold("kept");
   keeper.Hold("given up");
   keeper.Forget("given up");

@@ -19,9 +19,10 @@ class PutStreamTest : public testing::Test {
   absl::Status Put(PutStream& stream, uint32_t n, size_t bytes = 4) {
     common::v1::Record record = RecordOf(n);
     std::string payload;
-    AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(bytes / 4)}, std::string(bytes, static_cast<char>('a' + n % 26)),
-             &record, &payload);
-    return stream.Put(std::move(record), std::move(payload), [this, n](const PutOutcome& outcome) { outcomes_.Push({n, outcome}); });
+    AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(bytes / 4)},
+             std::string(bytes, static_cast<char>('a' + n % 26)), &record, &payload);
+    return stream.Put(std::move(record), std::move(payload),
+                      [this, n](const PutOutcome& outcome) { outcomes_.Push({n, outcome}); });
   }
 
   Served served_;
@@ -31,10 +32,12 @@ class PutStreamTest : public testing::Test {
 TEST_F(PutStreamTest, RecordsArriveInOrderAndAreAcknowledgedInOrder) {
   std::mutex mu;
   std::string members, bytes;
-  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const PutHeader& header, const std::string& payload) {
+  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const PutHeader& header,
+                             const std::string& payload) {
     std::lock_guard lock(mu);
     EXPECT_EQ(header.has_call(), header.seq() == 1);
-    for (const auto& record : header.records()) members += static_cast<char>('a' + record.owner().member());
+    for (const auto& record : header.records())
+      members += static_cast<char>('a' + record.owner().member());
     bytes += payload;
     stream.Ack(header.seq());
   };
@@ -53,7 +56,8 @@ TEST_F(PutStreamTest, RecordsArriveInOrderAndAreAcknowledgedInOrder) {
 }
 
 TEST_F(PutStreamTest, ARecordThatFailsFailsNoOther) {
-  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const PutHeader& header, const std::string&) {
+  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const PutHeader& header,
+                             const std::string&) {
     std::vector<queue::v1::Failed> failed;
     for (int r = 0; r < header.records_size(); ++r) {
       if (header.records(r).owner().member() != 1) continue;
@@ -79,7 +83,8 @@ TEST_F(PutStreamTest, ARecordThatFailsFailsNoOther) {
 TEST_F(PutStreamTest, AfterABreakWhatWasNotAcknowledgedIsSentAgain) {
   std::mutex mu;
   std::vector<uint32_t> second;
-  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const PutHeader& header, const std::string& payload) {
+  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const PutHeader& header,
+                             const std::string& payload) {
     if (stream.number == 0) {  // The first message is acknowledged, the next breaks the stream.
       if (header.seq() == 1) return stream.Ack(1);
       return stream.End(absl::UnavailableError("restarting"));
@@ -102,14 +107,16 @@ TEST_F(PutStreamTest, AfterABreakWhatWasNotAcknowledgedIsSentAgain) {
 TEST_F(PutStreamTest, NoMoreThanTheWindowIsUnacknowledged) {
   Handed<FakeQueue::PutStreamEnd*> arrived;
   std::atomic<int> unacknowledged{0};
-  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const PutHeader&, const std::string&) {
+  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const PutHeader&,
+                             const std::string&) {
     EXPECT_LE(++unacknowledged, 2);
     arrived.Push(&stream);
   };
   served_.Start();
   PutStream stream(served_.client.get(), {.window_bytes = 2 << 20, .buffer_bytes = 16 << 20});
   for (uint32_t n = 0; n < 12; ++n) ASSERT_TRUE(Put(stream, n, 1 << 20).ok());
-  FakeQueue::PutStreamEnd* end = arrived.Pop();  // Two messages of 1 MiB fill the window: the second comes unasked.
+  // Two messages of 1 MiB fill the window: the second comes unasked.
+  FakeQueue::PutStreamEnd* end = arrived.Pop();
   for (uint64_t seq = 1; seq <= 12; ++seq) {
     if (seq < 12) end = arrived.Pop();
     --unacknowledged;
@@ -119,7 +126,8 @@ TEST_F(PutStreamTest, NoMoreThanTheWindowIsUnacknowledged) {
 }
 
 TEST_F(PutStreamTest, AFullBufferRefusesWithoutTaking) {
-  served_.queue.on_put = [](FakeQueue::PutStreamEnd&, const PutHeader&, const std::string&) {};  // Never acknowledges.
+  // Never acknowledges.
+  served_.queue.on_put = [](FakeQueue::PutStreamEnd&, const PutHeader&, const std::string&) {};
   served_.Start();
   PutStream stream(served_.client.get(), {.buffer_bytes = 1 << 20});
   ASSERT_TRUE(Put(stream, 0, 900 << 10).ok());

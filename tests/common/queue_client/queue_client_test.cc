@@ -18,7 +18,8 @@ using common::v1::Want;
 class QueueClientTest : public testing::Test {
  protected:
   // Answers Get with one message.
-  static void Answer(FakeQueue::GetStream& stream, const std::vector<Record>& records, const std::string& payload, bool end) {
+  static void Answer(FakeQueue::GetStream& stream, const std::vector<Record>& records,
+                     const std::string& payload, bool end) {
     queue::v1::GetHeader header;
     for (const Record& record : records) *header.add_records() = record;
     header.set_end(end);
@@ -30,7 +31,8 @@ class QueueClientTest : public testing::Test {
 };
 
 TEST_F(QueueClientTest, ACallNamesItsCallerAndTheAnswerComesBack) {
-  served_.queue.on_apply = [](const queue::v1::ApplyRequest& request, queue::v1::ApplyResponse* response) {
+  served_.queue.on_apply = [](const queue::v1::ApplyRequest& request,
+                              queue::v1::ApplyResponse* response) {
     EXPECT_EQ(request.call().job().job(), "job");
     EXPECT_EQ(request.call().job().worker(), "rollout-0");
     EXPECT_EQ(request.call().job().incarnation(), 3);
@@ -49,8 +51,10 @@ TEST_F(QueueClientTest, ACallNamesItsCallerAndTheAnswerComesBack) {
 TEST_F(QueueClientTest, AQueueThatHasNotHeardOfTheWorkerIsAskedAgain) {
   std::atomic<int> calls{0};
   served_.queue.on_apply = [&](const queue::v1::ApplyRequest&, queue::v1::ApplyResponse*) {
-    return ++calls < 5 ? ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_LISTED", .retry_after = absl::Microseconds(10)}, "no")
-                       : absl::OkStatus();
+    return ++calls < 5
+               ? ErrorWith(absl::StatusCode::kUnavailable,
+                           {.reason = "NOT_LISTED", .retry_after = absl::Microseconds(10)}, "no")
+               : absl::OkStatus();
   };
   served_.Start();
   EXPECT_TRUE(served_.client->Apply({}).ok());
@@ -58,9 +62,12 @@ TEST_F(QueueClientTest, AQueueThatHasNotHeardOfTheWorkerIsAskedAgain) {
 }
 
 TEST_F(QueueClientTest, ADrainEndsParkedCallsAlone) {
-  served_.queue.on_apply = [](const queue::v1::ApplyRequest&, queue::v1::ApplyResponse*) { return absl::OkStatus(); };
+  served_.queue.on_apply = [](const queue::v1::ApplyRequest&, queue::v1::ApplyResponse*) {
+    return absl::OkStatus();
+  };
   served_.Start();
-  auto admitted = std::async(std::launch::async, [&] { return served_.client->Admit({}).status(); });
+  auto admitted =
+      std::async(std::launch::async, [&] { return served_.client->Admit({}).status(); });
   EXPECT_EQ(served_.queue.admits.Pop().call().request().size(), 16u);
   served_.drain.Trigger();
   EXPECT_EQ(admitted.get().code(), absl::StatusCode::kCancelled);
@@ -101,11 +108,14 @@ TEST_F(QueueClientTest, GetReadsABrokenStreamAgainFromItsStart) {
     AddField("tokens", common::v1::DTYPE_I32, {1}, "abcd", &record, &payload);
     const int number = streams++;
     Answer(stream, {record}, payload, number == 2);
-    stream.End(number == 0 ? absl::UnavailableError("gone for now") : absl::OkStatus());  // The second ends too early.
+    // The second ends too early.
+    stream.End(number == 0 ? absl::UnavailableError("gone for now") : absl::OkStatus());
   };
   served_.Start();
   char to[4];
-  EXPECT_TRUE(served_.client->Get("lease", std::vector<Want>(1), [&](const Record&, int) { return to; }).ok());
+  EXPECT_TRUE(
+      served_.client->Get("lease", std::vector<Want>(1), [&](const Record&, int) { return to; })
+          .ok());
   EXPECT_EQ(std::string(to, 4), "abcd");
   EXPECT_EQ(streams, 3);
 }
@@ -123,7 +133,8 @@ TEST_F(QueueClientTest, ABitFlippedOnTheWayIsDataLoss) {
   const absl::Status status = served_.client->GetAll("lease", std::vector<Want>(1)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ReasonOf(status), "BAD_CRC");
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("tokens of group 67676767676767676767676767676767 member 6"));
+  EXPECT_THAT(std::string(status.message()),
+              testing::HasSubstr("tokens of group 67676767676767676767676767676767 member 6"));
 }
 
 TEST_F(QueueClientTest, FieldsBeyondThePayloadAreRefusedBeforeTheyAreAllocated) {
@@ -134,7 +145,8 @@ TEST_F(QueueClientTest, FieldsBeyondThePayloadAreRefusedBeforeTheyAreAllocated) 
     stream.End(absl::OkStatus());
   };
   served_.Start();
-  EXPECT_EQ(served_.client->GetAll("lease", std::vector<Want>(1)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(served_.client->GetAll("lease", std::vector<Want>(1)).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(QueueClientTest, WhatIsGoneIsToldOrIsAnError) {

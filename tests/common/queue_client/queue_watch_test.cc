@@ -27,7 +27,9 @@ TEST(QueueWatchTest, ChangesComeInOrderBeatsDoNotAndABreakIsHealed) {
   };
   served.Start();
   Handed<int64_t> versions;
-  QueueWatch watch(served.client.get(), {.changed = [&](const queue::v1::WatchResponse& change) { versions.Push(change.version()); }});
+  QueueWatch watch(served.client.get(), {.changed = [&](const queue::v1::WatchResponse& change) {
+                     versions.Push(change.version());
+                   }});
   EXPECT_EQ(versions.Pop(), 3);
   EXPECT_EQ(versions.Pop(), 4);
   EXPECT_EQ(versions.Pop(), 5);
@@ -40,7 +42,8 @@ TEST(QueueWatchTest, AFencedWorkerIsToldSo) {
   };
   served.Start();
   Handed<absl::Status> failed;
-  QueueWatch watch(served.client.get(), {.changed = [](const queue::v1::WatchResponse&) {}, .failed = [&](absl::Status why) { failed.Push(why); }});
+  QueueWatch watch(served.client.get(), {.changed = [](const queue::v1::WatchResponse&) {},
+                                         .failed = [&](absl::Status why) { failed.Push(why); }});
   EXPECT_EQ(ReasonOf(failed.Pop()), "FENCED");
 }
 

@@ -20,11 +20,14 @@ TEST(RedisUrlTest, HostPortAndDatabaseAreRead) {
 }
 
 TEST(RedisUrlTest, AnythingElseIsRefusedByName) {
-  for (const char* url : {"", "cache", "rediss://cache", "redis://", "redis://:1", "redis://cache:", "redis://cache:0", "redis://cache:65536",
-                          "redis://cache:x", "redis://cache/-1", "redis://cache/x", "redis://[::1", "redis://[::1]x", "redis://user:word@cache"}) {
+  for (const char* url : {"", "cache", "rediss://cache", "redis://", "redis://:1",
+                          "redis://cache:", "redis://cache:0", "redis://cache:65536",
+                          "redis://cache:x", "redis://cache/-1", "redis://cache/x", "redis://[::1",
+                          "redis://[::1]x", "redis://user:word@cache"}) {
     EXPECT_EQ(ParseUrl(url).status().code(), absl::StatusCode::kInvalidArgument) << url;
   }
-  EXPECT_THAT(ParseUrl("redis://:hush@cache").status().message(), testing::Not(testing::HasSubstr("hush")));
+  EXPECT_THAT(ParseUrl("redis://:hush@cache").status().message(),
+              testing::Not(testing::HasSubstr("hush")));
 }
 
 TEST(RedisTest, CommandsGoTogetherAndEachHasItsAnswer) {
@@ -33,7 +36,9 @@ TEST(RedisTest, CommandsGoTogetherAndEachHasItsAnswer) {
   Connection connection(server->endpoint());
   ASSERT_TRUE(connection.Connect().ok());
   const std::string binary("\0\r\n\xff", 4);
-  const std::vector<Command> commands = {{"SET", "a", binary}, {"GET", "a"}, {"GET", "none"}, {"INCR", "n"}, {"LPUSH", "a", "x"}, {"MGET", "a", "none"}};
+  const std::vector<Command> commands = {{"SET", "a", binary}, {"GET", "a"},
+                                         {"GET", "none"},      {"INCR", "n"},
+                                         {"LPUSH", "a", "x"},  {"MGET", "a", "none"}};
   const auto replies = connection.Run(commands);
   ASSERT_TRUE(replies.ok()) << replies.status();
   EXPECT_EQ((*replies)[1].text, binary);
@@ -75,7 +80,8 @@ TEST(RedisTest, AStoppedServerEndsAWaitByItsTimeoutOrByBreak) {
   const auto server = RedisServer::Start();
   ASSERT_NE(server, nullptr);
   const Command ping = {"PING"};
-  Connection brief(server->endpoint(), absl::Milliseconds(50)), patient(server->endpoint(), absl::Hours(1));
+  Connection brief(server->endpoint(), absl::Milliseconds(50)),
+      patient(server->endpoint(), absl::Hours(1));
   ASSERT_TRUE(patient.Connect().ok());
   while (!brief.Connect().ok()) {  // A busy machine may take longer than that to say hello.
   }

@@ -13,9 +13,12 @@ constexpr Role kRollouts[] = {Role::kRollout};
 class CallerTableTest : public testing::Test {
  protected:
   CallerTableTest() {
-    table_.SetJob("job", {{"trainer-0", Role::kTrainer, 4}, {"trainer-1", Role::kTrainer, 4}, {"rollout-0", Role::kRollout, 2}});
+    table_.SetJob("job", {{"trainer-0", Role::kTrainer, 4},
+                          {"trainer-1", Role::kTrainer, 4},
+                          {"rollout-0", Role::kRollout, 2}});
   }
-  std::string Reason(absl::string_view job, absl::string_view worker, int64_t incarnation, absl::Span<const Role> roles) {
+  std::string Reason(absl::string_view job, absl::string_view worker, int64_t incarnation,
+                     absl::Span<const Role> roles) {
     return ReasonOf(table_.Check(job, worker, incarnation, roles));
   }
 
@@ -40,7 +43,8 @@ TEST_F(CallerTableTest, PeopleAndTheControllerAreBelievedWhereTheyMayCall) {
   constexpr Role kPeople[] = {Role::kRollout, Role::kSubmitter};
   EXPECT_TRUE(table_.Check("job", "eval-17", 0, kPeople).ok());
   EXPECT_EQ(Reason("job", "eval-17", 0, kRollouts), "NOT_LISTED");
-  EXPECT_EQ(Reason("job", "rollout-0", 0, kPeople), "FENCED") << "a listed worker is held to its incarnation";
+  EXPECT_EQ(Reason("job", "rollout-0", 0, kPeople), "FENCED")
+      << "a listed worker is held to its incarnation";
 }
 
 TEST_F(CallerTableTest, ALowerIncarnationIsFenced) {
@@ -69,7 +73,8 @@ TEST_F(CallerTableTest, AWorkerOffTheListMayNotCall) {
 }
 
 TEST_F(CallerTableTest, ThenTheRoleIsLookedAt) {
-  EXPECT_EQ(table_.Check("job", "rollout-0", 2, kTrainers).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(table_.Check("job", "rollout-0", 2, kTrainers).code(),
+            absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(Reason("job", "rollout-0", 1, kTrainers), "FENCED");
 }
 

@@ -37,7 +37,8 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     return reactor;
   }
 
-  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*, const queue::v1::AdmitRequest*, queue::v1::AdmitResponse*) override {
+  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*, const queue::v1::AdmitRequest*,
+                                  queue::v1::AdmitResponse*) override {
     class Parked : public grpc::ServerUnaryReactor {
       void OnCancel() override { Finish(grpc::Status::CANCELLED); }
       void OnDone() override { delete this; }
@@ -86,12 +87,14 @@ TEST_F(ClientTest, UnavailableIsTriedAgainUntilItWorks) {
          absl::CancelledError("the server shuts down")});
   ASSERT_TRUE(Apply({.backoff = kSoon}).ok());
   EXPECT_EQ(queue_->applies(), 5);
-  EXPECT_THAT(metrics_.Text(), testing::HasSubstr(
-                                   "sluice_rpc_client_retries_total{method=\"QueueService.Apply\",reason=\"UNAVAILABLE\"} 2"));
+  EXPECT_THAT(metrics_.Text(),
+              testing::HasSubstr("sluice_rpc_client_retries_total{method=\"QueueService.Apply\","
+                                 "reason=\"UNAVAILABLE\"} 2"));
 }
 
 TEST_F(ClientTest, OtherErrorsGoUpAtOnceWithTheirDetail) {
-  Serve({ErrorWith(absl::StatusCode::kAborted, {.reason = "FENCED", .current = "3"}, "incarnation 2 < 3")});
+  Serve({ErrorWith(absl::StatusCode::kAborted, {.reason = "FENCED", .current = "3"},
+                   "incarnation 2 < 3")});
   const absl::Status status = Apply({.backoff = kSoon});
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ReasonOf(status), "FENCED");
@@ -102,7 +105,8 @@ TEST_F(ClientTest, OtherErrorsGoUpAtOnceWithTheirDetail) {
 }
 
 TEST_F(ClientTest, ARetryInfoBeyondTheDeadlineIsNotWaitedFor) {
-  Serve({ErrorWith(absl::StatusCode::kUnavailable, {.reason = "NOT_LISTED", .retry_after = absl::Hours(1)}, "later")});
+  Serve({ErrorWith(absl::StatusCode::kUnavailable,
+                   {.reason = "NOT_LISTED", .retry_after = absl::Hours(1)}, "later")});
   const absl::Status status = Apply({.backoff = kSoon});
   EXPECT_EQ(ReasonOf(status), "NOT_LISTED");
   EXPECT_EQ(queue_->applies(), 1);
@@ -135,11 +139,14 @@ TEST_F(ClientTest, CallsAreCountedByTheServer) {
   ASSERT_TRUE(Apply({}).ok());
   server_->Drain(absl::InfiniteDuration());  // So that both are counted.
   const std::string text = metrics_.Text();
-  EXPECT_THAT(text, testing::HasSubstr("sluice_rpc_server_handled_total{code=\"NOT_FOUND\",method=\"Apply\","
-                                       "service=\"sluice.queue.v1.QueueService\"} 1"));
-  EXPECT_THAT(text, testing::HasSubstr("sluice_rpc_server_handled_total{code=\"OK\",method=\"Apply\","
-                                       "service=\"sluice.queue.v1.QueueService\"} 1"));
-  EXPECT_THAT(text, testing::HasSubstr("sluice_rpc_server_duration_seconds_count{method=\"Apply\"} 2"));
+  EXPECT_THAT(text, testing::HasSubstr(
+                        "sluice_rpc_server_handled_total{code=\"NOT_FOUND\",method=\"Apply\","
+                        "service=\"sluice.queue.v1.QueueService\"} 1"));
+  EXPECT_THAT(text,
+              testing::HasSubstr("sluice_rpc_server_handled_total{code=\"OK\",method=\"Apply\","
+                                 "service=\"sluice.queue.v1.QueueService\"} 1"));
+  EXPECT_THAT(text,
+              testing::HasSubstr("sluice_rpc_server_duration_seconds_count{method=\"Apply\"} 2"));
 }
 
 TEST(BackoffTest, WaitsGrowToTheirLimitWithinTheJitter) {

@@ -28,10 +28,14 @@ TEST(MethodTest, AMessageNamesItsCallAndTheRule) {
 TEST(MethodTest, EveryMethodHasARuleAndARequestOfItsOwn) {
   int methods = 0;
   for (const google::protobuf::FileDescriptor* file :
-       {admin::v1::ExplainRequest::descriptor()->file(), engine::v1::DescribeRequest::descriptor()->file(),
-        env::v1::DescribeRequest::descriptor()->file(), job::v1::SubmitRequest::descriptor()->file(),
-        plugin::v1::DescribeRequest::descriptor()->file(), queue::v1::AdmitRequest::descriptor()->file(),
-        registry::v1::RegisterRequest::descriptor()->file(), weights::v1::FetchRequest::descriptor()->file()}) {
+       {admin::v1::ExplainRequest::descriptor()->file(),
+        engine::v1::DescribeRequest::descriptor()->file(),
+        env::v1::DescribeRequest::descriptor()->file(),
+        job::v1::SubmitRequest::descriptor()->file(),
+        plugin::v1::DescribeRequest::descriptor()->file(),
+        queue::v1::AdmitRequest::descriptor()->file(),
+        registry::v1::RegisterRequest::descriptor()->file(),
+        weights::v1::FetchRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m, ++methods) {
         const google::protobuf::MethodDescriptor* descriptor = file->service(s)->method(m);

@@ -1,8 +1,8 @@
 #include "common/rpc/payload.h"
 
+#include <gmock/gmock.h>
 #include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -22,7 +22,8 @@ std::string Flat(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   EXPECT_TRUE(buffer.Dump(&slices).ok());
   std::string flat;
-  for (const grpc::Slice& slice : slices) flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  for (const grpc::Slice& slice : slices)
+    flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   return flat;
 }
 
@@ -96,7 +97,8 @@ TEST(PayloadTest, OfRepeatedHeadersTheLastCountsAndPayloadsAreJoined) {
   PutMessage payload_first;
   payload_first.set_payload("_");
   Frame frame;
-  const std::string bytes = payload_first.SerializeAsString() + first.SerializeAsString() + second.SerializeAsString();
+  const std::string bytes =
+      payload_first.SerializeAsString() + first.SerializeAsString() + second.SerializeAsString();
   ASSERT_TRUE(DecodeFrame(Cut(bytes, 3), &frame).ok());
   PutHeader header;
   ASSERT_TRUE(frame.ParseHeader(&header).ok());
@@ -151,8 +153,10 @@ TEST(PayloadTest, RandomBytesNeverReadBeyondTheirEnd) {
 
 TEST(PayloadTest, AWrongWireTypeOfAKnownFieldIsRefused) {
   Frame frame;
-  EXPECT_EQ(DecodeFrame(Cut("\x08\x01", 1), &frame).code(), absl::StatusCode::kInvalidArgument);  // header as a varint
-  EXPECT_EQ(DecodeFrame(Cut("\x7d\x01\x02\x03\x04", 1), &frame).code(), absl::StatusCode::kInvalidArgument);
+  // header as a varint
+  EXPECT_EQ(DecodeFrame(Cut("\x08\x01", 1), &frame).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(DecodeFrame(Cut("\x7d\x01\x02\x03\x04", 1), &frame).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(PayloadTest, LimitsAreStatedInTheError) {
@@ -160,12 +164,14 @@ TEST(PayloadTest, LimitsAreStatedInTheError) {
   const PayloadSlice slices[] = {{big, nullptr}};
   const auto sent = EncodeFrame(PutHeader(), slices);
   EXPECT_EQ(sent.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(sent.status().message()), testing::HasSubstr("4194305 bytes; the limit is 4194304"));
+  EXPECT_THAT(std::string(sent.status().message()),
+              testing::HasSubstr("4194305 bytes; the limit is 4194304"));
 
   PutMessage message;
   message.set_payload(big);
   Frame frame;
-  EXPECT_EQ(DecodeFrame(Cut(message.SerializeAsString(), 1 << 20), &frame).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(DecodeFrame(Cut(message.SerializeAsString(), 1 << 20), &frame).code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST(PayloadTest, TheReaderCopiesAcrossSlicesWithTheCrc) {
@@ -184,7 +190,9 @@ TEST(PayloadTest, TheReaderCopiesAcrossSlicesWithTheCrc) {
 }
 
 TEST(PayloadTest, AMessageMayNameSharedMemoryInPlaceOfPayload) {
-  const shm::Slice slices[] = {{.segment = 3, .block = 64, .offset = 128, .length = 1000, .generation = 7}, {.segment = 4, .block = 0, .offset = 64, .length = 0, .generation = 8}};
+  const shm::Slice slices[] = {
+      {.segment = 3, .block = 64, .offset = 128, .length = 1000, .generation = 7},
+      {.segment = 4, .block = 0, .offset = 64, .length = 0, .generation = 8}};
   const auto buffer = EncodeSharedFrame(Header(7), slices);
   ASSERT_TRUE(buffer.ok());
   PutMessage parsed;

@@ -16,7 +16,8 @@ namespace {
 // Holds a Stats call until told.
 class HeldQueue : public queue::v1::QueueService::CallbackService {
  public:
-  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const queue::v1::StatsRequest*,
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
+                                  const queue::v1::StatsRequest*,
                                   queue::v1::StatsResponse*) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     held_.set_value(reactor);
@@ -55,13 +56,17 @@ TEST(ServerTest, DrainWaitsForCallsThatRun) {
     return Call(*channel, queue::v1::StatsRequest(), &response);
   });
   grpc::ServerUnaryReactor* const reactor = queue.Take();
-  auto drained = std::async(std::launch::async, [&] { (*server)->Drain(absl::InfiniteDuration()); });
+  auto drained =
+      std::async(std::launch::async, [&] { (*server)->Drain(absl::InfiniteDuration()); });
   reactor->Finish(grpc::Status::OK);
   EXPECT_TRUE(called.get().ok());
   drained.get();
 
   queue::v1::StatsResponse response;
-  EXPECT_EQ(Call(*channel, queue::v1::StatsRequest(), &response, {.deadline = absl::Milliseconds(20)}).ok(), false);
+  EXPECT_EQ(
+      Call(*channel, queue::v1::StatsRequest(), &response, {.deadline = absl::Milliseconds(20)})
+          .ok(),
+      false);
 }
 
 TEST(ServerTest, AnInProcessChannelNeedsNoSocket) {

@@ -1,7 +1,7 @@
 #include "common/rpc/status.h"
 
-#include <gtest/gtest.h>
 #include <grpcpp/support/status.h>
+#include <gtest/gtest.h>
 
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
@@ -43,13 +43,17 @@ TEST(StatusTest, DetailsOfOthersAndBrokenOnesAreLeftOut) {
   info.set_domain("elsewhere");
   google::rpc::Status details;
   details.add_details()->PackFrom(info);
-  EXPECT_EQ(ReasonOf(FromGrpcStatus(grpc::Status(grpc::UNAVAILABLE, "x", details.SerializeAsString()))), "");
-  EXPECT_EQ(FromGrpcStatus(grpc::Status(grpc::UNAVAILABLE, "x", "\xff\xff")), absl::UnavailableError("x"));
+  EXPECT_EQ(
+      ReasonOf(FromGrpcStatus(grpc::Status(grpc::UNAVAILABLE, "x", details.SerializeAsString()))),
+      "");
+  EXPECT_EQ(FromGrpcStatus(grpc::Status(grpc::UNAVAILABLE, "x", "\xff\xff")),
+            absl::UnavailableError("x"));
 }
 
 TEST(StatusTest, AHugeMessageIsCutToWhatMetadataMayHold) {
-  const grpc::Status sent = ToGrpcStatus(ErrorWith(
-      absl::StatusCode::kInternal, {.reason = "BUG", .hint = std::string(1 << 20, 'h')}, std::string(1 << 20, 'm')));
+  const grpc::Status sent = ToGrpcStatus(
+      ErrorWith(absl::StatusCode::kInternal, {.reason = "BUG", .hint = std::string(1 << 20, 'h')},
+                std::string(1 << 20, 'm')));
   EXPECT_LT(sent.error_message().size() + sent.error_details().size(), 12u << 10);
 }
 
@@ -83,7 +87,8 @@ TEST(StatusTest, ALongTextIsCutBetweenTwoCharacters) {
 }
 
 TEST(ConvertTest, TimesKeepTheirNanosecondsBothWays) {
-  for (const absl::Duration duration : {absl::Nanoseconds(1'500'000'001), absl::Nanoseconds(-1'500'000'001), absl::ZeroDuration()}) {
+  for (const absl::Duration duration : {absl::Nanoseconds(1'500'000'001),
+                                        absl::Nanoseconds(-1'500'000'001), absl::ZeroDuration()}) {
     EXPECT_EQ(FromProto(ToProto(duration)), duration);
     EXPECT_EQ(FromProto(ToProto(absl::UnixEpoch() + duration)), absl::UnixEpoch() + duration);
   }

@@ -13,7 +13,8 @@ namespace {
 
 using grpc::ByteBuffer;
 using Service = queue::v1::QueueService;
-using Base = Service::WithRawCallbackMethod_Put<Service::WithRawCallbackMethod_Get<Service::WithCallbackMethod_Watch<Service::Service>>>;
+using Base = Service::WithRawCallbackMethod_Put<
+    Service::WithRawCallbackMethod_Get<Service::WithCallbackMethod_Watch<Service::Service>>>;
 
 // Echoes Put's payload size in its acks, Get's request as payload, and leaves Watch open.
 class EchoQueue : public Base {
@@ -37,7 +38,8 @@ class EchoQueue : public Base {
     return stream.get();
   }
 
-  grpc::ServerWriteReactor<ByteBuffer>* Get(grpc::CallbackServerContext*, const ByteBuffer* bytes) override {
+  grpc::ServerWriteReactor<ByteBuffer>* Get(grpc::CallbackServerContext*,
+                                            const ByteBuffer* bytes) override {
     auto stream = MakeStream<WriteStream<ByteBuffer>>();
     ByteBuffer copy = *bytes;
     queue::v1::GetRequest request;
@@ -46,11 +48,14 @@ class EchoQueue : public Base {
       const PayloadSlice slices[] = {{want.names(0), nullptr}};
       stream->Send(*EncodeFrame(queue::v1::GetHeader(), slices));
     }
-    stream->End(request.lease().empty() ? Error(absl::StatusCode::kAborted, "LEASE_LOST", "no lease") : absl::OkStatus());
+    stream->End(request.lease().empty()
+                    ? Error(absl::StatusCode::kAborted, "LEASE_LOST", "no lease")
+                    : absl::OkStatus());
     return stream.get();
   }
 
-  grpc::ServerWriteReactor<queue::v1::WatchResponse>* Watch(grpc::CallbackServerContext*, const queue::v1::WatchRequest*) override {
+  grpc::ServerWriteReactor<queue::v1::WatchResponse>* Watch(
+      grpc::CallbackServerContext*, const queue::v1::WatchRequest*) override {
     auto stream = MakeStream<WriteStream<queue::v1::WatchResponse>>();
     queue::v1::WatchResponse first;
     first.set_version(3);

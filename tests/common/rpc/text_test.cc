@@ -35,10 +35,8 @@ void FillText(int depth, Message* message);
 void FillField(const FieldDescriptor& field, int depth, Message* message) {
   const google::protobuf::Reflection& reflection = *message->GetReflection();
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
-    if (field.is_repeated())
-      reflection.AddString(message, &field, kBad);
-    else
-      reflection.SetString(message, &field, kBad);
+    if (field.is_repeated()) reflection.AddString(message, &field, kBad);
+    else reflection.SetString(message, &field, kBad);
   } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && depth > 0) {
     FillText(depth - 1, field.is_repeated() ? reflection.AddMessage(message, &field)
                                             : reflection.MutableMessage(message, &field));

@@ -12,14 +12,27 @@ namespace {
 using testing::HasSubstr;
 const nlohmann::json kRow = {{"answer", "42"}};
 
-RewardRule Exact(const std::string& name, double weight = 1) { return {.name = name, .verifier = "exact", .weight = weight}; }
-RewardRule Letters(const std::string& name) { return {.name = name, .verifier = "text", .args = {{"property", "letters"}, {"letters", "a"}}}; }
+RewardRule Exact(const std::string& name, double weight = 1) {
+  return {.name = name, .verifier = "exact", .weight = weight};
+}
+RewardRule Letters(const std::string& name) {
+  return {.name = name, .verifier = "text", .args = {{"property", "letters"}, {"letters", "a"}}};
+}
 
 TEST(ScorerTest, PartsAreWeightedAndCombinedAsTheJobSays) {
   const Answer answer = {.text = "42"};
-  EXPECT_EQ(Scorer::Make({Exact("a", 0.5), Exact("b", 2)}, Combine::kSum)->Run(answer, kRow, "x").task_reward, 2.5);
-  EXPECT_EQ(Scorer::Make({Exact("a", 0.5), Exact("b", 2)}, Combine::kProduct)->Run(answer, kRow, "x").task_reward, 1);
-  EXPECT_EQ(Scorer::Make({Exact("a", 0.5), Exact("b", 2)}, Combine::kMin)->Run(answer, kRow, "x").task_reward, 0.5);
+  EXPECT_EQ(Scorer::Make({Exact("a", 0.5), Exact("b", 2)}, Combine::kSum)
+                ->Run(answer, kRow, "x")
+                .task_reward,
+            2.5);
+  EXPECT_EQ(Scorer::Make({Exact("a", 0.5), Exact("b", 2)}, Combine::kProduct)
+                ->Run(answer, kRow, "x")
+                .task_reward,
+            1);
+  EXPECT_EQ(Scorer::Make({Exact("a", 0.5), Exact("b", 2)}, Combine::kMin)
+                ->Run(answer, kRow, "x")
+                .task_reward,
+            0.5);
 }
 
 TEST(ScorerTest, AReasonThatEndsInsideOfACharacterEndsNothing) {
@@ -47,48 +60,72 @@ TEST(ScorerTest, ARuleThatDoesNotApplyIsAbsentAndNotZero) {
   const Score score = both->Run({.text = "42"}, kRow, "code");
   EXPECT_EQ(score.task_reward, 1);
   EXPECT_TRUE(std::isnan(score.parts[1]));
-  EXPECT_EQ(Scorer::Make({other}, Combine::kSum)->Run({.text = "42"}, kRow, "code").status, "no_part");
+  EXPECT_EQ(Scorer::Make({other}, Combine::kSum)->Run({.text = "42"}, kRow, "code").status,
+            "no_part");
 }
 
 TEST(ScorerTest, WhatThePolicyDidNotCauseIsUnscorable) {
   const auto scorer = Scorer::Make({{.name = "g", .verifier = "gsm8k"}}, Combine::kSum);
   EXPECT_EQ(scorer->Run({.text = "#### 1"}, {{"answer", "none"}}, "x").status, "bad_row");
-  EXPECT_EQ(scorer->Run({.text = "gibberish"}, {{"answer", "#### 1"}}, "x").status, "ok") << "a wrong answer is a verdict";
+  EXPECT_EQ(scorer->Run({.text = "gibberish"}, {{"answer", "#### 1"}}, "x").status, "ok")
+      << "a wrong answer is a verdict";
 }
 
 TEST(ScorerTest, NumbersThatAreNotFiniteAreRefusedAndNeverScored) {
-  EXPECT_FALSE(Scorer::Make({Exact("a", std::numeric_limits<double>::quiet_NaN())}, Combine::kSum).ok());
-  EXPECT_FALSE(Scorer::Make({Exact("a", std::numeric_limits<double>::infinity())}, Combine::kSum).ok());
-  EXPECT_EQ(Scorer::Make({Exact("a", 1e308), Exact("b", 1e308)}, Combine::kSum)->Run({.text = "42"}, kRow, "x").status, "bad_value");
+  EXPECT_FALSE(
+      Scorer::Make({Exact("a", std::numeric_limits<double>::quiet_NaN())}, Combine::kSum).ok());
+  EXPECT_FALSE(
+      Scorer::Make({Exact("a", std::numeric_limits<double>::infinity())}, Combine::kSum).ok());
+  EXPECT_EQ(Scorer::Make({Exact("a", 1e308), Exact("b", 1e308)}, Combine::kSum)
+                ->Run({.text = "42"}, kRow, "x")
+                .status,
+            "bad_value");
 }
 
 TEST(ScorerTest, MistakesInTheRulesAreNamedWithTheirPlace) {
   EXPECT_FALSE(Scorer::Make({}, Combine::kSum).ok());
-  EXPECT_THAT(std::string(Scorer::Make({Exact("a"), Exact("a")}, Combine::kSum).status().message()), HasSubstr("reward.rewards[1] (a): the name is used twice"));
-  EXPECT_THAT(std::string(Scorer::Make({{.name = "m", .verifier = "math"}}, Combine::kSum).status().message()), HasSubstr("unknown verifier \"math\""));
+  EXPECT_THAT(std::string(Scorer::Make({Exact("a"), Exact("a")}, Combine::kSum).status().message()),
+              HasSubstr("reward.rewards[1] (a): the name is used twice"));
+  EXPECT_THAT(
+      std::string(
+          Scorer::Make({{.name = "m", .verifier = "math"}}, Combine::kSum).status().message()),
+      HasSubstr("unknown verifier \"math\""));
 }
 
 TEST(ScorerTest, TheGenerationFollowsTheRules) {
-  EXPECT_EQ(Scorer::Make({Exact("a")}, Combine::kSum)->generation(), Scorer::Make({Exact("a")}, Combine::kSum)->generation());
-  EXPECT_NE(Scorer::Make({Exact("a")}, Combine::kSum)->generation(), Scorer::Make({Exact("a", 2)}, Combine::kSum)->generation());
+  EXPECT_EQ(Scorer::Make({Exact("a")}, Combine::kSum)->generation(),
+            Scorer::Make({Exact("a")}, Combine::kSum)->generation());
+  EXPECT_NE(Scorer::Make({Exact("a")}, Combine::kSum)->generation(),
+            Scorer::Make({Exact("a", 2)}, Combine::kSum)->generation());
 }
 
 TEST(ScorerTest, AnAnswerPassesWhereEachRewardWithAWeightAboveZeroGivesItsFullScore) {
   const auto passes = [](std::vector<RewardRule> rules, const char* text) {
-    return Scorer::Make(std::move(rules), Combine::kSum)->Run({.text = text}, {{"answer", "aa"}}, "x").passes;
+    return Scorer::Make(std::move(rules), Combine::kSum)
+        ->Run({.text = text}, {{"answer", "aa"}}, "x")
+        .passes;
   };
   EXPECT_TRUE(passes({Exact("gold", 0.5), Letters("form")}, "aa"));
   EXPECT_FALSE(passes({Exact("gold", 0.5), Letters("form")}, "a"));
-  EXPECT_TRUE(passes({Exact("gold"), {.name = "b", .verifier = "text", .weight = -1, .args = {{"property", "letters"}, {"letters", "b"}}}}, "aa"));
+  EXPECT_TRUE(passes({Exact("gold"),
+                      {.name = "b",
+                       .verifier = "text",
+                       .weight = -1,
+                       .args = {{"property", "letters"}, {"letters", "b"}}}},
+                     "aa"));
 
   RewardRule elsewhere = Exact("elsewhere");
   elsewhere.data_sources = {"y"};
-  EXPECT_TRUE(passes({Letters("form"), elsewhere}, "a")) << "a rule that does not apply fails nobody";
+  EXPECT_TRUE(passes({Letters("form"), elsewhere}, "a"))
+      << "a rule that does not apply fails nobody";
 }
 
 TEST(LastAnswerTest, FindsTheLastAssistantMessageOrSaysThereIsNone) {
-  EXPECT_EQ(*LastAnswer(R"([{"role":"user","content":"1+1"},{"role":"assistant","content":"2"}])"), "2");
-  for (const char* const bad : {"", "{}", "[]", "[1]", R"([{"role":"user","content":"x"}])", R"([{"role":"assistant"}])"}) EXPECT_FALSE(LastAnswer(bad).ok()) << bad;
+  EXPECT_EQ(*LastAnswer(R"([{"role":"user","content":"1+1"},{"role":"assistant","content":"2"}])"),
+            "2");
+  for (const char* const bad :
+       {"", "{}", "[]", "[1]", R"([{"role":"user","content":"x"}])", R"([{"role":"assistant"}])"})
+    EXPECT_FALSE(LastAnswer(bad).ok()) << bad;
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ TEST(OffsetAllocatorTest, TakesTheSmallestHoleThatFitsAndTheLowestOfThose) {
   holes.Free(at[1], 64);
   holes.Free(at[2], 128);  // With the one before: a hole of 192.
   holes.Free(at[5], 64);
-  holes.Free(at[7], 64);   // Joins the rest.
+  holes.Free(at[7], 64);  // Joins the rest.
   EXPECT_EQ(holes.Allocate(64), at[5]);
   EXPECT_EQ(holes.Allocate(64), at[1]);
   EXPECT_EQ(holes.Allocate(128), at[2]);
@@ -42,7 +42,8 @@ TEST(OffsetAllocatorTest, RangesNeverOverlapAndAllComesBack) {
       if (!held.empty() && random() % 2 == 0) {
         const size_t at = random() % held.size();
         const auto [offset, bytes] = held[at];
-        for (uint64_t line = offset / 64; line < (offset + bytes + 63) / 64; ++line) taken[line] = false;
+        for (uint64_t line = offset / 64; line < (offset + bytes + 63) / 64; ++line)
+          taken[line] = false;
         holes.Free(offset, bytes);
         held.erase(held.begin() + static_cast<ptrdiff_t>(at));
         continue;

@@ -33,10 +33,12 @@ TEST(SegmentTest, ItsSizeCannotChange) {
 TEST(SegmentTest, ADescriptorOfAnotherSizeOrThatCanShrinkIsRefused) {
   auto segment = Segment::Create("test", 1 << 20, Access::kExchange, false);
   ASSERT_TRUE(segment.ok());
-  EXPECT_EQ(Segment::Map(Duplicate(*segment), 2 << 20, true).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Segment::Map(Duplicate(*segment), 2 << 20, true).status().code(),
+            absl::StatusCode::kInvalidArgument);
   Fd loose(memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(loose.get(), 4096), 0);
-  EXPECT_EQ(Segment::Map(std::move(loose), 4096, true).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Segment::Map(std::move(loose), 4096, true).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(Segment::Map(Fd(open("/dev/zero", O_RDWR)), 4096, true).ok());
 }
 
@@ -58,7 +60,8 @@ TEST(SegmentTest, SlicesOutOfBoundsAreSeen) {
   EXPECT_TRUE(InBounds(*segment, {.block = 0, .offset = 64, .length = end - 64}));
   EXPECT_FALSE(InBounds(*segment, {.block = 0, .offset = 64, .length = end - 63}));
   EXPECT_FALSE(InBounds(*segment, {.block = 0, .offset = 63, .length = 1}));  // Its own head.
-  EXPECT_FALSE(InBounds(*segment, {.block = 8, .offset = 128, .length = 1}));  // No block begins there.
+  // No block begins there.
+  EXPECT_FALSE(InBounds(*segment, {.block = 8, .offset = 128, .length = 1}));
   EXPECT_FALSE(InBounds(*segment, {.block = end, .offset = end + 64, .length = 0}));
   EXPECT_FALSE(InBounds(*segment, {.block = 0, .offset = ~uint64_t{0}, .length = 2}));
   EXPECT_FALSE(InBounds(*segment, {.block = ~uint64_t{63}, .offset = 128, .length = 2}));

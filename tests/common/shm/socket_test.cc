@@ -11,7 +11,9 @@
 namespace sluice::shm {
 namespace {
 
-std::string Name(const char* test) { return absl::StrCat("sluice-socket-test/", getpid(), "/", test); }
+std::string Name(const char* test) {
+  return absl::StrCat("sluice-socket-test/", getpid(), "/", test);
+}
 
 TEST(SocketTest, APacketBringsItsBytesAndADescriptor) {
   auto listening = Socket::Listen(Name("packet"));
@@ -44,7 +46,9 @@ TEST(SocketTest, EachEndSeesThatTheOtherIsGone) {
   auto here = Socket::Connect(Name("gone"));
   ASSERT_TRUE(here.ok());
   EXPECT_FALSE(here->Closed());
-  { ASSERT_TRUE(listening->Accept().ok()); }
+  {
+    ASSERT_TRUE(listening->Accept().ok());
+  }
   EXPECT_TRUE(here->Closed());
   EXPECT_TRUE(absl::IsUnavailable(here->Receive(absl::Seconds(10)).status()));
   EXPECT_TRUE(absl::IsUnavailable(here->Send("into the void")));

@@ -30,24 +30,41 @@ std::vector<Token> Encode(const Bpe& bpe, absl::string_view word) {
 }
 
 const std::vector<std::string>& Alphabet() {
-  static const std::vector<std::string> characters = {"a", "b", "(", "<", "0", "x", "A", ">", "\n", "\xC3\xA9", "\xE2\x96\x81", "\xE2\x80\x94", "\xF0\x9F\x98\x80"};
+  static const std::vector<std::string> characters = {"a",
+                                                      "b",
+                                                      "(",
+                                                      "<",
+                                                      "0",
+                                                      "x",
+                                                      "A",
+                                                      ">",
+                                                      "\n",
+                                                      "\xC3\xA9",
+                                                      "\xE2\x96\x81",
+                                                      "\xE2\x80\x94",
+                                                      "\xF0\x9F\x98\x80"};
   return characters;
 }
 
 std::string RandomWord(SplitMix64* random) {
   std::string word;
-  for (uint64_t n = 1 + random->Below(60); n > 0; --n) word += Alphabet()[random->Below(Alphabet().size())];
+  for (uint64_t n = 1 + random->Below(60); n > 0; --n)
+    word += Alphabet()[random->Below(Alphabet().size())];
   return word;
 }
 
-// A model in which characters may be missing, bytes and the unknown token may be merged, and merges may reach over anything.
+// A model in which characters may be missing, bytes and the unknown token may be merged, and merges
+// may reach over anything.
 Json RandomModel(SplitMix64* random) {
   std::vector<std::string> tokens;
   std::set<std::string> known;
   const auto add = [&](const std::string& token) {
     if (known.insert(token).second) tokens.push_back(token);
   };
-  Json model = {{"type", "BPE"}, {"fuse_unk", random->Below(2) == 0}, {"byte_fallback", random->Below(2) == 0}, {"ignore_merges", random->Below(8) == 0}};
+  Json model = {{"type", "BPE"},
+                {"fuse_unk", random->Below(2) == 0},
+                {"byte_fallback", random->Below(2) == 0},
+                {"ignore_merges", random->Below(8) == 0}};
   if (random->Below(4) != 0) add("<unk>"), model["unk_token"] = "<unk>";
   if (random->Below(3) != 0) {
     const bool all = random->Below(4) != 0;
@@ -57,13 +74,15 @@ Json RandomModel(SplitMix64* random) {
       if (all || random->Below(2) == 0) add(token);
     }
   }
-  const size_t special = random->Below(4) == 0 ? 0 : tokens.size();  // From which on tokens are merged.
+  // From which on tokens are merged.
+  const size_t special = random->Below(4) == 0 ? 0 : tokens.size();
   for (const std::string& character : Alphabet()) {
     if (random->Below(5) != 0) add(character);
   }
   Json merges = Json::array();
   for (uint64_t n = random->Below(40); n > 0 && tokens.size() > special; --n) {
-    const std::string left = tokens[special + random->Below(tokens.size() - special)], right = tokens[special + random->Below(tokens.size() - special)];
+    const std::string left = tokens[special + random->Below(tokens.size() - special)],
+                      right = tokens[special + random->Below(tokens.size() - special)];
     add(left + right);
     merges.push_back({left, right});
   }
@@ -78,7 +97,8 @@ Bpe Make(const Json& model) {
   EXPECT_EQ(file.status(), absl::OkStatus());
   const std::unique_ptr<Json> rest = std::move(file->rest);
   const Component root(*rest, "");
-  absl::StatusOr<Bpe> bpe = Bpe::Create(*root.Object("model"), *std::move(file), /*byte_level=*/false);
+  absl::StatusOr<Bpe> bpe =
+      Bpe::Create(*root.Object("model"), *std::move(file), /*byte_level=*/false);
   EXPECT_EQ(bpe.status(), absl::OkStatus());
   return *std::move(bpe);
 }
@@ -99,7 +119,8 @@ TEST(BpeTest, AWordInPartsGivesTheTokensOfTheWhole) {
         rest.remove_prefix(cut);
         cuts += !rest.empty();
       }
-      ASSERT_EQ(parts, Encode(bpe, word)) << "seed " << seed << ": " << Json(word).dump() << "\n" << model.dump();
+      ASSERT_EQ(parts, Encode(bpe, word)) << "seed " << seed << ": " << Json(word).dump() << "\n"
+                                          << model.dump();
     }
   }
   EXPECT_GT(cuts, 10'000);
@@ -107,12 +128,20 @@ TEST(BpeTest, AWordInPartsGivesTheTokensOfTheWhole) {
 
 TEST(BpeTest, SentencePiecesWordsAreCutWhereNoMergeReachesOver) {
   Json vocab = Json::object();
-  for (const char* const token : {"<unk>", "\xE2\x96\x81", "a", "b", "(", ")", "ab", "\xE2\x96\x81" "ab", "()", "\xE2\x96\x81\xE2\x96\x81"}) vocab[token] = vocab.size();
-  const Bpe bpe = Make({{"type", "BPE"},
-                        {"unk_token", "<unk>"},
-                        {"vocab", vocab},
-                        {"merges", {"a b", "\xE2\x96\x81 ab", "( )", "\xE2\x96\x81 \xE2\x96\x81"}}});
-  const std::string word = "\xE2\x96\x81\xE2\x96\x81" "ab()\xE2\x96\x81" "ab";
+  for (const char* const token : {"<unk>", "\xE2\x96\x81", "a", "b", "(", ")", "ab",
+                                  "\xE2\x96\x81"
+                                  "ab",
+                                  "()", "\xE2\x96\x81\xE2\x96\x81"})
+    vocab[token] = vocab.size();
+  const Bpe bpe =
+      Make({{"type", "BPE"},
+            {"unk_token", "<unk>"},
+            {"vocab", vocab},
+            {"merges", {"a b", "\xE2\x96\x81 ab", "( )", "\xE2\x96\x81 \xE2\x96\x81"}}});
+  const std::string word =
+      "\xE2\x96\x81\xE2\x96\x81"
+      "ab()\xE2\x96\x81"
+      "ab";
   EXPECT_EQ(bpe.CutAt(word), 8u) << "U+2581 twice and ab; a bracket after b is in no merge";
   EXPECT_EQ(bpe.CutAt(word.substr(8)), 2u) << "()";
   EXPECT_EQ(bpe.CutAt(word.substr(10)), 5u) << "the last";

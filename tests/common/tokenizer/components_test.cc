@@ -1,5 +1,6 @@
-// Every component in some small tokenizer, against what tokenizers 0.23.3 made of the same files and random texts
-// (tests/golden/tokenizer_components.jsonl: first the vocabularies, then tokenizers with their cases).
+// Every component in some small tokenizer, against what tokenizers 0.23.3 made of the same files
+// and random texts (tests/golden/tokenizer_components.jsonl: first the vocabularies, then
+// tokenizers with their cases).
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_split.h"
@@ -13,7 +14,8 @@ namespace {
 using nlohmann::json;
 
 TEST(TokenizerComponentsTest, EqualTheReferenceInIdsOffsetsAndText) {
-  const auto golden = ReadFile(std::string(SLUICE_SOURCE_DIR) + "/tests/golden/tokenizer_components.jsonl");
+  const auto golden =
+      ReadFile(std::string(SLUICE_SOURCE_DIR) + "/tests/golden/tokenizer_components.jsonl");
   ASSERT_TRUE(golden.ok()) << golden.status();
   std::vector<json> vocabularies;
   int tokenizers = 0;
@@ -35,7 +37,9 @@ TEST(TokenizerComponentsTest, EqualTheReferenceInIdsOffsetsAndText) {
       json offsets = json::array();
       for (const Span& span : encoding->offsets) offsets.push_back({span.begin, span.end});
       EXPECT_EQ(offsets, c["offsets"]) << row["name"] << text;
-      EXPECT_EQ((*tokenizer)->Decode(encoding->ids, /*skip_special=*/true), c["decoded"].get<std::string>()) << row["name"] << text;
+      EXPECT_EQ((*tokenizer)->Decode(encoding->ids, /*skip_special=*/true),
+                c["decoded"].get<std::string>())
+          << row["name"] << text;
     }
     ++tokenizers;
   }

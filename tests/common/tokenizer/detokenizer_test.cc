@@ -16,21 +16,33 @@ namespace {
 using nlohmann::json;
 
 // A vocabulary of single bytes and some words, each spelled by `spell`.
-std::unique_ptr<Tokenizer> Make(const json& decoder, const std::function<std::string(int)>& spell, const std::vector<std::string>& words) {
+std::unique_ptr<Tokenizer> Make(const json& decoder, const std::function<std::string(int)>& spell,
+                                const std::vector<std::string>& words) {
   json vocab = json::object();
   int id = 0;
   for (int b = 0; b < 256; ++b) vocab[spell(b)] = id++;
   for (const std::string& word : words) vocab[word] = id++;
-  json root = {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}, {"decoder", decoder}};
-  root["added_tokens"] = json::array({{{"id", id}, {"content", "<|end|>"}, {"special", true}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}}});
+  json root = {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}},
+               {"decoder", decoder}};
+  root["added_tokens"] = json::array({{{"id", id},
+                                       {"content", "<|end|>"},
+                                       {"special", true},
+                                       {"single_word", false},
+                                       {"lstrip", false},
+                                       {"rstrip", false},
+                                       {"normalized", false}}});
   auto tokenizer = Tokenizer::Parse(root.dump());
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return *std::move(tokenizer);
 }
 
 std::unique_ptr<Tokenizer> ByteLevel() {
-  const auto spell = [](int b) { return ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b))); };
-  return Make({{"type", "ByteLevel"}}, spell, {ByteLevelAlphabet::Get().Spell(" stop"), ByteLevelAlphabet::Get().Spell("\xE2\x82"), "no\tspelling"});
+  const auto spell = [](int b) {
+    return ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)));
+  };
+  return Make({{"type", "ByteLevel"}}, spell,
+              {ByteLevelAlphabet::Get().Spell(" stop"), ByteLevelAlphabet::Get().Spell("\xE2\x82"),
+               "no\tspelling"});
 }
 
 std::unique_ptr<Tokenizer> Fallback(int stop) {
@@ -40,14 +52,18 @@ std::unique_ptr<Tokenizer> Fallback(int stop) {
                         {{"type", "ByteFallback"}},
                         {{"type", "Fuse"}},
                         {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", stop}}}}};
-  return Make(chain, [](int b) { return absl::StrCat("<0x", absl::Hex(b, absl::kZeroPad2), ">"); }, {"▁", "▁▁", "▁stop", "stop", "é", "▁a▁"});
+  return Make(chain, [](int b) { return absl::StrCat("<0x", absl::Hex(b, absl::kZeroPad2), ">"); },
+              {"▁", "▁▁", "▁stop", "stop", "é", "▁a▁"});
 }
 
 std::vector<int32_t> RandomIds(const Tokenizer& tokenizer, SplitMix64& random) {
   std::vector<int32_t> ids;
   for (uint64_t n = random.Below(24); n > 0; --n) {
-    const bool text = random.Below(3) == 0;  // Else a byte of a character's, so that whole characters come up.
-    ids.push_back(static_cast<int32_t>(text ? 256 + random.Below(tokenizer.vocab_size() - 254) : "\xE2\x82\xAC\xC3\xA9\xF0\x9F\x98 s"[random.Below(10)] & 0xFF));
+    // Else a byte of a character's, so that whole characters come up.
+    const bool text = random.Below(3) == 0;
+    ids.push_back(
+        static_cast<int32_t>(text ? 256 + random.Below(tokenizer.vocab_size() - 254)
+                                  : "\xE2\x82\xAC\xC3\xA9\xF0\x9F\x98 s"[random.Below(10)] & 0xFF));
   }
   return ids;
 }
@@ -68,16 +84,23 @@ void ExpectEqualToDecode(const Tokenizer& tokenizer, uint64_t seed) {
   }
 }
 
-TEST(DetokenizerTest, GivesWhatDecodingTheWholeListGivesForByteLevelTokens) { ExpectEqualToDecode(*ByteLevel(), 1); }
-TEST(DetokenizerTest, GivesWhatDecodingTheWholeListGivesForByteFallback) { ExpectEqualToDecode(*Fallback(0), 2); }
-TEST(DetokenizerTest, GivesWhatDecodingTheWholeListGivesWhereTheEndIsStripped) { ExpectEqualToDecode(*Fallback(2), 3); }
+TEST(DetokenizerTest, GivesWhatDecodingTheWholeListGivesForByteLevelTokens) {
+  ExpectEqualToDecode(*ByteLevel(), 1);
+}
+TEST(DetokenizerTest, GivesWhatDecodingTheWholeListGivesForByteFallback) {
+  ExpectEqualToDecode(*Fallback(0), 2);
+}
+TEST(DetokenizerTest, GivesWhatDecodingTheWholeListGivesWhereTheEndIsStripped) {
+  ExpectEqualToDecode(*Fallback(2), 3);
+}
 
 TEST(DetokenizerTest, WithStopStringsTheTextIsThatOfTheWholeListUpToTheFirstMatch) {
   for (const auto& tokenizer : {ByteLevel(), Fallback(0), Fallback(1)}) {
     SplitMix64 random(4);
     for (int round = 0; round < 4000; ++round) {
       const std::vector<int32_t> ids = RandomIds(*tokenizer, random);
-      const std::vector<std::string> all = {"stop", "€s", " ", "sts", "é", "é€", "\xEF\xBF\xBDs", "ss"};
+      const std::vector<std::string> all = {"stop",          "€s", " ", "sts", "é", "é€",
+                                            "\xEF\xBF\xBDs", "ss"};
       std::vector<std::string> stops;
       for (const std::string& stop : all) {
         if (random.Below(3) == 0) stops.push_back(stop);
@@ -86,7 +109,9 @@ TEST(DetokenizerTest, WithStopStringsTheTextIsThatOfTheWholeListUpToTheFirstMatc
       size_t end = std::string::npos, begin = whole.size();
       for (const std::string& stop : stops) {
         const size_t at = whole.find(stop);
-        if (at == std::string::npos || at + stop.size() > end || (at + stop.size() == end && at > begin)) continue;
+        if (at == std::string::npos || at + stop.size() > end ||
+            (at + stop.size() == end && at > begin))
+          continue;
         end = at + stop.size();
         begin = at;
       }
@@ -155,7 +180,10 @@ TEST(DetokenizerTest, TextThatContinuesAPromptKeepsItsSpaceAndItsCharacter) {
 }
 
 TEST(StopMatcherTest, RefusesStringsThatAreEmptyLongOrTooMany) {
-  for (const std::vector<std::string>& stops : {std::vector<std::string>{""}, {std::string(1025, 'a')}, std::vector<std::string>(17, "a"), {"\xFF"}}) {
+  for (const std::vector<std::string>& stops : {std::vector<std::string>{""},
+                                                {std::string(1025, 'a')},
+                                                std::vector<std::string>(17, "a"),
+                                                {"\xFF"}}) {
     EXPECT_EQ(StopMatcher::Create(stops).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }

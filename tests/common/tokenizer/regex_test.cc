@@ -42,7 +42,9 @@ TEST(RegexTest, CategoriesKnowCharactersNewerThanTheEngine) {
   EXPECT_THAT(Matches(R"((?i:'s))", "'S '\u017F"), ElementsAre("'S", "'\u017F"));
 }
 
-TEST(RegexTest, AnchorsAreOfLines) { EXPECT_THAT(Matches(R"(^a$)", "a\na\r\nb"), ElementsAre("a")); }
+TEST(RegexTest, AnchorsAreOfLines) {
+  EXPECT_THAT(Matches(R"(^a$)", "a\na\r\nb"), ElementsAre("a"));
+}
 
 TEST(RegexTest, AnEmptyMatchNeverFollowsAMatchDirectly) {
   EXPECT_THAT(Matches("b*", "abbc"), ElementsAre("", "bb", ""));
@@ -50,15 +52,22 @@ TEST(RegexTest, AnEmptyMatchNeverFollowsAMatchDirectly) {
 }
 
 TEST(RegexTest, WhatMeansSomethingElseToTheEngineIsRefusedByName) {
-  for (const char* const pattern : {"[a[b]]", "[[:alpha:]]", "[a-z&&[^b]]", "a{1,2}+", "(?m:a)", "(?s)", "(?x)", "(?<name>a)", R"(\R)", R"(\X)", R"(\K)", R"(\1)", R"([\S])", R"([\P{L}])", "(*UCP)", "(?#c)"}) {
-    EXPECT_EQ(RegexPattern::Compile(pattern).status().code(), absl::StatusCode::kUnimplemented) << pattern;
+  for (const char* const pattern :
+       {"[a[b]]", "[[:alpha:]]", "[a-z&&[^b]]", "a{1,2}+", "(?m:a)", "(?s)", "(?x)", "(?<name>a)",
+        R"(\R)", R"(\X)", R"(\K)", R"(\1)", R"([\S])", R"([\P{L}])", "(*UCP)", "(?#c)"}) {
+    EXPECT_EQ(RegexPattern::Compile(pattern).status().code(), absl::StatusCode::kUnimplemented)
+        << pattern;
   }
-  EXPECT_THAT(std::string(RegexPattern::Compile("ab[a[b]]").status().message()), HasSubstr("at byte 4: a class within a class"));
+  EXPECT_THAT(std::string(RegexPattern::Compile("ab[a[b]]").status().message()),
+              HasSubstr("at byte 4: a class within a class"));
 }
 
 TEST(RegexTest, BadAndOverlongPatternsAreRefused) {
-  for (const std::string& pattern : {std::string("("), std::string("a\\"), std::string("[a"), std::string(4097, 'a'), std::string("\xFF"), std::string(R"(\x{110000})"), std::string("(?<=a*)b")}) {
-    EXPECT_EQ(RegexPattern::Compile(pattern).status().code(), absl::StatusCode::kInvalidArgument) << pattern;
+  for (const std::string& pattern :
+       {std::string("("), std::string("a\\"), std::string("[a"), std::string(4097, 'a'),
+        std::string("\xFF"), std::string(R"(\x{110000})"), std::string("(?<=a*)b")}) {
+    EXPECT_EQ(RegexPattern::Compile(pattern).status().code(), absl::StatusCode::kInvalidArgument)
+        << pattern;
   }
 }
 
@@ -66,13 +75,18 @@ TEST(RegexTest, APatternThatExplodesEndsAtTheLimit) {
   const auto pattern = RegexPattern::Compile("(a|aa)+$");
   ASSERT_TRUE(pattern.ok());
   std::vector<Span> spans;
-  EXPECT_EQ((*pattern)->Find(std::string(60, 'a') + "!", &spans).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ((*pattern)->Find(std::string(60, 'a') + "!", &spans).code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 std::vector<std::string> Split(const char* behavior, bool invert, absl::string_view text) {
-  const nlohmann::json json = {{"type", "Split"}, {"pattern", {{"String", "-"}}}, {"behavior", behavior}, {"invert", invert}};
+  const nlohmann::json json = {{"type", "Split"},
+                               {"pattern", {{"String", "-"}}},
+                               {"behavior", behavior},
+                               {"invert", invert}};
   std::vector<Span> spans;
-  EXPECT_TRUE(Splitter::Parse(Component(json, "split"))->Split(text, {0, text.size()}, &spans).ok());
+  EXPECT_TRUE(
+      Splitter::Parse(Component(json, "split"))->Split(text, {0, text.size()}, &spans).ok());
   std::vector<std::string> pieces;
   for (const Span& span : spans) pieces.emplace_back(text.substr(span.begin, span.size()));
   return pieces;

@@ -11,20 +11,37 @@
 namespace sluice {
 namespace {
 
-constexpr char kLlama3[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr char kQwen2[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kLlama3[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
+                           R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kQwen2[] =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr char kTekken[] =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr char kO200k[] =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-const std::string kDeepSeekWords = std::string(R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)") + "\r\n" +
-                                   R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[)" + "\r\n" + R"(]*|\s*[)" + "\r\n" + R"(]+|\s+(?!\S)|\s+)";
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re)"
+    R"(|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t)"
+    R"(|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const std::string kDeepSeekWords =
+    std::string(R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)") + "\r\n" +
+    R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[)" + "\r\n" + R"(]*|\s*[)" + "\r\n" +
+    R"(]+|\s+(?!\S)|\s+)";
 
-// Characters on which the patterns turn: contractions, spaces of all kinds, case, marks, digits beyond ASCII, letters newer than
-// PCRE2's tables, noncharacters.
-constexpr const char* kParts[] = {"'",  "s",  "S",  "\u017F", "t",  "RE", "re", "vE", "m",  "LL", "l",  "d",  "D",      " ",      "  ",     "\n",     "\r",     "\t",     "\u0085", "\u00A0",
-                                  "\u180E", "\u2028", "\u3000", "\x1C", "a",  "Z",  "ǅ",  "ʰ",  "中", "ぁ", "ア", "龥", "龦",     "\u0301", "\u0903", "1",      "22",     "٣",      "Ⅷ",      "½",
-                                  "!",  "/",  "//", "-",      "_",  "$",  "+",  "«",  "€",  "😀", "\u200D", "\u0000", "\uE000", "\U00010D50", "\U00010D70", "\U000105C0", "\U00016D40", "\U00010D40", "\U0010FFFF"};
+// Characters on which the patterns turn: contractions, spaces of all kinds, case, marks, digits
+// beyond ASCII, letters newer than PCRE2's tables, noncharacters.
+constexpr const char* kParts[] = {
+    "'",          "s",          "S",         "\u017F", "t",          "RE",         "re",
+    "vE",         "m",          "LL",        "l",      "d",          "D",          " ",
+    "  ",         "\n",         "\r",        "\t",     "\u0085",     "\u00A0",     "\u180E",
+    "\u2028",     "\u3000",     "\x1C",      "a",      "Z",          "ǅ",          "ʰ",
+    "中",         "ぁ",         "ア",        "龥",     "龦",         "\u0301",     "\u0903",
+    "1",          "22",         "٣",         "Ⅷ",      "½",          "!",          "/",
+    "//",         "-",          "_",         "$",      "+",          "«",          "€",
+    "😀",         "\u200D",     "\u0000",    "\uE000", "\U00010D50", "\U00010D70", "\U000105C0",
+    "\U00016D40", "\U00010D40", "\U0010FFFF"};
 
 std::string RandomText(SplitMix64& random) {
   std::string text;
@@ -41,8 +58,10 @@ std::string RandomText(SplitMix64& random) {
 }
 
 TEST(ScannersTest, EveryScannerFindsWhatPcre2FindsOnRandomText) {
-  for (const std::string& pattern : {std::string(kGpt2Pattern), std::string(kLlama3), std::string(kQwen2), std::string(kTekken), std::string(kO200k), std::string(R"(\p{N}{1,3})"),
-                                     std::string("[一-龥\u3040-ゟ゠-ヿ]+"), kDeepSeekWords}) {
+  for (const std::string& pattern :
+       {std::string(kGpt2Pattern), std::string(kLlama3), std::string(kQwen2), std::string(kTekken),
+        std::string(kO200k), std::string(R"(\p{N}{1,3})"), std::string("[一-龥\u3040-ゟ゠-ヿ]+"),
+        kDeepSeekWords}) {
     const Scanner scanner = ScannerFor(pattern);
     ASSERT_NE(scanner, nullptr) << pattern;
     const auto by_hand = *Pattern::Regex(pattern);
@@ -55,8 +74,10 @@ TEST(ScannersTest, EveryScannerFindsWhatPcre2FindsOnRandomText) {
       ASSERT_TRUE((*by_engine)->Find(text, &want).ok());
       ASSERT_TRUE(by_hand->Find(text, &got).ok());
       ASSERT_EQ(got.size(), want.size()) << pattern << "\non: " << text;
-      for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(got[i] == want[i]) << pattern << "\non: " << text << "\nat match " << i;
-      for (size_t at = 0; at < text.size();) {  // Pieces cover the text; one that is no match ends where a match begins.
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_TRUE(got[i] == want[i]) << pattern << "\non: " << text << "\nat match " << i;
+      // Pieces cover the text; one that is no match ends where a match begins.
+      for (size_t at = 0; at < text.size();) {
         const Scanned piece = scanner(text, at);
         ASSERT_GT(piece.end, at);
         ASSERT_LE(piece.end, text.size());
@@ -67,9 +88,12 @@ TEST(ScannersTest, EveryScannerFindsWhatPcre2FindsOnRandomText) {
 }
 
 TEST(ScannersTest, LongRunsTakeTimeInProportion) {
-  for (const char* const pattern : {kGpt2Pattern, kLlama3, kTekken, kO200k, kDeepSeekWords.c_str()}) {
+  for (const char* const pattern :
+       {kGpt2Pattern, kLlama3, kTekken, kO200k, kDeepSeekWords.c_str()}) {
     const Scanner scanner = ScannerFor(pattern);
-    for (const std::string& unit : {std::string("a"), std::string("A"), std::string(" "), std::string("\n"), std::string("\u0301"), std::string("\x01"), std::string("A\u0301"), std::string("! ")}) {
+    for (const std::string& unit :
+         {std::string("a"), std::string("A"), std::string(" "), std::string("\n"),
+          std::string("\u0301"), std::string("\x01"), std::string("A\u0301"), std::string("! ")}) {
       std::string text;
       while (text.size() < (1 << 20)) text += unit;
       size_t pieces = 0;

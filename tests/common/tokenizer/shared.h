@@ -9,9 +9,12 @@
 
 namespace sluice::shared_tokenizers {
 
-constexpr const char* kNames[] = {"gpt2", "qwen3", "smollm2", "deepseek-v3", "gpt-oss", "cl100k", "mistral-7b-v0.1", "mistral-7b-v0.1-legacy"};
+constexpr const char* kNames[] = {"gpt2",    "qwen3",  "smollm2",         "deepseek-v3",
+                                  "gpt-oss", "cl100k", "mistral-7b-v0.1", "mistral-7b-v0.1-legacy"};
 
-inline std::string Folder(const std::string& name) { return testing_data::Path("tokenizers/" + name); }
+inline std::string Folder(const std::string& name) {
+  return testing_data::Path("tokenizers/" + name);
+}
 
 inline std::string Json(const std::string& name) {  // Unpacked; empty where the file is absent.
   std::string json;

@@ -1,4 +1,5 @@
-// Every case of the shared tokenizers, made with the reference library: ids, text with special tokens kept and skipped.
+// Every case of the shared tokenizers, made with the reference library: ids, text with special
+// tokens kept and skipped.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_split.h"
@@ -21,7 +22,9 @@ class SharedTokenizerTest : public testing::TestWithParam<const char*> {
     auto parsed = Tokenizer::Parse(shared_tokenizers::Json(GetParam()));
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     tokenizer_ = *std::move(parsed);
-    for (const absl::string_view line : absl::StrSplit(*ReadFile(shared_tokenizers::Folder(GetParam()) + "/cases.jsonl"), '\n', absl::SkipEmpty())) {
+    for (const absl::string_view line :
+         absl::StrSplit(*ReadFile(shared_tokenizers::Folder(GetParam()) + "/cases.jsonl"), '\n',
+                        absl::SkipEmpty())) {
       cases_.push_back(json::parse(line));
     }
     ASSERT_GT(cases_.size(), 500u);
@@ -39,14 +42,20 @@ TEST_P(SharedTokenizerTest, EncodesEveryText) {
     const auto ids = tokenizer_->Encode(text, {.add_special = false});
     ASSERT_TRUE(ids.ok()) << ids.status();
     EXPECT_EQ(*ids, Ids(c["ids"])) << c["group"] << text;
-    EXPECT_EQ(*tokenizer_->Encode(text, {.add_special = true}), Ids(c.contains("ids_special") ? c["ids_special"] : c["ids"])) << c["group"] << text;
+    EXPECT_EQ(*tokenizer_->Encode(text, {.add_special = true}),
+              Ids(c.contains("ids_special") ? c["ids_special"] : c["ids"]))
+        << c["group"] << text;
   }
 }
 
 TEST_P(SharedTokenizerTest, DecodesEveryListOfIds) {
   for (const json& c : cases_) {
-    EXPECT_EQ(tokenizer_->Decode(Ids(c["ids"]), /*skip_special=*/false), c["decoded"].get<std::string>()) << c["ids"];
-    EXPECT_EQ(tokenizer_->Decode(Ids(c["ids"]), /*skip_special=*/true), c.contains("decoded_skip") ? c["decoded_skip"] : c["decoded"]) << c["ids"];
+    EXPECT_EQ(tokenizer_->Decode(Ids(c["ids"]), /*skip_special=*/false),
+              c["decoded"].get<std::string>())
+        << c["ids"];
+    EXPECT_EQ(tokenizer_->Decode(Ids(c["ids"]), /*skip_special=*/true),
+              c.contains("decoded_skip") ? c["decoded_skip"] : c["decoded"])
+        << c["ids"];
   }
 }
 
@@ -66,7 +75,8 @@ TEST_P(SharedTokenizerTest, TokenByTokenEqualsAtOnceOverRandomIds) {
     std::vector<int32_t> ids;
     for (uint64_t n = random.Below(30); n > 0; --n) {
       // Half of them low: there the bytes and the special tokens are.
-      ids.push_back(static_cast<int32_t>(random.Below(random.Below(2) == 0 ? 400 : tokenizer_->vocab_size() + 2)));
+      ids.push_back(static_cast<int32_t>(
+          random.Below(random.Below(2) == 0 ? 400 : tokenizer_->vocab_size() + 2)));
     }
     const bool skip = random.Below(2) == 0;
     auto detokenizer = *Detokenizer::Create(tokenizer_.get(), {.skip_special = skip});
@@ -95,7 +105,8 @@ TEST_P(SharedTokenizerTest, BytesOfTokensInARowAreTheTextThatTheyPutBehindAnothe
 }
 
 TEST_P(SharedTokenizerTest, OffsetsAreOfTheSameIdsInOrderAndBetweenCharacters) {
-  const bool composes = std::string(GetParam()) == "qwen3";  // NFC may put characters together and in another order.
+  // NFC may put characters together and in another order.
+  const bool composes = std::string(GetParam()) == "qwen3";
   for (const json& c : cases_) {
     if (c["text"].is_null()) continue;
     const std::string text = c["text"];
@@ -109,16 +120,18 @@ TEST_P(SharedTokenizerTest, OffsetsAreOfTheSameIdsInOrderAndBetweenCharacters) {
       ASSERT_LE(span.end, text.size());
       if (!composes) ASSERT_GE(span.end, last);
       last = span.end;
-      for (const size_t at : {span.begin, span.end}) ASSERT_TRUE(at == text.size() || (static_cast<uint8_t>(text[at]) & 0xC0) != 0x80);
+      for (const size_t at : {span.begin, span.end})
+        ASSERT_TRUE(at == text.size() || (static_cast<uint8_t>(text[at]) & 0xC0) != 0x80);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SharedTokenizerTest, testing::ValuesIn(shared_tokenizers::kNames), [](const auto& info) {
-  std::string name = info.param;
-  for (char& c : name) c = c == '-' || c == '.' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(All, SharedTokenizerTest, testing::ValuesIn(shared_tokenizers::kNames),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = c == '-' || c == '.' ? '_' : c;
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace sluice

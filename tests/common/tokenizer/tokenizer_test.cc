@@ -34,10 +34,12 @@ TEST(TokenizerTest, EncodesAndDecodesEverySharedStoriesCase) {
   SLUICE_NEEDS_TEST_DATA("models/stories260k");
   const auto tokenizer = LoadModel("stories260k");
   int cases = 0;
-  for (const std::string& line : Lines(testing_data::Path("models/stories260k/tokenizer_cases.jsonl"))) {
+  for (const std::string& line :
+       Lines(testing_data::Path("models/stories260k/tokenizer_cases.jsonl"))) {
     const Json row = Json::parse(line);
     const std::string text = row["text"];
-    const auto expected = row.contains("ids") ? row["ids"].get<std::vector<int32_t>>() : row["input_ids"].get<std::vector<int32_t>>();
+    const auto expected = row.contains("ids") ? row["ids"].get<std::vector<int32_t>>()
+                                              : row["input_ids"].get<std::vector<int32_t>>();
     const auto ids = tokenizer->Encode(text, {});
     ASSERT_TRUE(ids.ok()) << ids.status();
     EXPECT_EQ(*ids, expected) << text;
@@ -52,7 +54,8 @@ TEST(TokenizerTest, EncodesEveryStoryPrompt) {
   const auto tokenizer = LoadModel("stories260k");
   for (const std::string& line : Lines(testing_data::Path("models/stories260k/prompts.jsonl"))) {
     const Json row = Json::parse(line);
-    EXPECT_EQ(*tokenizer->Encode(row["prompt"].get<std::string>(), {}), row["input_ids"].get<std::vector<int32_t>>());
+    EXPECT_EQ(*tokenizer->Encode(row["prompt"].get<std::string>(), {}),
+              row["input_ids"].get<std::vector<int32_t>>());
   }
 }
 
@@ -82,20 +85,31 @@ TEST(TokenizerTest, SpecialTokensInTheTextBecomeTheirIdsOnlyWhenAsked) {
 
 TEST(TokenizerTest, AComponentItDoesNotHaveIsRefusedByName) {
   const auto refused = [](const std::string& extra) {
-    return Tokenizer::Parse(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, )" + extra + "}").status();
+    return Tokenizer::Parse(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, )" +
+                            extra + "}")
+        .status();
   };
-  EXPECT_EQ(refused(R"("normalizer": {"type": "StripAccents"})").message(), "normalizer: the normalizer \"StripAccents\" is not supported");
-  EXPECT_EQ(refused(R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, {"type": "Whitespace"}]})").message(),
+  EXPECT_EQ(refused(R"("normalizer": {"type": "StripAccents"})").message(),
+            "normalizer: the normalizer \"StripAccents\" is not supported");
+  EXPECT_EQ(refused(R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", )"
+                    R"("individual_digits": true}, {"type": "Whitespace"}]})")
+                .message(),
             "pre_tokenizer.pretokenizers[1]: the pre-tokenizer \"Whitespace\" is not supported");
-  EXPECT_THAT(std::string(refused(R"("decoder": {"type": "WordPiece"})").message()), HasSubstr("WordPiece"));
-  EXPECT_THAT(std::string(refused(R"("post_processor": {"type": "BertProcessing"})").message()), HasSubstr("BertProcessing"));
-  EXPECT_EQ(refused(R"("decoder": {"type": "Fuse", "extra": 1})").message(), "decoder.extra = 1: this key is not supported here");
-  EXPECT_EQ(Tokenizer::Parse(R"({"model": {"type": "Unigram"}})").status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(refused(R"("decoder": {"type": "WordPiece"})").message()),
+              HasSubstr("WordPiece"));
+  EXPECT_THAT(std::string(refused(R"("post_processor": {"type": "BertProcessing"})").message()),
+              HasSubstr("BertProcessing"));
+  EXPECT_EQ(refused(R"("decoder": {"type": "Fuse", "extra": 1})").message(),
+            "decoder.extra = 1: this key is not supported here");
+  EXPECT_EQ(Tokenizer::Parse(R"({"model": {"type": "Unigram"}})").status().code(),
+            absl::StatusCode::kUnimplemented);
 }
 
 TEST(TokenizerTest, MalformedFilesAreRefused) {
-  for (const char* const json : {"", "[]", "{", R"({"model": 3})", R"({"model": {"vocab": {"a": -1}, "merges": []}})", R"({"model": {"vocab": {"a": 0}, "merges": ["a b"]}})",
-                                 R"({"model": {"vocab": {"a": "x"}, "merges": []}})"}) {
+  for (const char* const json :
+       {"", "[]", "{", R"({"model": 3})", R"({"model": {"vocab": {"a": -1}, "merges": []}})",
+        R"({"model": {"vocab": {"a": 0}, "merges": ["a b"]}})",
+        R"({"model": {"vocab": {"a": "x"}, "merges": []}})"}) {
     EXPECT_EQ(Tokenizer::Parse(json).status().code(), absl::StatusCode::kInvalidArgument) << json;
   }
 }
@@ -103,7 +117,8 @@ TEST(TokenizerTest, MalformedFilesAreRefused) {
 TEST(TokenizerTest, AnErrorNamesItsFileOnce) {
   const std::string path = testing_data::TempPath("tokenizer.json");
   ASSERT_TRUE(WriteFileAtomic(path, R"({"model": {"type": "Unigram"}})").ok());
-  EXPECT_EQ(Tokenizer::Load(path).status().message(), path + ": model: the model \"Unigram\" is not supported");
+  EXPECT_EQ(Tokenizer::Load(path).status().message(),
+            path + ": model: the model \"Unigram\" is not supported");
 }
 
 Bpe MakeBpe(const Json& model) {
@@ -112,9 +127,12 @@ Bpe MakeBpe(const Json& model) {
   return *Bpe::Create(Component(rest, "model"), std::move(file), /*byte_level=*/false);
 }
 
-// What Encode computes, the slow obvious way: merge the best adjacent pair of the whole list, again and again.
+// What Encode computes, the slow obvious way: merge the best adjacent pair of the whole list, again
+// and again.
 TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
-  const Json model = Json::parse(R"({"type": "BPE", "vocab": {"a":0,"b":1,"c":2,"ab":3,"bc":4,"abc":5,"aa":6,"aab":7,"cab":8,"abab":9},
+  const Json model = Json::parse(
+      R"({"type": "BPE", )"
+      R"("vocab": {"a":0,"b":1,"c":2,"ab":3,"bc":4,"abc":5,"aa":6,"aab":7,"cab":8,"abab":9},
     "merges": [["a","b"],["b","c"],["ab","c"],["a","a"],["aa","b"],["c","ab"],["ab","ab"]]})");
   const Bpe bpe = MakeBpe(model);
   const auto slow = [&](const std::string& word) {
@@ -124,7 +142,9 @@ TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
       size_t best_rank = 1000, best = 0;
       for (size_t i = 0; i + 1 < symbols.size(); ++i) {
         for (size_t rank = 0; rank < model["merges"].size(); ++rank) {
-          if (model["merges"][rank][0] == symbols[i] && model["merges"][rank][1] == symbols[i + 1] && rank < best_rank) best_rank = rank, best = i;
+          if (model["merges"][rank][0] == symbols[i] &&
+              model["merges"][rank][1] == symbols[i + 1] && rank < best_rank)
+            best_rank = rank, best = i;
         }
       }
       if (best_rank == 1000) break;
@@ -138,7 +158,8 @@ TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
   SplitMix64 random(3);
   for (int i = 0; i < 3000; ++i) {
     std::string word;
-    for (uint64_t n = random.Below(i % 10 == 0 ? 90 : 14); n > 0; --n) word.push_back("abc"[random.Below(3)]);
+    for (uint64_t n = random.Below(i % 10 == 0 ? 90 : 14); n > 0; --n)
+      word.push_back("abc"[random.Below(3)]);
     Bpe::Symbols symbols;
     bpe.Encode(word, &symbols);
     std::vector<int32_t> ids;
@@ -148,7 +169,8 @@ TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
 }
 
 TEST(BpeTest, ALongWordOfOneCharacterEndsSoon) {
-  const Json model = Json::parse(R"({"type": "BPE", "vocab": {"a":0,"aa":1,"aaaa":2}, "merges": [["a","a"],["aa","aa"]]})");
+  const Json model = Json::parse(
+      R"({"type": "BPE", "vocab": {"a":0,"aa":1,"aaaa":2}, "merges": [["a","a"],["aa","aa"]]})");
   Bpe::Symbols symbols;
   MakeBpe(model).Encode(std::string(1 << 20, 'a'), &symbols);
   EXPECT_EQ(symbols.size(), (1u << 20) / 4);

@@ -23,7 +23,8 @@ std::unique_ptr<Verifier> Make(const std::string& name, const Json& args = Json:
   EXPECT_TRUE(verifier.ok()) << verifier.status();
   return *std::move(verifier);
 }
-double Score(const Verifier& verifier, const std::string& text, const Json& row, bool truncated = false) {
+double Score(const Verifier& verifier, const std::string& text, const Json& row,
+             bool truncated = false) {
   const auto verdict = verifier.Score({.text = text, .truncated = truncated}, row);
   EXPECT_TRUE(verdict.ok()) << verdict.status();
   return verdict.ok() ? verdict->score : NAN;
@@ -33,7 +34,9 @@ TEST(ExactTest, ComparesWithOneGoldOrAnyOfSeveral) {
   const auto exact = Make("exact");
   EXPECT_EQ(Score(*exact, " 42\n", {{"answer", "42"}}), 1);
   EXPECT_EQ(Score(*exact, "Paris", {{"answer", "paris"}}), 0);
-  EXPECT_EQ(Score(*Make("exact", {{"ignore_case", true}}), "Paris", {{"answer", {"London", "paris"}}}), 1);
+  EXPECT_EQ(
+      Score(*Make("exact", {{"ignore_case", true}}), "Paris", {{"answer", {"London", "paris"}}}),
+      1);
   EXPECT_EQ(Score(*Make("exact", {{"trim", false}}), " 42", {{"answer", "42"}}), 0);
   EXPECT_EQ(Score(*exact, "<think>it is 41</think>42", {{"answer", "42"}}), 1);
   EXPECT_EQ(Score(*exact, "<think>42", {{"answer", "42"}}), 0) << "thinking that never ended";
@@ -92,8 +95,21 @@ TEST(Gsm8kTest, ReadsTheNumberBehindTheLastMarkerAsARational) {
     const char* text;
     double score;
   };
-  for (const Case& c : {Case{"#### 1234", 1}, {"so\n#### 1,234\nbye", 1}, {"#### $1234.0", 1}, {"#### 1234.", 1}, {"#### 12 #### 1234", 1}, {"1234", 0}, {"#### 12,34", 0},
-                        {"####", 0}, {"#### 1234 apples", 0}, {"#### 1235", 0}, {"#### -1234", 0}, {"", 0}, {"#### 2468/2", 1}, {"#### 1e3", 0}, {"#### 1234/0", 0}}) {
+  for (const Case& c : {Case{"#### 1234", 1},
+                        {"so\n#### 1,234\nbye", 1},
+                        {"#### $1234.0", 1},
+                        {"#### 1234.", 1},
+                        {"#### 12 #### 1234", 1},
+                        {"1234", 0},
+                        {"#### 12,34", 0},
+                        {"####", 0},
+                        {"#### 1234 apples", 0},
+                        {"#### 1235", 0},
+                        {"#### -1234", 0},
+                        {"", 0},
+                        {"#### 2468/2", 1},
+                        {"#### 1e3", 0},
+                        {"#### 1234/0", 0}}) {
     EXPECT_EQ(Score(*gsm8k, c.text, row), c.score) << c.text;
   }
   EXPECT_FALSE(gsm8k->Score({.text = "#### 1"}, {{"answer", "no number"}}).ok());
@@ -105,7 +121,8 @@ TEST(Gsm8kTest, EveryGoldAnswerScoresOneOnItsOwnRow) {
   const auto gsm8k = Make("gsm8k");
   int rows = 0;
   for (const char* const file : {"gsm8k/train.jsonl", "gsm8k/test.jsonl"}) {
-    const std::vector<std::string> lines = absl::StrSplit(*ReadFile(testing_data::Path(file)), '\n', absl::SkipEmpty());
+    const std::vector<std::string> lines =
+        absl::StrSplit(*ReadFile(testing_data::Path(file)), '\n', absl::SkipEmpty());
     for (const std::string& line : lines) {
       const Json row = Json::parse(line);
       EXPECT_EQ(Score(*gsm8k, row["answer"], row), 1) << line;
@@ -127,18 +144,25 @@ TEST(TextTest, ReversedCountsRightPlacesAndTheMissingEnd) {
 }
 
 TEST(TextTest, TheOtherPropertiesFollowTheirFormulas) {
-  EXPECT_EQ(Score(*Make("text", {{"property", "length"}, {"target", 4}}), "one two three", {}), 0.75);
+  EXPECT_EQ(Score(*Make("text", {{"property", "length"}, {"target", 4}}), "one two three", {}),
+            0.75);
   EXPECT_EQ(Score(*Make("text", {{"property", "length"}, {"target", 1}}), "a b c d", {}), 0);
   EXPECT_EQ(Score(*Make("text", {{"property", "repetition"}}), "a b a b a", {}), 0.5);
   EXPECT_EQ(Score(*Make("text", {{"property", "repetition"}, {"n", 1}}), "", {}), 0);
-  EXPECT_EQ(Score(*Make("text", {{"property", "words"}, {"words", {"Dog", "cat"}}}), "The dog's cat. Dogs!", {}), 0.5);
-  EXPECT_THAT(Score(*Make("text", {{"property", "letters"}, {"letters", "aE"}}), "A be!", {}), DoubleNear(2.0 / 3, 1e-12));
+  EXPECT_EQ(Score(*Make("text", {{"property", "words"}, {"words", {"Dog", "cat"}}}),
+                  "The dog's cat. Dogs!", {}),
+            0.5);
+  EXPECT_THAT(Score(*Make("text", {{"property", "letters"}, {"letters", "aE"}}), "A be!", {}),
+              DoubleNear(2.0 / 3, 1e-12));
 }
 
 TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
-  EXPECT_THAT(std::string(MakeVerifier("gsm", {}).status().message()), HasSubstr("exact, gsm8k, text"));
-  EXPECT_THAT(std::string(MakeVerifier("exact", {{"trimm", true}}).status().message()), HasSubstr("args.trimm is unknown; there are: trim, ignore_case"));
-  EXPECT_THAT(std::string(MakeVerifier("exact", {{"trim", 3}}).status().message()), HasSubstr("args.trim is 3"));
+  EXPECT_THAT(std::string(MakeVerifier("gsm", {}).status().message()),
+              HasSubstr("exact, gsm8k, text"));
+  EXPECT_THAT(std::string(MakeVerifier("exact", {{"trimm", true}}).status().message()),
+              HasSubstr("args.trimm is unknown; there are: trim, ignore_case"));
+  EXPECT_THAT(std::string(MakeVerifier("exact", {{"trim", 3}}).status().message()),
+              HasSubstr("args.trim is 3"));
   EXPECT_FALSE(MakeVerifier("text", {{"property", "beauty"}}).ok());
   EXPECT_FALSE(MakeVerifier("text", {{"property", "length"}}).ok());
   EXPECT_FALSE(MakeVerifier("text", {{"property", "length"}, {"target", -1}}).ok());
@@ -150,13 +174,28 @@ TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
   const std::map<std::string, std::vector<Json>> args = {
       {"exact", {Json::object()}},
       {"gsm8k", {Json::object()}},
-      {"text", {{{"property", "reversed"}}, {{"property", "length"}, {"target", 9}}, {{"property", "repetition"}}, {{"property", "words"}, {"words", "x"}}, {{"property", "letters"}, {"letters", "e"}}}}};
+      {"text",
+       {{{"property", "reversed"}},
+        {{"property", "length"}, {"target", 9}},
+        {{"property", "repetition"}},
+        {{"property", "words"}, {"words", "x"}},
+        {{"property", "letters"}, {"letters", "e"}}}}};
   SplitMix64 random(17);
-  std::vector<std::string> texts = {"", "####", "#### " + std::string(100'000, '9'), "#### 0." + std::string(100'000, '0') + "1", std::string(1 << 20, '\xff'), std::string("\0\0#### 1", 9),
-                                    "</think>", "<think></think><think>", std::string(1 << 20, ' '), "####" + std::string(50'000, ',')};
+  std::vector<std::string> texts = {"",
+                                    "####",
+                                    "#### " + std::string(100'000, '9'),
+                                    "#### 0." + std::string(100'000, '0') + "1",
+                                    std::string(1 << 20, '\xff'),
+                                    std::string("\0\0#### 1", 9),
+                                    "</think>",
+                                    "<think></think><think>",
+                                    std::string(1 << 20, ' '),
+                                    "####" + std::string(50'000, ',')};
   for (int i = 0; i < 300; ++i) {
     std::string text;
-    for (uint64_t n = random.Below(60); n > 0; --n) text.push_back(random.Below(2) ? static_cast<char>(random.Next()) : "#0123456789.,/-$ "[random.Below(17)]);
+    for (uint64_t n = random.Below(60); n > 0; --n)
+      text.push_back(random.Below(2) ? static_cast<char>(random.Next())
+                                     : "#0123456789.,/-$ "[random.Below(17)]);
     texts.push_back(text);
   }
   for (const VerifierRow& row : Verifiers()) {
@@ -175,7 +214,9 @@ TEST(RationalTest, ReadsWhatIsANumberAndNothingElse) {
   EXPECT_EQ(ParseRational("0.5"), ParseRational("1/2"));
   EXPECT_EQ(ParseRational("-3.50"), ParseRational("-7/2"));
   EXPECT_EQ(ParseRational(".5"), ParseRational("1/2"));
-  for (const char* const text : {"", ".", "-", "1.2.3", "1,23", ",123", "1,2345", "1/2/3", "0x10", "1 2", "--1", "1/", "/2", "1.5/2"}) EXPECT_FALSE(ParseRational(text)) << text;
+  for (const char* const text : {"", ".", "-", "1.2.3", "1,23", ",123", "1,2345", "1/2/3", "0x10",
+                                 "1 2", "--1", "1/", "/2", "1.5/2"})
+    EXPECT_FALSE(ParseRational(text)) << text;
 }
 
 }  // namespace

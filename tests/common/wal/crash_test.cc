@@ -6,8 +6,8 @@
 namespace sluice::wal {
 namespace {
 
-// A few batches of several records, segments that fill up, a snapshot, and use of the files it freed. Ends early when the
-// log dies.
+// A few batches of several records, segments that fill up, a snapshot, and use of the files it
+// freed. Ends early when the log dies.
 void Work(Life* life, uint64_t seed) {
   SplitMix64 random(seed);
   for (int round = 0; round < 10; ++round) {
@@ -19,14 +19,16 @@ void Work(Life* life, uint64_t seed) {
 }
 
 // Comes up after a crash, checks, works on, goes down once more, checks.
-void Recover(std::unique_ptr<FaultFileSystem> system, const Items& appended, Position acknowledged, uint64_t seed) {
+void Recover(std::unique_ptr<FaultFileSystem> system, const Items& appended, Position acknowledged,
+             uint64_t seed) {
   Items second;
   Position second_acknowledged;
   {
     Life life(system.get());
     ASSERT_TRUE(life.status.ok()) << life.status;
     ASSERT_NO_FATAL_FAILURE(ExpectPrefix(life.recovered, appended, acknowledged));
-    for (int i = 0; i < 3; ++i) life.Append({1, absl::StrCat("second life ", i), std::string(40, 's')});
+    for (int i = 0; i < 3; ++i)
+      life.Append({1, absl::StrCat("second life ", i), std::string(40, 's')});
     life.AwaitDurable(life.recovered.size() + 1);
     system->DieAt(system->calls() + 1);
     life.log.reset();
@@ -41,7 +43,8 @@ void Recover(std::unique_ptr<FaultFileSystem> system, const Items& appended, Pos
 }
 
 // Over all choices of unsynced pieces where they are few, else over some.
-void ForChoices(const FaultFileSystem& down, uint64_t seed, const std::function<void(std::unique_ptr<FaultFileSystem>, uint64_t)>& check) {
+void ForChoices(const FaultFileSystem& down, uint64_t seed,
+                const std::function<void(std::unique_ptr<FaultFileSystem>, uint64_t)>& check) {
   const size_t pieces = down.unsynced();
   const uint64_t choices = pieces <= 4 ? 1u << pieces : 20;
   SplitMix64 random(seed);
@@ -90,9 +93,10 @@ TEST(WalCrashTest, AtEveryCallNothingAcknowledgedIsLostWhateverIsLeftOfTheRest) 
         }
       }
       died = system.dead();
-      ForChoices(system, seed * 1000 + call, [&](std::unique_ptr<FaultFileSystem> copy, uint64_t choice) {
-        Recover(std::move(copy), appended, acknowledged, seed + choice);
-      });
+      ForChoices(system, seed * 1000 + call,
+                 [&](std::unique_ptr<FaultFileSystem> copy, uint64_t choice) {
+                   Recover(std::move(copy), appended, acknowledged, seed + choice);
+                 });
       if (HasFatalFailure()) return;
     }
   }
@@ -116,7 +120,9 @@ TEST(WalCrashTest, TheFirstLifeOfADirectoryMayEndAtAnyCall) {
       }
     }
     died = system.dead();
-    ForChoices(system, call, [&](std::unique_ptr<FaultFileSystem> copy, uint64_t choice) { Recover(std::move(copy), appended, acknowledged, choice); });
+    ForChoices(system, call, [&](std::unique_ptr<FaultFileSystem> copy, uint64_t choice) {
+      Recover(std::move(copy), appended, acknowledged, choice);
+    });
     if (HasFatalFailure()) return;
   }
 }
@@ -129,7 +135,8 @@ TEST(WalCrashTest, ManyLivesInARowKeepOneHistory) {
     Items appended;
     Position acknowledged = 0;
     for (int lives = 0; lives < 12; ++lives) {
-      if (random.Below(4) != 0) system.DieAt(system.calls() + 1 + random.Below(120), random.Below(300));
+      if (random.Below(4) != 0)
+        system.DieAt(system.calls() + 1 + random.Below(120), random.Below(300));
       {
         Life life(&system);
         if (life.status.ok()) {
@@ -148,7 +155,8 @@ TEST(WalCrashTest, ManyLivesInARowKeepOneHistory) {
   }
 }
 
-// Pages whose sync failed may be clean in memory and missing on the disk: what Open returns from them is written again.
+// Pages whose sync failed may be clean in memory and missing on the disk: what Open returns from
+// them is written again.
 TEST(WalCrashTest, WhatIsReadAfterAFailedSyncIsOnTheDiskBeforeItCounts) {
   FaultFileSystem system(64);
   Items appended;
@@ -156,7 +164,9 @@ TEST(WalCrashTest, WhatIsReadAfterAFailedSyncIsOnTheDiskBeforeItCounts) {
     Life life(&system);
     life.Append();
     ASSERT_TRUE(life.Flush());
-    system.SetFault([](uint64_t, const std::string& name, const std::string&) { return name == "sync" ? absl::UnknownError("EIO") : absl::OkStatus(); });
+    system.SetFault([](uint64_t, const std::string& name, const std::string&) {
+      return name == "sync" ? absl::UnknownError("EIO") : absl::OkStatus();
+    });
     life.Append();
     EXPECT_EQ(life.AwaitFatal().message(), "EIO");
     appended = life.items;

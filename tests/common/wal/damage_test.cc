@@ -5,7 +5,8 @@
 #include "common/wal/format.h"
 #include "tests/common/wal/world.h"
 
-// Logs at rest whose bytes were changed: all whole records come back, or DATA_LOSS names the place; never wrong data.
+// Logs at rest whose bytes were changed: all whole records come back, or DATA_LOSS names the place;
+// never wrong data.
 namespace sluice::wal {
 namespace {
 using Files = std::map<std::string, std::string>;
@@ -13,7 +14,8 @@ using Files = std::map<std::string, std::string>;
 std::string PathOf(const std::string& name) { return absl::StrCat(kDir, "/", name); }
 
 // A log of `count` items, closed (with its last mark) or gone down right behind its last sync.
-Items Write(FaultFileSystem* system, int count, bool closed, bool snapshot = false, uint64_t segment_bytes = 2048) {
+Items Write(FaultFileSystem* system, int count, bool closed, bool snapshot = false,
+            uint64_t segment_bytes = 2048) {
   Log::Options options = Life::SmallOptions(system);
   options.segment_bytes = segment_bytes;
   Life life(options, kDir);
@@ -34,7 +36,9 @@ Items Write(FaultFileSystem* system, int count, bool closed, bool snapshot = fal
       std::memcpy(&file, bytes.data(), sizeof(file));
       for (size_t at = sizeof(file); at + sizeof(FrameHeader) <= bytes.size(); at += 8) {
         FrameHeader frame;
-        if (DecodeFrame(file.salt, &bytes[at], &frame) && frame.kind == FrameKind::kMark && frame.position == life.items.size()) bytes.resize(at);
+        if (DecodeFrame(file.salt, &bytes[at], &frame) && frame.kind == FrameKind::kMark &&
+            frame.position == life.items.size())
+          bytes.resize(at);
       }
       system->Put(path, bytes);
     }
@@ -65,13 +69,17 @@ std::string Last(const Files& files) {
 }
 
 // Offsets of the frames of a segment's bytes, and behind each its body's end.
-std::vector<std::pair<size_t, size_t>> Frames(const std::string& bytes, FrameKind kind = FrameKind::kRecord) {
+std::vector<std::pair<size_t, size_t>> Frames(const std::string& bytes,
+                                              FrameKind kind = FrameKind::kRecord) {
   FileHeader file;
   std::memcpy(&file, bytes.data(), sizeof(file));
   std::vector<std::pair<size_t, size_t>> frames;
   FrameHeader frame;
-  for (size_t at = sizeof(file); at + sizeof(frame) <= bytes.size() && DecodeFrame(file.salt, &bytes[at], &frame); at += frame.frame_bytes()) {
-    if (frame.kind == kind) frames.emplace_back(at, at + sizeof(frame) + frame.head_bytes + frame.payload_bytes);
+  for (size_t at = sizeof(file);
+       at + sizeof(frame) <= bytes.size() && DecodeFrame(file.salt, &bytes[at], &frame);
+       at += frame.frame_bytes()) {
+    if (frame.kind == kind)
+      frames.emplace_back(at, at + sizeof(frame) + frame.head_bytes + frame.payload_bytes);
   }
   return frames;
 }
@@ -93,7 +101,8 @@ TEST(WalDamageTest, CutAtEveryByteOfItsLastSegmentTheWholeRecordsComeBack) {
       if (filler >= 0) left.resize(bytes.size(), static_cast<char>(filler));
       system.Put(path, left);
       size_t whole = before;
-      for (const auto& [at, end] : frames) whole += end <= left.size() && left.compare(at, end - at, bytes, at, end - at) == 0 ? 1 : 0;
+      for (const auto& [at, end] : frames)
+        whole += end <= left.size() && left.compare(at, end - at, bytes, at, end - at) == 0 ? 1 : 0;
       const Reading reading = Read(&system);
       ASSERT_TRUE(reading.status.ok()) << reading.status;
       ASSERT_EQ(reading.items.size(), whole);
@@ -189,7 +198,9 @@ TEST(WalDamageTest, ABrokenRecordOfTheLastBatchIsCutThoughALaterOneOfItIsWhole) 
     life.Append();
     ASSERT_TRUE(life.Flush());
     // One batch of three that never gets synced.
-    system.SetFault([&](uint64_t, const std::string& name, const std::string&) { return name == "sync" ? absl::AbortedError("not now") : absl::OkStatus(); });
+    system.SetFault([&](uint64_t, const std::string& name, const std::string&) {
+      return name == "sync" ? absl::AbortedError("not now") : absl::OkStatus();
+    });
     life.Append({1, std::string(600, 'x'), ""});
     for (int i = 0; i < 2; ++i) life.Append({1, absl::StrCat("of the batch ", i), "same size"});
     ASSERT_FALSE(life.AwaitFatal().ok());
@@ -241,7 +252,9 @@ TEST(WalDamageTest, ANewerFormatIsRefusedWithBothNumbers) {
     for (const absl::Status& status : {Read(&system).status, Life(&system).status}) {
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
       EXPECT_EQ(ReasonOf(status), "NEWER_FORMAT");
-      EXPECT_THAT(std::string(status.message()), testing::AllOf(testing::HasSubstr(path), testing::HasSubstr("format 7"), testing::HasSubstr("up to 1")));
+      EXPECT_THAT(std::string(status.message()),
+                  testing::AllOf(testing::HasSubstr(path), testing::HasSubstr("format 7"),
+                                 testing::HasSubstr("up to 1")));
     }
     EXPECT_EQ(system.Snapshot().at(path), bytes) << "nothing was touched";
   }
@@ -252,7 +265,8 @@ TEST(WalDamageTest, ADamagedNewestSnapshotGivesWayToTheOneBeforeIfTheLogStillCar
   const Items items = Write(&system, 6, true, true);
   const Files files = system.Snapshot();
   const Position position = Read(&system).found.snapshot;
-  // As after a crash between the new snapshot's rename and the removal of what it covers: both are there.
+  // As after a crash between the new snapshot's rename and the removal of what it covers: both are
+  // there.
   std::string damaged = files.at(PathOf(SnapshotName(position)));
   damaged[damaged.size() / 2] ^= 4;
   system.Put(PathOf(SnapshotName(position + 1)), damaged);

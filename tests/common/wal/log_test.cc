@@ -276,7 +276,9 @@ TEST(WalLogTest, AWriteThatFindsTheDiskFullIsRepeated) {
   Life life(&system);
   std::atomic<int> refusals = 3;
   system.SetFault([&](uint64_t, const std::string& name, const std::string&) {
-    return name == "write" && refusals-- > 0 ? absl::ResourceExhaustedError("No space left on device") : absl::OkStatus();
+    return name == "write" && refusals-- > 0
+               ? absl::ResourceExhaustedError("No space left on device")
+               : absl::OkStatus();
   });
   for (int i = 0; i < 5; ++i) life.Append();
   ASSERT_TRUE(life.Flush());
@@ -306,7 +308,8 @@ TEST(WalLogTest, ADiskFullAtOpenStillRecovers) {
 }
 
 #ifdef SLUICE_FAILPOINTS
-// Two lives on the real disk that pass every failpoint; `acknowledged` is told as it goes. False: the log failed on the way.
+// Two lives on the real disk that pass every failpoint; `acknowledged` is told as it goes. False:
+// the log failed on the way.
 bool PassAll(const std::string& dir, std::atomic<uint64_t>* acknowledged) {
   const Log::Options options = Life::SmallOptions(FileSystem::Real());
   for (int lives = 0; lives < 2; ++lives) {
@@ -330,7 +333,9 @@ Items AllItems(int count) {
 
 TEST(WalFailpointTest, KilledAtEachOneTheLogComesBack) {
   const std::string dir = testing_data::TempPath("wal-kill");
-  auto* const acknowledged = new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<uint64_t>(0);
+  auto* const acknowledged =
+      new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+          std::atomic<uint64_t>(0);
   for (const char* name : kFailpoints) {
     for (const int nth : {1, 2}) {
       SCOPED_TRACE(absl::StrCat(name, " hit ", nth));
@@ -345,7 +350,8 @@ TEST(WalFailpointTest, KilledAtEachOneTheLogComesBack) {
       }
       int status = 0;
       ASSERT_EQ(waitpid(child, &status, 0), child);
-      ASSERT_TRUE(nth == 2 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) << "it was not hit";
+      ASSERT_TRUE(nth == 2 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
+          << "it was not hit";
       Life life(Life::SmallOptions(FileSystem::Real()), dir);
       ASSERT_TRUE(life.status.ok()) << life.status;
       ASSERT_NO_FATAL_FAILURE(ExpectPrefix(life.recovered, AllItems(120), *acknowledged));

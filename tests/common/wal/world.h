@@ -27,7 +27,8 @@ struct Item {
 using Items = std::vector<Item>;
 
 inline std::ostream& operator<<(std::ostream& out, const Item& item) {
-  return out << "{" << int{item.type} << ", " << item.head << ", " << item.payload.size() << " bytes}";
+  return out << "{" << int{item.type} << ", " << item.head << ", " << item.payload.size()
+             << " bytes}";
 }
 
 // Item `n` of every list: sizes from none to several sectors, one part or three.
@@ -35,7 +36,8 @@ inline Item MakeItem(uint64_t n) {
   SplitMix64 random(n);
   return {.type = static_cast<uint8_t>(random.Below(256)),
           .head = absl::StrCat("head ", n),
-          .payload = std::string(random.Below(4) == 0 ? 0 : random.Below(300), static_cast<char>('a' + n % 26))};
+          .payload = std::string(random.Below(4) == 0 ? 0 : random.Below(300),
+                                 static_cast<char>('a' + n % 26))};
 }
 
 inline Part MakePart(absl::string_view bytes) {
@@ -46,7 +48,8 @@ inline Part MakePart(absl::string_view bytes) {
 inline Record MakeRecord(const Item& item) {
   Record record{.type = item.type, .head = item.head};
   const absl::string_view payload = item.payload;
-  for (size_t at = 0, part = payload.size() / 3 + 1; at < payload.size(); at += part) record.payload.push_back(MakePart(payload.substr(at, part)));
+  for (size_t at = 0, part = payload.size() / 3 + 1; at < payload.size(); at += part)
+    record.payload.push_back(MakePart(payload.substr(at, part)));
   return record;
 }
 
@@ -101,17 +104,19 @@ class Life {
     durable_ = items.size();
     log = *std::move(opened);
     log->Start({.on_durable = [this](Position position) { Set(&durable_, position); },
-                .on_fatal = [this](const absl::Status& why) {
-                  MutexLock lock(&mu_);
-                  ++fatals;
-                  fatal = why;
-                  changed_.NotifyAll();
-                },
-                .on_space = [this](Space space) {
-                  MutexLock lock(&mu_);
-                  spaces.push_back(space);
-                  changed_.NotifyAll();
-                }});
+                .on_fatal =
+                    [this](const absl::Status& why) {
+                      MutexLock lock(&mu_);
+                      ++fatals;
+                      fatal = why;
+                      changed_.NotifyAll();
+                    },
+                .on_space =
+                    [this](Space space) {
+                      MutexLock lock(&mu_);
+                      spaces.push_back(space);
+                      changed_.NotifyAll();
+                    }});
   }
   ~Life() { log.reset(); }
 

@@ -12,14 +12,20 @@ namespace sluice {
 namespace {
 
 TensorSet RandomSet(uint64_t seed) {
-  TensorSet set = *TensorSet::Create({{"a", DType::kF32, {40, 9}}, {"b", DType::kBF16, {7}}, {"empty", DType::kF32, {0}}, {"z", DType::kF32, {1000}}});
+  TensorSet set = *TensorSet::Create({{"a", DType::kF32, {40, 9}},
+                                      {"b", DType::kBF16, {7}},
+                                      {"empty", DType::kF32, {0}},
+                                      {"z", DType::kF32, {1000}}});
   SplitMix64 random(seed);
   for (size_t i = 0; i < set.size(); ++i) {
-    for (int64_t b = 0; b < set.bytes(i); ++b) set.data(i)[b] = static_cast<std::byte>(random.Next());
+    for (int64_t b = 0; b < set.bytes(i); ++b)
+      set.data(i)[b] = static_cast<std::byte>(random.Next());
   }
   return set;
 }
-bool Equal(const TensorSet& a, const TensorSet& b) { return std::equal(a.buffer().begin(), a.buffer().end(), b.buffer().begin(), b.buffer().end()); }
+bool Equal(const TensorSet& a, const TensorSet& b) {
+  return std::equal(a.buffer().begin(), a.buffer().end(), b.buffer().begin(), b.buffer().end());
+}
 
 TEST(ChunkTest, WeightsComeBackWholeAtEveryChunkSize) {
   const TensorSet from = RandomSet(1);
@@ -43,7 +49,9 @@ TEST(ChunkTest, ACutOrFloodedChunkIsRefusedAndWritesNothing) {
   const TensorSet before = to;
   uint64_t written = 0;
   for (size_t length = 0; length < chunk.size(); length += 13) {
-    EXPECT_EQ(DecodeFullChunk(chunk.substr(0, length), &to, &written).code(), absl::StatusCode::kDataLoss) << length;
+    EXPECT_EQ(DecodeFullChunk(chunk.substr(0, length), &to, &written).code(),
+              absl::StatusCode::kDataLoss)
+        << length;
   }
   EXPECT_FALSE(DecodeFullChunk(chunk + "x", &to, &written).ok());
   EXPECT_TRUE(Equal(before, to));
@@ -57,10 +65,12 @@ TEST(ChunkTest, DamagedHeadersNeitherWriteOutsideNorCrash) {
   SplitMix64 random(11);
   for (int i = 0; i < 20'000; ++i) {
     std::string bad = chunk;
-    for (int flips = 0; flips < 3; ++flips) bad[random.Below(16 + 48 * 3)] = static_cast<char>(random.Next());
+    for (int flips = 0; flips < 3; ++flips)
+      bad[random.Below(16 + 48 * 3)] = static_cast<char>(random.Next());
     TensorSet to = RandomSet(5);
     uint64_t written = 0;
-    const absl::Status status = DecodeFullChunk(bad, &to, &written);  // Under ASan: no write outside.
+    // Under ASan: no write outside.
+    const absl::Status status = DecodeFullChunk(bad, &to, &written);
     if (!status.ok()) EXPECT_EQ(written, 0u);
   }
 }

@@ -28,21 +28,29 @@ TEST(FingerprintTest, MatchesTheWorkedVectorOfOneTensor) {
   bits[1] = 0, bits[2] = 0xbf81, bits[9] = 0x3c05, bits[14] = 1;
   Fill(&set, "w", bits);
   EXPECT_EQ(FingerprintOf(set).hex(), "7671c7f1d731e4d356cf74184d7c49db");
-  EXPECT_EQ(ToHex(set.layout_id()), "5eb0cc502699189ea78e95132baecb3409789a7ed1bd5f62dc3999beab5e9729");
+  EXPECT_EQ(ToHex(set.layout_id()),
+            "5eb0cc502699189ea78e95132baecb3409789a7ed1bd5f62dc3999beab5e9729");
 }
 
 TEST(FingerprintTest, MatchesTheWorkedVectorOfThreeTypes) {
-  TensorSet set = Set({{"model.embed_tokens.weight", DType::kBF16, {700, 3}}, {"model.norm.weight", DType::kF32, {3}}, {"lm_head.weight", DType::kF8E4M3, {2}}});
+  TensorSet set = Set({{"model.embed_tokens.weight", DType::kBF16, {700, 3}},
+                       {"model.norm.weight", DType::kF32, {3}},
+                       {"lm_head.weight", DType::kF8E4M3, {2}}});
   std::vector<uint16_t> embed(2100);
-  for (uint32_t i = 0; i < embed.size(); ++i) embed[i] = static_cast<uint16_t>((2654435761u * i) >> 7);
+  for (uint32_t i = 0; i < embed.size(); ++i)
+    embed[i] = static_cast<uint16_t>((2654435761u * i) >> 7);
   Fill(&set, "model.embed_tokens.weight", embed);
   Fill<uint32_t>(&set, "model.norm.weight", {0x3f800000, 0x80000000, 0x7fc00001});
   Fill<uint8_t>(&set, "lm_head.weight", {0x38, 0xb8});
-  EXPECT_EQ(FingerprintOfTensor(set, set.Find("model.embed_tokens.weight")).hex(), "f008a7ca4f2444a8239628d67865945c");
-  EXPECT_EQ(FingerprintOfTensor(set, set.Find("model.norm.weight")).hex(), "60b6e7d0a32f9cf1a6470e6723815fbf");
-  EXPECT_EQ(FingerprintOfTensor(set, set.Find("lm_head.weight")).hex(), "ec0ab5229322d360c7df78f2021134d0");
+  EXPECT_EQ(FingerprintOfTensor(set, set.Find("model.embed_tokens.weight")).hex(),
+            "f008a7ca4f2444a8239628d67865945c");
+  EXPECT_EQ(FingerprintOfTensor(set, set.Find("model.norm.weight")).hex(),
+            "60b6e7d0a32f9cf1a6470e6723815fbf");
+  EXPECT_EQ(FingerprintOfTensor(set, set.Find("lm_head.weight")).hex(),
+            "ec0ab5229322d360c7df78f2021134d0");
   EXPECT_EQ(FingerprintOf(set).hex(), "3cca44bd8576b4f991bcb02f9df828eb");
-  EXPECT_EQ(ToHex(set.layout_id()), "0d64beb2c8c7338b3417227aadf34a788501a46968fa14aa03dc8c5936ff1ac5");
+  EXPECT_EQ(ToHex(set.layout_id()),
+            "0d64beb2c8c7338b3417227aadf34a788501a46968fa14aa03dc8c5936ff1ac5");
 }
 
 TEST(FingerprintTest, PartsCutAnywhereAddUpToTheWhole) {

@@ -40,7 +40,8 @@ class PublicationTest : public testing::Test {
     callers_.SetJob(kJob, {{.id = "rollout-0", .role = rpc::Role::kRollout, .incarnation = 3}});
     grpc::Service* const services[] = {weights_.service()};
     server_ = *rpc::Server::Start({}, services);
-    publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob, .retain_versions = 2}, Clock::Real());
+    publisher_ = std::make_shared<WeightPublisher>(
+        WeightPublisher::Options{.job = kJob, .retain_versions = 2}, Clock::Real());
     weights_.SetPublisher(publisher_);
   }
   ~PublicationTest() override {
@@ -49,11 +50,14 @@ class PublicationTest : public testing::Test {
     server_->Drain(absl::Seconds(5));
   }
   void Subscribe(const TensorSet& held, std::string source = "", Clock* clock = nullptr) {
-    subscriber_ = std::make_unique<WeightSubscriber>(WeightSubscriber::Options{.job = kJob, .worker = "rollout-0", .incarnation = 3, .clock = clock}, held, FingerprintOf(held), [this](StagedWeights staged) {
-      MutexLock lock(&mu_);
-      staged_.push_back(std::move(staged));
-      arrived_.NotifyAll();
-    });
+    subscriber_ = std::make_unique<WeightSubscriber>(
+        WeightSubscriber::Options{
+            .job = kJob, .worker = "rollout-0", .incarnation = 3, .clock = clock},
+        held, FingerprintOf(held), [this](StagedWeights staged) {
+          MutexLock lock(&mu_);
+          staged_.push_back(std::move(staged));
+          arrived_.NotifyAll();
+        });
     subscriber_->SetSource(source.empty() ? server_->address() : source);
   }
   StagedWeights Next() {
@@ -103,10 +107,12 @@ TEST_F(PublicationTest, TheNewestVersionWinsOverThoseTheEngineWasTooSlowFor) {
   Subscribe(RandomSet(1));
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
   const StagedWeights first = Next();  // Not answered yet: nothing else is offered.
-  for (int64_t v = 2; v <= 6; ++v) ASSERT_TRUE(publisher_->Publish(RandomSet(1 + v), {1, v}, "").ok());
+  for (int64_t v = 2; v <= 6; ++v)
+    ASSERT_TRUE(publisher_->Publish(RandomSet(1 + v), {1, v}, "").ok());
   subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
   StagedWeights staged = Next();
-  while (staged.version.number < 6) {  // A version that was being fetched when it was overtaken may still come.
+  // A version that was being fetched when it was overtaken may still come.
+  while (staged.version.number < 6) {
     subscriber_->Activated(staged.version, staged.state, absl::ZeroDuration());
     staged = Next();
   }
@@ -158,7 +164,8 @@ TEST_F(PublicationTest, ASkippedStepIsARelabelWithoutChunks) {
 TEST_F(PublicationTest, AnEngineWithOtherWeightsFetchesARelabelFromItsAnchor) {
   const TensorSet weights = RandomSet(2);
   ASSERT_TRUE(publisher_->Publish(weights, {1, 1}, "").ok());
-  for (int64_t v = 2; v <= 6; ++v) ASSERT_TRUE(publisher_->Publish(weights, {1, v}, "").ok());  // Far beyond retain_versions.
+  // Far beyond retain_versions.
+  for (int64_t v = 2; v <= 6; ++v) ASSERT_TRUE(publisher_->Publish(weights, {1, v}, "").ok());
   Subscribe(RandomSet(1));
   const StagedWeights staged = Next();
   EXPECT_EQ(staged.version, (PolicyVersion{1, 6}));
@@ -199,7 +206,8 @@ TEST_F(PublicationTest, AVersionThatIsNotAboveTheLastIsRefused) {
   const auto again = publisher_->Publish(RandomSet(2), {2, 3}, "");
   EXPECT_EQ(again.status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ReasonOf(again.status()), "LOST_RACE");
-  EXPECT_EQ(publisher_->Publish(RandomSet(2), {1, 9}, "").status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(publisher_->Publish(RandomSet(2), {1, 9}, "").status().code(),
+            absl::StatusCode::kAborted);
 }
 
 TEST_F(PublicationTest, OldVersionsAreCollectedUnlessLeased) {
@@ -222,7 +230,8 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
     latest_.set_state(std::string(16, 's'));
   }
   void AwaitFetch() { asked_.WaitForNotification(); }
-  // Until the subscriber has fetched the version or has reported that it refuses it. True: it refused.
+  // Until the subscriber has fetched the version or has reported that it refuses it. True: it
+  // refused.
   bool AwaitRefusal() {
     asked_.WaitForNotification();
     return refused_;
@@ -234,17 +243,21 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
     void OnCancel() override { this->Finish(grpc::Status::CANCELLED); }
     void OnDone() override { delete this; }
   };
-  grpc::ServerWriteReactor<weights::v1::Latest>* Watch(grpc::CallbackServerContext*, const weights::v1::WatchRequest*) override {
+  grpc::ServerWriteReactor<weights::v1::Latest>* Watch(grpc::CallbackServerContext*,
+                                                       const weights::v1::WatchRequest*) override {
     auto* const reactor = new Silent<weights::v1::Latest>;
     reactor->StartWrite(&latest_);
     return reactor;
   }
-  grpc::ServerWriteReactor<weights::v1::FetchMessage>* Fetch(grpc::CallbackServerContext*, const weights::v1::FetchRequest*) override {
+  grpc::ServerWriteReactor<weights::v1::FetchMessage>* Fetch(
+      grpc::CallbackServerContext*, const weights::v1::FetchRequest*) override {
     asked_.Notify();
     return new Silent<weights::v1::FetchMessage>;
   }
 
-  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const weights::v1::ReportRequest* request, weights::v1::ReportResponse*) override {
+  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
+                                   const weights::v1::ReportRequest* request,
+                                   weights::v1::ReportResponse*) override {
     refused_ = request->phase() == weights::v1::REPLICA_PHASE_REFUSED;
     if (refused_) asked_.Notify();
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
@@ -294,7 +307,8 @@ TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
   const StagedWeights first = Next();
   subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
-  publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
+  publisher_ =
+      std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
   weights_.SetPublisher(publisher_);
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 1}, "").ok());
   EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));

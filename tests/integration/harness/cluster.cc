@@ -29,12 +29,16 @@ std::string FreshDir() {
 
 }  // namespace
 
-Cluster::Cluster(ClusterOptions options) : env_(std::move(options.env)), threads_(options.threads), dir_(FreshDir()) {
+Cluster::Cluster(ClusterOptions options)
+    : env_(std::move(options.env)), threads_(options.threads), dir_(FreshDir()) {
   daemons_["controller-0"].binary = "sluice-controller";
   daemons_["queue-0"].binary = "sluice-queue";
-  for (int i = 0; i < options.rollouts; ++i) daemons_[absl::StrCat("rollout-", i)].binary = "sluice-rollout";
-  for (int i = 0; i < options.rewards; ++i) daemons_[absl::StrCat("reward-", i)].binary = "sluice-reward";
-  for (int i = 0; i < options.trainers; ++i) daemons_[absl::StrCat("trainer-", i)].binary = "sluice-trainer";
+  for (int i = 0; i < options.rollouts; ++i)
+    daemons_[absl::StrCat("rollout-", i)].binary = "sluice-rollout";
+  for (int i = 0; i < options.rewards; ++i)
+    daemons_[absl::StrCat("reward-", i)].binary = "sluice-reward";
+  for (int i = 0; i < options.trainers; ++i)
+    daemons_[absl::StrCat("trainer-", i)].binary = "sluice-trainer";
 }
 
 Cluster::~Cluster() {
@@ -48,7 +52,8 @@ void Cluster::TellFailure() const {
   std::cerr << "The daemons' logs are kept in " << dir_ << "\n";
   for (const auto& [id, daemon] : daemons_) {
     const std::string log = Log(id);
-    std::cerr << "--- " << id << "\n" << log.substr(log.size() - std::min(log.size(), kLogTail)) << "\n";
+    std::cerr << "--- " << id << "\n"
+              << log.substr(log.size() - std::min(log.size(), kLogTail)) << "\n";
   }
 }
 
@@ -71,16 +76,23 @@ absl::Status Cluster::Start() {
 absl::Status Cluster::Start(const std::string& id, const std::string& failpoints) {
   Daemon& daemon = daemons_.at(id);
   Process::Options options = {.binary = daemon.binary, .log = LogPath(id)};
-  options.args = {"--listen", daemon.address, "--ops", daemon.ops, "--id", id, "--data-dir", absl::StrCat(dir_, "/", id), "--threads", absl::StrCat(threads_)};
-  if (id != "controller-0") options.args.insert(options.args.end(), {"--controller", address("controller-0")});
+  options.args = {"--listen",   daemon.address,
+                  "--ops",      daemon.ops,
+                  "--id",       id,
+                  "--data-dir", absl::StrCat(dir_, "/", id),
+                  "--threads",  absl::StrCat(threads_)};
+  if (id != "controller-0")
+    options.args.insert(options.args.end(), {"--controller", address("controller-0")});
   options.env = env_;
   options.env["SLUICE_FAILPOINTS"] = failpoints;
   SLUICE_ASSIGN_OR_RETURN(daemon.process, Process::Start(options));
 
   const absl::StatusOr<std::string> line = daemon.process->ReadLine(kStart);
-  const nlohmann::json said = nlohmann::json::parse(line.value_or(""), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json said =
+      nlohmann::json::parse(line.value_or(""), nullptr, /*allow_exceptions=*/false);
   if (!said.is_object()) {
-    return absl::UnavailableError(absl::StrCat(id, " did not start (", line.ok() ? *line : line.status().ToString(), "): ", Log(id)));
+    return absl::UnavailableError(absl::StrCat(
+        id, " did not start (", line.ok() ? *line : line.status().ToString(), "): ", Log(id)));
   }
   daemon.address = said.at("listening");
   daemon.ops = said.at("ops");
@@ -96,7 +108,9 @@ std::shared_ptr<rpc::Channel> Cluster::channel(const std::string& id) const {
   return daemons_.at(id).channels.back();
 }
 
-absl::Status Cluster::LoseData(const std::string& id) { return RemoveTree(absl::StrCat(dir_, "/", id)); }
+absl::Status Cluster::LoseData(const std::string& id) {
+  return RemoveTree(absl::StrCat(dir_, "/", id));
+}
 
 absl::Status Cluster::Kill(const std::string& id) {
   Signal(id, SIGKILL);
@@ -107,7 +121,9 @@ void Cluster::Signal(const std::string& id, int signal) { process(id).Signal(sig
 
 absl::Status Cluster::AwaitKilled(const std::string& id, absl::Duration timeout) {
   SLUICE_ASSIGN_OR_RETURN(const int how, process(id).Await(timeout));
-  return how == -SIGKILL ? absl::OkStatus() : absl::InternalError(absl::StrCat(id, " ended with ", how, ", not by signal 9"));
+  return how == -SIGKILL
+             ? absl::OkStatus()
+             : absl::InternalError(absl::StrCat(id, " ended with ", how, ", not by signal 9"));
 }
 
 absl::StatusOr<int> Cluster::Terminate(const std::string& id, absl::Duration timeout) {
@@ -115,20 +131,25 @@ absl::StatusOr<int> Cluster::Terminate(const std::string& id, absl::Duration tim
   return process(id).Await(timeout);
 }
 
-absl::Status Cluster::Arm(const std::string& id, const std::string& failpoint, const std::string& action, int nth) {
+absl::Status Cluster::Arm(const std::string& id, const std::string& failpoint,
+                          const std::string& action, int nth) {
   admin::v1::FailpointRequest request;
   request.set_name(failpoint);
   request.set_action(action);
   request.set_nth(static_cast<uint32_t>(nth));
   admin::v1::FailpointResponse response;
   const absl::Status armed = rpc::Call(*channel(id), request, &response);
-  const bool lost = (action == "kill" && absl::IsUnavailable(armed)) || (action == "stop" && absl::IsDeadlineExceeded(armed));
+  const bool lost = (action == "kill" && absl::IsUnavailable(armed)) ||
+                    (action == "stop" && absl::IsDeadlineExceeded(armed));
   return lost ? absl::OkStatus() : armed;
 }
 
 Process::Options Cluster::SluiceOptions(std::vector<std::string> args) {
-  Process::Options options = {.binary = "sluice", .args = std::move(args), .log = absl::StrCat(dir_, "/sluice-", commands_++, ".log")};
-  options.env = {{"SLUICE_SERVER", address("controller-0")}, {"SLUICE_DATA_DIR", absl::StrCat(dir_, "/cli")}};
+  Process::Options options = {.binary = "sluice",
+                              .args = std::move(args),
+                              .log = absl::StrCat(dir_, "/sluice-", commands_++, ".log")};
+  options.env = {{"SLUICE_SERVER", address("controller-0")},
+                 {"SLUICE_DATA_DIR", absl::StrCat(dir_, "/cli")}};
   return options;
 }
 

@@ -16,7 +16,8 @@ namespace {
 namespace pb = google::protobuf;
 
 bool IsTime(const pb::Descriptor& type) {
-  return type.full_name() == "google.protobuf.Duration" || type.full_name() == "google.protobuf.Timestamp";
+  return type.full_name() == "google.protobuf.Duration" ||
+         type.full_name() == "google.protobuf.Timestamp";
 }
 
 void ClearTimes(pb::Message* message) {
@@ -28,7 +29,8 @@ void ClearTimes(pb::Message* message) {
     if (IsTime(*field->message_type())) {
       reflection.ClearField(message, field);
     } else if (field->is_repeated()) {
-      for (int i = 0; i < reflection.FieldSize(*message, field); ++i) ClearTimes(reflection.MutableRepeatedMessage(message, field, i));
+      for (int i = 0; i < reflection.FieldSize(*message, field); ++i)
+        ClearTimes(reflection.MutableRepeatedMessage(message, field, i));
     } else {
       ClearTimes(reflection.MutableMessage(message, field));
     }
@@ -41,8 +43,10 @@ void ClearPath(pb::Message* message, absl::string_view path) {
   ASSERT_NE(field, nullptr) << path;
   const pb::Reflection& reflection = *message->GetReflection();
   if (parts.second.empty()) return reflection.ClearField(message, field);
-  if (!field->is_repeated()) return ClearPath(reflection.MutableMessage(message, field), parts.second);
-  for (int i = 0; i < reflection.FieldSize(*message, field); ++i) ClearPath(reflection.MutableRepeatedMessage(message, field, i), parts.second);
+  if (!field->is_repeated())
+    return ClearPath(reflection.MutableMessage(message, field), parts.second);
+  for (int i = 0; i < reflection.FieldSize(*message, field); ++i)
+    ClearPath(reflection.MutableRepeatedMessage(message, field, i), parts.second);
 }
 
 }  // namespace
@@ -52,15 +56,18 @@ std::string MethodName(const pb::Message& request) {
 }
 
 absl::Status CallOnce(const rpc::Channel& channel, const pb::Message& request) {
-  if (rpc::MethodOf(request.GetDescriptor()).deadline == absl::InfiniteDuration()) {  // A stream: its first answer.
+  // A stream: its first answer.
+  if (rpc::MethodOf(request.GetDescriptor()).deadline == absl::InfiniteDuration()) {
     rpc::ClientStream stream(channel, *request.GetDescriptor());
     rpc::Frame frame;
     if (stream.Write(request) && stream.ReadFrame(&frame)) return absl::OkStatus();
     return stream.Finish();
   }
   const pb::Descriptor* type = rpc::MethodOf(request.GetDescriptor()).response;
-  const std::unique_ptr<pb::Message> response(pb::MessageFactory::generated_factory()->GetPrototype(type)->New());
-  return rpc::Call(channel, request, response.get(), {.deadline = absl::Seconds(5), .give_up = absl::Seconds(5)});
+  const std::unique_ptr<pb::Message> response(
+      pb::MessageFactory::generated_factory()->GetPrototype(type)->New());
+  return rpc::Call(channel, request, response.get(),
+                   {.deadline = absl::Seconds(5), .give_up = absl::Seconds(5)});
 }
 
 std::string Canonical(const pb::Message& message) {
@@ -70,7 +77,8 @@ std::string Canonical(const pb::Message& message) {
   return copy->DebugString();
 }
 
-void ExpectRepeat(const pb::Message& first, const pb::Message& second, const std::set<std::string>& not_compared) {
+void ExpectRepeat(const pb::Message& first, const pb::Message& second,
+                  const std::set<std::string>& not_compared) {
   const std::unique_ptr<pb::Message> a(first.New()), b(second.New());
   a->CopyFrom(first);
   b->CopyFrom(second);
@@ -86,18 +94,22 @@ void ExpectRepeat(const pb::Message& first, const pb::Message& second, const std
   EXPECT_EQ(Canonical(*a), Canonical(*b)) << first.GetDescriptor()->full_name();
 }
 
-void ExpectNotBuilt(const rpc::Channel& channel, const pb::Message& request, std::set<std::string>* walked) {
+void ExpectNotBuilt(const rpc::Channel& channel, const pb::Message& request,
+                    std::set<std::string>* walked) {
   walked->insert(MethodName(request));
   const absl::Status status = CallOnce(channel, request);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << MethodName(request) << ": " << status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented)
+      << MethodName(request) << ": " << status;
 }
 
 std::string NotWalked(const std::string& service, const std::set<std::string>& walked) {
-  const pb::ServiceDescriptor* descriptor = pb::DescriptorPool::generated_pool()->FindServiceByName(service);
+  const pb::ServiceDescriptor* descriptor =
+      pb::DescriptorPool::generated_pool()->FindServiceByName(service);
   if (descriptor == nullptr) return absl::StrCat("no service ", service);
   std::string missing;
   for (int i = 0; i < descriptor->method_count(); ++i) {
-    if (!walked.contains(descriptor->method(i)->full_name())) absl::StrAppend(&missing, descriptor->method(i)->name(), " ");
+    if (!walked.contains(descriptor->method(i)->full_name()))
+      absl::StrAppend(&missing, descriptor->method(i)->name(), " ");
   }
   return missing;
 }

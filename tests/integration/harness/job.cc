@@ -19,7 +19,8 @@ namespace sluice::integration {
 namespace {
 
 bool IsFinal(job::v1::JobState state) {
-  return state == job::v1::JOB_STATE_SUCCEEDED || state == job::v1::JOB_STATE_CANCELLED || state == job::v1::JOB_STATE_FAILED;
+  return state == job::v1::JOB_STATE_SUCCEEDED || state == job::v1::JOB_STATE_CANCELLED ||
+         state == job::v1::JOB_STATE_FAILED;
 }
 
 }  // namespace
@@ -30,7 +31,8 @@ std::string Text(const job::v1::JobStatus& status) {
   return brief.DebugString();
 }
 
-absl::StatusOr<std::unique_ptr<Job>> Job::Submit(Cluster* cluster, const std::string& file, std::vector<std::string> sets) {
+absl::StatusOr<std::unique_ptr<Job>> Job::Submit(Cluster* cluster, const std::string& file,
+                                                 std::vector<std::string> sets) {
   const JobFile loaded = ReadJobFile(file, {.sets = std::move(sets)});
   SLUICE_RETURN_IF_ERROR(ProblemStatus(loaded.problems));
   job::v1::SubmitRequest request;
@@ -43,7 +45,8 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Submit(Cluster* cluster, const std::st
   return std::unique_ptr<Job>(new Job(cluster, response.job()));
 }
 
-Job::Job(Cluster* cluster, std::string id) : cluster_(cluster), id_(std::move(id)), thread_([this] { Read(); }) {}
+Job::Job(Cluster* cluster, std::string id)
+    : cluster_(cluster), id_(std::move(id)), thread_([this] { Read(); }) {}
 
 Job::~Job() {
   cancel_.Trigger();
@@ -79,18 +82,21 @@ void Job::ReadOnce() {
   }
 }
 
-absl::Status Job::Await(const std::function<bool()>& done, absl::string_view what, absl::Duration timeout) {
+absl::Status Job::Await(const std::function<bool()>& done, absl::string_view what,
+                        absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   MutexLock lock(&mu_);
   while (!done()) {
     // A reader that was cut off hears of the end before it hears of the steps that it has missed.
-    const bool heard_all = status_.step() == 0 ||
-                           (!reports_.empty() && reports_.back().k() + 1 >= status_.step());
+    const bool heard_all =
+        status_.step() == 0 || (!reports_.empty() && reports_.back().k() + 1 >= status_.step());
     if (IsFinal(status_.state()) && heard_all) {
-      return absl::FailedPreconditionError(absl::StrCat("waiting for ", what, ", the job ended: ", Text(status_)));
+      return absl::FailedPreconditionError(
+          absl::StrCat("waiting for ", what, ", the job ended: ", Text(status_)));
     }
     if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("waiting for ", what, ": ", Text(status_), reports_.size(), " reports"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("waiting for ", what, ": ", Text(status_), reports_.size(), " reports"));
     }
     changed_.WaitFor(&mu_, deadline - absl::Now());
   }
@@ -98,8 +104,10 @@ absl::Status Job::Await(const std::function<bool()>& done, absl::string_view wha
 }
 
 absl::Status Job::AwaitStep(int64_t k, absl::Duration timeout) {
-  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !reports_.empty() && reports_.back().k() >= k; },
-               absl::StrCat("step ", k), timeout);
+  return Await(
+      [&]()
+          ABSL_NO_THREAD_SAFETY_ANALYSIS { return !reports_.empty() && reports_.back().k() >= k; },
+      absl::StrCat("step ", k), timeout);
 }
 
 absl::Status Job::AwaitStepsSince(absl::Time since, int64_t count, absl::Duration timeout) {
@@ -111,23 +119,28 @@ absl::Status Job::AwaitStepsSince(absl::Time since, int64_t count, absl::Duratio
   return Await(seen, absl::StrCat(count, " steps since ", absl::FormatTime(since)), timeout);
 }
 
-absl::Status Job::AwaitStatus(const std::function<bool(const job::v1::JobStatus&)>& what, absl::Duration timeout) {
+absl::Status Job::AwaitStatus(const std::function<bool(const job::v1::JobStatus&)>& what,
+                              absl::Duration timeout) {
   return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return what(status_); }, "a status", timeout);
 }
 
 absl::Status Job::AwaitState(job::v1::JobState state, absl::Duration timeout) {
-  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_.state() == state; }, job::v1::JobState_Name(state), timeout);
+  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_.state() == state; },
+               job::v1::JobState_Name(state), timeout);
 }
 
 absl::Status Job::AwaitEvent(absl::string_view code, absl::Duration timeout) {
   const auto seen = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return std::any_of(events_.begin(), events_.end(), [&](const common::v1::Event& event) { return event.code() == code; });
+    return std::any_of(events_.begin(), events_.end(),
+                       [&](const common::v1::Event& event) { return event.code() == code; });
   };
   return Await(seen, absl::StrCat("event ", code), timeout);
 }
 
 absl::StatusOr<job::v1::JobStatus> Job::AwaitEnd(absl::Duration timeout) {
-  const absl::Status ended = Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return IsFinal(status_.state()); }, "the end", timeout);
+  const absl::Status ended =
+      Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return IsFinal(status_.state()); }, "the end",
+            timeout);
   if (!ended.ok()) return ended;
   job::v1::GetRequest request;
   request.set_job(id_);
@@ -156,9 +169,14 @@ job::v1::JobStatus Job::status() const {
   return status_;
 }
 
-absl::StatusOr<std::unique_ptr<Job>> SubmitDigits(Cluster* cluster, int steps, std::vector<std::string> more) {
-  std::vector<std::string> sets = {absl::StrCat("limits.max_steps=", steps), "limits.wall=5m", "queue.groups_per_step=4",
-                                   "rollout.group.size=4", "rollout.group.min=4", "checkpoint.every_steps=4",
+absl::StatusOr<std::unique_ptr<Job>> SubmitDigits(Cluster* cluster, int steps,
+                                                  std::vector<std::string> more) {
+  std::vector<std::string> sets = {absl::StrCat("limits.max_steps=", steps),
+                                   "limits.wall=5m",
+                                   "queue.groups_per_step=4",
+                                   "rollout.group.size=4",
+                                   "rollout.group.min=4",
+                                   "checkpoint.every_steps=4",
                                    absl::StrCat("checkpoint.dir=", cluster->dir(), "/checkpoints")};
   sets.insert(sets.end(), more.begin(), more.end());
   return Job::Submit(cluster, SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", std::move(sets));
@@ -168,19 +186,24 @@ absl::Status CheckBooks(const job::v1::JobStatus& status, bool went_behind) {
   const common::v1::Ledger& ledger = status.result().ledger();
   int64_t dropped = 0;
   for (const auto& [reason, count] : ledger.dropped()) dropped += count;
-  if (ledger.accepted() == 0 || ledger.accepted() != ledger.durable() + ledger.applied() + ledger.live() + dropped || ledger.live() != 0) {
+  if (ledger.accepted() == 0 ||
+      ledger.accepted() != ledger.durable() + ledger.applied() + ledger.live() + dropped ||
+      ledger.live() != 0) {
     return absl::DataLossError(absl::StrCat("the ledger does not balance: ", ledger.DebugString()));
   }
 
   const std::string file = status.result().checkpoint() + "/lineage.jsonl";
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
-  SLUICE_ASSIGN_OR_RETURN(const trainer::LineageSummary lineage, trainer::CheckLineage(text, ledger.durable_version()));
+  SLUICE_ASSIGN_OR_RETURN(const trainer::LineageSummary lineage,
+                          trainer::CheckLineage(text, ledger.durable_version()));
   if (lineage.hash != ledger.hash()) {
-    return absl::DataLossError(absl::StrCat(file, " gives the hash ", ToHex(lineage.hash), ", the ledger has ", ToHex(ledger.hash())));
+    return absl::DataLossError(absl::StrCat(file, " gives the hash ", ToHex(lineage.hash),
+                                            ", the ledger has ", ToHex(ledger.hash())));
   }
   const int64_t counted = ledger.durable() + ledger.applied();
   if (went_behind ? lineage.trajectories >= counted : lineage.trajectories != counted) {
-    return absl::DataLossError(absl::StrCat(file, " has ", lineage.trajectories, " trajectories: ", ledger.DebugString()));
+    return absl::DataLossError(
+        absl::StrCat(file, " has ", lineage.trajectories, " trajectories: ", ledger.DebugString()));
   }
   return absl::OkStatus();
 }

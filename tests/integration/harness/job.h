@@ -17,15 +17,17 @@
 
 namespace sluice::integration {
 
-// A job of a cluster, followed over one Watch from its Submit to its end; the watch picks up behind what it has seen where a
-// controller comes back. Waits end with an error as soon as the job is over without what was waited for.
+// A job of a cluster, followed over one Watch from its Submit to its end; the watch picks up behind
+// what it has seen where a controller comes back. Waits end with an error as soon as the job is
+// over without what was waited for.
 //
 // Thread-safe. Owns the thread that reads the watch.
 class Job {
  public:
-  // Submits a job file with changes, as `sluice job submit FILE --set ..` does. `cluster` outlives the job.
-  // INVALID_ARGUMENT: the job file's problems.
-  static absl::StatusOr<std::unique_ptr<Job>> Submit(Cluster* cluster, const std::string& file, std::vector<std::string> sets);
+  // Submits a job file with changes, as `sluice job submit FILE --set ..` does. `cluster` outlives
+  // the job. INVALID_ARGUMENT: the job file's problems.
+  static absl::StatusOr<std::unique_ptr<Job>> Submit(Cluster* cluster, const std::string& file,
+                                                     std::vector<std::string> sets);
   ~Job();
 
   const std::string& id() const { return id_; }
@@ -35,7 +37,8 @@ class Job {
   // Waits for the reports of `count` steps that ended after `since`, by the trainer's clock.
   absl::Status AwaitStepsSince(absl::Time since, int64_t count, absl::Duration timeout);
   // Waits until `what` of the job's status.
-  absl::Status AwaitStatus(const std::function<bool(const job::v1::JobStatus&)>& what, absl::Duration timeout);
+  absl::Status AwaitStatus(const std::function<bool(const job::v1::JobStatus&)>& what,
+                           absl::Duration timeout);
   absl::Status AwaitState(job::v1::JobState state, absl::Duration timeout);
   // Waits for the first event with that code.
   absl::Status AwaitEvent(absl::string_view code, absl::Duration timeout);
@@ -53,7 +56,8 @@ class Job {
   Job(Cluster* cluster, std::string id);
   void Read();
   void ReadOnce();
-  absl::Status Await(const std::function<bool()>& done, absl::string_view what, absl::Duration timeout);
+  absl::Status Await(const std::function<bool()>& done, absl::string_view what,
+                     absl::Duration timeout);
 
   Cluster* const cluster_;
   const std::string id_;
@@ -67,13 +71,15 @@ class Job {
 };
 
 // The example job over `steps` small steps of 4 groups, in `cluster`'s folder, with `more` --set's.
-absl::StatusOr<std::unique_ptr<Job>> SubmitDigits(Cluster* cluster, int steps, std::vector<std::string> more = {});
+absl::StatusOr<std::unique_ptr<Job>> SubmitDigits(Cluster* cluster, int steps,
+                                                  std::vector<std::string> more = {});
 
 std::string Text(const job::v1::JobStatus& status);
 
-// OK: the ledger of a job that has ended balances, nothing lives, and the lineage of its last checkpoint gives the ledger's
-// hash when the chain is recomputed, names no trajectory twice and as many as the ledger counts. `went_behind`: the job went
-// back behind a durable checkpoint, so that the ledger also counts what is durable on the branch given up.
+// OK: the ledger of a job that has ended balances, nothing lives, and the lineage of its last
+// checkpoint gives the ledger's hash when the chain is recomputed, names no trajectory twice and as
+// many as the ledger counts. `went_behind`: the job went back behind a durable checkpoint, so that
+// the ledger also counts what is durable on the branch given up.
 absl::Status CheckBooks(const job::v1::JobStatus& status, bool went_behind = false);
 
 }  // namespace sluice::integration

@@ -26,7 +26,8 @@ namespace {
 // True: `fd` is ready. False: not before `deadline`.
 bool AwaitReadable(int fd, absl::Time deadline) {
   while (true) {
-    const int64_t left = absl::ToInt64Milliseconds(std::max(absl::ZeroDuration(), deadline - absl::Now()));
+    const int64_t left =
+        absl::ToInt64Milliseconds(std::max(absl::ZeroDuration(), deadline - absl::Now()));
     pollfd entry{.fd = fd, .events = POLLIN};
     const int ready = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, 1 << 30)));
     if (ready > 0) return true;
@@ -54,14 +55,17 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) {
-  const std::string path = absl::StartsWith(options.binary, "/") ? options.binary : absl::StrCat(SLUICE_BIN_DIR, "/", options.binary);
+  const std::string path = absl::StartsWith(options.binary, "/")
+                               ? options.binary
+                               : absl::StrCat(SLUICE_BIN_DIR, "/", options.binary);
   if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("no program ", path));
   std::vector<std::string> args = {path};
   args.insert(args.end(), options.args.begin(), options.args.end());
   std::vector<std::string> env = Environment(options.env);
   const std::vector<char*> argv = Pointers(args), envp = Pointers(env);
   const bool merged = options.log.empty();
-  const int log = merged ? -1 : open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int log =
+      merged ? -1 : open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (!merged && log < 0) return ErrnoStatus(errno, options.log);
   int out[2];
   if (pipe2(out, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
@@ -88,7 +92,8 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
     close(out[0]);
     return ErrnoStatus(error, "fork");
   }
-  return std::unique_ptr<Process>(new Process(pid, static_cast<int>(syscall(SYS_pidfd_open, pid, 0)), out[0]));
+  return std::unique_ptr<Process>(
+      new Process(pid, static_cast<int>(syscall(SYS_pidfd_open, pid, 0)), out[0]));
 }
 
 Process::~Process() {
@@ -107,7 +112,8 @@ bool Process::running() { return !Await(absl::ZeroDuration()).ok(); }
 absl::StatusOr<int> Process::Await(absl::Duration timeout) {
   if (ended_) return how_;
   if (!AwaitReadable(pidfd_, absl::Now() + timeout)) {
-    return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " still runs after ", absl::FormatDuration(timeout)));
+    return absl::DeadlineExceededError(
+        absl::StrCat("process ", pid_, " still runs after ", absl::FormatDuration(timeout)));
   }
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -119,13 +125,17 @@ absl::StatusOr<int> Process::Await(absl::Duration timeout) {
 
 absl::Status Process::AwaitStopped() {
   siginfo_t info{};
-  while (waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  while (waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 &&
+         errno == EINTR) {
   }
-  return info.si_code == CLD_STOPPED ? absl::OkStatus() : absl::InternalError(absl::StrCat("process ", pid_, " has ended"));
+  return info.si_code == CLD_STOPPED
+             ? absl::OkStatus()
+             : absl::InternalError(absl::StrCat("process ", pid_, " has ended"));
 }
 
 absl::StatusOr<bool> Process::ReadMore(absl::Time deadline) {
-  if (!AwaitReadable(out_, deadline)) return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " said nothing on stdout"));
+  if (!AwaitReadable(out_, deadline))
+    return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " said nothing on stdout"));
   char bytes[4096];
   const ssize_t n = read(out_, bytes, sizeof bytes);
   if (n <= 0) return false;

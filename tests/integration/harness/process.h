@@ -12,12 +12,13 @@
 
 namespace sluice::integration {
 
-// A child process. Its stdout comes through a pipe, its stderr is appended to a file, or comes with it. It dies with the thread that started
-// it, and with this object. Nothing here waits by sleeping: exits and output are waited for as such.
+// A child process. Its stdout comes through a pipe, its stderr is appended to a file, or comes with
+// it. It dies with the thread that started it, and with this object. Nothing here waits by
+// sleeping: exits and output are waited for as such.
 class Process {
  public:
   struct Options {
-    std::string binary;                      // Of SLUICE_BIN_DIR, by name, or an absolute path.
+    std::string binary;  // Of SLUICE_BIN_DIR, by name, or an absolute path.
     std::vector<std::string> args;
     std::map<std::string, std::string> env;  // Over the test's own.
     std::string log;                         // Path for stderr; empty: it goes with stdout.
@@ -41,7 +42,8 @@ class Process {
   // How it ended: its exit code, or -N for signal N. DEADLINE_EXCEEDED: it runs on.
   absl::StatusOr<int> Await(absl::Duration timeout);
 
-  // The next line of stdout, without its newline. OUT_OF_RANGE: stdout has ended. DEADLINE_EXCEEDED.
+  // The next line of stdout, without its newline. OUT_OF_RANGE: stdout has ended.
+  // DEADLINE_EXCEEDED.
   absl::StatusOr<std::string> ReadLine(absl::Duration timeout);
   // All of stdout that is left. DEADLINE_EXCEEDED: it has not ended.
   absl::StatusOr<std::string> ReadAll(absl::Duration timeout);

@@ -19,7 +19,8 @@ int FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
   socklen_t size = sizeof(address);
-  const bool ok = bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  const bool ok = bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
   close(fd);
   return ok ? ntohs(address.sin_port) : 0;
 }
@@ -40,10 +41,13 @@ std::unique_ptr<RedisServer> RedisServer::Start(const std::string& password) {
 }
 
 absl::Status RedisServer::Restart() {
-  std::vector<std::string> args = {"--port", absl::StrCat(port_), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no"};
+  std::vector<std::string> args = {"--port", absl::StrCat(port_), "--bind", "127.0.0.1",   "--save",
+                                   "",       "--appendonly",      "no",     "--daemonize", "no"};
   if (!password_.empty()) args.insert(args.end(), {"--requirepass", password_});
   connection_ = nullptr;
-  SLUICE_ASSIGN_OR_RETURN(process_, Process::Start({.binary = "/usr/bin/redis-server", .args = args, .working_dir = testing::TempDir()}));
+  SLUICE_ASSIGN_OR_RETURN(process_, Process::Start({.binary = "/usr/bin/redis-server",
+                                                    .args = args,
+                                                    .working_dir = testing::TempDir()}));
   std::string said;
   while (true) {
     const absl::StatusOr<std::string> line = process_->ReadLine(kPatience);
@@ -61,7 +65,8 @@ void RedisServer::Kill() {
 redis::Reply RedisServer::Run(const redis::Command& command) {
   if (connection_ == nullptr) {
     connection_ = std::make_unique<redis::Connection>(endpoint(), kPatience);
-    if (absl::Status status = connection_->Connect(); !status.ok()) return {.kind = redis::Reply::Kind::kError, .text = std::string(status.message())};
+    if (absl::Status status = connection_->Connect(); !status.ok())
+      return {.kind = redis::Reply::Kind::kError, .text = std::string(status.message())};
   }
   const auto replies = connection_->Run({&command, 1});
   if (replies.ok()) return replies->front();

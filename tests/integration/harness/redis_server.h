@@ -12,7 +12,8 @@ namespace sluice::integration {
 // A redis-server of Debian's package on a free port of loopback, that keeps nothing on disk.
 class RedisServer {
  public:
-  // Null, with a failure of the test, if it does not come up. `password`: what it requires; empty: none.
+  // Null, with a failure of the test, if it does not come up. `password`: what it requires; empty:
+  // none.
   static std::unique_ptr<RedisServer> Start(const std::string& password = "");
 
   redis::Endpoint endpoint() const { return {.port = port_, .password = password_}; }

@@ -14,8 +14,8 @@
 
 namespace sluice::integration {
 
-// Follows what a trainer publishes, in the name of rollout-0: which weights each version has. The watch is opened again
-// where the trainer comes back.
+// Follows what a trainer publishes, in the name of rollout-0: which weights each version has. The
+// watch is opened again where the trainer comes back.
 //
 // Thread-safe. Owns the thread that reads the watch.
 class PublishedVersions {

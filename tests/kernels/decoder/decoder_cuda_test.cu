@@ -25,7 +25,8 @@ class OnDevice {
   T* data() { return data_; }
   std::vector<T> Back() const {
     std::vector<T> host(count_);
-    EXPECT_EQ(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost),
+              cudaSuccess);
     return host;
   }
 
@@ -57,7 +58,8 @@ class DecoderCudaTest : public testing::Test {
  protected:
   void SetUp() override {
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
+      GTEST_SKIP() << "no CUDA device";
   }
   const DecoderOps& ops_ = BestDecoderOps();  // Must be a kind with fused multiply-add.
 };
@@ -66,7 +68,8 @@ TEST_F(DecoderCudaTest, ProductsHaveTheBitsOfTheCpu) {
   for (const int64_t m : {1, 5, 70}) {
     const int64_t n = 40, k = 66;
     const std::vector<float> x = Random(1, m * k), w = Random(2, 2 * RoundUpToLanes(n) * k);
-    const std::vector<uint16_t> narrow_x = Bf16(x), narrow_w = Bf16(w);  // As if packed: any numbers will do.
+    // As if packed: any numbers will do.
+    const std::vector<uint16_t> narrow_x = Bf16(x), narrow_w = Bf16(w);
     std::vector<float> y(m * n), gated(m * n), narrow(m * n);
     std::vector<uint16_t> narrow_gated(m * n);
     OnDevice<float> dx(x), dw(w), dy(y), dgated(gated), dnarrow(narrow);
@@ -75,10 +78,14 @@ TEST_F(DecoderCudaTest, ProductsHaveTheBitsOfTheCpu) {
     ops_.gate_up(x.data(), k, w.data(), m, n, k, gated.data(), n);
     ops_.gemm_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow.data(), n, true);
     ops_.gate_up_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow_gated.data(), n);
-    ASSERT_EQ(cuda::Gemm(dx.data(), k, dw.data(), m, n, k, dy.data(), n, false, nullptr), cudaSuccess);
-    ASSERT_EQ(cuda::GateUp(dx.data(), k, dw.data(), m, n, k, dgated.data(), n, nullptr), cudaSuccess);
-    ASSERT_EQ(cuda::GemmBf16(dnx.data(), k, dnw.data(), m, n, k, dnarrow.data(), n, true, nullptr), cudaSuccess);
-    ASSERT_EQ(cuda::GateUpBf16(dnx.data(), k, dnw.data(), m, n, k, dng.data(), n, nullptr), cudaSuccess);
+    ASSERT_EQ(cuda::Gemm(dx.data(), k, dw.data(), m, n, k, dy.data(), n, false, nullptr),
+              cudaSuccess);
+    ASSERT_EQ(cuda::GateUp(dx.data(), k, dw.data(), m, n, k, dgated.data(), n, nullptr),
+              cudaSuccess);
+    ASSERT_EQ(cuda::GemmBf16(dnx.data(), k, dnw.data(), m, n, k, dnarrow.data(), n, true, nullptr),
+              cudaSuccess);
+    ASSERT_EQ(cuda::GateUpBf16(dnx.data(), k, dnw.data(), m, n, k, dng.data(), n, nullptr),
+              cudaSuccess);
     EXPECT_TRUE(SameBits(dy.Back(), y)) << m << " rows";
     EXPECT_TRUE(SameBits(dgated.Back(), gated)) << m << " rows";
     EXPECT_TRUE(SameBits(dnarrow.Back(), narrow)) << m << " rows";
@@ -98,20 +105,24 @@ TEST_F(DecoderCudaTest, NormHasTheBitsOfTheCpu) {
 
 template <typename T>
 void CheckAttention(const DecoderOps& ops, int64_t positions, int64_t begin, int64_t d) {
-  const int64_t stride = KvHead<T>::BlockSize(d), count = (positions + kKvBlockTokens - 1) / kKvBlockTokens;
+  const int64_t stride = KvHead<T>::BlockSize(d),
+                count = (positions + kKvBlockTokens - 1) / kKvBlockTokens;
   std::vector<T> pool(count * stride);
   std::vector<int32_t> blocks(count);
   for (int64_t i = 0; i < count; ++i) blocks[i] = static_cast<int32_t>(count - 1 - i);
-  const std::vector<float> q = Random(1, d), k = Random(2, positions * d), v = Random(3, positions * d);
+  const std::vector<float> q = Random(1, d), k = Random(2, positions * d),
+                           v = Random(3, positions * d);
   for (int64_t p = 0; p < positions; ++p) {
-    StoreKeyValue({pool.data(), stride}, blocks[p / kKvBlockTokens], p % kKvBlockTokens, d, &k[p * d], &v[p * d]);
+    StoreKeyValue({pool.data(), stride}, blocks[p / kKvBlockTokens], p % kKvBlockTokens, d,
+                  &k[p * d], &v[p * d]);
   }
   std::vector<float> out(d);
   OnDevice<float> dq(q), dout(out);
   OnDevice<T> dpool(pool);
   OnDevice<int32_t> dblocks(blocks);
   const AttentionQuery query{q.data(), out.data(), begin, positions};
-  OnDevice<cuda::PagedQuery<T>> queries({{{dq.data(), dout.data(), begin, positions}, {dpool.data(), stride}, dblocks.data()}});
+  OnDevice<cuda::PagedQuery<T>> queries(
+      {{{dq.data(), dout.data(), begin, positions}, {dpool.data(), stride}, dblocks.data()}});
   if constexpr (sizeof(T) == 4) {
     ops.attend(&query, 1, {pool.data(), stride}, blocks.data(), d);
     ASSERT_EQ(cuda::Attend(queries.data(), 1, d, nullptr), cudaSuccess);
@@ -119,7 +130,8 @@ void CheckAttention(const DecoderOps& ops, int64_t positions, int64_t begin, int
     ops.attend_f16(&query, 1, {pool.data(), stride}, blocks.data(), d);
     ASSERT_EQ(cuda::AttendF16(queries.data(), 1, d, nullptr), cudaSuccess);
   }
-  EXPECT_TRUE(SameBits(dout.Back(), out)) << positions << " positions from " << begin << ", D " << d;
+  EXPECT_TRUE(SameBits(dout.Back(), out))
+      << positions << " positions from " << begin << ", D " << d;
 }
 
 TEST_F(DecoderCudaTest, AttentionHasTheBitsOfTheCpu) {

@@ -11,8 +11,9 @@
 #include "kernels/decoder/op.h"
 #include "kernels/decoder_grad/op.h"
 
-// Every instruction set that this machine runs, against formulas in double over shapes that no vector width divides. The
-// gradients of attention and of the scores are held against central differences of those formulas.
+// Every instruction set that this machine runs, against formulas in double over shapes that no
+// vector width divides. The gradients of attention and of the scores are held against central
+// differences of those formulas.
 namespace sluice {
 namespace {
 
@@ -28,7 +29,8 @@ class DecoderKernelTest : public testing::TestWithParam<const DecoderOps*> {};
 struct Shape {
   int64_t m, n, k;
 };
-constexpr Shape kShapes[] = {{1, 1, 1}, {1, 16, 8}, {3, 17, 5}, {12, 32, 64}, {13, 33, 31}, {29, 172, 64}, {48, 64, 192}, {5, 47, 300}};
+constexpr Shape kShapes[] = {{1, 1, 1},    {1, 16, 8},    {3, 17, 5},    {12, 32, 64},
+                             {13, 33, 31}, {29, 172, 64}, {48, 64, 192}, {5, 47, 300}};
 
 std::vector<float> Multiply(const DecoderOps& ops, const Shape& s, bool turned, bool add) {
   const std::vector<float> x = Random(1, s.m * s.k), w = Random(2, s.n * s.k);
@@ -50,7 +52,9 @@ TEST_P(DecoderKernelTest, ProductsAreThoseOfDoubles) {
   for (const Shape& s : kShapes) {
     for (const bool turned : {false, true}) {
       for (const bool add : {false, true}) {
-        const std::vector<float> x = Random(1, s.m * s.k), w = Random(2, s.n * s.k), before = Random(3, s.m * s.n), y = Multiply(*GetParam(), s, turned, add);
+        const std::vector<float> x = Random(1, s.m * s.k), w = Random(2, s.n * s.k),
+                                 before = Random(3, s.m * s.n),
+                                 y = Multiply(*GetParam(), s, turned, add);
         for (int64_t r = 0; r < s.m; ++r) {
           for (int64_t c = 0; c < s.n; ++c) {
             double want = add ? before[r * s.n + c] : 0;
@@ -65,7 +69,8 @@ TEST_P(DecoderKernelTest, ProductsAreThoseOfDoubles) {
 
 TEST_P(DecoderKernelTest, ARowOfAProductHasTheSameBitsWhateverItsCompany) {
   const Shape s{41, 80, 64};
-  const std::vector<float> all = Multiply(*GetParam(), s, false, false), x = Random(1, s.m * s.k), w = Random(2, s.n * s.k);
+  const std::vector<float> all = Multiply(*GetParam(), s, false, false), x = Random(1, s.m * s.k),
+                           w = Random(2, s.n * s.k);
   std::vector<float> packed(PackedFloats(s.n, s.k)), alone(s.n);
   PackRows(w.data(), s.n, s.k, 0, packed.data());
   for (int64_t r = 0; r < s.m; ++r) {
@@ -82,7 +87,8 @@ TEST_P(DecoderKernelTest, APanelHasTheWordsOfItsRowsTurnedAndGivesThemBack) {
     for (uint32_t& word : w) word = static_cast<uint32_t>(random.Next());
     GetParam()->pack_panel(w.data(), k, panel.data());
     for (int64_t r = 0; r < kDecoderLanes; ++r) {
-      for (int64_t i = 0; i < k; ++i) ASSERT_EQ(panel[i * kDecoderLanes + r], w[r * k + i]) << r << " " << i << " of " << k;
+      for (int64_t i = 0; i < k; ++i)
+        ASSERT_EQ(panel[i * kDecoderLanes + r], w[r * k + i]) << r << " " << i << " of " << k;
     }
     GetParam()->unpack_panel(panel.data(), k, back.data());
     EXPECT_EQ(back, w) << k;
@@ -106,16 +112,20 @@ TEST_P(DecoderKernelTest, NormAndSwiGluAreThoseOfDoubles) {
   }
 }
 
-// Keys and values [positions, D] in a cache whose blocks are used in another order than they lie; what no position holds is NaN.
+// Keys and values [positions, D] in a cache whose blocks are used in another order than they lie;
+// what no position holds is NaN.
 template <typename T>
 struct Paged {
   Paged(const std::vector<float>& k, const std::vector<float>& v, int64_t positions, int64_t d)
       : blocks((positions + kKvBlockTokens - 1) / kKvBlockTokens),
         stride(KvHead<T>::BlockSize(d) + 6),
-        data(blocks.size() * stride, sizeof(T) == 4 ? static_cast<T>(NAN) : static_cast<T>(0x7FC0)) {
-    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(blocks.size() - 1 - i);
+        data(blocks.size() * stride,
+             sizeof(T) == 4 ? static_cast<T>(NAN) : static_cast<T>(0x7FC0)) {
+    for (size_t i = 0; i < blocks.size(); ++i)
+      blocks[i] = static_cast<int32_t>(blocks.size() - 1 - i);
     for (int64_t t = 0; t < positions; ++t) {
-      StoreKeyValue(head(), blocks[t / kKvBlockTokens], t % kKvBlockTokens, d, &k[t * d], &v[t * d]);
+      StoreKeyValue(head(), blocks[t / kKvBlockTokens], t % kKvBlockTokens, d, &k[t * d],
+                    &v[t * d]);
     }
   }
   KvHead<T> head() const { return {const_cast<T*>(data.data()), stride}; }
@@ -126,13 +136,15 @@ struct Paged {
 };
 
 // Attention of query rows [group, D] over `positions` keys, in doubles.
-std::vector<double> Attention(const float* q, const float* k, const float* v, int64_t positions, int64_t group, int64_t d) {
+std::vector<double> Attention(const float* q, const float* k, const float* v, int64_t positions,
+                              int64_t group, int64_t d) {
   std::vector<double> out(group * d);
   for (int64_t g = 0; g < group; ++g) {
     std::vector<double> p(positions);
     double max = -1e300, sum = 0;
     for (int64_t j = 0; j < positions; ++j) {
-      for (int64_t c = 0; c < d; ++c) p[j] += double{q[g * d + c]} * k[j * d + c] / std::sqrt(static_cast<double>(d));
+      for (int64_t c = 0; c < d; ++c)
+        p[j] += double{q[g * d + c]} * k[j * d + c] / std::sqrt(static_cast<double>(d));
       max = std::max(max, p[j]);
     }
     for (double& x : p) sum += x = std::exp(x - max);
@@ -163,7 +175,8 @@ std::vector<float> InHalves(const std::vector<float>& x) {
 
 // `rows` queries, which see one position more each, the last of them all.
 template <typename T>
-std::vector<float> Attend(const DecoderOps& ops, const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, int64_t rows,
+std::vector<float> Attend(const DecoderOps& ops, const std::vector<float>& q,
+                          const std::vector<float>& k, const std::vector<float>& v, int64_t rows,
                           int64_t positions, int64_t d, int64_t window = 0) {
   const Paged<T> paged(k, v, positions, d);
   std::vector<float> out(rows * d);
@@ -172,7 +185,8 @@ std::vector<float> Attend(const DecoderOps& ops, const std::vector<float>& q, co
     const int64_t last = positions - rows + r;
     queries.push_back({&q[r * d], &out[r * d], WindowBegin(last, window), last + 1});
   }
-  if constexpr (sizeof(T) == 4) ops.attend(queries.data(), rows, paged.head(), paged.blocks.data(), d);
+  if constexpr (sizeof(T) == 4)
+    ops.attend(queries.data(), rows, paged.head(), paged.blocks.data(), d);
   else ops.attend_f16(queries.data(), rows, paged.head(), paged.blocks.data(), d);
   return out;
 }
@@ -182,17 +196,22 @@ TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositio
     for (const int64_t positions : {1, 15, 32, 33, 100, 128, 129, 300}) {
       for (const int64_t rows : {1, 2, 5}) {
         if (rows > positions) continue;
-        const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2), v = Random(9, positions * d);
+        const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2),
+                                 v = Random(9, positions * d);
         const std::vector<float> narrow_k = InHalves(k), narrow_v = InHalves(v);
         const std::vector<float> out = Attend<float>(*GetParam(), q, k, v, rows, positions, d);
-        const std::vector<float> narrow = Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
+        const std::vector<float> narrow =
+            Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
         for (int64_t r = 0; r < rows; ++r) {
           const int64_t seen = positions - rows + r + 1;
           const std::vector<double> want = Attention(&q[r * d], k.data(), v.data(), seen, 1, d);
-          const std::vector<double> want_narrow = Attention(&q[r * d], narrow_k.data(), narrow_v.data(), seen, 1, d);
+          const std::vector<double> want_narrow =
+              Attention(&q[r * d], narrow_k.data(), narrow_v.data(), seen, 1, d);
           for (int64_t i = 0; i < d; ++i) {
-            ASSERT_NEAR(out[r * d + i], want[i], 5e-6) << "D " << d << ", " << positions << " positions";
-            ASSERT_NEAR(narrow[r * d + i], want_narrow[i], 5e-6) << "fp16, D " << d << ", " << positions << " positions";
+            ASSERT_NEAR(out[r * d + i], want[i], 5e-6)
+                << "D " << d << ", " << positions << " positions";
+            ASSERT_NEAR(narrow[r * d + i], want_narrow[i], 5e-6)
+                << "fp16, D " << d << ", " << positions << " positions";
           }
         }
       }
@@ -202,26 +221,33 @@ TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositio
 
 TEST_P(DecoderKernelTest, AQueryWithAWindowSeesNothingBeforeIt) {
   const int64_t d = 40, positions = 290, rows = 5;
-  const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2), v = Random(9, positions * d);
+  const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2),
+                           v = Random(9, positions * d);
   for (const int64_t window : {1, 3, 16, 33, 128, 160, 289}) {
     const std::vector<float> out = Attend<float>(*GetParam(), q, k, v, rows, positions, d, window);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t last = positions - rows + r, begin = WindowBegin(last, window);
-      const std::vector<double> want = Attention(&q[r * d], &k[begin * d], &v[begin * d], last + 1 - begin, 1, d);
-      for (int64_t i = 0; i < d; ++i) ASSERT_NEAR(out[r * d + i], want[i], 5e-6) << "window " << window << ", row " << r;
+      const std::vector<double> want =
+          Attention(&q[r * d], &k[begin * d], &v[begin * d], last + 1 - begin, 1, d);
+      for (int64_t i = 0; i < d; ++i)
+        ASSERT_NEAR(out[r * d + i], want[i], 5e-6) << "window " << window << ", row " << r;
     }
   }
 }
 
 TEST_P(DecoderKernelTest, AQueryHasTheSameBitsWhateverItsCompany) {
   const int64_t d = 48, positions = 290, rows = 7;
-  const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2), v = Random(9, positions * d);
-  const std::vector<float> all = Attend<float>(*GetParam(), q, k, v, rows, positions, d), narrow = Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
+  const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2),
+                           v = Random(9, positions * d);
+  const std::vector<float> all = Attend<float>(*GetParam(), q, k, v, rows, positions, d),
+                           narrow = Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
   for (int64_t r = 0; r < rows; ++r) {
     const std::vector<float> one(q.begin() + r * d, q.begin() + (r + 1) * d);
     const int64_t seen = positions - rows + r + 1;
-    EXPECT_EQ(Attend<float>(*GetParam(), one, k, v, 1, seen, d), std::vector<float>(all.begin() + r * d, all.begin() + (r + 1) * d));
-    EXPECT_EQ(Attend<uint16_t>(*GetParam(), one, k, v, 1, seen, d), std::vector<float>(narrow.begin() + r * d, narrow.begin() + (r + 1) * d));
+    EXPECT_EQ(Attend<float>(*GetParam(), one, k, v, 1, seen, d),
+              std::vector<float>(all.begin() + r * d, all.begin() + (r + 1) * d));
+    EXPECT_EQ(Attend<uint16_t>(*GetParam(), one, k, v, 1, seen, d),
+              std::vector<float>(narrow.begin() + r * d, narrow.begin() + (r + 1) * d));
   }
 }
 
@@ -232,7 +258,9 @@ std::vector<float> MultiplyBf16(const DecoderOps& ops, const Shape& s, bool roun
   const int64_t ld = RoundUpToPairs(s.k);
   std::vector<uint16_t> padded(s.m * ld), packed(PackedBf16s(s.n, s.k));
   std::vector<float> padded_wide(s.m * ld), y = Random(3, s.m * s.n);
-  for (int64_t r = 0; r < s.m; ++r) std::copy_n(&narrow[r * s.k], s.k, &padded[r * ld]), std::copy_n(&x[r * s.k], s.k, &padded_wide[r * ld]);
+  for (int64_t r = 0; r < s.m; ++r)
+    std::copy_n(&narrow[r * s.k], s.k, &padded[r * ld]),
+        std::copy_n(&x[r * s.k], s.k, &padded_wide[r * ld]);
   PackRows(w.data(), s.n, s.k, 0, packed.data());
   if (rounded) ops.gemm_bf16(padded.data(), ld, packed.data(), s.m, s.n, s.k, y.data(), s.n, true);
   else ops.gemm_mixed(padded_wide.data(), ld, packed.data(), s.m, s.n, s.k, y.data(), s.n, true);
@@ -242,8 +270,10 @@ std::vector<float> MultiplyBf16(const DecoderOps& ops, const Shape& s, bool roun
 TEST_P(DecoderKernelTest, Bf16ProductsAreThoseOfDoubles) {
   for (const Shape& s : kShapes) {
     for (const bool rounded : {true, false}) {
-      const std::vector<float> whole = Random(1, s.m * s.k), x = rounded ? Narrowed(whole) : whole, w = Narrowed(Random(2, s.n * s.k));
-      const std::vector<float> before = Random(3, s.m * s.n), y = MultiplyBf16(*GetParam(), s, rounded);
+      const std::vector<float> whole = Random(1, s.m * s.k), x = rounded ? Narrowed(whole) : whole,
+                               w = Narrowed(Random(2, s.n * s.k));
+      const std::vector<float> before = Random(3, s.m * s.n),
+                               y = MultiplyBf16(*GetParam(), s, rounded);
       for (int64_t r = 0; r < s.m; ++r) {
         for (int64_t c = 0; c < s.n; ++c) {
           double want = before[r * s.n + c];
@@ -256,15 +286,20 @@ TEST_P(DecoderKernelTest, Bf16ProductsAreThoseOfDoubles) {
 }
 
 TEST_P(DecoderKernelTest, HalvesAreTheNearestOnes) {
-  std::vector<float> x = {0.0f, -0.0f, 1.0f, 65504.0f, 65519.0f, 65520.0f, -1e9f, INFINITY, 0x1p-14f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1.8p-24f, 0x1p-60f};
-  for (const float y : Random(11, 5000)) x.push_back(y), x.push_back(y * 0x1p-13f), x.push_back(y * 3e4f);
+  std::vector<float> x = {0.0f,     -0.0f,    1.0f,     65504.0f, 65519.0f,   65520.0f,   -1e9f,
+                          INFINITY, 0x1p-14f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1.8p-24f, 0x1p-60f};
+  for (const float y : Random(11, 5000))
+    x.push_back(y), x.push_back(y * 0x1p-13f), x.push_back(y * 3e4f);
   for (uint32_t bits = 0; bits < 0x7C00; ++bits) {  // Halfway between each half and the next.
-    x.push_back(static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits))) + std::ldexp(1.0f, std::max<int>(bits >> 10, 1) - 26));
+    x.push_back(static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits))) +
+                std::ldexp(1.0f, std::max<int>(bits >> 10, 1) - 26));
   }
   std::vector<uint16_t> got(x.size());
   GetParam()->to_f16(x.data(), static_cast<int64_t>(x.size()), got.data());
   for (size_t i = 0; i < x.size(); ++i) {
-    ASSERT_EQ(got[i], std::bit_cast<uint16_t>(static_cast<_Float16>(std::clamp(x[i], -65504.0f, 65504.0f)))) << x[i];
+    ASSERT_EQ(got[i],
+              std::bit_cast<uint16_t>(static_cast<_Float16>(std::clamp(x[i], -65504.0f, 65504.0f))))
+        << x[i];
   }
   const float nan = NAN;
   GetParam()->to_f16(&nan, 1, got.data());
@@ -273,11 +308,14 @@ TEST_P(DecoderKernelTest, HalvesAreTheNearestOnes) {
 
 TEST_P(DecoderKernelTest, GateAndUpInOneProductHaveTheBitsOfTwoAndSwiGlu) {
   for (const Shape& s : kShapes) {
-    const std::vector<float> x = Random(1, s.m * s.k), gate = Random(2, s.n * s.k), up = Random(4, s.n * s.k);
-    std::vector<float> both(2 * PackedFloats(s.n, s.k)), gates(PackedFloats(s.n, s.k)), ups(gates.size()), want(s.m * s.n), right(want), got(want);
+    const std::vector<float> x = Random(1, s.m * s.k), gate = Random(2, s.n * s.k),
+                             up = Random(4, s.n * s.k);
+    std::vector<float> both(2 * PackedFloats(s.n, s.k)), gates(PackedFloats(s.n, s.k)),
+        ups(gates.size()), want(s.m * s.n), right(want), got(want);
     PackRows(gate.data(), s.n, s.k, 0, gates.data()), PackRows(up.data(), s.n, s.k, 0, ups.data());
     for (int64_t n = 0; n < s.n; ++n) {
-      PackRows(&gate[n * s.k], 1, s.k, n / 16 * 32 + n % 16, both.data()), PackRows(&up[n * s.k], 1, s.k, n / 16 * 32 + 16 + n % 16, both.data());
+      PackRows(&gate[n * s.k], 1, s.k, n / 16 * 32 + n % 16, both.data()),
+          PackRows(&up[n * s.k], 1, s.k, n / 16 * 32 + 16 + n % 16, both.data());
     }
     GetParam()->gemm(x.data(), s.k, gates.data(), s.m, s.n, s.k, want.data(), s.n, false);
     GetParam()->gemm(x.data(), s.k, ups.data(), s.m, s.n, s.k, right.data(), s.n, false);
@@ -292,7 +330,8 @@ TEST(DecoderKernelKindsTest, FusedKindsAgreeInBits) {
   for (const DecoderOps* ops : DecoderOpsKinds()) {
     if (std::string(ops->name) == "base") continue;
     if (first == nullptr) first = ops;
-    for (const Shape& s : kShapes) EXPECT_EQ(Multiply(*ops, s, false, true), Multiply(*first, s, false, true)) << ops->name;
+    for (const Shape& s : kShapes)
+      EXPECT_EQ(Multiply(*ops, s, false, true), Multiply(*first, s, false, true)) << ops->name;
     const std::vector<float> x = Random(4, 83), w = Random(5, 83);
     std::vector<float> a(83), b(83);
     ops->rms_norm(x.data(), w.data(), 83, 1e-6f, a.data());
@@ -301,11 +340,16 @@ TEST(DecoderKernelKindsTest, FusedKindsAgreeInBits) {
     ops->swiglu(x.data(), w.data(), 83, a.data()), first->swiglu(x.data(), w.data(), 83, b.data());
     EXPECT_EQ(a, b) << ops->name;
     for (const Shape& s : kShapes) {
-      for (const bool rounded : {true, false}) EXPECT_EQ(MultiplyBf16(*ops, s, rounded), MultiplyBf16(*first, s, rounded)) << ops->name;
+      for (const bool rounded : {true, false})
+        EXPECT_EQ(MultiplyBf16(*ops, s, rounded), MultiplyBf16(*first, s, rounded)) << ops->name;
     }
-    const std::vector<float> q = Random(7, 5 * 40, 4), k = Random(8, 300 * 40, 2), v = Random(9, 300 * 40);
-    EXPECT_EQ(Attend<float>(*ops, q, k, v, 5, 300, 40), Attend<float>(*first, q, k, v, 5, 300, 40)) << ops->name;
-    EXPECT_EQ(Attend<uint16_t>(*ops, q, k, v, 5, 300, 40), Attend<uint16_t>(*first, q, k, v, 5, 300, 40)) << ops->name;
+    const std::vector<float> q = Random(7, 5 * 40, 4), k = Random(8, 300 * 40, 2),
+                             v = Random(9, 300 * 40);
+    EXPECT_EQ(Attend<float>(*ops, q, k, v, 5, 300, 40), Attend<float>(*first, q, k, v, 5, 300, 40))
+        << ops->name;
+    EXPECT_EQ(Attend<uint16_t>(*ops, q, k, v, 5, 300, 40),
+              Attend<uint16_t>(*first, q, k, v, 5, 300, 40))
+        << ops->name;
   }
 }
 
@@ -325,7 +369,8 @@ double Difference(std::vector<float>* x, int64_t i, Loss loss) {
 
 TEST_P(DecoderGradKernelTest, NormAndSwiGluGradientsAreCentralDifferences) {
   const int64_t n = 19;
-  std::vector<float> x = Random(1, n, 2), w = Random(2, n), gate = Random(3, n, 3), up = Random(4, n);
+  std::vector<float> x = Random(1, n, 2), w = Random(2, n), gate = Random(3, n, 3),
+                     up = Random(4, n);
   const std::vector<float> dy = Random(5, n);
   std::vector<float> dx(n), dw(n, 1.0f), dgate(n), dup(n);
   GetParam()->rms_norm(x.data(), w.data(), dy.data(), n, 1e-6f, dx.data(), dw.data());
@@ -338,7 +383,8 @@ TEST_P(DecoderGradKernelTest, NormAndSwiGluGradientsAreCentralDifferences) {
   };
   const auto swiglu = [&] {
     double loss = 0;
-    for (int64_t i = 0; i < n; ++i) loss += dy[i] * (gate[i] / (1 + std::exp(-double{gate[i]})) * up[i]);
+    for (int64_t i = 0; i < n; ++i)
+      loss += dy[i] * (gate[i] / (1 + std::exp(-double{gate[i]})) * up[i]);
     return loss;
   };
   for (int64_t i = 0; i < n; ++i) {
@@ -352,22 +398,28 @@ TEST_P(DecoderGradKernelTest, NormAndSwiGluGradientsAreCentralDifferences) {
 TEST_P(DecoderGradKernelTest, AttentionGradientsAreCentralDifferences) {
   for (const int64_t d : {6, 8, 16, 32}) {
     for (const int64_t first : {0, 4}) {
-      const int64_t length = 5, keys_seen = first + length, q_stride = 2 * d + 3, window = d == 8 ? 3 : 0;
-      std::vector<float> q = Random(1, length * q_stride), k = Random(2, keys_seen * d), v = Random(3, keys_seen * d);
+      const int64_t length = 5, keys_seen = first + length, q_stride = 2 * d + 3,
+                    window = d == 8 ? 3 : 0;
+      std::vector<float> q = Random(1, length * q_stride), k = Random(2, keys_seen * d),
+                         v = Random(3, keys_seen * d);
       const std::vector<float> dout = Random(4, length * q_stride);
-      std::vector<float> dq(q.size()), dk(k.size(), 1.0f), dv(v.size(), 1.0f), scratch(2 * keys_seen);
-      GetParam()->attention(q.data(), k.data(), v.data(), dout.data(), first, length, d, window, q_stride, scratch.data(), dq.data(), dk.data(), dv.data());
+      std::vector<float> dq(q.size()), dk(k.size(), 1.0f), dv(v.size(), 1.0f),
+          scratch(2 * keys_seen);
+      GetParam()->attention(q.data(), k.data(), v.data(), dout.data(), first, length, d, window,
+                            q_stride, scratch.data(), dq.data(), dk.data(), dv.data());
       const auto loss = [&] {
         double sum = 0;
         for (int64_t i = 0; i < length; ++i) {
           const int64_t begin = WindowBegin(first + i, window);
-          const std::vector<double> out = Attention(&q[i * q_stride], &k[begin * d], &v[begin * d], first + i + 1 - begin, 1, d);
+          const std::vector<double> out = Attention(&q[i * q_stride], &k[begin * d], &v[begin * d],
+                                                    first + i + 1 - begin, 1, d);
           for (int64_t c = 0; c < d; ++c) sum += out[c] * dout[i * q_stride + c];
         }
         return sum;
       };
       for (int64_t t = 0; t < length; ++t) {
-        for (int64_t c = 0; c < d; ++c) ASSERT_NEAR(dq[t * q_stride + c], Difference(&q, t * q_stride + c, loss), 1e-4);
+        for (int64_t c = 0; c < d; ++c)
+          ASSERT_NEAR(dq[t * q_stride + c], Difference(&q, t * q_stride + c, loss), 1e-4);
       }
       for (int64_t i = 0; i < keys_seen * d; ++i) {
         ASSERT_NEAR(dk[i] - 1, Difference(&k, i, loss), 1e-4) << "added to what was there";
@@ -389,12 +441,16 @@ TEST_P(DecoderGradKernelTest, GradientsOfScoresAreThoseOfDoubles) {
       double sum = 0, mean = 0;
       for (const float x : z) sum += std::exp(double{x} * inverse);
       for (const float x : z) mean += std::exp(double{x} * inverse) / sum * (double{x} * inverse);
-      return Score{double{z[target]} * inverse - std::log(sum), std::log(sum) - mean, std::log(sum)};
+      return Score{double{z[target]} * inverse - std::log(sum), std::log(sum) - mean,
+                   std::log(sum)};
     };
     const Score at = score();
-    GetParam()->score_grad(z.data(), vocab, inverse, target, static_cast<float>(at.entropy), static_cast<float>(at.lse), dlp, dentropy, dz.data());
+    GetParam()->score_grad(z.data(), vocab, inverse, target, static_cast<float>(at.entropy),
+                           static_cast<float>(at.lse), dlp, dentropy, dz.data());
     for (int64_t i = 0; i < vocab; ++i) {
-      EXPECT_NEAR(dz[i], Difference(&z, i, [&] { return dlp * score().lp + dentropy * score().entropy; }), 2e-4);
+      EXPECT_NEAR(dz[i],
+                  Difference(&z, i, [&] { return dlp * score().lp + dentropy * score().entropy; }),
+                  2e-4);
     }
   }
 }
@@ -403,8 +459,13 @@ template <typename Ops>
 std::string NameOf(const testing::TestParamInfo<const Ops*>& info) {
   return info.param->name;
 }
-INSTANTIATE_TEST_SUITE_P(Kinds, DecoderKernelTest, testing::ValuesIn(DecoderOpsKinds().begin(), DecoderOpsKinds().end()), NameOf<DecoderOps>);
-INSTANTIATE_TEST_SUITE_P(Kinds, DecoderGradKernelTest, testing::ValuesIn(DecoderGradOpsKinds().begin(), DecoderGradOpsKinds().end()), NameOf<DecoderGradOps>);
+INSTANTIATE_TEST_SUITE_P(Kinds, DecoderKernelTest,
+                         testing::ValuesIn(DecoderOpsKinds().begin(), DecoderOpsKinds().end()),
+                         NameOf<DecoderOps>);
+INSTANTIATE_TEST_SUITE_P(Kinds, DecoderGradKernelTest,
+                         testing::ValuesIn(DecoderGradOpsKinds().begin(),
+                                           DecoderGradOpsKinds().end()),
+                         NameOf<DecoderGradOps>);
 
 }  // namespace
 }  // namespace sluice

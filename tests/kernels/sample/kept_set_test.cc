@@ -30,10 +30,12 @@ Kept Draw(SampleRow row, int64_t vocab) {
   return kept;
 }
 
-// By sorting, in double precision. `margin`: how near to a bound of top-p or min-p the closest sum or ratio came.
+// By sorting, in double precision. `margin`: how near to a bound of top-p or min-p the closest sum
+// or ratio came.
 std::vector<int32_t> KeptSlowly(const SampleRow& row, int64_t vocab, double* margin) {
   std::vector<double> z(vocab);
-  for (int64_t v = 0; v < vocab; ++v) z[v] = row.logits[v] / row.temperature;  // Rounded to float, as the sampler's.
+  // Rounded to float, as the sampler's.
+  for (int64_t v = 0; v < vocab; ++v) z[v] = row.logits[v] / row.temperature;
   for (int32_t i = 0; i < row.banned_count; ++i) z[row.banned[i]] = -INFINITY;
   std::vector<int32_t> ids;
   for (int64_t v = 0; v < vocab; ++v) {
@@ -74,7 +76,9 @@ TEST(KeptSetTest, EqualsWhatSortingGives) {
       for (float& z : logits) z = std::round(z * 2) / 2;  // Many ties.
     }
     const std::vector<int32_t> banned = {static_cast<int32_t>(random() % vocab)};
-    SampleRow row{.logits = logits.data(), .key = static_cast<uint64_t>(i), .temperature = 0.5f + 0.01f * (random() % 100)};
+    SampleRow row{.logits = logits.data(),
+                  .key = static_cast<uint64_t>(i),
+                  .temperature = 0.5f + 0.01f * (random() % 100)};
     if (vocab > 1 && i % 5 == 0) {
       row.banned = banned.data();
       row.banned_count = 1;
@@ -87,10 +91,13 @@ TEST(KeptSetTest, EqualsWhatSortingGives) {
     if (margin < 1e-6) continue;  // fp32 may see the other side.
     ++compared;
     const Kept kept = Draw(row, vocab);
-    ASSERT_EQ(kept.ids, slow) << "case " << i << ", V " << vocab << ", top_k " << row.top_k << ", top_p " << row.top_p << ", min_p " << row.min_p;
+    ASSERT_EQ(kept.ids, slow) << "case " << i << ", V " << vocab << ", top_k " << row.top_k
+                              << ", top_p " << row.top_p << ", min_p " << row.min_p;
     ASSERT_TRUE(std::binary_search(slow.begin(), slow.end(), kept.draw.token));
     double sum = 0;
-    for (int32_t id : slow) sum += std::exp(static_cast<double>(logits[id] / row.temperature) - logits[kept.draw.token] / row.temperature);
+    for (int32_t id : slow)
+      sum += std::exp(static_cast<double>(logits[id] / row.temperature) -
+                      logits[kept.draw.token] / row.temperature);
     ASSERT_NEAR(kept.draw.logprob, -std::log(sum), 2e-5);
   }
   EXPECT_GT(compared, 2500);
@@ -99,11 +106,17 @@ TEST(KeptSetTest, EqualsWhatSortingGives) {
 TEST(KeptSetTest, ADrawWithACutIsTheDrawAmongThoseKeptWithTheSameNoise) {
   const std::vector<float> logits = RandomLogits(3, 300, 1.5f);
   for (uint32_t position = 0; position < 500; ++position) {
-    const SampleRow row{.logits = logits.data(), .key = 11, .position = position, .member = 2, .top_k = 40, .top_p = 0.9};
+    const SampleRow row{.logits = logits.data(),
+                        .key = 11,
+                        .position = position,
+                        .member = 2,
+                        .top_k = 40,
+                        .top_p = 0.9};
     const Kept kept = Draw(row, 300);
     std::vector<float> masked(300, -kInfinity);
     for (int32_t id : kept.ids) masked[id] = logits[id];
-    const Kept replay = Draw({.logits = masked.data(), .key = 11, .position = position, .member = 2}, 300);
+    const Kept replay =
+        Draw({.logits = masked.data(), .key = 11, .position = position, .member = 2}, 300);
     EXPECT_EQ(replay.draw.token, kept.draw.token);
     EXPECT_EQ(replay.draw.logprob, kept.draw.logprob) << "in bits";
     EXPECT_EQ(replay.ids, kept.ids);
@@ -112,9 +125,13 @@ TEST(KeptSetTest, ADrawWithACutIsTheDrawAmongThoseKeptWithTheSameNoise) {
 
 TEST(KeptSetTest, ExtremesKeepTheMostLikelyAlone) {
   std::vector<float> logits = RandomLogits(9, 1000, 2);
-  const auto top = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  for (const SampleRow& row : {SampleRow{.logits = logits.data(), .top_p = 1e-9}, SampleRow{.logits = logits.data(), .top_k = 1},
-                               SampleRow{.logits = logits.data(), .min_p = 1}, SampleRow{.logits = logits.data(), .temperature = 1e-6f, .top_p = 0.999}}) {
+  const auto top =
+      static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  for (const SampleRow& row :
+       {SampleRow{.logits = logits.data(), .top_p = 1e-9},
+        SampleRow{.logits = logits.data(), .top_k = 1},
+        SampleRow{.logits = logits.data(), .min_p = 1},
+        SampleRow{.logits = logits.data(), .temperature = 1e-6f, .top_p = 0.999}}) {
     const Kept kept = Draw(row, 1000);
     EXPECT_THAT(kept.ids, ElementsAre(top));
     EXPECT_EQ(kept.draw.token, top);
@@ -127,7 +144,8 @@ TEST(KeptSetTest, ExtremesKeepTheMostLikelyAlone) {
 TEST(KeptSetTest, TiesAtTheCutKeepTheLowestIds) {
   const std::vector<float> logits = {1, 0, 2, 0, 1, 1, -0.0f};
   EXPECT_THAT(Draw({.logits = logits.data(), .top_k = 3}, 7).ids, ElementsAre(0, 2, 4));
-  EXPECT_THAT(Draw({.logits = logits.data(), .top_k = 6}, 7).ids, ElementsAre(0, 1, 2, 3, 4, 5)) << "-0 is 0";
+  EXPECT_THAT(Draw({.logits = logits.data(), .top_k = 6}, 7).ids, ElementsAre(0, 1, 2, 3, 4, 5))
+      << "-0 is 0";
   EXPECT_THAT(Draw({.logits = logits.data(), .min_p = 1}, 7).ids, ElementsAre(2));
   const std::vector<float> equal(8, 3.0f);
   EXPECT_THAT(Draw({.logits = equal.data(), .top_p = 0.5}, 8).ids, ElementsAre(0, 1, 2, 3));
@@ -137,7 +155,8 @@ TEST(KeptSetTest, TiesAtTheCutKeepTheLowestIds) {
 }
 
 TEST(KeptSetTest, RowsThatCannotBeDrawnFromKeepNothing) {
-  const std::vector<float> infinite = {0, kInfinity, 1}, nan = {0, std::nanf(""), 1}, nothing(3, -kInfinity);
+  const std::vector<float> infinite = {0, kInfinity, 1}, nan = {0, std::nanf(""), 1},
+                           nothing(3, -kInfinity);
   for (const std::vector<float>& logits : {infinite, nan, nothing}) {
     const Kept kept = Draw({.logits = logits.data(), .top_k = 2, .top_p = 0.5, .min_p = 0.1f}, 3);
     EXPECT_EQ(kept.draw.token, -1);
@@ -152,8 +171,13 @@ TEST(KeptSetTest, VectorWidthsAgreeInBits) {
     const std::vector<float> logits = RandomLogits(static_cast<uint32_t>(vocab), vocab * 32, 3);
     std::vector<SampleRow> rows;
     for (int64_t r = 0; r < 32; ++r) {
-      rows.push_back({.logits = logits.data() + r * vocab, .key = 7, .position = static_cast<uint32_t>(r), .temperature = 0.7f,
-                      .top_k = static_cast<int32_t>(r), .top_p = 1 - r / 64.0, .min_p = r / 1000.0f});
+      rows.push_back({.logits = logits.data() + r * vocab,
+                      .key = 7,
+                      .position = static_cast<uint32_t>(r),
+                      .temperature = 0.7f,
+                      .top_k = static_cast<int32_t>(r),
+                      .top_p = 1 - r / 64.0,
+                      .min_p = r / 1000.0f});
     }
     std::vector<SampleDraw> best(32), portable(32);
     SampleCpu(rows.data(), 32, vocab, best.data());
@@ -165,7 +189,8 @@ TEST(KeptSetTest, VectorWidthsAgreeInBits) {
 TEST(KeptSetTest, AHundredThousandDrawsHaveTheDistributionOfTheKeptSet) {
   constexpr int64_t kVocab = 512, kDraws = 100'000;
   const std::vector<float> logits = RandomLogits(5, kVocab, 1.5f);
-  const std::vector<int32_t> kept = Draw({.logits = logits.data(), .top_k = 100, .top_p = 0.8}, kVocab).ids;
+  const std::vector<int32_t> kept =
+      Draw({.logits = logits.data(), .top_k = 100, .top_p = 0.8}, kVocab).ids;
   ASSERT_GT(kept.size(), 10u);
   double sum = 0;
   for (int32_t id : kept) sum += std::exp(static_cast<double>(logits[id]));
@@ -174,7 +199,11 @@ TEST(KeptSetTest, AHundredThousandDrawsHaveTheDistributionOfTheKeptSet) {
   std::vector<SampleDraw> draws(rows.size());
   for (int64_t done = 0; done < kDraws; done += 1000) {
     for (size_t i = 0; i < rows.size(); ++i) {
-      rows[i] = {.logits = logits.data(), .key = 4, .position = static_cast<uint32_t>(done + i), .top_k = 100, .top_p = 0.8};
+      rows[i] = {.logits = logits.data(),
+                 .key = 4,
+                 .position = static_cast<uint32_t>(done + i),
+                 .top_k = 100,
+                 .top_p = 0.8};
     }
     SampleCpu(rows.data(), 1000, kVocab, draws.data());
     for (const SampleDraw& draw : draws) ++seen[draw.token];
@@ -185,7 +214,8 @@ TEST(KeptSetTest, AHundredThousandDrawsHaveTheDistributionOfTheKeptSet) {
     chi += (seen[id] - expected) * (seen[id] - expected) / expected;
     seen[id] = 0;
   }
-  EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), int64_t{0}), 0) << "drawn outside the kept set";
+  EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), int64_t{0}), 0)
+      << "drawn outside the kept set";
   const double freedom = static_cast<double>(kept.size() - 1);
   EXPECT_LT(std::abs(chi - freedom) / std::sqrt(2 * freedom), 4);
 }

@@ -31,9 +31,16 @@ TEST(SampleCudaTest, DrawsEqualTheReferenceInBits) {
     ASSERT_EQ(cudaMalloc(&device_draws, sizeof(SampleDraw) * kRows), cudaSuccess);
     std::vector<SampleRow> rows;
     for (int64_t r = 0; r < kRows; ++r) {
-      rows.push_back({.logits = logits.data() + r * vocab, .key = 77u + static_cast<uint64_t>(r), .position = static_cast<uint32_t>(r), .member = 2,
-                      .temperature = r % 7 == 0 ? 0.0f : 0.5f + 0.1f * r, .banned = banned.data(), .banned_count = r % 3 == 0 ? 2 : 0,
-                      .top_k = r % 5 == 1 ? 20 : 0, .top_p = r % 4 == 1 ? 0.9 : 1.0, .min_p = r % 6 == 2 ? 0.05f : 0.0f});
+      rows.push_back({.logits = logits.data() + r * vocab,
+                      .key = 77u + static_cast<uint64_t>(r),
+                      .position = static_cast<uint32_t>(r),
+                      .member = 2,
+                      .temperature = r % 7 == 0 ? 0.0f : 0.5f + 0.1f * r,
+                      .banned = banned.data(),
+                      .banned_count = r % 3 == 0 ? 2 : 0,
+                      .top_k = r % 5 == 1 ? 20 : 0,
+                      .top_p = r % 4 == 1 ? 0.9 : 1.0,
+                      .min_p = r % 6 == 2 ? 0.05f : 0.0f});
     }
     std::vector<SampleDraw> expected(kRows), draws(kRows);
     SampleCpu(rows.data(), kRows, vocab, expected.data());
@@ -45,7 +52,9 @@ TEST(SampleCudaTest, DrawsEqualTheReferenceInBits) {
     cudaMemcpy(device_banned, banned.data(), sizeof(int32_t) * 2, cudaMemcpyHostToDevice);
     cudaMemcpy(device_rows, rows.data(), sizeof(SampleRow) * kRows, cudaMemcpyHostToDevice);
     ASSERT_EQ(SampleCuda(device_rows, kRows, vocab, device_draws, nullptr), cudaSuccess);
-    ASSERT_EQ(cudaMemcpy(draws.data(), device_draws, sizeof(SampleDraw) * kRows, cudaMemcpyDeviceToHost), cudaSuccess);
+    ASSERT_EQ(
+        cudaMemcpy(draws.data(), device_draws, sizeof(SampleDraw) * kRows, cudaMemcpyDeviceToHost),
+        cudaSuccess);
     for (int64_t r = 0; r < kRows; ++r) {
       EXPECT_EQ(draws[r].token, expected[r].token) << "V " << vocab << " row " << r;
       EXPECT_EQ(draws[r].logprob, expected[r].logprob) << "V " << vocab << " row " << r;

@@ -25,8 +25,8 @@ SampleDraw DrawOne(const SampleRow& row, int64_t vocab) {
 std::array<uint32_t, 4> SlowPhilox(std::array<uint32_t, 4> r, std::array<uint32_t, 2> k) {
   for (int round = 0; round < 10; ++round) {
     const unsigned long long a = 0xD2511F53ull * r[0], b = 0xCD9E8D57ull * r[2];
-    r = {static_cast<uint32_t>(b >> 32) ^ r[1] ^ k[0], static_cast<uint32_t>(b), static_cast<uint32_t>(a >> 32) ^ r[3] ^ k[1],
-         static_cast<uint32_t>(a)};
+    r = {static_cast<uint32_t>(b >> 32) ^ r[1] ^ k[0], static_cast<uint32_t>(b),
+         static_cast<uint32_t>(a >> 32) ^ r[3] ^ k[1], static_cast<uint32_t>(a)};
     k = {static_cast<uint32_t>(k[0] + 0x9E3779B9ull), static_cast<uint32_t>(k[1] + 0xBB67AE85ull)};
   }
   return r;
@@ -53,8 +53,9 @@ SlowDraw DrawSlowly(const SampleRow& row, int64_t vocab) {
   double best = -INFINITY, second = -INFINITY, sum = 0;
   for (int64_t v = 0; v < vocab; ++v) {
     const double z = static_cast<double>(row.logits[v]) / row.temperature;
-    const auto words = SlowPhilox({static_cast<uint32_t>(v / 4), row.position, row.member, row.stream},
-                                  {static_cast<uint32_t>(row.key), static_cast<uint32_t>(row.key >> 32)});
+    const auto words =
+        SlowPhilox({static_cast<uint32_t>(v / 4), row.position, row.member, row.stream},
+                   {static_cast<uint32_t>(row.key), static_cast<uint32_t>(row.key >> 32)});
     const double w = (words[v % 4] + 0.5) / 4294967296.0;
     const double score = z - std::log(-std::log1p(-w));
     sum += std::exp(z);
@@ -76,8 +77,12 @@ TEST(SampleTest, DrawsFollowTheFormulas) {
   for (int64_t vocab : {1, 2, 3, 63, 64, 257, 1025, 5000}) {
     const std::vector<float> logits = RandomLogits(static_cast<uint32_t>(vocab), vocab, 2);
     for (uint32_t i = 0; i < 200; ++i) {
-      const SampleRow row{.logits = logits.data(), .key = 0x123456789abcdefull * i, .position = i * 7, .member = i % 8,
-                          .stream = i % 2, .temperature = 0.5f + 0.01f * i};
+      const SampleRow row{.logits = logits.data(),
+                          .key = 0x123456789abcdefull * i,
+                          .position = i * 7,
+                          .member = i % 8,
+                          .stream = i % 2,
+                          .temperature = 0.5f + 0.01f * i};
       const SlowDraw slow = DrawSlowly(row, vocab);
       if (slow.margin < 1e-4) {  // fp32 may see a tie.
         ++close;
@@ -100,7 +105,9 @@ double ChiSquare(int64_t vocab, int64_t draws, float scale) {
   std::vector<SampleDraw> out(rows.size());
   for (int64_t done = 0; done < draws; done += static_cast<int64_t>(rows.size())) {
     for (size_t i = 0; i < rows.size(); ++i) {
-      rows[i] = {.logits = logits.data(), .key = 42, .position = static_cast<uint32_t>((done + i) / 8),
+      rows[i] = {.logits = logits.data(),
+                 .key = 42,
+                 .position = static_cast<uint32_t>((done + i) / 8),
                  .member = static_cast<uint32_t>(i % 8)};
     }
     SampleCpu(rows.data(), static_cast<int64_t>(rows.size()), vocab, out.data());
@@ -110,7 +117,8 @@ double ChiSquare(int64_t vocab, int64_t draws, float scale) {
   double chi = 0, rest_expected = 0, rest_seen = 0;
   int64_t cells = 0;
   for (int64_t v = 0; v < vocab; ++v) {
-    const double expected = std::exp(static_cast<double>(logits[v])) / sum * static_cast<double>(draws);
+    const double expected =
+        std::exp(static_cast<double>(logits[v])) / sum * static_cast<double>(draws);
     if (expected < 5) {
       rest_expected += expected;
       rest_seen += static_cast<double>(seen[v]);
@@ -140,7 +148,10 @@ TEST(SampleTest, ADrawDependsNeitherOnItsBatchNorOnItsThread) {
   const std::vector<float> logits = RandomLogits(9, kVocab * kRows, 3);
   std::vector<SampleRow> rows;
   for (int64_t r = 0; r < kRows; ++r) {
-    rows.push_back({.logits = logits.data() + r * kVocab, .key = 99, .position = static_cast<uint32_t>(r), .member = 3});
+    rows.push_back({.logits = logits.data() + r * kVocab,
+                    .key = 99,
+                    .position = static_cast<uint32_t>(r),
+                    .member = 3});
   }
   std::vector<SampleDraw> together(kRows), threaded(kRows);
   SampleCpu(rows.data(), kRows, kVocab, together.data());
@@ -158,7 +169,10 @@ TEST(SampleTest, VectorWidthsAgreeInBits) {
     const std::vector<float> logits = RandomLogits(static_cast<uint32_t>(vocab), vocab * 32, 4);
     std::vector<SampleRow> rows;
     for (int64_t r = 0; r < 32; ++r) {
-      rows.push_back({.logits = logits.data() + r * vocab, .key = 7, .position = static_cast<uint32_t>(r), .temperature = 0.7f});
+      rows.push_back({.logits = logits.data() + r * vocab,
+                      .key = 7,
+                      .position = static_cast<uint32_t>(r),
+                      .temperature = 0.7f});
     }
     std::vector<SampleDraw> best(32), portable(32);
     SampleCpu(rows.data(), 32, vocab, best.data());
@@ -172,8 +186,10 @@ TEST(SampleTest, ProbabilitiesOfAllTokensSumToOne) {
   const std::vector<float> logits = RandomLogits(3, kVocab, 0.5f);
   std::vector<double> probability(kVocab, 0);
   for (uint32_t position = 0; position < 20'000; ++position) {
-    const SampleDraw draw = DrawOne({.logits = logits.data(), .key = 1, .position = position, .temperature = 1.3f}, kVocab);
-    ASSERT_TRUE(probability[draw.token] == 0 || probability[draw.token] == std::exp(static_cast<double>(draw.logprob)));
+    const SampleDraw draw = DrawOne(
+        {.logits = logits.data(), .key = 1, .position = position, .temperature = 1.3f}, kVocab);
+    ASSERT_TRUE(probability[draw.token] == 0 ||
+                probability[draw.token] == std::exp(static_cast<double>(draw.logprob)));
     probability[draw.token] = std::exp(static_cast<double>(draw.logprob));
   }
   double sum = 0;
@@ -217,7 +233,9 @@ TEST(SampleTest, ARowThatIsNotFiniteFailsAlone) {
   infinite[2] = kInfinity;
   const std::vector<float> nothing(kVocab, -kInfinity);
   std::vector<SampleRow> rows;
-  for (const std::vector<float>* z : std::vector<const std::vector<float>*>{&good, &nan, &infinite, &nothing, &good}) rows.push_back({.logits = z->data(), .key = 3});
+  for (const std::vector<float>* z :
+       std::vector<const std::vector<float>*>{&good, &nan, &infinite, &nothing, &good})
+    rows.push_back({.logits = z->data(), .key = 3});
   std::vector<SampleDraw> draws(rows.size());
   SampleCpu(rows.data(), 5, kVocab, draws.data());
   EXPECT_EQ(draws[0], DrawOne(rows[0], kVocab));
@@ -232,13 +250,18 @@ TEST(SampleTest, BannedTokensAreNeverDrawnAndLeaveTheSoftmax) {
   const std::vector<float> logits = {0, 0, 0, 0};
   const std::vector<int32_t> banned = {1, 3};
   for (uint32_t position = 0; position < 200; ++position) {
-    const SampleDraw draw = DrawOne(
-        {.logits = logits.data(), .key = 3, .position = position, .banned = banned.data(), .banned_count = 2}, 4);
+    const SampleDraw draw = DrawOne({.logits = logits.data(),
+                                     .key = 3,
+                                     .position = position,
+                                     .banned = banned.data(),
+                                     .banned_count = 2},
+                                    4);
     EXPECT_TRUE(draw.token == 0 || draw.token == 2);
     EXPECT_NEAR(draw.logprob, -std::log(2.0), 1e-6);
   }
   const std::vector<int32_t> all = {0, 1, 2, 3};
-  EXPECT_EQ(DrawOne({.logits = logits.data(), .banned = all.data(), .banned_count = 4}, 4).token, -1);
+  EXPECT_EQ(DrawOne({.logits = logits.data(), .banned = all.data(), .banned_count = 4}, 4).token,
+            -1);
 }
 
 }  // namespace

@@ -30,8 +30,10 @@ DaemonView Up(const std::string& id, Role role) { return {id, role, true, true};
 
 std::vector<DaemonView> Fleet(int trainers, int rollouts, int rewards) {
   std::vector<DaemonView> fleet = {Up("queue-0", Role::kQueue)};
-  for (int i = 0; i < trainers; ++i) fleet.push_back(Up(absl::StrCat("trainer-", i), Role::kTrainer));
-  for (int i = 0; i < rollouts; ++i) fleet.push_back(Up(absl::StrCat("rollout-", i), Role::kRollout));
+  for (int i = 0; i < trainers; ++i)
+    fleet.push_back(Up(absl::StrCat("trainer-", i), Role::kTrainer));
+  for (int i = 0; i < rollouts; ++i)
+    fleet.push_back(Up(absl::StrCat("rollout-", i), Role::kRollout));
   for (int i = 0; i < rewards; ++i) fleet.push_back(Up(absl::StrCat("reward-", i), Role::kReward));
   return fleet;
 }
@@ -57,7 +59,8 @@ TEST(AssignTest, TheMinimumOfTheSecondJobComesBeforeTheSurplusOfTheFirst) {
   const auto plan = Assign({MakeJob("a", 0, {1, 4}), MakeJob("b", 1, {1, 4})}, Fleet(2, 3, 1));
   EXPECT_THAT(plan.at("a").rollouts, ElementsAre("rollout-0", "rollout-2"));
   EXPECT_THAT(plan.at("b").rollouts, ElementsAre("rollout-1"));
-  EXPECT_THAT(plan.at("b").rewards, ElementsAre("reward-0"));  // Rewards and queues serve many jobs.
+  // Rewards and queues serve many jobs.
+  EXPECT_THAT(plan.at("b").rewards, ElementsAre("reward-0"));
 }
 
 TEST(AssignTest, PriorityComesBeforeTheOrderOfSubmit) {
@@ -113,7 +116,8 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
   std::vector<JobView> jobs;
   for (int i = 0; i < 5; ++i) {
     const int min = 1 + static_cast<int>(random.Below(2));
-    jobs.push_back(MakeJob(absl::StrCat("j", i), i, {min, min + static_cast<int>(random.Below(3))}, {1, 2}));
+    jobs.push_back(
+        MakeJob(absl::StrCat("j", i), i, {min, min + static_cast<int>(random.Below(3))}, {1, 2}));
     jobs.back().needs.priority = static_cast<int>(random.Below(3));
   }
   for (int round = 0; round < 20; ++round) {
@@ -125,7 +129,8 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
 
     std::vector<JobView> shuffled = jobs;
     std::vector<DaemonView> turned = daemons;
-    for (size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[random.Below(i)]);
+    for (size_t i = shuffled.size(); i > 1; --i)
+      std::swap(shuffled[i - 1], shuffled[random.Below(i)]);
     for (size_t i = turned.size(); i > 1; --i) std::swap(turned[i - 1], turned[random.Below(i)]);
     const std::map<std::string, Parts> again = Assign(shuffled, turned);
 
@@ -138,20 +143,25 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
       EXPECT_EQ(parts.rewards, again.at(job.id).rewards);
       EXPECT_EQ(parts.queue, again.at(job.id).queue);
       for (const auto* list : {&parts.trainers, &parts.rollouts}) {
-        for (const std::string& id : *list) EXPECT_TRUE(exclusive.insert(id).second) << id << " has two jobs";
+        for (const std::string& id : *list)
+          EXPECT_TRUE(exclusive.insert(id).second) << id << " has two jobs";
       }
       EXPECT_LE(static_cast<int>(parts.rollouts.size()), job.needs.rollouts.max);
       EXPECT_LE(static_cast<int>(parts.rewards.size()), job.needs.rewards.max);
       if (!job.started && !parts.lacks.empty()) {
-        EXPECT_TRUE(parts.trainers.empty() && parts.rollouts.empty() && parts.rewards.empty()) << "part of a minimum is held";
+        EXPECT_TRUE(parts.trainers.empty() && parts.rollouts.empty() && parts.rewards.empty())
+            << "part of a minimum is held";
       }
-      if (job.started && static_cast<int>(parts.rollouts.size()) < job.needs.rollouts.min) minimum_missing = true;
+      if (job.started && static_cast<int>(parts.rollouts.size()) < job.needs.rollouts.min)
+        minimum_missing = true;
       for (const std::string& id : parts.rollouts) {
         const bool fresh = std::find(job.held.begin(), job.held.end(), id) == job.held.end();
-        if (fresh && static_cast<int>(parts.rollouts.size()) > job.needs.rollouts.min) surplus_above_minimum = true;
+        if (fresh && static_cast<int>(parts.rollouts.size()) > job.needs.rollouts.min)
+          surplus_above_minimum = true;
       }
     }
-    EXPECT_FALSE(surplus_above_minimum && minimum_missing) << "surplus was handed out while a started job lacks its minimum";
+    EXPECT_FALSE(surplus_above_minimum && minimum_missing)
+        << "surplus was handed out while a started job lacks its minimum";
 
     for (JobView& job : jobs) {
       const Parts& parts = plan.at(job.id);
@@ -165,7 +175,8 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
     const std::map<std::string, Parts> applied = Assign(jobs, daemons);
     for (const JobView& job : jobs) {
       if (!job.started) continue;
-      EXPECT_EQ(applied.at(job.id).rollouts, plan.at(job.id).rollouts) << "applying a plan changes the next";
+      EXPECT_EQ(applied.at(job.id).rollouts, plan.at(job.id).rollouts)
+          << "applying a plan changes the next";
       EXPECT_EQ(applied.at(job.id).trainers, plan.at(job.id).trainers);
     }
   }

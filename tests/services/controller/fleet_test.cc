@@ -21,7 +21,8 @@ class FleetTest : public testing::Test {
                 [this](Instant, const Daemon& daemon) { back_.push_back(daemon.record.id); }}) {}
 
   Instant Now() { return {clock_.Now(), clock_.Monotonic()}; }
-  absl::StatusOr<RegisterOutput> Register(const std::string& boot, Role role = Role::kRollout, uint32_t min = 1, uint32_t max = 1) {
+  absl::StatusOr<RegisterOutput> Register(const std::string& boot, Role role = Role::kRollout,
+                                          uint32_t min = 1, uint32_t max = 1) {
     RegisterInput input;
     input.daemon.id = "r0";
     input.daemon.role = role;

@@ -70,7 +70,8 @@ TEST_F(LifecycleTest, AJobWaitsForDaemonsStartsRunsAndSucceeds) {
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   world_.clock.Advance(absl::Seconds(10));
   for (int k = 0; k < 12; ++k) world_.Step(job, k, k / 20.0);
-  world_.queues["queue-0"].ledger = {.accepted = 96, .durable = 90, .dropped = {{"closed", 6}}, .tokens_generated = 700};
+  world_.queues["queue-0"].ledger = {
+      .accepted = 96, .durable = 90, .dropped = {{"closed", 6}}, .tokens_generated = 700};
   Finish(job);
 
   EXPECT_EQ(world_.State(job), JobState::kSucceeded);
@@ -95,7 +96,8 @@ TEST_F(LifecycleTest, TheQueueHearsOpenThenHoldThenClosedThenFreed) {
   for (const SetJobCall& call : world_.history) {
     if (phases.empty() || phases.back() != call.phase) phases.push_back(call.phase);
   }
-  EXPECT_THAT(phases, ElementsAre(QueuePhase::kOpen, QueuePhase::kHold, QueuePhase::kClosed, QueuePhase::kFreed));
+  EXPECT_THAT(phases, ElementsAre(QueuePhase::kOpen, QueuePhase::kHold, QueuePhase::kClosed,
+                                  QueuePhase::kFreed));
   EXPECT_TRUE(std::is_sorted(world_.history.begin(), world_.history.end(),
                              [](const auto& a, const auto& b) { return a.revision < b.revision; }));
 }
@@ -127,7 +129,9 @@ TEST_F(LifecycleTest, ASupervisedJobHasNoRewardAndItsTrainersTokens) {
   world_.queues["queue-0"].ledger = {.accepted = 64, .durable = 64};
   Finish(job);
   const Result result = world_.ResultOfJob(job);
-  EXPECT_THAT(result.restarts, ElementsAre(Pair("controller", 0), Pair("queue", 0), Pair("reward", 0), Pair("rollout", 0), Pair("trainer", 0)));
+  EXPECT_THAT(result.restarts,
+              ElementsAre(Pair("controller", 0), Pair("queue", 0), Pair("reward", 0),
+                          Pair("rollout", 0), Pair("trainer", 0)));
   EXPECT_EQ(result.reward_first, std::nullopt);
   EXPECT_EQ(result.reward_last, std::nullopt);
   EXPECT_EQ(result.tokens_trained, 20);
@@ -151,7 +155,8 @@ TEST_F(LifecycleTest, AJobThatLearnsNothingIsWarnedOfWhileItRunsAndInItsResult) 
   EXPECT_THAT(world_.ResultOfJob(job).warnings, ElementsAre(HasSubstr("steps 0 to 29")));
 }
 
-// As after a learning rate that was far too high: answers still differ, and nothing moves the policy.
+// As after a learning rate that was far too high: answers still differ, and nothing moves the
+// policy.
 TEST_F(LifecycleTest, AGradientOfZeroWhereRewardsDifferIsAnAlarm) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
@@ -207,7 +212,8 @@ TEST_F(LifecycleTest, SubmitIsIdempotentByNameAndHash) {
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again->repeat);
   EXPECT_EQ(again->job, job);
-  const absl::Status other = world_.core->Submit(world_.now(), {"ff", "digits", "bb", "spec", {}}).status();
+  const absl::Status other =
+      world_.core->Submit(world_.now(), {"ff", "digits", "bb", "spec", {}}).status();
   EXPECT_EQ(other.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(DetailOf(other).current, job);
   EXPECT_EQ(world_.core->jobs().size(), 1u);
@@ -346,7 +352,8 @@ TEST_F(LifecycleTest, ALostRolloutIsReleasedReplacedAndTheJobRunsOnDegraded) {
   EXPECT_TRUE(world_.job(job).record.conditions.empty());
   EXPECT_EQ(world_.job(job).record.restarts.at("rollout"), 1);
   int told = 0;
-  for (const Event& event : world_.Events(job)) told += event.severity == Severity::kWarning && event.daemon == "rollout-0" ? 1 : 0;
+  for (const Event& event : world_.Events(job))
+    told += event.severity == Severity::kWarning && event.daemon == "rollout-0" ? 1 : 0;
   EXPECT_EQ(told, 1);
   EXPECT_EQ(world_.job(job).assign.gang, 1);
 }
@@ -360,7 +367,8 @@ TEST_F(LifecycleTest, ARewardThatRestartsAtOnceIsListedUnderItsNewIncarnation) {
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).record.restarts.at("reward"), 1);
   const SetJobCall& last = world_.history.back();
-  const auto reward = std::find_if(last.workers.begin(), last.workers.end(), [](const Worker& w) { return w.id == "reward-0"; });
+  const auto reward = std::find_if(last.workers.begin(), last.workers.end(),
+                                   [](const Worker& w) { return w.id == "reward-0"; });
   ASSERT_NE(reward, last.workers.end());
   EXPECT_EQ(reward->incarnation, 2);
 }
@@ -377,9 +385,10 @@ TEST_F(LifecycleTest, ALostTrainerMakesANewGangAndTheJobRecovers) {
   world_.Settle();
   EXPECT_EQ(world_.job(job).assign.gang, 2);
   const SetJobCall& listed = world_.history.back();
-  const auto trainer = std::find_if(listed.workers.begin(), listed.workers.end(), [](const Worker& w) { return w.role == Role::kTrainer; });
+  const auto trainer = std::find_if(listed.workers.begin(), listed.workers.end(),
+                                    [](const Worker& w) { return w.role == Role::kTrainer; });
   ASSERT_NE(trainer, listed.workers.end());
-  EXPECT_EQ(trainer->incarnation, 2);  // As it calls: the gang's.
+  EXPECT_EQ(trainer->incarnation, 2);                 // As it calls: the gang's.
   world_.actors["trainer-0"].progress[job].step = 3;  // Of its checkpoint.
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
@@ -419,7 +428,8 @@ TEST_F(LifecycleTest, StepsOfAnOldGangAreNotStored) {
 std::vector<int64_t> StoredSteps(World& world, const std::string& job) {
   std::vector<int64_t> steps;
   const std::vector<meta::Entry> entries = world.store()->List(JobKey(job, "steps/")).value();
-  for (const meta::Entry& entry : entries) steps.push_back(Decode<StepReport>(entry.key, entry.value)->k);
+  for (const meta::Entry& entry : entries)
+    steps.push_back(Decode<StepReport>(entry.key, entry.value)->k);
   return steps;
 }
 
@@ -442,7 +452,8 @@ TEST_F(LifecycleTest, TheResultShowsACollapseThatFirstAndLastRewardHide) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   for (int k = 0; k < 600; ++k) {
-    world_.AddReport(job, k, {{"reward_mean", k >= 300 && k < 320 ? 0.9 : 0.1}, {"reward_count", 8}});
+    world_.AddReport(job, k,
+                     {{"reward_mean", k >= 300 && k < 320 ? 0.9 : 0.1}, {"reward_count", 8}});
   }
   world_.Settle();
   Finish(job);
@@ -482,7 +493,8 @@ TEST_F(LifecycleTest, OfALongRunTheNewestStepsStayAndTheOlderOnesAreThinnedOut) 
   const std::string job = world_.Run("digits");
   constexpr int64_t kSteps = 20'000;
   for (int64_t k = 0; k < kSteps; ++k) {
-    world_.AddReport(job, k, {{"reward_mean", k < kSteps / 2 ? 0.2 : 0.6}, {"reward_count", 8}, {"tokens", 10}});
+    world_.AddReport(
+        job, k, {{"reward_mean", k < kSteps / 2 ? 0.2 : 0.6}, {"reward_count", 8}, {"tokens", 10}});
     if (k % 100 == 99) world_.Settle();
   }
 
@@ -538,9 +550,11 @@ TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewGang) {
   EXPECT_EQ(world_.State(job), JobState::kRecovering);
   EXPECT_EQ(world_.job(job).assign.gang, 2);
   EXPECT_EQ(world_.actors["trainer-0"].down.parts.at(0).incarnation, 2);
-  EXPECT_EQ(world_.job(job).record.ledger.accepted, 7);  // What a queue without the job says does not count.
+  // What a queue without the job says does not count.
+  EXPECT_EQ(world_.job(job).record.ledger.accepted, 7);
 
-  world_.Say("trainer-0", job, "restore", "RESTORE_FIRST");  // Of the old gang: no reason for a third.
+  // Of the old gang: no reason for a third.
+  world_.Say("trainer-0", job, "restore", "RESTORE_FIRST");
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).assign.gang, 2);
@@ -622,7 +636,8 @@ TEST_F(LifecycleTest, TheLateAnswerOfADeadQueueDoesNotHideThatItsSuccessorForgot
   world_.calls.clear();
   world_.Kill("queue-0");
   world_.Start("queue-0", Role::kQueue);
-  world_.core->SetJobAnswered(world_.now(), late, SetJobAnswer{true, {}});  // ..and the old process had taken it.
+  // ..and the old process had taken it.
+  world_.core->SetJobAnswered(world_.now(), late, SetJobAnswer{true, {}});
   world_.AllReady(job);
   EXPECT_EQ(world_.job(job).assign.gang, 2);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
@@ -650,7 +665,8 @@ TEST_F(LifecycleTest, TheEndOfLimitsWallIsASuccessWithACheckpoint) {
   const Part& part = world_.actors["trainer-0"].down.parts.at(0);
   EXPECT_EQ(part.phase, PartPhase::kStop);
   EXPECT_TRUE(part.checkpoint);
-  EXPECT_EQ(world_.actors["rollout-0"].down.parts.at(0).phase, PartPhase::kRun);  // Until the trainer has left.
+  // Until the trainer has left.
+  EXPECT_EQ(world_.actors["rollout-0"].down.parts.at(0).phase, PartPhase::kRun);
   world_.Leave();
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kSucceeded);
@@ -735,7 +751,8 @@ TEST_F(LifecycleTest, AQueueThatRefusesTheSpecFailsTheJobWithItsWords) {
   world_.queues["queue-0"].answers = false;
   const std::string job = world_.Submit("digits");
   const auto call = world_.history.back();
-  world_.core->SetJobAnswered(world_.now(), call, absl::InvalidArgumentError("train.jsonl line 3: no field \"question\""));
+  world_.core->SetJobAnswered(
+      world_.now(), call, absl::InvalidArgumentError("train.jsonl line 3: no field \"question\""));
   world_.queues["queue-0"].answers = true;
   world_.Pass(absl::Seconds(12));
   EXPECT_EQ(world_.State(job), JobState::kFailed);
@@ -786,14 +803,21 @@ TEST_F(LifecycleTest, EventsAreNumberedWithoutGapsAndStoredOnce) {
   EXPECT_EQ(world_.job(job).record.checkpoint, "/ckpt/step-20");
   const std::vector<Event> events = world_.Events(job);
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].seq, i + 1);
-  EXPECT_EQ(std::count_if(events.begin(), events.end(), [](const Event& e) { return e.code == "checkpoint"; }), 1);
+  EXPECT_EQ(std::count_if(events.begin(), events.end(),
+                          [](const Event& e) { return e.code == "checkpoint"; }),
+            1);
 }
 
 TEST_F(LifecycleTest, TheResultTellsWhatTheEvaluationsCameTo) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   EXPECT_EQ(world_.job(job).record.eval.versions, 0);
-  const EvalSummary eval{.versions = 3, .first = 0.1, .last = 0.7, .best = 0.8, .best_version = 50, .best_checkpoint = "/ckpt/step-50"};
+  const EvalSummary eval{.versions = 3,
+                         .first = 0.1,
+                         .last = 0.7,
+                         .best = 0.8,
+                         .best_version = 50,
+                         .best_checkpoint = "/ckpt/step-50"};
   world_.Evaluated(job, eval);
   Finish(job);
   world_.Pass(absl::Seconds(16));
@@ -828,7 +852,8 @@ TEST_F(LifecycleTest, AFreedFleetTakesTheNextJob) {
   EXPECT_EQ(world_.State(second), JobState::kWaiting);
   const std::vector<Edge> waits = world_.core->WaitsOf(world_.now(), world_.job(second)).edges;
   ASSERT_EQ(waits.size(), 1u);
-  EXPECT_EQ(waits[0].cause, "waits for 1 of 1 trainer, 1 of 1 rollout; job first has trainer-0 and rollout-0");
+  EXPECT_EQ(waits[0].cause,
+            "waits for 1 of 1 trainer, 1 of 1 rollout; job first has trainer-0 and rollout-0");
   Finish(first);
   world_.Leave();
   world_.AllReady(second);

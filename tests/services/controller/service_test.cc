@@ -1,4 +1,5 @@
-// The daemon over gRPC, from outside: real clients, real daemon links, a queue that answers SetJob and Stats.
+// The daemon over gRPC, from outside: real clients, real daemon links, a queue that answers SetJob
+// and Stats.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,7 +57,8 @@ limits: {max_steps: 100}
 // Answers SetJob, Stats and Release; keeps what it was told.
 class FakeQueue : public queue::v1::QueueService::CallbackService {
  public:
-  grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext* context, const queue::v1::SetJobRequest* request,
+  grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext* context,
+                                   const queue::v1::SetJobRequest* request,
                                    queue::v1::SetJobResponse* response) override {
     MutexLock lock(&mu_);
     if (!refusal_.ok() && request->phase() == queue::v1::PHASE_OPEN) {
@@ -74,12 +76,14 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     phases_.push_back(request->phase());
     return Finish(context);
   }
-  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const queue::v1::StatsRequest* request,
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
+                                  const queue::v1::StatsRequest* request,
                                   queue::v1::StatsResponse* response) override {
     response->set_version(41);
     return Finish(context);
   }
-  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context, const queue::v1::ReleaseRequest* request,
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
+                                    const queue::v1::ReleaseRequest* request,
                                     queue::v1::ReleaseResponse*) override {
     MutexLock lock(&mu_);
     released_.push_back(request->worker());
@@ -123,11 +127,18 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
 // A daemon that says `ready` for what it is assigned, and leaves when told to.
 class FakeDaemon {
  public:
-  FakeDaemon(const std::string& controller, const std::string& id, rpc::Role role, const std::string& address)
-      : link_({.controller = controller, .id = id, .role = role, .addresses = {{"grpc", address}},
-               .backoff = {.first = absl::Milliseconds(10), .most = absl::Milliseconds(50)}},
-              {.registered = {}, .assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); },
-               .drain = {}, .refused = {}}) {
+  FakeDaemon(const std::string& controller, const std::string& id, rpc::Role role,
+             const std::string& address)
+      : link_(
+            {.controller = controller,
+             .id = id,
+             .role = role,
+             .addresses = {{"grpc", address}},
+             .backoff = {.first = absl::Milliseconds(10), .most = absl::Milliseconds(50)}},
+            {.registered = {},
+             .assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); },
+             .drain = {},
+             .refused = {}}) {
     link_.Start();
   }
   ~FakeDaemon() { link_.Stop(); }
@@ -206,9 +217,12 @@ class ServiceTest : public testing::Test {
   void StartFleet() {
     const std::string at = server_->address(), queue = queue_server_->address();
     daemons_["queue-0"] = std::make_unique<FakeDaemon>(at, "queue-0", rpc::Role::kQueue, queue);
-    daemons_["trainer-0"] = std::make_unique<FakeDaemon>(at, "trainer-0", rpc::Role::kTrainer, "127.0.0.1:1");
-    daemons_["rollout-0"] = std::make_unique<FakeDaemon>(at, "rollout-0", rpc::Role::kRollout, "127.0.0.1:2");
-    daemons_["reward-0"] = std::make_unique<FakeDaemon>(at, "reward-0", rpc::Role::kReward, "127.0.0.1:3");
+    daemons_["trainer-0"] =
+        std::make_unique<FakeDaemon>(at, "trainer-0", rpc::Role::kTrainer, "127.0.0.1:1");
+    daemons_["rollout-0"] =
+        std::make_unique<FakeDaemon>(at, "rollout-0", rpc::Role::kRollout, "127.0.0.1:2");
+    daemons_["reward-0"] =
+        std::make_unique<FakeDaemon>(at, "reward-0", rpc::Role::kReward, "127.0.0.1:3");
   }
 
   absl::StatusOr<job::v1::SubmitResponse> Submit(const job::v1::JobSpec& spec, char hash = 'h') {
@@ -231,7 +245,8 @@ class ServiceTest : public testing::Test {
   void WatchUntil(job::v1::WatchRequest request, std::vector<job::v1::WatchResponse>* seen,
                   const std::function<bool(const job::v1::WatchResponse&)>& enough) {
     request.set_follow(true);
-    rpc::ClientStream stream(*channel_, *job::v1::WatchRequest::descriptor(), nullptr, absl::Seconds(30));
+    rpc::ClientStream stream(*channel_, *job::v1::WatchRequest::descriptor(), nullptr,
+                             absl::Seconds(30));
     ASSERT_TRUE(stream.Write(request));
     stream.WritesDone();
     job::v1::WatchResponse response;
@@ -245,7 +260,9 @@ class ServiceTest : public testing::Test {
     std::vector<job::v1::WatchResponse> seen;
     job::v1::WatchRequest request;
     request.set_job(job);
-    WatchUntil(request, &seen, [&](const job::v1::WatchResponse& r) { return r.has_status() && r.status().state() == state; });
+    WatchUntil(request, &seen, [&](const job::v1::WatchResponse& r) {
+      return r.has_status() && r.status().state() == state;
+    });
   }
   void Report(const std::string& job, int64_t k) {
     job::v1::StepReport step;
@@ -330,20 +347,23 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
   std::vector<job::v1::WatchResponse> seen;
   job::v1::WatchRequest request;
   request.set_job(job);
-  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) { return r.has_step() && r.step().k() == 2; });
+  WatchUntil(request, &seen,
+             [](const job::v1::WatchResponse& r) { return r.has_step() && r.step().k() == 2; });
 
   const std::string address = server_->address();
   StopController();
   Report(job, 5);  // Said to nobody.
   StartController(address);
-  // Calls are tried again, streams are not: gRPC may give the new channel the connection that has just broken.
+  // Calls are tried again, streams are not: gRPC may give the new channel the connection that has
+  // just broken.
   EXPECT_EQ(Get(job).job(), job);
   for (int k = 6; k < 9; ++k) Report(job, k);
   for (const job::v1::WatchResponse& r : seen) {
     if (r.has_event()) request.set_after_event(r.event().seq());
     if (r.has_step()) request.set_after_step(r.step().k());
   }
-  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) { return r.has_step() && r.step().k() == 8; });
+  WatchUntil(request, &seen,
+             [](const job::v1::WatchResponse& r) { return r.has_step() && r.step().k() == 8; });
 
   std::vector<uint64_t> events;
   std::vector<int64_t> steps;
@@ -452,8 +472,11 @@ TEST_F(ServiceTest, ALostRolloutIsReleasedAtTheQueue) {
   std::vector<job::v1::WatchResponse> seen;
   job::v1::WatchRequest request;
   request.set_job(job);
-  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) { return r.has_event() && r.event().code() == "daemon_lost"; });
-  daemons_["rollout-0"] = std::make_unique<FakeDaemon>(server_->address(), "rollout-0", rpc::Role::kRollout, "127.0.0.1:2");
+  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) {
+    return r.has_event() && r.event().code() == "daemon_lost";
+  });
+  daemons_["rollout-0"] = std::make_unique<FakeDaemon>(server_->address(), "rollout-0",
+                                                       rpc::Role::kRollout, "127.0.0.1:2");
   WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) {
     return r.has_status() && r.status().conditions_size() == 0 && r.status().daemons_size() == 4;
   });

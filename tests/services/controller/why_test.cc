@@ -17,19 +17,31 @@ Node Group(const std::string& id) { return {"GROUP", id, "queue"}; }
 Node Member(const std::string& id) { return {"TRAJECTORY", id, "queue"}; }
 Node Task(const std::string& id) { return {"TASK", id, "queue"}; }
 
-Edge Waiting(Node waiter, Node on, double seconds, std::string cause) { return {std::move(waiter), std::move(on), absl::Seconds(seconds), std::move(cause), ""}; }
-Edge Fault(const std::string& id, double seconds) { return Waiting(Daemon(id), Daemon(id), seconds, id + ", silent"); }
+Edge Waiting(Node waiter, Node on, double seconds, std::string cause) {
+  return {std::move(waiter), std::move(on), absl::Seconds(seconds), std::move(cause), ""};
+}
+Edge Fault(const std::string& id, double seconds) {
+  return Waiting(Daemon(id), Daemon(id), seconds, id + ", silent");
+}
 
 // A job in its 75th step: the trainer waits for its batch, which lacks a group of each rollout.
 class WhyTest : public testing::Test {
  protected:
   WhyTest() {
     waits_.root = kJob;
-    waits_.roles = {{"queue-0", "queue"}, {"trainer-0", "trainer"}, {"rollout-0", "rollout"}, {"rollout-1", "rollout"}, {"reward-0", "reward"}};
-    waits_.edges = {Waiting(kJob, Daemon("trainer-0"), 9, ""), Waiting(Step("75"), Batch("75"), 8, "waits for batch 75"),
-                    Waiting(Batch("75"), Group("a"), 20, "batch 75 lacks a"), Waiting(Batch("75"), Group("b"), 12, "batch 75 lacks b"),
-                    Waiting(Group("a"), Member("a/0"), 20, "a lacks 0"), Waiting(Member("a/0"), Daemon("rollout-0"), 20, "rollout-0 has a/0"),
-                    Waiting(Group("b"), Member("b/3"), 12, "b lacks 3"), Waiting(Member("b/3"), Daemon("rollout-1"), 12, "rollout-1 has b/3")};
+    waits_.roles = {{"queue-0", "queue"},
+                    {"trainer-0", "trainer"},
+                    {"rollout-0", "rollout"},
+                    {"rollout-1", "rollout"},
+                    {"reward-0", "reward"}};
+    waits_.edges = {Waiting(kJob, Daemon("trainer-0"), 9, ""),
+                    Waiting(Step("75"), Batch("75"), 8, "waits for batch 75"),
+                    Waiting(Batch("75"), Group("a"), 20, "batch 75 lacks a"),
+                    Waiting(Batch("75"), Group("b"), 12, "batch 75 lacks b"),
+                    Waiting(Group("a"), Member("a/0"), 20, "a lacks 0"),
+                    Waiting(Member("a/0"), Daemon("rollout-0"), 20, "rollout-0 has a/0"),
+                    Waiting(Group("b"), Member("b/3"), 12, "b lacks 3"),
+                    Waiting(Member("b/3"), Daemon("rollout-1"), 12, "rollout-1 has b/3")};
   }
 
   std::vector<std::string> Causes() const {
@@ -42,12 +54,14 @@ class WhyTest : public testing::Test {
 };
 
 TEST_F(WhyTest, WithoutAFaultTheLongestWaitsAreFollowedFromTheJobToWhoHoldsTheWork) {
-  EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "batch 75 lacks a", "a lacks 0", "rollout-0 has a/0"));
+  EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "batch 75 lacks a", "a lacks 0",
+                                    "rollout-0 has a/0"));
 }
 
 TEST_F(WhyTest, ASilentDaemonIsTheRootThoughOthersWaitLonger) {
   waits_.silent = {"rollout-1"};
-  EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "batch 75 lacks b", "b lacks 3", "rollout-1 has b/3", "rollout-1 does not answer"));
+  EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "batch 75 lacks b", "b lacks 3",
+                                    "rollout-1 has b/3", "rollout-1 does not answer"));
 }
 
 TEST_F(WhyTest, WhatTheControllerKnowsOfTheSilentOneSaysMoreThanItsSilence) {
@@ -63,13 +77,17 @@ TEST_F(WhyTest, AFaultThatNothingOnTheWayWaitsForIsNotBlamed) {
 
 TEST_F(WhyTest, ATaskNobodyTookLeadsToTheRewardsAndTheirFault) {
   waits_.edges.push_back(Waiting(Group("b"), Task("b/1/math"), 5, "b lacks the math of 1"));
-  waits_.edges.push_back(Waiting(Task("b/1/math"), {"DAEMON", "reward", "reward"}, 5, "no reward has taken it"));
+  waits_.edges.push_back(
+      Waiting(Task("b/1/math"), {"DAEMON", "reward", "reward"}, 5, "no reward has taken it"));
   waits_.silent = {"reward-0"};
-  EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "batch 75 lacks b", "b lacks the math of 1", "no reward has taken it", "", "reward-0 does not answer"));
+  EXPECT_THAT(Causes(),
+              ElementsAre("", "waits for batch 75", "batch 75 lacks b", "b lacks the math of 1",
+                          "no reward has taken it", "", "reward-0 does not answer"));
 }
 
 TEST_F(WhyTest, ARoleWithoutDaemonsIsAFaultOfItsOwn) {
-  waits_.edges.push_back(Waiting(Member("c/0"), {"DAEMON", "rollout", "rollout"}, 3, "nobody holds c/0"));
+  waits_.edges.push_back(
+      Waiting(Member("c/0"), {"DAEMON", "rollout", "rollout"}, 3, "nobody holds c/0"));
   waits_.edges.push_back(Waiting(Group("b"), Member("c/0"), 3, "b lacks c/0"));
   waits_.edges.push_back(Fault("rollout", 0));
   EXPECT_EQ(Causes().back(), "rollout, silent");
@@ -82,33 +100,47 @@ TEST_F(WhyTest, ASilentQueueIsFoundThoughItTellsNoEdges) {
 }
 
 TEST_F(WhyTest, ASilentTrainerIsBlamedInAStartForWhichItsRolloutsWaitToo) {
-  waits_.edges = {Waiting(kJob, Daemon("rollout-0"), 30, "rollout-0 is not ready"), Waiting(kJob, Daemon("trainer-0"), 30, "trainer-0 is not ready"),
-                  Waiting(Daemon("rollout-0"), {"VERSION", "first", "trainer"}, 29, "rollout-0 waits for weights")};
-  EXPECT_EQ(Causes().front(), "trainer-0 is not ready") << "trainers come before rollouts, which wait for them";
+  waits_.edges = {Waiting(kJob, Daemon("rollout-0"), 30, "rollout-0 is not ready"),
+                  Waiting(kJob, Daemon("trainer-0"), 30, "trainer-0 is not ready"),
+                  Waiting(Daemon("rollout-0"), {"VERSION", "first", "trainer"}, 29,
+                          "rollout-0 waits for weights")};
+  EXPECT_EQ(Causes().front(), "trainer-0 is not ready")
+      << "trainers come before rollouts, which wait for them";
   waits_.silent = {"trainer-0"};
   EXPECT_THAT(Causes(), ElementsAre("trainer-0 is not ready", "trainer-0 does not answer"));
-  waits_.edges.erase(waits_.edges.begin() + 1);  // And where the trainer itself has said that it is ready.
-  EXPECT_THAT(Causes(), ElementsAre("rollout-0 is not ready", "rollout-0 waits for weights", "", "trainer-0 does not answer"));
+  // And where the trainer itself has said that it is ready.
+  waits_.edges.erase(waits_.edges.begin() + 1);
+  EXPECT_THAT(Causes(), ElementsAre("rollout-0 is not ready", "rollout-0 waits for weights", "",
+                                    "trainer-0 does not answer"));
 }
 
 TEST_F(WhyTest, WaitsInACircleEnd) {
-  waits_.edges.push_back(Waiting(Daemon("rollout-0"), {"CALL", "Admit", "rollout-0"}, 1, "rollout-0 asks for work"));
-  waits_.edges.push_back(Waiting({"CALL", "Admit", "rollout-0"}, {"SLOT", "76..77", "trainer"}, 1, "no slot is free"));
-  EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "batch 75 lacks a", "a lacks 0", "rollout-0 has a/0", "rollout-0 asks for work", "no slot is free"));
+  waits_.edges.push_back(
+      Waiting(Daemon("rollout-0"), {"CALL", "Admit", "rollout-0"}, 1, "rollout-0 asks for work"));
+  waits_.edges.push_back(
+      Waiting({"CALL", "Admit", "rollout-0"}, {"SLOT", "76..77", "trainer"}, 1, "no slot is free"));
+  EXPECT_THAT(Causes(),
+              ElementsAre("", "waits for batch 75", "batch 75 lacks a", "a lacks 0",
+                          "rollout-0 has a/0", "rollout-0 asks for work", "no slot is free"));
 }
 
 TEST_F(WhyTest, CallsOfOneNameAreOfTheirDaemons) {
-  waits_.edges = {Waiting(kJob, {"CALL", "Admit", "rollout-0"}, 9, "job"), Waiting({"CALL", "Admit", "rollout-1"}, {"SLOT", "1", ""}, 9, "other"),
+  waits_.edges = {Waiting(kJob, {"CALL", "Admit", "rollout-0"}, 9, "job"),
+                  Waiting({"CALL", "Admit", "rollout-1"}, {"SLOT", "1", ""}, 9, "other"),
                   Waiting({"CALL", "Admit", "rollout-0"}, {"SLOT", "1", ""}, 1, "own")};
   EXPECT_THAT(Causes(), ElementsAre("job", "own"));
 }
 
 TEST_F(WhyTest, WorkThatNobodyTookLeadsToTheCallsOfItsRoleWorkThatSomebodyHasDoesNot) {
   waits_.edges.resize(2);
-  waits_.edges.push_back(Waiting(Batch("75"), {"DAEMON", "rollout", "rollout"}, 3, "no group is open"));
-  waits_.edges.push_back(Waiting({"CALL", "Admit", "rollout-1"}, {"BYTES", "7/8", "trainer"}, 3, "the quota is reserved"));
-  waits_.edges.push_back(Waiting(Daemon("rollout-0"), {"CALL", "decode", ""}, 0, "rollout-0 samples"));
-  EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "no group is open", "the quota is reserved"));
+  waits_.edges.push_back(
+      Waiting(Batch("75"), {"DAEMON", "rollout", "rollout"}, 3, "no group is open"));
+  waits_.edges.push_back(Waiting({"CALL", "Admit", "rollout-1"}, {"BYTES", "7/8", "trainer"}, 3,
+                                 "the quota is reserved"));
+  waits_.edges.push_back(
+      Waiting(Daemon("rollout-0"), {"CALL", "decode", ""}, 0, "rollout-0 samples"));
+  EXPECT_THAT(Causes(),
+              ElementsAre("", "waits for batch 75", "no group is open", "the quota is reserved"));
   waits_.edges[2] = Waiting(Batch("75"), Daemon("rollout-1"), 3, "rollout-1 has it");
   EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "rollout-1 has it"));
 }
@@ -122,7 +154,8 @@ TEST_F(WhyTest, AJobWithoutWaitsHasNoChain) {
 TEST_F(WhyTest, TheTextLeavesOutWhatTheBatchSaysBetterAndEndsWithWhatCanBeDone) {
   waits_.silent = {"rollout-1"};
   EXPECT_EQ(ChainText(Chain(waits_)),
-            "batch 75 lacks b <- b lacks 3 <- rollout-1 has b/3 <- rollout-1 does not answer; you could: see the log of rollout-1; "
+            "batch 75 lacks b <- b lacks 3 <- rollout-1 has b/3 <- rollout-1 does not answer; you "
+            "could: see the log of rollout-1; "
             "if it hangs, kill it: its work goes on elsewhere");
 }
 

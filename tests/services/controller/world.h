@@ -19,8 +19,9 @@
 
 namespace sluice::controller {
 
-// A controller's core over a real store, a clock that is moved by hand, and daemons that do what the test says. Daemons beat
-// at each Settle() and so say the newest generation as applied; the queue answers SetJob at once.
+// A controller's core over a real store, a clock that is moved by hand, and daemons that do what
+// the test says. Daemons beat at each Settle() and so say the newest generation as applied; the
+// queue answers SetJob at once.
 class World {
  public:
   struct Actor {
@@ -65,7 +66,8 @@ class World {
     actor = Actor{role, absl::StrCat(id, "-boot-", ++boots_)};
     SLUICE_CHECK(Reregister(id).ok());
     actor.stream = ++streams_;
-    if (role == Role::kQueue) queues[id] = {.ledger = queues[id].ledger, .answers = queues[id].answers};
+    if (role == Role::kQueue)
+      queues[id] = {.ledger = queues[id].ledger, .answers = queues[id].answers};
   }
   absl::StatusOr<RegisterOutput> Reregister(const std::string& id) {
     Actor& actor = actors[id];
@@ -95,8 +97,10 @@ class World {
     Start("reward-0", Role::kReward);
   }
 
-  std::string Submit(const std::string& name, Needs needs = DefaultNeeds(), const std::string& hash = "aa") {
-    const auto output = core->Submit(now(), {absl::StrCat(std::string(31, '0'), ++ids_), name, hash, "spec", needs});
+  std::string Submit(const std::string& name, Needs needs = DefaultNeeds(),
+                     const std::string& hash = "aa") {
+    const auto output = core->Submit(
+        now(), {absl::StrCat(std::string(31, '0'), ++ids_), name, hash, "spec", needs});
     SLUICE_CHECK_MSG(output.ok(), output.status().ToString());
     Settle();
     return output->job;
@@ -141,7 +145,8 @@ class World {
       const auto stored = actor.down.steps_stored.find(step.first);
       return stored != actor.down.steps_stored.end() && step.second.k <= stored->second;
     });
-    std::erase_if(actor.events, [&](const Event& event) { return event.seq <= actor.down.events_stored; });
+    std::erase_if(actor.events,
+                  [&](const Event& event) { return event.seq <= actor.down.events_stored; });
     return status;
   }
   void Commit() {
@@ -173,7 +178,8 @@ class World {
       const bool knows = queue.revisions.count(call.job) > 0;
       repeats += knows && queue.revisions[call.job] == call.revision;
       queue.revisions[call.job] = call.revision;
-      core->SetJobAnswered(now(), call, SetJobAnswer{queue.restored.contains(call.job), queue.ledger});
+      core->SetJobAnswered(now(), call,
+                           SetJobAnswer{queue.restored.contains(call.job), queue.ledger});
     }
     Commit();
   }
@@ -186,7 +192,8 @@ class World {
     }
   }
 
-  // All workers of the job say `ready`, for the incarnations they were assigned; the trainers have restored the queue.
+  // All workers of the job say `ready`, for the incarnations they were assigned; the trainers have
+  // restored the queue.
   void AllReady(const std::string& job) {
     Settle();
     for (auto& [id, actor] : actors) {
@@ -212,7 +219,8 @@ class World {
         if (part.phase == PartPhase::kStop) actor.progress.erase(part.job);
       }
       std::erase_if(actor.progress, [&](const auto& entry) {
-        return std::none_of(actor.down.parts.begin(), actor.down.parts.end(), [&](const Part& p) { return p.job == entry.first; });
+        return std::none_of(actor.down.parts.begin(), actor.down.parts.end(),
+                            [&](const Part& p) { return p.job == entry.first; });
       });
     }
     Settle();
@@ -239,7 +247,8 @@ class World {
     step.staleness = {{"0", 10}, {"1", k % 2}};
     trainer.steps.emplace_back(job, step);
   }
-  void Say(const std::string& id, const std::string& job, const std::string& phase, const std::string& cause = "") {
+  void Say(const std::string& id, const std::string& job, const std::string& phase,
+           const std::string& cause = "") {
     Progress& progress = actors[id].progress[job];
     progress.phase = phase;
     progress.cause = cause;
@@ -261,7 +270,8 @@ class World {
   std::vector<Event> Events(const std::string& id) {
     std::vector<Event> events;
     const std::vector<meta::Entry> entries = store_->List(JobKey(id, "events/")).value();
-    for (const meta::Entry& entry : entries) events.push_back(*Decode<Event>(entry.key, entry.value));
+    for (const meta::Entry& entry : entries)
+      events.push_back(*Decode<Event>(entry.key, entry.value));
     return events;
   }
   meta::Store* store() { return store_.get(); }
@@ -272,11 +282,11 @@ class World {
   int diagnoses = 0;                                    // How often it was asked.
   std::map<std::string, Actor> actors;
   std::map<std::string, QueueState> queues;
-  std::deque<SetJobCall> calls;        // Not answered yet.
-  std::vector<SetJobCall> history;     // All that were made.
+  std::deque<SetJobCall> calls;     // Not answered yet.
+  std::vector<SetJobCall> history;  // All that were made.
   std::vector<ReleaseCall> releases;
   std::map<std::string, double> step_values;  // Further ones of each step that is reported.
-  int repeats = 0;                     // SetJobs that the queue knew already.
+  int repeats = 0;                            // SetJobs that the queue knew already.
 
  private:
   std::string dir_;

@@ -49,7 +49,8 @@ TEST(ArenaTest, RandomAllocationsKeepTheirBytesAndNothingLeaks) {
     for (int i = 0; i < 3000; ++i) {
       if (held.size() > 40 || (!held.empty() && random() % 3 == 0)) {
         const size_t at = random() % held.size();
-        for (size_t b = 0; b < held[at].bytes; ++b) ASSERT_EQ(held[at].memory.get()[b], held[at].fill) << "seed " << seed;
+        for (size_t b = 0; b < held[at].bytes; ++b)
+          ASSERT_EQ(held[at].memory.get()[b], held[at].fill) << "seed " << seed;
         held.erase(held.begin() + static_cast<ptrdiff_t>(at));
         continue;
       }
@@ -116,7 +117,8 @@ TEST(ArenaTest, NobodyWhoGetsASegmentCanWriteIt) {
   const std::shared_ptr<char> memory = arena.Allocate(1000);
   auto shared = arena.Share(Arena::SliceOf(memory, 1)->segment);
   ASSERT_TRUE(shared.ok());
-  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, shared->fd.get(), 0), MAP_FAILED);
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, shared->fd.get(), 0),
+            MAP_FAILED);
   void* const readable = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, shared->fd.get(), 0);
   ASSERT_NE(readable, MAP_FAILED);
   EXPECT_NE(mprotect(readable, 4096, PROT_READ | PROT_WRITE), 0);
@@ -125,7 +127,9 @@ TEST(ArenaTest, NobodyWhoGetsASegmentCanWriteIt) {
 }
 
 TEST(ArenaTest, BytesOfTheHeapLieInNoSegment) {
-  EXPECT_FALSE(Arena::SliceOf(std::shared_ptr<const char>(new char[10], std::default_delete<char[]>()), 10).has_value());
+  EXPECT_FALSE(
+      Arena::SliceOf(std::shared_ptr<const char>(new char[10], std::default_delete<char[]>()), 10)
+          .has_value());
 }
 
 TEST(ArenaTest, ManyThreadsAllocateAndFree) {

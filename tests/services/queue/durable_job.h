@@ -14,10 +14,15 @@
 namespace sluice::queue {
 
 inline wal::Log::Options SmallLog(wal::FileSystem* file_system) {
-  return {.segment_bytes = 64 << 10, .low_bytes = 0, .reserve_bytes = 4 << 10, .retry = absl::Milliseconds(1), .file_system = file_system};
+  return {.segment_bytes = 64 << 10,
+          .low_bytes = 0,
+          .reserve_bytes = 4 << 10,
+          .retry = absl::Milliseconds(1),
+          .file_system = file_system};
 }
 
-// One job with its log, on a file system that fails as told. Calls wait for their answer, or for the log's end.
+// One job with its log, on a file system that fails as told. Calls wait for their answer, or for
+// the log's end.
 class DurableJob {
  public:
   DurableJob(wal::FileSystem* file_system, Spec spec, uint64_t snapshot_bytes = 64 << 20)
@@ -31,23 +36,36 @@ class DurableJob {
       fatal_ = absl::OkStatus();
     }
     const auto rows = std::make_shared<Rows>(std::vector<uint64_t>{1000});
-    SLUICE_ASSIGN_OR_RETURN(StoredJob stored, OpenJob(SmallLog(file_system_), kDir, [&](const JobHeader&) { return rows; }, [](uint64_t bytes) {
-                              return std::shared_ptr<char>(new char[bytes], std::default_delete<char[]>());
-                            }));
+    SLUICE_ASSIGN_OR_RETURN(
+        StoredJob stored, OpenJob(
+                              SmallLog(file_system_), kDir, [&](const JobHeader&) { return rows; },
+                              [](uint64_t bytes) {
+                                return std::shared_ptr<char>(new char[bytes],
+                                                             std::default_delete<char[]>());
+                              }));
     const bool recovered = stored.job != nullptr;
     found = stored.found;
     replayed = stored.events;
     if (!recovered) {
       stored = StoredJob();
       SLUICE_ASSIGN_OR_RETURN(stored, CreateJob(SmallLog(file_system_), kDir,
-                                                {.job = std::string(32, 'd'), .name = "durable", .queue_incarnation = incarnation, .seed = 5, .spec = spec_, .sources = {{.rows = 1000}}}, rows));
+                                                {.job = std::string(32, 'd'),
+                                                 .name = "durable",
+                                                 .queue_incarnation = incarnation,
+                                                 .seed = 5,
+                                                 .spec = spec_,
+                                                 .sources = {{.rows = 1000}}},
+                                                rows));
     }
-    runner_ = std::make_unique<JobRunner>(JobRunner::Options{.name = "durable", .clock = &clock, .snapshot_bytes = snapshot_bytes_,
-                                                             .fatal = [this](const absl::Status& why) {
-                                                               MutexLock lock(&mu_);
-                                                               fatal_ = why;
-                                                               changed_.NotifyAll();
-                                                             }},
+    runner_ = std::make_unique<JobRunner>(JobRunner::Options{.name = "durable",
+                                                             .clock = &clock,
+                                                             .snapshot_bytes = snapshot_bytes_,
+                                                             .fatal =
+                                                                 [this](const absl::Status& why) {
+                                                                   MutexLock lock(&mu_);
+                                                                   fatal_ = why;
+                                                                   changed_.NotifyAll();
+                                                                 }},
                                           std::move(stored));
     if (recovered) runner_->Restart(++incarnation);
     return absl::OkStatus();
@@ -108,8 +126,9 @@ class DurableJob {
   std::unique_ptr<JobRunner> runner_;
 };
 
-// What the workers of a job ask in its first two steps, one call after the other, each with all it would repeat. Run again
-// from the beginning it changes nothing that is there already, and makes up what is not.
+// What the workers of a job ask in its first two steps, one call after the other, each with all it
+// would repeat. Run again from the beginning it changes nothing that is there already, and makes up
+// what is not.
 class Script {
  public:
   // `durable`: step 0 is said to be durable at the end.
@@ -117,8 +136,9 @@ class Script {
 
   struct Result {
     bool finished = false;
-    std::map<std::string, bool> answered;  // Changing calls by name: whether what they did was known already.
-    std::string failure;                   // A call that ended as it must not.
+    // Changing calls by name: whether what they did was known already.
+    std::map<std::string, bool> answered;
+    std::string failure;  // A call that ended as it must not.
   };
 
   // Until the end, or until the log ends.
@@ -163,7 +183,11 @@ class Script {
   }
 
   void Steps() {
-    SetJob set{.revision = 1, .spec = job_->spec(), .workers = {{"t1", WorkerRole::kTrainer, 1}, {"w1", WorkerRole::kReward, 1}, {"r1", WorkerRole::kRollout, 1}}};
+    SetJob set{.revision = 1,
+               .spec = job_->spec(),
+               .workers = {{"t1", WorkerRole::kTrainer, 1},
+                           {"w1", WorkerRole::kReward, 1},
+                           {"r1", WorkerRole::kRollout, 1}}};
     Do<SetJobAnswer>("SetJob", controller_, set);
     Do<RestoreAnswer>("Restore", trainer_, Restore{});
     for (int64_t k = 0; k < kSteps && !stopped_; ++k) Step(k);
@@ -171,32 +195,52 @@ class Script {
   void Step(int64_t k) {
     const uint8_t n = static_cast<uint8_t>(k);
     // A trainer that comes back asks what is out first.
-    const std::vector<Loaded> out = job_->Look([](const Job& job) { return job.watch().published; });
+    const std::vector<Loaded> out =
+        job_->Look([](const Job& job) { return job.watch().published; });
     if (out.empty() || out[0].version.number <= k) {
-      Do<AdvanceVersionAnswer>(absl::StrCat("AdvanceVersion ", k), trainer_,
-                               AdvanceVersion{.expected = k == 0 ? std::nullopt : std::make_optional(PolicyVersion{1, k - 1}), .next = {1, k}});
+      Do<AdvanceVersionAnswer>(
+          absl::StrCat("AdvanceVersion ", k), trainer_,
+          AdvanceVersion{
+              .expected = k == 0 ? std::nullopt : std::make_optional(PolicyVersion{1, k - 1}),
+              .next = {1, k}});
     }
     Do<RenewAnswer>("Renew", rollout_, Renew{.loaded = {{0, {1, k}, true}}});
-    const auto admitted = Do<AdmitAnswer>(absl::StrCat("Admit ", k), rollout_, Admit{.request = Request(n), .room = 4});
+    const auto admitted = Do<AdmitAnswer>(absl::StrCat("Admit ", k), rollout_,
+                                          Admit{.request = Request(n), .room = 4});
     if (!admitted) return;
     std::vector<std::pair<TrajectoryRef, uint32_t>> members;
     for (const queue::Grant& grant : admitted->grants) {
-      PutOne(absl::StrCat("prompt ", grant.group.ordinal), rollout_, PieceRecord({.group = grant.group}, grant.members[0].lease.id, SegmentRole::kPrompt, 0, 4));
+      PutOne(absl::StrCat("prompt ", grant.group.ordinal), rollout_,
+             PieceRecord({.group = grant.group}, grant.members[0].lease.id, SegmentRole::kPrompt, 0,
+                         4));
       for (const Member& member : grant.members) {
         const TrajectoryRef ref{grant.group, member.member, member.attempt};
         std::vector<Record> pieces;
-        for (uint64_t at : {4, 24}) pieces.push_back(PieceRecord(ref, member.lease.id, SegmentRole::kSampled, at, 20, {{{1, k}, 20, 0}}));
+        for (uint64_t at : {4, 24})
+          pieces.push_back(
+              PieceRecord(ref, member.lease.id, SegmentRole::kSampled, at, 20, {{{1, k}, 20, 0}}));
         uint32_t tokens = 0, logprobs = 0;
         uint64_t bytes = 0;
         for (Record& piece : pieces) {
           tokens = Crc32cConcat(tokens, piece.fields[0].bytes.crc32c, piece.fields[0].bytes.size);
-          logprobs = Crc32cConcat(logprobs, piece.fields[1].bytes.crc32c, piece.fields[1].bytes.size);
+          logprobs =
+              Crc32cConcat(logprobs, piece.fields[1].bytes.crc32c, piece.fields[1].bytes.size);
           bytes += piece.fields[1].bytes.size;
-          PutOne(absl::StrCat("piece ", ref.group.ordinal, "/", member.member, " at ", piece.piece->at), rollout_, piece);
+          PutOne(absl::StrCat("piece ", ref.group.ordinal, "/", member.member, " at ",
+                              piece.piece->at),
+                 rollout_, piece);
         }
         const std::string name = absl::StrCat(ref.group.ordinal, "/", member.member);
-        PutOne("messages " + name, rollout_, {.owner = ref, .lease = member.lease.id, .fields = {TextField("messages", std::string(100, 'm'))}});
-        const auto sealed = Do<ItemsAnswer>("Seal " + name, rollout_, Seal{{{.ref = ref, .lease = member.lease.id, .tokens = 44, .crc32c = Crc32cConcat(tokens, logprobs, bytes), .finish = Finish::kStop}}});
+        PutOne("messages " + name, rollout_,
+               {.owner = ref,
+                .lease = member.lease.id,
+                .fields = {TextField("messages", std::string(100, 'm'))}});
+        const auto sealed = Do<ItemsAnswer>("Seal " + name, rollout_,
+                                            Seal{{{.ref = ref,
+                                                   .lease = member.lease.id,
+                                                   .tokens = 44,
+                                                   .crc32c = Crc32cConcat(tokens, logprobs, bytes),
+                                                   .finish = Finish::kStop}}});
         if (!sealed) return;
         const absl::Status& status = sealed->items[0].status;
         if (ReasonOf(status) == "GONE") result_.answered["Seal " + name] = true;
@@ -206,24 +250,33 @@ class Script {
         return;
       }
     }
-    const auto leased = Do<LeaseTasksAnswer>(absl::StrCat("LeaseTasks ", k), reward_, LeaseTasks{.request = Request(100 + n), .rooms = {{"cpu", 4}}});
+    const auto leased =
+        Do<LeaseTasksAnswer>(absl::StrCat("LeaseTasks ", k), reward_,
+                             LeaseTasks{.request = Request(100 + n), .rooms = {{"cpu", 4}}});
     if (!leased) return;
     for (const TaskGrant& task : leased->tasks) {
       Record record{.owner = task.owner, .task = task.id, .lease = task.lease.id, .last = true};
-      record.fields = {TextField("reward_status", "ok"), MakeField<double>("task_reward", Dtype::kF64, {static_cast<double>(*task.owner.member)})};
-      PutOne(absl::StrCat("reward ", task.owner.group.ordinal, "/", *task.owner.member), reward_, record);
+      record.fields = {
+          TextField("reward_status", "ok"),
+          MakeField<double>("task_reward", Dtype::kF64, {static_cast<double>(*task.owner.member)})};
+      PutOne(absl::StrCat("reward ", task.owner.group.ordinal, "/", *task.owner.member), reward_,
+             record);
     }
     const bool over = job_->Look([](const Job& job) { return job.version(); }) > k;
     if (!over) {
-      const auto batch = Do<AcquireBatchAnswer>(absl::StrCat("AcquireBatch ", k), trainer_, AcquireBatch{.k = k});
+      const auto batch =
+          Do<AcquireBatchAnswer>(absl::StrCat("AcquireBatch ", k), trainer_, AcquireBatch{.k = k});
       if (!batch) return;
-      Do<ApplyAnswer>(absl::StrCat("Apply ", k), trainer_, queue::Apply{.k = k, .lease = batch->lease.id, .crc32c = batch->crc32c});
+      Do<ApplyAnswer>(absl::StrCat("Apply ", k), trainer_,
+                      queue::Apply{.k = k, .lease = batch->lease.id, .crc32c = batch->crc32c});
     }
     if (k == 0 || !durable_) return;
-    Do<DurableAnswer>(absl::StrCat("Durable ", k), trainer_, Durable{.version = 1, .checkpoint = "c", .hash = FirstHash()});
+    Do<DurableAnswer>(absl::StrCat("Durable ", k), trainer_,
+                      Durable{.version = 1, .checkpoint = "c", .hash = FirstHash()});
   }
   std::string FirstHash() {
-    return job_->Look([](const Job& job) { return job.batches().contains(0) ? job.batches().at(0).hash : ""; });
+    return job_->Look(
+        [](const Job& job) { return job.batches().contains(0) ? job.batches().at(0).hash : ""; });
   }
 
   DurableJob* const job_;

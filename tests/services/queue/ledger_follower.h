@@ -16,11 +16,13 @@
 
 namespace sluice::queue {
 
-// Follows a job's mirrored ledger as a stranger would, knowing its documented fields alone: the counters of each entry must
-// balance, the hash chain must be what the batches give, and no entry may be missing without another saying so.
+// Follows a job's mirrored ledger as a stranger would, knowing its documented fields alone: the
+// counters of each entry must balance, the hash chain must be what the batches give, and no entry
+// may be missing without another saying so.
 class LedgerFollower {
  public:
-  LedgerFollower(integration::RedisServer* redis, const std::string& job) : redis_(redis), key_(LedgerMirror::KeyOf(job)) {}
+  LedgerFollower(integration::RedisServer* redis, const std::string& job)
+      : redis_(redis), key_(LedgerMirror::KeyOf(job)) {}
 
   using Fields = std::map<std::string, std::string>;
 
@@ -29,7 +31,8 @@ class LedgerFollower {
     while (event_ < event || entries.empty()) {
       const redis::Reply reply = redis_->Run({"XREAD", "BLOCK", "20000", "STREAMS", key_, last_});
       if (reply.kind != redis::Reply::Kind::kList || reply.list.empty()) {
-        ADD_FAILURE() << key_ << " ends with " << last_ << ", event " << event << " does not come; " << reply.text;
+        ADD_FAILURE() << key_ << " ends with " << last_ << ", event " << event << " does not come; "
+                      << reply.text;
         return false;
       }
       for (const redis::Reply& entry : reply.list[0].list[1].list) Take(entry);
@@ -70,7 +73,8 @@ class LedgerFollower {
   void Take(const redis::Reply& entry) {
     const std::string id = entry.list.at(0).text;
     Fields fields;
-    for (size_t i = 0; i + 1 < entry.list.at(1).list.size(); i += 2) fields[entry.list[1].list[i].text] = entry.list[1].list[i + 1].text;
+    for (size_t i = 0; i + 1 < entry.list.at(1).list.size(); i += 2)
+      fields[entry.list[1].list[i].text] = entry.list[1].list[i + 1].text;
     const bool first = entries.empty() || last_ == "0-0";
     entries.emplace_back(id, fields);
     const bool gap = fields.contains("gap");
@@ -85,7 +89,9 @@ class LedgerFollower {
       if (name.starts_with("dropped.")) reasons += std::stoll(value);
     }
     EXPECT_EQ(reasons, Number("dropped")) << id;
-    EXPECT_EQ(Number("accepted"), Number("durable") + Number("applied") + Number("live") + Number("dropped")) << id;
+    EXPECT_EQ(Number("accepted"),
+              Number("durable") + Number("applied") + Number("live") + Number("dropped"))
+        << id;
     const std::string hash = *FromHex(fields["hash"]);
     if (!gap && !first && fields["kind"] == "applied") {
       EXPECT_EQ(hash, NextHash(hash_, Number("version") - 1, fields["batch"])) << id;

@@ -11,15 +11,21 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(MemoryTest, JobsThatFitHaveTheirQuota) { EXPECT_THAT(FairShares(100, {{{10, 40, 0}, {10, 60, 0}}}), ElementsAre(40, 60)); }
+TEST(MemoryTest, JobsThatFitHaveTheirQuota) {
+  EXPECT_THAT(FairShares(100, {{{10, 40, 0}, {10, 60, 0}}}), ElementsAre(40, 60));
+}
 
-TEST(MemoryTest, WhatIsShortIsSharedEvenly) { EXPECT_THAT(FairShares(100, {{{10, 80, 0}, {10, 80, 0}}}), ElementsAre(50, 50)); }
+TEST(MemoryTest, WhatIsShortIsSharedEvenly) {
+  EXPECT_THAT(FairShares(100, {{{10, 80, 0}, {10, 80, 0}}}), ElementsAre(50, 50));
+}
 
 TEST(MemoryTest, AJobThatWantsLittleLeavesTheRestToTheOthers) {
   EXPECT_THAT(FairShares(100, {{{5, 10, 0}, {10, 80, 0}, {10, 80, 0}}}), ElementsAre(10, 45, 45));
 }
 
-TEST(MemoryTest, NobodyFallsBelowWhatItNeeds) { EXPECT_THAT(FairShares(100, {{{70, 90, 0}, {10, 90, 0}}}), ElementsAre(70, 30)); }
+TEST(MemoryTest, NobodyFallsBelowWhatItNeeds) {
+  EXPECT_THAT(FairShares(100, {{{70, 90, 0}, {10, 90, 0}}}), ElementsAre(70, 30));
+}
 
 TEST(MemoryTest, ANewJobRisesToItsShareAsTheOldOneGivesBack) {
   EXPECT_THAT(FairShares(100, {{{10, 100, 100}, {10, 100, 0}}}), ElementsAre(50, 0));

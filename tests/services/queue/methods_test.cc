@@ -5,8 +5,9 @@
 #include "google/protobuf/descriptor.h"
 #include "tests/services/queue/wire.h"
 
-// Every method of the service: a repeat changes once and answers the same, a lower incarnation is fenced and changes
-// nothing, a parked call ends with a non-empty edge. The walk goes by the descriptor, so no method can be forgotten.
+// Every method of the service: a repeat changes once and answers the same, a lower incarnation is
+// fenced and changes nothing, a parked call ends with a non-empty edge. The walk goes by the
+// descriptor, so no method can be forgotten.
 namespace sluice::queue {
 namespace {
 
@@ -21,17 +22,20 @@ class MethodsTest : public WireTest {
     std::string state = stats.ShortDebugString();
     v1::PeekRequest peek;
     FillCall("controller", 0, peek.mutable_call());
-    for (v1::PeekWhat what : {v1::PEEK_WHAT_GROUPS, v1::PEEK_WHAT_TASKS, v1::PEEK_WHAT_BATCHES, v1::PEEK_WHAT_PROMPTS}) {
+    for (v1::PeekWhat what : {v1::PEEK_WHAT_GROUPS, v1::PEEK_WHAT_TASKS, v1::PEEK_WHAT_BATCHES,
+                              v1::PEEK_WHAT_PROMPTS}) {
       peek.set_what(what);
       const v1::PeekResponse rows = *Once<v1::PeekResponse>(peek);
       for (v1::PeekRow row : rows.rows()) {
         row.clear_age();
-        state += std::regex_replace(row.ShortDebugString(), std::regex("age[^,}]*"), "");  // Of members.
+        // Of members.
+        state += std::regex_replace(row.ShortDebugString(), std::regex("age[^,}]*"), "");
       }
     }
     return state;
   }
-  // The same request twice: the second answer is marked and else equal, the state the same as after the first.
+  // The same request twice: the second answer is marked and else equal, the state the same as after
+  // the first.
   template <typename Response, typename Request>
   void ExpectKeyed(const Request& request) {
     const auto first = Once<Response>(request);
@@ -67,7 +71,10 @@ class MethodsTest : public WireTest {
   template <typename Request>
   Request For(const std::string& worker, bool with_request = false) {
     Request request;
-    const int64_t incarnation = worker == "t1" ? gang_ : worker == "w1" ? reward_ : worker == "r1" ? rollout_ : 0;
+    const int64_t incarnation = worker == "t1"   ? gang_
+                                : worker == "w1" ? reward_
+                                : worker == "r1" ? rollout_
+                                                 : 0;
     FillCall(worker, incarnation, request.mutable_call(), with_request);
     return request;
   }
@@ -78,11 +85,14 @@ class MethodsTest : public WireTest {
     const auto* descriptor = response->GetDescriptor();
     response->GetReflection()->ClearField(response, descriptor->FindFieldByName("repeat"));
     if (const auto* ledger = descriptor->FindFieldByName("ledger")) {
-      static_cast<common::v1::Ledger*>(response->GetReflection()->MutableMessage(response, ledger))->clear_event();
+      static_cast<common::v1::Ledger*>(response->GetReflection()->MutableMessage(response, ledger))
+          ->clear_event();
     }
     if (const auto* items = descriptor->FindFieldByName("items")) {
       for (int i = 0; i < response->GetReflection()->FieldSize(*response, items); ++i) {
-        static_cast<common::v1::Item*>(response->GetReflection()->MutableRepeatedMessage(response, items, i))->clear_repeat();
+        static_cast<common::v1::Item*>(
+            response->GetReflection()->MutableRepeatedMessage(response, items, i))
+            ->clear_repeat();
       }
     }
   }
@@ -96,8 +106,10 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   v1::Batch batch;
   std::string hash;
   // In the order of a step; each leaves what the next needs.
-  std::vector<std::string> order = {"SetJob", "Restore", "AdvanceVersion", "Renew", "Admit", "Put", "Seal", "LeaseTasks", "AcquireBatch",
-                                    "Get", "Apply", "Durable", "Release", "Drop", "Stats", "Peek", "Watch", "Retask"};
+  std::vector<std::string> order = {"SetJob", "Restore", "AdvanceVersion", "Renew",        "Admit",
+                                    "Put",    "Seal",    "LeaseTasks",     "AcquireBatch", "Get",
+                                    "Apply",  "Durable", "Release",        "Drop",         "Stats",
+                                    "Peek",   "Watch",   "Retask"};
   walks["SetJob"] = [&] {
     v1::SetJobRequest request = JobRequest();
     auto first = Once<v1::SetJobResponse>(request);
@@ -194,8 +206,10 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     std::vector<common::v1::Want> wants(1);
     wants[0].mutable_owner()->set_group(batch.groups(0).group());
     const std::string state = State();
-    for (int i = 0; i < 2; ++i) EXPECT_EQ(Client("t1", gang_)->GetAll(batch.lease().id(), wants)->size(), 1u);
-    EXPECT_EQ(ReasonOf(Client("t1", gang_ - 1)->GetAll(batch.lease().id(), wants).status()), "FENCED");
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(Client("t1", gang_)->GetAll(batch.lease().id(), wants)->size(), 1u);
+    EXPECT_EQ(ReasonOf(Client("t1", gang_ - 1)->GetAll(batch.lease().id(), wants).status()),
+              "FENCED");
     EXPECT_EQ(State(), state);
   };
   walks["Apply"] = [&] {
@@ -267,7 +281,8 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
 
   const auto* service = v1::SetJobRequest::descriptor()->file()->FindServiceByName("QueueService");
   ASSERT_EQ(static_cast<size_t>(service->method_count()), order.size()) << "a method is not walked";
-  for (int m = 0; m < service->method_count(); ++m) EXPECT_TRUE(walks.contains(service->method(m)->name())) << service->method(m)->name();
+  for (int m = 0; m < service->method_count(); ++m)
+    EXPECT_TRUE(walks.contains(service->method(m)->name())) << service->method(m)->name();
   for (const std::string& name : order) {
     SCOPED_TRACE(name);
     walks.at(name)();

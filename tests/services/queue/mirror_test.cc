@@ -22,7 +22,10 @@ class MirrorTest : public testing::Test {
   }
   LedgerMirror::Options MirrorOptions() const {
     // Quick, so that the test is; nothing depends on how quick.
-    return {.redis = redis_->endpoint(), .timeout = absl::Milliseconds(200), .check = absl::Milliseconds(20), .retry = absl::Milliseconds(20)};
+    return {.redis = redis_->endpoint(),
+            .timeout = absl::Milliseconds(200),
+            .check = absl::Milliseconds(20),
+            .retry = absl::Milliseconds(20)};
   }
   void StartMirror(LedgerMirror::Options options) {
     mirror_ = std::make_unique<LedgerMirror>(std::move(options));
@@ -47,7 +50,10 @@ class MirrorTest : public testing::Test {
     }
   }
   void MakeDurable() {
-    ASSERT_TRUE(h_.Call<DurableAnswer>(h_.Trainer(), Durable{.version = h_.job().version(), .checkpoint = "c", .hash = h_.job().ledger().hash}).ok());
+    ASSERT_TRUE(h_.Call<DurableAnswer>(h_.Trainer(), Durable{.version = h_.job().version(),
+                                                             .checkpoint = "c",
+                                                             .hash = h_.job().ledger().hash})
+                    .ok());
   }
 
   std::string password_;
@@ -79,7 +85,8 @@ TEST_F(MirrorTest, RestoresAndDropsAreFollowedToo) {
   h_.RunStep();
   ++h_.gang;  // The trainer dies, and its next incarnation goes back a step.
   h_.SetWorkers();
-  ASSERT_TRUE(h_.Call<RestoreAnswer>(h_.Trainer(), Restore{.cursor = cursor, .checkpoint = "c"}).ok());
+  ASSERT_TRUE(
+      h_.Call<RestoreAnswer>(h_.Trainer(), Restore{.cursor = cursor, .checkpoint = "c"}).ok());
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   EXPECT_EQ(follower.entries.back().second.at("kind"), "restored");
@@ -114,7 +121,8 @@ TEST_F(MirrorTest, AStoppedRedisHoldsNothingUpAndGetsTheSumsLater) {
   for (const auto& [id, fields] : follower.entries) {
     if (fields.contains("missed")) missed += std::stoll(fields.at("missed"));
   }
-  EXPECT_EQ(follower.entries.size() + missed, told_ + 1) << "each entry is there or counted as missed";
+  EXPECT_EQ(follower.entries.size() + missed, told_ + 1)
+      << "each entry is there or counted as missed";
   EXPECT_EQ(mirror_->state().dropped, static_cast<uint64_t>(missed));
   RunSteps(1);
   ASSERT_TRUE(follower.FollowTo(noted_));
@@ -152,7 +160,8 @@ TEST_F(MirrorTest, ARedisThatIsKilledAndComesBackEmptyGetsTheNewestBooks) {
   follower.StartOver();
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
-  EXPECT_THAT(follower.gaps(), ElementsAre("start", AnyOf("lost", "start")));  // The latter: killed before it could acknowledge.
+  // The latter: killed before it could acknowledge.
+  EXPECT_THAT(follower.gaps(), ElementsAre("start", AnyOf("lost", "start")));
   EXPECT_GE(follower.checked_hashes, 3) << "what waited meanwhile comes entry by entry";
   EXPECT_EQ(mirror_->state().dropped, 0u);
 }

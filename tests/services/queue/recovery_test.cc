@@ -13,7 +13,8 @@
 namespace sluice::queue {
 namespace {
 
-constexpr char kJob[] = "00112233445566778899aabbccddeeff", kOther[] = "ffeeddccbbaa99887766554433221100";
+constexpr char kJob[] = "00112233445566778899aabbccddeeff",
+               kOther[] = "ffeeddccbbaa99887766554433221100";
 
 class RecoveryTest : public testing::Test {
  protected:
@@ -36,7 +37,10 @@ class RecoveryTest : public testing::Test {
   std::string Data() const { return dir_ + "/data"; }
 
   void Start(int64_t incarnation = 0) {
-    table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data(), .log = {.segment_bytes = 1 << 20, .low_bytes = 0, .reserve_bytes = 64 << 10}});
+    table_ = std::make_unique<JobTable>(JobTable::Options{
+        .incarnation = 0,
+        .data_dir = Data(),
+        .log = {.segment_bytes = 1 << 20, .low_bytes = 0, .reserve_bytes = 64 << 10}});
     ASSERT_TRUE(table_->Recover().ok());
     table_->SetIncarnation(incarnation == 0 ? ++incarnation_ : incarnation);
   }
@@ -47,7 +51,8 @@ class RecoveryTest : public testing::Test {
   Spec SpecOf(Durability durability) const {
     Spec spec = SmallSpec();
     spec.durability = durability;
-    spec.sources = {{.name = "rows", .path = Rows(), .weight = 1, .fields = {{"prompt", "prompt"}}}};
+    spec.sources = {
+        {.name = "rows", .path = Rows(), .weight = 1, .fields = {{"prompt", "prompt"}}}};
     return spec;
   }
   Reply Set(const std::string& job, SetJob set) {
@@ -64,7 +69,9 @@ class RecoveryTest : public testing::Test {
     return *std::move(result);
   }
   SetJob First(Durability durability) const {
-    return {.revision = 1, .spec = SpecOf(durability), .workers = {{"t1", WorkerRole::kTrainer, 1}, {"r1", WorkerRole::kRollout, 1}}};
+    return {.revision = 1,
+            .spec = SpecOf(durability),
+            .workers = {{"t1", WorkerRole::kTrainer, 1}, {"r1", WorkerRole::kRollout, 1}}};
   }
   template <typename T>
   absl::StatusOr<T> Call(const std::string& job, const Caller& caller, Input input) {
@@ -88,7 +95,8 @@ class RecoveryTest : public testing::Test {
   std::map<std::string, std::string> Files() const {
     std::map<std::string, std::string> files;
     const std::vector<std::string> names = ListDir(JobDir(Data(), kJob)).value();
-    for (const std::string& name : names) files[name] = *ReadFile(JobDir(Data(), kJob) + "/" + name);
+    for (const std::string& name : names)
+      files[name] = *ReadFile(JobDir(Data(), kJob) + "/" + name);
     return files;
   }
 
@@ -130,7 +138,9 @@ TEST_F(RecoveryTest, ASetJobThatComesAsTheIncarnationDoesFindsTheJobRecovered) {
     ASSERT_TRUE(table_->Recover().ok());
     std::thread registered([&] { table_->SetIncarnation(round + 1); });
     Reply reply = Set(kJob, First(Durability::kFull));
-    while (std::holds_alternative<absl::Status>(reply) && ReasonOf(std::get<absl::Status>(reply)) == "NOT_REGISTERED") reply = Set(kJob, First(Durability::kFull));
+    while (std::holds_alternative<absl::Status>(reply) &&
+           ReasonOf(std::get<absl::Status>(reply)) == "NOT_REGISTERED")
+      reply = Set(kJob, First(Durability::kFull));
     registered.join();
     ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(reply)) << std::get<absl::Status>(reply);
     EXPECT_TRUE(std::get<SetJobAnswer>(reply).repeat);
@@ -143,7 +153,8 @@ TEST_F(RecoveryTest, UntilTheIncarnationIsKnownCallsAreToldToComeAgain) {
   table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data()});
   ASSERT_TRUE(table_->Recover().ok());
   EXPECT_TRUE(absl::IsUnavailable(table_->Find(kJob).status()));
-  EXPECT_EQ(ReasonOf(std::get<absl::Status>(Set(kJob, First(Durability::kFull)))), "NOT_REGISTERED");
+  EXPECT_EQ(ReasonOf(std::get<absl::Status>(Set(kJob, First(Durability::kFull)))),
+            "NOT_REGISTERED");
   table_->SetIncarnation(1);  // A controller that forgot: the job's own count goes on.
   EXPECT_EQ(std::get<SetJobAnswer>(Set(kJob, First(Durability::kFull))).incarnation, 2);
 }

@@ -8,21 +8,25 @@
 namespace sluice::queue {
 namespace {
 
-// Threads of our own, so that ThreadSanitizer sees all there is: rollouts that admit, wait, drop and leave, a timer, a
-// watcher that comes and goes, readers.
+// Threads of our own, so that ThreadSanitizer sees all there is: rollouts that admit, wait, drop
+// and leave, a timer, a watcher that comes and goes, readers.
 TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) {
   constexpr int kRollouts = 3, kRounds = 200;
   Spec spec = SmallSpec();
   std::atomic<int> wakes = 0;
-  JobRunner runner({.job = {.id = std::string(32, 'c')}, .name = "threads", .clock = Clock::Real(), .wake = [&](Instant) { ++wakes; }}, spec,
-                   std::make_shared<Rows>(std::vector<uint64_t>{1000}));
+  JobRunner runner({.job = {.id = std::string(32, 'c')},
+                    .name = "threads",
+                    .clock = Clock::Real(),
+                    .wake = [&](Instant) { ++wakes; }},
+                   spec, std::make_shared<Rows>(std::vector<uint64_t>{1000}));
   const auto call = [&](const Caller& caller, Input input) {
     Reply reply;
     runner.Run(caller, std::move(input), [&](Reply answer) { reply = std::move(answer); });
     return reply;
   };
   SetJob set{.revision = 1, .spec = spec, .workers = {{"t", WorkerRole::kTrainer, 1}}};
-  for (int r = 0; r < kRollouts; ++r) set.workers.push_back({absl::StrCat("r", r), WorkerRole::kRollout, 1});
+  for (int r = 0; r < kRollouts; ++r)
+    set.workers.push_back({absl::StrCat("r", r), WorkerRole::kRollout, 1});
   call({"controller", 0}, set);
   call({"t", 1}, Restore{});
   std::atomic<int> asked = 0, settled = 0;
@@ -34,18 +38,23 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
       call(caller, Renew{.loaded = {{0, {1, 0}, true}}});
       for (int i = 0; i < kRounds; ++i) {
         Id16 request;
-        request.bytes = {static_cast<uint8_t>(r), static_cast<uint8_t>(i), static_cast<uint8_t>(i >> 8)};
+        request.bytes = {static_cast<uint8_t>(r), static_cast<uint8_t>(i),
+                         static_cast<uint8_t>(i >> 8)};
         ++asked;
-        const auto state = std::make_shared<std::atomic<int>>(0);  // 0 open, 1 answered, 2 given up.
-        const uint64_t number = runner.Run(caller, Admit{.request = request, .room = 1}, [&, state, caller](Reply reply) {
-          int open = 0;
-          if (!state->compare_exchange_strong(open, 1)) return;
-          ++settled;
-          const auto* admitted = std::get_if<AdmitAnswer>(&reply);
-          if (admitted == nullptr || admitted->grants.empty()) return;
-          const queue::Grant& grant = admitted->grants[0];
-          runner.Run(caller, Drop{{{{.group = grant.group}, grant.members[0].lease.id, "bad_row"}}}, [](Reply) {});
-        });
+        // 0 open, 1 answered, 2 given up.
+        const auto state = std::make_shared<std::atomic<int>>(0);
+        const uint64_t number = runner.Run(
+            caller, Admit{.request = request, .room = 1}, [&, state, caller](Reply reply) {
+              int open = 0;
+              if (!state->compare_exchange_strong(open, 1)) return;
+              ++settled;
+              const auto* admitted = std::get_if<AdmitAnswer>(&reply);
+              if (admitted == nullptr || admitted->grants.empty()) return;
+              const queue::Grant& grant = admitted->grants[0];
+              runner.Run(caller,
+                         Drop{{{{.group = grant.group}, grant.members[0].lease.id, "bad_row"}}},
+                         [](Reply) {});
+            });
         if (i % 3 == 0) {
           runner.Forget(number);
           int open = 0;

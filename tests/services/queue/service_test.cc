@@ -19,12 +19,14 @@ TEST_F(WireTest, AJobWhoseWorstCaseDoesNotFitTheMemoryIsToldTheNumbers) {
   const auto set = FromProto(JobRequest());
   ASSERT_TRUE(set.ok());
   std::promise<absl::Status> answer;
-  small.SetJob(kJob, "wire", {"controller", 0}, *set, [&](Reply reply) { answer.set_value(std::get<absl::Status>(reply)); });
+  small.SetJob(kJob, "wire", {"controller", 0}, *set,
+               [&](Reply reply) { answer.set_value(std::get<absl::Status>(reply)); });
   const absl::Status refused = answer.get_future().get();
   EXPECT_EQ(ReasonOf(refused), "NO_MEMORY");
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << "the controller would wait for what passes";
   // 3 steps x 1 group x 2 members x (1000 tokens x 20 B + 8192 B).
-  EXPECT_THAT(std::string(refused.message()), testing::AllOf(testing::HasSubstr("169152 B"), testing::HasSubstr("100000 B")));
+  EXPECT_THAT(std::string(refused.message()),
+              testing::AllOf(testing::HasSubstr("169152 B"), testing::HasSubstr("100000 B")));
 }
 
 TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
@@ -96,7 +98,11 @@ TEST_F(WireTest, AnAdmitWhoseClientLeftTakesNothing) {
     v1::AdmitResponse response;
     EXPECT_TRUE(absl::IsCancelled(rpc::Call(*channel_, request, &response, {.cancel = &cancel})));
   });
-  const auto waiting = [&] { return (*jobs_.Find(kJob))->Look([](const Job& job, Instant) { return job.Stats().waiting.at("Admit"); }); };
+  const auto waiting = [&] {
+    return (*jobs_.Find(kJob))->Look([](const Job& job, Instant) {
+      return job.Stats().waiting.at("Admit");
+    });
+  };
   while (waiting() == 0) std::this_thread::yield();
   cancel.Trigger();
   leaves.join();
@@ -153,7 +159,12 @@ TEST_F(WireTest, ALargeMemberIsReadInSeveralMessages) {
     ASSERT_TRUE(stream.Put(PromptRecord(grant, grant.members(0)), Column(3, 0), nullptr).ok());
     std::string payload;
     common::v1::Record record = SampledRecord(grant, grant.members(0), 1000, &payload);
-    ASSERT_TRUE(stream.Put(record, payload, [](const PutOutcome& outcome) { EXPECT_TRUE(outcome.status.ok()) << outcome.status; }).ok());
+    ASSERT_TRUE(stream
+                    .Put(record, payload,
+                         [](const PutOutcome& outcome) {
+                           EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+                         })
+                    .ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(20)).ok());
   }
   std::vector<common::v1::Want> wants(600);  // 8 KB each: more than one message.
@@ -172,13 +183,15 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   std::vector<std::string> cancelled;
   const auto client = Client("r1", rollout_);
   QueueWatch watch(client.get(), {.changed = [&](const v1::WatchResponse& change) {
-    MutexLock lock(&mu);
-    EXPECT_EQ(change.queue_incarnation(), 1);
-    version = change.version();
-    if (change.published_size() > 0) published = change.published(0).version().number();
-    for (const v1::CancelHint& hint : change.cancel()) cancelled.push_back(hint.reason());
-    changed.NotifyAll();
-  }});
+                     MutexLock lock(&mu);
+                     EXPECT_EQ(change.queue_incarnation(), 1);
+                     version = change.version();
+                     if (change.published_size() > 0)
+                       published = change.published(0).version().number();
+                     for (const v1::CancelHint& hint : change.cancel())
+                       cancelled.push_back(hint.reason());
+                     changed.NotifyAll();
+                   }});
   const auto wait = [&](auto until) {
     MutexLock lock(&mu);
     while (!until()) changed.Wait(&mu);
@@ -203,7 +216,10 @@ TEST_F(WireTest, ShuttingDownEndsParkedCallsWithAReason) {
     FillCall("t1", gang_, request.mutable_call());
     ended = Once<v1::AcquireBatchResponse>(request).status();
   });
-  while ((*jobs_.Find(kJob))->Look([](const Job& job, Instant) { return job.Stats().waiting.at("AcquireBatch"); }) == 0) std::this_thread::yield();
+  while ((*jobs_.Find(kJob))->Look([](const Job& job, Instant) {
+    return job.Stats().waiting.at("AcquireBatch");
+  }) == 0)
+    std::this_thread::yield();
   jobs_.Shut();
   waits.join();
   EXPECT_TRUE(absl::IsUnavailable(ended));

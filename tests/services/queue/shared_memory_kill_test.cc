@@ -11,8 +11,8 @@
 #include "tests/integration/harness/process.h"
 #include "tests/services/queue/wire.h"
 
-// Clients killed while they put and get through shared memory: this test's queue, and clients in processes of their own, which
-// are this program again (ClientProcess below).
+// Clients killed while they put and get through shared memory: this test's queue, and clients in
+// processes of their own, which are this program again (ClientProcess below).
 namespace sluice::queue {
 namespace {
 using integration::Process;
@@ -42,7 +42,8 @@ int Buffers() {
   const auto maps = ReadFile("/proc/self/maps");
   EXPECT_TRUE(maps.ok());
   int count = 0;
-  for (absl::string_view line : absl::StrSplit(*maps, '\n')) count += line.find("sluice-queue-put") != absl::string_view::npos;
+  for (absl::string_view line : absl::StrSplit(*maps, '\n'))
+    count += line.find("sluice-queue-put") != absl::string_view::npos;
   return count;
 }
 
@@ -57,7 +58,10 @@ class SharedMemoryKillTest : public WireTest {
     ASSERT_TRUE(server_.ShareMemory(rpc_->address()).ok());
     Begin();
     admitted_ = Admitted(1);
-    client_ = std::make_unique<QueueClient>(channel_, QueueClient::Options{.job = kJob, .worker = "r1", .incarnation = rollout_, .shared_memory = false});
+    client_ = std::make_unique<QueueClient>(
+        channel_,
+        QueueClient::Options{
+            .job = kJob, .worker = "r1", .incarnation = rollout_, .shared_memory = false});
     sluice::PutStream stream(client_.get());
     ASSERT_TRUE(stream.Put(PromptRecord(grant(), member()), Column(3, 0), nullptr).ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
@@ -69,13 +73,15 @@ class SharedMemoryKillTest : public WireTest {
 
   // A client that puts all pieces, or reads them, telling each step.
   std::unique_ptr<Process> Start(const std::string& what, const std::string& failpoints) {
-    auto process = Process::Start({.binary = "/proc/self/exe",
-                                   .args = {"--gtest_filter=ClientProcess.*", "--gtest_also_run_disabled_tests"},
-                                   .env = {{"CLIENT_DOES", what},
-                                           {"CLIENT_QUEUE", rpc_->address()},
-                                           {"CLIENT_OWNER", absl::BytesToHexString(RefOf(grant(), member()).SerializeAsString())},
-                                           {"CLIENT_LEASE", absl::BytesToHexString(member().lease().id())},
-                                           {"SLUICE_FAILPOINTS", failpoints}}});
+    auto process = Process::Start(
+        {.binary = "/proc/self/exe",
+         .args = {"--gtest_filter=ClientProcess.*", "--gtest_also_run_disabled_tests"},
+         .env = {
+             {"CLIENT_DOES", what},
+             {"CLIENT_QUEUE", rpc_->address()},
+             {"CLIENT_OWNER", absl::BytesToHexString(RefOf(grant(), member()).SerializeAsString())},
+             {"CLIENT_LEASE", absl::BytesToHexString(member().lease().id())},
+             {"SLUICE_FAILPOINTS", failpoints}}});
     EXPECT_TRUE(process.ok()) << process.status();
     return *std::move(process);
   }
@@ -147,7 +153,8 @@ TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
     ExpectNoBuffers();
   }
   ExpectStoredOnce();
-  const auto client = Start("get", "queue_client.get.before_copy=stop");  // It stands still with the segments mapped.
+  // It stands still with the segments mapped.
+  const auto client = Start("get", "queue_client.get.before_copy=stop");
   EXPECT_TRUE(Becomes([] { return Buffers() > 0; }));
   v1::DropRequest drop;
   for (const v1::Member& dropped : grant().members()) {
@@ -160,7 +167,8 @@ TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
   client->Signal(SIGKILL);
   client->Await(absl::Seconds(120)).IgnoreError();
   ExpectNoBuffers();
-  EXPECT_TRUE(Becomes([&] { return arena()->use().used_bytes <= prompt_.used_bytes; })) << "all memory is there for the next";
+  EXPECT_TRUE(Becomes([&] { return arena()->use().used_bytes <= prompt_.used_bytes; }))
+      << "all memory is there for the next";
 }
 
 // The other side: run by the tests above alone.
@@ -170,7 +178,8 @@ TEST(ClientProcess, DISABLED_DoesAsTold) {
   const std::string lease = absl::HexStringToBytes(getenv("CLIENT_LEASE"));
   auto channel = rpc::Connect(getenv("CLIENT_QUEUE"));
   ASSERT_TRUE(channel.ok());
-  QueueClient client(*channel, {.job = "00112233445566778899aabbccddeeff", .worker = "r1", .incarnation = 1});
+  QueueClient client(*channel,
+                     {.job = "00112233445566778899aabbccddeeff", .worker = "r1", .incarnation = 1});
   const auto say = [](const std::string& line) {
     std::puts(line.c_str());
     std::fflush(stdout);
@@ -195,10 +204,17 @@ TEST(ClientProcess, DISABLED_DoesAsTold) {
     columns.add_runs()->mutable_version()->set_incarnation(1);
     columns.mutable_runs(0)->set_count(kPieceTokens);
     std::string payload;
-    AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{kPieceTokens}, Tokens(piece), &record, &payload);
-    AddField("logprobs", common::v1::DTYPE_F32, std::vector<int64_t>{kPieceTokens}, Logprobs(piece), &record, &payload);
+    AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{kPieceTokens}, Tokens(piece),
+             &record, &payload);
+    AddField("logprobs", common::v1::DTYPE_F32, std::vector<int64_t>{kPieceTokens}, Logprobs(piece),
+             &record, &payload);
     say(absl::StrCat("put ", piece));
-    ASSERT_TRUE(stream.Put(record, payload, [](const PutOutcome& outcome) { EXPECT_TRUE(outcome.status.ok()) << outcome.status; }).ok());
+    ASSERT_TRUE(stream
+                    .Put(record, payload,
+                         [](const PutOutcome& outcome) {
+                           EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+                         })
+                    .ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
   }
   say("put all");

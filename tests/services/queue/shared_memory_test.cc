@@ -5,7 +5,8 @@
 #include "common/queue_client/attachment.h"
 #include "tests/services/queue/wire.h"
 
-// Payload of every kind, in messages and through shared memory, and what the queue makes of clients that misuse the latter.
+// Payload of every kind, in messages and through shared memory, and what the queue makes of clients
+// that misuse the latter.
 namespace sluice::queue {
 namespace {
 
@@ -21,11 +22,13 @@ struct FieldSpec {
 std::string RandomBytes(const FieldSpec& spec, std::mt19937* random) {
   std::string bytes(spec.bytes, '\0');
   const bool floats = spec.dtype == common::v1::DTYPE_F32 || spec.dtype == common::v1::DTYPE_F64;
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>((*random)() & (floats && i % 4 == 3 ? 0x3f : 0xff));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<char>((*random)() & (floats && i % 4 == 3 ? 0x3f : 0xff));
   return bytes;
 }
 
-enum class Path { kMessages, kNotShared, kShared };  // The client wants none; the queue has none; both do.
+// The client wants none; the queue has none; both do.
+enum class Path { kMessages, kNotShared, kShared };
 
 class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
  protected:
@@ -37,7 +40,11 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
     }
     Begin();
     admitted_ = Admitted(1);
-    client_ = std::make_unique<QueueClient>(channel_, QueueClient::Options{.job = kJob, .worker = "r1", .incarnation = rollout_, .shared_memory = GetParam() != Path::kMessages});
+    client_ = std::make_unique<QueueClient>(
+        channel_, QueueClient::Options{.job = kJob,
+                                       .worker = "r1",
+                                       .incarnation = rollout_,
+                                       .shared_memory = GetParam() != Path::kMessages});
   }
   const v1::Grant& grant() const { return admitted_.grants(0); }
   const v1::Member& member() const { return grant().members(0); }
@@ -56,11 +63,18 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
     for (const FieldSpec& spec : specs) {
       const std::string& bytes = sent[spec.name] = RandomBytes(spec, &random);
       AddField(spec.name, spec.dtype, spec.shape, bytes, &record, &payload);
-      record.mutable_fields(record.fields_size() - 1)->mutable_rows()->Add(spec.rows.begin(), spec.rows.end());
+      record.mutable_fields(record.fields_size() - 1)
+          ->mutable_rows()
+          ->Add(spec.rows.begin(), spec.rows.end());
     }
     {
       sluice::PutStream stream(client_.get());
-      ASSERT_TRUE(stream.Put(record, payload, [](const PutOutcome& outcome) { EXPECT_TRUE(outcome.status.ok()) << outcome.status; }).ok());
+      ASSERT_TRUE(stream
+                      .Put(record, payload,
+                           [](const PutOutcome& outcome) {
+                             EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+                           })
+                      .ok());
       ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
     }
     common::v1::Want want;
@@ -78,8 +92,10 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
       const common::v1::Field& field = got.fields(places[spec.name]);
       EXPECT_TRUE((*read)[0].fields[places[spec.name]] == sent[spec.name]) << spec.name;
       EXPECT_EQ(field.dtype(), spec.dtype) << spec.name;
-      EXPECT_EQ(std::vector<int64_t>(field.shape().begin(), field.shape().end()), spec.shape) << spec.name;
-      EXPECT_EQ(std::vector<uint32_t>(field.rows().begin(), field.rows().end()), spec.rows) << spec.name;
+      EXPECT_EQ(std::vector<int64_t>(field.shape().begin(), field.shape().end()), spec.shape)
+          << spec.name;
+      EXPECT_EQ(std::vector<uint32_t>(field.rows().begin(), field.rows().end()), spec.rows)
+          << spec.name;
       EXPECT_EQ(field.bytes(), spec.bytes) << spec.name;
       EXPECT_EQ(field.crc32c(), record.fields(static_cast<int>(f)).crc32c()) << spec.name;
     }
@@ -92,16 +108,25 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
 TEST_P(PayloadTest, FieldsOfEveryDtypeComeBackAsTheyWere) {
   std::vector<FieldSpec> specs;
   for (int dtype = common::v1::DTYPE_UNSPECIFIED; dtype <= common::v1::DTYPE_U64; ++dtype) {
-    specs.push_back({absl::StrCat("of_", common::v1::Dtype_Name(dtype)), static_cast<common::v1::Dtype>(dtype), {3, 1024, 8}, 3 * 1024 * 8, {}});
+    specs.push_back({absl::StrCat("of_", common::v1::Dtype_Name(dtype)),
+                     static_cast<common::v1::Dtype>(dtype),
+                     {3, 1024, 8},
+                     3 * 1024 * 8,
+                     {}});
   }
   ExpectComesBack(Whole(), specs);
 }
 
 TEST_P(PayloadTest, ImagesAudioAndLogitsOfRaggedShapesComeBackAsTheyWere) {
-  ExpectComesBack(Whole(), {{"images", common::v1::DTYPE_U8, {3, -1, -1, 3}, 640 * 480 * 3 + 32 * 32 * 3 + 1, {640 * 480 * 3, 32 * 32 * 3, 1}},
-                            {"audio", common::v1::DTYPE_I16, {2, -1}, 2 * (16000 + 0), {32000, 0}},
-                            {"teacher_logits", common::v1::DTYPE_BF16, {100, 500}, 100 * 500 * 2, {}},
-                            {"nothing", common::v1::DTYPE_F32, {0}, 0, {}}});
+  ExpectComesBack(Whole(),
+                  {{"images",
+                    common::v1::DTYPE_U8,
+                    {3, -1, -1, 3},
+                    640 * 480 * 3 + 32 * 32 * 3 + 1,
+                    {640 * 480 * 3, 32 * 32 * 3, 1}},
+                   {"audio", common::v1::DTYPE_I16, {2, -1}, 2 * (16000 + 0), {32000, 0}},
+                   {"teacher_logits", common::v1::DTYPE_BF16, {100, 500}, 100 * 500 * 2, {}},
+                   {"nothing", common::v1::DTYPE_F32, {0}, 0, {}}});
 }
 
 TEST_P(PayloadTest, FieldsBeyondAMessageAreCutAndComeBackWhole) {
@@ -113,7 +138,8 @@ TEST_P(PayloadTest, FieldsBeyondAMessageAreCutAndComeBackWhole) {
 
 TEST_P(PayloadTest, ARecordOfVeryManyFieldsIsCutBetweenThem) {
   std::vector<FieldSpec> specs;
-  for (int i = 0; i < 20'000; ++i) specs.push_back({absl::StrCat("tiny", 100'000 + i), common::v1::DTYPE_U8, {1}, 1, {}});
+  for (int i = 0; i < 20'000; ++i)
+    specs.push_back({absl::StrCat("tiny", 100'000 + i), common::v1::DTYPE_U8, {1}, 1, {}});
   ExpectComesBack(Whole(), specs);
 }
 
@@ -136,17 +162,23 @@ TEST_P(PayloadTest, ColumnsOfAPieceComeBackAsTheyWere) {
   piece.set_count(kTokens);
   piece.add_runs()->mutable_version()->set_incarnation(gang_);
   piece.mutable_runs(0)->set_count(kTokens);
-  ExpectComesBack(record, {{"tokens", common::v1::DTYPE_I32, {kTokens}, kTokens * 4, {}},
-                           {"logprobs", common::v1::DTYPE_F32, {kTokens}, kTokens * 4, {}},
-                           {"kept_tokens", common::v1::DTYPE_U8, {kTokens, -1}, kept_bytes, kept},
-                           {"routing", common::v1::DTYPE_U16, {kTokens, 24, 4}, kTokens * 24 * 4 * 2, {}}});
+  ExpectComesBack(record,
+                  {{"tokens", common::v1::DTYPE_I32, {kTokens}, kTokens * 4, {}},
+                   {"logprobs", common::v1::DTYPE_F32, {kTokens}, kTokens * 4, {}},
+                   {"kept_tokens", common::v1::DTYPE_U8, {kTokens, -1}, kept_bytes, kept},
+                   {"routing", common::v1::DTYPE_U16, {kTokens, 24, 4}, kTokens * 24 * 4 * 2, {}}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, PayloadTest, testing::Values(Path::kMessages, Path::kNotShared, Path::kShared), [](const auto& path) {
-  return std::string(path.param == Path::kMessages ? "InMessages" : path.param == Path::kNotShared ? "OfAQueueThatSharesNone" : "ThroughSharedMemory");
-});
+INSTANTIATE_TEST_SUITE_P(Paths, PayloadTest,
+                         testing::Values(Path::kMessages, Path::kNotShared, Path::kShared),
+                         [](const auto& path) {
+                           return std::string(path.param == Path::kMessages ? "InMessages"
+                                              : path.param == Path::kNotShared
+                                                  ? "OfAQueueThatSharesNone"
+                                                  : "ThroughSharedMemory");
+                         });
 
-// A client made by hand, attached by hand. ------------------------------------------------------------------------------
+// A client made by hand, attached by hand. --------------------------------------------------------
 
 class SharedMemoryTest : public WireTest {
  protected:
@@ -159,7 +191,8 @@ class SharedMemoryTest : public WireTest {
     Begin();
     admitted_ = Admitted(1);
   }
-  absl::StatusOr<std::shared_ptr<Attachment>> Attach(const std::string& worker, int64_t incarnation) {
+  absl::StatusOr<std::shared_ptr<Attachment>> Attach(const std::string& worker,
+                                                     int64_t incarnation) {
     common::v1::Call call;
     FillCall(worker, incarnation, &call);
     return Attachment::Attach(rpc_->address(), call);
@@ -175,7 +208,8 @@ class SharedMemoryTest : public WireTest {
     *record.mutable_owner() = RefOf(grant(), grant().members(0));
     record.set_lease(grant().members(0).lease().id());
     std::string payload;
-    AddField("field", common::v1::DTYPE_U8, std::vector<int64_t>{static_cast<int64_t>(bytes.size())}, bytes, &record, &payload);
+    AddField("field", common::v1::DTYPE_U8,
+             std::vector<int64_t>{static_cast<int64_t>(bytes.size())}, bytes, &record, &payload);
     return header;
   }
   // The ack of one message, or how its stream ended.
@@ -245,7 +279,8 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
   ASSERT_TRUE(Client("r1", rollout_)->Drop(drop).ok());
   const auto runner = jobs_.Find(kJob);
   ASSERT_TRUE(runner.ok());
-  ASSERT_TRUE(Becomes([&] { return (*runner)->arena()->use().used_bytes == 0; })) << "a reader holds nothing";
+  ASSERT_TRUE(Becomes([&] { return (*runner)->arena()->use().used_bytes == 0; }))
+      << "a reader holds nothing";
   EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");
   const std::shared_ptr<char> next = (*runner)->arena()->Allocate(kBytes);  // In the same place.
   EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");
@@ -256,9 +291,12 @@ TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
   ASSERT_TRUE(mine.ok()) << mine.status();
   const std::string bytes(kBytes, 'x');
   const shm::Slice good = *(*mine)->Allocate(kBytes);
-  const auto refused = [&](const std::string& session, const shm::Slice& slice) { return PutOne(Header(session, bytes), slice).status(); };
+  const auto refused = [&](const std::string& session, const shm::Slice& slice) {
+    return PutOne(Header(session, bytes), slice).status();
+  };
   constexpr uint64_t kMost = ~uint64_t{0};
-  for (const shm::Slice& bad : {shm::Slice{.segment = 1, .offset = good.offset, .length = kBytes}, shm::Slice{.offset = (64 << 20) - kBytes + 1, .length = kBytes},
+  for (const shm::Slice& bad : {shm::Slice{.segment = 1, .offset = good.offset, .length = kBytes},
+                                shm::Slice{.offset = (64 << 20) - kBytes + 1, .length = kBytes},
                                 shm::Slice{.offset = kMost - 10, .length = kBytes}}) {
     EXPECT_EQ(ReasonOf(refused((*mine)->session(), bad)), "BAD_SLICE");
   }
@@ -283,7 +321,8 @@ TEST_F(SharedMemoryTest, BytesThatAreNotWhatTheMessageSaysAreRefused) {
 TEST_F(SharedMemoryTest, WhoTheJobDoesNotKnowCannotAttach) {
   EXPECT_FALSE(Attach("r2", 1).ok());
   EXPECT_TRUE(Attach("r1", rollout_).ok());
-  EXPECT_EQ(Attach("r1", rollout_ - 1).status().code(), absl::StatusCode::kAborted) << "fenced, as in any call";
+  EXPECT_EQ(Attach("r1", rollout_ - 1).status().code(), absl::StatusCode::kAborted)
+      << "fenced, as in any call";
 }
 
 TEST_F(SharedMemoryTest, AMemberCannotTakeMoreThanItReservedWhateverItClaims) {
@@ -293,9 +332,11 @@ TEST_F(SharedMemoryTest, AMemberCannotTakeMoreThanItReservedWhateverItClaims) {
   *record.mutable_owner() = RefOf(grant(), grant().members(0));
   record.set_lease(grant().members(0).lease().id());
   std::string payload;
-  AddField("field", common::v1::DTYPE_U8, std::vector<int64_t>{5 << 20}, std::string(5 << 20, 'x'), &record, &payload);
+  AddField("field", common::v1::DTYPE_U8, std::vector<int64_t>{5 << 20}, std::string(5 << 20, 'x'),
+           &record, &payload);
   absl::Status outcome;
-  ASSERT_TRUE(stream.Put(record, payload, [&](const PutOutcome& put) { outcome = put.status; }).ok());
+  ASSERT_TRUE(
+      stream.Put(record, payload, [&](const PutOutcome& put) { outcome = put.status; }).ok());
   ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
   EXPECT_EQ(ReasonOf(outcome), "OVER_RESERVATION");
   EXPECT_LT((*jobs_.Find(kJob))->arena()->use().used_bytes, 1u << 20);

@@ -8,7 +8,8 @@ namespace {
 using testing::HasSubstr;
 
 constexpr uint64_t kGroupBytes = 2 * (1000 * 20 + 8192);  // What a group reserves.
-constexpr int kGroups = 12;                               // That fit in all; a job needs three at the least.
+// That fit in all; a job needs three at the least.
+constexpr int kGroups = 12;
 
 class SharesTest : public WireTest {
  protected:
@@ -20,11 +21,14 @@ class SharesTest : public WireTest {
     name_ = job == kJob ? "first" : "second";
   }
   uint64_t BytesOf(const std::string& what) {
-    return (*jobs_.Find(job_))->Look([&](const Job& job, Instant) { return job.Stats().bytes.at(what); });
+    return (*jobs_.Find(job_))->Look([&](const Job& job, Instant) {
+      return job.Stats().bytes.at(what);
+    });
   }
   // In whole groups. The share follows what others hold within a tick of the timer.
   void AwaitShare(uint64_t groups) {
-    EXPECT_TRUE(Becomes([&] { return BytesOf("share") / kGroupBytes == groups; })) << name_ << " has " << BytesOf("share") / kGroupBytes << " groups, not " << groups;
+    EXPECT_TRUE(Becomes([&] { return BytesOf("share") / kGroupBytes == groups; }))
+        << name_ << " has " << BytesOf("share") / kGroupBytes << " groups, not " << groups;
   }
   // Samples, scores and applies steps, none of them durable: their groups stay.
   void Train(int64_t from, int64_t to) {
@@ -87,7 +91,8 @@ TEST_F(SharesTest, AJobThatHoldsMuchWaitsWhileTheOtherRisesToItsShare) {
   AwaitShare(kGroups / 2);
   Train(3, 6);
   const v1::AdmitResponse full = AdmitNow();
-  EXPECT_EQ(full.edge().on().kind(), common::v1::NODE_KIND_BYTES) << "the second is held to its half";
+  EXPECT_EQ(full.edge().on().kind(), common::v1::NODE_KIND_BYTES)
+      << "the second is held to its half";
 }
 
 TEST_F(SharesTest, AQuotaBoundsAJobThatIsAlone) {

@@ -60,10 +60,12 @@ TEST(StoreTest, AJobComesBackWithAllThatWasAnswered) {
   const Script::Result again = Script(&job).Run();
   EXPECT_TRUE(again.finished) << again.failure;
   EXPECT_EQ(Books(job), expected);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }), std::vector<std::string>());
+  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+            std::vector<std::string>());
 }
 
-// The machine goes down at each call to the file system in turn, with all, none or half of what was not synced.
+// The machine goes down at each call to the file system in turn, with all, none or half of what was
+// not synced.
 TEST(StoreTest, KilledAtEachLogBoundaryNothingAnsweredIsLost) {
   const std::string expected = UndisturbedBooks();
   uint64_t calls = 0;
@@ -79,15 +81,18 @@ TEST(StoreTest, KilledAtEachLogBoundaryNothingAnsweredIsLost) {
       finished = before.finished;
       if (!disk.dead()) disk.DieAt(disk.calls() + 1);
       job.Close();
-      disk.Crash([&](size_t piece) { return die_at % 3 == 0 || (die_at % 3 == 1 && piece % 2 == 0); });
+      disk.Crash(
+          [&](size_t piece) { return die_at % 3 == 0 || (die_at % 3 == 1 && piece % 2 == 0); });
       const absl::Status opened = job.Open();
       ASSERT_TRUE(opened.ok()) << "killed at call " << die_at << ": " << opened;
       const Script::Result after = Script(&job).Run();
       ASSERT_TRUE(after.finished) << "killed at call " << die_at << ": " << after.failure;
       EXPECT_EQ(Books(job), expected) << "killed at call " << die_at;
-      EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }), std::vector<std::string>());
+      EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+                std::vector<std::string>());
       for (const auto& [call, repeat] : after.answered) {
-        EXPECT_TRUE(repeat || !before.answered.contains(call)) << call << " was answered before the kill at call " << die_at << " and is not known";
+        EXPECT_TRUE(repeat || !before.answered.contains(call))
+            << call << " was answered before the kill at call " << die_at << " and is not known";
       }
       ++calls;
       ASSERT_LT(die_at, 5000u);
@@ -149,25 +154,36 @@ TEST(StoreTest, AFullDiskStopsAdmissionThenPutsAndLosesNothing) {
   // Pieces that are refused for their lease fill the log as well as any.
   absl::Status refused;
   for (int i = 0; i < 2000 && refused.ok(); ++i) {
-    refused = job.Call<PutAnswer>(rollout, Put{{PieceRecord({grant.group, 0, 1}, grant.members[0].lease.id, SegmentRole::kSampled, 900, 100, {{{1, 1}, 100, 0}})}}).status();
+    refused =
+        job.Call<PutAnswer>(rollout,
+                            Put{{PieceRecord({grant.group, 0, 1}, grant.members[0].lease.id,
+                                             SegmentRole::kSampled, 900, 100, {{{1, 1}, 100, 0}})}})
+            .status();
   }
   EXPECT_EQ(ReasonOf(refused), "DISK_FULL") << refused;
   EXPECT_GT(DetailOf(refused).retry_after, absl::ZeroDuration());
-  const auto parked = job.Call<AdmitAnswer>(rollout, Admit{.request = Id16{}, .room = 1, .wait = absl::ZeroDuration()});
+  const auto parked = job.Call<AdmitAnswer>(
+      rollout, Admit{.request = Id16{}, .room = 1, .wait = absl::ZeroDuration()});
   ASSERT_TRUE(parked.ok()) << "control calls still fit: " << parked.status();
   ASSERT_TRUE(parked->edge.has_value());
   EXPECT_EQ(parked->edge->on.kind, NodeKind::kStore);
   disk.SetCapacity(~uint64_t{0} >> 1);
   absl::Status put = refused;
   // Until the log has looked for room again.
-  for (const absl::Time end = absl::Now() + absl::Seconds(30); !put.ok() && absl::Now() < end; std::this_thread::yield()) {
-    put = job.Call<PutAnswer>(rollout, Put{{PieceRecord({.group = grant.group}, grant.members[0].lease.id, SegmentRole::kPrompt, 0, 4)}}).status();
+  for (const absl::Time end = absl::Now() + absl::Seconds(30); !put.ok() && absl::Now() < end;
+       std::this_thread::yield()) {
+    put = job.Call<PutAnswer>(rollout,
+                              Put{{PieceRecord({.group = grant.group}, grant.members[0].lease.id,
+                                               SegmentRole::kPrompt, 0, 4)}})
+              .status();
   }
   EXPECT_TRUE(put.ok()) << put;
   job.Close();
   disk.Restart();
   ASSERT_TRUE(job.Open().ok());
-  EXPECT_EQ(job.Look([&](const Job& core) { return core.group(grant.group.ordinal)->prompt.tokens(); }), 4u);
+  EXPECT_EQ(
+      job.Look([&](const Job& core) { return core.group(grant.group.ordinal)->prompt.tokens(); }),
+      4u);
 }
 
 TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
@@ -177,7 +193,9 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   RunScript(job);
   // Beside batch 1, which is applied: one group that runs, with a prefix, and one that is sealed.
   const Caller rollout{"r1", 1}, trainer{"t1", 1};
-  ASSERT_TRUE(job.Call<AdvanceVersionAnswer>(trainer, AdvanceVersion{.expected = PolicyVersion{1, 1}, .next = {1, 2}}).ok());
+  ASSERT_TRUE(job.Call<AdvanceVersionAnswer>(
+                     trainer, AdvanceVersion{.expected = PolicyVersion{1, 1}, .next = {1, 2}})
+                  .ok());
   ASSERT_TRUE(job.Call<RenewAnswer>(rollout, Renew{.loaded = {{0, {1, 2}, true}}}).ok());
   Id16 request;
   request.bytes[0] = 9;
@@ -185,21 +203,38 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   ASSERT_TRUE(admitted.ok());
   ASSERT_EQ(admitted->grants.size(), 2u);
   const queue::Grant &running = admitted->grants[0], &sealed = admitted->grants[1];
-  const auto put = [&](const TrajectoryRef& ref, const Id16& lease, SegmentRole role, uint64_t at, uint32_t count) {
+  const auto put = [&](const TrajectoryRef& ref, const Id16& lease, SegmentRole role, uint64_t at,
+                       uint32_t count) {
     std::vector<VersionRun> runs;
     if (role == SegmentRole::kSampled) runs = {{{1, 2}, count, 0}};
-    const auto answer = job.Call<PutAnswer>(rollout, Put{{PieceRecord(ref, lease, role, at, count, runs)}});
-    return !answer.ok() ? answer.status() : answer->failed.empty() ? absl::OkStatus() : answer->failed[0].status;
+    const auto answer =
+        job.Call<PutAnswer>(rollout, Put{{PieceRecord(ref, lease, role, at, count, runs)}});
+    return !answer.ok()             ? answer.status()
+           : answer->failed.empty() ? absl::OkStatus()
+                                    : answer->failed[0].status;
   };
   for (const queue::Grant* grant : {&running, &sealed}) {
-    ASSERT_TRUE(put({.group = grant->group}, grant->members[0].lease.id, SegmentRole::kPrompt, 0, 4).ok());
-    for (const Member& member : grant->members) ASSERT_TRUE(put({grant->group, member.member, 1}, member.lease.id, SegmentRole::kSampled, 4, 30).ok());
+    ASSERT_TRUE(
+        put({.group = grant->group}, grant->members[0].lease.id, SegmentRole::kPrompt, 0, 4).ok());
+    for (const Member& member : grant->members)
+      ASSERT_TRUE(
+          put({grant->group, member.member, 1}, member.lease.id, SegmentRole::kSampled, 4, 30)
+              .ok());
   }
   for (const Member& member : sealed.members) {
     const TrajectoryRef ref{sealed.group, member.member, 1};
-    ASSERT_TRUE(job.Call<PutAnswer>(rollout, Put{{{.owner = ref, .lease = member.lease.id, .fields = {TextField("messages", "[]")}}}}).ok());
-    const uint32_t crc = job.Look([&](const Job& core) { return core.group(sealed.group.ordinal)->members[member.member].log.crc32c(); });
-    const auto answer = job.Call<ItemsAnswer>(rollout, Seal{{{.ref = ref, .lease = member.lease.id, .tokens = 34, .crc32c = crc, .finish = Finish::kStop}}});
+    ASSERT_TRUE(job.Call<PutAnswer>(rollout, Put{{{.owner = ref,
+                                                   .lease = member.lease.id,
+                                                   .fields = {TextField("messages", "[]")}}}})
+                    .ok());
+    const uint32_t crc = job.Look([&](const Job& core) {
+      return core.group(sealed.group.ordinal)->members[member.member].log.crc32c();
+    });
+    const auto answer = job.Call<ItemsAnswer>(rollout, Seal{{{.ref = ref,
+                                                              .lease = member.lease.id,
+                                                              .tokens = 34,
+                                                              .crc32c = crc,
+                                                              .finish = Finish::kStop}}});
     ASSERT_TRUE(answer.ok() && answer->items[0].status.ok()) << answer->items[0].status;
   }
   const Ledger before = job.Look([](const Job& core) { return core.ledger(); });
@@ -207,7 +242,8 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   job.Close();
   disk.Crash([](size_t) { return false; });
   ASSERT_TRUE(job.Open().ok());
-  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }), std::vector<std::string>());
+  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+            std::vector<std::string>());
   const Ledger after = job.Look([](const Job& core) { return core.ledger(); });
   EXPECT_EQ(after.accepted, before.accepted);
   EXPECT_EQ(after.hash, before.hash);
@@ -217,37 +253,49 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   // The holder is told to send from the beginning, and may.
   const TrajectoryRef ref{running.group, 0, 1};
   const Id16 lease = running.members[0].lease.id;
-  const auto gap = job.Call<PutAnswer>(rollout, Put{{PieceRecord(ref, lease, SegmentRole::kSampled, 34, 5, {{{1, 2}, 5, 0}})}});
+  const auto gap = job.Call<PutAnswer>(
+      rollout, Put{{PieceRecord(ref, lease, SegmentRole::kSampled, 34, 5, {{{1, 2}, 5, 0}})}});
   ASSERT_TRUE(gap.ok());
   EXPECT_EQ(ReasonOf(gap->failed[0].status), "NOT_YET");
   EXPECT_EQ(gap->failed[0].watermark, 0u);
   EXPECT_TRUE(put({.group = running.group}, lease, SegmentRole::kPrompt, 0, 4).ok());
   EXPECT_TRUE(put(ref, lease, SegmentRole::kSampled, 4, 30).ok());
-  // Batch 1 is trained, but another trainer cannot read it again: it goes back to a checkpoint, and its groups are sampled anew.
-  SetJob set{.revision = 2, .spec = job.spec(), .workers = {{"t1", WorkerRole::kTrainer, 2}, {"w1", WorkerRole::kReward, 1}, {"r1", WorkerRole::kRollout, 1}}};
+  // Batch 1 is trained, but another trainer cannot read it again: it goes back to a checkpoint, and
+  // its groups are sampled anew.
+  SetJob set{.revision = 2,
+             .spec = job.spec(),
+             .workers = {{"t1", WorkerRole::kTrainer, 2},
+                         {"w1", WorkerRole::kReward, 1},
+                         {"r1", WorkerRole::kRollout, 1}}};
   ASSERT_TRUE(job.Call<SetJobAnswer>({"controller", 0}, set).ok());
   const Caller next{"t1", 2};
   Cursor cursor{.job = std::string(32, 'd'), .version = 1, .ledger = before};
   cursor.ledger.hash = job.Look([](const Job& core) { return core.batches().at(1).hash; });
-  const auto wrong = job.Call<RestoreAnswer>(next, Restore{.cursor = EncodeCursor(cursor), .mode = RestoreMode::kReplay});
+  const auto wrong = job.Call<RestoreAnswer>(
+      next, Restore{.cursor = EncodeCursor(cursor), .mode = RestoreMode::kReplay});
   EXPECT_EQ(ReasonOf(wrong.status()), "BAD_CRC");
   const auto restored = job.Call<RestoreAnswer>(next, Restore{.mode = RestoreMode::kReplay});
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 0);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }), std::vector<std::string>());
+  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+            std::vector<std::string>());
   EXPECT_EQ(job.Look([](const Job& core) { return core.ledger().gap(); }), 0);
 }
 
-// The log of level metadata has no payload: a restore that replayed its batches while that was there must not turn into a
-// requeue, which forgets them, when the log is replayed.
+// The log of level metadata has no payload: a restore that replayed its batches while that was
+// there must not turn into a requeue, which forgets them, when the log is replayed.
 TEST(StoreTest, ARestoreThatReplayedBatchesAtLevelMetadataIsTheSameAfterARestart) {
   wal::FaultFileSystem disk;
   DurableJob job(&disk, DurableSpec(Durability::kMetadata));
   ASSERT_TRUE(job.Open().ok());
   const Script::Result result = Script(&job, /*durable=*/false).Run();
   ASSERT_TRUE(result.finished) << result.failure;
-  SetJob set{.revision = 2, .spec = job.spec(), .workers = {{"t1", WorkerRole::kTrainer, 2}, {"w1", WorkerRole::kReward, 1}, {"r1", WorkerRole::kRollout, 1}}};
+  SetJob set{.revision = 2,
+             .spec = job.spec(),
+             .workers = {{"t1", WorkerRole::kTrainer, 2},
+                         {"w1", WorkerRole::kReward, 1},
+                         {"r1", WorkerRole::kRollout, 1}}};
   ASSERT_TRUE(job.Call<SetJobAnswer>({"controller", 0}, set).ok());
   const Caller trainer{"t1", 2};
   const auto restored = job.Call<RestoreAnswer>(trainer, Restore{.mode = RestoreMode::kReplay});
@@ -256,7 +304,10 @@ TEST(StoreTest, ARestoreThatReplayedBatchesAtLevelMetadataIsTheSameAfterARestart
   ASSERT_EQ(restored->end, 2);
   const auto batch = job.Call<AcquireBatchAnswer>(trainer, AcquireBatch{.k = 0});
   ASSERT_TRUE(batch.ok()) << batch.status();
-  ASSERT_TRUE(job.Call<ApplyAnswer>(trainer, queue::Apply{.k = 0, .lease = batch->lease.id, .crc32c = batch->crc32c}).ok());
+  ASSERT_TRUE(
+      job.Call<ApplyAnswer>(trainer,
+                            queue::Apply{.k = 0, .lease = batch->lease.id, .crc32c = batch->crc32c})
+          .ok());
   disk.DieAt(disk.calls() + 1);
   job.Close();
   disk.Crash([](size_t) { return false; });
@@ -264,7 +315,8 @@ TEST(StoreTest, ARestoreThatReplayedBatchesAtLevelMetadataIsTheSameAfterARestart
   EXPECT_GT(job.replayed, 0u);
   EXPECT_EQ(job.Look([](const Job& core) { return core.version(); }), 1);
   EXPECT_EQ(job.Look([](const Job& core) { return core.batches().size(); }), 2u);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }), std::vector<std::string>());
+  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+            std::vector<std::string>());
   // Now it is lost, and stays so.
   set.revision = 3;
   set.workers[0].incarnation = 3;
@@ -280,7 +332,12 @@ TEST(StoreTest, AJobsTimeStandsStillWhileItsQueueIsGoneAndItsLeasesRunAnew) {
   job.clock.Advance(absl::Hours(10));
   ASSERT_TRUE(job.Open().ok());
   const Caller rollout{"r1", 1};
-  ASSERT_TRUE(job.Call<SetJobAnswer>({"controller", 0}, SetJob{.revision = 1, .spec = job.spec(), .workers = {{"t1", WorkerRole::kTrainer, 1}, {"r1", WorkerRole::kRollout, 1}}}).ok());
+  ASSERT_TRUE(job.Call<SetJobAnswer>({"controller", 0},
+                                     SetJob{.revision = 1,
+                                            .spec = job.spec(),
+                                            .workers = {{"t1", WorkerRole::kTrainer, 1},
+                                                        {"r1", WorkerRole::kRollout, 1}}})
+                  .ok());
   ASSERT_TRUE(job.Call<RestoreAnswer>({"t1", 1}, Restore{}).ok());
   ASSERT_TRUE(job.Call<RenewAnswer>(rollout, Renew{.loaded = {{0, {1, 0}, true}}}).ok());
   const auto admitted = job.Call<AdmitAnswer>(rollout, Admit{.request = Id16{}, .room = 1});
@@ -303,19 +360,24 @@ TEST(StoreTest, AJobsTimeStandsStillWhileItsQueueIsGoneAndItsLeasesRunAnew) {
 }
 
 TEST(StoreTest, ALogOfAnotherLogicIsRefusedAndSaysWhatToDo) {
-  JobReplay replay([](const JobHeader&) { return std::make_shared<Rows>(std::vector<uint64_t>{1000}); }, nullptr);
-  const JobHeader header{.job = "d", .spec = DurableSpec(Durability::kFull), .sources = {{.rows = 1000}}};
+  JobReplay replay(
+      [](const JobHeader&) { return std::make_shared<Rows>(std::vector<uint64_t>{1000}); },
+      nullptr);
+  const JobHeader header{
+      .job = "d", .spec = DurableSpec(Durability::kFull), .sources = {{.rows = 1000}}};
   const wal::Record record = HeaderRecord(header);
   ASSERT_TRUE(replay.OnRecord({.position = 1, .type = record.type, .head = record.head}).ok());
   wal::Record session = SessionRecord();
   session.head.back() = static_cast<char>(kLogic + 1);
   ASSERT_TRUE(replay.OnRecord({.position = 2, .type = session.type, .head = session.head}).ok());
   const wal::Record event = EventRecord({.input = Tick{}}, Payload::kKept);
-  const absl::Status refused = replay.OnRecord({.position = 3, .type = event.type, .head = event.head});
+  const absl::Status refused =
+      replay.OnRecord({.position = 3, .type = event.type, .head = event.head});
   EXPECT_EQ(ReasonOf(refused), "OTHER_LOGIC") << refused;
   EXPECT_THAT(DetailOf(refused).hint, testing::HasSubstr("SIGTERM"));
   session.head[0] = static_cast<char>(kFormat + 1);
-  EXPECT_EQ(ReasonOf(replay.OnRecord({.position = 4, .type = session.type, .head = session.head})), "NEWER_FORMAT");
+  EXPECT_EQ(ReasonOf(replay.OnRecord({.position = 4, .type = session.type, .head = session.head})),
+            "NEWER_FORMAT");
 }
 
 }  // namespace

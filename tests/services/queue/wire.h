@@ -31,13 +31,15 @@ namespace sluice::queue {
 // Asks until it is so, for as long as a busy machine may need. False: it never was.
 template <typename Condition>
 bool Becomes(Condition condition) {
-  for (const absl::Time end = absl::Now() + absl::Seconds(30); !condition(); std::this_thread::yield()) {
+  for (const absl::Time end = absl::Now() + absl::Seconds(30); !condition();
+       std::this_thread::yield()) {
     if (absl::Now() > end) return false;
   }
   return true;
 }
 
-// A queue behind a socket, a job of one group of two members per step, and hands to play all its callers.
+// A queue behind a socket, a job of one group of two members per step, and hands to play all its
+// callers.
 class WireTest : public testing::Test {
  protected:
   static constexpr char kJob[] = "00112233445566778899aabbccddeeff";
@@ -60,7 +62,8 @@ class WireTest : public testing::Test {
     server_.Shut();
   }
 
-  void FillCall(const std::string& worker, int64_t incarnation, common::v1::Call* call, bool with_request = false) {
+  void FillCall(const std::string& worker, int64_t incarnation, common::v1::Call* call,
+                bool with_request = false) {
     call->mutable_job()->set_job(job_);
     call->mutable_job()->set_worker(worker);
     call->mutable_job()->set_incarnation(incarnation);
@@ -94,12 +97,17 @@ class WireTest : public testing::Test {
   template <typename Response, typename Request>
   absl::StatusOr<Response> Once(const Request& request) {
     Response response;
-    const absl::Status status = rpc::Call(*channel_, request, &response, {.deadline = absl::Seconds(20), .give_up = absl::Seconds(20), .backoff = {.first = absl::Hours(1), .most = absl::Hours(1)}});
+    const absl::Status status =
+        rpc::Call(*channel_, request, &response,
+                  {.deadline = absl::Seconds(20),
+                   .give_up = absl::Seconds(20),
+                   .backoff = {.first = absl::Hours(1), .most = absl::Hours(1)}});
     if (!status.ok()) return status;
     return response;
   }
   std::unique_ptr<QueueClient> Client(const std::string& worker, int64_t incarnation) {
-    return std::make_unique<QueueClient>(channel_, QueueClient::Options{.job = job_, .worker = worker, .incarnation = incarnation});
+    return std::make_unique<QueueClient>(
+        channel_, QueueClient::Options{.job = job_, .worker = worker, .incarnation = incarnation});
   }
   // Job set, trainer restored, version (gang, 0) published and loaded by r1.
   void Begin() {
@@ -137,7 +145,9 @@ class WireTest : public testing::Test {
     std::string bytes;
     for (int i = 0; i < count; ++i) {
       const int32_t token = 10 + i;
-      bytes.append(reinterpret_cast<const char*>(logprob == 0 ? static_cast<const void*>(&token) : &logprob), 4);
+      bytes.append(
+          reinterpret_cast<const char*>(logprob == 0 ? static_cast<const void*>(&token) : &logprob),
+          4);
     }
     return bytes;
   }
@@ -146,7 +156,12 @@ class WireTest : public testing::Test {
     const auto client = Client("r1", rollout_);
     sluice::PutStream stream(client.get());
     const auto put = [&](common::v1::Record record, std::string payload) {
-      ASSERT_TRUE(stream.Put(std::move(record), std::move(payload), [](const PutOutcome& outcome) { EXPECT_TRUE(outcome.status.ok()) << outcome.status; }).ok());
+      ASSERT_TRUE(stream
+                      .Put(std::move(record), std::move(payload),
+                           [](const PutOutcome& outcome) {
+                             EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+                           })
+                      .ok());
     };
     put(PromptRecord(grant, member), Column(3, 0));
     std::string payload;
@@ -156,7 +171,8 @@ class WireTest : public testing::Test {
     *whole.mutable_owner() = RefOf(grant, member);
     whole.set_lease(member.lease().id());
     payload.clear();
-    AddField("messages", common::v1::DTYPE_U8, std::vector<int64_t>{100}, std::string(100, 'm'), &whole, &payload);
+    AddField("messages", common::v1::DTYPE_U8, std::vector<int64_t>{100}, std::string(100, 'm'),
+             &whole, &payload);
     put(whole, payload);
     ASSERT_TRUE(stream.Flush(absl::Seconds(20)).ok());
     v1::SealRequest seal;
@@ -181,10 +197,12 @@ class WireTest : public testing::Test {
     record.mutable_piece()->set_role(common::v1::SEGMENT_ROLE_PROMPT);
     record.mutable_piece()->set_count(3);
     std::string payload;
-    AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{3}, Column(3, 0), &record, &payload);
+    AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{3}, Column(3, 0), &record,
+             &payload);
     return record;
   }
-  common::v1::Record SampledRecord(const v1::Grant& grant, const v1::Member& member, int count, std::string* payload) {
+  common::v1::Record SampledRecord(const v1::Grant& grant, const v1::Member& member, int count,
+                                   std::string* payload) {
     common::v1::Record record;
     *record.mutable_owner() = RefOf(grant, member);
     record.set_lease(member.lease().id());
@@ -198,8 +216,10 @@ class WireTest : public testing::Test {
     run.mutable_version()->set_incarnation(gang_);
     run.mutable_version()->set_number(sampled_version_);
     run.set_count(count);
-    AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{count}, Column(count, 0), &record, payload);
-    AddField("logprobs", common::v1::DTYPE_F32, std::vector<int64_t>{count}, Column(count, -0.5f), &record, payload);
+    AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{count}, Column(count, 0),
+             &record, payload);
+    AddField("logprobs", common::v1::DTYPE_F32, std::vector<int64_t>{count}, Column(count, -0.5f),
+             &record, payload);
     return record;
   }
   v1::LeaseTasksResponse Tasks(uint32_t count) {
@@ -220,8 +240,14 @@ class WireTest : public testing::Test {
     record.set_lease(task.lease().id());
     record.set_last(true);
     AddInlineField("reward_status", common::v1::DTYPE_U8, "ok", &record);
-    AddInlineField("task_reward", common::v1::DTYPE_F64, {reinterpret_cast<const char*>(&reward), 8}, &record);
-    ASSERT_TRUE(stream.Put(record, "", [](const PutOutcome& outcome) { EXPECT_TRUE(outcome.status.ok()) << outcome.status; }).ok());
+    AddInlineField("task_reward", common::v1::DTYPE_F64,
+                   {reinterpret_cast<const char*>(&reward), 8}, &record);
+    ASSERT_TRUE(stream
+                    .Put(record, "",
+                         [](const PutOutcome& outcome) {
+                           EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+                         })
+                    .ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(20)).ok());
   }
   // Batch `k`, its groups sampled and scored before.
@@ -255,7 +281,9 @@ class WireTest : public testing::Test {
   metrics::Registry registry_;
   Metrics metrics_{&registry_};
   const uint64_t memory_bytes_;
-  JobTable jobs_{{.memory_bytes = memory_bytes_, .added = [this](const std::shared_ptr<JobRunner>& runner) { metrics_.Add(runner); }}};
+  JobTable jobs_{
+      {.memory_bytes = memory_bytes_,
+       .added = [this](const std::shared_ptr<JobRunner>& runner) { metrics_.Add(runner); }}};
   QueueServer server_{&jobs_, &metrics_};
   std::unique_ptr<rpc::Server> rpc_;
   std::shared_ptr<rpc::Channel> channel_;

@@ -32,7 +32,8 @@ Tokens Count(int32_t from, size_t count) {
 BlockTable Compute(BlockManager* manager, const Tokens& tokens) {
   BlockTable table;
   std::vector<Copy> copies;
-  const uint32_t found = manager->Match(absl::MakeConstSpan(tokens).first(tokens.size() - 1), &table);
+  const uint32_t found =
+      manager->Match(absl::MakeConstSpan(tokens).first(tokens.size() - 1), &table);
   EXPECT_TRUE(manager->Reserve(&table, found, static_cast<uint32_t>(tokens.size()), &copies));
   EXPECT_THAT(copies, IsEmpty());
   manager->Index(tokens, &table);
@@ -162,11 +163,14 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
   EXPECT_EQ(manager.available(), 0u);
 }
 
-// What blocks hold, told from the outside: every operation's effect is recomputed from all tables and from contents that are
-// written as a model would write them.
+// What blocks hold, told from the outside: every operation's effect is recomputed from all tables
+// and from contents that are written as a model would write them.
 class Model {
  public:
-  explicit Model(uint64_t seed) : random_(seed), manager_(1 + static_cast<uint32_t>(random_.Below(40)), Salt(0)), contents_(manager_.blocks()) {}
+  explicit Model(uint64_t seed)
+      : random_(seed),
+        manager_(1 + static_cast<uint32_t>(random_.Below(40)), Salt(0)),
+        contents_(manager_.blocks()) {}
 
   void Step() {
     const uint64_t what = random_.Below(100);
@@ -185,7 +189,9 @@ class Model {
       for (int32_t block : sequence.table.blocks) ++references[block];
       ASSERT_GE(sequence.table.blocks.size() * kBlockTokens, sequence.computed);
       for (uint32_t at = 0; at < sequence.computed; ++at) {
-        ASSERT_EQ(contents_[sequence.table.blocks[at / kBlockTokens]][at % kBlockTokens], sequence.written[at]) << "position " << at;
+        ASSERT_EQ(contents_[sequence.table.blocks[at / kBlockTokens]][at % kBlockTokens],
+                  sequence.written[at])
+            << "position " << at;
       }
     }
     uint32_t active = 0;
@@ -210,7 +216,8 @@ class Model {
     Tokens tokens;
     BlockTable table;
     uint32_t computed = 0;
-    uint64_t epoch = 0;             // While it equals epoch_, all was computed under the salt of now.
+    // While it equals epoch_, all was computed under the salt of now.
+    uint64_t epoch = 0;
     std::vector<uint64_t> written;  // A hash of prefix and weights, by position.
   };
 
@@ -220,7 +227,10 @@ class Model {
   }
 
   Sequence* Any() {
-    return live_.empty() ? nullptr : &std::next(live_.begin(), static_cast<ptrdiff_t>(random_.Below(live_.size())))->second;
+    return live_.empty()
+               ? nullptr
+               : &std::next(live_.begin(), static_cast<ptrdiff_t>(random_.Below(live_.size())))
+                      ->second;
   }
 
   void Start() {
@@ -229,7 +239,8 @@ class Model {
     s.epoch = epoch_;
     const size_t length = 1 + random_.Below(130);
     const auto kind = static_cast<int32_t>(random_.Below(3));
-    for (size_t i = 0; i < length; ++i) s.tokens.push_back(kind + (i > 70 ? static_cast<int32_t>(random_.Below(2)) : 0));
+    for (size_t i = 0; i < length; ++i)
+      s.tokens.push_back(kind + (i > 70 ? static_cast<int32_t>(random_.Below(2)) : 0));
     s.computed = manager_.Match(absl::MakeConstSpan(s.tokens).first(length - 1), &s.table);
     hits_ += s.computed > 0;
     for (uint32_t at = 0; at < s.computed; ++at) s.written.push_back(WrittenAt(s, at, salt_));
@@ -253,13 +264,15 @@ class Model {
     Sequence* s = Any();
     if (s == nullptr) return;
     const auto count = static_cast<uint32_t>(1 + random_.Below(50));
-    while (s->tokens.size() < s->computed + count) s->tokens.push_back(static_cast<int32_t>(random_.Below(3)));
+    while (s->tokens.size() < s->computed + count)
+      s->tokens.push_back(static_cast<int32_t>(random_.Below(3)));
     std::vector<Copy> copies;
     const uint32_t available = manager_.available();
     if (!manager_.Reserve(&s->table, s->computed, s->computed + count, &copies)) {
       ++refused_;
       ASSERT_EQ(available, manager_.available());
-      ASSERT_GT(BlocksFor(s->computed + count) - BlocksFor(s->computed) + 1, available) << "there was room";
+      ASSERT_GT(BlocksFor(s->computed + count) - BlocksFor(s->computed) + 1, available)
+          << "there was room";
       return;
     }
     for (const Copy& copy : copies) contents_[copy.to] = contents_[copy.from];
@@ -271,7 +284,8 @@ class Model {
       contents_[block][at % kBlockTokens] = s->written[at];
     }
     s->computed += count;
-    if (s->epoch == epoch_) manager_.Index(absl::MakeConstSpan(s->tokens).first(s->computed), &s->table);
+    if (s->epoch == epoch_)
+      manager_.Index(absl::MakeConstSpan(s->tokens).first(s->computed), &s->table);
   }
 
   void End() {

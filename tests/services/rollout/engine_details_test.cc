@@ -19,11 +19,13 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Token i of the tiny model's vocabulary is a byte: letters, a space, and the three of U+2028's UTF-8 and of "é".
+// Token i of the tiny model's vocabulary is a byte: letters, a space, and the three of U+2028's
+// UTF-8 and of "é".
 constexpr absl::string_view kBytes = "abcdefghijklmnopqrstuvwxyzABCDE .\xE2\x80\xA8\xC3\xA9\n";
 
 std::unique_ptr<Tokenizer> ByteTokenizer() {
-  // The byte-level alphabet spells bytes from 0x80 to 0xA0 and the space as code points from U+0100 on.
+  // The byte-level alphabet spells bytes from 0x80 to 0xA0 and the space as code points from U+0100
+  // on.
   const auto spell = [](unsigned char byte) -> std::string {
     uint32_t code = byte;
     if (byte <= 32) code = 256 + byte;
@@ -33,14 +35,21 @@ std::unique_ptr<Tokenizer> ByteTokenizer() {
   };
   std::string vocab;
   for (size_t i = 0; i < 40; ++i) {
-    const std::string token = i < kBytes.size() ? spell(static_cast<unsigned char>(kBytes[i])) : "x" + std::to_string(i);
+    const std::string token =
+        i < kBytes.size() ? spell(static_cast<unsigned char>(kBytes[i])) : "x" + std::to_string(i);
     vocab += (i == 0 ? "" : ", ") + ("\"" + token + "\": ") + std::to_string(i);
   }
-  const std::string json = R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
-    "post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-    "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
-    "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": {)" + vocab + R"(}, "merges": []}})";
+  const std::string json =
+      R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], )"
+      R"("normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, )"
+      R"("use_regex": false},
+    "post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": true, )"
+      R"("trim_offsets": true, "use_regex": true},
+    "model": {"type": "BPE", "dropout": null, "unk_token": null, )"
+      R"("continuing_subword_prefix": null, "end_of_word_suffix": null,
+    "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": {)" +
+      vocab + R"(}, "merges": []}})";
   const std::string path = testing_data::TempPath("tokenizer.json");
   EXPECT_TRUE(WriteFileAtomic(path, json).ok());
   auto tokenizer = Tokenizer::Load(path);
@@ -49,7 +58,12 @@ std::unique_ptr<Tokenizer> ByteTokenizer() {
 }
 
 Request Ask(uint64_t id, uint32_t max_tokens) {
-  return {.id = id, .prompt = Prompt({1, 2, 3}), .seed = 77, .sampling = {.max_tokens = max_tokens}, .trainable = false, .text = true};
+  return {.id = id,
+          .prompt = Prompt({1, 2, 3}),
+          .seed = 77,
+          .sampling = {.max_tokens = max_tokens},
+          .trainable = false,
+          .text = true};
 }
 
 std::vector<TokenEvent> Sample(NativeEngine* engine, const Request& request) {
@@ -101,12 +115,14 @@ TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCom
   const std::vector<TokenEvent> whole = Sample(engine_.get(), Ask(1, 120));
   const std::string text = Text(whole);
   const std::vector<int32_t> all = Tokens(whole);
-  // Each run of one to four letters of the answer, somewhere within, as a stop text: over tokens, and ending the answer early.
+  // Each run of one to four letters of the answer, somewhere within, as a stop text: over tokens,
+  // and ending the answer early.
   int tried = 0;
   for (size_t at = 0; at + 4 < text.size(); at += 5) {
     for (size_t length = 1; length <= 4; ++length) {
       const std::string stop = text.substr(at, length);
-      if (stop.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDE .") != std::string::npos) continue;
+      if (stop.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDE .") != std::string::npos)
+        continue;
       ++tried;
       Request request = Ask(2, 120);
       request.sampling.stop = {"never in it", stop};
@@ -119,7 +135,8 @@ TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCom
       EXPECT_THAT(tokenizer_->Decode(tokens, true), HasSubstr(stop));
       tokens.pop_back();
       EXPECT_EQ(tokenizer_->Decode(tokens, true).find(stop), std::string::npos);
-      EXPECT_EQ(tokens, std::vector<int32_t>(all.begin(), all.begin() + static_cast<ptrdiff_t>(tokens.size())));
+      EXPECT_EQ(tokens, std::vector<int32_t>(all.begin(),
+                                             all.begin() + static_cast<ptrdiff_t>(tokens.size())));
     }
   }
   EXPECT_GT(tried, 10);
@@ -128,7 +145,9 @@ TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCom
 TEST_F(EngineDetailsTest, AResumedAnswerSeesAStopTextThatBeganInItsPrefix) {
   const std::string text = Text(Sample(engine_.get(), Ask(1, 120)));
   size_t at = 20;
-  while (at + 2 < text.size() && !(absl::ascii_islower(text[at]) && absl::ascii_islower(text[at + 1]))) ++at;
+  while (at + 2 < text.size() &&
+         !(absl::ascii_islower(text[at]) && absl::ascii_islower(text[at + 1])))
+    ++at;
   Request request = Ask(2, 120);
   request.sampling.stop = {text.substr(at, 2)};
   request.sampled = Tokens(Sample(engine_.get(), request));
@@ -177,7 +196,8 @@ TEST_F(EngineDetailsTest, TheKeptSetHoldsTheTokenAndItsProbabilitiesSumToOne) {
     EXPECT_TRUE(std::is_sorted(details.kept.begin(), details.kept.end()));
     if (details.kept.empty()) continue;
     ++cut;
-    EXPECT_TRUE(std::find(details.kept.begin(), details.kept.end(), event.token) != details.kept.end());
+    EXPECT_TRUE(std::find(details.kept.begin(), details.kept.end(), event.token) !=
+                details.kept.end());
     double sum = 0;
     for (const TokenLogprob& top : details.top) {
       sum += std::exp(static_cast<double>(top.logprob));
@@ -276,10 +296,13 @@ TEST_F(EngineDetailsTest, ScoresAreOfOneVersionThoughWeightsSwitchedMeanwhile) {
 }
 
 TEST_F(EngineDetailsTest, AContextThatIsFullCanBeScoredAndATokenOutsideTheVocabularyCannot) {
-  EXPECT_THAT(Scores(Sample(engine_.get(), MakeScoring(std::vector<int32_t>(256, 3), 1))[0]), SizeIs(255));
+  EXPECT_THAT(Scores(Sample(engine_.get(), MakeScoring(std::vector<int32_t>(256, 3), 1))[0]),
+              SizeIs(255));
   EXPECT_THAT(Scores(Sample(engine_.get(), MakeScoring({3, 4}, 1))[0]), SizeIs(1));
-  EXPECT_THAT(engine_->AddRequest(MakeScoring(std::vector<int32_t>(257, 3), 1)).message(), HasSubstr("exceed the context of 256"));
-  EXPECT_THAT(engine_->AddRequest(MakeScoring({3, 40}, 1)).message(), HasSubstr("token 40 is given"));
+  EXPECT_THAT(engine_->AddRequest(MakeScoring(std::vector<int32_t>(257, 3), 1)).message(),
+              HasSubstr("exceed the context of 256"));
+  EXPECT_THAT(engine_->AddRequest(MakeScoring({3, 40}, 1)).message(),
+              HasSubstr("token 40 is given"));
 }
 
 ModelConfig TinyExperts() {
@@ -290,11 +313,16 @@ ModelConfig TinyExperts() {
 }
 
 std::unique_ptr<NativeEngine> ExpertsEngine(int threads) {
-  return *NativeEngine::Create(TinyExperts(), *InitWeights(TinyExperts(), 3), {1, 0}, {}, {.slots = 4, .threads = threads});
+  return *NativeEngine::Create(TinyExperts(), *InitWeights(TinyExperts(), 3), {1, 0}, {},
+                               {.slots = 4, .threads = threads});
 }
 
 TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
-  const Request request = {.id = 1, .prompt = Prompt({1, 2, 3}), .seed = 77, .sampling = {.max_tokens = 20}, .routing = true};
+  const Request request = {.id = 1,
+                           .prompt = Prompt({1, 2, 3}),
+                           .seed = 77,
+                           .sampling = {.max_tokens = 20},
+                           .routing = true};
   const auto engine = ExpertsEngine(1), other = ExpertsEngine(2);
   EXPECT_TRUE(engine->caps().routing);
   const std::vector<TokenEvent> events = Sample(engine.get(), request);
@@ -303,7 +331,8 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
   for (const TokenEvent& event : events) {
     const std::vector<uint16_t>& routing = event.details->routing;
     ASSERT_THAT(routing, SizeIs(2 * 2));
-    EXPECT_TRUE(routing[0] < routing[1] && routing[1] < 6 && routing[2] < routing[3] && routing[3] < 6);
+    EXPECT_TRUE(routing[0] < routing[1] && routing[1] < 6 && routing[2] < routing[3] &&
+                routing[3] < 6);
     seen.insert(routing);
   }
   EXPECT_GT(seen.size(), 1u);
@@ -311,7 +340,11 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
   // Resumed on another engine, in company: the same tokens by the same experts.
   Request rest = request;
   for (size_t i = 0; i < 9; ++i) rest.sampled.push_back(events[i].token);
-  ASSERT_TRUE(other->AddRequest({.id = 2, .prompt = Prompt({5, 6}), .seed = 3, .sampling = {.max_tokens = 30}}).ok());
+  ASSERT_TRUE(
+      other
+          ->AddRequest(
+              {.id = 2, .prompt = Prompt({5, 6}), .seed = 3, .sampling = {.max_tokens = 30}})
+          .ok());
   std::vector<TokenEvent> again = Sample(other.get(), rest);
   std::erase_if(again, [](const TokenEvent& event) { return event.request != 1; });
   ASSERT_THAT(again, SizeIs(11));

@@ -1,5 +1,5 @@
-// Tokens and log-probs depend on prefix, weights, parameters and key alone: the same in bits whatever runs beside them, however
-// prompts are cut, shared, found or computed again.
+// Tokens and log-probs depend on prefix, weights, parameters and key alone: the same in bits
+// whatever runs beside them, however prompts are cut, shared, found or computed again.
 #include <map>
 #include <vector>
 
@@ -42,7 +42,8 @@ std::shared_ptr<const std::vector<int32_t>> AnyPrompt(SplitMix64* random) {
   constexpr size_t kLengths[] = {1, 2, 20, 31, 32, 33, 63, 64, 65, 90};
   std::vector<int32_t> tokens(kLengths[random->Below(10)]);
   const auto kind = static_cast<int32_t>(random->Below(2));
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>((i * 7 + static_cast<size_t>(kind)) % 39);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>((i * 7 + static_cast<size_t>(kind)) % 39);
   if (random->Below(3) == 0) tokens.back() = 39;
   return Prompt(std::move(tokens));
 }
@@ -69,16 +70,23 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
     const uint64_t group = random.Below(2) == 0 ? id : 0;
     const uint32_t members = group == 0 ? 1 : 2 + static_cast<uint32_t>(random.Below(4));
     for (uint32_t m = 0; m < members; ++m, ++id) {
-      Request request{.id = id, .group = group, .prompt = prompt, .seed = 100 + seed % 7, .member = m,
-                      .sampling = {.temperature = 0.7f + 0.1f * random.Below(5), .max_tokens = 1 + static_cast<uint32_t>(random.Below(40))},
-                      .target_step = static_cast<int64_t>(random.Below(3)), .trainable = false};
+      Request request{.id = id,
+                      .group = group,
+                      .prompt = prompt,
+                      .seed = 100 + seed % 7,
+                      .member = m,
+                      .sampling = {.temperature = 0.7f + 0.1f * random.Below(5),
+                                   .max_tokens = 1 + static_cast<uint32_t>(random.Below(40))},
+                      .target_step = static_cast<int64_t>(random.Below(3)),
+                      .trainable = false};
       if (random.Below(4) == 0) request.sampling.top_p = 0.8;
       if (random.Below(4) == 0) request.sampling.top_k = 7;
       expected[id] = Undisturbed(quiet, request);
       if (random.Below(4) == 0 && expected[id].size() > 1) {  // Sampled in part on another worker.
         const size_t cut = 1 + random.Below(expected[id].size() - 1);
         for (size_t i = 0; i < cut; ++i) request.sampled.push_back(expected[id][i].token);
-        expected[id].erase(expected[id].begin(), expected[id].begin() + static_cast<ptrdiff_t>(cut));
+        expected[id].erase(expected[id].begin(),
+                           expected[id].begin() + static_cast<ptrdiff_t>(cut));
         request.order = RequestClass::kResumed;
         ++counts->resumed;
       }
@@ -86,7 +94,9 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
     }
   }
   size_t next = 0;
-  for (int step = 0; step < 5000 && (next < coming.size() || !engine->idle()) && !testing::Test::HasFatalFailure(); ++step) {
+  for (int step = 0; step < 5000 && (next < coming.size() || !engine->idle()) &&
+                     !testing::Test::HasFatalFailure();
+       ++step) {
     while (next < coming.size() && random.Below(3) > 0) {
       const absl::Status added = engine->AddRequest(coming[next++]);
       ASSERT_TRUE(added.ok()) << added;
@@ -105,7 +115,8 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
     ASSERT_EQ(got.size(), wanted.size()) << "request " << request.id;
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i].token, wanted[i].token) << "request " << request.id << ", token " << i;
-      ASSERT_EQ(got[i].logprob, wanted[i].logprob) << "in bits; request " << request.id << ", token " << i;
+      ASSERT_EQ(got[i].logprob, wanted[i].logprob)
+          << "in bits; request " << request.id << ", token " << i;
       ASSERT_EQ(got[i].position, wanted[i].position);
     }
     ++counts->cases;
@@ -130,25 +141,29 @@ TEST(EngineRandomTest, AThousandAnswersAreTheSameInBitsWhateverHappensAroundThem
   EXPECT_GT(counts.resumed, 100u);
 }
 
-// The logits behind each of `tokens`, where the keys and values of its first `old` positions are of weights 1, the rest of 2.
+// The logits behind each of `tokens`, where the keys and values of its first `old` positions are of
+// weights 1, the rest of 2.
 std::vector<std::vector<float>> LogitsOver(size_t old, const std::vector<int32_t>& tokens) {
   const ModelConfig config = TinyConfig();
   const TensorSet weights = TinyWeights(1), next = TinyWeights(2);
-  auto model = *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
+  auto model =
+      *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
   const std::vector<int32_t> blocks = {0, 1, 2, 3, 4, 5, 6, 7};
   const absl::Span<const int32_t> table = blocks;
   std::vector<std::vector<float>> logits;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (i == old) model->SetWeights(&next);
     logits.emplace_back(config.vocab_size);
-    const DecodeModel::Row row{.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true};
+    const DecodeModel::Row row{
+        .table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true};
     model->Step({&row, 1}, {&table, 1}, logits.back().data());
   }
   return logits;
 }
 
-// A prompt that takes three steps and two forks of it, switched to other weights before step `at`: each token must be the draw,
-// in bits, from the logits of the version in its stamp, over keys and values of the versions that computed them.
+// A prompt that takes three steps and two forks of it, switched to other weights before step `at`:
+// each token must be the draw, in bits, from the logits of the version in its stamp, over keys and
+// values of the versions that computed them.
 void SwitchAt(uint32_t at, KvPolicy kv) {
   constexpr uint32_t kPrompt = 40, kChunk = 16;
   const auto answer = [](uint64_t id) { return id == 1 ? 200u : 20u; };
@@ -156,8 +171,14 @@ void SwitchAt(uint32_t at, KvPolicy kv) {
   std::vector<int32_t> prompt(kPrompt);
   for (uint32_t i = 0; i < kPrompt; ++i) prompt[i] = static_cast<int32_t>(i % 39);
   for (uint64_t id : {1, 2, 3}) {
-    ASSERT_TRUE(engine->AddRequest({.id = id, .group = 9, .prompt = Prompt(prompt), .seed = 5, .member = static_cast<uint32_t>(id),
-                                    .sampling = {.max_tokens = answer(id)}}).ok());
+    ASSERT_TRUE(engine
+                    ->AddRequest({.id = id,
+                                  .group = 9,
+                                  .prompt = Prompt(prompt),
+                                  .seed = 5,
+                                  .member = static_cast<uint32_t>(id),
+                                  .sampling = {.max_tokens = answer(id)}})
+                    .ok());
   }
   Events events;
   std::map<uint64_t, size_t> computed;  // Before the switch.
@@ -165,7 +186,8 @@ void SwitchAt(uint32_t at, KvPolicy kv) {
     if (step == at) {
       const absl::StatusOr<Activation> activation = engine->ActivateWeights(Stage(2, {1, 1}), kv);
       ASSERT_TRUE(activation.ok() && activation->accepted) << activation->cause;
-      for (uint64_t id : {1, 2, 3}) computed[id] = events[id].empty() ? 0 : kPrompt + events[id].size() - 1;
+      for (uint64_t id : {1, 2, 3})
+        computed[id] = events[id].empty() ? 0 : kPrompt + events[id].size() - 1;
       if (events[1].empty()) computed[1] = kChunk * at;
     }
     StepOnce(engine.get(), &events);
@@ -174,43 +196,59 @@ void SwitchAt(uint32_t at, KvPolicy kv) {
     std::vector<int32_t> all = prompt;
     for (const TokenEvent& event : events[id]) all.push_back(event.token);
     ASSERT_EQ(all.size(), kPrompt + answer(id));
-    const auto before = LogitsOver(all.size(), all), after = LogitsOver(kv == KvPolicy::kKeep ? computed[id] : 0, all);
+    const auto before = LogitsOver(all.size(), all),
+               after = LogitsOver(kv == KvPolicy::kKeep ? computed[id] : 0, all);
     for (const TokenEvent& event : events[id]) {
       const bool old = event.version == PolicyVersion{1, 0};
-      EXPECT_EQ(old, event.position <= computed[id] && computed[id] >= kPrompt) << "each stamp is the version of its step";
+      EXPECT_EQ(old, event.position <= computed[id] && computed[id] >= kPrompt)
+          << "each stamp is the version of its step";
       SampleDraw draw;
-      const SampleRow row{.logits = (old ? before : after)[event.position - 1].data(), .key = 5, .position = event.position,
+      const SampleRow row{.logits = (old ? before : after)[event.position - 1].data(),
+                          .key = 5,
+                          .position = event.position,
                           .member = static_cast<uint32_t>(id)};
       SampleCpu(&row, 1, TinyConfig().vocab_size, &draw);
-      ASSERT_EQ(draw.token, event.token) << "switched before step " << at << ", request " << id << ", position " << event.position;
-      ASSERT_EQ(draw.logprob, event.logprob) << "switched before step " << at << ", request " << id << ", position " << event.position;
+      ASSERT_EQ(draw.token, event.token)
+          << "switched before step " << at << ", request " << id << ", position " << event.position;
+      ASSERT_EQ(draw.logprob, event.logprob)
+          << "switched before step " << at << ", request " << id << ", position " << event.position;
     }
   }
 }
 
 TEST(EngineRandomTest, WithRecomputeEachTokenIsThatOfItsStampAloneAtWhateverStepWeightsSwitch) {
-  for (uint32_t at = 0; at <= 201 && !HasFatalFailure(); at += at < 30 ? 1 : 7) SwitchAt(at, KvPolicy::kRecompute);
+  for (uint32_t at = 0; at <= 201 && !HasFatalFailure(); at += at < 30 ? 1 : 7)
+    SwitchAt(at, KvPolicy::kRecompute);
 }
 
 TEST(EngineRandomTest, WithKeepEachTokenIsDrawnUnderItsStampOverTheKeysAndValuesThatItKept) {
-  for (uint32_t at = 0; at <= 201 && !HasFatalFailure(); at += at < 30 ? 1 : 7) SwitchAt(at, KvPolicy::kKeep);
+  for (uint32_t at = 0; at <= 201 && !HasFatalFailure(); at += at < 30 ? 1 : 7)
+    SwitchAt(at, KvPolicy::kKeep);
 }
 
 TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
   auto engine = TinyEngine(1, {.slots = 16, .max_context = 256, .max_batch_tokens = 64});
   for (uint64_t id = 1; id <= 64; ++id) {
     std::vector<int32_t> prompt(40, static_cast<int32_t>(id / 8));
-    ASSERT_TRUE(engine->AddRequest({.id = id, .group = 1 + id / 8, .prompt = Prompt(prompt), .seed = id / 8, .member = static_cast<uint32_t>(id % 8),
-                                    .sampling = {.max_tokens = 150}}).ok());
+    ASSERT_TRUE(engine
+                    ->AddRequest({.id = id,
+                                  .group = 1 + id / 8,
+                                  .prompt = Prompt(prompt),
+                                  .seed = id / 8,
+                                  .member = static_cast<uint32_t>(id % 8),
+                                  .sampling = {.max_tokens = 150}})
+                    .ok());
   }
   Events events;
   int64_t version = 0;
   for (uint32_t step = 1; !engine->idle() && step < 2000 && !HasFatalFailure(); ++step) {
-    const uint64_t cached = engine->Stats().prompt_tokens_cached, forked = engine->Stats().prompt_tokens_forked;
+    const uint64_t cached = engine->Stats().prompt_tokens_cached,
+                   forked = engine->Stats().prompt_tokens_forked;
     StepOnce(engine.get(), &events);
     for (const auto& [id, tokens] : events) {
       if (tokens.size() < 150) {
-        ASSERT_EQ(tokens.back().version.number, version) << "every request got its token, of the version in hand";
+        ASSERT_EQ(tokens.back().version.number, version)
+            << "every request got its token, of the version in hand";
       }
     }
     if (step % 20 == 1 && step > 1) {  // The first step behind an update.
@@ -219,28 +257,37 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
     }
     if (step % 20 == 0) {
       ++version;
-      ASSERT_TRUE(engine->ActivateWeights(Stage(static_cast<uint64_t>(2 + version % 5), {1, version}), KvPolicy::kKeep)->accepted);
+      ASSERT_TRUE(engine
+                      ->ActivateWeights(Stage(static_cast<uint64_t>(2 + version % 5), {1, version}),
+                                        KvPolicy::kKeep)
+                      ->accepted);
     }
   }
   ASSERT_EQ(events.size(), 64u);
   for (const auto& [id, tokens] : events) EXPECT_EQ(tokens.size(), 150u) << id;
 }
 
-// Requests of one prompt with one adapter, another and none, in one batch: each answer is that of an engine that has it alone, and no
-// prefix of one is found for another.
+// Requests of one prompt with one adapter, another and none, in one batch: each answer is that of
+// an engine that has it alone, and no prefix of one is found for another.
 TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAnother) {
   const std::string dir = testing_data::TempPath("engine_adapters/");
   std::vector<std::shared_ptr<const Adapter>> adapters = {nullptr};
   for (uint64_t seed : {1, 2}) {
     const std::string path = dir + std::to_string(seed);
-    WriteAdapter(path, AdapterConfig(4, 8, kAllAdapterModules), AdapterTensors(TinyConfig(), 4, kAllAdapterModules, seed));
+    WriteAdapter(path, AdapterConfig(4, 8, kAllAdapterModules),
+                 AdapterTensors(TinyConfig(), 4, kAllAdapterModules, seed));
     adapters.push_back(*Adapter::Read(path, TinyConfig()));
   }
   std::filesystem::remove_all(dir);
   std::vector<int32_t> prompt(70);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i % 39);
   const auto request_of = [&](uint64_t id) {
-    return Request{.id = id, .prompt = Prompt(prompt), .seed = 5, .sampling = {.max_tokens = 40}, .trainable = false, .adapter = adapters[id % 3]};
+    return Request{.id = id,
+                   .prompt = Prompt(prompt),
+                   .seed = 5,
+                   .sampling = {.max_tokens = 40},
+                   .trainable = false,
+                   .adapter = adapters[id % 3]};
   };
   auto engine = TinyEngine(1, {.slots = 3, .max_context = 128, .max_batch_tokens = 50});
   Events events, again;
@@ -260,7 +307,8 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
   EXPECT_NE(events[1][0].logprob, events[2][0].logprob);
   for (uint64_t id : {3, 4, 5}) ASSERT_TRUE(engine->AddRequest(request_of(id)).ok());
   while (!engine->idle() && !HasFatalFailure()) StepOnce(engine.get(), &again);
-  EXPECT_EQ(engine->Stats().prompt_tokens_cached, 3 * 64u) << "each finds what its own kind has computed";
+  EXPECT_EQ(engine->Stats().prompt_tokens_cached, 3 * 64u)
+      << "each finds what its own kind has computed";
   EXPECT_EQ(again[4].back().logprob, events[1].back().logprob);
 
   Request trained = request_of(7);
@@ -277,21 +325,35 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
 std::vector<float> LogitsUnder(uint64_t seed, const std::vector<int32_t>& tokens) {
   const ModelConfig config = TinyConfig();
   const TensorSet weights = TinyWeights(seed);
-  auto model = *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
+  auto model =
+      *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
   std::vector<DecodeModel::Row> rows;
-  for (size_t i = 0; i < tokens.size(); ++i) rows.push_back({.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
+  for (size_t i = 0; i < tokens.size(); ++i)
+    rows.push_back(
+        {.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
   std::vector<float> logits(tokens.size() * static_cast<size_t>(config.vocab_size));
   model->Step(rows, {{0, 1, 2, 3, 4, 5, 6, 7}}, logits.data());
   return logits;
 }
 
-TEST(EngineRandomTest, UnderAnUpdateEachTwentyStepsSixtyFourAnswersAreDrawnInBitsFromTheVersionsOfTheirStamps) {
+TEST(EngineRandomTest,
+     UnderAnUpdateEachTwentyStepsSixtyFourAnswersAreDrawnInBitsFromTheVersionsOfTheirStamps) {
   constexpr int64_t kVersions = 5;
-  const auto seed_of = [](int64_t number) { return static_cast<uint64_t>(number == 0 ? 1 : 2 + number % kVersions); };
+  const auto seed_of = [](int64_t number) {
+    return static_cast<uint64_t>(number == 0 ? 1 : 2 + number % kVersions);
+  };
   auto engine = TinyEngine(1, {.slots = 64, .max_context = 256, .max_batch_tokens = 512});
-  const auto prompt_of = [](uint64_t id) { return std::vector<int32_t>(10 + id % 30, static_cast<int32_t>(id % 39)); };
+  const auto prompt_of = [](uint64_t id) {
+    return std::vector<int32_t>(10 + id % 30, static_cast<int32_t>(id % 39));
+  };
   for (uint64_t id = 1; id <= 64; ++id) {
-    ASSERT_TRUE(engine->AddRequest({.id = id, .prompt = Prompt(prompt_of(id)), .seed = 3, .member = static_cast<uint32_t>(id), .sampling = {.max_tokens = 100}}).ok());
+    ASSERT_TRUE(engine
+                    ->AddRequest({.id = id,
+                                  .prompt = Prompt(prompt_of(id)),
+                                  .seed = 3,
+                                  .member = static_cast<uint32_t>(id),
+                                  .sampling = {.max_tokens = 100}})
+                    .ok());
   }
   Events events;
   int64_t version = 0;
@@ -299,7 +361,8 @@ TEST(EngineRandomTest, UnderAnUpdateEachTwentyStepsSixtyFourAnswersAreDrawnInBit
     StepOnce(engine.get(), &events);
     if (step % 20 != 0) continue;
     ++version;
-    ASSERT_TRUE(engine->ActivateWeights(Stage(seed_of(version), {1, version}), KvPolicy::kRecompute)->accepted);
+    ASSERT_TRUE(engine->ActivateWeights(Stage(seed_of(version), {1, version}), KvPolicy::kRecompute)
+                    ->accepted);
   }
   EXPECT_GE(version, 4);
   ASSERT_EQ(events.size(), 64u);
@@ -311,8 +374,11 @@ TEST(EngineRandomTest, UnderAnUpdateEachTwentyStepsSixtyFourAnswersAreDrawnInBit
     for (const TokenEvent& event : tokens) {
       std::vector<float>& under = logits[event.version.number];
       if (under.empty()) under = LogitsUnder(seed_of(event.version.number), all);
-      const TokenScore score = ScoreCpu(&under[(event.position - 1) * static_cast<size_t>(TinyConfig().vocab_size)], TinyConfig().vocab_size, 1, event.token);
-      ASSERT_EQ(score.logprob, event.logprob) << "request " << id << ", position " << event.position << ", version " << event.version.str();
+      const TokenScore score =
+          ScoreCpu(&under[(event.position - 1) * static_cast<size_t>(TinyConfig().vocab_size)],
+                   TinyConfig().vocab_size, 1, event.token);
+      ASSERT_EQ(score.logprob, event.logprob) << "request " << id << ", position " << event.position
+                                              << ", version " << event.version.str();
     }
     EXPECT_GE(logits.size(), 4u);
   }

@@ -26,7 +26,8 @@ using testing::HasSubstr;
 
 class EngineServiceTest : public SessionTest {
  protected:
-  static common::v1::Call CallOf(const std::string& worker, int64_t incarnation, const std::string& job = kJob) {
+  static common::v1::Call CallOf(const std::string& worker, int64_t incarnation,
+                                 const std::string& job = kJob) {
     common::v1::Call call;
     call.mutable_job()->set_job(job);
     call.mutable_job()->set_worker(worker);
@@ -61,7 +62,8 @@ class EngineServiceTest : public SessionTest {
     return request;
   }
   std::vector<int32_t> Prompt() {
-    const auto renderer = *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
+    const auto renderer =
+        *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
     return renderer->Render("digits", R"({"prompt": "4821"})")->tokens;
   }
 
@@ -70,7 +72,8 @@ class EngineServiceTest : public SessionTest {
     std::string text;
   };
   // By member; how the call ended.
-  std::map<uint32_t, Generated> Generate(const engine::v1::GenerateRequest& request, absl::Status* status) {
+  std::map<uint32_t, Generated> Generate(const engine::v1::GenerateRequest& request,
+                                         absl::Status* status) {
     const auto channel = Channel();
     rpc::ClientStream stream(*channel, *request.GetDescriptor());
     stream.Write(request);
@@ -82,8 +85,10 @@ class EngineServiceTest : public SessionTest {
       auto& [answer, text] = all[grown.member()];
       EXPECT_EQ(answer.finish, common::v1::FINISH_UNSPECIFIED) << "nothing follows the end";
       answer.tokens.insert(answer.tokens.end(), grown.tokens().begin(), grown.tokens().end());
-      answer.logprobs.insert(answer.logprobs.end(), grown.logprobs().begin(), grown.logprobs().end());
-      for (const common::v1::VersionRun& run : grown.runs()) answer.runs.push_back(rpc::FromProto(run));
+      answer.logprobs.insert(answer.logprobs.end(), grown.logprobs().begin(),
+                             grown.logprobs().end());
+      for (const common::v1::VersionRun& run : grown.runs())
+        answer.runs.push_back(rpc::FromProto(run));
       answer.finish = grown.finish();
       text += grown.text();
     }
@@ -108,13 +113,18 @@ class EngineServiceTest : public SessionTest {
     const std::vector<int32_t> prompt = Prompt();
     AddPiece({}, 0, 0, common::v1::SEGMENT_ROLE_PROMPT, prompt, &scored);
     for (uint32_t member = 0; member < answers.size(); ++member) {  // Each in two pieces.
-      const auto half = answers[member].begin() + static_cast<ptrdiff_t>(answers[member].size() / 2);
-      AddPiece(member, prompt.size(), 1, common::v1::SEGMENT_ROLE_SAMPLED, {answers[member].begin(), half}, &scored);
-      AddPiece(member, prompt.size() + answers[member].size() / 2, 1, common::v1::SEGMENT_ROLE_SAMPLED, {half, answers[member].end()}, &scored);
+      const auto half =
+          answers[member].begin() + static_cast<ptrdiff_t>(answers[member].size() / 2);
+      AddPiece(member, prompt.size(), 1, common::v1::SEGMENT_ROLE_SAMPLED,
+               {answers[member].begin(), half}, &scored);
+      AddPiece(member, prompt.size() + answers[member].size() / 2, 1,
+               common::v1::SEGMENT_ROLE_SAMPLED, {half, answers[member].end()}, &scored);
     }
     return scored;
   }
-  static void AddPiece(std::optional<uint32_t> member, size_t at, uint32_t segment, common::v1::SegmentRole role, const std::vector<int32_t>& tokens, Scored* scored) {
+  static void AddPiece(std::optional<uint32_t> member, size_t at, uint32_t segment,
+                       common::v1::SegmentRole role, const std::vector<int32_t>& tokens,
+                       Scored* scored) {
     common::v1::Record& record = *scored->header.add_records();
     record.mutable_owner()->set_group(std::string(16, 'g'));
     if (member) record.mutable_owner()->set_member(*member);
@@ -122,7 +132,8 @@ class EngineServiceTest : public SessionTest {
     record.mutable_piece()->set_segment(segment);
     record.mutable_piece()->set_role(role);
     record.mutable_piece()->set_count(static_cast<uint32_t>(tokens.size()));
-    AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(tokens.size())}, Bytes(tokens), &record, &scored->payload);
+    AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(tokens.size())}, Bytes(tokens),
+             &record, &scored->payload);
   }
 
   // Records and their log-probs, in the order they came in.
@@ -142,7 +153,9 @@ class EngineServiceTest : public SessionTest {
         for (const common::v1::Field& field : record.fields()) {
           EXPECT_EQ(field.name(), "logprobs");
           logprobs.resize(field.bytes() / sizeof(float));
-          EXPECT_EQ(payload.Copy(field.bytes(), reinterpret_cast<char*>(logprobs.data())).value_or(0), field.crc32c());
+          EXPECT_EQ(
+              payload.Copy(field.bytes(), reinterpret_cast<char*>(logprobs.data())).value_or(0),
+              field.crc32c());
         }
       }
       EXPECT_EQ(payload.left(), 0u);
@@ -158,14 +171,17 @@ class EngineServiceTest : public SessionTest {
 
   // Starts a worker and waits until the version samples.
   Session* Serve(int64_t number, uint64_t seed) {
-    Session* const session = sessions_.empty() ? StartSession("rollout-0") : sessions_.front().get();
+    Session* const session =
+        sessions_.empty() ? StartSession("rollout-0") : sessions_.front().get();
     Publish(number, seed);
     const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
-    while (session->serving() != PolicyVersion{1, number} && Clock::Real()->Monotonic() < until) std::this_thread::yield();
+    while (session->serving() != PolicyVersion{1, number} && Clock::Real()->Monotonic() < until)
+      std::this_thread::yield();
     EXPECT_EQ(session->serving(), (PolicyVersion{1, number}));
     return session;
   }
-  // A call that the engine has not heard the end of yet goes on asking: none may be running now and some a moment later.
+  // A call that the engine has not heard the end of yet goes on asking: none may be running now and
+  // some a moment later.
   bool AwaitNoGuests() {
     const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
     while (Clock::Real()->Monotonic() < until) {
@@ -214,7 +230,8 @@ TEST_F(EngineServiceTest, GenerateDrawsWhatTheEngineAloneDrawsFromTheSeed) {
     EXPECT_EQ(generated.answer.tokens, expected.tokens);
     EXPECT_EQ(generated.answer.logprobs, expected.logprobs);
     EXPECT_EQ(generated.answer.finish, common::v1::FINISH_LENGTH);
-    for (const VersionRun& run : generated.answer.runs) EXPECT_EQ(run.version, (PolicyVersion{1, 0}));
+    for (const VersionRun& run : generated.answer.runs)
+      EXPECT_EQ(run.version, (PolicyVersion{1, 0}));
     EXPECT_EQ(generated.text, session->renderer().AnswerText(expected.tokens));
   }
 }
@@ -228,7 +245,8 @@ TEST_F(EngineServiceTest, MessagesAreRenderedByTheJobsTemplate) {
   engine::v1::GenerateRequest ids = Ask(20), messages = ids;
   ids.clear_prompt();
   for (const int32_t id : Prompt()) {
-    if (id != 1) ids.add_prompt(static_cast<uint32_t>(id));  // Templates write their own special tokens; this one none.
+    // Templates write their own special tokens; this one none.
+    if (id != 1) ids.add_prompt(static_cast<uint32_t>(id));
   }
   messages.clear_prompt();
   messages.set_messages(R"([{"role": "user", "content": "4821"}])");
@@ -261,14 +279,16 @@ TEST_F(EngineServiceTest, GenerateRefusesWhoMayNotAskAndWhomItDoesNotKnow) {
 TEST_F(EngineServiceTest, AVersionThatIsNotLoadedIsRefusedWithTheOneThatIs) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   StartSession("rollout-0");
-  EXPECT_THAT(std::string(Refusal(Ask(4)).message()), HasSubstr("no published version is loaded yet"));
+  EXPECT_THAT(std::string(Refusal(Ask(4)).message()),
+              HasSubstr("no published version is loaded yet"));
   Serve(0, kInitSeed);
   engine::v1::GenerateRequest request = Ask(4);
   *request.mutable_version() = rpc::ToProto(PolicyVersion{1, 1});
   const absl::Status early = Refusal(request);
   EXPECT_EQ(early.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(early), "NOT_YET");
-  EXPECT_THAT(std::string(early.message()), HasSubstr("version 1:1 is asked for; version 1:0 is loaded"));
+  EXPECT_THAT(std::string(early.message()),
+              HasSubstr("version 1:1 is asked for; version 1:0 is loaded"));
   TakeBatch(0);
   Serve(1, kInitSeed + 1);
   absl::Status status;
@@ -296,7 +316,8 @@ TEST_F(EngineServiceTest, WhatGenerateCannotDoIsRefusedWithValueLimitAndNextStep
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
-  EXPECT_THAT(refusal(Ask(100)), HasSubstr("tokens and max_tokens is 100; this model's context holds 48; shorten the one or lower the other"));
+  EXPECT_THAT(refusal(Ask(100)), HasSubstr("tokens and max_tokens is 100; this model's context "
+                                           "holds 48; shorten the one or lower the other"));
   EXPECT_THAT(refusal(Ask(4, /*n=*/1000)), HasSubstr("n is 1000; at most 128"));
   engine::v1::GenerateRequest request = Ask(4);
   request.set_messages(R"([{"role": "user", "content": "4821"}])");
@@ -339,7 +360,8 @@ TEST_F(EngineServiceTest, WhatGenerateDrewScoresInTheSameBits) {
         const auto& [record, of_piece] = scores[piece];
         EXPECT_EQ(record.owner().member(), member) << "in the order of the records";
         ASSERT_EQ(record.piece().runs_size(), 1);
-        EXPECT_EQ(rpc::FromProto(record.piece().runs(0)), (VersionRun{.version = {1, 0}, .count = record.piece().count()}));
+        EXPECT_EQ(rpc::FromProto(record.piece().runs(0)),
+                  (VersionRun{.version = {1, 0}, .count = record.piece().count()}));
         logprobs.insert(logprobs.end(), of_piece.begin(), of_piece.end());
       }
       EXPECT_EQ(logprobs, generated.at(member).answer.logprobs);
@@ -356,7 +378,8 @@ TEST_F(EngineServiceTest, AFullContextIsScoredAndOneTokenMoreIsRefused) {
   EXPECT_TRUE(status.ok()) << status;
   status = Refusal(AskScores({std::vector<int32_t>(room + 1, 5)}));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("it ends at 49; this model's context holds 48 tokens: send fewer"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("it ends at 49; this model's context holds 48 tokens: send fewer"));
 }
 
 TEST_F(EngineServiceTest, ScoreRefusesWhatItCannotReadOrMayNotAnswer) {
@@ -368,21 +391,43 @@ TEST_F(EngineServiceTest, ScoreRefusesWhatItCannotReadOrMayNotAnswer) {
     spoil(&asked);
     return Refusal(asked);
   };
-  const auto message = [&](const std::function<void(Scored*)>& spoil) { return std::string(refusal(spoil).message()); };
+  const auto message = [&](const std::function<void(Scored*)>& spoil) {
+    return std::string(refusal(spoil).message());
+  };
   EXPECT_TRUE(refusal([](Scored*) {}).ok());
-  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("trainer-0", 1); })), "WRONG_ROLE");
-  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("someone", 0); })), "NOT_LISTED");
-  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("reward-0", 1, "another"); })), "NOT_LISTED");
-  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { *s->header.mutable_version() = rpc::ToProto(PolicyVersion{1, 7}); })), "NOT_YET");
-  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { s->header.mutable_records(1)->mutable_fields(0)->set_crc32c(1); })), "BAD_CRC");
-  EXPECT_THAT(message([](Scored* s) { s->header.set_policy("reference"); }), HasSubstr("policy 'reference' is not held here"));
-  EXPECT_THAT(message([](Scored* s) { s->header.set_temperature(-1); }), HasSubstr("temperature is -1"));
-  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(2)->mutable_piece()->set_at(9); }), HasSubstr("wanted is what lies at 8"));
-  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(1)->mutable_piece()->set_count(3); }), HasSubstr("4 bytes for each of the piece's 3"));
-  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(1)->mutable_piece()->set_parent(7); }), HasSubstr("send each branch as a member of its own"));
-  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(1)->set_more(true); }), HasSubstr("cut over messages"));
-  EXPECT_THAT(message([](Scored* s) { s->payload.resize(s->payload.size() - 1); }), HasSubstr("the message ends before"));
-  EXPECT_THAT(message([](Scored* s) { s->payload += "x"; }), HasSubstr("1 bytes that no record's field names"));
+  EXPECT_EQ(
+      ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("trainer-0", 1); })),
+      "WRONG_ROLE");
+  EXPECT_EQ(ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("someone", 0); })),
+            "NOT_LISTED");
+  EXPECT_EQ(ReasonOf(refusal(
+                [](Scored* s) { *s->header.mutable_call() = CallOf("reward-0", 1, "another"); })),
+            "NOT_LISTED");
+  EXPECT_EQ(ReasonOf(refusal([](Scored* s) {
+              *s->header.mutable_version() = rpc::ToProto(PolicyVersion{1, 7});
+            })),
+            "NOT_YET");
+  EXPECT_EQ(ReasonOf(refusal(
+                [](Scored* s) { s->header.mutable_records(1)->mutable_fields(0)->set_crc32c(1); })),
+            "BAD_CRC");
+  EXPECT_THAT(message([](Scored* s) { s->header.set_policy("reference"); }),
+              HasSubstr("policy 'reference' is not held here"));
+  EXPECT_THAT(message([](Scored* s) { s->header.set_temperature(-1); }),
+              HasSubstr("temperature is -1"));
+  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(2)->mutable_piece()->set_at(9); }),
+              HasSubstr("wanted is what lies at 8"));
+  EXPECT_THAT(
+      message([](Scored* s) { s->header.mutable_records(1)->mutable_piece()->set_count(3); }),
+      HasSubstr("4 bytes for each of the piece's 3"));
+  EXPECT_THAT(
+      message([](Scored* s) { s->header.mutable_records(1)->mutable_piece()->set_parent(7); }),
+      HasSubstr("send each branch as a member of its own"));
+  EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(1)->set_more(true); }),
+              HasSubstr("cut over messages"));
+  EXPECT_THAT(message([](Scored* s) { s->payload.resize(s->payload.size() - 1); }),
+              HasSubstr("the message ends before"));
+  EXPECT_THAT(message([](Scored* s) { s->payload += "x"; }),
+              HasSubstr("1 bytes that no record's field names"));
   EXPECT_THAT(std::string(Refusal(AskScores({{5, 99}})).message()), HasSubstr("token 99"));
 }
 
@@ -413,7 +458,8 @@ TEST_F(EngineServiceTest, CallsEndWithTheJob) {
   rpc::ClientStream before(*channel, *engine::v1::ScoreRequest::descriptor());
   ASSERT_TRUE(before.WriteFrame(asked.header, {{.bytes = asked.payload}}).ok());
   rpc::Frame frame;
-  ASSERT_TRUE(before.ReadFrame(&frame)) << "the prompt; the answer waits for the end of the requests";
+  ASSERT_TRUE(before.ReadFrame(&frame))
+      << "the prompt; the answer waits for the end of the requests";
   session->Stop(absl::ZeroDuration());
   before.WritesDone();
   EXPECT_FALSE(before.ReadFrame(&frame));
@@ -436,7 +482,8 @@ TEST_F(EngineServiceTest, AClientThatLeavesLeavesNoRequestBehind) {
     stream.TryCancel();
     ASSERT_TRUE(AwaitNoGuests());
 
-    const Scored asked = AskScores(std::vector<std::vector<int32_t>>(100, std::vector<int32_t>(40, 5)));
+    const Scored asked =
+        AskScores(std::vector<std::vector<int32_t>>(100, std::vector<int32_t>(40, 5)));
     rpc::ClientStream scores(*channel, *engine::v1::ScoreRequest::descriptor());
     ASSERT_TRUE(scores.WriteFrame(asked.header, {{.bytes = asked.payload}}).ok());
     rpc::Frame frame;
@@ -475,7 +522,8 @@ class EvaluateTest : public EngineServiceTest {
     Serve(0, kInitSeed);
   }
 
-  engine::v1::EvaluateRequest Ask(const LatestVersion& version, const std::string& dataset = "heldout") {
+  engine::v1::EvaluateRequest Ask(const LatestVersion& version,
+                                  const std::string& dataset = "heldout") {
     engine::v1::EvaluateRequest request;
     *request.mutable_call() = CallOf("trainer-0", 1);
     *request.mutable_version() = rpc::ToProto(version.version);
@@ -485,7 +533,8 @@ class EvaluateTest : public EngineServiceTest {
     return request;
   }
 
-  absl::StatusOr<engine::v1::EvaluationResult> Evaluate(const engine::v1::EvaluateRequest& request) {
+  absl::StatusOr<engine::v1::EvaluationResult> Evaluate(
+      const engine::v1::EvaluateRequest& request) {
     const auto channel = Channel();
     rpc::ClientStream stream(*channel, *request.GetDescriptor());
     stream.Write(request);
@@ -501,19 +550,26 @@ class EvaluateTest : public EngineServiceTest {
   // What the random weights of `seed` come to in an engine that does nothing else.
   EvalResult Alone(uint64_t seed) {
     EvalOptions options;
-    options.engine = {.model_path = kModel, .random_init = true, .init_seed = seed, .slots = 8, .max_context = 15};
+    options.engine = {.model_path = kModel,
+                      .random_init = true,
+                      .init_seed = seed,
+                      .slots = 8,
+                      .max_context = 15};
     options.chat_template = "none";
     options.format = "{digits}=";
     options.data_path = data_;
     options.fields = {{"prompt", "digits"}, {"answer", "digits"}};
-    options.sampling = {.temperature = static_cast<float>(spec_.eval().temperature()), .max_tokens = 7};
+    options.sampling = {.temperature = static_cast<float>(spec_.eval().temperature()),
+                        .max_tokens = 7};
     options.samples = spec_.eval().samples();
     options.seed = spec_.run().seed();
     const Scorer scorer = *MakeScorer(spec_.reward());
-    return *sluice::Evaluate(options, [&](absl::string_view text, bool truncated, absl::string_view row) {
-      const sluice::Score score = scorer.Run({std::string(text), truncated}, nlohmann::json::parse(row), "heldout");
-      return absl::StatusOr<EvalVerdict>(EvalVerdict{score.task_reward, score.passes});
-    });
+    return *sluice::Evaluate(
+        options, [&](absl::string_view text, bool truncated, absl::string_view row) {
+          const sluice::Score score =
+              scorer.Run({std::string(text), truncated}, nlohmann::json::parse(row), "heldout");
+          return absl::StatusOr<EvalVerdict>(EvalVerdict{score.task_reward, score.passes});
+        });
   }
 
   std::string data_;
@@ -524,7 +580,8 @@ TEST_F(EvaluateTest, AnEvaluationIsOfTheVersionAskedForWhateverSamplesMeanwhile)
   const LatestVersion first = *publisher_->latest();
   TakeBatch(0);
   Publish(1, 106);
-  for (const auto& [version, seed] : {std::pair(first, kInitSeed), {*publisher_->latest(), uint64_t{106}}}) {
+  for (const auto& [version, seed] :
+       {std::pair(first, kInitSeed), {*publisher_->latest(), uint64_t{106}}}) {
     const auto result = Evaluate(Ask(version));
     ASSERT_TRUE(result.ok()) << result.status();
     const EvalResult alone = Alone(seed);
@@ -568,7 +625,8 @@ TEST_F(EvaluateTest, ACallThatEndsEndsItsEvaluationAndAnotherMayBegin) {
 TEST_F(EvaluateTest, WhatCannotBeEvaluatedIsRefusedByName) {
   ASSERT_NO_FATAL_FAILURE(StartEvaluating());
   const LatestVersion version = *publisher_->latest();
-  EXPECT_THAT(std::string(Evaluate(Ask(version, "train")).status().message()), HasSubstr("have no \"train\""));
+  EXPECT_THAT(std::string(Evaluate(Ask(version, "train")).status().message()),
+              HasSubstr("have no \"train\""));
   engine::v1::EvaluateRequest request = Ask(version);
   *request.mutable_call() = CallOf("reward-0", 1);
   EXPECT_EQ(Evaluate(request).status().code(), absl::StatusCode::kPermissionDenied);

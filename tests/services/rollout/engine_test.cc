@@ -15,8 +15,13 @@ using ::testing::HasSubstr;
 
 using Events = std::map<uint64_t, std::vector<TokenEvent>>;  // By request.
 
-Request Ask(uint64_t id, std::vector<int32_t> prompt, uint32_t max_tokens, uint32_t member = 0, uint64_t group = 0) {
-  return {.id = id, .group = group, .prompt = Prompt(std::move(prompt)), .seed = 1234, .member = member,
+Request Ask(uint64_t id, std::vector<int32_t> prompt, uint32_t max_tokens, uint32_t member = 0,
+            uint64_t group = 0) {
+  return {.id = id,
+          .group = group,
+          .prompt = Prompt(std::move(prompt)),
+          .seed = 1234,
+          .member = member,
           .sampling = {.max_tokens = max_tokens}};
 }
 
@@ -29,7 +34,8 @@ void StepOnce(Engine* engine, Events* events) {
 
 Events RunToEnd(Engine* engine) {
   Events events;
-  for (int i = 0; i < 5000 && !engine->idle() && !testing::Test::HasFatalFailure(); ++i) StepOnce(engine, &events);
+  for (int i = 0; i < 5000 && !engine->idle() && !testing::Test::HasFatalFailure(); ++i)
+    StepOnce(engine, &events);
   EXPECT_TRUE(engine->idle());
   return events;
 }
@@ -41,13 +47,16 @@ std::vector<int32_t> Tokens(const std::vector<TokenEvent>& events) {
 }
 
 // The log-prob of each token of prompt + answer under the weights of `seed`, by a model of its own.
-std::vector<double> LogprobsUnder(uint64_t seed, const std::vector<int32_t>& tokens, double temperature) {
+std::vector<double> LogprobsUnder(uint64_t seed, const std::vector<int32_t>& tokens,
+                                  double temperature) {
   const TensorSet weights = TinyWeights(seed);
   const ModelConfig config = TinyConfig();
-  auto model = *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
+  auto model =
+      *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
   std::vector<DecodeModel::Row> rows;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    rows.push_back({.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
+    rows.push_back(
+        {.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
   }
   std::vector<float> logits(tokens.size() * config.vocab_size);
   model->Step(rows, {{0, 1, 2, 3, 4, 5, 6, 7}}, logits.data());
@@ -115,17 +124,23 @@ TEST(EngineTest, ATokenDependsNeitherOnTheBatchNorOnChunks) {
   const std::vector<TokenEvent> expected = RunToEnd(alone.get())[1];
 
   for (const NativeEngine::Options& options :
-       {NativeEngine::Options{.slots = 16, .max_batch_tokens = 16}, NativeEngine::Options{.slots = 3, .max_batch_tokens = 3},
+       {NativeEngine::Options{.slots = 16, .max_batch_tokens = 16},
+        NativeEngine::Options{.slots = 3, .max_batch_tokens = 3},
         NativeEngine::Options{.slots = 16, .threads = 2}}) {
     auto engine = TinyEngine(1, options);
-    for (uint32_t member = 0; member < 12; ++member) {  // The prompt is shared, and others run beside.
+    // The prompt is shared, and others run beside.
+    for (uint32_t member = 0; member < 12; ++member) {
       ASSERT_TRUE(engine->AddRequest(Ask(1 + member, prompt, 40, member, 77)).ok());
-      ASSERT_TRUE(engine->AddRequest(Ask(100 + member, {9, static_cast<int32_t>(member)}, 10 + member, member)).ok());
+      ASSERT_TRUE(engine
+                      ->AddRequest(
+                          Ask(100 + member, {9, static_cast<int32_t>(member)}, 10 + member, member))
+                      .ok());
     }
     const Events events = RunToEnd(engine.get());
     const std::vector<TokenEvent>& member = events.at(1 + 3);
     ASSERT_EQ(Tokens(member), Tokens(expected));
-    for (size_t i = 0; i < member.size(); ++i) EXPECT_EQ(member[i].logprob, expected[i].logprob) << "in bits, token " << i;
+    for (size_t i = 0; i < member.size(); ++i)
+      EXPECT_EQ(member[i].logprob, expected[i].logprob) << "in bits, token " << i;
     EXPECT_GT(engine->Stats().prompt_tokens_forked, 0u);
   }
 }
@@ -158,7 +173,8 @@ TEST(EngineTest, EachStampNamesTheWeightsThatProducedItsTokenAtWhateverStepTheyS
     Events events;
     for (uint32_t step = 0; !engine->idle(); ++step) {
       if (step == at) {
-        const absl::StatusOr<Activation> activation = engine->ActivateWeights(Stage(2, {1, 1}), KvPolicy::kRecompute);
+        const absl::StatusOr<Activation> activation =
+            engine->ActivateWeights(Stage(2, {1, 1}), KvPolicy::kRecompute);
         ASSERT_TRUE(activation.ok() && activation->accepted) << activation->cause;
       }
       StepOnce(engine.get(), &events);
@@ -169,15 +185,18 @@ TEST(EngineTest, EachStampNamesTheWeightsThatProducedItsTokenAtWhateverStepTheyS
     const std::vector<double> before = LogprobsUnder(1, all, 1), after = LogprobsUnder(2, all, 1);
     for (uint32_t i = 0; i < kTokens; ++i) {
       const TokenEvent& event = events[1][i];
-      ASSERT_EQ(event.version, (PolicyVersion{1, i < at ? 0 : 1})) << "switched before step " << at << ", token " << i;
-      ASSERT_NEAR(event.logprob, (i < at ? before : after)[2 + i], 1e-4) << "switched before step " << at << ", token " << i;
+      ASSERT_EQ(event.version, (PolicyVersion{1, i < at ? 0 : 1}))
+          << "switched before step " << at << ", token " << i;
+      ASSERT_NEAR(event.logprob, (i < at ? before : after)[2 + i], 1e-4)
+          << "switched before step " << at << ", token " << i;
     }
   }
 }
 
 TEST(EngineTest, RunningRequestsGoOnOverASwitchThatKeepsTheirKeysAndValues) {
   auto engine = TinyEngine(1, {.slots = 4, .max_batch_tokens = 4});
-  for (uint64_t id = 1; id <= 6; ++id) ASSERT_TRUE(engine->AddRequest(Ask(id, {1, 2, 3, 4, 5, 6}, 20, id, id % 2)).ok());
+  for (uint64_t id = 1; id <= 6; ++id)
+    ASSERT_TRUE(engine->AddRequest(Ask(id, {1, 2, 3, 4, 5, 6}, 20, id, id % 2)).ok());
   Events events;
   for (int64_t step = 1; !engine->idle(); ++step) {
     StepOnce(engine.get(), &events);
@@ -268,7 +287,8 @@ TEST(EngineTest, StopTokensAreReportedAndEndTheAnswer) {
   by_request.sampling.stop_ids = {tokens[3]};
   by_request.sampling.ignore_eos = true;
   ignoring.sampling.ignore_eos = true;
-  for (const Request& request : {Ask(1, {5}, 30), by_request, ignoring}) ASSERT_TRUE(engine->AddRequest(request).ok());
+  for (const Request& request : {Ask(1, {5}, 30), by_request, ignoring})
+    ASSERT_TRUE(engine->AddRequest(request).ok());
   const Events events = RunToEnd(engine.get());
   EXPECT_EQ(events.at(1).size(), first + 1);
   EXPECT_EQ(events.at(1).back().token, stop);
@@ -292,10 +312,12 @@ TEST(EngineTest, OneTokenAndAPromptAtTheLimitFit) {
   auto engine = TinyEngine(1, {.slots = 2, .max_context = 16});
   ASSERT_TRUE(engine->AddRequest(Ask(1, std::vector<int32_t>(15, 3), 1)).ok());
   ASSERT_TRUE(engine->AddRequest(Ask(2, {3}, 15)).ok());
-  EXPECT_THAT(engine->AddRequest(Ask(3, std::vector<int32_t>(16, 3), 1)).message(), HasSubstr("exceed the context of 16"));
+  EXPECT_THAT(engine->AddRequest(Ask(3, std::vector<int32_t>(16, 3), 1)).message(),
+              HasSubstr("exceed the context of 16"));
   EXPECT_THAT(engine->AddRequest(Ask(4, {3}, 0)).message(), HasSubstr("max_tokens is 0"));
   EXPECT_THAT(engine->AddRequest(Ask(5, {}, 1)).message(), HasSubstr("no tokens"));
-  EXPECT_THAT(engine->AddRequest(Ask(6, {40}, 1)).message(), HasSubstr("outside the vocabulary of 40"));
+  EXPECT_THAT(engine->AddRequest(Ask(6, {40}, 1)).message(),
+              HasSubstr("outside the vocabulary of 40"));
   EXPECT_EQ(engine->AddRequest(Ask(2, {3}, 1)).code(), absl::StatusCode::kAlreadyExists);
   const Events events = RunToEnd(engine.get());
   EXPECT_EQ(events.at(1).size(), 1u);
@@ -354,7 +376,8 @@ TEST(EngineTest, LogitsThatAreNotFiniteFailOnlyTheirRequest) {
   ModelConfig config = TinyConfig();
   config.tie_word_embeddings = false;
   TensorSet untied = *InitWeights(config, 1);
-  untied.as<float>(untied.Find("model.embed_tokens.weight"))[9 * config.hidden_size] = std::numeric_limits<float>::quiet_NaN();
+  untied.as<float>(untied.Find("model.embed_tokens.weight"))[9 * config.hidden_size] =
+      std::numeric_limits<float>::quiet_NaN();
   auto engine = *NativeEngine::Create(config, std::move(untied), {1, 0}, {}, {.slots = 4});
   ASSERT_TRUE(engine->AddRequest(Ask(1, {9}, 5)).ok());
   Request good = Ask(2, {5}, 1);

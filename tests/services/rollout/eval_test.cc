@@ -26,7 +26,8 @@ class EvalTest : public testing::Test {
   EvalOptions Options(int rows) {
     const std::string path = testing_data::TempPath("eval_rows.jsonl");
     std::string text;
-    for (int i = 0; i < rows; ++i) absl::StrAppend(&text, "{\"digits\": \"", 1000 + 37 * i, "\"}\n");
+    for (int i = 0; i < rows; ++i)
+      absl::StrAppend(&text, "{\"digits\": \"", 1000 + 37 * i, "\"}\n");
     EXPECT_TRUE(WriteFileAtomic(path, text).ok());
     EvalOptions options;
     options.engine.model_path = kModel;
@@ -71,7 +72,8 @@ TEST_F(EvalTest, GreedyAnswersOfOneRowAreEqual) {
   options.samples = 2;
   const absl::StatusOr<EvalResult> result = Evaluate(options, Length);
   ASSERT_TRUE(result.ok()) << result.status();
-  for (size_t i = 0; i < result->kept.size(); i += 2) EXPECT_EQ(result->kept[i].text, result->kept[i + 1].text);
+  for (size_t i = 0; i < result->kept.size(); i += 2)
+    EXPECT_EQ(result->kept[i].text, result->kept[i + 1].text);
 }
 
 // All k of n answers written out.
@@ -88,7 +90,9 @@ double BruteForcePassAtK(uint32_t n, uint32_t c, uint32_t k) {
 TEST(PassAtKTest, IsTheShareOfAllDrawsOfKAnswersWithOneThatPasses) {
   for (uint32_t n = 1; n <= 8; ++n) {
     for (uint32_t c = 0; c <= n; ++c) {
-      for (uint32_t k = 1; k <= n; ++k) EXPECT_NEAR(PassAtK(n, c, k), BruteForcePassAtK(n, c, k), 1e-12) << n << " " << c << " " << k;
+      for (uint32_t k = 1; k <= n; ++k)
+        EXPECT_NEAR(PassAtK(n, c, k), BruteForcePassAtK(n, c, k), 1e-12)
+            << n << " " << c << " " << k;
     }
   }
 }
@@ -98,22 +102,27 @@ TEST_F(EvalTest, PassAtKIsTheMeanOverRowsOfItsEstimator) {
   options.samples = 4;
   options.pass_k = {1, 2, 4};
   int asked = 0;
-  // Of the first row's answers one passes, of the second's two, of the third's none, and one has no score.
-  const auto score = [&](absl::string_view, bool, absl::string_view row) -> absl::StatusOr<EvalVerdict> {
+  // Of the first row's answers one passes, of the second's two, of the third's none, and one has no
+  // score.
+  const auto score = [&](absl::string_view, bool,
+                         absl::string_view row) -> absl::StatusOr<EvalVerdict> {
     const std::string digits = nlohmann::json::parse(row)["answer"];
     const int nth = asked++ % 4;
     if (digits == "1074" && nth == 3) return absl::InvalidArgumentError("no gold");
-    return EvalVerdict{.score = 0.9, .passes = (digits == "1000" && nth == 0) || (digits == "1037" && nth < 2)};
+    return EvalVerdict{.score = 0.9,
+                       .passes = (digits == "1000" && nth == 0) || (digits == "1037" && nth < 2)};
   };
   options.engine.slots = 1;  // One row after the other.
   const absl::StatusOr<EvalResult> result = Evaluate(options, score);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_NEAR(result->pass.at(1), (0.25 + 0.5 + 0) / 3, 1e-12);
   EXPECT_NEAR(result->pass.at(2), (0.5 + 5.0 / 6 + 0) / 3, 1e-12);
-  EXPECT_NEAR(result->pass.at(4), 1, 1e-12) << "the third row has only three scored answers and is left out";
+  EXPECT_NEAR(result->pass.at(4), 1, 1e-12)
+      << "the third row has only three scored answers and is left out";
 
   options.pass_k = {5};
-  EXPECT_THAT(std::string(Evaluate(options, score).status().message()), HasSubstr("pass@5 needs k in 1..4"));
+  EXPECT_THAT(std::string(Evaluate(options, score).status().message()),
+              HasSubstr("pass@5 needs k in 1..4"));
 }
 
 TEST_F(EvalTest, WeightsFromElsewhereAnswerAndAreNamed) {
@@ -131,13 +140,16 @@ TEST_F(EvalTest, WeightsFromElsewhereAnswerAndAreNamed) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->version, (PolicyVersion{2, 9}));
   EXPECT_EQ(result->fingerprint, other->fingerprint);
-  for (size_t i = 0; i < result->kept.size(); ++i) EXPECT_EQ(result->kept[i].text, other->kept[i].text);
+  for (size_t i = 0; i < result->kept.size(); ++i)
+    EXPECT_EQ(result->kept[i].text, other->kept[i].text);
 }
 
 TEST_F(EvalTest, RowsThatAreTooLongOrUnscorableAreCounted) {
   EvalOptions options = Options(10);
-  const auto refuse = [](absl::string_view, bool, absl::string_view row) -> absl::StatusOr<EvalVerdict> {
-    if (nlohmann::json::parse(row)["answer"] == "1037") return absl::InvalidArgumentError("no gold");
+  const auto refuse = [](absl::string_view, bool,
+                         absl::string_view row) -> absl::StatusOr<EvalVerdict> {
+    if (nlohmann::json::parse(row)["answer"] == "1037")
+      return absl::InvalidArgumentError("no gold");
     return EvalVerdict{.score = 1, .passes = true};
   };
   const absl::StatusOr<EvalResult> result = Evaluate(options, refuse);
@@ -158,7 +170,8 @@ TEST_F(EvalTest, AFirstRowBeyondTheFileIsRefusedWithTheRowsItHas) {
     EXPECT_EQ(Evaluate(options, Length)->rows, 1u) << rows;
   }
   options.first_row = 4;
-  EXPECT_THAT(std::string(Evaluate(options, Length).status().message()), HasSubstr("has 4 rows, 0 to 3; the first row to ask is 4"));
+  EXPECT_THAT(std::string(Evaluate(options, Length).status().message()),
+              HasSubstr("has 4 rows, 0 to 3; the first row to ask is 4"));
 }
 
 TEST_F(EvalTest, AnEvaluationThatIsCalledOffEndsBeforeItsNextStep) {
@@ -173,14 +186,16 @@ TEST_F(EvalTest, APromptThatIsNoTextIsRefusedWithItsLineAndWhatToDo) {
   EvalOptions options = Options(1);
   ASSERT_TRUE(WriteFileAtomic(options.data_path, "{\"digits\": \"12\"}\n{\"digits\": 5}\n").ok());
   const absl::Status status = Evaluate(options, Length).status();
-  EXPECT_THAT(std::string(status.message()), HasSubstr(":2:1: the prompt, column \"digits\", is 5"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(":2:1: the prompt, column \"digits\", is 5"));
   EXPECT_THAT(DetailOf(status).hint, HasSubstr("--prompt"));
 }
 
 TEST_F(EvalTest, KeysOfTheConfigThatAreNotActedOnAreTold) {
   const std::string dir = testing_data::TempPath("eval_model");
   ASSERT_TRUE(MakeDirs(dir).ok());
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) ASSERT_TRUE(WriteFileAtomic(dir + "/" + name, *ReadFile(absl::StrCat(kModel, "/", name))).ok());
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    ASSERT_TRUE(WriteFileAtomic(dir + "/" + name, *ReadFile(absl::StrCat(kModel, "/", name))).ok());
   nlohmann::json config = nlohmann::json::parse(*ReadFile(absl::StrCat(kModel, "/config.json")));
   config["auto_map"] = {{"AutoModelForCausalLM", "modeling.Model"}};
   ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config.dump()).ok());

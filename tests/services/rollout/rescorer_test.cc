@@ -20,16 +20,20 @@ constexpr PolicyVersion kOld{1, 4}, kNow{1, 5};
 class RescorerTest : public testing::Test {
  protected:
   std::unique_ptr<Rescorer> Make(uint32_t one_in) {
-    return std::make_unique<Rescorer>(Rescorer::Options{.job_name = "digits", .one_in = one_in}, [this](Request request) { asked_.push_back(std::move(request)); },
-                                      Metrics(&registry_, "digits"));
+    return std::make_unique<Rescorer>(
+        Rescorer::Options{.job_name = "digits", .one_in = one_in},
+        [this](Request request) { asked_.push_back(std::move(request)); },
+        Metrics(&registry_, "digits"));
   }
 
   // A prompt of 1, 2 and an answer of 3, 4, 5 with log-probs -1, -2, -3.
-  static Member Sampled(uint64_t ordinal, uint32_t member, std::vector<PolicyVersion> versions = {kNow, kNow, kNow}) {
+  static Member Sampled(uint64_t ordinal, uint32_t member,
+                        std::vector<PolicyVersion> versions = {kNow, kNow, kNow}) {
     std::string group(16, '\0');
     group[3] = 1;
     for (int i = 0; i < 8; ++i) group[15 - i] = static_cast<char>(ordinal >> 8 * i);
-    Member sampled{.prompt = std::make_shared<const RenderedPrompt>(RenderedPrompt{.tokens = {1, 2}, .messages = ""}),
+    Member sampled{.prompt = std::make_shared<const RenderedPrompt>(
+                       RenderedPrompt{.tokens = {1, 2}, .messages = ""}),
                    .granted_under = versions.front(),
                    .temperature = 0.5f,
                    .trajectory = Trajectory(2, {3, 4, 5}, {-1, -2, -3}, versions)};
@@ -44,7 +48,12 @@ class RescorerTest : public testing::Test {
     auto details = std::make_shared<TokenDetails>();
     details->prompt_logprobs = {-9, answer[0], answer[1]};
     StepEvents step;
-    step.tokens.push_back({.request = asked_.back().id, .token = 5, .logprob = answer[2], .version = version, .finish = FinishReason::kLength, .details = details});
+    step.tokens.push_back({.request = asked_.back().id,
+                           .token = 5,
+                           .logprob = answer[2],
+                           .version = version,
+                           .finish = FinishReason::kLength,
+                           .details = details});
     return step;
   }
 
@@ -75,8 +84,10 @@ TEST_F(RescorerTest, WhatWasNotAllOfTheLoadedVersionIsPassedOver) {
   StepEvents later = Scored({-9, -9, -9}, {1, 6});
   testing::internal::CaptureStderr();
   rescorer->Take(&later);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "another version was loaded before it was scored";
-  EXPECT_THAT(registry_.Text(), HasSubstr("sluice_rollout_rescore_gap_nats_count{job_id=\"digits\"} 0"));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "")
+      << "another version was loaded before it was scored";
+  EXPECT_THAT(registry_.Text(),
+              HasSubstr("sluice_rollout_rescore_gap_nats_count{job_id=\"digits\"} 0"));
 }
 
 TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
@@ -119,7 +130,9 @@ TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   StepEvents apart = Scored({-1, -2.5f, -3.1f});
   rescorer->Take(&apart);
   const std::string warned = testing::internal::GetCapturedStderr();
-  for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:2f\"", "\"member\":3", "\"attempt\":1", "\"position\":3", "\"max_nats\":0.5", "\"version\":\"1:5\""}) EXPECT_THAT(warned, HasSubstr(part));
+  for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:2f\"", "\"member\":3", "\"attempt\":1",
+                           "\"position\":3", "\"max_nats\":0.5", "\"version\":\"1:5\""})
+    EXPECT_THAT(warned, HasSubstr(part));
   EXPECT_THAT(registry_.Text(), HasSubstr("rescore_gap_nats_bucket{job_id=\"digits\",le=\"0\"} 1"));
   EXPECT_THAT(registry_.Text(), HasSubstr("rescore_gap_nats_count{job_id=\"digits\"} 2"));
 
@@ -127,7 +140,8 @@ TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   rescorer->Sealed(Sampled(0x2f, 3), kNow);
   StepEvents none = Scored({-1, std::nanf(""), -3});
   rescorer->Take(&none);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("\"position\":3")) << "what is no number";
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("\"position\":3"))
+      << "what is no number";
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace {
 StepEvents Step(int finite, int nonfinite, const char* reason = "NONFINITE") {
   StepEvents events;
   events.tokens.resize(finite);
-  for (int i = 0; i < nonfinite; ++i) events.failures.push_back({0, Error(absl::StatusCode::kDataLoss, reason, "a row")});
+  for (int i = 0; i < nonfinite; ++i)
+    events.failures.push_back({0, Error(absl::StatusCode::kDataLoss, reason, "a row")});
   return events;
 }
 
@@ -22,7 +23,8 @@ TEST(RowHealthTest, MoreThanOneRowInAHundredMakesTheVersionUnfit) {
   EXPECT_TRUE(health.status().ok()) << "8 of 800";
   EXPECT_TRUE(health.Stepped(Step(0, 1)));
   EXPECT_FALSE(health.Stepped(Step(0, 1))) << "said once";
-  EXPECT_THAT(health.status().message(), testing::HasSubstr("version 1:7 gives logits that are not finite: 10 of 802 rows"));
+  EXPECT_THAT(health.status().message(),
+              testing::HasSubstr("version 1:7 gives logits that are not finite: 10 of 802 rows"));
 }
 
 TEST(RowHealthTest, AFewRowsSayNothingAndOtherFailuresAreNoRows) {

@@ -21,7 +21,10 @@ using Drawn = Scheduler::Drawn;
 KvHash Salt(uint64_t weights) { return KvSalt("job", {weights}, "float32"); }
 
 Scheduler::Options Small(uint32_t max_running, uint32_t max_batch_tokens, uint32_t blocks = 64) {
-  return {.blocks = blocks, .max_running = max_running, .max_batch_tokens = max_batch_tokens, .salt = Salt(0)};
+  return {.blocks = blocks,
+          .max_running = max_running,
+          .max_batch_tokens = max_batch_tokens,
+          .salt = Salt(0)};
 }
 
 std::vector<int32_t> Count(size_t count, int32_t from = 0) {
@@ -30,11 +33,17 @@ std::vector<int32_t> Count(size_t count, int32_t from = 0) {
   return tokens;
 }
 
-SchedulerRequest Ask(uint64_t id, uint32_t prompt, uint64_t group = 0, uint32_t prefix = 0, uint32_t answer = 100) {
-  SchedulerRequest request{.id = id, .group = group, .order_class = 1, .prompt = prompt, .end = prompt + prefix + answer};
+SchedulerRequest Ask(uint64_t id, uint32_t prompt, uint64_t group = 0, uint32_t prefix = 0,
+                     uint32_t answer = 100) {
+  SchedulerRequest request{.id = id,
+                           .group = group,
+                           .order_class = 1,
+                           .prompt = prompt,
+                           .end = prompt + prefix + answer};
   // Of each group, and of those alone, other prompts; the prefix is the member's own.
   request.tokens = Count(prompt, static_cast<int32_t>(1000 * (group != 0 ? group : id)));
-  for (uint32_t i = 0; i < prefix; ++i) request.tokens.push_back(static_cast<int32_t>(1'000'000 + id * 100 + i));
+  for (uint32_t i = 0; i < prefix; ++i)
+    request.tokens.push_back(static_cast<int32_t>(1'000'000 + id * 100 + i));
   return request;
 }
 
@@ -42,7 +51,8 @@ SchedulerRequest Ask(uint64_t id, uint32_t prompt, uint64_t group = 0, uint32_t 
 using Work = std::tuple<uint64_t, uint32_t, uint32_t, bool>;
 std::vector<Work> WorkOf(const SchedulerPlan& plan) {
   std::vector<Work> work;
-  for (const SchedulerPlan::Row& row : plan.rows) work.emplace_back(row.request, row.first, row.count, row.sample);
+  for (const SchedulerPlan::Row& row : plan.rows)
+    work.emplace_back(row.request, row.first, row.count, row.sample);
   return work;
 }
 
@@ -52,7 +62,8 @@ std::vector<Work> Step(Scheduler* scheduler, const std::set<uint64_t>& ending = 
   std::vector<Work> work = WorkOf(plan);
   std::vector<Drawn> drawn;
   for (const SchedulerPlan::Row& row : plan.rows) {
-    if (row.sample) drawn.push_back({static_cast<int32_t>(row.request), ending.contains(row.request)});
+    if (row.sample)
+      drawn.push_back({static_cast<int32_t>(row.request), ending.contains(row.request)});
   }
   scheduler->Advance(drawn);
   return work;
@@ -85,11 +96,13 @@ TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndItsLastTokenByEachMember) {
     EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 0, prompt, true}));
     const SchedulerPlan& plan = scheduler.Plan();
     ASSERT_THAT(plan.rows, SizeIs(64));
-    // A block that all hold in full is shared; the one with the last prompt token is each member's own.
+    // A block that all hold in full is shared; the one with the last prompt token is each member's
+    // own.
     const uint32_t shared = (prompt - 1) / kBlockTokens;
     std::set<int32_t> last;
     for (const SchedulerPlan::Row& row : plan.rows) {
-      const Work expected = row.request == 1 ? Work{1, prompt, 1, true} : Work{row.request, prompt - 1, 1, true};
+      const Work expected =
+          row.request == 1 ? Work{1, prompt, 1, true} : Work{row.request, prompt - 1, 1, true};
       EXPECT_EQ((Work{row.request, row.first, row.count, row.sample}), expected);
       for (uint32_t j = 0; j < shared; ++j) EXPECT_EQ(row.blocks[j], plan.rows[0].blocks[j]);
       last.insert(row.blocks[shared]);
@@ -105,7 +118,8 @@ TEST(SchedulerTest, AllMembersMayEndInTheirFirstStep) {
   for (uint64_t id = 1; id <= 8; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 40, 7)).ok());
   std::set<uint64_t> ran;
   for (int step = 0; step < 20 && scheduler.running() + scheduler.waiting() > 0; ++step) {
-    for (const Work& work : Step(&scheduler, {1, 2, 3, 4, 5, 6, 7, 8})) ran.insert(std::get<0>(work));
+    for (const Work& work : Step(&scheduler, {1, 2, 3, 4, 5, 6, 7, 8}))
+      ran.insert(std::get<0>(work));
   }
   EXPECT_THAT(ran, SizeIs(8));
   EXPECT_EQ(scheduler.blocks().active(), 0u);
@@ -130,7 +144,8 @@ TEST(SchedulerTest, APromptThatExtendsAnotherBeginsWithItsFullBlocks) {
   EXPECT_EQ(scheduler.prompt_tokens_cached(), 64u);
   shorter.id = 3;
   ASSERT_TRUE(scheduler.Add(shorter).ok());
-  EXPECT_THAT(Step(&scheduler, {3}), ElementsAre(Work{3, 32, 32, true})) << "the last token is computed in a block of its own";
+  EXPECT_THAT(Step(&scheduler, {3}), ElementsAre(Work{3, 32, 32, true}))
+      << "the last token is computed in a block of its own";
 }
 
 TEST(SchedulerTest, NoPromptOfOlderWeightsIsForkedOrFound) {
@@ -148,7 +163,8 @@ TEST(SchedulerTest, AnAnswerOverASwitchIsNeverFoundAgain) {
   ASSERT_TRUE(scheduler.Add(Ask(1, 40)).ok());
   Step(&scheduler);
   scheduler.Switched(Salt(1), /*recompute=*/false);
-  for (int i = 0; i < 60; ++i) Step(&scheduler, i == 59 ? std::set<uint64_t>{1} : std::set<uint64_t>{});
+  for (int i = 0; i < 60; ++i)
+    Step(&scheduler, i == 59 ? std::set<uint64_t>{1} : std::set<uint64_t>{});
   EXPECT_EQ(scheduler.blocks().cached(), 1u) << "the prompt's full block, of the older weights";
   scheduler.Switched(Salt(0), /*recompute=*/false);
   SchedulerRequest again = Ask(1, 40);
@@ -213,10 +229,12 @@ TEST(SchedulerTest, TheMemberOfAGroupWithLongAnswersGoesFirst) {
   ASSERT_TRUE(scheduler.Add(Ask(1, 4, 1)).ok());
   ASSERT_TRUE(scheduler.Add(Ask(2, 4, 2)).ok());
   Step(&scheduler, {1});  // One token.
-  for (int i = 0; i < 50; ++i) Step(&scheduler, i == 49 ? std::set<uint64_t>{2} : std::set<uint64_t>{});
+  for (int i = 0; i < 50; ++i)
+    Step(&scheduler, i == 49 ? std::set<uint64_t>{2} : std::set<uint64_t>{});
   ASSERT_TRUE(scheduler.Add(Ask(3, 4, 3)).ok());
   for (int i = 0; i < 9; ++i) Step(&scheduler);
-  ASSERT_TRUE(scheduler.Add(Ask(4, 4, 3)).ok());  // A sibling has 9 so far, of which nothing is said before its end.
+  // A sibling has 9 so far, of which nothing is said before its end.
+  ASSERT_TRUE(scheduler.Add(Ask(4, 4, 3)).ok());
   ASSERT_TRUE(scheduler.Add(Ask(5, 4, 5)).ok());
   Step(&scheduler, {3});
   const std::vector<Work> next = Step(&scheduler, {5});
@@ -240,7 +258,8 @@ TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
         EXPECT_GE(row.tokens.size(), known);
         known = static_cast<uint32_t>(row.tokens.size());
       }
-      if (row.sample) drawn.push_back({static_cast<int32_t>(row.tokens.size()), row.tokens.size() + 1 == 91});
+      if (row.sample)
+        drawn.push_back({static_cast<int32_t>(row.tokens.size()), row.tokens.size() + 1 == 91});
     }
     scheduler.Advance(drawn);
   }
@@ -253,14 +272,16 @@ TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
 TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
   // Each has a block of its own beside the shared one; there is none for a third.
   Scheduler scheduler(Small(4, 256, 4));
-  std::vector<SchedulerRequest> members = {Ask(1, 63, 7, 0, 5), Ask(2, 63, 7, 0, 5), Ask(3, 63, 7, 0, 5)};
+  std::vector<SchedulerRequest> members = {Ask(1, 63, 7, 0, 5), Ask(2, 63, 7, 0, 5),
+                                           Ask(3, 63, 7, 0, 5)};
   for (SchedulerRequest& member : members) member.order_class = member.id == 1 ? 3 : 0;
   ASSERT_TRUE(scheduler.Add(members[0]).ok());
   Step(&scheduler);
   for (int i : {1, 2}) ASSERT_TRUE(scheduler.Add(members[i]).ok());
   Step(&scheduler);
   EXPECT_EQ(scheduler.prompt_tokens_forked(), 2 * 62u);
-  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{2, 63, 1, true}, Work{3, 63, 1, true})) << "the first waits for a block";
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{2, 63, 1, true}, Work{3, 63, 1, true}))
+      << "the first waits for a block";
   const SchedulerPlan& plan = scheduler.Plan();
   EXPECT_THAT(plan.preempted, ElementsAre(1));
   EXPECT_THAT(WorkOf(plan), ElementsAre(Work{2, 64, 1, true}));
@@ -281,7 +302,11 @@ TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
 }
 
 TEST(SchedulerTest, HowManyRunFollowsTheUseOfThePool) {
-  Scheduler scheduler({.blocks = 100, .max_running = 256, .adapt = true, .max_batch_tokens = 4096, .salt = Salt(0)});
+  Scheduler scheduler({.blocks = 100,
+                       .max_running = 256,
+                       .adapt = true,
+                       .max_batch_tokens = 4096,
+                       .salt = Salt(0)});
   for (uint64_t id = 1; id <= 200; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 20, 0, 0, 200)).ok());
   Step(&scheduler);
   EXPECT_EQ(scheduler.running(), 90u) << "a block each, and none is begun above 0.9";
@@ -302,21 +327,27 @@ TEST(SchedulerTest, BadRequestsAreRefused) {
   request.prompt = 4;
   EXPECT_EQ(scheduler.Add(request).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(scheduler.Add(Ask(1, 3, 0, 0, 0)).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(scheduler.Add(Ask(1, 32, 0, 0, 34)).message(), testing::HasSubstr("need 3 blocks of 32; the KV cache has 2"));
+  EXPECT_THAT(scheduler.Add(Ask(1, 32, 0, 0, 34)).message(),
+              testing::HasSubstr("need 3 blocks of 32; the KV cache has 2"));
   ASSERT_TRUE(scheduler.Add(Ask(1, 32, 0, 0, 33)).ok()) << "the last token is never computed";
   EXPECT_EQ(scheduler.Add(Ask(1, 1, 0, 0, 1)).code(), absl::StatusCode::kAlreadyExists);
 }
 
-// Follows a scheduler and checks each plan against a pool that is written as a model would: a position's keys and values are a
-// hash of all tokens up to it and of the weights each was computed with.
+// Follows a scheduler and checks each plan against a pool that is written as a model would: a
+// position's keys and values are a hash of all tokens up to it and of the weights each was computed
+// with.
 class Checker {
  public:
-  explicit Checker(const Scheduler::Options& options) : options_(options), scheduler_(options), pool_(options.blocks) {}
+  explicit Checker(const Scheduler::Options& options)
+      : options_(options), scheduler_(options), pool_(options.blocks) {}
 
   void Add(SchedulerRequest request, uint32_t answer) {
     request.end = static_cast<uint32_t>(request.tokens.size()) + answer;
     if (BlocksFor(request.end - 1) > options_.blocks) return;
-    live_[request.id] = {.tokens = request.tokens, .prompt = request.prompt, .end = request.end, .since = scheduler_.steps()};
+    live_[request.id] = {.tokens = request.tokens,
+                         .prompt = request.prompt,
+                         .end = request.end,
+                         .since = scheduler_.steps()};
     ASSERT_TRUE(scheduler_.Add(std::move(request)).ok());
   }
   void Remove(uint64_t id) {
@@ -373,7 +404,9 @@ class Checker {
 
   const Scheduler& scheduler() const { return scheduler_; }
   size_t live() const { return live_.size(); }
-  uint64_t AnyLive(uint64_t random) const { return std::next(live_.begin(), static_cast<ptrdiff_t>(random % live_.size()))->first; }
+  uint64_t AnyLive(uint64_t random) const {
+    return std::next(live_.begin(), static_cast<ptrdiff_t>(random % live_.size()))->first;
+  }
   uint64_t ended() const { return ended_; }
   uint64_t worst() const { return worst_; }
 
@@ -385,13 +418,16 @@ class Checker {
     std::vector<uint64_t> written;  // What the pool must hold for it, by position.
   };
 
-  void Computes(const SchedulerPlan::Row& row, const std::map<int32_t, int>& holders, Known* known) {
+  void Computes(const SchedulerPlan::Row& row, const std::map<int32_t, int>& holders,
+                Known* known) {
     ASSERT_GE(row.blocks.size() * kBlockTokens, row.first + row.count);
     ASSERT_GE(row.first, known->written.size());
-    // What it did not compute itself it was given: it must be what the weights of now would have computed.
+    // What it did not compute itself it was given: it must be what the weights of now would have
+    // computed.
     ASSERT_TRUE(row.first == known->written.size() || known->written.empty());
     while (known->written.size() < row.first) known->written.push_back(Next(*known));
-    for (uint32_t at = 0; at < row.first; ++at) ASSERT_EQ(pool_[row.blocks[at / kBlockTokens]][at % kBlockTokens], known->written[at]) << at;
+    for (uint32_t at = 0; at < row.first; ++at)
+      ASSERT_EQ(pool_[row.blocks[at / kBlockTokens]][at % kBlockTokens], known->written[at]) << at;
     for (uint32_t at = row.first; at < row.first + row.count; ++at) {
       const int32_t block = row.blocks[at / kBlockTokens];
       ASSERT_EQ(holders.at(block), 1);
@@ -403,7 +439,8 @@ class Checker {
   }
   uint64_t Next(const Known& known) const {
     const uint64_t before = known.written.empty() ? 7 : known.written.back();
-    return Mix64(Mix64(before + kGolden) ^ (static_cast<uint64_t>(known.tokens[known.written.size()]) << 8) ^ weights_);
+    return Mix64(Mix64(before + kGolden) ^
+                 (static_cast<uint64_t>(known.tokens[known.written.size()]) << 8) ^ weights_);
   }
 
   const Scheduler::Options options_;
@@ -420,25 +457,32 @@ struct Totals {
 uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
   SplitMix64 random(seed);
   const uint32_t most = 1 + static_cast<uint32_t>(random.Below(12));
-  const Scheduler::Options options{.blocks = 4 + static_cast<uint32_t>(random.Below(30)),
-                                   .max_running = most,
-                                   .adapt = random.Below(4) == 0,
-                                   .max_batch_tokens = most + static_cast<uint32_t>(random.Below(60)),
-                                   .aging_steps = 50,
-                                   .salt = Salt(0)};
+  const Scheduler::Options options{
+      .blocks = 4 + static_cast<uint32_t>(random.Below(30)),
+      .max_running = most,
+      .adapt = random.Below(4) == 0,
+      .max_batch_tokens = most + static_cast<uint32_t>(random.Below(60)),
+      .aging_steps = 50,
+      .salt = Salt(0)};
   Checker checker(options);
   uint64_t next = 1;
   for (int i = 0; i < operations && !testing::Test::HasFatalFailure(); ++i) {
     const uint64_t what = random.Below(100);
     if (what < 12 && checker.live() < 40) {
-      const uint32_t members = 1 + static_cast<uint32_t>(random.Below(8)), prompt = 1 + static_cast<uint32_t>(random.Below(70));
+      const uint32_t members = 1 + static_cast<uint32_t>(random.Below(8)),
+                     prompt = 1 + static_cast<uint32_t>(random.Below(70));
       const uint64_t group = members > 1 ? next : 0;
       std::vector<int32_t> tokens = Count(prompt, static_cast<int32_t>(random.Below(3)));
       for (uint32_t m = 0; m < members; ++m) {
-        SchedulerRequest request{.id = next++, .group = group, .order_class = static_cast<uint8_t>(random.Below(4)),
-                                 .target_step = static_cast<int64_t>(random.Below(6)), .prompt = prompt, .tokens = tokens};
+        SchedulerRequest request{.id = next++,
+                                 .group = group,
+                                 .order_class = static_cast<uint8_t>(random.Below(4)),
+                                 .target_step = static_cast<int64_t>(random.Below(6)),
+                                 .prompt = prompt,
+                                 .tokens = tokens};
         const uint64_t prefix = random.Below(4) == 0 ? random.Below(10) : 0;
-        for (uint64_t t = 0; t < prefix; ++t) request.tokens.push_back(static_cast<int32_t>(random.Below(3)));
+        for (uint64_t t = 0; t < prefix; ++t)
+          request.tokens.push_back(static_cast<int32_t>(random.Below(3)));
         checker.Add(std::move(request), 1 + static_cast<uint32_t>(random.Below(60)));
       }
     } else if (what < 15 && checker.live() > 0) {
@@ -449,7 +493,8 @@ uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
       checker.Step(&random);
     }
   }
-  for (int i = 0; i < 100000 && checker.live() > 0 && !testing::Test::HasFatalFailure(); ++i) checker.Step(&random);
+  for (int i = 0; i < 100000 && checker.live() > 0 && !testing::Test::HasFatalFailure(); ++i)
+    checker.Step(&random);
   EXPECT_EQ(checker.live(), 0u);
   EXPECT_EQ(checker.scheduler().blocks().active(), 0u) << "a block leaked";
   EXPECT_EQ(checker.scheduler().running() + checker.scheduler().waiting(), 0u);

@@ -14,8 +14,8 @@
 #include "common/base/splitmix.h"
 #include "common/checkpoint/init.h"
 #include "common/rpc/caller.h"
-#include "common/rpc/convert.h"
 #include "common/rpc/client.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/server.h"
 #include "common/testing/data.h"
 #include "common/testing/queue_spec.h"
@@ -52,11 +52,13 @@ using Answers = std::map<std::pair<uint64_t, uint32_t>, Answer>;  // By group or
 class SessionTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (const char* worker : {"rollout-0", "rollout-1"}) callers_list_.push_back({worker, rpc::Role::kRollout, 1});
+    for (const char* worker : {"rollout-0", "rollout-1"})
+      callers_list_.push_back({worker, rpc::Role::kRollout, 1});
     callers_list_.push_back({"trainer-0", rpc::Role::kTrainer, 1});
     callers_list_.push_back({"reward-0", rpc::Role::kReward, 1});
     callers_.SetJob(kJob, callers_list_);
-    publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
+    publisher_ =
+        std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
     weights_ = std::make_unique<WeightsServer>(&callers_);
     weights_->SetPublisher(publisher_);
     jobs_ = std::make_unique<queue::JobTable>(queue::JobTable::Options{});
@@ -70,7 +72,8 @@ class SessionTest : public testing::Test {
   }
 
   void TearDown() override {
-    for (const auto& session : sessions_) session->Stop(absl::ZeroDuration());  // A call that ends late may hold it.
+    // A call that ends late may hold it.
+    for (const auto& session : sessions_) session->Stop(absl::ZeroDuration());
     engine_->RemoveJob(kJob, absl::UnavailableError("the test ends"));
     sessions_.clear();
     queue_->Shut();
@@ -80,8 +83,10 @@ class SessionTest : public testing::Test {
     server_->Drain(absl::Seconds(1));
   }
 
-  // Two groups of four per step; answers of up to `max_response` tokens, without end token if `endless`.
-  void StartJob(uint32_t max_response, bool endless, const std::string& rows = "{\"digits\": \"4821\"}\n{\"digits\": \"900\"}\n") {
+  // Two groups of four per step; answers of up to `max_response` tokens, without end token if
+  // `endless`.
+  void StartJob(uint32_t max_response, bool endless,
+                const std::string& rows = "{\"digits\": \"4821\"}\n{\"digits\": \"900\"}\n") {
     const std::string data = testing_data::TempPath("session_rows.jsonl");
     ASSERT_TRUE(WriteFileAtomic(data, rows).ok());
     spec_.set_name("session");
@@ -139,7 +144,8 @@ class SessionTest : public testing::Test {
     queue::v1::SetJobResponse answer;
     const absl::Status status = rpc::Call(*Channel(), set, &answer);
     ASSERT_TRUE(status.ok()) << status;
-    trainer_ = std::make_unique<QueueClient>(Channel(), QueueClient::Options{.job = kJob, .worker = "trainer-0", .incarnation = 1});
+    trainer_ = std::make_unique<QueueClient>(
+        Channel(), QueueClient::Options{.job = kJob, .worker = "trainer-0", .incarnation = 1});
     queue::v1::RestoreRequest restore;
     restore.set_mode(queue::v1::RESTORE_MODE_REPLAY);
     const auto restored = trainer_->Restore(std::move(restore));
@@ -169,8 +175,13 @@ class SessionTest : public testing::Test {
     handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
     handlers.failed = [](absl::Status why) { ADD_FAILURE() << why; };
     handlers.broken = [](absl::Status why) { ADD_FAILURE() << why; };
-    auto session = Session::Start({.job = kJob, .job_name = "session", .worker = worker, .incarnation = 1, .queue = server_->address(),
-                                   .weights = server_->address(), .rescore_one_in = rescore_one_in},
+    auto session = Session::Start({.job = kJob,
+                                   .job_name = "session",
+                                   .worker = worker,
+                                   .incarnation = 1,
+                                   .queue = server_->address(),
+                                   .weights = server_->address(),
+                                   .rescore_one_in = rescore_one_in},
                                   spec_, Metrics(&registry_, "session"), std::move(handlers));
     EXPECT_TRUE(session.ok()) << session.status();
     sessions_.push_back(*std::move(session));
@@ -223,28 +234,38 @@ class SessionTest : public testing::Test {
     const common::v1::Record& record = fetched.record;
     if (!record.owner().has_member()) return;  // The prompt.
     Answer& answer = (*answers)[{Ordinal(record.owner().group()), record.owner().member()}];
-    for (const common::v1::VersionRun& run : record.piece().runs()) answer.runs.push_back(rpc::FromProto(run));
+    for (const common::v1::VersionRun& run : record.piece().runs())
+      answer.runs.push_back(rpc::FromProto(run));
     for (int f = 0; f < record.fields_size(); ++f) {
       const std::string& bytes = fetched.fields[f];
       if (record.fields(f).name() == "messages") answer.messages = bytes;
       if (!record.has_piece()) continue;
       if (record.fields(f).name() == "tokens") {
         answer.tokens.resize(answer.tokens.size() + bytes.size() / 4);
-        std::memcpy(answer.tokens.data() + answer.tokens.size() - bytes.size() / 4, bytes.data(), bytes.size());
+        std::memcpy(answer.tokens.data() + answer.tokens.size() - bytes.size() / 4, bytes.data(),
+                    bytes.size());
       } else if (record.fields(f).name() == "logprobs") {
         answer.logprobs.resize(answer.logprobs.size() + bytes.size() / 4);
-        std::memcpy(answer.logprobs.data() + answer.logprobs.size() - bytes.size() / 4, bytes.data(), bytes.size());
+        std::memcpy(answer.logprobs.data() + answer.logprobs.size() - bytes.size() / 4,
+                    bytes.data(), bytes.size());
       }
     }
   }
 
   // What an engine of its own draws for a member whose prompt reads `text`.
-  Answer Expected(uint64_t ordinal, uint32_t member, const std::string& text, uint32_t max_tokens, bool endless) {
-    const auto renderer = *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
-    const RenderedPrompt prompt = *renderer->Render("digits", absl::StrCat("{\"prompt\": \"", text, "\"}"));
-    auto engine = *NativeEngine::Create(model_.config, Weights(kInitSeed), {1, 0}, model_.stop_ids, {.slots = 1});
-    Request request{.id = 1, .prompt = std::make_shared<const std::vector<int32_t>>(prompt.tokens), .seed = GroupSeed(kJobSeed, ordinal),
-                    .member = member, .sampling = {.max_tokens = max_tokens, .ignore_eos = endless}};
+  Answer Expected(uint64_t ordinal, uint32_t member, const std::string& text, uint32_t max_tokens,
+                  bool endless) {
+    const auto renderer =
+        *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
+    const RenderedPrompt prompt =
+        *renderer->Render("digits", absl::StrCat("{\"prompt\": \"", text, "\"}"));
+    auto engine = *NativeEngine::Create(model_.config, Weights(kInitSeed), {1, 0}, model_.stop_ids,
+                                        {.slots = 1});
+    Request request{.id = 1,
+                    .prompt = std::make_shared<const std::vector<int32_t>>(prompt.tokens),
+                    .seed = GroupSeed(kJobSeed, ordinal),
+                    .member = member,
+                    .sampling = {.max_tokens = max_tokens, .ignore_eos = endless}};
     EXPECT_TRUE(engine->AddRequest(request).ok());
     Answer answer;
     while (!engine->idle()) {
@@ -254,7 +275,8 @@ class SessionTest : public testing::Test {
         answer.logprobs.push_back(event.logprob);
       }
     }
-    answer.messages = PromptRenderer::WithAnswer(prompt.messages, renderer->AnswerText(answer.tokens));
+    answer.messages =
+        PromptRenderer::WithAnswer(prompt.messages, renderer->AnswerText(answer.tokens));
     return answer;
   }
 
@@ -263,7 +285,8 @@ class SessionTest : public testing::Test {
     return answer.messages.substr(begin, answer.messages.find('=') - begin);
   }
 
-  // Does by hand what a worker does that dies after `stored` tokens of each member: grants, prompt, pieces, no seal.
+  // Does by hand what a worker does that dies after `stored` tokens of each member: grants, prompt,
+  // pieces, no seal.
   void DieAfter(uint32_t stored, const std::string& text, uint32_t max_tokens) {
     QueueClient worker(Channel(), {.job = kJob, .worker = "rollout-0", .incarnation = 1});
     queue::v1::RenewRequest renew;
@@ -276,12 +299,15 @@ class SessionTest : public testing::Test {
     const auto admitted = worker.Admit(std::move(admit));
     ASSERT_TRUE(admitted.ok()) << admitted.status();
     ASSERT_EQ(admitted->grants_size(), 2);
-    const auto renderer = *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
-    const std::vector<int32_t> prompt = renderer->Render("digits", absl::StrCat("{\"prompt\": \"", text, "\"}"))->tokens;
+    const auto renderer =
+        *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
+    const std::vector<int32_t> prompt =
+        renderer->Render("digits", absl::StrCat("{\"prompt\": \"", text, "\"}"))->tokens;
     PutStream puts(&worker);
     queue::v1::ReleaseRequest release;
     release.set_reason(queue::v1::RELEASE_REASON_LOST);
-    const auto put = [&](const queue::v1::Grant& grant, const queue::v1::Member* member, const Answer& answer) {
+    const auto put = [&](const queue::v1::Grant& grant, const queue::v1::Member* member,
+                         const Answer& answer) {
       common::v1::Record record;
       std::string payload;
       const int64_t count = static_cast<int64_t>(answer.tokens.size());
@@ -297,11 +323,18 @@ class SessionTest : public testing::Test {
         record.mutable_piece()->set_segment(1);
         record.mutable_piece()->set_role(common::v1::SEGMENT_ROLE_SAMPLED);
         record.mutable_piece()->set_trainable(true);
-        *record.mutable_piece()->add_runs() = rpc::ToProto(VersionRun{.version = {1, 0}, .count = static_cast<uint32_t>(count)});
+        *record.mutable_piece()->add_runs() =
+            rpc::ToProto(VersionRun{.version = {1, 0}, .count = static_cast<uint32_t>(count)});
       }
       AddField("tokens", common::v1::DTYPE_I32, {count}, Bytes(answer.tokens), &record, &payload);
-      if (member != nullptr) AddField("logprobs", common::v1::DTYPE_F32, {count}, Bytes(answer.logprobs), &record, &payload);
-      ASSERT_TRUE(puts.Put(std::move(record), std::move(payload), [](const PutOutcome& outcome) { EXPECT_TRUE(outcome.status.ok()) << outcome.status; }).ok());
+      if (member != nullptr)
+        AddField("logprobs", common::v1::DTYPE_F32, {count}, Bytes(answer.logprobs), &record,
+                 &payload);
+      ASSERT_TRUE(puts.Put(std::move(record), std::move(payload),
+                           [](const PutOutcome& outcome) {
+                             EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+                           })
+                      .ok());
     };
     for (const queue::v1::Grant& grant : admitted->grants()) {
       Answer rendered;

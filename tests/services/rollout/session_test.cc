@@ -23,7 +23,8 @@ TEST_F(SessionTest, ABatchHoldsTheTokensThatItsSeedsDraw) {
     EXPECT_EQ(answer.logprobs, expected.logprobs);
     EXPECT_EQ(answer.messages, expected.messages);
     EXPECT_EQ(answer.attempt, 1u);
-    EXPECT_EQ(answer.finish, answer.tokens.back() == 2 ? common::v1::FINISH_STOP : common::v1::FINISH_LENGTH);
+    EXPECT_EQ(answer.finish,
+              answer.tokens.back() == 2 ? common::v1::FINISH_STOP : common::v1::FINISH_LENGTH);
   }
 }
 
@@ -68,12 +69,14 @@ TEST_F(SessionTest, NewWeightsSampleTheGroupsAdmittedAfterThem) {
 class ResumeTest : public SessionTest, public testing::WithParamInterface<uint32_t> {};
 
 TEST_P(ResumeTest, WhatADeadWorkerHadStoredGoesOnElsewhereTokenForToken) {
-  ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/56, /*endless=*/true, "{\"digits\": \"4821\"}\n"));
+  ASSERT_NO_FATAL_FAILURE(
+      StartJob(/*max_response=*/56, /*endless=*/true, "{\"digits\": \"4821\"}\n"));
   Publish(0, kInitSeed);
   ASSERT_NO_FATAL_FAILURE(DieAfter(GetParam(), "4821", 56));
   StartSession("rollout-1");
   size_t went_on = 0;
-  for (int64_t k = 0; k < 3 && went_on < 8; ++k) {  // A new group may be done before one that goes on.
+  // A new group may be done before one that goes on.
+  for (int64_t k = 0; k < 3 && went_on < 8; ++k) {
     for (const auto& [key, answer] : TakeBatch(k)) {
       const Answer expected = Expected(key.first, key.second, "4821", 56, true);
       EXPECT_EQ(answer.tokens, expected.tokens);
@@ -114,7 +117,8 @@ TEST_F(SessionTest, AnAnswerCrowdedOutTwiceIsGivenBackAndGoesOnInTheSameBits) {
   for (int64_t k = 0; k < 3; ++k) {
     for (const auto& [key, answer] : TakeBatch(k)) {
       const Answer expected = Expected(key.first, key.second, PromptText(answer), 40, true);
-      EXPECT_EQ(answer.tokens, expected.tokens) << "group " << key.first << ", member " << key.second;
+      EXPECT_EQ(answer.tokens, expected.tokens)
+          << "group " << key.first << ", member " << key.second;
       EXPECT_EQ(answer.logprobs, expected.logprobs);
       went_on += answer.attempt > 1;
     }
@@ -140,7 +144,8 @@ class RescoreTest : public SessionTest {
   // Answers computed again whose gap was at most `le` nats.
   int64_t Rescored(absl::string_view le) {
     const std::string text = registry_.Text();
-    const std::string name = absl::StrCat("sluice_rollout_rescore_gap_nats_bucket{job_id=\"session\",le=\"", le, "\"} ");
+    const std::string name =
+        absl::StrCat("sluice_rollout_rescore_gap_nats_bucket{job_id=\"session\",le=\"", le, "\"} ");
     const size_t at = text.find(name);
     return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + name.size());
   }
@@ -177,7 +182,8 @@ TEST_F(RescoreTest, ACorruptBlockOfKeysAndValuesIsFound) {
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_EQ(Rescored("+Inf") - Rescored("0.02"), 1);
   EXPECT_EQ(Rescored("0.02"), Rescored("0")) << "all others are in the same bits";
-  for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:", "\"version\":\"1:0\""}) EXPECT_THAT(logged, testing::HasSubstr(part));
+  for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:", "\"version\":\"1:0\""})
+    EXPECT_THAT(logged, testing::HasSubstr(part));
 }
 
 TEST_F(SessionTest, KeysOfTheConfigThatAreNotActedOnAreLoggedOnce) {
@@ -191,12 +197,16 @@ TEST_F(SessionTest, KeysOfTheConfigThatAreNotActedOnAreLoggedOnce) {
   testing::internal::CaptureStderr();
   StartSession("rollout-0");
   const std::string logged = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(logged, testing::ContainsRegex("\"model_keys_ignored\",\"model\":\"[^\"]*session_model[^\"]*\",\"keys\":\"auto_map\""));
+  EXPECT_THAT(
+      logged,
+      testing::ContainsRegex(
+          "\"model_keys_ignored\",\"model\":\"[^\"]*session_model[^\"]*\",\"keys\":\"auto_map\""));
   EXPECT_EQ(logged.find("model_keys_ignored"), logged.rfind("model_keys_ignored"));
 }
 
 TEST_F(SessionTest, PromptsThatAreTooLongAreDroppedAndTheOthersGoOn) {
-  ASSERT_NO_FATAL_FAILURE(StartJob(7, false, "{\"digits\": \"123456789\"}\n{\"digits\": \"77\"}\n"));
+  ASSERT_NO_FATAL_FAILURE(
+      StartJob(7, false, "{\"digits\": \"123456789\"}\n{\"digits\": \"77\"}\n"));
   StartSession("rollout-0");
   Publish(0, kInitSeed);
   for (const auto& [key, answer] : TakeBatch(0)) EXPECT_EQ(PromptText(answer), "77");

@@ -67,7 +67,8 @@ class Listener : public StepLoop::Sink {
 };
 
 Request Ask(uint64_t id, uint32_t max_tokens) {
-  return {.id = id, .prompt = Prompt({1, 2, 3}), .seed = id, .sampling = {.max_tokens = max_tokens}};
+  return {
+      .id = id, .prompt = Prompt({1, 2, 3}), .seed = id, .sampling = {.max_tokens = max_tokens}};
 }
 
 TEST(StepLoopTest, RequestsOfManyThreadsAreAllAnswered) {
@@ -102,7 +103,8 @@ TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
   loop.Stop();
   EXPECT_TRUE(listener.activations_[0].accepted);
   EXPECT_EQ(listener.tokens_[1].front().version, (PolicyVersion{1, 0}));
-  for (const TokenEvent& event : listener.tokens_[2]) EXPECT_EQ(event.version, (PolicyVersion{1, 1}));
+  for (const TokenEvent& event : listener.tokens_[2])
+    EXPECT_EQ(event.version, (PolicyVersion{1, 1}));
 }
 
 TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {
@@ -122,7 +124,8 @@ TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {
   listener.AwaitEnded(1);
   MutexLock lock(&listener.mu_);
   EXPECT_EQ(listener.tokens_.at(1).size(), 20u);
-  for (const TokenEvent& token : listener.tokens_.at(1)) EXPECT_EQ(token.version, (PolicyVersion{1, 1}));
+  for (const TokenEvent& token : listener.tokens_.at(1))
+    EXPECT_EQ(token.version, (PolicyVersion{1, 1}));
 }
 
 TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
@@ -157,7 +160,8 @@ class CoresWatcher : public Listener {
 TEST(StepLoopTest, CoresAreLentWhileThereIsNothingToDo) {
   const std::string path = ::testing::TempDir() + "/step-loop-cores-" + std::to_string(getpid());
   ASSERT_TRUE(WriteCorePlan(path, {2, {{"rollout-0", 1}, {"trainer-0", 1}}}).ok());
-  const auto rollout = *CoreShare::Open(path, "rollout-0"), trainer = *CoreShare::Open(path, "trainer-0");
+  const auto rollout = *CoreShare::Open(path, "rollout-0"),
+             trainer = *CoreShare::Open(path, "trainer-0");
   unlink(path.c_str());
   const CoreShare::Busy training(trainer.get());
   CoresWatcher watcher(trainer.get());
@@ -165,7 +169,8 @@ TEST(StepLoopTest, CoresAreLentWhileThereIsNothingToDo) {
   StepLoop loop(engine.get(), KvPolicy::kKeep, rollout.get(), &watcher);
 
   for (int round = 1; round <= 3; ++round) {
-    while (trainer->threads() != 2) std::this_thread::yield();  // The loop waits for something to do.
+    // The loop waits for something to do.
+    while (trainer->threads() != 2) std::this_thread::yield();
     loop.Add({Ask(round, 20)});
     watcher.AwaitEnded(round);
   }

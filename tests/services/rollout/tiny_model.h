@@ -41,9 +41,11 @@ inline StagedWeights Stage(uint64_t seed, PolicyVersion version) {
   return staged;
 }
 
-inline std::unique_ptr<NativeEngine> TinyEngine(uint64_t seed, NativeEngine::Options options = {.slots = 8},
+inline std::unique_ptr<NativeEngine> TinyEngine(uint64_t seed,
+                                                NativeEngine::Options options = {.slots = 8},
                                                 std::vector<int32_t> stop_ids = {}) {
-  return *NativeEngine::Create(TinyConfig(), TinyWeights(seed), {1, 0}, std::move(stop_ids), options);
+  return *NativeEngine::Create(TinyConfig(), TinyWeights(seed), {1, 0}, std::move(stop_ids),
+                               options);
 }
 
 inline std::shared_ptr<const std::vector<int32_t>> Prompt(std::vector<int32_t> tokens) {

@@ -13,7 +13,10 @@ namespace {
 using ::testing::ElementsAre;
 
 TokenEvent Token(uint32_t position, int64_t version) {
-  return {.position = position, .token = static_cast<int32_t>(100 + position), .logprob = -0.5f, .version = {1, version}};
+  return {.position = position,
+          .token = static_cast<int32_t>(100 + position),
+          .logprob = -0.5f,
+          .version = {1, version}};
 }
 
 TEST(TrajectoryTest, PiecesFollowEachOtherWithTheirVersionRuns) {
@@ -43,7 +46,8 @@ TEST(TrajectoryTest, AnAnswerGoesOnBehindItsPrefix) {
   EXPECT_EQ(trajectory.unsent(), 1u);
 }
 
-// Contracts, the queue restarts: 4. It kept no payload; a holder sends what it was given as prefix too.
+// Contracts, the queue restarts: 4. It kept no payload; a holder sends what it was given as prefix
+// too.
 TEST(TrajectoryTest, WhenTheQueueHasLostThePrefixItIsSentAgainWithItsStamps) {
   Trajectory trajectory(3, {7, 8}, {-1, -2}, {{1, 4}, {2, 5}});
   trajectory.Append(Token(5, 9));
@@ -53,7 +57,8 @@ TEST(TrajectoryTest, WhenTheQueueHasLostThePrefixItIsSentAgainWithItsStamps) {
   const Trajectory::Piece again = trajectory.TakePiece(10);
   EXPECT_EQ(again.at, 3u);
   EXPECT_THAT(again.tokens, ElementsAre(7, 8, 105));
-  EXPECT_THAT(again.runs, ElementsAre(VersionRun{{1, 4}, 1}, VersionRun{{2, 5}, 1}, VersionRun{{1, 9}, 1}));
+  EXPECT_THAT(again.runs,
+              ElementsAre(VersionRun{{1, 4}, 1}, VersionRun{{2, 5}, 1}, VersionRun{{1, 9}, 1}));
 }
 
 TEST(TrajectoryTest, ExpertsComeWithTheirTokensAndThoseOfALostPrefixAreUnknown) {

@@ -67,14 +67,21 @@ Id16 GroupOf(int64_t k) {
 class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointStore Store(int keep_last = 3, int64_t keep_every = 0) {
-    return CheckpointStore({.dir = dir_, .job = kJob, .source = model_, .model_types = types_, .keep_last = keep_last, .keep_every_steps = keep_every});
+    return CheckpointStore({.dir = dir_,
+                            .job = kJob,
+                            .source = model_,
+                            .model_types = types_,
+                            .keep_last = keep_last,
+                            .keep_every_steps = keep_every});
   }
 
   // Writes version `number`, going on from version `from` (0: the initial model).
-  absl::StatusOr<std::string> Write(CheckpointStore&& store, int64_t number, int64_t from, int64_t incarnation = 1) {
+  absl::StatusOr<std::string> Write(CheckpointStore&& store, int64_t number, int64_t from,
+                                    int64_t incarnation = 1) {
     return Write(store, number, from, incarnation);
   }
-  absl::StatusOr<std::string> Write(CheckpointStore& store, int64_t number, int64_t from, int64_t incarnation = 1) {
+  absl::StatusOr<std::string> Write(CheckpointStore& store, int64_t number, int64_t from,
+                                    int64_t incarnation = 1) {
     CheckpointContents contents;
     contents.model = &weights_;
     contents.optimizer = &moments_;
@@ -85,7 +92,8 @@ class CheckpointTest : public ::testing::Test {
     contents.cursor = absl::StrCat("cursor ", number);
     for (int64_t k = 0; k < number; ++k) {
       const LineageEntry entry{k, GroupOf(k), 0, 1, 7, {}, ""};
-      contents.state.ledger_hash = NextLedgerHash(contents.state.ledger_hash, k, CanonicalBytes({entry}));
+      contents.state.ledger_hash =
+          NextLedgerHash(contents.state.ledger_hash, k, CanonicalBytes({entry}));
       if (k >= from) contents.lineage_tail += LineageLine(entry);
     }
     if (from > 0) contents.previous = absl::StrCat(dir_, "/step-", from);
@@ -103,7 +111,8 @@ TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsSaidBeforeTheFirstStep) {
   EXPECT_TRUE(Store().Prepare().ok());
   EXPECT_THAT(Store().List(), SizeIs(0));
   const CheckpointStore blocked({.dir = "/dev/null/checkpoints", .source = model_});
-  EXPECT_TRUE(absl::StrContains(blocked.Prepare().message(), "/dev/null/checkpoints")) << blocked.Prepare();
+  EXPECT_TRUE(absl::StrContains(blocked.Prepare().message(), "/dev/null/checkpoints"))
+      << blocked.Prepare();
 }
 
 TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
@@ -117,7 +126,8 @@ TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
   EXPECT_EQ((*checkpoint)->state.updates, 2);
   EXPECT_EQ((*checkpoint)->cursor, "cursor 2");
   EXPECT_EQ((*checkpoint)->model.layout_id(), weights_.layout_id());
-  EXPECT_TRUE(std::equal(weights_.buffer().begin(), weights_.buffer().end(), (*checkpoint)->model.buffer().begin()));
+  EXPECT_TRUE(std::equal(weights_.buffer().begin(), weights_.buffer().end(),
+                         (*checkpoint)->model.buffer().begin()));
   EXPECT_EQ((*checkpoint)->optimizer.as<float>(0)[1], 0.5f);
   EXPECT_THAT(damaged, SizeIs(0));
 }
@@ -137,7 +147,8 @@ TEST_F(CheckpointTest, LineageGoesOnFromThePreviousCheckpoint) {
 }
 
 TEST_F(CheckpointTest, TheNewestThatVerifiesIsTakenAndTheDamagedIsNamed) {
-  for (const char* name : {"model.safetensors", "optimizer.safetensors", "cursor.bin", "lineage.jsonl", "config.json", "state.json"}) {
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "cursor.bin",
+                           "lineage.jsonl", "config.json", "state.json"}) {
     ASSERT_TRUE(Write(Store(), 1, 0).ok());
     const auto path = Write(Store(), 2, 1);
     ASSERT_TRUE(path.ok());
@@ -157,20 +168,24 @@ TEST_F(CheckpointTest, ACutFileIsNoCheckpoint) {
   const auto path = Write(Store(), 1, 0);
   ASSERT_TRUE(path.ok());
   const std::string bytes = *ReadFile(*path + "/model.safetensors");
-  ASSERT_TRUE(WriteFileAtomic(*path + "/model.safetensors", bytes.substr(0, bytes.size() - 1)).ok());
+  ASSERT_TRUE(
+      WriteFileAtomic(*path + "/model.safetensors", bytes.substr(0, bytes.size() - 1)).ok());
   EXPECT_EQ(ReadCheckpoint(*path).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(CheckpointTest, OldOnesGoButForThoseToBeKept) {
   for (int64_t v = 1; v <= 5; ++v) ASSERT_TRUE(Write(Store(2, 2), v, v - 1).ok());
-  EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-5"));
+  EXPECT_THAT(PathsOf(Store().List()),
+              ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-5"));
 }
 
 TEST_F(CheckpointTest, ACheckpointThatALinkNamesIsKept) {
   ASSERT_TRUE(LinkCheckpoint(dir_, kBestLink, 2).ok());
   ASSERT_TRUE(LinkCheckpoint(dir_, kEvaluatingLink, 4).ok());
-  for (int64_t number = 1; number <= 6; ++number) ASSERT_TRUE(Write(Store(1), number, number - 1).ok());
-  EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-6"));
+  for (int64_t number = 1; number <= 6; ++number)
+    ASSERT_TRUE(Write(Store(1), number, number - 1).ok());
+  EXPECT_THAT(PathsOf(Store().List()),
+              ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-6"));
   ASSERT_TRUE(LinkCheckpoint(dir_, kBestLink, 6).ok());
   ASSERT_TRUE(RemoveLink(dir_, kEvaluatingLink).ok());
   ASSERT_TRUE(Write(Store(1), 7, 6).ok());
@@ -256,9 +271,11 @@ TEST_F(CheckpointTest, ANewerFormatIsRefusedThoughAnOlderCheckpointIsThere) {
   ASSERT_TRUE(Write(Store(), 2, 1).ok());
   MakeNewer(dir_ + "/step-2");
 
-  for (const absl::Status& status : {Store().Newest(nullptr).status(), Store().At(1).status(), Write(Store(), 3, 1).status()}) {
+  for (const absl::Status& status :
+       {Store().Newest(nullptr).status(), Store().At(1).status(), Write(Store(), 3, 1).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 3")));
+    EXPECT_THAT(MessageOf(status),
+                AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 3")));
     EXPECT_THAT(DetailOf(status).hint, HasSubstr("use the build that wrote it"));
   }
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-1", "step-2"));
@@ -267,10 +284,12 @@ TEST_F(CheckpointTest, ANewerFormatIsRefusedThoughAnOlderCheckpointIsThere) {
 TEST_F(CheckpointTest, AnotherJobsCheckpointIsRefusedWithBothIds) {
   ASSERT_TRUE(Write(Store(), 2, 0).ok());
   CheckpointStore other({.dir = dir_, .job = std::string(32, 'b'), .source = model_});
-  for (const absl::Status& status : {other.Newest(nullptr).status(), other.At(2).status(), Write(other, 4, 0).status()}) {
+  for (const absl::Status& status :
+       {other.Newest(nullptr).status(), other.At(2).status(), Write(other, 4, 0).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(status), AllOf(HasSubstr(kJob), HasSubstr(std::string(32, 'b'))));
-    EXPECT_THAT(DetailOf(status).hint, AllOf(HasSubstr("another checkpoint.dir"), HasSubstr("model.path")));
+    EXPECT_THAT(DetailOf(status).hint,
+                AllOf(HasSubstr("another checkpoint.dir"), HasSubstr("model.path")));
   }
 }
 
@@ -357,7 +376,9 @@ TEST_F(CheckpointTest, ALostMasterIsDamage) {
 TEST_F(CheckpointTest, AWeightThatItsTypeCannotHoldIsNamed) {
   types_ = {{weights_.spec(0).name, DType::kF16}};
   weights_.as<float>(0)[3] = 1e6f;
-  EXPECT_THAT(MessageOf(Write(Store(), 1, 0).status()), AllOf(HasSubstr("element 3 of " + weights_.spec(0).name), HasSubstr("too large for F16")));
+  EXPECT_THAT(
+      MessageOf(Write(Store(), 1, 0).status()),
+      AllOf(HasSubstr("element 3 of " + weights_.spec(0).name), HasSubstr("too large for F16")));
 }
 
 TEST_F(CheckpointTest, EveryFileIsListedWithTheDigestOfWhatLiesOnDisk) {

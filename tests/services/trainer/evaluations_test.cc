@@ -16,10 +16,12 @@ class EvaluationsTest : public ::testing::Test {
  protected:
   EvaluationsTest() {
     EXPECT_TRUE(MakeDirs(dir_).ok());
-    for (const int64_t number : {50, 100, 150}) EXPECT_TRUE(MakeDirs(absl::StrCat(dir_, "/step-", number)).ok());
+    for (const int64_t number : {50, 100, 150})
+      EXPECT_TRUE(MakeDirs(absl::StrCat(dir_, "/step-", number)).ok());
   }
   static Evaluation Of(int64_t number, double score, const std::string& state = "aa") {
-    return {.version = {1, number}, .state = state, .score = score, .values = {{"eval/score", score}}};
+    return {
+        .version = {1, number}, .state = state, .score = score, .values = {{"eval/score", score}}};
   }
 
   const std::string dir_ = FreshDir();
@@ -61,7 +63,8 @@ TEST_F(EvaluationsTest, AnotherProcessFindsThem) {
 
 TEST_F(EvaluationsTest, WhatIsAheadOfTheRunCountsOnlyOnceItIsReachedAgain) {
   ASSERT_TRUE(log_.Load(0).ok());
-  for (const auto& [number, score] : {std::pair(50, 0.4), {100, 0.8}, {150, 0.5}}) ASSERT_TRUE(log_.Add(Of(number, score)).ok());
+  for (const auto& [number, score] : {std::pair(50, 0.4), {100, 0.8}, {150, 0.5}})
+    ASSERT_TRUE(log_.Add(Of(number, score)).ok());
 
   EvaluationLog back(dir_);  // The trainer goes on from version 60.
   ASSERT_TRUE(back.Load(60).ok());

@@ -35,7 +35,8 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
     server_ = *rpc::Server::Start({}, services);
   }
   ~Rollout() override {
-    for (const std::shared_ptr<Stream>& call : calls_) call->End(absl::UnavailableError("the test ends"));
+    for (const std::shared_ptr<Stream>& call : calls_)
+      call->End(absl::UnavailableError("the test ends"));
     server_->Drain(absl::Seconds(1));
   }
   const std::string& address() const { return server_->address(); }
@@ -102,12 +103,13 @@ class EvaluatorTest : public ::testing::Test {
                                .datasets = std::move(datasets),
                                .version = version};
     Evaluator::Hooks hooks;
-    hooks.happened = [this](Evaluator::Severity, absl::string_view code, absl::string_view message) {
+    hooks.happened = [this](Evaluator::Severity, absl::string_view code,
+                            absl::string_view message) {
       MutexLock lock(&mu_);
       events_.push_back(absl::StrCat(code, ": ", message));
     };
-    evaluator_ = std::make_unique<Evaluator>(std::move(options), std::move(log), &publisher_, &waits_, &cancel_,
-                                             std::move(hooks));
+    evaluator_ = std::make_unique<Evaluator>(std::move(options), std::move(log), &publisher_,
+                                             &waits_, &cancel_, std::move(hooks));
     evaluator_->SetRollouts({rollout_.address()});
     return *evaluator_;
   }
@@ -154,8 +156,11 @@ TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   EXPECT_EQ(values.at("eval/version"), 50);
   EXPECT_EQ(values.at("eval/score"), 0.8);
   EXPECT_THAT(evaluator.TakeValues(57), IsEmpty()) << "a report carries them once";
-  EXPECT_THAT(events(), ElementsAre("evaluation: version 50: heldout 0.8000 (pass@1 0.4000, 10 rows, 50.0% truncated); "
-                                    "the best so far"));
+  EXPECT_THAT(
+      events(),
+      ElementsAre(
+          "evaluation: version 50: heldout 0.8000 (pass@1 0.4000, 10 rows, 50.0% truncated); "
+          "the best so far"));
 }
 
 TEST_F(EvaluatorTest, TheScoreIsTheMeanOverTheDatasets) {
@@ -181,7 +186,8 @@ TEST_F(EvaluatorTest, WhatARolloutThatDiesLeavesIsAskedAgain) {
   evaluator.Await();
   EXPECT_EQ(evaluator.totals().versions, 1);
   ASSERT_EQ(events().size(), 2u);
-  EXPECT_THAT(events()[0], HasSubstr("eval_again: evaluation of version 50 on heldout is begun again: "));
+  EXPECT_THAT(events()[0],
+              HasSubstr("eval_again: evaluation of version 50 on heldout is begun again: "));
 }
 
 TEST_F(EvaluatorTest, ARolloutThatLeavesTheJobIsWaitedForNoLonger) {
@@ -194,7 +200,8 @@ TEST_F(EvaluatorTest, ARolloutThatLeavesTheJobIsWaitedForNoLonger) {
   other.Answer(0, 0.5);
   evaluator.Await();
   EXPECT_EQ(evaluator.totals().last, 0.5);
-  EXPECT_THAT(events()[0], HasSubstr(absl::StrCat("the rollout at ", rollout_.address(), " has left the job")));
+  EXPECT_THAT(events()[0],
+              HasSubstr(absl::StrCat("the rollout at ", rollout_.address(), " has left the job")));
 }
 
 TEST_F(EvaluatorTest, AFirstEvaluationThatCannotBeDoneIsAnError) {
@@ -203,7 +210,8 @@ TEST_F(EvaluatorTest, AFirstEvaluationThatCannotBeDoneIsAnError) {
   rollout_.AwaitCall(0);
   rollout_.End(0, absl::InvalidArgumentError("no row fits"));
   evaluator.Await();
-  EXPECT_THAT(evaluator.status().message(), HasSubstr("the first evaluation, of version 0, failed"));
+  EXPECT_THAT(evaluator.status().message(),
+              HasSubstr("the first evaluation, of version 0, failed"));
 }
 
 TEST_F(EvaluatorTest, ALaterEvaluationThatCannotBeDoneIsAnEvent) {
@@ -236,8 +244,13 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
   EvaluationLog log(dir_);  // The trainer went back to version 40, and comes to 50 again.
   ASSERT_TRUE(log.Load(40).ok());
   rpc::Cancel cancel;
-  Evaluator again({.job_name = "test", .worker = "trainer-0", .dir = dir_, .datasets = {"heldout"}, .version = 40},
-                  std::move(log), &publisher_, &waits_, &cancel, {.happened = [](auto, auto, auto) {}});
+  Evaluator again({.job_name = "test",
+                   .worker = "trainer-0",
+                   .dir = dir_,
+                   .datasets = {"heldout"},
+                   .version = 40},
+                  std::move(log), &publisher_, &waits_, &cancel,
+                  {.happened = [](auto, auto, auto) {}});
   EXPECT_EQ(again.totals().versions, 0);
   again.Start(version);
   again.Await();
@@ -250,7 +263,9 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
 TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBehindTheCheckpointAreToldOnceMore) {
   EvaluationLog log(dir_);
   ASSERT_TRUE(log.Load(0).ok());
-  ASSERT_TRUE(log.Add({.version = {2, 50}, .state = "aa", .score = 0.5, .values = {{"eval/score", 0.5}}}).ok());
+  ASSERT_TRUE(
+      log.Add({.version = {2, 50}, .state = "aa", .score = 0.5, .values = {{"eval/score", 0.5}}})
+          .ok());
   ASSERT_TRUE(log.SetReported(50, 63).ok());
   EXPECT_EQ(Make(/*version=*/60).TakeValues(60).at("eval/score"), 0.5);
   cancel_.Trigger();
@@ -259,7 +274,9 @@ TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBehindTheCheckpointAreToldOnceMore)
 TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBeforeTheCheckpointAreNot) {
   EvaluationLog log(dir_);
   ASSERT_TRUE(log.Load(0).ok());
-  ASSERT_TRUE(log.Add({.version = {2, 50}, .state = "aa", .score = 0.5, .values = {{"eval/score", 0.5}}}).ok());
+  ASSERT_TRUE(
+      log.Add({.version = {2, 50}, .state = "aa", .score = 0.5, .values = {{"eval/score", 0.5}}})
+          .ok());
   ASSERT_TRUE(log.SetReported(50, 53).ok());
   EXPECT_THAT(Make(/*version=*/60).TakeValues(60), IsEmpty());
   cancel_.Trigger();

@@ -189,7 +189,8 @@ TEST_F(MetricsLogTest, OnlySoManyLinesWaitForADisk) {
   EXPECT_EQ(steps.size(), MetricsLog::kMaxWaiting);
 }
 
-// A limit on the size of files cuts a write short in its middle, as a disk does that is nearly full.
+// A limit on the size of files cuts a write short in its middle, as a disk does that is nearly
+// full.
 TEST_F(MetricsLogTest, AWriteThatBreaksOffLeavesNothingBehind) {
   ASSERT_TRUE(AppendToFile(path_, "whole\n", [](int, int64_t size) { return size; }).ok());
   rlimit before;
@@ -210,7 +211,8 @@ TEST_F(MetricsLogTest, AWriteThatBreaksOffLeavesNothingBehind) {
 class HistoryTest : public MetricsLogTest {
  protected:
   History Open(int64_t incarnation) {
-    return History(dir_, incarnation, [this](const std::string& text) { warnings_.push_back(text); });
+    return History(dir_, incarnation,
+                   [this](const std::string& text) { warnings_.push_back(text); });
   }
   std::vector<std::string> warnings_;
 };
@@ -260,8 +262,8 @@ TEST_F(HistoryTest, TheFilesAreNoCheckpoints) {
   EXPECT_FALSE(store.Newest(nullptr)->has_value());
 }
 
-// --- TensorBoard, read by code that shares nothing with the writer: the message types are read from
-// a description, the checksum is computed bit by bit.
+// --- TensorBoard, read by code that shares nothing with the writer: the message types are read
+// from a description, the checksum is computed bit by bit.
 
 constexpr char kEventProto[] = R"(
   name: "event.proto" package: "tensorboard" syntax: "proto3"
@@ -270,8 +272,13 @@ constexpr char kEventProto[] = R"(
     field { name: "wall_time" number: 1 type: TYPE_DOUBLE label: LABEL_OPTIONAL }
     field { name: "step" number: 2 type: TYPE_INT64 label: LABEL_OPTIONAL }
     field { name: "file_version" number: 3 type: TYPE_STRING label: LABEL_OPTIONAL }
-    field { name: "summary" number: 5 type: TYPE_MESSAGE type_name: "Summary" label: LABEL_OPTIONAL }
-    field { name: "session_log" number: 7 type: TYPE_MESSAGE type_name: "SessionLog" label: LABEL_OPTIONAL }
+    field {
+      name: "summary" number: 5 type: TYPE_MESSAGE type_name: "Summary" label: LABEL_OPTIONAL
+    }
+    field {
+      name: "session_log" number: 7
+      type: TYPE_MESSAGE type_name: "SessionLog" label: LABEL_OPTIONAL
+    }
   }
   message_type {
     name: "Summary"
@@ -284,7 +291,9 @@ constexpr char kEventProto[] = R"(
   }
   message_type {
     name: "SessionLog"
-    enum_type { name: "Status" value { name: "UNSPECIFIED" number: 0 } value { name: "START" number: 1 } }
+    enum_type {
+      name: "Status" value { name: "UNSPECIFIED" number: 0 } value { name: "START" number: 1 }
+    }
     field { name: "status" number: 1 type: TYPE_ENUM type_name: "Status" label: LABEL_OPTIONAL }
   }
 )";
@@ -377,7 +386,8 @@ TEST(TensorBoardTest, AStepThatDidNotFitLeavesAFileThatCanBeRead) {
 
   std::filesystem::remove(file.path());
   std::filesystem::rename(moved, file.path());
-  std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) + 7);  // A torn record.
+  // A torn record.
+  std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) + 7);
   ASSERT_TRUE(file.Append(Record(2)).ok());
   EXPECT_EQ(EventReader().Read(file.path()).size(), 4u);
 }
@@ -388,7 +398,8 @@ TEST(TensorBoardTest, AFileThatSomebodyDeletedIsBegunAnew) {
   std::filesystem::remove_all(std::filesystem::path(file.path()).parent_path());
   ASSERT_TRUE(file.Append(Record(1)).ok());
   EXPECT_THAT(EventReader().Read(file.path()),
-              ElementsAre(HasSubstr("file_version"), HasSubstr("step: 1 session_log"), HasSubstr("step: 1 summary")));
+              ElementsAre(HasSubstr("file_version"), HasSubstr("step: 1 session_log"),
+                          HasSubstr("step: 1 summary")));
 }
 
 }  // namespace

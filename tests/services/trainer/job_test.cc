@@ -33,7 +33,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// A trainer's job against a real queue; where it is reinforcement learning, with an actor that feeds it.
+// A trainer's job against a real queue; where it is reinforcement learning, with an actor that
+// feeds it.
 class JobTest : public ::testing::Test {
  protected:
   struct Seen {
@@ -41,7 +42,8 @@ class JobTest : public ::testing::Test {
     CondVar changed;
     std::vector<TrainingJob::Standing> standings ABSL_GUARDED_BY(mu);
     bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-      return !standings.empty() && standings.back().phase != "loading" && standings.back().phase != "training";
+      return !standings.empty() && standings.back().phase != "loading" &&
+             standings.back().phase != "training";
     }
     std::map<int64_t, job::v1::StepReport> steps ABSL_GUARDED_BY(mu);
     std::vector<std::string> events ABSL_GUARDED_BY(mu);
@@ -84,7 +86,8 @@ class JobTest : public ::testing::Test {
       seen_.events.push_back(event.code());
       if (on_event_) on_event_(event);
     };
-    return std::make_unique<TrainingJob>(std::move(config), "trainer-0", &cores_, &weights_, nullptr, std::move(hooks));
+    return std::make_unique<TrainingJob>(std::move(config), "trainer-0", &cores_, &weights_,
+                                         nullptr, std::move(hooks));
   }
 
   // Waits until the job has said how it ends.
@@ -111,7 +114,8 @@ class JobTest : public ::testing::Test {
   // The steps that metrics.jsonl has, in its order.
   std::vector<int64_t> StepsOfHistory() {
     std::vector<int64_t> steps;
-    for (const absl::string_view line : absl::StrSplit(*ReadFile(dir_ + "/metrics.jsonl"), '\n', absl::SkipEmpty())) {
+    for (const absl::string_view line :
+         absl::StrSplit(*ReadFile(dir_ + "/metrics.jsonl"), '\n', absl::SkipEmpty())) {
       steps.push_back(nlohmann::json::parse(line).at("step").get<int64_t>());
     }
     return steps;
@@ -200,7 +204,8 @@ TEST_F(JobTest, AJobRunsToItsLastStepAtEachStaleness) {
     ASSERT_EQ(seen_.steps.size(), 6u);
     for (const auto& [k, report] : seen_.steps) {
       EXPECT_EQ(report.values().at("reward_count"), 16);
-      for (const auto& [lag, tokens] : report.staleness()) EXPECT_LE(std::stoll(lag), staleness) << "step " << k;
+      for (const auto& [lag, tokens] : report.staleness())
+        EXPECT_LE(std::stoll(lag), staleness) << "step " << k;
     }
   }
 }
@@ -209,7 +214,8 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   const queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
-  std::unique_ptr<TrainingJob> job = Start(Config(1, 1'000'000));  // Steps without an end: it leaves.
+  // Steps without an end: it leaves.
+  std::unique_ptr<TrainingJob> job = Start(Config(1, 1'000'000));
   ASSERT_TRUE(AwaitStep(2));
   job->Leave(/*checkpoint=*/true);
   EXPECT_EQ(AwaitEnd().phase, "left");
@@ -236,7 +242,8 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
 TEST_F(JobTest, CoresAreLentWhileTheJobWaitsForData) {
   const std::string path = dir_ + "-cores";
   ASSERT_TRUE(WriteCorePlan(path, {2, {{"rollout-0", 1}, {"trainer-0", 1}}}).ok());
-  const auto rollout = *CoreShare::Open(path, "rollout-0"), trainer = *CoreShare::Open(path, "trainer-0");
+  const auto rollout = *CoreShare::Open(path, "rollout-0"),
+             trainer = *CoreShare::Open(path, "trainer-0");
   unlink(path.c_str());
   const CoreShare::Busy sampling(rollout.get());
   TrainingJob::Hooks hooks;
@@ -247,7 +254,8 @@ TEST_F(JobTest, CoresAreLentWhileTheJobWaitsForData) {
   queue_.SetJob(LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1), 1);
   TrainingJob job(Config(1, 10), "trainer-0", trainer.get(), &weights_, nullptr, std::move(hooks));
 
-  while (while_loading == 0 || rollout->threads() != 2) std::this_thread::yield();  // Nobody samples: no data comes.
+  // Nobody samples: no data comes.
+  while (while_loading == 0 || rollout->threads() != 2) std::this_thread::yield();
   EXPECT_EQ(while_loading, 1);
   job.Leave(false);
   job.Wait();
@@ -261,8 +269,9 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
   int64_t gang = 1;
-  for (const char* failpoint : {"trainer.step.before_apply", "trainer.step.after_apply", "trainer.checkpoint.before_rename",
-                                "trainer.durable.before", "trainer.publish.before"}) {
+  for (const char* failpoint :
+       {"trainer.step.before_apply", "trainer.step.after_apply", "trainer.checkpoint.before_rename",
+        "trainer.durable.before", "trainer.publish.before"}) {
     SCOPED_TRACE(failpoint);
     ASSERT_TRUE(ArmFailpoint(failpoint, "error", 3).ok());
     std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
@@ -278,7 +287,8 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
 
   const std::optional<Checkpoint> checkpoint = Newest();
   ASSERT_TRUE(checkpoint.has_value());
-  const absl::StatusOr<LineageSummary> lineage = CheckLineage(*ReadFile(checkpoint->path + "/lineage.jsonl"), 20);
+  const absl::StatusOr<LineageSummary> lineage =
+      CheckLineage(*ReadFile(checkpoint->path + "/lineage.jsonl"), 20);
   ASSERT_TRUE(lineage.ok()) << lineage.status();
   EXPECT_EQ(lineage->trajectories, 20 * 16);
   EXPECT_EQ(StepsOfHistory(), Steps(20));
@@ -296,7 +306,9 @@ TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoin
   LoopActor actor(queue_);
   std::string damaged;
   on_event_ = [&](const common::v1::Event& event) {  // Before the next checkpoint begins.
-    if (event.code() != "checkpoint" || !absl::EndsWith(event.message(), "step-4") || !damaged.empty()) return;
+    if (event.code() != "checkpoint" || !absl::EndsWith(event.message(), "step-4") ||
+        !damaged.empty())
+      return;
     damaged = event.message();
     EXPECT_TRUE(WriteFileAtomic(damaged + "/lineage.jsonl", "").ok());
   };

@@ -22,8 +22,9 @@ std::string Text(const std::vector<LineageEntry>& entries) {
 }
 
 TEST(LineageTest, ALineComesBackAsItWasWritten) {
-  for (const LineageEntry& entry : {LineageEntry{7, GroupOf(3), 2, 1, 0xffffffffu, {}, ""},
-                                    LineageEntry{8, GroupOf(4), 0, 3, 5, {{4, 2}, {9, 1}}, "nonfinite \"x\""}}) {
+  for (const LineageEntry& entry :
+       {LineageEntry{7, GroupOf(3), 2, 1, 0xffffffffu, {}, ""},
+        LineageEntry{8, GroupOf(4), 0, 3, 5, {{4, 2}, {9, 1}}, "nonfinite \"x\""}}) {
     const absl::StatusOr<LineageEntry> back = ParseLineageLine(LineageLine(entry));
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(*back, entry);
@@ -31,20 +32,24 @@ TEST(LineageTest, ALineComesBackAsItWasWritten) {
 }
 
 TEST(LineageTest, ABrokenLineIsRefused) {
-  for (const char* line : {"", "{", "[]", "{\"k\":1}", "{\"k\":1,\"group\":\"zz\",\"member\":0,\"attempt\":1,\"crc\":1}"}) {
+  for (const char* line : {"", "{", "[]", "{\"k\":1}",
+                           "{\"k\":1,\"group\":\"zz\",\"member\":0,\"attempt\":1,\"crc\":1}"}) {
     EXPECT_EQ(ParseLineageLine(line).status().code(), absl::StatusCode::kInvalidArgument) << line;
   }
 }
 
 TEST(LineageTest, CanonicalBytesArePackedLittleEndian) {
-  const std::string bytes = CanonicalBytes({LineageEntry{0, GroupOf(9), 1, 2, 0x04030201, {{0x0102, 3}}, ""}});
-  const std::string expected = GroupOf(9).str() + std::string("\1\0\0\0\2\0\0\0\1\2\3\4\1\0\0\0", 16) +
+  const std::string bytes =
+      CanonicalBytes({LineageEntry{0, GroupOf(9), 1, 2, 0x04030201, {{0x0102, 3}}, ""}});
+  const std::string expected = GroupOf(9).str() +
+                               std::string("\1\0\0\0\2\0\0\0\1\2\3\4\1\0\0\0", 16) +
                                std::string("\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 16);
   EXPECT_EQ(bytes, expected);
 }
 
 TEST(LineageTest, TheCheckRecomputesTheChainStepByStep) {
-  const LineageEntry a{0, GroupOf(1), 0, 1, 11, {}, ""}, b{0, GroupOf(1), 1, 1, 12, {}, ""}, c{2, GroupOf(2), 0, 2, 13, {{1, 1}}, ""};
+  const LineageEntry a{0, GroupOf(1), 0, 1, 11, {}, ""}, b{0, GroupOf(1), 1, 1, 12, {}, ""},
+      c{2, GroupOf(2), 0, 2, 13, {{1, 1}}, ""};
   std::string hash = FirstLedgerHash();
   hash = NextLedgerHash(hash, 0, CanonicalBytes({a, b}));
   hash = NextLedgerHash(hash, 1, "");
@@ -57,7 +62,8 @@ TEST(LineageTest, TheCheckRecomputesTheChainStepByStep) {
 }
 
 TEST(LineageTest, TheChainStartsAtZeroBytesAndHashesTheStepAsI64) {
-  EXPECT_EQ(NextLedgerHash(FirstLedgerHash(), 1, "x"), Sha256(std::string(32, '\0') + std::string("\1\0\0\0\0\0\0\0x", 9)));
+  EXPECT_EQ(NextLedgerHash(FirstLedgerHash(), 1, "x"),
+            Sha256(std::string(32, '\0') + std::string("\1\0\0\0\0\0\0\0x", 9)));
 }
 
 TEST(LineageTest, ATrajectoryThatTrainsTwiceIsFound) {

@@ -30,7 +30,8 @@ inline constexpr char kJob[] = "0123456789abcdef0123456789abcdef";
 // A real queue in this process, and the controller's hand on it.
 class LoopQueue {
  public:
-  LoopQueue() : metrics_(&registry_), jobs_(queue::JobTable::Options{}), service_(&jobs_, &metrics_) {
+  LoopQueue()
+      : metrics_(&registry_), jobs_(queue::JobTable::Options{}), service_(&jobs_, &metrics_) {
     grpc::Service* services[] = {service_.service()};
     absl::StatusOr<std::unique_ptr<rpc::Server>> server = rpc::Server::Start({}, services);
     EXPECT_TRUE(server.ok()) << server.status();
@@ -46,7 +47,8 @@ class LoopQueue {
   const std::shared_ptr<rpc::Channel>& channel() const { return channel_; }
 
   // A job that reads `data`, with the trainers' gang at `incarnation`.
-  static queue::v1::QueueSpec Spec(const std::string& data, uint32_t groups_per_step, uint32_t max_staleness) {
+  static queue::v1::QueueSpec Spec(const std::string& data, uint32_t groups_per_step,
+                                   uint32_t max_staleness) {
     queue::v1::QueueSpec spec;
     spec.set_job_name("loop");
     spec.set_seed(1);
@@ -78,7 +80,8 @@ class LoopQueue {
     queue::v1::TaskSpec& task = *spec.add_tasks();
     task.set_name("reward");
     task.add_needs("messages");
-    for (const char* field : {"reward_status", "task_reward", "reward_gen"}) task.add_produces(field);
+    for (const char* field : {"reward_status", "task_reward", "reward_gen"})
+      task.add_produces(field);
     task.set_granularity(common::v1::GRANULARITY_TRAJECTORY);
     task.set_pool("cpu");
     task.mutable_deadline()->set_seconds(10);
@@ -130,16 +133,19 @@ class LoopQueue {
   uint64_t revision_ = 0;
 };
 
-// A rollout and a reward in one thread: samples random tokens under whatever version is published, and scores each answer by
-// its first token.
+// A rollout and a reward in one thread: samples random tokens under whatever version is published,
+// and scores each answer by its first token.
 class LoopActor {
  public:
   explicit LoopActor(LoopQueue& queue)
-      : rollout_(queue.channel(), {.job = kJob, .worker = "rollout-0", .incarnation = 1, .cancel = &cancel_}),
-        reward_(queue.channel(), {.job = kJob, .worker = "reward-0", .incarnation = 1, .cancel = &cancel_}),
+      : rollout_(queue.channel(),
+                 {.job = kJob, .worker = "rollout-0", .incarnation = 1, .cancel = &cancel_}),
+        reward_(queue.channel(),
+                {.job = kJob, .worker = "reward-0", .incarnation = 1, .cancel = &cancel_}),
         pieces_(&rollout_),
         scores_(&reward_),
-        watch_(&rollout_, {.changed = [this](const queue::v1::WatchResponse& change) { Changed(change); }}),
+        watch_(&rollout_,
+               {.changed = [this](const queue::v1::WatchResponse& change) { Changed(change); }}),
         sampling_([this] { Sample(); }),
         scoring_([this] { Score(); }) {}
   ~LoopActor() {
@@ -179,7 +185,8 @@ class LoopActor {
       queue::v1::SealRequest seal;
       std::set<std::string> prompts;
       for (const queue::v1::Grant& grant : granted->grants()) {
-        for (const queue::v1::Member& member : grant.members()) Answer(grant, member, prompts, seal);
+        for (const queue::v1::Member& member : grant.members())
+          Answer(grant, member, prompts, seal);
       }
       if (seal.items_size() == 0) continue;
       if (!pieces_.Flush().ok() || !rollout_.Seal(seal).ok()) return;
@@ -187,12 +194,13 @@ class LoopActor {
   }
 
   void Put(PutStream& stream, common::v1::Record record, std::string payload) {
-    const absl::Status status = stream.Put(std::move(record), std::move(payload), [](const PutOutcome&) {});
+    const absl::Status status =
+        stream.Put(std::move(record), std::move(payload), [](const PutOutcome&) {});
     (void)status;
   }
 
-  void Answer(const queue::v1::Grant& grant, const queue::v1::Member& member, std::set<std::string>& prompts,
-              queue::v1::SealRequest& seal) {
+  void Answer(const queue::v1::Grant& grant, const queue::v1::Member& member,
+              std::set<std::string>& prompts, queue::v1::SealRequest& seal) {
     common::v1::PolicyVersion version;
     {
       MutexLock lock(&mu_);
@@ -235,10 +243,13 @@ class LoopActor {
     *run.mutable_version() = version;
     run.set_count(count);
     std::string payload;
-    AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(count)}, bytes(tokens), &record, &payload);
-    AddField("logprobs", common::v1::DTYPE_F32, {static_cast<int64_t>(count)}, bytes(logprobs), &record, &payload);
+    AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(count)}, bytes(tokens), &record,
+             &payload);
+    AddField("logprobs", common::v1::DTYPE_F32, {static_cast<int64_t>(count)}, bytes(logprobs),
+             &record, &payload);
     Put(pieces_, std::move(record), std::move(payload));
-    AddInlineField("messages", common::v1::DTYPE_UNSPECIFIED, absl::StrCat("[", tokens[0], "]"), &whole);
+    AddInlineField("messages", common::v1::DTYPE_UNSPECIFIED, absl::StrCat("[", tokens[0], "]"),
+                   &whole);
     Put(pieces_, std::move(whole), "");
     queue::v1::SealItem& item = *seal.add_items();
     item.mutable_ref()->set_group(grant.group());
@@ -261,14 +272,17 @@ class LoopActor {
       absl::StatusOr<queue::v1::LeaseTasksResponse> leased = reward_.LeaseTasks(lease);
       if (!leased.ok()) return;
       for (const queue::v1::Task& task : leased->tasks()) {
-        const double reward = static_cast<double>(Crc32c(task.owner().group()) % 7 + task.owner().member()) / 10;
+        const double reward =
+            static_cast<double>(Crc32c(task.owner().group()) % 7 + task.owner().member()) / 10;
         common::v1::Record record;
         *record.mutable_owner() = task.owner();
         record.set_task(task.id());
         record.set_lease(task.lease().id());
         AddInlineField("reward_status", common::v1::DTYPE_U8, "ok", &record);
-        AddInlineField("reward_gen", common::v1::DTYPE_U32, absl::string_view("\1\0\0\0", 4), &record);
-        AddInlineField("task_reward", common::v1::DTYPE_F64, absl::string_view(reinterpret_cast<const char*>(&reward), 8), &record);
+        AddInlineField("reward_gen", common::v1::DTYPE_U32, absl::string_view("\1\0\0\0", 4),
+                       &record);
+        AddInlineField("task_reward", common::v1::DTYPE_F64,
+                       absl::string_view(reinterpret_cast<const char*>(&reward), 8), &record);
         record.set_last(true);
         Put(scores_, std::move(record), "");
       }

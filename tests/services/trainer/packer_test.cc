@@ -34,12 +34,15 @@ TEST(PackTest, EmptySequencesAreLeftOut) {
 }
 
 TEST(PackTest, AGroupStaysTogetherAndItsPrefixCountsOnce) {
-  // 6 + 1 + 2 tokens, then 6 + 3 + 1: with the prefix counted for each they would need four micro-batches.
-  EXPECT_THAT(Pack({{0, 7, 6}, {0, 8, 6}, {1, 9, 6}, {1, 7, 6}}, 10), ElementsAre(ElementsAre(2, 3), ElementsAre(0, 1)));
+  // 6 + 1 + 2 tokens, then 6 + 3 + 1: with the prefix counted for each they would need four
+  // micro-batches.
+  EXPECT_THAT(Pack({{0, 7, 6}, {0, 8, 6}, {1, 9, 6}, {1, 7, 6}}, 10),
+              ElementsAre(ElementsAre(2, 3), ElementsAre(0, 1)));
 }
 
 TEST(PackTest, AGroupThatDoesNotFitIsCut) {
-  EXPECT_THAT(Pack({{0, 7, 4}, {0, 7, 4}, {0, 7, 4}}, 10), ElementsAre(ElementsAre(0, 1), ElementsAre(2)));
+  EXPECT_THAT(Pack({{0, 7, 4}, {0, 7, 4}, {0, 7, 4}}, 10),
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2)));
 }
 
 TEST(PackTest, EverySequenceIsThereOnceAndNoMicroBatchIsOver) {

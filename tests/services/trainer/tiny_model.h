@@ -13,7 +13,8 @@ namespace sluice::trainer {
 
 // A folder of its own for one test.
 inline std::string FreshDir() {
-  const std::string dir = absl::StrCat(::testing::TempDir(), "/sluice-trainer-", ToHex(RandomId16()));
+  const std::string dir =
+      absl::StrCat(::testing::TempDir(), "/sluice-trainer-", ToHex(RandomId16()));
   EXPECT_TRUE(MakeDirs(dir).ok());
   return dir;
 }
@@ -21,12 +22,18 @@ inline std::string FreshDir() {
 // A model directory without weights: one layer, `vocab` tokens.
 inline ModelDir TinyModelDir(int vocab = 16) {
   const std::string dir = FreshDir();
-  EXPECT_TRUE(WriteFileAtomic(dir + "/config.json",
-                              absl::StrCat(R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": )", vocab,
-                                           R"(, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
-  "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
-  "rope_theta": 10000.0, "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "float32", "initializer_range": 0.3})"))
-                  .ok());
+  EXPECT_TRUE(
+      WriteFileAtomic(
+          dir + "/config.json",
+          absl::StrCat(
+              R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": )",
+              vocab,
+              R"(, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+  "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, )"
+              R"("max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+  "rope_theta": 10000.0, "tie_word_embeddings": true, "hidden_act": "silu", )"
+              R"("torch_dtype": "float32", "initializer_range": 0.3})"))
+          .ok());
   absl::StatusOr<ModelDir> model = ReadModelDir(dir);
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);

@@ -29,11 +29,13 @@ using ::testing::HasSubstr;
 
 constexpr int kVocab = 16;
 
-// Trajectories with one prompt of 2 tokens and answers of 1 to 6, sampled at `version` under noise around the true policy.
+// Trajectories with one prompt of 2 tokens and answers of 1 to 6, sampled at `version` under noise
+// around the true policy.
 Group RandomGroup(SplitMix64& random, int64_t version, int members = 4, bool multi_turn = false) {
   Group group;
   for (uint8_t& byte : group.id.bytes) byte = static_cast<uint8_t>(random.Next());
-  const int32_t prompt[2] = {static_cast<int32_t>(random.Below(kVocab)), static_cast<int32_t>(random.Below(kVocab))};
+  const int32_t prompt[2] = {static_cast<int32_t>(random.Below(kVocab)),
+                             static_cast<int32_t>(random.Below(kVocab))};
   for (int m = 0; m < members; ++m) {
     Trajectory trajectory;
     trajectory.member = static_cast<uint32_t>(m);
@@ -43,7 +45,8 @@ Group RandomGroup(SplitMix64& random, int64_t version, int members = 4, bool mul
       const bool sampled = t >= 2 && !(multi_turn && t == 3);
       trajectory.tokens.push_back(t < 2 ? prompt[t] : static_cast<int32_t>(random.Below(kVocab)));
       trajectory.mask.push_back(sampled);
-      trajectory.logprobs.push_back(sampled ? static_cast<float>(-2.8 + 0.4 * random.Uniform()) : std::nanf(""));
+      trajectory.logprobs.push_back(sampled ? static_cast<float>(-2.8 + 0.4 * random.Uniform())
+                                            : std::nanf(""));
       trajectory.versions.push_back(sampled ? version : -1);
     }
     trajectory.reward = random.Uniform();
@@ -72,7 +75,8 @@ Settings BaseSettings() {
 class TrainerTest : public ::testing::Test {
  protected:
   std::unique_ptr<Trainer> Make(const Settings& settings) {
-    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(settings, model_.config, Clock::Real());
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+        Trainer::Create(settings, model_.config, Clock::Real());
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     EXPECT_TRUE((*trainer)->Load(weights_).ok());
     if (settings.reference) {
@@ -91,9 +95,14 @@ class TrainerTest : public ::testing::Test {
   // A checkpoint of the trainer, as its successor finds it. `types`: of model.safetensors.
   Checkpoint WriteAndRead(const Trainer& trainer, std::map<std::string, DType> types) {
     const TensorSet weights = *trainer.Weights(), moments = *trainer.Moments();
-    CheckpointStore store({.dir = FreshDir(), .job = "j", .source = model_, .model_types = std::move(types)});
+    CheckpointStore store(
+        {.dir = FreshDir(), .job = "j", .source = model_, .model_types = std::move(types)});
     CheckpointContents contents{.model = &weights, .optimizer = &moments};
-    contents.state = {.job = "j", .version = {1, 0}, .updates = trainer.updates(), .skips_in_a_row = 0, .seed = 1};
+    contents.state = {.job = "j",
+                      .version = {1, 0},
+                      .updates = trainer.updates(),
+                      .skips_in_a_row = 0,
+                      .seed = 1};
     contents.state.ledger_hash = std::string(32, '\0');  // No lineage: version 0.
     EXPECT_TRUE(store.Write(contents).ok());
     return **store.Newest(nullptr);
@@ -108,7 +117,8 @@ class TrainerTest : public ::testing::Test {
     return worst;
   }
   static bool SameBits(const TensorSet& a, const TensorSet& b) {
-    return a.layout_id() == b.layout_id() && std::equal(a.buffer().begin(), a.buffer().end(), b.buffer().begin());
+    return a.layout_id() == b.layout_id() &&
+           std::equal(a.buffer().begin(), a.buffer().end(), b.buffer().begin());
   }
 
   const ModelDir model_ = TinyModelDir(kVocab);
@@ -116,8 +126,9 @@ class TrainerTest : public ::testing::Test {
   const TensorSet reference_ = *InitWeights(model_.config, 4);
 };
 
-// The step written down once more, sequence by sequence, with LibTorch's own operations: GRPO, PPO-clip with token TIS, KL k3_is
-// to a reference, entropy, token mean, clipping to the global norm, AdamW.
+// The step written down once more, sequence by sequence, with LibTorch's own operations: GRPO,
+// PPO-clip with token TIS, KL k3_is to a reference, entropy, token mean, clipping to the global
+// norm, AdamW.
 TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   Settings settings = BaseSettings();
   settings.algorithm.advantage.kind = "grpo";
@@ -131,7 +142,8 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   const std::vector<Group> batch = RandomBatch(1);
   const StepResult result = Run(*trainer, 0, batch);
 
-  const std::unique_ptr<TrainModel> model = *TrainModel::Create(model_.config, DType::kF32), reference = *TrainModel::Create(model_.config, DType::kF32);
+  const std::unique_ptr<TrainModel> model = *TrainModel::Create(model_.config, DType::kF32),
+                                    reference = *TrainModel::Create(model_.config, DType::kF32);
   ASSERT_TRUE(model->Load(weights_).ok() && reference->Load(reference_).ok());
   at::Tensor total = at::zeros({}, at::kFloat);
   int64_t tokens = 0;
@@ -156,7 +168,8 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
       tokens += static_cast<int64_t>(targets.size());
       const auto scores = [&](TrainModel& m) {
         const at::Tensor z = at::log_softmax(*m.Forward(packed) / 0.7, -1);
-        return std::pair(z.gather(1, at::tensor(targets).unsqueeze(1)).squeeze(1), -(z.exp() * z).sum(-1));
+        return std::pair(z.gather(1, at::tensor(targets).unsqueeze(1)).squeeze(1),
+                         -(z.exp() * z).sum(-1));
       };
       const auto [lp, entropy] = scores(*model);
       const at::Tensor lp_ref = scores(*reference).first.detach();
@@ -177,8 +190,10 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   norm = std::sqrt(norm);
   for (const auto& p : model->parameters()) {
     std::vector<float> m(p.tensor.numel()), v(p.tensor.numel());
-    AdamWStep({0.9, 0.999, 1e-8, 0.01}, 1, 1e-2, p.tensor.dim() >= 2, std::min(1.0, 1.0 / (norm + 1e-6)), p.tensor.numel(),
-              p.tensor.grad().contiguous().const_data_ptr<float>(), p.tensor.mutable_data_ptr<float>(), m.data(), v.data());
+    AdamWStep({0.9, 0.999, 1e-8, 0.01}, 1, 1e-2, p.tensor.dim() >= 2,
+              std::min(1.0, 1.0 / (norm + 1e-6)), p.tensor.numel(),
+              p.tensor.grad().contiguous().const_data_ptr<float>(),
+              p.tensor.mutable_data_ptr<float>(), m.data(), v.data());
   }
   TensorSet expected = weights_;
   ASSERT_TRUE(model->Store(&expected).ok());
@@ -186,11 +201,13 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   EXPECT_EQ(result.tokens, tokens);
   EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5);
   EXPECT_NEAR(result.grad_norm, norm, 1e-4 * norm);
-  EXPECT_LE(MaxDifference(*trainer->Weights(), expected), 2e-4);  // AdamW's first step is lr wherever the gradient is not tiny.
+  // AdamW's first step is lr wherever the gradient is not tiny.
+  EXPECT_LE(MaxDifference(*trainer->Weights(), expected), 2e-4);
 }
 
 TEST_F(TrainerTest, AnyPartitionAndOrderGivesTheSameParameters) {  // T18
-  for (const char* aggregation : {"token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "fixed_length", "prompt_mean"}) {
+  for (const char* aggregation :
+       {"token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "fixed_length", "prompt_mean"}) {
     Settings settings = BaseSettings();
     settings.algorithm.loss.aggregation = aggregation;
     settings.optimizer.eps = 1e-3;  // So that the update follows small gradients smoothly.
@@ -203,8 +220,10 @@ TEST_F(TrainerTest, AnyPartitionAndOrderGivesTheSameParameters) {  // T18
       if (limit == 9) std::reverse(batch.begin(), batch.end());
       const StepResult result = Run(*parts, 0, std::move(batch));
       EXPECT_NEAR(result.loss, expected.loss, 1e-6) << aggregation << " " << limit;
-      EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm) << aggregation << " " << limit;
-      EXPECT_LE(MaxDifference(*parts->Weights(), *whole->Weights()), 2e-6) << aggregation << " " << limit;
+      EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm)
+          << aggregation << " " << limit;
+      EXPECT_LE(MaxDifference(*parts->Weights(), *whole->Weights()), 2e-6)
+          << aggregation << " " << limit;
     }
   }
 }
@@ -235,11 +254,13 @@ TEST_F(TrainerTest, StreamedSlicesGiveTheParametersOfTheWholeBatch) {  // T20, T
         ASSERT_TRUE(streamed->Add(k, {batch[4], batch[5]}).ok());
         const StepResult result = *streamed->Finish(k);
         EXPECT_NEAR(result.loss, expected.loss, 2e-6) << advantage << regular;
-        EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm) << advantage << regular;
+        EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm)
+            << advantage << regular;
         EXPECT_NEAR(result.metrics.at("advantage_std"), expected.metrics.at("advantage_std"), 1e-5);
         EXPECT_EQ(result.tokens, expected.tokens);
       }
-      EXPECT_LE(MaxDifference(*streamed->Weights(), *eager->Weights()), 5e-6) << advantage << regular;
+      EXPECT_LE(MaxDifference(*streamed->Weights(), *eager->Weights()), 5e-6)
+          << advantage << regular;
     }
   }
 }
@@ -295,7 +316,9 @@ TEST_F(TrainerTest, ARunGoesOnFromACheckpointBitForBit) {  // T24
   for (int64_t k = 0; k < 3; ++k) Run(*first, k, RandomBatch(20 + k, 6, k));
   const Checkpoint found = WriteAndRead(*first, {});
   const std::unique_ptr<Trainer> second = Make(settings);
-  ASSERT_TRUE(second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row).ok());
+  ASSERT_TRUE(
+      second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row)
+          .ok());
   for (int64_t k = 3; k < 6; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
   EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
   EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
@@ -320,7 +343,9 @@ TEST_F(TrainerTest, ARunOfABf16ModelGoesOnFromACheckpointBitForBit) {
   const TensorSet published = *first->Weights(DType::kBF16);
   EXPECT_TRUE(SameBits(*ReadSafetensors(found.path + "/model.safetensors"), published));
   const std::unique_ptr<Trainer> second = Make(settings);
-  ASSERT_TRUE(second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row).ok());
+  ASSERT_TRUE(
+      second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row)
+          .ok());
   for (int64_t k = 2; k < 4; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
   EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
   EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
@@ -333,7 +358,8 @@ TEST_F(TrainerTest, InBf16TheParametersStayFp32AndEnginesGetThemRounded) {
   settings.optimizer.lr = 2e-5;
   const std::unique_ptr<Trainer> trainer = Make(settings);
   const TensorSet before = *trainer->Weights(DType::kBF16);
-  for (int64_t k = 0; k < 3; ++k) EXPECT_EQ(Run(*trainer, k, RandomBatch(20 + k, 6, k)).skipped, "");
+  for (int64_t k = 0; k < 3; ++k)
+    EXPECT_EQ(Run(*trainer, k, RandomBatch(20 + k, 6, k)).skipped, "");
   const TensorSet parameters = *trainer->Weights(), published = *trainer->Weights(DType::kBF16);
   EXPECT_GT(MaxDifference(parameters, weights_), 2e-5);
   TensorSet rounded = *TensorSet::Create(model_.config.Parameters(DType::kBF16));
@@ -362,7 +388,8 @@ TEST_F(TrainerTest, ASkippedStepLeavesAllAsItWas) {  // T27
 
     EXPECT_EQ(Run(*trainer, 1, {}).skipped, "no_tokens");
     TensorSet broken = reference_;
-    for (size_t i = 0; i < broken.size(); ++i) broken.as<float>(i)[0] = std::numeric_limits<float>::quiet_NaN();
+    for (size_t i = 0; i < broken.size(); ++i)
+      broken.as<float>(i)[0] = std::numeric_limits<float>::quiet_NaN();
     ASSERT_TRUE(trainer->SetReference(broken).ok());
     const StepResult skipped = Run(*trainer, 2, RandomBatch(2, 6, 2));
     EXPECT_EQ(skipped.skipped, "nonfinite_logprob");
@@ -391,7 +418,8 @@ TEST_F(TrainerTest, ABatchWhoseTokensAreAllRejectedHasNoTerms) {  // T11
   const std::unique_ptr<Trainer> trainer = Make(settings);
   std::vector<Group> batch = RandomBatch(4);
   for (Group& group : batch) {
-    for (Trajectory& t : group.members) std::fill(t.logprobs.begin(), t.logprobs.end(), 15.0f);  // w is far below the veto.
+    // w is far below the veto.
+    for (Trajectory& t : group.members) std::fill(t.logprobs.begin(), t.logprobs.end(), 15.0f);
   }
   EXPECT_EQ(Run(*trainer, 0, batch).skipped, "no_terms");
 
@@ -550,7 +578,8 @@ TEST_F(TrainerTest, SettingsThatContradictEachOtherAreRefused) {
   Settings settings = BaseSettings();
   settings.algorithm.loss.prox = "self";
   settings.minibatches = 2;
-  EXPECT_EQ(Trainer::Create(settings, model_.config, Clock::Real()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Trainer::Create(settings, model_.config, Clock::Real()).status().code(),
+            absl::StatusCode::kInvalidArgument);
   settings = BaseSettings();
   settings.optimizer.name = "sgd";
   EXPECT_THAT(std::string(Validate(settings).message()), HasSubstr("adamw"));
@@ -559,10 +588,12 @@ TEST_F(TrainerTest, SettingsThatContradictEachOtherAreRefused) {
   EXPECT_FALSE(Validate(settings).ok());
 }
 
-// The shared reference: losses, gradients and three AdamW steps that transformers and torch computed on qwen3-tiny.
+// The shared reference: losses, gradients and three AdamW steps that transformers and torch
+// computed on qwen3-tiny.
 class ReferenceTest : public ::testing::Test {
  protected:
-  // The three sequences of the reference; with advantages as rewards of groups of their own where it is for PPO.
+  // The three sequences of the reference; with advantages as rewards of groups of their own where
+  // it is for PPO.
   static std::vector<Group> Sequences(const TensorSet& reference) {
     std::vector<Group> batch;
     const auto ids = reference.as<int64_t>(reference.Find("input_ids"));
@@ -588,7 +619,12 @@ TEST_F(ReferenceTest, SupervisedStepsEqualTheReference) {
     const TensorSet reference = *ReadSafetensors(dir.path + "/reference.safetensors");
     Settings settings;
     settings.kind = Settings::Kind::kSft;
-    settings.optimizer = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1.0};
+    settings.optimizer = {.lr = 1e-3,
+                          .beta1 = 0.9,
+                          .beta2 = 0.95,
+                          .eps = 1e-8,
+                          .weight_decay = 0.1,
+                          .max_grad_norm = 1.0};
     const std::unique_ptr<Trainer> trainer = *Trainer::Create(settings, dir.config, Clock::Real());
     ASSERT_TRUE(trainer->Load(*ReadWeights(dir, DType::kF32)).ok());
 
@@ -597,15 +633,20 @@ TEST_F(ReferenceTest, SupervisedStepsEqualTheReference) {
     for (int64_t k = 0; k < 3; ++k) {
       ASSERT_TRUE(trainer->Add(k, Sequences(reference)).ok());
       const StepResult result = *trainer->Finish(k);
-      // The reference decays norm gains too, which this trainer does not: lr x decay = 1e-4 of them per step.
+      // The reference decays norm gains too, which this trainer does not: lr x decay = 1e-4 of them
+      // per step.
       EXPECT_NEAR(result.loss, losses[k], k == 0 ? 1e-5 : 2e-3) << name << " step " << k;
-      EXPECT_NEAR(result.grad_norm, norms[k], (k == 0 ? 1e-4 : 3e-3) * norms[k]) << name << " step " << k;
+      EXPECT_NEAR(result.grad_norm, norms[k], (k == 0 ? 1e-4 : 3e-3) * norms[k])
+          << name << " step " << k;
     }
     const TensorSet weights = *trainer->Weights();
     for (size_t i = 0; i < reference.size(); ++i) {
       const std::string prefix = "adamw.param.";
-      if (reference.spec(i).name.rfind(prefix, 0) != 0 || reference.spec(i).shape.size() < 2) continue;
-      const auto wanted = reference.as<float>(i), found = weights.as<float>(weights.Find(reference.spec(i).name.substr(prefix.size())));
+      if (reference.spec(i).name.rfind(prefix, 0) != 0 || reference.spec(i).shape.size() < 2)
+        continue;
+      const auto wanted = reference.as<float>(i),
+                 found =
+                     weights.as<float>(weights.Find(reference.spec(i).name.substr(prefix.size())));
       double square = 0, size = 0;
       for (size_t j = 0; j < wanted.size(); ++j) {
         square += (wanted[j] - found[j]) * (wanted[j] - found[j]);

@@ -41,7 +41,10 @@ class CkptCommandsTest : public testing::Test {
   std::string Init(int seed, const std::string& name) {
     const std::string dir = absl::StrCat(dir_, "/", name);
     std::filesystem::remove_all(dir);
-    EXPECT_EQ(RunCkpt("init", {SLUICE_SOURCE_DIR "/configs/examples/digits", "--seed", absl::StrCat(seed), "-o", dir}).code, kDone);
+    EXPECT_EQ(RunCkpt("init", {SLUICE_SOURCE_DIR "/configs/examples/digits", "--seed",
+                               absl::StrCat(seed), "-o", dir})
+                  .code,
+              kDone);
     return dir;
   }
   static nlohmann::json Verify(const std::string& dir, ExitCode want) {
@@ -54,7 +57,8 @@ class CkptCommandsTest : public testing::Test {
 };
 
 TEST_F(CkptCommandsTest, TheSameSeedHasTheSameFingerprintAndAnotherSeedAnother) {
-  const auto one = Verify(Init(1, "one"), kDone), again = Verify(Init(1, "again"), kDone), two = Verify(Init(2, "two"), kDone);
+  const auto one = Verify(Init(1, "one"), kDone), again = Verify(Init(1, "again"), kDone),
+             two = Verify(Init(2, "two"), kDone);
   EXPECT_TRUE(one.at("ok").get<bool>());
   EXPECT_EQ(one.at("kind"), "model");
   EXPECT_EQ(one.at("fingerprint"), again.at("fingerprint"));
@@ -91,7 +95,8 @@ TEST_F(CkptCommandsTest, CheckpointsThatCannotBeReadAreListedWithTheReason) {
     const nlohmann::json all = nlohmann::json::parse(ran.out);
     ASSERT_EQ(all.size(), 2u);
     EXPECT_EQ(all[0].at("kind"), "checkpoint");
-    EXPECT_NE(all[0].at("error").get<std::string>().find("step-1/state.json"), std::string::npos) << all;
+    EXPECT_NE(all[0].at("error").get<std::string>().find("step-1/state.json"), std::string::npos)
+        << all;
     EXPECT_NE(all[1].at("error").get<std::string>().find("format 3"), std::string::npos) << all;
   }
 }

@@ -24,8 +24,11 @@ TEST(StateLine, LeavesTheCauseOfAFailureToTheErrorLine) {
 
 TEST(StateLine, TellsWhyAJobIsInAnyOtherState) {
   EXPECT_EQ(StateLine(StatusOf(job::v1::JOB_STATE_RUNNING, "", "")), "digits RUNNING");
-  EXPECT_EQ(StateLine(StatusOf(job::v1::JOB_STATE_RECOVERING, "SLUICE-CTL-0011", "queue q is lost")), "digits RECOVERING: queue q is lost");
-  EXPECT_EQ(StateLine(StatusOf(job::v1::JOB_STATE_FINISHING, "", "ended by limits.wall 1h")), "digits FINISHING: ended by limits.wall 1h");
+  EXPECT_EQ(
+      StateLine(StatusOf(job::v1::JOB_STATE_RECOVERING, "SLUICE-CTL-0011", "queue q is lost")),
+      "digits RECOVERING: queue q is lost");
+  EXPECT_EQ(StateLine(StatusOf(job::v1::JOB_STATE_FINISHING, "", "ended by limits.wall 1h")),
+            "digits FINISHING: ended by limits.wall 1h");
 }
 
 }  // namespace

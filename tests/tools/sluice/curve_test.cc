@@ -36,9 +36,12 @@ TEST(CurveTest, ACollapseIsSeenInTheResult) {
   *result.mutable_best() = result.curve(2);
   *result.mutable_worst() = result.curve(0);
 
-  EXPECT_THAT(CurveRows(result, /*utf8=*/true),
-              ElementsAre(ElementsAre("reward", "0.050 -> 0.080   best 0.330 (steps 20-29)   worst 0.050 (steps 0-9)"),
-                          ElementsAre("curve", "▁▅█▅▁   steps 0-49")));
+  EXPECT_THAT(
+      CurveRows(result, /*utf8=*/true),
+      ElementsAre(
+          ElementsAre("reward",
+                      "0.050 -> 0.080   best 0.330 (steps 20-29)   worst 0.050 (steps 0-9)"),
+          ElementsAre("curve", "▁▅█▅▁   steps 0-49")));
   EXPECT_THAT(CurveRows(result, /*utf8=*/false)[1], ElementsAre("curve", "_-#-_   steps 0-49"));
   EXPECT_THAT(ResultTable(result, false), HasSubstr("\ncurve       _-#-_   steps 0-49\n"));
 }
@@ -47,14 +50,19 @@ TEST(CurveTest, ASupervisedJobShowsItsLoss) {
   job::v1::JobResult result = Result({3, 1, 2}, /*loss=*/true);
   *result.mutable_best() = result.curve(1);
   *result.mutable_worst() = result.curve(0);
-  EXPECT_THAT(CurveRows(result, false),
-              ElementsAre(ElementsAre("loss", "3.000 -> 2.000   best 1.000 (steps 10-19)   worst 3.000 (steps 0-9)"),
-                          ElementsAre("curve", "#_-   steps 0-29")));
+  EXPECT_THAT(
+      CurveRows(result, false),
+      ElementsAre(
+          ElementsAre("loss",
+                      "3.000 -> 2.000   best 1.000 (steps 10-19)   worst 3.000 (steps 0-9)"),
+          ElementsAre("curve", "#_-   steps 0-29")));
 }
 
 TEST(CurveTest, StepsThatScoredNothingAreGapsAndOnePointIsNoCurve) {
-  EXPECT_THAT(CurveRows(Result({0.1, kNone, 0.3}), false)[1], ElementsAre("curve", "_ #   steps 0-29"));
-  EXPECT_THAT(CurveRows(Result({0.1}), false), ElementsAre(ElementsAre("reward", "0.100 -> 0.100")));
+  EXPECT_THAT(CurveRows(Result({0.1, kNone, 0.3}), false)[1],
+              ElementsAre("curve", "_ #   steps 0-29"));
+  EXPECT_THAT(CurveRows(Result({0.1}), false),
+              ElementsAre(ElementsAre("reward", "0.100 -> 0.100")));
   EXPECT_THAT(CurveRows(Result({}), false), ElementsAre(ElementsAre("reward", "none")));
   EXPECT_THAT(CurveRows(Result({kNone, kNone}), false), ElementsAre(ElementsAre("reward", "none")));
 }

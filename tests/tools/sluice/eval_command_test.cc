@@ -27,8 +27,11 @@ struct Ran {
 
 // `sluice eval DIR ARGS..` on two rows of the example.
 Ran RunEval(const std::string& dir, std::vector<std::string> args) {
-  for (const char* arg : {dir.c_str(), "--init-seed", "1", "--data", SLUICE_SOURCE_DIR "/configs/examples/digits/heldout.jsonl", "--verifier", "text", "--args",
-                          R"({"property": "reversed"})", "--prompt", "digits", "--answer", "digits", "--rows", "2", "--max-tokens", "4", "--threads", "1"}) {
+  for (const char* arg :
+       {dir.c_str(), "--init-seed", "1", "--data",
+        SLUICE_SOURCE_DIR "/configs/examples/digits/heldout.jsonl", "--verifier", "text", "--args",
+        R"({"property": "reversed"})", "--prompt", "digits", "--answer", "digits", "--rows", "2",
+        "--max-tokens", "4", "--threads", "1"}) {
     args.push_back(arg);
   }
   CLI::App app;
@@ -43,7 +46,8 @@ Ran RunEval(const std::string& dir, std::vector<std::string> args) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   ran.code = run();
-  ran.out = testing::internal::GetCapturedStdout(), ran.err = testing::internal::GetCapturedStderr();
+  ran.out = testing::internal::GetCapturedStdout(),
+  ran.err = testing::internal::GetCapturedStderr();
   return ran;
 }
 
@@ -55,7 +59,8 @@ std::string Refusal(std::vector<std::string> args) {
 }
 
 TEST(EvalCommandTest, ANumberOutsideItsLimitsIsRefusedInOneShortLine) {
-  EXPECT_EQ(Refusal({"--temperature", "-1"}), "--temperature: is -1; wanted: a finite number, at least 0");
+  EXPECT_EQ(Refusal({"--temperature", "-1"}),
+            "--temperature: is -1; wanted: a finite number, at least 0");
   EXPECT_THAT(Refusal({"--temperature", "1e300"}), HasSubstr("is 1e300"));
   EXPECT_EQ(Refusal({"--pass-score", "nan"}), "--pass-score: is nan; wanted: a finite number");
   EXPECT_EQ(Refusal({"--samples", "0"}), "--samples: is 0; wanted: a whole number, 1 to 1024");
@@ -64,13 +69,18 @@ TEST(EvalCommandTest, ANumberOutsideItsLimitsIsRefusedInOneShortLine) {
 }
 
 TEST(EvalCommandTest, AFieldIsANameAndAColumn) {
-  for (const char* field : {"a", "=id", "a=", ""}) EXPECT_THAT(Refusal({"--field", field}), HasSubstr(absl::StrCat("--field is '", field, "'; wanted: NAME=COLUMN")));
-  EXPECT_THAT(Refusal({"--field", "answer=x"}), HasSubstr("the field answer has a column already, digits"));
+  for (const char* field : {"a", "=id", "a=", ""})
+    EXPECT_THAT(Refusal({"--field", field}),
+                HasSubstr(absl::StrCat("--field is '", field, "'; wanted: NAME=COLUMN")));
+  EXPECT_THAT(Refusal({"--field", "answer=x"}),
+              HasSubstr("the field answer has a column already, digits"));
   EXPECT_EQ(RunEval(kModel, {"--field", "gold=digits"}).code, kDone);
 }
 
 TEST(EvalCommandTest, SeveralAnswersNeedATemperature) {
-  EXPECT_THAT(Refusal({"--samples", "4"}), HasSubstr("--samples 4 with --temperature 0: all answers to a row would be the same"));
+  EXPECT_THAT(
+      Refusal({"--samples", "4"}),
+      HasSubstr("--samples 4 with --temperature 0: all answers to a row would be the same"));
   const Ran ran = RunEval(kModel, {"--samples", "2", "--temperature", "1"});
   EXPECT_EQ(ran.code, kDone) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("pass@2"));
@@ -80,7 +90,8 @@ TEST(EvalCommandTest, ARemoteCodeKeyIsToldOnStderrAndInTheResult) {
   EXPECT_THAT(RunEval(kModel, {}).err, IsEmpty());
   const std::string dir = absl::StrCat(testing::TempDir(), "/eval-", ToHex(RandomId16()));
   ASSERT_TRUE(MakeDirs(dir).ok());
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) ASSERT_TRUE(WriteFileAtomic(dir + "/" + name, *ReadFile(absl::StrCat(kModel, "/", name))).ok());
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    ASSERT_TRUE(WriteFileAtomic(dir + "/" + name, *ReadFile(absl::StrCat(kModel, "/", name))).ok());
   nlohmann::json config = nlohmann::json::parse(*ReadFile(absl::StrCat(kModel, "/config.json")));
   config["auto_map"] = {{"AutoModelForCausalLM", "modeling.Model"}};
   ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config.dump()).ok());
@@ -100,11 +111,15 @@ TEST(ChooseVersionTest, AVersionThatIsNotKeptIsSaidToBeGoneOrYetToCome) {
   for (const int64_t number : {12, 40, 41, 42}) kept.push_back({.version = {1, number}});
   EXPECT_EQ(ChooseVersion(job, kept, 40)->version.number, 40);
   EXPECT_EQ(ChooseVersion(job, kept, std::nullopt)->version.number, 42);
-  const absl::Status gone = ChooseVersion(job, kept, 30).status(), future = ChooseVersion(job, kept, 43).status();
+  const absl::Status gone = ChooseVersion(job, kept, 30).status(),
+                     future = ChooseVersion(job, kept, 43).status();
   EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(gone.message()), AllOf(HasSubstr("no longer keeps version 30; it has 12, 40 to 42"), HasSubstr("sluice ckpt verify /ckpt/digits-01234567")));
+  EXPECT_THAT(std::string(gone.message()),
+              AllOf(HasSubstr("no longer keeps version 30; it has 12, 40 to 42"),
+                    HasSubstr("sluice ckpt verify /ckpt/digits-01234567")));
   EXPECT_EQ(future.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(future.message()), HasSubstr("has not made version 43 yet; it has 12, 40 to 42"));
+  EXPECT_THAT(std::string(future.message()),
+              HasSubstr("has not made version 43 yet; it has 12, 40 to 42"));
   EXPECT_EQ(DetailOf(ChooseVersion(job, {}, 1).status()).hint, "try again in a moment");
 }
 

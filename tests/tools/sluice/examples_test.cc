@@ -1,4 +1,5 @@
-// The command lines that --help and the READMEs show: each has a command, flags and values that the parser takes.
+// The command lines that --help and the READMEs show: each has a command, flags and values that the
+// parser takes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -85,12 +86,14 @@ TEST(Examples, OfEveryHelpTextParse) {
 
 TEST(Examples, OfTheReadmesParse) {
   size_t found = 0;
-  for (const char* readme : {"README.md", "services/controller/README.md", "services/queue/README.md", "services/rollout/README.md",
-                             "services/reward/README.md", "services/trainer/README.md"}) {
+  for (const char* readme :
+       {"README.md", "services/controller/README.md", "services/queue/README.md",
+        "services/rollout/README.md", "services/reward/README.md", "services/trainer/README.md"}) {
     const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(SLUICE_SOURCE_DIR "/", readme));
     ASSERT_TRUE(text.ok()) << text.status();
     std::string typed;  // Lines with a prompt; others in code are diagrams and output.
-    for (const absl::string_view line : absl::StrSplit(absl::StrReplaceAll(*text, {{"\\\n", " "}}), '\n')) {
+    for (const absl::string_view line :
+         absl::StrSplit(absl::StrReplaceAll(*text, {{"\\\n", " "}}), '\n')) {
       if (absl::StartsWith(line, "$ ")) absl::StrAppend(&typed, line, "\n");
     }
     for (const std::string& command : CommandLines(typed)) {
@@ -107,7 +110,8 @@ TEST(Examples, NameFilesOfThisTreeWhereTheyNameConfigs) {
   AddFooters(&app.parser(), &text);
   for (const std::string& command : CommandLines(text)) {
     for (const std::string& word : ShellWords(command)) {
-      if (absl::StartsWith(word, "configs/")) EXPECT_TRUE(PathExists(absl::StrCat(SLUICE_SOURCE_DIR "/", word))) << command;
+      if (absl::StartsWith(word, "configs/"))
+        EXPECT_TRUE(PathExists(absl::StrCat(SLUICE_SOURCE_DIR "/", word))) << command;
     }
   }
 }

@@ -58,7 +58,8 @@ TEST_F(ExportTest, AFolderOfCheckpointsIsToldFromOneCheckpointAndFromAnyOtherFol
   EXPECT_FALSE(trainer::IsCheckpoint(dir_));
   EXPECT_TRUE(trainer::IsCheckpoint(dir_ + "/step-9"));
   EXPECT_FALSE(HoldsCheckpoints(dir_ + "/step-9"));
-  for (const std::string& other : {std::string("digits"), ::testing::TempDir(), dir_ + "/step-11"}) {
+  for (const std::string& other :
+       {std::string("digits"), ::testing::TempDir(), dir_ + "/step-11"}) {
     EXPECT_FALSE(HoldsCheckpoints(other)) << other;
     EXPECT_FALSE(trainer::IsCheckpoint(other)) << other;
   }
@@ -68,7 +69,8 @@ TEST_F(ExportTest, TheNewestCheckpointIsTheGreatestStepOfTheLastIncarnation) {
   EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789", &unreadable_), dir_ + "/step-10");
   Write(dir_, 4, 2);
   EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789", &unreadable_), dir_ + "/step-4");
-  EXPECT_EQ(NewestCheckpoint(dir_ + "/step-9", "", &unreadable_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(NewestCheckpoint(dir_ + "/step-9", "", &unreadable_).status().code(),
+            absl::StatusCode::kNotFound);
   EXPECT_THAT(unreadable_, SizeIs(0));
 }
 
@@ -80,7 +82,8 @@ TEST_F(ExportTest, ACheckpointThatCannotBeReadIsNamed) {
 
 TEST_F(ExportTest, AJobIsFoundAmongOthersByItsId) {
   Write(dir_ + "/digits-01234567", 3, 1);
-  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789abcdef", &unreadable_), dir_ + "/digits-01234567/step-3");
+  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789abcdef", &unreadable_),
+            dir_ + "/digits-01234567/step-3");
 }
 
 TEST_F(ExportTest, TheBestCheckpointIsTheOneThatTheLinkNames) {
@@ -97,7 +100,8 @@ TEST_F(ExportTest, TheModelsOwnFilesAreCopiedInTheTypeThatItCameIn) {
   EXPECT_THAT(*ListDir(dir_ + "/out"), ElementsAre("config.json", "model.safetensors"));
   EXPECT_EQ(ReadModelDir(dir_ + "/out")->config.dtype, DType::kBF16);
   EXPECT_EQ(ReadSafetensors(dir_ + "/out/model.safetensors")->buffer(), In(DType::kBF16).buffer());
-  EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", std::nullopt).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", std::nullopt).code(),
+            absl::StatusCode::kAlreadyExists);
 }
 
 TEST_F(ExportTest, AskedForFp32ItGivesTheParametersThemselves) {
@@ -111,7 +115,8 @@ TEST_F(ExportTest, ADamagedFileIsNotExported) {
   std::string bytes = *ReadFile(weights);
   bytes.back() ^= 1;
   ASSERT_TRUE(WriteFileAtomic(weights, bytes).ok());
-  for (const std::optional<DType> dtype : {std::optional<DType>(), std::optional<DType>(DType::kF32)}) {
+  for (const std::optional<DType> dtype :
+       {std::optional<DType>(), std::optional<DType>(DType::kF32)}) {
     const absl::Status status = ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", dtype);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(status.message()), HasSubstr(weights));

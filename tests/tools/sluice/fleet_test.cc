@@ -19,7 +19,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::vector<DaemonSpec> Specs(const FleetOptions& options) { return FleetSpecs(options, PlanCores(options)); }
+std::vector<DaemonSpec> Specs(const FleetOptions& options) {
+  return FleetSpecs(options, PlanCores(options));
+}
 
 // "rollout-0 4, trainer-0 4", with a ! behind what is fixed.
 std::string Planned(const FleetOptions& options) {
@@ -32,34 +34,45 @@ std::string Planned(const FleetOptions& options) {
 
 TEST(Fleet, RolloutsAndTrainersHaveHalfOfTheCoresEach) {
   EXPECT_EQ(Planned({.cores = 16}), "rollout-0 8, trainer-0 8");
-  EXPECT_EQ(Planned({.rollouts = 2, .trainers = 2, .cores = 17}), "rollout-0 4, rollout-1 4, trainer-0 4, trainer-1 4");
-  EXPECT_EQ(Planned({.rollouts = 3, .cores = 2}), "rollout-0 1, rollout-1 1, rollout-2 1, trainer-0 1");
+  EXPECT_EQ(Planned({.rollouts = 2, .trainers = 2, .cores = 17}),
+            "rollout-0 4, rollout-1 4, trainer-0 4, trainer-1 4");
+  EXPECT_EQ(Planned({.rollouts = 3, .cores = 2}),
+            "rollout-0 1, rollout-1 1, rollout-2 1, trainer-0 1");
   EXPECT_EQ(Planned({.cores = 1}), "rollout-0 1, trainer-0 1");
-  EXPECT_EQ(Planned({.rollouts = 0, .rewards = 0, .cores = 6}), "trainer-0 6") << "supervised training";
+  EXPECT_EQ(Planned({.rollouts = 0, .rewards = 0, .cores = 6}), "trainer-0 6")
+      << "supervised training";
 }
 
 TEST(Fleet, ThreadsThatWereChosenAreKeptAndTheOtherRoleHasTheRest) {
-  EXPECT_EQ(Planned({.threads = {.rollout = 2, .trainer = 2}, .cores = 16}), "rollout-0 2!, trainer-0 2!");
+  EXPECT_EQ(Planned({.threads = {.rollout = 2, .trainer = 2}, .cores = 16}),
+            "rollout-0 2!, trainer-0 2!");
   EXPECT_EQ(Planned({.threads = {.trainer = 12}, .cores = 16}), "rollout-0 4, trainer-0 12!");
-  EXPECT_EQ(Planned({.rollouts = 2, .threads = {.rollout = 3}, .cores = 16}), "rollout-0 3!, rollout-1 3!, trainer-0 10");
+  EXPECT_EQ(Planned({.rollouts = 2, .threads = {.rollout = 3}, .cores = 16}),
+            "rollout-0 3!, rollout-1 3!, trainer-0 10");
   EXPECT_EQ(Planned({.threads = {.trainer = 20}, .cores = 16}), "rollout-0 1, trainer-0 20!");
 }
 
 TEST(Fleet, ThePlanIsToldInOneLine) {
-  EXPECT_EQ(PlanText(PlanCores({.cores = 2})), "threads: rollout 1, trainer 1, on 2 cores; while one waits, others compute on its cores");
-  EXPECT_EQ(PlanText(PlanCores({.rollouts = 2, .threads = {.rollout = 2, .trainer = 4}, .cores = 8})), "threads: 2 rollouts x 2, trainer 4, on 8 cores");
+  EXPECT_EQ(
+      PlanText(PlanCores({.cores = 2})),
+      "threads: rollout 1, trainer 1, on 2 cores; while one waits, others compute on its cores");
+  EXPECT_EQ(
+      PlanText(PlanCores({.rollouts = 2, .threads = {.rollout = 2, .trainer = 4}, .cores = 8})),
+      "threads: 2 rollouts x 2, trainer 4, on 8 cores");
   EXPECT_EQ(PlanText(PlanCores({.cores = 1})), "threads: rollout 1, trainer 1, on 1 core");
 }
 
 TEST(Fleet, ThreadsAreOneNumberOrOneForEachRole) {
   const auto choice = [](const std::string& text) {
     const absl::StatusOr<ThreadChoice> parsed = ParseThreads(text);
-    return parsed.ok() ? absl::StrCat(parsed->rollout, " ", parsed->trainer) : std::string(parsed.status().message());
+    return parsed.ok() ? absl::StrCat(parsed->rollout, " ", parsed->trainer)
+                       : std::string(parsed.status().message());
   };
   EXPECT_EQ(choice("2"), "2 2");
   EXPECT_EQ(choice("trainer=4"), "0 4");
   EXPECT_EQ(choice("rollout=2,trainer=4"), "2 4");
-  for (const char* wrong : {"", "0", "-1", "2000", "two", "2,3", "2,trainer=3", "reward=2", "trainer=", "trainer=1=2", "rollout=1,"}) {
+  for (const char* wrong : {"", "0", "-1", "2000", "two", "2,3", "2,trainer=3", "reward=2",
+                            "trainer=", "trainer=1=2", "rollout=1,"}) {
     EXPECT_THAT(choice(wrong), HasSubstr("is no choice of threads")) << wrong;
   }
 }
@@ -76,18 +89,32 @@ TEST(Fleet, ThoseThatComputeAreToldTheirThreadsAndThePlan) {
 
 TEST(Fleet, TheControllerComesFirstAndPortsAreKnownInAdvance) {
   std::vector<std::string> listen;
-  for (const DaemonSpec& spec : Specs({.data_dir = "/d", .rollouts = 2, .rewards = 1, .trainers = 2, .fixed_ports = true, .cores = 2})) {
+  for (const DaemonSpec& spec : Specs({.data_dir = "/d",
+                                       .rollouts = 2,
+                                       .rewards = 1,
+                                       .trainers = 2,
+                                       .fixed_ports = true,
+                                       .cores = 2})) {
     listen.push_back(spec.name + " " + spec.listen + " " + spec.ops);
   }
-  EXPECT_THAT(listen, ElementsAre("controller-0 127.0.0.1:7400 127.0.0.1:7401", "queue-0 127.0.0.1:7410 127.0.0.1:7411",
-                                  "rollout-0 127.0.0.1:7420 127.0.0.1:7421", "rollout-1 127.0.0.1:7423 127.0.0.1:7424",
-                                  "reward-0 127.0.0.1:7430 127.0.0.1:7431", "trainer-0 127.0.0.1:7440 127.0.0.1:7441",
+  EXPECT_THAT(listen, ElementsAre("controller-0 127.0.0.1:7400 127.0.0.1:7401",
+                                  "queue-0 127.0.0.1:7410 127.0.0.1:7411",
+                                  "rollout-0 127.0.0.1:7420 127.0.0.1:7421",
+                                  "rollout-1 127.0.0.1:7423 127.0.0.1:7424",
+                                  "reward-0 127.0.0.1:7430 127.0.0.1:7431",
+                                  "trainer-0 127.0.0.1:7440 127.0.0.1:7441",
                                   "trainer-1 127.0.0.1:7443 127.0.0.1:7444"));
 }
 
 TEST(Fleet, NoTwoDaemonsOfALargeFleetShareAPort) {
   std::set<std::string> addresses;
-  const std::vector<DaemonSpec> specs = Specs({.data_dir = "/d", .rollouts = 11, .rewards = 5, .trainers = 4, .http = true, .fixed_ports = true, .cores = 2});
+  const std::vector<DaemonSpec> specs = Specs({.data_dir = "/d",
+                                               .rollouts = 11,
+                                               .rewards = 5,
+                                               .trainers = 4,
+                                               .http = true,
+                                               .fixed_ports = true,
+                                               .cores = 2});
   for (const DaemonSpec& spec : specs) {
     addresses.insert(spec.listen);
     addresses.insert(spec.ops);
@@ -101,8 +128,16 @@ TEST(Fleet, ItsStateReadsBackAsWritten) {
   ASSERT_TRUE(MakeDirs(dir).ok());
   EXPECT_EQ(ReadFleetState(dir).status().code(), absl::StatusCode::kNotFound);
   FleetState state{7, 8, "127.0.0.1:9", {}};
-  state.daemons.push_back({.name = "queue-0", .role = "queue", .listening = "a", .ops = "b", .log = "c", .pid = 3, .start = 4, .ready = true,
-                           .restarts = 2, .last_end = "exit code 1"});
+  state.daemons.push_back({.name = "queue-0",
+                           .role = "queue",
+                           .listening = "a",
+                           .ops = "b",
+                           .log = "c",
+                           .pid = 3,
+                           .start = 4,
+                           .ready = true,
+                           .restarts = 2,
+                           .last_end = "exit code 1"});
   ASSERT_TRUE(WriteFleetState(dir, state).ok());
 
   const absl::StatusOr<FleetState> read = ReadFleetState(dir);
@@ -130,7 +165,8 @@ class FindFleetTest : public ::testing::Test {
   // As if this process were the supervisor of a fleet on `data_dir`.
   void Run(const std::string& data_dir) {
     ASSERT_TRUE(MakeDirs(data_dir).ok());
-    ASSERT_TRUE(WriteFleetState(data_dir, {getpid(), ProcessStart(getpid()), "127.0.0.1:9", {}}).ok());
+    ASSERT_TRUE(
+        WriteFleetState(data_dir, {getpid(), ProcessStart(getpid()), "127.0.0.1:9", {}}).ok());
     RememberFleet(data_dir);
   }
 
@@ -155,7 +191,8 @@ TEST_F(FindFleetTest, WhatWasAskedForIsTakenAndTheOtherOneNamed) {
 
   const absl::Status none = RunningFleet(dir_ + "/chosen").status();
   EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(DetailOf(none).hint, HasSubstr("one runs on " + dir_ + "/elsewhere: pass --data-dir"));
+  EXPECT_THAT(DetailOf(none).hint,
+              HasSubstr("one runs on " + dir_ + "/elsewhere: pass --data-dir"));
 }
 
 TEST_F(FindFleetTest, AnEndedFleetForgetsItselfAndNoOther) {

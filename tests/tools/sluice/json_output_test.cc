@@ -57,7 +57,8 @@ TEST(JsonOutput, EnumsAreShortNamesTimesCanonicalAndUnsetOptionalsNull) {
   status.set_state(job::v1::JOB_STATE_RUNNING);
   status.mutable_created()->set_seconds(1);
   status.mutable_spec()->mutable_rollout()->mutable_timeout()->set_seconds(600);
-  (*status.mutable_spec()->mutable_reward()->add_rewards()->mutable_args()->mutable_fields())["n"].set_number_value(2);
+  (*status.mutable_spec()->mutable_reward()->add_rewards()->mutable_args()->mutable_fields())["n"]
+      .set_number_value(2);
   const nlohmann::ordered_json json = ToJson(status);
   EXPECT_EQ(json["state"], "RUNNING") << "as JobResult has it";
   common::v1::WaitEdge edge;

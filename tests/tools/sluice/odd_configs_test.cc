@@ -348,10 +348,13 @@ TEST_F(OddConfigsTest, WhatIsRightIsTakenWithoutAWord) { Expect(kRight); }
 TEST_F(OddConfigsTest, ASupervisedJobNeedsAnAnswerInEachRow) {
   const auto validate = [&](const std::string& row) {
     Write("demonstrations.jsonl", absl::StrCat("{\"q\": \"12\", \"a\": 21}\n", row, "\n"));
-    Write("sft.yaml", absl::StrCat("name: s\nkind: sft\nmodel: {init: {config: ", digits_, "/digits}, max_context: 16}\n"
-                                   "data: {train: [{name: d, path: demonstrations.jsonl, prompt: q, answer: a, format: \"{q}=\"}]}\n"
+    Write("sft.yaml", absl::StrCat("name: s\nkind: sft\nmodel: {init: {config: ", digits_,
+                                   "/digits}, max_context: 16}\n"
+                                   "data: {train: [{name: d, path: demonstrations.jsonl, prompt: "
+                                   "q, answer: a, format: \"{q}=\"}]}\n"
                                    "checkpoint: {dir: checkpoints}\nlimits: {max_steps: 5}\n"));
-    const std::string command = absl::StrCat(SLUICE_BIN_DIR, "/sluice config validate ", dir_, "/sft.yaml >", dir_, "/out 2>", dir_, "/err");
+    const std::string command = absl::StrCat(SLUICE_BIN_DIR, "/sluice config validate ", dir_,
+                                             "/sft.yaml >", dir_, "/out 2>", dir_, "/err");
     const int status = std::system(command.c_str());
     return std::make_pair(WEXITSTATUS(status), *ReadFile(dir_ + "/err"));
   };
@@ -359,9 +362,11 @@ TEST_F(OddConfigsTest, ASupervisedJobNeedsAnAnswerInEachRow) {
 
   const auto [exit, missing] = validate("{\"q\": \"34\"}");
   EXPECT_EQ(exit, 2);
-  EXPECT_THAT(missing, testing::HasSubstr("demonstrations.jsonl:2:1: no column \"a\" for field answer"));
+  EXPECT_THAT(missing,
+              testing::HasSubstr("demonstrations.jsonl:2:1: no column \"a\" for field answer"));
   EXPECT_THAT(validate("{\"q\": \"34\", \"a\": null}").second,
-              testing::HasSubstr("demonstrations.jsonl:2: field `answer` is null, wanted: a text or a number; supervised"));
+              testing::HasSubstr("demonstrations.jsonl:2: field `answer` is null, wanted: a text "
+                                 "or a number; supervised"));
 }
 
 }  // namespace

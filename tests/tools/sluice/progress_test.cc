@@ -34,9 +34,12 @@ TEST(Progress, TheTwoLinesTellStepEndStalenessAndReward) {
   Progress progress(false);
   progress.SetSpec(Spec());
   for (int k = 0; k < 4; ++k) progress.Add(Step(k, 0.1 + 0.2 * k));
-  EXPECT_EQ(progress.StepLine(), "step 4/10 [############..................] 40 %  ends in 12s   staleness p50 1 p99 1 (bound 4)");
+  EXPECT_EQ(progress.StepLine(),
+            "step 4/10 [############..................] 40 %  ends in 12s   staleness p50 1 p99 1 "
+            "(bound 4)");
   EXPECT_EQ(progress.RewardLine(), "reward 0.10 -> 0.70 _.=#  entropy 1.90   tok/s trained 1.0k");
-  EXPECT_EQ(progress.LogLine(), "step 4/10  reward 0.700  entropy 1.90  staleness max 2  ends in 12s");
+  EXPECT_EQ(progress.LogLine(),
+            "step 4/10  reward 0.700  entropy 1.90  staleness max 2  ends in 12s");
 }
 
 TEST(Progress, TheSpreadOfRewardsIsShown) {
@@ -60,7 +63,8 @@ TEST(Progress, ALongRunIsDrawnInFortyPoints) {
 
 TEST(Progress, ARunPastItsBestSaysHowGoodItWas) {
   Progress progress(false);
-  for (const double reward : {0.02, 0.33, 0.08}) progress.Add(Step(static_cast<int>(100 * reward), reward));
+  for (const double reward : {0.02, 0.33, 0.08})
+    progress.Add(Step(static_cast<int>(100 * reward), reward));
   EXPECT_THAT(progress.RewardLine(), HasSubstr("reward 0.02 -> 0.08 _#_  best 0.33  "));
 }
 
@@ -105,10 +109,13 @@ TEST(Table, AResultEndsWithItsWarnings) {
   job::v1::JobResult result;
   EXPECT_THAT(ResultTable(result, /*utf8=*/true), testing::Not(HasSubstr("warning")));
   result.add_warnings("nothing could be learned");
-  EXPECT_THAT(ResultTable(result, /*utf8=*/true), testing::EndsWith("\nwarning: nothing could be learned\n"));
+  EXPECT_THAT(ResultTable(result, /*utf8=*/true),
+              testing::EndsWith("\nwarning: nothing could be learned\n"));
 }
 
-TEST(Table, ColumnsAreAligned) { EXPECT_EQ(Table({{"A", "LONG"}, {"bcd", "e"}}), "A    LONG\nbcd  e\n"); }
+TEST(Table, ColumnsAreAligned) {
+  EXPECT_EQ(Table({{"A", "LONG"}, {"bcd", "e"}}), "A    LONG\nbcd  e\n");
+}
 
 }  // namespace
 }  // namespace sluice::cli

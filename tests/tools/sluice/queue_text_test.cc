@@ -15,7 +15,8 @@ using testing::HasSubstr;
 
 constexpr char kGroup[] = "0000000100000000000000000000002f";
 
-queue::v1::PeekRow Row(common::v1::NodeKind kind, const std::string& id, const std::string& state, const std::string& json, const std::string& worker = "") {
+queue::v1::PeekRow Row(common::v1::NodeKind kind, const std::string& id, const std::string& state,
+                       const std::string& json, const std::string& worker = "") {
   queue::v1::PeekRow row;
   row.mutable_node()->set_kind(kind);
   row.mutable_node()->set_id(id);
@@ -26,10 +27,15 @@ queue::v1::PeekRow Row(common::v1::NodeKind kind, const std::string& id, const s
   return row;
 }
 queue::v1::PeekRow GroupRow() {
-  return Row(common::v1::NODE_KIND_GROUP, kGroup, "open",
-             R"({"row": {"source": "gsm8k", "epoch": 1, "index": 17, "occurrence": 2}, "slot": 75, "batch": -1, "prompt_ids": [1, 2], "members": [
-                 {"state": "sealed", "attempt": 1, "tokens": 40, "worker": "rollout-0", "age": 3.2, "task_reward": 0.5, "versions": [73, 74], "finish": "stop", "ids": [3]},
-                 {"state": "running", "attempt": 2, "tokens": 9, "worker": "rollout-1", "age": 70, "ids": []}]})");
+  return Row(
+      common::v1::NODE_KIND_GROUP, kGroup, "open",
+      R"({"row": {"source": "gsm8k", "epoch": 1, "index": 17, "occurrence": 2}, "slot": 75, )"
+      R"("batch": -1, "prompt_ids": [1, 2], "members": [
+                 {"state": "sealed", "attempt": 1, "tokens": 40, "worker": "rollout-0", )"
+      R"("age": 3.2, "task_reward": 0.5, "versions": [73, 74], "finish": "stop", )"
+      R"("ids": [3]},
+                 {"state": "running", "attempt": 2, "tokens": 9, "worker": "rollout-1", )"
+      R"("age": 70, "ids": []}]})");
 }
 
 TEST(QueueTextTest, StatsSayWhatAPersonNeedsFirstInAlignedLines) {
@@ -62,7 +68,8 @@ TEST(QueueTextTest, StatsSayWhatAPersonNeedsFirstInAlignedLines) {
   (*stats.mutable_waiting())["AcquireBatch"] = 1;
   (*stats.mutable_waiting())["Admit"] = 0;
   EXPECT_EQ(StatsText(stats),
-            "ledger     accepted 100 = durable 60 + applied 20 + live 15 + dropped 5   trajectories, balanced\n"
+            "ledger     accepted 100 = durable 60 + applied 20 + live 15 + dropped 5   "
+            "trajectories, balanced\n"
             "dropped    stale 4  lost 1\n"
             "tokens     generated 12.3k  trained 9.0k  masked 0\n"
             "versions   K 75 (steps trained)  L 74 (lowest an engine holds)  durable 60\n"
@@ -90,31 +97,38 @@ TEST(QueueTextTest, PeekListsGroupsBatchesPromptsAndTheTasksThatFailed) {
   PeekAnswers answers;
   answers.groups = {GroupRow()};
   answers.tasks = {Row(common::v1::NODE_KIND_TASK, absl::StrCat(kGroup, "/0/1/math"), "done", "{}"),
-                   Row(common::v1::NODE_KIND_TASK, absl::StrCat(kGroup, "/1/2/math"), "dead_letter", R"({"cause": "timed out"})", "reward-0")};
-  answers.batches = {Row(common::v1::NODE_KIND_BATCH, "74", "leased", R"({"groups": 64})", "trainer-0")};
-  answers.prompts = {Row(common::v1::NODE_KIND_GROUP, "", "quarantined", R"({"source": "gsm8k", "epoch": 0, "index": 3, "occurrence": 3})")};
-  EXPECT_EQ(PeekText(answers),
-            "GROUP  STATE  STEP  AGE  MEMBERS              WORKERS      PROMPT\n"
-            "1:2f   open   75    12s  1 running, 1 scored  rollout-1 1  gsm8k row 17 epoch 1 again 2\n"
-            "\n"
-            "tasks: dead_letter 1  done 1\n"
-            "\n"
-            "TASK           STATE        WORKER    AGE  CAUSE\n"
-            "1:2f/1/2/math  dead_letter  reward-0  12s  timed out\n"
-            "\n"
-            "BATCH  STATE   GROUPS  WORKER     AGE\n"
-            "74     leased  64      trainer-0  12s\n"
-            "\n"
-            "PROMPT                       STATE\n"
-            "gsm8k row 3 epoch 0 again 3  quarantined\n");
+                   Row(common::v1::NODE_KIND_TASK, absl::StrCat(kGroup, "/1/2/math"), "dead_letter",
+                       R"({"cause": "timed out"})", "reward-0")};
+  answers.batches = {
+      Row(common::v1::NODE_KIND_BATCH, "74", "leased", R"({"groups": 64})", "trainer-0")};
+  answers.prompts = {Row(common::v1::NODE_KIND_GROUP, "", "quarantined",
+                         R"({"source": "gsm8k", "epoch": 0, "index": 3, "occurrence": 3})")};
+  EXPECT_EQ(
+      PeekText(answers),
+      "GROUP  STATE  STEP  AGE  MEMBERS              WORKERS      PROMPT\n"
+      "1:2f   open   75    12s  1 running, 1 scored  rollout-1 1  gsm8k row 17 epoch 1 again 2\n"
+      "\n"
+      "tasks: dead_letter 1  done 1\n"
+      "\n"
+      "TASK           STATE        WORKER    AGE  CAUSE\n"
+      "1:2f/1/2/math  dead_letter  reward-0  12s  timed out\n"
+      "\n"
+      "BATCH  STATE   GROUPS  WORKER     AGE\n"
+      "74     leased  64      trainer-0  12s\n"
+      "\n"
+      "PROMPT                       STATE\n"
+      "gsm8k row 3 epoch 0 again 3  quarantined\n");
   EXPECT_EQ(PeekText({}), "no groups\n");
 }
 
 TEST(QueueTextTest, AGroupShowsItsMembersAndTheirTextsOnlyWithADecoder) {
-  const std::vector<queue::v1::PeekRow> tasks = {Row(common::v1::NODE_KIND_TASK, absl::StrCat(kGroup, "/0/1/math"), "leased", R"({"cause": ""})", "reward-0")};
+  const std::vector<queue::v1::PeekRow> tasks = {Row(common::v1::NODE_KIND_TASK,
+                                                     absl::StrCat(kGroup, "/0/1/math"), "leased",
+                                                     R"({"cause": ""})", "reward-0")};
   const std::string without = GroupText(GroupRow(), tasks, nullptr);
   EXPECT_EQ(without,
-            "group 1:2f  open for 12s  step 75  gsm8k row 17 epoch 1 again 2  id 0000000100000000000000000000002f\n"
+            "group 1:2f  open for 12s  step 75  gsm8k row 17 epoch 1 again 2  id "
+            "0000000100000000000000000000002f\n"
             "\n"
             "MEMBER  ATTEMPT  STATE    WORKER     AGE    TOKENS  VERSIONS  END   REWARD\n"
             "0       1        sealed   rollout-0  3s     40      73..74    stop  0.5\n"
@@ -122,8 +136,12 @@ TEST(QueueTextTest, AGroupShowsItsMembersAndTheirTextsOnlyWithADecoder) {
             "\n"
             "TASK           STATE   WORKER    AGE  CAUSE\n"
             "1:2f/0/1/math  leased  reward-0  12s  -\n");
-  const std::string with = GroupText(GroupRow(), tasks, [](const std::vector<int32_t>& ids) { return absl::StrCat("<", ids.size(), ">\nnext"); });
-  EXPECT_EQ(with, without + "\nprompt:\n    <2>\n    next\nmember 0:\n    <1>\n    next\nmember 1:\n    <0>\n    next\n");
+  const std::string with = GroupText(GroupRow(), tasks, [](const std::vector<int32_t>& ids) {
+    return absl::StrCat("<", ids.size(), ">\nnext");
+  });
+  EXPECT_EQ(with, without +
+                      "\nprompt:\n    <2>\n    next\nmember 0:\n    <1>\n    next\nmember 1:\n    "
+                      "<0>\n    next\n");
 }
 
 TEST(QueueTextTest, GroupsAreNamedShortOrInFull) {

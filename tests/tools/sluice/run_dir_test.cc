@@ -69,7 +69,8 @@ TEST_F(RunDirTest, ADirectoryThatTheCallerNamedStaysWhole) {
   dir->KeepLogs();
   dir->Remove();
   EXPECT_TRUE(PathExists(tmp_ + "/mine/queue-0/segment"));
-  EXPECT_EQ(RunDir::Make(tmp_ + "/mine").status().code(), absl::StatusCode::kFailedPrecondition) << "it is in use";
+  EXPECT_EQ(RunDir::Make(tmp_ + "/mine").status().code(), absl::StatusCode::kFailedPrecondition)
+      << "it is in use";
 }
 
 TEST_F(RunDirTest, TheNextRunClearsUpAfterAKilledOneAndKeepsItsLogsForADay) {
@@ -88,14 +89,16 @@ TEST_F(RunDirTest, OnlyRunDirectoriesThatNobodyUsesAreSwept) {
   const absl::StatusOr<RunDir> used = RunDir::Make("");
   ASSERT_TRUE(used.ok());
   Fill(used->path());
-  const std::string other = tmp_ + "/other-dir", linked = tmp_ + "/sluice-run-linked", alive = tmp_ + "/sluice-run-alive0";
+  const std::string other = tmp_ + "/other-dir", linked = tmp_ + "/sluice-run-linked",
+                    alive = tmp_ + "/sluice-run-alive0";
   Fill(other);
   ASSERT_EQ(symlink(other.c_str(), linked.c_str()), 0);
   Fill(alive);
   ASSERT_TRUE(WriteFleetState(alive, {getpid(), ProcessStart(getpid()), "", {}}).ok());
 
   SweepRunDirs(tmp_, absl::Now() + absl::Hours(48));
-  for (const std::string& dir : {used->path(), other, alive}) EXPECT_TRUE(PathExists(dir + "/queue-0/segment")) << dir;
+  for (const std::string& dir : {used->path(), other, alive})
+    EXPECT_TRUE(PathExists(dir + "/queue-0/segment")) << dir;
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ TEST(StepsCommandTest, TheUsualColumnsAreThoseThatTheJobHas) {
   (*evaluated.mutable_values())["eval/heldout/pass@1"] = 0.5;
   const auto rows = StepRows({Step(7), evaluated}, {});
   ASSERT_TRUE(rows.ok()) << rows.status();
-  EXPECT_THAT(*rows, ElementsAre(ElementsAre("step", "reward_mean", "lr", "tokens", "staleness_max", "eval/heldout/pass@1"),
+  EXPECT_THAT(*rows, ElementsAre(ElementsAre("step", "reward_mean", "lr", "tokens", "staleness_max",
+                                             "eval/heldout/pass@1"),
                                  ElementsAre("7", "0.1235", "1e-06", "198400", "10", "-"),
                                  ElementsAre("8", "0.1235", "1e-06", "198400", "10", "0.5")));
 }
@@ -43,24 +44,29 @@ TEST(StepsCommandTest, TheUsualColumnsAreThoseThatTheJobHas) {
 TEST(StepsCommandTest, ColumnsAreShownInTheOrderAskedFor) {
   const auto rows = StepRows({Step(7)}, {"version", "clip_low", "incarnation"});
   ASSERT_TRUE(rows.ok()) << rows.status();
-  EXPECT_THAT(*rows, ElementsAre(ElementsAre("version", "clip_low", "incarnation"), ElementsAre("8", "0", "2")));
+  EXPECT_THAT(*rows, ElementsAre(ElementsAre("version", "clip_low", "incarnation"),
+                                 ElementsAre("8", "0", "2")));
 }
 
 TEST(StepsCommandTest, AllColumnsAreEachOnce) {
   const auto rows = StepRows({Step(7)}, {"all"});
   ASSERT_TRUE(rows.ok());
-  EXPECT_THAT(rows->front(), ElementsAre("step", "version", "incarnation", "time", "clip_low", "lr", "reward_mean",
-                                         "staleness_max", "tokens"));
+  EXPECT_THAT(rows->front(), ElementsAre("step", "version", "incarnation", "time", "clip_low", "lr",
+                                         "reward_mean", "staleness_max", "tokens"));
 }
 
 TEST(StepsCommandTest, AColumnThatNoStepHasIsRefusedWithThoseThereAre) {
   const auto rows = StepRows({Step(7)}, {"reward"});
   EXPECT_EQ(rows.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(rows.status().message(), HasSubstr("no step has a column \"reward\"; there are clip_low, incarnation, lr, reward_mean"));
+  EXPECT_THAT(
+      rows.status().message(),
+      HasSubstr(
+          "no step has a column \"reward\"; there are clip_low, incarnation, lr, reward_mean"));
 }
 
 TEST(StepsCommandTest, ItsCommandLineTakesSeveralColumnsInAnyPlace) {
-  for (const char* line : {"digits --every 10 --columns step,reward_mean,entropy", "--columns eval/x/pass@1,step digits --last 20"}) {
+  for (const char* line : {"digits --every 10 --columns step,reward_mean,entropy",
+                           "--columns eval/x/pass@1,step digits --last 20"}) {
     CLI::App app;
     (void)StepsCommands().front().bind(&app);
     EXPECT_NO_THROW(app.parse(line)) << line;
@@ -73,8 +79,11 @@ TEST(StepsCommandTest, ItsCommandLineTakesSeveralColumnsInAnyPlace) {
 }
 
 TEST(StepsCommandTest, AsJsonAStepHasTheFormOfTheMetricsFile) {
-  EXPECT_EQ(StepJson(Step(7)), R"({"step":7,"version":8,"incarnation":2,"time":1700000000.0,"clip_low":0.0,"lr":1e-06,)"
-                               R"("reward_mean":0.123456,"staleness_max":10.0,"tokens":198400.0,"staleness":{"2":5,"10":5}})");
+  EXPECT_EQ(
+      StepJson(Step(7)),
+      R"({"step":7,"version":8,"incarnation":2,"time":1700000000.0,"clip_low":0.0,"lr":1e-06,)"
+      R"("reward_mean":0.123456,"staleness_max":10.0,"tokens":198400.0,"staleness":{"2":5,)"
+      R"("10":5}})");
 }
 
 }  // namespace

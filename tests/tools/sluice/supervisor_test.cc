@@ -15,18 +15,25 @@ using ::testing::HasSubstr;
 
 class SupervisorTest : public ::testing::Test {
  protected:
-  SupervisorTest() : dir_(::testing::TempDir() + "/supervisor-" + std::to_string(getpid())) { EXPECT_TRUE(MakeDirs(dir_).ok()); }
+  SupervisorTest() : dir_(::testing::TempDir() + "/supervisor-" + std::to_string(getpid())) {
+    EXPECT_TRUE(MakeDirs(dir_).ok());
+  }
   ~SupervisorTest() override { (void)RemoveTree(dir_); }
 
   Supervisor::Options Options() {
-    return {.log_dir = dir_, .first_backoff = absl::Milliseconds(1), .changed = [this](const DaemonState& state) {
+    return {.log_dir = dir_,
+            .first_backoff = absl::Milliseconds(1),
+            .changed = [this](const DaemonState& state) {
               MutexLock lock(&mu_);
               seen_.push_back(state);
               changed_.NotifyAll();
             }};
   }
   static DaemonSpec Spec(const std::string& name, std::vector<std::string> args = {}) {
-    return {.name = name, .role = "test", .program = std::string(SLUICE_BIN_DIR) + "/test_daemon", .args = std::move(args)};
+    return {.name = name,
+            .role = "test",
+            .program = std::string(SLUICE_BIN_DIR) + "/test_daemon",
+            .args = std::move(args)};
   }
   // The first report of which `holds`.
   template <typename Holds>
@@ -60,7 +67,8 @@ TEST_F(SupervisorTest, AKilledDaemonComesBackAtItsAddress) {
   const pid_t first = supervisor.states()[0].pid;
   ASSERT_TRUE(supervisor.Signal("a", SIGKILL).ok());
 
-  const DaemonState back = Await([](const DaemonState& state) { return state.ready && state.restarts == 1; });
+  const DaemonState back =
+      Await([](const DaemonState& state) { return state.ready && state.restarts == 1; });
 
   EXPECT_NE(back.pid, first);
   EXPECT_EQ(back.listening, "127.0.0.1:4321");

@@ -1,10 +1,11 @@
-// What the supervisor expects of a daemon: a first line of JSON with its addresses, then it runs until a signal.
+// What the supervisor expects of a daemon: a first line of JSON with its addresses, then it runs
+// until a signal.
 //   test_daemon [fail|stubborn] .. --listen HOST:PORT --ops HOST:PORT
 
+#include <unistd.h>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <unistd.h>
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "fail") == 0) {
@@ -18,7 +19,8 @@ int main(int argc, char** argv) {
   }
   // An invented port where any would do, kept where one is asked for.
   const bool any = std::strcmp(listen, "127.0.0.1:0") == 0;
-  std::printf("{\"listening\": \"%s\", \"ops\": \"127.0.0.1:5\"}\n", any ? "127.0.0.1:4321" : listen);
+  std::printf("{\"listening\": \"%s\", \"ops\": \"127.0.0.1:5\"}\n",
+              any ? "127.0.0.1:4321" : listen);
   std::fflush(stdout);
   for (;;) pause();
 }

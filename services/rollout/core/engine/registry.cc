@@ -13,23 +13,31 @@ namespace {
 
 absl::StatusOr<MadeEngine> MakeNative(const EngineSpec& spec, ModelDir model) {
   const ModelConfig& config = model.config;
-  absl::StatusOr<TensorSet> weights = spec.random_init ? InitWeights(config, spec.init_seed, spec.dtype) : ReadWeights(model, spec.dtype);
+  absl::StatusOr<TensorSet> weights = spec.random_init
+                                          ? InitWeights(config, spec.init_seed, spec.dtype)
+                                          : ReadWeights(model, spec.dtype);
   if (!weights.ok()) return weights.status();
-  NativeEngine::Options options{.slots = spec.slots, .max_batch_tokens = spec.max_batch_tokens, .threads = spec.threads, .job = spec.job};
+  NativeEngine::Options options{.slots = spec.slots,
+                                .max_batch_tokens = spec.max_batch_tokens,
+                                .threads = spec.threads,
+                                .job = spec.job};
   options.max_context = static_cast<uint32_t>(config.max_context);
   if (spec.max_context > 0) options.max_context = std::min(options.max_context, spec.max_context);
   if (options.slots == 0) {
     const uint64_t number_bytes = DTypeBytes(spec.dtype);  // Of keys and values.
-    const uint64_t block_bytes = 2 * number_bytes * kBlockTokens * config.num_layers * config.num_kv_heads * config.head_dim;
+    const uint64_t block_bytes =
+        2 * number_bytes * kBlockTokens * config.num_layers * config.num_kv_heads * config.head_dim;
     const uint64_t whole = BlocksFor(options.max_context);  // Blocks of the longest request.
     const uint64_t blocks = std::clamp(kMaxKvBytes / block_bytes, whole, kMaxSlots * whole);
-    // Answers seldom reach their limit, and members share their prompt: twice as many as would fit at full length.
+    // Answers seldom reach their limit, and members share their prompt: twice as many as would fit
+    // at full length.
     options.slots = static_cast<uint32_t>(std::clamp<uint64_t>(2 * blocks / whole, 1, kMaxSlots));
     options.blocks = static_cast<uint32_t>(blocks);
     options.adapt = true;
   }
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<NativeEngine> engine,
-                          NativeEngine::Create(config, *std::move(weights), PolicyVersion{}, model.stop_ids, options));
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<NativeEngine> engine,
+      NativeEngine::Create(config, *std::move(weights), PolicyVersion{}, model.stop_ids, options));
   MadeEngine made;
   made.fingerprint = engine->fingerprint();
   made.layout = &engine->weights();
@@ -52,7 +60,8 @@ absl::StatusOr<MadeEngine> MakeEngine(const EngineSpec& spec) {
     SLUICE_ASSIGN_OR_RETURN(ModelDir model, ReadModelDir(spec.model_path));
     return row.make(spec, std::move(model));
   }
-  return absl::UnimplementedError(absl::StrCat("rollout.engine.kind ", spec.kind, " is not in this build; it has native"));
+  return absl::UnimplementedError(
+      absl::StrCat("rollout.engine.kind ", spec.kind, " is not in this build; it has native"));
 }
 
 }  // namespace sluice

@@ -6,44 +6,63 @@
 namespace sluice {
 namespace {
 
-constexpr float kMinTemperature = 1e-6f;  // Below, logits of some hundreds would leave float's range.
+// Below, logits of some hundreds would leave float's range.
+constexpr float kMinTemperature = 1e-6f;
 
 }  // namespace
 
 absl::Status CheckSampling(const SamplingParams& sampling, bool trainable) {
-  if (!std::isfinite(sampling.temperature) || sampling.temperature < 0 || (sampling.temperature > 0 && sampling.temperature < kMinTemperature)) {
+  if (!std::isfinite(sampling.temperature) || sampling.temperature < 0 ||
+      (sampling.temperature > 0 && sampling.temperature < kMinTemperature)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("sampling.temperature is ", sampling.temperature, "; wanted: 0, or a number >= ", kMinTemperature));
+        absl::StrCat("sampling.temperature is ", sampling.temperature,
+                     "; wanted: 0, or a number >= ", kMinTemperature));
   }
-  if (sampling.max_tokens == 0) return absl::InvalidArgumentError("sampling.max_tokens is 0; wanted: at least 1");
+  if (sampling.max_tokens == 0)
+    return absl::InvalidArgumentError("sampling.max_tokens is 0; wanted: at least 1");
   if (sampling.min_tokens > sampling.max_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.min_tokens ", sampling.min_tokens, " is above max_tokens ", sampling.max_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("sampling.min_tokens ", sampling.min_tokens,
+                                                   " is above max_tokens ", sampling.max_tokens));
   }
   if (!(sampling.top_p >= 0 && sampling.top_p <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.top_p is ", sampling.top_p, "; wanted: above 0, at most 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.top_p is ", sampling.top_p, "; wanted: above 0, at most 1"));
   }
   if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.min_p is ", sampling.min_p, "; wanted: 0 to 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.min_p is ", sampling.min_p, "; wanted: 0 to 1"));
   }
   if (!sampling.stop.empty() && sampling.min_tokens > 0) {
-    return absl::InvalidArgumentError("sampling.stop with min_tokens: min_tokens keeps away stop tokens alone; leave one of them out");
+    return absl::InvalidArgumentError(
+        "sampling.stop with min_tokens: min_tokens keeps away stop tokens alone; leave one of them "
+        "out");
   }
   const auto not_replayed = [](const std::string& what) {
-    return absl::InvalidArgumentError(absl::StrCat(what, " cannot be trained on: the trainer does not replay kept sets yet; leave it at its default"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(what,
+                     " cannot be trained on: the trainer does not replay kept sets yet; leave it "
+                     "at its default"));
   };
-  if (trainable && sampling.top_p != 0 && sampling.top_p != 1) return not_replayed(absl::StrCat("sampling.top_p ", sampling.top_p));
-  if (trainable && sampling.top_k != 0) return not_replayed(absl::StrCat("sampling.top_k ", sampling.top_k));
-  if (trainable && sampling.min_p != 0) return not_replayed(absl::StrCat("sampling.min_p ", sampling.min_p));
+  if (trainable && sampling.top_p != 0 && sampling.top_p != 1)
+    return not_replayed(absl::StrCat("sampling.top_p ", sampling.top_p));
+  if (trainable && sampling.top_k != 0)
+    return not_replayed(absl::StrCat("sampling.top_k ", sampling.top_k));
+  if (trainable && sampling.min_p != 0)
+    return not_replayed(absl::StrCat("sampling.min_p ", sampling.min_p));
   if (trainable && sampling.temperature == 0) {
-    return absl::InvalidArgumentError("sampling.temperature 0 cannot be trained on: its tokens have no log-prob; use a value above 0");
+    return absl::InvalidArgumentError(
+        "sampling.temperature 0 cannot be trained on: its tokens have no log-prob; use a value "
+        "above 0");
   }
   if (trainable && !sampling.stop.empty()) {
-    return absl::InvalidArgumentError("sampling.stop cannot be trained on: answers are scored by the text of all their tokens; use stop_ids");
+    return absl::InvalidArgumentError(
+        "sampling.stop cannot be trained on: answers are scored by the text of all their tokens; "
+        "use stop_ids");
   }
   if (trainable && sampling.min_tokens > 0) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.min_tokens ", sampling.min_tokens,
-                                                   " cannot be trained on: the trainer could not replay the masked stop tokens"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.min_tokens ", sampling.min_tokens,
+                     " cannot be trained on: the trainer could not replay the masked stop tokens"));
   }
   return absl::OkStatus();
 }

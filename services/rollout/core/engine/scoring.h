@@ -8,8 +8,9 @@
 
 namespace sluice {
 
-// A request that draws nothing: it computes `tokens`, at least two, by prefill, finds no keys and values of others, and ends with one
-// event, which Scores() reads. Id and class are the caller's to set.
+// A request that draws nothing: it computes `tokens`, at least two, by prefill, finds no keys and
+// values of others, and ends with one event, which Scores() reads. Id and class are the caller's to
+// set.
 inline Request MakeScoring(std::vector<int32_t> tokens, float temperature) {
   const int32_t last = tokens.back();
   tokens.pop_back();
@@ -20,7 +21,8 @@ inline Request MakeScoring(std::vector<int32_t> tokens, float temperature) {
           .given = last};
 }
 
-// The log-probs of the tokens behind the first, natural log, in the bits that a draw of them at this temperature gives.
+// The log-probs of the tokens behind the first, natural log, in the bits that a draw of them at
+// this temperature gives.
 inline std::vector<float> Scores(const TokenEvent& event) {
   std::vector<float> scores;
   if (event.details != nullptr) scores = event.details->prompt_logprobs;

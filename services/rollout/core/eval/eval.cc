@@ -29,27 +29,36 @@ double Mean(std::vector<double> values) {
 // One evaluation under way.
 class Evaluation {
  public:
-  Evaluation(const EvalOptions& options, const EvalScorer& score, MadeEngine made, std::unique_ptr<PromptRenderer> renderer, Dataset data)
-      : options_(options), score_(score), renderer_(std::move(renderer)), made_(std::move(made)), data_(std::move(data)) {
+  Evaluation(const EvalOptions& options, const EvalScorer& score, MadeEngine made,
+             std::unique_ptr<PromptRenderer> renderer, Dataset data)
+      : options_(options),
+        score_(score),
+        renderer_(std::move(renderer)),
+        made_(std::move(made)),
+        data_(std::move(data)) {
     made_.engine->UseTokenizer(&renderer_->tokenizer());
   }
 
   absl::StatusOr<EvalResult> Run() {
     const uint64_t left = data_.rows() - options_.first_row;
-    const uint64_t end = options_.first_row + (options_.rows == 0 ? left : std::min(left, options_.rows));
+    const uint64_t end =
+        options_.first_row + (options_.rows == 0 ? left : std::min(left, options_.rows));
     const absl::Duration start = Clock::Real()->Monotonic();
     uint64_t row = options_.first_row;
     while (row < end || !made_.engine->idle()) {
-      while (row < end && open_.size() < 2ull * made_.engine->slots()) SLUICE_RETURN_IF_ERROR(AddRow(row++));
-      if (options_.cancelled && options_.cancelled()) return absl::CancelledError("the evaluation was called off");
+      while (row < end && open_.size() < 2ull * made_.engine->slots())
+        SLUICE_RETURN_IF_ERROR(AddRow(row++));
+      if (options_.cancelled && options_.cancelled())
+        return absl::CancelledError("the evaluation was called off");
       SLUICE_ASSIGN_OR_RETURN(const StepEvents events, made_.engine->Step());
       if (!events.failures.empty()) return events.failures.front().status;
       for (const TokenEvent& event : events.tokens) TakeToken(event);
     }
     result_.seconds = absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
     if (result_.rows == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(options_.data_path, ": of the ", end - options_.first_row, " rows asked for, ", result_.too_long,
-                                                     " are too long; a prompt has room for ", MaxPrompt(), " tokens"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          options_.data_path, ": of the ", end - options_.first_row, " rows asked for, ",
+          result_.too_long, " are too long; a prompt has room for ", MaxPrompt(), " tokens"));
     }
     if (result_.answers > 0) {
       result_.score_mean = Mean(std::move(scores_));
@@ -58,13 +67,15 @@ class Evaluation {
       if (!passes_[k].empty()) result_.pass[k] = Mean(std::move(passes_[k]));
     }
     std::sort(result_.kept.begin(), result_.kept.end(),
-              [](const EvalAnswer& a, const EvalAnswer& b) { return std::tie(a.row, a.sample) < std::tie(b.row, b.sample); });
+              [](const EvalAnswer& a, const EvalAnswer& b) {
+                return std::tie(a.row, a.sample) < std::tie(b.row, b.sample);
+              });
     return std::move(result_);
   }
 
  private:
   struct Row {
-    uint32_t open = 0;      // Answers under way.
+    uint32_t open = 0;  // Answers under way.
     uint32_t scored = 0;
     uint32_t passed = 0;
   };
@@ -83,7 +94,8 @@ class Evaluation {
 
   absl::Status AddRow(uint64_t row) {
     absl::StatusOr<RenderedPrompt> rendered = renderer_->Render(kSource, data_.json(row));
-    if (!rendered.ok()) return Annotate(rendered.status(), absl::StrCat(options_.data_path, ", row ", row));
+    if (!rendered.ok())
+      return Annotate(rendered.status(), absl::StrCat(options_.data_path, ", row ", row));
     const auto prompt = std::make_shared<const RenderedPrompt>(*std::move(rendered));
     const uint32_t tokens = static_cast<uint32_t>(prompt->tokens.size());
     if (tokens > MaxPrompt()) {
@@ -101,7 +113,8 @@ class Evaluation {
                       .sampling = options_.sampling,
                       .order = RequestClass::kEval,
                       .trainable = false};
-      request.sampling.max_tokens = std::min(request.sampling.max_tokens, made_.engine->max_context() - tokens);
+      request.sampling.max_tokens =
+          std::min(request.sampling.max_tokens, made_.engine->max_context() - tokens);
       open_[last_id_] = {.row = row, .sample = sample, .counts = counts, .prompt = prompt};
       SLUICE_RETURN_IF_ERROR(made_.engine->AddRequest(std::move(request)));
     }
@@ -124,7 +137,8 @@ class Evaluation {
                       .text = renderer_->AnswerText(open.answer),
                       .truncated = truncated};
     result_.truncated += truncated;
-    const absl::StatusOr<EvalVerdict> verdict = score_(answer.text, truncated, data_.json(open.row));
+    const absl::StatusOr<EvalVerdict> verdict =
+        score_(answer.text, truncated, data_.json(open.row));
     if (verdict.ok()) {
       answer.score = verdict->score;
       scores_.push_back(verdict->score);
@@ -163,7 +177,9 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
   SLUICE_RETURN_IF_ERROR(CheckSampling(options.sampling, /*trainable=*/false));
   if (options.samples == 0) return absl::InvalidArgumentError("samples is 0; wanted: at least 1");
   for (const uint32_t k : options.pass_k) {
-    if (k == 0 || k > options.samples) return absl::InvalidArgumentError(absl::StrCat("pass@", k, " needs k in 1..", options.samples, ", the answers per row (--samples)"));
+    if (k == 0 || k > options.samples)
+      return absl::InvalidArgumentError(absl::StrCat("pass@", k, " needs k in 1..", options.samples,
+                                                     ", the answers per row (--samples)"));
   }
   SLUICE_ASSIGN_OR_RETURN(Dataset data, ReadDataset({.name = kSource,
                                                      .path = options.data_path,
@@ -171,20 +187,28 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
                                                      .check_prompts = true,
                                                      .bad_row_hint = options.bad_row_hint}));
   if (options.first_row >= data.rows()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.data_path, " has ", data.rows(), " rows, 0 to ", data.rows() - 1, "; the first row to ask is ", options.first_row));
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.data_path, " has ", data.rows(), " rows, 0 to ", data.rows() - 1,
+                     "; the first row to ask is ", options.first_row));
   }
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(options.engine));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer,
-                          PromptRenderer::Load(made.model, options.chat_template, {{kSource, options.format, options.fields}}));
+                          PromptRenderer::Load(made.model, options.chat_template,
+                                               {{kSource, options.format, options.fields}}));
   EvalResult given{.fingerprint = made.fingerprint, .ignored = made.model.config.ignored};
   if (options.weights) {
     SLUICE_ASSIGN_OR_RETURN(const StagedWeights staged, options.weights(*made.layout));
-    SLUICE_ASSIGN_OR_RETURN(const Activation activation, made.engine->ActivateWeights(staged, KvPolicy::kKeep));
-    if (!activation.accepted) return absl::DataLossError(absl::StrCat("version ", staged.version.str(), ": ", activation.cause));
+    SLUICE_ASSIGN_OR_RETURN(const Activation activation,
+                            made.engine->ActivateWeights(staged, KvPolicy::kKeep));
+    if (!activation.accepted)
+      return absl::DataLossError(
+          absl::StrCat("version ", staged.version.str(), ": ", activation.cause));
     given.version = activation.version;
     given.fingerprint = staged.state;
   }
-  SLUICE_ASSIGN_OR_RETURN(EvalResult result, Evaluation(options, score, std::move(made), std::move(renderer), std::move(data)).Run());
+  SLUICE_ASSIGN_OR_RETURN(
+      EvalResult result,
+      Evaluation(options, score, std::move(made), std::move(renderer), std::move(data)).Run());
   result.version = given.version;
   result.fingerprint = given.fingerprint;
   result.ignored = std::move(given.ignored);

@@ -4,8 +4,9 @@
 
 namespace sluice {
 
-// The chance that at least one of k answers passes, drawn without replacement from n of which c pass: 1 - C(n - c, k) / C(n, k),
-// the unbiased estimator of pass@k (arXiv:2107.03374, section 2.1). c <= n, 1 <= k <= n.
+// The chance that at least one of k answers passes, drawn without replacement from n of which c
+// pass: 1 - C(n - c, k) / C(n, k), the unbiased estimator of pass@k (arXiv:2107.03374, section
+// 2.1). c <= n, 1 <= k <= n.
 inline double PassAtK(uint32_t n, uint32_t c, uint32_t k) {
   if (n - c < k) return 1;
   double none = 1;

@@ -9,7 +9,8 @@
 namespace sluice {
 namespace {
 
-// Two lanes, each a chain of splitmix64 finalisers over what comes; the lanes differ in start and in what is added.
+// Two lanes, each a chain of splitmix64 finalisers over what comes; the lanes differ in start and
+// in what is added.
 struct Hasher {
   uint64_t a, b;
 
@@ -22,7 +23,8 @@ struct Hasher {
     Add(text.size());
     for (size_t i = 0; i < text.size(); i += 8) {
       uint64_t word = 0;
-      for (size_t j = i; j < std::min(i + 8, text.size()); ++j) word = word << 8 | static_cast<uint8_t>(text[j]);
+      for (size_t j = i; j < std::min(i + 8, text.size()); ++j)
+        word = word << 8 | static_cast<uint8_t>(text[j]);
       Add(word);
     }
   }
@@ -41,7 +43,8 @@ KvHash ChainKey(KvHash parent, absl::Span<const int32_t> ids, KvHash salt) {
 
 }  // namespace
 
-KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint, absl::string_view kv_dtype) {
+KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint,
+              absl::string_view kv_dtype) {
   Hasher hasher({0x6b765f73616c74, 1});
   hasher.Add(job);
   for (uint64_t word : weights_fingerprint) hasher.Add(word);
@@ -56,7 +59,8 @@ KvHash KvRoot(absl::string_view adapter) {
   return hasher.Get();
 }
 
-BlockManager::BlockManager(uint32_t blocks, KvHash salt) : salt_(salt), state_(blocks), ids_(blocks) {
+BlockManager::BlockManager(uint32_t blocks, KvHash salt)
+    : salt_(salt), state_(blocks), ids_(blocks) {
   free_.reserve(blocks);
   for (uint32_t i = blocks; i > 0; --i) free_.push_back(static_cast<int32_t>(i - 1));
   index_.reserve(blocks);
@@ -79,7 +83,8 @@ void BlockManager::Unlink(int32_t block) {
 
 void BlockManager::SetSalt(KvHash salt) {
   if (salt == salt_) return;
-  // The stale keep their order, and what was fresh comes behind them, but for those that the new salt brings back.
+  // The stale keep their order, and what was fresh comes behind them, but for those that the new
+  // salt brings back.
   List stale, fresh;
   for (int32_t first : {stale_.first, fresh_.first}) {
     for (int32_t block = first, after; block >= 0; block = after) {
@@ -138,7 +143,9 @@ int32_t BlockManager::Find(KvHash key, absl::Span<const int32_t> ids) const {
   const auto it = index_.find(key);
   if (it == index_.end()) return -1;
   const int32_t block = it->second;
-  return state_[block].salt == salt_ && std::equal(ids.begin(), ids.end(), ids_[block].begin()) ? block : -1;
+  return state_[block].salt == salt_ && std::equal(ids.begin(), ids.end(), ids_[block].begin())
+             ? block
+             : -1;
 }
 
 uint32_t BlockManager::Match(absl::Span<const int32_t> tokens, BlockTable* table) {
@@ -168,7 +175,8 @@ void BlockManager::Fork(const BlockTable& from, uint32_t tokens, BlockTable* to)
   to->chain = to->indexed == 0 ? to->root : state_[to->blocks[to->indexed - 1]].key;
 }
 
-bool BlockManager::Reserve(BlockTable* table, uint32_t first, uint32_t tokens, std::vector<Copy>* copies) {
+bool BlockManager::Reserve(BlockTable* table, uint32_t first, uint32_t tokens,
+                           std::vector<Copy>* copies) {
   const uint32_t wanted = BlocksFor(tokens), held = static_cast<uint32_t>(table->blocks.size());
   const auto locked = [&](uint32_t j) {
     const State& state = state_[table->blocks[j]];
@@ -194,7 +202,8 @@ bool BlockManager::Reserve(BlockTable* table, uint32_t first, uint32_t tokens, s
 
 void BlockManager::Index(absl::Span<const int32_t> tokens, BlockTable* table) {
   while ((table->indexed + 1) * kBlockTokens <= tokens.size()) {
-    const absl::Span<const int32_t> ids = tokens.subspan(size_t{table->indexed} * kBlockTokens, kBlockTokens);
+    const absl::Span<const int32_t> ids =
+        tokens.subspan(size_t{table->indexed} * kBlockTokens, kBlockTokens);
     const KvHash key = ChainKey(table->chain, ids, salt_);
     int32_t& block = table->blocks[table->indexed];
     const auto [it, inserted] = index_.try_emplace(key, block);

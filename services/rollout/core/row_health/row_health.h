@@ -9,14 +9,15 @@
 
 namespace sluice::rollout {
 
-// Whether the weights in hand give finite logits. A row that is not ends its own answer alone; where they are many it is the weights, and
-// the worker is not ready.
+// Whether the weights in hand give finite logits. A row that is not ends its own answer alone;
+// where they are many it is the weights, and the worker is not ready.
 //
 // Thread-safe.
 class RowHealth {
  public:
-  static constexpr uint64_t kFewest = 8;      // Rows that are not finite, before anything is said of a version,
-  static constexpr uint64_t kOneIn = 100;     // and more than one in so many.
+  // Rows that are not finite, before anything is said of a version,
+  static constexpr uint64_t kFewest = 8;
+  static constexpr uint64_t kOneIn = 100;  // and more than one in so many.
 
   // Other weights: nothing is known of them.
   void Activated(PolicyVersion version) ABSL_LOCKS_EXCLUDED(mu_);
@@ -27,7 +28,9 @@ class RowHealth {
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  bool Bad() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return nonfinite_ >= kFewest && nonfinite_ * kOneIn > rows_; }
+  bool Bad() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return nonfinite_ >= kFewest && nonfinite_ * kOneIn > rows_;
+  }
 
   mutable Mutex mu_;
   PolicyVersion version_ ABSL_GUARDED_BY(mu_);

@@ -6,7 +6,8 @@
 
 namespace sluice {
 
-// The 90th percentile of answer lengths, of about the last 4096: counts in buckets, four to each power of two, halved when full.
+// The 90th percentile of answer lengths, of about the last 4096: counts in buckets, four to each
+// power of two, halved when full.
 class LengthQuantile {
  public:
   void Add(uint32_t length) {
@@ -17,7 +18,8 @@ class LengthQuantile {
     }
     uint64_t below = 0;
     uint32_t bucket = 0;
-    while (bucket + 1 < counts_.size() && (below += counts_[bucket]) * 10 < uint64_t{total_} * 9) ++bucket;
+    while (bucket + 1 < counts_.size() && (below += counts_[bucket]) * 10 < uint64_t{total_} * 9)
+      ++bucket;
     p90_ = Start(bucket);
   }
   uint32_t p90() const { return p90_; }  // The start of its bucket; 0 before the first.

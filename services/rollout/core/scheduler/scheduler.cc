@@ -11,33 +11,38 @@ namespace {
 
 // Additive increase, multiplicative decrease of how many may run, by the share of the pool in use.
 constexpr uint64_t kRaiseBelow = 70, kTrimFrom = 80, kRefuseFrom = 90;  // Percent.
-constexpr uint32_t kRaise = 4;          // At once.
-constexpr uint64_t kTrimPause = 32;     // Steps between two trims: those that run must end first.
+constexpr uint32_t kRaise = 4;                                          // At once.
+constexpr uint64_t kTrimPause = 32;  // Steps between two trims: those that run must end first.
 
 }  // namespace
 
 Scheduler::Scheduler(const Options& options)
     : options_(options), blocks_(options.blocks, options.salt), limit_(options.max_running) {
   SLUICE_CHECK_MSG(options.blocks >= 1 && limit_ >= 1 && options.max_batch_tokens >= limit_,
-                   absl::StrCat("blocks ", options.blocks, ", max_batch_tokens ", options.max_batch_tokens, " for ", limit_, " at once"));
+                   absl::StrCat("blocks ", options.blocks, ", max_batch_tokens ",
+                                options.max_batch_tokens, " for ", limit_, " at once"));
 }
 
-// Requests come, wait, run and leave. ------------------------------------------------------------------------------------
+// Requests come, wait, run and leave. -------------------------------------------------------------
 
 absl::Status Scheduler::Add(SchedulerRequest request) {
   const size_t known = request.tokens.size();
   if (request.prompt == 0 || known < request.prompt || request.end <= known) {
-    return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": ", request.prompt, " prompt tokens, ", known,
-                                                   " known, end at ", request.end));
+    return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": ", request.prompt,
+                                                   " prompt tokens, ", known, " known, end at ",
+                                                   request.end));
   }
   // The last token is never computed.
   if (BlocksFor(request.end - 1) > blocks_.blocks()) {
-    return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": ", request.end, " tokens need ", BlocksFor(request.end - 1),
-                                                   " blocks of ", kBlockTokens, "; the KV cache has ", blocks_.blocks()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "request ", request.id, ": ", request.end, " tokens need ", BlocksFor(request.end - 1),
+        " blocks of ", kBlockTokens, "; the KV cache has ", blocks_.blocks()));
   }
   const auto group_of = groups_.find(request.group);
-  if (group_of != groups_.end() && group_of->second->members.front()->request.root != request.root) {
-    return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": its group ", request.group, " has another adapter"));
+  if (group_of != groups_.end() &&
+      group_of->second->members.front()->request.root != request.root) {
+    return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": its group ",
+                                                   request.group, " has another adapter"));
   }
   auto [it, inserted] = live_.try_emplace(request.id);
   if (!inserted) return absl::AlreadyExistsError(absl::StrCat("request ", request.id, " is live"));
@@ -62,7 +67,8 @@ absl::Status Scheduler::Add(SchedulerRequest request) {
 Scheduler::Key Scheduler::KeyOf(const Live& live) const {
   if (!live.key.not_aged) return {.not_aged = false, .arrival = live.arrival};
   const uint32_t longest = live.group != nullptr ? live.group->longest : 0;
-  const uint32_t predicted = std::min(longest > 0 ? longest : lengths_.p90(), live.request.end - live.request.prompt);
+  const uint32_t predicted =
+      std::min(longest > 0 ? longest : lengths_.p90(), live.request.end - live.request.prompt);
   const int64_t left = int64_t{predicted} - (live.known() - live.request.prompt);
   return {.order_class = live.request.order_class,
           .target_step = live.request.target_step,
@@ -73,7 +79,8 @@ Scheduler::Key Scheduler::KeyOf(const Live& live) const {
 void Scheduler::Wait(Live* live) {
   live->key = KeyOf(*live);
   waiting_.emplace(live->key, live);
-  if (live->key.not_aged && live->request.ages) by_age_.emplace(std::pair(live->since, live->arrival), live);
+  if (live->key.not_aged && live->request.ages)
+    by_age_.emplace(std::pair(live->since, live->arrival), live);
 }
 
 void Scheduler::StopWaiting(Live* live) {
@@ -84,7 +91,9 @@ void Scheduler::StopWaiting(Live* live) {
 void Scheduler::Run(Live* live) {
   StopWaiting(live);
   live->runs = true;
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), live, [](const Live* a, const Live* b) { return a->key < b->key; }), live);
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), live,
+                                   [](const Live* a, const Live* b) { return a->key < b->key; }),
+                  live);
   if (live->group != nullptr) live->group->running.push_back(live);
 }
 
@@ -124,7 +133,7 @@ void Scheduler::Switched(KvHash salt, bool recompute) {
   }
 }
 
-// Who may run. -----------------------------------------------------------------------------------------------------------
+// Who may run. ------------------------------------------------------------------------------------
 
 void Scheduler::AdjustLimit() {
   if (!options_.adapt || step_ < adjust_at_) return;
@@ -149,7 +158,8 @@ void Scheduler::Age() {
 // About as many as it needs to get to its first token.
 uint32_t Scheduler::BlocksToStart(const Live& live) const {
   if (live.group != nullptr && !live.group->running.empty()) {
-    return BlocksFor(live.known() + 1) - (live.request.prompt - 1) / kBlockTokens;  // The prompt is, or will be, a sibling's.
+    // The prompt is, or will be, a sibling's.
+    return BlocksFor(live.known() + 1) - (live.request.prompt - 1) / kBlockTokens;
   }
   return BlocksFor(live.known() + 1);
 }
@@ -159,7 +169,8 @@ void Scheduler::Admit() {
   const uint64_t room = options_.adapt ? blocks_.blocks() * kRefuseFrom / 100 : blocks_.blocks();
   uint64_t promised = blocks_.active();
   for (const Live* live : running_) {
-    const uint32_t wanted = live->table.blocks.empty() ? BlocksToStart(*live) : BlocksFor(live->known());
+    const uint32_t wanted =
+        live->table.blocks.empty() ? BlocksToStart(*live) : BlocksFor(live->known());
     promised += wanted - std::min<size_t>(wanted, live->table.blocks.size());
   }
   while (!waiting_.empty() && running() < limit_) {
@@ -170,13 +181,15 @@ void Scheduler::Admit() {
   }
 }
 
-// The plan. --------------------------------------------------------------------------------------------------------------
+// The plan. ---------------------------------------------------------------------------------------
 
 // A sibling whose blocks hold the prompt, computed under the weights of now.
 const Scheduler::Live* Scheduler::PromptSource(const Live& live) const {
   if (live.group == nullptr || live.request.prompt == 1) return nullptr;
   for (const Live* sibling : live.group->running) {
-    if (sibling != &live && sibling->epoch == epoch_ && sibling->computed + 1 >= live.request.prompt) return sibling;
+    if (sibling != &live && sibling->epoch == epoch_ &&
+        sibling->computed + 1 >= live.request.prompt)
+      return sibling;
   }
   return nullptr;
 }
@@ -186,7 +199,9 @@ bool Scheduler::SiblingPrefills(const Live& live) const {
   if (live.group == nullptr || live.request.prompt == 1) return false;
   for (const Live* sibling : live.group->running) {
     if (sibling == &live) return false;
-    if (sibling->computed == 0 || (sibling->epoch == epoch_ && sibling->computed + 1 < live.request.prompt)) return true;
+    if (sibling->computed == 0 ||
+        (sibling->epoch == epoch_ && sibling->computed + 1 < live.request.prompt))
+      return true;
   }
   return false;
 }
@@ -203,7 +218,8 @@ Scheduler::Start Scheduler::Begin(Live* live, bool fork) {
     }
     if (SiblingPrefills(*live)) return Start::kWaits;
   }
-  live->computed = blocks_.Match(absl::MakeConstSpan(live->request.tokens).first(live->known() - 1), &live->table);
+  live->computed = blocks_.Match(absl::MakeConstSpan(live->request.tokens).first(live->known() - 1),
+                                 &live->table);
   return Start::kMatched;
 }
 
@@ -222,12 +238,13 @@ bool Scheduler::PreemptBehind(size_t place) {
   return false;
 }
 
-// Blocks for up to `count` more tokens of the request at `place`; fewer rather than to preempt, but at least one. Returns for how
-// many there are blocks.
+// Blocks for up to `count` more tokens of the request at `place`; fewer rather than to preempt, but
+// at least one. Returns for how many there are blocks.
 uint32_t Scheduler::Reserve(size_t place, uint32_t count) {
   Live* live = running_[place];
   while (!blocks_.Reserve(&live->table, live->computed, live->computed + count, &plan_.copies)) {
-    const uint64_t room = (live->table.blocks.size() + blocks_.available()) * uint64_t{kBlockTokens} - live->computed;
+    const uint64_t room =
+        (live->table.blocks.size() + blocks_.available()) * uint64_t{kBlockTokens} - live->computed;
     if (room > 0 && room < count) {
       count = static_cast<uint32_t>(room);
     } else if (!PreemptBehind(place)) {
@@ -239,18 +256,21 @@ uint32_t Scheduler::Reserve(size_t place, uint32_t count) {
 
 // It did not advance; for too long, and it goes before the others from the next step on.
 void Scheduler::Stalled(Live* live) {
-  if (!live->key.not_aged || !live->request.ages || step_ - live->since < options_.aging_steps) return;
+  if (!live->key.not_aged || !live->request.ages || step_ - live->since < options_.aging_steps)
+    return;
   live->key.not_aged = false;
   live->key = KeyOf(*live);
   unsorted_ = true;
 }
 
 // A row of up to `count` tokens for the request at `place`, if there are blocks for it.
-void Scheduler::PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan::Row>* rows, std::vector<Live*>* lives) {
+void Scheduler::PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan::Row>* rows,
+                        std::vector<Live*>* lives) {
   Live* live = running_[place];
   const bool starts = live->table.blocks.empty();
   uint32_t got = 0;
-  // A fork that there are no blocks for, its sibling's having been taken too, tries again with what the cache has.
+  // A fork that there are no blocks for, its sibling's having been taken too, tries again with what
+  // the cache has.
   for (bool fork : {true, false}) {
     const Start start = starts ? Begin(live, fork) : Start::kGoesOn;
     if (start == Start::kWaits) break;
@@ -291,7 +311,9 @@ const SchedulerPlan& Scheduler::Plan() {
   AdjustLimit();
   Age();
   Admit();
-  if (unsorted_) std::sort(running_.begin(), running_.end(), [](const Live* a, const Live* b) { return a->key < b->key; });
+  if (unsorted_)
+    std::sort(running_.begin(), running_.end(),
+              [](const Live* a, const Live* b) { return a->key < b->key; });
   unsorted_ = false;
   // Who decodes has its token; at most max_running do, so the first that prefills has room.
   uint32_t room = options_.max_batch_tokens;
@@ -315,7 +337,8 @@ const SchedulerPlan& Scheduler::Plan() {
 void Scheduler::Fold() {
   const auto fold = [this](uint64_t x) { digest_ = Mix64(digest_ + kGolden + x); };
   for (uint64_t id : plan_.preempted) fold(~id);
-  for (const BlockManager::Copy& copy : plan_.copies) fold(uint64_t{static_cast<uint32_t>(copy.from)} << 32 | static_cast<uint32_t>(copy.to));
+  for (const BlockManager::Copy& copy : plan_.copies)
+    fold(uint64_t{static_cast<uint32_t>(copy.from)} << 32 | static_cast<uint32_t>(copy.to));
   for (const SchedulerPlan::Row& row : plan_.rows) {
     fold(row.request);
     fold(uint64_t{row.first} << 32 | row.count << 1 | row.sample);
@@ -323,14 +346,15 @@ void Scheduler::Fold() {
   }
 }
 
-// What came of it. -------------------------------------------------------------------------------------------------------
+// What came of it. --------------------------------------------------------------------------------
 
-// An answer is longer. Siblings that wait are expected to be as long as the longest; their order changes once per block, for that
-// costs something, and at the answer's end.
+// An answer is longer. Siblings that wait are expected to be as long as the longest; their order
+// changes once per block, for that costs something, and at the answer's end.
 void Scheduler::Grew(Live* live, bool ended) {
   const uint32_t answer = live->known() - live->request.prompt;
   Group* group = live->group;
-  if (group == nullptr || answer <= group->longest || (answer % kBlockTokens != 0 && !ended)) return;
+  if (group == nullptr || answer <= group->longest || (answer % kBlockTokens != 0 && !ended))
+    return;
   group->longest = answer;
   for (Live* sibling : group->members) {
     if (sibling->runs || !sibling->key.not_aged) continue;
@@ -346,7 +370,8 @@ void Scheduler::Advance(absl::Span<const Drawn> drawn) {
     Live* live = planned_[i];
     live->computed = row.first + row.count;
     live->since = step_;
-    if (row.first < live->request.prompt) computed_ += std::min(live->computed, live->request.prompt) - row.first;
+    if (row.first < live->request.prompt)
+      computed_ += std::min(live->computed, live->request.prompt) - row.first;
     if (row.sample && drawn[next].token < 0) {
       Erase(live);
       ++next;
@@ -360,7 +385,8 @@ void Scheduler::Advance(absl::Span<const Drawn> drawn) {
     live->request.tokens.push_back(token.token);
     Grew(live, token.ends);
     if (token.ends) {
-      if (live->request.chunk == 0) lengths_.Add(live->known() - live->request.prompt);  // Who is scored is no answer to go by.
+      // Who is scored is no answer to go by.
+      if (live->request.chunk == 0) lengths_.Add(live->known() - live->request.prompt);
       Erase(live);
     }
   }

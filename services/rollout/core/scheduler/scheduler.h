@@ -18,26 +18,29 @@ namespace sluice {
 // What the scheduler knows of a request.
 struct SchedulerRequest {
   uint64_t id = 0;
-  uint64_t group = 0;           // Requests of one group have equal prompts. 0: alone.
-  uint8_t order_class = 0;      // Lower first.
-  int64_t target_step = 0;      // Lower first, within a class.
-  bool ages = true;             // False: it never goes before others for having waited long.
-  uint32_t prompt = 0;          // Tokens, >= 1.
-  uint32_t end = 0;             // Tokens, prompt and answer, at which it ends at the latest.
-  uint32_t chunk = 0;           // Not 0: it computes all of its tokens itself, at most so many a step.
-  KvHash root;                  // Of its adapter; members of a group have the same.
-  std::vector<int32_t> tokens;  // Known at the start: the prompt and a resumed prefix; fewer than `end`.
+  uint64_t group = 0;       // Requests of one group have equal prompts. 0: alone.
+  uint8_t order_class = 0;  // Lower first.
+  int64_t target_step = 0;  // Lower first, within a class.
+  bool ages = true;         // False: it never goes before others for having waited long.
+  uint32_t prompt = 0;      // Tokens, >= 1.
+  uint32_t end = 0;         // Tokens, prompt and answer, at which it ends at the latest.
+  // Not 0: it computes all of its tokens itself, at most so many a step.
+  uint32_t chunk = 0;
+  KvHash root;  // Of its adapter; members of a group have the same.
+  // Known at the start: the prompt and a resumed prefix; fewer than `end`.
+  std::vector<int32_t> tokens;
 };
 
 // What one step computes. Spans hold until Advance().
 struct SchedulerPlan {
   struct Row {
     uint64_t request = 0;
-    uint32_t first = 0;                  // Positions [first, first + count) are computed.
+    uint32_t first = 0;  // Positions [first, first + count) are computed.
     uint32_t count = 0;
-    bool sample = false;                 // They are the last known ones, so the next token is drawn.
-    absl::Span<const int32_t> tokens;    // All known ones.
-    absl::Span<const int32_t> blocks;    // blocks[j] holds positions 32 j .. 32 j + 31.
+    // They are the last known ones, so the next token is drawn.
+    bool sample = false;
+    absl::Span<const int32_t> tokens;  // All known ones.
+    absl::Span<const int32_t> blocks;  // blocks[j] holds positions 32 j .. 32 j + 31.
   };
   std::vector<BlockManager::Copy> copies;  // Made in this order, before the rows.
   std::vector<Row> rows;                   // Decodes first.
@@ -46,17 +49,20 @@ struct SchedulerPlan {
   uint32_t tokens = 0;                     // Sum of counts.
 };
 
-// Decides what each engine step computes. One rule serves prefill, decode and resume: a request has `known` tokens of which
-// `computed` have keys and values in its blocks; a step gives it up to known - computed, decodes (difference 1) first, then
-// prefill in chunks up to `max_batch_tokens`. Of a group one member prefills the prompt; the others wait for it, hold its blocks
-// too and compute the last prompt token themselves. Others begin with what the prefix cache has.
+// Decides what each engine step computes. One rule serves prefill, decode and resume: a request has
+// `known` tokens of which `computed` have keys and values in its blocks; a step gives it up to
+// known - computed, decodes (difference 1) first, then prefill in chunks up to `max_batch_tokens`.
+// Of a group one member prefills the prompt; the others wait for it, hold its blocks too and
+// compute the last prompt token themselves. Others begin with what the prefix cache has.
 //
-// Order, for who may run and who loses its blocks: (class, target step, predicted length left, longest first, arrival). The
-// prediction is the longest answer in the group so far (Seer, arXiv:2511.14617), else the 90th percentile of all. One that did
-// not advance for `aging_steps` goes before all others, to its end.
+// Order, for who may run and who loses its blocks: (class, target step, predicted length left,
+// longest first, arrival). The prediction is the longest answer in the group so far (Seer,
+// arXiv:2511.14617), else the 90th percentile of all. One that did not advance for `aging_steps`
+// goes before all others, to its end.
 //
-// Out of blocks, the last in the order that holds any is preempted: it keeps its tokens, gives up its blocks and waits. The first
-// can always have what it needs, so each request ends in a bounded number of steps.
+// Out of blocks, the last in the order that holds any is preempted: it keeps its tokens, gives up
+// its blocks and waits. The first can always have what it needs, so each request ends in a bounded
+// number of steps.
 //
 // Plain integers: no clock, no thread. The same events give the same plans; digest() shows it.
 class Scheduler {
@@ -67,7 +73,7 @@ class Scheduler {
     bool adapt = false;                // Fewer, by the use of the pool.
     uint32_t max_batch_tokens = 2048;  // At least max_running.
     uint32_t aging_steps = 1000;
-    KvHash salt;                       // Of the weights at the start.
+    KvHash salt;  // Of the weights at the start.
   };
 
   // What came of a row that samples.
@@ -78,27 +84,30 @@ class Scheduler {
 
   explicit Scheduler(const Options& options);
 
-  // INVALID_ARGUMENT: no prompt, no room for an answer, more tokens than the pool holds, or another root than its group's. ALREADY_EXISTS: the id is live.
+  // INVALID_ARGUMENT: no prompt, no room for an answer, more tokens than the pool holds, or another
+  // root than its group's. ALREADY_EXISTS: the id is live.
   absl::Status Add(SchedulerRequest request);
 
   // The request leaves and gives back its blocks. Unknown ids are passed over.
   void Remove(uint64_t id);
 
-  // The plan of the next step; an empty one if there is nothing to run. Call Advance() with what came of it before the next.
+  // The plan of the next step; an empty one if there is nothing to run. Call Advance() with what
+  // came of it before the next.
   const SchedulerPlan& Plan();
 
   // The step is done. `drawn`: for each row that samples, in the order of the rows.
   void Advance(absl::Span<const Drawn> drawn);
 
-  // Keys and values come of other weights from now on: no block of before is found or forked. With `recompute` running
-  // requests start over; else they go on over what they have, but for those that compute all of their prompt themselves and are at it.
+  // Keys and values come of other weights from now on: no block of before is found or forked. With
+  // `recompute` running requests start over; else they go on over what they have, but for those
+  // that compute all of their prompt themselves and are at it.
   void Switched(KvHash salt, bool recompute);
 
   uint32_t running() const { return static_cast<uint32_t>(running_.size()); }
   uint32_t waiting() const { return static_cast<uint32_t>(waiting_.size()); }
-  uint32_t limit() const { return limit_; }     // Requests that may run at once, now.
+  uint32_t limit() const { return limit_; }  // Requests that may run at once, now.
   uint64_t steps() const { return step_; }
-  uint64_t digest() const { return digest_; }   // Of all plans so far.
+  uint64_t digest() const { return digest_; }  // Of all plans so far.
   uint64_t preemptions() const { return preemptions_; }
   uint64_t prompt_tokens_computed() const { return computed_; }
   uint64_t prompt_tokens_forked() const { return forked_; }
@@ -119,12 +128,12 @@ class Scheduler {
     SchedulerRequest request;
     Group* group = nullptr;
     uint64_t arrival = 0;
-    uint64_t since = 0;        // The step it last advanced in, or came.
-    Key key;                   // Its place while it waits or runs.
+    uint64_t since = 0;  // The step it last advanced in, or came.
+    Key key;             // Its place while it waits or runs.
     bool runs = false;
     uint32_t computed = 0;
-    uint32_t preempted = 0;    // So often.
-    uint64_t epoch = 0;        // Of the weights under which position 0 was computed.
+    uint32_t preempted = 0;  // So often.
+    uint64_t epoch = 0;      // Of the weights under which position 0 was computed.
     BlockTable table;
     uint32_t known() const { return static_cast<uint32_t>(request.tokens.size()); }
     bool decodes() const { return computed > 0 && known() - computed == 1; }
@@ -154,7 +163,8 @@ class Scheduler {
   Start Begin(Live* live, bool fork);
   uint32_t Reserve(size_t place, uint32_t count);
   bool PreemptBehind(size_t place);
-  void PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan::Row>* rows, std::vector<Live*>* lives);
+  void PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan::Row>* rows,
+               std::vector<Live*>* lives);
   void Stalled(Live* live);
   void Fold();
 
@@ -165,13 +175,14 @@ class Scheduler {
   absl::flat_hash_map<uint64_t, std::unique_ptr<Live>> live_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Group>> groups_;
   std::map<Key, Live*> waiting_;
-  std::map<std::pair<uint64_t, uint64_t>, Live*> by_age_;  // (since, arrival), of those waiting and not aged.
-  std::vector<Live*> running_;                             // In order.
-  bool unsorted_ = false;                                  // The order of running_ has changed.
+  // (since, arrival), of those waiting and not aged.
+  std::map<std::pair<uint64_t, uint64_t>, Live*> by_age_;
+  std::vector<Live*> running_;  // In order.
+  bool unsorted_ = false;       // The order of running_ has changed.
   LengthQuantile lengths_;
   SchedulerPlan plan_;
   std::vector<SchedulerPlan::Row> prefills_;
-  std::vector<Live*> planned_, planned_prefills_;          // The requests of the plan's rows.
+  std::vector<Live*> planned_, planned_prefills_;  // The requests of the plan's rows.
   uint32_t limit_ = 0;
   uint64_t adjust_at_ = 0;
   uint64_t arrivals_ = 0, step_ = 0, epoch_ = 1, digest_ = 0;

@@ -117,9 +117,11 @@ void StepLoop::Run() {
     engine_->SetThreads(cores_->threads());
 
     if (inbox.staged) {
-      if (absl::Status status = Switch(*inbox.staged); !status.ok()) return sink_->OnBroken(std::move(status));
+      if (absl::Status status = Switch(*inbox.staged); !status.ok())
+        return sink_->OnBroken(std::move(status));
     }
-    if (StepEvents refused = Accept(&inbox); !refused.failures.empty()) sink_->OnStep(std::move(refused));
+    if (StepEvents refused = Accept(&inbox); !refused.failures.empty())
+      sink_->OnStep(std::move(refused));
     if (engine_->idle() || Paused()) continue;
     const absl::Duration start = Clock::Real()->Monotonic();
     absl::StatusOr<StepEvents> events = engine_->Step();
@@ -129,12 +131,14 @@ void StepLoop::Run() {
       MutexLock lock(&mu_);
       stats_ = engine_->Stats();
       // A mixed step counts by its rows.
-      const double prefill = events->rows == 0 ? 0 : static_cast<double>(events->prefill_rows) / events->rows;
+      const double prefill =
+          events->rows == 0 ? 0 : static_cast<double>(events->prefill_rows) / events->rows;
       times_.prefill += took * prefill;
       times_.decode += took * (1 - prefill);
       events->seconds = absl::ToDoubleSeconds(took);
     }
-    if (!events->tokens.empty() || !events->failures.empty() || !events->crowded_out.empty()) sink_->OnStep(*std::move(events));
+    if (!events->tokens.empty() || !events->failures.empty() || !events->crowded_out.empty())
+      sink_->OnStep(*std::move(events));
   }
 }
 

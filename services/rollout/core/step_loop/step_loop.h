@@ -14,12 +14,14 @@
 
 namespace sluice {
 
-// Runs an engine: takes requests, aborts and new weights from other threads, applies them between two steps, and hands on what
-// each step gave.
+// Runs an engine: takes requests, aborts and new weights from other threads, applies them between
+// two steps, and hands on what each step gave.
 //
-// Each step computes on the cores that this daemon has then; while there is nothing to do they are lent.
+// Each step computes on the cores that this daemon has then; while there is nothing to do they are
+// lent.
 //
-// Thread-safe. Owns one thread, `step`, which alone touches the engine and calls the sink; it does no I/O.
+// Thread-safe. Owns one thread, `step`, which alone touches the engine and calls the sink; it does
+// no I/O.
 class StepLoop {
  public:
   // Called on the step thread; must not block.

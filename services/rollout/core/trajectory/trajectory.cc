@@ -18,7 +18,8 @@ absl::string_view Bytes(const std::vector<T>& values) {
 
 }  // namespace
 
-Trajectory::Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens, std::vector<float> prefix_logprobs,
+Trajectory::Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens,
+                       std::vector<float> prefix_logprobs,
                        std::vector<PolicyVersion> prefix_versions)
     : prompt_(prompt),
       prefix_(prefix_tokens.size()),
@@ -36,7 +37,8 @@ void Trajectory::RecordRouting(uint32_t experts) {
 }
 
 void Trajectory::Append(const TokenEvent& event) {
-  SLUICE_CHECK_MSG(event.position == position(), absl::StrCat("token at ", event.position, ", expected ", position()));
+  SLUICE_CHECK_MSG(event.position == position(),
+                   absl::StrCat("token at ", event.position, ", expected ", position()));
   tokens_.push_back(event.token);
   logprobs_.push_back(event.logprob);
   versions_.push_back(event.version);
@@ -53,7 +55,8 @@ Trajectory::Piece Trajectory::TakePiece(size_t limit) {
               .routing = absl::MakeConstSpan(routing_).subspan(sent_ * experts_, count * experts_)};
   for (size_t i = sent_; i < sent_ + count; ++i) {
     const PolicyVersion version = versions_[i];
-    if (piece.runs.empty() || piece.runs.back().version != version) piece.runs.push_back({.version = version});
+    if (piece.runs.empty() || piece.runs.back().version != version)
+      piece.runs.push_back({.version = version});
     ++piece.runs.back().count;
   }
   sent_ += count;
@@ -71,7 +74,8 @@ void Trajectory::Rewind(uint64_t position) {
 }
 
 void Trajectory::Truncate(uint64_t position) {
-  const size_t count = std::clamp<size_t>(position > prompt_ ? position - prompt_ : 0, prefix_, tokens_.size());
+  const size_t count =
+      std::clamp<size_t>(position > prompt_ ? position - prompt_ : 0, prefix_, tokens_.size());
   tokens_.resize(count);
   logprobs_.resize(count);
   versions_.resize(count);
@@ -81,6 +85,8 @@ void Trajectory::Truncate(uint64_t position) {
   finish_ = FinishReason::kLength;
 }
 
-uint32_t Trajectory::Crc32c() const { return sluice::Crc32c(Bytes(logprobs_), sluice::Crc32c(Bytes(tokens_))); }
+uint32_t Trajectory::Crc32c() const {
+  return sluice::Crc32c(Bytes(logprobs_), sluice::Crc32c(Bytes(tokens_)));
+}
 
 }  // namespace sluice

@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// One member's answer while this worker samples it: the tokens, their log-probs and stamps, and how far the queue has them.
-// Positions count from the prompt's first token. Not thread-safe.
+// One member's answer while this worker samples it: the tokens, their log-probs and stamps, and how
+// far the queue has them. Positions count from the prompt's first token. Not thread-safe.
 class Trajectory {
  public:
   // A run of tokens for one Put.
@@ -19,15 +19,19 @@ class Trajectory {
     uint64_t at = 0;  // Position of its first token.
     absl::Span<const int32_t> tokens;
     absl::Span<const float> logprobs;
-    absl::Span<const uint16_t> routing;  // [tokens, experts of a token]; empty without a mixture of experts.
+    // [tokens, experts of a token]; empty without a mixture of experts.
+    absl::Span<const uint16_t> routing;
     std::vector<VersionRun> runs;
   };
 
-  // `prompt`: its length. The prefix: what the queue holds of earlier attempts, with the stamp of each token.
-  explicit Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens = {}, std::vector<float> prefix_logprobs = {},
+  // `prompt`: its length. The prefix: what the queue holds of earlier attempts, with the stamp of
+  // each token.
+  explicit Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens = {},
+                      std::vector<float> prefix_logprobs = {},
                       std::vector<PolicyVersion> prefix_versions = {});
-  // Each token comes with the `experts` (layers x k) that its row went through; before the first Append. Those of the prefix stay with
-  // the queue: where it wants them again, they are told as unknown.
+  // Each token comes with the `experts` (layers x k) that its row went through; before the first
+  // Append. Those of the prefix stay with the queue: where it wants them again, they are told as
+  // unknown.
   void RecordRouting(uint32_t experts);
 
   // The next token, in order of positions.
@@ -50,9 +54,10 @@ class Trajectory {
   bool all_acked() const { return unacked() == 0; }
   FinishReason finish() const { return finish_; }
   uint32_t prompt() const { return prompt_; }
-  uint64_t position() const { return prompt_ + tokens_.size(); }  // Of the next token; all tokens of the member.
-  const std::vector<int32_t>& tokens() const { return tokens_; }  // The answer, prefix included.
-  const std::vector<float>& logprobs() const { return logprobs_; }          // By token, as are ..
+  // Of the next token; all tokens of the member.
+  uint64_t position() const { return prompt_ + tokens_.size(); }
+  const std::vector<int32_t>& tokens() const { return tokens_; }    // The answer, prefix included.
+  const std::vector<float>& logprobs() const { return logprobs_; }  // By token, as are ..
   const std::vector<PolicyVersion>& versions() const { return versions_; }  // .. the stamps.
   // CRC32C of the answer's tokens (i32) followed by its log-probs (f32), little-endian.
   uint32_t Crc32c() const;

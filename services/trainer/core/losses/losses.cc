@@ -16,8 +16,8 @@ namespace {
 // A scalar of known value and known gradient in `x`.
 class KnownGradient : public torch::autograd::Function<KnownGradient> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& gradient,
-                            double value) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& gradient, double value) {
     context->save_for_backward({gradient});
     return at::full({}, value, x.options());
   }
@@ -28,8 +28,8 @@ class KnownGradient : public torch::autograd::Function<KnownGradient> {
 };
 
 // sum_t coefficient_t value_t, with the gradient coefficient_t grad_t.
-at::Tensor WeightedSum(const at::Tensor& lp_theta, const std::vector<double>& coefficient, const std::vector<float>& value,
-                       const std::vector<float>& grad) {
+at::Tensor WeightedSum(const at::Tensor& lp_theta, const std::vector<double>& coefficient,
+                       const std::vector<float>& value, const std::vector<float>& grad) {
   at::Tensor gradient = at::empty({lp_theta.size(0)}, at::kFloat);
   float* out = gradient.data_ptr<float>();
   double sum = 0;
@@ -42,25 +42,31 @@ at::Tensor WeightedSum(const at::Tensor& lp_theta, const std::vector<double>& co
 
 }  // namespace
 
-LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta, const at::Tensor& entropy, PolicyTokens tokens,
+LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
+                           const at::Tensor& entropy, PolicyTokens tokens,
                            absl::Span<const double> sequence_weight, PolicyStats* stats) {
-  TORCH_CHECK(lp_theta.dim() == 1 && lp_theta.scalar_type() == at::kFloat, "lp_theta must be [N] fp32");
+  TORCH_CHECK(lp_theta.dim() == 1 && lp_theta.scalar_type() == at::kFloat,
+              "lp_theta must be [N] fp32");
   const int64_t n = lp_theta.size(0);
-  TORCH_CHECK(static_cast<int64_t>(sequence_weight.size()) == tokens.sequences() && (n == 0 || tokens.offsets.back() == n),
+  TORCH_CHECK(static_cast<int64_t>(sequence_weight.size()) == tokens.sequences() &&
+                  (n == 0 || tokens.offsets.back() == n),
               "offsets and sequence weights must cover the ", n, " tokens of lp_theta");
   const at::Tensor on_cpu = lp_theta.detach().to(at::kCPU).contiguous();
   tokens.lp_theta = absl::MakeConstSpan(on_cpu.data_ptr<float>(), static_cast<size_t>(n));
 
   std::vector<double> coefficient(n);
   for (int64_t i = 0; i < tokens.sequences(); ++i) {
-    for (int64_t t = tokens.offsets[i]; t < tokens.offsets[i + 1]; ++t) coefficient[t] = sequence_weight[i];
+    for (int64_t t = tokens.offsets[i]; t < tokens.offsets[i + 1]; ++t)
+      coefficient[t] = sequence_weight[i];
   }
   const Correction correction = Correct(rule.correction, tokens);
-  stats->Add(tokens, correction, rule.loss.has_ratio ? CountClipped(rule.clip, rule.prox, tokens) : ClipCounts{});
+  stats->Add(tokens, correction,
+             rule.loss.has_ratio ? CountClipped(rule.clip, rule.prox, tokens) : ClipCounts{});
 
   LossTerms terms;
   std::vector<float> value(n), grad(n);
-  PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, correction, absl::MakeSpan(value), absl::MakeSpan(grad));
+  PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, correction, absl::MakeSpan(value),
+             absl::MakeSpan(grad));
   terms.policy = WeightedSum(lp_theta, coefficient, value, grad);
   terms.kl = terms.entropy = at::zeros({}, lp_theta.options().requires_grad(false));
   if (rule.kl != nullptr) {
@@ -70,7 +76,8 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta, con
   }
   if (rule.entropy_coef != 0 && entropy.defined()) {
     TORCH_CHECK(entropy.dim() == 1 && entropy.size(0) == n, "entropy must be [N]");
-    const at::Tensor weights = at::tensor(coefficient, at::kDouble).to(entropy.device(), entropy.scalar_type());
+    const at::Tensor weights =
+        at::tensor(coefficient, at::kDouble).to(entropy.device(), entropy.scalar_type());
     terms.entropy = (entropy * weights).sum();
   }
   return terms;

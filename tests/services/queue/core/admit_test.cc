@@ -112,7 +112,8 @@ TEST(AdmitTest, ALowerIncarnationIsFencedAndItsMembersGoOnElsewhere) {
   h.rollouts["r1"] = 2;
   h.SetWorkers();
   const Ledger before = h.job().ledger();
-  EXPECT_EQ(ReasonOf(h.Call<AdmitAnswer>(old, Admit{.request = h.Request(), .room = 1}).status()), "FENCED");
+  EXPECT_EQ(ReasonOf(h.Call<AdmitAnswer>(old, Admit{.request = h.Request(), .room = 1}).status()),
+            "FENCED");
   EXPECT_EQ(ReasonOf(h.Call<RenewAnswer>(old, Renew{}).status()), "FENCED");
   EXPECT_EQ(ReasonOf(h.Call<ItemsAnswer>(old, Seal{}).status()), "FENCED");
   EXPECT_EQ(ReasonOf(h.PutOne(old, {})), "FENCED");
@@ -136,10 +137,12 @@ TEST(AdmitTest, AFencedCallerThatWaitsIsToldAtOnce) {
 TEST(AdmitTest, AWorkerNotListedIsToldToComeAgain) {
   Harness h;
   h.Start();
-  const absl::Status status = h.Call<AdmitAnswer>({"r9", 1}, Admit{.request = h.Request(), .room = 1}).status();
+  const absl::Status status =
+      h.Call<AdmitAnswer>({"r9", 1}, Admit{.request = h.Request(), .room = 1}).status();
   EXPECT_TRUE(absl::IsUnavailable(status));
   EXPECT_GT(DetailOf(status).retry_after, absl::ZeroDuration());
-  EXPECT_TRUE(absl::IsPermissionDenied(h.Call<AdmitAnswer>(h.Reward(), Admit{.request = h.Request(), .room = 1}).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      h.Call<AdmitAnswer>(h.Reward(), Admit{.request = h.Request(), .room = 1}).status()));
 }
 
 TEST(AdmitTest, AKilledWorkersPrefixIsHandedOnUnchanged) {
@@ -149,24 +152,37 @@ TEST(AdmitTest, AKilledWorkersPrefixIsHandedOnUnchanged) {
   const queue::Grant& grant = admitted->grants[0];
   const Id16 lease = grant.members[0].lease.id;
   const TrajectoryRef first{grant.group, 0, 1};
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, lease, SegmentRole::kPrompt, 0, 4)).ok());
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(first, lease, SegmentRole::kSampled, 4, 5, {{{1, 0}, 5, 0}})).ok());
-  ASSERT_TRUE(h.Call<ReleaseAnswer>({"controller", 0}, Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost}).ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, lease, SegmentRole::kPrompt, 0, 4))
+          .ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(),
+                       PieceRecord(first, lease, SegmentRole::kSampled, 4, 5, {{{1, 0}, 5, 0}}))
+                  .ok());
+  ASSERT_TRUE(h.Call<ReleaseAnswer>(
+                   {"controller", 0},
+                   Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost})
+                  .ok());
 
   h.Load(h.Rollout("r2"), {1, 0});
   const auto taken = h.Admitted(1, "r2");
   const Member& member = taken->grants[0].members[0];
   EXPECT_EQ(member.attempt, 2u);
   EXPECT_EQ(member.prefix, 9u);
-  const auto read = h.job().Read(h.Rollout("r2"), false, member.lease.id, {{.owner = {grant.group, 0, 2}, .names = {"tokens", "logprobs"}, .from = 4, .to = 9}});
+  const auto read = h.job().Read(
+      h.Rollout("r2"), false, member.lease.id,
+      {{.owner = {grant.group, 0, 2}, .names = {"tokens", "logprobs"}, .from = 4, .to = 9}});
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->records.size(), 1u);
   const Record written = PieceRecord(first, lease, SegmentRole::kSampled, 4, 5, {{{1, 0}, 5, 0}});
-  for (int f = 0; f < 2; ++f) EXPECT_EQ(read->records[0].fields[f].bytes.view(), written.fields[f].bytes.view());
+  for (int f = 0; f < 2; ++f)
+    EXPECT_EQ(read->records[0].fields[f].bytes.view(), written.fields[f].bytes.view());
   EXPECT_EQ(read->records[0].piece->runs, written.piece->runs);
 
-  EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), PieceRecord(first, lease, SegmentRole::kSampled, 9, 1, {{{1, 0}, 1, 0}}))), "LEASE_LOST");
-  EXPECT_THAT(h.Call<RenewAnswer>(h.Rollout(), Renew{.leases = {lease}})->lost, testing::ElementsAre(lease));
+  EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), PieceRecord(first, lease, SegmentRole::kSampled, 9, 1,
+                                                       {{{1, 0}, 1, 0}}))),
+            "LEASE_LOST");
+  EXPECT_THAT(h.Call<RenewAnswer>(h.Rollout(), Renew{.leases = {lease}})->lost,
+              testing::ElementsAre(lease));
   h.Sample(h.Rollout("r2"), taken->grants[0], member, {{{1, 0}, 2, 0}});
   EXPECT_EQ(h.job().group(0)->members[0].log.tokens(), 7u);
 }
@@ -190,8 +206,12 @@ TEST(AdmitTest, TheHolderOfASiblingIsPreferred) {
   const auto second = h.Admitted(2, "r2");  // Group 0, member 1; group 1, member 0.
   ASSERT_EQ(second->grants.size(), 2u);
   EXPECT_EQ(second->grants[0].group.ordinal, 0u);
-  ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout("r1"), Release{.leases = {first->grants[0].members[0].lease.id}, .reason = ReleaseReason::kDrain}).ok());
-  // Free now: group 0 member 0 (r2 holds its sibling) and group 1 member 1 (likewise). r1 takes one of group 0 first, by age.
+  ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout("r1"),
+                                    Release{.leases = {first->grants[0].members[0].lease.id},
+                                            .reason = ReleaseReason::kDrain})
+                  .ok());
+  // Free now: group 0 member 0 (r2 holds its sibling) and group 1 member 1 (likewise). r1 takes one
+  // of group 0 first, by age.
   EXPECT_EQ(h.Admitted(1, "r2")->grants[0].group.ordinal, 0u);
   EXPECT_EQ(h.Admitted(1, "r1")->grants[0].group.ordinal, 1u);
 }
@@ -202,7 +222,10 @@ TEST(AdmitTest, AFailedPromptIsDrawnAgainThenQuarantined) {  // reissues = 1
   const auto first = h.Admitted(2);
   const RowRef row = first->grants[0].row.ref;
   const auto drop = [&](const queue::Grant& grant) {
-    return h.Call<ItemsAnswer>(h.Rollout(), Drop{{{{.group = grant.group}, grant.members[0].lease.id, "env_lost"}}})->items[0];
+    return h
+        .Call<ItemsAnswer>(h.Rollout(),
+                           Drop{{{{.group = grant.group}, grant.members[0].lease.id, "env_lost"}}})
+        ->items[0];
   };
   EXPECT_TRUE(drop(first->grants[0]).status.ok());
   const auto second = h.Admitted(2);
@@ -217,12 +240,14 @@ TEST(AdmitTest, AFailedPromptIsDrawnAgainThenQuarantined) {  // reissues = 1
 
 TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
   const auto edge = [](Harness& h) {
-    const uint64_t call = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1, .wait = absl::Seconds(1)});
+    const uint64_t call =
+        h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1, .wait = absl::Seconds(1)});
     EXPECT_FALSE(h.job().Explain(h.now).empty());
     h.Advance(absl::Seconds(1));
     const auto answer = h.Result<AdmitAnswer>(call);
     EXPECT_TRUE(answer.ok()) << answer.status();
-    EXPECT_TRUE(answer->edge.has_value() && !answer->edge->cause.empty() && !answer->edge->on.id.empty());
+    EXPECT_TRUE(answer->edge.has_value() && !answer->edge->cause.empty() &&
+                !answer->edge->on.id.empty());
     return *answer->edge;
   };
   {
@@ -245,7 +270,8 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
   }
   {
     Spec spec = SmallSpec();
-    spec.quota_bytes = 3 * 2 * 2 * spec.member_bytes();  // Three steps' worth; nothing becomes durable.
+    // Three steps' worth; nothing becomes durable.
+    spec.quota_bytes = 3 * 2 * 2 * spec.member_bytes();
     Harness h(spec);
     h.Start();
     h.RunStep();
@@ -291,7 +317,11 @@ TEST(AdmitTest, APromptFromOutsideGetsASlotNowOrNone) {  // B = 2, eta = 1: four
   Harness h;
   h.Start();
   const auto own = [&](uint32_t room) {
-    return h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = room, .own = Row{.source = "api", .json = "{\"prompt\":\"hi\"}"}, .wait = absl::ZeroDuration()});
+    return h.Call<AdmitAnswer>(h.Rollout(),
+                               Admit{.request = h.Request(),
+                                     .room = room,
+                                     .own = Row{.source = "api", .json = "{\"prompt\":\"hi\"}"},
+                                     .wait = absl::ZeroDuration()});
   };
   const auto first = own(1);
   ASSERT_TRUE(first.ok()) << first.status();
@@ -318,12 +348,21 @@ TEST(AdmitTest, APromptFromOutsideGetsASlotNowOrNone) {  // B = 2, eta = 1: four
 TEST(AdmitTest, APromptFromOutsideThatFailsIsNotDrawnAgain) {
   Harness h;
   h.Start();
-  const auto own = h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = 2, .own = Row{.source = "api", .json = "{}"}, .wait = absl::ZeroDuration()});
-  const DropItem drop{.ref = {.group = own->grants[0].group}, .lease = own->grants[0].members[0].lease.id, .reason = "env_lost"};
+  const auto own = h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(),
+                                                          .room = 2,
+                                                          .own = Row{.source = "api", .json = "{}"},
+                                                          .wait = absl::ZeroDuration()});
+  const DropItem drop{.ref = {.group = own->grants[0].group},
+                      .lease = own->grants[0].members[0].lease.id,
+                      .reason = "env_lost"};
   EXPECT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}})->items[0].status.ok());
   EXPECT_EQ(h.Admitted(2)->grants[0].row.source, "digits");
   EXPECT_EQ(h.job().ledger().dropped.at("env_lost"), 2);
-  EXPECT_EQ(ReasonOf(h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = 1, .own = Row{.json = "{}"}}).status()), "BAD_ROW");
+  EXPECT_EQ(
+      ReasonOf(h.Call<AdmitAnswer>(
+                    h.Rollout(), Admit{.request = h.Request(), .room = 1, .own = Row{.json = "{}"}})
+                   .status()),
+      "BAD_ROW");
 }
 
 TEST(SetJobTest, WhatThisBuildCannotKeepIsRefusedByName) {
@@ -339,8 +378,11 @@ TEST(SetJobTest, WhatThisBuildCannotKeepIsRefusedByName) {
   refused([](Spec& s) { s.wait = absl::ZeroDuration(); }, "queue.straggler.wait");
   refused([](Spec& s) { s.sampler = Sampler::kLevels; }, "levels");
   refused([](Spec& s) { s.deterministic = true; }, "max_staleness 0");
-  refused([](Spec& s) { s.deterministic = true, s.max_staleness = 0, s.oversample = 0.5; }, "oversample 0");
-  refused([](Spec& s) { s.deterministic = true, s.max_staleness = 0, s.straggler = Straggler::kDrop; }, "wait or mask");
+  refused([](Spec& s) { s.deterministic = true, s.max_staleness = 0, s.oversample = 0.5; },
+          "oversample 0");
+  refused(
+      [](Spec& s) { s.deterministic = true, s.max_staleness = 0, s.straggler = Straggler::kDrop; },
+      "wait or mask");
   refused([](Spec& s) { s.policies.push_back("other"); }, "policies");
   refused([](Spec& s) { s.tasks[0].produces.push_back("verdict"); }, "granularity must be group");
   refused([](Spec& s) { s.statistic = Statistic::kStrict; }, "masked");

@@ -41,28 +41,33 @@ TEST(BatchTest, TheHashChainIsThatOfTheCanonicalBytesBuiltAnew) {
     for (const BatchGroup& group : batch->groups) {
       for (const BatchMember& member : group.members) {
         std::string tokens, logprobs;
-        const auto read = h.job().Read(h.Trainer(), false, batch->lease.id, {{.owner = {group.group, member.member, member.attempt}}});
+        const auto read = h.job().Read(h.Trainer(), false, batch->lease.id,
+                                       {{.owner = {group.group, member.member, member.attempt}}});
         for (const Record& record : read->records) {
           for (const Field& field : record.fields) {
             if (field.name == "tokens") tokens += std::string(field.bytes.view());
             if (field.name == "logprobs") logprobs += std::string(field.bytes.view());
           }
         }
-        for (int i = 3; i >= 0; --i) canonical.push_back(static_cast<char>(group.group.incarnation >> 8 * i));
+        for (int i = 3; i >= 0; --i)
+          canonical.push_back(static_cast<char>(group.group.incarnation >> 8 * i));
         canonical.append(4, '\0');
-        for (int i = 7; i >= 0; --i) canonical.push_back(static_cast<char>(group.group.ordinal >> 8 * i));
+        for (int i = 7; i >= 0; --i)
+          canonical.push_back(static_cast<char>(group.group.ordinal >> 8 * i));
         Little(member.member, 4, canonical);
         Little(member.attempt, 4, canonical);
         Little(SlowCrc32c(tokens + logprobs), 4, canonical);
         Little(member.masked.size(), 4, canonical);
-        for (const TokenRun& run : member.masked) Little(run.first, 8, canonical), Little(run.count, 8, canonical);
+        for (const TokenRun& run : member.masked)
+          Little(run.first, 8, canonical), Little(run.count, 8, canonical);
       }
     }
     EXPECT_EQ(batch->crc32c, SlowCrc32c(canonical));
     std::string link = chain;
     Little(k, 8, link);
     link += canonical;
-    SHA256(reinterpret_cast<const uint8_t*>(link.data()), link.size(), reinterpret_cast<uint8_t*>(chain.data()));
+    SHA256(reinterpret_cast<const uint8_t*>(link.data()), link.size(),
+           reinterpret_cast<uint8_t*>(chain.data()));
     EXPECT_EQ(h.ApplyBatch(*batch)->ledger.hash, chain);
     h.Publish();
   }
@@ -84,13 +89,15 @@ TEST(BatchTest, EveryAskerGetsTheSameFrozenList) {
   EXPECT_EQ(first->groups[0].members[1].fields.size(), 3u);  // messages, reward_status, task_reward
 }
 
-TEST(BatchTest, ASlowFirstSampleHoldsUpItsOwnGroupAlone) {  // eta = 1: groups 0, 1 hold slots of step 0
+// eta = 1: groups 0, 1 hold slots of step 0
+TEST(BatchTest, ASlowFirstSampleHoldsUpItsOwnGroupAlone) {
   Harness h;
   h.Start();
   const auto admitted = h.Admitted(100);
   for (size_t g = 0; g < admitted->grants.size(); ++g) {
     for (const Member& member : admitted->grants[g].members) {
-      if (g > 0 || member.member > 0) h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
+      if (g > 0 || member.member > 0)
+        h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
     }
   }
   h.ScoreAll();
@@ -126,7 +133,8 @@ TEST(BatchTest, OnPolicyGroupsComeInSlicesAsTheyFinishAndLeftoversAreDropped) {
   const auto admitted = h.Admitted(100);
   ASSERT_EQ(admitted->grants.size(), 3u);  // ceil(2 x 1.5)
   const auto finish = [&](int g) {
-    for (const Member& member : admitted->grants[g].members) h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
+    for (const Member& member : admitted->grants[g].members)
+      h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
     h.ScoreAll();
   };
   const uint64_t call = h.Send(h.Trainer(), AcquireBatch{.k = 0, .stream = true});
@@ -167,7 +175,8 @@ TEST(BatchTest, LeftoversOfAnOversampledStepMoveToTheNextOne) {
   h.SampleAll(h.Rollout(), *admitted, {1, 0});
   h.ScoreAll();
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
-  EXPECT_EQ(h.job().Stats().slots.at("overdue"), 1u);  // Step 1 is full as long as the engine is old.
+  // Step 1 is full as long as the engine is old.
+  EXPECT_EQ(h.job().Stats().slots.at("overdue"), 1u);
   h.Publish();
   ASSERT_TRUE(h.Admitted(100).ok());
   EXPECT_EQ(h.job().Stats().slots.at("overdue"), 0u);
@@ -216,7 +225,11 @@ TEST(BatchTest, ASkippedStepMakesAVersionAndTrainsNothing) {
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});
   h.ScoreAll();
   const auto batch = h.Acquired(0);
-  const auto applied = h.Call<ApplyAnswer>(h.Trainer(), queue::Apply{.k = 0, .lease = batch->lease.id, .crc32c = batch->crc32c, .skipped = "nonfinite gradient"});
+  const auto applied =
+      h.Call<ApplyAnswer>(h.Trainer(), queue::Apply{.k = 0,
+                                                    .lease = batch->lease.id,
+                                                    .crc32c = batch->crc32c,
+                                                    .skipped = "nonfinite gradient"});
   EXPECT_EQ(applied->version, 1);
   EXPECT_EQ(applied->ledger.tokens_trained, 0);
   EXPECT_EQ(applied->ledger.applied, 4);
@@ -226,7 +239,8 @@ TEST(BatchTest, TheVersionMovesByCompareAndSet) {
   Harness h;
   h.Start();
   const auto advance = [&](std::optional<PolicyVersion> expected, PolicyVersion next) {
-    return h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.expected = expected, .next = next});
+    return h.Call<AdvanceVersionAnswer>(h.Trainer(),
+                                        AdvanceVersion{.expected = expected, .next = next});
   };
   EXPECT_TRUE(absl::IsInvalidArgument(advance(PolicyVersion{1, 0}, {1, 1}).status()));  // K is 0.
   h.RunStep();
@@ -242,7 +256,9 @@ TEST(BatchTest, DurableFreesWhatTheCheckpointHolds) {
   h.RunStep();
   const std::string hash = h.job().ledger().hash;
   h.RunStep();
-  const auto durable = [&](int64_t version, const std::string& with) { return h.Call<DurableAnswer>(h.Trainer(), Durable{version, "c", with}); };
+  const auto durable = [&](int64_t version, const std::string& with) {
+    return h.Call<DurableAnswer>(h.Trainer(), Durable{version, "c", with});
+  };
   EXPECT_EQ(ReasonOf(durable(1, h.job().ledger().hash).status()), "BAD_CRC");
   EXPECT_EQ(ReasonOf(durable(3, hash).status()), "NOT_YET");
   EXPECT_FALSE(durable(1, hash)->repeat);
@@ -260,7 +276,8 @@ TEST(BatchTest, GroupsWithoutSignalAreFilteredAndTheirSlotsComeBack) {
   h.Start();
   const auto reject = [&] {
     h.SampleAll(h.Rollout(), *h.Admitted(2), {1, 0});
-    const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}});
+    const auto leased = h.Call<LeaseTasksAnswer>(
+        h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}});
     for (const TaskGrant& task : leased->tasks) ASSERT_TRUE(h.PutReward(task, 1).ok());
   };
   const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
@@ -283,7 +300,8 @@ TEST(BatchTest, OneGroupWithSignalStartsTheCountAnew) {
   h.Start();
   for (int i = 0; i < 4; ++i) {
     h.SampleAll(h.Rollout(), *h.Admitted(2), {1, 0});
-    const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}});
+    const auto leased = h.Call<LeaseTasksAnswer>(
+        h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}});
     for (const TaskGrant& task : leased->tasks) {
       ASSERT_TRUE(h.PutReward(task, i % 2 == 0 ? 0 : *task.owner.member).ok());
     }
@@ -339,7 +357,8 @@ TEST(BatchTest, AWaitForABatchNamesWhoHoldsItUp) {
   EXPECT_THAT(edge().cause, testing::HasSubstr("pool cpu"));
 }
 
-TEST(BatchTest, ThePoolHoldsRewardsOfOtherSamplesOfThePrompt) {  // One row: every group has the same prompt.
+// One row: every group has the same prompt.
+TEST(BatchTest, ThePoolHoldsRewardsOfOtherSamplesOfThePrompt) {
   Harness h(SmallSpec(), {1});
   h.Start();
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});

@@ -4,14 +4,16 @@
 #include "common/base/splitmix.h"
 #include "tests/services/queue/core/harness.h"
 
-// The twenty cases that broke other queues, each a test named after it. Cases that need a log, shared memory, streams or
-// processes live with those:
+// The twenty cases that broke other queues, each a test named after it. Cases that need a log,
+// shared memory, streams or processes live with those:
 //
 //   case  what                                     where
 //   1     the trainer dies around Apply, Durable   here; with real processes tests/integration
-//   2     the queue dies; torn log; disk           here: between any two calls; tests/common/wal, store_test.cc, tests/fault
+//   2     the queue dies; torn log; disk           here: between any two calls; tests/common/wal,
+//                                                  store_test.cc, tests/fault
 //   3-15  two trainers .. quota                    here
-//   16    a reader that stops while it leases      here: the lease; the stream's cut: tests/services/queue/service_test.cc
+//   16    a reader that stops while it leases      here: the lease; the stream's cut:
+//                                                  tests/services/queue/service_test.cc
 //   17    a shared-memory client dies              tests/services/queue, tests/common/shm
 //   18-20 clock jumps .. all producers dead        here
 namespace sluice::queue {
@@ -20,7 +22,9 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-TrajectoryRef Ref(const queue::Grant& grant, const Member& member) { return {grant.group, member.member, member.attempt}; }
+TrajectoryRef Ref(const queue::Grant& grant, const Member& member) {
+  return {grant.group, member.member, member.attempt};
+}
 
 // A filled batch of step K.
 AcquireBatchAnswer Ready(Harness& h) {
@@ -32,7 +36,8 @@ AcquireBatchAnswer Ready(Harness& h) {
   return *batch;
 }
 
-RestoreAnswer NewGang(Harness& h, const std::string& cursor, const std::string& checkpoint, RestoreMode mode = RestoreMode::kReplay) {
+RestoreAnswer NewGang(Harness& h, const std::string& cursor, const std::string& checkpoint,
+                      RestoreMode mode = RestoreMode::kReplay) {
   ++h.gang;
   h.SetWorkers();
   const auto restored = h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
@@ -111,7 +116,8 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
         die();
       }
     }
-    const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 100}}});
+    const auto leased = h.Call<LeaseTasksAnswer>(
+        h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 100}}});
     for (const TaskGrant& task : leased->tasks) {
       die();
       EXPECT_TRUE(h.PutReward(task, *task.owner.member).ok());
@@ -122,7 +128,8 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
     die();
     h.Publish();
     die();
-    EXPECT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{step + 1, "c", applied->ledger.hash}).ok());
+    EXPECT_TRUE(
+        h.Call<DurableAnswer>(h.Trainer(), Durable{step + 1, "c", applied->ledger.hash}).ok());
     die();
     rows.emplace_back();
     for (const BatchGroup& group : batch->groups) rows.back().push_back(group.row.ref.index);
@@ -132,7 +139,9 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
   return rows;
 }
 
-TEST(Case02, AQueueThatDiesBetweenAnyTwoCallsTrainsTheSameRowsOnce) { EXPECT_EQ(Trained(true), Trained(false)); }
+TEST(Case02, AQueueThatDiesBetweenAnyTwoCallsTrainsTheSameRowsOnce) {
+  EXPECT_EQ(Trained(true), Trained(false));
+}
 
 TEST(Case03, OfTwoTrainersTheOldOneIsFencedWhereverItGoesOn) {
   Harness h;
@@ -142,8 +151,15 @@ TEST(Case03, OfTwoTrainersTheOldOneIsFencedWhereverItGoesOn) {
   h.now += absl::Seconds(30);  // It is stopped; the controller gives it up.
   NewGang(h, "", "");
   const Ledger before = h.job().ledger();
-  EXPECT_EQ(ReasonOf(h.Call<ApplyAnswer>(old, queue::Apply{.k = 0, .lease = batch.lease.id, .crc32c = batch.crc32c}).status()), "FENCED");
-  EXPECT_EQ(ReasonOf(h.Call<AdvanceVersionAnswer>(old, AdvanceVersion{.expected = PolicyVersion{1, 0}, .next = {1, 1}}).status()), "FENCED");
+  EXPECT_EQ(
+      ReasonOf(h.Call<ApplyAnswer>(
+                    old, queue::Apply{.k = 0, .lease = batch.lease.id, .crc32c = batch.crc32c})
+                   .status()),
+      "FENCED");
+  EXPECT_EQ(ReasonOf(h.Call<AdvanceVersionAnswer>(
+                          old, AdvanceVersion{.expected = PolicyVersion{1, 0}, .next = {1, 1}})
+                         .status()),
+            "FENCED");
   EXPECT_EQ(ReasonOf(h.Call<DurableAnswer>(old, Durable{1, "c", ""}).status()), "FENCED");
   EXPECT_EQ(h.job().ledger().hash, before.hash);
   EXPECT_EQ(h.job().version(), 0);
@@ -159,17 +175,29 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
   const auto admitted = h.Admitted(4);
   ASSERT_TRUE(admitted.ok());
   NewGang(h, cursor, "c1", RestoreMode::kRequeue);  // Version 1 again: 2 and 3 are off the branch.
-  const int64_t before = h.job().ledger().dropped.at("off_branch");  // What was accepted under 2 and 3.
+  // What was accepted under 2 and 3.
+  const int64_t before = h.job().ledger().dropped.at("off_branch");
   // The engine finishes what it began, under version 3.
   const queue::Grant& grant = admitted->grants[0];
   const Member& first = grant.members[0];
   const TrajectoryRef ref = Ref(grant, first);
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, first.lease.id, SegmentRole::kPrompt, 0, 4)).ok());
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(ref, first.lease.id, SegmentRole::kSampled, 4, 3, {{{1, 3}, 3, 0}})).ok());
-  ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = ref, .lease = first.lease.id, .fields = {TextField("messages", "[]")}}).ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, first.lease.id,
+                                                SegmentRole::kPrompt, 0, 4))
+                  .ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(ref, first.lease.id, SegmentRole::kSampled, 4, 3,
+                                                {{{1, 3}, 3, 0}}))
+                  .ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(),
+               {.owner = ref, .lease = first.lease.id, .fields = {TextField("messages", "[]")}})
+          .ok());
   EXPECT_TRUE(h.SealIt(h.Rollout(), ref, first.lease.id).status.ok());
-  EXPECT_EQ(h.job().ledger().dropped.at("off_branch"), before + 2) << "with it its sibling: a group is whole";
-  EXPECT_EQ(ReasonOf(h.SealIt(h.Rollout(), Ref(grant, grant.members[1]), grant.members[1].lease.id).status), "LEASE_LOST");
+  EXPECT_EQ(h.job().ledger().dropped.at("off_branch"), before + 2)
+      << "with it its sibling: a group is whole";
+  EXPECT_EQ(
+      ReasonOf(
+          h.SealIt(h.Rollout(), Ref(grant, grant.members[1]), grant.members[1].lease.id).status),
+      "LEASE_LOST");
 }
 
 TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
@@ -185,9 +213,17 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
   for (const queue::Grant& grant : admitted->grants) {
     for (const Member& member : grant.members) {
       const TrajectoryRef ref = Ref(grant, member);
-      if (!h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id, SegmentRole::kPrompt, 0, 4)).ok()) continue;
-      ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(ref, member.lease.id, SegmentRole::kSampled, 4, 3, {{{1, 1}, 3, 0}})).ok());
-      ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = ref, .lease = member.lease.id, .fields = {TextField("messages", "[]")}}).ok());
+      if (!h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
+                                             SegmentRole::kPrompt, 0, 4))
+               .ok())
+        continue;
+      ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(ref, member.lease.id, SegmentRole::kSampled, 4,
+                                                    3, {{{1, 1}, 3, 0}}))
+                      .ok());
+      ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = ref,
+                                         .lease = member.lease.id,
+                                         .fields = {TextField("messages", "[]")}})
+                      .ok());
       h.SealIt(h.Rollout(), ref, member.lease.id);
     }
   }
@@ -198,7 +234,8 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
   for (const GroupId& group : Groups(*batch)) EXPECT_NE(group, admitted->grants[0].group);
 }
 
-TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantined) {  // reissues = 1
+// reissues = 1
+TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantined) {
   Spec spec = SmallSpec();
   spec.lease = absl::Hours(100);
   Harness h(spec, {1});
@@ -209,7 +246,9 @@ TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantin
     EXPECT_EQ(admitted->grants[0].row.ref.occurrence, occurrence);
     h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
     const Member hangs = admitted->grants[0].members[1];
-    ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(admitted->grants[0], hangs), hangs.lease.id, SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}})).ok());
+    ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(admitted->grants[0], hangs), hangs.lease.id,
+                                                  SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}}))
+                    .ok());
     h.Advance(spec.stalled_after() + absl::Seconds(1));
     h.Load(h.Rollout(), {1, 0});
     const auto resumed = h.Admitted(1);
@@ -236,12 +275,16 @@ TEST(Case07, ALateSealOfAShrunkDroppedConsumedOrFreedGroupChangesNothing) {
     const queue::Grant& grant = admitted->grants[g];
     return h.SealIt(h.Rollout(), Ref(grant, grant.members[m]), grant.members[m].lease.id);
   };
-  for (size_t g : {0, 1}) h.Sample(h.Rollout(), admitted->grants[g], admitted->grants[g].members[0], {{{1, 0}, 3, 0}});
-  for (const Member& member : admitted->grants[2].members) h.Sample(h.Rollout(), admitted->grants[2], member, {{{1, 0}, 3, 0}});
+  for (size_t g : {0, 1})
+    h.Sample(h.Rollout(), admitted->grants[g], admitted->grants[g].members[0], {{{1, 0}, 3, 0}});
+  for (const Member& member : admitted->grants[2].members)
+    h.Sample(h.Rollout(), admitted->grants[2], member, {{{1, 0}, 3, 0}});
   h.ScoreAll();
   h.Advance(absl::Seconds(11));
   EXPECT_EQ(ReasonOf(seal(0, 1).status), "LEASE_LOST") << "shrunk";
-  const DropItem drop{.ref = {.group = admitted->grants[3].group}, .lease = admitted->grants[3].members[0].lease.id, .reason = "env_lost"};
+  const DropItem drop{.ref = {.group = admitted->grants[3].group},
+                      .lease = admitted->grants[3].members[0].lease.id,
+                      .reason = "env_lost"};
   h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}}).IgnoreError();
   EXPECT_EQ(ReasonOf(seal(3, 0).status), "LEASE_LOST") << "dropped";
   const auto batch = h.Acquired(0);
@@ -260,8 +303,11 @@ TEST(Case08, APutRepeatedAfterALostAnswerIsARepeatAndWithOtherBytesAConflict) {
   const auto admitted = h.Admitted(2);
   const queue::Grant& grant = admitted->grants[0];
   const Member& member = grant.members[0];
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id, SegmentRole::kPrompt, 0, 4)).ok());
-  Record record = PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}});
+  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
+                                                SegmentRole::kPrompt, 0, 4))
+                  .ok());
+  Record record = PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled, 4, 3,
+                              {{{1, 0}, 3, 0}});
   ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
   uint32_t repeats = 0;
   EXPECT_TRUE(h.PutOne(h.Rollout(), record, nullptr, &repeats).ok());
@@ -278,14 +324,17 @@ TEST(Case09, ASlowSampleZeroHoldsUpItsOwnGroupAndNoOther) {
   const auto admitted = h.Admitted(8);
   for (const queue::Grant& grant : admitted->grants) {
     for (const Member& member : grant.members) {
-      if (&grant != &admitted->grants[0] || member.member != 0) h.Sample(h.Rollout(), grant, member, {{{1, 0}, 3, 0}});
+      if (&grant != &admitted->grants[0] || member.member != 0)
+        h.Sample(h.Rollout(), grant, member, {{{1, 0}, 3, 0}});
     }
   }
   h.ScoreAll();
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(batch->filled);
-  EXPECT_EQ(Groups(*batch), (std::vector<GroupId>{admitted->grants[1].group, admitted->grants[2].group}));
-  for (const BatchGroup& group : batch->groups) EXPECT_EQ(group.members.size(), 2u) << "whole groups of one prompt";
+  EXPECT_EQ(Groups(*batch),
+            (std::vector<GroupId>{admitted->grants[1].group, admitted->grants[2].group}));
+  for (const BatchGroup& group : batch->groups)
+    EXPECT_EQ(group.members.size(), 2u) << "whole groups of one prompt";
 }
 
 // Two sources; those whose names are in `bad` give equal rewards.
@@ -297,13 +346,17 @@ Harness Filtered(bool all) {
   Harness h(spec, {100, 100});
   h.Start();
   for (int i = 0; i < 30; ++i) {
-    const auto admitted = h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
+    const auto admitted = h.Call<AdmitAnswer>(
+        h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
     if (!admitted.ok() || admitted->grants.empty()) break;
     const bool bad = all || admitted->grants[0].row.source == "letters";
     h.SampleAll(h.Rollout(), *admitted, {h.gang, h.loaded});
-    const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
-    for (const TaskGrant& task : leased->tasks) EXPECT_TRUE(h.PutReward(task, bad ? 0 : *task.owner.member).ok());
-    const auto batch = h.Call<AcquireBatchAnswer>(h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
+    const auto leased = h.Call<LeaseTasksAnswer>(
+        h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
+    for (const TaskGrant& task : leased->tasks)
+      EXPECT_TRUE(h.PutReward(task, bad ? 0 : *task.owner.member).ok());
+    const auto batch = h.Call<AcquireBatchAnswer>(
+        h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
     if (!batch.ok() || !batch->filled) continue;
     EXPECT_TRUE(h.ApplyBatch(*batch).ok());
     h.Publish();
@@ -322,7 +375,8 @@ TEST(Case10, RejectsOfOneDataSetOnlyAreAnAlarmAndTheOthersGoOn) {
   EXPECT_GT(h.job().version(), 3);
   ASSERT_EQ(h.alarms.size(), 1u);
   EXPECT_EQ(h.alarms[0].code, "no_signal_source");
-  EXPECT_THAT(h.alarms[0].message, HasSubstr("the last 10 groups of data source letters were all rejected"));
+  EXPECT_THAT(h.alarms[0].message,
+              HasSubstr("the last 10 groups of data source letters were all rejected"));
 }
 
 TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
@@ -344,21 +398,35 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
   };
   std::vector<Running> running;
   for (int round = 0; round < 400; ++round) {
-    const auto admitted = h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = static_cast<uint32_t>(24 - running.size() + 1), .wait = absl::ZeroDuration()});
+    const auto admitted = h.Call<AdmitAnswer>(
+        h.Rollout(), Admit{.request = h.Request(),
+                           .room = static_cast<uint32_t>(24 - running.size() + 1),
+                           .wait = absl::ZeroDuration()});
     for (const queue::Grant& grant : admitted->grants) {
-      ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id, SegmentRole::kPrompt, 0, 4)).ok());
+      ASSERT_TRUE(
+          h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id,
+                                            SegmentRole::kPrompt, 0, 4))
+              .ok());
       double normal = -6;
       for (int i = 0; i < 12; ++i) normal += static_cast<double>(random.Below(1000)) / 1000;
-      running.push_back({grant, grant.members[0], std::min<uint64_t>(3000, 1 + static_cast<uint64_t>(4 * std::exp(1.8 * normal)))});
+      running.push_back(
+          {grant, grant.members[0],
+           std::min<uint64_t>(3000, 1 + static_cast<uint64_t>(4 * std::exp(1.8 * normal)))});
     }
     for (size_t i = 0; i < running.size();) {
       Running& r = running[i];
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(r.left, 4));
-      ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(r.grant, r.member), r.member.lease.id, SegmentRole::kSampled, r.at, count, {{{1, h.loaded}, count, 0}})).ok());
+      ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(r.grant, r.member), r.member.lease.id,
+                                                    SegmentRole::kSampled, r.at, count,
+                                                    {{{1, h.loaded}, count, 0}}))
+                      .ok());
       r.at += count;
       r.left -= count;
       if (r.left == 0) {
-        ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(r.grant, r.member), .lease = r.member.lease.id, .fields = {TextField("messages", "[]")}}).ok());
+        ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(r.grant, r.member),
+                                           .lease = r.member.lease.id,
+                                           .fields = {TextField("messages", "[]")}})
+                        .ok());
         ASSERT_TRUE(h.SealIt(h.Rollout(), Ref(r.grant, r.member), r.member.lease.id).status.ok());
         running.erase(running.begin() + static_cast<int64_t>(i));
       } else {
@@ -366,7 +434,8 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
       }
     }
     h.ScoreAll();
-    const auto batch = h.Call<AcquireBatchAnswer>(h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
+    const auto batch = h.Call<AcquireBatchAnswer>(
+        h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
     ASSERT_TRUE(batch.ok());
     if (!batch->filled) continue;
     ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // Which looks at every token's age again.
@@ -386,7 +455,8 @@ TEST(Case12, TheVersionAdvancesTwiceWhileABatchIsLeasedAndItCannotAge) {
   ASSERT_TRUE(second.filled);
   ASSERT_TRUE(h.ApplyBatch(first).ok());
   h.Publish();
-  const auto read = h.job().Read(h.Trainer(), false, second.lease.id, {{.owner = {second.groups[0].group, 0, 1}}});
+  const auto read = h.job().Read(h.Trainer(), false, second.lease.id,
+                                 {{.owner = {second.groups[0].group, 0, 1}}});
   EXPECT_TRUE(read.ok() && read->missing.empty());
   EXPECT_EQ(h.Acquired(1)->crc32c, second.crc32c);
   EXPECT_TRUE(h.ApplyBatch(second).ok());
@@ -423,11 +493,14 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
   const auto slow = h.Admitted(1);
   const queue::Grant& grant = slow->grants[0];
   const Member& member = grant.members[0];
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id, SegmentRole::kPrompt, 0, 4)).ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
+                                                SegmentRole::kPrompt, 0, 4))
+                  .ok());
   uint64_t at = 4;
   uint32_t segment = 1;
   const auto turn = [&](SegmentRole role, uint32_t count, std::vector<VersionRun> runs) {
-    Record record = PieceRecord(Ref(grant, member), member.lease.id, role, at, count, std::move(runs));
+    Record record =
+        PieceRecord(Ref(grant, member), member.lease.id, role, at, count, std::move(runs));
     record.piece->segment = segment++;
     ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
     at += count;
@@ -438,14 +511,18 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
     if (version < 4) h.RunStep();
   }
   ASSERT_EQ(h.job().version(), 4);
-  ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(grant, member), .lease = member.lease.id, .fields = {TextField("messages", "[]")}}).ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(grant, member),
+                                     .lease = member.lease.id,
+                                     .fields = {TextField("messages", "[]")}})
+                  .ok());
   ASSERT_TRUE(h.SealIt(h.Rollout(), Ref(grant, member), member.lease.id).status.ok());
   h.ScoreAll();
   const auto batch = h.Acquired(4);
   ASSERT_TRUE(batch.ok() && batch->filled);
   ASSERT_EQ(batch->groups[0].group, grant.group) << "the oldest goes first";
   EXPECT_EQ(batch->groups[0].members[0].trained, 6u) << "versions 3 and 4";
-  EXPECT_EQ(batch->groups[0].members[0].masked.size(), 3u) << "versions 0 to 2, apart by the observations";
+  EXPECT_EQ(batch->groups[0].members[0].masked.size(), 3u)
+      << "versions 0 to 2, apart by the observations";
   EXPECT_TRUE(h.ApplyBatch(*batch).ok());
 }
 
@@ -454,13 +531,18 @@ TEST(Case13, ASegmentWithoutTrainableTokensAndAnEmptyTrajectoryAreWholeMembers) 
   h.Start();
   const auto admitted = h.Admitted(4);
   for (const queue::Grant& grant : admitted->grants) {
-    ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id, SegmentRole::kPrompt, 0, 4)).ok());
+    ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id,
+                                                  SegmentRole::kPrompt, 0, 4))
+                    .ok());
     const Member& forced = grant.members[0];
     Record record = PieceRecord(Ref(grant, forced), forced.lease.id, SegmentRole::kForced, 4, 3);
     record.piece->segment = 1;
     ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
     for (const Member& member : grant.members) {  // The second has no token of its own.
-      ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(grant, member), .lease = member.lease.id, .fields = {TextField("messages", "[]")}}).ok());
+      ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(grant, member),
+                                         .lease = member.lease.id,
+                                         .fields = {TextField("messages", "[]")}})
+                      .ok());
       ASSERT_TRUE(h.SealIt(h.Rollout(), Ref(grant, member), member.lease.id).status.ok());
     }
   }
@@ -475,8 +557,13 @@ TEST(Case13, ASegmentWithoutTrainableTokensAndAnEmptyTrajectoryAreWholeMembers) 
 TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) {
   Harness h;
   h.Start();
-  SetJob ranks{.revision = 1000, .spec = h.spec(), .workers = {{"t1", WorkerRole::kTrainer, 1}, {"t2", WorkerRole::kTrainer, 1}, {"w1", WorkerRole::kReward, 1},
-                                                                {"r1", WorkerRole::kRollout, 1}, {"r2", WorkerRole::kRollout, 1}}};
+  SetJob ranks{.revision = 1000,
+               .spec = h.spec(),
+               .workers = {{"t1", WorkerRole::kTrainer, 1},
+                           {"t2", WorkerRole::kTrainer, 1},
+                           {"w1", WorkerRole::kReward, 1},
+                           {"r1", WorkerRole::kRollout, 1},
+                           {"r2", WorkerRole::kRollout, 1}}};
   ASSERT_TRUE(h.Call<SetJobAnswer>({"controller", 0}, ranks).ok());
   const AcquireBatchAnswer first = Ready(h);
   h.Advance(absl::Seconds(20));
@@ -502,11 +589,14 @@ TEST(Case15, WithTheQuotaReservedWritersNeverFailForSpace) {
   Harness h(spec);
   h.Start();
   for (int step = 0; step < 2; ++step) h.RunStep();  // Not durable: their bytes stay.
-  const uint64_t waits = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
+  const uint64_t waits =
+      h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
   const auto parked = h.Result<AdmitAnswer>(waits);
   ASSERT_TRUE(parked.ok());
-  if (!parked->grants.empty()) h.SampleAll(h.Rollout(), *parked, {1, h.loaded});  // What was admitted fits, to the last byte.
-  const auto none = h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
+  // What was admitted fits, to the last byte.
+  if (!parked->grants.empty()) h.SampleAll(h.Rollout(), *parked, {1, h.loaded});
+  const auto none = h.Call<AdmitAnswer>(
+      h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
   EXPECT_TRUE(none->grants.empty());
   EXPECT_THAT(none->edge->on.kind, AnyOf(NodeKind::kBytes, NodeKind::kSlot));
 }
@@ -517,9 +607,14 @@ TEST(Case15, OneTrajectoryAboveItsReservationIsToldToSealWithLength) {
   const auto admitted = h.Admitted(1);
   const queue::Grant& grant = admitted->grants[0];
   const Member& member = grant.members[0];
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id, SegmentRole::kPrompt, 0, 4)).ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
+                                                SegmentRole::kPrompt, 0, 4))
+                  .ok());
   const auto count = static_cast<uint32_t>(h.spec().member_bytes() / 8 + 1);
-  EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled, 4, count, {{{1, 0}, count, 0}}))), "OVER_RESERVATION");
+  EXPECT_EQ(ReasonOf(h.PutOne(
+                h.Rollout(), PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled,
+                                         4, count, {{{1, 0}, count, 0}}))),
+            "OVER_RESERVATION");
 }
 
 TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
@@ -531,7 +626,9 @@ TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
   const auto admitted = h.Admitted(1);
   const TrajectoryRef ref = Ref(admitted->grants[0], admitted->grants[0].members[0]);
   const Id16 lease = admitted->grants[0].members[0].lease.id;
-  ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("empty", "")}}).ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("empty", "")}})
+          .ok());
   Record many{.owner = ref, .lease = lease};
   for (int i = 0; i < 100000; ++i) many.fields.push_back(TextField(absl::StrCat("f", i), "x"));
   ASSERT_TRUE(h.PutOne(h.Rollout(), std::move(many)).ok());
@@ -556,16 +653,25 @@ TEST(Case18, AJumpBeyondEveryDeadlineExpiresLeasesOnceAndWorkGoesOnFromItsPrefix
   const auto admitted = h.Admitted(2);
   const queue::Grant& grant = admitted->grants[0];
   const Member& member = grant.members[0];
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id, SegmentRole::kPrompt, 0, 4)).ok());
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}})).ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
+                                                SegmentRole::kPrompt, 0, 4))
+                  .ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(grant, member), member.lease.id,
+                                                SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}}))
+                  .ok());
   h.Advance(absl::Hours(240));  // The holder was stopped that long.
-  EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled, 7, 1, {{{1, 0}, 1, 0}}))), "LEASE_LOST");
-  const auto renewed = h.Call<RenewAnswer>(h.Rollout(), Renew{.leases = {member.lease.id}, .loaded = {{0, {1, 0}, true}}});
+  EXPECT_EQ(
+      ReasonOf(h.PutOne(h.Rollout(), PieceRecord(Ref(grant, member), member.lease.id,
+                                                 SegmentRole::kSampled, 7, 1, {{{1, 0}, 1, 0}}))),
+      "LEASE_LOST");
+  const auto renewed = h.Call<RenewAnswer>(
+      h.Rollout(), Renew{.leases = {member.lease.id}, .loaded = {{0, {1, 0}, true}}});
   EXPECT_EQ(renewed->lost.size(), 1u);
   const auto again = h.Admitted(2);
   ASSERT_EQ(again->grants[0].group, grant.group);
   EXPECT_EQ(again->grants[0].members[0].prefix, 7u);
-  h.now -= absl::Seconds(5);  // Events of one lock come in order, but a clock may read the same or less.
+  // Events of one lock come in order, but a clock may read the same or less.
+  h.now -= absl::Seconds(5);
   h.Sample(h.Rollout(), again->grants[0], again->grants[0].members[0], {{{1, 0}, 2, 0}});
 }
 
@@ -575,7 +681,8 @@ TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSeal) {
   const auto admitted = h.Admitted(2);
   const queue::Grant& grant = admitted->grants[0];
   h.Sample(h.Rollout(), grant, grant.members[0], {{{1, 0}, 3, 0}});
-  const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
+  const auto leased = h.Call<LeaseTasksAnswer>(
+      h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
   ASSERT_EQ(leased->tasks.size(), 1u) << "no task before the seal";
   TaskGrant early = leased->tasks[0];
   early.owner.member = 1;
@@ -587,8 +694,10 @@ TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSeal) {
   const auto other = h.Admitted(4);
   const queue::Grant& lost = other->grants.back();
   h.Sample(h.Rollout(), lost, lost.members[0], {{{1, 0}, 3, 0}});
-  const auto task = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
-  const DropItem drop{.ref = {.group = lost.group}, .lease = lost.members[1].lease.id, .reason = "env_lost"};
+  const auto task = h.Call<LeaseTasksAnswer>(
+      h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
+  const DropItem drop{
+      .ref = {.group = lost.group}, .lease = lost.members[1].lease.id, .reason = "env_lost"};
   ASSERT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}})->items[0].status.ok());
   EXPECT_EQ(ReasonOf(h.PutReward(task->tasks[0], 1)), "LEASE_LOST") << "a reward after the drop";
 }
@@ -599,7 +708,10 @@ TEST(Case20, WithAllProducersDeadTheTrainersWaitEndsWithAReason) {
   ASSERT_TRUE(h.Admitted(2).ok());
   const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0, .wait = absl::Seconds(30)});
   for (const char* rollout : {"r1", "r2"}) {
-    EXPECT_TRUE(h.Call<ReleaseAnswer>({"controller", 0}, Release{.worker = rollout, .incarnation = 1, .reason = ReleaseReason::kLost}).ok());
+    EXPECT_TRUE(h.Call<ReleaseAnswer>(
+                     {"controller", 0},
+                     Release{.worker = rollout, .incarnation = 1, .reason = ReleaseReason::kLost})
+                    .ok());
   }
   h.Advance(absl::Seconds(30));
   const auto answer = h.Result<AcquireBatchAnswer>(waits);

@@ -11,18 +11,27 @@ Event SamplePut() {
   Id16 lease;
   lease.bytes.fill(0xAB);
   std::vector<VersionRun> runs = {{{1, 5}, 30, 0}, {{2, -1}, 2, 0}};
-  return {.now = absl::Seconds(1000) + absl::Nanoseconds(5) / 4, .call = 300, .caller = {"r1", 4}, .input = Put{{PieceRecord(ref, lease, SegmentRole::kSampled, 4, 32, runs)}}};
+  return {.now = absl::Seconds(1000) + absl::Nanoseconds(5) / 4,
+          .call = 300,
+          .caller = {"r1", 4},
+          .input = Put{{PieceRecord(ref, lease, SegmentRole::kSampled, 4, 32, runs)}}};
 }
 
 TEST(CodecTest, EventsAreWrittenInTheseBytes) {
   const Encoded put = EncodeEvent(SamplePut(), Payload::kKept);
   EXPECT_EQ(ToHex(put.head),
-            "8a80a2a9eae801ac02027231080201030701010200abababababababababababababababab010401000200200102020a1e0004010200000206746f6b656e7314"
+            "8a80a2a9eae801ac02027231080201030701010200abababababababababababababababab010401000200"
+            "200102020a1e0004010200000206746f6b656e7314"
             "014000008102423a42f0086c6f6770726f627318014000008102c95e156600");
   ASSERT_EQ(put.parts.size(), 2u);
   EXPECT_EQ(put.parts[0].size, 128u);
-  EXPECT_EQ(ToHex(EncodeEvent({.now = absl::Milliseconds(1), .input = Tick{}}, Payload::kKept).head), "80a4e8030000000d");
-  EXPECT_EQ(ToHex(EncodeEvent({.now = absl::ZeroDuration(), .input = Restarted{.incarnation = 9}}, Payload::kKept).head), "000000001009");
+  EXPECT_EQ(
+      ToHex(EncodeEvent({.now = absl::Milliseconds(1), .input = Tick{}}, Payload::kKept).head),
+      "80a4e8030000000d");
+  EXPECT_EQ(ToHex(EncodeEvent({.now = absl::ZeroDuration(), .input = Restarted{.incarnation = 9}},
+                              Payload::kKept)
+                      .head),
+            "000000001009");
   EXPECT_EQ(kFormat, 1u);
 }
 
@@ -58,7 +67,8 @@ TEST(CodecTest, LeftOutPayloadComesBackAsSizeAndChecksum) {
 // Each prefix is refused; any flipped bit is refused or gives an event that can be written again.
 TEST(CodecTest, HostileBytesAreRefusedOrHarmless) {
   const Encoded encoded = EncodeEvent(SamplePut(), Payload::kKept);
-  for (size_t n = 0; n < encoded.head.size(); ++n) EXPECT_FALSE(DecodeEvent(encoded.head.substr(0, n), AsRead(encoded)).ok()) << n;
+  for (size_t n = 0; n < encoded.head.size(); ++n)
+    EXPECT_FALSE(DecodeEvent(encoded.head.substr(0, n), AsRead(encoded)).ok()) << n;
   EXPECT_FALSE(DecodeEvent(encoded.head + '\0', AsRead(encoded)).ok());
   EXPECT_FALSE(DecodeEvent(encoded.head, {}).ok());
   for (size_t bit = 0; bit < 8 * encoded.head.size(); ++bit) {
@@ -77,7 +87,8 @@ TEST(CodecTest, AHostileStateIsRefusedOrHarmless) {
   h.RunStep();
   const Encoded dump = h.job().Dump(Payload::kKept);
   const auto load = [&](const std::string& head) {
-    Job job({.id = std::string(32, 'a'), .seed = 99}, h.spec(), std::make_shared<Rows>(std::vector<uint64_t>{1000}));
+    Job job({.id = std::string(32, 'a'), .seed = 99}, h.spec(),
+            std::make_shared<Rows>(std::vector<uint64_t>{1000}));
     return job.Load(head, AsRead(dump)).ok();
   };
   EXPECT_TRUE(load(dump.head));

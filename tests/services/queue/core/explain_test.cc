@@ -9,18 +9,22 @@ namespace {
 using testing::HasSubstr;
 
 const WaitEdge* From(const std::vector<WaitEdge>& edges, NodeKind kind, const std::string& id) {
-  const auto it = std::find_if(edges.begin(), edges.end(), [&](const WaitEdge& e) { return e.waiter.kind == kind && e.waiter.id == id; });
+  const auto it = std::find_if(edges.begin(), edges.end(), [&](const WaitEdge& e) {
+    return e.waiter.kind == kind && e.waiter.id == id;
+  });
   return it == edges.end() ? nullptr : &*it;
 }
 
 class ExplainTest : public testing::Test {
  protected:
   ExplainTest() { h.Start(); }
-  // The causes on the way from the batch that the trainer waits for, by the first edge of each node.
+  // The causes on the way from the batch that the trainer waits for, by the first edge of each
+  // node.
   std::vector<std::string> Chain(int64_t k) {
     const std::vector<WaitEdge> edges = h.job().Explain(h.now);
     std::vector<std::string> causes;
-    for (const WaitEdge* at = From(edges, NodeKind::kBatch, absl::StrCat(k)); at != nullptr && causes.size() < 10; at = From(edges, at->on.kind, at->on.id)) {
+    for (const WaitEdge* at = From(edges, NodeKind::kBatch, absl::StrCat(k));
+         at != nullptr && causes.size() < 10; at = From(edges, at->on.kind, at->on.id)) {
       causes.push_back(at->cause);
       last = at->on;
     }
@@ -40,17 +44,23 @@ TEST_F(ExplainTest, ABatchOneGroupShortLeadsToTheMemberThatLacksAndWhoHoldsIt) {
   const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
   ASSERT_FALSE(h.Answered(waits));
   h.Advance(absl::Seconds(9));
-  EXPECT_THAT(Chain(0), testing::ElementsAre("batch 0 has 1 of 2 groups", "group 1:01 lacks member 1 of 2", "r1 has had member 1 for 9s, stored up to token 4"));
+  EXPECT_THAT(Chain(0),
+              testing::ElementsAre("batch 0 has 1 of 2 groups", "group 1:01 lacks member 1 of 2",
+                                   "r1 has had member 1 for 9s, stored up to token 4"));
   EXPECT_EQ(last.id, "r1");
 }
 
 TEST_F(ExplainTest, ASealedMemberLeadsToItsTaskAndWhoWorksOnIt) {
   const auto admitted = h.Admitted(2);
-  for (const Member& member : admitted->grants[0].members) h.Sample(h.Rollout(), admitted->grants[0], member, {{{1, 0}, 3, 0}});
-  EXPECT_THAT(Chain(0), testing::ElementsAre("batch 0 has 0 of 2 groups", "group 1:00 lacks the reward of member 0 of 2",
+  for (const Member& member : admitted->grants[0].members)
+    h.Sample(h.Rollout(), admitted->grants[0], member, {{{1, 0}, 3, 0}});
+  EXPECT_THAT(Chain(0), testing::ElementsAre("batch 0 has 0 of 2 groups",
+                                             "group 1:00 lacks the reward of member 0 of 2",
                                              "no reward has taken task reward (pool cpu) for 0"));
   EXPECT_EQ(last.daemon, "reward");
-  ASSERT_TRUE(h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}}).ok());
+  ASSERT_TRUE(h.Call<LeaseTasksAnswer>(h.Reward(),
+                                       LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}})
+                  .ok());
   h.Advance(absl::Seconds(3));
   EXPECT_EQ(Chain(0).back(), "w1 has had task reward for 3s");
   EXPECT_EQ(last.id, "w1");
@@ -58,7 +68,10 @@ TEST_F(ExplainTest, ASealedMemberLeadsToItsTaskAndWhoWorksOnIt) {
 
 TEST_F(ExplainTest, AMemberThatNobodyHoldsWaitsForAnyRollout) {
   ASSERT_TRUE(h.Admitted(2).ok());
-  ASSERT_TRUE(h.Call<ReleaseAnswer>({"controller", 0}, Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost}).ok());
+  ASSERT_TRUE(h.Call<ReleaseAnswer>(
+                   {"controller", 0},
+                   Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost})
+                  .ok());
   EXPECT_EQ(Chain(0).back(), "nobody holds member 0");
   EXPECT_EQ(last.daemon, "rollout");
 }
@@ -77,7 +90,8 @@ TEST_F(ExplainTest, ALeasedBatchIsItsTrainers) {
 
 TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
   const auto admit_waits_on = [&] {
-    while (h.Admitted(100).ok()) {}  // The last one parks.
+    while (h.Admitted(100).ok()) {
+    }  // The last one parks.
     const std::vector<WaitEdge> edges = h.job().Explain(h.now);
     const WaitEdge* admit = From(edges, NodeKind::kCall, "Admit");
     return admit == nullptr ? Node() : admit->on;
@@ -89,7 +103,8 @@ TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
   fresh.Start();
   fresh.Load(fresh.Rollout("r2"), {1, 0});
   fresh.RunStep();  // r1 holds version 1 from now on, r2 still 0.
-  while (fresh.Admitted(100).ok()) {}
+  while (fresh.Admitted(100).ok()) {
+  }
   const std::vector<WaitEdge> edges = fresh.job().Explain(fresh.now);
   ASSERT_NE(From(edges, NodeKind::kCall, "Admit"), nullptr);
   EXPECT_EQ(From(edges, NodeKind::kCall, "Admit")->on.kind, NodeKind::kVersion);
@@ -124,7 +139,8 @@ TEST_F(ExplainTest, EachParkedCallAndEachLeaseHasAnEdgeAtAnyMoment) {
       EXPECT_FALSE(edge.cause.empty());
       EXPECT_FALSE(edge.on.id.empty()) << edge.cause;
       calls += edge.waiter.kind == NodeKind::kCall;
-      held += edge.on.kind == NodeKind::kDaemon && (edge.on.id == "r1" || edge.on.id == "w1" || edge.on.id == "t1");
+      held += edge.on.kind == NodeKind::kDaemon &&
+              (edge.on.id == "r1" || edge.on.id == "w1" || edge.on.id == "t1");
     }
     size_t waiting = 0, leases = 0;
     for (const auto& [call, count] : h.job().Stats().waiting) waiting += count;
@@ -132,7 +148,8 @@ TEST_F(ExplainTest, EachParkedCallAndEachLeaseHasAnEdgeAtAnyMoment) {
       for (const PeekRow& row : h.job().Peek(what, "leased", h.now)) leases += !row.worker.empty();
     }
     for (uint64_t g = 0; h.job().group(g) != nullptr; ++g) {
-      for (const GroupMember& member : h.job().group(g)->members) leases += member.lease.has_value();
+      for (const GroupMember& member : h.job().group(g)->members)
+        leases += member.lease.has_value();
     }
     EXPECT_EQ(calls, waiting);
     EXPECT_EQ(held, leases);

@@ -6,7 +6,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// `reward` scores members; `judge` looks at the whole group once that is done, and writes a verdict and each member's rank.
+// `reward` scores members; `judge` looks at the whole group once that is done, and writes a verdict
+// and each member's rank.
 Spec JudgedSpec() {
   Spec spec = SmallSpec();
   spec.max_rejected_steps = 2;
@@ -23,7 +24,10 @@ Spec JudgedSpec() {
 class GroupTasksTest : public testing::Test {
  protected:
   absl::StatusOr<LeaseTasksAnswer> Lease(const std::string& pool, uint32_t generation = 0) {
-    return h_.Call<LeaseTasksAnswer>(h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{pool, 10}}, .generation = generation, .wait = absl::ZeroDuration()});
+    return h_.Call<LeaseTasksAnswer>(h_.Reward(), LeaseTasks{.request = h_.Request(),
+                                                             .rooms = {{pool, 10}},
+                                                             .generation = generation,
+                                                             .wait = absl::ZeroDuration()});
   }
   // One group of two, sealed.
   void Fill() {
@@ -31,7 +35,11 @@ class GroupTasksTest : public testing::Test {
     h_.SampleAll(h_.Rollout(), *h_.Admitted(2), {1, 0});
   }
   absl::Status Judge(const TaskGrant& task, const std::string& verdict) {
-    Record record{.owner = {.group = task.owner.group}, .task = task.id, .lease = task.lease.id, .fields = {TextField("verdict", verdict)}, .last = true};
+    Record record{.owner = {.group = task.owner.group},
+                  .task = task.id,
+                  .lease = task.lease.id,
+                  .fields = {TextField("verdict", verdict)},
+                  .last = true};
     return h_.PutOne(h_.Reward(), record);
   }
   Harness h_{JudgedSpec()};
@@ -64,7 +72,12 @@ TEST_F(GroupTasksTest, ItWritesFieldsOfItsMembersTooAndAllShowAtOnce) {
   h_.ScoreAll();
   const TaskGrant task = Lease("judges")->tasks.at(0);
   for (uint32_t m : {0u, 1u}) {
-    ASSERT_TRUE(h_.PutOne(h_.Reward(), {.owner = task.members[m], .task = task.id, .lease = task.lease.id, .fields = {MakeField<int32_t>("rank", Dtype::kI32, {int32_t(m)})}}).ok());
+    ASSERT_TRUE(
+        h_.PutOne(h_.Reward(), {.owner = task.members[m],
+                                .task = task.id,
+                                .lease = task.lease.id,
+                                .fields = {MakeField<int32_t>("rank", Dtype::kI32, {int32_t(m)})}})
+            .ok());
     EXPECT_FALSE(h_.job().group(0)->members[m].fields.contains("rank"));
   }
   EXPECT_EQ(ReasonOf(Judge(task, "perhaps")), "BAD_FIELD");
@@ -87,7 +100,9 @@ TEST_F(GroupTasksTest, OutOfTriesTheGroupIsUnscorableAndItsPromptDrawnAgain) {
   h_.ScoreAll();
   for (int i = 0; i < 2; ++i) {
     const Id16 lease = Lease("judges")->tasks.at(0).lease.id;
-    EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(), Release{.leases = {lease}, .reason = ReleaseReason::kFault}).ok());
+    EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(),
+                                       Release{.leases = {lease}, .reason = ReleaseReason::kFault})
+                    .ok());
   }
   EXPECT_EQ(h_.job().ledger().dropped.at("unscorable"), 2);
   EXPECT_EQ(h_.Admitted(2)->grants[0].row.ref.occurrence, 1u);
@@ -101,18 +116,22 @@ TEST_F(GroupTasksTest, AMemberThatLeavesMakesTheOthersTaskReady) {
   const auto admitted = h.Admitted(2);
   h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
   h.ScoreAll();
-  const DropItem drop{.ref = {admitted->grants[0].group, 1, 1}, .lease = admitted->grants[0].members[1].lease.id, .reason = "env_lost"};
+  const DropItem drop{.ref = {admitted->grants[0].group, 1, 1},
+                      .lease = admitted->grants[0].members[1].lease.id,
+                      .reason = "env_lost"};
   EXPECT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}})->items[0].status.ok());
-  const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"judges", 1}}});
+  const auto leased = h.Call<LeaseTasksAnswer>(
+      h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"judges", 1}}});
   ASSERT_EQ(leased->tasks.size(), 1u);
   EXPECT_EQ(leased->tasks[0].members.size(), 1u);
 }
 
-// Generations. --------------------------------------------------------------------------------------------------------
+// Generations. ------------------------------------------------------------------------------------
 
 TEST_F(GroupTasksTest, TheFirstLeasePinsAGroupToItsGeneration) {
   Fill();
-  const auto first = h_.Call<LeaseTasksAnswer>(h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
+  const auto first = h_.Call<LeaseTasksAnswer>(
+      h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
   ASSERT_EQ(first->tasks.size(), 1u);
   EXPECT_TRUE(Lease("cpu", 6)->tasks.empty()) << "one group, one generation";
   EXPECT_EQ(Lease("cpu", 5)->tasks.size(), 1u);
@@ -120,7 +139,8 @@ TEST_F(GroupTasksTest, TheFirstLeasePinsAGroupToItsGeneration) {
 
 TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {  // straggler wait 60 s
   Fill();
-  const auto old = h_.Call<LeaseTasksAnswer>(h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
+  const auto old = h_.Call<LeaseTasksAnswer>(
+      h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
   ASSERT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok());
   h_.Advance(absl::Seconds(50));
   EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(), Renew{}).ok());
@@ -132,13 +152,15 @@ TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {  // st
   for (const TaskGrant& task : again->tasks) ASSERT_TRUE(h_.PutReward(task, 0.75).ok());
   EXPECT_EQ(h_.job().group(0)->members[0].task_reward, 0.75);
   EXPECT_EQ(h_.job().group(0)->members[0].fields.at("task_reward").round, 2u);
-  EXPECT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok()) << "the old result, repeated, changes nothing";
+  EXPECT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok())
+      << "the old result, repeated, changes nothing";
   EXPECT_EQ(h_.job().group(0)->members[0].task_reward, 0.75);
 }
 
 TEST_F(GroupTasksTest, WithoutAnotherGenerationAGroupWaitsForItsOwn) {
   Fill();
-  const auto old = h_.Call<LeaseTasksAnswer>(h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
+  const auto old = h_.Call<LeaseTasksAnswer>(
+      h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
   ASSERT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok());
   h_.Advance(absl::Hours(2));
   const auto rest = Lease("cpu", 5);
@@ -146,14 +168,15 @@ TEST_F(GroupTasksTest, WithoutAnotherGenerationAGroupWaitsForItsOwn) {
   EXPECT_EQ(rest->tasks[0].round, 1u);
 }
 
-// Retask. -------------------------------------------------------------------------------------------------------------
+// Retask. -----------------------------------------------------------------------------------------
 
 TEST_F(GroupTasksTest, RescoreGivesGroupsInNoBatchANextRoundAndRepeatedMovesNothing) {
   Fill();
   h_.ScoreAll();
   ASSERT_TRUE(Judge(Lease("judges")->tasks.at(0), "accept").ok());
   const Caller controller{"controller", 0};
-  EXPECT_EQ(h_.Call<RetaskAnswer>(controller, Retask{.generation = 9})->count, 0u) << "nothing was scored by generation 9";
+  EXPECT_EQ(h_.Call<RetaskAnswer>(controller, Retask{.generation = 9})->count, 0u)
+      << "nothing was scored by generation 9";
   EXPECT_EQ(h_.Call<RetaskAnswer>(controller, Retask{.task = "reward"})->count, 1u);
   EXPECT_EQ(h_.Call<RetaskAnswer>(controller, Retask{.task = "reward"})->count, 0u);
   EXPECT_EQ(h_.job().Stats().groups.at("accepted"), 0u);
@@ -163,7 +186,8 @@ TEST_F(GroupTasksTest, RescoreGivesGroupsInNoBatchANextRoundAndRepeatedMovesNoth
   EXPECT_EQ(judge->tasks[0].round, 2u);
   ASSERT_TRUE(Judge(judge->tasks[0], "accept").ok());
   EXPECT_EQ(h_.job().Stats().groups.at("accepted"), 1u);
-  EXPECT_EQ(ReasonOf(h_.Call<RetaskAnswer>(controller, Retask{.task = "none"}).status()), "BAD_TASK");
+  EXPECT_EQ(ReasonOf(h_.Call<RetaskAnswer>(controller, Retask{.task = "none"}).status()),
+            "BAD_TASK");
   EXPECT_EQ(ReasonOf(h_.Call<RetaskAnswer>(h_.Reward(), Retask{}).status()), "WRONG_ROLE");
 }
 
@@ -185,7 +209,9 @@ TEST_F(GroupTasksTest, ReadmitLetsQuarantinedPromptsBeDrawnAgain) {  // reissues
   for (int i = 0; i < 2; ++i) {
     const auto admitted = h_.Admitted(2);
     index = admitted->grants[0].row.ref.index;
-    const DropItem drop{.ref = {.group = admitted->grants[0].group}, .lease = admitted->grants[0].members[0].lease.id, .reason = "nonfinite"};
+    const DropItem drop{.ref = {.group = admitted->grants[0].group},
+                        .lease = admitted->grants[0].members[0].lease.id,
+                        .reason = "nonfinite"};
     EXPECT_TRUE(h_.Call<ItemsAnswer>(h_.Rollout(), Drop{{drop}})->items[0].status.ok());
   }
   EXPECT_EQ(h_.job().Stats().groups.at("quarantined"), 1u);

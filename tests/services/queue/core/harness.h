@@ -18,9 +18,10 @@
 #include "services/queue/core/fields.h"
 #include "services/queue/core/job.h"
 
-// Drives a Job as its daemon would: one event after another, each answered or parked, the books checked after every one. A
-// twin gets the same events as the log would bring them back, and is made anew of the job's dump every now and then: what it
-// answers and what it becomes must be the same (I10).
+// Drives a Job as its daemon would: one event after another, each answered or parked, the books
+// checked after every one. A twin gets the same events as the log would bring them back, and is
+// made anew of the job's dump every now and then: what it answers and what it becomes must be the
+// same (I10).
 namespace sluice::queue {
 
 SLUICE_FIELDS(CancelHint, ref, reason, worker)
@@ -46,7 +47,9 @@ class Rows : public RowSource {
  public:
   explicit Rows(std::vector<uint64_t> sizes) : sizes_(std::move(sizes)) {}
   uint64_t rows(uint32_t source) const override { return sizes_[source]; }
-  std::string json(uint32_t source, uint64_t index) const override { return absl::StrCat("{\"prompt\":\"", source, ".", index, "\"}"); }
+  std::string json(uint32_t source, uint64_t index) const override {
+    return absl::StrCat("{\"prompt\":\"", source, ".", index, "\"}");
+  }
 
  private:
   const std::vector<uint64_t> sizes_;
@@ -76,8 +79,12 @@ inline Spec SmallSpec() {
 
 template <typename T>
 Field MakeField(const std::string& name, Dtype dtype, const std::vector<T>& values) {
-  const absl::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-  return {.name = name, .dtype = static_cast<int>(dtype), .shape = {static_cast<int64_t>(values.size())}, .bytes = Bytes::Copy(bytes)};
+  const absl::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                                values.size() * sizeof(T));
+  return {.name = name,
+          .dtype = static_cast<int>(dtype),
+          .shape = {static_cast<int64_t>(values.size())},
+          .bytes = Bytes::Copy(bytes)};
 }
 inline Field TextField(const std::string& name, const std::string& text) {
   return {.name = name, .shape = {static_cast<int64_t>(text.size())}, .bytes = Bytes::Copy(text)};
@@ -88,11 +95,16 @@ inline int32_t TokenAt(const TrajectoryRef& owner, uint64_t place) {
   return static_cast<int32_t>(owner.group.ordinal * 1000 + owner.member.value_or(0) * 100 + place);
 }
 
-inline Record PieceRecord(const TrajectoryRef& owner, const Id16& lease, SegmentRole role, uint64_t at, uint32_t count,
-                          std::vector<VersionRun> runs = {}) {
+inline Record PieceRecord(const TrajectoryRef& owner, const Id16& lease, SegmentRole role,
+                          uint64_t at, uint32_t count, std::vector<VersionRun> runs = {}) {
   Record record{.owner = owner, .lease = lease};
   const bool sampled = role == SegmentRole::kSampled;
-  record.piece = Piece{.at = at, .segment = sampled ? 1u : 0u, .role = role, .count = count, .trainable = sampled, .runs = std::move(runs)};
+  record.piece = Piece{.at = at,
+                       .segment = sampled ? 1u : 0u,
+                       .role = role,
+                       .count = count,
+                       .trainable = sampled,
+                       .runs = std::move(runs)};
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
   for (uint64_t i = 0; i < count; ++i) {
@@ -106,9 +118,12 @@ inline Record PieceRecord(const TrajectoryRef& owner, const Id16& lease, Segment
 
 class Harness {
  public:
-  explicit Harness(Spec spec = SmallSpec(), std::vector<uint64_t> rows = {1000}, int64_t queue_incarnation = 1)
+  explicit Harness(Spec spec = SmallSpec(), std::vector<uint64_t> rows = {1000},
+                   int64_t queue_incarnation = 1)
       : spec_(spec),
-        options_({.id = std::string(32, 'a'), .queue_incarnation = static_cast<uint32_t>(queue_incarnation), .seed = 99}),
+        options_({.id = std::string(32, 'a'),
+                  .queue_incarnation = static_cast<uint32_t>(queue_incarnation),
+                  .seed = 99}),
         rows_(std::make_shared<Rows>(std::move(rows))),
         job_(std::make_unique<Job>(options_, spec, rows_)),
         twin_(std::make_unique<Job>(options_, spec, rows_)) {}
@@ -122,8 +137,10 @@ class Harness {
   }
   void SetWorkers(Phase phase = Phase::kOpen) {
     SetJob set{.revision = ++revision_, .spec = spec_, .phase = phase};
-    set.workers = {{"t1", WorkerRole::kTrainer, gang}, {"w1", WorkerRole::kReward, reward_incarnation}};
-    for (const auto& [id, incarnation] : rollouts) set.workers.push_back({id, WorkerRole::kRollout, incarnation});
+    set.workers = {{"t1", WorkerRole::kTrainer, gang},
+                   {"w1", WorkerRole::kReward, reward_incarnation}};
+    for (const auto& [id, incarnation] : rollouts)
+      set.workers.push_back({id, WorkerRole::kRollout, incarnation});
     EXPECT_TRUE(Call<SetJobAnswer>({"controller", 0}, set).ok());
   }
   void Load(const Caller& rollout, PolicyVersion version) {
@@ -168,7 +185,8 @@ class Harness {
     return Call<AdmitAnswer>(Rollout(rollout), Admit{.request = Request(), .room = room});
   }
   // Status of the only record.
-  absl::Status PutOne(const Caller& caller, Record record, uint64_t* watermark = nullptr, uint32_t* repeats = nullptr) {
+  absl::Status PutOne(const Caller& caller, Record record, uint64_t* watermark = nullptr,
+                      uint32_t* repeats = nullptr) {
     const auto answer = Call<PutAnswer>(caller, Put{{std::move(record)}});
     if (!answer.ok()) return answer.status();
     if (repeats != nullptr) *repeats = answer->repeats;
@@ -185,16 +203,25 @@ class Harness {
     }
     return Call<ItemsAnswer>(caller, Seal{{item}})->items[0];
   }
-  // Writes a whole member: 4 prompt tokens of the group, `runs` of sampled ones, messages; seals it.
-  void Sample(const Caller& caller, const queue::Grant& grant, const Member& member, std::vector<VersionRun> runs) {
+  // Writes a whole member: 4 prompt tokens of the group, `runs` of sampled ones, messages; seals
+  // it.
+  void Sample(const Caller& caller, const queue::Grant& grant, const Member& member,
+              std::vector<VersionRun> runs) {
     const TrajectoryRef ref{grant.group, member.member, member.attempt};
-    ASSERT_TRUE(PutOne(caller, PieceRecord({.group = grant.group}, member.lease.id, SegmentRole::kPrompt, 0, 4)).ok());
+    ASSERT_TRUE(PutOne(caller, PieceRecord({.group = grant.group}, member.lease.id,
+                                           SegmentRole::kPrompt, 0, 4))
+                    .ok());
     uint64_t at = std::max<uint64_t>(4, member.prefix);
     for (const VersionRun& run : runs) {
-      ASSERT_TRUE(PutOne(caller, PieceRecord(ref, member.lease.id, SegmentRole::kSampled, at, run.count, {run})).ok());
+      ASSERT_TRUE(PutOne(caller, PieceRecord(ref, member.lease.id, SegmentRole::kSampled, at,
+                                             run.count, {run}))
+                      .ok());
       at += run.count;
     }
-    ASSERT_TRUE(PutOne(caller, {.owner = ref, .lease = member.lease.id, .fields = {TextField("messages", "[]")}}).ok());
+    ASSERT_TRUE(
+        PutOne(caller,
+               {.owner = ref, .lease = member.lease.id, .fields = {TextField("messages", "[]")}})
+            .ok());
     ASSERT_TRUE(SealIt(caller, ref, member.lease.id).status.ok());
   }
   void SampleAll(const Caller& caller, const AdmitAnswer& admitted, PolicyVersion version) {
@@ -205,26 +232,34 @@ class Harness {
   absl::Status PutReward(const TaskGrant& task, double reward, const std::string& status = "ok") {
     Record record{.owner = task.owner, .task = task.id, .lease = task.lease.id, .last = true};
     record.fields = {TextField("reward_status", status)};
-    if (status == "ok") record.fields.push_back(MakeField<double>("task_reward", Dtype::kF64, {reward}));
+    if (status == "ok")
+      record.fields.push_back(MakeField<double>("task_reward", Dtype::kF64, {reward}));
     return PutOne(Reward(), record);
   }
   // Scores all ready tasks: member m gets reward m.
   int ScoreAll() {
-    const uint64_t call = Send(Reward(), LeaseTasks{.request = Request(), .rooms = {{"cpu", 1000}}});
+    const uint64_t call =
+        Send(Reward(), LeaseTasks{.request = Request(), .rooms = {{"cpu", 1000}}});
     if (!Answered(call)) {
       Deliver({.now = now, .call = call, .caller = Reward(), .input = Forget{}});
       return 0;
     }
     const auto leased = Result<LeaseTasksAnswer>(call);
     EXPECT_TRUE(leased.ok()) << leased.status();
-    for (const TaskGrant& task : leased->tasks) EXPECT_TRUE(PutReward(task, *task.owner.member).ok());
+    for (const TaskGrant& task : leased->tasks)
+      EXPECT_TRUE(PutReward(task, *task.owner.member).ok());
     return static_cast<int>(leased->tasks.size());
   }
   absl::StatusOr<AcquireBatchAnswer> Acquired(int64_t k, bool stream = false, uint32_t from = 0) {
-    return Call<AcquireBatchAnswer>(Trainer(), AcquireBatch{.k = k, .from = from, .stream = stream});
+    return Call<AcquireBatchAnswer>(Trainer(),
+                                    AcquireBatch{.k = k, .from = from, .stream = stream});
   }
-  absl::StatusOr<ApplyAnswer> ApplyBatch(const AcquireBatchAnswer& batch, bool want_cursor = false) {
-    return Call<ApplyAnswer>(Trainer(), queue::Apply{.k = batch.k, .lease = batch.lease.id, .crc32c = batch.crc32c, .want_cursor = want_cursor});
+  absl::StatusOr<ApplyAnswer> ApplyBatch(const AcquireBatchAnswer& batch,
+                                         bool want_cursor = false) {
+    return Call<ApplyAnswer>(Trainer(), queue::Apply{.k = batch.k,
+                                                     .lease = batch.lease.id,
+                                                     .crc32c = batch.crc32c,
+                                                     .want_cursor = want_cursor});
   }
   // One whole step, from admission to AdvanceVersion.
   void RunStep(bool want_cursor = false) {
@@ -240,12 +275,16 @@ class Harness {
     Publish();
   }
   void Publish() {
-    ASSERT_TRUE(Call<AdvanceVersionAnswer>(Trainer(), AdvanceVersion{.expected = job_->watch().published[0].version, .next = {gang, job_->version()}}).ok());
+    ASSERT_TRUE(Call<AdvanceVersionAnswer>(
+                    Trainer(), AdvanceVersion{.expected = job_->watch().published[0].version,
+                                              .next = {gang, job_->version()}})
+                    .ok());
     loaded = job_->version();
     Load(Rollout(), {gang, loaded});
   }
 
-  // The daemon dies and comes back with what its log kept at the job's level; engines and parked calls are forgotten.
+  // The daemon dies and comes back with what its log kept at the job's level; engines and parked
+  // calls are forgotten.
   void RestartQueue() {
     const Encoded dump = job_->Dump(kept());
     for (std::unique_ptr<Job>* job : {&job_, &twin_}) {
@@ -263,28 +302,34 @@ class Harness {
   int64_t gang = 1, reward_incarnation = 1, loaded = 0;
   std::map<std::string, int64_t> rollouts = {{"r1", 1}, {"r2", 1}};
   Instant now = absl::Seconds(1000);
-  bool check = true;  // Violations() after every event.
+  bool check = true;                        // Violations() after every event.
   std::function<void(const Event&)> after;  // Sees each event once it is applied.
-  std::vector<Event> events;  // All that was delivered.
-  size_t reload_each = 16;    // Events between two loads of the twin; 0: no twin, for what is not in the events.
+  std::vector<Event> events;                // All that was delivered.
+  // Events between two loads of the twin; 0: no twin, for what is not in the events.
+  size_t reload_each = 16;
 
  private:
   // What a log of the job's level keeps.
-  Payload kept() const { return spec_.durability == Durability::kMetadata ? Payload::kLeftOut : Payload::kKept; }
+  Payload kept() const {
+    return spec_.durability == Durability::kMetadata ? Payload::kLeftOut : Payload::kKept;
+  }
   void DeliverToTwin(const Event& event, const Effects& expected) {
     const Encoded encoded = EncodeEvent(event, kept());
     const absl::StatusOr<Event> read = DecodeEvent(encoded.head, AsRead(encoded));
     ASSERT_TRUE(read.ok()) << read.status();
     Effects effects;
     twin_->Step(*read, &effects);
-    EXPECT_EQ(BytesOf(effects), BytesOf(expected)) << "a recovered job answers event " << events.size() << " differently";
+    EXPECT_EQ(BytesOf(effects), BytesOf(expected))
+        << "a recovered job answers event " << events.size() << " differently";
     EXPECT_EQ(twin_->NextWake(), job_->NextWake());
     if (events.size() % reload_each != 0) return;
     const Encoded dump = job_->Dump(kept());
-    EXPECT_TRUE(twin_->Dump(kept()).head == dump.head) << "a recovered job differs after event " << events.size();
+    EXPECT_TRUE(twin_->Dump(kept()).head == dump.head)
+        << "a recovered job differs after event " << events.size();
     twin_ = std::make_unique<Job>(options_, spec_, rows_);
     ASSERT_TRUE(twin_->Load(dump.head, AsRead(dump)).ok());
-    EXPECT_TRUE(twin_->Dump(kept()).head == dump.head) << "a dump does not survive its loading, after event " << events.size();
+    EXPECT_TRUE(twin_->Dump(kept()).head == dump.head)
+        << "a dump does not survive its loading, after event " << events.size();
   }
   void Deliver(Event event) {
     events.push_back(event);

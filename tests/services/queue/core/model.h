@@ -11,9 +11,9 @@
 
 namespace sluice::queue {
 
-// What must be true of a job, told from its calls and answers alone, in the most obvious way: every token it ever stored
-// with its version, every list it handed out, the line of steps, H from its definition. It shares no code with the core
-// but the structs.
+// What must be true of a job, told from its calls and answers alone, in the most obvious way: every
+// token it ever stored with its version, every list it handed out, the line of steps, H from its
+// definition. It shares no code with the core but the structs.
 class Model {
  public:
   using Key = std::pair<uint64_t, uint32_t>;  // Group's ordinal, member.
@@ -21,18 +21,20 @@ class Model {
 
   explicit Model(const Spec& spec) : spec_(spec) {}
 
-  // Rollouts. ---------------------------------------------------------------------------------------------------------
+  // Rollouts. -------------------------------------------------------------------------------------
   // `newest`: version of the engine that is ahead.
   void Granted(const queue::Grant& grant, int64_t newest) {
     const auto known = trajectories_.lower_bound({grant.group.ordinal, 0});
     const bool fresh = known == trajectories_.end() || known->first.first != grant.group.ordinal;
-    EXPECT_TRUE(!fresh || grant.step <= newest + spec_.max_staleness) << "step " << grant.step << " is beyond the window of " << newest;
+    EXPECT_TRUE(!fresh || grant.step <= newest + spec_.max_staleness)
+        << "step " << grant.step << " is beyond the window of " << newest;
     for (const Member& member : grant.members) {
       EXPECT_LT(member.member, spec_.group_size);
       Trajectory& t = trajectories_[{grant.group.ordinal, member.member}];
       EXPECT_FALSE(t.sealed) << "a sealed member is granted again";
       EXPECT_EQ(member.attempt, t.attempt + 1) << "attempts count up";
-      EXPECT_EQ(member.prefix, t.versions.empty() ? 0 : kPrompt + t.versions.size()) << "the prefix is kept";
+      EXPECT_EQ(member.prefix, t.versions.empty() ? 0 : kPrompt + t.versions.size())
+          << "the prefix is kept";
       t.attempt = member.attempt;
     }
   }
@@ -70,8 +72,8 @@ class Model {
       if (!frozen.contains(key.first)) t.scored = false, verdicts_.erase(key.first);
     }
   }
-  // The queue came back without the payload: what runs begins anew, what was sealed and is in no batch is gone. Columns of
-  // 64 bytes and less stay where events do.
+  // The queue came back without the payload: what runs begins anew, what was sealed and is in no
+  // batch is gone. Columns of 64 bytes and less stay where events do.
   void LostPayload() {
     for (auto& [key, t] : trajectories_) {
       t.lost = t.lost || t.large;
@@ -79,12 +81,15 @@ class Model {
     }
   }
   bool lost(const BatchGroup& group) const {
-    return std::any_of(group.members.begin(), group.members.end(), [&](const BatchMember& m) { return trajectories_.at({group.group.ordinal, m.member}).lost; });
+    return std::any_of(group.members.begin(), group.members.end(), [&](const BatchMember& m) {
+      return trajectories_.at({group.group.ordinal, m.member}).lost;
+    });
   }
   // A batch that may be asked for again has lost some of its payload.
   bool LostBatchFrom(int64_t version) const {
     return std::any_of(frozen_.lower_bound(version), frozen_.end(), [&](const auto& batch) {
-      return std::any_of(batch.second.begin(), batch.second.end(), [&](const BatchGroup& group) { return lost(group); });
+      return std::any_of(batch.second.begin(), batch.second.end(),
+                         [&](const BatchGroup& group) { return lost(group); });
     });
   }
   // What a trainer reads of a member: each byte that was written, or GONE.
@@ -104,17 +109,20 @@ class Model {
     }
     EXPECT_TRUE(tokens == expected) << ref.str() << ": bytes read differ from those written";
   }
-  uint64_t tokens(const TrajectoryRef& ref) const { return trajectories_.at({ref.group.ordinal, *ref.member}).versions.size(); }
+  uint64_t tokens(const TrajectoryRef& ref) const {
+    return trajectories_.at({ref.group.ordinal, *ref.member}).versions.size();
+  }
   int64_t accepted() const { return static_cast<int64_t>(trajectories_.size()); }
 
-  // The trainer. ------------------------------------------------------------------------------------------------------
+  // The trainer. ----------------------------------------------------------------------------------
   void Handed(const AcquireBatchAnswer& answer) {
     std::vector<BatchGroup>& list = frozen_[answer.k];
     ASSERT_LE(answer.from, list.size());
     for (size_t i = 0; i < answer.groups.size(); ++i) {
       const size_t place = answer.from + i;
       if (place < list.size()) {
-        EXPECT_EQ(Canonical({answer.groups[i]}), Canonical({list[place]})) << "place " << place << " of batch " << answer.k << " changed";
+        EXPECT_EQ(Canonical({answer.groups[i]}), Canonical({list[place]}))
+            << "place " << place << " of batch " << answer.k << " changed";
       } else {
         CheckGroup(answer.groups[i], answer.k);
         list.push_back(answer.groups[i]);
@@ -133,7 +141,8 @@ class Model {
     Step step{.groups = frozen_.at(k), .hash = Sha256(hash + number + Canonical(frozen_.at(k)))};
     for (const BatchGroup& group : step.groups) {
       for (const BatchMember& member : group.members) {
-        EXPECT_TRUE(trained_.insert({group.group.ordinal, member.member}).second) << "trained twice along the lineage";
+        EXPECT_TRUE(trained_.insert({group.group.ordinal, member.member}).second)
+            << "trained twice along the lineage";
         ++step.members;
       }
     }
@@ -150,11 +159,13 @@ class Model {
     durable_ = std::min(durable_, answer.version);
     while (version() > answer.version) {
       for (const BatchGroup& group : lineage_.back().groups) {
-        for (const BatchMember& member : group.members) trained_.erase({group.group.ordinal, member.member});
+        for (const BatchMember& member : group.members)
+          trained_.erase({group.group.ordinal, member.member});
       }
       lineage_.pop_back();
     }
-    if (answer.mode == RestoreMode::kRequeue) frozen_.erase(frozen_.lower_bound(answer.version), frozen_.end());
+    if (answer.mode == RestoreMode::kRequeue)
+      frozen_.erase(frozen_.lower_bound(answer.version), frozen_.end());
     forks_.push_back({incarnation, answer.fork});
     Check(answer.ledger);
   }
@@ -164,7 +175,8 @@ class Model {
     EXPECT_EQ(ledger.accepted, accepted());
     EXPECT_EQ(ledger.applied, applied);
     EXPECT_EQ(ledger.durable, durable_members_);
-    EXPECT_EQ(ledger.accepted, ledger.durable + ledger.applied + ledger.live + ledger.dropped_total());
+    EXPECT_EQ(ledger.accepted,
+              ledger.durable + ledger.applied + ledger.live + ledger.dropped_total());
   }
   int64_t version() const { return static_cast<int64_t>(lineage_.size()); }
   int64_t durable() const { return durable_; }
@@ -174,7 +186,7 @@ class Model {
   struct Trajectory {
     uint32_t attempt = 0;
     bool sealed = false, scored = false;
-    bool large = false, lost = false;     // Has payload that a restart may lose; lost it.
+    bool large = false, lost = false;  // Has payload that a restart may lose; lost it.
     double reward = 0;
     std::vector<PolicyVersion> versions;  // Of each own token.
   };
@@ -195,10 +207,12 @@ class Model {
     EXPECT_GE(group.members.size(), spec_.group_min);
     EXPECT_FALSE(lost(group)) << "cut without its payload";
     if (spec_.has_task(Granularity::kGroup)) {
-      EXPECT_TRUE(verdicts_.contains(group.group.ordinal) && verdicts_.at(group.group.ordinal)) << "cut without a verdict";
+      EXPECT_TRUE(verdicts_.contains(group.group.ordinal) && verdicts_.at(group.group.ordinal))
+          << "cut without a verdict";
     }
     std::set<double> rewards;
-    const bool shrunk = group.members.size() < group.size;  // Members may have been dropped since the filter.
+    // Members may have been dropped since the filter.
+    const bool shrunk = group.members.size() < group.size;
     for (const BatchMember& member : group.members) {
       const Trajectory& t = trajectories_.at({group.group.ordinal, member.member});
       EXPECT_TRUE(t.sealed && t.scored);
@@ -208,9 +222,12 @@ class Model {
       uint64_t trained = 0;
       for (uint64_t i = 0; i < t.versions.size(); ++i) {
         bool masked = false;
-        for (const TokenRun& run : member.masked) masked |= run.first <= kPrompt + i && kPrompt + i < run.first + run.count;
-        const bool legal = k - t.versions[i].number <= spec_.max_staleness && OnBranch(t.versions[i]);
-        EXPECT_EQ(masked, !legal) << "token " << i << " of version " << t.versions[i].str() << " in step " << k;
+        for (const TokenRun& run : member.masked)
+          masked |= run.first <= kPrompt + i && kPrompt + i < run.first + run.count;
+        const bool legal =
+            k - t.versions[i].number <= spec_.max_staleness && OnBranch(t.versions[i]);
+        EXPECT_EQ(masked, !legal) << "token " << i << " of version " << t.versions[i].str()
+                                  << " in step " << k;
         trained += !masked;
       }
       EXPECT_EQ(member.trained, trained);

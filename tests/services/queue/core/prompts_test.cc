@@ -91,7 +91,8 @@ TEST(PromptsTest, AFailureOfAQuarantinedRowIsNotReportedAgain) {
 }
 
 TEST(PromptsTest, WithEveryRowQuarantinedASourceEndsThoughItsEpochsDoNot) {
-  Prompts prompts(SmallSpec(), std::make_shared<Rows>(std::vector<uint64_t>{3}));  // epochs = 0: for ever
+  // epochs = 0: for ever
+  Prompts prompts(SmallSpec(), std::make_shared<Rows>(std::vector<uint64_t>{3}));
   for (uint64_t row = 0; row < 3; ++row) {
     EXPECT_FALSE(prompts.exhausted());
     prompts.Quarantine({.index = row});

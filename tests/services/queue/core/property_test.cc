@@ -3,10 +3,12 @@
 #include "common/base/splitmix.h"
 #include "tests/services/queue/core/model.h"
 
-// Random schedules of everything that may happen to a job, faults included. What holds in all of them, and who looks:
+// Random schedules of everything that may happen to a job, faults included. What holds in all of
+// them, and who looks:
 //
 //   I1  no token older than eta is trained        Model::CheckGroup, by each token's version
-//   I2  slots within their limit                  Job::Violations, after every event, counts anew; Model::Granted the window
+//   I2  slots within their limit                  Job::Violations, after every event, counts anew;
+//                                                 Model::Granted the window
 //   I3  one sealed attempt per member             Model::Sealed, Granted
 //   I4  whole accepted groups                     Model::CheckGroup
 //   I5  one value of each batch on a branch       Model::Handed
@@ -14,11 +16,13 @@
 //   I7  what was admitted ends                    EndWell: closed, nothing lives
 //   I8  bytes read are those written, or GONE     Model::Read
 //   I9  nothing leased or not durable is freed    Model::Read
-//   I10 a recovered job is this one               Harness: a twin fed through the codec, made anew of a dump each 16 events
+//   I10 a recovered job is this one               Harness: a twin fed through the codec, made anew
+//                                                 of a dump each 16 events
 //   I11 a fenced incarnation changes nothing      ExpectUnchanged
 //   I12 versions rise                             Publish
 //   I13 stored <= reserved <= quota               Job::Violations
-//   I14 other jobs change no byte                 MemoryShare comes at random; else jobs share nothing (runner, arena tests)
+//   I14 other jobs change no byte                 MemoryShare comes at random; else jobs share
+//                                                 nothing (runner, arena tests)
 //   I15 each fair wait ends                       EndWell: steps go on
 //   I16 the ledger adds up                        Model::Check, Job::Violations
 namespace sluice::queue {
@@ -33,17 +37,25 @@ Spec RandomSpec(SplitMix64& random) {
   spec.oversample = random.Below(2) == 0 ? 0 : 0.5;
   spec.statistic = random.Below(3) == 0 ? Statistic::kStrict : Statistic::kMasked;
   const bool strict = spec.statistic == Statistic::kStrict;
-  spec.straggler = std::vector<Straggler>{Straggler::kWait, Straggler::kDrop, Straggler::kShrink, strict ? Straggler::kDrop : Straggler::kMask}[random.Below(4)];
+  spec.straggler =
+      std::vector<Straggler>{Straggler::kWait, Straggler::kDrop, Straggler::kShrink,
+                             strict ? Straggler::kDrop : Straggler::kMask}[random.Below(4)];
   spec.wait = absl::Seconds(random.Below(3) == 0 ? 4 : 40);
-  spec.durability = std::vector<Durability>{Durability::kMemory, Durability::kMetadata, Durability::kFull}[random.Below(3)];
+  spec.durability = std::vector<Durability>{Durability::kMemory, Durability::kMetadata,
+                                            Durability::kFull}[random.Below(3)];
   spec.filter = spec.group_size > 1 && random.Below(3) == 0 ? Filter::kSignal : Filter::kNone;
   spec.max_rejected_steps = 0;
   spec.min_trainable = 1 + random.Below(2);
   spec.reissues = random.Below(3);
   if (random.Below(4) == 0) spec.admission_staleness = random.Below(spec.max_staleness + 1);
   if (random.Below(4) == 0) {
-    spec.tasks.push_back({.name = "judge", .needs = {"task_reward"}, .produces = {"verdict"}, .granularity = Granularity::kGroup, .pool = "judges",
-                          .deadline = absl::Seconds(10), .tries = 3});
+    spec.tasks.push_back({.name = "judge",
+                          .needs = {"task_reward"},
+                          .produces = {"verdict"},
+                          .granularity = Granularity::kGroup,
+                          .pool = "judges",
+                          .deadline = absl::Seconds(10),
+                          .tries = 3});
   }
   spec.quota_bytes = (1 + random.Below(4)) * Job::NeededBytes(spec);
   return spec;
@@ -51,7 +63,8 @@ Spec RandomSpec(SplitMix64& random) {
 
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : random_(seed), h_(RandomSpec(random_), {500}), model_(h_.spec()) {}
+  explicit Simulation(uint64_t seed)
+      : random_(seed), h_(RandomSpec(random_), {500}), model_(h_.spec()) {}
 
   void Run(int events) {
     h_.SetWorkers();
@@ -79,30 +92,59 @@ class Simulation {
 
   void Act() {
     switch (Below(35)) {
-      case 0: case 1: case 2: return AdmitSome(AnyRollout(), 1 + Below(6));
-      case 3: case 4: case 5: case 6: case 7: case 8: case 9: return Write();
-      case 10: case 11: case 12: case 13: return SealAny();
-      case 14: case 15: case 16: return Score();
-      case 17: case 18: case 19: return Acquire();
-      case 20: case 21: case 22: return ApplyNext();
-      case 23: case 24: return LoadNewest(AnyRollout());
+      case 0:
+      case 1:
+      case 2: return AdmitSome(AnyRollout(), 1 + Below(6));
+      case 3:
+      case 4:
+      case 5:
+      case 6:
+      case 7:
+      case 8:
+      case 9: return Write();
+      case 10:
+      case 11:
+      case 12:
+      case 13: return SealAny();
+      case 14:
+      case 15:
+      case 16: return Score();
+      case 17:
+      case 18:
+      case 19: return Acquire();
+      case 20:
+      case 21:
+      case 22: return ApplyNext();
+      case 23:
+      case 24: return LoadNewest(AnyRollout());
       case 25: return MakeDurable();
       case 26: h_.Advance(absl::Seconds(OneIn(25) ? 61 : 1 + Below(2))); return;
       case 27: return OneIn(6) ? DropAny() : RenewAll();
       case 28: return RenewAll();
-      case 29: if (OneIn(3)) KillWorker(); return;
-      case 30: if (OneIn(3)) ReleaseAny(); return;
-      case 31: if (OneIn(5)) KillTrainer(); return;
-      case 32: if (OneIn(6)) RestartQueue(); return;
-      case 33: if (OneIn(6)) Rescore(); return;
+      case 29:
+        if (OneIn(3)) KillWorker();
+        return;
+      case 30:
+        if (OneIn(3)) ReleaseAny();
+        return;
+      case 31:
+        if (OneIn(5)) KillTrainer();
+        return;
+      case 32:
+        if (OneIn(6)) RestartQueue();
+        return;
+      case 33:
+        if (OneIn(6)) Rescore();
+        return;
       case 34: return OneIn(3) ? FillDisk() : Share();
     }
   }
 
-  // Rollouts. ---------------------------------------------------------------------------------------------------------
+  // Rollouts. -------------------------------------------------------------------------------------
   void AdmitSome(const std::string& rollout, uint32_t room) {
     Admit admit{.request = h_.Request(), .room = room, .wait = absl::ZeroDuration()};
-    if (!fair_ && OneIn(12)) admit.own = Row{.ref = {.source = RowRef::kOutside}, .source = "api", .json = "{}"};
+    if (!fair_ && OneIn(12))
+      admit.own = Row{.ref = {.source = RowRef::kOutside}, .source = "api", .json = "{}"};
     const auto answer = h_.Call<AdmitAnswer>(h_.Rollout(rollout), admit);
     if (!answer.ok()) {
       EXPECT_EQ(ReasonOf(answer.status()), "NOT_YET");
@@ -141,9 +183,13 @@ class Simulation {
     const Caller caller = h_.Rollout(held.rollout);
     const uint64_t own = model_.tokens(held.ref());
     if (own > 40) return true;
-    if (own == 0 && Lost(i, h_.PutOne(caller, PieceRecord({.group = held.grant.group}, held.member.lease.id, SegmentRole::kPrompt, 0, 4)))) return false;
+    if (own == 0 &&
+        Lost(i, h_.PutOne(caller, PieceRecord({.group = held.grant.group}, held.member.lease.id,
+                                              SegmentRole::kPrompt, 0, 4))))
+      return false;
     std::vector<VersionRun> runs = {{loaded_[held.rollout], count, 0}};
-    const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled, Model::kPrompt + own, count, runs);
+    const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled,
+                                      Model::kPrompt + own, count, runs);
     uint32_t repeats = 0;
     const absl::Status status = h_.PutOne(caller, record, nullptr, &repeats);
     if (Lost(i, status)) return false;
@@ -154,7 +200,8 @@ class Simulation {
       EXPECT_EQ(repeats, 1u);
     }
     if (OneIn(20)) {
-      Record bad = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled, Model::kPrompt + own + count, 1, {{loaded_[held.rollout], 1, 0}});
+      Record bad = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled,
+                               Model::kPrompt + own + count, 1, {{loaded_[held.rollout], 1, 0}});
       bad.fields[1] = MakeField<float>("logprobs", Dtype::kF32, {std::nanf("")});
       EXPECT_EQ(ReasonOf(h_.PutOne(caller, bad)), "NOT_FINITE");
     }
@@ -167,7 +214,10 @@ class Simulation {
     const Held held = held_[i];
     if (model_.tokens(held.ref()) == 0) return;
     const Caller caller = h_.Rollout(held.rollout);
-    if (Lost(i, h_.PutOne(caller, {.owner = held.ref(), .lease = held.member.lease.id, .fields = {TextField("messages", "[]")}}))) return;
+    if (Lost(i, h_.PutOne(caller, {.owner = held.ref(),
+                                   .lease = held.member.lease.id,
+                                   .fields = {TextField("messages", "[]")}})))
+      return;
     const Item sealed = h_.SealIt(caller, held.ref(), held.member.lease.id);
     if (Lost(i, sealed.status)) return;
     EXPECT_FALSE(sealed.repeat);
@@ -181,7 +231,9 @@ class Simulation {
     if (held_.empty()) return;
     const size_t i = Below(held_.size());
     const Held held = held_[i];
-    DropItem item{.ref = held.ref(), .lease = held.member.lease.id, .reason = OneIn(2) ? "env_lost" : "prompt_too_long"};
+    DropItem item{.ref = held.ref(),
+                  .lease = held.member.lease.id,
+                  .reason = OneIn(2) ? "env_lost" : "prompt_too_long"};
     if (OneIn(2)) item.ref.member.reset();
     const auto answer = h_.Call<ItemsAnswer>(h_.Rollout(held.rollout), Drop{{item}});
     if (Lost(i, answer->items[0].status)) return;
@@ -191,7 +243,10 @@ class Simulation {
   void ReleaseAny() {
     if (held_.empty()) return;
     const size_t i = Below(held_.size());
-    EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Rollout(held_[i].rollout), Release{.leases = {held_[i].member.lease.id}, .reason = ReleaseReason::kDrain}).ok());
+    EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Rollout(held_[i].rollout),
+                                       Release{.leases = {held_[i].member.lease.id},
+                                               .reason = ReleaseReason::kDrain})
+                    .ok());
     held_.erase(held_.begin() + static_cast<int64_t>(i));
   }
   void LoadNewest(const std::string& rollout) {
@@ -199,25 +254,36 @@ class Simulation {
     h_.Load(h_.Rollout(rollout), *published_);
   }
   void RenewAll() {
-    for (const char* rollout : {"r1", "r2"}) EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(rollout), Renew{}).ok());
+    for (const char* rollout : {"r1", "r2"})
+      EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(rollout), Renew{}).ok());
     EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Reward(), Renew{}).ok());
     EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Trainer(), Renew{}).ok());
   }
 
-  // Rewards. ----------------------------------------------------------------------------------------------------------
+  // Rewards. --------------------------------------------------------------------------------------
   void Score() {
     const auto leased = h_.Call<LeaseTasksAnswer>(
-        h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", fair_ ? 1000 : 1 + static_cast<uint32_t>(Below(3))}, {"judges", fair_ ? 1000u : 1}}, .wait = absl::ZeroDuration()});
+        h_.Reward(),
+        LeaseTasks{.request = h_.Request(),
+                   .rooms = {{"cpu", fair_ ? 1000 : 1 + static_cast<uint32_t>(Below(3))},
+                             {"judges", fair_ ? 1000u : 1}},
+                   .wait = absl::ZeroDuration()});
     ASSERT_TRUE(leased.ok()) << leased.status();
     EXPECT_NE(leased->tasks.empty(), !leased->edge.has_value());
     for (const TaskGrant& task : leased->tasks) {
       const double reward = static_cast<double>(Below(3)) / 2;
       if (!fair_ && OneIn(12)) {
-        EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(), Release{.leases = {task.lease.id}, .reason = ReleaseReason::kFault}).ok());
+        EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(), Release{.leases = {task.lease.id},
+                                                                .reason = ReleaseReason::kFault})
+                        .ok());
       } else if (task.name == "judge") {
         const bool accept = fair_ || !OneIn(8);
-        const absl::Status put = h_.PutOne(h_.Reward(), {.owner = task.owner, .task = task.id, .lease = task.lease.id,
-                                                         .fields = {TextField("verdict", accept ? "accept" : "reject:dull")}, .last = true});
+        const absl::Status put = h_.PutOne(
+            h_.Reward(), {.owner = task.owner,
+                          .task = task.id,
+                          .lease = task.lease.id,
+                          .fields = {TextField("verdict", accept ? "accept" : "reject:dull")},
+                          .last = true});
         EXPECT_TRUE(put.ok()) << put;
         model_.Judged(task.owner.group.ordinal, accept);
       } else if (!fair_ && OneIn(25)) {
@@ -225,7 +291,8 @@ class Simulation {
         EXPECT_TRUE(put.ok() || ReasonOf(put) == "LEASE_LOST") << put;
       } else if (fair_ || !OneIn(15)) {  // Else it never answers.
         const absl::Status put = h_.PutReward(task, reward);
-        EXPECT_TRUE(put.ok() || ReasonOf(put) == "LEASE_LOST") << put;  // A sibling's score may have ended the group.
+        // A sibling's score may have ended the group.
+        EXPECT_TRUE(put.ok() || ReasonOf(put) == "LEASE_LOST") << put;
         if (put.ok()) model_.Scored(task.owner, reward);
       }
     }
@@ -236,7 +303,7 @@ class Simulation {
     model_.Rescored();
   }
 
-  // The daemon: it dies, its disk fills, other jobs come and go. ------------------------------------------------------
+  // The daemon: it dies, its disk fills, other jobs come and go. ----------------------------------
   void RestartQueue() {
     if (h_.spec().durability == Durability::kMemory) return;
     h_.RestartQueue();
@@ -252,17 +319,20 @@ class Simulation {
     if (held_.empty()) return;
     h_.Send({}, DiskSpace{Space::kFull});
     const Held& held = held_[Below(held_.size())];
-    const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled, Model::kPrompt, 1, {{loaded_[held.rollout], 1, 0}});
+    const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled,
+                                      Model::kPrompt, 1, {{loaded_[held.rollout], 1, 0}});
     const StatsAnswer before = h_.job().Stats();
     EXPECT_EQ(ReasonOf(h_.PutOne(h_.Rollout(held.rollout), record)), "DISK_FULL");
-    const auto admitted = h_.Call<AdmitAnswer>(h_.Rollout(held.rollout), Admit{.request = h_.Request(), .room = 1, .wait = absl::ZeroDuration()});
+    const auto admitted = h_.Call<AdmitAnswer>(
+        h_.Rollout(held.rollout),
+        Admit{.request = h_.Request(), .room = 1, .wait = absl::ZeroDuration()});
     EXPECT_TRUE(ReasonOf(admitted.status()) == "NOT_YET" || admitted->grants.empty());
     ExpectUnchanged(before);
     h_.Send({}, DiskSpace{Space::kOk});
   }
   void Share() { h_.Send({}, MemoryShare{Job::NeededBytes(h_.spec()) * (1 + Below(3))}); }
 
-  // Workers die; what the dead say afterwards changes nothing. --------------------------------------------------------
+  // Workers die; what the dead say afterwards changes nothing. ------------------------------------
   void KillWorker() {
     if (OneIn(3)) {
       ++h_.reward_incarnation;
@@ -271,17 +341,25 @@ class Simulation {
     }
     const std::string rollout = AnyRollout();
     if (OneIn(2)) {
-      EXPECT_TRUE(h_.Call<ReleaseAnswer>({"controller", 0}, Release{.worker = rollout, .incarnation = h_.rollouts[rollout], .reason = ReleaseReason::kLost}).ok());
+      EXPECT_TRUE(
+          h_.Call<ReleaseAnswer>({"controller", 0}, Release{.worker = rollout,
+                                                            .incarnation = h_.rollouts[rollout],
+                                                            .reason = ReleaseReason::kLost})
+              .ok());
       return;
     }
     const Caller old = h_.Rollout(rollout);
     ++h_.rollouts[rollout];
     h_.SetWorkers();
     const StatsAnswer before = h_.job().Stats();
-    EXPECT_EQ(ReasonOf(h_.Call<AdmitAnswer>(old, Admit{.request = h_.Request(), .room = 1}).status()), "FENCED");
+    EXPECT_EQ(
+        ReasonOf(h_.Call<AdmitAnswer>(old, Admit{.request = h_.Request(), .room = 1}).status()),
+        "FENCED");
     for (const Held& held : held_) {
       if (held.rollout == rollout) {
-        const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled, Model::kPrompt + model_.tokens(held.ref()), 1, {{loaded_[rollout], 1, 0}});
+        const Record record =
+            PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled,
+                        Model::kPrompt + model_.tokens(held.ref()), 1, {{loaded_[rollout], 1, 0}});
         EXPECT_EQ(ReasonOf(h_.PutOne(old, record)), "FENCED");
       }
     }
@@ -299,12 +377,14 @@ class Simulation {
     EXPECT_EQ(after.ledger.dropped, before.ledger.dropped);
   }
 
-  // The trainer. ------------------------------------------------------------------------------------------------------
+  // The trainer. ----------------------------------------------------------------------------------
   void Acquire() {
     const int64_t k = model_.version() + (OneIn(3) ? 1 : 0);
     const bool stream = h_.spec().max_staleness == 0 || OneIn(4);
     const uint32_t from = OneIn(2) ? 0 : static_cast<uint32_t>(place_[k]);
-    const auto answer = h_.Call<AcquireBatchAnswer>(h_.Trainer(), AcquireBatch{.k = k, .from = from, .stream = stream, .wait = absl::ZeroDuration()});
+    const auto answer = h_.Call<AcquireBatchAnswer>(
+        h_.Trainer(),
+        AcquireBatch{.k = k, .from = from, .stream = stream, .wait = absl::ZeroDuration()});
     ASSERT_TRUE(answer.ok()) << answer.status();
     if (!answer->filled) {
       EXPECT_FALSE(answer->edge->cause.empty());
@@ -316,7 +396,9 @@ class Simulation {
     // Nothing handed out is freed: all of it can be read.
     for (const BatchGroup& group : answer->groups) {
       for (const BatchMember& member : group.members) {
-        const auto read = h_.job().Read(h_.Trainer(), false, answer->lease.id, {{.owner = {group.group, member.member, member.attempt}, .names = {"tokens"}}});
+        const auto read = h_.job().Read(
+            h_.Trainer(), false, answer->lease.id,
+            {{.owner = {group.group, member.member, member.attempt}, .names = {"tokens"}}});
         ASSERT_TRUE(read.ok()) << read.status();
         model_.Read(group, member, *read);
       }
@@ -345,7 +427,8 @@ class Simulation {
   }
   void Publish() {
     const PolicyVersion next{h_.gang, model_.version()};
-    const auto answer = h_.Call<AdvanceVersionAnswer>(h_.Trainer(), AdvanceVersion{.expected = published_, .next = next});
+    const auto answer = h_.Call<AdvanceVersionAnswer>(
+        h_.Trainer(), AdvanceVersion{.expected = published_, .next = next});
     ASSERT_TRUE(answer.ok()) << answer.status();
     if (published_) {
       EXPECT_LT(*published_, next);
@@ -355,8 +438,10 @@ class Simulation {
   }
   void MakeDurable() {
     if (checkpoints_.empty()) return;
-    const Checkpoint& checkpoint = checkpoints_[fair_ ? checkpoints_.size() - 1 : Below(checkpoints_.size())];
-    const auto answer = h_.Call<DurableAnswer>(h_.Trainer(), Durable{checkpoint.version, "c", checkpoint.hash});
+    const Checkpoint& checkpoint =
+        checkpoints_[fair_ ? checkpoints_.size() - 1 : Below(checkpoints_.size())];
+    const auto answer =
+        h_.Call<DurableAnswer>(h_.Trainer(), Durable{checkpoint.version, "c", checkpoint.hash});
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_EQ(answer->repeat, checkpoint.version <= model_.durable());
     if (!answer->repeat) model_.MadeDurable(checkpoint.version);
@@ -367,9 +452,13 @@ class Simulation {
     ++h_.gang;
     h_.SetWorkers();
     const StatsAnswer before = h_.job().Stats();
-    EXPECT_EQ(ReasonOf(h_.Call<AcquireBatchAnswer>(old, AcquireBatch{.k = model_.version()}).status()), "FENCED");
-    EXPECT_EQ(ReasonOf(h_.Call<ApplyAnswer>(old, queue::Apply{.k = model_.version()}).status()), "FENCED");
-    EXPECT_EQ(ReasonOf(h_.Call<DurableAnswer>(old, Durable{model_.version(), "", ""}).status()), "FENCED");
+    EXPECT_EQ(
+        ReasonOf(h_.Call<AcquireBatchAnswer>(old, AcquireBatch{.k = model_.version()}).status()),
+        "FENCED");
+    EXPECT_EQ(ReasonOf(h_.Call<ApplyAnswer>(old, queue::Apply{.k = model_.version()}).status()),
+              "FENCED");
+    EXPECT_EQ(ReasonOf(h_.Call<DurableAnswer>(old, Durable{model_.version(), "", ""}).status()),
+              "FENCED");
     EXPECT_EQ(ReasonOf(h_.Acquired(model_.version()).status()), "RESTORE_FIRST");
     ExpectUnchanged(before);
     Restart();
@@ -378,8 +467,10 @@ class Simulation {
   // The newest checkpoint mostly, sometimes an older one, sometimes none.
   void Restart() {
     Checkpoint from{0, "", ""};
-    if (!checkpoints_.empty() && !OneIn(5)) from = OneIn(4) ? checkpoints_[Below(checkpoints_.size())] : checkpoints_.back();
-    const Restore restore{from.cursor, from.cursor.empty() ? "" : "c", OneIn(3) ? RestoreMode::kRequeue : RestoreMode::kReplay};
+    if (!checkpoints_.empty() && !OneIn(5))
+      from = OneIn(4) ? checkpoints_[Below(checkpoints_.size())] : checkpoints_.back();
+    const Restore restore{from.cursor, from.cursor.empty() ? "" : "c",
+                          OneIn(3) ? RestoreMode::kRequeue : RestoreMode::kReplay};
     const bool gone = from.version < model_.durable() || model_.LostBatchFrom(from.version);
     const auto answer = h_.Call<RestoreAnswer>(h_.Trainer(), restore);
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -387,23 +478,26 @@ class Simulation {
     EXPECT_EQ(answer->mode, gone ? RestoreMode::kRequeue : restore.mode);
     model_.Restored(h_.gang, *answer, !from.cursor.empty());
     EXPECT_TRUE(h_.Call<RestoreAnswer>(h_.Trainer(), restore)->repeat);
-    while (!checkpoints_.empty() && checkpoints_.back().version > from.version) checkpoints_.pop_back();
+    while (!checkpoints_.empty() && checkpoints_.back().version > from.version)
+      checkpoints_.pop_back();
     batch_.clear();
     if (answer->mode == RestoreMode::kRequeue) place_.clear();
   }
 
-  // With all alive and fair, steps go on; closed, nothing lives. ------------------------------------------------------
+  // With all alive and fair, steps go on; closed, nothing lives. ----------------------------------
   void EndWell() {
     fair_ = true;
     h_.Advance(absl::Seconds(100));
     held_.clear();
-    if (const auto last = batch_.find(model_.version() - 1); last != batch_.end()) {  // A checkpoint frees what was applied.
+    // A checkpoint frees what was applied.
+    if (const auto last = batch_.find(model_.version() - 1); last != batch_.end()) {
       const auto again = h_.ApplyBatch(last->second, /*want_cursor=*/true);
       ASSERT_TRUE(again.ok() && again->repeat) << again.status();
       checkpoints_.push_back({model_.version(), again->cursor, again->ledger.hash});
     }
     const int64_t goal = model_.version() + 2;
-    for (int round = 0; round < 60 && model_.version() < goal && !testing::Test::HasFailure(); ++round) {
+    for (int round = 0; round < 60 && model_.version() < goal && !testing::Test::HasFailure();
+         ++round) {
       for (const char* rollout : {"r1", "r2"}) {
         LoadNewest(rollout);
         AdmitSome(rollout, 100);

@@ -16,9 +16,15 @@ class PutTest : public testing::Test {
     ref_ = {grant_.group, 0, 1};
     ASSERT_TRUE(h_.PutOne(h_.Rollout(), Prompt(lease_)).ok());
   }
-  Record Prompt(const Id16& lease) { return PieceRecord({.group = grant_.group}, lease, SegmentRole::kPrompt, 0, 4); }
-  Record Piece(uint64_t at, uint32_t count) { return PieceRecord(ref_, lease_, SegmentRole::kSampled, at, count, {{{1, 0}, count, 0}}); }
-  absl::Status Put(Record record) { return h_.PutOne(h_.Rollout(), std::move(record), &watermark_, &repeats_); }
+  Record Prompt(const Id16& lease) {
+    return PieceRecord({.group = grant_.group}, lease, SegmentRole::kPrompt, 0, 4);
+  }
+  Record Piece(uint64_t at, uint32_t count) {
+    return PieceRecord(ref_, lease_, SegmentRole::kSampled, at, count, {{{1, 0}, count, 0}});
+  }
+  absl::Status Put(Record record) {
+    return h_.PutOne(h_.Rollout(), std::move(record), &watermark_, &repeats_);
+  }
 
   Harness h_;
   queue::Grant grant_;
@@ -67,7 +73,11 @@ TEST_F(PutTest, APieceBeforeItsPromptIsAGap) {
   h.Start();
   const auto admitted = h.Admitted(1);
   const TrajectoryRef ref{admitted->grants[0].group, 0, 1};
-  EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), PieceRecord(ref, admitted->grants[0].members[0].lease.id, SegmentRole::kSampled, 4, 1, {{{1, 0}, 1, 0}}), &watermark_)), "NOT_YET");
+  EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(),
+                              PieceRecord(ref, admitted->grants[0].members[0].lease.id,
+                                          SegmentRole::kSampled, 4, 1, {{{1, 0}, 1, 0}}),
+                              &watermark_)),
+            "NOT_YET");
   EXPECT_EQ(watermark_, 0u);
 }
 
@@ -81,7 +91,8 @@ TEST_F(PutTest, ASecondWriterOfThePromptMustAgree) {
 }
 
 TEST_F(PutTest, ABadLogprobIsRefusedAndNothingStored) {
-  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
     Record record = Piece(4, 1);
     record.fields[1] = MakeField<float>("logprobs", Dtype::kF32, {bad});
     EXPECT_EQ(ReasonOf(Put(record)), "NOT_FINITE");
@@ -134,14 +145,17 @@ TEST_F(PutTest, BeyondTheReservationThePieceIsRefused) {
 }
 
 TEST_F(PutTest, ABadRecordFailsNoOther) {
-  const auto answer = h_.Call<PutAnswer>(h_.Rollout(), queue::Put{{Piece(4, 2), Piece(9, 1), Piece(6, 1)}});
+  const auto answer =
+      h_.Call<PutAnswer>(h_.Rollout(), queue::Put{{Piece(4, 2), Piece(9, 1), Piece(6, 1)}});
   ASSERT_EQ(answer->failed.size(), 1u);
   EXPECT_EQ(answer->failed[0].record, 1u);
   EXPECT_EQ(h_.job().ledger().tokens_generated, 3);
 }
 
 TEST_F(PutTest, AWholeFieldIsWrittenOnce) {
-  const auto put = [&](const std::string& text) { return Put({.owner = ref_, .lease = lease_, .fields = {TextField("messages", text)}}); };
+  const auto put = [&](const std::string& text) {
+    return Put({.owner = ref_, .lease = lease_, .fields = {TextField("messages", text)}});
+  };
   ASSERT_TRUE(put("[1]").ok());
   EXPECT_TRUE(put("[1]").ok());
   EXPECT_EQ(repeats_, 1u);
@@ -152,7 +166,13 @@ TEST_F(PutTest, SealChecksTokensBytesAndFields) {
   ASSERT_TRUE(Put(Piece(4, 3)).ok());
   const uint32_t crc = h_.job().group(0)->members[0].log.crc32c();
   const auto seal = [&](uint64_t tokens, uint32_t crc32c) {
-    return h_.Call<ItemsAnswer>(h_.Rollout(), Seal{{{.ref = ref_, .lease = lease_, .tokens = tokens, .crc32c = crc32c, .finish = Finish::kStop}}})->items[0];
+    return h_
+        .Call<ItemsAnswer>(h_.Rollout(), Seal{{{.ref = ref_,
+                                                .lease = lease_,
+                                                .tokens = tokens,
+                                                .crc32c = crc32c,
+                                                .finish = Finish::kStop}}})
+        ->items[0];
   };
   EXPECT_EQ(ReasonOf(seal(8, crc).status), "NOT_YET");
   EXPECT_EQ(seal(8, crc).watermark, 7u);
@@ -166,7 +186,10 @@ TEST_F(PutTest, SealChecksTokensBytesAndFields) {
 }
 
 TEST_F(PutTest, ALateSealOfDroppedWorkLostItsLeaseAndOfFreedWorkIsGone) {
-  ASSERT_TRUE(h_.Call<ItemsAnswer>(h_.Rollout(), Drop{{{{.group = grant_.group}, lease_, "nonfinite"}}})->items[0].status.ok());
+  ASSERT_TRUE(
+      h_.Call<ItemsAnswer>(h_.Rollout(), Drop{{{{.group = grant_.group}, lease_, "nonfinite"}}})
+          ->items[0]
+          .status.ok());
   EXPECT_EQ(ReasonOf(h_.SealIt(h_.Rollout(), ref_, lease_).status), "LEASE_LOST");
 
   Harness h;
@@ -177,7 +200,10 @@ TEST_F(PutTest, ALateSealOfDroppedWorkLostItsLeaseAndOfFreedWorkIsGone) {
   const auto batch = h.Acquired(0);
   const auto applied = h.ApplyBatch(*batch);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{1, "c1", applied->ledger.hash}).ok());
-  EXPECT_EQ(ReasonOf(h.SealIt(h.Rollout(), {admitted->grants[0].group, 0, 1}, admitted->grants[0].members[0].lease.id).status), "GONE");
+  EXPECT_EQ(ReasonOf(h.SealIt(h.Rollout(), {admitted->grants[0].group, 0, 1},
+                              admitted->grants[0].members[0].lease.id)
+                         .status),
+            "GONE");
 }
 
 TEST_F(PutTest, ADropIsCountedByReasonAndKnownWhenRepeated) {
@@ -189,7 +215,10 @@ TEST_F(PutTest, ADropIsCountedByReasonAndKnownWhenRepeated) {
   EXPECT_EQ(h_.job().ledger().dropped.at("prompt_too_long"), 2);
   EXPECT_EQ(h_.job().Stats().slots.at("used"), 0u);
   EXPECT_EQ(h_.job().Stats().bytes.at("reserved"), 0u);
-  EXPECT_TRUE(absl::IsInvalidArgument(h_.Call<ItemsAnswer>(h_.Rollout(), Drop{{{{.group = grant_.group}, lease_, "bored"}}})->items[0].status));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      h_.Call<ItemsAnswer>(h_.Rollout(), Drop{{{{.group = grant_.group}, lease_, "bored"}}})
+          ->items[0]
+          .status));
 }
 
 TEST(DropTest, AJobWithoutAUsablePromptFailsOnceEachRowWasDropped) {
@@ -200,7 +229,10 @@ TEST(DropTest, AJobWithoutAUsablePromptFailsOnceEachRowWasDropped) {
     const auto admitted = h.Admitted(2);
     ASSERT_TRUE(admitted.ok()) << admitted.status();
     const Grant& grant = admitted->grants[0];
-    ASSERT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}}).ok());
+    ASSERT_TRUE(
+        h.Call<ItemsAnswer>(h.Rollout(),
+                            Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}})
+            .ok());
   };
   drop("prompt_too_long");
   drop("bad_row");
@@ -208,7 +240,8 @@ TEST(DropTest, AJobWithoutAUsablePromptFailsOnceEachRowWasDropped) {
   drop("prompt_too_long");
   const absl::Status failed = h.Result<AcquireBatchAnswer>(waits).status();
   EXPECT_EQ(ReasonOf(failed), "NO_PROMPTS");
-  EXPECT_THAT(std::string(failed.message()), testing::HasSubstr("all 3 were dropped, the last as prompt_too_long"));
+  EXPECT_THAT(std::string(failed.message()),
+              testing::HasSubstr("all 3 were dropped, the last as prompt_too_long"));
   EXPECT_EQ(ReasonOf(h.Admitted(1).status()), "NO_PROMPTS");
 }
 
@@ -222,7 +255,10 @@ TEST(DropTest, OneUsableRowKeepsTheJobGoingThroughEveryEpoch) {
     ASSERT_TRUE(admitted.ok()) << admitted.status();
     const Grant& grant = admitted->grants[0];
     const char* reason = grant.row.ref.index == 1 ? "env_lost" : "prompt_too_long";
-    ASSERT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}}).ok());
+    ASSERT_TRUE(
+        h.Call<ItemsAnswer>(h.Rollout(),
+                            Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}})
+            .ok());
   }
   EXPECT_TRUE(h.Admitted(2).ok());
 }
@@ -230,7 +266,9 @@ TEST(DropTest, OneUsableRowKeepsTheJobGoingThroughEveryEpoch) {
 TEST_F(PutTest, BytesReadAreBytesWritten) {
   ASSERT_TRUE(Put(Piece(4, 3)).ok());
   ASSERT_TRUE(Put(Piece(7, 5)).ok());
-  const auto read = h_.job().Read(h_.Rollout(), false, lease_, {{.owner = {.group = grant_.group}}, {.owner = ref_, .from = 5, .to = 9}});
+  const auto read =
+      h_.job().Read(h_.Rollout(), false, lease_,
+                    {{.owner = {.group = grant_.group}}, {.owner = ref_, .from = 5, .to = 9}});
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->records.size(), 3u);
   EXPECT_EQ(read->records[0].fields[0].bytes.view(), Prompt(lease_).fields[0].bytes.view());
@@ -243,7 +281,8 @@ TEST_F(PutTest, BytesReadAreBytesWritten) {
   }
   EXPECT_EQ(read->records[2].piece->at, 7u);
   EXPECT_EQ(read->records[2].piece->runs[0].count, 2u);
-  EXPECT_EQ(read->records[2].fields[0].bytes.crc32c, Crc32c(read->records[2].fields[0].bytes.view()));
+  EXPECT_EQ(read->records[2].fields[0].bytes.crc32c,
+            Crc32c(read->records[2].fields[0].bytes.view()));
   const auto missing = h_.job().Read(h_.Rollout(), false, lease_, {{.owner = {{1, 77}, 0, 1}}});
   EXPECT_EQ(missing->missing.size(), 1u);
   EXPECT_EQ(ReasonOf(h_.job().Read(h_.Rollout("r2"), false, lease_, {}).status()), "LEASE_LOST");

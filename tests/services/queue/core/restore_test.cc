@@ -22,12 +22,16 @@ void TrainStep(Harness& h, Lineage* lineage, bool want_cursor = false) {
 
 void Sample(Harness& h) {
   auto admitted = h.Admitted(1000);
-  if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, {h.job().watch().published[0].version.incarnation, h.loaded});
+  if (admitted.ok())
+    h.SampleAll(h.Rollout(), *admitted,
+                {h.job().watch().published[0].version.incarnation, h.loaded});
   h.ScoreAll();
 }
 
 // A new gang, as the controller lists it.
-absl::StatusOr<RestoreAnswer> NewGang(Harness& h, const std::string& cursor, const std::string& checkpoint, RestoreMode mode = RestoreMode::kReplay) {
+absl::StatusOr<RestoreAnswer> NewGang(Harness& h, const std::string& cursor,
+                                      const std::string& checkpoint,
+                                      RestoreMode mode = RestoreMode::kReplay) {
   ++h.gang;
   h.SetWorkers();
   return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
@@ -63,7 +67,8 @@ TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   // The old gang wakes up.
   EXPECT_EQ(ReasonOf(h.Call<ApplyAnswer>(old, queue::Apply{.k = 4}).status()), "FENCED");
   EXPECT_EQ(ReasonOf(h.Call<DurableAnswer>(old, Durable{4, "x", ""}).status()), "FENCED");
-  EXPECT_EQ(ReasonOf(h.Call<AdvanceVersionAnswer>(old, AdvanceVersion{.next = {1, 5}}).status()), "FENCED");
+  EXPECT_EQ(ReasonOf(h.Call<AdvanceVersionAnswer>(old, AdvanceVersion{.next = {1, 5}}).status()),
+            "FENCED");
 
   Lineage after;
   for (int step = 2; step < 4; ++step) TrainStep(h, &after);
@@ -116,9 +121,13 @@ TEST(RestoreTest, TheFirstCallsOfAGangAreRefusedUntilItRestores) {
   ++h.gang;
   h.SetWorkers();
   EXPECT_EQ(ReasonOf(h.Acquired(1).status()), "RESTORE_FIRST");
-  EXPECT_EQ(ReasonOf(h.Call<ApplyAnswer>(h.Trainer(), queue::Apply{.k = 1}).status()), "RESTORE_FIRST");
-  EXPECT_EQ(ReasonOf(h.Call<DurableAnswer>(h.Trainer(), Durable{1, "", ""}).status()), "RESTORE_FIRST");
-  EXPECT_EQ(ReasonOf(h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.next = {2, 1}}).status()), "RESTORE_FIRST");
+  EXPECT_EQ(ReasonOf(h.Call<ApplyAnswer>(h.Trainer(), queue::Apply{.k = 1}).status()),
+            "RESTORE_FIRST");
+  EXPECT_EQ(ReasonOf(h.Call<DurableAnswer>(h.Trainer(), Durable{1, "", ""}).status()),
+            "RESTORE_FIRST");
+  EXPECT_EQ(
+      ReasonOf(h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.next = {2, 1}}).status()),
+      "RESTORE_FIRST");
 }
 
 TEST(RestoreTest, ARepeatAnswersTheSameAndChangesOnce) {
@@ -173,7 +182,9 @@ TEST(RestoreTest, AnOlderCheckpointThanTheDurableOneRequeuesAndItsPromptsComeAga
   EXPECT_EQ(restored->version, 1);
   EXPECT_EQ(restored->ledger.hash, hash_one);
   EXPECT_EQ(restored->ledger.durable, 8);  // On the old branch.
-  ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 2}, .next = {2, 1}}).ok());
+  ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(
+                   h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 2}, .next = {2, 1}})
+                  .ok());
   h.Load(h.Rollout(), {2, 1});
   std::set<uint64_t> drawn;
   const auto admitted = h.Admitted(4);
@@ -191,7 +202,8 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
     h.RunStep(/*want_cursor=*/true);
     cursor = h.cursor;
     ledger = h.job().ledger();
-    for (uint64_t ordinal = 2; ordinal < 4; ++ordinal) live.insert(h.job().group(ordinal)->row.index);
+    for (uint64_t ordinal = 2; ordinal < 4; ++ordinal)
+      live.insert(h.job().group(ordinal)->row.index);
   }
   Harness h(SmallSpec(), {1000}, /*queue_incarnation=*/2);
   h.gang = 1;
@@ -225,7 +237,9 @@ TEST(RestoreTest, ABadCursorIsRefusedAndChangesNothing) {
   other.replace(other.find("\"hash\":\"") + 8, 2, "00");
   ++h.gang;
   h.SetWorkers();
-  const auto restore = [&](const std::string& cursor) { return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, "c"}).status(); };
+  const auto restore = [&](const std::string& cursor) {
+    return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, "c"}).status();
+  };
   EXPECT_EQ(ReasonOf(restore("rubbish")), "BAD_CURSOR");
   EXPECT_EQ(ReasonOf(restore("{\"format\":99}")), "BAD_CURSOR");
   EXPECT_EQ(ReasonOf(restore(other)), "BAD_CRC");
@@ -238,7 +252,8 @@ TEST(RestoreTest, TheSameEventsGiveTheSameState) {
   h.Start();
   for (int step = 0; step < 3; ++step) h.RunStep();
   h.Advance(absl::Seconds(61));
-  Job twin({.id = std::string(32, 'a'), .queue_incarnation = 1, .seed = 99}, h.spec(), std::make_shared<Rows>(std::vector<uint64_t>{1000}));
+  Job twin({.id = std::string(32, 'a'), .queue_incarnation = 1, .seed = 99}, h.spec(),
+           std::make_shared<Rows>(std::vector<uint64_t>{1000}));
   for (const Event& event : h.events) {
     Effects effects;
     twin.Step(event, &effects);

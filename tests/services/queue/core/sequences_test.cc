@@ -1,7 +1,7 @@
 #include "tests/services/queue/core/harness.h"
 
-// The sequences that the calls form, each step in its order, as far as the queue takes part. Who else does is tested with
-// real processes in tests/integration and tests/fault.
+// The sequences that the calls form, each step in its order, as far as the queue takes part. Who
+// else does is tested with real processes in tests/integration and tests/fault.
 namespace sluice::queue {
 namespace {
 
@@ -10,9 +10,13 @@ using testing::HasSubstr;
 
 const Caller kController{"controller", 0};
 
-TrajectoryRef Ref(const queue::Grant& grant, const Member& member) { return {grant.group, member.member, member.attempt}; }
+TrajectoryRef Ref(const queue::Grant& grant, const Member& member) {
+  return {grant.group, member.member, member.attempt};
+}
 
-absl::StatusOr<RestoreAnswer> NewGang(Harness& h, const std::string& cursor, const std::string& checkpoint, RestoreMode mode = RestoreMode::kReplay) {
+absl::StatusOr<RestoreAnswer> NewGang(Harness& h, const std::string& cursor,
+                                      const std::string& checkpoint,
+                                      RestoreMode mode = RestoreMode::kReplay) {
   ++h.gang;
   h.SetWorkers();
   return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
@@ -20,16 +24,23 @@ absl::StatusOr<RestoreAnswer> NewGang(Harness& h, const std::string& cursor, con
 
 // All that may be admitted is sampled by r1 and scored.
 void Fill(Harness& h, PolicyVersion version) {
-  const auto admitted = h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = 1000, .wait = absl::ZeroDuration()});
+  const auto admitted = h.Call<AdmitAnswer>(
+      h.Rollout(), Admit{.request = h.Request(), .room = 1000, .wait = absl::ZeroDuration()});
   if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, version);
   h.ScoreAll();
 }
 
 // Prompt and `count` sampled tokens, unsealed.
-void Begin(Harness& h, const std::string& rollout, const queue::Grant& grant, const Member& member, uint32_t count) {
+void Begin(Harness& h, const std::string& rollout, const queue::Grant& grant, const Member& member,
+           uint32_t count) {
   const PolicyVersion version{h.gang, h.loaded};
-  ASSERT_TRUE(h.PutOne(h.Rollout(rollout), PieceRecord({.group = grant.group}, member.lease.id, SegmentRole::kPrompt, 0, 4)).ok());
-  ASSERT_TRUE(h.PutOne(h.Rollout(rollout), PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled, 4, count, {{version, count, 0}})).ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(rollout), PieceRecord({.group = grant.group}, member.lease.id,
+                                                       SegmentRole::kPrompt, 0, 4))
+                  .ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(rollout),
+                       PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled, 4,
+                                   count, {{version, count, 0}}))
+                  .ok());
 }
 
 TEST(SequenceTest, JobStart) {
@@ -41,10 +52,13 @@ TEST(SequenceTest, JobStart) {
   EXPECT_EQ(restored->version, 0);
   EXPECT_TRUE(restored->published.empty());
   ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.next = {1, 0}}).ok());  // 5
-  EXPECT_EQ(ReasonOf(h.Admitted(1).status()), "NOT_YET") << "6: an engine renews before its first Admit";
+  EXPECT_EQ(ReasonOf(h.Admitted(1).status()), "NOT_YET")
+      << "6: an engine renews before its first Admit";
   h.Load(h.Rollout(), {1, 0});
   EXPECT_TRUE(h.Admitted(1).ok());
-  const uint64_t rewards = h.Send(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});  // 7
+  // 7
+  const uint64_t rewards =
+      h.Send(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
   EXPECT_FALSE(h.Answered(rewards)) << "it parks until there is a task";
 }
 
@@ -63,12 +77,15 @@ TEST(SequenceTest, OneGroup) {
     Record turn = PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kObservation, 7, 2);
     turn.piece->segment = 2;
     ASSERT_TRUE(h.PutOne(h.Rollout(), turn).ok());  // 3
-    ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(grant, member), .lease = member.lease.id, .fields = {TextField("messages", "[]")}}).ok());
+    ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(grant, member),
+                                       .lease = member.lease.id,
+                                       .fields = {TextField("messages", "[]")}})
+                    .ok());
     ASSERT_TRUE(h.SealIt(h.Rollout(), Ref(grant, member), member.lease.id).status.ok());  // 4
   }
-  EXPECT_EQ(h.ScoreAll(), 2);  // 5
+  EXPECT_EQ(h.ScoreAll(), 2);                            // 5
   EXPECT_EQ(h.job().Stats().groups.at("accepted"), 1u);  // 6
-  const auto batch = h.Acquired(0);  // 7
+  const auto batch = h.Acquired(0);                      // 7
   ASSERT_TRUE(batch.ok() && batch->filled);
   EXPECT_EQ(batch->groups[0].members[0].tokens, 9u);
   EXPECT_EQ(batch->groups[0].members[0].trained, 3u);
@@ -91,7 +108,8 @@ TEST(SequenceTest, StreamingStepOnPolicy) {
   EXPECT_FALSE(h.Answered(parked));
   std::vector<uint32_t> slices;
   for (size_t g : {2, 0}) {  // In order of arrival.
-    for (const Member& member : admitted->grants[g].members) h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
+    for (const Member& member : admitted->grants[g].members)
+      h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
     h.ScoreAll();
     const auto slice = h.Acquired(0, /*stream=*/true, static_cast<uint32_t>(slices.size()));  // 2
     ASSERT_TRUE(slice.ok() && slice->groups.size() == 1);
@@ -112,7 +130,8 @@ TEST(SequenceTest, Publication) {
   Harness h;
   h.Start();
   Fill(h, {1, 0});
-  const auto early = h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 0}, .next = {1, 1}});
+  const auto early = h.Call<AdvanceVersionAnswer>(
+      h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 0}, .next = {1, 1}});
   EXPECT_FALSE(early.ok()) << "1: not before Apply is answered";
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
   const AdvanceVersion advance{.expected = PolicyVersion{1, 0}, .next = {1, 1}};
@@ -131,20 +150,28 @@ TEST(SequenceTest, ARolloutDies) {
   const auto admitted = h.Admitted(1);
   const queue::Grant& grant = admitted->grants[0];
   Begin(h, "r1", grant, grant.members[0], 5);
-  ASSERT_TRUE(h.Call<ReleaseAnswer>(kController, Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost}).ok());  // 1
+  // 1
+  ASSERT_TRUE(
+      h.Call<ReleaseAnswer>(
+           kController, Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost})
+          .ok());
   const auto again = h.Admitted(1, "r2");  // 3
   ASSERT_EQ(again->grants[0].group, grant.group);
   const Member& heir = again->grants[0].members[0];
   EXPECT_EQ(heir.attempt, 2u);
   EXPECT_EQ(heir.prefix, 9u);  // 2
-  const auto read = h.job().Read(h.Rollout("r2"), false, heir.lease.id, {{.owner = Ref(grant, heir)}});  // 4
+  // 4
+  const auto read =
+      h.job().Read(h.Rollout("r2"), false, heir.lease.id, {{.owner = Ref(grant, heir)}});
   ASSERT_TRUE(read.ok() && read->missing.empty());
   EXPECT_EQ(read->records[0].piece->runs[0].count, 5u);
   EXPECT_NE(read->records[0].fields[1].bytes.size, 0u) << "log-probs come along";
   h.Sample(h.Rollout("r2"), again->grants[0], heir, {{{1, 0}, 2, 0}});
-  const Record late = PieceRecord(Ref(grant, grant.members[0]), grant.members[0].lease.id, SegmentRole::kSampled, 9, 5, {{{1, 0}, 5, 0}});
+  const Record late = PieceRecord(Ref(grant, grant.members[0]), grant.members[0].lease.id,
+                                  SegmentRole::kSampled, 9, 5, {{{1, 0}, 5, 0}});
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), late)), "LEASE_LOST");  // 5
-  EXPECT_THAT(h.Call<RenewAnswer>(h.Rollout(), Renew{.leases = {grant.members[0].lease.id}})->lost, ElementsAre(grant.members[0].lease.id));
+  EXPECT_THAT(h.Call<RenewAnswer>(h.Rollout(), Renew{.leases = {grant.members[0].lease.id}})->lost,
+              ElementsAre(grant.members[0].lease.id));
   ++h.rollouts["r1"];
   EXPECT_EQ(h.Admitted(1).status().code(), absl::StatusCode::kUnavailable) << "not listed yet";
   h.SetWorkers();
@@ -175,7 +202,11 @@ TEST(SequenceTest, ATrainerRankDiesAtStepKAndTheBatchesComeAgain) {
   EXPECT_EQ(restored->fork, 3);
   EXPECT_EQ(restored->ledger.durable, 4) << "the checkpoint says so";
   EXPECT_EQ(restored->ledger.applied, 0) << "live again";
-  ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.expected = restored->published[0].version, .next = {2, 1}}).ok());  // 3
+  // 3
+  ASSERT_TRUE(
+      h.Call<AdvanceVersionAnswer>(
+           h.Trainer(), AdvanceVersion{.expected = restored->published[0].version, .next = {2, 1}})
+          .ok());
   EXPECT_EQ(h.job().watch().end, 3) << "until there an engine keeps what it holds";
   for (int64_t k = 1; k < 3; ++k) {  // 4
     const auto batch = h.Acquired(k);
@@ -184,7 +215,8 @@ TEST(SequenceTest, ATrainerRankDiesAtStepKAndTheBatchesComeAgain) {
   }
   EXPECT_EQ(ReasonOf(h.Call<ApplyAnswer>(old, queue::Apply{.k = 3}).status()), "FENCED");  // 5
   EXPECT_EQ(ReasonOf(h.Call<DurableAnswer>(old, Durable{3, "c", ""}).status()), "FENCED");
-  EXPECT_EQ(ReasonOf(h.Call<AdvanceVersionAnswer>(old, AdvanceVersion{.next = {1, 4}}).status()), "FENCED");
+  EXPECT_EQ(ReasonOf(h.Call<AdvanceVersionAnswer>(old, AdvanceVersion{.next = {1, 4}}).status()),
+            "FENCED");
 }
 
 TEST(SequenceTest, ATrainersNewestCheckpointDoesNotVerifyAndTheOneBeforeIsARequeue) {  // Step 6.
@@ -216,16 +248,22 @@ TEST(SequenceTest, TheQueueRestartsAtLevelFullAndAllGoesOn) {
   const auto admitted = h.Call<AdmitAnswer>(h.Rollout(), admit);
   const queue::Grant& grant = admitted->grants[0];
   Begin(h, "r1", grant, grant.members[0], 3);
-  h.RestartQueue();  // 2
+  h.RestartQueue();                                  // 2
   EXPECT_EQ(h.job().watch().queue_incarnation, 2u);  // 3
   h.Load(h.Rollout(), {1, 1});
   const auto again = h.Call<AdmitAnswer>(h.Rollout(), admit);
   EXPECT_TRUE(again->repeat);
   EXPECT_EQ(again->grants[0].members[0].lease.id, grant.members[0].lease.id);
   uint32_t repeats = 0;
-  EXPECT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(grant, grant.members[0]), grant.members[0].lease.id, SegmentRole::kSampled, 4, 3, {{{1, 1}, 3, 0}}), nullptr, &repeats).ok());
+  EXPECT_TRUE(h.PutOne(h.Rollout(),
+                       PieceRecord(Ref(grant, grant.members[0]), grant.members[0].lease.id,
+                                   SegmentRole::kSampled, 4, 3, {{{1, 1}, 3, 0}}),
+                       nullptr, &repeats)
+                  .ok());
   EXPECT_EQ(repeats, 1u);
-  h.Sample(h.Rollout(), {.group = grant.group}, {.member = 0, .attempt = 1, .lease = grant.members[0].lease, .prefix = 7}, {{{1, 1}, 2, 0}});
+  h.Sample(h.Rollout(), {.group = grant.group},
+           {.member = 0, .attempt = 1, .lease = grant.members[0].lease, .prefix = 7},
+           {{{1, 1}, 2, 0}});
   EXPECT_TRUE(h.ApplyBatch(*batch)->repeat);
 }
 
@@ -236,7 +274,8 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   h.Start();
   const auto admitted = h.Admitted(8);
   for (size_t g : {0, 1, 2}) {
-    for (const Member& member : admitted->grants[g].members) h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 30, 0}});
+    for (const Member& member : admitted->grants[g].members)
+      h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 30, 0}});
   }
   h.ScoreAll();
   const auto batch = h.Acquired(0);
@@ -246,12 +285,14 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   h.RestartQueue();  // 4
   EXPECT_EQ(h.job().ledger().dropped.at("lost"), 2) << "sealed, in no batch";
   uint64_t watermark = ~0ull;
-  const Record next = PieceRecord(Ref(running, running.members[0]), running.members[0].lease.id, SegmentRole::kSampled, 34, 1, {{{1, 0}, 1, 0}});
+  const Record next = PieceRecord(Ref(running, running.members[0]), running.members[0].lease.id,
+                                  SegmentRole::kSampled, 34, 1, {{{1, 0}, 1, 0}});
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), next, &watermark)), "NOT_YET");
   EXPECT_EQ(watermark, 0u) << "its holder sends it again";
   Begin(h, "r1", running, running.members[0], 30);
   const BatchGroup& group = batch->groups[0];
-  const auto read = h.job().Read(h.Trainer(), false, h.Acquired(0)->lease.id, {{.owner = {group.group, 0, group.members[0].attempt}}});
+  const auto read = h.job().Read(h.Trainer(), false, h.Acquired(0)->lease.id,
+                                 {{.owner = {group.group, 0, group.members[0].attempt}}});
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->missing.size(), 1u);
   const auto restored = NewGang(h, "", "");
@@ -283,7 +324,9 @@ TEST(SequenceTest, TheQueueLosesTheJobAndGoesOnFromTheTrainersCursor) {  // Step
   ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.next = {2, 1}}).ok());
   Id16 lease;
   lease.bytes.fill(7);
-  EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), PieceRecord({{1, 2}, 0, 1}, lease, SegmentRole::kSampled, 4, 1, {{{1, 0}, 1, 0}}))), "LEASE_LOST");
+  EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), PieceRecord({{1, 2}, 0, 1}, lease, SegmentRole::kSampled,
+                                                       4, 1, {{{1, 0}, 1, 0}}))),
+            "LEASE_LOST");
   h.loaded = 1;
   h.Load(h.Rollout(), {2, 1});
   h.RunStep();
@@ -293,7 +336,11 @@ TEST(SequenceTest, TheQueueLosesTheJobAndGoesOnFromTheTrainersCursor) {  // Step
 TEST(SequenceTest, TheControllerRestartsAndItsStoredRevisionIsARepeat) {
   Harness h;
   h.Start();
-  SetJob set{.revision = 5, .spec = h.spec(), .workers = {{"t1", WorkerRole::kTrainer, 1}, {"w1", WorkerRole::kReward, 1}, {"r1", WorkerRole::kRollout, 1}}};
+  SetJob set{.revision = 5,
+             .spec = h.spec(),
+             .workers = {{"t1", WorkerRole::kTrainer, 1},
+                         {"w1", WorkerRole::kReward, 1},
+                         {"r1", WorkerRole::kRollout, 1}}};
   ASSERT_TRUE(h.Call<SetJobAnswer>(kController, set).ok());
   const auto held = h.Admitted(1);
   EXPECT_TRUE(h.Call<SetJobAnswer>(kController, set)->repeat);  // 4
@@ -309,9 +356,13 @@ TEST(SequenceTest, DrainOfARollout) {
   const auto admitted = h.Admitted(2);
   const queue::Grant& grant = admitted->grants[0];
   h.Sample(h.Rollout(), grant, grant.members[0], {{{1, 0}, 3, 0}});  // 2: what ends in time
-  Record piece = PieceRecord(Ref(grant, grant.members[1]), grant.members[1].lease.id, SegmentRole::kSampled, 4, 6, {{{1, 0}, 6, 0}});
+  Record piece = PieceRecord(Ref(grant, grant.members[1]), grant.members[1].lease.id,
+                             SegmentRole::kSampled, 4, 6, {{{1, 0}, 6, 0}});
   ASSERT_TRUE(h.PutOne(h.Rollout(), piece).ok());
-  EXPECT_EQ(h.Call<ReleaseAnswer>(h.Rollout(), Release{.leases = {grant.members[1].lease.id}, .reason = ReleaseReason::kDrain})->released, 1u);
+  EXPECT_EQ(h.Call<ReleaseAnswer>(h.Rollout(), Release{.leases = {grant.members[1].lease.id},
+                                                       .reason = ReleaseReason::kDrain})
+                ->released,
+            1u);
   const auto heir = h.Admitted(1, "r2");  // 3
   EXPECT_EQ(heir->grants[0].group, grant.group);
   EXPECT_EQ(heir->grants[0].members[0].prefix, 10u);
@@ -324,7 +375,8 @@ TEST(SequenceTest, CancelThenRetry) {
   h.RunStep();
   const auto held = h.Admitted(1);
   h.SetWorkers(Phase::kHold);  // 2
-  const uint64_t parked = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1, .wait = absl::Seconds(5)});
+  const uint64_t parked =
+      h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1, .wait = absl::Seconds(5)});
   h.Advance(absl::Seconds(5));
   EXPECT_TRUE(h.Result<AdmitAnswer>(parked)->grants.empty());
   Fill(h, {1, 1});
@@ -332,7 +384,8 @@ TEST(SequenceTest, CancelThenRetry) {
   ASSERT_TRUE(batch.ok() && batch->filled) << "the step at hand goes on";
   const auto applied = h.ApplyBatch(*batch, /*want_cursor=*/true);  // 3
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{2, "c2", applied->ledger.hash}).ok());
-  ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout(), Release{.reason = ReleaseReason::kDrain}).ok());  // 4
+  // 4
+  ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout(), Release{.reason = ReleaseReason::kDrain}).ok());
   const int64_t live = h.job().ledger().live;
   EXPECT_GT(live, 0) << "5: work is held";
   ASSERT_TRUE(NewGang(h, applied->cursor, "c2").ok());  // 7: RETRY within the day
@@ -351,7 +404,8 @@ TEST(SequenceTest, AtMaxStepsTheJobEnds) {
   h.Start();
   h.RunStep();
   h.RunStep(/*want_cursor=*/true);
-  const auto none = h.Call<AdmitAnswer>(h.Rollout(), Admit{.request = h.Request(), .room = 1, .wait = absl::ZeroDuration()});
+  const auto none = h.Call<AdmitAnswer>(
+      h.Rollout(), Admit{.request = h.Request(), .room = 1, .wait = absl::ZeroDuration()});
   EXPECT_TRUE(none.ok() && none->grants.empty()) << "no slot beyond";
   const absl::Status end = h.Acquired(2).status();
   EXPECT_EQ(ReasonOf(end), "END");

@@ -18,7 +18,8 @@ GroupMember MemberWith(const std::vector<VersionRun>& runs) {
 TEST(StalenessTest, TokensBeyondTheBoundLeaveTheMask) {
   Spec spec = SmallSpec();
   spec.max_staleness = 2;
-  const GroupMember member = MemberWith({{{1, 3}, 2, 0}, {{1, 4}, 1, 0}, {{1, 5}, 3, 0}, {{1, 7}, 1, 0}});
+  const GroupMember member =
+      MemberWith({{{1, 3}, 2, 0}, {{1, 4}, 1, 0}, {{1, 5}, 3, 0}, {{1, 7}, 1, 0}});
   const Verdict verdict = Judge(member, 7, spec, Branch());
   EXPECT_TRUE(verdict.legal);
   EXPECT_EQ(verdict.trained, 4u);
@@ -80,11 +81,14 @@ TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
   ASSERT_TRUE(first.ok());
   const TrajectoryRef ref{first->grants[0].group, 0, 1};
   const Id16 lease = first->grants[0].members[0].lease.id;
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = ref.group}, lease, SegmentRole::kPrompt, 0, 4)).ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), PieceRecord({.group = ref.group}, lease, SegmentRole::kPrompt, 0, 4))
+          .ok());
   uint64_t at = 4;
   for (int64_t version = 0; version < 7; ++version) {
     // The slow one samples a token per version.
-    const absl::Status put = h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, at, 1, {{{1, version}, 1, 0}}));
+    const absl::Status put = h.PutOne(
+        h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, at, 1, {{{1, version}, 1, 0}}));
     if (!put.ok()) break;  // Dropped, at eta = 0.
     ++at;
     h.RunStep();
@@ -94,7 +98,9 @@ TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
     EXPECT_EQ(h.job().ledger().dropped.at("stale"), 1);
     return;
   }
-  ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("messages", "[]")}}).ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("messages", "[]")}})
+          .ok());
   ASSERT_TRUE(h.SealIt(h.Rollout(), ref, lease).status.ok());
   h.ScoreAll();
   const auto batch = h.Acquired(7);
@@ -124,8 +130,12 @@ TEST(StalenessTest, StrictDropsATrajectoryForOneTokenTooOld) {
   const auto first = h.Admitted(1);
   const TrajectoryRef ref{first->grants[0].group, 0, 1};
   const Id16 lease = first->grants[0].members[0].lease.id;
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = ref.group}, lease, SegmentRole::kPrompt, 0, 4)).ok());
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 4, 1, {{{1, 0}, 1, 0}})).ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), PieceRecord({.group = ref.group}, lease, SegmentRole::kPrompt, 0, 4))
+          .ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 4, 1, {{{1, 0}, 1, 0}}))
+          .ok());
   // Step 1, which is cut next, may still train version 0; step 2 may not.
   h.SampleAll(h.Rollout(), *h.Admitted(1), {1, 0});
   h.ScoreAll();
@@ -148,15 +158,23 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
   const auto first = h.Admitted(1);
   const TrajectoryRef ref{first->grants[0].group, 0, 1};
   const Id16 lease = first->grants[0].members[0].lease.id;
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = ref.group}, lease, SegmentRole::kPrompt, 0, 4)).ok());
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 4, 2, {{{1, 0}, 2, 0}})).ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), PieceRecord({.group = ref.group}, lease, SegmentRole::kPrompt, 0, 4))
+          .ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 4, 2, {{{1, 0}, 2, 0}}))
+          .ok());
   h.RunStep();
   h.RunStep();
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 6, 1, {{{1, 2}, 1, 0}})).ok());
-  ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("messages", "[]")}}).ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 6, 1, {{{1, 2}, 1, 0}}))
+          .ok());
+  ASSERT_TRUE(
+      h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("messages", "[]")}})
+          .ok());
   ASSERT_TRUE(h.SealIt(h.Rollout(), ref, lease).status.ok());
   h.ScoreAll();
-  h.check = false;  // The books are wrong on purpose, and say so.
+  h.check = false;    // The books are wrong on purpose, and say so.
   h.reload_each = 0;  // A failpoint is no event.
   ASSERT_TRUE(ArmFailpoint("queue.cut.keep_over_age", "error", 1).ok());
   const auto batch = h.Acquired(2);

@@ -19,7 +19,8 @@ Spec With(Straggler policy) {
 // All but the first of the groups are written, sealed and scored.
 void FinishAllButFirst(Harness& h, const AdmitAnswer& admitted) {
   for (size_t g = 1; g < admitted.grants.size(); ++g) {
-    for (const Member& member : admitted.grants[g].members) h.Sample(h.Rollout(), admitted.grants[g], member, {{{1, h.loaded}, 3, 0}});
+    for (const Member& member : admitted.grants[g].members)
+      h.Sample(h.Rollout(), admitted.grants[g], member, {{{1, h.loaded}, 3, 0}});
   }
   h.ScoreAll();
 }
@@ -30,7 +31,7 @@ std::vector<uint64_t> Ordinals(const AcquireBatchAnswer& batch) {
   return ordinals;
 }
 
-// Policies. -----------------------------------------------------------------------------------------------------------
+// Policies. ---------------------------------------------------------------------------------------
 
 TEST(StragglerTest, WaitHoldsAStepForItsGroupsAndGoesOnWithoutThemAfterT) {
   Harness h(With(Straggler::kWait));
@@ -50,7 +51,8 @@ TEST(StragglerTest, WaitHoldsAStepForItsGroupsAndGoesOnWithoutThemAfterT) {
   EXPECT_THAT(Ordinals(*batch), testing::ElementsAre(1, 2));
   EXPECT_EQ(h.job().group(0)->slot, 1) << "it traded slots with the group that overtook it";
   // It is trained later all the same.
-  for (const Member& member : admitted->grants[0].members) h.Sample(h.Rollout(), admitted->grants[0], member, {{{1, 0}, 3, 0}});
+  for (const Member& member : admitted->grants[0].members)
+    h.Sample(h.Rollout(), admitted->grants[0], member, {{{1, 0}, 3, 0}});
   h.ScoreAll();
   ASSERT_TRUE(h.ApplyBatch(*batch).ok());
   EXPECT_THAT(Ordinals(*h.Acquired(1)), testing::ElementsAre(0, 3));
@@ -61,7 +63,8 @@ TEST(StragglerTest, WaitCutsAtOnceWhenItsOwnGroupsAreDone) {
   h.Start();
   const auto admitted = h.Admitted(8);
   for (size_t g : {0, 1}) {
-    for (const Member& member : admitted->grants[g].members) h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
+    for (const Member& member : admitted->grants[g].members)
+      h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
   }
   h.ScoreAll();
   EXPECT_THAT(Ordinals(*h.Acquired(0)), testing::ElementsAre(0, 1));
@@ -124,7 +127,7 @@ TEST(StragglerTest, BelowTheMinimumAnOverdueGroupShrinksAsSoonAsItIsReached) {
   EXPECT_EQ(h.job().Stats().groups.at("accepted"), 1u);
 }
 
-// Members that stand still. -------------------------------------------------------------------------------------------
+// Members that stand still. -----------------------------------------------------------------------
 
 TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) {  // 10 x 40 s
   Harness h(With(Straggler::kMask));
@@ -133,9 +136,12 @@ TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) { 
   const queue::Grant& grant = admitted->grants[0];
   const auto write = [&](uint32_t m, uint64_t at) {
     const TrajectoryRef ref{grant.group, m, 1};
-    return h.PutOne(h.Rollout(), PieceRecord(ref, grant.members[m].lease.id, SegmentRole::kSampled, at, 1, {{{1, 0}, 1, 0}}));
+    return h.PutOne(h.Rollout(), PieceRecord(ref, grant.members[m].lease.id, SegmentRole::kSampled,
+                                             at, 1, {{{1, 0}, 1, 0}}));
   };
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id, SegmentRole::kPrompt, 0, 4)).ok());
+  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id,
+                                                SegmentRole::kPrompt, 0, 4))
+                  .ok());
   for (uint64_t i = 0; i < 4; ++i) {  // Member 0 writes a token each 200 s, member 1 none.
     ASSERT_TRUE(write(0, 4 + i).ok());
     h.Advance(absl::Seconds(200));
@@ -146,10 +152,11 @@ TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) { 
   EXPECT_EQ(ReasonOf(write(1, 4)), "LEASE_LOST");
 }
 
-// The window. ---------------------------------------------------------------------------------------------------------
+// The window. -------------------------------------------------------------------------------------
 
 // Steps of one second with these shares of idle time and old tokens.
-void RunWindow(AdmissionWindow& window, Instant& now, double idle, double old, double duration = 1) {
+void RunWindow(AdmissionWindow& window, Instant& now, double idle, double old,
+               double duration = 1) {
   for (int i = 0; i < AdmissionWindow::kWindow; ++i) {
     window.Generated(1000);
     window.TooOld(static_cast<uint64_t>(1000 * old));
@@ -224,7 +231,8 @@ TEST(AdmissionWindowTest, AnEtaThatCanKeepNeitherIsSaidOnceWithNumbers) {
   window.Applied(now);
   RunWindow(window, now, 0.5, 0.3, 4);  // 4 s of rollout for 0.5 s of the trainer's own time.
   EXPECT_TRUE(window.infeasible());
-  EXPECT_THAT(window.Advice(), HasSubstr("max_staleness 1 can keep neither the trainer busy (needs 7)"));
+  EXPECT_THAT(window.Advice(),
+              HasSubstr("max_staleness 1 can keep neither the trainer busy (needs 7)"));
   EXPECT_THAT(window.Advice(), HasSubstr("Set queue.max_staleness to 7 or more"));
   RunWindow(window, now, 0, 0, 1);
   EXPECT_FALSE(window.infeasible());
@@ -238,11 +246,14 @@ TEST(AdmissionWindowTest, TheQueueAdmitsIntoAPartOfTheLastStep) {
   Harness h(spec);
   h.Start();
   EXPECT_EQ(h.job().Stats().admission_staleness, 1);
-  for (int step = 0; step < 40 && h.job().Stats().admission_staleness == 1; ++step) {  // Each group is one version old when trained.
+  // Each group is one version old when trained.
+  for (int step = 0; step < 40 && h.job().Stats().admission_staleness == 1; ++step) {
     const auto admitted = h.Admitted(1000);
     if (!admitted.ok()) continue;
     for (const queue::Grant& grant : admitted->grants) {
-      for (const Member& member : grant.members) h.Sample(h.Rollout(), grant, member, {{{1, std::max<int64_t>(0, h.loaded - 2)}, 3, 0}, {{1, h.loaded}, 3, 0}});
+      for (const Member& member : grant.members)
+        h.Sample(h.Rollout(), grant, member,
+                 {{{1, std::max<int64_t>(0, h.loaded - 2)}, 3, 0}, {{1, h.loaded}, 3, 0}});
     }
     h.ScoreAll();
     h.Advance(absl::Seconds(1));
@@ -255,7 +266,8 @@ TEST(AdmissionWindowTest, TheQueueAdmitsIntoAPartOfTheLastStep) {
   EXPECT_EQ(h.job().Stats().admission_staleness, 0.75);
   EXPECT_THAT(h.job().Stats().advice, HasSubstr("too old to be trained"));
   size_t open = 0;
-  for (const auto& [state, count] : h.job().Stats().groups) open += state == "open" || state == "accepted" ? count : 0;
+  for (const auto& [state, count] : h.job().Stats().groups)
+    open += state == "open" || state == "accepted" ? count : 0;
   const auto admitted = h.Admitted(1000);
   if (admitted.ok()) open += admitted->grants.size();
   EXPECT_EQ(open, 4u + 3u) << "all slots of step K, three quarters of the next one's";

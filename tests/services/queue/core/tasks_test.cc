@@ -16,7 +16,9 @@ class TasksTest : public testing::Test {
     h.SampleAll(h.Rollout(), *admitted, {1, 0});
   }
   absl::StatusOr<LeaseTasksAnswer> Lease(uint32_t count = 10, uint32_t generation = 0) {
-    return h_.Call<LeaseTasksAnswer>(h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", count}}, .generation = generation});
+    return h_.Call<LeaseTasksAnswer>(
+        h_.Reward(),
+        LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", count}}, .generation = generation});
   }
   Harness h_;
 };
@@ -30,7 +32,10 @@ TEST_F(TasksTest, ASealedMemberBecomesATaskWithItsRowAndInputs) {
   EXPECT_EQ(task.finish, Finish::kStop);
   EXPECT_EQ(task.tries, 3u);
   ASSERT_EQ(task.fields.size(), 1u);  // messages, small enough to ride along.
-  EXPECT_TRUE(h_.job().Read(h_.Reward(), false, task.lease.id, {{.owner = task.owner}, {.owner = leased->tasks[1].owner}}).ok());
+  EXPECT_TRUE(h_.job()
+                  .Read(h_.Reward(), false, task.lease.id,
+                        {{.owner = task.owner}, {.owner = leased->tasks[1].owner}})
+                  .ok());
 }
 
 TEST_F(TasksTest, ARepeatedLeaseCallIsAnsweredTheSame) {
@@ -62,7 +67,11 @@ TEST_F(TasksTest, AScoreAgainIsARepeatAndADifferingOneAnAlarm) {
 TEST_F(TasksTest, ScoresThatAreNotFiniteOrNotThereAreRefused) {
   const auto leased = Lease();
   EXPECT_EQ(ReasonOf(h_.PutReward(leased->tasks[0], std::nan(""))), "NOT_FINITE");
-  Record none{.owner = leased->tasks[0].owner, .task = leased->tasks[0].id, .lease = leased->tasks[0].lease.id, .fields = {TextField("reward_status", "ok")}, .last = true};
+  Record none{.owner = leased->tasks[0].owner,
+              .task = leased->tasks[0].id,
+              .lease = leased->tasks[0].lease.id,
+              .fields = {TextField("reward_status", "ok")},
+              .last = true};
   EXPECT_EQ(ReasonOf(h_.PutOne(h_.Reward(), none)), "BAD_FIELD");
   none.fields = {TextField("surprise", "ok")};
   EXPECT_EQ(ReasonOf(h_.PutOne(h_.Reward(), none)), "BAD_FIELD");
@@ -72,9 +81,19 @@ TEST_F(TasksTest, ScoresThatAreNotFiniteOrNotThereAreRefused) {
 TEST_F(TasksTest, FieldsShowAllAtOnceWithTheLastRecord) {
   const auto leased = Lease();
   const TaskGrant& task = leased->tasks[0];
-  ASSERT_TRUE(h_.PutOne(h_.Reward(), {.owner = task.owner, .task = task.id, .lease = task.lease.id, .fields = {MakeField<double>("task_reward", Dtype::kF64, {1})}}).ok());
+  ASSERT_TRUE(
+      h_.PutOne(h_.Reward(), {.owner = task.owner,
+                              .task = task.id,
+                              .lease = task.lease.id,
+                              .fields = {MakeField<double>("task_reward", Dtype::kF64, {1})}})
+          .ok());
   EXPECT_FALSE(h_.job().group(0)->members[0].fields.contains("task_reward"));
-  ASSERT_TRUE(h_.PutOne(h_.Reward(), {.owner = task.owner, .task = task.id, .lease = task.lease.id, .fields = {TextField("reward_status", "ok")}, .last = true}).ok());
+  ASSERT_TRUE(h_.PutOne(h_.Reward(), {.owner = task.owner,
+                                      .task = task.id,
+                                      .lease = task.lease.id,
+                                      .fields = {TextField("reward_status", "ok")},
+                                      .last = true})
+                  .ok());
   EXPECT_TRUE(h_.job().group(0)->members[0].fields.contains("task_reward"));
   EXPECT_EQ(h_.job().group(0)->members[0].fields.at("task_reward").round, 1u);
 }
@@ -84,7 +103,8 @@ TEST_F(TasksTest, AnUnscorableMemberTakesItsGroupBelowTheMinimumAlong) {
   EXPECT_TRUE(h_.PutReward(leased->tasks[0], 0, "timeout").ok());
   EXPECT_EQ(h_.job().ledger().dropped.at("unscorable"), 2);
   EXPECT_EQ(h_.job().counters().reissued, 1);
-  EXPECT_TRUE(h_.PutReward(leased->tasks[0], 0, "timeout").ok());  // Known, though its group is gone.
+  // Known, though its group is gone.
+  EXPECT_TRUE(h_.PutReward(leased->tasks[0], 0, "timeout").ok());
   EXPECT_EQ(ReasonOf(h_.PutReward(leased->tasks[1], 1)), "LEASE_LOST");
 }
 
@@ -93,7 +113,8 @@ TEST_F(TasksTest, AnyBytesOfARewardStatusAreShownAsText) {
   spec.group_min = 1;
   Harness h(spec);
   Fill(h);
-  const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
+  const auto leased = h.Call<LeaseTasksAnswer>(
+      h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
   ASSERT_TRUE(h.PutReward(leased->tasks[0], 0, "\xc0" + std::string(1000, '\xbe')).ok());
   std::vector<std::string> causes;
   for (const PeekRow& row : h.job().Peek(PeekWhat::kTasks, "", h.now)) {
@@ -109,7 +130,8 @@ TEST_F(TasksTest, AGroupStandsWithItsMinimumOfScoredMembers) {
   spec.group_min = 1;
   Harness h(spec);
   Fill(h);
-  const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}});
+  const auto leased = h.Call<LeaseTasksAnswer>(
+      h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}});
   EXPECT_TRUE(h.PutReward(leased->tasks[0], 0, "timeout").ok());
   EXPECT_TRUE(h.PutReward(leased->tasks[1], 1).ok());
   EXPECT_EQ(h.job().Stats().groups.at("accepted"), 1u);
@@ -120,7 +142,9 @@ TEST_F(TasksTest, OutOfTriesATaskIsADeadLetterWithItsCause) {
   for (int tries = 3; tries > 0; --tries) {
     const auto leased = Lease(1);
     ASSERT_EQ(leased->tasks[0].tries, static_cast<uint32_t>(tries));
-    ASSERT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(), Release{.leases = {leased->tasks[0].lease.id}, .reason = ReleaseReason::kFault}).ok());
+    ASSERT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(), Release{.leases = {leased->tasks[0].lease.id},
+                                                            .reason = ReleaseReason::kFault})
+                    .ok());
   }
   EXPECT_EQ(h_.job().ledger().dropped.at("unscorable"), 2);
   const auto dead = h_.job().Peek(PeekWhat::kTasks, "dead_letter", h_.now);
@@ -131,11 +155,14 @@ TEST_F(TasksTest, OutOfTriesATaskIsADeadLetterWithItsCause) {
 
 TEST_F(TasksTest, ADrainUsesNoTryAndNotBeforeIsKept) {
   const auto leased = Lease(1);
-  const Release release{.leases = {leased->tasks[0].lease.id}, .reason = ReleaseReason::kDrain, .not_before = absl::Seconds(5)};
+  const Release release{.leases = {leased->tasks[0].lease.id},
+                        .reason = ReleaseReason::kDrain,
+                        .not_before = absl::Seconds(5)};
   EXPECT_EQ(h_.Call<ReleaseAnswer>(h_.Reward(), release)->released, 1u);
   EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(), release)->repeat);
   ASSERT_EQ(Lease(1)->tasks.size(), 1u);  // The other member's.
-  const uint64_t call = h_.Send(h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 0});
+  const uint64_t call = h_.Send(
+      h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 0});
   EXPECT_FALSE(h_.Answered(call));
   EXPECT_EQ(h_.job().NextWake(), h_.now + absl::Seconds(5));
   h_.Advance(absl::Seconds(5));
@@ -161,7 +188,9 @@ TEST_F(TasksTest, ATaskCannotBeRenewedBeyondItsDeadline) {  // deadline 10 s, TT
 TEST_F(TasksTest, AWaitForTasksNamesTheMemberThatStillRuns) {
   h_.ScoreAll();
   ASSERT_TRUE(h_.Admitted(1).ok());
-  const uint64_t call = h_.Send(h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .wait = absl::Seconds(3)});
+  const uint64_t call =
+      h_.Send(h_.Reward(),
+              LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .wait = absl::Seconds(3)});
   h_.Advance(absl::Seconds(3));
   const auto answer = h_.Result<LeaseTasksAnswer>(call);
   ASSERT_TRUE(answer->edge.has_value());
@@ -175,11 +204,13 @@ TEST_F(TasksTest, AScoreForADroppedMemberLostItsLease) {
   h.Start();
   const auto admitted = h.Admitted(2);
   h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
-  const auto leased = h.Call<LeaseTasksAnswer>(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
+  const auto leased = h.Call<LeaseTasksAnswer>(
+      h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
   h.now += absl::Seconds(59);
   h.Load(h.Rollout(), {1, 0});
   h.Call<RenewAnswer>(h.Reward(), Renew{}).IgnoreError();
-  h.Advance(absl::Seconds(1));  // The straggler's wait is over; its group goes, and its prompt comes again.
+  // The straggler's wait is over; its group goes, and its prompt comes again.
+  h.Advance(absl::Seconds(1));
   EXPECT_EQ(h.job().ledger().dropped.at("straggler"), 2);
   EXPECT_EQ(ReasonOf(h.PutReward(leased->tasks[0], 1)), "LEASE_LOST");
   EXPECT_EQ(h.cancel.back().reason, "straggler");

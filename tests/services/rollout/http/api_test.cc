@@ -58,12 +58,14 @@ class ApiTest : public testing::Test {
 
   void Make(const Keys* keys, uint32_t most_answers = 8) {
     guests_ = std::make_unique<Guests>(most_answers);
-    api_ = std::make_unique<Api>(Api::Options{.keys = keys,
-                                              .guests = guests_.get(),
-                                              .clock = &clock_,
-                                              .random = [this] { return random_.Next(); },
-                                              .work = [this](std::function<void()> run) { hold_ ? held_.push_back(std::move(run)) : run(); },
-                                              .post = [](std::function<void()> run) { run(); }});
+    api_ = std::make_unique<Api>(Api::Options{
+        .keys = keys,
+        .guests = guests_.get(),
+        .clock = &clock_,
+        .random = [this] { return random_.Next(); },
+        .work =
+            [this](std::function<void()> run) { hold_ ? held_.push_back(std::move(run)) : run(); },
+        .post = [](std::function<void()> run) { run(); }});
     api_->SetModel(model_);
   }
   // With a model that has this chat template, and without keys.
@@ -74,10 +76,15 @@ class ApiTest : public testing::Test {
     Make(nullptr);
   }
 
-  std::shared_ptr<Seen> Ask(const std::string& path, const Json& body, const std::string& key = "") {
+  std::shared_ptr<Seen> Ask(const std::string& path, const Json& body,
+                            const std::string& key = "") {
     auto seen = std::make_shared<Seen>();
     const std::string text = body.dump();
-    const auto route = api_->Admit({.method = "POST", .target = path, .authorization = key, .content_type = "application/json", .content_length = static_cast<int64_t>(text.size())});
+    const auto route = api_->Admit({.method = "POST",
+                                    .target = path,
+                                    .authorization = key,
+                                    .content_type = "application/json",
+                                    .content_length = static_cast<int64_t>(text.size())});
     if (!route.ok()) {
       const ApiError error = ApiErrorOf(route.status());
       seen->Send({.status = error.status, .body = ErrorJson(error)});
@@ -121,7 +128,8 @@ TEST_F(ApiTest, ACompletionBecomesARequestAndItsTokensTheResponse) {
 
   guests_->Stepped(Step({Sampled(request.id, 5, "2")}));
   EXPECT_FALSE(seen->sent);
-  guests_->Stepped(Step({Sampled(request.id, 4, "1"), Sampled(request.id, 2, "", FinishReason::kStop)}));
+  guests_->Stepped(
+      Step({Sampled(request.id, 4, "1"), Sampled(request.id, 2, "", FinishReason::kStop)}));
   ASSERT_TRUE(seen->sent);
   EXPECT_EQ(seen->sent->status, 200);
   const Json body = seen->body();
@@ -130,7 +138,8 @@ TEST_F(ApiTest, ACompletionBecomesARequestAndItsTokensTheResponse) {
   EXPECT_EQ(body["system_fingerprint"], "1:3-digest3");
   EXPECT_EQ(body["choices"][0]["text"], "21");
   EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(body["usage"], (Json{{"prompt_tokens", 4}, {"completion_tokens", 3}, {"total_tokens", 7}}));
+  EXPECT_EQ(body["usage"],
+            (Json{{"prompt_tokens", 4}, {"completion_tokens", 3}, {"total_tokens", 7}}));
   EXPECT_EQ(api_->calls(), 0u);
   EXPECT_EQ(api_->answers(), 0u);
 }
@@ -144,7 +153,8 @@ TEST_F(ApiTest, SeveralPromptsAndNMakeOneGroupEach) {
   EXPECT_NE(asked[0].group, asked[2].group);
   EXPECT_EQ(asked[0].prompt, asked[1].prompt);
   EXPECT_EQ(asked[1].member, 1u);
-  for (size_t i : {3, 1, 0, 2}) guests_->Stepped(Step({Sampled(asked[i].id, 3, std::to_string(i), FinishReason::kLength)}));
+  for (size_t i : {3, 1, 0, 2})
+    guests_->Stepped(Step({Sampled(asked[i].id, 3, std::to_string(i), FinishReason::kLength)}));
   ASSERT_TRUE(seen->sent);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(seen->body()["choices"][i]["text"], std::to_string(i));
@@ -153,13 +163,17 @@ TEST_F(ApiTest, SeveralPromptsAndNMakeOneGroupEach) {
 }
 
 TEST_F(ApiTest, EchoLogprobsIdsAndVersionsAreToldWhereAskedFor) {
-  const auto seen = Complete({{"prompt", {1, 4, 13}}, {"logprobs", 0}, {"return_token_ids", true}, {"return_versions", true}});
+  const auto seen = Complete({{"prompt", {1, 4, 13}},
+                              {"logprobs", 0},
+                              {"return_token_ids", true},
+                              {"return_versions", true}});
   const uint64_t id = requests()[0].id;
   guests_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength, {1, 4})}));
   const Json choice = seen->body()["choices"][0];
   EXPECT_EQ(choice["prompt_token_ids"], (Json{1, 4, 13}));
   EXPECT_EQ(choice["token_ids"], (Json{5, 6}));
-  EXPECT_EQ(choice["versions"], (Json{{{"version", "1:3"}, {"tokens", 1}}, {{"version", "1:4"}, {"tokens", 1}}}));
+  EXPECT_EQ(choice["versions"],
+            (Json{{{"version", "1:3"}, {"tokens", 1}}, {{"version", "1:4"}, {"tokens", 1}}}));
   EXPECT_EQ(choice["logprobs"]["tokens"], (Json{"2", "3"}));
   EXPECT_EQ(choice["logprobs"]["token_logprobs"], (Json{-0.5, -0.5}));
   EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1}));
@@ -186,11 +200,16 @@ TEST_F(ApiTest, EchoTellsTheLogprobsOfThePrompt) {
   EXPECT_EQ(choice["logprobs"]["token_logprobs"], (Json{nullptr, -1.5, -2.5, -0.5, -0.5}));
   EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1, 2, 3, 4}));
   EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], nullptr);
-  EXPECT_EQ(choice["logprobs"]["top_logprobs"][2], (Json{{"3", -0.25}, {"=", -2.5}})) << "the token itself is always there";
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][2], (Json{{"3", -0.25}, {"=", -2.5}}))
+      << "the token itself is always there";
 }
 
 TEST_F(ApiTest, APromptAloneIsToldWithoutAnAnswer) {
-  const auto seen = Complete({{"prompt", {4, 5, 13}}, {"echo", true}, {"logprobs", 0}, {"max_tokens", 0}, {"return_token_ids", true}});
+  const auto seen = Complete({{"prompt", {4, 5, 13}},
+                              {"echo", true},
+                              {"logprobs", 0},
+                              {"max_tokens", 0},
+                              {"return_token_ids", true}});
   ASSERT_EQ(requests()[0].sampling.max_tokens, 1u);
   TokenEvent only = Sampled(requests()[0].id, 5, "2", FinishReason::kLength);
   auto details = std::make_shared<TokenDetails>(*only.details);
@@ -202,7 +221,8 @@ TEST_F(ApiTest, APromptAloneIsToldWithoutAnAnswer) {
   EXPECT_EQ(choice["logprobs"]["token_logprobs"], (Json{nullptr, -1.5, -2.5}));
   EXPECT_EQ(choice["token_ids"], Json::array());
   EXPECT_EQ(choice["finish_reason"], "length");
-  EXPECT_EQ(seen->body()["usage"], (Json{{"prompt_tokens", 3}, {"completion_tokens", 0}, {"total_tokens", 3}}));
+  EXPECT_EQ(seen->body()["usage"],
+            (Json{{"prompt_tokens", 3}, {"completion_tokens", 0}, {"total_tokens", 3}}));
 }
 
 TEST_F(ApiTest, TokensThatNobodyAskedForAreAsManyAsFit) {
@@ -213,17 +233,20 @@ TEST_F(ApiTest, TokensThatNobodyAskedForAreAsManyAsFit) {
   Complete({{"prompt", prompt(40)}});
   EXPECT_EQ(requests()[2].sampling.max_tokens, 16u);
   const Json error = Complete({{"prompt", prompt(64)}})->body()["error"];
-  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("the prompt has 64 tokens; this model's context holds 64"));
+  EXPECT_THAT(error["message"].get<std::string>(),
+              HasSubstr("the prompt has 64 tokens; this model's context holds 64"));
   EXPECT_THAT(error["message"].get<std::string>(), testing::Not(HasSubstr("max_tokens")));
 }
 
 TEST_F(ApiTest, AStreamHasChunksUsageAndDone) {
-  const auto seen = Complete({{"stream", true}, {"stream_options", {{"include_usage", true}}}, {"n", 2}});
+  const auto seen =
+      Complete({{"stream", true}, {"stream_options", {{"include_usage", true}}}, {"n", 2}});
   EXPECT_FALSE(seen->began) << "an error could still be told as such";
   const uint64_t a = requests()[0].id, b = requests()[1].id;
   guests_->Stepped(Step({Sampled(a, 5, "2"), Sampled(b, 6, "")}));
   EXPECT_EQ(seen->events().size(), 1u) << "a token without text is not told";
-  guests_->Stepped(Step({Sampled(a, 2, "", FinishReason::kStop), Sampled(b, 6, "x", FinishReason::kLength)}));
+  guests_->Stepped(
+      Step({Sampled(a, 2, "", FinishReason::kStop), Sampled(b, 6, "x", FinishReason::kLength)}));
   const auto events = seen->events();
   ASSERT_EQ(events.size(), 5u);
   EXPECT_EQ(events[0]["choices"][0]["text"], "2");
@@ -238,9 +261,16 @@ TEST_F(ApiTest, AStreamHasChunksUsageAndDone) {
 }
 
 TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
-  ASSERT_NO_FATAL_FAILURE(MakeWithTemplate("{% for m in messages %}{{ m.content }}={% endfor %}{% if tools %}{{ tools[0].function.name }}{% endif %}{% if add_generation_prompt %}9{% endif %}"));
+  ASSERT_NO_FATAL_FAILURE(MakeWithTemplate(
+      "{% for m in messages %}{{ m.content }}={% endfor %}{% if tools %}{{ tools[0].function.name "
+      "}}{% endif %}{% if add_generation_prompt %}9{% endif %}"));
   const Json tools = {{{"type", "function"}, {"function", {{"name", "78"}}}}};
-  const auto seen = Ask("/v1/chat/completions", {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}, {"stream", true}, {"logprobs", true}});
+  const auto seen =
+      Ask("/v1/chat/completions", {{"model", "digits"},
+                                   {"messages", {{{"role", "user"}, {"content", "12"}}}},
+                                   {"tools", tools},
+                                   {"stream", true},
+                                   {"logprobs", true}});
   ASSERT_EQ(requests().size(), 1u) << (seen->sent ? seen->sent->body : "");
   EXPECT_THAT(*requests()[0].prompt, ElementsAre(4, 5, 13, 10, 11, 12));
   EXPECT_EQ(requests()[0].sampling.max_tokens, 58u) << "as many as the context holds";
@@ -252,26 +282,37 @@ TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
   EXPECT_EQ(events[0]["choices"][0]["logprobs"]["content"][0]["bytes"], (Json{'2'}));
   EXPECT_EQ(events[1]["choices"][0]["delta"], (Json{{"content", "3"}}));
 
-  const auto cont = Ask("/v1/chat/completions", {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "1"}}, {{"role", "assistant"}, {"content", "34"}}}}, {"continue_final_message", true}});
+  const auto cont =
+      Ask("/v1/chat/completions",
+          {{"model", "digits"},
+           {"messages",
+            {{{"role", "user"}, {"content", "1"}}, {{"role", "assistant"}, {"content", "34"}}}},
+           {"continue_final_message", true}});
   ASSERT_EQ(requests().size(), 2u);
-  EXPECT_THAT(*requests()[1].prompt, ElementsAre(4, 13, 6, 7)) << "what the template writes behind the last message is cut off";
+  EXPECT_THAT(*requests()[1].prompt, ElementsAre(4, 13, 6, 7))
+      << "what the template writes behind the last message is cut off";
 }
 
 TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
-  ASSERT_NO_FATAL_FAILURE(MakeWithTemplate("{% for m in messages %}{{ m.content }}={% endfor %}{# <tool_call> #}"));
+  ASSERT_NO_FATAL_FAILURE(
+      MakeWithTemplate("{% for m in messages %}{{ m.content }}={% endfor %}{# <tool_call> #}"));
   const Json tools = {{{"type", "function"}, {"function", {{"name", "add"}}}}};
-  Json body = {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}};
+  Json body = {
+      {"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}};
   const auto answer = [&](size_t asked) {
     const uint64_t id = requests()[asked].id;
-    guests_->Stepped(Step({Sampled(id, 5, "Well.\n<tool"), Sampled(id, 6, "_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>"),
-                        Sampled(id, 7, "\n", FinishReason::kStop)}));
+    guests_->Stepped(
+        Step({Sampled(id, 5, "Well.\n<tool"),
+              Sampled(id, 6, "_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>"),
+              Sampled(id, 7, "\n", FinishReason::kStop)}));
   };
   const auto whole = Ask("/v1/chat/completions", body);
   answer(0);
   const Json choice = Json::parse(whole->sent->body)["choices"][0];
   EXPECT_EQ(choice["message"]["content"], "Well.");
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"], (Json{{"name", "add"}, {"arguments", "{\"x\": 1}"}}));
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"],
+            (Json{{"name", "add"}, {"arguments", "{\"x\": 1}"}}));
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
 
   body["stream"] = true;
@@ -288,7 +329,8 @@ TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
   body["stream"] = false, body["tool_choice"] = "none";
   const auto none = Ask("/v1/chat/completions", body);
   answer(2);
-  EXPECT_EQ(Json::parse(none->sent->body)["choices"][0]["finish_reason"], "stop") << "what the model writes of calls stays text";
+  EXPECT_EQ(Json::parse(none->sent->body)["choices"][0]["finish_reason"], "stop")
+      << "what the model writes of calls stays text";
 }
 
 TEST_F(ApiTest, WhatTheModelCannotDoIsRefusedByName) {
@@ -296,21 +338,39 @@ TEST_F(ApiTest, WhatTheModelCannotDoIsRefusedByName) {
   EXPECT_EQ(error({{"max_tokens", 61}})["code"], "context_length_exceeded");
   EXPECT_EQ(error({{"model", "gpt"}})["code"], "model_not_found");
   EXPECT_EQ(error({{"prompt", ""}, {"temperature", -1}})["param"], "temperature");
-  const auto chat = Ask("/v1/chat/completions", {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "1"}}}}});
+  const auto chat =
+      Ask("/v1/chat/completions",
+          {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "1"}}}}});
   EXPECT_EQ(chat->body()["error"]["code"], "no_chat_template");
   EXPECT_TRUE(requests().empty());
 }
 
 TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
-  const auto status = [&](RequestHead head) { return ApiErrorOf(api_->Admit(head).status()).status; };
+  const auto status = [&](RequestHead head) {
+    return ApiErrorOf(api_->Admit(head).status()).status;
+  };
   EXPECT_EQ(status({.method = "GET", .target = "/v2"}), 404);
   EXPECT_EQ(status({.method = "GET", .target = "/v1/completions"}), 405);
   EXPECT_EQ(status({.method = "DELETE", .target = "/v1/models"}), 405);
-  EXPECT_EQ(status({.method = "POST", .target = "/v1/completions", .content_type = "text/plain", .content_length = 5}), 415);
-  EXPECT_EQ(status({.method = "POST", .target = "/v1/completions", .content_type = "application/json"}), 411);
-  EXPECT_EQ(status({.method = "POST", .target = "/v1/completions", .content_type = "application/json", .content_length = kMaxBody + 1}), 413);
-  const RequestHead post = {.method = "POST", .target = "/v1/completions", .content_type = "application/json", .content_length = 5};
-  for (const char* type : {"", "application/jsonp", "application/json, text/html", "application/json+x", "text/json"}) {
+  EXPECT_EQ(status({.method = "POST",
+                    .target = "/v1/completions",
+                    .content_type = "text/plain",
+                    .content_length = 5}),
+            415);
+  EXPECT_EQ(
+      status({.method = "POST", .target = "/v1/completions", .content_type = "application/json"}),
+      411);
+  EXPECT_EQ(status({.method = "POST",
+                    .target = "/v1/completions",
+                    .content_type = "application/json",
+                    .content_length = kMaxBody + 1}),
+            413);
+  const RequestHead post = {.method = "POST",
+                            .target = "/v1/completions",
+                            .content_type = "application/json",
+                            .content_length = 5};
+  for (const char* type : {"", "application/jsonp", "application/json, text/html",
+                           "application/json+x", "text/json"}) {
     RequestHead head = post;
     head.content_type = type;
     EXPECT_EQ(status(head), 415) << type;
@@ -324,24 +384,39 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
   RequestHead head = post;
   head.content_type = "Application/JSON ; charset=utf-8", head.content_encoding = "Identity";
   EXPECT_TRUE(api_->Admit(head).ok());
-  for (const char* target : {"/livez", "/readyz", "/v1/models", "/v1/models/digits"}) EXPECT_TRUE(api_->Admit({.method = "HEAD", .target = target}).ok()) << target;
+  for (const char* target : {"/livez", "/readyz", "/v1/models", "/v1/models/digits"})
+    EXPECT_TRUE(api_->Admit({.method = "HEAD", .target = target}).ok()) << target;
   EXPECT_EQ(status({.method = "HEAD", .target = "/v1/chat/completions"}), 405);
-  EXPECT_TRUE(api_->Admit({.method = "POST", .target = "/v1/completions?x=1", .content_type = "application/json; charset=utf-8", .content_length = kMaxBody}).ok());
+  EXPECT_TRUE(api_->Admit({.method = "POST",
+                           .target = "/v1/completions?x=1",
+                           .content_type = "application/json; charset=utf-8",
+                           .content_length = kMaxBody})
+                  .ok());
 }
 
 TEST_F(ApiTest, AWrongKeyOpensNothingButTheProbes) {
   const auto keys = Keys::Parse("lab 0123456789abcdef 2\n", "keys");
   Make(&*keys);
-  for (const char* target : {"/v1/models", "/v1/models/digits", "/v1/completions", "/v1/chat/completions", "/", "/metrics", "//livez", "/livez/", "/v1/../livez"}) {
+  for (const char* target :
+       {"/v1/models", "/v1/models/digits", "/v1/completions", "/v1/chat/completions", "/",
+        "/metrics", "//livez", "/livez/", "/v1/../livez"}) {
     for (const char* method : {"GET", "POST"}) {
       for (const char* key : {"", "Bearer 0123456789abcdeX", "Basic 0123456789abcdef"}) {
-        EXPECT_EQ(ApiErrorOf(api_->Admit({.method = method, .target = target, .authorization = key}).status()).status, 401) << method << target << key;
+        EXPECT_EQ(
+            ApiErrorOf(
+                api_->Admit({.method = method, .target = target, .authorization = key}).status())
+                .status,
+            401)
+            << method << target << key;
       }
     }
   }
   EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/livez"}).ok());
   EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/readyz"}).ok());
-  EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/v1/models", .authorization = "Bearer 0123456789abcdef"}).ok());
+  EXPECT_TRUE(
+      api_->Admit(
+              {.method = "GET", .target = "/v1/models", .authorization = "Bearer 0123456789abcdef"})
+          .ok());
 }
 
 TEST_F(ApiTest, AQuotaAndTheServersLimitAre429UntilAnswersEnd) {
@@ -360,7 +435,8 @@ TEST_F(ApiTest, AQuotaAndTheServersLimitAre429UntilAnswersEnd) {
   EXPECT_EQ(busy->sent->retry_after, 1);
   EXPECT_EQ(busy->body()["error"]["code"], "server_busy");
   const auto asked = requests();
-  guests_->Stepped(Step({Sampled(asked[0].id, 3, "0", FinishReason::kStop), Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
+  guests_->Stepped(Step({Sampled(asked[0].id, 3, "0", FinishReason::kStop),
+                         Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
   EXPECT_EQ(first->sent->status, 200);
   EXPECT_FALSE(Ask("/v1/completions", body, lab)->sent);
 }
@@ -370,7 +446,8 @@ TEST_F(ApiTest, AClientThatLeavesIsAbortedWhereverItsCallIs) {
   const auto asked = requests();
   guests_->Stepped(Step({Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
   api_->Cancel(last_call_);
-  EXPECT_THAT(model_->AwaitAborted(2), ElementsAre(asked[0].id, asked[2].id)) << "what has ended is not aborted";
+  EXPECT_THAT(model_->AwaitAborted(2), ElementsAre(asked[0].id, asked[2].id))
+      << "what has ended is not aborted";
   guests_->Stepped(Step({Sampled(asked[0].id, 3, "0")}));
   api_->Cancel(last_call_);
 
@@ -401,7 +478,8 @@ TEST_F(ApiTest, AFailedRequestEndsItsWholeCall) {
   const auto asked = requests();
   guests_->Stepped(Step({Sampled(asked[2].id, 3, "0")}));
   StepEvents failures;
-  failures.failures = {{asked[1].id, absl::DataLossError("logits are not finite")}, {asked[2].id, absl::DataLossError("logits are not finite")}};
+  failures.failures = {{asked[1].id, absl::DataLossError("logits are not finite")},
+                       {asked[2].id, absl::DataLossError("logits are not finite")}};
   guests_->Stepped(failures);
   EXPECT_EQ(whole->sent->status, 500);
   EXPECT_THAT(model_->AwaitAborted(1), ElementsAre(asked[0].id));

@@ -18,8 +18,10 @@ namespace sluice::rollout::http {
 class Client {
  public:
   // `receive_buffer`: of the kernel, bytes; 0: as it is.
-  explicit Client(const std::string& address, int receive_buffer = 0) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    if (receive_buffer > 0) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+  explicit Client(const std::string& address, int receive_buffer = 0)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    if (receive_buffer > 0)
+      setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
     uint32_t port = 0;
     SLUICE_CHECK(fd_ >= 0 && absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
     sockaddr_in peer{};
@@ -29,7 +31,8 @@ class Client {
     SLUICE_CHECK(connect(fd_, reinterpret_cast<sockaddr*>(&peer), sizeof peer) == 0);
   }
   ~Client() { Close(); }
-  Client(Client&& other) noexcept : fd_(std::exchange(other.fd_, -1)), seen_(std::move(other.seen_)) {}
+  Client(Client&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), seen_(std::move(other.seen_)) {}
   Client& operator=(Client&&) = delete;
 
   int fd() const { return fd_; }
@@ -45,7 +48,8 @@ class Client {
     }
     return true;
   }
-  // Reads until `text` has come and gives all up to its end; up to the connection's end where it does not come.
+  // Reads until `text` has come and gives all up to its end; up to the connection's end where it
+  // does not come.
   std::string Until(absl::string_view text) {
     size_t at;
     while ((at = seen_.find(std::string(text))) == std::string::npos) {
@@ -65,8 +69,11 @@ class Client {
   std::string seen_;
 };
 
-inline std::string PostText(absl::string_view path, absl::string_view body, absl::string_view more = "") {
-  return absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: ", body.size(), "\r\n", more, "\r\n", body);
+inline std::string PostText(absl::string_view path, absl::string_view body,
+                            absl::string_view more = "") {
+  return absl::StrCat("POST ", path,
+                      " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: ",
+                      body.size(), "\r\n", more, "\r\n", body);
 }
 
 }  // namespace sluice::rollout::http

@@ -14,12 +14,15 @@
 
 namespace sluice::rollout::http {
 
-// The digits tokenizer or another directory's, with or without a chat template, and an engine that samples what the test says.
+// The digits tokenizer or another directory's, with or without a chat template, and an engine that
+// samples what the test says.
 class FakeModel : public Model {
  public:
   static constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits";
 
-  explicit FakeModel(std::string name = "digits", const std::string& chat_template = "none", const std::string& model_dir = kDigits) : name_(std::move(name)) {
+  explicit FakeModel(std::string name = "digits", const std::string& chat_template = "none",
+                     const std::string& model_dir = kDigits)
+      : name_(std::move(name)) {
     const auto dir = ReadModelDir(model_dir);
     SLUICE_CHECK_MSG(dir.ok(), dir.status().ToString());
     auto renderer = PromptRenderer::Load(*dir, chat_template, {});
@@ -35,7 +38,9 @@ class FakeModel : public Model {
     MutexLock lock(&mu_);
     return serving_;
   }
-  std::string digest(PolicyVersion version) const override { return absl::StrCat("digest", version.number); }
+  std::string digest(PolicyVersion version) const override {
+    return absl::StrCat("digest", version.number);
+  }
 
   void Add(std::vector<Request> requests) override {
     MutexLock lock(&mu_);
@@ -80,10 +85,17 @@ class FakeModel : public Model {
 };
 
 // One sampled token and the text it released.
-inline TokenEvent Sampled(uint64_t request, int32_t token, const std::string& text, FinishReason finish = FinishReason::kNone, PolicyVersion version = {1, 3}) {
+inline TokenEvent Sampled(uint64_t request, int32_t token, const std::string& text,
+                          FinishReason finish = FinishReason::kNone,
+                          PolicyVersion version = {1, 3}) {
   auto details = std::make_shared<TokenDetails>();
   details->text = text;
-  return {.request = request, .token = token, .logprob = -0.5f, .version = version, .finish = finish, .details = details};
+  return {.request = request,
+          .token = token,
+          .logprob = -0.5f,
+          .version = version,
+          .finish = finish,
+          .details = details};
 }
 
 inline StepEvents Step(std::vector<TokenEvent> tokens) {

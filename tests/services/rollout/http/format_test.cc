@@ -23,13 +23,25 @@ std::string ByteModelDir() {
   std::filesystem::remove_all(dir);  // Of the test before.
   std::filesystem::copy(FakeModel::kDigits, dir);
   Json vocab = Json::object();
-  for (int b = 0; b < 256; ++b) vocab[ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)))] = b;
-  const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const Json tokenizer = {{"version", "1.0"},
-                          {"added_tokens", {{{"id", kEnd}, {"content", "<|end|>"}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}}}},
-                          {"pre_tokenizer", level},
-                          {"decoder", level},
-                          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+  for (int b = 0; b < 256; ++b)
+    vocab[ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)))] = b;
+  const Json level = {{"type", "ByteLevel"},
+                      {"add_prefix_space", false},
+                      {"trim_offsets", true},
+                      {"use_regex", false}};
+  const Json tokenizer = {
+      {"version", "1.0"},
+      {"added_tokens",
+       {{{"id", kEnd},
+         {"content", "<|end|>"},
+         {"single_word", false},
+         {"lstrip", false},
+         {"rstrip", false},
+         {"normalized", false},
+         {"special", true}}}},
+      {"pre_tokenizer", level},
+      {"decoder", level},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
   SLUICE_CHECK(WriteFileAtomic(dir + "/tokenizer.json", tokenizer.dump()).ok());
   return dir;
 }
@@ -54,17 +66,25 @@ class FormatTest : public testing::Test {
 };
 
 TEST_F(FormatTest, SpecialTokensOfAnEchoedTextCountInItsOffsets) {
-  const Prepared prepared = Prepare({{"prompt", "<|end|>b\xC3\xA9" "c"}, {"echo", true}});
+  const Prepared prepared = Prepare({{"prompt",
+                                      "<|end|>b\xC3\xA9"
+                                      "c"},
+                                     {"echo", true}});
   EXPECT_EQ(*prepared.prompts[0].ids, (std::vector<int32_t>{kEnd, 'b', 0xC3, 0xA9, 'c'}));
-  EXPECT_EQ(prepared.prompts[0].offsets, (std::vector<uint64_t>{0, 7, 8, 8, 9})) << "two bytes of one character stand where it does";
-  EXPECT_EQ(prepared.prompts[0].text, "<|end|>b\xC3\xA9" "c");
+  EXPECT_EQ(prepared.prompts[0].offsets, (std::vector<uint64_t>{0, 7, 8, 8, 9}))
+      << "two bytes of one character stand where it does";
+  EXPECT_EQ(prepared.prompts[0].text,
+            "<|end|>b\xC3\xA9"
+            "c");
 }
 
 TEST_F(FormatTest, IdsThatEndInsideACharacterAreEchoedUpToIt) {
   const Prepared prepared = Prepare({{"prompt", {'a', kEnd, 0xC3}}, {"echo", true}});
   EXPECT_EQ(prepared.prompts[0].text, "a") << "the character comes with the answer's first token";
   EXPECT_EQ(prepared.prompts[0].offsets, (std::vector<uint64_t>{0, 1, 1}));
-  AnswerPart part{.text = "a\xC3\xA9" "b"};
+  AnswerPart part{.text =
+                      "a\xC3\xA9"
+                      "b"};
   for (const int32_t id : *prepared.prompts[0].ids) part.prompt.push_back({.token = id});
   part.tokens = {Sampled(0, 0xA9, "\xC3\xA9"), Sampled(0, 'b', "b")};
   EXPECT_EQ(Logprobs(prepared, part)["text_offset"], (Json{0, 1, 1, 1, 2}));
@@ -78,7 +98,8 @@ TEST_F(FormatTest, PartsOfCharactersAreToldApartByTheirBytes) {
   event.details = details;
   const Json logprobs = Logprobs(prepared, {.tokens = {event, Sampled(0, ' ', " ")}});
   EXPECT_EQ(logprobs["tokens"], (Json{"bytes:\\xc3", " "}));
-  ASSERT_EQ(logprobs["top_logprobs"][0].size(), 3u) << "two, and the token itself: " << logprobs.dump();
+  ASSERT_EQ(logprobs["top_logprobs"][0].size(), 3u)
+      << "two, and the token itself: " << logprobs.dump();
   EXPECT_TRUE(logprobs["top_logprobs"][0].contains("bytes:\\xe2"));
 
   Prepared chat = prepared;
@@ -94,8 +115,9 @@ TEST_F(FormatTest, ASampledSpecialTokenHasANameAndNoBytesAsItPutsNothingIntoTheC
   details->top = {{kEnd, -0.1f}, {'b', -2.0f}};
   likely.details = details;
 
-  const Json content =
-      Logprobs(chat, {.text = "bc", .tokens = {likely, Sampled(0, kEnd, ""), Sampled(0, 'c', "c")}})["content"];
+  const Json content = Logprobs(
+      chat,
+      {.text = "bc", .tokens = {likely, Sampled(0, kEnd, ""), Sampled(0, 'c', "c")}})["content"];
 
   EXPECT_EQ(content[1]["token"], "<|end|>");
   EXPECT_EQ(content[1]["bytes"], Json::array());

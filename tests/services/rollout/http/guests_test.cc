@@ -15,10 +15,14 @@ class GuestsTest : public testing::Test {
  protected:
   // A guest with so many requests, who keeps what it hears: "REQUEST:TOKEN", or "REQUEST:ERROR".
   uint64_t Come(size_t requests, std::vector<std::string>* heard, uint64_t group = 0) {
-    const auto guest = guests_.Add(model_, std::vector<Request>(requests, Request{.group = group}), [heard](StepEvents events) {
-      for (const TokenEvent& event : events.tokens) heard->push_back(absl::StrCat(event.request, ":", event.token));
-      for (const RequestFailure& failure : events.failures) heard->push_back(absl::StrCat(failure.request, ":", failure.status.message()));
-    });
+    const auto guest = guests_.Add(
+        model_, std::vector<Request>(requests, Request{.group = group}),
+        [heard](StepEvents events) {
+          for (const TokenEvent& event : events.tokens)
+            heard->push_back(absl::StrCat(event.request, ":", event.token));
+          for (const RequestFailure& failure : events.failures)
+            heard->push_back(absl::StrCat(failure.request, ":", failure.status.message()));
+        });
     EXPECT_TRUE(guest.ok()) << guest.status();
     return guest.value_or(0);
   }
@@ -32,7 +36,8 @@ class GuestsTest : public testing::Test {
 TEST_F(GuestsTest, EachHearsOfItsOwnRequestsAlone) {
   Come(1, &one_);
   Come(2, &two_);
-  guests_.Stepped(Step({Sampled(IdOf(2), 7, ""), Sampled(IdOf(0), 8, ""), Sampled(IdOf(1), 9, "", FinishReason::kStop), Sampled(1, 3, "")}));
+  guests_.Stepped(Step({Sampled(IdOf(2), 7, ""), Sampled(IdOf(0), 8, ""),
+                        Sampled(IdOf(1), 9, "", FinishReason::kStop), Sampled(1, 3, "")}));
   EXPECT_THAT(one_, ElementsAre("0:8"));
   EXPECT_THAT(two_, ElementsAre("1:7", "0:9"));
   EXPECT_EQ(guests_.running(), 2u);
@@ -54,7 +59,8 @@ TEST_F(GuestsTest, TheLimitIsOfAllTogetherAndEndsMakeRoom) {
   Come(3, &one_);
   const auto refused = guests_.Add(model_, std::vector<Request>(2), [](StepEvents) {});
   EXPECT_EQ(ReasonOf(refused.status()), "BUSY");
-  EXPECT_EQ(refused.status().message(), "3 answers are being sampled and 2 more asked for; at most 4 go at once");
+  EXPECT_EQ(refused.status().message(),
+            "3 answers are being sampled and 2 more asked for; at most 4 go at once");
   guests_.Stepped(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
   Come(2, &two_);
   EXPECT_EQ(guests_.running(), 4u);

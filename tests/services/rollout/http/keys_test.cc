@@ -10,7 +10,8 @@
 namespace sluice::rollout::http {
 namespace {
 
-constexpr char kText[] = "# who asks\nlab 0123456789abcdef 8\n\nlab fedcba9876543210\nclass aaaaaaaaaaaaaaaaaaaaaaaa\n";
+constexpr char kText[] =
+    "# who asks\nlab 0123456789abcdef 8\n\nlab fedcba9876543210\nclass aaaaaaaaaaaaaaaaaaaaaaaa\n";
 
 TEST(KeysTest, AKeyNamesItsTenantAndItsQuota) {
   const auto keys = Keys::Parse(kText, "keys");
@@ -24,17 +25,21 @@ TEST(KeysTest, AKeyNamesItsTenantAndItsQuota) {
 TEST(KeysTest, WhatIsNoKeyFindsNobody) {
   const auto keys = Keys::Parse(kText, "keys");
   ASSERT_TRUE(keys.ok());
-  for (const char* header : {"", "Bearer", "Bearer ", "0123456789abcdef", "Basic 0123456789abcdef", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0"}) {
+  for (const char* header : {"", "Bearer", "Bearer ", "0123456789abcdef", "Basic 0123456789abcdef",
+                             "Bearer 0123456789abcde", "Bearer 0123456789abcdef0"}) {
     EXPECT_EQ(keys->Find(header), nullptr) << header;
   }
 }
 
 TEST(KeysTest, ABrokenLineIsNamedByNumberAndItsKeyIsNot) {
-  for (const char* text : {"lab\n", "lab 0123456789abcdef 0\n", "lab 0123456789abcdef x\n", "lab short\n", "lab 0123456789abcdef 1 2\n", "a 0123456789abcdef\nb 0123456789abcdef\n"}) {
+  for (const char* text :
+       {"lab\n", "lab 0123456789abcdef 0\n", "lab 0123456789abcdef x\n", "lab short\n",
+        "lab 0123456789abcdef 1 2\n", "a 0123456789abcdef\nb 0123456789abcdef\n"}) {
     const absl::Status status = Keys::Parse(text, "keys").status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr("keys:"));
-    EXPECT_THAT(std::string(status.message()), testing::Not(testing::HasSubstr("0123456789abcdef")));
+    EXPECT_THAT(std::string(status.message()),
+                testing::Not(testing::HasSubstr("0123456789abcdef")));
   }
   EXPECT_EQ(Keys::Parse("# none\n", "keys").status().code(), absl::StatusCode::kFailedPrecondition);
 }

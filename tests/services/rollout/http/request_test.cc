@@ -24,7 +24,9 @@ Json Chat(Json more = Json::object()) {
   return body;
 }
 
-ApiError CompletionError(const std::string& body) { return ApiErrorOf(ParseCompletion(body).status()); }
+ApiError CompletionError(const std::string& body) {
+  return ApiErrorOf(ParseCompletion(body).status());
+}
 ApiError ChatError(const std::string& body) { return ApiErrorOf(ParseChat(body).status()); }
 
 TEST(RequestTest, ACompletionHasOpenAisDefaults) {
@@ -40,10 +42,23 @@ TEST(RequestTest, ACompletionHasOpenAisDefaults) {
 }
 
 TEST(RequestTest, EveryFieldOfACompletionIsRead) {
-  const auto request = ParseCompletion(Completion({{"max_tokens", 5}, {"temperature", 0.5}, {"top_p", 0.9}, {"top_k", 7}, {"min_p", 0.1}, {"n", 3},
-                                                   {"stream", true}, {"stream_options", {{"include_usage", true}}}, {"stop", {"a", "b"}}, {"seed", -1},
-                                                   {"logprobs", 2}, {"min_tokens", 1}, {"ignore_eos", true}, {"stop_token_ids", {3, 4}},
-                                                   {"return_token_ids", true}, {"return_versions", true}, {"logprobs_mode", "raw"}})
+  const auto request = ParseCompletion(Completion({{"max_tokens", 5},
+                                                   {"temperature", 0.5},
+                                                   {"top_p", 0.9},
+                                                   {"top_k", 7},
+                                                   {"min_p", 0.1},
+                                                   {"n", 3},
+                                                   {"stream", true},
+                                                   {"stream_options", {{"include_usage", true}}},
+                                                   {"stop", {"a", "b"}},
+                                                   {"seed", -1},
+                                                   {"logprobs", 2},
+                                                   {"min_tokens", 1},
+                                                   {"ignore_eos", true},
+                                                   {"stop_token_ids", {3, 4}},
+                                                   {"return_token_ids", true},
+                                                   {"return_versions", true},
+                                                   {"logprobs_mode", "raw"}})
                                            .dump());
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->sampling.max_tokens, 5u);
@@ -57,12 +72,14 @@ TEST(RequestTest, EveryFieldOfACompletionIsRead) {
   EXPECT_THAT(request->sampling.stop_ids, testing::ElementsAre(3, 4));
   EXPECT_EQ(request->n, 3u);
   EXPECT_EQ(request->seed, UINT64_MAX);
-  EXPECT_TRUE(request->stream && request->include_usage && request->logprobs && request->return_token_ids && request->return_versions && request->raw_logprobs);
+  EXPECT_TRUE(request->stream && request->include_usage && request->logprobs &&
+              request->return_token_ids && request->return_versions && request->raw_logprobs);
   EXPECT_EQ(request->top_logprobs, 2u);
 }
 
 TEST(RequestTest, TopPOf0LeavesTheMostLikelyTokenAlone) {
-  EXPECT_GT(ParseCompletion(Completion({{"top_p", 0}}).dump())->sampling.top_p, 0) << "which is all of them for the engine";
+  EXPECT_GT(ParseCompletion(Completion({{"top_p", 0}}).dump())->sampling.top_p, 0)
+      << "which is all of them for the engine";
   EXPECT_LT(ParseCompletion(Completion({{"top_p", 0}}).dump())->sampling.top_p, 1e-300);
   EXPECT_EQ(ParseCompletion(Completion().dump())->sampling.top_p, 1);
   EXPECT_EQ(ParseCompletion(Completion({{"top_k", -1}}).dump())->sampling.top_k, 0u);
@@ -70,12 +87,15 @@ TEST(RequestTest, TopPOf0LeavesTheMostLikelyTokenAlone) {
 
 TEST(RequestTest, OfGreedyDrawsTheModelsOwnLogprobsAreTold) {
   EXPECT_TRUE(ParseCompletion(Completion({{"temperature", 0}}).dump())->raw_logprobs);
-  EXPECT_FALSE(ParseCompletion(Completion({{"temperature", 0}, {"logprobs_mode", "processed"}}).dump())->raw_logprobs);
+  EXPECT_FALSE(
+      ParseCompletion(Completion({{"temperature", 0}, {"logprobs_mode", "processed"}}).dump())
+          ->raw_logprobs);
   EXPECT_FALSE(ParseCompletion(Completion({{"temperature", 0.5}}).dump())->raw_logprobs);
 }
 
 TEST(RequestTest, APromptAloneIsToldWithEcho) {
-  const auto request = ParseCompletion(Completion({{"max_tokens", 0}, {"echo", true}, {"logprobs", 1}}).dump());
+  const auto request =
+      ParseCompletion(Completion({{"max_tokens", 0}, {"echo", true}, {"logprobs", 1}}).dump());
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_TRUE(request->prompt_only);
   EXPECT_EQ(request->sampling.max_tokens, 1u);
@@ -83,13 +103,29 @@ TEST(RequestTest, APromptAloneIsToldWithEcho) {
 }
 
 TEST(RequestTest, WhatChangesNothingIsTakenAndWhatWouldIsRefusedByName) {
-  const Json neutral = {{"frequency_penalty", 0.0}, {"presence_penalty", 0}, {"repetition_penalty", 1.0}, {"logit_bias", Json::object()},
-                        {"best_of", 2}, {"n", 2}, {"response_format", {{"type", "text"}}}, {"skip_special_tokens", true}, {"user", "me"},
-                        {"store", false}, {"metadata", Json::object()}, {"service_tier", "auto"}, {"parallel_tool_calls", true}};
+  const Json neutral = {{"frequency_penalty", 0.0},
+                        {"presence_penalty", 0},
+                        {"repetition_penalty", 1.0},
+                        {"logit_bias", Json::object()},
+                        {"best_of", 2},
+                        {"n", 2},
+                        {"response_format", {{"type", "text"}}},
+                        {"skip_special_tokens", true},
+                        {"user", "me"},
+                        {"store", false},
+                        {"metadata", Json::object()},
+                        {"service_tier", "auto"},
+                        {"parallel_tool_calls", true}};
   EXPECT_EQ(ParseCompletion(Completion(neutral).dump()).status(), absl::OkStatus());
   EXPECT_EQ(ParseChat(Chat(neutral).dump()).status(), absl::OkStatus());
-  const std::vector<Json> wrong = {{{"frequency_penalty", 0.5}}, {{"logit_bias", {{"5", 1}}}}, {{"best_of", 4}}, {{"response_format", {{"type", "json_object"}}}},
-                                   {{"store", true}}, {{"repetition_penalty", 1.1}}, {{"user", 5}}, {{"metadata", "x"}}};
+  const std::vector<Json> wrong = {{{"frequency_penalty", 0.5}},
+                                   {{"logit_bias", {{"5", 1}}}},
+                                   {{"best_of", 4}},
+                                   {{"response_format", {{"type", "json_object"}}}},
+                                   {{"store", true}},
+                                   {{"repetition_penalty", 1.1}},
+                                   {{"user", 5}},
+                                   {{"metadata", "x"}}};
   for (const Json& fields : wrong) {
     const ApiError error = ChatError(Chat(fields).dump());
     EXPECT_EQ(error.status, 400) << fields.dump();
@@ -98,7 +134,9 @@ TEST(RequestTest, WhatChangesNothingIsTakenAndWhatWouldIsRefusedByName) {
 }
 
 TEST(RequestTest, APromptIsATextTextsIdsOrListsOfIds) {
-  const auto prompts = [](const Json& prompt) { return ParseCompletion(Completion({{"prompt", prompt}}).dump())->prompts; };
+  const auto prompts = [](const Json& prompt) {
+    return ParseCompletion(Completion({{"prompt", prompt}}).dump())->prompts;
+  };
   EXPECT_EQ(prompts("a").size(), 1u);
   EXPECT_EQ(prompts({"a", "b"})[1].text, "b");
   EXPECT_THAT(prompts({1, 2, 3})[0].ids, testing::ElementsAre(1, 2, 3));
@@ -108,12 +146,23 @@ TEST(RequestTest, APromptIsATextTextsIdsOrListsOfIds) {
 }
 
 TEST(RequestTest, ChatJoinsTextPartsAndParsesArgumentsOfToolCalls) {
-  const Json messages = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}},
-                         {{"role", "assistant"}, {"content", nullptr}, {"refusal", nullptr},
-                          {"tool_calls", {{{"id", "c1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{\"x\": 1}"}}}}}}},
-                         {{"role", "tool"}, {"content", "2"}, {"tool_call_id", "c1"}}};
-  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", Json::object()}}}}};
-  const auto request = ParseChat(Chat({{"messages", messages}, {"tools", tools}, {"chat_template_kwargs", {{"enable_thinking", false}}}}).dump());
+  const Json messages = {
+      {{"role", "user"},
+       {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}},
+      {{"role", "assistant"},
+       {"content", nullptr},
+       {"refusal", nullptr},
+       {"tool_calls",
+        {{{"id", "c1"},
+          {"type", "function"},
+          {"function", {{"name", "f"}, {"arguments", "{\"x\": 1}"}}}}}}},
+      {{"role", "tool"}, {"content", "2"}, {"tool_call_id", "c1"}}};
+  const Json tools = {
+      {{"type", "function"}, {"function", {{"name", "f"}, {"parameters", Json::object()}}}}};
+  const auto request = ParseChat(Chat({{"messages", messages},
+                                       {"tools", tools},
+                                       {"chat_template_kwargs", {{"enable_thinking", false}}}})
+                                     .dump());
   ASSERT_TRUE(request.ok()) << request.status();
   const Json& conversation = *request->conversation;
   EXPECT_EQ(conversation["messages"][0]["content"], "ab");
@@ -134,17 +183,37 @@ TEST(RequestTest, ToolChoiceNoneLeavesToolsOut) {
 
 TEST(RequestTest, AFieldThatDoesNotFitIsRefusedByName) {
   const std::vector<std::pair<Json, std::string>> wrong = {
-      {{{"max_tokens", 0}}, "max_tokens"},         {{{"max_tokens", -3}}, "max_tokens"},      {{{"max_tokens", 1e300}}, "max_tokens"},
-      {{{"max_tokens", "5"}}, "max_tokens"},       {{{"max_tokens", 1.5}}, "max_tokens"},     {{{"max_tokens", UINT64_MAX}}, "max_tokens"},
-      {{{"temperature", -1}}, "temperature"},      {{{"temperature", "hot"}}, "temperature"}, {{{"top_p", 1.5}}, "top_p"},
-      {{{"n", 129}}, "n"},                         {{{"n", 0}}, "n"},                         {{{"stream", 1}}, "stream"},
-      {{{"stop", 5}}, "stop"},                     {{{"stop", {""}}}, "stop"},                {{{"stop", Json(std::vector<std::string>(17, "a"))}}, "stop"},
-      {{{"seed", 1.5}}, "seed"},                   {{{"logprobs", 21}}, "logprobs"},          {{{"logprobs", true}}, "logprobs"},
-      {{{"prompt", 5}}, "prompt"},                 {{{"prompt", Json::array()}}, "prompt"},   {{{"prompt", {1, -2}}}, "prompt"},
-      {{{"prompt", {"a", 5}}}, "prompt"},          {{{"prompt", nullptr}}, "prompt"},         {{{"model", nullptr}}, "model"},
-      {{{"model", 5}}, "model"},                   {{{"stream_options", {{"include_usage", true}}}}, "stream_options"},
-      {{{"stop_token_ids", {-1}}}, "stop_token_ids"}, {{{"logprobs_mode", "odd"}}, "logprobs_mode"},
-      {{{"logit_bias", {{"5", 1}}}}, "logit_bias"},   {{{"max_token", 5}}, "max_token"},      {{{"suffix", "x"}}, "suffix"},
+      {{{"max_tokens", 0}}, "max_tokens"},
+      {{{"max_tokens", -3}}, "max_tokens"},
+      {{{"max_tokens", 1e300}}, "max_tokens"},
+      {{{"max_tokens", "5"}}, "max_tokens"},
+      {{{"max_tokens", 1.5}}, "max_tokens"},
+      {{{"max_tokens", UINT64_MAX}}, "max_tokens"},
+      {{{"temperature", -1}}, "temperature"},
+      {{{"temperature", "hot"}}, "temperature"},
+      {{{"top_p", 1.5}}, "top_p"},
+      {{{"n", 129}}, "n"},
+      {{{"n", 0}}, "n"},
+      {{{"stream", 1}}, "stream"},
+      {{{"stop", 5}}, "stop"},
+      {{{"stop", {""}}}, "stop"},
+      {{{"stop", Json(std::vector<std::string>(17, "a"))}}, "stop"},
+      {{{"seed", 1.5}}, "seed"},
+      {{{"logprobs", 21}}, "logprobs"},
+      {{{"logprobs", true}}, "logprobs"},
+      {{{"prompt", 5}}, "prompt"},
+      {{{"prompt", Json::array()}}, "prompt"},
+      {{{"prompt", {1, -2}}}, "prompt"},
+      {{{"prompt", {"a", 5}}}, "prompt"},
+      {{{"prompt", nullptr}}, "prompt"},
+      {{{"model", nullptr}}, "model"},
+      {{{"model", 5}}, "model"},
+      {{{"stream_options", {{"include_usage", true}}}}, "stream_options"},
+      {{{"stop_token_ids", {-1}}}, "stop_token_ids"},
+      {{{"logprobs_mode", "odd"}}, "logprobs_mode"},
+      {{{"logit_bias", {{"5", 1}}}}, "logit_bias"},
+      {{{"max_token", 5}}, "max_token"},
+      {{{"suffix", "x"}}, "suffix"},
   };
   for (const auto& [fields, name] : wrong) {
     const ApiError error = CompletionError(Completion(fields).dump());
@@ -155,7 +224,9 @@ TEST(RequestTest, AFieldThatDoesNotFitIsRefusedByName) {
 }
 
 TEST(RequestTest, AChatThatDoesNotFitIsRefusedByName) {
-  const auto messages = [](Json message) { return Json{{"messages", Json::array({std::move(message)})}}; };
+  const auto messages = [](Json message) {
+    return Json{{"messages", Json::array({std::move(message)})}};
+  };
   const std::vector<std::pair<Json, std::string>> wrong = {
       {{{"messages", Json::array()}}, "messages"},
       {{{"messages", "hi"}}, "messages"},
@@ -164,9 +235,13 @@ TEST(RequestTest, AChatThatDoesNotFitIsRefusedByName) {
       {messages({{"content", "x"}}), "messages[0].role"},
       {messages({{"role", "user"}}), "messages[0].content"},
       {messages({{"role", "user"}, {"content", 5}}), "messages[0].content"},
-      {messages({{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", "http://x"}}}}}), "messages[0].content[0].type"},
+      {messages(
+           {{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", "http://x"}}}}}),
+       "messages[0].content[0].type"},
       {messages({{"role", "user"}, {"content", "x"}, {"weight", 1}}), "messages[0].weight"},
-      {messages({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", "{"}}}}}}}), "messages[0].tool_calls[0].function.arguments"},
+      {messages({{"role", "assistant"},
+                 {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", "{"}}}}}}}),
+       "messages[0].tool_calls[0].function.arguments"},
       {{{"tools", {{{"type", "function"}}}}}, "tools[0]"},
       {{{"tool_choice", "required"}}, "tool_choice"},
       {{{"top_logprobs", 3}}, "top_logprobs"},
@@ -183,20 +258,28 @@ TEST(RequestTest, AChatThatDoesNotFitIsRefusedByName) {
 }
 
 TEST(RequestTest, AnIntegerThatWouldBecomeAnotherNumberIsRefusedWhereverItStands) {
-  const std::string call = R"({"model": "m", "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": -9223372036854775809}"}}]}]})";
+  const std::string call = R"({"model": "m", "messages": [{"role": "assistant", )"
+                           R"("tool_calls": [{"function": {"name": "f", )"
+                           R"("arguments": "{\"x\": -9223372036854775809}"}}]}]})";
   const ApiError in_arguments = ApiErrorOf(ParseChat(call).status());
   EXPECT_EQ(in_arguments.param, "messages[0].tool_calls[0].function.arguments");
-  EXPECT_THAT(in_arguments.message, testing::HasSubstr("the integer -9223372036854775809 is beyond 64 bits"));
-  const std::string tools = R"({"model": "m", "messages": [{"role": "user", "content": "1"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"maximum": 18446744073709551616}}}]})";
-  EXPECT_THAT(ApiErrorOf(ParseChat(tools).status()).message, testing::HasSubstr("the integer 18446744073709551616 is beyond 64 bits"));
+  EXPECT_THAT(in_arguments.message,
+              testing::HasSubstr("the integer -9223372036854775809 is beyond 64 bits"));
+  const std::string tools = R"({"model": "m", "messages": [{"role": "user", "content": "1"}], )"
+                            R"("tools": [{"type": "function", "function": {"name": "f", )"
+                            R"("parameters": {"maximum": 18446744073709551616}}}]})";
+  EXPECT_THAT(ApiErrorOf(ParseChat(tools).status()).message,
+              testing::HasSubstr("the integer 18446744073709551616 is beyond 64 bits"));
 }
 
 TEST(RequestTest, AMisspelledFieldIsToldItsNearest) {
-  EXPECT_THAT(CompletionError(Completion({{"max_token", 5}}).dump()).message, testing::HasSubstr("did you mean max_tokens?"));
+  EXPECT_THAT(CompletionError(Completion({{"max_token", 5}}).dump()).message,
+              testing::HasSubstr("did you mean max_tokens?"));
 }
 
 TEST(RequestTest, HostileJsonIsRefusedWithinTheLimits) {
-  const std::string deep = absl::StrCat("{\"model\": ", std::string(100'000, '['), std::string(100'000, ']'), "}");
+  const std::string deep =
+      absl::StrCat("{\"model\": ", std::string(100'000, '['), std::string(100'000, ']'), "}");
   std::string wide = "{\"model\": \"m\", \"prompt\": [[1]";
   for (int i = 0; i < 1'100'000; ++i) wide += ",[]";
   wide += "]}";
@@ -206,8 +289,11 @@ TEST(RequestTest, HostileJsonIsRefusedWithinTheLimits) {
   std::string objects = "{\"model\": [{}";
   while (objects.size() < kMaxBody - 10) objects += ",{}";
   objects += "]}";
-  for (const std::string& body : {members, objects, std::string(), std::string("null"), std::string("[]"), std::string("{"), std::string("{\"model\": \"\xff\"}"), std::string("{\"model\": 1e999}"),
-                                  std::string("{\"model\": \"m\", \"model\": \"n\"}"), std::string("{\"model\": \"m\"} x"), std::string("\0{}", 3), deep, wide}) {
+  for (const std::string& body :
+       {members, objects, std::string(), std::string("null"), std::string("[]"), std::string("{"),
+        std::string("{\"model\": \"\xff\"}"), std::string("{\"model\": 1e999}"),
+        std::string("{\"model\": \"m\", \"model\": \"n\"}"), std::string("{\"model\": \"m\"} x"),
+        std::string("\0{}", 3), deep, wide}) {
     EXPECT_EQ(CompletionError(body).status, 400) << body.substr(0, 40);
     EXPECT_EQ(CompletionError(body).code, "invalid_json") << body.substr(0, 40);
     EXPECT_EQ(ChatError(body).status, 400) << body.substr(0, 40);
@@ -217,11 +303,18 @@ TEST(RequestTest, HostileJsonIsRefusedWithinTheLimits) {
 
 TEST(RequestTest, MessagesAndToolsHaveTheirLimits) {
   const Json message = {{"role", "user"}, {"content", "x"}};
-  EXPECT_EQ(ChatError(Chat({{"messages", std::vector<Json>(kMaxMessages + 1, message)}}).dump()).code, "too_many_messages");
-  EXPECT_TRUE(ParseChat(Chat({{"messages", std::vector<Json>(kMaxMessages, message)}}).dump()).ok());
-  const Json tools = {{{"type", "function"}, {"function", {{"name", std::string(kMaxTools, 'f')}}}}};
+  EXPECT_EQ(
+      ChatError(Chat({{"messages", std::vector<Json>(kMaxMessages + 1, message)}}).dump()).code,
+      "too_many_messages");
+  EXPECT_TRUE(
+      ParseChat(Chat({{"messages", std::vector<Json>(kMaxMessages, message)}}).dump()).ok());
+  const Json tools = {
+      {{"type", "function"}, {"function", {{"name", std::string(kMaxTools, 'f')}}}}};
   EXPECT_EQ(ChatError(Chat({{"tools", tools}}).dump()).code, "tools_too_large");
-  EXPECT_EQ(CompletionError(Completion({{"prompt", std::vector<std::string>(100, "a")}, {"n", 100}}).dump()).param, "n");
+  EXPECT_EQ(CompletionError(
+                Completion({{"prompt", std::vector<std::string>(100, "a")}, {"n", 100}}).dump())
+                .param,
+            "n");
 }
 
 }  // namespace

@@ -33,7 +33,9 @@ class ServerTest : public testing::Test {
     server_ = *std::move(server);
     server_->api().SetModel(model_);
   }
-  void Answer(uint64_t request, const std::string& text, FinishReason finish) { guests_.Stepped(Step({Sampled(request, 3, text, finish)})); }
+  void Answer(uint64_t request, const std::string& text, FinishReason finish) {
+    guests_.Stepped(Step({Sampled(request, 3, text, finish)}));
+  }
 
   std::shared_ptr<FakeModel> model_ = std::make_shared<FakeModel>();
   Guests guests_;
@@ -65,12 +67,17 @@ TEST_F(ServerTest, PipelinedRequestsAreAnsweredInTheirOrder) {
 TEST_F(ServerTest, TheAnswerToAHeadHasNoBodyAndTheNextFollowsIt) {
   Start();
   Client client(server_->address());
-  const auto head = [](absl::string_view path) { return absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: x\r\n\r\n"); };
-  ASSERT_TRUE(client.Send(head("/livez") + head("/readyz") + head("/v1/models") + head(kPath) + head("/v2") + kModels));
+  const auto head = [](absl::string_view path) {
+    return absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: x\r\n\r\n");
+  };
+  ASSERT_TRUE(client.Send(head("/livez") + head("/readyz") + head("/v1/models") + head(kPath) +
+                          head("/v2") + kModels));
   const std::string live = client.Until("\r\n\r\n");
   EXPECT_THAT(live, StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(live, HasSubstr("Content-Length: 3\r\n")) << "as a GET would have it";
-  for (const char* status : {"HTTP/1.1 200", "HTTP/1.1 200", "HTTP/1.1 405", "HTTP/1.1 404", "HTTP/1.1 200"}) EXPECT_THAT(client.Until("\r\n\r\n"), StartsWith(status));
+  for (const char* status :
+       {"HTTP/1.1 200", "HTTP/1.1 200", "HTTP/1.1 405", "HTTP/1.1 404", "HTTP/1.1 200"})
+    EXPECT_THAT(client.Until("\r\n\r\n"), StartsWith(status));
   EXPECT_THAT(client.Until("]}"), HasSubstr("\"object\":\"list\"")) << "which was asked for by GET";
 }
 
@@ -78,7 +85,8 @@ TEST_F(ServerTest, ABodyThatIsEncodedIsRefused) {
   Start();
   Client client(server_->address());
   ASSERT_TRUE(client.Send(PostText(kPath, kBody, "Content-Encoding: gzip\r\n")));
-  EXPECT_THAT(client.Rest(), testing::AllOf(StartsWith("HTTP/1.1 415"), HasSubstr("Content-Encoding is gzip")));
+  EXPECT_THAT(client.Rest(),
+              testing::AllOf(StartsWith("HTTP/1.1 415"), HasSubstr("Content-Encoding is gzip")));
 }
 
 TEST_F(ServerTest, WhatIsNoRequestOrTooLargeIsToldSoAndTheConnectionEnds) {
@@ -90,12 +98,24 @@ TEST_F(ServerTest, WhatIsNoRequestOrTooLargeIsToldSoAndTheConnectionEnds) {
   };
   EXPECT_THAT(answer("this is no HTTP\r\n\r\n"), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(answer("\x16\x03\x01\x02\x01\x01\x01\x01\r\n\r\n"), StartsWith("HTTP/1.1 400"));
-  EXPECT_THAT(answer(absl::StrCat("GET /v1/models HTTP/1.1\r\nX: ", std::string(17 << 10, 'x'), "\r\n\r\n")), StartsWith("HTTP/1.1 431"));
-  EXPECT_THAT(answer("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9000000\r\n\r\n"), StartsWith("HTTP/1.1 413"));
-  EXPECT_THAT(answer("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 18446744073709551615\r\n\r\n"), StartsWith("HTTP/1.1 413"));
-  EXPECT_THAT(answer("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), StartsWith("HTTP/1.1 411"));
-  EXPECT_THAT(answer("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\n{}"), StartsWith("HTTP/1.1 400"));
-  EXPECT_THAT(answer("PUT /v1/models HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"), HasSubstr("Allow: GET"));
+  EXPECT_THAT(answer(absl::StrCat("GET /v1/models HTTP/1.1\r\nX: ", std::string(17 << 10, 'x'),
+                                  "\r\n\r\n")),
+              StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(answer("POST /v1/completions HTTP/1.1\r\nContent-Type: "
+                     "application/json\r\nContent-Length: 9000000\r\n\r\n"),
+              StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(answer("POST /v1/completions HTTP/1.1\r\nContent-Type: "
+                     "application/json\r\nContent-Length: 18446744073709551615\r\n\r\n"),
+              StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(
+      answer("POST /v1/completions HTTP/1.1\r\nContent-Type: "
+             "application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
+      StartsWith("HTTP/1.1 411"));
+  EXPECT_THAT(answer("POST /v1/completions HTTP/1.1\r\nContent-Type: "
+                     "application/json\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\n{}"),
+              StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(answer("PUT /v1/models HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"),
+              HasSubstr("Allow: GET"));
   EXPECT_THAT(answer("GET /v1/models HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.0 200"));
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
   EXPECT_TRUE(model_->AwaitRequests(0).empty());
@@ -104,7 +124,10 @@ TEST_F(ServerTest, WhatIsNoRequestOrTooLargeIsToldSoAndTheConnectionEnds) {
 TEST_F(ServerTest, ALargeBodyIsAskedForBeforeItIsSent) {
   Start();
   Client client(server_->address());
-  ASSERT_TRUE(client.Send(absl::StrCat("POST ", kPath, " HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: ", sizeof kBody - 1, "\r\n\r\n")));
+  ASSERT_TRUE(client.Send(absl::StrCat(
+      "POST ", kPath,
+      " HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: ",
+      sizeof kBody - 1, "\r\n\r\n")));
   EXPECT_THAT(client.Until("\r\n\r\n"), StartsWith("HTTP/1.1 100 Continue"));
   ASSERT_TRUE(client.Send(kBody));
   Answer(model_->AwaitRequests(1)[0].id, "42", FinishReason::kStop);
@@ -116,7 +139,9 @@ TEST_F(ServerTest, AClientThatTakesItsTimeIsTold408) {
   Client head(server_->address());
   ASSERT_TRUE(head.Send("GET /v1/mod"));
   Client body(server_->address());
-  ASSERT_TRUE(body.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"model"));
+  ASSERT_TRUE(
+      body.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: "
+                "application/json\r\nContent-Length: 100\r\n\r\n{\"model"));
   Client silent(server_->address());
   EXPECT_THAT(head.Rest(), StartsWith("HTTP/1.1 408"));
   EXPECT_THAT(body.Rest(), StartsWith("HTTP/1.1 408"));
@@ -130,10 +155,14 @@ TEST_F(ServerTest, AClientThatTakesItsTimeIsTold408) {
 TEST_F(ServerTest, BodiesOfAllConnectionsTogetherHaveALimit) {
   Start({.most_bodies = 1000});
   Client first(server_->address());
-  ASSERT_TRUE(first.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 900\r\n\r\n"));
+  ASSERT_TRUE(
+      first.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nExpect: "
+                 "100-continue\r\nContent-Length: 900\r\n\r\n"));
   first.Until("\r\n\r\n");
   Client second(server_->address());
-  ASSERT_TRUE(second.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 200\r\n\r\n"));
+  ASSERT_TRUE(
+      second.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: "
+                  "application/json\r\nContent-Length: 200\r\n\r\n"));
   EXPECT_THAT(second.Rest(), HasSubstr("429 Too Many Requests"));
   first.Close();
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
@@ -164,7 +193,8 @@ TEST_F(ServerTest, AReaderWhoStaysBehindIsCutOff) {
   ASSERT_TRUE(client.Send(PostText(kPath, kStream)));
   const uint64_t request = model_->AwaitRequests(1)[0].id;
   const std::string text(16 << 10, '7');
-  for (int i = 0; i < 500; ++i) Answer(request, text, FinishReason::kNone);  // 8 MB: more than the kernel holds.
+  // 8 MB: more than the kernel holds.
+  for (int i = 0; i < 500; ++i) Answer(request, text, FinishReason::kNone);
   EXPECT_EQ(model_->AwaitAborted(1)[0], request);
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
 }
@@ -188,12 +218,16 @@ TEST_F(ServerTest, AThousandStreamsRunAtOnceAndNoneIsLeftBehind) {
   const std::vector<Request> requests = model_->AwaitRequests(kStreams);
   for (size_t t = 0; t < kTokens; ++t) {
     StepEvents step;
-    for (const Request& request : requests) step.tokens.push_back(Sampled(request.id, 3, std::to_string(t), t + 1 == kTokens ? FinishReason::kLength : FinishReason::kNone));
+    for (const Request& request : requests)
+      step.tokens.push_back(
+          Sampled(request.id, 3, std::to_string(t),
+                  t + 1 == kTokens ? FinishReason::kLength : FinishReason::kNone));
     guests_.Stepped(std::move(step));
   }
   for (Client& client : clients) {
     const std::string all = client.Until("[DONE]\n\n\r\n0\r\n\r\n");
-    for (size_t t = 0; t < kTokens; ++t) ASSERT_THAT(all, HasSubstr(absl::StrCat("\"text\":\"", t, "\"")));
+    for (size_t t = 0; t < kTokens; ++t)
+      ASSERT_THAT(all, HasSubstr(absl::StrCat("\"text\":\"", t, "\"")));
   }
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
 }
@@ -222,14 +256,22 @@ TEST_F(ServerTest, TheServerEndsUnderStreamsThatRun) {
 
 TEST_F(ServerTest, OffLoopbackThereIsNoServerWithoutKeysAndTls) {
   const auto keys = Keys::Parse("lab 0123456789abcdef\n", "keys");
-  EXPECT_EQ(Server::Start({.address = "0.0.0.0:0"}, {}).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Server::Start({.address = "0.0.0.0:0"}, {.keys = &*keys}).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Server::Start({.address = "[::]:0", .cert = "a", .cert_key = "b"}, {}).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Server::Start({.address = "here:0"}, {}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Server::Start({.address = "127.0.0.1:99999"}, {}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Server::Start({.cert = "/nowhere/cert", .cert_key = "/nowhere/key"}, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Server::Start({.address = "0.0.0.0:0"}, {}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Server::Start({.address = "0.0.0.0:0"}, {.keys = &*keys}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Server::Start({.address = "[::]:0", .cert = "a", .cert_key = "b"}, {}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Server::Start({.address = "here:0"}, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Server::Start({.address = "127.0.0.1:99999"}, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      Server::Start({.cert = "/nowhere/cert", .cert_key = "/nowhere/key"}, {}).status().code(),
+      absl::StatusCode::kInvalidArgument);
   Start();
-  EXPECT_EQ(Server::Start({.address = server_->address()}, {}).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Server::Start({.address = server_->address()}, {}).status().code(),
+            absl::StatusCode::kAlreadyExists);
 }
 
 // A key and a certificate of its own, as PEM files.
@@ -240,7 +282,8 @@ void WriteCertificate(const std::string& cert, const std::string& key) {
   X509_gmtime_adj(X509_getm_notBefore(x509), 0);
   X509_gmtime_adj(X509_getm_notAfter(x509), 3600);
   X509_set_pubkey(x509, pair);
-  X509_NAME_add_entry_by_txt(X509_get_subject_name(x509), "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("localhost"), -1, -1, 0);
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(x509), "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>("localhost"), -1, -1, 0);
   X509_set_issuer_name(x509, X509_get_subject_name(x509));
   X509_sign(x509, pair, EVP_sha256());
   FILE* file = fopen(cert.c_str(), "w");
@@ -254,7 +297,8 @@ void WriteCertificate(const std::string& cert, const std::string& key) {
 }
 
 TEST_F(ServerTest, OverTlsAStreamRunsAndALeaverIsAborted) {
-  const std::string cert = testing_data::TempPath("http_cert.pem"), key = testing_data::TempPath("http_key.pem");
+  const std::string cert = testing_data::TempPath("http_cert.pem"),
+                    key = testing_data::TempPath("http_key.pem");
   WriteCertificate(cert, key);
   const auto keys = Keys::Parse("lab 0123456789abcdef\n", "keys");
   Start({.address = "0.0.0.0:0", .cert = cert, .cert_key = key}, &*keys);
@@ -263,7 +307,9 @@ TEST_F(ServerTest, OverTlsAStreamRunsAndALeaverIsAborted) {
   SSL* const tls = SSL_new(context);
   SSL_set_fd(tls, socket.fd());
   ASSERT_EQ(SSL_connect(tls), 1);
-  const auto send = [&](const std::string& bytes) { return SSL_write(tls, bytes.data(), static_cast<int>(bytes.size())) > 0; };
+  const auto send = [&](const std::string& bytes) {
+    return SSL_write(tls, bytes.data(), static_cast<int>(bytes.size())) > 0;
+  };
   const auto until = [&](const char* text) {
     std::string seen;
     char c;

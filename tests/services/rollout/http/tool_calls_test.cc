@@ -11,21 +11,25 @@ struct Parsed {
   std::vector<std::string> calls;  // "name arguments"
   bool operator==(const Parsed&) const = default;
 };
-void PrintTo(const Parsed& parsed, std::ostream* out) { *out << '"' << parsed.text << "\" " << testing::PrintToString(parsed.calls); }
+void PrintTo(const Parsed& parsed, std::ostream* out) {
+  *out << '"' << parsed.text << "\" " << testing::PrintToString(parsed.calls);
+}
 
 // In pieces of so many bytes, as tokens bring them.
 Parsed Parse(const std::string& answer, size_t piece) {
   const auto parser = MakeToolCallParser("hermes");
   Parsed parsed;
   std::vector<ToolCall> calls;
-  for (size_t at = 0; at < answer.size(); at += piece) parser->Push(absl::string_view(answer).substr(at, piece), &parsed.text, &calls);
+  for (size_t at = 0; at < answer.size(); at += piece)
+    parser->Push(absl::string_view(answer).substr(at, piece), &parsed.text, &calls);
   parser->Finish(&parsed.text);
   for (const ToolCall& call : calls) parsed.calls.push_back(call.name + " " + call.arguments);
   return parsed;
 }
 
 TEST(ToolCallsTest, CallsAreTakenOutAndAllElseStaysTextHoweverItComes) {
-  const std::string weather = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
+  const std::string weather =
+      "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
   const std::string call = "weather {\"city\": \"Bern\"}";
   const std::pair<std::string, Parsed> cases[] = {
       {"plain text\n", {"plain text\n", {}}},
@@ -34,18 +38,23 @@ TEST(ToolCallsTest, CallsAreTakenOutAndAllElseStaysTextHoweverItComes) {
       {weather + "\n" + weather, {"", {call, call}}},
       {"a " + weather + " b", {"a b", {call}}},
       {"a < b <tool_ <tool_call", {"a < b <tool_ <tool_call", {}}},
-      {"<tool_call>{\"name\": \"f\"}</tool_call>", {"<tool_call>{\"name\": \"f\"}</tool_call>", {}}},
-      {"<tool_call>{\"name\": \"f\", \"parameters\": {\"a\": 1}}</tool_call>", {"<tool_call>{\"name\": \"f\", \"parameters\": {\"a\": 1}}</tool_call>", {}}},
-      {"<tool_call>{\"arguments\": {}}</tool_call>", {"<tool_call>{\"arguments\": {}}</tool_call>", {}}},
+      {"<tool_call>{\"name\": \"f\"}</tool_call>",
+       {"<tool_call>{\"name\": \"f\"}</tool_call>", {}}},
+      {"<tool_call>{\"name\": \"f\", \"parameters\": {\"a\": 1}}</tool_call>",
+       {"<tool_call>{\"name\": \"f\", \"parameters\": {\"a\": 1}}</tool_call>", {}}},
+      {"<tool_call>{\"arguments\": {}}</tool_call>",
+       {"<tool_call>{\"arguments\": {}}</tool_call>", {}}},
       {"x\n<tool_call>not json</tool_call>", {"x\n<tool_call>not json</tool_call>", {}}},
       {"<tool_call>{\"name\": 3}</tool_call>", {"<tool_call>{\"name\": 3}</tool_call>", {}}},
-      {"<tool_call>{\"name\": \"f\", \"arguments\": \"x\"}</tool_call>", {"<tool_call>{\"name\": \"f\", \"arguments\": \"x\"}</tool_call>", {}}},
+      {"<tool_call>{\"name\": \"f\", \"arguments\": \"x\"}</tool_call>",
+       {"<tool_call>{\"name\": \"f\", \"arguments\": \"x\"}</tool_call>", {}}},
       {"<tool_call>{\"name\": \"f\", \"argu", {"<tool_call>{\"name\": \"f\", \"argu", {}}},
       {"<tool_call>bad</tool_call>" + weather, {"<tool_call>bad</tool_call>", {call}}},
       {"\n\n", {"\n\n", {}}},
   };
   for (const auto& [answer, expected] : cases) {
-    for (const size_t piece : {size_t{1}, size_t{3}, size_t{1000}}) EXPECT_EQ(Parse(answer, piece), expected) << answer << " by " << piece;
+    for (const size_t piece : {size_t{1}, size_t{3}, size_t{1000}})
+      EXPECT_EQ(Parse(answer, piece), expected) << answer << " by " << piece;
   }
 }
 
@@ -58,8 +67,14 @@ TEST(ToolCallsTest, ArgumentsGoOnAsTheModelWroteThem) {
       "{\n  \"a\": {\"b\": null}\n}",
   };
   for (const std::string& arguments : written) {
-    for (const std::string& call : {R"({"name": "f", "arguments": )" + arguments + "}", R"({"id": ["arguments", {"arguments": {}}], "\u0061rguments" : )" + arguments + R"( ,"name": "f"})"}) {
-      for (const size_t piece : {size_t{1}, size_t{1000}}) EXPECT_EQ(Parse("<tool_call>" + call + "</tool_call>", piece), (Parsed{"", {"f " + arguments}})) << call;
+    for (const std::string& call :
+         {R"({"name": "f", "arguments": )" + arguments + "}",
+          R"({"id": ["arguments", {"arguments": {}}], "\u0061rguments" : )" + arguments +
+              R"( ,"name": "f"})"}) {
+      for (const size_t piece : {size_t{1}, size_t{1000}})
+        EXPECT_EQ(Parse("<tool_call>" + call + "</tool_call>", piece),
+                  (Parsed{"", {"f " + arguments}}))
+            << call;
     }
   }
 }

@@ -11,14 +11,20 @@
 namespace sluice {
 namespace {
 
-at::Tensor Leaf(const std::vector<float>& values) { return torch::tensor(values).requires_grad_(true); }
+at::Tensor Leaf(const std::vector<float>& values) {
+  return torch::tensor(values).requires_grad_(true);
+}
 std::vector<float> Floats(const at::Tensor& t) {
   const at::Tensor c = t.contiguous();
   return {c.data_ptr<float>(), c.data_ptr<float>() + c.numel()};
 }
 
 LossSpec Ppo() {
-  return {.kind = "ppo", .clip_high = 0.2, .dual = std::nullopt, .tis = std::nullopt, .veto = std::nullopt};
+  return {.kind = "ppo",
+          .clip_high = 0.2,
+          .dual = std::nullopt,
+          .tis = std::nullopt,
+          .veto = std::nullopt};
 }
 
 TEST(LossesTest, TermsAreSumsWithoutADenominator) {
@@ -28,14 +34,16 @@ TEST(LossesTest, TermsAreSumsWithoutADenominator) {
   spec.kl = 0.1, spec.kl_kind = "k3", spec.entropy = 0.01;
   const LossRule rule = ResolveLoss(spec, 0).value();
   PolicyStats stats;
-  const LossTerms terms = ComputeLossTerms(rule, lp, entropy, f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
+  const LossTerms terms =
+      ComputeLossTerms(rule, lp, entropy, f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
   ExpectClose(terms.policy.item<float>() / 5, -0.451485, "policy");
   ExpectClose(terms.kl.item<float>() / 5, 0.022779, "kl");
   ExpectClose(terms.entropy.item<float>(), 5, "entropy");
   ExpectClose(stats.Metrics()->clip_high, 0.2, "clip_high");
 
   (terms.policy + rule.kl_coef * terms.kl - rule.entropy_coef * terms.entropy).backward();
-  const std::vector<double> policy = {-1.105171, 0, -0.904837, 0.552585, 0}, kl = {-0.105171, 0.181269, -0.221403, 0.181269, -0.349859};
+  const std::vector<double> policy = {-1.105171, 0, -0.904837, 0.552585, 0},
+                            kl = {-0.105171, 0.181269, -0.221403, 0.181269, -0.349859};
   std::vector<double> wanted;
   for (int t = 0; t < 5; ++t) wanted.push_back(policy[t] + 0.1 * kl[t]);
   ExpectAllClose(Floats(lp.grad()), wanted, "gradient");
@@ -48,9 +56,13 @@ TEST(LossesTest, SequenceWeightsMultiplyEveryTerm) {
   spec.aggregation = "seq_mean_token_mean";
   const LossRule rule = ResolveLoss(spec, 0).value();
   PolicyStats stats;
-  const std::vector<double> weights = {rule.aggregation.sequence_weight(3, 3), rule.aggregation.sequence_weight(2, 2)};
-  const LossTerms terms = ComputeLossTerms(rule, Leaf(f.theta), {}, f.Tokens(ProxMode::kRecompute), weights, &stats);
-  ExpectClose(terms.policy.item<float>() * rule.aggregation.step_scale({.tokens = 5, .sequences = 2, .prompts = 2}, 4), -0.296855, "loss");
+  const std::vector<double> weights = {rule.aggregation.sequence_weight(3, 3),
+                                       rule.aggregation.sequence_weight(2, 2)};
+  const LossTerms terms =
+      ComputeLossTerms(rule, Leaf(f.theta), {}, f.Tokens(ProxMode::kRecompute), weights, &stats);
+  ExpectClose(terms.policy.item<float>() *
+                  rule.aggregation.step_scale({.tokens = 5, .sequences = 2, .prompts = 2}, 4),
+              -0.296855, "loss");
 }
 
 TEST(LossesTest, TheReportedKlCountsEveryTokenOnce) {
@@ -72,10 +84,13 @@ TEST(LossesTest, SftIsTheSumOfNegativeLogProbs) {
   ExpectAllClose(Floats(lp.grad()), std::vector<double>(5, -1), "gradient");
 }
 
-// A second implementation, by autograd, of every loss row under every anchor and weight: l = u f(x, A) written with tensors.
+// A second implementation, by autograd, of every loss row under every anchor and weight: l = u f(x,
+// A) written with tensors.
 at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
   const at::Tensor behav = torch::tensor(f.behav), a = torch::tensor(f.advantage);
-  const at::Tensor prox = spec.prox == "none" ? behav : spec.prox == "self" ? lp.detach() : torch::tensor(f.prox);
+  const at::Tensor prox = spec.prox == "none"   ? behav
+                          : spec.prox == "self" ? lp.detach()
+                                                : torch::tensor(f.prox);
   // PPO's ratio x leads from prox to theta, so its weight leads from behav to prox. REINFORCE has
   // no x.
   const at::Tensor numerator =
@@ -84,7 +99,9 @@ at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
   if (spec.tis && spec.tis_level == "token") u = (numerator - behav).exp().clamp_max(*spec.tis);
   if (spec.tis && spec.tis_level == "sequence") {
     const at::Tensor log_w = numerator - behav;
-    u = torch::cat({log_w.slice(0, 0, 3).sum().exp().expand({3}), log_w.slice(0, 3, 5).sum().exp().expand({2})}).clamp_max(*spec.tis);
+    u = torch::cat({log_w.slice(0, 0, 3).sum().exp().expand({3}),
+                    log_w.slice(0, 3, 5).sum().exp().expand({2})})
+            .clamp_max(*spec.tis);
   }
   if (spec.kind == "reinforce") return u * (-a * lp);
   const at::Tensor x = (lp - prox).exp();
@@ -98,24 +115,32 @@ TEST(LossesTest, EveryRowAgreesWithAutograd) {
     for (const auto& prox : ProxRows()) {
       for (const auto& level : WeightRows()) {
         for (uint64_t seed = 0; seed < 10; ++seed) {
-          SCOPED_TRACE(testing::Message() << loss.name << " " << prox.name << " " << level.name << " seed " << seed);
+          SCOPED_TRACE(testing::Message()
+                       << loss.name << " " << prox.name << " " << level.name << " seed " << seed);
           SplitMix64 random(seed);
           F1 f;
           for (auto* v : {&f.theta, &f.prox, &f.behav}) {
             for (float& x : *v) x = static_cast<float>(-2 * random.Uniform());
           }
           for (float& x : f.advantage) x = static_cast<float>(2 * random.Uniform() - 1);
-          LossSpec spec{.kind = std::string(loss.name), .prox = std::string(prox.name), .dual = 2.0, .tis = 1.5,
-                        .tis_level = std::string(level.name), .veto = std::nullopt};
+          LossSpec spec{.kind = std::string(loss.name),
+                        .prox = std::string(prox.name),
+                        .dual = 2.0,
+                        .tis = 1.5,
+                        .tis_level = std::string(level.name),
+                        .veto = std::nullopt};
           const at::Tensor lp1 = Leaf(f.theta), lp2 = Leaf(f.theta);
           PolicyStats stats;
           const LossRule rule = ResolveLoss(spec, 0).value();
-          const LossTerms terms = ComputeLossTerms(rule, lp1, {}, f.Tokens(prox.value), {1, 0.5}, &stats);
-          const at::Tensor other = (ByAutograd(spec, lp2, f) * torch::tensor({1.0f, 1.0f, 1.0f, 0.5f, 0.5f})).sum();
+          const LossTerms terms =
+              ComputeLossTerms(rule, lp1, {}, f.Tokens(prox.value), {1, 0.5}, &stats);
+          const at::Tensor other =
+              (ByAutograd(spec, lp2, f) * torch::tensor({1.0f, 1.0f, 1.0f, 0.5f, 0.5f})).sum();
           EXPECT_NEAR(terms.policy.item<float>(), other.item<float>(), 1e-5);
           terms.policy.backward();
           other.backward();
-          EXPECT_TRUE(torch::allclose(lp1.grad(), lp2.grad(), 1e-5, 1e-6)) << lp1.grad() << lp2.grad();
+          EXPECT_TRUE(torch::allclose(lp1.grad(), lp2.grad(), 1e-5, 1e-6))
+              << lp1.grad() << lp2.grad();
         }
       }
     }
@@ -130,10 +155,13 @@ TEST(LossesTest, EveryKlRowThatIsALossHasAGradientHere) {
     spec.kl = 1, spec.kl_kind = std::string(row.name);
     const at::Tensor lp = Leaf(f.theta);
     PolicyStats stats;
-    ComputeLossTerms(ResolveLoss(spec, 0).value(), lp, {}, f.Tokens(ProxMode::kRecompute), {1, 1}, &stats).kl.backward();
+    ComputeLossTerms(ResolveLoss(spec, 0).value(), lp, {}, f.Tokens(ProxMode::kRecompute), {1, 1},
+                     &stats)
+        .kl.backward();
     for (int t = 0; t < 5; ++t) {
       const KlToken token{f.theta[t], f.ref[t], f.behav[t]};
-      EXPECT_FLOAT_EQ(Floats(lp.grad())[t], static_cast<float>(row.value.function(token).grad)) << row.name;
+      EXPECT_FLOAT_EQ(Floats(lp.grad())[t], static_cast<float>(row.value.function(token).grad))
+          << row.name;
     }
   }
 }
@@ -145,11 +173,14 @@ TEST(LossesTest, WhatLiesAtMaskedPositionsTouchesNothing) {
   std::vector<at::Tensor> grads;
   for (float filler : {0.0f, std::nanf(""), INFINITY}) {
     std::vector<float> padded(8, filler), padded_entropy(8, filler);
-    for (int t = 0; t < 5; ++t) padded[trainable[t].item<int64_t>()] = f.theta[t], padded_entropy[trainable[t].item<int64_t>()] = 1;
+    for (int t = 0; t < 5; ++t)
+      padded[trainable[t].item<int64_t>()] = f.theta[t],
+      padded_entropy[trainable[t].item<int64_t>()] = 1;
     const at::Tensor lp = Leaf(padded), entropy = Leaf(padded_entropy);
     PolicyStats stats;
-    const LossTerms terms = ComputeLossTerms(rule, lp.index_select(0, trainable), entropy.index_select(0, trainable),
-                                             f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
+    const LossTerms terms =
+        ComputeLossTerms(rule, lp.index_select(0, trainable), entropy.index_select(0, trainable),
+                         f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
     (terms.policy + rule.kl_coef * terms.kl - rule.entropy_coef * terms.entropy).backward();
     EXPECT_EQ(stats.bad_policy(), 0);
     grads.push_back(torch::cat({lp.grad(), entropy.grad()}));
@@ -170,7 +201,8 @@ TEST(LossesTest, NoTokensAndNoKeptTokensStillRunBackward) {
   F1 f;
   std::fill(f.behav.begin(), f.behav.end(), std::nanf(""));
   lp = Leaf(f.theta);
-  terms = ComputeLossTerms(rule, lp, torch::ones({5}), f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
+  terms =
+      ComputeLossTerms(rule, lp, torch::ones({5}), f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
   terms.policy.backward();
   EXPECT_EQ(terms.policy.item<float>(), 0);
   EXPECT_THAT(Floats(lp.grad()), testing::Each(0));
@@ -181,7 +213,8 @@ TEST(LossesTest, ANonFinitePolicyLogProbIsReported) {
   F1 f;
   f.theta[1] = std::nanf("");
   PolicyStats stats;
-  ComputeLossTerms(ResolveLoss({}, 0).value(), Leaf(f.theta), {}, f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
+  ComputeLossTerms(ResolveLoss({}, 0).value(), Leaf(f.theta), {}, f.Tokens(ProxMode::kRecompute),
+                   {1, 1}, &stats);
   EXPECT_EQ(stats.bad_policy(), 1);
 }
 
@@ -189,13 +222,18 @@ TEST(LossesTest, DisagreeingShapesThrow) {
   const F1 f;
   PolicyStats stats;
   const LossRule rule = ResolveLoss({}, 0).value();
-  EXPECT_THROW(ComputeLossTerms(rule, Leaf(f.theta), {}, f.Tokens(ProxMode::kRecompute), {1}, &stats), c10::Error);
-  EXPECT_THROW(ComputeLossTerms(rule, Leaf({1, 2}), {}, f.Tokens(ProxMode::kRecompute), {1, 1}, &stats), c10::Error);
+  EXPECT_THROW(
+      ComputeLossTerms(rule, Leaf(f.theta), {}, f.Tokens(ProxMode::kRecompute), {1}, &stats),
+      c10::Error);
+  EXPECT_THROW(
+      ComputeLossTerms(rule, Leaf({1, 2}), {}, f.Tokens(ProxMode::kRecompute), {1, 1}, &stats),
+      c10::Error);
 }
 
 // --- any partition and order of the sequences gives one gradient
 
-// Nine sequences of a toy model: features [N, 4] times a matrix [4, 7] gives logits over seven tokens.
+// Nine sequences of a toy model: features [N, 4] times a matrix [4, 7] gives logits over seven
+// tokens.
 struct Toy {
   std::vector<int64_t> lengths = {3, 1, 4, 0, 2, 5, 2, 1, 6};
   std::vector<int64_t> groups = {0, 0, 0, 1, 1, 1, 2, 2, 2};
@@ -209,7 +247,9 @@ struct Toy {
     targets = torch::randint(7, {n, 1});
     weights = torch::randn({4, 7});
     const auto noisy = [&] {
-      const at::Tensor lp = torch::log_softmax(features.matmul(weights + 0.2 * torch::randn({4, 7})), 1).gather(1, targets);
+      const at::Tensor lp =
+          torch::log_softmax(features.matmul(weights + 0.2 * torch::randn({4, 7})), 1)
+              .gather(1, targets);
       return Floats(lp.squeeze(1));
     };
     prox = noisy(), behav = noisy(), ref = noisy();
@@ -222,9 +262,10 @@ struct Toy {
   }
 };
 
-// The gradient of the whole step in the weights, with the sequences cut into micro-batches as listed; scaled before the
-// backward pass, or after all of them.
-at::Tensor StepGradient(const Toy& toy, const LossRule& rule, const std::vector<std::vector<int>>& micro_batches, bool streamed) {
+// The gradient of the whole step in the weights, with the sequences cut into micro-batches as
+// listed; scaled before the backward pass, or after all of them.
+at::Tensor StepGradient(const Toy& toy, const LossRule& rule,
+                        const std::vector<std::vector<int>>& micro_batches, bool streamed) {
   const at::Tensor weights = toy.weights.clone().requires_grad_(true);
   const double scale = rule.aggregation.step_scale({.tokens = 24, .sequences = 8, .prompts = 3}, 6);
   PolicyStats stats;
@@ -232,10 +273,14 @@ at::Tensor StepGradient(const Toy& toy, const LossRule& rule, const std::vector<
     std::vector<int64_t> rows, offsets = {0};
     std::vector<double> sequence_weight;
     for (int i : batch) {
-      const int64_t begin = std::accumulate(toy.lengths.begin(), toy.lengths.begin() + i, int64_t{0});
+      const int64_t begin =
+          std::accumulate(toy.lengths.begin(), toy.lengths.begin() + i, int64_t{0});
       for (int64_t t = 0; t < toy.lengths[i]; ++t) rows.push_back(begin + t);
       offsets.push_back(offsets.back() + toy.lengths[i]);
-      sequence_weight.push_back(toy.lengths[i] == 0 ? 0 : rule.aggregation.sequence_weight(toy.lengths[i], toy.GroupTokens(toy.groups[i])));
+      sequence_weight.push_back(
+          toy.lengths[i] == 0
+              ? 0
+              : rule.aggregation.sequence_weight(toy.lengths[i], toy.GroupTokens(toy.groups[i])));
     }
     const at::Tensor index = torch::tensor(rows, torch::kLong);
     const auto pick = [&](const std::vector<float>& all) {
@@ -243,12 +288,17 @@ at::Tensor StepGradient(const Toy& toy, const LossRule& rule, const std::vector<
       for (int64_t row : rows) out.push_back(all[row]);
       return out;
     };
-    const std::vector<float> prox = pick(toy.prox), behav = pick(toy.behav), ref = pick(toy.ref), advantage = pick(toy.advantage);
-    const at::Tensor log_p = torch::log_softmax(toy.features.index_select(0, index).matmul(weights), 1);
+    const std::vector<float> prox = pick(toy.prox), behav = pick(toy.behav), ref = pick(toy.ref),
+                             advantage = pick(toy.advantage);
+    const at::Tensor log_p =
+        torch::log_softmax(toy.features.index_select(0, index).matmul(weights), 1);
     const LossTerms terms =
-        ComputeLossTerms(rule, log_p.gather(1, toy.targets.index_select(0, index)).squeeze(1), -(log_p.exp() * log_p).sum(1),
-                         {offsets, {}, prox, behav, ref, advantage}, sequence_weight, &stats);
-    ((terms.policy + rule.kl_coef * terms.kl - rule.entropy_coef * terms.entropy) * (streamed ? 1.0 : scale)).backward();
+        ComputeLossTerms(rule, log_p.gather(1, toy.targets.index_select(0, index)).squeeze(1),
+                         -(log_p.exp() * log_p).sum(1), {offsets, {}, prox, behav, ref, advantage},
+                         sequence_weight, &stats);
+    ((terms.policy + rule.kl_coef * terms.kl - rule.entropy_coef * terms.entropy) *
+     (streamed ? 1.0 : scale))
+        .backward();
   }
   EXPECT_EQ(stats.tokens(), 24);
   return streamed ? weights.grad() * scale : weights.grad();
@@ -257,15 +307,19 @@ at::Tensor StepGradient(const Toy& toy, const LossRule& rule, const std::vector<
 TEST(LossesTest, AnyPartitionAndOrderOfSequencesGivesOneGradient) {
   const Toy toy;
   const std::vector<std::vector<std::vector<int>>> partitions = {
-      {{0, 1}, {2, 3, 4, 5}, {6, 7, 8}}, {{8}, {7}, {6}, {5}, {4}, {3}, {2}, {1}, {0}}, {{3}, {8, 0, 5}, {2, 7, 1, 6, 4}}};
+      {{0, 1}, {2, 3, 4, 5}, {6, 7, 8}},
+      {{8}, {7}, {6}, {5}, {4}, {3}, {2}, {1}, {0}},
+      {{3}, {8, 0, 5}, {2, 7, 1, 6, 4}}};
   for (const auto& row : AggregationRows()) {
-    const LossRule rule = ResolveLoss({.aggregation = std::string(row.name), .kl = 0.2, .entropy = 0.05}, 1).value();
+    const LossRule rule =
+        ResolveLoss({.aggregation = std::string(row.name), .kl = 0.2, .entropy = 0.05}, 1).value();
     const at::Tensor whole = StepGradient(toy, rule, {{0, 1, 2, 3, 4, 5, 6, 7, 8}}, false);
     EXPECT_GT(whole.abs().max().item<float>(), 1e-3);
     for (const auto& partition : partitions) {
       for (bool streamed : {false, true}) {
         const at::Tensor parts = StepGradient(toy, rule, partition, streamed);
-        EXPECT_LT((parts - whole).abs().max().item<float>(), 1e-6f) << row.name << (streamed ? " streamed" : "");
+        EXPECT_LT((parts - whole).abs().max().item<float>(), 1e-6f)
+            << row.name << (streamed ? " streamed" : "");
       }
     }
   }

@@ -8,18 +8,20 @@
 
 namespace sluice {
 
-// Why the weights that the model holds are not the published ones: tensors that differ from what was staged (memory), else the staged
-// bytes themselves are others than `state` says.
-Activation NativeEngine::Refuse(const StagedWeights& staged, const std::vector<Fingerprint>& found, Fingerprint sum) const {
+// Why the weights that the model holds are not the published ones: tensors that differ from what
+// was staged (memory), else the staged bytes themselves are others than `state` says.
+Activation NativeEngine::Refuse(const StagedWeights& staged, const std::vector<Fingerprint>& found,
+                                Fingerprint sum) const {
   Activation refused{.version = version_};
   const std::vector<Fingerprint> wanted = TensorFingerprints(*staged.tensors);
   for (size_t i = 0; i < found.size(); ++i) {
     if (!(found[i] == wanted[i])) refused.blame.push_back(weights_->spec(i).name);
   }
-  refused.cause = absl::StrCat("version ", staged.version.str(), ": fingerprint of what the model holds is ", sum.hex(), ", published is ",
-                               staged.state.hex(), "; ",
-                               refused.blame.empty() ? "the staged bytes differ from the manifest"
-                                                     : absl::StrCat("first tensor that differs: ", refused.blame.front()));
+  refused.cause = absl::StrCat(
+      "version ", staged.version.str(), ": fingerprint of what the model holds is ", sum.hex(),
+      ", published is ", staged.state.hex(), "; ",
+      refused.blame.empty() ? "the staged bytes differ from the manifest"
+                            : absl::StrCat("first tensor that differs: ", refused.blame.front()));
   return refused;
 }
 
@@ -29,12 +31,14 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
   if (staged.tensors == nullptr) {
     if (!(staged.state == held_)) {
       return Activation{.version = version_,
-                        .cause = absl::StrCat("version ", staged.version.str(), " is said to equal the weights held, but is ",
+                        .cause = absl::StrCat("version ", staged.version.str(),
+                                              " is said to equal the weights held, but is ",
                                               staged.state.hex(), ", not ", held_.hex())};
     }
   } else {
     if (staged.tensors->layout_id() != weights_->layout_id()) {
-      return absl::InvalidArgumentError(absl::StrCat("version ", staged.version.str(), " has another layout than this model"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("version ", staged.version.str(), " has another layout than this model"));
     }
     model_->SetWeights(staged.tensors.get());
     const std::vector<Fingerprint> found = model_->Fingerprints();
@@ -42,7 +46,8 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
       Activation refused = Refuse(staged, found, sum);
       model_->SetWeights(weights_.get());
       if (!(Sum(model_->Fingerprints()) == held_)) {
-        return absl::InternalError(absl::StrCat(refused.cause, "; and the weights held before could not be put back: test the memory"));
+        return absl::InternalError(absl::StrCat(
+            refused.cause, "; and the weights held before could not be put back: test the memory"));
       }
       return refused;
     }

@@ -13,7 +13,8 @@
 namespace sluice {
 namespace {
 
-constexpr uint32_t kScoredChunk = 32;  // Rows a step of a request whose prompt is scored: each has logits.
+// Rows a step of a request whose prompt is scored: each has logits.
+constexpr uint32_t kScoredChunk = 32;
 
 static_assert(kBlockTokens == DecodeModel::kBlockTokens);
 
@@ -34,28 +35,35 @@ std::vector<TokenLogprob> MostLikely(const SampleRow& row, int64_t vocab, uint32
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelConfig& config, TensorSet weights,
-                                                                   PolicyVersion version, std::vector<int32_t> stop_ids,
+absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelConfig& config,
+                                                                   TensorSet weights,
+                                                                   PolicyVersion version,
+                                                                   std::vector<int32_t> stop_ids,
                                                                    const Options& options) {
   Options complete = Complete(options, config);
-  const uint64_t blocks = options.blocks > 0 ? options.blocks : uint64_t{complete.slots} * BlocksFor(complete.max_context);
+  const uint64_t blocks = options.blocks > 0
+                              ? options.blocks
+                              : uint64_t{complete.slots} * BlocksFor(complete.max_context);
   if (blocks > INT32_MAX) {
-    return absl::InvalidArgumentError(absl::StrCat(complete.slots, " slots of ", complete.max_context, " tokens are ", blocks,
-                                                   " KV blocks, the limit is ", INT32_MAX, "; lower one of them"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(complete.slots, " slots of ", complete.max_context, " tokens are ", blocks,
+                     " KV blocks, the limit is ", INT32_MAX, "; lower one of them"));
   }
   complete.blocks = static_cast<uint32_t>(blocks);
   auto owned = std::make_shared<const TensorSet>(std::move(weights));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DecodeModel> model,
-                          DecodeModel::Create(config, owned.get(),
-                                              {.blocks = static_cast<int>(blocks),
-                                               .max_context = static_cast<int>(complete.max_context),
-                                               .threads = complete.threads}));
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<DecodeModel> model,
+      DecodeModel::Create(config, owned.get(),
+                          {.blocks = static_cast<int>(blocks),
+                           .max_context = static_cast<int>(complete.max_context),
+                           .threads = complete.threads}));
   return std::unique_ptr<NativeEngine>(
       new NativeEngine(complete, version, std::move(stop_ids), std::move(owned), std::move(model)));
 }
 
 NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids,
-                           std::shared_ptr<const TensorSet> weights, std::unique_ptr<DecodeModel> model)
+                           std::shared_ptr<const TensorSet> weights,
+                           std::unique_ptr<DecodeModel> model)
     : options_(options),
       caps_{.exact_stamps = true,
             .verifies = true,
@@ -84,30 +92,41 @@ KvHash NativeEngine::Salt() const { return KvSalt(options_.job, held_.f, weights
 absl::Status NativeEngine::Check(const Request& request) const {
   SLUICE_RETURN_IF_ERROR(CheckSampling(request.sampling, request.trainable));
   if (request.top_logprobs > kMaxTopLogprobs) {
-    return absl::InvalidArgumentError(absl::StrCat("top_logprobs ", request.top_logprobs, "; the limit is ", kMaxTopLogprobs));
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_logprobs ", request.top_logprobs, "; the limit is ", kMaxTopLogprobs));
   }
-  if (request.adapter != nullptr && (request.trainable || !request.adapter->Fits(model_->config()))) {
-    return absl::InvalidArgumentError(absl::StrCat("adapter ", request.adapter->path(), request.trainable ? ": what is trained on is sampled without one" : " was made for another model"));
+  if (request.adapter != nullptr &&
+      (request.trainable || !request.adapter->Fits(model_->config()))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("adapter ", request.adapter->path(),
+                     request.trainable ? ": what is trained on is sampled without one"
+                                       : " was made for another model"));
   }
-  if (request.prompt == nullptr || request.prompt->empty()) return absl::InvalidArgumentError("the prompt has no tokens");
+  if (request.prompt == nullptr || request.prompt->empty())
+    return absl::InvalidArgumentError("the prompt has no tokens");
   const uint64_t total = request.prompt->size() + uint64_t{request.sampling.max_tokens};
   if (total > options_.max_context) {
-    return absl::InvalidArgumentError(absl::StrCat("prompt of ", request.prompt->size(), " tokens and max_tokens ",
-                                                   request.sampling.max_tokens, " exceed the context of ", options_.max_context));
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt of ", request.prompt->size(), " tokens and max_tokens ",
+                     request.sampling.max_tokens, " exceed the context of ", options_.max_context));
   }
   if (request.sampled.size() >= request.sampling.max_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("the answer has ", request.sampled.size(), " tokens already, max_tokens is ",
+    return absl::InvalidArgumentError(absl::StrCat("the answer has ", request.sampled.size(),
+                                                   " tokens already, max_tokens is ",
                                                    request.sampling.max_tokens));
   }
   const int64_t vocab = model_->config().vocab_size;
-  if (request.given != -1 && (request.given < 0 || request.given >= vocab || request.sampling.max_tokens != 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("token ", request.given, " is given as an answer of ", request.sampling.max_tokens,
-                                                   " tokens; wanted: an answer of 1, from the vocabulary of ", vocab));
+  if (request.given != -1 &&
+      (request.given < 0 || request.given >= vocab || request.sampling.max_tokens != 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token ", request.given, " is given as an answer of ", request.sampling.max_tokens,
+        " tokens; wanted: an answer of 1, from the vocabulary of ", vocab));
   }
   for (const std::vector<int32_t>* tokens : {request.prompt.get(), &request.sampled}) {
     for (int32_t token : *tokens) {
       if (token < 0 || token >= vocab) {
-        return absl::InvalidArgumentError(absl::StrCat("token ", token, " is outside the vocabulary of ", vocab));
+        return absl::InvalidArgumentError(
+            absl::StrCat("token ", token, " is outside the vocabulary of ", vocab));
       }
     }
   }
@@ -117,14 +136,17 @@ absl::Status NativeEngine::Check(const Request& request) const {
 absl::Status NativeEngine::MakeDetokenizer(const Request& request, Live* live) const {
   if (!request.text && request.sampling.stop.empty()) return absl::OkStatus();
   if (tokenizer_ == nullptr) {
-    return absl::FailedPreconditionError("text and stop texts need a tokenizer; the model's directory has no tokenizer.json");
+    return absl::FailedPreconditionError(
+        "text and stop texts need a tokenizer; the model's directory has no tokenizer.json");
   }
-  SLUICE_ASSIGN_OR_RETURN(live->detokenizer, Detokenizer::Create(tokenizer_, {.stops = request.sampling.stop}));
+  SLUICE_ASSIGN_OR_RETURN(live->detokenizer,
+                          Detokenizer::Create(tokenizer_, {.stops = request.sampling.stop}));
   live->detokenizer->Prime(*request.prompt);
   std::string before;  // Text of the tokens known already: who resumes has it.
   for (int32_t token : request.sampled) {
     if (live->detokenizer->Push(token, &before)) {
-      return absl::InvalidArgumentError(absl::StrCat("the answer so far holds the stop text ", live->detokenizer->matched_stop()));
+      return absl::InvalidArgumentError(absl::StrCat("the answer so far holds the stop text ",
+                                                     live->detokenizer->matched_stop()));
     }
   }
   return absl::OkStatus();
@@ -145,12 +167,14 @@ absl::Status NativeEngine::AddRequest(Request request) {
                              .end = live->end};
   if (request.prompt_logprobs) scheduled.chunk = kScoredChunk;
   if (request.adapter != nullptr) scheduled.root = KvRoot(request.adapter->digest());
-  scheduled.tokens.reserve(std::min<size_t>(live->end, live->prompt + request.sampled.size() + 256));
+  scheduled.tokens.reserve(
+      std::min<size_t>(live->end, live->prompt + request.sampled.size() + 256));
   scheduled.tokens = *request.prompt;
   scheduled.tokens.insert(scheduled.tokens.end(), request.sampled.begin(), request.sampled.end());
   SLUICE_RETURN_IF_ERROR(scheduler_.Add(std::move(scheduled)));
   live->stop_ids = request.sampling.stop_ids;
-  if (!request.sampling.ignore_eos) live->stop_ids.insert(live->stop_ids.end(), model_stop_ids_.begin(), model_stop_ids_.end());
+  if (!request.sampling.ignore_eos)
+    live->stop_ids.insert(live->stop_ids.end(), model_stop_ids_.begin(), model_stop_ids_.end());
   live->sampling = std::move(request.sampling);
   live->adapter = std::move(request.adapter);
   live->seed = request.seed;
@@ -222,8 +246,10 @@ void NativeEngine::ScorePrompts() {
     Live& live = *scored.live;
     const SampleRow row{.logits = logits_.data() + scored.logits * static_cast<size_t>(vocab),
                         .temperature = live.scoring_temperature()};
-    live.prompt_logprobs[scored.position] = ScoreCpu(row.logits, vocab, row.temperature, scored.next).logprob;
-    if (live.top_logprobs > 0) live.prompt_top[scored.position] = MostLikely(row, vocab, live.top_logprobs);
+    live.prompt_logprobs[scored.position] =
+        ScoreCpu(row.logits, vocab, row.temperature, scored.next).logprob;
+    if (live.top_logprobs > 0)
+      live.prompt_top[scored.position] = MostLikely(row, vocab, live.top_logprobs);
   }
 }
 
@@ -235,16 +261,17 @@ void NativeEngine::Draw() {
     const Live& live = *sampling_[i].live;
     const size_t known = sampling_[i].row->tokens.size();
     const bool may_stop = known - live.prompt >= live.sampling.min_tokens;
-    sample_rows_.push_back({.logits = logits_.data() + sampling_[i].logits * static_cast<size_t>(vocab),
-                            .key = live.seed,
-                            .position = static_cast<uint32_t>(known),
-                            .member = live.member,
-                            .temperature = live.sampling.temperature,
-                            .banned = live.stop_ids.data(),
-                            .banned_count = may_stop ? 0 : static_cast<int32_t>(live.stop_ids.size()),
-                            .top_k = static_cast<int32_t>(std::min<int64_t>(live.sampling.top_k, vocab)),
-                            .top_p = live.sampling.top_p > 0 ? live.sampling.top_p : 1,
-                            .min_p = static_cast<float>(live.sampling.min_p)});
+    sample_rows_.push_back(
+        {.logits = logits_.data() + sampling_[i].logits * static_cast<size_t>(vocab),
+         .key = live.seed,
+         .position = static_cast<uint32_t>(known),
+         .member = live.member,
+         .temperature = live.sampling.temperature,
+         .banned = live.stop_ids.data(),
+         .banned_count = may_stop ? 0 : static_cast<int32_t>(live.stop_ids.size()),
+         .top_k = static_cast<int32_t>(std::min<int64_t>(live.sampling.top_k, vocab)),
+         .top_p = live.sampling.top_p > 0 ? live.sampling.top_p : 1,
+         .min_p = static_cast<float>(live.sampling.min_p)});
     keep = keep || live.kept_sets;
   }
   if (keep) {
@@ -258,7 +285,10 @@ void NativeEngine::Draw() {
   for (size_t i = 0; i < draws_.size(); ++i) {
     const Live& live = *sampling_[i].live;
     if (live.given < 0 || draws_[i].token < 0) continue;
-    draws_[i] = {.token = live.given, .logprob = ScoreCpu(sample_rows_[i].logits, vocab, live.scoring_temperature(), live.given).logprob};
+    draws_[i] = {
+        .token = live.given,
+        .logprob = ScoreCpu(sample_rows_[i].logits, vocab, live.scoring_temperature(), live.given)
+                       .logprob};
   }
 }
 
@@ -270,8 +300,10 @@ void NativeEngine::Describe(size_t i, TokenEvent* event) {
   if (live.detokenizer != nullptr) {
     bool stopped = false;
     // A stop token ends the text before it.
-    if (event->finish != FinishReason::kStop) stopped = live.detokenizer->Push(event->token, &details->text);
-    if (!stopped && event->finish != FinishReason::kNone) stopped = live.detokenizer->Finish(&details->text);
+    if (event->finish != FinishReason::kStop)
+      stopped = live.detokenizer->Push(event->token, &details->text);
+    if (!stopped && event->finish != FinishReason::kNone)
+      stopped = live.detokenizer->Finish(&details->text);
     if (stopped) event->finish = FinishReason::kStop;
     details->stop = live.detokenizer->matched_stop();
   }
@@ -279,8 +311,11 @@ void NativeEngine::Describe(size_t i, TokenEvent* event) {
     details->kept.assign(sample_rows_[i].kept, sample_rows_[i].kept + draws_[i].kept);
   }
   if (live.routing) {
-    const size_t experts = static_cast<size_t>(model_->config().num_layers * model_->config().experts_per_token);  // Of a row.
-    const absl::Span<const uint16_t> routing = model_->routing().subspan(sampling_[i].logits * experts, experts);
+    // Of a row.
+    const size_t experts =
+        static_cast<size_t>(model_->config().num_layers * model_->config().experts_per_token);
+    const absl::Span<const uint16_t> routing =
+        model_->routing().subspan(sampling_[i].logits * experts, experts);
     details->routing.assign(routing.begin(), routing.end());
   }
   SampleRow row = sample_rows_[i];
@@ -333,9 +368,10 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
     const uint64_t id = sampling_[i].row->request;
     if (draws_[i].token < 0) {
       ++stats_.nonfinite_rows;
-      events.failures.push_back({id, Error(absl::StatusCode::kDataLoss, "NONFINITE",
-                                           absl::StrCat("the logits at position ", sampling_[i].row->tokens.size(),
-                                                        " are not finite under version ", version_.str()))});
+      events.failures.push_back(
+          {id, Error(absl::StatusCode::kDataLoss, "NONFINITE",
+                     absl::StrCat("the logits at position ", sampling_[i].row->tokens.size(),
+                                  " are not finite under version ", version_.str()))});
       drawn_.push_back({});
       live_.erase(id);
       continue;
@@ -348,7 +384,9 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
   }
   const auto drawn = std::chrono::steady_clock::now();
   scheduler_.Advance(drawn_);
-  schedule_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - drawn + (planned - start)).count();
+  schedule_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - drawn + (planned - start))
+          .count();
   return events;
 }
 
