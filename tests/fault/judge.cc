@@ -282,13 +282,13 @@ std::vector<std::string> SelfCheck(const Evidence& evidence) {
   expect(
       "a trajectory trained in two steps",
       [](Evidence* e) {
-        const std::string before = [&] {
-          for (const Line& line : e->lines) {
-            if (line.words[0] == "train") return *FromHex(line.words[3]);
-          }
-          return std::string();
-        }();
-        ChangeLastStep(e, [&](const std::string& canonical) { return canonical + before; });
+        // Below level full a step may be taken back and trained anew: the last one told counts.
+        std::string first_step;
+        for (const Line& line : e->lines) {
+          if (line.words[0] == "train" && line.words[1] == "0")
+            first_step = *FromHex(line.words[3]);
+        }
+        ChangeLastStep(e, [&](const std::string& canonical) { return canonical + first_step; });
       },
       twice);
   expect(
