@@ -52,6 +52,9 @@ struct JobConfig {
   int64_t eval_every_steps = 0;            // 0: nothing is evaluated.
   std::vector<std::string> eval_datasets;  // Names.
   std::vector<std::string> rollouts;       // HOST:PORT, at the start.
+
+  // Whether no version follows `version`.
+  bool IsLast(int64_t version) const { return max_steps >= 0 && version >= max_steps; }
 };
 
 // HOST:PORT of the rollouts that work for the job.

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/trainer/checkpoint_writer.h"
+#include "services/trainer/core/checkpoint.h"
+#include "services/trainer/core/lineage.h"
+#include "services/trainer/job_context.h"
+#include "services/trainer/metrics.h"
+
+namespace sluice::trainer {
+
+// The checkpoints of one training job: finds the one to go on from, knows when the next is due, and
+// has it written beside the next steps.
+//
+// Used by the job's thread.
+class JobCheckpoints {
+ public:
+  // `metrics` outlives this.
+  JobCheckpoints(JobContext* job, Metrics* metrics) : job_(job), metrics_(metrics) {}
+
+  // Opens the folder. `model`: where configuration and tokenizer files come from, and the types of
+  // the tensors in model.safetensors.
+  absl::Status Open(const ModelDir& model);
+  // The checkpoint to go on from. Nullopt: the run starts from the model. Damaged checkpoints, and
+  // those of an earlier job of this name, are told as events.
+  absl::StatusOr<std::optional<Checkpoint>> FindNewest();
+  absl::StatusOr<Checkpoint> At(int64_t version) const { return store_->At(version); }
+
+  // From here on checkpoints are written. `previous`: the one the run goes on from, of version
+  // `version`; empty: none.
+  void StartWriting(QueueClient* queue, std::string previous, int64_t version);
+
+  // Whether a checkpoint of `version` is due, by limits.max_steps, checkpoint.every_steps or
+  // checkpoint.every.
+  bool Due(int64_t version) const;
+  // Whether the newest checkpoint, written or under way, is that of `version`.
+  bool Holds(int64_t version) const { return newest_ == version; }
+
+  // Notes what a step was trained on; it goes into the next checkpoint.
+  void AddLineage(const std::vector<LineageEntry>& entries);
+  // Hands a checkpoint over. Waits while the one before is being written. `contents` has no lineage
+  // yet.
+  absl::Status Write(CheckpointWriter::Contents contents);
+
+  // Seconds that Write() has waited since the last call.
+  double TakeSecondsWaited() { return std::exchange(seconds_waited_, 0); }
+
+  // Waits until the last checkpoint is written and the queue knows of it.
+  absl::Status Flush() { return writer_->Flush(); }
+  absl::Status status() const { return writer_->status(); }
+  // Cancel the queue's calls before.
+  void StopWriting() { writer_.reset(); }
+
+ private:
+  void TellOfEarlierJob();
+
+  JobContext* const job_;
+  Metrics* const metrics_;
+  std::unique_ptr<CheckpointStore> store_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::string lineage_tail_;  // Lines since the newest checkpoint.
+  int64_t newest_ = -1;       // Version of the newest checkpoint; -1: there is none.
+  absl::Duration newest_at_;  // When it was handed over, or the run began. Monotonic.
+  double seconds_waited_ = 0;
+};
+
+}  // namespace sluice::trainer

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/mutex.h"
+#include "common/rpc/cancel.h"
+#include "common/weights/publisher.h"
+#include "services/trainer/evaluator.h"
+#include "services/trainer/job_context.h"
+
+namespace sluice::trainer {
+
+// Which versions of one training job are evaluated, and when training waits for that. The work is
+// the Evaluator's.
+//
+// The versions that eval.every_steps divides are evaluated, and the last one. A step's report
+// carries the values of one evaluation, and the last step's report those of the last version. So
+// that the history misses no evaluation, the version right before the last is left out, and an older
+// evaluation has to end before the last step begins.
+//
+// Used by the job's thread, but for SetRollouts() and Cancel(), which any thread may call at any
+// time. Where nothing is evaluated, every call does nothing.
+class JobEvaluations {
+ public:
+  explicit JobEvaluations(JobContext* job) : job_(job), rollouts_(job->config.rollouts) {}
+
+  // The run goes on from `version`. `publisher` outlives this.
+  absl::Status Open(int64_t version, WeightPublisher* publisher) ABSL_LOCKS_EXCLUDED(mu_);
+  // The older version whose evaluation an earlier incarnation left unfinished. That of `version`
+  // itself is begun again because it is due, and that of a later one once the run is there again.
+  std::optional<int64_t> Unfinished(int64_t version) const;
+
+  // Whether `version` is to be evaluated. A version that is left out is told as an event.
+  bool Due(int64_t version);
+  // Evaluates `version`, which the publisher has, once the evaluation before it has ended.
+  absl::Status Start(const LatestVersion& version);
+  bool Started(int64_t version) const { return started_ == version; }
+
+  // After the step that made `version`: waits for an older evaluation if the next step is the last.
+  void AwaitBeforeLastStep(int64_t version);
+  void Await();
+  // Why the first evaluation cannot be done. Later failures are events, and training goes on.
+  absl::Status status() const;
+
+  // What the report of step k is to carry.
+  std::map<std::string, double> TakeValues(int64_t k);
+  EvalTotals totals() const;
+
+  // HOST:PORT of the rollouts that work for the job.
+  void SetRollouts(std::vector<std::string> rollouts) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls off what is under way, for good.
+  void Cancel() { cancel_.Trigger(); }
+  // The trainer ends: Cancel(), and tells of the evaluation that it leaves unfinished.
+  void Abandon();
+
+ private:
+  bool enabled() const { return job_->config.eval_every_steps > 0; }
+  // Null before Open(), and where nothing is evaluated.
+  Evaluator* evaluator() const ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return evaluator_.get();
+  }
+
+  JobContext* const job_;
+  rpc::Cancel cancel_;
+  int64_t started_ = -1;  // The version handed to the evaluator last.
+
+  mutable Mutex mu_;  // Guards the pointer; the evaluator itself is thread-safe.
+  std::vector<std::string> rollouts_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<Evaluator> evaluator_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice::trainer

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/queue_client/lease_keeper.h"
+#include "common/queue_client/queue_client.h"
+#include "common/rl/version.h"
+#include "common/rpc/cancel.h"
+#include "services/trainer/batch_reader.h"
+#include "services/trainer/core/checkpoint.h"
+#include "services/trainer/core/lineage.h"
+#include "services/trainer/job_context.h"
+
+namespace sluice::trainer {
+
+// The experience queue as one training job uses it: Restore once, then batch after batch is read
+// ahead, trained by the caller, and reported by Apply.
+//
+// At each Apply the trainer and the queue compare what they believe was trained: the CRC32C of the
+// batch's canonical bytes, and the hash of the ledger over all steps.
+//
+// Used by the job's thread. CancelReading() and CancelAll() may be called from any thread, at any
+// time.
+class JobQueue {
+ public:
+  explicit JobQueue(JobContext* job) : job_(job) {}
+
+  absl::Status Connect();
+
+  struct Restored {
+    // The newest version that engines were told of. Nullopt: none was.
+    std::optional<PolicyVersion> published;
+    // The queue hands out again the batches of the steps [version, replay_end) as they were, where
+    // replay_end is above the restored version.
+    int64_t replay_end = 0;
+  };
+  // Sends the queue back to `state`, whose checkpoint is at `checkpoint` and holds `cursor`; both
+  // are empty where the run starts from the model.
+  // DATA_LOSS: the queue's ledger at that version is not that of `state`.
+  absl::StatusOr<Restored> Restore(const std::string& cursor, const std::string& checkpoint,
+                                   const TrainState& state);
+
+  // Begins to read batches ahead, and to renew their leases.
+  void StartReading(BatchReader::Options options);
+  // Waits for the next slice of batch k. Errors as BatchReader::Next().
+  absl::StatusOr<BatchReader::Slice> NextSlice(int64_t k);
+
+  // A batch whose step is done.
+  struct TrainedBatch {
+    int64_t k = 0;
+    std::string lease;
+    uint32_t crc32c = 0;                // As the queue announced it.
+    std::vector<LineageEntry> lineage;  // What was trained on.
+    std::string skipped;                // Why the step changed nothing; empty: it did.
+  };
+  struct Applied {
+    std::string ledger_hash;  // After step k, 32 bytes.
+    std::string cursor;       // Where one was asked for.
+  };
+  // Tells the queue that the step is done. `ledger_hash`: the ledger's before it.
+  // DATA_LOSS: what was trained on is not what the queue handed out.
+  absl::StatusOr<Applied> Apply(const TrainedBatch& batch, const std::string& ledger_hash,
+                                bool want_cursor);
+  // Repeats the last Apply for its cursor. Nullopt: nothing was applied yet.
+  absl::StatusOr<std::optional<std::string>> CursorOfLastApply();
+
+  // Ends the reading. With `release`, batches that were read ahead go back to the queue at once:
+  // the next incarnation need not wait until their leases expire.
+  void StopReading(bool release);
+  void StopRenewing() { leases_.reset(); }
+
+  void CancelReading() { cancel_reading_.Trigger(); }
+  void CancelAll() { cancel_all_.Trigger(); }
+
+  QueueClient* client() { return client_.get(); }
+
+ private:
+  JobContext* const job_;
+  rpc::Cancel cancel_reading_;  // Ends waits for data.
+  rpc::Cancel cancel_all_;      // Ends every call.
+  // Two clients, so that a wait for data can be cancelled while Apply and Durable still work.
+  std::unique_ptr<QueueClient> client_, reading_client_;
+  std::unique_ptr<LeaseKeeper> leases_;
+  std::unique_ptr<BatchReader> reader_;
+  std::optional<queue::v1::ApplyRequest> last_apply_;
+};
+
+}  // namespace sluice::trainer

@@ -1,0 +1,96 @@
+#include "services/trainer/step_reporter.h"
+
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/log.h"
+#include "common/rpc/convert.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::trainer {
+
+StepReporter::StepReporter(JobContext* job, Metrics* metrics,
+                           std::function<void(const job::v1::StepReport& report)> stepped)
+    : job_(job),
+      metrics_(metrics),
+      stepped_(std::move(stepped)),
+      history_(job->config.checkpoint_dir, job->config.incarnation, [job](const std::string& text) {
+        log::Warning("history", {{"job_id", job->config.name}, {"cause", text}});
+        job->RaiseEvent(common::v1::SEVERITY_WARNING, "history", text);
+      }) {}
+
+void StepReporter::BeginHistory(int64_t next) { history_.Begin(next); }
+
+void StepReporter::Report(const StepResult& result, const PhaseSeconds& seconds,
+                          PolicyVersion version, const std::map<std::string, double>& evaluated) {
+  metrics_->Step(result, seconds, version.number);
+  metrics_->Evaluated(evaluated);
+  std::map<std::string, double> values = ValuesOf(result, seconds);
+  values.insert(evaluated.begin(), evaluated.end());
+  TellOfSkip(result);
+  TellOfBadRewards(result);
+
+  const absl::Time now = job_->clock->Now();
+  history_.Append({.step = result.k,
+                   .version = version,
+                   .at = now,
+                   .values = values,
+                   .staleness = result.staleness});
+  if (!stepped_) return;
+
+  job::v1::StepReport report;
+  report.set_job(job_->config.id);
+  report.set_k(result.k);
+  *report.mutable_version() = rpc::ToProto(version);
+  *report.mutable_at() = rpc::ToProto(now);
+  report.mutable_values()->insert(values.begin(), values.end());
+  for (const auto& [staleness, tokens] : result.staleness)
+    (*report.mutable_staleness())[absl::StrCat(staleness)] = tokens;
+  stepped_(report);
+}
+
+std::map<std::string, double> StepReporter::ValuesOf(const StepResult& result,
+                                                     const PhaseSeconds& seconds) {
+  std::map<std::string, double> values = {result.metrics.begin(), result.metrics.end()};
+  values["reward_count"] = static_cast<double>(result.reward_count);
+  if (result.reward_count > 0) values["reward_mean"] = result.reward_mean;
+  values["tokens"] = static_cast<double>(result.tokens);
+  values["sequences"] = static_cast<double>(result.sequences);
+  values["loss"] = result.loss;
+  values["grad_norm"] = result.grad_norm;
+  values["lr"] = result.lr;
+  values["skipped"] = result.skipped.empty() ? 0 : 1;
+
+  values["seconds_wait_data"] = seconds.wait_data;
+  values["seconds_forward_backward"] = seconds.forward_backward;
+  values["seconds_optim"] = seconds.optim;
+  values["seconds_apply"] = seconds.apply;
+  values["seconds_publish"] = seconds.publish;
+  values["seconds_checkpoint"] = seconds.checkpoint;
+  const absl::Duration now = job_->clock->Monotonic();
+  values["seconds_step"] = absl::ToDoubleSeconds(now - std::exchange(step_started_, now));
+  return values;
+}
+
+void StepReporter::TellOfSkip(const StepResult& result) {
+  if (result.skipped.empty()) return;
+  log::Warning("step_skipped",
+               {{"job_id", job_->config.name}, {"k", result.k}, {"reason", result.skipped}});
+  job_->RaiseEvent(common::v1::SEVERITY_WARNING, "step_skipped",
+                   absl::StrCat("step ", result.k, " skipped (", result.skipped,
+                                "): ", SkipText(result.skipped)));
+}
+
+void StepReporter::TellOfBadRewards(const StepResult& result) {
+  const auto bad_rewards = result.metrics.find("bad_rewards");
+  if (bad_rewards == result.metrics.end() || bad_rewards->second == 0) return;
+
+  // A broken verifier spoils every step, so only the 1st, 2nd, 4th, 8th, .. such step is told.
+  if (!std::has_single_bit(++bad_reward_steps_)) return;
+  job_->RaiseEvent(common::v1::SEVERITY_WARNING, "bad_rewards",
+                   absl::StrCat("step ", result.k, ": the rewards of ", bad_rewards->second,
+                                " answers are not finite; these answers have no advantage"));
+}
+
+}  // namespace sluice::trainer
