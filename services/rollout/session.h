@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,10 +22,12 @@
 #include "common/queue_client/queue_watch.h"
 #include "common/rpc/cancel.h"
 #include "common/weights/subscriber.h"
+#include "services/rollout/admitter.h"
 #include "services/rollout/core/engine/registry.h"
 #include "services/rollout/core/row_health/row_health.h"
 #include "services/rollout/core/step_loop/step_loop.h"
 #include "services/rollout/evaluation.h"
+#include "services/rollout/grants.h"
 #include "services/rollout/metrics.h"
 #include "services/rollout/rescorer.h"
 #include "services/rollout/streamer.h"
@@ -55,11 +56,12 @@ struct SessionSpec {
 // job file.
 absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads);
 
-// This daemon's work for one job: engine, weights and the line to the queue. Members are granted as
-// slots come free, sampled, streamed and sealed; new weights are switched in between two steps.
+// This daemon's work for one job, from its start to its end: makes the parts and stops them in
+// order. The admitter asks for work, the step loop samples it, the streamer brings it to the queue,
+// and the weight subscriber brings new weights, which are switched in between two steps.
 //
-// Thread-safe. Owns one thread, `admit`, and those of its parts: `step`, `stream`, the queue
-// clients' and the weights'.
+// Thread-safe. Owns no thread but those of its parts: `admit`, `step`, `stream`, the queue clients'
+// and the weights'.
 class Session : private StepLoop::Sink {
  public:
   struct Options {
@@ -138,16 +140,8 @@ class Session : private StepLoop::Sink {
   void OnActivation(const StagedWeights& staged, const Activation& activation) override;
   void OnBroken(absl::Status why) override;
 
-  // The admit thread.
-  void AdmitLoop();
-  bool AwaitWeights() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status AdmitOnce();
-  absl::Status TakeGrant(const queue::v1::Grant& grant, std::vector<Member>* members,
-                         std::vector<Request>* requests, std::vector<queue::v1::DropItem>* drops);
-  absl::StatusOr<Member> TakeMember(const queue::v1::Grant& grant, const queue::v1::Member& granted,
-                                    std::shared_ptr<const RenderedPrompt> prompt);
-  Request MakeRequest(const queue::v1::Grant& grant, const Member& member,
-                      const SamplingParams& sampling) const;
+  void OnQueueChange(const queue::v1::WatchResponse& change);
+  void ReleaseLeases(const std::vector<std::string>& leases) const;
   void Fail(absl::Status why);
 
   const Options options_;
@@ -169,16 +163,16 @@ class Session : private StepLoop::Sink {
   std::unique_ptr<Rescorer> rescorer_;
   std::unique_ptr<Streamer> streamer_;
   std::unique_ptr<StepLoop> loop_;
+  std::unique_ptr<Grants> grants_;
+  std::unique_ptr<Admitter> admitter_;
   std::unique_ptr<WeightSubscriber> weights_;
   std::unique_ptr<QueueWatch> watch_;
 
   RowHealth health_;
   std::atomic<int64_t> refused_ = 0;
   int64_t queue_incarnation_ = 0;  // Of the watch's thread; 0: not told yet.
-  uint64_t next_id_ = 1;           // Of the admit thread: requests, and groups within the engine.
 
   mutable Mutex mu_;
-  CondVar changed_;
   std::optional<PolicyVersion> serving_ ABSL_GUARDED_BY(mu_);  // None: no published version yet.
   // Of the last kDigests versions.
   std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);
@@ -186,8 +180,6 @@ class Session : private StepLoop::Sink {
   std::string trainer_ ABSL_GUARDED_BY(mu_);  // HOST:PORT of who has the weights; empty: none now.
   // Null: the session has not begun, or stops.
   std::unique_ptr<Evaluations> evaluations_ ABSL_GUARDED_BY(mu_);
-
-  std::thread thread_;
 };
 
 }  // namespace sluice::rollout

@@ -370,8 +370,8 @@ absl::StatusOr<TrainingJob::Impl::TrainedStep> TrainingJob::Impl::TrainBatch(
   return step;
 }
 
-// Tells the queue that the step is done, and hands the new version to those that publish it. Returns
-// what is to be written as a checkpoint; nullopt: none is due.
+// Tells the queue that the step is done, and hands the new version to those that publish it.
+// Returns what is to be written as a checkpoint; nullopt: none is due.
 absl::StatusOr<std::optional<CheckpointWriter::Contents>> TrainingJob::Impl::ApplyAndPublish(
     const TrainedStep& step, bool evaluate, PhaseSeconds* seconds) {
   const JobConfig& config = job_.config;

@@ -21,8 +21,8 @@ namespace sluice::trainer {
 //
 // The versions that eval.every_steps divides are evaluated, and the last one. A step's report
 // carries the values of one evaluation, and the last step's report those of the last version. So
-// that the history misses no evaluation, the version right before the last is left out, and an older
-// evaluation has to end before the last step begins.
+// that the history misses no evaluation, the version right before the last is left out, and an
+// older evaluation has to end before the last step begins.
 //
 // Used by the job's thread, but for SetRollouts() and Cancel(), which any thread may call at any
 // time. Where nothing is evaluated, every call does nothing.

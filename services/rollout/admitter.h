@@ -1,0 +1,75 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "common/base/mutex.h"
+#include "common/daemon/waits.h"
+#include "services/rollout/grants.h"
+
+namespace sluice {
+class LeaseKeeper;
+class QueueClient;
+class StepLoop;
+namespace rpc {
+class Cancel;
+}
+}  // namespace sluice
+
+namespace sluice::rollout {
+
+class Streamer;
+
+// Asks the queue for work whenever a whole group fits into the engine, and hands what is granted to
+// the streamer and the engine.
+//
+// Owns one thread, `admit`. Thread-safe.
+class Admitter {
+ public:
+  struct Options {
+    std::string job_name;     // For people.
+    std::string worker;       // This daemon's id.
+    uint32_t group_size = 1;  // Members.
+    uint32_t slots = 1;       // Answers that the engine samples at once.
+  };
+  // All outlive the admitter. `drain` ends its waits. `failed`: no work comes any more; on the
+  // `admit` thread.
+  Admitter(Options options, QueueClient* queue, LeaseKeeper* leases, Streamer* streamer,
+           StepLoop* loop, Grants* grants, daemon::Waits* waits, rpc::Cancel* drain,
+           std::function<void(absl::Status why)> failed);
+  ~Admitter();  // Stop().
+  Admitter(const Admitter&) = delete;
+  Admitter& operator=(const Admitter&) = delete;
+
+  // Starts the thread. Once.
+  void Start();
+  // The engine holds weights that the trainer published: from now on work is asked for. Idempotent.
+  void SetReady() ABSL_LOCKS_EXCLUDED(mu_);
+  // Joins the thread. Trigger `drain`, and close the streamer's room, before. Idempotent.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Run();
+  bool AwaitReady() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AdmitOnce();
+
+  const Options options_;
+  QueueClient* const queue_;
+  LeaseKeeper* const leases_;
+  Streamer* const streamer_;
+  StepLoop* const loop_;
+  Grants* const grants_;
+  daemon::Waits* const waits_;
+  rpc::Cancel* const drain_;
+  const std::function<void(absl::Status why)> failed_;
+
+  Mutex mu_;
+  CondVar changed_;
+  bool ready_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace sluice::rollout

@@ -1,0 +1,97 @@
+#include "services/rollout/prefix.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/queue_client/queue_client.h"
+#include "common/rpc/convert.h"
+
+namespace sluice::rollout {
+namespace {
+
+constexpr uint64_t kNumberBytes = 4;  // Of a token (int32) and of a log-prob (float) alike.
+
+// Where the records of a prefix go as they come.
+class PrefixBuffer {
+ public:
+  // For positions [begin, end).
+  PrefixBuffer(uint64_t begin, uint64_t end)
+      : begin_(begin),
+        end_(end),
+        tokens_(end - begin),
+        logprobs_(end - begin),
+        versions_(end - begin) {}
+
+  // Where the bytes of the field belong. Null: it is not one that was asked for, or the piece does
+  // not lie within the prefix.
+  char* Place(const common::v1::Record& record, int field_index) {
+    const common::v1::Field& field = record.fields(field_index);
+    const common::v1::Piece& piece = record.piece();
+    const bool fits = record.has_piece() && piece.at() >= begin_ &&
+                      piece.at() + piece.count() <= end_ &&
+                      field.bytes() == piece.count() * kNumberBytes;
+    if (!fits) return nullptr;
+
+    placed_bytes_ += field.bytes();
+    SetVersions(piece);
+    const uint64_t at = piece.at() - begin_;
+    if (field.name() == "tokens") return reinterpret_cast<char*>(tokens_.data() + at);
+    if (field.name() == "logprobs") return reinterpret_cast<char*>(logprobs_.data() + at);
+    return nullptr;
+  }
+
+  // A broken stream is read again from its start, so that more may have come than is missing.
+  bool complete() const { return placed_bytes_ >= 2 * kNumberBytes * tokens_.size(); }
+  uint64_t placed_bytes() const { return placed_bytes_; }
+
+  Trajectory MakeTrajectory() && {
+    return Trajectory(static_cast<uint32_t>(begin_), std::move(tokens_), std::move(logprobs_),
+                      std::move(versions_));
+  }
+
+ private:
+  void SetVersions(const common::v1::Piece& piece) {
+    auto next = versions_.begin() + static_cast<ptrdiff_t>(piece.at() - begin_);
+    const auto end = next + static_cast<ptrdiff_t>(piece.count());
+    for (const common::v1::VersionRun& run : piece.runs()) {
+      const auto count = std::min<ptrdiff_t>(end - next, static_cast<ptrdiff_t>(run.count()));
+      std::fill(next, next + count, rpc::FromProto(run.version()));
+      next += count;
+    }
+  }
+
+  const uint64_t begin_, end_;
+  std::vector<int32_t> tokens_;
+  std::vector<float> logprobs_;
+  std::vector<PolicyVersion> versions_;
+  uint64_t placed_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Trajectory> ReadPrefix(QueueClient* queue, const common::v1::TrajectoryRef& owner,
+                                      const std::string& lease, uint32_t prompt_tokens,
+                                      uint64_t end) {
+  common::v1::Want want;
+  *want.mutable_owner() = owner;
+  want.add_names("tokens");
+  want.add_names("logprobs");
+  want.set_from(prompt_tokens);
+  want.set_to(end);
+
+  PrefixBuffer buffer(prompt_tokens, end);
+  SLUICE_RETURN_IF_ERROR(queue->Get(
+      lease, {want},
+      [&](const common::v1::Record& record, int field) { return buffer.Place(record, field); }));
+  if (!buffer.complete()) {
+    return Error(absl::StatusCode::kNotFound, "GONE",
+                 absl::StrCat("the queue gave ", buffer.placed_bytes(), " bytes of a prefix of ",
+                              end - prompt_tokens, " tokens"));
+  }
+  return std::move(buffer).MakeTrajectory();
+}
+
+}  // namespace sluice::rollout
