@@ -5,7 +5,8 @@
 
 namespace sluice {
 
-// The nearest bfloat16, ties to even; a NaN stays a (quiet) NaN, overflow becomes infinity.
+// Rounds to the nearest bfloat16, ties to even. A NaN becomes a quiet NaN; a value that is too
+// large becomes infinity.
 inline uint16_t Bf16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);

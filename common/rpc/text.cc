@@ -54,7 +54,8 @@ void ReplaceInMessages(Message* message, const FieldDescriptor* field) {
   if (!field->is_repeated()) return MakeTextValid(reflection.MutableMessage(message, field));
   for (int i = 0; i < reflection.FieldSize(*message, field); ++i) {
     MakeTextValid(
-        reflection.MutableRepeatedMessage(message, field, i));  // Of a map: its entry, the key too.
+        // A map field is a list of entries here; the key is repaired too.
+        reflection.MutableRepeatedMessage(message, field, i));
   }
 }
 
