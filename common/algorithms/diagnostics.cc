@@ -5,6 +5,7 @@
 
 namespace sluice {
 
+// Makes `max` the new reference of the sums.
 void EssSum::Rescale(double max) {
   if (count_ > 0) {
     sum_ *= std::exp(max_ - max);
@@ -75,6 +76,7 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
                              (tokens.lp_ref.empty() || std::isfinite(tokens.lp_ref[t]));
       bad_policy_ += !policy_ok;
       if (!policy_ok || !std::isfinite(tokens.lp_behav[t])) continue;
+
       ++finite;
       const double log_w = static_cast<double>(prox[t]) - tokens.lp_behav[t];
       const double log_r = static_cast<double>(tokens.lp_theta[t]) - prox[t];
@@ -89,6 +91,7 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
       ess_token_.Add(log_rho);
       absdiff_ += std::abs(log_w);
       absdiff_max_ = std::max(absdiff_max_, std::abs(log_w));
+
       const double prob_diff =
           std::abs(std::exp(double{prox[t]}) - std::exp(double{tokens.lp_behav[t]}));
       prob_diff_ += prob_diff;
@@ -96,6 +99,7 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
       advantage_ += tokens.advantage[t];
       advantage2_ += static_cast<double>(tokens.advantage[t]) * tokens.advantage[t];
     }
+
     finite_ += finite;
     if (finite == 0) continue;
     ++finite_sequences_;
@@ -141,6 +145,7 @@ std::optional<PolicyMetrics> PolicyStats::Metrics() const {
   if (finite_ == 0) return std::nullopt;
   const double n = static_cast<double>(finite_), b = static_cast<double>(finite_sequences_);
   const double all = static_cast<double>(tokens_);
+
   PolicyMetrics m;
   m.tokens = tokens_;
   m.sequences = sequences_;
