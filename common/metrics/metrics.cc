@@ -62,7 +62,7 @@ struct Registry::Impl {
     Labels labels;
     std::function<void()> remove;
   };
-  std::map<const void*, Series> series ABSL_GUARDED_BY(mu);  // By metric.
+  std::map<const void*, Series> series ABSL_GUARDED_BY(mu);  // By address of the metric.
   std::map<std::pair<std::string, std::string>, int> holds
       ABSL_GUARDED_BY(mu);  // By label and value; never 0.
 
@@ -75,7 +75,7 @@ struct Registry::Impl {
     }
   }
 
-  // The metric of `family` with these labels, made if it is new.
+  // The metric of `family` with these labels, created if it is new.
   template <typename Metric, typename... Args>
   Metric* Add(prometheus::Family<Metric>& family, const Labels& labels, Args&&... args)
       ABSL_LOCKS_EXCLUDED(mu) {

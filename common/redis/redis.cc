@@ -63,6 +63,7 @@ absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
       return BadUrl(absl::StrCat("database \"", db, "\" is no number from 0"));
     url = url.substr(0, slash);
   }
+
   absl::string_view host = url, port;
   if (absl::StartsWith(url, "[")) {
     const size_t end = url.find(']');
@@ -76,6 +77,7 @@ absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
     port = url.substr(colon + 1);
     if (port.empty()) return BadUrl("its port is empty");
   }
+
   if (host.empty()) return BadUrl("it names no host");
   if (!port.empty() &&
       (!absl::SimpleAtoi(port, &endpoint.port) || endpoint.port < 1 || endpoint.port > 65535)) {
@@ -126,10 +128,12 @@ absl::Status Connection::Connect() {
     return Lost("no connection");
   redisEnableKeepAlive(context_);
   SLUICE_RETURN_IF_ERROR(Broken());
+
   std::vector<Command> hello;
   if (!endpoint_.password.empty()) hello.push_back({"AUTH", endpoint_.password});
   hello.push_back({"SELECT", absl::StrCat(endpoint_.db)});
   hello.push_back({"PING"});
+
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Reply> replies, Run(hello));
   for (const Reply& reply : replies) {
     if (reply.kind != Reply::Kind::kError) continue;
@@ -153,6 +157,7 @@ absl::StatusOr<std::vector<Reply>> Connection::Run(absl::Span<const Command> com
                                sizes.data()) != REDIS_OK)
       return Lost("no command sent");
   }
+
   std::vector<Reply> replies;
   for (size_t i = 0; i < commands.size(); ++i) {
     void* answer = nullptr;
