@@ -56,6 +56,7 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
 
   const bool group_centre = rule_.centre == Centre::kGroup || rule_.centre == Centre::kGroupLoo;
   const bool needs_group = group_centre || rule_.scale == Scale::kGroup;
+  // Without a spread in the group, the group's own statistics say nothing.
   const bool zero = g.count == 0 || (needs_group && (single || flat));
   if (rule_.scale == Scale::kPooled && g.count > 1) count_ += g.count - 1, squares_ += g.squares;
 
@@ -75,6 +76,7 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
 
 double AdvantageStream::Factor() const {
   if (!StepWide(rule_)) return 1;
+  // Each group of the pooled scale has lost one degree of freedom already.
   const int64_t degrees = rule_.scale == Scale::kPooled ? count_ : count_ - 1;
   if (degrees < 1) return 0;
   const double sigma = std::sqrt(squares_ / static_cast<double>(degrees));

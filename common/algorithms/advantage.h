@@ -15,6 +15,7 @@ namespace sluice {
 // of the group, mean_g the mean reward of the group. `ddof 1` means division by n - 1. All
 // statistics are computed in fp64.
 
+// What is subtracted from the reward. LOO means leave one out.
 enum class Centre {
   kNone,      // c_i = R_i
   kBatch,     // c_i = R_i - mean over the step
@@ -22,6 +23,7 @@ enum class Centre {
   kGroupLoo,  // c_i = R_i - mean of the other members of g
 };
 
+// What the centred reward is divided by.
 enum class Scale {
   kNone,    // A_i = c_i
   kGroup,   // sigma = std of R in g (ddof 1)
@@ -29,6 +31,7 @@ enum class Scale {
   kPooled,  // sigma^2 = sum_g sum_{i in g} (R_i - mean_g)^2 / sum_g (n_g - 1)
 };
 
+// An estimator of advantages: a centre and a scale.
 struct AdvantageRule {
   Centre centre = Centre::kGroupLoo;
   Scale scale = Scale::kPooled;
@@ -67,6 +70,7 @@ class AdvantageStream {
   // Groups with at least two finite rewards and a std above 1e-6. Under a group centre, only their
   // members can have an advantage.
   int64_t spread_groups() const { return spread_groups_; }
+  // Groups with exactly one finite reward.
   int64_t singleton_groups() const { return singleton_groups_; }
   // Groups with at least two finite rewards and a std of at most 1e-6.
   int64_t flat_groups() const { return flat_groups_; }

@@ -46,6 +46,7 @@ Correction Correct(const CorrectionRule& rule, const PolicyTokens& tokens) {
       const bool finite = std::isfinite(tokens.lp_behav[t]);
       out.bad_behav += !finite;
       out.keep[t] = finite && !sequence.vetoed;
+      // Tokens of a vetoed sequence get weights and count as capped too; `keep` leaves them out.
       if (!finite || rule.level == WeightLevel::kNone) continue;
       const double log_w = rule.level == WeightLevel::kToken
                                ? static_cast<double>(numerator[t]) - tokens.lp_behav[t]

@@ -16,6 +16,7 @@ namespace sluice {
 // lp_behav), detached, is used if there is no proximal policy, if prox is self, or if the rule sets
 // `total_ratio`. Below, w stands for the one in use.
 
+// How the weight u of a token is computed.
 enum class WeightLevel {
   kNone,  // u = 1
   // u = min(w, cap), truncated importance sampling per token. Low variance, but biased over long
@@ -26,6 +27,7 @@ enum class WeightLevel {
   kSequence,
 };
 
+// How weights and masks are computed.
 struct CorrectionRule {
   WeightLevel level = WeightLevel::kToken;
   double cap = 2;   // Upper limit of u. Infinity: none.
@@ -36,6 +38,7 @@ struct CorrectionRule {
   bool total_ratio = false;
 };
 
+// The weights and masks of N tokens.
 struct Correction {
   std::vector<float> weight;     // [N] u of each token.
   std::vector<uint8_t> keep;     // [N] 0 if the token gives no policy term, else 1.

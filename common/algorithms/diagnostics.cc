@@ -83,6 +83,7 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
       const double log_rho = static_cast<double>(tokens.lp_theta[t]) - tokens.lp_behav[t];
       log_w_sum += log_w;
       log_rho_sum += log_rho;
+      // Sums over tokens.
       w_.Add(log_w);
       r_.Add(log_r);
       rho_.Add(log_rho);
@@ -103,6 +104,7 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
     finite_ += finite;
     if (finite == 0) continue;
     ++finite_sequences_;
+    // Sums over sequences.
     ess_seq_.Add(log_rho_sum);
     ess_seq_w_.Add(log_w_sum);
     rhoseq2_ += std::exp(2 * ClampLogRatio(log_rho_sum));
@@ -143,6 +145,8 @@ void PolicyStats::Merge(const PolicyStats& other) {
 
 std::optional<PolicyMetrics> PolicyStats::Metrics() const {
   if (finite_ == 0) return std::nullopt;
+  // Means are over the finite tokens (n) and their sequences (b); fractions are over all tokens or
+  // all sequences.
   const double n = static_cast<double>(finite_), b = static_cast<double>(finite_sequences_);
   const double all = static_cast<double>(tokens_);
 
@@ -213,6 +217,7 @@ double StalenessStats::Quantile(double q) const {
     }
     return static_cast<double>(max());
   };
+  // The value at a position between two indexes is interpolated.
   const double position = q * static_cast<double>(tokens() - 1);
   const int64_t below = static_cast<int64_t>(position);
   return at(below) + (position - static_cast<double>(below)) * (at(below + 1) - at(below));

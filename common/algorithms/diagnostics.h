@@ -40,6 +40,7 @@ class EssSum {
 // base)^power.
 double EssFactor(double ess_ratio, double base = 1.0, double power = 0.5);
 
+// The values that are exported. Legend: N trainable tokens, B_v sequences with trainable tokens.
 struct PolicyMetrics {
   int64_t tokens = 0, sequences = 0;  // N, B_v
   // With x the ratio of each name: k1 = mean(-log x), k3 = mean(x - 1 - log x).
@@ -58,6 +59,7 @@ struct PolicyMetrics {
   double advantage_mean = 0, advantage_std = 0;       // std with ddof 1; 0 at N = 1
 };
 
+// Collects the sums of a step. Not thread-safe.
 class PolicyStats {
  public:
   // Adds a micro-batch. If `tokens` has no lp_prox (prox none or self), the current policy takes
@@ -66,6 +68,7 @@ class PolicyStats {
   void Merge(const PolicyStats& other);
 
   int64_t tokens() const { return tokens_; }
+  // Tokens whose lp_behav is not finite.
   int64_t bad_behav() const { return bad_behav_; }
   // Tokens whose lp_theta, lp_prox or lp_ref is not finite. If there is one, the step must be
   // skipped.

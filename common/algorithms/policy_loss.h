@@ -17,6 +17,7 @@ namespace sluice {
 // where dl is this derivative and c the token's factor from the aggregation. The names are rows of
 // LossRows() (registry.h).
 
+// Where the update ratio x is clipped.
 struct ClipRule {
   double low = 0.2;  // The ratio is clipped to [1 - low, 1 + high].
   double high = 0.28;
@@ -24,6 +25,7 @@ struct ClipRule {
   double dual = std::numeric_limits<double>::infinity();
 };
 
+// A value and its derivative.
 struct LossValue {
   double value = 0;
   double grad = 0;  // d value / d lp_theta

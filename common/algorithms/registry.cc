@@ -100,6 +100,7 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
 
   constexpr double kOff = std::numeric_limits<double>::infinity();
   rule.clip = {.low = spec.clip_low, .high = spec.clip_high, .dual = spec.dual.value_or(kOff)};
+  // A loss without a ratio must get the whole correction from its weights.
   rule.correction = {.level = WeightLevel::kNone,
                      .cap = spec.tis.value_or(kOff),
                      .veto = spec.veto.value_or(0),

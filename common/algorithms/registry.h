@@ -19,6 +19,7 @@ namespace sluice {
 // Every name that a job's `algorithm` block may use, with what it stands for. A new algorithm is a
 // file and a row here. The tests fail for a row without an oracle in tests/common/algorithms.
 
+// One name of a registry, with what it stands for.
 template <typename T>
 struct Row {
   absl::string_view name;
@@ -37,6 +38,7 @@ struct KlEntry {
   bool as_loss;  // It may be used as a loss, that is be differentiated.
 };
 
+// The rows of each registry.
 absl::Span<const Row<AdvantageRule>> AdvantageRows();
 absl::Span<const Row<LossEntry>> LossRows();
 absl::Span<const Row<ProxMode>> ProxRows();

@@ -17,6 +17,7 @@ struct AlgorithmContext {
   bool has_reference = false;
 };
 
+// One broken rule.
 struct AlgorithmProblem {
   std::string field;    // Path below `algorithm`, such as "loss.dual".
   std::string message;  // The value seen, the value wanted, what to do.

@@ -99,6 +99,7 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& pa
       whole ? mmap(nullptr, sizeof(CorePlanFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
             : MAP_FAILED;
   const int map_error = errno;
+  // The mapping stays valid without the descriptor.
   close(fd);
   if (!whole) return absl::DataLossError(absl::StrCat(path, " is no plan of cores"));
   if (mapped == MAP_FAILED)
@@ -142,6 +143,7 @@ int CoreShare::threads() const {
     const size_t count = static_cast<size_t>(file_->members);
     for (size_t i = 0; i < count; ++i) {
       const CorePlanFile::Slot& slot = file_->slots[i];
+      // The file is shared, so its numbers are not trusted.
       users[i] = {std::clamp(slot.threads, 1, kMaxThreads), slot.fixed != 0,
                   slot.busy.load(std::memory_order_relaxed) > 0};
     }

@@ -125,6 +125,8 @@ void ControllerLink::Impl::Link() {
   while (!cancel.triggered()) {
     absl::Status status = Register(**channel);
     if (status.ok()) {
+      // Beat() returns when the stream ends. The daemon then registers again, because the
+      // controller may have restarted.
       backoff.Reset();
       status = Beat(**channel);
     }
@@ -234,6 +236,7 @@ void ControllerLink::Impl::Refuse(const absl::Status& why) {
 
 void ControllerLink::Impl::Take(registry::v1::HeartbeatResponse response, uint64_t* newest) {
   MutexLock lock(&mu);
+  // Forget what is stored. Of a job, all steps up to k are.
   const size_t before = steps.size() + events.size();
   for (const registry::v1::StepStored& stored : response.steps_stored()) {
     std::erase_if(steps, [&](const job::v1::StepReport& step) {
@@ -273,6 +276,7 @@ void ControllerLink::Impl::Deliver() {
       std::swap(now_refused, tell_refused);
       std::swap(now_drain, tell_drain);
     }
+    // Called without the lock, so that a handler may call the link.
     if (now_incarnation && handlers.registered) handlers.registered(*now_incarnation);
     if (now_level) DeliverLevel(*now_level);
     if (now_drain && handlers.drain) handlers.drain();
@@ -284,6 +288,7 @@ void ControllerLink::Impl::DeliverLevel(const registry::v1::HeartbeatResponse& d
   if (handlers.assigned) handlers.assigned(delivered);
   std::vector<registry::v1::Running> now;
   for (const registry::v1::Assignment& assignment : delivered.jobs()) {
+    // A stopped job no longer runs here.
     if (assignment.phase() == registry::v1::ASSIGNMENT_PHASE_STOP) continue;
     registry::v1::Running& run = now.emplace_back();
     run.set_job(assignment.job());

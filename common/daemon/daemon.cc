@@ -144,6 +144,7 @@ absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make
 
   const absl::Status why = signals->Wait();
   log::Info("draining", {{"why", why.ok() ? absl::string_view("asked to") : why.message()}});
+  // Clients must see NOT_SERVING before the program stops taking work.
   server->SetServing(false);
   program->Drain();
   server->Drain(kLastCalls);

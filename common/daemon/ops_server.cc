@@ -66,6 +66,7 @@ struct OpsServer::Impl {
     Mutex mu;
     CondVar changed;
     bool ended = false;
+    // mg_stop() blocks until the library's threads have ended.
     std::thread stopper([&] {
       mg_stop(context);
       MutexLock lock(&mu);

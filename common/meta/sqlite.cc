@@ -252,6 +252,7 @@ class SqliteStore : public Store {
 
     SLUICE_RETURN_IF_ERROR(writer_.Exec("PRAGMA journal_mode=WAL"));
     SLUICE_RETURN_IF_ERROR(writer_.Exec("PRAGMA synchronous=FULL"));
+    // A new file: the tables and the format are committed together.
     if (tables == 0) {
       SLUICE_RETURN_IF_ERROR(
           writer_.Exec(absl::StrCat("BEGIN IMMEDIATE;"
@@ -276,6 +277,7 @@ class SqliteStore : public Store {
   // the same error for all.
   std::vector<absl::StatusOr<int64_t>> Commit(const std::vector<Pending*>& batch) {
     MutexLock lock(&write_mu_);
+    // A failed batch takes this revision back.
     const int64_t before = revision_;
     std::vector<absl::StatusOr<int64_t>> results;
 

@@ -78,6 +78,7 @@ absl::StatusOr<std::string> FillFormat(absl::string_view format,
   std::string text;
   for (size_t i = 0; i < format.size(); ++i) {
     const char c = format[i];
+    // {{ and }} stand for one brace.
     if ((c == '{' || c == '}') && i + 1 < format.size() && format[i + 1] == c) {
       text += c;
       ++i;

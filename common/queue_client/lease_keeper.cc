@@ -75,6 +75,7 @@ struct LeaseKeeper::Impl {
 
   // Renews all leases, kPerCall at a time. Each call also carries the versions.
   absl::Status RenewAll() ABSL_LOCKS_EXCLUDED(mu) {
+    // Copy the state, so that no call is made under the lock.
     std::vector<std::string> leases;
     std::vector<common::v1::Loaded> versions;
     int64_t telling = 0;

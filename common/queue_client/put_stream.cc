@@ -191,6 +191,7 @@ void PutStream::Impl::Run() {
     bool progress = false;
     const absl::Status status = Session(&progress);
     if (cancel.triggered()) break;
+    // A new stream would meet this error again.
     if (!IsRetryable(status)) return FailAll(status);
     if (progress) backoff.Reset();
     if (cancel.WaitFor(backoff.Next(DetailOf(status).retry_after))) break;
@@ -230,6 +231,7 @@ absl::Status PutStream::Impl::Session(bool* progress) {
 
   absl::Status status;
   for (uint64_t seq = 1; status.ok() && AwaitSendable(); ++seq) status = SendSome(&stream, seq);
+  // An unknown acknowledgement, or a frame that is too large: nothing more can be sent.
   if (!refused.ok() || absl::IsResourceExhausted(status)) stream.TryCancel();
   {
     MutexLock lock(&mu);
@@ -270,6 +272,7 @@ Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::Payl
     const Item& item = items[sent];
     const Part& part = item.parts[sent_parts];
     header_bytes += part.header_bytes();
+    // A message holds at least one part, even if that exceeds the aims.
     if (header->records_size() > 0 &&
         (header_bytes > kAimHeaderBytes || *payload_bytes + part.payload_bytes > aim))
       break;
@@ -277,6 +280,7 @@ Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::Payl
     payload->insert(payload->end(), part.payload.begin(), part.payload.end());
     *payload_bytes += part.payload_bytes;
     flight.bytes += part.header_bytes() + part.payload_bytes;
+    // A part with `more` ends its message: the rest of its item comes first in the next one.
     if (++sent_parts < item.parts.size()) {
       flight.more = true;
       break;
@@ -302,6 +306,7 @@ absl::Status PutStream::Impl::SendSome(rpc::ClientStream* stream, uint64_t seq) 
   {
     MutexLock lock(&mu);
     Flight flight = Pack(&header, &payload, &payload_bytes);
+    // If the shared buffer is full, the bytes go in the message.
     if (attachment != nullptr && payload_bytes >= kLeastSharedBytes)
       flight.shared = attachment->Allocate(payload_bytes);
     shared = flight.shared;

@@ -135,6 +135,7 @@ absl::StatusOr<queue::v1::AdvanceVersionResponse> QueueClient::AdvanceVersion(
 std::shared_ptr<Attachment> QueueClient::Attached() {
   if (!options_.shared_memory) return nullptr;
   MutexLock lock(&mu_);
+  // Attach again if the queue has restarted, or has dropped the connection.
   if (attachment_ != nullptr && !attachment_->ended()) return attachment_;
   attachment_ = Attachment::Attach(channel_->address(), MakeCall()).value_or(nullptr);
   return attachment_;
@@ -192,6 +193,7 @@ absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, Attachme
     ended = ended || header.end();
   }
   SLUICE_RETURN_IF_ERROR(stream.Finish());
+  // A stream that ended well but without its last message is incomplete.
   if (!ended) return absl::UnavailableError("QueueService.Get: the answer ended before its end");
   return absl::OkStatus();
 }
@@ -214,6 +216,7 @@ absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const comm
   std::vector<common::v1::Want> gone;
   bool share = true;
   while (true) {
+    // Every attempt starts from nothing.
     gone.clear();
     begin();
     const std::shared_ptr<Attachment> attachment = share ? Attached() : nullptr;

@@ -54,6 +54,7 @@ std::string Endpoint::str() const {
 
 absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
   if (!absl::ConsumePrefix(&url, "redis://")) return BadUrl("it does not begin with redis://");
+  // A password in the URL would appear in process lists and logs.
   if (absl::StrContains(url, '@'))
     return BadUrl("it carries a user or password; give the password by file or environment");
   Endpoint endpoint;
@@ -115,6 +116,7 @@ absl::Status Connection::Connect() {
     if (context_ != nullptr) redisFree(context_);
     context_ = nullptr;
   }
+  // Break() may have been called before there was a socket to shut down.
   SLUICE_RETURN_IF_ERROR(Broken());
   const timeval timeout = absl::ToTimeval(timeout_);
   redisContext* context = redisConnectWithTimeout(endpoint_.host.c_str(), endpoint_.port, timeout);

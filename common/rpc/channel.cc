@@ -20,6 +20,7 @@ grpc::ChannelArguments Arguments() {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // Call() retries, as the contracts allow.
   // Do not use a proxy that the environment names.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Find a dead peer during a call: ping after 30 s, wait 10 s for the answer.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);

@@ -96,6 +96,7 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
     CountTry(channel, method, absl::Now() - start);
 
     if (status.ok()) return status;
+    // Told to the caller if this was the last attempt.
     const absl::Status told =
         Annotate(status, absl::StrCat(method.name, " at ", channel.address()));
     if (options.cancel != nullptr && options.cancel->triggered())
@@ -103,6 +104,7 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
     if (!MayRepeat(method, status)) return told;
 
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
+    // Another attempt would come too late.
     if (absl::Now() + wait >= end) return told;
     CountRetry(channel, method, status);
     if (options.cancel == nullptr) {

@@ -82,6 +82,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
   bool any = false;
   score.passes = true;
   const Part* failed_gate = nullptr;
+  // The neutral element of the combination.
   double total = combine_ == Combine::kProduct ? 1
                  : combine_ == Combine::kMin   ? std::numeric_limits<double>::infinity()
                                                : 0;
@@ -103,6 +104,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
     any = true;
     score.parts.push_back(verdict->score);
     info[part.rule.name] = verdict->reason;
+    // A rule without a positive weight does not count for `passes`.
     if (part.rule.weight > 0 && verdict->score < 1) score.passes = false;
     // Of several gates that fail, the first decides.
     if (part.rule.gate && verdict->score < 1 && failed_gate == nullptr) failed_gate = &part;

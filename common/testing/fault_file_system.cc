@@ -266,6 +266,7 @@ void FaultFileSystem::Crash(const std::function<bool(size_t piece)>& keep) {
     if (!change.to.empty()) synced_names_[change.to] = change.node;
   }
 
+  // A file may have several names, before and after the crash, so each is handled once.
   std::set<Node*> nodes;
   for (const auto* names : {&names_, &synced_names_}) {
     for (const auto& [path, node] : *names) {
@@ -297,6 +298,7 @@ std::unique_ptr<FaultFileSystem> FaultFileSystem::Clone() const {
   MutexLock lock(&mu_);
   MutexLock clone_lock(&clone->mu_);
   std::map<const Node*, std::shared_ptr<Node>> copies;
+  // Names that share a file must share its copy.
   const auto copy = [&copies](const std::shared_ptr<Node>& node) {
     if (node == nullptr) return node;
     std::shared_ptr<Node>& made = copies[node.get()];

@@ -73,6 +73,7 @@ void Worker::Stop() {
   if (!thread_.joinable()) return;
   stop_.Trigger();
   thread_.join();
+  // Keep renewing until no more task is scored.
   leases_.Stop();
   puts_.Stop();
   if (const uint64_t count = refused_.TakeRest(); count > 0) {
