@@ -39,6 +39,7 @@ LossValue PpoClip(const LossToken& token, const ClipRule& clip) {
   // The gradient of -a x with respect to lp_theta is -a x again.
   const bool moves = std::abs(log_x) <= kMaxLogRatio && clipped <= plain;
   LossValue loss{std::max(plain, clipped), moves ? plain : 0};
+  // The dual clip: beyond it the loss is constant.
   if (a < 0 && loss.value > -a * clip.dual) loss = {-a * clip.dual, 0};
   return loss;
 }

@@ -51,6 +51,7 @@ void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,
   CheckName(AggregationRows(), "loss.aggregation", loss.aggregation, problems);
   if (loss.tis) CheckName(WeightRows(), "loss.tis_level", loss.tis_level, problems);
 
+  // Rules about several fields need known names.
   if (kind != nullptr && prox != nullptr && kind->value.has_ratio &&
       prox->value == ProxMode::kNone && loss.tis) {
     problems->push_back(

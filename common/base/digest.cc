@@ -29,6 +29,7 @@ struct Tables {
 uint32_t Portable(const uint8_t* p, size_t n, uint32_t crc) {
   static const Tables tables;
   const auto& t = tables.t;
+  // Eight bytes at a time. The CRC so far is added to the first four.
   for (; n >= 8; p += 8, n -= 8) {
     uint32_t low, high;
     std::memcpy(&low, p, 4);
@@ -56,6 +57,7 @@ uint32_t Multiply(uint32_t a, uint32_t b) {
 uint32_t PowerOf(uint64_t length) {
   uint32_t shift = 0x80000000u;                         // x^0
   uint32_t power = Multiply(0x00800000u, 0x80000000u);  // x^8: one byte
+  // Square and multiply: `power` is x^(8 2^i) in round i.
   for (; length != 0; length >>= 1) {
     if (length & 1) shift = Multiply(shift, power);
     power = Multiply(power, power);
@@ -112,6 +114,7 @@ __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const
     if constexpr (kCopy) to += bytes;
   };
 
+  // The CRC so far goes into the first lane; the other two start from 0.
   while (n >= 3 * kLane) {
     uint64_t second = 0, third = 0;
     for (size_t i = 0; i < kLane; i += 8) {
@@ -124,6 +127,7 @@ __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const
     advance(3 * kLane);
   }
 
+  // What is left: first whole words, then bytes.
   for (; n >= 8; advance(8)) take(0, &wide);
   crc = static_cast<uint32_t>(wide);
   for (; n > 0; advance(1)) {

@@ -282,6 +282,7 @@ absl::StatusOr<DirLock> DirLock::Lock(const std::string& dir, int open_flags, in
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
 
   if (flock(fd, how | LOCK_NB) != 0) {
+    // The owner has written its pid into the file.
     char owner[32] = {};
     const ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
     close(fd);

@@ -95,6 +95,7 @@ class RowMapper {
         return absl::StrCat("1: no column \"", column, "\" for field ", name, "; the row has ",
                             Columns(row));
       }
+      // All rows must have the same fields.
       if (first_done_ && !seen_.contains(name))
         return absl::StrCat("1: column \"", column, "\" is here, but not in the rows before");
       if (name == "prompt" && check_prompts_ && !IsPrompt(*value)) {

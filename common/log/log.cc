@@ -93,6 +93,7 @@ std::string FormatLine(absl::string_view ts, Level level, absl::string_view daem
   Append(&line, "ts", Quoted(ts));
   Append(&line, "level", Quoted(kNames[static_cast<int>(level)]));
   Append(&line, "daemon", Quoted(daemon));
+  // job_id has a fixed place, right before the event.
   for (const Field& field : fields) {
     if (field.key == "job_id") Append(&line, field.key, Text(field.value));
   }

@@ -124,6 +124,7 @@ std::shared_ptr<void> Registry::Hold(absl::string_view label, absl::string_view 
   const auto release = [impl = impl_.get(), key](void*) {
     MutexLock lock(&impl->mu);
     const auto held = impl->holds.find(key);
+    // The last hold removes the series.
     if (--held->second > 0) return;
     impl->holds.erase(held);
     impl->Remove(key.first, key.second);
@@ -147,6 +148,7 @@ std::string Registry::Text() {
     MutexLock lock(&impl_->mu);
     updates = impl_->updates;
   }
+  // Without the lock, because an update may add metrics.
   for (const auto& update : updates) update();
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }

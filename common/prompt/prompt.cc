@@ -66,6 +66,7 @@ std::map<std::string, std::string> FieldTexts(const Json& row,
     if (row.contains(name))
       texts[column] = row[name].is_string() ? row[name].get<std::string>() : Dump(row[name]);
   }
+  // If a column has the name of another field, the field wins.
   for (const auto& [name, value] : row.items())
     texts[name] = value.is_string() ? value.get<std::string>() : Dump(value);
   return texts;
@@ -163,6 +164,7 @@ absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source,
     SLUICE_ASSIGN_OR_RETURN(Json messages, Messages(row["prompt"]));
     SLUICE_ASSIGN_OR_RETURN(const std::string text,
                             RenderChat({{"messages", messages}, {"add_generation_prompt", true}}));
+    // The template has written the special tokens already.
     SLUICE_ASSIGN_OR_RETURN(rendered.tokens, tokenizer_->Encode(text, {.add_special = false}));
     rendered.messages = Dump(messages);
   } else {

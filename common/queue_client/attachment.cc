@@ -53,6 +53,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Attach(const std::string
                                ? absl::StrCat("127.0.0.1", address.substr(9))
                                : address;
   SLUICE_ASSIGN_OR_RETURN(shm::Socket socket, shm::Socket::Connect("sluice-queue/" + name));
+  // Segment 0 asks for a buffer of the client's own.
   SLUICE_ASSIGN_OR_RETURN(auto answer, AskOver(&socket, call, 0));
   return std::shared_ptr<Attachment>(
       new Attachment(std::move(socket), std::move(answer.second), answer.first.session(), call));
@@ -94,6 +95,7 @@ absl::Status Attachment::Map(absl::Span<const shm::Slice> slices,
                              std::vector<std::shared_ptr<const shm::Segment>>* segments) {
   {
     MutexLock lock(&mu_);
+    // Let the system take back segments that were not used lately.
     std::erase_if(segments_, [now = absl::Now()](const auto& mapped) {
       return now - mapped.second.used > kUnused;
     });

@@ -25,6 +25,7 @@ absl::Status CopyField(const common::v1::Record& record, int f, rpc::PayloadRead
                        const QueueClient::Place& place, std::string* scratch) {
   const common::v1::Field& field = record.fields(f);
   const bool is_inline = !field.inline_().empty();
+  // Check the sizes before memory is asked for.
   if (is_inline && field.inline_().size() != field.bytes()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_FRAME",
                  absl::StrCat("field ", field.name(), " says ", field.bytes(),

@@ -119,6 +119,7 @@ absl::Status Connection::Connect() {
   // Break() may have been called before there was a socket to shut down.
   SLUICE_RETURN_IF_ERROR(Broken());
   const timeval timeout = absl::ToTimeval(timeout_);
+  // This may wait, so it runs without the lock.
   redisContext* context = redisConnectWithTimeout(endpoint_.host.c_str(), endpoint_.port, timeout);
   if (context == nullptr)
     return absl::ResourceExhaustedError("no memory for a connection to Redis");
@@ -138,6 +139,7 @@ absl::Status Connection::Connect() {
 
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Reply> replies, Run(hello));
   for (const Reply& reply : replies) {
+    // The first refusal closes the connection.
     if (reply.kind != Reply::Kind::kError) continue;
     MutexLock lock(&mu_);
     redisFree(context_);
@@ -150,6 +152,7 @@ absl::Status Connection::Connect() {
 
 absl::StatusOr<std::vector<Reply>> Connection::Run(absl::Span<const Command> commands) {
   if (context_ == nullptr) return Lost("no command sent");
+  // All commands go out before the first answer is read.
   for (const Command& command : commands) {
     std::vector<const char*> words;
     std::vector<size_t> sizes;

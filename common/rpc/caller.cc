@@ -34,6 +34,7 @@ absl::Status WrongRole(absl::string_view worker, Role role) {
 void CallerTable::SetJob(absl::string_view job, absl::Span<const Worker> workers) {
   MutexLock lock(&mu_);
   Job& known = jobs_[std::string(job)];
+  // Workers that left the list keep their entry, so that their old incarnations stay fenced.
   for (auto& [id, entry] : known.workers) entry.listed = false;
   for (const Worker& worker : workers) {
     Entry& entry =
@@ -64,6 +65,7 @@ absl::Status CallerTable::Check(absl::string_view job, absl::string_view worker,
   const Entry& entry = at->second;
   // A trainer is fenced by the whole gang's incarnation, any other worker by its own.
   const int64_t highest = entry.role == Role::kTrainer ? found->second.gang : entry.incarnation;
+  // This comes first: a fenced caller must stop, whereas one that is not listed tries again.
   if (incarnation < highest) {
     return ErrorWith(absl::StatusCode::kAborted,
                      {.reason = "FENCED", .current = absl::StrCat(highest)},

@@ -27,6 +27,7 @@ absl::Status CallOnce(const Channel& channel, const Method& method,
   grpc::ClientContext context;
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
 
+  // Another thread may end the call through `cancel`.
   const int64_t id = cancel == nullptr ? 0 : cancel->Add([&] { context.TryCancel(); });
   const grpc::internal::RpcMethod rpc_method(method.path.c_str(), nullptr,
                                              grpc::internal::RpcMethod::NORMAL_RPC);

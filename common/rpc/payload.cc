@@ -90,6 +90,7 @@ class Input {
     for (int shift = 0; shift < 70; shift += 7) {
       char byte = 0;
       if (!Take(1, [&](absl::string_view piece) { byte = piece[0]; })) return false;
+      // Seven bits per byte, lowest first. Of the tenth byte only one bit fits.
       *value |= static_cast<uint64_t>(byte & 0x7f) << std::min(shift, 63);
       if ((byte & 0x80) == 0) return true;
     }
@@ -193,6 +194,7 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
       views.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   *frame = Frame();
+  // The frame keeps the network's slices: its payload points into them. The header is copied.
   frame->memory_ = slices;
 
   size_t shared_bytes = 0;
@@ -221,6 +223,7 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
       });
     } else if (field == kSharedField) {
       std::string bytes;
+      // A SharedSlice is always shorter.
       if (length > 64) return Malformed("a name of shared memory is too long");
       input.Take(length,
                  [&](absl::string_view piece) { bytes.append(piece.data(), piece.size()); });

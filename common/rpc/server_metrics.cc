@@ -75,6 +75,7 @@ class MethodMetrics {
 std::string DeniedFor(const grpc::Status& status) {
   if (status.ok()) return "";
   const std::string reason = ReasonOf(FromGrpcStatus(status));
+  // Most UNAVAILABLE errors have nothing to do with the caller.
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE)
     return reason == "NOT_LISTED" ? reason : "";
   if (status.error_code() != grpc::StatusCode::PERMISSION_DENIED &&

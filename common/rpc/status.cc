@@ -25,6 +25,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   const auto code = static_cast<grpc::StatusCode>(status.code());
   const std::string message = Text(status.message(), kMaxMessage);
   const ErrorDetail detail = DetailOf(status);
+  // Without a reason or a time to retry, only code and message are sent.
   if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration())
     return grpc::Status(code, message);
 

@@ -20,6 +20,7 @@ std::vector<const FieldDescriptor*> FieldsOf(const Message& message) {
   return fields;
 }
 
+// Whether all texts of one string field are UTF-8.
 bool IsTextValid(const Message& message, const FieldDescriptor* field) {
   const Reflection& reflection = *message.GetReflection();
   std::string scratch;

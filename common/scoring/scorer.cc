@@ -91,6 +91,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
       score.parts.push_back(std::numeric_limits<double>::quiet_NaN());
       continue;
     }
+    // An error, or a score out of range, makes the whole answer unscorable.
     const absl::StatusOr<Verdict> verdict = part.verifier->Score(answer, row);
     if (!verdict.ok())
       return Unscorable("bad_row", {{part.rule.name, std::string(verdict.status().message())}});

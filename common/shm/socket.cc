@@ -31,6 +31,7 @@ absl::StatusOr<std::pair<sockaddr_un, socklen_t>> Address(absl::string_view name
 absl::Status CheckPeer(int fd) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
+  // The kernel, not the peer, says which user it has.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid())
     return absl::OkStatus();
   return absl::PermissionDeniedError("the other end of the socket is of another user");

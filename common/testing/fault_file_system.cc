@@ -120,6 +120,7 @@ absl::Status FaultFileSystem::Begin(const char* name, const std::string& path) {
 void FaultFileSystem::Change(Node* node, uint64_t offset, absl::string_view bytes) {
   if (offset + bytes.size() > node->now.size()) node->now.resize(offset + bytes.size());
   std::copy(bytes.begin(), bytes.end(), node->now.begin() + offset);
+  // A crash keeps or loses each sector on its own.
   while (!bytes.empty()) {
     const size_t size = std::min<size_t>(bytes.size(), sector_bytes_ - offset % sector_bytes_);
     node->unsynced.push_back({offset, std::string(bytes.substr(0, size))});
@@ -190,6 +191,7 @@ absl::Status FaultFileSystem::SyncDir(const std::string& dir) {
   MutexLock lock(&mu_);
   SLUICE_RETURN_IF_ERROR(Begin("syncdir", dir));
   if (calls_ == die_at_) return Down();
+  // All names are synced, whatever their directory.
   synced_names_ = names_;
   changes_.clear();
   return absl::OkStatus();

@@ -157,6 +157,7 @@ void RewardProgram::Drain() {
     draining_ = true;
     jobs.swap(jobs_);
   }
+  // The controller hears of it first, so that it assigns no new job.
   if (link_ != nullptr) link_->SetDraining();
   for (auto& [unused, job] : jobs) {
     if (job.worker != nullptr) job.worker->Stop();

@@ -126,6 +126,7 @@ void Worker::Run() {
     absl::Status status = leased.status();
     if (status.ok() && leased->tasks_size() > 0)
       status = ScoreTasks({leased->tasks().begin(), leased->tasks().end()});
+    // An empty answer only means that no task became ready in time.
     if (status.ok() || stop_.triggered()) continue;
 
     if (ReasonOf(status) == "NOT_YET" || ReasonOf(status) == "RESTORE_FIRST") {
@@ -146,6 +147,7 @@ void Worker::Run() {
 
 absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
   for (const queue::v1::Task& task : tasks) {
+    // Renew all leases from now on: the last answer may be scored much later than the first.
     leases_.Hold(task.lease().id());
     MutexLock lock(&mu_);
     held_.insert(task.lease().id());
@@ -223,6 +225,7 @@ absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(
     }
   };
 
+  // First try to read all answers at once.
   const absl::Status all = Read(unread, take);
   if (!IsGone(all)) return all.ok() ? absl::StatusOr<std::vector<std::string>>(messages) : all;
   // A lease is lost, perhaps only one: read the answers one by one.
@@ -263,6 +266,7 @@ void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
   const uint32_t generation = scorer_.generation();
   AddInlineField("reward_status", common::v1::DTYPE_U8, score.status, &record);
   AddInlineField("reward_gen", common::v1::DTYPE_U32, BytesOf(generation), &record);
+  // An answer that cannot be scored has a reason and no number.
   if (score.status == "ok") {
     AddInlineField("task_reward", common::v1::DTYPE_F64, BytesOf(score.task_reward), &record);
     const std::vector<int64_t> shape = {static_cast<int64_t>(score.parts.size())};
