@@ -7,8 +7,8 @@
 namespace sluice {
 namespace {
 
-// What one sequence's tokens [begin, end) say together. Tokens whose lp_behav is not finite are
-// skipped.
+// The sum and the veto of one sequence's tokens [begin, end). Tokens whose lp_behav is not finite
+// are skipped.
 struct SequenceWeights {
   double log_sum = 0;   // log prod_t w
   bool vetoed = false;  // A token has w < veto.

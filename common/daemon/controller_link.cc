@@ -93,7 +93,7 @@ struct ControllerLink::Impl {
   // Generation of the newest assignments received, delivered or not.
   uint64_t received ABSL_GUARDED_BY(mu) = 0;
   bool tell_drain ABSL_GUARDED_BY(mu) = false;  // The drain handler is due.
-  bool told_drain ABSL_GUARDED_BY(mu) = false;  // It was due once.
+  bool told_drain ABSL_GUARDED_BY(mu) = false;  // The drain handler has been due once.
   std::optional<absl::Status> tell_refused ABSL_GUARDED_BY(mu);
   // The jobs of the assignments applied last. A new controller learns from them what runs here.
   std::vector<registry::v1::Running> running ABSL_GUARDED_BY(mu);
@@ -236,7 +236,7 @@ void ControllerLink::Impl::Refuse(const absl::Status& why) {
 
 void ControllerLink::Impl::Take(registry::v1::HeartbeatResponse response, uint64_t* newest) {
   MutexLock lock(&mu);
-  // Forget what is stored. Of a job, all steps up to k are.
+  // Forget the reports that are stored. `k` says that all steps of a job up to k are.
   const size_t before = steps.size() + events.size();
   for (const registry::v1::StepStored& stored : response.steps_stored()) {
     std::erase_if(steps, [&](const job::v1::StepReport& step) {

@@ -22,7 +22,8 @@ class Registry;
 namespace sluice::daemon {
 
 inline constexpr char kBuild[] = "0.1.0";
-inline constexpr unsigned kProtocol = 1;  // Protocol version of all daemons of this build.
+// The protocol version: common to all daemons, and the only one that this build speaks.
+inline constexpr unsigned kProtocol = 1;
 
 // Describes a daemon, for its --help.
 struct About {

@@ -18,17 +18,17 @@ namespace sluice {
 // Immutable once it is read, so thread-safe.
 class Dataset {
  public:
-  static constexpr uint64_t kMaxRowBytes = 1 << 20;   // Of the JSON of a row's mapped fields.
-  static constexpr uint64_t kMaxHeadBytes = 4 << 20;  // Of the file, with Options::first_rows.
+  static constexpr uint64_t kMaxRowBytes = 1 << 20;   // Limit of the JSON of a row's fields.
+  static constexpr uint64_t kMaxHeadBytes = 4 << 20;  // Limit of what first_rows reads.
   // Nesting of lists and objects in a line, with the row itself.
   static constexpr size_t kMaxDepth = 64;
 
   struct Options {
     std::string name;  // Name of the data source, for messages.
     std::string path;
-    // From the name in the row to the column of the file. A column inside an object is written a.b.
-    // `prompt` must be one of the names. A field that is mapped to the column of its own name may
-    // be absent, but then from all rows. The prompt may never be absent.
+    // Maps the name of a field in the row to the column of the file. A column inside an object is
+    // written a.b. `prompt` must be one of the names. A field that is mapped to the column of its
+    // own name may be absent, but then from all rows. The prompt may never be absent.
     std::map<std::string, std::string> fields;
     bool skip_bad_rows = false;  // Skip and count bad rows; else the first one is the error.
     // Also treat a row as bad if its prompt is empty, or is neither a text nor a list of messages.

@@ -36,7 +36,7 @@ class PromptRenderer {
   struct Source {
     std::string name;
     std::string format;  // Empty means "{prompt}".
-    // From the name of a row's field to its name in the file. A format may use either name.
+    // Maps the name of a row's field to its name in the file. A format may use either name.
     std::map<std::string, std::string> columns;
   };
 
@@ -77,7 +77,7 @@ class PromptRenderer {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> template_;  // Null: prompts follow the source's format.
   std::string template_source_;
-  std::string bos_token_, eos_token_;  // For templates. Empty: undefined.
+  std::string bos_token_, eos_token_;  // Variables for the template. Empty: undefined.
   std::map<std::string, Source, std::less<>> sources_;
 };
 

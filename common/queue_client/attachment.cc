@@ -10,8 +10,9 @@
 
 namespace sluice {
 namespace {
-constexpr absl::Duration kPatience = absl::Seconds(5);  // For an answer of the queue.
-constexpr absl::Duration kUnused = absl::Minutes(1);    // After this time a segment is unmapped.
+// How long to wait for an answer of the queue.
+constexpr absl::Duration kPatience = absl::Seconds(5);
+constexpr absl::Duration kUnused = absl::Minutes(1);  // After this time a segment is unmapped.
 
 // Sends a request for `segment` (0: a new buffer of the client's own) and maps the descriptor that
 // comes with the answer. Only the own buffer is mapped writable.

@@ -117,7 +117,7 @@ struct LeaseKeeper::Impl {
       if (const absl::Duration ttl = rpc::FromProto(response.ttl()); ttl > absl::ZeroDuration())
         period = ttl / 3;
       for (const std::string& lease : response.lost()) {
-        // Else it was forgotten meanwhile, which is no loss.
+        // A lease that is not held any more was forgotten meanwhile, which is no loss.
         if (held.erase(lease) > 0) lost.push_back(lease);
       }
     }

@@ -153,7 +153,7 @@ struct PutStream::Impl {
   size_t sent_parts ABSL_GUARDED_BY(mu) = 0;
   std::deque<Flight> flights ABSL_GUARDED_BY(mu);
 
-  // Of the current stream. Used by the put thread alone, except Free() in Take().
+  // The attachment of the current stream. Only the put thread uses it, except for Free() in Take().
   std::shared_ptr<Attachment> attachment;
   size_t flying_bytes ABSL_GUARDED_BY(mu) = 0;  // Sum over flights.
   size_t held_bytes ABSL_GUARDED_BY(mu) = 0;    // Sum over items.

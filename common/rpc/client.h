@@ -13,10 +13,10 @@ class Message;
 namespace sluice::rpc {
 
 struct CallOptions {
-  // Of one attempt. Zero: the method's own deadline.
+  // Deadline of one attempt. Zero: the method's own deadline.
   absl::Duration deadline = absl::ZeroDuration();
-  // Of the call with all its attempts. Zero: one `deadline`. InfiniteDuration(): until the call
-  // succeeds, fails for good or is cancelled.
+  // Time limit of the call with all its attempts. Zero: one `deadline`. InfiniteDuration(): until
+  // the call succeeds, fails for good or is cancelled.
   absl::Duration give_up = absl::ZeroDuration();
   Cancel* cancel = nullptr;  // Ends the call and its waits. May be null.
   BackoffOptions backoff;

@@ -20,7 +20,7 @@ struct Method {
   std::string path;  // "/sluice.queue.v1.QueueService/Admit"
   std::string name;  // "QueueService.Admit": used as a label of metrics.
   Repeat repeat = Repeat::kNever;
-  absl::Duration deadline = absl::InfiniteDuration();  // Of one attempt; infinite for streams.
+  absl::Duration deadline = absl::InfiniteDuration();  // For one attempt; infinite for streams.
   const google::protobuf::Descriptor* request = nullptr;
   const google::protobuf::Descriptor* response = nullptr;
 };

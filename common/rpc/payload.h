@@ -29,7 +29,7 @@ namespace sluice::rpc {
 constexpr size_t kMaxHeaderBytes = 256 << 10;
 constexpr size_t kMaxPayloadBytes = 4 << 20;
 constexpr size_t kAimPayloadBytes = 1 << 20;  // A sender fills messages up to about this.
-constexpr size_t kMaxSharedBytes = 64 << 20;  // Of shared memory named by one message.
+constexpr size_t kMaxSharedBytes = 64 << 20;  // Shared memory that one message may name.
 
 // Bytes to send. With an owner, they are borrowed, and the owner is kept until the network has read
 // them. Without an owner they are copied, which suits small slices.

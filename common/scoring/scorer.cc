@@ -107,7 +107,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
     info[part.rule.name] = verdict->reason;
     // A rule without a positive weight does not count for `passes`.
     if (part.rule.weight > 0 && verdict->score < 1) score.passes = false;
-    // Of several gates that fail, the first decides.
+    // If several gates fail, the first decides.
     if (part.rule.gate && verdict->score < 1 && failed_gate == nullptr) failed_gate = &part;
 
     const double weighted = part.rule.weight * verdict->score;

@@ -39,7 +39,7 @@ void OffsetAllocator::Free(uint64_t offset, uint64_t bytes) {
   const auto next = by_offset_.lower_bound(offset);
   if (next != by_offset_.begin()) {
     const auto [before, before_bytes] = *std::prev(next);
-    SLUICE_CHECK(before + before_bytes <= offset);  // Else it is free already.
+    SLUICE_CHECK(before + before_bytes <= offset);  // Otherwise it is free already.
     if (before + before_bytes == offset) {
       Remove(before, before_bytes);
       offset = before;

@@ -81,7 +81,7 @@ class FaultFileSystem : public FileSystem {
     void ApplyTo(std::string* file) const;
   };
   struct Node {
-    std::string now, synced;      // As reads see it; as it is on the disk.
+    std::string now, synced;      // What reads see, and what is on the disk.
     std::vector<Write> unsynced;  // One for each sector, in order.
   };
   struct NameChange {
