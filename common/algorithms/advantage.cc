@@ -9,8 +9,9 @@ namespace sluice {
 namespace {
 
 constexpr double kFlat = 1e-6;  // A std up to this carries no signal.
-constexpr double kEps = 1e-6;
+constexpr double kEps = 1e-6;   // Added to sigma.
 
+// Moments of the finite rewards of one group.
 struct GroupMoments {
   int64_t count = 0;
   double sum = 0;
@@ -46,6 +47,7 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
   std::vector<double> advantage(rewards.size(), 0.0);
   const GroupMoments g = MomentsOf(rewards);
   const bool single = g.count == 1, flat = g.count > 1 && g.std() <= kFlat;
+
   ++groups_;
   spread_groups_ += g.count > 1 && !flat;
   bad_rewards_ += static_cast<int64_t>(rewards.size()) - g.count;
@@ -54,6 +56,7 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
 
   const bool group_centre = rule_.centre == Centre::kGroup || rule_.centre == Centre::kGroupLoo;
   const bool needs_group = group_centre || rule_.scale == Scale::kGroup;
+  // Without a spread in the group, the group's own statistics say nothing.
   const bool zero = g.count == 0 || (needs_group && (single || flat));
   if (rule_.scale == Scale::kPooled && g.count > 1) count_ += g.count - 1, squares_ += g.squares;
 
@@ -61,6 +64,7 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
     if (!std::isfinite(rewards[i])) continue;
     const double c = zero ? 0 : Centred(rule_.centre, rewards[i], g, batch_mean_);
     advantage[i] = rule_.scale == Scale::kGroup && !zero ? c / (g.std() + kEps) : c;
+    // Welford's update.
     if (rule_.scale == Scale::kBatch && !(single && group_centre)) {
       const double delta = c - mean_;
       mean_ += delta / static_cast<double>(++count_);
@@ -72,6 +76,7 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
 
 double AdvantageStream::Factor() const {
   if (!StepWide(rule_)) return 1;
+  // Each group of the pooled scale has lost one degree of freedom already.
   const int64_t degrees = rule_.scale == Scale::kPooled ? count_ : count_ - 1;
   if (degrees < 1) return 0;
   const double sigma = std::sqrt(squares_ / static_cast<double>(degrees));
@@ -83,12 +88,15 @@ AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> r
   SLUICE_CHECK(rewards.size() == groups.size());
   double batch_sum = 0;
   int64_t batch_count = 0;
-  // Ordered by id: sums do not depend on the order of arrival.
+
+  // Groups are visited in the order of their ids, so that sums do not depend on the order of
+  // arrival.
   std::map<int64_t, std::vector<size_t>> members;
   for (size_t i = 0; i < rewards.size(); ++i) {
     members[groups[i]].push_back(i);
     if (std::isfinite(rewards[i])) batch_sum += rewards[i], ++batch_count;
   }
+
   AdvantageStream stream(rule, batch_count > 0 ? batch_sum / static_cast<double>(batch_count) : 0);
   AdvantageResult result;
   result.advantage.resize(rewards.size());
@@ -98,6 +106,7 @@ AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> r
     const std::vector<double> values = stream.AddGroup(group_rewards);
     for (size_t j = 0; j < indices.size(); ++j) result.advantage[indices[j]] = values[j];
   }
+
   const double factor = stream.Factor();
   for (double& a : result.advantage) a *= factor;
   result.singleton_groups = stream.singleton_groups();

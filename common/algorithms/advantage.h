@@ -7,13 +7,15 @@
 
 namespace sluice {
 
-// Group-relative advantages: A_i = c_i / (sigma + 1e-6), a centred reward over a scale. GRPO,
-// Dr.GRPO, RLOO, POOL-LOO and LitePPO differ only in the pair chosen; the names are rows of
-// AdvantageRows() (registry.h).
+// Group-relative advantages: A_i = c_i / (sigma + 1e-6), a centred reward divided by a scale. GRPO,
+// Dr.GRPO, RLOO, POOL-LOO and LitePPO differ only in the centre and the scale they choose; their
+// names are rows of AdvantageRows() (registry.h).
 //
-// Legend: R reward of a sequence, g its group (the sequences of one prompt), n_g the group's size.
-// All statistics in fp64.
+// Legend: R_i is the reward of sequence i, g its group (the sequences of one prompt), n_g the size
+// of the group, mean_g the mean reward of the group. `ddof 1` means division by n - 1. All
+// statistics are computed in fp64.
 
+// What is subtracted from the reward. LOO means leave one out.
 enum class Centre {
   kNone,      // c_i = R_i
   kBatch,     // c_i = R_i - mean over the step
@@ -21,6 +23,7 @@ enum class Centre {
   kGroupLoo,  // c_i = R_i - mean of the other members of g
 };
 
+// What the centred reward is divided by.
 enum class Scale {
   kNone,    // A_i = c_i
   kGroup,   // sigma = std of R in g (ddof 1)
@@ -28,64 +31,69 @@ enum class Scale {
   kPooled,  // sigma^2 = sum_g sum_{i in g} (R_i - mean_g)^2 / sum_g (n_g - 1)
 };
 
+// An estimator of advantages: a centre and a scale.
 struct AdvantageRule {
   Centre centre = Centre::kGroupLoo;
   Scale scale = Scale::kPooled;
 };
 
-// True where sigma needs every group of the step: a streamed advantage is final only up to that
-// factor.
+// Whether sigma depends on every group of the step. Then the advantages that AddGroup() returns
+// must still be multiplied by Factor() when the step is complete.
 inline bool StepWide(const AdvantageRule& rule) {
   return rule.scale == Scale::kBatch || rule.scale == Scale::kPooled;
 }
 
-// The advantages of a step, one complete group after another.
+// Computes the advantages of a step, one complete group after another. Not thread-safe.
 //
-// Edges: a group of one has A = 0 where its own statistics are needed (a group centre or a group
-// scale); a group whose std is at most 1e-6 has A = 0 exactly under a group centre or a group
-// scale; a member whose reward is not finite is left out of all statistics and gets A = 0. Groups
-// of one enter no step-wide scale.
+// Special cases:
+// - A group of one has A = 0 if the rule has a group centre or a group scale. It does not enter
+//   Scale::kPooled, and under a group centre it does not enter Scale::kBatch.
+// - A group whose std is at most 1e-6 has exactly A = 0 if the rule has a group centre or a group
+//   scale.
+// - A member whose reward is not finite is left out of all statistics and gets A = 0.
 class AdvantageStream {
  public:
-  // `batch_mean`: the mean reward of the whole step, for Centre::kBatch alone.
+  // `batch_mean` is the mean reward of the whole step. It is needed for Centre::kBatch alone.
   explicit AdvantageStream(const AdvantageRule& rule, double batch_mean = 0)
       : rule_(rule), batch_mean_(batch_mean) {}
 
-  // A_i of the group's members up to Factor(), in their order. The group's pool may hold members
-  // that are not trained (other versions, trained before): they count in the statistics, and the
-  // caller drops their values.
+  // The advantages of the group's members before they are multiplied by Factor(), in the order of
+  // `rewards`. `rewards` may contain members that are not trained (of other versions, or trained
+  // before): they count in the statistics, and the caller drops their advantages.
   std::vector<double> AddGroup(absl::Span<const double> rewards);
 
-  // What the values of all AddGroup calls are multiplied by when the step is complete: 1 unless
-  // StepWide, never negative; 0 where the scale is degenerate (at most 1e-6).
+  // The factor for the values of all AddGroup() calls, valid when the step is complete. It is 1
+  // unless StepWide(), never negative, and 0 if the scale is at most 1e-6.
   double Factor() const;
 
   int64_t groups() const { return groups_; }
-  // Groups whose rewards differ: at least two finite ones, with a std above 1e-6. Only their
-  // members can have an advantage under a group centre.
+  // Groups with at least two finite rewards and a std above 1e-6. Under a group centre, only their
+  // members can have an advantage.
   int64_t spread_groups() const { return spread_groups_; }
+  // Groups with exactly one finite reward.
   int64_t singleton_groups() const { return singleton_groups_; }
-  // Of two members and more, std at most 1e-6.
+  // Groups with at least two finite rewards and a std of at most 1e-6.
   int64_t flat_groups() const { return flat_groups_; }
-  int64_t bad_rewards() const { return bad_rewards_; }  // Members with a reward that is not finite.
+  int64_t bad_rewards() const { return bad_rewards_; }  // Members whose reward is not finite.
 
  private:
   AdvantageRule rule_;
   double batch_mean_;
   int64_t groups_ = 0, spread_groups_ = 0, singleton_groups_ = 0, flat_groups_ = 0,
           bad_rewards_ = 0;
-  // kBatch: Welford's count, mean and sum of squares of the c_i. kPooled: `count_` is sum (n_g -
-  // 1), `squares_` the numerator.
+  // Scale::kBatch: count, mean and sum of squared deviations of the c_i, by Welford's method.
+  // Scale::kPooled: `count_` is sum_g (n_g - 1), and `squares_` the numerator of sigma^2.
   int64_t count_ = 0;
   double mean_ = 0, squares_ = 0;
 };
 
 struct AdvantageResult {
-  std::vector<double> advantage;  // [B]
+  std::vector<double> advantage;  // [B], one for each sequence.
   int64_t singleton_groups = 0, flat_groups = 0, bad_rewards = 0;
 };
 
-// The advantages of a whole step: rewards [B], group id of each [B] (any order, any ids).
+// The advantages of a whole step. `rewards` [B] and `groups` [B] give the reward and the group id
+// of each sequence. Sequences and ids may come in any order. Aborts if the sizes differ.
 AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> rewards,
                            absl::Span<const int64_t> groups);
 

@@ -7,11 +7,11 @@
 namespace sluice {
 namespace {
 
-// Weight of one sequence's tokens [begin, end), none of them left out yet but those with a bad
-// lp_behav.
+// The sum and the veto of one sequence's tokens [begin, end). Tokens whose lp_behav is not finite
+// are skipped.
 struct SequenceWeights {
-  double log_sum = 0;
-  bool vetoed = false;
+  double log_sum = 0;   // log prod_t w
+  bool vetoed = false;  // A token has w < veto.
 };
 
 SequenceWeights Survey(const CorrectionRule& rule, absl::Span<const float> numerator,
@@ -33,6 +33,7 @@ Correction Correct(const CorrectionRule& rule, const PolicyTokens& tokens) {
   const absl::Span<const float> numerator = total_ratio ? tokens.lp_theta : tokens.lp_prox;
   const size_t n = tokens.lp_theta.size();
   SLUICE_CHECK(numerator.size() == n && tokens.lp_behav.size() == n);
+
   Correction out{std::vector<float>(n, 1.0f), std::vector<uint8_t>(n, 1)};
   for (int64_t i = 0; i < tokens.sequences(); ++i) {
     const int64_t begin = tokens.offsets[i], end = tokens.offsets[i + 1];
@@ -45,6 +46,7 @@ Correction Correct(const CorrectionRule& rule, const PolicyTokens& tokens) {
       const bool finite = std::isfinite(tokens.lp_behav[t]);
       out.bad_behav += !finite;
       out.keep[t] = finite && !sequence.vetoed;
+      // Tokens of a vetoed sequence get weights and count as capped too; `keep` leaves them out.
       if (!finite || rule.level == WeightLevel::kNone) continue;
       const double log_w = rule.level == WeightLevel::kToken
                                ? static_cast<double>(numerator[t]) - tokens.lp_behav[t]

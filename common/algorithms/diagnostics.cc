@@ -5,6 +5,7 @@
 
 namespace sluice {
 
+// Makes `max` the new reference of the sums.
 void EssSum::Rescale(double max) {
   if (count_ > 0) {
     sum_ *= std::exp(max_ - max);
@@ -75,12 +76,14 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
                              (tokens.lp_ref.empty() || std::isfinite(tokens.lp_ref[t]));
       bad_policy_ += !policy_ok;
       if (!policy_ok || !std::isfinite(tokens.lp_behav[t])) continue;
+
       ++finite;
       const double log_w = static_cast<double>(prox[t]) - tokens.lp_behav[t];
       const double log_r = static_cast<double>(tokens.lp_theta[t]) - prox[t];
       const double log_rho = static_cast<double>(tokens.lp_theta[t]) - tokens.lp_behav[t];
       log_w_sum += log_w;
       log_rho_sum += log_rho;
+      // Sums over tokens.
       w_.Add(log_w);
       r_.Add(log_r);
       rho_.Add(log_rho);
@@ -89,6 +92,7 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
       ess_token_.Add(log_rho);
       absdiff_ += std::abs(log_w);
       absdiff_max_ = std::max(absdiff_max_, std::abs(log_w));
+
       const double prob_diff =
           std::abs(std::exp(double{prox[t]}) - std::exp(double{tokens.lp_behav[t]}));
       prob_diff_ += prob_diff;
@@ -96,9 +100,11 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
       advantage_ += tokens.advantage[t];
       advantage2_ += static_cast<double>(tokens.advantage[t]) * tokens.advantage[t];
     }
+
     finite_ += finite;
     if (finite == 0) continue;
     ++finite_sequences_;
+    // Sums over sequences.
     ess_seq_.Add(log_rho_sum);
     ess_seq_w_.Add(log_w_sum);
     rhoseq2_ += std::exp(2 * ClampLogRatio(log_rho_sum));
@@ -139,8 +145,11 @@ void PolicyStats::Merge(const PolicyStats& other) {
 
 std::optional<PolicyMetrics> PolicyStats::Metrics() const {
   if (finite_ == 0) return std::nullopt;
+  // Means are over the finite tokens (n) and their sequences (b); fractions are over all tokens or
+  // all sequences.
   const double n = static_cast<double>(finite_), b = static_cast<double>(finite_sequences_);
   const double all = static_cast<double>(tokens_);
+
   PolicyMetrics m;
   m.tokens = tokens_;
   m.sequences = sequences_;
@@ -208,6 +217,7 @@ double StalenessStats::Quantile(double q) const {
     }
     return static_cast<double>(max());
   };
+  // The value at a position between two indexes is interpolated.
   const double position = q * static_cast<double>(tokens() - 1);
   const int64_t below = static_cast<int64_t>(position);
   return at(below) + (position - static_cast<double>(below)) * (at(below + 1) - at(below));

@@ -7,9 +7,10 @@
 namespace sluice {
 namespace {
 
-constexpr double kMaxK3 = 10;
+constexpr double kMaxK3 = 10;  // Limit of the value of k3.
 
-// D clamped, and whether the clamp lets a gradient through.
+// A clamped difference of log-probs. `moves` says whether it lies inside the clamp, where the
+// gradient is not 0.
 struct Difference {
   double value;
   bool moves;

@@ -7,6 +7,7 @@
 namespace sluice {
 namespace {
 
+// The log-prob that the update ratio of token t refers to.
 double Anchor(ProxMode prox, const PolicyTokens& tokens, int64_t t) {
   switch (prox) {
     case ProxMode::kNone: return tokens.lp_behav[t];
@@ -35,8 +36,10 @@ LossValue PpoClip(const LossToken& token, const ClipRule& clip) {
   const double a = token.advantage;
   const double plain = -a * x;
   const double clipped = -a * std::clamp(x, 1 - clip.low, 1 + clip.high);
+  // The gradient of -a x with respect to lp_theta is -a x again.
   const bool moves = std::abs(log_x) <= kMaxLogRatio && clipped <= plain;
   LossValue loss{std::max(plain, clipped), moves ? plain : 0};
+  // The dual clip: beyond it the loss is constant.
   if (a < 0 && loss.value > -a * clip.dual) loss = {-a * clip.dual, 0};
   return loss;
 }

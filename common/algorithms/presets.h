@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-// Named settings of the whole `algorithm` block (`algorithm.preset`), between the defaults and the
-// job file.
+// Presets: named settings of the whole `algorithm` block, chosen by `algorithm.preset`. A preset
+// replaces the defaults, and the job file replaces values of the preset.
 absl::Span<const Row<AlgorithmSpec>> PresetRows();
 
 }  // namespace sluice

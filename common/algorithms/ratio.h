@@ -7,16 +7,18 @@
 
 namespace sluice {
 
-// Trainable tokens of whole sequences, packed: those of sequence i are [offsets[i], offsets[i+1]).
-// Log-probs are natural, fp32, of the sampled token given its prefix, all at the sampling
-// temperature.
+// The trainable tokens of whole sequences, packed: those of sequence i are [offsets[i],
+// offsets[i+1]). Log-probs are natural logarithms in fp32, of the sampled token given everything
+// before it, all at the sampling temperature.
+//
+// Legend: B sequences, N tokens in all.
 struct PolicyTokens {
-  // [B + 1], ascending from 0 to N; equal neighbours are an empty sequence.
+  // [B + 1], ascending from 0 to N. Equal neighbours mean an empty sequence.
   absl::Span<const int64_t> offsets;
   absl::Span<const float> lp_theta;   // [N] current policy
   absl::Span<const float> lp_prox;    // [N] proximal policy; empty unless prox is recompute
   absl::Span<const float> lp_behav;   // [N] behaviour policy, as the engine sampled
-  absl::Span<const float> lp_ref;     // [N] reference; empty where no KL term asks for it
+  absl::Span<const float> lp_ref;     // [N] reference model; empty if no KL term needs it
   absl::Span<const float> advantage;  // [N]
 
   int64_t sequences() const {
@@ -25,18 +27,22 @@ struct PolicyTokens {
   int64_t tokens() const { return static_cast<int64_t>(lp_theta.size()); }
 };
 
-// Where the anchor of the update ratio comes from.
+// Which policy is the anchor of the update ratio. The proximal policy (`prox`) is the one whose
+// neighbourhood the update should stay in.
 enum class ProxMode {
-  // No prox: the anchor is the behaviour policy, and the ratio carries the whole correction.
+  // There is no proximal policy. The anchor is the behaviour policy, and the ratio contains the
+  // whole off-policy correction.
   kNone,
-  // prox = the policy of this very forward pass: the ratio is 1, the gradient REINFORCE's. One
-  // update per batch.
+  // The anchor is the policy of this very forward pass. The ratio is 1 and the gradient that of
+  // REINFORCE. Needs one update per batch.
   kSelf,
-  kRecompute,  // One forward pass before the first update of the batch, frozen for all its updates.
+  // One forward pass before the first update of the batch, whose log-probs are kept for all its
+  // updates.
+  kRecompute,
 };
 
-// Log-ratios, and sums of them over a sequence, are clamped to this before exp; the clamp passes no
-// gradient outside.
+// Log-ratios, and their sums over a sequence, are clamped to [-20, 20] before exp. Outside, the
+// gradient is 0.
 inline constexpr double kMaxLogRatio = 20;
 inline double ClampLogRatio(double log_ratio) {
   return std::clamp(log_ratio, -kMaxLogRatio, kMaxLogRatio);

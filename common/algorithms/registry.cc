@@ -97,8 +97,10 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
   SLUICE_ASSIGN_OR_RETURN(rule.prox, Resolve(ProxRows(), "loss.prox", spec.prox));
   SLUICE_ASSIGN_OR_RETURN(rule.aggregation,
                           Resolve(AggregationRows(), "loss.aggregation", spec.aggregation));
+
   constexpr double kOff = std::numeric_limits<double>::infinity();
   rule.clip = {.low = spec.clip_low, .high = spec.clip_high, .dual = spec.dual.value_or(kOff)};
+  // A loss without a ratio must get the whole correction from its weights.
   rule.correction = {.level = WeightLevel::kNone,
                      .cap = spec.tis.value_or(kOff),
                      .veto = spec.veto.value_or(0),
@@ -107,6 +109,7 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
     SLUICE_ASSIGN_OR_RETURN(rule.correction.level,
                             Resolve(WeightRows(), "loss.tis_level", spec.tis_level));
   }
+
   if (spec.kl > 0) {
     const std::string kind = spec.kl_kind != "auto" ? spec.kl_kind
                              : max_staleness == 0   ? "k2+"
@@ -114,6 +117,7 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
     SLUICE_ASSIGN_OR_RETURN(KlEntry kl, Resolve(KlRows(), "loss.kl_kind", kind));
     rule.kl = kl.function;
   }
+
   rule.kl_coef = spec.kl;
   rule.entropy_coef = spec.entropy;
   return rule;

@@ -16,27 +16,29 @@
 
 namespace sluice {
 
-// Every name a job's `algorithm` block may say, with what it stands for. A new algorithm is a file
-// and a row; a row without an oracle in tests/common/algorithms fails the tests.
+// Every name that a job's `algorithm` block may use, with what it stands for. A new algorithm is a
+// file and a row here. The tests fail for a row without an oracle in tests/common/algorithms.
 
+// One name of a registry, with what it stands for.
 template <typename T>
 struct Row {
   absl::string_view name;
-  absl::string_view doc;  // One line.
+  absl::string_view doc;  // One line, for people.
   T value;
 };
 
 struct LossEntry {
   LossFunction function;
-  // x enters the loss: with prox none the correction is in it already, and no weight may come on
-  // top.
+  // The loss contains the update ratio x. With prox none, x contains the whole correction already,
+  // so that no weight may be applied on top.
   bool has_ratio;
 };
 struct KlEntry {
   KlFunction function;
-  bool as_loss;  // May be differentiated.
+  bool as_loss;  // It may be used as a loss, that is be differentiated.
 };
 
+// The rows of each registry.
 absl::Span<const Row<AdvantageRule>> AdvantageRows();
 absl::Span<const Row<LossEntry>> LossRows();
 absl::Span<const Row<ProxMode>> ProxRows();
@@ -45,7 +47,7 @@ absl::Span<const Row<Aggregation>> AggregationRows();
 absl::Span<const Row<KlEntry>> KlRows();
 absl::Span<const Row<Truncation>> TruncationRows();
 
-// The row of this name; null if there is none.
+// The row with this name, or null if there is none.
 template <typename T>
 const Row<T>* FindRow(absl::Span<const Row<T>> rows, absl::string_view name) {
   for (const Row<T>& row : rows) {
@@ -54,19 +56,20 @@ const Row<T>* FindRow(absl::Span<const Row<T>> rows, absl::string_view name) {
   return nullptr;
 }
 
-// A LossSpec with its names looked up: what the trainer works with.
+// A LossSpec with its names looked up. The trainer works with this.
 struct LossRule {
   LossEntry loss;
   ProxMode prox = ProxMode::kRecompute;
   ClipRule clip;
   CorrectionRule correction;
   Aggregation aggregation;
-  KlFunction kl = nullptr;  // Null where kl_coef is 0.
+  KlFunction kl = nullptr;  // Null if kl_coef is 0.
   double kl_coef = 0;
   double entropy_coef = 0;
 };
 
-// INVALID_ARGUMENT: an unknown name. `max_staleness` decides kl_kind auto.
+// Looks up the names of a spec. `max_staleness` decides what kl_kind auto means.
+// INVALID_ARGUMENT: a name is unknown; the message lists the known ones.
 absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness);
 absl::StatusOr<AdvantageRule> ResolveAdvantage(const AdvantageSpec& spec);
 

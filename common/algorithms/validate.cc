@@ -17,7 +17,7 @@ std::string Names(absl::Span<const Row<T>> rows) {
                        [](std::string* out, const Row<T>& row) { absl::StrAppend(out, row.name); });
 }
 
-// Adds a problem unless `name` is a row.
+// Returns the row named `name`, or adds a problem and returns null.
 template <typename T>
 const Row<T>* CheckName(absl::Span<const Row<T>> rows, absl::string_view field,
                         absl::string_view name, Problems* problems) {
@@ -50,6 +50,8 @@ void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,
   const Row<ProxMode>* prox = CheckName(ProxRows(), "loss.prox", loss.prox, problems);
   CheckName(AggregationRows(), "loss.aggregation", loss.aggregation, problems);
   if (loss.tis) CheckName(WeightRows(), "loss.tis_level", loss.tis_level, problems);
+
+  // Rules about several fields need known names.
   if (kind != nullptr && prox != nullptr && kind->value.has_ratio &&
       prox->value == ProxMode::kNone && loss.tis) {
     problems->push_back(
@@ -58,12 +60,14 @@ void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,
                       " is to the behaviour policy "
                       "already; a weight would count it twice. Set tis: none, or another prox")});
   }
+
   if (prox != nullptr && prox->value == ProxMode::kSelf && context.minibatches > 1) {
     problems->push_back(
         {"loss.prox",
          absl::StrCat("self needs one optimizer step per batch, trainer.batching.minibatches is ",
                       context.minibatches, ". Set prox: recompute, or minibatches: 1")});
   }
+
   if (loss.kl_kind != "auto") {
     const Row<KlEntry>* kl = CheckName(KlRows(), "loss.kl_kind", loss.kl_kind, problems);
     if (kl != nullptr && !kl->value.as_loss) {
@@ -73,6 +77,7 @@ void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,
                                         "Set k2+ (on-policy data) or k3_is (stale data)")});
     }
   }
+
   if (loss.kl > 0 && !context.has_reference) {
     problems->push_back(
         {"loss.kl",
@@ -88,12 +93,14 @@ std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec,
   const Row<AdvantageRule>* advantage =
       CheckName(AdvantageRows(), "advantage.kind", spec.advantage.kind, &problems);
   CheckName(TruncationRows(), "advantage.truncated", spec.advantage.truncated, &problems);
+
   if (advantage != nullptr && context.group_size < 2) {
     problems.push_back(
         {"advantage.kind",
          absl::StrCat(advantage->name, " compares the members of a group, rollout.group.size is ",
                       context.group_size, ". Set it to 2 or more")});
   }
+
   CheckNumbers(spec.loss, &problems);
   CheckLossAgainstJob(spec.loss, context, &problems);
   return problems;

@@ -8,21 +8,23 @@
 
 namespace sluice {
 
-// The rest of the job, as far as the rules of an algorithm look at it.
+// What the rules of an algorithm need to know about the rest of the job.
 struct AlgorithmContext {
   int64_t group_size = 8;
   int64_t minibatches = 1;   // Optimizer steps per batch.
-  int64_t max_response = 1;  // Tokens.
+  int64_t max_response = 1;  // In tokens.
   int64_t max_staleness = 0;
   bool has_reference = false;
 };
 
+// One broken rule.
 struct AlgorithmProblem {
-  std::string field;    // Path below `algorithm`: "loss.dual".
+  std::string field;    // Path below `algorithm`, such as "loss.dual".
   std::string message;  // The value seen, the value wanted, what to do.
 };
 
-// Every broken rule of the block, alone and across fields; empty: the job may start.
+// All broken rules of the block, for single fields and for fields together. Empty: the job may
+// start.
 std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec,
                                                 const AlgorithmContext& context);
 

@@ -35,6 +35,7 @@ absl::Duration ManualClock::Monotonic() {
 
 void ManualClock::Sleep(absl::Duration duration) {
   MutexLock lock(&mu_);
+  // Only Advance() ends the wait.
   const absl::Duration until = elapsed_ + duration;
   while (elapsed_ < until) advanced_.Wait(&mu_);
 }

@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 constexpr uint32_t kPolynomial = 0x82F63B78;  // Reflected Castagnoli polynomial.
 
-// Slicing by 8: table[k][b] advances byte b by k further zero bytes.
+// Tables for the slicing-by-8 method: t[k][b] is the CRC of byte b followed by k zero bytes.
 struct Tables {
   std::array<std::array<uint32_t, 256>, 8> t;
   Tables() {
@@ -29,6 +29,7 @@ struct Tables {
 uint32_t Portable(const uint8_t* p, size_t n, uint32_t crc) {
   static const Tables tables;
   const auto& t = tables.t;
+  // Eight bytes at a time. The CRC so far is added to the first four.
   for (; n >= 8; p += 8, n -= 8) {
     uint32_t low, high;
     std::memcpy(&low, p, 4);
@@ -42,7 +43,7 @@ uint32_t Portable(const uint8_t* p, size_t n, uint32_t crc) {
   return crc;
 }
 
-// Multiplies two polynomials modulo the CRC's, bit-reflected.
+// Multiplies two bit-reflected polynomials modulo the CRC's polynomial.
 uint32_t Multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (uint32_t bit = 0x80000000u; bit != 0; bit >>= 1) {
@@ -52,10 +53,11 @@ uint32_t Multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// x^(8 length): what a CRC is multiplied by as `length` zero bytes follow.
+// x^(8 length). Appending `length` zero bytes multiplies a CRC by this polynomial.
 uint32_t PowerOf(uint64_t length) {
   uint32_t shift = 0x80000000u;                         // x^0
   uint32_t power = Multiply(0x00800000u, 0x80000000u);  // x^8: one byte
+  // Square and multiply: `power` is x^(8 2^i) in round i.
   for (; length != 0; length >>= 1) {
     if (length & 1) shift = Multiply(shift, power);
     power = Multiply(power, power);
@@ -64,7 +66,7 @@ uint32_t PowerOf(uint64_t length) {
 }
 
 #if defined(__x86_64__)
-// Multiplies by PowerOf(length), by table.
+// Multiplies a CRC by PowerOf(length), with precomputed tables.
 class Shift {
  public:
   explicit Shift(uint64_t length) {
@@ -81,18 +83,23 @@ class Shift {
   uint32_t t_[4][256];
 };
 
-// The instruction takes one word a cycle but answers after three: three lanes side by side keep it
-// busy. Their CRCs are joined as Crc32cConcat joins them. Lanes are short, so that the memory is
-// read in order. With `to`, each word is also stored there as it was read.
+// Computes the CRC with the CPU's CRC instruction. With kCopy, each word is also stored at `to`,
+// exactly as it was read.
 //
-// ThreadSanitizer would look at each word, and of memory from a library that it cannot see into
-// report each, for minutes a megabyte; whoever copies or reads the bytes is still seen.
+// The CPU can start one CRC instruction per cycle, but each result arrives three cycles later.
+// Three independent lanes keep the unit busy; their CRCs are joined as in Crc32cConcat(). Lanes are
+// short, so that memory is still read almost in order.
+//
+// ThreadSanitizer is switched off here. It would check every word, which takes minutes per
+// megabyte, and it would report memory that comes from libraries built without it. Races in the
+// callers that copy or read the bytes are still found.
 template <bool kCopy>
 __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const uint8_t* p,
                                                                            size_t n, uint32_t crc,
                                                                            char* to) {
   constexpr size_t kLane = 128;
   static const Shift shift(kLane);
+
   uint64_t wide = crc;
   const auto take = [&](size_t at, uint64_t* sum)
                         __attribute__((target("sse4.2"), always_inline, no_sanitize("thread"))) {
@@ -106,6 +113,8 @@ __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const
     n -= bytes;
     if constexpr (kCopy) to += bytes;
   };
+
+  // The CRC so far goes into the first lane; the other two start from 0.
   while (n >= 3 * kLane) {
     uint64_t second = 0, third = 0;
     for (size_t i = 0; i < kLane; i += 8) {
@@ -117,6 +126,8 @@ __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const
            static_cast<uint32_t>(third);
     advance(3 * kLane);
   }
+
+  // What is left: first whole words, then bytes.
   for (; n >= 8; advance(8)) take(0, &wide);
   crc = static_cast<uint32_t>(wide);
   for (; n > 0; advance(1)) {

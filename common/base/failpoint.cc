@@ -14,13 +14,15 @@
 
 namespace sluice {
 namespace {
+// What is armed at one name.
 struct Armed {
   std::string action;
-  int hits_left = 1;
+  int hits_left = 1;  // The action is due when this reaches 0.
 };
 
 Mutex mu;
 std::map<std::string, Armed, std::less<>>& Table() {
+  // The first call reads what the environment arms.
   static auto* const table = [] {
     auto* const fresh = new std::map<std::string, Armed, std::less<>>;
     const char* const spec = std::getenv("SLUICE_FAILPOINTS");
@@ -30,6 +32,7 @@ std::map<std::string, Armed, std::less<>>& Table() {
           absl::StrSplit(item, absl::MaxSplits('=', 1));
       const std::pair<absl::string_view, absl::string_view> action =
           absl::StrSplit(pair.second, absl::MaxSplits('@', 1));
+
       Armed armed{.action = std::string(action.first)};
       if (!action.second.empty())
         SLUICE_CHECK_MSG(absl::SimpleAtoi(action.second, &armed.hits_left), std::string(item));
@@ -65,10 +68,11 @@ absl::Status HitFailpoint(absl::string_view name) {
     action = it->second.action;
     Table().erase(it);
   }
+
   if (action == "kill") kill(getpid(), SIGKILL);
   if (action == "stop") {
     kill(getpid(), SIGSTOP);
-    return absl::OkStatus();  // Continued, it goes on as if nothing had been.
+    return absl::OkStatus();  // SIGCONT arrived: the process continues normally.
   }
   return Error(absl::StatusCode::kUnavailable, "FAILPOINT", absl::StrCat("failpoint ", name));
 }

@@ -7,19 +7,27 @@
 
 namespace sluice {
 
-// Named places where a test makes a process die, stop or fail. Compiled in only with
-// -DSLUICE_FAILPOINTS=ON (presets dev, test, asan, tsan); else SLUICE_FAILPOINT costs nothing.
+// Failpoints: named places in the code where a test makes the process die, stop or fail. They exist
+// only in builds with -DSLUICE_FAILPOINTS=ON (presets dev, test, asan, tsan); elsewhere the macros
+// cost nothing.
 //
-//   SLUICE_FAILPOINT("trainer.step.before_apply");      // kill | stop | abort
-//   SLUICE_FAILPOINT_STATUS("queue.log.before_fsync");  // Also error: the function returns
-//                                                       // UNAVAILABLE.
+//   SLUICE_FAILPOINT("trainer.step.before_apply");      // Actions: kill, stop.
+//   SLUICE_FAILPOINT_STATUS("queue.log.before_fsync");  // Also error: the function that contains
+//                                                       // it returns UNAVAILABLE.
 //
-// Armed by the environment, SLUICE_FAILPOINTS="name=action@n;name2=action@n" (the n-th hit, 1
-// unless given), or by the admin call Failpoint. Actions: kill (SIGKILL to itself), stop (SIGSTOP;
-// it goes on at SIGCONT), error; an empty one disarms.
+// A failpoint is armed by the environment, SLUICE_FAILPOINTS="name=action@n;name2=action@n", or by
+// the admin call Failpoint. It acts at its n-th hit (1 unless given), once.
+//
+// Actions: kill (the process sends itself SIGKILL), stop (SIGSTOP; it continues after SIGCONT),
+// error.
 //
 // Thread-safe.
+//
+// Arms `name` with `action` for its `nth` hit; a value below 1 counts as 1. An empty action disarms
+// it.
+// INVALID_ARGUMENT: no such action.
 absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int nth);
+// Called by the macros. UNAVAILABLE, reason FAILPOINT: the action `error` was due.
 absl::Status HitFailpoint(absl::string_view name);
 
 }  // namespace sluice

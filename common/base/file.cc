@@ -20,6 +20,7 @@ namespace sluice {
 namespace {
 namespace fs = std::filesystem;
 
+// Closes the descriptor when it is destroyed.
 class Fd {
  public:
   explicit Fd(int fd) : fd_(fd) {}
@@ -49,7 +50,7 @@ class Hasher {
   uint64_t bytes_ = 0;
 };
 
-// Of what is no regular file.
+// Says what a path is that is not a regular file.
 absl::string_view KindName(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
   if (S_ISFIFO(mode)) return "a FIFO";
@@ -62,7 +63,7 @@ absl::Status NoFile(const std::string& path, mode_t mode) {
       absl::StrCat(path, " is ", KindName(mode), ", a file is needed"));
 }
 
-// Hashes each piece just before it is written, while the processor's cache holds it.
+// Hashes each piece just before it is written, while the bytes are in the CPU's cache.
 absl::Status WriteAndHash(int fd, absl::string_view bytes, const std::string& path,
                           Hasher* hasher) {
   while (!bytes.empty()) {
@@ -107,14 +108,17 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
 absl::StatusOr<int> OpenToRead(const std::string& path) {
   const bool given = IsGivenStream(path);
   struct stat info;
-  // O_NONBLOCK: opening a FIFO would wait for a writer. A regular file takes no notice of it.
+
+  // Without O_NONBLOCK, opening a FIFO would wait for a writer. The flag has no effect on a regular
+  // file.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (given ? 0 : O_NONBLOCK));
   if (fd < 0) {
     const int error = errno;
-    // A socket, or a device without a driver.
+    // open() gives ENXIO for a socket, or for a device without a driver.
     if (error == ENXIO && stat(path.c_str(), &info) == 0) return NoFile(path, info.st_mode);
     return ErrnoStatus(error, absl::StrCat("open ", path));
   }
+
   absl::Status status;
   if (fstat(fd, &info) != 0) {
     status = ErrnoStatus(errno, absl::StrCat("stat ", path));
@@ -131,11 +135,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
   const Fd fd(opened);
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+
   if (static_cast<uint64_t>(info.st_size) > limit) {
     return absl::ResourceExhaustedError(
         absl::StrCat(path, " has ", info.st_size, " bytes, the limit is ", limit));
   }
-  // The size is a hint: files of /proc say 0, and a file may grow.
+
+  // The size is only a hint: files in /proc report 0, and a file may grow while it is read.
   std::string bytes(info.st_size + 1, '\0');
   size_t done = 0;
   while (true) {
@@ -149,6 +155,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit) {
       return absl::ResourceExhaustedError(
           absl::StrCat(path, " has more than ", limit, " bytes, the limit"));
   }
+
   bytes.resize(done);
   return bytes;
 }
@@ -196,6 +203,7 @@ absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::str
     if (status.ok() && fsync(fd.get()) != 0)
       status = ErrnoStatus(errno, absl::StrCat("fsync ", temporary));
   }
+
   if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
     status = ErrnoStatus(errno, absl::StrCat("rename ", temporary, " to ", path));
   }
@@ -203,7 +211,9 @@ absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::str
     unlink(temporary.c_str());
     return status;
   }
+
   if (digest != nullptr) *digest = hasher.Finish();
+  // Only after the folder is synced does the new name survive a crash.
   const std::string parent = fs::path(path).parent_path().string();
   return SyncDir(parent.empty() ? "." : parent);
 }
@@ -270,7 +280,9 @@ absl::StatusOr<DirLock> DirLock::Lock(const std::string& dir, int open_flags, in
   const std::string path = absl::StrCat(dir, "/lock");
   const int fd = open(path.c_str(), open_flags | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+
   if (flock(fd, how | LOCK_NB) != 0) {
+    // The owner has written its pid into the file.
     char owner[32] = {};
     const ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
     close(fd);
@@ -286,6 +298,7 @@ absl::StatusOr<DirLock> DirLock::Lock(const std::string& dir, int open_flags, in
 absl::StatusOr<DirLock> DirLock::Take(const std::string& dir) {
   SLUICE_RETURN_IF_ERROR(MakeDirs(dir));
   SLUICE_ASSIGN_OR_RETURN(DirLock lock, Lock(dir, O_RDWR | O_CREAT, LOCK_EX));
+
   const std::string pid = absl::StrCat(getpid());
   if (ftruncate(lock.fd_, 0) != 0 || pwrite(lock.fd_, pid.data(), pid.size(), 0) < 0)
     return ErrnoStatus(errno, absl::StrCat("write ", dir, "/lock"));

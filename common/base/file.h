@@ -12,28 +12,33 @@
 
 namespace sluice {
 
-// Whole files and folders. Errors name the path and the system's reason: NOT_FOUND,
-// PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full), FAILED_PRECONDITION (not a file or folder),
-// else UNKNOWN.
+// Functions on whole files and folders. All are thread-safe. Errors name the path and the system's
+// reason:
+// NOT_FOUND: no such file or folder.
+// PERMISSION_DENIED: the process may not do this.
+// RESOURCE_EXHAUSTED: the disk is full.
+// FAILED_PRECONDITION: the path is a folder where a file is needed, or the other way round.
+// UNKNOWN: any other reason.
 
-// A descriptor to read `path` with, which the caller closes. FAILED_PRECONDITION, at once, where it
-// is no regular file but a directory, FIFO, socket or device: somebody else decides when, or
-// whether, those give bytes.
+// Opens `path` for reading. The caller closes the descriptor.
+// FAILED_PRECONDITION: `path` is not a regular file but a directory, FIFO, socket or device.
+// Another process decides whether and when those deliver bytes, so a read could block for ever.
 //
-// A stream that the process was given (/dev/stdin, /dev/fd/N or /proc/self/fd/N, as of a shell's
-// <(..)) is opened as it is.
+// A stream that the process was given (/dev/stdin, /dev/fd/N or /proc/self/fd/N, as from a shell's
+// <(..)) is opened even if it is not a regular file.
 absl::StatusOr<int> OpenToRead(const std::string& path);
 
-// OpenToRead's file, to its end. RESOURCE_EXHAUSTED also if the file is larger than `limit` bytes;
-// nothing is allocated then.
+// Reads a file that OpenToRead() accepts, to its end.
+// RESOURCE_EXHAUSTED: the file is larger than `limit` bytes. If its size already says so, nothing
+// is allocated.
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t limit = 1ull << 32);
 
-// OpenToRead's file, handed over from start to end in pieces of at most a megabyte, so that a file
-// may be larger than the memory. An error of `take` ends the reading and is returned.
+// Reads a file that OpenToRead() accepts, and passes it to `take` in pieces of at most one MiB, so
+// that the file may be larger than memory. An error of `take` ends the reading and is returned.
 absl::Status ReadFileInPieces(const std::string& path,
                               const std::function<absl::Status(absl::string_view piece)>& take);
 
-// Tells whether two files hold the same bytes.
+// Size and hash of a file. Two files with equal digests hold the same bytes.
 struct FileDigest {
   uint64_t bytes = 0;
   std::string sha256;  // 32 bytes.
@@ -41,49 +46,59 @@ struct FileDigest {
   bool operator==(const FileDigest&) const = default;
 };
 
-// Reads the whole file, of any size, in bounded memory.
+// Reads a file of any size, in bounded memory.
 absl::StatusOr<FileDigest> DigestFile(const std::string& path);
 
-// Writes a temporary file beside `path`, syncs it, renames it over `path`, syncs the folder: after
-// a crash there is the old file or the new one, whole.
+// Writes a temporary file beside `path`, syncs it, renames it over `path` and syncs the folder.
+// After a crash either the complete old file or the complete new file is there.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes);
 // The same for a file whose bytes lie in several pieces. With `digest`, the bytes are hashed while
-// they are written, so the digest is of what was meant to be written, whatever the disk made of it.
+// they are written, so the digest describes the bytes passed in even if the disk stores other
+// bytes.
 absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
                              FileDigest* digest = nullptr);
 
-// Copies `from`, followed by `tail`, to the new file `to` and syncs that, in bounded memory.
-// ALREADY_EXISTS: `to` is there. After another error `to` may hold a part.
+// The digests of both files of CopyFile().
 struct CopiedFile {
   FileDigest from;
-  FileDigest to;  // With `tail`.
+  FileDigest to;  // Includes `tail`.
 };
+// Copies `from`, followed by `tail`, to the new file `to` and syncs it, in bounded memory.
+// ALREADY_EXISTS: `to` exists. After any other error `to` may hold a part of the copy.
 absl::StatusOr<CopiedFile> CopyFile(const std::string& from, const std::string& to,
                                     absl::string_view tail = {});
 
-// Writes all of `bytes` at the file's position. The error names `path`. RESOURCE_EXHAUSTED: the
-// disk is full.
+// Writes all of `bytes` at the current position of `fd`. `path` is only for the error message.
+// RESOURCE_EXHAUSTED: the disk is full.
 absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path);
 
+// Creates the folder `path` and its missing parents. OK if it exists.
 absl::Status MakeDirs(const std::string& path);
+// Removes `path` and everything below it. OK if it does not exist.
 absl::Status RemoveTree(const std::string& path);
+// Makes earlier creations, renames and removals in the folder `path` durable.
 absl::Status SyncDir(const std::string& path);
 bool PathExists(const std::string& path);
-// Names in `path`, sorted, without . and ..
+// The names in the folder `path`, sorted, without "." and "..".
 absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path);
 
-// `path` if absolute, else `base`/`path`.
+// `path` if it is absolute or `base` is empty, else `base`/`path`, normalised.
 std::string ResolvePath(absl::string_view base, absl::string_view path);
 
+// The status for the errno value `error`, with the codes listed above; `what` says what was tried.
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
-// An exclusive lock on a folder (its file `lock`), held until destruction or the process's end.
+// A lock on a folder, by its file `lock`. It is held until the object is destroyed or the process
+// ends.
 class DirLock {
  public:
-  // FAILED_PRECONDITION: another process holds it; the message names its pid.
+  // Takes the lock exclusively, as the owner of the folder, and writes this process's pid into the
+  // file. Creates the folder if needed.
+  // FAILED_PRECONDITION: another process holds the lock; the message names its pid.
   static absl::StatusOr<DirLock> Take(const std::string& dir);
-  // Keeps an owner away while somebody reads; changes nothing. FAILED_PRECONDITION as above;
-  // NOT_FOUND: never owned.
+  // Takes a shared lock, so that no owner can start while this process reads. Changes no file.
+  // FAILED_PRECONDITION: as in Take().
+  // NOT_FOUND: the folder never had an owner.
   static absl::StatusOr<DirLock> TakeToRead(const std::string& dir);
   ~DirLock();
   DirLock(DirLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }

@@ -9,19 +9,20 @@
 
 namespace sluice {
 
+// Two lower-case hex digits per byte.
 std::string ToHex(absl::string_view bytes);
-// INVALID_ARGUMENT: odd length or a character that is no hex digit.
+// INVALID_ARGUMENT: the length is odd, or a character is not a hex digit.
 absl::StatusOr<std::string> FromHex(absl::string_view hex);
 
-// 16 random bytes from the system: request ids, lease ids, boot ids. For draws that must repeat,
-// see splitmix.h.
+// 16 random bytes from the system, for request ids, lease ids and boot ids. Aborts if the system
+// gives none. Use splitmix.h for random numbers that must be reproducible.
 std::string RandomId16();
 
-// An opaque name of 128 bits, ordered by its bytes.
+// An opaque id of 128 bits, ordered by its bytes.
 struct Id16 {
   std::array<uint8_t, 16> bytes{};
 
-  // INVALID_ARGUMENT: not 16 bytes.
+  // INVALID_ARGUMENT: `bytes` does not have 16 bytes.
   static absl::StatusOr<Id16> FromBytes(absl::string_view bytes);
   absl::string_view view() const {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

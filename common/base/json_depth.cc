@@ -11,7 +11,7 @@ size_t JsonDepth(absl::string_view json) {
     const char c = json[i];
 
     if (in_text) {
-      if (c == '\\') ++i;  // What follows cannot end the text.
+      if (c == '\\') ++i;  // An escaped character, which may be a quote, does not end the string.
       in_text = c != '"';
       continue;
     }

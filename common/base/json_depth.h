@@ -6,12 +6,12 @@
 
 namespace sluice {
 
-// How many lists and objects lie within each other at the deepest place of `json`: 0 for a number,
-// 1 for [1]. Of a text that is no JSON the answer is at least as deep as what a parser may build of
-// it before it gives up.
+// The largest number of lists and objects that are nested within each other in `json`: 0 for a
+// number, 1 for [1]. For a text that is not JSON, the result is at least the depth of anything that
+// a parser may build before it reports the error.
 //
-// Copying or printing a JSON value recurses to that depth. Ask this of a text from outside first,
-// because a text of 200 kB can nest deeply enough to overflow the stack.
+// Copying or printing a JSON value recurses to that depth, and a text of 200 kB can nest deeply
+// enough to overflow the stack. Check the depth of every text from outside before it is parsed.
 size_t JsonDepth(absl::string_view json);
 
 }  // namespace sluice

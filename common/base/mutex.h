@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// std::mutex with thread-safety annotations: unlike a packaged absl::Mutex, ThreadSanitizer sees
-// it.
+// std::mutex with thread-safety annotations. ThreadSanitizer understands it, but not an absl::Mutex
+// from a package that was built without ThreadSanitizer.
 class ABSL_LOCKABLE Mutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
@@ -20,6 +20,7 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mu_;
 };
 
+// Holds `mu` while it exists.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(mu) { mu_->Lock(); }
@@ -31,7 +32,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mu_;
 };
 
-// Waits with `mu` held. Spurious wake-ups happen: callers loop on their condition.
+// A condition variable. The caller holds `mu`, which is released during the wait. Spurious wake-ups
+// happen, so callers wait in a loop on their condition.
 class CondVar {
  public:
   void Wait(Mutex* mu) {
@@ -39,7 +41,7 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // False: `timeout` passed without a signal.
+  // Returns false if `timeout` passed without a signal.
   bool WaitFor(Mutex* mu, absl::Duration timeout) {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
     const bool signalled =

@@ -7,10 +7,11 @@
 namespace sluice {
 namespace {
 
-// Levenshtein distance, one row of the table at a time.
+// Levenshtein distance. Only one row of the table is kept at a time.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
+
   for (size_t i = 1; i <= a.size(); ++i) {
     size_t diagonal = row[0];
     row[0] = i;
@@ -33,7 +34,8 @@ absl::string_view NearestMatch(absl::string_view word,
     const size_t limit = std::max<size_t>(1, std::max(word.size(), candidate.size()) / 3);
     const size_t gap =
         std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size());
-    if (gap > limit) continue;  // Also bounds the work on a huge word.
+    // The distance is at least `gap`; this also bounds the work on a huge word.
+    if (gap > limit) continue;
     const size_t distance = EditDistance(word, candidate);
     if (distance <= limit && distance < best_distance) best = candidate, best_distance = distance;
   }

@@ -7,8 +7,9 @@
 
 namespace sluice {
 
-// The candidate that `word` is most likely a misspelling of: least edit distance, at most a third
-// of the longer word's length (at least 1). Empty: none is near.
+// The candidate that `word` is most likely a misspelling of, or an empty view if none is near. It
+// has the least edit distance, which may be at most a third of the longer word's length (but 1 is
+// always allowed).
 absl::string_view NearestMatch(absl::string_view word,
                                absl::Span<const absl::string_view> candidates);
 

@@ -10,6 +10,7 @@
 
 namespace sluice {
 namespace {
+// The detail is one payload of the absl::Status: its five parts as text, joined by kSeparator.
 constexpr char kPayload[] = "sluice.error";
 constexpr char kSeparator = '\x1f';
 }  // namespace
@@ -19,10 +20,11 @@ absl::Status Error(absl::StatusCode code, absl::string_view reason, absl::string
 }
 
 absl::Status ErrorWith(absl::StatusCode code, ErrorDetail detail, absl::string_view message) {
-  // A hint may quote a file or a peer, and so hold any byte; the separator in it would shift the
-  // parts behind it.
+  // A hint may quote a file or a peer, and so hold any byte. A separator in it would shift the
+  // parts behind it. `current` is the last part and may hold one.
   for (std::string* part : {&detail.reason, &detail.catalogue, &detail.hint})
     std::replace(part->begin(), part->end(), kSeparator, ' ');
+
   absl::Status status(code, message);
   status.SetPayload(kPayload,
                     absl::Cord(absl::StrCat(
@@ -35,6 +37,7 @@ ErrorDetail DetailOf(const absl::Status& status) {
   ErrorDetail detail;
   const auto payload = status.GetPayload(kPayload);
   if (!payload.has_value()) return detail;
+
   const std::string text(*payload);
   const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(kSeparator, 4));
   SLUICE_CHECK(parts.size() == 5);

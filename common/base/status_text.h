@@ -6,8 +6,9 @@
 
 namespace sluice {
 
-// An error for a place that takes a text alone: its message, then in brackets what its detail has
-// for people beyond it, as in `no row is left (SLUICE-QUEUE-0002; hint: raise data.epochs)`.
+// Formats an error as one string, for places that take only text: the message, then in brackets the
+// catalogue number and the hint, as in `no row is left (SLUICE-QUEUE-0002; hint: raise
+// data.epochs)`. A hint that the message already contains is left out.
 std::string StatusText(const absl::Status& status);
 
 }  // namespace sluice

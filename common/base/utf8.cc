@@ -5,8 +5,9 @@
 namespace sluice {
 namespace {
 
+// What a lead byte says about its sequence.
 struct Lead {
-  int length;         // Of the whole sequence; 0: cannot begin one.
+  int length;         // Bytes of the whole sequence; 0 if the byte cannot begin one.
   uint8_t low, high;  // Range of the second byte.
 };
 
@@ -22,8 +23,8 @@ Lead LeadOf(uint8_t b) {
   return {0, 0, 0};
 }
 
-// Bytes at the start that belong together: a whole sequence (*whole = true), or the maximal part of
-// a broken one.
+// The number of bytes at the start of `bytes` that belong together: either a whole sequence (*whole
+// = true), or the maximal part of an ill-formed one (*whole = false). `bytes` is not empty.
 size_t Subpart(absl::string_view bytes, bool* whole) {
   const Lead lead = LeadOf(static_cast<uint8_t>(bytes[0]));
   *whole = lead.length == 1;
@@ -51,7 +52,7 @@ size_t Utf8IncompleteTail(absl::string_view bytes) {
   for (size_t n = 1; n <= 3 && n <= bytes.size(); ++n) {
     const absl::string_view tail = bytes.substr(bytes.size() - n);
     const uint8_t lead = static_cast<uint8_t>(tail[0]);
-    if ((lead & 0xC0) == 0x80) continue;  // Inside of a sequence, if it is one: look further left.
+    if ((lead & 0xC0) == 0x80) continue;  // A continuation byte: the lead byte is further left.
     bool whole = false;
     return lead >= 0x80 && LeadOf(lead).length > static_cast<int>(n) && Subpart(tail, &whole) == n
                ? n
@@ -62,6 +63,7 @@ size_t Utf8IncompleteTail(absl::string_view bytes) {
 
 bool IsUtf8(absl::string_view bytes) {
   while (!bytes.empty()) {
+    // Skip ASCII eight bytes at a time.
     uint64_t eight = 0;
     while (bytes.size() >= 8 &&
            (std::memcpy(&eight, bytes.data(), 8), (eight & 0x8080808080808080) == 0))

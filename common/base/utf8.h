@@ -8,12 +8,13 @@
 
 namespace sluice {
 
-// Length of the well-formed UTF-8 sequence at the start of `bytes`, 1 to 4; 0 if there is none.
+// The length of the well-formed UTF-8 sequence at the start of `bytes`, 1 to 4, or 0 if there is
+// none.
 size_t Utf8Length(absl::string_view bytes);
 bool IsUtf8(absl::string_view bytes);
 
-// Of text known to be UTF-8: the length of the sequence that `lead` begins, and the character at
-// `p`.
+// The length of the sequence that begins with `lead`, and the code point at `p`. Both functions
+// require text that is known to be UTF-8.
 inline int Utf8SequenceLength(char lead) {
   const uint8_t b = static_cast<uint8_t>(lead);
   return b < 0x80 ? 1 : b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
@@ -26,16 +27,18 @@ inline uint32_t DecodeUtf8(const char* p) {
   return (b(0) & 0x07) << 18 | (b(1) & 0x3F) << 12 | (b(2) & 0x3F) << 6 | (b(3) & 0x3F);
 }
 
-// Bytes at the end of `bytes` that begin a well-formed sequence and do not complete it, 0 to 3.
+// The number of bytes (0 to 3) at the end of `bytes` that begin a well-formed sequence without
+// completing it.
 size_t Utf8IncompleteTail(absl::string_view bytes);
+// `code_point` is at most 0x10FFFF and no surrogate; this is not checked.
 void AppendUtf8(uint32_t code_point, std::string* out);
 
-// `bytes` with each maximal ill-formed part replaced by one U+FFFD (Unicode 3.9, "substitution of
-// maximal subparts").
+// A copy of `bytes` in which each maximal ill-formed part is replaced by one U+FFFD (Unicode 3.9,
+// "substitution of maximal subparts").
 std::string Utf8Lossy(absl::string_view bytes);
 
-// The start of `bytes`, at most `limit` bytes of it, that does not end inside of a character; the
-// rest of it is as it was.
+// The longest start of `bytes` of at most `limit` bytes that does not end in the middle of a
+// character. Ill-formed bytes in it are left as they are.
 absl::string_view Utf8Prefix(absl::string_view bytes, size_t limit);
 
 }  // namespace sluice

@@ -17,13 +17,14 @@
 namespace sluice {
 namespace {
 
-constexpr uint64_t kMagic = 0x3130'6572'6f63'736cull;  // Names the format and its version.
+constexpr uint64_t kMagic = 0x3130'6572'6f63'736cull;  // Identifies the format and its version.
 constexpr size_t kMaxMembers = 256;
 constexpr int kMaxThreads = 4096;
 
 }  // namespace
 
-// The file's bytes. Daemons of one machine and build share it; nothing in it outlives them.
+// The bytes of the file. It is shared by daemons of one machine and one build, and is not kept when
+// they end.
 struct CorePlanFile {
   struct Slot {
     char name[64];
@@ -42,6 +43,8 @@ int ThreadsNow(int cores, absl::Span<const CoreUser> users, size_t self) {
   const CoreUser& me = users[self];
   if (me.fixed) return me.threads;
 
+  // `taken` cores are owned by busy members. `borrowers` of them share the rest; `before` of these
+  // come earlier in the plan.
   int taken = me.threads, borrowers = 1, before = 0;
   for (size_t i = 0; i < users.size(); ++i) {
     if (i == self || !users[i].busy) continue;
@@ -51,7 +54,7 @@ int ThreadsNow(int cores, absl::Span<const CoreUser> users, size_t self) {
     if (i < self) ++before;
   }
 
-  // What does not divide evenly goes to the first of them.
+  // The remainder goes to the first borrowers in the plan, one core each.
   const int spare = std::max(0, cores - taken);
   return me.threads + spare / borrowers + (before < spare % borrowers ? 1 : 0);
 }
@@ -61,6 +64,7 @@ absl::Status WriteCorePlan(const std::string& path, const CorePlan& plan) {
     return absl::InvalidArgumentError(absl::StrCat("the plan of cores has ", plan.members.size(),
                                                    " daemons, at most ", kMaxMembers, " fit"));
   }
+
   std::string bytes(sizeof(CorePlanFile), '\0');
   auto* const file = reinterpret_cast<CorePlanFile*>(bytes.data());
   file->magic = kMagic;
@@ -88,12 +92,14 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& pa
                                                            const std::string& name) {
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open the plan of cores ", path));
+
   struct stat info{};
   const bool whole = fstat(fd, &info) == 0 && info.st_size == sizeof(CorePlanFile);
   void* const mapped =
       whole ? mmap(nullptr, sizeof(CorePlanFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
             : MAP_FAILED;
   const int map_error = errno;
+  // The mapping stays valid without the descriptor.
   close(fd);
   if (!whole) return absl::DataLossError(absl::StrCat(path, " is no plan of cores"));
   if (mapped == MAP_FAILED)
@@ -107,9 +113,10 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& pa
     if (strnlen(slot.name, sizeof slot.name) != name.size() ||
         std::memcmp(slot.name, name.data(), name.size()) != 0)
       continue;
-    slot.busy = 0;  // A process of this name that died may have left it busy.
+    slot.busy = 0;  // A process of this name that died may have left another value.
     return std::unique_ptr<CoreShare>(new CoreShare(file, static_cast<size_t>(i)));
   }
+
   munmap(mapped, sizeof(CorePlanFile));
   if (!sound) return absl::DataLossError(absl::StrCat(path, " is no plan of cores"));
   return absl::NotFoundError(absl::StrCat("the plan of cores ", path, " has no daemon ", name));
@@ -136,6 +143,7 @@ int CoreShare::threads() const {
     const size_t count = static_cast<size_t>(file_->members);
     for (size_t i = 0; i < count; ++i) {
       const CorePlanFile::Slot& slot = file_->slots[i];
+      // The file is shared, so its numbers are not trusted.
       users[i] = {std::clamp(slot.threads, 1, kMaxThreads), slot.fixed != 0,
                   slot.busy.load(std::memory_order_relaxed) > 0};
     }

@@ -15,56 +15,59 @@ namespace sluice {
 struct CorePlan {
   struct Member {
     std::string name;    // The daemon's id, at most 63 bytes.
-    int threads = 1;     // That it may always use.
-    bool fixed = false;  // It never uses more, because somebody asked for exactly so many.
+    int threads = 1;     // Threads that it may always use.
+    bool fixed = false;  // It never uses more, because a person asked for exactly this number.
   };
   int cores = 1;
   std::vector<Member> members;
 };
 
-// A member of the plan as it stands now.
+// The present state of a member of the plan.
 struct CoreUser {
   int threads = 1;
   bool fixed = false;
   bool busy = false;
 };
 
-// The threads that the busy member `self` may use now: its own, and an equal part of the cores that
-// no busy member owns. Members that are fixed take no part, and their own cores are lent like
-// others.
+// The number of threads that the member users[self], which is busy, may use now: its own, and an
+// equal share of the cores that no busy member owns. A fixed member gets no such share, but while
+// it waits its cores are lent too.
 int ThreadsNow(int cores, absl::Span<const CoreUser> users, size_t self);
 
-// Writes the plan to `path` for CoreShare::Open(). Readers of an older file there are cut off from
-// it.
+// Writes the plan to `path`, for CoreShare::Open(). It replaces an older file there. Processes that
+// opened the older file keep it, and share no cores with those that open the new one.
 absl::Status WriteCorePlan(const std::string& path, const CorePlan& plan);
 
-struct CorePlanFile;  // What lies in the plan's file.
+struct CorePlanFile;  // The contents of the plan's file.
 
-// One daemon's share of the cores. While it waits it lends them, and while others wait it borrows:
-// all read and write a small file in memory, so that asking costs some loads and no system call.
+// One daemon's share of the cores. While it waits it lends its cores, and while others wait it
+// borrows theirs. All daemons read and write one small mapped file, so a question costs some loads
+// from memory and no system call.
 //
-// Nobody waits for a core. A daemon that becomes busy takes its own at once, and who has borrowed
-// them gives them back the next time it asks; until then both compute on them. A daemon that dies
-// while it is busy lends nothing until it is started again.
+// No daemon waits for a core. A daemon that becomes busy uses its own cores at once. A daemon that
+// has borrowed them gives them back the next time it asks; until then both compute on them. A
+// daemon that dies while it is busy lends nothing until it is started again.
 //
 // Thread-safe.
 class CoreShare {
  public:
-  // Always `threads`; neither lends nor borrows.
+  // A share of always `threads` threads (at least 1), which neither lends nor borrows.
   explicit CoreShare(int threads);
   // The share of the daemon `name` in the plan at `path`.
-  // NOT_FOUND: no such file, or no such daemon in it. DATA_LOSS: it is no plan.
+  // NOT_FOUND: there is no such file, or no such daemon in it.
+  // DATA_LOSS: the file is not a plan.
   static absl::StatusOr<std::unique_ptr<CoreShare>> Open(const std::string& path,
                                                          const std::string& name);
   ~CoreShare();
   CoreShare(const CoreShare&) = delete;
   CoreShare& operator=(const CoreShare&) = delete;
 
-  // Threads that one computation may use now, at least 1. Ask before each piece of work of some
-  // milliseconds. Where several parts of this daemon compute at once, each gets its part.
+  // The number of threads that one computation may use now, at least 1. Ask before each piece of
+  // work of some milliseconds. If several parts of this daemon compute at once, each gets an equal
+  // part.
   int threads() const;
 
-  // While one lives, its owner computes.
+  // A part of this daemon computes while its Busy object exists.
   class Busy {
    public:
     explicit Busy(CoreShare* share) : share_(share) { share_->Enter(); }
@@ -81,11 +84,12 @@ class CoreShare {
   void Enter();
   void Leave();
 
-  const int alone_;           // Threads without a plan; 0: there is one.
-  CorePlanFile* const file_;  // Mapped; null without a plan.
-  const size_t self_;         // Place in the plan.
+  const int alone_;           // Threads without a plan. 0 if there is a plan.
+  CorePlanFile* const file_;  // Mapped. Null without a plan.
+  const size_t self_;         // Index in the plan.
 
-  // Parts of this daemon that compute now. The file has the same number, for others to read.
+  // Number of parts of this daemon that compute now. With a plan, the file holds the same number
+  // for the other daemons.
   std::atomic<int> inside_{0};
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kNoQuota = 1e9;
 
-// Files of the kernel have no size, so they are read line by line.
+// The kernel reports no size for these files, so they are read line by line.
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -31,8 +31,8 @@ double QuotaOver(absl::string_view quota, absl::string_view period) {
   return limited && time > 0 && per > 0 ? time / per : kNoQuota;
 }
 
-// Cores' worth of CPU time that the cgroup in `dir` may use: version 2 has one file for quota and
-// period, version 1 has two.
+// The CPU time that the cgroup in `dir` may use, in cores; kNoQuota if it has no limit. Version 2
+// of cgroups has one file for quota and period, version 1 has two.
 double QuotaIn(const std::string& dir) {
   const std::pair<std::string, std::string> max =
       absl::StrSplit(FirstLine(dir + "/cpu.max"), absl::MaxSplits(' ', 1));
@@ -41,7 +41,8 @@ double QuotaIn(const std::string& dir) {
       QuotaOver(FirstLine(dir + "/cpu.cfs_quota_us"), FirstLine(dir + "/cpu.cfs_period_us")));
 }
 
-// Whether a hierarchy of version 1, by its comma-separated controllers, limits CPU time.
+// Whether a hierarchy of cgroups version 1, given by its comma-separated controllers, limits CPU
+// time.
 bool LimitsCpu(absl::string_view controllers) {
   for (const absl::string_view name : absl::StrSplit(controllers, ',')) {
     if (name == "cpu") return true;
@@ -49,8 +50,8 @@ bool LimitsCpu(absl::string_view controllers) {
   return false;
 }
 
-// The least quota of the cgroup at `path` and all above it. A container often sees its own cgroup
-// as the mount itself, whatever the path says, so that one counts too.
+// The least quota of the cgroup at `path` and of all cgroups above it. A container often finds the
+// files of its own cgroup directly under `mount`, whatever `path` says, so those count too.
 double LeastQuota(const std::string& mount, absl::string_view path) {
   double least = QuotaIn(mount);
   std::string dir = mount;
@@ -69,7 +70,7 @@ int UsableCores(const CoreSources& sources) {
                   ? CPU_COUNT(&mask)
                   : static_cast<int>(std::thread::hardware_concurrency());
 
-  // A line is "ID:CONTROLLERS:PATH"; version 2 has ID 0 and no controllers.
+  // A line has the form "ID:CONTROLLERS:PATH". Version 2 has ID 0 and no controllers.
   std::ifstream cgroups(sources.cgroup);
   for (std::string line; std::getline(cgroups, line);) {
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));

@@ -57,13 +57,13 @@ class FailpointReactor final : public grpc::ServerUnaryReactor {
   }
 
   void OnDone() override {
-    if (later_) (void)Arm(request_);  // Both are actions that there are.
+    if (later_) (void)Arm(request_);  // Cannot fail: both actions are valid.
     delete this;
   }
 
  private:
   const admin::v1::FailpointRequest request_;
-  bool later_ = false;
+  bool later_ = false;  // Arm the failpoint when the answer is out.
 };
 
 }  // namespace

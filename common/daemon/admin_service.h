@@ -18,15 +18,19 @@ class WaitEdge;
 
 namespace sluice::daemon {
 
-// AdminService as every daemon has it: Explain asks `explain` for the waits of one job (its id),
-// and Failpoint arms one in builds that have them (UNIMPLEMENTED elsewhere). `explain` runs on
-// gRPC's threads and must not block.
+// Makes the AdminService that every daemon serves. Explain answers with what `explain` returns for
+// one job (by its id). Failpoint arms a failpoint in builds that have them, and is UNIMPLEMENTED
+// elsewhere.
+//
+// `explain` runs on gRPC's threads and must not block.
 std::unique_ptr<grpc::Service> MakeAdminService(
     std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain);
 
-// Answers Failpoint, for a daemon with an admin service of its own. What ends or stops this process
-// is armed once the answer is out, or it might take the answer with it. The reactor deletes itself.
-// UNIMPLEMENTED: this build has none. INVALID_ARGUMENT: no such action.
+// Answers a Failpoint call, for a daemon with an admin service of its own. An action that ends or
+// stops the process is armed only after the answer is sent, so that the answer is not lost. The
+// reactor deletes itself.
+// UNIMPLEMENTED: this build has no failpoints.
+// INVALID_ARGUMENT: no such action.
 grpc::ServerUnaryReactor* AnswerFailpoint(const admin::v1::FailpointRequest& request);
 
 }  // namespace sluice::daemon

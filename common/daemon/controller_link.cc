@@ -26,10 +26,10 @@ namespace {
 
 constexpr size_t kMaxSteps = 10'000;
 constexpr size_t kMaxEvents = 1'000;
-constexpr size_t kPerBeat = 256;  // Steps, and events, in one message.
+constexpr size_t kPerBeat = 256;  // Most step reports, and most events, in one message.
 constexpr absl::Duration kDefaultBeat = absl::Seconds(2);
 
-// Errors of Register and Heartbeat that no later try heals.
+// Whether an error of Register or Heartbeat will not go away by trying again.
 bool IsFinal(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kFailedPrecondition: return ReasonOf(status) != "NOT_YET";
@@ -42,7 +42,7 @@ bool IsFinal(const absl::Status& status) {
   }
 }
 
-// SHA-256 of the message's bytes with its maps in order.
+// SHA-256 of the message, serialised with its maps in sorted order.
 std::string HashOf(const google::protobuf::Message& message) {
   std::string bytes;
   {
@@ -68,34 +68,37 @@ struct ControllerLink::Impl {
   std::thread deliver_thread;
 
   mutable Mutex mu;
-  CondVar changed;  // To send, to deliver, stored, broken or stopped.
+  // Signalled when there is something to send or to deliver, when reports are stored, when the
+  // stream breaks, and when the link stops.
+  CondVar changed;
   bool stopped ABSL_GUARDED_BY(mu) = false;
-  bool broken ABSL_GUARDED_BY(mu) = false;  // The stream in use.
-  bool dirty ABSL_GUARDED_BY(mu) = false;   // Something to send at once.
+  bool broken ABSL_GUARDED_BY(mu) = false;  // The current stream has failed.
+  bool dirty ABSL_GUARDED_BY(mu) = false;   // Something must be sent at once.
   int64_t incarnation ABSL_GUARDED_BY(mu) = 0;
   absl::Duration beat ABSL_GUARDED_BY(mu) = kDefaultBeat;
 
-  // Up.
+  // What goes to the controller.
   std::map<std::string, registry::v1::Progress, std::less<>> progress ABSL_GUARDED_BY(mu);
   std::deque<job::v1::StepReport> steps ABSL_GUARDED_BY(mu);  // Not stored yet.
   std::deque<common::v1::Event> events ABSL_GUARDED_BY(mu);   // Not stored yet.
   uint64_t last_event ABSL_GUARDED_BY(mu) = 0;
   std::map<std::string, double> load ABSL_GUARDED_BY(mu);
   bool draining ABSL_GUARDED_BY(mu) = false;
-  uint64_t applied ABSL_GUARDED_BY(mu) = 0;  // Generation.
+  uint64_t applied ABSL_GUARDED_BY(mu) = 0;  // Generation of the last assignments applied.
 
-  // Down, for the deliver thread.
+  // What came from the controller, for the deliver thread.
   std::optional<int64_t> tell_incarnation ABSL_GUARDED_BY(mu);
-  // The newest not delivered.
+  // The newest assignments, until they are delivered.
   std::optional<registry::v1::HeartbeatResponse> level ABSL_GUARDED_BY(mu);
-  // Its generation, or that delivered last.
+  // Generation of the newest assignments received, delivered or not.
   uint64_t received ABSL_GUARDED_BY(mu) = 0;
-  bool tell_drain ABSL_GUARDED_BY(mu) = false;
-  bool told_drain ABSL_GUARDED_BY(mu) = false;
+  bool tell_drain ABSL_GUARDED_BY(mu) = false;  // The drain handler is due.
+  bool told_drain ABSL_GUARDED_BY(mu) = false;  // The drain handler has been due once.
   std::optional<absl::Status> tell_refused ABSL_GUARDED_BY(mu);
-  std::vector<registry::v1::Running> running ABSL_GUARDED_BY(mu);  // By the level delivered last.
+  // The jobs of the assignments applied last. A new controller learns from them what runs here.
+  std::vector<registry::v1::Running> running ABSL_GUARDED_BY(mu);
 
-  // The link thread.
+  // Called on the link thread.
   void Link();
   absl::Status Register(const rpc::Channel& channel);
   absl::Status Beat(const rpc::Channel& channel);
@@ -103,10 +106,10 @@ struct ControllerLink::Impl {
   bool AwaitNextBeat() ABSL_LOCKS_EXCLUDED(mu);
   void Refuse(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
 
-  // A stream's reader.
+  // Called on a stream's reader thread. `newest` is the highest generation of this stream.
   void Take(registry::v1::HeartbeatResponse response, uint64_t* newest) ABSL_LOCKS_EXCLUDED(mu);
 
-  // The deliver thread.
+  // Called on the deliver thread.
   void Deliver();
   void DeliverLevel(const registry::v1::HeartbeatResponse& delivered);
   void Touch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -122,6 +125,8 @@ void ControllerLink::Impl::Link() {
   while (!cancel.triggered()) {
     absl::Status status = Register(**channel);
     if (status.ok()) {
+      // Beat() returns when the stream ends. The daemon then registers again, because the
+      // controller may have restarted.
       backoff.Reset();
       status = Beat(**channel);
     }
@@ -142,18 +147,22 @@ absl::Status ControllerLink::Impl::Register(const rpc::Channel& channel) {
   request.set_protocol_max(options.protocol_max);
   request.mutable_addresses()->insert(options.addresses.begin(), options.addresses.end());
   request.mutable_labels()->insert(options.labels.begin(), options.labels.end());
+
   if (options.capacity) options.capacity(request.mutable_capacity());
   {
     MutexLock lock(&mu);
     request.set_incarnation(incarnation);
     request.mutable_running()->Add(running.begin(), running.end());
   }
+
   registry::v1::RegisterResponse response;
   SLUICE_RETURN_IF_ERROR(rpc::Call(
       channel, request, &response,
       {.give_up = absl::InfiniteDuration(), .cancel = &cancel, .backoff = options.backoff}));
+
   log::Info("registered",
             {{"controller", options.controller}, {"incarnation", response.incarnation()}});
+
   MutexLock lock(&mu);
   if (response.has_beat()) beat = rpc::FromProto(response.beat());
   if (incarnation != response.incarnation()) {
@@ -179,9 +188,11 @@ absl::Status ControllerLink::Impl::Beat(const rpc::Channel& channel) {
     broken = true;
     changed.NotifyAll();
   });
+
   while (stream.Write(Compose()) && AwaitNextBeat()) {
   }
-  // Ends the reader where it was the writer that failed; a status from the server stays.
+  // If Write() failed, the reader must be ended here. If the server ended the stream, its status is
+  // kept.
   stream.TryCancel();
   reader.join();
   return stream.Finish();
@@ -189,6 +200,7 @@ absl::Status ControllerLink::Impl::Beat(const rpc::Channel& channel) {
 
 registry::v1::HeartbeatRequest ControllerLink::Impl::Compose() {
   registry::v1::HeartbeatRequest request;
+
   MutexLock lock(&mu);
   dirty = false;
   request.set_daemon(options.id);
@@ -202,7 +214,8 @@ registry::v1::HeartbeatRequest ControllerLink::Impl::Compose() {
   return request;
 }
 
-// Returns when there is something to send; false: the stream is broken, or the link stopped.
+// Waits until the next heartbeat is due or something must be sent at once. Returns false if the
+// stream is broken or the link is stopped.
 bool ControllerLink::Impl::AwaitNextBeat() {
   MutexLock lock(&mu);
   const absl::Time due = absl::Now() + beat;
@@ -223,6 +236,7 @@ void ControllerLink::Impl::Refuse(const absl::Status& why) {
 
 void ControllerLink::Impl::Take(registry::v1::HeartbeatResponse response, uint64_t* newest) {
   MutexLock lock(&mu);
+  // Forget the reports that are stored. `k` says that all steps of a job up to k are.
   const size_t before = steps.size() + events.size();
   for (const registry::v1::StepStored& stored : response.steps_stored()) {
     std::erase_if(steps, [&](const job::v1::StepReport& step) {
@@ -230,10 +244,12 @@ void ControllerLink::Impl::Take(registry::v1::HeartbeatResponse response, uint64
     });
   }
   while (!events.empty() && events.front().seq() <= response.events_stored()) events.pop_front();
+  // A message carries kPerBeat reports at most: when some are stored, send the rest at once.
   if (steps.size() + events.size() < before && steps.size() + events.size() > 0) dirty = true;
+
   if (response.drain() && !told_drain) tell_drain = told_drain = true;
-  // On one stream generations rise; a new controller may count from another number, so any other
-  // one is news.
+  // Within a stream a lower generation is late and is ignored. A controller that restarted may
+  // count from any number, so in a new stream any generation but the last received one is new.
   if (response.generation() > *newest) {
     *newest = response.generation();
     if (response.generation() != received) {
@@ -260,6 +276,7 @@ void ControllerLink::Impl::Deliver() {
       std::swap(now_refused, tell_refused);
       std::swap(now_drain, tell_drain);
     }
+    // Called without the lock, so that a handler may call the link.
     if (now_incarnation && handlers.registered) handlers.registered(*now_incarnation);
     if (now_level) DeliverLevel(*now_level);
     if (now_drain && handlers.drain) handlers.drain();
@@ -271,6 +288,7 @@ void ControllerLink::Impl::DeliverLevel(const registry::v1::HeartbeatResponse& d
   if (handlers.assigned) handlers.assigned(delivered);
   std::vector<registry::v1::Running> now;
   for (const registry::v1::Assignment& assignment : delivered.jobs()) {
+    // A stopped job no longer runs here.
     if (assignment.phase() == registry::v1::ASSIGNMENT_PHASE_STOP) continue;
     registry::v1::Running& run = now.emplace_back();
     run.set_job(assignment.job());
@@ -278,6 +296,7 @@ void ControllerLink::Impl::DeliverLevel(const registry::v1::HeartbeatResponse& d
     run.set_spec_hash(HashOf(assignment.spec()));
     run.set_generation(delivered.generation());
   }
+
   MutexLock lock(&mu);
   running = std::move(now);
   applied = delivered.generation();

@@ -27,69 +27,76 @@ class Progress;
 
 namespace sluice::daemon {
 
-// A daemon's line to its controller: registers, beats, brings assignments down and progress, step
-// reports and events up. The daemon may start before its controller and outlives it: whatever
-// breaks, the link comes back with the same boot id, and so under the same incarnation, and sends
-// again what was not stored.
+// The connection of a daemon to its controller. It registers the daemon and sends heartbeats. It
+// receives the daemon's assignments, and sends progress, step reports and events.
 //
-// Thread-safe. Owns two threads: `link` registers and writes beats (and starts a reader for each
-// stream); `deliver` runs the handlers, so a slow handler delays no beat.
+// The daemon may start before its controller, and may outlive it. After any failure the link
+// connects again with the same boot id, so the daemon keeps its incarnation. It then sends again
+// the step reports and events that were not stored.
+//
+// Thread-safe. Owns two threads: `link` registers and writes heartbeats (and starts a reader for
+// each stream); `deliver` runs the handlers, so that a slow handler delays no heartbeat.
 class ControllerLink {
  public:
   struct Options {
     std::string controller;  // HOST:PORT.
-    std::string id;          // Of the daemon.
+    std::string id;          // The daemon's id.
     rpc::Role role = rpc::Role::kUnspecified;
     std::map<std::string, std::string> addresses;  // HOST:PORT by listener: "grpc", "ops".
     std::map<std::string, std::string> labels;
-    // Fills in what the daemon offers; may be empty.
+    // Fills in what the daemon offers. May be empty.
     std::function<void(registry::v1::Capacity*)> capacity;
     uint32_t protocol_min = kProtocol;
     uint32_t protocol_max = kProtocol;
     rpc::BackoffOptions backoff;
   };
 
-  // All run on the `deliver` thread, one at a time; each may be empty.
+  // They run on the `deliver` thread, one at a time. Each may be empty.
   struct Handlers {
-    // The daemon is known under `incarnation`; before its first assignment, and again if it
-    // changes.
+    // The controller has registered the daemon under `incarnation`. Called before the first
+    // assignment, and again when the incarnation changes.
     std::function<void(int64_t incarnation)> registered;
-    // A new generation of all the daemon's assignments. Only the newest is delivered. Once this
-    // returns, its generation is told to the controller as applied.
+    // `level` lists all assignments of the daemon. Only the newest list is delivered. When this
+    // returns, the controller is told that the list's generation is applied.
     std::function<void(const registry::v1::HeartbeatResponse& level)> assigned;
-    // The controller asks the daemon to drain and end. Once.
+    // The controller asks the daemon to drain and end. Called once at most.
     std::function<void()> drain;
-    // The controller will never take this daemon (no common protocol, wrong role, a newer process
-    // under the same id): the link has ended. Usually Host::stop.
+    // The controller will never accept this daemon (no common protocol, wrong role, a newer process
+    // under the same id), and the link has ended. Usually calls Host::stop.
     std::function<void(absl::Status why)> refused;
   };
 
   ControllerLink(Options options, Handlers handlers);
-  // Stop().
+  // Calls Stop().
   ~ControllerLink();
   ControllerLink(const ControllerLink&) = delete;
   ControllerLink& operator=(const ControllerLink&) = delete;
 
   void Start();
-  // Ends the stream and joins the threads; no handler runs afterwards. Not from a handler.
-  // Idempotent.
+  // Ends the stream and joins the threads. No handler runs afterwards. Must not be called from a
+  // handler. Idempotent.
   void Stop();
-  // Waits until the controller has stored all step reports and events; false: not within `timeout`.
+  // Waits until the controller has stored all step reports and events. Returns false after
+  // `timeout`, or if the link was stopped.
   bool Flush(absl::Duration timeout);
 
-  // Of the daemon; 0 before it is registered.
+  // The incarnation of the daemon; 0 before it is registered.
   int64_t incarnation() const;
 
-  // Each of these is sent at once.
-  // A level: replaces what was said of the job.
+  // Sets the progress of one job, replacing the former one. This and the next calls, up to
+  // SetDraining(), cause a heartbeat at once.
   void SetProgress(const registry::v1::Progress& progress);
   void RemoveProgress(absl::string_view job);
-  // Sent until stored. Beyond 10,000 the oldest is given up, with a warning in the log.
+  // Sends a step report, again and again until it is stored. If more than 10,000 wait, the oldest
+  // is dropped with a warning in the log.
   void Report(const job::v1::StepReport& step);
-  // The same, beyond 1,000. Fills in seq, incarnation, role and daemon, and `at` if unset.
+  // The same for an event, with a limit of 1,000. Fills in seq, incarnation, role and daemon, and
+  // `at` if it is unset.
   void Raise(common::v1::Event event);
+  // Says in every heartbeat from now on that the daemon drains.
   void SetDraining();
-  // A level, sent with the next beat.
+  // Sets the load of the daemon, gauges by name. It replaces the former one, and is sent with the
+  // next heartbeat.
   void SetLoad(const std::map<std::string, double>& load);
 
  private:

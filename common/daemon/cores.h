@@ -8,10 +8,11 @@
 
 namespace sluice::daemon {
 
-// The flag --cores, for daemons that compute on several threads.
+// The flag --cores, for daemons that compute with several threads.
 About::Flag CoresFlag();
 
-// This daemon's share of the cores: of the plan that --cores names, or else --threads of its own.
+// The daemon's share of the cores. With --cores it is a share of the plan in that file, else
+// --threads threads of its own (or as many as UsableCores() counts).
 absl::StatusOr<std::unique_ptr<CoreShare>> OpenCores(const Flags& flags);
 
 }  // namespace sluice::daemon

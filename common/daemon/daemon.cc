@@ -19,9 +19,11 @@
 namespace sluice::daemon {
 namespace {
 
-constexpr absl::Duration kLastCalls = absl::Seconds(2);  // For calls still open after Drain().
+// Time for calls that are open after Drain().
+constexpr absl::Duration kLastCalls = absl::Seconds(2);
 
-// SIGTERM and SIGINT, blocked in every thread and waited for by the main one.
+// Blocks SIGTERM and SIGINT in all threads, so that the main thread can wait for them. Make it
+// before any thread starts. SIGPIPE is ignored.
 class Signals {
  public:
   Signals() {
@@ -32,7 +34,7 @@ class Signals {
     signal(SIGPIPE, SIG_IGN);
   }
 
-  // From any thread: wakes Wait(), which then returns `why`; the first call counts.
+  // Makes Wait() return `why`. Only the first call counts. May be called from any thread.
   void Stop(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     if (stopped_) return;
@@ -41,16 +43,19 @@ class Signals {
     kill(getpid(), SIGTERM);
   }
 
+  // Waits for a signal or Stop(). Returns OK for a signal.
   absl::Status Wait() ABSL_LOCKS_EXCLUDED(mu_) {
     int signal = 0;
     sigwait(&set_, &signal);
+
     MutexLock lock(&mu_);
-    // A Stop() from now on, or its signal sent meanwhile, must not kill a process that drains.
+    // The process drains from now on. Later calls of Stop() must not kill it, nor a signal that an
+    // earlier Stop() sent meanwhile.
     stopped_ = true;
     const timespec now{};
     while (sigtimedwait(&set_, nullptr, &now) > 0) {
     }
-    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);  // The next one kills.
+    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);  // The next signal kills.
     return why_;
   }
 
@@ -61,18 +66,19 @@ class Signals {
   absl::Status why_ ABSL_GUARDED_BY(mu_);
 };
 
-// gRPC's own words become lines of ours.
+// Writes gRPC's error messages to Sluice's log.
 void LogGrpc(gpr_log_func_args* args) {
   if (args->severity < GPR_LOG_SEVERITY_ERROR) return;
   log::Warning("grpc", {{"message", args->message}, {"file", args->file}, {"line", args->line}});
 }
 
-// -1: run. Else: the exit code, after --help, --version or a misuse.
+// Returns -1 if the daemon should run, else the exit code after --help, --version or wrong use.
 int Parse(int argc, char** argv, const About& about, Flags* flags) {
   CLI::App app{about.summary, about.name};
   app.footer(absl::StrCat("Example: ", about.example));
   app.set_version_flag("--version", kBuild);
   flags->id = absl::StrCat(rpc::RoleName(about.role), "-0");
+
   app.add_option("--listen", flags->listen, "HOST:PORT for gRPC, on loopback; port 0: any free one")
       ->capture_default_str();
   app.add_option("--ops", flags->ops, "HOST:PORT for /metrics, /livez and /readyz")
@@ -87,6 +93,7 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
   app.add_option("--log-level", flags->log_level, "lowest level logged")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
+
   for (const About::Flag& flag : about.flags) {
     std::string& value = flags->own[flag.name];
     CLI::Option* option = flag.kind == About::Flag::Kind::kSwitch
@@ -95,6 +102,7 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
     if (flag.kind == About::Flag::Kind::kBytes) option->transform(CLI::AsSizeValue(false));
     if (!flag.env.empty()) option->envname(flag.env);
   }
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -103,6 +111,7 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
   return -1;
 }
 
+// Prints an error and its hint. Returns the exit code.
 int Fail(const About& about, const absl::Status& status) {
   const ErrorDetail detail = DetailOf(status);
   std::fprintf(stderr, "%s: error%s: %s\n", about.name.c_str(),
@@ -125,6 +134,7 @@ absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make
       rpc::Server::Start({.address = flags.listen, .metrics = &metrics}, services));
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<OpsServer> ops,
                           OpsServer::Start(flags.ops, &metrics, [&] { return program->Ready(); }));
+
   SLUICE_RETURN_IF_ERROR(program->Start(server->address(), ops->address()));
   std::printf("{\"listening\": \"%s\", \"ops\": \"%s\"}\n", server->address().c_str(),
               ops->address().c_str());
@@ -134,6 +144,7 @@ absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make
 
   const absl::Status why = signals->Wait();
   log::Info("draining", {{"why", why.ok() ? absl::string_view("asked to") : why.message()}});
+  // Clients must see NOT_SERVING before the program stops taking work.
   server->SetServing(false);
   program->Drain();
   server->Drain(kLastCalls);
@@ -143,8 +154,9 @@ absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make
 
 }  // namespace
 
-// Read by jemalloc as the process starts. Memory touched for the first time costs many times a warm
-// copy: buffers above 8 MiB, the tensors of a step, are kept for a while like all others.
+// jemalloc reads this when the process starts. By default it returns buffers above 8 MiB to the
+// system at once, and the tensors of a step are that large. To touch new memory costs many times a
+// copy in memory that is in use, so here large buffers are kept for a while like all others.
 extern "C" {
 extern const char* const malloc_conf;
 const char* const malloc_conf = "oversize_threshold:0";

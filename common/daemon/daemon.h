@@ -17,26 +17,27 @@ namespace sluice::metrics {
 class Registry;
 }  // namespace sluice::metrics
 
-// What all daemons have in common: flags, signals, the gRPC server, the ops server, the first line
-// on stdout.
+// What all daemons have in common: flags, signals, the gRPC server, the HTTP server for operators,
+// and the first line on stdout.
 namespace sluice::daemon {
 
 inline constexpr char kBuild[] = "0.1.0";
-inline constexpr unsigned kProtocol = 1;  // Of the whole tree; the only one that this build speaks.
+// The protocol version: common to all daemons, and the only one that this build speaks.
+inline constexpr unsigned kProtocol = 1;
 
-// A daemon as its --help names it.
+// Describes a daemon, for its --help.
 struct About {
   std::string name;  // "sluice-queue"
   rpc::Role role = rpc::Role::kUnspecified;
   std::string summary;  // One sentence.
-  std::string example;  // A command line that runs.
-  // Flags of this daemon alone; each may come from the environment too, where `env` names a
-  // variable.
+  std::string example;  // A command line that works.
+  // The flags that only this daemon has. If `env` names an environment variable, the value may come
+  // from it too.
   struct Flag {
     enum class Kind {
       kText,
-      kBytes,   // A number, or 512m, 8g: the value is the number.
-      kSwitch,  // Takes no value: "true" where it is given.
+      kBytes,   // A number, or a size such as 512m or 8g. The value is the number of bytes.
+      kSwitch,  // Takes no value. It is "true" if given.
     };
     std::string name;  // "--mirror"
     std::string help;
@@ -46,53 +47,59 @@ struct About {
   std::vector<Flag> flags;
 };
 
+// The values of the command line.
 struct Flags {
-  std::string listen = "127.0.0.1:0";  // gRPC; port 0: any free one.
-  std::string ops = "127.0.0.1:0";     // HTTP: /metrics /livez /readyz.
-  std::string controller;              // HOST:PORT; empty: none (the controller itself).
-  std::string id;                      // Names the daemon in the fleet; default <role>-0.
-  std::string data_dir;                // Empty: none given.
-  int threads = 0;                     // For computing; 0: as many as the machine has.
+  std::string listen = "127.0.0.1:0";  // For gRPC. Port 0: any free port.
+  std::string ops = "127.0.0.1:0";     // For HTTP: /metrics, /livez, /readyz.
+  std::string controller;              // HOST:PORT. Empty in the controller itself.
+  std::string id;                      // Name of the daemon in the fleet. Default: <role>-0.
+  std::string data_dir;                // Empty: not given.
+  int threads = 0;                     // Threads for computing. 0: one per core.
   std::string log_level = "info";
-  std::map<std::string, std::string> own;  // Values of About::flags by name.
-  // Empty: not given.
+  std::map<std::string, std::string> own;  // Values of About::flags, by name.
+  // The value of a flag of About::flags; empty if it was not given.
   std::string Own(const std::string& name) const {
     const auto it = own.find(name);
     return it == own.end() ? "" : it->second;
   }
 };
 
-// What the scaffolding lends to a daemon; outlives it.
+// What Main() lends to a program. It outlives the program.
 struct Host {
   const Flags* flags = nullptr;
   metrics::Registry* metrics = nullptr;
-  // Ends the daemon as SIGTERM does; an error ends it with exit code 1 and is printed. From any
-  // thread.
+  // Ends the daemon as SIGTERM does. With an error, the error is printed and the exit code is 1.
+  // May be called from any thread.
   std::function<void(absl::Status why)> stop;
 };
 
-// One daemon, between its start and its end. Called from the main thread, but for Ready().
+// One daemon, from its start to its end. All calls come from the main thread, except Ready().
 class Program {
  public:
   virtual ~Program() = default;
 
-  // gRPC services of the callback API, owned by the program, to be served from before Start().
+  // The gRPC services, which use the callback API. The program owns them. They are served already
+  // before Start() is called.
   virtual std::vector<grpc::Service*> services() = 0;
-  // The server listens on `address`, the ops server on `ops`: start threads, register with the
-  // controller.
+  // Called when the gRPC server listens on `address` and the HTTP server on `ops`. Starts threads
+  // and registers with the controller.
   virtual absl::Status Start(const std::string& address, const std::string& ops) = 0;
-  // OK: /readyz answers 200; else 503 with the message. From the ops server's threads.
+  // What /readyz answers: 200 for OK, else 503 with the message. Called from the HTTP server's
+  // threads.
   virtual absl::Status Ready() { return absl::OkStatus(); }
-  // Takes no new work, ends or gives back what it holds, finishes parked calls. Health is
-  // NOT_SERVING by now, calls are still answered; they are cancelled a little after it returns.
+  // Takes no new work, ends or gives back what it holds, and finishes parked calls. Health is
+  // NOT_SERVING by now. Calls are still answered, and are cancelled shortly after this returns.
   virtual void Drain() = 0;
 };
 
 using MakeProgram = std::function<absl::StatusOr<std::unique_ptr<Program>>(const Host& host)>;
 
-// A daemon's whole main(). Parses the flags, makes the program, starts it, prints {"listening": ..,
-// "ops": ..} as the first line of stdout, and waits for SIGTERM or SIGINT; a second one ends it at
-// once. Exit codes: 0 drained, 1 failed, 2 misused.
+// The whole main() of a daemon. Parses the flags, makes the program, starts it, prints
+// {"listening": .., "ops": ..} as the first line of stdout, and waits for SIGTERM or SIGINT. A
+// second signal ends the process at once. Returns the exit code:
+// 0: drained, or --help or --version was given.
+// 1: failed.
+// 2: wrong use of the command line.
 int Main(int argc, char** argv, const About& about, const MakeProgram& make);
 
 }  // namespace sluice::daemon

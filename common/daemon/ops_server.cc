@@ -19,6 +19,7 @@
 namespace sluice::daemon {
 namespace {
 
+// Sends a whole response with `code` 200 or 503, and returns the code.
 int Answer(mg_connection* connection, int code, const char* type, absl::string_view body) {
   const std::string head = absl::StrCat(
       "HTTP/1.1 ", code, code == 200 ? " OK" : " Service Unavailable", "\r\nContent-Type: ", type,
@@ -28,7 +29,7 @@ int Answer(mg_connection* connection, int code, const char* type, absl::string_v
   return code;
 }
 
-// Opens a connection to a local port and drops it.
+// Opens a connection to a local port and closes it at once.
 void Knock(int port, bool ipv6) {
   const int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
@@ -59,12 +60,13 @@ struct OpsServer::Impl {
     if (context != nullptr) Stop();
   }
 
-  // The library looks only every two seconds whether it should end, unless a connection comes: so
-  // one is made.
+  // Stops the library's threads. Without a new connection they look only every two seconds whether
+  // they should end, so connections are made until they have ended.
   void Stop() {
     Mutex mu;
     CondVar changed;
     bool ended = false;
+    // mg_stop() blocks until the library's threads have ended.
     std::thread stopper([&] {
       mg_stop(context);
       MutexLock lock(&mu);
@@ -90,6 +92,7 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
                                                             metrics::Registry* metrics,
                                                             std::function<absl::Status()> ready) {
   SLUICE_RETURN_IF_ERROR(rpc::CheckLoopback(address));
+
   static const bool initialized = mg_init_library(MG_FEATURES_DEFAULT) != 0;
   SLUICE_CHECK(initialized || MG_FEATURES_DEFAULT == 0);
   auto impl = std::make_unique<Impl>();
@@ -97,13 +100,15 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
   impl->ready = std::move(ready);
 
   const std::string host(address.substr(0, address.rfind(':')));
+  // The library accepts only numeric hosts.
   const std::string ports = absl::StartsWith(address, "localhost:")
                                 ? absl::StrCat("127.0.0.1", address.substr(host.size()))
                                 : std::string(address);
+
   const char* options[] = {"listening_ports",    ports.c_str(), "num_threads", "2",
                            "request_timeout_ms", "5000",        nullptr};
   mg_callbacks callbacks{};
-  // Errors come back as a status.
+  // The library's messages are dropped: an error is returned as a status.
   callbacks.log_message = [](const mg_connection*, const char*) { return 1; };
   impl->context = mg_start(&callbacks, nullptr, options);
   if (impl->context == nullptr) {

@@ -13,13 +13,15 @@ class Registry;
 
 namespace sluice::daemon {
 
-// Plain HTTP for people and monitors: /metrics (Prometheus text), /livez (200 while the process
-// answers) and /readyz (200, or 503 with the reason). Owns its threads; they end in the destructor.
+// An HTTP server for operators and monitors: /metrics (Prometheus text), /livez (200 while the
+// process answers) and /readyz (200, or 503 with the reason). Owns its threads, which end in the
+// destructor.
 class OpsServer {
  public:
-  // Listens on `address`, HOST:PORT on loopback, port 0: any free one. `metrics` outlives the
-  // server; `ready` is called from its threads.
-  // INVALID_ARGUMENT: no such address. ALREADY_EXISTS (PORT_IN_USE).
+  // Listens on `address`, HOST:PORT on loopback; port 0 means any free port. `metrics` outlives the
+  // server. `ready` is called from the server's threads.
+  // INVALID_ARGUMENT: `address` is not an address, or not on loopback.
+  // ALREADY_EXISTS PORT_IN_USE: another process listens there.
   static absl::StatusOr<std::unique_ptr<OpsServer>> Start(absl::string_view address,
                                                           metrics::Registry* metrics,
                                                           std::function<absl::Status()> ready);
@@ -27,7 +29,7 @@ class OpsServer {
   OpsServer(const OpsServer&) = delete;
   OpsServer& operator=(const OpsServer&) = delete;
 
-  // HOST:PORT with the port that was bound.
+  // HOST:PORT with the actual port.
   const std::string& address() const;
 
  private:

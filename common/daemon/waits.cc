@@ -29,11 +29,13 @@ common::v1::WaitEdge OwnEdge(const std::string& daemon, const Wait& wait) {
   edge.mutable_waiter()->set_kind(step ? common::v1::NODE_KIND_STEP : common::v1::NODE_KIND_DAEMON);
   edge.mutable_waiter()->set_id(step ? absl::StrCat(wait.step) : daemon);
   edge.mutable_waiter()->set_daemon(daemon);
+
   common::v1::NodeKind kind = common::v1::NODE_KIND_UNSPECIFIED;
   SLUICE_CHECK(common::v1::NodeKind_Parse(absl::StrCat("NODE_KIND_", wait.kind), &kind));
   edge.mutable_on()->set_kind(kind);
   edge.mutable_on()->set_id(wait.id);
   edge.mutable_on()->set_daemon(wait.at);
+
   edge.set_cause(wait.cause);
   edge.set_next(wait.next);
   return edge;

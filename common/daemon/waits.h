@@ -16,29 +16,29 @@ class WaitEdge;
 
 namespace sluice::daemon {
 
-// A wait, or long work that others may wait for.
+// A wait of this daemon, or long work of its own that others may wait for.
 struct Wait {
-  // What it is on. `kind`: STEP, BATCH, CALL, STORE, .. as in the contracts; `at`: the daemon, or
-  // role, that knows it.
+  // What it waits for. `kind`: STEP, BATCH, CALL, STORE, .., a NodeKind of the proto files without
+  // its prefix. `at`: the daemon or role that knows more about it.
   std::string kind, id, at;
-  std::string cause;  // A sentence about the daemon: "trainer-0 trains batch 75".
-  std::string next;   // What comes by itself. Empty: nothing does.
-  int64_t step = -1;  // Of a trainer: the step that waits.
+  std::string cause;  // A sentence about the daemon, such as "trainer-0 trains batch 75".
+  std::string next;   // What happens next without a person. Empty: nothing.
+  int64_t step = -1;  // In a trainer: the step that waits. -1: the daemon waits.
 };
 
-// What a daemon waits for at this moment, for Explain: each wait is noted where it begins and gone
-// when its scope ends.
+// What a daemon waits for now, for the admin call Explain. Each wait is added where it begins, and
+// removed when its scope ends.
 //
 // Thread-safe.
 class Waits {
  public:
-  // `daemon`: its id. `clock` outlives the waits.
+  // `daemon` is the daemon's id. `clock` outlives this object.
   explicit Waits(std::string daemon, Clock* clock = Clock::Real())
       : daemon_(std::move(daemon)), clock_(clock) {}
   Waits(const Waits&) = delete;
   Waits& operator=(const Waits&) = delete;
 
-  // Ends its wait when it goes. The waits outlive their scopes.
+  // Ends its wait when it is destroyed. The Waits object must outlive it.
   class [[nodiscard]] Scope {
    public:
     ~Scope();
@@ -48,29 +48,30 @@ class Waits {
    private:
     friend class Waits;
     Scope(Waits* waits, uint64_t id) : waits_(waits), id_(id) {}
-    Waits* waits_;  // Null: moved from.
+    Waits* waits_;  // Null after a move.
     uint64_t id_;
   };
 
+  // Adds a wait. Aborts later, in Edges(), if `wait.kind` is not a NodeKind.
   Scope Begin(Wait wait) ABSL_LOCKS_EXCLUDED(mu_);
-  // One edge for each, oldest first.
+  // One edge for each wait, oldest first.
   std::vector<common::v1::WaitEdge> Edges() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Entry {
     Wait wait;
-    absl::Duration since;  // Monotonic.
+    absl::Duration since;  // Monotonic time of its beginning.
   };
   void End(uint64_t id) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string daemon_;
   Clock* const clock_;
   mutable Mutex mu_;
-  uint64_t last_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mu_);  // In the order they began.
+  uint64_t last_ ABSL_GUARDED_BY(mu_) = 0;                  // The newest id.
+  std::map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mu_);  // By id, which rises: oldest first.
 };
 
-// An edge for what a daemon is at without a beginning of its own: `since` is unset.
+// The edge for a wait whose beginning is not known: `since` is unset.
 common::v1::WaitEdge OwnEdge(const std::string& daemon, const Wait& wait);
 
 }  // namespace sluice::daemon

@@ -12,65 +12,76 @@
 
 namespace sluice {
 
-// The rows of one file, each as JSON of its mapped fields with sorted keys:
+// The rows of one file. Each is the JSON text of its mapped fields, with sorted keys:
 // {"answer":"..","prompt":".."}.
 //
-// Immutable once read, so safe from any thread.
+// Immutable once it is read, so thread-safe.
 class Dataset {
  public:
-  static constexpr uint64_t kMaxRowBytes = 1 << 20;   // Of a row's mapped JSON.
-  static constexpr uint64_t kMaxHeadBytes = 4 << 20;  // Of the file, for Options::first_rows.
-  static constexpr size_t kMaxDepth = 64;  // Of lists and objects in a line, the row included.
+  static constexpr uint64_t kMaxRowBytes = 1 << 20;   // Limit of the JSON of a row's fields.
+  static constexpr uint64_t kMaxHeadBytes = 4 << 20;  // Limit of what first_rows reads.
+  // Nesting of lists and objects in a line, with the row itself.
+  static constexpr size_t kMaxDepth = 64;
 
   struct Options {
-    std::string name;  // Of the source, for messages.
+    std::string name;  // Name of the data source, for messages.
     std::string path;
-    // Name in the row -> column of the file; a column inside an object is written a.b. `prompt`
-    // must be among the names. A field mapped to the column of its own name may be absent, but then
-    // from all rows (a prompt never may).
+    // Maps the name of a field in the row to the column of the file. A column inside an object is
+    // written a.b. `prompt` must be one of the names. A field that is mapped to the column of its
+    // own name may be absent, but then from all rows. The prompt may never be absent.
     std::map<std::string, std::string> fields;
-    bool skip_bad_rows = false;  // Skipped and counted; else the first one is the error.
-    // A row whose prompt is neither a text nor a list of messages, or is empty, is bad. Else that
-    // shows when it is rendered.
+    bool skip_bad_rows = false;  // Skip and count bad rows; else the first one is the error.
+    // Also treat a row as bad if its prompt is empty, or is neither a text nor a list of messages.
+    // If this is off, the error appears when the row is rendered.
     bool check_prompts = false;
-    // Only so many rows from the start of the file, and of that no more than kMaxHeadBytes: for a
-    // look at it. 0: all. RESOURCE_EXHAUSTED where not even one row ends within them.
+    // Read only this many rows from the start of the file, and at most kMaxHeadBytes of the file,
+    // for a quick look. 0: all rows.
     uint64_t first_rows = 0;
     const char* bad_row_hint = "mend the line, or set data.order.on_bad_row: skip";
-    // Says of a mapped row why no answer to it could be scored. Such rows are set aside and
-    // counted. May be empty: answers to all rows can be scored.
+    // Says why no answer to a mapped row could be scored, or OK. Rows with an error are set aside
+    // and counted. May be empty: then all rows count as scorable.
     std::function<absl::Status(const nlohmann::json& row)> check_scorable;
   };
 
   uint64_t rows() const { return ends_.size(); }
+  // The JSON text of a row. It is valid as long as the data set.
   absl::string_view json(uint64_t row) const;
-  // The line of the file that the row stands in, from 1. Only of a look at the first rows.
+  // The line of the file that the row stands in, from 1. Only with Options::first_rows.
   uint64_t line(uint64_t row) const { return lines_[row]; }
-  // Rows that could not be read, and what was wrong with the first of them.
+  // Bad rows that were skipped, and what was wrong with the first of them.
   uint64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
-  // Rows that no answer could be scored for, and what is wrong with the first of them.
+  // Rows that were set aside because no answer to them could be scored, and the reason for the
+  // first of them.
   uint64_t set_aside() const { return set_aside_; }
   const std::string& first_set_aside() const { return first_set_aside_; }
 
  private:
   friend absl::StatusOr<Dataset> ReadJsonl(const Options& options);
   std::string text_;            // All rows, one after the other.
-  std::vector<uint64_t> ends_;  // Where each ends in it.
-  // As long as ends_ where only the first rows were asked for, else empty.
+  std::vector<uint64_t> ends_;  // Where each row ends in text_.
+  // The line of each row. Empty without Options::first_rows.
   std::vector<uint64_t> lines_;
   uint64_t skipped_ = 0, set_aside_ = 0;
   std::string first_skipped_, first_set_aside_;
 };
 
-// Reads JSON lines: one object a line, blank lines skipped (the layout of GSM8K and most prompt
-// files). INVALID_ARGUMENT (BAD_ROW, SLUICE-DATA-0001) names file, line and column, what was found
-// and wanted. Also INVALID_ARGUMENT: no rows (NO_ROWS), none that can be scored (UNSCORABLE, with
-// the first of them), or no mapping for `prompt`. NOT_FOUND, PERMISSION_DENIED: of the file.
+// Reads JSON lines: one object per line, blank lines are skipped (the layout of GSM8K and most
+// prompt files).
+// INVALID_ARGUMENT BAD_ROW (SLUICE-DATA-0001): a row is bad; names file, line and column, what was
+// found and what was wanted.
+// INVALID_ARGUMENT NO_ROWS: the file has no rows.
+// INVALID_ARGUMENT UNSCORABLE: no row can be scored; gives the reason for the first.
+// INVALID_ARGUMENT NO_PROMPT: no column is mapped to `prompt`.
+// RESOURCE_EXHAUSTED: with first_rows, not even one row ends within kMaxHeadBytes; or the file is
+// too large.
+// NOT_FOUND, PERMISSION_DENIED and others: the file cannot be read.
 absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options);
 
-// Reads `options.path` by its suffix. INVALID_ARGUMENT: a format that this build does not read
-// (says which it does).
+// Reads `options.path` in the format that its suffix says.
+// INVALID_ARGUMENT UNSUPPORTED: this build does not read this format; the message says which it
+// reads.
+// Other errors as ReadJsonl().
 absl::StatusOr<Dataset> ReadDataset(const Dataset::Options& options);
 
 }  // namespace sluice

@@ -17,9 +17,10 @@ namespace sluice {
 namespace {
 using nlohmann::json;
 
-constexpr size_t kMaxExcerpt = 60;  // Bytes of a value in a message.
+constexpr size_t kMaxExcerpt = 60;  // Most bytes of a value that a message quotes.
 
-// The column itself, or, for a.b, member b of object a. Null: there is none.
+// The value of `column` in `row`. A column a.b that does not exist under this name is member b of
+// object a. Null if there is none.
 const json* Column(const json& row, const std::string& column) {
   if (const auto it = row.find(column); it != row.end()) return &*it;
   const json* at = &row;
@@ -32,6 +33,7 @@ const json* Column(const json& row, const std::string& column) {
   return at;
 }
 
+// The names of the first ten columns, for a message.
 std::string Columns(const json& row) {
   std::vector<std::string> names;
   for (const auto& [name, value] : row.items()) {
@@ -47,7 +49,7 @@ std::string Excerpt(const json& value) {
   return text.size() <= kMaxExcerpt ? text : absl::StrCat(text.substr(0, kMaxExcerpt), "..");
 }
 
-// A text or a list of messages, not empty.
+// Whether a value can be a prompt: a text or a list of messages, not empty.
 bool IsPrompt(const json& value) {
   if (value.is_string()) return value != "";
   return value.is_array() && !value.empty() &&
@@ -55,15 +57,18 @@ bool IsPrompt(const json& value) {
                      [](const json& message) { return message.is_object(); });
 }
 
-// What is wrong with a line, with its column where the parser knows it; empty: nothing, and `out`
-// is the mapped row.
+// Maps the lines of a file to rows.
 class RowMapper {
  public:
   explicit RowMapper(const Dataset::Options& options)
       : fields_(options.fields), check_prompts_(options.check_prompts) {}
 
+  // Maps one line. Returns an empty string and sets `out` to the row and `text` to its JSON; or
+  // returns what is wrong, beginning with "COLUMN: " (the byte in the line, 1 if the parser does
+  // not know it).
   std::string Map(absl::string_view line, json* out, std::string* text) {
-    // Before anything is built of it, because copying and printing a JSON value recurse.
+    // Check the depth before anything is built from the line, because copying and printing a JSON
+    // value recurse.
     if (const size_t depth = JsonDepth(line); depth > Dataset::kMaxDepth) {
       return absl::StrCat("1: lists and objects lie ", depth,
                           " deep within each other; the limit is ", Dataset::kMaxDepth);
@@ -77,8 +82,10 @@ class RowMapper {
       return absl::StrCat(error.byte,
                           ": broken JSON: ", why == std::string::npos ? what : what.substr(why));
     }
+
     if (!row.is_object())
       return absl::StrCat("1: wanted one JSON object a line, found ", row.type_name());
+
     json mapped = json::object();
     for (const auto& [name, column] : fields_) {
       const json* value = Column(row, column);
@@ -88,6 +95,7 @@ class RowMapper {
         return absl::StrCat("1: no column \"", column, "\" for field ", name, "; the row has ",
                             Columns(row));
       }
+      // All rows must have the same fields.
       if (first_done_ && !seen_.contains(name))
         return absl::StrCat("1: column \"", column, "\" is here, but not in the rows before");
       if (name == "prompt" && check_prompts_ && !IsPrompt(*value)) {
@@ -96,11 +104,13 @@ class RowMapper {
       }
       mapped[name] = *value;
     }
+
     *text = mapped.dump();
     if (text->size() > Dataset::kMaxRowBytes) {
       return absl::StrCat("1: the row's fields take ", text->size(), " bytes; the limit is ",
                           Dataset::kMaxRowBytes);
     }
+
     for (const auto& [name, value] : mapped.items()) seen_.insert(name);
     first_done_ = true;
     *out = std::move(mapped);
@@ -110,11 +120,11 @@ class RowMapper {
  private:
   const std::map<std::string, std::string>& fields_;
   const bool check_prompts_;
-  std::set<std::string> seen_;  // Fields that the first good row had.
+  std::set<std::string> seen_;  // Names of the fields that the first good row had.
   bool first_done_ = false;
 };
 
-// The file, or of a large one its first kMaxHeadBytes without the line that they cut.
+// Reads the file. Of a large file it reads the first kMaxHeadBytes, up to the last whole line.
 absl::StatusOr<std::string> ReadHead(const std::string& path) {
   std::string text;
   const absl::Status read = ReadFileInPieces(path, [&](absl::string_view piece) {
@@ -135,6 +145,7 @@ absl::StatusOr<std::string> ReadHead(const std::string& path) {
   return text;
 }
 
+// The error for a file without a usable row.
 absl::Status NoRows(const Dataset::Options& options, const Dataset& data) {
   if (data.set_aside() > 0) {
     return ErrorWith(
@@ -169,6 +180,7 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
   absl::StatusOr<std::string> text =
       options.first_rows > 0 ? ReadHead(options.path) : ReadFile(options.path);
   if (!text.ok()) return Annotate(text.status(), absl::StrCat("data source ", options.name));
+
   Dataset dataset;
   RowMapper mapper(options);
   uint64_t line_number = 0;
@@ -178,6 +190,7 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
     ++line_number;
     if (absl::StripAsciiWhitespace(line).empty()) continue;
     if (options.first_rows > 0 && dataset.rows() + dataset.skipped_ >= options.first_rows) break;
+
     const std::string wrong = mapper.Map(line, &row, &row_text);
     if (wrong.empty()) {
       const absl::Status scorable =
@@ -193,6 +206,7 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
       if (options.first_rows > 0) dataset.lines_.push_back(line_number);
       continue;
     }
+
     const std::string where = absl::StrCat(options.path, ":", line_number, ":", wrong);
     if (!options.skip_bad_rows) {
       return ErrorWith(

@@ -19,7 +19,7 @@ constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
 
 struct State {
   std::shared_ptr<spdlog::logger> logger;
-  std::string daemon;  // Written by Init alone, before there are threads.
+  std::string daemon;  // Written only by Init(), before other threads start.
   std::atomic<Level> lowest{Level::kInfo};
 
   State()
@@ -31,7 +31,7 @@ struct State {
   }
 };
 
-// Never destroyed: threads may log while the process ends.
+// Never destroyed, because threads may log while the process ends.
 State& GetState() {
   static State* const state = new State;
   return *state;
@@ -49,7 +49,7 @@ std::string Text(const Value& value) {
         if constexpr (std::is_same_v<Held, std::string>) {
           return Quoted(held);
         } else {
-          // JSON has no NaN or infinity: they come out as null.
+          // JSON has no NaN or infinity; they become null.
           return nlohmann::json(held).dump();
         }
       },
@@ -93,6 +93,7 @@ std::string FormatLine(absl::string_view ts, Level level, absl::string_view daem
   Append(&line, "ts", Quoted(ts));
   Append(&line, "level", Quoted(kNames[static_cast<int>(level)]));
   Append(&line, "daemon", Quoted(daemon));
+  // job_id has a fixed place, right before the event.
   for (const Field& field : fields) {
     if (field.key == "job_id") Append(&line, field.key, Text(field.value));
   }

@@ -10,14 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-// Logs are JSON lines on stderr, an event with fields:
+// Logs are JSON lines on stderr. Each is an event with fields, on one line:
 //   {"ts":"2026-01-02T03:04:05.678Z","level":"info","daemon":"queue-0","job_id":"digits",
-//    "event":"batch_cut","k":12}                                    (on one line)
+//    "event":"batch_cut","k":12}
 namespace sluice::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
 
-// A field's value: text, a number or a truth value.
+// The value of a field: a text, a number or a truth value.
 class Value {
  public:
   Value(bool value) : value_(value) {}
@@ -32,7 +32,7 @@ class Value {
   Value(const std::string& value) : value_(value) {}
   Value(absl::string_view value) : value_(std::string(value)) {}
   Value(std::string_view value) : value_(std::string(value)) {}
-  // Code, message and reason: "ABORTED: incarnation 2 < 3 (FENCED)".
+  // A status becomes code, message and reason: "ABORTED: incarnation 2 < 3 (FENCED)".
   Value(const absl::Status& status);
 
   const std::variant<bool, int64_t, uint64_t, double, std::string>& variant() const {
@@ -48,15 +48,16 @@ struct Field {
   Value value;
 };
 
-// Names the daemon in every line and sets the lowest level written. Before it: "", info. Once, at
-// start.
+// Sets the daemon's name for every line, and the lowest level that is written. Until then they are
+// "" and info. Call it once, before other threads start.
 void Init(absl::string_view daemon, Level lowest);
-// False: none of debug, info, warning, error.
+// Sets `level`, or returns false if `text` is none of debug, info, warning, error.
 bool ParseLevel(absl::string_view text, Level* level);
+// Whether lines of this level are written.
 bool Enabled(Level level);
 
-// Writes one line. A field `job_id` comes right before the event, the others behind it. Bytes that
-// are no UTF-8 are replaced. Thread-safe; lines do not mix.
+// Writes one line, if its level is enabled. A field `job_id` comes right before the event, the
+// other fields after it. Bytes that are not UTF-8 are replaced. Thread-safe: lines do not mix.
 void Write(Level level, absl::string_view event, std::initializer_list<Field> fields = {});
 
 inline void Debug(absl::string_view event, std::initializer_list<Field> fields = {}) {
@@ -72,7 +73,7 @@ inline void Error(absl::string_view event, std::initializer_list<Field> fields =
   Write(Level::kError, event, fields);
 }
 
-// The line that Write() would write, without its newline and with `ts` as given: for tests.
+// The line that Write() would write, without the newline and with `ts` as its time. For tests.
 std::string FormatLine(absl::string_view ts, Level level, absl::string_view daemon,
                        absl::string_view event, std::initializer_list<Field> fields);
 

@@ -8,8 +8,8 @@
 
 namespace sluice::log {
 
-// Keeps lines that may come by the thousand from filling a log: lets one through for each interval,
-// and says for how many it stands.
+// Limits how often a log line is written that may occur thousands of times. It allows one line per
+// interval, and counts how many occurrences the line stands for.
 //
 //   const std::optional<uint64_t> count = throttle.Count(clock->Monotonic());
 //   if (count) log::Info("scores_refused", {{"count", *count}});
@@ -19,8 +19,9 @@ class Throttle {
  public:
   explicit Throttle(absl::Duration interval) : interval_(interval) {}
 
-  // Something happened. Set: write a line now, for so many happenings since the last line. Unset:
-  // a later line will count it.
+  // Counts an occurrence at time `now`. If this returns a number, write a line now: it is the
+  // number of occurrences since the last line. If it returns nothing, a later line will count this
+  // one.
   std::optional<uint64_t> Count(absl::Duration now) {
     MutexLock lock(&mu_);
     ++held_back_;
@@ -29,7 +30,7 @@ class Throttle {
     return Take();
   }
 
-  // What no line has told of yet; to be written at the end.
+  // The number of occurrences that no line has reported yet, for a last line at the end.
   uint64_t TakeRest() {
     MutexLock lock(&mu_);
     return Take();
@@ -44,7 +45,7 @@ class Throttle {
 
   const absl::Duration interval_;
   Mutex mu_;
-  // When a line may be written again.
+  // Time from which a line may be written again.
   absl::Duration next_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
   uint64_t held_back_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -20,6 +20,7 @@ absl::StatusOr<std::unique_ptr<Store>> Open(absl::string_view url) {
     if (name == kind.name && colon != absl::string_view::npos)
       return kind.open(std::string(url.substr(colon + 1)));
   }
+
   const std::string known = absl::StrJoin(Kinds(), "; ", [](std::string* out, const Kind& kind) {
     absl::StrAppend(out, kind.name, " (", kind.doc, ")");
   });

@@ -12,7 +12,7 @@
 namespace sluice::meta {
 namespace {
 
-constexpr int kApplicationId = 0x534c4943;  // "SLIC": the file is ours.
+constexpr int kApplicationId = 0x534c4943;  // "SLIC": marks the file as Sluice's.
 constexpr int kFormat = 1;                  // PRAGMA user_version.
 constexpr size_t kMaxKey = 512;
 constexpr size_t kMaxValue = 16u << 20;
@@ -44,7 +44,7 @@ absl::Status SqliteError(sqlite3* db, int code, absl::string_view what) {
   }
 }
 
-// A prepared statement, reset after each use.
+// A prepared statement. Reset() it after each use.
 class Statement {
  public:
   Statement() = default;
@@ -57,14 +57,14 @@ class Statement {
     const int code = sqlite3_prepare_v3(db, sql, -1, SQLITE_PREPARE_PERSISTENT, &stmt_, nullptr);
     return code == SQLITE_OK ? absl::OkStatus() : SqliteError(db, code, sql);
   }
-  // The bytes must outlive Reset().
+  // `bytes` must stay valid until Reset(). Places count from 1.
   void Bind(int place, absl::string_view bytes) {
     // A null pointer would bind NULL, which is not the empty string.
     sqlite3_bind_blob64(stmt_, place, bytes.data() == nullptr ? "" : bytes.data(), bytes.size(),
                         SQLITE_STATIC);
   }
   void Bind(int place, int64_t number) { sqlite3_bind_int64(stmt_, place, number); }
-  // True: a row is there.
+  // Returns whether there is another row.
   absl::StatusOr<bool> Step() {
     const int code = sqlite3_step(stmt_);
     if (code == SQLITE_ROW) return true;
@@ -72,7 +72,8 @@ class Statement {
     return SqliteError(db_, code, sqlite3_sql(stmt_));
   }
   std::string Bytes(int column) {
-    const void* data = sqlite3_column_blob(stmt_, column);  // Before the size: this fixes the type.
+    // Must come before the size, because it fixes the type.
+    const void* data = sqlite3_column_blob(stmt_, column);
     const int size = sqlite3_column_bytes(stmt_, column);
     return size == 0 ? std::string() : std::string(static_cast<const char*>(data), size);
   }
@@ -81,7 +82,7 @@ class Statement {
     sqlite3_reset(stmt_);
     sqlite3_clear_bindings(stmt_);
   }
-  // Runs a statement that gives no rows.
+  // Runs a statement that returns no rows, and resets it.
   absl::Status Run() {
     const absl::StatusOr<bool> row = Step();
     Reset();
@@ -124,7 +125,7 @@ class Connection {
   sqlite3* db_ = nullptr;
 };
 
-// The least string above all that begin with `prefix`; empty: there is none.
+// The least string above all that begin with `prefix`. Empty if there is none.
 std::string After(absl::string_view prefix) {
   std::string end(prefix);
   while (!end.empty() && static_cast<unsigned char>(end.back()) == 0xff) end.pop_back();
@@ -176,8 +177,9 @@ class SqliteStore : public Store {
     return entries;
   }
 
-  // Group commit: whoever finds no leader leads. It takes all that wait, commits them together and
-  // wakes them; those that came meanwhile elect the next.
+  // Group commit. A caller that finds no leader becomes the leader: it takes all waiting
+  // transactions, commits them together and wakes their callers. Transactions that arrive meanwhile
+  // wait, and one of their callers becomes the next leader.
   absl::StatusOr<int64_t> Txn(std::vector<Compare> compares, std::vector<Op> ops) override {
     for (const Op& op : ops) SLUICE_RETURN_IF_ERROR(CheckSizes(op));
     Pending mine{&compares, &ops};
@@ -188,6 +190,7 @@ class SqliteStore : public Store {
       queue_mu_.Unlock();
       return mine.result;
     }
+
     leading_ = true;
     std::vector<Pending*> batch(queue_.begin(), queue_.end());
     queue_.clear();
@@ -207,6 +210,7 @@ class SqliteStore : public Store {
   }
 
  private:
+  // A transaction that waits for its commit. It lies on the stack of its caller.
   struct Pending {
     const std::vector<Compare>* compares;
     const std::vector<Op>* ops;
@@ -226,24 +230,29 @@ class SqliteStore : public Store {
     return absl::OkStatus();
   }
 
-  // Checks whose file it is, makes the tables of a new one, prepares the writer.
+  // Checks that the file is Sluice's, creates the tables of a new one, and prepares the statements
+  // of the writer.
   absl::Status Prepare(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
     SLUICE_ASSIGN_OR_RETURN(const int64_t application, writer_.Number("PRAGMA application_id"));
     SLUICE_ASSIGN_OR_RETURN(const int64_t format, writer_.Number("PRAGMA user_version"));
     SLUICE_ASSIGN_OR_RETURN(const int64_t tables,
                             writer_.Number("SELECT count(*) FROM sqlite_master"));
+
     if (tables > 0 && application != kApplicationId) {
       return Error(absl::StatusCode::kFailedPrecondition, "STORE",
                    "this SQLite file is another program's");
     }
+
     if (format > kFormat) {
       return ErrorWith(
           absl::StatusCode::kFailedPrecondition,
           {"STORE", "SLUICE-META-0006", "run the newer build"},
           absl::StrCat("the file has format ", format, ", this build reads up to ", kFormat));
     }
+
     SLUICE_RETURN_IF_ERROR(writer_.Exec("PRAGMA journal_mode=WAL"));
     SLUICE_RETURN_IF_ERROR(writer_.Exec("PRAGMA synchronous=FULL"));
+    // A new file: the tables and the format are committed together.
     if (tables == 0) {
       SLUICE_RETURN_IF_ERROR(
           writer_.Exec(absl::StrCat("BEGIN IMMEDIATE;"
@@ -254,6 +263,7 @@ class SqliteStore : public Store {
                                     "PRAGMA application_id=",
                                     kApplicationId, ";PRAGMA user_version=", kFormat, ";COMMIT")));
     }
+
     SLUICE_ASSIGN_OR_RETURN(revision_, writer_.Number("SELECT revision FROM counter"));
     SLUICE_RETURN_IF_ERROR(
         revision_of_.Prepare(writer_.get(), "SELECT revision FROM kv WHERE key = ?1"));
@@ -263,20 +273,26 @@ class SqliteStore : public Store {
     return count_.Prepare(writer_.get(), "UPDATE counter SET revision = ?1");
   }
 
+  // Commits the transactions of `batch` together. Returns one result for each: either its own, or
+  // the same error for all.
   std::vector<absl::StatusOr<int64_t>> Commit(const std::vector<Pending*>& batch) {
     MutexLock lock(&write_mu_);
+    // A failed batch takes this revision back.
     const int64_t before = revision_;
     std::vector<absl::StatusOr<int64_t>> results;
+
     absl::Status status = writer_.Exec("BEGIN IMMEDIATE");
     for (Pending* pending : batch) {
       if (!status.ok()) break;
       results.push_back(Run(*pending->compares, *pending->ops, &status));
     }
+
     if (status.ok() && revision_ != before) {
       count_.Bind(1, revision_);
       status = count_.Run();
     }
     if (status.ok()) status = writer_.Exec("COMMIT");
+
     if (!status.ok()) {
       if (sqlite3_get_autocommit(writer_.get()) == 0) (void)writer_.Exec("ROLLBACK");
       revision_ = before;
@@ -285,7 +301,8 @@ class SqliteStore : public Store {
     return results;
   }
 
-  // One transaction of the batch. `fatal`: the batch as a whole failed.
+  // Runs one transaction of a batch. A compare that does not hold fails this transaction alone;
+  // `*fatal` is set if the whole batch must fail.
   absl::StatusOr<int64_t> Run(const std::vector<Compare>& compares, const std::vector<Op>& ops,
                               absl::Status* fatal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
     for (const Compare& compare : compares) {
@@ -300,6 +317,7 @@ class SqliteStore : public Store {
             absl::StrCat(compare.key, " is at revision ", current, ", not ", compare.revision));
       }
     }
+
     if (ops.empty()) return revision_;
     ++revision_;
     for (const Op& op : ops) {
@@ -317,6 +335,7 @@ class SqliteStore : public Store {
   Mutex queue_mu_;
   CondVar answered_;
   std::deque<Pending*> queue_ ABSL_GUARDED_BY(queue_mu_);
+  // A leader is at work.
   bool leading_ ABSL_GUARDED_BY(queue_mu_) = false;
 
   Mutex write_mu_;  // Held by the leader; never together with queue_mu_.

@@ -8,13 +8,15 @@
 
 namespace sluice::meta {
 
-// A store in the SQLite file `path` (made if absent; its folder must exist): write-ahead log,
-// synchronous=FULL, one connection that writes and one that reads. Transactions that wait for each
-// other share one commit and so one sync.
+// Opens a store in the SQLite file `path`, which is created if it is absent; its folder must exist.
+// The file uses a write-ahead log and synchronous=FULL. One connection writes and one reads.
+// Transactions that wait for each other are committed together, with one sync.
 //
-// One process at a time: the controller holds its data directory's lock. FAILED_PRECONDITION: the
-// file was written by a newer build, or is another program's. DATA_LOSS: it is no SQLite file, or a
-// damaged one.
+// Only one process at a time may open it: the controller ensures that by the lock of its data
+// directory.
+// FAILED_PRECONDITION: the file was written by a newer build, or belongs to another program, or may
+// not be opened.
+// DATA_LOSS: it is not an SQLite file, or it is damaged.
 absl::StatusOr<std::unique_ptr<Store>> OpenSqlite(const std::string& path);
 
 }  // namespace sluice::meta

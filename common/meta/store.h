@@ -13,53 +13,60 @@
 
 namespace sluice::meta {
 
-// A value under its key, with the revision of the transaction that wrote it.
+// A key and its value, with the revision of the transaction that wrote it.
 struct Entry {
   std::string key;
   std::string value;
   int64_t revision = 0;
 };
 
-// What a transaction requires: `key` was last written at `revision`; 0: it does not exist.
+// A condition of a transaction: `key` was last written at `revision`. 0: the key does not exist.
 struct Compare {
   std::string key;
   int64_t revision = 0;
 };
 
-// What a transaction does: sets `key`, or without a value deletes it (no error where it is absent).
+// A change by a transaction: it sets `key`, or deletes it if there is no value. To delete an absent
+// key is no error.
 struct Op {
   std::string key;
   std::optional<std::string> value;
 };
 
-// The controller's memory: an ordered map from keys to values, changed by transactions that are on
-// disk when they are answered. Revisions rise by one with each transaction that does something and
-// are never re-used, deletions included. Keys are ordered by their bytes; the controller's are
+// The controller's store: an ordered map from keys to values. It is changed by transactions, which
+// are on disk when they are answered. Each transaction that changes something (a deletion too) gets
+// the next revision, and no revision is used twice. Keys are ordered by their bytes; the controller
+// uses
 //   names/N  jobs/ID/{spec,hash,status,result,events/SEQ,steps/K}  assign/ID  daemons/ID
-// Keys have 1 to 512 bytes, values at most 16 MiB: INVALID_ARGUMENT.
 //
-// Every call may give UNAVAILABLE (the store is away for now; again later), RESOURCE_EXHAUSTED
-// DISK_FULL, and DATA_LOSS (it is damaged); a transaction that fails has changed nothing.
+// Every call may return these errors; a transaction that fails has changed nothing.
+// INVALID_ARGUMENT: a key does not have 1 to 512 bytes, or a value has more than 16 MiB.
+// UNAVAILABLE: the store is away for now; try again later.
+// RESOURCE_EXHAUSTED DISK_FULL: the disk is full.
+// DATA_LOSS: the store is damaged.
 //
 // Thread-safe. Calls block for the disk or the network.
 class Store {
  public:
   virtual ~Store() = default;
 
-  // NOT_FOUND: no such key.
+  // NOT_FOUND: there is no such key.
   virtual absl::StatusOr<Entry> Get(absl::string_view key) = 0;
 
-  // Entries whose key begins with `prefix` and is above `after`, by key; at most `limit`, 0: all.
+  // The entries whose key begins with `prefix` and is above `after`, ordered by key. At most
+  // `limit` entries; 0: all.
   virtual absl::StatusOr<std::vector<Entry>> List(absl::string_view prefix,
                                                   absl::string_view after = {}, int limit = 0) = 0;
 
-  // Does all of `ops` in their order if all of `compares` hold, else nothing. Answers the revision
-  // written (without ops: the newest). ABORTED LOST_RACE: a compare did not hold; the detail's
-  // `current` is that key's revision (0: absent).
+  // Does all of `ops` in their order if all of `compares` hold, else nothing. Returns the revision
+  // written, or the newest revision if `ops` is empty.
+  // ABORTED LOST_RACE: a compare did not hold. The error's `current` is the revision of that key
+  // (0: it does not exist).
   virtual absl::StatusOr<int64_t> Txn(std::vector<Compare> compares, std::vector<Op> ops) = 0;
 
-  // One key; with `expected`, by compare-and-set (0: the key is new). Answers its revision;
-  // LOST_RACE as Txn.
+  // Sets one key and returns its revision. With `expected`, it does so only if the key is at that
+  // revision (0: it does not exist yet).
+  // ABORTED LOST_RACE: as in Txn().
   absl::StatusOr<int64_t> Put(std::string key, std::string value,
                               std::optional<int64_t> expected = std::nullopt) {
     std::vector<Compare> compares;
@@ -76,9 +83,11 @@ struct Kind {
   const char* doc;
   absl::StatusOr<std::unique_ptr<Store>> (*open)(const std::string& where);
 };
+// All kinds of store that this build has.
 const std::vector<Kind>& Kinds();
 
-// Opens `KIND:WHERE`. INVALID_ARGUMENT: no such kind; the message lists them.
+// Opens the store at `KIND:WHERE`.
+// INVALID_ARGUMENT: there is no such kind; the message lists the known ones.
 absl::StatusOr<std::unique_ptr<Store>> Open(absl::string_view url);
 
 }  // namespace sluice::meta

@@ -62,7 +62,7 @@ struct Registry::Impl {
     Labels labels;
     std::function<void()> remove;
   };
-  std::map<const void*, Series> series ABSL_GUARDED_BY(mu);  // By metric.
+  std::map<const void*, Series> series ABSL_GUARDED_BY(mu);  // By address of the metric.
   std::map<std::pair<std::string, std::string>, int> holds
       ABSL_GUARDED_BY(mu);  // By label and value; never 0.
 
@@ -75,7 +75,7 @@ struct Registry::Impl {
     }
   }
 
-  // The metric of `family` with these labels, made if it is new.
+  // The metric of `family` with these labels, created if it is new.
   template <typename Metric, typename... Args>
   Metric* Add(prometheus::Family<Metric>& family, const Labels& labels, Args&&... args)
       ABSL_LOCKS_EXCLUDED(mu) {
@@ -124,6 +124,7 @@ std::shared_ptr<void> Registry::Hold(absl::string_view label, absl::string_view 
   const auto release = [impl = impl_.get(), key](void*) {
     MutexLock lock(&impl->mu);
     const auto held = impl->holds.find(key);
+    // The last hold removes the series.
     if (--held->second > 0) return;
     impl->holds.erase(held);
     impl->Remove(key.first, key.second);
@@ -147,6 +148,7 @@ std::string Registry::Text() {
     MutexLock lock(&impl_->mu);
     updates = impl_->updates;
   }
+  // Without the lock, because an update may add metrics.
   for (const auto& update : updates) update();
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }

@@ -18,12 +18,12 @@ class Histogram;
 
 namespace sluice::metrics {
 
-// A daemon's metrics are one struct of these handles, made once from its Registry. Names:
-// sluice_<daemon>_<what>_<unit>, base units, `_total` on counters alone. Labels come from small
-// fixed sets, never ids.
+// The metrics of a daemon are one struct of the handles below, made once from its Registry. Names
+// are sluice_<daemon>_<what>_<unit>, in base units, with `_total` on counters alone. Labels come
+// from small fixed sets and are never ids.
 //
-// Handles are cheap to copy, thread-safe, and valid as long as their registry. A default one counts
-// nowhere, so that a core runs in a test without a registry.
+// Handles are cheap to copy, thread-safe, and valid as long as their registry. A default handle
+// counts nothing, so that a core runs in a test without a registry.
 using Labels = std::map<std::string, std::string>;
 
 class Counter {
@@ -62,8 +62,8 @@ class Histogram {
   prometheus::Histogram* histogram_ = nullptr;
 };
 
-// Upper bounds of buckets. Seconds: of calls and decode steps, of fsyncs, of long things. Versions;
-// tokens.
+// Upper bounds of histogram buckets: RpcSeconds() for calls and decode steps, FsyncSeconds() for
+// fsyncs, LongSeconds() for long work; Versions() for staleness, Tokens() for lengths.
 absl::Span<const double> RpcSeconds();
 absl::Span<const double> FsyncSeconds();
 absl::Span<const double> LongSeconds();
@@ -72,8 +72,8 @@ absl::Span<const double> Tokens();
 
 // All metrics of one process.
 //
-// Thread-safe. Asking again for the same name and labels gives the same metric; it takes a lock, so
-// keep the handle.
+// Thread-safe. A repeated Add..() with the same name and labels returns the same metric. It takes a
+// lock, so keep the handle.
 class Registry {
  public:
   Registry();
@@ -86,18 +86,19 @@ class Registry {
   Histogram AddHistogram(absl::string_view name, absl::string_view help,
                          absl::Span<const double> buckets, const Labels& labels = {});
 
-  // Keeps the series that carry this label: they end with the last hold on the same label and
-  // value. Take it before the handles, and keep it at least as long as these. The registry outlives
-  // it.
+  // Keeps all series that have the label `label` = `value`. When the last hold on the same pair is
+  // released, these series are removed. Take the hold before the handles, and keep it at least as
+  // long as them. The registry outlives it.
   std::shared_ptr<void> Hold(absl::string_view label, absl::string_view value);
-  // Ends all series that carry this label. Their handles must not be used any more.
+  // Removes all series that have this label. Their handles must not be used any more.
   void Remove(absl::string_view label, absl::string_view value);
 
-  // `update` runs before each exposition, on the scraper's thread and under no lock: for gauges
-  // that are read off a core. It may add metrics, and must stay callable as long as the registry.
+  // Runs `update` before each Text(), on the thread that calls Text() and under no lock. Use it for
+  // gauges that are read from a core. It may add metrics, and must stay callable as long as the
+  // registry exists.
   void BeforeCollect(std::function<void()> update);
 
-  // The Prometheus text exposition.
+  // All metrics in the Prometheus text format.
   std::string Text();
 
  private:
@@ -109,8 +110,8 @@ class Registry {
 // resident_memory_bytes, open_fds}.
 void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_view version);
 
-// Adds sluice_disk_{free,size}_bytes of the file system that holds `path`, label mount = `mount`:
-// log, checkpoint or cache. Free is what an ordinary user may still take.
+// Adds sluice_disk_{free,size}_bytes of the file system that contains `path`, with the label mount
+// = `mount`: log, checkpoint or cache. The free space is what an ordinary user may still take.
 void AddDiskMetrics(Registry* registry, absl::string_view mount, std::string path);
 
 }  // namespace sluice::metrics

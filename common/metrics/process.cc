@@ -30,7 +30,7 @@ double ResidentBytes() {
 double OpenFiles() {
   DIR* directory = opendir("/proc/self/fd");
   if (directory == nullptr) return 0;
-  int count = -3;  // ., .. and the directory itself.
+  int count = -3;  // Not counted: ".", ".." and the directory itself.
   while (readdir(directory) != nullptr) ++count;
   closedir(directory);
   return count;

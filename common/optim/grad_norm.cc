@@ -5,7 +5,8 @@
 namespace sluice {
 
 double SumOfSquares(const float* values, int64_t n) {
-  constexpr int kLanes = 8;  // Independent partial sums: vectorisable, and the order is fixed by n.
+  // Independent partial sums can be vectorised, and their order depends on n alone.
+  constexpr int kLanes = 8;
   double lane[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {

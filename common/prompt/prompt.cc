@@ -23,7 +23,8 @@ std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// A special token of tokenizer_config.json: a text, or an object that holds one.
+// The text of a special token in tokenizer_config.json, where it is a text or an object with a
+// `content`. Empty if there is none.
 std::string SpecialToken(const Json& config, const char* key) {
   const auto it = config.find(key);
   if (it == config.end()) return "";
@@ -33,12 +34,14 @@ std::string SpecialToken(const Json& config, const char* key) {
   return "";
 }
 
+// The text of the chat template; empty if there is none.
 absl::StatusOr<std::string> TemplateSource(const ModelDir& dir, const std::string& chat_template) {
   if (chat_template == "none") return std::string();
   if (chat_template.empty() || chat_template == "model") return dir.chat_template;
   return ReadFile(chat_template, kMaxTemplateBytes);
 }
 
+// The messages of a row's prompt.
 absl::StatusOr<Json> Messages(const Json& prompt) {
   if (prompt.is_string()) return Json::array({{{"role", "user"}, {"content", prompt}}});
   if (!prompt.is_array() || prompt.empty()) {
@@ -55,7 +58,7 @@ absl::StatusOr<Json> Messages(const Json& prompt) {
   return prompt;
 }
 
-// A row's fields as texts, under their mapped names and their names in the file.
+// The fields of a row as texts, under their mapped names and under their names in the file.
 std::map<std::string, std::string> FieldTexts(const Json& row,
                                               const std::map<std::string, std::string>& columns) {
   std::map<std::string, std::string> texts;
@@ -63,6 +66,7 @@ std::map<std::string, std::string> FieldTexts(const Json& row,
     if (row.contains(name))
       texts[column] = row[name].is_string() ? row[name].get<std::string>() : Dump(row[name]);
   }
+  // If a column has the name of another field, the field wins.
   for (const auto& [name, value] : row.items())
     texts[name] = value.is_string() ? value.get<std::string>() : Dump(value);
   return texts;
@@ -75,6 +79,7 @@ absl::StatusOr<std::string> FillFormat(absl::string_view format,
   std::string text;
   for (size_t i = 0; i < format.size(); ++i) {
     const char c = format[i];
+    // {{ and }} stand for one brace.
     if ((c == '{' || c == '}') && i + 1 < format.size() && format[i + 1] == c) {
       text += c;
       ++i;
@@ -84,6 +89,7 @@ absl::StatusOr<std::string> FillFormat(absl::string_view format,
         return absl::InvalidArgumentError(absl::StrCat("format \"", format, "\": the brace at ", i,
                                                        " is not closed; {{ is a brace"));
       }
+
       const std::string name(format.substr(i + 1, close - i - 1));
       const auto field = fields.find(name);
       if (field == fields.end()) {
@@ -110,7 +116,9 @@ absl::StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Load(
     return absl::NotFoundError(
         absl::StrCat(dir.path, " has no tokenizer.json, so no prompt can be encoded"));
   }
+
   SLUICE_ASSIGN_OR_RETURN(renderer->tokenizer_, Tokenizer::Load(dir.tokenizer_path));
+
   SLUICE_ASSIGN_OR_RETURN(const std::string source, TemplateSource(dir, chat_template));
   if (!source.empty()) {
     absl::StatusOr<std::unique_ptr<ChatTemplate>> compiled = ChatTemplate::Compile(source);
@@ -119,6 +127,7 @@ absl::StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Load(
     renderer->template_ = *std::move(compiled);
     renderer->template_source_ = source;
   }
+
   if (!dir.tokenizer_config_path.empty()) {
     SLUICE_ASSIGN_OR_RETURN(const std::string text,
                             ReadFile(dir.tokenizer_config_path, kMaxConfigBytes));
@@ -129,6 +138,7 @@ absl::StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Load(
     renderer->bos_token_ = SpecialToken(config, "bos_token");
     renderer->eos_token_ = SpecialToken(config, "eos_token");
   }
+
   for (Source& s : sources) {
     if (s.format.empty()) s.format = "{prompt}";
     const std::string name = s.name;
@@ -142,9 +152,11 @@ absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source,
   const auto found = sources_.find(source);
   if (found == sources_.end())
     return absl::InvalidArgumentError(absl::StrCat("no source named ", source));
+
   const Json row = Json::parse(row_json, nullptr, /*allow_exceptions=*/false);
   if (!row.is_object())
     return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": not a JSON object"));
+
   RenderedPrompt rendered;
   if (template_ != nullptr) {
     if (!row.contains("prompt"))
@@ -152,6 +164,7 @@ absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source,
     SLUICE_ASSIGN_OR_RETURN(Json messages, Messages(row["prompt"]));
     SLUICE_ASSIGN_OR_RETURN(const std::string text,
                             RenderChat({{"messages", messages}, {"add_generation_prompt", true}}));
+    // The template has written the special tokens already.
     SLUICE_ASSIGN_OR_RETURN(rendered.tokens, tokenizer_->Encode(text, {.add_special = false}));
     rendered.messages = Dump(messages);
   } else {
@@ -161,6 +174,7 @@ absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source,
     SLUICE_ASSIGN_OR_RETURN(rendered.tokens, tokenizer_->Encode(*text, {.add_special = true}));
     rendered.messages = Dump(Json::array({{{"role", "user"}, {"content", *text}}}));
   }
+
   if (rendered.tokens.empty())
     return absl::InvalidArgumentError(
         absl::StrCat("row of ", source, ": the prompt has no tokens"));
@@ -179,7 +193,8 @@ std::string PromptRenderer::AnswerText(absl::Span<const int32_t> tokens) const {
 }
 
 std::string PromptRenderer::WithAnswer(absl::string_view messages, absl::string_view answer) {
-  // Spliced rather than parsed: one answer per member, one prompt per group.
+  // The answer is spliced into the text, which is not parsed: a prompt is the same for all members
+  // of a group.
   const std::string message = Dump(Json{{"role", "assistant"}, {"content", std::string(answer)}});
   const absl::string_view body = messages.substr(0, messages.rfind(']'));
   return absl::StrCat(body, body.size() > 1 ? "," : "", message, "]");

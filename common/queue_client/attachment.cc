@@ -10,10 +10,12 @@
 
 namespace sluice {
 namespace {
+// How long to wait for an answer of the queue.
 constexpr absl::Duration kPatience = absl::Seconds(5);
-constexpr absl::Duration kUnused = absl::Minutes(1);  // Then a segment is unmapped.
+constexpr absl::Duration kUnused = absl::Minutes(1);  // After this time a segment is unmapped.
 
-// Asks over `socket`; the answer's descriptor is mapped.
+// Sends a request for `segment` (0: a new buffer of the client's own) and maps the descriptor that
+// comes with the answer. Only the own buffer is mapped writable.
 absl::StatusOr<std::pair<queue::v1::AttachResponse, shm::Segment>> AskOver(
     shm::Socket* socket, const common::v1::Call& call, uint32_t segment) {
   queue::v1::AttachRequest request;
@@ -21,9 +23,11 @@ absl::StatusOr<std::pair<queue::v1::AttachResponse, shm::Segment>> AskOver(
   request.set_segment(segment);
   SLUICE_RETURN_IF_ERROR(socket->Send(request.SerializeAsString()));
   SLUICE_ASSIGN_OR_RETURN(shm::Socket::Packet packet, socket->Receive(kPatience));
+
   queue::v1::AttachResponse response;
   if (!response.ParseFromString(packet.bytes))
     return absl::InternalError("the queue's answer is no AttachResponse");
+
   if (response.code() != 0)
     return absl::Status(static_cast<absl::StatusCode>(response.code()), response.message());
   SLUICE_ASSIGN_OR_RETURN(
@@ -45,10 +49,12 @@ absl::Status NotShared(uint32_t segment, const absl::Status& why) {
 
 absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Attach(const std::string& address,
                                                                const common::v1::Call& call) {
+  // The queue names its socket after its numeric address.
   const std::string name = absl::StartsWith(address, "localhost:")
                                ? absl::StrCat("127.0.0.1", address.substr(9))
                                : address;
   SLUICE_ASSIGN_OR_RETURN(shm::Socket socket, shm::Socket::Connect("sluice-queue/" + name));
+  // Segment 0 asks for a buffer of the client's own.
   SLUICE_ASSIGN_OR_RETURN(auto answer, AskOver(&socket, call, 0));
   return std::shared_ptr<Attachment>(
       new Attachment(std::move(socket), std::move(answer.second), answer.first.session(), call));
@@ -71,13 +77,16 @@ absl::StatusOr<std::shared_ptr<const shm::Segment>> Attachment::Ask(uint32_t seg
     it->second.used = absl::Now();
     return it->second.segment;
   }
+
   if (broken_) return NotShared(segment, absl::UnavailableError("the connection is broken"));
   auto answer = AskOver(&socket_, call_, segment);
   if (!answer.ok()) {
-    // An answer that comes too late would be taken for another's.
+    // After any error but NOT_FOUND an answer may still be on its way. The next request would take
+    // it for its own, so the connection must not be used again.
     broken_ = !absl::IsNotFound(answer.status());
     return NotShared(segment, answer.status());
   }
+
   const auto mapped = std::make_shared<const shm::Segment>(std::move(answer->second));
   segments_.emplace(segment, Mapped{mapped, absl::Now()});
   return mapped;
@@ -87,6 +96,7 @@ absl::Status Attachment::Map(absl::Span<const shm::Slice> slices,
                              std::vector<std::shared_ptr<const shm::Segment>>* segments) {
   {
     MutexLock lock(&mu_);
+    // Let the system take back segments that were not used lately.
     std::erase_if(segments_, [now = absl::Now()](const auto& mapped) {
       return now - mapped.second.used > kUnused;
     });

@@ -21,34 +21,43 @@
 
 namespace sluice {
 
-// What a client shares with a queue on its host: its own buffer, to write what it will Put, and its
-// job's segments, to read. Ends when either side does; then attach again.
+// The memory that a client shares with a queue on the same host: the client's own buffer, into
+// which it writes what it will Put, and the segments of its job, which it reads. It ends when
+// either side ends it; then attach again.
 //
 // Thread-safe.
 class Attachment {
  public:
-  // `address`: of the queue's gRPC server; `call` names job, worker and incarnation. UNAVAILABLE:
-  // the queue is not on this host, or shares no memory. Otherwise why it refuses.
+  // Attaches to the queue whose gRPC server listens on `address`. `call` names job, worker and
+  // incarnation.
+  // UNAVAILABLE: the queue is not on this host, or shares no memory.
+  // Any other error: the reason why the queue refuses.
   static absl::StatusOr<std::shared_ptr<Attachment>> Attach(const std::string& address,
                                                             const common::v1::Call& call);
 
+  // The id that the queue gave this attachment, 16 bytes. Put and Get name it.
   const std::string& session() const { return session_; }
-  // The session means nothing to the queue any more, or it has not answered: attach again.
+  // Whether the queue has closed the connection, or once did not answer. Then attach again.
   bool ended() const { return broken_ || socket_.Closed(); }
 
-  // Memory of the own buffer. None: it is full; send the bytes in the message.
+  // Reserves memory in the client's own buffer. Returns nothing if the buffer is full; then send
+  // the bytes in the message.
   std::optional<shm::Slice> Allocate(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // The memory of a slice from Allocate().
   char* at(const shm::Slice& slice) { return buffer_.data() + slice.offset; }
   void Free(const shm::Slice& slice) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The segments that slices lie in, each asked for where it is not mapped yet. ABORTED, ask for
-  // the bytes again, in messages: NOT_SHARED, one cannot be had (it went back to the system, or the
-  // queue does not answer); RECYCLED, a slice is of a block that was used again since.
-  // INVALID_ARGUMENT: out of bounds.
+  // Appends to `segments` the segment of each slice, in order. Segments that are not mapped yet are
+  // requested from the queue. After ABORTED, read again with the bytes in messages.
+  // ABORTED NOT_SHARED: a segment is not available. The queue has returned its memory to the
+  // system, or does not answer.
+  // ABORTED RECYCLED: the block of a slice was used again since.
+  // INVALID_ARGUMENT BAD_SLICE: a slice lies outside of its segment.
   absl::Status Map(absl::Span<const shm::Slice> slices,
                    std::vector<std::shared_ptr<const shm::Segment>>* segments)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // What was copied out of the slices before this call is what they named. ABORTED: else.
+  // Checks that what was copied from the slices before this call is what they named.
+  // ABORTED RECYCLED: a block was used again meanwhile.
   static absl::Status CheckStill(absl::Span<const shm::Slice> slices,
                                  absl::Span<const std::shared_ptr<const shm::Segment>> segments);
 
@@ -60,21 +69,23 @@ class Attachment {
         buffer_(std::move(buffer)),
         socket_(std::move(socket)),
         holes_(buffer_.bytes()) {}
+  // The segment with this number, from `segments_` or from the queue.
   absl::StatusOr<std::shared_ptr<const shm::Segment>> Ask(uint32_t segment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string session_;
   const common::v1::Call call_;
-  shm::Segment buffer_;
+  shm::Segment buffer_;  // The client's own buffer.
   mutable Mutex mu_;
-  std::atomic<bool> broken_ = false;
-  shm::Socket socket_;  // Asked under the lock, one question at a time.
-  shm::OffsetAllocator holes_ ABSL_GUARDED_BY(mu_);  // Of the buffer.
+  std::atomic<bool> broken_ = false;  // An answer was lost, so the connection is useless.
+  shm::Socket socket_;                // Used under the lock: one request at a time.
+  shm::OffsetAllocator holes_ ABSL_GUARDED_BY(mu_);  // The free parts of buffer_.
   struct Mapped {
     std::shared_ptr<const shm::Segment> segment;
-    absl::Time used;
+    absl::Time used;  // Time of the last use.
   };
-  // Those used of late: what is mapped cannot go back to the system.
+  // Segments used lately. The system cannot take back memory that is mapped here, so segments that
+  // are not used are dropped.
   std::map<uint32_t, Mapped> segments_ ABSL_GUARDED_BY(mu_);
 };
 

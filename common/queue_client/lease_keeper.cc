@@ -14,7 +14,7 @@
 
 namespace sluice {
 namespace {
-constexpr size_t kPerCall = 1000;  // Leases in one Renew.
+constexpr size_t kPerCall = 1000;  // Most leases in one Renew.
 }  // namespace
 
 struct LeaseKeeper::Impl {
@@ -27,12 +27,14 @@ struct LeaseKeeper::Impl {
   CondVar changed;
   std::set<std::string> held ABSL_GUARDED_BY(mu);
   std::vector<common::v1::Loaded> loaded ABSL_GUARDED_BY(mu);
-  int64_t wanted ABSL_GUARDED_BY(mu) = 0;  // Counts what must be told at once; ..
-  int64_t told ABSL_GUARDED_BY(mu) = 0;    // .. up to here it is.
-  bool active ABSL_GUARDED_BY(mu) = false;
+  // `wanted` counts the requests to renew at once; the first `told` of them are answered. told <=
+  // wanted.
+  int64_t wanted ABSL_GUARDED_BY(mu) = 0;
+  int64_t told ABSL_GUARDED_BY(mu) = 0;
+  bool active ABSL_GUARDED_BY(mu) = false;  // Renewing has started.
   bool stopped ABSL_GUARDED_BY(mu) = false;
-  absl::Duration period ABSL_GUARDED_BY(mu);
-  absl::Status failure ABSL_GUARDED_BY(mu);
+  absl::Duration period ABSL_GUARDED_BY(mu);  // Between two renewals.
+  absl::Status failure ABSL_GUARDED_BY(mu);   // Not OK: renewal has failed for good.
 
   void Run() ABSL_LOCKS_EXCLUDED(mu) {
     rpc::Backoff backoff(client->options().backoff);
@@ -43,7 +45,8 @@ struct LeaseKeeper::Impl {
         backoff.Reset();
         continue;
       }
-      if (absl::IsFailedPrecondition(status)) {  // NOT_YET, RESTORE_FIRST: the job is being set up.
+      // NOT_YET or RESTORE_FIRST: the job is still being set up.
+      if (absl::IsFailedPrecondition(status)) {
         if (cancel.WaitFor(backoff.Next())) return;
         continue;
       }
@@ -57,7 +60,7 @@ struct LeaseKeeper::Impl {
     }
   }
 
-  // Waits for the next period, or something to tell. False: stopped.
+  // Waits until the period is over, or something must be told at once. Returns false if stopped.
   bool AwaitDue() ABSL_LOCKS_EXCLUDED(mu) {
     MutexLock lock(&mu);
     while (!active && !stopped) changed.Wait(&mu);
@@ -70,7 +73,9 @@ struct LeaseKeeper::Impl {
     return !stopped;
   }
 
+  // Renews all leases, kPerCall at a time. Each call also carries the versions.
   absl::Status RenewAll() ABSL_LOCKS_EXCLUDED(mu) {
+    // Copy the state, so that no call is made under the lock.
     std::vector<std::string> leases;
     std::vector<common::v1::Loaded> versions;
     int64_t telling = 0;
@@ -80,6 +85,7 @@ struct LeaseKeeper::Impl {
       versions = loaded;
       telling = wanted;
     }
+
     size_t from = 0;
     do {
       const size_t to = std::min(leases.size(), from + kPerCall);
@@ -90,6 +96,7 @@ struct LeaseKeeper::Impl {
       SLUICE_RETURN_IF_ERROR(Renew(std::move(request)));
       from = to;
     } while (from < leases.size());
+
     MutexLock lock(&mu);
     told = telling;
     changed.NotifyAll();
@@ -103,13 +110,15 @@ struct LeaseKeeper::Impl {
                                      {.give_up = absl::InfiniteDuration(),
                                       .cancel = &cancel,
                                       .backoff = client->options().backoff}));
+
     std::vector<std::string> lost;
     {
       MutexLock lock(&mu);
       if (const absl::Duration ttl = rpc::FromProto(response.ttl()); ttl > absl::ZeroDuration())
         period = ttl / 3;
       for (const std::string& lease : response.lost()) {
-        if (held.erase(lease) > 0) lost.push_back(lease);  // Else it was given up meanwhile.
+        // A lease that is not held any more was forgotten meanwhile, which is no loss.
+        if (held.erase(lease) > 0) lost.push_back(lease);
       }
     }
     if (!lost.empty() && options.lost) options.lost(lost);

@@ -13,44 +13,45 @@
 namespace sluice {
 class QueueClient;
 
-// Keeps a worker's leases alive: renews all of them each third of their TTL, and tells the queue at
-// once which versions an engine holds. A rollout needs one even while it holds no lease: a worker
-// that does not renew counts as gone.
+// Keeps the leases of a worker alive. It renews all of them every third of their TTL (time to
+// live), and tells the queue at once which versions an engine holds. A rollout needs a keeper even
+// while it holds no lease, because a worker that does not renew is taken for dead.
 //
-// Thread-safe. Owns one thread, `renew`, which runs the handler.
+// Thread-safe. Owns one thread, `renew`, which runs the handlers.
 class LeaseKeeper {
  public:
   struct Options {
-    // These leases, still held here, are lost at the queue: abort their work. On the `renew`
-    // thread; must not block on it.
+    // The queue no longer knows these leases, which are still held here: abort their work. Runs on
+    // the `renew` thread and must not block.
     std::function<void(const std::vector<std::string>& leases)> lost;
-    // Renewal has failed for good (fenced, wrong role) and the thread has ended.
+    // Renewal has failed for good (fenced, wrong role), and the thread has ended.
     std::function<void(absl::Status why)> failed;
-    absl::Duration first_period = absl::Seconds(2);  // Until the queue has told the TTL.
+    absl::Duration first_period = absl::Seconds(2);  // Used until the queue has told the TTL.
   };
 
-  // `client` outlives the keeper. Starts to renew once there is something to tell: Hold, SetLoaded
-  // or Sync.
+  // `client` outlives the keeper. Renewing starts with the first Hold(), SetLoaded() or Sync().
   LeaseKeeper(QueueClient* client, Options options);
-  // Stop().
+  // Calls Stop().
   ~LeaseKeeper();
   LeaseKeeper(const LeaseKeeper&) = delete;
   LeaseKeeper& operator=(const LeaseKeeper&) = delete;
 
-  // A grant: its lease is renewed from now on.
+  // Renews `lease` from now on.
   void Hold(absl::string_view lease);
-  // Before the call that ends the lease (Seal, Drop, Release), so that its end is not taken for a
-  // loss.
+  // Stops renewing `lease`. Call it before the call that ends the lease (Seal, Drop, Release), so
+  // that the end is not taken for a loss.
   void Forget(absl::string_view lease);
-  // Replaces the versions that the engine holds and sends them at once.
+  // Replaces the list of versions that the engine holds, and sends it at once.
   void SetLoaded(std::vector<common::v1::Loaded> loaded);
-  // Renews at once, if it renews at all: the queue was started anew.
+  // Renews at once, if renewing has started. Call it when the queue has restarted.
   void RenewNow();
-  // Waits for the answer to a Renew that says all that was set before. Before a rollout's first
-  // Admit. CANCELLED: stopped. Else why renewal has failed for good.
+  // Waits until the queue has answered a Renew that contains everything set before. A rollout calls
+  // it before its first Admit.
+  // CANCELLED: the keeper was stopped.
+  // Any other error: the reason why renewal has failed for good.
   absl::Status Sync();
 
-  // Ends the thread, and a call under way. Idempotent.
+  // Ends the thread and a call in progress. Idempotent.
   void Stop();
 
  private:

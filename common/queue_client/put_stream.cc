@@ -23,13 +23,13 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMaxRecords = 1000;           // In one message.
-constexpr size_t kAimHeaderBytes = 128 << 10;  // Half of what a header may have.
-constexpr size_t kAimSharedBytes = 4 << 20;
-// Below it a message with the bytes in it costs less.
+constexpr size_t kMaxRecords = 1000;           // Most records in one message.
+constexpr size_t kAimHeaderBytes = 128 << 10;  // Half of the limit of a header.
+constexpr size_t kAimSharedBytes = 4 << 20;    // Payload of one message in shared memory.
+// A smaller payload costs less inside the message than in shared memory.
 constexpr size_t kLeastSharedBytes = 64 << 10;
 
-// A record, or as much of one as goes into a message.
+// A record, or as much of it as fits into one message.
 struct Part {
   common::v1::Record record;
   std::vector<rpc::PayloadSlice> payload;
@@ -38,26 +38,30 @@ struct Part {
   size_t header_bytes() const { return record.ByteSizeLong() + 4; }
 };
 
+// A record given to Put(), until its outcome is told. `parts` has one element, or several if the
+// record was cut.
 struct Item {
   std::vector<Part> parts;
   size_t bytes = 0;
-  PutOutcome refused;  // The first part that was.
+  PutOutcome refused;  // The outcome of its first part that was refused; OK if none was.
   PutStream::Done done;
 };
 
-// One message on its way: the items behind those of the messages before it that it ends.
+// A message that was sent and is not acknowledged. Its records are the unsent rest of the items
+// behind those of earlier messages. It ends `items` of them; if `more` is set, its last record is a
+// part of the next item, which is not complete yet.
 struct Flight {
   size_t items = 0;
-  bool more = false;  // Its last record is part of the item behind them.
+  bool more = false;
   size_t bytes = 0;
-  std::optional<shm::Slice> shared;  // Where its payload lies in the attachment's buffer.
+  std::optional<shm::Slice> shared;  // Where its payload lies in the client's shared buffer.
 };
 
-// Takes bytes off the front of a payload.
+// Takes bytes from the front of a payload, without copying them.
 class Cutter {
  public:
   explicit Cutter(std::vector<rpc::PayloadSlice> payload) : payload_(std::move(payload)) {}
-  // Moves the next `bytes` to `part` and returns their CRC32C.
+  // Moves the next `bytes` bytes to `part` and returns their CRC-32C.
   uint32_t Take(size_t bytes, Part* part) {
     uint32_t crc = 0;
     part->payload_bytes += bytes;
@@ -78,8 +82,10 @@ class Cutter {
   size_t at_ = 0;
 };
 
-// Cuts a record that is too large for one message: between fields, and fields that are too large
-// themselves.
+// Cuts a record that is too large for one message into parts. It is cut between fields, and within
+// fields that are too large themselves. A part of a field says where it begins (`from`), the size
+// of the whole field (`total`), and has its own size and CRC. All parts but the last have `more`
+// set.
 std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::PayloadSlice> payload) {
   common::v1::Record head = record;
   head.clear_fields();
@@ -87,6 +93,7 @@ std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::Payload
   head.set_last(false);
   std::vector<Part> parts = {{head, {}, 0}};
   size_t header_bytes = head.ByteSizeLong();
+
   Cutter cutter(std::move(payload));
   for (const common::v1::Field& field : record.fields()) {
     const size_t total = field.inline_().empty() ? field.bytes() : 0;
@@ -95,6 +102,8 @@ std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::Payload
       const size_t room =
           rpc::kAimPayloadBytes - std::min(rpc::kAimPayloadBytes, parts.back().payload_bytes);
       const bool whole = total - from <= room;
+      // Begin a new part if the header is full, or if the field does not fit and this part has
+      // payload already. A field that is too large itself then begins in an empty part.
       if (parts.back().record.fields_size() > 0 &&
           (header_bytes + field.ByteSizeLong() > kAimHeaderBytes ||
            (!whole && room < rpc::kAimPayloadBytes))) {
@@ -102,6 +111,7 @@ std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::Payload
         header_bytes = head.ByteSizeLong();
         continue;
       }
+
       const size_t take = std::min(total - from, room);
       common::v1::Field* const out = parts.back().record.add_fields();
       *out = field;
@@ -113,6 +123,7 @@ std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::Payload
         out->set_bytes(take);
         out->set_crc32c(crc);
       }
+
       from += take;
       if (from >= total) break;
     } while (true);
@@ -132,22 +143,32 @@ struct PutStream::Impl {
 
   Mutex mu;
   CondVar changed;
-  std::deque<Item> items ABSL_GUARDED_BY(mu);  // Without outcome, oldest first; ..
-  // .. so many of them are sent on the stream in use, ..
+
+  // `items` have no outcome yet, oldest first. On the current stream, the first `sent` of them are
+  // sent, and of the next one the first `sent_parts` parts. `flights` are the messages that carry
+  // them, as far as they are not acknowledged.
+  // sent <= items.size(); sent_parts < items[sent].parts.size(), or 0 if there is no such item.
+  std::deque<Item> items ABSL_GUARDED_BY(mu);
   size_t sent ABSL_GUARDED_BY(mu) = 0;
-  size_t sent_parts ABSL_GUARDED_BY(mu) = 0;  // .. and so many parts of the one behind them, ..
-  std::deque<Flight> flights ABSL_GUARDED_BY(mu);  // .. in these messages.
-  std::shared_ptr<Attachment> attachment;          // Of the stream in use; the put thread's.
-  size_t flying_bytes ABSL_GUARDED_BY(mu) = 0;
-  size_t held_bytes ABSL_GUARDED_BY(mu) = 0;
-  uint64_t first_seq ABSL_GUARDED_BY(mu) = 1;  // Of flights.front().
-  uint64_t put ABSL_GUARDED_BY(mu) = 0;        // Items ever taken, ..
-  uint64_t settled ABSL_GUARDED_BY(mu) = 0;    // .. and those whose callback has returned.
-  bool broken ABSL_GUARDED_BY(mu) = false;
+  size_t sent_parts ABSL_GUARDED_BY(mu) = 0;
+  std::deque<Flight> flights ABSL_GUARDED_BY(mu);
+
+  // The attachment of the current stream. Only the put thread uses it, except for Free() in Take().
+  std::shared_ptr<Attachment> attachment;
+  size_t flying_bytes ABSL_GUARDED_BY(mu) = 0;  // Sum over flights.
+  size_t held_bytes ABSL_GUARDED_BY(mu) = 0;    // Sum over items.
+  uint64_t first_seq ABSL_GUARDED_BY(mu) = 1;   // Sequence number of flights.front().
+
+  // `put` counts the items ever taken; the callbacks of the first `settled` of them have returned.
+  // settled <= put.
+  uint64_t put ABSL_GUARDED_BY(mu) = 0;
+  uint64_t settled ABSL_GUARDED_BY(mu) = 0;
+
+  bool broken ABSL_GUARDED_BY(mu) = false;  // The current stream has failed.
   bool stopped ABSL_GUARDED_BY(mu) = false;
   absl::Status end ABSL_GUARDED_BY(mu);  // Not OK: the stream has ended for good.
 
-  // The put thread.
+  // Called on the put thread.
   void Run();
   bool AwaitItems() ABSL_LOCKS_EXCLUDED(mu);
   absl::Status Session(bool* progress);
@@ -156,11 +177,11 @@ struct PutStream::Impl {
   Flight Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload,
               size_t* payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ClearFlights() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Runs the callbacks; `why` not OK: of all the same.
+  // Runs the callbacks. If `why` is not OK, every callback gets it as its outcome.
   void Settle(std::vector<Item> done, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
   void FailAll(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
 
-  // A stream's reader.
+  // Called on a stream's reader thread.
   absl::Status Take(const queue::v1::PutAck& ack) ABSL_LOCKS_EXCLUDED(mu);
 };
 
@@ -170,6 +191,7 @@ void PutStream::Impl::Run() {
     bool progress = false;
     const absl::Status status = Session(&progress);
     if (cancel.triggered()) break;
+    // A new stream would meet this error again.
     if (!IsRetryable(status)) return FailAll(status);
     if (progress) backoff.Reset();
     if (cancel.WaitFor(backoff.Next(DetailOf(status).retry_after))) break;
@@ -183,7 +205,8 @@ bool PutStream::Impl::AwaitItems() {
   return !stopped;
 }
 
-// Opens a stream, sends all from the oldest without outcome on, until it breaks or is stopped.
+// Opens a stream and sends everything that has no outcome, oldest first, until the stream breaks or
+// is stopped. `*progress` says whether an acknowledgement came.
 absl::Status PutStream::Impl::Session(bool* progress) {
   attachment = client->Attached();
   {
@@ -191,8 +214,9 @@ absl::Status PutStream::Impl::Session(bool* progress) {
     sent = sent_parts = flying_bytes = 0;
     first_seq = 1;
     broken = false;
-    if (!items.empty()) items.front().refused = {};  // Its first parts go again.
+    if (!items.empty()) items.front().refused = {};  // All its parts are sent again.
   }
+
   rpc::ClientStream stream(client->channel(), *queue::v1::PutMessage::descriptor(), &cancel);
   absl::Status refused;
   std::thread reader([&] {
@@ -204,13 +228,16 @@ absl::Status PutStream::Impl::Session(bool* progress) {
     broken = true;
     changed.NotifyAll();
   });
+
   absl::Status status;
   for (uint64_t seq = 1; status.ok() && AwaitSendable(); ++seq) status = SendSome(&stream, seq);
+  // An unknown acknowledgement, or a frame that is too large: nothing more can be sent.
   if (!refused.ok() || absl::IsResourceExhausted(status)) stream.TryCancel();
   {
     MutexLock lock(&mu);
     if (stopped) stream.TryCancel();
   }
+
   stream.WritesDone();
   reader.join();
   const absl::Status finished = stream.Finish();
@@ -226,8 +253,8 @@ bool PutStream::Impl::AwaitSendable() {
   return !broken && !stopped;
 }
 
-// Its memory is used again by the next stream: should the queue still read it for this one, the
-// CRCs tell.
+// Frees the shared memory of the messages, which the next stream will use again. Should the queue
+// still read it for the old stream, the CRCs no longer match and nothing wrong is stored.
 void PutStream::Impl::ClearFlights() {
   for (const Flight& flight : flights) {
     if (flight.shared) attachment->Free(*flight.shared);
@@ -235,7 +262,7 @@ void PutStream::Impl::ClearFlights() {
   flights.clear();
 }
 
-// Fills one message from what was not sent yet.
+// Fills one message from what is not sent yet, and moves `sent` and `sent_parts` behind it.
 Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload,
                              size_t* payload_bytes) {
   Flight flight;
@@ -245,6 +272,7 @@ Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::Payl
     const Item& item = items[sent];
     const Part& part = item.parts[sent_parts];
     header_bytes += part.header_bytes();
+    // A message holds at least one part, even if that exceeds the aims.
     if (header->records_size() > 0 &&
         (header_bytes > kAimHeaderBytes || *payload_bytes + part.payload_bytes > aim))
       break;
@@ -252,6 +280,7 @@ Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::Payl
     payload->insert(payload->end(), part.payload.begin(), part.payload.end());
     *payload_bytes += part.payload_bytes;
     flight.bytes += part.header_bytes() + part.payload_bytes;
+    // A part with `more` ends its message: the rest of its item comes first in the next one.
     if (++sent_parts < item.parts.size()) {
       flight.more = true;
       break;
@@ -272,17 +301,21 @@ absl::Status PutStream::Impl::SendSome(rpc::ClientStream* stream, uint64_t seq) 
     *header.mutable_call() = client->MakeCall();
     if (attachment != nullptr) header.set_session(attachment->session());
   }
+
   std::optional<shm::Slice> shared;
   {
     MutexLock lock(&mu);
     Flight flight = Pack(&header, &payload, &payload_bytes);
+    // If the shared buffer is full, the bytes go in the message.
     if (attachment != nullptr && payload_bytes >= kLeastSharedBytes)
       flight.shared = attachment->Allocate(payload_bytes);
     shared = flight.shared;
     flying_bytes += flight.bytes;
     flights.push_back(flight);
   }
+
   if (!shared) return stream->WriteFrame(header, payload);
+
   char* to = attachment->at(*shared);
   for (const rpc::PayloadSlice& slice : payload) {
     std::memcpy(to, slice.bytes.data(), slice.bytes.size());
@@ -292,7 +325,8 @@ absl::Status PutStream::Impl::SendSome(rpc::ClientStream* stream, uint64_t seq) 
   return stream->WriteSharedFrame(header, {&*shared, 1});
 }
 
-// The ack of the oldest message in flight.
+// Handles the acknowledgement of the oldest message in flight. An error of this function ends the
+// stream for good.
 absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
   std::vector<Item> done;
   {
@@ -301,12 +335,14 @@ absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
       return absl::InternalError(
           absl::StrCat("QueueService.Put: an ack for message ", ack.seq(), "; wanted ", first_seq));
     }
+
     const Flight flight = flights.front();
     flights.pop_front();
     if (flight.shared) attachment->Free(*flight.shared);
     ++first_seq;
     flying_bytes -= flight.bytes;
     for (const queue::v1::Failed& failed : ack.failed()) {
+      // An index beyond the message is ignored, and only the first refusal of an item counts.
       if (failed.record() >= flight.items + flight.more) continue;
       PutOutcome& refused = items[failed.record()].refused;
       if (!refused.status.ok()) continue;
@@ -314,6 +350,7 @@ absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
                        absl::StrCat("QueueService.Put: ", failed.reason())),
                  failed.watermark()};
     }
+
     sent -= flight.items;
     for (size_t i = 0; i < flight.items; ++i) {
       held_bytes -= items.front().bytes;
@@ -374,23 +411,27 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
     field_bytes += field.inline_().empty() ? field.bytes() : 0;
     largest = std::max(largest, field.ByteSizeLong());
   }
+
   if (payload_bytes != field_bytes) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_PAYLOAD",
                  absl::StrCat("the record's fields say ", field_bytes,
                               " bytes of payload, there are ", payload_bytes));
   }
+
   const size_t header_bytes = record.ByteSizeLong();
   if (largest > rpc::kMaxHeaderBytes / 2) {
     return Error(absl::StatusCode::kInvalidArgument, "TOO_LARGE",
                  absl::StrCat("a field has ", largest, " bytes beside its payload; the limit is ",
                               rpc::kMaxHeaderBytes / 2));
   }
+
   Item item{.bytes = payload_bytes + header_bytes, .refused = {}, .done = std::move(done)};
   if (payload_bytes > rpc::kMaxPayloadBytes || header_bytes > kAimHeaderBytes) {
     item.parts = Cut(record, std::move(payload));
   } else {
     item.parts.push_back({std::move(record), std::move(payload), payload_bytes});
   }
+
   const size_t bytes = item.bytes;
   MutexLock lock(&impl_->mu);
   if (!impl_->end.ok()) return impl_->end;
@@ -400,6 +441,7 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
                  absl::StrCat("the queue has not acknowledged ", impl_->held_bytes,
                               " bytes; the limit is ", impl_->options.buffer_bytes));
   }
+
   impl_->held_bytes += bytes;
   impl_->items.push_back(std::move(item));
   ++impl_->put;

@@ -19,11 +19,13 @@ namespace {
 
 constexpr size_t kMaxInline = 64;
 
-// Copies field `f` of `record` to its place and checks its CRC.
+// Copies field `f` of `record` to its place and checks its CRC. A skipped field is copied to
+// `scratch`, so that its CRC is checked too.
 absl::Status CopyField(const common::v1::Record& record, int f, rpc::PayloadReader* payload,
                        const QueueClient::Place& place, std::string* scratch) {
   const common::v1::Field& field = record.fields(f);
   const bool is_inline = !field.inline_().empty();
+  // Check the sizes before memory is asked for.
   if (is_inline && field.inline_().size() != field.bytes()) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_FRAME",
                  absl::StrCat("field ", field.name(), " says ", field.bytes(),
@@ -34,11 +36,13 @@ absl::Status CopyField(const common::v1::Record& record, int f, rpc::PayloadRead
                  absl::StrCat("field ", field.name(), " says ", field.bytes(), " bytes; ",
                               payload->left(), " are left"));
   }
+
   char* to = place(record, f);
   if (to == nullptr) {
     scratch->resize(field.bytes());
     to = scratch->data();
   }
+
   uint32_t crc = 0;
   if (is_inline) {
     crc = Crc32cCopy(field.inline_(), to);
@@ -132,13 +136,14 @@ absl::StatusOr<queue::v1::AdvanceVersionResponse> QueueClient::AdvanceVersion(
 std::shared_ptr<Attachment> QueueClient::Attached() {
   if (!options_.shared_memory) return nullptr;
   MutexLock lock(&mu_);
+  // Attach again if the queue has restarted, or has dropped the connection.
   if (attachment_ != nullptr && !attachment_->ended()) return attachment_;
   attachment_ = Attachment::Attach(channel_->address(), MakeCall()).value_or(nullptr);
   return attachment_;
 }
 
 namespace {
-// Copies the fields of a message's records to their places.
+// Copies all fields of a message to their places.
 absl::Status CopyFields(const queue::v1::GetHeader& header, const rpc::Frame& frame,
                         const QueueClient::Place& place, std::string* scratch) {
   rpc::PayloadReader payload(frame);
@@ -149,7 +154,7 @@ absl::Status CopyFields(const queue::v1::GetHeader& header, const rpc::Frame& fr
   return absl::OkStatus();
 }
 
-// The same where the bytes lie in shared memory: what was copied counts only if the memory was not
+// The same if the bytes lie in shared memory. What was copied is valid only if the memory was not
 // used again meanwhile.
 absl::Status CopyShared(const queue::v1::GetHeader& header, rpc::Frame* frame,
                         Attachment* attachment, const QueueClient::Place& place,
@@ -158,14 +163,16 @@ absl::Status CopyShared(const queue::v1::GetHeader& header, rpc::Frame* frame,
     return absl::InternalError("QueueService.Get: shared memory, though none was asked for");
   std::vector<std::shared_ptr<const shm::Segment>> segments;
   SLUICE_RETURN_IF_ERROR(attachment->Map(frame->shared(), &segments));
+
   std::vector<absl::string_view> views;
   for (size_t i = 0; i < segments.size(); ++i)
     views.emplace_back(segments[i]->data() + frame->shared()[i].offset, frame->shared()[i].length);
   frame->Resolve(std::move(views), nullptr);
+
   SLUICE_FAILPOINT("queue_client.get.before_copy");
   const absl::Status copied = CopyFields(header, *frame, place, scratch);
   SLUICE_FAILPOINT("queue_client.get.after_copy");
-  // Tells a wrong CRC of recycled memory from damage.
+  // This comes first: if the memory was used again, that explains a wrong CRC.
   SLUICE_RETURN_IF_ERROR(Attachment::CheckStill(frame->shared(), segments));
   return copied;
 }
@@ -187,6 +194,7 @@ absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, Attachme
     ended = ended || header.end();
   }
   SLUICE_RETURN_IF_ERROR(stream.Finish());
+  // A stream that ended well but without its last message is incomplete.
   if (!ended) return absl::UnavailableError("QueueService.Get: the answer ended before its end");
   return absl::OkStatus();
 }
@@ -203,26 +211,30 @@ absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const comm
   *request.mutable_call() = MakeCall();
   request.set_lease(std::string(lease));
   request.mutable_wants()->Add(wants.begin(), wants.end());
+
   const absl::Time end = absl::Now() + options_.give_up;
   rpc::Backoff backoff(options_.backoff);
   std::vector<common::v1::Want> gone;
   bool share = true;
   while (true) {
+    // Every attempt starts from nothing.
     gone.clear();
     begin();
     const std::shared_ptr<Attachment> attachment = share ? Attached() : nullptr;
     request.set_session(attachment == nullptr ? "" : attachment->session());
     const absl::Status status = GetOnce(request, attachment.get(), place, &gone);
     if (status.ok()) break;
-    // Once more, with the bytes in the messages.
+    // Read once more, with the bytes in the messages.
     if (share && absl::IsAborted(status) &&
         (ReasonOf(status) == "RECYCLED" || ReasonOf(status) == "NOT_SHARED")) {
       share = false;
       continue;
     }
+
     if (options_.cancel != nullptr && options_.cancel->triggered())
       return absl::CancelledError("QueueService.Get: ended");
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
+
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
     if (absl::Now() + wait >= end) return status;
     if (options_.cancel == nullptr) {
@@ -231,6 +243,7 @@ absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const comm
       return absl::CancelledError("QueueService.Get: ended");
     }
   }
+
   if (missing != nullptr) {
     missing->insert(missing->end(), gone.begin(), gone.end());
   } else if (!gone.empty()) {
@@ -246,13 +259,13 @@ absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(
     absl::string_view lease, absl::Span<const common::v1::Want> wants,
     std::vector<common::v1::Want>* missing) {
   std::vector<Fetched> fetched;
-  std::string last_record;  // Its name while more of it may come, else empty.
+  std::string last_record;  // Name of the last record while more parts of it may come, else empty.
   const auto name = [](const common::v1::Record& record) {
     return absl::StrCat(record.owner().SerializeAsString(), "/",
                         record.has_piece() ? record.piece().at() + 1 : 0);
   };
-  // Fields are asked for in order: the first of a record opens it, or goes on with the one before.
-  // Records without fields carry nothing to fetch.
+  // Fields arrive in order. The first field of a record adds a new record, or continues the last
+  // one if that has more parts. Records without fields need no memory.
   const auto place = [&](const common::v1::Record& record, int f) {
     if (f == 0 && (last_record.empty() || last_record != name(record))) {
       fetched.push_back({record, {}});
@@ -267,6 +280,7 @@ absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(
       whole.fields.emplace_back(std::max(field.bytes(), field.total()), '\0');
       return whole.fields.back().data();
     }
+    // A further part of the last field: join the CRCs, and drop `total` when the field is complete.
     common::v1::Field& begun = *whole.record.mutable_fields(whole.record.fields_size() - 1);
     begun.set_crc32c(Crc32cConcat(begun.crc32c(), field.crc32c(), field.bytes()));
     begun.set_bytes(begun.bytes() + field.bytes());

@@ -16,30 +16,33 @@
 #include "common/rpc/payload.h"
 #include "sluice/queue/v1/queue.pb.h"
 
-// The queue as rollouts, rewards and trainers use it: channels, retries and the caller's name are
-// hidden, messages are the contracts' own. Leases are kept by lease_keeper.h, pieces go through
-// put_stream.h, changes come by queue_watch.h.
+// The client of the queue, for rollouts, reward workers and trainers. It hides channels, retries
+// and the caller's name; messages are those of the proto files. Leases are renewed by
+// lease_keeper.h, trajectories are written by put_stream.h, and changes arrive by queue_watch.h.
 namespace sluice {
 class Attachment;
 
-// One worker's calls for one job, to one queue.
+// The calls of one worker for one job, to one queue.
 //
-// Thread-safe; each call blocks its caller. A call goes on through UNAVAILABLE and
-// DEADLINE_EXCEEDED for `give_up`: a queue that is away, or has not heard of this worker yet, is
-// waited for. Other errors go up at once, with their reason: ABORTED FENCED (another incarnation
-// has taken over: stop), ABORTED LEASE_LOST, FAILED_PRECONDITION NOT_YET or RESTORE_FIRST.
+// Thread-safe. Each call blocks its caller. A call is repeated after UNAVAILABLE and
+// DEADLINE_EXCEEDED for up to `give_up`, so it waits for a queue that is away or does not know this
+// worker yet. Other errors are returned at once, with their reason:
+// ABORTED FENCED: another incarnation of this worker has taken over; stop.
+// ABORTED LEASE_LOST: the lease has ended.
+// FAILED_PRECONDITION NOT_YET or RESTORE_FIRST: the job is still being set up.
 // CANCELLED: `cancel` or `drain` was triggered.
 class QueueClient {
  public:
   struct Options {
-    std::string job;                // 32 hex digits.
-    std::string worker;             // Daemon id.
-    int64_t incarnation = 0;        // Of trainers the gang's, else the daemon's own.
-    rpc::Cancel* cancel = nullptr;  // Ends calls; outlives the client, as does the next.
-    // If set, Admit, LeaseTasks and AcquireBatch end by this one instead: a worker that drains
-    // takes no more, and still seals, releases and renews.
+    std::string job;          // 32 hex digits.
+    std::string worker;       // The daemon's id.
+    int64_t incarnation = 0;  // The gang's for a trainer, else the daemon's own.
+    // Ends calls. May be null; outlives the client, as `drain` does.
+    rpc::Cancel* cancel = nullptr;
+    // If set, ends Admit, LeaseTasks and AcquireBatch in place of `cancel`: a worker that drains
+    // takes no new work, and still seals, releases and renews.
     rpc::Cancel* drain = nullptr;
-    // Payload goes through memory shared with the queue where that is on this host.
+    // Send payload through memory shared with the queue, if the queue is on this host.
     bool shared_memory = true;
     absl::Duration give_up = absl::InfiniteDuration();
     rpc::BackoffOptions backoff;
@@ -50,7 +53,8 @@ class QueueClient {
   const Options& options() const { return options_; }
   const rpc::Channel& channel() const { return *channel_; }
 
-  // Fills in request.call. A parked call's `wait` unset: 30 s; its empty answer means: ask again.
+  // These calls fill in request.call. Admit, LeaseTasks and AcquireBatch park at the queue for up
+  // to `wait` (30 s if it is unset); an empty answer means that the caller should ask again.
   absl::StatusOr<queue::v1::AdmitResponse> Admit(queue::v1::AdmitRequest request);
   absl::StatusOr<queue::v1::LeaseTasksResponse> LeaseTasks(queue::v1::LeaseTasksRequest request);
   absl::StatusOr<queue::v1::AcquireBatchResponse> AcquireBatch(
@@ -65,49 +69,58 @@ class QueueClient {
   absl::StatusOr<queue::v1::AdvanceVersionResponse> AdvanceVersion(
       queue::v1::AdvanceVersionRequest request);
 
-  // Where the bytes of record.fields(field) go: memory for its `bytes` bytes, which begin at its
-  // `from`; null: nowhere. A field beyond 4 MiB comes in parts, each asked for by itself, in order
-  // (its `total` says how much there is); a record beyond that, or with very many fields, in parts
-  // too, all but the last with `more`.
+  // Says where the bytes of record.fields(field) go: returns memory for its `bytes` bytes, which
+  // begin at offset `from` of the whole field, or null to skip them.
+  //
+  // A field of more than 4 MiB comes in parts, in order, with one call for each; its `total` says
+  // how large it is. A record of more than 4 MiB, or with very many fields, comes in parts too; all
+  // but the last have `more` set.
   using Place = std::function<char*(const common::v1::Record& record, int field)>;
-  // Reads fields under a lease, each straight into its place, inline ones too, CRC checked. Records
-  // come in the order of `wants`. A broken stream is read again from its start, so a place may be
-  // asked for twice; so is one whose shared memory was used again before it was copied (the lease
-  // has ended). What the queue no longer has is appended to `missing`, or, where that is null, is
-  // NOT_FOUND GONE.
-  // DATA_LOSS BAD_CRC: bytes changed on the way. INVALID_ARGUMENT: the queue's message is
-  // malformed.
+  // Reads fields under a lease. Each field, inline ones too, is copied straight to its place, and
+  // its CRC is checked. Records come in the order of `wants`.
+  //
+  // A place may be asked for twice, and its memory written twice: a stream that broke is read again
+  // from its start, and so is one whose shared memory was used again before it was copied (which
+  // happens when the lease has ended).
+  //
+  // Items that the queue no longer has are appended to `missing`.
+  // NOT_FOUND GONE: there are such items, and `missing` is null.
+  // DATA_LOSS BAD_CRC: bytes have changed on the way.
+  // INVALID_ARGUMENT: the queue's message is malformed.
   absl::Status Get(absl::string_view lease, absl::Span<const common::v1::Want> wants,
                    const Place& place, std::vector<common::v1::Want>* missing = nullptr);
 
-  // A record with the bytes of each of its fields, as it was put, whatever the messages it came in.
+  // A record as it was put, with the bytes of each of its fields, even if it came in parts.
   struct Fetched {
     common::v1::Record record;
     std::vector<std::string> fields;
   };
-  // The same into strings; right where little is read.
+  // The same into strings, for small amounts of data.
   absl::StatusOr<std::vector<Fetched>> GetAll(absl::string_view lease,
                                               absl::Span<const common::v1::Want> wants,
                                               std::vector<common::v1::Want>* missing = nullptr);
 
-  // What is shared with the queue, attached anew where the last attachment ended; null: payload
-  // goes in messages.
+  // The memory shared with the queue. Attaches again if the last attachment has ended. Null:
+  // payload must go in messages.
   std::shared_ptr<Attachment> Attached() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // JobRef of this worker; with a new request id where asked for.
+  // The Call that names this worker. `with_request` adds a new random request id, by which the
+  // queue recognises a repeat.
   common::v1::Call MakeCall(bool with_request = false) const;
 
  private:
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(Request* request);
+  // A call that may park, and ends by `drain` if that is set.
   template <typename Request, typename Response>
   absl::StatusOr<Response> CallParked(Request* request, bool with_request);
   absl::Status CallUntil(const google::protobuf::Message& request,
                          google::protobuf::Message* response, rpc::Cancel* cancel);
-  // `begin` runs before the stream is read, each time.
+  // Reads until it succeeds or fails for good. `begin` runs before each attempt.
   absl::Status GetFrom(absl::string_view lease, absl::Span<const common::v1::Want> wants,
                        const std::function<void()>& begin, const Place& place,
                        std::vector<common::v1::Want>* missing);
+  // One attempt. `attachment` may be null.
   absl::Status GetOnce(const queue::v1::GetRequest& request, Attachment* attachment,
                        const Place& place, std::vector<common::v1::Want>* missing);
 
@@ -117,12 +130,12 @@ class QueueClient {
   std::shared_ptr<Attachment> attachment_ ABSL_GUARDED_BY(mu_);
 };
 
-// Adds a field to a record whose bytes ride in `payload`, or in the field itself (at most 64
-// bytes), with their CRC.
+// Adds a field to `record`, with its CRC. Its bytes go to the end of `payload`. AddInlineField()
+// puts them into the field itself (at most 64 bytes, else it aborts).
 void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape,
               absl::string_view bytes, common::v1::Record* record, std::string* payload);
-// The same with bytes that are borrowed, not copied, until the record's outcome is known; `owner`
-// keeps them.
+// The same with borrowed bytes, which are not copied. `owner` keeps them until the record's outcome
+// is known.
 void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape,
               absl::string_view bytes, std::shared_ptr<const void> owner,
               common::v1::Record* record, std::vector<rpc::PayloadSlice>* payload);

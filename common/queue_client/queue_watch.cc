@@ -29,6 +29,7 @@ struct QueueWatch::Impl {
     }
   }
 
+  // Reads one stream to its end.
   absl::Status Follow(rpc::Backoff* backoff) {
     rpc::ClientStream stream(client->channel(), *queue::v1::WatchRequest::descriptor(), &cancel);
     queue::v1::WatchRequest request;
@@ -36,7 +37,7 @@ struct QueueWatch::Impl {
     if (stream.Write(request)) stream.WritesDone();
     for (queue::v1::WatchResponse change; stream.Read(&change);) {
       backoff->Reset();
-      if (change.ByteSizeLong() > 0) handlers.changed(change);
+      if (change.ByteSizeLong() > 0) handlers.changed(change);  // An empty message is a heartbeat.
     }
     return stream.Finish();
   }

@@ -9,15 +9,18 @@
 namespace sluice {
 class QueueClient;
 
-// Follows a job at the queue: its version, phase, what is published, hints that work is in vain.
-// The stream is opened again when it breaks, and then begins with the whole state.
+// Follows the state of a job at the queue: its version, its phase, what is published, and hints
+// that work is in vain. When the stream breaks it is opened again, and then begins with the whole
+// state.
 //
 // Owns one thread, `watch`, which runs the handlers.
 class QueueWatch {
  public:
   struct Handlers {
-    std::function<void(const queue::v1::WatchResponse& change)> changed;  // Beats are left out.
-    std::function<void(absl::Status why)> failed;  // For good (fenced, wrong role); may be empty.
+    // Not called for heartbeats.
+    std::function<void(const queue::v1::WatchResponse& change)> changed;
+    // The watch has ended for good (fenced, wrong role). May be empty.
+    std::function<void(absl::Status why)> failed;
   };
 
   // `client` outlives the watch.

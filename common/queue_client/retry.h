@@ -4,9 +4,10 @@
 
 namespace sluice {
 
-// Whether a stream to the queue that ended so is opened again: also one that the server ended well,
-// which it does when it drains. RESOURCE_EXHAUSTED: the disk is full, for now. CANCELLED and
-// UNKNOWN come of connections cut at a bad moment.
+// Whether a stream to the queue that ended with `status` should be opened again.
+// OK: the server ended it, as it does when it drains.
+// RESOURCE_EXHAUSTED: the queue's disk is full for now.
+// CANCELLED and UNKNOWN: the connection was cut at a bad moment.
 inline bool IsRetryable(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:

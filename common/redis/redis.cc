@@ -54,6 +54,7 @@ std::string Endpoint::str() const {
 
 absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
   if (!absl::ConsumePrefix(&url, "redis://")) return BadUrl("it does not begin with redis://");
+  // A password in the URL would appear in process lists and logs.
   if (absl::StrContains(url, '@'))
     return BadUrl("it carries a user or password; give the password by file or environment");
   Endpoint endpoint;
@@ -63,6 +64,7 @@ absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
       return BadUrl(absl::StrCat("database \"", db, "\" is no number from 0"));
     url = url.substr(0, slash);
   }
+
   absl::string_view host = url, port;
   if (absl::StartsWith(url, "[")) {
     const size_t end = url.find(']');
@@ -76,6 +78,7 @@ absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
     port = url.substr(colon + 1);
     if (port.empty()) return BadUrl("its port is empty");
   }
+
   if (host.empty()) return BadUrl("it names no host");
   if (!port.empty() &&
       (!absl::SimpleAtoi(port, &endpoint.port) || endpoint.port < 1 || endpoint.port > 65535)) {
@@ -113,8 +116,10 @@ absl::Status Connection::Connect() {
     if (context_ != nullptr) redisFree(context_);
     context_ = nullptr;
   }
+  // Break() may have been called before there was a socket to shut down.
   SLUICE_RETURN_IF_ERROR(Broken());
   const timeval timeout = absl::ToTimeval(timeout_);
+  // This may wait, so it runs without the lock.
   redisContext* context = redisConnectWithTimeout(endpoint_.host.c_str(), endpoint_.port, timeout);
   if (context == nullptr)
     return absl::ResourceExhaustedError("no memory for a connection to Redis");
@@ -126,12 +131,15 @@ absl::Status Connection::Connect() {
     return Lost("no connection");
   redisEnableKeepAlive(context_);
   SLUICE_RETURN_IF_ERROR(Broken());
+
   std::vector<Command> hello;
   if (!endpoint_.password.empty()) hello.push_back({"AUTH", endpoint_.password});
   hello.push_back({"SELECT", absl::StrCat(endpoint_.db)});
   hello.push_back({"PING"});
+
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Reply> replies, Run(hello));
   for (const Reply& reply : replies) {
+    // The first refusal closes the connection.
     if (reply.kind != Reply::Kind::kError) continue;
     MutexLock lock(&mu_);
     redisFree(context_);
@@ -144,6 +152,7 @@ absl::Status Connection::Connect() {
 
 absl::StatusOr<std::vector<Reply>> Connection::Run(absl::Span<const Command> commands) {
   if (context_ == nullptr) return Lost("no command sent");
+  // All commands go out before the first answer is read.
   for (const Command& command : commands) {
     std::vector<const char*> words;
     std::vector<size_t> sizes;
@@ -153,6 +162,7 @@ absl::StatusOr<std::vector<Reply>> Connection::Run(absl::Span<const Command> com
                                sizes.data()) != REDIS_OK)
       return Lost("no command sent");
   }
+
   std::vector<Reply> replies;
   for (size_t i = 0; i < commands.size(); ++i) {
     void* answer = nullptr;

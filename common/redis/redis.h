@@ -14,66 +14,75 @@
 
 struct redisContext;
 
-// A plain connection to one Redis server, over hiredis.
+// A simple client connection to one Redis server, over hiredis.
 namespace sluice::redis {
 
 struct Endpoint {
   std::string host = "127.0.0.1";
   int port = 6379;
   int db = 0;
-  // Empty: none. Never part of a URL: those end up in process lists and logs.
+  // Empty: none. It is never part of a URL, because URLs appear in process lists and logs.
   std::string password;
 
   std::string str() const;  // HOST:PORT/DB, for people.
 };
 
-// redis://HOST[:PORT][/DB], an IPv6 host in brackets. INVALID_ARGUMENT: another form, or one that
-// carries a password.
+// Parses redis://HOST[:PORT][/DB], with an IPv6 host in brackets.
+// INVALID_ARGUMENT BAD_URL: it has another form, or contains a user or password.
 absl::StatusOr<Endpoint> ParseUrl(absl::string_view url);
 
-// What Redis answered to one command.
+// The answer of Redis to one command. Which of the fields is set depends on `kind`.
 struct Reply {
   enum class Kind { kNil, kText, kNumber, kList, kError };
   Kind kind = Kind::kNil;
-  // Of kText; of kError its message, whose first word is its code ("NOAUTH", "OOM", ..).
+  // The text (kText), or the error message (kError), whose first word is a code such as "NOAUTH" or
+  // "OOM".
   std::string text;
   int64_t number = 0;
   std::vector<Reply> list;
 };
 
+// The words of one command, such as {"GET", "key"}.
 using Command = std::vector<std::string>;
 
-// One user at a time, but for Break().
+// Not thread-safe, except Break().
 class Connection {
  public:
-  // Each wait, for a connection or for the next answer, ends after `timeout`.
+  // Each wait, for the connection or for the next answer, ends after `timeout`.
   explicit Connection(Endpoint endpoint, absl::Duration timeout = absl::Seconds(2));
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Connects anew, authenticates, selects the database. UNAVAILABLE: nobody answers there, or not
-  // in time. FAILED_PRECONDITION: Redis refuses (password, database, still loading, ..); the
-  // message is its own.
+  // Closes the old connection if there is one, connects, authenticates and selects the database.
+  // UNAVAILABLE: no server answers there, or not in time.
+  // FAILED_PRECONDITION: Redis refuses (password, database, still loading, ..); the message is its
+  // own.
+  // CANCELLED: Break() was called.
   absl::Status Connect() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Sends all commands at once and reads an answer to each; an error that Redis answers is a Reply.
-  // UNAVAILABLE: not connected, broken, or silent for too long; the connection is closed then, and
-  // any of the commands may have been carried out.
+  // Sends all commands at once and reads an answer to each. An error that Redis answers is a Reply.
+  // UNAVAILABLE: there is no connection, it broke, or no answer came in time. The connection is
+  // closed then, and any of the commands may have been executed.
   absl::StatusOr<std::vector<Reply>> Run(absl::Span<const Command> commands)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends a wait under way, and makes later Connect() and Run() fail at once. From any thread.
+  // Ends a wait for an answer at once, and makes later calls of Connect() and Run() fail. A
+  // Connect() that has no connection yet may still wait for its timeout. May be called from any
+  // thread.
   void Break() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // Closes the connection, and returns the error that says why it is lost.
   absl::Status Lost(absl::string_view what) ABSL_LOCKS_EXCLUDED(mu_);
+  // CANCELLED if Break() was called, else OK.
   absl::Status Broken() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Endpoint endpoint_;
   const absl::Duration timeout_;
-  Mutex mu_;                         // Held when the socket comes or goes, never in a wait.
-  redisContext* context_ = nullptr;  // Of the user; written under mu_ too.
+  Mutex mu_;  // Held while the socket is opened or closed, never during a wait.
+  // Null without a connection. Read by the user's thread; written under mu_ too.
+  redisContext* context_ = nullptr;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
 };
 

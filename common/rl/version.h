@@ -8,9 +8,11 @@
 
 namespace sluice {
 
-// A set of weights: the trainers' gang that made it, and the training steps it contains in full (0:
-// the initial checkpoint). Ordered as a pair: after a restore the number may go back, the pair
-// never does. Staleness counts in number.
+// The version of a set of weights. `incarnation` is that of the trainers (the gang) that made it,
+// and `number` counts the training steps that it contains in full (0: the initial checkpoint).
+//
+// Versions are ordered as pairs: after a restore the number may go back, but the pair never does.
+// Staleness is counted in numbers.
 struct PolicyVersion {
   int64_t incarnation = 0;
   int64_t number = 0;
@@ -23,8 +25,8 @@ struct PolicyVersion {
   std::string str() const { return absl::StrCat(incarnation, ":", number); }
 };
 
-// `count` tokens in a row, sampled under one version of one policy (index in the job's list of
-// policies).
+// `count` consecutive tokens that were sampled under one version of one policy. `policy` is an
+// index into the job's list of policies.
 struct VersionRun {
   PolicyVersion version;
   uint32_t count = 0;

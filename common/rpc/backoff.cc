@@ -6,7 +6,7 @@
 namespace sluice::rpc {
 
 absl::Duration Backoff::Next(absl::Duration at_least) {
-  // Only spreads callers out: nothing repeats it.
+  // The jitter only spreads callers out in time, so it need not be reproducible.
   thread_local std::minstd_rand generator{std::random_device{}()};
   const double blur =
       std::uniform_real_distribution<double>(1 - options_.jitter, 1 + options_.jitter)(generator);

@@ -4,8 +4,9 @@
 
 namespace sluice::rpc {
 
-// Waits between tries: `first`, then each `factor` times the one before up to `most`, each blurred
-// by +-`jitter`.
+// Waits between attempts grow exponentially. The first is `first` long, and each next one is
+// `factor` times as long, up to `most`. Each wait is multiplied by a random number within 1 +-
+// `jitter`.
 struct BackoffOptions {
   absl::Duration first = absl::Milliseconds(50);
   absl::Duration most = absl::Seconds(5);
@@ -13,14 +14,14 @@ struct BackoffOptions {
   double jitter = 0.2;
 };
 
-// One caller's waits; not thread-safe.
+// The waits of one caller. Not thread-safe.
 class Backoff {
  public:
   explicit Backoff(const BackoffOptions& options) : options_(options), next_(options.first) {}
 
-  // The next wait; at least `at_least` (what a RetryInfo asked for).
+  // The next wait. It is at least `at_least`, which is what a server asked for by RetryInfo.
   absl::Duration Next(absl::Duration at_least = absl::ZeroDuration());
-  // After a success: from `first` again.
+  // Call it after a success: the next wait is `first` again.
   void Reset() { next_ = options_.first; }
 
  private:

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "common/rpc/status.h"
 
-// Plain messages of raw methods, to and from bytes.
+// Converts the plain messages of raw methods (server_stream.h) to and from bytes.
 namespace sluice::rpc {
 
 inline grpc::ByteBuffer ToBuffer(const google::protobuf::MessageLite& message) {
@@ -18,7 +18,7 @@ inline grpc::ByteBuffer ToBuffer(const google::protobuf::MessageLite& message) {
   return buffer;
 }
 
-// INVALID_ARGUMENT or INTERNAL: the bytes are no such message. `buffer` is used up.
+// INVALID_ARGUMENT or INTERNAL: the bytes are not such a message. `buffer` is empty afterwards.
 inline absl::Status FromBuffer(grpc::ByteBuffer* buffer, google::protobuf::MessageLite* message) {
   return FromGrpcStatus(
       grpc::GenericDeserialize<grpc::ProtoBufferReader, google::protobuf::MessageLite>(buffer,

@@ -9,7 +9,8 @@
 namespace sluice::rpc {
 namespace {
 
-// What the caller is told to wait until the controller's list may have come.
+// How long a caller that is not listed is told to wait: by then the controller's list may have
+// arrived.
 constexpr absl::Duration kListComes = absl::Milliseconds(50);
 
 bool IsUnlisted(Role role) {
@@ -33,6 +34,7 @@ absl::Status WrongRole(absl::string_view worker, Role role) {
 void CallerTable::SetJob(absl::string_view job, absl::Span<const Worker> workers) {
   MutexLock lock(&mu_);
   Job& known = jobs_[std::string(job)];
+  // Workers that left the list keep their entry, so that their old incarnations stay fenced.
   for (auto& [id, entry] : known.workers) entry.listed = false;
   for (const Worker& worker : workers) {
     Entry& entry =
@@ -53,19 +55,24 @@ absl::Status CallerTable::Check(absl::string_view job, absl::string_view worker,
   MutexLock lock(&mu_);
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return NotListed(absl::StrCat("job ", job));
+
   const auto at = found->second.workers.find(worker);
   if (at == found->second.workers.end()) {
     if (incarnation == 0 && absl::c_any_of(roles, IsUnlisted)) return absl::OkStatus();
     return NotListed(absl::StrCat("worker '", worker, "'"));
   }
+
   const Entry& entry = at->second;
+  // A trainer is fenced by the whole gang's incarnation, any other worker by its own.
   const int64_t highest = entry.role == Role::kTrainer ? found->second.gang : entry.incarnation;
+  // This comes first: a fenced caller must stop, whereas one that is not listed tries again.
   if (incarnation < highest) {
     return ErrorWith(absl::StatusCode::kAborted,
                      {.reason = "FENCED", .current = absl::StrCat(highest)},
                      absl::StrCat("worker '", worker, "' calls as incarnation ", incarnation, "; ",
                                   highest, " has taken over"));
   }
+
   if (!entry.listed) return NotListed(absl::StrCat("worker '", worker, "'"));
   if (incarnation > highest)
     return NotListed(absl::StrCat("incarnation ", incarnation, " of worker '", worker, "'"));

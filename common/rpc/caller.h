@@ -12,9 +12,12 @@
 
 namespace sluice::rpc {
 
-// Who may call for a job, and under which incarnation: the controller's list of workers, held
-// against each call's JobRef. Incarnations only rise: of the trainers' gang of a job, and of each
-// other worker, the highest ever listed counts.
+// Who may make calls for a job, and under which incarnation. Each call's JobRef is checked against
+// the controller's list of workers.
+//
+// Incarnations only rise. For each worker, the highest incarnation ever listed is valid and older
+// ones are refused. The trainers of a job form a gang, which shares one incarnation: for them the
+// highest listed one of any trainer is valid.
 //
 // Thread-safe.
 class CallerTable {
@@ -25,15 +28,19 @@ class CallerTable {
     int64_t incarnation = 0;
   };
 
-  // Replaces the list of `job`.
+  // Replaces the list of the workers of `job`.
   void SetJob(absl::string_view job, absl::Span<const Worker> workers) ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets the job and its incarnations.
   void RemoveJob(absl::string_view job) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // OK: `worker` is listed for `job` with `incarnation` and one of `roles`. The controller and
-  // people's tools are listed in no job: where kController, kSubmitter or kOperator is among
-  // `roles`, incarnation 0 is believed to be one. ABORTED FENCED: a higher incarnation is listed.
-  // UNAVAILABLE NOT_LISTED, with a time to retry: the job, the worker or the incarnation has not
-  // been heard of yet. PERMISSION_DENIED WRONG_ROLE.
+  // Checks a caller.
+  // OK: `worker` is listed for `job` with `incarnation` and one of `roles`.
+  // OK: `worker` is not listed, `incarnation` is 0, and `roles` contains kController, kSubmitter or
+  // kOperator. The controller and people's tools are in no list, so this is taken as their word.
+  // ABORTED FENCED: a higher incarnation is listed; `current` is that incarnation.
+  // UNAVAILABLE NOT_LISTED, with a time to retry: the job, the worker or the incarnation is not
+  // known here yet.
+  // PERMISSION_DENIED WRONG_ROLE: the worker's role is not one of `roles`.
   absl::Status Check(absl::string_view job, absl::string_view worker, int64_t incarnation,
                      absl::Span<const Role> roles) const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -41,7 +48,9 @@ class CallerTable {
   struct Entry {
     Role role;
     int64_t incarnation;
-    bool listed;  // False: gone from the list, kept so that its old incarnations stay fenced.
+    // False if the worker has left the list. The entry stays, so that its old incarnations stay
+    // fenced.
+    bool listed;
   };
   struct Job {
     int64_t gang = 0;  // Highest incarnation of a listed trainer.

@@ -26,6 +26,8 @@ bool Cancel::WaitFor(absl::Duration duration) {
   while (!triggered_) {
     const absl::Duration left = until - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
+    // A long wait is cut into minutes, because an infinite one overflows the standard library's
+    // time.
     changed_.WaitFor(&mu_, std::min(left, absl::Seconds(60)));
   }
   return true;

@@ -9,20 +9,23 @@
 
 namespace sluice::rpc {
 
-// Ends calls, streams and back-off waits from another thread, all at once and for good: a daemon
-// that drains cancels its parked calls. Thread-safe; outlives the calls it was given to.
+// Ends calls, streams and back-off waits from another thread, all at once and for good. A daemon
+// that drains uses it to cancel its parked calls.
+//
+// Thread-safe. Must outlive the calls that it was given to.
 class Cancel {
  public:
-  // Ends what runs under this token, and whatever starts under it later, with CANCELLED.
-  // Idempotent.
+  // Ends everything that uses this token, now or later, with CANCELLED. Idempotent.
   void Trigger() ABSL_LOCKS_EXCLUDED(mu_);
   bool triggered() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Waits `duration`; true as soon as triggered.
+  // Waits for `duration`, or until Trigger() is called. Returns true if triggered.
   bool WaitFor(absl::Duration duration) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `end` runs once triggered: at once if it is by now, else on the triggering thread, under the
-  // token's lock: it must only signal. Not after Remove() has returned.
+  // Registers `end`, which runs when Trigger() is called, on the triggering thread. If the token is
+  // triggered already, `end` runs at once. It runs under the token's lock, so it must only signal.
+  //
+  // Once Remove() has returned, `end` is not running and will not run.
   int64_t Add(std::function<void()> end) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(int64_t id) ABSL_LOCKS_EXCLUDED(mu_);
 

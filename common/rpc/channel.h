@@ -15,8 +15,8 @@ class Registry;
 
 namespace sluice::rpc {
 
-// A connection to one address: made at the first call, re-made after a loss. Thread-safe; share one
-// per peer.
+// A connection to one address. It is made at the first call, and made again after a loss.
+// Thread-safe; share one per peer.
 class Channel {
  public:
   Channel(std::shared_ptr<grpc::Channel> channel, std::string address, metrics::Registry* metrics);
@@ -31,15 +31,17 @@ class Channel {
   metrics::Registry* const metrics_;
 };
 
-// A channel to `address`, HOST:PORT; connects to nothing yet. `metrics`, which may be null,
-// outlives it and gets sluice_rpc_client_*.
-// INVALID_ARGUMENT: not HOST:PORT, or not on loopback (TLS is needed off loopback, and not built
-// yet).
+// Makes a channel to `address` (HOST:PORT), without connecting yet. `metrics` may be null; it
+// outlives the channel and receives the metrics sluice_rpc_client_*.
+// INVALID_ARGUMENT: `address` is not HOST:PORT, or not on loopback. Other addresses need TLS, which
+// is not built yet.
 absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
                                                  metrics::Registry* metrics = nullptr);
 
-// OK: `address` is HOST:PORT with a loopback host (127.x.x.x, ::1 in brackets, localhost) and a
-// port of 0 to 65535.
+// OK: `address` is HOST:PORT with a loopback host (127.x.x.x, ::1 in brackets, or localhost) and a
+// port from 0 to 65535.
+// INVALID_ARGUMENT BAD_ADDRESS: it is not HOST:PORT.
+// INVALID_ARGUMENT NOT_LOOPBACK: it is another host.
 absl::Status CheckLoopback(absl::string_view address);
 
 }  // namespace sluice::rpc

@@ -20,15 +20,18 @@
 namespace sluice::rpc {
 namespace {
 
-// One try.
+// Makes one attempt.
 absl::Status CallOnce(const Channel& channel, const Method& method,
                       const google::protobuf::Message& request, google::protobuf::Message* response,
                       absl::Time deadline, Cancel* cancel) {
   grpc::ClientContext context;
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
+
+  // Another thread may end the call through `cancel`.
   const int64_t id = cancel == nullptr ? 0 : cancel->Add([&] { context.TryCancel(); });
   const grpc::internal::RpcMethod rpc_method(method.path.c_str(), nullptr,
                                              grpc::internal::RpcMethod::NORMAL_RPC);
+
   const grpc::Status status =
       grpc::internal::BlockingUnaryCall<google::protobuf::Message, google::protobuf::Message,
                                         google::protobuf::MessageLite,
@@ -38,7 +41,8 @@ absl::Status CallOnce(const Channel& channel, const Method& method,
   return FromGrpcStatus(status);
 }
 
-// CANCELLED that is not ours comes from a server that shuts down: the peer is gone for now.
+// CANCELLED without our own token comes from a server that shuts down, so the call may be repeated
+// like after UNAVAILABLE.
 bool MayRepeat(const Method& method, const absl::Status& status) {
   return method.repeat != Repeat::kNever &&
          (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
@@ -66,6 +70,7 @@ void CountRetry(const Channel& channel, const Method& method, const absl::Status
 
 absl::Status Call(const Channel& channel, const google::protobuf::Message& given,
                   google::protobuf::Message* response, const CallOptions& options) {
+  // The request is copied only if its text must be repaired.
   std::unique_ptr<google::protobuf::Message> valid;
   if (!HasValidText(given)) {
     valid.reset(given.New());
@@ -73,27 +78,34 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
     MakeTextValid(valid.get());
   }
   const google::protobuf::Message& request = valid == nullptr ? given : *valid;
+
   const Method& method = MethodOf(request.GetDescriptor());
   SLUICE_CHECK_MSG(response->GetDescriptor() == method.response,
                    absl::StrCat(method.name, " answers another message"));
+
   const absl::Duration deadline =
       options.deadline > absl::ZeroDuration() ? options.deadline : method.deadline;
   const absl::Duration give_up =
       options.give_up > absl::ZeroDuration() ? options.give_up : deadline;
   const absl::Time end = absl::Now() + give_up;
+
   Backoff backoff(options.backoff);
   while (true) {
     const absl::Time start = absl::Now();
     const absl::Status status = CallOnce(channel, method, request, response,
                                          std::min(start + deadline, end), options.cancel);
     CountTry(channel, method, absl::Now() - start);
+
     if (status.ok()) return status;
+    // Told to the caller if this was the last attempt.
     const absl::Status told =
         Annotate(status, absl::StrCat(method.name, " at ", channel.address()));
     if (options.cancel != nullptr && options.cancel->triggered())
       return Annotate(absl::CancelledError("ended"), method.name);
     if (!MayRepeat(method, status)) return told;
+
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
+    // Another attempt would come too late.
     if (absl::Now() + wait >= end) return told;
     CountRetry(channel, method, status);
     if (options.cancel == nullptr) {

@@ -13,24 +13,29 @@ class Message;
 namespace sluice::rpc {
 
 struct CallOptions {
-  absl::Duration deadline = absl::ZeroDuration();  // Of one try; zero: the method's own.
-  // Of the call with all its tries; zero: as deadline. InfiniteDuration(): until it succeeds, fails
-  // for good or is cancelled.
+  // Deadline of one attempt. Zero: the method's own deadline.
+  absl::Duration deadline = absl::ZeroDuration();
+  // Time limit of the call with all its attempts. Zero: one `deadline`. InfiniteDuration(): until
+  // the call succeeds, fails for good or is cancelled.
   absl::Duration give_up = absl::ZeroDuration();
-  Cancel* cancel = nullptr;  // Ends the call, its waits included.
+  Cancel* cancel = nullptr;  // Ends the call and its waits. May be null.
   BackoffOptions backoff;
 };
 
-// Makes one unary call and blocks for its answer. The request's type names the method
+// Makes one unary call and blocks until it is answered. The type of the request names the method
 // (rpc/method.h), so a call reads
 //   AdmitResponse response;
 //   SLUICE_RETURN_IF_ERROR(rpc::Call(*channel, request, &response));
-// and needs the messages' header alone, not the stubs'.
+// and needs only the header of the messages, not that of the stubs. Text in the request that is not
+// UTF-8 is replaced (rpc/text.h).
 //
-// UNAVAILABLE and DEADLINE_EXCEEDED of a SAFE or KEYED method are tried again, after the back-off
-// or what the server's RetryInfo asks for; NEVER methods and other errors go up at once. Errors
-// carry the server's ErrorDetail; their message begins with method and address. CANCELLED:
-// `cancel`.
+// If the method is SAFE or KEYED, the call is repeated after UNAVAILABLE, DEADLINE_EXCEEDED, and a
+// CANCELLED that the server sends when it shuts down. It waits as `backoff` says, or longer if the
+// server's RetryInfo asks for it. Other errors, and all errors of NEVER methods, are returned at
+// once. Errors carry the server's ErrorDetail; their message begins with method and address.
+// CANCELLED: `cancel` was triggered.
+//
+// Thread-safe.
 absl::Status Call(const Channel& channel, const google::protobuf::Message& request,
                   google::protobuf::Message* response, const CallOptions& options = {});
 

@@ -6,7 +6,7 @@
 #include "google/protobuf/timestamp.pb.h"
 #include "sluice/common/v1/common.pb.h"
 
-// The field's nouns to and from their messages.
+// Converts times and policy versions to and from their protobuf messages.
 namespace sluice::rpc {
 
 google::protobuf::Duration ToProto(absl::Duration duration);

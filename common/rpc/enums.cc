@@ -12,7 +12,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// The path of the first field whose value is not known, and the value; empty: there is none.
+// Describes the first enum field with an unknown value, by its path and value. Empty if there is
+// none.
 std::string Unknown(const Message& message) {
   const Reflection& reflection = *message.GetReflection();
   std::vector<const FieldDescriptor*> fields;

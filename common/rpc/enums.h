@@ -5,9 +5,10 @@
 
 namespace sluice::rpc {
 
-// Whether this build knows the value of each enum field that is set, in the message and all within.
-// INVALID_ARGUMENT UNKNOWN_VALUE: of one it does not, sent by a newer client or by no client of
-// ours; names the field's path.
+// Checks that this build knows the value of every enum field that is set in `message` and its
+// sub-messages.
+// INVALID_ARGUMENT UNKNOWN_VALUE: it does not know one, which comes from a newer or a foreign
+// client. The message names the path of the field.
 absl::Status CheckEnums(const google::protobuf::Message& message);
 
 }  // namespace sluice::rpc

@@ -34,7 +34,7 @@ Method Describe(const google::protobuf::MethodDescriptor& descriptor) {
   return method;
 }
 
-// Looks among the services of the request's own file.
+// Only the services in the request's own file are searched.
 Method Find(const google::protobuf::Descriptor* request) {
   const google::protobuf::MethodDescriptor* found = nullptr;
   const google::protobuf::FileDescriptor* file = request->file();
@@ -59,7 +59,7 @@ const Method& MethodOf(const google::protobuf::Descriptor* request) {
     absl::flat_hash_map<const google::protobuf::Descriptor*, std::unique_ptr<const Method>> methods
         ABSL_GUARDED_BY(mu);
   };
-  // Never destroyed: threads may call while the process ends.
+  // Never destroyed, because threads may still make calls while the process ends.
   static Cache* const cache = new Cache;
   MutexLock lock(&cache->mu);
   std::unique_ptr<const Method>& method = cache->methods[request];

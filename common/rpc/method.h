@@ -11,21 +11,23 @@ class Descriptor;
 
 namespace sluice::rpc {
 
+// Whether a call may be sent again after a failure: always (the method changes nothing, or a repeat
+// changes nothing more), with the same request id (the server recognises the repeat), or never.
 enum class Repeat { kSafe, kKeyed, kNever };
 
-// What the contracts say of a method: its `option (sluice.rpc.v1.method)`.
+// What the proto files say about a method, in its `option (sluice.rpc.v1.method)`.
 struct Method {
   std::string path;  // "/sluice.queue.v1.QueueService/Admit"
-  std::string name;  // "QueueService.Admit": a label of metrics.
+  std::string name;  // "QueueService.Admit": used as a label of metrics.
   Repeat repeat = Repeat::kNever;
-  absl::Duration deadline = absl::InfiniteDuration();  // Of one try; infinite for streams.
+  absl::Duration deadline = absl::InfiniteDuration();  // For one attempt; infinite for streams.
   const google::protobuf::Descriptor* request = nullptr;
   const google::protobuf::Descriptor* response = nullptr;
 };
 
 // The method that takes `request`. Every method has its own request message, so the message names
-// the call; a type that no method or more than one takes breaks the contracts: aborts. Thread-safe,
-// cached.
+// the method. Aborts if no method or more than one takes this type, because that breaks the
+// contracts. Results are cached. Thread-safe.
 const Method& MethodOf(const google::protobuf::Descriptor* request);
 
 }  // namespace sluice::rpc

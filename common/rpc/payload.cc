@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kHeaderField = 1;
 constexpr uint32_t kSharedField = 3;
 constexpr uint32_t kPayloadField = 15;
-constexpr uint32_t kBytesWire = 2;
+constexpr uint32_t kBytesWire = 2;  // The wire type of bytes and sub-messages.
 
 absl::Status TooLarge(absl::string_view what, size_t bytes, size_t limit) {
   return Error(
@@ -63,9 +63,12 @@ absl::Status AddShared(const std::string& bytes, std::vector<shm::Slice>* to, si
   return absl::OkStatus();
 }
 
-// Bytes below this are copied even if they have an owner: a slice of its own costs more.
+// Slices smaller than this are copied even if they have an owner: a borrowed slice of its own costs
+// more.
 constexpr size_t kCopyBelow = 4096;
 
+// Makes a slice of the caller's memory. gRPC frees the copy of the owner when it has sent the
+// bytes.
 grpc::Slice Borrow(const PayloadSlice& slice) {
   auto* owner = new std::shared_ptr<const void>(slice.owner);
   return grpc::Slice(
@@ -73,7 +76,7 @@ grpc::Slice Borrow(const PayloadSlice& slice) {
       [](void* held) { delete static_cast<std::shared_ptr<const void>*>(held); }, owner);
 }
 
-// Reads bytes that lie in several slices, in order.
+// Reads bytes that lie in several slices, from front to back.
 class Input {
  public:
   explicit Input(absl::Span<const absl::string_view> slices) : slices_(slices) {
@@ -81,19 +84,21 @@ class Input {
   }
   size_t left() const { return left_; }
 
-  // False: cut short, or longer than 10 bytes.
+  // Returns false if the bytes end within the number, or if it is longer than 10 bytes.
   bool Varint(uint64_t* value) {
     *value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
       char byte = 0;
       if (!Take(1, [&](absl::string_view piece) { byte = piece[0]; })) return false;
+      // Seven bits per byte, lowest first. Of the tenth byte only one bit fits.
       *value |= static_cast<uint64_t>(byte & 0x7f) << std::min(shift, 63);
       if ((byte & 0x80) == 0) return true;
     }
     return false;
   }
 
-  // Hands the next `bytes` to `use`, piece by piece. False, and nothing used: fewer are left.
+  // Passes the next `bytes` bytes to `use`, piece by piece. Returns false, and passes nothing, if
+  // fewer are left.
   template <typename Use>
   bool Take(uint64_t bytes, Use use) {
     if (bytes > left_) return false;
@@ -113,11 +118,11 @@ class Input {
 
  private:
   absl::Span<const absl::string_view> slices_;
-  size_t offset_ = 0;  // In the first slice.
+  size_t offset_ = 0;  // In slices_.front().
   size_t left_ = 0;
 };
 
-// Skips the value of an unknown field. Groups, long out of use, are refused.
+// Skips the value of an unknown field. Groups, a deprecated encoding, are refused.
 bool Skip(uint64_t wire, Input* input) {
   const auto ignore = [](absl::string_view) {};
   uint64_t value = 0;
@@ -139,9 +144,10 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite
   if (payload_bytes > kMaxPayloadBytes)
     return TooLarge("the payload", payload_bytes, kMaxPayloadBytes);
 
-  std::string own;  // What is ours, up to the next borrowed slice.
+  std::string own;  // Copied bytes that precede the next borrowed slice.
   SLUICE_RETURN_IF_ERROR(AppendHeader(header, &own));
   if (payload_bytes > 0) AppendPrefix(kPayloadField, payload_bytes, &own);
+
   std::vector<grpc::Slice> slices;
   for (const PayloadSlice& slice : payload) {
     if (slice.owner == nullptr || slice.bytes.size() < kCopyBelow) {
@@ -152,6 +158,7 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite
     own.clear();
     slices.push_back(Borrow(slice));
   }
+
   if (!own.empty()) slices.emplace_back(own);
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
@@ -187,6 +194,7 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
       views.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   *frame = Frame();
+  // The frame keeps the network's slices: its payload points into them. The header is copied.
   frame->memory_ = slices;
 
   size_t shared_bytes = 0;
@@ -201,10 +209,12 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
         return Malformed(absl::StrCat("field ", field, " cannot be skipped"));
       continue;
     }
+
     if (wire != kBytesWire)
       return Malformed(absl::StrCat("field ", field, " has wire type ", wire, ", not 2"));
     if (!input.Varint(&length) || length > input.left())
       return Malformed(absl::StrCat("field ", field, " is cut short"));
+
     if (field == kHeaderField) {
       if (length > kMaxHeaderBytes) return TooLarge("the header", length, kMaxHeaderBytes);
       frame->header_.clear();
@@ -213,6 +223,7 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
       });
     } else if (field == kSharedField) {
       std::string bytes;
+      // A SharedSlice is always shorter.
       if (length > 64) return Malformed("a name of shared memory is too long");
       input.Take(length,
                  [&](absl::string_view piece) { bytes.append(piece.data(), piece.size()); });
@@ -224,6 +235,7 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
       input.Take(length, [&](absl::string_view piece) { frame->payload_.push_back(piece); });
     }
   }
+
   if (!frame->shared_.empty() && frame->payload_bytes_ > 0)
     return Malformed("it has both payload and names of shared memory");
   return absl::OkStatus();

@@ -19,47 +19,51 @@ namespace grpc {
 class ByteBuffer;
 }  // namespace grpc
 
-// The messages of Put, Get, Fetch and Score, as bytes: plain protobuf of the form
+// The messages of Put, Get, Fetch and Score as bytes. They are plain protobuf of the form
 //   message XMessage { XHeader header = 1;  repeated SharedSlice shared = 3;  bytes payload = 15; }
-// whose payload no generated code ever sees: it is sent as slices of the owner's memory, and
-// received as slices of the network's, to be copied once into its place. In place of payload a
-// message may name slices of memory that both sides map.
+// but the payload bypasses the generated code, to save copies. It is sent as slices of the owner's
+// memory and received as slices of the network's memory, to be copied once to its place. Instead of
+// a payload a message may name slices of memory that both processes map.
 namespace sluice::rpc {
 
 constexpr size_t kMaxHeaderBytes = 256 << 10;
 constexpr size_t kMaxPayloadBytes = 4 << 20;
-constexpr size_t kAimPayloadBytes = 1 << 20;
-constexpr size_t kMaxSharedBytes = 64 << 20;  // Of one message, in shared memory.
+constexpr size_t kAimPayloadBytes = 1 << 20;  // A sender fills messages up to about this.
+constexpr size_t kMaxSharedBytes = 64 << 20;  // Shared memory that one message may name.
 
-// Bytes to send. With an owner they are borrowed, and the owner is kept until the network has them;
-// without they are copied (right for small ones).
+// Bytes to send. With an owner, they are borrowed, and the owner is kept until the network has read
+// them. Without an owner they are copied, which suits small slices.
 struct PayloadSlice {
   absl::string_view bytes;
   std::shared_ptr<const void> owner;
 };
 
-// 0A len header | 7A len payload. RESOURCE_EXHAUSTED: the header or payload is beyond the limits
-// above (states both).
+// Encodes a message. Its bytes are: 0x0A (tag of field 1), length, header, 0x7A (tag of field 15),
+// length, payload. An empty payload is left out.
+// RESOURCE_EXHAUSTED TOO_LARGE: the header or the payload exceeds a limit above; the message states
+// both numbers.
 absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const google::protobuf::MessageLite& header,
                                              absl::Span<const PayloadSlice> payload);
 
-// The same with names of shared memory in place of payload.
+// The same with slices of shared memory instead of a payload.
 absl::StatusOr<grpc::ByteBuffer> EncodeSharedFrame(const google::protobuf::MessageLite& header,
                                                    absl::Span<const shm::Slice> shared);
 
-// A message received: its header's bytes, and its payload in slices that stay valid as long as the
-// frame.
+// A received message: the bytes of its header, and its payload in slices that stay valid as long as
+// the frame. Not thread-safe.
 class Frame {
  public:
   absl::string_view header() const { return header_; }
   absl::Span<const absl::string_view> payload() const { return payload_; }
   size_t payload_bytes() const { return payload_bytes_; }
-  // What the message names in place of payload; then payload() is empty until Resolve().
+  // The slices of shared memory that the message names instead of a payload. While there are some,
+  // payload() is empty until Resolve() is called.
   absl::Span<const shm::Slice> shared() const { return shared_; }
-  // Takes `views`, of the slices in shared() in order, as payload; `owner` keeps them.
+  // Sets the payload to `views`, the bytes of the slices in shared(), in order. The frame keeps
+  // `owner`, which keeps the memory alive.
   void Resolve(std::vector<absl::string_view> views, std::shared_ptr<const void> owner);
 
-  // INVALID_ARGUMENT: the header's bytes are no such message.
+  // INVALID_ARGUMENT BAD_FRAME: the header's bytes are not such a message.
   absl::Status ParseHeader(google::protobuf::MessageLite* header) const;
 
  private:
@@ -71,34 +75,36 @@ class Frame {
   std::shared_ptr<const void> memory_;
 };
 
-// Reads any protobuf encoding of such a message: header and payload in any order, unknown fields
-// skipped, the last of repeated headers, all payloads one after the other.
-// INVALID_ARGUMENT: a tag or length that cannot be read, a message cut short, a wrong wire type of
-// field 1, 3 or 15, or both payload and names of shared memory.
-// RESOURCE_EXHAUSTED: beyond the limits above.
+// Decodes a message in any protobuf encoding: header and payload may come in any order, unknown
+// fields are skipped, of several headers the last counts, and several payloads are joined.
+// INVALID_ARGUMENT BAD_FRAME: a tag or length cannot be read, the message is cut short, field 1, 3
+// or 15 has a wrong wire type, or the message has both a payload and slices of shared memory.
+// RESOURCE_EXHAUSTED TOO_LARGE: a limit above is exceeded.
 absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame);
 
-// Walks a frame's payload, field by field in record order.
+// Reads the payload of a frame from front to back. The caller knows the fields and their sizes from
+// the header.
 class PayloadReader {
  public:
   // `frame` outlives the reader.
   explicit PayloadReader(const Frame& frame)
       : slices_(frame.payload()), left_(frame.payload_bytes()) {}
 
+  // Bytes that are not read yet.
   size_t left() const { return left_; }
-  // Copies the next `bytes` to `to` and returns their CRC32C, computed in the same pass.
-  // INVALID_ARGUMENT: fewer are left.
+  // Copies the next `bytes` bytes to `to` and returns their CRC-32C, computed in the same pass.
+  // INVALID_ARGUMENT BAD_FRAME: fewer bytes are left.
   absl::StatusOr<uint32_t> Copy(size_t bytes, char* to);
-  // Passes over the next `bytes`, or as many as are left.
+  // Skips the next `bytes` bytes, or all that are left if there are fewer.
   void Skip(size_t bytes);
 
  private:
-  // Hands the next `bytes`, no more than are left, to `use`, piece by piece.
+  // Passes the next `bytes` bytes to `use`, piece by piece. `bytes` <= left().
   template <typename Use>
   void Take(size_t bytes, Use use);
 
   absl::Span<const absl::string_view> slices_;
-  size_t offset_ = 0;  // In the first slice.
+  size_t offset_ = 0;  // In slices_.front().
   size_t left_;
 };
 

@@ -4,7 +4,8 @@
 
 namespace sluice::rpc {
 
-// Who a caller is: sluice.rpc.v1.Role by value, without its generated header.
+// The role of a caller. The values are those of sluice.rpc.v1.Role, so that users need not include
+// its generated header.
 enum class Role {
   kUnspecified = 0,
   kViewer = 1,
@@ -17,7 +18,7 @@ enum class Role {
   kTrainer = 8,
 };
 
-// "rollout", ..; "unknown" for a value that has no name.
+// The name of a role, such as "rollout"; "unknown" for a value that has no name.
 absl::string_view RoleName(Role role);
 
 }  // namespace sluice::rpc

@@ -21,12 +21,13 @@ namespace {
 
 void SetLimits(const Server::Options& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.receive_limit));
-  // Else two daemons share a port in silence.
+  // With SO_REUSEPORT, two daemons could listen on the same port unnoticed.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
+  // Clients ping every 30 s (channel.cc); faster ones are cut off.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 20'000);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                               static_cast<int>(absl::ToInt64Milliseconds(options.connection_age)));
@@ -65,12 +66,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
     interceptors.push_back(ServerMetrics(options.metrics));
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
   }
+
   int port = 0;
   builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
   auto impl = std::make_unique<Impl>();
   impl->server = builder.BuildAndStart();
+  // gRPC does not say why it could not bind; a used port is the usual reason.
   if (port == 0) return PortInUse(options.address);
   SLUICE_CHECK_MSG(impl->server != nullptr, "gRPC refuses to start the server; its log says why");
+
   const std::string host = options.address.substr(0, options.address.rfind(':'));
   return std::unique_ptr<Server>(new Server(std::move(impl), absl::StrCat(host, ":", port)));
 }

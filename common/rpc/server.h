@@ -18,41 +18,46 @@ class Registry;
 namespace sluice::rpc {
 class Channel;
 
-// A listening gRPC server with the house's limits, grpc.health.v1 and counts of its calls. Services
-// are of the callback API: a reactor must not block; a call that waits parks in the core and is
-// finished from there.
+// A listening gRPC server with Sluice's limits, the health service grpc.health.v1, and counts of
+// its calls. Services use the callback API, where a reactor must not block: a call that waits is
+// parked in the core and finished from there.
+//
+// Thread-safe.
 class Server {
  public:
   struct Options {
-    std::string address = "127.0.0.1:0";  // HOST:PORT on loopback; port 0: any free one.
+    std::string address = "127.0.0.1:0";  // HOST:PORT on loopback. Port 0: any free port.
     size_t receive_limit = 16 << 20;      // Bytes of one message.
-    // Then clients are sent to connect anew; tests use 20 s.
+    // Age at which a connection is closed so that the client connects again, and the time that its
+    // calls have to end. Tests use a connection_age of 20 s.
     absl::Duration connection_age = absl::Minutes(30);
     absl::Duration connection_grace = absl::Minutes(5);
-    metrics::Registry* metrics = nullptr;  // sluice_rpc_server_*; outlives the server.
+    // Receives sluice_rpc_server_*. May be null; outlives the server.
+    metrics::Registry* metrics = nullptr;
   };
 
-  // `services`, at least one, outlive the server.
-  // INVALID_ARGUMENT: no such address, or not on loopback. ALREADY_EXISTS (PORT_IN_USE): something
-  // else listens there.
+  // `services` holds at least one service; they outlive the server.
+  // INVALID_ARGUMENT: `options.address` is not an address, or not on loopback.
+  // ALREADY_EXISTS PORT_IN_USE: another process listens there.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options,
                                                        absl::Span<grpc::Service* const> services);
-  // Drains for no time.
+  // Calls Drain() with no time to wait.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // HOST:PORT with the port that was bound.
+  // HOST:PORT with the actual port.
   const std::string& address() const { return address_; }
 
-  // What grpc.health.v1 answers; SERVING from the start.
+  // Sets what grpc.health.v1 answers. It is SERVING from the start.
   void SetServing(bool serving);
 
-  // Says NOT_SERVING, takes no new call, waits up to `deadline` for those that run, then cancels
-  // them. Finish parked calls before. Idempotent.
+  // Reports NOT_SERVING, accepts no new calls, waits up to `deadline` for the running ones and then
+  // cancels them. The caller should finish parked calls first, because they would use up the whole
+  // time. Idempotent.
   void Drain(absl::Duration deadline);
 
-  // A channel that needs no socket: for tests.
+  // A channel without a socket, for tests.
   std::shared_ptr<Channel> InProcessChannel();
 
  private:

@@ -17,11 +17,12 @@
 namespace sluice::rpc {
 namespace {
 
-// The metrics of one method; handles are made when first needed.
+// The metrics of one method. Handles for codes and reasons are made when they are first needed.
+// Thread-safe.
 class MethodMetrics {
  public:
   MethodMetrics(absl::string_view path, metrics::Registry* metrics) : registry_(metrics) {
-    // "/sluice.queue.v1.QueueService/Admit"
+    // A path reads "/sluice.queue.v1.QueueService/Admit".
     const std::vector<std::string> parts = absl::StrSplit(path, '/');
     service_ = parts.size() == 3 ? parts[1] : "other";
     method_ = parts.size() == 3 ? parts[2] : "other";
@@ -46,7 +47,7 @@ class MethodMetrics {
     found->second.Add();
   }
 
-  // A caller that may not, or that this server was not told of (yet).
+  // Counts a call whose caller lacks the permission, or is not known to this server (yet).
   void CountDenied(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     auto found = denied_.find(reason);
@@ -70,10 +71,11 @@ class MethodMetrics {
   std::map<std::string, metrics::Counter> denied_ ABSL_GUARDED_BY(mu_);
 };
 
-// Why the caller was refused for who it is; empty: it was not.
+// The reason why a call was refused because of its caller; empty if it ended in another way.
 std::string DeniedFor(const grpc::Status& status) {
   if (status.ok()) return "";
   const std::string reason = ReasonOf(FromGrpcStatus(status));
+  // Most UNAVAILABLE errors have nothing to do with the caller.
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE)
     return reason == "NOT_LISTED" ? reason : "";
   if (status.error_code() != grpc::StatusCode::PERMISSION_DENIED &&
@@ -84,6 +86,8 @@ std::string DeniedFor(const grpc::Status& status) {
              : reason;
 }
 
+// Lives as long as one call, and counts it once: when the status is sent, or in the destructor if
+// no status was sent.
 class Interceptor : public grpc::experimental::Interceptor {
  public:
   explicit Interceptor(MethodMetrics* metrics) : metrics_(metrics), start_(absl::Now()) {}
@@ -117,7 +121,7 @@ class Factory : public grpc::experimental::ServerInterceptorFactoryInterface {
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override {
     MutexLock lock(&mu_);
-    // The set of methods is that of the services served: a path that none serves never comes here.
+    // The map stays small: calls to methods that no service has do not come here.
     std::unique_ptr<MethodMetrics>& metrics = methods_[info->method()];
     if (metrics == nullptr) metrics = std::make_unique<MethodMetrics>(info->method(), registry_);
     return new Interceptor(metrics.get());

@@ -10,9 +10,11 @@ class Registry;
 
 namespace sluice::rpc {
 
-// Counts each call that ends: sluice_rpc_server_handled_total {service, method, code}, and how long
-// it took: sluice_rpc_server_duration_seconds {method}. A call whose client went away counts as
-// CANCELLED. `metrics` outlives it.
+// Counts every call that ends, in sluice_rpc_server_handled_total {service, method, code}, and its
+// duration, in sluice_rpc_server_duration_seconds {method}. A call whose client went away counts as
+// CANCELLED. Callers that are refused also count in sluice_rpc_denied_total {method, reason}.
+//
+// `metrics` outlives the factory that this returns.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> ServerMetrics(
     metrics::Registry* metrics);
 

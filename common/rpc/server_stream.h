@@ -13,22 +13,24 @@
 #include "common/rpc/status.h"
 
 // The server's end of streaming calls, for services of the callback API. Only service.cc files
-// include this.
+// include this header.
 //
-// Methods that carry payload are served raw, so that no generated parser sees it: the service
-// derives from WithRawCallbackMethod_Put<..> of the generated code, its messages are
-// grpc::ByteBuffer, read by DecodeFrame and made by EncodeFrame or ToBuffer. A raw and a plain
-// callback method of one name do not stack: list a service's methods one by one instead of deriving
-// from CallbackService.
+// Methods that carry a payload are served raw, so that no generated parser copies it. The service
+// derives from WithRawCallbackMethod_Put<..> of the generated code. Its messages are
+// grpc::ByteBuffer: read them with DecodeFrame(), make them with EncodeFrame() or ToBuffer(). One
+// method cannot have both a raw and a plain callback version, so such a service lists its methods
+// one by one instead of deriving from CallbackService.
 namespace sluice::rpc {
 
-// What both kinds share: answers are queued from any thread and written one after the other. The
-// stream owns itself from the moment a service returns it, until the call is over; others hold it
-// by shared_ptr, and send into a stream that has ended without harm.
+// The common part of WriteStream and BidiStream: answers are queued from any thread and written one
+// after the other.
+//
+// The stream owns itself from the moment a service returns it until the call is over. Others hold
+// it by shared_ptr; Send() after the end does no harm.
 template <typename Reactor, typename Response>
 class ServerStream : public Reactor {
  public:
-  // False: not queued, the stream has ended or will.
+  // Queues a message. Returns false, and drops the message, if the stream has ended or is ending.
   bool Send(Response message) ABSL_LOCKS_EXCLUDED(mu_) {
     const Response* first = nullptr;
     {
@@ -41,7 +43,7 @@ class ServerStream : public Reactor {
     return true;
   }
 
-  // Ends the call once all that was queued is written. The first call counts.
+  // Ends the call once all queued messages are written. Only the first call has an effect.
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
     {
       MutexLock lock(&mu_);
@@ -53,17 +55,17 @@ class ServerStream : public Reactor {
     this->Finish(ToGrpcStatus(status_));
   }
 
-  // Messages queued or being written: a producer that holds this below a limit keeps memory
-  // bounded.
+  // Number of messages that are queued or being written. A producer bounds its memory by keeping
+  // this below a limit.
   size_t pending() const ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     return outbox_.size();
   }
 
  protected:
-  // One message is written. May Send.
+  // Called when one message was written. May call Send().
   virtual void Sent() {}
-  // The call is over, by whatever side; nothing else is called afterwards.
+  // Called when the call is over, whichever side ended it. No other callback follows.
   virtual void Closed() {}
 
  private:
@@ -97,28 +99,28 @@ class ServerStream : public Reactor {
     self_.reset();
   }
 
-  std::shared_ptr<void> self_;
+  std::shared_ptr<void> self_;  // Keeps the stream alive until OnDone().
   mutable Mutex mu_;
   std::deque<Response> outbox_ ABSL_GUARDED_BY(mu_);  // The front is being written.
-  bool ending_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status status_;  // Set once, before Finish.
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;          // Send() is refused from now on.
+  absl::Status status_;                               // Set once, before Finish().
 };
 
-// One request was read; answers flow.
+// A call with one request and a stream of answers.
 template <typename Response>
 using WriteStream = ServerStream<grpc::ServerWriteReactor<Response>, Response>;
 
-// Both directions.
+// A call with streams in both directions.
 template <typename Request, typename Response>
 class BidiStream : public ServerStream<grpc::ServerBidiReactor<Request, Response>, Response> {
  public:
-  // Begins to read; call it last, once the stream is ready for messages.
+  // Starts to read. Call it last, when the stream is ready to receive messages.
   void StartReading() { this->StartRead(&request_); }
 
  protected:
-  // The next message; the one after it is read when this has returned. Must not block.
+  // Called with each message. The next message is read after this returns. Must not block.
   virtual void Received(Request& request) = 0;
-  // No more comes from the client.
+  // Called when the client has sent its last message.
   virtual void ReadsDone() { this->End(absl::OkStatus()); }
 
  private:
@@ -131,7 +133,7 @@ class BidiStream : public ServerStream<grpc::ServerBidiReactor<Request, Response
   Request request_;
 };
 
-// Makes a stream that lives until its call is over; return stream.get() from the service's method.
+// Makes a stream that lives until its call is over. The service's method returns stream.get().
 template <typename Stream, typename... Args>
 std::shared_ptr<Stream> MakeStream(Args&&... args) {
   auto stream = std::make_shared<Stream>(std::forward<Args>(args)...);

@@ -10,10 +10,11 @@
 namespace sluice::rpc {
 namespace {
 constexpr char kDomain[] = "sluice";
-constexpr size_t kMaxMessage = 4096;  // Bytes; metadata in all is limited to 16 KiB.
+// Bytes. All metadata of a call together is limited to 16 KiB.
+constexpr size_t kMaxMessage = 4096;
 
-// What an error quotes may hold any byte. One that is not UTF-8 would make the peer refuse the
-// details, reason included.
+// Makes text valid and at most `limit` bytes long. An error may quote any bytes, and a text that is
+// not UTF-8 would make the peer refuse all details, the reason included.
 std::string Text(absl::string_view text, size_t limit) {
   return std::string(Utf8Prefix(Utf8Lossy(text), limit));
 }
@@ -24,6 +25,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   const auto code = static_cast<grpc::StatusCode>(status.code());
   const std::string message = Text(status.message(), kMaxMessage);
   const ErrorDetail detail = DetailOf(status);
+  // Without a reason or a time to retry, only code and message are sent.
   if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration())
     return grpc::Status(code, message);
 
@@ -32,6 +34,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   google::rpc::ErrorInfo info;
   info.set_reason(Text(detail.reason, kMaxMessage / 2));
   info.set_domain(kDomain);
+
   const auto add = [&](const char* key, const std::string& value) {
     if (!value.empty()) (*info.mutable_metadata())[key] = Text(value, kMaxMessage / 2);
   };
@@ -39,6 +42,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   add("hint", detail.hint);
   add("current", detail.current);
   details.add_details()->PackFrom(info);
+
   if (detail.retry_after > absl::ZeroDuration()) {
     google::rpc::RetryInfo retry;
     *retry.mutable_retry_delay() = ToProto(detail.retry_after);
@@ -70,6 +74,7 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
       }
     }
   }
+
   const std::string message = Utf8Lossy(status.error_message());  // gRPC carries any bytes here.
   if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration())
     return absl::Status(code, message);

@@ -8,13 +8,14 @@ class Status;
 
 namespace sluice::rpc {
 
-// An error on the wire: the code is the same number; the ErrorDetail of common/base/status.h
-// travels as google.rpc.ErrorInfo {reason, domain "sluice", metadata {catalogue, hint, current}}
-// and RetryInfo in `grpc-status-details-bin`, so that clients of any language read it.
+// Converts a status for the wire. Both libraries use the same numbers for codes. The ErrorDetail of
+// common/base/status.h travels in `grpc-status-details-bin`, as google.rpc.ErrorInfo {reason,
+// domain "sluice", metadata {catalogue, hint, current}} and RetryInfo, so that clients in any
+// language can read it. Text is made valid UTF-8 and cut to limits.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// The way back. Details that cannot be read, or are of another domain, are left out; code and
-// message stay.
+// Converts a status from the wire. Details that cannot be parsed, or that have another domain, are
+// left out; code and message are kept.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 }  // namespace sluice::rpc

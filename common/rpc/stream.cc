@@ -28,7 +28,7 @@ struct ClientStream::Impl {
   grpc::ClientContext context;
   std::unique_ptr<RawStream> stream;
   int64_t cancel_id = 0;
-  absl::Status unreadable;  // Set by the reading thread.
+  absl::Status unreadable;  // Why a message could not be parsed. Set by the reading thread.
   bool finished = false;
 };
 
@@ -37,12 +37,15 @@ ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descr
     : impl_(new Impl{MethodOf(&request), channel.address(), cancel}) {
   if (deadline != absl::InfiniteDuration())
     impl_->context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
-  // On the wire a stream in one direction is one in both, with one message and the end behind it.
+
+  // On the wire, a stream in one direction is a stream in both directions that carries only one
+  // message on the other side.
   const grpc::internal::RpcMethod method(impl_->method.path.c_str(), nullptr,
                                          grpc::internal::RpcMethod::BIDI_STREAMING);
   impl_->stream.reset(
       grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
           channel.grpc_channel(), method, &impl_->context));
+
   if (cancel != nullptr)
     impl_->cancel_id = cancel->Add([impl = impl_.get()] { impl->context.TryCancel(); });
 }
@@ -61,6 +64,7 @@ bool ClientStream::Write(const google::protobuf::Message& message) {
     MakeTextValid(valid.get());
     return Write(*valid);
   }
+
   grpc::ByteBuffer buffer;
   bool own = false;
   const grpc::Status status =
@@ -112,7 +116,7 @@ void ClientStream::TryCancel() { impl_->context.TryCancel(); }
 absl::Status ClientStream::Finish() {
   SLUICE_CHECK(!impl_->finished);
   impl_->finished = true;
-  // The sync stream aborts if Finish comes before all messages are read.
+  // gRPC's synchronous stream aborts if Finish() is called before all messages are read.
   for (grpc::ByteBuffer rest; impl_->stream->Read(&rest);) {
   }
   const absl::Status status = FromGrpcStatus(impl_->stream->Finish());

@@ -15,45 +15,47 @@ class Message;
 
 namespace sluice::rpc {
 
-// The client's end of a streaming call, both directions at once: of plain messages (Heartbeat,
+// The client's end of a streaming call in one or both directions: of plain messages (Heartbeat,
 // Watch) or of frames (Put, Get, Fetch). Calls block. One thread may read while another writes;
-// TryCancel() may come from any.
+// TryCancel() may be called from any thread.
 //
-// A stream that breaks says so by a false Read or Write; Finish() then tells why. Nothing is
-// repeated here: what to send again is the caller's to know.
+// When the stream breaks, Read() or Write() return false, and Finish() then says why. Nothing is
+// repeated here, because only the caller knows what must be sent again.
 class ClientStream {
  public:
-  // Opens the method that takes messages like `request` (rpc/method.h): ClientStream(channel,
-  // *PutMessage::descriptor()). `cancel`, which may be null, outlives the stream and ends it.
+  // Opens the method that takes messages of type `request` (rpc/method.h), as in
+  // ClientStream(channel, *PutMessage::descriptor()). Triggering `cancel` ends the stream; it may
+  // be null, and outlives the stream.
   ClientStream(const Channel& channel, const google::protobuf::Descriptor& request,
                Cancel* cancel = nullptr, absl::Duration deadline = absl::InfiniteDuration());
-  // Cancels what still runs.
+  // Cancels the call if Finish() was not called.
   ~ClientStream();
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
 
-  // False: the stream is broken.
+  // Returns false if the stream is broken.
   bool Write(const google::protobuf::Message& message);
-  // The same with a frame as its message. RESOURCE_EXHAUSTED: too large. UNAVAILABLE: the stream is
-  // broken.
+  // Writes a frame.
+  // RESOURCE_EXHAUSTED TOO_LARGE: the frame exceeds a limit of payload.h.
+  // UNAVAILABLE: the stream is broken.
   absl::Status WriteFrame(const google::protobuf::MessageLite& header,
                           absl::Span<const PayloadSlice> payload);
-  // The same with payload that lies in shared memory.
+  // The same with a payload that lies in shared memory.
   absl::Status WriteSharedFrame(const google::protobuf::MessageLite& header,
                                 absl::Span<const shm::Slice> shared);
-  // No more comes from this side; the answers still do.
+  // Says that this side has sent its last message. Answers still arrive.
   void WritesDone();
 
-  // False: the other side has ended, or the stream is broken, or the message could not be parsed
-  // (Finish() tells).
+  // Reads the next message. Returns false if the other side has ended the stream, if it is broken,
+  // or if the message could not be parsed; Finish() says which.
   bool Read(google::protobuf::Message* message);
   bool ReadFrame(Frame* frame);
 
-  // Ends the stream at once: a parked Read returns false.
+  // Ends the stream at once. A Read() that waits returns false.
   void TryCancel();
 
-  // After a false Read (or after TryCancel): OK if the server ended it well, else its error, with
-  // the server's ErrorDetail.
+  // Ends the call; to be called once, after Read() has returned false or after TryCancel(). Returns
+  // OK if the server ended the stream normally, else its error with the server's ErrorDetail.
   absl::Status Finish();
 
  private:

@@ -20,6 +20,7 @@ std::vector<const FieldDescriptor*> FieldsOf(const Message& message) {
   return fields;
 }
 
+// Whether all texts of one string field are UTF-8.
 bool IsTextValid(const Message& message, const FieldDescriptor* field) {
   const Reflection& reflection = *message.GetReflection();
   std::string scratch;
@@ -54,7 +55,8 @@ void ReplaceInMessages(Message* message, const FieldDescriptor* field) {
   if (!field->is_repeated()) return MakeTextValid(reflection.MutableMessage(message, field));
   for (int i = 0; i < reflection.FieldSize(*message, field); ++i) {
     MakeTextValid(
-        reflection.MutableRepeatedMessage(message, field, i));  // Of a map: its entry, the key too.
+        // A map field is a list of entries here; the key is repaired too.
+        reflection.MutableRepeatedMessage(message, field, i));
   }
 }
 

@@ -6,15 +6,16 @@ class Message;
 
 namespace sluice::rpc {
 
-// Text from outside (rows, paths, model files, what a model wrote, errors of libraries) may hold
-// bytes that are not UTF-8. A receiver refuses a whole message for one such byte in a string field,
-// so what goes out passes here: Call() and ClientStream see to it for requests, and a service does
-// so for answers that carry such text.
+// Text from outside (dataset rows, paths, model files, model output, errors of libraries) may
+// contain bytes that are not UTF-8. A receiver refuses a whole message if one string field contains
+// such a byte, so every outgoing message must be made valid first. Call() and ClientStream do it
+// for requests; a service does it for answers that carry such text.
 
-// Whether every string field of the message, those of its sub-messages and maps included, is UTF-8.
+// Whether every string field of the message is UTF-8, including those in sub-messages and maps.
 bool HasValidText(const google::protobuf::Message& message);
 
-// Replaces what is not UTF-8 in these fields, as Utf8Lossy does. `bytes` fields stay as they are.
+// Replaces the bytes that are not UTF-8 in these fields, as Utf8Lossy() does. Fields of type
+// `bytes` are left as they are.
 void MakeTextValid(google::protobuf::Message* message);
 
 }  // namespace sluice::rpc

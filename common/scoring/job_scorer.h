@@ -10,10 +10,11 @@ class RewardEntry;
 
 namespace sluice {
 
-// What the verifier of an entry is made with, `args` as JSON.
+// The `args` of an entry as JSON, from which its verifier is made.
+// INVALID_ARGUMENT: they contain a value that JSON has no form for.
 absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry);
 
-// Makes the scorer of a `reward` block that CheckBuilt() accepts. Errors as Scorer::Make.
+// Makes the scorer for a job's `reward` block that CheckBuilt() accepts. Errors as Scorer::Make().
 absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward);
 
 }  // namespace sluice

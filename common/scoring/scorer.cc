@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Rises with any change to what a verifier of the same name answers.
+// Raise this with every change of a verifier's results.
 constexpr char kVerifiersVersion[] = "2";
 
 bool Applies(const RewardRule& rule, const std::string& data_source) {
@@ -39,8 +39,8 @@ uint32_t GenerationOf(const std::vector<RewardRule>& rules, Combine combine) {
   return generation;
 }
 
-// A verifier may quote a part of an answer or of a row that ends inside of a character; dump()
-// throws at such bytes by default.
+// Dumps JSON as text. A verifier may quote a part of an answer or row that ends inside a character,
+// and dump() throws at such bytes by default.
 std::string InfoText(const nlohmann::json& info) {
   return info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -55,6 +55,7 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
   if (rules.empty())
     return absl::InvalidArgumentError("reward.rewards is empty; at least one rule is needed");
   const uint32_t generation = GenerationOf(rules, combine);
+
   std::vector<Part> parts;
   std::set<std::string> names;
   for (size_t i = 0; i < rules.size(); ++i) {
@@ -65,6 +66,7 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
     if (!std::isfinite(rule.weight) || !std::isfinite(rule.gate_fail))
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": weight and gate_fail must be finite"));
+
     auto verifier = MakeVerifier(rule.verifier, rule.args);
     if (!verifier.ok()) return Annotate(verifier.status(), where);
     parts.push_back({.rule = std::move(rule), .verifier = *std::move(verifier)});
@@ -76,9 +78,11 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
                   const std::string& data_source) const {
   Score score;
   nlohmann::json info = nlohmann::json::object();
+
   bool any = false;
   score.passes = true;
   const Part* failed_gate = nullptr;
+  // The neutral element of the combination.
   double total = combine_ == Combine::kProduct ? 1
                  : combine_ == Combine::kMin   ? std::numeric_limits<double>::infinity()
                                                : 0;
@@ -87,6 +91,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
       score.parts.push_back(std::numeric_limits<double>::quiet_NaN());
       continue;
     }
+    // An error, or a score out of range, makes the whole answer unscorable.
     const absl::StatusOr<Verdict> verdict = part.verifier->Score(answer, row);
     if (!verdict.ok())
       return Unscorable("bad_row", {{part.rule.name, std::string(verdict.status().message())}});
@@ -96,11 +101,15 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
                                                                     part.verifier->low(), ", ",
                                                                     part.verifier->high(), "]")}});
     }
+
     any = true;
     score.parts.push_back(verdict->score);
     info[part.rule.name] = verdict->reason;
+    // A rule without a positive weight does not count for `passes`.
     if (part.rule.weight > 0 && verdict->score < 1) score.passes = false;
+    // If several gates fail, the first decides.
     if (part.rule.gate && verdict->score < 1 && failed_gate == nullptr) failed_gate = &part;
+
     const double weighted = part.rule.weight * verdict->score;
     switch (combine_) {
       case Combine::kSum: total += weighted; break;
@@ -108,6 +117,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
       case Combine::kMin: total = std::min(total, weighted); break;
     }
   }
+
   if (!any) return Unscorable("no_part", {{"data_source", data_source}});
   score.task_reward = failed_gate != nullptr ? failed_gate->rule.gate_fail : total;
   if (!std::isfinite(score.task_reward))

@@ -11,49 +11,51 @@
 
 namespace sluice {
 
-// One line of the job's `reward.rewards`.
+// One entry of the job's `reward.rewards`.
 struct RewardRule {
   std::string name;
   std::string verifier;
   double weight = 1;
-  bool gate = false;  // Below 1: the whole reward is gate_fail.
+  bool gate = false;  // If it scores below 1, the whole reward is gate_fail.
   double gate_fail = 0;
-  std::vector<std::string> data_sources;  // Where it applies; empty: everywhere.
+  std::vector<std::string> data_sources;  // The sources it applies to. Empty: all.
   nlohmann::json args = nlohmann::json::object();
 };
 
 enum class Combine { kSum, kProduct, kMin };
 
-// What a task comes to. Either a number about the policy, or, where the policy did not cause it, a
-// reason and no number.
+// The result of scoring one answer. It is either a number, which says something about the policy,
+// or, if the policy is not the cause, a reason without a number.
 struct Score {
-  std::string status = "ok";  // Else the reason it is unscorable: no_part, bad_row, bad_value.
+  std::string status = "ok";  // "ok", or why there is no number: no_part, bad_row or bad_value.
   double task_reward = 0;
-  std::vector<double> parts;  // By rule; NaN where the rule does not apply.
-  // Each rule that applies and has a weight above 0 gave its full score, 1.
+  std::vector<double> parts;  // The score by each rule, in order; NaN if a rule does not apply.
+  // Whether every rule that applies and has a weight above 0 gave its full score, 1.
   bool passes = false;
-  std::string info;  // JSON: why, by rule.
+  std::string info;  // JSON: the explanation of each rule.
 };
 
-// Scores answers by a job's rules: R = sum (product, minimum) over the rules that apply of weight *
-// score; a gate that fails decides alone. Pure.
+// Scores answers by the rules of a job. The reward is the sum (or product, or minimum) of weight *
+// score over the rules that apply. If a gate fails, the reward is that gate's gate_fail alone; of
+// several, the first counts.
 //
 // Immutable, so thread-safe.
 class Scorer {
  public:
-  // INVALID_ARGUMENT: no rules, a name twice, a weight that is not finite, an unknown verifier or
-  // unfit args.
+  // INVALID_ARGUMENT: there are no rules, a name is used twice, a weight or gate_fail is not
+  // finite, a verifier is unknown, or its arguments do not fit.
   static absl::StatusOr<Scorer> Make(std::vector<RewardRule> rules, Combine combine);
 
-  // `row`: the mapped fields; `data_source`: the row's source.
+  // Scores one answer. `row` has the mapped fields, `data_source` is the name of the row's source.
   Score Run(const Answer& answer, const nlohmann::json& row, const std::string& data_source) const;
 
-  // Whether answers to this row can be scored at all. INVALID_ARGUMENT: why Run() would call each
-  // of them unscorable.
+  // Checks whether answers to this row can be scored at all.
+  // INVALID_ARGUMENT: they cannot; the message is the reason that Run() would give for each of
+  // them.
   absl::Status CheckRow(const nlohmann::json& row, const std::string& data_source) const;
 
-  // Names what scored: the first four bytes of SHA-256 of build and rules. Equal rules give equal
-  // generations.
+  // Identifies the build and the rules: the first four bytes of a SHA-256 of both. Equal rules give
+  // equal generations.
   uint32_t generation() const { return generation_; }
 
  private:
@@ -69,7 +71,7 @@ class Scorer {
   uint32_t generation_;
 };
 
-// The text of the last assistant message of `messages` (a JSON list of {role, content}).
+// The text of the last message of the assistant in `messages`, a JSON list of {role, content}.
 // INVALID_ARGUMENT: there is none.
 absl::StatusOr<std::string> LastAnswer(absl::string_view messages);
 

@@ -25,6 +25,7 @@ std::optional<uint64_t> OffsetAllocator::Allocate(uint64_t bytes) {
   const uint64_t size = Round(bytes);
   const auto hole = by_size_.lower_bound({size, 0});
   if (hole == by_size_.end()) return std::nullopt;
+
   const auto [hole_bytes, offset] = *hole;
   Remove(offset, hole_bytes);
   if (hole_bytes > size) Add(offset + size, hole_bytes - size);
@@ -34,16 +35,18 @@ std::optional<uint64_t> OffsetAllocator::Allocate(uint64_t bytes) {
 void OffsetAllocator::Free(uint64_t offset, uint64_t bytes) {
   uint64_t size = Round(bytes);
   SLUICE_CHECK(offset % kAlign == 0 && offset + size <= bytes_);
+
   const auto next = by_offset_.lower_bound(offset);
   if (next != by_offset_.begin()) {
     const auto [before, before_bytes] = *std::prev(next);
-    SLUICE_CHECK(before + before_bytes <= offset);  // Else it was free already.
+    SLUICE_CHECK(before + before_bytes <= offset);  // Otherwise it is free already.
     if (before + before_bytes == offset) {
       Remove(before, before_bytes);
       offset = before;
       size += before_bytes;
     }
   }
+
   if (const auto after = by_offset_.lower_bound(offset); after != by_offset_.end()) {
     const auto [behind, behind_bytes] = *after;
     SLUICE_CHECK(offset + size <= behind);

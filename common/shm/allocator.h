@@ -8,23 +8,24 @@
 
 namespace sluice::shm {
 
-// Parts a range of bytes: hands out offsets, smallest hole that fits first and of those the lowest,
-// joins neighbours that come back. O(log holes). Touches no memory. Not thread-safe.
+// Divides a range of bytes into allocations, which are offsets into the range. It picks the
+// smallest hole that is large enough, and of equal holes the one with the lowest offset. Holes that
+// touch are joined. Each call takes O(log holes). It touches no memory itself. Not thread-safe.
 class OffsetAllocator {
  public:
-  // Sizes are rounded up to it; offsets are multiples of it.
+  // Sizes are rounded up to this, and offsets are multiples of it.
   static constexpr uint64_t kAlign = 64;
 
   explicit OffsetAllocator(uint64_t bytes);
 
-  // No offset: no hole is large enough.
+  // Returns nothing if no hole is large enough.
   std::optional<uint64_t> Allocate(uint64_t bytes);
-  // What Allocate gave for `bytes`.
+  // Gives back an allocation that Allocate(bytes) returned. Aborts if it is free already.
   void Free(uint64_t offset, uint64_t bytes);
 
   uint64_t free_bytes() const { return free_; }
   uint64_t largest_hole() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
-  bool idle() const { return free_ == bytes_; }
+  bool idle() const { return free_ == bytes_; }  // Nothing is allocated.
 
  private:
   static uint64_t Round(uint64_t bytes) {
@@ -35,8 +36,8 @@ class OffsetAllocator {
 
   const uint64_t bytes_;
   uint64_t free_ = 0;
-  std::map<uint64_t, uint64_t> by_offset_;           // Holes: offset -> size.
-  std::set<std::pair<uint64_t, uint64_t>> by_size_;  // The same, (size, offset).
+  std::map<uint64_t, uint64_t> by_offset_;           // The holes: offset -> size.
+  std::set<std::pair<uint64_t, uint64_t>> by_size_;  // The same holes as (size, offset).
 };
 
 }  // namespace sluice::shm

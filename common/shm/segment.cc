@@ -32,7 +32,8 @@ absl::StatusOr<Segment> Segment::Create(const char* name, uint64_t bytes, Access
   Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return NoMemory("memfd_create", bytes);
-  // Its pages are taken now: later there would be a signal in place of an error.
+  // Allocate all pages now. If memory ran out later, the process would get a signal instead of an
+  // error.
   if (touch && fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
     return NoMemory("fallocate", bytes);
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (touch ? MAP_POPULATE : 0),

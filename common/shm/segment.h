@@ -6,13 +6,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-// Memory that processes of one host share: files without a name (memfd), handed on as descriptors
-// over a unix socket (socket.h), parted by an allocator of offsets (allocator.h). Nothing here is
-// trusted by its other side: sizes are fixed before a descriptor is given away, and what is read is
-// checked by generation and CRC.
+// Memory that processes of one host share: files without a name (memfd), whose descriptors are
+// passed over a unix socket (socket.h), and which an allocator of offsets divides (allocator.h).
+// Neither process trusts the other: the size of a file is fixed before its descriptor is passed on,
+// and what is read is checked by generation and CRC.
 namespace sluice::shm {
 
-// A file descriptor that is closed at the end.
+// Owns a file descriptor, and closes it at the end.
 class Fd {
  public:
   explicit Fd(int fd = -1) : fd_(fd) {}
@@ -30,21 +30,25 @@ class Fd {
 };
 
 enum class Access {
-  kOwner,     // Others may only read: no mapping made later can write, whoever makes it.
-  kExchange,  // Whoever gets the descriptor may write.
+  // Only the owner may write, through the mapping that it has. Nobody can make a writable mapping
+  // later, not even the owner.
+  kOwner,
+  kExchange,  // Every process that gets the descriptor may write.
 };
 
-// A mapped segment. Its size never changes: the file is sealed, so that no reader can be made to
-// fault.
+// A mapped segment. Its file is sealed, so that its size never changes; otherwise a process could
+// shrink it and so make a reader crash.
 class Segment {
  public:
-  // `name` is seen in /proc alone. With `touch` every page is there before this returns: memory
-  // touched for the first time costs about ten times a warm copy. RESOURCE_EXHAUSTED: no memory, or
-  // no file descriptor.
+  // Creates a segment. `name` appears only in /proc. With `touch`, all its pages are allocated
+  // before this returns: to touch memory for the first time costs about ten times a copy in memory
+  // that is in use.
+  // RESOURCE_EXHAUSTED NO_MEMORY: there is not enough memory, or no file descriptor.
   static absl::StatusOr<Segment> Create(const char* name, uint64_t bytes, Access access,
                                         bool touch);
-  // Maps a segment that another process made. INVALID_ARGUMENT: it is no such file, has another
-  // size or can still change it.
+  // Maps a segment of `bytes` bytes that another process made.
+  // INVALID_ARGUMENT: the file is not sealed, or has another size.
+  // RESOURCE_EXHAUSTED NO_MEMORY: it cannot be mapped.
   static absl::StatusOr<Segment> Map(Fd fd, uint64_t bytes, bool writable);
 
   ~Segment();
@@ -55,9 +59,9 @@ class Segment {
   Segment& operator=(Segment&&) = delete;
 
   int fd() const { return fd_.get(); }
-  char* data() const { return data_; }  // Of a mapping that is not writable: for reading.
+  char* data() const { return data_; }  // Only for reading, unless it was mapped writable.
   uint64_t bytes() const { return bytes_; }
-  // `length` bytes from `offset` on lie within.
+  // Whether the `length` bytes from `offset` on lie inside the segment.
   bool Holds(uint64_t offset, uint64_t length) const {
     return offset <= bytes_ && length <= bytes_ - offset;
   }

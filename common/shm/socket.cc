@@ -21,15 +21,17 @@ absl::StatusOr<std::pair<sockaddr_un, socklen_t>> Address(absl::string_view name
   address.sun_family = AF_UNIX;
   if (name.size() + 1 > sizeof(address.sun_path))
     return absl::InvalidArgumentError(absl::StrCat("socket name ", name, " is too long"));
-  // The leading zero makes it abstract.
+  // A leading zero byte makes the name abstract.
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return std::make_pair(address,
                         static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
 }
 
+// PERMISSION_DENIED unless the process at the other end has our user.
 absl::Status CheckPeer(int fd) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
+  // The kernel, not the peer, says which user it has.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid())
     return absl::OkStatus();
   return absl::PermissionDeniedError("the other end of the socket is of another user");
@@ -74,6 +76,7 @@ absl::Status Socket::Send(absl::string_view packet, int fd) {
   msghdr message = {};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
+
   if (fd >= 0) {
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
@@ -83,6 +86,7 @@ absl::Status Socket::Send(absl::string_view packet, int fd) {
     head->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(head), &fd, sizeof(int));
   }
+
   if (sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
       static_cast<ssize_t>(packet.size()))
     return absl::OkStatus();
@@ -93,6 +97,7 @@ absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
   pollfd ready = {fd_.get(), POLLIN, 0};
   const int polled = poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
   if (polled == 0) return absl::DeadlineExceededError("no packet came");
+
   Packet packet;
   packet.bytes.resize(kMaxPacket);
   iovec bytes = {packet.bytes.data(), packet.bytes.size()};
@@ -105,7 +110,9 @@ absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
   const ssize_t got = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got <= 0)
     return got == 0 ? absl::UnavailableError("the socket is closed") : Failed("receive");
+
   packet.bytes.resize(static_cast<size_t>(got));
+
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
        head = CMSG_NXTHDR(&message, head)) {
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||

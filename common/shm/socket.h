@@ -10,27 +10,36 @@
 
 namespace sluice::shm {
 
-// A unix socket for packets that may carry a descriptor. Its name is abstract: it lives in the
-// network namespace, as the loopback address does, leaves no file behind and ends with its process.
-// Both ends are of one user, or there is no connection.
+// A unix socket for packets that may carry a file descriptor. Its name is abstract: it belongs to
+// the network namespace, as a loopback address does, leaves no file behind, and ends with its
+// process. Both ends must belong to the same user. Not thread-safe.
 class Socket {
  public:
+  // Listens under `name`, without blocking.
+  // INVALID_ARGUMENT: the name is too long.
   // ALREADY_EXISTS: another process listens there.
   static absl::StatusOr<Socket> Listen(absl::string_view name);
-  // UNAVAILABLE: nobody listens. PERMISSION_DENIED: another user does.
+  // Connects to the process that listens under `name`.
+  // UNAVAILABLE: no process listens there.
+  // PERMISSION_DENIED: it belongs to another user.
   static absl::StatusOr<Socket> Connect(absl::string_view name);
-  // A connection that waits. UNAVAILABLE: none. PERMISSION_DENIED: it is of another user.
+  // Returns a connection that waits to be accepted.
+  // UNAVAILABLE: there is none.
+  // PERMISSION_DENIED: it comes from another user, and was closed.
   absl::StatusOr<Socket> Accept();
 
-  // `fd` -1: none. Never waits. UNAVAILABLE: closed, or the other side reads nothing.
+  // Sends a packet of at most 4096 bytes, with the descriptor `fd` unless that is -1. Never waits.
+  // UNAVAILABLE: the socket is closed, or the other side does not read.
   absl::Status Send(absl::string_view packet, int fd = -1);
   struct Packet {
     std::string bytes;
-    Fd fd;
+    Fd fd;  // Not valid if the packet carried none.
   };
-  // UNAVAILABLE: closed. DEADLINE_EXCEEDED.
+  // Waits for the next packet.
+  // UNAVAILABLE: the socket is closed.
+  // DEADLINE_EXCEEDED: no packet came within `timeout`.
   absl::StatusOr<Packet> Receive(absl::Duration timeout);
-  // The other side has closed it.
+  // Whether the other side has closed the socket.
   bool Closed() const;
 
   int fd() const { return fd_.get(); }

@@ -11,7 +11,7 @@
 
 namespace sluice::testing_data {
 
-// The folder with the shared test data: $SLUICE_TEST_DATA, or ../shared/data beside the source
+// The folder with the shared test data: $SLUICE_TEST_DATA, or else ../shared/data beside the source
 // tree.
 inline std::string Dir() {
   const char* const dir = std::getenv("SLUICE_TEST_DATA");
@@ -19,7 +19,8 @@ inline std::string Dir() {
 }
 inline std::string Path(const std::string& relative) { return Dir() + "/" + relative; }
 
-// A path in a folder of this process alone, which goes with it: ctest runs several tests at once.
+// A path in a folder that belongs to this process alone, because ctest runs several tests at once.
+// The folder is removed when the process ends.
 inline std::string TempPath(const std::string& name) {
   static const struct Folder {
     Folder() {
@@ -38,8 +39,8 @@ inline std::string TempPath(const std::string& name) {
 
 }  // namespace sluice::testing_data
 
-// At the start of a test that needs the file or folder `relative` of the test data: skips it,
-// aloud, where that is absent.
+// Put this at the start of a test that needs the file or folder `relative` of the test data. If
+// that is absent, the test is skipped with a message.
 #define SLUICE_NEEDS_TEST_DATA(relative)                                       \
   if (!::sluice::PathExists(::sluice::testing_data::Path(relative)))           \
   GTEST_SKIP() << "no test data at " << ::sluice::testing_data::Path(relative) \

@@ -38,7 +38,7 @@ class FaultFileSystem::MemoryFile : public File {
       for (const FaultFileSystem::Write& write : node_->unsynced) write.ApplyTo(&node_->synced);
       node_->synced.resize(node_->now.size());
     }
-    // Failed: the pages are clean now, and not on the disk.
+    // A failed sync marks the pages as clean although they are not on the disk.
     if (!absl::IsAborted(status)) node_->unsynced.clear();
     return status;
   }
@@ -47,8 +47,8 @@ class FaultFileSystem::MemoryFile : public File {
     SLUICE_RETURN_IF_ERROR(Begin("allocate"));
     if (system_->calls_ == system_->die_at_) return Down();
     SLUICE_RETURN_IF_ERROR(system_->Reserve(*node_, size));
-    // Sizes are on the disk at once: that a shorter file comes back is what a lost write looks
-    // like, too.
+    // Sizes are on the disk at once. A crash that loses the new size need not be simulated, because
+    // a lost write looks the same.
     if (size > node_->now.size()) node_->now.resize(size);
     if (size > node_->synced.size()) node_->synced.resize(size);
     return absl::OkStatus();
@@ -104,7 +104,8 @@ void FaultFileSystem::Write::ApplyTo(std::string* file) const {
   std::copy(bytes.begin(), bytes.end(), file->begin() + offset);
 }
 
-// The call that dies passes here: its own code decides what of it is done.
+// Numbers a changing call and asks for a fault. It returns OK for the call at which the machine
+// goes down; that call itself decides how much of it is done.
 absl::Status FaultFileSystem::Begin(const char* name, const std::string& path) {
   if (calls_ >= die_at_) return Down();
   const uint64_t call = ++calls_;
@@ -119,6 +120,7 @@ absl::Status FaultFileSystem::Begin(const char* name, const std::string& path) {
 void FaultFileSystem::Change(Node* node, uint64_t offset, absl::string_view bytes) {
   if (offset + bytes.size() > node->now.size()) node->now.resize(offset + bytes.size());
   std::copy(bytes.begin(), bytes.end(), node->now.begin() + offset);
+  // A crash keeps or loses each sector on its own.
   while (!bytes.empty()) {
     const size_t size = std::min<size_t>(bytes.size(), sector_bytes_ - offset % sector_bytes_);
     node->unsynced.push_back({offset, std::string(bytes.substr(0, size))});
@@ -189,6 +191,7 @@ absl::Status FaultFileSystem::SyncDir(const std::string& dir) {
   MutexLock lock(&mu_);
   SLUICE_RETURN_IF_ERROR(Begin("syncdir", dir));
   if (calls_ == die_at_) return Down();
+  // All names are synced, whatever their directory.
   synced_names_ = names_;
   changes_.clear();
   return absl::OkStatus();
@@ -252,7 +255,8 @@ size_t FaultFileSystem::unsynced() const {
 void FaultFileSystem::Crash(const std::function<bool(size_t piece)>& keep) {
   MutexLock lock(&mu_);
   size_t piece = 0;
-  std::set<std::string> lost;  // Names whose last change is gone: what builds on them is, too.
+  // Names whose last change is lost, and with it every change that depends on it.
+  std::set<std::string> lost;
   for (const NameChange& change : changes_) {
     const bool sound = !lost.contains(change.from) && !lost.contains(change.to);
     if (!keep(piece++) || !sound) {
@@ -263,6 +267,8 @@ void FaultFileSystem::Crash(const std::function<bool(size_t piece)>& keep) {
     if (!change.from.empty()) synced_names_.erase(change.from);
     if (!change.to.empty()) synced_names_[change.to] = change.node;
   }
+
+  // A file may have several names, before and after the crash, so each is handled once.
   std::set<Node*> nodes;
   for (const auto* names : {&names_, &synced_names_}) {
     for (const auto& [path, node] : *names) {
@@ -274,6 +280,7 @@ void FaultFileSystem::Crash(const std::function<bool(size_t piece)>& keep) {
       node->unsynced.clear();
     }
   }
+
   names_ = synced_names_;
   changes_.clear();
   locks_.clear();
@@ -293,6 +300,7 @@ std::unique_ptr<FaultFileSystem> FaultFileSystem::Clone() const {
   MutexLock lock(&mu_);
   MutexLock clone_lock(&clone->mu_);
   std::map<const Node*, std::shared_ptr<Node>> copies;
+  // Names that share a file must share its copy.
   const auto copy = [&copies](const std::shared_ptr<Node>& node) {
     if (node == nullptr) return node;
     std::shared_ptr<Node>& made = copies[node.get()];

@@ -14,18 +14,19 @@
 
 namespace sluice::wal {
 
-// Files in memory, with what goes wrong on real ones. Every call that changes something is numbered
-// from 1; reads are not.
+// A file system in memory that simulates faults and crashes. Every call that changes something is
+// numbered, from 1; reads are not.
 //
-// What a crash leaves: of each file the bytes synced last, plus any choice of the sectors of later
-// writes, cut anywhere; of the directory the names synced last, plus any choice of later changes
-// (without those that build on a lost one). A sync that fails forgets what it was to sync, as page
-// caches do: reads still show it, and no later sync writes it.
+// After a crash, a file has the bytes that were synced last, plus any subset of the sectors written
+// later; the last write may be cut at any byte (DieAt). A directory has the names that were synced
+// last, plus any subset of the later changes, without those that depend on a lost one. A sync that
+// fails forgets what it should have synced, as a page cache does: reads still show these bytes, but
+// no later sync writes them.
 //
 // Thread-safe.
 class FaultFileSystem : public FileSystem {
  public:
-  // How much of each write survives a crash on its own.
+  // `sector_bytes` is the size of the pieces of a write that survive a crash independently.
   explicit FaultFileSystem(size_t sector_bytes = 512) : sector_bytes_(sector_bytes) {}
 
   absl::StatusOr<std::unique_ptr<File>> OpenForRead(const std::string& path) override;
@@ -38,34 +39,37 @@ class FaultFileSystem : public FileSystem {
   absl::StatusOr<uint64_t> FreeBytes(const std::string& dir) override;
   absl::StatusOr<std::unique_ptr<Lock>> TakeLock(const std::string& dir) override;
 
-  // Asked before each changing call with its number and name (write, sync, allocate, truncate,
-  // create, rename, remove, syncdir); what it returns, if not OK, the call returns, and changes
-  // nothing.
+  // Called before each changing call, with its number and name (write, sync, allocate, truncate,
+  // create, rename, remove, syncdir). If it returns an error, the call returns this error and
+  // changes nothing.
   using Fault =
       std::function<absl::Status(uint64_t call, const std::string& name, const std::string& path)>;
   void SetFault(Fault fault);
+  // Number of changing calls so far.
   uint64_t calls() const;
 
-  // Bytes of disk. Allocate and writes beyond what is allocated fail with RESOURCE_EXHAUSTED when
-  // they do not fit.
+  // Sets the size of the disk in bytes. Allocate, and writes beyond what is allocated, fail with
+  // RESOURCE_EXHAUSTED if they do not fit.
   void SetCapacity(uint64_t bytes);
 
-  // From call number `call` on all calls fail with ABORTED: the machine is down. A write that is
-  // that call is done in part.
+  // Simulates a machine that goes down: from call number `call` on, all calls fail with ABORTED. If
+  // that call is a write, its first `bytes_written` bytes are done.
   void DieAt(uint64_t call, uint64_t bytes_written = 0);
+  // Whether the machine is down.
   bool dead() const;
   // Number of independent pieces that are not synced.
   size_t unsynced() const;
-  // The machine comes up again with the pieces for which `keep` says so; all is synced then. Open
-  // files of before are dead.
+  // The machine crashes and comes up again. Of the pieces that are not synced, those survive for
+  // which `keep` returns true; afterwards everything is synced. Reads and changes fail for
+  // files that were opened before.
   void Crash(const std::function<bool(size_t piece)>& keep);
-  // The process alone dies: nothing is lost, nothing more is synced.
+  // Only the process dies and restarts. Nothing is lost, and nothing more is synced.
   void Restart();
 
-  // The same files, names and unsynced pieces once more; no faults, no locks.
+  // A copy with the same files, names and pieces that are not synced, but without faults and locks.
   std::unique_ptr<FaultFileSystem> Clone() const;
 
-  // At rest: whole files by name.
+  // Access to whole files by name, while no other call runs.
   std::map<std::string, std::string> Snapshot() const;
   void Put(const std::string& path, std::string bytes);
   void Erase(const std::string& path);
@@ -77,11 +81,11 @@ class FaultFileSystem : public FileSystem {
     void ApplyTo(std::string* file) const;
   };
   struct Node {
-    std::string now, synced;
-    std::vector<Write> unsynced;  // Sector by sector, in order.
+    std::string now, synced;      // What reads see, and what is on the disk.
+    std::vector<Write> unsynced;  // One for each sector, in order.
   };
   struct NameChange {
-    std::string from, to;  // Create: from empty. Remove: to empty.
+    std::string from, to;  // `from` is empty for a creation, `to` for a removal.
     std::shared_ptr<Node> node;
   };
   class MemoryFile;
@@ -102,7 +106,7 @@ class FaultFileSystem : public FileSystem {
   uint64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t die_at_ ABSL_GUARDED_BY(mu_) = ~uint64_t{0};
   uint64_t die_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // Rises at each crash and restart: older files are dead.
+  // Rises at each crash and restart. Reads and changes fail for files of an earlier life.
   uint64_t life_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t capacity_ ABSL_GUARDED_BY(mu_) = ~uint64_t{0} >> 1;
 };

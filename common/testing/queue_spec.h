@@ -6,9 +6,9 @@
 
 namespace sluice {
 
-// A job as a controller gives it to a queue, for tests and benches to change: steps of 2 groups of
-// 2, staleness 1, the rows of one JSONL file, one reward task for each trajectory, nothing kept on
-// disk.
+// The spec of a small job, as a controller would send it to a queue, for tests and benchmarks to
+// change: steps of 2 groups of 2 trajectories, staleness 1, the rows of one JSONL file, one reward
+// task per trajectory, and nothing kept on disk.
 inline queue::v1::QueueSpec SmallQueueSpec(const std::string& rows) {
   queue::v1::QueueSpec spec;
   spec.set_job_name("small");

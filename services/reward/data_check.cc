@@ -11,6 +11,7 @@
 namespace sluice::reward {
 namespace {
 
+// Checks a row. The error also names the column that `answer` comes from, if that has another name.
 absl::Status CheckRow(const Scorer& scorer, const nlohmann::json& row, const Dataset::Options& of) {
   const absl::Status status = scorer.CheckRow(row, of.name);
   const auto answer = of.fields.find("answer");

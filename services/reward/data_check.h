@@ -12,12 +12,13 @@ class JobSpec;
 
 namespace sluice::reward {
 
-// Reads the job's training data and asks which rows can be scored, so that a job whose answers
-// nobody can score ends before it has sampled them. Returns a sentence for each source that has
-// rows which cannot be.
+// Reads the job's training data and checks which rows can be scored, so that a job whose answers
+// cannot be scored ends before it has sampled them. Returns one sentence for each source that has
+// rows which cannot be scored.
 //
-// INVALID_ARGUMENT UNSCORABLE: a source without one row that can be scored; names the first row.
-// A file that cannot be read is no error here: the queue, which draws the rows, says what is wrong.
+// A file that cannot be read is no error here, because the queue, which draws the rows, reports it.
+// INVALID_ARGUMENT UNSCORABLE: no row of a source can be scored; the message gives the reason for
+// the first row.
 absl::StatusOr<std::vector<std::string>> CheckData(const job::v1::JobSpec& spec,
                                                    const Scorer& scorer);
 

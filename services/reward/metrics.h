@@ -7,13 +7,14 @@
 
 namespace sluice::reward {
 
-// Of one job, whose series end with the last copy. A default one counts nowhere.
+// The metrics of one job. Its series are removed with the last copy. A default object counts
+// nothing.
 struct Metrics {
-  std::shared_ptr<void> series;  // Keeps those of the job.
-  // Evaluations: verdicts; no number; the lease was lost meanwhile.
+  std::shared_ptr<void> series;  // Keeps the job's series.
+  // Answers that got a number, got none (unscorable), or whose lease was lost meanwhile.
   metrics::Counter ok, unscorable, late;
-  metrics::Histogram seconds;  // Of one evaluation.
-  metrics::Gauge leased;       // Tasks in hand.
+  metrics::Histogram seconds;  // Time to score one answer.
+  metrics::Gauge leased;       // Tasks that this daemon has leased and not finished.
 
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);

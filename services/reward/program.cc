@@ -51,10 +51,10 @@ absl::Status RewardProgram::Ready() {
              : absl::UnavailableError("not registered with the controller yet");
 }
 
-// The newest list of assignments: starts what is new, ends what is gone or stopped, starts anew
-// what changed.
+// Handles a new list of assignments: starts the jobs that are new, ends those that are gone or
+// stopped, and restarts those whose queue has another address.
 void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
-  std::vector<std::unique_ptr<Worker>> ended;  // Joined without the lock.
+  std::vector<std::unique_ptr<Worker>> ended;  // Stopped without the lock, because that waits.
   std::vector<const registry::v1::Assignment*> fresh;
   {
     MutexLock lock(&mu_);
@@ -63,6 +63,7 @@ void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
     for (const registry::v1::Assignment& assignment : level.jobs()) {
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
         continue;
+
       kept.insert(assignment.job());
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) continue;
@@ -72,6 +73,7 @@ void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
       }
       fresh.push_back(&assignment);
     }
+
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       if (kept.contains(it->first)) {
         ++it;
@@ -82,6 +84,7 @@ void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
       it = jobs_.erase(it);
     }
   }
+
   for (auto& worker : ended) {
     if (worker != nullptr) worker->Stop();
   }
@@ -91,12 +94,15 @@ void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
 void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .worker = nullptr};
   const std::string id = assignment.job();
+
   auto scorer = MakeScorer(assignment.spec().reward());
   const auto queue = rpc::Connect(job.queue);
+
   absl::Status status = CheckBuilt(assignment.spec());
   if (status.ok()) status = scorer.status();
   if (status.ok()) status = queue.status();
   if (status.ok()) status = CheckRows(assignment.spec(), *scorer);
+
   if (!status.ok()) {
     log::Error("job_refused", {{"job_id", job.name}, {"error", status}});
     Tell(id, false, "failed", StatusText(status));
@@ -108,8 +114,8 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
                         .worker = host_.flags->id,
                         .incarnation = link_->incarnation()},
         *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
-          // Fenced or unlisted: another process works under this id, or the job is over. The
-          // controller decides.
+          // Fenced or not listed: another process has taken over this id, or the job has ended. The
+          // controller decides what to do.
           Tell(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
         });
     Tell(id, true, "scoring", "");
@@ -118,8 +124,8 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   jobs_[id] = std::move(job);
 }
 
-// The controller takes a daemon's event for one of each job that the daemon works for, so the
-// message names the job.
+// The controller shows an event of a daemon in each job that the daemon works for, so the message
+// must name the job.
 absl::Status RewardProgram::CheckRows(const job::v1::JobSpec& spec, const Scorer& scorer) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> remarks, CheckData(spec, scorer));
   for (const std::string& remark : remarks) {
@@ -151,6 +157,7 @@ void RewardProgram::Drain() {
     draining_ = true;
     jobs.swap(jobs_);
   }
+  // The controller hears of it first, so that it assigns no new job.
   if (link_ != nullptr) link_->SetDraining();
   for (auto& [unused, job] : jobs) {
     if (job.worker != nullptr) job.worker->Stop();

@@ -13,7 +13,7 @@
 
 namespace sluice::reward {
 
-// sluice-reward: a worker for each job that the controller assigns.
+// The daemon sluice-reward. It runs a worker for each job that the controller assigns.
 class RewardProgram : public daemon::Program {
  public:
   explicit RewardProgram(const daemon::Host& host);
@@ -24,19 +24,22 @@ class RewardProgram : public daemon::Program {
   absl::Status Ready() override;
   void Drain() override;
 
-  // The wait of each worker that has nothing to score, for `sluice why`.
+  // What the worker of `job` waits for, for `sluice why`.
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const;
 
  private:
   struct Job {
-    std::string queue;
+    std::string queue;  // HOST:PORT.
     std::string name;
-    std::unique_ptr<Worker> worker;
+    std::unique_ptr<Worker> worker;  // Null if the job could not be started.
   };
   void Assigned(const registry::v1::HeartbeatResponse& level);
+  // Starts the worker of a job, or tells the controller why it cannot be started.
   void StartJob(const registry::v1::Assignment& assignment);
-  // Says which rows of the job's data cannot be scored. INVALID_ARGUMENT: all of a source's.
+  // Reports the rows of the job's data that cannot be scored, as events.
+  // INVALID_ARGUMENT: no row of a source can be scored.
   absl::Status CheckRows(const job::v1::JobSpec& spec, const Scorer& scorer);
+  // Sets the job's progress at the controller.
   void Tell(const std::string& job, bool ready, const std::string& phase, const std::string& cause);
 
   const daemon::Host host_;
@@ -45,7 +48,7 @@ class RewardProgram : public daemon::Program {
 
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);  // By id.
+  std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);  // By job id.
 };
 
 }  // namespace sluice::reward

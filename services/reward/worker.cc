@@ -18,9 +18,9 @@
 namespace sluice::reward {
 namespace {
 
-constexpr char kPool[] = "cpu";
-constexpr size_t kMaxInfo = 4096;
-constexpr size_t kMaxRowDepth = 100;
+constexpr char kPool[] = "cpu";       // The pool of tasks that this daemon leases from.
+constexpr size_t kMaxInfo = 4096;     // Most bytes of the field reward_info.
+constexpr size_t kMaxRowDepth = 100;  // Nesting of lists and objects in a row.
 
 template <typename T>
 absl::string_view BytesOf(const T& value) {
@@ -31,7 +31,8 @@ std::string GroupOf(const queue::v1::Task& task) {
   return absl::StrCat("group ", ToHex(task.owner().group()), ", member ", task.owner().member());
 }
 
-// A prompt from outside has not been through a reader of data files.
+// Parses a row. A row of a prompt that came from outside was not checked by a reader of data files,
+// so its depth is checked here.
 absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
   if (const size_t depth = JsonDepth(text); depth > kMaxRowDepth) {
     return absl::InvalidArgumentError(
@@ -42,7 +43,8 @@ absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
   return row;
 }
 
-// The lease, or the member itself, is no longer there: another worker's business.
+// The lease has ended, or the member is no longer in the queue. Then the task is another worker's
+// business, or nobody's.
 bool IsGone(const absl::Status& status) {
   return ReasonOf(status) == "LEASE_LOST" || ReasonOf(status) == "GONE";
 }
@@ -71,18 +73,21 @@ void Worker::Stop() {
   if (!thread_.joinable()) return;
   stop_.Trigger();
   thread_.join();
+  // Keep renewing until no more task is scored.
   leases_.Stop();
   puts_.Stop();
   if (const uint64_t count = refused_.TakeRest(); count > 0) {
     log::Info("scores_refused", {{"job_id", options_.job_name}, {"count", count}});
   }
-  // The calls above were cancelled, so the leases go back under a token of their own.
+  // The client's calls are cancelled by now, so the leases go back through a client with its own
+  // token.
   rpc::Cancel none;
   QueueClient goodbye(queue_, {.job = options_.job,
                                .worker = options_.worker,
                                .incarnation = options_.incarnation,
                                .cancel = &none,
                                .give_up = absl::Seconds(2)});
+
   queue::v1::ReleaseRequest release;
   release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
   {
@@ -117,10 +122,13 @@ void Worker::Run() {
     room->set_count(options_.room);
     request.set_generation(scorer_.generation());
     const auto leased = client_.LeaseTasks(std::move(request));
+
     absl::Status status = leased.status();
     if (status.ok() && leased->tasks_size() > 0)
       status = ScoreTasks({leased->tasks().begin(), leased->tasks().end()});
+    // An empty answer only means that no task became ready in time.
     if (status.ok() || stop_.triggered()) continue;
+
     if (ReasonOf(status) == "NOT_YET" || ReasonOf(status) == "RESTORE_FIRST") {
       const auto waits = waits_.Begin(
           {.kind = "DAEMON",
@@ -130,6 +138,7 @@ void Worker::Run() {
       if (stop_.WaitFor(absl::Milliseconds(200))) return;
       continue;
     }
+
     log::Error("scoring_ended", {{"job_id", options_.job_name}, {"error", status}});
     if (failed_) failed_(status);
     return;
@@ -138,11 +147,13 @@ void Worker::Run() {
 
 absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
   for (const queue::v1::Task& task : tasks) {
+    // Renew all leases from now on: the last answer may be scored much later than the first.
     leases_.Hold(task.lease().id());
     MutexLock lock(&mu_);
     held_.insert(task.lease().id());
   }
   metrics_.leased.Set(static_cast<double>(tasks.size()));
+
   SLUICE_FAILPOINT("reward.leased");
   const absl::StatusOr<std::vector<std::string>> read = [&] {
     const auto reads = waits_.Begin({.kind = "DAEMON",
@@ -152,10 +163,11 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
                                                            " answers from the queue")});
     return ReadMessages(tasks);
   }();
+
   SLUICE_RETURN_IF_ERROR(read.status());
   const std::vector<std::string>& messages = *read;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    if (messages[i].empty()) {  // Dropped meanwhile, and its lease with it.
+    if (messages[i].empty()) {  // The member was dropped meanwhile, and its lease with it.
       Done(tasks[i].lease().id());
       continue;
     }
@@ -164,6 +176,7 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
          .id = "score",
          .cause = absl::StrCat(options_.worker, " scores answer ", i + 1, " of the ", tasks.size(),
                                " it leased: task ", tasks[i].name(), " of ", GroupOf(tasks[i]))});
+
     const absl::Duration begin = Clock::Real()->Monotonic();
     const absl::StatusOr<std::string> text = LastAnswer(messages[i]);
     const absl::StatusOr<nlohmann::json> row = ParseRow(tasks[i].row().json());
@@ -178,6 +191,7 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
           scorer_.Run({.text = *text, .truncated = tasks[i].finish() != common::v1::FINISH_STOP},
                       *row, tasks[i].row().source());
     }
+
     metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
     (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
     SLUICE_FAILPOINT("reward.scored");
@@ -191,7 +205,8 @@ absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(
     const std::vector<queue::v1::Task>& tasks) {
   std::vector<std::string> messages(tasks.size());
   std::vector<const queue::v1::Task*> unread;
-  std::map<std::pair<std::string, uint32_t>, size_t> place;  // By member.
+  // From (group, member) to the index of its task.
+  std::map<std::pair<std::string, uint32_t>, size_t> place;
   for (size_t i = 0; i < tasks.size(); ++i) {
     for (const common::v1::Field& field : tasks[i].fields()) {
       if (field.name() == "messages") messages[i] = field.inline_();
@@ -200,6 +215,7 @@ absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(
     unread.push_back(&tasks[i]);
     place[{tasks[i].owner().group(), tasks[i].owner().member()}] = i;
   }
+
   const auto take = [&](const std::vector<QueueClient::Fetched>& fetched) {
     for (const QueueClient::Fetched& record : fetched) {
       const auto it = place.find({record.record.owner().group(), record.record.owner().member()});
@@ -208,9 +224,11 @@ absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(
       }
     }
   };
+
+  // First try to read all answers at once.
   const absl::Status all = Read(unread, take);
   if (!IsGone(all)) return all.ok() ? absl::StatusOr<std::vector<std::string>>(messages) : all;
-  // A lease among them was lost: the others are read one by one.
+  // A lease is lost, perhaps only one: read the answers one by one.
   for (const queue::v1::Task* const task : unread) {
     const absl::Status one = Read({task}, take);
     if (!one.ok() && !IsGone(one)) return one;
@@ -244,9 +262,11 @@ void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
   record.set_task(task.id());
   record.set_lease(task.lease().id());
   record.set_last(true);
+
   const uint32_t generation = scorer_.generation();
   AddInlineField("reward_status", common::v1::DTYPE_U8, score.status, &record);
   AddInlineField("reward_gen", common::v1::DTYPE_U32, BytesOf(generation), &record);
+  // An answer that cannot be scored has a reason and no number.
   if (score.status == "ok") {
     AddInlineField("task_reward", common::v1::DTYPE_F64, BytesOf(score.task_reward), &record);
     const std::vector<int64_t> shape = {static_cast<int64_t>(score.parts.size())};
@@ -255,9 +275,11 @@ void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
         {reinterpret_cast<const char*>(score.parts.data()), score.parts.size() * sizeof(double)},
         &record, &payload);
   }
+
   const absl::string_view info = absl::string_view(score.info).substr(0, kMaxInfo);
   const std::vector<int64_t> info_shape = {static_cast<int64_t>(info.size())};
   AddField("reward_info", common::v1::DTYPE_U8, info_shape, info, &record, &payload);
+
   const std::string lease = task.lease().id();
   const absl::Status put =
       puts_.Put(std::move(record), std::move(payload), [this, lease](const PutOutcome& outcome) {
@@ -266,7 +288,7 @@ void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
         Done(lease);
         if (outcome.status.ok()) return;
         metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
-        // When a group is dropped, each of its other members' scores is refused.
+        // A dropped group refuses the score of each of its members, so the log is limited.
         if (const auto count = refused_.Count(Clock::Real()->Monotonic())) {
           log::Info("scores_refused",
                     {{"job_id", options_.job_name}, {"count", *count}, {"last", outcome.status}});

@@ -19,8 +19,9 @@
 
 namespace sluice::reward {
 
-// Scores one job's tasks: leases what is ready, reads the answers, puts the verdicts. One call
-// leases many tasks, one Get reads all their answers and one message carries all their fields.
+// Scores the tasks of one job: leases tasks that are ready, reads the answers and puts the scores.
+// One call leases many tasks, one Get reads all their answers, and one message carries all their
+// scores.
 //
 // Owns one thread, `score`, and those of its queue clients. Thread-safe.
 class Worker {
@@ -30,28 +31,32 @@ class Worker {
     std::string job_name;  // For people.
     std::string worker;    // This daemon's id.
     int64_t incarnation = 0;
-    uint32_t room = 256;  // Tasks leased at once.
+    uint32_t room = 256;  // Most tasks leased at once.
   };
-  // `queue`: the channel to the job's queue. `failed`: the work has ended for good, why; from the
-  // worker's thread.
+  // `queue` is the channel to the job's queue. `failed` is called on the worker's thread when the
+  // work has ended for good, with the reason.
   Worker(Options options, std::shared_ptr<rpc::Channel> queue, Scorer scorer,
          const Metrics& metrics, std::function<void(absl::Status why)> failed);
-  ~Worker();  // Stop().
+  ~Worker();  // Calls Stop().
 
-  // Gives back what it holds, so that another worker has it at once, and joins. Idempotent.
+  // Joins the threads and gives the leases back, so that another worker can have them at once.
+  // Idempotent.
   void Stop();
-  // What the scoring here waits for. The queue tells of the calls parked there.
+  // What this worker waits for. Calls that are parked at the queue are not listed, because the
+  // queue reports them.
   std::vector<common::v1::WaitEdge> Explain() const;
 
  private:
   void Run();
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
-  // The text of each task's answer; a task whose answer is gone is left out.
+  // The messages of each task's answer, in the order of `tasks`; empty if the answer is gone.
   absl::StatusOr<std::vector<std::string>> ReadMessages(const std::vector<queue::v1::Task>& tasks);
+  // Reads the answers of `tasks` with one Get under the first one's lease, and passes them to
+  // `take`.
   absl::Status Read(const std::vector<const queue::v1::Task*>& tasks,
                     const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
   void PutScore(const queue::v1::Task& task, const Score& score);
-  void Done(const std::string& lease);  // Renewed and given back no more.
+  void Done(const std::string& lease);  // Stops renewing the lease, and does not give it back.
 
   const Options options_;
   const std::shared_ptr<rpc::Channel> queue_;
@@ -62,12 +67,13 @@ class Worker {
   rpc::Cancel stop_;
   QueueClient client_;
   LeaseKeeper leases_;
-  // Of lines about scores that the queue did not take. Outlives `puts_`, whose callbacks use it.
+  // Limits the log lines about scores that the queue did not take. It must outlive `puts_`, whose
+  // callbacks use it.
   log::Throttle refused_{absl::Seconds(10)};
   PutStream puts_;
 
   mutable Mutex mu_;
-  // Leases without a verdict that the queue has acknowledged.
+  // Leases whose score the queue has not acknowledged yet.
   std::set<std::string> held_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };
