@@ -19,6 +19,8 @@ struct ErrorDetail {
   std::string hint;            // What a person should do next.
   absl::Duration retry_after;  // How long the caller should wait. Zero means unset.
   std::string current;         // With LOST_RACE and FENCED: the value that won, as text.
+
+  bool operator==(const ErrorDetail&) const = default;
 };
 
 // Makes an error with a reason, such as Error(absl::StatusCode::kAborted, "FENCED", "incarnation 3

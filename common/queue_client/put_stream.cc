@@ -224,6 +224,7 @@ absl::Status PutStream::Impl::Session(bool* progress) {
       refused = Take(ack);
       *progress = true;
     }
+    if (!refused.ok()) stream.TryCancel();  // The two sides no longer mean the same messages.
     MutexLock lock(&mu);
     broken = true;
     changed.NotifyAll();
@@ -231,8 +232,9 @@ absl::Status PutStream::Impl::Session(bool* progress) {
 
   absl::Status status;
   for (uint64_t seq = 1; status.ok() && AwaitSendable(); ++seq) status = SendSome(&stream, seq);
-  // An unknown acknowledgement, or a frame that is too large: nothing more can be sent.
-  if (!refused.ok() || absl::IsResourceExhausted(status)) stream.TryCancel();
+  // A frame that is too large, and would be again on the next stream.
+  const bool too_large = ReasonOf(status) == "TOO_LARGE";
+  if (too_large) stream.TryCancel();
   {
     MutexLock lock(&mu);
     if (stopped) stream.TryCancel();
@@ -243,7 +245,8 @@ absl::Status PutStream::Impl::Session(bool* progress) {
   const absl::Status finished = stream.Finish();
   MutexLock lock(&mu);
   ClearFlights();
-  return refused.ok() ? finished : refused;
+  if (!refused.ok()) return refused;
+  return too_large ? absl::InternalError(status.message()) : finished;
 }
 
 bool PutStream::Impl::AwaitSendable() {

@@ -25,9 +25,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   const auto code = static_cast<grpc::StatusCode>(status.code());
   const std::string message = Text(status.message(), kMaxMessage);
   const ErrorDetail detail = DetailOf(status);
-  // Without a reason or a time to retry, only code and message are sent.
-  if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration())
-    return grpc::Status(code, message);
+  if (detail == ErrorDetail()) return grpc::Status(code, message);
 
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));
@@ -76,8 +74,7 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   }
 
   const std::string message = Utf8Lossy(status.error_message());  // gRPC carries any bytes here.
-  if (detail.reason.empty() && detail.retry_after == absl::ZeroDuration())
-    return absl::Status(code, message);
+  if (detail == ErrorDetail()) return absl::Status(code, message);
   return ErrorWith(code, detail, message);
 }
 

@@ -95,7 +95,11 @@ absl::Status Socket::Send(absl::string_view packet, int fd) {
 
 absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
   pollfd ready = {fd_.get(), POLLIN, 0};
-  const int polled = poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
+  // A signal begins the wait anew: it may last longer than `timeout`, which no caller minds.
+  int polled;
+  do {
+    polled = poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
+  } while (polled < 0 && errno == EINTR);
   if (polled == 0) return absl::DeadlineExceededError("no packet came");
 
   Packet packet;

@@ -129,12 +129,14 @@ void Worker::Run() {
     // An empty answer only means that no task became ready in time.
     if (status.ok() || stop_.triggered()) continue;
 
-    if (ReasonOf(status) == "NOT_YET" || ReasonOf(status) == "RESTORE_FIRST") {
+    const std::string reason = ReasonOf(status);
+    if (reason == "NOT_YET" || reason == "RESTORE_FIRST" || reason == "BUFFER_FULL") {
+      const char* const at = reason == "BUFFER_FULL" ? "queue" : "trainer";
       const auto waits = waits_.Begin(
           {.kind = "DAEMON",
-           .id = "trainer",
-           .at = "trainer",
-           .cause = absl::StrCat(options_.worker, " gets no tasks: ", status.message())});
+           .id = at,
+           .at = at,
+           .cause = absl::StrCat(options_.worker, " scores nothing: ", status.message())});
       if (stop_.WaitFor(absl::Milliseconds(200))) return;
       continue;
     }
@@ -153,8 +155,17 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
     held_.insert(task.lease().id());
   }
   metrics_.leased.Set(static_cast<double>(tasks.size()));
-
   SLUICE_FAILPOINT("reward.leased");
+
+  size_t scored = 0;
+  const absl::Status status = ScoreHeld(tasks, &scored);
+  metrics_.leased.Set(0);
+  // Nobody else scores a task while its lease is renewed here.
+  if (!status.ok()) GiveBack({tasks.begin() + static_cast<ptrdiff_t>(scored), tasks.end()});
+  return status;
+}
+
+absl::Status Worker::ScoreHeld(const std::vector<queue::v1::Task>& tasks, size_t* scored) {
   const absl::StatusOr<std::vector<std::string>> read = [&] {
     const auto reads = waits_.Begin({.kind = "DAEMON",
                                      .id = "queue",
@@ -166,7 +177,7 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
 
   SLUICE_RETURN_IF_ERROR(read.status());
   const std::vector<std::string>& messages = *read;
-  for (size_t i = 0; i < tasks.size(); ++i) {
+  for (size_t i = 0; i < tasks.size(); *scored = ++i) {
     if (messages[i].empty()) {  // The member was dropped meanwhile, and its lease with it.
       Done(tasks[i].lease().id());
       continue;
@@ -195,10 +206,22 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
     metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
     (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
     SLUICE_FAILPOINT("reward.scored");
-    PutScore(tasks[i], score);
+    SLUICE_RETURN_IF_ERROR(PutScore(tasks[i], score));
   }
-  metrics_.leased.Set(0);
   return absl::OkStatus();
+}
+
+void Worker::GiveBack(const std::vector<queue::v1::Task>& tasks) {
+  queue::v1::ReleaseRequest release;
+  release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
+  for (const queue::v1::Task& task : tasks) release.add_leases(task.lease().id());
+  const absl::Status released = client_.Release(release).status();
+  if (stop_.triggered()) return;  // Stop() gives back whatever is held.
+
+  if (!released.ok()) {  // The leases expire, because they are renewed no more.
+    log::Info("release_failed", {{"job_id", options_.job_name}, {"error", released}});
+  }
+  for (const queue::v1::Task& task : tasks) Done(task.lease().id());
 }
 
 absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(
@@ -255,7 +278,7 @@ void Worker::Done(const std::string& lease) {
   held_.erase(lease);
 }
 
-void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
+absl::Status Worker::PutScore(const queue::v1::Task& task, const Score& score) {
   common::v1::Record record;
   std::string payload;
   *record.mutable_owner() = task.owner();
@@ -276,25 +299,22 @@ void Worker::PutScore(const queue::v1::Task& task, const Score& score) {
         &record, &payload);
   }
 
-  const absl::string_view info = absl::string_view(score.info).substr(0, kMaxInfo);
+  const absl::string_view info = Utf8Prefix(score.info, kMaxInfo);
   const std::vector<int64_t> info_shape = {static_cast<int64_t>(info.size())};
   AddField("reward_info", common::v1::DTYPE_U8, info_shape, info, &record, &payload);
 
   const std::string lease = task.lease().id();
-  const absl::Status put =
-      puts_.Put(std::move(record), std::move(payload), [this, lease](const PutOutcome& outcome) {
-        if (absl::IsCancelled(outcome.status))
-          return;  // The worker stops, and gives the lease back.
-        Done(lease);
-        if (outcome.status.ok()) return;
-        metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
-        // A dropped group refuses the score of each of its members, so the log is limited.
-        if (const auto count = refused_.Count(Clock::Real()->Monotonic())) {
-          log::Info("scores_refused",
-                    {{"job_id", options_.job_name}, {"count", *count}, {"last", outcome.status}});
-        }
-      });
-  if (!put.ok()) log::Warning("score_not_put", {{"job_id", options_.job_name}, {"error", put}});
+  return puts_.Put(std::move(record), std::move(payload), [this, lease](const PutOutcome& outcome) {
+    if (absl::IsCancelled(outcome.status)) return;  // The worker stops, and gives the lease back.
+    Done(lease);
+    if (outcome.status.ok()) return;
+    metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
+    // A dropped group refuses the score of each of its members, so the log is limited.
+    if (const auto count = refused_.Count(Clock::Real()->Monotonic())) {
+      log::Info("scores_refused",
+                {{"job_id", options_.job_name}, {"count", *count}, {"last", outcome.status}});
+    }
+  });
 }
 
 }  // namespace sluice::reward

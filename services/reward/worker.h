@@ -48,14 +48,19 @@ class Worker {
 
  private:
   void Run();
+  // After an error, tasks that have no score are given back.
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
+  // Sets *scored to the number of tasks, from the first, that need no more work.
+  absl::Status ScoreHeld(const std::vector<queue::v1::Task>& tasks, size_t* scored);
+  void GiveBack(const std::vector<queue::v1::Task>& tasks);
   // The messages of each task's answer, in the order of `tasks`; empty if the answer is gone.
   absl::StatusOr<std::vector<std::string>> ReadMessages(const std::vector<queue::v1::Task>& tasks);
   // Reads the answers of `tasks` with one Get under the first one's lease, and passes them to
   // `take`.
   absl::Status Read(const std::vector<const queue::v1::Task*>& tasks,
                     const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
-  void PutScore(const queue::v1::Task& task, const Score& score);
+  // An error: the score was not taken, and the task's lease is still held.
+  absl::Status PutScore(const queue::v1::Task& task, const Score& score);
   void Done(const std::string& lease);  // Stops renewing the lease, and does not give it back.
 
   const Options options_;

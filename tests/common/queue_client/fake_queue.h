@@ -49,7 +49,9 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
                               queue::v1::QueueService::WithCallbackMethod_Renew<
                                   queue::v1::QueueService::WithCallbackMethod_Admit<
                                       queue::v1::QueueService::WithCallbackMethod_Apply<
-                                          queue::v1::QueueService::Service>>>>>> {
+                                          queue::v1::QueueService::WithCallbackMethod_LeaseTasks<
+                                              queue::v1::QueueService::WithCallbackMethod_Release<
+                                                  queue::v1::QueueService::Service>>>>>>>> {
  public:
   using Buffer = grpc::ByteBuffer;
   using GetStream = rpc::WriteStream<Buffer>;
@@ -83,6 +85,9 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
   std::function<void(WatchStream&, int)> on_watch;  // With the number of the stream.
   std::function<absl::Status(const queue::v1::RenewRequest&, queue::v1::RenewResponse*)> on_renew;
   std::function<absl::Status(const queue::v1::ApplyRequest&, queue::v1::ApplyResponse*)> on_apply;
+  std::function<absl::Status(const queue::v1::ReleaseRequest&)> on_release;
+  // The answers to LeaseTasks, in order. A call for which there is none is parked.
+  std::deque<queue::v1::LeaseTasksResponse> task_leases;
   Handed<queue::v1::AdmitRequest> admits;  // Each is parked until its client leaves.
 
   grpc::ServerBidiReactor<Buffer, Buffer>* Put(grpc::CallbackServerContext*) override {
@@ -118,22 +123,38 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
   grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*,
                                   const queue::v1::AdmitRequest* request,
                                   queue::v1::AdmitResponse*) override {
-    class Parked : public grpc::ServerUnaryReactor {
-      void OnCancel() override { Finish(grpc::Status::CANCELLED); }
-      void OnDone() override { delete this; }
-    };
     auto* parked = new Parked;
     admits.Push(*request);
     return parked;
   }
+  grpc::ServerUnaryReactor* LeaseTasks(grpc::CallbackServerContext* context,
+                                       const queue::v1::LeaseTasksRequest*,
+                                       queue::v1::LeaseTasksResponse* response) override {
+    std::lock_guard lock(task_leases_mu_);
+    if (task_leases.empty()) return new Parked;
+    *response = std::move(task_leases.front());
+    task_leases.pop_front();
+    return Answer(context, absl::OkStatus());
+  }
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
+                                    const queue::v1::ReleaseRequest* request,
+                                    queue::v1::ReleaseResponse*) override {
+    return Answer(context, on_release(*request));
+  }
 
  private:
+  // A call that has no answer until its client leaves.
+  class Parked : public grpc::ServerUnaryReactor {
+    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+    void OnDone() override { delete this; }
+  };
   static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
                                           const absl::Status& status) {
     auto* reactor = context->DefaultReactor();
     reactor->Finish(rpc::ToGrpcStatus(status));
     return reactor;
   }
+  std::mutex task_leases_mu_;
   std::atomic<int> puts_{0};
   std::atomic<int> watches_{0};
 };

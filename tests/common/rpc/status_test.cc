@@ -30,6 +30,15 @@ TEST(StatusTest, AnErrorCrossesTheWireWithItsDetail) {
   EXPECT_EQ(detail.retry_after, absl::Milliseconds(1250));
 }
 
+TEST(StatusTest, AHintCrossesTheWireWithoutAReasonToo) {
+  const absl::Status sent =
+      ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --job"}, "no job");
+  const absl::Status received = FromGrpcStatus(ToGrpcStatus(sent));
+
+  EXPECT_EQ(received.message(), "no job");
+  EXPECT_EQ(DetailOf(received).hint, "pass --job");
+}
+
 TEST(StatusTest, AnErrorWithoutDetailSendsNone) {
   const grpc::Status sent = ToGrpcStatus(absl::NotFoundError("no job"));
   EXPECT_EQ(sent.error_details(), "");
