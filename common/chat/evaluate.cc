@@ -9,7 +9,7 @@ namespace sluice::chat {
 namespace {
 
 // What a value is to messages: its type, and itself if it is short.
-std::string Shown(Interpreter& in, const Value& value) {
+std::string ShowValue(Interpreter& in, const Value& value) {
   if (value.is(Value::kUndefined))
     return absl::StrCat(value.text().empty() ? "the value" : value.text(), " is undefined");
   std::string text(TypeName(value));
@@ -129,7 +129,7 @@ Value Interpreter::Eval(const Expression& e) {
       meter_.at = e.at;
       if (e.kind == Expression::kNegate) return Negate(meter_, value);
       if (!value.is_number())
-        meter_.Invalid(absl::StrCat("+ needs a number, got ", Shown(*this, value)));
+        meter_.Invalid(absl::StrCat("+ needs a number, got ", ShowValue(*this, value)));
       return value.is(Value::kBool) ? Value::Int(value.integer()) : value;
     }
     case Expression::kChain: return EvalChain(e, 0, Eval(*e.operands[0]));
@@ -235,7 +235,8 @@ Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
     return found != nullptr ? *found : Value::Undefined(e.text);
   }
   if (object.is(Value::kUndefined))
-    meter_.Invalid(absl::StrCat("cannot read the attribute ", e.text, ": ", Shown(*this, object)));
+    meter_.Invalid(
+        absl::StrCat("cannot read the attribute ", e.text, ": ", ShowValue(*this, object)));
   if (object.is(Value::kObject)) return object.object()->Attribute(*this, e.text);
   return Value::Undefined(e.text);
 }
@@ -244,7 +245,7 @@ Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
 // else undefined.
 Value Interpreter::Subscript(const Value& value, const Value& key) {
   if (value.is(Value::kUndefined))
-    meter_.Invalid(absl::StrCat("cannot read an item: ", Shown(*this, value)));
+    meter_.Invalid(absl::StrCat("cannot read an item: ", ShowValue(*this, value)));
   if (value.is(Value::kDict) && Unhashable(meter_, key) == nullptr) {
     if (const Value* const found = Find(meter_, value.dict(), key)) return *found;
   }
@@ -294,13 +295,13 @@ Value Interpreter::EvalSlice(const Expression& e) {
   }
   meter_.at = e.at;
   if (object.is(Value::kUndefined))
-    meter_.Invalid(absl::StrCat("cannot slice: ", Shown(*this, object)));
+    meter_.Invalid(absl::StrCat("cannot slice: ", ShowValue(*this, object)));
   const bool sliceable =
       object.is_string() || (object.is(Value::kArray) && object.array().kind <= Array::kRange);
   if (sliceable && wrong == nullptr) return Slice(meter_, object, bounds[0], bounds[1], bounds[2]);
   // Jinja computes constants ahead, and there a slice fails as an item does.
   if (IsConstant(e)) return Value();
-  meter_.Invalid(sliceable ? absl::StrCat("a slice needs integers, got ", Shown(*this, *wrong))
+  meter_.Invalid(sliceable ? absl::StrCat("a slice needs integers, got ", ShowValue(*this, *wrong))
                            : absl::StrCat("a ", TypeName(object), " cannot be sliced"));
 }
 
@@ -377,7 +378,7 @@ Value Interpreter::CallValue(const Value& callee, Values args, Keywords keywords
       args.insert(args.begin(), callee.method().self);
       return Invoke(*this, *callee.method().function, std::move(args), keywords);
     }
-    default: meter_.Invalid(absl::StrCat("cannot call: ", Shown(*this, callee)));
+    default: meter_.Invalid(absl::StrCat("cannot call: ", ShowValue(*this, callee)));
   }
 }
 

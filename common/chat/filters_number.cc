@@ -112,7 +112,7 @@ Value Round(const Call& call) {
   return Value::Float((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
 
-constexpr Function kFilters[] = {
+constexpr Function kNumberFilters[] = {
     {"int", ToInt, 0, {"default", "base"}},
     {"float", ToFloat, 0, {"default"}},
     {"abs", Abs},
@@ -121,6 +121,6 @@ constexpr Function kFilters[] = {
 
 }  // namespace
 
-absl::Span<const Function> NumberFilters() { return kFilters; }
+absl::Span<const Function> NumberFilters() { return kNumberFilters; }
 
 }  // namespace sluice::chat

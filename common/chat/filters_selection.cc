@@ -148,7 +148,7 @@ Value Reject(const Call& call) { return Choose(call, false, false); }
 Value SelectAttr(const Call& call) { return Choose(call, true, true); }
 Value RejectAttr(const Call& call) { return Choose(call, false, true); }
 
-constexpr Function kFilters[] = {
+constexpr Function kSelectionFilters[] = {
     {"sort", Sort, 0, {"reverse", "case_sensitive", "attribute"}},
     {"min", Min, 0, {"case_sensitive", "attribute"}},
     {"max", Max, 0, {"case_sensitive", "attribute"}},
@@ -163,7 +163,7 @@ constexpr Function kFilters[] = {
 
 }  // namespace
 
-absl::Span<const Function> SelectionFilters() { return kFilters; }
+absl::Span<const Function> SelectionFilters() { return kSelectionFilters; }
 
 Value ReadPath(const Call& call, const Value& value, const Value& path, const Value& otherwise) {
   Value result = value;

@@ -145,7 +145,7 @@ Value DictSort(const Call& call) {
   return std::move(sorted).Take();
 }
 
-constexpr Function kFilters[] = {
+constexpr Function kSequenceFilters[] = {
     {"length", Length},
     {"count", Length},
     {"items", ItemsFilter},
@@ -162,6 +162,6 @@ constexpr Function kFilters[] = {
 
 }  // namespace
 
-absl::Span<const Function> SequenceFilters() { return kFilters; }
+absl::Span<const Function> SequenceFilters() { return kSequenceFilters; }
 
 }  // namespace sluice::chat

@@ -214,7 +214,7 @@ Value ToJsonFilter(const Call& call) {
   return call.Text(ToJson(call.meter, call[0], style));
 }
 
-constexpr Function kFilters[] = {
+constexpr Function kTextFilters[] = {
     {"tojson", ToJsonFilter, 0, {"indent", "ensure_ascii", "separators", "sort_keys"}},
     {"trim", Trim, 0, {"chars"}},
     {"upper", Mapped<Upper>},
@@ -237,6 +237,6 @@ constexpr Function kFilters[] = {
 
 }  // namespace
 
-absl::Span<const Function> TextFilters() { return kFilters; }
+absl::Span<const Function> TextFilters() { return kTextFilters; }
 
 }  // namespace sluice::chat

@@ -22,14 +22,14 @@ Value Part(const Call& call, absl::string_view part) {
 bool GivenNotNone(const Call& call, size_t i) { return call.has(i) && !call[i].is(Value::kNone); }
 
 template <Side kSide>
-Value Strip(const Call& call) {
+Value StripMethod(const Call& call) {
   const absl::string_view text = call[0].text();
   return Part(
       call, GivenNotNone(call, 1) ? StripAnyOf(text, call.Str(1), kSide) : StripSpace(text, kSide));
 }
 
 template <std::string (*kMap)(absl::string_view)>
-Value Mapped(const Call& call) {
+Value MappedMethod(const Call& call) {
   call.meter.WorkOnBytes(8 * call[0].text().size());
   return call.Text(kMap(call[0].text())).MarkedSafe(call[0].safe());
 }
@@ -106,7 +106,7 @@ Value Count(const Call& call) {
   return Value::Int(count);
 }
 
-Value Replace(const Call& call) {
+Value ReplaceMethod(const Call& call) {
   const std::string out =
       ReplaceText(call.meter, call[0].text(), call.Str(1), call.Str(2), call.Int(3, -1));
   return call.Text(out).MarkedSafe(call[0].safe());
@@ -206,7 +206,7 @@ Value RemoveSuffix(const Call& call) {
   return Part(call, text);
 }
 
-Value Format(const Call& call) {
+Value FormatMethod(const Call& call) {
   return call.Text(FormatBraces(call.meter, call[0].text(), call.args.subspan(1), call.keywords));
 }
 
@@ -216,18 +216,18 @@ constexpr Function kStrMethods[] = {
     {"split", Split<false>, 0, {"sep", "maxsplit"}},
     {"rsplit", Split<true>, 0, {"sep", "maxsplit"}},
     {"splitlines", SplitLinesMethod, 0, {"keepends"}},
-    {"strip", Strip<kBoth>, 0, {"chars"}},
-    {"lstrip", Strip<kLeft>, 0, {"chars"}},
-    {"rstrip", Strip<kRight>, 0, {"chars"}},
-    {"upper", Mapped<Upper>},
-    {"lower", Mapped<Lower>},
-    {"title", Mapped<Title>},
-    {"capitalize", Mapped<Capitalize>},
-    {"replace", Replace, 2, {"old", "new", "count"}},
+    {"strip", StripMethod<kBoth>, 0, {"chars"}},
+    {"lstrip", StripMethod<kLeft>, 0, {"chars"}},
+    {"rstrip", StripMethod<kRight>, 0, {"chars"}},
+    {"upper", MappedMethod<Upper>},
+    {"lower", MappedMethod<Lower>},
+    {"title", MappedMethod<Title>},
+    {"capitalize", MappedMethod<Capitalize>},
+    {"replace", ReplaceMethod, 2, {"old", "new", "count"}},
     {"find", Find, 1, {"sub", "start", "end"}},
     {"count", Count, 1, {"sub"}},
     {"join", JoinMethod, 1, {"iterable"}},
-    {"format", Format, Function::kVariadic},
+    {"format", FormatMethod, Function::kVariadic},
     {"removeprefix", RemovePrefix, 1, {"prefix"}},
     {"removesuffix", RemoveSuffix, 1, {"suffix"}},
     {"isdigit", Holds<IsDigits>},

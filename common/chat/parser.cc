@@ -17,7 +17,7 @@ constexpr absl::string_view kOperatorNames[] = {
     "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
 
 // A token as a message shows it.
-std::string Shown(const Token& token) {
+std::string ShowToken(const Token& token) {
   switch (token.kind) {
     case Token::kEnd: return "the end of the template";
     case Token::kText: return "text";
@@ -62,7 +62,7 @@ bool Parser::Accept(Token::Kind kind, absl::string_view text) {
 
 Token Parser::Expect(Token::Kind kind, absl::string_view text, absl::string_view wanted) {
   if (!Is(kind, text))
-    Invalid(Peek(), absl::StrCat("expected ", wanted, ", found ", Shown(Peek())));
+    Invalid(Peek(), absl::StrCat("expected ", wanted, ", found ", ShowToken(Peek())));
   return Take();
 }
 
@@ -408,7 +408,7 @@ ExpressionPtr Parser::Primary() {
       break;
     default: break;
   }
-  Invalid(token, absl::StrCat("expected a value, found ", Shown(token)));
+  Invalid(token, absl::StrCat("expected a value, found ", ShowToken(token)));
 }
 
 ExpressionPtr Parser::StringLiteral() {
@@ -432,9 +432,9 @@ ExpressionPtr Parser::NumberLiteral() {
   const auto [stop, error] =
       std::from_chars(token.text.data() + (prefixed ? 2 : 0), end, integer, base);
   if (error == std::errc::result_out_of_range)
-    Invalid(token, absl::StrCat("the integer ", Shown(token), " is beyond 64 bits"));
+    Invalid(token, absl::StrCat("the integer ", ShowToken(token), " is beyond 64 bits"));
   if (error != std::errc() || stop != end)
-    Invalid(token, absl::StrCat(Shown(token), " is no integer"));
+    Invalid(token, absl::StrCat(ShowToken(token), " is no integer"));
   literal->value = Value::Int(integer);
   return literal;
 }

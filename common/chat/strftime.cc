@@ -13,9 +13,9 @@ constexpr absl::string_view kMonths[] = {"January",   "February", "March",    "A
                                          "May",       "June",     "July",     "August",
                                          "September", "October",  "November", "December"};
 
-class Formatter {
+class TimeFormatter {
  public:
-  Formatter(const Meter& meter, absl::Time time)
+  TimeFormatter(const Meter& meter, absl::Time time)
       : meter_(meter), now_(absl::UTCTimeZone().At(time)), second_(now_.cs) {}
 
   void Append(absl::string_view format, std::string* out) const {
@@ -86,7 +86,7 @@ class Formatter {
 
 std::string FormatTime(const Meter& meter, absl::Time time, absl::string_view format) {
   std::string out;
-  Formatter(meter, time).Append(format, &out);
+  TimeFormatter(meter, time).Append(format, &out);
   return out;
 }
 

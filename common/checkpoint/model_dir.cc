@@ -167,10 +167,6 @@ bool MayBeSkipped(const ModelConfig& config, absl::string_view name) {
          (config.tie_word_embeddings && name == "lm_head.weight");
 }
 
-bool IsWeightType(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-}
-
 // Where each parameter of a model lies, as the headers of its files say.
 struct WeightFiles {
   struct Parameter {

@@ -113,10 +113,6 @@ void Narrow(const float* from, DType dtype, void* to, int64_t n) {
   if (dtype == DType::kBF16) std::transform(from, from + n, narrow, Bf16FromFloat);
 }
 
-bool IsWeightType(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-}
-
 }  // namespace
 
 size_t DTypeBytes(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].bytes; }

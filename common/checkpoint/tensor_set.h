@@ -34,6 +34,10 @@ enum class DType : uint8_t {
 };
 
 size_t DTypeBytes(DType dtype);
+// Whether weights may have this type: F32, F16 or BF16.
+constexpr bool IsWeightType(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
 absl::string_view DTypeName(DType dtype);  // As safetensors spells it: F32, BF16, F8_E4M3, ..
 // INVALID_ARGUMENT: no such type.
 absl::StatusOr<DType> DTypeFromName(absl::string_view name);

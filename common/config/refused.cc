@@ -121,7 +121,7 @@ std::string UseOneOf(const Leaf& leaf) {
                        : absl::StrCat("use ", absl::StrJoin(words, ", "), " or ", last);
 }
 
-void CheckLeaf(const Leaf& leaf, SpecProblems* problems) {
+void RefuseLeaf(const Leaf& leaf, SpecProblems* problems) {
   if (leaf.field->is_repeated() && !IsLeaf(*leaf.field) &&
       leaf.message->GetReflection()->FieldSize(*leaf.message, leaf.field) == 0)
     return;
@@ -161,7 +161,7 @@ const Refusal* RefusalOf(absl::string_view rule_path, absl::string_view word) {
 }
 
 void CheckRefused(const Message& spec, SpecProblems* problems) {
-  VisitLeaves(spec, /*unset_blocks=*/false, [&](const Leaf& leaf) { CheckLeaf(leaf, problems); });
+  VisitLeaves(spec, /*unset_blocks=*/false, [&](const Leaf& leaf) { RefuseLeaf(leaf, problems); });
 }
 
 }  // namespace sluice::config

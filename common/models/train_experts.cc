@@ -65,12 +65,6 @@ std::vector<int64_t> Choose(const at::Tensor& logits, int64_t k, const uint16_t*
   return ids;
 }
 
-at::Tensor Integers(const std::vector<int64_t>& values) {
-  at::Tensor t = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::copy(values.begin(), values.end(), t.mutable_data_ptr<int64_t>());
-  return t;
-}
-
 }  // namespace
 
 at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bool normalize,

@@ -35,12 +35,6 @@ auto Guard(absl::string_view what, Work work) -> absl::StatusOr<decltype(work())
   }
 }
 
-at::Tensor Integers(absl::Span<const int64_t> values) {
-  at::Tensor t = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::copy(values.begin(), values.end(), t.mutable_data_ptr<int64_t>());
-  return t;
-}
-
 absl::Status CheckRange(absl::string_view what, absl::Span<const int64_t> values, int64_t limit) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] < 0 || values[i] >= limit) {
@@ -238,7 +232,7 @@ class Trainable final : public TrainModel {
 
   at::Tensor Logits(const PackedBatch& batch) const {
     const auto [cos, sin] = Angles(batch.positions);
-    at::Tensor x = Held(at::embedding(embed_, Integers(batch.tokens)));  // [T, H]
+    at::Tensor x = Held(at::embedding(embed_, train_ops::Integers(batch.tokens)));  // [T, H]
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       x = at::add(x, Attention(layer, Norm(x, layer.input_norm), cos, sin, batch));
@@ -249,7 +243,7 @@ class Trainable final : public TrainModel {
       if (config_.mlp_bias) x = at::add(x, Held(layer.down_bias));
     }
     // [N, H]: the head sees only what is scored.
-    x = at::index_select(x, 0, Integers(batch.score_rows));
+    x = at::index_select(x, 0, train_ops::Integers(batch.score_rows));
     return Linear(Norm(x, norm_), head_);
   }
 
@@ -339,7 +333,7 @@ absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<con
   SLUICE_RETURN_IF_ERROR(CheckRange("target", targets, logits.size(1)));
   return Guard("score tokens", [&] {
     const std::vector<at::Tensor> out =
-        train_ops::Score(logits.contiguous(), Integers(targets), temperature);
+        train_ops::Score(logits.contiguous(), train_ops::Integers(targets), temperature);
     return TokenScores{out[0], out[1]};
   });
 }

@@ -275,6 +275,12 @@ struct ScoreFn : Function<ScoreFn> {
 
 }  // namespace
 
+at::Tensor Integers(absl::Span<const int64_t> values) {
+  at::Tensor t = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  std::copy(values.begin(), values.end(), t.mutable_data_ptr<int64_t>());
+  return t;
+}
+
 at::Tensor Linear(const at::Tensor& x, const at::Tensor& w, Operands operands) {
   return LinearFn::apply(x, w, operands);
 }

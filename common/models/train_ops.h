@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
+
 // The pieces of a decoder as autograd functions. Forward they run the very kernels of the decode
 // execution, so that a token's log-prob has the same bits in training and in sampling; backward
 // those of kernels/decoder_grad. All tensors are contiguous fp32 on the CPU; they throw c10::Error
@@ -14,6 +16,9 @@ namespace sluice::train_ops {
 // What a product takes in: fp32; w rounded to bf16; or both rounded. The gradient is that of the
 // product of the rounded numbers, in fp32, and passes the rounding as if there were none.
 enum class Operands { kF32, kBf16Weight, kBf16 };
+
+// The numbers as a tensor [n] of int64.
+at::Tensor Integers(absl::Span<const int64_t> values);
 
 // x [T, K] times w [N, K]^T -> [T, N].
 at::Tensor Linear(const at::Tensor& x, const at::Tensor& w, Operands operands);

@@ -12,7 +12,7 @@
 
 namespace sluice {
 namespace {
-constexpr int kMaxSteps = 64, kMaxStrip = 1024;
+constexpr int kMaxDecoders = 64, kMaxStrip = 1024;
 }  // namespace
 
 absl::StatusOr<Decoder> Decoder::Parse(const Component& component) {
@@ -54,8 +54,8 @@ absl::Status Decoder::Add(const Component& component) {
   } else {
     return component.Unsupported(absl::StrCat("the decoder \"", type, "\""));
   }
-  if (steps_.size() == kMaxSteps)
-    return component.Invalid(absl::StrCat("more than ", kMaxSteps, " decoders"));
+  if (steps_.size() == kMaxDecoders)
+    return component.Invalid(absl::StrCat("more than ", kMaxDecoders, " decoders"));
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }

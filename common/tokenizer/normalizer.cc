@@ -8,7 +8,7 @@
 
 namespace sluice {
 namespace {
-constexpr size_t kMaxSteps = 64, kMaxText = 256 << 20;
+constexpr size_t kMaxNormalizers = 64, kMaxText = 256 << 20;
 constexpr std::pair<const char*, UnicodeForm> kForms[] = {{"NFC", UnicodeForm::kNfc},
                                                           {"NFD", UnicodeForm::kNfd},
                                                           {"NFKC", UnicodeForm::kNfkc},
@@ -69,8 +69,8 @@ absl::Status Normalizer::Add(const Component& component) {
   } else if (!known) {
     return component.Unsupported(absl::StrCat("the normalizer \"", type, "\""));
   }
-  if (steps_.size() == kMaxSteps)
-    return component.Invalid(absl::StrCat("more than ", kMaxSteps, " normalizers"));
+  if (steps_.size() == kMaxNormalizers)
+    return component.Invalid(absl::StrCat("more than ", kMaxNormalizers, " normalizers"));
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }

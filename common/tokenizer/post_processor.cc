@@ -10,7 +10,7 @@
 
 namespace sluice {
 namespace {
-constexpr size_t kMaxSteps = 64, kMaxAdded = 1024;
+constexpr size_t kMaxPostProcessors = 64, kMaxAdded = 1024;
 
 // Takes the spaces of a token off its range. A single one in front may be one that the
 // pre-tokenizer put there.
@@ -45,8 +45,8 @@ absl::StatusOr<PostProcessor> PostProcessor::Parse(const Component& component) {
 
 absl::Status PostProcessor::Add(const Component& component) {
   const std::string type = component.type();
-  if (steps_.size() == kMaxSteps)
-    return component.Invalid(absl::StrCat("more than ", kMaxSteps, " post-processors"));
+  if (steps_.size() == kMaxPostProcessors)
+    return component.Invalid(absl::StrCat("more than ", kMaxPostProcessors, " post-processors"));
   if (type == "TemplateProcessing") return AddTemplate(component);
   if (type != "ByteLevel")
     return component.Unsupported(absl::StrCat("the post-processor \"", type, "\""));

@@ -6,7 +6,7 @@
 
 namespace sluice {
 namespace {
-constexpr size_t kMaxSteps = 64;
+constexpr size_t kMaxPreTokenizers = 64;
 }  // namespace
 
 absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const Component& component) {
@@ -19,8 +19,8 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const Component& component) {
 absl::Status PreTokenizer::Add(const Component& component) {
   const std::string type = component.type();
   if (byte_level_) return component.Unsupported("a pre-tokenizer behind ByteLevel");
-  if (steps_.size() >= kMaxSteps)
-    return component.Invalid(absl::StrCat("more than ", kMaxSteps, " pre-tokenizers"));
+  if (steps_.size() >= kMaxPreTokenizers)
+    return component.Invalid(absl::StrCat("more than ", kMaxPreTokenizers, " pre-tokenizers"));
   if (type == "ByteLevel") {
     SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
     SLUICE_ASSIGN_OR_RETURN(const bool prefix_space, component.Bool("add_prefix_space"));

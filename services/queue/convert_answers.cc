@@ -2,10 +2,10 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/text.h"
 #include "services/queue/convert.h"
+#include "services/queue/core/group.h"
 
 namespace sluice::queue {
 namespace {
-constexpr uint64_t kInlineBytes = 64;
 
 void ToProto(const Lease& lease, common::v1::Lease* out) {
   out->set_id(lease.id.str());

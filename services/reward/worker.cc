@@ -12,6 +12,7 @@
 #include "common/base/id.h"
 #include "common/base/json_depth.h"
 #include "common/base/status.h"
+#include "common/base/utf8.h"
 #include "common/log/log.h"
 #include "sluice/queue/v1/queue.pb.h"
 

@@ -22,19 +22,19 @@ namespace sluice::fault {
 namespace {
 using integration::Process;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);  // For anything that must come.
-constexpr absl::Duration kReach = absl::Seconds(3);      // For a failpoint that may come.
+constexpr absl::Duration kToyPatience = absl::Seconds(60);  // For anything that must come.
+constexpr absl::Duration kToyReach = absl::Seconds(3);      // For a failpoint that may come.
 // Small, so that segments are filled, snapshots taken and segments recycled all the time.
 constexpr char kSegmentBytes[] = "131072", kSnapshotBytes[] = "65536";
 
 enum class When { kRuns, kStarts, kRestores, kSetJob };  // How the queue is brought to a failpoint.
-struct Point {
+struct KillPoint {
   std::string role, name;
   When when = When::kRuns;
 };
 
-std::vector<Point> AllPoints() {
-  std::vector<Point> points;
+std::vector<KillPoint> AllPoints() {
+  std::vector<KillPoint> points;
   for (const char* name : wal::kFailpoints) {
     const bool opens = absl::StartsWith(name, "wal.open.");
     if (opens || absl::StartsWith(name, "wal.segment."))
@@ -78,18 +78,18 @@ class Matrix {
   absl::StatusOr<Verdict> Run(int kills) {
     SLUICE_RETURN_IF_ERROR(Begin());
     const int end = tally_.kills() + kills;
-    std::vector<Point> walk;
+    std::vector<KillPoint> walk;
     while (tally_.kills() < end) {
       if (walk.empty()) {
         walk = AllPoints();
         for (size_t i = walk.size(); i > 1; --i) std::swap(walk[i - 1], walk[random_.Below(i)]);
         // What was never reached comes first: which failpoints a job meets while one is armed is
         // chance.
-        std::stable_partition(walk.begin(), walk.end(), [this](const Point& point) {
+        std::stable_partition(walk.begin(), walk.end(), [this](const KillPoint& point) {
           return tally_.SawKill(point.role, point.name);
         });
       }
-      const Point point = walk.back();
+      const KillPoint point = walk.back();
       walk.pop_back();
       if (absl::Status status = KillAt(point); !status.ok())
         return Annotate(status, absl::StrCat("kill of the ", point.role, " at ",
@@ -127,18 +127,18 @@ class Matrix {
                                  kSegmentBytes, "--log-snapshot-bytes", kSnapshotBytes},
                         .env = {{"SLUICE_FAILPOINTS", failpoint}},
                         .log = dir_ + "/queue.log"}));
-    const absl::StatusOr<std::string> line = queue_->ReadLine(kPatience);
+    const absl::StatusOr<std::string> line = queue_->ReadLine(kToyPatience);
     if (!line.ok())
       return absl::AbortedError(
           absl::StrCat("the queue ended before it served; see ", dir_, "/queue.log"));
     address_ = nlohmann::json::parse(*line).at("listening");
     SLUICE_ASSIGN_OR_RETURN(channel_, rpc::Connect(address_));
     if (failpoint.empty()) return SetJob(queue::v1::PHASE_OPEN);
-    const absl::Status set = SetJob(queue::v1::PHASE_OPEN, kReach);
+    const absl::Status set = SetJob(queue::v1::PHASE_OPEN, kToyReach);
     return set.ok() || queue_->running() ? SetJob(queue::v1::PHASE_OPEN) : set;
   }
 
-  absl::Status SetJob(queue::v1::Phase phase, absl::Duration patience = kPatience) {
+  absl::Status SetJob(queue::v1::Phase phase, absl::Duration patience = kToyPatience) {
     queue::v1::SetJobRequest request;
     FillCall(request.mutable_call());
     request.set_revision(++revision_);
@@ -176,7 +176,7 @@ class Matrix {
     return absl::OkStatus();
   }
 
-  absl::Status KillQueueAt(const Point& point) {
+  absl::Status KillQueueAt(const KillPoint& point) {
     if (point.when == When::kStarts) {
       SLUICE_RETURN_IF_ERROR(KillNow(queue_.get()));
       tally_.Killed(regime_.name, "queue", "");
@@ -201,7 +201,7 @@ class Matrix {
     }
     for (int i = 0; point.when == When::kSetJob && i < 3; ++i)
       (void)SetJob(queue::v1::PHASE_OPEN, absl::Seconds(1));
-    absl::StatusOr<int> end = queue_->Await(kReach);
+    absl::StatusOr<int> end = queue_->Await(kToyReach);
     if (!end.ok()) {
       (void)Arm(point.name, "");
       end = queue_->Await(absl::ZeroDuration());
@@ -218,7 +218,7 @@ class Matrix {
   // Workers. --------------------------------------------------------------------------------------
 
   absl::Status StartWorker(const std::string& role, const std::string& failpoint,
-                           absl::Duration patience = kPatience) {
+                           absl::Duration patience = kToyPatience) {
     Worker& worker = workers_[role];
     ++worker.incarnation;
     SLUICE_ASSIGN_OR_RETURN(
@@ -235,7 +235,7 @@ class Matrix {
 
   // Until it says that it works.
   absl::Status AwaitReady(const std::string& role) {
-    const absl::Time give_up = absl::Now() + kPatience;
+    const absl::Time give_up = absl::Now() + kToyPatience;
     while (true) {
       const absl::StatusOr<std::string> line =
           workers_.at(role).process->ReadLine(absl::Milliseconds(100));
@@ -272,13 +272,13 @@ class Matrix {
     return absl::OkStatus();
   }
 
-  absl::Status KillWorkerAt(const Point& point) {
+  absl::Status KillWorkerAt(const KillPoint& point) {
     SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(point.role).process.get()));
     if (point.name.empty()) return RestartWorker(point.role, "");
     tally_.Killed(regime_.name, point.role, "");
     SLUICE_RETURN_IF_ERROR(
         StartWorker(point.role, absl::StrCat(point.name, "=kill@", 1 + random_.Below(4))));
-    const absl::StatusOr<int> end = workers_.at(point.role).process->Await(kReach);
+    const absl::StatusOr<int> end = workers_.at(point.role).process->Await(kToyReach);
     if (!end.ok()) {  // Not reached: killed as it is, so that it does not die of it later.
       SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(point.role).process.get()));
       return RestartWorker(point.role, "");
@@ -295,15 +295,15 @@ class Matrix {
   // SIGKILL; an error if it had ended by itself.
   absl::Status KillNow(Process* process) {
     process->Signal(SIGKILL);
-    SLUICE_ASSIGN_OR_RETURN(const int end, process->Await(kPatience));
+    SLUICE_ASSIGN_OR_RETURN(const int end, process->Await(kToyPatience));
     return end == -SIGKILL || end == kRestoreMe
                ? absl::OkStatus()
                : absl::InternalError(absl::StrCat("it had ended with ", end,
                                                   " before it was killed; see the logs in ", dir_));
   }
-  bool Died(Process* process) { return process->Await(kPatience).value_or(0) == -SIGKILL; }
+  bool Died(Process* process) { return process->Await(kToyPatience).value_or(0) == -SIGKILL; }
 
-  absl::Status KillAt(const Point& point) {
+  absl::Status KillAt(const KillPoint& point) {
     // A while of undisturbed work.
     SLUICE_RETURN_IF_ERROR(LookAfter(absl::Milliseconds(random_.Below(30))));
     if (point.role != "queue") return KillWorkerAt(point);
@@ -322,7 +322,7 @@ class Matrix {
   // everybody is heard.
   absl::StatusOr<Verdict> End() {
     SLUICE_RETURN_IF_ERROR(WriteFileAtomic(dir_ + "/stop", ""));
-    for (const absl::Time give_up = absl::Now() + kPatience; true;) {
+    for (const absl::Time give_up = absl::Now() + kToyPatience; true;) {
       const absl::StatusOr<int> end = workers_.at("trainer").process->Await(absl::Milliseconds(20));
       if (end.ok() && *end == 0) break;
       SLUICE_RETURN_IF_ERROR(LookAfter(absl::ZeroDuration()));
@@ -349,7 +349,7 @@ class Matrix {
     }
     SLUICE_RETURN_IF_ERROR(ReadViolations(&verdict));
     queue_->Signal(SIGTERM);
-    SLUICE_ASSIGN_OR_RETURN(const int end, queue_->Await(kPatience));
+    SLUICE_ASSIGN_OR_RETURN(const int end, queue_->Await(kToyPatience));
     if (end != 0) verdict.wrong.push_back(absl::StrCat("the queue ended with ", end));
     return verdict;
   }
@@ -408,7 +408,7 @@ class Matrix {
 
 std::vector<std::pair<std::string, std::string>> ToyPoints() {
   std::vector<std::pair<std::string, std::string>> points;
-  for (const Point& point : AllPoints()) points.emplace_back(point.role, point.name);
+  for (const KillPoint& point : AllPoints()) points.emplace_back(point.role, point.name);
   std::sort(points.begin(), points.end());
   points.erase(std::unique(points.begin(), points.end()), points.end());
   return points;

@@ -152,6 +152,21 @@ TEST_F(FaultsTest, ASleepingRolloutThatWasReplacedHarmsNothing) {
   ExpectGoesOn();
 }
 
+// The only daemon of its role: nobody takes its work over, so it has to go on itself.
+class SleepingDaemonTest : public FaultsTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(SleepingDaemonTest, WakesAndWorksAgainThoughItWasGivenUp) {
+  ASSERT_NO_FATAL_FAILURE(StartJob());
+  ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
+  cluster_->Signal(GetParam(), SIGSTOP);
+  ASSERT_EQ(job_->AwaitEvent("daemon_lost", kLong), absl::OkStatus());
+  cluster_->Signal(GetParam(), SIGCONT);
+  Happened();
+  ExpectGoesOn();
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, SleepingDaemonTest, testing::Values("rollout-0", "reward-0"));
+
 TEST_F(FaultsTest, ABitFlippedInAnEngineKeepsTheOldVersionServing) {
   ASSERT_NO_FATAL_FAILURE(StartJob());
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());

@@ -37,17 +37,17 @@ using Channel = std::shared_ptr<rpc::Channel>;
 
 constexpr absl::Duration kPatience = absl::Minutes(1);
 
-struct Options {
+struct JobOptions {
   std::string server, output, job, file, dir, state;
   std::string dtype = "auto";
   std::vector<std::string> sets;
   bool watch = false, dry_run = false, best = false;
   absl::Duration timeout = absl::InfiniteDuration();
 };
-using OptionsPtr = std::shared_ptr<Options>;
+using OptionsPtr = std::shared_ptr<JobOptions>;
 
-bool Json(const Options& o) { return o.output == "json"; }
-void Print(const google::protobuf::Message& message) {
+bool WantsJson(const JobOptions& o) { return o.output == "json"; }
+void PrintMessage(const google::protobuf::Message& message) {
   std::fputs(ToJsonText(message).c_str(), stdout);
 }
 void PrintLine(const google::protobuf::Message& message) {
@@ -92,12 +92,12 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
     return kInterrupted;
   }
   if (!status.ok()) return Complain(status.status());
-  if (json) Print(status->result());
+  if (json) PrintMessage(status->result());
   else std::fputs(ResultTable(status->result(), Utf8Terminal()).c_str(), stdout);
   return EndOf(*status);
 }
 
-ExitCode SubmitJob(const Options& o, const Channel& channel) {
+ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
   const JobFile file = ReadJobFile(o.file, {.sets = o.sets});
   if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok())
     return Complain(problems);
@@ -108,7 +108,7 @@ ExitCode SubmitJob(const Options& o, const Channel& channel) {
   }
   const absl::StatusOr<job::v1::SubmitResponse> response = Submit(*channel, file);
   if (!response.ok()) return Complain(response.status());
-  if (!o.watch && Json(o)) Print(*response);
+  if (!o.watch && WantsJson(o)) PrintMessage(*response);
   else if (!o.watch) std::printf("%s\n", response->status().name().c_str());
   const std::string& name = response->status().name();
   if (response->created()) {
@@ -122,15 +122,15 @@ ExitCode SubmitJob(const Options& o, const Channel& channel) {
                  "%s now means this job; the one before it has ended: `sluice job describe %s`\n",
                  name.c_str(), response->previous().c_str());
   }
-  return o.watch ? WatchJob(channel, response->job(), Json(o)) : kDone;
+  return o.watch ? WatchJob(channel, response->job(), WantsJson(o)) : kDone;
 }
 
-ExitCode ListJobs(const Options& o, const Channel& channel) {
+ExitCode ListJobs(const JobOptions& o, const Channel& channel) {
   job::v1::ListResponse response;
   if (const absl::Status status = rpc::Call(*channel, job::v1::ListRequest(), &response);
       !status.ok())
     return Complain(status);
-  if (Json(o)) return Print(response), kDone;
+  if (WantsJson(o)) return PrintMessage(response), kDone;
   if (o.output == "jsonl") {
     for (const JobStatus& job : response.jobs()) PrintLine(job);
     return kDone;
@@ -145,10 +145,10 @@ ExitCode ListJobs(const Options& o, const Channel& channel) {
   return kDone;
 }
 
-ExitCode DescribeJob(const Options& o, const Channel& channel) {
+ExitCode DescribeJob(const JobOptions& o, const Channel& channel) {
   const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
-  if (Json(o)) return Print(*job), kDone;
+  if (WantsJson(o)) return PrintMessage(*job), kDone;
   std::fputs(
       Table({{"name", job->name()},
              {"job", job->job()},
@@ -167,7 +167,7 @@ ExitCode DescribeJob(const Options& o, const Channel& channel) {
   return kDone;
 }
 
-ExitCode WaitJob(const Options& o, const Channel& channel) {
+ExitCode WaitJob(const JobOptions& o, const Channel& channel) {
   rpc::Cancel cancel;
   std::atomic<bool> interrupted = false;
   Interrupts interrupts([&](int) {
@@ -209,7 +209,7 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
                      absl::FormatDuration(o.timeout))));
   }
   if (!status.ok()) return Complain(status.status());
-  if (Json(o)) Print(*status);
+  if (WantsJson(o)) PrintMessage(*status);
   else std::printf("%s\n", StateName(status->state()).c_str());
   if (status->state() == state) return kDone;
   if (IsFinal(state) && status->state() == job::v1::JOB_STATE_SUCCEEDED) {
@@ -219,7 +219,7 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
   return EndOf(*status);
 }
 
-ExitCode JobEvents(const Options& o, const Channel& channel) {
+ExitCode JobEvents(const JobOptions& o, const Channel& channel) {
   std::vector<common::v1::Event> events;
   JobHandlers handlers;
   handlers.event = [&](const common::v1::Event& event) { events.push_back(event); };
@@ -227,7 +227,7 @@ ExitCode JobEvents(const Options& o, const Channel& channel) {
   if (!status.ok()) return Complain(status.status());
   if (o.output == "jsonl") {
     for (const common::v1::Event& event : events) PrintLine(event);
-  } else if (Json(o)) {
+  } else if (WantsJson(o)) {
     nlohmann::ordered_json json = nlohmann::ordered_json::array();
     for (const common::v1::Event& event : events) json.push_back(ToJson(event));
     std::printf("%s\n",
@@ -248,10 +248,10 @@ ExitCode JobEvents(const Options& o, const Channel& channel) {
   return kDone;
 }
 
-ExitCode CancelOne(const Options& o, const Channel& channel) {
+ExitCode CancelOne(const JobOptions& o, const Channel& channel) {
   const absl::StatusOr<JobStatus> job = CancelJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
-  if (Json(o)) Print(*job);
+  if (WantsJson(o)) PrintMessage(*job);
   if (IsFinal(job->state()))
     std::fprintf(stderr, "%s has ended: it is %s\n", o.job.c_str(),
                  StateName(job->state()).c_str());
@@ -263,7 +263,7 @@ ExitCode CancelOne(const Options& o, const Channel& channel) {
 
 // The checkpoint in `dir` that the options name; `job`: see NewestCheckpoint().
 absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::string& job,
-                                         const Options& o) {
+                                         const JobOptions& o) {
   if (o.best) return BestCheckpoint(dir, job);
 
   std::vector<std::string> unreadable;
@@ -273,7 +273,7 @@ absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::stri
   return newest;
 }
 
-absl::StatusOr<std::string> CheckpointOf(const Options& o, const Channel& channel) {
+absl::StatusOr<std::string> CheckpointOf(const JobOptions& o, const Channel& channel) {
   // The controller of `sluice run` is gone with its job, whose folder is still there.
   if (trainer::IsCheckpoint(o.job) && !o.best) return o.job;
   if (HoldsCheckpoints(o.job)) return CheckpointIn(o.job, "", o);
@@ -285,7 +285,7 @@ absl::StatusOr<std::string> CheckpointOf(const Options& o, const Channel& channe
   return CheckpointIn(job.spec().checkpoint().dir(), job.job(), o);
 }
 
-ExitCode ExportJob(const Options& o, const Channel& channel) {
+ExitCode ExportJob(const JobOptions& o, const Channel& channel) {
   std::optional<DType> dtype;
   if (o.dtype != "auto") dtype = *DTypeFromTorchName(o.dtype);  // The parser has checked it.
 
@@ -298,7 +298,7 @@ ExitCode ExportJob(const Options& o, const Channel& channel) {
   return kDone;
 }
 
-ExitCode WhyJob(const Options& o, const Channel& channel) {
+ExitCode WhyJob(const JobOptions& o, const Channel& channel) {
   // Says soon if there is no controller.
   const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
@@ -307,12 +307,12 @@ ExitCode WhyJob(const Options& o, const Channel& channel) {
   job::v1::WhyResponse response;
   if (const absl::Status status = rpc::Call(*channel, request, &response); !status.ok())
     return Complain(status);
-  if (Json(o)) return Print(response), kDone;
+  if (WantsJson(o)) return PrintMessage(response), kDone;
   std::fputs(WhyText(*job, response).c_str(), stdout);
   return kDone;
 }
 
-using Handler = ExitCode (*)(const Options&, const Channel&);
+using Handler = ExitCode (*)(const JobOptions&, const Channel&);
 
 // Connects and calls.
 std::function<ExitCode()> Runner(OptionsPtr o, Handler handler) {
@@ -326,7 +326,7 @@ std::function<ExitCode()> Runner(OptionsPtr o, Handler handler) {
 Command JobCommand(const char* group, const char* name, const char* summary, const char* example,
                    Handler handler, bool lines = false) {
   return {group, name, summary, example, [handler, lines](CLI::App* app) {
-            auto o = std::make_shared<Options>();
+            auto o = std::make_shared<JobOptions>();
             app->add_option("JOB", o->job, "name or id of the job")->required();
             AddServer(app, &o->server);
             AddOutput(app, &o->output, lines);
@@ -344,7 +344,7 @@ std::vector<Command> JobCommands() {
        "  sluice job submit job.yaml --watch\n  sluice job submit job.yaml --set "
        "limits.max_steps=10",
        [](CLI::App* app) {
-         auto o = std::make_shared<Options>();
+         auto o = std::make_shared<JobOptions>();
          app->add_option("FILE", o->file, "the job file")->required();
          AddSets(app, &o->sets);
          app->add_flag("--watch", o->watch, "follow it to its end");
@@ -355,7 +355,7 @@ std::vector<Command> JobCommands() {
        }},
       {"job", "list", "List all jobs, newest first.", "  sluice job list",
        [](CLI::App* app) {
-         auto o = std::make_shared<Options>();
+         auto o = std::make_shared<JobOptions>();
          AddServer(app, &o->server);
          AddOutput(app, &o->output, true);
          return Runner(o, ListJobs);
@@ -364,13 +364,13 @@ std::vector<Command> JobCommands() {
                  "  sluice job describe digits -o json", DescribeJob),
       JobCommand("job", "watch", "Follow a job to its end; Ctrl-C detaches, the job runs on.",
                  "  sluice job watch digits",
-                 [](const Options& o, const Channel& channel) {
-                   return WatchJob(channel, o.job, Json(o));
+                 [](const JobOptions& o, const Channel& channel) {
+                   return WatchJob(channel, o.job, WantsJson(o));
                  }),
       {"job", "wait", "Wait until a job is in a state, or has ended.",
        "  sluice job wait digits --for SUCCEEDED --timeout 5m",
        [](CLI::App* app) {
-         auto o = std::make_shared<Options>();
+         auto o = std::make_shared<JobOptions>();
          app->add_option("JOB", o->job, "name or id of the job")->required();
          app->add_option("--for", o->state, "the state; none: any final one");
          AddDuration(app, "--timeout", &o->timeout, "then exit 6");
@@ -384,7 +384,7 @@ std::vector<Command> JobCommands() {
       {"job", "cancel", "Cancel a job, with a checkpoint.",
        "  sluice job cancel digits\n  sluice job cancel digits -o json",
        [](CLI::App* app) {
-         auto o = std::make_shared<Options>();
+         auto o = std::make_shared<JobOptions>();
          app->add_option("JOB", o->job, "name or id of the job")->required();
          AddServer(app, &o->server);
          AddOutput(app, &o->output);
@@ -396,7 +396,7 @@ std::vector<Command> JobCommands() {
        "  sluice job export build/digits/digits-5e3a90c1 -o out/    # of a run whose controller is "
        "gone",
        [](CLI::App* app) {
-         auto o = std::make_shared<Options>();
+         auto o = std::make_shared<JobOptions>();
          app->add_option("JOB", o->job,
                          "name or id of the job, the folder of its checkpoints, or one checkpoint")
              ->required();

@@ -24,13 +24,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 using queue::v1::PeekRow;
 
-struct Options {
+struct QueueOptions {
   std::string server, output, job, group;
   bool show_text = false;
 };
 
-bool IsJson(const Options& o) { return o.output == "json"; }
-void Print(const Json& json) {
+bool IsJson(const QueueOptions& o) { return o.output == "json"; }
+void PrintJson(const Json& json) {
   std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
@@ -81,7 +81,7 @@ Json RowsJson(const std::vector<PeekRow>& rows) {
   return json;
 }
 
-ExitCode ShowStats(const Options& o, const rpc::Channel& channel) {
+ExitCode ShowStats(const QueueOptions& o, const rpc::Channel& channel) {
   const absl::StatusOr<queue::v1::StatsResponse> stats = Stats(channel, o.job);
   if (!stats.ok()) return Complain(stats.status());
   std::fputs((IsJson(o) ? ToJsonText(*stats) : StatsText(*stats)).c_str(), stdout);
@@ -102,7 +102,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const rpc::Channel&
   return Tokenizer::Load(dir.tokenizer_path);
 }
 
-ExitCode PeekGroup(const Options& o, const rpc::Channel& channel) {
+ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
   const std::string id = GroupIdOf(o.group);
   if (id.empty()) {
     return Complain(absl::InvalidArgumentError(absl::StrCat(
@@ -139,11 +139,11 @@ ExitCode PeekGroup(const Options& o, const rpc::Channel& channel) {
     for (Json& member : group["json"]["members"])
       member["text"] = decode(member.value("ids", std::vector<int32_t>()));
   }
-  Print({{"group", std::move(group)}, {"tasks", RowsJson(*tasks)}});
+  PrintJson({{"group", std::move(group)}, {"tasks", RowsJson(*tasks)}});
   return kDone;
 }
 
-ExitCode PeekJob(const Options& o, const rpc::Channel& channel) {
+ExitCode PeekJob(const QueueOptions& o, const rpc::Channel& channel) {
   if (!o.group.empty()) return PeekGroup(o, channel);
   if (o.show_text) return Complain(absl::InvalidArgumentError("--show-text needs a GROUP"));
   PeekAnswers answers;
@@ -159,16 +159,16 @@ ExitCode PeekJob(const Options& o, const rpc::Channel& channel) {
     std::fputs(PeekText(answers).c_str(), stdout);
     return kDone;
   }
-  Print({{"groups", RowsJson(answers.groups)},
-         {"tasks", RowsJson(answers.tasks)},
-         {"batches", RowsJson(answers.batches)},
-         {"prompts", RowsJson(answers.prompts)}});
+  PrintJson({{"groups", RowsJson(answers.groups)},
+             {"tasks", RowsJson(answers.tasks)},
+             {"batches", RowsJson(answers.batches)},
+             {"prompts", RowsJson(answers.prompts)}});
   return kDone;
 }
 
 // A live queue is asked for the rules that its state breaks; of a job that has ended the stored
 // ledger is checked.
-ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
+ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
   const absl::StatusOr<job::v1::JobStatus> job = GetJob(channel, o.job);
   if (!job.ok()) return Complain(job.status());
   common::v1::Ledger ledger = job->result().ledger();
@@ -185,10 +185,10 @@ ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
   const int64_t gap = LedgerGap(ledger);
   if (gap != 0) damage.push_back(absl::StrCat("the ledger is off by ", gap, " trajectories"));
   if (IsJson(o)) {
-    Print({{"job", job->job()},
-           {"balanced", gap == 0},
-           {"ledger", ToJson(ledger)},
-           {"damage", damage}});
+    PrintJson({{"job", job->job()},
+               {"balanced", gap == 0},
+               {"ledger", ToJson(ledger)},
+               {"damage", damage}});
   } else {
     std::printf("%s\n", LedgerLine(ledger).c_str());
     for (const std::string& line : damage) std::printf("damage: %s\n", line.c_str());
@@ -198,11 +198,11 @@ ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
 }
 
 // Of a queue that does not run.
-ExitCode CheckDataDir(const Options& o) {
+ExitCode CheckDataDir(const QueueOptions& o) {
   const absl::StatusOr<queue::FsckReport> report = queue::FsckDataDir(o.job);
   if (!report.ok()) return Complain(report.status());
   if (IsJson(o)) {
-    Print(FsckJson(*report, o.job));
+    PrintJson(FsckJson(*report, o.job));
   } else {
     std::fputs(FsckText(*report, o.job).c_str(), stdout);
   }
@@ -214,12 +214,12 @@ bool IsDataDir(const std::string& name) {
   return name.find('/') != std::string::npos || name == "." || PathExists(name + "/jobs");
 }
 
-using Handler = ExitCode (*)(const Options&, const rpc::Channel&);
+using Handler = ExitCode (*)(const QueueOptions&, const rpc::Channel&);
 
 Command QueueCommand(const char* name, const char* summary, const char* example, Handler handler,
-                     std::function<void(CLI::App*, Options*)> extra = {}) {
+                     std::function<void(CLI::App*, QueueOptions*)> extra = {}) {
   return {"queue", name, summary, example, [handler, extra](CLI::App* app) {
-            auto o = std::make_shared<Options>();
+            auto o = std::make_shared<QueueOptions>();
             app->add_option("JOB", o->job, "name or id of the job")->required();
             if (extra) extra(app, o.get());
             AddServer(app, &o->server);
@@ -244,7 +244,7 @@ std::vector<Command> QueueCommands() {
           "Show the groups, tasks, batches and prompts that the queue holds, or one group with its "
           "members.",
           "  sluice queue peek digits\n  sluice queue peek digits 1:2f --show-text", PeekJob,
-          [](CLI::App* app, Options* o) {
+          [](CLI::App* app, QueueOptions* o) {
             app->add_option("GROUP", o->group, "a group, as listed without it");
             app->add_flag("--show-text", o->show_text,
                           "with the texts of prompt and answers, decoded by the model's tokenizer");
@@ -255,7 +255,7 @@ std::vector<Command> QueueCommands() {
        "  sluice queue fsck digits\n  sluice queue fsck /var/lib/sluice/queue-0 -o json    # the "
        "--data-dir of a queue that does not run",
        [](CLI::App* app) {
-         auto o = std::make_shared<Options>();
+         auto o = std::make_shared<QueueOptions>();
          app->add_option("JOB_OR_DATA_DIR", o->job,
                          "name or id of a job, or a data directory; nothing is written")
              ->required();

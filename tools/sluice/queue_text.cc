@@ -38,7 +38,7 @@ uint64_t At(const Map& map, const char* key) {
 
 // "name count" of what is not zero, largest first.
 template <typename Map>
-std::string Counts(const Map& map) {
+std::string CountsText(const Map& map) {
   std::vector<std::pair<std::string, int64_t>> counts;
   for (const auto& [key, count] : map) {
     if (count != 0) counts.emplace_back(key, static_cast<int64_t>(count));
@@ -154,7 +154,7 @@ std::string StatsText(const queue::v1::StatsResponse& stats) {
   return Table(
       {{"ledger", absl::StrCat(LedgerLine(ledger),
                                LedgerGap(ledger) == 0 ? "   trajectories, balanced" : "")},
-       {"dropped", Counts(ledger.dropped())},
+       {"dropped", CountsText(ledger.dropped())},
        {"tokens",
         absl::StrCat("generated ", ShortCount(static_cast<double>(ledger.tokens_generated())),
                      "  trained ", ShortCount(static_cast<double>(ledger.tokens_trained())),
@@ -166,7 +166,7 @@ std::string StatsText(const queue::v1::StatsResponse& stats) {
        {"slots", absl::StrCat("used ", At(stats.slots(), "used"), " of ", window * limit, " (",
                               window, " steps x ", limit, ")",
                               overdue > 0 ? absl::StrCat("  of steps gone by ", overdue) : "")},
-       {"groups", Counts(stats.groups())},
+       {"groups", CountsText(stats.groups())},
        {"bytes", absl::StrCat("stored ", ShortBytes(At(stats.bytes(), "stored")), "  reserved ",
                               ShortBytes(At(stats.bytes(), "reserved")), "  quota ",
                               ShortBytes(At(stats.bytes(), "quota")))},
@@ -176,7 +176,7 @@ std::string StatsText(const queue::v1::StatsResponse& stats) {
        {"length",
         absl::StrCat(LengthRatio(stats),
                      stats.length_ratio().empty() ? "" : "   mean length trained / generated")},
-       {"waiting", Counts(stats.waiting())}});
+       {"waiting", CountsText(stats.waiting())}});
 }
 
 std::string BriefGroup(const std::string& id) {
@@ -224,7 +224,7 @@ std::string PeekText(const PeekAnswers& answers) {
     ++states[task.state()];
     if (!Parsed(task).value("cause", "").empty()) troubled.push_back(task);
   }
-  if (!states.empty()) absl::StrAppend(&out, "\ntasks: ", Counts(states), "\n");
+  if (!states.empty()) absl::StrAppend(&out, "\ntasks: ", CountsText(states), "\n");
   AddTasks(troubled, &out);
 
   Rows batches{{"BATCH", "STATE", "GROUPS", "WORKER", "AGE"}};

@@ -27,9 +27,9 @@
 namespace sluice::cli {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Minutes(2);  // With a controller that is gone.
-constexpr absl::Duration kGrace = absl::Seconds(15);    // For daemons to drain.
-constexpr int kMaxDaemons = 64;                         // Of a role.
+constexpr absl::Duration kControllerPatience = absl::Minutes(2);  // With a controller that is gone.
+constexpr absl::Duration kDrainGrace = absl::Seconds(15);         // For daemons to drain.
+constexpr int kMaxDaemons = 64;                                   // Of a role.
 
 // The daemons of a role that the job starts with, or as many as the caller wants: with fewer than
 // the job needs it would wait for the others until limits.start.
@@ -126,7 +126,7 @@ void Run::OnSignal(int count) {
   if (job.empty() || channel == nullptr) {
     printer_.Note("stopping; Ctrl-C again kills");
     ending_ = true;
-    if (Supervisor* daemons = supervisor()) daemons->Stop(kGrace);
+    if (Supervisor* daemons = supervisor()) daemons->Stop(kDrainGrace);
     return;
   }
   printer_.Note("cancelling the job; Ctrl-C again kills");
@@ -178,7 +178,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
     state = StateName(status.state());
     printer_.Note(StateLine(status));
   };
-  return FollowJob(*channel, submitted.job(), nullptr, kPatience, handlers);
+  return FollowJob(*channel, submitted.job(), nullptr, kControllerPatience, handlers);
 }
 
 absl::StatusOr<job::v1::JobStatus> Run::Do() {
@@ -208,7 +208,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
   }
   printer_.Finish();
   ending_ = true;
-  supervisor()->Stop(kGrace);
+  supervisor()->Stop(kDrainGrace);
   interrupts.reset();
   std::unique_ptr<Supervisor> over;
   {

@@ -29,6 +29,9 @@ struct StoredPiece {
   bool lost() const;  // Some of its bytes are.
 };
 
+// Fields up to this size ride in the grant of a batch or a task; larger ones are read by Get.
+inline constexpr uint64_t kInlineBytes = 64;
+
 // Owner of a task or field that no single member owns: the group.
 inline constexpr uint32_t kWholeGroup = ~0u;
 

@@ -7,7 +7,6 @@
 namespace sluice::queue {
 namespace {
 constexpr uint64_t kSliceBytes = 8 << 20;
-constexpr uint64_t kInlineBytes = 64;
 constexpr size_t kFreedBatchesKept = 1024;
 }  // namespace
 

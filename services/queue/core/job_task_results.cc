@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -20,10 +21,6 @@ constexpr size_t kCauseBytes = 300;  // Of a reward_status, with its reward_info
 constexpr uint64_t kUnscorableGroups = 64;
 // With "reject:" it stays in the log at each level of durability.
 constexpr size_t kReasonBytes = kInHead - 7;
-
-bool Contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 const Field* Named(const std::vector<std::pair<uint32_t, Field>>& fields, uint32_t whose,
                    absl::string_view name) {
@@ -83,14 +80,14 @@ absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry,
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     const bool meant = entry.member == m || (entry.member == kWholeGroup &&
                                              group.members[m].state == MemberState::kSealed);
-    if (!meant || !status_ok(m) || !Contains(spec.produces, "task_reward")) continue;
+    if (!meant || !status_ok(m) || !absl::c_linear_search(spec.produces, "task_reward")) continue;
     const Field* reward = Named(staged, m, "task_reward");
     if (reward == nullptr || reward->dtype != static_cast<int>(Dtype::kF64) ||
         reward->bytes.size != sizeof(double)) {
       return BadField(spec.name, absl::StrCat("ended without task_reward, one F64, of member ", m));
     }
   }
-  if (!Contains(spec.produces, "verdict")) return absl::OkStatus();
+  if (!absl::c_linear_search(spec.produces, "verdict")) return absl::OkStatus();
   const Field* verdict = Named(staged, kWholeGroup, "verdict");
   if (verdict != nullptr && IsVerdict(verdict->bytes.view())) return absl::OkStatus();
   return BadField(spec.name, "ended without the group's verdict: accept, reject or reject:REASON");
@@ -127,7 +124,7 @@ absl::Status Job::PutTask(const Caller& caller, const Record& record, Group& gro
   }
   uint64_t bytes = 0;
   for (const Field& field : record.fields) {
-    if (!Contains(spec.produces, field.name))
+    if (!absl::c_linear_search(spec.produces, field.name))
       return BadField(spec.name, absl::StrCat("does not produce field ", field.name));
     SLUICE_RETURN_IF_ERROR(CheckFinite(field));
     bytes += field.bytes.size;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
@@ -9,12 +10,7 @@
 // the worker that leases its first task.
 namespace sluice::queue {
 namespace {
-constexpr uint64_t kInlineBytes = 64;
 constexpr size_t kDeadLettersKept = 1000;
-
-bool Contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 bool IsColumn(const std::string& name) { return name == "tokens" || name == "logprobs"; }
 }  // namespace
@@ -124,9 +120,9 @@ TaskProgress& Job::TaskOf(Group& group, uint32_t member, uint32_t task) {
 std::string Job::MissingField(const GroupMember& member) const {
   for (const TaskSpec& task : spec_.tasks) {
     for (const std::string& name : task.needs) {
-      const bool produced =
-          std::any_of(spec_.tasks.begin(), spec_.tasks.end(),
-                      [&](const TaskSpec& other) { return Contains(other.produces, name); });
+      const bool produced = std::any_of(
+          spec_.tasks.begin(), spec_.tasks.end(),
+          [&](const TaskSpec& other) { return absl::c_linear_search(other.produces, name); });
       if (!IsColumn(name) && !produced && !member.fields.contains(name)) return name;
     }
   }

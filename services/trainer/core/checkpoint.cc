@@ -63,7 +63,7 @@ struct StateFile {
   WrittenFiles files;
 };
 
-json ToJson(const StateFile& file) {
+json StateToJson(const StateFile& file) {
   json object = {{"format", kFormat},
                  {"job", file.state.job},
                  {"incarnation", file.state.version.incarnation},
@@ -80,7 +80,7 @@ json ToJson(const StateFile& file) {
   return object;
 }
 
-absl::StatusOr<StateFile> FromJson(const ordered_json& object) {
+absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
   StateFile file;
   TrainState& state = file.state;
   state.job = object.at("job").get<std::string>();
@@ -133,7 +133,7 @@ absl::StatusOr<StateFile> ParseState(const std::string& text, const std::string&
                      ", this build reads formats 1 to ", kFormat));
   }
   SLUICE_RETURN_IF_ERROR(TakeOwnDigest(format, &object));
-  return FromJson(object);
+  return StateFromJson(object);
 }
 
 // DATA_LOSS: missing or damaged. FAILED_PRECONDITION: a newer build's.
@@ -372,7 +372,7 @@ absl::Status CheckpointStore::WriteFiles(const std::string& dir,
   const absl::string_view cursor = contents.cursor;
   SLUICE_RETURN_IF_ERROR(
       WriteFileAtomic(In(dir, kCursor), absl::MakeConstSpan(&cursor, 1), &file.files[kCursor]));
-  return WriteFileAtomic(In(dir, kState), ToJson(file).dump(2) + "\n");
+  return WriteFileAtomic(In(dir, kState), StateToJson(file).dump(2) + "\n");
 }
 
 absl::Status CheckpointStore::Prepare() const {

@@ -25,7 +25,7 @@ constexpr char kFile[] = "evaluations.jsonl";
 
 std::string CheckpointName(int64_t number) { return absl::StrCat("step-", number); }
 
-json ToJson(const Evaluation& evaluation) {
+json EvaluationToJson(const Evaluation& evaluation) {
   return {{"incarnation", evaluation.version.incarnation},
           {"version", evaluation.version.number},
           {"state", evaluation.state},
@@ -34,7 +34,7 @@ json ToJson(const Evaluation& evaluation) {
           {"values", evaluation.values}};
 }
 
-absl::StatusOr<Evaluation> FromJson(absl::string_view line) {
+absl::StatusOr<Evaluation> EvaluationFromJson(absl::string_view line) {
   try {
     const json object = json::parse(line);
     Evaluation evaluation;
@@ -63,7 +63,7 @@ absl::Status EvaluationLog::Load(int64_t version) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
     if (line.empty()) continue;
-    absl::StatusOr<Evaluation> evaluation = FromJson(line);
+    absl::StatusOr<Evaluation> evaluation = EvaluationFromJson(line);
     if (!evaluation.ok()) {
       all_.clear();
       (void)Recount();
@@ -106,7 +106,7 @@ absl::Status EvaluationLog::SetReported(int64_t number, int64_t k) {
 absl::Status EvaluationLog::Write() const {
   std::string text;
   for (const auto& [number, evaluation] : all_)
-    absl::StrAppend(&text, ToJson(evaluation).dump(), "\n");
+    absl::StrAppend(&text, EvaluationToJson(evaluation).dump(), "\n");
   return WriteFileAtomic(absl::StrCat(dir_, "/", kFile), text);
 }
 

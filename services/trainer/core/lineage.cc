@@ -19,7 +19,7 @@ void AppendLittleEndian(T value, std::string& out) {
     out.push_back(static_cast<char>(static_cast<uint64_t>(value) >> (8 * i)));
 }
 
-absl::StatusOr<LineageEntry> FromJson(const nlohmann::json& json) {
+absl::StatusOr<LineageEntry> LineageFromJson(const nlohmann::json& json) {
   LineageEntry entry;
   entry.k = json.at("k").get<int64_t>();
   SLUICE_ASSIGN_OR_RETURN(const std::string group, FromHex(json.at("group").get<std::string>()));
@@ -69,7 +69,7 @@ std::string LineageLine(const LineageEntry& entry) {
 
 absl::StatusOr<LineageEntry> ParseLineageLine(absl::string_view line) {
   try {
-    return FromJson(nlohmann::json::parse(line));
+    return LineageFromJson(nlohmann::json::parse(line));
   } catch (const nlohmann::json::exception& e) {
     return absl::InvalidArgumentError(absl::StrCat("not a line of a lineage: ", e.what()));
   }

@@ -21,7 +21,7 @@ struct AdvantageOracle {
   std::string kind;
   std::vector<double> wanted;  // On P + Q.
 };
-const std::vector<AdvantageOracle> kOracles = {
+const std::vector<AdvantageOracle> kAdvantageOracles = {
     {"grpo", {0.783348, -1.305580, -0.261116, 0.783348, -0.707106, 0.707106}},
     {"dr_grpo", {0.375, -0.625, -0.125, 0.375, -0.5, 0.5}},
     {"rloo", {0.5, -0.833333, -0.166667, 0.5, -1, 1}},
@@ -36,12 +36,12 @@ std::vector<double> Of(AdvantageRule rule, std::vector<double> rewards,
 
 TEST(AdvantageTest, EveryRowHasAnOracle) {
   std::vector<std::string> tested;
-  for (const AdvantageOracle& oracle : kOracles) tested.push_back(oracle.kind);
+  for (const AdvantageOracle& oracle : kAdvantageOracles) tested.push_back(oracle.kind);
   ExpectOracleForEveryRow(AdvantageRows(), tested);
 }
 
 TEST(AdvantageTest, RowsGiveTheWorkedNumbers) {
-  for (const AdvantageOracle& oracle : kOracles) {
+  for (const AdvantageOracle& oracle : kAdvantageOracles) {
     ExpectAllClose(Of(FindRow(AdvantageRows(), oracle.kind)->value, kRewards, kGroups),
                    oracle.wanted, oracle.kind);
   }

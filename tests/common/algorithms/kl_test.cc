@@ -16,7 +16,7 @@ struct KlOracle {
   std::vector<double> expected;
   bool exact;  // Whether that is the gradient of KL(policy, reference).
 };
-const std::vector<KlOracle> kOracles = {
+const std::vector<KlOracle> kKlOracles = {
     {"k1", {-0.1, 0.2, -0.2, 0.2, -0.3}, {1, 1, 1, 1, 1}, {0, 0, 0}, false},
     {"k2",
      {0.005, 0.02, 0.02, 0.02, 0.045},
@@ -63,13 +63,13 @@ std::vector<double> ExpectedLogitGradient(KlFunction kl, const std::vector<doubl
 
 TEST(KlTest, EveryRowHasAnOracle) {
   std::vector<std::string> tested;
-  for (const KlOracle& oracle : kOracles) tested.push_back(oracle.kind);
+  for (const KlOracle& oracle : kKlOracles) tested.push_back(oracle.kind);
   ExpectOracleForEveryRow(KlRows(), tested);
 }
 
 TEST(KlTest, RowsGiveTheWorkedNumbers) {
   const F1 f;
-  for (const KlOracle& oracle : kOracles) {
+  for (const KlOracle& oracle : kKlOracles) {
     std::vector<float> value(5), grad(5);
     KlLoss(FindRow(KlRows(), oracle.kind)->value.function, f.Tokens(ProxMode::kNone),
            absl::MakeSpan(value), absl::MakeSpan(grad));
@@ -83,7 +83,7 @@ TEST(KlTest, ExpectedGradientsByEnumeration) {
   double kl = 0;
   for (int v = 0; v < 3; ++v) kl += p[v] * std::log(p[v] / kRef[v]);
   EXPECT_NEAR(kl, 0.516296, 1e-6);
-  for (const KlOracle& oracle : kOracles) {
+  for (const KlOracle& oracle : kKlOracles) {
     const KlFunction function = FindRow(KlRows(), oracle.kind)->value.function;
     const std::vector<double> gradient =
         ExpectedLogitGradient(function, oracle.kind == "k3_is" ? kBehav : p);

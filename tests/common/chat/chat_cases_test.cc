@@ -37,7 +37,7 @@ const absl::Time kNow = At(2026, 11, 21, 12, 34, 56);
 using Rendered = absl::StatusOr<ChatTemplate::Rendered>;
 
 // Renders; `source` is compiled once for all its rows.
-Rendered Render(const std::string& source, const Json& variables, absl::Time now) {
+Rendered RenderCase(const std::string& source, const Json& variables, absl::Time now) {
   static auto* const compiled = new std::map<std::string, std::unique_ptr<ChatTemplate>>();
   auto& slot = (*compiled)[source];
   if (slot == nullptr) {
@@ -77,7 +77,7 @@ TEST(ChatCasesTest, EveryPublishedTemplateRendersEveryConversationAsPythonDoes) 
     if (row["extra"].is_object()) variables.update(row["extra"]);
     const std::string source = *ReadFile(testing_data::Path(
         "chat_templates/templates/" + name + (name.ends_with(".jinja") ? "" : ".jinja")));
-    const Rendered rendered = Render(source, variables, kNow);
+    const Rendered rendered = RenderCase(source, variables, kNow);
     equal += Equals(row, rendered, absl::StrCat(name, ", ", row["scenario"].get<std::string>()));
     if (!row.contains("generation_spans") || !rendered.ok()) continue;
     Json spans = Json::array();
@@ -95,7 +95,7 @@ TEST(ChatCasesTest, EveryPublishedTemplateRendersEveryConversationAsPythonDoes) 
 TEST(ChatCasesTest, EveryHubTemplateRendersAsPythonDoes) {
   SLUICE_NEEDS_TEST_DATA("chat_templates/hub.jsonl");
   for (const Json& row : Rows("hub.jsonl")) {
-    Equals(row, Render(row["template_text"], row["vars"], At(2025, 7, 10, 12, 0, 0)),
+    Equals(row, RenderCase(row["template_text"], row["vars"], At(2025, 7, 10, 12, 0, 0)),
            row.value("name", ""));
   }
 }
@@ -103,7 +103,7 @@ TEST(ChatCasesTest, EveryHubTemplateRendersAsPythonDoes) {
 TEST(ChatCasesTest, EverySmallProgramRendersAsPythonDoes) {
   SLUICE_NEEDS_TEST_DATA("chat_templates/syntax.jsonl");
   for (const Json& row : Rows("syntax.jsonl")) {
-    Equals(row, Render(row["template_text"], row["vars"], kNow), row["template_text"]);
+    Equals(row, RenderCase(row["template_text"], row["vars"], kNow), row["template_text"]);
   }
 }
 

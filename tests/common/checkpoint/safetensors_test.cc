@@ -23,7 +23,7 @@ std::string File(const std::string& header, const std::string& data) {
 }
 
 // The reason why a file of these bytes is refused.
-std::string Refusal(const std::string& bytes) {
+std::string ParseRefusal(const std::string& bytes) {
   const std::string path = TempFile("hostile.safetensors");
   EXPECT_TRUE(WriteFileAtomic(path, bytes).ok());
   const absl::Status status = ReadSafetensors(path).status();
@@ -32,7 +32,7 @@ std::string Refusal(const std::string& bytes) {
   return std::string(status.message());
 }
 std::string RefusalOf(const std::string& entries, const std::string& data) {
-  return Refusal(File("{" + entries + "}", data));
+  return ParseRefusal(File("{" + entries + "}", data));
 }
 
 TEST(SafetensorsTest, WhatWasWrittenIsReadBack) {
@@ -55,18 +55,18 @@ TEST(SafetensorsTest, WhatWasWrittenIsReadBack) {
 }
 
 TEST(SafetensorsTest, AHeaderOfWrongLengthIsRefused) {
-  EXPECT_THAT(Refusal(""), HasSubstr("has 0 bytes"));
-  EXPECT_THAT(Refusal(Length(uint64_t{1} << 63)),
+  EXPECT_THAT(ParseRefusal(""), HasSubstr("has 0 bytes"));
+  EXPECT_THAT(ParseRefusal(Length(uint64_t{1} << 63)),
               HasSubstr("header has 9223372036854775808 bytes, the limit is 16777216"));
-  EXPECT_THAT(Refusal(Length(100) + "{}"),
+  EXPECT_THAT(ParseRefusal(Length(100) + "{}"),
               HasSubstr("truncated: has 10 bytes, its header alone ends at 108"));
 }
 
 TEST(SafetensorsTest, AHeaderThatIsNoFlatJsonObjectIsRefused) {
-  EXPECT_THAT(Refusal(File("{", "")), HasSubstr("parse error"));
-  EXPECT_THAT(Refusal(File("[]", "")), HasSubstr("no JSON object"));
+  EXPECT_THAT(ParseRefusal(File("{", "")), HasSubstr("parse error"));
+  EXPECT_THAT(ParseRefusal(File("[]", "")), HasSubstr("no JSON object"));
   EXPECT_THAT(RefusalOf(R"("a": [[[[[1]]]]])", ""), HasSubstr("nested deeper than 4"));
-  EXPECT_THAT(Refusal(File(std::string(100000, '['), "")), HasSubstr("nested deeper than 4"));
+  EXPECT_THAT(ParseRefusal(File(std::string(100000, '['), "")), HasSubstr("nested deeper than 4"));
   EXPECT_THAT(RefusalOf(R"("__metadata__": {"a": 1})", ""),
               HasSubstr("__metadata__.a is no string"));
   EXPECT_THAT(

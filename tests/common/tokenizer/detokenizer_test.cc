@@ -16,8 +16,9 @@ namespace {
 using nlohmann::json;
 
 // A vocabulary of single bytes and some words, each spelled by `spell`.
-std::unique_ptr<Tokenizer> Make(const json& decoder, const std::function<std::string(int)>& spell,
-                                const std::vector<std::string>& words) {
+std::unique_ptr<Tokenizer> MakeTokenizer(const json& decoder,
+                                         const std::function<std::string(int)>& spell,
+                                         const std::vector<std::string>& words) {
   json vocab = json::object();
   int id = 0;
   for (int b = 0; b < 256; ++b) vocab[spell(b)] = id++;
@@ -40,9 +41,9 @@ std::unique_ptr<Tokenizer> ByteLevel() {
   const auto spell = [](int b) {
     return ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)));
   };
-  return Make({{"type", "ByteLevel"}}, spell,
-              {ByteLevelAlphabet::Get().Spell(" stop"), ByteLevelAlphabet::Get().Spell("\xE2\x82"),
-               "no\tspelling"});
+  return MakeTokenizer({{"type", "ByteLevel"}}, spell,
+                       {ByteLevelAlphabet::Get().Spell(" stop"),
+                        ByteLevelAlphabet::Get().Spell("\xE2\x82"), "no\tspelling"});
 }
 
 std::unique_ptr<Tokenizer> Fallback(int stop) {
@@ -52,8 +53,9 @@ std::unique_ptr<Tokenizer> Fallback(int stop) {
                         {{"type", "ByteFallback"}},
                         {{"type", "Fuse"}},
                         {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", stop}}}}};
-  return Make(chain, [](int b) { return absl::StrCat("<0x", absl::Hex(b, absl::kZeroPad2), ">"); },
-              {"▁", "▁▁", "▁stop", "stop", "é", "▁a▁"});
+  return MakeTokenizer(
+      chain, [](int b) { return absl::StrCat("<0x", absl::Hex(b, absl::kZeroPad2), ">"); },
+      {"▁", "▁▁", "▁stop", "stop", "é", "▁a▁"});
 }
 
 std::vector<int32_t> RandomIds(const Tokenizer& tokenizer, SplitMix64& random) {

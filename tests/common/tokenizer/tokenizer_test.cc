@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using testing::HasSubstr;
 
 std::unique_ptr<Tokenizer> LoadModel(const std::string& name) {
@@ -36,7 +36,7 @@ TEST(TokenizerTest, EncodesAndDecodesEverySharedStoriesCase) {
   int cases = 0;
   for (const std::string& line :
        Lines(testing_data::Path("models/stories260k/tokenizer_cases.jsonl"))) {
-    const Json row = Json::parse(line);
+    const OrderedJson row = OrderedJson::parse(line);
     const std::string text = row["text"];
     const auto expected = row.contains("ids") ? row["ids"].get<std::vector<int32_t>>()
                                               : row["input_ids"].get<std::vector<int32_t>>();
@@ -53,7 +53,7 @@ TEST(TokenizerTest, EncodesEveryStoryPrompt) {
   SLUICE_NEEDS_TEST_DATA("models/stories260k");
   const auto tokenizer = LoadModel("stories260k");
   for (const std::string& line : Lines(testing_data::Path("models/stories260k/prompts.jsonl"))) {
-    const Json row = Json::parse(line);
+    const OrderedJson row = OrderedJson::parse(line);
     EXPECT_EQ(*tokenizer->Encode(row["prompt"].get<std::string>(), {}),
               row["input_ids"].get<std::vector<int32_t>>());
   }
@@ -63,7 +63,7 @@ TEST(TokenizerTest, ByteLevelTextRoundTrips) {
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny");
   const auto tokenizer = LoadModel("qwen3-tiny");
   for (const std::string& line : Lines(testing_data::Path("gsm8k/test.jsonl"))) {
-    const std::string text = Json::parse(line)["question"];
+    const std::string text = OrderedJson::parse(line)["question"];
     EXPECT_EQ(tokenizer->Decode(*tokenizer->Encode(text, {}), false), text);
   }
   const std::string odd = "\tcafé \xF0\x9F\x98\x80\r\n  's 1234 日本\xC2\x85";
@@ -121,8 +121,8 @@ TEST(TokenizerTest, AnErrorNamesItsFileOnce) {
             path + ": model: the model \"Unigram\" is not supported");
 }
 
-Bpe MakeBpe(const Json& model) {
-  auto file = *TokenizerFile::Parse(Json{{"model", model}}.dump());
+Bpe MakeBpe(const OrderedJson& model) {
+  auto file = *TokenizerFile::Parse(OrderedJson{{"model", model}}.dump());
   const nlohmann::json rest = (*file.rest)["model"];
   return *Bpe::Create(Component(rest, "model"), std::move(file), /*byte_level=*/false);
 }
@@ -130,7 +130,7 @@ Bpe MakeBpe(const Json& model) {
 // What Encode computes, the slow obvious way: merge the best adjacent pair of the whole list, again
 // and again.
 TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
-  const Json model = Json::parse(
+  const OrderedJson model = OrderedJson::parse(
       R"({"type": "BPE", )"
       R"("vocab": {"a":0,"b":1,"c":2,"ab":3,"bc":4,"abc":5,"aa":6,"aab":7,"cab":8,"abab":9},
     "merges": [["a","b"],["b","c"],["ab","c"],["a","a"],["aa","b"],["c","ab"],["ab","ab"]]})");
@@ -169,7 +169,7 @@ TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
 }
 
 TEST(BpeTest, ALongWordOfOneCharacterEndsSoon) {
-  const Json model = Json::parse(
+  const OrderedJson model = OrderedJson::parse(
       R"({"type": "BPE", "vocab": {"a":0,"aa":1,"aaaa":2}, "merges": [["a","a"],["aa","aa"]]})");
   Bpe::Symbols symbols;
   MakeBpe(model).Encode(std::string(1 << 20, 'a'), &symbols);

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-TensorSet RandomSet(uint64_t seed) {
+TensorSet SmallRandomSet(uint64_t seed) {
   TensorSet set = *TensorSet::Create({{"a", DType::kF32, {40, 9}},
                                       {"b", DType::kBF16, {7}},
                                       {"empty", DType::kF32, {0}},
@@ -28,7 +28,7 @@ bool Equal(const TensorSet& a, const TensorSet& b) {
 }
 
 TEST(ChunkTest, WeightsComeBackWholeAtEveryChunkSize) {
-  const TensorSet from = RandomSet(1);
+  const TensorSet from = SmallRandomSet(1);
   for (const uint64_t target : {4u, 6u, 100u, 1439u, 1440u, 1u << 20}) {
     TensorSet to = *TensorSet::Create({from.specs().begin(), from.specs().end()});
     uint64_t written = 0;
@@ -42,10 +42,10 @@ TEST(ChunkTest, WeightsComeBackWholeAtEveryChunkSize) {
 }
 
 TEST(ChunkTest, ACutOrFloodedChunkIsRefusedAndWritesNothing) {
-  const TensorSet from = RandomSet(2);
+  const TensorSet from = SmallRandomSet(2);
   std::string chunk;
   EncodeFullChunks(from, 1 << 20, [&](std::string c) { chunk = std::move(c); });
-  TensorSet to = RandomSet(3);
+  TensorSet to = SmallRandomSet(3);
   const TensorSet before = to;
   uint64_t written = 0;
   for (size_t length = 0; length < chunk.size(); length += 13) {
@@ -59,7 +59,7 @@ TEST(ChunkTest, ACutOrFloodedChunkIsRefusedAndWritesNothing) {
 }
 
 TEST(ChunkTest, DamagedHeadersNeitherWriteOutsideNorCrash) {
-  const TensorSet from = RandomSet(4);
+  const TensorSet from = SmallRandomSet(4);
   std::string chunk;
   EncodeFullChunks(from, 1 << 20, [&](std::string c) { chunk = std::move(c); });
   SplitMix64 random(11);
@@ -67,7 +67,7 @@ TEST(ChunkTest, DamagedHeadersNeitherWriteOutsideNorCrash) {
     std::string bad = chunk;
     for (int flips = 0; flips < 3; ++flips)
       bad[random.Below(16 + 48 * 3)] = static_cast<char>(random.Next());
-    TensorSet to = RandomSet(5);
+    TensorSet to = SmallRandomSet(5);
     uint64_t written = 0;
     // Under ASan: no write outside.
     const absl::Status status = DecodeFullChunk(bad, &to, &written);

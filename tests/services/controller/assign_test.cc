@@ -28,7 +28,7 @@ JobView MakeJob(const std::string& id, int64_t order, Count rollouts, Count rewa
 
 DaemonView Up(const std::string& id, Role role) { return {id, role, true, true}; }
 
-std::vector<DaemonView> Fleet(int trainers, int rollouts, int rewards) {
+std::vector<DaemonView> MakeFleet(int trainers, int rollouts, int rewards) {
   std::vector<DaemonView> fleet = {Up("queue-0", Role::kQueue)};
   for (int i = 0; i < trainers; ++i)
     fleet.push_back(Up(absl::StrCat("trainer-", i), Role::kTrainer));
@@ -39,7 +39,7 @@ std::vector<DaemonView> Fleet(int trainers, int rollouts, int rewards) {
 }
 
 TEST(AssignTest, AJobGetsItsMinimumAndThenTheSurplusUpToItsMaximum) {
-  const auto plan = Assign({MakeJob("a", 0, {1, 2})}, Fleet(2, 3, 1));
+  const auto plan = Assign({MakeJob("a", 0, {1, 2})}, MakeFleet(2, 3, 1));
   EXPECT_EQ(plan.at("a").queue, "queue-0");
   EXPECT_THAT(plan.at("a").trainers, ElementsAre("trainer-0"));
   EXPECT_THAT(plan.at("a").rollouts, ElementsAre("rollout-0", "rollout-1"));
@@ -48,7 +48,7 @@ TEST(AssignTest, AJobGetsItsMinimumAndThenTheSurplusUpToItsMaximum) {
 }
 
 TEST(AssignTest, AWaitingJobThatLacksSomethingHoldsNothingAndSaysWhat) {
-  const auto plan = Assign({MakeJob("a", 0, {2, 2})}, Fleet(0, 1, 1));
+  const auto plan = Assign({MakeJob("a", 0, {2, 2})}, MakeFleet(0, 1, 1));
   EXPECT_THAT(plan.at("a").rollouts, IsEmpty());
   EXPECT_EQ(plan.at("a").queue, "");
   EXPECT_THAT(plan.at("a").lacks, HasSubstr("1 of 1 trainer"));
@@ -56,7 +56,7 @@ TEST(AssignTest, AWaitingJobThatLacksSomethingHoldsNothingAndSaysWhat) {
 }
 
 TEST(AssignTest, TheMinimumOfTheSecondJobComesBeforeTheSurplusOfTheFirst) {
-  const auto plan = Assign({MakeJob("a", 0, {1, 4}), MakeJob("b", 1, {1, 4})}, Fleet(2, 3, 1));
+  const auto plan = Assign({MakeJob("a", 0, {1, 4}), MakeJob("b", 1, {1, 4})}, MakeFleet(2, 3, 1));
   EXPECT_THAT(plan.at("a").rollouts, ElementsAre("rollout-0", "rollout-2"));
   EXPECT_THAT(plan.at("b").rollouts, ElementsAre("rollout-1"));
   // Rewards and queues serve many jobs.
@@ -66,7 +66,7 @@ TEST(AssignTest, TheMinimumOfTheSecondJobComesBeforeTheSurplusOfTheFirst) {
 TEST(AssignTest, PriorityComesBeforeTheOrderOfSubmit) {
   JobView urgent = MakeJob("b", 1, {1, 1});
   urgent.needs.priority = 5;
-  const auto plan = Assign({MakeJob("a", 0, {1, 1}), urgent}, Fleet(1, 1, 1));
+  const auto plan = Assign({MakeJob("a", 0, {1, 1}), urgent}, MakeFleet(1, 1, 1));
   EXPECT_THAT(plan.at("b").trainers, ElementsAre("trainer-0"));
   EXPECT_THAT(plan.at("a").trainers, IsEmpty());
 }
@@ -78,14 +78,14 @@ TEST(AssignTest, ARunningJobIsNotPreemptedAndIsRepairedBeforeAnotherStarts) {
   running.held = {"rollout-0", "reward-0"};  // Its trainer is gone.
   JobView urgent = MakeJob("b", 0, {1, 1});
   urgent.needs.priority = 100;
-  const auto plan = Assign({urgent, running}, Fleet(1, 2, 1));
+  const auto plan = Assign({urgent, running}, MakeFleet(1, 2, 1));
   EXPECT_THAT(plan.at("a").trainers, ElementsAre("trainer-0"));
   EXPECT_THAT(plan.at("a").rollouts, ElementsAre("rollout-0"));
   EXPECT_THAT(plan.at("b").trainers, IsEmpty());
 }
 
 TEST(AssignTest, ASuspectDaemonIsKeptAndGetsNoNewWork) {
-  std::vector<DaemonView> fleet = Fleet(1, 1, 1);
+  std::vector<DaemonView> fleet = MakeFleet(1, 1, 1);
   fleet[2].usable = false;
   EXPECT_THAT(Assign({MakeJob("a", 0, {1, 1})}, fleet).at("a").lacks, HasSubstr("rollout"));
   JobView held = MakeJob("a", 0, {1, 1});
@@ -99,7 +99,7 @@ TEST(AssignTest, AnEndingJobKeepsWhatItHasAndGetsNothing) {
   ending.started = ending.ending = true;
   ending.queue = "queue-0";
   ending.held = {"rollout-0"};
-  const auto plan = Assign({ending}, Fleet(1, 3, 1));
+  const auto plan = Assign({ending}, MakeFleet(1, 3, 1));
   EXPECT_THAT(plan.at("a").rollouts, ElementsAre("rollout-0"));
   EXPECT_THAT(plan.at("a").trainers, IsEmpty());
 }

@@ -57,7 +57,7 @@ std::unique_ptr<Tokenizer> ByteTokenizer() {
   return *std::move(tokenizer);
 }
 
-Request Ask(uint64_t id, uint32_t max_tokens) {
+Request AskFor(uint64_t id, uint32_t max_tokens) {
   return {.id = id,
           .prompt = Prompt({1, 2, 3}),
           .seed = 77,
@@ -84,7 +84,7 @@ std::string Text(const std::vector<TokenEvent>& events) {
   return text;
 }
 
-std::vector<int32_t> Tokens(const std::vector<TokenEvent>& events) {
+std::vector<int32_t> TokensOf(const std::vector<TokenEvent>& events) {
   std::vector<int32_t> tokens;
   for (const TokenEvent& event : events) tokens.push_back(event.token);
   return tokens;
@@ -99,10 +99,10 @@ class EngineDetailsTest : public testing::Test {
 
 TEST_F(EngineDetailsTest, TextOfAllTokensIsThatOfTheWholeAnswer) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    Request request = Ask(1, 100);
+    Request request = AskFor(1, 100);
     request.seed = seed;
     const std::vector<TokenEvent> events = Sample(engine_.get(), request);
-    EXPECT_EQ(Text(events), tokenizer_->Decode(Tokens(events), /*skip_special=*/true)) << seed;
+    EXPECT_EQ(Text(events), tokenizer_->Decode(TokensOf(events), /*skip_special=*/true)) << seed;
     std::string so_far;
     for (const TokenEvent& event : events) {
       so_far += event.details->text;
@@ -112,9 +112,9 @@ TEST_F(EngineDetailsTest, TextOfAllTokensIsThatOfTheWholeAnswer) {
 }
 
 TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCompletedIt) {
-  const std::vector<TokenEvent> whole = Sample(engine_.get(), Ask(1, 120));
+  const std::vector<TokenEvent> whole = Sample(engine_.get(), AskFor(1, 120));
   const std::string text = Text(whole);
-  const std::vector<int32_t> all = Tokens(whole);
+  const std::vector<int32_t> all = TokensOf(whole);
   // Each run of one to four letters of the answer, somewhere within, as a stop text: over tokens,
   // and ending the answer early.
   int tried = 0;
@@ -124,14 +124,14 @@ TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCom
       if (stop.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDE .") != std::string::npos)
         continue;
       ++tried;
-      Request request = Ask(2, 120);
+      Request request = AskFor(2, 120);
       request.sampling.stop = {"never in it", stop};
       const std::vector<TokenEvent> events = Sample(engine_.get(), request);
       EXPECT_EQ(Text(events), text.substr(0, text.find(stop))) << "stop " << stop;
       EXPECT_EQ(events.back().finish, FinishReason::kStop);
       EXPECT_EQ(events.back().details->stop, 1);
       // Nothing was drawn behind it: without the last token the text does not hold it.
-      std::vector<int32_t> tokens = Tokens(events);
+      std::vector<int32_t> tokens = TokensOf(events);
       EXPECT_THAT(tokenizer_->Decode(tokens, true), HasSubstr(stop));
       tokens.pop_back();
       EXPECT_EQ(tokenizer_->Decode(tokens, true).find(stop), std::string::npos);
@@ -143,14 +143,14 @@ TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCom
 }
 
 TEST_F(EngineDetailsTest, AResumedAnswerSeesAStopTextThatBeganInItsPrefix) {
-  const std::string text = Text(Sample(engine_.get(), Ask(1, 120)));
+  const std::string text = Text(Sample(engine_.get(), AskFor(1, 120)));
   size_t at = 20;
   while (at + 2 < text.size() &&
          !(absl::ascii_islower(text[at]) && absl::ascii_islower(text[at + 1])))
     ++at;
-  Request request = Ask(2, 120);
+  Request request = AskFor(2, 120);
   request.sampling.stop = {text.substr(at, 2)};
-  request.sampled = Tokens(Sample(engine_.get(), request));
+  request.sampled = TokensOf(Sample(engine_.get(), request));
   ASSERT_GT(request.sampled.size(), 2u);
   request.sampled.pop_back();
   const std::vector<TokenEvent> rest = Sample(engine_.get(), request);
@@ -162,11 +162,11 @@ TEST_F(EngineDetailsTest, AResumedAnswerSeesAStopTextThatBeganInItsPrefix) {
 }
 
 TEST_F(EngineDetailsTest, AStopTokenGivesNoTextAndReleasesWhatWasHeld) {
-  const std::vector<TokenEvent> whole = Sample(engine_.get(), Ask(1, 60));
-  Request request = Ask(2, 60);
+  const std::vector<TokenEvent> whole = Sample(engine_.get(), AskFor(1, 60));
+  Request request = AskFor(2, 60);
   request.sampling.stop_ids = {whole[30].token};
   const std::vector<TokenEvent> events = Sample(engine_.get(), request);
-  std::vector<int32_t> before = Tokens(events);
+  std::vector<int32_t> before = TokensOf(events);
   before.pop_back();
   EXPECT_EQ(events.back().finish, FinishReason::kStop);
   EXPECT_EQ(events.back().details->stop, -1);
@@ -175,8 +175,8 @@ TEST_F(EngineDetailsTest, AStopTokenGivesNoTextAndReleasesWhatWasHeld) {
 
 TEST_F(EngineDetailsTest, TextWithoutATokenizerIsRefused) {
   auto engine = TinyEngine(1);
-  EXPECT_EQ(engine->AddRequest(Ask(1, 5)).code(), absl::StatusCode::kFailedPrecondition);
-  Request stops = Ask(1, 5);
+  EXPECT_EQ(engine->AddRequest(AskFor(1, 5)).code(), absl::StatusCode::kFailedPrecondition);
+  Request stops = AskFor(1, 5);
   stops.text = false;
   stops.sampling.stop = {"x"};
   EXPECT_EQ(engine->AddRequest(stops).code(), absl::StatusCode::kFailedPrecondition);
@@ -185,7 +185,7 @@ TEST_F(EngineDetailsTest, TextWithoutATokenizerIsRefused) {
 }
 
 TEST_F(EngineDetailsTest, TheKeptSetHoldsTheTokenAndItsProbabilitiesSumToOne) {
-  Request request = Ask(1, 60);
+  Request request = AskFor(1, 60);
   request.text = false;
   request.kept_sets = true;
   request.sampling.top_p = 0.7;
@@ -214,7 +214,7 @@ TEST_F(EngineDetailsTest, TheKeptSetHoldsTheTokenAndItsProbabilitiesSumToOne) {
 }
 
 TEST_F(EngineDetailsTest, RawLogprobsAreBeforeTemperatureAndCuts) {
-  Request plain = Ask(1, 40);
+  Request plain = AskFor(1, 40);
   plain.text = false;
   const std::vector<TokenEvent> sampled = Sample(engine_.get(), plain);
   EXPECT_EQ(sampled[0].details, nullptr) << "nothing was asked for";
@@ -236,7 +236,7 @@ TEST_F(EngineDetailsTest, RawLogprobsAreBeforeTemperatureAndCuts) {
 
 TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
   auto engine = TinyEngine(1, {.slots = 2}, {3, 4, 5});
-  Request request = Ask(1, 60);
+  Request request = AskFor(1, 60);
   request.text = false;
   request.kept_sets = true;
   request.sampling.min_tokens = 30;
@@ -250,7 +250,7 @@ TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
 
 // A prompt and what was drawn behind it, by an engine with the weights of `seed`.
 std::vector<TokenEvent> Drawn(uint64_t seed, float temperature, std::vector<int32_t>* tokens) {
-  Request request = Ask(1, 100);
+  Request request = AskFor(1, 100);
   request.text = false;
   request.sampling.temperature = temperature;
   *tokens = *request.prompt;
@@ -263,7 +263,7 @@ TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
   for (const float temperature : {1.0f, 0.7f}) {
     std::vector<int32_t> tokens;
     const std::vector<TokenEvent> drawn = Drawn(1, temperature, &tokens);
-    ASSERT_TRUE(engine_->AddRequest(Ask(9, 30)).ok());  // In company.
+    ASSERT_TRUE(engine_->AddRequest(AskFor(9, 30)).ok());  // In company.
     Request scoring = MakeScoring(tokens, temperature);
     scoring.id = 2;
     std::vector<TokenEvent> scored = Sample(engine_.get(), scoring);

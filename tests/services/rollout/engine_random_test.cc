@@ -16,7 +16,7 @@ namespace {
 
 using Events = std::map<uint64_t, std::vector<TokenEvent>>;  // By request.
 
-void StepOnce(NativeEngine* engine, Events* events) {
+void StepAndCollect(NativeEngine* engine, Events* events) {
   const absl::StatusOr<StepEvents> step = engine->Step();
   ASSERT_TRUE(step.ok()) << step.status();
   ASSERT_TRUE(step->failures.empty()) << step->failures[0].status;
@@ -33,7 +33,7 @@ void StepOnce(NativeEngine* engine, Events* events) {
 std::vector<TokenEvent> Undisturbed(NativeEngine* engine, const Request& request) {
   Events events;
   EXPECT_TRUE(engine->AddRequest(request).ok());
-  while (!engine->idle() && !testing::Test::HasFatalFailure()) StepOnce(engine, &events);
+  while (!engine->idle() && !testing::Test::HasFatalFailure()) StepAndCollect(engine, &events);
   return events[request.id];
 }
 
@@ -106,7 +106,7 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
       engine->Abort(id, AbortReason::kCancelled);
       if (events[id].size() < expected[id].size()) expected[id].resize(events[id].size());
     }
-    StepOnce(engine.get(), &events);
+    StepAndCollect(engine.get(), &events);
   }
   ASSERT_TRUE(engine->idle());
   ASSERT_EQ(engine->scheduler().blocks().active(), 0u);
@@ -190,7 +190,7 @@ void SwitchAt(uint32_t at, KvPolicy kv) {
         computed[id] = events[id].empty() ? 0 : kPrompt + events[id].size() - 1;
       if (events[1].empty()) computed[1] = kChunk * at;
     }
-    StepOnce(engine.get(), &events);
+    StepAndCollect(engine.get(), &events);
   }
   for (uint64_t id : {1, 2, 3}) {
     std::vector<int32_t> all = prompt;
@@ -244,7 +244,7 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
   for (uint32_t step = 1; !engine->idle() && step < 2000 && !HasFatalFailure(); ++step) {
     const uint64_t cached = engine->Stats().prompt_tokens_cached,
                    forked = engine->Stats().prompt_tokens_forked;
-    StepOnce(engine.get(), &events);
+    StepAndCollect(engine.get(), &events);
     for (const auto& [id, tokens] : events) {
       if (tokens.size() < 150) {
         ASSERT_EQ(tokens.back().version.number, version)
@@ -292,7 +292,7 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
   auto engine = TinyEngine(1, {.slots = 3, .max_context = 128, .max_batch_tokens = 50});
   Events events, again;
   for (uint64_t id : {0, 1, 2}) ASSERT_TRUE(engine->AddRequest(request_of(id)).ok());
-  while (!engine->idle() && !HasFatalFailure()) StepOnce(engine.get(), &events);
+  while (!engine->idle() && !HasFatalFailure()) StepAndCollect(engine.get(), &events);
   EXPECT_EQ(engine->Stats().prompt_tokens_cached, 0u);
   for (uint64_t id : {0, 1, 2}) {
     auto alone = TinyEngine(1, {.slots = 1, .max_context = 128});
@@ -306,7 +306,7 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
   EXPECT_NE(events[0][0].logprob, events[1][0].logprob);
   EXPECT_NE(events[1][0].logprob, events[2][0].logprob);
   for (uint64_t id : {3, 4, 5}) ASSERT_TRUE(engine->AddRequest(request_of(id)).ok());
-  while (!engine->idle() && !HasFatalFailure()) StepOnce(engine.get(), &again);
+  while (!engine->idle() && !HasFatalFailure()) StepAndCollect(engine.get(), &again);
   EXPECT_EQ(engine->Stats().prompt_tokens_cached, 3 * 64u)
       << "each finds what its own kind has computed";
   EXPECT_EQ(again[4].back().logprob, events[1].back().logprob);
@@ -358,7 +358,7 @@ TEST(EngineRandomTest,
   Events events;
   int64_t version = 0;
   for (uint32_t step = 1; !engine->idle() && step < 2000 && !HasFatalFailure(); ++step) {
-    StepOnce(engine.get(), &events);
+    StepAndCollect(engine.get(), &events);
     if (step % 20 != 0) continue;
     ++version;
     ASSERT_TRUE(engine->ActivateWeights(Stage(seed_of(version), {1, version}), KvPolicy::kRecompute)

@@ -9,7 +9,7 @@
 namespace sluice::trainer {
 namespace {
 
-Id16 GroupOf(uint8_t ordinal) {
+Id16 GroupWith(uint8_t ordinal) {
   Id16 id;
   id.bytes[15] = ordinal;
   return id;
@@ -23,8 +23,8 @@ std::string Text(const std::vector<LineageEntry>& entries) {
 
 TEST(LineageTest, ALineComesBackAsItWasWritten) {
   for (const LineageEntry& entry :
-       {LineageEntry{7, GroupOf(3), 2, 1, 0xffffffffu, {}, ""},
-        LineageEntry{8, GroupOf(4), 0, 3, 5, {{4, 2}, {9, 1}}, "nonfinite \"x\""}}) {
+       {LineageEntry{7, GroupWith(3), 2, 1, 0xffffffffu, {}, ""},
+        LineageEntry{8, GroupWith(4), 0, 3, 5, {{4, 2}, {9, 1}}, "nonfinite \"x\""}}) {
     const absl::StatusOr<LineageEntry> back = ParseLineageLine(LineageLine(entry));
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(*back, entry);
@@ -40,16 +40,16 @@ TEST(LineageTest, ABrokenLineIsRefused) {
 
 TEST(LineageTest, CanonicalBytesArePackedLittleEndian) {
   const std::string bytes =
-      CanonicalBytes({LineageEntry{0, GroupOf(9), 1, 2, 0x04030201, {{0x0102, 3}}, ""}});
-  const std::string expected = GroupOf(9).str() +
+      CanonicalBytes({LineageEntry{0, GroupWith(9), 1, 2, 0x04030201, {{0x0102, 3}}, ""}});
+  const std::string expected = GroupWith(9).str() +
                                std::string("\1\0\0\0\2\0\0\0\1\2\3\4\1\0\0\0", 16) +
                                std::string("\2\1\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 16);
   EXPECT_EQ(bytes, expected);
 }
 
 TEST(LineageTest, TheCheckRecomputesTheChainStepByStep) {
-  const LineageEntry a{0, GroupOf(1), 0, 1, 11, {}, ""}, b{0, GroupOf(1), 1, 1, 12, {}, ""},
-      c{2, GroupOf(2), 0, 2, 13, {{1, 1}}, ""};
+  const LineageEntry a{0, GroupWith(1), 0, 1, 11, {}, ""}, b{0, GroupWith(1), 1, 1, 12, {}, ""},
+      c{2, GroupWith(2), 0, 2, 13, {{1, 1}}, ""};
   std::string hash = FirstLedgerHash();
   hash = NextLedgerHash(hash, 0, CanonicalBytes({a, b}));
   hash = NextLedgerHash(hash, 1, "");
@@ -67,14 +67,15 @@ TEST(LineageTest, TheChainStartsAtZeroBytesAndHashesTheStepAsI64) {
 }
 
 TEST(LineageTest, ATrajectoryThatTrainsTwiceIsFound) {
-  const LineageEntry a{0, GroupOf(1), 0, 1, 11, {}, ""}, again{1, GroupOf(1), 0, 2, 11, {}, ""};
+  const LineageEntry a{0, GroupWith(1), 0, 1, 11, {}, ""}, again{1, GroupWith(1), 0, 2, 11, {}, ""};
   const absl::Status status = CheckLineage(Text({a, again}), 2).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(absl::StrContains(status.message(), "line 2")) << status;
 }
 
 TEST(LineageTest, ATextInPiecesIsCheckedAsInOne) {
-  const LineageEntry a{0, GroupOf(1), 0, 1, 11, {}, ""}, b{1, GroupOf(2), 1, 1, 12, {{1, 1}}, ""};
+  const LineageEntry a{0, GroupWith(1), 0, 1, 11, {}, ""},
+      b{1, GroupWith(2), 1, 1, 12, {{1, 1}}, ""};
   const std::string text = Text({a, b}), whole = CheckLineage(text, 2)->hash;
   for (size_t cut = 0; cut <= text.size(); ++cut) {
     LineageCheck check(2);
@@ -85,14 +86,14 @@ TEST(LineageTest, ATextInPiecesIsCheckedAsInOne) {
 }
 
 TEST(LineageTest, ATextThatEndsInsideALineIsDamage) {
-  const std::string text = Text({LineageEntry{0, GroupOf(1), 0, 1, 11, {}, ""}});
+  const std::string text = Text({LineageEntry{0, GroupWith(1), 0, 1, 11, {}, ""}});
   const absl::Status status = CheckLineage(text.substr(0, text.size() - 1), 1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(absl::StrContains(status.message(), "line 1")) << status;
 }
 
 TEST(LineageTest, StepsOutOfOrderOrBeyondTheVersionAreFound) {
-  const LineageEntry a{1, GroupOf(1), 0, 1, 11, {}, ""}, b{0, GroupOf(2), 0, 1, 11, {}, ""};
+  const LineageEntry a{1, GroupWith(1), 0, 1, 11, {}, ""}, b{0, GroupWith(2), 0, 1, 11, {}, ""};
   EXPECT_EQ(CheckLineage(Text({a, b}), 2).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(CheckLineage(Text({a}), 1).status().code(), absl::StatusCode::kDataLoss);
 }

@@ -15,13 +15,13 @@
 namespace sluice::cli {
 namespace {
 
-struct Ran {
+struct CkptRun {
   ExitCode code = kFailed;
   std::string out;
 };
 
 // `sluice ckpt NAME ARGS..`.
-Ran RunCkpt(const std::string& name, std::vector<std::string> args) {
+CkptRun RunCkpt(const std::string& name, std::vector<std::string> args) {
   for (const Command& command : CkptCommands()) {
     if (command.name != name) continue;
     CLI::App app;
@@ -48,7 +48,7 @@ class CkptCommandsTest : public testing::Test {
     return dir;
   }
   static nlohmann::json Verify(const std::string& dir, ExitCode want) {
-    const Ran ran = RunCkpt("verify", {dir, "-o", "json"});
+    const CkptRun ran = RunCkpt("verify", {dir, "-o", "json"});
     EXPECT_EQ(ran.code, want);
     return nlohmann::json::parse(ran.out).at(0);
   }
@@ -90,7 +90,7 @@ TEST_F(CkptCommandsTest, CheckpointsThatCannotBeReadAreListedWithTheReason) {
   ASSERT_TRUE(WriteFileAtomic(job + "/step-2/state.json", R"({"format": 3})").ok());
 
   for (const std::string& dir : {job, dir_ + "/job"}) {
-    const Ran ran = RunCkpt("verify", {dir, "-o", "json"});
+    const CkptRun ran = RunCkpt("verify", {dir, "-o", "json"});
     EXPECT_EQ(ran.code, kFailed);
     const nlohmann::json all = nlohmann::json::parse(ran.out);
     ASSERT_EQ(all.size(), 2u);

@@ -20,13 +20,13 @@ using testing::IsEmpty;
 
 constexpr char kModel[] = SLUICE_SOURCE_DIR "/configs/examples/digits";
 
-struct Ran {
+struct EvalRun {
   ExitCode code = kFailed;
   std::string out, err;
 };
 
 // `sluice eval DIR ARGS..` on two rows of the example.
-Ran RunEval(const std::string& dir, std::vector<std::string> args) {
+EvalRun RunEval(const std::string& dir, std::vector<std::string> args) {
   for (const char* arg :
        {dir.c_str(), "--init-seed", "1", "--data",
         SLUICE_SOURCE_DIR "/configs/examples/digits/heldout.jsonl", "--verifier", "text", "--args",
@@ -37,7 +37,7 @@ Ran RunEval(const std::string& dir, std::vector<std::string> args) {
   CLI::App app;
   const auto run = EvalCommands().front().bind(&app);
   std::reverse(args.begin(), args.end());  // As CLI11 wants them.
-  Ran ran;
+  EvalRun ran;
   try {
     app.parse(args);
   } catch (const CLI::ParseError& error) {
@@ -52,7 +52,7 @@ Ran RunEval(const std::string& dir, std::vector<std::string> args) {
 }
 
 std::string Refusal(std::vector<std::string> args) {
-  const Ran ran = RunEval(kModel, std::move(args));
+  const EvalRun ran = RunEval(kModel, std::move(args));
   EXPECT_EQ(ran.code, kMisuse);
   EXPECT_EQ(ran.out, "");
   return ran.err;
@@ -81,7 +81,7 @@ TEST(EvalCommandTest, SeveralAnswersNeedATemperature) {
   EXPECT_THAT(
       Refusal({"--samples", "4"}),
       HasSubstr("--samples 4 with --temperature 0: all answers to a row would be the same"));
-  const Ran ran = RunEval(kModel, {"--samples", "2", "--temperature", "1"});
+  const EvalRun ran = RunEval(kModel, {"--samples", "2", "--temperature", "1"});
   EXPECT_EQ(ran.code, kDone) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("pass@2"));
 }
@@ -95,7 +95,7 @@ TEST(EvalCommandTest, ARemoteCodeKeyIsToldOnStderrAndInTheResult) {
   nlohmann::json config = nlohmann::json::parse(*ReadFile(absl::StrCat(kModel, "/config.json")));
   config["auto_map"] = {{"AutoModelForCausalLM", "modeling.Model"}};
   ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config.dump()).ok());
-  const Ran ran = RunEval(dir, {"-o", "json"});
+  const EvalRun ran = RunEval(dir, {"-o", "json"});
   EXPECT_EQ(ran.code, kDone);
   EXPECT_THAT(ran.err, AllOf(HasSubstr(dir + "/config.json"), HasSubstr("auto_map is ignored")));
   EXPECT_EQ(nlohmann::json::parse(ran.out)["ignored"], nlohmann::json({"auto_map"}));

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-job::v1::StepReport Step(int64_t k) {
+job::v1::StepReport ReportOf(int64_t k) {
   job::v1::StepReport step;
   step.set_k(k);
   step.mutable_version()->set_incarnation(2);
@@ -31,9 +31,9 @@ job::v1::StepReport Step(int64_t k) {
 }
 
 TEST(StepsCommandTest, TheUsualColumnsAreThoseThatTheJobHas) {
-  job::v1::StepReport evaluated = Step(8);
+  job::v1::StepReport evaluated = ReportOf(8);
   (*evaluated.mutable_values())["eval/heldout/pass@1"] = 0.5;
-  const auto rows = StepRows({Step(7), evaluated}, {});
+  const auto rows = StepRows({ReportOf(7), evaluated}, {});
   ASSERT_TRUE(rows.ok()) << rows.status();
   EXPECT_THAT(*rows, ElementsAre(ElementsAre("step", "reward_mean", "lr", "tokens", "staleness_max",
                                              "eval/heldout/pass@1"),
@@ -42,21 +42,21 @@ TEST(StepsCommandTest, TheUsualColumnsAreThoseThatTheJobHas) {
 }
 
 TEST(StepsCommandTest, ColumnsAreShownInTheOrderAskedFor) {
-  const auto rows = StepRows({Step(7)}, {"version", "clip_low", "incarnation"});
+  const auto rows = StepRows({ReportOf(7)}, {"version", "clip_low", "incarnation"});
   ASSERT_TRUE(rows.ok()) << rows.status();
   EXPECT_THAT(*rows, ElementsAre(ElementsAre("version", "clip_low", "incarnation"),
                                  ElementsAre("8", "0", "2")));
 }
 
 TEST(StepsCommandTest, AllColumnsAreEachOnce) {
-  const auto rows = StepRows({Step(7)}, {"all"});
+  const auto rows = StepRows({ReportOf(7)}, {"all"});
   ASSERT_TRUE(rows.ok());
   EXPECT_THAT(rows->front(), ElementsAre("step", "version", "incarnation", "time", "clip_low", "lr",
                                          "reward_mean", "staleness_max", "tokens"));
 }
 
 TEST(StepsCommandTest, AColumnThatNoStepHasIsRefusedWithThoseThereAre) {
-  const auto rows = StepRows({Step(7)}, {"reward"});
+  const auto rows = StepRows({ReportOf(7)}, {"reward"});
   EXPECT_EQ(rows.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(
       rows.status().message(),
@@ -80,7 +80,7 @@ TEST(StepsCommandTest, ItsCommandLineTakesSeveralColumnsInAnyPlace) {
 
 TEST(StepsCommandTest, AsJsonAStepHasTheFormOfTheMetricsFile) {
   EXPECT_EQ(
-      StepJson(Step(7)),
+      StepJson(ReportOf(7)),
       R"({"step":7,"version":8,"incarnation":2,"time":1700000000.0,"clip_low":0.0,"lr":1e-06,)"
       R"("reward_mean":0.123456,"staleness_max":10.0,"tokens":198400.0,"staleness":{"2":5,)"
       R"("10":5}})");

@@ -22,10 +22,6 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-TrajectoryRef Ref(const queue::Grant& grant, const Member& member) {
-  return {grant.group, member.member, member.attempt};
-}
-
 // A filled batch of step K.
 AcquireBatchAnswer Ready(Harness& h) {
   auto admitted = h.Admitted(1000);
@@ -36,8 +32,8 @@ AcquireBatchAnswer Ready(Harness& h) {
   return *batch;
 }
 
-RestoreAnswer NewGang(Harness& h, const std::string& cursor, const std::string& checkpoint,
-                      RestoreMode mode = RestoreMode::kReplay) {
+RestoreAnswer ReplaceTrainer(Harness& h, const std::string& cursor, const std::string& checkpoint,
+                             RestoreMode mode = RestoreMode::kReplay) {
   ++h.gang;
   h.SetWorkers();
   const auto restored = h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
@@ -55,7 +51,7 @@ TEST(Case01, TheTrainerDiesAfterTheGradientBeforeApply) {
   Harness h;
   h.Start();
   const AcquireBatchAnswer before = Ready(h);
-  EXPECT_EQ(NewGang(h, "", "").version, 0);
+  EXPECT_EQ(ReplaceTrainer(h, "", "").version, 0);
   const auto again = h.Acquired(0);
   EXPECT_EQ(again->crc32c, before.crc32c);
   EXPECT_NE(again->lease.id, before.lease.id);
@@ -67,7 +63,7 @@ TEST(Case01, TheTrainerDiesAfterApplyBeforeTheCheckpoint) {
   h.Start();
   const AcquireBatchAnswer before = Ready(h);
   const std::string hash = h.ApplyBatch(before)->ledger.hash;
-  const RestoreAnswer restored = NewGang(h, "", "");
+  const RestoreAnswer restored = ReplaceTrainer(h, "", "");
   EXPECT_EQ(restored.end, 1);
   EXPECT_EQ(restored.ledger.applied, 0) << "what was applied is live again";
   const auto again = h.ApplyBatch(*h.Acquired(0));
@@ -79,7 +75,7 @@ TEST(Case01, TheTrainerDiesAfterTheCheckpointBeforeDurable) {
   Harness h;
   h.Start();
   const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
-  const RestoreAnswer restored = NewGang(h, applied->cursor, "c1");
+  const RestoreAnswer restored = ReplaceTrainer(h, applied->cursor, "c1");
   EXPECT_EQ(restored.version, 1);
   EXPECT_EQ(restored.ledger.durable, 4) << "the checkpoint holds it";
   EXPECT_EQ(restored.ledger.durable_version, 1);
@@ -92,7 +88,7 @@ TEST(Case01, TheTrainerDiesAfterDurableBeforeItsAnswer) {
   const Durable durable{1, "c1", applied->ledger.hash};
   EXPECT_FALSE(h.Call<DurableAnswer>(h.Trainer(), durable)->repeat);
   EXPECT_TRUE(h.Call<DurableAnswer>(h.Trainer(), durable)->repeat);
-  EXPECT_EQ(NewGang(h, applied->cursor, "c1").ledger.durable, 4);
+  EXPECT_EQ(ReplaceTrainer(h, applied->cursor, "c1").ledger.durable, 4);
 }
 
 // Rows of the batches of three steps.
@@ -149,7 +145,7 @@ TEST(Case03, OfTwoTrainersTheOldOneIsFencedWhereverItGoesOn) {
   const AcquireBatchAnswer batch = Ready(h);
   const Caller old = h.Trainer();
   h.now += absl::Seconds(30);  // It is stopped; the controller gives it up.
-  NewGang(h, "", "");
+  ReplaceTrainer(h, "", "");
   const Ledger before = h.job().ledger();
   EXPECT_EQ(
       ReasonOf(h.Call<ApplyAnswer>(
@@ -174,13 +170,14 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
   h.RunStep();  // The engines hold version 3.
   const auto admitted = h.Admitted(4);
   ASSERT_TRUE(admitted.ok());
-  NewGang(h, cursor, "c1", RestoreMode::kRequeue);  // Version 1 again: 2 and 3 are off the branch.
+  ReplaceTrainer(h, cursor, "c1",
+                 RestoreMode::kRequeue);  // Version 1 again: 2 and 3 are off the branch.
   // What was accepted under 2 and 3.
   const int64_t before = h.job().ledger().dropped.at("off_branch");
   // The engine finishes what it began, under version 3.
   const queue::Grant& grant = admitted->grants[0];
   const Member& first = grant.members[0];
-  const TrajectoryRef ref = Ref(grant, first);
+  const TrajectoryRef ref = RefOf(grant, first);
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, first.lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
@@ -196,7 +193,7 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
       << "with it its sibling: a group is whole";
   EXPECT_EQ(
       ReasonOf(
-          h.SealIt(h.Rollout(), Ref(grant, grant.members[1]), grant.members[1].lease.id).status),
+          h.SealIt(h.Rollout(), RefOf(grant, grant.members[1]), grant.members[1].lease.id).status),
       "LEASE_LOST");
 }
 
@@ -212,7 +209,7 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
   ASSERT_TRUE(admitted.ok());
   for (const queue::Grant& grant : admitted->grants) {
     for (const Member& member : grant.members) {
-      const TrajectoryRef ref = Ref(grant, member);
+      const TrajectoryRef ref = RefOf(grant, member);
       if (!h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
                                              SegmentRole::kPrompt, 0, 4))
                .ok())
@@ -246,7 +243,7 @@ TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantin
     EXPECT_EQ(admitted->grants[0].row.ref.occurrence, occurrence);
     h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
     const Member hangs = admitted->grants[0].members[1];
-    ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(admitted->grants[0], hangs), hangs.lease.id,
+    ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(RefOf(admitted->grants[0], hangs), hangs.lease.id,
                                                   SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}}))
                     .ok());
     h.Advance(spec.stalled_after() + absl::Seconds(1));
@@ -273,7 +270,7 @@ TEST(Case07, ALateSealOfAShrunkDroppedConsumedOrFreedGroupChangesNothing) {
   const auto admitted = h.Admitted(8);
   const auto seal = [&](size_t g, size_t m) {
     const queue::Grant& grant = admitted->grants[g];
-    return h.SealIt(h.Rollout(), Ref(grant, grant.members[m]), grant.members[m].lease.id);
+    return h.SealIt(h.Rollout(), RefOf(grant, grant.members[m]), grant.members[m].lease.id);
   };
   for (size_t g : {0, 1})
     h.Sample(h.Rollout(), admitted->grants[g], admitted->grants[g].members[0], {{{1, 0}, 3, 0}});
@@ -306,7 +303,7 @@ TEST(Case08, APutRepeatedAfterALostAnswerIsARepeatAndWithOtherBytesAConflict) {
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
-  Record record = PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled, 4, 3,
+  Record record = PieceRecord(RefOf(grant, member), member.lease.id, SegmentRole::kSampled, 4, 3,
                               {{{1, 0}, 3, 0}});
   ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
   uint32_t repeats = 0;
@@ -416,18 +413,18 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
     for (size_t i = 0; i < running.size();) {
       Running& r = running[i];
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(r.left, 4));
-      ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(r.grant, r.member), r.member.lease.id,
+      ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(RefOf(r.grant, r.member), r.member.lease.id,
                                                     SegmentRole::kSampled, r.at, count,
                                                     {{{1, h.loaded}, count, 0}}))
                       .ok());
       r.at += count;
       r.left -= count;
       if (r.left == 0) {
-        ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(r.grant, r.member),
+        ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = RefOf(r.grant, r.member),
                                            .lease = r.member.lease.id,
                                            .fields = {TextField("messages", "[]")}})
                         .ok());
-        ASSERT_TRUE(h.SealIt(h.Rollout(), Ref(r.grant, r.member), r.member.lease.id).status.ok());
+        ASSERT_TRUE(h.SealIt(h.Rollout(), RefOf(r.grant, r.member), r.member.lease.id).status.ok());
         running.erase(running.begin() + static_cast<int64_t>(i));
       } else {
         ++i;
@@ -500,7 +497,7 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
   uint32_t segment = 1;
   const auto turn = [&](SegmentRole role, uint32_t count, std::vector<VersionRun> runs) {
     Record record =
-        PieceRecord(Ref(grant, member), member.lease.id, role, at, count, std::move(runs));
+        PieceRecord(RefOf(grant, member), member.lease.id, role, at, count, std::move(runs));
     record.piece->segment = segment++;
     ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
     at += count;
@@ -511,11 +508,11 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
     if (version < 4) h.RunStep();
   }
   ASSERT_EQ(h.job().version(), 4);
-  ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(grant, member),
+  ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = RefOf(grant, member),
                                      .lease = member.lease.id,
                                      .fields = {TextField("messages", "[]")}})
                   .ok());
-  ASSERT_TRUE(h.SealIt(h.Rollout(), Ref(grant, member), member.lease.id).status.ok());
+  ASSERT_TRUE(h.SealIt(h.Rollout(), RefOf(grant, member), member.lease.id).status.ok());
   h.ScoreAll();
   const auto batch = h.Acquired(4);
   ASSERT_TRUE(batch.ok() && batch->filled);
@@ -535,15 +532,15 @@ TEST(Case13, ASegmentWithoutTrainableTokensAndAnEmptyTrajectoryAreWholeMembers) 
                                                   SegmentRole::kPrompt, 0, 4))
                     .ok());
     const Member& forced = grant.members[0];
-    Record record = PieceRecord(Ref(grant, forced), forced.lease.id, SegmentRole::kForced, 4, 3);
+    Record record = PieceRecord(RefOf(grant, forced), forced.lease.id, SegmentRole::kForced, 4, 3);
     record.piece->segment = 1;
     ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
     for (const Member& member : grant.members) {  // The second has no token of its own.
-      ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(grant, member),
+      ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = RefOf(grant, member),
                                          .lease = member.lease.id,
                                          .fields = {TextField("messages", "[]")}})
                       .ok());
-      ASSERT_TRUE(h.SealIt(h.Rollout(), Ref(grant, member), member.lease.id).status.ok());
+      ASSERT_TRUE(h.SealIt(h.Rollout(), RefOf(grant, member), member.lease.id).status.ok());
     }
   }
   h.ScoreAll();
@@ -611,9 +608,9 @@ TEST(Case15, OneTrajectoryAboveItsReservationIsToldToSealWithLength) {
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
   const auto count = static_cast<uint32_t>(h.spec().member_bytes() / 8 + 1);
-  EXPECT_EQ(ReasonOf(h.PutOne(
-                h.Rollout(), PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled,
-                                         4, count, {{{1, 0}, count, 0}}))),
+  EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(),
+                              PieceRecord(RefOf(grant, member), member.lease.id,
+                                          SegmentRole::kSampled, 4, count, {{{1, 0}, count, 0}}))),
             "OVER_RESERVATION");
 }
 
@@ -624,7 +621,7 @@ TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
   h.check = false;
   h.Start();
   const auto admitted = h.Admitted(1);
-  const TrajectoryRef ref = Ref(admitted->grants[0], admitted->grants[0].members[0]);
+  const TrajectoryRef ref = RefOf(admitted->grants[0], admitted->grants[0].members[0]);
   const Id16 lease = admitted->grants[0].members[0].lease.id;
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("empty", "")}})
@@ -656,12 +653,12 @@ TEST(Case18, AJumpBeyondEveryDeadlineExpiresLeasesOnceAndWorkGoesOnFromItsPrefix
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
-  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(Ref(grant, member), member.lease.id,
+  ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(RefOf(grant, member), member.lease.id,
                                                 SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}}))
                   .ok());
   h.Advance(absl::Hours(240));  // The holder was stopped that long.
   EXPECT_EQ(
-      ReasonOf(h.PutOne(h.Rollout(), PieceRecord(Ref(grant, member), member.lease.id,
+      ReasonOf(h.PutOne(h.Rollout(), PieceRecord(RefOf(grant, member), member.lease.id,
                                                  SegmentRole::kSampled, 7, 1, {{{1, 0}, 1, 0}}))),
       "LEASE_LOST");
   const auto renewed = h.Call<RenewAnswer>(

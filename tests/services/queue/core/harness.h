@@ -91,6 +91,10 @@ inline Field TextField(const std::string& name, const std::string& text) {
 }
 
 // Tokens are a function of owner and place, so that whoever writes them writes the same.
+inline TrajectoryRef RefOf(const queue::Grant& grant, const Member& member) {
+  return {grant.group, member.member, member.attempt};
+}
+
 inline int32_t TokenAt(const TrajectoryRef& owner, uint64_t place) {
   return static_cast<int32_t>(owner.group.ordinal * 1000 + owner.member.value_or(0) * 100 + place);
 }
@@ -356,5 +360,14 @@ class Harness {
   uint64_t calls_ = 0, requests_ = 0, revision_ = 0;
   std::map<uint64_t, Reply> answers_;
 };
+
+// The trainer goes on as its next incarnation, and restores the queue.
+inline absl::StatusOr<RestoreAnswer> RestartTrainer(Harness& h, const std::string& cursor,
+                                                    const std::string& checkpoint,
+                                                    RestoreMode mode = RestoreMode::kReplay) {
+  ++h.gang;
+  h.SetWorkers();
+  return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
+}
 
 }  // namespace sluice::queue

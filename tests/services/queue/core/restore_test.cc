@@ -29,14 +29,6 @@ void Sample(Harness& h) {
 }
 
 // A new gang, as the controller lists it.
-absl::StatusOr<RestoreAnswer> NewGang(Harness& h, const std::string& cursor,
-                                      const std::string& checkpoint,
-                                      RestoreMode mode = RestoreMode::kReplay) {
-  ++h.gang;
-  h.SetWorkers();
-  return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
-}
-
 TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   Harness h;
   h.Start();
@@ -54,7 +46,7 @@ TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   const auto stats = h.job().Stats().staleness;
 
   const Caller old = h.Trainer();
-  const auto restored = NewGang(h, cursor, "c2");
+  const auto restored = RestartTrainer(h, cursor, "c2");
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kReplay);
   EXPECT_EQ(restored->version, 2);
@@ -89,7 +81,7 @@ TEST(RestoreTest, WithoutACheckpointAllBatchesComeAgain) {
     TrainStep(h, &before);
     h.Publish();
   }
-  const auto restored = NewGang(h, "", "");
+  const auto restored = RestartTrainer(h, "", "");
   EXPECT_EQ(restored->version, 0);
   EXPECT_EQ(restored->ledger.hash, std::string(32, '\0'));
   EXPECT_EQ(restored->ledger.live, h.job().ledger().live);
@@ -106,7 +98,7 @@ TEST(RestoreTest, SamplingGoesOnDuringAReplayForStepsBeyondIt) {
     TrainStep(h, &lineage);
     h.Publish();
   }
-  ASSERT_TRUE(NewGang(h, "", "").ok());
+  ASSERT_TRUE(RestartTrainer(h, "", "").ok());
   // The engine still holds (1, 3); K is 0.
   const auto admitted = h.Admitted(2);
   ASSERT_TRUE(admitted.ok());
@@ -134,7 +126,7 @@ TEST(RestoreTest, ARepeatAnswersTheSameAndChangesOnce) {
   Harness h;
   h.Start();
   h.RunStep();
-  const auto first = NewGang(h, "", "");
+  const auto first = RestartTrainer(h, "", "");
   const auto again = h.Call<RestoreAnswer>(h.Trainer(), Restore{});
   EXPECT_TRUE(again->repeat);
   EXPECT_EQ(again->end, first->end);
@@ -148,7 +140,7 @@ TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   h.RunStep();
   Sample(h);
   // Groups of step 3 were sampled at version 2 and 3; the fork is at 0.
-  const auto restored = NewGang(h, "", "", RestoreMode::kRequeue);
+  const auto restored = RestartTrainer(h, "", "", RestoreMode::kRequeue);
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 0);
   EXPECT_EQ(restored->end, 0);
@@ -176,7 +168,7 @@ TEST(RestoreTest, AnOlderCheckpointThanTheDurableOneRequeuesAndItsPromptsComeAga
   std::set<uint64_t> trained;
   for (const FrozenGroup& group : h.job().batches().at(1).groups) trained.insert(group.row.index);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{2, "c2", h.job().ledger().hash}).ok());
-  const auto restored = NewGang(h, one, "c1");
+  const auto restored = RestartTrainer(h, one, "c1");
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 1);
@@ -207,7 +199,7 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
   }
   Harness h(SmallSpec(), {1000}, /*queue_incarnation=*/2);
   h.gang = 1;
-  const auto restored = NewGang(h, cursor, "c1");
+  const auto restored = RestartTrainer(h, cursor, "c1");
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 1);

@@ -10,18 +10,6 @@ using testing::HasSubstr;
 
 const Caller kController{"controller", 0};
 
-TrajectoryRef Ref(const queue::Grant& grant, const Member& member) {
-  return {grant.group, member.member, member.attempt};
-}
-
-absl::StatusOr<RestoreAnswer> NewGang(Harness& h, const std::string& cursor,
-                                      const std::string& checkpoint,
-                                      RestoreMode mode = RestoreMode::kReplay) {
-  ++h.gang;
-  h.SetWorkers();
-  return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
-}
-
 // All that may be admitted is sampled by r1 and scored.
 void Fill(Harness& h, PolicyVersion version) {
   const auto admitted = h.Call<AdmitAnswer>(
@@ -38,7 +26,7 @@ void Begin(Harness& h, const std::string& rollout, const queue::Grant& grant, co
                                                        SegmentRole::kPrompt, 0, 4))
                   .ok());
   ASSERT_TRUE(h.PutOne(h.Rollout(rollout),
-                       PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kSampled, 4,
+                       PieceRecord(RefOf(grant, member), member.lease.id, SegmentRole::kSampled, 4,
                                    count, {{version, count, 0}}))
                   .ok());
 }
@@ -74,14 +62,15 @@ TEST(SequenceTest, OneGroup) {
   EXPECT_EQ(h.job().Stats().bytes.at("reserved"), spec.group_bytes());
   for (const Member& member : grant.members) {
     Begin(h, "r1", grant, member, 3);  // 2
-    Record turn = PieceRecord(Ref(grant, member), member.lease.id, SegmentRole::kObservation, 7, 2);
+    Record turn =
+        PieceRecord(RefOf(grant, member), member.lease.id, SegmentRole::kObservation, 7, 2);
     turn.piece->segment = 2;
     ASSERT_TRUE(h.PutOne(h.Rollout(), turn).ok());  // 3
-    ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = Ref(grant, member),
+    ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = RefOf(grant, member),
                                        .lease = member.lease.id,
                                        .fields = {TextField("messages", "[]")}})
                     .ok());
-    ASSERT_TRUE(h.SealIt(h.Rollout(), Ref(grant, member), member.lease.id).status.ok());  // 4
+    ASSERT_TRUE(h.SealIt(h.Rollout(), RefOf(grant, member), member.lease.id).status.ok());  // 4
   }
   EXPECT_EQ(h.ScoreAll(), 2);                            // 5
   EXPECT_EQ(h.job().Stats().groups.at("accepted"), 1u);  // 6
@@ -162,12 +151,12 @@ TEST(SequenceTest, ARolloutDies) {
   EXPECT_EQ(heir.prefix, 9u);  // 2
   // 4
   const auto read =
-      h.job().Read(h.Rollout("r2"), false, heir.lease.id, {{.owner = Ref(grant, heir)}});
+      h.job().Read(h.Rollout("r2"), false, heir.lease.id, {{.owner = RefOf(grant, heir)}});
   ASSERT_TRUE(read.ok() && read->missing.empty());
   EXPECT_EQ(read->records[0].piece->runs[0].count, 5u);
   EXPECT_NE(read->records[0].fields[1].bytes.size, 0u) << "log-probs come along";
   h.Sample(h.Rollout("r2"), again->grants[0], heir, {{{1, 0}, 2, 0}});
-  const Record late = PieceRecord(Ref(grant, grant.members[0]), grant.members[0].lease.id,
+  const Record late = PieceRecord(RefOf(grant, grant.members[0]), grant.members[0].lease.id,
                                   SegmentRole::kSampled, 9, 5, {{{1, 0}, 5, 0}});
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), late)), "LEASE_LOST");  // 5
   EXPECT_THAT(h.Call<RenewAnswer>(h.Rollout(), Renew{.leases = {grant.members[0].lease.id}})->lost,
@@ -194,7 +183,7 @@ TEST(SequenceTest, ATrainerRankDiesAtStepKAndTheBatchesComeAgain) {
     h.Publish();
   }
   const Caller old = h.Trainer();
-  const auto restored = NewGang(h, cursor, "c1");  // 1, 2
+  const auto restored = RestartTrainer(h, cursor, "c1");  // 1, 2
   ASSERT_TRUE(restored.ok());
   EXPECT_EQ(restored->mode, RestoreMode::kReplay);
   EXPECT_EQ(restored->version, 1);
@@ -226,7 +215,7 @@ TEST(SequenceTest, ATrainersNewestCheckpointDoesNotVerifyAndTheOneBeforeIsAReque
   const std::string before = h.cursor;
   h.RunStep(/*want_cursor=*/true);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{2, "c2", h.job().ledger().hash}).ok());
-  const auto restored = NewGang(h, before, "c1");
+  const auto restored = RestartTrainer(h, before, "c1");
   ASSERT_TRUE(restored.ok());
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 1);
@@ -256,7 +245,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelFullAndAllGoesOn) {
   EXPECT_EQ(again->grants[0].members[0].lease.id, grant.members[0].lease.id);
   uint32_t repeats = 0;
   EXPECT_TRUE(h.PutOne(h.Rollout(),
-                       PieceRecord(Ref(grant, grant.members[0]), grant.members[0].lease.id,
+                       PieceRecord(RefOf(grant, grant.members[0]), grant.members[0].lease.id,
                                    SegmentRole::kSampled, 4, 3, {{{1, 1}, 3, 0}}),
                        nullptr, &repeats)
                   .ok());
@@ -285,7 +274,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   h.RestartQueue();  // 4
   EXPECT_EQ(h.job().ledger().dropped.at("lost"), 2) << "sealed, in no batch";
   uint64_t watermark = ~0ull;
-  const Record next = PieceRecord(Ref(running, running.members[0]), running.members[0].lease.id,
+  const Record next = PieceRecord(RefOf(running, running.members[0]), running.members[0].lease.id,
                                   SegmentRole::kSampled, 34, 1, {{{1, 0}, 1, 0}});
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), next, &watermark)), "NOT_YET");
   EXPECT_EQ(watermark, 0u) << "its holder sends it again";
@@ -295,7 +284,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
                                  {{.owner = {group.group, 0, group.members[0].attempt}}});
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->missing.size(), 1u);
-  const auto restored = NewGang(h, "", "");
+  const auto restored = RestartTrainer(h, "", "");
   ASSERT_TRUE(restored.ok());
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->ledger.dropped.at("lost"), 6);
@@ -315,7 +304,7 @@ TEST(SequenceTest, TheQueueLosesTheJobAndGoesOnFromTheTrainersCursor) {  // Step
   Harness h(SmallSpec(), {1000}, /*queue_incarnation=*/2);
   h.SetWorkers();
   EXPECT_EQ(ReasonOf(h.Acquired(1).status()), "RESTORE_FIRST");
-  const auto restored = NewGang(h, cursor, "c1", RestoreMode::kRequeue);
+  const auto restored = RestartTrainer(h, cursor, "c1", RestoreMode::kRequeue);
   ASSERT_TRUE(restored.ok());
   EXPECT_EQ(restored->version, 1);
   EXPECT_EQ(restored->fork, 1);
@@ -356,7 +345,7 @@ TEST(SequenceTest, DrainOfARollout) {
   const auto admitted = h.Admitted(2);
   const queue::Grant& grant = admitted->grants[0];
   h.Sample(h.Rollout(), grant, grant.members[0], {{{1, 0}, 3, 0}});  // 2: what ends in time
-  Record piece = PieceRecord(Ref(grant, grant.members[1]), grant.members[1].lease.id,
+  Record piece = PieceRecord(RefOf(grant, grant.members[1]), grant.members[1].lease.id,
                              SegmentRole::kSampled, 4, 6, {{{1, 0}, 6, 0}});
   ASSERT_TRUE(h.PutOne(h.Rollout(), piece).ok());
   EXPECT_EQ(h.Call<ReleaseAnswer>(h.Rollout(), Release{.leases = {grant.members[1].lease.id},
@@ -388,7 +377,7 @@ TEST(SequenceTest, CancelThenRetry) {
   ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout(), Release{.reason = ReleaseReason::kDrain}).ok());
   const int64_t live = h.job().ledger().live;
   EXPECT_GT(live, 0) << "5: work is held";
-  ASSERT_TRUE(NewGang(h, applied->cursor, "c2").ok());  // 7: RETRY within the day
+  ASSERT_TRUE(RestartTrainer(h, applied->cursor, "c2").ok());  // 7: RETRY within the day
   EXPECT_EQ(h.job().ledger().live, live);
   h.SetWorkers(Phase::kClosed);  // 6
   EXPECT_EQ(h.job().ledger().live, 0);
