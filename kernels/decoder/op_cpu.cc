@@ -49,11 +49,13 @@ namespace avx512 {
 #define SLUICE_PANELS 2
 #define SLUICE_GATE_ROWS 13
 #define SLUICE_QUERIES 4
-#include "kernels/decoder/attend.inc"
-#include "kernels/decoder/gemm.inc"
-#include "kernels/decoder/pack.inc"
-#include "kernels/decoder/pointwise.inc"
+// clang-format off: each needs those before it.
 #include "kernels/decoder/vector.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/gemm.inc"
+#include "kernels/decoder/attend.inc"
+#include "kernels/decoder/pack.inc"
+// clang-format on
 constexpr DecoderOps kOps = SLUICE_OPS("avx512");
 #undef SLUICE_INLINE
 #undef SLUICE_TARGET
@@ -63,9 +65,11 @@ namespace avx512bf16 {
 #define SLUICE_TARGET \
   __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx512bf16,avx2,fma" SLUICE_WIDE)))
 #define SLUICE_NATIVE_BF16
-#include "kernels/decoder/gemm.inc"
-#include "kernels/decoder/pointwise.inc"
+// clang-format off: each needs those before it.
 #include "kernels/decoder/vector.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/gemm.inc"
+// clang-format on
 constexpr DecoderOps kOps = [] {
   DecoderOps ops = avx512::kOps;
   ops.name = "avx512bf16", ops.gemm_bf16 = GemmBf16, ops.gate_up_bf16 = GateUpBf16;
@@ -90,11 +94,13 @@ namespace avx2 {
 #define SLUICE_PANELS 1
 #define SLUICE_GATE_ROWS 2
 #define SLUICE_QUERIES 2
-#include "kernels/decoder/attend.inc"
-#include "kernels/decoder/gemm.inc"
-#include "kernels/decoder/pack.inc"
-#include "kernels/decoder/pointwise.inc"
+// clang-format off: each needs those before it.
 #include "kernels/decoder/vector.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/gemm.inc"
+#include "kernels/decoder/attend.inc"
+#include "kernels/decoder/pack.inc"
+// clang-format on
 constexpr DecoderOps kOps = SLUICE_OPS("avx2");
 #undef SLUICE_TARGET
 #undef SLUICE_WIDTH
@@ -113,11 +119,13 @@ namespace base {
 #define SLUICE_PANELS 1
 #define SLUICE_GATE_ROWS 1
 #define SLUICE_QUERIES 2
-#include "kernels/decoder/attend.inc"
-#include "kernels/decoder/gemm.inc"
-#include "kernels/decoder/pack.inc"
-#include "kernels/decoder/pointwise.inc"
+// clang-format off: each needs those before it.
 #include "kernels/decoder/vector.inc"
+#include "kernels/decoder/pointwise.inc"
+#include "kernels/decoder/gemm.inc"
+#include "kernels/decoder/attend.inc"
+#include "kernels/decoder/pack.inc"
+// clang-format on
 constexpr DecoderOps kOps = SLUICE_OPS("base");
 }  // namespace base
 
