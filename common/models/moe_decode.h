@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/checkpoint/model_config.h"
 #include "common/models/moe.h"
 #include "common/models/packed_weights.h"

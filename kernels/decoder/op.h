@@ -1,8 +1,7 @@
 #pragma once
 
 #include <cstdint>
-
-#include "absl/types/span.h"
+#include <span>
 
 namespace sluice {
 
@@ -132,7 +131,7 @@ struct DecoderOps {
 
 // The kinds this CPU can run, the fastest first; the last is always `base`. avx512bf16 is among
 // them only where vdpbf16ps gives the bits of the other kinds, which the first call tests.
-absl::Span<const DecoderOps* const> DecoderOpsKinds();
+std::span<const DecoderOps* const> DecoderOpsKinds();
 inline const DecoderOps& BestDecoderOps() { return *DecoderOpsKinds().front(); }
 
 }  // namespace sluice

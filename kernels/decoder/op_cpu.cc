@@ -182,7 +182,7 @@ std::vector<const DecoderOps*> Detect() {
 
 }  // namespace
 
-absl::Span<const DecoderOps* const> DecoderOpsKinds() {
+std::span<const DecoderOps* const> DecoderOpsKinds() {
   static const std::vector<const DecoderOps*>& kinds =
       *new std::vector<const DecoderOps*>(Detect());
   return kinds;

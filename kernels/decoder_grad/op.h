@@ -1,8 +1,7 @@
 #pragma once
 
 #include <cstdint>
-
-#include "absl/types/span.h"
+#include <span>
 
 namespace sluice {
 
@@ -40,7 +39,7 @@ struct DecoderGradOps {
 };
 
 // The fastest kind this CPU runs, and all of them, the fastest first; the last is always `base`.
-absl::Span<const DecoderGradOps* const> DecoderGradOpsKinds();
+std::span<const DecoderGradOps* const> DecoderGradOpsKinds();
 inline const DecoderGradOps& BestDecoderGradOps() { return *DecoderGradOpsKinds().front(); }
 
 }  // namespace sluice

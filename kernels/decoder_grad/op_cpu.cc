@@ -48,7 +48,7 @@ std::vector<const DecoderGradOps*> Detect() {
 
 }  // namespace
 
-absl::Span<const DecoderGradOps* const> DecoderGradOpsKinds() {
+std::span<const DecoderGradOps* const> DecoderGradOpsKinds() {
   static const std::vector<const DecoderGradOps*>& kinds =
       *new std::vector<const DecoderGradOps*>(Detect());
   return kinds;
