@@ -10,8 +10,15 @@
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/cuda_emulator/threads.h"
 
+extern "C" {
+void __sanitizer_set_death_callback(void (*callback)());
+const char* __ubsan_default_options() { return "exitcode=86"; }
+}
+
 namespace sluice::cuda_emulator {
 namespace {
+
+static_assert(kFaultExitCode == 86);  // As for the other sanitizer, above.
 
 // Asks addr2line, innermost first, and passes over the emulator's own headers, whose functions are
 // inlined into the kernel.
@@ -41,6 +48,26 @@ std::string Triple(unsigned x, unsigned y, unsigned z) {
   return "(" + std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z) + ")";
 }
 
+void PrintThread() {
+  if (running_kernel == nullptr) return;
+  std::fprintf(stderr, "  in kernel %s, block %s", running_kernel,
+               Triple(blockIdx.x, blockIdx.y, blockIdx.z).c_str());
+  if (current != nullptr)
+    std::fprintf(stderr, ", thread %s", Triple(threadIdx.x, threadIdx.y, threadIdx.z).c_str());
+  std::fprintf(stderr, "; CUDA_EMULATOR_SEED=%llu\n",
+               static_cast<unsigned long long>(seed_in_use));
+}
+
+// UndefinedBehaviorSanitizer, whose library is linked, prints what it finds and where, and calls
+// this before it ends the program.
+const bool kAsked = [] {
+  __sanitizer_set_death_callback([] {
+    watching = false;
+    PrintThread();
+  });
+  return true;
+}();
+
 }  // namespace
 
 std::string SourceLine(const void* pc) {
@@ -55,14 +82,7 @@ void Fail(const void* pc, const std::string& what, const std::string& details) {
   std::fflush(stdout);
   std::fprintf(stderr, "cuda_emulator: %s\n%s", what.c_str(), details.c_str());
   std::fprintf(stderr, "  at %s\n", SourceLine(pc).c_str());
-  if (running_kernel != nullptr) {
-    std::fprintf(stderr, "  in kernel %s, block %s", running_kernel,
-                 Triple(blockIdx.x, blockIdx.y, blockIdx.z).c_str());
-    if (current != nullptr)
-      std::fprintf(stderr, ", thread %s", Triple(threadIdx.x, threadIdx.y, threadIdx.z).c_str());
-    std::fprintf(stderr, "; CUDA_EMULATOR_SEED=%llu\n",
-                 static_cast<unsigned long long>(seed_in_use));
-  }
+  PrintThread();
   std::fflush(stderr);
   _exit(kFaultExitCode);
 }

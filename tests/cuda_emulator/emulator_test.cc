@@ -1,0 +1,98 @@
+#include "tests/cuda_emulator/emulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "tests/cuda_emulator/planted.h"
+
+namespace sluice::cuda_emulator {
+namespace {
+
+constexpr uint64_t kSeeds = 4;
+
+class PlantedTest : public testing::TestWithParam<Planted> {};
+
+TEST_P(PlantedTest, IsFoundInEveryOrder) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const auto run = [&] {
+      SetSeed(seed);
+      GetParam().run(true);
+    };
+    EXPECT_EXIT(run(), testing::ExitedWithCode(kFaultExitCode), GetParam().report)
+        << "seed " << seed;
+  }
+}
+
+TEST_P(PlantedTest, PassesWithoutTheFault) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const auto run = [&] {
+      SetSeed(seed);
+      GetParam().run(false);
+      std::exit(0);
+    };
+    EXPECT_EXIT(run(), testing::ExitedWithCode(0), "") << "seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlantedTest, testing::ValuesIn(AllPlanted()),
+                         [](const auto& info) { return info.param.name; });
+
+std::vector<int32_t> RandomNumbers(uint64_t seed, size_t count, int32_t below) {
+  std::mt19937_64 random(seed);
+  std::vector<int32_t> x(count);
+  for (int32_t& v : x) v = static_cast<int32_t>(random() % (2 * below)) - below;
+  return x;
+}
+
+TEST(EmulatorTest, SumsEqualAPlainLoopInEveryOrder) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SetSeed(seed);
+    const int blocks = 1 + static_cast<int>(seed % 3), threads = 32 << seed % 6;
+    const size_t part = 1 + 97 * seed;
+    const std::vector<int32_t> x = RandomNumbers(seed, part * blocks, 1 << 30);
+    std::vector<int64_t> expected;
+    for (int b = 0; b < blocks; ++b)
+      expected.push_back(std::accumulate(x.begin() + static_cast<ptrdiff_t>(b * part),
+                                         x.begin() + static_cast<ptrdiff_t>((b + 1) * part),
+                                         int64_t{0}));
+    EXPECT_EQ(SumsOfParts(x, blocks, threads), expected) << "seed " << seed;
+  }
+}
+
+TEST(EmulatorTest, RanksEqualAStableSortInEveryOrder) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    SetSeed(seed);
+    const int threads = 32 * (1 + static_cast<int>(seed % 4));
+    const std::vector<int32_t> x = RandomNumbers(seed, 3 * threads, 20);
+    std::vector<int> expected(x.size());
+    for (size_t begin = 0; begin < x.size(); begin += threads) {
+      std::vector<int> order(threads);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int a, int b) { return x[begin + a] < x[begin + b]; });
+      for (int place = 0; place < threads; ++place) expected[begin + order[place]] = place;
+    }
+    EXPECT_EQ(RanksInBlocks(x, threads), expected) << "seed " << seed;
+  }
+}
+
+TEST(EmulatorTest, ALaunchThatADeviceRefusesIsAnErrorAndRunsNothing) {
+  EXPECT_EQ(ErrorOfLaunch(1, 1024), 0);
+  EXPECT_EQ(ErrorOfLaunch(1, 1025), 9);
+  EXPECT_EQ(ErrorOfLaunch(0, 32), 9);
+  EXPECT_EQ(ErrorOfLaunch(3, 32), 0);  // The error was taken.
+}
+
+TEST(EmulatorTest, DenormalsOfAnFtzProductAreZeroWithTheirSign) {
+  EXPECT_EQ(FmaRnFtz(2.0f, 3.0f, 1.0f), 7.0f);
+  EXPECT_EQ(FmaRnFtz(0x1p-130f, 0x1p100f, 1.0f), 1.0f);
+  EXPECT_EQ(FmaRnFtz(0x1p-100f, -0x1p-30f, 0.0f), 0.0f);
+  EXPECT_TRUE(std::signbit(FmaRnFtz(0x1p-100f, -0x1p-30f, -0.0f)));
+}
+
+}  // namespace
+}  // namespace sluice::cuda_emulator
