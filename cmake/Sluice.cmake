@@ -88,6 +88,20 @@ function(sluice_test name)
     ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
 endfunction()
 
+# The folder's cuda_check.cu as a program and a test on a GPU, where CUDA is built; tools/gpu_check.sh
+# builds and runs the same without CMake.
+#   sluice_cuda_check(sample sluice::sample)
+function(sluice_cuda_check name)
+  if(SLUICE_CUDA)
+    add_executable(${name}_cuda_check cuda_check.cu
+      "${CMAKE_SOURCE_DIR}/tests/kernels/cuda/check_main.cu")
+    target_link_libraries(${name}_cuda_check PRIVATE sluice_options ${ARGN} CUDA::cudart)
+    add_test(NAME CudaCheckTest.${name} COMMAND ${name}_cuda_check)
+    set_tests_properties(CudaCheckTest.${name}
+      PROPERTIES LABELS gpu TIMEOUT 120 SKIP_RETURN_CODE 77)
+  endif()
+endfunction()
+
 # Sanitizers bring their own allocator; what else runs for long takes jemalloc. Messages and payload
 # of every size are freed by other threads than those that made them, and glibc's malloc took a
 # third of the queue's CPU time for that.

@@ -31,7 +31,9 @@ __global__ void ReadBeforeBarrier(bool faulty, int* out) {
   if (!faulty) __syncthreads();
   out[threadIdx.x] = cells[(threadIdx.x + 1) % kThreads];
 }
-void MissingBarrier(bool faulty) { ReadBeforeBarrier<<<1, kThreads>>>(faulty, Device<int>(kThreads)); }
+void MissingBarrier(bool faulty) {
+  ReadBeforeBarrier<<<1, kThreads>>>(faulty, Device<int>(kThreads));
+}
 
 // Without the second barrier a fast thread overwrites what a slow one has yet to read.
 __global__ void ShiftTwice(bool faulty, int* out) {
@@ -67,7 +69,9 @@ __global__ void ReadAtomics(bool faulty, int* out) {
   if (!faulty) __syncthreads();
   out[threadIdx.x] = count;
 }
-void ReadOfAtomicsTooEarly(bool faulty) { ReadAtomics<<<1, kThreads>>>(faulty, Device<int>(kThreads)); }
+void ReadOfAtomicsTooEarly(bool faulty) {
+  ReadAtomics<<<1, kThreads>>>(faulty, Device<int>(kThreads));
+}
 
 // One warp: its lanes are in step only where a __syncwarp() says so.
 __global__ void WarpExchange(bool faulty, int* out) {
@@ -283,7 +287,9 @@ __global__ void ShuffleFrom(int lane, int* out) {
   out[threadIdx.x] = 0;
   if (threadIdx.x < 8) out[threadIdx.x] = __shfl_sync(0x000000ffu, threadIdx.x, lane);
 }
-void ShuffleFromAnAbsentLane(bool faulty) { ShuffleFrom<<<1, 32>>>(faulty ? 9 : 7, Device<int>(32)); }
+void ShuffleFromAnAbsentLane(bool faulty) {
+  ShuffleFrom<<<1, 32>>>(faulty ? 9 : 7, Device<int>(32));
+}
 
 // ---- Correct kernels for the properties.
 
@@ -312,7 +318,8 @@ __global__ void Ranks(const int32_t* x, int* ranks) {
   for (unsigned i = 0; i < blockDim.x; ++i) {
     const int32_t other = x[blockIdx.x * blockDim.x + i];
     // All threads ask of one number at a time: those it comes before count themselves.
-    const uint32_t after = __ballot_sync(0xffffffffu, other < mine || (other == mine && i < threadIdx.x));
+    const uint32_t after =
+        __ballot_sync(0xffffffffu, other < mine || (other == mine && i < threadIdx.x));
     rank += static_cast<int>(after >> lane & 1);
     if (__syncthreads_count(other < mine || (other == mine && i < threadIdx.x)) < 0) rank = -1;
   }
@@ -392,8 +399,7 @@ std::vector<Planted> AllPlanted() {
       {"UnwrittenDevice", UnwrittenDevice,
        "read of device memory that nobody wrote\n  it reads 4 bytes at offset 252"},
       {"UnwrittenShared", UnwrittenShared, "read of shared memory that nobody wrote"},
-      {"SharedOfTheBlockBefore", SharedOfTheBlockBefore,
-       "read of shared memory that nobody wrote"},
+      {"SharedOfTheBlockBefore", SharedOfTheBlockBefore, "read of shared memory that nobody wrote"},
       {"UnwrittenCopiedBack", UnwrittenCopiedBack, "read of device memory that nobody wrote"},
       {"DivergentBarrier", DivergentBarrier,
        "a barrier that not all threads of the block reach\n(.|\n)*threads 40-63 ended"},

@@ -54,8 +54,7 @@ void PrintThread() {
                Triple(blockIdx.x, blockIdx.y, blockIdx.z).c_str());
   if (current != nullptr)
     std::fprintf(stderr, ", thread %s", Triple(threadIdx.x, threadIdx.y, threadIdx.z).c_str());
-  std::fprintf(stderr, "; CUDA_EMULATOR_SEED=%llu\n",
-               static_cast<unsigned long long>(seed_in_use));
+  std::fprintf(stderr, "; CUDA_EMULATOR_SEED=%llu\n", static_cast<unsigned long long>(seed_in_use));
 }
 
 // UndefinedBehaviorSanitizer, whose library is linked, prints what it finds and where, and calls

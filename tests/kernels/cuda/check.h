@@ -118,4 +118,12 @@ inline std::vector<float> RandomFloats(uint32_t seed, int64_t count, float scale
   return x;
 }
 
+// The same numbers over and over, where many are needed and only time matters.
+inline std::vector<float> ManyFloats(int64_t count) {
+  const std::vector<float> some = RandomFloats(1, 1 << 16);
+  std::vector<float> x(static_cast<size_t>(count));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = some[i % some.size()];
+  return x;
+}
+
 }  // namespace sluice::cuda_check

@@ -53,7 +53,7 @@ CUDA_CASE(FmaComputesItsChains) {
 
 CUDA_BENCH(Bandwidth) {
   const int64_t count = Small() ? 1000 : int64_t{16} << 20;  // 256 MiB: more than any cache.
-  OnDevice<float> from(std::vector<float>(4 * count)), to(4 * count);
+  OnDevice<float> from(ManyFloats(4 * count)), to(4 * count);
   Measure("copy", 2.0 * 16 * count, 0, [&] {
     Copy<<<Small() ? 3 : 2048, kThreads>>>(reinterpret_cast<const float4*>(from.data()), count,
                                            reinterpret_cast<float4*>(to.data()));

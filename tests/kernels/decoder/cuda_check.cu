@@ -4,6 +4,7 @@
 namespace sluice {
 namespace {
 
+using cuda_check::ManyFloats;
 using cuda_check::Measure;
 using cuda_check::OnDevice;
 using cuda_check::RandomFloats;
@@ -177,35 +178,39 @@ CUDA_CASE(AttentionRefusesLargeHeads) {
 
 CUDA_BENCH(ProductSpeed) {
   const int64_t n = Small() ? 32 : 4096, k = n;
+  const std::vector<float> w = ManyFloats(2 * n * k);
+  OnDevice<float> weight(w);
+  OnDevice<uint16_t> narrow_weight(Bf16(w));
   for (const int64_t m : {1, 64, 1024}) {
     if (Small() && m > 1) continue;
-    OnDevice<float> x(std::vector<float>(m * k)), w(std::vector<float>(2 * n * k)), y(m * n);
+    const std::vector<float> x = ManyFloats(m * k);
+    OnDevice<float> input(x), y(m * n);
+    OnDevice<uint16_t> narrow_input(Bf16(x)), narrow_y(m * n);
     const double flops = 2.0 * static_cast<double>(m * n * k);
-    const double bytes = static_cast<double>(m * k + n * k + m * n);
+    const auto bytes = static_cast<double>(m * k + n * k + m * n);
     const std::string rows = ", " + std::to_string(m) + " rows";
-    const auto* const narrow_x = reinterpret_cast<const uint16_t*>(x.data());
-    const auto* const narrow_w = reinterpret_cast<const uint16_t*>(w.data());
     Measure("gemm" + rows, 4 * bytes, flops, [&] {
-      CUDA_OK(cuda::Gemm(x.data(), k, w.data(), m, n, k, y.data(), n, false, nullptr));
+      CUDA_OK(cuda::Gemm(input.data(), k, weight.data(), m, n, k, y.data(), n, false, nullptr));
     });
     Measure("gemm_bf16" + rows, 2 * bytes, flops, [&] {
-      CUDA_OK(cuda::GemmBf16(narrow_x, k, narrow_w, m, n, k, y.data(), n, false, nullptr));
+      CUDA_OK(cuda::GemmBf16(narrow_input.data(), k, narrow_weight.data(), m, n, k, y.data(), n,
+                             false, nullptr));
     });
     Measure("gate_up_bf16" + rows, 2 * (bytes + static_cast<double>(n * k)), 2 * flops, [&] {
-      CUDA_OK(cuda::GateUpBf16(narrow_x, k, narrow_w, m, n, k,
-                               reinterpret_cast<uint16_t*>(y.data()), n, nullptr));
+      CUDA_OK(cuda::GateUpBf16(narrow_input.data(), k, narrow_weight.data(), m, n, k,
+                               narrow_y.data(), n, nullptr));
     });
   }
 }
 
 CUDA_BENCH(PointwiseSpeed) {
   const int64_t m = Small() ? 2 : 8192, n = Small() ? 64 : 4096, half = Small() ? 16 : 64;
-  OnDevice<float> x(std::vector<float>(m * n, 1.0f)), up(std::vector<float>(m * n, 1.0f)), y(m * n),
-      tables(std::vector<float>(m * half, 1.0f));
+  OnDevice<float> x(ManyFloats(m * n)), up(ManyFloats(m * n)), y(m * n),
+      tables(ManyFloats(m * half));
   std::vector<int32_t> positions(m);
   for (int64_t r = 0; r < m; ++r) positions[r] = static_cast<int32_t>(r);
   OnDevice<int32_t> device_positions(positions);
-  const double numbers = static_cast<double>(m * n);
+  const auto numbers = static_cast<double>(m * n);
   Measure("rms_norm", 4 * 2 * numbers, 4 * numbers,
           [&] { CUDA_OK(cuda::RmsNorm(x.data(), up.data(), m, n, 1e-6f, y.data(), nullptr)); });
   Measure("swiglu", 4 * 3 * numbers, 0,
@@ -222,8 +227,15 @@ void MeasureAttention(const std::string& name) {
   const int64_t count = Small() ? 2 : 256, positions = Small() ? 40 : 4096, d = Small() ? 16 : 128;
   const int64_t stride = KvHead<T>::BlockSize(d),
                 per_query = (positions + kKvBlockTokens - 1) / kKvBlockTokens;
-  OnDevice<T> pool(std::vector<T>(count * per_query * stride));
-  OnDevice<float> q(std::vector<float>(count * d)), out(count * d);
+  std::vector<T> numbers(count * per_query * stride);
+  if constexpr (sizeof(T) == 4) {
+    numbers = ManyFloats(static_cast<int64_t>(numbers.size()));
+  } else {
+    const std::vector<float> wide = ManyFloats(static_cast<int64_t>(numbers.size()));
+    BestDecoderOps().to_f16(wide.data(), static_cast<int64_t>(wide.size()), numbers.data());
+  }
+  OnDevice<T> pool(numbers);
+  OnDevice<float> q(ManyFloats(count * d)), out(count * d);
   std::vector<int32_t> blocks(count * per_query);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
   OnDevice<int32_t> device_blocks(blocks);

@@ -60,12 +60,12 @@ CUDA_CASE(PartsAddUpToTheWhole) {
 
 CUDA_BENCH(Speed) {
   const size_t bytes = Small() ? 4096 : size_t{256} << 20;
-  OnDevice<uint8_t> elements{std::vector<uint8_t>(bytes)};
+  OnDevice<float> numbers(cuda_check::ManyFloats(static_cast<int64_t>(bytes / sizeof(float))));
   OnDevice<uint64_t> sum(std::vector<uint64_t>(2));
   for (const int width : {1, 2, 4}) {
     Measure("fingerprint of " + std::to_string(8 * width) + " bits", static_cast<double>(bytes), 0,
             [&] {
-              kernels::AddFingerprintCuda(1, elements.data(), width, 0,
+              kernels::AddFingerprintCuda(1, numbers.data(), width, 0,
                                           bytes / static_cast<size_t>(width), sum.data(), nullptr);
             });
   }

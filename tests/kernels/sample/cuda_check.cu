@@ -61,9 +61,9 @@ void CheckDraws(int64_t vocab) {
 }
 
 CUDA_CASE(DrawsEqualTheReferenceInBits) {
-  for (const int64_t vocab : {1, 3, 64, 1023, 1025}) CheckDraws(vocab);
+  for (const int64_t vocab : {1, 3, 64, 1025}) CheckDraws(vocab);
   if (Small()) return;
-  for (const int64_t vocab : {70'000, 151'936}) CheckDraws(vocab);
+  for (const int64_t vocab : {1023, 70'000, 151'936}) CheckDraws(vocab);
 }
 
 CUDA_CASE(ManyEqualLogitsAreCutByTheirIds) {
@@ -90,7 +90,7 @@ CUDA_CASE(ManyEqualLogitsAreCutByTheirIds) {
 // 64 rows of a large vocabulary; what has to be read is each logit once.
 void MeasureDraws(const std::string& name, const SampleRow& like) {
   const int64_t rows = Small() ? 2 : 64, vocab = Small() ? 300 : 151'936;
-  OnDevice<float> logits(RandomFloats(1, rows * vocab, 3));
+  OnDevice<float> logits(cuda_check::ManyFloats(rows * vocab));
   std::vector<SampleRow> all;
   for (int64_t r = 0; r < rows; ++r) {
     all.push_back(like);
