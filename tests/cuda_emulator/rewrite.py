@@ -105,7 +105,7 @@ def shared_variables(source):
         end = source.code.find(";", match.end())
         pieces = [source.code[b:e] for b, e in source.split(match.end(), end, ",")]
         declared = re.sub(r"\b(?:__align__|alignas)\s*\([^)]*\)", "", pieces[0])
-        first = re.fullmatch(r"(.*?)(\w+)\s*((?:\[[^\]]*\]\s*)*)", declared, re.DOTALL)
+        first = re.fullmatch(r"([\w\s:<>,*]*?)([A-Za-z_]\w*)\s*((?:\[[^\]]*\]\s*)*)", declared, re.DOTALL)
         if first is None or not first[1].strip():
             raise Fault(source, match.start(), "this declaration of __shared__ memory is not read")
         of_type = " ".join(first[1].split())
@@ -115,7 +115,7 @@ def shared_variables(source):
             continue
         made = []
         for piece in [first[2] + first[3]] + pieces[1:]:
-            part = re.fullmatch(r"\s*(\w+)\s*((?:\[[^\]]*\]\s*)*)", piece, re.DOTALL)
+            part = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*((?:\[[^\]]*\]\s*)*)", piece, re.DOTALL)
             if part is None:
                 raise Fault(source, match.start(), f"this variable is not read: {piece.strip()}")
             made.append(f"static char {part[1]}_place; auto& {part[1]} = {EMULATOR}"
