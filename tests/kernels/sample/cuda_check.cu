@@ -11,8 +11,6 @@ using cuda_check::OnDevice;
 using cuda_check::RandomFloats;
 using cuda_check::Small;
 
-constexpr int64_t kRows = 40;
-
 // Row r of the check: temperature 0, banned tokens and each of the cuts, in all sorts of mixtures.
 SampleRow MakeRow(int64_t r) {
   return {.key = 77u + static_cast<uint64_t>(r),
@@ -25,15 +23,15 @@ SampleRow MakeRow(int64_t r) {
           .min_p = r % 6 == 2 ? 0.05f : 0.0f};
 }
 
-void CheckDraws(int64_t vocab) {
-  std::vector<float> logits = RandomFloats(static_cast<uint32_t>(vocab), vocab * kRows, 3);
-  logits[vocab * 5] = NAN;
+void CheckDraws(int64_t vocab, int64_t row_count) {
+  std::vector<float> logits = RandomFloats(static_cast<uint32_t>(vocab), vocab * row_count, 3);
+  if (row_count > 5) logits[vocab * 5] = NAN;
   const std::vector<int32_t> banned = {0, 2};
-  std::vector<int32_t> kept(vocab * kRows, -1);
+  std::vector<int32_t> kept(vocab * row_count, -1);
   OnDevice<float> device_logits(logits);
   OnDevice<int32_t> device_banned(banned), device_kept(kept);
   std::vector<SampleRow> rows, device_rows;
-  for (int64_t r = 0; r < kRows; ++r) {
+  for (int64_t r = 0; r < row_count; ++r) {
     const bool keeps = r % 7 != 0 && r % 2 == 1;
     SampleRow row = MakeRow(r);
     row.logits = logits.data() + r * vocab;
@@ -45,13 +43,13 @@ void CheckDraws(int64_t vocab) {
     row.kept = keeps ? device_kept.data() + r * vocab : nullptr;
     device_rows.push_back(row);
   }
-  std::vector<SampleDraw> expected(kRows);
-  SampleCpu(rows.data(), kRows, vocab, expected.data());
+  std::vector<SampleDraw> expected(row_count);
+  SampleCpu(rows.data(), row_count, vocab, expected.data());
   OnDevice<SampleRow> on_device(device_rows);
-  OnDevice<SampleDraw> draws(static_cast<size_t>(kRows));
-  CUDA_OK(SampleCuda(on_device.data(), kRows, vocab, draws.data(), nullptr));
+  OnDevice<SampleDraw> draws(static_cast<size_t>(row_count));
+  CUDA_OK(SampleCuda(on_device.data(), row_count, vocab, draws.data(), nullptr));
   const std::vector<SampleDraw> drawn = draws.Back();
-  for (int64_t r = 0; r < kRows; ++r) {
+  for (int64_t r = 0; r < row_count; ++r) {
     CUDA_EXPECT(drawn[r] == expected[r])
         << "V " << vocab << " row " << r << ": token " << drawn[r].token << " of "
         << drawn[r].logprob << ", " << drawn[r].kept << " kept; the CPU's " << expected[r].token
@@ -61,10 +59,13 @@ void CheckDraws(int64_t vocab) {
 }
 
 CUDA_CASE(DrawsEqualTheReferenceInBits) {
-  for (const int64_t vocab : {1, 3, 64, 1025}) CheckDraws(vocab);
+  for (const int64_t vocab : {1, 3, 64, 1025}) CheckDraws(vocab, 40);
   if (Small()) return;
-  for (const int64_t vocab : {1023, 70'000, 151'936}) CheckDraws(vocab);
+  for (const int64_t vocab : {1023, 70'000, 151'936}) CheckDraws(vocab, 40);
 }
+
+// A block sums 64 chunks of 1024 at once.
+CUDA_CASE(AVocabularyThatTakesTwoRoundsOfChunks) { CheckDraws(66'000, 3); }
 
 CUDA_CASE(ManyEqualLogitsAreCutByTheirIds) {
   constexpr int64_t kVocab = 1500;
