@@ -224,7 +224,7 @@ CUDA_BENCH(PointwiseSpeed) {
 // One query each of `count` sequences.
 template <typename T>
 void MeasureAttention(const std::string& name) {
-  const int64_t count = Small() ? 2 : 256, positions = Small() ? 40 : 4096, d = Small() ? 16 : 128;
+  const int64_t count = Small() ? 2 : 256, positions = Small() ? 40 : 2048, d = Small() ? 16 : 128;
   const int64_t stride = KvHead<T>::BlockSize(d),
                 per_query = (positions + kKvBlockTokens - 1) / kKvBlockTokens;
   std::vector<T> numbers(count * per_query * stride);
