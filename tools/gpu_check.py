@@ -1,8 +1,8 @@
 """What tools/gpu_check.sh runs; its --help is EPILOG below.
 
-A program is made of each folder kernels/<op>/ that has a .cu, with tests/kernels/<op>/cuda_check.cu;
-and one of tests/kernels/cuda, which measures the card. Steps have results, and each result is
-written to the JSON file at once, so that an interrupted run leaves what it has.
+A program is made of each folder kernels/<op>/ that has a .cu, with its
+tests/kernels/<op>/cuda_check.cu; and one of tests/kernels/cuda, which measures the card. Each
+step's result is written to the JSON file at once, so that an interrupted run leaves what it has.
 """
 import argparse
 import concurrent.futures
@@ -31,14 +31,14 @@ examples:
   tools/gpu_check.sh                                   # with a GPU: the first thing to run
   tools/gpu_check.sh --out gpu.json --seconds 300
   tools/gpu_check.sh --emulate                         # no GPU needed
-  tools/gpu_check.sh --emulate --install-nvcc          # nvcc from PyPI into .deps/, if it is missing
-  tools/gpu_check.sh --emulate --only sample --seed 7  # one kernel, its threads in another order
+  tools/gpu_check.sh --emulate --install-nvcc          # nvcc from PyPI, if it is missing
+  tools/gpu_check.sh --emulate --only sample --seed 7  # one kernel, in another order
 """
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CHECK_MAIN = "tests/kernels/cuda/check_main.cu"
 CARD = "card"  # The program of tests/kernels/cuda, with the benches "copy" and "fma".
-EMULATOR = ["hooks.cc", "memory.cc", "report.cc", "runtime.cc", "threads.cc"]
+EMULATOR = ["hooks.cc", "memory.cc", "report.cc", "runtime.cc", "threads.cc", "together.cc"]
 # Run by a program of their own, tests/cuda_emulator/emulator_test.cc.
 EMULATOR_TESTS = ["tests/cuda_emulator/planted.cu"]
 ARCHITECTURES = ["80", "90"]
@@ -92,7 +92,7 @@ def run(command, seconds, environment=None):
     begin = time.monotonic()
     if seconds <= 0:
         return None, "", 0.0
-    # `timeout` outlives this script, should something end it, and kills all that the command started.
+    # `timeout` outlives this script, should something end it, and kills what the command started.
     process = subprocess.run(
         ["timeout", "-k", "1", f"{seconds:.1f}", *map(str, command)], cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
@@ -183,7 +183,7 @@ class Builder:
         good = True
         for name, code, output, seconds in self.pool.map(self._make, self.jobs):
             good &= code == 0
-            message = "" if code == 0 else f"{output[-3000:]}\n{explain(code)}"
+            message = "" if code == 0 else complaint(output, code)
             self.report.step(name, "passed" if code == 0 else "failed", seconds, message)
         self.jobs = []
         return good
@@ -192,32 +192,35 @@ class Builder:
         out = self.folder / name
         code, output, seconds = run([*command, "-o", out], min(STEP_SECONDS, self.report.left()))
         if code != 0:
-            self.report.step(f"link {name}", "failed", seconds, f"{output[-3000:]}\n{explain(code)}")
+            self.report.step(f"link {name}", "failed", seconds, complaint(output, code))
         return out if code == 0 else None
 
 
-def explain(code):
-    return "out of time" if code is None else f"exit code {code}"
+def complaint(output, code):
+    """The end of what a failed command said, and how it ended."""
+    return (output[-3000:] + ("out of time" if code is None else f"exit code {code}")).lstrip()
 
 
 def run_program(report, name, command, what, environment=None):
     """Runs one program, and takes over what it prints."""
     code, output, seconds = run(command, min(STEP_SECONDS, report.left()), environment)
-    said, failed = [], code != 0
+    said, failed = "", code != 0
     for line in output.splitlines():
-        if not line.startswith("{"):
-            said.append(line)
+        try:
+            entry = json.loads(line) if line.startswith("{") else None
+        except json.JSONDecodeError:  # The line of a program that ended within it.
+            entry = None
+        if entry is None:
+            said += line + "\n"
             continue
-        entry = json.loads(line)
         if "case" in entry:
             report.json["cases"].append({"program": name, "run": what, **entry})
         elif "bench" in entry:
             report.json["figures"].append({"program": name, **entry})
         elif report.json["device"] is None:
             report.json["device"] = entry
-    message = "\n".join(said[-60:] + [explain(code)]) if failed else ""
-    report.step(f"{what}: {name}", "failed" if failed else "passed", seconds, message)
-    return not failed, output
+    report.step(f"{what}: {name}", "failed" if failed else "passed", seconds,
+                complaint(said, code) if failed else "")
 
 
 def add_ratios(figures):
@@ -275,8 +278,8 @@ def check_on_gpu(report, builder, programs, nvcc, capability):
         return
     for tool in TOOLS:
         for name, path in built.items():
-            run_program(report, name,
-                        [sanitizer, "--tool", tool, "--error-exitcode", "9", path, "--small"], tool)
+            command = [sanitizer, "--tool", tool, "--error-exitcode", "9", path, "--small"]
+            run_program(report, name, command, tool)
 
 
 def for_cards(source):
@@ -324,7 +327,7 @@ def parse_arguments():
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--emulate", action="store_true", help="on the CPU, though there be a GPU")
     parser.add_argument("--out", type=pathlib.Path, help="the JSON file (DIR/gpu_check.json)")
-    parser.add_argument("--seconds", type=float, default=540, help="the whole run ends by then (540)")
+    parser.add_argument("--seconds", type=float, default=540, help="all of it ends by then (540)")
     parser.add_argument("--build", type=pathlib.Path, metavar="DIR", default="build/gpu_check",
                         help="what is built lies here (build/gpu_check)")
     parser.add_argument("--only", action="append", metavar="KERNEL",
@@ -334,7 +337,8 @@ def parse_arguments():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
     parser.add_argument("--install-nvcc", action="store_true",
                         help="nvcc into .deps/ from PyPI, if there is none")
-    parser.add_argument("--references", nargs="*", default=[], type=pathlib.Path, metavar="ARCHIVE",
+    parser.add_argument("--references", nargs="*", default=[], type=pathlib.Path,
+                        metavar="ARCHIVE",
                         help="with --emulate: built CPU references, in place of compiling them")
     return parser.parse_args()
 
@@ -368,8 +372,8 @@ def main():
     report.json["passed"] = not report.failed
     report.write()
     skipped = sum(step["status"] == "skipped" for step in report.json["steps"])
-    print(f"{'failed' if report.failed else 'passed'} ({report.json['form']}"
-          f"{f', {skipped} skipped' if skipped else ''}) in {report.json['seconds']} s: {report.path}")
+    print(f"{'failed' if report.failed else 'passed'} ({report.json['form']}, {skipped} skipped) "
+          f"in {report.json['seconds']} s: {report.path}")
     return 1 if report.failed else 0
 
 

@@ -83,8 +83,8 @@ install_openai() {
   touch "$root/.deps/openai-$openai_version.done"
 }
 
-# CUDA's compiler, where there is none: kernels are compiled without a GPU too. Not an error where it
-# cannot be had: tools/gpu_check.sh says that it is missing.
+# CUDA's compiler, where there is none: kernels are compiled without a GPU too. Not an error where
+# it cannot be had: tools/gpu_check.sh says that it is missing.
 install_nvcc() {
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
     [ -f "$root/.deps/nvcc.done" ] && return

@@ -5,7 +5,7 @@
 
 // The memory of the emulated device, and what is known of each of its bytes: who wrote it last, who
 // read it last, and when. Device and shared memory lie in one range of addresses that the host
-// cannot touch, each allocation with a gap behind it, and no address of device memory is used twice.
+// cannot touch, each allocation with a gap behind it. No address of device memory is used twice.
 namespace sluice::cuda_emulator {
 
 enum class Access { kRead, kWrite, kAtomic };

@@ -17,8 +17,8 @@ std::vector<Planted> AllPlanted();
 // Sums of `blocks` equal parts of x, whose length they divide, by `threads` threads each: a tree in
 // shared memory, then shuffles, then an atomic.
 std::vector<int64_t> SumsOfParts(const std::vector<int32_t>& x, int blocks, int threads);
-// For each number, how many numbers of its block of `threads` come before it in order, of equal ones
-// those at lower places: by votes and a scan of shuffles.
+// For each number, how many numbers of its block of `threads` come before it in order, of equal
+// ones those at lower places: by votes and a scan of shuffles.
 std::vector<int> RanksInBlocks(const std::vector<int32_t>& x, int threads);
 
 // What cudaGetLastError() says of a launch of so many.

@@ -100,12 +100,15 @@ def launches(source):
             f"{', ' if passed.strip() else ''}{passed})")
 
 
+VARIABLE = r"([A-Za-z_]\w*)\s*((?:\[[^\]]*\]\s*)*)"  # A name, and the sizes of an array.
+
+
 def shared_variables(source):
     for match in re.finditer(r"(\bextern\s+)?\b__shared__\b", source.code):
         end = source.code.find(";", match.end())
         pieces = [source.code[b:e] for b, e in source.split(match.end(), end, ",")]
         declared = re.sub(r"\b(?:__align__|alignas)\s*\([^)]*\)", "", pieces[0])
-        first = re.fullmatch(r"([\w\s:<>,*]*?)([A-Za-z_]\w*)\s*((?:\[[^\]]*\]\s*)*)", declared, re.DOTALL)
+        first = re.fullmatch(r"([\w\s:<>,*]*?)" + VARIABLE, declared)
         if first is None or not first[1].strip():
             raise Fault(source, match.start(), "this declaration of __shared__ memory is not read")
         of_type = " ".join(first[1].split())
@@ -115,7 +118,7 @@ def shared_variables(source):
             continue
         made = []
         for piece in [first[2] + first[3]] + pieces[1:]:
-            part = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*((?:\[[^\]]*\]\s*)*)", piece, re.DOTALL)
+            part = re.fullmatch(r"\s*" + VARIABLE, piece)
             if part is None:
                 raise Fault(source, match.start(), f"this variable is not read: {piece.strip()}")
             made.append(f"static char {part[1]}_place; auto& {part[1]} = {EMULATOR}"
@@ -142,9 +145,8 @@ def assembly(source):
 
 
 def kernels(source):
-    found = re.findall(r"\b__global__\b[^;{()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{()]*?)?(\w+)\s*\(",
-                       source.code)
-    return [name for name in found if name != "__launch_bounds__"]
+    code = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", source.code)
+    return re.findall(r"\b__global__\b[^;{()]*?(\w+)\s*\(", code)
 
 
 def rewrite(path, text):

@@ -3,6 +3,9 @@
 #include <csetjmp>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <random>
+#include <vector>
 
 #include "tests/cuda_emulator/emulator.h"
 
@@ -29,8 +32,8 @@ struct Thread {
   const void* at = nullptr;  // Return address.
   uint64_t result = 0;
 
-  // A vector clock over the lanes of its warp, since the last barrier of the block: it has seen what
-  // lane l did before l's own clock was known[l]. A __syncwarp() joins those of its lanes.
+  // A vector clock over the lanes of its warp, since the last barrier of the block: it has seen
+  // what lane l did before l's own clock was known[l]. A __syncwarp() joins those of its lanes.
   uint32_t known[kWarp] = {};
 };
 
@@ -45,6 +48,29 @@ extern const char* running_kernel;  // nullptr between launches.
 extern const void* parameters_begin;
 extern const void* parameters_end;
 extern uint64_t seed_in_use;
+
+// The block that runs.
+struct Scheduler {
+  std::vector<Thread> threads;  // kMostThreads, whose stacks are kept from block to block.
+  unsigned count = 0;           // Of the block.
+  std::vector<Thread*> ready;
+  unsigned at_barrier = 0, ended = 0;
+  jmp_buf host;
+  std::mt19937_64 random;
+
+  void (*body)(const void*) = nullptr;
+  std::map<const void*, void*> shared;  // By variable.
+  size_t dynamic_shared = 0;
+};
+Scheduler& TheScheduler();
+
+void MakeReady(Thread* thread);
+// From the running thread to the scheduler's loop, until it is resumed.
+void SwitchToHost();
+// After a thread has ended: warp operations of its warp may have waited for it alone.
+void RetryWarp(const Thread& ended);
+// When no thread can run and not all have ended: says what they wait for.
+[[noreturn]] void FailStuck();
 
 // Lives while a call of a kernel's thread is in the emulator.
 class Unwatched {
