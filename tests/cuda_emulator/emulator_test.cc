@@ -4,12 +4,16 @@
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
+#include <ostream>
 #include <random>
 
 #include "gtest/gtest.h"
 #include "tests/cuda_emulator/planted.h"
 
 namespace sluice::cuda_emulator {
+
+void PrintTo(const Planted& planted, std::ostream* out) { *out << planted.name; }
+
 namespace {
 
 constexpr uint64_t kSeeds = 4;

@@ -54,7 +54,7 @@ struct BlockPast {
 
 struct Memory {
   uintptr_t arena = 0;
-  size_t used = kSharedBytes;
+  size_t used = kSharedBytes + kGranule;  // A gap before the first one too.
   // The allocation of each granule, counted from 1; 0: none.
   std::vector<uint32_t> owners = std::vector<uint32_t>(kArenaBytes / kGranule);
   std::vector<Allocation> allocations;
