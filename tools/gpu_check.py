@@ -90,7 +90,7 @@ class Report:
 def run(command, seconds, environment=None):
     """Exit code (None: out of time), output, seconds it took."""
     begin = time.monotonic()
-    if seconds <= 0:
+    if seconds < 1:  # To `timeout`, 0 is for ever.
         return None, "", 0.0
     # `timeout` outlives this script, should something end it, and kills what the command started.
     process = subprocess.run(
@@ -327,7 +327,7 @@ def parse_arguments():
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--emulate", action="store_true", help="on the CPU, though there be a GPU")
     parser.add_argument("--out", type=pathlib.Path, help="the JSON file (DIR/gpu_check.json)")
-    parser.add_argument("--seconds", type=float, default=540, help="all of it ends by then (540)")
+    parser.add_argument("--seconds", type=float, default=530, help="all of it ends by then (530)")
     parser.add_argument("--build", type=pathlib.Path, metavar="DIR", default="build/gpu_check",
                         help="what is built lies here (build/gpu_check)")
     parser.add_argument("--only", action="append", metavar="KERNEL",

@@ -116,5 +116,81 @@ TEST_F(ScriptsTest, AKernelWithoutACheckIsAnError) {
   EXPECT_THAT(RunCommand(check).output, HasSubstr("common/stray.cu is run by no program"));
 }
 
+// A tree with one kernel, and a machine with a GPU whose tools are shell scripts: what nvcc links
+// prints what a check program would.
+class GpuMachineTest : public ScriptsTest {
+ protected:
+  void SetUp() override {
+    ScriptsTest::SetUp();
+    for (const char* source :
+         {"kernels/new/op.cu", "kernels/new/op_cpu.cc", "tests/kernels/new/cuda_check.cu",
+          "tests/kernels/cuda/cuda_check.cu", "tests/kernels/cuda/check_main.cu"})
+      Write(source, "");
+    std::filesystem::create_directories(tree_ + "/tools");
+    std::filesystem::copy_file(SLUICE_SOURCE_DIR "/tools/gpu_check.py",
+                               tree_ + "/tools/gpu_check.py");
+    WriteTool("nvidia-smi", "echo '9.0, 580.1'");
+    WriteTool("compute-sanitizer", "shift 4; exec \"$@\"");
+    WriteTool("nvcc", R"sh(
+case "$*" in *--version*) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit;; esac
+for out; do :; done
+case "$*" in *" -c "*) : >"$out"; exit;; esac
+cp "$(dirname "$0")/program" "$out")sh");
+    WriteTool("program", R"sh(
+case $0 in *card) speed=1000;; *) speed=250;; esac
+case "$*" in
+  *--bench*)
+    for name in copy fma; do
+      echo '{"bench": "'$name'", "microseconds": 1, "gb_per_s": '$speed', "gflop_per_s": 10}'
+    done;;
+  *) echo '{"case": "Works", "passed": true, "seconds": 0}';;
+esac)sh");
+  }
+  void WriteTool(const std::string& name, const std::string& script) {
+    Write("bin/" + name, "#!/bin/sh\n" + script + "\n");
+    std::filesystem::permissions(tree_ + "/bin/" + name, std::filesystem::perms::owner_all);
+  }
+  Ran Check(const std::string& arguments) {
+    return RunCommand("PATH='" + tree_ + "/bin':$PATH python3 '" + tree_ +
+                      "/tools/gpu_check.py' --build '" + tree_ + "/build' " + arguments);
+  }
+};
+
+TEST_F(GpuMachineTest, IsCheckedMeasuredAndCheckedAgainByEachTool) {
+  const Ran ran = Check("");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  const std::string json = Read("build/gpu_check.json");
+  EXPECT_THAT(json, HasSubstr("\"form\": \"gpu\",\n \"passed\": true"));
+  EXPECT_THAT(json, HasSubstr("\"of_copy\": 0.25"));
+  EXPECT_THAT(json, HasSubstr("\"of_fma\": 1.0"));
+  for (const char* step : {"check: new", "measure: new", "memcheck: new", "racecheck: new",
+                           "initcheck: new", "synccheck: new"})
+    EXPECT_THAT(json,
+                HasSubstr("\"step\": \"" + std::string(step) + "\",\n   \"status\": \"passed\""));
+}
+
+TEST_F(GpuMachineTest, ACaseThatFailsFailsTheRunAndIsToldWhy) {
+  WriteTool("program", "echo 'op.cu:3: not true'; exit 1");
+  const Ran ran = Check("");
+  EXPECT_NE(ran.code, 0);
+  EXPECT_THAT(ran.output, HasSubstr("op.cu:3: not true"));
+  EXPECT_THAT(Read("build/gpu_check.json"), HasSubstr("\"passed\": false"));
+}
+
+TEST_F(GpuMachineTest, AProgramThatHangsIsEndedAtTheDeadline) {
+  WriteTool("program", "sleep 1000");
+  const Ran ran = Check("--seconds 4");
+  EXPECT_NE(ran.code, 0);
+  EXPECT_THAT(ran.output, HasSubstr("out of time"));
+}
+
+TEST_F(GpuMachineTest, AMachineThatKeepsComputeSanitizerOutIsSkippedAloud) {
+  WriteTool("compute-sanitizer", "echo 'Error: Device not supported'; exit 1");
+  const Ran ran = Check("");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("Device not supported"));
+  EXPECT_THAT(Read("build/gpu_check.json"), HasSubstr("\"status\": \"skipped\""));
+}
+
 }  // namespace
 }  // namespace sluice
