@@ -8,6 +8,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
+#include "tests/cuda_emulator/cuda_fp16.h"
 #include "tests/cuda_emulator/planted.h"
 
 namespace sluice::cuda_emulator {
@@ -91,11 +92,45 @@ TEST(EmulatorTest, ALaunchThatADeviceRefusesIsAnErrorAndRunsNothing) {
   EXPECT_EQ(ErrorOfLaunch(3, 32), 0);  // The error was taken.
 }
 
+TEST(EmulatorTest, AKernelThatNoLaunchRanIsNamed) {
+  const Kernels kernels("new.cu", {"NewKernel"});
+  ASSERT_EQ(ErrorOfLaunch(1, 32), 0);
+
+  testing::internal::CaptureStderr();
+  EXPECT_GE(PrintKernelsNeverRun(), 1);
+  const std::string named = testing::internal::GetCapturedStderr();
+  EXPECT_NE(named.find("kernel NewKernel of new.cu was never run"), std::string::npos) << named;
+  EXPECT_EQ(named.find("kernel Fill of"), std::string::npos) << named;
+}
+
 TEST(EmulatorTest, DenormalsOfAnFtzProductAreZeroWithTheirSign) {
   EXPECT_EQ(FmaRnFtz(2.0f, 3.0f, 1.0f), 7.0f);
   EXPECT_EQ(FmaRnFtz(0x1p-130f, 0x1p100f, 1.0f), 1.0f);
   EXPECT_EQ(FmaRnFtz(0x1p-100f, -0x1p-30f, 0.0f), 0.0f);
   EXPECT_TRUE(std::signbit(FmaRnFtz(0x1p-100f, -0x1p-30f, -0.0f)));
+}
+
+TEST(EmulatorTest, HalvesConvertToFloatsAndBackToTheNearestOrEven) {
+  const auto bits = [](float x) { return __half_as_ushort(__float2half_rn(x)); };
+  const auto value = [](int half) {
+    return __half2float(__ushort_as_half(static_cast<uint16_t>(half)));
+  };
+  EXPECT_EQ(value(0x0001), 0x1p-24f);
+  EXPECT_EQ(value(0x3C00), 1.0f);
+  EXPECT_EQ(value(0x7BFF), 65504.0f);
+  EXPECT_TRUE(std::isnan(value(0x7E00)));
+  EXPECT_GT(bits(NAN) & 0x7FFF, 0x7C00);
+  for (int half = 0; half <= 0x7C00; ++half) {
+    EXPECT_EQ(bits(value(half)), half);
+    EXPECT_EQ(bits(-value(half)), half | 0x8000);
+    if (half >= 0x7BFF) continue;
+    const float between = (value(half) + value(half + 1)) / 2;
+    EXPECT_EQ(bits(between), half + half % 2) << half;
+    EXPECT_EQ(bits(std::nextafter(between, 0.0f)), half) << half;
+    EXPECT_EQ(bits(std::nextafter(between, 65504.0f)), half + 1) << half;
+  }
+  EXPECT_EQ(bits(65519.0f), 0x7BFF);
+  EXPECT_EQ(bits(65520.0f), 0x7C00);
 }
 
 }  // namespace
