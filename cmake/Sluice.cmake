@@ -47,8 +47,9 @@ function(sluice_library name)
 endfunction()
 
 # The folder's op.cu into sluice_<name>, where CUDA is built. As on the CPU, no multiply-add is
-# fused unless it is written so.
+# fused unless it is written so. The library is the reference that the kernels are checked against.
 function(sluice_cuda name)
+  set_property(GLOBAL APPEND PROPERTY SLUICE_CUDA_REFERENCES "$<TARGET_FILE:sluice_${name}>")
   if(SLUICE_CUDA)
     target_sources(sluice_${name} PRIVATE op.cu)
     set_source_files_properties(op.cu PROPERTIES COMPILE_OPTIONS "--fmad=false")
@@ -86,6 +87,20 @@ function(sluice_test name)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${timeout}
     ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
+endfunction()
+
+# The folder's cuda_check.cu as a program and a test on a GPU, where CUDA is built;
+# tools/gpu_check.sh builds and runs the same without CMake.
+#   sluice_cuda_check(sample sluice::sample)
+function(sluice_cuda_check name)
+  if(SLUICE_CUDA)
+    add_executable(${name}_cuda_check cuda_check.cu
+      "${CMAKE_SOURCE_DIR}/tests/kernels/cuda/check_main.cu")
+    target_link_libraries(${name}_cuda_check PRIVATE sluice_options ${ARGN} CUDA::cudart)
+    add_test(NAME CudaCheckTest.${name} COMMAND ${name}_cuda_check)
+    set_tests_properties(CudaCheckTest.${name}
+      PROPERTIES LABELS gpu TIMEOUT 120 SKIP_RETURN_CODE 77)
+  endif()
 endfunction()
 
 # Sanitizers bring their own allocator; what else runs for long takes jemalloc. Messages and payload

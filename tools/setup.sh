@@ -8,6 +8,9 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 torch_version=2.13.0
 openai_version=3.54.0
+# Of one release of CUDA: the compiler, what it includes, and what it needs to run.
+nvcc_wheels="nvidia-cuda-nvcc==13.5.37 nvidia-nvvm==13.5.37 nvidia-cuda-crt==13.5.37
+  nvidia-cuda-runtime==13.5.37 nvidia-cuda-cccl==13.3.5.0.6"
 torch_dir=
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
@@ -50,9 +53,9 @@ install_packages() {
     apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# pip_install DIRECTORY PACKAGE
+# pip_install DIRECTORY PACKAGE..
 pip_install() {
-  python3 -m pip install --no-input --disable-pip-version-check --upgrade --target "$1" "$2"
+  python3 -m pip install --no-input --disable-pip-version-check --upgrade --target "$@"
 }
 
 install_torch() {
@@ -78,6 +81,21 @@ install_openai() {
   say "installing openai==$openai_version into .deps/ (tests only)"
   stage pip-openai pip_install "$root/.deps/openai" "openai==$openai_version"
   touch "$root/.deps/openai-$openai_version.done"
+}
+
+# CUDA's compiler, where there is none: kernels are compiled without a GPU too. Not an error where
+# it cannot be had: tools/gpu_check.sh says that it is missing.
+install_nvcc() {
+  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
+    [ -f "$root/.deps/nvcc.done" ] && return
+  say "installing nvcc into .deps/ (130 MB; kernels are compiled, tests only)"
+  mkdir -p "$root/build/logs"
+  # shellcheck disable=SC2086  # A list of words.
+  if pip_install "$root/.deps/cuda" $nvcc_wheels >"$root/build/logs/pip-nvcc.log" 2>&1; then
+    touch "$root/.deps/nvcc.done"
+  else
+    say "nvcc could not be installed (build/logs/pip-nvcc.log); kernels are only emulated"
+  fi
 }
 
 setup() {

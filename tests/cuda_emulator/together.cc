@@ -1,0 +1,249 @@
+// Barriers, votes, shuffles: what the threads of a block or a warp do together.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/cuda_emulator/memory.h"
+#include "tests/cuda_emulator/report.h"
+#include "tests/cuda_emulator/threads.h"
+
+namespace sluice::cuda_emulator {
+namespace {
+
+const char* Name(Together what) {
+  switch (what) {
+    case Together::kBarrier: return "__syncthreads()";
+    case Together::kBarrierCount: return "__syncthreads_count()";
+    case Together::kBarrierAnd: return "__syncthreads_and()";
+    case Together::kBarrierOr: return "__syncthreads_or()";
+    case Together::kWarpBarrier: return "__syncwarp()";
+    case Together::kShuffle: return "__shfl_sync()";
+    case Together::kShuffleUp: return "__shfl_up_sync()";
+    case Together::kShuffleDown: return "__shfl_down_sync()";
+    case Together::kShuffleXor: return "__shfl_xor_sync()";
+    case Together::kBallot: return "__ballot_sync()";
+    case Together::kAny: return "__any_sync()";
+    case Together::kAll: return "__all_sync()";
+    default: return "a __reduce_..._sync()";
+  }
+}
+
+// Where each thread is, those at one place together.
+std::string WhereThreadsAre() {
+  const Scheduler& scheduler = TheScheduler();
+  std::map<std::string, std::vector<unsigned>> places;
+  for (unsigned i = 0; i < scheduler.count; ++i) {
+    const Thread& thread = scheduler.threads[i];
+    std::string place = "ended";
+    if (thread.state == Thread::State::kAtBarrier || thread.state == Thread::State::kAtWarp) {
+      place = std::string("wait at ") + Name(thread.what);
+      if (thread.state == Thread::State::kAtWarp) {
+        char mask[32];
+        std::snprintf(mask, sizeof(mask), " with mask 0x%08x", thread.mask);
+        place += mask;
+      }
+      place += ", " + SourceLine(thread.at);
+    } else if (thread.state == Thread::State::kReady) {
+      place = "run";
+    }
+    places[place].push_back(i);
+  }
+  std::string text;
+  for (const auto& [place, threads] : places) {
+    text += "  threads";
+    for (size_t i = 0, next = 0; i < threads.size(); i = next) {
+      next = i + 1;
+      while (next < threads.size() && threads[next] == threads[next - 1] + 1) ++next;
+      text += " " + std::to_string(threads[i]);
+      if (next - i > 1) text += "-" + std::to_string(threads[next - 1]);
+    }
+    text += " " + place + "\n";
+  }
+  return text;
+}
+
+// All threads of the block are at a barrier, which must be one and the same.
+void CompleteBarrier(const void* at) {
+  Scheduler& scheduler = TheScheduler();
+  Thread* const all = scheduler.threads.data();
+  int count = 0;
+  for (unsigned i = 0; i < scheduler.count; ++i) {
+    const bool same_place =
+        all[i].at == all[0].at || SourceLine(all[i].at) == SourceLine(all[0].at);
+    if (all[i].what != all[0].what || !same_place)
+      Fail(at, "the threads of a block are at different barriers", WhereThreadsAre());
+    count += all[i].value != 0;
+  }
+  uint64_t result = 0;
+  if (all[0].what == Together::kBarrierCount) result = static_cast<uint64_t>(count);
+  if (all[0].what == Together::kBarrierAnd) result = count == static_cast<int>(scheduler.count);
+  if (all[0].what == Together::kBarrierOr) result = count > 0;
+  PassBarrier();
+  scheduler.at_barrier = 0;
+  for (unsigned i = 0; i < scheduler.count; ++i) {
+    all[i].result = result;
+    std::fill_n(all[i].known, kWarp, 0u);
+    all[i].known[i % kWarp] = 1;
+    MakeReady(&all[i]);
+  }
+}
+
+// The lane that `lane` takes its number from in a shuffle; its own beyond the end of its group.
+int SourceLane(const Thread& thread, int lane) {
+  const int begin = lane / thread.width * thread.width, end = begin + thread.width;
+  int from = lane;
+  switch (thread.what) {
+    case Together::kShuffle: return begin + (thread.argument & (thread.width - 1));
+    case Together::kShuffleUp: from = lane - thread.argument; return from < begin ? lane : from;
+    case Together::kShuffleDown: from = lane + thread.argument; break;
+    default: from = lane ^ thread.argument; break;
+  }
+  return from >= end ? lane : from;
+}
+
+// Votes and reductions over the values of the lanes that take part.
+uint64_t Reduce(Together what, const std::vector<Thread*>& lanes) {
+  const auto fold = [&](uint32_t start, auto combine) -> uint64_t {
+    uint32_t result = start;
+    for (const Thread* lane : lanes) result = combine(result, static_cast<uint32_t>(lane->value));
+    return result;
+  };
+  uint32_t ballot = 0;
+  for (const Thread* lane : lanes) ballot |= uint32_t{lane->value != 0} << lane->number % kWarp;
+  const auto first = static_cast<uint32_t>(lanes.front()->value);
+  switch (what) {
+    case Together::kBallot: return ballot;
+    case Together::kAny: return ballot != 0;
+    case Together::kAll: return std::popcount(ballot) == static_cast<int>(lanes.size());
+    case Together::kReduceAdd: return fold(0, [](uint32_t a, uint32_t b) { return a + b; });
+    case Together::kReduceMin:
+      return fold(first, [](uint32_t a, uint32_t b) { return std::min(a, b); });
+    case Together::kReduceMax:
+      return fold(first, [](uint32_t a, uint32_t b) { return std::max(a, b); });
+    case Together::kReduceMinSigned:
+      return fold(first, [](int32_t a, int32_t b) { return std::min(a, b); });
+    case Together::kReduceMaxSigned:
+      return fold(first, [](int32_t a, int32_t b) { return std::max(a, b); });
+    case Together::kReduceAnd: return fold(~0u, [](uint32_t a, uint32_t b) { return a & b; });
+    case Together::kReduceOr: return fold(0, [](uint32_t a, uint32_t b) { return a | b; });
+    case Together::kReduceXor: return fold(0, [](uint32_t a, uint32_t b) { return a ^ b; });
+    default: return 0;
+  }
+}
+
+void JoinClocks(const std::vector<Thread*>& lanes) {
+  uint32_t joined[kWarp] = {};
+  for (const Thread* lane : lanes) {
+    for (unsigned l = 0; l < kWarp; ++l) joined[l] = std::max(joined[l], lane->known[l]);
+  }
+  for (Thread* lane : lanes) {
+    std::copy_n(joined, kWarp, lane->known);
+    ++lane->known[lane->number % kWarp];
+  }
+}
+
+// Completes the operation that `waiting` waits in, once every lane of its mask that has not ended
+// is there with the same operation and mask.
+void TryWarp(Thread* waiting) {
+  Scheduler& scheduler = TheScheduler();
+  const unsigned base = waiting->number / kWarp * kWarp;
+  std::vector<Thread*> lanes;
+  for (unsigned l = 0; l < kWarp && base + l < scheduler.count; ++l) {
+    Thread* const lane = &scheduler.threads[base + l];
+    if ((waiting->mask >> l & 1) == 0 || lane->state == Thread::State::kEnded) continue;
+    if (lane->state != Thread::State::kAtWarp || lane->what != waiting->what ||
+        lane->mask != waiting->mask)
+      return;
+    lanes.push_back(lane);
+  }
+  const bool shuffles =
+      waiting->what >= Together::kShuffle && waiting->what <= Together::kShuffleXor;
+  if (waiting->what == Together::kWarpBarrier) JoinClocks(lanes);
+  const uint64_t result = shuffles ? 0 : Reduce(waiting->what, lanes);
+  for (Thread* lane : lanes) {
+    lane->result = result;
+    if (!shuffles) continue;
+    const int own = static_cast<int>(lane->number % kWarp), from = SourceLane(*lane, own);
+    const auto source = std::find_if(lanes.begin(), lanes.end(), [&](const Thread* other) {
+      return static_cast<int>(other->number % kWarp) == from;
+    });
+    if (source == lanes.end())
+      Fail(lane->at,
+           std::string(Name(lane->what)) + " reads lane " + std::to_string(from) +
+               ", which takes no part in it",
+           WhereThreadsAre());
+    lane->result = (*source)->value;
+  }
+  for (Thread* lane : lanes) MakeReady(lane);
+}
+
+}  // namespace
+
+void RetryWarp(const Thread& ended) {
+  Scheduler& scheduler = TheScheduler();
+  const unsigned base = ended.number / kWarp * kWarp;
+  for (unsigned i = base; i < base + kWarp && i < scheduler.count; ++i) {
+    if (scheduler.threads[i].state == Thread::State::kAtWarp) TryWarp(&scheduler.threads[i]);
+  }
+}
+
+void FailStuck() {
+  const Scheduler& scheduler = TheScheduler();
+  const Thread* waiting = nullptr;
+  for (unsigned i = 0; i < scheduler.count; ++i) {
+    const Thread& thread = scheduler.threads[i];
+    if (thread.state == Thread::State::kEnded) continue;
+    if (waiting == nullptr || thread.state == Thread::State::kAtWarp) waiting = &thread;
+  }
+  Fail(waiting->at,
+       waiting->state == Thread::State::kAtBarrier
+           ? "a barrier that not all threads of the block reach"
+           : "a warp operation that not all lanes of its mask reach",
+       WhereThreadsAre());
+}
+
+int BlockTogether(Together what, int value) {
+  const Unwatched unwatched;
+  Scheduler& scheduler = TheScheduler();
+  Thread* const self = current;
+  self->state = Thread::State::kAtBarrier;
+  self->what = what;
+  self->value = value != 0;
+  self->at = __builtin_return_address(0);
+  if (++scheduler.at_barrier == scheduler.count) CompleteBarrier(self->at);
+  SwitchToHost();
+  return static_cast<int>(self->result);
+}
+
+uint64_t WarpTogether(Together what, uint32_t mask, uint64_t value, int argument, int width) {
+  const Unwatched unwatched;
+  Thread* const self = current;
+  self->at = __builtin_return_address(0);
+  if ((mask >> self->number % kWarp & 1) == 0)
+    Fail(self->at, std::string(Name(what)) + " by a lane that its mask leaves out");
+  if (width < 1 || width > static_cast<int>(kWarp) || (width & (width - 1)) != 0)
+    Fail(self->at, std::string(Name(what)) + " with a width that is not a power of two up to 32");
+  self->state = Thread::State::kAtWarp;
+  self->what = what;
+  self->mask = mask;
+  self->value = value;
+  self->argument = argument;
+  self->width = width;
+  TryWarp(self);
+  SwitchToHost();
+  return self->result;
+}
+
+float FmaRnFtz(float a, float b, float c) {
+  const auto flush = [](float x) {
+    return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
+  };
+  return flush(std::fma(flush(a), flush(b), flush(c)));
+}
+
+}  // namespace sluice::cuda_emulator
