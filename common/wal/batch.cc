@@ -5,7 +5,7 @@
 
 namespace sluice::wal {
 namespace {
-// Copying this much costs less than an entry of a vectored write.
+// Below this size, copying a part is cheaper than one more entry in a vectored write.
 constexpr size_t kGatherBelow = 8192;
 
 FrameHeader Describe(const Record& record) {
