@@ -1,4 +1,4 @@
-// sluice eval: a model directory, or a version of a running job, asked a file of rows.
+// sluice eval: lets a model directory, or a version of a running job, answer a file of rows.
 
 #include <algorithm>
 #include <cstdio>
@@ -27,7 +27,7 @@ namespace {
 
 struct EvalFlags {
   EvalOptions options;
-  double pass_score = 1;  // An answer passes from this score on.
+  double pass_score = 1;  // An answer passes if its score is at least this.
   std::string model, server;
   std::string verifier, args = "{}", prompt = "prompt", answer = "answer", output;
   std::vector<std::string> fields;
@@ -60,7 +60,7 @@ nlohmann::ordered_json ToJson(const EvalResult& result) {
   return json;
 }
 
-// JOB or JOB@VERSION: the job's model and weights.
+// Parses JOB or JOB@VERSION, and sets the options for the job's model and weights.
 absl::Status AskJob(EvalFlags& flags) {
   const std::pair<std::string, std::string> halves =
       absl::StrSplit(flags.model, absl::MaxSplits('@', 1));
@@ -86,7 +86,7 @@ absl::Status AskJob(EvalFlags& flags) {
   return absl::OkStatus();
 }
 
-// The columns of the row's fields.
+// Returns which column each field of a row comes from.
 absl::StatusOr<std::map<std::string, std::string>> Fields(const EvalFlags& flags) {
   std::map<std::string, std::string> fields = {{"prompt", flags.prompt}, {"answer", flags.answer}};
   for (const std::string& field : flags.fields) {
@@ -119,9 +119,12 @@ ExitCode RunEval(EvalFlags& flags) {
   absl::StatusOr<std::map<std::string, std::string>> fields = Fields(flags);
   if (!fields.ok()) return Complain(fields.status());
   options.fields = *std::move(fields);
+
+  // The model is a directory if one of that name exists, else a job.
   if (!PathExists(flags.model)) {
     if (const absl::Status status = AskJob(flags); !status.ok()) return Complain(status);
   }
+
   if (options.pass_k.empty())
     options.pass_k =
         options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
@@ -142,6 +145,7 @@ ExitCode RunEval(EvalFlags& flags) {
         return EvalVerdict{.score = verdict.score, .passes = verdict.score >= flags.pass_score};
       });
   if (!result.ok()) return Complain(result.status());
+
   if (!result->ignored.empty()) {
     std::fprintf(stderr,
                  "warning: %s/config.json: %s is ignored: Sluice runs no code of a model's own\n",
@@ -153,6 +157,7 @@ ExitCode RunEval(EvalFlags& flags) {
                             .c_str());
     return kDone;
   }
+
   std::vector<std::vector<std::string>> rows = {
       {"score", absl::StrFormat("%.4f", result->score_mean)}};
   for (const auto& [k, pass] : result->pass)

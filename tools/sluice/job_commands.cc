@@ -1,4 +1,4 @@
-// Commands that ask the controller.
+// Commands that contact the controller.
 
 #include <unistd.h>
 
@@ -101,7 +101,8 @@ ExitCode SubmitJob(const Options& o, const Channel& channel) {
   const JobFile file = ReadJobFile(o.file, {.sets = o.sets});
   if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok())
     return Complain(problems);
-  if (!o.watch || o.dry_run) PrintWarnings(file);  // A watch shows them as the job's first events.
+  // With --watch the warnings are shown as the job's first events.
+  if (!o.watch || o.dry_run) PrintWarnings(file);
   if (o.dry_run) {
     std::fprintf(stderr, "%s is in order; nothing was submitted\n", o.file.c_str());
     return kDone;
@@ -110,6 +111,7 @@ ExitCode SubmitJob(const Options& o, const Channel& channel) {
   if (!response.ok()) return Complain(response.status());
   if (!o.watch && Json(o)) Print(*response);
   else if (!o.watch) std::printf("%s\n", response->status().name().c_str());
+
   const std::string& name = response->status().name();
   if (response->created()) {
     std::fprintf(stderr, "%s created  job %s\n", name.c_str(), response->job().c_str());
@@ -117,6 +119,7 @@ ExitCode SubmitJob(const Options& o, const Channel& channel) {
     std::fprintf(stderr, "%s is there already, %s  job %s\n", name.c_str(),
                  StateName(response->status().state()).c_str(), response->job().c_str());
   }
+
   if (!response->previous().empty()) {
     std::fprintf(stderr,
                  "%s now means this job; the one before it has ended: `sluice job describe %s`\n",
@@ -184,7 +187,7 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
   Mutex mu;
   CondVar changed;
   bool done = false;
-  std::thread timer([&] {  // Ends the wait at its time.
+  std::thread timer([&] {  // Ends the wait after the timeout.
     const absl::Time deadline = absl::Now() + o.timeout;
     MutexLock lock(&mu);
     while (!done && absl::Now() < deadline) {
@@ -202,6 +205,7 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
     changed.NotifyAll();
   }
   timer.join();
+
   if (interrupted) return kInterrupted;
   if (!status.ok() && cancel.triggered()) {
     return Complain(absl::DeadlineExceededError(
@@ -212,6 +216,7 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
   if (Json(o)) Print(*status);
   else std::printf("%s\n", StateName(status->state()).c_str());
   if (status->state() == state) return kDone;
+  // The job succeeded, but another final state was wanted.
   if (IsFinal(state) && status->state() == job::v1::JOB_STATE_SUCCEEDED) {
     return Complain(absl::FailedPreconditionError(
         absl::StrCat(o.job, " has ended SUCCEEDED and will not be ", wanted)));
@@ -261,7 +266,7 @@ ExitCode CancelOne(const Options& o, const Channel& channel) {
   return kDone;
 }
 
-// The checkpoint in `dir` that the options name; `job`: see NewestCheckpoint().
+// Returns the checkpoint in `dir` that the options ask for. For `job` see NewestCheckpoint().
 absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::string& job,
                                          const Options& o) {
   if (o.best) return BestCheckpoint(dir, job);
@@ -274,7 +279,8 @@ absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::stri
 }
 
 absl::StatusOr<std::string> CheckpointOf(const Options& o, const Channel& channel) {
-  // The controller of `sluice run` is gone with its job, whose folder is still there.
+  // JOB may be a path, because the controller of `sluice run` ends with its job, but the job's
+  // folder stays.
   if (trainer::IsCheckpoint(o.job) && !o.best) return o.job;
   if (HoldsCheckpoints(o.job)) return CheckpointIn(o.job, "", o);
 
@@ -287,7 +293,7 @@ absl::StatusOr<std::string> CheckpointOf(const Options& o, const Channel& channe
 
 ExitCode ExportJob(const Options& o, const Channel& channel) {
   std::optional<DType> dtype;
-  if (o.dtype != "auto") dtype = *DTypeFromTorchName(o.dtype);  // The parser has checked it.
+  if (o.dtype != "auto") dtype = *DTypeFromTorchName(o.dtype);  // The parser has checked the name.
 
   const absl::StatusOr<std::string> checkpoint = CheckpointOf(o, channel);
   if (!checkpoint.ok()) return Complain(checkpoint.status());
@@ -299,7 +305,7 @@ ExitCode ExportJob(const Options& o, const Channel& channel) {
 }
 
 ExitCode WhyJob(const Options& o, const Channel& channel) {
-  // Says soon if there is no controller.
+  // Fails quickly if there is no controller.
   const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
   job::v1::WhyRequest request;
@@ -314,7 +320,7 @@ ExitCode WhyJob(const Options& o, const Channel& channel) {
 
 using Handler = ExitCode (*)(const Options&, const Channel&);
 
-// Connects and calls.
+// Returns a function that connects to the controller and calls `handler`.
 std::function<ExitCode()> Runner(OptionsPtr o, Handler handler) {
   return [o, handler] {
     const absl::StatusOr<Channel> channel = rpc::Connect(ServerAddress(o->server));
@@ -322,7 +328,7 @@ std::function<ExitCode()> Runner(OptionsPtr o, Handler handler) {
   };
 }
 
-// A command about one job, with -o.
+// Makes a command with the argument JOB and the options --server and -o.
 Command JobCommand(const char* group, const char* name, const char* summary, const char* example,
                    Handler handler, bool lines = false) {
   return {group, name, summary, example, [handler, lines](CLI::App* app) {

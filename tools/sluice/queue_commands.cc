@@ -1,4 +1,5 @@
-// Commands about what the queue holds of a job. The controller relays the questions.
+// Commands that show what the queue holds of a job. The controller passes the requests on to the
+// queue.
 
 #include <cstdio>
 #include <memory>
@@ -44,7 +45,7 @@ absl::StatusOr<queue::v1::StatsResponse> Stats(const rpc::Channel& channel,
   return response.queue_stats();
 }
 
-// All rows of a question, page by page. `group`: 16 bytes, or empty for all.
+// Asks for all rows of one kind, page by page. `group` is 16 bytes, or empty for all groups.
 absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std::string& job,
                                           queue::v1::PeekWhat what, const std::string& group = "",
                                           bool text = false) {
@@ -67,7 +68,7 @@ absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std
   return rows;
 }
 
-// A row with its JSON opened up.
+// Converts a row to JSON; its field `json`, a text, is parsed too.
 Json RowJson(const PeekRow& row) {
   Json json = ToJson(row);
   Json opened = Json::parse(row.json(), nullptr, /*allow_exceptions=*/false);
@@ -88,7 +89,8 @@ ExitCode ShowStats(const Options& o, const rpc::Channel& channel) {
   return kDone;
 }
 
-// What decodes the job's tokens: the tokenizer of its model, read from here.
+// Loads the tokenizer of the job's model, to decode token ids. The model must be readable on this
+// host.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const rpc::Channel& channel,
                                                              const std::string& job) {
   SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus status, GetJob(channel, job));
@@ -116,10 +118,12 @@ ExitCode PeekGroup(const Options& o, const rpc::Channel& channel) {
     return Complain(
         absl::NotFoundError(absl::StrCat("the queue holds no group ", o.group, " of job ", o.job,
                                          ": it is freed or dropped, or never was")));
+
   auto tasks = Peek(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
   if (!tasks.ok()) return Complain(tasks.status());
   std::erase_if(*tasks,
                 [&](const PeekRow& task) { return task.node().id().substr(0, 32) != ToHex(id); });
+
   Decode decode;
   if (o.show_text) {
     const auto tokenizer = TokenizerOf(channel, o.job);
@@ -166,8 +170,8 @@ ExitCode PeekJob(const Options& o, const rpc::Channel& channel) {
   return kDone;
 }
 
-// A live queue is asked for the rules that its state breaks; of a job that has ended the stored
-// ledger is checked.
+// For a job that has ended, only the stored ledger is checked. For others the queue is asked which
+// rules its state breaks.
 ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
   const absl::StatusOr<job::v1::JobStatus> job = GetJob(channel, o.job);
   if (!job.ok()) return Complain(job.status());
@@ -197,7 +201,7 @@ ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
   return damage.empty() ? kDone : kFailed;
 }
 
-// Of a queue that does not run.
+// Checks the data directory of a queue that does not run.
 ExitCode CheckDataDir(const Options& o) {
   const absl::StatusOr<queue::FsckReport> report = queue::FsckDataDir(o.job);
   if (!report.ok()) return Complain(report.status());
@@ -209,7 +213,8 @@ ExitCode CheckDataDir(const Options& o) {
   return report->ok() ? kDone : kFailed;
 }
 
-// Names of jobs have no slash; a job wins over a folder of its name unless that one is a queue's.
+// Job names have no slash. A name without one means a job, unless there is a folder of that name
+// with a queue's data.
 bool IsDataDir(const std::string& name) {
   return name.find('/') != std::string::npos || name == "." || PathExists(name + "/jobs");
 }
