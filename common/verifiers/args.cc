@@ -69,15 +69,15 @@ absl::Status ArgReader::Finish() {
 }
 
 namespace {
-// What stands in the place of a gold, for messages. Lists and objects are named by their type, as
-// they may be of any size.
+// Describes a value that cannot be a gold, for messages. Lists and objects are named by their type,
+// because they may have any size.
 std::string NameValue(const nlohmann::json& value) {
   const bool brief = value.is_null() || value.is_boolean() || value.is_number();
   return brief ? value.dump() : absl::StrCat("an ", value.type_name());
 }
 
-// Whole numbers of at least 2^53 are read as doubles only where they do not fit into 64 bits. Their
-// last digits are lost then.
+// Whether the number may have lost digits. JSON reads a whole number as a double only if it does
+// not fit in 64 bits; its last digits are lost then.
 bool LosesDigits(double number) { return std::abs(number) >= 0x1p53; }
 }  // namespace
 

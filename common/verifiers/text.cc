@@ -43,6 +43,7 @@ absl::StatusOr<double> Reversed(const Answer& answer, const nlohmann::json& row)
   const std::vector<std::string> text = CodePoints(answer.text);
   size_t right = 0;
   for (size_t i = 0; i < std::min(gold.size(), text.size()); ++i) right += gold[i] == text[i];
+  // A missing end token counts as one more wrong place.
   const size_t places = std::max(gold.size(), text.size()) + (answer.truncated ? 1 : 0);
   return places == 0 ? 1.0 : static_cast<double>(right) / static_cast<double>(places);
 }
