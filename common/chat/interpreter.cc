@@ -6,7 +6,7 @@
 
 namespace sluice::chat {
 
-// Names bound while this lives are gone afterwards.
+// Opens a scope. Names bound while this object exists are removed when it ends.
 class Interpreter::InScope {
  public:
   explicit InScope(Interpreter* in, int parent = -1) : in_(in), begin_(in->bindings_.size()) {
@@ -27,7 +27,7 @@ class Interpreter::InScope {
   const size_t begin_;
 };
 
-// Collects what is printed while this lives.
+// Collects the output while this object exists.
 class Interpreter::Captured {
  public:
   explicit Captured(Interpreter* in) : in_(in), outer_(in->output_) {
@@ -60,13 +60,13 @@ class MacroObject : public Object {
 
  private:
   const Macro& macro_;
-  const int scope_;  // In which it was defined.
+  const int scope_;  // The scope in which it was defined.
   const uint64_t scope_id_;
 };
 
 Interpreter::~Interpreter() {
-  // Objects may be named by values that others hold, so values go first, and no destructor reaches
-  // into another object.
+  // The values are destroyed before the objects, because values refer to objects. No destructor of
+  // an object accesses another object.
   bindings_.clear();
   root_.clear();
 }
@@ -160,11 +160,13 @@ Interpreter::Flow Interpreter::RunItems(const Statement& loop, absl::Span<const 
     }
     if (RunBody(*loop.body) == Flow::kBreak) break;
   }
-  if (state != nullptr) state->End();  // A namespace may hold it for longer than the items live.
+  // A namespace may keep the loop object longer than the items exist.
+  if (state != nullptr) state->End();
   return Flow::kNext;
 }
 
-// The mask of the assistant's tokens: what the block prints. Names set within are its own.
+// Runs a generation block and records the range that it prints, for the mask of the assistant's
+// tokens. It has a scope of its own.
 void Interpreter::RunGeneration(const Statement& block) {
   const size_t begin = output_->size();
   {
@@ -204,7 +206,7 @@ void Interpreter::RunCallBlock(const Statement& call) {
   AppendStr(meter_, text, output_);
 }
 
-// What + and ~ join is printed part by part, with no text made of the whole.
+// Prints the operands of + and ~ one by one, so that the joined text is not built.
 void Interpreter::Print(const Expression& e) {
   Value made;
   if (e.kind == Expression::kConcat) {
@@ -223,7 +225,8 @@ void Interpreter::Print(const Expression& e) {
       Emit(value.text());
       continue;
     }
-    // No plain text: to be added to what is printed.
+    // The operand is not plain text: take back what was printed, add the operand to it, and print
+    // the result.
     if (i == 0) return PrintValue(EvalChain(e, 0, value), e.at);
     Value sum = Value::Copy(meter_, absl::string_view(*output_).substr(begin));
     output_->resize(begin);
@@ -307,6 +310,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
     Interpreter* const in;
     const int height;
   } const levels(this, macro.height);
+
   if (macros_ > kMaxDepth || nesting_ > kMaxNesting) {
     meter_.Exceeded(absl::StrCat("macro calls are nested deeper than ",
                                  macros_ > kMaxDepth ? kMaxDepth : kMaxNesting,
@@ -314,6 +318,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
   }
   Captured captured(this);
   const InScope inner(this, scope);
+  // Removes the keyword argument `name` and returns whether it was given, and its value.
   const auto keyword = [&](absl::string_view name) {
     for (auto it = keywords.begin(); it != keywords.end(); ++it) {
       if (it->first != name) continue;
@@ -323,6 +328,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
     }
     return std::make_pair(false, Value());
   };
+
   for (size_t i = 0; i < macro.parameters.size(); ++i) {
     const Macro::Parameter& parameter = macro.parameters[i];
     auto [given, value] = i < args.size() ? std::make_pair(true, args[i]) : keyword(parameter.name);
@@ -330,11 +336,13 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
     if (!given && parameter.otherwise == nullptr) value = Value::Undefined(parameter.name);
     Bind(parameter.symbol, std::move(value));
   }
+
   auto [called, caller] = keyword("caller");
   if (macro.takes_caller) Bind(program_.caller, std::move(caller));
   if (called && !macro.takes_caller)
     meter_.Invalid(
         absl::StrCat("the macro ", macro.name, " is called with a block, but names no caller"));
+
   if (macro.takes_varargs) {
     ArrayBuilder rest(meter_, Array::kTuple);
     for (size_t i = macro.parameters.size(); i < args.size(); ++i) rest.Add(args[i]);
@@ -350,6 +358,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
   } else if (!keywords.empty()) {
     meter_.Invalid(absl::StrCat("the macro ", macro.name, " has no parameter ", keywords[0].first));
   }
+
   RunBody(*macro.body);
   return Value::Copy(meter_, captured.text);
 }

@@ -67,7 +67,7 @@ class Writer {
     meter_.CheckText(out_->size() + text.size());
     meter_.WorkOnBytes(text.size());
     out_->push_back('"');
-    size_t plain = 0;  // Begin of the stretch that needs no escape.
+    size_t plain = 0;  // Begin of the current stretch without escapes.
     for (size_t at = 0; at < text.size();) {
       const auto c = static_cast<uint8_t>(text[at]);
       if (c >= 0x20 && c != '"' && c != '\\' && !(style_.ascii && c >= 0x80)) {

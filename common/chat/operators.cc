@@ -44,7 +44,7 @@ Value Integers(Meter& meter, Operator op, int64_t a, int64_t b) {
       if (b == 0) meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " 0: division by zero"));
       if (b == -1)
         return op == Operator::kModulo ? Value::Int(0) : Integers(meter, Operator::kSubtract, 0, a);
-      int64_t quotient = a / b, rest = a % b;  // Python rounds down.
+      int64_t quotient = a / b, rest = a % b;  // C++ rounds to zero, Python down.
       if (rest != 0 && (rest < 0) != (b < 0)) --quotient, rest += b;
       return Value::Int(op == Operator::kModulo ? rest : quotient);
     }
@@ -129,7 +129,8 @@ bool Repeatable(const Value& value) {
   return value.is_string() || (value.is(Value::kArray) && value.array().kind <= Array::kTuple);
 }
 
-// Python's slice.indices(): the first index, and how many follow it `step` apart.
+// As Python's slice.indices(): the first index, the bounds, and the number of indexes, `step`
+// apart.
 struct Range {
   int64_t begin, stop, step, count;
 };

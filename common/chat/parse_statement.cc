@@ -6,7 +6,7 @@
 namespace sluice::chat {
 namespace {
 
-// Puts a value back when the scope ends.
+// Sets a variable, and restores it when the scope ends.
 template <typename T>
 class Restore {
  public:
@@ -181,7 +181,8 @@ Statement Parser::CallBlock(const Token& at) {
   statement.expression = Postfix(Primary());
   if (statement.expression->kind != Expression::kCall)
     Invalid(at, "call needs a call of a macro, as in {% call box(1) %}");
-  // The body stands in the macro around it: what it names of `caller` and `loop` is that one's.
+  // The body belongs to the macro around it: if it names `caller` or `loop`, these are the ones of
+  // that macro.
   statement.macro->body = MacroBody(statement.macro.get(), "endcall");
   return statement;
 }
@@ -256,7 +257,7 @@ std::unique_ptr<Body> Parser::MacroBody(Macro* macro, absl::string_view end) {
   const int outer_height = height_;
   height_ = depth_;
   auto body = BodyTo(end);
-  // A default may be as high as an expression can get.
+  // A default value may have more levels than the body.
   macro->height = static_cast<uint16_t>(height_ - depth_ + 1);
   for (const Macro::Parameter& parameter : macro->parameters) {
     if (parameter.otherwise != nullptr)

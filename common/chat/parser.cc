@@ -16,7 +16,7 @@ constexpr size_t kMaxSymbols = 65000;
 constexpr absl::string_view kOperatorNames[] = {
     "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
 
-// A token as a message shows it.
+// Describes a token for a message.
 std::string Shown(const Token& token) {
   switch (token.kind) {
     case Token::kEnd: return "the end of the template";
@@ -104,7 +104,7 @@ Symbol Parser::SymbolOf(const std::string& name) {
   return it->second;
 }
 
-// value if condition else value: the tests are evaluated as they are written, from the left.
+// value if condition else value. Several of them apply from left to right.
 ExpressionPtr Parser::Whole() {
   const Level level(this);
   ExpressionPtr value = Or();
@@ -187,7 +187,7 @@ ExpressionPtr Parser::Compare() {
   }
 }
 
-// Operators of one precedence, which are applied from the left.
+// Parses operators of one precedence, which apply from left to right.
 ExpressionPtr Parser::Chain(ExpressionPtr (Parser::*operand)(),
                             absl::Span<const absl::string_view> names,
                             absl::Span<const Operator> operators) {
@@ -214,7 +214,7 @@ ExpressionPtr Parser::Product() {
   return Chain(&Parser::Power, {"*", "/", "//", "%"},
                {Operator::kMultiply, Operator::kDivide, Operator::kFloorDivide, Operator::kModulo});
 }
-// From the left, and -2 ** 2 is 4: Jinja's, not Python's.
+// As in Jinja, and unlike Python: applied from left to right, and -2 ** 2 is 4.
 ExpressionPtr Parser::Power() {
   static constexpr absl::string_view kNames[] = {"**"};
   static constexpr Operator kOperators[] = {Operator::kPower};
@@ -275,7 +275,7 @@ ExpressionPtr Parser::Filters(ExpressionPtr value) {
 
 ExpressionPtr Parser::Attribute(ExpressionPtr value) {
   const Token at = Take();
-  if (Is(Token::kInteger)) {  // x.0 is x[0].
+  if (Is(Token::kInteger)) {  // x.0 means x[0].
     ExpressionPtr subscript = New(Expression::kSubscript, at);
     Adopt(subscript.get(), std::move(value));
     Adopt(subscript.get(), NumberLiteral());
@@ -413,7 +413,7 @@ ExpressionPtr Parser::Primary() {
 
 ExpressionPtr Parser::StringLiteral() {
   ExpressionPtr literal = New(Expression::kLiteral, Peek());
-  while (Is(Token::kString)) literal->text += Take().text;  // 'a' 'b' is 'ab'.
+  while (Is(Token::kString)) literal->text += Take().text;  // 'a' 'b' means 'ab'.
   literal->value = Value::Borrow(literal->text);
   return literal;
 }

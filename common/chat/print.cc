@@ -83,7 +83,7 @@ void AppendFloat(double value, std::string* out) {
   char buffer[40];
   const auto end =
       std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific).ptr;
-  absl::string_view text(buffer, end - buffer);  // d.ddde[+-]dd
+  absl::string_view text(buffer, end - buffer);  // Has the form d.ddde[+-]dd.
   if (text[0] == '-') out->push_back('-'), text.remove_prefix(1);
   const size_t e = text.find('e');
   int exponent = 0;
@@ -170,7 +170,7 @@ std::string ReplaceText(Meter& meter, absl::string_view text, absl::string_view 
   size_t at = 0;
   meter.WorkOnBytes(text.size());
   for (; count != 0; --count) {
-    // An empty `old` is found between all characters.
+    // An empty `old` occurs before each character and at the end.
     const size_t found = FindText(text, old, at);
     if (found == absl::string_view::npos) break;
     meter.Step();

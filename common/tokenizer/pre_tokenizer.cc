@@ -94,7 +94,7 @@ void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text,
     const absl::string_view view = text->text().substr(piece.begin, piece.size());
     const bool first = metaspace.prepend == Metaspace::kAlways ||
                        (metaspace.prepend == Metaspace::kFirst && text->Origin(piece).begin == 0);
-    size_t begin = builder.size();  // Of the word being put together.
+    size_t begin = builder.size();  // Begin of the word that is being built.
     if (first && view[0] != ' ' && !absl::StartsWith(view, mark)) builder.Insert(mark, piece.begin);
     for (size_t at = 0; at < view.size();) {
       const bool space = view[at] == ' ';
