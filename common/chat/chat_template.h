@@ -25,7 +25,6 @@ class Clock;
 // 1e5 numbers (limits.h).
 //
 // Immutable, so thread-safe.
-// Immutable, so thread-safe.
 class ChatTemplate {
  public:
   struct Options {

@@ -107,6 +107,7 @@ Value Interpreter::Eval(const Expression& e) {
     case Expression::kTest: return Value::Bool(Holds(e));
     default: break;
   }
+
   Enter(e);
   switch (e.kind) {
     case Expression::kSubscript: {
@@ -197,6 +198,7 @@ bool Interpreter::EvalCompare(const Expression& e) {
     meter_.at = e.at;
     return Compare(meter_, e.operators[0], left, second.value);
   }
+
   Value left = Eval(*e.operands[0]);
   for (size_t i = 0; i < e.operators.size(); ++i) {
     const Value& right = Read(*e.operands[i + 1], &made);
@@ -231,11 +233,13 @@ Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
     if (std::optional<Value> member = Member(object, e.text, e.methods[type], e.builtins[type]))
       return *std::move(member);
   }
+
   if (object.is(Value::kDict)) {
     meter_.Work(static_cast<int64_t>(object.dict().items.size() / 8));
     const Value* const found = object.dict().Find(e.text);
     return found != nullptr ? *found : Value::Undefined(e.text);
   }
+
   if (object.is(Value::kUndefined))
     meter_.Invalid(absl::StrCat("cannot read the attribute ", e.text, ": ", Shown(*this, object)));
   if (object.is(Value::kObject)) return object.object()->Attribute(*this, e.text);
@@ -250,6 +254,7 @@ Value Interpreter::Subscript(const Value& value, const Value& key) {
   if (value.is(Value::kDict) && Unhashable(meter_, key) == nullptr) {
     if (const Value* const found = Find(meter_, value.dict(), key)) return *found;
   }
+
   if (key.is_integer()) return ItemAt(value, key.integer());
   if (!key.is_string()) return Value();
   if (value.is(Value::kObject)) return value.object()->Attribute(*this, key.text());
@@ -270,6 +275,7 @@ Value Interpreter::ItemAt(const Value& value, int64_t i) {
     if (i < 0) i += static_cast<int64_t>(items.size());
     return i >= 0 && i < static_cast<int64_t>(items.size()) ? items[i] : Value();
   }
+
   if (!value.is_string()) return Value();
   const absl::string_view text = value.text();
   meter_.WorkOnBytes(text.size());
@@ -295,6 +301,7 @@ Value Interpreter::EvalSlice(const Expression& e) {
       wrong = &bounds[i];
     }
   }
+
   meter_.at = e.at;
   if (object.is(Value::kUndefined))
     meter_.Invalid(absl::StrCat("cannot slice: ", Shown(*this, object)));
@@ -349,6 +356,7 @@ Value Interpreter::EvalCall(const Expression& e, Keywords keywords) {
     meter_.at = e.at;
     return CallValue(value, std::move(args), std::move(keywords));
   }
+
   // A method call is the most frequent case; it needs no value for the bound method.
   Value object = Eval(*callee.operands[0]);
   meter_.at = callee.at;
@@ -361,6 +369,7 @@ Value Interpreter::EvalCall(const Expression& e, Keywords keywords) {
     meter_.at = callee.at;
     return Invoke(*this, *method, std::move(args), keywords);
   }
+
   const Value value = EvalAttribute(callee, object);
   AddArguments(e, &args);
   AddKeywords(e, &keywords);

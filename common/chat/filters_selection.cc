@@ -42,6 +42,7 @@ Value Sort(const Call& call) {
     call.meter.Step();
     keyed.emplace_back(SortKey(call, item, call[3], call.Flag(2, false)), &item);
   }
+
   // With a path, Python compares lists of one key, and equal keys are not compared by <, which
   // might fail for their type.
   const bool by_path = call.has(3) && !call[3].is(Value::kNone);
@@ -120,6 +121,7 @@ Value Map(const Call& call) {
     }
     if (path.is(Value::kUndefined)) call.Invalid("needs an attribute or the name of a filter");
   }
+
   ArrayBuilder mapped(call.meter, Array::kGenerator);
   if (!Truth(call[0])) return std::move(mapped).Take();
   for (const Value& item : Items(call.meter, call[0], &owner)) {
@@ -177,6 +179,7 @@ Value ReadPath(const Call& call, const Value& value, const Value& path, const Va
     read(path);
     return result;
   }
+
   for (const absl::string_view part : absl::StrSplit(path.text(), '.')) {
     call.meter.Step();
     int64_t index = 0;

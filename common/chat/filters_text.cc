@@ -204,6 +204,7 @@ Value ToJsonFilter(const Call& call) {
         call[1].is_string() ? std::string(call[1].text()) : Spaces(call.meter, call.Int(1, 0));
     style.item_separator = ",";
   }
+
   if (call.has(3) && !call[3].is(Value::kNone)) {
     const Value& pair = call[3];
     if (!pair.is(Value::kArray) || pair.array().items.size() != 2 ||

@@ -116,6 +116,7 @@ class Formatter {
       AppendFloat(value, &text);
       return text;
     }
+
     const bool percent = spec.type == '%';
     int precision = static_cast<int>(spec.precision < 0 ? 6 : spec.precision);
     char type = percent ? 'f' : spec.type;
@@ -134,6 +135,7 @@ class Formatter {
         return Trimmed(scientific.substr(0, scientific.find('e'))) +
                scientific.substr(scientific.find('e'));
     }
+
     const char c_format[] = {'%', spec.alternate ? '#' : '-', '.', '*', type, '\0'};
     char buffer[512];
     std::snprintf(buffer, sizeof(buffer), c_format, precision, percent ? value * 100 : value);
@@ -246,6 +248,7 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
       filled = true;
     }
   }
+
   char taken = '\0';
   TakeOneOf(&text, "<>^=", &spec.align);
   TakeOneOf(&text, "+- ", &spec.sign);
@@ -254,6 +257,7 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
     spec.fill = "0";
     if (number && spec.align == '\0') spec.align = '=';
   }
+
   TakeNumber(&text, &spec.width);
   spec.grouped = TakeOneOf(&text, ",", &taken);
   if (TakeOneOf(&text, ".", &taken) && !TakeNumber(&text, &spec.precision))
@@ -313,12 +317,14 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
     }
     const bool by_name = !value.is(Value::kUndefined);
     Spec spec;
+
     for (char flag; TakeOneOf(&format, "-+ 0#", &flag);) {
       if (flag == '-') spec.align = '<', spec.fill = " ";
       if (flag == '0' && spec.align != '<') spec.align = '=', spec.fill = "0";
       if (flag == '+' || (flag == ' ' && spec.sign != '+')) spec.sign = flag;
       if (flag == '#') spec.alternate = true;
     }
+
     char point = '\0';
     TakeNumber(&format, &spec.width);
     if (TakeOneOf(&format, ".", &point) && !TakeNumber(&format, &spec.precision))
@@ -330,6 +336,7 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
       to.Append("%");
       continue;
     }
+
     if (!by_name && used >= values.size())
       meter.Invalid(
           absl::StrCat("format: there are ", values.size(), " values, and more directives"));
@@ -337,6 +344,7 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
       spec.align = '>', spec.fill = " ";
     Percent(meter, spec, by_name ? value : values[used++], &to);
   }
+
   // As in Python, unused values are an error, unless `args` is something that could be looked up by
   // name.
   const bool by_key =

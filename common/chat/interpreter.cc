@@ -160,6 +160,7 @@ Interpreter::Flow Interpreter::RunItems(const Statement& loop, absl::Span<const 
     }
     if (RunBody(*loop.body) == Flow::kBreak) break;
   }
+
   // A namespace may keep the loop object longer than the items exist.
   if (state != nullptr) state->End();
   return Flow::kNext;
@@ -214,6 +215,7 @@ void Interpreter::Print(const Expression& e) {
     for (const ExpressionPtr& operand : e.operands) PrintValue(Read(*operand, &made), e.at);
     return;
   }
+
   if (e.kind != Expression::kChain) return PrintValue(Read(e, &made), e.at);
   Enter(e);
   const size_t begin = output_->size();

@@ -125,6 +125,7 @@ class Writer {
         return Less(meter_, a->first, b->first);
       });
     }
+
     out_->push_back('{');
     ++level_;
     for (size_t i = 0; i < dict.items.size(); ++i) {
@@ -173,6 +174,7 @@ Value FromJson(Meter& meter, const Json& json, Memory* arena) {
     case Json::value_t::array:
     case Json::value_t::object: break;
   }
+
   const NestedIn level(meter);
   if (json.is_array()) {
     ArrayBuilder array(meter, Array::kList, arena);
@@ -181,6 +183,7 @@ Value FromJson(Meter& meter, const Json& json, Memory* arena) {
       array.Add(FromJson(meter, item, arena));
     return std::move(array).Take();
   }
+
   DictBuilder dict(meter, arena);
   dict.Reserve(json.size());
   for (const auto& [key, value] : json.get_ref<const Json::object_t&>())

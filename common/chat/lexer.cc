@@ -165,6 +165,7 @@ class Lexer {
       Add(Token::kName, begin, source_.substr(begin, at_ - begin));
       return;
     }
+
     for (const absl::string_view op :
          {"//", "==", "!=", "<=", ">=", "**", "+", "-", "*", "/", "%", "~", "<",
           ">",  "=",  "(",  ")",  "[",  "]",  "{", "}", ",", ":", ".", "|"}) {
@@ -265,6 +266,7 @@ class Lexer {
       at_ += 2;
       return Digits(&token.text, true);
     }
+
     Digits(&token.text);
     const auto digit_at = [&](size_t at) {
       return at < source_.size() && absl::ascii_isdigit(source_[at]);
@@ -274,6 +276,7 @@ class Lexer {
       token.text.push_back(source_[at_++]);
       Digits(&token.text);
     }
+
     if (at_ < source_.size() && (source_[at_] == 'e' || source_[at_] == 'E')) {
       const bool sign =
           at_ + 1 < source_.size() && (source_[at_ + 1] == '+' || source_[at_ + 1] == '-');

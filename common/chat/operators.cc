@@ -77,6 +77,7 @@ Value Floats(Meter& meter, Operator op, double a, double b) {
     }
     default: break;
   }
+
   if (b == 0) meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " 0: division by zero"));
   if (op == Operator::kDivide) return Value::Float(a / b);
   double rest = std::fmod(a, b);  // As CPython's float_divmod.
@@ -118,6 +119,7 @@ Value Repeat(Meter& meter, const Value& value, int64_t times) {
     for (int64_t i = 0; i < times; ++i) absl::StrAppend(&text, value.text());
     return Value::Copy(meter, text).MarkedSafe(value.safe());
   }
+
   ArrayBuilder product(meter, value.array().kind);
   for (int64_t i = 0; i < times && !value.array().items.empty(); ++i) {
     for (const Value& item : value.array().items) product.Add(item);
@@ -217,6 +219,7 @@ bool Contains(Meter& meter, const Value& container, const Value& item) {
     meter.WorkOnBytes(container.text().size());
     return FindText(container.text(), item.text()) != absl::string_view::npos;
   }
+
   if (container.is(Value::kDict)) return Find(meter, container.dict(), item) != nullptr;
   if (container.is(Value::kArray)) {
     for (const Value& candidate : container.array().Rest()) {

@@ -220,6 +220,7 @@ Target Parser::OneTarget(bool attributes) {
     ExpectOp(")");
     return inner;
   }
+
   static constexpr absl::string_view kConstants[] = {"true",  "True", "false",
                                                      "False", "none", "None"};
   const Token name = Expect(Token::kName, {}, "a name to assign to");

@@ -281,12 +281,14 @@ ExpressionPtr Parser::Attribute(ExpressionPtr value) {
     Adopt(subscript.get(), NumberLiteral());
     return subscript;
   }
+
   ExpressionPtr attribute = New(Expression::kAttribute, at);
   attribute->text = Expect(Token::kName, {}, "a name behind .").text;
   for (int type = 0; type < kTypes; ++type) {
     attribute->methods[type] = FindMethod(static_cast<Type>(type), attribute->text);
     attribute->builtins[type] = PythonBuiltin(static_cast<Type>(type), attribute->text);
   }
+
   const auto dict = static_cast<int>(Type::kDict);
   attribute->plain_in_dicts =
       attribute->methods[dict] == nullptr && attribute->builtins[dict] == Builtin::kAbsent;
@@ -364,6 +366,7 @@ ExpressionPtr Parser::Test(ExpressionPtr value) {
     Arguments(test.get());
     return test;
   }
+
   // `x is divisibleby 3`: one argument without parentheses.
   const bool value_begins =
       Is(Token::kString) || Is(Token::kInteger) || Is(Token::kFloat) || IsOp("[") || IsOp("{") ||
@@ -425,6 +428,7 @@ ExpressionPtr Parser::NumberLiteral() {
     literal->value = Value::Float(std::strtod(token.text.c_str(), nullptr));
     return literal;
   }
+
   const bool prefixed = token.text.size() > 1 && token.text[0] == '0' && token.text[1] > '9';
   const int base = !prefixed ? 10 : token.text[1] == 'x' ? 16 : token.text[1] == 'o' ? 8 : 2;
   const char* const end = token.text.data() + token.text.size();

@@ -82,6 +82,7 @@ class Parser {
   void Arguments(Expression* call);  // After `(`, through `)`.
 
   // Statements.
+
   // Parses statements up to a tag that begins with one of `ends`, and takes that word.
   Body ParseBody(absl::Span<const absl::string_view> ends);
   std::unique_ptr<Body> BodyTo(absl::string_view end);

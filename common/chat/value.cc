@@ -174,6 +174,7 @@ bool Equal(Meter& meter, const Value& a, const Value& b) {
     meter.WorkOnBytes(a.text().size());
     return a.text() == b.text();
   }
+
   if (a.is_number()) {
     if (!b.is_number()) return false;
     return a.is_integer() && b.is_integer() ? a.integer() == b.integer() : a.real() == b.real();
@@ -200,6 +201,7 @@ bool Less(Meter& meter, const Value& a, const Value& b) {
     meter.WorkOnBytes(std::min(a.text().size(), b.text().size()));
     return a.text() < b.text();
   }
+
   if (a.is(Value::kArray) && b.is(Value::kArray) && a.array().kind == b.array().kind &&
       a.array().kind <= Array::kTuple) {
     const auto &x = a.array().items, &y = b.array().items;

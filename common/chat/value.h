@@ -165,10 +165,10 @@ class Value {
   };
 };
 
-// Python's list, tuple, range, dict views and generator. A generator yields its items once. A range
-// also keeps its three numbers, for printing.
 using Memory = std::pmr::memory_resource;
 
+// Python's list, tuple, range, dict views and generator. A generator yields its items once. A range
+// also keeps its three numbers, for printing.
 struct Array : Counted {
   enum Kind : uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
   explicit Array(Kind kind, Memory* memory = std::pmr::new_delete_resource())

@@ -174,6 +174,7 @@ absl::StatusOr<const Architecture*> TakeArchitecture(Fields& fields, const std::
         absl::StrCat(path, ": architectures is ", names == nullptr ? "absent" : JsonExcerpt(*names),
                      ", needed is a list of one name"));
   }
+
   const Architecture* row = FindArchitecture(names->front().get<std::string>());
   if (row == nullptr) {
     return absl::UnimplementedError(
@@ -194,6 +195,7 @@ absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope)
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": rope_scaling and rope_parameters are both set, and differ"));
   }
+
   const absl::string_view name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
   const Json* section = parameters != nullptr ? parameters : scaling;
   if (section == nullptr) return absl::OkStatus();
@@ -266,6 +268,7 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
   } else {
     SLUICE_RETURN_IF_ERROR(fields.Only("attention_bias", {arch.qkv_bias, false}));
   }
+
   SLUICE_RETURN_IF_ERROR(fields.Only("attention_dropout", {0}));
   SLUICE_RETURN_IF_ERROR(fields.Only("use_sliding_window", {false}));
   SLUICE_RETURN_IF_ERROR(fields.Only("pretraining_tp", {1}));
@@ -278,6 +281,7 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
                                                    " is not supported, only full_attention"));
     }
   }
+
   SLUICE_RETURN_IF_ERROR(fields.Only("pruned_heads", {Json::object()}));
   for (const char* key : kOfNoEffect) fields.Take(key);
   if (arch.default_window != 0) {
@@ -286,6 +290,7 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
     SLUICE_RETURN_IF_ERROR(
         fields.Integer("sliding_window", 1, kMaxDimension, &config->sliding_window));
   }
+
   // Without use_sliding_window these have no effect.
   if (absl::StartsWith(arch.model_type, "qwen")) {
     fields.Take("sliding_window");
@@ -306,6 +311,7 @@ absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* c
                                                    " and num_local_experts ", local,
                                                    " are two names of one number, and differ"));
   }
+
   if (experts != 0 || local != 0) config->num_experts = std::max(experts, local);
   SLUICE_RETURN_IF_ERROR(
       fields.Integer("num_experts_per_tok", 1, UINT16_MAX, &config->experts_per_token));
@@ -321,6 +327,7 @@ absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* c
                                                    config->experts_per_token,
                                                    " is above num_experts ", config->num_experts));
   }
+
   if (config->num_layers * config->num_experts > kMaxExperts) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", config->num_layers, " layers of ",
                                                    config->num_experts, " experts are more than ",
@@ -357,6 +364,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": has ", text.size(), " bytes, the limit is ", kMaxConfigBytes));
   }
+
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path, kMaxConfigDepth));
   if (!json.is_object())
     return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
@@ -419,6 +427,7 @@ std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
     for (int64_t e = 0; e < num_experts; ++e)
       add_mlp(absl::StrCat(p, "mlp.experts.", e, "."), expert_size);
   }
+
   std::sort(out.begin(), out.end(),
             [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
   return out;

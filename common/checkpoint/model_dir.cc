@@ -138,6 +138,7 @@ absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
     }
     files[plain].push_back(name);
   }
+
   std::vector<Shard> shards;
   for (auto& [file, names] : files) {
     std::sort(names.begin(), names.end());
@@ -158,6 +159,7 @@ absl::Status CheckIndex(const Shard& shard, const SafetensorsFile& file) {
                                                      ", which ", kIndexFile, " places there"));
     }
   }
+
   for (const std::string& name : held) {
     if (!std::binary_search(shard.names->begin(), shard.names->end(), name)) {
       return absl::InvalidArgumentError(absl::StrCat(shard.path, ": holds tensor ", Printable(name),
@@ -321,6 +323,7 @@ absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, Writ
     shards.back().push_back(i);
     in_shard += weights.bytes(i), total += weights.bytes(i);
   }
+
   // transformers refuses files without this entry.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (shards.size() == 1) {

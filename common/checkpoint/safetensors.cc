@@ -150,6 +150,7 @@ absl::Status SafetensorsFile::ReadHeader() {
     return absl::InvalidArgumentError(absl::StrCat("says its header has ", header_bytes,
                                                    " bytes, the limit is ", kMaxSafetensorsHeader));
   }
+
   const int64_t data_start = 8 + static_cast<int64_t>(header_bytes);
   if (data_start > info.st_size) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -176,6 +177,7 @@ absl::Status SafetensorsFile::ReadHeader() {
     if (!entry.ok()) return Annotate(entry.status(), absl::StrCat("tensor ", Printable(name)));
     entries_.push_back(*std::move(entry));
   }
+
   // Empty tensors share their offset with the next one, so the end is compared too.
   std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.offset, a.offset + a.bytes) < std::pair(b.offset, b.offset + b.bytes);

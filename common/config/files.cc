@@ -101,11 +101,13 @@ void FileChecker::CheckModel() {
     if (must_exist_ || IsThere(dir)) check_.Add(12, model_key(), ": no directory ", dir);
     return;
   }
+
   if (!IsFile(dir + "/config.json")) {
     check_.Add(12, model_key(), ": no config.json in ", dir,
                "; want a Hugging Face model directory");
     return;
   }
+
   const bool weights =
       IsFile(dir + "/model.safetensors") || IsFile(dir + "/model.safetensors.index.json");
   if (!spec_.model().has_init() && !weights) {
@@ -113,6 +115,7 @@ void FileChecker::CheckModel() {
                dir, "; for random weights of that config write model.init: {config: DIR}");
     return;
   }
+
   absl::StatusOr<ModelDir> model = ReadModelDir(dir);
   if (!model.ok()) {
     check_.Add(15, model_key(), ": ", model.status().message());
@@ -136,6 +139,7 @@ void FileChecker::CheckModel() {
                "eos_token_id");
     return;
   }
+
   check_.WarnIf(model->stop_ids.empty(), model_key(),
                 "has no end token (eos_token_id): every answer goes on to rollout.max_response");
   model_ = *std::move(model);
@@ -161,6 +165,7 @@ void FileChecker::LoadRenderer() {
     to.format = from.format();
     to.columns = ColumnsOf(from);
   }
+
   absl::StatusOr<std::unique_ptr<PromptRenderer>> renderer =
       PromptRenderer::Load(*model_, chat_template, std::move(sources));
   if (!renderer.ok()) {

@@ -139,6 +139,7 @@ std::string LeafText(const Message& message, const FieldDescriptor& field) {
     }
     return MapText(texts);
   }
+
   if (field.is_repeated()) {
     std::vector<std::string> values;
     for (int i = 0; i < reflection.FieldSize(message, &field); ++i)

@@ -286,6 +286,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
     check.Require(range->min() >= 1 && range->min() <= range->max(), name,
                   "wants 1 <= min <= max, has ", range->min(), " and ", range->max());
   }
+
   CheckAlgorithm(spec, check);
   CheckQueue(spec, check);
   CheckDeterministic(spec, check);

@@ -60,6 +60,7 @@ absl::StatusOr<uint64_t> ParseSizeText(absl::string_view text) {
   if (!SplitNumber(text, &number, &unit)) {
     return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no size such as 512MiB"));
   }
+
   if (unit.empty()) return UnitError(text, "needs a unit: B, KiB, MiB, GiB or TiB");
   for (const SizeUnit& known : kSizeUnits) {
     if (unit != known.name) continue;

@@ -58,6 +58,7 @@ std::optional<double> NumberOf(const Leaf& leaf, int index) {
       return static_cast<double>(reflection.GetUInt64(*leaf.message, &field));
     default: break;
   }
+
   if (!IsDuration(field)) return std::nullopt;
   const auto& duration =
       static_cast<const google::protobuf::Duration&>(reflection.GetMessage(*leaf.message, &field));

@@ -158,6 +158,7 @@ YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Pro
     if (index == static_cast<int64_t>(at->list.size())) at->list.emplace_back();
     return &at->list[index];
   }
+
   // Anything else is replaced: by a list for the index 0, else by a block.
   if (at->kind != Kind::kMap) {
     const bool list = part == "0";
@@ -230,6 +231,7 @@ void ApplySet(absl::string_view set, int source, YamlNode* root, Problems* probl
                   "want KEY=VALUE, as in trainer.optimizer.lr=1e-3 or data.train.0.path=FILE");
     return;
   }
+
   YamlNode value = ParseYaml(halves[1], source, problems);
   YamlNode* at = root;
   for (const std::string& part : parts) {

@@ -37,6 +37,7 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
     SLUICE_ASSIGN_OR_RETURN(const std::string affix, model.String(key, ""));
     if (!affix.empty()) return model.Unsupported(absl::StrCat(key, " \"", affix, "\""));
   }
+
   Bpe bpe;
   bpe.byte_level_ = byte_level;
   if (!file.has_vocab) return model.Invalid("vocab is missing or no object");
@@ -54,6 +55,7 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
     if (!bpe.unknown_)
       return model.Invalid(absl::StrCat("unk_token \"", unknown, "\" is not in the vocabulary"));
   }
+
   for (int b = 0; b < 256; ++b) {
     const std::string spelling =
         byte_level ? ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)))
@@ -175,6 +177,7 @@ void Bpe::Encode(absl::string_view word, Symbols* symbols) const {
       return;
     }
   }
+
   First(word, symbols);
   if (symbols->size() <= kFew) {
     MergeFew(symbols);
@@ -222,6 +225,7 @@ void Bpe::MergeMany(Symbols* symbols) const {
     next[i] = i + 1 < n ? i + 1 : -1;
     previous[i] = i - 1;
   }
+
   struct Candidate {
     uint32_t rank;
     int at;  // Index of the left symbol.

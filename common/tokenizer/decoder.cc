@@ -54,6 +54,7 @@ absl::Status Decoder::Add(const Component& component) {
   } else {
     return component.Unsupported(absl::StrCat("the decoder \"", type, "\""));
   }
+
   if (steps_.size() == kMaxSteps)
     return component.Invalid(absl::StrCat("more than ", kMaxSteps, " decoders"));
   steps_.push_back(std::move(step));

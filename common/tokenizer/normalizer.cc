@@ -49,6 +49,7 @@ absl::Status Normalizer::Add(const Component& component) {
     step.form = form;
     known = true;
   }
+
   if (type == "Prepend") {
     SLUICE_RETURN_IF_ERROR(component.Only({"prepend"}));
     SLUICE_ASSIGN_OR_RETURN(step.content, component.String("prepend"));
@@ -69,6 +70,7 @@ absl::Status Normalizer::Add(const Component& component) {
   } else if (!known) {
     return component.Unsupported(absl::StrCat("the normalizer \"", type, "\""));
   }
+
   if (steps_.size() == kMaxSteps)
     return component.Invalid(absl::StrCat("more than ", kMaxSteps, " normalizers"));
   steps_.push_back(std::move(step));

@@ -66,6 +66,7 @@ class Translation {
       if (Follows("]")) return Unsupported("a class that begins with ]");
       return absl::OkStatus();
     }
+
     if (Follows("}+")) return Unsupported("{n,m}+, which repeats a repetition");
     if (Follows("(?")) return Group();
     if (Follows("(*")) return Unsupported("(*..)");
@@ -142,11 +143,13 @@ class Translation {
       negated = !negated;
       name.remove_prefix(1);
     }
+
     if (negated && in_class_) return Unsupported("a negated property in a class");
     if (name.empty() || name[0] == 'X' ||
         !absl::c_all_of(name, [](char c) { return absl::ascii_isalnum(c) || c == '_'; })) {
       return Unsupported(absl::StrCat("the property ", name));
     }
+
     std::string inside = absl::StrCat("\\p{", name, "}");
     for (const Category& category : kCategories) {
       if (category.name != name) continue;

@@ -88,6 +88,7 @@ absl::Status Splitter::Split(absl::string_view text, Span part, std::vector<Span
     }
     return absl::OkStatus();
   }
+
   std::vector<Span> found;
   SLUICE_RETURN_IF_ERROR(pattern_->Find(view, &found));
   const std::vector<Piece> cover = Cover(found, view.size(), invert_);
@@ -99,6 +100,7 @@ absl::Status Splitter::Split(absl::string_view text, Span part, std::vector<Span
   } else {
     kept = Merge(behavior_, cover);
   }
+
   for (const Span& span : kept) {
     if (span.size() > 0) pieces->push_back({part.begin + span.begin, part.begin + span.end});
   }

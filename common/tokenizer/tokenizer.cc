@@ -102,6 +102,7 @@ absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
     if (root.Has(key))
       return absl::UnimplementedError(absl::StrCat(key, " other than null is not supported"));
   }
+
   SLUICE_ASSIGN_OR_RETURN(const Component model, root.Object("model"));
   const auto parse = [&](const char* key, auto* part) -> absl::Status {
     if (!root.Has(key)) return absl::OkStatus();
@@ -182,6 +183,7 @@ absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& si
     }
     return absl::OkStatus();
   }
+
   std::vector<Span> words;
   SLUICE_RETURN_IF_ERROR(pre_tokenizer_.Run(text, part, &words));
   for (Span word : words) {

@@ -86,6 +86,7 @@ std::vector<Part> Decompose(const icu::Normalizer2& form, absl::string_view text
     for (int32_t i = 0; i < decomposed.length(); i = decomposed.moveIndex32(i, 1))
       add(decomposed.char32At(i), i == 0 ? 0 : 1);
   }
+
   std::stable_sort(parts.begin() + std::min(marks, parts.size()), parts.end(),
                    [](const Part& a, const Part& b) { return a.order < b.order; });
   return parts;

@@ -92,6 +92,7 @@ absl::StatusOr<Property> Letters(ArgReader& reader) {
     return absl::InvalidArgumentError(absl::StrCat("text (property: letters): args.letters is \"",
                                                    listed, "\", ASCII letters are needed"));
   }
+
   return Property([listed](const Answer& answer, const nlohmann::json&) {
     size_t letters = 0, hits = 0;
     for (const char c : answer.text) {

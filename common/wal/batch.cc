@@ -43,6 +43,7 @@ void Batch::AddRecord(Position position, Position durable, const Record& record)
         first ? part.crc32c : Crc32cConcat(header.payload_crc, part.crc32c, part.bytes.size());
     first = false;
   }
+
   AddHeader(header);
   Gather(record.head);
   for (const Part& part : record.payload) {

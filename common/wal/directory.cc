@@ -104,6 +104,7 @@ absl::Status Directory::SettleEnd(const std::string& segment_path, uint64_t from
     std::fill(chunk.begin() + n, chunk.end(), '\0');
     SLUICE_RETURN_IF_ERROR(file->Write(at, {chunk}));
   }
+
   SLUICE_RETURN_IF_ERROR(file->Sync());
   SLUICE_FAILPOINT_STATUS("wal.open.rewrite.after");
   SLUICE_FAILPOINT_STATUS("wal.open.cut.before");

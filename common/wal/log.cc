@@ -197,6 +197,7 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
     if (first == 0) covered.push_back(old);
     else segments_.push_back({old, first});
   }
+
   segments_.push_back({number, found.last + 1});
 
   std::vector<Position> older;
@@ -522,6 +523,7 @@ absl::Status Log::Impl::AllocateAhead() {
     wanted = spares_.empty() && !Ended();
     if (!spares_.empty()) allocation_failed_ = false;
   }
+
   if (!wanted) return absl::OkStatus();
   const absl::StatusOr<Spare> spare = directory_.AllocateSpare(options_.segment_bytes);
   if (!spare.ok() && !absl::IsResourceExhausted(spare.status())) return spare.status();
@@ -553,6 +555,7 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
     while (durable_ < job.position && !Ended()) chores_.Wait(&mu_);
     if (Ended()) return absl::CancelledError("the log is being closed");
   }
+
   const auto cancelled = [this] {
     MutexLock lock(&mu_);
     return Ended();

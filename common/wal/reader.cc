@@ -126,6 +126,7 @@ class DirectoryReader {
       ++found->snapshot_records;
       SLUICE_RETURN_IF_ERROR(Judged(replay->OnRecord(std::move(entry)), reader->path(), at));
     }
+
     found->snapshot = position;
     found->snapshot_bytes = reader->offset();
     return Judged(replay->OnSnapshotEnd(), reader->path(), 0);
@@ -158,6 +159,7 @@ class DirectoryReader {
       expected = it->first - 1;
       if (header.first <= found_->snapshot + 1) return absl::OkStatus();
     }
+
     return Error(
         absl::StatusCode::kDataLoss, "BAD_CRC",
         absl::StrCat(Path(SegmentName(start_ - 1)), " is missing: the records from position ",
@@ -218,6 +220,7 @@ class DirectoryReader {
                      absl::StrCat("the record of position ", expected,
                                   " is damaged, and a snapshot says it was durable"));
     }
+
     // If the header is intact, skip its body: the payload may contain bytes that look like frames.
     SLUICE_ASSIGN_OR_RETURN(
         const std::optional<Position> durable,

@@ -157,6 +157,7 @@ class WeightSubscriber::Impl {
       changed_.NotifyAll();
       return;
     }
+
     newest_ = version;
     if (!latest_ || latest_->manifest() != latest.manifest()) ForgetFailures();
     latest_ = std::move(latest);

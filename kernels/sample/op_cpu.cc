@@ -76,6 +76,7 @@ sample::Cut Select(const float* z, const float* e, int64_t vocab, uint64_t wante
     inside = buckets[bucket];
     key |= bucket << shift;
   }
+
   // All tokens in the last bucket have the same z, so the same weight. Keep as many of them as
   // needed, lowest ids first.
   sample::Cut cut{.key = key, .last = -1};

@@ -66,6 +66,7 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
     close(out[1]);
     return status;
   }
+
   if (pid == 0) {
     // In the child. Nothing here may allocate memory or take a lock.
     if (options.own_session) setsid();

@@ -179,6 +179,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     MutexLock lock(&mu);
     running = supervisor.get();
   }
+
   const absl::StatusOr<FleetOptions> fleet = FleetOf(options);
   if (!fleet.ok()) return fail(fleet.status());
   const absl::StatusOr<std::string> address = StartFleet(*fleet, supervisor.get());
@@ -188,6 +189,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     RemoveFleetState(options.data_dir);
     return fail(address.status());
   }
+
   {
     MutexLock lock(&mu);
     controller = *address;
@@ -200,6 +202,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     MutexLock lock(&mu);
     while (!stop) changed.Wait(&mu);
   }
+
   supervisor->Stop(kGrace);
   supervisor.reset();  // No call of `changed` comes after this.
   RemoveFleetState(options.data_dir);

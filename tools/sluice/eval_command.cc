@@ -74,6 +74,7 @@ absl::Status AskJob(EvalFlags& flags) {
     }
     version = number;
   }
+
   absl::StatusOr<EvalJob> job = FindEvalJob(flags.server, halves.first);
   if (!job.ok())
     return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
@@ -110,12 +111,14 @@ ExitCode RunEval(EvalFlags& flags) {
     options.engine.random_init = true;
     options.engine.init_seed = *flags.init_seed;
   }
+
   if (options.samples > 1 && options.sampling.temperature == 0) {
     return Complain(absl::InvalidArgumentError(absl::StrCat(
         "--samples ", options.samples,
         " with --temperature 0: all answers to a row would be the same, and pass@k all one number; "
         "give --temperature, or ask once")));
   }
+
   absl::StatusOr<std::map<std::string, std::string>> fields = Fields(flags);
   if (!fields.ok()) return Complain(fields.status());
   options.fields = *std::move(fields);
@@ -151,6 +154,7 @@ ExitCode RunEval(EvalFlags& flags) {
                  "warning: %s/config.json: %s is ignored: Sluice runs no code of a model's own\n",
                  options.engine.model_path.c_str(), absl::StrJoin(result->ignored, ", ").c_str());
   }
+
   if (flags.output == "json") {
     std::printf("%s\n", ToJson(*result)
                             .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)

@@ -73,6 +73,7 @@ absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string
         address != daemon.addresses().end())
       found.trainer = address->second;
   }
+
   if (found.trainer.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", name, " is ", StateName(found.status.state()),

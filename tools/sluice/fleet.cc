@@ -81,6 +81,7 @@ CorePlan PlanCores(const FleetOptions& options) {
                                      : plan.cores - plan.cores / 2;
     trainer = std::max(1, (plan.cores - others) / std::max(1, trainers));
   }
+
   if (rollout == 0)
     rollout = std::max(1, (plan.cores - trainers * trainer) / std::max(1, rollouts));
 
@@ -109,6 +110,7 @@ std::string PlanText(const CorePlan& plan) {
                                : absl::StrCat(count, " ", role, "s x ", first->threads));
     lends = lends || (!first->fixed && plan.members.size() > 1);
   }
+
   return absl::StrCat(
       "threads: ", absl::StrJoin(roles, ", "), ", on ", plan.cores,
       plan.cores == 1 ? " core" : " cores",

@@ -91,6 +91,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
                  job.c_str(), job.c_str());
     return kInterrupted;
   }
+
   if (!status.ok()) return Complain(status.status());
   if (json) Print(status->result());
   else std::fputs(ResultTable(status->result(), Utf8Terminal()).c_str(), stdout);
@@ -107,6 +108,7 @@ ExitCode SubmitJob(const Options& o, const Channel& channel) {
     std::fprintf(stderr, "%s is in order; nothing was submitted\n", o.file.c_str());
     return kDone;
   }
+
   const absl::StatusOr<job::v1::SubmitResponse> response = Submit(*channel, file);
   if (!response.ok()) return Complain(response.status());
   if (!o.watch && Json(o)) Print(*response);
@@ -138,6 +140,7 @@ ExitCode ListJobs(const Options& o, const Channel& channel) {
     for (const JobStatus& job : response.jobs()) PrintLine(job);
     return kDone;
   }
+
   std::vector<std::vector<std::string>> rows{
       {"NAME", "STATE", "STEP", "CREATED", "JOB", "MESSAGE"}};
   for (const JobStatus& job : response.jobs()) {
@@ -184,6 +187,7 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
         "no state ", o.state,
         "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, FAILED, ..")));
   }
+
   Mutex mu;
   CondVar changed;
   bool done = false;
@@ -204,6 +208,7 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
     done = true;
     changed.NotifyAll();
   }
+
   timer.join();
 
   if (interrupted) return kInterrupted;
@@ -212,6 +217,7 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
         absl::StrCat(o.job, " is not ", wanted.empty() ? "done" : wanted, " after ",
                      absl::FormatDuration(o.timeout))));
   }
+
   if (!status.ok()) return Complain(status.status());
   if (Json(o)) Print(*status);
   else std::printf("%s\n", StateName(status->state()).c_str());

@@ -126,6 +126,7 @@ std::optional<double> Progress::SecondsLeft() const {
        i < steps_.size(); ++i) {
     durations.push_back(steps_[i].at - steps_[i - 1].at);
   }
+
   // The median is not changed by a single slow step, such as one with a checkpoint.
   std::nth_element(durations.begin(), durations.begin() + durations.size() / 2, durations.end());
   const double by_steps = durations[durations.size() / 2] *
@@ -142,6 +143,7 @@ std::string Progress::StepLine() const {
     absl::StrAppend(&line, " [", std::string(filled, '#'), std::string(30 - filled, '.'), "] ",
                     std::lround(share * 100), " %");
   }
+
   if (const auto left = SecondsLeft()) absl::StrAppend(&line, "  ends in ", ShortDuration(*left));
   if (!steps_.empty() && !supervised_) {
     absl::StrAppend(&line, "   staleness p50 ", steps_.back().p50, " p99 ", steps_.back().p99,

@@ -112,6 +112,7 @@ ExitCode PeekGroup(const Options& o, const rpc::Channel& channel) {
         " names no group; wanted 32 hex digits, or the short form 1:2f, as `sluice queue peek ",
         o.job, "` lists them")));
   }
+
   const auto groups = Peek(channel, o.job, queue::v1::PEEK_WHAT_GROUPS, id, o.show_text);
   if (!groups.ok()) return Complain(groups.status());
   if (groups->empty())
@@ -132,6 +133,7 @@ ExitCode PeekGroup(const Options& o, const rpc::Channel& channel) {
       return tokenizer->Decode(ids, /*skip_special=*/false);
     };
   }
+
   if (!IsJson(o)) {
     std::fputs(GroupText((*groups)[0], *tasks, decode).c_str(), stdout);
     return kDone;
@@ -159,6 +161,7 @@ ExitCode PeekJob(const Options& o, const rpc::Channel& channel) {
     if (!found.ok()) return Complain(found.status());
     *rows = *std::move(found);
   }
+
   if (!IsJson(o)) {
     std::fputs(PeekText(answers).c_str(), stdout);
     return kDone;
@@ -186,6 +189,7 @@ ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
     for (const PeekRow& row : *rows)
       damage.push_back(Json::parse(row.json(), nullptr, false).value("rule", row.json()));
   }
+
   const int64_t gap = LedgerGap(ledger);
   if (gap != 0) damage.push_back(absl::StrCat("the ledger is off by ", gap, " trajectories"));
   if (IsJson(o)) {

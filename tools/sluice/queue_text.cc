@@ -218,6 +218,7 @@ std::string PeekText(const PeekAnswers& answers) {
                                        })),
                       PromptOf(parsed.value("row", json()))});
   }
+
   std::string out = groups.size() > 1 ? Table(groups) : "no groups\n";
 
   std::map<std::string, int> states;

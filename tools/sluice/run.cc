@@ -44,6 +44,7 @@ absl::StatusOr<int> CountFor(absl::string_view role, int wanted, uint32_t needed
                      absl::StrCat("the job starts with ", needed, " ", role, " daemons (resources.",
                                   role, ".min), and --", role, "s starts ", wanted));
   }
+
   if (wanted > kMaxDaemons) {
     return ErrorWith(
         absl::StatusCode::kInvalidArgument,
@@ -120,6 +121,7 @@ void Run::OnSignal(int count) {
     std::fprintf(stderr, "killed; the daemons' logs are in %s/logs\n", data_dir_.c_str());
     _exit(kInterrupted);  // The daemons die with this process.
   }
+
   std::shared_ptr<rpc::Channel> channel;
   std::string job;
   {
@@ -135,6 +137,7 @@ void Run::OnSignal(int count) {
     if (Supervisor* daemons = supervisor()) daemons->Stop(kGrace);
     return;
   }
+
   printer_.Note("cancelling the job; Ctrl-C again kills");
   if (const absl::Status status = CancelJob(*channel, job).status(); !status.ok())
     printer_.Note(absl::StrCat("cancel: ", status.message()));
@@ -170,6 +173,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
     channel_ = channel;
     job_ = submitted.job();
   }
+
   // A signal may have come while the job was being submitted.
   if (interrupted()) SLUICE_RETURN_IF_ERROR(CancelJob(*channel, submitted.job()).status());
   std::string state;
@@ -196,6 +200,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
         Supervisor::Options{.log_dir = data_dir_ + "/logs",
                             .changed = [this](const DaemonState& state) { OnDaemon(state); }});
   }
+
   if (!options_.quiet) printer_.Note(PlanText(PlanCores(fleet_)));
   absl::StatusOr<std::string> controller = StartFleet(fleet_, supervisor());
   absl::StatusOr<job::v1::JobStatus> status = absl::CancelledError("interrupted");

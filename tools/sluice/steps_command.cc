@@ -112,6 +112,7 @@ ExitCode PrintSteps(const StepsOptions& o) {
   } else {
     for (const StepReport& step : steps) std::printf("%s\n", StepJson(step).c_str());
   }
+
   if (missing > 0) {
     std::fprintf(stderr,
                  "%lld steps between these are not kept by the controller; metrics.jsonl beside "

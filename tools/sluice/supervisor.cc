@@ -239,6 +239,7 @@ absl::Status Supervisor::Start(const std::vector<DaemonSpec>& specs) {
     mine.push_back(daemon.get());
     impl_->daemons.push_back(std::move(daemon));
   }
+
   impl_->Wake();
 
   const absl::Time deadline = absl::Now() + impl_->options.start_timeout;

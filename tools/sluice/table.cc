@@ -41,6 +41,7 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
+
   std::string out;
   for (const auto& row : rows) {
     std::string line;
