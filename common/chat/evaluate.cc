@@ -292,6 +292,8 @@ Value Interpreter::EvalSlice(const Expression& e) {
   const Value object = Eval(*e.operands[0]);
   Value bounds[3];
   const Value* wrong = nullptr;
+  // A missing bound, or none, is undefined. A bound of another type is an error only if the slice
+  // is not constant.
   for (int i = 0; i < 3; ++i) {
     if (e.operands[i + 1] == nullptr) continue;
     bounds[i] = Eval(*e.operands[i + 1]);

@@ -187,6 +187,7 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
   const char type = spec.type;
   switch (type) {
     case 's':
+      // Texts are aligned to the right by default.
       return to->Text(Str(meter, value), [&] {
         if (spec.align == '\0') spec.align = '>';
         return spec;
@@ -210,6 +211,7 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
     case 'x':
     case 'X':
     case 'o': {
+      // %d also takes a float, which it truncates.
       const bool real = value.is(Value::kFloat) && (type == 'd' || type == 'i' || type == 'u');
       if (!value.is_integer() && !real)
         meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ",
@@ -240,6 +242,7 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
   const absl::string_view whole = text;
   bool filled = false;
   if (!text.empty()) {
+    // A fill character is one that is followed by an align character.
     const size_t first = ByteOf(text, 1);
     if (first < text.size() &&
         absl::string_view("<>^=").find(text[first]) != absl::string_view::npos) {
@@ -367,6 +370,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
       i = end - 1;
       continue;
     }
+    // {{ and }} stand for single braces.
     if (i + 1 < format.size() && format[i + 1] == c) {
       to.Append(format.substr(i++, 1));
       continue;
@@ -377,6 +381,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
     meter.Step();
     absl::string_view field = format.substr(i + 1, close - i - 1), spec;
     i = close;
+    // A field has the form name!conversion:spec.
     if (const size_t colon = field.find(':'); colon != absl::string_view::npos)
       spec = field.substr(colon + 1), field = field.substr(0, colon);
     if (spec.find('{') != absl::string_view::npos)

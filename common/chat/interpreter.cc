@@ -106,6 +106,7 @@ Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
       break;
     case Statement::kCall: RunCallBlock(statement); break;
     case Statement::kWith: {
+      // All values are evaluated before any of them is bound.
       std::vector<Value> values;
       for (const auto& [target, expression] : statement.bindings)
         values.push_back(Eval(*expression));
@@ -133,6 +134,7 @@ Interpreter::Flow Interpreter::RunFor(const Statement& loop) {
   meter_.at = loop.at;
   absl::Span<const Value> items = Items(meter_, value, &owner);
   std::vector<Value> kept;
+  // An inline `if` filters the items first, so that loop.length counts only those that are left.
   if (loop.condition != nullptr) {
     InScope scope(this);
     for (const Value& item : items) {
@@ -252,6 +254,7 @@ void Interpreter::Assign(const Target& target, Value value) {
     case Target::kAttribute: {
       meter_.at = target.at;
       const Value owner = Lookup(target.symbol);
+      // Only namespaces can be changed.
       auto* const space =
           owner.is(Value::kObject) ? dynamic_cast<Namespace*>(owner.object()) : nullptr;
       if (space == nullptr)
@@ -273,6 +276,7 @@ void Interpreter::Assign(const Target& target, Value value) {
 }
 
 void Interpreter::Bind(Symbol symbol, Value value) {
+  // At the top level names are in root_, indexed by symbol.
   if (scopes_.size() == 1) {
     const bool unnamed = value.is(Value::kUndefined) && value.text().empty();
     root_[symbol] = unnamed ? Value::Undefined(program_.symbols[symbol]) : std::move(value);
@@ -300,6 +304,8 @@ const Value& Interpreter::Lookup(Symbol symbol) const {
 
 Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, Values args,
                              Keywords keywords) {
+  // The scope ids are unique, so a scope that has ended is recognised even if its place is used
+  // again.
   if (scope >= static_cast<int>(scopes_.size()) || scopes_[scope].id != scope_id) {
     meter_.Invalid(absl::StrCat("the macro ", macro.name,
                                 " is called after the block that defines it has ended"));

@@ -118,6 +118,7 @@ class Writer {
 
   void Object(const Dict& dict) {
     if (dict.items.empty()) return out_->append("{}"), void();
+    // Python sorts by the keys themselves, before they become texts.
     std::vector<const std::pair<Value, Value>*> items;
     if (style_.sort_keys) {
       for (const auto& item : dict.items) items.push_back(&item);

@@ -140,10 +140,12 @@ class Lexer {
     const absl::string_view close = block ? "%}" : "}}";
     brackets_.clear();
     while (true) {
+      // White space inside a tag has no meaning.
       at_ += source_.size() - at_ - StripSpace(source_.substr(at_), kLeft).size();
       if (at_ >= source_.size())
         Invalid(begin, absl::StrCat("the tag is not closed; wanted ", close));
       const char sign = Looking("-") || (block && Looking("+")) ? source_[at_] : '\0';
+      // Inside brackets, `}}` is not the end of the tag.
       if (brackets_.empty() &&
           absl::StartsWith(source_.substr(at_ + (sign != '\0' ? 1 : 0)), close)) {
         Add(block ? Token::kBlockEnd : Token::kPrintEnd, at_);

@@ -138,6 +138,7 @@ struct Range {
 };
 Range Resolve(Meter& meter, int64_t size, const Value& start, const Value& stop,
               const Value& step) {
+  // As Python does, clip the bounds to the length; negative ones count from the end.
   const int64_t by = step.is(Value::kUndefined) ? 1 : step.integer();
   if (by == 0) meter.Invalid("the step of a slice is 0");
   const int64_t low = by < 0 ? -1 : 0, high = by < 0 ? size - 1 : size;
@@ -260,6 +261,7 @@ absl::Span<const Value> Items(Meter& meter, const Value& value, Value* owner) {
   switch (value.kind()) {
     case Value::kUndefined: return {};
     case Value::kArray: {
+      // A generator gives its items once.
       const Array& array = value.array();
       const absl::Span<const Value> rest = array.Rest();
       if (array.kind == Array::kGenerator) array.taken = static_cast<uint32_t>(array.items.size());

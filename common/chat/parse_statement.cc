@@ -54,6 +54,7 @@ Body Parser::ParseBody(absl::Span<const absl::string_view> ends) {
       }
       case Token::kBlockBegin: {
         const Token word = Expect(Token::kName, {}, "the name of a statement");
+        // The caller handles the tag that ends the body.
         if (absl::c_linear_search(ends, word.text)) {
           end_ = word.text;
           return body;

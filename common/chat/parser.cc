@@ -160,6 +160,7 @@ ExpressionPtr Parser::Not() {
 }
 
 ExpressionPtr Parser::Compare() {
+  // Comparisons can be chained: a < b < c.
   ExpressionPtr left = Sum();
   ExpressionPtr compare;
   while (true) {

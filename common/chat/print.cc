@@ -12,6 +12,7 @@ namespace sluice::chat {
 namespace {
 
 void AppendQuoted(absl::string_view text, std::string* out) {
+  // Python uses double quotes only if the text has single quotes and no double ones.
   const bool single =
       text.find('\'') != absl::string_view::npos && text.find('"') == absl::string_view::npos;
   const char quote = single ? '"' : '\'';
@@ -92,6 +93,7 @@ void AppendFloat(double value, std::string* out) {
   std::string digits(1, text[0]);
   if (e > 2) absl::StrAppend(&digits, text.substr(2, e - 2));
   const int count = static_cast<int>(digits.size());
+  // Python's rule for the exponent form.
   if (exponent < -4 || exponent >= 16) {
     absl::StrAppend(out, digits.substr(0, 1), count > 1 ? "." : "", digits.substr(1));
     absl::StrAppendFormat(out, "e%+03d", exponent);

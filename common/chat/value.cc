@@ -179,6 +179,7 @@ bool Equal(Meter& meter, const Value& a, const Value& b) {
     if (!b.is_number()) return false;
     return a.is_integer() && b.is_integer() ? a.integer() == b.integer() : a.real() == b.real();
   }
+  // Different kinds are equal only among numbers and among strings, which are handled above.
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
     case Value::kUndefined:

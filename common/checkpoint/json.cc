@@ -59,6 +59,7 @@ class Watch final : public nlohmann::json_sax<Json> {
            Stop(absl::StrCat("more than ", limits_.values, " values"));
   }
   bool Open() {
+    // keys_ has one entry per open container, so its size is the depth.
     if (static_cast<int>(keys_.size()) >= max_depth_)
       return Stop(absl::StrCat("nested deeper than ", max_depth_));
     keys_.emplace_back();

@@ -188,6 +188,7 @@ absl::StatusOr<const Architecture*> TakeArchitecture(Fields& fields, const std::
 // Reads the rotary embedding. The newer key `rope_parameters` includes theta; the older form is
 // `rope_theta` beside `rope_scaling`.
 absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope) {
+  // theta may be in either place.
   SLUICE_RETURN_IF_ERROR(fields.Number("rope_theta", 1, 1e12, &rope->theta));
   const Json* scaling = fields.Take("rope_scaling");
   const Json* parameters = fields.Take("rope_parameters");
@@ -207,6 +208,7 @@ absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope)
   if (const Json* old = inner.Take("type"); type == nullptr) type = old;
   if (type != nullptr && !type->is_string()) return inner.Bad("rope_type", *type, "a string");
   const std::string kind = type == nullptr ? "default" : type->get<std::string>();
+  // Each type reads its own parameters.
   if (kind == "llama3") {
     rope->type = RopeConfig::Type::kLlama3;
     SLUICE_RETURN_IF_ERROR(inner.Number("factor", 1, 1e6, &rope->factor));
@@ -328,6 +330,7 @@ absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* c
                                                    " is above num_experts ", config->num_experts));
   }
 
+  // Each expert has parameters of its own, so this bounds the length of Parameters().
   if (config->num_layers * config->num_experts > kMaxExperts) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", config->num_layers, " layers of ",
                                                    config->num_experts, " experts are more than ",

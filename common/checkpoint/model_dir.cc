@@ -226,6 +226,7 @@ absl::Status FindParameters(const ModelConfig& config,
 // Opens the files of the weights and checks their headers, without reading weights. `dtype` is the
 // type that error messages name as the expected one.
 absl::StatusOr<WeightFiles> OpenWeights(const ModelDir& dir, DType dtype) {
+  // The parameters that the config calls for.
   std::map<std::string, TensorSpec> wanted;
   for (TensorSpec& spec : dir.config.Parameters(dtype)) {
     std::string name = spec.name;
@@ -242,6 +243,7 @@ absl::StatusOr<WeightFiles> OpenWeights(const ModelDir& dir, DType dtype) {
     weights.files.push_back(std::move(file));
   }
 
+  // Every parameter must have been found.
   for (const auto& [name, spec] : wanted) {
     const auto it = found.find(name);
     if (it == found.end()) {

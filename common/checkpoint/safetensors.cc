@@ -140,6 +140,7 @@ SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
 absl::Status SafetensorsFile::ReadHeader() {
   struct stat info;
   if (fstat(fd_, &info) != 0) return ErrnoStatus(errno, "stat");
+  // The length comes from an untrusted file, so it is checked before memory is allocated for it.
   unsigned char prefix[8];
   if (info.st_size < 8)
     return absl::InvalidArgumentError(
@@ -207,6 +208,7 @@ absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
                               absl::Span<const size_t> indices,
                               const std::map<std::string, std::string>& metadata,
                               FileDigest* digest) {
+  // The header lists the tensors with their offsets; the data follows in the same order.
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;

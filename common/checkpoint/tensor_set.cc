@@ -174,6 +174,7 @@ absl::StatusOr<TensorSet> TensorSet::Create(std::vector<TensorSpec> specs) {
   std::sort(specs.begin(), specs.end(),
             [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
   TensorSet set;
+  // Each tensor starts at a multiple of kAlign.
   int64_t total = 0;
   for (size_t i = 0; i < specs.size(); ++i) {
     SLUICE_RETURN_IF_ERROR(CheckName(specs[i].name));

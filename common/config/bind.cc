@@ -158,6 +158,7 @@ Place Binder::PlaceOf(absl::string_view path) const {
 }
 
 void Binder::FillDefaults(Message* message, const std::string& path) {
+  // All values that are bound inside are defaults, also in nested calls.
   const bool outer = std::exchange(defaults_, true);
   const Descriptor& type = *message->GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
@@ -182,6 +183,7 @@ void Binder::Bind(const YamlNode& map, Message* message, const std::string& path
     return;
   }
   for (const auto& [key, value] : map.map) {
+    // The keys of the file are the names of the proto's fields.
     const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key.text);
     if (field == nullptr) UnknownKey(key, *message, path);
     else BindField(value, message, field, JoinPath(path, key.text));

@@ -122,6 +122,7 @@ void FileChecker::CheckModel() {
     return;
   }
 
+  // The model's own context may be shorter than the job's.
   const int64_t made_for = model->config.max_context;
   const uint64_t wanted =
       uint64_t{spec_.data().order().max_prompt()} + spec_.rollout().max_response();
@@ -249,6 +250,7 @@ void FileChecker::CheckPrompts(const std::string& path, const job::v1::DataSourc
       continue;
     }
     const int32_t highest = *std::max_element(prompt->tokens.begin(), prompt->tokens.end());
+    // A token beyond the vocabulary shows that tokenizer and model do not belong together.
     if (highest >= model_->config.vocab_size) {
       check_.Add(15, model_key(), ": the tokenizer makes the token ", highest, " of ",
                  source.path(), ":", rows.line(i), ", and the model knows ",

@@ -117,6 +117,8 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
   std::vector<std::string> sources{path};
   for (const std::string& set : options.sets) sources.push_back(absl::StrCat("--set ", set));
   Problems problems(sources), warnings(sources);
+  // The sets change the tree, not the message, so that they have the same precedence rules and
+  // error messages as the file.
   YamlNode root = config::ParseYaml(text, 0, &problems);
   for (size_t i = 0; i < options.sets.size() && problems.empty(); ++i) {
     config::ApplySet(options.sets[i], static_cast<int>(i) + 1, &root, &problems);
@@ -127,6 +129,7 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
   if (problems.empty()) {
     Binder binder(absolute.parent_path().string(), std::filesystem::current_path().string(),
                   &problems);
+    // In order of precedence: default < preset < file and --set.
     binder.FillDefaults(file.spec.get(), "");
     BindPreset(PresetOf(root), &binder, file.spec.get());
     binder.Bind(root, file.spec.get(), "");

@@ -43,6 +43,7 @@ std::string ChoicesText(const FieldDescriptor& field, const std::string& rule_pa
 // refuses the key.
 std::string RuleText(const FieldDescriptor& field, const std::string& rule_path) {
   const FieldRule& rule = config::RuleOf(field);
+  // In brackets after the text: what values are allowed.
   std::vector<std::string> notes;
   if (rule.required()) notes.push_back("required");
   if (!rule.unit().empty() && rule.unit() != "s" && rule.unit() != "bytes")

@@ -61,6 +61,7 @@ void CheckAlgorithm(const job::v1::JobSpec& spec, SpecProblems& check) {
 
 void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Eval& eval = spec.eval();
+  // Without evaluation, the other keys do not matter.
   if (eval.every_steps() == 0) return;
   check.Require(
       spec.kind() == "rl", "eval.every_steps", "is ", eval.every_steps(),
@@ -84,6 +85,7 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
                   "\" has a slash; values are named eval/NAME/reward, so names have none");
     check.Require(dataset.weight() == 1, path + ".weight", "is ", dataset.weight(),
                   ", but all datasets of eval count alike; leave it out");
+    // Each dataset needs a reward that applies to it.
     const bool scored =
         absl::c_any_of(spec.reward().rewards(), [&](const job::v1::RewardEntry& entry) {
           const auto& sources = entry.when().data_source();
@@ -115,6 +117,7 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
   for (int i = 0; i < reward.rewards_size(); ++i) {
     const job::v1::RewardEntry& entry = reward.rewards(i);
     const std::string path = absl::StrCat("reward.rewards.", i);
+    // The arguments are checked by making the verifier.
     const auto verifier = MakeVerifierOf(entry);
     if (!verifier.ok()) check.Add(10, path + ".args", ": ", verifier.status().message());
 
@@ -264,6 +267,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckOptimizer(spec.trainer().optimizer(), check);
   CheckSchedule(spec, check);
   CheckEval(spec, check);
+  // Supervised training uses none of these blocks.
   if (spec.kind() != "rl") {
     CheckUnused(spec, "rollout", spec.rollout(), spec.has_rollout(), check);
     CheckUnused(spec, "reward", spec.reward(), spec.has_reward(), check);

@@ -104,6 +104,7 @@ void CheckLeaf(const Leaf& leaf, SpecProblems* problems) {
   const Reflection& reflection = *leaf.message->GetReflection();
   const bool given = field.is_repeated() ? reflection.FieldSize(*leaf.message, &field) > 0
                                          : reflection.HasField(*leaf.message, &field);
+  // A required value must be given; a list must not be empty.
   if (RuleOf(field).required() && !given) {
     problems->Add(9, leaf.path, " is missing: ", RuleOf(field).doc());
     return;

@@ -118,6 +118,7 @@ class TreeBuilder : public YAML::EventHandler {
       return;
     }
     Frame& top = stack_.back();
+    // In a map, keys and values come in turn.
     if (top.node.kind == Kind::kList) {
       top.node.list.push_back(std::move(node));
     } else if (!top.has_key) {

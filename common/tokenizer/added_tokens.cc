@@ -65,6 +65,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Parse(const Component& root, const Bpe&
   if (!list.is_array() || list.size() > kMaxTokens)
     return absl::InvalidArgumentError(
         absl::StrCat("added_tokens is no list of up to ", kMaxTokens, " entries"));
+  // Tokens that are not in the model get the ids after it, in the order of the list.
   int32_t next_id = static_cast<int32_t>(bpe.size());
   for (size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_object())

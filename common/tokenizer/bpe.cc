@@ -38,6 +38,7 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
     if (!affix.empty()) return model.Unsupported(absl::StrCat(key, " \"", affix, "\""));
   }
 
+  // Ids and merges first: the settings below refer to tokens.
   Bpe bpe;
   bpe.byte_level_ = byte_level;
   if (!file.has_vocab) return model.Invalid("vocab is missing or no object");
@@ -56,6 +57,7 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
       return model.Invalid(absl::StrCat("unk_token \"", unknown, "\" is not in the vocabulary"));
   }
 
+  // The tokens from which bytes are built.
   for (int b = 0; b < 256; ++b) {
     const std::string spelling =
         byte_level ? ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)))
@@ -170,6 +172,7 @@ void Bpe::First(absl::string_view word, Symbols* symbols) const {
 
 void Bpe::Encode(absl::string_view word, Symbols* symbols) const {
   symbols->clear();
+  // With ignore_merges, a word that is a token as a whole is not split.
   if (ignore_merges_) {
     const auto id = byte_level_ ? Id(ByteLevelAlphabet::Get().Spell(word)) : Id(word);
     if (id) {
@@ -201,6 +204,7 @@ void Bpe::MergeFew(Symbols* symbols) const {
     merge[i] = found != nullptr ? *found : kNone;
   };
   for (size_t i = 0; i < n; ++i) look(i);
+  // Merge the best pair until none is left.
   while (n > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < n; ++i) {
@@ -220,6 +224,7 @@ void Bpe::MergeFew(Symbols* symbols) const {
 void Bpe::MergeMany(Symbols* symbols) const {
   const int n = static_cast<int>(symbols->size());
   Symbol* const s = symbols->data();
+  // The symbols form a linked list, so that merging is constant time.
   std::vector<int> next(n), previous(n);
   for (int i = 0; i < n; ++i) {
     next[i] = i + 1 < n ? i + 1 : -1;

@@ -94,6 +94,7 @@ absl::Status Normalizer::Run(AlignedText* text) const {
       case Step::kReplace: {
         std::vector<Span> matches;
         SLUICE_RETURN_IF_ERROR(step.pattern->Find(text->text(), &matches));
+        // Check the size before building the text.
         if (matches.size() > kMaxText / (step.content.size() + 1)) {
           return absl::ResourceExhaustedError(
               absl::StrCat("a Replace of ", matches.size(), " places by ", step.content.size(),

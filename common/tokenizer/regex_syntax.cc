@@ -115,6 +115,7 @@ class Translation {
       Class("0-9A-Fa-f", negated);
     } else if (absl::ascii_tolower(c) == 'b' &&
                !in_class_) {  // A place between a word character and something else.
+      // \b is written out as four lookarounds, with the reference library's word characters.
       const char* const one = negated ? "=" : "!";
       const char* const other = negated ? "!" : "=";
       absl::StrAppend(&out_, "(?:(?<=[", word, "])(?", one, "[", word, "])|(?<![", word, "])(?",

@@ -98,12 +98,14 @@ absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
   if (version != "1.0")
     return absl::UnimplementedError(
         absl::StrCat("version \"", version, "\" is not supported; want \"1.0\""));
+  // These would change the ids, and models do not use them.
   for (const char* const key : {"truncation", "padding"}) {
     if (root.Has(key))
       return absl::UnimplementedError(absl::StrCat(key, " other than null is not supported"));
   }
 
   SLUICE_ASSIGN_OR_RETURN(const Component model, root.Object("model"));
+  // The parts of the chain are optional.
   const auto parse = [&](const char* key, auto* part) -> absl::Status {
     if (!root.Has(key)) return absl::OkStatus();
     SLUICE_ASSIGN_OR_RETURN(const Component component, root.Object(key));
@@ -173,6 +175,7 @@ void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenS
 }
 
 absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& sink) const {
+  // The fast way: the scanner gives the words, and no list of them is made.
   if (const Scanner scanner = pre_tokenizer_.scanner();
       scanner != nullptr && sink.spans == nullptr) {
     const absl::string_view view = text->text().substr(part.begin, part.size());
@@ -187,6 +190,7 @@ absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& si
   std::vector<Span> words;
   SLUICE_RETURN_IF_ERROR(pre_tokenizer_.Run(text, part, &words));
   for (Span word : words) {
+    // Cut long words where that is safe, so that their parts can be cached.
     while (word.size() > 0) {
       const size_t cut = bpe->CutAt(text->text().substr(word.begin, word.size()));
       const Span piece{word.begin, word.begin + cut};

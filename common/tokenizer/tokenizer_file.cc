@@ -148,6 +148,7 @@ class Reader : public nlohmann::json_sax<json> {
   bool Open(json container) {
     if (open_.size() == TokenizerFile::kMaxDepth)
       return Fail(absl::StrCat("values nested deeper than ", TokenizerFile::kMaxDepth));
+    // Remember whether the second level is `model`, for AtModel().
     if (open_.size() == 1) model_ = key_ == "model";
     json* const placed = Put(std::move(container));
     if (placed != nullptr) open_.push_back(placed);

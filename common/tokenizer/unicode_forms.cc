@@ -70,6 +70,7 @@ std::vector<Part> Decompose(const icu::Normalizer2& form, absl::string_view text
   icu::UnicodeString decomposed;
   const auto add = [&](UChar32 c, int change) {
     const uint8_t order = IsNewer(c) ? 0 : form.getCombiningClass(c);
+    // A starter ends the run of marks, which are then sorted by class.
     if (order == 0) {
       std::stable_sort(parts.begin() + marks, parts.end(),
                        [](const Part& a, const Part& b) { return a.order < b.order; });

@@ -139,6 +139,7 @@ absl::StatusOr<Property> MakeProperty(const std::string& name, ArgReader& reader
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Verifier>> MakeText(const nlohmann::json& args) {
+  // The first reader only finds the property, whose name the second one uses in messages.
   ArgReader probe("text", args);
   const std::string name = probe.String("property", "");
   ArgReader reader(absl::StrCat("text (property: ", name, ")"), args);

@@ -37,6 +37,9 @@ void Batch::AddRecord(Position position, Position durable, const Record& record)
   header.position = position;
   header.durable = durable;
   header.head_crc = Crc32c(record.head);
+
+  // The checksum of the payload is combined from those of its parts, so that the bytes are not read
+  // again.
   bool first = true;
   for (const Part& part : record.payload) {
     header.payload_crc =
@@ -54,6 +57,7 @@ void Batch::AddRecord(Position position, Position durable, const Record& record)
       bytes_ += part.bytes.size();
     }
   }
+
   static constexpr char kZeros[8] = {};
   Gather({kZeros, (8 - bytes_ % 8) % 8});
 }

@@ -28,6 +28,7 @@ absl::StatusOr<bool> FrameReader::ReadTo(uint64_t offset, char* to, uint64_t siz
     std::memcpy(to, bytes.data(), bytes.size());
     return bytes.size() == size;
   }
+  // Large reads go past the window, after using what it holds.
   uint64_t done = 0;
   if (offset >= window_at_ && offset < window_at_ + window_.size()) {
     done = std::min<uint64_t>(size, window_at_ + window_.size() - offset);
@@ -96,6 +97,7 @@ absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* 
 
 absl::StatusOr<std::optional<Position>> FrameReader::NewestDurable(uint64_t from) {
   std::optional<Position> newest;
+  // Frames are aligned to 8 bytes, so nothing starts in between.
   for (uint64_t at = (from + 7) / 8 * 8;;) {
     SLUICE_ASSIGN_OR_RETURN(const absl::string_view bytes, Window(at, kWindowBytes));
     if (bytes.size() < sizeof(FrameHeader)) return newest;

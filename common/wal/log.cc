@@ -145,6 +145,7 @@ class Log::Impl {
 };
 
 absl::Status Log::Impl::Open(const std::string& dir, Replay* replay, Found* found) {
+  // Sync the parent too, or a crash could lose the new directory.
   SLUICE_RETURN_IF_ERROR(options_.file_system->MakeDirs(dir));
   const std::string parent = std::filesystem::path(dir).parent_path().string();
   SLUICE_RETURN_IF_ERROR(options_.file_system->SyncDir(parent.empty() ? "." : parent));
@@ -158,10 +159,13 @@ absl::Status Log::Impl::Open(const std::string& dir, Replay* replay, Found* foun
 // after that, so that a crash in between loses nothing.
 absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
   MutexLock lock(&mu_);  // There are no threads yet; the lock is for the thread-safety annotations.
+
+  // First make the end of the log durable.
   if (!found.end_segment.empty())
     SLUICE_RETURN_IF_ERROR(
         directory_.SettleEnd(found.end_segment, layout.doubt_offset, found.end_offset));
 
+  // Keep spares of the right size.
   for (const uint64_t number : layout.spares) {
     SLUICE_ASSIGN_OR_RETURN(const Spare spare, directory_.AdoptSpare(number));
     if (spare.bytes == options_.segment_bytes &&
@@ -176,6 +180,8 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
     spare = spares_.back();
     spares_.pop_back();
   } else {
+    // Halve the size until the disk has room, so that a nearly full disk does not prevent a
+    // restart.
     for (uint64_t bytes = options_.segment_bytes;; bytes /= 2) {
       absl::StatusOr<Spare> allocated = directory_.AllocateSpare(bytes);
       if (allocated.ok()) {
@@ -246,6 +252,7 @@ Position Log::Impl::Append(Record record) {
   return position;
 }
 
+// snapshot_base_ counts from here on; TakeSnapshot() restores the old value if the snapshot fails.
 bool Log::Impl::Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) {
   MutexLock lock(&mu_);
   if (snapshot_busy_ || Ended()) return false;
@@ -305,6 +312,7 @@ Space Log::Impl::Judge() const {
   return ReserveAtRisk() ? Space::kFull : Space::kLow;
 }
 
+// Reports a change of space() through on_space, without holding the lock.
 void Log::Impl::TellSpace() {
   Space space;
   {
@@ -349,6 +357,7 @@ bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
     if (const absl::Status status = KeepReserve(); !status.ok()) return Fatal(status), false;
     TellSpace();
     MutexLock lock(&mu_);
+    // Sleep only if nothing has changed since TellSpace().
     if (pending_.empty() && !Ended() && Judge() == space_) work_.Wait(&mu_);
     if (!fatal_.ok()) return false;
     if (!pending_.empty()) {
@@ -369,6 +378,7 @@ bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
 // Writes a batch. If the segment has too little room for all of it, the rest goes to the next
 // segment. Each part is synced before anything is written behind it.
 absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
+  // Each turn of the loop writes as many frames as fit in the segment.
   for (size_t at = 0; at < batch.size();) {
     if (segment_.room() < batch[at].bytes)
       SLUICE_RETURN_IF_ERROR(Rotate(batch[at].bytes, batch[at].position));
@@ -449,6 +459,7 @@ absl::Status Log::Impl::WriteMark() {
   return absl::OkStatus();
 }
 
+// The timeout is there because nobody tells the log when other programs free space.
 absl::Status Log::Impl::WaitForRoom() {
   TellSpace();
   MutexLock lock(&mu_);
@@ -460,8 +471,8 @@ absl::Status Log::Impl::WaitForRoom() {
 absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
   const uint64_t need = sizeof(FileHeader) + frame_bytes + sizeof(FrameHeader);
   while (true) {
+    // Prefer a spare; allocate here only if there is none large enough.
     absl::StatusOr<Spare> spare = absl::NotFoundError("none allocated ahead");
-
     {
       MutexLock lock(&mu_);
       if (!spares_.empty() && spares_.back().bytes >= need) {
@@ -469,6 +480,7 @@ absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
         spares_.pop_back();
       }
     }
+
     if (!spare.ok()) spare = directory_.AllocateSpare(std::max(options_.segment_bytes, need));
     if (spare.ok()) {
       absl::StatusOr<Segment> segment = directory_.StartSegment(*spare, segment_.number + 1, first);
@@ -482,6 +494,7 @@ absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
         return absl::OkStatus();
       }
       if (!absl::IsResourceExhausted(segment.status())) return segment.status();
+      // The disk is full, and StartSegment() has not used the spare.
       MutexLock lock(&mu_);
       spares_.push_back(*spare);
     } else if (!absl::IsResourceExhausted(spare.status())) {
@@ -505,6 +518,7 @@ void Log::Impl::TendLoop() {
     {
       MutexLock lock(&mu_);
       work_.NotifyAll();  // `log` may wait for the outcome of AllocateAhead().
+      // Sleep if there is nothing to do.
       if (!Ended() && snapshot_job_ == nullptr && (!spares_.empty() || allocation_failed_))
         chores_.WaitFor(&mu_, options_.retry);
       job = std::move(snapshot_job_);
@@ -525,6 +539,7 @@ absl::Status Log::Impl::AllocateAhead() {
   }
 
   if (!wanted) return absl::OkStatus();
+  // Allocate without the lock, because this may take long.
   const absl::StatusOr<Spare> spare = directory_.AllocateSpare(options_.segment_bytes);
   if (!spare.ok() && !absl::IsResourceExhausted(spare.status())) return spare.status();
   MutexLock lock(&mu_);
@@ -563,6 +578,8 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
   SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes,
                           directory_.WriteSnapshot(job.position, job.state, cancelled));
 
+  // From here on readers use the new snapshot. Remove older ones, and recycle the segments that it
+  // covers.
   std::vector<Position> older;
   std::vector<uint64_t> covered;
   size_t most;

@@ -55,6 +55,7 @@ class DirectoryReader {
     return std::make_unique<FrameReader>(std::move(file), Path(name));
   }
 
+  // Sorts the names in the directory by kind.
   absl::Status List() {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_->List(dir_));
     for (const std::string& name : names) {
@@ -81,6 +82,8 @@ class DirectoryReader {
     const std::vector<Position>& all = layout_->snapshots;
     if (all.empty()) return absl::OkStatus();
     size_t chosen = all.size() - 1;
+    // Several snapshots: a crash came before the older ones were removed. Look for the newest that
+    // is undamaged.
     if (all.size() > 1) {
       absl::Status first;
       for (size_t left = all.size(); left > 0; --left) {
@@ -98,10 +101,12 @@ class DirectoryReader {
       }
       SLUICE_RETURN_IF_ERROR(first);
     }
+
     promised_ = all.back();
     return ReadSnapshot(all[chosen], replay_, found_);
   }
 
+  // Reads a snapshot and checks that it is complete.
   absl::Status ReadSnapshot(Position position, Replay* replay, Found* found) {
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader,
                             Open(SnapshotName(position)));
@@ -109,6 +114,7 @@ class DirectoryReader {
     if (file.number != position)
       return Damaged(reader->path(), 0,
                      absl::StrCat("its header is of the snapshot at position ", file.number));
+
     SLUICE_RETURN_IF_ERROR(replay->OnSnapshot(position));
     found->snapshot_records = 0;
     while (true) {
@@ -118,6 +124,7 @@ class DirectoryReader {
       SLUICE_ASSIGN_OR_RETURN(const Got got, reader->Next(replay, &header, &entry));
       if (got != Got::kFrame)
         return Damaged(reader->path(), at, "a record of the snapshot is damaged");
+      // Records count from 1, and the mark at the end has the position of the last.
       const bool end = header.kind == FrameKind::kMark;
       if (header.position != found->snapshot_records + (end ? 0 : 1))
         return Damaged(reader->path(), at, "a record of the snapshot is missing");
@@ -136,6 +143,7 @@ class DirectoryReader {
   // to replay.
   absl::Status FindSegments() {
     auto& segments = layout_->segments;
+    // A snapshot is only written while a segment exists, so the segments must have been lost.
     if (segments.empty()) {
       if (promised_ == 0) return absl::OkStatus();
       return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
@@ -174,6 +182,7 @@ class DirectoryReader {
     Position known = first - 1;  // Up to here the log was durable, as the frames say.
     layout_->doubt_offset = reader->offset();
     Position expected = first;
+
     while (true) {
       found_->end_segment = reader->path();
       found_->end_offset = reader->offset();

@@ -65,6 +65,7 @@ void EncodeFullChunks(const TensorSet& weights, uint64_t target,
   for (size_t tensor = 0; tensor < weights.size(); ++tensor) {
     const uint64_t width = DTypeBytes(weights.spec(tensor).dtype);
     const uint64_t elements = static_cast<uint64_t>(weights.elements(tensor));
+    // Large tensors are split into runs, and small ones share a chunk.
     for (uint64_t first = 0; first < elements;) {
       if (body + width > target || runs.size() == UINT16_MAX) close();
       const uint64_t count =

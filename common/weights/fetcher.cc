@@ -34,6 +34,7 @@ absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVe
                            const std::string& job, const std::string& layout_id) {
   const PolicyVersion& version = announced.version;
   if (manifest.job() != job) return absl::DataLossError("the manifest is another job's");
+  // A relabel's full manifest is that of another version, so its version number differs.
   const bool own = AnchorOf(announced) == announced.manifest;
   const bool right_version = !own || (manifest.incarnation() == version.incarnation &&
                                       manifest.version() == version.number);

@@ -49,6 +49,7 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
   Version made;
   made.layout_id = weights.layout_id();
   std::map<std::string, std::shared_ptr<const std::string>> objects;
+  // With an anchor the version is a relabel, which needs no chunks.
   const std::string anchor = AnchorOf(state, made.layout_id);
   manifest.set_kind(anchor.empty() ? weights::v1::Manifest::KIND_FULL
                                    : weights::v1::Manifest::KIND_DELTA);

@@ -57,6 +57,7 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
     has_pending_ = true;
     WriteNext();
   }
+  // A write that is under way must end before Finish(); OnWriteDone() calls it then.
   void End(grpc::Status status) {
     MutexLock lock(&mu_);
     if (finished_) return;
@@ -163,6 +164,7 @@ class WeightsServer::Impl final : public Base {
     beats_.join();
   }
 
+  // The listener holds only a weak pointer, because the publisher may outlive the stream.
   grpc::ServerWriteReactor<weights::v1::Latest>* Watch(
       grpc::CallbackServerContext*, const weights::v1::WatchRequest* request) override {
     const std::shared_ptr<WatchReactor> watch = WatchReactor::Make();

@@ -42,6 +42,7 @@ class WeightSubscriber::Impl {
     fetching_.join();
   }
 
+  // Forget what the old address announced, and leave its stream.
   void SetSource(const std::string& address) {
     MutexLock lock(&mu_);
     if (source_ == address) return;
@@ -105,6 +106,8 @@ class WeightSubscriber::Impl {
       std::string source;
       {
         MutexLock lock(&mu_);
+        // Wait for a source, then open a stream to it. The stream is made under the lock, so that
+        // SetSource() can cancel it.
         while (!stopping_ && source_.empty()) changed_.Wait(&mu_);
         if (stopping_) return;
         source = source_;
@@ -130,7 +133,7 @@ class WeightSubscriber::Impl {
         backoff.Reset();
         if (!latest.has_version()) continue;  // A beat: the stream is alive.
         MutexLock lock(&mu_);
-        if (source_ != source) break;
+        if (source_ != source) break;  // The address has changed meanwhile.
         Follow(std::move(latest));
       }
 
@@ -224,6 +227,7 @@ class WeightSubscriber::Impl {
         announced = announced_;
         if (wanted) fetch_ = &cancel;
       }
+      // Download without the lock. SetSource() and the destructor cancel it through fetch_.
       if (wanted) {
         absl::StatusOr<StagedWeights> staged = Stage(latest, held, *channel, &cancel);
 

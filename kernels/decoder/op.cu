@@ -198,6 +198,7 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
   const float scale = __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(d)));
   float out[kOwn] = {}, max = 0, sum = 0;
 
+  // A chunk at a time, as in attend.inc.
   for (int64_t first = begin / kChunk * kChunk; first < end; first += kChunk) {
     const int low = begin > first ? static_cast<int>(begin - first) : 0,
               high = end - first < kChunk ? static_cast<int>(end - first) : kChunk;
@@ -224,6 +225,7 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
       max = highest;
     }
 
+    // Each thread adds all positions of the chunk for its own output elements.
     for (int own = 0; own < kOwn; ++own) {
       const int number = threadIdx.x + own * kThreads;
       if (number >= d) continue;
@@ -240,6 +242,7 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
     }
     __syncthreads();  // All threads have read the scores.
   }
+  // The sum of the softmax is divided out at the end.
   for (int own = 0; own < kOwn; ++own) {
     const int number = threadIdx.x + own * kThreads;
     if (number < d) job.query.out[number] = __fdiv_rn(out[own], sum);

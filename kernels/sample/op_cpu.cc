@@ -62,6 +62,7 @@ sample::Cut Select(const float* z, const float* e, int64_t vocab, uint64_t wante
   uint64_t above = 0;  // Weight of the tokens before the bucket.
   uint64_t inside = 0, ties = 0;
   uint32_t key = 0;
+  // Narrow the key down: in each round only tokens with the digits found so far are counted.
   for (int digit = 0; digit < sample::kDigits; ++digit) {
     const int shift = sample::DigitShift(digit), bits = sample::DigitBits(digit);
     const uint32_t mask = (1u << bits) - 1;
@@ -102,6 +103,7 @@ SLUICE_SAMPLE_INLINE void Exps(const float* z, int64_t vocab, float max, float* 
 // Sets the tokens that are not in S to -inf. `e` [V] is scratch memory.
 SLUICE_SAMPLE_INLINE void CutTo(const SampleRow& row, int64_t vocab, float max, float* z,
                                 float* e) {
+  // top-k, then top-p, then min-p: each one cuts what the one before has left.
   if (row.top_k > 0) {
     int64_t finite = 0;
     for (int64_t v = 0; v < vocab; ++v) finite += z[v] > -kInfinity;
@@ -164,6 +166,7 @@ SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t 
   for (int64_t begin = 0; begin < vocab; begin += kBlock) {
     const int count = static_cast<int>(std::min<int64_t>(kBlock, vocab - begin));
     const float block_max = Largest(z + begin, count);
+    // Even the largest noise could not win here.
     if (!(block_max + sample::kMaxNoise > best) || block_max + sample::kMaxNoise < least) continue;
 
     uint32_t words[4][kBlock / 4];

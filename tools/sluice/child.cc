@@ -76,6 +76,7 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
       // The parent may have ended before prctl() took effect.
       if (getppid() != parent) _exit(127);
     }
+    // The child must not inherit the signal mask of the thread that forks.
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -100,6 +100,7 @@ std::vector<Verified> VerifyDirectory(const std::string& path) {
 }
 
 ExitCode VerifyCheckpoints(const std::vector<std::string>& paths, const std::string& output) {
+  // Check everything before printing, so that one damaged directory does not hide another.
   std::vector<Verified> all;
   for (const std::string& path : paths) {
     if (!PathExists(path))

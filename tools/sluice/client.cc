@@ -166,6 +166,7 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(
     }
 
     if (cancel != nullptr && cancel->triggered()) return absl::CancelledError("interrupted");
+    // Only errors of the connection are worth another try.
     if (!status.ok() && status.code() != absl::StatusCode::kUnavailable &&
         status.code() != absl::StatusCode::kDeadlineExceeded &&
         status.code() != absl::StatusCode::kCancelled) {

@@ -69,6 +69,7 @@ std::string FirstLine(int fd) {
 }  // namespace
 
 ExitCode DevUp(const DevOptions& options) {
+  // The same fleet runs already: show it.
   if (const auto running = RunningFleet(options.data_dir); running.ok()) {
     std::fprintf(stderr, "already up, on %s, as it was started; `sluice dev down` ends it\n",
                  options.data_dir.c_str());
@@ -76,6 +77,7 @@ ExitCode DevUp(const DevOptions& options) {
     return kDone;
   }
 
+  // With fixed ports, only one fleet can run on a machine.
   if (const std::string other = FindFleetDir(""); !options.free_ports && RunningFleet(other).ok()) {
     return Complain(ErrorWith(
         absl::StatusCode::kFailedPrecondition,
@@ -163,6 +165,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     std::fflush(stdout);
     return ExitCodeOf(status);
   };
+  // The lock keeps a second supervisor away from the directory.
   const absl::StatusOr<DirLock> lock_held = DirLock::Take(options.data_dir);
   if (!lock_held.ok()) return fail(lock_held.status());
 

@@ -79,6 +79,7 @@ absl::Status AskJob(EvalFlags& flags) {
   if (!job.ok())
     return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
   const std::string chat_template = flags.options.chat_template;
+  // The command line's template has precedence over the job's.
   SLUICE_RETURN_IF_ERROR(TakeModel(job->status.spec(), &flags.options));
   if (chat_template != "model") flags.options.chat_template = chat_template;
   flags.options.weights = [job = *std::move(job), version](const TensorSet& layout) {

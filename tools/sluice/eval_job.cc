@@ -65,6 +65,7 @@ absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string
   SLUICE_ASSIGN_OR_RETURN(found.status, GetJob(*channel, name));
   admin::v1::DaemonsResponse fleet;
   SLUICE_RETURN_IF_ERROR(rpc::Call(*channel, admin::v1::DaemonsRequest(), &fleet));
+  // The trainer that works for the job tells its address to the controller.
   for (const admin::v1::Daemon& daemon : fleet.daemons()) {
     const bool works = std::find(daemon.jobs().begin(), daemon.jobs().end(), found.status.job()) !=
                        daemon.jobs().end();
@@ -106,6 +107,7 @@ absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<
                               layout);
   absl::StatusOr<StagedWeights> staged = absl::UnknownError("not tried");
   for (int i = 0; i < kTries; ++i) {
+    // The lease makes the version stay while it is fetched. If it was freed before, choose again.
     SLUICE_ASSIGN_OR_RETURN(const std::vector<LatestVersion> kept, fetcher.List(*trainer));
     SLUICE_ASSIGN_OR_RETURN(const LatestVersion chosen, ChooseVersion(job.status, kept, version));
     SLUICE_RETURN_IF_ERROR(fetcher.Lease(*trainer, chosen, kLease));

@@ -196,6 +196,7 @@ absl::StatusOr<FleetState> ReadFleetState(const std::string& data_dir) {
   if (!json.is_object())
     return absl::DataLossError(absl::StrCat(StatePath(data_dir), " is no JSON object"));
   FleetState state;
+  // Older or damaged files may lack keys.
   try {
     state.supervisor = json.at("supervisor");
     state.supervisor_start = json.at("supervisor_start");

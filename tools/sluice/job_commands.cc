@@ -76,6 +76,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   handlers.event = [&](const common::v1::Event& event) {
     if (IsForPeople(event)) printer.Note(event.message());
   };
+  // Print each state once.
   handlers.status = [&](const JobStatus& status) {
     if (status.has_spec()) printer.SetSpec(status.spec());
     if (StateName(status.state()) == state) return;
@@ -84,6 +85,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   };
   const absl::StatusOr<JobStatus> status = FollowJob(*channel, job, &cancel, kPatience, handlers);
   printer.Finish();
+  // Ctrl-C ends only the watch, not the job.
   if (cancel.triggered()) {
     std::fprintf(stderr,
                  "detached, the job runs on; `sluice job watch %s` attaches again, `sluice job "
@@ -191,7 +193,8 @@ ExitCode WaitJob(const Options& o, const Channel& channel) {
   Mutex mu;
   CondVar changed;
   bool done = false;
-  std::thread timer([&] {  // Ends the wait after the timeout.
+  // FollowJob() does the waiting, so another thread ends it after the timeout.
+  std::thread timer([&] {
     const absl::Time deadline = absl::Now() + o.timeout;
     MutexLock lock(&mu);
     while (!done && absl::Now() < deadline) {

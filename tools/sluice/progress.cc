@@ -98,6 +98,7 @@ void Progress::Add(const job::v1::StepReport& report) {
   step.reward_std = ValueOf(report, "reward_std");
   step.flat_share = ValueOf(report, "flat_share");
   std::map<int64_t, int64_t> counts;
+  // The report has the number of tokens per staleness.
   for (const auto& [text, count] : report.staleness()) {
     int64_t staleness = 0;
     if (!absl::SimpleAtoi(text, &staleness)) continue;
@@ -116,6 +117,7 @@ std::string Progress::Of() const {
 }
 
 std::optional<double> Progress::SecondsLeft() const {
+  // Two limits may end the job: the time and the number of steps. The earlier one counts.
   std::optional<double> left;
   if (wall_seconds_ && !steps_.empty())
     left = *wall_seconds_ - (steps_.back().at - steps_.front().at);

@@ -122,6 +122,7 @@ ExitCode PeekGroup(const Options& o, const rpc::Channel& channel) {
 
   auto tasks = Peek(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
   if (!tasks.ok()) return Complain(tasks.status());
+  // A task's id begins with the id of its group.
   std::erase_if(*tasks,
                 [&](const PeekRow& task) { return task.node().id().substr(0, 32) != ToHex(id); });
 
@@ -180,6 +181,7 @@ ExitCode CheckJob(const Options& o, const rpc::Channel& channel) {
   if (!job.ok()) return Complain(job.status());
   common::v1::Ledger ledger = job->result().ledger();
   std::vector<std::string> damage;
+  // A job without a result still has a queue to ask.
   if (!job->has_result()) {
     const auto stats = Stats(channel, o.job);
     if (!stats.ok()) return Complain(stats.status());

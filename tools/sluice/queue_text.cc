@@ -221,6 +221,7 @@ std::string PeekText(const PeekAnswers& answers) {
 
   std::string out = groups.size() > 1 ? Table(groups) : "no groups\n";
 
+  // All tasks by state, then those with a failure one by one.
   std::map<std::string, int> states;
   std::vector<PeekRow> troubled;  // Tasks that failed before, or for good.
   for (const PeekRow& task : answers.tasks) {

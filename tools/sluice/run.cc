@@ -194,6 +194,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
 
 absl::StatusOr<job::v1::JobStatus> Run::Do() {
   auto interrupts = std::make_unique<Interrupts>([this](int count) { OnSignal(count); });
+  // The supervisor's callback needs supervisor_, so it is set under the lock.
   {
     MutexLock lock(&mu_);
     supervisor_ = std::make_unique<Supervisor>(
@@ -257,6 +258,7 @@ ExitCode RunJob(const RunOptions& options) {
   RemoveFleetState(dir->path());
 
   if (status.ok()) PrintResult(*status, options.json);
+  // Keep the logs only of a run that failed.
   if (succeeded || run.interrupted()) {
     dir->Remove();
     return run.interrupted() ? kInterrupted : kDone;

@@ -93,7 +93,8 @@ void Supervisor::Impl::Launch(Daemon& daemon) {
   ChildOptions child;
   child.argv = {daemon.spec.program};
   child.argv.insert(child.argv.end(), daemon.spec.args.begin(), daemon.spec.args.end());
-  // Use the ports it had before, so that the other daemons find it again.
+  // Use the ports it had before, as told in its first line, so that the other daemons find it
+  // again.
   const std::string& listen =
       daemon.state.listening.empty() ? daemon.spec.listen : daemon.state.listening;
   const std::string& ops = daemon.state.ops.empty() ? daemon.spec.ops : daemon.state.ops;
@@ -107,6 +108,7 @@ void Supervisor::Impl::Launch(Daemon& daemon) {
   daemon.line.clear();
   const absl::StatusOr<Child> started = StartChild(child);
   if (!started.ok()) {
+    // The program is missing: try again rarely.
     daemon.state.last_end = std::string(started.status().message());
     ++daemon.deaths;
     daemon.due = absl::Now() + options.most_backoff;
@@ -167,6 +169,7 @@ void Supervisor::Impl::Reap(Daemon& daemon) {
   daemon.state.pid = -1;
   daemon.state.ready = false;
   daemon.state.last_end = WaitStatusText(status);
+  // A daemon that ran long enough starts with the first back-off again.
   daemon.deaths = absl::Now() - daemon.started >= options.steady ? 1 : daemon.deaths + 1;
   absl::Duration wait = options.first_backoff;
   for (int i = 1; i < daemon.deaths && wait < options.most_backoff; ++i) wait *= 2;
@@ -181,6 +184,7 @@ void Supervisor::Impl::Supervise() {
     {
       MutexLock lock(&mu);
       if (over) {
+        // Kill and wait for all children before the thread ends.
         for (const auto& daemon : daemons) {
           if (daemon->fd < 0) continue;
           kill(daemon->state.pid, SIGKILL);
@@ -189,6 +193,7 @@ void Supervisor::Impl::Supervise() {
         return;
       }
       StartDue();
+      // Watch the output of running daemons, and wake up for the next restart.
       for (const auto& daemon : daemons) {
         if (daemon->fd >= 0) {
           polled.push_back({daemon->fd, POLLIN, 0});
@@ -245,6 +250,7 @@ absl::Status Supervisor::Start(const std::vector<DaemonSpec>& specs) {
   const absl::Time deadline = absl::Now() + impl_->options.start_timeout;
   for (;;) {
     bool ready = true;
+    // A daemon that has ended once did not start.
     for (const Impl::Daemon* daemon : mine) {
       if (!daemon->state.last_end.empty()) {
         return absl::FailedPreconditionError(
