@@ -37,6 +37,7 @@ enum class Operator : uint8_t {
 absl::string_view OperatorName(Operator op);
 
 struct Expression {
+  // The kinds, with the fields that each of them uses and what they mean.
   enum Kind : uint8_t {
     kLiteral,    // value
     kName,       // symbol
@@ -106,6 +107,7 @@ struct Macro {
 };
 
 struct Statement {
+  // The kinds, with the fields that each of them uses.
   enum Kind : uint8_t {
     kText,         // text
     kPrint,        // expression

@@ -61,7 +61,7 @@ class Log::Impl {
 
   absl::Status Prepare(const Layout& layout, const Found& found);
 
-  // Thread `log`.
+  // Run on thread `log`.
   void WriteLoop() ABSL_LOCKS_EXCLUDED(mu_);
   bool WaitForWork(std::vector<Pending>* batch) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status KeepReserve() ABSL_LOCKS_EXCLUDED(mu_);
@@ -76,7 +76,7 @@ class Log::Impl {
   // failed.
   absl::Status WaitForRoom() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Thread `log-files`.
+  // Run on thread `log-files`.
   void TendLoop() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status AllocateAhead() ABSL_LOCKS_EXCLUDED(mu_);  // Also called on thread `log`.
   void TakeSnapshot(SnapshotJob job) ABSL_LOCKS_EXCLUDED(mu_);

@@ -11,7 +11,7 @@
 // V: vocabulary. For the logits z [V] of a row, without its banned tokens:
 //
 //   z'_v = z_v / temperature
-//   S     = top-k, of it top-p, of it min-p                       the kept set; without these: all
+//   S     = the kept tokens: top-k, of these top-p, of these min-p; all tokens without these cuts
 //   token = argmax over S of z'_v + g_v,  g_v = -log(-log1p(-w_v)),  w_v = (x_v + 1/2) / 2^32
 //   lp    = z'_token - logsumexp over S of z'                     the behaviour log-prob, from the
 //         same numbers

@@ -73,7 +73,7 @@ std::string CellText(const trainer::StepRecord& record, const std::string& colum
 absl::StatusOr<std::vector<StepReport>> ReadSteps(const rpc::Channel& channel,
                                                   const StepsOptions& o) {
   SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus job, GetJob(channel, o.job));
-  ReadFrom from{.after_event = std::numeric_limits<uint64_t>::max()};  // No events.
+  ReadFrom from{.after_event = std::numeric_limits<uint64_t>::max()};  // Skip the events.
   if (o.last > 0 && job.step() > o.last) from.after_step = job.step() - o.last - 1;
   std::vector<StepReport> steps;
   JobHandlers handlers;
