@@ -31,7 +31,7 @@ install_clang_format() {
   touch ".deps/clang-format-$clang_format_version.done"
 }
 
-# Prints the tracked files that are formatted, one a line. Generated tables are not.
+# Prints the tracked files that are formatted, one per line. Generated tables are excluded.
 formatted_files() {
   git ls-files '*.cc' '*.h' '*.cu' '*.cuh' '*.inc' '*.proto' | grep -v '_table\.inc$'
 }
@@ -61,7 +61,7 @@ for path in sys.stdin.read().split("\n")[:-1]:
 sys.exit(long > 0)'
 }
 
-# Prints the .cc files that clang-tidy is to look at, one a line.
+# Prints the .cc files for clang-tidy, one per line.
 tidied_files() {
   if [ "$tidy_since" = all ]; then
     git ls-files '*.cc'

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs what Sluice builds with, and builds. Sourced by demo.sh and test.sh:
-#   setup PRESET TARGET..    (no target: everything)
-# Debian packages come from tools/packages.txt; LibTorch from the PyPI wheel, into .deps/ in the
-# tree; for tests, the openai client from PyPI too. What is there is left alone.
+# Installs the packages that Sluice needs, and builds it. demo.sh and test.sh source this file:
+#   setup PRESET TARGET..    (no target: builds everything)
+# Debian packages are listed in tools/packages.txt. LibTorch comes from a PyPI wheel and is
+# installed into .deps/ in the tree, as is the openai client for the tests. Whatever is installed
+# already is kept.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,7 +15,7 @@ nvcc_wheels="nvidia-cuda-nvcc==13.5.37 nvidia-nvvm==13.5.37 nvidia-cuda-crt==13.
 torch_dir=
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
-# fail ERROR [HINT..]
+# fail ERROR [HINT..]: prints an error with hints, and exits.
 fail() {
   printf 'error: %s\n' "$1" >&2
   shift
@@ -22,7 +23,8 @@ fail() {
   exit 1
 }
 
-# Runs a stage with its output in a log; on failure shows the log's end.
+# stage NAME COMMAND..: runs a command with its output in a log file. If the command fails, prints
+# the end of the log and exits.
 stage() {
   local name=$1 log="$root/build/logs/$1.log"; shift
   mkdir -p "$root/build/logs"
@@ -31,7 +33,8 @@ stage() {
   fail "$name failed" "the whole log is $log" "mend what it says and run the same command again"
 }
 
-# install_packages [PACKAGE..]    (none: those of tools/packages.txt)
+# install_packages [PACKAGE..]: installs the packages that are missing; without arguments, those of
+# tools/packages.txt.
 install_packages() {
   local missing=() package
   [ $# -gt 0 ] || set -- $(grep -v '^#' "$root/tools/packages.txt")
@@ -75,7 +78,7 @@ install_torch() {
   touch "$root/.deps/torch-$torch_version.done"
 }
 
-# The public OpenAI client, for the tests of the HTTP API.
+# The public OpenAI client; the tests of the HTTP API use it.
 install_openai() {
   [ -f "$root/.deps/openai-$openai_version.done" ] && return
   say "installing openai==$openai_version into .deps/ (tests only)"
@@ -107,8 +110,8 @@ setup() {
   install_packages
   install_torch
   local build=$root/build/$preset
-  # Absolute paths out of the cache's keys: a second checkout, and the second preset, find what the
-  # first compiled.
+  # Keep absolute paths out of ccache's keys, so that another checkout or preset finds what was
+  # compiled before.
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
   stage "configure-$preset" cmake -S "$root" --preset "$preset" -DSLUICE_TORCH="$torch_dir"
   if ! ninja -C "$build" -n "$@" 2>/dev/null | grep -q 'no work to do'; then

@@ -11,7 +11,7 @@
 
 namespace sluice::chat {
 
-// Names are numbers here: Program::symbols gives their texts.
+// Names are stored as numbers; Program::symbols has their texts.
 using Symbol = uint16_t;
 
 struct Expression;
@@ -37,6 +37,7 @@ enum class Operator : uint8_t {
 absl::string_view OperatorName(Operator op);
 
 struct Expression {
+  // The kinds, with the fields that each of them uses and what they mean.
   enum Kind : uint8_t {
     kLiteral,    // value
     kName,       // symbol
@@ -53,30 +54,31 @@ struct Expression {
     kConcat,     // operands[0] ~ operands[1] ~ ..
     kCompare,    // operands[0] operators[0] operands[1] and operands[1] operators[1] operands[2] ..
     kAnd,
-    kOr,  // operands[0] and operands[1] and ..
-    kIf,  // operands[1] if operands[0] else operands[2]; null: undefined
-    // operands[0] | function(operands[1..], keywords..); operands[0] null: of a filter block
+    kOr,  // As kAnd with `or`; both: operands[0] and operands[1] and ..
+    kIf,  // operands[1] if operands[0] else operands[2]; operands[2] null: undefined
+    // operands[0] | function(operands[1..], keywords..); operands[0] is null in a filter block
     kFilter,
     kTest,  // operands[0] is function(operands[1..]); negated: is not
     kCall,  // operands[0](operands[1..], keywords..)
   } kind;
   bool negated = false;
-  bool plain_in_dicts = false;  // kAttribute: Python's dict has nothing of that name.
+  bool plain_in_dicts = false;  // kAttribute: Python's dict has no attribute of this name.
   Symbol symbol = 0;
+  // Number of levels of the tree from here down.
   uint16_t height = 1;
-  uint32_t at = 0;  // Byte of the source: the operator, or the first byte.
+  uint32_t at = 0;  // Byte offset in the source: of the operator, or of the first byte.
   std::vector<ExpressionPtr> operands;
   std::vector<Operator> operators;
   std::vector<std::pair<std::string, ExpressionPtr>> keywords;
   const Function* function = nullptr;
-  // kAttribute: what the name is on each type that has methods.
+  // kAttribute: what the name means on each type that has methods.
   const Function* methods[kTypes] = {};
   Builtin builtins[kTypes] = {};
   std::string text;
   Value value;
 };
 
-// Where an assignment goes: a name, an attribute of a namespace, or several targets.
+// The target of an assignment: a name, an attribute of a namespace, or several targets.
 struct Target {
   enum Kind : uint8_t { kName, kAttribute, kTuple } kind = kName;
   Symbol symbol = 0;
@@ -88,22 +90,24 @@ struct Target {
 struct Statement;
 using Body = std::vector<Statement>;
 
-// The body of a macro, or of a call block (its `caller`).
+// A macro, or the body of a call block, which the called macro sees as `caller`.
 struct Macro {
   struct Parameter {
     Symbol symbol;
     std::string name;
-    ExpressionPtr otherwise;  // Null: undefined.
+    ExpressionPtr otherwise;  // Default value; null: undefined.
   };
   std::string name;
   uint32_t at = 0;
   std::vector<Parameter> parameters;
   std::unique_ptr<Body> body;
-  uint16_t height = 1;  // Levels of statements and expressions within.
-  bool takes_varargs = false, takes_kwargs = false, takes_caller = false;  // Named in the body.
+  uint16_t height = 1;  // Levels of statements and expressions inside.
+  // Whether the body uses the name.
+  bool takes_varargs = false, takes_kwargs = false, takes_caller = false;
 };
 
 struct Statement {
+  // The kinds, with the fields that each of them uses.
   enum Kind : uint8_t {
     kText,         // text
     kPrint,        // expression
@@ -131,15 +135,16 @@ struct Statement {
 };
 
 struct Program {
-  std::string source;  // Normalized.
+  std::string source;  // As NormalizeSource() returns it.
   Body body;
   std::vector<std::string> symbols;
   Symbol loop = 0, caller = 0, varargs = 0, kwargs = 0;
-  std::vector<std::pair<Symbol, const Function*>> globals;  // Those that it names.
+  // The global functions that the template names.
+  std::vector<std::pair<Symbol, const Function*>> globals;
 };
 
-// `source`: as NormalizeSource leaves it. Throws Failure: does not parse, is nested deeper than
-// kMaxDepth, or uses a construct that is not built.
+// Parses a template. `source` must be the result of NormalizeSource(). Throws Failure if it does
+// not parse, is nested deeper than kMaxDepth, or uses a construct that is not built.
 Program Parse(std::string source);
 
 }  // namespace sluice::chat

@@ -1,4 +1,4 @@
-// Expressions.
+// The evaluation of expressions.
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/chat/interpreter.h"
@@ -8,7 +8,7 @@
 namespace sluice::chat {
 namespace {
 
-// What a value is to messages: its type, and itself if it is short.
+// Describes a value for a message: its type, and the value itself if it is short.
 std::string ShowValue(Interpreter& in, const Value& value) {
   if (value.is(Value::kUndefined))
     return absl::StrCat(value.text().empty() ? "the value" : value.text(), " is undefined");
@@ -22,13 +22,13 @@ bool HasMethods(const Value& value) {
   return value.is_string() || value.is(Value::kDict) ||
          (value.is(Value::kArray) && value.array().kind <= Array::kRange) || value.is_number();
 }
-Type TypeOf(const Value& value) {  // Of one that has methods.
+Type TypeOf(const Value& value) {  // `value` must be of a type that has methods.
   if (value.is(Value::kArray))
     return value.array().kind == Array::kRange ? Type::kRange : Type::kList;
   return value.is_string() ? Type::kStr : value.is(Value::kDict) ? Type::kDict : Type::kNumber;
 }
 
-// Whether it names no variable and calls nothing.
+// Whether the expression contains no variable and no call.
 bool IsConstant(const Expression& e) {
   if (e.kind == Expression::kName || e.kind == Expression::kCall) return false;
   return absl::c_all_of(e.operands,
@@ -56,7 +56,8 @@ const Value& Interpreter::Read(const Expression& e, Value* made) {
       return *made = EvalAttribute(e, object);
     }
     case Expression::kSubscript: {
-      if (e.operands[1]->kind != Expression::kLiteral) break;  // Which might move the object.
+      // Its evaluation could move the object.
+      if (e.operands[1]->kind != Expression::kLiteral) break;
       Enter(e);
       const Value &object = Read(*e.operands[0], made), &key = e.operands[1]->value;
       Enter(*e.operands[1]);
@@ -106,6 +107,7 @@ Value Interpreter::Eval(const Expression& e) {
     case Expression::kTest: return Value::Bool(Holds(e));
     default: break;
   }
+
   Enter(e);
   switch (e.kind) {
     case Expression::kSubscript: {
@@ -148,7 +150,7 @@ Value Interpreter::Eval(const Expression& e) {
       return e.operands[2] != nullptr ? Eval(*e.operands[2]) : Value();
     case Expression::kFilter: return EvalFunction(e);
     case Expression::kCall: return EvalCall(e, {});
-    default: break;  // Above.
+    default: break;  // Handled above.
   }
   return Value();
 }
@@ -188,13 +190,15 @@ Value Interpreter::EvalDict(const Expression& e) {
 bool Interpreter::EvalCompare(const Expression& e) {
   const Expression& second = *e.operands[1];
   Value made;
-  // Most often. It moves nothing that was read.
+  // The most frequent case: a literal on the right. Its evaluation does not move the left value, so
+  // that is not copied.
   if (e.operators.size() == 1 && second.kind == Expression::kLiteral) {
     const Value& left = Read(*e.operands[0], &made);
     Enter(second);
     meter_.at = e.at;
     return Compare(meter_, e.operators[0], left, second.value);
   }
+
   Value left = Eval(*e.operands[0]);
   for (size_t i = 0; i < e.operators.size(); ++i) {
     const Value& right = Read(*e.operands[i + 1], &made);
@@ -205,8 +209,8 @@ bool Interpreter::EvalCompare(const Expression& e) {
   return true;
 }
 
-// What the value's type has under the name in Python: a method, or what is in its place; none:
-// nothing.
+// Returns what Python's type has under this name: the bound method, or undefined if templates may
+// not use it. nullopt: the type has no attribute of this name.
 std::optional<Value> Interpreter::Member(const Value& object, absl::string_view name,
                                          const Function* method, Builtin builtin) {
   if (method != nullptr) {
@@ -221,34 +225,36 @@ std::optional<Value> Interpreter::Member(const Value& object, absl::string_view 
   return std::nullopt;
 }
 
-// As Jinja: what Python's type has under the name comes before a key of a dict, so that `d.items`
-// is the method.
+// As in Jinja, an attribute of Python's type comes before a key of a dict, so `d.items` is the
+// method.
 Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
   if (HasMethods(object)) {
     const auto type = static_cast<int>(TypeOf(object));
     if (std::optional<Value> member = Member(object, e.text, e.methods[type], e.builtins[type]))
       return *std::move(member);
   }
+
   if (object.is(Value::kDict)) {
     meter_.Work(static_cast<int64_t>(object.dict().items.size() / 8));
     const Value* const found = object.dict().Find(e.text);
     return found != nullptr ? *found : Value::Undefined(e.text);
   }
+
   if (object.is(Value::kUndefined))
-    meter_.Invalid(
-        absl::StrCat("cannot read the attribute ", e.text, ": ", ShowValue(*this, object)));
+    meter_.Invalid(absl::StrCat("cannot read the attribute ", e.text, ": ", ShowValue(*this, object)));
   if (object.is(Value::kObject)) return object.object()->Attribute(*this, e.text);
   return Value::Undefined(e.text);
 }
 
-// As Jinja's Environment.getitem: the item; where Python raises, the attribute that a text names;
-// else undefined.
+// As Jinja's Environment.getitem: returns the item. If Python raises an error, returns the
+// attribute named by a string key, else undefined.
 Value Interpreter::Subscript(const Value& value, const Value& key) {
   if (value.is(Value::kUndefined))
     meter_.Invalid(absl::StrCat("cannot read an item: ", ShowValue(*this, value)));
   if (value.is(Value::kDict) && Unhashable(meter_, key) == nullptr) {
     if (const Value* const found = Find(meter_, value.dict(), key)) return *found;
   }
+
   if (key.is_integer()) return ItemAt(value, key.integer());
   if (!key.is_string()) return Value();
   if (value.is(Value::kObject)) return value.object()->Attribute(*this, key.text());
@@ -261,13 +267,15 @@ Value Interpreter::Subscript(const Value& value, const Value& key) {
   return key.is(Value::kText) ? Value::Undefined(key.text()) : Value();
 }
 
-// Of a list, tuple, range or text, from its end if negative; undefined if there is none.
+// Returns item `i` of a list, tuple, range or text, counted from the end if negative; undefined if
+// there is none.
 Value Interpreter::ItemAt(const Value& value, int64_t i) {
   if (value.is(Value::kArray) && value.array().kind <= Array::kRange) {
     const auto& items = value.array().items;
     if (i < 0) i += static_cast<int64_t>(items.size());
     return i >= 0 && i < static_cast<int64_t>(items.size()) ? items[i] : Value();
   }
+
   if (!value.is_string()) return Value();
   const absl::string_view text = value.text();
   meter_.WorkOnBytes(text.size());
@@ -284,6 +292,8 @@ Value Interpreter::EvalSlice(const Expression& e) {
   const Value object = Eval(*e.operands[0]);
   Value bounds[3];
   const Value* wrong = nullptr;
+  // A missing bound, or none, is undefined. A bound of another type is an error only if the slice
+  // is not constant.
   for (int i = 0; i < 3; ++i) {
     if (e.operands[i + 1] == nullptr) continue;
     bounds[i] = Eval(*e.operands[i + 1]);
@@ -293,13 +303,15 @@ Value Interpreter::EvalSlice(const Expression& e) {
       wrong = &bounds[i];
     }
   }
+
   meter_.at = e.at;
   if (object.is(Value::kUndefined))
     meter_.Invalid(absl::StrCat("cannot slice: ", ShowValue(*this, object)));
   const bool sliceable =
       object.is_string() || (object.is(Value::kArray) && object.array().kind <= Array::kRange);
   if (sliceable && wrong == nullptr) return Slice(meter_, object, bounds[0], bounds[1], bounds[2]);
-  // Jinja computes constants ahead, and there a slice fails as an item does.
+  // Jinja evaluates constant expressions ahead of time, and there a failed slice is undefined, as a
+  // failed subscript is.
   if (IsConstant(e)) return Value();
   meter_.Invalid(sliceable ? absl::StrCat("a slice needs integers, got ", ShowValue(*this, *wrong))
                            : absl::StrCat("a ", TypeName(object), " cannot be sliced"));
@@ -335,7 +347,7 @@ Value Interpreter::EvalFunction(const Expression& e) {
   return Invoke(*this, *e.function, std::move(args), keywords);
 }
 
-// `keywords`: what the statement adds to those of the call.
+// `keywords` are those that a call block adds to the call's own.
 Value Interpreter::EvalCall(const Expression& e, Keywords keywords) {
   const Expression& callee = *e.operands[0];
   Values args;
@@ -346,7 +358,8 @@ Value Interpreter::EvalCall(const Expression& e, Keywords keywords) {
     meter_.at = e.at;
     return CallValue(value, std::move(args), std::move(keywords));
   }
-  // A method, most often: no need to make a value of it first.
+
+  // A method call is the most frequent case; it needs no value for the bound method.
   Value object = Eval(*callee.operands[0]);
   meter_.at = callee.at;
   const Function* const method =
@@ -358,6 +371,7 @@ Value Interpreter::EvalCall(const Expression& e, Keywords keywords) {
     meter_.at = callee.at;
     return Invoke(*this, *method, std::move(args), keywords);
   }
+
   const Value value = EvalAttribute(callee, object);
   AddArguments(e, &args);
   AddKeywords(e, &keywords);

@@ -14,7 +14,7 @@
 namespace sluice::chat {
 namespace {
 
-// float(text) of Python.
+// Python's float(text). Returns false if the text is not a number.
 bool ParseFloat(absl::string_view text, double* value) {
   const std::string plain = absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}});
   if (plain.empty() || plain.find_first_of("xX") != std::string::npos ||
@@ -25,7 +25,7 @@ bool ParseFloat(absl::string_view text, double* value) {
   return end == plain.c_str() + plain.size() && !absl::ascii_isspace(plain[0]);
 }
 
-// int(text, base) of Python; false: no integer, or beyond 64 bits.
+// Python's int(text, base). Returns false if the text is not an integer, or one beyond 64 bits.
 bool ParseInt(absl::string_view text, int64_t base, int64_t* value) {
   std::string plain =
       absl::AsciiStrToLower(absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}}));
@@ -83,7 +83,7 @@ Value Abs(const Call& call) {
   return call[0].integer() < 0 ? Negate(call.meter, call[0]) : Value::Int(call[0].integer());
 }
 
-// Python's round: to the nearest, of two the even one, of the number as it is stored.
+// Python's round(): rounds the exact value of `value` to `digits` decimal places, ties to even.
 double RoundHalfEven(double value, int64_t digits) {
   if (!std::isfinite(value) || digits > 320) return value;
   if (digits < -308) return std::copysign(0.0, value);

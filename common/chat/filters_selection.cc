@@ -1,4 +1,4 @@
-// Filters that look at their items through an attribute, a filter or a test.
+// Filters that read their items through an attribute, a filter or a test.
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -16,13 +16,14 @@ Value IgnoreCase(const Call& call, Value value, bool case_sensitive) {
   return value.is_string() && !case_sensitive ? call.Text(Lower(value.text())) : value;
 }
 
-// What an item is sorted or compared by; `path`: the attribute, or nothing.
+// Returns the key that an item is sorted or compared by: the attribute at `path`, or the item
+// itself if `path` is undefined or none.
 Value KeyOf(const Call& call, const Value& item, const Value& path, bool case_sensitive) {
   const bool attribute = !path.is(Value::kUndefined) && !path.is(Value::kNone);
   return IgnoreCase(call, attribute ? ReadPath(call, item, path) : item, case_sensitive);
 }
 
-// As KeyOf; "a,b" sorts by a, then by b.
+// As KeyOf(); a path "a,b" sorts by a, then by b.
 Value SortKey(const Call& call, const Value& item, const Value& path, bool case_sensitive) {
   if (!path.is_string() || !absl::StrContains(path.text(), ','))
     return KeyOf(call, item, path, case_sensitive);
@@ -41,7 +42,9 @@ Value Sort(const Call& call) {
     call.meter.Step();
     keyed.emplace_back(SortKey(call, item, call[3], call.Flag(2, false)), &item);
   }
-  // As Python's lists of one key: equal ones need no order.
+
+  // With a path, Python compares lists of one key, and equal keys are not compared by <, which
+  // might fail for their type.
   const bool by_path = call.has(3) && !call[3].is(Value::kNone);
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     if (by_path && Equal(call.meter, a.first, b.first)) return false;
@@ -96,7 +99,7 @@ Value Unique(const Call& call) {
   return std::move(unique).Take();
 }
 
-// The function `args[at]` names, with the arguments behind it, on `item`.
+// Applies the function named `args[at]`, with the arguments after it, to `item`.
 Value Apply(const Call& call, size_t at, const Function* (*find)(absl::string_view),
             absl::string_view what, const Value& item) {
   const absl::string_view name = call.Str(at);
@@ -118,6 +121,7 @@ Value Map(const Call& call) {
     }
     if (path.is(Value::kUndefined)) call.Invalid("needs an attribute or the name of a filter");
   }
+
   ArrayBuilder mapped(call.meter, Array::kGenerator);
   if (!Truth(call[0])) return std::move(mapped).Take();
   for (const Value& item : Items(call.meter, call[0], &owner)) {
@@ -127,7 +131,7 @@ Value Map(const Call& call) {
   return std::move(mapped).Take();
 }
 
-// Items for which the test holds, or does not; without a test, those that are true.
+// Selects the items for which the test gives `wanted`; without a test, by their truth value.
 Value Choose(const Call& call, bool wanted, bool attribute) {
   if (attribute && call.args.size() < 2) call.Invalid("needs an attribute");
   const size_t test = attribute ? 2 : 1;
@@ -175,6 +179,7 @@ Value ReadPath(const Call& call, const Value& value, const Value& path, const Va
     read(path);
     return result;
   }
+
   for (const absl::string_view part : absl::StrSplit(path.text(), '.')) {
     call.meter.Step();
     int64_t index = 0;
@@ -183,7 +188,7 @@ Value ReadPath(const Call& call, const Value& value, const Value& path, const Va
                         absl::SimpleAtoi(part, &index);
     read(digits ? Value::Int(index) : Value::Borrow(part));
   }
-  // Its name lies in the path, which may not outlive it.
+  // The name in an undefined value points into `path`, which may not live as long.
   return result.is(Value::kUndefined) ? Value() : result;
 }
 

@@ -76,6 +76,7 @@ Value Reverse(const Call& call) {
     }
     return call.Text(out).MarkedSafe(call[0].safe());
   }
+
   const bool generator = call[0].is(Value::kArray) && call[0].array().kind == Array::kGenerator;
   Value owner;
   const absl::Span<const Value> items = Items(call.meter, call[0], &owner);
@@ -136,6 +137,7 @@ Value DictSort(const Call& call) {
     keyed.emplace_back(key.is_string() && !call.Flag(1, false) ? call.Text(Lower(key.text())) : key,
                        &item);
   }
+
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? Less(call.meter, b.first, a.first) : Less(call.meter, a.first, b.first);
   });

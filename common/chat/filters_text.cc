@@ -11,7 +11,7 @@
 namespace sluice::chat {
 namespace {
 
-// The value as text: itself if it is a string. `storage` holds what had to be made.
+// Returns the value as text. `storage` holds the text if it had to be made.
 absl::string_view SoftText(const Call& call, std::string* storage) {
   if (call[0].is_string()) return call[0].text();
   *storage = Str(call.meter, call[0]);
@@ -41,7 +41,7 @@ Value Mapped(const Call& call) {
   return Made(call, kMap(text));
 }
 
-// Jinja's, not str.title: words begin behind white space and -({[<.
+// Jinja's filter, not str.title: words begin after white space and -({[<.
 std::string FilterTitle(absl::string_view text) {
   const auto splits = [](char32_t c) {
     return IsSpace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
@@ -85,7 +85,7 @@ Value Indent(const Call& call) {
   const std::string indention = call.has(1) && call[1].is_string()
                                     ? std::string(call[1].text())
                                     : Spaces(call.meter, call.Int(1, 4));
-  // As Jinja: the text with one more newline is split, so that its last line may be empty.
+  // As in Jinja, a newline is added before splitting, so that an empty last line is kept.
   std::string whole = absl::StrCat(text, "\n");
   call.meter.WorkOnBytes(whole.size());
   bool at_first = true;
@@ -106,7 +106,8 @@ Value Center(const Call& call) {
   const int64_t size = static_cast<int64_t>(CountCodePoints(text)), width = call.Int(1, 80),
                 missing = width - size;
   if (missing <= 0) return Made(call, text);
-  const int64_t left = missing / 2 + (missing & width & 1);  // CPython's rounding.
+  // The rounding of CPython's str.center.
+  const int64_t left = missing / 2 + (missing & width & 1);
   return Made(call,
               absl::StrCat(Spaces(call.meter, left), text, Spaces(call.meter, missing - left)));
 }
@@ -191,7 +192,8 @@ Value UrlEncode(const Call& call) {
   return call.Text(out);
 }
 
-// Hugging Face's: json.dumps(value, ensure_ascii, indent, separators, sort_keys), no HTML.
+// Hugging Face's tojson: json.dumps(value, ensure_ascii, indent, separators, sort_keys), without
+// escapes for HTML.
 Value ToJsonFilter(const Call& call) {
   JsonStyle style;
   style.ascii = call.Flag(2, false);
@@ -202,6 +204,7 @@ Value ToJsonFilter(const Call& call) {
         call[1].is_string() ? std::string(call[1].text()) : Spaces(call.meter, call.Int(1, 0));
     style.item_separator = ",";
   }
+
   if (call.has(3) && !call[3].is(Value::kNone)) {
     const Value& pair = call[3];
     if (!pair.is(Value::kArray) || pair.array().items.size() != 2 ||

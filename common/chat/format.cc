@@ -12,15 +12,16 @@
 namespace sluice::chat {
 namespace {
 
-// Digits behind the point; what is wider is no number for people.
+// Most digits after the point; no template needs more.
 constexpr int kMaxPrecision = 100;
 
-// How one value is written: [[fill]align][sign][#][0][width][,][.precision][type] of a format spec.
+// The format of one value: [[fill]align][sign][#][0][width][,][.precision][type].
 struct Spec {
   std::string fill = " ";
-  char align = '\0';  // < > ^ =; none: the type's own.
-  char sign = '\0';   // + - or blank; none: as -.
+  char align = '\0';  // One of < > ^ =; '\0': the default of the type.
+  char sign = '\0';   // One of + - or space; '\0': as -.
   bool alternate = false, grouped = false;
+  // precision: digits after the point; -1 if not given.
   int64_t width = 0, precision = -1;
   char type = '\0';
 };
@@ -58,7 +59,8 @@ class Formatter {
     absl::StrAppend(&out, text);
   }
 
-  // `text` in its field; `sign_size`: bytes before the digits, which `=` pads behind.
+  // Appends `text`, padded to its field. `sign_size` is the number of bytes before the digits; with
+  // `=`, the padding goes after them.
   void Pad(absl::string_view text, const Spec& spec, char otherwise, size_t sign_size = 0) {
     const char align = spec.align != '\0' ? spec.align : otherwise;
     const int64_t missing = spec.width - static_cast<int64_t>(CountCodePoints(text));
@@ -106,14 +108,15 @@ class Formatter {
     return negative ? "-" : spec.sign == '+' || spec.sign == ' ' ? std::string(1, spec.sign) : "";
   }
 
-  // What is written behind the sign. Without a type: as repr, or with a precision as g, but never
-  // without a digit behind the point.
+  // Returns the digits of |value| without a sign. Without a type: as repr(), or with a precision as
+  // `g`, but always with a digit after the point.
   static std::string Written(double value, const Spec& spec) {
     if (spec.type == '\0' && spec.precision < 0) {
       std::string text;
       AppendFloat(value, &text);
       return text;
     }
+
     const bool percent = spec.type == '%';
     int precision = static_cast<int>(spec.precision < 0 ? 6 : spec.precision);
     char type = percent ? 'f' : spec.type;
@@ -127,11 +130,12 @@ class Formatter {
                              &exponent);
       type = 'g';
       point = std::isfinite(value) && exponent >= -4 && exponent < precision - 1;
-      // g goes over to an exponent one digit later.
+      // Without a type, the exponent form begins one digit earlier than with `g`.
       if (std::isfinite(value) && exponent == precision - 1)
         return Trimmed(scientific.substr(0, scientific.find('e'))) +
                scientific.substr(scientific.find('e'));
     }
+
     const char c_format[] = {'%', spec.alternate ? '#' : '-', '.', '*', type, '\0'};
     char buffer[512];
     std::snprintf(buffer, sizeof(buffer), c_format, precision, percent ? value * 100 : value);
@@ -141,7 +145,7 @@ class Formatter {
     return text;
   }
 
-  // Without zeros at the end of a fraction.
+  // Removes the zeros at the end of a fraction.
   static std::string Trimmed(std::string text) {
     if (text.find('.') == std::string::npos) return text;
     while (text.back() == '0') text.pop_back();
@@ -149,14 +153,14 @@ class Formatter {
     return text;
   }
 
-  // Zeros that fill the field are grouped as digits are.
+  // Appends the number. Zeros that fill the field are grouped like digits.
   void Number(absl::string_view head, std::string digits, absl::string_view rest,
               const Spec& spec) {
     if (spec.grouped && !digits.empty()) {
       if (spec.fill == "0" && spec.align == '=') {
         const int64_t room = spec.width - static_cast<int64_t>(head.size() + rest.size());
         meter_.CheckText(static_cast<size_t>(std::clamp<int64_t>(room, 0, kMaxTextBytes + 1)));
-        // Of four places one is a comma, which never comes first.
+        // Of every four places, one is a comma, and the first place is never one.
         const int64_t least = room - (room - 1) / 4;
         if (static_cast<int64_t>(digits.size()) < least)
           digits.insert(0, static_cast<size_t>(least) - digits.size(), '0');
@@ -178,11 +182,12 @@ class Formatter {
   Meter& meter_;
 };
 
-// One value of a % format; `directive`: everything behind the %, its type last.
+// Formats one value of a % format. `spec` holds the parsed directive with its type.
 void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
   const char type = spec.type;
   switch (type) {
     case 's':
+      // Texts are aligned to the right by default.
       return to->Text(Str(meter, value), [&] {
         if (spec.align == '\0') spec.align = '>';
         return spec;
@@ -206,6 +211,7 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
     case 'x':
     case 'X':
     case 'o': {
+      // %d also takes a float, which it truncates.
       const bool real = value.is(Value::kFloat) && (type == 'd' || type == 'i' || type == 'u');
       if (!value.is_integer() && !real)
         meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ",
@@ -229,12 +235,14 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
   }
 }
 
-// `number`: zeros in front of the width go between the sign and the digits.
+// Parses a specification. If `number`, a zero before the width pads between the sign and the
+// digits.
 Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
   Spec spec;
   const absl::string_view whole = text;
   bool filled = false;
   if (!text.empty()) {
+    // A fill character is one that is followed by an align character.
     const size_t first = ByteOf(text, 1);
     if (first < text.size() &&
         absl::string_view("<>^=").find(text[first]) != absl::string_view::npos) {
@@ -243,6 +251,7 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
       filled = true;
     }
   }
+
   char taken = '\0';
   TakeOneOf(&text, "<>^=", &spec.align);
   TakeOneOf(&text, "+- ", &spec.sign);
@@ -251,6 +260,7 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
     spec.fill = "0";
     if (number && spec.align == '\0') spec.align = '=';
   }
+
   TakeNumber(&text, &spec.width);
   spec.grouped = TakeOneOf(&text, ",", &taken);
   if (TakeOneOf(&text, ".", &taken) && !TakeNumber(&text, &spec.precision))
@@ -260,7 +270,7 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
   return spec;
 }
 
-// One value of a {} format, as its type's __format__ writes it.
+// Formats one value of a {} format, like __format__ of its type.
 void Braces(Meter& meter, const Value& value, absl::string_view text, Formatter* to) {
   if (text.empty()) return to->Append(Str(meter, value));
   const Spec spec = ParseSpec(meter, text, value.is_number());
@@ -310,12 +320,14 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
     }
     const bool by_name = !value.is(Value::kUndefined);
     Spec spec;
+
     for (char flag; TakeOneOf(&format, "-+ 0#", &flag);) {
       if (flag == '-') spec.align = '<', spec.fill = " ";
       if (flag == '0' && spec.align != '<') spec.align = '=', spec.fill = "0";
       if (flag == '+' || (flag == ' ' && spec.sign != '+')) spec.sign = flag;
       if (flag == '#') spec.alternate = true;
     }
+
     char point = '\0';
     TakeNumber(&format, &spec.width);
     if (TakeOneOf(&format, ".", &point) && !TakeNumber(&format, &spec.precision))
@@ -327,6 +339,7 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
       to.Append("%");
       continue;
     }
+
     if (!by_name && used >= values.size())
       meter.Invalid(
           absl::StrCat("format: there are ", values.size(), " values, and more directives"));
@@ -334,7 +347,9 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
       spec.align = '>', spec.fill = " ";
     Percent(meter, spec, by_name ? value : values[used++], &to);
   }
-  // Python lets pass what it could have looked up by name.
+
+  // As in Python, unused values are an error, unless `args` is something that could be looked up by
+  // name.
   const bool by_key =
       args.is(Value::kDict) || args.is(Value::kUndefined) || (args.is(Value::kArray) && !tuple);
   if (used < values.size() && !(by_key && used == 0))
@@ -355,6 +370,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
       i = end - 1;
       continue;
     }
+    // {{ and }} stand for single braces.
     if (i + 1 < format.size() && format[i + 1] == c) {
       to.Append(format.substr(i++, 1));
       continue;
@@ -365,6 +381,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
     meter.Step();
     absl::string_view field = format.substr(i + 1, close - i - 1), spec;
     i = close;
+    // A field has the form name!conversion:spec.
     if (const size_t colon = field.find(':'); colon != absl::string_view::npos)
       spec = field.substr(colon + 1), field = field.substr(0, colon);
     if (spec.find('{') != absl::string_view::npos)

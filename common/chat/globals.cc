@@ -21,7 +21,7 @@ Value RangeOf(const Call& call) {
   numbers.stop = single ? call.Int(0, 0) : call.Int(1, 0);
   numbers.step = call.Int(2, 1);
   if (numbers.step == 0) call.Invalid("the step is 0");
-  // Unsigned, since the distance of two numbers may not fit.
+  // Computed with unsigned numbers, because the difference of two int64_t may overflow.
   const bool up = numbers.step > 0;
   const bool any = up ? numbers.start < numbers.stop : numbers.start > numbers.stop;
   const uint64_t start = static_cast<uint64_t>(numbers.start),
@@ -40,8 +40,8 @@ Value RangeOf(const Call& call) {
   return std::move(range).Take();
 }
 
-// The pairs that dict() and namespace() are made of: those of a dict, then the arguments with
-// names.
+// Calls `add` with the pairs of which dict() and namespace() are made: those of a dict, then the
+// named arguments.
 template <typename Add>
 void AddPairs(const Call& call, Add add) {
   if (call.args.size() > 1)
@@ -51,7 +51,7 @@ void AddPairs(const Call& call, Add add) {
       call.Invalid(absl::StrCat("needs a dict, got a ", TypeName(call[0])));
     for (const auto& [key, value] : call[0].dict().items) add(key, value);
   }
-  // The program's.
+  // The names belong to the program, which outlives the rendering, so they are borrowed.
   for (const auto& [name, value] : call.keywords) add(Value::Borrow(name), value);
 }
 

@@ -6,7 +6,7 @@
 
 namespace sluice::chat {
 
-// Names bound while this lives are gone afterwards.
+// Opens a scope. Names bound while this object exists are removed when it ends.
 class Interpreter::InScope {
  public:
   explicit InScope(Interpreter* in, int parent = -1) : in_(in), begin_(in->bindings_.size()) {
@@ -27,7 +27,7 @@ class Interpreter::InScope {
   const size_t begin_;
 };
 
-// Collects what is printed while this lives.
+// Collects the output while this object exists.
 class Interpreter::Captured {
  public:
   explicit Captured(Interpreter* in) : in_(in), outer_(in->output_) {
@@ -60,13 +60,13 @@ class MacroObject : public Object {
 
  private:
   const Macro& macro_;
-  const int scope_;  // In which it was defined.
+  const int scope_;  // The scope in which it was defined.
   const uint64_t scope_id_;
 };
 
 Interpreter::~Interpreter() {
-  // Objects may be named by values that others hold, so values go first, and no destructor reaches
-  // into another object.
+  // The values are destroyed before the objects, because values refer to objects. No destructor of
+  // an object accesses another object.
   bindings_.clear();
   root_.clear();
 }
@@ -106,6 +106,7 @@ Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
       break;
     case Statement::kCall: RunCallBlock(statement); break;
     case Statement::kWith: {
+      // All values are evaluated before any of them is bound.
       std::vector<Value> values;
       for (const auto& [target, expression] : statement.bindings)
         values.push_back(Eval(*expression));
@@ -133,6 +134,7 @@ Interpreter::Flow Interpreter::RunFor(const Statement& loop) {
   meter_.at = loop.at;
   absl::Span<const Value> items = Items(meter_, value, &owner);
   std::vector<Value> kept;
+  // An inline `if` filters the items first, so that loop.length counts only those that are left.
   if (loop.condition != nullptr) {
     InScope scope(this);
     for (const Value& item : items) {
@@ -160,11 +162,14 @@ Interpreter::Flow Interpreter::RunItems(const Statement& loop, absl::Span<const 
     }
     if (RunBody(*loop.body) == Flow::kBreak) break;
   }
-  if (state != nullptr) state->End();  // A namespace may hold it for longer than the items live.
+
+  // A namespace may keep the loop object longer than the items exist.
+  if (state != nullptr) state->End();
   return Flow::kNext;
 }
 
-// The mask of the assistant's tokens: what the block prints. Names set within are its own.
+// Runs a generation block and records the range that it prints, for the mask of the assistant's
+// tokens. It has a scope of its own.
 void Interpreter::RunGeneration(const Statement& block) {
   const size_t begin = output_->size();
   {
@@ -204,7 +209,7 @@ void Interpreter::RunCallBlock(const Statement& call) {
   AppendStr(meter_, text, output_);
 }
 
-// What + and ~ join is printed part by part, with no text made of the whole.
+// Prints the operands of + and ~ one by one, so that the joined text is not built.
 void Interpreter::Print(const Expression& e) {
   Value made;
   if (e.kind == Expression::kConcat) {
@@ -212,6 +217,7 @@ void Interpreter::Print(const Expression& e) {
     for (const ExpressionPtr& operand : e.operands) PrintValue(Read(*operand, &made), e.at);
     return;
   }
+
   if (e.kind != Expression::kChain) return PrintValue(Read(e, &made), e.at);
   Enter(e);
   const size_t begin = output_->size();
@@ -223,7 +229,8 @@ void Interpreter::Print(const Expression& e) {
       Emit(value.text());
       continue;
     }
-    // No plain text: to be added to what is printed.
+    // The operand is not plain text: take back what was printed, add the operand to it, and print
+    // the result.
     if (i == 0) return PrintValue(EvalChain(e, 0, value), e.at);
     Value sum = Value::Copy(meter_, absl::string_view(*output_).substr(begin));
     output_->resize(begin);
@@ -247,6 +254,7 @@ void Interpreter::Assign(const Target& target, Value value) {
     case Target::kAttribute: {
       meter_.at = target.at;
       const Value owner = Lookup(target.symbol);
+      // Only namespaces can be changed.
       auto* const space =
           owner.is(Value::kObject) ? dynamic_cast<Namespace*>(owner.object()) : nullptr;
       if (space == nullptr)
@@ -268,6 +276,7 @@ void Interpreter::Assign(const Target& target, Value value) {
 }
 
 void Interpreter::Bind(Symbol symbol, Value value) {
+  // At the top level names are in root_, indexed by symbol.
   if (scopes_.size() == 1) {
     const bool unnamed = value.is(Value::kUndefined) && value.text().empty();
     root_[symbol] = unnamed ? Value::Undefined(program_.symbols[symbol]) : std::move(value);
@@ -295,6 +304,8 @@ const Value& Interpreter::Lookup(Symbol symbol) const {
 
 Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, Values args,
                              Keywords keywords) {
+  // The scope ids are unique, so a scope that has ended is recognised even if its place is used
+  // again.
   if (scope >= static_cast<int>(scopes_.size()) || scopes_[scope].id != scope_id) {
     meter_.Invalid(absl::StrCat("the macro ", macro.name,
                                 " is called after the block that defines it has ended"));
@@ -307,6 +318,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
     Interpreter* const in;
     const int height;
   } const levels(this, macro.height);
+
   if (macros_ > kMaxDepth || nesting_ > kMaxNesting) {
     meter_.Exceeded(absl::StrCat("macro calls are nested deeper than ",
                                  macros_ > kMaxDepth ? kMaxDepth : kMaxNesting,
@@ -314,6 +326,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
   }
   Captured captured(this);
   const InScope inner(this, scope);
+  // Removes the keyword argument `name` and returns whether it was given, and its value.
   const auto keyword = [&](absl::string_view name) {
     for (auto it = keywords.begin(); it != keywords.end(); ++it) {
       if (it->first != name) continue;
@@ -323,6 +336,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
     }
     return std::make_pair(false, Value());
   };
+
   for (size_t i = 0; i < macro.parameters.size(); ++i) {
     const Macro::Parameter& parameter = macro.parameters[i];
     auto [given, value] = i < args.size() ? std::make_pair(true, args[i]) : keyword(parameter.name);
@@ -330,11 +344,13 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
     if (!given && parameter.otherwise == nullptr) value = Value::Undefined(parameter.name);
     Bind(parameter.symbol, std::move(value));
   }
+
   auto [called, caller] = keyword("caller");
   if (macro.takes_caller) Bind(program_.caller, std::move(caller));
   if (called && !macro.takes_caller)
     meter_.Invalid(
         absl::StrCat("the macro ", macro.name, " is called with a block, but names no caller"));
+
   if (macro.takes_varargs) {
     ArrayBuilder rest(meter_, Array::kTuple);
     for (size_t i = macro.parameters.size(); i < args.size(); ++i) rest.Add(args[i]);
@@ -350,6 +366,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
   } else if (!keywords.empty()) {
     meter_.Invalid(absl::StrCat("the macro ", macro.name, " has no parameter ", keywords[0].first));
   }
+
   RunBody(*macro.body);
   return Value::Copy(meter_, captured.text);
 }

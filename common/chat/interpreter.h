@@ -16,7 +16,8 @@
 
 namespace sluice::chat {
 
-// One rendering of a program. Expressions in evaluate.cc, statements in interpreter.cc.
+// One rendering of a program. Expressions are in evaluate.cc, statements in interpreter.cc. Used by
+// one thread.
 class Interpreter {
  public:
   Interpreter(const Program& program, Meter* meter, absl::Time now)
@@ -26,17 +27,18 @@ class Interpreter {
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
 
-  void Define(Symbol symbol, Value value) { root_[symbol] = std::move(value); }  // Before Run.
+  // Must be called before Run().
+  void Define(Symbol symbol, Value value) { root_[symbol] = std::move(value); }
   void Run();
   std::string TakeOutput() { return std::move(*output_); }
-  // [begin, end) bytes of the output that generation blocks printed.
+  // The byte ranges [begin, end) of the output that generation blocks printed.
   const std::vector<std::pair<size_t, size_t>>& generated() const { return generated_; }
 
-  // For functions and objects.
+  // Used by functions and objects.
   Meter& meter() { return meter_; }
   absl::Time now() const { return now_; }
   Value CallValue(const Value& callee, Values args, Keywords keywords);
-  // value[key], as templates see it: undefined where Python raises.
+  // Returns value[key] as templates see it: undefined where Python raises an error.
   Value Subscript(const Value& value, const Value& key);
   template <typename T, typename... Args>
   T* New(Args&&... args) {
@@ -49,12 +51,13 @@ class Interpreter {
  private:
   friend class MacroObject;
   enum class Flow { kNext, kBreak, kContinue };
-  // Names bound in a scope lie together in bindings_, from `begin` to the next scope's. Scope 0 is
-  // root_.
+  // The names bound in a scope are together in bindings_, from `begin` to the `begin` of the next
+  // scope. Scope 0 is the template itself, whose names are in root_. `parent` is the scope where a
+  // lookup continues.
   struct Scope {
     size_t begin;
     int parent;
-    uint64_t id;  // Never used twice.
+    uint64_t id;  // Unique, never reused: tells whether a macro's scope still exists.
   };
   class InScope;
   class Captured;
@@ -84,15 +87,15 @@ class Interpreter {
 
   // Expressions.
   Value Eval(const Expression& e);
-  // The value without a copy, where it is stored somewhere, else in *made: until anything else is
-  // evaluated, or *made goes.
+  // Returns the value without a copy if it is stored somewhere, else a reference to *made. The
+  // reference is valid until anything else is evaluated or *made ends.
   const Value& Read(const Expression& e, Value* made);
-  bool Holds(const Expression& e);  // Whether it is true.
+  bool Holds(const Expression& e);  // The truth value of the expression.
   void Enter(const Expression& e) {
     meter_.Step();
     meter_.at = e.at;
   }
-  // `value`: what its first `done` operators give.
+  // Evaluates the rest of a chain. `value` is the result of its first `done` operators.
   Value EvalChain(const Expression& e, size_t done, Value value);
   Value EvalConcat(const Expression& e);
   Value EvalDict(const Expression& e);
@@ -117,26 +120,27 @@ class Interpreter {
   uint64_t next_scope_ = 1;
   std::vector<std::unique_ptr<Object>> objects_;
   std::string text_;
-  // text_, or that of the innermost macro or block whose output is a value.
+  // The current output: text_, or that of the innermost macro or block whose output is a value.
   std::string* output_ = &text_;
-  size_t outer_bytes_ = 0;  // In the outputs around it.
+  size_t outer_bytes_ = 0;  // Bytes in the outputs around the current one.
   std::vector<std::pair<size_t, size_t>> generated_;
-  Value filter_input_;  // Of the filter block at hand.
-  int macros_ = 0;      // Active macro calls, and the levels of all their bodies.
+  Value filter_input_;  // Input of the filter block that is being evaluated.
+  int macros_ = 0;      // Number of active macro calls.
+  // Sum of the levels of all active macros.
   int nesting_ = 0;
 };
 
-// Python's operators. They fail with the types they cannot take.
+// Python's operators. They fail for types that they do not support.
 Value Arithmetic(Meter& meter, Operator op, Value a, const Value& b);
 bool Compare(Meter& meter, Operator op, const Value& a, const Value& b);
 bool Contains(Meter& meter, const Value& container, const Value& item);
 Value Negate(Meter& meter, const Value& value);
-// value[start:stop:step] of a list, tuple, range or str; a missing bound is Undefined.
+// Returns value[start:stop:step] of a list, tuple, range or str; a missing bound is Undefined.
 Value Slice(Meter& meter, const Value& value, const Value& start, const Value& stop,
             const Value& step);
 
-// What a for runs over: items of a list, keys of a dict, characters. Empties a generator. `owner`
-// keeps the items alive.
+// Returns what a `for` runs over: items of a list, keys of a dict, characters of a str. Empties a
+// generator. `owner` keeps the items alive if they had to be made.
 absl::Span<const Value> Items(Meter& meter, const Value& value, Value* owner);
 
 }  // namespace sluice::chat

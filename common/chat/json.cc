@@ -67,7 +67,7 @@ class Writer {
     meter_.CheckText(out_->size() + text.size());
     meter_.WorkOnBytes(text.size());
     out_->push_back('"');
-    size_t plain = 0;  // Begin of the stretch that needs no escape.
+    size_t plain = 0;  // Begin of the current stretch without escapes.
     for (size_t at = 0; at < text.size();) {
       const auto c = static_cast<uint8_t>(text[at]);
       if (c >= 0x20 && c != '"' && c != '\\' && !(style_.ascii && c >= 0x80)) {
@@ -118,6 +118,7 @@ class Writer {
 
   void Object(const Dict& dict) {
     if (dict.items.empty()) return out_->append("{}"), void();
+    // Python sorts by the keys themselves, before they become texts.
     std::vector<const std::pair<Value, Value>*> items;
     if (style_.sort_keys) {
       for (const auto& item : dict.items) items.push_back(&item);
@@ -125,6 +126,7 @@ class Writer {
         return Less(meter_, a->first, b->first);
       });
     }
+
     out_->push_back('{');
     ++level_;
     for (size_t i = 0; i < dict.items.size(); ++i) {
@@ -173,6 +175,7 @@ Value FromJson(Meter& meter, const Json& json, Memory* arena) {
     case Json::value_t::array:
     case Json::value_t::object: break;
   }
+
   const NestedIn level(meter);
   if (json.is_array()) {
     ArrayBuilder array(meter, Array::kList, arena);
@@ -181,6 +184,7 @@ Value FromJson(Meter& meter, const Json& json, Memory* arena) {
       array.Add(FromJson(meter, item, arena));
     return std::move(array).Take();
   }
+
   DictBuilder dict(meter, arena);
   dict.Reserve(json.size());
   for (const auto& [key, value] : json.get_ref<const Json::object_t&>())

@@ -8,21 +8,21 @@
 
 namespace sluice::chat {
 
-// A variable as the template sees it. Texts are not copied: `json` outlives the value. So does
-// `arena`, which holds its lists and dicts (value.h, NewIn).
-// Fails on integers beyond 64 bits, texts that are no UTF-8, and nesting beyond kMaxDepth.
+// Converts a variable to a value of the template's language. Texts are not copied, so `json` must
+// outlive the value, and so must `arena`, which holds its lists and dicts (NewIn in value.h). Fails
+// for integers beyond 64 bits, texts that are not UTF-8, and nesting deeper than kMaxDepth.
 Value FromJson(Meter& meter, const nlohmann::ordered_json& json, Memory* arena);
 
 struct JsonStyle {
   bool indented = false;
-  std::string indent;  // Of one level.
+  std::string indent;  // Indentation per level.
   std::string item_separator = ", ", key_separator = ": ";
-  bool ascii = false;  // \uXXXX for everything else.
+  bool ascii = false;  // Write other characters as \uXXXX.
   bool sort_keys = false;
 };
 
-// Python's json.dumps. Fails on what it cannot write (an undefined value, a range, ..) and on a
-// text longer than allowed.
+// Python's json.dumps. Fails for values that it cannot write (an undefined value, a range, ..) and
+// for a text longer than kMaxTextBytes.
 std::string ToJson(Meter& meter, const Value& value, const JsonStyle& style);
 
 }  // namespace sluice::chat

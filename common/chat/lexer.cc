@@ -53,8 +53,8 @@ class Lexer {
     return source_.size();
   }
 
-  // The text up to the tag at `end` (or the source's end), without what the tags on both sides
-  // take.
+  // Adds the text up to the tag at `end` (or the end of the source), without the white space that
+  // the tags on both sides remove.
   void Text(size_t end) {
     absl::string_view text = source_.substr(at_, end - at_);
     const absl::string_view tag = source_.substr(end, 3);
@@ -63,8 +63,7 @@ class Lexer {
     if (sign == '-') {
       text = StripSpace(text, kRight);
     } else if (sign != '+' && !tag.empty() && tag[1] != '{') {
-      // lstrip_blocks: what stands between the start of the line and a block or comment goes, if it
-      // is white space.
+      // lstrip_blocks: white space between the start of the line and a block or comment is removed.
       const size_t newline = text.rfind('\n');
       const size_t begin = newline == absl::string_view::npos ? 0 : newline + 1;
       if ((begin > 0 || line_start) && StripSpace(text.substr(begin), kLeft).empty())
@@ -74,7 +73,7 @@ class Lexer {
     at_ = end;
   }
 
-  // After a tag's end: `-` takes all white space, trim_blocks one newline.
+  // Removes white space after a tag: all of it for `-`, one newline for trim_blocks.
   void AfterTag(bool dash, bool trim_newline) {
     const absl::string_view rest = source_.substr(at_);
     if (dash) {
@@ -92,7 +91,7 @@ class Lexer {
     AfterTag(sign == '-', sign != '+');
   }
 
-  // A tag `{% NAME %}` with any signs; where it ends, and the sign there.
+  // A tag `{% NAME %}` with any signs: where it ends, and the sign at its end.
   struct Bare {
     size_t end = 0;
     char sign = '\0';
@@ -141,10 +140,12 @@ class Lexer {
     const absl::string_view close = block ? "%}" : "}}";
     brackets_.clear();
     while (true) {
+      // White space inside a tag has no meaning.
       at_ += source_.size() - at_ - StripSpace(source_.substr(at_), kLeft).size();
       if (at_ >= source_.size())
         Invalid(begin, absl::StrCat("the tag is not closed; wanted ", close));
       const char sign = Looking("-") || (block && Looking("+")) ? source_[at_] : '\0';
+      // Inside brackets, `}}` is not the end of the tag.
       if (brackets_.empty() &&
           absl::StartsWith(source_.substr(at_ + (sign != '\0' ? 1 : 0)), close)) {
         Add(block ? Token::kBlockEnd : Token::kPrintEnd, at_);
@@ -166,6 +167,7 @@ class Lexer {
       Add(Token::kName, begin, source_.substr(begin, at_ - begin));
       return;
     }
+
     for (const absl::string_view op :
          {"//", "==", "!=", "<=", ">=", "**", "+", "-", "*", "/", "%", "~", "<",
           ">",  "=",  "(",  ")",  "[",  "]",  "{", "}", ",", ":", ".", "|"}) {
@@ -206,11 +208,11 @@ class Lexer {
     ++at_;
   }
 
-  // Python's escapes. One that means nothing stands for itself.
+  // Python's escapes. A backslash before another character stands for itself.
   void Escape(std::string* out) {
     constexpr absl::string_view kNames = "\\'\"abfnrtv", kValues = "\\'\"\a\b\f\n\r\t\v";
     const size_t begin = at_++;
-    if (at_ >= source_.size()) return;  // The string is not closed.
+    if (at_ >= source_.size()) return;  // String() reports that the string is not closed.
     const char c = source_[at_++];
     if (c == '\n') return;
     if (const size_t i = kNames.find(c); i != absl::string_view::npos) {
@@ -266,6 +268,7 @@ class Lexer {
       at_ += 2;
       return Digits(&token.text, true);
     }
+
     Digits(&token.text);
     const auto digit_at = [&](size_t at) {
       return at < source_.size() && absl::ascii_isdigit(source_[at]);
@@ -275,6 +278,7 @@ class Lexer {
       token.text.push_back(source_[at_++]);
       Digits(&token.text);
     }
+
     if (at_ < source_.size() && (source_[at_] == 'e' || source_[at_] == 'E')) {
       const bool sign =
           at_ + 1 < source_.size() && (source_[at_ + 1] == '+' || source_[at_ + 1] == '-');
@@ -288,7 +292,7 @@ class Lexer {
 
   const absl::string_view source_;
   size_t at_ = 0;
-  std::string brackets_;  // Those that the tag has yet to close.
+  std::string brackets_;  // Closing brackets that the tag still needs, outermost first.
   std::vector<Token> tokens_;
 };
 

@@ -10,7 +10,7 @@ namespace sluice::chat {
 
 struct Token {
   enum Kind {
-    kText,  // Between tags, white space control applied.
+    kText,  // Between tags, after white space control.
     kBlockBegin,
     kBlockEnd,  // {% %}
     kPrintBegin,
@@ -22,21 +22,21 @@ struct Token {
     kOperator,
     kEnd,
   } kind = kEnd;
-  // Of a string: its value. Of a number: as strtoll and strtod read it, underscores gone.
+  // Of a string: its value. Of a number: the digits for strtoll or strtod, without underscores.
   std::string text;
-  uint32_t at = 0;  // Byte of the source.
+  uint32_t at = 0;  // Byte offset in the source.
 };
 
-// The template with \r\n and \r as \n, and one newline at its end dropped: what Lex reads and
-// places refer to.
+// Replaces \r\n and \r by \n, and drops one newline at the end. Lex() reads the result, and byte
+// offsets refer to it.
 std::string NormalizeSource(absl::string_view source);
 
-// The whole template as tokens, with trim_blocks, lstrip_blocks, the signs `-` and `+` in tags, and
-// `raw` applied. Throws Failure: an unclosed tag, comment, string or raw block; brackets that do
-// not match; a stray character.
+// Splits the template into tokens. trim_blocks, lstrip_blocks, the signs `-` and `+` in tags, and
+// `raw` are applied. Throws Failure for an unclosed tag, comment, string or raw block, for brackets
+// that do not match, and for an unexpected character.
 std::vector<Token> Lex(absl::string_view source);
 
-// "LINE:COLUMN" of a byte of the source, both from 1; columns are code points.
+// Returns "LINE:COLUMN" of a byte of the source. Both count from 1; columns are code points.
 std::string PlaceOf(absl::string_view source, uint32_t at);
 
 }  // namespace sluice::chat

@@ -9,7 +9,7 @@ namespace sluice::chat {
 
 namespace {
 
-constexpr int64_t kWorkBetweenLooks = 4096;  // About 0.1 ms.
+constexpr int64_t kWorkBetweenLooks = 4096;  // Takes about 0.1 ms.
 
 class ThreadCpu : public Clock {
  public:

@@ -15,48 +15,48 @@ class Clock;
 namespace sluice::chat {
 
 inline constexpr size_t kMaxSourceBytes = 1 << 20;
-// Nesting of a template, of values, and of macro calls.
+// Deepest nesting of a template, of values, and of macro calls.
 inline constexpr int kMaxDepth = 64;
-// Levels of all active macros together: bounds the native stack.
+// Levels of all active macros together; this bounds the native stack.
 inline constexpr int kMaxNesting = 1024;
-// Statements and expressions run, list items made or looked at.
+// Statements and expressions that are run, and list items that are made or looked at.
 inline constexpr int64_t kMaxSteps = 1'000'000;
-// Of output; and of all strings alive at one time, input not counted.
+// Bytes of output; and bytes of all strings alive at one time, without the input.
 inline constexpr size_t kMaxTextBytes = 4 << 20;
 inline constexpr int64_t kMaxRange = 100'000;
-// Of the clock at hand: CPU time.
+// On the clock of the Meter: CPU time.
 inline constexpr absl::Duration kMaxTime = absl::Milliseconds(200);
 
-// How parsing and rendering fail inside this library: nearly every operation of a template can, so
-// a failure is thrown, and turned into a Status where the library is entered (ChatTemplate::Compile
-// and Render), nowhere else.
+// Failures inside this library are exceptions, because nearly every operation of a template can
+// fail. ChatTemplate::Compile() and Render() turn them into a Status; nothing else catches them.
 struct Failure {
   absl::StatusCode code;
-  uint32_t at;  // Byte of the template's source.
+  uint32_t at;  // Byte offset in the template's source.
   std::string what;
 };
 
-// The CPU time of the calling thread as Monotonic(); Now and Sleep are the machine's. A thread that
-// waits for a core, or for anything else, uses none. Lives for ever.
+// A clock whose Monotonic() is the CPU time of the calling thread; Now() and Sleep() are the real
+// ones. A thread that waits, for a core or anything else, uses no CPU time. Never destroyed.
 Clock* ThreadCpuClock();
 
-// What one rendering has used of its limits, and which place of the template it has reached.
+// What one rendering has used of its limits, and its current place in the template. Used by one
+// thread.
 class Meter {
  public:
-  // Time is Monotonic()'s, from the first look on: a system call, which short renderings never come
-  // to.
+  // The limit of time counts on `clock`->Monotonic(), from its first reading. Reading it is a
+  // system call, which short renderings never need.
   explicit Meter(Clock* clock);
   Meter(const Meter&) = delete;
 
-  uint32_t at = 0;  // Where a failure is reported.
+  uint32_t at = 0;  // Place where a failure would be reported.
 
-  // One statement, expression or item; `n` of them.
+  // Counts `n` statements, expressions or items.
   void Step(int64_t n = 1) {
     steps_ += n;
     if (steps_ > kMaxSteps) OutOfSteps();
     Work(n);
   }
-  // Work that no step counts, such as bytes copied (64 to the unit): the clock is read every few
+  // Counts work that is not a step, such as copied bytes (64 per unit). The clock is read every few
   // thousand units.
   void Work(int64_t units) {
     work_ -= units;
@@ -64,23 +64,23 @@ class Meter {
   }
   void WorkOnBytes(size_t bytes) { Work(static_cast<int64_t>(bytes / 64)); }
 
-  // Fails where a text would get longer than allowed.
+  // Fails if a text of this size would be too long.
   void CheckText(size_t bytes) const {
     if (bytes > kMaxTextBytes) OutOfText();
   }
-  // Bytes of a string that begins or ends to live.
+  // Count the bytes of a string that is created or freed.
   void Take(size_t bytes) {
     if (bytes > kMaxTextBytes - live_) OutOfText();  // live_ never exceeds the limit.
     live_ += bytes;
   }
   void Give(size_t bytes) { live_ -= bytes; }
 
-  // The template, or what it was given, is wrong.
+  // Fails: the template, or its input, is wrong.
   [[noreturn]] void Invalid(absl::string_view what) const;
-  // Jinja has it, this library does not.
+  // Fails: Jinja has this, but it is not built.
   [[noreturn]] void Unsupported(absl::string_view what) const;
-  [[noreturn]] void Exceeded(absl::string_view what) const;  // A limit.
-  [[noreturn]] void TooDeep() const;                         // A value, by kMaxDepth.
+  [[noreturn]] void Exceeded(absl::string_view what) const;  // Fails: a limit is exceeded.
+  [[noreturn]] void TooDeep() const;  // Fails: a value is nested deeper than kMaxDepth.
 
  private:
   friend class NestedIn;
@@ -89,15 +89,17 @@ class Meter {
   void CheckTime();
 
   Clock* const clock_;
-  absl::Duration begin_ = absl::InfiniteDuration();  // Not looked yet.
+  absl::Duration begin_ = absl::InfiniteDuration();  // Infinite until the clock is read.
   int64_t steps_ = 0;
+  // Units left until the clock is read.
   int64_t work_;
+  // Bytes of strings alive now.
   size_t live_ = 0;
   int value_depth_ = 0;
 };
 
-// Counts the nesting of a value that is being read, for as long as it lives: a deep one is refused
-// on the way down.
+// Counts the nesting of a value while it is read, for as long as this object exists. A value that
+// is too deep is refused on the way down.
 class NestedIn {
  public:
   explicit NestedIn(Meter& meter) : meter_(meter) {

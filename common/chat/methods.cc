@@ -13,7 +13,8 @@
 namespace sluice::chat {
 namespace {
 
-// A part of the string that the method belongs to: not copied where that outlives the rendering.
+// Returns a part of the string that the method is called on. It is not copied if the string
+// outlives the rendering.
 Value Part(const Call& call, absl::string_view part) {
   return (call[0].is(Value::kText) ? Value::Borrow(part) : call.Text(part))
       .MarkedSafe(call[0].safe());
@@ -43,8 +44,8 @@ bool IsDigits(absl::string_view text) {
 }
 bool IsSpaces(absl::string_view text) { return !text.empty() && StripSpace(text, kLeft).empty(); }
 
-// text[start:end] of the arguments behind `first`; `begin`: its byte in the text. False: starts
-// behind the end.
+// Computes text[start:end], where start and end are the arguments `first` and `first` + 1. `begin`
+// is its byte offset in the text. Returns false if it starts beyond the end.
 bool Window(const Call& call, size_t first, absl::string_view* window, size_t* begin) {
   *window = call[0].text();
   *begin = 0;
@@ -112,8 +113,8 @@ Value ReplaceMethod(const Call& call) {
   return call.Text(out).MarkedSafe(call[0].safe());
 }
 
-// Words between white space, at most `most` cuts (-1: all), from the right if `right`: then what is
-// left comes first.
+// Splits at white space, with at most `most` cuts (-1: no limit). If `right`, cuts are made from
+// the right, so the uncut rest is the first part of the text; parts are in reverse order then.
 void SplitAtSpace(absl::string_view text, int64_t most, bool right, Meter& meter,
                   std::vector<absl::string_view>* parts) {
   const Side side = right ? kRight : kLeft;
@@ -161,7 +162,7 @@ Value Split(const Call& call) {
   } else {
     const absl::string_view separator = call.Str(1);
     if (separator.empty()) call.Invalid("the separator is empty");
-    // Searching from the right takes time in proportion to both lengths.
+    // rfind() takes time proportional to the product of both lengths.
     if (kFromRight && separator.size() > 1024)
       call.meter.Unsupported("rsplit by more than 1024 bytes");
     SplitAtText(text, separator, most, kFromRight, call.meter, &parts);

@@ -44,7 +44,7 @@ Value Loop::Attribute(Interpreter& in, absl::string_view name) {
   if (name == "revindex0") return Value::Int(length - index - 1);
   if (name == "previtem") return index > 0 && index <= length ? items_[index - 1] : Value();
   if (name == "nextitem") return index + 1 < length ? items_[index + 1] : Value();
-  if (name == "depth") return Value::Int(1);  // Of recursion, which is not built.
+  if (name == "depth") return Value::Int(1);  // Depth of recursion; recursive loops are not built.
   if (name == "depth0") return Value::Int(0);
   return Value();
 }

@@ -10,7 +10,7 @@
 
 namespace sluice::chat {
 
-// A value with a state or a body: namespace, macro, loop, cycler, joiner. Owned by the interpreter
+// A value with a state or a body: namespace, macro, loop, cycler, joiner. The interpreter owns it
 // until the rendering ends.
 class Object {
  public:
@@ -33,7 +33,7 @@ class Namespace : public Object {
   std::vector<std::pair<Value, Value>> attributes_;
 };
 
-// `loop` in the body of a for.
+// The variable `loop` in the body of a `for`.
 class Loop : public Object {
  public:
   explicit Loop(absl::Span<const Value> items) : items_(items) {}
@@ -43,16 +43,17 @@ class Loop : public Object {
   Value CallMethod(Interpreter& in, absl::string_view name, Values args,
                    const Keywords& keywords) override;
   Value Call(Interpreter& in, Values args, Keywords keywords) override;
-  void End() { items_ = {}; }  // The items may be gone.
+  void End() { items_ = {}; }  // Call it before the items are destroyed.
 
  private:
   absl::Span<const Value> items_;
   size_t index_ = 0;
+  // Arguments of the last call of changed(), if it was called.
   Value changed_;
   bool asked_ = false;
 };
 
-// cycler(a, b): .next(), .current, .reset().
+// cycler(a, b), with .next(), .current, .reset().
 class Cycler : public Object {
  public:
   explicit Cycler(Values items) : items_(std::move(items)) {}
@@ -66,7 +67,7 @@ class Cycler : public Object {
   size_t at_ = 0;
 };
 
-// joiner(separator): nothing on the first call, the separator on each one after.
+// joiner(separator): returns "" on the first call and the separator on each later one.
 class Joiner : public Object {
  public:
   explicit Joiner(Value separator) : separator_(std::move(separator)) {}

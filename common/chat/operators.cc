@@ -44,7 +44,7 @@ Value Integers(Meter& meter, Operator op, int64_t a, int64_t b) {
       if (b == 0) meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " 0: division by zero"));
       if (b == -1)
         return op == Operator::kModulo ? Value::Int(0) : Integers(meter, Operator::kSubtract, 0, a);
-      int64_t quotient = a / b, rest = a % b;  // Python rounds down.
+      int64_t quotient = a / b, rest = a % b;  // C++ rounds to zero, Python down.
       if (rest != 0 && (rest < 0) != (b < 0)) --quotient, rest += b;
       return Value::Int(op == Operator::kModulo ? rest : quotient);
     }
@@ -77,6 +77,7 @@ Value Floats(Meter& meter, Operator op, double a, double b) {
     }
     default: break;
   }
+
   if (b == 0) meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " 0: division by zero"));
   if (op == Operator::kDivide) return Value::Float(a / b);
   double rest = std::fmod(a, b);  // As CPython's float_divmod.
@@ -118,6 +119,7 @@ Value Repeat(Meter& meter, const Value& value, int64_t times) {
     for (int64_t i = 0; i < times; ++i) absl::StrAppend(&text, value.text());
     return Value::Copy(meter, text).MarkedSafe(value.safe());
   }
+
   ArrayBuilder product(meter, value.array().kind);
   for (int64_t i = 0; i < times && !value.array().items.empty(); ++i) {
     for (const Value& item : value.array().items) product.Add(item);
@@ -129,12 +131,14 @@ bool Repeatable(const Value& value) {
   return value.is_string() || (value.is(Value::kArray) && value.array().kind <= Array::kTuple);
 }
 
-// Python's slice.indices(): the first index, and how many follow it `step` apart.
+// As Python's slice.indices(): the first index, the bounds, and the number of indexes, `step`
+// apart.
 struct Range {
   int64_t begin, stop, step, count;
 };
 Range Resolve(Meter& meter, int64_t size, const Value& start, const Value& stop,
               const Value& step) {
+  // As Python does, clip the bounds to the length; negative ones count from the end.
   const int64_t by = step.is(Value::kUndefined) ? 1 : step.integer();
   if (by == 0) meter.Invalid("the step of a slice is 0");
   const int64_t low = by < 0 ? -1 : 0, high = by < 0 ? size - 1 : size;
@@ -216,6 +220,7 @@ bool Contains(Meter& meter, const Value& container, const Value& item) {
     meter.WorkOnBytes(container.text().size());
     return FindText(container.text(), item.text()) != absl::string_view::npos;
   }
+
   if (container.is(Value::kDict)) return Find(meter, container.dict(), item) != nullptr;
   if (container.is(Value::kArray)) {
     for (const Value& candidate : container.array().Rest()) {
@@ -256,6 +261,7 @@ absl::Span<const Value> Items(Meter& meter, const Value& value, Value* owner) {
   switch (value.kind()) {
     case Value::kUndefined: return {};
     case Value::kArray: {
+      // A generator gives its items once.
       const Array& array = value.array();
       const absl::Span<const Value> rest = array.Rest();
       if (array.kind == Array::kGenerator) array.taken = static_cast<uint32_t>(array.items.size());

@@ -6,7 +6,7 @@
 namespace sluice::chat {
 namespace {
 
-// Puts a value back when the scope ends.
+// Sets a variable, and restores it when the scope ends.
 template <typename T>
 class Restore {
  public:
@@ -54,6 +54,7 @@ Body Parser::ParseBody(absl::Span<const absl::string_view> ends) {
       }
       case Token::kBlockBegin: {
         const Token word = Expect(Token::kName, {}, "the name of a statement");
+        // The caller handles the tag that ends the body.
         if (absl::c_linear_search(ends, word.text)) {
           end_ = word.text;
           return body;
@@ -181,7 +182,8 @@ Statement Parser::CallBlock(const Token& at) {
   statement.expression = Postfix(Primary());
   if (statement.expression->kind != Expression::kCall)
     Invalid(at, "call needs a call of a macro, as in {% call box(1) %}");
-  // The body stands in the macro around it: what it names of `caller` and `loop` is that one's.
+  // The body belongs to the macro around it: if it names `caller` or `loop`, these are the ones of
+  // that macro.
   statement.macro->body = MacroBody(statement.macro.get(), "endcall");
   return statement;
 }
@@ -219,6 +221,7 @@ Target Parser::OneTarget(bool attributes) {
     ExpectOp(")");
     return inner;
   }
+
   static constexpr absl::string_view kConstants[] = {"true",  "True", "false",
                                                      "False", "none", "None"};
   const Token name = Expect(Token::kName, {}, "a name to assign to");
@@ -256,7 +259,7 @@ std::unique_ptr<Body> Parser::MacroBody(Macro* macro, absl::string_view end) {
   const int outer_height = height_;
   height_ = depth_;
   auto body = BodyTo(end);
-  // A default may be as high as an expression can get.
+  // A default value may have more levels than the body.
   macro->height = static_cast<uint16_t>(height_ - depth_ + 1);
   for (const Macro::Parameter& parameter : macro->parameters) {
     if (parameter.otherwise != nullptr)

@@ -16,7 +16,7 @@ constexpr size_t kMaxSymbols = 65000;
 constexpr absl::string_view kOperatorNames[] = {
     "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
 
-// A token as a message shows it.
+// Describes a token for a message.
 std::string ShowToken(const Token& token) {
   switch (token.kind) {
     case Token::kEnd: return "the end of the template";
@@ -104,7 +104,7 @@ Symbol Parser::SymbolOf(const std::string& name) {
   return it->second;
 }
 
-// value if condition else value: the tests are evaluated as they are written, from the left.
+// value if condition else value. Several of them apply from left to right.
 ExpressionPtr Parser::Whole() {
   const Level level(this);
   ExpressionPtr value = Or();
@@ -160,6 +160,7 @@ ExpressionPtr Parser::Not() {
 }
 
 ExpressionPtr Parser::Compare() {
+  // Comparisons can be chained: a < b < c.
   ExpressionPtr left = Sum();
   ExpressionPtr compare;
   while (true) {
@@ -187,7 +188,7 @@ ExpressionPtr Parser::Compare() {
   }
 }
 
-// Operators of one precedence, which are applied from the left.
+// Parses operators of one precedence, which apply from left to right.
 ExpressionPtr Parser::Chain(ExpressionPtr (Parser::*operand)(),
                             absl::Span<const absl::string_view> names,
                             absl::Span<const Operator> operators) {
@@ -214,7 +215,7 @@ ExpressionPtr Parser::Product() {
   return Chain(&Parser::Power, {"*", "/", "//", "%"},
                {Operator::kMultiply, Operator::kDivide, Operator::kFloorDivide, Operator::kModulo});
 }
-// From the left, and -2 ** 2 is 4: Jinja's, not Python's.
+// As in Jinja, and unlike Python: applied from left to right, and -2 ** 2 is 4.
 ExpressionPtr Parser::Power() {
   static constexpr absl::string_view kNames[] = {"**"};
   static constexpr Operator kOperators[] = {Operator::kPower};
@@ -275,18 +276,20 @@ ExpressionPtr Parser::Filters(ExpressionPtr value) {
 
 ExpressionPtr Parser::Attribute(ExpressionPtr value) {
   const Token at = Take();
-  if (Is(Token::kInteger)) {  // x.0 is x[0].
+  if (Is(Token::kInteger)) {  // x.0 means x[0].
     ExpressionPtr subscript = New(Expression::kSubscript, at);
     Adopt(subscript.get(), std::move(value));
     Adopt(subscript.get(), NumberLiteral());
     return subscript;
   }
+
   ExpressionPtr attribute = New(Expression::kAttribute, at);
   attribute->text = Expect(Token::kName, {}, "a name behind .").text;
   for (int type = 0; type < kTypes; ++type) {
     attribute->methods[type] = FindMethod(static_cast<Type>(type), attribute->text);
     attribute->builtins[type] = PythonBuiltin(static_cast<Type>(type), attribute->text);
   }
+
   const auto dict = static_cast<int>(Type::kDict);
   attribute->plain_in_dicts =
       attribute->methods[dict] == nullptr && attribute->builtins[dict] == Builtin::kAbsent;
@@ -364,6 +367,7 @@ ExpressionPtr Parser::Test(ExpressionPtr value) {
     Arguments(test.get());
     return test;
   }
+
   // `x is divisibleby 3`: one argument without parentheses.
   const bool value_begins =
       Is(Token::kString) || Is(Token::kInteger) || Is(Token::kFloat) || IsOp("[") || IsOp("{") ||
@@ -413,7 +417,7 @@ ExpressionPtr Parser::Primary() {
 
 ExpressionPtr Parser::StringLiteral() {
   ExpressionPtr literal = New(Expression::kLiteral, Peek());
-  while (Is(Token::kString)) literal->text += Take().text;  // 'a' 'b' is 'ab'.
+  while (Is(Token::kString)) literal->text += Take().text;  // 'a' 'b' means 'ab'.
   literal->value = Value::Borrow(literal->text);
   return literal;
 }
@@ -425,6 +429,7 @@ ExpressionPtr Parser::NumberLiteral() {
     literal->value = Value::Float(std::strtod(token.text.c_str(), nullptr));
     return literal;
   }
+
   const bool prefixed = token.text.size() > 1 && token.text[0] == '0' && token.text[1] > '9';
   const int base = !prefixed ? 10 : token.text[1] == 'x' ? 16 : token.text[1] == 'o' ? 8 : 2;
   const char* const end = token.text.data() + token.text.size();

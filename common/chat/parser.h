@@ -11,15 +11,15 @@
 
 namespace sluice::chat {
 
-// Recursive descent over the tokens, with Jinja's precedences. Expressions in parser.cc, statements
-// in parse_statement.cc.
+// A recursive-descent parser with Jinja's precedences. Expressions are in parser.cc, statements in
+// parse_statement.cc.
 class Parser {
  public:
   explicit Parser(std::string source);
   Program Run();
 
  private:
-  // Counts the nesting for as long as it lives.
+  // Counts one level of nesting while it exists.
   class Level {
    public:
     explicit Level(Parser* parser);
@@ -45,12 +45,12 @@ class Parser {
 
   // Nodes.
   ExpressionPtr New(Expression::Kind kind, const Token& at) const;
-  void Adopt(Expression* parent, ExpressionPtr child) const;  // As the next operand.
+  void Adopt(Expression* parent, ExpressionPtr child) const;  // Adds the child as the next operand.
   Symbol SymbolOf(const std::string& name);
 
-  // Expressions, loosest first.
+  // Expressions, from the lowest precedence to the highest.
   ExpressionPtr Whole();
-  // a, b is a tuple; `conditional`: a may be `x if y else z`.
+  // Parses one expression, or a tuple `a, b`. With `conditional`, a part may be `x if y else z`.
   ExpressionPtr TupleOr(bool conditional);
   ExpressionPtr Or();
   ExpressionPtr And();
@@ -72,17 +72,18 @@ class Parser {
   ExpressionPtr Attribute(ExpressionPtr value);
   ExpressionPtr Subscript(ExpressionPtr value);
   ExpressionPtr CallOf(ExpressionPtr callee);
-  ExpressionPtr Filter(ExpressionPtr value);  // Behind `|`, or the word `filter`.
-  ExpressionPtr Test(ExpressionPtr value);    // Behind `is`.
+  ExpressionPtr Filter(ExpressionPtr value);  // After `|`, or after the word `filter`.
+  ExpressionPtr Test(ExpressionPtr value);    // After `is`.
   ExpressionPtr Parenthesized();
   ExpressionPtr ListLiteral();
   ExpressionPtr DictLiteral();
   ExpressionPtr NumberLiteral();
   ExpressionPtr StringLiteral();
-  void Arguments(Expression* call);  // Behind `(`, through `)`.
+  void Arguments(Expression* call);  // After `(`, through `)`.
 
   // Statements.
-  // Stops at a tag that begins with one of `ends`, its word taken.
+
+  // Parses statements up to a tag that begins with one of `ends`, and takes that word.
   Body ParseBody(absl::Span<const absl::string_view> ends);
   std::unique_ptr<Body> BodyTo(absl::string_view end);
   Statement ParseStatement(const Token& word);
@@ -103,12 +104,13 @@ class Parser {
   size_t at_ = 0;
   std::map<std::string, Symbol> symbols_;
   int depth_ = 0;
-  int height_ = 0;  // Of what was parsed within the macro at hand: the deepest level seen.
-  int loops_ = 0;   // Around the statement at hand, within its macro.
-  // Macros, call, set and filter blocks around it: their output is a value, not the template's.
+  int height_ = 0;  // Deepest level seen in the current macro.
+  int loops_ = 0;   // Number of loops around the current statement, within its macro.
+  // Number of macro, call, set and filter blocks around the current statement. Their output is a
+  // value, not the template's output.
   int captures_ = 0;
-  bool uses_loop_ = false;  // `loop` was named in the body at hand.
-  Macro* macro_ = nullptr;  // The innermost one.
+  bool uses_loop_ = false;  // The current body names `loop`.
+  Macro* macro_ = nullptr;  // The innermost macro; null outside.
   std::string end_;         // The word that ended the last body.
 };
 

@@ -12,6 +12,7 @@ namespace sluice::chat {
 namespace {
 
 void AppendQuoted(absl::string_view text, std::string* out) {
+  // Python uses double quotes only if the text has single quotes and no double ones.
   const bool single =
       text.find('\'') != absl::string_view::npos && text.find('"') == absl::string_view::npos;
   const char quote = single ? '"' : '\'';
@@ -83,7 +84,7 @@ void AppendFloat(double value, std::string* out) {
   char buffer[40];
   const auto end =
       std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific).ptr;
-  absl::string_view text(buffer, end - buffer);  // d.ddde[+-]dd
+  absl::string_view text(buffer, end - buffer);  // Has the form d.ddde[+-]dd.
   if (text[0] == '-') out->push_back('-'), text.remove_prefix(1);
   const size_t e = text.find('e');
   int exponent = 0;
@@ -92,6 +93,7 @@ void AppendFloat(double value, std::string* out) {
   std::string digits(1, text[0]);
   if (e > 2) absl::StrAppend(&digits, text.substr(2, e - 2));
   const int count = static_cast<int>(digits.size());
+  // Python's rule for the exponent form.
   if (exponent < -4 || exponent >= 16) {
     absl::StrAppend(out, digits.substr(0, 1), count > 1 ? "." : "", digits.substr(1));
     absl::StrAppendFormat(out, "e%+03d", exponent);
@@ -170,7 +172,7 @@ std::string ReplaceText(Meter& meter, absl::string_view text, absl::string_view 
   size_t at = 0;
   meter.WorkOnBytes(text.size());
   for (; count != 0; --count) {
-    // An empty `old` is found between all characters.
+    // An empty `old` occurs before each character and at the end.
     const size_t found = FindText(text, old, at);
     if (found == absl::string_view::npos) break;
     meter.Step();

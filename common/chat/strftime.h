@@ -8,9 +8,9 @@
 
 namespace sluice::chat {
 
-// `time` in UTC, as C's strftime writes it in the C locale, with `-` for no padding: %-d.
-// Directives: %a %A %b %B %c %d %D %e %f %F %H %I %j %m %M %n %p %R %S %t %T %u %w %x %X %y %Y %Z
-// %z %%. Another one is refused by name.
+// Formats `time` in UTC like C's strftime in the C locale. `-` means no padding: %-d. Directives:
+// %a %A %b %B %c %d %D %e %f %F %h %H %I %j %m %M %n %p %R %S %t %T %u %w %x %X %y %Y %Z %z %%. Any
+// other directive is refused by name.
 std::string FormatTime(const Meter& meter, absl::Time time, absl::string_view format);
 
 }  // namespace sluice::chat

@@ -32,7 +32,7 @@ bool True(const Call& call) { return call[0].is(Value::kBool) && call[0].boolean
 bool False(const Call& call) { return call[0].is(Value::kBool) && !call[0].boolean(); }
 bool Mapping(const Call& call) { return call[0].is(Value::kDict); }
 
-// Has a length and a subscript. As in Jinja, undefined counts.
+// True for a value with a length and a subscript. As in Jinja, undefined counts too.
 bool Sequence(const Call& call) {
   const Value& value = call[0];
   return value.is_string() || value.is(Value::kDict) || value.is(Value::kUndefined) ||
@@ -63,8 +63,8 @@ bool DivisibleBy(const Call& call) { return Divisible(call, call[1]); }
 bool IsUpperTest(const Call& call) { return IsUpper(Str(call.meter, call[0])); }
 bool IsLowerTest(const Call& call) { return IsLower(Str(call.meter, call[0])); }
 
-// Python's `is`, as far as values here have an identity: numbers and strings are the same if equal
-// and of one type.
+// Python's `is`, as far as values here have an identity. Numbers and strings are the same if they
+// are equal and of one type.
 bool SameAs(const Call& call) {
   const Value &a = call[0], &b = call[1];
   if (a.is_string() && b.is_string()) return a.text() == b.text();

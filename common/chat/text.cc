@@ -25,7 +25,7 @@ std::string ToUtf8(const UnicodeString& text) {
   return out;
 }
 
-// The byte where the last code point of a text begins.
+// Returns the byte where the last code point of a text begins.
 size_t LastCodePoint(absl::string_view text) {
   size_t at = text.size() - 1;
   while (at > 0 && (text[at] & 0xc0) == 0x80) --at;
@@ -65,7 +65,7 @@ bool OnlyCase(absl::string_view text, bool upper) {
   return any;
 }
 
-// One code point in title case: digraphs have one of their own.
+// Converts one code point to title case; digraphs have a title case of their own.
 std::string TitleCase(absl::string_view code_point) {
   UnicodeString text = ToUtf16(code_point);
   return ToUtf8(text.toTitle(nullptr, icu::Locale::getRoot()));
@@ -157,14 +157,14 @@ std::string Lower(absl::string_view text) {
 std::string Capitalize(absl::string_view text) {
   const size_t first = ByteOf(text, 1);
   if (first == 0) return std::string();
-  // Lower() sees the whole text: a sigma is final by what stands before it.
+  // Lower() must see the whole text: whether a sigma is final depends on the characters before it.
   const std::string lower = Lower(text);
   return TitleCase(text.substr(0, first)) + lower.substr(Lower(text.substr(0, first)).size());
 }
 
 std::string Title(absl::string_view text) {
   std::string out;
-  // Words are runs of cased letters; each is lowered as a whole, for its final sigma.
+  // A word is a run of cased letters. It is lowered as a whole, because of a final sigma.
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
     while (at < text.size()) {

@@ -36,13 +36,13 @@ void Value::Append(Meter& meter, absl::string_view added) {
   const size_t size = old.size() + added.size();
   meter.CheckText(size);
   if (kind_ != kString || counted_->references > 1 || header()->capacity < size) {
-    // Half as much again, unless the limit is near.
+    // Allocate half as much again, unless the limit is near.
     const size_t room = std::max(size, std::min(size + size / 2 + 48, kMaxTextBytes / 4));
     Value grown = WithCapacity(meter, room);
     if (!old.empty()) std::memcpy(const_cast<char*>(grown.text().data()), old.data(), old.size());
     meter.WorkOnBytes(old.size());
     grown.safe_ = safe_;
-    // `added` may point into the old string, which lives until the end of this call.
+    // `added` may point into the old string, which exists until the end of this call.
     Swap(grown);
     if (!added.empty())
       std::memcpy(const_cast<char*>(text().data()) + old.size(), added.data(), added.size());
@@ -71,7 +71,8 @@ int Depth(const Value& value) {
   switch (value.kind()) {
     case Value::kArray: return value.array().depth;
     case Value::kDict: return value.dict().depth;
-    case Value::kMethod: return Depth(value.method().self);  // Which is no method.
+    // The object of a method is never a method itself.
+    case Value::kMethod: return Depth(value.method().self);
     default: return 0;
   }
 }
@@ -123,7 +124,7 @@ absl::string_view TypeName(const Value& value) {
 
 namespace {
 
-// Lists equal lists, tuples equal tuples; a range or a view equals its like.
+// Arrays are equal only to arrays of the same kind; generators and dict values only to themselves.
 bool EqualArrays(Meter& meter, const Array& a, const Array& b) {
   if (&a == &b) return true;
   if (a.kind != b.kind || a.kind == Array::kGenerator || a.kind == Array::kValues ||
@@ -173,10 +174,12 @@ bool Equal(Meter& meter, const Value& a, const Value& b) {
     meter.WorkOnBytes(a.text().size());
     return a.text() == b.text();
   }
+
   if (a.is_number()) {
     if (!b.is_number()) return false;
     return a.is_integer() && b.is_integer() ? a.integer() == b.integer() : a.real() == b.real();
   }
+  // Different kinds are equal only among numbers and among strings, which are handled above.
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
     case Value::kUndefined:
@@ -195,10 +198,11 @@ bool Less(Meter& meter, const Value& a, const Value& b) {
   meter.Step();
   if (a.is_integer() && b.is_integer()) return a.integer() < b.integer();
   if (a.is_number() && b.is_number()) return a.real() < b.real();
-  if (a.is_string() && b.is_string()) {  // UTF-8 sorts as its code points do.
+  if (a.is_string() && b.is_string()) {  // The order of UTF-8 bytes is that of code points.
     meter.WorkOnBytes(std::min(a.text().size(), b.text().size()));
     return a.text() < b.text();
   }
+
   if (a.is(Value::kArray) && b.is(Value::kArray) && a.array().kind == b.array().kind &&
       a.array().kind <= Array::kTuple) {
     const auto &x = a.array().items, &y = b.array().items;

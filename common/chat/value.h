@@ -20,31 +20,31 @@ struct Function;
 struct Method;
 class Object;
 
-// Shared by the values that name it, within one rendering: one thread, so the count is a plain
-// number.
+// Base of everything that values share by reference count. It belongs to one rendering, so to one
+// thread, and the count is not atomic.
 struct Counted {
   uint32_t references = 0;
 };
 
-// A value of the template's language, 16 bytes, cheap to copy. Never changed in place but by the
-// namespace that is meant to be.
+// A value of the template's language: 16 bytes, cheap to copy. Values are immutable, except
+// namespaces.
 class Value {
  public:
   enum Kind : uint8_t {
-    kUndefined,  // Carries what was not found.
+    kUndefined,  // Carries the name of what was not found.
     kNone,
     kBool,
     kInt,
     kFloat,
-    kText,  // A string owned by the template or by the variables, which outlive the rendering.
-    // A namespace, macro, loop, ..: owned by the rendering, so that cycles through namespaces do no
-    // harm.
+    kText,  // A string owned by the template or the variables, which outlive the rendering.
+    // A namespace, macro, loop, ..: owned by the rendering and not counted, so that cycles through
+    // namespaces are harmless.
     kObject,
-    kFunction,  // One of the globals.
-    kString,    // From here on counted. A string made by the rendering.
+    kFunction,  // One of the global functions.
+    kString,    // A string made by the rendering. This kind and the following are counted.
     kArray,     // list, tuple, range, views of a dict, generators.
     kDict,
-    kMethod,  // `d.items` without the call.
+    kMethod,  // A bound method, such as `d.items` without the call.
   };
 
   Value() : kind_(kUndefined), integer_(0) {}
@@ -69,7 +69,7 @@ class Value {
     value.function_ = function;
     return value;
   }
-  // These share what they are given.
+  // These share the object that they are given.
   static Value Of(Array* array) { return Value(kArray, array); }
   static Value Of(Dict* dict) { return Value(kDict, dict); }
   static Value Of(Method* method) { return Value(kMethod, method); }
@@ -93,7 +93,7 @@ class Value {
   bool boolean() const { return integer_ != 0; }
   int64_t integer() const { return integer_; }
   double real() const { return kind_ == kFloat ? real_ : static_cast<double>(integer_); }
-  absl::string_view text() const {  // Of a string, or an undefined value's name.
+  absl::string_view text() const {  // Of a string; or the name in an undefined value.
     return {kind_ == kString ? reinterpret_cast<const char*>(counted_) + kStringHeader : text_,
             size_};
   }
@@ -105,15 +105,16 @@ class Value {
   const Method& method() const { return *reinterpret_cast<const Method*>(counted_); }
   const void* identity() const { return counted_; }
 
-  // Text that `| safe` or `| escape` has marked: `+` escapes what is added to it.
+  // Whether `| safe` or `| escape` has marked the text. Then `+` escapes texts that are added to
+  // it.
   bool safe() const { return safe_; }
   Value&& MarkedSafe(bool safe) && {
     safe_ = safe;
     return std::move(*this);
   }
 
-  // Appends to a string; in place where nobody else holds it, so that a chain of + copies nothing
-  // twice.
+  // Appends to a string, in place if nothing else refers to it, so that a chain of + copies each
+  // part once.
   void Append(Meter& meter, absl::string_view text);
 
  private:
@@ -164,18 +165,18 @@ class Value {
   };
 };
 
-// All of Python's ordered things. A generator yields its items once; a range also keeps its three
-// numbers, for printing.
 using Memory = std::pmr::memory_resource;
 
+// Python's list, tuple, range, dict views and generator. A generator yields its items once. A range
+// also keeps its three numbers, for printing.
 struct Array : Counted {
   enum Kind : uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
   explicit Array(Kind kind, Memory* memory = std::pmr::new_delete_resource())
       : kind(kind), items(memory) {}
 
   Kind kind;
-  uint16_t depth = 1;          // Of the deepest value within; strings and numbers have none.
-  mutable uint32_t taken = 0;  // Items of a generator that are gone.
+  uint16_t depth = 1;          // Levels of the deepest value inside; strings and numbers have none.
+  mutable uint32_t taken = 0;  // Number of items that a generator has yielded.
   int64_t start = 0, stop = 0, step = 1;
   std::pmr::vector<Value> items;
 
@@ -201,11 +202,10 @@ struct Method : Counted {
   const Function* function = nullptr;
 };
 
-// Fails if `value` within one more container would be deeper than kMaxDepth; else the container's
-// depth.
+// Returns the depth of a container around `value`. Fails if that is above kMaxDepth.
 uint16_t DepthAround(Meter& meter, const Value& value);
 
-// A T that lives in `arena`, which holds it for ever: when the arena goes, no destructor runs.
+// Makes a T in `arena`, which is never destroyed: the arena only frees its memory.
 template <typename T, typename... Args>
 T* NewIn(Memory* arena, Args... args) {
   T* const object = new (arena->allocate(sizeof(T), alignof(T))) T(args..., arena);
@@ -213,8 +213,8 @@ T* NewIn(Memory* arena, Args... args) {
   return object;
 }
 
-// Builds one array; each item counts as a step. `arena`, if not null: NewIn it, and so are its
-// items.
+// Builds an array; each item counts as a step. If `arena` is not null, the array and its items are
+// made in it (NewIn).
 class ArrayBuilder {
  public:
   ArrayBuilder(Meter& meter, Array::Kind kind, Memory* arena = nullptr)
@@ -247,7 +247,7 @@ class DictBuilder {
         dict_(arena != nullptr ? NewIn<Dict>(arena) : new Dict),
         value_(Value::Of(dict_)) {}
   void Reserve(size_t items) { dict_->items.reserve(items); }
-  void Add(Value key, Value value) {  // The key is new.
+  void Add(Value key, Value value) {  // The key must be new.
     meter_.Step();
     if (value.kind() >= Value::kArray)
       dict_->depth = std::max(dict_->depth, DepthAround(meter_, value));
@@ -255,7 +255,7 @@ class DictBuilder {
       dict_->depth = std::max(dict_->depth, DepthAround(meter_, key));
     dict_->items.emplace_back(std::move(key), std::move(value));
   }
-  void Assign(Value key, Value value);  // Fails on a key that Python cannot hash.
+  void Assign(Value key, Value value);  // Fails for a key that Python cannot hash.
   Value Take() && { return std::move(value_); }
 
  private:
@@ -281,14 +281,15 @@ inline bool Truth(const Value& value) {
 }
 // Python's name of the type, for messages: str, int, dict, ..
 absl::string_view TypeName(const Value& value);
-// Python's ==: 1 == 1.0 == True; containers by their items.
+// Python's ==: 1 == 1.0 == True; containers are compared by their items.
 bool Equal(Meter& meter, const Value& a, const Value& b);
-// Python's <. Fails on types that have no order.
+// Python's <. Fails for types that have no order.
 bool Less(Meter& meter, const Value& a, const Value& b);
-// What of a key Python cannot hash: a list, a dict, or such within a tuple; null: nothing.
+// Returns the part of a key that Python cannot hash: a list or a dict, possibly inside a tuple;
+// null if there is none.
 const Value* Unhashable(Meter& meter, const Value& key);
-void CheckHashable(Meter& meter, const Value& key);  // Fails, naming it.
-// dict[key]; null: not there. Fails as CheckHashable.
+void CheckHashable(Meter& meter, const Value& key);  // Fails if there is one; the message names it.
+// Returns dict[key], or null. Fails as CheckHashable().
 const Value* Find(Meter& meter, const Dict& dict, const Value& key);
 
 }  // namespace sluice::chat

@@ -11,9 +11,9 @@
 namespace sluice {
 namespace {
 
-// ln x for x > 0 to about 1e-16. Built from operations that IEEE 754 rounds exactly, so that every
-// machine gets the same bits, which a libm does not promise: x = m 2^e with m near 1, ln m = 2
-// atanh((m - 1) / (m + 1)).
+// Computes ln x for x > 0 with an error of about 1e-16. It uses only operations that IEEE 754
+// rounds exactly, so that every machine gets the same bits; a libm does not promise that. Method: x
+// = m 2^e with m near 1, and ln m = 2 atanh((m - 1) / (m + 1)).
 double ExactLog(double x) {
   int e = 0;
   double m = std::frexp(x, &e);  // In [1/2, 1).

@@ -8,10 +8,10 @@
 
 namespace sluice {
 
-// Random weights: norms are 1, all else is normal(0, config.initializer_range), as transformers
-// starts these models. Each tensor draws from its own stream, keyed by seed and name, so the same
-// seed gives the same bits everywhere, whatever else the model holds. Drawn in double, rounded to
-// fp32 and then to `dtype`.
+// Makes random weights as transformers initialises these models: norms are 1, all other elements
+// are drawn from normal(0, config.initializer_range). Each tensor has its own random stream, seeded
+// by `seed` and the tensor's name, so a seed gives the same bits on every machine, whatever other
+// tensors the model has. Values are drawn in double, rounded to fp32 and then to `dtype`.
 absl::StatusOr<TensorSet> InitWeights(const ModelConfig& config, uint64_t seed,
                                       DType dtype = DType::kF32);
 

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// Reads JSON and builds nothing; stops at the first problem.
+// Checks JSON against the limits without building a value. It stops at the first problem.
 class Watch final : public nlohmann::json_sax<Json> {
  public:
   Watch(int max_depth, const JsonLimits& limits) : max_depth_(max_depth), limits_(limits) {}
@@ -42,7 +42,8 @@ class Watch final : public nlohmann::json_sax<Json> {
            Stop(absl::StrCat("an object of more than ", limits_.members, " members"));
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    // "[json.exception.parse_error.101] parse error at line 1, column 3: .."
+    // The message has the form "[json.exception.parse_error.101] parse error at line 1, column 3:
+    // ..".
     const absl::string_view what = error.what();
     const size_t name = absl::StartsWith(what, "[") ? what.find("] ") : absl::string_view::npos;
     return Stop(std::string(name == absl::string_view::npos ? what : what.substr(name + 2)));
@@ -58,6 +59,7 @@ class Watch final : public nlohmann::json_sax<Json> {
            Stop(absl::StrCat("more than ", limits_.values, " values"));
   }
   bool Open() {
+    // keys_ has one entry per open container, so its size is the depth.
     if (static_cast<int>(keys_.size()) >= max_depth_)
       return Stop(absl::StrCat("nested deeper than ", max_depth_));
     keys_.emplace_back();
@@ -70,7 +72,8 @@ class Watch final : public nlohmann::json_sax<Json> {
 
   const int max_depth_;
   const JsonLimits limits_;
-  std::vector<absl::flat_hash_set<std::string>> keys_;  // Of each open object or array.
+  // For each open object or array, its keys so far.
+  std::vector<absl::flat_hash_set<std::string>> keys_;
   size_t values_ = 0;
   std::string problem_;
 };
@@ -79,8 +82,8 @@ class Watch final : public nlohmann::json_sax<Json> {
 
 absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view source, int max_depth,
                                const JsonLimits& limits) {
-  // Two passes: the library's own filter, a callback while it builds, takes quadratic time over a
-  // list of objects.
+  // First check, then build. The library could do both in one pass with a callback, but that takes
+  // quadratic time for a list of objects.
   Watch watch(max_depth, limits);
   if (!Json::sax_parse(text.begin(), text.end(), &watch))
     return absl::InvalidArgumentError(absl::StrCat(source, ": ", watch.problem()));

@@ -17,13 +17,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 32;
-constexpr int64_t kMaxExperts = 1 << 16;  // Of all layers: three times the largest models of today.
-// Keeps every product of two dimensions, in bytes, far below 2^62.
+// In all layers together; three times the largest models of today.
+constexpr int64_t kMaxExperts = 1 << 16;
+// Keeps the bytes of every product of two dimensions far below 2^62.
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
 
-// What transformers writes of how a model was loaded, reports, labels and generates by default, and
-// what other tools leave behind: nothing of what is computed here. Sampling comes from the job or
-// the request.
+// Keys without effect on what Sluice computes. transformers writes them to describe how a model was
+// loaded, its outputs, labels and default sampling; other tools leave some too. Sampling parameters
+// come from the job or the request instead.
 constexpr const char* kOfNoEffect[] = {"_attn_implementation",
                                        "_attn_implementation_autoset",
                                        "_name_or_path",
@@ -72,22 +73,23 @@ constexpr const char* kOfNoEffect[] = {"_attn_implementation",
                                        "unsloth_version",
                                        "use_cache"};
 
-// Takes keys out of a JSON object one by one; what is left at the end nobody knows. Null counts as
-// absent.
+// Takes keys out of a JSON object one by one, and can then report the keys that nobody took. A null
+// value counts as absent.
 class Fields {
  public:
   Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
-  // The value of `key`, or null: absent. Marks the key as known either way.
+  // Returns the value of `key`, or null if it is absent. Either way the key counts as known.
   const Json* Take(absl::string_view key) {
     known_.push_back(key);
     const auto it = object_.find(std::string(key));
     return it == object_.end() || it->is_null() ? nullptr : &*it;
   }
 
-  // Also if null.
+  // Whether the key is present, even with the value null.
   bool Has(absl::string_view key) const { return object_.contains(std::string(key)); }
 
+  // These set *out if the key is present, and leave it unchanged otherwise.
   absl::Status Integer(absl::string_view key, int64_t low, int64_t high, int64_t* out) {
     const Json* value = Take(key);
     if (value == nullptr) return absl::OkStatus();
@@ -128,8 +130,8 @@ class Fields {
     return absl::OkStatus();
   }
 
-  // `key` may be absent or have one of `allowed`; anything else is a feature that Sluice does not
-  // have.
+  // Accepts `key` only if it is absent or has one of the values `allowed`. Another value asks for a
+  // feature that Sluice does not have (UNIMPLEMENTED).
   absl::Status Only(absl::string_view key, std::initializer_list<Json> allowed) {
     const Json* value = Take(key);
     if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end())
@@ -144,8 +146,8 @@ class Fields {
         absl::StrCat(path_, ": ", key, " is ", JsonExcerpt(value), ", needed is ", wanted));
   }
 
-  // An error for the first key that nobody took, unless it is null or false, which turns a feature
-  // off.
+  // Returns an error for the first key that nobody took, unless its value is null or false, which
+  // turns a feature off.
   absl::Status NoneUnknown() const {
     for (const auto& [key, value] : object_.items()) {
       if (value.is_null() || value == Json(false) ||
@@ -172,6 +174,7 @@ absl::StatusOr<const Architecture*> TakeArchitecture(Fields& fields, const std::
         absl::StrCat(path, ": architectures is ", names == nullptr ? "absent" : JsonExcerpt(*names),
                      ", needed is a list of one name"));
   }
+
   const Architecture* row = FindArchitecture(names->front().get<std::string>());
   if (row == nullptr) {
     return absl::UnimplementedError(
@@ -182,9 +185,10 @@ absl::StatusOr<const Architecture*> TakeArchitecture(Fields& fields, const std::
   return row;
 }
 
-// The newer `rope_parameters` holds theta as well; the older form is `rope_theta` beside
-// `rope_scaling`.
+// Reads the rotary embedding. The newer key `rope_parameters` includes theta; the older form is
+// `rope_theta` beside `rope_scaling`.
 absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope) {
+  // theta may be in either place.
   SLUICE_RETURN_IF_ERROR(fields.Number("rope_theta", 1, 1e12, &rope->theta));
   const Json* scaling = fields.Take("rope_scaling");
   const Json* parameters = fields.Take("rope_parameters");
@@ -192,6 +196,7 @@ absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope)
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": rope_scaling and rope_parameters are both set, and differ"));
   }
+
   const absl::string_view name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
   const Json* section = parameters != nullptr ? parameters : scaling;
   if (section == nullptr) return absl::OkStatus();
@@ -203,6 +208,7 @@ absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope)
   if (const Json* old = inner.Take("type"); type == nullptr) type = old;
   if (type != nullptr && !type->is_string()) return inner.Bad("rope_type", *type, "a string");
   const std::string kind = type == nullptr ? "default" : type->get<std::string>();
+  // Each type reads its own parameters.
   if (kind == "llama3") {
     rope->type = RopeConfig::Type::kLlama3;
     SLUICE_RETURN_IF_ERROR(inner.Number("factor", 1, 1e6, &rope->factor));
@@ -236,11 +242,13 @@ absl::Status TakeShape(Fields& fields, const Architecture& arch, const std::stri
   SLUICE_RETURN_IF_ERROR(fields.Required("num_attention_heads", 65536, &config->num_heads));
   SLUICE_RETURN_IF_ERROR(
       fields.Required("max_position_embeddings", kMaxDimension, &config->max_context));
+
   config->num_kv_heads = arch.default_kv_heads != 0 ? arch.default_kv_heads : config->num_heads;
   SLUICE_RETURN_IF_ERROR(fields.Integer("num_key_value_heads", 1, 65536, &config->num_kv_heads));
   config->head_dim =
       arch.default_head_dim != 0 ? arch.default_head_dim : config->hidden_size / config->num_heads;
   SLUICE_RETURN_IF_ERROR(fields.Integer("head_dim", 1, 4096, &config->head_dim));
+
   if (config->num_heads % config->num_kv_heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": num_attention_heads ", config->num_heads,
@@ -253,7 +261,7 @@ absl::Status TakeShape(Fields& fields, const Architecture& arch, const std::stri
   return absl::OkStatus();
 }
 
-// What must have one value, because Sluice computes nothing else, and what changes nothing.
+// Reads keys for which Sluice supports only one value, and skips keys that have no effect.
 absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* config) {
   SLUICE_RETURN_IF_ERROR(fields.Only("hidden_act", {"silu", "swish"}));
   if (arch.attention_bias_key) {
@@ -262,6 +270,7 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
   } else {
     SLUICE_RETURN_IF_ERROR(fields.Only("attention_bias", {arch.qkv_bias, false}));
   }
+
   SLUICE_RETURN_IF_ERROR(fields.Only("attention_dropout", {0}));
   SLUICE_RETURN_IF_ERROR(fields.Only("use_sliding_window", {false}));
   SLUICE_RETURN_IF_ERROR(fields.Only("pretraining_tp", {1}));
@@ -274,15 +283,18 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
                                                    " is not supported, only full_attention"));
     }
   }
+
   SLUICE_RETURN_IF_ERROR(fields.Only("pruned_heads", {Json::object()}));
   for (const char* key : kOfNoEffect) fields.Take(key);
   if (arch.default_window != 0) {
-    // Null: no window.
+    // A null value means "no window", an absent key the default window.
     config->sliding_window = fields.Has("sliding_window") ? 0 : arch.default_window;
     SLUICE_RETURN_IF_ERROR(
         fields.Integer("sliding_window", 1, kMaxDimension, &config->sliding_window));
   }
-  if (absl::StartsWith(arch.model_type, "qwen")) {  // Without use_sliding_window these say nothing.
+
+  // Without use_sliding_window these have no effect.
+  if (absl::StartsWith(arch.model_type, "qwen")) {
     fields.Take("sliding_window");
     fields.Take("max_window_layers");
   }
@@ -290,10 +302,10 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
   return absl::OkStatus();
 }
 
-// A mixture of experts in every layer; defaults are those of transformers.
+// Reads the keys of a mixture of experts. The defaults are those of transformers.
 absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* config) {
   config->num_experts = 128, config->experts_per_token = 8, config->expert_size = 768;
-  int64_t experts = 0, local = 0;  // One number under two names; transformers 5 writes the second.
+  int64_t experts = 0, local = 0;  // Two names of one number; transformers 5 writes the second.
   SLUICE_RETURN_IF_ERROR(fields.Integer("num_experts", 1, UINT16_MAX, &experts));
   SLUICE_RETURN_IF_ERROR(fields.Integer("num_local_experts", 1, UINT16_MAX, &local));
   if (experts != 0 && local != 0 && experts != local) {
@@ -301,6 +313,7 @@ absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* c
                                                    " and num_local_experts ", local,
                                                    " are two names of one number, and differ"));
   }
+
   if (experts != 0 || local != 0) config->num_experts = std::max(experts, local);
   SLUICE_RETURN_IF_ERROR(
       fields.Integer("num_experts_per_tok", 1, UINT16_MAX, &config->experts_per_token));
@@ -310,12 +323,14 @@ absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* c
   SLUICE_RETURN_IF_ERROR(fields.Only("decoder_sparse_step", {1}));
   SLUICE_RETURN_IF_ERROR(fields.Only("mlp_only_layers", {Json::array()}));
   SLUICE_RETURN_IF_ERROR(fields.Only("output_router_logits", {false}));
-  fields.Take("router_aux_loss_coef");  // Of a loss that is off.
+  fields.Take("router_aux_loss_coef");  // Concerns a loss that is off.
   if (config->experts_per_token > config->num_experts) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": num_experts_per_tok ",
                                                    config->experts_per_token,
                                                    " is above num_experts ", config->num_experts));
   }
+
+  // Each expert has parameters of its own, so this bounds the length of Parameters().
   if (config->num_layers * config->num_experts > kMaxExperts) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", config->num_layers, " layers of ",
                                                    config->num_experts, " experts are more than ",
@@ -352,6 +367,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": has ", text.size(), " bytes, the limit is ", kMaxConfigBytes));
   }
+
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path, kMaxConfigDepth));
   if (!json.is_object())
     return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
@@ -379,6 +395,8 @@ std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
   const auto add = [&](std::string name, std::vector<int64_t> shape) {
     out.push_back({std::move(name), dtype, std::move(shape)});
   };
+
+  // Widths of the queries, and of the keys or values.
   const int64_t q = num_heads * head_dim, kv = num_kv_heads * head_dim;
   add("model.embed_tokens.weight", {vocab_size, hidden_size});
   add("model.norm.weight", {hidden_size});
@@ -397,6 +415,7 @@ std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
     if (qk_norm) add(p + "self_attn.q_norm.weight", {head_dim});
     if (qk_norm) add(p + "self_attn.k_norm.weight", {head_dim});
     if (o_bias) add(p + "self_attn.o_proj.bias", {hidden_size});
+
     const auto add_mlp = [&](const std::string& prefix, int64_t width) {
       add(prefix + "gate_proj.weight", {width, hidden_size});
       add(prefix + "up_proj.weight", {width, hidden_size});
@@ -411,6 +430,7 @@ std::vector<TensorSpec> ModelConfig::Parameters(DType dtype) const {
     for (int64_t e = 0; e < num_experts; ++e)
       add_mlp(absl::StrCat(p, "mlp.experts.", e, "."), expert_size);
   }
+
   std::sort(out.begin(), out.end(),
             [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
   return out;
@@ -428,6 +448,7 @@ std::vector<float> RopeConfig::Frequencies(int64_t head_dim) const {
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     float f = 1.0f / std::pow(static_cast<float>(theta),
                               static_cast<float>(2 * i) / static_cast<float>(head_dim));
+
     if (type == Type::kLinear) f /= static_cast<float>(factor);
     if (type == Type::kLlama3) {
       const float context = static_cast<float>(original_context), wavelength = kTwoPi / f;

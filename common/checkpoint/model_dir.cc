@@ -28,7 +28,7 @@ constexpr int64_t kMaxShardBytes = 5'000'000'000;
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
 
-// Copied from the source directory to a written one, where they exist.
+// Files that are copied from the source directory, if they exist.
 constexpr const char* kSideFiles[] = {"generation_config.json",
                                       "tokenizer.json",
                                       "tokenizer_config.json",
@@ -43,7 +43,7 @@ std::string In(const std::string& dir, absl::string_view name) {
   return absl::StrCat(dir, "/", name);
 }
 
-// The file's text, or nothing if there is no such file.
+// Returns the file's text, or nullopt if there is no such file.
 absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path) {
   auto text = ReadFile(path, kMaxJsonBytes);
   if (text.ok()) return std::optional<std::string>(*std::move(text));
@@ -51,7 +51,7 @@ absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path) 
   return text.status();
 }
 
-// The object in a JSON file; an empty one if there is no such file.
+// Returns the object in a JSON file; an empty one if there is no such file.
 absl::StatusOr<Json> ReadObject(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadIfThere(path));
   if (!text.has_value()) return Json::object();
@@ -61,6 +61,7 @@ absl::StatusOr<Json> ReadObject(const std::string& path) {
   return json;
 }
 
+// End tokens of generation_config.json, else of config.json.
 absl::StatusOr<std::vector<int32_t>> ReadStopIds(const std::string& dir,
                                                  const ModelConfig& config) {
   const std::string path = In(dir, "generation_config.json");
@@ -80,7 +81,8 @@ absl::StatusOr<std::vector<int32_t>> ReadStopIds(const std::string& dir,
   return ids;
 }
 
-// tokenizer_config.json holds one template, or a list of {name, template} whose "default" counts.
+// tokenizer_config.json holds one template, or a list of {name, template}, of which "default" is
+// used.
 absl::StatusOr<std::string> ReadChatTemplate(const std::string& dir) {
   SLUICE_ASSIGN_OR_RETURN(std::optional<std::string> own,
                           ReadIfThere(In(dir, "chat_template.jinja")));
@@ -102,13 +104,14 @@ absl::StatusOr<std::string> ReadChatTemplate(const std::string& dir) {
       path, ": chat_template is neither a string nor a list with a template named default"));
 }
 
-// A file of weights and the names it must hold; no names: whatever it holds (a directory without an
-// index).
+// A file of weights, and the names of the tensors that it must hold. `names` is unset if there is
+// no index: then any names are accepted here.
 struct Shard {
   std::string path;
   std::optional<std::vector<std::string>> names;  // Sorted.
 };
 
+// Returns the files of the weights: the single file if it exists, else the files in the index.
 absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
   if (PathExists(In(dir, kSingleFile)))
     return std::vector<Shard>{{In(dir, kSingleFile), std::nullopt}};
@@ -125,6 +128,8 @@ absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
     if (!file.is_string())
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": ", Printable(name), " is in no file"));
+
+    // The name comes from an untrusted file and must not lead out of the directory.
     const std::string plain = file.get<std::string>();
     if (absl::StrContains(plain, '/') || absl::StrContains(plain, '\0') ||
         absl::StartsWith(plain, ".") || !absl::EndsWith(plain, ".safetensors")) {
@@ -133,6 +138,7 @@ absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
     }
     files[plain].push_back(name);
   }
+
   std::vector<Shard> shards;
   for (auto& [file, names] : files) {
     std::sort(names.begin(), names.end());
@@ -141,6 +147,7 @@ absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
   return shards;
 }
 
+// Checks that a file holds exactly the tensors that the index places there.
 absl::Status CheckIndex(const Shard& shard, const SafetensorsFile& file) {
   if (!shard.names.has_value()) return absl::OkStatus();
   std::vector<std::string> held;
@@ -152,6 +159,7 @@ absl::Status CheckIndex(const Shard& shard, const SafetensorsFile& file) {
                                                      ", which ", kIndexFile, " places there"));
     }
   }
+
   for (const std::string& name : held) {
     if (!std::binary_search(shard.names->begin(), shard.names->end(), name)) {
       return absl::InvalidArgumentError(absl::StrCat(shard.path, ": holds tensor ", Printable(name),
@@ -162,23 +170,26 @@ absl::Status CheckIndex(const Shard& shard, const SafetensorsFile& file) {
   return absl::OkStatus();
 }
 
+// Tensors that some tools store although the model does not need them.
 bool MayBeSkipped(const ModelConfig& config, absl::string_view name) {
   return absl::EndsWith(name, "rotary_emb.inv_freq") ||
          (config.tie_word_embeddings && name == "lm_head.weight");
 }
 
-// Where each parameter of a model lies, as the headers of its files say.
+// The place of each parameter of a model, from the headers of its files.
 struct WeightFiles {
   struct Parameter {
     TensorSpec spec;  // As stored.
+    // Index in `files`.
     size_t file = 0;
     SafetensorsFile::Entry entry;
   };
   std::vector<SafetensorsFile> files;
-  std::vector<Parameter> parameters;  // All of the config's, sorted by name.
+  std::vector<Parameter> parameters;  // All parameters of the config, sorted by name.
 };
 
-// Notes the parameters that one file holds. `found` has a place for each parameter of the config.
+// Adds the parameters in one file to `found`. `wanted` holds the parameters of the config. `file`
+// is the index of `in`.
 absl::Status FindParameters(const ModelConfig& config,
                             const std::map<std::string, TensorSpec>& wanted, size_t file,
                             const SafetensorsFile& in,
@@ -208,9 +219,10 @@ absl::Status FindParameters(const ModelConfig& config,
   return absl::OkStatus();
 }
 
-// Opens the files of the weights and checks their headers; no weight is read. `dtype`: the type
-// that messages say is wanted.
+// Opens the files of the weights and checks their headers, without reading weights. `dtype` is the
+// type that error messages name as the expected one.
 absl::StatusOr<WeightFiles> OpenWeights(const ModelDir& dir, DType dtype) {
+  // The parameters that the config calls for.
   std::map<std::string, TensorSpec> wanted;
   for (TensorSpec& spec : dir.config.Parameters(dtype)) {
     std::string name = spec.name;
@@ -227,6 +239,7 @@ absl::StatusOr<WeightFiles> OpenWeights(const ModelDir& dir, DType dtype) {
     weights.files.push_back(std::move(file));
   }
 
+  // Every parameter must have been found.
   for (const auto& [name, spec] : wanted) {
     const auto it = found.find(name);
     if (it == found.end()) {
@@ -237,7 +250,8 @@ absl::StatusOr<WeightFiles> OpenWeights(const ModelDir& dir, DType dtype) {
   return weights;
 }
 
-// Reads one parameter, and converts it to `dtype`, in which every number must be finite.
+// Reads one parameter and converts it to `dtype`. INVALID_ARGUMENT: an element is not finite in
+// `dtype`.
 absl::Status ReadParameter(const WeightFiles& weights, const WeightFiles::Parameter& parameter,
                            DType dtype, std::vector<std::byte>* scratch, std::byte* to) {
   const SafetensorsFile& file = weights.files[parameter.file];
@@ -260,7 +274,7 @@ absl::Status ReadParameter(const WeightFiles& weights, const WeightFiles::Parame
   return absl::OkStatus();
 }
 
-// transformers' name of a weight type.
+// Returns transformers' name of a weight type.
 absl::StatusOr<std::string> TorchName(DType dtype) {
   switch (dtype) {
     case DType::kF32: return "float32";
@@ -272,7 +286,7 @@ absl::StatusOr<std::string> TorchName(DType dtype) {
   }
 }
 
-// The type of most elements.
+// Returns the type that most elements have.
 DType CommonType(const TensorSet& weights) {
   std::map<DType, int64_t> elements;
   for (size_t i = 0; i < weights.size(); ++i)
@@ -282,7 +296,7 @@ DType CommonType(const TensorSet& weights) {
       ->first;
 }
 
-// Writes a small file and notes its digest.
+// Writes a small file and adds its digest to `written`.
 absl::Status WriteNoted(const std::string& dir, const std::string& name, absl::string_view bytes,
                         WrittenFiles* written) {
   return WriteFileAtomic(In(dir, name), absl::MakeConstSpan(&bytes, 1), &(*written)[name]);
@@ -298,6 +312,7 @@ absl::Status WriteConfig(const std::string& dir, const ModelDir& source, DType d
 }
 
 absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, WrittenFiles* written) {
+  // Distribute the tensors over files of at most kMaxShardBytes.
   std::vector<std::vector<size_t>> shards(1);
   int64_t total = 0, in_shard = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -306,7 +321,8 @@ absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, Writ
     shards.back().push_back(i);
     in_shard += weights.bytes(i), total += weights.bytes(i);
   }
-  // transformers insists on it.
+
+  // transformers refuses files without this entry.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (shards.size() == 1) {
     return WriteSafetensors(In(dir, kSingleFile), weights, shards[0], metadata,
@@ -347,7 +363,7 @@ absl::StatusOr<ModelDir> ReadModelDir(const std::string& path) {
 }
 
 absl::StatusOr<TensorSet> ReadWeights(const ModelDir& dir, DType dtype) {
-  // All headers are checked before memory is taken for the weights.
+  // All headers are checked before memory is allocated for the weights.
   SLUICE_ASSIGN_OR_RETURN(const WeightFiles files, OpenWeights(dir, dtype));
   SLUICE_ASSIGN_OR_RETURN(TensorSet weights, TensorSet::Create(dir.config.Parameters(dtype)));
   std::vector<std::byte> scratch;
@@ -406,7 +422,7 @@ absl::Status WriteModelDir(const std::string& path, const ModelDir& source,
     status = ErrnoStatus(errno, absl::StrCat("rename ", temporary, " to ", path));
   }
   if (!status.ok()) {
-    (void)RemoveTree(temporary);  // The first error is the one to tell.
+    (void)RemoveTree(temporary);  // Report the first error.
     return status;
   }
   const size_t slash = path.find_last_of('/', path.find_last_not_of('/'));

@@ -14,50 +14,58 @@
 
 namespace sluice {
 
-// A Hugging Face model directory, without its weights: those are read apart, and need not be there
-// (a random start).
+// A Hugging Face model directory without its weights. These are read separately, and may be missing
+// if the job starts from random weights.
 struct ModelDir {
   std::string path;
   ModelConfig config;
-  // generation_config.json's eos_token_id (a number or a list), else config.json's.
+  // The end tokens: eos_token_id of generation_config.json (a number or a list), else of
+  // config.json.
   std::vector<int32_t> stop_ids;
   std::string tokenizer_path;         // tokenizer.json; empty if the directory has none.
   std::string tokenizer_config_path;  // tokenizer_config.json; empty if the directory has none.
-  // Of chat_template.jinja, else of tokenizer_config.json; empty if there is none.
+  // From chat_template.jinja, else from tokenizer_config.json; empty if there is none.
   std::string chat_template;
 };
 
-// NOT_FOUND: no such directory, or no config.json in it. Else as ParseModelConfig; messages name
-// the file.
+// Reads the configuration of a model directory. Error messages name the file.
+// NOT_FOUND: there is no such directory, or no config.json in it.
+// FAILED_PRECONDITION: `path` is not a directory.
+// Any other error: as ParseModelConfig().
 absl::StatusOr<ModelDir> ReadModelDir(const std::string& path);
 
-// The weights, converted to `dtype`: model.safetensors, or the shards that
-// model.safetensors.index.json lists. Each parameter of the config occurs once with its shape;
-// nothing else does, but for tied lm_head.weight and rotary_emb.inv_freq, which are skipped.
-// NOT_FOUND: neither file. INVALID_ARGUMENT: a missing, extra, misshapen or doubled tensor, one
-// with a number that is not finite, or a malformed file.
+// Reads the weights and converts them to `dtype`. They are in model.safetensors, or in the files
+// that model.safetensors.index.json lists (shards). The files must hold each parameter of the
+// config once, with its shape, and nothing else; only rotary_emb.inv_freq, and lm_head.weight of a
+// tied head, are skipped.
+// NOT_FOUND: neither file exists.
+// INVALID_ARGUMENT: a tensor is missing, unknown, of the wrong shape or present twice, has an
+// element that is not finite, or a file is malformed.
 absl::StatusOr<TensorSet> ReadWeights(const ModelDir& dir, DType dtype);
 
-// The parameters with the types that they are stored in, sorted by name. Reads the files' headers
-// alone; errors as ReadWeights.
+// Returns the parameters with their stored types, sorted by name. Reads only the files' headers.
+// Errors: as ReadWeights().
 absl::StatusOr<std::vector<TensorSpec>> ReadWeightSpecs(const ModelDir& dir);
 
-// Hands over each parameter as it is stored, in the order of their names, with one of them in
-// memory at a time. Errors as ReadWeights; those of a number that is not finite come before `take`.
+// Calls `take` with each parameter as it is stored, in the order of names. Only one parameter is in
+// memory at a time. Errors: as ReadWeights(); a parameter that is not finite is reported before
+// `take` is called for it.
 absl::Status ReadEachWeight(
     const ModelDir& dir,
     const std::function<void(const TensorSpec& spec, const std::byte* data)>& take);
 
-// Digests of the files that a call has written, by name.
+// File name -> digest, for the files that a call has written.
 using WrittenFiles = std::map<std::string, FileDigest>;
 
-// Writes a directory that transformers loads: `source`'s configuration and tokenizer files,
-// config.json with the weights' dtype (of mixed ones, the type of most elements), and the weights
-// in files of at most 5 GB. Equal weights make equal bytes.
+// Both write files that transformers can load: the configuration and tokenizer files of `source`, a
+// config.json with the dtype of the weights (if they are mixed, the type of most elements), and the
+// weights in files of at most 5 GB (a larger tensor gets its own file). Equal weights give equal
+// bytes.
 //
-// WriteModelDir builds a temporary directory beside `path`, syncs it and renames it to `path`,
-// which must not exist (ALREADY_EXISTS). WriteModelFiles writes into a directory that exists, for a
-// caller who adds files of its own before it renames; it adds what it wrote to `written`, if given.
+// WriteModelDir() builds a temporary directory beside `path`, syncs it and renames it to `path`.
+// ALREADY_EXISTS: `path` exists.
+// WriteModelFiles() writes into an existing directory, for callers that add files before they
+// rename it. If `written` is given, the digests of the files are added to it.
 absl::Status WriteModelDir(const std::string& path, const ModelDir& source,
                            const TensorSet& weights);
 absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,

@@ -7,26 +7,27 @@
 
 namespace sluice {
 
-// What an architecture's name in config.json stands for: where it departs from the common decoder,
-// and the defaults of the keys its published configs leave out (those of its configuration class in
-// transformers).
+// One supported architecture: where it differs from the common decoder, and the defaults of keys
+// that published configs leave out. The defaults are those of the configuration class in
+// transformers.
 struct Architecture {
-  absl::string_view name;        // In `architectures`.
-  absl::string_view model_type;  // In `model_type`.
+  absl::string_view name;        // The value in `architectures`.
+  absl::string_view model_type;  // The value of `model_type`.
   bool qk_norm;
-  bool qkv_bias;            // Whatever the config says.
-  bool attention_bias_key;  // The key `attention_bias` gives q, k, v and o a bias.
-  // Positions that attention sees where the key `sliding_window` is absent; 0: it has no such key.
+  bool qkv_bias;            // q, k and v have a bias, whatever the config says.
+  bool attention_bias_key;  // The key `attention_bias` is read; it gives q, k, v and o a bias.
+  // Window of attention if the key `sliding_window` is absent; 0 if the architecture has no such
+  // key.
   int64_t default_window;
-  int64_t default_head_dim;  // 0: hidden_size / num_attention_heads.
-  int64_t default_kv_heads;  // 0: num_attention_heads.
-  bool mlp_bias_key;         // The key `mlp_bias` gives gate, up and down one.
+  int64_t default_head_dim;  // 0 means hidden_size / num_attention_heads.
+  int64_t default_kv_heads;  // 0 means num_attention_heads.
+  bool mlp_bias_key;         // The key `mlp_bias` is read; it gives gate, up and down a bias.
   bool experts;              // Its MLPs are mixtures of experts.
 };
 
-// All that Sluice runs.
+// Returns all supported architectures.
 absl::Span<const Architecture> Architectures();
-// Null: not one of them.
+// Returns null if the architecture is not supported.
 const Architecture* FindArchitecture(absl::string_view name);
 // "LlamaForCausalLM, Qwen3ForCausalLM, ..", for messages.
 std::string ArchitectureNames();

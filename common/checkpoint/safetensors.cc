@@ -44,7 +44,7 @@ absl::Status ReadAt(int fd, int64_t offset, void* to, int64_t n, const std::stri
   return absl::OkStatus();
 }
 
-// A list of non-negative integers.
+// Parses a list of non-negative integers.
 absl::StatusOr<std::vector<int64_t>> Integers(const Json& value, absl::string_view what) {
   if (!value.is_array())
     return absl::InvalidArgumentError(absl::StrCat(what, " is no list: ", JsonExcerpt(value)));
@@ -59,8 +59,8 @@ absl::StatusOr<std::vector<int64_t>> Integers(const Json& value, absl::string_vi
   return out;
 }
 
-// One member of the header: {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, offsets
-// from the header's end.
+// Parses one member of the header: {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}. The
+// offsets count from the end of the header.
 absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const Json& value,
                                                   int64_t data_start, int64_t data_bytes) {
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
@@ -94,7 +94,8 @@ absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const
   return entry;
 }
 
-// Each tensor starts where the one before it ended, and the last ends with the file.
+// Checks that each tensor starts where the one before it ends, and that the last ends with the
+// file.
 absl::Status CheckCover(const std::vector<SafetensorsFile::Entry>& entries, int64_t data_start,
                         int64_t file_bytes) {
   int64_t end = data_start;
@@ -139,6 +140,7 @@ SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
 absl::Status SafetensorsFile::ReadHeader() {
   struct stat info;
   if (fstat(fd_, &info) != 0) return ErrnoStatus(errno, "stat");
+  // The length comes from an untrusted file, so it is checked before memory is allocated for it.
   unsigned char prefix[8];
   if (info.st_size < 8)
     return absl::InvalidArgumentError(
@@ -149,11 +151,13 @@ absl::Status SafetensorsFile::ReadHeader() {
     return absl::InvalidArgumentError(absl::StrCat("says its header has ", header_bytes,
                                                    " bytes, the limit is ", kMaxSafetensorsHeader));
   }
+
   const int64_t data_start = 8 + static_cast<int64_t>(header_bytes);
   if (data_start > info.st_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         "truncated: has ", info.st_size, " bytes, its header alone ends at ", data_start));
   }
+
   std::string text(header_bytes, '\0');
   SLUICE_RETURN_IF_ERROR(ReadAt(fd_, 8, text.data(), text.size(), path_));
   SLUICE_ASSIGN_OR_RETURN(const Json header, ParseJson(text, "header", kMaxHeaderDepth));
@@ -174,6 +178,8 @@ absl::Status SafetensorsFile::ReadHeader() {
     if (!entry.ok()) return Annotate(entry.status(), absl::StrCat("tensor ", Printable(name)));
     entries_.push_back(*std::move(entry));
   }
+
+  // Empty tensors share their offset with the next one, so the end is compared too.
   std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.offset, a.offset + a.bytes) < std::pair(b.offset, b.offset + b.bytes);
   });
@@ -202,6 +208,7 @@ absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
                               absl::Span<const size_t> indices,
                               const std::map<std::string, std::string>& metadata,
                               FileDigest* digest) {
+  // The header lists the tensors with their offsets; the data follows in the same order.
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
@@ -214,8 +221,9 @@ absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
     offset += tensors.bytes(i);
     pieces.emplace_back(reinterpret_cast<const char*>(tensors.data(i)), tensors.bytes(i));
   }
+
   std::string head = header.dump();
-  head.resize((head.size() + 7) / 8 * 8, ' ');  // The data starts at a multiple of 8.
+  head.resize((head.size() + 7) / 8 * 8, ' ');  // The data must start at a multiple of 8.
   head = StoreLittle64(head.size()) + head;
   pieces[0] = head;
   return WriteFileAtomic(path, pieces, digest);

@@ -12,33 +12,36 @@
 
 namespace sluice {
 
-// The safetensors format: u64 little-endian length, a JSON header of that length, then the tensors'
-// bytes.
+// Reader and writer of the safetensors format: a u64 little-endian length, a JSON header of that
+// length, then the bytes of the tensors.
 //
-// Files come from outside and are believed in nothing. Checked before any tensor is read or
-// allocated: header at most 16 MiB and nested at most 4 deep; names unique; known dtype; dtype x
-// shape = the range's bytes, without overflow; ranges that follow each other without hole or
-// overlap up to the file's end. Errors name file, tensor, value and limit.
+// Files are untrusted. Before any tensor is read or allocated, these are checked: the header has at
+// most 16 MiB and is nested at most 4 deep, names are unique, dtypes are known, dtype x shape gives
+// the number of bytes without overflow, and the byte ranges cover the rest of the file without gaps
+// or overlap. Errors name file, tensor, value and limit.
 inline constexpr int64_t kMaxSafetensorsHeader = 16 << 20;  // Bytes.
 
+// An open file. Read() may be called by several threads at once.
 class SafetensorsFile {
  public:
   struct Entry {
     TensorSpec spec;
-    int64_t offset = 0, bytes = 0;  // In the file.
+    int64_t offset = 0, bytes = 0;  // Place of the tensor's bytes in the file.
   };
 
-  // NOT_FOUND and the like: the file. INVALID_ARGUMENT: its content.
+  // INVALID_ARGUMENT: the content is wrong. NOT_FOUND and others: the file cannot be read.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(SafetensorsFile&& other) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) = delete;
 
   const std::string& path() const { return path_; }
-  const std::vector<Entry>& entries() const { return entries_; }  // In the order of their bytes.
+  // In the order of their bytes in the file.
+  const std::vector<Entry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // Reads a tensor's bytes; `to` has entry.bytes. DATA_LOSS: the file got shorter meanwhile.
+  // Reads a tensor's bytes to `to`, whose size must be entry.bytes. DATA_LOSS: the file has become
+  // shorter since Open().
   absl::Status Read(const Entry& entry, absl::Span<std::byte> to) const;
 
  private:
@@ -51,12 +54,12 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// The whole file as it is stored.
+// Reads a whole file; the tensors keep their stored types.
 absl::StatusOr<TensorSet> ReadSafetensors(const std::string& path);
 
-// Writes the tensors `indices` of `tensors`, in that order (all, by name, in the short form): temp,
-// fsync, rename. Equal tensors and metadata make equal bytes. `digest`, if given, is that of the
-// file.
+// Writes a file with the tensors number `indices`, in that order; the short form writes all, sorted
+// by name. The file is written under a temporary name, synced and renamed. Equal tensors and
+// metadata give equal bytes. If `digest` is given, it gets the digest of the file.
 absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
                               absl::Span<const size_t> indices,
                               const std::map<std::string, std::string>& metadata,

@@ -24,7 +24,7 @@ struct DTypeRow {
   absl::string_view name;
   size_t bytes;
 };
-// In the order of DType.
+// One row per DType, in its order.
 constexpr std::array<DTypeRow, 15> kDTypes = {{{"F32", 4},
                                                {"F16", 2},
                                                {"BF16", 2},
@@ -63,14 +63,14 @@ std::string LayoutId(absl::Span<const TensorSpec> specs) {
   return hash.Finish();
 }
 
-// Large sets in huge pages where the system gives them: a version of the weights comes and goes
-// with each update.
+// Large sets use huge pages if the system allows, because one is allocated and freed with every
+// version of the weights.
 std::byte* AllocateZeroed(size_t bytes) {
   const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
   void* const p =
       std::aligned_alloc(align, std::max<size_t>(1, (bytes + align - 1) / align) * align);
   if (p == nullptr) return nullptr;
-  if (align == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // A wish.
+  if (align == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);  // A hint; it may fail.
   std::memset(p, 0, bytes);
   return static_cast<std::byte*>(p);
 }
@@ -79,7 +79,7 @@ float HalfToFloat(uint16_t h) {
   const uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ffu;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  // Subnormal or zero: exact in fp32.
+  // Subnormal or zero; exact in fp32.
   const float tiny = static_cast<float>(mantissa) * 0x1.0p-24f;
   return sign != 0 ? -tiny : tiny;
 }
@@ -88,13 +88,16 @@ uint16_t FloatToHalf(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f), sign = (bits >> 16) & 0x8000u,
                  magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);  // NaN.
-  // 65520 and beyond round to infinity.
+  // Values of at least 65520 round to infinity.
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
-  // Below 2^-14: the sum's last bits are the subnormal, rounded by the FPU.
+  // Values below 2^-14 become subnormal. Adding 0.5 shifts them so that the addition itself rounds,
+  // and the result's last bits are the mantissa.
   if (magnitude < 0x38800000u) {
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }
+
+  // Normal numbers: round to nearest even, then change the exponent's bias.
   const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1);
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
@@ -139,7 +142,7 @@ std::string ShapeText(DType dtype, absl::Span<const int64_t> shape) {
 
 absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> shape) {
   int64_t n = 1;
-  bool empty = false;  // A zero does not excuse an overflow beside it.
+  bool empty = false;  // A zero dimension does not hide an overflow of the others.
   for (const int64_t d : shape) {
     if (d < 0) return absl::InvalidArgumentError(absl::StrCat("negative dimension ", d));
     if (d == 0) empty = true;
@@ -167,6 +170,7 @@ absl::StatusOr<TensorSet> TensorSet::Create(std::vector<TensorSpec> specs) {
   std::sort(specs.begin(), specs.end(),
             [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
   TensorSet set;
+  // Each tensor starts at a multiple of kAlign.
   int64_t total = 0;
   for (size_t i = 0; i < specs.size(); ++i) {
     SLUICE_RETURN_IF_ERROR(CheckName(specs[i].name));
@@ -181,6 +185,7 @@ absl::StatusOr<TensorSet> TensorSet::Create(std::vector<TensorSpec> specs) {
     if (total > kMaxBytes)
       return absl::InvalidArgumentError("the tensors have more than 2^62 bytes together");
   }
+
   set.buffer_bytes_ = total;
   set.buffer_.reset(AllocateZeroed(total));
   if (set.buffer_ == nullptr)
@@ -236,14 +241,15 @@ absl::Status ConvertElements(DType from_dtype, const void* from, DType to_dtype,
 
 namespace {
 
-// Finite numbers have an exponent that is not all ones.
+// Returns the index of the first element whose exponent bits are all ones, which means infinity or
+// NaN; -1 if there is none.
 template <typename Bits>
 int64_t FirstWithAll(const void* data, int64_t n, Bits exponent) {
   const Bits* const bits = static_cast<const Bits*>(data);
   constexpr int64_t kPiece = 4096;
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t end = std::min(n, i + kPiece);
-    bool any = false;  // Without a branch, so that it runs in vectors.
+    bool any = false;  // No branch inside, so that the loop is vectorised.
     for (int64_t j = i; j < end; ++j) any |= (bits[j] & exponent) == exponent;
     if (!any) continue;
     for (int64_t j = i; j < end; ++j) {

@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// Element types, as safetensors knows them. Weights are F32, F16 or BF16; the others occur in side
+// Element types, as in safetensors. Weights are F32, F16 or BF16; the other types occur in other
 // files.
 enum class DType : uint8_t {
   kF32,
@@ -38,11 +38,11 @@ size_t DTypeBytes(DType dtype);
 constexpr bool IsWeightType(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
-absl::string_view DTypeName(DType dtype);  // As safetensors spells it: F32, BF16, F8_E4M3, ..
-// INVALID_ARGUMENT: no such type.
+absl::string_view DTypeName(DType dtype);  // The safetensors spelling: F32, BF16, F8_E4M3, ..
+// INVALID_ARGUMENT: there is no such type.
 absl::StatusOr<DType> DTypeFromName(absl::string_view name);
-// As transformers and job files spell the types of weights: float32, float16, bfloat16.
-// INVALID_ARGUMENT: no such type.
+// Parses the spelling of transformers and job files: float32, float16, bfloat16. INVALID_ARGUMENT:
+// any other name.
 absl::StatusOr<DType> DTypeFromTorchName(absl::string_view name);
 
 struct TensorSpec {
@@ -53,26 +53,29 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-// Elements and bytes of a tensor. INVALID_ARGUMENT: a negative dimension, or a product beyond 2^62.
+// Return the number of elements and of bytes. INVALID_ARGUMENT: a dimension is negative, or a
+// product is above 2^62.
 absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> shape);
 absl::StatusOr<int64_t> NumBytes(const TensorSpec& spec);
 
-// "F32 [64, 192]", for messages.
+// For example "F32 [64, 192]", for messages.
 std::string ShapeText(DType dtype, absl::Span<const int64_t> shape);
 
-// Named tensors in one owned buffer, sorted by the bytes of their names, each 64-byte aligned. The
-// order, the addresses and the layout stay as they are for the set's life; only the elements
-// change.
+// Named tensors in one owned buffer, sorted by the bytes of their names, each aligned to 64 bytes.
+// The index of a tensor is its place in this order. Names, types, shapes and addresses never
+// change; only the elements do. Copies are deep.
 //
-// Model weights in memory are one of these: Hugging Face names, a tied tensor once. A tensor's
-// index is its number in the layout id. Copies are deep. No locks: writers and readers agree among
-// themselves.
+// A model's weights in memory are a TensorSet with Hugging Face names; a tied tensor occurs once.
+//
+// Not thread-safe: callers that write while others read must synchronise.
 class TensorSet {
  public:
   TensorSet() = default;  // Empty.
 
-  // A set of zeros. INVALID_ARGUMENT: a name twice, empty, or with a space or control character; a
-  // shape out of range. RESOURCE_EXHAUSTED: no memory for it.
+  // Creates a set of zeros.
+  // INVALID_ARGUMENT: a name is empty, occurs twice or contains a space or control character; or a
+  // shape is out of range.
+  // RESOURCE_EXHAUSTED: there is not enough memory.
   static absl::StatusOr<TensorSet> Create(std::vector<TensorSpec> specs);
 
   TensorSet(const TensorSet& other);
@@ -90,10 +93,10 @@ class TensorSet {
   int64_t elements(size_t i) const {
     return bytes_[i] / static_cast<int64_t>(DTypeBytes(specs_[i].dtype));
   }
-  // Of tensor i in buffer().
+  // Offset of tensor i in buffer(), in bytes.
   size_t offset(size_t i) const { return offsets_[i]; }
 
-  // The elements as T, whose size must be the element's.
+  // The elements as T. sizeof(T) must be the size of an element.
   template <typename T>
   absl::Span<T> as(size_t i) {
     return {reinterpret_cast<T*>(data(i)), static_cast<size_t>(bytes(i)) / sizeof(T)};
@@ -103,16 +106,16 @@ class TensorSet {
     return {reinterpret_cast<const T*>(data(i)), static_cast<size_t>(bytes(i)) / sizeof(T)};
   }
 
-  // The index of `name`, or -1.
+  // Returns the index of `name`, or -1.
   int64_t Find(absl::string_view name) const;
 
-  // All tensors with the zero padding between them. Two sets of one layout are equal iff their
-  // buffers are.
+  // All tensors, with zeros between them for alignment. Two sets with the same layout are equal if
+  // and only if their buffers are.
   absl::Span<std::byte> buffer() { return {buffer_.get(), buffer_bytes_}; }
   absl::Span<const std::byte> buffer() const { return {buffer_.get(), buffer_bytes_}; }
 
-  // SHA-256 (32 bytes) of one line `name dtype d0xd1x..\n` per tensor, in order; a scalar's line
-  // ends with the space.
+  // Identifies names, types and shapes: the SHA-256 (32 bytes) of one line `name dtype d0xd1x..\n`
+  // per tensor, in order. The line of a scalar ends with the space after dtype.
   const std::string& layout_id() const { return layout_id_; }
 
  private:
@@ -128,16 +131,17 @@ class TensorSet {
   std::string layout_id_;
 };
 
-// Copies every tensor of `from` to the one of the same name in `to`, converting between F32, F16
-// and BF16 (narrowing rounds to nearest, ties to even; NaN stays NaN). INVALID_ARGUMENT: names or
-// shapes differ, or another dtype needs converting.
+// Copies every tensor of `from` to the tensor of the same name in `to`, converting between F32, F16
+// and BF16. Narrowing rounds to nearest, ties to even; NaN stays NaN.
+// INVALID_ARGUMENT: names or shapes differ, or another type would have to be converted.
 absl::Status ConvertTensors(const TensorSet& from, TensorSet* to);
 
-// n elements, between F32, F16 and BF16.
+// Converts n elements, with the same rules.
 absl::Status ConvertElements(DType from_dtype, const void* from, DType to_dtype, void* to,
                              int64_t n);
 
-// The first of n elements (F32, F16 or BF16) that is infinite or no number; -1: all are finite.
+// Returns the index of the first of n elements (F32, F16 or BF16) that is infinite or NaN; -1 if
+// all are finite.
 int64_t FirstNonFinite(DType dtype, const void* data, int64_t n);
 
 }  // namespace sluice

@@ -9,10 +9,10 @@ class JobSpec;
 
 namespace sluice {
 
-// A job's `algorithm` block in the terms of common/algorithms.
+// Converts the `algorithm` block of a job to the types of common/algorithms.
 AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec);
 
-// Puts what a preset says over the block.
+// Overwrites the fields of `algorithm` that a preset sets.
 void ApplyPreset(const AlgorithmSpec& preset, job::v1::Algorithm* algorithm);
 
 }  // namespace sluice

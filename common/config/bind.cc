@@ -44,7 +44,7 @@ std::vector<std::string> KeysOf(const Descriptor& type) {
   return keys;
 }
 
-// The path of the first key of that name below `type`, or empty.
+// Returns the path of the first key named `key` below `type`, or "".
 std::string FindKey(const Descriptor& type, const std::string& key, const std::string& path) {
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
@@ -74,7 +74,8 @@ std::string DidYouMean(const std::string& nearest) {
   return nearest.empty() ? "" : absl::StrCat(". Did you mean \"", nearest, "\"?");
 }
 
-// Integers may be written 1000 or 1e3; they must be whole.
+// Parses an integer, written as 1000 or as 1e3. Returns false if the number is not whole or does
+// not fit in T.
 template <typename T>
 bool ParseInteger(const std::string& text, T* value) {
   if (absl::SimpleAtoi(text, value)) return true;
@@ -88,6 +89,8 @@ bool ParseInteger(const std::string& text, T* value) {
   return true;
 }
 
+// Converts a node to a free-form value; unquoted words that look like a number or a truth value
+// become one.
 void ToValue(const YamlNode& node, google::protobuf::Value* value, Problems* problems) {
   switch (node.kind) {
     case Kind::kNull: problems->Add(node.place, 5, "wants a value, has nothing"); return;
@@ -155,6 +158,7 @@ Place Binder::PlaceOf(absl::string_view path) const {
 }
 
 void Binder::FillDefaults(Message* message, const std::string& path) {
+  // All values that are bound inside are defaults, also in nested calls.
   const bool outer = std::exchange(defaults_, true);
   const Descriptor& type = *message->GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
@@ -179,6 +183,7 @@ void Binder::Bind(const YamlNode& map, Message* message, const std::string& path
     return;
   }
   for (const auto& [key, value] : map.map) {
+    // The keys of the file are the names of the proto's fields.
     const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key.text);
     if (field == nullptr) UnknownKey(key, *message, path);
     else BindField(value, message, field, JoinPath(path, key.text));
@@ -187,6 +192,8 @@ void Binder::Bind(const YamlNode& map, Message* message, const std::string& path
 
 void Binder::UnknownKey(const YamlNode::Key& key, const Message& message, const std::string& path) {
   const Descriptor& type = *message.GetDescriptor();
+
+  // Suggest a similar key of this block, or else the place of the same key elsewhere in the file.
   std::string hint = DidYouMean(NearestWord(key.text, KeysOf(type)));
   if (hint.empty()) {
     const std::string elsewhere =
@@ -199,6 +206,7 @@ void Binder::UnknownKey(const YamlNode::Key& key, const Message& message, const 
       hint = "; it belongs at the top level of the file, without indentation";
     else hint = DidYouMean(elsewhere);
   }
+
   problems_->Add(key.place, 3,
                  absl::StrCat("unknown key \"", key.text, "\" in ",
                               path.empty() ? "the job file" : path, hint));
@@ -208,6 +216,8 @@ void Binder::BindField(const YamlNode& node, Message* message, const FieldDescri
                        const std::string& path) {
   Note(node, path);
   const Reflection& reflection = *message->GetReflection();
+
+  // `auto` or `none`, without quotes, leaves the field unset.
   const std::string word = UnsetWord(*field);
   if (!word.empty() && node.kind == Kind::kScalar && !node.quoted && node.text == word) {
     reflection.ClearField(message, field);
@@ -218,6 +228,9 @@ void Binder::BindField(const YamlNode& node, Message* message, const FieldDescri
   if (IsMessage(*field, kStruct))
     return BindStruct(node, reflection.MutableMessage(message, field), path);
   if (IsLeaf(*field)) return BindScalar(node, message, field, path);
+
+  // A block: keys that the file leaves out keep their defaults, also if the block is unset by
+  // default.
   if (!reflection.HasField(*message, field))
     FillDefaults(reflection.MutableMessage(message, field), path);
   Bind(node, reflection.MutableMessage(message, field), path);
@@ -289,6 +302,7 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
     if (field->is_repeated()) (reflection.*adder)(message, field, value);
     else (reflection.*setter)(message, field, value);
   };
+
   const std::string or_word =
       UnsetWord(*field).empty() ? "" : absl::StrCat(" or ", UnsetWord(*field));
   const bool number = node.kind == Kind::kScalar && !node.quoted;
@@ -352,21 +366,25 @@ void Binder::BindScalar(const YamlNode& node, Message* message, const FieldDescr
     }
     default: break;
   }
+
   SLUICE_CHECK_MSG(field->cpp_type() == FieldDescriptor::CPPTYPE_STRING, path);
   if (node.kind != Kind::kScalar) return wrong("a word" + or_word);
+
+  // A path, unless the value is one of the field's special words (such as `model`).
   std::string value = node.text;
   if (rule.path() && !absl::c_linear_search(rule.choices(), value)) {
     if (value.empty()) return wrong("a path");
     const std::filesystem::path base = node.place.source > 0 ? set_dir_ : file_dir_;
     value = (base / value).lexically_normal().string();
     if (value.size() > 1 && value.back() == '/') value.pop_back();
-    if (!IsUtf8(value)) {  // The folder of the file, or of the shell: the text itself was checked.
+    if (!IsUtf8(value)) {  // The text was checked, so the bad bytes are in file_dir_ or set_dir_.
       problems_->Add(
           node.place, 12,
           absl::StrCat(path, ": ", Utf8Lossy(value), " is not UTF-8; rename that directory"));
       return;
     }
   }
+
   if (field->is_repeated()) reflection.AddString(message, field, value);
   else reflection.SetString(message, field, value);
 }

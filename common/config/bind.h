@@ -18,29 +18,33 @@ class FieldRule;
 
 namespace sluice::config {
 
-// Where values come from, by their path ("trainer.optimizer.lr", "data.train.0.path").
+// Where a value comes from. Origins maps paths of values to it ("trainer.optimizer.lr",
+// "data.train.0.path").
 struct Origin {
-  std::string word;  // default, preset, file:LINE or set.
-  Place place;       // In the file or a --set; line 0 for the others.
+  std::string word;  // "default", "preset", "file:LINE" or "set".
+  Place place;       // Its place in the file or in a --set; line 0 otherwise.
 };
 using Origins = std::map<std::string, Origin>;
 
-// Maps a YAML tree onto a message by reflection, and tells what is no key of it, or of another
-// type. What the values may be is checked on the message (check.h).
+// Copies a YAML tree into a message by reflection. It reports unknown keys and values of the wrong
+// type. Whether a value is allowed is checked later, on the message (check.h).
 class Binder {
  public:
-  // Relative paths of source 0 resolve against `file_dir`, those of others against `set_dir`.
+  // Relative paths in the job file (source 0) are resolved against `file_dir`, those in a --set
+  // against `set_dir`.
   Binder(std::string file_dir, std::string set_dir, Problems* problems);
 
-  // Gives every value below `message` its default.
+  // Sets every value below `message` to its default.
   void FillDefaults(google::protobuf::Message* message, const std::string& path);
+  // Copies the keys and values of `map`, which is the block at `path`.
   void Bind(const YamlNode& map, google::protobuf::Message* message, const std::string& path);
 
-  // Says that the value at `path` is the preset's.
+  // Records that the value at `path` comes from the preset.
   void MarkPreset(const std::string& path) { origins_[path] = {"preset", {}}; }
 
   const Origins& origins() const { return origins_; }
-  // The place of the value at `path`, else of the nearest block around it that the file has.
+  // Returns the place of the value at `path`. If the value is not in the file, returns the place of
+  // the nearest enclosing block that is, else line 1.
   Place PlaceOf(absl::string_view path) const;
 
  private:
@@ -56,22 +60,23 @@ class Binder {
                      const google::protobuf::FieldDescriptor* field, const std::string& path);
   void UnknownKey(const YamlNode::Key& key, const google::protobuf::Message& message,
                   const std::string& path);
+  // Records where the value at `path` comes from.
   void Note(const YamlNode& node, const std::string& path);
 
   const std::string file_dir_;
   const std::string set_dir_;
   Problems* const problems_;
   Origins origins_;
-  bool defaults_ = false;  // What is being bound are defaults.
+  bool defaults_ = false;  // The values being bound are defaults.
 };
 
-// The rule at a field of the job file.
+// Returns the rule (default, unit, bounds, ..) of a field of the job file.
 const sluice::rpc::v1::FieldRule& RuleOf(const google::protobuf::FieldDescriptor& field);
-// Whether the field is a value of the job file rather than a block of further keys.
+// Whether the field is a value of the job file, rather than a block of further keys.
 bool IsLeaf(const google::protobuf::FieldDescriptor& field);
-// `auto` or `none`, the word that leaves the field unset; empty if none does.
+// Returns the word that leaves the field unset, `auto` or `none`; "" if there is none.
 std::string UnsetWord(const google::protobuf::FieldDescriptor& field);
-// "a.b" and "c": "a.b.c".
+// Joins two parts of a path: "a.b" and "c" give "a.b.c". An empty `path` is left out.
 std::string JoinPath(const std::string& path, absl::string_view key);
 
 }  // namespace sluice::config

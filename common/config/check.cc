@@ -11,12 +11,14 @@
 namespace sluice {
 namespace {
 
-// Texts may quote files, which hold any bytes; they go into messages, which take UTF-8 alone.
+// Replaces invalid bytes in the problem texts: they may quote files, which hold any bytes, and are
+// sent in protobuf strings, which must be UTF-8.
 std::vector<SpecProblem> WithCleanTexts(std::vector<SpecProblem> problems) {
   for (SpecProblem& problem : problems) problem.text = Utf8Lossy(problem.text);
   return problems;
 }
 
+// Warnings are only of interest if there are no errors.
 SpecCheck Take(const config::SpecProblems& found) {
   SpecCheck check{.errors = WithCleanTexts(found.errors()), .warnings = {}};
   if (check.errors.empty()) check.warnings = WithCleanTexts(found.warnings());
@@ -38,8 +40,8 @@ SpecCheck CheckSingleValues(const job::v1::JobSpec& spec) {
 
 SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& options) {
   SpecCheck check = CheckSingleValues(spec);
-  // Rules across values would repeat what is wrong with single ones, and files are read by values
-  // that are right.
+  // Stop here if single values are wrong: the rules across values would report them again, and the
+  // file checks need correct values.
   if (!check.errors.empty()) return check;
 
   config::SpecProblems found;

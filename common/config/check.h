@@ -11,29 +11,30 @@ class JobSpec;
 
 namespace sluice {
 
-// The full check of a job's spec: what `sluice config validate` does once it has read the file, and
-// what the controller does with what any client submits. Nothing else decides whether a job may
-// start.
+// The full check of a job's spec. `sluice config validate` runs it after reading the file, and the
+// controller runs it on every submitted job. Nothing else decides whether a job may start.
 struct SpecCheckOptions {
-  bool check_files = true;       // Look at the files and directories that the job reads.
-  bool files_must_exist = true;  // False: this host need not see them; one that is not here is left
-                                 // to those who read it.
+  bool check_files = true;  // Check the files and directories that the job reads.
+  // A missing file is an error. False: this host may be unable to see the files; a missing one is
+  // then left to the daemons that read it.
+  bool files_must_exist = true;
 };
 
 struct SpecCheck {
-  std::vector<SpecProblem> errors;  // The job cannot do what it says. Empty: it may start.
-  std::vector<SpecProblem>
-      warnings;  // It can, and the value is hardly meant. Looked for only where there is no error.
+  // Reasons why the job cannot run as written. Empty: it may start.
+  std::vector<SpecProblem> errors;
+  // Values that work but are probably a mistake. Only filled in if there are no errors.
+  std::vector<SpecProblem> warnings;
 };
 
 SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& options = {});
 
-// Its first part alone: each value by itself, not how they go together.
+// Only the first part of CheckJobSpec(): checks each value by itself, not how values fit together.
 SpecCheck CheckSingleValues(const job::v1::JobSpec& spec);
 
-// UNIMPLEMENTED: the spec asks for what this build does not have, all of it by name. For daemons,
-// which may be of another build than the controller that took the job. Blocks that are not there
-// are not looked at.
+// Checks that this build has every feature that the spec asks for. Daemons call it, because they
+// may be of another build than the controller that accepted the job. Unset blocks are not checked.
+// UNIMPLEMENTED: the message names every missing feature.
 absl::Status CheckBuilt(const job::v1::JobSpec& spec);
 
 }  // namespace sluice

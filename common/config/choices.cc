@@ -22,6 +22,7 @@ Words NamesOf(const Rows& rows) {
   return names;
 }
 
+// The KL estimators that can be used as a loss.
 Words KlKinds() {
   Words kinds{"auto"};
   for (const Row<KlEntry>& row : KlRows()) {
@@ -30,7 +31,7 @@ Words KlKinds() {
   return kinds;
 }
 
-// Values whose words a registry has.
+// The values whose words come from a registry.
 struct Registry {
   absl::string_view path;
   Words (*words)();

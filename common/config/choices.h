@@ -11,13 +11,13 @@ class FieldDescriptor;
 
 namespace sluice::config {
 
-// The words that a value may be: those of the rule at its field, or the names of the registry that
-// decides (verifiers, losses, schedules, ..). Empty: any word, or no word at all. The word that
-// leaves the field unset is not among them.
+// Returns the words that a value may have, from the rule at its field or from the registry that
+// implements them (verifiers, losses, schedules, ..). Empty if any word is allowed or the value is
+// not a word. The word that leaves the field unset is not included. `rule_path` is Leaf::rule_path.
 std::vector<std::string> ChoicesOf(const google::protobuf::FieldDescriptor& field,
                                    absl::string_view rule_path);
 
-// Those of them that this build does not refuse; none where it refuses the whole key.
+// Returns those of ChoicesOf() that this build does not refuse; empty if it refuses the whole key.
 std::vector<std::string> BuiltChoicesOf(const google::protobuf::FieldDescriptor& field,
                                         absl::string_view rule_path);
 

@@ -9,8 +9,8 @@ class DataSource;
 
 namespace sluice {
 
-// Which column of the file each field of a row comes from, by the field's name: what `fields` maps,
-// and `prompt` and `answer` by the keys of their own.
+// Maps each field of a data row to the column of the file that holds it. The pairs come from
+// `fields`; the keys `prompt` and `answer` give the columns of these two fields.
 std::map<std::string, std::string> ColumnsOf(const job::v1::DataSource& source);
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
-// What a job finds on disk: its model, its tokenizer and the first rows of its data. The daemons
-// read the same files with the same functions when the job starts; here a person hears of it at
-// once, and with the line of the job file.
+// Checks what a job reads from disk: its model, its tokenizer and the first rows of its data. The
+// daemons read the same files with the same functions when the job starts. This check reports a
+// problem before that, with the line of the job file.
 
 #include <algorithm>
 #include <filesystem>
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kRowsLookedAt = 256;  // Of each data source.
+constexpr uint64_t kRowsLookedAt = 256;  // Rows read of each data source.
 constexpr int kSourcesLookedAt = 64;
 
 bool IsThere(const std::string& path) {
@@ -63,7 +63,7 @@ class FileChecker {
 
  private:
   bool sampled() const { return spec_.kind() == "rl"; }
-  // Of the directory with the model's configuration.
+  // The key that names the directory with the model's configuration.
   std::string model_key() const {
     return spec_.model().has_init() ? "model.init.config" : "model.path";
   }
@@ -73,11 +73,11 @@ class FileChecker {
   void LoadRenderer();
   void CheckSource(int index);
   void CheckEvalDataset(int index);
-  // The first rows of a source whose keys lie at `path`. Nothing: it cannot be seen from here, or
-  // is wrong.
+  // Reads the first rows of the data source whose keys are at `path`. Returns nullopt if the file
+  // is not visible on this host, or if the file is bad, which is reported.
   std::optional<Dataset> ReadRows(const std::string& path, const job::v1::DataSource& source,
                                   bool skip_bad_rows);
-  // Of the rows that were read.
+  // The following functions check the rows that were read.
   void CheckPrompts(const std::string& path, const job::v1::DataSource& source,
                     const Dataset& rows);
   void CheckAnswers(const std::string& path, const job::v1::DataSource& source,
@@ -90,8 +90,8 @@ class FileChecker {
   const job::v1::JobSpec& spec_;
   const bool must_exist_;
   SpecProblems& check_;
-  std::optional<ModelDir> model_;             // Nothing: it cannot be seen from here, or is wrong.
-  std::unique_ptr<PromptRenderer> renderer_;  // The same.
+  std::optional<ModelDir> model_;  // nullopt if the model is not visible on this host or is bad.
+  std::unique_ptr<PromptRenderer> renderer_;  // Null in the same cases.
 };
 
 void FileChecker::CheckModel() {
@@ -101,11 +101,13 @@ void FileChecker::CheckModel() {
     if (must_exist_ || IsThere(dir)) check_.Add(12, model_key(), ": no directory ", dir);
     return;
   }
+
   if (!IsFile(dir + "/config.json")) {
     check_.Add(12, model_key(), ": no config.json in ", dir,
                "; want a Hugging Face model directory");
     return;
   }
+
   const bool weights =
       IsFile(dir + "/model.safetensors") || IsFile(dir + "/model.safetensors.index.json");
   if (!spec_.model().has_init() && !weights) {
@@ -113,12 +115,14 @@ void FileChecker::CheckModel() {
                dir, "; for random weights of that config write model.init: {config: DIR}");
     return;
   }
+
   absl::StatusOr<ModelDir> model = ReadModelDir(dir);
   if (!model.ok()) {
     check_.Add(15, model_key(), ": ", model.status().message());
     return;
   }
 
+  // The model's own context may be shorter than the job's.
   const int64_t made_for = model->config.max_context;
   const uint64_t wanted =
       uint64_t{spec_.data().order().max_prompt()} + spec_.rollout().max_response();
@@ -136,6 +140,7 @@ void FileChecker::CheckModel() {
                "eos_token_id");
     return;
   }
+
   check_.WarnIf(model->stop_ids.empty(), model_key(),
                 "has no end token (eos_token_id): every answer goes on to rollout.max_response");
   model_ = *std::move(model);
@@ -161,6 +166,7 @@ void FileChecker::LoadRenderer() {
     to.format = from.format();
     to.columns = ColumnsOf(from);
   }
+
   absl::StatusOr<std::unique_ptr<PromptRenderer>> renderer =
       PromptRenderer::Load(*model_, chat_template, std::move(sources));
   if (!renderer.ok()) {
@@ -188,10 +194,10 @@ std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
                                               .skip_bad_rows = skip_bad_rows,
                                               .first_rows = kRowsLookedAt});
   if (absl::IsResourceExhausted(rows.status())) {
-    return std::nullopt;  // Its rows are too long for a look.
+    return std::nullopt;  // The rows are too long to read for a check.
   }
   if (!rows.ok()) {
-    // A column that is not there is the mistake of the key that names it.
+    // If a column is missing, report the key that names the column.
     std::string key = ".path";
     for (const auto& [name, column] : fields) {
       if (!absl::StrContains(rows.status().message(), absl::StrCat(" for field ", name, ";")))
@@ -244,6 +250,7 @@ void FileChecker::CheckPrompts(const std::string& path, const job::v1::DataSourc
       continue;
     }
     const int32_t highest = *std::max_element(prompt->tokens.begin(), prompt->tokens.end());
+    // A token beyond the vocabulary shows that tokenizer and model do not belong together.
     if (highest >= model_->config.vocab_size) {
       check_.Add(15, model_key(), ": the tokenizer makes the token ", highest, " of ",
                  source.path(), ":", rows.line(i), ", and the model knows ",
@@ -292,7 +299,7 @@ void FileChecker::CheckAnswers(const std::string& path, const job::v1::DataSourc
   }
 }
 
-// Whether each row has an answer to learn. One without ends the job when the trainer comes to it.
+// Reports the first row without an answer to learn. The job would fail when the trainer reaches it.
 void FileChecker::CheckDemonstrations(const std::string& path, const job::v1::DataSource& source,
                                       const Dataset& rows) {
   for (uint64_t i = 0; i < rows.rows(); ++i) {
@@ -306,11 +313,11 @@ void FileChecker::CheckDemonstrations(const std::string& path, const job::v1::Da
   }
 }
 
-// Whether the verifier finds in the rows what it compares answers with.
+// Checks that the verifier finds in the rows what it compares answers with.
 void FileChecker::CheckScores(const std::string& path, const job::v1::DataSource& source,
                               const Dataset& rows, const job::v1::RewardEntry& entry) {
   const auto verifier = MakeVerifierOf(entry);
-  SLUICE_CHECK(verifier.ok());  // CheckRules has made it.
+  SLUICE_CHECK(verifier.ok());  // CheckRules() has created it before.
 
   uint64_t unscorable = 0;
   bool answered = false;
@@ -322,6 +329,7 @@ void FileChecker::CheckScores(const std::string& path, const job::v1::DataSource
     if (!scorable.ok() && unscorable++ == 0)
       first = absl::StrCat(source.path(), ":", rows.line(i), ": ", scorable.message());
   }
+
   if (unscorable == 0) return;
   if (!answered && unscorable == rows.rows()) {
     check_.Add(16, path + ".answer", ": no column \"", source.answer(), "\", which the verifier ",

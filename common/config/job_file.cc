@@ -25,7 +25,7 @@ using config::YamlNode;
 
 constexpr char kDefaultPreset[] = "async_decoupled";
 
-// The name under algorithm.preset, or the default.
+// Returns the name under algorithm.preset, or the default preset.
 std::string PresetOf(const YamlNode& root) {
   const YamlNode* algorithm = root.Find("algorithm");
   const YamlNode* preset = algorithm == nullptr ? nullptr : algorithm->Find("preset");
@@ -34,8 +34,10 @@ std::string PresetOf(const YamlNode& root) {
 
 void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec) {
   const Row<AlgorithmSpec>* preset = FindRow(PresetRows(), name);
-  if (preset == nullptr) return;  // CheckJobSpec says so.
+  if (preset == nullptr) return;  // CheckJobSpec() reports it.
   ApplyPreset(preset->value, spec->mutable_algorithm());
+
+  // The fields that ApplyPreset() sets.
   for (const char* path :
        {"advantage.kind", "advantage.group_filter", "advantage.truncated", "loss.kind", "loss.prox",
         "loss.clip_low", "loss.clip_high", "loss.dual", "loss.tis", "loss.tis_level", "loss.veto",
@@ -44,15 +46,17 @@ void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec)
   }
 }
 
-// Values that follow from others where nobody gave them.
+// Sets values that depend on others and are not given in the file.
 void Derive(Binder* binder, job::v1::JobSpec* spec) {
+  // Whether neither the file nor a --set gives the value. A preset's value counts as not given.
   const auto open = [&](const char* path) {
     const auto at = binder->origins().find(path);
     return at == binder->origins().end() || at->second.place.line == 0;
   };
   if (open("rollout.group.min"))
     spec->mutable_rollout()->mutable_group()->set_min(spec->rollout().group().size());
-  // A preset's `self` holds for one optimizer step per batch.
+  // With several optimizer steps per batch, `self` would compare the policy with itself after the
+  // first of them, so the anchor is recomputed instead.
   if (open("algorithm.loss.prox") && spec->algorithm().loss().prox() == "self" &&
       spec->trainer().batching().minibatches() > 1) {
     spec->mutable_algorithm()->mutable_loss()->set_prox("recompute");
@@ -61,8 +65,8 @@ void Derive(Binder* binder, job::v1::JobSpec* spec) {
     spec->mutable_weights()->set_kv_cache("recompute");
 }
 
-// What the check of the spec found, at the places in the file. A value that could not be read is in
-// the spec with its default, and what the check says of that is left out.
+// Adds the problems that the check of the spec found, with their places in the file. If a value
+// could not be read, the spec holds its default, and problems of that default are left out.
 void AddAll(const std::vector<SpecProblem>& found, const Binder& binder, Problems* problems) {
   const Problems unread = *problems;
   for (const SpecProblem& problem : found) {
@@ -109,9 +113,12 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
         path, 2,
         absl::StrCat("is ", text.size(), " bytes, most is ", kMaxJobFileBytes, " (1 MiB)"));
   }
+
   std::vector<std::string> sources{path};
   for (const std::string& set : options.sets) sources.push_back(absl::StrCat("--set ", set));
   Problems problems(sources), warnings(sources);
+  // The sets change the tree, not the message, so that they have the same precedence rules and
+  // error messages as the file.
   YamlNode root = config::ParseYaml(text, 0, &problems);
   for (size_t i = 0; i < options.sets.size() && problems.empty(); ++i) {
     config::ApplySet(options.sets[i], static_cast<int>(i) + 1, &root, &problems);
@@ -122,12 +129,13 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
   if (problems.empty()) {
     Binder binder(absolute.parent_path().string(), std::filesystem::current_path().string(),
                   &problems);
+    // In order of precedence: default < preset < file and --set.
     binder.FillDefaults(file.spec.get(), "");
     BindPreset(PresetOf(root), &binder, file.spec.get());
     binder.Bind(root, file.spec.get(), "");
     Derive(&binder, file.spec.get());
-    // A value that could not be read has its default in the spec, so rules across values would
-    // speak of what nobody wrote.
+    // If a value could not be read, its default is in the spec, and rules across values would
+    // report something that nobody wrote. Then check single values only.
     const SpecCheck check = problems.empty()
                                 ? CheckJobSpec(*file.spec, {.check_files = options.check_paths})
                                 : CheckSingleValues(*file.spec);
@@ -135,6 +143,7 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
     AddAll(check.warnings, binder, &warnings);
     for (const auto& [key, origin] : binder.origins()) file.origins[key] = origin.word;
   }
+
   file.problems = problems.Take();
   file.warnings = warnings.Take();
   file.hash = Sha256(absl::StrCat(absolute.parent_path().string(), absl::string_view("\0", 1), text,

@@ -113,13 +113,14 @@ std::string ScalarText(const Message& message, const FieldDescriptor& field, int
     case FieldDescriptor::CPPTYPE_STRING: {
       const std::string value = list ? reflection.GetRepeatedString(message, &field, index)
                                      : reflection.GetString(message, &field);
-      // `auto` of a field without presence is a value, and plain.
+      // In a field without presence, `auto` is an ordinary value and is printed without quotes.
       return value == RuleOf(field).default_() && !value.empty() && UnsetWord(field).empty()
                  ? value
                  : StringText(value);
     }
     default: break;
   }
+
   const Message& value = reflection.GetMessage(message, &field);
   if (value.GetDescriptor()->full_name() == "google.protobuf.Struct")
     return StructText(static_cast<const google::protobuf::Struct&>(value));
@@ -138,12 +139,15 @@ std::string LeafText(const Message& message, const FieldDescriptor& field) {
     }
     return MapText(texts);
   }
+
   if (field.is_repeated()) {
     std::vector<std::string> values;
     for (int i = 0; i < reflection.FieldSize(message, &field); ++i)
       values.push_back(ScalarText(message, field, i));
     return absl::StrCat("[", absl::StrJoin(values, ", "), "]");
   }
+
+  // The free-form field `args` has no word for "unset"; it prints as {}.
   const std::string word = UnsetWord(field);
   if (!word.empty() && !reflection.HasField(message, &field) && field.name() != "args") return word;
   return ScalarText(message, field, 0);

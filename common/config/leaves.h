@@ -12,28 +12,28 @@ class Message;
 
 namespace sluice::config {
 
-// A field of a job's spec: a value, or a list of blocks.
+// A value of a job's spec, or a list of blocks.
 struct Leaf {
   std::string path;       // "reward.rewards.0.verifier"
-  std::string rule_path;  // The same without the places in lists: "reward.rewards.verifier".
-  const google::protobuf::Message* message = nullptr;  // That holds it.
+  std::string rule_path;  // The same without list indexes: "reward.rewards.verifier".
+  const google::protobuf::Message* message = nullptr;  // The message that holds the field.
   const google::protobuf::FieldDescriptor* field = nullptr;
 };
 
-// Calls `visit` for every value below `message`, and for every list of blocks before what it holds.
-// Blocks that are unset are visited as empty ones where `unset_blocks`, unless `none` is their
-// default.
+// Calls `visit` for every value below `message`, and for every list of blocks before the values
+// inside. With `unset_blocks`, unset blocks are visited as if they were empty, except those with
+// the default `none`; without it, they are skipped.
 void VisitLeaves(const google::protobuf::Message& message, bool unset_blocks,
                  const std::function<void(const Leaf&)>& visit);
 
-// The value as a job file has it: "5m", "8GiB", "none", "[0.9, 0.95]".
+// Returns the value as a job file writes it: "5m", "8GiB", "none", "[0.9, 0.95]".
 std::string LeafText(const google::protobuf::Message& message,
                      const google::protobuf::FieldDescriptor& field);
-// The same of one value of a list of scalars, or of one that is no list (index 0).
+// The same for element `index` of a list of scalars, or for a single value (index 0).
 std::string ScalarText(const google::protobuf::Message& message,
                        const google::protobuf::FieldDescriptor& field, int index);
 
-// Gives every value below `message` its default, as a job file that says nothing has them.
+// Sets every value below `message` to its default, as for an empty job file.
 void FillDefaults(google::protobuf::Message* message);
 
 }  // namespace sluice::config

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// learning_rate -> lr.
+// The first letters of the parts of a word: learning_rate -> lr.
 std::string Initials(absl::string_view word) {
   std::string initials;
   for (absl::string_view part : absl::StrSplit(word, absl::ByAnyChar("_-"), absl::SkipEmpty()))

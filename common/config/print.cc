@@ -1,4 +1,4 @@
-// A JobSpec as a job file again, with or without the rules' documentation.
+// Prints a JobSpec as a job file, with or without the documentation of the rules.
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
@@ -27,7 +27,7 @@ using sluice::rpc::v1::FieldRule;
 
 constexpr char kNotBuilt[] = "not in this build";
 
-// "rl | sft | dpo (not in this build)"; empty where any word will do.
+// "rl | sft | dpo (not in this build)"; "" if any word is allowed.
 std::string ChoicesText(const FieldDescriptor& field, const std::string& rule_path) {
   std::vector<std::string> words = config::ChoicesOf(field, rule_path);
   if (words.empty() || config::RuleOf(field).path()) return "";
@@ -39,9 +39,11 @@ std::string ChoicesText(const FieldDescriptor& field, const std::string& rule_pa
   return absl::StrJoin(words, " | ");
 }
 
-// "Learning rate. (from 0; live)", and first of all whether this build refuses the key.
+// The comment after a key: "Learning rate. (from 0; live)". It starts with a note if this build
+// refuses the key.
 std::string RuleText(const FieldDescriptor& field, const std::string& rule_path) {
   const FieldRule& rule = config::RuleOf(field);
+  // In brackets after the text: what values are allowed.
   std::vector<std::string> notes;
   if (rule.required()) notes.push_back("required");
   if (!rule.unit().empty() && rule.unit() != "s" && rule.unit() != "bytes")
@@ -71,6 +73,7 @@ class Printer {
  public:
   explicit Printer(bool documented) : documented_(documented) {}
 
+  // Prints all fields of `message`. In a list, the first of them follows a dash.
   void Print(const Message& message, const std::string& rule_path, int indent,
              bool in_list = false) {
     for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
@@ -114,7 +117,7 @@ class Printer {
   std::string out_;
 };
 
-// Gives required values, and those with neither value nor default, their example.
+// Sets the fields that have an example to it, and gives each required list one element.
 void FillExamples(Message* message) {
   const Reflection& reflection = *message->GetReflection();
   for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {

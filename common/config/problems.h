@@ -11,7 +11,8 @@
 
 namespace sluice::config {
 
-// Where a value stands. source 0: the job file; n: the n-th --set.
+// The place of a value. `source` is 0 for the job file and n for the n-th --set; line and column
+// count from 1.
 struct Place {
   int source = 0;
   int line = 0;
@@ -20,23 +21,24 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-// Collects what is wrong with a job file.
+// Collects the problems of a job file. Not thread-safe.
 class Problems {
  public:
-  // `sources[0]` is the job file as the caller named it; the others name a --set each.
+  // `sources[0]` is the job file as the caller named it; each other element names a --set.
   explicit Problems(std::vector<std::string> sources) : sources_(std::move(sources)) {}
 
   void Add(Place place, int number, std::string text) {
     found_.push_back({place, number, std::move(text)});
   }
   bool empty() const { return found_.empty(); }
+  // Whether a problem was found at this place.
   bool Has(const Place& place) const {
     return std::any_of(found_.begin(), found_.end(),
                        [&](const Found& found) { return found.place == place; });
   }
   const std::string& source(int index) const { return sources_[index]; }
 
-  // In order of place, the first kMaxConfigProblems.
+  // Returns the first kMaxConfigProblems problems in order of place, and empties the list.
   std::vector<ConfigProblem> Take() {
     std::stable_sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) {
       return std::tie(a.place.source, a.place.line, a.place.column) <
@@ -45,7 +47,7 @@ class Problems {
     std::vector<ConfigProblem> problems;
     for (Found& found : found_) {
       if (problems.size() == kMaxConfigProblems) break;
-      const bool set = found.place.source > 0;  // A --set has no lines.
+      const bool set = found.place.source > 0;  // A --set has no line numbers.
       problems.push_back({sources_[found.place.source], set ? 0 : found.place.line,
                           set ? 0 : found.place.column, found.number, std::move(found.text)});
     }

@@ -91,11 +91,12 @@ constexpr Refusal kRefused[] = {
      .instead = "use limits.max_steps or limits.wall"},
 };
 
+// Whether a row for `path` applies to the value at `rule_path`: the value itself or one inside it.
 bool Covers(absl::string_view path, absl::string_view rule_path) {
   return rule_path == path || (absl::StartsWith(rule_path, path) && rule_path[path.size()] == '.');
 }
 
-// The value as the table's words have it: without quotes.
+// Returns the value in the form of the table's words: without quotes.
 std::string WordOf(const Leaf& leaf) {
   const bool text =
       leaf.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING && !leaf.field->is_repeated();
@@ -105,14 +106,14 @@ std::string WordOf(const Leaf& leaf) {
   return LeafText(*leaf.message, *leaf.field);
 }
 
-// The value that the field has in a job file that says nothing of it.
+// Returns the value that the field has in an empty job file.
 std::string DefaultOf(const Leaf& leaf) {
   const std::unique_ptr<Message> plain(leaf.message->New());
   FillDefaults(plain.get());
   return WordOf({leaf.path, leaf.rule_path, plain.get(), leaf.field});
 }
 
-// "use rl or sft".
+// For example "use rl or sft".
 std::string UseOneOf(const Leaf& leaf) {
   std::vector<std::string> words = BuiltChoicesOf(*leaf.field, leaf.rule_path);
   const std::string last = words.back();
@@ -121,11 +122,12 @@ std::string UseOneOf(const Leaf& leaf) {
                        : absl::StrCat("use ", absl::StrJoin(words, ", "), " or ", last);
 }
 
+// Adds an error if a row of the table refuses the value.
 void RefuseLeaf(const Leaf& leaf, SpecProblems* problems) {
   if (leaf.field->is_repeated() && !IsLeaf(*leaf.field) &&
       leaf.message->GetReflection()->FieldSize(*leaf.message, leaf.field) == 0)
     return;
-  // A client that leaves a duration unset asks for nothing.
+  // An unset duration asks for nothing.
   const bool unset = IsLeaf(*leaf.field) && !leaf.field->is_repeated() &&
                      leaf.field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
                      !leaf.message->GetReflection()->HasField(*leaf.message, leaf.field);
@@ -136,7 +138,7 @@ void RefuseLeaf(const Leaf& leaf, SpecProblems* problems) {
   if (row == nullptr) {
     row = RefusalOf(leaf.rule_path, "");
     if (row == nullptr || (!word.empty() && (word == row->but || word == DefaultOf(leaf)))) return;
-    // A list in a refused block is told once, not again for each value of its entries.
+    // A refused block reports a list once, not again for each value inside.
     if (leaf.path != leaf.rule_path && row->path != leaf.rule_path) return;
   }
 

@@ -27,7 +27,7 @@ namespace {
 
 using google::protobuf::Message;
 
-// The queue's bytes of one token: id, log-prob, and its share of runs and index.
+// Bytes that the queue needs for one token: id, log-prob, and a share of its runs and index.
 constexpr uint64_t kTokenBytes = 20;
 
 bool IsJobName(const std::string& name) {
@@ -38,7 +38,7 @@ bool IsJobName(const std::string& name) {
   return true;
 }
 
-// Names of a list's entries may come once.
+// Reports names that occur more than once in a list.
 template <typename Entries>
 void CheckNames(const Entries& entries, const std::string& path, SpecProblems& check) {
   std::set<std::string> seen;
@@ -61,6 +61,7 @@ void CheckAlgorithm(const job::v1::JobSpec& spec, SpecProblems& check) {
 
 void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Eval& eval = spec.eval();
+  // Without evaluation, the other keys do not matter.
   if (eval.every_steps() == 0) return;
   check.Require(
       spec.kind() == "rl", "eval.every_steps", "is ", eval.every_steps(),
@@ -84,6 +85,7 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
                   "\" has a slash; values are named eval/NAME/reward, so names have none");
     check.Require(dataset.weight() == 1, path + ".weight", "is ", dataset.weight(),
                   ", but all datasets of eval count alike; leave it out");
+    // Each dataset needs a reward that applies to it.
     const bool scored =
         absl::c_any_of(spec.reward().rewards(), [&](const job::v1::RewardEntry& entry) {
           const auto& sources = entry.when().data_source();
@@ -96,7 +98,7 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
   }
 }
 
-// A reward that is the same whatever the policy writes teaches nothing.
+// Whether every answer gets reward 0, so that nothing could be learned.
 bool IsAlwaysZero(const job::v1::Reward& reward) {
   const auto weighs_nothing = [](const job::v1::RewardEntry& entry) { return entry.weight() == 0; };
   const bool gated = absl::c_any_of(
@@ -115,6 +117,7 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
   for (int i = 0; i < reward.rewards_size(); ++i) {
     const job::v1::RewardEntry& entry = reward.rewards(i);
     const std::string path = absl::StrCat("reward.rewards.", i);
+    // The arguments are checked by making the verifier.
     const auto verifier = MakeVerifierOf(entry);
     if (!verifier.ok()) check.Add(10, path + ".args", ": ", verifier.status().message());
 
@@ -149,7 +152,7 @@ void CheckOptimizer(const job::v1::Optimizer& optimizer, SpecProblems& check) {
       "is 0: a weight whose gradient is 0 would become 0 / 0; wants more than 0, as 1e-8");
 }
 
-// A schedule that falls to 0 must know the last step. Without it, the learning rate would be 0 from
+// A schedule that falls to 0 must know the last step. Otherwise the learning rate would be 0 from
 // the end of the warm-up on.
 void CheckSchedule(const job::v1::JobSpec& spec, SpecProblems& check) {
   const std::string& name = spec.trainer().optimizer().schedule();
@@ -167,7 +170,7 @@ void CheckSources(const job::v1::Data& data, SpecProblems& check) {
       "data.train", "draws nothing: the weight of every source is 0");
 }
 
-// A block that the kind of the job does not read must say nothing.
+// Reports a block that this kind of job does not read, if it holds anything but defaults.
 void CheckUnused(const job::v1::JobSpec& spec, absl::string_view block, const Message& value,
                  bool given, SpecProblems& check) {
   if (!given) return;
@@ -177,7 +180,7 @@ void CheckUnused(const job::v1::JobSpec& spec, absl::string_view block, const Me
                 "is not used by kind: ", spec.kind(), "; leave the block out");
 }
 
-// Rounded up, and with a word for what no number of bytes can hold.
+// Formats a size rounded up to MiB. Numbers too large for a size get a fixed text.
 std::string WholeMiB(double bytes) {
   return bytes < 0x1p62 ? SizeText((static_cast<uint64_t>(bytes / 1048576) + 1) * 1048576)
                         : "4194304TiB and more";
@@ -185,6 +188,8 @@ std::string WholeMiB(double bytes) {
 
 void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Queue& queue = spec.queue();
+
+  // Weights that are published less often than this are too old when they are used.
   const uint64_t most_between = uint64_t{queue.max_staleness()} + 1;
   check.Require(spec.weights().every_steps() <= most_between, "weights.every_steps", "is ",
                 spec.weights().every_steps(), ", most is queue.max_staleness + 1 = ", most_between,
@@ -195,6 +200,9 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
       ", most is queue.max_staleness = ", queue.max_staleness());
   check.Require(queue.straggler().policy() != "mask" || queue.admission().statistic() == "masked",
                 "queue.straggler.policy", "mask needs queue.admission.statistic: masked");
+
+  // The queue keeps groups until the step that trains them is checkpointed. In the worst case these
+  // are every_steps + max_staleness + 1 steps of the longest sequences.
   const uint64_t steps = uint64_t{spec.checkpoint().every_steps()} + queue.max_staleness() + 1;
   const uint64_t tokens =
       uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
@@ -211,7 +219,8 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   }
 }
 
-// The same job gives the same weights only where nothing depends on when something came.
+// A deterministic job gives the same weights each time, so no decision may depend on the clock or
+// on the order of arrival.
 void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
   if (!spec.run().deterministic()) return;
   const job::v1::Queue& queue = spec.queue();
@@ -258,6 +267,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckOptimizer(spec.trainer().optimizer(), check);
   CheckSchedule(spec, check);
   CheckEval(spec, check);
+  // Supervised training uses none of these blocks.
   if (spec.kind() != "rl") {
     CheckUnused(spec, "rollout", spec.rollout(), spec.has_rollout(), check);
     CheckUnused(spec, "reward", spec.reward(), spec.has_reward(), check);
@@ -280,6 +290,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
     check.Require(range->min() >= 1 && range->min() <= range->max(), name,
                   "wants 1 <= min <= max, has ", range->min(), " and ", range->max());
   }
+
   CheckAlgorithm(spec, check);
   CheckQueue(spec, check);
   CheckDeterministic(spec, check);

@@ -15,21 +15,24 @@ class RewardEntry;
 
 namespace sluice::config {
 
-// The parts of CheckJobSpec, in its order; each expects that those before it found no error.
+// The parts of CheckJobSpec(), in its order. Each of them expects that the earlier ones found no
+// error.
 
-// Single values that are missing, out of bounds, or none of the words (0007, 0008, 0009).
+// Reports single values that are missing, out of bounds, or not one of the allowed words (0007,
+// 0008, 0009).
 void CheckValues(const job::v1::JobSpec& spec, SpecProblems* problems);
-// Rules across values (0010, 0011) and of single ones that no bound expresses.
+// Checks the rules across values (0010, 0011), and rules for single values that bounds cannot
+// express.
 void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems);
-// Files and directories that the job reads: that they are there (0012), and can be used (0015,
-// 0016). Warns of what the values mean for this model and these rows. A file that is not there is
-// an error only where it `must_exist`.
+// Checks that the files and directories that the job reads exist (0012) and can be used (0015,
+// 0016). Warns of consequences of the values for this model and these rows. A missing file is an
+// error only with `must_exist`.
 void CheckFiles(const job::v1::JobSpec& spec, bool must_exist, SpecProblems* problems);
-// Warns of values that the job can have and that are hardly meant.
+// Warns of values that are allowed but are probably a mistake.
 void CheckUnusual(const job::v1::JobSpec& spec, SpecProblems* problems);
 
-// The verifier of an entry of `reward.rewards`. INVALID_ARGUMENT: its args are no JSON, or not fit
-// for it.
+// Creates the verifier of an entry of `reward.rewards`. INVALID_ARGUMENT: its args are not JSON, or
+// do not fit the verifier.
 absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifierOf(const job::v1::RewardEntry& entry);
 
 }  // namespace sluice::config

@@ -20,14 +20,15 @@ struct SizeUnit {
 constexpr SizeUnit kSizeUnits[] = {
     {"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"B", 1}};
 
-constexpr absl::Duration kLongest =
-    absl::Hours(24 * 36525);  // 100 years; a wire format's limit is farther away.
+// 100 years; far below the limit of protobuf's Duration.
+constexpr absl::Duration kLongest = absl::Hours(24 * 36525);
 
 absl::Status UnitError(absl::string_view text, absl::string_view wanted) {
   return Error(absl::StatusCode::kInvalidArgument, "UNIT", absl::StrCat("\"", text, "\" ", wanted));
 }
 
-// The number at the front of `text` and what follows it.
+// Splits `text` into the number at its start and the unit after it. Returns false if there is no
+// number.
 bool SplitNumber(absl::string_view text, double* number, absl::string_view* unit) {
   size_t end = 0;
   while (end < text.size() && (absl::ascii_isdigit(text[end]) || text[end] == '.')) ++end;
@@ -59,6 +60,7 @@ absl::StatusOr<uint64_t> ParseSizeText(absl::string_view text) {
   if (!SplitNumber(text, &number, &unit)) {
     return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no size such as 512MiB"));
   }
+
   if (unit.empty()) return UnitError(text, "needs a unit: B, KiB, MiB, GiB or TiB");
   for (const SizeUnit& known : kSizeUnits) {
     if (unit != known.name) continue;

@@ -1,4 +1,4 @@
-// Values that a job can have and that are hardly meant: it runs, and somebody should know.
+// Warns of values with which a job runs, but which are probably a mistake.
 
 #include <algorithm>
 
@@ -10,10 +10,10 @@
 namespace sluice::config {
 namespace {
 
-// Learning rates of AdamW above this make every weight jump by that much in each step, whatever its
-// gradient.
+// AdamW changes each weight by about the learning rate in every step, however small its gradient.
+// Above this rate it destroys a model.
 constexpr double kMostLearningRate = 1e-2;
-// Versions. Importance weights of tokens that old are mostly cut.
+// In policy versions. The importance weights of older tokens are mostly clipped.
 constexpr uint32_t kMostStaleness = 16;
 constexpr double kLeastTemperature = 0.1, kMostTemperature = 2;
 

@@ -1,5 +1,5 @@
-// What is wrong with single values of a spec, whoever sent it: missing (0009), out of bounds
-// (0007), not one of the words (0008).
+// Checks single values of a spec, from any client: missing (0009), out of bounds (0007), not one of
+// the allowed words (0008).
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/duration.pb.h>
@@ -40,7 +40,8 @@ bool IsDuration(const FieldDescriptor& field) {
          field.message_type()->full_name() == "google.protobuf.Duration";
 }
 
-// The value as a number, of a list the one at `index`; nothing where it is no number.
+// Returns the value as a number (for a list, the element at `index`); nullopt if it is not a
+// number. Durations are in seconds.
 std::optional<double> NumberOf(const Leaf& leaf, int index) {
   const FieldDescriptor& field = *leaf.field;
   const Reflection& reflection = *leaf.message->GetReflection();
@@ -57,6 +58,7 @@ std::optional<double> NumberOf(const Leaf& leaf, int index) {
       return static_cast<double>(reflection.GetUInt64(*leaf.message, &field));
     default: break;
   }
+
   if (!IsDuration(field)) return std::nullopt;
   const auto& duration =
       static_cast<const google::protobuf::Duration&>(reflection.GetMessage(*leaf.message, &field));
@@ -87,7 +89,7 @@ void CheckBounds(const Leaf& leaf, int index, const std::string& path, SpecProbl
 void CheckWord(const Leaf& leaf, const std::string& value, SpecProblems* problems) {
   const std::vector<std::string> choices = BuiltChoicesOf(*leaf.field, leaf.rule_path);
   if (choices.empty() || RuleOf(*leaf.field).path()) return;
-  // A word that this build refuses has a better text than this one.
+  // A word that this build refuses is reported by CheckRefused(), with a better text.
   if (absl::c_linear_search(choices, value) || RefusalOf(leaf.rule_path, value) != nullptr) return;
 
   const std::string unset = UnsetWord(*leaf.field);
@@ -102,10 +104,12 @@ void CheckLeaf(const Leaf& leaf, SpecProblems* problems) {
   const Reflection& reflection = *leaf.message->GetReflection();
   const bool given = field.is_repeated() ? reflection.FieldSize(*leaf.message, &field) > 0
                                          : reflection.HasField(*leaf.message, &field);
+  // A required value must be given; a list must not be empty.
   if (RuleOf(field).required() && !given) {
     problems->Add(9, leaf.path, " is missing: ", RuleOf(field).doc());
     return;
   }
+
   if (!IsLeaf(field) || field.is_map()) return;
 
   if (field.is_repeated()) {

@@ -21,9 +21,10 @@ namespace {
 
 using Kind = YamlNode::Kind;
 
+// Thrown to leave the parser.
 struct TooDeep {};
 
-// Builds the tree from the parser's events, which alone tell anchors, tags and quotes.
+// Builds the tree from the parser's events, because only these show anchors, tags and quotes.
 class TreeBuilder : public YAML::EventHandler {
  public:
   TreeBuilder(int source, Problems* problems) : source_(source), problems_(problems) {}
@@ -77,7 +78,7 @@ class TreeBuilder : public YAML::EventHandler {
  private:
   struct Frame {
     YamlNode node;
-    YamlNode::Key key;  // Of the value that comes next, in a map.
+    YamlNode::Key key;  // In a map: the key of the next value.
     bool has_key = false;
   };
 
@@ -110,12 +111,14 @@ class TreeBuilder : public YAML::EventHandler {
     stack_.pop_back();
     Attach(std::move(node));
   }
+  // Puts a finished node into the innermost open list or map.
   void Attach(YamlNode node) {
     if (stack_.empty()) {
       root_ = std::move(node);
       return;
     }
     Frame& top = stack_.back();
+    // In a map, keys and values come in turn.
     if (top.node.kind == Kind::kList) {
       top.node.list.push_back(std::move(node));
     } else if (!top.has_key) {
@@ -141,7 +144,8 @@ class TreeBuilder : public YAML::EventHandler {
   YamlNode root_;
 };
 
-// The node at `part` inside `at`, made if it may be; null with a problem told.
+// Returns the node at `part` inside `at`, created if necessary. Returns null after reporting a
+// problem.
 YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Problems* problems) {
   int64_t index = 0;
   if (at->kind == Kind::kList) {
@@ -155,7 +159,9 @@ YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Pro
     if (index == static_cast<int64_t>(at->list.size())) at->list.emplace_back();
     return &at->list[index];
   }
-  if (at->kind != Kind::kMap) {  // A word or nothing gives way to a block; a number opens a list.
+
+  // Anything else is replaced: by a list for the index 0, else by a block.
+  if (at->kind != Kind::kMap) {
     const bool list = part == "0";
     *at = YamlNode();
     at->kind = list ? Kind::kList : Kind::kMap;
@@ -167,8 +173,7 @@ YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Pro
   return &at->map.back().second;
 }
 
-// The wire has no way to carry other text, and a path that is changed on its way names another
-// file.
+// Protobuf strings must be UTF-8, and a path with replaced bytes would name another file.
 bool CheckUtf8(absl::string_view text, int source, Problems* problems) {
   int line = 1, column = 1;
   for (size_t at = 0; at < text.size();) {
@@ -227,6 +232,7 @@ void ApplySet(absl::string_view set, int source, YamlNode* root, Problems* probl
                   "want KEY=VALUE, as in trainer.optimizer.lr=1e-3 or data.train.0.path=FILE");
     return;
   }
+
   YamlNode value = ParseYaml(halves[1], source, problems);
   YamlNode* at = root;
   for (const std::string& part : parts) {

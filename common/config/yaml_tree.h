@@ -9,8 +9,8 @@
 
 namespace sluice::config {
 
-// A parsed YAML value that knows its place. Only what job files may use: no anchors, aliases, tags,
-// duplicate keys, second documents; see ParseYaml.
+// A parsed YAML value with its place. It holds only what job files may use: no anchors, aliases,
+// tags, duplicate keys or second documents (see ParseYaml).
 struct YamlNode {
   enum class Kind { kNull, kScalar, kMap, kList };
   struct Key {
@@ -20,24 +20,24 @@ struct YamlNode {
 
   Kind kind = Kind::kNull;
   Place place;
-  std::string text;                           // Of a scalar.
-  bool quoted = false;                        // A scalar in quotes is text whatever it looks like.
+  std::string text;                           // Of a scalar; empty otherwise.
+  bool quoted = false;                        // A scalar in quotes is always text.
   std::vector<std::pair<Key, YamlNode>> map;  // In the order of the file.
   std::vector<YamlNode> list;
 
-  // The value of a key, or null.
+  // Returns the value of a key, or null.
   YamlNode* Find(absl::string_view key);
   const YamlNode* Find(absl::string_view key) const {
     return const_cast<YamlNode*>(this)->Find(key);
   }
 };
 
-// Parses one document. What job files may not use is a problem each (0002, 0004); text that is no
-// YAML is one (0001) and gives a null node. `source` marks the places.
+// Parses one document. Whatever job files may not use is reported (0002, 0004). Text that is not
+// YAML is reported (0001) and gives a null node. `source` becomes Place::source of all places.
 YamlNode ParseYaml(absl::string_view text, int source, Problems* problems);
 
-// Puts `key=value` of --set over the tree: "data.train.0.path=FILE". Blocks on the way are made; a
-// list place must be there, or be the next.
+// Applies a --set `key=value`, such as "data.train.0.path=FILE", to the tree. Missing blocks on the
+// way are created. A list index must exist or be the next one. Mistakes are reported (0014).
 void ApplySet(absl::string_view set, int source, YamlNode* root, Problems* problems);
 
 }  // namespace sluice::config

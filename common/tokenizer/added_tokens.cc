@@ -13,10 +13,10 @@
 namespace sluice {
 namespace {
 
-// A word character as in \w: Alphabetic, M, Nd, Pc, or a joiner.
+// Whether `c` is a word character as in \w: Alphabetic, M, Nd, Pc, or a joiner.
 bool IsWord(uint32_t c) {
   const UChar32 u = static_cast<UChar32>(c);
-  // Also those newer than ICU's.
+  // The table also has characters that are newer than ICU's Unicode version.
   if ((CharTable::Get().Mask(c) & (kLetterMask | kMarkMask)) != 0) return true;
   return u_hasBinaryProperty(u, UCHAR_ALPHABETIC) || u_hasBinaryProperty(u, UCHAR_JOIN_CONTROL) ||
          (U_MASK(u_charType(u)) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
@@ -65,6 +65,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Parse(const Component& root, const Bpe&
   if (!list.is_array() || list.size() > kMaxTokens)
     return absl::InvalidArgumentError(
         absl::StrCat("added_tokens is no list of up to ", kMaxTokens, " entries"));
+  // Tokens that are not in the model get the ids after it, in the order of the list.
   int32_t next_id = static_cast<int32_t>(bpe.size());
   for (size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_object())
@@ -102,7 +103,7 @@ void AddedTokens::Index::Build(std::vector<const AddedToken*> list) {
 
 const AddedToken* AddedTokens::Index::LongestAt(absl::string_view text) const {
   const AddedToken* longest = nullptr;
-  // Those whose forms begin as `text` does, `depth` bytes deep.
+  // The tokens whose forms begin with the first `depth` bytes of `text`.
   auto low = tokens.begin(), high = tokens.end();
   for (size_t depth = 0; depth < text.size() && low != high; ++depth) {
     const uint8_t byte = static_cast<uint8_t>(text[depth]);
@@ -133,7 +134,8 @@ void AddedTokens::Find(absl::string_view text, bool normalized, bool special,
       continue;
     }
     size_t begin = at, end = at + token->form.size();
-    at = end;  // A match that does not count hides what it covers all the same.
+    // A match that is rejected below still hides what it covers, as in the reference library.
+    at = end;
     if (token->special && !special) continue;
     if (token->single_word &&
         (EndsWithWord(text.substr(0, begin)) || StartsWithWord(text.substr(end))))

@@ -18,23 +18,25 @@ namespace sluice {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
-  bool special = false;      // Decoding can leave it out; encoding can take it for plain text.
-  bool normalized = false;   // Looked for in the normalized text, as its own normalized form.
-  bool single_word = false;  // Not with a word character next to it.
-  bool lstrip = false, rstrip = false;  // Takes the spaces at that side along.
-  std::string form;  // What is looked for, and decoded: `content`, or its normalized form.
+  bool special = false;      // Decoding can leave it out; encoding can treat it as plain text.
+  bool normalized = false;   // Searched in the normalized text, in its normalized form.
+  bool single_word = false;  // Matches only if no word character is next to it.
+  bool lstrip = false, rstrip = false;  // Includes the white space on that side.
+  // `content`, or its normalized form: what is searched, and what decoding gives.
+  std::string form;
 };
 
-// The list `added_tokens`: strings that become their own ids wherever they are written.
-// Leftmost-longest.
+// The list `added_tokens`: strings that become their own ids wherever they occur. At each place the
+// longest one matches.
 //
 // Immutable, so thread-safe.
 class AddedTokens {
  public:
   static constexpr size_t kMaxTokens = 200'000, kMaxContent = 512;
 
-  // INVALID_ARGUMENT: an entry of a wrong form, an empty or overlong one, or an id other than the
-  // reference library's own: that of the model's token of the same content, else the next free one.
+  // INVALID_ARGUMENT: an entry has a wrong form, is empty or too long, or has another id than the
+  // reference library gives it: that of the model's token with the same content, else the next free
+  // id.
   static absl::StatusOr<AddedTokens> Parse(const Component& root, const Bpe& bpe,
                                            const Normalizer& normalizer);
 
@@ -42,9 +44,9 @@ class AddedTokens {
     Span span;
     const AddedToken* token;  // Null: plain text.
   };
-  // Appends what `text` consists of: added tokens that are `normalized` or not, and plain text.
-  // Pieces can overlap where one token's spaces are another token. `special`: whether special
-  // tokens count.
+  // Splits `text` into added tokens and plain text, and appends the pieces. `normalized` selects
+  // the tokens to search for. Without `special`, special tokens are not searched for. Pieces can
+  // overlap: the white space of one token may be another token.
   void Find(absl::string_view text, bool normalized, bool special,
             std::vector<Piece>* pieces) const;
   bool AnyNormalized() const { return !normalized_.tokens.empty(); }
@@ -54,10 +56,10 @@ class AddedTokens {
   int32_t id_end() const { return id_end_; }  // Highest id + 1; 0 if there are none.
 
  private:
-  // Tokens by their form, sorted, to be narrowed down byte by byte.
+  // Tokens sorted by their form; LongestAt() narrows the range down byte by byte.
   struct Index {
     std::vector<const AddedToken*> tokens;
-    std::array<bool, 256> begins{};  // A form begins with this byte.
+    std::array<bool, 256> begins{};  // Whether a form begins with this byte.
     const AddedToken* LongestAt(absl::string_view text) const;
     void Build(std::vector<const AddedToken*> list);
   };

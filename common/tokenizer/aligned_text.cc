@@ -54,7 +54,7 @@ void AlignedText::Apply(absl::Span<const Edit> edits, size_t skipped_characters)
   for (const Edit& edit : edits) {
     character.clear();
     AppendUtf8(edit.code_point, &character);
-    // Before the first, old - 1 is no byte at all.
+    // Before the first character, old - 1 wraps around, which Insert() treats as "no origin".
     builder.Insert(character, edit.change > 0 ? old - 1 : old);
     for (int n = edit.change; n <= 0; ++n) step();
   }

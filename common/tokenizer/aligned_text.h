@@ -10,45 +10,47 @@
 
 namespace sluice {
 
-// One character of a rewritten text. `change` 0: it takes the place of the next character of the
-// old text; n > 0: it is new; -n: it takes the place of the next one, and the n behind that go.
+// One character of a rewritten text. change = 0: it replaces the next character of the old text.
+// change = n > 0: it is new. change = -n < 0: it replaces the next character, and the n characters
+// after that are removed.
 struct Edit {
   uint32_t code_point;
   int change;
 };
 
-// A text on its way through normalizers and pre-tokenizers. It can tell for each of its bytes which
-// bytes of the original text it stems from, as the reference library reckons that: a new character
-// stems from what the one before it does.
+// A text that passes through normalizers and pre-tokenizers. For each byte it knows which bytes of
+// the original text it comes from. As in the reference library, a new character comes from the same
+// bytes as the one before it.
 //
-// Until something rewrites it, it only borrows the original.
+// Until it is rewritten, it only borrows the original text. Not thread-safe.
 class AlignedText {
  public:
-  // `text` is a part of the original, from its byte `begin` on. Without `track`, Origin of a
-  // rewritten text is unknown.
+  // `text` is a part of the original, which starts at its byte `begin`. Without `track`, the origin
+  // of a rewritten text is unknown.
   AlignedText(absl::string_view text, size_t begin, bool track)
       : view_(text), begin_(begin), track_(track) {}
-  AlignedText(const AlignedText& whole, Span part);  // A part of another text, which outlives it.
+  // A part of another text, which must outlive it.
+  AlignedText(const AlignedText& whole, Span part);
   AlignedText(AlignedText&&) = delete;
 
   absl::string_view text() const { return view_; }
   bool tracked() const { return track_; }
-  // Bytes of the original that the characters in `part` stem from. Of an unknown one: {0, 0}.
+  // Returns the bytes of the original that the characters in `part` come from; {0, 0} if unknown.
   Span Origin(Span part) const;
 
-  // The whole text, its first characters left out.
+  // Rewrites the whole text by `edits`; the first `skipped_characters` are removed before that.
   void Apply(absl::Span<const Edit> edits, size_t skipped_characters);
   void Replace(absl::Span<const Span> matches, absl::string_view content);
-  void Keep(Span part);  // Only that.
+  void Keep(Span part);  // Removes everything else.
 
-  // Puts a new text together from parts of the old one.
+  // Builds a new text from parts of the old one.
   class Builder {
    public:
     explicit Builder(AlignedText* text) : text_(text) {
       out_.reserve(text->text().size() * 9 / 8 + 16);
     }
     void Copy(Span part);
-    // That stems from what the byte `like` does.
+    // Inserts a new text with the same origin as the byte `like` of the old text.
     void Insert(absl::string_view content, size_t like);
     size_t size() const { return out_.size(); }
     void Finish();
@@ -65,8 +67,8 @@ class AlignedText {
   absl::string_view view_;
   const size_t begin_;
   const bool track_;
-  std::string text_;  // What view_ shows once rewritten.
-  // By byte, relative to begin_, if rewritten and tracked.
+  std::string text_;  // The text of view_ after a rewrite.
+  // For each byte of a rewritten, tracked text: its origin, relative to begin_.
   std::vector<std::pair<uint32_t, uint32_t>> origin_;
   bool rewritten_ = false;
 };

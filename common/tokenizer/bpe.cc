@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Up to so many symbols, looking at all pairs again after each merge is faster than a heap.
+// For up to this many symbols, searching all pairs after each merge is faster than a heap.
 constexpr size_t kFew = 40;
 
 size_t Meeting(char left, char right) {
@@ -37,6 +37,8 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
     SLUICE_ASSIGN_OR_RETURN(const std::string affix, model.String(key, ""));
     if (!affix.empty()) return model.Unsupported(absl::StrCat(key, " \"", affix, "\""));
   }
+
+  // Ids and merges first: the settings below refer to tokens.
   Bpe bpe;
   bpe.byte_level_ = byte_level;
   if (!file.has_vocab) return model.Invalid("vocab is missing or no object");
@@ -54,6 +56,8 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
     if (!bpe.unknown_)
       return model.Invalid(absl::StrCat("unk_token \"", unknown, "\" is not in the vocabulary"));
   }
+
+  // The tokens from which bytes are built.
   for (int b = 0; b < 256; ++b) {
     const std::string spelling =
         byte_level ? ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)))
@@ -70,7 +74,7 @@ absl::Status Bpe::ReadVocab(TokenizerFile* file) {
   tokens_.resize(highest + 1);
   ids_.reserve(file->vocab.size());
   for (auto& [token, id] : file->vocab) {
-    if (token.empty()) continue;  // No text has it, and as output it is nothing.
+    if (token.empty()) continue;  // No text contains it, and decoding gives nothing for it.
     if (!tokens_[id].empty())
       return absl::InvalidArgumentError(absl::StrCat("model.vocab: \"", token, "\" and \"",
                                                      tokens_[id], "\" both have the id ", id));
@@ -92,7 +96,7 @@ absl::Status Bpe::ReadMerges(const TokenizerFile& file) {
           absl::StrCat("model.merges[", rank, "]: \"", a, "\", \"", b,
                        "\" or the two together are not in the vocabulary"));
     }
-    // The last of equals counts.
+    // If a pair occurs twice, the last one counts.
     merges_[PairKey(*left, *right)] = {static_cast<uint32_t>(rank), *whole};
     joined_.set(Meeting(a.back(), b.front()));
   }
@@ -101,11 +105,12 @@ absl::Status Bpe::ReadMerges(const TokenizerFile& file) {
 
 void Bpe::FindCuts() {
   all_bytes_ = byte_fallback_ && absl::c_all_of(byte_ids_, [](int32_t id) { return id >= 0; });
-  // Without an unknown token a character may go, and what it parted meets.
+  // Without an unknown token, an unknown character disappears, and its neighbours meet. Then a cut
+  // is not safe.
   cuts_ = !byte_level_ && !ignore_merges_ && (all_bytes_ || unknown_);
   if (!cuts_) return;
-  // Tokens that stand for another text than they spell: a merge of one joins what `joined_` does
-  // not tell.
+  // These tokens stand for other text than their spelling, so `joined_` does not cover merges with
+  // them.
   absl::flat_hash_set<int32_t> others;
   if (byte_fallback_) others.insert(byte_ids_.begin(), byte_ids_.end());
   if (unknown_) others.insert(*unknown_);
@@ -124,16 +129,18 @@ std::optional<int32_t> Bpe::Id(absl::string_view token) const {
 size_t Bpe::CutAt(absl::string_view word) const {
   if (!cuts_) return word.size();
   for (size_t at = 1; at < word.size(); ++at) {
-    const bool inside = (static_cast<uint8_t>(word[at]) & 0xC0) == 0x80;  // Of a character.
+    const bool inside = (static_cast<uint8_t>(word[at]) & 0xC0) == 0x80;  // Inside a character.
     if (inside || joined_[Meeting(word[at - 1], word[at])]) continue;
-    // An unknown character is given with what follows it, so a cut is before a known one.
+    // An unknown character is emitted together with what follows it, so a cut is safe only before a
+    // known one.
     if (all_bytes_ || Id(word.substr(at, Utf8SequenceLength(word[at])))) return at;
   }
   return word.size();
 }
 
 void Bpe::First(absl::string_view word, Symbols* symbols) const {
-  // Of an unknown symbol not yet given: the next known character gives it, byte tokens do not.
+  // Bytes of an unknown symbol that is not emitted yet. The next known character emits it; byte
+  // tokens do not.
   uint32_t unknown_bytes = 0;
   const auto give_unknown = [&] {
     if (unknown_bytes > 0) symbols->push_back({*unknown_, unknown_bytes});
@@ -165,6 +172,7 @@ void Bpe::First(absl::string_view word, Symbols* symbols) const {
 
 void Bpe::Encode(absl::string_view word, Symbols* symbols) const {
   symbols->clear();
+  // With ignore_merges, a word that is a token as a whole is not split.
   if (ignore_merges_) {
     const auto id = byte_level_ ? Id(ByteLevelAlphabet::Get().Spell(word)) : Id(word);
     if (id) {
@@ -172,6 +180,7 @@ void Bpe::Encode(absl::string_view word, Symbols* symbols) const {
       return;
     }
   }
+
   First(word, symbols);
   if (symbols->size() <= kFew) {
     MergeFew(symbols);
@@ -187,7 +196,7 @@ const Bpe::Merge* Bpe::Find(const Symbol& left, const Symbol& right) const {
 
 void Bpe::MergeFew(Symbols* symbols) const {
   constexpr Merge kNone{UINT32_MAX, -1};
-  Merge merge[kFew];  // [i]: of symbol i with the next.
+  Merge merge[kFew];  // [i]: the merge of symbol i with the next one.
   size_t n = symbols->size();
   Symbol* const s = symbols->data();
   const auto look = [&](size_t i) {
@@ -195,6 +204,7 @@ void Bpe::MergeFew(Symbols* symbols) const {
     merge[i] = found != nullptr ? *found : kNone;
   };
   for (size_t i = 0; i < n; ++i) look(i);
+  // Merge the best pair until none is left.
   while (n > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < n; ++i) {
@@ -214,14 +224,16 @@ void Bpe::MergeFew(Symbols* symbols) const {
 void Bpe::MergeMany(Symbols* symbols) const {
   const int n = static_cast<int>(symbols->size());
   Symbol* const s = symbols->data();
+  // The symbols form a linked list, so that merging is constant time.
   std::vector<int> next(n), previous(n);
   for (int i = 0; i < n; ++i) {
     next[i] = i + 1 < n ? i + 1 : -1;
     previous[i] = i - 1;
   }
+
   struct Candidate {
     uint32_t rank;
-    int at;  // Of the left symbol.
+    int at;  // Index of the left symbol.
     int32_t left, right, id;
     bool operator>(const Candidate& o) const { return rank != o.rank ? rank > o.rank : at > o.at; }
   };
@@ -236,10 +248,11 @@ void Bpe::MergeMany(Symbols* symbols) const {
                                                                                std::move(first));
   const auto offer = [&](int at) { candidate(at, [&](const Candidate& c) { queue.push(c); }); };
   constexpr int32_t kGone = -1;
+
   while (!queue.empty()) {
     const Candidate top = queue.top();
     queue.pop();
-    // Merged since it was queued: one of the two is no longer what it was.
+    // Skip the candidate if one of the two symbols was merged after it was queued.
     if (s[top.at].id != top.left || next[top.at] < 0 || s[next[top.at]].id != top.right) continue;
     const int right = next[top.at];
     s[top.at] = {top.id, s[top.at].bytes + s[right].bytes};
@@ -249,6 +262,7 @@ void Bpe::MergeMany(Symbols* symbols) const {
     offer(previous[top.at]);
     offer(top.at);
   }
+
   size_t kept = 0;
   for (int i = 0; i >= 0 && i < n; i = next[i]) s[kept++] = s[i];
   symbols->resize(kept);

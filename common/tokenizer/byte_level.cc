@@ -32,7 +32,7 @@ bool ByteLevelAlphabet::Unspell(absl::string_view spelling, std::string* bytes) 
     uint32_t code_point = lead;
     size_t length = 1;
     if (lead >= 0x80) {
-      // All spellings lie below U+0200.
+      // All spellings are below U+0200.
       if (lead < 0xC2 || lead > 0xC7 || i + 1 >= spelling.size()) return false;
       code_point = (lead & 0x1F) << 6 | (static_cast<uint8_t>(spelling[i + 1]) & 0x3F);
       length = 2;

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// General categories as split patterns tell them apart. kSpace is White_Space: Z and U+0009-000D,
-// U+0085.
+// The general categories that split patterns distinguish. kSpace is White_Space: category Z,
+// U+0009-000D and U+0085.
 enum class CharClass : uint8_t { kOther, kLu, kLl, kLt, kLm, kLo, kM, kN, kP, kS, kSpace };
 
 // A set of classes.
@@ -23,8 +23,8 @@ constexpr CharMask kMarkMask = MaskOf(CharClass::kM), kNumberMask = MaskOf(CharC
                    kSpaceMask = MaskOf(CharClass::kSpace);
 constexpr CharMask kPunctuationMask = MaskOf(CharClass::kP), kSymbolMask = MaskOf(CharClass::kS);
 
-// The class of every code point, at the reference library's Unicode version (16), whatever ICU and
-// PCRE2 know.
+// The class of every code point in the Unicode version of the reference library (16), independent
+// of the versions of ICU and PCRE2.
 class CharTable {
  public:
   static const CharTable& Get() {
@@ -35,16 +35,16 @@ class CharTable {
     return 1u << blocks_[index_[code_point >> kBits] << kBits | (code_point & kLow)];
   }
 
-  // Ranges of `mask` that Unicode 14 had not assigned, as a regular expression's class spells them:
-  // \x{10D50}-\x{10D65}.. Of all its ranges, with `all`.
+  // Returns the ranges of `mask` in the form of a regular expression's class, such as
+  // \x{10D50}-\x{10D65}. Without `all`, only those that Unicode 14 had not assigned.
   std::string Ranges(CharMask mask, bool all = false) const;
 
  private:
   CharTable();
   static constexpr int kBits = 7;
   static constexpr uint32_t kLow = (1 << kBits) - 1;
-  std::vector<uint16_t> index_;  // Of a block, by code point >> kBits.
-  std::vector<uint8_t> blocks_;  // Classes.
+  std::vector<uint16_t> index_;  // Number of the block, by code point >> kBits.
+  std::vector<uint8_t> blocks_;  // The classes of each block.
 };
 
 }  // namespace sluice

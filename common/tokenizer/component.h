@@ -12,10 +12,10 @@
 
 namespace sluice {
 
-// One JSON object of a tokenizer.json with its place in the file, as
-// `pre_tokenizer.pretokenizers[1]`; "" is the file. Every error names the place: INVALID_ARGUMENT
-// for a value that is missing or of the wrong type, UNIMPLEMENTED for what this reader does not
-// have.
+// One JSON object of a tokenizer.json, with its place in the file, such as
+// `pre_tokenizer.pretokenizers[1]`; "" is the whole file. Every error names the place.
+// INVALID_ARGUMENT: a value is missing or of the wrong type.
+// UNIMPLEMENTED: this reader does not support it.
 //
 // Borrows the object.
 class Component {
@@ -26,10 +26,10 @@ class Component {
   const std::string& path() const { return path_; }
   std::string At(absl::string_view key) const;  // The place of a key.
   const nlohmann::json& json() const { return object_; }
-  std::string type() const;         // "" if it has none.
-  bool Has(const char* key) const;  // And it is not null.
+  std::string type() const;         // "" if there is none.
+  bool Has(const char* key) const;  // Present and not null.
 
-  // Refuses the first key that is not `type` nor among `known`.
+  // Refuses the first key that is neither `type` nor in `known`, unless it is null.
   absl::Status Only(std::initializer_list<const char*> known) const;
   absl::StatusOr<bool> Bool(const char* key) const;
   absl::StatusOr<bool> Bool(const char* key, bool absent) const {
@@ -40,14 +40,14 @@ class Component {
   absl::StatusOr<std::string> String(const char* key, const char* absent) const;
   absl::StatusOr<std::string> Character(const char* key) const;  // A string of one character.
   absl::StatusOr<Component> Object(const char* key) const;
-  // A list of objects, at most 1024.
+  // Returns a list of objects, at most 1024.
   absl::StatusOr<std::vector<Component>> Objects(const char* key) const;
 
-  // The links of a chain, in order: this one, or those in the list `parts` of a `Sequence`, each
-  // unfolded in turn.
+  // Returns the parts of a chain in order: this component, or if it is a `Sequence`, those in its
+  // list `parts`, which may be sequences themselves.
   absl::StatusOr<std::vector<Component>> Unfolded(const char* parts) const;
 
-  absl::Status Invalid(absl::string_view what) const;  // "<path>: what"
+  absl::Status Invalid(absl::string_view what) const;  // Gives "<path>: what".
   absl::Status Unsupported(absl::string_view what) const;
 
  private:

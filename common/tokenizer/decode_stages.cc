@@ -22,7 +22,8 @@ int HexDigit(char c) {
 
 int FallbackByte(absl::string_view token) {
   if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') return -1;
-  if (token[3] == '+') return HexDigit(token[4]);  // The reference library's parser takes a sign.
+  // The reference library's parser accepts a sign here.
+  if (token[3] == '+') return HexDigit(token[4]);
   const int high = HexDigit(token[3]), low = HexDigit(token[4]);
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
@@ -69,7 +70,7 @@ void ByteLevelStage::Finish() {
 
 void ReplaceStage::Token(absl::string_view token) {
   const auto replaced = pattern_->Replace(token, content_);
-  // A pattern at its limit leaves the token as it is.
+  // If a pattern reaches its limits, the token stays as it is.
   next->Feed(replaced.ok() ? absl::string_view(*replaced) : token, true);
 }
 
@@ -104,12 +105,13 @@ void StripStage::Feed(absl::string_view piece, bool ends) {
     ++taken_;
   }
   if (!piece.empty()) at_start_ = false;
-  int tail = 0;  // Characters at the piece's end that the end of the token may take.
+  int tail = 0;  // Characters at the piece's end that may be at the end of the token.
   absl::string_view body = piece;
   while (tail < stop_ && absl::EndsWith(body, character_)) {
     body.remove_suffix(character_.size());
     ++tail;
   }
+
   const int held_before = held_;
   held_ = body.empty() ? held_ + tail : tail;
   const int released = body.empty() ? std::max(0, held_ - stop_) : held_before;

@@ -7,10 +7,10 @@
 
 namespace sluice {
 
-// The byte that a token of the form <0xAB> stands for; -1: it is no such token.
+// Returns the byte of a token of the form <0xAB>; -1 if it has another form.
 int FallbackByte(absl::string_view token);
 
-// A stage that needs a whole token before it can say anything: gathers its pieces.
+// A stage that needs the whole token: collects its pieces and calls Token().
 class WholeTokenStage : public DecodeStage {
  public:
   void Feed(absl::string_view piece, bool ends) final;
@@ -24,8 +24,8 @@ class WholeTokenStage : public DecodeStage {
   bool open_ = false;
 };
 
-// All tokens' bytes in a row are one token; parts that are no UTF-8 become U+FFFD. Holds back a
-// sequence that is not complete.
+// Treats all tokens in a row as one text. Bytes that are not UTF-8 become U+FFFD. Holds back an
+// incomplete UTF-8 sequence.
 class ByteLevelStage : public DecodeStage {
  public:
   explicit ByteLevelStage(bool spelled) : spelled_(spelled) {}
@@ -34,11 +34,13 @@ class ByteLevelStage : public DecodeStage {
 
  private:
   void Bytes(absl::string_view bytes);
-  const bool spelled_;   // In the byte-level alphabet; false: these are the bytes already.
-  std::string token_;    // Of a token not complete, if spelled_.
-  std::string pending_;  // At most 3 bytes.
+  // Tokens are spelled in the byte-level alphabet; false: they are bytes already.
+  const bool spelled_;
+  std::string token_;    // The incomplete token, if spelled_.
+  std::string pending_;  // An incomplete sequence: at most 3 bytes.
 };
 
+// Replaces the matches of a pattern in each token.
 class ReplaceStage : public WholeTokenStage {
  public:
   ReplaceStage(const Pattern* pattern, std::string content)
@@ -50,8 +52,8 @@ class ReplaceStage : public WholeTokenStage {
   const std::string content_;
 };
 
-// A run of tokens <0x00>..<0xFF> is one token if its bytes are UTF-8, else each of them is a
-// U+FFFD: known when the run ends.
+// A run of tokens <0x00>..<0xFF> becomes one token if its bytes are UTF-8; else each of them
+// becomes U+FFFD. This is only known when the run ends.
 class ByteFallbackStage : public WholeTokenStage {
  public:
   void Finish() override;
@@ -62,6 +64,7 @@ class ByteFallbackStage : public WholeTokenStage {
   std::string run_;
 };
 
+// Makes one token of all tokens.
 class FuseStage : public DecodeStage {
  public:
   void Feed(absl::string_view piece, bool ends) override { next->Feed(piece, false); }
@@ -71,8 +74,8 @@ class FuseStage : public DecodeStage {
   }
 };
 
-// Takes up to `start` times the character off each token's start and up to `stop` times off its
-// end.
+// Removes the character up to `start` times from the start of each token, and up to `stop` times
+// from its end.
 class StripStage : public DecodeStage {
  public:
   StripStage(std::string character, int start, int stop)
@@ -83,11 +86,12 @@ class StripStage : public DecodeStage {
  private:
   const std::string character_;
   const int start_, stop_;
-  int taken_ = 0;  // Off the start of this token.
+  int taken_ = 0;  // Characters removed from the start of this token.
   bool at_start_ = true;
-  int held_ = 0;  // Characters at its end that may have to go; at most stop_.
+  int held_ = 0;  // Characters at its end that may have to be removed; at most stop_.
 };
 
+// Replaces the Metaspace character by a space; in the first token, removes it.
 class MetaspaceStage : public WholeTokenStage {
  public:
   MetaspaceStage(std::string character, bool drops_first)
@@ -96,15 +100,17 @@ class MetaspaceStage : public WholeTokenStage {
  private:
   void Token(absl::string_view token) override;
   const std::string character_;
-  bool dropping_;  // Until the first token is through.
+  bool dropping_;  // True until the first token has passed.
 };
 
+// Puts a space between tokens.
 class JoinStage : public WholeTokenStage {
  private:
   void Token(absl::string_view token) override;
   bool first_ = true;
 };
 
+// The end of the chain: appends to a string.
 class OutStage : public DecodeStage {
  public:
   explicit OutStage(std::string* out) : out_(out) {}

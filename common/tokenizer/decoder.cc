@@ -29,7 +29,7 @@ absl::StatusOr<Decoder> Decoder::Parse(const Component& component) {
 absl::Status Decoder::Add(const Component& component) {
   const std::string type = component.type();
   Step step{};
-  if (type == "ByteLevel") {  // Its keys matter to the pre-tokenizer only.
+  if (type == "ByteLevel") {  // Its keys only matter to the pre-tokenizer.
     SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
     step.kind = Step::kByteLevel;
   } else if (type == "ByteFallback" || type == "Fuse") {
@@ -54,6 +54,7 @@ absl::Status Decoder::Add(const Component& component) {
   } else {
     return component.Unsupported(absl::StrCat("the decoder \"", type, "\""));
   }
+
   if (steps_.size() == kMaxDecoders)
     return component.Invalid(absl::StrCat("more than ", kMaxDecoders, " decoders"));
   steps_.push_back(std::move(step));
@@ -72,7 +73,7 @@ absl::StatusOr<std::string> Decoder::Prepare(absl::string_view token) const {
 
 std::string Decoder::Bytes(absl::string_view prepared) const {
   std::string bytes = absl::StrCat(joins_with_spaces_ ? " " : "", prepared);
-  bool fused = false;  // From there on all tokens are one, and this is no end of it.
+  bool fused = false;  // From here on all tokens are one, which does not end here.
   for (size_t i = prepared_; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     if (step.kind == Step::kByteLevel) {

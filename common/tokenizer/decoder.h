@@ -11,40 +11,43 @@
 
 namespace sluice {
 
-// One decoder at work: tokens flow in, text flows out to `next`. A token may come in several
-// pieces, `ends` with the last.
+// One decoder of the chain: takes tokens and passes text to `next`. A token may come in several
+// pieces; `ends` is true for the last.
 class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
   virtual void Feed(absl::string_view piece, bool ends) = 0;
-  virtual void Finish() = 0;  // No token follows: gives what was held back, and finishes `next`.
+  // No token follows: passes on what was held back, and finishes `next`.
+  virtual void Finish() = 0;
   DecodeStage* next = nullptr;
 };
 
-// The chain `decoder` of a tokenizer.json: token strings to text. Each decoder is a stage that
-// holds back only what later tokens may change, so that decoding token by token equals decoding the
-// whole list by construction.
+// The chain `decoder` of a tokenizer.json: turns token strings into text. Each decoder is a stage
+// that holds back only what later tokens may change. Therefore decoding token by token gives the
+// same text as decoding the whole list.
 //
-// Immutable, so thread-safe; a Stream has one user.
+// Immutable, so thread-safe; a Stream may be used by one thread at a time.
 class Decoder {
  public:
-  Decoder() = default;  // No decoder: tokens joined by spaces, as the reference library does it.
+  Decoder() = default;  // No decoder: joins tokens with spaces, as the reference library does.
 
-  // Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace.
+  // Supports Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace. Errors as
+  // Tokenizer::Parse().
   static absl::StatusOr<Decoder> Parse(const Component& component);
 
-  // What the leading decoders that see one token at a time make of `token`: done once for each
-  // token of the vocabulary. RESOURCE_EXHAUSTED: a pattern ran into its limits.
+  // Applies to `token` the first decoders of the chain, as far as they look at single tokens. This
+  // is done once for each token of the vocabulary. RESOURCE_EXHAUSTED: a pattern exceeded its
+  // limits.
   absl::StatusOr<std::string> Prepare(absl::string_view token) const;
 
-  // What a token, prepared, puts into a text that has begun: its bytes, which may be a part of a
-  // character. In a row they are the text but for what is at its ends, and for bytes that form no
-  // UTF-8.
+  // Returns the bytes that a prepared token adds to a text that has already begun; they may be a
+  // part of a character. Joined, they give the text, except at its two ends and for bytes that are
+  // not UTF-8.
   std::string Bytes(absl::string_view prepared) const;
 
   class Stream {
    public:
-    // `decoder` outlives it. Text is appended to *out.
+    // `decoder` must outlive the stream. Text is appended to *out.
     Stream(const Decoder* decoder, std::string* out);
     void Feed(absl::string_view prepared) { first_->Feed(prepared, /*ends=*/true); }
     void Finish() { first_->Finish(); }
@@ -58,16 +61,16 @@ class Decoder {
   struct Step {
     enum Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace } kind;
     std::shared_ptr<const Pattern> pattern;  // kReplace.
-    // kReplace: what goes in. kStrip, kMetaspace: the character.
+    // kReplace: the replacement. kStrip, kMetaspace: the character.
     std::string content;
-    int start = 0, stop = 0;   // kStrip: how many at either end.
-    bool drops_first = false;  // kMetaspace: the first token loses its characters.
+    int start = 0, stop = 0;   // kStrip: how many at each end.
+    bool drops_first = false;  // kMetaspace: the character is removed from the first token.
   };
   static std::unique_ptr<DecodeStage> Stage(const Step& step, bool prepared);
   absl::Status Add(const Component& component);
 
   std::vector<Step> steps_;
-  size_t prepared_ = 0;  // Leading steps that Prepare does.
+  size_t prepared_ = 0;  // Number of steps at the start that Prepare() does.
   bool joins_with_spaces_ = true;
 };
 

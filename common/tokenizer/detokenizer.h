@@ -13,40 +13,40 @@
 namespace sluice {
 class Tokenizer;
 
-// Token ids to text, one token at a time. What it gives, put together, is what Tokenizer::Decode
-// gives for the whole list, cut at the first stop string. Held back: a UTF-8 sequence that is not
-// complete; a run of byte-fallback tokens, for one later byte can make all of it U+FFFD; a tail
-// that may begin a stop string. So a stop string whose characters are spelled in byte-fallback
-// tokens is seen at the token behind them.
+// Turns token ids into text, one token at a time. The pieces joined are what Tokenizer::Decode()
+// gives for the whole list, cut at the first stop string. It holds back an incomplete UTF-8
+// sequence, a run of byte-fallback tokens (one more byte can turn all of it into U+FFFD), and an
+// end of the text that may begin a stop string. So a stop string that is spelled in byte-fallback
+// tokens is found at the token after them.
 //
-// One user at a time; the tokenizer may be shared.
+// Not thread-safe; several detokenizers may share a tokenizer.
 class Detokenizer {
  public:
   struct Options {
-    bool skip_special = true;        // Special added tokens give no text.
-    std::vector<std::string> stops;  // As StopMatcher::Create.
+    bool skip_special = true;        // Leave out the text of special added tokens.
+    std::vector<std::string> stops;  // As StopMatcher::Create().
   };
 
-  // `tokenizer` outlives it. INVALID_ARGUMENT: a stop string that StopMatcher refuses.
+  // `tokenizer` must outlive it. INVALID_ARGUMENT: StopMatcher refuses a stop string.
   static absl::StatusOr<std::unique_ptr<Detokenizer>> Create(const Tokenizer* tokenizer,
                                                              Options options);
 
-  // What comes before the text, such as the prompt: its text is not given and holds no stop string,
-  // but the text continues it (no leading space is taken off; bytes at its end and the next token's
-  // may be one character). Before any Push.
+  // Sets what comes before the text, such as the prompt. Its own text is not returned and not
+  // searched for stop strings, but the text continues it: no leading space is removed, and bytes at
+  // its end can form a character with the next token. Call it before the first Push().
   void Prime(absl::Span<const int32_t> ids);
 
-  // Takes the next token and appends to *out the text that is now certain. True: a stop string is
-  // complete; the text ends before it, and later tokens give nothing.
+  // Takes the next token and appends to *out the text that is now certain. Returns true if a stop
+  // string is complete; the text ends before it, and later tokens give nothing.
   bool Push(int32_t id, std::string* out);
 
-  // No token follows: appends what was held back, unless a stop string was found. True: one is
-  // complete, maybe only now.
+  // No token follows. Appends what was held back, unless a stop string was found. Returns true if a
+  // stop string is complete, perhaps only now.
   bool Finish(std::string* out);
 
   int matched_stop() const { return matcher_.matched(); }  // Index in Options::stops; -1: none.
 
-  Detokenizer(const Detokenizer&) = delete;  // The stream holds the address of text_.
+  Detokenizer(const Detokenizer&) = delete;  // The stream keeps the address of text_.
 
  private:
   Detokenizer(const Tokenizer* tokenizer, bool skip_special, StopMatcher matcher);
@@ -55,7 +55,7 @@ class Detokenizer {
   const Tokenizer* const tokenizer_;
   const bool skip_special_;
   StopMatcher matcher_;
-  std::string text_;  // Out of the stream, not yet through the matcher.
+  std::string text_;  // Text from the stream that the matcher has not seen.
   Decoder::Stream stream_;
 };
 

@@ -25,16 +25,15 @@ CLASSES = [
 ]
 CHARACTERS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 
-
 def matching(pattern):
     split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
     for at in range(0, len(CHARACTERS), 4096):
         block = CHARACTERS[at : at + 4096]
-        # U+0001, of no class, keeps the characters apart: those of even index are the block's.
+        # U+0001, which has no class, separates the characters, so those with an even index are from
+        # the block.
         for _, (begin, _) in split.pre_tokenize_str("\x01".join(map(chr, block))):
             if begin % 2 == 0:
                 yield block[begin // 2]
-
 
 classes = bytearray(0x110000)
 for number, (_, pattern) in enumerate(CLASSES, 1):

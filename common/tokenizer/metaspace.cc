@@ -15,8 +15,9 @@ absl::StatusOr<Metaspace> Metaspace::Parse(const Component& component) {
     return component.Invalid(
         absl::StrCat("prepend_scheme is \"", scheme, "\"; want always, first or never"));
   }
+
   metaspace.prepend = scheme == "always" ? kAlways : scheme == "first" ? kFirst : kNever;
-  // The older spelling of `never`.
+  // add_prefix_space: false is the older spelling of `never`.
   SLUICE_ASSIGN_OR_RETURN(const bool add_prefix_space, component.Bool("add_prefix_space", true));
   if (!add_prefix_space) {
     if (scheme != "never")

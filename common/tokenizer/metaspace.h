@@ -7,13 +7,14 @@
 
 namespace sluice {
 
-// The keys of Metaspace, pre-tokenizer and decoder: spaces become `replacement`, and one goes in
-// front of a text.
+// The settings of Metaspace, as a pre-tokenizer or a decoder: spaces become `replacement`, and one
+// is put in front of a text.
 struct Metaspace {
-  // kFirst: to the piece at the start of the whole text only.
+  // kFirst: only in front of the piece at the start of the whole text.
   enum Prepend { kNever, kFirst, kAlways };
   std::string replacement;
   Prepend prepend = kAlways;
+  // Whether each word begins at a replacement character.
   bool split = true;
 
   static absl::StatusOr<Metaspace> Parse(const Component& component);

@@ -49,6 +49,7 @@ absl::Status Normalizer::Add(const Component& component) {
     step.form = form;
     known = true;
   }
+
   if (type == "Prepend") {
     SLUICE_RETURN_IF_ERROR(component.Only({"prepend"}));
     SLUICE_ASSIGN_OR_RETURN(step.content, component.String("prepend"));
@@ -69,6 +70,7 @@ absl::Status Normalizer::Add(const Component& component) {
   } else if (!known) {
     return component.Unsupported(absl::StrCat("the normalizer \"", type, "\""));
   }
+
   if (steps_.size() == kMaxNormalizers)
     return component.Invalid(absl::StrCat("more than ", kMaxNormalizers, " normalizers"));
   steps_.push_back(std::move(step));
@@ -92,6 +94,7 @@ absl::Status Normalizer::Run(AlignedText* text) const {
       case Step::kReplace: {
         std::vector<Span> matches;
         SLUICE_RETURN_IF_ERROR(step.pattern->Find(text->text(), &matches));
+        // Check the size before building the text.
         if (matches.size() > kMaxText / (step.content.size() + 1)) {
           return absl::ResourceExhaustedError(
               absl::StrCat("a Replace of ", matches.size(), " places by ", step.content.size(),

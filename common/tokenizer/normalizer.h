@@ -12,8 +12,8 @@
 
 namespace sluice {
 
-// The chain `normalizer` of a tokenizer.json: Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace,
-// Strip, Lowercase.
+// The chain `normalizer` of a tokenizer.json. Supports Sequence, NFC, NFD, NFKC, NFKD, Prepend,
+// Replace, Strip, Lowercase.
 //
 // Immutable, so thread-safe.
 class Normalizer {
@@ -22,7 +22,7 @@ class Normalizer {
   static absl::StatusOr<Normalizer> Parse(const Component& component);
 
   bool empty() const { return steps_.empty(); }
-  // RESOURCE_EXHAUSTED: a pattern ran into its limits, or the text grew over 256 MiB.
+  // RESOURCE_EXHAUSTED: a pattern exceeded its limits, or the text became larger than 256 MiB.
   absl::Status Run(AlignedText* text) const;
 
  private:
@@ -30,7 +30,7 @@ class Normalizer {
     enum Kind { kForm, kPrepend, kReplace, kStrip, kLowercase } kind;
     UnicodeForm form = UnicodeForm::kNfc;
     std::shared_ptr<const Pattern> pattern;
-    std::string content;               // kPrepend, kReplace: what goes in.
+    std::string content;               // kPrepend, kReplace: the new text.
     bool left = false, right = false;  // kStrip.
   };
   absl::Status Add(const Component& component);
@@ -38,7 +38,7 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// The part of `text` without White_Space at its ends.
+// Returns the part of `text` without White_Space at the chosen ends.
 Span StripSpaces(absl::string_view text, bool left, bool right);
 
 }  // namespace sluice

@@ -12,8 +12,8 @@ namespace sluice {
 namespace {
 constexpr size_t kMaxPostProcessors = 64, kMaxAdded = 1024;
 
-// Takes the spaces of a token off its range. A single one in front may be one that the
-// pre-tokenizer put there.
+// Removes a token's spaces from its range. A single leading space stays if the pre-tokenizer may
+// have put it there.
 Span Trim(absl::string_view text, Span range, TokenSpans::Spaces spaces, bool first,
           bool prefix_space) {
   if (spaces.leading == 1 && prefix_space && (first || range.begin == 0)) spaces.leading = 0;
@@ -22,7 +22,7 @@ Span Trim(absl::string_view text, Span range, TokenSpans::Spaces spaces, bool fi
   range.begin = std::min(range.begin, range.end);
   size_t end = range.end;
   for (; spaces.trailing > 0; --spaces.trailing) {
-    if (end == 0) return range;  // More spaces than there is text before the end.
+    if (end == 0) return range;  // There are more spaces than text before the end.
     do --end;
     while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80);
   }
@@ -59,7 +59,7 @@ absl::Status PostProcessor::Add(const Component& component) {
 }
 
 absl::Status PostProcessor::AddTemplate(const Component& component) {
-  // `pair` is for two texts: not used here.
+  // `pair` is for two texts and is not used.
   SLUICE_RETURN_IF_ERROR(component.Only({"single", "pair", "special_tokens"}));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> items, component.Objects("single"));
   Step step;
@@ -85,6 +85,7 @@ absl::Status PostProcessor::AddTemplate(const Component& component) {
             absl::StrCat("ids has an entry that is not in [0, ", TokenizerFile::kMaxId, "]"));
       (seen ? step.after : step.before).push_back(id.get<int32_t>());
     }
+
     if (step.before.size() + step.after.size() > kMaxAdded)
       return component.Invalid(absl::StrCat("more than ", kMaxAdded, " special tokens"));
   }

@@ -10,18 +10,18 @@
 
 namespace sluice {
 
-// Tokens with where they stem from.
+// Tokens and where they come from. All lists have the same length.
 struct TokenSpans {
   std::vector<int32_t> ids;
-  std::vector<Span> offsets;  // Bytes of the text; {0, 0} of tokens that the post-processor added.
+  std::vector<Span> offsets;  // Bytes of the text; {0, 0} for tokens that the post-processor added.
   struct Spaces {
-    uint32_t leading = 0, trailing = 0;  // Characters of the token that are spaces.
+    uint32_t leading = 0, trailing = 0;  // Number of spaces at the ends of the token.
   };
   std::vector<Spaces> spaces;
 };
 
-// The chain `post_processor` of a tokenizer.json: Sequence, ByteLevel (which trims offsets),
-// TemplateProcessing (one text).
+// The chain `post_processor` of a tokenizer.json. Supports Sequence, ByteLevel (which trims
+// offsets) and TemplateProcessing (for one text).
 //
 // Immutable, so thread-safe.
 class PostProcessor {
@@ -29,11 +29,11 @@ class PostProcessor {
   PostProcessor() = default;
   static absl::StatusOr<PostProcessor> Parse(const Component& component);
 
-  // The ids that templates put in front of a text's own and behind them.
+  // The ids that templates put before and after the ids of a text.
   const std::vector<int32_t>& before() const { return before_; }
   const std::vector<int32_t>& after() const { return after_; }
 
-  // As above, and offsets. Without `add_special`, templates add nothing.
+  // Adds these ids and trims offsets. Without `add_special`, templates add nothing.
   void Run(absl::string_view text, bool add_special, TokenSpans* tokens) const;
 
  private:

@@ -42,6 +42,7 @@ absl::Status PreTokenizer::Add(const Component& component) {
                               individual ? Splitter::kIsolated : Splitter::kContiguous, false)});
   } else if (type == "Metaspace") {
     SLUICE_ASSIGN_OR_RETURN(Metaspace metaspace, Metaspace::Parse(component));
+    // `first` needs to know whether a piece is at the start of the original text.
     if (metaspace.prepend == Metaspace::kFirst) {
       looks_at_origin_ = true;
       for (const Step& step : steps_)
@@ -92,9 +93,10 @@ void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text,
   std::vector<Span> out;
   for (const Span& piece : *pieces) {
     const absl::string_view view = text->text().substr(piece.begin, piece.size());
+    // Whether a mark goes in front of the piece.
     const bool first = metaspace.prepend == Metaspace::kAlways ||
                        (metaspace.prepend == Metaspace::kFirst && text->Origin(piece).begin == 0);
-    size_t begin = builder.size();  // Of the word being put together.
+    size_t begin = builder.size();  // Begin of the word that is being built.
     if (first && view[0] != ' ' && !absl::StartsWith(view, mark)) builder.Insert(mark, piece.begin);
     for (size_t at = 0; at < view.size();) {
       const bool space = view[at] == ' ';

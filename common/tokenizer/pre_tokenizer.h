@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// The chain `pre_tokenizer` of a tokenizer.json: Sequence, ByteLevel, Split, Metaspace, Digits;
-// none: the text is one word.
+// The chain `pre_tokenizer` of a tokenizer.json. Supports Sequence, ByteLevel, Split, Metaspace,
+// Digits. Without one, the text is one word.
 //
 // Immutable, so thread-safe.
 class PreTokenizer {
@@ -20,27 +20,27 @@ class PreTokenizer {
   PreTokenizer() = default;
   static absl::StatusOr<PreTokenizer> Parse(const Component& component);
 
-  // Cuts `part` of `text` into words. It may rewrite the text (Metaspace): the words are parts of
-  // what `text` is then. RESOURCE_EXHAUSTED: a pattern ran into its limits.
+  // Splits `part` of `text` into words. It may rewrite the text (Metaspace); the words are parts of
+  // the text after that. RESOURCE_EXHAUSTED: a pattern exceeded its limits.
   absl::Status Run(AlignedText* text, Span part, std::vector<Span>* words) const;
 
-  // Words are spelled byte by byte in the byte-level alphabet.
+  // Whether words are encoded byte by byte in the byte-level alphabet.
   bool byte_level() const { return byte_level_; }
-  // Where the words begin and end needs nothing but this scanner over the text; else null.
+  // The scanner that alone determines where words begin and end, or null.
   Scanner scanner() const {
     return steps_.size() == 1 && steps_[0].splitter ? steps_[0].splitter->scanner() : nullptr;
   }
-  // Whether Run looks at where its text lies in the original, so that a text must be tracked which
-  // was `rewritten` before.
+  // Whether Run() needs to know where its text is in the original, so that the text must be
+  // tracked. `rewritten` tells whether the text was rewritten before.
   bool needs_origin(bool rewritten) const {
     return looks_at_origin_ && (rewritten || rewrites_before_looking_);
   }
 
  private:
-  struct Step {  // One of the three.
+  struct Step {  // Exactly one field is set.
     std::optional<Splitter> splitter;
     std::optional<Metaspace> metaspace;
-    bool prefix_space = false;  // A space in front of each piece that does not begin with one.
+    bool prefix_space = false;  // Put a space in front of each piece that does not begin with one.
   };
   absl::Status Add(const Component& component);
   static void PrefixSpaces(AlignedText* text, std::vector<Span>* pieces);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxPattern = 4096;
 constexpr uint32_t kMatchLimit = 10'000'000, kDepthLimit = 100'000, kHeapLimitKib = 65'536;
-// Of Ruby's syntax: ^ and $ are ends of lines, and a line ends at \n alone.
+// As in Ruby, ^ and $ match at the ends of lines, and only \n ends a line.
 constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK;
 
 template <typename T, void (*kFree)(T*)>
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::strin
                                  kOptions, &error, &at, context.get()));
   if (impl->code == nullptr)
     return absl::InvalidArgumentError(absl::StrCat("no valid pattern: ", Message(error)));
-  // Where there is no JIT, matching is interpreted.
+  // Without JIT support, PCRE2 interprets the pattern.
   pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
   impl->limits.reset(pcre2_match_context_create(nullptr));
   pcre2_set_match_limit(impl->limits.get(), kMatchLimit);
@@ -78,9 +78,9 @@ absl::Status RegexPattern::Find(absl::string_view text, std::vector<Span>* match
       return absl::ResourceExhaustedError(
           absl::StrCat("the pattern at byte ", from, " of ", text.size(), ": ", Message(rc)));
     const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(match.get());
-    // \K in a lookahead; not translated.
+    // This could come from \K in a lookahead, which is not translated.
     if (span[0] > span[1]) return absl::InternalError("a match that ends before it begins");
-    // An empty match right behind another is none: one character on.
+    // An empty match directly after another match does not count. Go on one character later.
     if (span[0] == span[1] && span[1] == last_end) {
       ++from;
       while (from < text.size() && (static_cast<uint8_t>(text[from]) & 0xC0) == 0x80) ++from;

@@ -9,13 +9,13 @@
 
 namespace sluice {
 
-// The pattern as PCRE2 must be given it to mean what it means to the reference library's engine
-// (Oniguruma, Ruby syntax, at its Unicode version): \s, \w, \b, \h and categories are written out.
-// UNIMPLEMENTED: a construct whose meaning differs and that has no such form, by name and byte
-// offset.
+// Translates a pattern of the reference library's engine (Oniguruma, Ruby syntax, with its Unicode
+// version) to one with the same meaning in PCRE2: \s, \w, \b, \h and categories are written out.
+// UNIMPLEMENTED: a construct has another meaning in PCRE2 and cannot be translated; the message
+// gives its name and byte offset.
 absl::StatusOr<std::string> TranslateRegex(absl::string_view pattern);
 
-// A regular expression run by PCRE2 (UTF, UCP, JIT).
+// A regular expression, run by PCRE2 (UTF, UCP, JIT).
 class RegexPattern : public Pattern {
  public:
   static absl::StatusOr<std::unique_ptr<const Pattern>> Compile(absl::string_view pattern);

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Insides of classes. Oniguruma's word characters are Alphabetic, M, Nd and Pc.
+// The insides of character classes. Oniguruma's word characters are Alphabetic, M, Nd and Pc.
 constexpr char kSpace[] = R"(\x{09}-\x{0D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A})"
                           R"(\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 std::string Word() {
@@ -21,7 +21,8 @@ struct Category {
   const char* name;
   CharMask mask;
 };
-// Those that the table keeps apart. PCRE2's own, of an older Unicode, gain the newer characters.
+// The categories that CharTable distinguishes. PCRE2's own ones are of an older Unicode version, so
+// newer characters are added.
 constexpr Category kCategories[] = {{"L", kLetterMask},
                                     {"Lu", MaskOf(CharClass::kLu)},
                                     {"Ll", kLowerMask},
@@ -38,7 +39,7 @@ constexpr Category kCategories[] = {{"L", kLetterMask},
                                     {"Punctuation", kPunctuationMask},
                                     {"Symbol", kSymbolMask}};
 
-// Walks over a pattern and writes it anew.
+// Reads a pattern and writes the translation.
 class Translation {
  public:
   explicit Translation(absl::string_view pattern) : in_(pattern) {}
@@ -65,6 +66,7 @@ class Translation {
       if (Follows("]")) return Unsupported("a class that begins with ]");
       return absl::OkStatus();
     }
+
     if (Follows("}+")) return Unsupported("{n,m}+, which repeats a repetition");
     if (Follows("(?")) return Group();
     if (Follows("(*")) return Unsupported("(*..)");
@@ -72,7 +74,7 @@ class Translation {
     return absl::OkStatus();
   }
 
-  // Copies `(?` and what makes the group special, where it means the same to both engines.
+  // Copies `(?` and what follows, if the group means the same in both engines.
   absl::Status Group() {
     for (const char* const same :
          {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)", "(?-i:", "(?-i)"}) {
@@ -112,7 +114,8 @@ class Translation {
     } else if (absl::ascii_tolower(c) == 'h') {
       Class("0-9A-Fa-f", negated);
     } else if (absl::ascii_tolower(c) == 'b' &&
-               !in_class_) {  // Between a word character and something else.
+               !in_class_) {  // A place between a word character and something else.
+      // \b is written out as four lookarounds, with the reference library's word characters.
       const char* const one = negated ? "=" : "!";
       const char* const other = negated ? "!" : "=";
       absl::StrAppend(&out_, "(?:(?<=[", word, "])(?", one, "[", word, "])|(?<![", word, "])(?",
@@ -121,7 +124,7 @@ class Translation {
       out_ += R"(\x{0B})";
     } else if (!absl::ascii_isalnum(c) || absl::StrContains("dDrntfaeAz", c)) {
       absl::StrAppend(&out_, in_.substr(at_, 1));
-      // PCRE2 takes no backslash before these.
+      // PCRE2 accepts no backslash before non-ASCII characters.
       if ((static_cast<uint8_t>(c) & 0x80) != 0) out_.pop_back();
       out_ += c;
     } else {
@@ -131,7 +134,7 @@ class Translation {
     return absl::OkStatus();
   }
 
-  // \p{Name}, \P{Name}, \p{^Name}.
+  // Translates \p{Name}, \P{Name} and \p{^Name}.
   absl::Status Property(bool negated) {
     const size_t close = in_.find('}', at_);
     if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || close == absl::string_view::npos)
@@ -141,11 +144,13 @@ class Translation {
       negated = !negated;
       name.remove_prefix(1);
     }
+
     if (negated && in_class_) return Unsupported("a negated property in a class");
     if (name.empty() || name[0] == 'X' ||
         !absl::c_all_of(name, [](char c) { return absl::ascii_isalnum(c) || c == '_'; })) {
       return Unsupported(absl::StrCat("the property ", name));
     }
+
     std::string inside = absl::StrCat("\\p{", name, "}");
     for (const Category& category : kCategories) {
       if (category.name != name) continue;
@@ -157,7 +162,7 @@ class Translation {
     return absl::OkStatus();
   }
 
-  // \uHHHH, \xHH, \x{H..}.
+  // Translates \uHHHH, \xHH and \x{H..}.
   absl::Status CodePoint() {
     const bool braced = Follows("\\x{");
     const size_t begin = at_ + (braced ? 3 : 2), limit = braced ? 6 : Follows("\\u") ? 4 : 2;

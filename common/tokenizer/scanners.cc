@@ -10,11 +10,12 @@ namespace sluice {
 namespace {
 
 constexpr CharMask kWordMask = kLetterMask | kNumberMask;
-constexpr CharMask kNoPunctuation = kWordMask | kSpaceMask;  // What [^\s\p{L}\p{N}] leaves out.
+// The characters that [^\s\p{L}\p{N}] excludes.
+constexpr CharMask kNoPunctuation = kWordMask | kSpaceMask;
 constexpr CharMask kUpperPart = kUpperMask | kCaselessMask | kMarkMask,
                    kLowerPart = kLowerMask | kCaselessMask | kMarkMask;
 
-// ASCII needs no look-up in the two levels of the table.
+// ASCII characters skip the two-level lookup of the table.
 std::array<CharMask, 128> AsciiMasks() {
   std::array<CharMask, 128> masks;
   for (uint32_t c = 0; c < 128; ++c) masks[c] = CharTable::Get().Mask(c);
@@ -23,14 +24,14 @@ std::array<CharMask, 128> AsciiMasks() {
 const std::array<CharMask, 128> kAscii = AsciiMasks();
 const CharTable& kTable = CharTable::Get();
 
-// A place in the text. Steps over whole characters.
+// A place in the text, which moves by whole characters.
 class Cursor {
  public:
   Cursor(absl::string_view text, size_t at)
       : begin_(text.data()), p_(begin_ + at), end_(begin_ + text.size()) {}
 
   bool done() const { return p_ == end_; }
-  char byte() const { return *p_; }  // Not done().
+  char byte() const { return *p_; }  // Not valid if done().
   size_t at() const { return p_ - begin_; }
   bool operator==(const Cursor& o) const { return p_ == o.p_; }
   bool IsByte(char c) const { return p_ != end_ && *p_ == c; }
@@ -46,7 +47,7 @@ class Cursor {
   void NextByte() { ++p_; }
   uint32_t CodePoint() const { return DecodeUtf8(p_); }
 
-  Cursor Skip(CharMask mask) const {  // Past the run of characters in `mask`.
+  Cursor Skip(CharMask mask) const {  // The place after the run of characters in `mask`.
     Cursor c = *this;
     while (c.Is(mask)) c.Next();
     return c;
@@ -61,7 +62,7 @@ class Cursor {
     while (c.IsNewline() || (and_slashes && c.IsByte('/'))) c.NextByte();
     return c;
   }
-  Cursor After() const {  // One character on.
+  Cursor After() const {  // The place one character later.
     Cursor c = *this;
     c.Next();
     return c;
@@ -77,8 +78,8 @@ class Cursor {
   const char* end_;
 };
 
-// 's 't 'm 'd 're 've 'll behind `c`; c itself where there is none. Case folding adds one
-// character: U+017F is an s.
+// Returns the place after 's 't 'm 'd 're 've 'll at `c`, or c if there is none. With case folding
+// there is one more character: U+017F counts as s.
 template <bool kAnyCase>
 Cursor Contraction(Cursor c) {
   if (!c.IsByte('\'')) return c;
@@ -112,15 +113,15 @@ Cursor Contraction(Cursor c) {
   }
 }
 
-// \s+(?!\S)|\s+ on a run of spaces: all of it at the end of the text, else all but its last
-// character.
+// \s+(?!\S)|\s+ for the run of spaces [c, end): all of it at the end of the text, else all but its
+// last character.
 Cursor SpaceRun(Cursor c, Cursor end) {
   if (end.done() || c.After() == end) return end;
   end.Back();
   return end;
 }
 
-// \s*[\r\n]+|\s+(?!\S)|\s+: up to the last newline of the run, else as above.
+// \s*[\r\n]+|\s+(?!\S)|\s+: up to the last newline of the run if there is one, else as SpaceRun().
 Cursor SpacesOrLines(Cursor c) {
   const Cursor end = c.Skip(kSpaceMask);
   for (Cursor last = end; !(last == c);) {
@@ -147,7 +148,8 @@ Scanned Gpt2(absl::string_view text, size_t at) {
   return {SpaceRun(c, c.Skip(kSpaceMask)).at(), true};
 }
 
-//  ?[^\s\p{L}\p{N}]+[\r\n]*, or with / among the last; c itself where it does not match.
+// The pattern ` ?[^\s\p{L}\p{N}]+[\r\n]*`; with `slashes`, its end is `[\r\n/]*`. Returns c if it
+// does not match.
 Cursor Punctuation(Cursor c, bool slashes) {
   Cursor word = c;
   if (word.IsByte(' ')) word.NextByte();
@@ -168,8 +170,9 @@ Scanned Llama3(absl::string_view text, size_t at) {
   return {SpacesOrLines(c).at(), true};
 }
 
-// [U]*[W]+, where U and W share the caseless letters and the marks; c itself where it does not
-// match. Where no W follows the run of U, the run gives back characters until its last one is in W.
+// [U]*[W]+, where U and W are the upper and lower classes, which share caseless letters and marks.
+// Returns c if it does not match. If no W follows the run of U, the run gives back characters until
+// its last one is in W.
 Cursor UpperThenLower(Cursor c) {
   const Cursor upper = c.Skip(kUpperPart), lower = upper.Skip(kLowerPart);
   if (!(lower == upper)) return lower;
@@ -180,14 +183,14 @@ Cursor UpperThenLower(Cursor c) {
   }
   return c;
 }
-// [U]+[W]*.
+// [U]+[W]*. Returns c if it does not match.
 Cursor UpperMaybeLower(Cursor c) {
   const Cursor upper = c.Skip(kUpperPart);
   return upper == c ? c : upper.Skip(kLowerPart);
 }
 
-// The two alternatives for a word, each first with a character in front, [^\r\n\p{L}\p{N}], then
-// without.
+// The two alternatives for a word. Each is tried first with a prefix character [^\r\n\p{L}\p{N}],
+// then without.
 Cursor CasedWord(Cursor c) {
   const bool prefix = !c.IsNewline() && c.IsNot(kWordMask);
   for (Cursor (*const part)(Cursor) : {UpperThenLower, UpperMaybeLower}) {
@@ -210,7 +213,7 @@ Scanned Cased(absl::string_view text, size_t at) {
   return {SpacesOrLines(c).at(), true};
 }
 
-// \p{N}{1,3}.
+// The pattern \p{N}{1,3}.
 Scanned ThreeDigits(absl::string_view text, size_t at) {
   const Cursor c(text, at);
   if (c.Is(kNumberMask)) return {Digits(c, 3).at(), true};
@@ -234,7 +237,7 @@ bool IsAsciiLetter(Cursor c) {
   return !c.done() && (c.byte() | 0x20) >= 'a' && (c.byte() | 0x20) <= 'z';
 }
 
-// DeepSeek's third pattern at `c`; c itself where it does not match.
+// DeepSeek's third pattern at `c`. Returns c if it does not match.
 Cursor DeepSeekWord(Cursor c) {
   constexpr CharMask kWord = kLetterMask | kMarkMask, kMarks = kPunctuationMask | kSymbolMask;
   const bool marks = c.Is(kMarks);

@@ -6,22 +6,22 @@
 
 namespace sluice {
 
-// The well-known split patterns, by hand: over ten times as fast as a general engine, and linear in
-// the text.
+// Hand-written scanners for the well-known split patterns. They are over ten times as fast as a
+// general engine, and linear in the text.
 
 struct Scanned {
-  size_t end;  // Of the piece that begins where the scan did; beyond it.
-  bool match;  // False: the piece is what lies before the next match.
+  size_t end;  // End of the piece that begins at `at`; > at.
+  bool match;  // False: the piece is the text before the next match.
 };
-// `text` is UTF-8, `at` < text.size() lies between two characters.
+// `text` is UTF-8; `at` < text.size() is the first byte of a character.
 using Scanner = Scanned (*)(absl::string_view text, size_t at);
 
-// The scanner that does what `pattern` says, or null: GPT-2, Llama 3 (and cl100k), Qwen2, Tekken,
-// o200k, the three of DeepSeek V3. They are known by their exact text.
+// Returns the scanner for `pattern`, or null. Known are GPT-2, Llama 3 (and cl100k), Qwen2, Tekken,
+// o200k, and the three patterns of DeepSeek V3. The pattern must have exactly the known text.
 Scanner ScannerFor(absl::string_view pattern);
-// Whether it gives matches only, whatever the text.
+// Whether every piece is a match, for any text.
 bool MatchesEverywhere(Scanner scanner);
 
-extern const char kGpt2Pattern[];  // What ByteLevel splits by.
+extern const char kGpt2Pattern[];  // The pattern by which ByteLevel splits.
 
 }  // namespace sluice

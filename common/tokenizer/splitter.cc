@@ -20,7 +20,7 @@ struct Piece {
   bool match;
 };
 
-// Matches and what lies between them, in order.
+// Returns the matches and the text between them, in order.
 std::vector<Piece> Cover(const std::vector<Span>& matches, size_t size, bool invert) {
   std::vector<Piece> pieces;
   size_t done = 0;
@@ -33,7 +33,7 @@ std::vector<Piece> Cover(const std::vector<Span>& matches, size_t size, bool inv
   return pieces;
 }
 
-// Whether `piece` joins the piece before it in the order of the walk.
+// Whether `piece` joins the piece before it, in the order of the loop.
 bool Joins(Splitter::Behavior behavior, bool match, bool previous_match) {
   if (behavior == Splitter::kContiguous) return match == previous_match;
   return match && !previous_match;  // MergedWithPrevious, and MergedWithNext from the end.
@@ -72,8 +72,8 @@ absl::StatusOr<Splitter> Splitter::Parse(const Component& split) {
 
 Splitter::Splitter(std::shared_ptr<const Pattern> pattern, Behavior behavior, bool invert)
     : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {
-  // Every piece is kept, or all but the matches' complement, which a pattern that matches
-  // everywhere does not have.
+  // The scanner gives the pieces directly if all pieces are kept, or if only the text between the
+  // matches is removed and there is none.
   if (behavior == kIsolated || (behavior == kRemoved && invert && pattern_->matches_everywhere()))
     scanner_ = pattern_->scanner();
 }
@@ -88,6 +88,7 @@ absl::Status Splitter::Split(absl::string_view text, Span part, std::vector<Span
     }
     return absl::OkStatus();
   }
+
   std::vector<Span> found;
   SLUICE_RETURN_IF_ERROR(pattern_->Find(view, &found));
   const std::vector<Piece> cover = Cover(found, view.size(), invert_);
@@ -99,6 +100,7 @@ absl::Status Splitter::Split(absl::string_view text, Span part, std::vector<Span
   } else {
     kept = Merge(behavior_, cover);
   }
+
   for (const Span& span : kept) {
     if (span.size() > 0) pieces->push_back({part.begin + span.begin, part.begin + span.end});
   }

@@ -11,24 +11,24 @@
 
 namespace sluice {
 
-// Cuts a text where a pattern matches, in one of five ways. The matches themselves become pieces
-// (Isolated), go (Removed), or join a neighbour (MergedWithPrevious, MergedWithNext, Contiguous:
-// matches in a row are one piece). With `invert`, what lies between the matches counts as the
-// match.
+// Splits a text where a pattern matches, in one of five ways. The matches become pieces themselves
+// (Isolated), are removed (Removed), or join a neighbour (MergedWithPrevious, MergedWithNext;
+// Contiguous: successive matches are one piece). With `invert`, the text between the matches counts
+// as the match.
 //
 // Immutable, so thread-safe.
 class Splitter {
  public:
   enum Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-  static absl::StatusOr<Splitter> Parse(const Component& split);  // {"type": "Split", ..}
+  static absl::StatusOr<Splitter> Parse(const Component& split);  // Parses {"type": "Split", ..}.
   Splitter(std::shared_ptr<const Pattern> pattern, Behavior behavior, bool invert);
 
-  // Appends the pieces of `part` of `text`, none of them empty. RESOURCE_EXHAUSTED: the pattern ran
-  // into its limits.
+  // Appends the pieces of `part` of `text`; none of them is empty. RESOURCE_EXHAUSTED: the pattern
+  // exceeded its limits.
   absl::Status Split(absl::string_view text, Span part, std::vector<Span>* pieces) const;
 
-  // If every piece is one that this scanner gives, the scanner; else null.
+  // The scanner, if its pieces are exactly the pieces of this splitter; else null.
   Scanner scanner() const { return scanner_; }
 
  private:

@@ -37,7 +37,8 @@ void StopMatcher::Feed(absl::string_view piece, std::string* out) {
     out->append(piece.data(), piece.size());
     return;
   }
-  size_t longest = 0;  // The longest beginning of a stop string that the text so far ends with.
+  // Length of the longest prefix of any stop string that the input so far ends with.
+  size_t longest = 0;
   for (const char c : piece) {
     held_.push_back(c);
     longest = 0;

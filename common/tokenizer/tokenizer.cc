@@ -21,7 +21,8 @@
 namespace sluice {
 namespace {
 
-// Spaces at the ends of a token as the vocabulary spells it: U+0120 is the byte-level alphabet's.
+// Counts the spaces at the ends of a token in the vocabulary's spelling. U+0120 is the space of the
+// byte-level alphabet.
 TokenSpans::Spaces SpacesOf(absl::string_view token) {
   const auto space = [&](size_t at) {
     const uint32_t c = DecodeUtf8(&token[at]);
@@ -39,7 +40,8 @@ TokenSpans::Spaces SpacesOf(absl::string_view token) {
   return spaces;
 }
 
-// Which byte of `word` each byte of its spelling in the byte-level alphabet stands for.
+// For each byte of the spelling of `word` in the byte-level alphabet, the byte of `word` that it
+// stands for.
 std::vector<size_t> SpelledBytes(absl::string_view word) {
   std::vector<size_t> bytes;
   for (size_t i = 0; i < word.size(); ++i)
@@ -64,10 +66,10 @@ class Tokenizer::Impl {
   int32_t vocab_size = 0;
 
  private:
-  // Where tokens go: ids alone, or with their offsets.
+  // Where tokens are appended: the ids alone, or with offsets.
   struct Sink {
     std::vector<int32_t>* ids;
-    TokenSpans* spans;  // Null: ids alone. Else its ids are *ids.
+    TokenSpans* spans;  // Null: only ids. Else its ids are *ids.
     WordCache* words;
   };
   absl::Status Walk(absl::string_view text, const EncodeOptions& options, const Sink& sink) const;
@@ -82,8 +84,8 @@ class Tokenizer::Impl {
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   PostProcessor post_processor_;
-  std::vector<std::string> pieces_;  // By id: prepared for the decoder.
-  uint64_t number_ = 0;              // Of this tokenizer in this process.
+  std::vector<std::string> pieces_;  // By id; prepared for the decoder.
+  uint64_t number_ = 0;              // Number of this tokenizer in this process.
 };
 
 absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
@@ -96,11 +98,14 @@ absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
   if (version != "1.0")
     return absl::UnimplementedError(
         absl::StrCat("version \"", version, "\" is not supported; want \"1.0\""));
+  // These would change the ids, and models do not use them.
   for (const char* const key : {"truncation", "padding"}) {
     if (root.Has(key))
       return absl::UnimplementedError(absl::StrCat(key, " other than null is not supported"));
   }
+
   SLUICE_ASSIGN_OR_RETURN(const Component model, root.Object("model"));
+  // The parts of the chain are optional.
   const auto parse = [&](const char* key, auto* part) -> absl::Status {
     if (!root.Has(key)) return absl::OkStatus();
     SLUICE_ASSIGN_OR_RETURN(const Component component, root.Object(key));
@@ -153,8 +158,8 @@ void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenS
   bpe->Encode(bytes, &symbols);
   size_t given = 0;
   for (const Bpe::Symbol& symbol : symbols) given += symbol.bytes;
-  // As in the reference library, a byte that no token has moves all behind it to the front, in the
-  // word as it is spelled.
+  // As in the reference library: if a byte of the word gives no token, the offsets of all tokens
+  // after it move forward, in the spelling of the word.
   const std::vector<size_t> spelled =
       bpe->byte_level() && given < bytes.size() ? SpelledBytes(bytes) : std::vector<size_t>();
   size_t at = 0;
@@ -170,6 +175,7 @@ void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenS
 }
 
 absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& sink) const {
+  // The fast way: the scanner gives the words, and no list of them is made.
   if (const Scanner scanner = pre_tokenizer_.scanner();
       scanner != nullptr && sink.spans == nullptr) {
     const absl::string_view view = text->text().substr(part.begin, part.size());
@@ -180,9 +186,11 @@ absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& si
     }
     return absl::OkStatus();
   }
+
   std::vector<Span> words;
   SLUICE_RETURN_IF_ERROR(pre_tokenizer_.Run(text, part, &words));
   for (Span word : words) {
+    // Cut long words where that is safe, so that their parts can be cached.
     while (word.size() > 0) {
       const size_t cut = bpe->CutAt(text->text().substr(word.begin, word.size()));
       const Span piece{word.begin, word.begin + cut};
@@ -218,7 +226,7 @@ absl::Status Tokenizer::Impl::Plain(absl::string_view text, size_t begin, bool s
       Added(*piece.token, normalized.text().substr(piece.span.begin, piece.span.size()),
             normalized.Origin(piece.span), sink);
     } else {
-      // The pre-tokenizer may rewrite it; the other pieces need the text as it is.
+      // The pre-tokenizer may rewrite this part; the other pieces need the text unchanged.
       AlignedText part(normalized, piece.span);
       SLUICE_RETURN_IF_ERROR(Words(&part, {0, part.text().size()}, sink));
     }
@@ -270,7 +278,8 @@ std::optional<absl::string_view> Tokenizer::Impl::Piece(int32_t id, bool skip_sp
   if (id < 0 || id >= vocab_size) return std::nullopt;
   const AddedToken* const token = added.ById(id);
   if (token == nullptr && !bpe->Has(id)) return std::nullopt;
-  // As in the reference library, one that the normalizer changes is not known again as special.
+  // As in the reference library, a special token that the normalizer changes is no longer
+  // recognised as special.
   if (token != nullptr && skip_special && token->special && token->form == token->content)
     return std::nullopt;
   return pieces_[id];

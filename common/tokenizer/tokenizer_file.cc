@@ -10,8 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-// Takes the parser's events. model.vocab and model.merges go straight into their lists, all else
-// becomes JSON values.
+// Handles the parser's events. model.vocab and model.merges go directly into their lists;
+// everything else becomes JSON values.
 class Reader : public nlohmann::json_sax<json> {
  public:
   explicit Reader(TokenizerFile* file) : file_(file) {}
@@ -91,7 +91,7 @@ class Reader : public nlohmann::json_sax<json> {
   }
 
  private:
-  enum Mode { kRest, kVocab, kMerges, kPair };  // What the next value belongs to.
+  enum Mode { kRest, kVocab, kMerges, kPair };  // The place that the next value belongs to.
 
   bool Fail(absl::string_view what) {
     if (status_.ok()) status_ = absl::InvalidArgumentError(what);
@@ -104,7 +104,7 @@ class Reader : public nlohmann::json_sax<json> {
     return Fail(absl::StrCat("model.merges[", file_->merges.size(),
                              "] is neither \"a b\" nor [\"a\", \"b\"]"));
   }
-  // Whether the value to come is `name` of the top-level object `model`.
+  // Whether the next value is `name` of the top-level object `model`.
   bool AtModel(absl::string_view name) const {
     return open_.size() == 2 && model_ && key_ == name && open_.back()->is_object();
   }
@@ -128,8 +128,8 @@ class Reader : public nlohmann::json_sax<json> {
     return true;
   }
 
-  // Puts a value where it belongs. Pointers into open_ stay good: a container is not touched while
-  // one of its values is open.
+  // Puts a value where it belongs. Pointers in open_ stay valid, because a container is not changed
+  // while one of its values is open.
   json* Put(json value) {
     if (++values_ > TokenizerFile::kMaxValues) {
       Fail(
@@ -148,6 +148,7 @@ class Reader : public nlohmann::json_sax<json> {
   bool Open(json container) {
     if (open_.size() == TokenizerFile::kMaxDepth)
       return Fail(absl::StrCat("values nested deeper than ", TokenizerFile::kMaxDepth));
+    // Remember whether the second level is `model`, for AtModel().
     if (open_.size() == 1) model_ = key_ == "model";
     json* const placed = Put(std::move(container));
     if (placed != nullptr) open_.push_back(placed);
@@ -163,7 +164,7 @@ class Reader : public nlohmann::json_sax<json> {
   Mode mode_ = kRest;
   bool model_ = false;  // The second open container is `model`.
   std::string key_;
-  std::vector<json*> open_;  // Containers, outermost first.
+  std::vector<json*> open_;  // Open containers, outermost first.
   std::vector<std::string> pair_;
   size_t values_ = 0;
 };

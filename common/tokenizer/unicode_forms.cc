@@ -31,16 +31,16 @@ bool IsAscii(absl::string_view text) {
                      [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
-// The reference library's normal forms are of Unicode 12.0: a newer character is left as it is, and
-// parts its neighbours.
+// The reference library's normal forms are of Unicode 12.0. Newer characters are left unchanged,
+// and their neighbours do not combine across them.
 bool IsNewer(UChar32 c) {
   UVersionInfo age;
   u_charAge(c, age);
   return age[0] > 12 || (age[0] == 12 && age[1] > 0);
 }
 
-// Its lowercase is newer than that of ICU 72, Unicode 17. Pairs that ICU does not have: first,
-// last, lowercase of the first.
+// The reference library's lower case is of Unicode 17, which is newer than ICU 72. These are the
+// pairs that ICU lacks: first, last, lower case of the first.
 struct NewLowercase {
   uint32_t first, last, lower;
 };
@@ -56,20 +56,21 @@ uint32_t LowerOf(uint32_t c) {
   return static_cast<uint32_t>(u_tolower(static_cast<UChar32>(c)));
 }
 
-// A character, its canonical combining class, and the change of its Edit.
+// A character, its canonical combining class, and Edit::change.
 struct Part {
   uint32_t code_point;
   uint8_t order;
   int change;
 };
 
-// The full decomposition, marks in canonical order.
+// Returns the full decomposition, with marks in canonical order.
 std::vector<Part> Decompose(const icu::Normalizer2& form, absl::string_view text) {
   std::vector<Part> parts;
-  size_t marks = 0;  // Where the marks behind the last starter begin.
+  size_t marks = 0;  // Where the marks after the last starter begin.
   icu::UnicodeString decomposed;
   const auto add = [&](UChar32 c, int change) {
     const uint8_t order = IsNewer(c) ? 0 : form.getCombiningClass(c);
+    // A starter ends the run of marks, which are then sorted by class.
     if (order == 0) {
       std::stable_sort(parts.begin() + marks, parts.end(),
                        [](const Part& a, const Part& b) { return a.order < b.order; });
@@ -86,17 +87,18 @@ std::vector<Part> Decompose(const icu::Normalizer2& form, absl::string_view text
     for (int32_t i = 0; i < decomposed.length(); i = decomposed.moveIndex32(i, 1))
       add(decomposed.char32At(i), i == 0 ? 0 : 1);
   }
+
   std::stable_sort(parts.begin() + std::min(marks, parts.size()), parts.end(),
                    [](const Part& a, const Part& b) { return a.order < b.order; });
   return parts;
 }
 
-// Composes what can be composed with the starter before it, in place. A character that goes leaves
-// its change to the starter, less one.
+// Composes characters with the starter before them, in place. A character that disappears adds its
+// change, minus one, to that of the starter.
 void Compose(const icu::Normalizer2& form, std::vector<Part>* parts) {
   constexpr size_t kNone = ~size_t{0};
   size_t starter = kNone, kept = 0;
-  int last_order = -1;  // Of the last part kept behind the starter; -1: none.
+  int last_order = -1;  // Combining class of the last part kept after the starter; -1: none.
   for (const Part& part : *parts) {
     if (starter != kNone && (last_order < 0 || (last_order < part.order))) {
       const UChar32 whole = form.composePair(static_cast<UChar32>((*parts)[starter].code_point),
@@ -145,7 +147,7 @@ void Lowercase(AlignedText* text) {
     const uint32_t lower = LowerOf(c);
     changed = changed || lower != c;
     edits.push_back({lower, 0});
-    // Capital I with a dot: the one character whose lowercase is two.
+    // Capital I with a dot is the only character with two characters as its lower case.
     if (c == 0x130) edits.push_back({0x307, 1});
   }
   if (changed) text->Apply(edits, 0);

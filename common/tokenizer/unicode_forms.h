@@ -7,10 +7,10 @@ namespace sluice {
 
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Brings `text` into a normal form of Unicode (UAX #15), which keeps its alignment.
+// Converts `text` to a normal form of Unicode (UAX #15). The alignment is kept.
 void Normalize(UnicodeForm form, AlignedText* text);
 
-// Lowercase, character by character, without the rules that look at neighbours.
+// Converts to lower case, each character by itself, without rules that depend on neighbours.
 void Lowercase(AlignedText* text);
 
 }  // namespace sluice

@@ -7,10 +7,10 @@ namespace sluice {
 
 WordCache& WordCache::ForThread(uint64_t tokenizer) {
   struct Entry {
-    uint64_t tokenizer = 0;  // 0: none; tokenizers count from 1.
+    uint64_t tokenizer = 0;  // 0: unused; tokenizers count from 1.
     std::unique_ptr<WordCache> cache;
   };
-  thread_local std::array<Entry, 4> entries;  // The last used first.
+  thread_local std::array<Entry, 4> entries;  // Most recently used first.
   size_t i = 0;
   while (i + 1 < entries.size() && entries[i].tokenizer != tokenizer) ++i;
   if (entries[i].tokenizer != tokenizer) entries[i] = {tokenizer, std::make_unique<WordCache>()};

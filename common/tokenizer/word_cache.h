@@ -10,28 +10,28 @@
 
 namespace sluice {
 
-// The tokens of words seen before: texts repeat their words, and merging is what costs. A table of
-// fixed size in which a word has one place; a newer word takes the place of an older one. Words
-// over 31 bytes or 7 tokens are not kept.
+// Caches the tokens of words, because texts repeat their words and merging is the expensive part.
+// It is a table of fixed size in which each word has one place; a newer word replaces an older one.
+// Words over 31 bytes or 7 tokens are not cached.
 //
-// One thread at a time; ForThread gives each its own.
+// Not thread-safe; ForThread() gives each thread its own cache.
 class WordCache {
  public:
   WordCache() : slots_(new Slot[kSlots]()) {}
 
-  // This thread's cache for tokenizer number `tokenizer`: at most 4 caches of 2 MiB a thread, the
-  // least lately used goes.
+  // Returns this thread's cache for tokenizer number `tokenizer`. A thread has at most 4 caches of
+  // 2 MiB; the least recently used one is replaced.
   static WordCache& ForThread(uint64_t tokenizer);
 
-  struct Slot {     // One cache line.
-    uint8_t bytes;  // 0: free.
+  struct Slot {     // Has the size of one cache line.
+    uint8_t bytes;  // Length of the word; 0: free.
     char word[31];
     int32_t count;
     int32_t ids[7];
   };
   static_assert(sizeof(Slot) == 64);
 
-  // The slot of `word`, which may hold another one.
+  // Returns the slot of `word`, which may hold another word.
   Slot& At(absl::string_view word) { return slots_[Hash(word) >> (64 - kBits)]; }
   static bool Holds(const Slot& slot, absl::string_view word) {
     return slot.bytes == word.size() && std::memcmp(slot.word, word.data(), word.size()) == 0;
@@ -50,7 +50,8 @@ class WordCache {
   static constexpr int kBits = 15;
   static constexpr size_t kSlots = size_t{1} << kBits;
 
-  static uint64_t Load(const char* p, size_t n) {  // 1 to 8 bytes, each of which counts.
+  // Loads 1 to 8 bytes; each of them affects the result.
+  static uint64_t Load(const char* p, size_t n) {
     uint64_t v = 0;
     if (n == 8) {
       std::memcpy(&v, p, 8);

@@ -61,6 +61,7 @@ std::vector<std::string> ArgReader::Strings(absl::string_view name) {
 absl::Status ArgReader::Finish() {
   if (!args_.is_object() && !args_.is_null())
     return absl::InvalidArgumentError(absl::StrCat(owner_, ": args is no mapping"));
+  // An argument that nobody asked for is a mistake.
   for (const auto& [name, unused] : args_.items()) {
     if (std::find(read_.begin(), read_.end(), name) == read_.end())
       Complain(name, absl::StrCat("is unknown; there are: ", absl::StrJoin(read_, ", ")));
@@ -69,15 +70,15 @@ absl::Status ArgReader::Finish() {
 }
 
 namespace {
-// What stands in the place of a gold, for messages. Lists and objects are named by their type, as
-// they may be of any size.
+// Describes a value that cannot be a gold, for messages. Lists and objects are named by their type,
+// because they may have any size.
 std::string NameValue(const nlohmann::json& value) {
   const bool brief = value.is_null() || value.is_boolean() || value.is_number();
   return brief ? value.dump() : absl::StrCat("an ", value.type_name());
 }
 
-// Whole numbers of at least 2^53 are read as doubles only where they do not fit into 64 bits. Their
-// last digits are lost then.
+// Whether the number may have lost digits. JSON reads a whole number as a double only if it does
+// not fit in 64 bits; its last digits are lost then.
 bool LosesDigits(double number) { return std::abs(number) >= 0x1p53; }
 }  // namespace
 

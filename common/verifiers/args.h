@@ -9,21 +9,23 @@
 
 namespace sluice {
 
-// Reads a verifier's arguments one by one and complains of what is left, so that a misspelt one is
-// never ignored.
+// Reads a verifier's arguments one by one. Finish() reports arguments that nobody read, so that a
+// misspelt one is never ignored. Not thread-safe.
 class ArgReader {
  public:
-  // `owner`: for messages, as in "text (property: length)".
+  // `owner` is used in messages, as in "text (property: length)".
   ArgReader(absl::string_view owner, const nlohmann::json& args) : owner_(owner), args_(args) {}
 
-  // The value, or `fallback` where it is absent.
+  // These return the value, or `fallback` if it is absent or wrong; Finish() reports a wrong one.
   std::string String(absl::string_view name, absl::string_view fallback);
   bool Bool(absl::string_view name, bool fallback);
-  // Within [low, high].
+  // The value must be in [low, high].
   double Number(absl::string_view name, double fallback, double low, double high);
+  // A single string counts as a list of one.
   std::vector<std::string> Strings(absl::string_view name);
 
-  // The first complaint: a value of the wrong type or out of range, or an argument nobody read.
+  // Returns the first problem: a value of the wrong type or out of range, or an argument that
+  // nobody read.
   absl::Status Finish();
 
  private:
@@ -36,12 +38,14 @@ class ArgReader {
   absl::Status status_;
 };
 
-// A gold as text. A number is the text that JSON writes for it (12 is "12", 12.5 is "12.5").
-// INVALID_ARGUMENT: it is neither a text nor a number, or a number that a double does not hold
-// exactly, and so may differ from what the file says.
+// Returns a gold (the reference answer of a row) as text. A number becomes the text that JSON
+// writes for it (12 is "12", 12.5 is "12.5"). INVALID_ARGUMENT: the gold is neither a text nor a
+// number, or it is a number that a double cannot hold exactly, so that it may differ from what the
+// file says.
 absl::StatusOr<std::string> GoldText(const nlohmann::json& gold);
 
-// The row's field `answer` as text. INVALID_ARGUMENT: it is absent, or no gold (see GoldText).
+// Returns the row's field `answer` as text. INVALID_ARGUMENT: the field is absent or cannot be a
+// gold (see GoldText).
 absl::StatusOr<std::string> GoldOf(const nlohmann::json& row);
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ __int128 Gcd(__int128 a, __int128 b) {
   return a;
 }
 
-// Digits with thousands commas taken out; empty if the commas are misplaced.
+// Removes thousands commas. Returns "" if they are misplaced.
 std::string WithoutCommas(absl::string_view digits) {
   if (digits.find(',') == absl::string_view::npos) return std::string(digits);
   const std::vector<absl::string_view> groups = absl::StrSplit(digits, ',');
@@ -57,12 +57,14 @@ std::optional<Rational> ParseRational(absl::string_view text) {
       absl::StrSplit(text, absl::MaxSplits('/', 1));
   std::optional<Rational> value = ParseDecimal(parts.first);
   if (!value) return std::nullopt;
+
   if (text.find('/') != absl::string_view::npos) {
     const std::optional<Rational> divisor = ParseDecimal(parts.second);
     if (!divisor || divisor->numerator == 0 || value->denominator != 1 || divisor->denominator != 1)
       return std::nullopt;
     value->denominator = divisor->numerator;
   }
+
   const __int128 common = Gcd(value->numerator, value->denominator);
   value->numerator /= common;
   value->denominator /= common;

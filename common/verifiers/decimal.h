@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// A rational number in lowest terms, held exactly: |numerator|, denominator < 2^96.
+// A rational number in lowest terms, held exactly. |numerator| and denominator are below 2^96.
 struct Rational {
   __int128 numerator = 0;
   __int128 denominator = 1;
@@ -15,8 +15,9 @@ struct Rational {
   bool operator==(const Rational&) const = default;
 };
 
-// Reads "18", "-3.50", "1,234", "$18", "7/2", "18." with blanks around; thousands commas must stand
-// in threes. Nothing: it is no such number, or too large to hold.
+// Parses "18", "-3.50", "1,234", "$18", "7/2", "18.", with white space at both ends. Thousands
+// commas must separate groups of three digits. Returns nullopt for any other text, and for numbers
+// that are too large.
 std::optional<Rational> ParseRational(absl::string_view text);
 
 }  // namespace sluice

@@ -4,9 +4,10 @@
 
 namespace sluice {
 
-// 1 if the answer equals the gold, or one of a list of golds, else 0. Golds are texts or numbers.
-//   trim (true)          white space at both ends does not count
-//   ignore_case (false)  upper and lower case are the same, for ASCII letters only
+// Scores 1 if the answer equals the gold (the reference answer), or one of a list of golds, else 0.
+// Golds are texts or numbers. Arguments (with defaults):
+//   trim (true)          ignore white space at both ends
+//   ignore_case (false)  ignore case, for ASCII letters only
 absl::StatusOr<std::unique_ptr<Verifier>> MakeExact(const nlohmann::json& args);
 
 }  // namespace sluice

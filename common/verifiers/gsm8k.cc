@@ -11,7 +11,7 @@ namespace {
 
 constexpr absl::string_view kMarker = "####";
 
-// The rest of the line behind the last marker.
+// Returns the rest of the line after the last marker.
 std::optional<absl::string_view> BehindMarker(absl::string_view text) {
   const size_t at = text.rfind(kMarker);
   if (at == absl::string_view::npos) return std::nullopt;

@@ -43,6 +43,7 @@ absl::StatusOr<double> Reversed(const Answer& answer, const nlohmann::json& row)
   const std::vector<std::string> text = CodePoints(answer.text);
   size_t right = 0;
   for (size_t i = 0; i < std::min(gold.size(), text.size()); ++i) right += gold[i] == text[i];
+  // A missing end token counts as one more wrong place.
   const size_t places = std::max(gold.size(), text.size()) + (answer.truncated ? 1 : 0);
   return places == 0 ? 1.0 : static_cast<double>(right) / static_cast<double>(places);
 }
@@ -91,6 +92,7 @@ absl::StatusOr<Property> Letters(ArgReader& reader) {
     return absl::InvalidArgumentError(absl::StrCat("text (property: letters): args.letters is \"",
                                                    listed, "\", ASCII letters are needed"));
   }
+
   return Property([listed](const Answer& answer, const nlohmann::json&) {
     size_t letters = 0, hits = 0;
     for (const char c : answer.text) {
@@ -137,6 +139,7 @@ absl::StatusOr<Property> MakeProperty(const std::string& name, ArgReader& reader
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Verifier>> MakeText(const nlohmann::json& args) {
+  // The first reader only finds the property, whose name the second one uses in messages.
   ArgReader probe("text", args);
   const std::string name = probe.String("property", "");
   ArgReader reader(absl::StrCat("text (property: ", name, ")"), args);

@@ -4,9 +4,8 @@
 
 namespace sluice {
 
-// Properties of a text that tiny models learn within minutes; every score lies in [0, 1].
-// Characters are code points, words are runs of ASCII letters, digits and apostrophes without
-// regard to case.
+// Properties of a text that tiny models learn within minutes. Every score is in [0, 1]. Characters
+// are code points. Words are runs of ASCII letters, digits and apostrophes; case is ignored.
 //
 //   property    argument                  score
 //   reversed    -                         right places / max(length of text, length of gold), the

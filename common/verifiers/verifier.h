@@ -10,36 +10,36 @@
 
 namespace sluice {
 
-// What is scored: the policy's text, and the row it answered.
+// An answer to score: the policy's text for one row.
 struct Answer {
-  std::string text;        // All that the policy wrote in its last turn.
-  bool truncated = false;  // Ended by a limit, without an end token.
+  std::string text;        // Everything that the policy wrote in its last turn.
+  bool truncated = false;  // The text was ended by a limit, without an end token.
 };
 
-// A statement about the policy. What the policy caused (wrong, unreadable, endless) is a verdict,
-// mostly 0.
+// The result of scoring. Everything that the policy is responsible for (a wrong, unreadable or
+// endless answer) is a verdict, mostly with score 0, and not an error.
 struct Verdict {
   double score = 0;
-  std::string reason;  // One word: right, wrong, no_answer, unfinished, ..
+  std::string reason;  // One word, such as right, wrong, no_answer, unfinished.
 };
 
-// Scores answers by rule. Pure: the verdict depends on the arguments alone.
+// Scores answers by a rule. The verdict depends only on the arguments of Score().
 //
 // Immutable, so thread-safe.
 class Verifier {
  public:
   virtual ~Verifier() = default;
 
-  // `row`: the mapped fields, with the gold in `answer`. INVALID_ARGUMENT: the row lacks what the
-  // verifier needs, or its gold cannot be read; that is the data's fault, and no verdict about the
-  // policy.
+  // Scores an answer to `row`, which holds the mapped fields, with the gold (the reference answer)
+  // in `answer`. INVALID_ARGUMENT: the row lacks something that the verifier needs, or its gold
+  // cannot be read. This is a fault of the data and says nothing about the policy.
   virtual absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const = 0;
 
-  // Whether answers to `row` can be scored at all: INVALID_ARGUMENT where Score() would refuse the
-  // row whatever the answer is. Data readers ask this before anything is generated for the row.
+  // Checks whether answers to `row` can be scored at all. INVALID_ARGUMENT: Score() would refuse
+  // the row for every answer. Data readers call this before anything is generated for the row.
   virtual absl::Status CheckRow(const nlohmann::json& row) const = 0;
 
-  // Every score lies in [low, high].
+  // Every score is in [low, high].
   virtual double low() const { return 0; }
   virtual double high() const { return 1; }
 };
@@ -47,18 +47,19 @@ class Verifier {
 struct VerifierRow {
   absl::string_view name;
   absl::string_view doc;  // One line.
-  // `args`: an object. INVALID_ARGUMENT: an unknown or unfit argument, by name.
+  // `args` is an object. INVALID_ARGUMENT: an argument is unknown or has a wrong value; the message
+  // names it.
   absl::StatusOr<std::unique_ptr<Verifier>> (*make)(const nlohmann::json& args);
 };
 
-// All verifiers of this build. INVALID_ARGUMENT of MakeVerifier: no such name (the known ones are
-// listed), or its args.
+// Verifiers() returns all verifiers of this build. MakeVerifier() returns INVALID_ARGUMENT if there
+// is none of this name (the message lists them), or for wrong args.
 const std::vector<VerifierRow>& Verifiers();
 absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifier(absl::string_view name,
                                                        const nlohmann::json& args);
 
-// What counts as the answer: the text behind the last </think>. False: thinking was begun and not
-// ended.
+// Sets *answer to the part of `text` that counts: what follows the last </think>, or all if there
+// is none. Returns false if a <think> was not closed.
 bool AfterThinking(absl::string_view text, absl::string_view* answer);
 
 }  // namespace sluice

@@ -5,7 +5,7 @@
 
 namespace sluice::wal {
 namespace {
-// Copying this much costs less than an entry of a vectored write.
+// Below this size, copying a part is cheaper than one more entry in a vectored write.
 constexpr size_t kGatherBelow = 8192;
 
 FrameHeader Describe(const Record& record) {
@@ -37,12 +37,16 @@ void Batch::AddRecord(Position position, Position durable, const Record& record)
   header.position = position;
   header.durable = durable;
   header.head_crc = Crc32c(record.head);
+
+  // The checksum of the payload is combined from those of its parts, so that the bytes are not read
+  // again.
   bool first = true;
   for (const Part& part : record.payload) {
     header.payload_crc =
         first ? part.crc32c : Crc32cConcat(header.payload_crc, part.crc32c, part.bytes.size());
     first = false;
   }
+
   AddHeader(header);
   Gather(record.head);
   for (const Part& part : record.payload) {
@@ -53,6 +57,7 @@ void Batch::AddRecord(Position position, Position durable, const Record& record)
       bytes_ += part.bytes.size();
     }
   }
+
   static constexpr char kZeros[8] = {};
   Gather({kZeros, (8 - bytes_ % 8) % 8});
 }

@@ -10,17 +10,20 @@
 
 namespace sluice::wal {
 
-// Frames laid one behind the other, ready for one write. Small bytes are gathered; large parts stay
-// where they are, so the records added must outlive the batch's last Pieces().
+// A sequence of frames, ready for one vectored write. Small pieces are copied into one buffer.
+// Large payload parts are not copied, so the added records must stay alive until the last use of
+// Pieces().
+//
+// Not thread-safe.
 class Batch {
  public:
-  // Of the file the frames go to.
+  // `salt`: of the file that the frames will be written to.
   explicit Batch(uint64_t salt) : salt_(salt) {}
 
   void AddRecord(Position position, Position durable, const Record& record);
   void AddMark(Position position);
 
-  std::vector<absl::string_view> Pieces() const;  // Valid until the next Add.
+  std::vector<absl::string_view> Pieces() const;  // Valid until the next call of Add or Clear.
   uint64_t bytes() const { return bytes_; }
   bool empty() const { return bytes_ == 0; }
   void Clear();
@@ -30,7 +33,7 @@ class Batch {
   void AddHeader(FrameHeader header);
 
   struct Piece {
-    const char* data;  // Null: in gathered_, from `offset`.
+    const char* data;  // Null: the piece is gathered_[offset, offset + size).
     size_t offset, size;
   };
   const uint64_t salt_;
@@ -39,7 +42,7 @@ class Batch {
   uint64_t bytes_ = 0;
 };
 
-// Bytes a record takes in a file.
+// Returns the size of a record's frame in a file, with header and padding.
 uint64_t FrameBytes(const Record& record);
 
 }  // namespace sluice::wal

@@ -13,8 +13,8 @@
 
 namespace sluice::wal {
 namespace {
-constexpr uint64_t kChunkBytes = 4 << 20;  // Of a snapshot, in one write.
-// So that the log's own syncs never wait for more than this.
+constexpr uint64_t kChunkBytes = 4 << 20;  // Bytes of a snapshot that are written at once.
+// Sync a snapshot this often, so that a sync of the log never waits for more than this.
 constexpr uint64_t kSyncEvery = 16 << 20;
 
 uint64_t NewSalt() {
@@ -74,6 +74,9 @@ absl::StatusOr<Segment> Directory::StartSegment(const Spare& spare, uint64_t num
                   .bytes = spare.bytes,
                   .offset = sizeof(FileHeader),
                   .path = Path(SegmentName(number))};
+
+  // The header goes to disk before the file gets its name as a segment: a file with that name
+  // always has a valid header.
   SLUICE_FAILPOINT_STATUS("wal.segment.header.before");
   {
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system_->OpenForWrite(from));
@@ -87,7 +90,7 @@ absl::StatusOr<Segment> Directory::StartSegment(const Spare& spare, uint64_t num
   SLUICE_FAILPOINT_STATUS("wal.segment.dirsync.before");
   SLUICE_RETURN_IF_ERROR(Sync());
   SLUICE_FAILPOINT_STATUS("wal.segment.dirsync.after");
-  // Errors name it as it is called now.
+  // Open it by its new name, which error messages then show.
   SLUICE_ASSIGN_OR_RETURN(segment.file, file_system_->OpenForWrite(segment.path));
   return segment;
 }
@@ -100,10 +103,11 @@ absl::Status Directory::SettleEnd(const std::string& segment_path, uint64_t from
   for (uint64_t at = from; at < end; at += chunk.size()) {
     chunk.resize(std::min(end - at, kChunkBytes));
     SLUICE_ASSIGN_OR_RETURN(const size_t n, file->Read(at, chunk.data(), chunk.size()));
-    // A last record may be whole without the zeros behind it.
+    // A last record may be complete without its padding, which is zeros.
     std::fill(chunk.begin() + n, chunk.end(), '\0');
     SLUICE_RETURN_IF_ERROR(file->Write(at, {chunk}));
   }
+
   SLUICE_RETURN_IF_ERROR(file->Sync());
   SLUICE_FAILPOINT_STATUS("wal.open.rewrite.after");
   SLUICE_FAILPOINT_STATUS("wal.open.cut.before");
@@ -115,16 +119,20 @@ absl::Status Directory::SettleEnd(const std::string& segment_path, uint64_t from
 absl::StatusOr<uint64_t> Directory::WriteSnapshot(Position position,
                                                   const std::vector<Record>& state,
                                                   const std::function<bool()>& cancelled) {
+  // Each exit before the rename removes the temporary file.
   const std::string temporary = Path(kSnapshotTemporary);
   absl::Cleanup remove = [&] { (void)Remove(kSnapshotTemporary); };
   const uint64_t salt = NewSalt();
   uint64_t bytes = sizeof(FileHeader) + sizeof(FrameHeader);
   for (const Record& record : state) bytes += FrameBytes(record);
+
   SLUICE_FAILPOINT_STATUS("wal.snapshot.write.before");
   SLUICE_RETURN_IF_ERROR(Remove(kSnapshotTemporary));
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system_->OpenForWrite(temporary));
   SLUICE_RETURN_IF_ERROR(file->Allocate(bytes));
   SLUICE_RETURN_IF_ERROR(file->Write(0, {EncodeSnapshotHeader(position, salt)}));
+
+  // Write the records and the mark at the end, in pieces of about kChunkBytes.
   uint64_t offset = sizeof(FileHeader), synced = 0;
   Batch batch(salt);
   for (size_t i = 0; i <= state.size(); ++i) {
@@ -140,6 +148,7 @@ absl::StatusOr<uint64_t> Directory::WriteSnapshot(Position position,
       synced = offset;
     }
   }
+
   SLUICE_FAILPOINT_STATUS("wal.snapshot.write.after");
   SLUICE_FAILPOINT_STATUS("wal.snapshot.sync.before");
   SLUICE_RETURN_IF_ERROR(file->Sync());
@@ -173,7 +182,8 @@ absl::StatusOr<std::vector<Spare>> Directory::Recycle(const std::vector<uint64_t
       SLUICE_RETURN_IF_ERROR(Remove(SegmentName(segment)));
     }
   }
-  // The new names are on the disk before the bytes under them change.
+  // Bring the new names to disk before the contents of the files change: a crash must not leave a
+  // segment name with other contents.
   SLUICE_RETURN_IF_ERROR(Sync());
   SLUICE_FAILPOINT_STATUS("wal.snapshot.recycle.after");
   return spares;

@@ -16,55 +16,61 @@
 
 namespace sluice::wal {
 
-// A segment that is written to.
+// The segment that new records are written to. offset <= bytes.
 struct Segment {
   uint64_t number = 0;
   uint64_t salt = 0;
-  uint64_t bytes = 0;   // Allocated.
+  uint64_t bytes = 0;   // Size on disk.
   uint64_t offset = 0;  // Where the next frame goes.
   std::unique_ptr<File> file;
   std::string path;
 
-  // For records: the mark behind the last one always fits.
+  // Bytes left for records. One frame header is kept free, so that a mark after the last record
+  // always fits.
   uint64_t room() const { return bytes - std::min(bytes, offset + sizeof(FrameHeader)); }
 };
 
-// A file with room on the disk, to become a segment.
+// A file with space allocated on disk, ready to become a segment.
 struct Spare {
   uint64_t number = 0;
   uint64_t bytes = 0;
 };
 
-// The steps in which a log's files come and go; each ends with its effect on the disk, unless said
-// otherwise. RESOURCE_EXHAUSTED: the disk is full, nothing changed. Any other error: what is on the
-// disk is not known.
+// The operations that create, rename and remove a log's files. When one returns OK its effect is on
+// disk, except where noted.
+// RESOURCE_EXHAUSTED: the disk is full, and nothing changed.
+// Any other error: the state on disk is unknown.
 //
-// Thread-safe: each call works on files of its own.
+// Thread-safe: no two calls work on the same files.
 class Directory {
  public:
   Directory(FileSystem* file_system, std::string path)
       : file_system_(file_system), path_(std::move(path)) {}
 
   absl::StatusOr<Spare> AllocateSpare(uint64_t bytes);
-  // One found at Open, before there are threads; later ones get higher numbers.
+  // Registers a spare file that Open() found in the directory. Called before any thread starts.
+  // Spares allocated later get higher numbers.
   absl::StatusOr<Spare> AdoptSpare(uint64_t number);
   absl::Status RemoveSpare(const Spare& spare);
 
-  // Turns the spare into segment `number`, whose first record will be of position `first`; all
-  // before is durable. On RESOURCE_EXHAUSTED the spare is still one.
+  // Turns the spare into segment `number`, whose first record will have position `first`. All
+  // records before `first` must be durable. After RESOURCE_EXHAUSTED the spare is still usable.
   absl::StatusOr<Segment> StartSegment(const Spare& spare, uint64_t number, Position first);
 
-  // Writes [from, end) of a log's last segment once more, syncs, and cuts off what lies behind.
+  // Rewrites the bytes [from, end) of a log's last segment, syncs them, and truncates the file at
+  // `end`.
   absl::Status SettleEnd(const std::string& segment_path, uint64_t from, uint64_t end);
 
-  // `cancelled` is asked between pieces; CANCELLED if it says so. Answers the file's size.
+  // Writes a snapshot of `state` and returns the size of the file. `cancelled` is called between
+  // pieces; if it returns true, the result is CANCELLED and no snapshot remains.
   absl::StatusOr<uint64_t> WriteSnapshot(Position position, const std::vector<Record>& state,
                                          const std::function<bool()>& cancelled);
-  // Older snapshots and the temporary file; missing ones are fine.
+  // Removes the snapshots of `positions` and, with `temporary`, the temporary file. A missing file
+  // is not an error.
   absl::Status RemoveSnapshots(const std::vector<Position>& positions, bool temporary);
 
-  // Segments of `bytes` bytes become spares, up to `most` of them; the others are removed. Answers
-  // the spares, usable at once.
+  // Turns segments of exactly `bytes` bytes into spares, at most `most` of them, and removes the
+  // others. Returns the spares; they can be used at once.
   absl::StatusOr<std::vector<Spare>> Recycle(const std::vector<uint64_t>& segments, uint64_t bytes,
                                              size_t most);
 
@@ -74,7 +80,8 @@ class Directory {
  private:
   absl::Status Remove(absl::string_view name);
   absl::StatusOr<uint64_t> SizeOf(absl::string_view name);
-  // As SyncDir, but a full disk is final too: names have changed already.
+  // Syncs the directory. Here a full disk is a final error (UNKNOWN), not RESOURCE_EXHAUSTED,
+  // because names have already changed.
   absl::Status Sync();
 
   FileSystem* const file_system_;

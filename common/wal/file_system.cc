@@ -29,6 +29,8 @@ class RealFile : public File {
     for (const absl::string_view piece : pieces) {
       if (!piece.empty()) rest.push_back({const_cast<char*>(piece.data()), piece.size()});
     }
+
+    // pwritev takes at most IOV_MAX pieces, and may write only a part of them.
     for (size_t at = 0; at < rest.size();) {
       const ssize_t n =
           pwritev(fd_, &rest[at], static_cast<int>(std::min<size_t>(rest.size() - at, IOV_MAX)),

@@ -78,7 +78,8 @@ void SealFrame(uint64_t salt, FrameHeader* header) { header->crc = FrameCrc(salt
 
 bool DecodeFrame(uint64_t salt, const char* bytes, FrameHeader* header) {
   std::memcpy(header, bytes, sizeof(*header));
-  // The cheap looks first: a search tries this at every place of a segment.
+  // The cheap checks come first, because NewestDurable() calls this for every eighth byte of a
+  // segment.
   if (header->reserved != 0 || header->reserved2 != 0 || header->durable > header->position)
     return false;
   if (header->head_bytes > kMaxHeadBytes || header->payload_bytes > kMaxPayloadBytes) return false;
@@ -95,17 +96,21 @@ std::string SpareName(uint64_t number) { return absl::StrCat("spare-", number); 
 FileName ParseName(absl::string_view name) {
   absl::string_view rest = name;
   FileName parsed;
+
   if (name == kSnapshotTemporary) return {FileName::kTemporary};
   if (name == "lock") return {FileName::kLock};
+
   if (absl::ConsumePrefix(&rest, "spare-"))
     return absl::SimpleAtoi(rest, &parsed.number) ? FileName{FileName::kSpare, parsed.number}
                                                   : FileName{};
+
   if (absl::ConsumePrefix(&rest, "log-") && absl::ConsumeSuffix(&rest, ".seg"))
     parsed.kind = FileName::kSegment;
   else if (rest = name;
            absl::ConsumePrefix(&rest, "snapshot-") && absl::ConsumeSuffix(&rest, ".snap"))
     parsed.kind = FileName::kSnapshot;
   else return {};
+
   if (rest.size() != 16 || !absl::SimpleHexAtoi(rest, &parsed.number)) return {};
   return parsed;
 }

@@ -28,6 +28,7 @@ absl::StatusOr<bool> FrameReader::ReadTo(uint64_t offset, char* to, uint64_t siz
     std::memcpy(to, bytes.data(), bytes.size());
     return bytes.size() == size;
   }
+  // Large reads go past the window, after using what it holds.
   uint64_t done = 0;
   if (offset >= window_at_ && offset < window_at_ + window_.size()) {
     done = std::min<uint64_t>(size, window_at_ + window_.size() - offset);
@@ -62,7 +63,8 @@ absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* 
   if (bytes.size() < sizeof(FrameHeader) || !DecodeFrame(salt_, bytes.data(), header))
     return Got::kNone;
   const uint64_t head_at = offset_ + sizeof(FrameHeader), payload_at = head_at + header->head_bytes;
-  // A length that leads beyond the file must not make anybody allocate it.
+  // Check the lengths against the file size before anything is allocated: a damaged header could
+  // name any length.
   if (size_ == 0) {
     SLUICE_ASSIGN_OR_RETURN(size_, file_->Size());
   }
@@ -71,6 +73,7 @@ absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* 
     offset_ += header->frame_bytes();
     return Got::kFrame;
   }
+
   head_.resize(header->head_bytes);
   SLUICE_ASSIGN_OR_RETURN(bool whole, ReadTo(head_at, head_.data(), head_.size()));
   if (!whole || Crc32c(head_) != header->head_crc) return Got::kBadBody;
@@ -78,6 +81,7 @@ absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* 
             .type = header->type,
             .head = head_,
             .payload_crc32c = header->payload_crc};
+
   if (header->payload_bytes > 0) {
     SLUICE_ASSIGN_OR_RETURN(Replay::Memory memory,
                             replay->Allocate(header->type, head_, header->payload_bytes));
@@ -85,6 +89,7 @@ absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* 
     entry->payload = {memory.data, header->payload_bytes};
     entry->owner = std::move(memory.owner);
   }
+
   if (!whole || Crc32c(entry->payload) != header->payload_crc) return Got::kBadBody;
   offset_ += header->frame_bytes();
   return Got::kFrame;
@@ -92,6 +97,7 @@ absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* 
 
 absl::StatusOr<std::optional<Position>> FrameReader::NewestDurable(uint64_t from) {
   std::optional<Position> newest;
+  // Frames are aligned to 8 bytes, so nothing starts in between.
   for (uint64_t at = (from + 7) / 8 * 8;;) {
     SLUICE_ASSIGN_OR_RETURN(const absl::string_view bytes, Window(at, kWindowBytes));
     if (bytes.size() < sizeof(FrameHeader)) return newest;

@@ -14,14 +14,14 @@
 
 namespace sluice::wal {
 
-// Reads one file of frames from front to back, through a window so that small ones cost no call
-// each.
+// Reads one file of frames from front to back. Small frames are read through a buffer (the window),
+// so that they do not cost a system call each. Not thread-safe.
 class FrameReader {
  public:
   enum class Got {
     kFrame,
-    kNone,     // No frame header here: the end of what was written, or damage.
-    kBadBody,  // A header, but its head or payload is not what was written.
+    kNone,     // No frame header at offset(): the end of the written part, or damage.
+    kBadBody,  // A valid frame header, but its head or payload is incomplete or damaged.
   };
 
   // `path` names the file in errors.
@@ -31,13 +31,16 @@ class FrameReader {
   absl::StatusOr<FileHeader> SegmentHeader();
   absl::StatusOr<FileHeader> SnapshotHeader();
 
-  // Reads the frame at offset() and moves behind it, unless it is not whole. With `replay`, a
-  // record's payload goes to memory from it and `entry` is filled (its head lives until the next
-  // call); without, the body is stepped over unread. Errors: the system's and the replay's.
+  // Reads the frame at offset() and, if it is complete, moves offset() to the next one. With
+  // `replay`, the payload of a record is read into memory from replay->Allocate(), and `entry` is
+  // filled; entry->head is valid until the next call. Without `replay`, the body is skipped without
+  // being read or checked.
+  // Errors come from the file or from `replay`; damage is a value of Got, not an error.
   absl::StatusOr<Got> Next(Replay* replay, FrameHeader* header, Entry* entry);
 
-  // The highest position that any frame at or behind `from`, found by its checksum wherever it
-  // starts, says was durable before it was written. None: no frame there.
+  // Searches for frames at or after `from`, at every multiple of 8 bytes, and returns the highest
+  // position that one of them says was durable before it was written. nullopt: no frame was found.
+  // Reading the salt (SegmentHeader) must come first.
   absl::StatusOr<std::optional<Position>> NewestDurable(uint64_t from);
 
   uint64_t offset() const { return offset_; }
@@ -45,14 +48,16 @@ class FrameReader {
 
  private:
   absl::StatusOr<std::string> HeaderBytes();
-  // Bytes [offset, offset + size) of the file, fewer at its end; valid until the next call.
+  // Returns the bytes [offset, offset + size) of the file, fewer at its end. Valid until the next
+  // call.
   absl::StatusOr<absl::string_view> Window(uint64_t offset, size_t size);
-  // Reads to `to`, from the window as far as it goes. False: the file ends before.
+  // Copies `size` bytes at `offset` to `to`, from the window as far as it reaches. Returns false if
+  // the file is shorter.
   absl::StatusOr<bool> ReadTo(uint64_t offset, char* to, uint64_t size);
 
   const std::unique_ptr<File> file_;
   const std::string path_;
-  uint64_t size_ = 0;  // Of the file; 0: not asked yet.
+  uint64_t size_ = 0;  // Size of the file; 0 until it is needed.
   uint64_t salt_ = 0;
   uint64_t offset_ = sizeof(FileHeader);
   std::string window_;

@@ -21,11 +21,12 @@
 
 namespace sluice::wal {
 namespace {
-constexpr uint64_t kLeastSegmentBytes = 64 << 10;  // What Open takes where the disk is nearly full.
+// Smallest segment that Open() starts with when the disk is nearly full.
+constexpr uint64_t kLeastSegmentBytes = 64 << 10;
 
 struct Pending {
   Position position = 0;
-  uint64_t bytes = 0;  // Of its frame.
+  uint64_t bytes = 0;  // Size of the record's frame.
   Record record;
 };
 
@@ -52,7 +53,7 @@ class Log::Impl {
  private:
   struct SnapshotJob {
     Position position = 0;
-    uint64_t base_before = 0;  // snapshot_base_, should it fail.
+    uint64_t base_before = 0;  // snapshot_base_ is reset to this if the snapshot fails.
     std::vector<Record> state;
     std::function<void(const absl::Status&)> done;
   };
@@ -60,7 +61,7 @@ class Log::Impl {
 
   absl::Status Prepare(const Layout& layout, const Found& found);
 
-  // Thread `log`.
+  // Run on thread `log`.
   void WriteLoop() ABSL_LOCKS_EXCLUDED(mu_);
   bool WaitForWork(std::vector<Pending>* batch) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status KeepReserve() ABSL_LOCKS_EXCLUDED(mu_);
@@ -71,18 +72,25 @@ class Log::Impl {
   absl::Status Rotate(uint64_t frame_bytes, Position first) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(Position position, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void TellSpace() ABSL_LOCKS_EXCLUDED(mu_);
-  // Until somebody freed room, or a while. CANCELLED: the log is closed or dead.
+  // Waits until space may be available, or for Options::retry. CANCELLED: the log is closed or has
+  // failed.
   absl::Status WaitForRoom() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Thread `log-files`.
+  // Run on thread `log-files`.
   void TendLoop() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status AllocateAhead() ABSL_LOCKS_EXCLUDED(mu_);  // Thread `log` too.
+  absl::Status AllocateAhead() ABSL_LOCKS_EXCLUDED(mu_);  // Also called on thread `log`.
   void TakeSnapshot(SnapshotJob job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteSnapshot(const SnapshotJob& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Fatal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Nothing more will be accepted: the log is closing or has failed.
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closing_ || !fatal_.ok(); }
+
+  // The reserve would no longer fit if all pending records were written.
   bool ReserveAtRisk() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // The value of space() that the current state calls for.
   Space Judge() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
@@ -90,35 +98,45 @@ class Log::Impl {
   std::unique_ptr<FileSystem::Lock> lock_;
   Callbacks callbacks_;
   std::thread log_, tend_;
-  std::atomic<Space> space_ = Space::kOk;  // As told last.
+  std::atomic<Space> space_ = Space::kOk;  // The value that on_space reported last.
 
-  // Thread `log` alone, once started.
+  // Used by thread `log` alone, once it runs.
   Segment segment_;
   std::unique_ptr<Batch> frames_;
-  Position written_durable_ = 0;
+  Position written_durable_ = 0;  // Last position that this thread has synced; equals durable_.
+  // A mark has been written since the last sync.
   bool unsynced_mark_ = false;
 
   mutable Mutex mu_;
-  CondVar work_;  // For `log`: records, room, or the end.
-  // For `log-files`: a snapshot, a spare used up, durable_ moved while a snapshot waits, or the
-  // end.
+  CondVar work_;  // Wakes `log`: there are records or space, or the log ends.
+  // Wakes `log-files`: a snapshot is requested, a spare was used, durable_ moved while a snapshot
+  // waits for it, or the log ends.
   CondVar chores_;
+
+  // snapshot_ <= durable_ <= last_. pending_ holds records behind durable_, in order; the batch
+  // that `log` is writing has already left it. segments_ is in rising order and ends with the
+  // current one.
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);
   Position last_ ABSL_GUARDED_BY(mu_) = 0;
   Position durable_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // Since the log began, as far as this process knows.
+  // Bytes of all records appended since the snapshot that Open() read, those read by Open()
+  // included.
   uint64_t appended_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t room_ ABSL_GUARDED_BY(mu_) = 0;  // In the current segment.
+  // Space for records in the current segment, as Segment::room().
+  uint64_t room_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<SegmentStart> segments_ ABSL_GUARDED_BY(mu_);
   std::vector<Spare> spares_ ABSL_GUARDED_BY(mu_);
   bool allocation_failed_ ABSL_GUARDED_BY(mu_) = false;
+  // Free space on the disk at the last check.
   uint64_t free_bytes_ ABSL_GUARDED_BY(mu_) = ~uint64_t{0};
   std::unique_ptr<SnapshotJob> snapshot_job_ ABSL_GUARDED_BY(mu_);
+  // A snapshot is requested or being written.
   bool snapshot_busy_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t snapshot_base_ ABSL_GUARDED_BY(mu_) = 0;  // appended_bytes_ that a snapshot covers.
-  Position snapshot_ ABSL_GUARDED_BY(mu_) = 0;       // The newest whole one on disk.
-  // All on disk: with leftovers, where Open passed over a damaged one.
+  // Value of appended_bytes_ up to which a snapshot covers the records.
+  uint64_t snapshot_base_ ABSL_GUARDED_BY(mu_) = 0;
+  Position snapshot_ ABSL_GUARDED_BY(mu_) = 0;  // Position of the newest complete snapshot on disk.
+  // Positions of all snapshots on disk. More than one if Open() passed over a damaged newer one.
   std::vector<Position> snapshots_ ABSL_GUARDED_BY(mu_);
   uint64_t snapshot_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t syncs_ ABSL_GUARDED_BY(mu_) = 0;
@@ -127,6 +145,7 @@ class Log::Impl {
 };
 
 absl::Status Log::Impl::Open(const std::string& dir, Replay* replay, Found* found) {
+  // Sync the parent too, or a crash could lose the new directory.
   SLUICE_RETURN_IF_ERROR(options_.file_system->MakeDirs(dir));
   const std::string parent = std::filesystem::path(dir).parent_path().string();
   SLUICE_RETURN_IF_ERROR(options_.file_system->SyncDir(parent.empty() ? "." : parent));
@@ -136,12 +155,17 @@ absl::Status Log::Impl::Open(const std::string& dir, Replay* replay, Found* foun
   return Prepare(layout, *found);
 }
 
-// Makes what was read durable and goes on in a new segment: only then are old files touched.
+// Makes the records that were read durable and starts a new segment. Old files are removed only
+// after that, so that a crash in between loses nothing.
 absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
-  MutexLock lock(&mu_);  // For the annotations: there are no threads yet.
+  MutexLock lock(&mu_);  // There are no threads yet; the lock is for the thread-safety annotations.
+
+  // First make the end of the log durable.
   if (!found.end_segment.empty())
     SLUICE_RETURN_IF_ERROR(
         directory_.SettleEnd(found.end_segment, layout.doubt_offset, found.end_offset));
+
+  // Keep spares of the right size.
   for (const uint64_t number : layout.spares) {
     SLUICE_ASSIGN_OR_RETURN(const Spare spare, directory_.AdoptSpare(number));
     if (spare.bytes == options_.segment_bytes &&
@@ -149,11 +173,15 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
       spares_.push_back(spare);
     else SLUICE_RETURN_IF_ERROR(directory_.RemoveSpare(spare));
   }
+
+  // Reuse a spare, or allocate one. A nearly full disk may still have space for a smaller segment.
   Spare spare;
   if (!spares_.empty()) {
     spare = spares_.back();
     spares_.pop_back();
   } else {
+    // Halve the size until the disk has room, so that a nearly full disk does not prevent a
+    // restart.
     for (uint64_t bytes = options_.segment_bytes;; bytes /= 2) {
       absl::StatusOr<Spare> allocated = directory_.AllocateSpare(bytes);
       if (allocated.ok()) {
@@ -164,17 +192,20 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
         return allocated.status();
     }
   }
+
   const uint64_t number = layout.segments.empty() ? 1 : layout.segments.rbegin()->first + 1;
   SLUICE_ASSIGN_OR_RETURN(segment_, directory_.StartSegment(spare, number, found.last + 1));
   frames_ = std::make_unique<Batch>(segment_.salt);
 
-  // Now the log's end is safe; what the snapshot covers may go.
+  // The end of the log is safe now. Remove or recycle what the snapshot covers.
   std::vector<uint64_t> covered;
   for (const auto& [old, first] : layout.segments) {
     if (first == 0) covered.push_back(old);
     else segments_.push_back({old, first});
   }
+
   segments_.push_back({number, found.last + 1});
+
   std::vector<Position> older;
   for (const Position position : layout.snapshots)
     (position < found.snapshot ? older : snapshots_).push_back(position);
@@ -187,6 +218,7 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
             options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size())));
     spares_.insert(spares_.end(), spares.begin(), spares.end());
   }
+
   last_ = durable_ = written_durable_ = found.last;
   appended_bytes_ = found.bytes;
   snapshot_ = found.snapshot;
@@ -220,6 +252,7 @@ Position Log::Impl::Append(Record record) {
   return position;
 }
 
+// snapshot_base_ counts from here on; TakeSnapshot() restores the old value if the snapshot fails.
 bool Log::Impl::Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) {
   MutexLock lock(&mu_);
   if (snapshot_busy_ || Ended()) return false;
@@ -255,6 +288,7 @@ Log::Stats Log::Impl::stats() const {
 }
 
 void Log::Impl::Fatal(const absl::Status& why) {
+  // The dropped records are destroyed after the lock is released.
   std::deque<Pending> dropped;
   {
     MutexLock lock(&mu_);
@@ -278,6 +312,7 @@ Space Log::Impl::Judge() const {
   return ReserveAtRisk() ? Space::kFull : Space::kLow;
 }
 
+// Reports a change of space() through on_space, without holding the lock.
 void Log::Impl::TellSpace() {
   Space space;
   {
@@ -300,14 +335,14 @@ void Log::Impl::WriteLoop() {
     if (!status.ok()) return Fatal(status);
     batch.clear();
   }
-  // Closed, with all written: the last mark goes to the disk.
+  // The log is closed and all records are written. Bring the last mark to the disk.
   if (!unsynced_mark_) return;
   if (const absl::Status status = SyncSegment(); !status.ok()) Fatal(status);
 }
 
-// Before the last segment's reserve is written into it is known whether another can be had, however
-// late `log-files` is: else records that could have been refused would take it from those that must
-// fit.
+// Before the reserve of the last segment is used, find out whether another segment can be
+// allocated, even if `log-files` has not come to it yet. Otherwise records that could still be
+// refused would use up the reserve, which control records must fit in.
 absl::Status Log::Impl::KeepReserve() {
   {
     MutexLock lock(&mu_);
@@ -316,15 +351,17 @@ absl::Status Log::Impl::KeepReserve() {
   return AllocateAhead();
 }
 
-// False: nothing more will be written.
+// Moves the next records to write into `batch`. Returns false if nothing more will be written.
 bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
   while (true) {
     if (const absl::Status status = KeepReserve(); !status.ok()) return Fatal(status), false;
     TellSpace();
     MutexLock lock(&mu_);
+    // Sleep only if nothing has changed since TellSpace().
     if (pending_.empty() && !Ended() && Judge() == space_) work_.Wait(&mu_);
     if (!fatal_.ok()) return false;
     if (!pending_.empty()) {
+      // Take records up to batch_bytes, but at least one.
       for (uint64_t bytes = 0;
            !pending_.empty() &&
            (batch->empty() || bytes + pending_.front().bytes <= options_.batch_bytes);) {
@@ -338,9 +375,10 @@ bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
   }
 }
 
-// A batch that does not fit the segment goes on in the next one; each share is durable before
-// anything lies behind it.
+// Writes a batch. If the segment has too little room for all of it, the rest goes to the next
+// segment. Each part is synced before anything is written behind it.
 absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
+  // Each turn of the loop writes as many frames as fit in the segment.
   for (size_t at = 0; at < batch.size();) {
     if (segment_.room() < batch[at].bytes)
       SLUICE_RETURN_IF_ERROR(Rotate(batch[at].bytes, batch[at].position));
@@ -362,8 +400,8 @@ absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
 absl::Status Log::Impl::WriteFrames() {
   SLUICE_FAILPOINT_STATUS("wal.write.before");
   absl::Status status = segment_.file->Write(segment_.offset, frames_->Pieces());
-  // File systems that write elsewhere each time can be full even here. Nothing was synced: the same
-  // bytes again will do.
+  // A copy-on-write file system can be full even though the space is allocated. Nothing was synced
+  // yet, so writing the same bytes again is safe.
   while (absl::IsResourceExhausted(status)) {
     SLUICE_RETURN_IF_ERROR(WaitForRoom());
     status = segment_.file->Write(segment_.offset, frames_->Pieces());
@@ -377,7 +415,8 @@ absl::Status Log::Impl::SyncSegment() {
   SLUICE_FAILPOINT_STATUS("wal.sync.before");
   const absl::Duration start = Clock::Real()->Monotonic();
   absl::Status status = segment_.file->Sync();
-  // Whatever the cause, what was to be synced may be gone from memory: never tried again.
+  // Never retry a failed sync: the kernel may have dropped the pages. Change the codes that callers
+  // would wait out into a final error.
   if (absl::IsResourceExhausted(status) || absl::IsCancelled(status))
     status = absl::UnknownError(status.message());
   SLUICE_RETURN_IF_ERROR(status);
@@ -400,8 +439,8 @@ void Log::Impl::Publish(Position position, uint64_t bytes) {
   if (callbacks_.on_durable) callbacks_.on_durable(position);
 }
 
-// With nothing more to write for now, says of the last batch that it was durable. It reaches the
-// disk when it may.
+// If no more records wait, writes a mark that says the last batch is durable. The mark is not
+// synced here; the page cache, the next batch or Close() brings it to the disk.
 absl::Status Log::Impl::WriteMark() {
   {
     MutexLock lock(&mu_);
@@ -411,7 +450,7 @@ absl::Status Log::Impl::WriteMark() {
   frames_->Clear();
   frames_->AddMark(written_durable_);
   const absl::Status status = segment_.file->Write(segment_.offset, frames_->Pieces());
-  // The next batch starts in its place.
+  // The disk is full. The mark can be left out, since the next batch is written over it.
   if (absl::IsResourceExhausted(status)) return absl::OkStatus();
   SLUICE_RETURN_IF_ERROR(status);
   segment_.offset += sizeof(FrameHeader);
@@ -420,6 +459,7 @@ absl::Status Log::Impl::WriteMark() {
   return absl::OkStatus();
 }
 
+// The timeout is there because nobody tells the log when other programs free space.
 absl::Status Log::Impl::WaitForRoom() {
   TellSpace();
   MutexLock lock(&mu_);
@@ -427,9 +467,11 @@ absl::Status Log::Impl::WaitForRoom() {
   return Ended() ? absl::CancelledError("the log ends while the disk is full") : absl::OkStatus();
 }
 
+// Starts the next segment, with space for a frame of `frame_bytes`. Waits while the disk is full.
 absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
   const uint64_t need = sizeof(FileHeader) + frame_bytes + sizeof(FrameHeader);
   while (true) {
+    // Prefer a spare; allocate here only if there is none large enough.
     absl::StatusOr<Spare> spare = absl::NotFoundError("none allocated ahead");
     {
       MutexLock lock(&mu_);
@@ -438,6 +480,7 @@ absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
         spares_.pop_back();
       }
     }
+
     if (!spare.ok()) spare = directory_.AllocateSpare(std::max(options_.segment_bytes, need));
     if (spare.ok()) {
       absl::StatusOr<Segment> segment = directory_.StartSegment(*spare, segment_.number + 1, first);
@@ -451,11 +494,13 @@ absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
         return absl::OkStatus();
       }
       if (!absl::IsResourceExhausted(segment.status())) return segment.status();
+      // The disk is full, and StartSegment() has not used the spare.
       MutexLock lock(&mu_);
       spares_.push_back(*spare);
     } else if (!absl::IsResourceExhausted(spare.status())) {
       return spare.status();
     }
+
     {
       MutexLock lock(&mu_);
       allocation_failed_ = true;
@@ -472,7 +517,8 @@ void Log::Impl::TendLoop() {
     std::unique_ptr<SnapshotJob> job;
     {
       MutexLock lock(&mu_);
-      work_.NotifyAll();  // It says what became of the room.
+      work_.NotifyAll();  // `log` may wait for the outcome of AllocateAhead().
+      // Sleep if there is nothing to do.
       if (!Ended() && snapshot_job_ == nullptr && (!spares_.empty() || allocation_failed_))
         chores_.WaitFor(&mu_, options_.retry);
       job = std::move(snapshot_job_);
@@ -491,7 +537,9 @@ absl::Status Log::Impl::AllocateAhead() {
     wanted = spares_.empty() && !Ended();
     if (!spares_.empty()) allocation_failed_ = false;
   }
+
   if (!wanted) return absl::OkStatus();
+  // Allocate without the lock, because this may take long.
   const absl::StatusOr<Spare> spare = directory_.AllocateSpare(options_.segment_bytes);
   if (!spare.ok() && !absl::IsResourceExhausted(spare.status())) return spare.status();
   MutexLock lock(&mu_);
@@ -499,6 +547,7 @@ absl::Status Log::Impl::AllocateAhead() {
   if (spare.ok()) spares_.push_back(*spare);
   return absl::OkStatus();
 }
+// Reads the free space and makes sure that one spare exists.
 
 void Log::Impl::TakeSnapshot(SnapshotJob job) {
   const absl::Status status = WriteSnapshot(job);
@@ -515,17 +564,22 @@ void Log::Impl::TakeSnapshot(SnapshotJob job) {
 
 absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
   {
-    // Never ahead of the log: else its records would not join up with the snapshot.
+    // Wait until the log is durable up to the snapshot's position. A snapshot ahead of the log
+    // would leave a gap between it and the records read after it.
     MutexLock lock(&mu_);
     while (durable_ < job.position && !Ended()) chores_.Wait(&mu_);
     if (Ended()) return absl::CancelledError("the log is being closed");
   }
+
   const auto cancelled = [this] {
     MutexLock lock(&mu_);
     return Ended();
   };
   SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes,
                           directory_.WriteSnapshot(job.position, job.state, cancelled));
+
+  // From here on readers use the new snapshot. Remove older ones, and recycle the segments that it
+  // covers.
   std::vector<Position> older;
   std::vector<uint64_t> covered;
   size_t most;
@@ -535,12 +589,15 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
     older.erase(std::remove(older.begin(), older.end(), job.position), older.end());
     snapshot_ = job.position;
     snapshot_bytes_ = bytes;
+
+    // A segment is covered if the next one starts at or before the first record after the snapshot.
     while (segments_.size() > 1 && segments_[1].first <= job.position + 1) {
       covered.push_back(segments_.front().number);
       segments_.pop_front();
     }
     most = options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size());
   }
+
   SLUICE_RETURN_IF_ERROR(directory_.RemoveSnapshots(older, false));
   if (covered.empty()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Spare> spares,
@@ -552,7 +609,7 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
   return absl::OkStatus();
 }
 
-// --- the face ---
+// --- the public class ---
 
 Log::Log(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Log::~Log() { Close(); }

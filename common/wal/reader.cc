@@ -16,12 +16,12 @@ absl::Status Damaged(absl::string_view file, uint64_t offset, absl::string_view 
                absl::StrCat(file, " at offset ", offset, ": ", what));
 }
 
-// What the user of a record says of it, with its place.
+// Adds file and offset to an error that Replay returned for a record.
 absl::Status Judged(const absl::Status& status, absl::string_view file, uint64_t offset) {
   return status.ok() ? status : Annotate(status, absl::StrCat(file, " at offset ", offset));
 }
 
-// Reads one file to the end without keeping anything.
+// Reads a snapshot only to verify it.
 class Discard : public Replay {
  public:
   absl::Status OnSnapshot(Position) override { return absl::OkStatus(); }
@@ -55,6 +55,7 @@ class DirectoryReader {
     return std::make_unique<FrameReader>(std::move(file), Path(name));
   }
 
+  // Sorts the names in the directory by kind.
   absl::Status List() {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_->List(dir_));
     for (const std::string& name : names) {
@@ -74,13 +75,15 @@ class DirectoryReader {
     return absl::OkStatus();
   }
 
-  // The newest whole one. With several there, the log before the newest one is still whole (or this
-  // came in between), so a damaged one may be passed over; but what it says was durable must then
-  // be found in the log.
+  // Reads the newest undamaged snapshot. While several exist, the segments that the newest one
+  // covers have not been removed yet (or the crash came before that), so a damaged newer snapshot
+  // may be passed over. But all records that it says were durable must then be found in the log.
   absl::Status ReadSnapshots() {
     const std::vector<Position>& all = layout_->snapshots;
     if (all.empty()) return absl::OkStatus();
     size_t chosen = all.size() - 1;
+    // Several snapshots: a crash came before the older ones were removed. Look for the newest that
+    // is undamaged.
     if (all.size() > 1) {
       absl::Status first;
       for (size_t left = all.size(); left > 0; --left) {
@@ -98,10 +101,12 @@ class DirectoryReader {
       }
       SLUICE_RETURN_IF_ERROR(first);
     }
+
     promised_ = all.back();
     return ReadSnapshot(all[chosen], replay_, found_);
   }
 
+  // Reads a snapshot and checks that it is complete.
   absl::Status ReadSnapshot(Position position, Replay* replay, Found* found) {
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader,
                             Open(SnapshotName(position)));
@@ -109,6 +114,7 @@ class DirectoryReader {
     if (file.number != position)
       return Damaged(reader->path(), 0,
                      absl::StrCat("its header is of the snapshot at position ", file.number));
+
     SLUICE_RETURN_IF_ERROR(replay->OnSnapshot(position));
     found->snapshot_records = 0;
     while (true) {
@@ -118,6 +124,7 @@ class DirectoryReader {
       SLUICE_ASSIGN_OR_RETURN(const Got got, reader->Next(replay, &header, &entry));
       if (got != Got::kFrame)
         return Damaged(reader->path(), at, "a record of the snapshot is damaged");
+      // Records count from 1, and the mark at the end has the position of the last.
       const bool end = header.kind == FrameKind::kMark;
       if (header.position != found->snapshot_records + (end ? 0 : 1))
         return Damaged(reader->path(), at, "a record of the snapshot is missing");
@@ -126,21 +133,24 @@ class DirectoryReader {
       ++found->snapshot_records;
       SLUICE_RETURN_IF_ERROR(Judged(replay->OnRecord(std::move(entry)), reader->path(), at));
     }
+
     found->snapshot = position;
     found->snapshot_bytes = reader->offset();
     return Judged(replay->OnSnapshotEnd(), reader->path(), 0);
   }
 
-  // Reads headers from the newest segment back to the one with the first record to replay.
+  // Reads segment headers from the newest backwards, up to the segment that holds the first record
+  // to replay.
   absl::Status FindSegments() {
     auto& segments = layout_->segments;
+    // A snapshot is only written while a segment exists, so the segments must have been lost.
     if (segments.empty()) {
       if (promised_ == 0) return absl::OkStatus();
       return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
                    absl::StrCat(dir_, " has a snapshot at position ", promised_,
                                 " and no segment of the log"));
     }
-    uint64_t expected = 0;  // Number of the segment before the one just read.
+    uint64_t expected = 0;  // Number of the segment before the one read last.
     Position after = ~Position{0};
     for (auto it = segments.rbegin(); it != segments.rend(); ++it) {
       if (expected != 0 && it->first != expected) break;
@@ -157,30 +167,34 @@ class DirectoryReader {
       expected = it->first - 1;
       if (header.first <= found_->snapshot + 1) return absl::OkStatus();
     }
+
     return Error(
         absl::StatusCode::kDataLoss, "BAD_CRC",
         absl::StrCat(Path(SegmentName(start_ - 1)), " is missing: the records from position ",
                      found_->snapshot + 1, " to ", after - 1, " were in it or before"));
   }
 
-  // `next_first`: where the segment behind it starts; null in the last one.
+  // Replays the records of one segment. `next_first`: the position at which the next segment
+  // starts; null for the last segment.
   absl::Status ReadSegment(uint64_t number, Position first, const Position* next_first) {
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader, Open(SegmentName(number)));
     SLUICE_RETURN_IF_ERROR(reader->SegmentHeader().status());
-    Position known = first - 1;  // Durable, as the frames say.
+    Position known = first - 1;  // Up to here the log was durable, as the frames say.
     layout_->doubt_offset = reader->offset();
     Position expected = first;
+
     while (true) {
       found_->end_segment = reader->path();
       found_->end_offset = reader->offset();
       if (next_first != nullptr && expected == *next_first) return absl::OkStatus();
       FrameHeader header;
       Entry entry;
-      // What the snapshot covers is stepped over.
+      // Skip the bodies of records that the snapshot covers.
       SLUICE_ASSIGN_OR_RETURN(
           const Got got,
           reader->Next(expected > found_->snapshot ? replay_ : nullptr, &header, &entry));
       const bool mark = got == Got::kFrame && header.kind == FrameKind::kMark;
+
       if (got != Got::kFrame || header.position != expected - (mark ? 1 : 0)) {
         if (next_first == nullptr)
           return JudgeEnd(reader.get(), expected, got == Got::kBadBody ? &header : nullptr);
@@ -188,7 +202,8 @@ class DirectoryReader {
                        absl::StrCat("the record of position ", expected,
                                     " is damaged, and the log goes on behind it"));
       }
-      // A batch starts when all before it is durable; a mark says so of itself.
+      // A batch starts only when everything before it is durable, so doubt begins at this frame. A
+      // mark says this of the batch before it.
       if (header.durable > known) {
         known = header.durable;
         layout_->doubt_offset = found_->end_offset;
@@ -205,8 +220,8 @@ class DirectoryReader {
     }
   }
 
-  // Nothing whole at the end offset, in the last segment: the end of the log, torn perhaps, or
-  // damage?
+  // No complete frame starts at the end offset of the last segment. Decides whether this is the end
+  // of the log, perhaps torn, or damage.
   absl::Status JudgeEnd(FrameReader* reader, Position expected, const FrameHeader* broken) {
     const uint64_t end = found_->end_offset;
     if (promised_ >= expected) {
@@ -214,7 +229,8 @@ class DirectoryReader {
                      absl::StrCat("the record of position ", expected,
                                   " is damaged, and a snapshot says it was durable"));
     }
-    // Behind a header that is whole its body is no place to look for frames.
+
+    // If the header is intact, skip its body: the payload may contain bytes that look like frames.
     SLUICE_ASSIGN_OR_RETURN(
         const std::optional<Position> durable,
         reader->NewestDurable(end + (broken != nullptr ? broken->frame_bytes() : 8)));
@@ -231,9 +247,9 @@ class DirectoryReader {
   Replay* const replay_;
   Found* const found_;
   Layout* const layout_;
-  // The newest snapshot, whole or not, was of this position, and the log durable up to it.
+  // Position of the newest snapshot, damaged or not. The log was durable up to it.
   Position promised_ = 0;
-  uint64_t start_ = 0;  // Number of the first segment read.
+  uint64_t start_ = 0;  // Number of the first segment to replay.
 };
 }  // namespace
 

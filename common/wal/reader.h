@@ -13,19 +13,20 @@
 
 namespace sluice::wal {
 
-// A log's directory by its names, and what Open needs to go on after reading it.
+// The files of a log directory, and what Open() needs to continue after reading.
 struct Layout {
-  // Number -> position of its first record; 0 of those the snapshot covers, which stay unread.
+  // Segment number -> position of its first record; 0 for segments that the snapshot covers, which
+  // are not read.
   std::map<uint64_t, Position> segments;
-  std::vector<Position> snapshots;  // Rising.
-  std::vector<uint64_t> spares;     // Rising.
-  bool temporary = false;           // A snapshot.tmp is there.
-  // In the last segment: from here to Found::end_offset it may not have reached the disk.
+  std::vector<Position> snapshots;  // In rising order.
+  std::vector<uint64_t> spares;     // In rising order.
+  bool temporary = false;           // A file snapshot.tmp exists.
+  // The bytes of the last segment from here to Found::end_offset may not have reached the disk.
   uint64_t doubt_offset = 0;
 };
 
-// Reads the directory as log.h says, changing nothing. Both outputs are filled as far as the
-// reading came.
+// Reads the directory as described in log.h and changes nothing. `found` and `layout` are filled as
+// far as reading came, also on errors. Errors: as Log::Open().
 absl::Status ReadDirectory(FileSystem* file_system, const std::string& dir, Replay* replay,
                            Found* found, Layout* layout);
 

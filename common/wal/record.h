@@ -12,73 +12,78 @@
 
 namespace sluice::wal {
 
-// Where a record stands: the first is 1, each next one more, over all segments and restarts. 0:
-// none yet.
+// Number of a record in the log. The first record has position 1, and each later one has the next
+// number, across segments and restarts. 0 means "no record yet".
 using Position = uint64_t;
 
 inline constexpr uint32_t kMaxHeadBytes = 64u << 20;
 inline constexpr uint64_t kMaxPayloadBytes = 1ull << 30;
 
-// Bytes that several share and nobody changes any more.
+// Immutable bytes that may have several owners.
 struct Part {
-  std::shared_ptr<const void> owner;  // Keeps `bytes`; may be null where they live for ever.
+  // Keeps `bytes` alive; null if they live as long as the process.
+  std::shared_ptr<const void> owner;
   absl::string_view bytes;
-  uint32_t crc32c = 0;  // Of `bytes`. Trusted: computed once, where the bytes came from.
+  // CRC32C of `bytes`. The log does not check it: whoever made the bytes computed it.
+  uint32_t crc32c = 0;
 };
 
-// What a user of the log writes: a small head in its own encoding, and bulk that is never copied.
+// What the caller appends: a small head in the caller's own encoding, and a payload that is not
+// copied (the log refers to its bytes until they are written).
 struct Record {
-  uint8_t type = 0;  // The user's, any value.
+  uint8_t type = 0;  // Chosen by the caller; the log does not interpret it.
   std::string head;  // At most kMaxHeadBytes.
-  // Read back as one run of bytes, in this order; at most kMaxPayloadBytes in sum.
+  // The log reads the parts back as one run of bytes, in this order. At most kMaxPayloadBytes in
+  // all.
   std::vector<Part> payload;
 };
 
-// What comes back: the same, its payload in one piece.
+// A record as it is read back; its payload is in one piece.
 struct Entry {
-  Position position = 0;  // 0 in a snapshot.
+  Position position = 0;  // 0 for a record of a snapshot.
   uint8_t type = 0;
-  absl::string_view head;             // Until the call returns.
-  std::shared_ptr<const void> owner;  // Of `payload`; null if that is empty.
+  absl::string_view head;             // Valid until OnRecord() returns.
+  std::shared_ptr<const void> owner;  // Keeps `payload` alive; null if the payload is empty.
   absl::string_view payload;
-  uint32_t payload_crc32c = 0;  // Verified.
+  uint32_t payload_crc32c = 0;  // CRC32C of `payload`, already verified.
 };
 
-// Takes what a directory holds: first the snapshot's records, if there is one, then each record
-// after it, in order. An error ends the reading and becomes its result.
+// Receives the contents of a log directory: first the records of the snapshot, if there is one,
+// then each record after the snapshot, in order. If a method returns an error, reading stops and
+// returns that error.
 class Replay {
  public:
-  // Memory that stays as long as its owner: `data` has room for the size asked.
+  // Memory for one payload; it lives as long as `owner`. `data` has room for the requested size.
   struct Memory {
     std::shared_ptr<void> owner;
     char* data = nullptr;
   };
 
   virtual ~Replay() = default;
-  // Where a payload of `size` > 0 bytes is to be read to. `head` is verified already; the payload
-  // is not.
+  // Returns the memory that a payload of `size` > 0 bytes is read into. `head` has been verified,
+  // the payload has not. The default allocates it on the heap.
   virtual absl::StatusOr<Memory> Allocate(uint8_t type, absl::string_view head, uint64_t size);
-  // A snapshot starts; it says what the records up to `position` led to. OnRecord with position 0
-  // follows for each of its records.
+  // A snapshot begins. It describes the state that the records 1..`position` produced. OnRecord()
+  // with position 0 follows for each of its records.
   virtual absl::Status OnSnapshot(Position position) = 0;
-  // Also: OnSnapshotEnd follows before the first record of the log.
+  // The snapshot is complete. Called before the first record of the log.
   virtual absl::Status OnSnapshotEnd() { return absl::OkStatus(); }
   virtual absl::Status OnRecord(Entry entry) = 0;
 };
 
-// What was found in a directory.
+// What reading a directory found.
 struct Found {
-  Position snapshot = 0;  // Position the snapshot stands for; 0: no snapshot.
+  Position snapshot = 0;  // The snapshot covers records 1..snapshot; 0 if there is none.
   uint64_t snapshot_bytes = 0;
   uint64_t snapshot_records = 0;
-  Position last = 0;        // Of the last whole record.
-  uint64_t records = 0;     // After the snapshot.
-  uint64_t bytes = 0;       // Of those in the log, framing included.
-  std::string end_segment;  // File with the end of the log; empty: no segment yet.
-  uint64_t end_offset = 0;  // Where in it.
-  // Something was begun behind the end and is not whole: a write that nothing was promised for.
+  Position last = 0;     // Position of the last complete record.
+  uint64_t records = 0;  // Number of records after the snapshot.
+  uint64_t bytes = 0;    // Size of those records in the log, with their frame headers and padding.
+  std::string end_segment;  // File that contains the end of the log; empty if there is no segment.
+  uint64_t end_offset = 0;  // Offset of the end of the log in that file.
+  // An incomplete write follows the end of the log. It was never acknowledged as durable.
   bool torn = false;
-  // Harmless oddities, for people: a snapshot left aside, a leftover file.
+  // Harmless findings, as text for people: an ignored damaged snapshot, an unknown file.
   std::vector<std::string> remarks;
 };
 

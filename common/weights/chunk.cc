@@ -54,6 +54,7 @@ std::string Assemble(const TensorSet& weights, const std::vector<Run>& runs, uin
 
 void EncodeFullChunks(const TensorSet& weights, uint64_t target,
                       const std::function<void(std::string chunk)>& emit) {
+  // The runs of the chunk being built, and the bytes of their elements.
   std::vector<Run> runs;
   uint64_t body = 0;
   const auto close = [&] {
@@ -64,6 +65,7 @@ void EncodeFullChunks(const TensorSet& weights, uint64_t target,
   for (size_t tensor = 0; tensor < weights.size(); ++tensor) {
     const uint64_t width = DTypeBytes(weights.spec(tensor).dtype);
     const uint64_t elements = static_cast<uint64_t>(weights.elements(tensor));
+    // Large tensors are split into runs, and small ones share a chunk.
     for (uint64_t first = 0; first < elements;) {
       if (body + width > target || runs.size() == UINT16_MAX) close();
       const uint64_t count =
@@ -81,6 +83,7 @@ absl::Status DecodeFullChunk(absl::string_view chunk, TensorSet* weights, uint64
     return absl::DataLossError(
         absl::StrCat("weight chunk ", ToHex(Sha256(chunk)).substr(0, 16), ": ", what));
   };
+
   Header header;
   if (chunk.size() < sizeof header ||
       chunk.size() > kMaxChunkBytes + sizeof header + UINT16_MAX * sizeof(Run))
@@ -95,10 +98,11 @@ absl::Status DecodeFullChunk(absl::string_view chunk, TensorSet* weights, uint64
                             " runs and a body of ", header.body, " are ",
                             sizeof header + runs_bytes + header.body));
   }
+
   std::vector<Run> runs(header.runs);
   std::memcpy(runs.data(), chunk.data() + sizeof header, runs_bytes);
   uint64_t need = 0;
-  for (const Run& run : runs) {  // Everything is checked before the first byte is written.
+  for (const Run& run : runs) {  // Check everything before the first byte is written.
     if (run.tensor >= weights->size())
       return bad(absl::StrCat("tensor ", run.tensor, " of ", weights->size()));
     const absl::string_view name = weights->spec(run.tensor).name;
@@ -111,6 +115,7 @@ absl::Status DecodeFullChunk(absl::string_view chunk, TensorSet* weights, uint64
   }
   if (need != header.body)
     return bad(absl::StrCat("runs of ", need, " bytes in a body of ", header.body));
+
   const char* from = chunk.data() + sizeof header + runs_bytes;
   for (const Run& run : runs) {
     const uint64_t width = DTypeBytes(weights->spec(run.tensor).dtype);

@@ -16,23 +16,25 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kMaxManifest = 64 << 20;
-// Of about 1 MiB: the deadline is theirs, so weights of any size may come.
+// An object has about 1 MiB. The deadline is for one stream of 64 objects, so that weights of any
+// size can be fetched.
 constexpr size_t kObjectsPerStream = 64;
 constexpr absl::Duration kStreamDeadline = absl::Minutes(1);
 
 std::string ShortName(const std::string& id) { return ToHex(id).substr(0, 16); }
 
-// The full manifest that has a version's state.
+// The id of the full manifest with this version's state.
 const std::string& AnchorOf(const LatestVersion& version) {
   return version.anchor.empty() ? version.manifest : version.anchor;
 }
 
-// `manifest` is that of AnchorOf(announced): of the version itself, or of an older one with its
-// state.
+// Checks a downloaded full manifest against the announcement. If the version is a relabel, the
+// manifest is that of an older version with the same state.
 absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVersion& announced,
                            const std::string& job, const std::string& layout_id) {
   const PolicyVersion& version = announced.version;
   if (manifest.job() != job) return absl::DataLossError("the manifest is another job's");
+  // A relabel's full manifest is that of another version, so its version number differs.
   const bool own = AnchorOf(announced) == announced.manifest;
   const bool right_version = !own || (manifest.incarnation() == version.incarnation &&
                                       manifest.version() == version.number);
@@ -86,8 +88,9 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
                                                    rpc::Cancel* cancel) const {
   StagedWeights staged{
       .version = version.version, .state = version.state, .manifest = version.manifest};
-  if (staged.state == held) return staged;  // A relabel.
+  if (staged.state == held) return staged;  // A relabel: only the version number changes.
 
+  // The manifest.
   std::string bytes;
   SLUICE_RETURN_IF_ERROR(
       FetchObjects(channel, {AnchorOf(version)}, cancel, [&](std::string object) {
@@ -99,6 +102,7 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
     return absl::DataLossError("the manifest cannot be read");
   SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, version, caller_.job, layout_id_));
 
+  // The chunks.
   SLUICE_ASSIGN_OR_RETURN(TensorSet tensors, TensorSet::Create(specs_));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> chunks, ChunksOf(manifest));
   uint64_t written = 0;
@@ -110,6 +114,7 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
                        return DecodeFullChunk(object, &tensors, &written);
                      }));
   }
+
   uint64_t expected = 0;
   for (size_t i = 0; i < tensors.size(); ++i) expected += static_cast<uint64_t>(tensors.bytes(i));
   if (written != expected)
@@ -125,7 +130,7 @@ absl::StatusOr<std::vector<LatestVersion>> WeightFetcher::List(const rpc::Channe
   weights::v1::ListResponse response;
   SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
   std::vector<LatestVersion> versions;
-  std::map<std::string, std::string> anchors;  // By state.
+  std::map<std::string, std::string> anchors;  // State -> id of its full manifest.
   for (const weights::v1::VersionNode& node : response.nodes()) {
     if (node.kind() == weights::v1::Manifest::KIND_FULL) anchors[node.state()] = node.manifest();
     LatestVersion& version = versions.emplace_back(
@@ -146,8 +151,8 @@ absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const LatestVersi
   return rpc::Call(channel, request, &response);
 }
 
-// Gets whole objects in order and hands each over after its CRCs and its name, which is its
-// SHA-256, were checked.
+// Downloads objects in the order of `ids` and passes each to `take`, after checking its CRCs and
+// that its SHA-256 is its id.
 absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
                                          absl::Span<const std::string> ids, rpc::Cancel* cancel,
                                          const Take& take) const {
@@ -161,17 +166,21 @@ absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
   rpc::Frame frame;
   size_t next = 0;
   std::string object;
+
+  // One frame is a piece of object `next`; the pieces of an object come in order.
   while (next < ids.size() && stream.ReadFrame(&frame)) {
     weights::v1::FetchHeader header;
     SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
     if (header.missing_size() > 0)
       return absl::NotFoundError(
           absl::StrCat("the trainer no longer has object ", ShortName(ids[next])));
+
     if (header.index() != next || header.offset() != object.size())
       return absl::DataLossError("objects came out of order");
     if (header.size() > kMaxManifest)
       return absl::ResourceExhaustedError(
           absl::StrCat("an object of ", header.size(), " bytes; the limit is ", kMaxManifest));
+
     const size_t at = object.size();
     object.resize(at + frame.payload_bytes());
     rpc::PayloadReader reader(frame);
@@ -180,6 +189,7 @@ absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
     if (crc != header.crc32c())
       return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
                    absl::StrCat("object ", ShortName(ids[next]), " at byte ", at));
+
     if (object.size() < header.size()) continue;
     if (Sha256(object) != ids[next])
       return Error(absl::StatusCode::kDataLoss, "BAD_DIGEST",

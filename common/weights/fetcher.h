@@ -18,27 +18,34 @@ namespace common::v1 {
 class Call;
 }
 
-// Gets published versions from a trainer, whole and checked: the CRC of each message, the SHA-256
-// of each object, the manifest against what was announced. Thread-safe.
+// Downloads published versions from a trainer and checks them: the CRC of each message, the SHA-256
+// of each object, and the manifest against the announcement.
+//
+// Thread-safe.
 class WeightFetcher {
  public:
   struct Caller {
-    std::string job;  // 32 hex digits.
-    std::string worker;
-    int64_t incarnation = 0;  // 0: a person's tool, which is in no list of workers.
+    std::string job;          // 32 hex digits.
+    std::string worker;       // This daemon's id.
+    int64_t incarnation = 0;  // 0 for a command-line tool, which is not a registered worker.
   };
-  // `layout`: names, types and shapes that every version must have.
+  // `layout` gives the names, types and shapes that every version must have.
   WeightFetcher(Caller caller, const TensorSet& layout);
 
-  // One version. Where its state is `held`, nothing is fetched. CANCELLED: `cancel`.
-  // DEADLINE_EXCEEDED: 64 MiB took over a minute. NOT_FOUND: the trainer no longer has it.
-  // DATA_LOSS: bytes that are not what they were announced as. INVALID_ARGUMENT: another layout.
+  // Downloads one version. If `held`, the state that the caller already has, is the version's
+  // state, nothing is downloaded and `tensors` stays null.
+  // CANCELLED: `cancel` was triggered.
+  // DEADLINE_EXCEEDED: 64 objects (about 64 MiB) took over a minute.
+  // NOT_FOUND: the trainer no longer has the version.
+  // DATA_LOSS: the bytes differ from what was announced.
+  // INVALID_ARGUMENT: the version has another layout.
+  // UNIMPLEMENTED: the manifest or a chunk is of a kind that this build cannot apply.
   absl::StatusOr<StagedWeights> Fetch(const rpc::Channel& channel, const LatestVersion& version,
                                       const Fingerprint& held, rpc::Cancel* cancel) const;
 
-  // What the trainer keeps, the newest last.
+  // Returns the versions that the trainer keeps, the newest last.
   absl::StatusOr<std::vector<LatestVersion>> List(const rpc::Channel& channel) const;
-  // Keeps one version from being freed until then.
+  // Asks the trainer to keep one version for `ttl`, even if it would otherwise be freed.
   absl::Status Lease(const rpc::Channel& channel, const LatestVersion& version,
                      absl::Duration ttl) const;
 

@@ -18,7 +18,7 @@ Fingerprint& Fingerprint::operator+=(const Fingerprint& other) {
 
 std::string Fingerprint::bytes() const {
   std::string out(16, '\0');
-  std::memcpy(out.data(), f, 16);  // Little-endian hosts only, as all that LibTorch runs on.
+  std::memcpy(out.data(), f, 16);  // Hosts are little-endian, like all that LibTorch supports.
   return out;
 }
 
@@ -43,6 +43,9 @@ Fingerprint FingerprintOfElements(const TensorSpec& spec, DType dtype, const voi
                                   int64_t first, int64_t n) {
   std::vector<std::byte> narrow, wide;
   Fingerprint sum;
+
+  // The fingerprint is over the tensor's own type: convert, and convert back to find changed
+  // values.
   if (dtype != spec.dtype) {
     narrow.resize(n * DTypeBytes(spec.dtype)), wide.resize(n * DTypeBytes(dtype));
     SLUICE_CHECK(ConvertElements(dtype, elements, spec.dtype, narrow.data(), n).ok());

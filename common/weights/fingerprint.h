@@ -11,32 +11,33 @@
 
 namespace sluice {
 
-// One exact set of weight bits, as a sum (kernels/fingerprint/op.h has the formula): equal on
-// trainer and engine, or the weights differ.
+// Fingerprint of an exact set of weight bits (formula in kernels/fingerprint/op.h). Fingerprints of
+// parts are added to give that of the whole. If trainer and engine have the same fingerprint, they
+// hold the same weights.
 struct Fingerprint {
   uint64_t f[2] = {0, 0};
 
   bool operator==(const Fingerprint&) const = default;
   Fingerprint& operator+=(const Fingerprint& other);
-  std::string bytes() const;  // 16 bytes: F_0, F_1, little-endian.
-  std::string hex() const;    // For people: 16 + 16 hex digits.
-  // INVALID_ARGUMENT: not 16 bytes.
+  std::string bytes() const;  // 16 bytes: f[0], f[1], little-endian.
+  std::string hex() const;    // 32 hex digits: f[0], then f[1].
+  // INVALID_ARGUMENT: `bytes` does not have 16 bytes.
   static absl::StatusOr<Fingerprint> FromBytes(absl::string_view bytes);
 };
 
-// The key of a tensor, from its Hugging Face name.
+// Key of a tensor in the fingerprint, computed from its Hugging Face name.
 uint64_t TensorKey(absl::string_view name);
 
-// What `n` elements of a tensor add to its fingerprint, from flat index `first` on. They are given
-// as `dtype`: the tensor's own, or fp32, in which case each is one of the tensor's type, widened.
-// Where one is not, for it changed in memory since, the sum is none of the tensor's, even if
-// rounding would hide the change.
+// Returns what elements [first, first + n) of a tensor (flat indexes) add to its fingerprint.
+// `dtype` is the type of `elements`: the tensor's own type, or fp32 with each value exactly
+// representable in the tensor's type. If a value is not (because memory was changed), the result is
+// made different from the right one, even where rounding would hide the change.
 Fingerprint FingerprintOfElements(const TensorSpec& spec, DType dtype, const void* elements,
                                   int64_t first, int64_t n);
-// Of one tensor of a set, and of all; index as in the set.
+// Fingerprint of tensor number `tensor` of a set, and of the whole set.
 Fingerprint FingerprintOfTensor(const TensorSet& weights, size_t tensor);
 Fingerprint FingerprintOf(const TensorSet& weights);
-// One per tensor, in order; their Sum() is FingerprintOf().
+// One fingerprint per tensor, in the order of the set; their Sum() is FingerprintOf().
 std::vector<Fingerprint> TensorFingerprints(const TensorSet& weights);
 Fingerprint Sum(absl::Span<const Fingerprint> parts);
 

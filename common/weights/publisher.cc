@@ -21,6 +21,7 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
                                                        PolicyVersion version,
                                                        const std::string& source,
                                                        std::optional<int64_t> hold_until) {
+  // Only one thread publishes, so `latest` cannot move before the version is stored.
   const std::optional<LatestVersion> before = latest();
   if (before && version <= before->version) {
     return ErrorWith(absl::StatusCode::kAborted,
@@ -28,6 +29,7 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
                      absl::StrCat("version ", version.str(), " is not above the published ",
                                   before->version.str()));
   }
+
   weights::v1::Manifest manifest;
   manifest.set_job(options_.job);
   manifest.set_incarnation(version.incarnation);
@@ -47,6 +49,7 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
   Version made;
   made.layout_id = weights.layout_id();
   std::map<std::string, std::shared_ptr<const std::string>> objects;
+  // With an anchor the version is a relabel, which needs no chunks.
   const std::string anchor = AnchorOf(state, made.layout_id);
   manifest.set_kind(anchor.empty() ? weights::v1::Manifest::KIND_FULL
                                    : weights::v1::Manifest::KIND_DELTA);
@@ -64,6 +67,7 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
   };
   if (anchor.empty()) EncodeFullChunks(weights, options_.chunk_target_bytes, add_chunk);
 
+  // The manifest is the first of the version's objects.
   std::string bytes = manifest.SerializeAsString();
   const std::string id = Sha256(bytes);
   made.objects.insert(made.objects.begin(), id);
@@ -75,6 +79,7 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
                        .hold_until = hold_until};
   made.node.created = clock_->Now();
 
+  // Listeners are called after the lock is released, because they may call the publisher.
   std::vector<std::function<void(const LatestVersion&)>> listeners;
   {
     MutexLock lock(&mu_);
@@ -87,7 +92,8 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
   return made.node.version;
 }
 
-// The full manifest of the version before, if that has the same state; else empty.
+// Returns the id of the full manifest of the version before, if that version has the same state;
+// else "".
 std::string WeightPublisher::AnchorOf(const Fingerprint& state,
                                       const std::string& layout_id) const {
   MutexLock lock(&mu_);
@@ -156,6 +162,7 @@ std::vector<WeightPublisher::Node> WeightPublisher::nodes() const {
 }
 
 void WeightPublisher::Collect() {
+  // Drop leases that have ended.
   std::set<std::string> leased;
   for (auto it = leases_.begin(); it != leases_.end();) {
     if (it->second.expires <= clock_->Monotonic()) {
@@ -165,20 +172,24 @@ void WeightPublisher::Collect() {
     leased.insert(it->second.manifests.begin(), it->second.manifests.end());
     ++it;
   }
+
   const size_t newest = static_cast<size_t>(std::max(1, options_.retain_versions));
   const size_t old = versions_.size() > newest ? versions_.size() - newest : 0;
-  std::set<std::string> wanted;  // Manifests. An anchor is always older than its relabels.
+  // Ids of manifests to keep. Walking from new to old meets an anchor after its relabels.
+  std::set<std::string> wanted;
   for (size_t i = versions_.size(); i-- > 0;) {
     const LatestVersion& version = versions_[i].node.version;
     if (i < old && !leased.contains(version.manifest) && !wanted.contains(version.manifest))
       continue;
     wanted.insert({version.manifest, version.anchor});
   }
+
   std::vector<Version> kept;
   for (Version& version : versions_) {
     if (wanted.contains(version.node.version.manifest)) kept.push_back(std::move(version));
   }
   versions_ = std::move(kept);
+
   std::set<std::string> needed;
   for (const Version& version : versions_)
     needed.insert(version.objects.begin(), version.objects.end());

@@ -18,34 +18,38 @@ namespace sluice {
 class Clock;
 class TensorSet;
 
-// The newest version that is out: what subscribers follow. Only rises, as a pair.
+// The newest published version, which subscribers follow. Its (incarnation, number) only rises.
 struct LatestVersion {
   PolicyVersion version;
-  std::string manifest;  // Id, 32 bytes.
+  std::string manifest;  // Id of its manifest: the SHA-256, 32 bytes.
+  // Fingerprint of its weights.
   Fingerprint state;
-  // Id of the full manifest that has this state. It is `manifest`, but for a relabel: a version
-  // with the state of the one before, whose manifest has no chunks. Empty: taken for `manifest`.
+  // Id of the full manifest with this state. It equals `manifest`, except for a relabel: a version
+  // whose weights are those of the version before, and whose own manifest has no chunks. Empty
+  // means `manifest`.
   std::string anchor;
-  // During a replay: engines with a version up to this number keep what they hold.
+  // Set while the trainer replays steps: engines whose version has a number up to this one keep the
+  // weights they hold.
   std::optional<int64_t> hold_until;
 };
 
-// What a subscriber last said of itself.
+// What a subscriber last reported about itself.
 struct ReplicaState {
   std::string worker;
   PolicyVersion version;
   std::string phase;  // FETCHING, STAGED, ACTIVE, REFUSED
   Fingerprint state;
+  // Why the version was refused; else empty.
   std::string cause;
-  absl::Duration reported_at;  // Monotonic.
+  absl::Duration reported_at;  // On the monotonic clock.
 };
 
-// Published weights in the trainer's memory: objects (manifests, chunks) named by their SHA-256,
-// and `latest`.
+// Keeps published weights in the trainer's memory: immutable objects (manifests and chunks), each
+// named by its SHA-256, and `latest`, the newest version. A version is published at the moment
+// `latest` names it.
 //
-// The manifest's appearance in `latest` is the commit; an object is immutable. The objects of the
-// newest `retain_versions` versions are kept, those of older ones that a subscriber leases, and the
-// anchors of all of these.
+// The publisher keeps the objects of the newest `retain_versions` versions, of older versions that
+// a subscriber leases, and of the full manifests that these depend on.
 //
 // Thread-safe. Owns no thread.
 class WeightPublisher {
@@ -58,56 +62,64 @@ class WeightPublisher {
   };
   WeightPublisher(Options options, Clock* clock);
 
-  // Makes chunks and a FULL manifest of `weights`, stores them, and moves `latest` to `version`.
-  // `source`: a directory with the same weights, for people; may be empty. Where the version before
-  // has the same fingerprint, as after a skipped step, this one is a relabel: a DELTA manifest
-  // without chunks, whose base is its state. ABORTED: `version` is not above `latest` (LOST_RACE).
+  // Makes chunks and a FULL manifest of `weights`, stores them, and moves `latest` to `version`. If
+  // the version before has the same fingerprint, for instance after a skipped step, the new version
+  // is a relabel: its manifest is a DELTA without chunks, with the same state as its base. `source`
+  // is a directory with the same weights, for information; it may be empty.
+  // ABORTED (LOST_RACE): `version` is not above `latest`.
   absl::StatusOr<LatestVersion> Publish(const TensorSet& weights, PolicyVersion version,
                                         const std::string& source,
                                         std::optional<int64_t> hold_until = std::nullopt)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   std::optional<LatestVersion> latest() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `on_latest` at each move of `latest` until it is removed; at once if there is one. It
-  // must not block.
+  // Calls `on_latest` each time `latest` moves, and once at once if there is a version. `on_latest`
+  // must not block. It may still be running when RemoveListener() returns.
   uint64_t AddListener(std::function<void(const LatestVersion&)> on_latest)
       ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveListener(uint64_t listener) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Null: not here (never was, or collected).
+  // Returns the object with this id, or null if it was never stored or has been freed.
   std::shared_ptr<const std::string> Object(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Replaces what `holder` keeps from collection, for `ttl`.
+  // Keeps the objects of these `manifests` from being freed for `ttl`. Replaces the earlier lease
+  // of `holder`.
   void Lease(const std::string& holder, std::vector<std::string> manifests, absl::Duration ttl)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Stores what a subscriber reports; replaces its earlier report.
   void Report(ReplicaState state) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ReplicaState> replicas() const ABSL_LOCKS_EXCLUDED(mu_);
+  // A version that is kept here.
   struct Node {
     LatestVersion version;
+    // Bytes of its chunks.
     uint64_t bytes = 0;
     absl::Time created;
   };
+  // The versions kept, oldest first.
   std::vector<Node> nodes() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Version {
     Node node;
     std::string layout_id;
-    std::vector<std::string> objects;  // Ids, the manifest's first.
+    std::vector<std::string> objects;  // Ids; the manifest's is the first.
   };
   struct HeldLease {
     std::vector<std::string> manifests;
-    absl::Duration expires;  // Monotonic.
+    absl::Duration expires;  // On the monotonic clock.
   };
   std::string AnchorOf(const Fingerprint& state, const std::string& layout_id) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Frees the versions and objects that are no longer to be kept.
   void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   Clock* const clock_;
 
   mutable Mutex mu_;
-  std::vector<Version> versions_ ABSL_GUARDED_BY(mu_);  // Oldest first.
+  std::vector<Version> versions_ ABSL_GUARDED_BY(mu_);  // Oldest first; the last is `latest`.
+  // By id: the objects of versions_.
   std::map<std::string, std::shared_ptr<const std::string>> objects_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, std::function<void(const LatestVersion&)>> listeners_ ABSL_GUARDED_BY(mu_);
   uint64_t next_listener_ ABSL_GUARDED_BY(mu_) = 1;

@@ -34,8 +34,8 @@ weights::v1::Latest ToProto(const LatestVersion& latest) {
   return out;
 }
 
-// One Watch stream: writes the newest `latest`, one at a time; what came between two writes is
-// skipped.
+// One Watch stream. It writes the newest `latest`; values that arrive while a write is under way
+// replace each other, so that only the newest is sent.
 class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
                      public std::enable_shared_from_this<WatchReactor> {
  public:
@@ -57,6 +57,7 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
     has_pending_ = true;
     WriteNext();
   }
+  // A write that is under way must end before Finish(); OnWriteDone() calls it then.
   void End(grpc::Status status) {
     MutexLock lock(&mu_);
     if (finished_) return;
@@ -64,6 +65,7 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
     if (!writing_) Finish(status);
     final_ = std::move(status);
   }
+  // Called once, when gRPC has finished with the stream.
   std::function<void()> on_done;
 
   void OnWriteDone(bool ok) override {
@@ -91,16 +93,19 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
     StartWrite(&current_);
   }
 
-  std::shared_ptr<WatchReactor> self_;  // Until OnDone.
+  std::shared_ptr<WatchReactor> self_;  // Keeps this object alive until OnDone().
   Mutex mu_;
   weights::v1::Latest current_, pending_;
+
+  // At most one write is under way (writing_). pending_ holds the next message if has_pending_.
+  // After finished_ is set, nothing more is written, and the stream ends with final_.
   bool has_pending_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   grpc::Status final_;
 };
 
-// Sends a list of frames, then ends. Deletes itself.
+// Sends a list of frames and ends the stream with a status. Deletes itself in OnDone().
 class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   FetchReactor(std::deque<grpc::ByteBuffer> frames, grpc::Status end)
@@ -140,7 +145,7 @@ class WeightsServer::Impl final : public Base {
       publisher_ = std::move(publisher);
       open = watches_;
     }
-    // Subscribers come back to the new one.
+    // Subscribers will reconnect and get the new publisher.
     for (const auto& watch : open)
       watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the publisher changed"));
   }
@@ -159,6 +164,7 @@ class WeightsServer::Impl final : public Base {
     beats_.join();
   }
 
+  // The listener holds only a weak pointer, because the publisher may outlive the stream.
   grpc::ServerWriteReactor<weights::v1::Latest>* Watch(
       grpc::CallbackServerContext*, const weights::v1::WatchRequest* request) override {
     const std::shared_ptr<WatchReactor> watch = WatchReactor::Make();
@@ -167,6 +173,7 @@ class WeightsServer::Impl final : public Base {
       watch->End(rpc::ToGrpcStatus(publisher.status()));
       return watch.get();
     }
+
     const std::weak_ptr<WatchReactor> weak = watch;
     const uint64_t listener = (*publisher)->AddListener([weak](const LatestVersion& latest) {
       if (const auto reactor = weak.lock()) reactor->Offer(ToProto(latest));
@@ -256,6 +263,8 @@ class WeightsServer::Impl final : public Base {
   }
 
  private:
+  // Checks that the caller may call, and returns the publisher. UNAVAILABLE (NOT_YET): there is
+  // none.
   absl::StatusOr<std::shared_ptr<WeightPublisher>> Admit(const common::v1::Call& call,
                                                          std::initializer_list<rpc::Role> roles) {
     SLUICE_RETURN_IF_ERROR(
@@ -269,6 +278,7 @@ class WeightsServer::Impl final : public Base {
     return publisher_;
   }
 
+  // Answers a unary call with the status that `body` returns for the publisher.
   template <typename Body>
   grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context,
                                   const common::v1::Call& call,
@@ -280,9 +290,10 @@ class WeightsServer::Impl final : public Base {
     return reactor;
   }
 
+  // Makes the frames of the requested objects. A missing object becomes a frame that names it.
   absl::Status FetchFrames(const grpc::ByteBuffer& bytes, std::deque<grpc::ByteBuffer>* frames) {
     weights::v1::FetchRequest request;
-    grpc::ByteBuffer copy = bytes;  // Shares the slices; parsing empties it.
+    grpc::ByteBuffer copy = bytes;  // Shares the bytes; parsing empties the copy.
     if (!grpc::SerializationTraits<weights::v1::FetchRequest>::Deserialize(&copy, &request).ok())
       return absl::InvalidArgumentError("not a FetchRequest");
     SLUICE_ASSIGN_OR_RETURN(
@@ -291,6 +302,7 @@ class WeightsServer::Impl final : public Base {
     for (int index = 0; index < request.objects_size(); ++index) {
       const weights::v1::ObjectRange& want = request.objects(index);
       weights::v1::FetchHeader header;
+
       header.set_index(index);
       const std::shared_ptr<const std::string> object = publisher->Object(want.id());
       if (object == nullptr) {
@@ -299,6 +311,7 @@ class WeightsServer::Impl final : public Base {
         frames->push_back(std::move(frame));
         continue;
       }
+
       if (want.offset() > object->size())
         return absl::InvalidArgumentError(absl::StrCat("objects[", index, "].offset ",
                                                        want.offset(), " is beyond the object's ",
@@ -306,6 +319,8 @@ class WeightsServer::Impl final : public Base {
       const uint64_t rest = object->size() - want.offset();
       const uint64_t end =
           want.offset() + (want.length() == 0 ? rest : std::min(want.length(), rest));
+
+      // An empty range still gets one frame, so that the caller learns the object's size.
       for (uint64_t at = want.offset(); at < end || at == want.offset();) {
         const absl::string_view piece = absl::string_view(*object).substr(
             at, std::min<uint64_t>(end - at, rpc::kAimPayloadBytes));

@@ -12,19 +12,20 @@ namespace rpc {
 class CallerTable;
 }
 
-// WeightsService over one publisher: translates and nothing else. Register service() with a server
-// before it starts, and call Shutdown() before the server drains: it ends the open streams.
+// The gRPC service WeightsService over one publisher. It only translates. Register service() with a
+// server before that starts. Call Shutdown() before the server drains, to end the open streams.
 //
-// Thread-safe. Owns one thread, which sends a beat on silent streams each 10 s.
+// Thread-safe. Owns one thread, which sends an empty message (a beat) on each open Watch stream
+// every 10 s, unless a write is under way.
 class WeightsServer {
  public:
-  // `callers`: who works for the job; outlives the server.
+  // `callers` says which workers may call; it must outlive the server.
   explicit WeightsServer(const rpc::CallerTable* callers);
   ~WeightsServer();
   grpc::Service* service();
 
-  // The publisher of the job that this daemon works for; null when it has none: calls get
-  // UNAVAILABLE.
+  // Sets the publisher of the job that this daemon works for. While it is null, calls get
+  // UNAVAILABLE. Open Watch streams end, so that subscribers come back to the new publisher.
   void SetPublisher(std::shared_ptr<WeightPublisher> publisher);
   void Shutdown();
 

@@ -10,16 +10,17 @@
 
 namespace sluice {
 
-// A version that is ready to be activated: every byte checked on the way (CRC per chunk, SHA-256
-// per object), its fingerprint not yet recomputed over what the engine computes with.
+// A downloaded version that is ready to be activated. Every byte was checked on the way (CRC per
+// message, SHA-256 per object). The engine still has to recompute the fingerprint over the weights
+// it computes with.
 struct StagedWeights {
   PolicyVersion version;
-  Fingerprint state;  // What the engine must find once it has taken them.
-  // Null: `state` is what the engine holds already, only the version changes.
+  Fingerprint state;  // Fingerprint that the engine must find after loading.
+  // Null if the engine already holds `state`, so that only the version number changes.
   std::shared_ptr<const TensorSet> tensors;
-  std::string manifest;  // Id, 32 bytes.
-  absl::Duration fetch;  // From the announcement to here.
-  uint64_t bytes = 0;    // Fetched for it.
+  std::string manifest;  // Id of the manifest: 32 bytes.
+  absl::Duration fetch;  // Time from the announcement to now.
+  uint64_t bytes = 0;    // Bytes downloaded for it.
 };
 
 }  // namespace sluice

@@ -42,11 +42,12 @@ class WeightSubscriber::Impl {
     fetching_.join();
   }
 
+  // Forget what the old address announced, and leave its stream.
   void SetSource(const std::string& address) {
     MutexLock lock(&mu_);
     if (source_ == address) return;
     source_ = address;
-    latest_.reset();  // Nothing of the old one is wanted any more.
+    latest_.reset();  // What the old source announced no longer counts.
     ForgetFailures();
     Leave();
     changed_.NotifyAll();
@@ -76,12 +77,13 @@ class WeightSubscriber::Impl {
   }
 
  private:
-  // Ends what goes on with the trainer: it may be one that will never answer.
+  // Ends the stream and the download that are open. The trainer may never answer.
   void Leave() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (stream_ != nullptr) stream_->TryCancel();
     if (fetch_ != nullptr) fetch_->Trigger();
   }
 
+  // Adds a report that FetchLoop() will send.
   void AddReport(PolicyVersion version, const Fingerprint& state, weights::v1::ReplicaPhase phase,
                  const std::string& cause, const std::string& tensor)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -96,7 +98,7 @@ class WeightSubscriber::Impl {
     reports_.push_back(std::move(report));
   }
 
-  // Keeps `latest_` true while there is a source.
+  // Keeps `latest_` up to date while there is a source. Runs on watcher_.
   void WatchLoop() {
     rpc::Backoff backoff{rpc::BackoffOptions{}};
     while (true) {
@@ -104,6 +106,8 @@ class WeightSubscriber::Impl {
       std::string source;
       {
         MutexLock lock(&mu_);
+        // Wait for a source, then open a stream to it. The stream is made under the lock, so that
+        // SetSource() can cancel it.
         while (!stopping_ && source_.empty()) changed_.Wait(&mu_);
         if (stopping_) return;
         source = source_;
@@ -123,14 +127,16 @@ class WeightSubscriber::Impl {
         stream->Write(request);
         stream->WritesDone();
       }
+
       weights::v1::Latest latest;
       while (stream->Read(&latest)) {
         backoff.Reset();
-        if (!latest.has_version()) continue;  // A beat.
+        if (!latest.has_version()) continue;  // A beat: the stream is alive.
         MutexLock lock(&mu_);
-        if (source_ != source) break;
+        if (source_ != source) break;  // The address has changed meanwhile.
         Follow(std::move(latest));
       }
+
       const absl::Status end = stream->Finish();
       {
         MutexLock lock(&mu_);
@@ -141,7 +147,7 @@ class WeightSubscriber::Impl {
     }
   }
 
-  // Takes an announcement up, unless it is older than what was announced before.
+  // Makes an announcement the one to follow, unless a newer version was announced before.
   void Follow(weights::v1::Latest latest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const PolicyVersion version = rpc::FromProto(latest.version());
     if (version < newest_) {
@@ -154,6 +160,7 @@ class WeightSubscriber::Impl {
       changed_.NotifyAll();
       return;
     }
+
     newest_ = version;
     if (!latest_ || latest_->manifest() != latest.manifest()) ForgetFailures();
     latest_ = std::move(latest);
@@ -161,7 +168,7 @@ class WeightSubscriber::Impl {
     changed_.NotifyAll();
   }
 
-  // The version in `latest_` has failed: it waits for its next try.
+  // The download or activation of `latest_` has failed. Sets the time of the next try.
   void Postpone(absl::Duration at_least) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     not_before_ = clock_->Monotonic() + backoff_.Next(at_least);
   }
@@ -170,7 +177,7 @@ class WeightSubscriber::Impl {
     not_before_ = absl::ZeroDuration();
   }
 
-  // Waits until there is a version to fetch or a report to send. True: a version is to be fetched.
+  // Waits until there is a version to download or a report to send. Returns true in the first case.
   bool AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     while (!stopping_) {
       const bool wanted = Wanted();
@@ -186,19 +193,20 @@ class WeightSubscriber::Impl {
     return false;
   }
 
-  // Whether `latest_` is to be staged next.
+  // Whether `latest_` should be downloaded now.
   bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!latest_ || offered_) return false;
     const PolicyVersion version = rpc::FromProto(latest_->version());
     if (version == held_version_) return false;
-    // During a replay the engine keeps what it sampled ahead with, until `latest` has caught up
-    // with it.
+    // During a replay the trainer publishes versions below the engine's. The engine keeps its
+    // weights until `latest` has reached its version number again.
     const bool replay = latest_->has_hold_until() && held_version_.incarnation > 0 &&
                         held_version_.incarnation < version.incarnation;
     return !(replay && held_version_.number <= latest_->hold_until() &&
              version.number < held_version_.number);
   }
 
+  // Downloads versions and sends reports. Runs on fetching_.
   void FetchLoop() {
     while (true) {
       weights::v1::Latest latest;
@@ -219,8 +227,11 @@ class WeightSubscriber::Impl {
         announced = announced_;
         if (wanted) fetch_ = &cancel;
       }
+      // Download without the lock. SetSource() and the destructor cancel it through fetch_.
       if (wanted) {
         absl::StatusOr<StagedWeights> staged = Stage(latest, held, *channel, &cancel);
+
+        // A cancelled download is not a failure: SetSource() or the destructor ended it.
         {
           MutexLock lock(&mu_);
           fetch_ = nullptr;
@@ -229,6 +240,7 @@ class WeightSubscriber::Impl {
           const bool is_newest = latest_ && latest_->manifest() == latest.manifest();
           if (failed && is_newest) Postpone(DetailOf(staged.status()).retry_after);
         }
+
         if (staged.ok()) {
           staged->fetch = Clock::Real()->Monotonic() - announced;
           on_staged_(*std::move(staged));
@@ -242,7 +254,7 @@ class WeightSubscriber::Impl {
         weights::v1::ReportResponse response;
         const absl::Status sent = rpc::Call(*channel, report, &response,
                                             {.deadline = absl::Seconds(2), .cancel = &stop_});
-        // For people; the queue's Renew is what counts.
+        // Reports are for display only. What the queue believes about this engine comes from Renew.
         if (!sent.ok()) log::Debug("weights_report_failed", {{"error", sent}});
       }
     }
@@ -266,20 +278,26 @@ class WeightSubscriber::Impl {
   Mutex mu_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  // Address of the trainer; empty if there is none.
   std::string source_ ABSL_GUARDED_BY(mu_);
+  // The channel to the newest source, and the stream and download that are open on it.
   std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<rpc::ClientStream> stream_ ABSL_GUARDED_BY(mu_);
-  rpc::Cancel* fetch_ ABSL_GUARDED_BY(mu_) = nullptr;  // Of the fetch that runs.
+  // Cancels the download that is running; null if none is.
+  rpc::Cancel* fetch_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::optional<weights::v1::Latest> latest_ ABSL_GUARDED_BY(mu_);
+  // When `latest_` was announced, on the real monotonic clock.
   absl::Duration announced_ ABSL_GUARDED_BY(mu_);
-  // The highest version announced by any trainer. latest_, if set, is this one: it never falls.
+  // The highest version that any trainer announced. If latest_ is set, it is this version, which
+  // never falls.
   PolicyVersion newest_ ABSL_GUARDED_BY(mu_);
-  // After failures with `latest_`: its next try, on `clock_`.
+  // Back-off after failures with `latest_`, and the time of the next try on `clock_`.
   rpc::Backoff backoff_ ABSL_GUARDED_BY(mu_){rpc::BackoffOptions{}};
   absl::Duration not_before_ ABSL_GUARDED_BY(mu_);
+  // What the engine holds.
   PolicyVersion held_version_ ABSL_GUARDED_BY(mu_);
   Fingerprint held_state_ ABSL_GUARDED_BY(mu_);
-  // The engine has a staged version and has not answered.
+  // The engine has been offered a version and has not answered yet.
   bool offered_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<weights::v1::ReportRequest> reports_ ABSL_GUARDED_BY(mu_);
 

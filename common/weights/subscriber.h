@@ -12,17 +12,19 @@
 namespace sluice {
 class Clock;
 
-// Follows the trainer's `latest` for one engine: watches, fetches what is missing, checks every
-// object, and hands over versions ready for activation. What is being fetched is fetched to its
-// end, then the newest: versions that come faster than they can be fetched would else never arrive.
-// A broken connection is taken up again with back-off; a new address (trainer restarted elsewhere),
-// by SetSource(), ends at once what goes on with the old one.
+// Follows the trainer's `latest` version for one engine: watches it, downloads what is missing,
+// checks every object, and hands over versions that are ready for activation.
 //
-// An announcement below the highest version announced so far, as a trainer makes that was replaced
-// and does not know it, is not followed. A version that could not be fetched, or that the engine
-// refused, is tried again with back-off; a newer one at once.
+// A download that has begun is completed before the newest version is fetched; otherwise no version
+// would arrive when they come faster than they can be downloaded. A broken connection is opened
+// again with back-off. A new address (the trainer restarted elsewhere), given by SetSource(), ends
+// at once the stream and the download from the old address.
 //
-// Owns two threads: one follows `latest`, the other fetches and calls `on_staged`. Thread-safe.
+// An announcement below the highest version announced so far comes from a trainer that was replaced
+// and does not know it; it is not followed. A version that could not be downloaded, or that the
+// engine refused, is tried again with back-off. A newer version is tried at once.
+//
+// Thread-safe. Owns two threads: one follows `latest`, the other downloads and calls `on_staged`.
 class WeightSubscriber {
  public:
   struct Options {
@@ -30,25 +32,27 @@ class WeightSubscriber {
     std::string worker;  // This daemon's id.
     int64_t incarnation = 0;
     std::string policy = "policy";
-    Clock* clock = nullptr;  // Of the back-off. Null: the machine's. Outlives the subscriber.
+    // Used for the back-off; null means the real clock. Must outlive the subscriber.
+    Clock* clock = nullptr;
   };
-  // Called with each version that is ready. Must not block for long: hands it to the step thread.
-  // The subscriber offers no further version until Activated() or Refused() answered this one.
+  // Called with each version that is ready, on the downloading thread. It must not block for long.
+  // No further version is offered until Activated() or Refused() has been called for this one.
   using OnStaged = std::function<void(StagedWeights staged)>;
 
-  // `layout`: names, types and shapes that every version must have. `held`: what the engine starts
-  // with (number 0 of the initial checkpoint, version unset until the trainer's `latest` names the
-  // same state).
+  // `layout` gives the names, types and shapes that every version must have. `held` is the
+  // fingerprint of the weights that the engine starts with, those of the initial checkpoint. Their
+  // version is unset until Activated() is called.
   WeightSubscriber(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged);
-  ~WeightSubscriber();  // Stops and joins.
+  ~WeightSubscriber();  // Stops and joins the threads.
 
-  // HOST:PORT of the trainer; empty: none for now.
+  // Sets the HOST:PORT of the trainer; empty means that there is none for now.
   void SetSource(const std::string& address);
 
-  // The engine serves `version` from its next token; `pause` is how long no token was sampled.
+  // Tells that the engine uses `version` from its next token on. `pause` is how long no token was
+  // sampled during the change.
   void Activated(PolicyVersion version, Fingerprint state, absl::Duration pause);
-  // The engine found that it held other bits, and keeps what it had: the version is fetched again,
-  // every object anew, after a back-off.
+  // Tells that the engine found other bits than announced in `tensor` and keeps its old weights.
+  // The whole version is downloaded again after a back-off.
   void Refused(PolicyVersion version, const std::string& cause, const std::string& tensor);
 
  private:

@@ -3,18 +3,19 @@
 
 #include "kernels/decoder/op_cuda.h"
 
-// Sums in the order of op_cpu.cc: a thread owns each output of a product and each number of an
-// attention's output, 16 threads the partials of a norm. Fused multiply-adds are written as such;
-// the file is compiled without contraction.
+// Every sum has the order of op_cpu.cc: one thread computes an output of a product or an element of
+// an attention's output, and 16 threads compute the partial sums of a norm. Fused multiply-adds are
+// written out; the file is compiled without contraction.
 namespace sluice::cuda {
 namespace {
 
 constexpr int kLanes = static_cast<int>(kDecoderLanes);
-constexpr int kChunk = 128;  // Positions whose softmax is taken at once, as in attend.inc.
+// The softmax is computed over this many positions at once, as in attend.inc.
+constexpr int kChunk = 128;
 constexpr int kRowsPerThread = 4;
 constexpr int kThreads = 128;
 
-// vector.inc's Exp().
+// As Exp() in vector.inc.
 __device__ float Exp(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
@@ -33,7 +34,7 @@ __device__ float Exp(float x) {
 
 __device__ float Silu(float gate, float up) { return gate / (1.0f + Exp(-gate)) * up; }
 
-// vector.inc's SumLanes().
+// As SumLanes() in vector.inc.
 __device__ float SumLanes(const float* lanes) {
   float s[8];
   for (int i = 0; i < 8; ++i) s[i] = lanes[i] + lanes[i + 8];
@@ -41,7 +42,7 @@ __device__ float SumLanes(const float* lanes) {
   return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-// vector.inc's Rounded().
+// As Rounded() in vector.inc.
 __device__ uint16_t ToBf16(float x) {
   const uint32_t bits = __float_as_uint(x);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
@@ -55,13 +56,13 @@ __device__ float Get(const uint16_t* from) {
   return __half2float(*reinterpret_cast<const __half*>(from));
 }
 
-// One step of 4 bytes of x and of a panel's lane, as in gemm.inc.
+// One step of a product: 4 bytes of x and of a panel's lane, as in gemm.inc.
 struct F32Dot {
   __device__ static float Add(float sum, uint32_t x, uint32_t w) {
     return __fmaf_rn(__uint_as_float(x), __uint_as_float(w), sum);
   }
 };
-// Pairs, the odd one first; denormals count as zero.
+// Pairs of bf16 numbers, the odd one first; denormals count as zero.
 struct Bf16Dot {
   __device__ static float Fma(uint32_t a, uint32_t b, float c) {
     float out;
@@ -75,7 +76,8 @@ struct Bf16Dot {
   }
 };
 
-// sums[r] = row first + r of x times lane `lane` of a panel, all steps in one chain.
+// Computes sums[r] = row first + r of x times lane `lane` of a panel, each as one chain over all
+// steps.
 template <typename Dot>
 __device__ void Chains(const uint32_t* x, int64_t ldx, const uint32_t* panel, int lane,
                        int64_t first, int64_t m, int64_t steps, float (&sums)[kRowsPerThread]) {
@@ -88,7 +90,8 @@ __device__ void Chains(const uint32_t* x, int64_t ldx, const uint32_t* panel, in
   }
 }
 
-// Blocks of [16 outputs of a panel] x [rows]: the threads of a panel read its steps side by side.
+// One thread block computes the 16 outputs of a panel for several rows, so that neighbouring
+// threads read neighbouring memory of the panel.
 template <typename Dot>
 __global__ void Product(const uint32_t* x, int64_t ldx, const uint32_t* packed, int64_t m,
                         int64_t n, int64_t steps, float* y, int64_t ldy, bool add) {
@@ -105,7 +108,7 @@ __global__ void Product(const uint32_t* x, int64_t ldx, const uint32_t* packed, 
   }
 }
 
-// The same with a panel of gates and one of ups.
+// The same with one gate panel and one up panel.
 template <typename Dot, typename T>
 __global__ void GatedProduct(const uint32_t* x, int64_t ldx, const uint32_t* packed, int64_t m,
                              int64_t n, int64_t steps, T* y, int64_t ldy) {
@@ -128,7 +131,7 @@ dim3 Grid(int64_t m, int64_t n) {
               static_cast<unsigned>((m + kRows - 1) / kRows));
 }
 
-// A block a row; its first 16 threads hold the partials.
+// One thread block per row; its first 16 threads compute the partial sums.
 __global__ void Norm(const float* x, const float* weight, int64_t n, float eps, float* y) {
   __shared__ float lanes[kLanes];
   x += int64_t{blockIdx.x} * n, y += int64_t{blockIdx.x} * n;
@@ -148,7 +151,7 @@ __global__ void Gate(const float* gate, const float* up, int64_t n, float* y) {
   if (i < n) y[i] = Silu(gate[i], up[i]);
 }
 
-// A block a row.
+// One thread block per row.
 __global__ void Rotate(float* x, int64_t ldx, int64_t heads, const int32_t* positions,
                        const float* cos, const float* sin, float sign, int64_t half) {
   const int64_t angles = int64_t{positions[blockIdx.x]} * half;
@@ -162,8 +165,8 @@ __global__ void Rotate(float* x, int64_t ldx, int64_t heads, const int32_t* posi
   }
 }
 
-// Softmax weights of scores [begin, end) of a chunk in place, their maximum and sum. For the whole
-// block.
+// Called by the whole thread block. Replaces the scores [begin, end) of a chunk by their softmax
+// weights (not normalised), and returns their maximum and sum to every thread.
 __device__ void Softmax(float* scores, int begin, int end, float* lanes, float* max_out,
                         float* sum_out) {
   __syncthreads();
@@ -183,16 +186,19 @@ __device__ void Softmax(float* scores, int begin, int end, float* lanes, float* 
   *sum_out = SumLanes(lanes);
 }
 
-// A block a query: a thread has one position of a chunk, then one or two numbers of the output.
+// One thread block per query. A thread computes the score of one position of a chunk, then one or
+// two elements of the output.
 template <typename T>
 __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
-  constexpr int kOwn = 2;  // Numbers of the output that a thread owns: D <= 256.
+  constexpr int kOwn = 2;  // Output elements per thread, so D <= 256.
   __shared__ float scores[kChunk], lanes[kLanes];
   const PagedQuery<T> job = queries[blockIdx.x];
   const int64_t width = (d + kLanes - 1) / kLanes * kLanes, begin = job.query.begin,
                 end = job.query.end;
   const float scale = __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(d)));
   float out[kOwn] = {}, max = 0, sum = 0;
+
+  // A chunk at a time, as in attend.inc.
   for (int64_t first = begin / kChunk * kChunk; first < end; first += kChunk) {
     const int low = begin > first ? static_cast<int>(begin - first) : 0,
               high = end - first < kChunk ? static_cast<int>(end - first) : kChunk;
@@ -206,9 +212,10 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
         score = __fmaf_rn(job.query.q[i], Get(keys + i * kKvBlockTokens), score);
       scores[p] = score * scale;
     }
+
     float chunk_max, chunk_sum, keep = 0, take = 1;
     Softmax(scores, low, high, lanes, &chunk_max, &chunk_sum);
-    if (begin >= first) {  // The first chunk that it sees.
+    if (begin >= first) {  // This is the first chunk that the query attends to.
       max = chunk_max, sum = chunk_sum;
       keep = 1;
     } else {
@@ -217,6 +224,8 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
       sum = __fmaf_rn(sum, keep, chunk_sum * take);
       max = highest;
     }
+
+    // Each thread adds all positions of the chunk for its own output elements.
     for (int own = 0; own < kOwn; ++own) {
       const int number = threadIdx.x + own * kThreads;
       if (number >= d) continue;
@@ -231,8 +240,9 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
       }
       out[own] = __fmaf_rn(out[own], keep, mixed * take);
     }
-    __syncthreads();  // All have read the scores.
+    __syncthreads();  // All threads have read the scores.
   }
+  // The sum of the softmax is divided out at the end.
   for (int own = 0; own < kOwn; ++own) {
     const int number = threadIdx.x + own * kThreads;
     if (number < d) job.query.out[number] = __fdiv_rn(out[own], sum);

@@ -14,12 +14,14 @@
 namespace sluice {
 namespace {
 
-typedef uint32_t Word __attribute__((may_alias, aligned(2)));  // An fp32 number, or a pair of bf16.
+// An fp32 number, or a pair of bf16 numbers.
+typedef uint32_t Word __attribute__((may_alias, aligned(2)));
 
-// Denormals count as zero while it lives, as for vdpbf16ps.
+// While an object of this class exists, denormals count as zero on this thread, as in vdpbf16ps.
 class FlushDenormals {
  public:
 #if defined(__x86_64__)
+  // 0x8040: flush-to-zero and denormals-are-zero.
   FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
   ~FlushDenormals() { _mm_setcsr(before_); }
 
@@ -36,12 +38,15 @@ class FlushDenormals {
 
 #if defined(__x86_64__)
 #if defined(__clang__)
-// Not known, and not needed: it would have clang pass over the whole attribute.
+// clang does not know this option and would ignore the whole attribute.
 #define SLUICE_WIDE
 #else
 #define SLUICE_WIDE ",prefer-vector-width=512"
 #endif
 namespace avx512 {
+
+// The .inc files are included once per instruction set. SLUICE_ROWS and the other macros are
+// explained at the top of vector.inc, gemm.inc and attend.inc.
 #define SLUICE_TARGET \
   __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma" SLUICE_WIDE)))
 #define SLUICE_WIDTH 16
@@ -130,8 +135,7 @@ constexpr DecoderOps kOps = SLUICE_OPS("base");
 }  // namespace base
 
 #if defined(__x86_64__)
-// Whether two kinds give the same bits for products of bf16 numbers of all sizes, denormals among
-// them.
+// Whether two kinds give the same bits for random bf16 products, denormals included.
 bool SameBits(const DecoderOps& a, const DecoderOps& b) {
   constexpr int64_t kM = 3, kN = 32, kK = 64;
   uint16_t x[kM * kK], w[kN * kK];
@@ -139,7 +143,7 @@ bool SameBits(const DecoderOps& a, const DecoderOps& b) {
   const auto fill = [&](uint16_t* to, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       state = state * 1664525 + 1013904223;
-      // Of 255: no infinities, nor sums that get there.
+      // The exponent stays below 255, so that neither numbers nor sums become infinite.
       const uint32_t exponent = i % 5 == 0 ? (state >> 8) % 4 : 40 + (state >> 8) % 170;
       to[i] = static_cast<uint16_t>((state >> 31) << 15 | (exponent / (i % 3 + 1)) << 7 |
                                     (state >> 17 & 0x7F));
@@ -155,7 +159,7 @@ bool SameBits(const DecoderOps& a, const DecoderOps& b) {
   return true;
 }
 
-// clang's __builtin_cpu_supports() does not know this one.
+// clang's __builtin_cpu_supports() does not know f16c.
 bool HasF16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
@@ -190,8 +194,8 @@ std::span<const DecoderOps* const> DecoderOpsKinds() {
 
 namespace {
 
-// Calls move(place in the packed weight, place in w) for each number of w [rows, K], kPair of whose
-// k lie together when packed.
+// Calls move(index in the packed weight, index in w) for each number of w [rows, K]. kPair is the
+// number of consecutive k that are stored together in the packed weight: 1 in fp32, 2 in bf16.
 template <int64_t kPair, typename Move>
 void EachPlace(int64_t rows, int64_t k, int64_t first, const Move& move) {
   const int64_t panel = (k + kPair - 1) / kPair * kPair * kDecoderLanes;
@@ -202,6 +206,7 @@ void EachPlace(int64_t rows, int64_t k, int64_t first, const Move& move) {
   }
 }
 
+// Whether the rows are exactly one panel, for which there is a fast copy.
 bool IsPanel(int64_t rows, int64_t first) {
   return rows == kDecoderLanes && first % kDecoderLanes == 0;
 }
@@ -235,7 +240,8 @@ void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
     const int64_t width = std::min(kDecoderLanes, n - c);
     const float* from = w + c;
     float* to = packed + c * k;
-    if (width == kDecoderLanes) {  // A constant size, which the compiler copies in place.
+    // A constant size, so that the compiler expands the copy in place.
+    if (width == kDecoderLanes) {
       for (int64_t i = 0; i < k; ++i)
         std::copy_n(from + i * n, kDecoderLanes, to + i * kDecoderLanes);
     } else {
@@ -246,7 +252,7 @@ void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
 
 namespace {
 
-// `key` and `value` in the cache's own numbers.
+// Writes `key` and `value`, which are already in the cache's type.
 template <typename T>
 void Put(const KvHead<T>& cache, int64_t block, int64_t offset, int64_t d, const T* key,
          const T* value) {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// The keys of the fingerprint, for host and device alike.
+// The keys of the fingerprint (op.h), for host and device code.
 #ifdef __CUDACC__
 #define SLUICE_HOST_DEVICE __host__ __device__
 #else
@@ -11,6 +11,7 @@
 
 namespace sluice::kernels {
 
+// M in op.h: the finaliser of splitmix64.
 SLUICE_HOST_DEVICE constexpr uint64_t FingerprintMix(uint64_t x) {
   x ^= x >> 30;
   x *= 0xBF58476D1CE4E5B9;
@@ -21,11 +22,11 @@ SLUICE_HOST_DEVICE constexpr uint64_t FingerprintMix(uint64_t x) {
 
 inline constexpr uint64_t kFingerprintG = 0x9E3779B97F4A7C15;
 
-// R_lane[j]
+// R_lane(j) in op.h.
 SLUICE_HOST_DEVICE constexpr uint64_t ElementKey(int lane, uint64_t j) {
   return FingerprintMix(kFingerprintG * (1024 * static_cast<uint64_t>(lane) + j + 1)) | 1;
 }
-// T_lane(block)
+// T_lane(block) in op.h.
 SLUICE_HOST_DEVICE constexpr uint64_t BlockKey(uint64_t tid, int lane, uint64_t block) {
   return FingerprintMix(tid + kFingerprintG * (2 * block + static_cast<uint64_t>(lane) + 1)) | 1;
 }

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// One CTA per block of 1024 elements. Addition modulo 2^64 has no order, so atomics keep the result
-// exact.
+// One thread block per block of 1024 elements. Addition modulo 2^64 is exact in any order, so
+// atomics do not change the result.
 template <typename Word>
 __global__ void Fingerprint(uint64_t tid, const Word* elements, uint64_t first, uint64_t count,
                             unsigned long long* sum) {

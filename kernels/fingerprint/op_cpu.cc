@@ -8,6 +8,7 @@
 namespace sluice::kernels {
 namespace {
 
+// The values R_l[j], computed once.
 struct KeyTable {
   alignas(64) std::array<std::array<uint64_t, kFingerprintBlock>, 2> r;
   KeyTable() {
@@ -17,11 +18,12 @@ struct KeyTable {
   }
 };
 
-// Sum of R_l[j] bits(j) over `count` elements of one block that begin at place j0 in it.
+// Computes the sum of R_l[j] bits(j) over `count` elements of one block, from position j0 in the
+// block on.
 template <typename Word>
 #if defined(__x86_64__) && !defined(SLUICE_SANITIZED) && \
-    !defined(__clang__)  // Clang clones no templates.
-// By what the CPU can do: arch=skylake-avx512 asks who made it.
+    !defined(__clang__)  // Clang cannot clone templates.
+// Chosen by the features of the CPU. (arch=skylake-avx512 would also ask for its vendor.)
 __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 void BlockSums(const KeyTable& keys, const char* elements, uint64_t j0, uint64_t count,
@@ -63,7 +65,7 @@ void AddFingerprint(uint64_t tid, const void* elements, int width, uint64_t firs
     case 1: return AddAll<uint8_t>(tid, bytes, first, count, sum);
     case 2: return AddAll<uint16_t>(tid, bytes, first, count, sum);
     case 4: return AddAll<uint32_t>(tid, bytes, first, count, sum);
-    default: __builtin_trap();  // The callers' dtypes have one of these widths.
+    default: __builtin_trap();  // Callers only have dtypes of these widths.
   }
 }
 

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <cstring>
 
-// The arithmetic that op_cpu.cc and op.cu share, written so that both give the same bits: plain
-// fp32 operations, each rounded once (no contraction: -ffp-contract=off, -fmad=false), no libm, no
-// branches that a vectorizer would mind.
+// Arithmetic that op_cpu.cc and op.cu share, written so that both give the same bits: plain fp32
+// operations, each rounded once (no contraction: -ffp-contract=off, -fmad=false), no libm, and no
+// branches that prevent vectorisation.
 
 #ifdef __CUDACC__
 #define SLUICE_SAMPLE_INLINE __host__ __device__ inline __attribute__((always_inline))
@@ -15,12 +15,14 @@
 
 namespace sluice::sample {
 
-inline constexpr int kLanes = 16;  // Strided partials of a sum.
-// Vocabulary entries per partial sum; chunks are added left to right.
+inline constexpr int kLanes = 16;  // Number of strided partial sums.
+// Vocabulary entries per partial sum; the sums of chunks are added from left to right.
 inline constexpr int kChunk = 1024;
-// g_v stays below -log(2^-33) = 22.874: a logit that much below the best cannot win.
+// The Gumbel noise g_v stays below -log(2^-33) = 22.874. A logit that far below the best one cannot
+// win.
 inline constexpr float kMaxNoise = 22.9f;
-// And above -log(17.4) = -2.86: the best logit scores at least its value less this.
+// The noise stays above -log(17.4) = -2.86, so the token with the best logit scores at least its
+// logit plus this.
 inline constexpr float kLeastNoise = -2.9f;
 
 SLUICE_SAMPLE_INLINE uint32_t Bits(float x) {
@@ -35,10 +37,10 @@ SLUICE_SAMPLE_INLINE float FromBits(uint32_t bits) {
   return x;
 }
 
-// e^x for x <= 0 within 2 ulp; 0 below -87. x = n ln 2 + r, |r| <= ln 2 / 2, Taylor to r^7
-// (remainder 1e-9).
+// e^x for x <= 0 within 2 ulp; 0 below -87. Method: x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor
+// polynomial up to r^7 (remainder 1e-9).
 SLUICE_SAMPLE_INLINE float Exp(float x) {
-  // 1.5 * 2^23: rounds to an integer in the low bits.
+  // 1.5 * 2^23: adding it rounds to an integer, which is in the low bits.
   const float shifted = x * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -54,8 +56,8 @@ SLUICE_SAMPLE_INLINE float Exp(float x) {
   return x < -87.0f ? 0.0f : p * scale;
 }
 
-// ln x for normal x > 0 within 2 ulp. x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); polynomial of
-// the Cephes library.
+// ln x for normal x > 0 within 2 ulp. Method: x = 2^e (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2),
+// and a polynomial of the Cephes library.
 SLUICE_SAMPLE_INLINE float Log(float x) {
   const uint32_t offset = Bits(x) - 0x3f3504f3;  // sqrt(1/2)
   const float e = static_cast<float>(static_cast<int32_t>(offset) >> 23);
@@ -76,30 +78,33 @@ SLUICE_SAMPLE_INLINE float Log(float x) {
   return (f + p) + e * 0.693359375f;
 }
 
-// -log(-log1p(-w)), w = (x + 1/2) / 2^32, at most 1 - 2^-24 so that it stays finite.
+// Gumbel noise -log(-log1p(-w)) with w = (x + 1/2) / 2^32, where w is at most 1 - 2^-24, so that
+// the result is finite.
 SLUICE_SAMPLE_INLINE float Gumbel(uint32_t x) {
-  // Halves are converted apart: a signed conversion is one instruction everywhere.
+  // The two halves are converted separately, because a signed conversion is one instruction on all
+  // targets.
   const float high = static_cast<float>(static_cast<int32_t>(x >> 16));
   const float low = static_cast<float>(static_cast<int32_t>(x & 0xffff)) + 0.5f;
   const float sum = (high * 65536.0f + low) * 0x1p-32f;
   const float w = sum < 0x1.fffffep-1f ? sum : 0x1.fffffep-1f;
   const float u = 1.0f - w;
-  // log1p(-w) = log(u) * -w / (u - 1): the rounding of u cancels. u = 1: it is -w.
+  // log1p(-w) = log(u) * -w / (u - 1), which cancels the rounding error of u. If u is 1, the result
+  // is -w.
   const float ratio = w / (1.0f - u);
   const float exponential = u == 1.0f ? w : -Log(u) * ratio;
   return -Log(exponential);
 }
 
-// Rises with x; -0 and 0 are one.
+// Maps x to an integer that rises with x; -0 and 0 have the same one.
 SLUICE_SAMPLE_INLINE uint32_t OrderKey(float x) {
   const uint32_t bits = Bits(x + 0.0f);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// What a token weighs in top-p, of e = exp(z' - max).
+// Weight of a token in top-p as an integer, in units of 2^-40, from e = exp(z' - max).
 SLUICE_SAMPLE_INLINE uint64_t Mass(float e) { return static_cast<uint64_t>(e * 0x1p40f); }
 
-// The least mass that makes up the share p of `total` > 0.
+// Returns the smallest mass that is at least the share p of `total` > 0.
 SLUICE_SAMPLE_INLINE uint64_t MassWanted(double p, uint64_t total) {
   const double wanted = p * static_cast<double>(total);
   uint64_t mass = static_cast<uint64_t>(wanted);
@@ -107,7 +112,8 @@ SLUICE_SAMPLE_INLINE uint64_t MassWanted(double p, uint64_t total) {
   return mass < 1 ? 1 : mass > total ? total : mass;
 }
 
-// A run from the start of the order: keys above `key`, and of equal ones the ids up to `last`.
+// A prefix of the tokens in the order of op.h: those with a key above `key`, and of those with the
+// same key the ids up to `last`.
 struct Cut {
   uint32_t key = 0;
   int32_t last = INT32_MAX;
@@ -117,8 +123,8 @@ SLUICE_SAMPLE_INLINE bool Keeps(const Cut& cut, float z, int64_t id) {
   return key > cut.key || (key == cut.key && id <= cut.last);
 }
 
-// A key is found digit by digit, the highest first: of 11, 11 and 10 bits. (Functions: device code
-// cannot index a constant array.)
+// The key of a cut is found digit by digit, the highest first: 11, 11 and 10 bits. (These are
+// functions because device code cannot index a constant array.)
 inline constexpr int kDigits = 3;
 SLUICE_SAMPLE_INLINE constexpr int DigitShift(int digit) {
   return digit == 0 ? 21 : digit == 1 ? 10 : 0;
@@ -130,7 +136,7 @@ struct Words {
   uint32_t c[4];
 };
 
-// Philox4x32-10.
+// The random numbers of Philox4x32-10 (see op.h).
 SLUICE_SAMPLE_INLINE Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0,
                                   uint32_t k1) {
   for (int round = 0; round < 10; ++round) {
@@ -146,7 +152,7 @@ SLUICE_SAMPLE_INLINE Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_
   return {{c0, c1, c2, c3}};
 }
 
-// Sum of 16 partials in a fixed tree.
+// Adds 16 partial sums in a fixed tree.
 SLUICE_SAMPLE_INLINE float Fold(const float* lanes) {
   float tree[kLanes / 2];
   for (int i = 0; i < kLanes / 2; ++i) tree[i] = lanes[i] + lanes[i + kLanes / 2];

@@ -4,15 +4,16 @@
 
 #include "kernels/sample/math.h"
 
-// One block draws one row. The order of every sum is op_cpu.cc's: 16 strided partials per chunk of
-// 1024, a fixed tree, chunks left to right; maxima, the race's winner and the integer sums that
-// find a cut do not depend on order.
+// One thread block draws one row. Every sum has the order of op_cpu.cc: 16 strided partial sums per
+// chunk of 1024, a fixed tree, chunks from left to right. The maximum, the winner of the race and
+// the integer sums that find a cut do not depend on the order.
 namespace sluice {
 namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kChunksAtOnce = kThreads / sample::kLanes;
 
+// z' of token `v`; -inf if it is banned.
 __device__ float Scaled(const SampleRow& row, int64_t v) {
   for (int32_t i = 0; i < row.banned_count; ++i) {
     if (row.banned[i] == v) return -INFINITY;
@@ -20,7 +21,7 @@ __device__ float Scaled(const SampleRow& row, int64_t v) {
   return row.temperature > 0 ? row.logits[v] / row.temperature : row.logits[v];
 }
 
-// What is known of the row's distribution so far: z' of `v`, or -inf where it is cut.
+// The distribution of a row with the cuts found so far: gives z' of `v`, or -inf if it is cut.
 struct Distribution {
   SampleRow row;
   float max;
@@ -34,8 +35,8 @@ struct Distribution {
   }
 };
 
-// op_cpu.cc's Select(), by the whole block: the cut behind which masses (or ones) reach `wanted`.
-// Of what `before` keeps.
+// As Select() in op_cpu.cc, executed by the whole thread block: finds the prefix of the tokens left
+// by `before` whose masses (or counts, if not by_mass) add up to at least `wanted`.
 __device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by_mass,
                               unsigned long long wanted) {
   __shared__ unsigned long long buckets[sample::kMostBuckets];
@@ -69,12 +70,14 @@ __device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by
     }
     __syncthreads();
   }
+
   unsigned long long mine = 0;
   for (int64_t v = threadIdx.x; v < vocab; v += kThreads)
     mine += sample::OrderKey(before(v)) == key;
   if (mine > 0) atomicAdd(&ties, mine);
   __syncthreads();
-  // The last of the equal ones that is kept: chunk by chunk, then within the chunk.
+  // Find the last kept token among those with this key: first its chunk of threads, then its place
+  // in the chunk.
   const unsigned long long each = inside / ties;
   unsigned long long left = (wanted - above + each - 1) / each;
   for (int64_t first = 0; first < vocab; first += kThreads) {
@@ -96,11 +99,11 @@ __device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by
   }
   __syncthreads();
   const sample::Cut cut{key, last};
-  __syncthreads();  // All have read it before another selection writes.
+  __syncthreads();  // All threads have read the result before another selection overwrites it.
   return cut;
 }
 
-// Sum over the block's threads; the order does not matter.
+// Returns the sum over the threads of the block; it does not depend on the order.
 __device__ unsigned long long SumOf(unsigned long long mine) {
   __shared__ unsigned long long sum;
   if (threadIdx.x == 0) sum = 0;
@@ -112,6 +115,7 @@ __device__ unsigned long long SumOf(unsigned long long mine) {
   return all;
 }
 
+// Finds the cuts of top-k, top-p and min-p.
 __device__ Distribution CutTo(const SampleRow& row, int64_t vocab, float max) {
   Distribution z{row, max, {}, 0.0f};
   if (row.top_k > 0) {
@@ -130,7 +134,8 @@ __device__ Distribution CutTo(const SampleRow& row, int64_t vocab, float max) {
   return z;
 }
 
-// The higher score, and of equal ones the lower id; over the block, in scores[0] and ids[0].
+// Finds the highest score, and of equal ones the lowest id, over the thread block. The result is in
+// scores[0] and ids[0].
 __device__ void ReduceBest(float* scores, int32_t* ids) {
   for (int width = kThreads / 2; width > 0; width /= 2) {
     __syncthreads();
@@ -152,8 +157,8 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
   __shared__ float total;
   const SampleRow row = rows[blockIdx.x];
 
-  // The best logit: the maximum of the softmax, and the answer at temperature 0. As on the CPU a
-  // banned token's own value is looked at too.
+  // The best logit: the maximum of the softmax, and the answer at temperature 0. As on the CPU, the
+  // logit of a banned token is checked for NaN and +inf too.
   float best = -INFINITY;
   int32_t winner = 0;
   bool bad = false;
@@ -166,6 +171,7 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
       winner = static_cast<int32_t>(v);
     }
   }
+
   scores[threadIdx.x] = best;
   ids[threadIdx.x] = best > -INFINITY ? winner : INT32_MAX;
   bad = __syncthreads_or(bad);
@@ -182,7 +188,7 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
 
   const Distribution z_of = CutTo(row, vocab, max);
 
-  // The race: each thread takes counters of four tokens.
+  // The race. Each thread handles counters of four tokens.
   best = -INFINITY;
   winner = INT32_MAX;
   for (int64_t c = threadIdx.x; c * 4 < vocab; c += kThreads) {
@@ -197,6 +203,7 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
       }
     }
   }
+
   scores[threadIdx.x] = best;
   ids[threadIdx.x] = winner;
   ReduceBest(scores, ids);
@@ -204,6 +211,7 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
   if (threadIdx.x == 0) total = 0;
   __syncthreads();
 
+  // The sum of the softmax, in the order of op_cpu.cc.
   const int lane = threadIdx.x % sample::kLanes, place = threadIdx.x / sample::kLanes;
   for (int64_t first = 0; first < vocab; first += int64_t{kChunksAtOnce} * sample::kChunk) {
     const int64_t begin = first + int64_t{place} * sample::kChunk;

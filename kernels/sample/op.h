@@ -3,83 +3,89 @@
 #include <array>
 #include <cstdint>
 
-// Draws one token per row of logits by a Gumbel race whose noise is a function of (key, position,
-// member, stream) alone: a token never depends on the batch it was drawn in, on threads, or on
+// Draws one token per row of logits by a Gumbel race: each token gets the sum of its scaled logit
+// and random noise as score, and the best score wins. The noise depends only on (key, position,
+// member, stream). Therefore a token never depends on the batch it was drawn in, on threads, or on
 // where a trajectory was resumed.
 //
-// V: vocabulary. Of a row's logits z [V], with its banned tokens left out,
+// V: vocabulary. For the logits z [V] of a row, without its banned tokens:
 //
 //   z'_v = z_v / temperature
-//   S     = top-k, of it top-p, of it min-p                       the kept set; without these: all
+//   S     = the kept tokens: top-k, of these top-p, of these min-p; all tokens without these cuts
 //   token = argmax over S of z'_v + g_v,  g_v = -log(-log1p(-w_v)),  w_v = (x_v + 1/2) / 2^32
 //   lp    = z'_token - logsumexp over S of z'                     the behaviour log-prob, from the
 //         same numbers
 //
-// In the order of z' falling, of equal ones the lower id first: top-k keeps the first k; top-p the
-// shortest run from the start whose share of the mass that is left is at least p; min-p those at
-// least min_p times as likely as the first. Shares are counted in units of 2^-40 of the first
-// one's, in integers, so that no order of summation enters.
+// Tokens are ordered by falling z', and by rising id where z' is equal. In this order top-k keeps
+// the first k. Top-p keeps the shortest prefix whose share of the remaining mass is at least p.
+// Min-p keeps the tokens that are at least min_p times as likely as the first. Masses are counted
+// as integers in units of 2^-40 of the first token's mass, so that the order of summation does not
+// matter.
 //
 // x_v is word (v mod 4) of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
 // 3", SC'11) with key = the group's seed (low word first) and counter = (v / 4, position, member,
-// stream). Ties go to the lowest id. temperature 0: token = argmax z, lp = 0, no noise.
+// stream). If scores are equal, the lowest id wins. At temperature 0: token = argmax z, lp = 0, no
+// noise.
 namespace sluice {
 
-// One row to draw from. Pointers are borrowed for the call.
+// One row to draw from. The pointers must stay valid during the call.
 struct SampleRow {
   const float* logits = nullptr;  // [V]
-  uint64_t key = 0;               // The group's seed.
-  uint32_t position = 0;          // Of the token drawn, counted from the prompt's first token.
+  uint64_t key = 0;               // Seed of the group.
+  uint32_t position = 0;  // Position of the token to draw, counted from the prompt's first token.
+  // Number of the trajectory in its group.
   uint32_t member = 0;
   uint32_t stream = 0;    // 0 for the policy's own draw.
   float temperature = 1;  // >= 0
-  // [banned_count] ids that may not be drawn; they leave the softmax too.
+  // [banned_count] ids that may not be drawn; they are left out of the softmax too.
   const int32_t* banned = nullptr;
   int32_t banned_count = 0;
   int32_t top_k = 0;  // 0: no cut.
   double top_p = 1;   // (0, 1]; 1: no cut.
   float min_p = 0;    // [0, 1]; 0: no cut.
-  // Where not null: [V], gets S, ids rising. Not at temperature 0.
+  // If not null: gets the set S, with rising ids; room for V. Not filled at temperature 0.
   int32_t* kept = nullptr;
 };
 
 struct SampleDraw {
-  int32_t token = -1;  // -1: the row cannot be drawn from (NaN, +inf, or nothing finite left).
+  int32_t token = -1;  // -1: the row is invalid (NaN, +inf, or no finite logit is left).
   float logprob = 0;   // Natural log.
-  int32_t kept = 0;    // |S|, of a row that asked for it.
+  int32_t kept = 0;    // Size of S, if the row has `kept`.
   bool operator==(const SampleDraw&) const = default;
 };
 
-// Philox4x32-10.
+// One block of random numbers of Philox4x32-10.
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// The reference. All sums and functions are fp32 with an order fixed by V alone; scalar, AVX2 and
-// AVX-512 builds agree in bits. Thread-safe: no state.
+// Draws a token per row; this is the reference. All arithmetic is fp32, in an order that only V
+// fixes; scalar, AVX2 and AVX-512 builds give the same bits. Thread-safe.
 void SampleCpu(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws);
 
-// The same without vector instructions beyond the build's own: what the others are compared with.
+// The same without vector instructions beyond those of the build; tests compare the others with it.
 void SampleCpuPortable(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws);
 
-// The most likely tokens of the distribution that `row` is drawn from, most likely first, of equal
-// ones the lower id, with their log-probs as a draw would give them. Returns how many there are, at
-// most `count`; -1: as a draw's. At temperature 0: one.
+// Finds the most likely tokens of the distribution that `row` is drawn from, with the log-probs
+// that a draw would give them. They are ordered from most to least likely, equal ones by id.
+// Returns their number, at most `count` (at temperature 0, at most 1), or -1 if the row is invalid
+// as in SampleDraw.
 int32_t TopLogprobsCpu(const SampleRow& row, int64_t vocab, int32_t count, int32_t* ids,
                        float* logprobs);
-// That of `token`, which must be in S.
+// Returns the log-prob of `token`, which must be in S; NaN if the row is invalid.
 float LogprobCpu(const SampleRow& row, int64_t vocab, int32_t token);
 
-// What a trainer asks of a row of logits z [V] at `temperature` > 0: with z' = z / temperature
-//   logprob = z'_target - logsumexp z'    in the bits of a draw of `target` without cuts
+// The score of a target token, for the trainer, for a row of logits z [V] at `temperature` > 0.
+// With z' = z / temperature:
+//   logprob = z'_target - logsumexp z'    in the same bits as a draw of `target` without cuts
 //   entropy = -sum over v of p_v log p_v,  p = exp(z' - logsumexp z')
-// NaN, all three, where the row cannot be drawn from.
+// All three are NaN if the row is invalid.
 struct TokenScore {
   float logprob = 0, entropy = 0, logsumexp = 0;
 };
 TokenScore ScoreCpu(const float* logits, int64_t vocab, float temperature, int32_t target);
 
-// The same numbers on a GPU: `rows`, their pointers and `draws` are device memory. Enqueues on
-// `stream` (a cudaStream_t) and does not synchronize. Returns the cudaError_t of the launch. Tokens
-// equal SampleCpu's; log-probs too, in bits.
+// Draws on a GPU. `rows`, the pointers in them and `draws` are in device memory. Works in the order
+// of `stream` (a cudaStream_t) and does not synchronise. Returns the cudaError_t of the launch.
+// Tokens and log-probs have the same bits as those of SampleCpu().
 int SampleCuda(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws,
                void* stream);
 

@@ -12,7 +12,7 @@ namespace {
 using sample::kChunk;
 using sample::kLanes;
 
-constexpr float kNoiseSlack = 1e-4f;  // More than what rounding does to a noise of at most 23.
+constexpr float kNoiseSlack = 1e-4f;  // Larger than the rounding error of a noise of at most 23.
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 SampleDraw Greedy(const float* z, int64_t vocab) {
@@ -23,8 +23,8 @@ SampleDraw Greedy(const float* z, int64_t vocab) {
   return {static_cast<int32_t>(best), 0.0f};
 }
 
-// The largest of n numbers, none of them NaN. In lanes: a single chain of comparisons would wait
-// for each of them.
+// Returns the largest of n numbers, none of them NaN. It uses several lanes, because in a single
+// chain each comparison would wait for the one before.
 SLUICE_SAMPLE_INLINE float Largest(const float* x, int64_t n) {
   float lanes[kLanes];
   for (int l = 0; l < kLanes; ++l) lanes[l] = -kInfinity;
@@ -37,14 +37,14 @@ SLUICE_SAMPLE_INLINE float Largest(const float* x, int64_t n) {
   return lanes[0];
 }
 
-// z [V] of one row, scaled, banned tokens at -inf; `max` its largest. False: not finite, or nothing
-// is left.
+// Computes z [V] of one row: scaled logits, with banned tokens at -inf, and their maximum. Returns
+// false if a logit is NaN or +inf, or none is finite.
 SLUICE_SAMPLE_INLINE bool Prepare(const SampleRow& row, int64_t vocab, float* z, float* max) {
   const float temperature = row.temperature > 0 ? row.temperature : 1.0f;
   int bad = 0;
   for (int64_t v = 0; v < vocab; ++v) {
     const float scaled = row.logits[v] / temperature;
-    bad |= !(scaled < kInfinity);  // NaN too.
+    bad |= !(scaled < kInfinity);  // Also true for NaN.
     z[v] = scaled;
   }
   if (bad) return false;
@@ -55,13 +55,14 @@ SLUICE_SAMPLE_INLINE bool Prepare(const SampleRow& row, int64_t vocab, float* z,
   return *max > -kInfinity;
 }
 
-// The cut behind which the weights of `ids` in the order reach `wanted` > 0; it must be at most
-// their sum. Weights: masses of e, or 1 where e is null.
+// Finds the shortest prefix of the tokens, in the order of op.h, whose weights add up to at least
+// `wanted`, which is > 0 and at most the sum of all. A token weighs Mass(e), or 1 if e is null.
 sample::Cut Select(const float* z, const float* e, int64_t vocab, uint64_t wanted) {
   uint64_t buckets[sample::kMostBuckets];
-  uint64_t above = 0;  // Weight of what comes before the bucket.
+  uint64_t above = 0;  // Weight of the tokens before the bucket.
   uint64_t inside = 0, ties = 0;
   uint32_t key = 0;
+  // Narrow the key down: in each round only tokens with the digits found so far are counted.
   for (int digit = 0; digit < sample::kDigits; ++digit) {
     const int shift = sample::DigitShift(digit), bits = sample::DigitBits(digit);
     const uint32_t mask = (1u << bits) - 1;
@@ -76,7 +77,9 @@ sample::Cut Select(const float* z, const float* e, int64_t vocab, uint64_t wante
     inside = buckets[bucket];
     key |= bucket << shift;
   }
-  // What is in the last bucket has one z, so one weight.
+
+  // All tokens in the last bucket have the same z, so the same weight. Keep as many of them as
+  // needed, lowest ids first.
   sample::Cut cut{.key = key, .last = -1};
   for (int64_t v = 0; v < vocab; ++v) ties += sample::OrderKey(z[v]) == key;
   const uint64_t each = inside / ties;
@@ -97,9 +100,10 @@ SLUICE_SAMPLE_INLINE void Exps(const float* z, int64_t vocab, float max, float* 
   for (int64_t v = 0; v < vocab; ++v) e[v] = sample::Exp(z[v] - max);
 }
 
-// Puts what is not in S to -inf. `e` [V] is scratch.
+// Sets the tokens that are not in S to -inf. `e` [V] is scratch memory.
 SLUICE_SAMPLE_INLINE void CutTo(const SampleRow& row, int64_t vocab, float max, float* z,
                                 float* e) {
+  // top-k, then top-p, then min-p: each one cuts what the one before has left.
   if (row.top_k > 0) {
     int64_t finite = 0;
     for (int64_t v = 0; v < vocab; ++v) finite += z[v] > -kInfinity;
@@ -122,10 +126,11 @@ template <bool kMean>
 SLUICE_SAMPLE_INLINE void AddExp(float below, float* sum, float* weighted) {
   const float e = sample::Exp(below);
   *sum = *sum + e;
-  if (kMean) *weighted = *weighted + (e > 0 ? e * below : 0.0f);  // A token at -inf weighs nothing.
+  if (kMean) *weighted = *weighted + (e > 0 ? e * below : 0.0f);  // A token at -inf adds nothing.
 }
 
-// Sum over v of e_v = exp(z_v - max), and with kMean into `weighted` that of e_v (z_v - max).
+// Returns the sum over v of e_v = exp(z_v - max). With kMean, adds the sum of e_v (z_v - max) to
+// `weighted`.
 template <bool kMean>
 SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max, float* weighted) {
   float total = 0;
@@ -149,18 +154,21 @@ SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max) {
   return SumExp<false>(z, vocab, max, nullptr);
 }
 
-// argmax of z_v + g_v. Noise is made only where it can win.
+// Returns the argmax of z_v + g_v. Blocks of tokens whose noise could not make them win are
+// skipped.
 SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t vocab, float max) {
-  constexpr int kBlock = 256;  // Vocabulary entries raced at once: 64 counters.
+  constexpr int kBlock = 256;  // Vocabulary entries per block: 64 counters.
   const uint32_t k0 = static_cast<uint32_t>(row.key);
   const uint32_t k1 = static_cast<uint32_t>(row.key >> 32);
-  const float least = max + sample::kLeastNoise;  // Of the winner's score.
+  const float least = max + sample::kLeastNoise;  // The winner's score is at least this.
   float best = -kInfinity;
   int32_t winner = 0;
   for (int64_t begin = 0; begin < vocab; begin += kBlock) {
     const int count = static_cast<int>(std::min<int64_t>(kBlock, vocab - begin));
     const float block_max = Largest(z + begin, count);
+    // Even the largest noise could not win here.
     if (!(block_max + sample::kMaxNoise > best) || block_max + sample::kMaxNoise < least) continue;
+
     uint32_t words[4][kBlock / 4];
     const uint32_t base = static_cast<uint32_t>(begin / 4);
     const int counters = (count + 3) / 4;
@@ -169,13 +177,14 @@ SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t 
           sample::Philox(base + c, row.position, row.member, row.stream, k0, k1);
       for (int w = 0; w < 4; ++w) words[w][c] = x.c[w];
     }
-    // Noise falls as its word rises, but for rounding: where the block's best logit with its most
-    // noise would lose, all do.
+    // Noise falls as its word rises, up to rounding. So if the block's best logit would lose even
+    // with the block's largest noise, every token of the block loses.
     uint32_t lowest = words[0][0];
     for (int w = 0; w < 4; ++w) {
       for (int c = 0; c < counters; ++c) lowest = words[w][c] < lowest ? words[w][c] : lowest;
     }
     if (!(block_max + (sample::Gumbel(lowest) + kNoiseSlack) > best)) continue;
+
     float noise[4][kBlock / 4];
     for (int w = 0; w < 4; ++w) {
       for (int c = 0; c < counters; ++c) noise[w][c] = sample::Gumbel(words[w][c]);
@@ -228,7 +237,7 @@ SLUICE_SAMPLE_INLINE TokenScore Score(const float* logits, int64_t vocab, float 
           .logsumexp = max + log_sum};
 }
 
-// One instruction set's.
+// The functions for one instruction set.
 struct Kind {
   void (*sample)(const SampleRow*, int64_t, int64_t, float*, SampleDraw*);
   TokenScore (*score)(const float*, int64_t, float, int32_t, float*);
@@ -277,15 +286,15 @@ std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<u
 
 namespace {
 
-// z' of the row and of another scratch, [2 V].
+// Returns [2 V] floats of scratch memory of this thread: z' of a row, and working space.
 float* Scratch(int64_t vocab) {
   thread_local std::vector<float> scratch;
   if (scratch.size() < static_cast<size_t>(2 * vocab)) scratch.resize(2 * vocab);
   return scratch.data();
 }
 
-// z' [V], what is not in S at -inf, its maximum and its logsumexp less the maximum. False: the row
-// cannot be drawn from.
+// Computes the distribution of a row: z' [V] with the tokens outside S at -inf, its maximum, and
+// its logsumexp minus the maximum. Returns false if the row is invalid.
 bool Distribution(const SampleRow& row, int64_t vocab, float* z, float* max, float* log_sum) {
   if (!Prepare(row, vocab, z, max)) return false;
   CutTo(row, vocab, *max, z, z + vocab);
@@ -315,6 +324,8 @@ int32_t TopLogprobsCpu(const SampleRow& row, int64_t vocab, int32_t count, int32
     return 1;
   }
   const auto before = [z](int32_t a, int32_t b) { return z[a] > z[b] || (z[a] == z[b] && a < b); };
+
+  // Insertion into a sorted list of at most `count` tokens.
   int32_t found = 0;
   for (int64_t v = 0; v < vocab; ++v) {
     if (z[v] == -kInfinity || (found == count && (count == 0 || !(z[v] > z[ids[count - 1]]))))

@@ -46,7 +46,7 @@ ExitCode SluiceApp::Run() {
   const CLI::App* chosen = &app_;
   while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands()[0];
   if (runners_.count(chosen) == 0) {
-    std::fputs(app_.help().c_str(), stderr);  // Of the chosen group, with the words before it.
+    std::fputs(app_.help().c_str(), stderr);  // The parser prints the help of the chosen group.
     return kMisuse;
   }
   return runners_.at(chosen)();

@@ -9,14 +9,14 @@
 
 namespace sluice::cli {
 
-// The parser of `sluice`, made from the command tables.
+// The command-line parser of `sluice`, built from the command tables.
 class SluiceApp {
  public:
   SluiceApp();
 
   CLI::App& parser() { return app_; }
-  // After parse(): runs the command that was chosen. A group, or nothing, is a misuse, and prints
-  // the help.
+  // Call after parse(). Runs the chosen command. If only a group or nothing was named, prints the
+  // help and returns kMisuse.
   ExitCode Run();
 
  private:

@@ -23,6 +23,7 @@ extern char** environ;
 namespace sluice::cli {
 namespace {
 
+// The environment of the child: this process's, with `changes`.
 std::vector<std::string> Environment(const std::map<std::string, std::string>& changes) {
   std::vector<std::string> out;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -49,8 +50,8 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
     return absl::NotFoundError(
         absl::StrCat("no program ", options.argv[0], ": ", std::strerror(errno)));
   }
-  // Everything is made before the fork: the child of a process with threads may only make system
-  // calls.
+  // Prepare everything before fork(): in the child of a process with threads, only system calls are
+  // safe.
   const std::vector<std::string> environment = Environment(options.env);
   std::vector<char*> argv = Pointers(options.argv), envp = Pointers(environment);
   const char* err_path = options.stderr_path.empty() ? nullptr : options.stderr_path.c_str();
@@ -65,13 +66,17 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
     close(out[1]);
     return status;
   }
+
   if (pid == 0) {
+    // In the child. Nothing here may allocate memory or take a lock.
     if (options.own_session) setsid();
     else setpgid(0, 0);
     if (options.dies_with_parent) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      // The parent may have ended before prctl() took effect.
       if (getppid() != parent) _exit(127);
     }
+    // The child must not inherit the signal mask of the thread that forks.
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -87,6 +92,7 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
     execve(argv[0], argv.data(), envp.data());
     _exit(127);
   }
+
   close(out[1]);
   return Child{pid, out[0]};
 }
@@ -98,14 +104,14 @@ std::string WaitStatusText(int status) {
 }
 
 uint64_t ProcessStart(pid_t pid) {
-  // Files there have no size, so ReadFile finds them empty.
+  // Files in /proc have size 0, so ReadFile() would find them empty.
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string stat;
   if (!std::getline(file, stat)) return 0;
   const size_t name_end = stat.rfind(") ");
   if (name_end == std::string::npos) return 0;
-  // Fields behind the program's name, from the third on; the start is the 22nd, the state the
-  // third.
+  // The fields after the program's name begin with the third, the state. The 22nd is the start
+  // time. A zombie (Z) counts as ended.
   const std::vector<absl::string_view> fields =
       absl::StrSplit(absl::string_view(stat).substr(name_end + 2), ' ');
   uint64_t start = 0;
@@ -120,6 +126,7 @@ absl::Status SignalProcess(pid_t pid, uint64_t start, int signal) {
   return absl::OkStatus();
 }
 
+// A pidfd refers to one process, even if its pid is used again.
 absl::Status AwaitEnd(pid_t pid, uint64_t start, absl::Duration timeout) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return errno == ESRCH ? absl::OkStatus() : ErrnoStatus(errno, "pidfd_open");

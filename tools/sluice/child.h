@@ -13,35 +13,39 @@
 namespace sluice::cli {
 
 struct ChildOptions {
-  std::vector<std::string> argv;           // argv[0]: the path of the program.
-  std::string stderr_path;                 // Appended to; empty: inherited.
-  std::map<std::string, std::string> env;  // Over the own environment; an empty value removes.
-  bool dies_with_parent = true;            // SIGKILL once the *thread* that started it ends.
-  // Leaves the terminal: Ctrl-C there and its end do not reach it.
+  std::vector<std::string> argv;  // argv[0] is the path of the program.
+  std::string stderr_path;        // Output is appended to this file; empty: inherit stderr.
+  // Changes to this process's environment; an empty value removes the variable.
+  std::map<std::string, std::string> env;
+  bool dies_with_parent = true;  // Send SIGKILL when the *thread* that started the child ends.
+  // Start a new session, so that neither Ctrl-C nor the end of the terminal reaches the child.
   bool own_session = false;
 };
 
-// A process that this one started. Its stdout is a pipe; its stdin is empty; it has its own process
-// group, so Ctrl-C at the terminal reaches it only through us.
+// A child process. Its stdout is a pipe and its stdin is empty. It has its own process group, so
+// that Ctrl-C at the terminal does not reach it directly.
 struct Child {
   pid_t pid = -1;
-  int stdout_fd = -1;  // The caller closes it.
+  int stdout_fd = -1;  // The reading end of the pipe; the caller closes it.
 };
 
-// UNAVAILABLE: the system could not. NOT_FOUND: no such program.
+// NOT_FOUND: there is no such program.
+// UNAVAILABLE and others: a system call failed.
 absl::StatusOr<Child> StartChild(const ChildOptions& options);
 
-// "exit code 3", "signal 9 (Killed)" of a wait status.
+// Describes a status from waitpid(): "exit code 3", "signal 9 (Killed)".
 std::string WaitStatusText(int status);
 
-// The time the process started, in the kernel's ticks: tells it from a later one of the same pid.
-// 0: there is no such process.
+// Returns the time at which the process started, in kernel ticks, or 0 if there is no such process.
+// With it, a process can be told from a later one with the same pid.
 uint64_t ProcessStart(pid_t pid);
 
-// Sends `signal` if `pid` is still the process that started at `start`. NOT_FOUND: it is gone.
+// Sends `signal` if `pid` is still the process that started at `start`. NOT_FOUND: that process has
+// ended.
 absl::Status SignalProcess(pid_t pid, uint64_t start, int signal);
 
-// Waits until the process, which need not be a child, has ended. DEADLINE_EXCEEDED.
+// Waits until the process has ended; it need not be a child. DEADLINE_EXCEEDED: it still runs after
+// `timeout`.
 absl::Status AwaitEnd(pid_t pid, uint64_t start, absl::Duration timeout);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// Model directories and checkpoints on disk; no daemon is asked.
+// Commands for model directories and checkpoints on disk. They contact no daemon.
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -32,19 +32,19 @@ ExitCode InitCheckpoint(const std::string& config, uint64_t seed, const std::str
   return kDone;
 }
 
-// What is known of one directory.
+// The result of checking one directory.
 struct Verified {
   std::string path;
   absl::Status status;
   std::string kind;       // "checkpoint" or "model".
-  std::string job;        // Of a checkpoint; 32 hex digits.
-  PolicyVersion version;  // Of a checkpoint.
-  // Of the weights in the types that they are stored in, as trainer and engines compute it.
+  std::string job;        // 32 hex digits; empty for a model directory.
+  PolicyVersion version;  // Set for a checkpoint.
+  // Fingerprint of the weights in their stored types, as trainer and engines compute it.
   std::string fingerprint;
   std::string ledger_hash;
 };
 
-// Of the weights of a model directory, with one tensor in memory at a time.
+// Computes the fingerprint of a model directory, with one tensor in memory at a time.
 absl::StatusOr<std::string> FingerprintOfModel(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const ModelDir dir, ReadModelDir(path));
   Fingerprint sum;
@@ -75,7 +75,8 @@ Verified VerifyStep(const std::string& path) {
   return out;
 }
 
-// The folders `step-N` in `path`, or, where there are none, in the folders in it, which are jobs'.
+// Returns the folders `step-N` in `path`. If there are none, `path` may hold the folders of several
+// jobs: returns the `step-N` of all of them.
 std::vector<std::string> FindCheckpoints(const std::string& path) {
   std::vector<std::string> found;
   const auto add = [&](const std::string& dir) {
@@ -99,12 +100,14 @@ std::vector<Verified> VerifyDirectory(const std::string& path) {
 }
 
 ExitCode VerifyCheckpoints(const std::vector<std::string>& paths, const std::string& output) {
+  // Check everything before printing, so that one damaged directory does not hide another.
   std::vector<Verified> all;
   for (const std::string& path : paths) {
     if (!PathExists(path))
       return Complain(absl::NotFoundError(absl::StrCat("no directory ", path)));
     for (Verified& one : VerifyDirectory(path)) all.push_back(std::move(one));
   }
+
   bool damaged = false;
   std::vector<std::vector<std::string>> rows = {
       {"PATH", "KIND", "VERSION", "FINGERPRINT", "STATE"}};
@@ -125,6 +128,7 @@ ExitCode VerifyCheckpoints(const std::vector<std::string>& paths, const std::str
                     {"fingerprint", one.fingerprint},
                     {"ledger_hash", one.ledger_hash}});
   }
+
   std::fputs(
       (output == "json"
            ? json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"

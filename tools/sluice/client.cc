@@ -18,13 +18,13 @@ namespace {
 
 constexpr char kDefaultServer[] = "127.0.0.1:7400";
 
-// Where a watcher stands.
+// The last event and step that were read.
 struct Cursor {
   uint64_t event = 0;
   std::optional<int64_t> step;
 };
 
-// One stream, up to its end or until `until` holds.
+// Reads one Watch stream to its end, or until `until` holds (then *reached is set).
 absl::Status Watch(const rpc::Channel& channel, const std::string& job, bool follow,
                    rpc::Cancel* cancel, const JobHandlers& handlers,
                    const std::function<bool(const job::v1::JobStatus&)>& until, Cursor* cursor,
@@ -153,8 +153,8 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(
   rpc::Backoff backoff{rpc::BackoffOptions()};
   std::optional<absl::Time> heard;
   for (;;) {
-    // The first message of a stream is the status: of a job that has ended before, it would come
-    // ahead of its steps.
+    // Ask for the state first. If the job has ended, the stream must not be followed: its first
+    // message is the status, which would end the loop before the steps are read.
     absl::StatusOr<job::v1::JobStatus> now = GetJob(channel, job);
     absl::Status status = now.status();
     if (now.ok()) {
@@ -164,13 +164,15 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(
       status = Watch(channel, job, follow, cancel, handlers, done, &cursor, &last, &reached);
       if (reached || (status.ok() && !follow)) return last;
     }
+
     if (cancel != nullptr && cancel->triggered()) return absl::CancelledError("interrupted");
+    // Only errors of the connection are worth another try.
     if (!status.ok() && status.code() != absl::StatusCode::kUnavailable &&
         status.code() != absl::StatusCode::kDeadlineExceeded &&
         status.code() != absl::StatusCode::kCancelled) {
       return status;
     }
-    if (!heard) return status;  // It was never there.
+    if (!heard) return status;  // There was never an answer.
     if (absl::Now() - *heard > patience)
       return absl::UnavailableError(absl::StrCat("no answer from ", channel.address(), " for ",
                                                  absl::FormatDuration(patience), ": ",

@@ -15,54 +15,56 @@
 
 namespace sluice::cli {
 
-// The controller of --server, else of $SLUICE_SERVER, else of the fleet that `dev up` started, else
-// 127.0.0.1:7400.
+// Returns the controller's address: `flag` (--server) if given, else $SLUICE_SERVER, else the fleet
+// that `dev up` started, else 127.0.0.1:7400.
 std::string ServerAddress(const std::string& flag);
 
-// Prints on stderr what is unusual about a job file, a line each.
+// Prints the warnings about a job file on stderr, one per line.
 void PrintWarnings(const JobFile& file);
 
-// Sends a loaded job file. ALREADY_EXISTS: another job has the name.
+// Submits a loaded job file. ALREADY_EXISTS: another job has the name.
 absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, const JobFile& file);
 absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std::string& job);
-// Answers with the status right after; a job that has ended stays as it is.
+// Cancels a job and returns its status right after that. A job that has ended is not changed.
 absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job);
 
-// What following a job tells, in order; each may be empty.
+// Functions that are called, in order, with what a watch of a job delivers. Each may be empty.
 struct JobHandlers {
   std::function<void(const job::v1::JobStatus&)> status;
   std::function<void(const common::v1::Event&)> event;
   std::function<void(const job::v1::StepReport&)> step;
 };
 
-// Follows a job until `until` holds of its status or it is final, and returns that status. A
-// controller that goes and comes back within `patience` is picked up behind the last event and
-// step: none is missing, none comes twice. CANCELLED: `cancel`. NOT_FOUND: no such job.
-// UNAVAILABLE: no controller from the start, or none for `patience`.
+// Follows a job until `until` returns true for its status or the job has ended, and returns that
+// status. If the controller goes away and comes back within `patience`, following continues after
+// the last event and step, so that none is missing or repeated.
+// CANCELLED: `cancel` was triggered.
+// NOT_FOUND: there is no such job.
+// UNAVAILABLE: the controller never answered, or not for `patience`.
 absl::StatusOr<job::v1::JobStatus> FollowJob(
     const rpc::Channel& channel, const std::string& job, rpc::Cancel* cancel,
     absl::Duration patience, const JobHandlers& handlers,
     const std::function<bool(const job::v1::JobStatus&)>& until = {});
-// Where reading begins: behind this event and this step.
+// Where reading begins: after this event and this step.
 struct ReadFrom {
   uint64_t after_event = 0;
   std::optional<int64_t> after_step;
 };
-// The events and steps so far.
+// Reads the events and steps so far, without following the job.
 absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job,
                                            const JobHandlers& handlers, const ReadFrom& from = {});
 
 bool IsFinal(job::v1::JobState state);
-// Whether those who follow a job see the event between its progress lines: warnings, errors, and
-// evaluations.
+// Whether a person who follows a job should see this event between the progress lines: a warning,
+// an error or an evaluation.
 bool IsForPeople(const common::v1::Event& event);
-// "RUNNING".
+// For example "RUNNING".
 std::string StateName(job::v1::JobState state);
-// "digits RECOVERING: queue queue-0 is lost". Without the message where the job fails: ErrorLine
-// has it.
+// For example "digits RECOVERING: queue queue-0 is lost". If the job fails, the message is left
+// out, because ErrorLine() shows it.
 std::string StateLine(const job::v1::JobStatus& status);
-// Of a job that did not succeed, "error SLUICE-CTL-0010: job digits FAILED: trainer trainer-0
-// failed: ..".
+// Describes a job that did not succeed: "error SLUICE-CTL-0010: job digits FAILED: trainer
+// trainer-0 failed: ..".
 std::string ErrorLine(const job::v1::JobStatus& status);
 
 }  // namespace sluice::cli

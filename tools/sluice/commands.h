@@ -12,14 +12,15 @@ class App;
 
 namespace sluice::cli {
 
-// One row of the command table, from which parser and help are made.
+// One row of the command table, from which the parser and the help are built.
 struct Command {
-  const char* group;  // "job" of `sluice job submit`; empty: none.
+  const char* group;  // "job" for `sluice job submit`; empty for a top-level command.
   const char* name;
   const char* summary;  // One sentence.
-  const char* example;  // Command lines that run.
-  // Adds options and arguments; what it returns runs the command.
+  const char* example;  // Example command lines for the help.
+  // Adds options and arguments to the parser. Returns the function that runs the command.
   std::function<std::function<ExitCode()>(CLI::App* app)> bind;
+  // Not shown in the help.
   bool hidden = false;
 };
 

@@ -66,6 +66,8 @@ std::string Sparkline(const std::vector<double>& values, bool utf8) {
 
 std::vector<std::vector<std::string>> CurveRows(const job::v1::JobResult& result, bool utf8) {
   const auto& curve = result.curve();
+
+  // A job that scores nothing (supervised training) has a loss only.
   const bool scored = std::any_of(curve.begin(), curve.end(), [](const job::v1::CurvePoint& point) {
     return !std::isnan(point.reward());
   });
@@ -80,6 +82,7 @@ std::vector<std::vector<std::string>> CurveRows(const job::v1::JobResult& result
   double first = result.reward_first(), last = result.reward_last();
   if (by_loss) first = curve.begin()->loss(), last = curve.rbegin()->loss();
   std::string text = std::isnan(last) ? "none" : absl::StrFormat("%.3f -> %.3f", first, last);
+
   const auto add_extreme = [&](const char* name, const job::v1::CurvePoint& point) {
     absl::StrAppend(&text, "   ", name, absl::StrFormat(" %.3f", value(point)), " (",
                     StepsText(point.first_step(), point.last_step()), ")");

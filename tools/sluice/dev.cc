@@ -58,7 +58,7 @@ absl::StatusOr<FleetOptions> FleetOf(const DevOptions& options) {
   return fleet;
 }
 
-// All that a pipe gives until its first newline or end.
+// Reads from a pipe until the first newline or its end.
 std::string FirstLine(int fd) {
   std::string line;
   char c;
@@ -69,12 +69,15 @@ std::string FirstLine(int fd) {
 }  // namespace
 
 ExitCode DevUp(const DevOptions& options) {
+  // The same fleet runs already: show it.
   if (const auto running = RunningFleet(options.data_dir); running.ok()) {
     std::fprintf(stderr, "already up, on %s, as it was started; `sluice dev down` ends it\n",
                  options.data_dir.c_str());
     PrintFleet(*running, options.json);
     return kDone;
   }
+
+  // With fixed ports, only one fleet can run on a machine.
   if (const std::string other = FindFleetDir(""); !options.free_ports && RunningFleet(other).ok()) {
     return Complain(ErrorWith(
         absl::StatusCode::kFailedPrecondition,
@@ -82,6 +85,7 @@ ExitCode DevUp(const DevOptions& options) {
                               "` ends it; --free-ports takes other ports")},
         absl::StrCat("a fleet runs on ", other, ", and this one would need the same ports")));
   }
+
   const std::string log = options.data_dir + "/logs/supervisor.log";
   if (const absl::Status status = MakeDirs(options.data_dir + "/logs"); !status.ok())
     return Complain(status);
@@ -106,6 +110,8 @@ ExitCode DevUp(const DevOptions& options) {
   child.own_session = true;
   const absl::StatusOr<Child> supervisor = StartChild(child);
   if (!supervisor.ok()) return Complain(supervisor.status());
+
+  // The supervisor writes this line when the fleet is ready or has failed.
   const std::string line = FirstLine(supervisor->stdout_fd);
   close(supervisor->stdout_fd);
   const nlohmann::json said = nlohmann::json::parse(line, nullptr, false);
@@ -118,6 +124,7 @@ ExitCode DevUp(const DevOptions& options) {
         said.is_object() ? said.value("error", "")
                          : absl::StrCat("the supervisor ended with ", WaitStatusText(status))));
   }
+
   const auto fleet = ReadFleetState(options.data_dir);
   if (!fleet.ok()) return Complain(fleet.status());
   PrintFleet(*fleet, options.json);
@@ -135,8 +142,8 @@ ExitCode DevSupervise(const DevOptions& options) {
   std::string controller;
   Supervisor* running = nullptr;
 
-  // This thread and the supervisor's write it. Held from reading to writing, so that what is
-  // written last is the newest.
+  // Two threads write the state file: this one and the supervisor's. `writing` is held from reading
+  // the state to writing it, so that the newest state is written last.
   Mutex writing;
   const auto write_state = [&] {
     MutexLock one_at_a_time(&writing);
@@ -151,13 +158,14 @@ ExitCode DevSupervise(const DevOptions& options) {
     (void)WriteFleetState(options.data_dir, state);
   };
   const auto fail = [](const absl::Status& status) {
-    // The message may name a path whose bytes are not UTF-8; dump() throws at these by default.
+    // The message may contain a path that is not UTF-8, for which dump() throws by default.
     const nlohmann::json line = {{"error", std::string(status.message())}};
     std::printf("%s\n",
                 line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     std::fflush(stdout);
     return ExitCodeOf(status);
   };
+  // The lock keeps a second supervisor away from the directory.
   const absl::StatusOr<DirLock> lock_held = DirLock::Take(options.data_dir);
   if (!lock_held.ok()) return fail(lock_held.status());
 
@@ -174,15 +182,17 @@ ExitCode DevSupervise(const DevOptions& options) {
     MutexLock lock(&mu);
     running = supervisor.get();
   }
+
   const absl::StatusOr<FleetOptions> fleet = FleetOf(options);
   if (!fleet.ok()) return fail(fleet.status());
   const absl::StatusOr<std::string> address = StartFleet(*fleet, supervisor.get());
   if (!address.ok()) {
     supervisor->Stop(kGrace);
-    supervisor.reset();  // Its last calls of `changed` are over now.
+    supervisor.reset();  // No call of `changed` comes after this.
     RemoveFleetState(options.data_dir);
     return fail(address.status());
   }
+
   {
     MutexLock lock(&mu);
     controller = *address;
@@ -195,8 +205,9 @@ ExitCode DevSupervise(const DevOptions& options) {
     MutexLock lock(&mu);
     while (!stop) changed.Wait(&mu);
   }
+
   supervisor->Stop(kGrace);
-  supervisor.reset();  // Its last calls of `changed` are over now.
+  supervisor.reset();  // No call of `changed` comes after this.
   RemoveFleetState(options.data_dir);
   ForgetFleet(options.data_dir);
   return kDone;
@@ -205,7 +216,7 @@ ExitCode DevSupervise(const DevOptions& options) {
 ExitCode DevDown(const DevOptions& options) {
   const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
   if (!state.ok()) {
-    // Of a fleet that did not end well; its daemons died with their supervisor.
+    // A state file may be left from a fleet that was killed; its daemons died with its supervisor.
     RemoveFleetState(options.data_dir);
     ForgetFleet(options.data_dir);
     std::fprintf(stderr, "%s\n", std::string(state.status().message()).c_str());

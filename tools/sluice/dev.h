@@ -6,26 +6,26 @@
 
 namespace sluice::cli {
 
-// A fleet on this machine that outlives the command: a supervisor process of its own session keeps
-// it running.
+// A fleet of daemons on this machine that outlives the command. A supervisor process with its own
+// session keeps it running.
 struct DevOptions {
   std::string data_dir;
   int rollouts = 2;
   int rewards = 1;
   int trainers = 1;
-  std::string threads;      // As ParseThreads() takes it, or empty: the cores are shared.
+  std::string threads;      // In the form of ParseThreads(); empty: the daemons share the cores.
   bool http = false;        // The rollouts serve the OpenAI-compatible API.
-  bool free_ports = false;  // Any free ones; else 7400 on.
+  bool free_ports = false;  // Use any free ports instead of 7400 and up.
   bool json = false;
 };
 
 ExitCode DevUp(const DevOptions& options);
-// What `dev up` starts: runs the fleet until SIGTERM. Its first line on stdout is the fleet's
-// state, or {"error": ..}.
+// The supervisor process that DevUp() starts: runs the fleet until SIGTERM. Its first line on
+// stdout is a JSON object with the controller's address, or {"error": ..}.
 ExitCode DevSupervise(const DevOptions& options);
 ExitCode DevDown(const DevOptions& options);
 ExitCode DevStatus(const DevOptions& options);
-// `role`: a daemon's name, or a role, whose first daemon is meant. `signal`: KILL, TERM, STOP,
+// `role` is a daemon's name, or a role, which means its first daemon. `signal` is KILL, TERM, STOP,
 // CONT, ..
 ExitCode DevKill(const DevOptions& options, const std::string& role, const std::string& signal);
 

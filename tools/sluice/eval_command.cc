@@ -1,4 +1,4 @@
-// sluice eval: a model directory, or a version of a running job, asked a file of rows.
+// sluice eval: lets a model directory, or a version of a running job, answer a file of rows.
 
 #include <algorithm>
 #include <cstdio>
@@ -27,7 +27,7 @@ namespace {
 
 struct EvalFlags {
   EvalOptions options;
-  double pass_score = 1;  // An answer passes from this score on.
+  double pass_score = 1;  // An answer passes if its score is at least this.
   std::string model, server;
   std::string verifier, args = "{}", prompt = "prompt", answer = "answer", output;
   std::vector<std::string> fields;
@@ -60,7 +60,7 @@ nlohmann::ordered_json ToJson(const EvalResult& result) {
   return json;
 }
 
-// JOB or JOB@VERSION: the job's model and weights.
+// Parses JOB or JOB@VERSION, and sets the options for the job's model and weights.
 absl::Status AskJob(EvalFlags& flags) {
   const std::pair<std::string, std::string> halves =
       absl::StrSplit(flags.model, absl::MaxSplits('@', 1));
@@ -74,10 +74,12 @@ absl::Status AskJob(EvalFlags& flags) {
     }
     version = number;
   }
+
   absl::StatusOr<EvalJob> job = FindEvalJob(flags.server, halves.first);
   if (!job.ok())
     return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
   const std::string chat_template = flags.options.chat_template;
+  // The command line's template has precedence over the job's.
   SLUICE_RETURN_IF_ERROR(TakeModel(job->status.spec(), &flags.options));
   if (chat_template != "model") flags.options.chat_template = chat_template;
   flags.options.weights = [job = *std::move(job), version](const TensorSet& layout) {
@@ -86,7 +88,7 @@ absl::Status AskJob(EvalFlags& flags) {
   return absl::OkStatus();
 }
 
-// The columns of the row's fields.
+// Returns which column each field of a row comes from.
 absl::StatusOr<std::map<std::string, std::string>> Fields(const EvalFlags& flags) {
   std::map<std::string, std::string> fields = {{"prompt", flags.prompt}, {"answer", flags.answer}};
   for (const std::string& field : flags.fields) {
@@ -110,18 +112,23 @@ ExitCode RunEval(EvalFlags& flags) {
     options.engine.random_init = true;
     options.engine.init_seed = *flags.init_seed;
   }
+
   if (options.samples > 1 && options.sampling.temperature == 0) {
     return Complain(absl::InvalidArgumentError(absl::StrCat(
         "--samples ", options.samples,
         " with --temperature 0: all answers to a row would be the same, and pass@k all one number; "
         "give --temperature, or ask once")));
   }
+
   absl::StatusOr<std::map<std::string, std::string>> fields = Fields(flags);
   if (!fields.ok()) return Complain(fields.status());
   options.fields = *std::move(fields);
+
+  // The model is a directory if one of that name exists, else a job.
   if (!PathExists(flags.model)) {
     if (const absl::Status status = AskJob(flags); !status.ok()) return Complain(status);
   }
+
   if (options.pass_k.empty())
     options.pass_k =
         options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
@@ -142,17 +149,20 @@ ExitCode RunEval(EvalFlags& flags) {
         return EvalVerdict{.score = verdict.score, .passes = verdict.score >= flags.pass_score};
       });
   if (!result.ok()) return Complain(result.status());
+
   if (!result->ignored.empty()) {
     std::fprintf(stderr,
                  "warning: %s/config.json: %s is ignored: Sluice runs no code of a model's own\n",
                  options.engine.model_path.c_str(), absl::StrJoin(result->ignored, ", ").c_str());
   }
+
   if (flags.output == "json") {
     std::printf("%s\n", ToJson(*result)
                             .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
                             .c_str());
     return kDone;
   }
+
   std::vector<std::vector<std::string>> rows = {
       {"score", absl::StrFormat("%.4f", result->score_mean)}};
   for (const auto& [k, pass] : result->pass)

@@ -14,11 +14,11 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int kTries = 20;  // A trainer may free a version between the listing and the lease.
+constexpr int kTries = 20;  // The trainer may free a version between List() and Lease().
 constexpr absl::Duration kLease = absl::Minutes(2);
 
-// "12, 40 to 57".
-std::string Ranges(const std::vector<int64_t>& numbers) {  // Rising.
+// Formats rising numbers: "12, 40 to 57".
+std::string Ranges(const std::vector<int64_t>& numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size();) {
     size_t last = i;
@@ -65,6 +65,7 @@ absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string
   SLUICE_ASSIGN_OR_RETURN(found.status, GetJob(*channel, name));
   admin::v1::DaemonsResponse fleet;
   SLUICE_RETURN_IF_ERROR(rpc::Call(*channel, admin::v1::DaemonsRequest(), &fleet));
+  // The trainer that works for the job tells its address to the controller.
   for (const admin::v1::Daemon& daemon : fleet.daemons()) {
     const bool works = std::find(daemon.jobs().begin(), daemon.jobs().end(), found.status.job()) !=
                        daemon.jobs().end();
@@ -73,6 +74,7 @@ absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string
         address != daemon.addresses().end())
       found.trainer = address->second;
   }
+
   if (found.trainer.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", name, " is ", StateName(found.status.state()),
@@ -85,7 +87,7 @@ absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string
 }
 
 absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options) {
-  // Its weights are replaced by the trainer's.
+  // The weights of the directory are replaced by those of the trainer.
   options->engine.random_init = spec.model().has_init();
   options->engine.model_path =
       options->engine.random_init ? spec.model().init().config() : spec.model().path();
@@ -105,11 +107,12 @@ absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<
                               layout);
   absl::StatusOr<StagedWeights> staged = absl::UnknownError("not tried");
   for (int i = 0; i < kTries; ++i) {
+    // The lease makes the version stay while it is fetched. If it was freed before, choose again.
     SLUICE_ASSIGN_OR_RETURN(const std::vector<LatestVersion> kept, fetcher.List(*trainer));
     SLUICE_ASSIGN_OR_RETURN(const LatestVersion chosen, ChooseVersion(job.status, kept, version));
     SLUICE_RETURN_IF_ERROR(fetcher.Lease(*trainer, chosen, kLease));
     staged = fetcher.Fetch(*trainer, chosen, Fingerprint(), nullptr);
-    // At worst it ends by itself.
+    // End the lease. If this fails, the lease ends after its ttl.
     if (staged.ok()) (void)fetcher.Lease(*trainer, chosen, absl::ZeroDuration());
     if (!absl::IsNotFound(staged.status())) break;
   }

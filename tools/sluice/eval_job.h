@@ -14,29 +14,32 @@
 
 namespace sluice::cli {
 
-// A running job as `sluice eval` sees it: what it trains on, and where its trainer is.
+// A running job for `sluice eval`: its status (with the spec) and its trainer.
 struct EvalJob {
   job::v1::JobStatus status;
   std::string trainer;  // HOST:PORT
 };
 
-// NOT_FOUND: no such job. FAILED_PRECONDITION: it has no trainer now, with its state and what to
-// do.
+// Finds the job and its trainer.
+// NOT_FOUND: there is no such job.
+// FAILED_PRECONDITION: it has no trainer now; the message gives its state and says what to do.
 absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string& name);
 
-// What the job says of its model: directory or random start, context, chat template.
+// Copies the job's model settings to the options: directory or random start, context, chat
+// template.
 absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options);
 
-// Of the versions that the trainer keeps, `version`, or the newest without one. UNAVAILABLE: it
-// keeps none yet. NOT_FOUND: it no longer, or not yet, has that one, with those it has and what to
-// do.
+// Returns version `version` of those that the trainer keeps, or the newest if `version` is unset.
+// UNAVAILABLE: the trainer has no version yet.
+// NOT_FOUND: it no longer has the version, or not yet; the message lists its versions and says what
+// to do.
 absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job,
                                             const std::vector<LatestVersion>& kept,
                                             std::optional<int64_t> version);
 
-// The weights of `version`, or of the newest without one, from the job's trainer, which goes on
-// training: leased while they are fetched, every byte checked. Errors: ChooseVersion's, and of the
-// connection.
+// Downloads the weights of `version` (unset: the newest) from the job's trainer, while that goes on
+// training. The version is leased during the download, and every byte is checked. Errors: as
+// ChooseVersion() and WeightFetcher::Fetch().
 absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version,
                                               const TensorSet& layout);
 

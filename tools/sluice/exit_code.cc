@@ -26,7 +26,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
 }
 
 ExitCode Complain(const absl::Status& status) {
-  if (ReasonOf(status) == "BAD_CONFIG") {  // Lines that say it all.
+  if (ReasonOf(status) == "BAD_CONFIG") {  // Its lines need no prefix.
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     return kMisuse;
   }

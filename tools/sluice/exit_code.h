@@ -4,12 +4,12 @@
 
 namespace sluice::cli {
 
-// What the program says to its caller.
+// The exit codes of the program.
 enum ExitCode : int {
   kDone = 0,
-  kFailed = 1,     // Also: fsck found damage.
-  kMisuse = 2,     // Wrong command line or job file.
-  kJobFailed = 3,  // The job ended FAILED or CANCELLED.
+  kFailed = 1,     // Also if fsck found damage.
+  kMisuse = 2,     // The command line or the job file is wrong.
+  kJobFailed = 3,  // The job ended as FAILED or CANCELLED.
   kNotAllowed = 4,
   kNotFound = 5,
   kTimeout = 6,

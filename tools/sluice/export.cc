@@ -14,7 +14,7 @@
 namespace sluice::cli {
 namespace {
 
-// Writes the checkpoint's parameters in `dtype`, which all of them must fit into.
+// Writes the checkpoint's parameters converted to `dtype`.
 absl::Status ExportAs(const std::string& checkpoint, const std::string& out, DType dtype) {
   SLUICE_ASSIGN_OR_RETURN(const ModelDir source, ReadModelDir(checkpoint));
   SLUICE_ASSIGN_OR_RETURN(const TensorSet parameters, trainer::ReadCheckpointModel(checkpoint));
@@ -30,6 +30,7 @@ absl::Status ExportAs(const std::string& checkpoint, const std::string& out, DTy
   return WriteModelDir(out, source, weights);
 }
 
+// Copies the model files of the checkpoint unchanged.
 absl::Status CopyModel(const std::string& checkpoint, const std::string& out) {
   const std::string temporary = absl::StrCat(out, ".partial");
   SLUICE_RETURN_IF_ERROR(RemoveTree(temporary));
@@ -41,12 +42,12 @@ absl::Status CopyModel(const std::string& checkpoint, const std::string& out) {
     std::filesystem::rename(temporary, out, error);
     if (error) status = ErrnoStatus(error.value(), absl::StrCat("rename to ", out));
   }
-  if (!status.ok()) (void)RemoveTree(temporary);  // The first error is the one to tell.
+  if (!status.ok()) (void)RemoveTree(temporary);  // Report the first error.
   return status;
 }
 
-// The folder of the job's checkpoints: the one below `dir` that is named after the job's id, or
-// `dir` itself where there is none.
+// Returns the folder of the job's checkpoints: the one in `dir` that is named after the job's id,
+// or `dir` itself if there is none.
 absl::StatusOr<std::string> OwnFolder(const std::string& dir, const std::string& job) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
   for (const std::string& name : names) {

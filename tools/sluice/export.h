@@ -10,23 +10,26 @@
 
 namespace sluice::cli {
 
-// Whether `dir` is a job's own folder, with at least one checkpoint.
+// Whether `dir` is the folder of one job, with at least one checkpoint.
 bool HoldsCheckpoints(const std::string& dir);
 
-// The newest checkpoint of a job: `dir` is its own folder, or the folder of several jobs, where
-// `job` (32 hex digits) tells its own, NAME-<first 8 digits>. Those that cannot be read are named
-// in *unreadable. NOT_FOUND: there is none.
+// Returns the newest checkpoint of a job. `dir` is the job's own folder, or holds the folders of
+// several jobs; then the job's folder is NAME-<first 8 digits of `job`> (`job` has 32 hex digits).
+// Checkpoints that cannot be read are described in *unreadable. NOT_FOUND: there is no checkpoint.
 absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job,
                                              std::vector<std::string>* unreadable);
 
-// The best checkpoint by evaluation beside training; `dir` and `job` as above. NOT_FOUND: there is
+// Returns the checkpoint with the best evaluation; `dir` and `job` as above. NOT_FOUND: there is
 // none.
 absl::StatusOr<std::string> BestCheckpoint(const std::string& dir, const std::string& job);
 
-// Copies the model's own files of a checkpoint (what transformers loads: no optimizer, cursor,
-// lineage or state) to `out`, which appears whole or not at all. The weights have the types of the
-// job's model; with `dtype` they are the checkpoint's fp32 parameters in that type.
-// ALREADY_EXISTS: `out` is there. DATA_LOSS: a file is not what was written into the checkpoint.
+// Copies the model files of a checkpoint (those that transformers loads; not optimizer, cursor,
+// lineage or state) to the new directory `out`, which appears only when it is complete. The weights
+// keep the types of the job's model; with `dtype`, they are the checkpoint's fp32 parameters
+// converted to that type.
+// ALREADY_EXISTS: `out` exists.
+// DATA_LOSS: a file differs from what was written into the checkpoint.
+// INVALID_ARGUMENT: a parameter is too large for `dtype`.
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out,
                               std::optional<DType> dtype);
 

@@ -29,7 +29,7 @@ std::string Loopback(const FleetOptions& options, int port) {
 std::string StatePath(const std::string& data_dir) { return data_dir + "/state.json"; }
 std::string CoresPath(const std::string& data_dir) { return data_dir + "/cores"; }
 
-// $SLUICE_DATA_DIR, or empty.
+// Returns $SLUICE_DATA_DIR, or "".
 std::string ChosenDataDir() {
   const char* dir = std::getenv("SLUICE_DATA_DIR");
   return dir != nullptr && *dir != '\0' ? std::filesystem::absolute(dir).lexically_normal().string()
@@ -75,11 +75,13 @@ CorePlan PlanCores(const FleetOptions& options) {
   const int rollouts = options.rollouts, trainers = options.trainers;
   int rollout = options.threads.rollout, trainer = options.threads.trainer;
   if (trainer == 0) {
+    // Trainers get half of the cores, rounded down, or what the chosen rollout threads leave.
     const int others = rollouts == 0 ? 0
                        : rollout > 0 ? rollouts * rollout
                                      : plan.cores - plan.cores / 2;
     trainer = std::max(1, (plan.cores - others) / std::max(1, trainers));
   }
+
   if (rollout == 0)
     rollout = std::max(1, (plan.cores - trainers * trainer) / std::max(1, rollouts));
 
@@ -108,6 +110,7 @@ std::string PlanText(const CorePlan& plan) {
                                : absl::StrCat(count, " ", role, "s x ", first->threads));
     lends = lends || (!first->fixed && plan.members.size() > 1);
   }
+
   return absl::StrCat(
       "threads: ", absl::StrJoin(roles, ", "), ", on ", plan.cores,
       plan.cores == 1 ? " core" : " cores",
@@ -133,8 +136,8 @@ std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& 
       spec.args.insert(spec.args.end(), {"--http", Loopback(options, port + 2)});
     specs.push_back(std::move(spec));
   };
-  // Blocks of ten ports a role, three for each daemon; a role of more than three moves those behind
-  // it up.
+  // Each role gets a block of ten ports, and each daemon three of them. A role with more than three
+  // daemons gets a larger block, which moves the following roles up.
   const auto block = [](int daemons) { return std::max(10, (3 * daemons + 9) / 10 * 10); };
   int port = 7420;
   add("controller", 0, 7400);
@@ -154,6 +157,7 @@ absl::StatusOr<std::string> StartFleet(const FleetOptions& options, Supervisor* 
   SLUICE_RETURN_IF_ERROR(WriteCorePlan(CoresPath(options.data_dir), plan));
   for (const DaemonSpec& spec : specs)
     SLUICE_RETURN_IF_ERROR(MakeDirs(absl::StrCat(options.data_dir, "/", spec.name)));
+  // The controller first: the other daemons need its address.
   SLUICE_RETURN_IF_ERROR(supervisor->Start({specs[0]}));
   const std::string controller = supervisor->states()[0].listening;
   specs.erase(specs.begin());
@@ -192,6 +196,7 @@ absl::StatusOr<FleetState> ReadFleetState(const std::string& data_dir) {
   if (!json.is_object())
     return absl::DataLossError(absl::StrCat(StatePath(data_dir), " is no JSON object"));
   FleetState state;
+  // Older or damaged files may lack keys.
   try {
     state.supervisor = json.at("supervisor");
     state.supervisor_start = json.at("supervisor_start");
@@ -233,7 +238,7 @@ std::string StateHome() {
 }
 
 void RememberFleet(const std::string& data_dir) {
-  // Where it cannot be written, commands need --data-dir; they say so.
+  // If this file cannot be written, commands need --data-dir; their errors say so.
   if (MakeDirs(StateHome()).ok()) (void)WriteFileAtomic(RememberedPath(), data_dir);
 }
 

@@ -15,7 +15,7 @@ struct Dev {
   std::string output = "table", role, signal = "KILL";
 };
 
-// A command of `dev`; `extra` adds what it has beside -o and --data-dir.
+// Makes a command of `dev`. `extra` adds its options beyond -o and --data-dir.
 Command DevCommand(const char* name, const char* summary, const char* example,
                    std::function<void(CLI::App*, Dev*)> extra, ExitCode (*run)(const Dev&),
                    bool hidden = false) {

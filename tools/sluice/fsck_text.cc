@@ -63,6 +63,7 @@ std::string FsckHint(const queue::FsckJob& job, const std::string& data_dir) {
   const ErrorDetail detail = DetailOf(job.status);
   if (!detail.hint.empty()) return detail.hint;
   const std::string dir = absl::StrCat(data_dir, "/jobs/", job.job);
+  // The job has broken a rule although its files are intact: a fault in the program.
   if (job.status.ok())
     return absl::StrCat(
         "keep a copy of ", dir,
@@ -79,6 +80,7 @@ std::string FsckText(const queue::FsckReport& report, const std::string& data_di
   if (report.jobs.empty()) return absl::StrCat(data_dir, " holds no jobs\n");
   std::vector<std::vector<std::string>> rows = {
       {"JOB", "ID", "LEVEL", "VERSION", "GROUPS", "SNAPSHOT", "LAST", "REPLAYED", "LOG", "STATE"}};
+  // First the table, then the ledgers, the remarks and the damage.
   std::string books, remarks, damage;
   for (const queue::FsckJob& job : report.jobs) {
     rows.push_back({job.name.empty() ? "-" : job.name, job.job, LevelName(job.durability),

@@ -5,14 +5,16 @@
 #include "nlohmann/json_fwd.hpp"
 #include "services/queue/fsck.h"
 
-// What the check of a queue's data directory found, as people and programs read it. Pure.
+// Formats the result of a check of a queue's data directory, for people and for programs. These
+// functions have no side effects.
 namespace sluice::cli {
 
-// A line a job with its books, then each damage: file and offset, what is behind it, what to do.
+// A line for each job with its ledger, then for each damage: file and offset, what is intact, what
+// to do.
 std::string FsckText(const queue::FsckReport& report, const std::string& data_dir);
 nlohmann::ordered_json FsckJson(const queue::FsckReport& report, const std::string& data_dir);
 
-// What a person does about a job that is not ok, in a sentence. Empty: nothing.
+// Says in a sentence what to do about a job that is not ok. "" if it is ok.
 std::string FsckHint(const queue::FsckJob& job, const std::string& data_dir);
 
 }  // namespace sluice::cli

@@ -13,7 +13,8 @@ namespace sluice::cli {
 namespace {
 
 constexpr char kSignal = 's', kLeave = 'l';
-int g_pipe[2];  // From the handler, which may only write, to the thread.
+// A signal handler may only do little, so it writes to this pipe, and the thread reads.
+int g_pipe[2];
 
 void OnSignal(int) {
   const int saved = errno;

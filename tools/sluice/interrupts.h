@@ -7,8 +7,9 @@
 
 namespace sluice::cli {
 
-// Takes SIGINT and SIGTERM, for the whole process; at most one at a time. `on_signal` gets 1, 2, ..
-// on the thread `interrupts`, so it may call anything. The destructor gives the signals back.
+// Catches SIGINT and SIGTERM for the whole process. At most one may exist at a time. `on_signal` is
+// called with 1 for the first signal, 2 for the second, and so on. It runs on a thread of this
+// class, so it may call anything. The destructor restores the former handlers.
 class Interrupts {
  public:
   explicit Interrupts(std::function<void(int count)> on_signal);

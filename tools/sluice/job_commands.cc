@@ -1,4 +1,4 @@
-// Commands that ask the controller.
+// Commands that contact the controller.
 
 #include <unistd.h>
 
@@ -76,6 +76,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   handlers.event = [&](const common::v1::Event& event) {
     if (IsForPeople(event)) printer.Note(event.message());
   };
+  // PrintMessage each state once.
   handlers.status = [&](const JobStatus& status) {
     if (status.has_spec()) printer.SetSpec(status.spec());
     if (StateName(status.state()) == state) return;
@@ -84,6 +85,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   };
   const absl::StatusOr<JobStatus> status = FollowJob(*channel, job, &cancel, kPatience, handlers);
   printer.Finish();
+  // Ctrl-C ends only the watch, not the job.
   if (cancel.triggered()) {
     std::fprintf(stderr,
                  "detached, the job runs on; `sluice job watch %s` attaches again, `sluice job "
@@ -91,6 +93,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
                  job.c_str(), job.c_str());
     return kInterrupted;
   }
+
   if (!status.ok()) return Complain(status.status());
   if (json) PrintMessage(status->result());
   else std::fputs(ResultTable(status->result(), Utf8Terminal()).c_str(), stdout);
@@ -101,15 +104,18 @@ ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
   const JobFile file = ReadJobFile(o.file, {.sets = o.sets});
   if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok())
     return Complain(problems);
-  if (!o.watch || o.dry_run) PrintWarnings(file);  // A watch shows them as the job's first events.
+  // With --watch the warnings are shown as the job's first events.
+  if (!o.watch || o.dry_run) PrintWarnings(file);
   if (o.dry_run) {
     std::fprintf(stderr, "%s is in order; nothing was submitted\n", o.file.c_str());
     return kDone;
   }
+
   const absl::StatusOr<job::v1::SubmitResponse> response = Submit(*channel, file);
   if (!response.ok()) return Complain(response.status());
   if (!o.watch && WantsJson(o)) PrintMessage(*response);
   else if (!o.watch) std::printf("%s\n", response->status().name().c_str());
+
   const std::string& name = response->status().name();
   if (response->created()) {
     std::fprintf(stderr, "%s created  job %s\n", name.c_str(), response->job().c_str());
@@ -117,6 +123,7 @@ ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
     std::fprintf(stderr, "%s is there already, %s  job %s\n", name.c_str(),
                  StateName(response->status().state()).c_str(), response->job().c_str());
   }
+
   if (!response->previous().empty()) {
     std::fprintf(stderr,
                  "%s now means this job; the one before it has ended: `sluice job describe %s`\n",
@@ -135,6 +142,7 @@ ExitCode ListJobs(const JobOptions& o, const Channel& channel) {
     for (const JobStatus& job : response.jobs()) PrintLine(job);
     return kDone;
   }
+
   std::vector<std::vector<std::string>> rows{
       {"NAME", "STATE", "STEP", "CREATED", "JOB", "MESSAGE"}};
   for (const JobStatus& job : response.jobs()) {
@@ -181,10 +189,12 @@ ExitCode WaitJob(const JobOptions& o, const Channel& channel) {
         "no state ", o.state,
         "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, FAILED, ..")));
   }
+
   Mutex mu;
   CondVar changed;
   bool done = false;
-  std::thread timer([&] {  // Ends the wait at its time.
+  // FollowJob() does the waiting, so another thread ends it after the timeout.
+  std::thread timer([&] {
     const absl::Time deadline = absl::Now() + o.timeout;
     MutexLock lock(&mu);
     while (!done && absl::Now() < deadline) {
@@ -201,17 +211,21 @@ ExitCode WaitJob(const JobOptions& o, const Channel& channel) {
     done = true;
     changed.NotifyAll();
   }
+
   timer.join();
+
   if (interrupted) return kInterrupted;
   if (!status.ok() && cancel.triggered()) {
     return Complain(absl::DeadlineExceededError(
         absl::StrCat(o.job, " is not ", wanted.empty() ? "done" : wanted, " after ",
                      absl::FormatDuration(o.timeout))));
   }
+
   if (!status.ok()) return Complain(status.status());
   if (WantsJson(o)) PrintMessage(*status);
   else std::printf("%s\n", StateName(status->state()).c_str());
   if (status->state() == state) return kDone;
+  // The job succeeded, but another final state was wanted.
   if (IsFinal(state) && status->state() == job::v1::JOB_STATE_SUCCEEDED) {
     return Complain(absl::FailedPreconditionError(
         absl::StrCat(o.job, " has ended SUCCEEDED and will not be ", wanted)));
@@ -261,7 +275,7 @@ ExitCode CancelOne(const JobOptions& o, const Channel& channel) {
   return kDone;
 }
 
-// The checkpoint in `dir` that the options name; `job`: see NewestCheckpoint().
+// Returns the checkpoint in `dir` that the options ask for. For `job` see NewestCheckpoint().
 absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::string& job,
                                          const JobOptions& o) {
   if (o.best) return BestCheckpoint(dir, job);
@@ -274,7 +288,8 @@ absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::stri
 }
 
 absl::StatusOr<std::string> CheckpointOf(const JobOptions& o, const Channel& channel) {
-  // The controller of `sluice run` is gone with its job, whose folder is still there.
+  // JOB may be a path, because the controller of `sluice run` ends with its job, but the job's
+  // folder stays.
   if (trainer::IsCheckpoint(o.job) && !o.best) return o.job;
   if (HoldsCheckpoints(o.job)) return CheckpointIn(o.job, "", o);
 
@@ -287,7 +302,7 @@ absl::StatusOr<std::string> CheckpointOf(const JobOptions& o, const Channel& cha
 
 ExitCode ExportJob(const JobOptions& o, const Channel& channel) {
   std::optional<DType> dtype;
-  if (o.dtype != "auto") dtype = *DTypeFromTorchName(o.dtype);  // The parser has checked it.
+  if (o.dtype != "auto") dtype = *DTypeFromTorchName(o.dtype);  // The parser has checked the name.
 
   const absl::StatusOr<std::string> checkpoint = CheckpointOf(o, channel);
   if (!checkpoint.ok()) return Complain(checkpoint.status());
@@ -299,7 +314,7 @@ ExitCode ExportJob(const JobOptions& o, const Channel& channel) {
 }
 
 ExitCode WhyJob(const JobOptions& o, const Channel& channel) {
-  // Says soon if there is no controller.
+  // Fails quickly if there is no controller.
   const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
   job::v1::WhyRequest request;
@@ -314,7 +329,7 @@ ExitCode WhyJob(const JobOptions& o, const Channel& channel) {
 
 using Handler = ExitCode (*)(const JobOptions&, const Channel&);
 
-// Connects and calls.
+// Returns a function that connects to the controller and calls `handler`.
 std::function<ExitCode()> Runner(OptionsPtr o, Handler handler) {
   return [o, handler] {
     const absl::StatusOr<Channel> channel = rpc::Connect(ServerAddress(o->server));
@@ -322,7 +337,7 @@ std::function<ExitCode()> Runner(OptionsPtr o, Handler handler) {
   };
 }
 
-// A command about one job, with -o.
+// Makes a command with the argument JOB and the options --server and -o.
 Command JobCommand(const char* group, const char* name, const char* summary, const char* example,
                    Handler handler, bool lines = false) {
   return {group, name, summary, example, [handler, lines](CLI::App* app) {

@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-// JOB_STATE_RUNNING of enum JobState is RUNNING, as results and people have it.
+// Shortens the value JOB_STATE_RUNNING of enum JobState to RUNNING.
 Json EnumName(const google::protobuf::EnumValueDescriptor* value, int number) {
   if (value == nullptr) return number;
   std::string prefix;
@@ -35,7 +35,7 @@ Json EnumName(const google::protobuf::EnumValueDescriptor* value, int number) {
   return std::string(absl::StripPrefix(value->name(), prefix + "_"));
 }
 
-// google.protobuf.Timestamp, Duration, Struct: their own canonical JSON.
+// google.protobuf.Timestamp, Duration and Struct have a JSON form of their own.
 bool IsWellKnown(const google::protobuf::Descriptor& type) {
   return type.file()->package() == "google.protobuf";
 }
@@ -50,7 +50,7 @@ Json OfMessage(const Message& message) {
   return IsWellKnown(*message.GetDescriptor()) ? WellKnown(message) : ToJson(message);
 }
 
-// The value of a field; index -1 where it is not repeated.
+// Returns the value of a field; `index` is -1 if the field is not repeated.
 Json Value(const Message& message, const FieldDescriptor& field, int index) {
   const google::protobuf::Reflection& r = *message.GetReflection();
   const bool one = index < 0;

@@ -1,4 +1,4 @@
-// Commands that need no daemon.
+// Commands that contact no daemon.
 
 #include <cstdio>
 #include <nlohmann/json.hpp>

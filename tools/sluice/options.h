@@ -51,9 +51,9 @@ inline void AddDuration(CLI::App* app, const std::string& name, absl::Duration* 
       ->type_name("DURATION");
 }
 
-// A check: the option is a number in [low, high], and finite. CLI11's own takes -1 for an unsigned
-// number's largest value, and writes limits out to their last digit. A limit that is the type's own
-// goes unsaid.
+// Returns a check that the option is a finite number in [low, high]. CLI11's own check accepts -1
+// as the largest value of an unsigned type, and prints limits with all their digits. A limit that
+// equals the type's own is not printed.
 template <typename T>
 CLI::Validator NumberIn(T low = std::numeric_limits<T>::lowest(),
                         T high = std::numeric_limits<T>::max()) {

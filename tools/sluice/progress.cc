@@ -32,7 +32,7 @@ int Columns(std::FILE* out) {
   return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
 }
 
-// The first `columns` characters; continuation bytes of UTF-8 take none.
+// Returns the first `columns` characters of a line. Each UTF-8 character counts as one column.
 std::string Cut(const std::string& line, int columns) {
   int width = 0;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -42,7 +42,7 @@ std::string Cut(const std::string& line, int columns) {
   return line;
 }
 
-// The least staleness below or at which a share `q` of the tokens lies.
+// Returns the lowest staleness such that a share `q` of the tokens is at or below it.
 int64_t Quantile(const std::map<int64_t, int64_t>& counts, int64_t total, double q) {
   int64_t seen = 0;
   for (const auto& [staleness, count] : counts) {
@@ -98,6 +98,7 @@ void Progress::Add(const job::v1::StepReport& report) {
   step.reward_std = ValueOf(report, "reward_std");
   step.flat_share = ValueOf(report, "flat_share");
   std::map<int64_t, int64_t> counts;
+  // The report has the number of tokens per staleness.
   for (const auto& [text, count] : report.staleness()) {
     int64_t staleness = 0;
     if (!absl::SimpleAtoi(text, &staleness)) continue;
@@ -116,6 +117,7 @@ std::string Progress::Of() const {
 }
 
 std::optional<double> Progress::SecondsLeft() const {
+  // Two limits may end the job: the time and the number of steps. The earlier one counts.
   std::optional<double> left;
   if (wall_seconds_ && !steps_.empty())
     left = *wall_seconds_ - (steps_.back().at - steps_.front().at);
@@ -126,6 +128,8 @@ std::optional<double> Progress::SecondsLeft() const {
        i < steps_.size(); ++i) {
     durations.push_back(steps_[i].at - steps_[i - 1].at);
   }
+
+  // The median is not changed by a single slow step, such as one with a checkpoint.
   std::nth_element(durations.begin(), durations.begin() + durations.size() / 2, durations.end());
   const double by_steps = durations[durations.size() / 2] *
                           static_cast<double>(std::max<int64_t>(0, *max_steps_ - steps()));
@@ -141,6 +145,7 @@ std::string Progress::StepLine() const {
     absl::StrAppend(&line, " [", std::string(filled, '#'), std::string(30 - filled, '.'), "] ",
                     std::lround(share * 100), " %");
   }
+
   if (const auto left = SecondsLeft()) absl::StrAppend(&line, "  ends in ", ShortDuration(*left));
   if (!steps_.empty() && !supervised_) {
     absl::StrAppend(&line, "   staleness p50 ", steps_.back().p50, " p99 ", steps_.back().p99,
@@ -165,13 +170,14 @@ std::string Progress::RewardLine() const {
   const std::vector<double> means = MeansOfStretches(scores, kSparks);
   std::string line = absl::StrFormat("%s %.2f -> %.2f %s", supervised_ ? "loss" : "reward",
                                      scores.front(), scores.back(), Sparkline(means, utf8_));
-  // Said once the run is past its best, so that a collapse shows.
+  // Show the best value once the run is past it, so that a collapse can be seen.
   const auto best = supervised_ ? std::min_element(means.begin(), means.end())
                                 : std::max_element(means.begin(), means.end());
   if (*best != means.back()) absl::StrAppend(&line, absl::StrFormat("  best %.2f", *best));
   absl::StrAppend(&line, SpreadText(last));
   if (last.kl) absl::StrAppend(&line, absl::StrFormat("  kl %.3f", *last.kl));
   if (last.entropy) absl::StrAppend(&line, absl::StrFormat("  entropy %.2f", *last.entropy));
+
   const size_t from = steps_.size() > kMedianSteps ? steps_.size() - kMedianSteps : 0;
   const double seconds = last.at - steps_[from].at;
   if (seconds > 0) {
@@ -220,7 +226,7 @@ void ProgressPrinter::Note(const std::string& text) {
   Erase();
   std::fprintf(out_, "%s\n", text.c_str());
   std::fflush(out_);
-  if (terminal_) shown_steps_ = 0;  // The lines were erased.
+  if (terminal_) shown_steps_ = 0;  // The progress lines were erased and must be drawn again.
 }
 
 void ProgressPrinter::Finish() {

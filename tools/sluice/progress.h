@@ -16,40 +16,45 @@ class StepReport;
 
 namespace sluice::cli {
 
-// What people see of a job that runs: pure, from the step reports so far.
+// The progress of a running job as people see it, from the step reports so far. It only computes
+// texts and does no I/O.
 class Progress {
  public:
   explicit Progress(bool utf8) : utf8_(utf8) {}
 
-  // Limits and bound, for "61/400" and "(bound 4)".
+  // Takes the job's limits and staleness bound, as in "61/400" and "(bound 4)".
   void SetSpec(const job::v1::JobSpec& spec);
   void Add(const job::v1::StepReport& step);
-  // Steps done, as the last report says.
+  // Number of steps done, from the last report.
   int64_t steps() const { return done_; }
 
-  // step 61/400 [####......] 15 %  ends in 1m04s   staleness p50 1 p99 2 (bound 4)
+  // For example: step 61/400 [####......] 15 %  ends in 1m04s   staleness p50 1 p99 2 (bound 4)
   std::string StepLine() const;
-  // reward 0.08 -> 0.71 ▁▂▅▆  std 0.45  no spread 12 %  entropy 1.90   tok/s trained 19.8k
-  // "no spread": the share of groups whose answers all got the same reward, from which nothing is
-  // learned.
+  // For example: reward 0.08 -> 0.71 ▁▂▅▆  std 0.45  no spread 12 %  entropy 1.90   tok/s trained
+  // 19.8k
+  // "no spread" is the share of groups whose answers all got the same reward; nothing is learned
+  // from them.
   std::string RewardLine() const;
-  // Both in short, for logs: step 61/400  reward 0.71  std 0.45  no spread 12 %  entropy 1.90
-  // staleness max 2  ends in 1m04s
+  // Both in short form for logs, for example: step 61/400  reward 0.71  std 0.45  no spread 12 %
+  // entropy 1.90  staleness max 2  ends in 1m04s
   std::string LogLine() const;
 
  private:
   struct Step {
-    double at = 0;                      // Seconds.
-    double score = 0;                   // Mean reward; the loss where nothing is scored.
-    int64_t tokens = 0;                 // Trained.
-    int64_t p50 = 0, p99 = 0, max = 0;  // Staleness.
+    double at = 0;       // Time of the report in seconds since the epoch.
+    double score = 0;    // Mean reward; the loss if nothing is scored.
+    int64_t tokens = 0;  // Number of trained tokens.
+    // Quantiles of the staleness of the trained tokens, in versions.
+    int64_t p50 = 0, p99 = 0, max = 0;
     std::optional<double> generated, entropy, kl, reward_std, flat_share;
   };
   static std::string SpreadText(const Step& step);
   std::optional<double> SecondsLeft() const;
-  std::string Of() const;  // "61/400"
+  std::string Of() const;  // For example "61/400".
 
   const bool utf8_;
+
+  // From the spec.
   std::optional<int64_t> max_steps_;
   std::optional<double> wall_seconds_;
   int64_t bound_ = 0;
@@ -58,29 +63,30 @@ class Progress {
   std::vector<Step> steps_;
 };
 
-// "1m04s", "22s", "1h02m".
+// For example "1m04s", "22s", "1h02m".
 std::string ShortDuration(double seconds);
-// "19.8k", "312".
+// For example "19.8k", "312".
 std::string ShortCount(double count);
-// "312 B", "1.2 MiB".
+// For example "312 B", "1.2 MiB".
 std::string ShortBytes(uint64_t bytes);
 
-// Prints progress and notes on a stream. On a terminal two lines are redrawn, at most 5 times a
-// second; else a line a step, at most one a second. Thread-safe.
+// Prints progress and notes on a stream. On a terminal, two lines are redrawn at most 5 times a
+// second. Otherwise it prints a line per step, at most one a second. Thread-safe.
 class ProgressPrinter {
  public:
-  // `quiet`: notes alone.
+  // With `quiet`, only notes are printed.
   ProgressPrinter(std::FILE* out, bool quiet);
   ~ProgressPrinter();
 
   void SetSpec(const job::v1::JobSpec& spec) ABSL_LOCKS_EXCLUDED(mu_);
   void Add(const job::v1::StepReport& step) ABSL_LOCKS_EXCLUDED(mu_);
-  // A line that stays.
+  // Prints a line that is not redrawn.
   void Note(const std::string& text) ABSL_LOCKS_EXCLUDED(mu_);
-  // Prints the last state, if it is not shown yet.
+  // Prints the last state if it has not been printed.
   void Finish() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // Prints the state, unless less than `pause` has passed since the last time.
   void Show(absl::Duration pause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Erase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -91,7 +97,7 @@ class ProgressPrinter {
   Progress progress_ ABSL_GUARDED_BY(mu_);
   absl::Time shown_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   int64_t shown_steps_ ABSL_GUARDED_BY(mu_) = 0;
-  bool drawn_ ABSL_GUARDED_BY(mu_) = false;  // Two lines are on the terminal.
+  bool drawn_ ABSL_GUARDED_BY(mu_) = false;  // The two progress lines are on the terminal now.
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -1,4 +1,5 @@
-// Commands about what the queue holds of a job. The controller relays the questions.
+// Commands that show what the queue holds of a job. The controller passes the requests on to the
+// queue.
 
 #include <cstdio>
 #include <memory>
@@ -44,7 +45,7 @@ absl::StatusOr<queue::v1::StatsResponse> Stats(const rpc::Channel& channel,
   return response.queue_stats();
 }
 
-// All rows of a question, page by page. `group`: 16 bytes, or empty for all.
+// Asks for all rows of one kind, page by page. `group` is 16 bytes, or empty for all groups.
 absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std::string& job,
                                           queue::v1::PeekWhat what, const std::string& group = "",
                                           bool text = false) {
@@ -67,7 +68,7 @@ absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std
   return rows;
 }
 
-// A row with its JSON opened up.
+// Converts a row to JSON; its field `json`, a text, is parsed too.
 Json RowJson(const PeekRow& row) {
   Json json = ToJson(row);
   Json opened = Json::parse(row.json(), nullptr, /*allow_exceptions=*/false);
@@ -88,7 +89,8 @@ ExitCode ShowStats(const QueueOptions& o, const rpc::Channel& channel) {
   return kDone;
 }
 
-// What decodes the job's tokens: the tokenizer of its model, read from here.
+// Loads the tokenizer of the job's model, to decode token ids. The model must be readable on this
+// host.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const rpc::Channel& channel,
                                                              const std::string& job) {
   SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus status, GetJob(channel, job));
@@ -110,16 +112,20 @@ ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
         " names no group; wanted 32 hex digits, or the short form 1:2f, as `sluice queue peek ",
         o.job, "` lists them")));
   }
+
   const auto groups = Peek(channel, o.job, queue::v1::PEEK_WHAT_GROUPS, id, o.show_text);
   if (!groups.ok()) return Complain(groups.status());
   if (groups->empty())
     return Complain(
         absl::NotFoundError(absl::StrCat("the queue holds no group ", o.group, " of job ", o.job,
                                          ": it is freed or dropped, or never was")));
+
   auto tasks = Peek(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
   if (!tasks.ok()) return Complain(tasks.status());
+  // A task's id begins with the id of its group.
   std::erase_if(*tasks,
                 [&](const PeekRow& task) { return task.node().id().substr(0, 32) != ToHex(id); });
+
   Decode decode;
   if (o.show_text) {
     const auto tokenizer = TokenizerOf(channel, o.job);
@@ -128,6 +134,7 @@ ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
       return tokenizer->Decode(ids, /*skip_special=*/false);
     };
   }
+
   if (!IsJson(o)) {
     std::fputs(GroupText((*groups)[0], *tasks, decode).c_str(), stdout);
     return kDone;
@@ -155,24 +162,26 @@ ExitCode PeekJob(const QueueOptions& o, const rpc::Channel& channel) {
     if (!found.ok()) return Complain(found.status());
     *rows = *std::move(found);
   }
+
   if (!IsJson(o)) {
     std::fputs(PeekText(answers).c_str(), stdout);
     return kDone;
   }
   PrintJson({{"groups", RowsJson(answers.groups)},
-             {"tasks", RowsJson(answers.tasks)},
-             {"batches", RowsJson(answers.batches)},
-             {"prompts", RowsJson(answers.prompts)}});
+         {"tasks", RowsJson(answers.tasks)},
+         {"batches", RowsJson(answers.batches)},
+         {"prompts", RowsJson(answers.prompts)}});
   return kDone;
 }
 
-// A live queue is asked for the rules that its state breaks; of a job that has ended the stored
-// ledger is checked.
+// For a job that has ended, only the stored ledger is checked. For others the queue is asked which
+// rules its state breaks.
 ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
   const absl::StatusOr<job::v1::JobStatus> job = GetJob(channel, o.job);
   if (!job.ok()) return Complain(job.status());
   common::v1::Ledger ledger = job->result().ledger();
   std::vector<std::string> damage;
+  // A job without a result still has a queue to ask.
   if (!job->has_result()) {
     const auto stats = Stats(channel, o.job);
     if (!stats.ok()) return Complain(stats.status());
@@ -182,13 +191,14 @@ ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
     for (const PeekRow& row : *rows)
       damage.push_back(Json::parse(row.json(), nullptr, false).value("rule", row.json()));
   }
+
   const int64_t gap = LedgerGap(ledger);
   if (gap != 0) damage.push_back(absl::StrCat("the ledger is off by ", gap, " trajectories"));
   if (IsJson(o)) {
     PrintJson({{"job", job->job()},
-               {"balanced", gap == 0},
-               {"ledger", ToJson(ledger)},
-               {"damage", damage}});
+           {"balanced", gap == 0},
+           {"ledger", ToJson(ledger)},
+           {"damage", damage}});
   } else {
     std::printf("%s\n", LedgerLine(ledger).c_str());
     for (const std::string& line : damage) std::printf("damage: %s\n", line.c_str());
@@ -197,7 +207,7 @@ ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
   return damage.empty() ? kDone : kFailed;
 }
 
-// Of a queue that does not run.
+// Checks the data directory of a queue that does not run.
 ExitCode CheckDataDir(const QueueOptions& o) {
   const absl::StatusOr<queue::FsckReport> report = queue::FsckDataDir(o.job);
   if (!report.ok()) return Complain(report.status());
@@ -209,7 +219,8 @@ ExitCode CheckDataDir(const QueueOptions& o) {
   return report->ok() ? kDone : kFailed;
 }
 
-// Names of jobs have no slash; a job wins over a folder of its name unless that one is a queue's.
+// Job names have no slash. A name without one means a job, unless there is a folder of that name
+// with a queue's data.
 bool IsDataDir(const std::string& name) {
   return name.find('/') != std::string::npos || name == "." || PathExists(name + "/jobs");
 }

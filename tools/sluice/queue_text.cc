@@ -36,7 +36,7 @@ uint64_t At(const Map& map, const char* key) {
   return it == map.end() ? 0 : static_cast<uint64_t>(it->second);
 }
 
-// "name count" of what is not zero, largest first.
+// Formats the counts that are not zero as "name count", largest first.
 template <typename Map>
 std::string CountsText(const Map& map) {
   std::vector<std::pair<std::string, int64_t>> counts;
@@ -52,7 +52,7 @@ std::string CountsText(const Map& map) {
                           });
 }
 
-// Shares of the trained tokens by their staleness.
+// Formats the shares of the trained tokens by staleness.
 std::string Staleness(const queue::v1::StatsResponse& stats) {
   std::map<int64_t, int64_t> sorted;
   int64_t total = 0;
@@ -73,7 +73,7 @@ std::string Staleness(const queue::v1::StatsResponse& stats) {
 std::string LengthRatio(const queue::v1::StatsResponse& stats) {
   std::map<std::string, double> sorted;
   for (const auto& [name, ratio] : stats.length_ratio()) {
-    // Those with a slash are of parts of a data set.
+    // Names with a slash are for parts of a data set.
     if (!absl::StrContains(name, "/")) sorted[name] = ratio;
   }
   if (sorted.empty()) return "nothing is trained yet";
@@ -98,7 +98,7 @@ std::string PromptOf(const json& row) {
                       occurrence > 0 ? absl::StrCat(" again ", occurrence) : "");
 }
 
-// "3 sealed, 1 running" of a group's members.
+// Counts a group's members by state: "3 sealed, 1 running".
 std::string MembersOf(const json& members) {
   std::map<std::string, int> states;
   for (const json& member : members) {
@@ -110,7 +110,8 @@ std::string MembersOf(const json& members) {
   });
 }
 
-// A task's id is GROUP/MEMBER/ATTEMPT/NAME; GROUP/NAME of a group's task.
+// Shortens the id of a task: GROUP/MEMBER/ATTEMPT/NAME, or GROUP/NAME if the task is about a whole
+// group.
 std::string TaskName(const std::string& id) {
   const std::vector<std::string> parts = absl::StrSplit(id, '/');
   std::vector<std::string> rest(parts.begin() + 1, parts.end());
@@ -206,6 +207,7 @@ std::string PeekText(const PeekAnswers& answers) {
       const std::string state = member.value("state", "");
       if (state == "reserved" || state == "running") ++workers[Or(member.value("worker", ""))];
     }
+
     const int64_t slot = parsed.value("slot", int64_t{-1}),
                   batch = parsed.value("batch", int64_t{-1});
     groups.push_back({BriefGroup(row.node().id()), row.state(),
@@ -216,10 +218,12 @@ std::string PeekText(const PeekAnswers& answers) {
                                        })),
                       PromptOf(parsed.value("row", json()))});
   }
+
   std::string out = groups.size() > 1 ? Table(groups) : "no groups\n";
 
+  // All tasks by state, then those with a failure one by one.
   std::map<std::string, int> states;
-  std::vector<PeekRow> troubled;  // Failed before, or for good.
+  std::vector<PeekRow> troubled;  // Tasks that failed before, or for good.
   for (const PeekRow& task : answers.tasks) {
     ++states[task.state()];
     if (!Parsed(task).value("cause", "").empty()) troubled.push_back(task);

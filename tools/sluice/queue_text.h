@@ -14,36 +14,38 @@ class PeekRow;
 class StatsResponse;
 }  // namespace sluice::queue::v1
 
-// What the queue tells, as people read it. Pure.
+// Formats answers of the queue for people. These functions have no side effects.
 namespace sluice::cli {
 
-// "accepted 8 = durable 4 + applied 2 + live 1 + dropped 1", and what it is off by if it does not
-// add up.
+// For example "accepted 8 = durable 4 + applied 2 + live 1 + dropped 1". If the sum is wrong, the
+// difference follows.
 std::string LedgerLine(const common::v1::Ledger& ledger);
-// accepted - (durable + applied + live + dropped): 0, always.
+// Returns accepted - (durable + applied + live + dropped), which should always be 0.
 int64_t LedgerGap(const common::v1::Ledger& ledger);
 
-// The counts that a person needs first, a line each.
+// The most important counts, one per line.
 std::string StatsText(const queue::v1::StatsResponse& stats);
 
-// Text of token ids.
+// Converts token ids to text.
 using Decode = std::function<std::string(const std::vector<int32_t>& ids)>;
 
-// All that Peek told of a job, by question.
+// All rows that Peek returned for a job, by kind.
 struct PeekAnswers {
   std::vector<queue::v1::PeekRow> groups, tasks, batches, prompts;
 };
-// A line a group, batch and prompt; tasks by state, those that failed a line each. `quarantined`,
-// `dead_letter` rows included.
+// One line per group, batch and prompt; the number of tasks by state, and a line for each task that
+// has failed. Quarantined and dead-letter rows are included.
 std::string PeekText(const PeekAnswers& answers);
-// One group: its prompt, a line a member, its tasks. `decode` set: with texts, where the rows carry
-// token ids.
+// Shows one group: its prompt, a line per member, its tasks. If `decode` is set, also the texts of
+// rows that carry token ids.
 std::string GroupText(const queue::v1::PeekRow& group, const std::vector<queue::v1::PeekRow>& tasks,
                       const Decode& decode);
 
-// The group's short name, as `why` has it: "1:02" of 00000001..02. Other ids stay as they are.
+// Shortens a group id as `why` shows it: 00000001..02 becomes "1:02". Other ids are returned
+// unchanged.
 std::string BriefGroup(const std::string& id);
-// 16 bytes of a group named in full (32 hex digits) or short. Empty: neither.
+// Returns the 16 bytes of a group id, given in full (32 hex digits) or in the short form; "" if
+// `name` is neither.
 std::string GroupIdOf(const std::string& name);
 
 }  // namespace sluice::cli

@@ -27,12 +27,14 @@
 namespace sluice::cli {
 namespace {
 
-constexpr absl::Duration kControllerPatience = absl::Minutes(2);  // With a controller that is gone.
-constexpr absl::Duration kDrainGrace = absl::Seconds(15);         // For daemons to drain.
-constexpr int kMaxDaemons = 64;                                   // Of a role.
+// How long to wait for a controller that does not answer.
+constexpr absl::Duration kControllerPatience = absl::Minutes(2);
+constexpr absl::Duration kDrainGrace = absl::Seconds(15);  // Time for daemons to drain.
+constexpr int kMaxDaemons = 64;                       // Of each role.
 
-// The daemons of a role that the job starts with, or as many as the caller wants: with fewer than
-// the job needs it would wait for the others until limits.start.
+// Returns how many daemons of a role to start: `wanted`, or `needed` if that is 0.
+// INVALID_ARGUMENT: fewer than the job needs (it would wait for more until limits.start), or too
+// many for one machine.
 absl::StatusOr<int> CountFor(absl::string_view role, int wanted, uint32_t needed) {
   if (wanted == 0) wanted = static_cast<int>(std::min<uint32_t>(needed, INT_MAX));
   if (static_cast<uint32_t>(wanted) < needed) {
@@ -42,6 +44,7 @@ absl::StatusOr<int> CountFor(absl::string_view role, int wanted, uint32_t needed
                      absl::StrCat("the job starts with ", needed, " ", role, " daemons (resources.",
                                   role, ".min), and --", role, "s starts ", wanted));
   }
+
   if (wanted > kMaxDaemons) {
     return ErrorWith(
         absl::StatusCode::kInvalidArgument,
@@ -52,7 +55,7 @@ absl::StatusOr<int> CountFor(absl::string_view role, int wanted, uint32_t needed
   return wanted;
 }
 
-// Supervised training needs neither rollouts nor rewards.
+// Supervised training needs neither rollout nor reward daemons.
 absl::StatusOr<FleetOptions> FleetFor(const RunOptions& options, const job::v1::JobSpec& spec) {
   FleetOptions fleet;
   const bool sampled = spec.kind() == "rl";
@@ -67,7 +70,7 @@ absl::StatusOr<FleetOptions> FleetFor(const RunOptions& options, const job::v1::
   return fleet;
 }
 
-// One run, between its first and its last daemon.
+// One run, from the start of its first daemon to the end of its last.
 class Run {
  public:
   Run(const RunOptions& options, const JobFile& file, const FleetOptions& fleet)
@@ -79,12 +82,14 @@ class Run {
     printer_.SetSpec(*file.spec);
   }
 
-  // The job's last status; what went wrong if there is none.
+  // Runs the job. Returns its last status, or an error if there is none.
   absl::StatusOr<job::v1::JobStatus> Do();
   bool interrupted() const { return interrupts_seen_ > 0; }
 
  private:
+  // On the thread of Interrupts; `count` is 1 for the first signal.
   void OnSignal(int count);
+  // On the thread of the supervisor.
   void OnDaemon(const DaemonState& state);
   void WriteState();
   Supervisor* supervisor() {
@@ -99,14 +104,14 @@ class Run {
   const std::string data_dir_;
   ProgressPrinter printer_;
   std::atomic<int> interrupts_seen_ = 0;
-  std::atomic<bool> ending_ = false;  // Daemons end because we want it.
-  // Held from reading the state to writing it, so that what is written last is the newest.
+  std::atomic<bool> ending_ = false;  // The daemons are being stopped on purpose.
+  // Held from reading the state to writing it, so that the newest state is written last.
   Mutex writing_ ABSL_ACQUIRED_BEFORE(mu_);
   Mutex mu_;
-  // From the first daemon to the last.
+  // Null before the first daemon starts and after the last has ended.
   std::unique_ptr<Supervisor> supervisor_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
-  std::string job_ ABSL_GUARDED_BY(mu_);  // Once it is submitted.
+  std::string job_ ABSL_GUARDED_BY(mu_);  // The id of the job once it is submitted.
   std::string controller_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -116,6 +121,7 @@ void Run::OnSignal(int count) {
     std::fprintf(stderr, "killed; the daemons' logs are in %s/logs\n", data_dir_.c_str());
     _exit(kInterrupted);  // The daemons die with this process.
   }
+
   std::shared_ptr<rpc::Channel> channel;
   std::string job;
   {
@@ -123,12 +129,15 @@ void Run::OnSignal(int count) {
     channel = channel_;
     job = job_;
   }
+
+  // There is nothing to cancel yet: just stop the daemons.
   if (job.empty() || channel == nullptr) {
     printer_.Note("stopping; Ctrl-C again kills");
     ending_ = true;
     if (Supervisor* daemons = supervisor()) daemons->Stop(kDrainGrace);
     return;
   }
+
   printer_.Note("cancelling the job; Ctrl-C again kills");
   if (const absl::Status status = CancelJob(*channel, job).status(); !status.ok())
     printer_.Note(absl::StrCat("cancel: ", status.message()));
@@ -137,13 +146,13 @@ void Run::OnSignal(int count) {
 void Run::WriteState() {
   MutexLock one_at_a_time(&writing_);
   Supervisor* daemons = supervisor();
-  if (daemons == nullptr) return;  // The run is over.
+  if (daemons == nullptr) return;  // The run has ended.
   FleetState state{getpid(), ProcessStart(getpid()), "", daemons->states()};
   {
     MutexLock lock(&mu_);
     state.controller = controller_;
   }
-  // For people and tests; the run itself does not need it.
+  // For people and tests only; the run does not read it.
   (void)WriteFleetState(data_dir_, state);
 }
 
@@ -164,13 +173,15 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
     channel_ = channel;
     job_ = submitted.job();
   }
-  // It came while the job was submitted.
+
+  // A signal may have come while the job was being submitted.
   if (interrupted()) SLUICE_RETURN_IF_ERROR(CancelJob(*channel, submitted.job()).status());
   std::string state;
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
   handlers.event = [&](const common::v1::Event& event) {
-    const bool told = event.code() == "unusual";  // Before the first daemon was started.
+    // Already printed before the daemons were started.
+    const bool told = event.code() == "unusual";
     if (IsForPeople(event) && !told && !options_.quiet) printer_.Note(event.message());
   };
   handlers.status = [&](const job::v1::JobStatus& status) {
@@ -183,12 +194,14 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
 
 absl::StatusOr<job::v1::JobStatus> Run::Do() {
   auto interrupts = std::make_unique<Interrupts>([this](int count) { OnSignal(count); });
+  // The supervisor's callback needs supervisor_, so it is set under the lock.
   {
     MutexLock lock(&mu_);
     supervisor_ = std::make_unique<Supervisor>(
         Supervisor::Options{.log_dir = data_dir_ + "/logs",
                             .changed = [this](const DaemonState& state) { OnDaemon(state); }});
   }
+
   if (!options_.quiet) printer_.Note(PlanText(PlanCores(fleet_)));
   absl::StatusOr<std::string> controller = StartFleet(fleet_, supervisor());
   absl::StatusOr<job::v1::JobStatus> status = absl::CancelledError("interrupted");
@@ -201,11 +214,12 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
     }
     WriteState();
     status = Follow(*controller);
-    // A controller that ends waits for connections to close, and an idle one of this process would
-    // not notice.
+    // Close the connection: a controller that stops waits for its connections to close, and this
+    // process would not notice that on an idle one.
     MutexLock lock(&mu_);
     channel_.reset();
   }
+
   printer_.Finish();
   ending_ = true;
   supervisor()->Stop(kDrainGrace);
@@ -215,7 +229,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
     MutexLock lock(&mu_);
     over = std::move(supervisor_);
   }
-  over.reset();  // From here on nobody writes into the data directory.
+  over.reset();  // After this, nothing writes into the data directory.
   return status;
 }
 
@@ -242,7 +256,9 @@ ExitCode RunJob(const RunOptions& options) {
   const absl::StatusOr<job::v1::JobStatus> status = run.Do();
   const bool succeeded = status.ok() && status->state() == job::v1::JOB_STATE_SUCCEEDED;
   RemoveFleetState(dir->path());
+
   if (status.ok()) PrintResult(*status, options.json);
+  // Keep the logs only of a run that failed.
   if (succeeded || run.interrupted()) {
     dir->Remove();
     return run.interrupted() ? kInterrupted : kDone;

@@ -10,18 +10,18 @@ namespace sluice::cli {
 struct RunOptions {
   std::string file;
   std::vector<std::string> sets;
-  int rollouts = 0;  // 0: as many as the job needs to start.
+  int rollouts = 0;  // 0: the number that the job needs to start.
   int rewards = 0;
-  std::string threads;  // As ParseThreads() takes it, or empty: the cores are shared.
-  // Empty: a temporary one, of which the logs alone stay where the job fails.
+  std::string threads;  // In the form of ParseThreads(); empty: the daemons share the cores.
+  // Empty: a temporary directory; if the job fails, its logs are kept.
   std::string data_dir;
   bool json = false;
   bool quiet = false;
 };
 
-// One job on daemons of its own: starts them, submits, shows progress, ends them, prints the
-// result. The first Ctrl-C cancels the job cleanly, the second kills. Where the job fails, the
-// daemons' logs stay, and their directory is named.
+// Runs one job on daemons of its own: starts them, submits the job, shows progress, stops the
+// daemons and prints the result. The first Ctrl-C cancels the job, the second one kills everything.
+// If the job fails, the daemons' logs are kept, and their directory is printed.
 ExitCode RunJob(const RunOptions& options);
 
 }  // namespace sluice::cli

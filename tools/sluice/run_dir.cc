@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr char kPrefix[] = "sluice-run-";
 
-// Whether `path` is a directory itself, not a link to one, and this user's.
+// Whether `path` is a directory (not a link to one) that belongs to this user.
 bool IsOwnDir(const std::string& path) {
   struct stat info{};
   return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid();
@@ -40,7 +40,8 @@ std::vector<std::string> EntriesOf(const std::string& dir) {
   return entries;
 }
 
-// The lock stays to the end: whoever looks at the directory meanwhile sees it in use.
+// Removes the contents of a directory except the lock file, so that others still see the directory
+// in use.
 void RemoveAllBut(const std::string& dir, bool keep_logs) {
   for (const std::string& path : EntriesOf(dir)) {
     const std::string name = fs::path(path).filename();
@@ -65,7 +66,7 @@ absl::StatusOr<RunDir> RunDir::Make(const std::string& wanted) {
     if (mkdtemp(path.data()) == nullptr)
       return ErrnoStatus(errno, absl::StrCat("temporary directory ", path));
     absl::StatusOr<DirLock> lock = DirLock::Take(path);
-    // Another run sweeps it away: it saw no lock yet.
+    // Another run is removing this directory: it looked before the lock was taken.
     if (absl::IsFailedPrecondition(lock.status())) continue;
     SLUICE_RETURN_IF_ERROR(lock.status());
     SLUICE_RETURN_IF_ERROR(MakeDirs(path + "/logs"));

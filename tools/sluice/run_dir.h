@@ -9,19 +9,20 @@
 
 namespace sluice::cli {
 
-// Where the daemons of one `sluice run` keep data and logs: the directory that the caller named, or
-// a temporary one, sluice-run-XXXXXX. This process holds its lock, by which others see that it is
-// in use.
+// The directory for data and logs of the daemons of one `sluice run`: one that the caller named, or
+// a temporary one, sluice-run-XXXXXX. This process holds the directory's lock, so that others see
+// that it is in use.
 class RunDir {
  public:
-  // `wanted` empty: a temporary one. FAILED_PRECONDITION: another process uses the wanted one.
+  // Makes the directory `wanted`; if that is empty, a temporary one. FAILED_PRECONDITION: another
+  // process uses `wanted`.
   static absl::StatusOr<RunDir> Make(const std::string& wanted);
 
   const std::string& path() const { return path_; }
   std::string logs() const { return path_ + "/logs"; }
 
-  // Of a temporary one, once its daemons have ended: nothing stays, or the logs alone. A named one
-  // stays whole.
+  // Call after the daemons have ended. For a temporary directory, Remove() deletes everything and
+  // KeepLogs() everything but the logs. A named directory is not changed.
   void Remove();
   void KeepLogs();
 
@@ -34,12 +35,12 @@ class RunDir {
   DirLock lock_;
 };
 
-// How long the logs of a temporary run directory stay.
+// How long the logs of a temporary directory are kept.
 inline constexpr absl::Duration kLogsStay = absl::Hours(24);
 
-// Clears up after runs that were killed: of this user's temporary run directories in `dir` that no
-// process uses, removes all but the logs, and those too where nothing was written there for
-// kLogsStay.
+// Cleans up after runs that were killed. For each temporary directory of this user in `dir` that no
+// process uses, removes everything but the logs. Removes the logs too if nothing was written there
+// for kLogsStay.
 void SweepRunDirs(const std::string& dir, absl::Time now);
 
 }  // namespace sluice::cli

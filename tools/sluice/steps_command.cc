@@ -1,4 +1,4 @@
-// sluice job steps: what the controller keeps of a job's steps.
+// sluice job steps: shows the steps of a job that the controller keeps.
 
 #include "tools/sluice/steps_command.h"
 
@@ -31,12 +31,12 @@ namespace {
 
 using job::v1::StepReport;
 
-// Shown where no columns are asked for, as far as the job has them; after them what evaluation
-// told.
+// The columns that are shown by default, if the job has them. Values of evaluations are shown after
+// them.
 constexpr const char* kUsual[] = {
     "step", "reward_mean", "reward_std", "flat_share", "loss",          "entropy",
     "kl",   "grad_norm",   "lr",         "tokens",     "staleness_max", "seconds_step"};
-// What a step has beside its values.
+// The columns of a step besides its values.
 constexpr const char* kFixed[] = {"step", "version", "incarnation", "time"};
 
 trainer::StepRecord RecordOf(const StepReport& report) {
@@ -51,7 +51,7 @@ trainer::StepRecord RecordOf(const StepReport& report) {
   return record;
 }
 
-// Whole numbers in full, others in four digits.
+// Whole numbers in full, others with four digits.
 std::string NumberText(double value) {
   const bool whole = std::trunc(value) == value && std::abs(value) < 1e15;
   return whole ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.4g", value);
@@ -69,18 +69,18 @@ std::string CellText(const trainer::StepRecord& record, const std::string& colum
   return "-";
 }
 
-// The steps asked for, oldest first.
+// Reads the steps that the options ask for, oldest first.
 absl::StatusOr<std::vector<StepReport>> ReadSteps(const rpc::Channel& channel,
                                                   const StepsOptions& o) {
   SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus job, GetJob(channel, o.job));
-  ReadFrom from{.after_event = std::numeric_limits<uint64_t>::max()};  // No events.
+  ReadFrom from{.after_event = std::numeric_limits<uint64_t>::max()};  // Skip the events.
   if (o.last > 0 && job.step() > o.last) from.after_step = job.step() - o.last - 1;
   std::vector<StepReport> steps;
   JobHandlers handlers;
   handlers.step = [&](const StepReport& step) { steps.push_back(step); };
   SLUICE_RETURN_IF_ERROR(ReadJob(channel, job.job(), handlers, from).status());
 
-  // A job that runs may have made more of them meanwhile.
+  // A running job may have made more steps since GetJob().
   if (o.last > 0 && steps.size() > static_cast<size_t>(o.last)) {
     steps.erase(steps.begin(), steps.end() - o.last);
   }
@@ -99,6 +99,7 @@ ExitCode PrintSteps(const StepsOptions& o) {
     return kDone;
   }
 
+  // The controller keeps only some of the old steps.
   const int64_t missing =
       steps.back().k() - steps.front().k() + 1 - static_cast<int64_t>(steps.size());
   const int64_t newest = steps.back().k();
@@ -111,6 +112,7 @@ ExitCode PrintSteps(const StepsOptions& o) {
   } else {
     for (const StepReport& step : steps) std::printf("%s\n", StepJson(step).c_str());
   }
+
   if (missing > 0) {
     std::fprintf(stderr,
                  "%lld steps between these are not kept by the controller; metrics.jsonl beside "
@@ -174,7 +176,7 @@ std::vector<Command> StepsCommands() {
              app->add_option("--every", o->every, "the steps that N divides, and the newest one")
                  ->check(NumberIn<int64_t>(1))
                  ->type_name("N");
-             // One text: a list option would take the words behind it too.
+             // One text with commas: a list option would also take the arguments after it.
              app->add_option_function<std::string>(
                     "--columns",
                     [o](const std::string& names) { o->columns = absl::StrSplit(names, ','); },

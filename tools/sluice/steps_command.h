@@ -14,17 +14,18 @@ namespace sluice::cli {
 
 struct StepsOptions {
   std::string server, job, output;
-  int64_t last = 0;                  // The newest so many steps; 0: all.
-  int64_t every = 1;                 // Steps whose number it divides, and the newest one.
-  std::vector<std::string> columns;  // Empty: the usual ones that the job has. "all": every one.
+  int64_t last = 0;   // Show only the newest `last` steps; 0: all.
+  int64_t every = 1;  // Show the steps whose number is a multiple of this, and the newest step.
+  // Empty: the usual columns that the job has. "all": every column.
+  std::vector<std::string> columns;
 };
 
-// The steps as a table: a row of heads, then a row per step.
-// INVALID_ARGUMENT: no step has a column of that name; the message lists those there are.
+// Returns the steps as a table: a row of column names, then a row per step.
+// INVALID_ARGUMENT: no step has a column of that name; the message lists the columns.
 absl::StatusOr<std::vector<std::vector<std::string>>> StepRows(
     const std::vector<job::v1::StepReport>& steps, const std::vector<std::string>& columns);
 
-// The step as one JSON object, in the form of metrics.jsonl.
+// Returns the step as one JSON object, in the form of metrics.jsonl.
 std::string StepJson(const job::v1::StepReport& step);
 
 }  // namespace sluice::cli

@@ -23,8 +23,8 @@ namespace {
 
 constexpr size_t kMaxFirstLine = 4096;
 
-// What a daemon said last: the lines meant for people (those that are no JSON) at the log's end,
-// else its last lines.
+// Returns what a daemon said last: the lines at the end of its log that are meant for people (not
+// JSON), else the last lines.
 std::string LogTail(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok() || text->empty()) return "it wrote no log";
@@ -42,11 +42,12 @@ struct Supervisor::Impl {
   struct Daemon {
     DaemonSpec spec;
     DaemonState state;
-    int fd = -1;       // The child's stdout; its end means that the child has ended.
-    std::string line;  // The first line so far.
-    int deaths = 0;    // In a row.
+    // Reads the child's stdout; its end means that the child has ended. -1: not running.
+    int fd = -1;
+    std::string line;  // The part of the first line read so far.
+    int deaths = 0;    // How often it ended in a row, each time before Options::steady.
     absl::Time started;
-    absl::Time due;  // When to start it again; infinite future: not.
+    absl::Time due;  // When to start it again; infinite future: not at all.
   };
 
   explicit Impl(Options o) : options(std::move(o)), wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -70,15 +71,18 @@ struct Supervisor::Impl {
   void Supervise() ABSL_LOCKS_EXCLUDED(mu);
   void StartDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Launch(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // True: the daemon has just become ready or died.
+  // Reads the daemon's stdout. Returns true if the daemon has just become ready or has ended.
   bool ReadFrom(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Takes the exit status of a daemon that has ended, and plans its restart.
   void Reap(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Reads the addresses from the first line.
   void TakeLine(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   const Options options;
+  // An eventfd that ends the poll() of the thread.
   const int wake;
   mutable Mutex mu;
-  CondVar changed;  // Any state.
+  CondVar changed;  // Signalled when any state changes.
   std::vector<std::unique_ptr<Daemon>> daemons ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
   bool over ABSL_GUARDED_BY(mu) = false;
@@ -89,24 +93,28 @@ void Supervisor::Impl::Launch(Daemon& daemon) {
   ChildOptions child;
   child.argv = {daemon.spec.program};
   child.argv.insert(child.argv.end(), daemon.spec.args.begin(), daemon.spec.args.end());
-  // Where it was before, so that its peers find it again.
+  // Use the ports it had before, as told in its first line, so that the other daemons find it
+  // again.
   const std::string& listen =
       daemon.state.listening.empty() ? daemon.spec.listen : daemon.state.listening;
   const std::string& ops = daemon.state.ops.empty() ? daemon.spec.ops : daemon.state.ops;
   child.argv.insert(child.argv.end(), {"--listen", listen, "--ops", ops});
   child.stderr_path = daemon.state.log;
-  // A fault armed from outside happens once.
+  // A failpoint set in the environment should trigger only once, so restarts run without it.
   if (daemon.deaths > 0) child.env["SLUICE_FAILPOINTS"] = "";
+
   daemon.due = absl::InfiniteFuture();
   daemon.started = absl::Now();
   daemon.line.clear();
   const absl::StatusOr<Child> started = StartChild(child);
   if (!started.ok()) {
+    // The program is missing: try again rarely.
     daemon.state.last_end = std::string(started.status().message());
     ++daemon.deaths;
     daemon.due = absl::Now() + options.most_backoff;
     return;
   }
+
   fcntl(started->stdout_fd, F_SETFL, O_NONBLOCK);
   daemon.fd = started->stdout_fd;
   daemon.state.pid = started->pid;
@@ -137,7 +145,7 @@ bool Supervisor::Impl::ReadFrom(Daemon& daemon) {
   for (;;) {
     const ssize_t n = read(daemon.fd, bytes, sizeof bytes);
     if (n > 0) {
-      // Further lines are of no use here.
+      // Only the first line is of interest.
       if (daemon.state.ready || daemon.line.size() > kMaxFirstLine) continue;
       daemon.line.append(bytes, n);
       const size_t end = daemon.line.find('\n');
@@ -161,6 +169,7 @@ void Supervisor::Impl::Reap(Daemon& daemon) {
   daemon.state.pid = -1;
   daemon.state.ready = false;
   daemon.state.last_end = WaitStatusText(status);
+  // A daemon that ran long enough starts with the first back-off again.
   daemon.deaths = absl::Now() - daemon.started >= options.steady ? 1 : daemon.deaths + 1;
   absl::Duration wait = options.first_backoff;
   for (int i = 1; i < daemon.deaths && wait < options.most_backoff; ++i) wait *= 2;
@@ -175,6 +184,7 @@ void Supervisor::Impl::Supervise() {
     {
       MutexLock lock(&mu);
       if (over) {
+        // Kill and wait for all children before the thread ends.
         for (const auto& daemon : daemons) {
           if (daemon->fd < 0) continue;
           kill(daemon->state.pid, SIGKILL);
@@ -183,6 +193,7 @@ void Supervisor::Impl::Supervise() {
         return;
       }
       StartDue();
+      // Watch the output of running daemons, and wake up for the next restart.
       for (const auto& daemon : daemons) {
         if (daemon->fd >= 0) {
           polled.push_back({daemon->fd, POLLIN, 0});
@@ -192,6 +203,7 @@ void Supervisor::Impl::Supervise() {
         }
       }
     }
+
     const int timeout = next == absl::InfiniteFuture()
                             ? -1
                             : static_cast<int>(std::max<int64_t>(
@@ -199,6 +211,7 @@ void Supervisor::Impl::Supervise() {
     poll(polled.data(), polled.size(), timeout);
     uint64_t count;
     (void)!read(wake, &count, sizeof count);
+
     std::vector<DaemonState> news;
     {
       MutexLock lock(&mu);
@@ -208,6 +221,7 @@ void Supervisor::Impl::Supervise() {
       }
       if (!news.empty()) changed.NotifyAll();
     }
+    // Called without the lock, because the callback may call states().
     for (const DaemonState& state : news) {
       if (options.changed) options.changed(state);
     }
@@ -230,10 +244,13 @@ absl::Status Supervisor::Start(const std::vector<DaemonSpec>& specs) {
     mine.push_back(daemon.get());
     impl_->daemons.push_back(std::move(daemon));
   }
+
   impl_->Wake();
+
   const absl::Time deadline = absl::Now() + impl_->options.start_timeout;
   for (;;) {
     bool ready = true;
+    // A daemon that has ended once did not start.
     for (const Impl::Daemon* daemon : mine) {
       if (!daemon->state.last_end.empty()) {
         return absl::FailedPreconditionError(
@@ -269,7 +286,8 @@ absl::Status Supervisor::Signal(const std::string& name, int signal) {
     if (daemon->fd < 0)
       return absl::FailedPreconditionError(
           absl::StrCat(name, " does not run now: ", daemon->state.last_end));
-    kill(daemon->state.pid, signal);  // Not reaped yet, so the pid is still its own.
+    // The process has not been waited for, so its pid cannot belong to another.
+    kill(daemon->state.pid, signal);
     return absl::OkStatus();
   }
   return absl::NotFoundError(
@@ -281,7 +299,7 @@ void Supervisor::Stop(absl::Duration grace) {
   impl_->stopping = true;
   impl_->changed.NotifyAll();
   const absl::Time deadline = absl::Now() + grace;
-  // SIGTERM to daemons [from, to) and their ends, SIGKILL at the deadline.
+  // Sends SIGTERM to daemons [from, to) and waits for their end; sends SIGKILL at the deadline.
   const auto end = [&](size_t from, size_t to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mu) {
     const auto signal_all = [&](int signal) {
       int running = 0;
@@ -298,6 +316,8 @@ void Supervisor::Stop(absl::Duration grace) {
     signal_all(SIGKILL);
     while (signal_all(0) > 0) impl_->changed.Wait(&impl_->mu);
   };
+
+  // The controller (number 0) ends last: the others need it while they drain.
   const size_t count = impl_->daemons.size();
   end(std::min<size_t>(1, count), count);
   end(0, count);

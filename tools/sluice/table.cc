@@ -15,7 +15,7 @@
 namespace sluice::cli {
 namespace {
 
-// What is not zero, sorted by number where the keys are numbers.
+// Formats the counts that are not zero, sorted by number if the keys are numbers.
 template <typename ProtoMap>
 std::string Counts(const ProtoMap& counts) {
   std::vector<std::pair<std::string, int64_t>> sorted;
@@ -41,6 +41,7 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
+
   std::string out;
   for (const auto& row : rows) {
     std::string line;

@@ -9,10 +9,10 @@ class JobResult;
 
 namespace sluice::cli {
 
-// Rows of cells, the first row being the heads, in aligned columns.
+// Formats rows of cells in aligned columns. The first row holds the column names.
 std::string Table(const std::vector<std::vector<std::string>>& rows);
 
-// A job's result as people read it; `utf8`: its curve is drawn with block characters.
+// Formats a job's result for people. With `utf8` the curve is drawn with block characters.
 std::string ResultTable(const job::v1::JobResult& result, bool utf8);
 
 }  // namespace sluice::cli

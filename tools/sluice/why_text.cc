@@ -16,12 +16,14 @@ namespace {
 
 using common::v1::WaitEdge;
 
-// Whether the link is said better by the next one: who waits for a batch, by what the batch lacks.
+// Whether the link can be left out because the next one says more: a wait for a batch is explained
+// by what the batch lacks.
 bool IsPassing(const WaitEdge& edge, bool last) {
   return edge.cause().empty() || (!last && edge.on().kind() == common::v1::NODE_KIND_BATCH);
 }
 
-// From the root back: what it does by itself comes first, and what that lets happen after it.
+// Describes what will happen by itself, starting at the end of the chain (the root cause): first
+// what the root does, then what follows from it.
 std::string ByItself(const job::v1::WhyResponse& why) {
   std::vector<std::string> nexts;
   for (auto edge = why.chain().rbegin(); edge != why.chain().rend() && nexts.size() < 2; ++edge) {
@@ -36,7 +38,7 @@ std::string ByItself(const job::v1::WhyResponse& why) {
   return absl::StrJoin(nexts, "; ");
 }
 
-// Whether the chain ends at somebody who does nothing, for whatever reason.
+// Whether the chain ends at something that waits for itself, which means that it does nothing.
 bool EndsInFault(const job::v1::WhyResponse& why) {
   if (why.chain_size() == 0) return false;
   const WaitEdge& last = why.chain(why.chain_size() - 1);
@@ -51,7 +53,7 @@ std::string Hint(const job::v1::WhyResponse& why) {
   return "";
 }
 
-// The step that waits, as its trainer has it; the job's own may lag by a heartbeat.
+// Returns the waiting step as its trainer reports it; the job's own step may be one heartbeat old.
 std::string StepOf(const job::v1::JobStatus& job, const job::v1::WhyResponse& why) {
   for (const WaitEdge& edge : why.chain()) {
     if (edge.waiter().kind() == common::v1::NODE_KIND_STEP) return edge.waiter().id();
@@ -90,10 +92,13 @@ std::string WhyText(const job::v1::JobStatus& job, const job::v1::WhyResponse& w
     out = absl::StrCat(
         line.size() <= columns ? line : absl::StrCat(begin, absl::StrJoin(links, "\n  <- ")), "\n");
   }
+
   if (const std::string next = ByItself(why); !next.empty() && (!why.moving() || EndsInFault(why)))
     absl::StrAppend(&out, "by itself: ", next, "\n");
   if (const std::string hint = Hint(why); !hint.empty())
     absl::StrAppend(&out, "you could: ", hint, "\n");
+
+  // Daemons that did not answer, unless a link of the chain names them already.
   std::vector<std::string> silent;
   for (const std::string& daemon : why.silent()) {
     const bool named = std::any_of(links.begin(), links.end(), [&](const std::string& link) {

@@ -9,10 +9,10 @@ class WhyResponse;
 
 namespace sluice::cli {
 
-// What a job waits for, as people read it: the chain in one line, or where that is longer than
-// `columns` a line a link; what comes by itself; what a person could do; who did not answer. A job
-// that moves says so first, and what comes by itself only where its chain ends at somebody who does
-// nothing.
+// Formats what a job waits for: the chain of waits in one line (or one line per link if it is
+// longer than `columns`), what will happen by itself, what the user could do, and which daemons did
+// not answer. If the job makes progress, the text says so first, and shows what will happen by
+// itself only if the chain ends at something that does nothing.
 std::string WhyText(const job::v1::JobStatus& job, const job::v1::WhyResponse& why,
                     size_t columns = 140);
 
