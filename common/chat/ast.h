@@ -53,9 +53,9 @@ struct Expression {
     kChain,      // ((operands[0] operators[0] operands[1]) operators[1] operands[2]) ..: arithmetic
     kConcat,     // operands[0] ~ operands[1] ~ ..
     kCompare,    // operands[0] operators[0] operands[1] and operands[1] operators[1] operands[2] ..
-    kAnd,
-    kOr,  // As kAnd with `or`; both: operands[0] and operands[1] and ..
-    kIf,  // operands[1] if operands[0] else operands[2]; operands[2] null: undefined
+    kAnd,        // operands[0] and operands[1] and ..
+    kOr,         // operands[0] or operands[1] or ..
+    kIf,         // operands[1] if operands[0] else operands[2]; operands[2] null: undefined
     // operands[0] | function(operands[1..], keywords..); operands[0] is null in a filter block
     kFilter,
     kTest,  // operands[0] is function(operands[1..]); negated: is not

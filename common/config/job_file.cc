@@ -55,8 +55,8 @@ void Derive(Binder* binder, job::v1::JobSpec* spec) {
   };
   if (open("rollout.group.min"))
     spec->mutable_rollout()->mutable_group()->set_min(spec->rollout().group().size());
-  // With several optimizer steps per batch, `self` would compare the policy with itself after the
-  // first of them, so the anchor is recomputed instead.
+  // A preset's `self` takes the current policy as its own anchor, which is only right for one
+  // optimizer step per batch. With more steps, the anchor is computed before the first (recompute).
   if (open("algorithm.loss.prox") && spec->algorithm().loss().prox() == "self" &&
       spec->trainer().batching().minibatches() > 1) {
     spec->mutable_algorithm()->mutable_loss()->set_prox("recompute");

@@ -98,7 +98,7 @@ absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
   if (version != "1.0")
     return absl::UnimplementedError(
         absl::StrCat("version \"", version, "\" is not supported; want \"1.0\""));
-  // These would change the ids, and models do not use them.
+  // Both would change the ids of a text.
   for (const char* const key : {"truncation", "padding"}) {
     if (root.Has(key))
       return absl::UnimplementedError(absl::StrCat(key, " other than null is not supported"));

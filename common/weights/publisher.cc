@@ -21,7 +21,8 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
                                                        PolicyVersion version,
                                                        const std::string& source,
                                                        std::optional<int64_t> hold_until) {
-  // Only one thread publishes, so `latest` cannot move before the version is stored.
+  // The trainer publishes one version after the other, so `latest` cannot move before the version
+  // is stored.
   const std::optional<LatestVersion> before = latest();
   if (before && version <= before->version) {
     return ErrorWith(absl::StatusCode::kAborted,
