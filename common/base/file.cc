@@ -313,4 +313,9 @@ DirLock::~DirLock() {
   if (fd_ >= 0) close(fd_);
 }
 
+std::string WithoutTrailingSlashes(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  return std::string(path);
+}
+
 }  // namespace sluice

@@ -110,4 +110,8 @@ class DirLock {
   int fd_;
 };
 
+// The path without slashes at its end; "/" stays. A suffix then names a neighbour of the path, and
+// not something in it.
+std::string WithoutTrailingSlashes(absl::string_view path);
+
 }  // namespace sluice

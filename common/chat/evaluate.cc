@@ -241,7 +241,8 @@ Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
   }
 
   if (object.is(Value::kUndefined))
-    meter_.Invalid(absl::StrCat("cannot read the attribute ", e.text, ": ", ShowValue(*this, object)));
+    meter_.Invalid(
+        absl::StrCat("cannot read the attribute ", e.text, ": ", ShowValue(*this, object)));
   if (object.is(Value::kObject)) return object.object()->Attribute(*this, e.text);
   return Value::Undefined(e.text);
 }

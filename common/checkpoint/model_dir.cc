@@ -415,7 +415,8 @@ absl::Status WriteModelDir(const std::string& path, const ModelDir& source,
   if (PathExists(path))
     return absl::AlreadyExistsError(
         absl::StrCat(path, " exists already; name another directory or remove it"));
-  const std::string temporary = absl::StrCat(path, ".tmp-", ToHex(RandomId16()).substr(0, 8));
+  const std::string temporary =
+      absl::StrCat(WithoutTrailingSlashes(path), ".tmp-", ToHex(RandomId16()).substr(0, 8));
   SLUICE_RETURN_IF_ERROR(MakeDirs(temporary));
   absl::Status status = WriteModelFiles(temporary, source, weights);
   if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) {

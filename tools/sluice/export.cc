@@ -32,7 +32,7 @@ absl::Status ExportAs(const std::string& checkpoint, const std::string& out, DTy
 
 // Copies the model files of the checkpoint unchanged.
 absl::Status CopyModel(const std::string& checkpoint, const std::string& out) {
-  const std::string temporary = absl::StrCat(out, ".partial");
+  const std::string temporary = absl::StrCat(WithoutTrailingSlashes(out), ".partial");
   SLUICE_RETURN_IF_ERROR(RemoveTree(temporary));
   SLUICE_RETURN_IF_ERROR(MakeDirs(temporary));
   absl::Status status = trainer::CopyCheckpointModel(checkpoint, temporary);

@@ -168,9 +168,9 @@ ExitCode PeekJob(const QueueOptions& o, const rpc::Channel& channel) {
     return kDone;
   }
   PrintJson({{"groups", RowsJson(answers.groups)},
-         {"tasks", RowsJson(answers.tasks)},
-         {"batches", RowsJson(answers.batches)},
-         {"prompts", RowsJson(answers.prompts)}});
+             {"tasks", RowsJson(answers.tasks)},
+             {"batches", RowsJson(answers.batches)},
+             {"prompts", RowsJson(answers.prompts)}});
   return kDone;
 }
 
@@ -196,9 +196,9 @@ ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
   if (gap != 0) damage.push_back(absl::StrCat("the ledger is off by ", gap, " trajectories"));
   if (IsJson(o)) {
     PrintJson({{"job", job->job()},
-           {"balanced", gap == 0},
-           {"ledger", ToJson(ledger)},
-           {"damage", damage}});
+               {"balanced", gap == 0},
+               {"ledger", ToJson(ledger)},
+               {"damage", damage}});
   } else {
     std::printf("%s\n", LedgerLine(ledger).c_str());
     for (const std::string& line : damage) std::printf("damage: %s\n", line.c_str());

@@ -30,7 +30,7 @@ namespace {
 // How long to wait for a controller that does not answer.
 constexpr absl::Duration kControllerPatience = absl::Minutes(2);
 constexpr absl::Duration kDrainGrace = absl::Seconds(15);  // Time for daemons to drain.
-constexpr int kMaxDaemons = 64;                       // Of each role.
+constexpr int kMaxDaemons = 64;                            // Of each role.
 
 // Returns how many daemons of a role to start: `wanted`, or `needed` if that is 0.
 // INVALID_ARGUMENT: fewer than the job needs (it would wait for more until limits.start), or too

@@ -125,5 +125,12 @@ TEST_F(ExportTest, ADamagedFileIsNotExported) {
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-10", "step-9"));
 }
 
+TEST_F(ExportTest, ADirectoryMayBeNamedWithASlashAtItsEnd) {
+  EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out/", std::nullopt), absl::OkStatus());
+  EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/f32//", DType::kF32), absl::OkStatus());
+  EXPECT_TRUE(IsFile(dir_ + "/out/config.json"));
+  EXPECT_TRUE(IsFile(dir_ + "/f32/config.json"));
+}
+
 }  // namespace
 }  // namespace sluice::cli
