@@ -5,10 +5,11 @@
 
 namespace sluice::controller {
 
-// The fleet, for people, and failpoints. Explain is other daemons' to serve.
+// Lists the fleet for people, and sets failpoints. The controller does not serve Explain, which is
+// a call of the other daemons.
 class AdminService : public admin::v1::AdminService::CallbackService {
  public:
-  explicit AdminService(Loop* loop) : loop_(loop) {}  // Outlives the service.
+  explicit AdminService(Loop* loop) : loop_(loop) {}  // `loop` outlives the service.
 
   grpc::ServerUnaryReactor* Daemons(grpc::CallbackServerContext* context,
                                     const admin::v1::DaemonsRequest* request,

@@ -19,6 +19,7 @@ void Diagnose(
     if (there) targets.push_back({daemon, core.Address(daemon)});
     else lost.push_back(daemon);
   }
+
   peers.Explain(job.record.id, std::move(targets),
                 [waits = std::move(waits), lost = std::move(lost), done = std::move(done)](
                     std::vector<Edge> edges, std::vector<std::string> silent) mutable {

@@ -57,7 +57,7 @@ absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
                      .warnings = std::move(warnings)};
 }
 
-// The conflict with what differs, if the job's spec can still be read.
+// Adds to the conflict what differs, if the spec of the existing job can be read.
 absl::Status WithDifference(const absl::Status& conflict, const std::string& stored,
                             const job::v1::JobSpec& submitted) {
   job::v1::JobSpec before;
@@ -66,8 +66,8 @@ absl::Status WithDifference(const absl::Status& conflict, const std::string& sto
                    absl::StrCat(conflict.message(), ". ", Difference(before, submitted)));
 }
 
-// Ends a call. An answer carries what daemons, their files and libraries said, so its text is made
-// valid first.
+// Ends a call. The text of the answer is made valid first, because it may contain what daemons,
+// their files and libraries said.
 void Finish(grpc::ServerUnaryReactor* reactor, google::protobuf::Message* response,
             const absl::Status& status) {
   rpc::MakeTextValid(response);
@@ -80,9 +80,11 @@ void JobService::Describe(const Job& job, job::v1::JobStatus* out) const {
   ToProto(job, out);
   if (!job.spec.empty()) {
     out->mutable_spec()->ParseFromString(job.spec);
+    // A job that is over has its spec in the store alone.
   } else if (const auto spec = store_->Get(JobKey(job.record.id, "spec")); spec.ok()) {
     out->mutable_spec()->ParseFromString(spec->value);
   }
+
   if (!IsFinal(job.record.state)) return;
   const std::string key = JobKey(job.record.id, "result");
   const auto entry = store_->Get(key);
@@ -96,6 +98,7 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
                                              job::v1::SubmitResponse* response) {
   absl::StatusOr<SubmitInput> input = InputOf(*request);
   if (!input.ok()) return Refuse(context, input.status());
+
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto output = std::make_shared<absl::StatusOr<SubmitOutput>>(absl::UnknownError("not done"));
   loop_->Post([input = *std::move(input), output](
@@ -130,6 +133,7 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
                                absl::StripPrefix(job::v1::Verb_Name(request->verb()), "VERB_"),
                                " of a job")));
   }
+
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto repeat = std::make_shared<absl::StatusOr<bool>>(absl::UnknownError("not done"));
   loop_->Post(
@@ -150,6 +154,7 @@ grpc::ServerUnaryReactor* JobService::Get(grpc::CallbackServerContext* context,
                                           const job::v1::GetRequest* request,
                                           job::v1::JobStatus* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  // The work is empty: `then` alone runs, after everything before it is stored.
   loop_->Post([](Controller&, Instant) {},
               [this, reactor, request, response](Controller& core) {
                 const absl::StatusOr<const Job*> job = core.Find(request->job());
@@ -206,12 +211,14 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
   if (question == Request::kWeightsVerify) return Refuse(context, NotBuilt("weights verify"));
   if (question == Request::QUESTION_NOT_SET)
     return Refuse(context, absl::InvalidArgumentError("a question is missing"));
+
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post(
       [](Controller&, Instant) {},
       [this, reactor, request, response, question](Controller& core) {
         const absl::StatusOr<const Job*> job = core.Find(request->job());
         if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+
         if ((*job)->record.stage >= Stage::kFreeing) {
           return reactor->Finish(rpc::ToGrpcStatus(Error(
               absl::StatusCode::kNotFound, "GONE",
@@ -224,6 +231,7 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
               absl::StatusCode::kFailedPrecondition, "NOT_YET",
               absl::StrCat("no queue has the job yet; it is ", StateName((*job)->record.state)))));
         }
+
         const std::string address = core.Address((*job)->assign.queue), id = (*job)->record.id;
         if (question == Request::kQueueStats) {
           auto asked = std::make_shared<queue::v1::StatsRequest>(request->queue_stats());
@@ -235,6 +243,7 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
                                Finish(reactor, response, status);
                              });
         }
+
         auto asked = std::make_shared<queue::v1::PeekRequest>(request->queue_peek());
         auto answer = std::make_shared<queue::v1::PeekResponse>();
         peers_->FillCall(id, asked->mutable_call());
@@ -255,6 +264,7 @@ grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(
     watchers_[watcher.get()] = watcher;
     shut = shut_;
   }
+
   if (request->logs()) {
     watcher->End(NotBuilt("watching logs"));
   } else if (shut) {

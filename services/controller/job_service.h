@@ -12,17 +12,17 @@
 
 namespace sluice::controller {
 
-// People and the CLI: jobs are submitted, cancelled, described, watched and explained.
+// The calls of people and of the CLI: submit, cancel, describe, watch and explain jobs.
 class JobService : public job::v1::JobService::CallbackService {
  public:
-  // All outlive the service. `store` is read on the loop's thread, and never written.
+  // All arguments outlive the service. `store` is only read, and only on the loop's thread.
   JobService(Loop* loop, Peers* peers, meta::Store* store)
       : loop_(loop), peers_(peers), store_(store) {}
 
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const job::v1::SubmitRequest* request,
                                    job::v1::SubmitResponse* response) override;
-  // CANCEL; UNIMPLEMENTED, by name, for the other verbs.
+  // Serves CANCEL. Other verbs give UNIMPLEMENTED, and the message names the verb.
   grpc::ServerUnaryReactor* Control(grpc::CallbackServerContext* context,
                                     const job::v1::ControlRequest* request,
                                     job::v1::ControlResponse* response) override;
@@ -41,16 +41,17 @@ class JobService : public job::v1::JobService::CallbackService {
   grpc::ServerWriteReactor<job::v1::WatchResponse>* Watch(
       grpc::CallbackServerContext* context, const job::v1::WatchRequest* request) override;
 
-  // On the loop's thread: something of the job is new to watchers.
+  // Tells the watchers that something about the job is new. On the loop's thread.
   void Changed(Controller& core, const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
-  // On the loop's thread: sends the beats that are due.
+  // Sends the empty messages that are due to quiet watchers. On the loop's thread.
   void Beat(absl::Duration now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends all watches: UNAVAILABLE. Idempotent.
+  // Ends all watches with UNAVAILABLE. Idempotent.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   class Watcher;
-  // The whole status, with spec and, at the end, result. On the loop's thread.
+  // Fills in the whole status, with the spec and, for an ended job, the result. On the loop's
+  // thread.
   void Describe(const Job& job, job::v1::JobStatus* out) const;
 
   Loop* const loop_;

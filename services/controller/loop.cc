@@ -56,6 +56,7 @@ void Loop::Run() {
       if (stopping_ && items_.empty()) return;
       items.swap(items_);
     }
+
     const Instant now{clock_->Now(), clock_->Monotonic()};
     const bool tick = now.mono >= next_tick;
     for (const Item& item : items) item.work(*core_, now);
@@ -63,8 +64,11 @@ void Loop::Run() {
       next_tick = now.mono + kTick;
       core_->Tick(now);
     }
+
     const Outbox out = core_->Take(now);
     if (!Commit(out)) return;
+
+    // Only what is stored may be sent, so that a restarted controller never contradicts it.
     for (const ReleaseCall& call : out.releases) sinks_.release(call);
     for (const SetJobCall& call : out.set_jobs) sinks_.set_job(*core_, call);
     for (const std::string& daemon : out.daemons) sinks_.daemon(*core_, daemon);
@@ -94,12 +98,16 @@ bool Loop::Commit(const Outbox& out) {
       SLUICE_FAILPOINT("controller.store.after_commit");
       return true;
     }
+
+    // A compare failed or a record was refused. Trying again cannot help, and going on could send
+    // what another controller contradicts.
     if (absl::IsAborted(revision.status()) || absl::IsInvalidArgument(revision.status())) {
       log::Error("store_lost",
                  {{"cause", revision.status()},
                   {"next", "see that one controller alone uses this store; start it again"}});
       SLUICE_CHECK_MSG(false, "the job store was changed by someone else, or refuses a record");
     }
+
     if (!away)
       log::Error("store_away",
                  {{"cause", revision.status()}, {"next", "tried again until it works"}});

@@ -15,24 +15,27 @@
 
 namespace sluice::controller {
 
-// Runs the core: what comes in is done by one thread, `loop`, one after the other; what follows is
-// stored, many at once in one transaction, and only then told. While the store fails nothing is
-// told and nothing new is done; it is tried again until it works, and the daemons go on under what
-// they hold. A store that another process has changed ends this one at once: nothing that it
-// believes may be told.
+// Runs the core on one thread, named `loop`, one input after the other. The effects of all inputs
+// that have come so far are stored in one transaction, and only then sent to others. While the
+// store fails, nothing is sent and no new input is taken; the transaction is tried again until it
+// works, and the daemons go on under the assignments that they hold. If another process has changed
+// the store, this process aborts at once, because what it believes may be wrong.
 //
 // Thread-safe.
 class Loop {
  public:
-  // What is due once it is stored; all run on the loop's thread and must not block.
+  // The receivers of effects that are stored. All run on the loop's thread and must not block.
   struct Sinks {
     std::function<void(Controller&, const SetJobCall&)> set_job;
     std::function<void(const ReleaseCall&)> release;
-    std::function<void(Controller&, const std::string& daemon)> daemon;  // Its Down changed.
-    std::function<void(Controller&, const std::string& job)> job;        // Something to watch.
-    std::function<void(Controller&, const std::string& job)> diagnose;   // Answered by Diagnosed().
-    std::function<void(Controller&)> tick;                               // Four times a second.
-    // How long a transaction took.
+    // The daemon's Down has changed.
+    std::function<void(Controller&, const std::string& daemon)> daemon;
+    // The job has something new for watchers.
+    std::function<void(Controller&, const std::string& job)> job;
+    // Answer with Controller::Diagnosed().
+    std::function<void(Controller&, const std::string& job)> diagnose;
+    std::function<void(Controller&)> tick;  // Runs four times a second.
+    // How long a try of a transaction took; `outcome` is "ok" or "error".
     std::function<void(const char* outcome, absl::Duration)> stored;
   };
   using Work = std::function<void(Controller&, Instant)>;
@@ -41,17 +44,17 @@ class Loop {
   // `store` and `clock` outlive the loop.
   Loop(std::unique_ptr<Controller> core, meta::Store* store, Clock* clock)
       : core_(std::move(core)), store_(store), clock_(clock) {}
-  // Stop().
+  // Calls Stop().
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
   void Start(Sinks sinks);
-  // Does what was posted, then ends the thread. Later posts are dropped. Idempotent.
+  // Does what has been posted, then ends the thread. Later posts are dropped. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `work` runs with the core and the time, then, when what it did is stored, `then`. Both on the
-  // loop's thread.
+  // Runs `work` with the core and the time, and `then` once the effects of `work` are stored. Both
+  // run on the loop's thread.
   void Post(Work work, Then then = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -60,7 +63,7 @@ class Loop {
     Then then;
   };
   void Run();
-  // False: the loop was stopped while the store was away.
+  // Stores the transaction. Returns false if the loop was stopped while the store failed.
   bool Commit(const Outbox& out);
   bool Stopping() ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -11,7 +11,8 @@ namespace sluice::controller {
 namespace {
 
 constexpr absl::Duration kKept =
-    absl::Minutes(10);  // As the queue keeps them: time for a scrape to see how a job ended.
+    // As long as the queue keeps its series, so that a scrape still sees how the job ended.
+    absl::Minutes(10);
 constexpr JobState kStates[] = {JobState::kWaiting,    JobState::kStarting,  JobState::kRunning,
                                 JobState::kRecovering, JobState::kFinishing, JobState::kSucceeded,
                                 JobState::kCancelling, JobState::kCancelled, JobState::kFailed};
@@ -105,6 +106,7 @@ void Metrics::Update(const Controller& core, absl::Duration now) {
   }
   for (const auto& [id, daemon] : core.fleet().daemons())
     ++daemons[{daemon.record.role, daemon.liveness}];
+
   for (const auto& [key, count] : daemons) {
     registry_
         ->AddGauge("sluice_controller_daemons", "Daemons of the registry",
@@ -112,9 +114,11 @@ void Metrics::Update(const Controller& core, absl::Duration now) {
                     {"state", std::string(LivenessName(key.second))}})
         .Set(count);
   }
+
   for (const auto& [id, job] : core.jobs()) {
-    // Jobs that were over when this controller started have no series, and those of an ended job
-    // end a while later. Two jobs of one name share their series, which are those of the newest.
+    // A job that was already over when this controller started has no series. The series of an
+    // ended job end after kKept. Two jobs of one name would share their series, so only the newest
+    // has them.
     const bool newest = *core.Find(job.record.name) == &job;
     const bool shown = jobs_.count(id) > 0;
     const bool over = shown ? IsFinal(job.record.state) && now - job.state_since >= kKept

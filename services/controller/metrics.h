@@ -10,20 +10,21 @@
 
 namespace sluice::controller {
 
-// What the controller exports: sluice_job_* (label job_id: the job's name), sluice_controller_*. A
-// job's series end ten minutes after it, or when a new job takes its name. The loop's thread alone
-// updates it.
+// The metrics that the controller exports: sluice_job_* (their label job_id is the job's name) and
+// sluice_controller_*. The series of a job end ten minutes after the job, or when a new job takes
+// its name. Only the loop's thread may use this.
 class Metrics {
  public:
-  explicit Metrics(metrics::Registry* registry);  // Outlives it.
+  explicit Metrics(metrics::Registry* registry);  // `registry` outlives the metrics.
 
-  // Reads the gauges off the core.
+  // Sets all gauges from the core's state. `now` is monotonic.
   void Update(const Controller& core, absl::Duration now);
+  // Counts a transaction of the store.
   void Stored(const char* outcome, absl::Duration took);
 
  private:
   struct JobGauges {
-    std::shared_ptr<void> series;  // Keeps them.
+    std::shared_ptr<void> series;  // Keeps the job's series exported.
     std::map<JobState, metrics::Gauge> state;
     metrics::Gauge max_staleness, stalled_since, last_step, step_duration;
     absl::Duration recovering_since = absl::InfiniteDuration();

@@ -17,11 +17,12 @@
 namespace sluice::controller {
 namespace {
 constexpr int kThreads = 8;
-constexpr absl::Duration kSetJobTime = absl::Seconds(10);  // Of one try; the loop tries again.
+// For one call; the loop makes another one.
+constexpr absl::Duration kSetJobTime = absl::Seconds(10);
 constexpr absl::Duration kReleaseTime = absl::Seconds(20);
 constexpr absl::Duration kExplainTime = absl::Seconds(2);
 
-// What Explain() gathers while its calls are under way.
+// What Explain() gathers while its calls are under way; the call that ends last hands it out.
 struct Gathering {
   Mutex mu;
   size_t open ABSL_GUARDED_BY(mu) = 0;
@@ -70,14 +71,17 @@ void Peers::SetJob(const SetJobCall& call, std::string spec,
     *request.mutable_spec() = QueueSpecOf(job);
     request.set_phase(static_cast<queue::v1::Phase>(call.phase));
     for (const Worker& worker : call.workers) ToProto(worker, request.add_workers());
+
     SLUICE_FAILPOINT("controller.assign.before_setjob");
     const absl::StatusOr<std::shared_ptr<rpc::Channel>> channel = ChannelTo(call.address);
     if (!channel.ok()) return done(channel.status());
+
     queue::v1::SetJobResponse response;
     const absl::Status status =
         rpc::Call(**channel, request, &response,
                   {.deadline = kSetJobTime, .give_up = kSetJobTime, .cancel = &cancel_});
     SLUICE_FAILPOINT("controller.assign.after_setjob");
+
     if (!status.ok()) {
       log::Warning("set_job_failed", {{"job_id", job.name()},
                                       {"queue", call.queue},
@@ -144,6 +148,7 @@ void Peers::Explain(const std::string& job, std::vector<Target> targets, Explain
       } else {
         status = channel.status();
       }
+
       std::vector<Edge> edges;
       std::vector<std::string> silent;
       {
@@ -151,6 +156,7 @@ void Peers::Explain(const std::string& job, std::vector<Target> targets, Explain
         if (!status.ok()) gathering->silent.push_back(target.daemon);
         for (const common::v1::WaitEdge& edge : response.edges()) {
           gathering->edges.push_back(FromProto(edge));
+          // A daemon need not name itself in its own nodes.
           if (gathering->edges.back().waiter.daemon.empty())
             gathering->edges.back().waiter.daemon = target.daemon;
         }

@@ -29,23 +29,24 @@ class Channel;
 
 namespace sluice::controller {
 
-// The controller's calls to queues and other daemons. They run on threads of their own; what they
-// answer is handed to a callback there.
+// Makes the controller's calls to queues and other daemons. The calls run on threads of this class,
+// and so do the callbacks.
 //
 // Thread-safe.
 class Peers {
  public:
-  // `id`: this controller's, in each call. `metrics` outlives the peers.
+  // `id` is this controller's and goes into each call. `metrics` outlives the peers.
   Peers(std::string id, metrics::Registry* metrics);
-  // Stop().
+  // Calls Stop().
   ~Peers();
 
-  // `spec`: the job's, as submitted.
+  // `spec` is the job's serialised job.v1.JobSpec.
   void SetJob(const SetJobCall& call, std::string spec,
               std::function<void(absl::StatusOr<SetJobAnswer>)> done);
-  // Tried for a little while; if it never arrives, the leases run out.
+  // Tries for 20 s. If the call never arrives, the worker's leases end when they expire.
   void Release(const ReleaseCall& call);
-  // Any unary call of the contracts whose `call` field has been filled in by FillCall().
+  // Makes any unary call of the contracts. The request's `call` field must have been filled in by
+  // FillCall().
   void Ask(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
            std::shared_ptr<google::protobuf::Message> response,
            std::function<void(absl::Status)> done);
@@ -54,11 +55,12 @@ class Peers {
   struct Target {
     std::string daemon, address;
   };
-  // Asks all at once, each for at most 2 s. `silent`: who did not answer.
+  // Calls Explain of all targets at once, each for at most 2 s. `silent` are the ids of those that
+  // did not answer.
   using Explained = std::function<void(std::vector<Edge> edges, std::vector<std::string> silent)>;
   void Explain(const std::string& job, std::vector<Target> targets, Explained done);
 
-  // Ends all calls; their callbacks come with CANCELLED or not at all. Idempotent.
+  // Ends all calls; their callbacks get CANCELLED or do not run. Idempotent.
   void Stop();
 
  private:

@@ -9,22 +9,23 @@
 
 namespace sluice::controller {
 
-// Threads for calls to daemons, which block. Tasks begin in the order they came; there is no limit
-// to those that wait, as each is asked for by a job or a user's call of which there are few.
+// Threads for the calls to daemons, which block. Tasks begin in the order in which they came. The
+// list of waiting tasks has no limit, because each task comes from a job or a user's call, and
+// there are few of these.
 //
 // Thread-safe.
 class Pool {
  public:
   explicit Pool(int threads);
-  // Stop().
+  // Calls Stop().
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // After Stop() the task runs at once, on the caller's thread: whoever stops first makes tasks
-  // short.
+  // Runs the task on a thread of the pool. After Stop() it runs at once on the caller's thread, so
+  // whoever calls Stop() must first make sure that tasks end quickly.
   void Run(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
-  // Does what waits, then ends the threads. Idempotent.
+  // Runs the waiting tasks, then ends the threads. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

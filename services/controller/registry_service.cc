@@ -39,8 +39,9 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
   return reactor;
 }
 
-// One stream. gRPC's threads and the loop's meet in `mu_`; at most one read and one write are open.
-// It is kept by its service, and by what was posted, until OnDone.
+// One heartbeat stream. It is used by gRPC's threads and by the loop's thread, and `mu_` protects
+// what both use. At most one read and one write are open. The service and the posted work keep it
+// alive until OnDone().
 class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>,
                                public std::enable_shared_from_this<Beats> {
  public:
@@ -58,6 +59,7 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
       if (daemon_ != input.daemon)
         *status = absl::InvalidArgumentError("a heartbeat stream is of one daemon");
     }
+
     auto self = shared_from_this();
     service_->loop_->Post(
         [status, input = std::move(input)](Controller& core, Instant now) {
@@ -71,12 +73,13 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
         });
   }
 
-  // On the loop's thread: the daemon's level as of now goes down, behind the write that is open.
+  // Sends the daemon's present Down, after the write that is open now. On the loop's thread.
   void Send(Controller& core) {
     MutexLock lock(&mu_);
     if (ended_ || daemon_.empty()) return;
     next_.Clear();
     ToProto(core.DownFor(daemon_), core, &next_);
+    // If a message waits already, it is replaced, because only the newest one counts.
     waiting_ = true;
     if (!writing_) WriteNext();
   }
@@ -124,12 +127,12 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
 
   RegistryService* const service_;
   const uint64_t stream_;
-  HeartbeatRequest request_;  // Of the read that is open.
+  HeartbeatRequest request_;  // Of the open read.
 
   Mutex mu_;
-  std::string daemon_ ABSL_GUARDED_BY(mu_);
-  HeartbeatResponse open_ ABSL_GUARDED_BY(mu_);  // Of the write that is open: gRPC reads it.
-  HeartbeatResponse next_ ABSL_GUARDED_BY(mu_);
+  std::string daemon_ ABSL_GUARDED_BY(mu_);      // Empty before the first heartbeat.
+  HeartbeatResponse open_ ABSL_GUARDED_BY(mu_);  // Of the open write, which gRPC reads.
+  HeartbeatResponse next_ ABSL_GUARDED_BY(mu_);  // To be sent next, if waiting_.
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // next_ is to be sent.
   bool ended_ ABSL_GUARDED_BY(mu_) = false;

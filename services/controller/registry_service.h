@@ -11,8 +11,9 @@
 
 namespace sluice::controller {
 
-// Daemons: Register, and a Heartbeat stream each. Each heartbeat is answered with the daemon's
-// level once what it said is stored; a level that changes goes down at once.
+// The calls of daemons: Register, and a Heartbeat stream for each daemon. A heartbeat is answered,
+// once what it said is stored, with all that the daemon is to know (see core Down). If that changes
+// between heartbeats, it is sent at once.
 class RegistryService : public registry::v1::RegistryService::CallbackService {
  public:
   // `loop` outlives the service.
@@ -24,9 +25,9 @@ class RegistryService : public registry::v1::RegistryService::CallbackService {
   grpc::ServerBidiReactor<registry::v1::HeartbeatRequest, registry::v1::HeartbeatResponse>*
   Heartbeat(grpc::CallbackServerContext* context) override;
 
-  // On the loop's thread: the daemon's Down has changed.
+  // Sends the daemon its changed Down. On the loop's thread.
   void Changed(Controller& core, const std::string& daemon) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends all streams and refuses new ones: UNAVAILABLE. Idempotent.
+  // Ends all streams and refuses new ones with UNAVAILABLE. Idempotent.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -29,7 +29,7 @@ class Program : public daemon::Program {
         registry_(&loop_),
         jobs_(&loop_, &peers_, store_.get()),
         admin_(&loop_) {
-    // Calls may come before Start().
+    // The loop starts here, because calls may come before Start().
     loop_.Start(
         {.set_job = [this](Controller& core, const SetJobCall& call) { SetJob(core, call); },
          .release = [this](const ReleaseCall& call) { peers_.Release(call); },
@@ -45,7 +45,7 @@ class Program : public daemon::Program {
          .stored = [this](const char* outcome,
                           absl::Duration took) { metrics_.Stored(outcome, took); }});
   }
-  // The server is gone by now. The loop ends before what it tells.
+  // The gRPC server has ended by now. The loop ends before the members that it calls are destroyed.
   ~Program() override {
     Drain();
     loop_.Stop();
@@ -54,7 +54,8 @@ class Program : public daemon::Program {
   std::vector<grpc::Service*> services() override { return {&registry_, &jobs_, &admin_}; }
   absl::Status Start(const std::string&, const std::string&) override { return absl::OkStatus(); }
 
-  // Jobs go on under what their daemons hold; the next controller takes them up.
+  // The jobs go on under the assignments that their daemons hold, and the next controller takes
+  // them up.
   void Drain() override {
     registry_.Shutdown();
     jobs_.Shutdown();
@@ -62,7 +63,7 @@ class Program : public daemon::Program {
   }
 
  private:
-  // On the loop's thread.
+  // SetJob() and DiagnoseStall() run on the loop's thread.
   void SetJob(Controller& core, const SetJobCall& call) {
     peers_.SetJob(call, core.jobs().at(call.job).spec,
                   [this, call](absl::StatusOr<SetJobAnswer> answer) {
@@ -86,7 +87,7 @@ class Program : public daemon::Program {
   const std::unique_ptr<meta::Store> store_;
   Metrics metrics_;
   Loop loop_;
-  Peers peers_;  // Its callbacks post to the loop, which takes posts until the end.
+  Peers peers_;  // Its callbacks post to the loop, which drops posts after Stop().
   RegistryService registry_;
   JobService jobs_;
   AdminService admin_;

@@ -14,13 +14,13 @@ namespace sluice::controller {
 
 struct Options {
   std::string id = "controller-0";
-  std::string data_dir;    // Made if absent, locked; holds the store.
-  Clock* clock = nullptr;  // Null: the machine's.
+  std::string data_dir;    // Holds the store. Made if absent, and locked.
+  Clock* clock = nullptr;  // Null means the machine's clock.
 };
 
-// The controller's parts, from its store to its services.
-// FAILED_PRECONDITION: no data directory is given, or another controller has it, or its store is a
-// newer build's.
+// Builds the controller's parts, from its store to its services.
+// FAILED_PRECONDITION: there is no data directory in `options`, or another controller has locked
+// it, or a newer build wrote its store.
 absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& options,
                                                                 const daemon::Host& host);
 

@@ -22,12 +22,14 @@ namespace {
 
 using job::v1::JobSpec;
 
-// Token id, log-prob, its share of runs, messages and task fields.
+// Bytes that the queue reserves per token: its id, its log-probability, and its share of runs,
+// messages and task fields.
 constexpr uint32_t kTokenBytes = 20;
-constexpr size_t kMaxProblems = 20;
+constexpr size_t kMaxProblems = 20;  // Errors or differences that a message lists.
 
-// What a token's experts take beside it, in a mixture of experts. A directory that this host does
-// not see adds nothing: those who load the model say what is wrong with it.
+// Bytes per token for the ids of the chosen experts, in a mixture-of-experts model. It is 0 if this
+// host does not see the model directory: the daemons that load the model report what is wrong with
+// it.
 uint32_t RoutingBytes(const JobSpec& spec) {
   const absl::StatusOr<ModelDir> model =
       ReadModelDir(spec.model().has_init() ? spec.model().init().config() : spec.model().path());
@@ -38,6 +40,7 @@ uint32_t RoutingBytes(const JobSpec& spec) {
 
 bool Supervised(const JobSpec& spec) { return spec.kind() == "sft"; }
 
+// The most tokens that a member can have, with its prompt.
 uint32_t MemberTokens(const JobSpec& spec) {
   const uint64_t wanted =
       uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
@@ -58,7 +61,8 @@ void AddSources(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   }
 }
 
-// The whole reward block is one task: a try runs its entries one after the other.
+// The spec's whole reward block becomes one task: a try of it runs all entries, one after the
+// other, so their timeouts are added.
 void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   queue::v1::TaskSpec& task = *queue->add_tasks();
   task.set_name("reward");
@@ -94,7 +98,7 @@ Count CountOf(const job::v1::ReplicaRange& range) {
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> CheckSpec(const JobSpec& spec) {
-  // A file that is not here may be there for those who read it: on their hosts.
+  // A file that does not exist on this host may exist on the host of the daemon that reads it.
   const SpecCheck check = CheckJobSpec(spec, {.files_must_exist = false});
   if (check.errors.empty()) {
     std::vector<std::string> warnings;
@@ -107,6 +111,7 @@ absl::StatusOr<std::vector<std::string>> CheckSpec(const JobSpec& spec) {
   std::string message = absl::StrJoin(
       check.errors.begin(), check.errors.begin() + static_cast<long>(shown), "\n",
       [](std::string* out, const SpecProblem& error) { out->append(error.ToString()); });
+
   if (left > 0) absl::StrAppend(&message, "\nand ", left, " more");
   return ErrorWith(absl::StatusCode::kInvalidArgument,
                    {.reason = "SPEC",
@@ -146,6 +151,7 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue.set_max_staleness(block.max_staleness());
   if (block.admission().has_staleness())
     queue.set_admission_staleness(block.admission().staleness());
+
   queue.set_oversample(block.admission().oversample());
   queue.set_statistic(block.admission().statistic() == "strict" ? queue::v1::STATISTIC_STRICT
                                                                 : queue::v1::STATISTIC_MASKED);
@@ -157,6 +163,7 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
                                  ? spec.weights().max_version_span()
                                  : block.max_staleness());
   queue.set_max_steps(spec.limits().max_steps());
+
   const std::string& durability = block.keep().durability();
   queue.set_durability(durability == "full"       ? queue::v1::DURABILITY_FULL
                        : durability == "metadata" ? queue::v1::DURABILITY_METADATA
@@ -165,22 +172,27 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   *queue.mutable_lease() = block.keep().lease();
   queue.set_member_tokens(MemberTokens(spec));
   queue.set_token_bytes(kTokenBytes + RoutingBytes(spec));
+
   AddSources(spec, &queue);
   queue.set_sampler(queue::v1::SAMPLER_UNIFORM);
   queue.set_skip_bad_rows(spec.data().order().on_bad_row() == "skip");
   queue.set_epochs(spec.data().order().epochs());
   queue.set_max_rejected_steps(spec.algorithm().advantage().max_rejected_steps());
   queue.set_filter(queue::v1::GROUP_FILTER_NONE);
+
+  // Supervised training has no sampling and no rewards: a group is one row of the data.
   if (Supervised(spec)) {
     queue.set_rows_only(true);
     queue.set_group_size(1);
     queue.set_group_min(1);
     return queue;
   }
+
   queue.set_group_size(spec.rollout().group().size());
   queue.set_group_min(spec.rollout().group().min());
   if (spec.algorithm().advantage().group_filter() == "signal")
     queue.set_filter(queue::v1::GROUP_FILTER_SIGNAL);
+
   AddRewardTask(spec, &queue);
   common::v1::Sampling& sampling = *queue.mutable_sampling();
   sampling.set_temperature(spec.rollout().sampling().temperature());
@@ -195,6 +207,7 @@ std::string Difference(const JobSpec& before, const JobSpec& after) {
   differencer.ReportDifferencesToString(&report);
   if (differencer.Compare(before, after))
     return "no value differs: the files do, or the settings that were given";
+
   std::vector<std::string> lines = absl::StrSplit(report, '\n', absl::SkipEmpty());
   const size_t all = lines.size();
   if (all > kMaxProblems) lines.resize(kMaxProblems);

@@ -13,20 +13,21 @@ namespace sluice::queue::v1 {
 class QueueSpec;
 }  // namespace sluice::queue::v1
 
-// What the controller makes of a job's spec: what its core needs, and what the queue is told.
+// Translates a job's spec into what the controller's core needs and into what the queue is told.
 namespace sluice::controller {
 
-// The full check of what a client submits: the one of `sluice config validate`, without places in a
-// file. Gives the warnings. INVALID_ARGUMENT: what is wrong, all at once, a line each.
+// Checks a submitted spec as `sluice config validate` does, but without line numbers of a file.
+// Returns the warnings.
+// INVALID_ARGUMENT: the first 20 errors, one per line, and how many more there are.
 absl::StatusOr<std::vector<std::string>> CheckSpec(const job::v1::JobSpec& spec);
 
 Needs NeedsOf(const job::v1::JobSpec& spec);
 
-// Of a spec that CheckSpec() took.
+// `spec` must have passed CheckSpec().
 queue::v1::QueueSpec QueueSpecOf(const job::v1::JobSpec& spec);
 
-// The fields in which two specs differ, as `path: old -> new` lines, at most 20 and a count of the
-// rest.
+// The fields in which two specs differ, as the differences that protobuf's MessageDifferencer
+// reports: at most 20, joined by "; ", and a count of the rest.
 std::string Difference(const job::v1::JobSpec& before, const job::v1::JobSpec& after);
 
 }  // namespace sluice::controller

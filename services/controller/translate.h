@@ -27,12 +27,12 @@ namespace sluice::rpc::v1 {
 enum Role : int;
 }  // namespace sluice::rpc::v1
 
-// The core's structs to and from the messages of the wire. Ids and digests are bytes there, hex
-// here.
+// Translates between the core's structs and the messages of the wire. Ids and digests are bytes in
+// messages and hex in the core.
 namespace sluice::controller {
 
 rpc::v1::Role ToProto(Role role);
-// INVALID_ARGUMENT: none of the roles that register.
+// INVALID_ARGUMENT: daemons of this role do not register.
 absl::StatusOr<Role> RoleFromProto(rpc::v1::Role role);
 
 void ToProto(const Event& event, common::v1::Event* out);
@@ -43,12 +43,13 @@ void ToProto(const Result& result, job::v1::JobResult* out);
 void ToProto(const Worker& worker, common::v1::Worker* out);
 void ToProto(const Edge& edge, common::v1::WaitEdge* out);
 Edge FromProto(const common::v1::WaitEdge& edge);
-// All but spec and result.
+// Fills in everything but the spec and the result.
 void ToProto(const Job& job, job::v1::JobStatus* out);
 
+// INVALID_ARGUMENT: the role does not register, or the boot id has not 16 bytes.
 absl::StatusOr<RegisterInput> FromProto(const registry::v1::RegisterRequest& request);
 HeartbeatInput FromProto(const registry::v1::HeartbeatRequest& request, uint64_t stream);
-// `core` gives the specs.
+// `core` provides the specs of the jobs in `down`.
 void ToProto(const Down& down, const Controller& core, registry::v1::HeartbeatResponse* out);
 
 }  // namespace sluice::controller

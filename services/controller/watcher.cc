@@ -11,7 +11,7 @@
 
 namespace sluice::controller {
 namespace {
-constexpr int kPage = 100;
+constexpr int kPage = 100;  // Events, and steps, read at once.
 constexpr absl::Duration kBeatEach = absl::Seconds(10);
 }  // namespace
 
@@ -57,6 +57,7 @@ bool JobService::Watcher::Fill(const Job& job) {
       ToProto(*event, page_.emplace_back().mutable_event());
     }
   }
+
   const auto steps =
       service_->store_->List(JobKey(job_, "steps/"), step_ < 0 ? "" : StepKey(job_, step_), kPage);
   if (steps.ok()) {
@@ -67,6 +68,8 @@ bool JobService::Watcher::Fill(const Job& job) {
       ToProto(*step, job_, page_.emplace_back().mutable_step());
     }
   }
+
+  // The status comes behind the events that explain it.
   if (page_.empty() && job.changes != changes_) {
     changes_ = job.changes;
     job::v1::JobStatus* status = page_.emplace_back().mutable_status();
@@ -84,6 +87,7 @@ void JobService::Watcher::Beat(absl::Duration now) {
   if (ended_ || writing_) return;
   if (quiet_since_ == absl::InfiniteDuration()) quiet_since_ = now;
   if (now - quiet_since_ < kBeatEach) return;
+
   open_.Clear();
   writing_ = true;
   quiet_since_ = absl::InfiniteDuration();

@@ -11,12 +11,12 @@
 
 namespace sluice::controller {
 
-// One Watch: the job's status, then what happened behind the places given, and with `follow` what
-// happens. It reads pages of stored events and steps as its client takes them, so a slow client
-// costs one page.
+// One Watch call. It sends the job's status, then the events and steps after the given places, and
+// with `follow` each later one as it happens. It reads pages of stored events and steps as its
+// client takes them, so a slow client costs the memory of one page.
 //
-// gRPC's threads and the loop's meet in `mu_`; at most one write is open. Kept by its service, and
-// by what was posted, until OnDone.
+// It is used by gRPC's threads and by the loop's thread, and `mu_` protects what both use. At most
+// one write is open. The service and the posted work keep it alive until OnDone().
 class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchResponse>,
                             public std::enable_shared_from_this<Watcher> {
  public:
@@ -27,15 +27,18 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
         event_(request.after_event()),
         step_(request.has_after_step() ? request.after_step() : -1) {}
 
-  // On the loop's thread.
+  // Finds the job and sends its status. On the loop's thread.
   void Begin(Controller& core) ABSL_LOCKS_EXCLUDED(mu_);
-  // Sends what there is, unless a write is open.
+  // Sends the next message, unless a write is open or there is nothing new. Without `follow` it
+  // ends the call when there is nothing more. On the loop's thread.
   void Pump(Controller& core) ABSL_LOCKS_EXCLUDED(mu_);
+  // Sends an empty message if nothing was sent for 10 s, so that the client knows that the
+  // connection lives. On the loop's thread.
   void Beat(absl::Duration now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Id of the job; empty before Begin().
+  // Id of the job; empty before Begin(). On the loop's thread.
   const std::string& job() const { return job_; }
 
-  // From any thread.
+  // Ends the call. From any thread; idempotent.
   void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -43,22 +46,23 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
   void OnDone() override;
 
  private:
-  // Fills page_ from the store; false: there is nothing new.
+  // Fills page_ from the store. Returns false if there is nothing new.
   bool Fill(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   JobService* const service_;
   const std::string wanted_;  // Id or name.
   const bool follow_;
-  std::string job_;  // The loop's thread alone.
+  std::string job_;  // Only the loop's thread uses it.
 
   Mutex mu_;
   std::deque<job::v1::WatchResponse> page_ ABSL_GUARDED_BY(mu_);
-  job::v1::WatchResponse open_ ABSL_GUARDED_BY(mu_);  // Of the write that is open: gRPC reads it.
+  job::v1::WatchResponse open_ ABSL_GUARDED_BY(mu_);  // Of the open write, which gRPC reads.
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t event_ ABSL_GUARDED_BY(mu_);        // Last one put on a page, as are
+  uint64_t event_ ABSL_GUARDED_BY(mu_);        // The last event,
   int64_t step_ ABSL_GUARDED_BY(mu_);          // step
-  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;  // and status.
+  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;  // and state (Job::changes) put on a page.
+  // Monotonic, of the first Beat() after the last write; infinite before it.
   absl::Duration quiet_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
 };
 

@@ -18,7 +18,7 @@ class Planner {
     for (const DaemonView& daemon : daemons) daemons_.emplace(daemon.id, daemon);
   }
 
-  // What the job has already and keeps.
+  // Puts into `parts` what the job has already and keeps.
   void Keep(const JobView& job, Parts* parts) {
     if (!job.queue.empty()) {
       parts->queue = job.queue;
@@ -32,7 +32,8 @@ class Planner {
     }
   }
 
-  // Takes daemons of `role` until the job has `want`; with `whole` all that are missing or none.
+  // Adds daemons of `role` until the job has `want` of them. With `whole`, all that are missing are
+  // added or none.
   void Fill(Role role, int want, bool whole, Parts* parts) {
     std::vector<std::string>& have = parts->of(role);
     const int missing = want - static_cast<int>(have.size());
@@ -47,6 +48,8 @@ class Planner {
     std::sort(have.begin(), have.end());
   }
 
+  // Adds what is missing from the minimum, as far as there is any, and sets `lacks`. Trainers are
+  // added all or none, because a gang needs all its ranks.
   void FillMinimum(const Needs& needs, Parts* parts) {
     if (parts->queue.empty()) {
       const std::vector<std::string> queues = Candidates(Role::kQueue, {});
@@ -61,6 +64,7 @@ class Planner {
     parts->lacks = Lacks(needs, parts);
   }
 
+  // Undoes Keep() and FillMinimum() for a job that cannot start.
   void GiveBack(Parts* parts) {
     if (!parts->queue.empty()) --load_[parts->queue];
     for (const Role role : kRoles) {
@@ -99,7 +103,7 @@ class Planner {
   }
 
   std::map<std::string, DaemonView> daemons_;  // By id.
-  std::map<std::string, int> load_;            // Jobs that a daemon has, by its id.
+  std::map<std::string, int> load_;            // Number of jobs that a daemon has, by its id.
 };
 
 }  // namespace
@@ -116,7 +120,10 @@ std::map<std::string, Parts> Assign(std::vector<JobView> jobs,
            std::make_tuple(!b.started, -b.needs.priority, b.order, b.id);
   });
   Planner planner(daemons);
+
   std::map<std::string, Parts> plan;
+
+  // Three rounds over the jobs: what each keeps, its minimum, the surplus.
   for (const JobView& job : jobs) planner.Keep(job, &plan[job.id]);
   for (const JobView& job : jobs) {
     if (job.ending) continue;

@@ -8,42 +8,46 @@
 
 namespace sluice::controller {
 
-// A daemon as the assignment sees it.
+// What Assign() knows of a daemon.
 struct DaemonView {
   std::string id;
   Role role = Role::kRollout;
-  bool present = false;  // Not lost: it keeps the work it has.
-  bool usable = false;   // It beats and does not drain: it may get work.
+  bool present = false;  // It is not lost, so it keeps the work that it has.
+  bool usable = false;   // It sends heartbeats and does not drain, so it may get work.
 };
 
-// A job as the assignment sees it.
+// What Assign() knows of a job.
 struct JobView {
   std::string id;
-  int64_t order = 0;  // Of its Submit.
+  int64_t order = 0;  // Position of its Submit among all jobs.
   Needs needs;
-  // Keeps what it has, and takes what it can get. Else all of the minimum or nothing.
+  // A started job keeps what it has and takes what it can get. A waiting job gets its whole minimum
+  // or nothing.
   bool started = false;
-  bool ending = false;  // Keeps what it has, gets nothing.
-  std::string queue;    // Empty: none yet. A job never changes its queue.
-  std::vector<std::string> held;
+  bool ending = false;            // It keeps what it has and gets nothing more.
+  std::string queue;              // Empty: none yet. A job never changes its queue.
+  std::vector<std::string> held;  // Daemons that work for the job now, without the queue.
 };
 
-// Who works for a job, each list by id.
+// Who works for a job; each list is sorted by id.
 struct Parts {
   std::string queue;
   std::vector<std::string> trainers, rollouts, rewards;
-  std::string lacks;  // What is missing to the minimum, for people; empty: nothing.
+  std::string lacks;  // What is missing from the minimum, for people; empty if nothing is.
 
   std::vector<std::string>& of(Role role);
 };
 
-// Gives daemons to jobs. A pure function: the same views, in whatever order, give the same answer,
-// and applying it twice changes nothing more.
+// Gives daemons to jobs. A pure function: the order of the views does not matter, and applying the
+// answer and calling it again changes nothing more.
 //
-// Jobs keep the present daemons they hold. Then, by started before waiting, priority and Submit
-// order, each gets its minimum: all trainer ranks, `min` rollouts and rewards, a queue; a waiting
-// job all of it or nothing. Then, in the same order, what is left as surplus up to `max`. Rollouts
-// and trainers serve one job, queues and rewards any number (the least loaded first).
+// Jobs first keep the present daemons that they hold. The order from there on is: started jobs
+// before waiting ones, then by priority, then by Submit. In this order each job gets its minimum: a
+// queue, all trainer ranks, `min` rollouts and `min` rewards; a waiting job gets all of it or
+// nothing. In the same order the remaining daemons are given as surplus, up to `max`.
+//
+// A rollout or trainer serves one job at a time. A queue or reward serves any number; the least
+// loaded is chosen first.
 std::map<std::string, Parts> Assign(std::vector<JobView> jobs,
                                     const std::vector<DaemonView>& daemons);
 

@@ -81,7 +81,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, in
                                                 capacity, events_stored)
 
 namespace {
-// Text from daemons need not be UTF-8; what is not is replaced.
+// Text from daemons may contain bytes that are not UTF-8; they are replaced.
 template <typename T>
 std::string Dump(const T& value) {
   return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -104,7 +104,7 @@ std::string Encode(const StepReport& step) {
 template <typename T>
 absl::StatusOr<T> Decode(absl::string_view key, absl::string_view text) {
   try {
-    // The parser refuses a whole record for one byte that is not UTF-8, and a message in it may
+    // The parser refuses a whole record for one byte that is not UTF-8, and a stored message may
     // hold one.
     return nlohmann::json::parse(Utf8Lossy(text)).get<T>();
   } catch (const nlohmann::json::exception& error) {

@@ -10,10 +10,10 @@
 
 namespace sluice::controller {
 
-// What the store holds, as JSON text: fields by name, times in microseconds since 1970, durations
-// in microseconds (-1: without end). A field that a file lacks has its default, so a newer build
-// reads what an older one wrote. Values of a step that are no finite numbers are left out.
-// Decode: DATA_LOSS, naming `key`, where it is no such record.
+// Encodes and decodes what the store holds, as JSON text: fields by name, times in microseconds
+// since 1970, durations in microseconds (-1: infinite). A field that is missing gets its default,
+// so a newer build reads what an older one wrote. Values of a step that are not finite are left
+// out.
 std::string Encode(const JobRecord& record);
 std::string Encode(const AssignRecord& record);
 std::string Encode(const DaemonRecord& record);
@@ -21,12 +21,14 @@ std::string Encode(const Event& event);
 std::string Encode(const StepReport& step);
 std::string Encode(const Result& result);
 
+// DATA_LOSS: `text` is not such a record; the message names `key`.
 template <typename T>
 absl::StatusOr<T> Decode(absl::string_view key, absl::string_view text);
 
-// Keys of the store.
+// The keys of the store.
 std::string NameKey(absl::string_view name);
-std::string JobKey(absl::string_view job, absl::string_view part);  // spec, hash, status, result.
+// `part`: spec, hash, status, result.
+std::string JobKey(absl::string_view job, absl::string_view part);
 std::string EventKey(absl::string_view job, uint64_t seq);
 std::string StepKey(absl::string_view job, int64_t k);
 std::string AssignKey(absl::string_view job);

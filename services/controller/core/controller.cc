@@ -12,9 +12,10 @@
 namespace sluice::controller {
 namespace {
 
-constexpr size_t kStepsKept = 2048;  // Of a job, the newest: at about 1.5 KiB each, 3 to 6 MiB.
+// Newest step reports that are kept of a job: at about 1.5 KiB each, 3 to 6 MiB.
+constexpr size_t kStepsKept = 2048;
 
-// While a job lives, its name is its own.
+// The error of a Submit whose name belongs to a job that still lives.
 absl::Status NameTaken(const JobRecord& record) {
   return ErrorWith(
       absl::StatusCode::kAlreadyExists,
@@ -41,19 +42,22 @@ absl::StatusOr<std::unique_ptr<Controller>> Controller::Load(meta::Store* store,
     controller->revisions_[name.key] = name.revision;
     controller->names_[name.key.substr(NameKey("").size())] = name.value;
   }
-  // By their assignments, which each job has: one whose name was taken by a later job has no entry
-  // among the names.
+
+  // Every job has an assignment, so they are listed here. The names would miss jobs whose name was
+  // taken by a later job.
   SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> assignments, store->List(AssignKey("")));
   for (const meta::Entry& assignment : assignments) {
     SLUICE_RETURN_IF_ERROR(
         controller->LoadJob(store, now, assignment.key.substr(AssignKey("").size())));
   }
+
   std::set<std::string> working;
   for (const std::string& id : controller->active_) {
     const AssignRecord& assign = controller->jobs_.at(id).assign;
     working.insert(assign.queue);
     for (const Worker& worker : assign.workers) working.insert(worker.id);
   }
+
   SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> daemons, store->List("daemons/"));
   for (const meta::Entry& entry : daemons) {
     SLUICE_ASSIGN_OR_RETURN(DaemonRecord record, Decode<DaemonRecord>(entry.key, entry.value));
@@ -73,9 +77,11 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
     job.running_since =
         now.mono - std::max(now.wall - job.record.running_since, absl::ZeroDuration());
   }
+
   SLUICE_ASSIGN_OR_RETURN(const meta::Entry assign, store->Get(AssignKey(id)));
   SLUICE_ASSIGN_OR_RETURN(job.assign, Decode<AssignRecord>(assign.key, assign.value));
   revisions_[assign.key] = assign.revision;
+
   if (job.record.stage != Stage::kOver) {
     SLUICE_ASSIGN_OR_RETURN(meta::Entry spec, store->Get(JobKey(id, "spec")));
     job.spec = std::move(spec.value);
@@ -84,10 +90,11 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
     for (const meta::Entry& entry : steps) {
       SLUICE_ASSIGN_OR_RETURN(const StepReport step, Decode<StepReport>(entry.key, entry.value));
       job.steps[step.k] = SummaryOf(step);
-      job.learning.Add(job.steps[step.k].signal);  // Events told of it when the step was stored.
+      job.learning.Add(job.steps[step.k].signal);  // No event: it was raised when the step came.
     }
     active_.insert(id);
   }
+
   Job& loaded = jobs_.emplace(id, std::move(job)).first->second;
   if (loaded.live() && loaded.started()) {
     ++loaded.record.restarts["controller"];
@@ -103,6 +110,8 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   if (const auto known = names_.find(input.name); known != names_.end()) {
     const JobRecord& record = jobs_.at(known->second).record;
     const bool same_call = !input.request.empty() && record.request == input.request;
+
+    // A repeated call gets the job that its first try made, even if that has ended meanwhile.
     if (same_call || (!IsFinal(record.state) && record.hash == input.hash))
       return SubmitOutput{true, record.id, ""};
     if (!IsFinal(record.state)) return NameTaken(record);
@@ -119,11 +128,13 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   job.record.needs = input.needs;
   job.spec = input.spec;
   job.state_since = job.stage_since = job.moved = now.mono;
+
   PutGuarded(NameKey(input.name), input.id);
   out_.ops.push_back({JobKey(input.id, "spec"), input.spec});
   out_.ops.push_back({JobKey(input.id, "hash"), input.hash});
   names_[input.name] = input.id;
   active_.insert(input.id);
+
   Job& stored = jobs_.emplace(input.id, std::move(job)).first->second;
   Emit(now, stored, Severity::kInfo, "controller", "", "submitted",
        absl::StrCat("job ", input.name, " was submitted",
@@ -133,6 +144,7 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   for (const std::string& warning : input.warnings) {
     Emit(now, stored, Severity::kWarning, "controller", "", "unusual", warning);
   }
+
   staff_due_ = true;
   return SubmitOutput{false, input.id, previous};
 }
@@ -142,13 +154,16 @@ absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_na
   Job& job = jobs_.at(found->record.id);
   const JobState state = job.record.state;
   if (state == JobState::kCancelled) return true;
+
   if (state == JobState::kCancelling) {
+    // A second cancel with `hard` does not wait for the checkpoint any longer.
     if (hard && job.record.stage == Stage::kStopTrainers) {
       job.record.stop_checkpoint = false;
       Enter(now, job, Stage::kStopAll);
     }
     return true;
   }
+
   if (IsFinal(state) || job.record.stage != Stage::kNone) {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
                  absl::StrCat("job ", job.record.name, " is ", StateName(state),
@@ -163,7 +178,8 @@ absl::StatusOr<RegisterOutput> Controller::Register(Instant now, const RegisterI
   Daemon& daemon = *fleet_.Find(input.daemon.id);
   Save(daemon);
   if (!output.repeat && daemon.record.role == Role::kQueue) {
-    // A new process: it must be told of its jobs, and says what it still knows of them.
+    // A new queue process must be told of its jobs again; its answers say which of them it still
+    // has.
     for (const std::string& id : active_) {
       if (jobs_.at(id).assign.queue == daemon.record.id) jobs_.at(id).acked_revision = 0;
     }
@@ -188,21 +204,25 @@ void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input)
   daemon.load = input.load;
   daemon.progress.clear();
   for (const Progress& progress : input.progress) daemon.progress[progress.job] = progress;
+
   for (const auto& [id, step] : input.steps) {
     const auto it = jobs_.find(id);
     if (it == jobs_.end() || active_.count(id) == 0) continue;
     const Worker* worker = it->second.assign.Find(daemon.record.id);
     if (worker != nullptr && worker->role == Role::kTrainer) HeardStep(now, it->second, step);
   }
+
   const uint64_t stored = daemon.record.events_stored;
   for (const Event& event : input.events) {
-    if (event.seq <= daemon.record.events_stored) continue;
+    if (event.seq <= daemon.record.events_stored) continue;  // Sent again before the answer came.
     daemon.record.events_stored = event.seq;
     for (const std::string& id : active_) {
       Job& job = jobs_.at(id);
       const bool works =
           job.assign.queue == daemon.record.id || job.assign.Find(daemon.record.id) != nullptr;
       if (!works) continue;
+
+      // The message of these two events is the checkpoint's path.
       const bool has_checkpoint = event.code == "checkpoint" || event.code == "checkpoint_loaded";
       if (has_checkpoint && daemon.record.role == Role::kTrainer)
         job.record.checkpoint = event.message;
@@ -211,6 +231,7 @@ void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input)
     }
   }
   if (daemon.record.events_stored != stored) Save(daemon);
+
   for (const auto& [id, progress] : daemon.progress) {
     const auto it = jobs_.find(id);
     if (it == jobs_.end()) continue;
@@ -222,7 +243,9 @@ void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input)
 void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
                                const Progress& progress) {
   const bool trainer = worker.role == Role::kTrainer;
+  // Progress under an older assignment says nothing about this one.
   if (progress.incarnation != (trainer ? job.assign.gang : worker.incarnation)) return;
+
   const bool other_gang = progress.version.incarnation > job.record.version.incarnation;
   if (trainer && progress.ready && other_gang) DropSteps(job, progress.step);
   if (trainer && progress.ready && (other_gang || progress.step > job.record.step)) {
@@ -230,10 +253,12 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
     job.record.step = progress.step;
     Touch(job);
   }
+
   if (trainer && progress.eval.versions > 0 && progress.eval != job.record.eval) {
     job.record.eval = progress.eval;
     Touch(job);
   }
+
   if (!job.live()) return;
   if (trainer && progress.phase == "done") {
     TrainerDone(now, job, progress.cause);
@@ -251,16 +276,21 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
 }
 
 void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
+  // Reports are sent until they are stored, so a repeat may come; an older gang's report is off the
+  // lineage.
   const auto newest = std::make_pair(job.record.reported_incarnation, job.record.reported_k);
   if (step.version.incarnation != job.assign.gang ||
       std::make_pair(step.version.incarnation, step.k) <= newest)
     return;
+
+  // The time between the last step of one gang and the first of the next is no step duration.
   if (step.version.incarnation != job.record.reported_incarnation) {
     DropSteps(job, step.k);
   } else if (job.last_step_at != absl::InfinitePast()) {
     job.step_seconds.push_back(absl::ToDoubleSeconds(step.at - job.last_step_at));
     if (job.step_seconds.size() > 20) job.step_seconds.erase(job.step_seconds.begin());
   }
+
   job.steps[step.k] = SummaryOf(step);
   job.record.reported_incarnation = step.version.incarnation;
   job.record.reported_k = step.k;
@@ -268,6 +298,7 @@ void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
   job.record.version = step.version;
   job.last_step_at = step.at;
   job.moved = now.mono;
+
   out_.ops.push_back({StepKey(job.record.id, step.k), Encode(step)});
   WatchLearning(now, job, job.steps[step.k].signal);
   ThinSteps(job);
@@ -281,7 +312,8 @@ void Controller::WatchLearning(Instant now, Job& job, const StepSignal& step) {
     const auto told = job.record.told_findings.find(code);
     if (told != job.record.told_findings.end() && told->second == first) continue;
 
-    // A gradient of 0 where rewards differ is worse than a task without signal: the policy is dead.
+    // A gradient of 0 although rewards differ is worse than a task without signal: the policy can
+    // no longer change.
     const bool dead = job.learning.spell(finding)->silence == LearningWatch::Silence::kZeroGradient;
     const Severity severity = dead ? Severity::kAlarm : SeverityOf(finding);
     job.record.told_findings[code] = first;
@@ -296,21 +328,24 @@ void Controller::DropSteps(Job& job, int64_t k) {
   }
   job.steps.erase(first, job.steps.end());
 
-  // The findings about learning follow the lineage too.
+  // The watch must not remember the dropped steps either, so it is given the remaining ones again.
   job.learning = {};
   for (const auto& [kept, summary] : job.steps) job.learning.Add(summary.signal);
 }
 
-// Waits until twice as many as kStepsKept are there, so that a pass over them all is rare.
+// Does nothing until there are twice kStepsKept steps, so that the pass over all of them is rare.
 void Controller::ThinSteps(Job& job) {
   if (job.steps.size() < 2 * kStepsKept) return;
-  // The result takes the first reward from those below.
+
+  // ResultOf() computes reward_first from the first kRewardSteps steps, so they stay.
   const auto begin = job.steps.lower_bound(kRewardSteps);
   const auto end = std::prev(job.steps.end(), kStepsKept);
   int64_t stride = 1;
   while (end->first / stride > static_cast<int64_t>(kStepsKept / 2)) stride *= 2;
 
   for (auto it = begin; it != end;) {
+    // The stride doubles as the run grows, so what one pass keeps is a subset of what the last one
+    // kept.
     if (it->first % stride == 0) {
       ++it;
       continue;
@@ -332,9 +367,12 @@ void Controller::Tick(Instant now) { fleet_.Tick(now); }
 
 Outbox Controller::Take(Instant now) {
   for (const std::string& id : std::set<std::string>(active_)) Advance(now, jobs_.at(id));
+
+  // In this order: Advance() may change assignments, and RefreshDowns() and DueCalls() send them.
   if (staff_due_) Staff(now);
   RefreshDowns();
   DueCalls(now);
+
   for (const std::string& id : unsaved_) {
     const Job& job = jobs_.at(id);
     out_.ops.push_back({JobKey(id, "status"), Encode(job.record)});
@@ -342,6 +380,7 @@ Outbox Controller::Take(Instant now) {
     out_.jobs.insert(id);
   }
   unsaved_.clear();
+
   return std::exchange(out_, {});
 }
 
@@ -390,7 +429,8 @@ void Controller::Save(const Daemon& daemon) {
   PutGuarded(DaemonKey(daemon.record.id), Encode(daemon.record));
 }
 
-// One put and one compare for a key in each transaction: the last value counts.
+// A transaction has at most one put and one compare per key; a later value replaces the earlier
+// one.
 void Controller::PutGuarded(std::string key, std::string value) {
   for (meta::Op& op : out_.ops) {
     if (op.key == key) {
@@ -398,6 +438,8 @@ void Controller::PutGuarded(std::string key, std::string value) {
       return;
     }
   }
+
+  // Revision 0 means that the key must not exist yet.
   const auto revision = revisions_.find(key);
   out_.compares.push_back({key, revision == revisions_.end() ? 0 : revision->second});
   guarded_.push_back(key);

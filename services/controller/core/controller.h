@@ -20,18 +20,20 @@
 namespace sluice::controller {
 
 struct SubmitInput {
-  std::string id;  // 32 hex digits, fresh; unused where the name is known.
+  std::string id;  // 32 hex digits, newly drawn; unused if the call is a repeat.
   std::string name;
-  std::string hash;  // Hex.
-  std::string spec;  // Opaque.
+  std::string hash;  // Hash of what the user wrote. Hex.
+  std::string spec;  // The serialised job.v1.JobSpec, opaque to the core.
   Needs needs;
-  std::string request = {};  // Of the submission, the same in all its tries. Hex; empty: none.
-  std::vector<std::string> warnings = {};  // Of unusual values; an event each.
+  // Id of this Submit, the same in all its retries. Hex; empty if there is none.
+  std::string request = {};
+  std::vector<std::string> warnings = {};  // About unusual settings; each becomes an event.
 };
 struct SubmitOutput {
   bool repeat = false;
   std::string job;
-  std::string previous;  // The job that had the name and has ended; empty: none, or a repeat.
+  // The ended job that had the name before; empty if there was none, and in a repeat.
+  std::string previous;
 };
 
 struct HeartbeatInput {
@@ -42,150 +44,173 @@ struct HeartbeatInput {
   bool draining = false;
   std::map<std::string, double> load;
   std::vector<Progress> progress;
-  std::vector<std::pair<std::string, StepReport>> steps;  // With their jobs, in order.
-  std::vector<Event> events;                              // Their seq is the daemon's.
+  std::vector<std::pair<std::string, StepReport>> steps;  // With their job ids, in order of k.
+  std::vector<Event> events;                              // `seq` counts the daemon's events.
 };
 
-// A worker's part in a job, as it goes down.
+// A worker's part in a job, as the controller sends it; see registry.v1.Assignment.
 enum class PartPhase { kRun = 1, kStop = 3 };
 struct Part {
   std::string job;
-  int64_t incarnation = 0;    // Of the gang for a trainer, else the daemon's own.
-  std::vector<Worker> peers;  // With incarnations as they call.
+  int64_t incarnation = 0;    // The gang's for a trainer, else the daemon's own.
+  std::vector<Worker> peers;  // Who may call this daemon for the job; see Callers().
   PartPhase phase = PartPhase::kRun;
-  bool checkpoint = false;
-  std::vector<std::string> queues, weights;  // Addresses.
-  uint32_t rank = 0, world = 0;
-  std::string rendezvous;
+  bool checkpoint = false;  // Write a checkpoint before leaving (kStop of a trainer).
+  // Addresses of the queue, and of those who serve weights: trainers in order of rank, then
+  // rollouts.
+  std::vector<std::string> queues, weights;
+  uint32_t rank = 0, world = 0;  // Of a trainer: its rank, and the number of ranks.
+  std::string rendezvous;        // Of a trainer: the address of rank 0.
   bool operator==(const Part&) const = default;
 };
+// What one daemon is told: its assignments, and what is stored of what it reported.
 struct Down {
-  uint64_t generation = 0;
+  uint64_t generation = 0;  // Rises with each change of `parts`.
   std::vector<Part> parts;
-  // By job: k of the newest report stored of this gang.
+  // By job id: k of the newest report of the present gang that is stored.
   std::map<std::string, int64_t> steps_stored;
   uint64_t events_stored = 0;
 };
 
-// A SetJob that is due, and what the queue answers.
+// A SetJob that is due, and the queue's answer.
 struct SetJobCall {
   std::string job, queue, address;
-  int64_t queue_incarnation = 0;  // As registered when the call was made.
+  // Of the queue process that was registered when the call was made.
+  int64_t queue_incarnation = 0;
   uint64_t revision = 0;
   QueuePhase phase = QueuePhase::kOpen;
-  std::vector<Worker> workers;  // With incarnations as they call.
-  int64_t gang = 0;             // That of the trainers among them, or the last.
+  std::vector<Worker> workers;  // See Callers().
+  int64_t gang = 0;  // The gang of the trainers in `workers`, or the last one if there are none.
 };
 struct SetJobAnswer {
   bool restored = false;
   Ledger ledger;
 };
-// A Release of all that a lost worker holds.
+// A Release of everything that a lost worker holds at the queue.
 struct ReleaseCall {
   std::string job, queue, address, worker;
   int64_t incarnation = 0;
 };
 
-// What the calls since the last Take() did. First the transaction is stored; only then the rest may
-// be acted on.
+// The effects of the calls since the last Take(). The transaction (compares and ops) must be stored
+// before anything else here is acted on.
 struct Outbox {
   std::vector<meta::Compare> compares;
   std::vector<meta::Op> ops;
   std::vector<SetJobCall> set_jobs;
   std::vector<ReleaseCall> releases;
-  std::set<std::string> daemons;  // Whose Down changed.
-  std::set<std::string> jobs;     // With something new to watch.
-  // Jobs that are stalled: all their daemons are to be asked, then Diagnosed().
+  std::set<std::string> daemons;  // Daemons whose Down has changed.
+  std::set<std::string> jobs;     // Jobs that have something new for watchers.
+  // Stalled jobs: their daemons are to be asked what they wait for; the answer goes to Diagnosed().
   std::vector<std::string> diagnose;
 };
 
-// The controller's thinking: jobs, their states and ends; the fleet; who works for whom. A state
-// machine without threads, clocks or I/O: calls come with their time, what they cause lies in the
-// outbox.
+// The controller's logic: the jobs with their states and ends, the fleet, and who works for which
+// job. A state machine without threads, clocks or I/O: each call carries its time, and its effects
+// are collected in the outbox, which Take() hands out.
 //
-// Not thread-safe. Views stay valid until the next call that is not const.
+// Not thread-safe. Returned pointers and references stay valid until the next call that is not
+// const.
 class Controller {
  public:
-  // Goes on where the store says. `store` is read here alone. DATA_LOSS: a record cannot be read;
-  // it is named.
+  // Makes a controller from the records of the store, which is read here and never again.
+  // DATA_LOSS: a record cannot be read; the message names it.
   static absl::StatusOr<std::unique_ptr<Controller>> Load(meta::Store* store, Instant now);
 
-  // A repeat: of the same request, or of the name and hash of a job that lives. A job in a final
-  // state gives up its name. ALREADY_EXISTS CONFLICT: the job that has the name lives and has
-  // another hash; `current` is its id.
+  // Makes a job. It is a repeat, which changes nothing, if the request is the same, or if name and
+  // hash are those of a job that still lives. A job in a final state gives up its name.
+  // ALREADY_EXISTS CONFLICT: a job with this name lives and has another hash; `current` of the
+  // error is its id.
+  // INVALID_ARGUMENT: the name is not a valid job name.
   absl::StatusOr<SubmitOutput> Submit(Instant now, const SubmitInput& input);
-  // Answers whether it is a repeat. `hard`: without a last checkpoint; it hurries a cancel under
-  // way. FAILED_PRECONDITION NOT_YET: the job has ended, or ends by itself.
+  // Cancels a job. `hard` leaves out the last checkpoint; it also hurries a cancel that is under
+  // way. Returns whether the job was already being cancelled.
+  // FAILED_PRECONDITION NOT_YET: the job has ended, or is ending for another reason.
+  // NOT_FOUND JOB: there is no such job.
   absl::StatusOr<bool> Cancel(Instant now, const std::string& job, bool hard);
 
-  // As Fleet's calls of these names.
+  // The same calls as Fleet's, with their effects on the jobs.
   absl::StatusOr<RegisterOutput> Register(Instant now, const RegisterInput& input);
   absl::Status Heartbeat(Instant now, const HeartbeatInput& input);
   void StreamClosed(Instant now, const std::string& daemon, uint64_t stream);
 
+  // The answer to a call of Outbox::set_jobs.
   void SetJobAnswered(Instant now, const SetJobCall& call,
                       const absl::StatusOr<SetJobAnswer>& answer);
 
-  // Judges silence and limits; due four times a second.
+  // Looks for silent daemons. Call it about four times a second.
   void Tick(Instant now);
 
-  // Lets all that follow from the calls so far happen, and hands it out. Committed() with the
-  // transaction's revision, or 0 where there was none, before the next Take().
+  // Computes what follows from the calls so far (states, limits, assignments) and hands it out.
+  // When it is stored, call Committed() with the transaction's revision, or with 0 if there was no
+  // transaction, before the next Take().
   Outbox Take(Instant now);
   void Committed(int64_t revision);
 
-  // Views. NOT_FOUND JOB: neither an id nor a name. A name means the job that took it last.
+  // Finds a job. A name means the job that took it last. NOT_FOUND JOB: there is neither such an id
+  // nor such a name.
   absl::StatusOr<const Job*> Find(const std::string& id_or_name) const;
   const std::map<std::string, Job>& jobs() const { return jobs_; }  // By id.
   const Fleet& fleet() const { return fleet_; }
   Down DownFor(const std::string& daemon) const;
-  std::string Address(const std::string& daemon) const;  // Of its gRPC listener; empty: unknown.
-  // Seconds from the first RUNNING to the end, or to now.
+  // Of the daemon's gRPC listener; empty if unknown.
+  std::string Address(const std::string& daemon) const;
+  // Seconds from the first RUNNING to the end, or to `now` if the job still runs.
   static double Seconds(const Job& job, absl::Time now);
-  // Who is not ready, for people. Empty: all are.
+  // What is not ready yet, for people. Empty if everything is.
   std::vector<std::string> NotReady(const Job& job) const;
-  // What the job waits for, as far as the controller knows; what its daemons say comes on top.
+  // What the job waits for, as far as the controller knows. The edges that its daemons report are
+  // to be added.
   Waits WaitsOf(Instant now, const Job& job) const;
-  // Whether steps advance: the last one ended no longer ago than three median steps (and 2 s).
+  // Whether steps advance: the job is RUNNING, and its last step ended less than three median steps
+  // (at least 2 s) ago.
   bool Moving(Instant now, const Job& job) const;
-  // What a stalled job waits for, in words: the answer to Outbox::diagnose. Told as an event, kept
-  // for the day it fails.
+  // Says in words what a stalled job waits for, which answers Outbox::diagnose. The first answer of
+  // a stall becomes an event; the newest is kept for the message of a job that fails of it.
   void Diagnosed(Instant now, const std::string& job, const std::string& text);
 
  private:
   Controller();
 
-  // lifecycle.cc: states, limits and ends.
+  // lifecycle.cc: the states, limits and ends of jobs.
   void Advance(Instant now, Job& job);
   void AdvanceLive(Instant now, Job& job);
   void AdvanceEnding(Instant now, Job& job);
-  void Judge(Instant now, Job& job);  // Conditions and limits.
+  void Judge(Instant now, Job& job);  // Applies the limits and sets the conditions.
   void SetState(Instant now, Job& job, JobState state, std::string code, std::string message);
   void End(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
            std::string message);
-  // The trainer has nothing more to do, `why`. A job that has trained no step fails.
+  // The trainer says that it has nothing more to do, because of `why`. A job without a trained step
+  // fails.
   void TrainerDone(Instant now, Job& job, const std::string& why);
   void Fail(Instant now, Job& job, std::string code, std::string message);
+  // Begins a stage of the end, and tells the queue the phase that belongs to it.
   void Enter(Instant now, Job& job, Stage stage);
+  // Sets the final state and stores the result.
   void Finalize(Instant now, Job& job);
   void QueueBack(Instant now, Job& job, const SetJobCall& call, const SetJobAnswer& answer);
-  // After the event that tells of it; too many fail the job.
+  // Counts a restart; too many within an hour fail the job. Call it after the event that reports
+  // the restart.
   void CountRestart(Instant now, Job& job, Role role, const std::string& cause);
   bool Left(const Job& job, const Worker& worker) const;
   bool TrainersReady(const Job& job) const;
-  // The queue's present process is there, and holds the job.
+  // The queue's present process is there, and has answered a SetJob of this job.
   bool QueueServes(const Job& job) const;
-  std::string QueueStanding(const Job& job) const;  // For people; empty: it serves.
+  // Why QueueServes() is false, for people; empty if it is true.
+  std::string QueueStanding(const Job& job) const;
+  // Number of daemons of this role that are ready under the present assignment.
   int Ready(const Job& job, Role role) const;
 
-  // waits.cc: which jobs have the trainers and rollouts that a waiting one lacks, as in "job digits
-  // has trainer-0"; may be empty.
+  // waits.cc: what a job waits for.
+  //
+  // Says which jobs hold the trainers and rollouts that a waiting job lacks, as in "job digits has
+  // trainer-0". May be empty.
   std::string HeldByOthers(const Job& job) const;
   std::optional<Edge> FaultOf(Instant now, const std::string& id, Role role) const;
   void AddLeaving(Instant now, const Job& job, Waits& waits) const;
   void AddUnheard(Instant now, const Job& job, Waits& waits) const;
 
-  // staffing.cc: who works, and what is told them and the queue.
+  // staffing.cc: who works for which job, and what the daemons and the queue are told.
   void Staff(Instant now);
   void StaffJob(Instant now, Job& job, const Parts& parts);
   void Gone(Instant now, const Daemon& daemon, int64_t incarnation, const std::string& cause);
@@ -194,39 +219,45 @@ class Controller {
   void RefreshDowns();
   void DueCalls(Instant now);
   Part PartOf(const Job& job, const Worker& worker) const;
+  // The job's workers, each with the incarnation under which it calls: trainers with the gang's.
   std::vector<Worker> Callers(const Job& job) const;
 
-  // controller.cc
+  // controller.cc: what comes in, and the store.
   absl::Status LoadJob(meta::Store* store, Instant now, const std::string& id);
   void Heard(Instant now, Daemon& daemon, const HeartbeatInput& input);
   void HeardProgress(Instant now, Job& job, const Worker& worker, const Progress& progress);
   void HeardStep(Instant now, Job& job, const StepReport& step);
-  // Tells once of each spell without learning, and of each collapse.
+  // Raises an event for each spell without signal and each collapse, once.
   void WatchLearning(Instant now, Job& job, const StepSignal& step);
-  // A new gang goes on with step k: what an old one reported of that step and of later ones is off
-  // the lineage.
+  // Drops the reports of step k and later: a new gang trains these steps again.
   void DropSteps(Job& job, int64_t k);
-  // Bounds what is kept of a long run. Of the newest kStepsKept steps and the first few all stay.
-  // Of those between, each S-th stays, S being the least power of two that leaves at most
-  // kStepsKept / 2; the sums over the rest are folded.
+  // Bounds the reports that are kept of a long run. The first kRewardSteps and the newest
+  // kStepsKept all stay. Of those between, each S-th stays, where S is the smallest power of two
+  // that leaves at most kStepsKept / 2 of them. The others are added to JobRecord::folded.
   void ThinSteps(Job& job);
+  // Stores an event of the job.
   void Emit(Instant now, Job& job, Severity severity, absl::string_view role,
             const std::string& daemon, absl::string_view code, std::string message);
+  // Marks the job as changed: its records are stored by the next Take().
   void Touch(Job& job);
   void Save(const Daemon& daemon);
+  // Adds a put to the transaction, with a compare that fails if another process has changed the
+  // key.
   void PutGuarded(std::string key, std::string value);
 
   std::map<std::string, Job> jobs_;           // By id.
-  std::map<std::string, std::string> names_;  // To ids: of each name, the job that took it last.
+  std::map<std::string, std::string> names_;  // To ids: the job that took each name last.
   std::set<std::string> active_;              // Jobs whose stage is not kOver.
   Fleet fleet_;
-  std::map<std::string, Down> downs_;  // By daemon; without what is stored.
-  bool staff_due_ = true;
+  // By daemon id; steps_stored and events_stored are left empty.
+  std::map<std::string, Down> downs_;
+  bool staff_due_ = true;  // Staff() is to run in the next Take().
 
   Outbox out_;
-  std::set<std::string> unsaved_;             // Jobs.
-  std::map<std::string, int64_t> revisions_;  // Of the keys changed by compare-and-set.
-  std::vector<std::string> guarded_;          // Such keys in the transaction handed out.
+  std::set<std::string> unsaved_;             // Ids of the jobs whose records are to be stored.
+  std::map<std::string, int64_t> revisions_;  // By key: the revision of its last guarded put.
+  // Guarded keys of the transaction that Take() handed out last.
+  std::vector<std::string> guarded_;
 };
 
 }  // namespace sluice::controller

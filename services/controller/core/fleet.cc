@@ -38,6 +38,7 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
         absl::StrCat(said.id, " speaks protocols ", said.protocol_min, " to ", said.protocol_max,
                      ", this controller ", kProtocol, " to ", kProtocol));
   }
+
   const auto [it, created] = daemons_.try_emplace(said.id);
   Daemon& daemon = it->second;
   RegisterOutput output;
@@ -52,6 +53,7 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
     output.repeat = true;
     output.incarnation = daemon.record.incarnation;
   } else {
+    // Two live processes must not share an id: the new one waits until the old one is silent.
     if (daemon.stream != 0 && now.mono - daemon.heard < kSuspectAfter) {
       return ErrorWith(absl::StatusCode::kFailedPrecondition,
                        {"NOT_YET", "SLUICE-CTL-0003",
@@ -61,13 +63,15 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
     if (daemon.present()) Lose(now, daemon, "it was started anew");
     output.incarnation = std::max(said.incarnation, daemon.record.incarnation) + 1;
   }
+
   const uint64_t events = output.repeat ? daemon.record.events_stored : 0;
   if (!output.repeat) daemon = Daemon{};
   daemon.record = said;
   daemon.record.incarnation = output.incarnation;
   daemon.record.events_stored = events;
   daemon.generation_up = input.generation;
-  // Until its first heartbeat it is suspect: it keeps work, and gets none.
+
+  // Until its first heartbeat it is suspect: it keeps its work but gets none.
   if (daemon.stream == 0) {
     daemon.liveness = Liveness::kSuspect;
     daemon.heard = daemon.broken = now.mono;
@@ -87,6 +91,7 @@ absl::StatusOr<Daemon*> Fleet::Beat(Instant now, const std::string& id, int64_t 
                  absl::StrCat("incarnation ", incarnation, " of ", id, "; it is now ",
                               daemon->record.incarnation));
   }
+
   const bool was_lost = !daemon->present();
   daemon->stream = stream;
   daemon->heard = now.mono;

@@ -13,38 +13,42 @@
 
 namespace sluice::controller {
 
-inline constexpr uint32_t kProtocol = 1;  // Of contracts; this build speaks it alone.
-inline constexpr absl::Duration kBeat = absl::Seconds(2);
-inline constexpr absl::Duration kSuspectAfter = absl::Seconds(6);    // Of silence.
-inline constexpr absl::Duration kLostAfter = absl::Seconds(10);      // Of silence.
-inline constexpr absl::Duration kLostAfterBreak = absl::Seconds(3);  // Of the heartbeat stream.
-// After the controller's start nobody is lost.
+// Number of the wire contracts; this build speaks no other.
+inline constexpr uint32_t kProtocol = 1;
+inline constexpr absl::Duration kBeat = absl::Seconds(2);  // Interval of a daemon's heartbeats.
+inline constexpr absl::Duration kSuspectAfter = absl::Seconds(6);  // Of silence.
+inline constexpr absl::Duration kLostAfter = absl::Seconds(10);    // Of silence.
+// Without a new stream, after the heartbeat stream has broken.
+inline constexpr absl::Duration kLostAfterBreak = absl::Seconds(3);
+// How long after the controller's own start no daemon counts as lost.
 inline constexpr absl::Duration kGrace = absl::Seconds(10);
 
-// What is stored of a daemon, at daemons/ID.
+// The record of a daemon that is stored at daemons/ID.
 struct DaemonRecord {
   std::string id;
   Role role = Role::kRollout;
-  std::string boot;  // Hex.
+  std::string boot;  // Random id of the process. Hex.
   int64_t incarnation = 0;
   std::string build;
   uint32_t protocol_min = 0, protocol_max = 0;
-  std::map<std::string, std::string> addresses;  // HOST:PORT by listener.
+  std::map<std::string, std::string> addresses;  // HOST:PORT by name of the listener ("grpc", ..).
   std::map<std::string, std::string> labels;
-  std::string capacity;        // As the daemon said it; opaque here. Hex.
-  uint64_t events_stored = 0;  // Seq of its last event that is stored, of this incarnation.
+  std::string capacity;        // The serialised registry.v1.Capacity, opaque to the core. Hex.
+  uint64_t events_stored = 0;  // Highest seq of this incarnation's events that is stored.
 };
 
-// How a daemon stands with a job, from its last heartbeat.
+// How far a daemon is with a job, as of its last heartbeat.
 struct Progress {
   std::string job;
-  int64_t incarnation = 0;  // Of the assignment: the gang's for a trainer.
+  // That of the assignment: the gang's for a trainer, else the daemon's own.
+  int64_t incarnation = 0;
   bool ready = false;
   PolicyVersion version;
   int64_t step = 0;
-  std::string phase;  // `done`, `failed`, `restore`, else free.
-  std::string cause;
-  EvalSummary eval;  // Of a trainer.
+  // `done`, `failed` and `restore` have an effect; any other text is for people.
+  std::string phase;
+  std::string cause;  // Why it is in this phase, for people.
+  EvalSummary eval;   // Set by trainers.
 };
 
 enum class Liveness { kLive, kSuspect, kLost };
@@ -54,21 +58,22 @@ struct Daemon {
   DaemonRecord record;
   Liveness liveness = Liveness::kLost;
   bool draining = false;
-  uint64_t stream = 0;         // Of its heartbeats; 0: none is open.
-  absl::Duration heard;        // Monotonic.
-  absl::Duration broken;       // When the stream broke, if stream == 0.
-  bool ever_heard = false;     // By this controller.
-  uint64_t generation_up = 0;  // Of the assignments it has applied.
+  uint64_t stream = 0;   // Number of its heartbeat stream; 0 if none is open.
+  absl::Duration heard;  // Monotonic time of its last sign of life.
+  // Monotonic time at which the stream broke; meaningful only while stream == 0.
+  absl::Duration broken;
+  bool ever_heard = false;     // It has sent a heartbeat to this controller process.
+  uint64_t generation_up = 0;  // Newest generation of assignments that it says it has applied.
   std::map<std::string, double> load;
-  std::map<std::string, Progress> progress;  // By job.
+  std::map<std::string, Progress> progress;  // By job id.
 
-  bool present() const { return liveness != Liveness::kLost; }
-  bool usable() const { return liveness == Liveness::kLive && !draining; }
+  bool present() const { return liveness != Liveness::kLost; }              // It keeps its work.
+  bool usable() const { return liveness == Liveness::kLive && !draining; }  // It may get new work.
 };
 
 struct RegisterInput {
-  DaemonRecord daemon;      // Its incarnation: the one it had, 0 for none.
-  uint64_t generation = 0;  // Of the assignments that it runs.
+  DaemonRecord daemon;      // `incarnation` is the one that the daemon had before, 0 if none.
+  uint64_t generation = 0;  // Generation of the assignments that it runs now.
 };
 struct RegisterOutput {
   bool repeat = false;
@@ -76,38 +81,41 @@ struct RegisterOutput {
   uint32_t protocol = kProtocol;
 };
 
-// The registry: which daemons there are, under which incarnation, and who is silent. Not
-// thread-safe; time comes with each call.
+// The registry: which daemons there are, under which incarnation, and which are silent. Not
+// thread-safe; the time comes with each call.
 class Fleet {
  public:
-  // `gone`: this incarnation of the daemon works no more; called once for each. `back`: a lost
-  // daemon beats again. Neither may call the fleet back.
+  // `gone` is called once for each incarnation of a daemon that has stopped working; `back` when a
+  // lost daemon sends a heartbeat again. Neither may call the fleet.
   struct Listener {
     std::function<void(Instant, const Daemon&, int64_t incarnation, const std::string& cause)> gone;
     std::function<void(Instant, const Daemon&)> back;
   };
   explicit Fleet(Listener listener) : listener_(std::move(listener)) {}
 
-  // A daemon of the store, before the first other call. `working`: it serves a job, so it is given
-  // kGrace to come back; else it counts as lost until it registers.
+  // Adds a daemon that the store knows; call before all others. If it serves a job (`working`) it
+  // has kGrace to come back; else it counts as lost until it registers.
   void Restore(Instant now, DaemonRecord record, bool working);
 
-  // The same boot keeps its incarnation, another gets the next; the one before is gone then.
-  // FAILED_PRECONDITION NOT_YET: the old boot still beats. FAILED_PRECONDITION PROTOCOL: none in
-  // common. ALREADY_EXISTS CONFLICT: the id is a daemon of another role. INVALID_ARGUMENT: a name
-  // that is none.
+  // Registers a daemon process. The same boot keeps its incarnation; another boot gets the next
+  // one, and the incarnation before it is gone.
+  // FAILED_PRECONDITION NOT_YET: the process of the old boot still sends heartbeats.
+  // FAILED_PRECONDITION PROTOCOL: the two builds have no protocol in common.
+  // ALREADY_EXISTS CONFLICT: the id belongs to a daemon of another role.
+  // INVALID_ARGUMENT: the id is not a valid name; see CheckName().
   absl::StatusOr<RegisterOutput> Register(Instant now, const RegisterInput& input);
 
-  // A heartbeat over `stream` (not 0). NOT_FOUND GONE: register again. ABORTED FENCED: another boot
-  // has taken over.
+  // Takes a heartbeat that came over `stream` (not 0).
+  // NOT_FOUND GONE: the daemon is unknown and must register again.
+  // ABORTED FENCED: another boot has taken over the id.
   absl::StatusOr<Daemon*> Beat(Instant now, const std::string& id, int64_t incarnation,
                                uint64_t stream);
 
-  // The stream ended. A daemon that was draining is gone at once.
+  // The stream has ended. A daemon that was draining is gone at once.
   void StreamClosed(Instant now, const std::string& id, uint64_t stream);
 
   // Judges silence.
-  void Tick(Instant now);
+  void Tick(Instant now);  // Marks silent daemons as suspect or lost.
 
   Daemon* Find(const std::string& id);
   const std::map<std::string, Daemon>& daemons() const { return daemons_; }
@@ -118,7 +126,7 @@ class Fleet {
 
   const Listener listener_;
   std::map<std::string, Daemon> daemons_;
-  absl::Duration started_ = -absl::InfiniteDuration();  // When daemons were restored.
+  absl::Duration started_ = -absl::InfiniteDuration();  // When Restore() was called.
 };
 
 }  // namespace sluice::controller

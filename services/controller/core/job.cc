@@ -8,7 +8,7 @@
 namespace sluice::controller {
 namespace {
 
-// Means over the steps of a stretch; steps that are not known count nothing.
+// Means over a stretch of steps. A step without a value does not count.
 class StretchMean {
  public:
   void Add(const StepSummary& step) {
@@ -27,7 +27,7 @@ class StretchMean {
   double rewards_ = 0, members_ = 0, losses_ = 0, steps_ = 0;
 };
 
-// Over the first kRewardSteps from `begin`.
+// The mean reward over the first kRewardSteps steps from `begin`.
 template <typename Iterator>
 std::optional<double> MeanReward(Iterator begin, Iterator end) {
   StretchMean mean;
@@ -43,6 +43,8 @@ std::vector<CurvePoint> CurveOf(const std::map<int64_t, StepSummary>& steps) {
   const int64_t count = steps.rbegin()->first - first + 1;
   const int64_t points = std::min(count, kCurvePoints);
 
+  // Divide the range of k, not the list: after ThinSteps() the list has gaps. A stretch without
+  // steps gives no point.
   for (int64_t i = 0; i < points; ++i) {
     const int64_t from = first + i * count / points;
     const int64_t to = first + (i + 1) * count / points - 1;
@@ -55,7 +57,8 @@ std::vector<CurvePoint> CurveOf(const std::map<int64_t, StepSummary>& steps) {
   return curve;
 }
 
-// By reward, where any is scored; else by loss. Of equal points the earliest is taken.
+// Judges the points by reward, or by loss if no point has a reward. Of equal points the earliest is
+// taken.
 void SetBestAndWorst(Result* result) {
   const bool scored = std::any_of(result->curve.begin(), result->curve.end(),
                                   [](const CurvePoint& point) { return point.reward.has_value(); });
@@ -95,16 +98,20 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
   result.state = std::string(StateName(state));
   result.steps = job.record.step;
   result.seconds = seconds;
+
   result.reward_first = MeanReward(job.steps.begin(), job.steps.end());
   result.reward_last = MeanReward(job.steps.rbegin(), job.steps.rend());
   result.tokens_generated = job.record.ledger.tokens_generated;
   result.tokens_trained = job.record.ledger.tokens_trained;
-  // Supervised: the queue hands out rows, the trainer alone knows their tokens.
+
+  // In supervised training the queue hands out rows, and the trainer alone knows how many tokens
+  // they have.
   if (job.record.ledger.tokens_generated == 0) {
     double tokens = job.record.folded.tokens;
     for (const auto& [k, step] : job.steps) tokens += step.tokens;
     result.tokens_trained = static_cast<int64_t>(tokens);
   }
+
   result.staleness_histogram = job.record.folded.staleness;
   for (const auto& [k, step] : job.steps) {
     for (const auto& [staleness, tokens] : step.staleness)
@@ -115,6 +122,7 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
     if (tokens > 0 && absl::SimpleAtoi(staleness, &value))
       result.staleness_max = std::max(result.staleness_max, value);
   }
+
   result.ledger = job.record.ledger;
   result.restarts = job.record.restarts;
   for (const Role role : kRoles) result.restarts.try_emplace(std::string(RoleName(role)), 0);

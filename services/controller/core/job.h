@@ -12,124 +12,141 @@
 
 namespace sluice::controller {
 
-// Phases of the queue's job, as SetJob says them.
+// The phase that SetJob asks of the queue; the numbers are those of queue.v1.Phase.
 enum class QueuePhase { kOpen = 1, kHold = 2, kClosed = 3, kFreed = 4 };
 
-// How far the end of a job has come. Each stage ends when what it names has happened, or its time
-// is up.
+// How far the end of a job has come. A stage ends when what it names has happened, or when its time
+// limit has passed.
 enum class Stage {
   kNone,          // The job is not ending.
-  kStopTrainers,  // Trainers leave, with a last checkpoint; the queue admits nothing more.
-  kStopAll,       // The others leave too.
-  kClosing,       // The queue closes the books and tells the final ledger.
-  kFreeing,       // The state is final and stored; the queue may drop the job's data.
+  kStopTrainers,  // The trainers write a last checkpoint and leave; the queue admits nothing more.
+  kStopAll,       // All other workers leave too.
+  kClosing,       // The queue drops what is left of the job and reports the final ledger.
+  kFreeing,       // The final state is stored; the queue may delete the job's data.
   kOver,
 };
 
-// Sums over the steps whose reports are no longer kept (Controller::ThinSteps).
+// Sums over the steps whose reports were deleted by Controller::ThinSteps().
 struct FoldedSteps {
-  double tokens = 0;  // Trained.
-  std::map<std::string, int64_t> staleness;
+  double tokens = 0;                         // Trained tokens.
+  std::map<std::string, int64_t> staleness;  // Trained tokens by staleness.
 };
 
-// What is stored at jobs/ID/status, all that the job's life needs but its spec.
+// The record that is stored at jobs/ID/status: the whole state of a job except its spec and its
+// assignment.
 struct JobRecord {
   std::string id;  // 32 hex digits.
   std::string name;
-  std::string hash;     // Of what the user wrote. Hex.
-  std::string request;  // Of the submission that made it. Hex; empty: it had none.
-  int64_t order = 0;    // Of its Submit among all.
+  std::string hash;  // Hash of what the user wrote. Hex.
+  // Id of the Submit call that made the job. Hex; empty if that call had none.
+  std::string request;
+  int64_t order = 0;  // Position of its Submit among all jobs, from 0.
   absl::Time created;
   Needs needs;
 
   JobState state = JobState::kWaiting;
   std::string code, message;  // Why it is in this state.
   std::vector<std::string> conditions;
-  absl::Time running_since = absl::InfiniteFuture();  // First RUNNING.
+  absl::Time running_since = absl::InfiniteFuture();  // Time of the first RUNNING.
   absl::Time ended = absl::InfiniteFuture();
 
-  JobState target = JobState::kWaiting;  // Of the end, once stage is set.
+  // The final state that the end leads to; meaningless while stage is kNone.
+  JobState target = JobState::kWaiting;
   Stage stage = Stage::kNone;
-  bool stop_checkpoint = false;  // Trainers write one before they leave.
+  bool stop_checkpoint = false;  // Trainers write a checkpoint before they leave.
 
-  int64_t step = 0;                  // Steps done.
-  PolicyVersion version;             // As the trainer told it last.
-  int64_t reported_incarnation = 0;  // Gang and k of the newest step report; -1: none.
+  int64_t step = 0;       // Number of trained steps.
+  PolicyVersion version;  // The version that the trainer reported last.
+  // Gang of the newest step report, and its k (-1 if there is none).
+  int64_t reported_incarnation = 0;
   int64_t reported_k = -1;
   uint64_t last_event = 0;
   std::map<std::string, int64_t> restarts;  // By role.
-  // Within the last hour, unix seconds, by role.
+  // Restarts within the last hour by role, in Unix seconds.
   std::map<std::string, std::vector<int64_t>> restarted;
-  Ledger ledger;  // The last that the queue told.
+  Ledger ledger;  // The ledger that the queue reported last.
   bool ledger_final = false;
-  std::string checkpoint;  // Path of the newest.
-  // By EventCode of a finding: first step of the newest spell that an event told of. A gang that
-  // trains steps again meets the same spell again, which is then not news.
+  std::string checkpoint;  // Path of the newest checkpoint.
+  // By EventCode(): the first step of the newest spell that an event has reported. After going back
+  // to a checkpoint, a gang that trains the same steps meets the same spell again, which is then
+  // not reported again.
   std::map<std::string, int64_t> told_findings;
   FoldedSteps folded;
   EvalSummary eval;
 };
 
-// What is stored at assign/ID.
+// The record that is stored at assign/ID: who works for the job, and what the queue was told of it.
 struct AssignRecord {
-  int64_t gang = 0;         // Incarnation of the trainers; drawn by compare-and-set.
-  bool gang_whole = false;  // Its trainers are there; false: the next ones form a new gang.
-  uint64_t revision = 0;    // Of SetJob; 0: never sent.
+  // Incarnation of the trainers. Each new value is stored by compare-and-set before it is used.
+  int64_t gang = 0;
+  // All trainers of `gang` are there. If false, a new gang is drawn once enough trainers are
+  // assigned.
+  bool gang_whole = false;
+  uint64_t revision = 0;  // Number of the newest SetJob; 0 if none was due yet.
   QueuePhase phase = QueuePhase::kOpen;
-  bool opened = false;            // The queue has answered SetJob.
-  std::string queue;              // Daemon id.
-  int64_t queue_incarnation = 0;  // Of the process that answered SetJob last.
-  // It began with nothing of the job, and no gang has restored it yet: its ledger says nothing.
+  bool opened = false;            // The queue has answered a SetJob of this job.
+  std::string queue;              // Id of the queue daemon. Empty while the job waits for daemons.
+  int64_t queue_incarnation = 0;  // Incarnation of the queue process that answered SetJob last.
+  // That queue process has lost the job's data, and no gang has restored the job there yet: until
+  // then its ledger says nothing.
   bool queue_lost_job = false;
-  std::vector<Worker> workers;  // By id.
+  std::vector<Worker> workers;  // Sorted by id; without the queue.
 
   const Worker* Find(const std::string& id) const;
 };
 
-// Of a step, what the result is made of.
+// The values of a step report from which the result is computed.
 struct StepSummary {
-  double reward_count = 0;  // Scored members; their mean reward is in `signal`.
-  double tokens = 0;        // Trained.
+  double reward_count = 0;  // Number of scored members; their mean reward is in `signal`.
+  double tokens = 0;        // Trained tokens.
   std::optional<double> loss;
   std::map<std::string, int64_t> staleness;
   StepSignal signal;
 };
 StepSummary SummaryOf(const StepReport& step);
 
-// A job in memory.
+// A job in memory: its two stored records, and the state of this process.
 struct Job {
   JobRecord record;
   AssignRecord assign;
-  std::string spec;  // Opaque here. Empty once the job is over.
-  // By k, along the lineage: those whose reports are stored. Empty once over.
+  // The serialised job.v1.JobSpec, opaque to the core. Empty once the job is over.
+  std::string spec;
+  // The steps whose reports are stored, by k. A gang that goes back to a checkpoint removes the
+  // later ones, so they form one line of training. Empty once the job is over.
   std::map<int64_t, StepSummary> steps;
-  LearningWatch learning;  // Has seen `steps`, in their order, and those that were folded.
+  // Has been given `steps` in order, and those that were folded since the last DropSteps() or
+  // restart.
+  LearningWatch learning;
 
-  // Of this process; all times are monotonic.
+  // The rest is not stored. All times are on the monotonic clock.
   absl::Duration state_since, stage_since;
   absl::Duration running_since = absl::InfiniteDuration();
-  std::map<Stage, absl::Duration> stage_took;  // How long the stages of the end took that are over.
-  absl::Duration moved;                        // Last step, or change of state.
-  // When it was asked last what a stall waits for.
+  std::map<Stage, absl::Duration> stage_took;  // How long each finished stage of the end took.
+  absl::Duration moved;                        // Time of the last step or change of state.
+  // When the daemons were last asked what a stalled job waits for.
   absl::Duration diagnosed = -absl::InfiniteDuration();
-  std::string diagnosis;        // The answer; empty: not stalled, or not answered yet.
-  uint64_t acked_revision = 0;  // SetJob that the present queue process has answered.
-  bool call_in_flight = false;
-  std::string queue_refusal;  // Why the queue did not take the last SetJob. Empty: it did.
-  absl::Duration call_not_before = -absl::InfiniteDuration();
+  // Their answer in words. Empty if the job is not stalled, or nothing was answered yet.
+  std::string diagnosis;
+  uint64_t acked_revision = 0;  // Newest revision that the present queue process has answered.
+  bool call_in_flight = false;  // A SetJob is under way; there is at most one at a time.
+  std::string queue_refusal;    // Why the queue did not accept the last SetJob. Empty if it did.
+  absl::Duration call_not_before = -absl::InfiniteDuration();  // Earliest time of the next SetJob.
   uint64_t changes = 1;                            // Rises with each change that a watcher may see.
   absl::Time last_step_at = absl::InfinitePast();  // By the trainer's clock.
-  std::vector<double> step_seconds;                // Between reports, the last 20, newest last.
+  // Seconds between successive step reports: the last 20, newest last.
+  std::vector<double> step_seconds;
 
   bool live() const { return !IsFinal(record.state) && record.stage == Stage::kNone; }
   bool started() const { return record.state != JobState::kWaiting; }
 };
 
-// The result of a job that ends as `state`. reward_first and _last: means of the task reward
-// (reports' values `reward_mean`, `reward_count`) over all scored members of the first and the last
-// min(10, steps) steps. curve: at most kCurvePoints.
+// Points of the result's curve, at most.
 inline constexpr int64_t kCurvePoints = 60;
-inline constexpr int kRewardSteps = 10;  // Enough to smooth one batch's luck, few beside a run.
+// Steps over which the first and last reward are averaged: enough to smooth the luck of one batch.
+inline constexpr int kRewardSteps = 10;
+// The result of a job that ends as `state` after `seconds` of running. reward_first and reward_last
+// are means of the task reward (`reward_mean` and `reward_count` of the reports) over all scored
+// members of the first and of the last min(kRewardSteps, steps) steps.
 Result ResultOf(const Job& job, JobState state, double seconds);
 
 }  // namespace sluice::controller

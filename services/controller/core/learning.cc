@@ -8,18 +8,22 @@
 namespace sluice::controller {
 namespace {
 
-constexpr double kNoGradient = 1e-12;      // A norm up to this moves nothing.
-constexpr double kEntropyFraction = 0.05;  // Of the early level.
-constexpr double kEntropyBack = 0.1;
-constexpr double kFlatShare = 0.98;
-constexpr double kLearnedShare = 0.75;  // Of the way from the lowest to the highest reward.
-constexpr double kHeightLost = 0.5;
-constexpr double kHeightBack = 0.75;
+constexpr double kNoGradient = 1e-12;      // A gradient norm up to this counts as 0.
+constexpr double kEntropyFraction = 0.05;  // Share of the early level: a collapse begins below it
+constexpr double kEntropyBack = 0.1;       // and ends above this one.
+constexpr double kFlatShare = 0.98;        // Share of groups without a spread of rewards.
+// Of the way from the lowest to the highest reward of any answer.
+constexpr double kLearnedShare = 0.75;
+constexpr double kHeightLost = 0.5;   // Share of the best height whose loss begins a collapse.
+constexpr double kHeightBack = 0.75;  // Share of the best height above which a collapse ends.
 constexpr double kStandardErrors = 10;
-constexpr double kLeastLoss = 0.1;  // Of the range: the noise of rare rewards is hard to know.
+// Least loss as a share of the range of rewards: where rewards are rare, the estimate of the noise
+// is poor.
+constexpr double kLeastLoss = 0.1;
 
-constexpr size_t kLeastMean = 3;          // Steps; a mean over fewer is no level to fall from.
-constexpr size_t kLeastDifferences = 20;  // To know the noise from.
+constexpr size_t kLeastMean = 3;  // Steps; a mean over fewer is no level to fall from.
+// Differences between steps from which the noise can be estimated.
+constexpr size_t kLeastDifferences = 20;
 
 LearningWatch::Silence SilenceOf(const StepSignal& step) {
   if (step.skipped) return LearningWatch::Silence::kSkipped;
@@ -72,7 +76,8 @@ void LearningWatch::Window::Add(double value) {
   if (values_.size() > limit_) values_.pop_front();
 }
 
-// Summed anew each time: a running sum would keep rounding errors of values that have left.
+// The sum is computed anew each time, because a running sum would keep the rounding errors of
+// values that have left.
 double LearningWatch::Window::mean() const {
   double sum = 0;
   for (const double value : values_) sum += value;
@@ -85,6 +90,7 @@ bool LearningWatch::HoldsNoSignal(const StepSignal& step) {
     silent_ = 0;
     return false;
   }
+
   if (silent_ == 0) stretch_ = {.first = step.k};
   ++silent_;
   stretch_.last = step.k;
@@ -101,9 +107,12 @@ bool LearningWatch::HoldsEntropyCollapse(const StepSignal& step) {
   if (step.flat_share.has_value()) flat_share_.Add(*step.flat_share);
   if (!entropy_.full() || !flat_share_.full() || !reward_long_.full()) return false;
 
+  // A higher threshold ends the spell than began it, so that noise does not end and begin it again.
   if (holds(Finding::kEntropyCollapse)) return entropy_.mean() < kEntropyBack * early_entropy_;
 
+  // A policy that solves its task has low entropy and flat groups too; it is not collapsed.
   const double range = highest_ - lowest_;
+
   const bool learned = range > 0 && reward_long_.mean() >= lowest_ + kLearnedShare * range;
   return entropy_.mean() < kEntropyFraction * early_entropy_ && flat_share_.mean() >= kFlatShare &&
          !learned;
@@ -114,6 +123,7 @@ bool LearningWatch::HoldsRewardCollapse(const StepSignal& step) {
 
   const double reward = *step.reward_mean;
   if (rewards_seen_) squared_differences_.Add((reward - last_reward_) * (reward - last_reward_));
+
   const double lowest = std::min(reward, step.reward_min.value_or(reward));
   const double highest = std::max(reward, step.reward_max.value_or(reward));
   lowest_ = rewards_seen_ ? std::min(lowest_, lowest) : lowest;
@@ -123,11 +133,12 @@ bool LearningWatch::HoldsRewardCollapse(const StepSignal& step) {
   reward_long_.Add(reward);
 
   const double mean = reward_long_.mean();
+  // best_ starts with the first mean over enough steps, which may be negative.
   if (reward_long_.size() == kLeastMean) best_ = mean;
   if (reward_long_.size() > kLeastMean) best_ = std::max(best_, mean);
   if (squared_differences_.size() < kLeastDifferences) return false;
 
-  // A difference of two steps has twice the variance of one.
+  // The difference of two steps has twice the variance of one step.
   noise_ = std::max(noise_, squared_differences_.mean() / 2);
 
   const double height = best_ - lowest_, left = mean - lowest_;
@@ -154,7 +165,8 @@ bool LearningWatch::UpdateSpell(Finding finding, bool holds_now, const Spell& no
 
 std::vector<Finding> LearningWatch::Add(const StepSignal& step) {
   ++steps_;
-  const bool reward = HoldsRewardCollapse(step);  // First: the others look at rewards it keeps.
+  // First, as the others read the rewards that it keeps.
+  const bool reward = HoldsRewardCollapse(step);
   const bool entropy = HoldsEntropyCollapse(step);
   const bool silent = HoldsNoSignal(step);
 

@@ -12,85 +12,91 @@
 
 namespace sluice::controller {
 
-// What one step tells about learning. A value is unset where the trainer does not report it.
+// The values of one step that show whether the run learns. A value is unset if the trainer did not
+// report it.
 struct StepSignal {
   int64_t k = 0;
-  // Unshaped task rewards of the step's answers.
+  // Task rewards of the step's answers, before any reward shaping.
   std::optional<double> reward_mean, reward_min, reward_max;
-  std::optional<double> flat_share;  // Share of groups whose rewards do not differ.
+  std::optional<double> flat_share;  // Share of the groups whose answers all got the same reward.
   std::optional<double> entropy;     // Nats per token.
   std::optional<double> grad_norm;   // Before clipping.
   std::optional<double> lr;
-  bool skipped = false;  // The step left the weights as they were.
+  bool skipped = false;  // The step did not change the weights.
 };
 StepSignal SignalOf(const StepReport& step);
 
 enum class Finding { kNoSignal, kEntropyCollapse, kRewardCollapse };
 inline constexpr Finding kFindings[] = {Finding::kNoSignal, Finding::kEntropyCollapse,
                                         Finding::kRewardCollapse};
-absl::string_view ConditionName(Finding finding);  // "NoSignal": a condition of JobStatus.
-absl::string_view EventCode(Finding finding);      // "no_signal"
+absl::string_view ConditionName(Finding finding);  // As in JobStatus.conditions: "NoSignal", ..
+absl::string_view EventCode(Finding finding);      // As in Event.code: "no_signal", ..
 Severity SeverityOf(Finding finding);
 
-// Watches a run's steps for those that teach nothing, and for a policy that collapses. The rules:
+// Watches the steps of a run and finds stretches that can teach nothing, and collapses of the
+// policy. The rules:
 //
-// No signal: kSilentSteps steps in a row can teach nothing. Such a step has no group whose answers
-// get different rewards, or a gradient of 0, or a learning rate of 0, or it was skipped.
+// No signal: kSilentSteps steps in a row can teach nothing. A step can teach nothing if no group
+// has answers with different rewards, or its gradient is 0, or its learning rate is 0, or it was
+// skipped.
 //
 // Entropy collapse, over the last kLong steps: the mean entropy is below 5 % of its early level
-// (the highest of the first kEarly steps), at least 98 % of the groups have no spread, and the mean
-// reward is below three quarters of the way from the lowest to the highest reward that any answer
-// got. By the last condition, a policy that is certain because it solves its task is no collapse.
+// (the highest of the first kEarly steps), at least 98 % of the groups have no spread of rewards,
+// and the mean reward is below three quarters of the way from the lowest to the highest reward that
+// any answer got. The last condition excludes a policy that is certain because it solves its task.
 //
 // Reward collapse: the mean reward of the last kLong steps has lost more than half of its height.
 // The height is the best such mean so far, measured from the lowest reward that any answer got. The
-// loss must also be more than noise: ten standard errors of the mean, and 10 % of the range of
-// rewards. The noise comes from the differences between successive steps, the highest level of the
-// run counts, and it is known from the 21st step on.
+// loss must also be more than noise: more than ten standard errors of the mean, and more than 10 %
+// of the range of rewards. The noise is estimated from the differences between successive steps;
+// the highest estimate of the run is used. The rule applies from the 21st step on, as there are too
+// few differences before.
 //
-// A spell is a stretch of steps over which a finding holds. A spell of no signal ends with the
-// first step that can teach; a collapse ends when entropy is back above 10 % of its early level, or
-// reward above three quarters of its best height.
+// A spell is a stretch of steps over which a finding holds. A spell without signal ends with the
+// first step that can teach. A collapse ends when the entropy is back above 10 % of its early
+// level, or the reward above three quarters of its best height.
 //
-// A pure function of the steps, in their order: a watch that is given the stored steps again stands
-// where the first one stood.
+// The state depends on the added steps and their order alone: a watch that is given the stored
+// steps again reaches the same state. Not thread-safe.
 class LearningWatch {
  public:
   static constexpr int kSilentSteps = 10;
   static constexpr int kEarly = 5;
   static constexpr int kLong = 10;
-  static constexpr int kNoiseSteps = 50;  // Of which successive differences are taken.
+  static constexpr int kNoiseSteps = 50;  // Window of the differences between successive steps.
 
   enum class Silence { kNone, kFlat, kZeroGradient, kZeroLr, kSkipped };
   // A stretch of steps [first, last].
   struct Spell {
     int64_t first = 0;
     int64_t last = 0;
-    bool open = false;  // It goes on with the newest step.
-    // What has fallen, from its early or best level to the mean at step `last`: entropy or reward.
-    // No signal: `to` is the mean reward of step `last`.
+    bool open = false;  // The spell includes the newest step.
+    // In a collapse, `from` is the early level of the entropy or the best mean reward, and `to` is
+    // the mean at step `last`. Without signal, `to` is the mean reward of step `last`, and `from`
+    // is unused.
     double from = 0, to = 0;
-    Silence silence = Silence::kNone;  // No signal: why step `last` could teach nothing.
+    Silence silence = Silence::kNone;  // Why step `last` could teach nothing; kNone in a collapse.
   };
 
-  // Returns the findings whose spells begin to hold with this step.
+  // Adds the next step. Returns the findings whose spells begin with it.
   std::vector<Finding> Add(const StepSignal& step);
 
-  // The newest spell that held. Nothing: there was none.
+  // The newest spell of this finding, or nothing if there was none.
   const std::optional<Spell>& spell(Finding finding) const {
     return spells_[static_cast<size_t>(finding)];
   }
   bool holds(Finding finding) const { return spell(finding).has_value() && spell(finding)->open; }
 
-  // What the newest spell means, and what to do about it.
+  // Says what the newest spell of this finding means and what the user can do. Empty if there was
+  // none.
   std::string Text(Finding finding) const;
 
-  // A text for each finding that held at some time. A run that could learn nothing in any of its
-  // steps is told however short it is.
+  // Returns a text for each finding that held at some time. If none of the run's steps could teach
+  // anything, there is a text too, even for a run of fewer than kSilentSteps steps.
   std::vector<std::string> Warnings() const;
 
  private:
-  // A mean over the newest values.
+  // The mean of the newest `limit` values.
   class Window {
    public:
     explicit Window(size_t limit) : limit_(limit) {}
@@ -107,26 +113,27 @@ class LearningWatch {
   bool HoldsNoSignal(const StepSignal& step);
   bool HoldsEntropyCollapse(const StepSignal& step);
   bool HoldsRewardCollapse(const StepSignal& step);
-  // Begins, extends or ends the finding's spell; true where it begins.
+  // Begins, extends or ends the finding's spell. Returns true if it begins.
   bool UpdateSpell(Finding finding, bool holds_now, const Spell& now);
   std::string SilenceText(const Spell& spell) const;
 
   std::array<std::optional<Spell>, 3> spells_;
   int64_t steps_ = 0;
 
-  // The stretch of silent steps up to the newest one, which holds as a spell once it is long
-  // enough. silent_ <= steps_.
+  // The stretch of steps up to the newest one that could teach nothing, and its length. It becomes
+  // a spell once it has kSilentSteps steps. 0 <= silent_ <= steps_.
   int64_t silent_ = 0;
   Spell stretch_;
 
-  // Of any answer so far: lowest_ <= last_reward_ <= highest_ once rewards_seen_.
+  // Lowest and highest reward of any answer so far, and the mean reward of the newest step that
+  // reported one. Once rewards_seen_: lowest_ <= last_reward_ <= highest_.
   bool rewards_seen_ = false;
   double lowest_ = 0, highest_ = 0, last_reward_ = 0;
   Window reward_long_{kLong}, squared_differences_{kNoiseSteps};
-  double best_ = 0;   // Highest mean of reward_long_.
-  double noise_ = 0;  // Variance of a step's mean reward.
+  double best_ = 0;   // Highest mean of reward_long_ so far.
+  double noise_ = 0;  // Highest estimate of the variance of a step's mean reward.
 
-  int entropies_ = 0;
+  int entropies_ = 0;  // Steps that reported an entropy.
   double early_entropy_ = 0;
   Window entropy_{kLong}, flat_share_{kLong};
 };

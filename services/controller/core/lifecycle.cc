@@ -1,4 +1,4 @@
-// States, limits and ends of a job.
+// The states, limits and ends of jobs.
 
 #include <algorithm>
 #include <utility>
@@ -13,25 +13,26 @@
 
 namespace sluice::controller {
 namespace {
-// For rollouts and rewards to end what they do.
+// Time for rollouts and rewards to finish and leave.
 constexpr absl::Duration kLeaveTime = absl::Seconds(10);
-// For the queue to come back and tell the final ledger.
+// Time for the queue to close its books; a queue that is away may come back meanwhile.
 constexpr absl::Duration kCloseTime = absl::Seconds(15);
-// For a queue that is there to free the data; later it is left to the operator.
+// Time for a queue that is present to free the data. Afterwards this is left to the operator.
 constexpr absl::Duration kFreeTime = absl::Seconds(60);
-constexpr absl::Duration kDiagnoseEvery = absl::Seconds(10);  // At the most, of a stalled job.
+// Least time between two diagnoses of a stalled job.
+constexpr absl::Duration kDiagnoseEvery = absl::Seconds(10);
 constexpr char kWallEnd[] = "ended by limits.wall ";
 constexpr char kNoStepCode[] = "SLUICE-CTL-0018";
 
-// A run that trained nothing is not what anybody asked for, whatever ended it.
+// The message of a job that ends without a trained step. Such a job fails, whatever ended it.
 std::string NoStepText(const std::string& name, const std::string& why) {
   return absl::StrCat("no step was trained: ", why, "; `sluice job describe ", name,
                       "` shows what became of the samples, `sluice job events ", name,
                       "` what happened");
 }
 
-// What the time went into between the order to end and the end, which may take longer than people
-// expect.
+// Says where the time went between the order to end and the end, as it may be longer than a user
+// expects.
 std::string EndText(const Job& job, absl::Duration books) {
   const auto took = [&](Stage stage) {
     const auto it = job.stage_took.find(stage);
@@ -47,6 +48,7 @@ std::string EndText(const Job& job, absl::Duration books) {
 }  // namespace
 
 void Controller::Advance(Instant now, Job& job) {
+  // AdvanceLive() may begin the end, whose first stage may be over at once.
   if (job.live()) AdvanceLive(now, job);
   if (!job.live()) AdvanceEnding(now, job);
 }
@@ -106,7 +108,8 @@ void Controller::AdvanceLive(Instant now, Job& job) {
     case JobState::kWaiting: return;  // Staff() starts it.
     case JobState::kStarting:
     case JobState::kRecovering: {
-      // A recovered job may go on with fewer rollouts than it started with: that is Degraded.
+      // A recovered job may go on with fewer rollouts and rewards than the minimum; it is then
+      // Degraded.
       const bool can = QueueServes(job) && TrainersReady(job);
       if (job.record.state == JobState::kRecovering ? can : can && NotReady(job).empty()) {
         if (job.record.running_since == absl::InfiniteFuture()) {
@@ -118,8 +121,8 @@ void Controller::AdvanceLive(Instant now, Job& job) {
       break;
     }
     case JobState::kRunning:
-      // The first beats after the controller's own start tell who is ready; until then nothing has
-      // changed.
+      // Look only at what is stored or lost. After the controller's own start no daemon has said
+      // yet that it is ready, and this must not look like a failure.
       if (const std::string queue = QueueStanding(job); !queue.empty()) {
         SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0011", queue);
       } else if (!job.assign.gang_whole) {
@@ -142,6 +145,7 @@ void Controller::Judge(Instant now, Job& job) {
                       Short(needs.start), " (limits.start)"));
     return End(now, job, JobState::kSucceeded, true, "", absl::StrCat(kWallEnd, Short(needs.wall)));
   }
+
   if (job.record.state == JobState::kStarting && now.mono - job.state_since >= needs.start) {
     return Fail(
         now, job, "SLUICE-CTL-0013",
@@ -149,6 +153,7 @@ void Controller::Judge(Instant now, Job& job) {
                      " (limits.start) after its start: ", absl::StrJoin(NotReady(job), ", "),
                      "; see the logs of those daemons, or raise limits.start"));
   }
+
   std::vector<std::string> conditions;
   if (job.record.state != JobState::kStarting) {
     const absl::Duration still = now.mono - job.moved;
@@ -161,6 +166,7 @@ void Controller::Judge(Instant now, Job& job) {
                                "for; the job's last checkpoint: ",
                                job.record.checkpoint.empty() ? "none" : job.record.checkpoint));
     }
+
     if (still >= needs.stall_fail) {
       return Fail(
           now, job, "SLUICE-CTL-0015",
@@ -168,6 +174,7 @@ void Controller::Judge(Instant now, Job& job) {
               "no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail),
               "): ", job.diagnosis.empty() ? absl::StrJoin(NotReady(job), ", ") : job.diagnosis));
     }
+
     if (still >= needs.stall_warn) {
       conditions.push_back("Stalled");
       if (now.mono - job.diagnosed >= std::max(needs.stall_warn, kDiagnoseEvery)) {
@@ -175,6 +182,7 @@ void Controller::Judge(Instant now, Job& job) {
         out_.diagnose.push_back(job.record.id);
       }
     }
+
     if (Ready(job, Role::kRollout) < needs.rollouts.min ||
         Ready(job, Role::kReward) < needs.rewards.min) {
       conditions.push_back("Degraded");
@@ -183,10 +191,12 @@ void Controller::Judge(Instant now, Job& job) {
       if (job.learning.holds(finding)) conditions.emplace_back(ConditionName(finding));
     }
   }
+
   if (conditions == job.record.conditions) return;
   const auto has = [](const std::vector<std::string>& in, const char* what) {
     return std::count(in.begin(), in.end(), what) > 0;
   };
+
   const bool stalls = has(conditions, "Stalled"), stalled = has(job.record.conditions, "Stalled");
   job.record.conditions = std::move(conditions);
   if (stalled && !stalls) {
@@ -203,6 +213,7 @@ void Controller::Diagnosed(Instant now, const std::string& id, const std::string
   Job& job = it->second;
   const auto& conditions = job.record.conditions;
   if (std::find(conditions.begin(), conditions.end(), "Stalled") == conditions.end()) return;
+
   const bool first = job.diagnosis.empty();
   job.diagnosis = text.empty() ? absl::StrCat("`sluice why ", job.record.name,
                                               "` finds nothing that it waits for")
@@ -219,6 +230,7 @@ void Controller::SetState(Instant now, Job& job, JobState state, std::string cod
   job.record.code = std::move(code);
   job.record.message = std::move(message);
   if (before == state) return Touch(job);
+
   job.state_since = now.mono;
   job.moved = now.mono;
   const Severity severity = state == JobState::kFailed       ? Severity::kError
@@ -241,16 +253,19 @@ void Controller::Fail(Instant now, Job& job, std::string code, std::string messa
   End(now, job, JobState::kFailed, false, std::move(code), std::move(message));
 }
 
-// CANCELLING is stored before anything is undone. A failure shows its cause while it finishes.
+// Begins the end. The passing state is stored before anything is undone, so a restarted controller
+// goes on with the end. A failure shows its code and cause from here on.
 void Controller::End(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
                      std::string message) {
   job.record.target = target;
   job.record.stop_checkpoint = checkpoint;
   job.record.conditions.clear();
+
   const JobState passing =
       target == JobState::kCancelled ? JobState::kCancelling : JobState::kFinishing;
   SetState(now, job, passing, std::move(code), std::move(message));
   Enter(now, job,
+        // Only a gang that is there can write a checkpoint.
         checkpoint && job.started() && job.assign.gang_whole ? Stage::kStopTrainers
                                                              : Stage::kStopAll);
 }
@@ -259,16 +274,20 @@ void Controller::Enter(Instant now, Job& job, Stage stage) {
   if (job.record.stage != Stage::kNone) {
     job.stage_took[job.record.stage] += now.mono - job.stage_since;
   }
+
   job.record.stage = stage;
   job.stage_since = now.mono;
+
   const QueuePhase phase = stage <= Stage::kStopAll   ? QueuePhase::kHold
                            : stage == Stage::kClosing ? QueuePhase::kClosed
                                                       : QueuePhase::kFreed;
+  // Revision 0: the queue has never heard of the job, so there is nothing to end there.
   if (job.assign.revision > 0 && job.assign.phase != phase && stage != Stage::kOver) {
     job.assign.phase = phase;
     ++job.assign.revision;
     job.call_not_before = now.mono;
   }
+
   if (stage == Stage::kOver) {
     active_.erase(job.record.id);
     job.spec.clear();
@@ -279,22 +298,24 @@ void Controller::Enter(Instant now, Job& job, Stage stage) {
   Touch(job);
 }
 
-// A worker has left a job when it has applied the assignments that say STOP and tells no progress
-// of the job, or that it works on it no more.
+// A worker has left a job when it is lost, or when it has applied the assignments that say STOP and
+// either reports no progress of the job any more or says that it no longer works on it.
 bool Controller::Left(const Job& job, const Worker& worker) const {
   const auto daemon = fleet_.daemons().find(worker.id);
   const auto down = downs_.find(worker.id);
   if (daemon == fleet_.daemons().end() || !daemon->second.present()) return true;
   if (down == downs_.end() || daemon->second.generation_up < down->second.generation) return false;
+
   const auto& parts = down->second.parts;
   const auto part = std::find_if(parts.begin(), parts.end(),
                                  [&](const Part& p) { return p.job == job.record.id; });
   if (part == parts.end()) return !job.assign.opened;
   if (part->phase != PartPhase::kStop) return false;
+
   const auto progress = daemon->second.progress.find(job.record.id);
   if (progress == daemon->second.progress.end()) return true;
   const std::string& phase = progress->second.phase;
-  // An ending job draws no next gang.
+  // `restore` counts too, as an ending job draws no new gang.
   return phase == "done" || phase == "failed" || phase == "restore";
 }
 
@@ -309,6 +330,7 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
   const auto queue = fleet_.daemons().find(job.assign.queue);
   const bool queue_there = queue != fleet_.daemons().end() && queue->second.present();
   const bool told = job.assign.revision > 0;  // Else the queue has never heard of the job.
+
   if (job.record.stage == Stage::kStopTrainers) {
     const bool late = spent >= job.record.needs.start;
     if (late) {
@@ -318,8 +340,10 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
     }
     if (late || all_left(true)) Enter(now, job, Stage::kStopAll);
   }
+
   if (job.record.stage == Stage::kStopAll && (spent >= kLeaveTime || all_left(false)))
     Enter(now, job, Stage::kClosing);
+
   if (job.record.stage == Stage::kClosing && (!told || now.mono - job.stage_since >= kCloseTime)) {
     if (told) {
       Emit(now, job, Severity::kWarning, "controller", "", "ledger",
@@ -328,16 +352,18 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
     }
     Finalize(now, job);
   }
-  // A lost queue frees the data when it comes back.
+
+  // If the queue is lost, wait for it without limit: it frees the data when it comes back.
   if (job.record.stage == Stage::kFreeing &&
       (!told || (queue_there && now.mono - job.stage_since >= kFreeTime))) {
     Enter(now, job, Stage::kOver);
   }
 }
 
-// Final state and result are stored in one transaction, before the queue is told to free the data.
+// The final state and the result are stored in one transaction, before the queue is told to free
+// the data.
 void Controller::Finalize(Instant now, Job& job) {
-  // A step that was under way when limits.wall passed has counted by now.
+  // The step that was under way when limits.wall passed has been counted by now.
   if (job.record.target == JobState::kSucceeded && job.record.step == 0) {
     job.record.target = JobState::kFailed;
     job.record.code = kNoStepCode;
@@ -370,26 +396,29 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
   Job& job = it->second;
   job.call_in_flight = false;
   const Daemon* queue = fleet_.Find(call.queue);
-  // The next process is asked again.
+
+  // The answer is that of an earlier queue process; DueCalls() asks the present one.
   if (queue == nullptr || queue->record.incarnation != call.queue_incarnation) return;
+
   const bool closing = call.phase == QueuePhase::kClosed && job.record.stage == Stage::kClosing;
   if (!answer.ok()) {
     job.call_not_before = now.mono + absl::Milliseconds(500);
     const absl::Status& status = answer.status();
     if (ReasonOf(status) == "LOST_RACE") {
-      // Our store was restored from an older copy, and the queue has seen a later list. Go on
-      // behind what it has.
+      // Our store was restored from an older copy: the queue knows a higher revision. Jump past it.
       uint64_t current = 0;
       if (!absl::SimpleAtoi(DetailOf(status).current, &current)) current = job.assign.revision;
       job.assign.revision = std::max(job.assign.revision, current) + 1;
       return Touch(job);
     }
+
     const bool passing = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
                          absl::IsResourceExhausted(status) || absl::IsAborted(status);
     if (passing) {
       job.queue_refusal = StatusText(status);
       return;
     }
+
     if (job.live()) {
       Fail(now, job, "SLUICE-CTL-0016",
            absl::StrCat("queue ", call.queue, " refuses the job: ", StatusText(status)));
@@ -402,16 +431,21 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
     }
     return;
   }
+
   job.queue_refusal.clear();
+  // From here on the queue has accepted the call. `other`: a new process of the queue did.
   const bool other =
       job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != call.queue_incarnation;
+
   job.acked_revision = std::max(job.acked_revision, call.revision);
   job.assign.opened = true;
   job.assign.queue_incarnation = call.queue_incarnation;
   job.assign.queue_lost_job = !answer->restored && (other || job.assign.queue_lost_job);
   if (!job.assign.queue_lost_job) job.record.ledger = answer->ledger;
   Touch(job);
+
   if (other && job.live()) QueueBack(now, job, call, *answer);
+
   if (closing) {
     job.record.ledger_final = !job.assign.queue_lost_job;
     if (job.assign.queue_lost_job) {
@@ -425,8 +459,8 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
   }
 }
 
-// The queue's next process has taken the job up. If it has nothing of it, the trainers go back to
-// their last checkpoint, as a new gang, and bring the queue the cursor that lies there.
+// A new process of the queue has taken the job up. If it has lost the job's data, a new gang is
+// drawn: the trainers go back to their last checkpoint and give the queue the cursor stored there.
 void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
                            const SetJobAnswer& answer) {
   const std::string queue = absl::StrCat("queue ", job.assign.queue);
@@ -434,9 +468,11 @@ void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
     return Emit(now, job, Severity::kInfo, "queue", job.assign.queue, "queue_back",
                 absl::StrCat(queue, " goes on from its log"));
   }
-  // A gang drawn since the call, or one that has not trained yet, calls Restore anyway.
+
+  // A gang that was drawn after the call, or that has not trained yet, calls Restore anyway.
   const bool trained = job.record.running_since != absl::InfiniteFuture() &&
                        job.assign.gang_whole && call.gang == job.assign.gang;
+
   const std::string from = job.record.checkpoint.empty()
                                ? "the model, as there is no checkpoint yet"
                                : job.record.checkpoint;
@@ -457,6 +493,8 @@ void Controller::CountRestart(Instant now, Job& job, Role role, const std::strin
                               [&](int64_t at) { return at <= seconds - 3600; }),
                recent.end());
   recent.push_back(seconds);
+
+  // A role with many daemons restarts more often, so the limit grows with their number.
   const int daemons = role == Role::kQueue ? 1 : std::max(1, job.record.needs.of(role).max);
   const int limit = job.record.needs.restarts_per_hour * daemons;
   if (job.live() && static_cast<int>(recent.size()) > limit) {

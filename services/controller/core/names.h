@@ -5,11 +5,12 @@
 
 namespace sluice::controller {
 
-// INVALID_ARGUMENT unless `name` is [a-z0-9][a-z0-9._-]{0,62}, as ids of daemons are; `what` is
-// named.
+// Checks the name of a daemon. `what` says in the message what kind of name it is.
+// INVALID_ARGUMENT: `name` is not [a-z0-9][a-z0-9._-]{0,62}.
 absl::Status CheckName(absl::string_view what, absl::string_view name);
 
-// Of jobs: no dots and underscores either.
+// Checks the name of a job.
+// INVALID_ARGUMENT: `name` is not [a-z0-9][a-z0-9-]{0,62}.
 absl::Status CheckJobName(absl::string_view name);
 
 }  // namespace sluice::controller

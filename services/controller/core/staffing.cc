@@ -1,4 +1,4 @@
-// Who works for which job, and what is told the daemons and the queue of it.
+// Who works for which job, and what the daemons and the queue are told about it.
 
 #include <algorithm>
 #include <utility>
@@ -15,6 +15,7 @@ void Controller::Staff(Instant now) {
   for (const auto& [id, daemon] : fleet_.daemons()) {
     daemons.push_back({id, daemon.record.role, daemon.present(), daemon.usable()});
   }
+
   std::vector<JobView> jobs;
   for (const std::string& id : active_) {
     const Job& job = jobs_.at(id);
@@ -24,6 +25,7 @@ void Controller::Staff(Instant now) {
     for (const Worker& worker : job.assign.workers) view.held.push_back(worker.id);
     jobs.push_back(std::move(view));
   }
+
   const std::map<std::string, Parts> plan = Assign(std::move(jobs), daemons);
   for (const auto& [id, parts] : plan) {
     if (jobs_.at(id).live()) StaffJob(now, jobs_.at(id), parts);
@@ -36,6 +38,7 @@ void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
     if (message != job.record.message) SetState(now, job, JobState::kWaiting, "", message);
     return;
   }
+
   std::vector<Worker> workers;
   const auto add = [&](Role role, const std::vector<std::string>& ids) {
     for (const std::string& id : ids)
@@ -46,6 +49,8 @@ void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
   add(Role::kReward, parts.rewards);
   std::sort(workers.begin(), workers.end(),
             [](const Worker& a, const Worker& b) { return a.id < b.id; });
+
+  // A new gang is drawn once all ranks are assigned.
   const bool draws = !job.assign.gang_whole &&
                      static_cast<int>(parts.trainers.size()) == job.record.needs.trainers.min;
   if (workers == job.assign.workers && !draws && job.started()) return;
@@ -56,10 +61,12 @@ void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
     Emit(now, job, Severity::kInfo, RoleName(worker.role), worker.id, "assigned",
          absl::StrCat(RoleName(worker.role), " ", worker.id, " works for the job"));
   }
+
   job.assign.workers = std::move(workers);
   job.assign.queue = parts.queue;
   ++job.assign.revision;
   job.call_not_before = now.mono;
+
   if (draws) {
     job.assign.gang_whole = true;
     ++job.assign.gang;
@@ -68,6 +75,7 @@ void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
            absl::StrCat("gang ", job.assign.gang, " takes over"));
     }
   }
+
   if (job.record.state == JobState::kWaiting) SetState(now, job, JobState::kStarting, "", "");
   Touch(job);
 }
@@ -80,21 +88,24 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation,
     if (job.assign.queue == daemon.record.id) QueueGone(now, job, daemon, cause);
     const Worker* worker = job.assign.Find(daemon.record.id);
     if (worker == nullptr || worker->incarnation != incarnation) continue;
+
     const bool trainer = worker->role == Role::kTrainer;
     if (job.assign.opened) {
       out_.releases.push_back({id, job.assign.queue, Address(job.assign.queue), worker->id,
                                trainer ? job.assign.gang : incarnation});
     }
     if (!job.live()) {
-      Touch(job);  // It counts as having left.
+      Touch(job);  // A lost worker counts as having left.
       continue;
     }
+
     const Role role = worker->role;
     job.assign.workers.erase(job.assign.workers.begin() + (worker - job.assign.workers.data()));
     if (trainer) job.assign.gang_whole = false;
     ++job.assign.revision;
     job.call_not_before = now.mono;
     Touch(job);
+
     if (daemon.draining) {
       Emit(now, job, Severity::kInfo, RoleName(role), daemon.record.id, "daemon_left",
            absl::StrCat(daemon.record.id, ": ", cause));
@@ -106,7 +117,7 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation,
   }
 }
 
-// It keeps the job, and is waited for.
+// The job stays assigned to its queue, which alone has its data, and waits for it to come back.
 void Controller::QueueGone(Instant now, Job& job, const Daemon& daemon, const std::string& cause) {
   if (!job.live() || !job.started()) return;
   if (daemon.draining) {
@@ -148,10 +159,12 @@ Part Controller::PartOf(const Job& job, const Worker& worker) const {
   const bool trainer = worker.role == Role::kTrainer;
   part.incarnation = trainer ? job.assign.gang : worker.incarnation;
   part.peers = Callers(job);
+
   const bool stops =
       job.record.stage >= Stage::kStopAll || (job.record.stage == Stage::kStopTrainers && trainer);
   part.phase = stops ? PartPhase::kStop : PartPhase::kRun;
   part.checkpoint = stops && trainer && job.record.stop_checkpoint;
+
   part.queues = {Address(job.assign.queue)};
   std::vector<std::string> trainers, rollouts;
   for (const Worker& peer : job.assign.workers) {
@@ -162,6 +175,7 @@ Part Controller::PartOf(const Job& job, const Worker& worker) const {
       rollouts.push_back(Address(peer.id));
     }
   }
+
   if (trainer) {
     part.world = static_cast<uint32_t>(trainers.size());
     part.rendezvous = trainers.front();
@@ -171,19 +185,22 @@ Part Controller::PartOf(const Job& job, const Worker& worker) const {
   return part;
 }
 
-// A generation rises with each change, and above what a daemon has from the controller before.
+// Recomputes what each daemon is to be told. Its generation rises with each change, and beyond what
+// the daemon has applied from an earlier controller.
 void Controller::RefreshDowns() {
   std::map<std::string, std::vector<Part>> parts;
   for (const std::string& id : active_) {
     const Job& job = jobs_.at(id);
-    if (!job.assign.opened) continue;  // First the queue knows its workers.
+    if (!job.assign.opened) continue;  // The queue must know the workers before they call it.
     for (const Worker& worker : job.assign.workers) {
+      // A trainer that waits for its gang is told nothing of a live job.
       const bool gang_missing = worker.role == Role::kTrainer && !job.assign.gang_whole;
       if (!gang_missing || !job.live()) parts[worker.id].push_back(PartOf(job, worker));
     }
   }
+
   for (const auto& [id, daemon] : fleet_.daemons()) {
-    if (!daemon.ever_heard) continue;  // It will say what it has applied.
+    if (!daemon.ever_heard) continue;  // Its first heartbeat says which generation it has applied.
     Down& down = downs_[id];
     const bool behind = daemon.generation_up > down.generation;
     std::vector<Part>& wanted = parts[id];
@@ -199,6 +216,7 @@ Down Controller::DownFor(const std::string& daemon) const {
   Down down = it == downs_.end() ? Down{} : it->second;
   const auto known = fleet_.daemons().find(daemon);
   if (known != fleet_.daemons().end()) down.events_stored = known->second.record.events_stored;
+
   for (const Part& part : down.parts) {
     const Job& job = jobs_.at(part.job);
     if (job.record.reported_incarnation == job.assign.gang && job.record.reported_k >= 0) {
@@ -214,9 +232,11 @@ void Controller::DueCalls(Instant now) {
     if (job.assign.revision <= job.acked_revision || job.call_in_flight ||
         now.mono < job.call_not_before)
       continue;
+
     const std::string address = Address(job.assign.queue);
     const auto queue = fleet_.daemons().find(job.assign.queue);
     if (address.empty() || queue == fleet_.daemons().end() || !queue->second.present()) continue;
+
     job.call_in_flight = true;
     out_.set_jobs.push_back({id, job.assign.queue, address, queue->second.record.incarnation,
                              job.assign.revision, job.assign.phase, Callers(job), job.assign.gang});

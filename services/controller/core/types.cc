@@ -65,6 +65,7 @@ absl::Status CheckAlphabet(absl::string_view what, absl::string_view name,
                     marks.find(c) != absl::string_view::npos);
   }
   if (good) return absl::OkStatus();
+
   return ErrorWith(
       absl::StatusCode::kInvalidArgument,
       {"NAME", "SLUICE-CTL-0004",

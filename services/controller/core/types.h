@@ -10,35 +10,36 @@
 #include "absl/time/time.h"
 #include "common/rl/version.h"
 
-// The controller's nouns. Ids and digests are lower-case hex here; the edges translate.
+// The types that the whole controller uses. Ids and digests are lower-case hex in the core; the
+// services translate them to and from the bytes of the wire.
 namespace sluice::controller {
 
 enum class Role { kQueue, kRollout, kReward, kTrainer };
 inline constexpr Role kRoles[] = {Role::kQueue, Role::kRollout, Role::kReward, Role::kTrainer};
 absl::string_view RoleName(Role role);  // "queue", "rollout", "reward", "trainer".
 
-// A duration for people: whole seconds, below one second whole tenths.
+// Formats a duration for people, cut to whole seconds, or to tenths of a second below one second.
 std::string Short(absl::Duration duration);
 
-// WAITING -> STARTING -> RUNNING <-> RECOVERING; then FINISHING or CANCELLING, then a final state.
-// A job that fails passes through FINISHING too, while its daemons leave and the queue closes its
-// books.
+// A job goes WAITING -> STARTING -> RUNNING <-> RECOVERING, then FINISHING or CANCELLING, then to a
+// final state. A job that fails passes through FINISHING too: its daemons leave and the queue
+// closes its books before the state is FAILED.
 enum class JobState {
-  kWaiting,   // For daemons.
-  kStarting,  // Daemons are assigned, not all ready.
+  kWaiting,   // Not enough daemons are free for the job.
+  kStarting,  // Daemons are assigned, but not all of them are ready.
   kRunning,
-  kRecovering,  // No step can advance: a trainer or the queue is missing.
+  kRecovering,  // No step can be trained: a trainer or the queue is missing.
   kFinishing,
   kSucceeded,
   kCancelling,
   kCancelled,
   kFailed,
 };
-absl::string_view StateName(JobState state);  // "WAITING", ..
+absl::string_view StateName(JobState state);  // "WAITING", and so on.
 bool IsFinal(JobState state);
 
-// One moment on both clocks: `mono` for what happens to processes that live, `wall` for what is
-// stored.
+// One moment on both clocks. `mono` measures durations within this process; `wall` is what is
+// stored, as it keeps its meaning after a restart.
 struct Instant {
   absl::Time wall;
   absl::Duration mono;
@@ -47,30 +48,34 @@ struct Instant {
 enum class Severity { kInfo = 1, kWarning = 2, kError = 3, kAlarm = 4 };
 
 struct Event {
-  uint64_t seq = 0;  // Of the job, from 1.
+  uint64_t seq = 0;  // Number of the event within its job, from 1.
   absl::Time at;
-  int64_t incarnation = 0;  // Of the gang.
+  int64_t incarnation = 0;  // Incarnation of the job's trainers (the gang) at the time.
   Severity severity = Severity::kInfo;
-  std::string role;  // Whose event; "controller" for its own.
+  // Role of the daemon that raised the event; "controller" for the controller's own events.
+  std::string role;
   std::string daemon;
   std::string code;
   std::string message;
   uint32_t count = 1;
 };
 
-// What a trainer tells of step k, which made `version`.
+// A trainer's report of step k, which produced `version`.
 struct StepReport {
   int64_t k = 0;
   PolicyVersion version;
   absl::Time at;
   std::map<std::string, double> values;
-  std::map<std::string, int64_t> staleness;  // Trained tokens by staleness in versions.
+  // Number of trained tokens by their staleness in versions.
+  std::map<std::string, int64_t> staleness;
 
-  // Nothing: the trainer did not tell it, or it is not finite.
+  // Returns the value of this name, or nothing if the trainer did not report it or it is not
+  // finite.
   std::optional<double> Find(const std::string& name) const;
 };
 
-// A job's books, in trajectories unless said: accepted = durable + applied + live + sum(dropped).
+// The queue's account of a job. The counts are trajectories unless the name says tokens. accepted =
+// durable + applied + live + sum(dropped). Fields as in common.v1.Ledger.
 struct Ledger {
   int64_t accepted = 0, durable = 0, applied = 0, live = 0;
   std::map<std::string, int64_t> dropped;
@@ -80,28 +85,29 @@ struct Ledger {
   uint64_t event = 0;
 };
 
-// What the steps first_step .. last_step came to, as in job.CurvePoint.
+// Mean reward and loss over the steps first_step to last_step; see job.v1.CurvePoint.
 struct CurvePoint {
   int64_t first_step = 0, last_step = 0;
-  std::optional<double> reward, loss;  // None: no step of them told it.
+  std::optional<double> reward, loss;  // Unset if none of these steps reported it.
 };
 
-// What the evaluations beside training came to, as the trainer told it last; see
+// Summary of the evaluations that ran beside training, as the trainer reported it last; see
 // job.v1.EvalSummary.
 struct EvalSummary {
-  int64_t versions = 0;  // 0: none was evaluated.
+  // Number of evaluated versions. If it is 0, the other fields have no meaning.
+  int64_t versions = 0;
   double first = 0, last = 0, best = 0;
   int64_t best_version = 0;
   std::string best_checkpoint;
   bool operator==(const EvalSummary&) const = default;
 };
 
-// What a job came to.
+// The result of a job; see job.v1.JobResult.
 struct Result {
   std::string job, state;
   int64_t steps = 0;
-  double seconds = 0;  // Wall time from RUNNING on.
-  // None: nothing was scored, as in supervised training.
+  double seconds = 0;  // From the first RUNNING to the end.
+  // Unset if nothing was scored, as in supervised training.
   std::optional<double> reward_first, reward_last;
   int64_t tokens_generated = 0, tokens_trained = 0;
   int64_t staleness_max = 0;
@@ -111,17 +117,17 @@ struct Result {
   std::string checkpoint;
   std::vector<CurvePoint> curve;
   std::optional<CurvePoint> best, worst;
-  std::vector<std::string> warnings;  // A sentence each.
+  std::vector<std::string> warnings;  // One sentence each.
   EvalSummary eval;
 };
 
-// At least `min`, with surplus at most `max`.
+// How many daemons of a role a job uses: at least `min`, and up to `max` if more are free.
 struct Count {
   int min = 1;
   int max = 1;
 };
 
-// What the core needs to know of a job's spec.
+// The part of a job's spec that the core uses. The durations are those of the spec's `limits`.
 struct Needs {
   int priority = 0;
   Count trainers, rollouts, rewards;
@@ -129,12 +135,14 @@ struct Needs {
   absl::Duration start = absl::Seconds(240);
   absl::Duration stall_warn = absl::Seconds(60);
   absl::Duration stall_fail = absl::Minutes(30);
-  int restarts_per_hour = 5;  // Of each role, per daemon that the job may have of it.
+  // Limit for each role, multiplied by the number of daemons of that role that the job may have.
+  int restarts_per_hour = 5;
 
   const Count& of(Role role) const;
 };
 
-// A daemon that works for a job. `incarnation` is the daemon's own, of trainers too.
+// A daemon that works for a job. `incarnation` is that of the daemon itself, also for a trainer
+// (trainers call under the gang's incarnation, which is in AssignRecord).
 struct Worker {
   std::string id;
   Role role = Role::kRollout;

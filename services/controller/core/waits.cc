@@ -1,5 +1,5 @@
-// What a job waits for, seen from the controller: the ends of `why` that no daemon can tell, as it
-// is missing or silent.
+// What a job waits for, as the controller sees it. It adds the reasons that no daemon can report,
+// because that daemon is missing or silent.
 
 #include <algorithm>
 #include <optional>
@@ -15,8 +15,10 @@ std::string Controller::HeldByOthers(const Job& job) const {
   std::map<Role, int> idle;
   for (const auto& [id, daemon] : fleet_.daemons())
     idle[daemon.record.role] += daemon.usable() ? 1 : 0;
-  std::map<std::string, std::vector<std::string>> held;  // By the holder's name.
-  // Queues and rewards serve any number of jobs.
+
+  // Daemon ids by the name of the job that holds them.
+  std::map<std::string, std::vector<std::string>> held;
+  // Only trainers and rollouts are counted, as queues and rewards serve any number of jobs.
   for (const Role role : {Role::kTrainer, Role::kRollout}) {
     std::map<std::string, std::vector<std::string>> of_role;
     for (const std::string& id : active_) {
@@ -28,6 +30,8 @@ std::string Controller::HeldByOthers(const Job& job) const {
         if (daemon != fleet_.daemons().end() && daemon->second.usable()) --idle[role];
       }
     }
+
+    // Enough of this role are free, so nobody's trainers or rollouts are in the way.
     if (idle[role] >= job.record.needs.of(role).min) continue;
     for (const auto& [name, ids] : of_role)
       held[name].insert(held[name].end(), ids.begin(), ids.end());
@@ -46,7 +50,8 @@ bool Controller::Moving(Instant now, const Job& job) const {
          std::max(absl::Seconds(2), 3 * absl::Seconds(seconds[seconds.size() / 2]));
 }
 
-// Why a daemon does nothing, if it does nothing: it is its own fault then, and chains end there.
+// The reason why a daemon does nothing, as an edge to itself at which chains end; nothing if the
+// daemon is live.
 std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role role) const {
   const Node node{"DAEMON", id, id};
   const auto it = fleet_.daemons().find(id);
@@ -58,6 +63,7 @@ std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role
                 "",
                 -absl::Seconds(1),
                 "start it"};
+
   const Daemon& daemon = it->second;
   if (daemon.liveness == Liveness::kLive) return std::nullopt;
   const absl::Duration silent = now.mono - daemon.heard;
@@ -66,10 +72,13 @@ std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role
       absl::StrCat(id, ", silent for ", Short(silent), " (", LivenessName(daemon.liveness), ")"),
       ""};
   edge.hint = absl::StrCat("see the log of ", id, ", and start it again");
+
   if (daemon.liveness == Liveness::kLost) {
     if (role == Role::kQueue) edge.next = "the job goes on when the queue is back";
     return edge;
   }
+
+  // Until then the daemon may come back and keep its work.
   const absl::Duration left =
       daemon.stream == 0 ? kLostAfterBreak - (now.mono - daemon.broken) : kLostAfter - silent;
   edge.next_in = std::max(left, absl::ZeroDuration());
@@ -93,6 +102,7 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
                            next_in,
                            std::move(hint)});
   };
+
   if (IsFinal(job.record.state)) return waits;
   if (job.record.state == JobState::kWaiting) {
     const std::string held = HeldByOthers(job);
@@ -103,6 +113,7 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     AddUnheard(now, job, waits);
     return waits;
   }
+
   std::map<Role, int> working;
   const auto works = [&](const std::string& id, Role role) {
     waits.roles[id] = std::string(RoleName(role));
@@ -114,6 +125,7 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     works(worker.id, worker.role);
     ++working[worker.role];
   }
+
   for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
     if (!job.live() || working[role] > 0 || job.record.needs.of(role).min == 0) continue;
     const std::string name(RoleName(role));
@@ -123,6 +135,7 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
          "it goes on when one has registered", never, absl::StrCat("start a ", name)});
     if (role == Role::kTrainer) add(name, job.state_since, "", "", "", never);
   }
+
   if (!job.live()) {
     AddLeaving(now, job, waits);
   } else if (job.record.state == JobState::kRunning) {
@@ -153,7 +166,7 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
   return waits;
 }
 
-// A start waits for daemons that have registered and are not heard now.
+// A waiting job may only lack daemons that have registered but are not heard from now.
 void Controller::AddUnheard(Instant now, const Job& job, Waits& waits) const {
   std::map<Role, int> heard;
   for (const auto& [id, daemon] : fleet_.daemons())
@@ -171,7 +184,8 @@ void Controller::AddUnheard(Instant now, const Job& job, Waits& waits) const {
   }
 }
 
-// An end waits for those who have still to leave, then for the queue's last word.
+// An ending job waits for the workers that have not left yet, then for the queue to close its
+// books.
 void Controller::AddLeaving(Instant now, const Job& job, Waits& waits) const {
   const auto add = [&](const std::string& daemon, std::string cause, std::string next) {
     waits.edges.push_back({waits.root,

@@ -41,14 +41,16 @@ class Joiner {
   }
 
  private:
-  int Rank(const Edge& edge) const {  // Of the job's own edges.
+  // Orders the job's own edges: to the queue, to trainers, to others. All other edges are equal.
+  int Rank(const Edge& edge) const {
     if (KeyOf(edge.waiter) != KeyOf(waits_.root)) return 0;
     const auto role = waits_.roles.find(edge.on.daemon);
     if (role == waits_.roles.end()) return 3;
     return role->second == "queue" ? 0 : role->second == "trainer" ? 1 : 2;
   }
 
-  // All ways on from a node, best first; a fault before all else, as there the chain ends.
+  // All edges that lead on from a node, best first. Faults come first, because the chain ends
+  // there.
   std::vector<Edge> Onward(const Node& node) const {
     std::vector<Edge> onward;
     const auto take = [&](const std::map<std::string, std::vector<const Edge*>>& index,
@@ -59,6 +61,8 @@ class Joiner {
     };
     take(from_, KeyOf(node));
     if (node.kind == "DAEMON") take(steps_, node.id);
+
+    // A node without edges leads to the daemon that knows it; a role leads to its daemons.
     const bool dead_end = onward.empty();
     for (const auto& [daemon, role] : waits_.roles) {
       const bool of_role = node.kind == "DAEMON" && node.id == role;
@@ -75,11 +79,12 @@ class Joiner {
     return onward;
   }
 
-  // Breadth first, so the first fault found is the nearest.
+  // The shortest chain from the root to a fault, or empty if no fault can be reached. The search is
+  // breadth-first, so the first fault found is the nearest.
   std::vector<Edge> ShortestToFault() const {
     struct Step {
       Edge edge;
-      int before;
+      int before;  // Index of the edge before it in `steps`; -1 at the root.
     };
     std::deque<Step> steps;  // Each edge that was the first to reach a node.
     std::set<std::string> seen = {KeyOf(waits_.root)};
@@ -105,6 +110,7 @@ class Joiner {
     return {};
   }
 
+  // The chain that takes the best edge at each node, until nothing new can be reached.
   std::vector<Edge> LongestWaits() const {
     std::vector<Edge> chain;
     std::set<std::string> seen = {KeyOf(waits_.root)};
@@ -118,15 +124,17 @@ class Joiner {
       chain.push_back(*edge);
       at = edge->on;
     }
-    // Led to a daemon that has nothing to say.
+    // Edges without a cause only lead to a daemon; if it has nothing to say, they are of no use at
+    // the end.
     while (!chain.empty() && chain.back().cause.empty()) chain.pop_back();
     return chain;
   }
 
   const Waits& waits_;
   std::vector<Edge> edges_;
-  std::map<std::string, std::vector<const Edge*>> from_;           // By the waiter's key.
-  std::map<std::string, std::vector<const Edge*>> steps_, calls_;  // By whose they are.
+  std::map<std::string, std::vector<const Edge*>> from_;  // By the key of the waiter.
+  // By the id of the daemon that they belong to.
+  std::map<std::string, std::vector<const Edge*>> steps_, calls_;
 };
 
 }  // namespace
@@ -137,7 +145,7 @@ std::string ChainText(const std::vector<Edge>& chain) {
   std::vector<std::string> causes;
   std::string hint;
   for (size_t i = 0; i < chain.size(); ++i) {
-    // The batch itself says better what it lacks than who waits for it.
+    // Skip the edge that leads to a batch: the next edge says what the batch lacks.
     const bool passing = chain[i].on.kind == "BATCH" && i + 1 < chain.size();
     if (!chain[i].cause.empty() && !passing) causes.push_back(chain[i].cause);
     if (!chain[i].hint.empty()) hint = chain[i].hint;

@@ -9,15 +9,19 @@
 
 namespace sluice::controller {
 
-// Something that waits or is waited for. `kind`: JOB, STEP, BATCH, .. as in the contracts.
-// `daemon`: who knows it, by id, or by role where any daemon of it will do.
+// Something that waits or is waited for. `kind` is JOB, STEP, BATCH, .. as in common.v1.NodeKind.
+// `daemon` is the id of the daemon that knows about it, or a role if any daemon of that role will
+// do.
 struct Node {
   std::string kind, id, daemon;
 };
 
-// One wait, as a daemon tells it. `cause` is a sentence about the waiter. A negative next_in: no
-// time is known. An edge from a node to itself is a fault of its own: nothing it waits for, but why
-// others wait for it (it is silent, or there is none).
+// One wait, as a daemon reports it. `cause` is a sentence about the waiter. `next` says what
+// happens by itself, and `next_in` when; it is negative if no time is known. `hint` is what a
+// person could do.
+//
+// An edge from a node to itself is a fault: the node waits for nothing, but is the reason why
+// others wait (a daemon that is silent or missing).
 struct Edge {
   Node waiter, on;
   absl::Duration since;
@@ -26,27 +30,31 @@ struct Edge {
   std::string hint;
 };
 
-// All that is known of a job's waits at one moment.
+// All that is known about a job's waits at one moment.
 struct Waits {
   Node root;                // The job.
-  std::vector<Edge> edges;  // Of the controller and of all daemons that answered.
-  // Role of each daemon that works for the job ("queue", "rollout", ..), by id.
+  std::vector<Edge> edges;  // Those of the controller and of all daemons that answered.
+  // The daemons that work for the job: role ("queue", "rollout", ..) by id.
   std::map<std::string, std::string> roles;
-  std::set<std::string> silent;  // Of those, who did not answer in time.
+  std::set<std::string> silent;  // Ids of those daemons that did not answer in time.
 };
 
-// The chain from the root to what all else waits for: each edge leads on from where the one before
-// ended. Pure.
+// Finds the chain of waits from the root to its final reason. Each edge of the chain begins where
+// the one before it ends, and the chain never visits a node twice. A pure function.
 //
-// Edges join where kind and id are equal (of calls the daemon too). A daemon's node leads on to its
-// steps too, a node that no edge leaves to the daemon that knows it, and a role ("rollout") to the
-// calls of its daemons and to these. A chain that ends at a fault is preferred, the shortest of
-// them; else at each node the edge of longest standing, of the job's own edges those to the queue,
-// then to trainers: rollouts and rewards wait for them at the start. Ends before a cycle.
+// Two edges join where kind and id of the nodes are equal (of calls also the daemon). Three more
+// ways lead on:
+// - from a daemon to its steps;
+// - from a node without an edge to the daemon that knows it;
+// - from a role ("rollout") to the calls of its daemons, and to these daemons.
+//
+// The shortest chain that ends at a fault is preferred. If no fault can be reached, the chain
+// follows the longest wait at each node. Among the job's own edges those to the queue come first,
+// then those to trainers, because at the start rollouts and rewards wait for both.
 std::vector<Edge> Chain(const Waits& waits);
 
-// The chain in one line, as in "batch 75 has 63 of 64 groups <- group 1:02 lacks member 3 of 8 <-
-// ..", and what a person could do. Empty: the chain is.
+// The chain in one line, followed by what a person could do: "batch 75 has 63 of 64 groups <- group
+// 1:02 lacks member 3 of 8 <- ..; you could: ..". Empty if the chain is.
 std::string ChainText(const std::vector<Edge>& chain);
 
 }  // namespace sluice::controller

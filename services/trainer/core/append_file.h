@@ -10,17 +10,18 @@
 
 namespace sluice::trainer {
 
-// Called with the open file and its size before anything is written. Answers how many bytes of it
-// stay; the rest is cut off.
+// Called with the open file and its size before anything is written. Returns how many bytes of the
+// file to keep; AppendToFile() cuts off the rest.
 using KeptBytes = std::function<absl::StatusOr<int64_t>(int fd, int64_t size)>;
 
-// Cuts the file at `path` back to what `kept` answers, then writes `bytes` behind it. Makes a file
-// that is missing. Answers the file's new size.
+// Cuts the file at `path` back to the size that `kept` returns, then appends `bytes`. Makes the
+// file if it is missing. Returns the file's new size.
 //
-// After an error nothing of `bytes` is left in the file, unless cutting it off fails too: then the
-// caller's next `kept` sees a file that is too long. RESOURCE_EXHAUSTED: the disk is full.
+// After an error nothing of `bytes` is left in the file, unless cutting it off fails too; then the
+// next call's `kept` sees a file that is too long.
+// RESOURCE_EXHAUSTED: the disk is full.
 //
-// The file is opened anew by each call, so that one that was moved away or deleted is noticed.
+// Each call opens the file anew, so that it notices if the file was moved away or deleted.
 absl::StatusOr<int64_t> AppendToFile(const std::string& path, absl::string_view bytes,
                                      const KeptBytes& kept);
 

@@ -32,14 +32,14 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int kFormat = 2;  // 1: no digest of state.json, no masters.
+constexpr int kFormat = 2;  // Format 1 had no digest of state.json and no masters.
 constexpr int kMaxStateDepth = 4;
 constexpr char kMasters[] = "masters.safetensors";
 constexpr char kOptimizer[] = "optimizer.safetensors";
 constexpr char kCursor[] = "cursor.bin";
 constexpr char kLineage[] = "lineage.jsonl";
 constexpr char kState[] = "state.json";
-constexpr char kOwnDigest[] = "sha256";  // The key of state.json's own digest.
+constexpr char kOwnDigest[] = "sha256";  // Key of state.json's own digest.
 
 std::string In(const std::string& dir, absl::string_view name) {
   return absl::StrCat(dir, "/", name);
@@ -49,7 +49,8 @@ bool IsModelFile(absl::string_view name) {
   return name != kMasters && name != kOptimizer && name != kCursor && name != kLineage;
 }
 
-// Puts the folder `from` in the place of `to`, which may exist and is then found under `from`.
+// Renames the folder `from` to `to`. If `to` exists, the two are exchanged, and the old one is then
+// at `from`.
 absl::Status Swap(const std::string& from, const std::string& to) {
   const unsigned flags = PathExists(to) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) != 0) {
@@ -105,7 +106,7 @@ absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
   return file;
 }
 
-// Checks and removes the digest of the object itself.
+// Checks the object's digest of itself and removes it from the object.
 absl::Status TakeOwnDigest(int format, ordered_json* object) {
   const auto own = object->find(kOwnDigest);
   if (own == object->end()) {
@@ -136,7 +137,7 @@ absl::StatusOr<StateFile> ParseState(const std::string& text, const std::string&
   return StateFromJson(object);
 }
 
-// DATA_LOSS: missing or damaged. FAILED_PRECONDITION: a newer build's.
+// DATA_LOSS: state.json is missing or damaged. FAILED_PRECONDITION: a newer build wrote it.
 absl::StatusOr<StateFile> ReadStateFile(const std::string& dir) {
   const std::string path = In(dir, kState);
   const absl::StatusOr<std::string> text = ReadFile(path, 1 << 20);
@@ -172,7 +173,8 @@ absl::Status VerifyFile(const std::string& dir, const std::string& name,
   return CompareDigests(path, *found, written);
 }
 
-// Reads the lineage twice: what its lines say counts only once its bytes are known to be right.
+// Reads the lineage twice, because its lines can be trusted only once the digest of the file is
+// known to be right.
 absl::Status VerifyLineage(const std::string& dir, const StateFile& file) {
   SLUICE_RETURN_IF_ERROR(VerifyFile(dir, kLineage, file.files.at(kLineage)));
 
@@ -189,7 +191,7 @@ absl::Status VerifyLineage(const std::string& dir, const StateFile& file) {
   return absl::OkStatus();
 }
 
-// The files that `chosen` names. The lineage is checked line by line too.
+// Verifies the files for which `chosen` is true. The lineage is also checked line by line.
 absl::Status VerifyFiles(const std::string& dir, const StateFile& file,
                          const std::function<bool(absl::string_view)>& chosen) {
   for (const auto& [name, digest] : file.files) {
@@ -202,7 +204,7 @@ absl::Status VerifyFiles(const std::string& dir, const StateFile& file,
 
 bool AnyFile(absl::string_view) { return true; }
 
-// Replaces the parameters that model.safetensors holds rounded by their fp32 masters.
+// Replaces the parameters that model.safetensors holds rounded with their fp32 masters.
 absl::Status TakeMasters(const std::string& dir, const std::vector<TensorSpec>& stored,
                          TensorSet* model) {
   const std::string path = In(dir, kMasters);
@@ -234,7 +236,8 @@ absl::StatusOr<TensorSet> LoadModel(const std::string& dir, const StateFile& fil
   return model;
 }
 
-// The lineage of `previous`, held to its digest on the way, and `tail` behind it.
+// Writes to `to` the lineage of `previous`, which is checked against its digest while it is copied,
+// followed by `tail`.
 absl::StatusOr<FileDigest> CarryLineage(const std::string& previous, const std::string& tail,
                                         const std::string& to) {
   FileDigest written;
@@ -276,9 +279,11 @@ std::optional<CheckpointEntry> FindEarlierJob(const std::string& dir) {
 
   std::optional<CheckpointEntry> newest;
   std::filesystem::file_time_type newest_time;
+
   for (const std::string& other : *names) {
     const bool same_name = absl::StartsWith(other, name) && other.size() == folder.size();
     if (!same_name || other == folder) continue;
+
     const std::string path = (own.parent_path() / other).string();
     const std::vector<CheckpointEntry> entries = CheckpointStore({.dir = path}).List();
     if (entries.empty() || !entries.back().status.ok()) continue;
@@ -308,9 +313,11 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
     SLUICE_ASSIGN_OR_RETURN(checkpoint.optimizer, ReadSafetensors(In(path, kOptimizer)));
     return absl::OkStatus();
   };
+
   const absl::Status status = load();
   if (status.ok()) return checkpoint;
-  // Too little memory is no damage: an older checkpoint would need as much.
+  // Too little memory does not mean that the checkpoint is damaged; an older one would need as
+  // much.
   return absl::IsResourceExhausted(status) ? status : absl::DataLossError(status.message());
 }
 
@@ -349,6 +356,7 @@ absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSet
   SLUICE_RETURN_IF_ERROR(ConvertTensors(parameters, &stored));
   for (const size_t i : rounded) {
     const TensorSpec& spec = stored.spec(i);
+    // A parameter can exceed the range of a smaller type, and infinity could not be loaded again.
     const int64_t bad = FirstNonFinite(spec.dtype, stored.data(i), stored.elements(i));
     if (bad < 0) continue;
     return absl::FailedPreconditionError(absl::StrCat(
@@ -390,7 +398,8 @@ absl::Status CheckpointStore::Prepare() const {
   return absl::OkStatus();
 }
 
-// Another job's checkpoints, or a newer build's: an older one of ours must not be taken in silence.
+// Refuses a folder with checkpoints of another job or a newer build, because going on from an older
+// one of our own without a word would lose work.
 absl::Status CheckpointStore::CheckOwners(const std::vector<CheckpointEntry>& entries) const {
   for (const CheckpointEntry& entry : entries) {
     if (absl::IsFailedPrecondition(entry.status)) return entry.status;
@@ -423,8 +432,9 @@ absl::Status CheckpointStore::CheckMayWrite(const TrainState& state) const {
 absl::StatusOr<std::string> CheckpointStore::Write(const CheckpointContents& contents) {
   const PolicyVersion version = contents.state.version;
   const std::string path = absl::StrCat(options_.dir, "/step-", version.number);
-  // A trainer that was replaced may still be writing: the temporary folder has the incarnation's
-  // name.
+
+  // A trainer that has been replaced may still be writing, so the temporary folder's name has the
+  // incarnation.
   const std::string temporary =
       absl::StrCat(options_.dir, "/.step-", version.number, ".", version.incarnation, ".tmp");
   SLUICE_RETURN_IF_ERROR(MakeDirs(options_.dir));
@@ -442,7 +452,7 @@ absl::StatusOr<std::string> CheckpointStore::Write(const CheckpointContents& con
   SLUICE_FAILPOINT_STATUS("trainer.checkpoint.before_rename");
   SLUICE_RETURN_IF_ERROR(Swap(temporary, path));
   SLUICE_RETURN_IF_ERROR(SyncDir(options_.dir));
-  (void)RemoveTree(temporary);  // What was there under this number before.
+  (void)RemoveTree(temporary);  // The old checkpoint of this number, if there was one.
   damaged_.erase(path);
   Prune(path);
   return path;
@@ -460,6 +470,7 @@ std::vector<CheckpointEntry> CheckpointStore::List() const {
     entry.status = file.status();
     if (file.ok()) entry.state = file->state;
   }
+
   std::sort(entries.begin(), entries.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
     return std::tuple(a.status.ok(), a.state.version, a.path) <
            std::tuple(b.status.ok(), b.state.version, b.path);

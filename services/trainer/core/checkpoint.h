@@ -15,107 +15,120 @@
 
 namespace sluice::trainer {
 
-// What must come back so that the run goes on as if nothing had happened, beside the tensors.
+// What a run must restore, besides tensors and cursor, to go on as if it had not been interrupted.
 struct TrainState {
   std::string job;        // 32 hex digits.
-  PolicyVersion version;  // The checkpoint's.
-  int64_t updates = 0;    // Optimizer updates done: t of AdamW and s of the schedule.
-  int64_t skips_in_a_row = 0;
-  // Of the job; nothing in a step is drawn at random, so it is the whole random state.
+  PolicyVersion version;  // The version that the checkpoint holds.
+  // Number of optimizer updates: t of AdamW, and the position in the learning-rate schedule.
+  int64_t updates = 0;
+  int64_t skips_in_a_row = 0;  // Number of skipped steps at the end of the run so far.
+  // Seed of the job. Training itself draws no random numbers, so this is the whole random state.
   uint64_t seed = 0;
   std::string ledger_hash;  // H(version.number), 32 bytes.
 
   bool operator==(const TrainState&) const = default;
 };
 
-// What goes into a checkpoint. `model` and `optimizer` (AdamW's moments `m.NAME`, `v.NAME`) are
-// fp32.
+// What goes into a checkpoint. `model` (the parameters) and `optimizer` (AdamW's moments, as
+// tensors `m.NAME` and `v.NAME`) are fp32.
 struct CheckpointContents {
   const TensorSet* model = nullptr;
   const TensorSet* optimizer = nullptr;
   TrainState state;
-  std::string cursor;        // The queue's, opaque.
-  std::string lineage_tail;  // Lines since `previous`.
-  std::string previous;      // Checkpoint that this one goes on from; empty: the initial model.
+  std::string cursor;        // The queue's state, opaque.
+  std::string lineage_tail;  // Lines of the steps since `previous`.
+  // Path of the checkpoint from which the run went on; empty if it was the initial model.
+  std::string previous;
 };
 
-// A checkpoint as found on disk, verified.
+// A checkpoint that was read from disk and verified.
 struct Checkpoint {
   std::string path;
-  TensorSet model;  // The fp32 parameters, whatever the type in model.safetensors.
+  TensorSet model;  // The parameters in fp32, whatever their types in model.safetensors.
   TensorSet optimizer;
   TrainState state;
   std::string cursor;
 };
 
-// Whether `dir` is a checkpoint, which may be damaged.
+// Whether `dir` is a checkpoint folder. The checkpoint may be damaged.
 bool IsCheckpoint(const std::string& dir);
 
-// A folder `step-N` as found on disk; of its files only state.json was read.
+// A folder `step-N` that was found on disk. Only its state.json has been read.
 struct CheckpointEntry {
   std::string path;
   // DATA_LOSS: state.json is missing or damaged. FAILED_PRECONDITION: a newer build wrote it. Both
   // name the file and what is wrong.
   absl::Status status;
-  TrainState state;  // Only where `status` is OK.
+  TrainState state;  // Set only if `status` is OK.
 };
 
-// Checkpoints of one job in one folder, `step-N` for version N, each a Hugging Face directory that
-// transformers loads as it is (config.json, model.safetensors, tokenizer files) plus
+// The checkpoints of one job in one folder. Version N is in the folder `step-N`, which is a Hugging
+// Face directory that transformers loads as it is (config.json, model.safetensors, tokenizer
+// files), with these files added:
 //   masters.safetensors    the fp32 parameters of those tensors that model.safetensors holds
-//                          rounded; missing where it holds all of them in fp32
+//                          rounded; missing if it holds all of them in fp32
 //   optimizer.safetensors  AdamW's moments
 //   cursor.bin             the queue's cursor
-//   lineage.jsonl          every trajectory trained on (lineage.h)
-//   state.json             TrainState, size and SHA-256 of each file above, and its own SHA-256: of
-//                          the object without the member `sha256`, its keys sorted, without spaces
-// A checkpoint is written into a folder of another name, synced, and renamed: it is there whole or
-// not at all.
+//   lineage.jsonl          every trajectory that was trained on (lineage.h)
+//   state.json             TrainState, the size and SHA-256 of each file above, and its own
+//                          SHA-256: that of the object without the member `sha256`, with sorted
+//                          keys and without spaces
+// A checkpoint is written into a folder of another name, synced, and renamed, so it exists
+// completely or not at all.
 //
-// The number `format` in state.json is 2. Format 1 is read too: it has no digest of state.json, and
-// model.safetensors holds the fp32 parameters. A higher one is refused, never passed over.
+// The number `format` in state.json is 2. Format 1 can be read too: it has no digest of state.json,
+// and its model.safetensors holds the fp32 parameters. A higher format is an error; such a
+// checkpoint is never skipped in favour of an older one.
 //
-// Not thread-safe; one process writes.
+// Not thread-safe. Only one process writes.
 class CheckpointStore {
  public:
   struct Options {
     std::string dir;  // Made if missing.
-    // 32 hex digits: whose checkpoints these must be. Empty: anyone's, to read.
+    // The job to which the checkpoints must belong, 32 hex digits. Empty accepts any job's, for
+    // reading.
     std::string job;
-    ModelDir source;  // Where configuration and tokenizer files come from.
-    // The types of the tensors in model.safetensors, by name; those that are not here are F32.
+    ModelDir source;  // The configuration and tokenizer files are copied from it.
+    // Types of the tensors in model.safetensors by name. Tensors that are not listed are F32.
     std::map<std::string, DType> model_types;
     int keep_last = 3;             // At least 1.
-    int64_t keep_every_steps = 0;  // Versions divisible by it are kept for good; 0: none.
+    int64_t keep_every_steps = 0;  // Versions divisible by it are never removed. 0: none.
   };
   explicit CheckpointStore(Options options) : options_(std::move(options)) {}
 
-  // Makes the folder, tries to write in it, and removes what a killed writer left half done: better
-  // at the job's start than at its first checkpoint.
+  // Makes the folder, tries to write into it, and removes what an interrupted writer has left. Call
+  // it when the job starts, so that a folder that cannot be written is noticed before the first
+  // checkpoint is due.
   absl::Status Prepare() const;
 
-  // Answers with the path; then removes what `keep_last`, `keep_every_steps` and the links
-  // (evaluations.h) no longer hold.
-  // Neither the one just written is removed, nor one that Newest() found damaged.
+  // Writes a checkpoint and returns its path. Then removes the checkpoints that neither
+  // `keep_last`, `keep_every_steps` nor a link (evaluations.h) keeps. The checkpoint just written,
+  // and those that Newest() found damaged, are never removed.
   //
-  // RESOURCE_EXHAUSTED: disk full; nothing but the temporary folder has changed.
+  // RESOURCE_EXHAUSTED: the disk is full; nothing but a temporary folder has changed.
   // DATA_LOSS CHECKPOINT_DAMAGED: the lineage of `previous` is not what was written there.
-  // ABORTED FENCED: a later incarnation has written here. FAILED_PRECONDITION: another job has.
+  // ABORTED FENCED: a later incarnation has written to this folder.
+  // FAILED_PRECONDITION: another job, or a newer build, has written to this folder.
   absl::StatusOr<std::string> Write(const CheckpointContents& contents);
 
-  // The newest (by incarnation, then number) that verifies; those that do not are named in
-  // *damaged. Nullopt: none does. FAILED_PRECONDITION: one is a newer build's, or another job's.
+  // Reads the newest checkpoint (by incarnation, then number) that verifies. The reasons why others
+  // do not verify are added to *damaged. Returns nullopt if none verifies.
+  // FAILED_PRECONDITION: one of them was written by a newer build or by another job.
   absl::StatusOr<std::optional<Checkpoint>> Newest(std::vector<std::string>* damaged);
-  // That of version `number`. NOT_FOUND: none. DATA_LOSS: it does not verify. FAILED_PRECONDITION
-  // as above.
+  // Reads the checkpoint of version `number`.
+  // NOT_FOUND: there is none.
+  // DATA_LOSS: it does not verify.
+  // FAILED_PRECONDITION: as for Newest().
   absl::StatusOr<Checkpoint> At(int64_t number) const;
 
-  // All folders `step-N`: first those that cannot be read, then the others, oldest first by
+  // All folders `step-N`. Those that cannot be read come first; the others follow, oldest first by
   // (incarnation, number).
   std::vector<CheckpointEntry> List() const;
 
  private:
+  // FAILED_PRECONDITION: one of them was written by another job or a newer build.
   absl::Status CheckOwners(const std::vector<CheckpointEntry>& entries) const;
+  // As CheckOwners(). ABORTED FENCED: a later incarnation has written to this folder.
   absl::Status CheckMayWrite(const TrainState& state) const;
   absl::Status WriteFiles(const std::string& dir, const CheckpointContents& contents) const;
   absl::Status WriteModel(const std::string& dir, const TensorSet& parameters,
@@ -123,27 +136,30 @@ class CheckpointStore {
   void Prune(const std::string& written) const;
 
   const Options options_;
-  // Paths that Newest() could not verify, until they are written anew.
+  // Paths that Newest() could not verify. A path is removed when it is written again.
   std::set<std::string> damaged_;
 };
 
-// The newest checkpoint that another job of the same name has left beside `dir`, a job's own folder
-// NAME-<first 8 digits of its id>: of the folder that was written to last. Nullopt: there is none.
+// Finds a checkpoint that an earlier job of the same name has left. `dir` is the job's own folder
+// NAME-<first 8 digits of its id>; of the folders beside it with the same NAME, the one that was
+// written to last counts. Returns its newest checkpoint, or nullopt if there is none.
 std::optional<CheckpointEntry> FindEarlierJob(const std::string& dir);
 
-// Reads one checkpoint whole, in bounded memory: every file's size and SHA-256, the lineage against
-// the ledger's hash chain.
-// DATA_LOSS: names the file and what is wrong. FAILED_PRECONDITION: written by a newer build.
+// Verifies one checkpoint in bounded memory: the size and SHA-256 of every file, and the lineage
+// against the ledger's hash chain.
+// DATA_LOSS: something is damaged; the message names the file and what is wrong.
+// FAILED_PRECONDITION: a newer build wrote it.
 absl::StatusOr<TrainState> VerifyCheckpoint(const std::string& path);
 
-// Verifies one checkpoint, then loads it. Errors as VerifyCheckpoint.
+// Verifies one checkpoint, then loads it. Errors as of VerifyCheckpoint().
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path);
 
-// The fp32 parameters alone, of files that are verified first. Errors as VerifyCheckpoint.
+// Loads only the fp32 parameters, after it has verified the files that hold them. Errors as of
+// VerifyCheckpoint().
 absl::StatusOr<TensorSet> ReadCheckpointModel(const std::string& path);
 
-// Copies the files that transformers loads to the folder `to`, and verifies each on the way. Errors
-// as VerifyCheckpoint.
+// Copies the files that transformers loads to the folder `to`, and verifies each of them. Errors as
+// of VerifyCheckpoint().
 absl::Status CopyCheckpointModel(const std::string& path, const std::string& to);
 
 }  // namespace sluice::trainer

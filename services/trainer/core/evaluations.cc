@@ -87,10 +87,12 @@ const Evaluation* EvaluationLog::Last() const {
 
 absl::Status EvaluationLog::Add(Evaluation evaluation) {
   const int64_t number = evaluation.version.number;
-  // What lies between was evaluated before the run went back, and was not reached again: another
-  // branch's.
+
+  // Evaluations between reached_ and `number` were made before the run went back, and the run has
+  // passed their versions without evaluating them again: they belong to another branch.
   if (number > reached_) all_.erase(all_.upper_bound(reached_), all_.lower_bound(number));
   reached_ = std::max(reached_, number);
+
   all_[number] = std::move(evaluation);
   SLUICE_RETURN_IF_ERROR(Write());
   return Recount();
@@ -110,7 +112,7 @@ absl::Status EvaluationLog::Write() const {
   return WriteFileAtomic(absl::StrCat(dir_, "/", kFile), text);
 }
 
-// Makes the totals and the link `best` anew, from the evaluations that count.
+// Computes the totals and the link `best` from the evaluations that count.
 absl::Status EvaluationLog::Recount() {
   EvalTotals totals;
   for (const auto& [number, evaluation] : all_) {
@@ -118,7 +120,8 @@ absl::Status EvaluationLog::Recount() {
     if (totals.versions++ == 0) totals.first = evaluation.score;
     totals.last = evaluation.score;
 
-    // The checkpoint of the newest version may still be on its way to the disk.
+    // The checkpoint of the newest version may still be under way to the disk, so it counts as
+    // existing.
     const std::string path = absl::StrCat(dir_, "/", CheckpointName(number));
     const bool has_checkpoint = number > 0 && (number == reached_ || PathExists(path));
     if (!has_checkpoint || (!totals.best_checkpoint.empty() && evaluation.score <= totals.best))
@@ -127,6 +130,7 @@ absl::Status EvaluationLog::Recount() {
     totals.best_version = number;
     totals.best_checkpoint = path;
   }
+
   totals_ = std::move(totals);
   if (totals_.best_checkpoint.empty()) return RemoveLink(dir_, kBestLink);
   if (LinkedVersion(dir_, kBestLink) == totals_.best_version) return absl::OkStatus();
@@ -140,6 +144,7 @@ absl::Status LinkCheckpoint(const std::string& dir, absl::string_view name, int6
   if (::symlink(CheckpointName(number).c_str(), temporary.c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("making the link ", temporary));
   }
+
   if (::rename(temporary.c_str(), link.c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("renaming ", temporary, " to ", link));
   }
@@ -165,8 +170,8 @@ std::optional<int64_t> LinkedVersion(const std::string& dir, absl::string_view n
 
 std::set<std::string> LinkedCheckpoints(const std::string& dir) {
   std::set<std::string> names;
-  // In this order, because an evaluation that ends meanwhile sets `best` before it removes
-  // `evaluating`.
+  // Read `evaluating` first: an evaluation that ends meanwhile sets `best` before it removes
+  // `evaluating`, so its checkpoint is seen in one of them.
   for (const char* link : {kEvaluatingLink, kBestLink}) {
     if (const std::optional<int64_t> version = LinkedVersion(dir, link))
       names.insert(CheckpointName(*version));

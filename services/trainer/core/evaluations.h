@@ -14,20 +14,21 @@
 
 namespace sluice::trainer {
 
-// What an evaluation of one version came to.
+// The result of the evaluation of one version.
 struct Evaluation {
   PolicyVersion version;
-  // Fingerprint of its weights, hex: the same version of another branch has another one.
+  // Fingerprint of its weights, in hex. A version of the same number on another branch of the run
+  // has another one.
   std::string state;
   double score = 0;  // Mean over the datasets of their mean reward; higher is better.
-  std::map<std::string, double> values;  // As a step report names them: `eval/heldout/reward`, ..
-  // k of the step report that carried the values; -1: none yet.
+  std::map<std::string, double> values;  // Named as in a step report: `eval/heldout/reward`, ..
+  // k of the step report that carried the values; -1 if none has yet.
   int64_t reported = -1;
 
   bool operator==(const Evaluation&) const = default;
 };
 
-// What the evaluations of a run came to; mirrors job.v1.EvalSummary.
+// Summary of the evaluations of a run; the fields are those of job.v1.EvalSummary.
 struct EvalTotals {
   int64_t versions = 0;
   double first = 0, last = 0, best = 0;
@@ -35,59 +36,63 @@ struct EvalTotals {
   std::string best_checkpoint;
 };
 
-// Names of links in the folder of a job's checkpoints. A checkpoint that a link names is never
-// pruned.
-inline constexpr char kBestLink[] = "best";  // To the best one by evaluation.
-// To the one whose version is being evaluated.
+// Names of symbolic links in the folder of a job's checkpoints. A checkpoint to which a link points
+// is never removed.
+inline constexpr char kBestLink[] = "best";  // To the checkpoint with the best score.
+// To the checkpoint whose version is being evaluated now.
 inline constexpr char kEvaluatingLink[] = "evaluating";
 
-// The evaluations of one job, in the folder of its checkpoints: file `evaluations.jsonl`, one line
-// for each, and link `best`. What Add() has returned from is on disk; a crash leaves the file of
-// before or of after.
+// The evaluations of one job. They are kept in the folder of its checkpoints, in the file
+// `evaluations.jsonl`, one line for each, and as the link `best`. When Add() has returned, its
+// evaluation is on disk; after a crash the file is either the old or the new one.
 //
-// Not thread-safe; one process writes.
+// A run that goes back to a checkpoint may have evaluated later versions before. They stay in the
+// file, but do not count in the totals until the run reaches them again.
+//
+// Not thread-safe. Only one process writes.
 class EvaluationLog {
  public:
-  // `dir`: the folder, which exists.
+  // `dir` is the folder of the checkpoints, which must exist.
   explicit EvaluationLog(std::string dir) : dir_(std::move(dir)) {}
 
-  // Reads what an earlier incarnation left, which went on to version `version`: later ones may be
-  // reached again, and count from then on. DATA_LOSS: names file, line and what is wrong; the log
-  // is empty then.
+  // Reads what earlier incarnations left. The run goes on from version `version`: evaluations of
+  // later versions do not count until these are reached again. DATA_LOSS: a line cannot be read;
+  // the message names it, and the log is then empty.
   absl::Status Load(int64_t version);
 
-  // That of version `number`, perhaps of another branch's. Null: there is none.
+  // The evaluation of version `number`, perhaps of another branch. Null if there is none.
   const Evaluation* Find(int64_t number) const;
-  // The newest that counts. Null: none does.
+  // The newest evaluation that counts. Null if none does.
   const Evaluation* Last() const;
 
-  // Adds one, or replaces that of the same version; it counts from now on. Moves the link `best` if
-  // it is the best.
+  // Adds an evaluation, or replaces that of the same version; it counts from now on. Moves the link
+  // `best` if it is the best.
   absl::Status Add(Evaluation evaluation);
-  // Step report k carried the values of version `number`.
+  // Notes that step report k carried the values of version `number`.
   absl::Status SetReported(int64_t number, int64_t k);
 
   const EvalTotals& totals() const { return totals_; }
 
  private:
   absl::Status Write() const;
+  // Computes the totals and sets the link `best`.
   absl::Status Recount();
 
   const std::string dir_;
   std::map<int64_t, Evaluation> all_;  // By version.
-  // The newest version that the run has reached, as far as the log knows: evaluations up to it
+  // The newest version that the run has reached, as far as the log knows. Evaluations up to it
   // count.
   int64_t reached_ = 0;
   EvalTotals totals_;
 };
 
-// Points the link `name` in `dir` at the checkpoint of version `number`, which need not be there
-// yet. Atomic.
+// Points the link `name` in `dir` to the checkpoint of version `number`, which need not exist yet.
+// The old link is replaced atomically.
 absl::Status LinkCheckpoint(const std::string& dir, absl::string_view name, int64_t number);
 absl::Status RemoveLink(const std::string& dir, absl::string_view name);
-// The version that the link names. Nullopt: there is no such link.
+// The version to whose checkpoint the link points. Nullopt if there is no such link.
 std::optional<int64_t> LinkedVersion(const std::string& dir, absl::string_view name);
-// Names of all checkpoints that links in `dir` point at.
+// Names of all checkpoints to which the links in `dir` point.
 std::set<std::string> LinkedCheckpoints(const std::string& dir);
 
 }  // namespace sluice::trainer

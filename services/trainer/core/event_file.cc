@@ -64,7 +64,7 @@ void AddBytes(int field, absl::string_view bytes, std::string* out) {
   out->append(bytes.data(), bytes.size());
 }
 
-// A CRC of bytes that hold CRCs themselves would be weak, so the format stores a masked one.
+// The format masks its CRCs, because a CRC of bytes that contain CRCs themselves is weak.
 uint32_t MaskedCrc(absl::string_view bytes) {
   const uint32_t crc = Crc32c(bytes);
   return (crc >> 15 | crc << 17) + 0xa282ead8u;
@@ -86,8 +86,8 @@ std::string BeginEvent(const StepRecord& record) {
   return event;
 }
 
-// What a file begins with: the format's version, and the step from which on it replaces earlier
-// ones.
+// The first two records of a file: the version of the format, and the step from which this file
+// replaces earlier ones.
 std::string Header(const StepRecord& first) {
   std::string version;
   AddDouble(kEventWallTime, UnixSeconds(first.at), &version);
@@ -128,7 +128,7 @@ absl::Status EventFile::Append(const StepRecord& record) {
   std::string event = BeginEvent(record);
   AddBytes(kEventSummary, summary, &event);
 
-  // At the first step, and after somebody has deleted the file.
+  // The file does not exist at the first step, and after somebody has deleted it.
   std::string bytes;
   if (!PathExists(path_)) {
     SLUICE_RETURN_IF_ERROR(MakeDirs(dir_));

@@ -17,37 +17,39 @@ struct TokenRun {
 };
 
 // One sampled completion with its prompt, as the queue delivered it. All columns have length T,
-// prompt included. A row of supervised data is one too: its mask is 1 on the answer, and it has
-// neither log-probs, versions nor reward.
+// which includes the prompt. A row of supervised data is a trajectory too: its mask is 1 on the
+// answer, and it has no log-probs, versions or reward.
 struct Trajectory {
   uint32_t member = 0;
   uint32_t attempt = 0;
-  // Of its own tokens followed by its log-probs; goes into the ledger's hash.
+  // CRC32C of its own tokens (without the prompt) followed by its log-probs. It is part of the
+  // ledger's hash.
   uint32_t crc32c = 0;
   std::vector<int32_t> tokens;  // [T]
-  // [T] base mask: 1 where the policy sampled the token and the queue lets it train.
+  // [T] 1 where the policy sampled the token and the queue allows its training, else 0.
   std::vector<uint8_t> mask;
-  std::vector<float> logprobs;  // [T] behaviour log-prob in nats; anything where mask is 0.
+  std::vector<float> logprobs;  // [T] behaviour log-probs in nats; any value where mask is 0.
   // [T] number of the version that sampled the token; -1 where mask is 0.
   std::vector<int64_t> versions;
-  // [T, layers, k] in a mixture of experts, else empty: what row t went through when token t + 1
-  // was drawn from it; kAnyExpert where the policy drew none.
+  // [T, layers, k] in a mixture-of-experts model, else empty. Row t has the experts that token t
+  // went through when token t + 1 was sampled; kAnyExpert where the policy sampled none.
   std::vector<uint16_t> routing;
-  // Tokens that the queue took out as too stale; already out of `mask`.
+  // Runs of tokens that the queue left out as too stale. Their `mask` is 0 already.
   std::vector<TokenRun> masked;
-  double reward = 0;       // Unshaped task reward.
-  bool truncated = false;  // Ended by the length cap.
+  double reward = 0;       // Task reward, before any shaping.
+  bool truncated = false;  // The answer was cut at the length limit.
 };
 
 // The trajectories of one prompt that train together.
 struct Group {
   Id16 id;
-  // Task rewards of further finished members of this prompt: statistics only.
+  // Task rewards of other finished members of this prompt, which are not trained here. They only
+  // enter the group's statistics.
   std::vector<double> pool;
   std::vector<Trajectory> members;
 };
 
-// A whole batch, or the next slice of one.
+// The groups of batch k: all of them, or the next slice.
 struct Experience {
   int64_t k = 0;
   std::vector<Group> groups;

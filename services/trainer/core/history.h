@@ -9,22 +9,23 @@
 
 namespace sluice::trainer {
 
-// What a run leaves behind of each of its steps, in the folder of its checkpoints:
+// Writes what a run records about each of its steps, into the folder of its checkpoints:
 //   metrics.jsonl  one line per step (metrics_log.h)
 //   tensorboard/   event files, one per incarnation of the trainer (event_file.h)
 //
-// Training never fails for it. What cannot be written is warned of when it begins and again when it
-// is over, not at each step.
+// Training goes on if a file cannot be written. There is a warning when this begins and another
+// when it is over, instead of one at each step.
 //
 // Not thread-safe.
 class History {
  public:
   using Warn = std::function<void(const std::string& text)>;
 
-  // Touches nothing yet.
+  // Does not touch the disk yet. `warn` gets each warning, on the thread that calls.
   History(const std::string& dir, int64_t incarnation, Warn warn);
 
-  // The trainer goes on with step `next`: lines of that step and of later ones are removed.
+  // Call it before the first Append(). The trainer goes on with step `next`, so the lines of that
+  // step and of later ones are removed.
   void Begin(int64_t next);
   void Append(const StepRecord& record);
 

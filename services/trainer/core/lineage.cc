@@ -11,7 +11,7 @@
 namespace sluice::trainer {
 namespace {
 
-constexpr size_t kMaxLineBytes = 64 << 20;  // Far beyond a trajectory with all its masked runs.
+constexpr size_t kMaxLineBytes = 64 << 20;  // A line is far shorter, even with many masked runs.
 
 template <typename T>
 void AppendLittleEndian(T value, std::string& out) {

@@ -17,8 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kBlock = 4096;        // The file is searched backwards in blocks of it.
-constexpr int64_t kMaxLine = 16 << 20;  // A longer line is none of ours.
+// Bytes that are read at once when the file is searched backwards.
+constexpr int64_t kBlock = 4096;
+constexpr int64_t kMaxLine = 16 << 20;  // No line of ours is longer.
 
 absl::StatusOr<std::string> ReadRange(int fd, int64_t begin, int64_t end) {
   std::string bytes(static_cast<size_t>(end - begin), '\0');
@@ -33,7 +34,7 @@ absl::StatusOr<std::string> ReadRange(int fd, int64_t begin, int64_t end) {
   return bytes;
 }
 
-// The place behind the last newline before `end`; 0 if there is none.
+// The offset after the last newline before `end`; 0 if there is none.
 absl::StatusOr<int64_t> FindLineStart(int fd, int64_t end) {
   while (end > 0) {
     const int64_t begin = std::max<int64_t>(0, end - kBlock);
@@ -50,7 +51,7 @@ struct LineKey {
   int64_t incarnation = 0;
 };
 
-// Nullopt: the line is no step.
+// Reads the keys of a line. Nullopt if the line is no step.
 std::optional<LineKey> ParseKey(const std::string& line) {
   const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return std::nullopt;
@@ -74,14 +75,14 @@ std::string MetricsLine(const StepRecord& record) {
     staleness[absl::StrCat(versions)] = tokens;
 
   for (const auto& [name, value] : record.values) {
-    if (name != "staleness") object.emplace(name, value);  // Keeps what is there under the name.
+    if (name != "staleness") object.emplace(name, value);  // emplace() keeps a fixed key.
   }
   object["staleness"] = std::move(staleness);
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// The lines are in the order of their steps, so going backwards ends at the first line that stays:
-// the cost is that of the lines to remove, however long the file is.
+// The lines are in the order of steps, so the search goes backwards and ends at the first line that
+// is kept. Its cost depends on the removed lines and not on the length of the file.
 absl::StatusOr<int64_t> MetricsLog::FindKept(int fd, int64_t size, int64_t next, Cut* cut) const {
   SLUICE_ASSIGN_OR_RETURN(int64_t end, FindLineStart(fd, size));
   cut->bytes_unreadable = size - end;

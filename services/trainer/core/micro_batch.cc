@@ -9,17 +9,18 @@ namespace {
 
 using Members = absl::Span<const Sequence* const>;
 
+// Number of leading elements, at most `limit`, that a and b have in common.
 template <typename T>
 size_t Common(const std::vector<T>& a, const std::vector<T>& b, size_t limit) {
   return std::mismatch(a.begin(), a.begin() + limit, b.begin()).first - a.begin();
 }
 
-// Tokens from the start that all of them have, and that went through the same experts; a single
-// sequence shares nothing.
+// Number of leading tokens that all members have in common and that went through the same experts.
+// 0 for a single member, which has nobody to share with.
 int64_t CommonPrefix(Members members) {
   if (members.size() < 2) return 0;
   const Sequence& first = *members[0];
-  const size_t experts = first.routing.size() / first.tokens.size();  // Of a token.
+  const size_t experts = first.routing.size() / first.tokens.size();  // Entries per token.
   size_t common = first.tokens.size();
   for (const Sequence* member : members.subspan(1)) {
     common = Common(first.tokens, member->tokens, std::min(common, member->tokens.size()));
@@ -31,7 +32,7 @@ int64_t CommonPrefix(Members members) {
   return static_cast<int64_t>(common);
 }
 
-// Calls visit(first, count) for each run of one group.
+// Calls visit(first, count) for each run of sequences of the same group.
 template <typename Visit>
 void ForEachGroup(Members sequences, Visit visit) {
   for (size_t first = 0, last = 0; first < sequences.size(); first = last) {
@@ -48,7 +49,7 @@ int64_t AppendTokens(const Sequence& sequence, int64_t first, int64_t end, int64
     packed->tokens.push_back(sequence.tokens[t]);
     packed->positions.push_back(t);
   }
-  // Of a token.
+  // Entries per token.
   const int64_t experts = static_cast<int64_t>(sequence.routing.size() / sequence.tokens.size());
   packed->routing.insert(packed->routing.end(), sequence.routing.begin() + first * experts,
                          sequence.routing.begin() + end * experts);
@@ -59,6 +60,8 @@ int64_t AppendTokens(const Sequence& sequence, int64_t first, int64_t end, int64
 
 void AppendGroup(Members members, MicroBatch* batch) {
   PackedBatch& packed = batch->packed;
+  // `prefix` is the index of the shared part in the packed batch; a member's own part attends to
+  // it.
   const int64_t shared = CommonPrefix(members), prefix = static_cast<int64_t>(packed.prefix.size());
   const int64_t shared_start = shared == 0 ? 0 : AppendTokens(*members[0], 0, shared, -1, &packed);
   for (const Sequence* member : members) {

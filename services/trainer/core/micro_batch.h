@@ -9,20 +9,21 @@
 
 namespace sluice::trainer {
 
-// What one forward pass takes. B sequences, N trained tokens.
+// The input of one forward pass. B sequences, N trained tokens.
 struct MicroBatch {
   PackedBatch packed;
-  std::vector<int64_t> offsets;  // [B + 1]: trained tokens of sequence b.
+  // [B + 1] sequence b has trained tokens [offsets[b], offsets[b + 1]).
+  std::vector<int64_t> offsets;
   std::vector<int64_t> targets;  // [N]
-  std::vector<float> behavior;   // [N]; empty in supervised data.
+  std::vector<float> behavior;   // [N] behaviour log-probs; empty in supervised data.
   std::vector<float> advantage;  // [N]
-  std::vector<double> weight;    // [B]
-  std::vector<float> prox, ref;  // [N] once computed; else empty.
+  std::vector<double> weight;    // [B] Sequence::weight.
+  std::vector<float> prox, ref;  // [N] proximal and reference log-probs, once computed; else empty.
 };
 
-// Divides the sequences of a step, those of a group side by side, into micro-batches of at most
-// `max_tokens` tokens. What the sequences of a group have in common from their start, the prompt,
-// lies in a micro-batch once.
+// Divides the sequences of a step into micro-batches of at most `max_tokens` tokens. The sequences
+// of a group must be adjacent. The tokens with which all sequences of a group begin (the prompt)
+// are stored once per micro-batch.
 std::vector<MicroBatch> MakeMicroBatches(absl::Span<const Sequence> sequences, uint32_t max_tokens);
 
 }  // namespace sluice::trainer

@@ -14,19 +14,21 @@
 namespace sluice::trainer {
 namespace {
 
-constexpr int64_t kAlign = 16;           // Elements: slots start on cache lines.
-constexpr int64_t kAdamGrain = 1 << 18;  // Elements that are worth waking a thread.
+constexpr int64_t kAlign = 16;  // In elements: slots start on cache lines.
+// Fewest elements for which another thread is worth its cost.
+constexpr int64_t kAdamGrain = 1 << 18;
 
 }  // namespace
 
 Optimizer::Optimizer(TrainModel* model, const OptimizerSettings& settings) : settings_(settings) {
   const ScheduleRow* row = FindSchedule(settings.schedule);
-  SLUICE_CHECK_MSG(row != nullptr, settings.schedule);  // Validate() has looked.
+  SLUICE_CHECK_MSG(row != nullptr, settings.schedule);  // Validate() has checked the name.
   schedule_ = Schedule{settings.warmup, settings.total, 0.0, row->shape};
   for (const TrainModel::Parameter& parameter : model->parameters()) {
     slots_.push_back({&parameter, flat_size_, parameter.tensor.numel()});
     flat_size_ += (parameter.tensor.numel() + kAlign - 1) / kAlign * kAlign;
   }
+
   grads_[0] = MakeFlat();
   m_ = at::zeros({flat_size_});
   v_ = at::zeros({flat_size_});
@@ -57,12 +59,14 @@ void Optimizer::ZeroGrad() {
 
 Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
   float* grad = grads_[0].whole.mutable_data_ptr<float>();
+  // Combine the accumulators in the first one. Its factor is applied here, so it is 1 from now on.
   if (used(1)) {
     const float* other = grads_[1].whole.const_data_ptr<float>();
     for (int64_t i = 0; i < flat_size_; ++i)
       grad[i] = static_cast<float>(scale0 * grad[i] + scale1 * other[i]);
     scale0 = 1;
   }
+
   Outcome outcome;
   outcome.grad_norm = std::sqrt(SumOfSquares(grad, flat_size_)) * std::abs(scale0);
   outcome.lr = settings_.lr * schedule_.Factor(updates_);

@@ -13,46 +13,50 @@
 
 namespace sluice::trainer {
 
-// AdamW over a model's parameters, with gradients and moments in flat fp32 buffers: one pass to
-// zero, one for the norm.
+// AdamW over the parameters of a model. Gradients and moments are in flat fp32 buffers, so one pass
+// zeroes all gradients and one pass computes their norm.
 //
-// Gradients are sums over micro-batches without the step's denominator; Update() brings the
-// factors. There are two accumulators, so that terms whose factors are known only when the batch
-// closes can be kept apart.
+// Gradients are sums over micro-batches without the step's denominator; Update() applies the
+// factors. There are two accumulators, because some terms of the loss have different factors that
+// are known only when the batch is complete.
+//
+// Not thread-safe.
 class Optimizer {
  public:
-  // `model` outlives the optimizer, which writes its parameters in place.
+  // `model` outlives the optimizer, which updates its parameters in place.
   Optimizer(TrainModel* model, const OptimizerSettings& settings);
 
-  // Backward passes from here on add to accumulator `index`, 0 or 1.
+  // Makes later backward passes add to accumulator `index`, 0 or 1.
   void Accumulate(int index);
   void ZeroGrad();
 
   struct Outcome {
-    bool applied = false;  // False: the gradient is not finite, and nothing has changed.
+    bool applied = false;  // False if the gradient is not finite; then nothing has changed.
     double grad_norm = 0;  // Before clipping.
     double lr = 0;
   };
-  // One AdamW update with the gradient scale0 * accumulator 0 + scale1 * accumulator 1, clipped to
-  // the global norm.
+  // Makes one AdamW update. Its gradient is scale0 * accumulator 0 + scale1 * accumulator 1,
+  // clipped to the global norm.
   Outcome Update(double scale0, double scale1);
 
-  int64_t updates() const { return updates_; }  // t of AdamW, s of the schedule.
+  int64_t updates() const { return updates_; }  // t of AdamW, and the position in the schedule.
 
-  // The moments, as tensors m.NAME and v.NAME with the parameters' shapes.
+  // Copies of the moments, as tensors m.NAME and v.NAME with the parameters' shapes.
   absl::StatusOr<TensorSet> Moments() const;
-  // INVALID_ARGUMENT: a moment is missing or has another shape.
+  // Sets the moments and the number of updates. INVALID_ARGUMENT: a moment is missing or has
+  // another shape.
   absl::Status Restore(const TensorSet& moments, int64_t updates);
-  void Reset();  // Moments of zero, no updates.
+  void Reset();  // Sets all moments and the number of updates to 0.
 
  private:
+  // The place of a parameter in the flat buffers.
   struct Slot {
     const TrainModel::Parameter* parameter;
-    int64_t offset, size;  // Elements in the flat buffers.
+    int64_t offset, size;  // In elements.
   };
   struct Flat {
-    at::Tensor whole;               // [n] with padding of zeros between the slots
-    std::vector<at::Tensor> views;  // By slot, in the parameter's shape.
+    at::Tensor whole;               // [flat_size_], with zeros as padding between the slots.
+    std::vector<at::Tensor> views;  // One per slot, in the parameter's shape.
   };
   Flat MakeFlat() const;
   bool used(int index) const { return !grads_[index].views.empty(); }
@@ -61,7 +65,7 @@ class Optimizer {
   Schedule schedule_;
   std::vector<Slot> slots_;
   int64_t flat_size_ = 0;
-  Flat grads_[2];  // The second is made when first used.
+  Flat grads_[2];  // The accumulators. The second is allocated when it is first used.
   at::Tensor m_, v_;
   int64_t updates_ = 0;
 };

@@ -5,7 +5,7 @@
 namespace sluice::trainer {
 namespace {
 
-// Members of one group that go together.
+// Members of one group that are placed together. `tokens` counts their shared tokens once.
 struct Part {
   std::vector<uint32_t> members;
   uint64_t tokens = 0;
@@ -35,7 +35,7 @@ std::vector<std::vector<uint32_t>> Pack(absl::Span<const PackItem> items, uint32
 
   std::vector<std::vector<uint32_t>> bins;
   std::vector<uint64_t> used;
-  size_t open = 0;  // Bins before it are full.
+  size_t open = 0;  // All bins before this one are full.
   for (const Part& part : parts) {
     size_t bin = open;
     while (bin < bins.size() && used[bin] + part.tokens > max_tokens) ++bin;

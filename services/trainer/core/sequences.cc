@@ -16,8 +16,8 @@ int64_t CountTrained(const Trajectory& trajectory) {
                        [](uint8_t m) { return m != 0; });
 }
 
-// Whether the trajectory's tokens train: not where its reward is no number, nor where the cap cut
-// it and the job filters.
+// Whether the trajectory is trained on. It is not if its reward is not finite, or if it was cut at
+// the length limit and the job filters such answers.
 bool Trains(const Settings& settings, const Trajectory& trajectory) {
   if (settings.kind == Settings::Kind::kSft) return true;
   return std::isfinite(trajectory.reward) &&
@@ -33,6 +33,8 @@ Sequence MakeSequence(const Trajectory& trajectory, uint32_t group) {
     sequence.targets.push_back(trajectory.tokens[t]);
     if (!trajectory.logprobs.empty()) sequence.behavior.push_back(trajectory.logprobs[t]);
   }
+
+  // A trajectory without a trained token makes no sequence, so there is a last row.
   const size_t length = static_cast<size_t>(sequence.rows.back()) + 1;
   sequence.tokens.assign(trajectory.tokens.begin(), trajectory.tokens.begin() + length);
   sequence.routing.assign(
@@ -50,9 +52,9 @@ bool HasOverlongPenalty(const Settings& settings) {
   return settings.algorithm.advantage.truncated == "penalty";
 }
 
-// Whether further rewards of a prompt enter its group's statistics. They are task rewards of
-// answers whose lengths are not known here. Where the members of the group are shaped by their
-// length, the two are not comparable, and the members stand alone.
+// Whether the rewards in Group::pool enter the group's statistics. They are task rewards of answers
+// whose lengths are not known here. If the members' rewards are shaped by their length, the two
+// cannot be compared, and the members' rewards are used alone.
 bool UsesPool(const Settings& settings) {
   return RuleOf(settings).scale == Scale::kPooled && !HasOverlongPenalty(settings);
 }
@@ -132,6 +134,8 @@ absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajec
     return absl::InvalidArgumentError(absl::StrCat(
         name(), "its first token is trainable; a prompt of at least one token is needed"));
   }
+
+  // Supervised data has no versions.
   if (!rl) return absl::OkStatus();
   for (size_t t = 0; t < length; ++t) {
     const int64_t staleness = k_ - trajectory.versions[t];
@@ -167,6 +171,7 @@ absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Se
       if (settings_.kind == Settings::Kind::kRl && std::isfinite(trajectory.reward))
         rewards_.Add(trajectory.reward);
     }
+
     if (pooled_) rewards.insert(rewards.end(), group.pool.begin(), group.pool.end());
     std::vector<double> advantages(group.members.size());
     if (settings_.kind == Settings::Kind::kRl) advantages = advantages_.AddGroup(rewards);

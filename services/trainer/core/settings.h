@@ -15,38 +15,39 @@ struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0.01;         // On tensors of two dimensions and more.
+  double weight_decay = 0.01;         // Only for tensors with two or more dimensions.
   double max_grad_norm = 1.0;         // 0: no clipping.
-  std::string schedule = "constant";  // A row of common/optim/schedule.h.
-  int64_t warmup = 0;                 // Updates, of which a step has `minibatches`.
-  int64_t total = 0;  // Updates in the whole run; 0: not limited, for schedules without an end.
+  std::string schedule = "constant";  // Name of a row of common/optim/schedule.h.
+  int64_t warmup = 0;                 // In updates; a step has `minibatches` of them.
+  // Updates of the whole run; 0 if it has no limit, for schedules without an end.
+  int64_t total = 0;
 };
 
-// What a job file says about training, names as there; defaults are the job file's.
+// What a job file says about training. Names and defaults are those of the job file.
 struct Settings {
   enum class Kind { kRl, kSft };
   Kind kind = Kind::kRl;
   AlgorithmSpec algorithm;
   OptimizerSettings optimizer;
-  // What the policy computes in, F32 or BF16; parameters and optimizer are fp32.
+  // The type of the forward and backward pass, F32 or BF16. Parameters and optimizer are fp32.
   DType dtype = DType::kF32;
   uint32_t minibatches = 1;            // Optimizer updates per batch.
-  uint32_t micro_batch_tokens = 9216;  // Of one forward pass.
-  bool stream = true;                  // Train on groups while the batch fills, at max_staleness 0.
+  uint32_t micro_batch_tokens = 9216;  // Most tokens of one forward pass.
+  bool stream = true;                  // Train on groups while the batch fills; see Streams().
   int64_t max_staleness = 4;           // Versions.
   uint32_t group_size = 8;
-  double temperature = 1.0;      // Of sampling; log-probs are taken at it.
-  uint32_t max_response = 8192;  // Tokens; L_max of aggregation fixed_length.
-  bool reference = false;        // The initial weights are kept as the reference policy.
-  int64_t skip_limit = 3;        // Skipped steps in a row that end the job.
+  double temperature = 1.0;      // Sampling temperature, by which log-probs divide the logits too.
+  uint32_t max_response = 8192;  // In tokens; L_max of the aggregation fixed_length.
+  bool reference = false;        // Keep the initial weights as the reference policy.
+  int64_t skip_limit = 3;        // The job ends after this many skipped steps in a row.
 };
 
-// INVALID_ARGUMENT names the key, the value and what is allowed: a combination that the algorithms
-// exclude, or a name that the registries do not have.
+// INVALID_ARGUMENT: a value is out of range, a name is in no registry, or the algorithms exclude
+// the combination. The message names the key, the value and what is allowed.
 absl::Status Validate(const Settings& settings);
 
-// Whether slices of a batch are trained on as they come: only where no token's coefficient depends
-// on what is not there yet, but for factors of the whole step.
+// Whether slices of a batch are trained on as they come. This needs that a token's coefficient does
+// not depend on groups that have not come yet, except by a factor that is common to the whole step.
 bool Streams(const Settings& settings);
 
 }  // namespace sluice::trainer

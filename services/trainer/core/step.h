@@ -8,31 +8,33 @@
 
 namespace sluice::trainer {
 
-// What one training step came to.
+// The result of one training step.
 struct StepResult {
   int64_t k = 0;
-  // Why the step changed nothing: no_tokens, no_terms, nonfinite_logprob, nonfinite_gradient.
-  // Empty: it did.
+  // Why the step changed nothing: no_tokens, no_terms, nonfinite_logprob or nonfinite_gradient.
+  // Empty if it changed the weights.
   std::string skipped;
   int64_t skips_in_a_row = 0;
-  // Unshaped task reward over all members of the batch; 0 if there are none.
+  // Mean task reward, before shaping, over the members of the batch with a finite one; 0 if there
+  // are none.
   double reward_mean = 0;
-  int64_t reward_count = 0;  // Members.
-  int64_t tokens = 0;        // Trained tokens, N.
-  int64_t sequences = 0;     // Sequences with a trained token, B_v.
-  double loss = 0;           // All terms, normalised; mean over the updates.
-  double grad_norm = 0;      // Before clipping; of the last update.
-  double lr = 0;             // Of the last update.
+  int64_t reward_count = 0;  // Number of these members.
+  int64_t tokens = 0;        // Number of trained tokens, N.
+  int64_t sequences = 0;     // Number of sequences with a trained token, B_v.
+  double loss = 0;  // Sum of all terms, normalised; the mean over the updates that were applied.
+  double grad_norm = 0;  // Before clipping; of the last update.
+  double lr = 0;         // Of the last update.
   double seconds_forward_backward = 0;
   double seconds_optim = 0;
-  std::map<int64_t, int64_t> staleness;  // Trained tokens by versions.
-  // Further values by name; absent where they have no meaning. Of the unshaped task rewards:
-  // reward_std, reward_min, reward_max. flat_share: the share of groups whose rewards, as the
-  // advantages see them, do not differ. At 1 the rewards teach nothing.
+  std::map<int64_t, int64_t> staleness;  // Number of trained tokens by staleness in versions.
+  // Further values by name; a value without a meaning in this step is absent. reward_std,
+  // reward_min and reward_max are of the task rewards before shaping. flat_share is the share of
+  // groups whose rewards, as the advantages use them, are all equal; at 1 the rewards teach
+  // nothing.
   std::map<std::string, double> metrics;
 };
 
-// What `StepResult::skipped` means, and what helps.
+// Says what a value of StepResult::skipped means, and what helps.
 absl::string_view SkipText(absl::string_view reason);
 
 }  // namespace sluice::trainer

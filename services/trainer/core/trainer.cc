@@ -27,6 +27,7 @@
 namespace sluice::trainer {
 namespace {
 
+// Computes the log-probs [N] of the batch's targets, without gradients.
 absl::StatusOr<std::vector<float>> Score(TrainModel& model, const MicroBatch& batch,
                                          double temperature) {
   const at::NoGradGuard no_grad;
@@ -38,9 +39,9 @@ absl::StatusOr<std::vector<float>> Score(TrainModel& model, const MicroBatch& ba
   return std::vector<float>(data, data + logprobs.numel());
 }
 
-// Rows to score whose experts are known.
+// Number of rows to score whose experts were recorded when the token was sampled.
 int64_t RecordedRows(const PackedBatch& batch) {
-  const size_t experts = batch.routing.size() / batch.tokens.size();  // Of a token.
+  const size_t experts = batch.routing.size() / batch.tokens.size();  // Entries per token.
   if (experts == 0) return 0;
   return std::count_if(batch.score_rows.begin(), batch.score_rows.end(),
                        [&](int64_t row) { return batch.routing[row * experts] != kAnyExpert; });
@@ -55,17 +56,19 @@ absl::Status BackwardKeeping(const at::Tensor& loss, bool keep_graph) {
   }
 }
 
-// Sums over the micro-batches of one update, without denominators.
+// Sums over the micro-batches of one update, without denominators. `policy` and `regular` (KL and
+// entropy) are terms of the loss with the aggregation's weights. `kl` and `entropy` count each
+// token once, for the means that are reported.
 struct UpdateSums {
   PolicyStats stats;
-  int64_t bad_logprobs = 0;        // Of trained tokens, supervised data.
-  int64_t kept = 0;                // Whether any policy term is left.
-  double policy = 0, regular = 0;  // Terms of the loss, with the aggregation's weights.
-  double kl = 0, entropy = 0;  // Over tokens, each counted once: for the means that are reported.
+  int64_t bad_logprobs = 0;  // Micro-batches of supervised data whose log-probs are not finite.
+  int64_t kept = 0;          // Trained tokens of supervised data.
+  double policy = 0, regular = 0;
+  double kl = 0, entropy = 0;
   int64_t tokens = 0;
-  int64_t recorded = 0;  // Of these, with the experts that they went through.
+  int64_t recorded = 0;  // Of these, the tokens whose experts were recorded.
 
-  // Whether no token made a sum NaN or infinite.
+  // False if a token has made a sum NaN or infinite.
   bool finite() const { return std::isfinite(policy + regular + kl + entropy); }
 };
 
@@ -100,7 +103,7 @@ void AddPolicyMetrics(const PolicyMetrics& m, double advantage_factor,
   for (const auto& [name, value] : values) (*out)[name] = value;
 }
 
-// Of the rewards alone: they are there even where no token trains.
+// Adds metrics of the rewards, which exist even if no token is trained.
 void AddRewardMetrics(const SequenceBuilder& builder, std::map<std::string, double>* out) {
   const AdvantageStream& advantages = builder.advantages();
   if (advantages.groups() == 0) return;
@@ -133,6 +136,7 @@ class Trainer::Impl {
   absl::Status Resolve() {
     if (settings_.kind == Settings::Kind::kSft) return absl::OkStatus();
     SLUICE_ASSIGN_OR_RETURN(rule_, ResolveLoss(settings_.algorithm.loss, settings_.max_staleness));
+    // Before the first update the proximal policy is the policy itself.
     if (rule_.prox == ProxMode::kRecompute && settings_.minibatches == 1)
       rule_.prox = ProxMode::kSelf;
     SLUICE_ASSIGN_OR_RETURN(advantage_, ResolveAdvantage(settings_.algorithm.advantage));
@@ -147,21 +151,21 @@ class Trainer::Impl {
     optimizer_.ZeroGrad();
   }
 
-  // The batch that is being trained on.
+  // The batch that is being trained.
   struct Step {
     Step(const Settings& settings, int64_t k) : k(k) { builder.emplace(settings, k); }
     int64_t k;
-    std::vector<Group> groups;  // Not streamed: kept until Finish().
+    std::vector<Group> groups;  // Without streaming: kept until Finish().
     std::optional<SequenceBuilder> builder;
-    UpdateSums sums;  // Streamed: of all slices.
+    UpdateSums sums;  // With streaming: of all slices so far.
     double seconds_forward_backward = 0, seconds_optim = 0;
   };
 
-  // Forward and backward of one micro-batch into the accumulators.
+  // Runs forward and backward of one micro-batch; adds its gradients to the accumulators.
   absl::Status Run(MicroBatch& batch, UpdateSums* sums);
   absl::Status RunSft(const MicroBatch& batch, const at::Tensor& logprobs, UpdateSums* sums);
   absl::Status RunPolicy(const MicroBatch& batch, const TokenScores& scores, UpdateSums* sums);
-  // Applies one update, or says why not.
+  // Makes one update. Returns an empty string, or why there was none (StepResult::skipped).
   std::string Update(const UpdateSums& sums, const StepCounts& counts, double advantage_factor,
                      Step& step, StepResult* result);
   absl::Status FinishWhole(Step& step, StepResult* result);
@@ -173,11 +177,12 @@ class Trainer::Impl {
   const bool streams_;
   Clock* const clock_;
   std::unique_ptr<TrainModel> model_;
-  std::unique_ptr<TrainModel> reference_;  // Null without a KL term.
+  std::unique_ptr<TrainModel> reference_;  // Null if the job has no reference policy.
   Optimizer optimizer_;
   LossRule rule_;
   AdvantageRule advantage_;
-  bool split_ = false;  // Policy and regularising gradients are kept apart until the batch closes.
+  // Gradients of the policy term and of KL and entropy are kept apart until the batch is complete.
+  bool split_ = false;
   int64_t skips_in_a_row_ = 0;
   std::optional<Step> step_;
 };
@@ -186,11 +191,12 @@ absl::Status Trainer::Impl::Run(MicroBatch& batch, UpdateSums* sums) {
   sums->tokens += static_cast<int64_t>(batch.targets.size());
   sums->recorded += RecordedRows(batch.packed);
   if (reference_ != nullptr && rule_.kl != nullptr) {
-    // The reference policy chooses its experts itself.
+    // The reference policy chooses its experts itself, so it gets no routing.
     std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
     SLUICE_ASSIGN_OR_RETURN(batch.ref, Score(*reference_, batch, settings_.temperature));
     batch.packed.routing = std::move(routing);
   }
+
   SLUICE_ASSIGN_OR_RETURN(const at::Tensor logits, model_->Forward(batch.packed));
   SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
                           ScoreTokens(logits, batch.targets, settings_.temperature));
@@ -223,14 +229,19 @@ absl::Status Trainer::Impl::RunPolicy(const MicroBatch& batch, const TokenScores
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("loss: ", e.what()));
   }
+
   const bool regular = rule_.kl != nullptr || rule_.entropy_coef != 0;
   const at::Tensor extra = rule_.kl_coef * terms.kl - rule_.entropy_coef * terms.entropy;
+
   sums->policy += terms.policy.item<double>();
   sums->regular += extra.item<double>();
   sums->kl += terms.kl_sum;
   sums->entropy += scores.entropy.sum().item<double>();
   if (!regular) return BackwardKeeping(terms.policy, false);
   if (!split_) return BackwardKeeping(terms.policy + extra, false);
+
+  // The two parts get different factors in Update(), so their gradients go to different
+  // accumulators.
   SLUICE_RETURN_IF_ERROR(BackwardKeeping(terms.policy, true));
   optimizer_.Accumulate(1);
   const absl::Status status = BackwardKeeping(extra, false);
@@ -245,6 +256,7 @@ std::string Trainer::Impl::Update(const UpdateSums& sums, const StepCounts& coun
   const bool sft = settings_.kind == Settings::Kind::kSft;
   const std::optional<PolicyMetrics> metrics = sums.stats.Metrics();
   const bool regular = rule_.kl != nullptr || rule_.entropy_coef != 0;
+  // Without KL and entropy terms, a loss that rejects every token has no gradient.
   if (!sft && !regular && (!metrics.has_value() || metrics->kept == 0)) return "no_terms";
 
   const double scale =
@@ -255,7 +267,7 @@ std::string Trainer::Impl::Update(const UpdateSums& sums, const StepCounts& coun
   if (metrics.has_value()) AddPolicyMetrics(*metrics, advantage_factor, &result->metrics);
   if (!outcome.applied) return "nonfinite_gradient";
 
-  // Only what changed the parameters is part of the step's loss.
+  // The step's loss is that of the updates that changed the parameters.
   result->loss += scale * (advantage_factor * sums.policy + sums.regular);
   result->grad_norm = outcome.grad_norm;
   result->lr = outcome.lr;
@@ -275,6 +287,7 @@ absl::Status Trainer::Impl::Add(int64_t k, std::vector<Group> groups) {
     for (Group& group : groups) step_->groups.push_back(std::move(group));
     return absl::OkStatus();
   }
+
   const absl::Duration start = clock_->Monotonic();
   std::vector<Sequence> sequences;
   SLUICE_RETURN_IF_ERROR(step_->builder->Add(groups, &sequences));
@@ -285,12 +298,13 @@ absl::Status Trainer::Impl::Add(int64_t k, std::vector<Group> groups) {
   return absl::OkStatus();
 }
 
-// All updates of a batch that is there as a whole.
+// Makes all updates of a batch that is complete.
 absl::Status Trainer::Impl::FinishWhole(Step& step, StepResult* result) {
   const absl::Duration start = clock_->Monotonic();
   step.builder.emplace(settings_, step.k, MeanReward(settings_, step.groups));
   const uint32_t group_count = static_cast<uint32_t>(step.groups.size());
   const std::vector<uint32_t> cuts = CutEvenly(group_count, settings_.minibatches);
+
   std::vector<std::vector<Sequence>> minibatches(settings_.minibatches);
   std::vector<StepCounts> counts(settings_.minibatches);
   for (uint32_t i = 0; i < settings_.minibatches; ++i) {
@@ -305,6 +319,8 @@ absl::Status Trainer::Impl::FinishWhole(Step& step, StepResult* result) {
   const float factor =
       settings_.kind == Settings::Kind::kRl ? static_cast<float>(step.builder->factor()) : 1.0f;
   std::vector<std::vector<MicroBatch>> batches;
+  // The proximal log-probs are those before the first update, so they are computed for all
+  // minibatches here.
   for (std::vector<Sequence>& sequences : minibatches) {
     for (Sequence& sequence : sequences) sequence.advantage *= factor;
     batches.push_back(MakeMicroBatches(sequences, settings_.micro_batch_tokens));
@@ -324,20 +340,22 @@ absl::Status Trainer::Impl::FinishWhole(Step& step, StepResult* result) {
     if (skipped.empty()) ++applied;
     if (result->skipped.empty()) result->skipped = skipped;
     all.stats.Merge(sums.stats);
-    if (!sums.finite()) continue;  // One bad minibatch must not take the means of the others.
+    if (!sums.finite()) continue;  // One bad minibatch must not spoil the means.
 
     all.kl += sums.kl;
     all.entropy += sums.entropy;
     all.tokens += sums.tokens;
     all.recorded += sums.recorded;
   }
+
   if (settings_.minibatches > 1) {
     result->metrics["skipped_updates"] = static_cast<double>(settings_.minibatches - applied);
     if (const std::optional<PolicyMetrics> metrics = all.stats.Metrics())
       AddPolicyMetrics(*metrics, 1.0, &result->metrics);
   }
+
   if (applied > 0) {
-    result->skipped.clear();  // The parameters have changed.
+    result->skipped.clear();  // The step has changed the parameters.
     result->loss /= static_cast<double>(applied);
   }
   step.sums = std::move(all);
@@ -349,6 +367,7 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
   if (!step_.has_value()) SLUICE_RETURN_IF_ERROR(Add(k, {}));
   if (step_->k != k)
     return absl::FailedPreconditionError(absl::StrCat("batch ", step_->k, " is open, not ", k));
+
   Step& step = *step_;
   StepResult result;
   result.k = k;
@@ -370,6 +389,7 @@ absl::StatusOr<StepResult> Trainer::Impl::Finish(int64_t k) {
   result.staleness = step.builder->staleness().histogram();
   result.seconds_forward_backward = step.seconds_forward_backward;
   result.seconds_optim = step.seconds_optim;
+
   if (settings_.kind == Settings::Kind::kRl) {
     result.metrics["bad_rewards"] = static_cast<double>(step.builder->advantages().bad_rewards());
   }
@@ -449,8 +469,9 @@ int64_t Trainer::updates() const { return impl_->optimizer_.updates(); }
 int64_t Trainer::skips_in_a_row() const { return impl_->skips_in_a_row_; }
 
 void SetComputeThreads(std::function<int()> threads) {
-  // Torch's own operations are the small ones of a step. On one thread their sums run in one order,
-  // and OpenMP starts no threads, which would spin on cores that others compute on.
+  // The operations that Torch runs itself are the small ones of a step. On one thread their sums
+  // are computed in one order. OpenMP then starts no threads, which would spin on cores that other
+  // work needs.
   at::set_num_threads(1);
   SetParallelThreads(std::move(threads));
 }

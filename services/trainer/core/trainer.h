@@ -20,46 +20,50 @@ class Clock;
 
 namespace sluice::trainer {
 
-// A policy under training: parameters, optimizer state, and the step that makes version k + 1 of
-// version k.
+// A policy under training: its parameters, the optimizer's state, and the training step, which
+// turns version k into version k + 1.
 //
 //   for each batch k: Add(k, slice) once or more; Finish(k) -> StepResult
 //
-// A step's gradient is one sum over all its trained tokens, divided by global counts, whatever the
-// slices and micro-batches. Where Streams(settings) holds, Add() runs forward and backward at once,
-// and factors of the whole step (the pooled scale of the advantages, the denominators) multiply the
-// accumulated gradients in Finish(); else Finish() does all the work. One update per batch: the
-// forward pass of the update itself serves as the recomputation of the proximal policy, bit for
-// bit.
+// The gradient of a step is one sum over all its trained tokens, divided by counts of the whole
+// step, however the batch is cut into slices and micro-batches. If Streams(settings), Add() runs
+// forward and backward at once; the factors that need the whole step (the pooled scale of the
+// advantages, the denominators) multiply the accumulated gradients in Finish(). Else Finish() does
+// all the work. With one update per batch, the log-probs of the proximal policy are those of the
+// update's own forward pass, bit for bit, so they are not computed separately.
 //
-// Used by one thread at a time. LibTorch stays behind this header.
+// To be used by one thread at a time. This header does not include LibTorch.
 class Trainer {
  public:
-  // The weights start as zeros: Load() or Restore() comes next. `clock` outlives the trainer.
-  // INVALID_ARGUMENT: settings that Validate() refuses. UNIMPLEMENTED: an architecture without a
-  // training execution.
+  // Makes a trainer whose weights are zeros: call Load() or Restore() next. `clock` outlives the
+  // trainer.
+  // INVALID_ARGUMENT: Validate() refuses the settings.
+  // UNIMPLEMENTED: models of this architecture cannot be trained.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Settings& settings,
                                                          const ModelConfig& config, Clock* clock);
   ~Trainer();
 
-  // Starts from `weights`: no updates done. INVALID_ARGUMENT: names or shapes are not the model's.
+  // Starts from `weights` with no updates done.
+  // INVALID_ARGUMENT: names or shapes are not those of the model.
   absl::Status Load(const TensorSet& weights);
-  // Goes on from a checkpoint.
+  // Goes on from a checkpoint. Errors as of Load() and Optimizer::Restore().
   absl::Status Restore(const TensorSet& weights, const TensorSet& moments, int64_t updates,
                        int64_t skips_in_a_row);
-  // The frozen policy that the KL term is taken to; needed where settings.reference.
+  // Sets the frozen policy of the KL term. It must be called if settings.reference.
   absl::Status SetReference(const TensorSet& weights);
 
+  // Adds groups to batch k.
   // INVALID_ARGUMENT, FAILED_PRECONDITION STALE: the batch must not be trained on (sequences.h).
   absl::Status Add(int64_t k, std::vector<Group> groups);
-  // Ends the step. A skipped step (13.6 of the algorithms: nothing to train on, or a number that is
-  // not finite) leaves parameters and optimizer as they were, and is no error.
+  // Ends the step. A step is skipped if there is nothing to train on, or a number is not finite.
+  // This is no error: it leaves parameters and optimizer as they were.
   absl::StatusOr<StepResult> Finish(int64_t k);
-  // Forgets what was added since the last Finish().
+  // Drops what was added since the last Finish().
   void Abandon();
 
-  // Copies. In F32 the parameters themselves, which a checkpoint holds; in settings.dtype what the
-  // forward pass runs on, rounded to nearest even, which engines are to hold.
+  // Copies of the parameters. F32 gives the parameters themselves, as a checkpoint stores them.
+  // settings.dtype gives them rounded to nearest even, as the forward pass uses them and the
+  // engines must hold them.
   absl::StatusOr<TensorSet> Weights(DType dtype = DType::kF32) const;
   absl::StatusOr<TensorSet> Moments() const;
   int64_t updates() const;
@@ -71,8 +75,9 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Threads that one operation of a step may use, asked before each. Their number changes no bit. Of
-// the process; before the first Trainer.
+// Sets the function that says how many threads one operation of a step may use; it is called before
+// each operation. The number of threads changes no bit of the result. It holds for the whole
+// process and must be set before the first Trainer is made.
 void SetComputeThreads(std::function<int()> threads);
 
 }  // namespace sluice::trainer

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// A scalar of known value and known gradient in `x`.
+// A scalar whose value and whose gradient with respect to `x` are given.
 class KnownGradient : public torch::autograd::Function<KnownGradient> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
@@ -59,6 +59,7 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
     for (int64_t t = tokens.offsets[i]; t < tokens.offsets[i + 1]; ++t)
       coefficient[t] = sequence_weight[i];
   }
+
   const Correction correction = Correct(rule.correction, tokens);
   stats->Add(tokens, correction,
              rule.loss.has_ratio ? CountClipped(rule.clip, rule.prox, tokens) : ClipCounts{});
@@ -69,6 +70,7 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
              absl::MakeSpan(grad));
   terms.policy = WeightedSum(lp_theta, coefficient, value, grad);
   terms.kl = terms.entropy = at::zeros({}, lp_theta.options().requires_grad(false));
+
   if (rule.kl != nullptr) {
     KlLoss(rule.kl, tokens, absl::MakeSpan(value), absl::MakeSpan(grad));
     terms.kl = WeightedSum(lp_theta, coefficient, value, grad);
