@@ -3,19 +3,19 @@
 #   - clang-format (.clang-format), of a fixed version, installed into .deps/
 #   - no line above 100 columns
 #   - clang-tidy (.clang-tidy) on the .cc files that differ from COMMIT, or on all. It takes 5 to 15
-#     seconds a file, and needs build/PRESET as tools/test.sh leaves it.
-# usage: tools/lint.sh [--fix] [--tidy COMMIT|all] [--preset test] [--torch DIR]
+#     seconds a file; with --most N only the first N are looked at.
+# usage: tools/lint.sh [--fix] [--tidy COMMIT|all] [--most N] [--torch DIR]
 source "$(dirname "$0")/setup.sh"
 
 clang_format_version=23.1.5
-preset=test
 tidy_since=
+most_tidied=100000
 fix=
 while [ $# -gt 0 ]; do
   case $1 in
     --fix) fix=1; shift ;;
     --tidy) tidy_since=${2:?--tidy needs a commit, or all}; shift 2 ;;
-    --preset) preset=${2:?--preset needs a name}; shift 2 ;;
+    --most) most_tidied=${2:?--most needs a number}; shift 2 ;;
     --torch) torch_dir=${2:?--torch needs a directory}; shift 2 ;;
     -h | --help) sed -n '2,7s/^# \?//p' "$0"; exit 0 ;;
     *) fail "unknown argument $1" "tools/lint.sh --help" ;;
@@ -70,19 +70,26 @@ tidied_files() {
   fi
 }
 
+# Reads compile commands of build/dev, because a unity build has none for a single file.
 check_tidy() {
   [ -n "$tidy_since" ] || return 0
-  local database=build/$preset/compile_commands.json
-  [ -f "$database" ] ||
-    fail "there is no $database" "tools/test.sh --preset $preset makes it"
   command -v clang-tidy >/dev/null || install_packages clang-tidy
-  local files
+  install_torch
+  stage configure-dev cmake -S "$root" --preset dev -DSLUICE_TORCH="$torch_dir"
+  stage generate-dev ninja -C build/dev sluice_generated
+
+  local files count
   files=$(tidied_files | while read -r file; do
-    grep -qF "/$file\"" "$database" && echo "$file"
+    grep -qF "/$file\"" build/dev/compile_commands.json && echo "$file"
   done)
-  say "clang-tidy on $(printf '%s' "$files" | grep -c .) files"
+  count=$(printf '%s' "$files" | grep -c .)
+  say "clang-tidy on $count files"
+  if [ "$count" -gt "$most_tidied" ]; then
+    say "only the first $most_tidied of them (--most)"
+    files=$(printf '%s\n' "$files" | head -n "$most_tidied")
+  fi
   [ -z "$files" ] || printf '%s\n' "$files" |
-    xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "build/$preset" 2>/dev/null
+    xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/dev 2>/dev/null
 }
 
 install_clang_format
