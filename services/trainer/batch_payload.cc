@@ -18,20 +18,22 @@ namespace {
 using common::v1::Field;
 using common::v1::Record;
 
-constexpr uint64_t kMaxTokens = 1 << 26;  // Of one trajectory.
+constexpr uint64_t kMaxTokens = 1 << 26;  // Limit for one trajectory.
 
-// Where the columns of one owner go while they are read.
+// Where the columns of one owner are written while they are read.
 struct Slot {
-  Trajectory* trajectory = nullptr;  // Null: the group's prompt.
-  std::vector<int32_t> prompt;       // The group's, as it comes.
-  std::vector<uint8_t> sampled;      // [T] 1 where a token has a log-prob.
+  Trajectory* trajectory = nullptr;  // Null for a group's prompt.
+  std::vector<int32_t> prompt;       // Tokens of the group's prompt.
+  std::vector<uint8_t> sampled;      // [T] 1 if the token has a log-prob.
 };
 
-// A group id and a member; a prompt's key ends after the group.
+// Key of an owner: the group's id and the member. The key of a prompt is the group's id alone.
 std::string KeyOf(const common::v1::TrajectoryRef& owner) {
   return owner.has_member() ? absl::StrCat(owner.group(), "/", owner.member()) : owner.group();
 }
 
+// Assembles the groups of one slice: Open() allocates the columns and lists what to read, Place()
+// says where the bytes of a field go, Close() checks the members.
 class Assembly {
  public:
   Assembly(const queue::v1::Batch& batch, uint64_t experts) : batch_(batch), experts_(experts) {
@@ -54,6 +56,7 @@ class Assembly {
   }
 
  private:
+  // Returns the place for the bytes of a field, or null to skip them. An error is kept in failure_.
   absl::Status Open(const queue::v1::BatchGroup& from, Group& to,
                     std::vector<common::v1::Want>& wants);
   char* Place(const Record& record, int index);
@@ -66,14 +69,14 @@ class Assembly {
     return nullptr;
   }
 
-  // Bytes of a token in a field that is read; 0: it is not.
+  // Bytes per token of a field; 0 if the field is not read.
   uint64_t BytesPerToken(absl::string_view field) const {
     if (field == "tokens" || field == "logprobs") return 4;
     return field == "routing" ? experts_ * sizeof(uint16_t) : 0;
   }
 
   const queue::v1::Batch& batch_;
-  const uint64_t experts_;  // Of a token.
+  const uint64_t experts_;  // Entries per token.
   std::vector<Group> groups_;
   absl::flat_hash_map<std::string, Slot> slots_;  // By KeyOf.
   absl::Status failure_;
@@ -87,6 +90,7 @@ absl::Status Assembly::Open(const queue::v1::BatchGroup& from, Group& to,
   prompt.mutable_owner()->set_group(from.group());
   prompt.add_names("tokens");
   slots_[KeyOf(prompt.owner())] = {};
+
   for (int m = 0; m < from.members_size(); ++m) {
     const queue::v1::BatchMember& member = from.members(m);
     Trajectory& trajectory = to.members[m];
@@ -122,11 +126,14 @@ char* Assembly::Place(const Record& record, int index) {
   if (slot == slots_.end() || !record.has_piece() || width == 0) return nullptr;
   const uint64_t count = record.piece().count(),
                  unit = field.name() == "routing" ? sizeof(uint16_t) : sizeof(int32_t);
+
+  // The limits on count and place bound the memory that a prompt may take.
   if (count > kMaxTokens || record.piece().at() > kMaxTokens || field.from() % unit != 0 ||
       field.bytes() % unit != 0 || field.from() + field.bytes() > count * width) {
     return Fail(record, absl::StrCat("field ", field.name(), " does not fit its piece of ", count,
                                      " tokens"));
   }
+
   if (slot->second.trajectory == nullptr)
     return PlaceInPrompt(field, record.piece().at(), count, slot->second);
   return PlaceInMember(record, field, slot->second);
@@ -145,7 +152,7 @@ char* Assembly::PlaceInMember(const Record& record, const Field& field, Slot& sl
     return Fail(record, absl::StrCat("a piece ends at ", piece.at() + piece.count(), " of ",
                                      trajectory.tokens.size(), " tokens"));
   }
-  if (field.name() == "routing") {  // Of the rows before the tokens: those they were drawn from.
+  if (field.name() == "routing") {  // Row t has the experts with which token t + 1 was sampled.
     if (piece.at() == 0) return Fail(record, "a drawn token has no token before it");
     return reinterpret_cast<char*>(trajectory.routing.data() + (piece.at() - 1) * experts_) +
            field.from();
@@ -154,6 +161,7 @@ char* Assembly::PlaceInMember(const Record& record, const Field& field, Slot& sl
     std::fill_n(slot.sampled.begin() + piece.at(), piece.count(), 1);
     return reinterpret_cast<char*>(trajectory.logprobs.data() + piece.at()) + field.from();
   }
+
   if (piece.role() == common::v1::SEGMENT_ROLE_SAMPLED && piece.trainable()) {
     uint64_t t = piece.at();
     for (const common::v1::VersionRun& run : piece.runs()) {
@@ -173,16 +181,20 @@ absl::Status CheckMember(const queue::v1::BatchMember& member, const Trajectory&
   };
   uint32_t crc =
       Crc32c(bytes(trajectory.tokens.data() + prompt, trajectory.tokens.size() - prompt));
+
+  // The CRC covers the log-probs of each run of sampled tokens, in order.
   for (size_t t = prompt; t < sampled.size();) {
     size_t end = t;
     while (end < sampled.size() && sampled[end]) ++end;
     crc = Crc32c(bytes(trajectory.logprobs.data() + t, end - t), crc);
     t = end + 1;
   }
+
   if (crc != member.crc32c()) {
     return absl::DataLossError(absl::StrCat("CRC32C of its tokens and log-probs is ", crc,
                                             ", the batch says ", member.crc32c()));
   }
+
   const uint64_t trained =
       static_cast<uint64_t>(std::count(trajectory.mask.begin(), trajectory.mask.end(), 1));
   if (trained != member.trained()) {

@@ -18,16 +18,17 @@ class Batch;
 namespace sluice::trainer {
 
 // Reads the tokens of a slice of a batch from the queue, under the batch's lease, and makes groups
-// of them: each prompt once, columns straight into their place. Every member is held against what
-// the queue said of it when it cut the batch: its number of tokens, its trained tokens, the CRC of
-// its tokens and log-probs. `experts` (layers x k) is what a token goes through in a mixture of
-// experts, whose record is then read too; 0: none.
-// DATA_LOSS: a member differs from its description. NOT_FOUND GONE: the queue has freed something
-// of it. Else as QueueClient::Get.
+// of them. Each prompt is read once, and columns are written directly to their place. Each member
+// is checked against the queue's description of the batch: its number of tokens, its number of
+// trained tokens, and the CRC of its tokens and log-probs. `experts` is layers x k in a
+// mixture-of-experts model, whose recorded experts are then read too; else 0.
+// DATA_LOSS: a member differs from its description.
+// NOT_FOUND GONE: the queue has freed a part of the data.
+// Other errors are those of QueueClient::Get().
 absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::v1::Batch& batch,
                                                int64_t experts);
 
-// Tokens and mask of one row of supervised data.
+// The tokens and the mask of one row of supervised data.
 struct EncodedRow {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> mask;  // 1 on the answer.
@@ -35,7 +36,8 @@ struct EncodedRow {
 using RowEncoder =
     std::function<absl::StatusOr<EncodedRow>(absl::string_view source, absl::string_view json)>;
 
-// The groups of a slice whose rows ride in the batch.
+// Makes the groups of a slice of supervised data, whose rows are part of the batch. Errors are
+// those of `encode`, with the row's index and source.
 absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode,
                                                 const queue::v1::Batch& batch);
 

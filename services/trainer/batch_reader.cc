@@ -22,8 +22,8 @@ struct BatchReader::Impl {
   Mutex mu;
   CondVar changed;
   std::deque<Slice> slices ABSL_GUARDED_BY(mu);  // At most those of two batches.
-  int64_t version ABSL_GUARDED_BY(mu) = 0;       // K.
-  // Leases of batches read and not applied, by k.
+  int64_t version ABSL_GUARDED_BY(mu) = 0;       // K: the batch after the last applied one.
+  // Leases of batches that were read but not applied, by k.
   std::map<int64_t, std::string> held ABSL_GUARDED_BY(mu);
   bool stopped ABSL_GUARDED_BY(mu) = false;
   absl::Status failure ABSL_GUARDED_BY(mu);
@@ -36,7 +36,7 @@ struct BatchReader::Impl {
     changed.NotifyAll();
   }
 
-  // Batch K + 1 is as far as the queue lets a trainer look ahead.
+  // Waits until batch k may be read; the queue hands out at most batch K + 1. False if stopped.
   bool AwaitTurn(int64_t k) {
     MutexLock lock(&mu);
     while (!stopped && (k > version + 1 || k == options.end)) changed.Wait(&mu);
@@ -52,23 +52,28 @@ struct BatchReader::Impl {
       request.set_stream(options.stream);
       SLUICE_ASSIGN_OR_RETURN(const queue::v1::AcquireBatchResponse response,
                               queue->AcquireBatch(std::move(request)));
+
+      // The call has parked for its whole time: ask again.
       if (!response.has_batch()) {
         MutexLock lock(&mu);
         if (stopped) return absl::CancelledError("the reader was stopped");
         continue;
       }
+
       const queue::v1::Batch& batch = response.batch();
       leases->Hold(batch.lease().id());
       {
         MutexLock lock(&mu);
         held[k] = batch.lease().id();
       }
+
       from = batch.from() + static_cast<uint32_t>(batch.groups_size());
       Slice slice{
           k, {}, batch.closed() && from >= batch.size(), batch.crc32c(), batch.lease().id()};
       SLUICE_ASSIGN_OR_RETURN(slice.groups, options.encode_row
                                                 ? EncodeGroups(options.encode_row, batch)
                                                 : FetchGroups(*queue, batch, options.experts));
+
       const bool closed = slice.closed;
       MutexLock lock(&mu);
       slices.push_back(std::move(slice));

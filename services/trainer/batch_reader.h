@@ -16,43 +16,44 @@ class QueueClient;
 
 namespace sluice::trainer {
 
-// Brings batches from the queue ahead of the step that trains them: while batch K is trained, batch
-// K + 1 is asked for and read. The batch's lease is kept alive until Applied().
+// Reads batches from the queue ahead of the step that trains them: while batch K is trained, batch
+// K + 1 is asked for and read. The reader keeps a batch's lease alive until Applied() is called for
+// it.
 //
-// Owns one thread, `batches`. Next() and Applied() come from one thread.
+// Owns one thread, `batches`. Next() and Applied() must be called from one thread.
 class BatchReader {
  public:
   struct Options {
     int64_t first = 0;      // The first batch to ask for, K.
-    int64_t end = -1;       // The batch not to ask for; -1: none.
-    bool stream = false;    // Slices as soon as they are there.
-    int64_t experts = 0;    // As FetchGroups has it.
-    RowEncoder encode_row;  // Set where rows ride in the batches (supervised data).
+    int64_t end = -1;       // The batch before which to stop; -1: none.
+    bool stream = false;    // Ask for slices as soon as there is a group.
+    int64_t experts = 0;    // See FetchGroups().
+    RowEncoder encode_row;  // Set for supervised data, whose rows are part of the batches.
   };
 
   struct Slice {
     int64_t k = 0;
     std::vector<Group> groups;
-    bool closed = false;  // The batch has no further slice.
-    uint32_t crc32c = 0;  // Of the batch; with closed.
-    std::string lease;
+    bool closed = false;  // This is the batch's last slice.
+    uint32_t crc32c = 0;  // CRC32C of the batch; set in the last slice.
+    std::string lease;    // Lease of the batch, 16 bytes.
   };
 
-  // `queue`, whose cancel token ends the reader's calls, and `leases` outlive the reader.
+  // `queue` and `leases` outlive the reader. The cancel token of `queue` ends the reader's calls.
   BatchReader(QueueClient* queue, LeaseKeeper* leases, Options options);
-  // Stop().
+  // Calls Stop().
   ~BatchReader();
   BatchReader(const BatchReader&) = delete;
   BatchReader& operator=(const BatchReader&) = delete;
 
-  // Waits for the next slice, in order. Errors are the reader's last word: FENCED, RESTORE_FIRST,
-  // GONE, CANCELLED, DATA_LOSS.
+  // Waits for the next slice, in order. After an error no more slices come. FENCED, RESTORE_FIRST,
+  // GONE, CANCELLED and DATA_LOSS are possible, as the queue or the reading gives them.
   absl::StatusOr<Slice> Next();
-  // Batch k has been applied: k + 2 may be asked for.
+  // Tells the reader that batch k has been applied, so that it may ask for batch k + 2.
   void Applied(int64_t k);
 
-  // Joins the thread; cancel the queue's calls before. Answers with the leases of batches that were
-  // not applied. Idempotent.
+  // Joins the thread. Cancel the queue's calls before. Returns the leases of batches that were read
+  // but not applied. Idempotent.
   std::vector<std::string> Stop();
 
  private:

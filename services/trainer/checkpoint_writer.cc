@@ -75,6 +75,7 @@ absl::Status CheckpointWriter::WriteOne(const Contents& contents) {
                                          .lineage_tail = contents.lineage_tail,
                                          .previous = previous_}));
   previous_ = path;
+
   SLUICE_FAILPOINT_STATUS("trainer.durable.before");
   queue::v1::DurableRequest request;
   request.set_version(contents.state.version.number);

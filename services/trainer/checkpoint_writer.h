@@ -16,35 +16,38 @@ class QueueClient;
 
 namespace sluice::trainer {
 
-// Writes checkpoints beside the next steps, one at a time, and tells the queue of each that is safe
-// (Durable).
+// Writes checkpoints while the next steps are trained, one at a time, and tells the queue of each
+// one that is on disk (Durable).
 //
 // Owns one thread, `checkpoint`. Thread-safe.
 class CheckpointWriter {
  public:
-  // What a checkpoint is made of; the copies are the writer's from now on.
+  // The contents of a checkpoint. They are copies, which belong to the writer.
   struct Contents {
     std::shared_ptr<const TensorSet> model;
     TensorSet optimizer;
     TrainState state;
     std::string cursor;
-    std::string lineage_tail;  // Lines since the checkpoint written or found before.
+    std::string lineage_tail;  // Lines since the checkpoint before.
   };
-  // Runs on the `checkpoint` thread once the queue has heard of the checkpoint at `path`.
+  // Called on the `checkpoint` thread once the queue knows of the checkpoint at `path`.
   using Done =
       std::function<void(const std::string& path, const TrainState& state, double seconds)>;
 
-  // `previous`: the checkpoint the run goes on from; empty: none. `store`, `queue` and `clock`
-  // outlive the writer.
+  // `previous` is the path of the checkpoint from which the run goes on; empty if none. `store`,
+  // `queue` and `clock` outlive the writer.
   CheckpointWriter(CheckpointStore* store, QueueClient* queue, Clock* clock, std::string previous,
                    Done done);
-  // Cancel the queue's calls before; a write under way is finished.
+  // Cancel the queue's calls before. A write that is under way is finished; one that waits is
+  // dropped.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Waits for the one before, then returns at once. An error is why writing has failed for good.
+  // Waits until the checkpoint before is written, then hands over `contents` and returns. The error
+  // is the one with which writing has failed; nothing is written after it.
   absl::Status Write(Contents contents) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until all that was handed over is written. Errors as of Write().
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -57,7 +60,7 @@ class CheckpointWriter {
   QueueClient* const queue_;
   Clock* const clock_;
   const Done done_;
-  std::string previous_;  // The thread's own.
+  std::string previous_;  // Used by the thread alone.
 
   mutable Mutex mu_;
   CondVar changed_;

@@ -94,7 +94,8 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   }
   config.max_context = spec.model().max_context();
 
-  // A folder per job, so that a job of another id never goes on from here, and its name for people.
+  // Each job has a folder of its own, so that it never goes on from another job's checkpoints. The
+  // name is there for people.
   config.checkpoint_dir =
       absl::StrCat(spec.checkpoint().dir(), "/", spec.name(), "-", config.id.substr(0, 8));
   config.checkpoint_every_steps = spec.checkpoint().every_steps();
@@ -117,7 +118,8 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
 }
 
 std::vector<std::string> RolloutsOf(const registry::v1::Assignment& assignment) {
-  const auto& addresses = assignment.weights();  // Of the trainers, then of the rollouts.
+  // Those of the trainers, then those of the rollouts.
+  const auto& addresses = assignment.weights();
   const int trainers = std::min(static_cast<int>(assignment.world()), addresses.size());
   return {addresses.begin() + trainers, addresses.end()};
 }

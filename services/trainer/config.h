@@ -16,42 +16,45 @@ class Assignment;
 
 namespace sluice::trainer {
 
-// A job as its trainer needs it.
+// The settings of a job that its trainer needs.
 struct JobConfig {
   std::string id;  // 32 hex digits.
   std::string name;
-  int64_t incarnation = 0;  // Of the gang.
+  int64_t incarnation = 0;  // Incarnation of the job's trainers.
   std::string queue;        // HOST:PORT
   Settings settings;
   uint64_t seed = 1;
 
-  std::string model_dir;              // Weights, or with init_seed the configuration alone.
-  std::optional<uint64_t> init_seed;  // Random weights.
-  std::string chat_template;          // model, none or a file; for supervised data.
+  // Directory with the weights, or with the configuration alone if init_seed is set.
+  std::string model_dir;
+  std::optional<uint64_t> init_seed;  // Seed of random weights.
+  std::string chat_template;          // For supervised data: `model`, `none` or a file.
   struct Source {
     std::string name, format;
-    std::map<std::string, std::string> columns;  // From a row's field to its name in the file.
+    // From the name of a row's field to its name in the file.
+    std::map<std::string, std::string> columns;
   };
-  std::vector<Source> sources;  // Of supervised data.
-  // Tokens of a supervised row; longer ones are not trained on.
+  std::vector<Source> sources;  // For supervised data.
+  // Most tokens of a row of supervised data; longer rows are not trained on.
   int64_t max_context = 0;
 
   std::string checkpoint_dir;           // The job's own folder below checkpoint.dir.
-  int64_t checkpoint_every_steps = 20;  // 0: not by steps.
+  int64_t checkpoint_every_steps = 20;  // 0: not by number of steps.
   absl::Duration checkpoint_every = absl::InfiniteDuration();
   int keep_last = 3;
   int64_t keep_every_steps = 0;
-  std::optional<int64_t> from_version;  // Start from that checkpoint, as a new branch.
-  // Batches behind the checkpoint are not trained again as they were; their groups compete anew.
+  std::optional<int64_t> from_version;  // Start a new branch from the checkpoint of this version.
+  // If true, batches after the checkpoint are not trained again as they were; their groups go back
+  // to the queue and compete for places in new batches.
   bool requeue = false;
 
   int64_t publish_every_steps = 1;
   int retain_versions = 4;
-  int64_t max_steps = -1;  // -1: none.
+  int64_t max_steps = -1;  // -1: no limit.
 
-  int64_t eval_every_steps = 0;            // 0: nothing is evaluated.
+  int64_t eval_every_steps = 0;            // 0: no evaluations.
   std::vector<std::string> eval_datasets;  // Names.
-  std::vector<std::string> rollouts;       // HOST:PORT, at the start.
+  std::vector<std::string> rollouts;       // HOST:PORT of the rollouts at the start.
 
   // Whether no version follows `version`.
   bool IsLast(int64_t version) const { return max_steps >= 0 && version >= max_steps; }
@@ -60,8 +63,10 @@ struct JobConfig {
 // HOST:PORT of the rollouts that work for the job.
 std::vector<std::string> RolloutsOf(const registry::v1::Assignment& assignment);
 
-// INVALID_ARGUMENT: a value out of place. UNIMPLEMENTED: something that this build's trainer does
-// not have. Both name the key of the job file.
+// Reads the settings out of an assignment.
+// INVALID_ARGUMENT: a value is not allowed.
+// UNIMPLEMENTED: this build's trainer lacks something that the job needs.
+// The messages name the key of the job file.
 absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment);
 
 }  // namespace sluice::trainer

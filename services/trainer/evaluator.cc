@@ -21,7 +21,7 @@
 namespace sluice::trainer {
 namespace {
 
-// The same call, again or elsewhere, would fail in the same way.
+// Whether the same call would fail in the same way if it were made again, or to another rollout.
 bool IsForGood(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
@@ -34,7 +34,7 @@ bool IsForGood(const absl::Status& status) {
   }
 }
 
-// "heldout 0.8125 (pass@1 0.5300), sums 0.4000 (pass@1 0.4000)"
+// "heldout 0.8125 (pass@1 0.5300, 200 rows, 1.5% truncated), sums 0.4000 (pass@1 ..)"
 std::string Describe(const Evaluation& evaluation, const std::vector<std::string>& datasets) {
   std::vector<std::string> parts;
   for (const std::string& name : datasets) {
@@ -79,8 +79,8 @@ Evaluator::Evaluator(Options options, EvaluationLog log, WeightPublisher* publis
       log_(std::move(log)),
       thread_(new Thread) {
   {
-    // The run goes back behind the step report that carried the last evaluation: the next one
-    // carries it again.
+    // The run goes back to before the step whose report carried the last evaluation, so the next
+    // report carries it again.
     MutexLock lock(&mu_);
     const Evaluation* const last = log_.Last();
     if (last != nullptr && last->reported >= options_.version) news_ = last->version.number;
@@ -173,6 +173,7 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(const LatestVersion& version, boo
     *known = before != nullptr && before->state == version.state.hex();
     if (*known) return *before;
   }
+
   Evaluation evaluation{.version = version.version, .state = version.state.hex()};
   const std::string number = absl::StrCat(version.version.number);
   const auto waits =
@@ -180,6 +181,7 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(const LatestVersion& version, boo
                      .id = version.version.str(),
                      .cause = absl::StrCat(options_.worker, " has version ", number, " evaluated"),
                      .next = "training goes on meanwhile"});
+
   for (const std::string& dataset : options_.datasets) {
     SLUICE_ASSIGN_OR_RETURN(const engine::v1::EvaluationResult result, Ask(version, dataset));
     AddValues(dataset, result, &evaluation.values);
@@ -192,12 +194,13 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(const LatestVersion& version, boo
                      " answers could not be scored and are left out; the first: ",
                      result.first_unscorable()));
   }
+
   evaluation.values["eval/version"] = static_cast<double>(version.version.number);
   evaluation.values["eval/score"] = evaluation.score;
   return evaluation;
 }
 
-// Waits for a rollout. Nullopt: cancelled.
+// Waits for a rollout and returns the next one in turn. Nullopt if cancelled.
 std::optional<std::string> Evaluator::NextRollout() {
   MutexLock lock(&mu_);
   while (rollouts_.empty() && !cancelled_) changed_.Wait(&mu_);
@@ -215,7 +218,8 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const LatestVersion&
     absl::StatusOr<engine::v1::EvaluationResult> result = AskOne(*rollout, version, dataset);
     if (result.ok() || IsForGood(result.status()) || cancel_->triggered()) return result;
 
-    // BUSY: the rollout winds up the evaluation of a call that has just ended.
+    // Two refusals are expected and are only logged. BUSY: the rollout is still ending the
+    // evaluation of an earlier call. NOT_LISTED: it has not been told of this trainer yet.
     const std::string what = absl::StrCat("evaluation of version ", version.version.number, " on ",
                                           dataset, " is begun again: ", result.status().message());
     log::Info("eval_again", {{"job_id", options_.job_name}, {"rollout", *rollout}, {"what", what}});
@@ -247,12 +251,14 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string
     asked_ = rollout;
     end_call_ = [&stream] { stream.TryCancel(); };
   }
+
   if (stream.Write(request)) stream.WritesDone();
   SLUICE_FAILPOINT("trainer.evaluation.asked");
   std::optional<engine::v1::EvaluationResult> result;
   for (engine::v1::EvaluateResponse response; stream.Read(&response);) {
     if (response.has_result()) result = std::move(*response.mutable_result());
   }
+
   bool left = false;
   {
     MutexLock lock(&mu_);
@@ -298,6 +304,7 @@ void Evaluator::Finish(const LatestVersion& version, absl::StatusOr<Evaluation> 
                             absl::StrCat("the first evaluation, of version ", number, ", failed"));
       }
     }
+
     SLUICE_FAILPOINT("trainer.evaluation.stored");
     if (absl::Status status = RemoveLink(options_.dir, kEvaluatingLink); !status.ok()) {
       log::Warning("link_not_removed", {{"job_id", options_.job_name}, {"error", status}});

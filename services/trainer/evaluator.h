@@ -30,14 +30,14 @@ class EvaluationResult;
 
 namespace sluice::trainer {
 
-// Has versions evaluated by the job's rollouts while training goes on, one version at a time, and
+// Lets the job's rollouts evaluate versions while training goes on, one version at a time, and
 // keeps the results.
 //
-// The version is pinned in two places, so that all answers are of it: its weights are leased in the
-// publisher, where a rollout fetches them into an engine of its own; its checkpoint is named by the
-// link `evaluating`, so that it is not pruned, and so that the next incarnation goes on with the
-// evaluation. A rollout that dies is replaced by another, or by itself once it is back; draws
-// depend on seed and position alone, so the result is the same.
+// The version is pinned in two places, so that all answers are of it. A lease in the publisher
+// keeps its weights, which a rollout fetches into a separate engine. The link `evaluating` keeps
+// its checkpoint, from which the next incarnation can go on with the evaluation. If a rollout dies,
+// another one is asked, or the same one once it is back; random draws depend on seed and position
+// alone, so the result is the same.
 //
 // Owns one thread, `evaluate`. Thread-safe.
 class Evaluator {
@@ -47,20 +47,20 @@ class Evaluator {
     std::string job_name;
     std::string worker;  // This daemon's id.
     int64_t incarnation = 0;
-    std::string dir;                    // Of the job's checkpoints.
+    std::string dir;                    // Folder of the job's checkpoints.
     std::vector<std::string> datasets;  // Names, in the job file's order.
-    int64_t version = 0;                // That the run goes on from.
+    int64_t version = 0;                // The version from which the run goes on.
   };
   enum class Severity { kInfo, kWarning, kError };
-  // Run on the `evaluate` thread; must not block.
+  // Called on the `evaluate` thread; they must not block.
   struct Hooks {
     std::function<void(Severity severity, absl::string_view code, absl::string_view message)>
         happened;
   };
-  // Who holds the lease on the weights of the version under way.
+  // Holder's name of the lease on the weights of the version that is being evaluated.
   static constexpr char kHolder[] = "evaluation";
 
-  // `log` has been loaded. All outlive the evaluator; `cancel` ends what it does for good.
+  // `log` has been loaded. The pointers outlive the evaluator. `cancel` ends its work for good.
   Evaluator(Options options, EvaluationLog log, WeightPublisher* publisher, daemon::Waits* waits,
             rpc::Cancel* cancel, Hooks hooks);
   // Trigger `cancel` before.
@@ -68,29 +68,33 @@ class Evaluator {
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  // HOST:PORT of the rollouts that work for the job. What is asked of one that has left is asked of
-  // another.
+  // Sets the rollouts (HOST:PORT) that work for the job. If the one that is being asked has left,
+  // another one is asked.
   void SetRollouts(std::vector<std::string> rollouts) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The version that is being evaluated, or whose evaluation was called off. Nothing: there is
+  // The version that is being evaluated, or whose evaluation was cancelled. Nullopt if there is
   // none.
   std::optional<PolicyVersion> running() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Evaluates `version`, which the publisher has. Waits for the one under way.
+  // Begins to evaluate `version`, which the publisher must have. Waits first until the evaluation
+  // under way has ended.
   void Start(const LatestVersion& version) ABSL_LOCKS_EXCLUDED(mu_);
-  // Until no evaluation is under way, or cancelled.
+  // Waits until no evaluation is under way, or until cancelled.
   void Await() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Values of what has ended since the last call, which the report of step k will carry.
+  // Takes the values of the evaluation that has ended since the last call, for the report of step
+  // k.
   std::map<std::string, double> TakeValues(int64_t k) ABSL_LOCKS_EXCLUDED(mu_);
   EvalTotals totals() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Why the first evaluation cannot be done. Later failures are events, and training goes on.
+  // Why the first evaluation has failed; OK if it has not. Later failures are only events, and
+  // training goes on.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Thread;
   void Run();
-  // *known: these weights were evaluated before the run went back.
+  // Sets *known if these weights were evaluated before the run went back to a checkpoint.
   absl::StatusOr<Evaluation> Evaluate(const LatestVersion& version, bool* known);
+  // Asks rollouts until one has a result for the dataset, or an error that would come again.
   absl::StatusOr<engine::v1::EvaluationResult> Ask(const LatestVersion& version,
                                                    const std::string& dataset);
   absl::StatusOr<engine::v1::EvaluationResult> AskOne(const std::string& rollout,
@@ -107,16 +111,16 @@ class Evaluator {
 
   mutable Mutex mu_;
   CondVar changed_;
-  // `cancel` was triggered; its own lock is never taken under mu_.
+  // `cancel` was triggered. This copy exists so that the lock of `cancel` is never taken under mu_.
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   EvaluationLog log_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> rollouts_ ABSL_GUARDED_BY(mu_);
   size_t next_rollout_ ABSL_GUARDED_BY(mu_) = 0;
-  // The rollout that is being asked; empty: none, or it has left.
+  // Address of the rollout that is being asked. Empty if there is none, or if it has left the job.
   std::string asked_ ABSL_GUARDED_BY(mu_);
-  std::function<void()> end_call_ ABSL_GUARDED_BY(mu_);  // Of that call.
+  std::function<void()> end_call_ ABSL_GUARDED_BY(mu_);  // Ends the call to it.
   std::optional<LatestVersion> running_ ABSL_GUARDED_BY(mu_);
-  // Version whose values no step report has carried.
+  // Version whose values no step report has carried yet.
   std::optional<int64_t> news_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   int64_t cancel_hook_ = 0;

@@ -26,49 +26,50 @@ class Registry;
 
 namespace sluice::trainer {
 
-// One incarnation of a job's trainer: loads the newest checkpoint that verifies, or the model;
-// restores the queue to it; publishes; and trains batch after batch until it is told to stop or the
-// steps are done.
+// One incarnation of a job's trainer. It loads the newest checkpoint that verifies, or else the
+// model, restores the queue to the same point, publishes the weights, and trains batch after batch
+// until it is told to stop or all steps are done.
 //
-// Owns a thread, `job`, on which everything is trained, and those of its reader, publication and
-// checkpoint writer. Thread-safe.
+// Owns a thread, `job`, which does the training, and the threads of its reader, publication,
+// checkpoint writer and evaluator. Thread-safe.
 class TrainingJob {
  public:
-  // How it stands; phase as in registry.Progress: loading, training, done, restore, fenced, failed,
-  // left.
+  // The state of the job, which goes into registry.v1.Progress. `phase` is one of loading,
+  // training, done, restore, fenced, failed, left.
   struct Standing {
     bool ready = false;
-    PolicyVersion version;  // Trained.
+    PolicyVersion version;  // The newest trained version.
     std::string phase;
-    std::string cause;
+    std::string cause;  // Why it is in this phase, for people.
     EvalTotals evaluated;
   };
-  // Run on the job's threads; must not block.
+  // Called on the job's threads; they must not block.
   struct Hooks {
     std::function<void(const Standing& standing)> told;
     std::function<void(const job::v1::StepReport& report)> stepped;
     std::function<void(common::v1::Event event)> happened;
   };
 
-  // `worker`: this daemon's id. `cores`: lent to others while the job waits for data. `cores`,
-  // `weights` and `registry` outlive the job.
+  // `worker` is this daemon's id. The job lends `cores` to other daemons while it waits for data.
+  // `cores`, `weights` and `registry` outlive the job.
   TrainingJob(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights,
               metrics::Registry* registry, Hooks hooks);
-  // Leave(false), Wait().
+  // Calls Leave(false) and Wait().
   ~TrainingJob();
   TrainingJob(const TrainingJob&) = delete;
   TrainingJob& operator=(const TrainingJob&) = delete;
 
   const JobConfig& config() const;
-  // HOST:PORT of the rollouts that work for the job now.
+  // Sets the rollouts (HOST:PORT) that work for the job now.
   void SetRollouts(std::vector<std::string> rollouts);
-  // Ends: with `checkpoint` after the step under way, with a checkpoint that the queue knows of;
-  // else at once, as it is. Returns before it is done; the phase becomes `left`. A later call may
-  // only hasten it.
+  // Ends the job. With `checkpoint`, the step under way is finished and a checkpoint is written and
+  // told to the queue; else the job ends at once. Returns before it has ended; the phase is then
+  // `left`. A second call can only make it end sooner.
   void Leave(bool checkpoint);
-  // Until the `job` thread has ended.
+  // Waits until the `job` thread has ended.
   void Wait();
 
+  // What the job waits for now.
   std::vector<common::v1::WaitEdge> Explain() const;
 
  private:

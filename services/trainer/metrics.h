@@ -9,19 +9,21 @@
 
 namespace sluice::trainer {
 
-// Seconds of one step, by what they went into.
+// How the time of one step was spent, in seconds.
 struct PhaseSeconds {
   double wait_data = 0, forward_backward = 0, optim = 0, apply = 0, publish = 0, checkpoint = 0;
 };
 
-// Of one job, whose series end with the last copy. A default one counts nowhere.
+// The metrics of one job. Its series end when the last copy of this object is destroyed. A
+// default-constructed object counts nothing. Not thread-safe.
 class Metrics {
  public:
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);
 
   void Step(const StepResult& result, const PhaseSeconds& seconds, int64_t version);
-  // `values` as in step reports: `eval/heldout/reward`, ..
+  // Sets the gauges of the last evaluated version. `values` are named as in step reports:
+  // `eval/heldout/reward`, ..
   void Evaluated(const std::map<std::string, double>& values);
   void Checkpoint(double seconds) const { checkpoint_seconds_.Observe(seconds); }
 
@@ -30,7 +32,7 @@ class Metrics {
 
   metrics::Registry* registry_ = nullptr;
   metrics::Labels labels_;
-  std::shared_ptr<void> series_;  // Keeps those of the job.
+  std::shared_ptr<void> series_;  // Keeps the job's series exported.
   metrics::Counter steps_, tokens_;
   metrics::Counter wait_data_, forward_backward_, optim_, apply_, publish_, checkpoint_;
   metrics::Histogram checkpoint_seconds_;

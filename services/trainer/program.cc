@@ -63,7 +63,7 @@ absl::Status TrainerProgram::Ready() {
              : absl::UnavailableError("not registered with the controller yet");
 }
 
-// A trainer works for one job: the first of the list.
+// A trainer works for one job: the first one of the list.
 void TrainerProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
   for (const registry::v1::Assignment& assignment : level.jobs()) {
     std::vector<rpc::CallerTable::Worker> workers;
@@ -82,17 +82,21 @@ void TrainerProgram::Follow(const registry::v1::Assignment* assignment) {
     if (draining_) return;
     current = job_;
   }
+
   const bool same = current != nullptr && assignment != nullptr &&
                     current->config().id == assignment->job() &&
                     current->config().incarnation == assignment->incarnation();
   const bool runs =
       assignment != nullptr && assignment->phase() == registry::v1::ASSIGNMENT_PHASE_RUN;
+
   if (same && runs) return current->SetRollouts(RolloutsOf(*assignment));
-  if (same) {  // STOP, or HOLD: the step ends, and the job leaves. `left` takes its progress away.
+  if (same) {
+    // STOP or HOLD: the job leaves. Its phase `left` then removes its progress.
     current->Leave(assignment->checkpoint() ||
                    assignment->phase() == registry::v1::ASSIGNMENT_PHASE_HOLD);
     return;
   }
+
   if (current != nullptr) {
     const std::string id = current->config().id;
     current->Leave(false);
@@ -118,6 +122,7 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
     return Tell(id, incarnation, {false, {incarnation, 0}, "failed", StatusText(config.status())});
   }
   log::Info("job_started", {{"job_id", config->name}, {"incarnation", incarnation}});
+
   TrainingJob::Hooks hooks;
   hooks.told = [this, id, incarnation](const TrainingJob::Standing& standing) {
     Tell(id, incarnation, standing);

@@ -23,12 +23,13 @@ class HeartbeatResponse;
 
 namespace sluice::trainer {
 
-// sluice-trainer: trains the job that the controller assigns, and serves its weights.
+// The program sluice-trainer: it trains the job that the controller assigns, and serves its
+// weights.
 class TrainerProgram : public daemon::Program {
  public:
-  // `cores`: what the job computes on.
+  // The job computes on `cores`.
   TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores);
-  // INVALID_ARGUMENT: a flag.
+  // INVALID_ARGUMENT: a flag has a value that is not allowed.
   static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
   ~TrainerProgram() override;
 
@@ -39,7 +40,7 @@ class TrainerProgram : public daemon::Program {
 
  private:
   void Assigned(const registry::v1::HeartbeatResponse& level);
-  // Makes the job what `assignment` says; null: no job.
+  // Starts, ends or replaces the job as `assignment` says. Null means that there is no job.
   void Follow(const registry::v1::Assignment* assignment);
   void StartJob(const registry::v1::Assignment& assignment);
   void Tell(const std::string& job, int64_t incarnation, const TrainingJob::Standing& standing);
@@ -54,7 +55,7 @@ class TrainerProgram : public daemon::Program {
 
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  // Replaced on the link's thread alone, and in Drain().
+  // Only the link's thread and Drain() replace it.
   std::shared_ptr<TrainingJob> job_ ABSL_GUARDED_BY(mu_);
 };
 

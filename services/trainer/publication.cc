@@ -56,6 +56,7 @@ void Publication::Run() {
       item = *std::exchange(waiting_, std::nullopt);
       busy_ = true;
     }
+
     const absl::Duration start = clock_->Monotonic();
     const absl::Status status = Publish(item);
     {
@@ -69,6 +70,7 @@ void Publication::Run() {
       busy_ = false;
       changed_.NotifyAll();
     }
+
     failed_();
     return;
   }

@@ -17,36 +17,37 @@ class WeightPublisher;
 
 namespace sluice::trainer {
 
-// Publishes versions beside the next step: chunks, manifest, `latest`, then the queue's
-// AdvanceVersion, in that order. A version that is overtaken before its turn is left out: engines
-// want the newest.
+// Publishes versions while the next step is trained, in this order: chunks, manifest, `latest`,
+// then the queue's AdvanceVersion. A version that is followed by a newer one before its turn comes
+// is not published, because engines want the newest.
 //
 // Owns one thread, `publish`. Thread-safe.
 class Publication {
  public:
-  // All outlive the publication; `queue`'s cancel token ends its calls. `published`: what the queue
-  // has as published. `failed` runs on the `publish` thread once publication has failed for good:
-  // whoever waits for data would wait for ever, because no engine samples for versions that never
-  // come.
+  // The pointers outlive the publication. The cancel token of `queue` ends its calls. `published`
+  // is the version that the queue has as published. `failed` is called on the `publish` thread once
+  // publication has failed for good. The job must then end: it would wait for data for ever,
+  // because no engine samples for versions that never come.
   Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock,
               std::optional<PolicyVersion> published, std::function<void()> failed);
-  // Cancel the queue's calls before; what is not published by then is not.
+  // Cancel the queue's calls before. Versions that are not published by then will not be.
   ~Publication();
   Publication(const Publication&) = delete;
   Publication& operator=(const Publication&) = delete;
 
-  // Hands over `weights` as `version`, once the queue has answered Apply for its last step. Returns
-  // at once. `hold_until`: during a replay (contracts: engines keep what they hold up to that
-  // number).
+  // Hands over `weights` as `version` and returns at once. Call it after the queue has answered
+  // Apply for the last step that the version contains. `hold_until` is set during a replay: engines
+  // that hold a version up to this number keep it.
   void Offer(std::shared_ptr<const TensorSet> weights, PolicyVersion version,
              std::optional<int64_t> hold_until = std::nullopt) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Waits until all that was offered is out. An error is why publication has failed for good.
+  // Waits until all that was offered is published. The error is the one with which publication has
+  // failed for good.
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
   // The newest version that the queue knows.
   PolicyVersion published() const ABSL_LOCKS_EXCLUDED(mu_);
-  double seconds() const ABSL_LOCKS_EXCLUDED(mu_);  // Spent publishing, in all.
+  double seconds() const ABSL_LOCKS_EXCLUDED(mu_);  // Time spent publishing so far.
 
  private:
   struct Item {
