@@ -26,7 +26,7 @@ struct Part {
   shm::Segment segment;
   const uint32_t id;
   shm::OffsetAllocator holes;
-  bool used = true;  // Since the last Trim.
+  bool used = true;  // Something was allocated since the last Trim().
 };
 }  // namespace
 
@@ -37,19 +37,20 @@ struct Arena::State {
   mutable Mutex mu;
   CondVar changed;
   std::map<uint32_t, std::shared_ptr<Part>> parts ABSL_GUARDED_BY(mu);
-  uint64_t total ABSL_GUARDED_BY(mu) = 0;  // Bytes of parts.
+  uint64_t total ABSL_GUARDED_BY(mu) = 0;  // Size of all parts.
   uint64_t used ABSL_GUARDED_BY(mu) = 0, allocations ABSL_GUARDED_BY(mu) = 0;
   uint32_t last_id ABSL_GUARDED_BY(mu) = 0;
   uint64_t generation ABSL_GUARDED_BY(mu) = 0;
   bool wanted ABSL_GUARDED_BY(mu) = false, stopped ABSL_GUARDED_BY(mu) = false;
   std::thread thread;
 
+  // Size of the next segment, which must have room for an allocation of `least` bytes.
   uint64_t NextBytes(uint64_t least) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     const uint64_t step = options.segment_bytes;
     const uint64_t grown = std::clamp(total / 4 / step * step, step, std::max(step, kMaxSegment));
     return std::max(grown, (least + kHead + 4095) / 4096 * 4096);
   }
-  // Without the lock: it takes a while.
+  // Makes a segment. Without the lock, because it takes a while. False if the system has no memory.
   bool AddPart(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu);
   std::shared_ptr<char> TryAllocate(const std::shared_ptr<State>& self, uint64_t bytes)
       ABSL_LOCKS_EXCLUDED(mu);
@@ -57,7 +58,7 @@ struct Arena::State {
   void MakeAhead() ABSL_LOCKS_EXCLUDED(mu);
 };
 
-// The deleter of an allocation's shared_ptr: all that is known of it.
+// The deleter of an allocation's shared_ptr, which holds all that is known about the allocation.
 struct Arena::Block {
   std::shared_ptr<State> state;
   std::shared_ptr<Part> part;
@@ -85,7 +86,7 @@ std::shared_ptr<char> Arena::State::TryAllocate(const std::shared_ptr<State>& se
   shm::BlockHead* head = nullptr;
   {
     MutexLock lock(&mu);
-    // Lowest number first: what is added last gets empty first.
+    // Use the oldest segments first, so that the newest ones become empty and can be returned.
     for (const auto& [id, part] : parts) {
       if (part->holes.largest_hole() < block.bytes) continue;
       const std::optional<uint64_t> offset = part->holes.Allocate(block.bytes);
@@ -94,6 +95,8 @@ std::shared_ptr<char> Arena::State::TryAllocate(const std::shared_ptr<State>& se
       block.offset = *offset;
       break;
     }
+
+    // Ask for another segment when the last one is more than half full.
     const bool last = block.part == nullptr || block.part == parts.rbegin()->second;
     if (options.ahead && last &&
         (block.part == nullptr ||
@@ -102,6 +105,7 @@ std::shared_ptr<char> Arena::State::TryAllocate(const std::shared_ptr<State>& se
       wanted = true;
       changed.NotifyAll();
     }
+
     if (block.part == nullptr) return nullptr;
     block.part->used = true;
     block.generation = ++generation;
@@ -116,7 +120,8 @@ std::shared_ptr<char> Arena::State::TryAllocate(const std::shared_ptr<State>& se
 
 void Arena::State::Free(const Block& block) {
   auto* head = reinterpret_cast<shm::BlockHead*>(block.part->segment.data() + block.offset);
-  head->generation.store(0, std::memory_order_seq_cst);  // Before the bytes change.
+  // Readers must see it before the bytes change.
+  head->generation.store(0, std::memory_order_seq_cst);
   MutexLock lock(&mu);
   block.part->holes.Free(block.offset, block.bytes);
   used -= block.bytes;
@@ -193,9 +198,10 @@ absl::StatusOr<Arena::Shared> Arena::Share(uint32_t segment) const {
 }
 
 void Arena::Trim() {
-  std::vector<std::shared_ptr<Part>> gone;  // Unmapped without the lock.
+  std::vector<std::shared_ptr<Part>> gone;  // They are unmapped after the lock is released.
   MutexLock lock(&state_->mu);
-  // While anything is stored one empty segment stays, for what comes next.
+
+  // While anything is stored, one empty segment stays for the next allocations.
   bool spare = state_->used == 0;
   for (auto it = state_->parts.begin(); it != state_->parts.end();) {
     Part& part = *it->second;

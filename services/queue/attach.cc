@@ -50,6 +50,7 @@ void AttachServer::Loop() {
     for (const Client& client : clients) polled.push_back({client.socket.fd(), POLLIN, 0});
     if (poll(polled.data(), polled.size(), -1) < 0) continue;
     if (polled[0].revents != 0) break;
+
     std::vector<Client> still;
     for (size_t i = 0; i < clients.size(); ++i) {
       if (polled[i + 2].revents == 0 || Serve(clients[i])) {
@@ -59,6 +60,7 @@ void AttachServer::Loop() {
       }
     }
     clients = std::move(still);
+
     if (polled[1].revents == 0) continue;
     absl::StatusOr<shm::Socket> socket = listening_->Accept();
     if (socket.ok() && clients.size() < kMostSessions) clients.push_back({*std::move(socket), ""});
@@ -69,6 +71,7 @@ void AttachServer::Loop() {
 bool AttachServer::Serve(Client& client) {
   absl::StatusOr<shm::Socket::Packet> packet = client.socket.Receive(absl::ZeroDuration());
   if (!packet.ok()) return absl::IsDeadlineExceeded(packet.status());
+
   std::string response;
   shm::Fd fd;
   const absl::Status status = Answer(client, packet->bytes, &response, &fd);
@@ -89,6 +92,7 @@ absl::Status AttachServer::Answer(Client& client, const std::string& packet, std
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
   SLUICE_RETURN_IF_ERROR(
       runner->Look([&](const Job& job, Instant) { return job.Known(from.caller); }));
+
   v1::AttachResponse answer;
   if (request.segment() != 0) {
     if (Find(client.session, from.job, from.caller) == nullptr)
@@ -117,7 +121,7 @@ absl::Status AttachServer::Answer(Client& client, const std::string& packet, std
 }
 
 void AttachServer::End(const Client& client) {
-  std::shared_ptr<const Session> gone;  // Unmapped without the lock.
+  std::shared_ptr<const Session> gone;  // It is unmapped after the lock is released.
   MutexLock lock(&mu_);
   const auto it = sessions_.find(client.session);
   if (it == sessions_.end()) return;

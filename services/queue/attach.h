@@ -16,46 +16,48 @@
 namespace sluice::queue {
 class JobTable;
 
-// The socket where clients on the same host attach: a client names its job, worker and incarnation,
-// is checked as in any call, and gets a buffer of its own, to write what it will Put, and read-only
-// segments of its job alone. What a client does in memory can harm nobody: the queue copies out of
-// its buffer once, checking the CRC, before anything is acknowledged.
+// The unix socket where clients on the same host attach to the queue's shared memory. A client
+// names its job, worker and incarnation, which are checked as in any call. It gets a buffer of its
+// own, into which it writes what it will Put, and read-only segments of its own job. A client
+// cannot harm others by what it does in memory, because the queue copies the bytes out of its
+// buffer once, with a check of their CRC, before it acknowledges anything.
 //
 // Thread-safe. Owns one thread, `attach`.
 class AttachServer {
  public:
-  // Of each client; its pages are taken as it touches them.
+  // Size of each client's buffer. Memory is used only for the pages that the client touches.
   static constexpr uint64_t kBufferBytes = 64 << 20;
   static constexpr size_t kMostSessions = 256;
 
-  // A client that attached; it ends with its connection, and its memory with the last stream that
-  // uses it.
+  // An attached client. The session ends with the client's connection; its buffer lives as long as
+  // a stream uses it.
   struct Session {
     std::string id, job;
     Caller caller;
     shm::Segment buffer;
   };
 
-  // `jobs` outlives it.
+  // `jobs` outlives the server.
   explicit AttachServer(JobTable* jobs) : jobs_(jobs) {}
   ~AttachServer() { Stop(); }
 
-  // Listens for the clients of the gRPC server at `address`. ALREADY_EXISTS: another process does.
+  // Listens for clients of the gRPC server at `address`. ALREADY_EXISTS: another process listens
+  // for them.
   absl::Status Start(const std::string& address);
   // Ends all sessions. Idempotent.
   void Stop();
 
-  // Null: unknown, or of another worker or job.
+  // Finds a session. Null if it is unknown, or belongs to another worker or job.
   std::shared_ptr<const Session> Find(absl::string_view id, absl::string_view job,
                                       const Caller& caller) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Client {
     shm::Socket socket;
-    std::string session;  // Empty: none yet.
+    std::string session;  // Empty before the client has attached.
   };
   void Loop();
-  // False: the connection ends.
+  // Receives a packet and answers it. False if the connection has ended.
   bool Serve(Client& client) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Answer(Client& client, const std::string& packet, std::string* response, shm::Fd* fd)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -63,7 +65,7 @@ class AttachServer {
 
   JobTable* const jobs_;
   std::unique_ptr<shm::Socket> listening_;
-  shm::Fd stop_;  // An eventfd.
+  shm::Fd stop_;  // An eventfd that wakes the thread to end it.
   std::thread thread_;
 
   mutable Mutex mu_;

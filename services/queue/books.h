@@ -8,35 +8,36 @@
 
 namespace sluice::queue {
 
-// A change of a job's books, with all of them as they are after it: enough to go on from, whatever
-// was missed before.
+// A change of a job's ledger, with the whole ledger after the change. A reader that has missed
+// earlier entries can go on from any entry.
 struct BookEntry {
   enum class Kind { kAccepted = 1, kDropped, kApplied, kDurable, kRestored };
 
   Kind kind = Kind::kAccepted;
-  int64_t version = 0;  // K
-  Ledger ledger;        // `event` numbers the entry within a run of the queue.
-  std::string batch;    // kApplied: canonical bytes of batch K - 1, from which H(K) follows.
+  int64_t version = 0;  // K, the version that the trainer holds.
+  Ledger ledger;        // `event` is the number of the entry within one run of the queue.
+  std::string batch;  // With kApplied: the canonical bytes of batch K - 1, from which H(K) follows.
 };
 
 const char* NameOf(BookEntry::Kind kind);
 
-// Notices, event by event, what changes in one job's books.
+// Finds the changes of one job's ledger, event by event. Not thread-safe.
 class BookWatch {
  public:
   explicit BookWatch(const Job& job) { Take(job); }
 
-  // After `event` was applied; null: it changed nothing.
+  // The change that `event` made, which has just been applied. Null if it changed nothing.
   std::shared_ptr<const BookEntry> Changed(const Event& event, const Job& job);
 
  private:
   void Take(const Job& job);
 
-  // A drop shows in `live`, a hash in the version: these five tell all changes.
+  // Values at the last change. Every change of the ledger changes one of them: a drop changes
+  // `live_`, a new hash changes `version_`.
   int64_t accepted_ = 0, durable_ = 0, applied_ = 0, live_ = 0, version_ = 0;
 };
 
-// All that a job's books say now, without a change: what a new reader begins with.
+// The whole ledger of a job as it is now. New readers get it first.
 BookEntry BooksOf(const Job& job);
 
 }  // namespace sluice::queue

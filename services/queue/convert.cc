@@ -302,7 +302,8 @@ bool SameRecord(const Record& a, const Record& b) {
          a.owner.attempt == b.owner.attempt && a.task == b.task && a.lease == b.lease;
 }
 
-// The payload is what the fields say, no more and no less; else nothing of it can be told apart.
+// Checks that the sizes of the fields sum to the payload; otherwise no field could be told apart
+// from the next.
 absl::Status CheckSizes(const v1::PutHeader& header, const rpc::Frame& frame) {
   uint64_t payload = 0;
   for (const common::v1::Record& record : header.records()) {
@@ -326,8 +327,8 @@ absl::Status CheckSizes(const v1::PutHeader& header, const rpc::Frame& frame) {
 bool IsCut(const common::v1::Field& field) { return field.total() != 0 || field.from() != 0; }
 }  // namespace
 
-// Copies one field to `offset` of `memory`, or, of a field that is cut, a part behind those that
-// came before.
+// Copies one field to `offset` of `memory`. Of a field that is cut, it copies a part behind the
+// parts that came before.
 absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadReader* payload,
                                      std::shared_ptr<char> memory, uint64_t offset,
                                      Partial* partial) {
@@ -382,7 +383,7 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
   return absl::OkStatus();
 }
 
-// The record that `in` is, or whose part it is.
+// The record of which `in` is the beginning or, if a record is open, a further part.
 RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool first) {
   absl::StatusOr<Record> record = RecordFrom(in);
   Partial partial;
@@ -401,7 +402,7 @@ RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool fir
 
 void RecordReader::ReadFields(const common::v1::Record& in, rpc::PayloadReader* payload,
                               Partial* partial) {
-  uint64_t here = 0;  // Of the fields that are not cut: one allocation holds them.
+  uint64_t here = 0;  // Size of the fields that are not cut; one allocation holds them all.
   for (const common::v1::Field& field : in.fields()) {
     here += IsCut(field) ? 0 : field.bytes();
     partial->bytes += field.from() > 0 ? 0 : std::max(field.bytes(), field.total());

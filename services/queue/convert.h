@@ -12,16 +12,17 @@
 #include "services/queue/core/job.h"
 #include "sluice/queue/v1/queue.pb.h"
 
-// Messages to and from the core's structs; nothing else is decided here than whether a message is
-// well formed. INVALID_ARGUMENT names the field.
+// Translates between messages and the core's structs. It only decides whether a message is well
+// formed; if not, INVALID_ARGUMENT names the field.
 namespace sluice::queue {
 
+// Who makes a call, and for which job.
 struct From {
   std::string job;
   Caller caller;
 };
 absl::StatusOr<From> FromProto(const common::v1::Call& call);
-// The request id of a call that owns no other key.
+// The request id of Admit and LeaseTasks, which have no other key.
 absl::StatusOr<Id16> RequestOf(const common::v1::Call& call);
 
 absl::StatusOr<SetJob> FromProto(const v1::SetJobRequest& request);
@@ -60,30 +61,32 @@ void ToProto(const Loaded& loaded, common::v1::Loaded* out);
 void ToProto(const TrajectoryRef& ref, common::v1::TrajectoryRef* out);
 void ToProto(const Want& want, common::v1::Want* out);
 
-// What a Put message carries: the records that are well formed, and those that are not.
+// The records of a Put message that are well formed, and the failures of those that are not.
 struct PutBatch {
   std::vector<Record> records;
-  std::vector<uint32_t> places;  // Of records: their index in the message.
+  std::vector<uint32_t> places;  // Index in the message of each record.
   std::vector<Failed> failed;
 };
 
-// Reads the records of one Put stream: copies their payload into the arena, checking each field's
-// CRC, and joins those that are cut over messages. Memory is taken for at most `record_bytes` of
-// one record, whatever it claims. Not thread-safe.
+// Reads the records of one Put stream. It copies their payload into the arena, checks the CRC of
+// each field, and joins records that are cut over several messages. One record gets at most
+// `record_bytes` of memory, whatever size it claims. Not thread-safe.
 class RecordReader {
  public:
-  // `arena` outlives it.
+  // `arena` outlives the reader.
   RecordReader(Arena* arena, uint64_t record_bytes) : arena_(arena), record_bytes_(record_bytes) {}
   // INVALID_ARGUMENT: the message as a whole is malformed.
   absl::StatusOr<PutBatch> Read(const v1::PutHeader& header, const rpc::Frame& frame);
 
  private:
-  struct Partial {  // A record whose last part has not come.
+  struct Partial {  // A record whose last part has not come yet.
     Record record;
     uint64_t bytes = 0;
-    absl::Status status;             // Why it cannot be stored; its other parts are passed over.
-    std::shared_ptr<char> memory;    // Of the last field, where that is cut.
-    uint64_t filled = 0, total = 0;  // Of it; equal: it is whole.
+    // Why the record cannot be stored. If it is an error, its other parts are ignored.
+    absl::Status status;
+    std::shared_ptr<char> memory;  // Memory of the last field, if that is cut.
+    // Bytes of that field that have come, and its size. filled <= total.
+    uint64_t filled = 0, total = 0;
   };
   Partial Begin(const common::v1::Record& in, bool first);
   void ReadFields(const common::v1::Record& in, rpc::PayloadReader* payload, Partial* partial);
@@ -95,7 +98,7 @@ class RecordReader {
   std::optional<Partial> partial_;
 };
 
-// A record as Get tells it, without its fields; and a field without its bytes.
+// A record as Get sends it, without its fields, and a field without its bytes.
 void ToProto(const Record& record, common::v1::Record* out);
 void ToProto(const Field& field, common::v1::Field* out);
 

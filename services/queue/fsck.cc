@@ -10,7 +10,7 @@
 
 namespace sluice::queue {
 namespace {
-// Draws need the number of rows alone; the data itself may be gone.
+// Row counts in place of the data, which may be gone. Replaying the draws needs no more.
 class RowCounts : public RowSource {
  public:
   explicit RowCounts(const std::vector<SourceDigest>& sources) : sources_(sources) {}
@@ -45,6 +45,7 @@ FsckJob CheckJob(wal::FileSystem* file_system, const std::string& dir, const std
       report.remarks.push_back("holds no job: its first call was never answered");
     return report;
   }
+
   const Job& job = *replay.job();
   if (report.status.ok() && job.id() != id)
     report.status = Error(absl::StatusCode::kDataLoss, "BAD_RECORD",

@@ -11,13 +11,14 @@
 
 namespace sluice::queue {
 namespace {
-constexpr size_t kAimHeaderBytes = 128 << 10;
-constexpr size_t kAimSharedBytes = 4 << 20;
-// Below it a message with the bytes in it costs less.
+constexpr size_t kAimHeaderBytes = 128 << 10;  // A message is sent once its header has this size,
+constexpr size_t kAimSharedBytes = 4 << 20;    // or its shared payload this one.
+// With less payload than this, sending the bytes costs less than sharing them.
 constexpr size_t kLeastSharedBytes = 64 << 10;
 }  // namespace
 
-// One message being made: its payload lies all in shared memory, or goes with it.
+// A message under construction. Its payload is either entirely in shared memory or entirely in the
+// message.
 struct GetStream::Message {
   bool may_share = false;
   v1::GetHeader header;
@@ -66,7 +67,8 @@ void GetStream::CutIfStuck() {
     context_->TryCancel();
 }
 
-// One thread at a time fills; what comes meanwhile makes it look again.
+// Makes messages while there is room for them. One thread at a time does so; a call from another
+// thread makes it look once more.
 void GetStream::Fill() {
   {
     MutexLock lock(&mu_);
@@ -74,6 +76,7 @@ void GetStream::Fill() {
     if (filling_) return;
     filling_ = true;
   }
+
   while (true) {
     while (!done_ && pending() < kInFlight) {
       absl::StatusOr<std::optional<grpc::ByteBuffer>> message = Next();
@@ -138,7 +141,7 @@ bool GetStream::AddRecord(Message* message) {
   for (; field_ < record.fields.size(); ++field_, from_ = 0) {
     if (!AddField(record.fields[field_], message)) {
       if (field_ == began && from_ == began_at) {
-        message->header.mutable_records()->RemoveLast();  // Nothing of it found room.
+        message->header.mutable_records()->RemoveLast();  // Nothing of the record found room.
       } else {
         out->set_more(true);
       }
@@ -149,23 +152,30 @@ bool GetStream::AddRecord(Message* message) {
   return true;
 }
 
-// Adds the field, or as much of it as a message may carry. False: the message is full, from_ says
-// how far it came.
+// Adds the field, or as much of it as fits into the message. Returns false if the message is full;
+// from_ then says how much was added.
 bool GetStream::AddField(const Field& field, Message* message) {
   common::v1::Record& record = *message->header.mutable_records(message->header.records_size() - 1);
   if (message->full()) return false;
+
+  // Fields of up to 64 bytes are inline.
   const bool in_place = field.bytes.size <= 64;
   const std::optional<shm::Slice> slice = in_place || !message->sharing()
                                               ? std::nullopt
                                               : Arena::SliceOf(field.bytes.data, field.bytes.size);
+
+  // This field is not in shared memory (it came from the heap), so the whole message must carry its
+  // payload.
   if (!in_place && message->sharing() && !slice) {
     if (message->payload_bytes > 0) return false;
     message->may_share = false;
   }
+
   const uint64_t left = field.bytes.size - from_, room = message->most() - message->payload_bytes;
-  // Whole in the next one.
+  // It does not fit here, but as a whole into the next message, so it is not cut.
   if (!in_place && left > room && left <= message->most() && message->payload_bytes > 0)
     return false;
+
   const uint64_t take = in_place ? left : std::min(left, room);
   common::v1::Field* const out = record.add_fields();
   ToProto(field, out);
@@ -175,6 +185,7 @@ bool GetStream::AddField(const Field& field, Message* message) {
     out->set_bytes(take);
     out->set_crc32c(Crc32c(field.bytes.view().substr(from_, take)));
   }
+
   message->header_bytes += out->ByteSizeLong() + 4;
   if (in_place || take == 0) return true;
   message->payload.push_back(

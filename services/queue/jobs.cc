@@ -32,7 +32,8 @@ class Datasets : public RowSource {
 
 using TellAlarm = std::function<void(const std::string& job_name, const Alarm& alarm)>;
 
-// `alarm`, which may be empty, is told of each source with rows that cannot be used.
+// Reads all data sources of a job. `alarm`, which may be empty, is called for each source with rows
+// that cannot be used.
 absl::StatusOr<std::shared_ptr<const RowSource>> ReadSources(const std::string& name,
                                                              const Spec& spec,
                                                              const TellAlarm& alarm) {
@@ -61,7 +62,8 @@ absl::StatusOr<std::shared_ptr<const RowSource>> ReadSources(const std::string& 
 
 constexpr char kFreedSuffix[] = ".freed";
 
-// A crash in between leaves a name that says what was going on.
+// Removes a job's folder. It is renamed first, so that after a crash the name says that the folder
+// is to be removed.
 absl::Status RemoveJob(const std::string& data_dir, const std::string& job) {
   const std::string dir = JobDir(data_dir, job), freed = absl::StrCat(dir, kFreedSuffix);
   if (!PathExists(dir)) return absl::OkStatus();
@@ -94,8 +96,8 @@ void JobTable::SetIncarnation(int64_t incarnation) {
   }
   for (auto& [job, waiting] : recovered) {
     StoredJob& stored = waiting.stored;
-    // Higher than before, whatever a controller that lost its store says: watchers know a restart
-    // by it.
+    // Higher than before, even if a controller that lost its store gives a lower one: watchers
+    // recognise a restart of the queue by it.
     const uint32_t now =
         std::max(static_cast<uint32_t>(incarnation), stored.job->queue_incarnation() + 1);
     JobRunner::Options options = RunnerOptions(job, stored.header.name, now);
@@ -105,14 +107,14 @@ void JobTable::SetIncarnation(int64_t incarnation) {
     Add(job, runner);
   }
   MutexLock lock(&mu_);
-  incarnation_ = incarnation;  // Only now: a SetJob that came before would make the job anew.
+  incarnation_ = incarnation;  // Only now, so that a SetJob cannot make a recovered job anew.
 }
 
 void JobTable::Add(const std::string& job, const std::shared_ptr<JobRunner>& runner) {
   {
     MutexLock lock(&mu_);
     jobs_.emplace(job, runner);
-    wake_ = absl::ZeroDuration();  // The timer asks it when it wants its Tick.
+    wake_ = absl::ZeroDuration();  // Makes the timer ask the job for its next tick.
     timer_.NotifyOne();
   }
   if (options_.added) options_.added(runner);
@@ -152,7 +154,7 @@ void JobTable::SetJob(const std::string& job, const std::string& name, const Cal
   Forward(runner, job, caller, std::move(input), std::move(done));
 }
 
-// On the load thread. A second SetJob of the same job may have come before this one.
+// On the load thread. An earlier SetJob in the list may have made the job already.
 void JobTable::Load(const std::string& job, const std::string& name, const Caller& caller,
                     queue::SetJob input, JobRunner::Done done) {
   int64_t incarnation = 0;
@@ -160,23 +162,26 @@ void JobTable::Load(const std::string& job, const std::string& name, const Calle
     MutexLock lock(&mu_);
     incarnation = incarnation_;
   }
-  // Asked after the incarnation: with that, all jobs that were recovered are there.
+
+  // Look after reading the incarnation: once that is set, all recovered jobs are in the table.
   const auto found = Find(job);
   if (found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
   if (input.phase == Phase::kFreed) {
     MutexLock lock(&mu_);
     refused_.erase(job);
   }
+
   if (incarnation == 0) {
     return done(ErrorWith(absl::StatusCode::kUnavailable,
                           {.reason = "NOT_REGISTERED", .retry_after = absl::Milliseconds(50)},
                           "the queue has not been told its incarnation yet"));
   }
-  if (input.phase == Phase::kFreed) {  // Gone before, or never brought back.
+  if (input.phase == Phase::kFreed) {  // It was freed before, or could not be brought back.
     absl::Status removed =
         options_.data_dir.empty() ? absl::OkStatus() : RemoveJob(options_.data_dir, job);
     return removed.ok() ? done(SetJobAnswer{.repeat = true}) : done(std::move(removed));
   }
+
   if (!absl::IsUnavailable(found.status())) return done(found.status());
   absl::StatusOr<std::shared_ptr<JobRunner>> runner = Make(job, name, input.spec, incarnation);
   if (!runner.ok()) return done(runner.status());
@@ -211,7 +216,7 @@ JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::st
   options.fatal = [this, job](const absl::Status& why) {
     if (options_.fatal) return options_.fatal(why);
     log::Error("log_failed", {{"job", job}, {"message", why.message()}});
-    std::_Exit(1);  // At once: what was not synced must not be answered, nor written once more.
+    std::_Exit(1);  // At once, as nothing may be answered or written that was not synced.
   };
   return options;
 }
@@ -238,6 +243,7 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
                    .queue_incarnation = static_cast<uint32_t>(incarnation),
                    .spec = spec};
   std::memcpy(&header.seed, RandomId16().data(), sizeof(header.seed));
+
   JobRunner::Options options = RunnerOptions(job, name, incarnation);
   if (spec.durability == Durability::kMemory) {
     options.job = header.options();
@@ -256,7 +262,7 @@ void JobTable::Forward(const std::shared_ptr<JobRunner>& runner, const std::stri
               [this, freed, job, done = std::move(done)](Reply reply) mutable {
                 if (!freed || !std::holds_alternative<SetJobAnswer>(reply))
                   return done(std::move(reply));
-                {  // Not here: this may be the thread of the log that is to be closed.
+                {  // On the load thread, as this may be the thread of the log that is to be closed.
                   MutexLock lock(&mu_);
                   if (!shut_) {
                     loads_.push_back(
@@ -268,7 +274,7 @@ void JobTable::Forward(const std::shared_ptr<JobRunner>& runner, const std::stri
                     return;
                   }
                 }
-                done(std::move(reply));  // The next start removes it.
+                done(std::move(reply));  // The next start of the queue removes the job.
               });
 }
 
@@ -307,7 +313,8 @@ absl::Status JobTable::CheckMemory(const Spec& spec) {
   for (const auto& runner : All()) others += ClaimOf(*runner).needed;
   const uint64_t needed = Job::NeededBytes(spec);
   if (others + needed <= memory_bytes_) return absl::OkStatus();
-  // Waiting would not help: the controller's daemons for the job would stand idle until another job
+
+  // Refuse the job instead of letting it wait: its other daemons would stand idle until another job
   // ends, if one ever does.
   return ErrorWith(absl::StatusCode::kFailedPrecondition,
                    {.reason = "NO_MEMORY",
@@ -320,7 +327,8 @@ absl::Status JobTable::CheckMemory(const Spec& spec) {
                                 " B, and the queue may use ", memory_bytes_, " B (--memory)"));
 }
 
-// On the load thread as a job begins, then on the timer's.
+// Divides the memory among the jobs anew. On the load thread when a job begins, else on the
+// timer's.
 void JobTable::Rebalance() {
   std::vector<std::pair<std::string, std::shared_ptr<JobRunner>>> jobs;
   {
@@ -329,6 +337,7 @@ void JobTable::Rebalance() {
   }
   std::vector<MemoryClaim> claims;
   for (const auto& [id, runner] : jobs) claims.push_back(ClaimOf(*runner));
+
   const std::vector<uint64_t> shares = FairShares(memory_bytes_, claims);
   for (size_t i = 0; i < jobs.size(); ++i) {
     {
@@ -376,7 +385,7 @@ absl::Status JobTable::Recover() {
   return absl::OkStatus();
 }
 
-// Without job: nothing was there to bring back.
+// Brings back one job. The answer has no job if there was nothing to bring back.
 absl::StatusOr<StoredJob> JobTable::RecoverOne(const std::string& job, Arena* arena) {
   const absl::Duration start = options_.clock->Monotonic();
   const std::string dir = JobDir(options_.data_dir, job);
@@ -397,6 +406,7 @@ absl::StatusOr<StoredJob> JobTable::RecoverOne(const std::string& job, Arena* ar
     }
     return rows;
   };
+
   SLUICE_ASSIGN_OR_RETURN(
       StoredJob stored,
       OpenJob(options_.log, dir, rows, [arena](uint64_t bytes) { return arena->Allocate(bytes); }));
@@ -405,6 +415,7 @@ absl::StatusOr<StoredJob> JobTable::RecoverOne(const std::string& job, Arena* ar
     SLUICE_RETURN_IF_ERROR(RemoveJob(options_.data_dir, job));
     return StoredJob();
   }
+
   const absl::Duration took = options_.clock->Monotonic() - start;
   if (options_.recovered) options_.recovered(took);
   log::Info("job_recovered", {{"job_id", stored.header.name},
@@ -448,6 +459,7 @@ void JobTable::TimerLoop() {
       wake_ = absl::InfiniteDuration();
       for (const auto& [id, runner] : jobs_) due.push_back(runner);
     }
+
     for (const auto& runner : due) {
       const Instant next = runner->NextWake();
       if (next <= options_.clock->Monotonic()) {
@@ -457,6 +469,7 @@ void JobTable::TimerLoop() {
       MutexLock lock(&mu_);
       wake_ = std::min(wake_, next);
     }
+
     const Instant now = options_.clock->Monotonic();
     if (now < rebalance) continue;
     rebalance = now + kRebalance;

@@ -15,59 +15,67 @@
 
 namespace sluice::queue {
 
-// The jobs of one queue daemon. A job begins with its first SetJob, whose data files are read on a
-// thread of their own, and goes with phase FREED. Jobs of level metadata and full live in
-// DATA_DIR/jobs and come back with Recover(). Jobs share the daemon's memory fairly (FairShares).
+// The jobs of one queue daemon. A job begins with its first SetJob, for which a separate thread
+// reads its data files, and ends with phase FREED. Jobs of the levels metadata and full are stored
+// in DATA_DIR/jobs, and Recover() brings them back. The jobs share the daemon's memory fairly
+// (FairShares()).
 //
-// Thread-safe. Owns two threads: `timer` ticks the jobs and looks after their memory, `load` reads
-// data files and removes what is freed.
+// Thread-safe. Owns two threads: `timer` gives the jobs their ticks and divides the memory; `load`
+// reads data files and removes freed jobs.
 class JobTable {
  public:
   struct Options {
     Clock* clock = Clock::Real();
-    int64_t incarnation = 1;  // Of the daemon; 0: SetIncarnation() will tell.
-    std::string data_dir;     // Owned by this process; empty: jobs of level memory alone.
+    int64_t incarnation = 1;  // Of the daemon; 0 if SetIncarnation() will set it.
+    // Owned by this process. If empty, only jobs of level memory are possible.
+    std::string data_dir;
     wal::Log::Options log;
-    uint64_t memory_bytes = 0;           // That all jobs may reserve; 0: DefaultMemory().
-    uint64_t snapshot_bytes = 64 << 20;  // As of JobRunner.
-    // A log failed for good. Unset: says so and ends the process at once, exit code 1.
+    uint64_t memory_bytes = 0;  // Limit of what all jobs may reserve; 0 means DefaultMemory().
+    uint64_t snapshot_bytes = 64 << 20;  // See JobRunner::Options.
+    // Called when a log has failed for good. If empty, the process logs it and ends at once with
+    // exit code 1.
     std::function<void(const absl::Status&)> fatal;
-    // A job began: metrics. May be empty.
+    // Called when a job has begun or was removed, for metrics. May be empty.
     std::function<void(const std::shared_ptr<JobRunner>&)> added;
     std::function<void(const std::shared_ptr<JobRunner>&)> removed;
-    // A log was synced, on its thread. May be empty, as the next.
+    // Called on the log's thread after each sync of a log, with the time that it took. May be
+    // empty.
     std::function<void(absl::Duration)> synced;
-    std::function<void(absl::Duration)> recovered;  // A job was brought back from its log.
-    // Told each change of a job's books: see JobRunner::Options. `incarnation` is that of the
-    // queue.
+    // Called when a job was brought back from its log, with the time that it took. May be empty.
+    std::function<void(absl::Duration)> recovered;
+    // Called with each change of a job's ledger; see JobRunner::Options. `incarnation` is that of
+    // the queue.
     std::function<void(const std::string& job, uint64_t incarnation,
                        std::shared_ptr<const BookEntry> entry)>
         books;
-    // Told each alarm of a job, maybe under the job's lock: it must only take note. May be empty.
+    // Called with each alarm of a job, perhaps under the job's lock, so it must not call the job.
+    // May be empty.
     std::function<void(const std::string& job_name, const Alarm& alarm)> alarm;
   };
   explicit JobTable(Options options);
-  ~JobTable();  // Shut().
+  ~JobTable();  // Calls Shut().
 
-  // Brings back what the data directory holds, one job after the other; once, before any call. They
-  // go on when the incarnation is known. A job that cannot be brought back is refused by name, with
-  // the reason, and keeps its folder until it is freed; the others go on. An error is one of the
-  // directory itself.
+  // Brings back the jobs in the data directory, one after the other. Call it once, before all other
+  // calls. The jobs go on when the incarnation is known. If a job cannot be brought back, calls for
+  // it give the reason, and its folder stays until it is freed; the other jobs go on. An error is
+  // one of the directory itself.
   absl::Status Recover() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Of the daemon, as the controller gave it; part of group ids. Until it is known, calls get
-  // UNAVAILABLE.
+  // Sets the daemon's incarnation, which the controller has given it and which is part of group
+  // ids. Until then calls get UNAVAILABLE.
   void SetIncarnation(int64_t incarnation) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // UNAVAILABLE NOT_LISTED: the job has not been heard of (yet). FAILED_PRECONDITION, DATA_LOSS: it
-  // could not be brought back.
+  // Finds a job.
+  // UNAVAILABLE NOT_LISTED: the queue has not heard of the job yet.
+  // FAILED_PRECONDITION, DATA_LOSS: the job could not be brought back.
   absl::StatusOr<std::shared_ptr<JobRunner>> Find(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<JobRunner>> All() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `name`: of the job, for people. `done` may run on any thread. FAILED_PRECONDITION NO_MEMORY:
-  // what the jobs need at the least is more than the daemon may use. FAILED_PRECONDITION
-  // NO_DATA_DIR: its level needs a data directory. INVALID_ARGUMENT: the spec, or its data (see
-  // ReadJsonl).
+  // Makes a job or passes SetJob on to it. `name` is the job's, for people. `done` may run on any
+  // thread.
+  // FAILED_PRECONDITION NO_MEMORY: the least that all jobs need is more than the daemon may use.
+  // FAILED_PRECONDITION NO_DATA_DIR: the job's level needs a data directory.
+  // INVALID_ARGUMENT: the spec is wrong, or its data is (see ReadDataset()).
   void SetJob(const std::string& job, const std::string& name, const Caller& caller,
               queue::SetJob input, JobRunner::Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -99,15 +107,18 @@ class JobTable {
   bool shut_ ABSL_GUARDED_BY(mu_) = false;
   int64_t incarnation_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<JobRunner>> jobs_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, uint64_t> shares_ ABSL_GUARDED_BY(mu_);  // As told to the jobs last.
+  // The memory shares that the jobs were told last.
+  std::map<std::string, uint64_t> shares_ ABSL_GUARDED_BY(mu_);
   struct Recovered {
     StoredJob stored;
-    std::shared_ptr<Arena> arena;  // Of its payload.
+    std::shared_ptr<Arena> arena;  // Holds its payload.
   };
-  // They wait for the incarnation.
+  // Recovered jobs that wait for the incarnation.
   std::map<std::string, Recovered> recovered_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, absl::Status> refused_ ABSL_GUARDED_BY(mu_);  // Could not be brought back.
+  // Why a job could not be brought back.
+  std::map<std::string, absl::Status> refused_ ABSL_GUARDED_BY(mu_);
   std::deque<std::function<void()>> loads_ ABSL_GUARDED_BY(mu_);
+  // When the timer must look at the jobs next.
   Instant wake_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
   std::thread load_thread_, timer_thread_;
 };

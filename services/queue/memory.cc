@@ -17,7 +17,7 @@ uint64_t DefaultMemory() {
   for (const char* path :
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     uint64_t limit = 0;
-    const auto text = ReadFile(path);  // "max" where there is none.
+    const auto text = ReadFile(path);  // "max" if there is no limit.
     if (text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &limit) && limit > 0)
       bytes = std::min(bytes, limit);
   }
@@ -25,6 +25,7 @@ uint64_t DefaultMemory() {
 }
 
 namespace {
+// The share of a job at a common level: at least what it needs, at most its quota.
 uint64_t Clamped(const MemoryClaim& claim, uint64_t level) {
   return std::clamp(level, claim.needed, std::max(claim.needed, claim.quota));
 }
@@ -37,7 +38,7 @@ uint64_t SumAt(absl::Span<const MemoryClaim> claims, uint64_t level) {
 }  // namespace
 
 std::vector<uint64_t> FairShares(uint64_t limit, absl::Span<const MemoryClaim> claims) {
-  // The highest level at which all fit.
+  // Find the highest level at which all shares fit.
   uint64_t low = 0, high = limit;
   while (low < high) {
     const uint64_t middle = low + (high - low + 1) / 2;
@@ -47,14 +48,19 @@ std::vector<uint64_t> FairShares(uint64_t limit, absl::Span<const MemoryClaim> c
       high = middle - 1;
     }
   }
+
   std::vector<uint64_t> shares;
-  uint64_t over = 0, room = 0;  // Held above the shares; what the others lack to theirs.
+  // `over`: reserved above the shares. `room`: what the others may still reserve below theirs.
+  uint64_t over = 0, room = 0;
   for (const MemoryClaim& claim : claims) {
     const uint64_t share = shares.emplace_back(Clamped(claim, low));
     (claim.reserved > share ? over : room) +=
         claim.reserved > share ? claim.reserved - share : share - claim.reserved;
   }
+
   if (over == 0 || room == 0) return shares;
+
+  // What is held above the shares is withheld from the others, in proportion to their room.
   for (size_t i = 0; i < claims.size(); ++i) {
     const uint64_t held = claims[i].reserved;
     if (held >= shares[i]) continue;

@@ -5,23 +5,25 @@
 
 #include "absl/types/span.h"
 
-// Who may reserve how much of the daemon's memory.
+// How the daemon's memory is divided among its jobs.
 namespace sluice::queue {
 
-// Half of what the machine has, or of what the control group allows where that is less.
+// Half of the machine's memory, or of the control group's limit if that is lower.
 uint64_t DefaultMemory();
 
-// What one job asks for, in bytes.
+// The needs of one job, in bytes.
 struct MemoryClaim {
-  uint64_t needed = 0;    // Its worst case: below this it stands still.
-  uint64_t quota = 0;     // At least `needed`: more it may never have.
-  uint64_t reserved = 0;  // What it holds now.
+  uint64_t needed = 0;    // Its worst case: with less it cannot go on.
+  uint64_t quota = 0;     // The most that it may ever get; at least `needed`.
+  uint64_t reserved = 0;  // What it has reserved now.
 };
 
-// Shares `limit` among jobs: each gets what it needs, and of the rest, up to its quota, as much as
-// any other (max-min fair). A job that holds more than its share keeps it and gets no more; those
-// below theirs rise to it only as that comes back. So for all jobs together max(share, reserved)
-// never exceeds `limit`, if they held no more than it, and needed no more.
+// Divides `limit` among jobs. Each gets what it needs; the rest is divided max-min fairly, with no
+// job above its quota.
+//
+// A job that has reserved more than its share keeps it but gets no more, and the shares of the
+// others grow only as it gives memory back. So the sum over all jobs of max(share, reserved) never
+// exceeds `limit`, if the sums of `reserved` and of `needed` did not exceed it before.
 std::vector<uint64_t> FairShares(uint64_t limit, absl::Span<const MemoryClaim> claims);
 
 }  // namespace sluice::queue

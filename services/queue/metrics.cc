@@ -4,7 +4,7 @@
 
 namespace sluice::queue {
 namespace {
-// Of a label whose values a job chooses; further ones are summed as `other`.
+// Most values of a label that a job chooses; further values are summed as `other`.
 constexpr size_t kLabelValues = 10;
 constexpr const char* kParkedCalls[] = {"Admit", "LeaseTasks", "AcquireBatch"};
 constexpr const char* kKeyedCalls[] = {"SetJob",         "Admit",   "Seal",         "Drop",
@@ -14,7 +14,7 @@ constexpr const char* kKeyedCalls[] = {"SetJob",         "Admit",   "Seal",     
 double Number(auto value) { return static_cast<double>(value); }
 }  // namespace
 
-// Writes one job's numbers into its series, which are made when first named.
+// Writes one job's numbers into its series. A series is made when it is first named.
 class Metrics::Writer {
  public:
   Writer(metrics::Registry* registry, const std::string& job, Series* series)
@@ -113,7 +113,7 @@ class Metrics::Writer {
     if (label[0] != '\0') labels[label] = of;
     return labels;
   }
-  // `known`: label values that are told from the start, at zero.
+  // `known` are label values that exist from the start, at zero.
   void Labelled(const char* name, const char* help, const char* label,
                 absl::Span<const char* const> known, const std::map<std::string, int64_t>& counts) {
     for (const char* value : known) Counter(name, help, 0, label, value);
@@ -141,7 +141,7 @@ void Metrics::ObserveRecovery(absl::Duration took) { recovery_.Set(absl::ToDoubl
 void Metrics::Add(const std::shared_ptr<JobRunner>& runner) {
   MutexLock lock(&mu_);
   const auto [it, fresh] = entries_.try_emplace(runner->name());
-  // A name that is used again: counters begin again with the new job's.
+  // The name is used again, so the counters begin again with the new job.
   if (!fresh && it->second.runner != runner) {
     it->second = {};
     registry_->Remove("job_id", runner->name());

@@ -12,32 +12,34 @@
 
 namespace sluice::queue {
 
-// sluice_queue_*, most with label job_id (the job's name); the table is in README.md. Books and
-// states are read off the cores before each scrape; waits are observed as they end. A job's series
-// begin with the job, at zero where they can, and end `kept` after it was closed or freed.
+// The metrics sluice_queue_*, most with the label job_id (the job's name); README.md has the table.
+// Ledgers and states are read from the cores before each scrape; waits are observed as they end. A
+// job's series begin with the job, at zero if possible, and end `kept` after it was closed or
+// freed.
 //
 // Thread-safe.
 class Metrics {
  public:
-  // `registry` and `clock` outlive it. What is measured of the daemon lives as long as the
+  // `registry` and `clock` outlive the metrics. Series of the daemon itself stay as long as the
   // registry.
   explicit Metrics(metrics::Registry* registry, Clock* clock = Clock::Real(),
                    absl::Duration kept = absl::Minutes(10));
 
   void Add(const std::shared_ptr<JobRunner>& runner) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(const std::shared_ptr<JobRunner>& runner) ABSL_LOCKS_EXCLUDED(mu_);
-  // A parked call was answered after `wait`.
+  // Call it when a parked call was answered after `wait`.
   void ObserveWait(const std::string& job, const char* call, absl::Duration wait)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // A log was synced to its disk.
+  // Call it when a log was synced to its disk.
   void ObserveSync(absl::Duration took);
-  // A job came back from its log.
+  // Call it when a job was brought back from its log.
   void ObserveRecovery(absl::Duration took);
-  // Reads all cores; before each scrape.
+  // Reads all cores. Call it before each scrape.
   void Update() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // A job's handles by name and label; counters and histograms remember what they were last told.
+  // A job's metrics by name and label. For counters and histograms the last value of the core is
+  // kept beside, as they can only be increased.
   struct Series {
     std::map<std::string, metrics::Gauge> gauges;
     std::map<std::string, std::pair<metrics::Counter, int64_t>> counters;
@@ -46,11 +48,11 @@ class Metrics {
     std::map<std::string, metrics::Histogram> waits;
   };
   struct Entry {
-    std::shared_ptr<JobRunner> runner;         // Null: freed.
+    std::shared_ptr<JobRunner> runner;         // Null once freed.
     Instant ended = absl::InfiniteDuration();  // When it was first seen closed or freed.
     Series series;
   };
-  // One job, one scrape.
+  // Writes the metrics of one job in one scrape.
   class Writer;
   void Write(const std::string& job, Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   metrics::Histogram& Wait(const std::string& job, Entry& entry, const char* call)

@@ -15,8 +15,8 @@
 namespace sluice::queue {
 namespace {
 constexpr size_t kEntriesPerPass = 128;      // Of one stream.
-constexpr uint64_t kBytesPerPass = 1 << 20;  // Of all.
-constexpr uint64_t kEntryBytes = 1024;       // Of an entry without its batch, about.
+constexpr uint64_t kBytesPerPass = 1 << 20;  // Of all streams.
+constexpr uint64_t kEntryBytes = 1024;       // About the size of an entry without its batch.
 }  // namespace
 
 std::string LedgerMirror::Id::str() const { return absl::StrCat(incarnation, "-", event); }
@@ -101,7 +101,7 @@ bool LedgerMirror::AwaitWork(bool up, Instant due) {
 
 void LedgerMirror::Loop() {
   bool up = false;
-  Instant due;  // Of the next comparison, or try to connect.
+  Instant due;  // When to compare next, or to try to connect.
   while (AwaitWork(up, due)) {
     absl::Status status;
     const bool compare = !up || Clock::Real()->Monotonic() >= due;
@@ -118,7 +118,7 @@ void LedgerMirror::Loop() {
   changed_.NotifyAll();
 }
 
-// One line when it changes, not one per try.
+// Logs one line when the connection changes, instead of one per try.
 void LedgerMirror::Tell(const absl::Status& status) {
   MutexLock lock(&mu_);
   connected_ = status.ok();
@@ -134,10 +134,10 @@ void LedgerMirror::Tell(const absl::Status& status) {
   }
 }
 
-// Gives up what waits but for the newest, and what is on its way.
+// Gives up all waiting entries except the newest and those that may be under way to Redis.
 void LedgerMirror::Overflow(const std::string& job, Stream& stream) {
   auto first = stream.waiting.begin();
-  while (first->id <= stream.sent) ++first;  // Ends: the newest was not sent yet.
+  while (first->id <= stream.sent) ++first;  // It ends, as the newest entry was not sent yet.
   const auto newest = std::prev(stream.waiting.end());
   if (first == newest) return;
   uint64_t missed = newest - first;
@@ -151,8 +151,8 @@ void LedgerMirror::Overflow(const std::string& job, Stream& stream) {
   stream.waiting.erase(first, newest);
 }
 
-// Redis holds only what `top` ends: the books are told anew, with the next entry or, where none
-// waits, the newest again.
+// Redis has lost all entries after `top`. The next entry, or if none waits the newest one again, is
+// sent with a gap; it has the whole ledger.
 void LedgerMirror::Lost(const std::string& job, Stream& stream, const Id& top) {
   log::Warning("mirror_lost",
                {{"job", job}, {"written", stream.written.str()}, {"held", top.str()}});
@@ -172,7 +172,7 @@ void LedgerMirror::SetRefused(const std::string& job, Stream& stream, const std:
   stream.refused = why;
 }
 
-// Redis holds all up to `id`.
+// Notes that Redis has all entries up to `id`.
 void LedgerMirror::Written(Stream& stream, const Id& id) {
   stream.written = id;
   while (!stream.waiting.empty() && stream.waiting.front().id <= id) {
@@ -181,7 +181,7 @@ void LedgerMirror::Written(Stream& stream, const Id& id) {
   }
 }
 
-// What Redis holds of each stream, against what it should.
+// Compares what Redis has of each stream with what it should have.
 absl::Status LedgerMirror::Compare() {
   std::vector<std::string> jobs;
   std::vector<redis::Command> commands;
@@ -195,7 +195,7 @@ absl::Status LedgerMirror::Compare() {
   if (commands.empty()) commands.push_back({"PING"});
   SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, redis_.Run(commands));
   MutexLock lock(&mu_);
-  // Only this thread removes one.
+  // at() finds each stream, as only this thread removes streams.
   for (size_t i = 0; i < jobs.size(); ++i) Compared(jobs[i], streams_.at(jobs[i]), replies[i]);
   return absl::OkStatus();
 }
@@ -211,16 +211,19 @@ void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis:
       return SetRefused(job, stream, "an id that is none");
   }
   const bool ours = stream.sent != Id{};
+
   if (top > stream.sent && (ours || top >= stream.newest.id)) {
     return SetRefused(
         job, stream,
         absl::StrCat("the stream holds entry ", top.str(),
                      ", beyond this queue's; if no other queue writes it, delete it"));
   }
+
   SetRefused(job, stream, "");
+  // A new run has sent nothing yet, so there is nothing to compare.
   if (!ours) return;
   if (top < stream.written) Lost(job, stream, top);
-  if (top > stream.written) Written(stream, top);  // An answer was lost.
+  if (top > stream.written) Written(stream, top);  // An answer of Redis was lost.
 }
 
 std::vector<LedgerMirror::Plan> LedgerMirror::Gather() {
@@ -246,7 +249,7 @@ redis::Command LedgerMirror::EntryOf(const Plan& plan, size_t place) const {
   const Waiting& waiting = plan.entries[place];
   const BookEntry& entry = *waiting.entry;
   redis::Command command = {"XADD", KeyOf(plan.job)};
-  // A stream that is gone is not begun again as if nothing were missing.
+  // If the stream is gone, Redis must not begin it again as if nothing were missing.
   if (waiting.gap == nullptr) command.push_back("NOMKSTREAM");
   for (const auto& word :
        {std::string("MAXLEN"), std::string("~"), absl::StrCat(options_.entries), waiting.id.str()})
@@ -255,6 +258,7 @@ redis::Command LedgerMirror::EntryOf(const Plan& plan, size_t place) const {
     command.push_back(name);
     command.push_back(value);
   };
+
   add("kind", NameOf(entry.kind));
   if (waiting.gap != nullptr) {
     add("gap", waiting.gap);
@@ -262,6 +266,7 @@ redis::Command LedgerMirror::EntryOf(const Plan& plan, size_t place) const {
   } else {
     add("prev", place == 0 ? plan.written.str() : plan.entries[place - 1].id.str());
   }
+
   const Ledger& ledger = entry.ledger;
   add("version", absl::StrCat(entry.version));
   const std::pair<const char*, int64_t> counters[] = {{"accepted", ledger.accepted},
@@ -277,6 +282,7 @@ redis::Command LedgerMirror::EntryOf(const Plan& plan, size_t place) const {
   for (const auto& [reason, count] : ledger.dropped) {
     if (count != 0) add(absl::StrCat("dropped.", reason), absl::StrCat(count));
   }
+
   add("hash", ToHex(ledger.hash));
   if (entry.kind == BookEntry::Kind::kApplied) add("batch", entry.batch);
   return command;
@@ -288,6 +294,7 @@ absl::Status LedgerMirror::Send() {
     MutexLock lock(&mu_);
     plans = Gather();
   }
+
   std::vector<redis::Command> commands;
   for (const Plan& plan : plans) {
     for (size_t i = 0; i < plan.entries.size(); ++i) commands.push_back(EntryOf(plan, i));

@@ -17,50 +17,55 @@
 
 namespace sluice::queue {
 
-// Copies the books of each job into a Redis stream, sluice:{<job id>}:ledger, that others may
-// follow. One way, and never waited for: whatever Redis does, the queue goes on.
+// Copies the ledger of each job into a Redis stream, sluice:{<job id>}:ledger, for others to
+// follow. The queue never reads the copy and never waits for it, whatever Redis does.
 //
-// An entry's id is <queue incarnation>-<event>, so an entry sent twice is stored once. Its fields:
-// `kind` (accepted, dropped, applied, durable, restored), `version` (K), the ledger's counters by
-// their names, `dropped.<reason>` where it is not 0, `hash` (hex), of applied ones `batch`
-// (canonical bytes of batch K - 1, so that H(K) can be recomputed). `prev` is the id of the entry
-// before it. An entry with `gap` in its place says that others before it are missing, and why:
-// `start` (a new run of the queue), `overflow` (Redis took too little, `missed` entries), `lost`
-// (Redis no longer had them); its counters stand for them. Streams are trimmed to about `entries`,
-// and expire some days after the job is freed.
+// The id of an entry is <queue incarnation>-<event>, so an entry that is sent twice is stored once.
+// Its fields are: `kind` (accepted, dropped, applied, durable, restored); `version` (K, the version
+// that the trainer holds); the ledger's counters by their names; `dropped.<reason>` if not 0;
+// `hash` (hex); and for kind applied `batch`, the canonical bytes of batch K - 1, from which H(K)
+// can be recomputed. `prev` is the id of the entry before.
 //
-// Thread-safe. Owns a thread, `mirror`, the only one that talks to Redis.
+// An entry that has `gap` instead of `prev` says that earlier entries are missing, and why: `start`
+// (a new run of the queue), `overflow` (Redis took entries too slowly; `missed` of them were given
+// up) or `lost` (Redis no longer had them). Its counters include the missing entries. Streams are
+// trimmed to about `entries` entries and expire some days after the job is freed.
+//
+// Thread-safe. Owns one thread, `mirror`, the only one that talks to Redis.
 class LedgerMirror {
  public:
   struct Options {
     redis::Endpoint redis;
-    absl::Duration timeout = absl::Seconds(2);  // Of a wait for Redis.
-    // How often a quiet mirror looks whether Redis still has it all.
+    absl::Duration timeout = absl::Seconds(2);  // Longest wait for an answer of Redis.
+    // How often the mirror checks that Redis still has all entries.
     absl::Duration check = absl::Seconds(1);
-    absl::Duration retry = absl::Seconds(1);    // Between tries to connect.
-    absl::Duration linger = absl::Seconds(1);   // How long Stop() lets what waits go out.
-    absl::Duration keep = absl::Hours(7 * 24);  // A freed job's stream.
-    uint64_t entries = 100'000;                 // Kept in a stream, about.
-    // Waiting, per job; beyond it all but the newest are given up.
+    absl::Duration retry = absl::Seconds(1);  // Between tries to connect.
+    // How long Stop() waits until waiting entries are sent.
+    absl::Duration linger = absl::Seconds(1);
+    absl::Duration keep = absl::Hours(7 * 24);  // How long a freed job's stream is kept.
+    uint64_t entries = 100'000;                 // About how many entries a stream keeps.
+    // Limit of the waiting entries of a job. Beyond it all but the newest are given up.
     uint64_t buffer_bytes = 8 << 20;
   };
   // Needs Redis 6.2 or later.
   explicit LedgerMirror(Options options);
-  ~LedgerMirror();  // Stop().
+  ~LedgerMirror();  // Calls Stop().
 
-  // Takes note. An event at or below the newest noted of this run is old news.
+  // Notes an entry, which will be sent later. It is ignored if its event is not above the newest
+  // noted one of this run.
   void Note(const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // No more of this job.
+  // The job is freed: no more entries of it will come.
   void Freed(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct State {
     bool connected = false;
-    uint64_t lag = 0;      // Entries noted and not in Redis yet.
-    uint64_t dropped = 0;  // Entries given up: their sums are in later ones.
+    uint64_t lag = 0;      // Entries that are noted but not in Redis yet.
+    uint64_t dropped = 0;  // Entries that were given up; later entries include their changes.
   };
   State state() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Sends what waits for at most `linger`, then ends the thread. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   static std::string KeyOf(const std::string& job);
@@ -75,19 +80,19 @@ class LedgerMirror {
     Id id;
     std::shared_ptr<const BookEntry> entry;
     uint64_t bytes = 0;
-    const char* gap = nullptr;  // Why it does not follow the one before it; null: it does.
-    uint64_t missed = 0;        // Entries given up in that gap.
+    const char* gap = nullptr;  // Why it does not follow the entry before; null if it does.
+    uint64_t missed = 0;        // Number of entries given up in this gap.
   };
   struct Stream {
     std::deque<Waiting> waiting;
-    uint64_t bytes = 0;   // Of `waiting`.
-    Waiting newest;       // Noted last, waiting or not.
-    Id written;           // Redis holds all up to here.
-    Id sent;              // It may hold all up to here.
-    std::string refused;  // Why Redis takes no entry of this stream; empty: it does.
+    uint64_t bytes = 0;  // Size of `waiting`.
+    Waiting newest;      // The entry that was noted last, whether it waits or not.
+    Id written;          // Redis has all entries up to this one.
+    Id sent;             // Redis may have all entries up to this one. written <= sent <= newest.id.
+    std::string refused;  // Why Redis refuses entries of this stream; empty if it does not.
     bool freed = false;
   };
-  // What one pass sends for one stream, gathered under the lock.
+  // What one pass sends for one stream. It is gathered under the lock and sent without it.
   struct Plan {
     std::string job;
     std::vector<Waiting> entries;
@@ -96,7 +101,7 @@ class LedgerMirror {
   };
 
   void Loop();
-  bool AwaitWork(bool up, Instant due) ABSL_LOCKS_EXCLUDED(mu_);  // False: stop.
+  bool AwaitWork(bool up, Instant due) ABSL_LOCKS_EXCLUDED(mu_);  // False: the thread must end.
   absl::Status Compare() ABSL_LOCKS_EXCLUDED(mu_);
   void Compared(const std::string& job, Stream& stream, const redis::Reply& reply)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -114,12 +119,12 @@ class LedgerMirror {
   void Tell(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
-  redis::Connection redis_;  // Of the thread, but for Break().
-  // Of the thread: how it stood when it was last logged.
+  redis::Connection redis_;  // Used by the thread alone, except for Break().
+  // The state that was logged last. Used by the thread alone.
   absl::StatusCode told_ = absl::StatusCode::kUnknown;
   mutable Mutex mu_;
   CondVar changed_;
-  std::map<std::string, Stream> streams_ ABSL_GUARDED_BY(mu_);  // By job.
+  std::map<std::string, Stream> streams_ ABSL_GUARDED_BY(mu_);  // By job id.
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t dropped_ ABSL_GUARDED_BY(mu_) = 0;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -20,7 +20,7 @@ constexpr char kMemoryFlag[] = "--memory", kNoSharedMemoryFlag[] = "--no-shared-
 constexpr char kSegmentFlag[] = "--log-segment-bytes", kSnapshotFlag[] = "--log-snapshot-bytes";
 constexpr char kMirrorPasswordVariable[] = "SLUICE_MIRROR_PASSWORD";
 
-// Null: none asked for.
+// Makes the ledger mirror. Null if none is asked for.
 absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& host) {
   const std::string url = host.flags->Own(kMirrorFlag), file = host.flags->Own(kMirrorPasswordFlag);
   if (url.empty() && file.empty()) return nullptr;
@@ -34,6 +34,7 @@ absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& hos
   } else if (const char* password = std::getenv(kMirrorPasswordVariable); password != nullptr) {
     endpoint->password = password;
   }
+
   const auto mirror =
       std::make_shared<LedgerMirror>(LedgerMirror::Options{.redis = *std::move(endpoint)});
   const metrics::Gauge connected = host.metrics->AddGauge("sluice_queue_mirror_connected",
@@ -52,7 +53,8 @@ absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& hos
   return mirror;
 }
 
-// Of a queue without controller: counted in the data directory, one more at each start.
+// The incarnation of a queue without a controller: it is counted in the data directory, one more at
+// each start.
 absl::StatusOr<int64_t> NextIncarnation(const std::string& data_dir) {
   if (data_dir.empty()) return 1;
   const std::string path = absl::StrCat(data_dir, "/incarnation");
@@ -75,7 +77,7 @@ std::function<void(const std::string&, uint64_t, std::shared_ptr<const BookEntry
   };
 }
 
-// `flag`'s value, at least `least`.
+// The value of `flag`, or `otherwise` if it is not given. INVALID_ARGUMENT: it is below `least`.
 absl::StatusOr<uint64_t> BytesOf(const daemon::Host& host, const char* flag, uint64_t otherwise,
                                  uint64_t least) {
   const std::string text = host.flags->Own(flag);
@@ -136,7 +138,7 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
       metrics_(std::make_shared<Metrics>(host.metrics)),
       mirror_(std::move(mirror)),
       jobs_([&] {
-        // Not shared: it holds runners, and those hold these.
+        // A plain pointer, as the metrics hold runners and the runners hold these functions.
         Metrics* const metrics = metrics_.get();
         jobs.added = [metrics](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); };
         jobs.removed = [metrics, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
@@ -164,8 +166,8 @@ QueueProgram::~QueueProgram() {
   if (mirror_ != nullptr) mirror_->Stop();
 }
 
-// Jobs begin after the link has, so it is there. The controller takes a daemon's event for one of
-// each job that the daemon works for, so the message names the job.
+// Jobs begin after link_ was made, so it is set. The controller assigns a daemon's event to every
+// job for which the daemon works, so the message names the job.
 void QueueProgram::RaiseAlarm(const std::string& job_name, const Alarm& alarm) {
   if (link_ == nullptr) return;  // The daemon runs without a controller.
   common::v1::Event event;
@@ -183,13 +185,15 @@ absl::Status QueueProgram::Start(const std::string& address, const std::string& 
     if (absl::Status status = server_.ShareMemory(address); !status.ok())
       log::Warning("no_shared_memory", {{"message", status.message()}});
   }
-  // Jobs come by SetJob; whoever sends it is the controller.
+
+  // Without a controller, jobs are set by whoever calls SetJob.
   if (host_.flags->controller.empty()) {
     SLUICE_ASSIGN_OR_RETURN(const int64_t incarnation, NextIncarnation(host_.flags->data_dir));
     jobs_.SetIncarnation(incarnation);
     recovered_ = true;
     return absl::OkStatus();
   }
+
   recovered_ = true;
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,

@@ -15,12 +15,13 @@
 
 namespace sluice::queue {
 
-// sluice-queue: the jobs that the controller sets; those of level metadata and full come back from
-// the data directory.
+// The program sluice-queue. It runs the jobs that the controller sets; jobs of the levels metadata
+// and full come back from the data directory after a restart.
 class QueueProgram : public daemon::Program {
  public:
   static std::vector<daemon::About::Flag> Flags();
-  // FAILED_PRECONDITION: another process owns the data directory. INVALID_ARGUMENT: a flag.
+  // FAILED_PRECONDITION: another process owns the data directory. INVALID_ARGUMENT: a flag has a
+  // value that is not allowed.
   static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
   ~QueueProgram() override;
 
@@ -33,13 +34,14 @@ class QueueProgram : public daemon::Program {
   QueueProgram(const daemon::Host& host, std::optional<DirLock> lock,
                std::shared_ptr<LedgerMirror> mirror, JobTable::Options jobs);
 
-  // Sends it to the controller as an event.
+  // Sends an alarm to the controller as an event.
   void RaiseAlarm(const std::string& job_name, const Alarm& alarm);
 
   const daemon::Host host_;
-  const std::optional<DirLock> lock_;           // Of the data directory.
-  const std::shared_ptr<Metrics> metrics_;      // The registry keeps a share.
-  const std::shared_ptr<LedgerMirror> mirror_;  // Null: none asked for. The registry keeps a share.
+  const std::optional<DirLock> lock_;       // Holds the data directory; unset without one.
+  const std::shared_ptr<Metrics> metrics_;  // Shared with the registry.
+  // Null if none is asked for. Shared with the registry.
+  const std::shared_ptr<LedgerMirror> mirror_;
   JobTable jobs_;
   std::atomic<bool> recovered_ = false;
   QueueServer server_;

@@ -9,7 +9,7 @@
 
 namespace sluice::queue {
 namespace {
-// Calls that a fault test may want the daemon to die or fail around.
+// Names of the calls at which a fault test can make the daemon die or fail, by the index of Input.
 const char* FailpointName(const Input& input) {
   static constexpr const char* kNames[] = {"set_job",     "admit",   "put",     "seal",    "drop",
                                            "lease_tasks", "renew",   "release", "acquire", "apply",
@@ -66,10 +66,13 @@ JobRunner::~JobRunner() { Shut(absl::CancelledError("the job is gone")); }
 void JobRunner::Apply(Event event, Finished* finished) {
   event.now = JobTime();
   const bool put = std::holds_alternative<Put>(event.input);
-  // Refused whatever they are; the log has no room for them.
+  // On a full disk the records are refused in any case, and the log has no room for them.
   if (put && job_->space() == Space::kFull) std::get<Put>(event.input).records.clear();
-  // What it leaves out cannot be judged again.
+
+  // At level metadata a Put is logged after it is applied: a replay could not check the records
+  // again without their payload, so only those that were stored are logged.
   const bool log_after = put && payload_ == Payload::kLeftOut;
+
   if (log_ != nullptr && !log_after) appended_ = log_->Append(EventRecord(event, payload_));
   Effects effects;
   job_->Step(event, &effects);
@@ -83,25 +86,29 @@ void JobRunner::Apply(Event event, Finished* finished) {
     output.answers.push_back({std::move(it->second.first), std::move(reply), it->second.second});
     waiting_.erase(it);
   }
+
   for (const Alarm& alarm : effects.alarms) {
     log::Warning("alarm",
                  {{"job_id", options_.name}, {"code", alarm.code}, {"message", alarm.message}});
     if (options_.alarm) options_.alarm(alarm);
   }
+
   if (effects.watch || !effects.cancel.empty() || !effects.alarms.empty()) {
     output.update = {.sequence = ++sequence_,
                      .cancel = std::move(effects.cancel),
                      .alarms = std::move(effects.alarms)};
     if (effects.watch) output.update->state = job_->watch();
   }
+
   Emit(std::move(output), finished);
+
   const Instant next = job_->NextWake();
   if (next < announced_ && options_.wake) options_.wake(next - offset_);
   announced_ = next;
   MaybeSnapshot();
 }
 
-// Level metadata: of a Put the records that are stored, without their payload.
+// Logs the records of a Put that were stored, without their payload.
 void JobRunner::LogStored(const Event& put, const std::vector<uint32_t>& stored) {
   Event reduced{.now = put.now, .call = put.call, .caller = put.caller};
   Put& records = reduced.input.emplace<Put>();
@@ -119,7 +126,7 @@ void JobRunner::GiveOut(Output output, Finished* finished) {
   if (output.book != nullptr) options_.books(std::move(output.book));
   if (output.new_watcher != 0) {
     const auto it = watchers_.find(output.new_watcher);
-    if (it == watchers_.end()) return;  // It left meanwhile.
+    if (it == watchers_.end()) return;  // The watcher has left meanwhile.
     it->second.begun = true;
     it->second.told(*output.update);
     return;
@@ -177,7 +184,8 @@ bool JobRunner::TakeSnapshot() {
 
 void JobRunner::CloseLog(const absl::Status& why) {
   {
-    // A disk without room may stay so for ever: then the log is all there is.
+    // Do not wait for a disk without room, which may stay full for ever; then the log without a
+    // snapshot must do.
     MutexLock lock(&mu_);
     const auto wait = [&] {
       while (snapshotting_ && log_->space() != wal::Space::kFull)
@@ -192,7 +200,8 @@ void JobRunner::CloseLog(const absl::Status& why) {
   Finished finished;
   {
     MutexLock lock(&mu_);
-    // The log failed, or the disk is full: nobody knows whether it is durable.
+    // Outputs are left only if the log failed or the disk is full. Nobody knows whether they are
+    // durable.
     for (Output& output : held_) {
       for (Answer& answer : output.answers) finished.push_back({std::move(answer.done), why});
     }
@@ -309,7 +318,7 @@ uint64_t JobRunner::AddWatcher(std::function<void(const WatchUpdate&)> told) {
                .update = WatchUpdate{.sequence = id, .state = job_->watch()},
                .new_watcher = id};
   if (held_.empty()) {
-    GiveOut(std::move(first), &none);  // All that the state comes from is out.
+    GiveOut(std::move(first), &none);  // The state is durable already.
   } else {
     held_.push_back(std::move(first));
   }

@@ -19,24 +19,24 @@
 
 namespace sluice::queue {
 
-// What a job's watchers are told. Sequence numbers rise; a state of a lower one than was told
-// before is old news.
+// What a job's watchers get. Sequence numbers rise. A state with a lower number than one that was
+// received before is outdated.
 struct WatchUpdate {
   uint64_t sequence = 0;
-  std::optional<WatchState> state;  // Set where it changed.
+  std::optional<WatchState> state;  // Set if it has changed.
   std::vector<CancelHint> cancel;
   std::vector<Alarm> alarms;
 };
 
-// One job's state machine in its daemon: serialises events, gives them their time, hands each
-// answer to whoever waits for it, be it now or when a parked call ends.
+// Runs one job's state machine in the daemon: it serialises events, gives them their time, and
+// hands each answer to the call that waits for it, at once or when a parked call ends.
 //
-// With a log (levels metadata and full) each event is appended to it first, and all that the event
-// gives out, answers and what watchers and mirrors are told, is held back until the log says that
-// it is durable. Then it goes out in the order of the events. Reads (Look) see what is not durable
-// yet.
+// With a log (levels metadata and full), each event is first appended to the log. Its outputs
+// (answers, and what watchers and mirrors get) are held back until the log reports that the event
+// is durable, and then go out in the order of events. Reads (Look()) see events that are not
+// durable yet.
 //
-// Thread-safe; nothing blocks but for the time of one event. Owns the log's two threads.
+// Thread-safe. A call blocks no longer than one event takes. Owns the log's two threads.
 class JobRunner {
  public:
   using Done = std::function<void(Reply)>;
@@ -44,54 +44,59 @@ class JobRunner {
   struct Options {
     Job::Options job;
     std::string name;              // For logs and metrics.
-    std::shared_ptr<Arena> arena;  // Of the job's payload; null: a new one.
+    std::shared_ptr<Arena> arena;  // For the job's payload; null makes a new one.
     Clock* clock = nullptr;        // Outlives the runner.
-    // A Tick is due at this time of the clock; called when that time comes nearer. May be empty.
+    // Called with the time of the clock at which the next Tick() is due, when that time has become
+    // earlier. May be empty.
     std::function<void(absl::Duration)> wake;
-    // A snapshot is taken when the log behind the last one is longer than this, and than twice the
-    // payload held.
+    // A snapshot is taken when the log after the last one is longer than this and than twice the
+    // stored payload.
     uint64_t snapshot_bytes = 64 << 20;
-    // The log failed for good: nothing more is answered, the process should end.
+    // Called when the log has failed for good. Nothing more is answered, and the process should
+    // end.
     std::function<void(const absl::Status&)> fatal;
-    std::function<void(absl::Duration)> synced;  // The log was synced. May be empty.
-    // Told each change of the books, in order and once it is durable, under the lock: it must only
-    // take note. First what they are at the start. May be empty.
+    // Called after each sync of the log, with its time. May be empty.
+    std::function<void(absl::Duration)> synced;
+    // Called with each change of the ledger, in order, once it is durable; first with the ledger as
+    // it is at the start. It runs under the lock, so it must not call the runner. May be empty.
     std::function<void(std::shared_ptr<const BookEntry>)> books;
-    // Told each alarm, under the lock: it must only take note. May be empty.
+    // Called with each alarm, under the lock, so it must not call the runner. May be empty.
     std::function<void(const Alarm&)> alarm;
   };
-  // In memory.
+  // A job in memory.
   JobRunner(Options options, Spec spec, std::shared_ptr<const RowSource> rows);
-  // With a log; `stored` holds a job, Options::job is not looked at. Of a job that was there
-  // before, Restart() is the first event.
+  // A job with a log. `stored` must have a job; Options::job is ignored. If the job existed before,
+  // call Restart() first.
   JobRunner(Options options, StoredJob stored);
-  ~JobRunner();  // Shut().
+  ~JobRunner();  // Calls Shut().
 
-  // Applies an event. `done` runs once, outside the lock: before this returns, or, of a parked
-  // call, on the thread whose event ends it. Returns the call's number.
+  // Applies an event and returns the call's number. `done` runs once, outside the lock: before this
+  // returns, or, for a parked call or one whose event is not durable yet, on another thread.
   uint64_t Run(const Caller& caller, Input input, Done done) ABSL_LOCKS_EXCLUDED(mu_);
-  // The client of a call is gone: `done` may still run if an answer was under way.
+  // The client of a call is gone. `done` may still run if an answer was under way.
   void Forget(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Lets the job's timers run.
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
-  // By the clock.
+  // When the next Tick() is due, by the clock.
   absl::Duration NextWake() ABSL_LOCKS_EXCLUDED(mu_);
+  // Sets how many bytes the job may reserve.
   void SetMemoryShare(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // The job was recovered, by a queue of this incarnation.
+  // The job was brought back by a queue of this incarnation.
   void Restart(uint32_t incarnation) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends all parked calls with `why`; later calls get it too. Then syncs the log, snapshots the job
-  // so that the next start replays nothing, and closes it. Not from a `done`, which may run on the
-  // log's thread. Idempotent.
+  // Ends all parked calls with `why`, which later calls get too. Then syncs the log, takes a
+  // snapshot, so that the next start replays nothing, and closes the log. It must not be called
+  // from a `done`, which may run on the log's thread. Idempotent.
   void Shut(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Reads, under the lock: f(job, now).
+  // Reads the job: calls f(job, now) under the lock and returns its result.
   template <typename F>
   auto Look(F f) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     return f(static_cast<const Job&>(*job_), JobTime());
   }
 
-  // `told` gets the whole state, at once or when it is durable, then what changes, in order, under
-  // the lock: it must only take note.
+  // Adds a watcher and returns its number. `told` gets the whole state, as soon as that is durable,
+  // then each change, in order. It runs under the lock, so it must not call the runner.
   uint64_t AddWatcher(std::function<void(const WatchUpdate&)> told) ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveWatcher(uint64_t watcher) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -104,52 +109,59 @@ class JobRunner {
   struct Answer {
     Done done;
     Reply reply;
-    const char* call = nullptr;  // For failpoints.
+    const char* call = nullptr;  // Name of the call, for failpoints.
   };
   using Finished = std::vector<Answer>;
-  // What an event gives out.
+  // The outputs of an event.
   struct Output {
-    wal::Position position = 0;  // Of the event.
+    wal::Position position = 0;  // Of the event in the log.
     Finished answers;
     std::optional<WatchUpdate> update;
-    uint64_t new_watcher = 0;  // The update is for this one, its first.
+    uint64_t new_watcher = 0;  // If not 0, the update goes to this watcher alone, as its first.
     std::shared_ptr<const BookEntry> book;
   };
 
   Instant JobTime() const { return options_.clock->Monotonic() + offset_; }
-  // Logs and applies an event, and gives out what it can.
+  // Logs and applies an event, and gives out those outputs that may go out at once.
   void Apply(Event event, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Logs a Put at level metadata.
   void LogStored(const Event& put, const std::vector<uint32_t>& stored)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives out an output at once, or holds it back until it is durable.
   void Emit(Output output, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveOut(Output output, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives out what is held back up to this position.
   void Release(wal::Position durable) ABSL_LOCKS_EXCLUDED(mu_);
   void MaybeSnapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool TakeSnapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CloseLog(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   void SetSpace(wal::Space space) ABSL_LOCKS_EXCLUDED(mu_);
+  // Runs the callbacks of finished calls. Without the lock.
   static void Settle(Finished finished);
 
   const Options options_;
   const std::string id_;
   const std::shared_ptr<Arena> arena_;
-  const JobHeader header_;  // Where there is a log.
+  const JobHeader header_;  // Set if there is a log.
   const Sampling sampling_;
-  const Payload payload_ = Payload::kKept;  // In the log.
+  const Payload payload_ = Payload::kKept;  // Whether the log has payload.
   Mutex mu_;
   CondVar snapshotted_;
   const std::unique_ptr<Job> job_ ABSL_PT_GUARDED_BY(mu_);
-  const std::unique_ptr<wal::Log> log_;  // Null: level memory.
-  // Of the job's time from the clock's: a job's time stands still while its queue is gone.
+  const std::unique_ptr<wal::Log> log_;  // Null at level memory.
+  // Job time minus clock time. They differ because a job's time stands still while its queue is
+  // gone.
   const absl::Duration offset_;
-  std::deque<Output> held_ ABSL_GUARDED_BY(mu_);  // Until durable, in order.
+  std::deque<Output> held_ ABSL_GUARDED_BY(mu_);  // Outputs that are not durable yet, in order.
+  // Position of the last record appended.
   wal::Position appended_ ABSL_GUARDED_BY(mu_) = 0;
   bool snapshotting_ ABSL_GUARDED_BY(mu_) = false;
-  // Not before the log is this long: the last try failed.
+  // No snapshot before the log is this long, because the last try failed.
   uint64_t snapshot_at_ ABSL_GUARDED_BY(mu_) = 0;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   BookWatch books_ ABSL_GUARDED_BY(mu_);
   uint64_t next_call_ ABSL_GUARDED_BY(mu_) = 1;
+  // Calls without an answer: their callback, and their name for failpoints.
   absl::flat_hash_map<uint64_t, std::pair<Done, const char*>> waiting_ ABSL_GUARDED_BY(mu_);
   uint64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   struct Watcher {
@@ -157,7 +169,9 @@ class JobRunner {
     bool begun = false;
   };
   std::map<uint64_t, Watcher> watchers_ ABSL_GUARDED_BY(mu_);
+  // Job time of the next tick as last announced through `wake`.
   Instant announced_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
+  // Why the runner was shut; OK before.
   absl::Status shut_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -24,11 +24,11 @@
 namespace sluice::queue {
 namespace {
 constexpr absl::Duration kBeat = absl::Seconds(10);
-constexpr size_t kPeekRows = 500;       // A page, ..
-constexpr size_t kPeekBytes = 4 << 20;  // .. about, where rows are long.
+constexpr size_t kPeekRows = 500;       // Most rows of a page,
+constexpr size_t kPeekBytes = 4 << 20;  // and about its most bytes.
 
-// All methods by callback; Put and Get as raw bytes. Spelled out, for CallbackService has a typed
-// Put that a raw one cannot override.
+// All methods use the callback API, Put and Get with raw bytes. They are listed one by one, because
+// CallbackService has a typed Put that a raw one cannot override.
 using Q = v1::QueueService;
 using Jobs = Q::WithCallbackMethod_SetJob<Q::WithCallbackMethod_Stats<
     Q::WithCallbackMethod_Peek<Q::WithCallbackMethod_Retask<Q::Service>>>>;
@@ -40,8 +40,8 @@ using Base = Q::WithCallbackMethod_AcquireBatch<
     Q::WithCallbackMethod_Apply<Q::WithCallbackMethod_AdvanceVersion<
         Q::WithCallbackMethod_Durable<Q::WithCallbackMethod_Restore<Writers>>>>>;
 
-// One unary call under way: finished once, by its answer or because its client went away. Whoever
-// claims it finishes it; request and response are gone soon after.
+// A unary call that is under way. It is finished once, by its answer or because its client went
+// away: only the one that claims it may finish it. Request and response are destroyed soon after.
 class CallReactor : public grpc::ServerUnaryReactor {
  public:
   static std::shared_ptr<CallReactor> Make() {
@@ -53,7 +53,7 @@ class CallReactor : public grpc::ServerUnaryReactor {
   void End(const absl::Status& status) {
     if (Claim()) Finish(rpc::ToGrpcStatus(status));
   }
-  // `forget` runs should the client go away before the answer.
+  // `forget` runs if the client goes away before the answer.
   void SetForget(std::function<void()> forget) {
     bool now = false;
     {
@@ -76,7 +76,7 @@ class CallReactor : public grpc::ServerUnaryReactor {
   void OnDone() override { self_.reset(); }
 
  private:
-  std::shared_ptr<CallReactor> self_;  // Until OnDone.
+  std::shared_ptr<CallReactor> self_;  // Keeps the reactor alive until OnDone().
   std::atomic<bool> claimed_ = false;
   Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
@@ -243,7 +243,7 @@ class QueueServer::Impl final : public Base {
   }
 
  private:
-  // `write` puts the result into the response.
+  // Finishes the call with the reply; `write` puts a result into the response.
   template <typename Result, typename Write>
   static void Answer(CallReactor& reactor, const Reply& reply, Write write) {
     if (!reactor.Claim()) return;

@@ -17,21 +17,21 @@ namespace sluice::queue {
 class JobTable;
 class Metrics;
 
-// QueueService on the callback API: translates calls for the jobs of a table. `jobs` and `metrics`
-// outlive it.
+// Serves QueueService with gRPC's callback API: it translates the calls for the jobs of a table.
+// `jobs` and `metrics` outlive the server.
 class QueueServer {
  public:
   QueueServer(JobTable* jobs, Metrics* metrics);
   ~QueueServer();
 
   grpc::Service* service();
-  // What each parked call of a job waits on.
+  // What each parked call and each lease of a job waits for.
   std::vector<common::v1::WaitEdge> Explain(const std::string& job);
-  // Lets clients on this host read and write payload through shared memory; `address`: where the
-  // gRPC server listens.
+  // Lets clients on this host read and write payload through shared memory. `address` is where the
+  // gRPC server listens. ALREADY_EXISTS: another process listens on the socket.
   absl::Status ShareMemory(const std::string& address);
-  // Ends the Watch streams and stops their beats; idempotent. Parked calls end with the table's
-  // Shut().
+  // Ends the Watch streams and stops their empty messages. Parked calls are ended by
+  // JobTable::Shut(). Idempotent.
   void Shut();
 
  private:

@@ -17,9 +17,10 @@ namespace {
 enum RecordType : uint8_t { kHeader = 1, kSession = 2, kEvent = 3, kState = 4 };
 
 constexpr size_t kStateHeadBytes = 16 << 20;
-constexpr uint64_t kStatePayloadBytes = 1 << 20;  // Memory that is given back as one.
+// After a restart, the memory of one record is freed as a whole.
+constexpr uint64_t kStatePayloadBytes = 1 << 20;
 
-// What stands before a header and a session: which build can read what follows.
+// Begins headers and sessions: it says which builds can read what follows.
 struct Written {
   uint32_t format = kFormat, logic = kLogic;
 };

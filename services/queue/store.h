@@ -11,26 +11,26 @@
 #include "common/wal/log.h"
 #include "services/queue/core/job.h"
 
-// How a job lies on disk: DATA_DIR/jobs/<job>/ is one log. Its first record says what the job is,
-// each further one is an event; a snapshot is that first record and the dump of the state.
+// How a job is stored: DATA_DIR/jobs/<job>/ is one log. Its first record describes the job, and
+// each later one is an event. A snapshot consists of that first record and a dump of the state.
 namespace sluice::queue {
 
-// The rows of a source as the job saw them first. Replayed over other rows, its draws would be
-// others.
+// A digest of the rows of a source as they were when the job began. Replaying the log with other
+// rows would give other draws.
 struct SourceDigest {
   uint64_t rows = 0;
-  std::string sha256;  // Of all rows' JSON, each behind its length.
+  std::string sha256;  // Over the JSON of all rows, each preceded by its length.
 
   bool operator==(const SourceDigest&) const = default;
 };
 SourceDigest DigestOf(const RowSource& rows, uint32_t source);
 
-// What a job is before its first event.
+// The job's settings, which are fixed before its first event.
 struct JobHeader {
   std::string job;   // 32 hex digits.
   std::string name;  // For people.
   uint32_t queue_incarnation = 0;
-  uint64_t seed = 0;  // Of lease ids.
+  uint64_t seed = 0;  // Seed of the lease ids.
   Spec spec;
   std::vector<SourceDigest> sources;
 
@@ -43,18 +43,21 @@ std::string JobsDir(const std::string& data_dir);
 std::string JobDir(const std::string& data_dir, const std::string& job);
 
 wal::Record HeaderRecord(const JobHeader& header);
-// Says by which logic the events behind it are written; at the start of each process.
+// Says which version of the state machine's logic wrote the events after it. Written at the start
+// of each process.
 wal::Record SessionRecord();
 wal::Record EventRecord(const Event& event, Payload payload);
-// The whole state, in records of bounded size.
+// The records of a snapshot: the whole state, in records of bounded size.
 std::vector<wal::Record> Snapshot(const JobHeader& header, Encoded dump);
 
-// Makes a job of its log. Errors, besides the log's own: DATA_LOSS (a record that this build cannot
-// have written), FAILED_PRECONDITION NEWER_FORMAT and OTHER_LOGIC, which say what to do; and those
-// of `rows`.
+// Makes a job from its log. Errors, besides those of the log and of `rows`:
+// DATA_LOSS BAD_RECORD: a record that this build cannot have written.
+// FAILED_PRECONDITION NEWER_FORMAT: a newer build wrote the log.
+// FAILED_PRECONDITION OTHER_LOGIC: another version of the state machine wrote the events.
+// The hints of the last two say what to do.
 class JobReplay : public wal::Replay {
  public:
-  // Gives the job's rows, once its header is read.
+  // Opens the job's rows, once its header has been read.
   using OpenRows =
       std::function<absl::StatusOr<std::shared_ptr<const RowSource>>(const JobHeader&)>;
   using Allocator = std::function<std::shared_ptr<char>(uint64_t bytes)>;
@@ -67,11 +70,11 @@ class JobReplay : public wal::Replay {
   absl::Status OnSnapshotEnd() override;
   absl::Status OnRecord(wal::Entry entry) override;
 
-  // Null: the log holds nothing; no call on the job was ever acknowledged.
+  // Null if the log has no job: no call for it was ever acknowledged.
   std::unique_ptr<Job> TakeJob() { return std::move(job_); }
   const Job* job() const { return job_.get(); }
   const JobHeader& header() const { return header_; }
-  uint64_t events() const { return events_; }  // Replayed.
+  uint64_t events() const { return events_; }  // Number of events replayed.
 
  private:
   absl::Status OnHeader(absl::string_view head);
@@ -80,24 +83,24 @@ class JobReplay : public wal::Replay {
   const Allocator allocate_;
   JobHeader header_;
   std::unique_ptr<Job> job_;
-  uint32_t logic_ = 0;  // Of the events to come.
+  uint32_t logic_ = 0;  // Logic of the events that follow.
   uint64_t events_ = 0;
-  std::string dump_;  // Of the snapshot being read.
+  std::string dump_;  // Of the snapshot that is being read.
   std::vector<PayloadRun> dump_payload_;
 };
 
 // A job with its log, ready for events.
 struct StoredJob {
   JobHeader header;
-  std::unique_ptr<Job> job;  // Null: the folder holds nothing.
+  std::unique_ptr<Job> job;  // Null if the folder has no job.
   std::unique_ptr<wal::Log> log;
   wal::Found found;
-  uint64_t events = 0;  // Replayed.
+  uint64_t events = 0;  // Number of events replayed.
 };
-// A new one. INTERNAL: the folder holds a job.
+// Makes the log of a new job. INTERNAL: the folder has a job already.
 absl::StatusOr<StoredJob> CreateJob(const wal::Log::Options& options, const std::string& dir,
                                     JobHeader header, std::shared_ptr<const RowSource> rows);
-// As it was. Errors of the log and of JobReplay.
+// Brings back a job from its log. Errors are those of the log and of JobReplay.
 absl::StatusOr<StoredJob> OpenJob(const wal::Log::Options& options, const std::string& dir,
                                   JobReplay::OpenRows rows, JobReplay::Allocator allocate);
 

@@ -32,7 +32,8 @@ absl::Status PutStream::Open(const v1::PutHeader& header) {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
   if (!header.session().empty()) {
     session_ = attached_->Find(header.session(), from.job, from.caller);
-    // Its connection broke: opened again, the stream goes by another session, or without.
+    // The client's connection to the socket has broken. It must open the stream again, with another
+    // session or without one.
     if (session_ == nullptr)
       return Error(absl::StatusCode::kUnavailable, "NO_SESSION",
                    "the client is not attached to the queue's memory; attach again");
@@ -67,6 +68,7 @@ absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
   SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
   if (runner_ == nullptr) SLUICE_RETURN_IF_ERROR(Open(header));
   if (!frame.shared().empty()) SLUICE_RETURN_IF_ERROR(Resolve(&frame));
+
   const uint64_t bytes = frame.payload_bytes() + frame.header().size();
   {
     MutexLock lock(&mu_);
@@ -80,14 +82,15 @@ absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
   }
   SLUICE_ASSIGN_OR_RETURN(PutBatch batch, reader_->Read(header, frame));
   Put put{std::move(batch.records)};
-  // Also where nothing of it is to be stored: acks come in order.
+
+  // Run it even if no record is to be stored, because acks come in the order of messages.
   runner_->Run(caller_, std::move(put),
                [self = shared_from_this(), batch = std::move(batch), seq = header.seq(),
                 bytes](Reply reply) { self->Stored(seq, bytes, batch, std::move(reply)); });
   return absl::OkStatus();
 }
 
-// In the order of the messages: a job's answers go out in the order of its events.
+// Called in the order of the messages, because a job's answers go out in the order of its events.
 void PutStream::Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply) {
   if (const auto* error = std::get_if<absl::Status>(&reply)) return End(*error);
   std::vector<Failed> failed = batch.failed;
@@ -97,6 +100,7 @@ void PutStream::Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Repl
   }
   std::sort(failed.begin(), failed.end(),
             [](const Failed& a, const Failed& b) { return a.record < b.record; });
+
   v1::PutAck ack;
   ack.set_seq(seq);
   for (const Failed& refused : failed) {
@@ -139,6 +143,7 @@ void WatchStream::Take(const WatchUpdate& update) {
     next_.clear_published();
     for (const Loaded& loaded : update.state->published) ToProto(loaded, next_.add_published());
   }
+
   bool news = update.state.has_value();
   for (const CancelHint& hint : update.cancel) {
     if (hint.worker != caller_.worker) continue;
@@ -154,6 +159,7 @@ void WatchStream::Take(const WatchUpdate& update) {
     event.set_message(alarm.message);
     news = true;
   }
+
   if (!news) return;
   next_.set_queue_incarnation(queue_incarnation_);
   news_ = true;

@@ -16,14 +16,14 @@
 // The streaming calls.
 namespace sluice::queue {
 
-// Put: one message after the other is stored, and acknowledged once it is durable.
+// The call Put: each message is stored in turn, and acknowledged once it is durable.
 class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
                   public std::enable_shared_from_this<PutStream> {
  public:
-  // A client keeps to half of it: what one stream may have unacknowledged, in bytes.
+  // Most bytes of one stream that may be unacknowledged. Clients keep to half of it.
   static constexpr uint64_t kWindowBytes = 128 << 20;
 
-  // Both outlive the stream.
+  // `jobs` and `attached` outlive the stream.
   PutStream(JobTable* jobs, const AttachServer* attached) : jobs_(jobs), attached_(attached) {}
 
  private:
@@ -31,33 +31,34 @@ class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
   void ReadsDone() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Store(const grpc::ByteBuffer& message);
   absl::Status Open(const v1::PutHeader& header);
-  // The payload that a message names in the client's buffer.
+  // Finds the payload of a message in the client's shared buffer. INVALID_ARGUMENT BAD_SLICE: it is
+  // not there.
   absl::Status Resolve(rpc::Frame* frame) const;
-  // A message of `bytes` has its answer.
+  // Acknowledges message `seq`, which has `bytes`.
   void Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   JobTable* const jobs_;
   const AttachServer* const attached_;
-  // From the first message on.
+  // Set from the first message on.
   std::shared_ptr<JobRunner> runner_;
   Caller caller_;
-  std::shared_ptr<const AttachServer::Session> session_;  // Null: the client sends payload.
+  std::shared_ptr<const AttachServer::Session> session_;  // Null if the client sends payload.
   std::unique_ptr<RecordReader> reader_;
   Mutex mu_;
-  int storing_ ABSL_GUARDED_BY(mu_) = 0;  // Messages without an answer yet.
+  int storing_ ABSL_GUARDED_BY(mu_) = 0;  // Messages without an answer yet, and their bytes.
   uint64_t storing_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Watch: first the whole state, then what changed; what comes while a message is under way is
-// folded into the next.
+// The call Watch: the whole state first, then its changes. Changes that come while a message is
+// under way are merged into the next one.
 class WatchStream : public rpc::WriteStream<v1::WatchResponse> {
  public:
-  // Subscribes at `runner`; `closed` runs when the call is over.
+  // Begins to watch `runner`. `closed` runs when the call is over.
   static void Follow(const std::shared_ptr<WatchStream>& stream, std::shared_ptr<JobRunner> runner,
                      Caller caller, std::function<void()> closed);
-  // An empty message, where nothing else is under way.
+  // Sends an empty message if no other is under way.
   void Beat() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -72,6 +73,7 @@ class WatchStream : public rpc::WriteStream<v1::WatchResponse> {
   uint64_t watcher_ = 0;
   std::function<void()> closed_;
   Mutex mu_;
+  // The next message; news_ says whether it has anything.
   v1::WatchResponse next_ ABSL_GUARDED_BY(mu_);
   bool news_ ABSL_GUARDED_BY(mu_) = false;
 };
