@@ -77,8 +77,7 @@ absl::Status Validate(const Settings& settings) {
 
 bool Streams(const Settings& settings) {
   if (settings.kind != Settings::Kind::kRl || !settings.stream) return false;
-  // Several updates need the whole batch first, and only at max_staleness 0 does a batch consist of
-  // the groups in the order in which they come.
+  // Several updates need the whole batch first.
   if (settings.max_staleness != 0 || settings.minibatches != 1) return false;
   const auto* row = FindRow(AdvantageRows(), settings.algorithm.advantage.kind);
   return row != nullptr && row->value.centre != Centre::kBatch;
