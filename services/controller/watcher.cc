@@ -69,7 +69,7 @@ bool JobService::Watcher::Fill(const Job& job) {
     }
   }
 
-  // The status comes behind the events that explain it.
+  // The status is sent after the events that explain it.
   if (page_.empty() && job.changes != changes_) {
     changes_ = job.changes;
     job::v1::JobStatus* status = page_.emplace_back().mutable_status();

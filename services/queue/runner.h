@@ -130,7 +130,7 @@ class JobRunner {
   // Gives out an output at once, or holds it back until it is durable.
   void Emit(Output output, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveOut(Output output, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives out what is held back up to this position.
+  // Gives out the outputs that were held back, up to this position of the log.
   void Release(wal::Position durable) ABSL_LOCKS_EXCLUDED(mu_);
   void MaybeSnapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool TakeSnapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -12,7 +12,8 @@ constexpr double kNoGradient = 1e-12;      // A gradient norm up to this counts 
 constexpr double kEntropyFraction = 0.05;  // Share of the early level: a collapse begins below it
 constexpr double kEntropyBack = 0.1;       // and ends above this one.
 constexpr double kFlatShare = 0.98;        // Share of groups without a spread of rewards.
-// Of the way from the lowest to the highest reward of any answer.
+// Share of the way from the lowest to the highest reward of any answer, from which on the task
+// counts as learned.
 constexpr double kLearnedShare = 0.75;
 constexpr double kHeightLost = 0.5;   // Share of the best height whose loss begins a collapse.
 constexpr double kHeightBack = 0.75;  // Share of the best height above which a collapse ends.

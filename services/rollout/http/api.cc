@@ -86,7 +86,7 @@ void Api::Stepped(uint64_t id, StepEvents events) {
   {
     MutexLock lock(&mu_);
     inbox_.emplace_back(id, std::move(events));
-    if (inbox_.size() > 1) return;  // The one who takes is under way.
+    if (inbox_.size() > 1) return;  // TakeEvents() has been posted already.
   }
   options_.post([this] { TakeEvents(); });
 }
@@ -134,7 +134,9 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
   if (!post) return route;
   const absl::string_view media_type =
       absl::StripAsciiWhitespace(head.content_type.substr(0, head.content_type.find(';')));
-  // Which no web page can send here unasked.
+
+  // A web page of another site cannot send this type without asking first (CORS), so it cannot use
+  // the API through a user's browser.
   if (!absl::EqualsIgnoreCase(media_type, "application/json")) {
     return Refuse(415, "unsupported_media_type", "",
                   "the body must be JSON: send the header Content-Type: application/json");
@@ -146,6 +148,7 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
         absl::StrCat("Content-Encoding is ", absl::CHexEscape(head.content_encoding.substr(0, 80)),
                      "; the body must come as it is, without that header"));
   }
+
   if (head.content_length < 0)
     return Refuse(411, "length_required", "", "the body must come with a Content-Length");
   if (head.content_length > static_cast<int64_t>(kMaxBody)) {
@@ -153,6 +156,7 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
                   absl::StrCat("the body has ", head.content_length, " bytes; at most ", kMaxBody,
                                " are taken"));
   }
+
   if (draining_)
     return Refuse(503, "draining", "",
                   "this server is ending; ask another, or again once it is back");
@@ -218,7 +222,7 @@ uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply
     absl::StatusOr<ApiRequest> request = chat ? ParseChat(body) : ParseCompletion(body);
     if (!request.ok())
       return options_.post([this, id, status = request.status()] { Begin(id, status, nullptr); });
-    // Models are looked up on the API's thread, what takes long goes back to `work`.
+    // Models are looked up on the API's thread. The part that takes long goes back to `work`.
     auto parsed = std::make_shared<ApiRequest>(*std::move(request));
     options_.post([this, id, parsed] {
       absl::StatusOr<std::shared_ptr<Model>> model = FindModel(parsed->model);
@@ -233,13 +237,13 @@ uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply
   return id;
 }
 
-// What the tenant's key may ask for; the daemon's own limit is the guests'.
+// Checks the tenant's quota. The limit of the whole daemon is checked by Guests.
 absl::Status Api::CheckRoom(const Call& call, size_t answers) const {
   if (call.tenant == nullptr || call.tenant->most_answers == 0) return absl::OkStatus();
   const auto held = tenant_answers_.find(call.tenant->name);
   const uint32_t has = held == tenant_answers_.end() ? 0 : held->second;
   if (has + answers <= call.tenant->most_answers) return absl::OkStatus();
-  if (answers > call.tenant->most_answers) {  // Which waiting does not help.
+  if (answers > call.tenant->most_answers) {  // Waiting would not help.
     return Refuse(400, "quota_exceeded", "n",
                   absl::StrCat(answers, " answers are asked for; the quota of ", call.tenant->name,
                                " is ", call.tenant->most_answers, " at once"));
@@ -257,7 +261,8 @@ void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared,
   Call* const call = it->second.get();
   const size_t answers = prepared->answers();
   absl::Status room = CheckRoom(*call, answers);
-  // It may have gone while the prompt was made.
+
+  // The model may have been removed or replaced while the prompt was prepared.
   if (const auto now = FindModel(model->name()); room.ok() && (!now.ok() || *now != model)) {
     room = now.ok() ? Refuse(503, "model_replaced", "model", "the model was loaded anew; ask again")
                     : now.status();
@@ -266,6 +271,7 @@ void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared,
     room =
         Refuse(503, "draining", "", "this server is ending; ask another, or again once it is back");
   if (!room.ok()) return Fail(id, room);
+
   call->model = model;
   call->prepared = *std::move(prepared);
   AddRequests(id, call);
@@ -280,6 +286,7 @@ void Api::AddRequests(uint64_t id, Call* call) {
       .model = call->model->name()};
   call->version = call->model->serving().value_or(PolicyVersion());
   SetFingerprint(call);
+
   call->open = count;
   call->parts.resize(count);
   call->begun.resize(count, false);
@@ -289,14 +296,17 @@ void Api::AddRequests(uint64_t id, Call* call) {
     for (size_t i = 0; i < count && !parser.empty(); ++i)
       call->parsers.push_back(MakeToolCallParser(parser));
   }
+
   call->last_write = options_.clock->Monotonic();
   std::vector<Request> requests =
       MakeRequests(call->prepared, request.seed.value_or(options_.random()), RequestClass::kApi);
   for (size_t i = 0; i < count && request.echo && !request.logprobs; ++i)
     call->parts[i].text = call->prepared.prompts[i / request.n].text;
+
   answers_ += static_cast<uint32_t>(count);
   if (call->tenant != nullptr) tenant_answers_[call->tenant->name] += static_cast<uint32_t>(count);
   options_.metrics.answers.Set(answers_);
+
   const absl::StatusOr<uint64_t> guest =
       options_.guests->Add(call->model, std::move(requests),
                            [this, id](StepEvents events) { Stepped(id, std::move(events)); });
@@ -318,7 +328,7 @@ void Api::TakeEvents() {
 
 void Api::TakeStep(uint64_t id, const StepEvents& step) {
   for (const TokenEvent& event : step.tokens) {
-    if (!calls_.contains(id)) return;  // Its client has left.
+    if (!calls_.contains(id)) return;  // The client has left.
     TakeToken(id, event);
   }
   for (const RequestFailure& failure : step.failures) Fail(id, failure.status);
@@ -334,17 +344,20 @@ void Api::TakeToken(uint64_t id, const TokenEvent& event) {
     if (WantsTokens(call->prepared.request)) part.tokens.push_back(event);
     ++call->sampled;
   }
+
   part.finish = call->prepared.request.prompt_only ? FinishReason::kLength : event.finish;
   if (event.version != call->version) {
     call->version = event.version;
     SetFingerprint(call);
   }
+
   if (event.finish != FinishReason::kNone) --call->open;
   if (call->prepared.request.stream) Emit(call, index);
   if (call->open == 0) Complete(id);
 }
 
-// The prompt before the answer's first token, which tells its log-probs.
+// Puts the prompt before the answer's first token; the event of that token has the prompt's
+// log-probs.
 void Api::TakeEcho(Call* call, size_t index, const TokenEvent& event) {
   call->echoed[index] = true;
   AnswerPart& part = call->parts[index];
@@ -374,7 +387,7 @@ void Api::TakeText(Call* call, size_t index, const TokenEvent& event) {
   if (event.finish != FinishReason::kNone) call->parsers[index]->Finish(&part.text);
 }
 
-// Sends what the answer grew by, if there is something to see.
+// Sends what was added to the answer, if the client can see any of it.
 void Api::Emit(Call* call, size_t index) {
   AnswerPart& part = call->parts[index];
   if (part.text.empty() && part.calls.empty() && part.tokens.empty() &&
@@ -382,6 +395,7 @@ void Api::Emit(Call* call, size_t index) {
     return;
   if (!call->streaming) call->reply->BeginStream();
   call->streaming = true;
+
   const Format format(call->prepared, call->model->renderer().tokenizer());
   std::string chunk = format.Chunk(call->head, index, part, !call->begun[index]);
   call->begun[index] = true;

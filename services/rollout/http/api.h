@@ -27,18 +27,19 @@ class Clock;
 
 namespace sluice::rollout::http {
 
-// A request before its body is read.
+// The head of a request, whose body has not been read yet.
 struct RequestHead {
-  absl::string_view method, target;  // "POST", "/v1/completions"; what follows a ? is ignored.
-  absl::string_view authorization;   // The header's value; empty: none.
+  absl::string_view method, target;  // "POST", "/v1/completions". What follows a "?" is ignored.
+  absl::string_view authorization;   // Value of the header; empty if there is none.
   absl::string_view content_type, content_encoding;
-  int64_t content_length = -1;  // -1: not given.
+  int64_t content_length = -1;  // -1 if not given.
 };
 
-// Where a request goes.
+// What a request asks for, and who asks.
 struct Route {
   enum Kind { kLive, kReady, kModels, kModel, kCompletions, kChat } kind = kLive;
-  std::string model;  // Of kModel.
+  std::string model;  // Set for kModel.
+  // Null if the server has no keys, and for kLive and kReady.
   std::shared_ptr<const Tenant> tenant;
   bool has_body() const { return kind == kCompletions || kind == kChat; }
 };
@@ -46,18 +47,18 @@ struct Route {
 struct Response {
   int status = 200;
   std::string body;
-  std::string allow;    // Of a 405.
-  int retry_after = 0;  // Seconds; 0: no such header.
+  std::string allow;    // Set for status 405: the header Allow.
+  int retry_after = 0;  // Seconds, for the header Retry-After; 0 for none.
   bool json = true;     // False: plain text.
 };
 
-// The way out of one call's answer: Send() once, or BeginStream(), Write()s and End(). Called on
-// the API's thread; must neither block nor call the API.
+// How the answer to one call is sent: either Send() once, or BeginStream(), any number of Write()s
+// and End(). The API calls it on its thread. It must neither block nor call the API.
 class Reply {
  public:
   virtual ~Reply() = default;
   virtual void Send(Response response) = 0;
-  virtual void BeginStream() = 0;  // 200, text/event-stream.
+  virtual void BeginStream() = 0;  // Status 200, text/event-stream.
   virtual void Write(std::string events) = 0;
   virtual void End() = 0;
 };
@@ -65,49 +66,51 @@ class Reply {
 struct ApiMetrics {
   ApiMetrics() = default;
   explicit ApiMetrics(metrics::Registry* registry);
-  metrics::Counter answered, refused, failed, left;  // Calls, by how they ended.
+  metrics::Counter answered, refused, failed, left;  // Number of calls, by how they ended.
   metrics::Counter prompt_tokens, completion_tokens;
-  metrics::Gauge answers;  // Being sampled.
+  metrics::Gauge answers;  // Number of answers that are being sampled.
 };
 
-// The OpenAI-compatible surface without its sockets: requests become the engine's, its events
-// responses.
+// The OpenAI-compatible API without its sockets: it turns HTTP requests into requests to the
+// engine, and the engine's events into responses.
 //
-// Runs on one thread, that of `post`, but for SetModel, RemoveModel and Drain, which any thread may
-// call. Parsing, rendering and encoding run on `work`.
+// Runs on one thread, that of Options::post. Only SetModel(), RemoveModel() and Drain() may be
+// called from any thread. Parsing, rendering and encoding run on Options::work.
 class Api {
  public:
   using Run = std::function<void(std::function<void()>)>;
   struct Options {
-    const Keys* keys = nullptr;                    // Null: everybody may ask.
-    Guests* guests = nullptr;                      // Through whom it asks the engines.
-    absl::Duration heartbeat = absl::Seconds(15);  // A stream is silent for so long at most.
+    const Keys* keys = nullptr;                    // Null: no key is needed.
+    Guests* guests = nullptr;                      // Takes the requests to the engines.
+    absl::Duration heartbeat = absl::Seconds(15);  // The longest time without a byte on a stream.
     Clock* clock = nullptr;
-    std::function<uint64_t()> random;  // Seeds of requests that give none.
+    std::function<uint64_t()> random;  // Random seeds, for requests that give none, and ids.
+    // `work` runs a function on some other thread, `post` on the API's.
     Run work, post;
     ApiMetrics metrics;
   };
-  // What `options` points to outlives the API.
+  // All that `options` points to outlives the API.
   explicit Api(Options options) : options_(std::move(options)) {}
   Api(const Api&) = delete;
   Api& operator=(const Api&) = delete;
 
-  // Takes the place of a model of the same name.
+  // Adds a model, in place of one of the same name.
   void SetModel(std::shared_ptr<Model> model);
-  // Its calls end with `why`.
+  // Removes a model. Its calls end with `why`.
   void RemoveModel(const std::string& name, absl::Status why);
-  // Takes no more calls: 503.
+  // Refuses new calls from now on with 503.
   void Drain();
 
-  // By the head alone, before any of the body is read. Errors as Refuse() makes them: 401, 404,
-  // 405, 411, 413, 415, 503.
+  // Decides by the head alone, before any of the body is read, whether a request is accepted.
+  // Errors are made by Refuse(): 401, 404, 405, 411, 413, 415, 503.
   absl::StatusOr<Route> Admit(const RequestHead& head) const;
-  // Answers through `reply`, now or later. The call's id, for Cancel().
+  // Answers an accepted request through `reply`, before this returns or later. Returns the call's
+  // id for Cancel(), or 0 if it is answered already.
   uint64_t Handle(const Route& route, std::string body, std::shared_ptr<Reply> reply);
-  // The client is gone: what it asked for is aborted before the next step. Unknown or ended:
-  // nothing happens.
+  // The client is gone: its answers are aborted before the engine's next step. Does nothing if the
+  // call is unknown or has ended.
   void Cancel(uint64_t call);
-  // Comments on silent streams; to be called about every second.
+  // Writes a comment to silent streams. Call it about every second.
   void Tick();
 
   size_t calls() const { return calls_.size(); }
@@ -117,30 +120,33 @@ class Api {
   struct Call {
     std::shared_ptr<const Tenant> tenant;
     std::shared_ptr<Reply> reply;
-    std::shared_ptr<Model> model;  // Null: being prepared, as are the members behind it.
+    // Null while the call is prepared; the members below are set after that.
+    std::shared_ptr<Model> model;
     Prepared prepared;
     ResponseHead head;
-    PolicyVersion version;          // Of the last token.
-    uint64_t guest = 0;             // Of whom answer i is request i.
-    std::vector<AnswerPart> parts;  // What is not sent.
-    // By answer, of a chat with tools that the model has a parser for; else empty.
+    PolicyVersion version;          // The version that sampled the last token.
+    uint64_t guest = 0;             // Number in Guests; answer i is that guest's request i.
+    std::vector<AnswerPart> parts;  // By answer: what has not been sent yet.
+    // By answer, for a chat with tools if there is a parser for the model; else empty.
     std::vector<std::unique_ptr<ToolCallParser>> parsers;
-    std::vector<bool> begun;  // Streams: the answer's first chunk is out.
-    // Where the prompt's log-probs are told: it is among the parts.
+    std::vector<bool> begun;  // By answer, of a stream: its first chunk has been sent.
+    // By answer, if the prompt's log-probs are asked for: the prompt has been put into its part.
+    // Else empty.
     std::vector<bool> echoed;
-    size_t open = 0;            // Answers that go on.
-    uint64_t sampled = 0;       // Tokens.
-    bool streaming = false;     // The stream has begun.
-    absl::Duration last_write;  // Monotonic.
+    size_t open = 0;            // Number of answers that are not finished.
+    uint64_t sampled = 0;       // Number of tokens sampled.
+    bool streaming = false;     // BeginStream() has been called.
+    absl::Duration last_write;  // Monotonic time of the last write.
   };
   using Calls = absl::flat_hash_map<uint64_t, std::unique_ptr<Call>>;
 
   absl::StatusOr<std::shared_ptr<Model>> FindModel(const std::string& name) const;
   Response ModelsResponse(const Route& route) const;
+  // Starts sampling for a prepared call, or fails the call.
   void Begin(uint64_t id, absl::StatusOr<Prepared> prepared, const std::shared_ptr<Model>& model);
   absl::Status CheckRoom(const Call& call, size_t answers) const;
   void AddRequests(uint64_t id, Call* call);
-  // What the engine did for the call; on its thread.
+  // Takes what one step of the engine did for the call. On the engine's thread.
   void Stepped(uint64_t id, StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
   void TakeEvents() ABSL_LOCKS_EXCLUDED(mu_);
   void TakeStep(uint64_t id, const StepEvents& step);
@@ -150,19 +156,20 @@ class Api {
   void Emit(Call* call, size_t index);
   void Complete(uint64_t id);
   void Fail(uint64_t id, const absl::Status& why);
-  void Forget(uint64_t id);  // Aborts what still runs.
+  void Forget(uint64_t id);  // Removes the call and aborts what still runs.
   void SetFingerprint(Call* call);
 
   const Options options_;
   std::map<std::string, std::shared_ptr<Model>> models_;
   Calls calls_;
-  absl::flat_hash_map<std::string, uint32_t> tenant_answers_;  // Being sampled.
+  absl::flat_hash_map<std::string, uint32_t> tenant_answers_;  // Answers being sampled, by tenant.
   uint32_t answers_ = 0;
   uint64_t last_call_ = 0;
   bool draining_ = false;
 
   Mutex mu_;
-  std::vector<std::pair<uint64_t, StepEvents>> inbox_ ABSL_GUARDED_BY(mu_);  // By call.
+  // Events with their calls' ids.
+  std::vector<std::pair<uint64_t, StepEvents>> inbox_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::rollout::http

@@ -7,22 +7,23 @@
 
 namespace sluice::rollout::http {
 
-// What a client is told in place of an answer: an HTTP status and the fields of OpenAI's error
-// object.
+// The error that a client gets instead of an answer: an HTTP status and the fields of OpenAI's
+// error object.
 struct ApiError {
   int status = 500;
-  std::string code;   // One word, "model_not_found"; empty: null.
-  std::string param;  // The request's field; empty: null.
+  std::string code;   // One word, "model_not_found"; empty for null.
+  std::string param;  // Field of the request; empty for null.
   std::string message;
-  std::string allow;    // Of a 405: the methods that the path takes.
-  int retry_after = 0;  // Seconds; 0: no Retry-After.
+  std::string allow;    // Set for status 405: the methods that the path takes.
+  int retry_after = 0;  // Seconds, for the header Retry-After; 0 for none.
 };
 
-// The same as an error that travels up.
+// An absl::Status that carries such an error.
 absl::Status Refuse(int status, absl::string_view code, absl::string_view param,
                     absl::string_view message);
-absl::Status RefuseMethod(absl::string_view allow, absl::string_view message);  // 405.
-// Of any error: what Refuse() made, else by its code; what is not the client's fault is a 500.
+absl::Status RefuseMethod(absl::string_view allow, absl::string_view message);  // Status 405.
+// The error for any status: the one that Refuse() made, or one by the status code. Errors that are
+// not the client's fault become 500 or 503.
 ApiError ApiErrorOf(const absl::Status& status);
 
 // {"error": {"message": .., "type": .., "param": .., "code": ..}}

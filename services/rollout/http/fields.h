@@ -14,32 +14,33 @@ namespace sluice::rollout::http {
 
 using Json = nlohmann::ordered_json;
 
-// Reads the fields of one JSON object by name. The first that does not fit is kept and the rest of
-// the reading does nothing; Finish() gives it, or refuses the first field that nobody has asked
-// for. A field that is null counts as absent.
+// Reads the fields of one JSON object by name. The first field that does not fit is kept as the
+// error, and later calls do nothing. Finish() returns that error, or refuses the first field that
+// was not asked for. A field that is null counts as absent.
 //
-// For .cc files only: the header is heavy. `object` outlives the reader.
+// To be included in .cc files only, because the header is large. `object` outlives the reader.
 class Fields {
  public:
-  // `path`: in front of names in messages, such as "messages[3]."; empty at the top.
+  // `path` is put before names in error messages, such as "messages[3]."; it is empty at the top.
   Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
-  const Json* Find(absl::string_view name);  // Null: absent.
+  const Json* Find(absl::string_view name);  // Null if absent.
   void Bool(absl::string_view name, bool* value);
   void Number(absl::string_view name, double low, double high, double* value);
   void Integer(absl::string_view name, int64_t low, int64_t high, uint32_t* value);
   void Integer(absl::string_view name, int64_t low, int64_t high, std::optional<uint32_t>* value);
   void Text(absl::string_view name, std::string* value);
-  // A list of token ids, or one.
+  // Reads a list of token ids, or a single one.
   void Ids(absl::string_view name, size_t most, std::vector<int32_t>* ids);
 
-  // 400: keeps the first.
+  // Keeps an error with status 400, if it is the first.
   void Fail(absl::string_view name, absl::string_view message);
   // "NAME is VALUE; wanted: .."
   void Unfit(absl::string_view name, const Json& value, absl::string_view wanted);
   // "NAME is VALUE: this build .."
   void NotBuilt(absl::string_view name, const Json& value, absl::string_view why);
   bool ok() const { return status_.ok(); }
+  // OK, or the first error.
   absl::Status Finish();
 
  private:

@@ -23,7 +23,7 @@ Json Finish(const AnswerPart& part) {
   return part.calls_before + part.calls.size() > 0 ? "tool_calls" : "stop";
 }
 
-// `streamed`: with each call's place among the answer's.
+// The tool calls of a part. `streamed` adds to each call its index in the answer.
 Json ToolCallsJson(const ResponseHead& head, size_t index, const AnswerPart& part, bool streamed) {
   Json calls = Json::array();
   for (size_t i = 0; i < part.calls.size(); ++i) {
@@ -45,7 +45,7 @@ Json UsageJson(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
-// A token by its text; one that is no whole characters by its bytes, as OpenAI writes them:
+// A token by its text. One that is not whole characters is written by its bytes, as OpenAI does:
 // bytes:\xe2\x96.
 std::string TokenName(const std::string& bytes) {
   if (IsUtf8(bytes)) return bytes;
@@ -55,7 +55,7 @@ std::string TokenName(const std::string& bytes) {
   return name;
 }
 
-// The distribution's most likely tokens beside this one.
+// The most likely tokens of the distribution from which this one was drawn.
 absl::Span<const TokenLogprob> Top(const TokenEvent& event) {
   return event.details == nullptr ? absl::Span<const TokenLogprob>()
                                   : absl::MakeConstSpan(event.details->top);
@@ -100,7 +100,8 @@ Json CompletionLogprobs(const ApiRequest& request, const Tokenizer& tokenizer,
     tokens.push_back(name);
     logprobs.push_back(has_logprob ? Json(LogprobOf(request, event)) : Json(nullptr));
     offsets.push_back(offset);
-    // The token itself is always there. Of two that are written the same, the more likely.
+    // The token itself is always listed. Of two tokens with the same text, the more likely one is
+    // listed.
     Json top = Json::object();
     for (const TokenLogprob& other : Top(event))
       top.emplace(TokenName(tokenizer.TokenBytes(other.token)), other.logprob);
@@ -108,6 +109,7 @@ Json CompletionLogprobs(const ApiRequest& request, const Tokenizer& tokenizer,
     tops.push_back(has_logprob ? std::move(top) : Json(nullptr));
   };
   for (size_t i = 0; i < part.prompt.size(); ++i) add(part.prompt[i], prompt.offsets[i], i > 0);
+
   uint64_t offset =
       part.prompt.empty() ? part.characters_before : chat::CountCodePoints(prompt.text);
   for (const TokenEvent& event : part.tokens) {
@@ -120,7 +122,7 @@ Json CompletionLogprobs(const ApiRequest& request, const Tokenizer& tokenizer,
           {"text_offset", std::move(offsets)}};
 }
 
-// Tokens in a row of one version: [{"version": "1:25", "tokens": 12}, ..]
+// Runs of tokens of one version: [{"version": "1:25", "tokens": 12}, ..]
 Json Versions(const AnswerPart& part) {
   Json runs = Json::array();
   const PolicyVersion* last = nullptr;
@@ -133,7 +135,7 @@ Json Versions(const AnswerPart& part) {
   return runs;
 }
 
-// What both kinds of choices may carry beside the text.
+// Adds the fields that both kinds of choices may have besides the text.
 void AddDetails(const Prepared& prepared, const Tokenizer& tokenizer, size_t index,
                 const AnswerPart& part, bool first, Json* choice) {
   const ApiRequest& request = prepared.request;

@@ -16,24 +16,25 @@ class Tokenizer;
 
 namespace sluice::rollout::http {
 
-// What an answer grew by, or all of it.
+// A part of an answer, or all of it.
 struct AnswerPart {
   std::string text;
-  uint64_t characters_before = 0;  // Of the answer's text, echo included.
-  // The prompt's tokens, where their log-probs are told; the first has none.
+  // Characters of the answer's text before this part, echo included.
+  uint64_t characters_before = 0;
+  // The prompt's tokens, if their log-probs are asked for. The first one has none.
   std::vector<TokenEvent> prompt;
-  std::vector<TokenEvent> tokens;  // Empty where the response tells nothing of them.
+  std::vector<TokenEvent> tokens;  // Empty if the response has nothing about tokens.
   std::vector<ToolCall> calls;
-  size_t calls_before = 0;  // Of the answer.
+  size_t calls_before = 0;  // Tool calls of the answer before this part.
   FinishReason finish = FinishReason::kNone;
 };
 
-// What all responses to one call begin with.
+// The fields with which all responses to one call begin.
 struct ResponseHead {
   std::string id;
   int64_t created = 0;  // Unix seconds.
   std::string model;
-  std::string fingerprint;  // Version and digest.
+  std::string fingerprint;  // VERSION-DIGEST of the weights.
 };
 
 struct Usage {
@@ -41,17 +42,17 @@ struct Usage {
   uint64_t completion_tokens = 0;
 };
 
-// Writes OpenAI's objects for one call. `prepared` and `tokenizer` outlive it.
+// Formats OpenAI's objects for one call. `prepared` and `tokenizer` outlive it.
 class Format {
  public:
   Format(const Prepared& prepared, const Tokenizer& tokenizer)
       : prepared_(prepared), tokenizer_(tokenizer) {}
 
-  // The response in one piece; the answers by index.
+  // The response in one piece. `answers` are by index.
   std::string Whole(const ResponseHead& head, absl::Span<const AnswerPart> answers,
                     const Usage& usage) const;
 
-  // Server-sent events. `first`: the answer's first.
+  // Server-sent events. `first` marks the first chunk of an answer.
   std::string Chunk(const ResponseHead& head, size_t index, const AnswerPart& part,
                     bool first) const;
   std::string UsageChunk(const ResponseHead& head, const Usage& usage) const;
@@ -64,7 +65,7 @@ class Format {
   const Tokenizer& tokenizer_;
 };
 
-// Of /v1/models.
+// An entry of /v1/models.
 struct ModelEntry {
   std::string name, version, digest;
   int64_t created = 0;  // Unix seconds.

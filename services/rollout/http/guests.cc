@@ -39,7 +39,7 @@ absl::StatusOr<uint64_t> Guests::Add(std::shared_ptr<Model> model, std::vector<R
 void Guests::Leave(uint64_t guest) {
   std::vector<uint64_t> running;
   std::shared_ptr<Model> model;
-  std::shared_ptr<const Sink> sink;  // What it holds ends without the lock.
+  std::shared_ptr<const Sink> sink;  // Destroyed after the lock is released.
   {
     MutexLock lock(&mu_);
     const auto left = guests_.find(guest);
@@ -56,14 +56,16 @@ void Guests::Leave(uint64_t guest) {
 }
 
 void Guests::Stepped(StepEvents events) {
-  std::map<uint64_t, News> news;  // By guest.
+  std::map<uint64_t, News> news;  // By the guest's number.
   {
     MutexLock lock(&mu_);
-    // Where an event of `request` belongs, its id made the guest's own; null: the guest has left.
+    // Finds the guest's list for an event of `request`, and makes the id the index among the
+    // guest's own. Null if the guest has left.
     const auto place = [&](uint64_t* request, bool ends)
                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> StepEvents* {
       const auto guest = Find(*request);
       if (guest == guests_.end()) return nullptr;
+      // The sink is kept before Ended() may erase the guest.
       News& of_guest = news.try_emplace(guest->first, News{guest->second.sink, {}}).first->second;
       *request -= guest->first;
       if (ends) Ended(guest, *request);

@@ -13,46 +13,49 @@
 
 namespace sluice::rollout::http {
 
-// Requests of outsiders, beside the jobs' own work: of the HTTP API's clients and of
-// EngineService's callers. Gives them ids, holds all of them to one limit, and brings each guest
-// what the engines did for it.
+// The engine's requests that are not the job's own work: those of the HTTP API's clients and of
+// EngineService's callers. Each caller is a guest. This class gives the requests their ids, applies
+// one limit to all of them, and gives each guest the events of its requests.
 //
 // Thread-safe. Owns no thread.
 class Guests {
  public:
-  // What one step did for a guest. `request` of an event is the place of the request among the
-  // guest's own; each ends with an event that says so, or with a failure. On the thread of
-  // Stepped() or ModelLeft(), which may meet; must not block.
+  // Gets what one step did for a guest. `request` of an event is the index of the request among the
+  // guest's own. Each request ends with an event whose `finish` is set, or with a failure. It is
+  // called on the thread of Stepped() or ModelLeft(), perhaps on both at once, and must not block.
   using Sink = std::function<void(StepEvents events)>;
 
   explicit Guests(uint32_t most_requests = 4096) : most_requests_(most_requests) {}
   Guests(const Guests&) = delete;
   Guests& operator=(const Guests&) = delete;
 
-  // Hands the requests to `model`, at least one. Ids are given here; numbers of groups, other than
-  // 0, are the guest's own. Returns the guest, for Leave(); `sink` may have been called by then.
-  // RESOURCE_EXHAUSTED: more requests than may run at once.
+  // Hands requests, at least one, to `model`. Their ids are set here. A group number other than 0
+  // is the guest's own, and is made unique here. Returns the guest's number for Leave(); `sink` may
+  // have been called by then.
+  // RESOURCE_EXHAUSTED BUSY: more requests than may run at once.
   absl::StatusOr<uint64_t> Add(std::shared_ptr<Model> model, std::vector<Request> requests,
                                Sink sink) ABSL_LOCKS_EXCLUDED(mu_);
-  // What of the guest's requests still runs is aborted before the next step. Unknown, or all have
-  // ended: nothing happens.
+  // Aborts those of the guest's requests that still run, before the engine's next step. Does
+  // nothing if the guest is unknown or all its requests have ended.
   void Leave(uint64_t guest) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What an engine did for requests of guests.
+  // Takes what a step of an engine did for guests' requests.
   void Stepped(StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
-  // Fails what runs on `model` with `why`.
+  // Fails with `why` all requests that run on `model`.
   void ModelLeft(const Model* model, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
-  size_t running() const ABSL_LOCKS_EXCLUDED(mu_);  // Requests.
+  size_t running() const ABSL_LOCKS_EXCLUDED(mu_);  // Number of requests.
 
  private:
   struct Guest {
     std::shared_ptr<Model> model;
     std::shared_ptr<const Sink> sink;
-    std::vector<bool> runs;  // By request.
-    size_t open = 0;         // Of them, those that run.
+    std::vector<bool> runs;  // By request: it has not ended.
+    size_t open = 0;         // Number of requests that have not ended.
   };
-  using ById = std::map<uint64_t, Guest>;  // By the id of its first request; the others follow.
+  // By the id of the guest's first request; its other ids follow.
+  using ById = std::map<uint64_t, Guest>;
+  // Events of one step for one guest, to be delivered without the lock.
   struct News {
     std::shared_ptr<const Sink> sink;
     StepEvents events;

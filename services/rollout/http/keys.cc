@@ -68,7 +68,7 @@ absl::StatusOr<Keys> Keys::Parse(absl::string_view text, absl::string_view sourc
 
 std::shared_ptr<const Tenant> Keys::Find(absl::string_view authorization) const {
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return nullptr;
-  // By digest, so that how long the look-up takes tells nothing of a key.
+  // Look up by digest, so that the time of the look-up says nothing about a key.
   const auto found =
       by_digest_.find(Sha256(absl::StripAsciiWhitespace(authorization.substr(kScheme.size()))));
   return found == by_digest_.end() ? nullptr : found->second;

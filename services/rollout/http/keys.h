@@ -10,28 +10,28 @@
 
 namespace sluice::rollout::http {
 
-// Who may ask, and for how much at once.
+// A user of the API, and how many answers it may have at once.
 struct Tenant {
   std::string name;
-  uint32_t most_answers = 0;  // Being sampled at once; 0: the server's limit alone.
+  uint32_t most_answers = 0;  // Answers being sampled at once; 0: only the server's limit holds.
 };
 
-// The bearer keys that a server takes. A secret file has a line for each: NAME KEY [MOST_ANSWERS];
-// empty lines and those that begin with # are skipped. Several keys may name one tenant; the last
-// limit counts.
+// The bearer keys that a server accepts. The secret file has one line for each: NAME KEY
+// [MOST_ANSWERS]. Empty lines and lines that begin with # are ignored. Several keys may have the
+// same tenant's NAME; the last limit counts.
 //
-// Immutable, so thread-safe. Keeps only digests of the keys.
+// Immutable, so thread-safe. Only digests of the keys are kept.
 class Keys {
  public:
-  static constexpr size_t kShortest = 16;  // Bytes of a key.
+  static constexpr size_t kShortest = 16;  // Least bytes of a key.
 
-  // INVALID_ARGUMENT: a line, by number; never its key. FAILED_PRECONDITION: others than the owner
-  // may read the file, or it has no key.
+  // INVALID_ARGUMENT: a line is wrong; the message has its number, but never its key.
+  // FAILED_PRECONDITION: others than the owner may read the file, or it has no key.
   static absl::StatusOr<Keys> Load(const std::string& path);
   static absl::StatusOr<Keys> Parse(absl::string_view text, absl::string_view source);
 
-  // Of a request's Authorization header. Null: none, or no such key. The answer takes as long
-  // whichever key comes close.
+  // The tenant of a request's Authorization header. Null if there is no key, or an unknown one. The
+  // time that this takes does not depend on how close a wrong key is to a right one.
   std::shared_ptr<const Tenant> Find(absl::string_view authorization) const;
 
  private:

@@ -45,7 +45,7 @@ absl::StatusOr<Json> ReadContent(const Json& content, const std::string& path) {
   return Json(std::move(joined));
 }
 
-// Clients send arguments as JSON in a text; templates write the object.
+// Reads tool calls. Clients send `arguments` as a text with JSON in it; templates need the object.
 absl::StatusOr<Json> ReadToolCalls(const Json& calls, const std::string& path) {
   if (!calls.is_array())
     return Refuse(400, "invalid_value", path,
@@ -101,7 +101,8 @@ absl::StatusOr<Json> ReadMessage(const Json& message, const std::string& at) {
     fields.Text(name, &text);
     if (!text.empty()) read[name] = text;
   }
-  // As clients send an answer back.
+
+  // Clients send an answer back with these fields, which are then empty.
   for (const char* name : {"refusal", "audio", "function_call", "annotations"}) {
     const Json* const value = fields.Find(name);
     if (value != nullptr && !value->empty()) fields.NotBuilt(name, *value, "does not have it");

@@ -15,28 +15,27 @@ class PromptRenderer;
 
 namespace sluice::rollout::http {
 
-// Ids of guests' requests have this bit, those of the job's work do not.
+// Bit that the ids of guests' requests have, and those of the job's own work do not.
 inline constexpr uint64_t kApiRequest = uint64_t{1} << 63;
 
-// One model that answers: the engine of a job, or a fake. What it samples goes to
+// A model that can answer: the engine of a job, or a fake. What it samples goes to
 // Guests::Stepped().
-//
-// Thread-safe; no call blocks.
 class Model {
  public:
   virtual ~Model() = default;
 
-  virtual const std::string& name() const = 0;  // As requests give it.
+  virtual const std::string& name() const = 0;  // As requests name it.
   virtual const PromptRenderer& renderer() const = 0;
-  virtual uint32_t max_context() const = 0;  // Tokens, prompt and answer.
+  virtual uint32_t max_context() const = 0;  // Most tokens of prompt and answer together.
   virtual absl::Time loaded() const = 0;
-  // Nothing: no weights to serve with yet.
+  // The version that serves. Nullopt if there are no weights yet.
   virtual std::optional<PolicyVersion> serving() const = 0;
-  // Of its weights, hex; empty: not known any more.
+  // Digest of a version's weights, in hex. Empty if it is not known any more.
   virtual std::string digest(PolicyVersion version) const = 0;
 
   virtual void Add(std::vector<Request> requests) = 0;
-  virtual void Abort(const std::vector<uint64_t>& requests) = 0;  // Before the next step.
+  // Takes effect before the next step.
+  virtual void Abort(const std::vector<uint64_t>& requests) = 0;
 };
 
 }  // namespace sluice::rollout::http

@@ -19,8 +19,8 @@
 namespace sluice::rollout::http {
 namespace {
 
-// A rendered conversation up to the end of its last message, behind which templates close the turn.
-// As transformers does it.
+// Cuts a rendered conversation at the end of its last message, after which templates write the end
+// of the turn. transformers does the same.
 absl::StatusOr<std::string> CutBehind(std::string rendered, const std::string& last) {
   const absl::string_view stripped = absl::StripAsciiWhitespace(last);
   const size_t at = stripped.empty() ? std::string::npos : rendered.rfind(std::string(stripped));
@@ -54,8 +54,8 @@ absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request,
   return ids;
 }
 
-// The characters of `text` before each token, which rise: those that the tokenizer adds stand where
-// they are put.
+// The number of characters of `text` before each token. It never decreases: a token that the
+// tokenizer adds has the offset of the place where it was added.
 std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const Span> tokens) {
   std::vector<uint64_t> offsets;
   size_t at = 0;
@@ -70,7 +70,8 @@ std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const 
   return offsets;
 }
 
-// What the engine's detokenizer takes to have been said, and where each token stands in it.
+// Sets the text of a prompt that was given as ids, as the engine's detokenizer reads it, and the
+// offset of each token in it.
 absl::Status EchoIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
                      Prepared::Prompt* prompt) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Detokenizer> detokenizer,
@@ -109,7 +110,8 @@ absl::StatusOr<Prepared::Prompt> EncodePrompt(const ApiRequest& request, ApiRequ
   return prompt;
 }
 
-// The engine names a field as "sampling.top_p 0.9: ..", the API as "top_p".
+// Translates an error of the engine, which names a field as in "sampling.top_p 0.9: ..", into one
+// of the API, which names it "top_p".
 absl::Status FromEngine(const absl::Status& status) {
   if (status.ok()) return status;
   const absl::string_view message = absl::StripPrefix(status.message(), "sampling.");
@@ -138,8 +140,9 @@ absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
     prepared.prompts.push_back(std::move(prompt));
   }
   request.prompts.clear();
+
   const uint32_t context = model.max_context();
-  uint32_t room = context;  // Behind the longest prompt.
+  uint32_t room = context;  // Tokens left after the longest prompt.
   for (const Prepared::Prompt& prompt : prepared.prompts) {
     const uint64_t tokens = prompt.ids->size();
     const absl::string_view param = request.chat ? "messages" : "prompt";
@@ -157,6 +160,7 @@ absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
     room = std::min(room, context - static_cast<uint32_t>(tokens));
     prepared.prompt_tokens += tokens;
   }
+
   if (request.sampling.max_tokens == 0)
     request.sampling.max_tokens = std::min(room, request.most_tokens);
   SLUICE_RETURN_IF_ERROR(FromEngine(CheckSampling(request.sampling, /*trainable=*/false)));

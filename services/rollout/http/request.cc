@@ -72,8 +72,8 @@ void ReadSeed(Fields* fields, std::optional<uint64_t>* seed) {
                                       : static_cast<uint64_t>(given->get<int64_t>());
 }
 
-// What clients send along and what changes nothing at these values. At others this build would not
-// do what is asked.
+// Reads fields that clients send with values that change nothing. Other values are refused, because
+// this build would not do what is asked.
 void ReadNeutral(Fields* fields, uint32_t n) {
   const std::pair<const char*, Json> neutral[] = {{"frequency_penalty", 0},
                                                   {"presence_penalty", 0},
@@ -94,7 +94,7 @@ void ReadNeutral(Fields* fields, uint32_t n) {
     if (given != nullptr && *given != value)
       fields->NotBuilt(name, *given, absl::StrCat("takes ", value.dump(), " alone"));
   }
-  std::string user, tier;  // Whose call it is, and how soon it goes: said to nobody here.
+  std::string user, tier;  // Ignored: they name the user and a priority.
   fields->Text("user", &user);
   fields->Text("service_tier", &tier);
   const Json* const metadata = fields->Find("metadata");
@@ -102,7 +102,7 @@ void ReadNeutral(Fields* fields, uint32_t n) {
     fields->Unfit("metadata", *metadata, "an object");
 }
 
-// What both calls have.
+// Reads the fields that both calls have.
 void ReadCommon(Fields* fields, ApiRequest* request) {
   if (fields->Find("model") == nullptr)
     fields->Fail("model", " is missing; GET /v1/models lists what there is");
@@ -112,7 +112,8 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   fields->Number("temperature", 0, 100, &temperature);
   sampling.temperature = static_cast<float>(temperature);
   fields->Number("top_p", 0, 1, &sampling.top_p);
-  // The shortest run of so small a share is the most likely token; the engine's 0 is all of them.
+  // 0 means the most likely token, which the smallest positive value keeps; the engine would read 0
+  // as no cut.
   if (sampling.top_p == 0) sampling.top_p = std::numeric_limits<double>::min();
   if (const Json* const top_k = fields->Find("top_k"); top_k == nullptr || *top_k != -1)
     fields->Integer("top_k", 0, kMostTokens, &sampling.top_k);
@@ -126,7 +127,7 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   ReadStream(fields, request);
   fields->Bool("return_token_ids", &request->return_token_ids);
   fields->Bool("return_versions", &request->return_versions);
-  // Of greedy draws the latter are all 0.
+  // With greedy sampling the processed log-probs are all 0, so the default is then `raw`.
   std::string mode = sampling.temperature == 0 ? "raw" : "processed";
   fields->Text("logprobs_mode", &mode);
   if (mode != "processed" && mode != "raw")
@@ -174,7 +175,7 @@ void ReadPrompt(Fields* fields, std::vector<ApiRequest::Prompt>* prompts) {
   }
 }
 
-// max_completion_tokens is the newer name.
+// Reads max_tokens; max_completion_tokens is its newer name.
 void ReadChatTokens(Fields* fields, uint32_t* max_tokens) {
   std::optional<uint32_t> old_name, new_name;
   fields->Integer("max_tokens", 1, kMostTokens, &old_name);

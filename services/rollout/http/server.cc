@@ -41,33 +41,33 @@ using boost::system::error_code;
 using TlsStream = asio::ssl::stream<tcp::socket>;
 
 constexpr uint32_t kMaxHead = 16 << 10;
-// Bytes that a client may send before the answer to its last request is out.
+// Most bytes that a client may send ahead, before the answer to its last request is sent.
 constexpr size_t kMaxEarly = 64 << 10;
-constexpr int kSendBuffer = 256 << 10;  // Of the kernel, so that a reader who is behind is seen.
+constexpr int kSendBuffer = 256 << 10;  // The kernel's; small enough to notice a slow reader.
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr std::chrono::milliseconds kTick(100);
 
 absl::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 absl::Duration Now() { return Clock::Real()->Monotonic(); }
 
-// One connection as the server sees it. All on the server's thread.
+// A connection, as the server uses it. All calls are on the server's thread.
 class Link {
  public:
   virtual ~Link() = default;
   virtual void Start() = 0;
   virtual void Tick(absl::Duration now) = 0;
   virtual bool busy() const = 0;  // A call is under way, or bytes wait to be sent.
-  virtual void Shut() = 0;        // Closes at once; what was asked for is aborted.
+  virtual void Shut() = 0;        // Closes at once and aborts the call's answers.
 };
 
-// What connections share.
+// What all connections share.
 struct Hub {
   const Server::Options options;
   asio::io_context io{1};
   asio::thread_pool pool;
   std::unique_ptr<Api> api;
   std::map<Link*, std::shared_ptr<Link>> links;
-  uint64_t bodies = 0;  // Bytes reserved for bodies.
+  uint64_t bodies = 0;  // Bytes reserved for bodies that are being read or parsed.
 
   explicit Hub(const Server::Options& o) : options(o), pool(static_cast<size_t>(o.workers)) {}
 };
@@ -113,7 +113,7 @@ class Connection : public Link,
     ReleaseBody();
     error_code ignored;
     Socket().close(ignored);
-    hub_->links.erase(this);  // The handlers that are under way hold the rest.
+    hub_->links.erase(this);  // Pending handlers keep this object alive.
   }
 
   // Reply: the answer. ----------------------------------------------------------------------------
@@ -147,7 +147,8 @@ class Connection : public Link,
     if (out_.size() + pending_.size() - sent_ > hub_->options.most_behind) {
       if (std::exchange(cut_, true)) return;
       log::Info("api_reader_cut_off", {{"bytes_behind", out_.size() + pending_.size() - sent_}});
-      asio::post(hub_->io, [self = Self()] { self->Shut(); });  // Not from within the API.
+      // Later, as the API must not be called from here.
+      asio::post(hub_->io, [self = Self()] { self->Shut(); });
       return;
     }
     Queue(chunked_ ? beast::buffers_to_string(web::make_chunk(asio::buffer(events)))
@@ -160,6 +161,8 @@ class Connection : public Link,
   }
 
  private:
+  // kHead: reading a request's headers, or waiting for them. kBody: reading its body. kCall: the
+  // answer is made or sent. kLinger: the connection is closed slowly. kClosed: it is closed.
   enum class State { kHead, kBody, kCall, kLinger, kClosed };
 
   std::shared_ptr<Connection> Self() { return this->shared_from_this(); }
@@ -187,7 +190,7 @@ class Connection : public Link,
     version_ = 11;
     parser_.emplace();
     parser_->header_limit(kMaxHead);
-    parser_->body_limit(boost::none);  // Api::Admit() sees to it, with its own words.
+    parser_->body_limit(boost::none);  // Api::Admit() checks it, with a message of its own.
     reading_ = true;
     web::async_read_header(stream_, buffer_, *parser_, [self = Self()](error_code error, size_t) {
       self->reading_ = false;
@@ -219,6 +222,7 @@ class Connection : public Link,
                      .content_encoding = View(request[web::field::content_encoding])};
     if (const auto length = parser_->content_length())
       head.content_length = static_cast<int64_t>(*length > INT64_MAX ? INT64_MAX : *length);
+
     absl::StatusOr<Route> route = hub_->api->Admit(head);
     const bool empty = parser_->is_done() || head.content_length == 0;
     if (!route.ok()) return Refused(route.status(), /*reading=*/!empty);
@@ -238,6 +242,7 @@ class Connection : public Link,
                               hub_->options.most_bodies, " are")),
           true);
     }
+
     body_ = length;
     hub_->bodies += length;
     state_ = State::kBody;
@@ -246,6 +251,7 @@ class Connection : public Link,
     if (absl::EqualsIgnoreCase(View(parser_->get()[web::field::expect]), "100-continue")) {
       Queue(HeadText(web::response<web::empty_body>{web::status::continue_, version_}));
     }
+
     reading_ = true;
     web::async_read(stream_, buffer_, *parser_,
                     [self = Self(), route = std::move(route)](error_code error, size_t) {
@@ -269,7 +275,7 @@ class Connection : public Link,
     Listen();
   }
 
-  // Reads on while the answer is made, only to see whether the client leaves.
+  // Reads while the answer is made, to notice when the client leaves.
   void Listen() {
     reading_ = true;
     stream_.async_read_some(buffer_.prepare(4096), [self = Self()](error_code error, size_t bytes) {
@@ -288,7 +294,8 @@ class Connection : public Link,
 
   // Writing. --------------------------------------------------------------------------------------
 
-  // `reading`: something of the request is unread, so that the connection cannot go on.
+  // Answers with an error. `reading` says that a part of the request is unread, so that the
+  // connection cannot be used again.
   void Refused(const absl::Status& why, bool reading) {
     const ApiError error = ApiErrorOf(why);
     keep_alive_ = !reading && parser_ && parser_->is_header_done() && parser_->get().keep_alive();
@@ -327,7 +334,7 @@ class Connection : public Link,
                              });
   }
 
-  // The answer is complete; it may not be sent yet.
+  // The answer is complete, but perhaps not sent yet.
   void Ended() {
     answered_ = true;
     call_ = 0;
@@ -335,25 +342,26 @@ class Connection : public Link,
     if (!writing_) Pump();
   }
 
-  // All bytes are out.
+  // All bytes queued so far are sent.
   void Flushed() {
     if (state_ != State::kCall) return;
     if (!answered_) {
       deadline_ = absl::InfiniteDuration();
       return;
     }
-    if (!keep_alive_) return Linger();  // The parser stays: a read into it may be under way.
+    if (!keep_alive_) return Linger();  // The parser stays, as a read into it may be under way.
     parser_.reset();
     state_ = State::kHead;
     SetDeadline(hub_->options.idle_time);
     if (!reading_) return ReadHead(hub_->options.idle_time);
     error_code ignored;
-    // The next request may be here in full; Listen() goes over to it.
+    // The next request may have been read completely already. Then no more bytes will come, so the
+    // read of Listen() is cancelled, and its handler parses the request.
     if (buffer_.size() > 0) Socket().cancel(ignored);
   }
 
-  // Closed at once, unread bytes would make the kernel reset the connection, and the client might
-  // never see the answer.
+  // Closes the connection slowly. If it were closed at once, unread bytes would make the kernel
+  // reset it, and the client might never see the answer.
   void Linger() {
     state_ = State::kLinger;
     SetDeadline(kLinger);
@@ -367,6 +375,7 @@ class Connection : public Link,
     }
   }
 
+  // Reads and drops bytes until the client closes or the time is up.
   void Discard() {
     buffer_.clear();
     reading_ = true;
@@ -386,13 +395,13 @@ class Connection : public Link,
   absl::Duration deadline_;  // Monotonic.
   unsigned version_ = 11;
   bool keep_alive_ = false, chunked_ = false;
-  bool bodiless_ = false;  // The answer is to a HEAD: that of a GET, without its body.
-  bool reading_ = false, writing_ = false;  // An operation is under way.
+  bool bodiless_ = false;  // The request is HEAD: its answer is that of GET without the body.
+  bool reading_ = false, writing_ = false;  // A read or a write is under way.
   bool answered_ = false;                   // The call's answer is complete.
-  bool cut_ = false;
-  uint64_t call_ = 0;          // Of the Api; 0: none.
-  uint64_t body_ = 0;          // Bytes reserved.
-  std::string out_, pending_;  // Being written, from sent_ on; to be written then.
+  bool cut_ = false;                        // The reader was too slow and is being cut off.
+  uint64_t call_ = 0;                       // Id of the Api's call; 0 if none is under way.
+  uint64_t body_ = 0;          // Bytes that this connection has reserved in Hub::bodies.
+  std::string out_, pending_;  // out_ is being written, from sent_ on; pending_ follows it.
   size_t sent_ = 0;
 };
 
@@ -401,7 +410,7 @@ uint64_t RandomSeed() {
   return uint64_t{device()} << 32 | device();
 }
 
-// Each connection takes a descriptor.
+// Raises the limit of open files, as each connection needs a descriptor.
 void RaiseDescriptorLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;

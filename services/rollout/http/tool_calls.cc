@@ -17,9 +17,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kOpen = "<tool_call>", kClose = "</tool_call>";
 constexpr std::string_view kSpace = " \t\r\n";
-constexpr size_t kMaxCall = 1 << 20;  // Bytes; a longer one is text.
+constexpr size_t kMaxCall = 1 << 20;  // Bytes; a longer call is text.
 
-// The text of the n-th member's value. `object` is JSON.
+// The text of the value of the n-th member (from 0) of `object`, which must be valid JSON.
 absl::string_view MemberText(absl::string_view object, size_t n) {
   size_t begin = 0, at = 0;
   bool quoted = false;
@@ -40,8 +40,8 @@ absl::string_view MemberText(absl::string_view object, size_t n) {
   return absl::StripAsciiWhitespace(object.substr(begin, at - begin));
 }
 
-// The arguments go on as the model wrote them: read and written anew, a number might not be the
-// same.
+// Reads a call. Its arguments stay as the model wrote them, because parsing and formatting could
+// change a number.
 std::optional<ToolCall> ReadCall(absl::string_view text) {
   const absl::StatusOr<Json> json =
       ParseJson(text, "a call", kMaxDepth, {.values = kMaxValues, .members = kMaxMembers});
@@ -55,7 +55,7 @@ std::optional<ToolCall> ReadCall(absl::string_view text) {
                       text, static_cast<size_t>(std::distance(json->begin(), arguments))))};
 }
 
-// The longest end of `text` that begins `tag`.
+// Length of the longest end of `text` that is a beginning of `tag`.
 size_t PartialTag(std::string_view text, std::string_view tag) {
   for (size_t n = std::min(text.size(), tag.size() - 1); n > 0; --n) {
     if (text.ends_with(tag.substr(0, n))) return n;
@@ -79,8 +79,8 @@ class Hermes final : public ToolCallParser {
   }
 
  private:
-  // Text up to the next call. White space before it waits, for it may belong to the call. True: a
-  // call begins.
+  // Moves text up to the next call to `text`. White space before that waits, because it may belong
+  // to the call. Returns true if a call begins.
   bool TakeText(std::string* text) {
     const size_t open = held_.find(kOpen);
     size_t end = open != std::string::npos ? open : held_.size() - PartialTag(held_, kOpen);
@@ -93,7 +93,8 @@ class Hermes final : public ToolCallParser {
     return true;
   }
 
-  // A call that has ended; held_ begins with the white space before it. True: text follows.
+  // Takes a call that is complete; held_ begins with the white space before it. Returns true if
+  // text follows.
   bool TakeCall(std::string* text, std::vector<ToolCall>* calls) {
     const size_t begin = held_.find(kOpen) + kOpen.size();
     const size_t close = held_.find(kClose, std::max(begin, scanned_));
@@ -116,8 +117,8 @@ class Hermes final : public ToolCallParser {
   }
 
   std::string held_;
-  bool inside_ = false, called_ = false;
-  size_t scanned_ = 0;  // Of held_, without an end of the call.
+  bool inside_ = false, called_ = false;  // Inside a call; a call was found.
+  size_t scanned_ = 0;  // Leading bytes of held_ in which no end of the call begins.
 };
 
 }  // namespace

@@ -8,31 +8,32 @@
 
 namespace sluice::rollout::http {
 
-// A call of a tool, as a model wrote it.
+// A tool call that a model wrote.
 struct ToolCall {
   std::string name;
   std::string arguments;  // A JSON object, as the model wrote it.
 };
 
-// Takes calls out of the text of one answer, as it comes. What is no call by the rules of the
-// parser stays text, in its place.
+// Takes tool calls out of the text of one answer, as the text comes. Text that is not a call by the
+// rules of the parser stays text, in its place.
 class ToolCallParser {
  public:
   virtual ~ToolCallParser() = default;
 
-  // Gives on what is certain: text to `text`, whole calls to `calls`. The rest waits for what comes
-  // next.
+  // Takes the next piece of text. Appends to `text` and `calls` what is certain; the rest waits for
+  // the next piece.
   virtual void Push(absl::string_view piece, std::string* text, std::vector<ToolCall>* calls) = 0;
-  // The answer has ended: what waits is text.
+  // The answer has ended: appends to `text` what still waits.
   virtual void Finish(std::string* text) = 0;
 };
 
-// The parser of models whose chat template writes calls as it reads them; "" if there is none:
-//   hermes   <tool_call>{"name": .., "arguments": {..}}</tool_call>, as Hermes and Qwen write it;
-//            white space around calls belongs to them.
-//            What lacks one of the two, or has them of other types, is text.
+// The name of the parser for models with this chat template; "" if there is none. A template writes
+// calls in the form in which its model writes them:
+//   hermes   <tool_call>{"name": .., "arguments": {..}}</tool_call>, as Hermes and Qwen write it.
+//            White space around calls is dropped. A call that lacks name or arguments, or has
+//            them of other types, is text.
 absl::string_view ToolCallParserOf(absl::string_view chat_template);
-// Null: no such parser.
+// Makes the parser of this name. Null if there is none.
 std::unique_ptr<ToolCallParser> MakeToolCallParser(absl::string_view name);
 
 }  // namespace sluice::rollout::http

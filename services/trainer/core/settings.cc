@@ -77,7 +77,7 @@ absl::Status Validate(const Settings& settings) {
 
 bool Streams(const Settings& settings) {
   if (settings.kind != Settings::Kind::kRl || !settings.stream) return false;
-  // Off-policy or with several updates, the proximal policy needs the whole batch first.
+  // Several updates need the whole batch first.
   if (settings.max_staleness != 0 || settings.minibatches != 1) return false;
   const auto* row = FindRow(AdvantageRows(), settings.algorithm.advantage.kind);
   return row != nullptr && row->value.centre != Centre::kBatch;

@@ -33,8 +33,8 @@ struct Settings {
   DType dtype = DType::kF32;
   uint32_t minibatches = 1;            // Optimizer updates per batch.
   uint32_t micro_batch_tokens = 9216;  // Most tokens of one forward pass.
-  bool stream = true;                  // Train on groups while the batch fills; see Streams().
-  int64_t max_staleness = 4;           // Versions.
+  bool stream = true;  // Train on groups while the batch fills, at max_staleness 0; see Streams().
+  int64_t max_staleness = 4;  // Versions.
   uint32_t group_size = 8;
   double temperature = 1.0;      // Sampling temperature, by which log-probs divide the logits too.
   uint32_t max_response = 8192;  // In tokens; L_max of the aggregation fixed_length.
