@@ -128,8 +128,8 @@ TEST_F(ExportTest, ADamagedFileIsNotExported) {
 TEST_F(ExportTest, ADirectoryMayBeNamedWithASlashAtItsEnd) {
   EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out/", std::nullopt), absl::OkStatus());
   EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/f32//", DType::kF32), absl::OkStatus());
-  EXPECT_TRUE(IsFile(dir_ + "/out/config.json"));
-  EXPECT_TRUE(IsFile(dir_ + "/f32/config.json"));
+  EXPECT_TRUE(PathExists(dir_ + "/out/config.json"));
+  EXPECT_TRUE(PathExists(dir_ + "/f32/config.json"));
 }
 
 }  // namespace
