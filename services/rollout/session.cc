@@ -7,14 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
-#include "services/rollout/convert.h"
 #include "services/rollout/http/model.h"
 #include "sluice/job/v1/job.pb.h"
 
@@ -91,8 +89,8 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made,
       model_digest_(ModelDigest(made_)),
       layout_id_(made_.layout->layout_id()) {}
 
-// Makes the parts, each before those that call it. What a callback names may be made later than the
-// part that has the callback: none is called before the admitter has begun to ask for work.
+// Makes the parts, each before those that call it. The callbacks of the lease keeper and of the
+// rescorer name parts that are made after them, and run only once work has been granted.
 void Session::Begin() {
   const auto fail = [this](absl::Status why) { Fail(std::move(why)); };
 

@@ -93,6 +93,8 @@ class TrainingJob::Impl {
   void OfferWeights(std::shared_ptr<const TensorSet> weights);
   void TellStanding(bool ready, absl::string_view phase, absl::string_view cause = "") const;
   int64_t version() const { return state_.version.number; }  // Steps done.
+  // The same as this incarnation publishes it.
+  PolicyVersion policy_version() const { return {job_.config.incarnation, version()}; }
 
   JobContext job_;
   CoreShare* const cores_;
@@ -120,8 +122,9 @@ class TrainingJob::Impl {
   std::string cursor_, checkpoint_;  // Of the checkpoint that the run goes on from; may be empty.
   RowEncoder encode_row_;            // Of supervised jobs.
   int64_t experts_ = 0;  // That a token goes through, in all layers; 0: no mixture of experts.
-  // During a replay the engines keep what they hold until this version; -1: there is no replay.
-  int64_t replay_end_ = -1;
+  // While version() is below it, the queue replays batches, and the engines keep what they hold
+  // until this version.
+  int64_t replay_end_ = 0;
   // What the queue said when it had no further batch. Empty: limits.max_steps was reached.
   std::string why_done_;
 };
@@ -197,7 +200,7 @@ absl::Status TrainingJob::Impl::Connect() {
   SLUICE_RETURN_IF_ERROR(queue_.Connect());
   SLUICE_ASSIGN_OR_RETURN(const JobQueue::Restored restored,
                           queue_.Restore(cursor_, checkpoint_, state_));
-  if (restored.replay_end > version()) replay_end_ = restored.replay_end;
+  replay_end_ = restored.replay_end;
 
   publisher_ = std::make_shared<WeightPublisher>(
       WeightPublisher::Options{.job = config.id, .retain_versions = config.retain_versions},
@@ -210,15 +213,13 @@ absl::Status TrainingJob::Impl::Connect() {
       std::make_unique<Publication>(publisher_.get(), queue_.client(), job_.clock,
                                     restored.published, [this] { queue_.CancelReading(); });
 
-  const PolicyVersion first = {config.incarnation, version()};
   const auto publishes =
       job_.waits.Begin({.kind = "VERSION",
-                        .id = first.str(),
+                        .id = policy_version().str(),
                         .cause = absl::StrCat(job_.worker, " publishes its first version")});
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights,
                           Snapshot(config.settings.dtype));
-  publication_->Offer(std::move(weights), first,
-                      replay_end_ >= 0 ? std::optional<int64_t>(replay_end_) : std::nullopt);
+  OfferWeights(std::move(weights));
   SLUICE_RETURN_IF_ERROR(publication_->Flush());
   weights_->SetPublisher(publisher_);
 
@@ -314,8 +315,7 @@ absl::Status TrainingJob::Impl::Step() {
   // The step is in the history before a checkpoint can hold it, so that a kill in between leaves no
   // gap. The report of the last step also carries the last evaluation, and the checkpoint does not
   // wait for that.
-  const bool report_carries_evaluation =
-      job_.config.IsLast(version()) && job_.config.eval_every_steps > 0;
+  const bool report_carries_evaluation = job_.config.IsLast(version()) && evaluations_.enabled();
   if (!report_carries_evaluation) Report(step.result, seconds);
   if (checkpoint.has_value()) {
     SLUICE_RETURN_IF_ERROR(checkpoints_.Write(*std::move(checkpoint)));
@@ -437,7 +437,7 @@ void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& sec
 absl::Status TrainingJob::Impl::StartEvaluation() {
   const auto waits = job_.waits.Begin(
       {.kind = "VERSION",
-       .id = PolicyVersion{job_.config.incarnation, version()}.str(),
+       .id = policy_version().str(),
        .cause = absl::StrCat(job_.worker,
                              " waits until the version to be evaluated is out, and the evaluation "
                              "before it has ended")});
@@ -454,7 +454,7 @@ absl::Status TrainingJob::Impl::StartEvaluation() {
 }
 
 absl::Status TrainingJob::Impl::FinishEvaluations() {
-  if (job_.config.eval_every_steps == 0) return absl::OkStatus();
+  if (!evaluations_.enabled()) return absl::OkStatus();
   if (!evaluations_.Started(version())) SLUICE_RETURN_IF_ERROR(StartEvaluation());
   evaluations_.Await();
   return evaluations_.status();
@@ -477,7 +477,7 @@ absl::StatusOr<std::shared_ptr<const TensorSet>> TrainingJob::Impl::Snapshot(DTy
 
 void TrainingJob::Impl::OfferWeights(std::shared_ptr<const TensorSet> weights) {
   const bool replaying = replay_end_ > version();
-  publication_->Offer(std::move(weights), state_.version,
+  publication_->Offer(std::move(weights), policy_version(),
                       replaying ? std::optional<int64_t>(replay_end_) : std::nullopt);
 }
 
@@ -518,7 +518,7 @@ void TrainingJob::Impl::TellStanding(bool ready, absl::string_view phase,
                                      absl::string_view cause) const {
   if (!told_) return;
   told_({.ready = ready,
-         .version = {job_.config.incarnation, version()},
+         .version = policy_version(),
          .phase = std::string(phase),
          .cause = std::string(cause),
          .evaluated = evaluations_.totals()});

@@ -30,6 +30,9 @@ class JobEvaluations {
  public:
   explicit JobEvaluations(JobContext* job) : job_(job), rollouts_(job->config.rollouts) {}
 
+  // Whether the job asks for evaluations.
+  bool enabled() const { return job_->config.eval_every_steps > 0; }
+
   // The run goes on from `version`. `publisher` outlives this.
   absl::Status Open(int64_t version, WeightPublisher* publisher) ABSL_LOCKS_EXCLUDED(mu_);
   // The older version whose evaluation an earlier incarnation left unfinished. That of `version`
@@ -60,7 +63,6 @@ class JobEvaluations {
   void Abandon();
 
  private:
-  bool enabled() const { return job_->config.eval_every_steps > 0; }
   // Null before Open(), and where nothing is evaluated.
   Evaluator* evaluator() const ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
