@@ -80,6 +80,8 @@ class PublicationTest : public testing::Test {
   Mutex mu_;
   CondVar arrived_;
   std::vector<StagedWeights> staged_ ABSL_GUARDED_BY(mu_);
+  // Outlives the subscriber, whose thread reads it.
+  ManualClock clock_;
   std::unique_ptr<WeightSubscriber> subscriber_;
 };
 
@@ -131,8 +133,7 @@ TEST_F(PublicationTest, ARefusedVersionIsFetchedAndOfferedAgain) {
 
 // The clock stands still, so the back-off never ends by itself.
 TEST_F(PublicationTest, ARefusedVersionWaitsForItsBackOffAndANewerOneDoesNot) {
-  ManualClock clock;
-  Subscribe(RandomSet(1), "", &clock);
+  Subscribe(RandomSet(1), "", &clock_);
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
   const StagedWeights first = Next();
   subscriber_->Refused(first.version, "fingerprint differs", "a");
@@ -140,7 +141,7 @@ TEST_F(PublicationTest, ARefusedVersionWaitsForItsBackOffAndANewerOneDoesNot) {
   EXPECT_EQ(Next().version, (PolicyVersion{1, 2}));
 
   subscriber_->Refused({1, 2}, "fingerprint differs", "a");
-  clock.Advance(absl::Minutes(1));
+  clock_.Advance(absl::Minutes(1));
   EXPECT_EQ(Next().version, (PolicyVersion{1, 2}));
 }
 
