@@ -1,7 +1,7 @@
-// The whole loop on the example: tokens per second, what each role did with its time, how much
-// decoding and training overlap, and how long a weight update pauses generation.
-//   bench_e2e [--json] [--runs 3] [--steps 150] [--file configs/examples/digits.yaml] [--set
-//     KEY=VALUE ..] [--threads N|ROLE=N,..]
+// Measures the whole loop on the example: tokens per second, what each role did with its time, how
+// much decoding and training overlap, and how long a weight update pauses generation.
+//   bench_e2e [--json] [--runs 3] [--steps 150] [--file configs/examples/digits.yaml]
+//     [--set KEY=VALUE ..] [--threads N|ROLE=N,..]
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -51,8 +51,8 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
   out["rollout.busy_share"] = decode / seconds;
   out["trainer.busy_share"] = std::max(0.0, 1 - waiting / seconds);
   out["trainer.forward_backward_share"] = train / seconds;
-  // As sampled: the engine's threads and the trainer's run at once. At most what the smaller of the
-  // two takes.
+  // The share of samples in which decoding and training threads ran at once. It cannot exceed the
+  // smaller of their two shares.
   out["overlap_share"] = run.overlap.both;
   out["overlap_of_decode"] = run.overlap.first > 0 ? run.overlap.both / run.overlap.first : 0;
   out["pause_per_update_seconds"] = updates == 0 ? 0 : pause / updates;

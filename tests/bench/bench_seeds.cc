@@ -1,4 +1,5 @@
-// Five seeds of the example: each one's reward curve and time to a mean reward of 0.8.
+// Runs the example with several seeds, and shows the reward curve of each and its time to a mean
+// reward of 0.8.
 //   bench_seeds [--json] [--file configs/examples/digits.yaml] [--seeds 5] [--set KEY=VALUE ..]
 #include <CLI/CLI.hpp>
 
@@ -12,7 +13,7 @@ namespace {
 using sluice::bench::RunOutcome;
 
 constexpr double kGoal = 0.8;
-constexpr int kWindow = 10;  // Steps that a mean is taken over.
+constexpr int kWindow = 10;  // Steps over which the mean is taken.
 
 double MeanReward(const RunOutcome& run, size_t end) {
   const size_t begin = end > kWindow ? end - kWindow : 0;

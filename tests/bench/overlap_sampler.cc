@@ -13,9 +13,10 @@
 namespace sluice::bench {
 namespace {
 constexpr absl::Duration kPeriod = absl::Milliseconds(2);
-constexpr int kPeriodsPerSearch = 250;  // Threads start late: they are looked for again and again.
+// Threads may start late, so the sampler looks for them again after so many periods.
+constexpr int kPeriodsPerSearch = 250;
 
-// The stat files of the threads of a kind.
+// Paths of the stat files of all threads of a kind.
 std::vector<std::string> FindThreads(const OverlapSampler::Kind& kind) {
   std::vector<std::string> found;
   for (const pid_t process : kind.processes) {
@@ -30,7 +31,8 @@ std::vector<std::string> FindThreads(const OverlapSampler::Kind& kind) {
   return found;
 }
 
-// Whether one of them is running or ready to. The state is the letter behind the name in brackets.
+// Whether any of the threads is running or ready to run. In a stat file, the state is the letter
+// after the thread's name, which stands in parentheses.
 bool AnyRuns(const std::vector<std::string>& threads) {
   return std::any_of(threads.begin(), threads.end(), [](const std::string& path) {
     const auto stat = ReadFile(path);

@@ -12,11 +12,11 @@
 
 namespace sluice::bench {
 
-// How much of the time two kinds of threads of different processes run, and run at once: looks
-// every few milliseconds whether one of them is running or ready to run, as /proc tells it. A
-// thread is of a kind if its name is `thread`.
+// Measures how much of the time each of two kinds of threads runs, and how much of it both run at
+// once. Every few milliseconds it reads from /proc whether any thread of a kind is running or ready
+// to run. A thread is of a kind if it is named `thread` and belongs to one of `processes`.
 //
-// Owns one thread, `sampler`, from construction to Stop().
+// Owns one thread, the sampler, from construction to Stop().
 class OverlapSampler {
  public:
   struct Kind {
@@ -25,12 +25,13 @@ class OverlapSampler {
   };
   struct Shares {
     uint64_t samples = 0;
-    double first = 0, second = 0, both = 0;  // Of the samples.
+    double first = 0, second = 0, both = 0;  // Shares of the samples, from 0 to 1.
   };
 
-  // `active` tells whether a sample counts now; called on the sampler.
+  // `active` tells whether a sample counts. It is called on the sampler's thread.
   OverlapSampler(Kind first, Kind second, std::function<bool()> active);
   ~OverlapSampler();
+  // Ends the sampler and returns the shares. Idempotent.
   Shares Stop();
 
  private:

@@ -23,7 +23,7 @@
 namespace sluice::bench {
 namespace {
 
-// The body of http://address/metrics; empty if it cannot be had.
+// Returns the body of http://address/metrics, or an empty text if it cannot be read.
 std::string GetMetrics(const std::string& address) {
   const std::pair<std::string, std::string> parts =
       absl::StrSplit(address, absl::MaxSplits(':', 1));
@@ -48,7 +48,7 @@ std::string GetMetrics(const std::string& address) {
   return body == std::string::npos ? "" : answer.substr(body + 4);
 }
 
-// User and system time of a process so far, from /proc.
+// User and system time of a process so far, in seconds, from /proc.
 double CpuSeconds(pid_t pid) {
   const auto stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
   if (!stat.ok() || stat->rfind(')') == std::string::npos) return 0;

@@ -11,29 +11,30 @@
 
 namespace sluice::bench {
 
-// What one daemon had used and told by the end of a run.
+// What one daemon had used by the end of a run, and the metrics that it showed then.
 struct DaemonUse {
   std::string name, role;
   double cpu_seconds = 0;
-  std::string metrics;  // Its /metrics.
+  std::string metrics;  // The text of its /metrics.
 };
 
 struct RunOutcome {
   job::v1::JobStatus status;
   std::vector<job::v1::StepReport> steps;
   std::vector<DaemonUse> daemons;
-  // Of decoding (first) and training (second), from the first step's report to the last's.
+  // `first` is decoding and `second` is training, from the first step's report to the job's end.
   OverlapSampler::Shares overlap;
 };
 
-// Runs a job file on daemons of its own in a temporary directory, as `sluice run` does, and keeps
-// what benchmarks look at. `sets`: as --set; checkpoints go to that directory too unless a set says
-// otherwise. `threads`: as --threads; empty: the daemons share the cores.
+// Runs a job file as `sluice run` does, on daemons of its own in a temporary directory, and returns
+// what benchmarks look at. `sets` are as for --set; unless one of them says otherwise, checkpoints
+// go to that directory, which is removed at the end. `threads` is as for --threads; if it is empty,
+// the daemons share the cores. Fails if the job does not succeed.
 absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets,
                                         int rollouts = 1, const std::string& threads = "");
 
-// The sum of the samples of `name` in a Prometheus text that carry the label text `label`, as in
-// phase="decode"; empty: all.
+// Sum of all samples of the metric `name` in a Prometheus text whose labels contain `label`, such
+// as phase="decode". An empty `label` selects all of them.
 double MetricSum(const std::string& metrics, const std::string& name, const std::string& label);
 
 }  // namespace sluice::bench

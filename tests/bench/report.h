@@ -6,8 +6,8 @@
 
 namespace sluice::bench {
 
-// One figure. `baseline` and `ratio` (value / baseline) are of the same run; without a baseline
-// both are 0.
+// One figure. `baseline` is of the same run, and 0 if there is none. The report shows value /
+// baseline as the ratio, or 0 without a baseline.
 struct Figure {
   std::string name;
   double value = 0;
@@ -16,7 +16,7 @@ struct Figure {
   int runs = 1;
 };
 
-// Prints figures as aligned lines, or with --json one object a line:
+// Prints figures as aligned lines, or with --json one object per line:
 //   {"name": .., "value": .., "unit": .., "baseline": .., "ratio": .., "runs": ..}
 class Report {
  public:
@@ -27,6 +27,6 @@ class Report {
   const bool json_;
 };
 
-double Median(std::vector<double> values);  // 0 of none.
+double Median(std::vector<double> values);  // Returns 0 if there are none.
 
 }  // namespace sluice::bench

@@ -1,7 +1,7 @@
 #pragma once
 
-// CUDA's language and runtime library, as far as the kernels of this tree and their checks use
-// them, on the emulator. What is missing does not compile, or does not link: add it here.
+// CUDA's language and runtime library on the emulator, as far as the kernels of this tree and their
+// checks use them. Code that needs more does not compile, or does not link: add it here.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 
 #include "tests/cuda_emulator/emulator.h"
 
-// For what only the emulator can tell.
+// Lets code find out that it runs on the emulator.
 #define CUDA_EMULATOR 1
 
 #define __global__
@@ -24,7 +24,8 @@
 
 inline constexpr int warpSize = 32;
 
-// Calls in the rewritten files go to functions of the emulator, which check what they touch.
+// In the rewritten files, calls of these functions go to the emulator, which checks the memory that
+// they touch.
 extern "C" {
 void* memcpy(void* to, const void* from, size_t bytes) noexcept __asm__("cuda_emulator_memcpy");
 void* memmove(void* to, const void* from, size_t bytes) noexcept __asm__("cuda_emulator_memmove");
@@ -78,7 +79,7 @@ __forceinline__ void __syncwarp(uint32_t mask = 0xffffffffu) {
   sluice::cuda_emulator::WarpTogether(sluice::cuda_emulator::Together::kWarpBarrier, mask, 0);
 }
 inline void __threadfence() { sluice::cuda_emulator::Fence(); }
-// A block's own order is that of its barriers alone: this orders nothing for the emulator.
+// Within a block the emulator knows only the order that barriers give, so this orders nothing.
 inline void __threadfence_block() {}
 
 #define CUDA_EMULATOR_SHUFFLE(name, what, argument_type)                                          \
@@ -117,8 +118,9 @@ CUDA_EMULATOR_WARP(uint32_t, __reduce_or_sync, kReduceOr, uint32_t)
 CUDA_EMULATOR_WARP(uint32_t, __reduce_xor_sync, kReduceXor, uint32_t)
 #undef CUDA_EMULATOR_WARP
 
-// ---- Atomics. No other thread runs within one, so plain code is enough. The value's type is that
-// of the address: a literal converts. The accesses are uninstrumented: BeforeAtomic() checks them.
+// ---- Atomics. No other thread runs during one, so plain code is enough. The value has the type of
+// the address, so that a literal converts. The accesses are not instrumented: BeforeAtomic() checks
+// them.
 
 #define CUDA_EMULATOR_ATOMIC(name, change)                                                 \
   template <typename T>                                                                    \
@@ -149,7 +151,7 @@ __attribute__((no_sanitize("thread"), noinline)) T atomicCAS(T* address,
   return old;
 }
 
-// ---- The runtime library. Everything has happened when a call returns, on any stream.
+// ---- The runtime library. All work is done when a call returns, whatever the stream.
 
 enum cudaError_t {
   cudaSuccess = 0,

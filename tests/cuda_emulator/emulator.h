@@ -7,8 +7,8 @@
 
 // The part of the emulator that rewritten kernels call. README.md says what it finds and how.
 //
-// A fault ends the program with exit code kFaultExitCode, after a report on stderr that names the
-// kernel, block, thread, address and source line. One thread of the host may use it.
+// A fault prints a report to stderr, which names the kernel, block, thread, address and source
+// line, and ends the program with exit code kFaultExitCode. Only one thread of the host may use it.
 
 struct dim3 {
   unsigned x, y, z;
@@ -19,7 +19,8 @@ struct uint3 {
 };
 typedef struct CUstream_st* cudaStream_t;
 
-// Of the thread that runs. Not const: they change at every switch between threads.
+// The indexes of the running thread. They are not const, because they change at every switch
+// between threads.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
@@ -27,11 +28,12 @@ namespace sluice::cuda_emulator {
 
 inline constexpr int kFaultExitCode = 86;
 
-// The order in which threads and blocks run: 0 is by number, any other is drawn from it. The
-// environment's CUDA_EMULATOR_SEED, or 1, where this is not called.
+// Sets the order in which threads and blocks run: 0 is by number, and any other seed draws an
+// order. Without a call the seed is CUDA_EMULATOR_SEED of the environment, or 1.
 void SetSeed(uint64_t seed);
 
-// The names of the `__global__` functions of one file. The rewritten file makes one.
+// Registers the names of the `__global__` functions of a file. Each rewritten file makes one
+// object.
 struct Kernels {
   Kernels(const char* file, std::initializer_list<const char*> names);
 };
@@ -46,8 +48,8 @@ struct Config {
       : grid(grid), block(block), shared(shared) {}
 };
 // Runs body(parameters) as every thread of every block, and returns when all have ended. A launch
-// that a device would refuse is left to cudaGetLastError(). `parameters` is the one piece of host
-// memory that the kernel may read.
+// that a device would refuse runs nothing, and cudaGetLastError() returns its error. Of the host's
+// heap and stack, the kernel may read only `parameters`.
 void Run(const char* kernel, const Config& config, void (*body)(const void* parameters),
          const void* parameters, size_t parameter_bytes);
 
@@ -59,8 +61,8 @@ void Launch(const char* kernel, const Config& config, Body, const Args&... args)
   Run(kernel, config, body, &parameters, sizeof(parameters));
 }
 
-// ---- Shared memory. A `key` is the variable: all threads of a block that ask with it get the same
-// place, unwritten at first.
+// ---- Shared memory. `key` identifies the variable: all threads of a block that ask with the same
+// key get the same place, which is unwritten at first.
 void* SharedPlace(const void* key, const char* name, size_t bytes, size_t alignment);
 void* DynamicSharedPlace();
 
@@ -92,19 +94,19 @@ enum class Together {
   kReduceOr,
   kReduceXor,
 };
-// By all threads of the block, each with its own `value`.
+// Called by all threads of the block, each with its own `value`.
 int BlockTogether(Together what, int value);
-// By the lanes in `mask`. `argument` and `width` are those of a shuffle.
+// Called by the lanes in `mask`. `argument` and `width` are those of a shuffle.
 uint64_t WarpTogether(Together what, uint32_t mask, uint64_t value, int argument = 0,
                       int width = 32);
 
-// Before an atomic operation on `bytes` bytes: checks the access, and lets other threads run. `at`
-// is the operation's return address.
+// Called before an atomic operation on `bytes` bytes: lets other threads run, then checks the
+// access. `at` is the return address of the operation, for reports.
 void BeforeAtomic(const void* address, size_t bytes, const void* at);
-// __threadfence(): of two blocks that both call it, neither races with the other from then on.
+// __threadfence(). Once two blocks have both called it, their accesses no longer count as races.
 void Fence();
 
-// fma.rn.ftz.f32: denormals are zero, with their sign.
+// The PTX instruction fma.rn.ftz.f32: denormals become zero and keep their sign.
 float FmaRnFtz(float a, float b, float c);
 
 }  // namespace sluice::cuda_emulator

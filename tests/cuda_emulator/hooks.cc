@@ -1,6 +1,6 @@
 // The calls that -fsanitize=thread puts before every access to memory. The program is not linked
-// with ThreadSanitizer: these are all it finds. Between launches they do nothing, since the host
-// cannot touch the device's memory.
+// with ThreadSanitizer, so the linker finds only these. They do nothing between launches, because
+// the host cannot touch the device's memory anyway.
 
 #include <cstddef>
 #include <cstring>
@@ -56,7 +56,7 @@ void __tsan_write_range(const void* p, size_t bytes) {
   Check(p, bytes, Access::kWrite, __builtin_return_address(0));
 }
 
-// What cuda_runtime.h sends calls of the C library's functions to.
+// cuda_runtime.h sends calls of these C library functions here.
 void* cuda_emulator_memcpy(void* to, const void* from, size_t bytes) {
   Check(from, bytes, Access::kRead, __builtin_return_address(0));
   Check(to, bytes, Access::kWrite, __builtin_return_address(0));

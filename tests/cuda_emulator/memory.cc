@@ -14,28 +14,30 @@
 #include "tests/cuda_emulator/report.h"
 #include "tests/cuda_emulator/threads.h"
 
-// The linker's names for the program's own variables.
+// Defined by the linker: the program's own variables lie between the two.
 extern "C" char __executable_start, _end;
 
 namespace sluice::cuda_emulator {
 namespace {
 
 constexpr size_t kArenaBytes = size_t{1} << 30;
-constexpr size_t kSharedBytes = size_t{1} << 20;  // At the arena's start; gaps included.
+constexpr size_t kSharedBytes = size_t{1} << 20;  // At the start of the arena, gaps included.
 constexpr size_t kStaticSharedLimit = 48 << 10;
-constexpr size_t kGranule = 256;  // An allocation begins at one, and a whole one follows it.
+// Each allocation begins at a granule, and a whole granule follows it as a gap.
+constexpr size_t kGranule = 256;
 
-// An access that is remembered of a byte. Stamps rise with each barrier, block and launch; 0: none.
+// An access to a byte that is remembered. Stamps rise with each barrier, block and launch; the
+// stamp 0 means that there was none.
 struct Past {
   uint32_t stamp = 0;
   uint32_t thread : 10 = 0;
   uint32_t atomic : 1 = 0;
-  uint32_t clock : 21 = 0;  // The thread's own, see Thread::known.
+  uint32_t clock : 21 = 0;  // The thread's own clock, see Thread::known.
   uint32_t at = 0;          // Offset in the program's image.
 };
 struct Byte {
   Past write;
-  Past reads[2];  // The last, and the last by another thread.
+  Past reads[2];  // The last one, and the last one by another thread.
 };
 
 struct Allocation {
@@ -46,7 +48,7 @@ struct Allocation {
   std::unique_ptr<Byte[], decltype(&std::free)> known{nullptr, &std::free};
 };
 
-// What the block with this first stamp did.
+// A block of this launch: its first stamp, and whether it called __threadfence().
 struct BlockPast {
   uint32_t first_stamp;
   bool fenced;
@@ -54,21 +56,22 @@ struct BlockPast {
 
 struct Memory {
   uintptr_t arena = 0;
-  size_t used = kSharedBytes + kGranule;  // A gap before the first one too.
-  // The allocation of each granule, counted from 1; 0: none.
+  // There is a gap before the first allocation too.
+  size_t used = kSharedBytes + kGranule;
+  // The number of the allocation that each granule belongs to, counted from 1; 0 means none.
   std::vector<uint32_t> owners = std::vector<uint32_t>(kArenaBytes / kGranule);
   std::vector<Allocation> allocations;
 
-  size_t shared_used = 0;       // Gaps included.
+  size_t shared_used = 0;       // Bytes, gaps included.
   size_t shared_variables = 0;  // Bytes, without gaps.
   std::vector<Allocation> shared;
 
   uint32_t stamp = 1;
   uint32_t launch_first = 1;
-  std::vector<BlockPast> blocks;  // Of this launch; the last one runs.
+  std::vector<BlockPast> blocks;  // The blocks of this launch; the last one is running.
 };
 
-// Reports what host code that is not instrumented, or a stack that is too small, ran into.
+// Reports a fault in host code that is not instrumented, or the overflow of a thread's stack.
 void OnSegmentationFault(int, siginfo_t* info, void* context) {
   const void* pc = nullptr;
 #if defined(__x86_64__)
@@ -122,7 +125,8 @@ Allocation* OwnerOf(uintptr_t address) {
   return &(IsShared(address) ? memory.shared : memory.allocations)[owner - 1];
 }
 
-// The allocation that lies nearest before `address`, or behind it.
+// The last allocation that begins at or before `address`, or else the first one. Null if there is
+// none.
 const Allocation* Nearest(uintptr_t address) {
   const Memory& memory = TheMemory();
   const auto& all = IsShared(address) ? memory.shared : memory.allocations;
@@ -139,7 +143,7 @@ std::string Verb(Access access) {
                                     : "atomically changes";
 }
 
-// "reads 4 bytes at offset 12 of device allocation 3 (64 bytes, from a.cu:9)"
+// For example "it reads 4 bytes at offset 12 of device allocation 3 (64 bytes, from a.cu:9)".
 std::string Describe(uintptr_t address, size_t bytes, Access access) {
   std::string text = "  it " + Verb(access) + " " + std::to_string(bytes) + " bytes at ";
   const Allocation* const near = Nearest(address);
@@ -159,13 +163,13 @@ Allocation NewAllocation(uintptr_t begin, size_t bytes, std::string name) {
   made.begin = begin;
   made.bytes = bytes;
   made.name = std::move(name);
-  // Zeros are untouched pages until they are used.
+  // The zero pages of calloc() take no memory until they are used.
   made.known.reset(static_cast<Byte*>(std::calloc(std::max<size_t>(bytes, 1), sizeof(Byte))));
   if (made.known == nullptr) std::abort();
   return made;
 }
 
-// The allocation in which all the bytes lie; fails where there is none.
+// Returns the allocation that holds all the bytes. Ends the program if there is none.
 Allocation& Locate(uintptr_t address, size_t bytes, Access access, const void* at) {
   Allocation* const owner = OwnerOf(address);
   const char* const kind = IsShared(address) ? "shared" : "device";
@@ -184,7 +188,7 @@ Allocation& Locate(uintptr_t address, size_t bytes, Access access, const void* a
 }
 
 // Whether the block that was running at `stamp` and the one that runs now have both called
-// __threadfence(), so that they may well know what they do.
+// __threadfence(). Such blocks are trusted to order their accesses.
 bool BothFenced(uint32_t stamp) {
   const std::vector<BlockPast>& blocks = TheMemory().blocks;
   const auto after = std::upper_bound(
@@ -193,7 +197,7 @@ bool BothFenced(uint32_t stamp) {
   return std::prev(after)->fenced && blocks.back().fenced;
 }
 
-// Whether nothing orders `past` before what the running thread does now.
+// Whether nothing orders `past` before the current access of the running thread.
 bool Races(const Past& past) {
   const Memory& memory = TheMemory();
   if (past.stamp < memory.launch_first) return false;
@@ -216,7 +220,8 @@ bool Races(const Past& past) {
            SourceLine(Image(past.at)) + "\n");
 }
 
-// What the program's own variables, the kernel's parameters and the thread's stack are.
+// Whether the bytes lie in the thread's stack, the program's own variables or the kernel's
+// parameters.
 bool IsOwn(uintptr_t address, size_t bytes) {
   const auto within = [&](const void* begin, const void* end) {
     return address >= reinterpret_cast<uintptr_t>(begin) &&

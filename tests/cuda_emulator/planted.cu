@@ -73,14 +73,14 @@ void ReadOfAtomicsTooEarly(bool faulty) {
   ReadAtomics<<<1, kThreads>>>(faulty, Device<int>(kThreads));
 }
 
-// One warp: its lanes are in step only where a __syncwarp() says so.
+// One warp: a __syncwarp() alone brings its lanes into step.
 __global__ void WarpExchange(bool faulty, int* out) {
   __shared__ int cells[32];
   cells[threadIdx.x] = 0;
   __syncthreads();
   cells[threadIdx.x] = static_cast<int>(threadIdx.x);
   if (faulty) {
-    __shfl_sync(0xffffffffu, 1, 0);  // Orders nothing in memory.
+    __shfl_sync(0xffffffffu, 1, 0);  // A shuffle orders no accesses to memory.
   } else {
     __syncwarp();
   }
@@ -88,7 +88,7 @@ __global__ void WarpExchange(bool faulty, int* out) {
 }
 void MissingSyncwarp(bool faulty) { WarpExchange<<<1, 32>>>(faulty, Device<int>(32)); }
 
-// __syncwarp() orders the lanes of its mask alone, and no other warp.
+// __syncwarp() orders only the lanes of its mask, and no other warp.
 __global__ void HalfWarps(bool faulty, int* out) {
   __shared__ int cells[32];
   const unsigned half = threadIdx.x / 16;
@@ -105,7 +105,7 @@ __global__ void WriteOnePlace(bool faulty, int* out) {
 }
 void TwoBlocksWriteOnePlace(bool faulty) { WriteOnePlace<<<2, 1>>>(faulty, Device<int>(1)); }
 
-// The last block to arrive reads what the others wrote: their fences make it right.
+// The last block to arrive reads what the others wrote. The fences make that correct.
 __global__ void LastBlockSums(bool faulty, int* parts, unsigned* arrived, int* out) {
   parts[blockIdx.x] = static_cast<int>(blockIdx.x);
   if (!faulty) __threadfence();
@@ -236,7 +236,7 @@ __global__ void SumShared(bool faulty, int* out) {
 }
 void UnwrittenShared(bool faulty) { SumShared<<<1, kThreads>>>(faulty, Device<int>(kThreads)); }
 
-// What a block leaves in shared memory is not the next one's.
+// A block must not rely on what the block before left in shared memory.
 __global__ void Inherit(bool faulty, int* out) {
   __shared__ int cell;
   if (blockIdx.x == 0 || !faulty) cell = 1;
@@ -317,13 +317,14 @@ __global__ void Ranks(const int32_t* x, int* ranks) {
   int rank = 0;
   for (unsigned i = 0; i < blockDim.x; ++i) {
     const int32_t other = x[blockIdx.x * blockDim.x + i];
-    // All threads ask of one number at a time: those it comes before count themselves.
+    // All threads look at one number at a time. Each thread whose own number comes after it counts
+    // it.
     const uint32_t after =
         __ballot_sync(0xffffffffu, other < mine || (other == mine && i < threadIdx.x));
     rank += static_cast<int>(after >> lane & 1);
     if (__syncthreads_count(other < mine || (other == mine && i < threadIdx.x)) < 0) rank = -1;
   }
-  // The scan of the counts of lower warps leaves each rank as it is.
+  // An inclusive scan over the warp, and the difference of neighbours, give back each rank.
   int sum = rank;
   for (int offset = 1; offset < 32; offset *= 2) {
     const int below = __shfl_up_sync(0xffffffffu, sum, offset);

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-// Kernels with a fault planted in each, and the same without it: what the emulator is tested with.
+// Kernels that test the emulator: each can run with a planted fault and without it.
 namespace sluice::cuda_emulator {
 
 // Each runs one small kernel; `faulty` plants the fault.
@@ -14,14 +14,14 @@ struct Planted {
 };
 std::vector<Planted> AllPlanted();
 
-// Sums of `blocks` equal parts of x, whose length they divide, by `threads` threads each: a tree in
-// shared memory, then shuffles, then an atomic.
+// Sums each of `blocks` equal parts of x, with `threads` threads per part: a tree in shared memory,
+// then shuffles, then an atomic. `blocks` must divide the length of x.
 std::vector<int64_t> SumsOfParts(const std::vector<int32_t>& x, int blocks, int threads);
-// For each number, how many numbers of its block of `threads` come before it in order, of equal
-// ones those at lower places: by votes and a scan of shuffles.
+// For each number, how many numbers of its block of `threads` come before it in sorted order; of
+// equal numbers, the one at the lower place comes first. Uses votes and a scan of shuffles.
 std::vector<int> RanksInBlocks(const std::vector<int32_t>& x, int threads);
 
-// What cudaGetLastError() says of a launch of so many.
+// What cudaGetLastError() returns after a launch of this size.
 int ErrorOfLaunch(unsigned blocks, unsigned threads);
 
 }  // namespace sluice::cuda_emulator

@@ -18,10 +18,10 @@ const char* __ubsan_default_options() { return "exitcode=86"; }
 namespace sluice::cuda_emulator {
 namespace {
 
-static_assert(kFaultExitCode == 86);  // As for the other sanitizer, above.
+static_assert(kFaultExitCode == 86);  // The exit code that __ubsan_default_options() sets above.
 
-// Asks addr2line, innermost first, and passes over the emulator's own headers, whose functions are
-// inlined into the kernel.
+// Asks addr2line for the source line of `pc`. The innermost inlined function comes first; functions
+// in the emulator's own headers are passed over, because they are inlined into the kernel.
 std::string AskAddr2line(const void* pc) {
   Dl_info image;
   if (dladdr(pc, &image) == 0) return "?";
@@ -57,7 +57,7 @@ void PrintThread() {
   std::fprintf(stderr, "; CUDA_EMULATOR_SEED=%llu\n", static_cast<unsigned long long>(seed_in_use));
 }
 
-// UndefinedBehaviorSanitizer, whose library is linked, prints what it finds and where, and calls
+// UndefinedBehaviorSanitizer is linked as a library. It prints what it finds and where, and calls
 // this before it ends the program.
 const bool kAsked = [] {
   __sanitizer_set_death_callback([] {

@@ -15,7 +15,7 @@ import sys
 
 EMULATOR = "::sluice::cuda_emulator::"
 
-# Instructions of inline PTX, with what they become; {0} is the output.
+# Instructions of inline PTX, with what replaces them; {0} is the output, {1} and on are inputs.
 PTX = {
     "fma.rn.ftz.f32 %0, %1, %2, %3;": "{0} = " + EMULATOR + "FmaRnFtz({1}, {2}, {3})",
 }
@@ -36,7 +36,7 @@ class Source:
     def __init__(self, path, text):
         self.path = path
         self.text = text
-        # Digits' separators (70'000) are no quotes: characters in quotes are left as they are.
+        # Quoted characters are left as they are, because a digit separator (70'000) is not a quote.
         self.code = self.BLANKED.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
     def closing(self, opening):
@@ -156,7 +156,7 @@ def rewrite(path, text):
     for begin, end, new in edits:
         if begin < at:
             raise Fault(source, begin, "this lies within another rewritten statement")
-        # As many lines as before, so that lines after it keep their numbers.
+        # Keeps the number of lines, so that the lines after it keep their numbers.
         lines = source.text.count("\n", begin, end) - new.count("\n")
         out += [source.text[at:begin], new, "\n" * lines]
         at = end

@@ -1,4 +1,4 @@
-// The scripts around the emulator: rewrite.py, and what tools/gpu_check.py counts as covered.
+// The scripts around the emulator: rewrite.py, and how tools/gpu_check.py decides what is covered.
 
 #include <algorithm>
 #include <cstdio>
@@ -68,7 +68,8 @@ TEST_F(ScriptsTest, ALaunchBecomesACallAndKeepsItsLines) {
   EXPECT_THAT(text, HasSubstr("[](auto... cuda_emulator_args) { "
                               "g::Kernel<A<int>>(cuda_emulator_args...); }, x,"));
   const std::string before_last = text.substr(0, text.find("last"));
-  EXPECT_EQ(std::count(before_last.begin(), before_last.end(), '\n'), 2 + 5);  // Two lines lead.
+  // rewrite.py puts two lines in front.
+  EXPECT_EQ(std::count(before_last.begin(), before_last.end(), '\n'), 2 + 5);
 }
 
 TEST_F(ScriptsTest, EachSharedVariableBecomesAReference) {
@@ -116,8 +117,8 @@ TEST_F(ScriptsTest, AKernelWithoutACheckIsAnError) {
   EXPECT_THAT(RunCommand(check).output, HasSubstr("common/stray.cu is run by no program"));
 }
 
-// A tree with one kernel, and a machine with a GPU whose tools are shell scripts: what nvcc links
-// prints what a check program would.
+// A tree with one kernel, and a machine with a GPU whose tools are shell scripts. What nvcc links
+// there prints what a check program would print.
 class GpuMachineTest : public ScriptsTest {
  protected:
   void SetUp() override {

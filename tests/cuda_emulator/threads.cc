@@ -54,10 +54,10 @@ void MakeReady(Thread* thread) {
 namespace {
 
 constexpr size_t kGuardBytes = 4096;
-constexpr unsigned kMostPerDimension = 65535;  // Of a grid's y and z.
+constexpr unsigned kMostPerDimension = 65535;  // The limit of a grid's y and z.
 constexpr size_t kMostDynamicShared = 48 << 10;
 
-// A fiber lives for good: it runs the body once for each block, and waits.
+// A fiber never ends. It runs the body once for each block, then waits for the next block.
 void RunFiber() {
   for (;;) {
     watching = true;
@@ -74,8 +74,8 @@ void MakeFiber(Thread* thread) {
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) std::abort();
   thread->stack = static_cast<char*>(memory) + kGuardBytes;
-  // makecontext() can begin on another stack; all later switches are _longjmp(), which, unlike
-  // swapcontext(), does not call the kernel.
+  // Only makecontext() can start on another stack. All later switches use _longjmp(), because
+  // swapcontext() would make a system call.
   static ucontext_t host;
   static Thread* made;
   made = thread;
@@ -104,7 +104,7 @@ void Resume(Thread* thread) {
 
 size_t Draw(size_t below) { return seed_in_use == 0 ? 0 : TheScheduler().random() % below; }
 
-// One of those that are ready: the first by number for seed 0, else any.
+// Takes one of the ready threads: the first in line for seed 0, else a random one.
 Thread* TakeReady() {
   std::vector<Thread*>& ready = TheScheduler().ready;
   const size_t place = Draw(ready.size());
@@ -144,7 +144,7 @@ void RunBlock() {
 
 int launch_error = 0;
 
-// The cudaError_t of a launch.
+// Returns the cudaError_t of a launch; 0 if a device would accept it.
 int CheckConfig(const Config& config) {
   const uint64_t threads = uint64_t{config.block.x} * config.block.y * config.block.z;
   if (threads == 0 || threads > kMostThreads || config.block.z > 64) return 9;
@@ -154,7 +154,7 @@ int CheckConfig(const Config& config) {
   return config.shared > kMostDynamicShared ? 1 : 0;
 }
 
-// The kernels of each file, and those that have run: names without template arguments.
+// The kernels with their files, and the kernels that have run. Names have no template arguments.
 std::map<std::string, std::string>& KnownKernels() {
   static auto& known = *new std::map<std::string, std::string>();
   return known;
@@ -248,7 +248,7 @@ void* DynamicSharedPlace() {
 
 void BeforeAtomic(const void* address, size_t bytes, const void* at) {
   const Unwatched unwatched;
-  // First the others, so that from here to the operation itself nothing comes between.
+  // Other threads run first, so that nothing comes between this check and the operation.
   if (seed_in_use != 0) {
     MakeReady(current);
     SwitchToHost();

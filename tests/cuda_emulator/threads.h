@@ -9,7 +9,7 @@
 
 #include "tests/cuda_emulator/emulator.h"
 
-// The threads of the block that runs: fibers, one of which runs at a time.
+// The threads of the running block. They are fibers, of which one runs at a time.
 namespace sluice::cuda_emulator {
 
 inline constexpr unsigned kWarp = 32;
@@ -22,57 +22,59 @@ struct Thread {
   unsigned number = 0;  // x + y * blockDim.x + z * blockDim.x * blockDim.y
   State state = State::kReady;
   jmp_buf context;
-  char* stack = nullptr;  // kStackBytes; the page before it is the guard.
+  char* stack = nullptr;  // kStackBytes long; the page before it is the guard.
 
-  // What it waits for, and what comes of it.
+  // The operation that the thread waits in, its arguments, and its result.
   Together what = Together::kBarrier;
   uint32_t mask = 0;
   uint64_t value = 0;
   int argument = 0, width = 0;
-  const void* at = nullptr;  // Return address.
+  const void* at = nullptr;  // The return address, for reports.
   uint64_t result = 0;
 
-  // A vector clock over the lanes of its warp, since the last barrier of the block: it has seen
-  // what lane l did before l's own clock was known[l]. A __syncwarp() joins those of its lanes.
+  // A vector clock over the lanes of the warp, counted since the last barrier of the block: this
+  // thread has seen what lane l did before l's own clock was known[l]. A __syncwarp() joins the
+  // clocks of its lanes.
   uint32_t known[kWarp] = {};
 };
 
-// True for an address in the page that a stack overflows into.
+// Whether `address` is in the guard page, into which the stack overflows.
 bool IsGuard(const Thread& thread, const void* address);
 
 extern Thread* current;  // nullptr while the host runs.
-// Whether accesses are the kernel's: false on the host, and while a call of the emulator runs. (Its
-// templates of the standard library may be the kernel's, so with hooks: the linker keeps one.)
+// Whether accesses are the kernel's: false on the host, and while a call of the emulator runs. (The
+// emulator may use the same templates of the standard library as the kernel. The linker keeps one
+// copy, which is the kernel's and calls the hooks.)
 extern bool watching;
 extern const char* running_kernel;  // nullptr between launches.
 extern const void* parameters_begin;
 extern const void* parameters_end;
 extern uint64_t seed_in_use;
 
-// The block that runs.
+// The running block, and which of its threads can run.
 struct Scheduler {
-  std::vector<Thread> threads;  // kMostThreads, whose stacks are kept from block to block.
-  unsigned count = 0;           // Of the block.
+  std::vector<Thread> threads;  // kMostThreads; their stacks are kept from block to block.
+  unsigned count = 0;           // Threads of the block.
   std::vector<Thread*> ready;
   unsigned at_barrier = 0, ended = 0;
   jmp_buf host;
   std::mt19937_64 random;
 
   void (*body)(const void*) = nullptr;
-  std::map<const void*, void*> shared;  // By variable.
+  std::map<const void*, void*> shared;  // Shared variables by their keys.
   size_t dynamic_shared = 0;
 };
 Scheduler& TheScheduler();
 
 void MakeReady(Thread* thread);
-// From the running thread to the scheduler's loop, until it is resumed.
+// Switches from the running thread to the scheduler's loop, until the thread is resumed.
 void SwitchToHost();
-// After a thread has ended: warp operations of its warp may have waited for it alone.
+// Called after a thread has ended, because operations of its warp may have waited for it alone.
 void RetryWarp(const Thread& ended);
-// When no thread can run and not all have ended: says what they wait for.
+// Called when no thread can run and not all have ended: reports what they wait for.
 [[noreturn]] void FailStuck();
 
-// Lives while a call of a kernel's thread is in the emulator.
+// Turns `watching` off while a call from a kernel's thread is in the emulator.
 class Unwatched {
  public:
   Unwatched() { watching = false; }
@@ -81,7 +83,8 @@ class Unwatched {
   Unwatched& operator=(const Unwatched&) = delete;
 };
 
-// For cudaGetLastError(): the launches that a device refuses.
+// The error of a launch that a device would refuse, for cudaGetLastError(); 0 if there is none.
+// `forget` clears it.
 int TakeLaunchError(bool forget);
 
 }  // namespace sluice::cuda_emulator

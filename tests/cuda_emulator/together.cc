@@ -33,7 +33,7 @@ const char* Name(Together what) {
   }
 }
 
-// Where each thread is, those at one place together.
+// Says where each thread is, with the threads at one place together.
 std::string WhereThreadsAre() {
   const Scheduler& scheduler = TheScheduler();
   std::map<std::string, std::vector<unsigned>> places;
@@ -67,7 +67,7 @@ std::string WhereThreadsAre() {
   return text;
 }
 
-// All threads of the block are at a barrier, which must be one and the same.
+// Completes a barrier when all threads of the block have arrived, which must be at the same one.
 void CompleteBarrier(const void* at) {
   Scheduler& scheduler = TheScheduler();
   Thread* const all = scheduler.threads.data();
@@ -93,7 +93,7 @@ void CompleteBarrier(const void* at) {
   }
 }
 
-// The lane that `lane` takes its number from in a shuffle; its own beyond the end of its group.
+// The lane whose number `lane` reads in a shuffle. Beyond the end of its group it reads its own.
 int SourceLane(const Thread& thread, int lane) {
   const int begin = lane / thread.width * thread.width, end = begin + thread.width;
   int from = lane;
@@ -147,7 +147,7 @@ void JoinClocks(const std::vector<Thread*>& lanes) {
   }
 }
 
-// Completes the operation that `waiting` waits in, once every lane of its mask that has not ended
+// Completes the operation in which `waiting` waits, once every lane of its mask either has ended or
 // is there with the same operation and mask.
 void TryWarp(Thread* waiting) {
   Scheduler& scheduler = TheScheduler();

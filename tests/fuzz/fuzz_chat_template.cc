@@ -1,6 +1,9 @@
-// A template and its variables. Input: the template's source, a byte 0, the variables as JSON.
-// Promises: no crash; an error is one of three codes and names its place; what is rendered is UTF-8
-// within the limit, the same each time, and the mask's spans lie in it in order.
+// Fuzzes a chat template and its variables.
+//
+// Input: the template's source, a zero byte, the variables as JSON.
+//
+// Promises: nothing crashes; an error has one of three codes and names its place; what is rendered
+// is UTF-8 within the limit and the same each time, and the spans of the mask lie in it in order.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -44,7 +47,7 @@ void Run(absl::string_view input) {
   if (!variables.is_object()) variables = Json::object();
   const auto compiled = ChatTemplate::Compile(input.substr(0, zero));
   if (!compiled.ok()) return CheckError(compiled.status());
-  ManualClock clock;  // Stands still: what is rendered does not hang on the machine.
+  ManualClock clock;  // Stands still, so that the result does not depend on the machine.
   const auto once = (*compiled)->RenderWithMask(variables, {.clock = &clock}),
              again = (*compiled)->RenderWithMask(variables, {.clock = &clock});
   SLUICE_CHECK(once.status() == again.status());

@@ -1,6 +1,6 @@
-// Any bytes as the body of an API request: an answer in range, or a 400 that says what is wrong;
-// what is taken is prepared for a model whose template reads all of it, and answered in whole and
-// as a stream.
+// Fuzzes the HTTP API with any bytes as the body of a request. The result is a request in range, or
+// a 400 that says what is wrong. An accepted request is prepared for a model whose template reads
+// all of it, and is answered both as a whole and as a stream.
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -21,7 +21,7 @@ constexpr char kTemplate[] =
     "m.tool_calls %}{{ c | tojson }}{% endfor %}{% endif %}{% endfor %}"
     "{{ tools | tojson if tools else '' }}=";
 
-// Takes what a client would see, and sees that it is well formed.
+// Receives what a client would see, and checks that it is well formed.
 class Check : public Reply {
  public:
   void Send(Response response) override {

@@ -1,6 +1,8 @@
-// The log's reader over any bytes of its files. Input: a byte of flags, then files: u8 kind (0
-// segment, 1 snapshot, 2 spare), u8 number, u16 size little-endian, bytes. Flag 1: all checksums
-// are put right first, so that what lies behind them is reached.
+// Fuzzes the log's reader with any bytes in the log's files.
+//
+// Input: a byte of flags, then files: u8 kind (0 segment, 1 snapshot, 2 spare), u8 number, u16 size
+// little-endian, bytes. With flag 1 all checksums are corrected first, so that the code behind them
+// is reached.
 #include <algorithm>
 #include <cstring>
 
@@ -73,7 +75,7 @@ std::string TakeFiles(const FaultFileSystem& system, char flags) {
   return input;
 }
 
-// Sees that what comes back is in order and is what its checksum says.
+// Checks that what comes back is in order and matches its checksum.
 class Check : public wal::Replay {
  public:
   absl::Status OnSnapshot(wal::Position position) override {

@@ -1,6 +1,10 @@
-// A model directory of any bytes. Input: files, each u8 name (kNames), u16 size little-endian,
-// bytes; a name that comes again replaces. Read as an engine reads it: what is accepted has the
-// config's tensors, all finite, and reads back the same from the directory that is written of it.
+// Fuzzes a model directory with any bytes in its files.
+//
+// Input: files, each u8 name (an index of kNames), u16 size little-endian, bytes. A name that comes
+// again replaces the file.
+//
+// The directory is read as an engine reads it. What is accepted has the tensors of its config, all
+// of them finite, and reads back the same after it was written to another directory.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +26,7 @@ constexpr const char* kNames[] = {"config.json",           "generation_config.js
                                   "tokenizer_config.json", "chat_template.jinja",
                                   "model.safetensors",     "model.safetensors.index.json",
                                   "a.safetensors",         "b.safetensors"};
-// A config may ask for any size; memory is not what is tested.
+// A config may ask for any size. Larger ones are skipped, because this target does not test memory.
 constexpr int64_t kMostParameters = 1 << 16;
 
 const std::string& Root() {

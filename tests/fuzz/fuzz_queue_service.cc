@@ -1,6 +1,7 @@
-// Every request of the queue's service, in any order and form. Input: steps, each u8 Op (modulo
-// their number), u16 size little-endian, and so many bytes: the protobuf message of the call
-// (queue_calls.h).
+// Fuzzes the queue's service with requests in any order and form.
+//
+// Input: steps, each u8 Op (modulo the number of operations), u16 size little-endian, and `size`
+// bytes, which for a call are its protobuf message (queue_calls.h).
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
@@ -16,9 +17,9 @@ namespace {
 namespace v1 = queue::v1;
 using common::v1::Record;
 
-constexpr size_t kReordered = 40;  // Of each seed.
+constexpr size_t kReordered = 40;  // Reordered copies of each seed.
 
-// Plays all clients of a job and writes down what they ask.
+// Plays all clients of a job, and records what they ask as an input.
 class Scribe {
  public:
   void Do(Op op, const std::string& bytes) {
@@ -94,7 +95,7 @@ class Scribe {
     field.set_bytes(bytes.size());
     field.set_inline_(bytes);
   }
-  // Prompt, answer and messages of a member, sealed.
+  // Puts the prompt, the answer and the messages of a member, and seals the member.
   void Sample(const v1::Grant& grant, const v1::Member& member, int64_t version) {
     v1::PutMessage put;
     Record& prompt = *put.mutable_header()->add_records();
@@ -162,7 +163,7 @@ class Scribe {
       Tell(Op::kPut, put);
     }
   }
-  // The batch is read, applied and, where asked, made durable.
+  // Reads the batch of step k and applies it. With `durable` it also makes the step durable.
   void Train(int64_t k, bool durable) {
     v1::AcquireBatchRequest acquire;
     acquire.set_k(k);
@@ -256,7 +257,7 @@ std::string TwoSteps(const v1::QueueSpec& spec) {
   return scribe.input;
 }
 
-// Leases end by time, by Release and by Drop; calls park and are forgotten; the disk fills up.
+// Leases end by time, by Release and by Drop; parked calls are forgotten; the disk fills up.
 std::string Trouble() {
   Scribe scribe;
   scribe.Begin(SmallSpec());
@@ -295,7 +296,7 @@ std::string Trouble() {
   return scribe.input;
 }
 
-// Steps of `input` left out, repeated elsewhere, or swapped.
+// Returns `input` with steps left out, repeated elsewhere, or swapped.
 std::string Reordered(absl::string_view input, SplitMix64* random) {
   std::vector<std::string> steps;
   while (input.size() >= 3) {

@@ -1,6 +1,10 @@
-// The tokenizer over hostile files, texts and ids. Input: a byte that says what the rest is: 0 a
-// tokenizer.json, 1 a text for each of the built-in tokenizers, 2 ids (u16 each) for them with stop
-// strings, 3 a pattern, a NUL, and a text.
+// Fuzzes the tokenizer with hostile files, texts and ids.
+//
+// Input: a byte that says what the rest is:
+//   0  a tokenizer.json
+//   1  a text for each of the built-in tokenizers
+//   2  ids (u16 each) for the built-in tokenizers, with stop strings
+//   3  a pattern, a NUL, and a text
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -28,7 +32,7 @@ json Added(int id, const char* content, bool special, bool normalized, bool sing
           {"rstrip", rstrip}};
 }
 
-// Bytes in the byte-level alphabet, a few merges, an added token of each kind.
+// A file with the byte-level alphabet, a few merges, and an added token of each kind.
 json ByteLevelFile(json normalizer, json pre_tokenizer) {
   json vocab = json::object();
   for (int b = 0; b < 256; ++b)
@@ -53,7 +57,7 @@ json ByteLevelFile(json normalizer, json pre_tokenizer) {
           {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
 }
 
-// SentencePiece's form, with byte fallback.
+// A file in SentencePiece's form, with byte fallback.
 json FallbackFile() {
   json vocab = {{"<unk>", 256}, {"<s>", 257}, {"▁", 258},  {"a", 259},
                 {"b", 260},     {"▁a", 261},  {"ab", 262}, {"é", 263}};
@@ -115,7 +119,7 @@ std::vector<std::string> Files() {
 
 struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;
-  bool gives_back;  // Decoding gives the text again.
+  bool gives_back;  // Whether decoding returns the text.
 };
 const std::vector<Loaded>& Tokenizers() {
   static const auto* const loaded = [] {

@@ -6,8 +6,8 @@
 #include "common/base/file.h"
 #include "tests/fuzz/target.h"
 
-// The first directory named on the command line is the corpus; an empty or absent one gets the
-// target's seeds.
+// Fills the corpus with the target's seeds if it is empty or absent. The corpus is the first
+// directory named on the command line.
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   for (int i = 1; i < *argc; ++i) {
     const std::string dir = (*argv)[i];

@@ -29,12 +29,12 @@ using google::protobuf::Message;
 using queue::Job;
 
 constexpr char kJob[] = "00112233445566778899aabbccddeeff";
-constexpr uint64_t kMemory = 1 << 30;  // Of the daemon, for all jobs.
-constexpr uint64_t kMostPeriods = 64;  // Ticks that are due in one passage of time.
-constexpr size_t kMostIds = 256;       // A byte names one.
-constexpr uint64_t kCheckEach = 16;    // Events.
+constexpr uint64_t kMemory = 1 << 30;  // Memory of the daemon, for all jobs.
+constexpr uint64_t kMostPeriods = 64;  // Most ticks in one passage of time.
+constexpr size_t kMostIds = 256;       // One byte names an id.
+constexpr uint64_t kCheckEach = 16;    // Events from one CheckAll() to the next.
 
-// Rows without end, as drawing needs only their number.
+// A source with a row for every index. Drawing reads only the number of rows.
 class Rows : public queue::RowSource {
  public:
   uint64_t rows(uint32_t) const override { return 50; }
@@ -49,7 +49,7 @@ std::string BytesOf(const queue::Effects& effects) {
   return std::move(writer).Finish().head;
 }
 
-// What a log keeps of `encoded`, read back: its payload lies in one piece.
+// The payload of `encoded` as a log gives it back: in one piece.
 std::vector<queue::PayloadRun> AsRead(const queue::Encoded& encoded) {
   auto all = std::make_shared<std::string>();
   for (const queue::Bytes& part : encoded.parts) {
@@ -79,7 +79,7 @@ std::unique_ptr<Job> MakeJob(const queue::Spec& spec) {
 
 }  // namespace
 
-// Says of each text that it is no UTF-8.
+// Turns off protobuf's log, which would report every text that is not UTF-8.
 QueueCalls::QueueCalls() { google::protobuf::SetLogHandler(nullptr); }
 QueueCalls::~QueueCalls() = default;
 
@@ -189,7 +189,7 @@ void QueueCalls::Unary(absl::string_view bytes, const char* worker) {
   });
 }
 
-// As JobTable: the first one makes the job.
+// As in JobTable, the first call makes the job.
 void QueueCalls::SetJob(absl::string_view bytes) {
   queue::v1::SetJobRequest request;
   if (!Parse(bytes, &request)) return;
@@ -230,9 +230,9 @@ void QueueCalls::Put(absl::string_view bytes) {
   CheckStatus(status);
   if (!status.ok()) return;
   const auto from = queue::FromProto(header.call());
-  // Shared memory needs a session.
+  // Shared memory needs a session, which this harness does not have.
   if (!from.ok() || from->job != kJob || job_ == nullptr || !frame.shared().empty()) return;
-  // One stream a worker; it ends with its first malformed message.
+  // Each worker has one stream, which ends with its first malformed message.
   const auto stream =
       streams_.try_emplace(from->caller.worker, &arena_, spec_.member_bytes()).first;
   auto batch = stream->second.Read(header, frame);
@@ -287,7 +287,8 @@ void QueueCalls::Get(absl::string_view bytes) {
 }
 
 void QueueCalls::Read(Op op, absl::string_view bytes) {
-  queue::v1::PeekRequest request;  // Stats and Watch have its first field, the call.
+  // Stats and Watch requests have the same first field: the call.
+  queue::v1::PeekRequest request;
   if (!Parse(bytes, &request)) return;
   Prepare(&request, "controller");
   const auto from = queue::FromProto(request.call());
@@ -313,7 +314,7 @@ void QueueCalls::Read(Op op, absl::string_view bytes) {
   }
 }
 
-// Who calls, where that is left out, and ids for their numbers.
+// Replaces single bytes by the ids that they stand for, and fills in the caller if it is left out.
 void QueueCalls::Prepare(Message* request, const char* worker) {
   Substitute(request);
   const FieldDescriptor* const field = request->GetDescriptor()->FindFieldByName("call");
@@ -382,7 +383,7 @@ void QueueCalls::Collect(const Message& message) {
   }
 }
 
-// Checksums that are left out.
+// Fills in the checksums that are left out.
 void QueueCalls::PutRight(queue::v1::PutMessage* message) const {
   absl::string_view payload = message->payload();
   for (common::v1::Record& record : *message->mutable_header()->mutable_records()) {
@@ -410,7 +411,8 @@ void QueueCalls::PassTime(uint64_t ticks) {
   Step({.now = now_, .input = queue::Tick{}});
 }
 
-// As a job of its level comes back: parked calls are gone, at level metadata payload too.
+// Restarts the queue with the job as its durability brings it back. Parked calls are gone; at level
+// metadata the payload is gone too. A job at level memory would not come back, so it is left alone.
 void QueueCalls::Restart() {
   if (spec_.durability == queue::Durability::kMemory) return;
   const queue::Encoded dump =

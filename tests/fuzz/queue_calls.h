@@ -17,7 +17,7 @@ class Message;
 }  // namespace google::protobuf
 namespace sluice::fuzz {
 
-// The calls of the queue's service, and what else happens to a job.
+// The calls of the queue's service, and the other events that a job may see.
 enum class Op : uint8_t {
   kSetJob,
   kAdmit,
@@ -38,21 +38,25 @@ enum class Op : uint8_t {
   kPeek,
   kWatch,
   kClock,    // Time passes: up to 3 bytes, little-endian, times 10 ms.
-  kForget,   // The client of the oldest parked call is gone.
-  kDisk,     // A byte: ok, low, full.
+  kForget,   // The client of the oldest parked call leaves.
+  kDisk,     // The space on the disk. A byte: ok, low, full.
   kMemory,   // A byte: MiB that the job may reserve.
-  kRestart,  // The queue comes back with the job's dump.
+  kRestart,  // The queue restarts and loads the job's dump.
   kCount,
 };
 
 // One job behind the messages of the queue's service, without sockets, threads or a clock of its
-// own: bytes in, checks after each step. What a message leaves out is filled in as a fitting client
-// would have it: who calls, the checksums. A `bytes` field of one byte stands for the nth id that
-// an answer told (Ref), so that a changed input still speaks of what is there.
+// own. It takes bytes and checks the job after each step. What a message leaves out (the caller,
+// the checksums) is filled in as a correct client would. A `bytes` field of one byte stands for the
+// nth id that an answer gave (Ref), so that a mutated input still names things that exist.
 //
-// Broken promises end the process: an INTERNAL error, an answer that is missing or comes twice, a
-// broken rule of the state (Job::Violations), books that do not balance, JSON of Peek that is none,
-// and a twin that is fed what the log would bring back and answers or becomes anything else.
+// A broken promise ends the process:
+//   - an error with the code INTERNAL;
+//   - an answer that is missing or comes twice;
+//   - a broken invariant of the state (Job::Violations), or a ledger that does not balance;
+//   - JSON of Peek that does not parse;
+//   - a twin of the job, fed with what the log would bring back, that answers differently or
+//     reaches another state.
 class QueueCalls {
  public:
   QueueCalls();
@@ -61,9 +65,9 @@ class QueueCalls {
   void Do(Op op, absl::string_view bytes);
   void CheckAll();
 
-  // For those who make inputs: what the last call was answered, null if it parked or failed; and
-  // the byte for an id.
+  // For those who write inputs. The answer to the last call, null if it parked or failed.
   const google::protobuf::Message* answer() const { return answer_.get(); }
+  // The byte that stands for `id`, which an answer must have given.
   std::string Ref(const std::string& id) const;
   const queue::Job* job() const { return job_.get(); }
 
@@ -88,13 +92,13 @@ class QueueCalls {
 
   queue::Arena arena_{{.segment_bytes = 64 << 10, .ahead = false}};
   queue::Spec spec_;
-  std::map<std::string, queue::RecordReader> streams_;  // Of Put, by worker.
+  std::map<std::string, queue::RecordReader> streams_;  // Streams of Put, by worker.
   std::unique_ptr<queue::Job> job_, twin_;              // Null before SetJob.
   queue::Instant now_ = absl::Seconds(1000);
   uint32_t incarnation_ = 1;
   uint64_t calls_ = 0, steps_ = 0;
-  std::map<uint64_t, OnReply> waiting_;              // By call.
-  std::vector<std::string> ids_, hashes_, cursors_;  // As told, in order.
+  std::map<uint64_t, OnReply> waiting_;              // The parked calls.
+  std::vector<std::string> ids_, hashes_, cursors_;  // In the order in which answers gave them.
   std::unique_ptr<google::protobuf::Message> answer_;
 };
 

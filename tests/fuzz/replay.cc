@@ -1,7 +1,7 @@
 // Runs a fuzz target without a fuzzer:
 //   TARGET [--mutations N] [--write-seeds DIRECTORY] [FILE|DIRECTORY]..
-// Its seeds and each file, each followed by N mutations of it (100 by default), always the same
-// ones. An input that ends the process is left in ./crash-input.
+// Runs each file and each seed, followed by N mutations of it (100 by default), which are always
+// the same. If an input ends the process, it is left in ./crash-input.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -20,7 +20,8 @@
 namespace sluice::fuzz {
 namespace {
 
-// A few flips, overwrites, cuts, repeats and moves of stretches.
+// Returns `input` with a few changes: flipped bits, overwritten bytes, and stretches that are cut,
+// repeated or moved.
 std::string Mutate(std::string input, SplitMix64* random) {
   for (uint64_t n = 1 + random->Below(4); n > 0 && !input.empty(); --n) {
     const size_t at = random->Below(input.size()),

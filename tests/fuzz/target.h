@@ -5,15 +5,15 @@
 
 #include "absl/strings/string_view.h"
 
-// A fuzz target is one source file that defines these two. Built with clang (preset fuzz) it is a
-// libFuzzer program; built with any compiler it is a test that replays its seeds, what
-// corpus/<target>/ keeps of earlier findings, and some mutations of both.
+// A fuzz target is a source file that defines these two functions. Built with clang (preset fuzz)
+// it is a libFuzzer program. Built with any compiler it is a test that replays its seeds, the
+// earlier findings in corpus/<target>/, and some mutations of both.
 namespace sluice::fuzz {
 
-// Feeds one input; aborts (SLUICE_CHECK, a sanitizer) where a promise is broken.
+// Runs one input. Aborts (SLUICE_CHECK or a sanitizer) if a promise is broken.
 void Run(absl::string_view input);
 
-// Valid inputs to start from, made by the code under test.
+// Returns valid inputs to start from, which the code under test makes.
 std::vector<std::string> Seeds();
 
 }  // namespace sluice::fuzz

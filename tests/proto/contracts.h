@@ -8,18 +8,19 @@ class FileDescriptor;
 class MethodDescriptor;
 }  // namespace google::protobuf
 
-// The wire contracts as the build has them: read from the descriptors that are linked in.
+// The wire contracts as the build has them, read from the descriptors that are linked in.
 namespace sluice::contracts {
 
-// Every .proto file of the tree, by name. Aborts where one is in the tree and not in the binary.
+// Every .proto file of the tree, by name. Aborts if a file of the tree is not linked into the
+// binary.
 std::vector<const google::protobuf::FileDescriptor*> Files();
 
 // Every method of every service, in the order of Files().
 std::vector<const google::protobuf::MethodDescriptor*> Methods();
 
-// All that a peer can see of the contracts, one fact a line: fields with number, label and type,
-// enum values, reserved numbers and names, methods with their messages and rule. Documentation and
-// the job file's defaults are left out.
+// Describes everything that a peer can see of the contracts, one fact per line: fields with number,
+// label and type, enum values, reserved numbers and names, and methods with their messages and
+// rule. Comments and the defaults of the job file are left out.
 std::string Describe();
 
 }  // namespace sluice::contracts

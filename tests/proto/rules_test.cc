@@ -21,7 +21,7 @@ bool HasMessage(const pb::Descriptor& type, const std::string& name, const std::
          field->message_type()->full_name() == message;
 }
 
-// One case per method of the tree.
+// Runs once for each method of the contracts.
 class MethodTest : public testing::TestWithParam<const pb::MethodDescriptor*> {
  protected:
   const pb::MethodDescriptor& method() const { return *GetParam(); }
@@ -43,7 +43,7 @@ TEST_P(MethodTest, IsAStreamOrHasTheDeadlineOfItsKind) {
   switch (rule().kind()) {
     case rpc::v1::KIND_UNARY: EXPECT_EQ(rule().deadline().seconds(), 5); break;
     case rpc::v1::KIND_LONG: EXPECT_EQ(rule().deadline().seconds(), 60); break;
-    // `wait` of at most 30 s, and 5 s.
+    // A call waits for at most 30 s, and 5 s are added for its answer.
     case rpc::v1::KIND_PARKED: EXPECT_EQ(rule().deadline().seconds(), 35); break;
     default: break;
   }

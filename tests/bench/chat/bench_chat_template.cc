@@ -1,9 +1,10 @@
-// How long a chat template takes to compile and to render a conversation.
+// Measures how long a chat template takes to compile, and to render a conversation.
 //
 //   bench_chat_template [--json] [--text] CONVERSATION.json TEMPLATE.jinja..
 //
-// CONVERSATION.json holds the template's variables. --text prints what the templates render, one
-// JSON string a line, in place of figures: compare.py checks it against Python's.
+// CONVERSATION.json holds the template's variables. With --text it prints what the templates
+// render, one JSON string per line, instead of figures; compare.py compares this with what Python
+// renders.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -22,14 +23,14 @@
 namespace sluice {
 namespace {
 
-constexpr int kRuns = 15;             // Each figure is the median of these,
-constexpr double kRunSeconds = 0.02;  // each of which repeats for so long.
+constexpr int kRuns = 15;             // Each figure is the median of this many runs.
+constexpr double kRunSeconds = 0.02;  // Each run repeats the call for this long.
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Microseconds a call takes.
+// The median time of a call, in microseconds.
 template <typename Call>
 double MedianMicroseconds(Call call) {
   std::vector<double> runs;
@@ -64,7 +65,8 @@ int Main(const std::vector<std::string>& paths, bool json, bool text) {
     const std::string source = MustRead(paths[i]), name = NameOf(paths[i]);
     const auto compiled = ChatTemplate::Compile(source);
     SLUICE_CHECK_MSG(compiled.ok(), absl::StrCat(paths[i], ": ", compiled.status().ToString()));
-    const ChatTemplate::Options options{.now = absl::UnixEpoch()};  // As compare.py.
+    // The same time as in compare.py.
+    const ChatTemplate::Options options{.now = absl::UnixEpoch()};
     const auto rendered = (*compiled)->Render(variables, options);
     SLUICE_CHECK_MSG(rendered.ok(), absl::StrCat(paths[i], ": ", rendered.status().ToString()));
     if (text) {

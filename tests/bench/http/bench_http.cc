@@ -1,9 +1,9 @@
-// The time that the HTTP API adds to a first token: a streamed completion over loopback, from the
-// request's first byte to the first event, of an engine that answers at once:
+// Measures the time that the HTTP API adds to a first token: over loopback, from the first byte of
+// a request for a streamed completion to the first event. The engine behind it answers at once.
 //   bench_http [--requests 2000] [--json]
 //
-// The baseline is a probe over the same connection: sockets and threads without parsing, encoding
-// and formatting.
+// The baseline is a probe over the same connection: it needs the sockets and threads, but no
+// parsing, encoding or formatting.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -38,7 +38,8 @@ class AtOnce final : public rollout::http::FakeModel {
   rollout::http::Guests* guests_ = nullptr;
 };
 
-// Milliseconds from the first byte sent to `text`, each of so many times; then up to `end`.
+// Sends `request` `times` times, and reads each answer up to `end`. Returns for each the
+// milliseconds from the first byte sent until `text` arrives.
 std::vector<double> Times(Client* client, const std::string& request, const std::string& text,
                           const std::string& end, int times) {
   std::vector<double> taken;

@@ -1,5 +1,6 @@
-// What the queue's state machine costs on one core: events a second through whole steps of the
-// example's shape (32 groups of 8), and one cut of 1024 groups with 100,000 resident.
+// Measures what the queue's state machine costs on one core: items per second through whole steps
+// of the example's shape (32 groups of 8), and the time of a cut of 1024 groups while 100,000 are
+// resident.
 #include <time.h>
 
 #include <CLI/CLI.hpp>
@@ -23,7 +24,8 @@ class Rows : public RowSource {
   }
 };
 
-// CPU time of this thread, the only one: other work on the machine does not count.
+// CPU time of this thread, which does all the work, so that other work on the machine does not
+// count.
 double Seconds() {
   timespec time{};
   SLUICE_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
@@ -38,7 +40,7 @@ Field Column(const std::string& name, int dtype, const std::vector<T>& values) {
               {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)})};
 }
 
-// A job and its workers, in this thread.
+// A job with its workers, all in this thread.
 class Driver {
  public:
   Driver(uint32_t groups, uint32_t members, uint32_t staleness) {
@@ -74,7 +76,7 @@ class Driver {
     Get<AdvanceVersionAnswer>(trainer_, advance);
     Get<RenewAnswer>(rollout_, Renew{.loaded = {{0, {1, state.version}, true}}});
   }
-  // Admits, writes (one message for all), seals and scores up to `room` members.
+  // Admits up to `room` members, writes them with one message, seals them and scores them.
   void Produce(uint32_t room) {
     const auto admitted = Get<AdmitAnswer>(rollout_, Admit{.request = Request(), .room = room});
     Put put;
@@ -170,8 +172,8 @@ void Run(const bench::Report& report) {
       driver.Publish();
     }
     const double step = (Seconds() - start) / kSteps;
-    // Of a trajectory: grant, piece, whole fields, seal, lease of its task, score. Of a group: its
-    // prompt.
+    // Each trajectory takes six items: grant, piece, whole fields, seal, lease of its task, score.
+    // Each group takes one: its prompt.
     const double items = 32 * 8 * 6 + 32;
     report.Add({.name = "queue_core_step_seconds", .value = step, .unit = "s", .runs = kSteps});
     report.Add({.name = "queue_core_items_per_second",

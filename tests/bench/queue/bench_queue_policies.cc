@@ -1,14 +1,16 @@
-// Staleness policies under long tails: a simulated fleet (192 rollouts at once, log-normal
-// durations) and trainer (64 trajectories a step, staleness at most 2) around the real state
-// machine, beside two models of what others do. Simulated time: the figures are the same on every
-// machine.
+// Compares staleness policies when durations have a long tail. A simulated fleet (192 rollouts at
+// once, log-normal durations) and a simulated trainer (64 trajectories a step, staleness at most 2)
+// use the real state machine, and two models of what other systems do. Time is simulated, so the
+// figures are the same on every machine.
 //   bench_queue_policies [--json] [--steps 1000] [--sigma 0.5 1.2 1.8] [--step-seconds 20]
 //
-//   gate        AReaL's count gate: accepted + running < (eta + v + 1) B, trained in order of
-//               finishing
-//   gate_drop   the same; what is too old at the cut is dropped
+// The policies, where eta is the largest staleness that is allowed, eta_adm the staleness up to
+// which rollouts are admitted, v the trainer's version, and B the trajectories of a batch:
+//   gate        AReaL's count gate: a rollout starts while accepted + running < (eta + v + 1) B;
+//               batches are taken in order of finishing
+//   gate_drop   the same, but trajectories that are too old at the cut are dropped
 //   wait, mask  the queue's straggler policies with eta_adm = eta
-//   auto        the queue's policy mask with the admission window that moves by itself
+//   auto        the queue's policy mask, whose admission window moves by itself
 #include <CLI/CLI.hpp>
 
 #include <cmath>
@@ -25,9 +27,10 @@ namespace sluice::bench {
 namespace {
 
 constexpr double kTokensPerSecond = 4;
-constexpr int64_t kWarmUp = 100;  // Steps that are not counted.
+constexpr int64_t kWarmUp = 100;  // The first steps, which are not counted.
 
-// Log-normal of mean 1, a function of the name alone: every policy meets the same rollouts.
+// The duration of a rollout: log-normal with mean 1. It depends on the id alone, so that every
+// policy meets the same rollouts.
 double DurationOf(uint64_t id, double sigma) {
   SplitMix64 random(Mix64(id + 1));
   const auto uniform = [&] {
@@ -95,7 +98,8 @@ class Simulation {
       }
     }
   }
-  // The engine flushes what it sampled under the version it holds.
+  // Writes what the engine has sampled since the last write, under the version that it holds. With
+  // `all`, it writes up to the end.
   void Write(Rollout& rollout, bool all) {
     const double share = std::min(1.0, (now_ - rollout.started) / rollout.seconds);
     const uint64_t until =
@@ -137,8 +141,8 @@ class Simulation {
     step_end_ = now_ + workload_.step_seconds;
     return true;
   }
-  // Told from the simulation's own record: a violation is a trajectory with a trained token older
-  // than eta.
+  // Checks a trained trajectory against the simulation's own record. It is a violation if a token
+  // that is not masked is staler than eta.
   void Train(const Trained& trained) {
     const Rollout& rollout = finished_.at(trained.id);
     uint64_t place = 0;

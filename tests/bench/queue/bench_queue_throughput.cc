@@ -1,10 +1,11 @@
-// How fast payload goes into the queue and out of it: a sluice-queue process, a rollout's client,
-// every byte compared after it came back. 1024 samples x 9 fields x 8192 floats, records of 1 KiB,
-// ragged pieces of 8k tokens; over gRPC and over shared memory; small calls while bulk flows, as
-// fast as it can and at 1 GB/s; beside them memcpy, bare TCP and a naive queue.
+// Measures how fast payload goes into the queue and comes out again, with a sluice-queue process
+// and a rollout's client. Every byte that comes back is compared. The payloads are 1024 samples of
+// 9 fields of 8192 floats, records of 1 KiB, and ragged pieces of 8k tokens, over gRPC and over
+// shared memory. Small calls are measured while bulk data flows, at full speed and at 1 GB/s. The
+// baselines are memcpy, bare TCP and a naive queue.
 //
-//   bench_queue_throughput [--json] [--durability memory|metadata|full] [--samples 1024] [--rounds
-//     3] [--only samples_shm]
+//   bench_queue_throughput [--json] [--durability memory|metadata|full] [--samples 1024]
+//     [--rounds 3] [--only samples_shm]
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -24,19 +25,19 @@
 namespace sluice::bench {
 namespace {
 
-// One record of each member: fields cut from one buffer, and their names. `piece` is set where they
-// are columns.
+// The payload of each member: records with named columns, all cut from one buffer. With `tokens` a
+// record is a piece and has columns; otherwise it has whole fields.
 struct Shape {
   std::string name;
   struct Column {
     std::string name;
     common::v1::Dtype dtype;
-    size_t bytes;  // Of one record.
+    size_t bytes;  // In one record.
     std::vector<uint32_t> rows;
   };
   std::vector<Column> columns;
-  size_t records = 1;   // Of each member.
-  uint32_t tokens = 0;  // Of each record: it is a piece.
+  size_t records = 1;   // Records of each member.
+  uint32_t tokens = 0;  // Tokens of each record; 0: whole fields.
 
   size_t record_bytes() const {
     size_t bytes = 0;
@@ -56,8 +57,8 @@ Shape Small() {
   return {.name = "records_1k", .columns = {{"r", common::v1::DTYPE_U8, 1024, {}}}, .records = 64};
 }
 
-// 8192 tokens with their log-probs, the kept tokens of each (ragged), and 2 experts in each of 4
-// layers.
+// A piece of 8192 tokens with their log-probs, the kept tokens of each (ragged), and the routing to
+// 2 experts in each of 4 layers.
 Shape Tokens() {
   Shape shape{.name = "tokens_8k", .tokens = 8192};
   Shape::Column kept{"kept_tokens", common::v1::DTYPE_U8, 0, {}};
@@ -65,7 +66,7 @@ Shape Tokens() {
     kept.rows.push_back(4 + i % 13);
     kept.bytes += kept.rows.back();
   }
-  // So that all columns begin with a whole word.
+  // Pads the column, so that the next one begins at a whole word.
   kept.rows.back() += static_cast<uint32_t>((4 - kept.bytes % 4) % 4);
   kept.bytes += (4 - kept.bytes % 4) % 4;
   shape.columns = {{"tokens", common::v1::DTYPE_I32, 8192 * 4, {}},
@@ -75,10 +76,10 @@ Shape Tokens() {
   return shape;
 }
 
-// Lets bytes pass at no more than a rate, from its making on.
+// Limits a flow of bytes to a rate, counted from construction.
 class Pace {
  public:
-  // 0: as fast as they come.
+  // The rate 0 sets no limit.
   explicit Pace(double bytes_per_second) : rate_(bytes_per_second), start_(WallSeconds()) {}
 
   void Pass(size_t bytes) {
@@ -114,7 +115,7 @@ class Bench {
   QueueUnderTest& queue() { return queue_; }
 
   Round Run(uint32_t seed, double bytes_per_second = 0) {
-    // Floats and tokens all: small positive words are finite in any dtype.
+    // Small positive words are finite in any dtype, as floats and as tokens.
     for (size_t i = 0; i + 4 <= from_->size(); i += 4) {
       const uint32_t word = static_cast<uint32_t>(i * 2654435761u + seed) & 0x3fffffff;
       std::memcpy(from_->data() + i, &word, 4);
@@ -183,7 +184,8 @@ class Bench {
     std::vector<common::v1::Want> wants(members.size());
     for (size_t i = 0; i < members.size(); ++i) *wants[i].mutable_owner() = members[i].ref;
     char* at = to_.data();
-    // All comes in the order it was put in: whole fields by name, pieces by column.
+    // Everything comes back in the order in which it was put: whole fields by name, pieces by
+    // column.
     const absl::Status status =
         queue_.client()->Get(members[0].lease, wants, [&](const common::v1::Record& record, int f) {
           char* const place = at;
@@ -228,11 +230,11 @@ struct Latencies {
   }
 };
 
-// Small calls, one after the other: an Admit that finds all slots taken and is told what it waits
-// on, a Renew, a record of 1 KiB until it is acknowledged.
+// Makes small calls, one after the other: a Renew, an Admit that finds all slots taken and learns
+// what it waits for, and a record of 1 KiB until it is acknowledged.
 class SmallCaller {
  public:
-  // All slots of `queue` but the last group's are taken by others.
+  // Needs a `queue` of which others have taken all slots but those of the last group.
   explicit SmallCaller(QueueUnderTest* queue)
       : queue_(queue), stream_(queue->client()), members_(queue->Admit(QueueUnderTest::kMembers)) {}
 
@@ -250,14 +252,14 @@ class SmallCaller {
     const auto granted = queue_->client()->Admit(admit);
     SLUICE_CHECK_MSG(granted.ok(), granted.status().ToString());
     all->admit.push_back(WallSeconds() - start);
-    // Between two rounds there are free ones.
+    // Slots are free between two rounds, so what was granted is given back.
     queue_->Release(QueueUnderTest::MembersOf(*granted));
     start = WallSeconds();
     if (Put()) all->ack.push_back(WallSeconds() - start);
   }
 
  private:
-  // False: the members' reservation is full.
+  // Returns false if the members' reservation is full.
   bool Put() {
     if (members_.empty()) return false;
     common::v1::Record record;
@@ -302,7 +304,7 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
               queue::v1::Durability durability, int rounds, const NaiveCost* naive) {
   Bench bench(shape, members, shared, durability);
   const std::string prefix = absl::StrCat("queue_", shape.name, shared ? "_shm" : "_grpc");
-  bench.Run(0);  // Warms memory on both sides.
+  bench.Run(0);  // Warms the memory of both processes.
   std::vector<double> puts, gets, both;
   double cpu_put = 0, cpu_get = 0;
   for (int round = 0; round < rounds; ++round) {

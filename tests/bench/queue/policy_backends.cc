@@ -63,7 +63,8 @@ class Rows : public queue::RowSource {
   std::string json(uint32_t, uint64_t) const override { return "{}"; }
 };
 
-// Groups of one, scored by nothing: a member's name is its group's ordinal.
+// The queue's state machine, with groups of one trajectory and without rewards. The id of a rollout
+// is the ordinal of its group.
 class Queue : public Backend {
  public:
   Queue(const Workload& workload, queue::Straggler straggler, bool automatic)
@@ -85,7 +86,8 @@ class Queue : public Backend {
     };
     std::vector<uint64_t> started;
     auto admitted = ask();
-    if (admitted && admitted->grants.empty()) admitted = ask();  // Its wait ran out before now.
+    // The wait of a parked Admit may have run out before now, so ask again.
+    if (admitted && admitted->grants.empty()) admitted = ask();
     if (!admitted) return started;
     for (const queue::Grant& grant : admitted->grants) {
       started.push_back(grant.group.ordinal);
@@ -212,7 +214,7 @@ class Queue : public Backend {
     for (auto& [call, reply] : effects.answers) answers_.insert_or_assign(call, std::move(reply));
     return calls_;
   }
-  // The answer, if there is one; then the call is over.
+  // Takes the answer of `call`, if there is one, which ends the call.
   template <typename T>
   std::optional<T> Take(uint64_t& call) {
     const auto it = answers_.find(call);
@@ -241,7 +243,7 @@ class Queue : public Backend {
   uint64_t calls_ = 0, requests_ = 0, admit_ = 0, acquire_ = 0;
   std::map<uint64_t, queue::Reply> answers_;
   std::map<uint64_t, Held> held_;
-  std::set<uint64_t> live_;  // Sealed, in no batch yet.
+  std::set<uint64_t> live_;  // Sealed, but in no batch yet.
   queue::AcquireBatchAnswer batch_;
 };
 

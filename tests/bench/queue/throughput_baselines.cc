@@ -28,7 +28,7 @@ constexpr char kPut[] = "/naive.Queue/Put", kGet[] = "/naive.Queue/Get";
 using common::v1::Record;
 using common::v1::Want;
 
-// A record's fields ride in `inline`, as bytes of the message.
+// Keeps each record as it came. Its fields are in `inline`, as bytes of the message.
 class NaiveService : public grpc::Service {
  public:
   NaiveService() {
@@ -73,7 +73,7 @@ void NaiveCall(grpc::Channel* channel, const char* name, const Request& request,
   SLUICE_CHECK_MSG(status.ok(), status.error_message());
 }
 
-// The faster of three runs of `work`.
+// Returns the cost of the fastest of three runs.
 template <typename Work>
 Cost Timed(Work work) {
   Cost best{1e9, 1e9};

@@ -2,22 +2,22 @@
 
 #include <cstddef>
 
-// What the queue's throughput is measured against, in the same run. Seconds for `bytes`, and CPU
-// seconds of all that took part.
+// The baselines of the queue's throughput, measured in the same run. A cost is the seconds that
+// `bytes` take, with the CPU seconds of all threads and processes that took part.
 namespace sluice::bench {
 
 struct Cost {
   double seconds = 0, cpu_seconds = 0;
 };
 
-// memcpy of warm memory, in one thread.
+// Copies warm memory with memcpy, in one thread.
 Cost CopyMemory(size_t bytes);
-// One TCP connection on loopback, from one thread to another, by megabytes.
+// Sends over one TCP connection on loopback, from one thread to another, in pieces of megabytes.
 Cost SendTcp(size_t bytes);
 
-// What one writes first: unary calls whose messages hold all fields of a sample as repeated
-// protobuf bytes, kept as they came in a std::map. Its server is a process of its own
-// (`--naive-server`).
+// The queue that one would write first: unary calls, whose messages hold all fields of a sample as
+// repeated protobuf bytes, and a std::map that keeps them as they came. The server is a process of
+// its own (`--naive-server`).
 struct NaiveCost {
   Cost put, get;
 };

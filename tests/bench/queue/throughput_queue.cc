@@ -58,7 +58,7 @@ QueueUnderTest::QueueUnderTest(const Options& options) : options_(options) {
       .log = dir_ + "/log"};
   if (!options.shared_memory) start.args.push_back("--no-shared-memory");
   process_ = Must(integration::Process::Start(start));
-  // {"listening": "127.0.0.1:1234", ..
+  // The line begins {"listening": "127.0.0.1:1234", ..
   const std::string line = Must(process_->ReadLine(absl::Seconds(20)));
   const std::vector<std::string> words = absl::StrSplit(line, '"');
   channel_ = Must(rpc::Connect(words.at(3)));

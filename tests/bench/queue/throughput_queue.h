@@ -12,38 +12,38 @@
 
 namespace sluice::bench {
 
-// CPU seconds of a process, and of this one.
+// CPU seconds used so far by a process, and by this one.
 double CpuSeconds(pid_t pid);
 double OwnCpuSeconds();
 double WallSeconds();
 
-// A sluice-queue process with one job, and a rollout's and a trainer's hands. Dies loudly: a
-// benchmark has no other way.
+// A sluice-queue process with one job, and the clients of a rollout and a trainer. Every failure
+// aborts, because a benchmark cannot go on after one.
 class QueueUnderTest {
  public:
   static constexpr uint32_t kMembers = 8;
   struct Options {
     bool shared_memory = false;
     queue::v1::Durability durability = queue::v1::DURABILITY_MEMORY;
-    uint32_t groups = 128;  // Of kMembers; the step has one more.
+    uint32_t groups = 128;  // Groups of kMembers; the step has one group more.
     uint64_t member_bytes = 1 << 20;
   };
   explicit QueueUnderTest(const Options& options);
-  ~QueueUnderTest();  // Its data go with it.
+  ~QueueUnderTest();  // Its data are removed with it.
 
   struct Member {
     common::v1::TrajectoryRef ref;
     std::string lease;
   };
   static std::vector<Member> MembersOf(const queue::v1::AdmitResponse& answer);
-  // Takes as many members, in order of groups; there are `groups` of them and one more.
+  // Takes `count` members, in the order of their groups. There are `groups` + 1 groups.
   std::vector<Member> Admit(size_t count);
-  // Drops them, so that their memory and slots come back.
+  // Drops the members, so that their memory and slots are free again.
   void Drop(const std::vector<Member>& members);
-  // Gives them back, to be granted again as they are.
+  // Gives the members back, so that they can be granted again as they are.
   void Release(const std::vector<Member>& members);
-  // Puts a prompt of one token into each group and seals nothing: members can take pieces behind
-  // it.
+  // Puts a prompt of one token into each group and seals nothing. Members can take pieces only
+  // after their prompt.
   void PutPrompts(const std::vector<Member>& members);
 
   QueueClient* client() { return rollout_.get(); }

@@ -1,10 +1,10 @@
-// What durability costs: small records committed in groups, their delay alone and while bulk flows
-// through the same log, CPU time per GB, and how long a log of 1 GiB takes to read back. Baselines
-// of the same run: one fdatasync per record, and a plain file written and synced in pieces of 4
-// MiB.
+// Measures what durability costs: small records committed in groups, their delay alone and while
+// bulk data flows through the same log, CPU time per GB, and how long a log of 1 GiB takes to read
+// back. The baselines of the same run are one fdatasync per record, and a plain file that is
+// written and synced in pieces of 4 MiB.
 //
 //   bench_queue_log [--json] [--dir DIR]
-// DIR (default: .) is on the disk to measure; 3 GB free are needed.
+// DIR (default: .) is on the disk to measure and needs 3 GB of free space.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -67,7 +67,7 @@ class Forget : public Replay {
   uint64_t bytes = 0;
 };
 
-// A log and those who wait for it.
+// A log, and the position up to which it is durable. Any failure aborts.
 class Bench {
  public:
   explicit Bench(const std::string& dir, bool snapshots = true) : snapshots_(snapshots) {
@@ -86,8 +86,9 @@ class Bench {
              [](const absl::Status& status) { SLUICE_CHECK_MSG(false, status.ToString()); }});
   }
 
-  // Appends `record` with at most `outstanding` not durable until told to stop; adds each one's
-  // delay.
+  // Appends `record` over and over until `stop` returns true, with at most `outstanding` records
+  // that are not durable. Adds the delay of each to `delays`, unless that is null, and returns how
+  // many it appended.
   uint64_t Flow(const Record& record, size_t outstanding, const std::function<bool()>& stop,
                 std::vector<double>* delays) {
     std::deque<std::pair<Position, double>> waiting;
@@ -122,7 +123,8 @@ class Bench {
   Position durable_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Writes pieces of `size` to a pre-allocated file, each followed by fdatasync; delays of each.
+// Writes pieces of `size` bytes to a pre-allocated file, each followed by fdatasync. Returns the
+// delay of each, in seconds.
 std::vector<double> PlainFile(const std::string& path, size_t size, double seconds) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   SLUICE_CHECK(fd >= 0 && posix_fallocate(fd, 0, kGiB) == 0);
@@ -183,7 +185,8 @@ void Bulk(const bench::Report& report, const std::string& dir) {
   const Record small{.type = 1, .head = std::string(64, 'h'), .payload = {MakePart(kSmall - 64)}};
   const Record bulk{.type = 2, .head = std::string(64, 'h'), .payload = {MakePart(kBulk)}};
   Bench bench(dir + "/bulk");
-  (void)bench.Flow(bulk, 8, After(1), nullptr);  // So that there are segments to use again.
+  // Leaves segments that can be used again.
+  (void)bench.Flow(bulk, 8, After(1), nullptr);
   std::vector<double> delays;
   uint64_t bulk_count = 0;
   const auto stop = After(kSeconds);

@@ -1,6 +1,6 @@
-// How fast one thread encodes and decodes.
+// Measures how fast one thread encodes and decodes.
 //   bench_tokenizer --tokenizer tokenizer.json --text NAME=FILE [--text ..] [--seconds 1] [--json]
-// compare.py runs this and the Python package `tokenizers` on the same files and prints ratios.
+// compare.py runs this and the Python package `tokenizers` on the same files and prints the ratios.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -20,11 +20,11 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Runs `pass` for `seconds`, at least three times; figures in MB of `bytes` a second, the median of
-// the passes.
+// Runs `pass` for `seconds`, at least three times. The figure is the median rate of the passes, in
+// MB of `bytes` per second.
 template <typename Pass>
 Figure Measure(const std::string& name, size_t bytes, double seconds, const Pass& pass) {
-  pass();  // Caches warm.
+  pass();  // Warms the caches.
   std::vector<double> rates;
   for (const double end = Now() + seconds; Now() < end || rates.size() < 3;) {
     const double start = Now();
@@ -65,7 +65,8 @@ int Main(int argc, char** argv) {
   for (const std::string& argument : texts) {
     const std::pair<std::string, std::string> named =
         absl::StrSplit(argument, absl::MaxSplits('=', 1));
-    // Documents as the reference gets them: pieces of up to 64 KiB that end at a line's end.
+    // Cuts the text into documents as compare.py does: pieces of up to 64 KiB that end at the end
+    // of a line.
     const std::string text = OrExit(ReadFile(named.second));
     std::vector<absl::string_view> documents;
     for (absl::string_view rest = text; !rest.empty();) {

@@ -52,7 +52,7 @@ def baseline(tokenizer, name, path):
     pieces = documents(text)
     size = len(text.encode())
     ids = [tokenizer.encode(piece, add_special_tokens=False).ids for piece in pieces]
-    # encode_batch_fast keeps no offsets: what our Encode does, too.
+    # encode_batch_fast keeps no offsets, and neither does Sluice's Encode.
     return {
         f"encode.{name}": rate(
             size, lambda: tokenizer.encode_batch_fast(pieces, add_special_tokens=False)

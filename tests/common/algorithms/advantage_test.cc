@@ -13,13 +13,13 @@ namespace {
 
 using testing::Each;
 
-// Groups P = (1, 0, 0.5, 1) and Q = (0, 1).
+// Two groups of one step: P has the rewards (1, 0, 0.5, 1) and Q has (0, 1).
 const std::vector<double> kRewards = {1, 0, 0.5, 1, 0, 1};
 const std::vector<int64_t> kGroups = {7, 7, 7, 7, 3, 3};
 
 struct AdvantageOracle {
   std::string kind;
-  std::vector<double> wanted;  // On P + Q.
+  std::vector<double> wanted;  // The advantages of P, then those of Q.
 };
 const std::vector<AdvantageOracle> kAdvantageOracles = {
     {"grpo", {0.783348, -1.305580, -0.261116, 0.783348, -0.707106, 0.707106}},

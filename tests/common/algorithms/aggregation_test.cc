@@ -24,7 +24,8 @@ TEST(AggregationTest, EveryRowGivesTheWorkedNumber) {
   for (const auto& [name, wanted] : oracles) {
     tested.push_back(name);
     const Aggregation mode = FindRow(AggregationRows(), name)->value;
-    double sum = 0;  // One prompt per sequence.
+    // Each sequence has a prompt of its own.
+    double sum = 0;
     for (int t = 0; t < 5; ++t)
       sum += mode.sequence_weight(t < 3 ? 3 : 2, t < 3 ? 3 : 2) * value[t];
     ExpectClose(sum * mode.step_scale({.tokens = 5, .sequences = 2, .prompts = 2}, 4), wanted,
@@ -34,8 +35,8 @@ TEST(AggregationTest, EveryRowGivesTheWorkedNumber) {
 }
 
 TEST(AggregationTest, PromptMeanDividesByTheTokensOfTheWholeGroup) {
-  // Two members of 3 and 1 tokens in one prompt, 2 tokens in another; losses all 1: each prompt's
-  // mean is 1.
+  // One prompt has two members, of 3 and 1 tokens; another has one member of 2 tokens. Every loss
+  // is 1, so the mean of each prompt is 1 too.
   const double sum = 3 * kPromptMean.sequence_weight(3, 4) + kPromptMean.sequence_weight(1, 4) +
                      2 * kPromptMean.sequence_weight(2, 2);
   EXPECT_DOUBLE_EQ(sum * kPromptMean.step_scale({.tokens = 6, .sequences = 3, .prompts = 2}, 8), 1);
@@ -46,7 +47,7 @@ TEST(AggregationTest, MicroBatchesOfUnequalSizeAddUpToTheMeanOverAllTokens) {
   double sum = 0;
   int64_t tokens = 0;
   for (const auto& batch : micro_batches) {
-    // token_mean: each sequence's weight is 1.
+    // Under token_mean each sequence has the weight 1, which is left out here.
     sum += std::accumulate(batch.begin(), batch.end(), 0.0);
     tokens += static_cast<int64_t>(batch.size());
   }

@@ -1,7 +1,7 @@
-// The whole chain (advantages, corrections, loss, aggregation, clipping, AdamW) on a bandit of two
-// arms: reward 1 for arm 1, which the policy starts to choose one time in ten. Eight groups of
-// eight per step, behaviour weights `lag` steps old. Catches a flipped sign; wrong weights and
-// clips are the oracles' business.
+// Runs the whole chain (advantages, corrections, loss, aggregation, clipping, AdamW) on a bandit
+// with two arms. Arm 1 gives reward 1, and the policy chooses it one time in ten at first. A step
+// has eight groups of eight, sampled with weights that are `lag` steps old. These tests catch a
+// flipped sign. Wrong weights and clips are caught by the tests against worked numbers.
 
 #include <cmath>
 
@@ -23,7 +23,7 @@ struct Logits {
 };
 const Logits kStart = {{0, std::log(1.0f / 9)}};
 
-// Adds the gradient of one step to `gradient` [2]; false if there is nothing to train on.
+// Adds the gradient of one step to `gradient` [2]. Returns false if there is nothing to train on.
 bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits& policy,
                   const Logits& behav, SplitMix64* random, float* gradient) {
   std::vector<int> arm;
@@ -65,7 +65,7 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
       rule.aggregation.sequence_weight(1, kGroupSize) *
       rule.aggregation.step_scale({.tokens = n, .sequences = n, .prompts = n / kGroupSize}, 1);
   for (int64_t t = 0; t < n; ++t) {
-    const double score1 = arm[t] - policy.P1();  // d lp / d z[1]
+    const double score1 = arm[t] - policy.P1();  // d lp / d z[1], the derivative by logit 1.
     gradient[1] += static_cast<float>(c * (grad[t] + rule.kl_coef * kl[t]) * score1);
     gradient[0] -= static_cast<float>(c * (grad[t] + rule.kl_coef * kl[t]) * score1);
   }
@@ -74,7 +74,7 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
 
 struct Curve {
   double final_p = 0;
-  int first_above = kSteps;  // Steps until p > 0.95.
+  int first_above = kSteps;  // Steps until the policy chooses arm 1 with p > 0.95.
 };
 
 Curve Train(const AlgorithmSpec& spec, int lag, uint64_t seed) {

@@ -148,7 +148,8 @@ TEST(StalenessTest, CountsTokensByVersionsBehind) {
   EXPECT_DOUBLE_EQ(stats.mean(), 1);
   EXPECT_DOUBLE_EQ(stats.mixed_fraction(), 0.5);
   EXPECT_DOUBLE_EQ(stats.Quantile(0.5), 1);
-  EXPECT_DOUBLE_EQ(stats.Quantile(0.95), 1.8);  // Index 3.8 of 0 1 1 1 2.
+  // Rank 3.8, counted from 0, of 0 1 1 1 2 lies between 1 and 2.
+  EXPECT_DOUBLE_EQ(stats.Quantile(0.95), 1.8);
   EXPECT_EQ(StalenessStats().mean(), 0);
 }
 

@@ -11,10 +11,10 @@ namespace {
 
 struct KlOracle {
   std::string kind;
-  std::vector<double> value, grad;  // On F1.
-  // Expected gradient in the logits, on policy (k3_is: under kBehav), see below.
+  std::vector<double> value, grad;  // Of each token of F1.
+  // The expected gradient in the logits. The tokens are sampled by the policy, for k3_is by kBehav.
   std::vector<double> expected;
-  bool exact;  // Whether that is the gradient of KL(policy, reference).
+  bool exact;  // Whether `expected` is the gradient of KL(policy, reference).
 };
 const std::vector<KlOracle> kKlOracles = {
     {"k1", {-0.1, 0.2, -0.2, 0.2, -0.3}, {1, 1, 1, 1, 1}, {0, 0, 0}, false},
@@ -40,7 +40,8 @@ const std::vector<KlOracle> kKlOracles = {
      true},
 };
 
-// A vocabulary of three: logits (1, 0, -1), reference and behaviour probabilities.
+// A vocabulary of three tokens, on which the policy has the logits (1, 0, -1). These are the
+// probabilities of the reference and of the behaviour policy.
 const std::vector<double> kRef = {0.2, 0.5, 0.3};
 const std::vector<double> kBehav = {0.5, 0.25, 0.25};
 std::vector<double> Policy() {
@@ -94,7 +95,8 @@ TEST(KlTest, ExpectedGradientsByEnumeration) {
       }
     }
   }
-  // k3 on stale data is neither KL.
+  // Without a weight, k3 on samples of another policy is the gradient of neither direction of the
+  // KL.
   const std::vector<double> stale = ExpectedLogitGradient(KlK3, kBehav);
   for (int v = 0; v < 3; ++v)
     EXPECT_NEAR(stale[v], (std::vector<double>{0.678402, -0.139840, -0.538562})[v], 1e-6);
@@ -103,7 +105,8 @@ TEST(KlTest, ExpectedGradientsByEnumeration) {
 TEST(KlTest, GradientsAgreeWithFiniteDifferences) {
   constexpr double kH = 1e-6;
   for (const Row<KlEntry>& row : KlRows()) {
-    if (row.name == "k2+") continue;  // Its value and gradient are of two functions, by design.
+    // By design, the gradient of k2+ is not the derivative of its value.
+    if (row.name == "k2+") continue;
     SplitMix64 random(3);
     for (int i = 0; i < 1000; ++i) {
       const KlToken token{-3 * random.Uniform(), -3 * random.Uniform(), -3 * random.Uniform()};
@@ -122,7 +125,8 @@ TEST(KlTest, ValuesAreBoundedFarFromTheReference) {
   for (const Row<KlEntry>& row : KlRows()) {
     const LossValue far = row.value.function({.lp_theta = -60, .lp_ref = -0.1, .lp_behav = -60});
     EXPECT_TRUE(std::isfinite(far.value)) << row.name;
-    EXPECT_EQ(far.grad, row.name == "k3_is" ? 10 : 0) << row.name;  // k3_is: rho still moves.
+    // k3_is still has a gradient, because its weight rho depends on theta.
+    EXPECT_EQ(far.grad, row.name == "k3_is" ? 10 : 0) << row.name;
   }
 }
 

@@ -12,8 +12,8 @@
 
 namespace sluice {
 
-// Two sequences of three and two tokens, with advantages and every policy's log-probs; the
-// published numbers of the policy losses, KL terms and diagnostics are computed on it.
+// Two sequences, of three and two tokens, with advantages and the log-probs of every policy. The
+// published numbers of the policy losses, KL terms and diagnostics are computed on them.
 struct F1 {
   std::vector<int64_t> offsets = {0, 3, 5};
   std::vector<float> theta = {-0.5f, -1.2f, -2.0f, -0.9f, -1.6f};
@@ -29,7 +29,8 @@ struct F1 {
   }
 };
 
-// Fails for each row that no oracle names, so that a new row cannot go untested.
+// An oracle is a row of expected numbers that were worked out apart from the code. Fails for each
+// registry row that has no oracle, so that a new row cannot go untested.
 template <typename T>
 void ExpectOracleForEveryRow(absl::Span<const Row<T>> rows,
                              const std::vector<std::string>& tested) {
@@ -40,7 +41,8 @@ void ExpectOracleForEveryRow(absl::Span<const Row<T>> rows,
   }
 }
 
-// fp32 results against numbers of six digits: 2e-6, or 1e-5 of values above 1.
+// Compares an fp32 result with a number of six digits: within 2e-6, or within 1e-5 of its magnitude
+// if that is above 1.
 inline void ExpectClose(double value, double wanted, const std::string& what) {
   EXPECT_NEAR(value, wanted,
               std::max(2e-6, 1e-5 * std::max(0.0, std::abs(wanted) - 1) +

@@ -70,7 +70,8 @@ const std::vector<LossOracle>& Oracles() {
        {1, 2.4, 4, -0.333368, -0.592655},
        {-2, -2, -2, 0.370409, 0.370409},
        1.294795},
-      // No ratio of this loss carries the part from prox to theta, so its weight is rho here too.
+      // This loss has no ratio from prox to theta, so its weight is the total ratio rho here as
+      // well.
       {"REINFORCE token IS 1.3, prox recompute",
        Weighted(Plain("reinforce", "recompute"), 1.3),
        {0.610701, 1.56, 2.442806, -0.407177, -0.654985},
@@ -116,7 +117,7 @@ const std::vector<LossOracle>& Oracles() {
 }
 
 TEST(PolicyLossTest, EveryLossAnchorAndWeightHasAnOracle) {
-  // self: SelfIsReinforceWithTheSameWeights below.
+  // The anchor self has no oracle: SelfIsReinforceWithTheSameWeights tests it.
   std::vector<std::string> losses, proxes = {"self"}, weights;
   for (const LossOracle& oracle : Oracles()) {
     losses.push_back(oracle.spec.kind);
@@ -139,7 +140,7 @@ TEST(PolicyLossTest, OraclesGiveTheWorkedNumbers) {
   }
 }
 
-// Every loss under every bound it knows; the property tests run over all of them.
+// Every loss under every bound that it knows. The property tests run over all of them.
 struct Variant {
   std::string name;
   LossFunction function;
@@ -256,7 +257,7 @@ TEST(PolicyLossTest, ClipSemanticsHoldOverSixDecadesOfTheRatio) {
     const double x = std::pow(10.0, log10_x);
     for (double a : {1.0, -1.0}) {
       const LossValue l = PpoClip({.lp_theta = std::log(x), .lp_anchor = 0, .advantage = a}, clip);
-      // In the direction the advantage asks for.
+      // The ratio is beyond the bound in the direction in which the advantage pushes it.
       const bool gone_too_far = a > 0 ? x > 1.28 : x < 0.8;
       EXPECT_NEAR(l.grad, gone_too_far ? 0 : -a * x, 1e-9 * x) << x << " " << a;
       EXPECT_NEAR(l.value, gone_too_far ? -a * (a > 0 ? 1.28 : 0.8) : -a * x, 1e-9 * x)
@@ -305,7 +306,7 @@ TEST(PolicyLossTest, SftIsTheNegativeLogProb) {
   ExpectClose(sum / 5, 1.24, "sft");
 }
 
-// --- weights and masks
+// Weights and masks.
 
 TEST(CorrectionTest, TheCapIsCounted) {
   const Correction c =
@@ -317,13 +318,15 @@ TEST(CorrectionTest, TheCapIsCounted) {
 
 TEST(CorrectionTest, OneCatastrophicTokenVetoesItsSequence) {
   F1 f;
-  f.prox[1] = f.behav[1] - 9.3f;  // w = 9.1e-5
+  // The weight is 9.1e-5, below the veto at 1e-4.
+  f.prox[1] = f.behav[1] - 9.3f;
   const Correction c = Correct({.level = WeightLevel::kToken, .cap = 2, .veto = 1e-4},
                                f.Tokens(ProxMode::kRecompute));
   EXPECT_THAT(c.keep, testing::ElementsAre(0, 0, 0, 1, 1));
   EXPECT_EQ(c.vetoed_sequences, 1);
   EXPECT_EQ(c.vetoed_tokens, 3);
-  f.prox[1] = f.behav[1] - 9.2f;  // w = 1.01e-4
+  // The weight is 1.01e-4, above the veto.
+  f.prox[1] = f.behav[1] - 9.2f;
   EXPECT_THAT(Correct({.veto = 1e-4}, f.Tokens(ProxMode::kRecompute)).keep, testing::Each(1));
 }
 
@@ -373,10 +376,11 @@ TEST(CorrectionTest, NoTokensAreFine) {
   }
 }
 
-// --- off-policy estimators by enumeration: three tokens of a vocabulary of three
+// Off-policy estimators, by enumeration of all sequences of three tokens over a vocabulary of
+// three.
 
-// Log-probs of a policy whose distribution at a position depends on the token before it: logits [3
-// positions][4 contexts][3].
+// Log-probs of a policy whose distribution at a position depends on the token before it. logits is
+// [3 positions][4 contexts][3 tokens]; context 3 is the start of the sequence.
 struct ToyPolicy {
   double logits[3][4][3];
   explicit ToyPolicy(uint64_t seed) {
@@ -393,8 +397,8 @@ struct ToyPolicy {
   }
 };
 
-// Expected gradient in theta's logits of sum_t grad_t lp_t, where the estimator gives grad_t, over
-// sequences weighted by `under`.
+// Expected gradient, in the logits [36] of theta, of sum_t grad_t lp_t. `estimator` gives the
+// grad_t [3] of a sequence, and each sequence counts with its probability under `under`.
 template <typename Estimator>
 std::vector<double> ExpectedGradient(const ToyPolicy& theta, const ToyPolicy& under,
                                      Estimator estimator) {
@@ -440,7 +444,7 @@ TEST(OffPolicyTest, SequenceWeightsAreUnbiasedAndTokenWeightsAreNot) {
   const std::vector<double> sequence = estimate("sequence"), token = estimate("token");
   double token_bias = 0;
   for (int i = 0; i < 36; ++i) {
-    EXPECT_NEAR(sequence[i], exact[i], 1e-6) << i;  // The log-probs are fp32.
+    EXPECT_NEAR(sequence[i], exact[i], 1e-6) << i;  // The log-probs are fp32, hence 1e-6.
     token_bias = std::max(token_bias, std::abs(token[i] - exact[i]));
   }
   EXPECT_GT(token_bias, 1e-3);

@@ -120,7 +120,7 @@ TEST(FileTest, AnAtomicWriteReplacesAndLeavesNoTemporary) {
 
 TEST(FileTest, TheDigestOfAWriteIsThatOfTheFile) {
   const std::string path = testing::TempDir() + "/digest_" + ToHex(RandomId16());
-  const std::string large(3 << 20, 'x');  // More than a piece.
+  const std::string large(3 << 20, 'x');  // Longer than the 1 MiB pieces of a write.
   const absl::string_view pieces[] = {"one", large, "", "two"};
   FileDigest written;
   ASSERT_TRUE(WriteFileAtomic(path, pieces, &written).ok());
@@ -174,12 +174,12 @@ TEST(FileTest, AFileThatTellsNoSizeIsReadToItsEnd) {
 TEST(FileTest, AFifoIsRefusedThoughNobodyWritesToIt) {
   const std::string path = testing::TempDir() + "/fifo_" + ToHex(RandomId16());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  // Lets go a reader that waits for one.
+  // If ReadFile() waited for a writer, this thread would release it.
   std::thread writer([&] { close(open(path.c_str(), O_WRONLY)); });
   const auto bytes = ReadFile(path);
   EXPECT_EQ(bytes.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(bytes.status().message(), path + " is a FIFO, a file is needed");
-  const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);  // Lets the writer go.
+  const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);  // Releases the writer.
   writer.join();
   close(reader);
   unlink(path.c_str());
@@ -187,7 +187,7 @@ TEST(FileTest, AFifoIsRefusedThoughNobodyWritesToIt) {
 
 TEST(FileTest, ASocketADeviceAndADirectoryAreRefusedAsWhatTheyAre) {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  // Short: a socket's path has a limit of its own.
+  // A relative path, because the path of a socket has at most 107 bytes.
   const std::string path = absl::StrCat("socket_", ToHex(RandomId16()));
   std::memcpy(address.sun_path, path.data(), path.size());
   const int listener = socket(AF_UNIX, SOCK_STREAM, 0);

@@ -22,14 +22,15 @@ TEST(Bf16Test, MasterWeightsMoveWhereBf16WouldStandStill) {
   }
 }
 
-// The nearest of the two neighbours by exact arithmetic; on a tie the one whose last bit is 0.
+// The reference: the nearer neighbour by exact arithmetic, and on a tie the one whose last bit is
+// 0.
 uint16_t SlowBf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint16_t toward_zero = static_cast<uint16_t>(bits >> 16);
   const double low = FloatFromBf16(toward_zero), value = x;
   const uint16_t next = static_cast<uint16_t>(toward_zero + 1);
-  // The step beyond the largest finite number is infinity, at the distance the format would have
-  // continued with.
+  // After the largest finite number comes infinity. It counts as 2^128, the number that would
+  // follow if the format had a larger exponent.
   const double high =
       (next & 0x7fff) == 0x7f80 ? std::copysign(std::ldexp(1.0, 128), value) : FloatFromBf16(next);
   const double down = std::abs(value - low), up = std::abs(high - value);
@@ -42,8 +43,8 @@ TEST(Bf16Test, RoundsToNearestEven) {
   std::vector<float> master;
   for (int i = 0; i < 100000; ++i) {
     uint32_t bits = static_cast<uint32_t>(random.Next());
-    if (i % 4 == 1) bits = (bits & 0xffff0000u) | 0x8000u;  // A tie.
-    if (i % 4 == 2) bits &= 0x807fffffu;                    // A subnormal.
+    if (i % 4 == 1) bits = (bits & 0xffff0000u) | 0x8000u;  // Halfway between two neighbours.
+    if (i % 4 == 2) bits &= 0x807fffffu;                    // A subnormal number.
     if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0xbfffffffu;
     master.push_back(std::bit_cast<float>(bits));
   }

@@ -1,5 +1,5 @@
-// Templates as published and small programs of one feature each, against what Python rendered from
-// them.
+// Compares published templates, and small programs of one feature each, with what Python rendered
+// from the same sources.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ const absl::Time kNow = At(2026, 11, 21, 12, 34, 56);
 
 using Rendered = absl::StatusOr<ChatTemplate::Rendered>;
 
-// Renders; `source` is compiled once for all its rows.
+// Renders one case. Each source is compiled once and kept for its other cases.
 Rendered RenderCase(const std::string& source, const Json& variables, absl::Time now) {
   static auto* const compiled = new std::map<std::string, std::unique_ptr<ChatTemplate>>();
   auto& slot = (*compiled)[source];
@@ -45,11 +45,12 @@ Rendered RenderCase(const std::string& source, const Json& variables, absl::Time
     if (!fresh.ok()) return fresh.status();
     slot = *std::move(fresh);
   }
-  ManualClock clock;  // Stands still: a busy machine meets no limit of time.
+  ManualClock clock;  // Stands still, so that a busy machine meets no time limit.
   return slot->RenderWithMask(variables, {.clock = &clock, .now = now});
 }
 
-// Whether the row's text or error came out; tells what differs.
+// Returns whether `rendered` is the text or the error that the row wants. Fails with the
+// difference.
 bool Equals(const Json& row, const Rendered& rendered, const std::string& name) {
   if (row.contains("error")) {
     EXPECT_FALSE(rendered.ok()) << name;

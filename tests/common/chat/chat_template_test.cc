@@ -20,7 +20,7 @@ using testing::Pair;
 std::string Render(const std::string& source, const Json& variables = Json::object()) {
   const auto compiled = ChatTemplate::Compile(source);
   if (!compiled.ok()) return std::string(compiled.status().message());
-  ManualClock clock;  // Stands still: a busy machine meets no limit of time.
+  ManualClock clock;  // Stands still, so that a busy machine meets no time limit.
   const auto text = (*compiled)->Render(variables, {.clock = &clock});
   return text.ok() ? *text : std::string(text.status().message());
 }
@@ -199,7 +199,8 @@ TEST(ChatTemplateTest, StrftimeNowIsTheTimeOfTheJob) {
   ASSERT_TRUE(compiled.ok());
   EXPECT_EQ(*(*compiled)->Render(Json::object(), {.now = absl::FromUnixSeconds(1'700'000'000)}),
             "14 Nov 2023, 10:13 PM");
-  EXPECT_EQ(Render("{{ strftime_now is defined }}"), "False");  // No time, no function.
+  // Without a time there is no such function.
+  EXPECT_EQ(Render("{{ strftime_now is defined }}"), "False");
 }
 
 TEST(ChatTemplateTest, AConstructItDoesNotHaveIsRefusedWithItsPlace) {

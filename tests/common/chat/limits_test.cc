@@ -1,4 +1,4 @@
-// Hostile templates and variables: each ends at a limit, by name.
+// Hostile templates and variables. Each of them must end at a limit, which its error names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
 
-// Stands still, so that no limit but the one meant is met.
+// Returns the error of a rendering. Its clock stands still, so that the time limit is never the one
+// that ends it.
 absl::Status Failure(const std::string& source, const Json& variables = Json::object()) {
   ManualClock clock;
   const auto compiled = ChatTemplate::Compile(source);
@@ -65,8 +66,9 @@ TEST(ChatLimitsTest, NestingIsRefusedWhileParsing) {
     ExpectLimit(Failure(Repeated(open, 20'000)), "nested deeper than 64");
   }
   ExpectLimit(Failure("{% for " + Repeated("(", 100'000) + "x in y %}"), "nested deeper than 64");
-  EXPECT_TRUE(Failure(std::string(100'000, '(')).ok());                   // Text, not a tag.
-  EXPECT_TRUE(Failure("{{ 1" + Repeated(" + 1", 100'000) + " }}").ok());  // Long, not deep.
+  EXPECT_TRUE(Failure(std::string(100'000, '(')).ok());  // This is text, not a tag.
+  // This is long, but not deep.
+  EXPECT_TRUE(Failure("{{ 1" + Repeated(" + 1", 100'000) + " }}").ok());
   EXPECT_TRUE(Failure("{{ 1" + Repeated(" or 1", 100'000) + " }}").ok());
   EXPECT_TRUE(Failure("{{ 1" + Repeated(" ~ 1", 100'000) + " }}").ok());
 }
@@ -161,7 +163,7 @@ TEST(ChatLimitsTest, ALongSourceIsRefused) {
   ExpectLimit(ChatTemplate::Compile(std::string((1 << 20) + 1, 'x')).status(), "more than 1048576");
 }
 
-// Each look takes 50 ms.
+// A clock on which 50 ms pass from one reading to the next.
 class SlowClock : public Clock {
  public:
   absl::Time Now() override { return absl::UnixEpoch(); }
@@ -193,11 +195,11 @@ void UseCpu(absl::Duration time) {
   }
 }
 
-// Enough for several looks at the clock.
+// Long enough for the renderer to read its clock several times.
 constexpr char kLoop[] = "{% for i in range(4000) %}{% set x = i %}{% endfor %}";
 
-// The thread's CPU time. At each look 250 ms pass on the wall, in which another thread has the
-// core.
+// Tells the CPU time of the thread. At each reading 250 ms of wall time pass, in which another
+// thread uses the core.
 class StarvedClock : public Clock {
  public:
   absl::Time Now() override { return absl::UnixEpoch(); }
@@ -214,11 +216,13 @@ class StarvedClock : public Clock {
 TEST(ChatLimitsTest, WallTimeAloneEndsNoRendering) {
   StarvedClock clock;
   EXPECT_TRUE((*ChatTemplate::Compile(kLoop))->Render(Json::object(), {.clock = &clock}).ok());
-  EXPECT_GE(clock.looks, 2);  // So at least 250 ms lie between the first and the last.
+  // So at least 250 ms of wall time lie between the first reading and the last.
+  EXPECT_GE(clock.looks, 2);
 }
 
 TEST(ChatLimitsTest, TheCpuTimeOfTheThreadIsWhatEndsARenderingWithoutAClock) {
-  UseCpu(absl::Milliseconds(250));  // What was used before does not count.
+  // CPU time that the thread used before the rendering does not count.
+  UseCpu(absl::Milliseconds(250));
   EXPECT_TRUE((*ChatTemplate::Compile(kLoop))->Render(Json::object()).ok());
   const auto endless = ChatTemplate::Compile(
       "{% set s = 'ab' * 900000 %}{% for i in range(100000) %}{% set x = s|replace('bb', 'c') %}{% "

@@ -46,7 +46,7 @@ TEST(InitTest, NormsAreOneAndTheRestIsNormalOfTheConfiguredWidth) {
   EXPECT_NEAR(fourth / n, 3, 5 * std::sqrt(96.0 / n));
 }
 
-// A change here changes what every seeded job starts from.
+// A change of this digest means that every seeded job starts from other weights.
 TEST(InitTest, ASeedGivesTheSameBitsForEver) {
   EXPECT_EQ(Digest(*InitWeights(SmallConfig(), 3)), Digest(*InitWeights(SmallConfig(), 3)));
   EXPECT_NE(Digest(*InitWeights(SmallConfig(), 3)), Digest(*InitWeights(SmallConfig(), 4)));

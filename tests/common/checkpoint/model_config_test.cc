@@ -205,7 +205,7 @@ TEST(ModelConfigTest, AMixtureOfExpertsIsReadWithTheDefaultsOfTransformers) {
 TEST(ModelConfigTest, TheNumberOfExpertsHasTwoNamesThatMustAgree) {
   const Json bare =
       With(With(Qwen3(), "architectures", {"Qwen3MoeForCausalLM"}), "model_type", "qwen3_moe");
-  // As transformers 5 saves it.
+  // The form in which transformers 5 saves it.
   const Json json = With(With(bare, "num_experts_per_tok", 2), "num_local_experts", 6);
   EXPECT_EQ(ParseModelConfig(json.dump(), "")->num_experts, 6);
   EXPECT_EQ(ParseModelConfig(With(json, "num_experts", 6).dump(), "")->num_experts, 6);
@@ -242,7 +242,7 @@ TEST(ModelConfigTest, MistralHasAWindowUnlessItIsNull) {
     EXPECT_TRUE(config.ok()) << config.status();
     return config.ok() ? config->sliding_window : -1;
   };
-  EXPECT_EQ(window(mistral), 4096);  // As its configuration class has it.
+  EXPECT_EQ(window(mistral), 4096);  // The default of its configuration class.
   EXPECT_EQ(window(With(mistral, "sliding_window", 20)), 20);
   EXPECT_EQ(window(With(mistral, "sliding_window", nullptr)), 0);
   EXPECT_EQ(window(Qwen3()), 0);

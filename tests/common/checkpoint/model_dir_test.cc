@@ -41,7 +41,7 @@ class ModelDirTest : public testing::Test {
   void Write(const std::string& name, absl::string_view bytes) {
     ASSERT_TRUE(WriteFileAtomic(absl::StrCat(source_, "/", name), bytes).ok());
   }
-  // Stores `tensors` (all of them F32) as a file of the model.
+  // Stores `tensors`, all of them F32, as a file of the model.
   void WriteTensors(const std::string& name, const TensorSet& tensors) {
     ASSERT_TRUE(WriteSafetensors(absl::StrCat(source_, "/", name), tensors).ok());
   }
@@ -61,7 +61,7 @@ class ModelDirTest : public testing::Test {
   std::string root_, source_;
 };
 
-// `set` with the specs that `change` makes of its own.
+// A zeroed set with the specs of `set` after `change`.
 template <typename Change>
 TensorSet Changed(const TensorSet& set, Change change) {
   std::vector<TensorSpec> specs(set.specs().begin(), set.specs().end());
@@ -174,7 +174,7 @@ TEST_F(ModelDirTest, ANumberThatIsNotFiniteIsRefusedWithItsPlace) {
     EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor model.layers.0.mlp.up_proj.weight: element 17 "
                                             "is infinite or no number as F32"));
   }
-  victim = 1e20f;  // Finite, but not as F16.
+  victim = 1e20f;  // Finite as F32, but not as F16.
   WriteTensors("model.safetensors", weights);
   EXPECT_TRUE(ReadWeights(Read(), DType::kF32).ok());
   EXPECT_THAT(std::string(ReadWeights(Read(), DType::kF16).status().message()),

@@ -29,7 +29,7 @@ TEST(TensorSetTest, TensorsLieSortedAndAlignedInOneZeroedBuffer) {
   EXPECT_EQ(set.Find("c"), -1);
 }
 
-// The vectors of the weight synchronisation format.
+// The test vectors of the weight synchronisation format.
 TEST(TensorSetTest, LayoutIdsAreThoseOfTheFormat) {
   EXPECT_EQ(ToHex(TensorSet::Create({{"w", DType::kBF16, {16}}})->layout_id()),
             "5eb0cc502699189ea78e95132baecb3409789a7ed1bd5f62dc3999beab5e9729");
@@ -78,7 +78,8 @@ uint16_t Narrow(float f) {
 
 TEST(ConvertTest, NarrowingRoundsToNearestTiesToEven) {
   EXPECT_EQ(Narrow<DType::kBF16>(1.0f), 0x3f80);
-  EXPECT_EQ(Narrow<DType::kBF16>(std::bit_cast<float>(0x3f808000u)), 0x3f80);  // A tie, to even.
+  // A tie goes to the even neighbour.
+  EXPECT_EQ(Narrow<DType::kBF16>(std::bit_cast<float>(0x3f808000u)), 0x3f80);
   EXPECT_EQ(Narrow<DType::kBF16>(std::bit_cast<float>(0x3f818000u)), 0x3f82);
   EXPECT_EQ(Narrow<DType::kBF16>(std::bit_cast<float>(0x3f808001u)), 0x3f81);
   EXPECT_EQ(Narrow<DType::kBF16>(std::bit_cast<float>(0x7f7fffffu)), 0x7f80);
@@ -88,7 +89,7 @@ TEST(ConvertTest, NarrowingRoundsToNearestTiesToEven) {
   EXPECT_EQ(Narrow<DType::kF16>(0x1p-24f), 0x0001);
   EXPECT_EQ(Narrow<DType::kF16>(0x1p-25f), 0x0000);
   EXPECT_EQ(Narrow<DType::kF16>(0x1.8p-25f), 0x0001);
-  EXPECT_EQ(Narrow<DType::kF16>(-0x1.ffcp-15f), 0x8400);  // Rounds up out of the subnormals.
+  EXPECT_EQ(Narrow<DType::kF16>(-0x1.ffcp-15f), 0x8400);  // Rounded up, out of the subnormals.
 }
 
 TEST(ConvertTest, EveryNarrowNumberComesBackFromFp32) {

@@ -24,6 +24,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// The smallest valid job file. The numbers are those of its lines, which the expected errors name.
 constexpr char kMinimal[] =
     "name: demo\n"                                       // 1
     "model: {path: m}\n"                                 // 2
@@ -46,7 +47,7 @@ std::vector<std::string> Lines(const JobFile& file) {
   return lines;
 }
 
-// The problems of the minimal file with `from` replaced by `to`.
+// The problems of the minimal file after `from` is replaced by `to`.
 std::vector<std::string> Wrong(absl::string_view from, absl::string_view to) {
   const std::string text = absl::StrReplaceAll(kMinimal, {{from, to}});
   EXPECT_NE(text, kMinimal);
@@ -80,10 +81,10 @@ TEST(JobFile, SetGoesOverFileOverPresetOverDefault) {
       absl::StrCat(kMinimal, "algorithm: {preset: sync_grpo, loss: {clip_high: 0.3, tis: none}}\n");
   const JobFile file = Parse(text, {"algorithm.loss.clip_high=0.4"});
   ASSERT_THAT(Lines(file), ElementsAre());
-  EXPECT_EQ(file.spec->algorithm().advantage().kind(), "grpo");  // The preset's.
+  EXPECT_EQ(file.spec->algorithm().advantage().kind(), "grpo");  // From the preset.
   EXPECT_EQ(file.spec->algorithm().loss().clip_low(), 0.2);
-  EXPECT_FALSE(file.spec->algorithm().loss().has_tis());      // The file's.
-  EXPECT_EQ(file.spec->algorithm().loss().clip_high(), 0.4);  // The command line's.
+  EXPECT_FALSE(file.spec->algorithm().loss().has_tis());      // From the file.
+  EXPECT_EQ(file.spec->algorithm().loss().clip_high(), 0.4);  // From the command line.
 }
 
 TEST(JobFile, PresetsGiveWhatTheAlgorithmLibrarySays) {
@@ -109,7 +110,7 @@ TEST(JobFile, SetReachesListsByPlaceAndItsPathsAreTheShells) {
   EXPECT_EQ(file.spec->data().train(0).path(),
             (std::filesystem::current_path() / "here.jsonl").string());
   EXPECT_EQ(file.spec->data().train(1).name(), "b");
-  EXPECT_EQ(file.spec->data().train(1).weight(), 1);  // New entries get their defaults.
+  EXPECT_EQ(file.spec->data().train(1).weight(), 1);  // A new entry has the defaults.
   EXPECT_EQ(file.spec->data().train(1).fields().at("a"), "b");
 }
 
@@ -271,7 +272,7 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"trainer.optimizer.betas=[0.9]", "two values"},
       {"trainer.optimizer.betas=[0.9, 1.0]", "two values"},
       {"trainer.optimizer.schedule=step", "is \"step\", wants constant, cosine"},
-      {"trainer.optimizer.schedule=cosine", ""},  // limits.max_steps has a default.
+      {"trainer.optimizer.schedule=cosine", ""},  // Allowed, as limits.max_steps has a default.
       {"trainer.batching.minibatches=65", "most is queue.groups_per_step"},
       {"resources.rollout.min=9", "wants 1 <= min <= max"},
       {"model.init.config=c", "contradicts model.path"},

@@ -1,5 +1,5 @@
-// Every key of the job file is read by somebody or refused when it is set; none is taken and
-// forgotten.
+// Every key of the job file has a reader or is refused when it is set. No key is accepted and then
+// ignored.
 
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
@@ -41,7 +41,7 @@ constexpr char kReward[] = "common/scoring/job_scorer.cc";
 constexpr char kColumns[] = "common/config/columns.cc";
 constexpr char kAlgorithm[] = "common/config/algorithm_spec.cc";
 
-// Which file reads the keys of a block, or one key. The longest path that fits decides.
+// The source file that reads a key, or all keys of a block. The longest path that matches decides.
 const std::map<std::string, std::string> kReaders = {
     {"name", kController},
     {"kind", kController},
@@ -71,7 +71,7 @@ const std::map<std::string, std::string> kReaders = {
     {"eval.datasets.prompt", kColumns},
     {"eval.datasets.answer", kColumns},
     {"eval.datasets.fields", kColumns},
-    {"eval.datasets.weight", "common/config/rules.cc"},  // It must be 1.
+    {"eval.datasets.weight", "common/config/rules.cc"},  // Only checked: it must be 1.
     {"resources", kController},
     {"limits", kController},
     {"limits.skipped_steps", kTrainer},
@@ -90,10 +90,10 @@ TEST(Keys, EachIsReadBySomebodyOrRefusedWhenItIsSet) {
             [&](const FieldDescriptor& field, const std::string& path) {
               ++keys;
               if (RefusalOf(path, "") != nullptr) return;
-              // Where one word alone is legal there is nothing to read.
+              // A key that has only one legal word needs no reader.
               if (BuiltChoicesOf(field, path).size() == 1 && UnsetWord(field) != "none") return;
-              if (path == "algorithm.preset")
-                return;  // The reader of the file puts its values over the block: job_file_test.cc.
+              // The preset's values are merged when the file is read, which job_file_test.cc tests.
+              if (path == "algorithm.preset") return;
 
               const std::string reader = ReaderOf(path);
               ASSERT_NE(reader, "") << path << " is neither refused nor read";

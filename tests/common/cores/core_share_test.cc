@@ -68,7 +68,7 @@ TEST_F(CoreShareTest, PartsOfOneDaemonDivideItsCores) {
 TEST_F(CoreShareTest, ADaemonThatDiedBusyIsNotBusyWhenItStartsAgain) {
   const auto trainer = *CoreShare::Open(path_, "trainer-0");
   auto died = *CoreShare::Open(path_, "rollout-0");
-  // Never ends, as in a process that was killed.
+  // Leaked on purpose, as in a process that was killed while it was busy.
   auto* const busy = new CoreShare::Busy(died.get());
   const CoreShare::Busy training(trainer.get());
   ASSERT_EQ(trainer->threads(), 2);

@@ -22,7 +22,7 @@ using registry::v1::HeartbeatResponse;
 using registry::v1::RegisterRequest;
 using registry::v1::RegisterResponse;
 
-// Values handed from one thread to another.
+// Hands values from one thread to another, in order. Pop() waits for a value. Thread-safe.
 template <typename T>
 class Channel {
  public:
@@ -38,7 +38,7 @@ class Channel {
     values_.pop_front();
     return value;
   }
-  // Pops until one is as wanted.
+  // Pops values until `wanted` accepts one, and returns that one.
   template <typename Wanted>
   T PopUntil(Wanted wanted) {
     while (true) {
@@ -52,7 +52,8 @@ class Channel {
   std::deque<T> values_;
 };
 
-// A controller that keeps incarnations by boot and answers beats as told.
+// The registry of a controller. Each registration gets `refusal` and `incarnation`, and each
+// heartbeat gets what `answer` returns. The channels hold what arrived.
 class FakeRegistry : public registry::v1::RegistryService::CallbackService {
  public:
   struct Stream : rpc::BidiStream<HeartbeatRequest, HeartbeatResponse> {
@@ -72,7 +73,7 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
                                      RegisterResponse* response) override {
     auto* reactor = context->DefaultReactor();
     response->set_incarnation(incarnation);
-    // Whatever comes is sent because something changed.
+    // So long a period that every heartbeat which arrives was sent because something changed.
     response->mutable_beat()->set_seconds(3600);
     reactor->Finish(rpc::ToGrpcStatus(refusal));
     registered.Push(*request);
@@ -97,8 +98,8 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
 
 class ControllerLinkTest : public testing::Test {
  protected:
-  // The first picks an address, those after it listen there again. Declare the server behind its
-  // registry.
+  // Starts a server for `registry`. The first server picks an address, and later ones listen on the
+  // same one. Declare the server after its registry, so that it ends before it.
   std::unique_ptr<rpc::Server> Serve(FakeRegistry* registry) {
     grpc::Service* const services[] = {registry};
     rpc::Server::Options options;
@@ -210,7 +211,7 @@ TEST_F(ControllerLinkTest, ANewGenerationIsDeliveredOnceAndToldAsApplied) {
   EXPECT_EQ(levels_.Pop().generation(), 8u);
   registry.beats.PopUntil([](const auto& beat) { return beat.generation() == 8; });
   const auto stream = registry.streams.Pop();
-  stream->Send(Level(7));  // Old: of no interest.
+  stream->Send(Level(7));  // An older generation, which is ignored.
   stream->Send(Level(9));
   EXPECT_EQ(levels_.Pop().generation(), 9u);
 }
@@ -261,11 +262,11 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
       [](const auto& beat) { return beat.steps_size() == 1 && beat.generation() == 8; });
   first_server.reset();
   first.reset();
-  link->Report(Step(5));  // While nobody listens.
+  link->Report(Step(5));  // No controller listens now.
 
   FakeRegistry second;
   second.incarnation = 6;
-  second.answer = [](const HeartbeatRequest&) { return Level(3); };  // It counts anew.
+  second.answer = [](const HeartbeatRequest&) { return Level(3); };  // Counts generations anew.
   const auto second_server = Serve(&second);
   const RegisterRequest again = second.registered.Pop();
   EXPECT_EQ(again.boot(), boot);
@@ -285,7 +286,7 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
 
 TEST_F(ControllerLinkTest, ADaemonMayStartBeforeItsController) {
   FakeRegistry registry;
-  Serve(&registry).reset();  // The address is known and free.
+  Serve(&registry).reset();  // Only finds an address and frees it again.
   const auto link = Link();
   link->Start();
   const auto server = Serve(&registry);

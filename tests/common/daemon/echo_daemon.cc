@@ -1,4 +1,4 @@
-// The smallest daemon: answers Stats, for main_test.cc.
+// The smallest daemon, which only answers Stats. main_test.cc starts it as a process.
 #include <cstdio>
 
 #include "common/base/status.h"

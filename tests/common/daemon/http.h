@@ -10,7 +10,8 @@
 
 namespace sluice::daemon {
 
-// The whole answer to GET `path` at `address`, 127.0.0.1:PORT; empty: no connection.
+// Returns the whole answer to GET `path`, or an empty text if the connection fails. `address` is
+// 127.0.0.1:PORT.
 inline std::string HttpGet(const std::string& address, const std::string& path) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in peer{};

@@ -18,7 +18,8 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// echo_daemon as a child process.
+// Runs echo_daemon as a child process and reads what it writes. The destructor does not end the
+// process: a test ends it and calls Wait().
 class Child {
  public:
   explicit Child(std::vector<std::string> flags) {

@@ -154,7 +154,7 @@ TEST_F(JsonlTest, ARowThatNestsTooDeeplyIsRefusedBeforeItIsCopied) {
 
 class ScorableRowsTest : public JsonlTest {
  protected:
-  // Rows whose answer is null cannot be scored.
+  // Reads `text` with a check that takes rows with a null answer for rows that cannot be scored.
   absl::StatusOr<Dataset> ReadScorable(const std::string& text) {
     const std::string path = testing_data::TempPath("golds.jsonl");
     EXPECT_TRUE(WriteFileAtomic(path, text).ok());

@@ -1,4 +1,5 @@
-// What every job store must do, run against each kind of the registry; then what is SQLite's alone.
+// The conformance suite of job stores, which runs against each kind of the registry, and tests of
+// SQLite alone.
 
 #include "common/meta/store.h"
 

@@ -86,7 +86,7 @@ TEST(GradNormTest, TheSumIsThatOfEveryElementAtEveryLength) {
   const float bad[] = {1, std::nanf(""), 2};
   EXPECT_TRUE(std::isnan(SumOfSquares(bad, 3)));
   const float large[] = {1e30f, 1e30f};
-  EXPECT_TRUE(std::isfinite(SumOfSquares(large, 2)));  // fp64: no overflow where fp32 has one.
+  EXPECT_TRUE(std::isfinite(SumOfSquares(large, 2)));  // The sum is fp64, so it does not overflow.
 }
 
 TEST(ScheduleTest, EveryRowGivesTheWorkedNumbers) {
@@ -113,8 +113,8 @@ TEST(ScheduleTest, EveryRowGivesTheWorkedNumbers) {
   EXPECT_THAT(OptimizerNames(), testing::ElementsAre("adamw"));
 }
 
-// Without a total, every step would lie behind the end of the cosine: the learning rate would be 0
-// for ever.
+// Without a total, every step would lie past the end of the cosine, and the learning rate would
+// stay 0.
 TEST(ScheduleDeathTest, AScheduleThatEndsAtZeroDoesNotRunWithoutATotal) {
   const auto cosine = FindSchedule("cosine")->shape;
   EXPECT_DEATH(Schedule({.warmup = 2, .shape = cosine}).Factor(2), "needs the number of its steps");

@@ -18,7 +18,7 @@
 
 namespace sluice {
 
-// Values handed from one thread to another.
+// Hands values from one thread to another, in order. Pop() waits for a value. Thread-safe.
 template <typename T>
 class Handed {
  public:
@@ -41,8 +41,8 @@ class Handed {
   std::deque<T> values_;
 };
 
-// A queue's calls as seen from the wire: a test says what each answers. Set the functions before
-// the first call.
+// The queue's service as its clients see it. A test sets a function for each call that it expects,
+// before the first call. The functions run on threads of gRPC.
 class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
                       queue::v1::QueueService::WithRawCallbackMethod_Get<
                           queue::v1::QueueService::WithCallbackMethod_Watch<
@@ -57,7 +57,7 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
   using GetStream = rpc::WriteStream<Buffer>;
   using WatchStream = rpc::WriteStream<queue::v1::WatchResponse>;
 
-  // One message of a Put stream, with what to answer through.
+  // A Put stream. on_put gets each message that arrives, and answers through this object.
   struct PutStreamEnd : rpc::BidiStream<Buffer, Buffer> {
     explicit PutStreamEnd(FakeQueue* owner, int number) : owner(owner), number(number) {}
     void Received(Buffer& buffer) override {
@@ -77,18 +77,19 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
       Send(rpc::ToBuffer(ack));
     }
     FakeQueue* const owner;
-    const int number;  // Of the stream, from 0.
+    const int number;  // Of the stream, counted from 0.
   };
 
   std::function<void(PutStreamEnd&, const queue::v1::PutHeader&, const std::string&)> on_put;
   std::function<void(GetStream&, const queue::v1::GetRequest&)> on_get;
-  std::function<void(WatchStream&, int)> on_watch;  // With the number of the stream.
+  // The number is that of the stream, counted from 0.
+  std::function<void(WatchStream&, int)> on_watch;
   std::function<absl::Status(const queue::v1::RenewRequest&, queue::v1::RenewResponse*)> on_renew;
   std::function<absl::Status(const queue::v1::ApplyRequest&, queue::v1::ApplyResponse*)> on_apply;
   std::function<absl::Status(const queue::v1::ReleaseRequest&)> on_release;
-  // The answers to LeaseTasks, in order. A call for which there is none is parked.
+  // The answers of LeaseTasks, in order. Once they are used up, a call is parked.
   std::deque<queue::v1::LeaseTasksResponse> task_leases;
-  Handed<queue::v1::AdmitRequest> admits;  // Each is parked until its client leaves.
+  Handed<queue::v1::AdmitRequest> admits;  // Each call is parked until its client leaves.
 
   grpc::ServerBidiReactor<Buffer, Buffer>* Put(grpc::CallbackServerContext*) override {
     auto stream = rpc::MakeStream<PutStreamEnd>(this, puts_++);
@@ -143,7 +144,7 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
   }
 
  private:
-  // A call that has no answer until its client leaves.
+  // A call that has no answer and ends when its client leaves.
   class Parked : public grpc::ServerUnaryReactor {
     void OnCancel() override { Finish(grpc::Status::CANCELLED); }
     void OnDone() override { delete this; }
@@ -159,7 +160,7 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
   std::atomic<int> watches_{0};
 };
 
-// A queue, and a client of it whose waits are short.
+// A fake queue with its server, and a client whose back-off is short.
 struct Served {
   FakeQueue queue;
   std::unique_ptr<rpc::Server> server;
@@ -167,7 +168,7 @@ struct Served {
   rpc::Cancel drain;
   std::unique_ptr<QueueClient> client;
 
-  // Once the fake's functions are set.
+  // Call this once the functions of `queue` are set.
   void Start() {
     grpc::Service* const services[] = {&queue};
     server = *rpc::Server::Start({}, services);

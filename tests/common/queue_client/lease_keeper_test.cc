@@ -15,7 +15,7 @@ using queue::v1::RenewResponse;
 
 class LeaseKeeperTest : public testing::Test {
  protected:
-  // Answers each Renew with `ttl` and hands it to the test.
+  // Answers each Renew with `ttl` and the `lost` leases, and hands the request to the test.
   void Serve(absl::Duration ttl, std::vector<std::string> lost = {}) {
     served_.queue.on_renew = [this, ttl, lost](const RenewRequest& request,
                                                RenewResponse* response) {
@@ -32,7 +32,8 @@ class LeaseKeeperTest : public testing::Test {
     return loaded;
   }
 
-  Handed<RenewRequest> renews_;  // The server's handlers push here: it goes after them.
+  // Declared before served_, whose handlers push to it, so that it is destroyed after them.
+  Handed<RenewRequest> renews_;
   Served served_;
 };
 

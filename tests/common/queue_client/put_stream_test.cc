@@ -85,7 +85,8 @@ TEST_F(PutStreamTest, AfterABreakWhatWasNotAcknowledgedIsSentAgain) {
   std::vector<uint32_t> second;
   served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const PutHeader& header,
                              const std::string& payload) {
-    if (stream.number == 0) {  // The first message is acknowledged, the next breaks the stream.
+    // The first stream breaks after one acknowledgement.
+    if (stream.number == 0) {
       if (header.seq() == 1) return stream.Ack(1);
       return stream.End(absl::UnavailableError("restarting"));
     }
@@ -115,7 +116,7 @@ TEST_F(PutStreamTest, NoMoreThanTheWindowIsUnacknowledged) {
   served_.Start();
   PutStream stream(served_.client.get(), {.window_bytes = 2 << 20, .buffer_bytes = 16 << 20});
   for (uint32_t n = 0; n < 12; ++n) ASSERT_TRUE(Put(stream, n, 1 << 20).ok());
-  // Two messages of 1 MiB fill the window: the second comes unasked.
+  // Two messages of 1 MiB fill the window, so the second comes before any acknowledgement.
   FakeQueue::PutStreamEnd* end = arrived.Pop();
   for (uint64_t seq = 1; seq <= 12; ++seq) {
     if (seq < 12) end = arrived.Pop();
@@ -126,7 +127,7 @@ TEST_F(PutStreamTest, NoMoreThanTheWindowIsUnacknowledged) {
 }
 
 TEST_F(PutStreamTest, AFullBufferRefusesWithoutTaking) {
-  // Never acknowledges.
+  // This queue never acknowledges.
   served_.queue.on_put = [](FakeQueue::PutStreamEnd&, const PutHeader&, const std::string&) {};
   served_.Start();
   PutStream stream(served_.client.get(), {.buffer_bytes = 1 << 20});

@@ -108,7 +108,7 @@ TEST_F(QueueClientTest, GetReadsABrokenStreamAgainFromItsStart) {
     AddField("tokens", common::v1::DTYPE_I32, {1}, "abcd", &record, &payload);
     const int number = streams++;
     Answer(stream, {record}, payload, number == 2);
-    // The second ends too early.
+    // The first stream breaks, and the second ends without its last message.
     stream.End(number == 0 ? absl::UnavailableError("gone for now") : absl::OkStatus());
   };
   served_.Start();

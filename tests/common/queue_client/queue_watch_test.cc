@@ -19,11 +19,11 @@ TEST(QueueWatchTest, ChangesComeInOrderBeatsDoNotAndABreakIsHealed) {
   served.queue.on_watch = [](FakeQueue::WatchStream& stream, int number) {
     if (number == 0) {
       stream.Send(Version(3));
-      stream.Send({});  // A beat.
+      stream.Send({});  // A heartbeat.
       stream.Send(Version(4));
       return stream.End(absl::UnavailableError("restarting"));
     }
-    stream.Send(Version(5));  // And stays open.
+    stream.Send(Version(5));  // The stream stays open.
   };
   served.Start();
   Handed<int64_t> versions;

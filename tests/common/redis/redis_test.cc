@@ -83,7 +83,8 @@ TEST(RedisTest, AStoppedServerEndsAWaitByItsTimeoutOrByBreak) {
   Connection brief(server->endpoint(), absl::Milliseconds(50)),
       patient(server->endpoint(), absl::Hours(1));
   ASSERT_TRUE(patient.Connect().ok());
-  while (!brief.Connect().ok()) {  // A busy machine may take longer than that to say hello.
+  // On a busy machine the connection may take longer than 50 ms.
+  while (!brief.Connect().ok()) {
   }
   server->Signal(SIGSTOP);
   EXPECT_TRUE(absl::IsUnavailable(brief.Run({&ping, 1}).status()));

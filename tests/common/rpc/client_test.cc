@@ -21,7 +21,8 @@ using queue::v1::ApplyResponse;
 
 constexpr BackoffOptions kSoon{.first = absl::Microseconds(10), .most = absl::Microseconds(50)};
 
-// Answers Apply with one error after the other, then well; parks Admit until the client leaves.
+// Answers Apply with each of the errors in turn and then with success. Parks Admit until its client
+// leaves.
 class FakeQueue : public queue::v1::QueueService::CallbackService {
  public:
   explicit FakeQueue(std::vector<absl::Status> errors) : errors_(std::move(errors)) {}
@@ -137,7 +138,8 @@ TEST_F(ClientTest, CallsAreCountedByTheServer) {
   Serve({absl::NotFoundError("x")});
   (void)Apply({});
   ASSERT_TRUE(Apply({}).ok());
-  server_->Drain(absl::InfiniteDuration());  // So that both are counted.
+  // After the drain both calls have been counted.
+  server_->Drain(absl::InfiniteDuration());
   const std::string text = metrics_.Text();
   EXPECT_THAT(text, testing::HasSubstr(
                         "sluice_rpc_server_handled_total{code=\"NOT_FOUND\",method=\"Apply\","

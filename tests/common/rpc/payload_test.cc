@@ -27,7 +27,7 @@ std::string Flat(const grpc::ByteBuffer& buffer) {
   return flat;
 }
 
-// `bytes` cut into slices of `step` bytes, as a network might.
+// `bytes` in slices of `step` bytes, as a network might deliver them.
 grpc::ByteBuffer Cut(const std::string& bytes, size_t step) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < bytes.size(); at += step) slices.emplace_back(bytes.substr(at, step));
@@ -153,7 +153,7 @@ TEST(PayloadTest, RandomBytesNeverReadBeyondTheirEnd) {
 
 TEST(PayloadTest, AWrongWireTypeOfAKnownFieldIsRefused) {
   Frame frame;
-  // header as a varint
+  // The header field, but as a varint.
   EXPECT_EQ(DecodeFrame(Cut("\x08\x01", 1), &frame).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(DecodeFrame(Cut("\x7d\x01\x02\x03\x04", 1), &frame).code(),
             absl::StatusCode::kInvalidArgument);
@@ -224,7 +224,7 @@ TEST(PayloadTest, NamesOfSharedMemoryBesidePayloadOrBeyondTheLimitAreRefused) {
   PutMessage large;
   for (int i = 0; i < 2; ++i) large.add_shared()->set_length(kMaxSharedBytes / 2 + 1);
   EXPECT_TRUE(absl::IsResourceExhausted(DecodeFrame(Cut(large.SerializeAsString(), 100), &frame)));
-  large.mutable_shared(1)->set_length(~uint64_t{0});  // Their sum would wrap.
+  large.mutable_shared(1)->set_length(~uint64_t{0});  // The sum of the lengths would overflow.
   EXPECT_FALSE(DecodeFrame(Cut(large.SerializeAsString(), 100), &frame).ok());
   const std::string not_a_slice = "\x1a\x03\xff\xff\xff";
   EXPECT_TRUE(absl::IsInvalidArgument(DecodeFrame(Cut(not_a_slice, 100), &frame)));

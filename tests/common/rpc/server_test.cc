@@ -13,7 +13,7 @@
 namespace sluice::rpc {
 namespace {
 
-// Holds a Stats call until told.
+// Holds a Stats call, which the test takes and finishes. Serves only one call.
 class HeldQueue : public queue::v1::QueueService::CallbackService {
  public:
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,

@@ -16,7 +16,8 @@ using Service = queue::v1::QueueService;
 using Base = Service::WithRawCallbackMethod_Put<
     Service::WithRawCallbackMethod_Get<Service::WithCallbackMethod_Watch<Service::Service>>>;
 
-// Echoes Put's payload size in its acks, Get's request as payload, and leaves Watch open.
+// Acknowledges Put with the size of the payload, answers Get with the request as payload, and
+// leaves Watch open.
 class EchoQueue : public Base {
  public:
   grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>* Put(grpc::CallbackServerContext*) override {

@@ -1,4 +1,4 @@
-// No byte of a text may take a whole message from its receiver.
+// One invalid byte in a text must not cost the receiver the whole message.
 
 #include "common/rpc/text.h"
 
@@ -31,7 +31,7 @@ const std::string kMended = "a\xef\xbf\xbd\xef\xbf\xbdz";
 
 void FillText(int depth, Message* message);
 
-// Puts bad bytes into the field, or into all text below it.
+// Puts invalid bytes into the field, or into all text fields below it, `depth` levels deep.
 void FillField(const FieldDescriptor& field, int depth, Message* message) {
   const google::protobuf::Reflection& reflection = *message->GetReflection();
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
@@ -54,7 +54,7 @@ void AddTypes(const Descriptor& type, std::vector<const Descriptor*>* types) {
 }
 
 std::vector<const Descriptor*> AllTypes() {
-  // Named here, each file of the contracts is linked; Files() aborts for one that is not.
+  // Naming a type of each file links the file. Files() aborts if a file is not linked.
   (void)admin::v1::DaemonsRequest::descriptor();
   (void)engine::v1::DescribeRequest::descriptor();
   (void)env::v1::DescribeRequest::descriptor();
@@ -72,7 +72,7 @@ std::vector<const Descriptor*> AllTypes() {
 TEST(TextTest, EveryStringFieldOfEveryMessageIsMendedSoThatItsReceiverCanReadIt) {
   int fields = 0;
   for (const Descriptor* type : AllTypes()) {
-    if (type->options().map_entry()) continue;  // Reached through the map's own field.
+    if (type->options().map_entry()) continue;  // Tested through the map's own field.
     for (int i = 0; i < type->field_count(); ++i) {
       const std::unique_ptr<Message> message(
           MessageFactory::generated_factory()->GetPrototype(type)->New());

@@ -36,8 +36,8 @@ TEST(ScorerTest, PartsAreWeightedAndCombinedAsTheJobSays) {
 }
 
 TEST(ScorerTest, AReasonThatEndsInsideOfACharacterEndsNothing) {
-  const nlohmann::json row = {
-      {"answer", std::string(79, 'x') + "\xc3\xa9\xc3\xa9"}};  // Quoted to 80 bytes.
+  const nlohmann::json row = {// The error quotes 80 bytes, which end inside a character.
+                              {"answer", std::string(79, 'x') + "\xc3\xa9\xc3\xa9"}};
   const Score score = Scorer::Make({{.name = "a", .verifier = "gsm8k"}}, Combine::kSum)
                           ->Run({.text = "42"}, row, "x");
   EXPECT_EQ(score.status, "bad_row");

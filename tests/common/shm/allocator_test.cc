@@ -24,9 +24,9 @@ TEST(OffsetAllocatorTest, TakesTheSmallestHoleThatFitsAndTheLowestOfThose) {
   std::vector<uint64_t> at;
   for (int i = 0; i < 8; ++i) at.push_back(*holes.Allocate(i % 2 == 0 ? 128 : 64));
   holes.Free(at[1], 64);
-  holes.Free(at[2], 128);  // With the one before: a hole of 192.
+  holes.Free(at[2], 128);  // Joins the hole before it: 192 bytes.
   holes.Free(at[5], 64);
-  holes.Free(at[7], 64);  // Joins the rest.
+  holes.Free(at[7], 64);  // Joins the free rest behind it.
   EXPECT_EQ(holes.Allocate(64), at[5]);
   EXPECT_EQ(holes.Allocate(64), at[1]);
   EXPECT_EQ(holes.Allocate(128), at[2]);

@@ -59,8 +59,9 @@ TEST(SegmentTest, SlicesOutOfBoundsAreSeen) {
   const uint64_t end = 1 << 20;
   EXPECT_TRUE(InBounds(*segment, {.block = 0, .offset = 64, .length = end - 64}));
   EXPECT_FALSE(InBounds(*segment, {.block = 0, .offset = 64, .length = end - 63}));
-  EXPECT_FALSE(InBounds(*segment, {.block = 0, .offset = 63, .length = 1}));  // Its own head.
-  // No block begins there.
+  // Offset 63 is inside the header of the block.
+  EXPECT_FALSE(InBounds(*segment, {.block = 0, .offset = 63, .length = 1}));
+  // No block begins at 8.
   EXPECT_FALSE(InBounds(*segment, {.block = 8, .offset = 128, .length = 1}));
   EXPECT_FALSE(InBounds(*segment, {.block = end, .offset = end + 64, .length = 0}));
   EXPECT_FALSE(InBounds(*segment, {.block = 0, .offset = ~uint64_t{0}, .length = 2}));

@@ -53,8 +53,8 @@ std::string RandomWord(SplitMix64* random) {
   return word;
 }
 
-// A model in which characters may be missing, bytes and the unknown token may be merged, and merges
-// may reach over anything.
+// A random model. Characters may be missing, the bytes and the unknown token may take part in
+// merges, and merges may join any two tokens.
 Json RandomModel(SplitMix64* random) {
   std::vector<std::string> tokens;
   std::set<std::string> known;
@@ -74,7 +74,7 @@ Json RandomModel(SplitMix64* random) {
       if (all || random->Below(2) == 0) add(token);
     }
   }
-  // From which on tokens are merged.
+  // Tokens from this id on take part in merges.
   const size_t special = random->Below(4) == 0 ? 0 : tokens.size();
   for (const std::string& character : Alphabet()) {
     if (random->Below(5) != 0) add(character);

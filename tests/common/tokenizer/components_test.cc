@@ -1,6 +1,6 @@
-// Every component in some small tokenizer, against what tokenizers 0.23.3 made of the same files
-// and random texts (tests/golden/tokenizer_components.jsonl: first the vocabularies, then
-// tokenizers with their cases).
+// Compares small tokenizers, which together use every component, with what tokenizers 0.23.3 made
+// of the same files and of random texts. tests/golden/tokenizer_components.jsonl holds first the
+// vocabularies, then the tokenizers with their cases.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_split.h"

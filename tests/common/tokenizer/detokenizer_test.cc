@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-// A vocabulary of single bytes and some words, each spelled by `spell`.
+// A tokenizer whose vocabulary is each single byte, spelled by `spell`, then `words` and a special
+// token.
 std::unique_ptr<Tokenizer> MakeTokenizer(const json& decoder,
                                          const std::function<std::string(int)>& spell,
                                          const std::vector<std::string>& words) {
@@ -61,7 +62,7 @@ std::unique_ptr<Tokenizer> Fallback(int stop) {
 std::vector<int32_t> RandomIds(const Tokenizer& tokenizer, SplitMix64& random) {
   std::vector<int32_t> ids;
   for (uint64_t n = random.Below(24); n > 0; --n) {
-    // Else a byte of a character's, so that whole characters come up.
+    // Two thirds are bytes of a few characters, so that whole characters come up.
     const bool text = random.Below(3) == 0;
     ids.push_back(
         static_cast<int32_t>(text ? 256 + random.Below(tokenizer.vocab_size() - 254)

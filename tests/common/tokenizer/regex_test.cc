@@ -32,7 +32,8 @@ TEST(RegexTest, SpacesAreWhiteSpaceOfUnicode) {
 TEST(RegexTest, WordsHoldMarksAndTheirBoundariesFollow) {
   EXPECT_THAT(Matches(R"(\w+)", "ne\u0301e, a_b"), ElementsAre("ne\u0301e", "a_b"));
   EXPECT_THAT(Matches(R"(\bn)", "n\u0301n nn"), ElementsAre("n", "n"));
-  EXPECT_THAT(Matches(R"(\h)", "g F"), ElementsAre("F"));  // A hexadecimal digit.
+  // In this syntax \h is a hexadecimal digit.
+  EXPECT_THAT(Matches(R"(\h)", "g F"), ElementsAre("F"));
 }
 
 TEST(RegexTest, CategoriesKnowCharactersNewerThanTheEngine) {

@@ -1,4 +1,4 @@
-// The hand-written scanners against PCRE2 on the same patterns.
+// Compares the hand-written scanners with PCRE2 on the same patterns.
 #include "common/tokenizer/scanners.h"
 
 #include <gtest/gtest.h>
@@ -30,8 +30,8 @@ const std::string kDeepSeekWords =
     R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[)" + "\r\n" + R"(]*|\s*[)" + "\r\n" +
     R"(]+|\s+(?!\S)|\s+)";
 
-// Characters on which the patterns turn: contractions, spaces of all kinds, case, marks, digits
-// beyond ASCII, letters newer than PCRE2's tables, noncharacters.
+// Texts that reach every branch of the patterns: contractions, spaces of all kinds, case, marks,
+// digits beyond ASCII, letters newer than PCRE2's tables, noncharacters.
 constexpr const char* kParts[] = {
     "'",          "s",          "S",         "\u017F", "t",          "RE",         "re",
     "vE",         "m",          "LL",        "l",      "d",          "D",          " ",
@@ -76,7 +76,7 @@ TEST(ScannersTest, EveryScannerFindsWhatPcre2FindsOnRandomText) {
       ASSERT_EQ(got.size(), want.size()) << pattern << "\non: " << text;
       for (size_t i = 0; i < got.size(); ++i)
         ASSERT_TRUE(got[i] == want[i]) << pattern << "\non: " << text << "\nat match " << i;
-      // Pieces cover the text; one that is no match ends where a match begins.
+      // The pieces must cover the text. A piece that is no match ends where a match begins.
       for (size_t at = 0; at < text.size();) {
         const Scanned piece = scanner(text, at);
         ASSERT_GT(piece.end, at);
@@ -114,7 +114,7 @@ TEST(CharTableTest, KnowsTheClassesAndLettersOfUnicode16) {
   EXPECT_EQ(table.Mask(0x85), kSpaceMask);
   EXPECT_NE(table.Mask(0x180E), kSpaceMask);
   EXPECT_NE(table.Mask(0x1C), kSpaceMask);
-  EXPECT_EQ(table.Mask(0x10D50), MaskOf(CharClass::kLu));  // Garay, since Unicode 16.
+  EXPECT_EQ(table.Mask(0x10D50), MaskOf(CharClass::kLu));  // The Garay script is new in Unicode 16.
   EXPECT_EQ(table.Mask(0x10FFFF), MaskOf(CharClass::kOther));
 }
 

@@ -1,5 +1,5 @@
-// Every case of the shared tokenizers, made with the reference library: ids, text with special
-// tokens kept and skipped.
+// Every case of the shared tokenizers. The reference library made their ids, and their texts with
+// special tokens kept and skipped.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_split.h"
@@ -74,7 +74,7 @@ TEST_P(SharedTokenizerTest, TokenByTokenEqualsAtOnceOverRandomIds) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<int32_t> ids;
     for (uint64_t n = random.Below(30); n > 0; --n) {
-      // Half of them low: there the bytes and the special tokens are.
+      // Half of the ids are low, where the bytes and the special tokens are.
       ids.push_back(static_cast<int32_t>(
           random.Below(random.Below(2) == 0 ? 400 : tokenizer_->vocab_size() + 2)));
     }
@@ -105,7 +105,7 @@ TEST_P(SharedTokenizerTest, BytesOfTokensInARowAreTheTextThatTheyPutBehindAnothe
 }
 
 TEST_P(SharedTokenizerTest, OffsetsAreOfTheSameIdsInOrderAndBetweenCharacters) {
-  // NFC may put characters together and in another order.
+  // NFC may join characters and change their order.
   const bool composes = std::string(GetParam()) == "qwen3";
   for (const json& c : cases_) {
     if (c["text"].is_null()) continue;

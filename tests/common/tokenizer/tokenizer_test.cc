@@ -127,8 +127,8 @@ Bpe MakeBpe(const OrderedJson& model) {
   return *Bpe::Create(Component(rest, "model"), std::move(file), /*byte_level=*/false);
 }
 
-// What Encode computes, the slow obvious way: merge the best adjacent pair of the whole list, again
-// and again.
+// Compares Encode with a slow reference that merges the best adjacent pair of the whole list, over
+// and over.
 TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
   const OrderedJson model = OrderedJson::parse(
       R"({"type": "BPE", )"

@@ -169,7 +169,6 @@ TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
   EXPECT_FALSE(MakeVerifier("text", {{"property", "letters"}, {"letters", "é"}}).ok());
 }
 
-// Whatever the text, each verifier of the registry gives a finite score inside its range.
 TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
   const std::map<std::string, std::vector<Json>> args = {
       {"exact", {Json::object()}},

@@ -2,12 +2,12 @@
 
 #include "tests/common/wal/world.h"
 
-// Machines that go down at any moment, with any choice of what was not synced.
+// Machines that go down at any call, with any part of the unsynced bytes left on the disk.
 namespace sluice::wal {
 namespace {
 
-// A few batches of several records, segments that fill up, a snapshot, and use of the files it
-// freed. Ends early when the log dies.
+// Appends batches of several records, fills segments, takes a snapshot, and so uses the freed files
+// again. Returns early if the log dies.
 void Work(Life* life, uint64_t seed) {
   SplitMix64 random(seed);
   for (int round = 0; round < 10; ++round) {
@@ -18,7 +18,7 @@ void Work(Life* life, uint64_t seed) {
   life->Flush();
 }
 
-// Comes up after a crash, checks, works on, goes down once more, checks.
+// Opens the log after a crash, checks what came back, works on, crashes once more and checks again.
 void Recover(std::unique_ptr<FaultFileSystem> system, const Items& appended, Position acknowledged,
              uint64_t seed) {
   Items second;
@@ -42,7 +42,8 @@ void Recover(std::unique_ptr<FaultFileSystem> system, const Items& appended, Pos
   ExpectPrefix(life.recovered, second, second_acknowledged);
 }
 
-// Over all choices of unsynced pieces where they are few, else over some.
+// Calls `check` with a crashed copy of `down` for each choice of the unsynced pieces that survive:
+// for all choices if there are at most 4 pieces, else for 20 (all, none, and random ones).
 void ForChoices(const FaultFileSystem& down, uint64_t seed,
                 const std::function<void(std::unique_ptr<FaultFileSystem>, uint64_t)>& check) {
   const size_t pieces = down.unsynced();
@@ -67,7 +68,7 @@ TEST(WalCrashTest, AtEveryCallNothingAcknowledgedIsLostWhateverIsLeftOfTheRest) 
     for (uint64_t call = 1; died; ++call) {
       SCOPED_TRACE(absl::StrCat("seed ", seed, ", down at call ", call));
       FaultFileSystem system(64);
-      // A first life, so that there is something to recover and files to find.
+      // A first life leaves records to recover and files to use again.
       Items appended;
       Position acknowledged = 0;
       {
@@ -155,8 +156,8 @@ TEST(WalCrashTest, ManyLivesInARowKeepOneHistory) {
   }
 }
 
-// Pages whose sync failed may be clean in memory and missing on the disk: what Open returns from
-// them is written again.
+// A page whose sync failed may be clean in memory and yet be missing on the disk. So Open writes
+// again whatever it returns from such pages.
 TEST(WalCrashTest, WhatIsReadAfterAFailedSyncIsOnTheDiskBeforeItCounts) {
   FaultFileSystem system(64);
   Items appended;

@@ -5,15 +5,16 @@
 #include "common/wal/format.h"
 #include "tests/common/wal/world.h"
 
-// Logs at rest whose bytes were changed: all whole records come back, or DATA_LOSS names the place;
-// never wrong data.
+// Logs at rest whose bytes are changed. Either all whole records come back or DATA_LOSS names the
+// place, but wrong data never comes back.
 namespace sluice::wal {
 namespace {
 using Files = std::map<std::string, std::string>;
 
 std::string PathOf(const std::string& name) { return absl::StrCat(kDir, "/", name); }
 
-// A log of `count` items, closed (with its last mark) or gone down right behind its last sync.
+// Writes a log of `count` items and returns them. If it is `closed`, its last mark is there;
+// otherwise the process went down right after the last sync.
 Items Write(FaultFileSystem* system, int count, bool closed, bool snapshot = false,
             uint64_t segment_bytes = 2048) {
   Log::Options options = Life::SmallOptions(system);
@@ -27,7 +28,7 @@ Items Write(FaultFileSystem* system, int count, bool closed, bool snapshot = fal
   }
   EXPECT_TRUE(life.Flush());
   if (!closed) {
-    // Marks are not for sure; here they are gone.
+    // A mark may fail to reach the disk, so here the last ones are cut off.
     life.log.reset();
     Files files = system->Snapshot();
     for (auto& [path, bytes] : files) {
@@ -59,7 +60,7 @@ Reading Read(FaultFileSystem* system) {
   return reading;
 }
 
-// Newest segment's path.
+// Path of the newest segment.
 std::string Last(const Files& files) {
   std::string last;
   for (const auto& [path, bytes] : files) {
@@ -68,7 +69,7 @@ std::string Last(const Files& files) {
   return last;
 }
 
-// Offsets of the frames of a segment's bytes, and behind each its body's end.
+// Offset of each frame in the bytes of a segment, with the offset at which its body ends.
 std::vector<std::pair<size_t, size_t>> Frames(const std::string& bytes,
                                               FrameKind kind = FrameKind::kRecord) {
   FileHeader file;
@@ -85,7 +86,8 @@ std::vector<std::pair<size_t, size_t>> Frames(const std::string& bytes,
 }
 
 TEST(WalDamageTest, CutAtEveryByteOfItsLastSegmentTheWholeRecordsComeBack) {
-  for (const int filler : {-1, 0, 0xff, 0x5a}) {  // -1: the file ends; else what is behind the cut.
+  // -1 ends the file at the cut; any other value fills the bytes behind the cut.
+  for (const int filler : {-1, 0, 0xff, 0x5a}) {
     FaultFileSystem system;
     const Items items = Write(&system, 24, true);
     const Files files = system.Snapshot();
@@ -111,7 +113,8 @@ TEST(WalDamageTest, CutAtEveryByteOfItsLastSegmentTheWholeRecordsComeBack) {
       ASSERT_EQ(Life(copy.get()).recovered, reading.items);
       ASSERT_EQ(Read(copy.get()).items, reading.items);
     }
-    // Cut inside its header a segment is damaged: it got its name only once that was on the disk.
+    // A segment that ends inside its header is damaged, because a segment gets its name only once
+    // its header is on the disk.
     for (size_t cut = 0; cut < sizeof(FileHeader); ++cut) {
       system.Put(path, bytes.substr(0, cut));
       ASSERT_EQ(Read(&system).status.code(), absl::StatusCode::kDataLoss);
@@ -139,12 +142,12 @@ TEST(WalDamageTest, AnEarlierSegmentThatIsCutIsDataLoss) {
 }
 
 #ifdef SLUICE_SANITIZED
-constexpr size_t kStride = 7;  // Sanitizers look at the code, not at the bits.
+constexpr size_t kStride = 7;  // Sanitizers check the code, so they need not see every bit.
 #else
 constexpr size_t kStride = 1;
 #endif
 
-// Flips each bit of each file in turn. `doubt`: how many records at the end may be taken for torn.
+// Flips each bit of each file in turn. Only the last `doubt` records may be taken for torn.
 void FlipEveryBit(FaultFileSystem* system, const Items& items, size_t doubt) {
   const Files files = system->Snapshot();
   size_t lost = 0;
@@ -197,7 +200,7 @@ TEST(WalDamageTest, ABrokenRecordOfTheLastBatchIsCutThoughALaterOneOfItIsWhole) 
     Life life(&system);
     life.Append();
     ASSERT_TRUE(life.Flush());
-    // One batch of three that never gets synced.
+    // A batch of three records that is never synced.
     system.SetFault([&](uint64_t, const std::string& name, const std::string&) {
       return name == "sync" ? absl::AbortedError("not now") : absl::OkStatus();
     });
@@ -221,7 +224,8 @@ TEST(WalDamageTest, ABrokenRecordOfTheLastBatchIsCutThoughALaterOneOfItIsWhole) 
   EXPECT_EQ(reading.found.end_segment, path);
   EXPECT_EQ(reading.found.end_offset, frames[1].first);
 
-  // What stood behind the cut never comes back, though the next records end just where it starts.
+  // What lay behind the cut must never come back, although the next records end exactly where it
+  // starts.
   {
     Life life(&system);
     ASSERT_TRUE(life.status.ok()) << life.status;
@@ -265,8 +269,8 @@ TEST(WalDamageTest, ADamagedNewestSnapshotGivesWayToTheOneBeforeIfTheLogStillCar
   const Items items = Write(&system, 6, true, true);
   const Files files = system.Snapshot();
   const Position position = Read(&system).found.snapshot;
-  // As after a crash between the new snapshot's rename and the removal of what it covers: both are
-  // there.
+  // A crash between the rename of the new snapshot and the removal of what it covers leaves both on
+  // the disk.
   std::string damaged = files.at(PathOf(SnapshotName(position)));
   damaged[damaged.size() / 2] ^= 4;
   system.Put(PathOf(SnapshotName(position + 1)), damaged);
@@ -274,7 +278,7 @@ TEST(WalDamageTest, ADamagedNewestSnapshotGivesWayToTheOneBeforeIfTheLogStillCar
   ASSERT_TRUE(reading.status.ok()) << reading.status;
   EXPECT_EQ(reading.items, items);
   EXPECT_EQ(reading.found.remarks.size(), 1u);
-  // But what that one says was durable must be there.
+  // A snapshot at this position says that more records were durable than the log holds.
   system.Put(PathOf(SnapshotName(items.size() + 1)), damaged);
   EXPECT_EQ(Read(&system).status.code(), absl::StatusCode::kDataLoss);
 }

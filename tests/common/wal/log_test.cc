@@ -55,7 +55,7 @@ TEST(WalLogTest, RecordsGoOnWhileASnapshotIsWritten) {
   Life life(&system);
   for (int i = 0; i < 10; ++i) life.Append();
   ASSERT_TRUE(life.Flush());
-  // The snapshot's sync waits until later records are durable.
+  // These records come while the snapshot is written. Its sync waits until they are durable.
   system.SetFault([&](uint64_t, const std::string& name, const std::string& path) {
     if (name == "allocate" && path.ends_with("snapshot.tmp")) {
       for (int i = 0; i < 5; ++i) life.Append();
@@ -179,19 +179,19 @@ TEST(WalLogTest, AFullDiskIsToldAheadWaitedOutAndLosesNothing) {
   life.Append();
   ASSERT_TRUE(life.Flush());
   EXPECT_EQ(life.log->space(), Space::kOk);
-  system.SetCapacity(2 * options.segment_bytes);  // What is allocated already.
+  system.SetCapacity(2 * options.segment_bytes);  // As much as is allocated already.
   while (life.log->stats().segments < 2) {
     life.Append();
     ASSERT_TRUE(life.Flush()) << "there is room still";
   }
-  life.AwaitSpace(Space::kLow);  // No third segment can be allocated ahead.
+  life.AwaitSpace(Space::kLow);  // A third segment cannot be allocated ahead.
   while (life.log->space() != Space::kFull) {
     life.Append();
     ASSERT_TRUE(life.Flush());
   }
-  life.AwaitSpace(Space::kFull);  // It is told a moment after it can be seen.
+  life.AwaitSpace(Space::kFull);  // The report comes a moment after space() has changed.
   EXPECT_THAT(life.spaces, testing::ElementsAre(Space::kLow, Space::kFull));
-  // Beyond the reserve records wait.
+  // Once the reserve is used up, records wait.
   for (int i = 0; i < 40; ++i) life.Append();
   EXPECT_GT(life.log->stats().pending_bytes, 0u);
   system.SetCapacity(1 << 20);
@@ -202,7 +202,8 @@ TEST(WalLogTest, AFullDiskIsToldAheadWaitedOutAndLosesNothing) {
   EXPECT_EQ(Life(&system).recovered, life.items);
 }
 
-// Once it is held, the thread that allocates ahead gets no further than to ask how much is free.
+// A file system in which the thread that allocates ahead waits, while the system is held, as soon
+// as it asks for the free space.
 class LateAllocation : public FaultFileSystem {
  public:
   absl::StatusOr<uint64_t> FreeBytes(const std::string& dir) override {
@@ -308,8 +309,8 @@ TEST(WalLogTest, ADiskFullAtOpenStillRecovers) {
 }
 
 #ifdef SLUICE_FAILPOINTS
-// Two lives on the real disk that pass every failpoint; `acknowledged` is told as it goes. False:
-// the log failed on the way.
+// Runs two lives on the real disk, which pass every failpoint, and keeps `acknowledged` at the
+// durable position. Returns false if the log failed on the way.
 bool PassAll(const std::string& dir, std::atomic<uint64_t>* acknowledged) {
   const Log::Options options = Life::SmallOptions(FileSystem::Real());
   for (int lives = 0; lives < 2; ++lives) {

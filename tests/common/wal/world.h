@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-// A log beside its slow, obvious model: the list of all that was appended.
+// A log and its slow, obvious model: the list of everything that was appended.
 namespace sluice::wal {
 
 inline constexpr char kDir[] = "data/log";
@@ -31,7 +31,8 @@ inline std::ostream& operator<<(std::ostream& out, const Item& item) {
              << " bytes}";
 }
 
-// Item `n` of every list: sizes from none to several sectors, one part or three.
+// Item `n` of every list. Its payload has from none to several sectors; MakeRecord() cuts it into
+// up to three parts.
 inline Item MakeItem(uint64_t n) {
   SplitMix64 random(n);
   return {.type = static_cast<uint8_t>(random.Below(256)),
@@ -53,7 +54,8 @@ inline Record MakeRecord(const Item& item) {
   return record;
 }
 
-// Rebuilds the list: in these tests a snapshot holds the whole list so far.
+// Rebuilds the list from the log. In these tests a snapshot holds the whole list up to its
+// position.
 class Rebuild : public Replay {
  public:
   absl::Status OnSnapshot(Position position) override {
@@ -80,7 +82,8 @@ class Rebuild : public Replay {
   bool in_snapshot_ = false;
 };
 
-// One life of a process with an open log.
+// One life of a process: opens the log, appends to it, waits for what the log reports, and closes
+// it. One thread of the test uses it; the log's own threads report under mu_.
 class Life {
  public:
   static Log::Options SmallOptions(FileSystem* system) {
@@ -125,13 +128,14 @@ class Life {
     items.push_back(item);
     return log->Append(MakeRecord(item));
   }
-  // False: the log died before.
+  // Waits until `position` is durable. Returns false if the log died first.
   bool AwaitDurable(Position position) {
     MutexLock lock(&mu_);
     while (durable_ < position && fatals == 0) changed_.Wait(&mu_);
     return durable_ >= position;
   }
   bool Flush() { return AwaitDurable(items.size()); }
+  // Waits until the snapshot is done. CANCELLED: the log has ended.
   absl::Status TakeSnapshot() {
     std::vector<Record> state;
     for (const Item& item : items) state.push_back(MakeRecord(item));
@@ -149,10 +153,12 @@ class Life {
     while (!done) changed_.Wait(&mu_);
     return result;
   }
+  // Waits until the log reports `space`.
   void AwaitSpace(Space space) {
     MutexLock lock(&mu_);
     while (spaces.empty() || spaces.back() != space) changed_.Wait(&mu_);
   }
+  // Waits until the log dies, and returns why.
   absl::Status AwaitFatal() {
     MutexLock lock(&mu_);
     while (fatals == 0) changed_.Wait(&mu_);
@@ -163,10 +169,10 @@ class Life {
     return durable_;
   }
 
-  absl::Status status;  // Of Open.
+  absl::Status status;  // What Open returned.
   Found found;
-  Items recovered;  // At Open.
-  Items items;      // Now.
+  Items recovered;  // The items that Open gave back.
+  Items items;      // All items: `recovered`, then those appended since.
   std::unique_ptr<Log> log;
   int fatals = 0;
   absl::Status fatal;
@@ -184,7 +190,7 @@ class Life {
   Position durable_ = 0;
 };
 
-// What comes back is a prefix of what was appended, with at least what was acknowledged.
+// What comes back must be a prefix of what was appended, and hold everything that was acknowledged.
 inline void ExpectPrefix(const Items& got, const Items& appended, Position acknowledged) {
   ASSERT_GE(got.size(), acknowledged) << "acknowledged records are gone";
   ASSERT_LE(got.size(), appended.size());

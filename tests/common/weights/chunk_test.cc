@@ -69,7 +69,7 @@ TEST(ChunkTest, DamagedHeadersNeitherWriteOutsideNorCrash) {
       bad[random.Below(16 + 48 * 3)] = static_cast<char>(random.Next());
     TensorSet to = SmallRandomSet(5);
     uint64_t written = 0;
-    // Under ASan: no write outside.
+    // AddressSanitizer reports a write outside the buffers.
     const absl::Status status = DecodeFullChunk(bad, &to, &written);
     if (!status.ok()) EXPECT_EQ(written, 0u);
   }

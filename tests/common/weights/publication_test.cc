@@ -33,7 +33,7 @@ TensorSet RandomSet(uint64_t seed, int64_t n = 700'000) {
   return set;
 }
 
-// A trainer's side and an engine's, over a real server on loopback.
+// The trainer's side and an engine's side, over a real server on loopback.
 class PublicationTest : public testing::Test {
  protected:
   PublicationTest() : weights_(&callers_) {
@@ -80,7 +80,7 @@ class PublicationTest : public testing::Test {
   Mutex mu_;
   CondVar arrived_;
   std::vector<StagedWeights> staged_ ABSL_GUARDED_BY(mu_);
-  // Outlives the subscriber, whose thread reads it.
+  // Declared before the subscriber, whose thread reads it.
   ManualClock clock_;
   std::unique_ptr<WeightSubscriber> subscriber_;
 };
@@ -108,12 +108,12 @@ TEST_F(PublicationTest, ANewVersionArrivesWholeAndInManyMessages) {
 TEST_F(PublicationTest, TheNewestVersionWinsOverThoseTheEngineWasTooSlowFor) {
   Subscribe(RandomSet(1));
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
-  const StagedWeights first = Next();  // Not answered yet: nothing else is offered.
+  const StagedWeights first = Next();  // While this one has no answer, no other is offered.
   for (int64_t v = 2; v <= 6; ++v)
     ASSERT_TRUE(publisher_->Publish(RandomSet(1 + v), {1, v}, "").ok());
   subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
   StagedWeights staged = Next();
-  // A version that was being fetched when it was overtaken may still come.
+  // A version that was being fetched when a newer one came may still arrive.
   while (staged.version.number < 6) {
     subscriber_->Activated(staged.version, staged.state, absl::ZeroDuration());
     staged = Next();
@@ -131,7 +131,7 @@ TEST_F(PublicationTest, ARefusedVersionIsFetchedAndOfferedAgain) {
   EXPECT_EQ(FingerprintOf(*again.tensors), again.state);
 }
 
-// The clock stands still, so the back-off never ends by itself.
+// The clock stands still, so the back-off never ends on its own.
 TEST_F(PublicationTest, ARefusedVersionWaitsForItsBackOffAndANewerOneDoesNot) {
   Subscribe(RandomSet(1), "", &clock_);
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
@@ -165,7 +165,7 @@ TEST_F(PublicationTest, ASkippedStepIsARelabelWithoutChunks) {
 TEST_F(PublicationTest, AnEngineWithOtherWeightsFetchesARelabelFromItsAnchor) {
   const TensorSet weights = RandomSet(2);
   ASSERT_TRUE(publisher_->Publish(weights, {1, 1}, "").ok());
-  // Far beyond retain_versions.
+  // Many more versions than retain_versions.
   for (int64_t v = 2; v <= 6; ++v) ASSERT_TRUE(publisher_->Publish(weights, {1, v}, "").ok());
   Subscribe(RandomSet(1));
   const StagedWeights staged = Next();
@@ -221,7 +221,8 @@ TEST_F(PublicationTest, OldVersionsAreCollectedUnlessLeased) {
   EXPECT_EQ(publisher_->nodes().size(), 3u);
 }
 
-// A trainer that announces a version and is then stopped: its connections live, but nothing comes.
+// A trainer that announces a version and is then stopped: its connections stay open, but nothing
+// comes.
 class SilentTrainer : public weights::v1::WeightsService::CallbackService {
  public:
   SilentTrainer() {
@@ -231,7 +232,7 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
     latest_.set_state(std::string(16, 's'));
   }
   void AwaitFetch() { asked_.WaitForNotification(); }
-  // Until the subscriber has fetched the version or has reported that it refuses it. True: it
+  // Waits until the subscriber has fetched the version or has refused it. Returns true if it
   // refused.
   bool AwaitRefusal() {
     asked_.WaitForNotification();
@@ -277,7 +278,7 @@ TEST_F(PublicationTest, WhatAReplacedTrainerAnnouncesIsRefused) {
   const StagedWeights first = Next();
   subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
 
-  SilentTrainer replaced;  // It announces 1:1.
+  SilentTrainer replaced;  // Announces version 1 of incarnation 1.
   grpc::Service* const services[] = {&replaced};
   const std::unique_ptr<rpc::Server> old = *rpc::Server::Start({}, services);
   subscriber_->SetSource(old->address());
